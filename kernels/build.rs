@@ -3,11 +3,11 @@
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     #[cfg(feature = "emulated")]
-    emulated();
+    build_emulated_kernels();
 }
 
 #[cfg(feature = "emulated")]
-fn emulated() {
+fn build_emulated_kernels() {
     for folder in ["src/emulate", "src/cuda/cu"] {
         println!("cargo::rerun-if-changed={folder}");
     }
@@ -37,7 +37,7 @@ fn emulated() {
             for library in ["asan", "ubsan"] {
                 println!(
                     "cargo::rustc-link-search=native={}",
-                    folder_of(&build, library)
+                    library_dir(&build, library)
                 );
                 println!("cargo::rustc-link-lib=dylib={library}");
             }
@@ -47,7 +47,7 @@ fn emulated() {
 }
 
 #[cfg(feature = "emulated")]
-fn folder_of(build: &cc::Build, library: &str) -> String {
+fn library_dir(build: &cc::Build, library: &str) -> String {
     let compiler = build.get_compiler();
     let mut command = std::process::Command::new(compiler.path());
     let found = command.arg(format!("-print-file-name=lib{library}.so"));

@@ -195,8 +195,8 @@ name="without tensor cores: "
 # What is slow by itself takes hours under a sanitizer: these launch each kind of kernel on little, with bands and refinements
 # (coded), products that count who has arrived (projections) and keys in low rank (kinds).
 few=(
-  activations attention biases_and_sums blocks_know_only_what_they_read coded embedding logits norms
-  numbers_come_back_as_they_went_in projections rotations what_a_sampler_wants_is_enough
+  activations attention biases_and_sums layers_track_their_own_positions coded embedding logits norms
+  buffers_round_trip projections rotations requested_logits_suffice_for_sampling
 )
 few_kinds=(--exact kv::tests::gpu::cuda_and_the_oracle_agree_on_every_kind)
 [ ${#arguments[@]} = 0 ] || few_kinds=()

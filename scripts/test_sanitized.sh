@@ -40,5 +40,5 @@ run() {
 kernels=$(program -p htc-kernels --lib)
 run kernels '[1-9][0-9]*' "$(realpath "$kernels")" cuda:: "$@"
 models=$(program -p htc-tests --test backends)
-of_models=(architectures coded the_rest_of_a_pass_is_that_of_the_whole what_a_sampler_wants_is_enough)
+of_models=(architectures coded forward_from_a_layer_equals_the_whole_pass requested_logits_suffice_for_sampling)
 run tests "${#of_models[@]}" "$(realpath "$models")" --exact "${of_models[@]/#/on::emulated::}"

@@ -8,11 +8,11 @@
 use std::error::Error;
 use std::time::Instant;
 
-use htc::codes::{BlockCoder, DAMPING, STRIP};
-use htc::estimate::coding;
+use htc::codes::{BlockCoder, DAMPING, ROWS_PER_TILE};
+use htc::estimate::coding_cost;
 use htc::estimate::duration::Speed;
 use htc::math::random::Rng;
-use htc::math::{Feedback, SecondMoment, Weight};
+use htc::math::{ErrorFeedback, SecondMoment, Weight};
 use htc_formats::block::BlockFit;
 
 const SWEEPS: usize = 2;
@@ -23,16 +23,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut rng = Rng(5);
     println!("columns  type     multiplications");
     for cols in [256, 1024] {
-        let values: Vec<f32> = (0..STRIP * cols).map(|_| rng.normal() as f32).collect();
+        let values: Vec<f32> = (0..ROWS_PER_TILE * cols)
+            .map(|_| rng.normal() as f32)
+            .collect();
         let seconds = shortest(&values, cols, turns)?;
-        let multiplication = (0..turns.max(1)).map(|_| Speed::measure().products(1.0));
+        let multiplication = (0..turns.max(1)).map(|_| Speed::measure().product_seconds(1.0));
         let multiplication = multiplication.fold(f64::INFINITY, f64::min);
         let each = |seconds: f64| seconds / values.len() as f64 / multiplication;
         for (dtype, &seconds) in BlockFit::TYPES.iter().zip(&seconds) {
             println!("{cols:7}  {:7}  {:.0}", dtype.to_string(), each(seconds));
         }
         let mean = each(seconds.iter().sum::<f64>()) / seconds.len() as f64;
-        let said = coding(cols);
+        let said = coding_cost(cols);
         println!(
             "{cols:7}  mean     {mean:.0}, {said:.0} said: {:.2}",
             mean / said
@@ -43,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn shortest(values: &[f32], cols: usize, turns: usize) -> Result<Vec<f64>, Box<dyn Error>> {
     let weight = Weight {
-        rows: STRIP,
+        rows: ROWS_PER_TILE,
         cols,
         values,
     };
@@ -55,13 +57,13 @@ fn shortest(values: &[f32], cols: usize, turns: usize) -> Result<Vec<f64>, Box<d
         order: cols,
         values: &moment,
     };
-    let feedback = Feedback::new(moment, DAMPING)?;
+    let feedback = ErrorFeedback::new(moment, DAMPING)?;
     let mut stored = vec![0.0; values.len()];
     let mut shortest = vec![f64::INFINITY; BlockFit::TYPES.len()];
     for _ in 0..turns {
         for (&dtype, shortest) in BlockFit::TYPES.iter().zip(&mut shortest) {
             let row = dtype.row_bytes(cols).ok_or("a row of no whole blocks")?;
-            let mut bytes = vec![0; STRIP * row];
+            let mut bytes = vec![0; ROWS_PER_TILE * row];
             let begun = Instant::now();
             BlockCoder::new(dtype, &feedback, None, SWEEPS).code(
                 weight,

@@ -16,7 +16,7 @@ pub enum Event<'a> {
     /// Start of a measurement with this number of steps, each reported as [`Event::Done`].
     Measuring(Measurement, usize),
     /// Estimated seconds of the whole work.
-    Expected(f64),
+    EstimatedSeconds(f64),
     /// Remaining steps of a backward pass, each reported as [`Event::Done`].
     Gradients(usize),
     /// Maximum remaining steps of a tuning, each reported as [`Event::Done`].
@@ -31,7 +31,7 @@ pub enum Event<'a> {
         /// Number of layers plus one for the head.
         passes: usize,
         /// Number of cached passes.
-        found: usize,
+        cached_passes: usize,
     },
     /// A window has passed a layer or the head.
     Window,
@@ -40,15 +40,15 @@ pub enum Event<'a> {
     /// Note on the work.
     Note(&'a str),
     /// Folder that keeps finished work for a later run; `None` if nothing is kept any more.
-    Keeping(Option<&'a Path>),
+    KeptFolder(Option<&'a Path>),
     /// Number of tensors to export, each reported as [`Event::Done`].
     Exporting(usize),
     /// Number of steps that follow.
-    Planned(usize),
+    StepCount(usize),
     /// A step is done; the text names the unit or the tensor.
     Done(&'a str),
     /// Flushing the artifact to disk.
-    Sealing,
+    Flushing,
     /// A candidate is made and measured.
     Trial {
         /// Treatment of weights.
@@ -61,7 +61,7 @@ pub enum Event<'a> {
         /// Windows done.
         done: usize,
         /// Total number of windows.
-        all: usize,
+        total: usize,
     },
 }
 
@@ -78,7 +78,7 @@ pub enum Measurement {
     /// Coordinates of each layer in which its weights truncate best.
     Gauges,
     /// Contributions of inputs, for the channel permutation.
-    Order,
+    ChannelPermutation,
     /// Measurements of an analysis.
     Analysis,
 }
@@ -91,7 +91,7 @@ impl Measurement {
             Measurement::Curves => "losses by type",
             Measurement::Depth => "dimensions",
             Measurement::Gauges => "gauges",
-            Measurement::Order => "order",
+            Measurement::ChannelPermutation => "order",
             Measurement::Analysis => "analysis",
         }
     }
@@ -99,9 +99,9 @@ impl Measurement {
 
 /// Cancellation token; clones share the same state.
 #[derive(Clone, Debug, Default)]
-pub struct Cancel(Arc<AtomicBool>);
+pub struct CancellationToken(Arc<AtomicBool>);
 
-impl Cancel {
+impl CancellationToken {
     /// Requests cancellation, from any thread. Stages check it between steps: units, windows or
     /// tensors.
     pub fn cancel(&self) {
@@ -121,56 +121,56 @@ pub struct Cancelled;
 
 /// Sink of progress events, with cancellation.
 #[derive(Clone, Copy)]
-pub struct Watch<'a> {
-    tell: &'a (dyn Fn(Event) + Sync),
-    cancel: Option<&'a Cancel>,
+pub struct Progress<'a> {
+    sink: &'a (dyn Fn(Event) + Sync),
+    cancel: Option<&'a CancellationToken>,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> Progress<'a> {
     /// Returns a watch that reports to `tell`, from any thread, and ends when `cancel` is
     /// requested.
-    pub fn new(tell: &'a (dyn Fn(Event) + Sync), cancel: &'a Cancel) -> Self {
+    pub fn new(tell: &'a (dyn Fn(Event) + Sync), cancel: &'a CancellationToken) -> Self {
         let cancel = Some(cancel);
-        Watch { tell, cancel }
+        Progress { sink: tell, cancel }
     }
 
     /// Returns a silent watch without cancellation.
-    pub fn nobody() -> Watch<'static> {
-        Watch {
-            tell: &|_| {},
+    pub fn silent() -> Progress<'static> {
+        Progress {
+            sink: &|_| {},
             cancel: None,
         }
     }
 
     /// Returns a watch with the same cancellation and another sink.
     #[must_use]
-    pub fn told_by<'b>(self, tell: &'b (dyn Fn(Event) + Sync)) -> Watch<'b>
+    pub fn with_sink<'b>(self, tell: &'b (dyn Fn(Event) + Sync)) -> Progress<'b>
     where
         'a: 'b,
     {
         let cancel = self.cancel;
-        Watch { tell, cancel }
+        Progress { sink: tell, cancel }
     }
 
     /// Reports an event.
-    pub fn tell(&self, event: Event) {
-        (self.tell)(event);
+    pub fn report(&self, event: Event) {
+        (self.sink)(event);
     }
 
     /// Reports a finished step.
     ///
     /// # Errors
     /// [`Cancelled`] if cancellation was requested.
-    pub fn done(&self, what: &str) -> Result<(), Cancelled> {
-        self.tell(Event::Done(what));
-        self.check()
+    pub fn step_done(&self, what: &str) -> Result<(), Cancelled> {
+        self.report(Event::Done(what));
+        self.check_cancelled()
     }
 
     /// Checks for cancellation.
     ///
     /// # Errors
     /// [`Cancelled`] if cancellation was requested.
-    pub fn check(&self) -> Result<(), Cancelled> {
+    pub fn check_cancelled(&self) -> Result<(), Cancelled> {
         match self.cancel {
             Some(cancel) if cancel.is_cancelled() => Err(Cancelled),
             _ => Ok(()),
@@ -178,7 +178,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-impl fmt::Debug for Watch<'_> {
+impl fmt::Debug for Progress<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watch")
             .field("cancel", &self.cancel)
@@ -194,14 +194,14 @@ mod tests {
 
     #[test]
     fn cancellation_of_a_clone_ends_the_work_at_the_next_step() {
-        let (cancel, said) = (Cancel::default(), Mutex::new(Vec::new()));
+        let (cancel, said) = (CancellationToken::default(), Mutex::new(Vec::new()));
         let tell = |event: Event| said.lock().unwrap().push(format!("{event:?}"));
-        let watch = Watch::new(&tell, &cancel);
-        assert_eq!(watch.done("one"), Ok(()));
+        let watch = Progress::new(&tell, &cancel);
+        assert_eq!(watch.step_done("one"), Ok(()));
         cancel.clone().cancel();
-        assert_eq!(watch.done("two"), Err(Cancelled));
-        assert_eq!(watch.told_by(&|_| {}).check(), Err(Cancelled));
-        assert_eq!(Watch::nobody().check(), Ok(()));
+        assert_eq!(watch.step_done("two"), Err(Cancelled));
+        assert_eq!(watch.with_sink(&|_| {}).check_cancelled(), Err(Cancelled));
+        assert_eq!(Progress::silent().check_cancelled(), Ok(()));
         assert_eq!(*said.lock().unwrap(), ["Done(\"one\")", "Done(\"two\")"]);
     }
 }

@@ -101,11 +101,11 @@
 //! 24. `pipeline`: the whole flow, and the only module that combines the errors of all stages
 //! 25. `app`: command line, commands, chat, progress bars, Ctrl-C
 
-/// Prints a line on standard error: `app::terminal::say`.
+/// Prints a line on standard error: `app::terminal::print_message`.
 #[cfg(feature = "cli")]
 macro_rules! say {
     ($($argument:tt)*) => {
-        $crate::app::terminal::say(format_args!($($argument)*))
+        $crate::app::terminal::print_message(format_args!($($argument)*))
     };
 }
 
@@ -139,6 +139,6 @@ pub mod unit;
 
 pub use htc_math as math;
 
-pub use event::{Cancel, Event};
+pub use event::{CancellationToken, Event};
 pub use pipeline::{CompileError, Compiler};
 pub use report::Report;

@@ -8,8 +8,8 @@ use htc::app::cli::Cli;
 use htc::app::commands;
 
 fn main() -> ExitCode {
-    if let Err(error) = htc_formats::map::tell_of_lost_files("htc") {
-        commands::complain(&format!(
+    if let Err(error) = htc_formats::map::install_sigbus_handler("htc") {
+        commands::print_error(&format!(
             "warning: files that are lost will not be named: {error}"
         ));
     }
@@ -18,9 +18,9 @@ fn main() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
                 for detail in failure.details() {
-                    commands::complain(&detail);
+                    commands::print_error(&detail);
                 }
-                commands::complain(&format!("error: {}", failure.message()));
+                commands::print_error(&format!("error: {}", failure.message()));
                 ExitCode::from(failure.exit_code())
             }
         },
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
                 ExitCode::from(commands::USAGE)
             }
             _ => {
-                commands::complain(&commands::one_line(&error.to_string()));
+                commands::print_error(&commands::one_line(&error.to_string()));
                 ExitCode::from(commands::USAGE)
             }
         },

@@ -29,46 +29,46 @@ mod source;
 use std::io;
 use std::path::Path;
 
-use htc_formats::htz::{DepthSinkRecord, HtzWriter, Origin};
+use htc_formats::htz::{DepthSinkOrigin, DepthSinkRecord, HtzWriter};
 use htc_formats::source::ModelFile;
 
 use crate::analyse;
 use crate::calibrate::Calibration;
-use crate::choose::{self, ChoiceRequest, Chosen, Plans, Trial};
+use crate::choose::{self, ChoiceRequest, PlanProvider, SelectedArtifact, Trial};
 use crate::device::Device;
-use crate::event::{Event, Measurement, Watch};
+use crate::event::{Event, Measurement, Progress};
 use crate::layout;
-use crate::make::work::Work;
-use crate::make::{Inputs, WithSource};
-use crate::report::{BeforeAfter, Calibrated, Forecast, Made, Report, Summary};
+use crate::make::work::WorkFolder;
+use crate::make::{ArtifactWithSource, MakeInputs};
+use crate::report::{BeforeAfter, CalibrationReport, Forecast, Report, ReportInputs, Summary};
 use crate::request::{
-    BiasArg, CompareArg, CompileOptions, Goal, ShrinkageArg, Treatment, TreatmentRequest,
+    BiasArg, CompareArg, CompileOptions, QualityGoal, ShrinkageArg, Treatment, TreatmentRequest,
 };
 use crate::system::clock::{Stage, StageClock};
 use crate::system::disk;
-use crate::system::memory::Peak;
-use crate::system::show::{bytes_for_people, name_of};
+use crate::system::memory::PeakMemory;
+use crate::system::show::{file_name, format_bytes};
 
 pub use builder::Compiler;
 pub use error::CompileError;
-use planes::Elastic;
-use prepare::{Admitted, Prepared, admit, plan_at, prepare, tokenizer};
-pub use prepare::{Planned, calibrate, plan};
-pub use sized::MadeFrom;
+use planes::ElasticRequest;
+use prepare::{CheckedSource, Prepared, open_and_check, plan_at, prepare, tokenizer_section};
+pub use prepare::{PlanWithEvidence, calibrate, plan};
+pub use sized::PlanInputs;
 #[cfg(feature = "cli")]
-pub(crate) use source::is_of_source;
+pub(crate) use source::is_source_file;
 pub use source::open;
 
 /// Note for a requested comparison that is not possible.
-const NOTHING_COMPARED: &str = "nothing is compared: that takes a plan of the method quantise that is made, a type of \
+const COMPARISON_IMPOSSIBLE: &str = "nothing is compared: that takes a plan of the method quantise that is made, a type of \
      GGUF for a file of about this size, and held-out windows that decide nothing";
 
 /// A compilation whose artifact has been published under its final name.
-struct Named {
+struct PublishedArtifact {
     prepared: Prepared,
-    chosen: Chosen,
+    chosen: SelectedArtifact,
     plain: Vec<Trial>,
-    with_source: Option<WithSource>,
+    with_source: Option<ArtifactWithSource>,
     synced: io::Result<()>,
 }
 
@@ -76,21 +76,21 @@ struct Named {
 ///
 /// # Errors
 /// [`CompileError`]; the output's name is then unchanged.
-pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, CompileError> {
-    let (clock, peak) = (StageClock::default(), Peak::default());
+pub fn compile(options: &CompileOptions, watch: Progress) -> Result<Report, CompileError> {
+    let (clock, peak) = (StageClock::default(), PeakMemory::default());
     let _watched = peak.watch();
     let tell = |event: Event| {
         peak.sample();
-        watch.tell(event);
+        watch.report(event);
     };
-    let watch = watch.told_by(&tell);
+    let watch = watch.with_sink(&tell);
 
     // Everything that can be refused, including a concurrent compilation of the same artifact, is
     // refused before the first long read.
-    let admitted = admit(options)?;
-    let elastic = Elastic::of(options, admitted.source())?;
+    let admitted = open_and_check(options)?;
+    let elastic = ElasticRequest::from_options(options, admitted.source())?;
     let source = admitted.source().clone();
-    executed::on_device(options, &source, watch, |device| {
+    executed::with_device(options, &source, watch, |device| {
         let admitted = (admitted, elastic.as_ref());
         compile_on(device, admitted, options, (&clock, &peak), watch)
     })
@@ -98,72 +98,79 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
 
 fn compile_on(
     device: &dyn Device,
-    (admitted, elastic): (Admitted, Option<&Elastic>),
+    (admitted, elastic): (CheckedSource, Option<&ElasticRequest>),
     options: &CompileOptions,
-    (clock, peak): (&StageClock, &Peak),
-    watch: Watch,
+    (clock, peak): (&StageClock, &PeakMemory),
+    watch: Progress,
 ) -> Result<Report, CompileError> {
     let options = elastic.map_or(options, |elastic| &elastic.bases);
-    let work = Work::open(&options.output, watch)?;
-    let made = || -> Result<Named, CompileError> {
+    let work = WorkFolder::open(&options.output, watch)?;
+    let made = || -> Result<PublishedArtifact, CompileError> {
         let prepared = prepare(admitted, options, device, clock, watch);
-        let prepared = prepared.map_err(|error| planes::of_whole(error, elastic))?;
+        let prepared = prepared.map_err(|error| planes::scale_bases_error(error, elastic))?;
 
         let depth_sink = match options.probe_layer {
             Some(layer) => DepthSinkRecord {
                 layer,
-                origin: Origin::Asked,
+                origin: DepthSinkOrigin::Asked,
             },
             None => depth_sink(&prepared, device, watch)?,
         };
 
-        let inputs = Inputs {
+        let inputs = MakeInputs {
             source: &prepared.source,
             digest: prepared.digest,
             calibration: prepared.calibration.as_ref(),
             gradients: prepared.gradients.as_ref(),
-            order: prepared.order.as_ref(),
+            permutation: prepared.permutation.as_ref(),
             depth_sink,
             sections: &prepared.sections,
-            measured: prepared.measured,
-            tuned: prepared.wanted.tune > 0,
-            to_be_refined: elastic.is_some(),
+            reserve_quality: prepared.measured,
+            reserve_tuning: prepared.choice_request.tune > 0,
+            is_base: elastic.is_some(),
             device,
         };
-        watch.tell(Event::Keeping(work.kept()));
+        watch.report(Event::KeptFolder(work.resumable_path()));
         let mut chosen = match elastic {
             Some(elastic) => elastic.make(&prepared, &inputs, (&work, clock), watch)?,
-            None => clock.during(Stage::Factorise, || {
-                let plans = Plans {
-                    at: &|ratio| prepared.plan_at(ratio),
-                    start: prepared.start,
-                    others: &|plan| prepared.others(plan),
+            None => clock.time(Stage::Factorise, || {
+                let plans = PlanProvider {
+                    at_ratio: &|ratio| prepared.plan_at(ratio),
+                    start_ratio: prepared.start_ratio,
+                    alternatives: &|plan| prepared.alternatives(plan),
                 };
-                choose::choose(&inputs, plans, prepared.wanted, &work, clock, watch)
+                choose::choose(&inputs, plans, prepared.choice_request, &work, clock, watch)
             })?,
         };
-        let plain = prepared.compared(&chosen.plan, chosen.built.bytes)?;
-        let plain = clock.during(Stage::Factorise, || {
-            choose::measure_plain(&inputs, &plain, prepared.wanted, &work, clock, watch)
+        let plain = prepared.baseline_plans(&chosen.plan, chosen.built.bytes)?;
+        let plain = clock.time(Stage::Factorise, || {
+            choose::measure_single_type_files(
+                &inputs,
+                &plain,
+                prepared.choice_request,
+                &work,
+                clock,
+                watch,
+            )
         })?;
         if plain.is_empty() && options.goal.compare == Some(CompareArg::On) {
-            chosen.notes.push(NOTHING_COMPARED.to_owned());
+            chosen.notes.push(COMPARISON_IMPOSSIBLE.to_owned());
         }
-        let with_source = if options.with_source {
-            Some(clock.during(Stage::Seal, || {
+        let with_source = if options.include_source {
+            Some(clock.time(Stage::Seal, || {
                 inputs.with_source(&chosen.built, &work, watch)
             })?)
         } else {
             None
         };
-        watch.tell(Event::Sealing);
+        watch.report(Event::Flushing);
         source::check_unchanged(&prepared.source, prepared.digest, clock)?;
         let key = with_source.map_or(chosen.built.key, |made| made.key);
-        let name = work.artifact(key).complete();
-        let synced = clock.during(Stage::Seal, || {
+        let name = work.artifact(key).complete_name();
+        let synced = clock.time(Stage::Seal, || {
             HtzWriter::publish(work.folder(), &name, &options.output, options.overwrite)
         })?;
-        Ok(Named {
+        Ok(PublishedArtifact {
             prepared,
             chosen,
             plain,
@@ -172,28 +179,28 @@ fn compile_on(
         })
     };
     let made = made();
-    let Named {
+    let PublishedArtifact {
         prepared,
         chosen,
         plain,
         with_source,
         synced,
-    } = or_kept(work, made, watch)?;
+    } = keep_work_on_error(work, made, watch)?;
     if let Err(error) = synced {
         let folder = disk::folder_of(&options.output).display();
         let said = format!(
             "{folder}: cannot be forced to the disk ({error}); the artifact is complete, but its name may be lost if the machine fails now"
         );
-        watch.tell(Event::Warning(&said));
+        watch.report(Event::Warning(&said));
     }
     let calibration = prepared.calibration.as_ref();
-    let calibration = calibration.map(|found| calibrated(found, &chosen));
-    let foreseen = prepared.foreseen(&chosen.plan)?;
-    let made = Made {
+    let calibration = calibration.map(|found| calibration_report(found, &chosen));
+    let foreseen = prepared.predicted_losses(&chosen.plan)?;
+    let made = ReportInputs {
         digest: prepared.digest,
         calibration,
         chosen,
-        plain,
+        uniform_files: plain,
         with_source,
         estimate: prepared.estimate,
         foreseen,
@@ -205,7 +212,11 @@ fn compile_on(
 
 /// Keeps finished work when a compilation fails, so that the same compilation can resume. The work
 /// is discarded when the source itself is at fault: it is useless for another source.
-fn or_kept<T>(work: Work, made: Result<T, CompileError>, watch: Watch) -> Result<T, CompileError> {
+fn keep_work_on_error<T>(
+    work: WorkFolder,
+    made: Result<T, CompileError>,
+    watch: Progress,
+) -> Result<T, CompileError> {
     let kept = match &made {
         Ok(_) | Err(CompileError::SourceChanged(_) | CompileError::Unit { .. }) => {
             drop(work);
@@ -214,7 +225,7 @@ fn or_kept<T>(work: Work, made: Result<T, CompileError>, watch: Watch) -> Result
         Err(_) => work.keep(),
     };
     if !kept {
-        watch.tell(Event::Keeping(None));
+        watch.report(Event::KeptFolder(None));
     }
     made
 }
@@ -224,72 +235,72 @@ fn or_kept<T>(work: Work, made: Result<T, CompileError>, watch: Watch) -> Result
 fn depth_sink(
     prepared: &Prepared,
     device: &dyn Device,
-    watch: Watch,
+    watch: Progress,
 ) -> Result<DepthSinkRecord, CompileError> {
     let layers = prepared.source.hyper.layers;
     let Some(calibration) = &prepared.calibration else {
-        return Ok(DepthSinkRecord::guess(layers));
+        return Ok(DepthSinkRecord::from_depth(layers));
     };
-    watch.tell(Event::Measuring(Measurement::Depth, layers));
-    device.make_room();
+    watch.report(Event::Measuring(Measurement::Depth, layers));
+    device.unload_idle_models();
     let of = (device.pool().threads(), device.algebra());
     let found = analyse::depth_sink(&prepared.source, calibration, of, watch)?;
     let measured = found.layer.map(|layer| DepthSinkRecord {
         layer,
-        origin: Origin::Measured,
+        origin: DepthSinkOrigin::Measured,
     });
-    Ok(measured.unwrap_or_else(|| DepthSinkRecord::guess(layers)))
+    Ok(measured.unwrap_or_else(|| DepthSinkRecord::from_depth(layers)))
 }
 
-fn calibrated(found: &Calibration, chosen: &Chosen) -> Calibrated {
-    let treatment = chosen.plan.treated(chosen.treatment, true);
-    Calibrated::new(found, treatment.gauge, &chosen.built.treated)
+fn calibration_report(found: &Calibration, chosen: &SelectedArtifact) -> CalibrationReport {
+    let treatment = chosen.plan.treatment_of_factors(chosen.treatment, true);
+    CalibrationReport::new(found, treatment.gauge, &chosen.built.treatment_report)
 }
 
 /// Plans a compilation without writing anything, and returns its predicted size and time.
 ///
 /// # Errors
 /// Those of [`compile`] that occur before factorisation.
-pub fn forecast(options: &CompileOptions, watch: Watch) -> Result<Forecast, CompileError> {
-    let admitted = admit(options)?;
-    let elastic = Elastic::of(options, admitted.source())?;
+pub fn forecast(options: &CompileOptions, watch: Progress) -> Result<Forecast, CompileError> {
+    let admitted = open_and_check(options)?;
+    let elastic = ElasticRequest::from_options(options, admitted.source())?;
     let options = elastic.as_ref().map_or(options, |elastic| &elastic.bases);
     let source = admitted.source().clone();
-    let prepared = executed::on_device(options, &source, watch, |device| {
+    let prepared = executed::with_device(options, &source, watch, |device| {
         prepare(admitted, options, device, &StageClock::default(), watch)
     });
-    let prepared = prepared.map_err(|error| planes::of_whole(error, elastic.as_ref()))?;
+    let prepared = prepared.map_err(|error| planes::scale_bases_error(error, elastic.as_ref()))?;
     let source = &prepared.source;
     let ratio = match &elastic {
-        Some(elastic) => elastic.bases_at(&prepared),
-        None => prepared.start,
+        Some(elastic) => elastic.bases_ratio(&prepared),
+        None => prepared.start_ratio,
     };
     let plan = prepared.plan_at(ratio)?;
-    let record = layout::record(source, &plan);
+    let record = layout::plan_record(source, &plan);
     let limit = options.goal.limit;
     let limit = (!limit.is_none()).then(|| limit.to_string());
     let mut summary = Summary::new(source, &plan, &record, prepared.treatment.bias);
     if let Some(limit) = &limit {
-        summary.decided_by(limit, plan.request());
+        summary.show_limit(limit, plan.request());
     }
-    let mut after = prepared.bytes(&plan)?;
+    let mut after = prepared.artifact_bytes(&plan)?;
     if let Some(elastic) = &elastic {
-        let bases = bytes_for_people(after);
+        let bases = format_bytes(after);
         after = elastic.expected_bytes(&prepared)?;
         summary.notes.push(format!(
             "the plan is of the bases, {bases}; what they lack is planned when they are made"
         ));
     }
     Ok(Forecast {
-        source: name_of(&options.input),
-        artifact: name_of(&options.output),
+        source: file_name(&options.input),
+        artifact: file_name(&options.output),
         bytes: BeforeAfter {
             before: source.size(),
             after,
         },
-        with_source: options.with_source.then(|| source.tensor_bytes()),
+        with_source: options.include_source.then(|| source.tensor_bytes()),
         limit,
-        free_bytes: prepared.free,
+        free_bytes: prepared.free_bytes,
         peak_memory: prepared.estimate.peak_memory,
         seconds: prepared.estimate.seconds,
         stages: prepared.estimate.stages,
@@ -305,55 +316,62 @@ pub fn forecast(options: &CompileOptions, watch: Watch) -> Result<Forecast, Comp
 /// [`CompileError`].
 pub fn search(
     source: &ModelFile,
-    planned: &Planned,
-    goal: Goal,
+    planned: &PlanWithEvidence,
+    goal: QualityGoal,
     device: &dyn Device,
     scratch: &Path,
-    watch: Watch,
-) -> Result<Chosen, CompileError> {
+    watch: Progress,
+) -> Result<SelectedArtifact, CompileError> {
     let calibration = planned.calibration.as_ref();
-    let made_from = planned.made_from.as_ref();
-    let others = sized::others(source, &planned.plan, made_from, (calibration, goal.limit))?;
+    let made_from = planned.plan_inputs.as_ref();
+    let others = sized::alternatives(source, &planned.plan, made_from, (calibration, goal.limit))?;
     let wanted = ChoiceRequest {
         plans: 1 + others.len(),
-        treatment: prepare::treatment_of(&planned.plan, TreatmentRequest::default())?,
+        treatment: prepare::complete_treatment(&planned.plan, TreatmentRequest::default())?,
         goal,
         calibrated: calibration.is_some(),
         held_out: calibration.is_some_and(|found| found.held_out.is_some()),
         tune: 0,
     };
-    let inputs = Inputs {
+    let inputs = MakeInputs {
         source,
         digest: planned.digest.unwrap_or_else(|| source.digest()),
         calibration,
         gradients: planned.gradients.as_ref(),
-        order: planned.order.as_ref(),
-        depth_sink: DepthSinkRecord::guess(source.hyper.layers),
-        sections: &[tokenizer(source)?],
-        measured: wanted.measures(calibration),
-        tuned: false,
-        to_be_refined: false,
+        permutation: planned.permutation.as_ref(),
+        depth_sink: DepthSinkRecord::from_depth(source.hyper.layers),
+        sections: &[tokenizer_section(source)?],
+        reserve_quality: wanted.measures(calibration),
+        reserve_tuning: false,
+        is_base: false,
         device,
     };
-    let work = Work::open(scratch, watch)?;
+    let work = WorkFolder::open(scratch, watch)?;
     let planner = |ratio| {
         plan_at(
             source,
             &planned.plan,
-            planned.made_from.as_ref(),
+            planned.plan_inputs.as_ref(),
             calibration,
             (ratio, goal.limit),
         )
     };
-    watch.tell(Event::Keeping(work.kept()));
+    watch.report(Event::KeptFolder(work.resumable_path()));
     let clock = StageClock::default();
-    let plans = Plans {
-        at: &planner,
-        start: prepare::start(source, planned.made_from.as_ref(), calibration, goal.limit),
-        others: &|plan| sized::others(source, plan, made_from, (calibration, goal.limit)),
+    let plans = PlanProvider {
+        at_ratio: &planner,
+        start_ratio: prepare::start_ratio(
+            source,
+            planned.plan_inputs.as_ref(),
+            calibration,
+            goal.limit,
+        ),
+        alternatives: &|plan| {
+            sized::alternatives(source, plan, made_from, (calibration, goal.limit))
+        },
     };
     let chosen = choose::choose(&inputs, plans, wanted, &work, &clock, watch);
-    let mut chosen = or_kept(work, chosen.map_err(CompileError::from), watch)?;
+    let mut chosen = keep_work_on_error(work, chosen.map_err(CompileError::from), watch)?;
     // The plan records the treatment that was measured, so that compiling it gives the same result.
     let Treatment {
         gauge,
@@ -365,7 +383,10 @@ pub fn search(
         gauge: Some(gauge),
         sink: Some(sink),
         bias: Some(if bias { BiasArg::On } else { BiasArg::Off }),
-        shrinkage: chosen.treatment.shrinks().map(ShrinkageArg::Part),
+        shrinkage: chosen
+            .treatment
+            .applied_shrinkage()
+            .map(ShrinkageArg::Fixed),
     });
     Ok(chosen)
 }

@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use htc::calibrate::CalibrateError;
 use htc::plan::PlanError;
 use htc::request::{
-    Allocator, BiasArg, Budget, FirstPositions, Floor, GaugeKind, Method, Planning, Preset,
-    SinkProtection, TextSource,
+    Allocator, BiasArg, Budget, FirstPositions, GaugeKind, Method, PlanSource, QualityPreset,
+    RankFloor, SinkProtection, TextSource,
 };
-use htc::{Cancel, CompileError, Compiler, Event};
-use htc_formats::model::Slot;
+use htc::{CancellationToken, CompileError, Compiler, Event};
+use htc_formats::model::ProjectionKind;
 
 fn demo(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -41,22 +41,22 @@ fn a_build_script_compiles_and_names_what_it_depends_on() {
 #[test]
 fn what_is_not_said_has_the_defaults_of_the_command_line() {
     let options = Compiler::new("a.gguf", "a.htz").options();
-    let Planning::Make { request, .. } = options.planning else {
+    let PlanSource::Compute { request, .. } = options.planning else {
         panic!("a plan of a file");
     };
     assert_eq!(request.method, Method::Quantise);
-    assert_eq!(options.goal.limit, Preset::Balanced.limit());
+    assert_eq!(options.goal.limit, QualityPreset::Balanced.limit());
     let texts = options.calibration.unwrap().texts;
     assert_eq!(texts[0].source, TextSource::Shipped);
     assert!(!options.overwrite);
     // What only factors have decides for them.
-    let options = Compiler::new("a.gguf", "a.htz").rank_floor(Floor::Rank(8));
+    let options = Compiler::new("a.gguf", "a.htz").rank_floor(RankFloor::Rank(8));
     let options = options.options();
-    let Planning::Make { request, .. } = options.planning else {
+    let PlanSource::Compute { request, .. } = options.planning else {
         panic!("a plan of a file");
     };
-    assert_eq!(request.method, Method::PerSlot);
-    assert_eq!(request.method_from, Some("--rank-floor"));
+    assert_eq!(request.method, Method::PerProjection);
+    assert_eq!(request.method_implied_by, Some("--rank-floor"));
     assert_eq!(request.budget, Budget::Ratio(0.9));
     assert!(options.calibration.is_none() && options.goal.limit.is_none());
 }
@@ -88,7 +88,7 @@ fn texts_and_plans_are_inputs_too() {
 fn a_cancelled_compilation_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let artifact = folder.path().join("m.htz");
-    let cancel = Cancel::default();
+    let cancel = CancellationToken::default();
     let compiler = Compiler::new(demo("reference-7m-f16.gguf"), &artifact)
         .ratio(0.5)
         .cancelled_by(&cancel);
@@ -142,14 +142,19 @@ fn refusals(folder: &Path) -> Vec<(Compiler, &'static str)> {
         (plain().mean_rank(0.001), "mean_rank"),
         (plain().mean_rank(f64::NAN), "mean_rank"),
         (
-            plain().method(Method::SharedBasis).slots([Slot::Down]),
+            plain()
+                .method(Method::SharedBasis)
+                .slots([ProjectionKind::Down]),
             "method",
         ),
         (plain().rank(8).allocator(Allocator::Waterfill), "allocator"),
-        (plain().rank(8).rank_floor(Floor::Rank(4)), "rank_floor"),
+        (plain().rank(8).rank_floor(RankFloor::Rank(4)), "rank_floor"),
         (plain().rank(8).rank_cap(4), "rank_cap"),
-        (plain().rank_floor(Floor::Rank(0)), "rank_floor"),
-        (plain().rank_floor(Floor::Rank(64)).rank_cap(32), "rank_cap"),
+        (plain().rank_floor(RankFloor::Rank(0)), "rank_floor"),
+        (
+            plain().rank_floor(RankFloor::Rank(64)).rank_cap(32),
+            "rank_cap",
+        ),
         (plain().rank_cap(1), "rank_cap"),
         (plain().allocator(Allocator::Curvature), "calibration"),
         (plain().allocator(Allocator::Whitened), "calibration"),
@@ -162,7 +167,7 @@ fn refusals(folder: &Path) -> Vec<(Compiler, &'static str)> {
         (plain().bias(BiasArg::On), "bias"),
         (plain().probe_layer(8), "probe_layer"),
         (
-            plain().rank(8).first_positions(FirstPositions::Counted),
+            plain().rank(8).first_positions(FirstPositions::Included),
             "first_positions",
         ),
         (plain().plan(none), "plan"),

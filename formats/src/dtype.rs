@@ -34,7 +34,7 @@ macro_rules! dtypes {
 
             /// Numbers in a block.
             pub const fn block_len(self) -> usize {
-                match self { $(DType::$variant => $len,)* DType::Bands => crate::bands::BAND }
+                match self { $(DType::$variant => $len,)* DType::Bands => crate::bands::GROUP_COLS }
             }
 
             /// Bytes of a block; 0 for column groups.

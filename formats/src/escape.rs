@@ -26,16 +26,16 @@ pub fn is_plain(c: char) -> bool {
 
 /// Returns the text on one line, with every character that is not [plain](is_plain) escaped as
 /// `\n`, `\t`, `\r` or `\u{1b}`.
-pub fn escaped(text: &str) -> Cow<'_, str> {
-    but(text, |_| false)
+pub fn escape(text: &str) -> Cow<'_, str> {
+    escape_except(text, |_| false)
 }
 
 /// Returns the text [`escaped`] except for line ends and tabs, for multi-line display.
-pub fn escaped_lines(text: &str) -> Cow<'_, str> {
-    but(text, |c| matches!(c, '\n' | '\t'))
+pub fn escape_multiline(text: &str) -> Cow<'_, str> {
+    escape_except(text, |c| matches!(c, '\n' | '\t'))
 }
 
-fn but(text: &str, kept: impl Fn(char) -> bool) -> Cow<'_, str> {
+fn escape_except(text: &str, kept: impl Fn(char) -> bool) -> Cow<'_, str> {
     let shows = |c: char| is_plain(c) || kept(c);
     if text.chars().all(shows) {
         return Cow::Borrowed(text);
@@ -52,10 +52,10 @@ fn but(text: &str, kept: impl Fn(char) -> bool) -> Cow<'_, str> {
 }
 
 /// Returns the [`escaped`] text, truncated for a message.
-pub(crate) fn one_line(text: &str) -> String {
+pub(crate) fn escape_truncated(text: &str) -> String {
     const LONGEST: usize = 200;
     let end = text.char_indices().nth(LONGEST).map(|(end, _)| end);
-    let mut line = escaped(&text[..end.unwrap_or(text.len())]).into_owned();
+    let mut line = escape(&text[..end.unwrap_or(text.len())]).into_owned();
     if end.is_some() {
         line.push('…');
     }
@@ -70,25 +70,25 @@ mod tests {
     fn terminal_control_characters_are_escaped() {
         let hostile = "a\u{1b}[2J\u{9b}31m\u{7f}\r\n\u{202e}gpj.exe\u{2066}\u{200f}\u{feff}ü";
         assert_eq!(
-            escaped(hostile),
+            escape(hostile),
             "a\\u{1b}[2J\\u{9b}31m\\u{7f}\\r\\n\\u{202e}gpj.exe\\u{2066}\\u{200f}\\u{feff}ü"
         );
-        assert_eq!(escaped_lines("a\tb\n\u{1b}"), "a\tb\n\\u{1b}");
+        assert_eq!(escape_multiline("a\tb\n\u{1b}"), "a\tb\n\\u{1b}");
         for plain in ["", "Grüße 日本 🚀 \u{301}", "a b"] {
-            assert!(matches!(escaped(plain), Cow::Borrowed(same) if same == plain));
+            assert!(matches!(escape(plain), Cow::Borrowed(same) if same == plain));
         }
     }
 
     #[test]
     fn lines_are_bounded() {
-        assert_eq!(one_line("ab\n"), "ab\\n");
-        assert_eq!(one_line(&"ü".repeat(300)).chars().count(), 201);
+        assert_eq!(escape_truncated("ab\n"), "ab\\n");
+        assert_eq!(escape_truncated(&"ü".repeat(300)).chars().count(), 201);
     }
 
     proptest::proptest! {
         #[test]
         fn escaped_text_has_only_plain_characters(text in proptest::prelude::any::<String>()) {
-            proptest::prop_assert!(escaped(&text).chars().all(is_plain));
+            proptest::prop_assert!(escape(&text).chars().all(is_plain));
         }
     }
 }

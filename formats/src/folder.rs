@@ -21,7 +21,7 @@ use names as sys;
 use unix as sys;
 
 /// Suffix of the name of an incomplete file.
-pub const UNFINISHED: &str = ".unfinished";
+pub const UNFINISHED_SUFFIX: &str = ".unfinished";
 
 /// Attempts to find a free name; with 64 random bits the first one succeeds.
 const ATTEMPTS: usize = 16;
@@ -63,7 +63,7 @@ pub enum FolderError {
     },
     /// The folder belongs to another user.
     #[error("{}: this folder belongs to another user ({owner})", path.display())]
-    Foreign {
+    ForeignOwner {
         /// The folder.
         path: PathBuf,
         /// User ID of the owner.
@@ -79,7 +79,7 @@ impl FolderError {
             FolderError::NotAFolder { .. } => io::Error::other(
                 "a link or a file where a folder of htc's own should be; remove it",
             ),
-            FolderError::Foreign { owner, .. } => io::Error::new(
+            FolderError::ForeignOwner { owner, .. } => io::Error::new(
                 ErrorKind::PermissionDenied,
                 format!("this folder belongs to another user ({owner})"),
             ),
@@ -89,7 +89,7 @@ impl FolderError {
 
 /// Metadata of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct EntryMetadata {
     /// A regular file, not a link to one.
     pub is_file: bool,
     /// A folder, not a link to one.
@@ -122,7 +122,7 @@ impl Folder {
     ///
     /// # Errors
     /// I/O errors; [`ErrorKind::InvalidFilename`] if the path names no file.
-    pub fn of(path: &Path) -> io::Result<(Folder, OsString)> {
+    pub fn parent_of(path: &Path) -> io::Result<(Folder, OsString)> {
         let name = path.file_name().ok_or(ErrorKind::InvalidFilename)?;
         let folder = Folder::open(path.parent().unwrap_or(Path::new("")))?;
         Ok((folder, name.to_owned()))
@@ -133,7 +133,7 @@ impl Folder {
     ///
     /// # Errors
     /// [`FolderError`].
-    pub fn own(&self, name: &OsStr) -> Result<Folder, FolderError> {
+    pub fn open_private(&self, name: &OsStr) -> Result<Folder, FolderError> {
         let path = self.path.join(name);
         let io = |error| FolderError::Io {
             path: path.clone(),
@@ -144,10 +144,10 @@ impl Folder {
             _ => {}
         }
         let handle = sys::enter(&self.handle, &path, name)?;
-        if let Some(owner) = sys::foreign(&handle, false).map_err(io)? {
-            return Err(FolderError::Foreign { path, owner });
+        if let Some(owner) = sys::foreign_owner_of_folder(&handle, false).map_err(io)? {
+            return Err(FolderError::ForeignOwner { path, owner });
         }
-        sys::close_to_others(&handle).map_err(io)?;
+        sys::remove_foreign_write_permission(&handle).map_err(io)?;
         Ok(Folder {
             handle,
             path,
@@ -160,16 +160,16 @@ impl Folder {
     ///
     /// # Errors
     /// [`FolderError`].
-    pub fn existing(&self, name: &OsStr, trusted: bool) -> Result<Folder, FolderError> {
+    pub fn open_existing(&self, name: &OsStr, trusted: bool) -> Result<Folder, FolderError> {
         let path = self.path.join(name);
         let handle = sys::enter(&self.handle, &path, name)?;
         let foreign = if trusted {
             Ok(None)
         } else {
-            sys::foreign(&handle, true)
+            sys::foreign_owner_of_folder(&handle, true)
         };
         match foreign {
-            Ok(Some(owner)) => Err(FolderError::Foreign { path, owner }),
+            Ok(Some(owner)) => Err(FolderError::ForeignOwner { path, owner }),
             Ok(None) => Ok(Folder {
                 handle,
                 path,
@@ -189,8 +189,8 @@ impl Folder {
     ///
     /// # Errors
     /// I/O errors, and [`ErrorKind::Other`] for any other kind of file.
-    pub fn read(&self, name: &OsStr) -> io::Result<File> {
-        let file = sys::file(&self.handle, &self.path, name, sys::Use::Read)?;
+    pub fn open_for_reading(&self, name: &OsStr) -> io::Result<File> {
+        let file = sys::file(&self.handle, &self.path, name, sys::OpenMode::Read)?;
         self.check(&file, false)?;
         Ok(file)
     }
@@ -200,8 +200,8 @@ impl Folder {
     ///
     /// # Errors
     /// As [`read`](Folder::read).
-    pub fn edit(&self, name: &OsStr) -> io::Result<File> {
-        let file = sys::file(&self.handle, &self.path, name, sys::Use::Edit)?;
+    pub fn open_for_writing(&self, name: &OsStr) -> io::Result<File> {
+        let file = sys::file(&self.handle, &self.path, name, sys::OpenMode::Edit)?;
         self.check(&file, true)?;
         Ok(file)
     }
@@ -211,11 +211,11 @@ impl Folder {
         if !found.is_file() {
             return Err(io::Error::other("not a regular file; remove it"));
         }
-        if written && sys::has_other_names(&found) {
+        if written && sys::has_hard_links(&found) {
             let said = "the file has another name elsewhere; remove this one";
             return Err(io::Error::other(said));
         }
-        match sys::foreign_file(&found, !written) {
+        match sys::foreign_owner_of_file(&found, !written) {
             Some(owner) if written || !self.trusted => Err(io::Error::new(
                 ErrorKind::PermissionDenied,
                 format!("the file belongs to another user ({owner})"),
@@ -229,9 +229,9 @@ impl Folder {
     ///
     /// # Errors
     /// I/O errors.
-    pub fn temporary(&self, mode: u32) -> io::Result<Temporary<'_>> {
-        let (name, file) = self.unfinished(mode)?;
-        Ok(Temporary {
+    pub fn temporary(&self, mode: u32) -> io::Result<TemporaryFile<'_>> {
+        let (name, file) = self.create_unfinished(mode)?;
+        Ok(TemporaryFile {
             folder: self,
             name,
             file: Some(file),
@@ -250,12 +250,12 @@ impl Folder {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
                 made => made?,
             }
-            let folder = self.existing(&name, false);
+            let folder = self.open_existing(&name, false);
             return Ok(TemporaryFolder {
                 folder: folder.map_err(FolderError::into_io)?,
                 parent: self,
                 name,
-                stays: false,
+                persisted: false,
             });
         }
         Err(ErrorKind::AlreadyExists.into())
@@ -265,10 +265,10 @@ impl Folder {
     ///
     /// # Errors
     /// I/O errors.
-    pub fn unfinished(&self, mode: u32) -> io::Result<(OsString, File)> {
+    pub fn create_unfinished(&self, mode: u32) -> io::Result<(OsString, File)> {
         for _ in 0..ATTEMPTS {
             let name = random_name()?;
-            match sys::file(&self.handle, &self.path, &name, sys::Use::New(mode)) {
+            match sys::file(&self.handle, &self.path, &name, sys::OpenMode::New(mode)) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 file => return Ok((name, file?)),
             }
@@ -287,7 +287,7 @@ impl Folder {
 
     /// Returns the permissions for a file that will replace `name`: those of the existing file,
     /// else all, less the umask.
-    pub fn mode(&self, name: &OsStr) -> u32 {
+    pub fn mode_for_replacement(&self, name: &OsStr) -> u32 {
         sys::mode(&self.handle, &self.path, name).unwrap_or(0o666)
     }
 
@@ -295,7 +295,7 @@ impl Folder {
     ///
     /// # Errors
     /// I/O errors.
-    pub fn keep_mode(&self, name: &OsStr, file: &File) -> io::Result<()> {
+    pub fn copy_mode(&self, name: &OsStr, file: &File) -> io::Result<()> {
         match sys::mode(&self.handle, &self.path, name) {
             Some(mode) => sys::set_mode(file, mode),
             None => Ok(()),
@@ -306,7 +306,7 @@ impl Folder {
     ///
     /// # Errors
     /// I/O errors.
-    pub fn find(&self, name: &OsStr) -> io::Result<Found> {
+    pub fn metadata(&self, name: &OsStr) -> io::Result<EntryMetadata> {
         sys::find(&self.handle, &self.path, name)
     }
 
@@ -337,16 +337,16 @@ impl Folder {
     }
 
     /// Returns the total size of the entries in bytes, and their last modification.
-    pub fn size(&self) -> (u64, Option<SystemTime>) {
+    pub fn size_and_modified(&self) -> (u64, Option<SystemTime>) {
         let names = self.names().unwrap_or_default();
-        let found = names.iter().filter_map(|name| self.find(name).ok());
+        let found = names.iter().filter_map(|name| self.metadata(name).ok());
         found.fold((0, None), |(bytes, last), found| {
             (bytes + found.length, last.max(found.modified))
         })
     }
 
     /// Returns true if `name` still refers to `folder`.
-    pub fn holds(&self, name: &OsStr, folder: &Folder) -> bool {
+    pub fn is_same_entry(&self, name: &OsStr, folder: &Folder) -> bool {
         sys::enter(&self.handle, &self.path.join(name), name)
             .is_ok_and(|found| sys::is_same(&found, &folder.handle))
     }
@@ -373,7 +373,9 @@ impl Folder {
 
 fn random_name() -> io::Result<OsString> {
     let random = getrandom::u64().map_err(io::Error::other)?;
-    Ok(OsString::from(format!(".htc-{random:016x}{UNFINISHED}")))
+    Ok(OsString::from(format!(
+        ".htc-{random:016x}{UNFINISHED_SUFFIX}"
+    )))
 }
 
 /// A folder that is removed with its files on drop, unless persisted.
@@ -382,7 +384,7 @@ pub struct TemporaryFolder<'a> {
     parent: &'a Folder,
     name: OsString,
     folder: Folder,
-    stays: bool,
+    persisted: bool,
 }
 
 impl TemporaryFolder<'_> {
@@ -398,7 +400,7 @@ impl TemporaryFolder<'_> {
     /// I/O errors; then the existing folder is unchanged, and this one is removed.
     pub fn persist(mut self, name: &OsStr, replace: bool) -> io::Result<()> {
         let parent = self.parent;
-        let taken = replace && parent.find(name).is_ok();
+        let taken = replace && parent.metadata(name).is_ok();
         // Swaps the existing folder with an empty temporary one, which is then removed with its
         // files.
         let aside = if taken {
@@ -416,19 +418,19 @@ impl TemporaryFolder<'_> {
             }
             return Err(error);
         }
-        self.stays = true;
+        self.persisted = true;
         Ok(())
     }
 }
 
 impl Drop for TemporaryFolder<'_> {
     fn drop(&mut self) {
-        if self.stays {
+        if self.persisted {
             return;
         }
         // The name may refer to another folder by now. Entries that cannot be removed keep a name
         // that marks them as incomplete.
-        if let Ok(folder) = self.parent.existing(&self.name, true) {
+        if let Ok(folder) = self.parent.open_existing(&self.name, true) {
             for name in folder.names().unwrap_or_default() {
                 let _ = folder.remove(&name);
             }
@@ -439,13 +441,13 @@ impl Drop for TemporaryFolder<'_> {
 
 /// A file that is removed on drop, unless persisted.
 #[derive(Debug)]
-pub struct Temporary<'a> {
+pub struct TemporaryFile<'a> {
     folder: &'a Folder,
     name: OsString,
     file: Option<File>,
 }
 
-impl Temporary<'_> {
+impl TemporaryFile<'_> {
     /// The file.
     ///
     /// # Errors
@@ -461,7 +463,7 @@ impl Temporary<'_> {
     /// I/O errors; then the file is removed.
     pub fn persist(mut self, name: &OsStr, replace: bool) -> io::Result<()> {
         if replace {
-            self.folder.keep_mode(name, self.file()?)?;
+            self.folder.copy_mode(name, self.file()?)?;
         }
         self.folder.rename(&self.name, self.folder, name, replace)?;
         self.file = None;
@@ -469,7 +471,7 @@ impl Temporary<'_> {
     }
 }
 
-impl Drop for Temporary<'_> {
+impl Drop for TemporaryFile<'_> {
     fn drop(&mut self) {
         if self.file.take().is_some() {
             let _ = self.folder.remove(&self.name);
@@ -481,7 +483,7 @@ impl Drop for Temporary<'_> {
 ///
 /// # Errors
 /// I/O errors.
-pub fn make_private(path: &Path) -> io::Result<()> {
+pub fn create_private_dir_all(path: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::folder::Folder;
 use crate::htz::Digest;
-use crate::limits::{MAX_LAYERS, MAX_LEARNT_BYTES, MAX_WIDTH};
+use crate::limits::{MAX_LAYERS, MAX_TRAINED_DRAFT_BYTES, MAX_WIDTH};
 use crate::open;
 use crate::wire::{Cursor, WireError};
 
@@ -19,29 +19,29 @@ pub const MAGIC: [u8; 8] = *b"HTCLEARN";
 
 const VERSION: u16 = 1;
 
-const DIGEST: usize = 32;
+const DIGEST_BYTES: usize = 32;
 
 /// Kind of the trained parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ParameterKind {
     /// Bases of Q, K and V.
     Bases,
     /// A correction of the head's input, `A` and `B`.
     Correction,
 }
 
-impl std::fmt::Display for Kind {
+impl std::fmt::Display for ParameterKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Kind::Bases => "bases",
-            Kind::Correction => "a correction",
+            ParameterKind::Bases => "bases",
+            ParameterKind::Correction => "a correction",
         })
     }
 }
 
 /// A trained matrix.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part {
+pub struct TrainedMatrix {
     /// Layer of a basis; for a correction 0 for `A` and 1 for `B`.
     pub layer: u32,
     /// Number of rows.
@@ -54,9 +54,9 @@ pub struct Part {
 
 /// Trained parameters of a draft.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Learnt {
+pub struct TrainedDraft {
     /// Kind of the parameters.
-    pub kind: Kind,
+    pub kind: ParameterKind,
     /// [`ModelFile::digest`](crate::source::ModelFile::digest) of the draft.
     pub draft: Digest,
     /// Digest of the target model.
@@ -64,13 +64,13 @@ pub struct Learnt {
     /// Number of training samples.
     pub samples: u64,
     /// Trained matrices.
-    pub parts: Vec<Part>,
+    pub matrices: Vec<TrainedMatrix>,
 }
 
 /// Error of reading or writing a trained draft.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum LearntError {
+pub enum TrainedDraftError {
     /// A system call failed.
     #[error("{}: {error}", path.display())]
     Io {
@@ -91,7 +91,7 @@ pub enum LearntError {
         found: u16,
     },
     /// The file is too large.
-    #[error("{}: {found} bytes, expected at most {MAX_LEARNT_BYTES}", path.display())]
+    #[error("{}: {found} bytes, expected at most {MAX_TRAINED_DRAFT_BYTES}", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
@@ -99,36 +99,36 @@ pub enum LearntError {
         found: u64,
     },
     /// The file is damaged.
-    #[error("{}: the file is damaged: {what}; remove it to begin anew", path.display())]
+    #[error("{}: the file is damaged: {damage}; remove it to begin anew", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
         /// Description of the damage.
-        what: String,
+        damage: String,
     },
 }
 
-impl Learnt {
+impl TrainedDraft {
     /// Returns the bytes of the file.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend(VERSION.to_le_bytes());
         let kind: u16 = match self.kind {
-            Kind::Bases => 1,
-            Kind::Correction => 2,
+            ParameterKind::Bases => 1,
+            ParameterKind::Correction => 2,
         };
         out.extend(kind.to_le_bytes());
         out.extend(self.draft.0);
         out.extend(self.model.0);
         out.extend(self.samples.to_le_bytes());
-        out.extend((self.parts.len() as u32).to_le_bytes());
-        for part in &self.parts {
+        out.extend((self.matrices.len() as u32).to_le_bytes());
+        for part in &self.matrices {
             for number in [part.layer, part.rows, part.cols] {
                 out.extend(number.to_le_bytes());
             }
             out.extend(part.numbers.iter().flat_map(|x| x.to_le_bytes()));
         }
-        let digest = Digest::of(&out);
+        let digest = Digest::of_bytes(&out);
         out.extend(digest.0);
         out
     }
@@ -137,33 +137,34 @@ impl Learnt {
     ///
     /// # Errors
     /// [`LearntError`]; numbers that are not finite count as damage.
-    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Learnt, LearntError> {
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<TrainedDraft, TrainedDraftError> {
         let path = || path.to_owned();
-        let damaged = |what: &str| LearntError::Damaged {
+        let damaged = |what: &str| TrainedDraftError::Damaged {
             path: path(),
-            what: what.to_owned(),
+            damage: what.to_owned(),
         };
         let cut = |error: WireError| damaged(&error.to_string());
         if !bytes.starts_with(&MAGIC) {
-            return Err(LearntError::Magic(path()));
+            return Err(TrainedDraftError::Magic(path()));
         }
         let mut cursor = Cursor::new(&bytes[MAGIC.len()..]);
         let found = cursor.u16().map_err(cut)?;
         if found != VERSION {
             let path = path();
-            return Err(LearntError::Version { path, found });
+            return Err(TrainedDraftError::Version { path, found });
         }
-        let Some((whole, digest)) = bytes.split_at_checked(bytes.len().saturating_sub(DIGEST))
+        let Some((whole, digest)) =
+            bytes.split_at_checked(bytes.len().saturating_sub(DIGEST_BYTES))
         else {
             return Err(damaged("it ends too early"));
         };
-        if Digest::of(whole).0 != *digest {
+        if Digest::of_bytes(whole).0 != *digest {
             return Err(damaged("its digest is another"));
         }
         let mut cursor = Cursor::new(&whole[MAGIC.len() + size_of::<u16>()..]);
         let kind = match cursor.u16().map_err(cut)? {
-            1 => Kind::Bases,
-            2 => Kind::Correction,
+            1 => ParameterKind::Bases,
+            2 => ParameterKind::Correction,
             other => return Err(damaged(&format!("it is of kind {other}"))),
         };
         let draft = Digest(cursor.array().map_err(cut)?);
@@ -186,7 +187,7 @@ impl Learnt {
             if !numbers.iter().all(|x| x.is_finite()) {
                 return Err(damaged("a number is not finite"));
             }
-            parts.push(Part {
+            parts.push(TrainedMatrix {
                 layer,
                 rows,
                 cols,
@@ -196,12 +197,12 @@ impl Learnt {
         if cursor.remaining() > 0 {
             return Err(damaged("something follows its last matrix"));
         }
-        Ok(Learnt {
+        Ok(TrainedDraft {
             kind,
             draft,
             model,
             samples,
-            parts,
+            matrices: parts,
         })
     }
 
@@ -209,43 +210,43 @@ impl Learnt {
     ///
     /// # Errors
     /// [`LearntError`].
-    pub fn read(path: &Path) -> Result<Option<Learnt>, LearntError> {
-        let io = |error: io::Error| LearntError::Io {
+    pub fn read(path: &Path) -> Result<Option<TrainedDraft>, TrainedDraftError> {
+        let io = |error: io::Error| TrainedDraftError::Io {
             path: path.to_owned(),
             error,
         };
-        let file = match open::regular(path).map_err(|error| error.into_io()) {
+        let file = match open::open_regular(path).map_err(|error| error.into_io()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file.map_err(io)?,
         };
         let found = file.metadata().map_err(io)?.len();
-        if found > MAX_LEARNT_BYTES {
+        if found > MAX_TRAINED_DRAFT_BYTES {
             let path = path.to_owned();
-            return Err(LearntError::TooLarge { path, found });
+            return Err(TrainedDraftError::TooLarge { path, found });
         }
         let mut bytes = Vec::new();
-        file.take(MAX_LEARNT_BYTES)
+        file.take(MAX_TRAINED_DRAFT_BYTES)
             .read_to_end(&mut bytes)
             .map_err(io)?;
-        Learnt::parse(path, &bytes).map(Some)
+        TrainedDraft::parse(path, &bytes).map(Some)
     }
 
     /// Writes a file atomically. It replaces a trained draft, but no other file.
     ///
     /// # Errors
     /// [`LearntError`].
-    pub fn write(&self, path: &Path) -> Result<(), LearntError> {
-        let io = |error: io::Error| LearntError::Io {
+    pub fn write(&self, path: &Path) -> Result<(), TrainedDraftError> {
+        let io = |error: io::Error| TrainedDraftError::Io {
             path: path.to_owned(),
             error,
         };
-        if let Ok(mut file) = open::regular(path) {
+        if let Ok(mut file) = open::open_regular(path) {
             let mut magic = [0; MAGIC.len()];
             if file.read_exact(&mut magic).is_err() || magic != MAGIC {
-                return Err(LearntError::Magic(path.to_owned()));
+                return Err(TrainedDraftError::Magic(path.to_owned()));
             }
         }
-        let (folder, name) = Folder::of(path).map_err(io)?;
+        let (folder, name) = Folder::parent_of(path).map_err(io)?;
         let temporary = folder.temporary(0o666).map_err(io)?;
         let mut file = temporary.file().map_err(io)?;
         file.write_all(&self.to_bytes()).map_err(io)?;
@@ -260,31 +261,31 @@ mod tests {
 
     use super::*;
 
-    fn learnt() -> Learnt {
-        let part = |layer, numbers: &[f32]| Part {
+    fn learnt() -> TrainedDraft {
+        let part = |layer, numbers: &[f32]| TrainedMatrix {
             layer,
             rows: 2,
             cols: 3,
             numbers: numbers.to_vec(),
         };
-        Learnt {
-            kind: Kind::Bases,
-            draft: Digest::of(b"draft"),
-            model: Digest::of(b"model"),
+        TrainedDraft {
+            kind: ParameterKind::Bases,
+            draft: Digest::of_bytes(b"draft"),
+            model: Digest::of_bytes(b"model"),
             samples: 77,
-            parts: vec![
+            matrices: vec![
                 part(0, &[1.0, 0.0, 0.0, 0.0, 1.0, 0.0]),
                 part(4, &[0.0, 0.0, -1.0, 0.5, 0.5, 0.0]),
             ],
         }
     }
 
-    fn parse(bytes: &[u8]) -> Result<Learnt, LearntError> {
-        Learnt::parse(Path::new("x"), bytes)
+    fn parse(bytes: &[u8]) -> Result<TrainedDraft, TrainedDraftError> {
+        TrainedDraft::parse(Path::new("x"), bytes)
     }
 
     fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
-        let digest = Digest::of(&bytes);
+        let digest = Digest::of_bytes(&bytes);
         bytes.extend(digest.0);
         bytes
     }
@@ -293,14 +294,14 @@ mod tests {
     fn written_file_is_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");
-        assert!(Learnt::read(&path).unwrap().is_none());
+        assert!(TrainedDraft::read(&path).unwrap().is_none());
         for samples in [1, 2] {
-            let of = Learnt {
+            let of = TrainedDraft {
                 samples,
                 ..learnt()
             };
             of.write(&path).unwrap();
-            assert_eq!(Learnt::read(&path).unwrap(), Some(of));
+            assert_eq!(TrainedDraft::read(&path).unwrap(), Some(of));
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
@@ -311,8 +312,14 @@ mod tests {
         let path = folder.path().join("notes.txt");
         for text in ["", "notes", "notes that are longer than any magic"] {
             std::fs::write(&path, text).unwrap();
-            assert!(matches!(Learnt::read(&path), Err(LearntError::Magic(_))));
-            assert!(matches!(learnt().write(&path), Err(LearntError::Magic(_))));
+            assert!(matches!(
+                TrainedDraft::read(&path),
+                Err(TrainedDraftError::Magic(_))
+            ));
+            assert!(matches!(
+                learnt().write(&path),
+                Err(TrainedDraftError::Magic(_))
+            ));
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
     }
@@ -333,7 +340,7 @@ mod tests {
     #[test]
     fn invalid_contents_under_a_valid_digest_are_damage() {
         let whole = learnt().to_bytes();
-        let whole = &whole[..whole.len() - DIGEST];
+        let whole = &whole[..whole.len() - DIGEST_BYTES];
         let count = MAGIC.len() + 4 + 64 + 8;
         for (at, number, says) in [
             (10, 9_u32, "kind"),
@@ -347,13 +354,16 @@ mod tests {
             let mut bytes = whole.to_vec();
             bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
             let error = parse(&sealed(bytes)).unwrap_err();
-            assert!(matches!(error, LearntError::Damaged { .. }), "{error}");
+            assert!(
+                matches!(error, TrainedDraftError::Damaged { .. }),
+                "{error}"
+            );
             assert!(error.to_string().contains(says), "{error}");
         }
         let mut bytes = whole.to_vec();
         bytes[8] = 2;
         let error = parse(&sealed(bytes)).unwrap_err();
-        assert!(matches!(error, LearntError::Version { found: 2, .. }));
+        assert!(matches!(error, TrainedDraftError::Version { found: 2, .. }));
     }
 
     proptest! {

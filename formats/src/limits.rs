@@ -78,4 +78,4 @@ pub const MAX_CONTEXT: usize = 1 << 30;
 
 /// Bytes of a trained draft: 2 GiB, four times the f32 bases of 32 layers of rank 1024 and width
 /// 4096.
-pub const MAX_LEARNT_BYTES: u64 = 1 << 31;
+pub const MAX_TRAINED_DRAFT_BYTES: u64 = 1 << 31;

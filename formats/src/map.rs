@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use memmap2::Mmap;
 
 use crate::open;
-use lost::Region;
+use lost::MappedRegion;
 
 /// A whole file, mapped read-only. Share it as `Arc<MappedFile>`.
 ///
@@ -25,14 +25,14 @@ use lost::Region;
 pub struct MappedFile {
     path: PathBuf,
     map: Mmap,
-    region: &'static Region,
+    region: &'static MappedRegion,
 }
 
 /// Error returned when a file cannot be opened or mapped. Every message names the path.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
     /// A system call failed.
-    #[error("{}: {}", path.display(), told(error))]
+    #[error("{}: {}", path.display(), describe_io_error(error))]
     Io {
         /// The file.
         path: PathBuf,
@@ -57,7 +57,7 @@ pub enum MapError {
         path.display(),
         target.display()
     )]
-    Outside {
+    LinkOutsideFolder {
         /// The link.
         path: PathBuf,
         /// Its target.
@@ -71,7 +71,7 @@ pub enum MapError {
     },
 }
 
-fn told(error: &io::Error) -> String {
+fn describe_io_error(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
             "no such file or folder; check the path".to_owned()
@@ -92,7 +92,7 @@ impl MapError {
             MapError::NotAFile { .. } => {
                 io::Error::other("this is not a regular file; copy its contents to one")
             }
-            MapError::Outside { target, .. } => io::Error::other(format!(
+            MapError::LinkOutsideFolder { target, .. } => io::Error::other(format!(
                 "this link leads out of the model's folder, to {}",
                 target.display()
             )),
@@ -109,7 +109,7 @@ impl MappedFile {
     /// [`MapError`] if the file is missing, unreadable, empty, or no regular file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, MapError> {
         let path = path.as_ref();
-        MappedFile::of_file(path.to_owned(), &open::regular(path)?)
+        MappedFile::from_file(path.to_owned(), &open::open_regular(path)?)
     }
 
     /// Maps the file `name` in a model's folder, opened by [`open::inside`].
@@ -118,7 +118,7 @@ impl MappedFile {
     ///
     /// As [`open`](MappedFile::open), and [`MapError::Outside`] for a link that leads elsewhere.
     pub fn open_inside(folder: &Path, name: &str) -> Result<Self, MapError> {
-        MappedFile::of_file(folder.join(name), &open::inside(folder, name)?)
+        MappedFile::from_file(folder.join(name), &open::open_inside(folder, name)?)
     }
 
     /// Maps an open regular file; `path` is for errors.
@@ -126,7 +126,7 @@ impl MappedFile {
     /// # Errors
     ///
     /// [`MapError::Io`], [`MapError::Empty`].
-    pub fn of_file(path: PathBuf, file: &File) -> Result<Self, MapError> {
+    pub fn from_file(path: PathBuf, file: &File) -> Result<Self, MapError> {
         let io = |error| MapError::Io {
             path: path.clone(),
             error,
@@ -142,7 +142,7 @@ impl MappedFile {
         // effort, because many file systems do not support them.
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
-        let region = Region::add(&path, &map);
+        let region = MappedRegion::add(&path, &map);
         Ok(MappedFile { path, map, region })
     }
 
@@ -166,7 +166,7 @@ impl Drop for MappedFile {
 ///
 /// I/O errors; then the signal is handled as before.
 #[cfg(unix)]
-pub fn tell_of_lost_files(program: &'static str) -> io::Result<()> {
+pub fn install_sigbus_handler(program: &'static str) -> io::Result<()> {
     lost::install(program)
 }
 

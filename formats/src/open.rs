@@ -14,11 +14,11 @@ use crate::map::MapError;
 /// # Errors
 ///
 /// [`MapError`] for a folder, pipe, socket or device, or on failure of the system.
-pub fn regular(path: &Path) -> Result<File, MapError> {
+pub fn open_regular(path: &Path) -> Result<File, MapError> {
     // Checked before opening, which may have side effects on a device, and after it, because the
     // file may have been replaced.
-    check(path, fs::metadata(path))?;
-    opened(path, path, true)
+    check_file_type(path, fs::metadata(path))?;
+    open_checked(path, path, true)
 }
 
 /// Opens a text stream: a regular file, or a descriptor inherited by this process (`/dev/stdin`,
@@ -28,7 +28,7 @@ pub fn regular(path: &Path) -> Result<File, MapError> {
 /// # Errors
 ///
 /// As [`regular`].
-pub fn stream(path: &Path) -> Result<File, MapError> {
+pub fn open_stream(path: &Path) -> Result<File, MapError> {
     let inherited = path == Path::new("/dev/stdin")
         || path.parent().is_some_and(|folder| {
             folder == Path::new("/dev/fd") || folder == Path::new("/proc/self/fd")
@@ -37,7 +37,7 @@ pub fn stream(path: &Path) -> Result<File, MapError> {
     if inherited && !kind.is_dir() && !kind.is_file() {
         return File::open(path).map_err(|error| io_error(path, error));
     }
-    regular(path)
+    open_regular(path)
 }
 
 /// Opens the regular file `name` in `folder`. A link is followed to files in the same folder or
@@ -47,12 +47,12 @@ pub fn stream(path: &Path) -> Result<File, MapError> {
 /// # Errors
 ///
 /// As [`regular`], and [`MapError::Outside`] for a link that leads elsewhere.
-pub fn inside(folder: &Path, name: &str) -> Result<File, MapError> {
+pub fn open_inside(folder: &Path, name: &str) -> Result<File, MapError> {
     let path = folder.join(name);
     let kind = fs::symlink_metadata(&path).map_err(|error| io_error(&path, error))?;
     if !kind.is_symlink() {
-        check(&path, Ok(kind))?;
-        return opened(&path, &path, false);
+        check_file_type(&path, Ok(kind))?;
+        return open_checked(&path, &path, false);
     }
     let found = |path: &Path| fs::canonicalize(path).map_err(|error| io_error(path, error));
     let target = found(&path)?;
@@ -62,10 +62,10 @@ pub fn inside(folder: &Path, name: &str) -> Result<File, MapError> {
         found(folder)?
     };
     if !target.starts_with(&home) && !is_blob(&home, &target) {
-        return Err(MapError::Outside { path, target });
+        return Err(MapError::LinkOutsideFolder { path, target });
     }
-    check(&path, fs::metadata(&target))?;
-    opened(&path, &target, false)
+    check_file_type(&path, fs::metadata(&target))?;
+    open_checked(&path, &target, false)
 }
 
 /// Returns true if `target` is a blob of the cache of snapshot `home`. Both are canonical, so no
@@ -79,7 +79,7 @@ fn is_blob(home: &Path, target: &Path) -> bool {
 }
 
 /// Opens `place`, reported as `path` in errors. Links are refused unless `follow`.
-fn opened(path: &Path, place: &Path, follow: bool) -> Result<File, MapError> {
+fn open_checked(path: &Path, place: &Path, follow: bool) -> Result<File, MapError> {
     let mut options = OpenOptions::new();
     options.read(true);
     #[cfg(unix)]
@@ -95,11 +95,11 @@ fn opened(path: &Path, place: &Path, follow: bool) -> Result<File, MapError> {
     #[cfg(not(unix))]
     let _ = follow;
     let file = options.open(place).map_err(|error| io_error(path, error))?;
-    check(path, file.metadata())?;
+    check_file_type(path, file.metadata())?;
     Ok(file)
 }
 
-fn check(path: &Path, kind: io::Result<fs::Metadata>) -> Result<(), MapError> {
+fn check_file_type(path: &Path, kind: io::Result<fs::Metadata>) -> Result<(), MapError> {
     let kind: FileType = kind.map_err(|error| io_error(path, error))?.file_type();
     let path = || PathBuf::from(path);
     match (kind.is_file(), kind.is_dir()) {
@@ -140,21 +140,21 @@ mod tests {
         assert!(pipe.success());
         let _socket = UnixListener::bind(path("socket")).unwrap();
         symlink("pipe", path("link to pipe")).unwrap();
-        assert_eq!(text(regular(&path("file"))), "text");
-        assert_eq!(text(inside(folder.path(), "file")), "text");
-        assert_eq!(text(stream(&path("file"))), "text");
+        assert_eq!(text(open_regular(&path("file"))), "text");
+        assert_eq!(text(open_inside(folder.path(), "file")), "text");
+        assert_eq!(text(open_stream(&path("file"))), "text");
         for name in ["pipe", "socket", "link to pipe"] {
             for found in [
-                regular(&path(name)),
-                inside(folder.path(), name),
-                stream(&path(name)),
+                open_regular(&path(name)),
+                open_inside(folder.path(), name),
+                open_stream(&path(name)),
             ] {
                 assert!(matches!(found, Err(MapError::NotAFile { .. })), "{name}");
             }
         }
-        let device = regular(Path::new("/dev/zero"));
+        let device = open_regular(Path::new("/dev/zero"));
         assert!(matches!(device, Err(MapError::NotAFile { .. })));
-        let other = regular(folder.path());
+        let other = open_regular(folder.path());
         assert!(matches!(other, Err(MapError::Folder { .. })));
     }
 
@@ -189,24 +189,24 @@ mod tests {
             ("i", Path::new("e"), false),
         ] {
             symlink(target, snapshot.join(name)).unwrap();
-            match inside(&snapshot, name) {
+            match open_inside(&snapshot, name) {
                 Ok(_) => assert!(allowed, "{name}"),
-                Err(MapError::Outside { path, .. }) => {
+                Err(MapError::LinkOutsideFolder { path, .. }) => {
                     assert!(!allowed && path.ends_with(name), "{name}");
                 }
                 Err(other) => panic!("{name}: {other}"),
             }
         }
         symlink(&snapshot, folder.path().join("model")).unwrap();
-        assert!(inside(&folder.path().join("model"), "a").is_ok());
+        assert!(open_inside(&folder.path().join("model"), "a").is_ok());
         let planted = folder.path().join("models--c--d/snapshots/0123");
         fs::create_dir_all(&planted).unwrap();
         symlink(folder.path(), folder.path().join("models--c--d/blobs")).unwrap();
         symlink("../../blobs/secret", planted.join("file")).unwrap();
-        let found = inside(&planted, "file");
-        assert!(matches!(found, Err(MapError::Outside { .. })));
+        let found = open_inside(&planted, "file");
+        assert!(matches!(found, Err(MapError::LinkOutsideFolder { .. })));
         symlink("nowhere", snapshot.join("dangling")).unwrap();
-        let found = inside(&snapshot, "dangling");
+        let found = open_inside(&snapshot, "dangling");
         assert!(matches!(found, Err(MapError::Io { .. })));
     }
 }

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::architecture::{self, BindError, WeightFile};
-use crate::gguf::{self, Contents, OpenError, Split};
+use crate::gguf::{self, Contents, OpenError, SplitModel};
 use crate::htz::{self, Digest, Htz, HtzError};
 use crate::map::{MapError, MappedFile};
 use crate::model::{HyperParameters, ModelSpec, Role};
-use crate::safetensors::{CONFIG, Folder, FolderError, INDEX};
+use crate::safetensors::{CONFIG, INDEX, ModelFolder, ModelFolderError};
 use crate::vocab::{Vocabulary, VocabularyError};
 
 pub use crate::architecture::{ModelTensor, Place};
@@ -34,7 +34,7 @@ pub enum Container {
         minor: u16,
     },
     /// Source model whose weights are stored in an artifact.
-    Sealed {
+    EmbeddedSource {
         /// Digest of the source, as stated by the artifact.
         sha256: Digest,
     },
@@ -67,7 +67,7 @@ pub enum SourceError {
     Open(#[from] OpenError),
     /// The folder is incomplete or invalid.
     #[error(transparent)]
-    Folder(#[from] FolderError),
+    Folder(#[from] ModelFolderError),
     /// The model is not supported.
     #[error("{}: {error}", path.display())]
     Bind {
@@ -130,9 +130,9 @@ impl ModelFile {
     /// [`SourceError`] for invalid files, mismatched parts, and models that are incomplete or of no
     /// architecture in [`architecture::SUPPORTED`].
     pub fn open_gguf(path: impl AsRef<Path>) -> Result<Self, SourceError> {
-        let split = Split::open(path)?;
-        let gguf = split.first();
-        let others: Vec<&Contents> = split.others().iter().map(|part| &**part).collect();
+        let split = SplitModel::open(path)?;
+        let gguf = split.first_part();
+        let others: Vec<&Contents> = split.other_parts().iter().map(|part| &**part).collect();
         let (hyper, tensors) =
             architecture::bind_parts(gguf, &others).map_err(|error| SourceError::Bind {
                 path: split.file_of(error.tensor()).path().to_path_buf(),
@@ -162,7 +162,7 @@ impl ModelFile {
     /// [`SourceError`] for invalid or missing files, and models that are incomplete or of no
     /// architecture in [`architecture::SUPPORTED`].
     pub fn open_folder(path: impl AsRef<Path>) -> Result<Self, SourceError> {
-        let folder = Folder::open(path)?;
+        let folder = ModelFolder::open(path)?;
         let files = folder.files();
         let place = |map: &Arc<MappedFile>| files.iter().position(|file| Arc::ptr_eq(file, map));
         let weights: Vec<WeightFile<'_>> = folder
@@ -179,7 +179,7 @@ impl ModelFile {
         let (hyper, tensors) =
             architecture::bind_hugging_face(folder.config(), &weights).map_err(|error| {
                 SourceError::Bind {
-                    path: file_of(&folder, &error),
+                    path: file_of_error(&folder, &error),
                     error,
                 }
             })?;
@@ -230,10 +230,10 @@ impl ModelFile {
     /// source in an artifact the size of its tensors.
     pub fn size(&self) -> u64 {
         match (self.container, &self.files[..]) {
-            (Container::Sealed { .. }, _) => return self.tensor_bytes(),
+            (Container::EmbeddedSource { .. }, _) => return self.tensor_bytes(),
             (Container::Htz { .. }, [map]) => {
                 if let Ok(htz) = Htz::parse(Arc::clone(map)) {
-                    return htz.own_bytes();
+                    return htz.bytes_without_source();
                 }
             }
             _ => {}
@@ -245,18 +245,18 @@ impl ModelFile {
     /// file; for several, of the lines `DIGEST  NAME\n` that `sha256sum` writes for them. A source
     /// in an artifact has its digest at compilation.
     pub fn digest(&self) -> Digest {
-        if let Container::Sealed { sha256 } = self.container {
+        if let Container::EmbeddedSource { sha256 } = self.container {
             return sha256;
         }
         if let [file] = &self.files[..] {
-            return Digest::of(file);
+            return Digest::of_bytes(file);
         }
         let mut lines = String::new();
         for file in &self.files {
             let name = file.path().file_name().unwrap_or_default();
-            lines += &format!("{}  {}\n", Digest::of(file), name.to_string_lossy());
+            lines += &format!("{}  {}\n", Digest::of_bytes(file), name.to_string_lossy());
         }
-        Digest::of(lines.as_bytes())
+        Digest::of_bytes(lines.as_bytes())
     }
 }
 
@@ -267,7 +267,7 @@ pub fn is_in_folder(path: &Path) -> bool {
 }
 
 /// Returns the file of a folder that caused an error.
-fn file_of(folder: &Folder, error: &BindError) -> PathBuf {
+fn file_of_error(folder: &ModelFolder, error: &BindError) -> PathBuf {
     let of_tensor = error.tensor().map(|name| {
         let mut shards = folder.shards().iter();
         let shard = shards.find(|shard| shard.contents.tensor(name).is_some());

@@ -148,7 +148,7 @@ pub const fn align_up(value: u64, alignment: u64) -> Option<u64> {
 
 /// Returns the `N` bytes from `at` on, which must be within the block.
 #[inline(always)]
-pub(crate) fn sub<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+pub(crate) fn subarray<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut taken = [0; N];
     taken.copy_from_slice(&bytes[at..at + N]);
     taken

@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use htc_formats::bands::{
-    BAND, Bands, BandsError, CHUNK, Code, Codes, GROUP_ROWS, Kind, LEVEL_TABLES, LEVEL_UNIT,
-    Packer, QUAD, QUADS, STATES, STRIP_ROWS, TRELLIS_TABLES, Trellis, level,
+    CHUNK, CODEBOOK_UNIT, CODEBOOKS, Code, CodeKind, Codes, ColumnGroupError, ColumnGroupWriter,
+    ColumnGroups, GROUP_COLS, GROUP_ROWS, QUAD, QUADS_PER_GROUP, STATES, TILE_ROWS, TRELLIS_TABLES,
+    Trellis, codebook_value,
 };
 use htc_formats::htz::Digest;
 
@@ -23,54 +24,64 @@ impl Random {
 fn random(codes: &Codes, rows: usize, seed: u64) -> (Vec<u8>, Vec<i8>, Vec<f32>) {
     let mut random = Random(seed);
     let cols = codes.cols();
-    let mut packer = Packer::new(codes, rows);
+    let mut packer = ColumnGroupWriter::new(codes, rows);
     let (mut integers, mut factors) = (vec![0; rows * cols], vec![0.0; rows * cols]);
     let mut of_rows = [vec![0.0; rows], vec![0.0; rows]];
-    for (kind, scales) in [Kind::Levels, Kind::Trellis].into_iter().zip(&mut of_rows) {
-        for (row, scale) in scales.iter_mut().enumerate().filter(|_| codes.has(kind)) {
+    for (kind, scales) in [CodeKind::Codebook, CodeKind::Trellis]
+        .into_iter()
+        .zip(&mut of_rows)
+    {
+        for (row, scale) in scales
+            .iter_mut()
+            .enumerate()
+            .filter(|_| codes.contains_kind(kind))
+        {
             let asked = random.below(1000) as f32 / 700.0;
-            *scale = packer.row_scale(kind, row, asked).unwrap();
+            *scale = packer.set_row_scale(kind, row, asked).unwrap();
             assert!((*scale - asked).abs() <= asked / 2048.0);
         }
     }
     for (band, code) in codes.iter().enumerate() {
         let bits = code.bits();
         let columns: Vec<f32> = match code.kind() {
-            Kind::Levels => Vec::new(),
-            Kind::Trellis => (0..BAND)
+            CodeKind::Codebook => Vec::new(),
+            CodeKind::Trellis => (0..GROUP_COLS)
                 .map(|c| {
                     let scale = random.below(1000) as f32 / 9000.0;
-                    packer.column_scale(band * BAND + c, scale).unwrap()
+                    packer
+                        .set_column_scale(band * GROUP_COLS + c, scale)
+                        .unwrap()
                 })
                 .collect(),
         };
-        for strip in 0..packer.strips() {
-            let padded = packer.strip_rows(strip);
+        for strip in 0..packer.tiles() {
+            let padded = packer.tile_rows(strip);
             let mut put = |r: usize, c: usize, integer: i8, factor: f32| {
-                let row = strip * STRIP_ROWS + r;
-                if row < rows && band * BAND + c < cols {
-                    integers[row * cols + band * BAND + c] = integer;
-                    factors[row * cols + band * BAND + c] = factor;
+                let row = strip * TILE_ROWS + r;
+                if row < rows && band * GROUP_COLS + c < cols {
+                    integers[row * cols + band * GROUP_COLS + c] = integer;
+                    factors[row * cols + band * GROUP_COLS + c] = factor;
                 }
             };
-            let of_row = |kind: usize, r: usize| of_rows[kind].get(strip * STRIP_ROWS + r).copied();
-            if code.kind() == Kind::Levels {
+            let of_row = |kind: usize, r: usize| of_rows[kind].get(strip * TILE_ROWS + r).copied();
+            if code.kind() == CodeKind::Codebook {
                 let scales: Vec<u8> = (0..padded).map(|_| random.below(64) as u8).collect();
-                packer.level_scales(strip, band, &scales);
-                for quad in 0..QUADS {
+                packer.set_codebook_scales(strip, band, &scales);
+                for quad in 0..QUADS_PER_GROUP {
                     let codes: Vec<u8> = (0..padded * QUAD)
                         .map(|_| random.below(1 << bits) as u8)
                         .collect();
-                    packer.levels(strip, band, quad, &codes);
+                    packer.set_codebook_codes(strip, band, quad, &codes);
                     for (i, &code) in codes.iter().enumerate() {
                         let (r, c) = (i / QUAD, i % QUAD);
-                        let scale = of_row(0, r).unwrap_or(0.0) * f32::from(scales[r]) * LEVEL_UNIT;
-                        put(r, quad * QUAD + c, level(bits, code), scale);
+                        let scale =
+                            of_row(0, r).unwrap_or(0.0) * f32::from(scales[r]) * CODEBOOK_UNIT;
+                        put(r, quad * QUAD + c, codebook_value(bits, code), scale);
                     }
                 }
                 continue;
             }
-            for quad in 0..QUADS {
+            for quad in 0..QUADS_PER_GROUP {
                 let news: Vec<usize> = (0..padded * QUAD)
                     .map(|_| random.below(1 << bits) as usize)
                     .collect();
@@ -79,8 +90,8 @@ fn random(codes: &Codes, rows: usize, seed: u64) -> (Vec<u8>, Vec<i8>, Vec<f32>)
                     (0..6).map(of).sum::<usize>() % 4096
                 };
                 let states: Vec<u16> = (0..news.len()).map(|t| state(t) as u16).collect();
-                packer.trellis(strip, band, quad, &states);
-                let table = Trellis::of(*code).unwrap();
+                packer.set_trellis_states(strip, band, quad, &states);
+                let table = Trellis::for_code(*code).unwrap();
                 for (i, &state) in states.iter().enumerate() {
                     let (r, c) = (i / QUAD, quad * QUAD + i % QUAD);
                     let integer =
@@ -94,7 +105,7 @@ fn random(codes: &Codes, rows: usize, seed: u64) -> (Vec<u8>, Vec<i8>, Vec<f32>)
 }
 
 fn cases() -> Vec<(Codes, usize)> {
-    let alone = Code::all().chain(Code::earlier());
+    let alone = Code::all().chain(Code::legacy());
     let alone = alone.map(|code| Codes::uniform(code, 64).unwrap());
     let mixed =
         ["1:l4x1,t3x1,l2x1", "2:t2x1,t5x1,l8x1,t4x2,l7x1"].map(|text| text.parse().unwrap());
@@ -118,11 +129,11 @@ fn rows_are_the_products_of_scales_and_integers() {
     for (seed, (codes, rows)) in cases().into_iter().enumerate() {
         let (bytes, integers, factors) = random(&codes, rows, seed as u64);
         assert_eq!(bytes.len() as u64, codes.bytes(rows), "{codes} {rows}");
-        let bands = Bands::new(&codes, rows, &bytes).unwrap();
+        let bands = ColumnGroups::new(&codes, rows, &bytes).unwrap();
         bands.check_scales().unwrap();
         let mut row = vec![0.0; codes.cols()];
         for i in 0..rows {
-            bands.row(i, &mut row).unwrap();
+            bands.decode_row(i, &mut row).unwrap();
             for (c, &found) in row.iter().enumerate() {
                 let at = i * codes.cols() + c;
                 let expected = factors[at] * f32::from(integers[at]);
@@ -139,18 +150,19 @@ fn rows_are_the_products_of_scales_and_integers() {
 fn integers_are_arranged_for_products() {
     for (seed, (codes, rows)) in cases().into_iter().enumerate() {
         let (bytes, integers, _) = random(&codes, rows, seed as u64);
-        let bands = Bands::new(&codes, rows, &bytes).unwrap();
-        for strip in 0..rows.div_ceil(STRIP_ROWS) {
-            let groups = Codes::strip_rows(rows, strip) / GROUP_ROWS;
+        let bands = ColumnGroups::new(&codes, rows, &bytes).unwrap();
+        for strip in 0..rows.div_ceil(TILE_ROWS) {
+            let groups = Codes::tile_rows(rows, strip) / GROUP_ROWS;
             for range in [0..groups, groups - 1..groups, 0..0] {
                 for band in 0..codes.len() {
-                    let mut found = vec![0; range.len() * QUADS * CHUNK];
-                    bands.integers(strip, band, range.clone(), &mut found);
+                    let mut found = vec![0; range.len() * QUADS_PER_GROUP * CHUNK];
+                    bands.unpack_tile(strip, band, range.clone(), &mut found);
                     for (i, &found) in found.iter().enumerate() {
                         let (chunk, within) = (i / CHUNK, i % CHUNK);
-                        let r = (range.start + chunk / QUADS) * GROUP_ROWS + within / QUAD;
-                        let c = band * BAND + chunk % QUADS * QUAD + within % QUAD;
-                        let row = strip * STRIP_ROWS + r;
+                        let r =
+                            (range.start + chunk / QUADS_PER_GROUP) * GROUP_ROWS + within / QUAD;
+                        let c = band * GROUP_COLS + chunk % QUADS_PER_GROUP * QUAD + within % QUAD;
+                        let row = strip * TILE_ROWS + r;
                         if row < rows && c < codes.cols() {
                             assert_eq!(found, integers[row * codes.cols() + c]);
                         }
@@ -163,15 +175,18 @@ fn integers_are_arranged_for_products() {
 
 #[test]
 fn tables_are_symmetric_and_their_sums_fit_a_byte() {
-    for (bits, table) in (2..).zip(LEVEL_TABLES) {
+    for (bits, table) in (2..).zip(CODEBOOKS) {
         assert_eq!(table.len(), 1 << (bits - 1));
         assert!(table.is_sorted_by(|a, b| a < b) && table[0] > 0 && table.last() == Some(&127));
         for code in 0..1 << (bits - 1) {
-            assert_eq!(level(bits, code), -level(bits, code | 1 << (bits - 1)));
+            assert_eq!(
+                codebook_value(bits, code),
+                -codebook_value(bits, code | 1 << (bits - 1))
+            );
         }
     }
     assert_eq!(
-        [0, 5, 127, 128, 129, 255].map(|c| level(8, c)),
+        [0, 5, 127, 128, 129, 255].map(|c| codebook_value(8, c)),
         [0, 5, 127, -127, -127, -1]
     );
     for (at, table) in TRELLIS_TABLES.as_flattened().iter().enumerate() {
@@ -198,9 +213,10 @@ fn tables_are_symmetric_and_their_sums_fit_a_byte() {
 fn tables_are_unchanged() {
     let digest = |values: Vec<i8>| {
         let bytes: Vec<u8> = values.into_iter().map(i8::cast_unsigned).collect();
-        Digest::of(&bytes).to_string()
+        Digest::of_bytes(&bytes).to_string()
     };
-    let levels = (2..=7).flat_map(|bits| (0..1_u8 << bits).map(move |code| level(bits, code)));
+    let levels =
+        (2..=7).flat_map(|bits| (0..1_u8 << bits).map(move |code| codebook_value(bits, code)));
     assert_eq!(
         digest(levels.collect()),
         "33ea544ca904b3d753f68daa867db0490d97a000023509fad220b5727b6586d6"
@@ -225,11 +241,11 @@ fn wrong_lengths_rows_and_scales_are_refused_by_name() {
     let codes: Codes = "1:t2x1,l3x1".parse().unwrap();
     let (mut bytes, ..) = random(&codes, 40, 1);
     for length in [0, bytes.len() - 1] {
-        let fault = Bands::new(&codes, 40, &bytes[..length]).unwrap_err();
+        let fault = ColumnGroups::new(&codes, 40, &bytes[..length]).unwrap_err();
         assert!(
             matches!(
                 fault,
-                BandsError::Length {
+                ColumnGroupError::Length {
                     rows: 40,
                     cols: 64,
                     ..
@@ -238,10 +254,16 @@ fn wrong_lengths_rows_and_scales_are_refused_by_name() {
             "{fault}"
         );
     }
-    assert!(Bands::new(&codes, 41, &bytes).is_ok(), "rows are padded");
-    assert!(Bands::new(&codes, 49, &bytes).is_err());
-    let bands = Bands::new(&codes, 40, &bytes).unwrap();
-    assert!(bands.row(40, &mut [0.0; 64]).is_err() && bands.row(0, &mut [0.0; 63]).is_err());
+    assert!(
+        ColumnGroups::new(&codes, 41, &bytes).is_ok(),
+        "rows are padded"
+    );
+    assert!(ColumnGroups::new(&codes, 49, &bytes).is_err());
+    let bands = ColumnGroups::new(&codes, 40, &bytes).unwrap();
+    assert!(
+        bands.decode_row(40, &mut [0.0; 64]).is_err()
+            && bands.decode_row(0, &mut [0.0; 63]).is_err()
+    );
     // Scales of 40 rows, padded to 48: of codebooks, then of trellises, then of columns.
     for (at, said) in [
         (2 * 39, "row 39"),
@@ -251,15 +273,15 @@ fn wrong_lengths_rows_and_scales_are_refused_by_name() {
         let kept = [bytes[at], bytes[at + 1]];
         for not in [0x7c00_u16, 0xfc00, 0x7e01] {
             bytes[at..at + 2].copy_from_slice(&not.to_le_bytes());
-            let bands = Bands::new(&codes, 40, &bytes).unwrap();
+            let bands = ColumnGroups::new(&codes, 40, &bytes).unwrap();
             let fault = bands.check_scales().unwrap_err().to_string();
             assert!(fault.contains(said) && fault.contains("finite"), "{fault}");
         }
         bytes[at..at + 2].copy_from_slice(&kept);
     }
-    let mut packer = Packer::new(&codes, 40);
-    assert!(packer.row_scale(Kind::Levels, 0, 1e6).is_err());
-    assert!(packer.column_scale(0, f32::NAN).is_err());
+    let mut packer = ColumnGroupWriter::new(&codes, 40);
+    assert!(packer.set_row_scale(CodeKind::Codebook, 0, 1e6).is_err());
+    assert!(packer.set_column_scale(0, f32::NAN).is_err());
 }
 
 #[test]
@@ -267,10 +289,10 @@ fn padding_columns_do_not_affect_rows() {
     let codes: Codes = "2:l3x1,t2x1-20".parse().unwrap();
     let (bytes, ..) = random(&codes, 40, 1);
     let rows = |bytes: &[u8]| {
-        let bands = Bands::new(&codes, 40, bytes).unwrap();
+        let bands = ColumnGroups::new(&codes, 40, bytes).unwrap();
         let mut row = vec![0.0; 44];
         let rows = (0..40).map(|i| {
-            bands.row(i, &mut row).unwrap();
+            bands.decode_row(i, &mut row).unwrap();
             row.clone()
         });
         rows.collect::<Vec<_>>()
@@ -282,8 +304,8 @@ fn padding_columns_do_not_affect_rows() {
     for byte in &mut other[padding.clone()] {
         *byte ^= 1;
     }
-    let place = codes.place(40, 0, 1);
-    let of_quad = place.len() / QUADS;
+    let place = codes.tile_range(40, 0, 1);
+    let of_quad = place.len() / QUADS_PER_GROUP;
     for byte in &mut other[place.start + 3 * of_quad..place.end] {
         *byte ^= 0x5a;
     }
@@ -291,7 +313,7 @@ fn padding_columns_do_not_affect_rows() {
     other[place.start + 2 * of_quad] ^= 1;
     assert!(rows(&other) != rows(&bytes));
     other[padding.start + 2 * 7 + 1] = 0x7c;
-    let bands = Bands::new(&codes, 40, &other).unwrap();
+    let bands = ColumnGroups::new(&codes, 40, &other).unwrap();
     let fault = bands.check_scales().unwrap_err().to_string();
     assert!(
         fault.contains("column 51") && fault.contains("finite"),

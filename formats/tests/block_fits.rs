@@ -246,7 +246,7 @@ fn wrong_block_lengths_are_refused() {
         let last = *fit.codes().end();
         let refused = |what, expected, found| BlockError::Block {
             dtype,
-            what,
+            array_name: what,
             expected,
             found,
         };
@@ -263,7 +263,7 @@ fn wrong_block_lengths_are_refused() {
             refused("codes", len, len - 2)
         );
         assert_eq!(
-            fit.round(&values[..3], &mut codes.clone()).unwrap_err(),
+            fit.quantise(&values[..3], &mut codes.clone()).unwrap_err(),
             refused("values", len, 3)
         );
         let size = dtype.block_bytes();
@@ -286,7 +286,7 @@ fn wrong_block_lengths_are_refused() {
             importance[5] = bad;
             let error = BlockFit::search(dtype, &values, Some(&importance)).unwrap_err();
             assert!(
-                matches!(error, BlockError::Importance { place: 5, .. }),
+                matches!(error, BlockError::Importance { index: 5, .. }),
                 "{error}"
             );
             assert!(error.to_string().contains(&bad.to_string()), "{error}");
@@ -300,7 +300,7 @@ fn wrong_block_lengths_are_refused() {
         );
     }
     let error = BlockFit::search(DType::F16, &[1.0], None).unwrap_err();
-    assert_eq!(error, BlockError::NotWritten { dtype: DType::F16 });
+    assert_eq!(error, BlockError::ReadOnlyType { dtype: DType::F16 });
 }
 
 proptest! {

@@ -182,7 +182,7 @@ fn key_longer_than_the_file_is_refused() {
     raw.u64(u64::MAX).u64(0).u64(0);
     let found = error(&raw.bytes);
     let GgufError::Read {
-        place,
+        item: place,
         error:
             WireError::Truncated {
                 offset,
@@ -241,7 +241,7 @@ fn boolean_other_than_0_or_1_is_refused() {
     assert_eq!(
         error(&raw.bytes),
         GgufError::Read {
-            place: "metadata \"flag\"".to_owned(),
+            item: "metadata \"flag\"".to_owned(),
             error: WireError::NotBool {
                 offset: 40,
                 found: 2

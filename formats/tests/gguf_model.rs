@@ -12,7 +12,7 @@ use gguf_common::{FFN, LAYERS, WIDTH, add_tensors, model_metadata, model_tensors
 use htc_formats::DType;
 use htc_formats::architecture::{BindError, bind};
 use htc_formats::gguf::{Array, Contents, GgmlType, Gguf, GgufError, Value, Writer};
-use htc_formats::model::{Forward, HyperParameters, Part, Role, Slot};
+use htc_formats::model::{Forward, HyperParameters, Part, ProjectionKind, Role};
 use htc_formats::source::{Container, ModelFile, SourceError};
 use htc_formats::vocab::{TokenKind, VocabularyError};
 
@@ -92,9 +92,24 @@ fn tensors_are_in_the_order_of_execution() {
             part: Part::Weight,
         };
         expected.push(Role::AttentionNorm { layer });
-        expected.extend([Slot::Q, Slot::K, Slot::V, Slot::O].map(linear));
+        expected.extend(
+            [
+                ProjectionKind::Q,
+                ProjectionKind::K,
+                ProjectionKind::V,
+                ProjectionKind::O,
+            ]
+            .map(linear),
+        );
         expected.push(Role::FfnNorm { layer });
-        expected.extend([Slot::Gate, Slot::Up, Slot::Down].map(linear));
+        expected.extend(
+            [
+                ProjectionKind::Gate,
+                ProjectionKind::Up,
+                ProjectionKind::Down,
+            ]
+            .map(linear),
+        );
     }
     expected.push(Role::OutputNorm);
     let roles: Vec<Role> = model.tensors.iter().map(|tensor| tensor.role).collect();
@@ -104,7 +119,7 @@ fn tensors_are_in_the_order_of_execution() {
         if let Role::Linear { slot, .. } = tensor.role {
             assert_eq!(
                 (tensor.rows, tensor.cols),
-                hyper.slot_shape(slot),
+                hyper.projection_shape(slot),
                 "{}",
                 tensor.role
             );
@@ -146,7 +161,7 @@ fn model_written_by_gguf_py_binds() {
     let key = model
         .tensor(Role::Linear {
             layer: 0,
-            slot: Slot::K,
+            slot: ProjectionKind::K,
             part: Part::Weight,
         })
         .unwrap();

@@ -104,7 +104,7 @@ fn invalid_vocabularies_are_refused() {
     assert_eq!(
         error(("scores", scores(&[0.0; 4]))),
         VocabularyError::Length {
-            what: "scores",
+            item: "scores",
             expected,
             found
         }
@@ -112,7 +112,7 @@ fn invalid_vocabularies_are_refused() {
     assert_eq!(
         error(("token_type", kinds(&[1; 4]))),
         VocabularyError::Length {
-            what: "token types",
+            item: "token types",
             expected,
             found
         }
@@ -138,20 +138,27 @@ fn invalid_vocabularies_are_refused() {
     ] {
         let (id, tokens) = (5, 5);
         let found = error((key, Some(Value::U32(id))));
-        assert_eq!(found, VocabularyError::Special { which, id, tokens });
+        assert_eq!(
+            found,
+            VocabularyError::Special {
+                name: which,
+                id,
+                tokens
+            }
+        );
     }
 }
 
 #[test]
 fn vocabularies_of_other_sources_are_checked() {
     let good = vocabulary_with(&[]).unwrap();
-    good.check().unwrap();
+    good.validate().unwrap();
     let json = serde_json::to_string(&good).unwrap();
     assert_eq!(serde_json::from_str::<Vocabulary>(&json).unwrap(), good);
     let checked = |change: fn(&mut Vocabulary)| {
         let mut bad = good.clone();
         change(&mut bad);
-        bad.check().unwrap_err()
+        bad.validate().unwrap_err()
     };
     assert!(matches!(
         checked(|v| v.model.push('3')),
@@ -269,7 +276,7 @@ fn invalid_byte_level_vocabularies_are_refused() {
     assert_eq!(
         end,
         VocabularyError::Special {
-            which,
+            name: which,
             id: 6,
             tokens: 6
         }

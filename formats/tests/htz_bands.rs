@@ -174,7 +174,7 @@ fn tables_match_the_version_in_the_codes() {
         let matrix = matrix.view(count, htz.tensor_bytes(entry)).unwrap();
         let mut row = vec![0.0; cols];
         let rows = (0..count).map(|r| {
-            matrix.row(r, &mut row).unwrap();
+            matrix.decode_row(r, &mut row).unwrap();
             row.clone()
         });
         rows.collect::<Vec<_>>()
@@ -228,8 +228,8 @@ fn rotation_is_required_and_inverted() {
         let stored = of_before.view(rows, plain.tensor_bytes(before)).unwrap();
         let (mut row, mut expected) = (vec![0.0; cols], vec![0.0; cols]);
         for i in 0..rows {
-            bands.row(i, &mut row).unwrap();
-            stored.row(i, &mut expected).unwrap();
+            bands.decode_row(i, &mut row).unwrap();
+            stored.decode_row(i, &mut expected).unwrap();
             if row != expected {
                 rotate(&mut expected);
                 changed += 1;
@@ -266,9 +266,9 @@ fn padding_is_required_and_must_match_the_columns() {
         let bands = layout.view(rows, htz.tensor_bytes(entry)).unwrap();
         bands.check().unwrap();
         let mut row = vec![f32::NAN; entry.cols as usize];
-        bands.row(rows - 1, &mut row).unwrap();
+        bands.decode_row(rows - 1, &mut row).unwrap();
         assert!(row.iter().all(|value| value.is_finite()), "{}", entry.role);
-        assert!(bands.row(0, &mut vec![0.0; whole as usize]).is_err());
+        assert!(bands.decode_row(0, &mut vec![0.0; whole as usize]).is_err());
     }
 
     let refused = |change: &dyn Fn(&mut Value)| {

@@ -12,7 +12,7 @@ mod htz_common;
 use htc_formats::htz::{Htz, HtzError, Section};
 use htz_common::{data_offset, json, mixed};
 
-fn found(file: &[u8]) -> Option<HtzError> {
+fn detected_error(file: &[u8]) -> Option<HtzError> {
     match Htz::parse(&file) {
         Err(fault) => Some(fault),
         Ok(htz) => htz.verify_all(|_| {}).err(),
@@ -23,14 +23,18 @@ fn found(file: &[u8]) -> Option<HtzError> {
 fn any_flipped_bit_is_detected() {
     let extra = Section::new("notes", false, b"raw, since it is short").unwrap();
     let mut file = mixed().bytes_with(&[extra]);
-    assert!(found(&file).is_none());
+    assert!(detected_error(&file).is_none());
     for at in 0..file.len() {
         let bit = 1 << (at % 8);
         file[at] ^= bit;
-        assert!(found(&file).is_some(), "byte {at} of {}", file.len());
+        assert!(
+            detected_error(&file).is_some(),
+            "byte {at} of {}",
+            file.len()
+        );
         file[at] ^= bit;
     }
-    assert!(found(&file).is_none());
+    assert!(detected_error(&file).is_none());
 }
 
 #[test]
@@ -44,7 +48,7 @@ fn flipped_bit_is_attributed_to_the_damaged_item() {
     };
     let mut flipped = |at: usize| {
         file[at] ^= 0x10;
-        let fault = found(&file).unwrap();
+        let fault = detected_error(&file).unwrap();
         file[at] ^= 0x10;
         fault
     };
@@ -88,7 +92,7 @@ fn verification_reports_every_damaged_item() {
     let (mut damaged, mut bytes) = (Vec::new(), 0);
     let first = htz.verify_all(|item| {
         bytes += item.bytes;
-        if item.fault.is_some() {
+        if item.error.is_some() {
             damaged.push(item.item.to_owned());
         }
     });

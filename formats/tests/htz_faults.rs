@@ -12,7 +12,7 @@ mod htz_common;
 
 use htc_formats::DType;
 use htc_formats::htz::{Htz, HtzError, Section};
-use htc_formats::model::Slot;
+use htc_formats::model::ProjectionKind;
 use htz_common::{
     Choice, forged, hyper, json, mixed, model, probed, put_manifest, reseal, reseal_header,
 };
@@ -305,7 +305,7 @@ fn a_shared_basis_form_without_a_basis() {
 
 #[test]
 fn an_unused_basis() {
-    let choose = |_, _: Slot| Choice::Dense(DType::F32);
+    let choose = |_, _: ProjectionKind| Choice::Dense(DType::F32);
     let file = model(hyper(1), false, None, (DType::F32, 1), choose).bytes();
     let file = forged(&file, |json| {
         let table = json["tensors"].as_array_mut().unwrap();

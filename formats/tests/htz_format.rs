@@ -12,7 +12,7 @@ mod htz_common;
 use std::path::{Path, PathBuf};
 
 use htc_formats::htz::{ALIGNMENT, Encoding, HEADER_BYTES, Htz, MAGIC, Section};
-use htc_formats::model::{Form, MatrixId, Role, Slot};
+use htc_formats::model::{Form, MatrixId, ProjectionKind, Role};
 use htc_formats::{DType, htz};
 use htz_common::{
     Choice, Model, banded, based, classed, data_offset, forged, formed, hyper, json, measured,
@@ -47,17 +47,17 @@ fn with_kernels() -> Model {
 
 fn kernels() -> htz::KernelCode {
     let image = |form, bytes: &[u8]| htz::CodeImage {
-        architecture: htz::Architecture { major: 9, minor: 0 },
+        architecture: htz::GpuArchitecture { major: 9, minor: 0 },
         form,
         unit: "elementwise".to_owned(),
         bytes: bytes.to_vec(),
     };
     htz::KernelCode {
-        sources: htz::Digest::of(b"sources"),
+        sources: htz::Digest::of_bytes(b"sources"),
         compiler: "NVRTC 13.0".to_owned(),
         images: vec![
-            image(htz::CodeForm::Cubin, b"\x7fELF"),
-            image(htz::CodeForm::Ptx, b"// PTX\0"),
+            image(htz::CodeFormat::Cubin, b"\x7fELF"),
+            image(htz::CodeFormat::Ptx, b"// PTX\0"),
         ],
     }
 }
@@ -72,7 +72,7 @@ fn allocated() -> Model {
         notes: vec!["an example".to_owned()],
     });
     model.manifest.provenance.calibration = Some(htz::CalibrationRecord {
-        text_sha256: htz::Digest::of(b"a text"),
+        text_sha256: htz::Digest::of_bytes(b"a text"),
         tokens: 4096,
         context: 512,
         gauge: "whiten".to_owned(),
@@ -139,11 +139,14 @@ fn geometry_is_read_back_and_optional() {
         json["geometry"]["depth_sink"]["origin"] = "measured".into();
     });
     let measured = Htz::parse(&measured).unwrap().manifest().geometry.clone();
-    assert_eq!(measured.unwrap().depth_sink.origin, htz::Origin::Measured);
+    assert_eq!(
+        measured.unwrap().depth_sink.origin,
+        htz::DepthSinkOrigin::Measured
+    );
     // Readers before 1.4 do not support a layer chosen by the user.
     let mut asked = probed();
     let record = asked.manifest.geometry.as_mut().unwrap();
-    record.depth_sink.origin = htz::Origin::Asked;
+    record.depth_sink.origin = htz::DepthSinkOrigin::Asked;
     let read = |requires: &[String]| {
         let file = forged(&file, |json| {
             json["geometry"]["depth_sink"]["origin"] = "asked".into();
@@ -152,7 +155,10 @@ fn geometry_is_read_back_and_optional() {
         Htz::parse(&file).map(|_| ())
     };
     let fault = read(&asked.manifest.requires);
-    assert!(matches!(fault, Err(htz::HtzError::Undeclared { .. })));
+    assert!(matches!(
+        fault,
+        Err(htz::HtzError::FeatureNotRequired { .. })
+    ));
     let feature = htz::Manifest::PROBE.to_owned();
     asked.manifest.requires.push(feature);
     read(&asked.manifest.requires).unwrap();
@@ -347,7 +353,7 @@ fn written_artifact_is_read_back() {
             htz.tensor_bytes(entry).as_ptr() as usize % ALIGNMENT as usize,
             0
         );
-        assert_eq!(entry.sha256, htz::Digest::of(bytes));
+        assert_eq!(entry.sha256, htz::Digest::of_bytes(bytes));
         htz.verify_tensor(entry).unwrap();
     }
     assert_eq!(htz.vocabulary().unwrap(), model.vocabulary);
@@ -365,10 +371,10 @@ fn layout_follows_the_specification() {
     assert_eq!(u64_at(16), 128);
     assert_eq!(u64_at(32), file.len() as u64);
     assert_eq!(file[72..96], [0; 24]);
-    assert_eq!(htz::Digest::of(&file[..96]).0, file[96..128]);
+    assert_eq!(htz::Digest::of_bytes(&file[..96]).0, file[96..128]);
     let data = 128 + u64_at(24) as usize;
     assert_eq!(data % 256, 0);
-    assert_eq!(htz::Digest::of(&file[128..data]).0, file[40..72]);
+    assert_eq!(htz::Digest::of_bytes(&file[128..data]).0, file[40..72]);
 
     let manifest = json(&file);
     assert_eq!(file[data - 1], b' ');
@@ -421,7 +427,7 @@ fn tensors_are_in_the_order_of_execution() {
 
 #[test]
 fn a_dense_model_without_output_and_factors_is_an_artifact() {
-    let choose = |_, _: Slot| Choice::Dense(DType::F32);
+    let choose = |_, _: ProjectionKind| Choice::Dense(DType::F32);
     let file = model(hyper(2), false, None, (DType::F32, 1), choose).bytes();
     let htz = Htz::parse(&file).unwrap();
     assert!(htz.manifest().tensor(Role::Output).is_none());
@@ -431,7 +437,7 @@ fn a_dense_model_without_output_and_factors_is_an_artifact() {
 
 #[test]
 fn a_basis_may_have_the_full_width_and_serve_both_groups() {
-    let choose = |_, slot: Slot| match slot.group() {
+    let choose = |_, slot: ProjectionKind| match slot.group() {
         Some(_) => Choice::Shared(DType::F32),
         None => Choice::LowRank(DType::F32, 32),
     };

@@ -10,7 +10,7 @@
 mod htz_common;
 
 use htc_formats::htz::Htz;
-use htc_formats::model::{MatrixId, Role, Slot};
+use htc_formats::model::{MatrixId, ProjectionKind, Role};
 use htc_formats::source::ModelFile;
 use htz_common::{banded, forged, json, refined};
 use serde_json::{Value, json};
@@ -44,8 +44,15 @@ fn refinements_are_read_back_in_order_and_required() {
         .iter()
         .map(|tensor| tensor.role)
         .collect();
-    let slot = |slot| MatrixId::Slot { layer: 0, slot };
-    let expected = [slot(Slot::Down), MatrixId::Head, slot(Slot::Q)];
+    let slot = |slot| MatrixId::Projection {
+        layer: 0,
+        projection: slot,
+    };
+    let expected = [
+        slot(ProjectionKind::Down),
+        MatrixId::Head,
+        slot(ProjectionKind::Q),
+    ];
     assert_eq!(found, expected.map(|matrix| Role::Refinement { matrix }));
     for role in found {
         assert_eq!(role.to_string().parse(), Ok(role));

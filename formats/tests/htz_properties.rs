@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 
 use htc_formats::DType;
 use htc_formats::htz::{Budget, Htz, Section};
-use htc_formats::model::Slot;
+use htc_formats::model::ProjectionKind;
 use htc_formats::source::ModelFile;
 use htz_common::{
     Choice, Model, hyper, json, measured, model, put_manifest, reseal, reseal_header,
@@ -42,7 +42,7 @@ fn use_it(file: &[u8]) -> bool {
         let _ = htz.section(entry);
     }
     let of_source = htz.manifest().source_bytes();
-    assert!(htz.own_bytes() + of_source <= file.len() as u64);
+    assert!(htz.bytes_without_source() + of_source <= file.len() as u64);
     for found in htz
         .manifest()
         .quality
@@ -118,7 +118,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-fn any_choice(slot: Slot) -> impl Strategy<Value = Choice> {
+fn any_choice(slot: ProjectionKind) -> impl Strategy<Value = Choice> {
     let any = DType::ALL.to_vec();
     let dense: Vec<DType> = any.into_iter().filter(|d| d.block_len() <= 32).collect();
     let float = vec![DType::F32, DType::F16, DType::BF16];
@@ -128,7 +128,7 @@ fn any_choice(slot: Slot) -> impl Strategy<Value = Choice> {
     ]
     .prop_map(move |(dtype, rank)| match slot {
         // Their matrices have 16 rows, which excludes rank 32.
-        Slot::K | Slot::V if rank > 16 => Choice::LowRank(DType::F16, 16),
+        ProjectionKind::K | ProjectionKind::V if rank > 16 => Choice::LowRank(DType::F16, 16),
         _ => Choice::LowRank(dtype, rank),
     });
     let shared = prop::sample::select(float).prop_map(move |dtype| match slot.group() {
@@ -146,7 +146,10 @@ fn any_choice(slot: Slot) -> impl Strategy<Value = Choice> {
 }
 
 fn any_layer() -> impl Strategy<Value = Vec<Choice>> {
-    Slot::ALL.map(any_choice).into_iter().collect::<Vec<_>>()
+    ProjectionKind::ALL
+        .map(any_choice)
+        .into_iter()
+        .collect::<Vec<_>>()
 }
 
 fn any_model() -> impl Strategy<Value = Model> {
@@ -297,7 +300,7 @@ proptest! {
             prop_assert_eq!(entry.role, *role);
             prop_assert_eq!(htz.tensor_bytes(entry), &bytes[..]);
         }
-        let source = ModelFile::from_htz(&htz).unwrap().sealed_source().unwrap();
+        let source = ModelFile::from_htz(&htz).unwrap().embedded_source().unwrap();
         prop_assert_eq!(source.is_some(), model.manifest.source.is_some());
         if let Some(source) = source {
             for (role, bytes) in &model.source {

@@ -14,14 +14,14 @@ use std::fs;
 use std::path::Path;
 
 use htc_formats::folder::Folder;
-use htc_formats::htz::{Estimate, Htz, HtzError, HtzWriter, QualityRecord};
+use htc_formats::htz::{Htz, HtzError, HtzWriter, Measurement, QualityRecord};
 use htz_common::{Model, data_offset, forged, json, measured, mixed, probed, quality};
 use serde_json::{Value, json};
 
 const NAME: &str = "model.htz";
 
 fn put(folder: &Path, quality: Option<QualityRecord>) -> Result<(), HtzError> {
-    HtzWriter::put_quality(&Folder::open(folder).unwrap(), OsStr::new(NAME), quality)
+    HtzWriter::write_quality(&Folder::open(folder).unwrap(), OsStr::new(NAME), quality)
 }
 
 fn unmeasured() -> (tempfile::TempDir, Vec<u8>) {
@@ -34,7 +34,7 @@ fn unmeasured() -> (tempfile::TempDir, Vec<u8>) {
 }
 
 fn longest(number: f64) -> QualityRecord {
-    let estimate = Estimate {
+    let estimate = Measurement {
         value: number,
         stderr: Some(number),
         interval: Some((-number, number)),
@@ -106,7 +106,7 @@ fn without_a_draft_no_space_is_reserved() {
     let mut record = longest(2.225_073_858_507_201_4e-308);
     record.protocol = "x".repeat(64);
     let fault = put(folder.path(), Some(record)).unwrap_err();
-    assert!(matches!(fault, HtzError::ManifestRoom { .. }), "{fault}");
+    assert!(matches!(fault, HtzError::ManifestSpace { .. }), "{fault}");
     assert!(fs::read(&path).unwrap() == before);
     assert_eq!(Htz::parse(&before).unwrap().format(), (1, 0));
     put(folder.path(), None).unwrap();

@@ -46,14 +46,14 @@ fn the_source_is_a_model_in_the_same_mapping() {
     let htz = Htz::open(&path).unwrap();
     assert_eq!(htz.format(), (1, 13));
     let artifact = ModelFile::from_htz(&htz).unwrap();
-    let source = artifact.sealed_source().unwrap().unwrap();
+    let source = artifact.embedded_source().unwrap().unwrap();
     assert!(std::ptr::eq(&**source.files[0], &***htz.map()));
     let sha256 = model.manifest.provenance.source_sha256;
-    assert_eq!(source.container, Container::Sealed { sha256 });
+    assert_eq!(source.container, Container::EmbeddedSource { sha256 });
     assert_eq!(source.digest(), sha256);
     assert_eq!(source.hyper, artifact.hyper);
     assert_eq!(source.vocabulary, artifact.vocabulary);
-    assert!(source.sealed_source().unwrap().is_none());
+    assert!(source.embedded_source().unwrap().is_none());
     assert_eq!(model.source.len(), 9);
     for (role, bytes) in &model.source {
         assert_eq!(source.bytes(source.tensor(*role).unwrap()), bytes, "{role}");
@@ -82,8 +82,8 @@ fn the_source_is_a_model_in_the_same_mapping() {
         .map(|(_, bytes)| bytes.len() as u64)
         .sum();
     assert_eq!(htz.manifest().source_bytes(), own);
-    assert_eq!(artifact.size(), htz.own_bytes());
-    assert!(htz.own_bytes() + own <= htz.map().len() as u64);
+    assert_eq!(artifact.size(), htz.bytes_without_source());
+    assert!(htz.bytes_without_source() + own <= htz.map().len() as u64);
     assert_eq!(
         source.size(),
         record
@@ -103,8 +103,8 @@ fn equal_tensors_are_shared() {
     model.write(&path, &[]).unwrap();
     let htz = Htz::open(&path).unwrap();
     let artifact = ModelFile::from_htz(&htz).unwrap();
-    let source = artifact.sealed_source().unwrap().unwrap();
-    let found = SourceRecord::of(&source, &htz);
+    let source = artifact.embedded_source().unwrap().unwrap();
+    let found = SourceRecord::new(&source, &htz);
     assert_eq!(Some(&found), model.manifest.source.as_ref());
     let role = |of: &ModelFile| of.tensors.iter().find(|t| t.name.contains(".k.")).cloned();
     let [own, other] = [&artifact, &source].map(|of| role(of).unwrap());
@@ -126,7 +126,7 @@ fn readers_may_ignore_the_source() {
     assert!(sections[1..].iter().all(|section| !section.required));
     assert_eq!(overlooked.manifest().sections, *sections);
     assert_eq!(
-        overlooked.own_bytes(),
+        overlooked.bytes_without_source(),
         overlooked
             .manifest()
             .sections
@@ -147,7 +147,7 @@ fn readers_may_ignore_the_source() {
     assert_eq!(typed.manifest.requires, ["types"]);
     let file = forged(&typed.bytes(), |json| json["requires"] = json!([]));
     let fault = Htz::parse(&file).unwrap_err();
-    assert!(matches!(fault, HtzError::Undeclared { feature } if feature == "types"));
+    assert!(matches!(fault, HtzError::FeatureNotRequired { feature } if feature == "types"));
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn damage_in_the_source_is_detected_by_name() {
     let htz = Htz::parse(&file).unwrap();
     let mut damaged = Vec::new();
     let first = htz.verify_all(|item| {
-        if item.fault.is_some() {
+        if item.error.is_some() {
             damaged.push(item.item.to_owned());
         }
     });
@@ -303,11 +303,14 @@ fn source_tensors_are_written_in_order() {
     for (role, bytes) in &model.data {
         writer.write_tensor(*role, bytes).unwrap();
     }
-    assert_eq!(writer.source_turn().map(|tensor| tensor.role), Some(*first));
+    assert_eq!(
+        writer.next_source_tensor().map(|tensor| tensor.role),
+        Some(*first)
+    );
     let fault = writer.write_source(Role::TokenEmbedding, &model.data[0].1);
-    assert!(matches!(fault, Err(HtzError::WrongTurn { .. })));
+    assert!(matches!(fault, Err(HtzError::OutOfOrder { .. })));
     let fault = writer.write_source(*first, &bytes[1..]);
-    assert!(matches!(fault, Err(HtzError::OfSource { .. })));
+    assert!(matches!(fault, Err(HtzError::Source { .. })));
     writer.write_source(*first, bytes).unwrap();
     let fault = writer.finish(|_| {}).unwrap_err().to_string();
     assert!(fault.contains("of the source"), "{fault}");
@@ -322,7 +325,7 @@ fn source_tensors_are_written_in_order() {
     let (last, bytes) = model.source.last().unwrap();
     assert!(matches!(
         writer.write_source(*last, bytes),
-        Err(HtzError::WrongTurn { .. })
+        Err(HtzError::OutOfOrder { .. })
     ));
     writer.finish(|_| {}).unwrap();
 }
@@ -335,7 +338,7 @@ fn predicted_length_includes_the_source() {
         ..
     } = sealed();
     let sections = [Section::tokenizer(&vocabulary).unwrap()];
-    let length = HtzWriter::length_of(manifest, &sections).unwrap();
+    let length = HtzWriter::predict_length(manifest, &sections).unwrap();
     assert_eq!(length, sealed().bytes().len() as u64);
 }
 
@@ -383,7 +386,7 @@ fn long_tensor_spans_contiguous_sections() {
     assert_eq!(htz.manifest().sections[1].length, 256);
     let source = ModelFile::from_htz(&htz)
         .unwrap()
-        .sealed_source()
+        .embedded_source()
         .unwrap()
         .unwrap();
     assert!(source.bytes(source.tensor(embedding).unwrap()) == artifact.source[0].1);
@@ -404,7 +407,9 @@ fn wrong_manifest_bytes_never_panic() {
             file[at] ^= change;
             htz_common::reseal(&mut file);
             if let Ok(htz) = Htz::parse(&file) {
-                assert!(htz.own_bytes() + htz.manifest().source_bytes() <= file.len() as u64);
+                assert!(
+                    htz.bytes_without_source() + htz.manifest().source_bytes() <= file.len() as u64
+                );
             }
         }
     }

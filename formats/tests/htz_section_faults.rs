@@ -75,7 +75,7 @@ fn a_tokenizer_that_is_no_zstd_frame_or_no_vocabulary() {
     let length = entry["length"].as_u64().unwrap() as usize;
     let mut file = file;
     file[offset..].fill(b'{');
-    let digest = htc_formats::htz::Digest::of(&file[offset..]).to_string();
+    let digest = htc_formats::htz::Digest::of_bytes(&file[offset..]).to_string();
     let file = forged(&file, |json| json["sections"][0]["sha256"] = digest.into());
     let fault = Htz::parse(&file).unwrap().vocabulary().unwrap_err();
     assert!(

@@ -13,7 +13,7 @@ use htc_formats::htz::{Htz, HtzError, TuningRecord};
 use htz_common::{Model, data_offset, forged, json, mixed};
 use serde_json::json;
 
-fn with(tuning: Option<TuningRecord>) -> Model {
+fn model_with_tuning(tuning: Option<TuningRecord>) -> Model {
     let mut model = mixed();
     model.manifest.provenance.tuning = tuning;
     model
@@ -29,7 +29,7 @@ fn tuned() -> TuningRecord {
 
 #[test]
 fn tuning_is_read_back() {
-    let file = with(Some(tuned())).bytes();
+    let file = model_with_tuning(Some(tuned())).bytes();
     let htz = Htz::parse(&file).unwrap();
     assert_eq!(htz.format(), (1, 6));
     assert_eq!(htz.manifest().provenance.tuning, Some(tuned()));
@@ -38,8 +38,11 @@ fn tuning_is_read_back() {
 
 #[test]
 fn draft_only_reserves_space() {
-    let draft = with(Some(TuningRecord::draft())).bytes();
-    let (plain, full) = (with(None).bytes(), with(Some(tuned())).bytes());
+    let draft = model_with_tuning(Some(TuningRecord::draft())).bytes();
+    let (plain, full) = (
+        model_with_tuning(None).bytes(),
+        model_with_tuning(Some(tuned())).bytes(),
+    );
     assert_eq!(json(&draft), {
         let mut manifest = json(&plain);
         for kind in ["tensors", "sections"] {
@@ -59,7 +62,7 @@ fn draft_only_reserves_space() {
 
 #[test]
 fn invalid_tuning_records_are_refused() {
-    let file = with(Some(tuned())).bytes();
+    let file = model_with_tuning(Some(tuned())).bytes();
     for (property, value) in [
         ("steps", json!(0)),
         ("kl_before", json!(-1e-9)),

@@ -87,15 +87,19 @@ mod resumed {
     }
 
     fn write(mut writer: HtzWriter, model: &Model, count: usize) -> Vec<Digest> {
-        let from = writer.written().len();
+        let from = writer.written_tensors().len();
         for (role, bytes) in &model.data[from..from + count] {
             writer.write_tensor(*role, bytes).unwrap();
         }
-        writer.written().iter().map(|entry| entry.sha256).collect()
+        writer
+            .written_tensors()
+            .iter()
+            .map(|entry| entry.sha256)
+            .collect()
     }
 
     fn finish(mut writer: HtzWriter, model: &Model, folder: &Path) {
-        for (role, bytes) in &model.data[writer.written().len()..] {
+        for (role, bytes) in &model.data[writer.written_tensors().len()..] {
             writer.write_tensor(*role, bytes).unwrap();
         }
         writer.finish(fill_in).unwrap();
@@ -111,7 +115,7 @@ mod resumed {
             let digests = write(resume(&model, folder.path()), &model, done);
             assert_eq!(names(folder.path()), [PARTIAL]);
             let mut writer = resume(&model, folder.path());
-            assert_eq!(writer.take_over(&digests).unwrap(), done);
+            assert_eq!(writer.resume_tensors(&digests).unwrap(), done);
             finish(writer, &model, folder.path());
         }
     }
@@ -127,7 +131,7 @@ mod resumed {
         bytes[..8].fill(9);
         fs::write(&partial, bytes).unwrap();
         let mut writer = resume(&model, folder.path());
-        assert_eq!(writer.take_over(&digests).unwrap(), 3);
+        assert_eq!(writer.resume_tensors(&digests).unwrap(), 3);
         finish(writer, &model, folder.path());
     }
 
@@ -146,7 +150,7 @@ mod resumed {
             }
             fs::write(&partial, bytes).unwrap();
             let mut writer = resume(&model, folder.path());
-            assert_eq!(writer.take_over(&digests).unwrap(), 1);
+            assert_eq!(writer.resume_tensors(&digests).unwrap(), 1);
             finish(writer, &model, folder.path());
         }
     }
@@ -306,7 +310,7 @@ fn tensors_must_follow_the_order_of_the_draft() {
     let path = folder.path().join("model.htz");
     let model = mixed();
     let mut writer = begin(&model, &path, false).unwrap();
-    assert_eq!(writer.turn().unwrap().role, Role::TokenEmbedding);
+    assert_eq!(writer.next_tensor().unwrap().role, Role::TokenEmbedding);
     let fault = writer
         .write_tensor(Role::OutputNorm, &[0; 128])
         .unwrap_err();
@@ -326,9 +330,9 @@ fn tensors_must_follow_the_order_of_the_draft() {
         }
     ));
     write_all(&mut writer, &model);
-    assert!(writer.turn().is_none());
+    assert!(writer.next_tensor().is_none());
     let fault = writer.write_tensor(Role::Output, bytes).unwrap_err();
-    assert!(matches!(fault, HtzError::WrongTurn { .. }));
+    assert!(matches!(fault, HtzError::OutOfOrder { .. }));
     writer.finish(|_| {}).unwrap();
     Htz::open(&path).unwrap().verify_all(|_| {}).unwrap();
 }
@@ -416,8 +420,8 @@ fn every_spectrum_fits_its_reserved_space() {
         for spectrum in &mut geometry.spectra {
             (spectrum.largest, spectrum.energy) = (number, number);
         }
-        geometry.depth_sink.origin = htc_formats::htz::Origin::Measured;
-        writer.describe(geometry.clone());
+        geometry.depth_sink.origin = htc_formats::htz::DepthSinkOrigin::Measured;
+        writer.set_geometry(geometry.clone());
         match writer.finish(|_| {}) {
             Ok(()) => assert_eq!(
                 Htz::open(&path).unwrap().manifest().geometry,
@@ -437,7 +441,7 @@ fn every_spectrum_fits_its_reserved_space() {
 #[test]
 fn later_notes_exceed_the_reserved_space() {
     let fault = finished(|plan| plan.slots[0].note = Some("x".repeat(5000))).unwrap_err();
-    assert!(matches!(fault, HtzError::ManifestRoom { .. }), "{fault}");
+    assert!(matches!(fault, HtzError::ManifestSpace { .. }), "{fault}");
 }
 
 #[test]

@@ -6,9 +6,12 @@
     reason = "helpers of tests fail as tests do"
 )]
 
-use htc_formats::bands::{Banded, Bands, BandsError, Kind, Layout, Packer, RowClasses};
+use htc_formats::bands::{
+    CodeKind, CodeLayout, ColumnGroupError, ColumnGroupMatrix, ColumnGroupWriter, ColumnGroups,
+    RowClasses,
+};
 
-fn classes(of_rows: &[u8], codes: &[&str]) -> (Layout, RowClasses) {
+fn classes(of_rows: &[u8], codes: &[&str]) -> (CodeLayout, RowClasses) {
     let of = |class: usize| {
         of_rows
             .iter()
@@ -20,9 +23,9 @@ fn classes(of_rows: &[u8], codes: &[&str]) -> (Layout, RowClasses) {
         .enumerate()
         .map(|(class, codes)| format!("{}*{codes}", of(class)))
         .collect();
-    let layout: Layout = text.join(";").parse().unwrap();
+    let layout: CodeLayout = text.join(";").parse().unwrap();
     assert_eq!(layout.to_string(), text.join(";"));
-    let Layout::Classes(of) = layout.clone() else {
+    let CodeLayout::Classes(of) = layout.clone() else {
         panic!("not in classes");
     };
     (layout, of)
@@ -31,20 +34,20 @@ fn classes(of_rows: &[u8], codes: &[&str]) -> (Layout, RowClasses) {
 /// Returns a matrix whose row scales identify its class and rows.
 fn part(class: usize, of: &RowClasses) -> Vec<u8> {
     let class_of = of.iter().nth(class).unwrap();
-    let mut packer = Packer::new(&class_of.codes, class_of.rows);
+    let mut packer = ColumnGroupWriter::new(&class_of.codes, class_of.rows);
     for row in 0..class_of.rows {
         let kind = if class == 0 {
-            Kind::Levels
+            CodeKind::Codebook
         } else {
-            Kind::Trellis
+            CodeKind::Trellis
         };
         packer
-            .row_scale(kind, row, (10 * row + class + 1) as f32)
+            .set_row_scale(kind, row, (10 * row + class + 1) as f32)
             .unwrap();
     }
     for col in 0..class_of.codes.cols() {
         if class > 0 {
-            packer.column_scale(col, 1.0).unwrap();
+            packer.set_column_scale(col, 1.0).unwrap();
         }
     }
     let mut bytes = packer.finish();
@@ -68,7 +71,7 @@ fn every_row_matches_its_class() {
         let parts: Vec<Vec<u8>> = (0..count).map(|class| part(class, &of)).collect();
         let bytes = of.pack(&of_rows, &parts);
         assert_eq!(bytes.len() as u64, layout.bytes(rows));
-        let Banded::Classes(found) = layout.view(rows, &bytes).unwrap() else {
+        let ColumnGroupMatrix::Classes(found) = layout.view(rows, &bytes).unwrap() else {
             panic!("not in classes");
         };
         found.class(0).unwrap().check_scales().unwrap();
@@ -77,21 +80,25 @@ fn every_row_matches_its_class() {
         let (mut row, mut expected) = ([0.0; 64], [0.0; 64]);
         for (index, &class) in of_rows.iter().enumerate() {
             let class = usize::from(class);
-            assert_eq!(found.place(index), (class, next[class]), "{rows} {index}");
+            assert_eq!(
+                found.locate_row(index),
+                (class, next[class]),
+                "{rows} {index}"
+            );
             let own = of.iter().nth(class).unwrap();
-            let own = Bands::new(&own.codes, own.rows, &parts[class]).unwrap();
-            own.row(next[class], &mut expected).unwrap();
+            let own = ColumnGroups::new(&own.codes, own.rows, &parts[class]).unwrap();
+            own.decode_row(next[class], &mut expected).unwrap();
             layout
                 .view(rows, &bytes)
                 .unwrap()
-                .row(index, &mut row)
+                .decode_row(index, &mut row)
                 .unwrap();
             assert_eq!(row, expected);
             next[class] += 1;
         }
-        let fault = found.row(rows, &mut row).unwrap_err();
-        assert!(matches!(fault, BandsError::Row { .. }));
-        assert!(found.row(0, &mut row[..32]).is_err());
+        let fault = found.decode_row(rows, &mut row).unwrap_err();
+        assert!(matches!(fault, ColumnGroupError::Row { .. }));
+        assert!(found.decode_row(0, &mut row[..32]).is_err());
     }
 }
 
@@ -117,27 +124,37 @@ fn inconsistent_maps_and_wrong_lengths_are_refused() {
             let mut wrong = bytes.clone();
             wrong[at] ^= flip;
             let fault = layout.view(rows, &wrong).unwrap().check().unwrap_err();
-            assert_eq!(fault, BandsError::Rows { row }, "{at}");
+            assert_eq!(
+                fault,
+                ColumnGroupError::InconsistentClassMap { row },
+                "{at}"
+            );
         }
     }
     let mut wrong = bytes.clone();
     wrong[160 + 16 + 21] ^= 0b11 << 6;
     assert_eq!(
         layout.view(rows, &wrong).unwrap().check().unwrap_err(),
-        BandsError::Rows { row: rows }
+        ColumnGroupError::InconsistentClassMap { row: rows }
     );
 }
 
 #[test]
 fn mean_bits_cover_all_rows() {
-    let layout: Layout = "100*2:t4x2;300*1:t2x2".parse().unwrap();
+    let layout: CodeLayout = "100*2:t4x2;300*1:t2x2".parse().unwrap();
     assert_eq!(layout.mean_bits(), 2.5);
-    assert_eq!((layout.cols(), layout.same()), (64, None));
+    assert_eq!((layout.cols(), layout.uniform_code()), (64, None));
     assert!(layout.has_rows(400) && !layout.has_rows(401));
-    assert!(layout.has(Kind::Trellis) && !layout.has(Kind::Levels));
-    let each: Vec<usize> = layout.each(400).map(|(rows, _)| rows).collect();
+    assert!(layout.contains_kind(CodeKind::Trellis) && !layout.contains_kind(CodeKind::Codebook));
+    let each: Vec<usize> = layout.codes_with_rows(400).map(|(rows, _)| rows).collect();
     assert_eq!(each, [100, 300]);
-    let whole: Layout = "1:t3x2".parse().unwrap();
-    assert_eq!(whole.each(7).map(|(rows, _)| rows).collect::<Vec<_>>(), [7]);
+    let whole: CodeLayout = "1:t3x2".parse().unwrap();
+    assert_eq!(
+        whole
+            .codes_with_rows(7)
+            .map(|(rows, _)| rows)
+            .collect::<Vec<_>>(),
+        [7]
+    );
     assert_eq!((whole.cols(), whole.mean_bits()), (64, 3.0));
 }

@@ -16,7 +16,7 @@ use htc_formats::htz::Digest;
 use htc_formats::limits;
 use htc_formats::map::MapError;
 use htc_formats::model::{Role, RopePairs};
-use htc_formats::safetensors::{FolderError, IndexError, SafetensorsError};
+use htc_formats::safetensors::{IndexError, ModelFolderError, SafetensorsError};
 use htc_formats::source::{Container, ModelFile, SourceError};
 use safetensors_common::{LAYERS, Model, Tensor, file, small, write_index};
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ fn sharded() -> (TempDir, Model, Value) {
     (folder, model, index)
 }
 
-fn refused(folder: &Path, file: &str) -> FolderError {
+fn refused(folder: &Path, file: &str) -> ModelFolderError {
     let error = ModelFile::open(folder).unwrap_err();
     let text = error.to_string();
     assert!(!text.contains('\n') && text.len() < 2000, "{text}");
@@ -97,15 +97,15 @@ fn a_folder_opens_by_any_of_its_files() {
     let lines: String = files
         .iter()
         .zip(&paths)
-        .map(|(name, path)| format!("{}  {name}\n", Digest::of(&fs::read(path).unwrap())))
+        .map(|(name, path)| format!("{}  {name}\n", Digest::of_bytes(&fs::read(path).unwrap())))
         .collect();
-    assert_eq!(opened.digest(), Digest::of(lines.as_bytes()));
+    assert_eq!(opened.digest(), Digest::of_bytes(lines.as_bytes()));
 
     let error = ModelFile::open(folder.path().join("other.safetensors")).unwrap_err();
     assert!(error.to_string().contains("other.safetensors"), "{error}");
     assert!(matches!(
         error,
-        SourceError::Folder(FolderError::NotAWeight { .. })
+        SourceError::Folder(ModelFolderError::NotAWeight { .. })
     ));
     let error = ModelFile::open(folder.path().join("generation_config.json")).unwrap_err();
     assert!(matches!(error, SourceError::Container { .. }));
@@ -178,12 +178,12 @@ fn folder_requires_configuration_and_weights() {
     let model = small("llama");
     assert!(matches!(
         refused(folder.path(), ""),
-        FolderError::NoConfig { .. }
+        ModelFolderError::NoConfig { .. }
     ));
     model.write_config(folder.path());
     assert!(matches!(
         refused(folder.path(), ""),
-        FolderError::NoWeights { .. }
+        ModelFolderError::NoWeights { .. }
     ));
     model.write_sharded(folder.path());
     fs::write(
@@ -193,12 +193,12 @@ fn folder_requires_configuration_and_weights() {
     .unwrap();
     assert!(matches!(
         refused(folder.path(), ""),
-        FolderError::Ambiguous { .. }
+        ModelFolderError::Ambiguous { .. }
     ));
     let missing = folder.path().join("missing");
     assert!(matches!(
         ModelFile::open_folder(&missing).unwrap_err(),
-        SourceError::Folder(FolderError::Map(MapError::Io { .. }))
+        SourceError::Folder(ModelFolderError::Map(MapError::Io { .. }))
     ));
 }
 
@@ -211,13 +211,13 @@ fn non_regular_and_oversized_files_are_refused() {
         fs::write(&path, "").unwrap();
         assert!(matches!(
             refused(folder.path(), name),
-            FolderError::Map(MapError::Empty { .. })
+            ModelFolderError::Map(MapError::Empty { .. })
         ));
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         assert!(matches!(
             refused(folder.path(), name),
-            FolderError::Map(MapError::Folder { .. })
+            ModelFolderError::Map(MapError::Folder { .. })
         ));
     }
     for (name, limit) in [
@@ -231,7 +231,7 @@ fn non_regular_and_oversized_files_are_refused() {
             .unwrap();
         file.set_len(limit + 1).unwrap();
         match refused(folder.path(), name) {
-            FolderError::Size {
+            ModelFolderError::Size {
                 found, limit: said, ..
             } => assert_eq!((found, said), (limit + 1, limit)),
             other => panic!("{other}"),
@@ -248,7 +248,7 @@ fn damaged_weight_file_is_named() {
         fs::write(&path, &bytes[..cut]).unwrap();
         assert!(matches!(
             refused(folder.path(), SECOND),
-            FolderError::Weights { .. }
+            ModelFolderError::Weights { .. }
         ));
     }
 }
@@ -265,7 +265,7 @@ fn index_must_agree_with_its_files() {
     fs::remove_file(folder.path().join(SECOND)).unwrap();
     assert!(matches!(
         refused(folder.path(), SECOND),
-        FolderError::MissingShard { .. }
+        ModelFolderError::MissingShard { .. }
     ));
 
     let (folder, mut model, _) = sharded();
@@ -276,7 +276,7 @@ fn index_must_agree_with_its_files() {
     fs::write(&index, kept).unwrap();
     assert!(matches!(
         refused(folder.path(), SECOND),
-        FolderError::MissingTensor { tensor, .. } if tensor == name
+        ModelFolderError::MissingTensor { tensor, .. } if tensor == name
     ));
 
     let (folder, _, mut index) = sharded();
@@ -284,7 +284,7 @@ fn index_must_agree_with_its_files() {
     write_index(folder.path(), &index);
     assert!(matches!(
         refused(folder.path(), SECOND),
-        FolderError::WrongShard { tensor, listed, .. } if tensor == name && listed == THIRD
+        ModelFolderError::WrongShard { tensor, listed, .. } if tensor == name && listed == THIRD
     ));
 
     let (folder, model, _) = sharded();
@@ -292,7 +292,7 @@ fn index_must_agree_with_its_files() {
     fs::write(folder.path().join(THIRD), two).unwrap();
     assert!(matches!(
         refused(folder.path(), THIRD),
-        FolderError::TwoShards { tensor, other, .. } if tensor == name && other == SECOND
+        ModelFolderError::TwoShards { tensor, other, .. } if tensor == name && other == SECOND
     ));
 
     let (folder, mut model, index) = sharded();
@@ -301,7 +301,7 @@ fn index_must_agree_with_its_files() {
     write_index(folder.path(), &index);
     assert!(matches!(
         refused(folder.path(), first),
-        FolderError::Unlisted { tensor, .. } if tensor == "lm_head.bias"
+        ModelFolderError::Unlisted { tensor, .. } if tensor == "lm_head.bias"
     ));
 }
 
@@ -353,7 +353,7 @@ fn index_must_not_refer_to_other_folders() {
         write_index(folder.path(), &index);
         let error = refused(folder.path(), "model.safetensors.index.json");
         match error {
-            FolderError::Index {
+            ModelFolderError::Index {
                 error: IndexError::ShardName { tensor, .. },
                 ..
             } => {
@@ -389,7 +389,7 @@ fn malformed_index_is_refused() {
         assert!(
             matches!(
                 error,
-                FolderError::Index {
+                ModelFolderError::Index {
                     error: IndexError::Json { .. },
                     ..
                 }
@@ -401,7 +401,7 @@ fn malformed_index_is_refused() {
     fs::write(&path, twice).unwrap();
     assert!(matches!(
         refused(folder.path(), "model.safetensors.index.json"),
-        FolderError::Index {
+        ModelFolderError::Index {
             error: IndexError::DuplicateTensor { .. },
             ..
         }
@@ -412,7 +412,7 @@ fn malformed_index_is_refused() {
     write_index(folder.path(), &json!({ "weight_map": map }));
     assert!(matches!(
         refused(folder.path(), "model.safetensors.index.json"),
-        FolderError::Files { found, .. } if found == limits::MAX_FILES + 1
+        ModelFolderError::Files { found, .. } if found == limits::MAX_FILES + 1
     ));
 }
 

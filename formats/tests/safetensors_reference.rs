@@ -11,7 +11,7 @@
 use std::path::{Path, PathBuf};
 
 use htc_formats::block;
-use htc_formats::model::{HyperParameters, Part, Role, RopePairs, Slot};
+use htc_formats::model::{HyperParameters, Part, ProjectionKind, Role, RopePairs};
 use htc_formats::source::{Container, ModelFile, ModelTensor, Place};
 
 const NAMES: [&str; 9] = [
@@ -51,12 +51,12 @@ fn halves(values: &[f32], heads: usize, head_size: usize) -> Vec<f32> {
 fn reordered(hyper: &HyperParameters, role: Role) -> Option<usize> {
     match role {
         Role::Linear {
-            slot: Slot::Q,
+            slot: ProjectionKind::Q,
             part: Part::Weight | Part::Bias,
             ..
         } => Some(hyper.heads),
         Role::Linear {
-            slot: Slot::K,
+            slot: ProjectionKind::K,
             part: Part::Weight | Part::Bias,
             ..
         } => Some(hyper.kv_heads),

@@ -7,8 +7,8 @@
 )]
 
 use htc_formats::DType;
-use htc_formats::bands::{BandsError, Kind, Layout, Packer, RowClasses};
-use htc_formats::block::{BlockError, decode, encode, scale, writable};
+use htc_formats::bands::{CodeKind, CodeLayout, ColumnGroupError, ColumnGroupWriter, RowClasses};
+use htc_formats::block::{BlockError, decode, encode, scale_blocks, writable_types};
 
 fn decoded(dtype: DType, bytes: &[u8], count: usize) -> Vec<f32> {
     let mut values = vec![0.0; count];
@@ -18,7 +18,7 @@ fn decoded(dtype: DType, bytes: &[u8], count: usize) -> Vec<f32> {
 
 #[test]
 fn blocks_times_a_factor_decode_to_products() {
-    for &dtype in writable() {
+    for &dtype in writable_types() {
         let count = 2 * dtype.block_len();
         let values: Vec<f32> = (0..count)
             .map(|i| 2.0 * (1.7 * i as f32).sin() + 0.3)
@@ -28,7 +28,7 @@ fn blocks_times_a_factor_decode_to_products() {
         let before = decoded(dtype, &bytes, count);
         for factor in [1.0, 2.0, -0.5, 0.97, 1.031] {
             let mut scaled = bytes.clone();
-            scale(dtype, &mut scaled, factor).unwrap();
+            scale_blocks(dtype, &mut scaled, factor).unwrap();
             let largest = before.iter().fold(0.0, |max: f32, x| max.max(x.abs()));
             for (found, number) in decoded(dtype, &scaled, count).iter().zip(&before) {
                 // Scale and minimum are rounded separately; bf16 has eight bits.
@@ -48,42 +48,46 @@ fn blocks_times_a_factor_decode_to_products() {
 
 #[test]
 fn unscalable_blocks_are_refused() {
-    for &dtype in writable() {
+    for &dtype in writable_types() {
         let values = vec![1000.0; dtype.block_len()];
         let mut bytes = vec![0; dtype.block_bytes()];
         encode(dtype, &values, &mut bytes).unwrap();
-        let refused = scale(dtype, &mut bytes.clone(), f32::MAX);
+        let refused = scale_blocks(dtype, &mut bytes.clone(), f32::MAX);
         assert!(
             matches!(refused, Err(BlockError::NoCode { .. })),
             "{dtype}: {refused:?}"
         );
         if dtype.block_bytes() > 4 {
-            let short = scale(dtype, &mut bytes[1..], 1.0);
+            let short = scale_blocks(dtype, &mut bytes[1..], 1.0);
             assert!(matches!(short, Err(BlockError::Length { .. })), "{dtype}");
         }
     }
-    let only_read = scale(DType::IQ2XS, &mut [0; 74], 1.0);
-    let expected = BlockError::NotWritten {
+    let only_read = scale_blocks(DType::IQ2XS, &mut [0; 74], 1.0);
+    let expected = BlockError::ReadOnlyType {
         dtype: DType::IQ2XS,
     };
     assert_eq!(only_read, Err(expected));
 }
 
 fn packed(codes: &str, rows: usize) -> Vec<u8> {
-    let Layout::Whole(codes) = codes.parse().unwrap() else {
+    let CodeLayout::Uniform(codes) = codes.parse().unwrap() else {
         panic!("in classes");
     };
-    let mut packer = Packer::new(&codes, rows);
+    let mut packer = ColumnGroupWriter::new(&codes, rows);
     for row in 0..rows {
-        for kind in [Kind::Levels, Kind::Trellis] {
-            if codes.has(kind) {
-                packer.row_scale(kind, row, 1.0 + row as f32 / 7.0).unwrap();
+        for kind in [CodeKind::Codebook, CodeKind::Trellis] {
+            if codes.contains_kind(kind) {
+                packer
+                    .set_row_scale(kind, row, 1.0 + row as f32 / 7.0)
+                    .unwrap();
             }
         }
     }
-    for band in (0..codes.len()).filter(|&band| codes[band].kind() == Kind::Trellis) {
+    for band in (0..codes.len()).filter(|&band| codes[band].kind() == CodeKind::Trellis) {
         for col in 32 * band..32 * (band + 1) {
-            packer.column_scale(col, 0.5 + col as f32 / 99.0).unwrap();
+            packer
+                .set_column_scale(col, 0.5 + col as f32 / 99.0)
+                .unwrap();
         }
     }
     let mut bytes = packer.finish();
@@ -94,17 +98,17 @@ fn packed(codes: &str, rows: usize) -> Vec<u8> {
     bytes
 }
 
-fn rows_of(layout: &Layout, rows: usize, bytes: &[u8]) -> Vec<Vec<f32>> {
+fn rows_of(layout: &CodeLayout, rows: usize, bytes: &[u8]) -> Vec<Vec<f32>> {
     let view = layout.view(rows, bytes).unwrap();
     let row = |row| {
         let mut numbers = vec![0.0; layout.cols()];
-        view.row(row, &mut numbers).unwrap();
+        view.decode_row(row, &mut numbers).unwrap();
         numbers
     };
     (0..rows).map(row).collect()
 }
 
-fn check(layout: &Layout, rows: usize, mut bytes: Vec<u8>) {
+fn check(layout: &CodeLayout, rows: usize, mut bytes: Vec<u8>) {
     let before = rows_of(layout, rows, &bytes);
     let factors: Vec<f32> = (0..rows).map(|row| [1.0, 2.0, 0.25][row % 3]).collect();
     layout.scale_rows(&mut bytes, &factors).unwrap();
@@ -117,14 +121,14 @@ fn check(layout: &Layout, rows: usize, mut bytes: Vec<u8>) {
     large[rows - 1] = 1e9;
     let refused = layout.scale_rows(&mut bytes.clone(), &large);
     assert!(
-        matches!(refused, Err(BandsError::Scale { of: "row", .. })),
+        matches!(refused, Err(ColumnGroupError::Scale { axis: "row", .. })),
         "{layout}: {refused:?}"
     );
     // The number of factors must match the rows, even if the padded size is the same.
     let others = vec![1.0; rows + 16];
     let refused = layout.scale_rows(&mut bytes, &others);
     assert!(
-        matches!(refused, Err(BandsError::Length { .. })),
+        matches!(refused, Err(ColumnGroupError::Length { .. })),
         "{layout}"
     );
 }
@@ -144,8 +148,8 @@ fn rows_of_classes_are_scaled_individually() {
     let of_rows: Vec<u8> = (0..rows).map(|row| u8::from(row % 5 == 0)).collect();
     let count = |class: u8| of_rows.iter().filter(|&&of| of == class).count();
     let text = format!("{}*{};{}*{}", count(0), codes[0], count(1), codes[1]);
-    let layout: Layout = text.parse().unwrap();
-    let Layout::Classes(classes) = &layout else {
+    let layout: CodeLayout = text.parse().unwrap();
+    let CodeLayout::Classes(classes) = &layout else {
         panic!("not in classes");
     };
     let classes: &RowClasses = classes;
@@ -156,7 +160,7 @@ fn rows_of_classes_are_scaled_individually() {
     damaged[16] ^= 1;
     let refused = layout.scale_rows(&mut damaged, &vec![1.0; rows]);
     assert!(
-        matches!(refused, Err(BandsError::Rows { .. })),
+        matches!(refused, Err(ColumnGroupError::InconsistentClassMap { .. })),
         "{refused:?}"
     );
 }

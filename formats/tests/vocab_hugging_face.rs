@@ -40,7 +40,7 @@ fn tokenizer() -> Value {
     })
 }
 
-fn with(changes: &[(&str, Value)]) -> Result<Vocabulary, VocabularyError> {
+fn read_with_changes(changes: &[(&str, Value)]) -> Result<Vocabulary, VocabularyError> {
     let mut tokenizer = tokenizer();
     for (at, value) in changes {
         let (parent, key) = at.rsplit_once('/').unwrap();
@@ -54,7 +54,7 @@ fn with(changes: &[(&str, Value)]) -> Result<Vocabulary, VocabularyError> {
 
 #[test]
 fn byte_level_tokenizer_is_read() {
-    let vocabulary = with(&[]).unwrap();
+    let vocabulary = read_with_changes(&[]).unwrap();
     assert_eq!(vocabulary.model, "gpt2");
     assert_eq!(vocabulary.tokens, ["a", "b", "c", "ab", "abc", "<x>"]);
     assert_eq!(
@@ -106,7 +106,7 @@ fn pre_tokenizers_are_recognised() {
             PreTokenizer::Dbrx,
         ),
     ] {
-        let read = with(&[
+        let read = read_with_changes(&[
             ("/pre_tokenizer", pre.clone()),
             ("/model/ignore_merges", json!(ignore)),
         ]);
@@ -220,25 +220,32 @@ fn unsupported_features_are_named() {
         ("/model/merges", json!(["a x"]), &["merge 0", "a x"]),
         ("/model", json!({"vocab": {}}), &["model.type", "missing"]),
     ] {
-        let said = with(&[(at, value.clone())]).unwrap_err().to_string();
+        let said = read_with_changes(&[(at, value.clone())])
+            .unwrap_err()
+            .to_string();
         for word in words {
             assert!(said.contains(word), "{at} {value}: {said}");
         }
     }
     let unigram = json!({"type": "Unigram", "vocab": [["a", -1.5], ["b", -2.5]], "unk_id": 0});
-    let said = with(&[("/model", unigram)]).unwrap_err().to_string();
+    let said = read_with_changes(&[("/model", unigram)])
+        .unwrap_err()
+        .to_string();
     assert!(said.contains("Unigram"), "{said}");
 }
 
 #[test]
 fn unicode_normalisation_is_ignored() {
-    let none = with(&[]).unwrap();
+    let none = read_with_changes(&[]).unwrap();
     for normalizer in [
         json!({"type": "NFC"}),
         json!({"type": "Sequence", "normalizers": []}),
         json!({"type": "Sequence", "normalizers": [{"type": "NFC"}]}),
     ] {
-        assert_eq!(with(&[("/normalizer", normalizer)]).unwrap(), none);
+        assert_eq!(
+            read_with_changes(&[("/normalizer", normalizer)]).unwrap(),
+            none
+        );
     }
 }
 

@@ -27,7 +27,7 @@ fn by_folder(vocabulary: &Vocabulary) -> Vocabulary {
     let config = format!("{{\"vocab_size\": {}}}", vocabulary.tokens.len());
     let files = HuggingFaceFiles {
         config: Some(config.into_bytes()),
-        ..HuggingFaceFiles::of_vocabulary(vocabulary, 64)
+        ..HuggingFaceFiles::from_vocabulary(vocabulary, 64)
     };
     files.vocabulary().unwrap()
 }
@@ -56,7 +56,7 @@ fn letters(model: &str) -> Vocabulary {
     }
 }
 
-fn made() -> Vec<Vocabulary> {
+fn synthetic_vocabularies() -> Vec<Vocabulary> {
     let mut all = Vec::new();
     for name in [
         "gpt-2",
@@ -122,9 +122,9 @@ fn real() -> Vec<(PathBuf, Vocabulary)> {
 
 #[test]
 fn vocabulary_round_trips_through_gguf() {
-    for vocabulary in made() {
+    for vocabulary in synthetic_vocabularies() {
         let mut expected = vocabulary.clone();
-        if !vocabulary.lost_in_gguf().is_empty() {
+        if !vocabulary.properties_lost_in_gguf().is_empty() {
             expected.strip_before.clear();
             expected.strip_after.clear();
             expected.collapse_spaces = false;
@@ -145,7 +145,7 @@ fn vocabulary_round_trips_through_gguf() {
 
 #[test]
 fn vocabulary_round_trips_through_a_folder() {
-    for vocabulary in made() {
+    for vocabulary in synthetic_vocabularies() {
         let mut found = by_folder(&vocabulary);
         if !vocabulary.strip_before.is_empty() || !vocabulary.strip_after.is_empty() {
             found.scores.clone_from(&vocabulary.scores);

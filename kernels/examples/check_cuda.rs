@@ -18,18 +18,18 @@ fn main() {
 mod check {
     use std::process::ExitCode;
 
-    use htc_kernels::cuda::code::Architecture;
+    use htc_kernels::cuda::code::GpuArchitecture;
     use htc_kernels::cuda::compile::Compiler;
-    use htc_kernels::cuda::cubin::{self, Resources};
-    use htc_kernels::cuda::occupancy::Multiprocessor;
-    use htc_kernels::cuda::ops::asked;
-    use htc_kernels::cuda::source::{PLAIN, UNITS};
+    use htc_kernels::cuda::cubin::{self, KernelResources};
+    use htc_kernels::cuda::occupancy::MultiprocessorLimits;
+    use htc_kernels::cuda::ops::dynamic_shared_bytes;
+    use htc_kernels::cuda::source::{NO_TENSOR_CORES, UNITS};
 
     /// Minimum of resident warps per multiprocessor, limited by registers and shared memory: enough
     /// to hide memory latency when each warp has several loads in flight.
-    const LEAST_WARPS: u32 = 16;
+    const MIN_WARPS: u32 = 16;
 
-    const FEWER: [(&str, u32); 4] = [
+    const MIN_WARPS_EXCEPTIONS: [(&str, u32); 4] = [
         ("attend_tiles_64", 8),
         ("attend_tiles_128", 4),
         ("attend_tiles_of_halves_64", 12),
@@ -61,7 +61,7 @@ mod check {
         );
         let mut faults = Vec::new();
         for name in &names {
-            if let Err(fault) = architecture(&compiler, name, &mut faults) {
+            if let Err(fault) = check_architecture(&compiler, name, &mut faults) {
                 faults.push(format!("{name}: {fault}"));
             }
         }
@@ -83,25 +83,26 @@ mod check {
         }
     }
 
-    fn architecture(
+    fn check_architecture(
         compiler: &Compiler,
         name: &str,
         faults: &mut Vec<String>,
     ) -> Result<(), String> {
-        let architecture: Architecture = name.parse()?;
-        let multiprocessor = Multiprocessor::of(architecture)
+        let architecture: GpuArchitecture = name.parse()?;
+        let multiprocessor = MultiprocessorLimits::for_architecture(architecture)
             .ok_or_else(|| "the multiprocessor is not in the table".to_owned())?;
         for unit in UNITS {
             let compiled = compiler
-                .unit(unit, architecture, &["--ptxas-options=-v"])
+                .compile_unit(unit, architecture, &["--ptxas-options=-v"])
                 .map_err(|error| format!("{}: {error}", unit.name))?;
-            let kernels = cubin::resources(&compiled.cubin).map_err(|error| error.to_string())?;
+            let kernels =
+                cubin::read_kernel_resources(&compiled.cubin).map_err(|error| error.to_string())?;
             if kernels.is_empty() {
                 faults.push(format!("{name}: {} has no kernels", unit.name));
             }
             for kernel in &kernels {
-                let spills = spills(&compiled.log, &kernel.kernel);
-                row(name, multiprocessor, kernel, spills);
+                let spills = spilled_bytes(&compiled.log, &kernel.kernel);
+                print_row(name, multiprocessor, kernel, spills);
                 let mut fault = |what: String| {
                     faults.push(format!("{name}: {}: {what}", kernel.kernel));
                 };
@@ -111,8 +112,10 @@ mod check {
                     None => fault("the compiler does not say what is spilled".to_owned()),
                 }
                 let warps = warps(multiprocessor, kernel);
-                let fewer = FEWER.iter().find(|(name, _)| *name == kernel.kernel);
-                let least = fewer.map_or(LEAST_WARPS, |&(_, least)| least);
+                let fewer = MIN_WARPS_EXCEPTIONS
+                    .iter()
+                    .find(|(name, _)| *name == kernel.kernel);
+                let least = fewer.map_or(MIN_WARPS, |&(_, least)| least);
                 if warps < least {
                     fault(format!(
                         "{warps} warps side by side, at least {least} are expected"
@@ -124,7 +127,7 @@ mod check {
     }
 
     fn without_tensor_cores(compiler: &Compiler, name: &str) -> Result<(), String> {
-        let compiled = compiler.compile_with(&[name.parse()?], &[PLAIN]);
+        let compiled = compiler.compile_with(&[name.parse()?], &[NO_TENSOR_CORES]);
         let code = compiled.map_err(|error| error.to_string())?;
         println!(
             "{name:8} without tensor cores: {} images",
@@ -133,28 +136,36 @@ mod check {
         Ok(())
     }
 
-    fn warps(multiprocessor: Multiprocessor, kernel: &Resources) -> u32 {
-        let &Resources {
-            threads, registers, ..
-        } = kernel;
-        threads / 32 * multiprocessor.resident(threads, registers, shared(kernel))
-    }
-
-    fn shared(kernel: &Resources) -> u32 {
-        kernel.shared + asked(&kernel.kernel) as u32
-    }
-
-    fn row(name: &str, multiprocessor: Multiprocessor, kernel: &Resources, spills: Option<u32>) {
-        let &Resources {
-            kernel: ref kernel_name,
+    fn warps(multiprocessor: MultiprocessorLimits, kernel: &KernelResources) -> u32 {
+        let &KernelResources {
+            max_threads: threads,
             registers,
-            stack,
-            threads,
             ..
         } = kernel;
-        let shared = shared(kernel);
-        let blocks = multiprocessor.resident(threads, registers, shared);
-        let percent = multiprocessor.percent(threads, registers, shared);
+        threads / 32
+            * multiprocessor.resident_blocks(threads, registers, shared_memory_bytes(kernel))
+    }
+
+    fn shared_memory_bytes(kernel: &KernelResources) -> u32 {
+        kernel.static_shared_bytes + dynamic_shared_bytes(&kernel.kernel) as u32
+    }
+
+    fn print_row(
+        name: &str,
+        multiprocessor: MultiprocessorLimits,
+        kernel: &KernelResources,
+        spills: Option<u32>,
+    ) {
+        let &KernelResources {
+            kernel: ref kernel_name,
+            registers,
+            local_bytes: stack,
+            max_threads: threads,
+            ..
+        } = kernel;
+        let shared = shared_memory_bytes(kernel);
+        let blocks = multiprocessor.resident_blocks(threads, registers, shared);
+        let percent = multiprocessor.occupancy_percent(threads, registers, shared);
         let spills = spills.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
         let warps = warps(multiprocessor, kernel);
         println!(
@@ -168,7 +179,7 @@ mod check {
     /// ptxas info    : Function properties for NAME
     /// ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
     /// ```
-    fn spills(log: &str, kernel: &str) -> Option<u32> {
+    fn spilled_bytes(log: &str, kernel: &str) -> Option<u32> {
         let mut lines = log.lines();
         lines.find(|line| {
             line.trim_end()

@@ -1,7 +1,7 @@
 //! Lists the usable GPUs; fails with a reason if there are none.
 
 fn main() -> std::process::ExitCode {
-    match found() {
+    match list_devices() {
         Ok(found) => {
             println!("{found}");
             std::process::ExitCode::SUCCESS
@@ -14,25 +14,28 @@ fn main() -> std::process::ExitCode {
 }
 
 #[cfg(feature = "cuda")]
-fn found() -> Result<String, String> {
+fn list_devices() -> Result<String, String> {
     use htc_kernels::cuda::Cuda;
-    use htc_kernels::cuda::driver::LEAST;
+    use htc_kernels::cuda::driver::MIN_ARCHITECTURE;
 
     let all = Cuda::devices().map_err(|error| error.to_string())?;
-    let line = |found: &htc_kernels::cuda::driver::Found| {
+    let line = |found: &htc_kernels::cuda::driver::DeviceProperties| {
         let (index, name) = (found.index, &found.name);
         format!(
             "{index}: {name}, {}, {}",
             found.architecture,
-            found.identifier()
+            found.uuid_string()
         )
     };
     let lines: Vec<String> = all.iter().map(line).collect();
-    if all.iter().any(|found| found.architecture >= LEAST) {
+    if all
+        .iter()
+        .any(|found| found.architecture >= MIN_ARCHITECTURE)
+    {
         Ok(lines.join("\n"))
     } else {
         Err(format!(
-            "kernels need {LEAST}, there are {}",
+            "kernels need {MIN_ARCHITECTURE}, there are {}",
             lines.join("; ")
         ))
     }

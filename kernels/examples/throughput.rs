@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use htc_formats::DType;
-use htc_formats::bands::{Bands, Code, Codes};
+use htc_formats::bands::{Code, Codes, ColumnGroups};
 use htc_formats::map::MappedFile;
 use htc_kernels::cpu::{Cpu, Scratch};
 use htc_kernels::{Matrix, Pool, ShapeError};
@@ -41,32 +41,32 @@ const FORMATS: [DType; 15] = [
 const ROUNDS: usize = 8;
 
 #[derive(Clone, Copy)]
-enum Form {
+enum WeightForm {
     Blocks(DType),
-    Bands(Code),
+    ColumnGroups(Code),
 }
 
-impl Form {
-    fn all() -> Vec<Form> {
-        let blocks = FORMATS.into_iter().map(Form::Blocks);
-        let codes = Code::all().chain(Code::earlier());
-        blocks.chain(codes.map(Form::Bands)).collect()
+impl WeightForm {
+    fn all() -> Vec<WeightForm> {
+        let blocks = FORMATS.into_iter().map(WeightForm::Blocks);
+        let codes = Code::all().chain(Code::legacy());
+        blocks.chain(codes.map(WeightForm::ColumnGroups)).collect()
     }
 
     fn name(self) -> String {
         match self {
-            Form::Blocks(dtype) => dtype.to_string(),
-            Form::Bands(code) => code.to_string(),
+            WeightForm::Blocks(dtype) => dtype.to_string(),
+            WeightForm::ColumnGroups(code) => code.to_string(),
         }
     }
 
     fn rows(self, cols: usize, size: usize) -> Result<(usize, usize), Box<dyn Error>> {
         match self {
-            Form::Blocks(dtype) => {
+            WeightForm::Blocks(dtype) => {
                 let row = dtype.row_bytes(cols).ok_or("blocks")?;
                 Ok((size / row, size / row * row))
             }
-            Form::Bands(code) => {
+            WeightForm::ColumnGroups(code) => {
                 let codes = Codes::uniform(code, cols)?;
                 let rows = size / (codes.bytes(1 << 16) >> 16) as usize;
                 let rows = if rows < 256 { rows & !15 } else { rows & !255 };
@@ -77,7 +77,7 @@ impl Form {
 }
 
 struct Weights<'a> {
-    form: Form,
+    form: WeightForm,
     codes: Codes,
     rows: usize,
     cols: usize,
@@ -86,14 +86,14 @@ struct Weights<'a> {
 
 impl<'a> Weights<'a> {
     fn new(
-        form: Form,
+        form: WeightForm,
         rows: usize,
         cols: usize,
         bytes: &'a [u8],
     ) -> Result<Weights<'a>, Box<dyn Error>> {
         let code = match form {
-            Form::Bands(code) => code,
-            Form::Blocks(_) => Code::levels(8)?,
+            WeightForm::ColumnGroups(code) => code,
+            WeightForm::Blocks(_) => Code::codebook(8)?,
         };
         Ok(Weights {
             form,
@@ -114,17 +114,19 @@ impl<'a> Weights<'a> {
     ) -> bool {
         let mut product = || -> Result<(), ShapeError> {
             match self.form {
-                Form::Blocks(dtype) => {
+                WeightForm::Blocks(dtype) => {
                     let w = Matrix::new(dtype, self.rows, self.cols, self.bytes)?;
                     match n {
                         1 => cpu.matvec(w, x, y, scratch),
                         _ => cpu.matmul(w, n, x, y, scratch),
                     }
                 }
-                Form::Bands(_) => match Bands::new(&self.codes, self.rows, self.bytes) {
-                    Ok(w) => cpu.bands(w, n, x, y, scratch),
-                    Err(_) => Ok(()),
-                },
+                WeightForm::ColumnGroups(_) => {
+                    match ColumnGroups::new(&self.codes, self.rows, self.bytes) {
+                        Ok(w) => cpu.bands(w, n, x, y, scratch),
+                        Err(_) => Ok(()),
+                    }
+                }
             }
         };
         product().is_ok()
@@ -137,8 +139,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(text) => text.parse()?,
         None => std::thread::available_parallelism()?.get(),
     };
-    let (names, cpu) = kernels_of(arguments.collect(), threads)?;
-    let mut forms = Form::all();
+    let (names, cpu) = parse_names(arguments.collect(), threads)?;
+    let mut forms = WeightForm::all();
     let unknown = |name: &&String| forms.iter().all(|form| form.name() != **name);
     if let Some(name) = names.iter().find(unknown) {
         return Err(format!("{name} is no format, nor kernels that this processor has").into());
@@ -167,7 +169,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Splits the arguments into names of formats and the kernels of a named instruction set (default:
 /// the best).
-fn kernels_of(
+fn parse_names(
     mut names: Vec<String>,
     threads: usize,
 ) -> Result<(Vec<String>, Cpu), Box<dyn Error>> {
@@ -180,7 +182,7 @@ fn kernels_of(
     Ok((names, cpu))
 }
 
-fn one_vector(cpu: &Cpu, forms: &[Form], bytes: &[u8]) -> Result<(), Box<dyn Error>> {
+fn one_vector(cpu: &Cpu, forms: &[WeightForm], bytes: &[u8]) -> Result<(), Box<dyn Error>> {
     let mut scratch = Scratch::new();
     for cols in [2048, 8192] {
         println!("\none vector, rows of {cols}: GB/s, 10^9 weights/s (ratio to reading)");
@@ -195,12 +197,12 @@ fn one_vector(cpu: &Cpu, forms: &[Form], bytes: &[u8]) -> Result<(), Box<dyn Err
                 let repeats = ((4 << 20) / size).max(1);
                 let (mut reads, mut products) = (Vec::new(), Vec::new());
                 for _ in 0..ROUNDS {
-                    reads.push(seconds(repeats, || read(cpu.pool(), bytes)));
+                    reads.push(seconds(repeats, || read_bytes(cpu.pool(), bytes)));
                     products.push(seconds(repeats, || {
                         w.multiply(cpu, 1, &x, &mut y, &mut scratch)
                     }));
                 }
-                let (read, product) = (best(reads), best(products));
+                let (read, product) = (max_rate(reads), max_rate(products));
                 println!(
                     "{:>10} {:6.1} {:6.1} ({:.2})",
                     form.name(),
@@ -214,7 +216,7 @@ fn one_vector(cpu: &Cpu, forms: &[Form], bytes: &[u8]) -> Result<(), Box<dyn Err
     Ok(())
 }
 
-fn several_vectors(cpu: &Cpu, forms: &[Form], bytes: &[u8]) -> Result<(), Box<dyn Error>> {
+fn several_vectors(cpu: &Cpu, forms: &[WeightForm], bytes: &[u8]) -> Result<(), Box<dyn Error>> {
     let (rows, cols) = (4096, 4096);
     println!("\nseveral vectors, {rows} rows of {cols}: GFLOP/s");
     let mut scratch = Scratch::new();
@@ -222,8 +224,8 @@ fn several_vectors(cpu: &Cpu, forms: &[Form], bytes: &[u8]) -> Result<(), Box<dy
         let mut line = format!("{n:>7}");
         for &form in forms {
             let size = match form {
-                Form::Blocks(dtype) => dtype.matrix_bytes(rows, cols).ok_or("blocks")?,
-                Form::Bands(code) => Codes::uniform(code, cols)?.bytes(rows) as usize,
+                WeightForm::Blocks(dtype) => dtype.matrix_bytes(rows, cols).ok_or("blocks")?,
+                WeightForm::ColumnGroups(code) => Codes::uniform(code, cols)?.bytes(rows) as usize,
             };
             let w = Weights::new(form, rows, cols, &bytes[..size])?;
             let x = vec![0.5; n * cols];
@@ -234,7 +236,7 @@ fn several_vectors(cpu: &Cpu, forms: &[Form], bytes: &[u8]) -> Result<(), Box<dy
             line += &format!(
                 "  {} {:.0}",
                 form.name(),
-                flops / best(times.collect()) / 1e9
+                flops / max_rate(times.collect()) / 1e9
             );
         }
         println!("{line}");
@@ -250,11 +252,11 @@ fn seconds<T>(repeats: usize, mut f: impl FnMut() -> T) -> f64 {
     begin.elapsed().as_secs_f64() / repeats as f64
 }
 
-fn best(values: Vec<f64>) -> f64 {
+fn max_rate(values: Vec<f64>) -> f64 {
     values.into_iter().fold(f64::MAX, f64::min)
 }
 
-fn read(pool: &Pool, bytes: &[u8]) -> u64 {
+fn read_bytes(pool: &Pool, bytes: &[u8]) -> u64 {
     let total = std::sync::atomic::AtomicU64::new(0);
     let chunk = 64 << 10;
     pool.run(bytes.len().div_ceil(chunk), |index| {

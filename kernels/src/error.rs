@@ -4,76 +4,76 @@ use thiserror::Error;
 
 /// Error of an argument whose size does not fit the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{what}: expected {expected}, found {found}")]
+#[error("{argument}: expected {expected}, found {actual}")]
 pub struct ShapeError {
     /// Argument and unit, e.g. `"x (numbers)"`.
-    pub what: &'static str,
+    pub argument: &'static str,
     /// Size required by the other arguments.
     pub expected: usize,
     /// Actual size.
-    pub found: usize,
+    pub actual: usize,
 }
 
 /// Checks that `found == expected`.
-pub(crate) fn expect(what: &'static str, expected: usize, found: usize) -> Result<(), ShapeError> {
+pub(crate) fn check_size(
+    what: &'static str,
+    expected: usize,
+    found: usize,
+) -> Result<(), ShapeError> {
     if found == expected {
         Ok(())
     } else {
         Err(ShapeError {
-            what,
+            argument: what,
             expected,
-            found,
+            actual: found,
         })
     }
 }
 
 /// Returns the product of `factors`; on overflow, an error that no slice can satisfy.
-pub(crate) fn product(what: &'static str, factors: &[usize]) -> Result<usize, ShapeError> {
+pub(crate) fn checked_product(what: &'static str, factors: &[usize]) -> Result<usize, ShapeError> {
     factors
         .iter()
         .try_fold(1usize, |product, &factor| product.checked_mul(factor))
         .ok_or(ShapeError {
-            what,
+            argument: what,
             expected: usize::MAX,
-            found: 0,
+            actual: 0,
         })
 }
 
 /// Checks that `found` is a whole number of rows of `width`.
-pub(crate) fn expect_rows(
-    what: &'static str,
-    width: usize,
-    found: usize,
-) -> Result<(), ShapeError> {
+pub(crate) fn check_rows(what: &'static str, width: usize, found: usize) -> Result<(), ShapeError> {
     match found.checked_rem(width) {
         Some(0) => Ok(()),
         None if found == 0 => Ok(()),
         _ => Err(ShapeError {
-            what,
+            argument: what,
             expected: width,
-            found,
+            actual: found,
         }),
     }
 }
 
 /// Checks the shapes of a rotary embedding.
-pub(crate) fn expect_rope(
+pub(crate) fn check_rope(
     numbers: usize,
     head_size: usize,
     cos: usize,
     sin: usize,
 ) -> Result<(), ShapeError> {
-    expect_rows(
+    check_rows(
         "x (numbers, a multiple of the head size)",
         head_size,
         numbers,
     )?;
-    expect("sin (pairs)", cos, sin)?;
+    check_size("sin (pairs)", cos, sin)?;
     if cos > head_size / 2 {
         return Err(ShapeError {
-            what: "cos (pairs, at most)",
+            argument: "cos (pairs, at most)",
             expected: head_size / 2,
-            found: cos,
+            actual: cos,
         });
     }
     Ok(())

@@ -5,7 +5,7 @@
 //! threads and earlier calls.
 
 use crate::cuda::device::DeviceError;
-use crate::error::{self, ShapeError, expect};
+use crate::error::{self, ShapeError, check_size};
 
 /// Error of a decomposition or product.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -34,10 +34,10 @@ pub enum LinearError {
         message: String,
     },
     /// Other library error.
-    #[error("{doing}: {message}")]
+    #[error("{operation}: {message}")]
     Library {
         /// Failed operation.
-        doing: &'static str,
+        operation: &'static str,
         /// Message of the library.
         message: String,
     },
@@ -55,7 +55,7 @@ pub struct ProductShape {
 }
 
 /// Decompositions and products.
-pub trait Linear: std::fmt::Debug + Send + Sync {
+pub trait LinearAlgebra: std::fmt::Debug + Send + Sync {
     /// Returns the libraries and device, e.g. `cuSOLVER 11.7.5, cuBLAS 12.8.4 on NVIDIA H100,
     /// sm_90`.
     fn name(&self) -> String;
@@ -78,7 +78,7 @@ pub trait Linear: std::fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// [`LinearError`].
-    fn right_singular(
+    fn right_singular_vectors(
         &self,
         tall: &[f64],
         values: &mut [f64],
@@ -89,7 +89,7 @@ pub trait Linear: std::fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// [`LinearError`].
-    fn product(
+    fn multiply(
         &self,
         shape: ProductShape,
         left: &[f64],
@@ -102,11 +102,11 @@ pub trait Linear: std::fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`] if the sums do not fit, and any other [`LinearError`].
-    fn gram(&self, order: usize) -> Result<Box<dyn Gram>, LinearError>;
+    fn new_gram(&self, order: usize) -> Result<Box<dyn GramMatrix>, LinearError>;
 }
 
 /// Accumulated Gram matrix `Σ v vᵀ` on a device.
-pub trait Gram: std::fmt::Debug + Send {
+pub trait GramMatrix: std::fmt::Debug + Send {
     /// Adds `scale · Σ v vᵀ` of the columns `v` of `vectors [order, n]`.
     ///
     /// # Errors
@@ -132,10 +132,14 @@ pub trait Gram: std::fmt::Debug + Send {
 ///
 /// # Errors
 /// When it is not square, or `values` has another length.
-pub fn eigen_order(matrix: &[f64], values: &[f64]) -> Result<usize, ShapeError> {
+pub fn check_square(matrix: &[f64], values: &[f64]) -> Result<usize, ShapeError> {
     let order = values.len();
     let what = "matrix (numbers)";
-    expect(what, error::product(what, &[order, order])?, matrix.len())?;
+    check_size(
+        what,
+        error::checked_product(what, &[order, order])?,
+        matrix.len(),
+    )?;
     Ok(order)
 }
 
@@ -143,16 +147,16 @@ pub fn eigen_order(matrix: &[f64], values: &[f64]) -> Result<usize, ShapeError> 
 ///
 /// # Errors
 /// When it has fewer rows than columns, or an output has another size.
-pub fn tall_shape(tall: &[f64], values: &[f64], right: &[f64]) -> Result<[usize; 2], ShapeError> {
+pub fn check_tall(tall: &[f64], values: &[f64], right: &[f64]) -> Result<[usize; 2], ShapeError> {
     let columns = values.len();
-    let square = error::product("right (numbers)", &[columns, columns])?;
-    expect("right (numbers)", square, right.len())?;
-    error::expect_rows("tall (numbers, whole rows)", columns, tall.len())?;
+    let square = error::checked_product("right (numbers)", &[columns, columns])?;
+    check_size("right (numbers)", square, right.len())?;
+    error::check_rows("tall (numbers, whole rows)", columns, tall.len())?;
     if tall.len() < square {
         return Err(ShapeError {
-            what: "tall (numbers, at least)",
+            argument: "tall (numbers, at least)",
             expected: square,
-            found: tall.len(),
+            actual: tall.len(),
         });
     }
     Ok([tall.len().checked_div(columns).unwrap_or(0), columns])
@@ -178,7 +182,7 @@ pub fn check_product(
         ("right (numbers)", [inner, columns], right.len()),
         ("out (numbers)", [rows, columns], out.len()),
     ] {
-        expect(what, error::product(what, &sizes)?, found)?;
+        check_size(what, error::checked_product(what, &sizes)?, found)?;
     }
     Ok(())
 }
@@ -187,8 +191,8 @@ pub fn check_product(
 ///
 /// # Errors
 /// When the last one is incomplete.
-pub fn vectors_of(order: usize, vectors: &[f64]) -> Result<usize, ShapeError> {
-    error::expect_rows("vectors (numbers, whole vectors)", order, vectors.len())?;
+pub fn vector_count(order: usize, vectors: &[f64]) -> Result<usize, ShapeError> {
+    error::check_rows("vectors (numbers, whole vectors)", order, vectors.len())?;
     Ok(vectors.len().checked_div(order).unwrap_or(0))
 }
 
@@ -212,16 +216,16 @@ mod tests {
 
     #[test]
     fn eigen_order_requires_square_matrices() {
-        assert_eq!(eigen_order(&[0.0; 9], &[0.0; 3]), Ok(3));
-        assert_eq!(eigen_order(&[], &[]), Ok(0));
-        let error = eigen_order(&[0.0; 8], &[0.0; 3]).unwrap_err();
-        assert_eq!((error.expected, error.found), (9, 8));
+        assert_eq!(check_square(&[0.0; 9], &[0.0; 3]), Ok(3));
+        assert_eq!(check_square(&[], &[]), Ok(0));
+        let error = check_square(&[0.0; 8], &[0.0; 3]).unwrap_err();
+        assert_eq!((error.expected, error.actual), (9, 8));
     }
 
     #[test]
     fn tall_shape_rejects_wide_matrices() {
         let shape = |tall, values, right| {
-            tall_shape(&vec![0.0; tall], &vec![0.0; values], &vec![0.0; right])
+            check_tall(&vec![0.0; tall], &vec![0.0; values], &vec![0.0; right])
         };
         assert_eq!(shape(12, 3, 9), Ok([4, 3]));
         assert_eq!(shape(9, 3, 9), Ok([3, 3]));
@@ -231,10 +235,10 @@ mod tests {
             "tall (numbers, at least): expected 9, found 6"
         );
         assert_eq!(
-            shape(11, 3, 9).unwrap_err().what,
+            shape(11, 3, 9).unwrap_err().argument,
             "tall (numbers, whole rows)"
         );
-        assert_eq!(shape(12, 3, 6).unwrap_err().what, "right (numbers)");
+        assert_eq!(shape(12, 3, 6).unwrap_err().argument, "right (numbers)");
         assert!(shape(5, 0, 0).is_err());
     }
 
@@ -247,7 +251,7 @@ mod tests {
                 columns,
             };
             check_product(shape, &vec![0.0; left], &vec![0.0; right], &vec![0.0; out])
-                .map_err(|error| error.what)
+                .map_err(|error| error.argument)
         };
         assert_eq!(check([2, 3, 5], [6, 15, 10]), Ok(()));
         assert_eq!(check([2, 0, 5], [0, 0, 10]), Ok(()));
@@ -259,10 +263,10 @@ mod tests {
 
     #[test]
     fn incomplete_vectors_are_rejected() {
-        assert_eq!(vectors_of(3, &[0.0; 12]), Ok(4));
-        assert_eq!(vectors_of(3, &[]), Ok(0));
-        assert_eq!(vectors_of(0, &[]), Ok(0));
-        assert!(vectors_of(3, &[0.0; 11]).is_err());
-        assert!(vectors_of(0, &[0.0]).is_err());
+        assert_eq!(vector_count(3, &[0.0; 12]), Ok(4));
+        assert_eq!(vector_count(3, &[]), Ok(0));
+        assert_eq!(vector_count(0, &[]), Ok(0));
+        assert!(vector_count(3, &[0.0; 11]).is_err());
+        assert!(vector_count(0, &[0.0]).is_err());
     }
 }

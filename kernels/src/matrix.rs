@@ -2,7 +2,7 @@
 
 use htc_formats::DType;
 
-use crate::error::{ShapeError, expect};
+use crate::error::{ShapeError, check_size};
 
 /// View of a stored matrix `W` of shape `[rows, cols]`, used as `y = W x`.
 ///
@@ -35,12 +35,12 @@ impl<'a> Matrix<'a> {
         };
         let Some(expected) = dtype.matrix_bytes(rows, cols) else {
             return Err(ShapeError {
-                what: "matrix (bytes)",
+                argument: "matrix (bytes)",
                 expected: usize::MAX,
-                found: bytes.len(),
+                actual: bytes.len(),
             });
         };
-        expect("matrix (bytes)", expected, bytes.len())?;
+        check_size("matrix (bytes)", expected, bytes.len())?;
         Ok(Matrix {
             dtype,
             rows,
@@ -102,9 +102,9 @@ impl<'a> Matrix<'a> {
         let fits = first.checked_add(count).is_some_and(|end| end <= self.rows);
         if !fits {
             return Err(ShapeError {
-                what: "matrix (rows, at most)",
+                argument: "matrix (rows, at most)",
                 expected: self.rows,
-                found: first.saturating_add(count),
+                actual: first.saturating_add(count),
             });
         }
         let bytes = match count {
@@ -128,9 +128,9 @@ impl<'a> Matrix<'a> {
     pub fn first_cols(self, cols: usize) -> Result<Self, ShapeError> {
         if cols > self.cols {
             return Err(ShapeError {
-                what: "matrix (columns, at most)",
+                argument: "matrix (columns, at most)",
                 expected: self.cols,
-                found: cols,
+                actual: cols,
             });
         }
         let Some(row_bytes) = self.dtype.row_bytes(cols) else {
@@ -152,9 +152,9 @@ impl<'a> Matrix<'a> {
 fn not_whole_blocks(dtype: DType, cols: usize) -> ShapeError {
     let block = dtype.block_len();
     ShapeError {
-        what: "matrix (columns, a multiple of the block)",
+        argument: "matrix (columns, a multiple of the block)",
         expected: (cols / block).saturating_add(1).saturating_mul(block),
-        found: cols,
+        actual: cols,
     }
 }
 
@@ -188,17 +188,17 @@ mod tests {
         assert_eq!(
             Matrix::new(DType::Q8_0, 1, 63, &bytes).unwrap_err(),
             ShapeError {
-                what: "matrix (columns, a multiple of the block)",
+                argument: "matrix (columns, a multiple of the block)",
                 expected: 64,
-                found: 63
+                actual: 63
             }
         );
         assert_eq!(
             Matrix::new(DType::Q8_0, 2, 64, &bytes).unwrap_err(),
             ShapeError {
-                what: "matrix (bytes)",
+                argument: "matrix (bytes)",
                 expected: 136,
-                found: 68
+                actual: 68
             }
         );
         assert!(Matrix::new(DType::F32, usize::MAX, 2, &bytes).is_err());

@@ -20,7 +20,7 @@ use thiserror::Error;
 /// step, short enough not to heat an idle machine.
 const SPIN: Duration = Duration::from_micros(100);
 
-const PAUSES_PER_LOOK: usize = 64;
+const PAUSES_PER_CLOCK_READ: usize = 64;
 
 const MAX_THREADS: usize = 1024;
 
@@ -28,10 +28,12 @@ const MAX_THREADS: usize = 1024;
 #[derive(Debug, Error)]
 pub enum PoolError {
     /// The number of threads is out of range.
-    #[error("threads: expected 1 to {MAX_THREADS}, found {found}; ask for a number in that range")]
+    #[error(
+        "threads: expected 1 to {MAX_THREADS}, found {requested}; ask for a number in that range"
+    )]
     Threads {
         /// Requested number.
-        found: usize,
+        requested: usize,
     },
     /// The system refused a thread.
     #[error("cannot start worker thread {index}: {source}; ask for fewer threads")]
@@ -63,7 +65,7 @@ impl std::fmt::Debug for Pool {
 
 /// Value on separate cache lines, against false sharing.
 #[repr(align(128))]
-struct Line<T>(T);
+struct CachePadded<T>(T);
 
 struct Job {
     /// Valid from the opening of the job until its last worker leaves.
@@ -79,9 +81,9 @@ const CLOSING: u64 = 1 << 17;
 const NEXT_JOB: u64 = 1 << 18;
 
 struct Shared {
-    state: Line<AtomicU64>,
-    next: Line<AtomicUsize>,
-    busy: Line<AtomicBool>,
+    state: CachePadded<AtomicU64>,
+    next: CachePadded<AtomicUsize>,
+    busy: CachePadded<AtomicBool>,
     sleepers: AtomicUsize,
     job: UnsafeCell<Job>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -108,14 +110,14 @@ impl Pool {
     /// When `threads` is 0 or above 1024, or the system refuses a thread.
     pub fn new(threads: usize) -> Result<Pool, PoolError> {
         if !(1..=MAX_THREADS).contains(&threads) {
-            return Err(PoolError::Threads { found: threads });
+            return Err(PoolError::Threads { requested: threads });
         }
         const NOTHING: &(dyn Fn(usize) + Sync) = &|_| ();
         let mut pool = Pool {
             shared: Arc::new(Shared {
-                state: Line(AtomicU64::new(0)),
-                next: Line(AtomicUsize::new(0)),
-                busy: Line(AtomicBool::new(false)),
+                state: CachePadded(AtomicU64::new(0)),
+                next: CachePadded(AtomicUsize::new(0)),
+                busy: CachePadded(AtomicBool::new(false)),
                 sleepers: AtomicUsize::new(0),
                 job: UnsafeCell::new(Job {
                     task: NOTHING,
@@ -131,7 +133,7 @@ impl Pool {
             let shared = Arc::clone(&pool.shared);
             let worker = std::thread::Builder::new()
                 .name(format!("htc-{index}"))
-                .spawn(move || shared.work())
+                .spawn(move || shared.worker_loop())
                 .map_err(|source| PoolError::Spawn { index, source })?;
             pool.workers.push(worker);
         }
@@ -164,18 +166,18 @@ impl Pool {
     ///
     /// # Panics
     /// As [`run`](Pool::run); remaining stages are skipped.
-    pub fn stages<const N: usize>(
+    pub fn run_stages<const N: usize>(
         &self,
         tasks: [usize; N],
         f: impl Fn(usize, usize) + Sync,
         after: impl Fn(usize) + Sync,
     ) {
-        let next = [(); N].map(|()| Line(AtomicUsize::new(0)));
-        let done = [(); N].map(|()| Line(AtomicUsize::new(0)));
-        let finished = Line(AtomicUsize::new(0));
+        let next = [(); N].map(|()| CachePadded(AtomicUsize::new(0)));
+        let done = [(); N].map(|()| CachePadded(AtomicUsize::new(0)));
+        let finished = CachePadded(AtomicUsize::new(0));
         // The first thread may take all tasks; late ones take the rest.
         self.run(self.threads(), |_| {
-            let abandon = Abandon(&finished.0);
+            let abandon = AbandonOnUnwind(&finished.0);
             for stage in 0..N {
                 // A stage without tasks is finished by an empty task.
                 let count = tasks[stage].max(1);
@@ -243,9 +245,9 @@ impl Pool {
 const ABANDONED: usize = usize::MAX / 2;
 
 /// On unwinding, releases the threads that wait for the stage.
-struct Abandon<'a>(&'a AtomicUsize);
+struct AbandonOnUnwind<'a>(&'a AtomicUsize);
 
-impl Drop for Abandon<'_> {
+impl Drop for AbandonOnUnwind<'_> {
     fn drop(&mut self) {
         self.0.store(ABANDONED, Ordering::Release);
     }
@@ -325,7 +327,7 @@ impl Shared {
         }
     }
 
-    fn work(&self) {
+    fn worker_loop(&self) {
         let mut last = 0;
         while let Some(state) = self.wait_for_job(last) {
             last = state / NEXT_JOB;
@@ -353,7 +355,7 @@ impl Shared {
         let ready = |state: u64| state & OPEN != 0 && state / NEXT_JOB != last;
         let begin = Instant::now();
         loop {
-            for _ in 0..PAUSES_PER_LOOK {
+            for _ in 0..PAUSES_PER_CLOCK_READ {
                 let state = self.state.0.load(Ordering::Acquire);
                 if state & CLOSING != 0 {
                     return None;
@@ -471,7 +473,7 @@ mod tests {
                 let tasks = [round % 5, 3, round % 3];
                 let ran = [(); 3].map(|()| AtomicUsize::new(0));
                 let finished = AtomicUsize::new(0);
-                pool.stages(
+                pool.run_stages(
                     tasks,
                     |stage, task| {
                         assert_eq!(finished.load(Ordering::Relaxed), stage);
@@ -500,7 +502,7 @@ mod tests {
                 }
             };
             let caught = catch_unwind(AssertUnwindSafe(|| {
-                pool.stages(
+                pool.run_stages(
                     [20, 20],
                     |s, task| {
                         late.fetch_add(usize::from(s > stage), Ordering::Relaxed);
@@ -511,7 +513,7 @@ mod tests {
             }));
             assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"stage"));
             assert_eq!(late.into_inner(), 0);
-            pool.stages([5, 5], |_, _| (), |_| ());
+            pool.run_stages([5, 5], |_, _| (), |_| ());
         }
     }
 
@@ -537,7 +539,10 @@ mod tests {
 
     #[test]
     fn invalid_thread_counts_are_rejected() {
-        assert!(matches!(Pool::new(0), Err(PoolError::Threads { found: 0 })));
+        assert!(matches!(
+            Pool::new(0),
+            Err(PoolError::Threads { requested: 0 })
+        ));
         assert!(Pool::new(usize::MAX).is_err());
     }
 

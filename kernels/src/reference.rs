@@ -9,29 +9,29 @@ mod elementwise;
 mod moments;
 mod quantised;
 
-pub use attention::{Heads, attend, attention, hadamard, nearest_f16};
-pub use bands::quantised_bands;
+pub use attention::{AttentionShape, attention, attention_with, hadamard, nearest_f16};
+pub use bands::quantised_column_groups;
 pub use elementwise::{gelu_mul, rope, softcap};
 pub use moments::add_cross_products;
 pub use quantised::{quantised_matmul, quantised_vector};
 
-use crate::error::{ShapeError, expect, product};
+use crate::error::{ShapeError, check_size, checked_product};
 use crate::matrix::Matrix;
 
 /// Type of activations.
-pub trait Real: Copy + Into<f64> {
+pub trait ActivationType: Copy + Into<f64> {
     /// Rounds to the nearest number of this type.
-    fn nearest(x: f64) -> Self;
+    fn from_f64(x: f64) -> Self;
 }
 
-impl Real for f32 {
-    fn nearest(x: f64) -> f32 {
+impl ActivationType for f32 {
+    fn from_f64(x: f64) -> f32 {
         x as f32
     }
 }
 
-impl Real for f64 {
-    fn nearest(x: f64) -> f64 {
+impl ActivationType for f64 {
+    fn from_f64(x: f64) -> f64 {
         x
     }
 }
@@ -41,13 +41,13 @@ impl Real for f64 {
 /// # Errors
 /// When there is no such row or `out` has another length.
 pub fn embed(w: Matrix<'_>, row: usize, out: &mut [f32]) -> Result<(), ShapeError> {
-    expect("out (numbers)", w.cols(), out.len())?;
+    check_size("out (numbers)", w.cols(), out.len())?;
     let w = w.row_range(row, 1)?;
     // The lengths agree, by the check above and the constructor of the matrix.
     htc_formats::block::decode(w.dtype(), w.row(0), out).map_err(|_| ShapeError {
-        what: "row (numbers)",
+        argument: "row (numbers)",
         expected: w.cols(),
-        found: out.len(),
+        actual: out.len(),
     })
 }
 
@@ -55,7 +55,7 @@ pub fn embed(w: Matrix<'_>, row: usize, out: &mut [f32]) -> Result<(), ShapeErro
 ///
 /// # Errors
 /// When `x` is not `[cols]` or `y` not `[rows]`.
-pub fn matvec<T: Real>(w: Matrix<'_>, x: &[T], y: &mut [T]) -> Result<(), ShapeError> {
+pub fn matvec<T: ActivationType>(w: Matrix<'_>, x: &[T], y: &mut [T]) -> Result<(), ShapeError> {
     matmul(w, 1, x, y)
 }
 
@@ -63,15 +63,20 @@ pub fn matvec<T: Real>(w: Matrix<'_>, x: &[T], y: &mut [T]) -> Result<(), ShapeE
 ///
 /// # Errors
 /// When `x` or `y` has another length.
-pub fn matmul<T: Real>(w: Matrix<'_>, n: usize, x: &[T], y: &mut [T]) -> Result<(), ShapeError> {
-    expect(
+pub fn matmul<T: ActivationType>(
+    w: Matrix<'_>,
+    n: usize,
+    x: &[T],
+    y: &mut [T],
+) -> Result<(), ShapeError> {
+    check_size(
         "x (numbers)",
-        product("x (numbers)", &[n, w.cols()])?,
+        checked_product("x (numbers)", &[n, w.cols()])?,
         x.len(),
     )?;
-    expect(
+    check_size(
         "y (numbers)",
-        product("y (numbers)", &[n, w.rows()])?,
+        checked_product("y (numbers)", &[n, w.rows()])?,
         y.len(),
     )?;
     let mut row = vec![0.0; w.cols()];
@@ -79,7 +84,7 @@ pub fn matmul<T: Real>(w: Matrix<'_>, n: usize, x: &[T], y: &mut [T]) -> Result<
         embed(w, i, &mut row)?;
         for t in 0..n {
             let x = &x[t * w.cols()..(t + 1) * w.cols()];
-            y[t * w.rows() + i] = T::nearest(dot(&row, x));
+            y[t * w.rows() + i] = T::from_f64(dot(&row, x));
         }
     }
     Ok(())
@@ -90,22 +95,22 @@ pub fn matmul<T: Real>(w: Matrix<'_>, n: usize, x: &[T], y: &mut [T]) -> Result<
 ///
 /// # Errors
 /// When `x` is not a whole number of rows or `out` is not as long as `x`.
-pub fn rms_norm<T: Real>(
+pub fn rms_norm<T: ActivationType>(
     x: &[T],
     weight: &[f32],
     eps: f32,
     out: &mut [T],
 ) -> Result<(), ShapeError> {
     let width = weight.len();
-    expect("out (numbers)", x.len(), out.len())?;
-    crate::error::expect_rows("x (numbers, a multiple of the width)", width, x.len())?;
+    check_size("out (numbers)", x.len(), out.len())?;
+    crate::error::check_rows("x (numbers, a multiple of the width)", width, x.len())?;
     if width == 0 {
         return Ok(());
     }
     for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
         let scale = 1.0 / (dot(x, x) / width as f64 + f64::from(eps)).sqrt();
         for ((out, &x), &weight) in out.iter_mut().zip(x).zip(weight) {
-            *out = T::nearest(x.into() * scale * f64::from(weight));
+            *out = T::from_f64(x.into() * scale * f64::from(weight));
         }
     }
     Ok(())
@@ -115,11 +120,11 @@ pub fn rms_norm<T: Real>(
 ///
 /// # Errors
 /// When the lengths differ.
-pub fn silu_mul<T: Real>(gate: &mut [T], up: &[T]) -> Result<(), ShapeError> {
-    expect("up (numbers)", gate.len(), up.len())?;
+pub fn silu_mul<T: ActivationType>(gate: &mut [T], up: &[T]) -> Result<(), ShapeError> {
+    check_size("up (numbers)", gate.len(), up.len())?;
     for (gate, &up) in gate.iter_mut().zip(up) {
         let g: f64 = (*gate).into();
-        *gate = T::nearest(g / (1.0 + (-g).exp()) * up.into());
+        *gate = T::from_f64(g / (1.0 + (-g).exp()) * up.into());
     }
     Ok(())
 }
@@ -128,10 +133,10 @@ pub fn silu_mul<T: Real>(gate: &mut [T], up: &[T]) -> Result<(), ShapeError> {
 ///
 /// # Errors
 /// When the lengths differ.
-pub fn add_assign<T: Real>(x: &mut [T], y: &[T]) -> Result<(), ShapeError> {
-    expect("y (numbers)", x.len(), y.len())?;
+pub fn add_assign<T: ActivationType>(x: &mut [T], y: &[T]) -> Result<(), ShapeError> {
+    check_size("y (numbers)", x.len(), y.len())?;
     for (x, &y) in x.iter_mut().zip(y) {
-        *x = T::nearest((*x).into() + y.into());
+        *x = T::from_f64((*x).into() + y.into());
     }
     Ok(())
 }
@@ -149,7 +154,7 @@ pub fn softmax_in_place(x: &mut [f32]) {
     }
 }
 
-fn dot<A: Real, B: Real>(a: &[A], b: &[B]) -> f64 {
+fn dot<A: ActivationType, B: ActivationType>(a: &[A], b: &[B]) -> f64 {
     let products = a.iter().zip(b).map(|(&a, &b)| a.into() * b.into());
     products.sum()
 }

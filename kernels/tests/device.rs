@@ -7,22 +7,27 @@
 pub mod matrices;
 
 use htc_formats::DType;
-use htc_formats::bands::{Banded, Bands, Code, Codes, Kind, Packer, QUAD, QUADS};
+use htc_formats::bands::{
+    Code, CodeKind, Codes, ColumnGroupMatrix, ColumnGroupWriter, ColumnGroups, QUAD,
+    QUADS_PER_GROUP,
+};
 use htc_formats::block::encode;
 use htc_kernels::Matrix;
-use htc_kernels::cuda::driver::{Options, Which};
-use htc_kernels::cuda::ops::{DeviceMatrix, Source};
-use htc_kernels::cuda::{Cuda, CudaLinear, Device, DeviceError, Memory as _, StepCounts, ops};
-use htc_kernels::linear::{Linear, ProductShape};
+use htc_kernels::cuda::driver::{CudaOptions, DeviceSelector};
+use htc_kernels::cuda::ops::{DeviceMatrix, MatrixSource};
+use htc_kernels::cuda::{
+    Cuda, CudaLinear, Device, DeviceError, DeviceMemory as _, StepCounts, ops,
+};
+use htc_kernels::linear::{LinearAlgebra, ProductShape};
 use htc_kernels::reference;
-use matrices::{close, numbers, orthonormal, times, transposed};
+use matrices::{assert_close, assert_orthonormal, matmul, numbers, transposed};
 
 /// Opens the first device. Without a GPU prints a message and returns `None`; fails if
 /// HTC_NEED_CUDA is set.
-fn device(change: impl Fn(&mut Options<'_>)) -> Option<Cuda> {
-    let mut options = Options::default();
+fn open_device(change: impl Fn(&mut CudaOptions<'_>)) -> Option<Cuda> {
+    let mut options = CudaOptions::default();
     change(&mut options);
-    match Cuda::open(Which::Index(0), options) {
+    match Cuda::open(DeviceSelector::Index(0), options) {
         Ok(device) => Some(device),
         Err(DeviceError::Unavailable(why)) if std::env::var_os("HTC_NEED_CUDA").is_none() => {
             eprintln!("skipped: no device: {why}");
@@ -32,39 +37,39 @@ fn device(change: impl Fn(&mut Options<'_>)) -> Option<Cuda> {
     }
 }
 
-fn put(device: &Cuda, numbers: &[f32]) -> <Cuda as Device>::Memory {
-    ops::put(device, numbers).unwrap()
+fn upload(device: &Cuda, numbers: &[f32]) -> <Cuda as Device>::Memory {
+    ops::upload_floats(device, numbers).unwrap()
 }
 
-fn get(device: &Cuda, memory: &<Cuda as Device>::Memory, numbers: usize) -> Vec<f32> {
-    ops::get(device, memory, numbers).unwrap()
+fn download(device: &Cuda, memory: &<Cuda as Device>::Memory, numbers: usize) -> Vec<f32> {
+    ops::download_floats(device, memory, numbers).unwrap()
 }
 
-fn waves(n: usize) -> Vec<f32> {
+fn sine_numbers(n: usize) -> Vec<f32> {
     (0..n).map(|i| (i as f32 * 0.37).sin()).collect()
 }
 
 #[test]
 fn rms_norm_matches_the_reference() {
-    let Some(device) = device(|_| ()) else {
+    let Some(device) = open_device(|_| ()) else {
         return;
     };
     let (rows, width) = (3, 1000);
-    let (x, weight) = (waves(rows * width), waves(width));
-    let [on, by] = [&x, &weight].map(|numbers| put(&device, numbers));
+    let (x, weight) = (sine_numbers(rows * width), sine_numbers(width));
+    let [on, by] = [&x, &weight].map(|numbers| upload(&device, numbers));
     let out = device.allocate(4 * rows * width).unwrap();
-    let shape = ops::RowsShape { rows, width };
+    let shape = ops::RowsShape { rows, cols: width };
     ops::rms_norm(&device, shape, &on, &by, 1e-5, &out).unwrap();
     let mut expected = vec![0.0; rows * width];
     reference::rms_norm(&x, &weight, 1e-5, &mut expected).unwrap();
-    for (found, expected) in get(&device, &out, rows * width).iter().zip(expected) {
+    for (found, expected) in download(&device, &out, rows * width).iter().zip(expected) {
         assert!((found - expected).abs() <= 1e-6 * expected.abs().max(1.0));
     }
 }
 
 #[test]
 fn bytes_come_back_as_they_went() {
-    let Some(device) = device(|_| ()) else {
+    let Some(device) = open_device(|_| ()) else {
         return;
     };
     // Three times the size of the copy buffers.
@@ -83,16 +88,16 @@ fn bytes_come_back_as_they_went() {
 
 #[test]
 fn replayed_steps_use_the_new_arguments() {
-    let Some(device) = device(|_| ()) else {
+    let Some(device) = open_device(|_| ()) else {
         return;
     };
-    let [x, y, z] = [1.0, 10.0, 100.0].map(|value| put(&device, &[value; 600]));
+    let [x, y, z] = [1.0, 10.0, 100.0].map(|value| upload(&device, &[value; 600]));
     let step = |second, numbers| {
         device.begin_step().unwrap();
         ops::add(&device, 600, &x, &y).unwrap();
         ops::add(&device, numbers, &x, second).unwrap();
         device.end_step().unwrap();
-        get(&device, &x, 600)
+        download(&device, &x, 600)
     };
     assert_eq!(step(&y, 600), [21.0; 600]);
     assert_eq!(step(&y, 600), [41.0; 600]);
@@ -102,11 +107,11 @@ fn replayed_steps_use_the_new_arguments() {
     let StepCounts {
         replayed,
         updated,
-        changed,
-        made,
-        plain,
+        changed_operations: changed,
+        created: made,
+        launched: plain,
         interrupted,
-    } = device.steps();
+    } = device.step_counts();
     assert_eq!(
         [replayed, updated, changed, made, plain, interrupted],
         [1, 1, 1, 1, 0, 0]
@@ -115,16 +120,16 @@ fn replayed_steps_use_the_new_arguments() {
 
 #[test]
 fn large_shared_memory_is_available() {
-    let Some(device) = device(|_| ()) else {
+    let Some(device) = open_device(|_| ()) else {
         return;
     };
     let size = 1 << 14;
-    let numbers = waves(size);
-    let x = put(&device, &numbers);
+    let numbers = sine_numbers(size);
+    let x = upload(&device, &numbers);
     ops::hadamard(&device, size, size, &x).unwrap();
     let mut expected: Vec<f64> = numbers.iter().map(|&x| x.into()).collect();
     reference::hadamard(&mut expected, size).unwrap();
-    for (found, expected) in get(&device, &x, size).into_iter().zip(expected) {
+    for (found, expected) in download(&device, &x, size).into_iter().zip(expected) {
         assert!(
             (f64::from(found) - expected).abs() < 1e-4,
             "{found} for {expected}"
@@ -134,10 +139,10 @@ fn large_shared_memory_is_available() {
 
 #[test]
 fn excessive_allocations_report_sizes() {
-    let Some(device) = device(|_| ()) else {
+    let Some(device) = open_device(|_| ()) else {
         return;
     };
-    let [free, total] = device.room().unwrap();
+    let [free, total] = device.memory_info().unwrap();
     assert!(0 < free && free <= total);
     match device.allocate(2 * total).unwrap_err() {
         DeviceError::OutOfMemory {
@@ -146,14 +151,17 @@ fn excessive_allocations_report_sizes() {
         other => panic!("{other}"),
     }
     // The device stays usable.
-    assert_eq!(get(&device, &put(&device, &[1.0, 2.0]), 2), [1.0, 2.0]);
+    assert_eq!(
+        download(&device, &upload(&device, &[1.0, 2.0]), 2),
+        [1.0, 2.0]
+    );
 }
 
 /// Checked by residuals, at small and large norms and at orders at which libraries switch
 /// algorithms; deterministic on any thread.
 #[test]
 fn matrices_are_decomposed_and_multiplied_in_double_precision() {
-    let Some(device) = device(|_| ()) else {
+    let Some(device) = open_device(|_| ()) else {
         return;
     };
     let linear = match device.linear() {
@@ -185,7 +193,7 @@ fn matrices_are_decomposed_and_multiplied_in_double_precision() {
         (linear.symmetric_eigen(&mut vectors, &mut values, true)).unwrap();
         let (mut singular, mut right) = (vec![0.0; n], vec![0.0; n * n]);
         let tall = scaled(rows * n, 1.0);
-        (linear.right_singular(&tall, &mut singular, &mut right)).unwrap();
+        (linear.right_singular_vectors(&tall, &mut singular, &mut right)).unwrap();
         [vectors, values, singular, right]
     };
     let first = decompose();
@@ -218,35 +226,35 @@ fn symmetric_matrices_are_decomposed(linear: &CudaLinear, n: usize, norm: f64) {
     let (mut vectors, mut values) = (matrix.clone(), vec![0.0; n]);
     (linear.symmetric_eigen(&mut vectors, &mut values, true)).unwrap();
     assert!(values.is_sorted(), "{values:?}");
-    orthonormal(&vectors, n, bound(n), &what("eigenvectors"));
+    assert_orthonormal(&vectors, n, bound(n), &what("eigenvectors"));
     let mut stretched = vectors.clone();
     for (column, value) in stretched.chunks_exact_mut(n).zip(&values) {
         column.iter_mut().for_each(|x| *x *= value);
     }
     let bound = bound(n) * norm;
-    let product = times(&matrix, &vectors, [n, n, n]);
-    close(&product, &stretched, bound, &what("A V"));
+    let product = matmul(&matrix, &vectors, [n, n, n]);
+    assert_close(&product, &stretched, bound, &what("A V"));
     let (mut alone, mut destroyed) = (vec![0.0; n], matrix.clone());
     (linear.symmetric_eigen(&mut destroyed, &mut alone, false)).unwrap();
-    close(&alone, &values, bound, &what("eigenvalues"));
+    assert_close(&alone, &values, bound, &what("eigenvalues"));
     let shape = ProductShape {
         rows: n,
         inner: n,
         columns: n,
     };
     let mut found = vec![0.0; n * n];
-    (linear.product(shape, &matrix, &vectors, &mut found)).unwrap();
-    close(&found, &product, bound, &what("a product"));
-    let mut gram = linear.gram(n).unwrap();
+    (linear.multiply(shape, &matrix, &vectors, &mut found)).unwrap();
+    assert_close(&found, &product, bound, &what("a product"));
+    let mut gram = linear.new_gram(n).unwrap();
     gram.add(2.0, &matrix).unwrap();
     let mut sums = vec![0.0; n * n];
     gram.read(0, &mut sums).unwrap();
-    let mut expected = times(&matrix, &matrix, [n, n, n]);
+    let mut expected = matmul(&matrix, &matrix, [n, n, n]);
     for (column, numbers) in expected.chunks_exact_mut(n).enumerate() {
         numbers.iter_mut().for_each(|x| *x *= 2.0);
         numbers[..column].fill(0.0);
     }
-    close(&sums, &expected, bound * norm, &what("sums"));
+    assert_close(&sums, &expected, bound * norm, &what("sums"));
 }
 
 fn tall_matrices_are_decomposed(linear: &CudaLinear, n: usize, norm: f64) {
@@ -254,24 +262,24 @@ fn tall_matrices_are_decomposed(linear: &CudaLinear, n: usize, norm: f64) {
     for rows in [n, n + n / 8, 2 * n] {
         let tall = scaled(rows * n, norm);
         let (mut values, mut right) = (vec![0.0; n], vec![0.0; n * n]);
-        (linear.right_singular(&tall, &mut values, &mut right)).unwrap();
+        (linear.right_singular_vectors(&tall, &mut values, &mut right)).unwrap();
         assert!(values.iter().rev().is_sorted(), "{values:?}");
         let vectors = transposed(&right, n);
-        orthonormal(&vectors, n, bound(n), &what("singular vectors"));
+        assert_orthonormal(&vectors, n, bound(n), &what("singular vectors"));
         // The column norms of A V are the singular values.
-        let lengths = times(&tall, &vectors, [rows, n, n]);
+        let lengths = matmul(&tall, &vectors, [rows, n, n]);
         let length = |column: &[f64]| {
             let squares = column.iter().map(|x| (x / norm).powi(2));
             norm * squares.sum::<f64>().sqrt()
         };
         let lengths: Vec<f64> = lengths.chunks_exact(rows).map(length).collect();
         let bound = bound(n) * norm * (rows as f64).sqrt();
-        close(&lengths, &values, bound, &what("A v"));
+        assert_close(&lengths, &values, bound, &what("A v"));
     }
 }
 
-fn banded(codes: &Codes, rows: usize) -> Vec<u8> {
-    let mut packer = Packer::new(codes, rows);
+fn random_column_groups(codes: &Codes, rows: usize) -> Vec<u8> {
+    let mut packer = ColumnGroupWriter::new(codes, rows);
     let mut state = 7_u32;
     let mut byte = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -279,30 +287,30 @@ fn banded(codes: &Codes, rows: usize) -> Vec<u8> {
     };
     for (band, code) in codes.iter().enumerate() {
         for row in 0..rows {
-            packer.row_scale(code.kind(), row, 0.01).unwrap();
+            packer.set_row_scale(code.kind(), row, 0.01).unwrap();
         }
-        for strip in 0..packer.strips() {
-            let padded = packer.strip_rows(strip);
-            if code.kind() == Kind::Levels {
+        for strip in 0..packer.tiles() {
+            let padded = packer.tile_rows(strip);
+            if code.kind() == CodeKind::Codebook {
                 let scales: Vec<u8> = (0..padded).map(|_| byte() % 64).collect();
-                packer.level_scales(strip, band, &scales);
+                packer.set_codebook_scales(strip, band, &scales);
             }
-            for quad in 0..QUADS {
+            for quad in 0..QUADS_PER_GROUP {
                 let weights: Vec<u8> = (0..padded * QUAD).map(|_| byte()).collect();
-                if code.kind() == Kind::Levels {
+                if code.kind() == CodeKind::Codebook {
                     let mask = ((1_u16 << code.bits()) - 1) as u8;
                     let levels: Vec<u8> = weights.iter().map(|byte| byte & mask).collect();
-                    packer.levels(strip, band, quad, &levels);
+                    packer.set_codebook_codes(strip, band, quad, &levels);
                 } else {
                     let states: Vec<u16> = weights.into_iter().map(u16::from).collect();
-                    packer.trellis(strip, band, quad, &states);
+                    packer.set_trellis_states(strip, band, quad, &states);
                 }
             }
         }
         for column in 0..32 {
-            if code.kind() == Kind::Trellis {
+            if code.kind() == CodeKind::Trellis {
                 let scale = 1.0 + column as f32 / 64.0;
-                packer.column_scale(band * 32 + column, scale).unwrap();
+                packer.set_column_scale(band * 32 + column, scale).unwrap();
             }
         }
     }
@@ -311,26 +319,26 @@ fn banded(codes: &Codes, rows: usize) -> Vec<u8> {
 
 #[test]
 fn integer_products_are_identical_with_and_without_tensor_cores() {
-    let Some(with) = device(|options| options.tensor_cores = true) else {
+    let Some(with) = open_device(|options| options.tensor_cores = true) else {
         return;
     };
-    let without = device(|options| options.tensor_cores = false).unwrap();
+    let without = open_device(|options| options.tensor_cores = false).unwrap();
     let (rows, cols, n) = (130, 768, 70);
-    let x = waves(n * cols);
-    let both = |source: Source<'_>| {
+    let x = sine_numbers(n * cols);
+    let both = |source: MatrixSource<'_>| {
         [&with, &without].map(|device| {
             let held = DeviceMatrix::new(device, source).unwrap();
-            let (x, y) = (put(device, &x), device.allocate(4 * n * rows).unwrap());
+            let (x, y) = (upload(device, &x), device.allocate(4 * n * rows).unwrap());
             let mut workspace = ops::Workspace::default();
             ops::product(device, 0..n, &held, &x, &y, &mut workspace).unwrap();
-            get(device, &y, n * rows)
+            download(device, &y, n * rows)
         })
     };
     for code in Code::all() {
         let codes = Codes::uniform(code, cols).unwrap();
-        let bytes = banded(&codes, rows);
-        let w = Bands::new(&codes, rows, &bytes).unwrap();
-        let [found, plain] = both(Source::Bands(Banded::Whole(w)));
+        let bytes = random_column_groups(&codes, rows);
+        let w = ColumnGroups::new(&codes, rows, &bytes).unwrap();
+        let [found, plain] = both(MatrixSource::ColumnGroups(ColumnGroupMatrix::Uniform(w)));
         assert!(found == plain, "{code:?}");
         assert!(found.iter().any(|&y| y != 0.0), "{code:?}");
     }
@@ -344,11 +352,11 @@ fn integer_products_are_identical_with_and_without_tensor_cores() {
         DType::Q5_1,
         DType::IQ4XS,
     ] {
-        let numbers = waves(rows * cols + 7);
+        let numbers = sine_numbers(rows * cols + 7);
         let mut bytes = vec![0; dtype.matrix_bytes(rows, cols).unwrap()];
         encode(dtype, &numbers[7..], &mut bytes).unwrap();
         let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
-        let [found, plain] = both(Source::Blocks(w));
+        let [found, plain] = both(MatrixSource::Blocks(w));
         assert!(found == plain, "{dtype}");
         let mut expected = vec![0.0; n * rows];
         reference::quantised_matmul(w, n, &x, &mut expected).unwrap();
@@ -364,7 +372,7 @@ fn integer_products_are_identical_with_and_without_tensor_cores() {
 
 #[test]
 fn sampling_matches_probabilities_of_a_large_vocabulary() {
-    let Some(device) = device(|_| ()) else {
+    let Some(device) = open_device(|_| ()) else {
         return;
     };
     let numbers = 128_000;
@@ -373,7 +381,7 @@ fn sampling_matches_probabilities_of_a_large_vocabulary() {
             ((i * 7919 % 30_011) as f32 * 0.000_7 - 9.0).round_ties_even() * 0.75 + (i % 5) as f32
         })
         .collect();
-    let x = put(&device, &logits);
+    let x = upload(&device, &logits);
     let mut ranked: Vec<(u32, f64)> = (0..).zip(logits.iter().copied().map(f64::from)).collect();
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     let best = ranked[0].1;
@@ -407,13 +415,13 @@ fn sampling_matches_probabilities_of_a_large_vocabulary() {
             })
             .collect();
         for uniform in [0.0, 0.1, 0.37, 0.5, 0.81, 0.999] {
-            let draw = ops::Draw {
+            let draw = ops::SamplingParameters {
                 temperature,
                 top_k,
                 top_p,
                 uniform,
             };
-            let mut drawing = ops::Drawing::default();
+            let mut drawing = ops::TokenSampler::default();
             drawing.begin(&device, (&x, numbers), &draw).unwrap();
             let token = drawing.take(&device).unwrap().unwrap();
             let at = kept.binary_search_by_key(&token, |&(token, _)| token);
@@ -429,8 +437,8 @@ fn sampling_matches_probabilities_of_a_large_vocabulary() {
 /// single precision is.
 #[test]
 fn float_products_of_many_vectors_match_the_reference() {
-    let [Some(with), Some(without)] =
-        [true, false].map(|tensor_cores| device(|options| options.tensor_cores = tensor_cores))
+    let [Some(with), Some(without)] = [true, false]
+        .map(|tensor_cores| open_device(|options| options.tensor_cores = tensor_cores))
     else {
         return;
     };
@@ -440,7 +448,11 @@ fn float_products_of_many_vectors_match_the_reference() {
         (0..count).map(of).collect()
     };
     for (exact, w, x) in [
-        (false, waves(rows * cols), waves(n * cols + 7)[7..].to_vec()),
+        (
+            false,
+            sine_numbers(rows * cols),
+            sine_numbers(n * cols + 7)[7..].to_vec(),
+        ),
         (true, whole(rows * cols, 31), whole(n * cols, 257)),
     ] {
         for dtype in [DType::F32, DType::F16, DType::BF16] {
@@ -449,11 +461,11 @@ fn float_products_of_many_vectors_match_the_reference() {
             let matrix = Matrix::new(dtype, rows, cols, &bytes).unwrap();
             let mut row = vec![0.0; cols];
             for device in [&with, &without] {
-                let held = DeviceMatrix::new(device, Source::Blocks(matrix)).unwrap();
-                let (x_there, y) = (put(device, &x), device.allocate(4 * n * rows).unwrap());
+                let held = DeviceMatrix::new(device, MatrixSource::Blocks(matrix)).unwrap();
+                let (x_there, y) = (upload(device, &x), device.allocate(4 * n * rows).unwrap());
                 let mut workspace = ops::Workspace::default();
                 ops::product(device, 0..n, &held, &x_there, &y, &mut workspace).unwrap();
-                let found = get(device, &y, n * rows);
+                let found = download(device, &y, n * rows);
                 for i in 0..rows {
                     reference::embed(matrix, i, &mut row).unwrap();
                     for (t, x) in x.chunks_exact(cols).enumerate() {

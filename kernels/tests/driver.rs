@@ -31,12 +31,12 @@ use library::{BLAS, DRIVER, SOLVER};
 
 const SCENARIO: &str = "HTC_SCENARIO";
 
-fn library(folder: &Path, name: &str, source: &str, options: &[&str]) {
+fn compile_library(folder: &Path, name: &str, source: &str, options: &[&str]) {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    library::library(here, folder, name, source, options);
+    library::compile_library(here, folder, name, source, options);
 }
 
-fn child(name: &str, folder: &Path, environment: &[(&str, &str)]) -> Result<(), String> {
+fn run_scenario(name: &str, folder: &Path, environment: &[(&str, &str)]) -> Result<(), String> {
     let log = folder.join(format!("{name}.log"));
     let run = Command::new(std::env::current_exe().unwrap())
         .args([
@@ -71,10 +71,10 @@ fn the_scenario_that_the_environment_names() {
     scenarios::run(&name, &log);
 }
 
-fn all(folder: &Path, scenarios: &[(&str, &[(&str, &str)])]) {
+fn run_scenarios(folder: &Path, scenarios: &[(&str, &[(&str, &str)])]) {
     let faults: Vec<String> = scenarios
         .iter()
-        .filter_map(|(name, environment)| child(name, folder, environment).err())
+        .filter_map(|(name, environment)| run_scenario(name, folder, environment).err())
         .collect();
     assert!(faults.is_empty(), "{}", faults.join("\n\n"));
 }
@@ -84,14 +84,14 @@ fn devices_are_found_or_the_reason_is_reported() {
     let empty = tempfile::tempdir().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let short = tempfile::tempdir().unwrap();
-    library(folder.path(), DRIVER, "libcuda.cpp", &[]);
-    library(short.path(), DRIVER, "short.cpp", &[]);
+    compile_library(folder.path(), DRIVER, "libcuda.cpp", &[]);
+    compile_library(short.path(), DRIVER, "short.cpp", &[]);
     // A system driver would be found if no library precedes it.
     if !Path::new("/dev/nvidiactl").exists() {
-        all(empty.path(), &[("no-library", &[])]);
+        run_scenarios(empty.path(), &[("no-library", &[])]);
     }
-    all(short.path(), &[("a-library-that-is-too-old", &[])]);
-    all(
+    run_scenarios(short.path(), &[("a-library-that-is-too-old", &[])]);
+    run_scenarios(
         folder.path(),
         &[
             ("a-stub", &[("HTC_FAKE", "stub")]),
@@ -107,8 +107,8 @@ fn devices_are_found_or_the_reason_is_reported() {
 #[test]
 fn device_operations_run_in_order() {
     let folder = tempfile::tempdir().unwrap();
-    library(folder.path(), DRIVER, "libcuda.cpp", &[]);
-    all(
+    compile_library(folder.path(), DRIVER, "libcuda.cpp", &[]);
+    run_scenarios(
         folder.path(),
         &[
             ("code", &[]),
@@ -147,7 +147,7 @@ fn gpu_tests_pass_on_the_mock_driver() {
         (SOLVER, "libcusolver.cpp"),
         ("libnvrtc.so", "libnvrtc.cpp"),
     ] {
-        library(folder.path(), name, source, &[]);
+        compile_library(folder.path(), name, source, &[]);
     }
     let run = Command::new(std::env::current_exe().unwrap())
         // The mock libraries are single-threaded.
@@ -164,7 +164,7 @@ fn gpu_tests_pass_on_the_mock_driver() {
 #[test]
 fn linear_algebra_uses_the_libraries() {
     let folder = tempfile::tempdir().unwrap();
-    library(folder.path(), DRIVER, "libcuda.cpp", &[]);
+    compile_library(folder.path(), DRIVER, "libcuda.cpp", &[]);
     let at = |name: &str| folder.path().join(name);
     // System libraries would be found if none precedes them.
     let known = Command::new("/sbin/ldconfig").arg("-p").output();
@@ -172,20 +172,20 @@ fn linear_algebra_uses_the_libraries() {
     let known = String::from_utf8_lossy(&known);
     let known = |library: &str| known.contains(library);
     if !known(BLAS) {
-        all(folder.path(), &[("no-blas", &[])]);
+        run_scenarios(folder.path(), &[("no-blas", &[])]);
     }
-    library(folder.path(), BLAS, "libcublas.cpp", &[]);
+    compile_library(folder.path(), BLAS, "libcublas.cpp", &[]);
     if !known(SOLVER) {
-        all(folder.path(), &[("no-solver", &[])]);
+        run_scenarios(folder.path(), &[("no-solver", &[])]);
     }
-    library(folder.path(), SOLVER, "libcusolver.cpp", &["-DHTC_SHORT"]);
-    all(folder.path(), &[("a-solver-that-is-too-old", &[])]);
-    library(folder.path(), SOLVER, "libcusolver.cpp", &[]);
+    compile_library(folder.path(), SOLVER, "libcusolver.cpp", &["-DHTC_SHORT"]);
+    run_scenarios(folder.path(), &[("a-solver-that-is-too-old", &[])]);
+    compile_library(folder.path(), SOLVER, "libcusolver.cpp", &[]);
     std::fs::rename(at(BLAS), at("whole")).unwrap();
-    library(folder.path(), BLAS, "libcublas.cpp", &["-DHTC_SHORT"]);
-    all(folder.path(), &[("a-blas-that-is-too-old", &[])]);
+    compile_library(folder.path(), BLAS, "libcublas.cpp", &["-DHTC_SHORT"]);
+    run_scenarios(folder.path(), &[("a-blas-that-is-too-old", &[])]);
     std::fs::rename(at("whole"), at(BLAS)).unwrap();
-    all(
+    run_scenarios(
         folder.path(),
         &[
             (

@@ -10,8 +10,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use htc_loader::dial::Fraction;
-use htc_loader::live::Follow;
+use htc_loader::dial::ActiveFraction;
+use htc_loader::live::SharedFraction;
 use htc_loader::{Cpu, Model, Pool, Session};
 
 /// Tokens between two switches, and rounds over all fractions.
@@ -29,7 +29,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("dial MODEL THREADS FRACTION...".into());
     };
     let numbers: Result<Vec<f64>, _> = fractions.iter().map(|text| text.parse()).collect();
-    let fractions: Result<Vec<Fraction>, _> = numbers?.into_iter().map(Fraction::new).collect();
+    let fractions: Result<Vec<ActiveFraction>, _> =
+        numbers?.into_iter().map(ActiveFraction::new).collect();
     let fractions = fractions?;
     let pool = Arc::new(Pool::new(threads.parse()?)?);
     let model = Arc::new(Model::open(model)?);
@@ -51,25 +52,27 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     println!("fraction  of bytes  bytes touched  tokens/s  first behind a switch, µs more");
     for (&fraction, times) in fractions.iter().zip(&mut times) {
-        let setting = model.dial().at(fraction)?;
+        let setting = model.dial().setting_for(fraction)?;
         let [first, other] = times;
         let (first, other) = (median(first), median(other));
         println!(
             "{:8}  {:8.4}  {:13}  {:8.1}  {:8.1}",
             fraction.get(),
             model.dial().fraction(setting),
-            model.dial().bytes(setting),
+            model.dial().active_bytes(setting),
             1.0 / other,
             1e6 * (first - other),
         );
     }
 
-    let follow = Follow::new();
-    session.follow_with(Arc::clone(&follow), Fraction::FULL)?;
-    let least = model.dial().least();
+    let follow = SharedFraction::new();
+    session.follow_with(Arc::clone(&follow), ActiveFraction::FULL)?;
+    let least = model.dial().smallest_fraction();
     let mut switches = Vec::new();
     for index in 0..SWITCHES {
-        follow.set(least + (1.0 - least) * (index * 617 % SWITCHES) as f64 / SWITCHES as f64);
+        follow.set_fraction(
+            least + (1.0 - least) * (index * 617 % SWITCHES) as f64 / SWITCHES as f64,
+        );
         let started = Instant::now();
         session.follow()?;
         switches.push(started.elapsed().as_secs_f64());

@@ -11,16 +11,16 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use htc_loader::adapt::{AdaptOptions, Adaptation, Learnt};
-use htc_loader::dial::Setting;
-use htc_loader::generate::{Generator, Limits};
+use htc_loader::adapt::{AdaptOptions, Adaptation, AdaptationStats};
+use htc_loader::dial::ActiveSetting;
+use htc_loader::generate::{GenerateLimits, Generator};
 use htc_loader::sampling::{Sampler, SamplingOptions};
 use htc_loader::speculate::{DraftLength, Speculator};
-use htc_loader::tokenizer::AddSpecial;
+use htc_loader::tokenizer::AddSpecialTokens;
 use htc_loader::{Cpu, Model, Pool, Session};
 
-const READ: usize = 64;
-const WRITTEN: usize = 64;
+const READ_TOKENS: usize = 64;
+const GENERATED_TOKENS: usize = 64;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -34,11 +34,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut options = SamplingOptions::default();
     (options.temperature, options.seed) = (0.8, 1);
     let mut sampler = Sampler::new(options)?;
-    let context = READ + WRITTEN + 1;
+    let context = READ_TOKENS + GENERATED_TOKENS + 1;
     let mut session = Session::new(Arc::clone(&model), Cpu::new(&pool), context)?;
     let drafting = Session::new(Arc::clone(&draft), Cpu::new(&pool), context)?;
     let length = DraftLength::Fixed(4);
-    let mut speculator = Speculator::other(drafting, &model, length, &sampler)?;
+    let mut speculator = Speculator::with_draft_model(drafting, &model, length, &sampler)?;
     let mut parts = how.split(',');
     let kind = parts.next().unwrap_or_default();
     let mut learning = match kind {
@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     match kind {
         "off" => {}
         "oja" => {
-            let bases = Adaptation::oja(of_draft, Setting::FULL, of_model, learning, &pool)?;
+            let bases = Adaptation::oja(of_draft, ActiveSetting::FULL, of_model, learning, &pool)?;
             speculator = speculator.with_adaptation(bases);
         }
         "gradient" => {
@@ -66,38 +66,39 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let mut points = Vec::new();
     for text in texts {
-        let tokens = tokenizer.encode(&std::fs::read_to_string(text)?, AddSpecial::Prompt);
+        let tokens = tokenizer.encode(&std::fs::read_to_string(text)?, AddSpecialTokens::Prompt);
         let (bos, rest) = tokens.split_first().ok_or("an empty text")?;
         // Acceptance rate of the drafted tokens, per window.
         let mut kept: Vec<f64> = Vec::new();
         // Log ratio of the draft's perplexity to the model's on the next window.
         let mut apart: Vec<f64> = Vec::new();
-        let mut following = rest.chunks_exact(READ - 1).skip(1);
-        for (index, window) in rest.chunks_exact(READ - 1).take(windows).enumerate() {
+        let mut following = rest.chunks_exact(READ_TOKENS - 1).skip(1);
+        for (index, window) in rest.chunks_exact(READ_TOKENS - 1).take(windows).enumerate() {
             session.reset();
             speculator.reset();
-            let before = speculator.done();
+            let before = speculator.stats();
             let prompt = [&[*bos], window].concat();
-            let mut limits = Limits::tokens(WRITTEN);
+            let mut limits = GenerateLimits::tokens(GENERATED_TOKENS);
             limits.ignore_end = true;
             let (draft, sampler) = (&mut speculator, &mut sampler);
             Generator::with_draft(&mut session, draft, &tokenizer, sampler, &prompt, limits)?
                 .run(|_| true)?;
-            let done = speculator.done();
+            let done = speculator.stats();
             let drafted = (done.drafted - before.drafted).max(1);
             kept.push((done.accepted - before.accepted) as f64 / drafted as f64);
             if let Some(next) = following.next() {
                 let unseen = [&[*bos], next].concat();
                 speculator.reset();
                 session.reset();
-                let of_model = surprise(&mut session, &unseen)?;
+                let of_model = mean_negative_log_likelihood(&mut session, &unseen)?;
                 let drafting = speculator.draft_session_mut().ok_or("no draft")?;
-                apart.push(surprise(drafting, &unseen)? - of_model);
+                apart.push(mean_negative_log_likelihood(drafting, &unseen)? - of_model);
             }
             if (index + 1).is_multiple_of((windows / 8).max(1)) {
-                let learnt = speculator.adaptation().map(Adaptation::learnt);
+                let learnt = speculator.adaptation().map(Adaptation::stats);
                 let name = text.rsplit('/').next().unwrap_or_default();
-                let point = point(name, index + 1, &kept, &apart, learnt.unwrap_or_default());
+                let point =
+                    format_point(name, index + 1, &kept, &apart, learnt.unwrap_or_default());
                 eprintln!("{point}");
                 points.push(point);
                 kept.clear();
@@ -107,8 +108,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let [model, draft] = [model, draft].map(|model| name_of(&model));
     println!(
-        "{{\"drift\":1,\"model\":\"{model}\",\"draft\":\"{draft}\",\"learns\":\"{how}\",\"read\":{READ},\
-         \"written\":{WRITTEN},\"points\":[\n{}\n]}}",
+        "{{\"drift\":1,\"model\":\"{model}\",\"draft\":\"{draft}\",\"learns\":\"{how}\",\"read\":{READ_TOKENS},\
+         \"written\":{GENERATED_TOKENS},\"points\":[\n{}\n]}}",
         points.join(",\n")
     );
     Ok(())
@@ -119,7 +120,10 @@ fn name_of(model: &Model) -> String {
     file.to_string_lossy().escape_default().to_string()
 }
 
-fn surprise(session: &mut Session, tokens: &[u32]) -> Result<f64, Box<dyn Error>> {
+fn mean_negative_log_likelihood(
+    session: &mut Session,
+    tokens: &[u32],
+) -> Result<f64, Box<dyn Error>> {
     session.forward(tokens)?;
     let rows = tokens.len() - 1;
     let logits = session.logits(0, rows)?;
@@ -140,7 +144,13 @@ fn mean(numbers: &[f64]) -> [f64; 2] {
     [mean, (squares / (count * (count - 1.0)).max(1.0)).sqrt()]
 }
 
-fn point(text: &str, windows: usize, kept: &[f64], apart: &[f64], learnt: Learnt) -> String {
+fn format_point(
+    text: &str,
+    windows: usize,
+    kept: &[f64],
+    apart: &[f64],
+    learnt: AdaptationStats,
+) -> String {
     let ([acceptance, error], [apart, apart_error]) = (mean(kept), mean(apart));
     let number = |number: Option<f64>| match number {
         Some(number) => format!("{number:.4}"),

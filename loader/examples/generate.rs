@@ -5,9 +5,9 @@
 use std::error::Error;
 use std::io::{self, Write};
 
-use htc_loader::generate::{Generator, Limits};
+use htc_loader::generate::{GenerateLimits, Generator};
 use htc_loader::sampling::Sampler;
-use htc_loader::tokenizer::AddSpecial;
+use htc_loader::tokenizer::AddSpecialTokens;
 use htc_loader::{Cpu, Model, Session};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -22,10 +22,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let model = Model::open(path)?;
     let tokenizer = model.tokenizer()?;
-    let prompt = tokenizer.encode(prompt, AddSpecial::Prompt);
+    let prompt = tokenizer.encode(prompt, AddSpecialTokens::Prompt);
     let mut session = Session::new(model, Cpu::with_threads(2)?, prompt.len() + limit)?;
 
-    let (mut sampler, limits) = (Sampler::greedy(), Limits::tokens(limit));
+    let (mut sampler, limits) = (Sampler::greedy(), GenerateLimits::tokens(limit));
     let mut generator = Generator::new(&mut session, &tokenizer, &mut sampler, &prompt, limits)?;
     let mut out = io::stdout().lock();
     while let Some(written) = generator.step()? {

@@ -22,7 +22,9 @@ use std::error::Error;
 use std::time::Duration;
 
 use htc_loader::live::sensor::sim::SimOptions;
-use htc_loader::live::{Controller, Law, LawOptions, Meter, Phase, Reading};
+use htc_loader::live::{
+    ControlLaw, ControlLawOptions, Controller, EnergyAccumulator, EnergyPhase, Reading,
+};
 
 const POLL: Duration = Duration::from_millis(500);
 
@@ -33,13 +35,13 @@ const MOST_POLLS: usize = 7 * 24 * 3600 * 2;
 
 #[derive(Clone, Copy)]
 struct Run {
-    law: Law,
+    law: ControlLaw,
     plant: SimOptions,
     tokens: f64,
     rate: f64,
 }
 
-struct Done {
+struct RunResult {
     seconds: f64,
     joules: f64,
     warmest: f64,
@@ -68,10 +70,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         None | Some("-") => None,
         Some(_) => Some(number(3, "CAP", 0.0)?),
     };
-    let law = Law::new(LawOptions {
-        least: number(2, "LEAST", 0.25)?,
+    let law = ControlLaw::new(ControlLawOptions {
+        min_fraction: number(2, "LEAST", 0.25)?,
         power_cap,
-        ..LawOptions::default()
+        ..ControlLawOptions::default()
     })?;
     let plant: SimOptions = args.get(4).map_or("", String::as_str).parse()?;
     let run = Run {
@@ -125,7 +127,7 @@ impl Run {
         follow: bool,
         paced: bool,
         mut show: impl FnMut(f64, &Reading, f64),
-    ) -> Result<Done, Box<dyn Error>> {
+    ) -> Result<RunResult, Box<dyn Error>> {
         // In a paced loop the power follows the fraction; in a free one it does not.
         let share = if paced { 1.0 } else { 0.0 };
         let mut plant = SimOptions {
@@ -134,10 +136,10 @@ impl Run {
         }
         .plant();
         let mut controller = Controller::new(self.law);
-        let mut meter = Meter::new(2 * POLL, Some(self.plant.idle));
-        meter.enter(Phase::Work, Duration::ZERO);
+        let mut meter = EnergyAccumulator::new(2 * POLL, Some(self.plant.idle));
+        meter.enter(EnergyPhase::Work, Duration::ZERO);
         let (mut at, mut left, mut fraction, mut joules) = (Duration::ZERO, self.tokens, 1.0, 0.0);
-        let mut done = Done {
+        let mut done = RunResult {
             seconds: 0.0,
             joules: 0.0,
             warmest: plant.temperature(),
@@ -148,7 +150,7 @@ impl Run {
         for poll in 0..MOST_POLLS {
             let power = Some(plant.power(Some(fraction)));
             let reading = Reading {
-                at,
+                time: at,
                 temperature: Some(plant.temperature()),
                 power,
                 energy: Some(joules),
@@ -161,8 +163,8 @@ impl Run {
                 return Ok(done);
             }
             if follow {
-                let decision = controller.step(&reading);
-                done.beyond |= decision.beyond;
+                let decision = controller.apply_reading(&reading);
+                done.beyond |= decision.limit_exceeded;
                 fraction = decision.fraction;
             }
             if poll % SHOWN == 0 {

@@ -32,12 +32,12 @@ pub use htc_kernels::cpu::{Attention, Input};
 #[cfg(feature = "cuda")]
 pub use htc_kernels::cuda::Cuda as CudaDevice;
 #[cfg(feature = "emulated")]
-pub use htc_kernels::cuda::Emulated as EmulatedDevice;
+pub use htc_kernels::cuda::EmulatedDevice;
 pub use reference::{Reference, ReferenceKv, ReferenceRotation, ReferenceWeight};
 
 use crate::error::ExecError;
-use crate::kv::{Energies, Kept, Kv, KvError, KvPlan, LayerBases};
-use crate::sampling::Draw;
+use crate::kv::{CompressionEnergies, KeptRows, Kv, KvError, KvPlan, LayerBases};
+use crate::sampling::SamplingParameters;
 use crate::tensor::Tensor;
 
 /// Executes on an NVIDIA GPU.
@@ -195,7 +195,7 @@ pub trait Backend: Send + Sized {
         &mut self,
         of: &Self::Buffer,
         numbers: usize,
-        draw: &Draw,
+        draw: &SamplingParameters,
     ) -> Result<bool, ExecError> {
         let _ = (of, numbers, draw);
         Ok(false)
@@ -393,7 +393,7 @@ pub trait Backend: Send + Sized {
         layer: usize,
         front: usize,
         count: usize,
-    ) -> Result<Energies, ExecError> {
+    ) -> Result<CompressionEnergies, ExecError> {
         let _ = (kv, layer, front, count);
         Err(unsupported("bases"))
     }
@@ -436,7 +436,7 @@ pub trait Backend: Send + Sized {
     ///
     /// # Errors
     /// [`ExecError`] of the device.
-    fn keep(&mut self, kv: &mut Self::Kv, layer: usize, kept: &Kept) -> Result<(), ExecError> {
+    fn keep(&mut self, kv: &mut Self::Kv, layer: usize, kept: &KeptRows) -> Result<(), ExecError> {
         let _ = (kv, layer, kept);
         Err(unsupported("positions that are evicted"))
     }

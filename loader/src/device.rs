@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use htc_formats::htz::KernelCode;
 use htc_kernels::Pool;
-pub use htc_kernels::cuda::Which;
+pub use htc_kernels::cuda::DeviceSelector;
 use htc_kernels::cuda::{Device, DeviceError};
-use htc_kernels::linear::{Linear, LinearError};
+use htc_kernels::linear::{LinearAlgebra, LinearError};
 
 use crate::backend::{Backend, Cpu, Gpu, Need, Planned, Reference};
 use crate::error::LoadError;
@@ -25,7 +25,7 @@ pub enum DeviceChoice {
     /// Float64 implementation on the CPU: slow.
     Reference,
     /// An NVIDIA GPU.
-    Cuda(Which),
+    Cuda(DeviceSelector),
     /// A GPU emulated on the CPU: very slow.
     Emulated,
 }
@@ -42,11 +42,11 @@ impl FromStr for DeviceChoice {
             "auto" => Ok(DeviceChoice::Auto),
             "cpu" => Ok(DeviceChoice::Cpu),
             "reference" => Ok(DeviceChoice::Reference),
-            "cuda" => Ok(DeviceChoice::Cuda(Which::default())),
+            "cuda" => Ok(DeviceChoice::Cuda(DeviceSelector::default())),
             "emulated" => Ok(DeviceChoice::Emulated),
             _ => {
                 let which = text.strip_prefix("cuda:").ok_or_else(unknown)?;
-                let which: Which = which.parse().map_err(|_| unknown())?;
+                let which: DeviceSelector = which.parse().map_err(|_| unknown())?;
                 Ok(DeviceChoice::Cuda(which))
             }
         }
@@ -68,7 +68,7 @@ impl fmt::Display for DeviceChoice {
 /// Error of opening a device.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum ChoiceError {
+pub enum DeviceChoiceError {
     /// Error of the device.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -134,13 +134,13 @@ pub trait Executor: Sync {
     }
 
     /// Returns the device's float64 linear algebra, if any.
-    fn linear(&self) -> Option<Result<Box<dyn Linear>, LinearError>> {
+    fn linear_algebra(&self) -> Option<Result<Box<dyn LinearAlgebra>, LinearError>> {
         None
     }
 }
 
 /// Computation for any device.
-pub trait Work {
+pub trait DeviceWork {
     /// Result type.
     type Outcome;
 
@@ -155,14 +155,14 @@ pub trait Work {
     }
 
     /// Runs the work.
-    fn on<E: Executor>(self, executor: &E) -> Self::Outcome;
+    fn run<E: Executor>(self, executor: &E) -> Self::Outcome;
 }
 
 /// The CPU with a thread pool.
 #[derive(Debug)]
-pub struct OnCpu(pub Arc<Pool>);
+pub struct CpuExecutor(pub Arc<Pool>);
 
-impl Executor for OnCpu {
+impl Executor for CpuExecutor {
     type Backend = Cpu;
 
     fn backend(&self) -> Cpu {
@@ -184,9 +184,9 @@ impl Executor for OnCpu {
 
 /// The CPU in float64.
 #[derive(Debug)]
-pub struct OnReference;
+pub struct ReferenceExecutor;
 
-impl Executor for OnReference {
+impl Executor for ReferenceExecutor {
     type Backend = Reference;
 
     fn backend(&self) -> Reference {
@@ -200,9 +200,9 @@ impl Executor for OnReference {
 
 /// A GPU, with CPU threads to upload weights.
 #[derive(Debug)]
-pub struct OnGpu<D: Device>(pub D, pub Arc<Pool>);
+pub struct GpuExecutor<D: Device>(pub D, pub Arc<Pool>);
 
-impl<D: Device> Executor for OnGpu<D> {
+impl<D: Device> Executor for GpuExecutor<D> {
     type Backend = Gpu<D>;
 
     fn backend(&self) -> Gpu<D> {
@@ -214,13 +214,13 @@ impl<D: Device> Executor for OnGpu<D> {
     }
 
     fn arithmetic(&self) -> String {
-        let kernels = htc_kernels::cuda::source::digest().to_string();
+        let kernels = htc_kernels::cuda::source::sources_digest().to_string();
         let kernels = kernels.get(..8).unwrap_or_default();
         format!("{}, kernels {kernels}", self.0.name())
     }
 
     fn free_bytes(&self) -> Option<u64> {
-        let [free, _] = self.0.room().ok()?;
+        let [free, _] = self.0.memory_info().ok()?;
         (free < usize::MAX).then_some(free as u64)
     }
 
@@ -233,15 +233,15 @@ impl<D: Device> Executor for OnGpu<D> {
     }
 
     fn remark(&self) -> Option<String> {
-        self.0.remark()
+        self.0.launch_note()
     }
 
     fn identifier(&self) -> Option<String> {
-        self.0.identifier()
+        self.0.uuid()
     }
 
-    fn linear(&self) -> Option<Result<Box<dyn Linear>, LinearError>> {
-        self.0.linear()
+    fn linear_algebra(&self) -> Option<Result<Box<dyn LinearAlgebra>, LinearError>> {
+        self.0.linear_algebra()
     }
 }
 
@@ -251,23 +251,25 @@ impl DeviceChoice {
     ///
     /// # Errors
     /// [`ChoiceError`] if the device is not available, or its memory is insufficient.
-    pub fn execute<W: Work>(
+    pub fn execute<W: DeviceWork>(
         self,
         pool: &Arc<Pool>,
-        told: impl FnOnce(&ChoiceError),
+        told: impl FnOnce(&DeviceChoiceError),
         work: W,
-    ) -> Result<W::Outcome, ChoiceError> {
+    ) -> Result<W::Outcome, DeviceChoiceError> {
         match self {
-            DeviceChoice::Cpu => Ok(work.on(&OnCpu(Arc::clone(pool)))),
-            DeviceChoice::Reference => Ok(work.on(&OnReference)),
-            DeviceChoice::Cuda(which) => on_cuda(which, pool, work).map_err(|(error, _)| error),
-            DeviceChoice::Emulated => on_emulated(pool, work),
-            DeviceChoice::Auto => on_cuda(Which::default(), pool, work).or_else(|(error, work)| {
-                if !matches!(error, ChoiceError::NotBuilt { .. }) {
-                    told(&error);
-                }
-                Ok(work.on(&OnCpu(Arc::clone(pool))))
-            }),
+            DeviceChoice::Cpu => Ok(work.run(&CpuExecutor(Arc::clone(pool)))),
+            DeviceChoice::Reference => Ok(work.run(&ReferenceExecutor)),
+            DeviceChoice::Cuda(which) => run_on_cuda(which, pool, work).map_err(|(error, _)| error),
+            DeviceChoice::Emulated => run_on_emulated(pool, work),
+            DeviceChoice::Auto => {
+                run_on_cuda(DeviceSelector::default(), pool, work).or_else(|(error, work)| {
+                    if !matches!(error, DeviceChoiceError::NotBuilt { .. }) {
+                        told(&error);
+                    }
+                    Ok(work.run(&CpuExecutor(Arc::clone(pool))))
+                })
+            }
         }
     }
 }
@@ -279,59 +281,66 @@ impl DeviceChoice {
 /// [`DeviceError`] if the GPU or kernels for it are not available.
 #[cfg(feature = "cuda")]
 pub fn open_cuda(
-    which: Which,
+    which: DeviceSelector,
     sealed: Option<&KernelCode>,
 ) -> Result<crate::backend::CudaDevice, DeviceError> {
-    use htc_kernels::cuda::driver::Options;
+    use htc_kernels::cuda::driver::CudaOptions;
 
     let cache = htc_formats::folder::user_cache();
-    let options = Options {
-        sealed,
+    let options = CudaOptions {
+        precompiled: sealed,
         cache: cache.as_deref(),
-        ..Options::default()
+        ..CudaOptions::default()
     };
     crate::backend::CudaDevice::open(which, options)
 }
 
 #[cfg(any(feature = "cuda", feature = "emulated"))]
-fn on_gpu<D: Device, W: Work>(
+fn run_on_gpu<D: Device, W: DeviceWork>(
     device: D,
     pool: &Arc<Pool>,
     work: W,
-) -> Result<W::Outcome, (ChoiceError, W)> {
+) -> Result<W::Outcome, (DeviceChoiceError, W)> {
     match Need::of::<D>(&work.sessions()).check(&device) {
-        Ok(()) => Ok(work.on(&OnGpu(device, Arc::clone(pool)))),
+        Ok(()) => Ok(work.run(&GpuExecutor(device, Arc::clone(pool)))),
         Err(error) => Err((error.into(), work)),
     }
 }
 
 #[cfg(feature = "cuda")]
-fn on_cuda<W: Work>(
-    which: Which,
+fn run_on_cuda<W: DeviceWork>(
+    which: DeviceSelector,
     pool: &Arc<Pool>,
     work: W,
-) -> Result<W::Outcome, (ChoiceError, W)> {
+) -> Result<W::Outcome, (DeviceChoiceError, W)> {
     match open_cuda(which, work.kernels().as_ref()) {
-        Ok(device) => on_gpu(device, pool, work),
+        Ok(device) => run_on_gpu(device, pool, work),
         Err(error) => Err((error.into(), work)),
     }
 }
 
 #[cfg(not(feature = "cuda"))]
-fn on_cuda<W: Work>(which: Which, _: &Arc<Pool>, work: W) -> Result<W::Outcome, (ChoiceError, W)> {
+fn on_cuda<W: DeviceWork>(
+    which: DeviceSelector,
+    _: &Arc<Pool>,
+    work: W,
+) -> Result<W::Outcome, (DeviceChoiceError, W)> {
     let device = DeviceChoice::Cuda(which);
     let feature = "cuda";
-    Err((ChoiceError::NotBuilt { device, feature }, work))
+    Err((DeviceChoiceError::NotBuilt { device, feature }, work))
 }
 
 #[cfg(feature = "emulated")]
-fn on_emulated<W: Work>(pool: &Arc<Pool>, work: W) -> Result<W::Outcome, ChoiceError> {
-    on_gpu(crate::backend::EmulatedDevice::new(0), pool, work).map_err(|(error, _)| error)
+fn run_on_emulated<W: DeviceWork>(
+    pool: &Arc<Pool>,
+    work: W,
+) -> Result<W::Outcome, DeviceChoiceError> {
+    run_on_gpu(crate::backend::EmulatedDevice::new(0), pool, work).map_err(|(error, _)| error)
 }
 
 #[cfg(not(feature = "emulated"))]
-fn on_emulated<W: Work>(_: &Arc<Pool>, _: W) -> Result<W::Outcome, ChoiceError> {
-    Err(ChoiceError::NotBuilt {
+fn run_on_emulated<W: DeviceWork>(_: &Arc<Pool>, _: W) -> Result<W::Outcome, DeviceChoiceError> {
+    Err(DeviceChoiceError::NotBuilt {
         device: DeviceChoice::Emulated,
         feature: "emulated",
     })
@@ -354,7 +363,10 @@ mod tests {
         ] {
             assert_eq!(name.parse::<DeviceChoice>().unwrap().to_string(), name);
         }
-        assert_eq!("cuda".parse(), Ok(DeviceChoice::Cuda(Which::Index(0))));
+        assert_eq!(
+            "cuda".parse(),
+            Ok(DeviceChoice::Cuda(DeviceSelector::Index(0)))
+        );
         for name in [
             "",
             "gpu",
@@ -372,10 +384,10 @@ mod tests {
 
     struct Name;
 
-    impl Work for Name {
+    impl DeviceWork for Name {
         type Outcome = (String, bool);
 
-        fn on<E: Executor>(self, executor: &E) -> (String, bool) {
+        fn run<E: Executor>(self, executor: &E) -> (String, bool) {
             (executor.name(), executor.has_own_memory())
         }
     }
@@ -398,6 +410,6 @@ mod tests {
             let error = on(DeviceChoice::Emulated).unwrap_err().to_string();
             assert!(error.contains("feature emulated"), "{error}");
         }
-        assert!(on(DeviceChoice::Cuda(Which::Index(4096))).is_err());
+        assert!(on(DeviceChoice::Cuda(DeviceSelector::Index(4096))).is_err());
     }
 }

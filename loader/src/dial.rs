@@ -13,15 +13,15 @@ use crate::error::ExecError;
 use crate::linear::RankFraction;
 
 /// Tolerance of a fraction.
-const THOUSANDTH: f64 = 0.001;
+const FRACTION_TOLERANCE: f64 = 0.001;
 
 /// Active fraction of the weight bytes, in (0, 1].
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub struct Fraction(f64);
+pub struct ActiveFraction(f64);
 
-impl Fraction {
+impl ActiveFraction {
     /// All weights.
-    pub const FULL: Fraction = Fraction(1.0);
+    pub const FULL: ActiveFraction = ActiveFraction(1.0);
 
     /// Creates an active fraction.
     ///
@@ -29,7 +29,7 @@ impl Fraction {
     /// [`ExecError::Fraction`] outside (0, 1].
     pub fn new(fraction: f64) -> Result<Self, ExecError> {
         if fraction > 0.0 && fraction <= 1.0 {
-            Ok(Fraction(fraction))
+            Ok(ActiveFraction(fraction))
         } else {
             Err(ExecError::Fraction(fraction))
         }
@@ -41,7 +41,7 @@ impl Fraction {
     }
 }
 
-impl fmt::Display for Fraction {
+impl fmt::Display for ActiveFraction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
     }
@@ -49,49 +49,49 @@ impl fmt::Display for Fraction {
 
 /// Active part of a model's weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Setting {
+pub struct ActiveSetting {
     /// Number of active refinements, from the first.
     pub refinements: usize,
     /// Active fraction of the ranks of factors.
     pub rank: RankFraction,
 }
 
-impl Setting {
+impl ActiveSetting {
     /// All weights.
-    pub const FULL: Setting = Setting {
+    pub const FULL: ActiveSetting = ActiveSetting {
         refinements: usize::MAX,
         rank: RankFraction::FULL,
     };
 
     /// Returns true if the refinement of this index is active.
-    pub fn has(&self, refinement: usize) -> bool {
+    pub fn is_active(&self, refinement: usize) -> bool {
         refinement < self.refinements
     }
 }
 
 /// Weight bytes of a model, by the part of a setting that controls them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Dial {
+pub struct WeightBytes {
     fixed: u64,
     /// Components and bytes per factor.
     factors: Vec<(usize, u64)>,
     refinements: Vec<u64>,
 }
 
-impl Dial {
+impl WeightBytes {
     /// Computes the weight bytes of a model, without embeddings that are only looked up and KV
     /// cache bases.
-    pub fn of(file: &ModelFile) -> Dial {
+    pub fn from_file(file: &ModelFile) -> WeightBytes {
         let head = file.tensors.iter().filter_map(|t| MatrixId::of(t.role));
         let has_head = head.clone().any(|(matrix, _)| matrix == MatrixId::Head);
-        let mut dial = Dial::default();
+        let mut dial = WeightBytes::default();
         for tensor in &file.tensors {
             let bytes = tensor.place.len() as u64;
             match tensor.role {
                 Role::TokenEmbedding if has_head => {}
                 Role::KvBasis { .. } | Role::KvEnergies { .. } => {}
                 Role::Refinement { .. } => dial.refinements.push(bytes),
-                role => match components(role, tensor) {
+                role => match factor_components(role, tensor) {
                     Some(components) => dial.factors.push((components, bytes)),
                     None => dial.fixed += bytes,
                 },
@@ -106,7 +106,7 @@ impl Dial {
     }
 
     /// Returns the bytes that a token reads in a setting.
-    pub fn bytes(&self, setting: Setting) -> u64 {
+    pub fn active_bytes(&self, setting: ActiveSetting) -> u64 {
         let refined: u64 = self.refinements.iter().take(setting.refinements).sum();
         let of_factor = |&(components, bytes): &(usize, u64)| match components {
             0 => 0,
@@ -117,18 +117,19 @@ impl Dial {
     }
 
     /// Returns the active fraction of a setting.
-    pub fn fraction(&self, setting: Setting) -> f64 {
-        self.bytes(setting) as f64 / self.bytes(Setting::FULL).max(1) as f64
+    pub fn fraction(&self, setting: ActiveSetting) -> f64 {
+        self.active_bytes(setting) as f64 / self.active_bytes(ActiveSetting::FULL).max(1) as f64
     }
 
     /// Returns the largest setting within a fraction, plus a thousandth.
     ///
     /// # Errors
     /// [`ExecError::FractionBelow`] below the smallest possible fraction.
-    pub fn at(&self, fraction: Fraction) -> Result<Setting, ExecError> {
-        let allowed = (fraction.0 + THOUSANDTH) * self.bytes(Setting::FULL) as f64;
-        let fits = |setting: &Setting| self.bytes(*setting) as f64 <= allowed;
-        let refined = |refinements| Setting {
+    pub fn setting_for(&self, fraction: ActiveFraction) -> Result<ActiveSetting, ExecError> {
+        let allowed =
+            (fraction.0 + FRACTION_TOLERANCE) * self.active_bytes(ActiveSetting::FULL) as f64;
+        let fits = |setting: &ActiveSetting| self.active_bytes(*setting) as f64 <= allowed;
+        let refined = |refinements| ActiveSetting {
             refinements,
             rank: RankFraction::FULL,
         };
@@ -140,7 +141,7 @@ impl Dial {
         let (mut fits_none, mut fits_some) = (most, 0);
         while fits_some + 1 < fits_none {
             let middle = fits_some + (fits_none - fits_some) / 2;
-            if fits(&self.cut(middle)?) {
+            if fits(&self.setting_with_components(middle)?) {
                 fits_some = middle
             } else {
                 fits_none = middle
@@ -148,16 +149,16 @@ impl Dial {
         }
         match fits_some {
             0 => Err(ExecError::FractionBelow {
-                asked: fraction.0,
-                least: self.least(),
+                requested: fraction.0,
+                smallest: self.smallest_fraction(),
             }),
-            components => self.cut(components),
+            components => self.setting_with_components(components),
         }
     }
 
     /// Returns the smallest possible active fraction.
-    pub fn least(&self) -> f64 {
-        let least = self.cut(1.min(self.components()));
+    pub fn smallest_fraction(&self) -> f64 {
+        let least = self.setting_with_components(1.min(self.components()));
         least.map_or(1.0, |least| self.fraction(least))
     }
 
@@ -167,12 +168,12 @@ impl Dial {
     }
 
     /// Returns a setting without refinements and with this many components of the largest factor.
-    fn cut(&self, components: usize) -> Result<Setting, ExecError> {
+    fn setting_with_components(&self, components: usize) -> Result<ActiveSetting, ExecError> {
         let rank = match self.components() {
             0 => RankFraction::FULL,
             most => RankFraction::new(components as f32 / most as f32)?,
         };
-        Ok(Setting {
+        Ok(ActiveSetting {
             refinements: 0,
             rank,
         })
@@ -180,7 +181,7 @@ impl Dial {
 }
 
 /// Returns the components of a factor, if any.
-fn components(role: Role, tensor: &ModelTensor) -> Option<usize> {
+fn factor_components(role: Role, tensor: &ModelTensor) -> Option<usize> {
     match (role, MatrixId::of(role)) {
         (Role::Basis { .. }, _) => Some(tensor.rows),
         (_, Some((_, Part::A | Part::ResidualA))) => Some(tensor.rows),
@@ -190,7 +191,7 @@ fn components(role: Role, tensor: &ModelTensor) -> Option<usize> {
 }
 
 /// Returns the index of a matrix's refinement, and its tensor.
-pub(crate) fn refinement(file: &ModelFile, matrix: MatrixId) -> Option<(usize, &ModelTensor)> {
+pub(crate) fn find_refinement(file: &ModelFile, matrix: MatrixId) -> Option<(usize, &ModelTensor)> {
     let all = file.tensors.iter();
     let all = all.filter(|tensor| matches!(tensor.role, Role::Refinement { .. }));
     let role = Role::Refinement { matrix };
@@ -201,8 +202,8 @@ pub(crate) fn refinement(file: &ModelFile, matrix: MatrixId) -> Option<(usize, &
 mod tests {
     use super::*;
 
-    fn dial() -> Dial {
-        Dial {
+    fn dial() -> WeightBytes {
+        WeightBytes {
             fixed: 500,
             factors: vec![(4, 80), (10, 20)],
             refinements: vec![200, 100, 100],
@@ -212,8 +213,11 @@ mod tests {
     #[test]
     fn fraction_selects_the_largest_fitting_setting() {
         let dial = dial();
-        assert_eq!(dial.bytes(Setting::FULL), 1000);
-        let at = |fraction| dial.at(Fraction::new(fraction).unwrap()).unwrap();
+        assert_eq!(dial.active_bytes(ActiveSetting::FULL), 1000);
+        let at = |fraction| {
+            dial.setting_for(ActiveFraction::new(fraction).unwrap())
+                .unwrap()
+        };
         for (fraction, refinements) in [
             (1.0, 3),
             (0.998, 2),
@@ -229,7 +233,7 @@ mod tests {
         let mut before = 600;
         for percent in (53..60).rev() {
             let setting = at(f64::from(percent) / 100.0);
-            let bytes = dial.bytes(setting);
+            let bytes = dial.active_bytes(setting);
             assert_eq!(setting.refinements, 0);
             assert!(
                 bytes <= 10 * percent as u64 + 1 && bytes <= before,
@@ -238,31 +242,41 @@ mod tests {
             before = bytes;
         }
         assert!(before <= 531);
-        let fault = dial.at(Fraction::new(0.5).unwrap()).unwrap_err();
+        let fault = dial
+            .setting_for(ActiveFraction::new(0.5).unwrap())
+            .unwrap_err();
         assert!(fault.to_string().contains("0.522"), "{fault}");
     }
 
     #[test]
     fn cut_factors_keep_the_most_components_that_fit() {
-        let dial = Dial {
+        let dial = WeightBytes {
             fixed: 500,
             factors: vec![(7, 700), (40, 333), (12, 90)],
             refinements: vec![50],
         };
-        let least = dial.least();
+        let least = dial.smallest_fraction();
         for thousandths in 1..=1000 {
             let fraction = f64::from(thousandths) / 1000.0;
-            let allowed = (fraction + THOUSANDTH) * dial.bytes(Setting::FULL) as f64;
-            let fits = |setting: &Setting| dial.bytes(*setting) as f64 <= allowed;
+            let allowed =
+                (fraction + FRACTION_TOLERANCE) * dial.active_bytes(ActiveSetting::FULL) as f64;
+            let fits = |setting: &ActiveSetting| dial.active_bytes(*setting) as f64 <= allowed;
             let all = (1..=40)
                 .rev()
-                .map(|components| dial.cut(components).unwrap());
-            match (all.clone().find(fits), dial.at(Fraction(fraction))) {
+                .map(|components| dial.setting_with_components(components).unwrap());
+            match (
+                all.clone().find(fits),
+                dial.setting_for(ActiveFraction(fraction)),
+            ) {
                 (Some(expected), Ok(found)) if found.refinements == 0 => {
-                    assert_eq!(dial.bytes(found), dial.bytes(expected), "{fraction}");
+                    assert_eq!(
+                        dial.active_bytes(found),
+                        dial.active_bytes(expected),
+                        "{fraction}"
+                    );
                 }
                 (Some(_), Ok(found)) => assert!(found.refinements > 0),
-                (None, Err(ExecError::FractionBelow { least: said, .. })) => {
+                (None, Err(ExecError::FractionBelow { smallest: said, .. })) => {
                     assert_eq!(said, least);
                     assert!(fraction < least);
                 }
@@ -274,8 +288,8 @@ mod tests {
     #[test]
     fn fractions_outside_0_to_1_are_refused() {
         for fraction in [0.0, -0.1, 1.01, f64::NAN, f64::INFINITY] {
-            assert!(Fraction::new(fraction).is_err(), "{fraction}");
+            assert!(ActiveFraction::new(fraction).is_err(), "{fraction}");
         }
-        assert_eq!(Fraction::new(1.0).unwrap(), Fraction::FULL);
+        assert_eq!(ActiveFraction::new(1.0).unwrap(), ActiveFraction::FULL);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use htc_formats::bands::BandsError;
+use htc_formats::bands::ColumnGroupError;
 use htc_formats::block::BlockError;
 use htc_formats::model::Role;
 use htc_formats::source::SourceError;
@@ -52,7 +52,7 @@ pub enum LoadError {
     },
     /// The bytes of a column-group matrix do not decode.
     #[error(transparent)]
-    Bands(#[from] BandsError),
+    Bands(#[from] ColumnGroupError),
     /// A KV cache basis or its energies are invalid.
     #[error(
         "tensor {tensor}, head {head}: found {found}, expected {expected}; the file is damaged, make it again with \
@@ -79,7 +79,7 @@ pub enum ExecError {
     Shape(#[from] ShapeError),
     /// A column-group matrix is invalid.
     #[error(transparent)]
-    Bands(#[from] BandsError),
+    Bands(#[from] ColumnGroupError),
     /// A token is outside the vocabulary.
     #[error("token {token} is outside the vocabulary of {vocabulary}")]
     Token {
@@ -115,33 +115,33 @@ pub enum ExecError {
     Fraction(f64),
     /// An active fraction is too small for the model.
     #[error(
-        "fraction {asked} is below {least:.3}, the least part of its bytes that this model can execute with; ask for \
+        "fraction {requested} is below {smallest:.3}, the least part of its bytes that this model can execute with; ask for \
          more, or compile it with `planes` 2 or to a smaller size"
     )]
     FractionBelow {
         /// Requested fraction.
-        asked: f64,
+        requested: f64,
         /// Smallest possible fraction.
-        least: f64,
+        smallest: f64,
     },
     /// A truncation is longer than the sequence.
-    #[error("the sequence has {found} positions, the first {asked} of them cannot be kept")]
+    #[error("the sequence has {found} positions, the first {requested} of them cannot be kept")]
     Truncate {
         /// Requested positions.
-        asked: usize,
+        requested: usize,
         /// Positions read so far.
         found: usize,
     },
     /// A block has not read the earlier positions.
     #[error(
         "blocks {}..{} asked for behind positions that only blocks {}..{} have read; reset the session first",
-        asked.start, asked.end, held.start, held.end
+        requested.start, requested.end, read.start, read.end
     )]
     Blocks {
         /// Requested blocks.
-        asked: Range<usize>,
+        requested: Range<usize>,
         /// Blocks that have read the earlier positions.
-        held: Range<usize>,
+        read: Range<usize>,
     },
     /// The model has no such block.
     #[error("block {layer} asked for, the model has {layers}")]

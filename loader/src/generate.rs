@@ -18,18 +18,18 @@ use crate::tokenizer::{StreamDecoder, Tokenizer};
 /// Limits of a generation.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
-pub struct Limits {
+pub struct GenerateLimits {
     /// Maximum number of tokens.
     pub tokens: Option<usize>,
     /// Continues after an end-of-sequence token.
     pub ignore_end: bool,
     /// Behaviour when the context is full.
-    pub on_full: OnFull,
+    pub context_full: ContextFullPolicy,
 }
 
 /// Behaviour when the context is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnFull {
+pub enum ContextFullPolicy {
     /// [Stops](Stop::Context).
     #[default]
     Stop,
@@ -40,12 +40,12 @@ pub enum OnFull {
 
 const SLIDE_START: usize = 4;
 
-impl Limits {
+impl GenerateLimits {
     /// Limits the number of tokens.
     pub fn tokens(limit: usize) -> Self {
-        Limits {
+        GenerateLimits {
             tokens: Some(limit),
-            ..Limits::default()
+            ..GenerateLimits::default()
         }
     }
 }
@@ -68,7 +68,7 @@ pub enum Stop {
 /// Summary of a generation.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Summary {
+pub struct GenerateSummary {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// Time to the first token.
@@ -83,7 +83,7 @@ pub struct Summary {
     pub stop: Stop,
 }
 
-impl Summary {
+impl GenerateSummary {
     /// Returns the prompt tokens per second.
     pub fn prefill_speed(&self) -> f64 {
         self.prompt_tokens as f64 / self.prefill.as_secs_f64()
@@ -124,7 +124,7 @@ pub enum GenerateError {
 /// Generated token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Written {
+pub struct GeneratedToken {
     /// The token.
     pub token: u32,
     /// Completed text; empty while a character is incomplete.
@@ -137,7 +137,7 @@ pub struct Generator<'a, B: Backend = Cpu> {
     tokenizer: &'a Tokenizer,
     sampler: &'a mut Sampler,
     decoder: StreamDecoder<'a>,
-    limits: Limits,
+    limits: GenerateLimits,
     prompt_tokens: usize,
     started: Instant,
     times: Option<[Instant; 2]>,
@@ -163,7 +163,7 @@ impl<'a, B: Backend> Generator<'a, B> {
         tokenizer: &'a Tokenizer,
         sampler: &'a mut Sampler,
         prompt: &[u32],
-        limits: Limits,
+        limits: GenerateLimits,
     ) -> Result<Self, GenerateError> {
         let limit = session.limit();
         if prompt.is_empty() {
@@ -212,7 +212,7 @@ impl<'a, B: Backend> Generator<'a, B> {
         tokenizer: &'a Tokenizer,
         sampler: &'a mut Sampler,
         prompt: &[u32],
-        limits: Limits,
+        limits: GenerateLimits,
     ) -> Result<Self, GenerateError> {
         let (expected, found) = (draft.position(), session.position());
         if expected != found {
@@ -220,7 +220,7 @@ impl<'a, B: Backend> Generator<'a, B> {
         }
         session.check_foreseen().map_err(ExecError::from)?;
         let mut generator = Generator::new(session, tokenizer, sampler, prompt, limits)?;
-        draft.read(prompt)?;
+        draft.read_prompt(prompt)?;
         generator.draft = Some(draft);
         Ok(generator)
     }
@@ -229,21 +229,21 @@ impl<'a, B: Backend> Generator<'a, B> {
     ///
     /// # Errors
     /// [`GenerateError`] if the forward pass fails or no token can be sampled.
-    pub fn step(&mut self) -> Result<Option<Written>, GenerateError> {
+    pub fn step(&mut self) -> Result<Option<GeneratedToken>, GenerateError> {
         if self.stop.is_none() {
-            self.stop = self.reached();
+            self.stop = self.reached_limit();
         }
         if self.stop == Some(Stop::Context) && self.slide()? {
-            self.stop = self.reached();
+            self.stop = self.reached_limit();
         }
         if self.stop.is_some() {
-            self.settle()?;
+            self.discard_ahead()?;
             return Ok(None);
         }
         let token = self.next_token()?;
-        if self.tokenizer.is_end(token) && !self.limits.ignore_end {
+        if self.tokenizer.is_end_token(token) && !self.limits.ignore_end {
             self.stop = Some(Stop::End);
-            self.settle()?;
+            self.discard_ahead()?;
             return Ok(None);
         }
         let now = Instant::now();
@@ -255,7 +255,7 @@ impl<'a, B: Backend> Generator<'a, B> {
             sequence.push(token);
         }
         let text = self.decoder.push(token);
-        Ok(Some(Written { token, text }))
+        Ok(Some(GeneratedToken { token, text }))
     }
 
     fn next_token(&mut self) -> Result<u32, GenerateError> {
@@ -263,7 +263,7 @@ impl<'a, B: Backend> Generator<'a, B> {
             return Ok(token);
         }
         self.session.follow()?;
-        let wanted = self.sampler.wants_one();
+        let wanted = self.sampler.logits_for_sample();
         let Some(unread) = self.unread else {
             let logits = self.session.last_logits_for(wanted)?;
             return Ok(self.sampler.sample_from(logits)?);
@@ -280,7 +280,9 @@ impl<'a, B: Backend> Generator<'a, B> {
 
     /// Slides the context if enabled and possible.
     fn slide(&mut self) -> Result<bool, GenerateError> {
-        let (Some(sequence), OnFull::Slide) = (&mut self.sequence, self.limits.on_full) else {
+        let (Some(sequence), ContextFullPolicy::Slide) =
+            (&mut self.sequence, self.limits.context_full)
+        else {
             return Ok(false);
         };
         let read = sequence.len().saturating_sub(1);
@@ -295,14 +297,14 @@ impl<'a, B: Backend> Generator<'a, B> {
         self.session.read_prompt(again)?;
         if let Some(draft) = self.draft.as_deref_mut() {
             draft.reset();
-            draft.read(again)?;
+            draft.read_prompt(again)?;
         }
         self.slides += 1;
         Ok(true)
     }
 
     /// Discards positions read ahead of the last returned token.
-    fn settle(&mut self) -> Result<(), ExecError> {
+    fn discard_ahead(&mut self) -> Result<(), ExecError> {
         let ahead = std::mem::take(&mut self.ahead).len();
         if let Some(draft) = self.draft.as_deref_mut() {
             let position = self.session.position() - ahead;
@@ -312,7 +314,7 @@ impl<'a, B: Backend> Generator<'a, B> {
         Ok(())
     }
 
-    fn reached(&self) -> Option<Stop> {
+    fn reached_limit(&self) -> Option<Stop> {
         let full = self.ahead.is_empty() && self.session.position() >= self.session.limit();
         let limit = self.limits.tokens;
         match (self.unread, limit) {
@@ -324,17 +326,17 @@ impl<'a, B: Backend> Generator<'a, B> {
     }
 
     /// Returns the reason of the stop, if any.
-    pub fn stop(&self) -> Option<Stop> {
+    pub fn stop_reason(&self) -> Option<Stop> {
         self.stop
     }
 
     /// Returns the text of an incomplete last character and the summary. The session has not read
     /// the last token.
-    pub fn finish(mut self) -> (String, Summary) {
+    pub fn finish(mut self) -> (String, GenerateSummary) {
         // Truncation to a shorter length cannot fail.
-        let _ = self.settle();
+        let _ = self.discard_ahead();
         let [first, last] = self.times.unwrap_or_else(|| [Instant::now(); 2]);
-        let summary = Summary {
+        let summary = GenerateSummary {
             prompt_tokens: self.prompt_tokens,
             prefill: first - self.started,
             tokens: self.tokens,
@@ -351,7 +353,10 @@ impl<B: Backend> Generator<'_, B> {
     ///
     /// # Errors
     /// As [`Generator::step`].
-    pub fn run(mut self, mut receive: impl FnMut(&str) -> bool) -> Result<Summary, GenerateError> {
+    pub fn run(
+        mut self,
+        mut receive: impl FnMut(&str) -> bool,
+    ) -> Result<GenerateSummary, GenerateError> {
         let mut wanted = true;
         while wanted && let Some(written) = self.step()? {
             wanted = written.text.is_empty() || receive(&written.text);
@@ -365,7 +370,7 @@ impl<B: Backend> Generator<'_, B> {
 }
 
 impl<B: Backend> Iterator for Generator<'_, B> {
-    type Item = Result<Written, GenerateError>;
+    type Item = Result<GeneratedToken, GenerateError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.failed {
@@ -387,8 +392,8 @@ pub fn generate<B: Backend>(
     tokenizer: &Tokenizer,
     sampler: &mut Sampler,
     prompt: &[u32],
-    limits: Limits,
+    limits: GenerateLimits,
     receive: impl FnMut(&str) -> bool,
-) -> Result<Summary, GenerateError> {
+) -> Result<GenerateSummary, GenerateError> {
     Generator::new(session, tokenizer, sampler, prompt, limits)?.run(receive)
 }

@@ -13,7 +13,7 @@ const ROUNDING: f32 = 1e-3;
 
 /// Bases for the keys and values of a model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct KvBases {
+pub struct StoredKvBases {
     /// Dimension of a head.
     pub head_size: usize,
     /// `[layers][kv_heads]`.
@@ -39,27 +39,27 @@ pub struct Basis {
     pub energies: Vec<f32>,
 }
 
-impl KvBases {
-    pub(crate) fn of(file: &ModelFile) -> Result<Option<KvBases>, LoadError> {
+impl StoredKvBases {
+    pub(crate) fn from_file(file: &ModelFile) -> Result<Option<StoredKvBases>, LoadError> {
         let is_kv = |role| matches!(role, Role::KvBasis { .. } | Role::KvEnergies { .. });
         if !file.tensors.iter().any(|tensor| is_kv(tensor.role)) {
             return Ok(None);
         }
         let hyper = &file.hyper;
         let layers = (0..hyper.layers).map(|layer| {
-            let [keys, values] = KvSide::ALL.map(|side| of_side(file, layer, side));
+            let [keys, values] = KvSide::ALL.map(|side| read_side(file, layer, side));
             let heads = keys?.into_iter().zip(values?);
             let heads = heads.map(|(keys, values)| HeadBases { keys, values });
             Ok(heads.collect())
         });
-        Ok(Some(KvBases {
+        Ok(Some(StoredKvBases {
             head_size: hyper.head_size,
             layers: layers.collect::<Result<_, LoadError>>()?,
         }))
     }
 }
 
-fn of_side(file: &ModelFile, layer: usize, side: KvSide) -> Result<Vec<Basis>, LoadError> {
+fn read_side(file: &ModelFile, layer: usize, side: KvSide) -> Result<Vec<Basis>, LoadError> {
     let (heads, size) = (file.hyper.kv_heads, file.hyper.head_size);
     let numbers = |role: Role, rows: usize| -> Result<(String, Vec<f32>), LoadError> {
         let tensor = file.tensor(role).ok_or(LoadError::Missing(role))?;
@@ -97,9 +97,9 @@ fn of_side(file: &ModelFile, layer: usize, side: KvSide) -> Result<Vec<Basis>, L
     checked.collect()
 }
 
-type Fault = (&'static str, String);
+type Mismatch = (&'static str, String);
 
-fn check_components(components: &[f32], size: usize) -> Result<(), Fault> {
+fn check_components(components: &[f32], size: usize) -> Result<(), Mismatch> {
     if let Some(at) = components.iter().position(|x| !x.is_finite()) {
         let (row, value) = (at / size.max(1), components[at]);
         return Err(("finite numbers", format!("{value} in row {row}")));
@@ -122,7 +122,7 @@ fn check_components(components: &[f32], size: usize) -> Result<(), Fault> {
 }
 
 /// Checks that energies are non-increasing fractions of 1, or all zero.
-fn check_energies(energies: &[f32]) -> Result<(), Fault> {
+fn check_energies(energies: &[f32]) -> Result<(), Mismatch> {
     let is_part = |energy: &f32| (0.0..=1.0 + ROUNDING).contains(energy);
     if let Some(found) = energies.iter().find(|energy| !is_part(energy)) {
         return Err(("energies from 0 to 1", found.to_string()));

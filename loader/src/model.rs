@@ -5,16 +5,16 @@ use std::path::Path;
 use htc_formats::htz::KernelCode;
 use htc_formats::model::spec::{self, Branch, Heads};
 use htc_formats::model::{
-    Activation, BlockSpec, Form, HyperParameters, InputGroup, MatrixId, ModelSpec, Part, Register,
-    Role, RopePairs, Site, Slot,
+    Activation, ActivationPoint, BlockSpec, Form, HyperParameters, InputGroup, MatrixId, ModelSpec,
+    Part, ProjectionKind, Register, Role, RopePairs,
 };
 use htc_formats::source::{ModelFile, SourceError};
 use htc_kernels::cpu::Attention;
 
 use crate::backend::{Backend, Cpu};
-use crate::dial::{self, Dial};
+use crate::dial::{self, WeightBytes};
 use crate::error::{ExecError, LoadError};
-use crate::kv_bases::KvBases;
+use crate::kv_bases::StoredKvBases;
 use crate::linear::{Linear, Placed};
 use crate::tensor::Tensor;
 use crate::tokenizer::{Tokenizer, TokenizerError};
@@ -55,7 +55,7 @@ pub(crate) enum Step<B: Backend> {
 /// Projections of one input.
 pub(crate) struct Project<B: Backend> {
     pub input: Register,
-    pub site: Site,
+    pub site: ActivationPoint,
     pub group: Option<InputGroup>,
     /// Basis that projections of the group share.
     pub basis: Option<Placed<B::Weight>>,
@@ -113,7 +113,7 @@ pub struct Model<B: Backend = Cpu> {
     pub(crate) output_norm: B::Vector,
     /// From the normed residual stream to the logits; where the model ties it to the embedding, that.
     head: Linear<B::Weight>,
-    dial: Dial,
+    dial: WeightBytes,
     pub(crate) rope: Rope,
 }
 
@@ -177,7 +177,7 @@ impl Model {
     /// # Errors
     /// [`LoadError`] as for any model.
     pub fn source(&self) -> Result<Option<Self>, LoadError> {
-        let source = self.file.sealed_source().map_err(SourceError::Htz)?;
+        let source = self.file.embedded_source().map_err(SourceError::Htz)?;
         source.map(Model::bind).transpose()
     }
 
@@ -221,7 +221,7 @@ impl<B: Backend> Model<B> {
         let embedding_refinement = binder.refinement(MatrixId::Embedding, shape)?;
         let output_norm = binder.required_vector(Role::OutputNorm, hyper.width)?;
         let rope = rope(&file)?;
-        let dial = Dial::of(&file);
+        let dial = WeightBytes::from_file(&file);
         Ok(Model {
             file,
             blocks,
@@ -252,7 +252,7 @@ impl<B: Backend> Model<B> {
     }
 
     /// What its weights weigh, and which of them can be left out.
-    pub fn dial(&self) -> &Dial {
+    pub fn dial(&self) -> &WeightBytes {
         &self.dial
     }
 
@@ -279,8 +279,8 @@ impl<B: Backend> Model<B> {
     /// # Errors
     /// [`LoadError::KvBasis`] for numbers that are not finite, rows that are not orthonormal, and energies that are none;
     /// [`LoadError::Missing`], [`LoadError::Shape`] and [`LoadError::Block`] for tensors that no artifact has.
-    pub fn kv_bases(&self) -> Result<Option<KvBases>, LoadError> {
-        KvBases::of(&self.file)
+    pub fn kv_bases(&self) -> Result<Option<StoredKvBases>, LoadError> {
+        StoredKvBases::from_file(&self.file)
     }
 
     /// The tokenizer that lies in the file.
@@ -326,7 +326,7 @@ struct InPlace;
 
 impl Place<Cpu> for InPlace {
     fn weight(&mut self, tensor: &Tensor) -> Result<Tensor, ExecError> {
-        tensor.used()
+        tensor.validated()
     }
 
     fn vector(&mut self, numbers: Vec<f32>) -> Result<Vec<f32>, ExecError> {
@@ -430,7 +430,9 @@ impl<P> Binder<'_, P> {
                 }
             }
             Form::SharedBasis => {
-                let group = matrix.layer().zip(matrix.slot().and_then(Slot::group));
+                let group = matrix
+                    .layer()
+                    .zip(matrix.slot().and_then(ProjectionKind::group));
                 let missing = group.map_or(matrix.weight(), |(layer, group)| Role::Basis {
                     layer,
                     group,
@@ -461,7 +463,7 @@ impl<P> Binder<'_, P> {
         P: Place<B>,
     {
         let file = self.file;
-        let Some((index, tensor)) = dial::refinement(file, matrix) else {
+        let Some((index, tensor)) = dial::find_refinement(file, matrix) else {
             return Ok(None);
         };
         let placed = self.place(&Tensor::new(file, tensor), shape)?;
@@ -491,13 +493,16 @@ impl<P> Binder<'_, P> {
     fn slot<B: Backend>(
         &mut self,
         layer: usize,
-        slot: Slot,
+        slot: ProjectionKind,
         basis: Option<&Placed<B::Weight>>,
     ) -> Result<Linear<B::Weight>, LoadError>
     where
         P: Place<B>,
     {
-        let matrix = MatrixId::Slot { layer, slot };
+        let matrix = MatrixId::Projection {
+            layer,
+            projection: slot,
+        };
         let form = self.form(matrix);
         let form = form.ok_or(LoadError::Missing(matrix.weight()))?;
         self.linear(matrix, form, basis)
@@ -589,7 +594,7 @@ impl<P> Binder<'_, P> {
         };
         let mut projections = Vec::with_capacity(step.projections.len());
         for projection in &step.projections {
-            let (slot, part) = (projection.slot, Part::Bias);
+            let (slot, part) = (projection.kind, Part::Bias);
             projections.push(Projection {
                 linear: self.slot(layer, slot, basis.as_ref())?,
                 bias: self.vector(Role::Linear { layer, slot, part }, projection.rows)?,
@@ -599,7 +604,7 @@ impl<P> Binder<'_, P> {
         }
         Ok(Project {
             input: step.input,
-            site: step.site,
+            site: step.point,
             group: step.group,
             basis,
             projections,

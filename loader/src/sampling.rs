@@ -5,14 +5,14 @@
 
 use std::cmp::Ordering;
 
-pub use htc_kernels::cuda::ops::Draw;
+pub use htc_kernels::cuda::ops::SamplingParameters;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use thiserror::Error;
 
 mod distribution;
 
-pub use distribution::{Distribution, Judged};
+pub use distribution::{Distribution, DraftVerdict};
 
 /// Sampling options. The default is greedy.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,23 +41,23 @@ impl Default for SamplingOptions {
 
 /// Part of the logits that a sampler needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Wants {
+pub enum LogitsRequest {
     /// All logits.
     All,
     /// The k largest.
-    Largest(usize),
+    TopK(usize),
     /// A token drawn on the device.
-    Drawn(Draw),
+    Drawn(SamplingParameters),
 }
 
 /// Logits, or a part of them, to sample from.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Logits<'a> {
+pub enum SamplerInput<'a> {
     /// One logit per token of the vocabulary.
     All(&'a [f32]),
     /// The largest ones, as many as the sampler [wants](Sampler::wants), in descending order, of
     /// equal ones the lower id first. All logits are finite, including the others.
-    Largest(&'a [(u32, f32)]),
+    TopK(&'a [(u32, f32)]),
     /// Token [drawn](Draw) on the device from finite logits.
     Drawn(u32),
 }
@@ -80,7 +80,7 @@ pub enum SamplingError {
     },
     /// Only a drawn token is known, not its distribution.
     #[error(
-        "a token was drawn on a device, which does not say what from; ask for what `Sampler::wants` says"
+        "a token was drawn on a device, which does not say what from; ask for what `Sampler::logits_for_distribution` says"
     )]
     Drawn,
     /// There are no logits.
@@ -111,7 +111,7 @@ struct Candidate {
     token: u32,
 }
 
-fn rank(a: &Candidate, b: &Candidate) -> Ordering {
+fn by_descending_logit(a: &Candidate, b: &Candidate) -> Ordering {
     // `partial_cmp` rather than `total_cmp`: the two zeros tie, and there is no NaN.
     b.logit
         .partial_cmp(&a.logit)
@@ -135,22 +135,22 @@ impl Sampler {
                 found: options.top_p,
             });
         }
-        Ok(Self::of(options))
+        Ok(Self::from_valid_options(options))
     }
 
     /// Creates a greedy sampler.
     pub fn greedy() -> Self {
-        Self::of(SamplingOptions::default())
+        Self::from_valid_options(SamplingOptions::default())
     }
 
     /// Creates a sampler with the same options and another random stream.
-    pub fn apart(&self) -> Self {
+    pub fn with_other_stream(&self) -> Self {
         let mut options = self.options;
         options.seed ^= 0x9e37_79b9_7f4a_7c15;
-        Self::of(options)
+        Self::from_valid_options(options)
     }
 
-    fn of(options: SamplingOptions) -> Self {
+    fn from_valid_options(options: SamplingOptions) -> Self {
         Self {
             options,
             generator: Pcg64Mcg::seed_from_u64(options.seed),
@@ -163,20 +163,20 @@ impl Sampler {
     /// # Errors
     /// `logits` is empty or has a number that is not finite.
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32, SamplingError> {
-        self.sample_from(Logits::All(logits))
+        self.sample_from(SamplerInput::All(logits))
     }
 
     /// Returns the part of the logits needed for a [distribution](Sampler::distribution_from).
-    pub fn wants(&self) -> Wants {
+    pub fn logits_for_distribution(&self) -> LogitsRequest {
         match (self.options.temperature, self.options.top_k) {
-            (0.0, _) => Wants::Largest(1),
-            (_, 0) => Wants::All,
-            (_, k) => Wants::Largest(k),
+            (0.0, _) => LogitsRequest::TopK(1),
+            (_, 0) => LogitsRequest::All,
+            (_, k) => LogitsRequest::TopK(k),
         }
     }
 
     /// Returns the part of the logits needed for one [sample](Sampler::sample_from).
-    pub fn wants_one(&self) -> Wants {
+    pub fn logits_for_sample(&self) -> LogitsRequest {
         let SamplingOptions {
             temperature,
             top_k,
@@ -184,9 +184,9 @@ impl Sampler {
             ..
         } = self.options;
         if temperature == 0.0 {
-            return Wants::Largest(1);
+            return LogitsRequest::TopK(1);
         }
-        Wants::Drawn(Draw {
+        LogitsRequest::Drawn(SamplingParameters {
             temperature,
             top_k,
             top_p,
@@ -198,23 +198,23 @@ impl Sampler {
     ///
     /// # Errors
     /// As [`Sampler::sample`].
-    pub fn sample_from(&mut self, logits: Logits) -> Result<u32, SamplingError> {
-        if let Logits::Drawn(token) = logits {
+    pub fn sample_from(&mut self, logits: SamplerInput) -> Result<u32, SamplingError> {
+        if let SamplerInput::Drawn(token) = logits {
             uniform(&mut self.generator);
             return Ok(token);
         }
-        let best = self.keep_of(logits)?;
+        let best = self.select_candidates_from(logits)?;
         match self.options.temperature {
             0.0 => Ok(best.token),
             _ => Ok(self.draw(best)),
         }
     }
 
-    fn keep_of(&mut self, logits: Logits) -> Result<Candidate, SamplingError> {
+    fn select_candidates_from(&mut self, logits: SamplerInput) -> Result<Candidate, SamplingError> {
         let largest = match logits {
-            Logits::All(logits) => return self.keep(logits),
-            Logits::Largest(largest) => largest,
-            Logits::Drawn(_) => return Err(SamplingError::Drawn),
+            SamplerInput::All(logits) => return self.select_candidates(logits),
+            SamplerInput::TopK(largest) => largest,
+            SamplerInput::Drawn(_) => return Err(SamplingError::Drawn),
         };
         let all = largest.iter();
         let mut all = all.map(|&(token, logit)| Candidate { logit, token });
@@ -228,7 +228,7 @@ impl Sampler {
     }
 
     /// Selects the candidates, none at temperature 0; returns the best.
-    fn keep(&mut self, logits: &[f32]) -> Result<Candidate, SamplingError> {
+    fn select_candidates(&mut self, logits: &[f32]) -> Result<Candidate, SamplingError> {
         if let Some(token) = logits.iter().position(|logit| !logit.is_finite()) {
             return Err(SamplingError::NotFinite {
                 token,
@@ -238,7 +238,10 @@ impl Sampler {
         let all = (0..)
             .zip(logits)
             .map(|(token, &logit)| Candidate { logit, token });
-        let best = all.clone().min_by(rank).ok_or(SamplingError::Empty)?;
+        let best = all
+            .clone()
+            .min_by(by_descending_logit)
+            .ok_or(SamplingError::Empty)?;
         self.candidates.clear();
         if self.options.temperature == 0.0 {
             return Ok(best);
@@ -252,7 +255,8 @@ impl Sampler {
     fn keep_top_k(&mut self) {
         let k = self.options.top_k;
         if (1..self.candidates.len()).contains(&k) {
-            self.candidates.select_nth_unstable_by(k - 1, rank);
+            self.candidates
+                .select_nth_unstable_by(k - 1, by_descending_logit);
             self.candidates.truncate(k);
         }
     }
@@ -270,9 +274,9 @@ impl Sampler {
             let rest = &mut self.candidates[sorted..];
             let step_len = step.min(rest.len());
             if step_len < rest.len() {
-                rest.select_nth_unstable_by(step_len - 1, rank);
+                rest.select_nth_unstable_by(step_len - 1, by_descending_logit);
             }
-            rest[..step_len].sort_unstable_by(rank);
+            rest[..step_len].sort_unstable_by(by_descending_logit);
             for candidate in &rest[..step_len] {
                 sorted += 1;
                 reached += weight(candidate);

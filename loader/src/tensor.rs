@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use htc_formats::DType;
-use htc_formats::bands::{Banded, BandsError, Layout};
+use htc_formats::bands::{CodeLayout, ColumnGroupError, ColumnGroupMatrix};
 use htc_formats::block;
 use htc_formats::map::MappedFile;
 use htc_formats::source::{ModelFile, ModelTensor, Place};
@@ -20,7 +20,7 @@ pub struct Tensor {
     dtype: DType,
     rows: usize,
     cols: usize,
-    codes: Option<Layout>,
+    codes: Option<CodeLayout>,
 }
 
 #[derive(Clone)]
@@ -73,9 +73,9 @@ impl Tensor {
     ///
     /// # Errors
     /// [`ExecError::Bands`] if the bytes do not match the shape and codes.
-    pub fn computed_bands(
+    pub fn computed_column_groups(
         name: impl Into<String>,
-        codes: Layout,
+        codes: CodeLayout,
         rows: usize,
         bytes: impl Into<Arc<[u8]>>,
     ) -> Result<Self, ExecError> {
@@ -95,8 +95,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`ExecError::Bands`] for an invalid scale or map of classes.
-    pub(crate) fn used(&self) -> Result<Self, ExecError> {
-        if let Some(bands) = self.bands()? {
+    pub(crate) fn validated(&self) -> Result<Self, ExecError> {
+        if let Some(bands) = self.column_groups()? {
             bands.check()?;
         }
         Ok(self.clone())
@@ -134,7 +134,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Never: shapes were validated on creation.
-    pub fn bands(&self) -> Result<Option<Banded<'_>>, BandsError> {
+    pub fn column_groups(&self) -> Result<Option<ColumnGroupMatrix<'_>>, ColumnGroupError> {
         let codes = self.codes.as_ref();
         codes
             .map(|codes| codes.view(self.rows, self.bytes()))
@@ -155,9 +155,9 @@ impl Tensor {
     /// [`LoadError::Block`] if the bytes do not decode.
     pub fn to_f32(&self) -> Result<Vec<f32>, LoadError> {
         let mut values = vec![0.0; self.rows * self.cols];
-        if let Some(bands) = self.bands()? {
+        if let Some(bands) = self.column_groups()? {
             for (row, values) in values.chunks_exact_mut(self.cols).enumerate() {
-                bands.row(row, values)?;
+                bands.decode_row(row, values)?;
             }
             return Ok(values);
         }

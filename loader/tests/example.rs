@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use htc_loader::sampling::Sampler;
-use htc_loader::tokenizer::AddSpecial;
+use htc_loader::tokenizer::AddSpecialTokens;
 use htc_loader::{Cpu, Model, Session};
 
 fn demo() -> PathBuf {
@@ -36,7 +36,7 @@ fn example_output_matches_the_library() {
     let tokenizer = model.tokenizer().unwrap();
     let mut session = Session::new(model, Cpu::with_threads(1).unwrap(), 64).unwrap();
     let mut sampler = Sampler::greedy();
-    let prompt = tokenizer.encode("Alice was beginning", AddSpecial::Prompt);
+    let prompt = tokenizer.encode("Alice was beginning", AddSpecialTokens::Prompt);
     let mut tokens = prompt.clone();
     let mut token = sampler.sample(session.step(&prompt).unwrap()).unwrap();
     for _ in 0..12 {

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use htc_loader::live::sensor::trace::{Trace, TraceSensor};
 use htc_loader::live::{
-    Clock, Controller, Law, LawOptions, Meter, Phase, Sense, Sensor, SensorError, Source, Why,
+    Clock, ControlLaw, ControlLawOptions, Controller, EnergyAccumulator, EnergyPhase,
+    ReadingStatus, Sensor, SensorError, Source, Why,
 };
 
 /// Four passes of 384 tokens (Adaptive Compression, the telemetry of its thermal section).
@@ -39,7 +40,7 @@ fn published_trace_is_read_completely() {
     let rows = trace.readings();
     assert_eq!(rows.len(), 94);
     // From 23:41:52.807 to 23:43:31.164.
-    assert!((trace.length().as_secs_f64() - 98.357).abs() < 1e-3);
+    assert!((trace.duration().as_secs_f64() - 98.357).abs() < 1e-3);
     let celsius: Vec<f64> = rows
         .iter()
         .map(|row| row.plausible_temperature().unwrap())
@@ -64,16 +65,16 @@ fn published_trace_is_read_completely() {
 #[test]
 fn controller_reduces_the_rank_and_restores_it() {
     let Some(trace) = published() else { return };
-    let law = Law::new(LawOptions::default()).unwrap();
+    let law = ControlLaw::new(ControlLawOptions::default()).unwrap();
     let (clock, mut controller) = (Clock::manual(), Controller::new(law));
-    let length = trace.length();
+    let length = trace.duration();
     let mut sensor = TraceSensor::new(trace, clock.clone());
     let (mut fractions, mut changes) = (Vec::new(), 0);
     while let Ok(reading) = sensor.read() {
-        let decision = controller.step(&reading);
-        assert_eq!(decision.temperature, Sense::Here);
+        let decision = controller.apply_reading(&reading);
+        assert_eq!(decision.temperature, ReadingStatus::Available);
         assert!(decision.fraction <= law.fraction(reading.temperature.unwrap()));
-        assert!(!decision.beyond);
+        assert!(!decision.limit_exceeded);
         changes += usize::from(
             fractions
                 .last()
@@ -95,11 +96,11 @@ fn controller_reduces_the_rank_and_restores_it() {
 
     // After its end there is no sensor and no limit.
     assert!(clock.now() > length);
-    assert!(matches!(sensor.read(), Err(SensorError::Ended { .. })));
-    let lost = controller.miss(clock.now());
+    assert!(matches!(sensor.read(), Err(SensorError::TraceEnded { .. })));
+    let lost = controller.apply_failed_reading(clock.now());
     assert_eq!(
-        (lost.fraction, lost.why, lost.temperature),
-        (1.0, Why::NoReading, Sense::Lost)
+        (lost.fraction, lost.reason, lost.temperature),
+        (1.0, Why::NoReading, ReadingStatus::Lost)
     );
 }
 
@@ -107,23 +108,23 @@ fn controller_reduces_the_rank_and_restores_it() {
 fn idle_time_is_excluded_from_work() {
     let Some(trace) = published() else { return };
     let measure = |idle_counts: bool| {
-        let mut meter = Meter::new(Duration::from_secs(5), None);
+        let mut meter = EnergyAccumulator::new(Duration::from_secs(5), None);
         let last_load = trace
             .readings()
             .iter()
             .rfind(|row| row.power.unwrap() > LOAD);
-        let end = last_load.unwrap().at;
+        let end = last_load.unwrap().time;
         let mut began = false;
         for row in trace.readings() {
             began |= row.power.unwrap() > LOAD;
             meter.push(row);
             meter.enter(
-                match (began, row.at < end || idle_counts) {
-                    (false, _) => Phase::Other,
-                    (true, true) => Phase::Work,
-                    (true, false) => Phase::Idle,
+                match (began, row.time < end || idle_counts) {
+                    (false, _) => EnergyPhase::Other,
+                    (true, true) => EnergyPhase::Work,
+                    (true, false) => EnergyPhase::Idle,
                 },
-                row.at,
+                row.time,
             );
         }
         meter.energy().unwrap()

@@ -6,7 +6,7 @@
 mod tokenizer_common;
 
 use htc_formats::vocab::{PreTokenizer, TokenKind, Vocabulary};
-use htc_loader::tokenizer::{AddSpecial, Tokenizer, TokenizerError};
+use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer, TokenizerError};
 use serde_json::{Value, json};
 use tokenizer_common::{cases, fixture, from_json};
 
@@ -32,9 +32,9 @@ fn ids_with_every_pre_tokenizer() {
         let tokenizer = Tokenizer::new(vocabulary).unwrap();
         for (text, expected) in cases(&fixture_ids["texts"], &fixture_ids["ids"][name]) {
             // The other program always parses special tokens.
-            let found = tokenizer.encode_with_special(text, AddSpecial::Nothing);
+            let found = tokenizer.encode_with_special(text, AddSpecialTokens::TextOnly);
             assert_eq!(found, expected, "{name}: {text:?}");
-            let plain = tokenizer.encode(text, AddSpecial::Nothing);
+            let plain = tokenizer.encode(text, AddSpecialTokens::TextOnly);
             assert_eq!(tokenizer.decode(&plain), text, "{name}");
             assert_eq!(plain == found, !text.contains("<|im_"), "{name}: {text:?}");
         }
@@ -54,14 +54,14 @@ fn special_tokens_are_parsed_only_on_request() {
     let text = "<|im_start|>a<|im_end|>";
     let a = token(tokenizer.vocabulary(), "a");
     let special = |add| tokenizer.encode_with_special(text, add);
-    assert_eq!(special(AddSpecial::Nothing), [1, a, 2]);
+    assert_eq!(special(AddSpecialTokens::TextOnly), [1, a, 2]);
     // BOS and EOS are present already.
-    assert_eq!(special(AddSpecial::AsVocabulary), [1, a, 2]);
-    assert_eq!(special(AddSpecial::Prompt), [1, a, 2]);
-    let plain = tokenizer.encode(text, AddSpecial::AsVocabulary);
+    assert_eq!(special(AddSpecialTokens::AsConfigured), [1, a, 2]);
+    assert_eq!(special(AddSpecialTokens::Prompt), [1, a, 2]);
+    let plain = tokenizer.encode(text, AddSpecialTokens::AsConfigured);
     assert!(plain.len() > 10 && plain.starts_with(&[1]) && plain.ends_with(&[2]));
     assert!(!plain[1..plain.len() - 1].iter().any(|&id| id < 3));
-    let other = tokenizer.encode_with_special("a<|endoftext|>", AddSpecial::AsVocabulary);
+    let other = tokenizer.encode_with_special("a<|endoftext|>", AddSpecialTokens::AsConfigured);
     assert_eq!(other, [1, a, 0, 2]);
 }
 
@@ -73,7 +73,7 @@ fn whitespace_next_to_special_tokens_is_stripped() {
         ..small()
     };
     let tokenizer = Tokenizer::new(vocabulary).unwrap();
-    let encode = |text| tokenizer.encode_with_special(text, AddSpecial::Nothing);
+    let encode = |text| tokenizer.encode_with_special(text, AddSpecialTokens::TextOnly);
     let bare = encode("<|im_start|>a<|im_end|>a<|endoftext|>");
     for text in [
         "<|im_start|>\n\n a \t<|im_end|> \u{a0}a<|endoftext|>",
@@ -102,7 +102,7 @@ fn whole_words_take_precedence_over_merges() {
             ..vocabulary.clone()
         })
         .unwrap();
-        let ids = tokenizer.encode("a xyzzy", AddSpecial::Nothing);
+        let ids = tokenizer.encode("a xyzzy", AddSpecialTokens::TextOnly);
         assert_eq!(ids.contains(&word), whole, "{pre:?}");
         assert_eq!(tokenizer.decode(&ids), "a xyzzy");
     }
@@ -129,7 +129,10 @@ fn long_words_match_the_quadratic_reference() {
     }
     assert!(expected.len() < text.len() * 3 / 4);
     let tokenizer = Tokenizer::new(vocabulary.clone()).unwrap();
-    assert_eq!(tokenizer.encode(&text, AddSpecial::Nothing), expected);
+    assert_eq!(
+        tokenizer.encode(&text, AddSpecialTokens::TextOnly),
+        expected
+    );
 }
 
 /// Quadratic time would not end.
@@ -138,7 +141,7 @@ fn long_words_are_fast() {
     let tokenizer = Tokenizer::new(small()).unwrap();
     for run in ["a", "th", " ", "!", "é", "the"] {
         let text = run.repeat((1 << 20) / run.len());
-        let ids = tokenizer.encode(&text, AddSpecial::Nothing);
+        let ids = tokenizer.encode(&text, AddSpecialTokens::TextOnly);
         assert!(tokenizer.decode(&ids) == text, "{run:?}");
     }
 }
@@ -153,8 +156,8 @@ fn bytes_without_a_token_are_dropped() {
     let at = token(&vocabulary, &letter) as usize;
     vocabulary.tokens[at] = "renamed".to_owned();
     let tokenizer = Tokenizer::new(vocabulary).unwrap();
-    let without = tokenizer.encode("ab", AddSpecial::Nothing);
-    let with = tokenizer.encode(&format!("a{letter}b"), AddSpecial::Nothing);
+    let without = tokenizer.encode("ab", AddSpecialTokens::TextOnly);
+    let with = tokenizer.encode(&format!("a{letter}b"), AddSpecialTokens::TextOnly);
     assert_eq!(with, without);
 }
 
@@ -169,7 +172,9 @@ fn ends_of_generation() {
     vocabulary.eos = Some(1);
     vocabulary.end_of_generation = vec![tokens + 3];
     let tokenizer = Tokenizer::new(vocabulary).unwrap();
-    let ends: Vec<u32> = (0..tokens + 9).filter(|&id| tokenizer.is_end(id)).collect();
+    let ends: Vec<u32> = (0..tokens + 9)
+        .filter(|&id| tokenizer.is_end_token(id))
+        .collect();
     let named = [tokens, tokens + 1, tokens + 2, tokens + 3];
     assert_eq!(ends, [&[0, 1, 2], named.as_slice()].concat());
     assert_eq!(tokenizer.decode(&ends), "");
@@ -192,7 +197,7 @@ fn invalid_vocabularies_are_rejected() {
     let twice = refuse(|v| v.merges[7] = v.merges[3]);
     let (first, second) = (3, 7);
     assert!(
-        matches!(twice, TokenizerError::MergeTwice { first: a, second: b, .. } if (a, b) == (first, second)),
+        matches!(twice, TokenizerError::DuplicateMerge { first: a, second: b, .. } if (a, b) == (first, second)),
         "{twice}"
     );
     let outside = refuse(|v| v.merges[0].0 = u32::MAX);
@@ -204,7 +209,7 @@ fn invalid_vocabularies_are_rejected() {
     assert!(
         matches!(
             duplicate,
-            TokenizerError::Duplicate {
+            TokenizerError::DuplicateText {
                 first: 8,
                 second: 9,
                 ..

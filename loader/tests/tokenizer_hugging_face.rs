@@ -7,7 +7,7 @@ mod tokenizer_common;
 
 use htc_formats::gguf::Gguf;
 use htc_formats::vocab::Vocabulary;
-use htc_loader::tokenizer::{AddSpecial, Tokenizer, TokenizerError};
+use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer, TokenizerError};
 use tokenizer_common::{cases, fixture, from_json, shared, texts, vocabulary_of};
 
 #[test]
@@ -39,9 +39,9 @@ fn folders_and_ggufs_give_the_same_ids() {
         Tokenizer::new(expected).unwrap(),
     );
     for (name, text) in texts() {
-        let ids = read.encode(&text, AddSpecial::AsVocabulary);
+        let ids = read.encode(&text, AddSpecialTokens::AsConfigured);
         assert!(
-            ids == expected.encode(&text, AddSpecial::AsVocabulary),
+            ids == expected.encode(&text, AddSpecialTokens::AsConfigured),
             "{name}"
         );
         assert!(read.decode(&ids) == text, "{name}");
@@ -61,10 +61,10 @@ fn characters_with_byte_fallback() {
         assert_eq!((vocabulary.unknown, vocabulary.scores.len()), (Some(0), 0));
         let tokenizer = Tokenizer::new(vocabulary).unwrap();
         for (text, expected) in cases(&expected["texts"], &expected["ids"][name]) {
-            let found = tokenizer.encode_with_special(text, AddSpecial::Nothing);
+            let found = tokenizer.encode_with_special(text, AddSpecialTokens::TextOnly);
             assert_eq!(found, expected, "{name}: {text:?}");
             if ["prepend", "replace", "gemma"].contains(&name.as_str()) {
-                let plain = tokenizer.encode(text, AddSpecial::Nothing);
+                let plain = tokenizer.encode(text, AddSpecialTokens::TextOnly);
                 let shown = text.replace('\u{2581}', " ");
                 assert_eq!(tokenizer.decode(&plain), shown, "{name}");
             }
@@ -100,12 +100,12 @@ fn scores_and_merges_agree() {
     );
     for name in ["alice.txt", "time_machine.txt"] {
         let text = std::fs::read_to_string(format!("{demo}/{name}")).unwrap();
-        let ids = a.encode(&text, AddSpecial::Nothing);
-        assert!(ids == b.encode(&text, AddSpecial::Nothing), "{name}");
+        let ids = a.encode(&text, AddSpecialTokens::TextOnly);
+        assert!(ids == b.encode(&text, AddSpecialTokens::TextOnly), "{name}");
     }
     // One long run without any cut.
     let run = "ab".repeat(1 << 19);
-    let ids = b.encode(&run, AddSpecial::Nothing);
+    let ids = b.encode(&run, AddSpecialTokens::TextOnly);
     assert!(b.decode(&ids) == run);
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use htc_formats::gguf::Gguf;
 use htc_formats::vocab::{TokenKind, Vocabulary};
-use htc_loader::tokenizer::{AddSpecial, Tokenizer};
+use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
 
 const DEMO: &[(&str, &[u32])] = &[
     ("", &[]),
@@ -158,11 +158,11 @@ fn demo_model() {
     assert_eq!((tokenizer.bos(), tokenizer.eos()), (Some(1), Some(2)));
     for &(text, expected) in DEMO {
         assert_eq!(
-            tokenizer.encode(text, AddSpecial::Nothing),
+            tokenizer.encode(text, AddSpecialTokens::TextOnly),
             expected,
             "{text:?}"
         );
-        let whole = tokenizer.encode(text, AddSpecial::AsVocabulary);
+        let whole = tokenizer.encode(text, AddSpecialTokens::AsConfigured);
         assert_eq!(whole, [&[1], expected].concat(), "{text:?}");
         // U+2581 encodes a space, so it is decoded to one.
         assert_eq!(
@@ -289,7 +289,7 @@ fn user_defined_tokens() {
     for (prefix, cases) in [(true, WITH_PREFIX), (false, WITHOUT_PREFIX)] {
         let tokenizer = Tokenizer::new(small(prefix)).unwrap();
         for &(text, expected) in cases {
-            let ids = tokenizer.encode(text, AddSpecial::Nothing);
+            let ids = tokenizer.encode(text, AddSpecialTokens::TextOnly);
             assert_eq!(ids, expected, "{text:?}, prefix {prefix}");
         }
     }

@@ -5,7 +5,7 @@
 mod tokenizer_common;
 
 use htc_formats::vocab::{PreTokenizer, TokenKind, Vocabulary};
-use htc_loader::tokenizer::{AddSpecial, Tokenizer};
+use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
 use proptest::prelude::*;
 use tokenizer_common::{fixture, from_json};
 
@@ -92,9 +92,9 @@ proptest! {
     #[test]
     fn decoding_inverts_encoding(text in text(), prefix: bool) {
         let tokenizer = tokenizer(prefix);
-        let alone = tokenizer.encode(&text, AddSpecial::Nothing);
+        let alone = tokenizer.encode(&text, AddSpecialTokens::TextOnly);
         prop_assert_eq!(tokenizer.decode(&alone), text.as_str());
-        let whole = tokenizer.encode(&text, AddSpecial::AsVocabulary);
+        let whole = tokenizer.encode(&text, AddSpecialTokens::AsConfigured);
         prop_assert_eq!(&whole, &[&[1], alone.as_slice(), &[2]].concat());
         prop_assert_eq!(tokenizer.decode(&whole), text);
     }
@@ -110,7 +110,7 @@ proptest! {
         prop_assert_eq!(tokenizer.decode(&ids), expected);
         for id in ids {
             prop_assert_eq!(tokenizer.piece(id).is_some(), (id as usize) < tokenizer.vocabulary().tokens.len());
-            prop_assert_eq!(tokenizer.is_end(id), id == 2);
+            prop_assert_eq!(tokenizer.is_end_token(id), id == 2);
         }
     }
 }
@@ -221,7 +221,7 @@ proptest! {
     #[test]
     fn byte_level_decoding_inverts_encoding(text in prop_oneof!["[ \\n'sab01.é日\u{301}]{0,60}", any::<String>()]) {
         for tokenizer in byte_level() {
-            let ids = tokenizer.encode(&text, AddSpecial::Nothing);
+            let ids = tokenizer.encode(&text, AddSpecialTokens::TextOnly);
             prop_assert_eq!(tokenizer.decode(&ids), text.as_str());
             let mut decoder = tokenizer.decoder();
             let mut streamed: String = ids.iter().map(|&id| decoder.push(id)).collect();
@@ -244,7 +244,7 @@ proptest! {
         match Tokenizer::new(vocabulary) {
             Err(error) => prop_assert!(!error.to_string().contains('\n'), "{}", error),
             Ok(tokenizer) => {
-                for add in [AddSpecial::AsVocabulary, AddSpecial::Prompt, AddSpecial::Nothing] {
+                for add in [AddSpecialTokens::AsConfigured, AddSpecialTokens::Prompt, AddSpecialTokens::TextOnly] {
                     let plain = tokenizer.encode(&text, add);
                     let special = tokenizer.encode_with_special(&text, add);
                     prop_assert!(plain.iter().chain(&special).all(|&id| id < tokens));

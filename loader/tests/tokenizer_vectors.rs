@@ -6,7 +6,7 @@
 mod tokenizer_common;
 
 use htc_formats::htz::Digest;
-use htc_loader::tokenizer::AddSpecial;
+use htc_loader::tokenizer::AddSpecialTokens;
 use tokenizer_common::{fixture, published, texts, tokenizer_of};
 
 fn check(name: &str) {
@@ -26,7 +26,7 @@ fn check(name: &str) {
     assert_eq!(texts.len(), ids.len());
     assert!(texts.len() > 40);
     for (text, expected) in texts.iter().zip(&ids) {
-        let found = tokenizer.encode(text, AddSpecial::Nothing);
+        let found = tokenizer.encode(text, AddSpecialTokens::TextOnly);
         assert_eq!(found, *expected, "{text:?}");
         assert_eq!(tokenizer.decode(&found), *text);
     }
@@ -69,9 +69,9 @@ fn whole_texts() {
         };
         let tokenizer = tokenizer_of(&path);
         for (name, text) in &texts {
-            let ids = tokenizer.encode(text, AddSpecial::Nothing);
+            let ids = tokenizer.encode(text, AddSpecialTokens::TextOnly);
             let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-            let found = serde_json::json!([ids.len(), Digest::of(&bytes).to_string()]);
+            let found = serde_json::json!([ids.len(), Digest::of_bytes(&bytes).to_string()]);
             assert_eq!(found, expected[name], "{vocabulary} on {name}");
             assert!(tokenizer.decode(&ids) == *text, "{vocabulary} on {name}");
         }

@@ -27,13 +27,13 @@ impl Artifact {
 
     /// Returns true if it differs from another only in its quality record, which depends on the
     /// evaluation text.
-    pub fn is_but_for_quality(&self, other: &Artifact) -> bool {
+    pub fn equals_except_quality(&self, other: &Artifact) -> bool {
         let but = |of: &Artifact| Manifest {
             quality: None,
             dial: Vec::new(),
             ..of.manifest.clone()
         };
-        let data = |of: &'_ Artifact| of.manifest_place().end;
+        let data = |of: &'_ Artifact| of.manifest_range().end;
         but(self) == but(other) && self.bytes[data(self)..] == other.bytes[data(other)..]
     }
 
@@ -47,7 +47,7 @@ impl Artifact {
 
     /// Returns the range of bytes of a tensor.
     #[track_caller]
-    pub fn place(&self, role: &str) -> Range<usize> {
+    pub fn tensor_range(&self, role: &str) -> Range<usize> {
         let entry = self
             .manifest
             .tensors
@@ -59,14 +59,14 @@ impl Artifact {
 
     /// Returns the bytes of a tensor.
     #[track_caller]
-    pub fn stored(&self, role: &str) -> &[u8] {
-        &self.bytes[self.place(role)]
+    pub fn tensor_bytes(&self, role: &str) -> &[u8] {
+        &self.bytes[self.tensor_range(role)]
     }
 
     /// Decodes a tensor.
     #[track_caller]
     pub fn matrix(&self, role: &str) -> Matrix {
-        let bytes = self.stored(role);
+        let bytes = self.tensor_bytes(role);
         let role = role.parse().unwrap();
         let entry = self.manifest.tensor(role).unwrap();
         let (rows, cols) = (entry.rows as usize, entry.cols as usize);
@@ -75,7 +75,7 @@ impl Artifact {
             Some(codes) => {
                 let bands = codes.view(rows, bytes).unwrap();
                 for (row, values) in values.chunks_exact_mut(cols).enumerate() {
-                    bands.row(row, values).unwrap();
+                    bands.decode_row(row, values).unwrap();
                 }
             }
             None => block::decode(entry.dtype, bytes, &mut values).unwrap(),
@@ -85,7 +85,7 @@ impl Artifact {
 
     /// Returns the dense matrix that a projection's stored form represents.
     #[track_caller]
-    pub fn product(&self, layer: usize, slot: &str) -> Matrix {
+    pub fn dense_projection(&self, layer: usize, slot: &str) -> Matrix {
         let part = |part: &str| format!("layers.{layer}.{slot}.{part}");
         if self.has(&part("a")) {
             return self.matrix(&part("b")).times(&self.matrix(&part("a")));
@@ -106,7 +106,7 @@ impl Artifact {
 
     /// Returns the dense matrix that an untied head's stored form represents.
     #[track_caller]
-    pub fn head(&self) -> Matrix {
+    pub fn dense_head(&self) -> Matrix {
         if self.has("output.a") {
             return self.matrix("output.b").times(&self.matrix("output.a"));
         }
@@ -123,13 +123,13 @@ impl Artifact {
     }
 
     /// Returns the range of bytes of the manifest.
-    pub fn manifest_place(&self) -> Range<usize> {
+    pub fn manifest_range(&self) -> Range<usize> {
         let start = self.manifest.tensors[0].offset as usize;
         HEADER_BYTES..start
     }
 
     /// Returns the range of bytes of a section.
-    pub fn section_place(&self, name: &str) -> Range<usize> {
+    pub fn section_range(&self, name: &str) -> Range<usize> {
         let entry = self.manifest.section(name).unwrap();
         entry.offset as usize..(entry.offset + entry.length) as usize
     }

@@ -40,7 +40,7 @@ pub fn path() -> PathBuf {
 }
 
 /// Returns a path next to the binary for state and caches, so that the tester's home is not used.
-fn beside(name: &str) -> OsString {
+fn next_to_binary(name: &str) -> OsString {
     let mut path = path();
     path.pop();
     path.join(name).into()
@@ -84,8 +84,8 @@ impl Htc {
             folder: None,
             user: None,
             variables: vec![
-                ("XDG_STATE_HOME", Some(beside("state-of-tests"))),
-                ("XDG_CACHE_HOME", Some(beside("cache-of-tests"))),
+                ("XDG_STATE_HOME", Some(next_to_binary("state-of-tests"))),
+                ("XDG_CACHE_HOME", Some(next_to_binary("cache-of-tests"))),
                 // Disables GPUs, so that runs are the same on every machine.
                 ("CUDA_VISIBLE_DEVICES", Some("-1".into())),
             ],
@@ -173,7 +173,7 @@ impl Htc {
 
     /// Sets the limits for hostile files.
     #[must_use]
-    pub fn hostile(self) -> Self {
+    pub fn with_hostile_limits(self) -> Self {
         self.memory(HOSTILE_MEMORY).deadline(HOSTILE_DEADLINE)
     }
 
@@ -295,7 +295,7 @@ impl Outcome {
 
     /// Asserts success.
     #[track_caller]
-    pub fn ok(self) -> Self {
+    pub fn assert_ok(self) -> Self {
         assert!(
             self.status.success() && !self.stderr.contains("panicked"),
             "{}: {}\n{}",
@@ -315,7 +315,7 @@ impl Outcome {
     /// Asserts success and returns standard output as one JSON value.
     #[track_caller]
     pub fn json(self) -> Value {
-        let outcome = self.ok();
+        let outcome = self.assert_ok();
         serde_json::from_slice(&outcome.stdout).unwrap_or_else(|error| {
             panic!(
                 "{}: stdout is no JSON: {error}\n{}",
@@ -328,7 +328,7 @@ impl Outcome {
     /// Asserts failure with an exit code and a single line on standard error that contains all
     /// `words`, ignoring case; standard output must be empty.
     #[track_caller]
-    pub fn refused(&self, code: i32, words: &[&str]) {
+    pub fn assert_refused(&self, code: i32, words: &[&str]) {
         let about = format!("{}: {}\n{}", self.command, self.ended(), self.stderr);
         assert_eq!(self.status.code(), Some(code), "{about}");
         assert!(!self.stderr.contains("panicked"), "panicked: {about}");

@@ -51,7 +51,7 @@ pub fn with_kv_type(
 
 /// Returns the last logits after a prompt, of the model in a file on a backend, with an f32 KV
 /// cache.
-pub fn of_file<B: Backend>(path: &Path, tokens: &[u32], mut backend: B) -> Vec<f32> {
+pub fn last_logits<B: Backend>(path: &Path, tokens: &[u32], mut backend: B) -> Vec<f32> {
     let file = ModelFile::open(path).unwrap();
     let model = Model::load(file, &mut backend).unwrap();
     let session = Session::with_kv_type(model, backend, tokens.len(), KvType::F32);
@@ -60,11 +60,11 @@ pub fn of_file<B: Backend>(path: &Path, tokens: &[u32], mut backend: B) -> Vec<f
 
 /// Asserts that an artifact and its export have the same logits in float64, and nearly the same
 /// with 8-bit activations.
-pub fn check_export(artifact: &Path, exported: &Path, tokens: &[u32]) {
-    let [found, expected] = [artifact, exported].map(|path| of_file(path, tokens, Reference));
+pub fn assert_export_matches(artifact: &Path, exported: &Path, tokens: &[u32]) {
+    let [found, expected] = [artifact, exported].map(|path| last_logits(path, tokens, Reference));
     let difference = largest_difference(&found, &expected);
     assert!(difference < 1e-4, "{difference:.2e}");
-    let found = of_file(artifact, tokens, Cpu::with_threads(2).unwrap());
+    let found = last_logits(artifact, tokens, Cpu::with_threads(2).unwrap());
     let difference = largest_difference(&found, &expected);
     assert!(difference < 0.15, "{difference:.2e}");
 }

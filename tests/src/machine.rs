@@ -14,24 +14,24 @@ pub use library::{BLAS, DRIVER, SOLVER};
 pub const COMPILER: &str = "libnvrtc.so";
 
 /// Folder of the libraries, and log of their calls.
-pub struct Machine {
+pub struct FakeGpuMachine {
     scratch: Scratch,
     libraries: PathBuf,
 }
 
-impl Default for Machine {
+impl Default for FakeGpuMachine {
     fn default() -> Self {
-        Machine::new()
+        FakeGpuMachine::new()
     }
 }
 
-impl Machine {
+impl FakeGpuMachine {
     /// Creates a machine with a driver and a compiler.
-    pub fn new() -> Machine {
+    pub fn new() -> FakeGpuMachine {
         let scratch = Scratch::new();
         let libraries = scratch.path("libraries");
         std::fs::create_dir(&libraries).unwrap();
-        let machine = Machine { scratch, libraries };
+        let machine = FakeGpuMachine { scratch, libraries };
         machine.install(DRIVER, "libcuda.cpp", &[]);
         machine.install(COMPILER, "libnvrtc.cpp", &[]);
         machine
@@ -50,7 +50,7 @@ impl Machine {
     /// Compiles a library with one of NVIDIA's names.
     pub fn install(&self, name: &str, source: &str, options: &[&str]) {
         let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels");
-        library::library(&kernels, &self.libraries, name, source, options);
+        library::compile_library(&kernels, &self.libraries, name, source, options);
     }
 
     fn environment(&self) -> [(&'static str, PathBuf); 3] {
@@ -62,7 +62,7 @@ impl Machine {
     }
 
     /// Configures a run of `htc` for this machine.
-    pub fn on(&self, htc: Htc) -> Htc {
+    pub fn configure(&self, htc: Htc) -> Htc {
         let set = |htc: Htc, (name, value): (&'static str, PathBuf)| htc.env(name, Some(&value));
         self.environment().into_iter().fold(htc, set)
     }
@@ -79,22 +79,22 @@ impl Machine {
     }
 
     /// Returns the log of library calls in all runs so far.
-    pub fn called(&self) -> String {
+    pub fn call_log(&self) -> String {
         std::fs::read_to_string(self.log()).unwrap_or_default()
     }
 
     /// Asserts that all resources of the last device were released.
-    pub fn nothing_is_left_at_the_end(&self) {
-        self.nothing_is_left_of(1);
+    pub fn assert_last_device_released(&self) {
+        self.assert_released(1);
     }
 
     /// Asserts that all resources of every device were released, in runs with one device at a time.
-    pub fn nothing_is_left(&self) {
-        self.nothing_is_left_of(usize::MAX);
+    pub fn assert_all_released(&self) {
+        self.assert_released(usize::MAX);
     }
 
-    fn nothing_is_left_of(&self, last: usize) {
-        let called = self.called();
+    fn assert_released(&self, last: usize) {
+        let called = self.call_log();
         let left = called.lines().filter(|line| line.starts_with("left: "));
         let nothing = "left: 0 allocations, 0 of the host, 0 modules, 0 streams, 0 events, 0 graphs, 0 handles of libraries";
         let left: Vec<&str> = left.collect();

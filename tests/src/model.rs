@@ -126,7 +126,7 @@ impl Tensor {
 
 impl TinyModel {
     /// Channel of the first position in [`blind`](Self::blind).
-    pub const BLIND_CHANNEL: usize = 63;
+    pub const MISSED_SINK_CHANNEL: usize = 63;
 
     /// Returns a model that takes seconds: every projection is a large decomposition.
     #[must_use]
@@ -158,7 +158,7 @@ impl TinyModel {
 
     /// Returns the tensors of the default model, with a first position along a channel that the
     /// attention of the first layer hardly weighs, so that its leading components miss it.
-    pub fn blind() -> Vec<Tensor> {
+    pub fn with_missed_sink() -> Vec<Tensor> {
         let mut tensors = TinyModel::default().tensors();
         for tensor in &mut tensors {
             let cols = tensor.cols;
@@ -166,11 +166,11 @@ impl TinyModel {
                 // BOS is token 1.
                 "token_embd.weight" => {
                     tensor.values[cols..2 * cols].fill(0.0);
-                    tensor.values[cols + Self::BLIND_CHANNEL] = 5.0;
+                    tensor.values[cols + Self::MISSED_SINK_CHANNEL] = 5.0;
                 }
                 "blk.0.attn_q.weight" | "blk.0.attn_k.weight" | "blk.0.attn_v.weight" => {
                     for row in tensor.values.chunks_exact_mut(cols) {
-                        row[Self::BLIND_CHANNEL] *= 0.1;
+                        row[Self::MISSED_SINK_CHANNEL] *= 0.1;
                     }
                 }
                 _ => {}
@@ -244,7 +244,7 @@ impl TinyModel {
         };
         for layer in 0..self.layers {
             tensors.push(norm(format!("blk.{layer}.attn_norm.weight")));
-            for slot in SLOTS {
+            for slot in GGUF_PROJECTIONS {
                 if slot == "ffn_gate" {
                     tensors.push(norm(format!("blk.{layer}.ffn_norm.weight")));
                 }
@@ -274,11 +274,11 @@ impl TinyModel {
 
     /// Returns the bytes of the file.
     pub fn bytes(&self) -> Vec<u8> {
-        self.bytes_of(&self.tensors())
+        self.bytes_with_tensors(&self.tensors())
     }
 
     /// Returns the bytes of the file with other tensors.
-    pub fn bytes_of(&self, tensors: &[Tensor]) -> Vec<u8> {
+    pub fn bytes_with_tensors(&self, tensors: &[Tensor]) -> Vec<u8> {
         file(self.all_metadata(), tensors)
     }
 
@@ -371,7 +371,7 @@ fn file(metadata: Vec<(String, Value)>, tensors: &[Tensor]) -> Vec<u8> {
 }
 
 /// GGUF names of the projections, in the order of execution.
-pub const SLOTS: [&str; 7] = [
+pub const GGUF_PROJECTIONS: [&str; 7] = [
     "attn_q",
     "attn_k",
     "attn_v",
@@ -382,7 +382,7 @@ pub const SLOTS: [&str; 7] = [
 ];
 
 /// Command line names of the projections, in the same order.
-pub const SLOT_NAMES: [&str; 7] = ["q", "k", "v", "o", "gate", "up", "down"];
+pub const PROJECTION_NAMES: [&str; 7] = ["q", "k", "v", "o", "gate", "up", "down"];
 
 /// Id of the first piece that is neither special nor a byte.
 pub const FIRST_PIECE: usize = 259;

@@ -8,7 +8,7 @@ pub struct Array {
     /// Lengths, the slowest index first.
     pub shape: Vec<usize>,
     /// Type of the elements in NumPy's notation, for example `<f4`.
-    pub kind: String,
+    pub dtype: String,
     data: Vec<u8>,
 }
 
@@ -33,14 +33,14 @@ impl Array {
             .collect();
         Array {
             shape,
-            kind,
+            dtype: kind,
             data: bytes[start + length..].to_vec(),
         }
     }
 
     /// Returns the elements of a `<f4` array.
     pub fn f32(&self) -> Vec<f32> {
-        assert_eq!(self.kind, "<f4");
+        assert_eq!(self.dtype, "<f4");
         self.data
             .chunks_exact(4)
             .map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()))
@@ -49,7 +49,7 @@ impl Array {
 
     /// Returns the elements of an `<i4` or `<i8` array of token ids.
     pub fn tokens(&self) -> Vec<u32> {
-        let size = match self.kind.as_str() {
+        let size = match self.dtype.as_str() {
             "<i4" => 4,
             "<i8" => 8,
             other => panic!("token ids of type {other}"),

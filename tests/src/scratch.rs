@@ -45,7 +45,7 @@ impl Scratch {
 
     /// Asserts that the folder has exactly these files.
     #[track_caller]
-    pub fn holds_only(&self, names: &[&str]) {
+    pub fn assert_only_files(&self, names: &[&str]) {
         let mut expected = names.to_vec();
         expected.sort_unstable();
         assert_eq!(self.names(), expected);

@@ -107,7 +107,7 @@ fn folder_and_gguf_generate_the_same_text() {
     for fixture in small() {
         let written = |model: &Path| {
             let options = ["-p", "the white rabbit", "-n", "12", "--temp", "0"];
-            htc!["run", model].args(options).run().ok().stdout
+            htc!["run", model].args(options).run().assert_ok().stdout
         };
         let gguf = written(&fixture.folder.join("model.gguf"));
         assert_eq!(written(&fixture.folder), gguf, "{}", fixture.name);
@@ -127,8 +127,8 @@ fn compile(fixture: &Fixture, source: &str, output: &Path, options: &[&str]) {
     htc!["compile", source, "-o", output, "--force"]
         .args(options)
         .run()
-        .ok();
-    htc!["verify", output].run().ok();
+        .assert_ok();
+    htc!["verify", output].run().assert_ok();
 }
 
 const ALL_SLOTS: [(&str, &str); 2] = [("gp", "q,k,v,o,gate,up,down"), ("grc", "q,k,v,gate,up")];
@@ -164,7 +164,7 @@ fn half_rank_artifact_runs() {
                 let difference = fixture.difference(&artifact, KvType::F32, 2);
                 assert!(difference > 1e-2, "{name}, {method}: {difference:.2e}");
                 let run = ["-p", "the cat", "-n", "8", "--temp", "0"];
-                htc!["run", &artifact].args(run).run().ok();
+                htc!["run", &artifact].args(run).run().assert_ok();
             }
         }
     }

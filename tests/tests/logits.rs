@@ -12,11 +12,11 @@ use std::sync::Arc;
 
 use htc_formats::source::ModelFile;
 use htc_loader::backend::Reference;
-use htc_loader::generate::{Generator, Limits};
+use htc_loader::generate::{GenerateLimits, Generator};
 use htc_loader::kv::KvType;
 use htc_loader::linear::RankFraction;
 use htc_loader::sampling::Sampler;
-use htc_loader::tokenizer::AddSpecial;
+use htc_loader::tokenizer::AddSpecialTokens;
 use htc_loader::{Backend, Cpu, Model, Pool, Session};
 use htc_tests::logits::{at_positions as logits, largest_difference};
 use htc_tests::material::demo;
@@ -25,7 +25,7 @@ use htc_tests::{Scratch, TinyModel, htc};
 fn compiled(scratch: &Scratch, model: &Path, name: &str, options: &[&str]) -> Arc<Model> {
     let output = scratch.path(name);
     let run = htc!["compile", model, "-o", &output, "--factor-type", "f32"].args(options);
-    run.run().ok();
+    run.run().assert_ok();
     Arc::new(Model::open(&output).unwrap())
 }
 
@@ -144,7 +144,7 @@ fn rank_fraction_respects_gauges_and_sinks() {
     let scratch = Scratch::new();
     let path = scratch.file(
         "model.gguf",
-        TinyModel::default().bytes_of(&TinyModel::blind()),
+        TinyModel::default().bytes_with_tensors(&TinyModel::with_missed_sink()),
     );
     let text = scratch.file(
         "text.txt",
@@ -213,12 +213,12 @@ fn demo_generates_the_recorded_tokens() {
     ];
     let model = Arc::new(Model::open(demo("reference-7m-f16.gguf")).unwrap());
     let tokenizer = model.tokenizer().unwrap();
-    let prompt = tokenizer.encode("Once upon a time", AddSpecial::Prompt);
+    let prompt = tokenizer.encode("Once upon a time", AddSpecialTokens::Prompt);
     let pool = Arc::new(Pool::new(2).unwrap());
     for cpu in Cpu::each(&pool) {
         let set = cpu.instruction_set();
         let mut session = Session::new(Arc::clone(&model), cpu, 256).unwrap();
-        let (mut greedy, mut limits) = (Sampler::greedy(), Limits::tokens(64));
+        let (mut greedy, mut limits) = (Sampler::greedy(), GenerateLimits::tokens(64));
         limits.ignore_end = true;
         let written = Generator::new(&mut session, &tokenizer, &mut greedy, &prompt, limits);
         let written = written.unwrap().map(|written| written.unwrap().token);

@@ -8,7 +8,7 @@
 
 use std::error::Error;
 
-use htc_formats::bands::{BAND, Code, MAX_SCALE, STATES};
+use htc_formats::bands::{Code, GROUP_COLS, MAX_CODEBOOK_SCALE, STATES};
 use htc_math::codes::Viterbi;
 use htc_math::random::Rng;
 
@@ -43,7 +43,7 @@ fn error(x: &[f32], y: impl Iterator<Item = f32>) -> f64 {
 /// 64 free entries.)
 const FIELDS: [(usize, usize); 4] = [(0, 4), (4, 2), (6, 2), (8, 4)];
 
-const SHAKEN: u64 = 48;
+const PERTURBED_STARTS: u64 = 48;
 
 fn entry((first, bits): (usize, usize), state: usize) -> usize {
     state >> first & ((1 << bits) - 1)
@@ -110,7 +110,7 @@ fn trellis(bits: u8) -> Result<(), Box<dyn Error>> {
     let mut from = FIELDS.map(|(_, bits)| vec![0.0; 1 << bits]).to_vec();
     for (seed, deviation) in [(0, 0.5)]
         .into_iter()
-        .chain((0..SHAKEN).map(|seed| (seed, 0.1)))
+        .chain((0..PERTURBED_STARTS).map(|seed| (seed, 0.1)))
     {
         let mut rng = Rng(100 + seed);
         let mut tables = from.clone();
@@ -158,7 +158,7 @@ fn best_scale(magnitudes: &[f64], borders: &[f64], group: &[f32], unit: f64) -> 
     let largest = group
         .iter()
         .fold(0.0_f64, |m, &x| m.max(f64::from(x).abs()));
-    let whole = |share: f64| ((largest / unit * share) as u8).clamp(1, MAX_SCALE);
+    let whole = |share: f64| ((largest / unit * share) as u8).clamp(1, MAX_CODEBOOK_SCALE);
     let mut best = (f64::INFINITY, 0.0);
     for scale in whole(0.3)..=whole(1.1) {
         let scale = f64::from(scale) * unit;
@@ -178,7 +178,7 @@ fn best_scale(magnitudes: &[f64], borders: &[f64], group: &[f32], unit: f64) -> 
 
 fn levels(bits: u8) {
     let count = 1 << (bits - 1);
-    let x = numbers(3, 2048 * BAND);
+    let x = numbers(3, 2048 * GROUP_COLS);
     let mut magnitudes: Vec<f64> = (0..count)
         .map(|i| (f64::from(i) + 0.5) / f64::from(count))
         .collect();
@@ -194,9 +194,13 @@ fn levels(bits: u8) {
             .windows(2)
             .map(|pair| (pair[0] + pair[1]) / 2.0)
             .collect();
-        for group in x.chunks(BAND) {
-            let (error, scale) =
-                best_scale(&magnitudes, &borders, group, 4.5 / f64::from(MAX_SCALE));
+        for group in x.chunks(GROUP_COLS) {
+            let (error, scale) = best_scale(
+                &magnitudes,
+                &borders,
+                group,
+                4.5 / f64::from(MAX_CODEBOOK_SCALE),
+            );
             total += error;
             for &x in group {
                 let x = f64::from(x.abs());

@@ -16,19 +16,19 @@ use super::{BACKEND, FactoriseError};
 
 /// Leading part of a decomposition of order `n`.
 #[derive(Clone, Debug)]
-pub struct Leading {
+pub struct LeadingVectors {
     /// All `n` eigenvalues or singular values, decreasing.
     pub values: Vec<f64>,
     /// `[n, k]`, orthonormal: column `j` belongs to `values[j]`; signs are arbitrary.
     pub vectors: Mat<f64>,
 }
 
-impl Leading {
+impl LeadingVectors {
     /// Converts LAPACK results: eigenvalues in increasing order and vectors, column-major `[n, n]`.
-    pub fn of_ascending(values: Vec<f64>, vectors: &[f64], k: usize) -> Leading {
+    pub fn from_ascending(values: Vec<f64>, vectors: &[f64], k: usize) -> LeadingVectors {
         let n = values.len();
         let columns = MatRef::from_column_major_slice(vectors, n, n);
-        Leading {
+        LeadingVectors {
             vectors: Mat::from_fn(n, k, |i, j| columns[(i, n - 1 - j)]),
             values: values.into_iter().rev().collect(),
         }
@@ -36,7 +36,7 @@ impl Leading {
 }
 
 /// Copies a matrix to contiguous column-major storage, as BLAS and LAPACK expect.
-pub fn column_major(matrix: MatRef<'_, f64>) -> Vec<f64> {
+pub fn to_column_major(matrix: MatRef<'_, f64>) -> Vec<f64> {
     let (m, n) = matrix.shape();
     let mut out = vec![0.0; m * n];
     MatMut::from_column_major_slice_mut(&mut out, m, n).copy_from(matrix);
@@ -53,7 +53,7 @@ pub trait Algebra: fmt::Debug + Send + Sync {
 
     /// Returns the number of rows of `width` numbers per product: enough for full speed with a
     /// small float64 copy.
-    fn panel(&self, width: usize) -> usize {
+    fn panel_rows(&self, width: usize) -> usize {
         let _ = width;
         512
     }
@@ -62,7 +62,7 @@ pub trait Algebra: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// [`FactoriseError::NoConvergence`] or an error of the device.
-    fn eigen(&self, matrix: Mat<f64>, k: usize) -> Result<Leading, FactoriseError>;
+    fn eigen(&self, matrix: Mat<f64>, k: usize) -> Result<LeadingVectors, FactoriseError>;
 
     /// Returns all eigenvalues, decreasing, of the symmetric matrix given by its lower triangle;
     /// much cheaper than vectors.
@@ -75,7 +75,11 @@ pub trait Algebra: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// As [`eigen`](Algebra::eigen).
-    fn right_singular(&self, tall: Mat<f64>, k: usize) -> Result<Leading, FactoriseError>;
+    fn right_singular_vectors(
+        &self,
+        tall: Mat<f64>,
+        k: usize,
+    ) -> Result<LeadingVectors, FactoriseError>;
 
     /// Computes `out = scale · X Y`, or adds it to `out`.
     ///
@@ -104,21 +108,21 @@ pub trait Algebra: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// An error of the device, e.g. out of memory.
-    fn gram(&self, order: usize) -> Result<Box<dyn Gram>, FactoriseError>;
+    fn new_gram(&self, order: usize) -> Result<Box<dyn GramAccumulator>, FactoriseError>;
 }
 
-const STRIPE: usize = 256;
+const COLUMNS_PER_FETCH: usize = 256;
 
 /// Accumulator of `Σ xᵀ x` over rows `x`.
-pub trait Gram: fmt::Debug + Send {
+pub trait GramAccumulator: fmt::Debug + Send {
     /// Returns the length of a row.
-    fn order(&self) -> usize;
+    fn row_len(&self) -> usize;
 
     /// Adds `scale · XᵀX` of `rows [n, order]`.
     ///
     /// # Errors
     /// An error of the device.
-    fn add(&mut self, scale: f64, rows: MatRef<'_, f64>) -> Result<(), FactoriseError>;
+    fn add_rows(&mut self, scale: f64, rows: MatRef<'_, f64>) -> Result<(), FactoriseError>;
 
     /// Multiplies the sums by `factor`.
     ///
@@ -137,10 +141,10 @@ pub trait Gram: fmt::Debug + Send {
     /// # Errors
     /// An error of the device.
     fn finish(self: Box<Self>) -> Result<Mat<f64>, FactoriseError> {
-        let order = self.order();
+        let order = self.row_len();
         let mut sums = Mat::zeros(order, order);
-        for first in (0..order).step_by(STRIPE) {
-            let count = STRIPE.min(order - first);
+        for first in (0..order).step_by(COLUMNS_PER_FETCH) {
+            let count = COLUMNS_PER_FETCH.min(order - first);
             let columns = self.columns(first..first + count)?;
             sums.as_mut().subcols_mut(first, count).copy_from(&columns);
         }
@@ -163,7 +167,7 @@ impl Algebra for Host {
         BACKEND.to_owned()
     }
 
-    fn eigen(&self, matrix: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
+    fn eigen(&self, matrix: Mat<f64>, k: usize) -> Result<LeadingVectors, FactoriseError> {
         backend::eigen(matrix, k)
     }
 
@@ -171,7 +175,11 @@ impl Algebra for Host {
         backend::eigenvalues(matrix)
     }
 
-    fn right_singular(&self, tall: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
+    fn right_singular_vectors(
+        &self,
+        tall: Mat<f64>,
+        k: usize,
+    ) -> Result<LeadingVectors, FactoriseError> {
         backend::right_singular(tall, k)
     }
 
@@ -197,20 +205,20 @@ impl Algebra for Host {
         Ok(product)
     }
 
-    fn gram(&self, order: usize) -> Result<Box<dyn Gram>, FactoriseError> {
-        Ok(Box::new(HostGram(Mat::zeros(order, order))))
+    fn new_gram(&self, order: usize) -> Result<Box<dyn GramAccumulator>, FactoriseError> {
+        Ok(Box::new(HostGramAccumulator(Mat::zeros(order, order))))
     }
 }
 
 #[derive(Debug)]
-struct HostGram(Mat<f64>);
+struct HostGramAccumulator(Mat<f64>);
 
-impl Gram for HostGram {
-    fn order(&self) -> usize {
+impl GramAccumulator for HostGramAccumulator {
+    fn row_len(&self) -> usize {
         self.0.nrows()
     }
 
-    fn add(&mut self, scale: f64, rows: MatRef<'_, f64>) -> Result<(), FactoriseError> {
+    fn add_rows(&mut self, scale: f64, rows: MatRef<'_, f64>) -> Result<(), FactoriseError> {
         add_lower(self.0.as_mut(), rows.transpose(), rows, scale);
         Ok(())
     }

@@ -27,7 +27,7 @@
 //! most of the decrease. Blocks are independent.
 
 use faer::Mat;
-use htc_formats::model::Slot;
+use htc_formats::model::ProjectionKind;
 
 use super::gauge::{Diagonal, Gauge};
 use super::panels::Panels;
@@ -35,47 +35,51 @@ use super::{Algebra, FactoriseError, Weight};
 
 /// Limit of `|log g_i|`, a factor of 16 from the mean: an unused channel would absorb all of the
 /// scale.
-const LIMIT: f64 = 2.772_588_722_239_781;
+const MAX_ABS_LOG_GAUGE: f64 = 2.772_588_722_239_781;
 
 /// Fraction of the predicted decrease that a step has to deliver (Armijo 1966).
-const SUFFICIENT: f64 = 1e-4;
+const ARMIJO_FRACTION: f64 = 1e-4;
 
-const HALVINGS: usize = 6;
+const MAX_HALVINGS: usize = 6;
 
 /// In units of the minimum of the bound.
-const LONGEST: f64 = 4.0;
+const MAX_STEP: f64 = 4.0;
 
 /// Relative floor of tail energies, so that untruncated channels do not follow rounding noise.
-const UNUSED: f64 = 1e-6;
+const TAIL_ENERGY_FLOOR: f64 = 1e-6;
 
 /// Relation of a projection to the residual stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum ResidualSide {
     /// Reads the channels: Q, K, V, gate, up.
     Read,
     /// Writes the channels: O, down.
     Write,
 }
 
-impl Side {
+impl ResidualSide {
     /// Returns the side of a projection.
-    pub const fn of(slot: Slot) -> Side {
+    pub const fn from_projection(slot: ProjectionKind) -> ResidualSide {
         match slot {
-            Slot::Q | Slot::K | Slot::V | Slot::Gate | Slot::Up => Side::Read,
-            Slot::O | Slot::Down => Side::Write,
+            ProjectionKind::Q
+            | ProjectionKind::K
+            | ProjectionKind::V
+            | ProjectionKind::Gate
+            | ProjectionKind::Up => ResidualSide::Read,
+            ProjectionKind::O | ProjectionKind::Down => ResidualSide::Write,
         }
     }
 }
 
 /// Projection that takes part in the search.
 #[derive(Clone, Copy, Debug)]
-pub struct AxiomSlot<'a> {
+pub struct AxiomProjection<'a> {
     /// Weight of the projection.
     pub weight: Weight<'a>,
     /// Planned rank.
     pub rank: usize,
     /// Side on which the gauge acts.
-    pub side: Side,
+    pub side: ResidualSide,
 }
 
 /// Stopping criteria of [`axiom_gauge`].
@@ -115,7 +119,7 @@ impl AxiomGauge {
     ///
     /// # Errors
     /// None for a gauge that [`axiom_gauge`] returned.
-    pub fn reads(&self) -> Result<Gauge, FactoriseError> {
+    pub fn input_gauge(&self) -> Result<Gauge, FactoriseError> {
         Diagonal::new(self.entries.iter().map(|g| 1.0 / g).collect()).map(Gauge::Diagonal)
     }
 
@@ -123,7 +127,7 @@ impl AxiomGauge {
     ///
     /// # Errors
     /// None for a gauge that [`axiom_gauge`] returned.
-    pub fn writes(&self) -> Result<Diagonal, FactoriseError> {
+    pub fn output_gauge(&self) -> Result<Diagonal, FactoriseError> {
         Diagonal::new(self.entries.clone())
     }
 }
@@ -134,13 +138,13 @@ impl AxiomGauge {
 /// No projection, different numbers of channels, a rank outside `1..=min(out, in)`, numbers that
 /// are not finite.
 pub fn axiom_gauge(
-    slots: &[AxiomSlot<'_>],
+    slots: &[AxiomProjection<'_>],
     options: AxiomOptions,
     algebra: &dyn Algebra,
 ) -> Result<AxiomGauge, FactoriseError> {
     let objective = Objective::new(slots, algebra)?;
     let mut lambda = vec![0.0; objective.channels];
-    let mut here = objective.at(&lambda)?;
+    let mut here = objective.evaluate(&lambda)?;
     let mut evaluations = 1;
     let mut trace = vec![here.tail];
     let mut step = 1.0;
@@ -148,20 +152,20 @@ pub fn axiom_gauge(
         let target = here.minimum_of_bound(&lambda);
         let gradient = here.gradient();
         let mut accepted = None;
-        for _ in 0..=HALVINGS {
+        for _ in 0..=MAX_HALVINGS {
             if evaluations >= options.evaluations {
                 break 'steps;
             }
-            let there = along(&lambda, &target, step);
+            let there = interpolate(&lambda, &target, step);
             let promised: f64 = gradient
                 .iter()
                 .zip(there.iter().zip(&lambda))
                 .map(|(g, (there, here))| g * (there - here))
                 .sum();
             if promised < 0.0 {
-                let found = objective.at(&there)?;
+                let found = objective.evaluate(&there)?;
                 evaluations += 1;
-                if found.tail <= here.tail + SUFFICIENT * promised {
+                if found.tail <= here.tail + ARMIJO_FRACTION * promised {
                     accepted = Some((there, found));
                     break;
                 }
@@ -178,7 +182,7 @@ pub fn axiom_gauge(
         if gained <= enough {
             break;
         }
-        step = (2.0 * step).min(LONGEST);
+        step = (2.0 * step).min(MAX_STEP);
     }
     Ok(AxiomGauge {
         entries: lambda.iter().map(|l| l.exp()).collect(),
@@ -217,14 +221,14 @@ impl Evaluation {
         // where z = e^{2δ} solves b z² − μ z − a = 0. μ makes the mean zero.
         let channel = |i: usize, mu: f64| {
             let (a, b) = (self.reads[i] / largest, self.writes[i] / largest);
-            let (a, b) = (a.max(UNUSED), b.max(UNUSED));
+            let (a, b) = (a.max(TAIL_ENERGY_FLOOR), b.max(TAIL_ENERGY_FLOOR));
             let root = mu.hypot(2.0 * (a * b).sqrt());
             let z = if mu >= 0.0 {
                 (mu + root) / (2.0 * b)
             } else {
                 2.0 * a / (root - mu)
             };
-            (lambda[i] + 0.5 * z.ln()).clamp(-LIMIT, LIMIT)
+            (lambda[i] + 0.5 * z.ln()).clamp(-MAX_ABS_LOG_GAUGE, MAX_ABS_LOG_GAUGE)
         };
         let n = lambda.len();
         let mut bounds = (-1e6, 1e6);
@@ -237,21 +241,21 @@ impl Evaluation {
                 bounds.1 = middle;
             }
         }
-        centred((0..n).map(|i| channel(i, bounds.1)).collect())
+        centre((0..n).map(|i| channel(i, bounds.1)).collect())
     }
 }
 
-fn along(from: &[f64], to: &[f64], step: f64) -> Vec<f64> {
+fn interpolate(from: &[f64], to: &[f64], step: f64) -> Vec<f64> {
     let point = from
         .iter()
         .zip(to)
         .map(|(from, to)| from + step * (to - from));
-    centred(point.collect())
+    centre(point.collect())
 }
 
-fn centred(mut lambda: Vec<f64>) -> Vec<f64> {
-    let shifted = |l: f64, by: f64| (l - by).clamp(-LIMIT, LIMIT);
-    let (mut low, mut high) = (-2.0 * LIMIT, 2.0 * LIMIT);
+fn centre(mut lambda: Vec<f64>) -> Vec<f64> {
+    let shifted = |l: f64, by: f64| (l - by).clamp(-MAX_ABS_LOG_GAUGE, MAX_ABS_LOG_GAUGE);
+    let (mut low, mut high) = (-2.0 * MAX_ABS_LOG_GAUGE, 2.0 * MAX_ABS_LOG_GAUGE);
     for _ in 0..100 {
         let middle = 0.5 * (low + high);
         if lambda.iter().map(|&l| shifted(l, middle)).sum::<f64>() > 0.0 {
@@ -266,16 +270,16 @@ fn centred(mut lambda: Vec<f64>) -> Vec<f64> {
 
 pub(super) struct Objective<'a> {
     channels: usize,
-    slots: Vec<Prepared<'a>>,
+    slots: Vec<PreparedProjection<'a>>,
     algebra: &'a dyn Algebra,
 }
 
-struct Prepared<'a> {
-    slot: AxiomSlot<'a>,
-    form: Shape,
+struct PreparedProjection<'a> {
+    slot: AxiomProjection<'a>,
+    energy: ChannelEnergy,
 }
 
-enum Shape {
+enum ChannelEnergy {
     /// Lower triangle of the Gram matrix `[d, d]`, for few channels.
     Gram(Mat<f64>),
     /// Energy per channel, for many channels.
@@ -283,7 +287,10 @@ enum Shape {
 }
 
 impl<'a> Objective<'a> {
-    pub fn new(slots: &[AxiomSlot<'a>], algebra: &'a dyn Algebra) -> Result<Self, FactoriseError> {
+    pub fn new(
+        slots: &[AxiomProjection<'a>],
+        algebra: &'a dyn Algebra,
+    ) -> Result<Self, FactoriseError> {
         let channels = slots.first().ok_or(FactoriseError::NoWeights)?.channels();
         let slots = slots
             .iter()
@@ -291,7 +298,7 @@ impl<'a> Objective<'a> {
             .map(|(index, &slot)| {
                 slot.weight.check(index)?;
                 if slot.channels() != channels {
-                    return Err(FactoriseError::Inputs {
+                    return Err(FactoriseError::InputMismatch {
                         index,
                         expected: channels,
                         found: slot.channels(),
@@ -305,16 +312,16 @@ impl<'a> Objective<'a> {
                     });
                 }
                 let form = if order == channels {
-                    Shape::Gram(slot.channels_as_columns(algebra).gram()?)
+                    ChannelEnergy::Gram(slot.channels_as_columns(algebra).gram()?)
                 } else {
                     let mut energies = Vec::with_capacity(channels);
                     slot.channels_as_rows(None, algebra).for_each(|_, panel| {
                         energies.extend(panel.row_iter().map(|row| row.squared_norm_l2()));
                         Ok(())
                     })?;
-                    Shape::Energies(energies)
+                    ChannelEnergy::Energies(energies)
                 };
-                Ok(Prepared { slot, form })
+                Ok(PreparedProjection { slot, energy: form })
             })
             .collect::<Result<_, _>>()?;
         Ok(Objective {
@@ -325,16 +332,16 @@ impl<'a> Objective<'a> {
     }
 
     /// Evaluates `f(λ)` and its gradient.
-    pub fn at(&self, lambda: &[f64]) -> Result<Evaluation, FactoriseError> {
+    pub fn evaluate(&self, lambda: &[f64]) -> Result<Evaluation, FactoriseError> {
         let mut reads = vec![0.0; self.channels];
         let mut writes = reads.clone();
         for prepared in &self.slots {
             let (sign, sums) = match prepared.slot.side {
-                Side::Read => (-1.0, &mut reads),
-                Side::Write => (1.0, &mut writes),
+                ResidualSide::Read => (-1.0, &mut reads),
+                ResidualSide::Write => (1.0, &mut writes),
             };
             let scale: Vec<f64> = lambda.iter().map(|l| (sign * l).exp()).collect();
-            let tails = prepared.tails(&scale, self.algebra)?;
+            let tails = prepared.tail_energies(&scale, self.algebra)?;
             sums.iter_mut().zip(tails).for_each(|(sum, t)| *sum += t);
         }
         Ok(Evaluation {
@@ -345,11 +352,15 @@ impl<'a> Objective<'a> {
     }
 }
 
-impl Prepared<'_> {
+impl PreparedProjection<'_> {
     /// Returns the truncation error per channel when channel `i` is multiplied by `scale[i]`.
-    fn tails(&self, scale: &[f64], algebra: &dyn Algebra) -> Result<Vec<f64>, FactoriseError> {
-        let (mut tails, kept) = match &self.form {
-            Shape::Gram(gram) => {
+    fn tail_energies(
+        &self,
+        scale: &[f64],
+        algebra: &dyn Algebra,
+    ) -> Result<Vec<f64>, FactoriseError> {
+        let (mut tails, kept) = match &self.energy {
+            ChannelEnergy::Gram(gram) => {
                 let n = gram.nrows();
                 let scaled = Mat::from_fn(n, n, |i, j| gram[(i, j)] * scale[i] * scale[j]);
                 let energies: Vec<f64> = (0..n).map(|i| scaled[(i, i)]).collect();
@@ -362,7 +373,7 @@ impl Prepared<'_> {
                 }
                 (energies, kept)
             }
-            Shape::Energies(energies) => {
+            ChannelEnergy::Energies(energies) => {
                 let panels = self.slot.channels_as_rows(Some(scale), algebra);
                 let found = algebra.eigen(panels.gram()?, self.slot.rank)?;
                 let mut kept = Vec::with_capacity(scale.len());
@@ -381,11 +392,11 @@ impl Prepared<'_> {
     }
 }
 
-impl<'a> AxiomSlot<'a> {
+impl<'a> AxiomProjection<'a> {
     fn channels(&self) -> usize {
         match self.side {
-            Side::Read => self.weight.cols,
-            Side::Write => self.weight.rows,
+            ResidualSide::Read => self.weight.cols,
+            ResidualSide::Write => self.weight.rows,
         }
     }
 
@@ -394,8 +405,8 @@ impl<'a> AxiomSlot<'a> {
         'a: 's,
     {
         match self.side {
-            Side::Read => Panels::of(self.weight, algebra),
-            Side::Write => Panels::transpose_of(self.weight, algebra),
+            ResidualSide::Read => Panels::new(self.weight, algebra),
+            ResidualSide::Write => Panels::transposed_weight(self.weight, algebra),
         }
     }
 
@@ -404,8 +415,10 @@ impl<'a> AxiomSlot<'a> {
         'a: 's,
     {
         match self.side {
-            Side::Read => Panels::transpose_of(self.weight, algebra).scaled(None, scale),
-            Side::Write => Panels::of(self.weight, algebra).scaled(scale, None),
+            ResidualSide::Read => {
+                Panels::transposed_weight(self.weight, algebra).scaled(None, scale)
+            }
+            ResidualSide::Write => Panels::new(self.weight, algebra).scaled(scale, None),
         }
     }
 }

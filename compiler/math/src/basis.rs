@@ -3,13 +3,13 @@
 use faer::{Mat, MatRef};
 
 use super::gauge::{Gauge, product};
-use super::low_rank::not_exempt;
+use super::low_rank::non_exempt_columns;
 use super::panels::Panels;
 use super::sink::{Sink, SinkOutcome, append_direction};
-use super::{Algebra, FactoriseError, Host, Weight, is_negative};
+use super::{Algebra, FactoriseError, Host, Weight, largest_entry_is_negative};
 
 /// Relative eigenvalues below this are rounding.
-const ROUNDING: f64 = 1e-14;
+const RELATIVE_EIGENVALUE_FLOOR: f64 = 1e-14;
 
 /// Weight of each projection in the shared basis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,7 +116,7 @@ pub fn shared_basis_with(
     if options.exempt.is_empty() {
         project(weights, k, options)
     } else {
-        with_exempt(weights, d, k, options)
+        project_with_exempt(weights, d, k, options)
     }
 }
 
@@ -128,22 +128,22 @@ fn project(
     let (gauge, algebra) = (options.gauge, options.algebra);
     let gram = shared_gram(weights, options.weighting, gauge, algebra)?;
     let of_sink = options.sink.map(|sink| (sink, gram.clone()));
-    let (mut p, eigenvalues) = leading(gram, k, options.weighting, gauge, algebra)?;
+    let (mut p, eigenvalues) = leading_eigenvectors(gram, k, options.weighting, gauge, algebra)?;
     let sink = match of_sink {
         None => None,
-        Some((sink, gram)) => Some(protect(&mut p, sink, gauge, gram, algebra)?),
+        Some((sink, gram)) => Some(cover_sink(&mut p, sink, gauge, gram, algebra)?),
     };
     let (mut read, mut write) = (p.clone(), p);
     if !matches!(gauge, Gauge::None) {
-        read = gauge.divide(read, algebra)?;
-        write = gauge.times(write, algebra)?;
+        read = gauge.apply_inverse(read, algebra)?;
+        write = gauge.apply(write, algebra)?;
     }
     for (read, write) in read.col_iter_mut().zip(write.col_iter_mut()) {
         let length = match gauge {
             Gauge::None => 1.0,
             _ => read.norm_l2(),
         };
-        let length = if is_negative(read.as_ref().iter().map(|&v| v as f32)) {
+        let length = if largest_entry_is_negative(read.as_ref().iter().map(|&v| v as f32)) {
             -length
         } else {
             length
@@ -176,7 +176,7 @@ fn projected(
     algebra: &dyn Algebra,
 ) -> Result<Vec<f32>, FactoriseError> {
     let mut rows = Vec::with_capacity(weight.rows * x.ncols());
-    Panels::of(weight, algebra).times(x, |_, panel| {
+    Panels::new(weight, algebra).times(x, |_, panel| {
         for row in panel.row_iter() {
             rows.extend(row.iter().map(|&v| v as f32));
         }
@@ -189,7 +189,7 @@ fn projected(
 
 /// Makes an uncovered `G⁻¹ ŝ` the first vector of `p [d, k]`, followed by the leading eigenvectors
 /// of `K` deflated by it. `gram` is the lower triangle of `K`.
-fn protect(
+fn cover_sink(
     p: &mut Mat<f64>,
     sink: Sink<'_>,
     gauge: &Gauge,
@@ -197,14 +197,14 @@ fn protect(
     algebra: &dyn Algebra,
 ) -> Result<SinkOutcome, FactoriseError> {
     let (d, k) = p.shape();
-    let direction = gauge.divide(Mat::from_fn(d, 1, |i, _| sink.direction[i]), algebra)?;
+    let direction = gauge.apply_inverse(Mat::from_fn(d, 1, |i, _| sink.direction[i]), algebra)?;
     let direction: Vec<f64> = direction.col(0).iter().copied().collect();
     let mut rows: Vec<f64> = p.col_iter().flat_map(|c| c.iter().copied()).collect();
     let (coverage, missed) = append_direction(&mut rows, &direction, sink.threshold)?;
     if missed {
         let mut first = Vec::new();
         append_direction(&mut first, &direction, f64::INFINITY)?;
-        set_aside(&mut gram, &first);
+        deflate(&mut gram, &first);
         for (i, value) in first.iter().enumerate() {
             p[(i, 0)] = *value;
         }
@@ -221,7 +221,7 @@ fn protect(
 
 /// Computes `(1 − s sᵀ) K (1 − s sᵀ) − tr(K) s sᵀ` in the lower triangle, so that the unit vector
 /// `s` becomes the last eigenvector.
-fn set_aside(gram: &mut Mat<f64>, s: &[f64]) {
+fn deflate(gram: &mut Mat<f64>, s: &[f64]) {
     let d = s.len();
     let entry = |gram: &Mat<f64>, i: usize, j: usize| gram[(i.max(j), i.min(j))];
     let along: Vec<f64> = (0..d)
@@ -236,14 +236,14 @@ fn set_aside(gram: &mut Mat<f64>, s: &[f64]) {
     }
 }
 
-fn with_exempt(
+fn project_with_exempt(
     weights: &[Weight<'_>],
     d: usize,
     k: usize,
     options: &BasisOptions<'_>,
 ) -> Result<SharedBasis, FactoriseError> {
     let exempt = options.exempt;
-    let others = not_exempt(exempt, d, k)?;
+    let others = non_exempt_columns(exempt, d, k)?;
     let t = exempt.len();
     let rest = if t == k {
         SharedBasis {
@@ -282,7 +282,7 @@ fn with_exempt(
                 direction,
                 threshold: sink.threshold,
             });
-        let gauge = options.gauge.restricted(&others);
+        let gauge = options.gauge.restrict_to(&others);
         let options = BasisOptions {
             weighting: options.weighting,
             gauge: &gauge,
@@ -326,7 +326,7 @@ fn check(weights: &[Weight<'_>], k: usize) -> Result<usize, FactoriseError> {
     for (index, weight) in weights.iter().enumerate() {
         weight.check(index)?;
         if weight.cols != d {
-            return Err(FactoriseError::Inputs {
+            return Err(FactoriseError::InputMismatch {
                 index,
                 expected: d,
                 found: weight.cols,
@@ -343,7 +343,7 @@ fn check(weights: &[Weight<'_>], k: usize) -> Result<usize, FactoriseError> {
 }
 
 /// Returns `P [d, k]`, unrounded, and all eigenvalues of `K`, decreasing.
-fn leading(
+fn leading_eigenvectors(
     gram: Mat<f64>,
     k: usize,
     weighting: BasisWeighting,
@@ -372,19 +372,19 @@ fn shared_gram(
         BasisWeighting::Equal => 1.0,
     };
     if let Gauge::None = gauge {
-        let mut gram = algebra.gram(d)?;
+        let mut gram = algebra.new_gram(d)?;
         for &weight in weights {
             let norm_squared = weight.norm_squared();
             if norm_squared > 0.0 {
                 let scale = weight_of(norm_squared);
-                Panels::of(weight, algebra).add_gram(scale, &mut *gram)?;
+                Panels::new(weight, algebra).add_gram(scale, &mut *gram)?;
             }
         }
         return gram.finish();
     }
     let mut gram = Mat::<f64>::zeros(d, d);
     for &weight in weights {
-        let panels = Panels::of(weight, algebra);
+        let panels = Panels::new(weight, algebra);
         let panels = match gauge {
             Gauge::None => panels,
             Gauge::Diagonal(g) => panels.scaled(None, Some(g.entries())),
@@ -422,7 +422,7 @@ pub fn shared_singular_values(
 
 /// All components of a shared basis with their energies per projection.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Components {
+pub struct SharedComponents {
     /// `Pᵀ`, row-major `[n, d]`, orthonormal. `n` is `d`, or the total number of outputs if
     /// smaller; rows without energy are zero then.
     pub basis: Vec<f64>,
@@ -438,26 +438,26 @@ pub fn shared_components(
     weights: &[Weight<'_>],
     weighting: BasisWeighting,
     algebra: &dyn Algebra,
-) -> Result<Components, FactoriseError> {
+) -> Result<SharedComponents, FactoriseError> {
     let d = check(weights, 1)?;
     let outs = weights.iter().map(|weight| weight.rows).sum::<usize>();
     let p = if outs < d {
         // K has rank `outs` at most.
-        leading_of_rows(weights, (outs, d), weighting, algebra)?
+        leading_from_row_gram(weights, (outs, d), weighting, algebra)?
     } else {
         let gram = shared_gram(weights, weighting, &Gauge::None, algebra)?;
-        leading(gram, d, weighting, &Gauge::None, algebra)?.0
+        leading_eigenvectors(gram, d, weighting, &Gauge::None, algebra)?.0
     };
     let energies = weights.iter().map(|&weight| {
         let mut energies = vec![0.0; p.ncols()];
-        Panels::of(weight, algebra).times(p.as_ref(), |_, rows| {
+        Panels::new(weight, algebra).times(p.as_ref(), |_, rows| {
             for (sum, column) in energies.iter_mut().zip(rows.col_iter()) {
                 *sum += column.iter().map(|v| v * v).sum::<f64>();
             }
         })?;
         Ok(energies)
     });
-    Ok(Components {
+    Ok(SharedComponents {
         energies: energies.collect::<Result<_, FactoriseError>>()?,
         basis: p.col_iter().flat_map(|c| c.iter().copied()).collect(),
     })
@@ -465,7 +465,7 @@ pub fn shared_components(
 
 /// Computes `P [d, outs]` from the eigenvectors of `S Sᵀ`, for the stacked weighted weights `S
 /// [outs, d]`.
-fn leading_of_rows(
+fn leading_from_row_gram(
     weights: &[Weight<'_>],
     (outs, d): (usize, usize),
     weighting: BasisWeighting,
@@ -493,7 +493,7 @@ fn leading_of_rows(
     let gram = product(columns.transpose(), columns.as_ref(), algebra)?;
     let found = algebra.eigen(gram, outs)?;
     let mut p = product(columns.as_ref(), found.vectors.as_ref(), algebra)?;
-    let smallest = ROUNDING * found.values.first().copied().unwrap_or_default();
+    let smallest = RELATIVE_EIGENVALUE_FLOOR * found.values.first().copied().unwrap_or_default();
     for (column, &value) in p.col_iter_mut().zip(&found.values) {
         let length = if value > smallest {
             value.sqrt()
@@ -513,9 +513,9 @@ pub(super) fn basis_f64(
 ) -> Result<(Mat<f64>, Vec<f64>), FactoriseError> {
     check(weights, k)?;
     let gram = shared_gram(weights, weighting, &Gauge::None, &Host)?;
-    let (mut p, eigenvalues) = leading(gram, k, weighting, &Gauge::None, &Host)?;
+    let (mut p, eigenvalues) = leading_eigenvectors(gram, k, weighting, &Gauge::None, &Host)?;
     for column in p.col_iter_mut() {
-        if is_negative(column.as_ref().iter().map(|&v| v as f32)) {
+        if largest_entry_is_negative(column.as_ref().iter().map(|&v| v as f32)) {
             column.iter_mut().for_each(|v| *v = -*v);
         }
     }

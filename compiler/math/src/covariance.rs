@@ -16,7 +16,7 @@ use super::{FactoriseError, SecondMoment, Weight};
 
 /// Resolution of a second moment stored in float32: smaller `C_ii − μ_i²` are raised to this
 /// fraction of `C_ii`, so that a nearly constant channel keeps a positive variance.
-const UNRESOLVED: f64 = 1.0 / (1 << 22) as f64;
+const VARIANCE_FLOOR: f64 = 1.0 / (1 << 22) as f64;
 
 /// Returns `Σ = C − μ μᵀ [n, n]`, row-major, zero above the diagonal, clamped to the Cauchy-Schwarz
 /// bound.
@@ -30,7 +30,7 @@ pub fn covariance(moment: SecondMoment<'_>, mean: &[f64]) -> Result<Vec<f64>, Fa
     let mut variances = Vec::with_capacity(n);
     for (index, &mean) in mean.iter().enumerate() {
         let second = moment.values[index * n + index];
-        let (variance, rounding) = (second - mean * mean, UNRESOLVED * second);
+        let (variance, rounding) = (second - mean * mean, VARIANCE_FLOOR * second);
         if variance < -rounding {
             return Err(FactoriseError::MeanBeyondMoment {
                 index,

@@ -8,17 +8,17 @@ use faer::linalg::svd::{self, ComputeSvdVectors};
 use faer::linalg::temp_mat_scratch;
 use faer::{Col, Conj, Mat, Par};
 
-use super::{FactoriseError, Leading, power_of_two_below};
+use super::{FactoriseError, LeadingVectors, power_of_two_below};
 
 /// Rows per column from which a QR factorisation first pays off: half of the bidiagonalisation is
 /// memory-bound.
-const QR_FIRST: f64 = 1.25;
+const QR_FIRST_ASPECT: f64 = 1.25;
 
 /// Returns the `k` leading eigenvectors of the symmetric matrix given by its lower triangle.
-pub(super) fn eigen(mut matrix: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
+pub(super) fn eigen(mut matrix: Mat<f64>, k: usize) -> Result<LeadingVectors, FactoriseError> {
     let n = matrix.nrows();
     if n == 1 {
-        return Ok(Leading {
+        return Ok(LeadingVectors {
             values: vec![matrix[(0, 0)]],
             vectors: Mat::identity(1, k),
         });
@@ -43,7 +43,7 @@ pub(super) fn eigen(mut matrix: Mat<f64>, k: usize) -> Result<Leading, Factorise
         below,
         scale,
         reflectors,
-    } = tridiagonal(&mut matrix);
+    } = tridiagonalise(&mut matrix);
     let mut values = Col::<f64>::zeros(n);
     let mut all = Mat::<f64>::zeros(n, n);
     evd::tridiagonal_self_adjoint_evd(
@@ -66,7 +66,7 @@ pub(super) fn eigen(mut matrix: Mat<f64>, k: usize) -> Result<Leading, Factorise
         Par::Seq,
         stack,
     );
-    Ok(Leading {
+    Ok(LeadingVectors {
         values: (0..n).rev().map(|i| values[i] * scale).collect(),
         vectors,
     })
@@ -83,7 +83,7 @@ pub(super) fn eigenvalues(mut matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseErr
         below,
         scale,
         ..
-    } = tridiagonal(&mut matrix);
+    } = tridiagonalise(&mut matrix);
     drop(matrix);
     let mut values = Col::<f64>::zeros(n);
     let mut memory = MemBuffer::new(temp_mat_scratch::<f64>(n, 1).array(2));
@@ -112,7 +112,7 @@ struct Tridiagonal {
 }
 
 /// Tridiagonalises a symmetric matrix of order at least 2.
-fn tridiagonal(matrix: &mut Mat<f64>) -> Tridiagonal {
+fn tridiagonalise(matrix: &mut Mat<f64>) -> Tridiagonal {
     let n = matrix.nrows();
     let block = qr::recommended_block_size::<f64>(n, n);
     let mut memory = MemBuffer::new(tridiag::tridiag_in_place_scratch::<f64>(
@@ -145,10 +145,10 @@ fn tridiagonal(matrix: &mut Mat<f64>) -> Tridiagonal {
 }
 
 /// Returns the `k` leading right singular vectors of `tall [m, n]`, `m ≥ n`.
-pub(super) fn right_singular(tall: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
+pub(super) fn right_singular(tall: Mat<f64>, k: usize) -> Result<LeadingVectors, FactoriseError> {
     let (m, n) = tall.shape();
-    let square = if m as f64 >= QR_FIRST * n as f64 {
-        triangle(tall)
+    let square = if m as f64 >= QR_FIRST_ASPECT * n as f64 {
+        qr_triangle(tall)
     } else {
         tall
     };
@@ -172,14 +172,14 @@ pub(super) fn right_singular(tall: Mat<f64>, k: usize) -> Result<Leading, Factor
         Default::default(),
     )
     .map_err(|_| FactoriseError::NoConvergence { order: n })?;
-    Ok(Leading {
+    Ok(LeadingVectors {
         values: values.iter().copied().collect(),
         vectors: vectors.subcols(0, k).to_owned(),
     })
 }
 
 /// Returns `R` of the QR factorisation.
-fn triangle(mut tall: Mat<f64>) -> Mat<f64> {
+fn qr_triangle(mut tall: Mat<f64>) -> Mat<f64> {
     let (m, n) = tall.shape();
     let block = qr::recommended_block_size::<f64>(m, n);
     let mut reflectors = Mat::<f64>::zeros(block, n);

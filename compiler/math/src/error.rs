@@ -24,7 +24,7 @@ pub enum FactoriseError {
     #[error(
         "weight {index} is {rows} x {cols} but holds {found} numbers: pass the whole tensor, row-major"
     )]
-    Length {
+    WeightLength {
         /// Index of the weight.
         index: usize,
         /// Rows of the weight.
@@ -52,7 +52,7 @@ pub enum FactoriseError {
     #[error(
         "weight {index} reads {found} inputs, the first weight reads {expected}: share a basis only among slots with the same input"
     )]
-    Inputs {
+    InputMismatch {
         /// Index of the weight.
         index: usize,
         /// Inputs of the first weight.
@@ -140,7 +140,7 @@ pub enum FactoriseError {
     #[error(
         "the block at row {row}, column {col} holds numbers that are beyond the code: choose another, or keep the matrix as it is"
     )]
-    NoScales {
+    ValuesOutOfRange {
         /// Row of the block.
         row: usize,
         /// First column of the block.
@@ -223,7 +223,7 @@ pub enum FactoriseError {
     #[error(
         "exempt channel {channel} is not possible: name each of the {inputs} inputs at most once, in ascending order"
     )]
-    Channel {
+    ExemptChannel {
         /// First such channel.
         channel: usize,
         /// Inputs of the weight.

@@ -25,13 +25,13 @@ use std::ops::{Add, Mul, Sub};
 use std::sync::OnceLock;
 
 use htc_formats::bands::rotate;
-use htc_formats::block::Near;
+use htc_formats::block::NearbyKind;
 
 use super::gauge::SecondMoment;
 use super::{FactoriseError, Weight};
 
 /// Block-quantised format whose scales are fixed before its codes.
-pub trait BlockCode {
+pub trait BlockFormat {
     /// Scales of a block.
     type Scales: Clone;
 
@@ -55,20 +55,20 @@ pub trait BlockCode {
     fn step_and_shift(&self, scales: &Self::Scales, run: usize) -> (f32, f32);
 
     /// Returns neighbouring scales of a block, which differ in one run.
-    fn near(
+    fn neighbouring_scales(
         &self,
         scales: &Self::Scales,
         run: usize,
-        of: Near,
+        of: NearbyKind,
     ) -> impl Iterator<Item = Self::Scales>;
 }
 
 /// Neighbouring scales, in search order.
-const NEAR: [Near; 2] = [Near::Steps, Near::Offsets];
+const NEIGHBOUR_KINDS: [NearbyKind; 2] = [NearbyKind::Steps, NearbyKind::Offsets];
 
 /// Quantised rows.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Coded<S> {
+pub struct QuantisedRows<S> {
     /// Scales of every block, row by row.
     pub scales: Vec<S>,
     /// `[rows, n]`.
@@ -79,18 +79,18 @@ pub struct Coded<S> {
 
 /// Error feedback between columns, for one second moment.
 #[derive(Clone, Debug)]
-pub struct Feedback {
+pub struct ErrorFeedback {
     pub(crate) order: usize,
     /// `N [n, n]`, row-major; read above the diagonal.
     pub(crate) factor: Vec<f32>,
     conditional: Vec<f32>,
     /// `C [n, n]`, row-major, in the units of `D`.
     pub(crate) moment: Vec<f32>,
-    rotated: OnceLock<Result<Box<Feedback>, FactoriseError>>,
+    rotated: OnceLock<Result<Box<ErrorFeedback>, FactoriseError>>,
 }
 
 /// Columns whose errors are carried together.
-const CHUNK: usize = 64;
+const COLUMN_CHUNK: usize = 64;
 
 /// Computes `H C H` in place for a symmetric `C [n, n]`: the second moment of inputs
 /// [rotated](htc_formats::bands::rotate) by column groups.
@@ -108,9 +108,9 @@ where
     }
 }
 
-impl Feedback {
+impl ErrorFeedback {
     /// Returns the number of columns.
-    pub fn order(&self) -> usize {
+    pub fn columns(&self) -> usize {
         self.order
     }
 
@@ -127,18 +127,18 @@ impl Feedback {
         let n = moment.order;
         let mean = (0..n).map(|i| moment.values[i * n + i]).sum::<f64>() / n as f64;
         let unit = if mean > 0.0 { mean } else { 1.0 };
-        let added = damping.max(SMALLEST_DAMPING);
-        Feedback::of(n, |row, col| {
+        let added = damping.max(MIN_DAMPING);
+        ErrorFeedback::from_entries(n, |row, col| {
             let (row, col) = (row.max(col), row.min(col));
             let own = if row == col { added } else { 0.0 };
             moment.values[row * n + col] / unit + own
         })
     }
 
-    fn of(n: usize, entry: impl Fn(usize, usize) -> f64) -> Result<Self, FactoriseError> {
-        let (factor, conditional) = factored(n, &entry)?;
+    fn from_entries(n: usize, entry: impl Fn(usize, usize) -> f64) -> Result<Self, FactoriseError> {
+        let (factor, conditional) = factorise_moment(n, &entry)?;
         let moment = (0..n * n).map(|at| entry(at / n, at % n) as f32).collect();
-        Ok(Feedback {
+        Ok(ErrorFeedback {
             order: n,
             factor,
             conditional,
@@ -151,7 +151,7 @@ impl Feedback {
     ///
     /// # Errors
     /// Rounding leaves the matrix not definite.
-    pub fn rotated(&self) -> Result<&Feedback, FactoriseError> {
+    pub fn rotated(&self) -> Result<&ErrorFeedback, FactoriseError> {
         let n = self.order;
         let feedback = self.rotated.get_or_init(|| {
             let mut moment = self.moment.clone();
@@ -161,8 +161,9 @@ impl Feedback {
                     moment[col * n + row] = moment[row * n + col];
                 }
             }
-            let (factor, conditional) = factored(n, |row, col| moment[row * n + col].into())?;
-            Ok(Box::new(Feedback {
+            let (factor, conditional) =
+                factorise_moment(n, |row, col| moment[row * n + col].into())?;
+            Ok(Box::new(ErrorFeedback {
                 order: n,
                 factor,
                 conditional,
@@ -183,12 +184,12 @@ impl Feedback {
     ///
     /// # Errors
     /// Rows of a wrong length or not whole blocks, or numbers that are not finite.
-    pub fn code<C: BlockCode>(
+    pub fn quantise<C: BlockFormat>(
         &self,
         rows: Weight<'_>,
         code: &C,
         sweeps: usize,
-    ) -> Result<Coded<C::Scales>, FactoriseError> {
+    ) -> Result<QuantisedRows<C::Scales>, FactoriseError> {
         rows.check(0)?;
         let (n, block) = (self.order, code.block_len());
         if rows.cols != n {
@@ -202,15 +203,15 @@ impl Feedback {
         }
         let run = code.run_len();
         if run == 0
-            || !CHUNK.min(block).is_multiple_of(run)
-            || !block.is_multiple_of(CHUNK.min(block))
+            || !COLUMN_CHUNK.min(block).is_multiple_of(run)
+            || !block.is_multiple_of(COLUMN_CHUNK.min(block))
         {
             return Err(FactoriseError::Blocks {
                 cols: n,
                 block: run,
             });
         }
-        let mut coded = self.feed(rows, code)?;
+        let mut coded = self.quantise_columns(rows, code)?;
         for _ in 0..sweeps {
             if self.sweep(rows, code, &mut coded) == 0 {
                 break;
@@ -219,13 +220,13 @@ impl Feedback {
         Ok(coded)
     }
 
-    fn feed<C: BlockCode>(
+    fn quantise_columns<C: BlockFormat>(
         &self,
         rows: Weight<'_>,
         code: &C,
-    ) -> Result<Coded<C::Scales>, FactoriseError> {
+    ) -> Result<QuantisedRows<C::Scales>, FactoriseError> {
         let (m, n, block) = (rows.rows, self.order, code.block_len());
-        let chunk = CHUNK.min(block);
+        let chunk = COLUMN_CHUNK.min(block);
         let mut targets = rows.values.to_vec();
         let mut errors = vec![0.0f32; m * chunk];
         let mut scales: Vec<Vec<C::Scales>> = vec![Vec::with_capacity(n / block); m];
@@ -239,7 +240,8 @@ impl Feedback {
                     let importance = &self.conditional[whole.clone()];
                     let values = &targets[at + whole.start..at + whole.end];
                     let found = code.scales(values, importance);
-                    scales[row].push(found.ok_or(FactoriseError::NoScales { row, col: start })?);
+                    scales[row]
+                        .push(found.ok_or(FactoriseError::ValuesOutOfRange { row, col: start })?);
                 }
                 let Some(of_block) = scales[row].last_mut() else {
                     continue;
@@ -252,7 +254,9 @@ impl Feedback {
                     let exact = &exact[run..run + code.run_len()];
                     let targets = &mut targets[run..];
                     let group = (exact, &targets[..exact.len()]);
-                    if let Some(better) = self.better_scales(code, of_block, column, group) {
+                    if let Some(better) =
+                        self.improve_scales_with_feedback(code, of_block, column, group)
+                    {
                         *of_block = better;
                     }
                     let nearest = |c: usize, target: f32| {
@@ -260,7 +264,7 @@ impl Feedback {
                         (codes[at + column + c], values[at + column + c]) = (q, value);
                         value
                     };
-                    self.feed_run(column, (exact, targets), None, nearest);
+                    self.quantise_run(column, (exact, targets), None, nearest);
                 }
                 let pairs = exact.iter().zip(&values[here]);
                 let errors = errors[row * chunk..].iter_mut().zip(pairs);
@@ -280,7 +284,7 @@ impl Feedback {
                 );
             }
         }
-        Ok(Coded {
+        Ok(QuantisedRows {
             scales: scales.into_iter().flatten().collect(),
             codes,
             values,
@@ -289,7 +293,7 @@ impl Feedback {
 
     /// Rounds columns of a row in order and carries each error to the later targets. Returns `Σ D_k
     /// (target - value)²`, or `None` once it reaches `most`.
-    pub(crate) fn feed_run(
+    pub(crate) fn quantise_run(
         &self,
         start: usize,
         (exact, targets): (&[f32], &mut [f32]),
@@ -312,7 +316,7 @@ impl Feedback {
     }
 
     /// Returns scales with a smaller loss under feedback for the run at `start`, if any.
-    fn better_scales<C: BlockCode>(
+    fn improve_scales_with_feedback<C: BlockFormat>(
         &self,
         code: &C,
         scales: &C::Scales,
@@ -320,23 +324,23 @@ impl Feedback {
         (exact, targets): (&[f32], &[f32]),
     ) -> Option<C::Scales> {
         let place = start % code.block_len();
-        let mut scratch = [0.0; CHUNK];
+        let mut scratch = [0.0; COLUMN_CHUNK];
         let scratch = &mut scratch[..targets.len()];
         let mut lost = |scales: &C::Scales, most| {
             scratch.copy_from_slice(targets);
             let nearest = |c, target| code.nearest(scales, place + c, target).1;
-            self.feed_run(start, (exact, &mut *scratch), most, nearest)
+            self.quantise_run(start, (exact, &mut *scratch), most, nearest)
         };
         let least = lost(scales, None)?;
         let run = place / code.run_len();
-        least_near(code, (scales, run), least, |other, most| {
+        best_neighbouring_scales(code, (scales, run), least, |other, most| {
             lost(other, Some(most))
         })
     }
 
     /// Returns scales with a smaller loss for fixed codes of a run, if any. `slopes` are half of
     /// the negative gradient.
-    fn fitted_scales<C: BlockCode>(
+    fn improve_scales_of_codes<C: BlockFormat>(
         &self,
         code: &C,
         scales: &C::Scales,
@@ -360,24 +364,24 @@ impl Feedback {
             let (a, b) = (other.0 - step, other.1 - shift);
             a * a * ll + 2.0 * a * b * l1 + b * b * one - 2.0 * (a * of_level + b * of_one)
         };
-        least_near(code, (scales, run), 0.0, |other, most| {
+        best_neighbouring_scales(code, (scales, run), 0.0, |other, most| {
             Some(lost(other)).filter(|&found| found < most)
         })
     }
 
     /// Updates the slopes of a row after a column moved by `by`.
-    pub(crate) fn moved(&self, column: usize, by: f32, slopes: &mut [f32]) {
+    pub(crate) fn update_slopes(&self, column: usize, by: f32, slopes: &mut [f32]) {
         let of_column = &self.moment[column * self.order..][..self.order];
         let pairs = slopes.iter_mut().zip(of_column);
         pairs.for_each(|(slope, of)| *slope -= by * of);
     }
 
     /// Runs one sweep of coordinate descent; returns the number of changes.
-    fn sweep<C: BlockCode>(
+    fn sweep<C: BlockFormat>(
         &self,
         rows: Weight<'_>,
         code: &C,
-        coded: &mut Coded<C::Scales>,
+        coded: &mut QuantisedRows<C::Scales>,
     ) -> usize {
         let (m, n, block) = (rows.rows, self.order, code.block_len());
         let pairs = rows.values.iter().zip(&coded.values);
@@ -402,7 +406,8 @@ impl Feedback {
                     let run = column..column + code.run_len();
                     let of_block = &mut scales[column / block];
                     let fixed = (column, &codes[run.clone()]);
-                    let found = self.fitted_scales(code, of_block, fixed, &slopes[run.clone()]);
+                    let found =
+                        self.improve_scales_of_codes(code, of_block, fixed, &slopes[run.clone()]);
                     if let Some(better) = found {
                         *of_block = better;
                         changed += 1;
@@ -411,7 +416,7 @@ impl Feedback {
                         for column in run {
                             let value = step * code.level(of_block, codes[column]) + shift;
                             let before = std::mem::replace(&mut values[column], value);
-                            self.moved(column, value - before, slopes);
+                            self.update_slopes(column, value - before, slopes);
                         }
                     }
                 }
@@ -424,7 +429,7 @@ impl Feedback {
                 }
                 (codes[column], values[column]) = (q, value);
                 changed += 1;
-                self.moved(column, value - before, slopes);
+                self.update_slopes(column, value - before, slopes);
             }
         }
         changed
@@ -432,16 +437,16 @@ impl Feedback {
 }
 
 /// Returns the neighbouring scales of least loss below `least`, if any.
-fn least_near<C: BlockCode>(
+fn best_neighbouring_scales<C: BlockFormat>(
     code: &C,
     (scales, run): (&C::Scales, usize),
     mut least: f32,
     mut lost: impl FnMut(&C::Scales, f32) -> Option<f32>,
 ) -> Option<C::Scales> {
     let mut better = None;
-    for of in NEAR {
+    for of in NEIGHBOUR_KINDS {
         let from = better.clone().unwrap_or_else(|| scales.clone());
-        for other in code.near(&from, run, of) {
+        for other in code.neighbouring_scales(&from, run, of) {
             if let Some(found) = lost(&other, least) {
                 (better, least) = (Some(other), found);
             }
@@ -451,7 +456,7 @@ fn least_near<C: BlockCode>(
 }
 
 /// Returns `N [n, n]`, row-major, and `D`; reads `entry` on and below the diagonal.
-fn factored(
+fn factorise_moment(
     n: usize,
     entry: impl Fn(usize, usize) -> f64,
 ) -> Result<(Vec<f32>, Vec<f32>), FactoriseError> {
@@ -463,7 +468,7 @@ fn factored(
             0.0
         }
     });
-    cholesky(&mut reversed)?;
+    cholesky_in_place(&mut reversed)?;
     let diagonal: Vec<f64> = (0..n).map(|i| reversed[(i, i)]).collect();
     let mut factor = vec![0.0; n * n];
     for (row, to) in factor.chunks_exact_mut(n).enumerate() {
@@ -478,10 +483,10 @@ fn factored(
 }
 
 /// Below it a rank-deficient second moment has no Cholesky factor in float64.
-pub(crate) const SMALLEST_DAMPING: f64 = 1e-8;
+pub(crate) const MIN_DAMPING: f64 = 1e-8;
 
 /// Replaces the lower triangle by the Cholesky factor.
-pub(crate) fn cholesky(matrix: &mut Mat<f64>) -> Result<(), FactoriseError> {
+pub(crate) fn cholesky_in_place(matrix: &mut Mat<f64>) -> Result<(), FactoriseError> {
     let n = matrix.nrows();
     let params = Default::default();
     let mut memory = MemBuffer::new(factor::cholesky_in_place_scratch::<f64>(

@@ -18,7 +18,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use faer::{Accum, Mat, MatMut, MatRef};
 
-use super::{Algebra, FactoriseError, Leading, power_of_two_below};
+use super::{Algebra, FactoriseError, LeadingVectors, power_of_two_below};
 
 /// Exponent of [`Gauge::activation`] that makes it `C_ii^½`.
 pub const DEFAULT_EXPONENT: f64 = 1.0;
@@ -33,12 +33,12 @@ const CHANNEL_FLOOR: f64 = 1e-6;
 const EIGENVALUE_FLOOR: f64 = 1e-12;
 
 /// Tolerance of `|C_ij| ≤ (C_ii C_jj)^½` for rounding.
-const CAUCHY_SCHWARZ: f64 = 1.0 + 1e-3;
+const CAUCHY_SCHWARZ_TOLERANCE: f64 = 1.0 + 1e-3;
 
 /// Smaller relative eigenvalues, negated, are rounding.
-pub(super) const INDEFINITE: f64 = 1e-6;
+pub(super) const NEGATIVE_EIGENVALUE_TOLERANCE: f64 = 1e-6;
 
-const SPREAD: f64 = 1e12;
+const MAX_ENTRY_RATIO: f64 = 1e12;
 
 /// Second moment `C = E[x xᵀ]` of the inputs of a projection.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +71,9 @@ impl<'a> SecondMoment<'a> {
             }
             let root = value.sqrt();
             roots.push(root);
-            let bounds = roots.iter().map(|other| CAUCHY_SCHWARZ * root * other);
+            let bounds = roots
+                .iter()
+                .map(|other| CAUCHY_SCHWARZ_TOLERANCE * root * other);
             for ((col, &value), bound) in values.iter().enumerate().zip(bounds) {
                 let slack = f64::from(f32::MIN_POSITIVE);
                 let possible = value.is_finite() && value.abs() <= bound + slack;
@@ -110,7 +112,7 @@ impl Diagonal {
     /// An entry that is not finite, not above zero, or less than 1e-12 of the largest.
     pub fn new(mut entries: Vec<f64>) -> Result<Self, FactoriseError> {
         let largest = entries.iter().copied().fold(0.0, f64::max);
-        let possible = |g: f64| g.is_finite() && g > 0.0 && g * SPREAD >= largest;
+        let possible = |g: f64| g.is_finite() && g > 0.0 && g * MAX_ENTRY_RATIO >= largest;
         if let Some(index) = entries.iter().position(|&g| !possible(g)) {
             return Err(FactoriseError::GaugeEntry {
                 index,
@@ -153,7 +155,7 @@ pub struct Whitening {
     moment: Mat<f64>,
     scale: f64,
     roots: OnceLock<Roots>,
-    finding: Mutex<()>,
+    root_lock: Mutex<()>,
 }
 
 /// `C^½` and its inverse, both exactly symmetric.
@@ -182,15 +184,15 @@ impl Whitening {
         if let Some(roots) = self.roots.get() {
             return Ok(roots);
         }
-        let finding = self.finding.lock();
+        let finding = self.root_lock.lock();
         let _finding = finding.unwrap_or_else(PoisonError::into_inner);
         if let Some(roots) = self.roots.get() {
             return Ok(roots);
         }
         let n = self.moment.nrows();
-        let Leading { values, vectors } = algebra.eigen(self.moment.clone(), n)?;
+        let LeadingVectors { values, vectors } = algebra.eigen(self.moment.clone(), n)?;
         let (largest, smallest) = (values[0], values[n - 1]);
-        if smallest < -INDEFINITE * largest {
+        if smallest < -NEGATIVE_EIGENVALUE_TOLERANCE * largest {
             return Err(FactoriseError::Indefinite { smallest, largest });
         }
         let floor = EIGENVALUE_FLOOR * largest;
@@ -280,11 +282,11 @@ impl Gauge {
             moment: shrunk,
             scale,
             roots: OnceLock::new(),
-            finding: Mutex::new(()),
+            root_lock: Mutex::new(()),
         }))
     }
 
-    pub(super) fn restricted(&self, kept: &[usize]) -> Self {
+    pub(super) fn restrict_to(&self, kept: &[usize]) -> Self {
         match self {
             Gauge::None => Gauge::None,
             Gauge::Diagonal(d) => Gauge::Diagonal(Diagonal {
@@ -299,7 +301,7 @@ impl Gauge {
                 }),
                 scale: w.scale,
                 roots: OnceLock::new(),
-                finding: Mutex::new(()),
+                root_lock: Mutex::new(()),
             }),
         }
     }
@@ -326,7 +328,7 @@ impl Gauge {
     }
 
     /// Returns `G X`.
-    pub(super) fn times(
+    pub(super) fn apply(
         &self,
         mut x: Mat<f64>,
         algebra: &dyn Algebra,
@@ -342,7 +344,7 @@ impl Gauge {
     }
 
     /// Returns `G⁻¹ X`.
-    pub(super) fn divide(
+    pub(super) fn apply_inverse(
         &self,
         mut x: Mat<f64>,
         algebra: &dyn Algebra,
@@ -380,14 +382,14 @@ pub(super) fn product(
 /// Visits blocks of rows `Y_I` (with their first row) such that `Σ_I T_Iᵀ Y_I` has the symmetric
 /// part `Tᵀ C T`, for a symmetric `C [n, n]` given by its lower triangle and `T [n, c]`: half the
 /// work of `C T`.
-pub(super) fn quadratic_blocks(
+pub(super) fn for_each_quadratic_block(
     lower: MatRef<'_, f64>,
     t: MatRef<'_, f64>,
     algebra: &dyn Algebra,
     mut visit: impl FnMut(usize, MatRef<'_, f64>) -> Result<(), FactoriseError>,
 ) -> Result<(), FactoriseError> {
     let n = lower.nrows();
-    let block = algebra.panel(n).min(n);
+    let block = algebra.panel_rows(n).min(n);
     let mut buffer = Mat::<f64>::zeros(block, t.ncols());
     for start in (0..n).step_by(block.max(1)) {
         let size = block.min(n - start);

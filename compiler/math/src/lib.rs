@@ -47,21 +47,21 @@ mod symmetric;
 #[cfg(test)]
 mod tests;
 
-pub use algebra::{Algebra, Gram, Host, Leading, column_major};
-pub use axiom::{AxiomGauge, AxiomOptions, AxiomSlot, Side, axiom_gauge};
+pub use algebra::{Algebra, GramAccumulator, Host, LeadingVectors, to_column_major};
+pub use axiom::{AxiomGauge, AxiomOptions, AxiomProjection, ResidualSide, axiom_gauge};
 pub use basis::{
-    BasisOptions, BasisWeighting, Components, SharedBasis, shared_basis, shared_basis_with,
+    BasisOptions, BasisWeighting, SharedBasis, SharedComponents, shared_basis, shared_basis_with,
     shared_components, shared_singular_values,
 };
 pub use bias::bias_correction;
 pub use covariance::{covariance, mean_energy};
 pub use error::FactoriseError;
-pub use feedback::{BlockCode, Coded, Feedback, rotate_moment};
+pub use feedback::{BlockFormat, ErrorFeedback, QuantisedRows, rotate_moment};
 pub use gauge::{DEFAULT_EXPONENT, DEFAULT_SHRINKAGE, Diagonal, Gauge, SecondMoment, Whitening};
-pub use low_rank::{LowRank, LowRankOptions, Path, low_rank, low_rank_with};
+pub use low_rank::{LowRank, LowRankOptions, SvdMethod, low_rank, low_rank_with};
 pub use measure::{
-    Energies, dense_energies, low_rank_error, shared_error, tail, weighted_dense_energies,
-    weighted_energies, weighted_error, weighted_row_errors,
+    ErrorEnergies, dense_energies, low_rank_error, relative_tail, shared_error,
+    weighted_dense_energies, weighted_energies, weighted_relative_error, weighted_row_errors,
 };
 pub use principal::{PrincipalBasis, principal_basis};
 pub use sink::{
@@ -103,7 +103,7 @@ impl Weight<'_> {
             });
         }
         if self.rows.checked_mul(self.cols) != Some(self.values.len()) {
-            return Err(FactoriseError::Length {
+            return Err(FactoriseError::WeightLength {
                 index,
                 rows: self.rows,
                 cols: self.cols,
@@ -132,7 +132,7 @@ impl Weight<'_> {
 /// Returns true if the entry of largest magnitude (the first of equal ones) is negative, which
 /// fixes the sign of singular vectors. Decided on the stored float32, independently of the
 /// backend's last bits.
-fn is_negative(vector: impl IntoIterator<Item = f32>) -> bool {
+fn largest_entry_is_negative(vector: impl IntoIterator<Item = f32>) -> bool {
     let largest = vector.into_iter().fold(
         0.0f32,
         |best, v| if v.abs() > best.abs() { v } else { best },

@@ -2,15 +2,15 @@
 
 use faer::{Accum, Mat, MatRef};
 
-use super::gauge::{Diagonal, Gauge, product, quadratic_blocks, scale_rows};
+use super::gauge::{Diagonal, Gauge, for_each_quadratic_block, product, scale_rows};
 use super::panels::Panels;
 use super::sink::{Coverage, Sink, SinkOutcome, coverage_of_parts};
-use super::{Algebra, FactoriseError, Host, Leading, Weight, is_negative};
+use super::{Algebra, FactoriseError, Host, LeadingVectors, Weight, largest_entry_is_negative};
 
 /// Method by which [`low_rank`] computes the singular vectors of the smaller side; the other side
 /// is `W` times these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Path {
+pub enum SvdMethod {
     /// Singular value decomposition of `W`: singular values are exact to about 1e-15 of the
     /// largest.
     Svd,
@@ -22,7 +22,7 @@ pub enum Path {
     Auto,
 }
 
-const GRAM_FROM: usize = 64;
+const MIN_GRAM_ORDER: usize = 64;
 
 /// Exponent `t` in `B = U Sᵗ`, `A = S^(1−t) Vᵀ`, which only affects the error after quantisation.
 ///
@@ -35,7 +35,7 @@ const GRAM_FROM: usize = 64;
 /// 0.76 0.65 0.67 0.80 1.18 %.
 const B_EXPONENT: f64 = 0.25;
 
-type Pair = (Vec<f32>, Vec<f32>);
+type FactorPair = (Vec<f32>, Vec<f32>);
 
 /// Low-rank factors `W ≈ B A`.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,7 +56,7 @@ pub struct LowRank {
 #[derive(Clone, Copy, Debug)]
 pub struct LowRankOptions<'a> {
     /// Method for the singular vectors.
-    pub path: Path,
+    pub method: SvdMethod,
     /// `G [in, in]`: the norm of the error over the inputs.
     pub input: &'a Gauge,
     /// Diagonal of `H [out, out]`, the norm over the outputs.
@@ -72,7 +72,7 @@ pub struct LowRankOptions<'a> {
 impl Default for LowRankOptions<'_> {
     fn default() -> Self {
         LowRankOptions {
-            path: Path::Auto,
+            method: SvdMethod::Auto,
             input: &Gauge::None,
             output: None,
             exempt: &[],
@@ -86,9 +86,9 @@ impl Default for LowRankOptions<'_> {
 ///
 /// # Errors
 /// `r` outside `1..=min(out, in)`, numbers that are not finite.
-pub fn low_rank(weight: Weight<'_>, r: usize, path: Path) -> Result<LowRank, FactoriseError> {
+pub fn low_rank(weight: Weight<'_>, r: usize, path: SvdMethod) -> Result<LowRank, FactoriseError> {
     let options = LowRankOptions {
-        path,
+        method: path,
         ..LowRankOptions::default()
     };
     low_rank_with(weight, r, &options)
@@ -114,7 +114,7 @@ pub fn low_rank_with(
     options: &LowRankOptions<'_>,
 ) -> Result<LowRank, FactoriseError> {
     let LowRankOptions {
-        path,
+        method: path,
         input,
         output,
         exempt,
@@ -126,7 +126,7 @@ pub fn low_rank_with(
     if let Some(output) = output {
         output.check(weight.rows)?;
     }
-    let sink = sink.map(|sink| sink.checked(weight.cols)).transpose()?;
+    let sink = sink.map(|sink| sink.into_unit(weight.cols)).transpose()?;
     let order = weight.rows.min(weight.cols);
     if r == 0 || r > order {
         return Err(FactoriseError::Rank {
@@ -135,14 +135,14 @@ pub fn low_rank_with(
         });
     }
     if !exempt.is_empty() {
-        return with_exempt(weight, r, options);
+        return low_rank_with_exempt(weight, r, options);
     }
     let gram = match path {
-        Path::Svd => false,
-        Path::Gram => true,
-        Path::Auto => order >= GRAM_FROM,
+        SvdMethod::Svd => false,
+        SvdMethod::Gram => true,
+        SvdMethod::Auto => order >= MIN_GRAM_ORDER,
     };
-    let Leading {
+    let LeadingVectors {
         mut values,
         vectors,
     } = if gram {
@@ -150,15 +150,15 @@ pub fn low_rank_with(
         found.values.iter_mut().for_each(|v| *v = v.max(0.0).sqrt());
         found
     } else {
-        algebra.right_singular(gauged_dense(weight, (input, output), algebra)?, r)?
+        algebra.right_singular_vectors(gauged_dense(weight, (input, output), algebra)?, r)?
     };
     let (mut a, mut b) = factors(weight, vectors, &values, (input, output), algebra)?;
     let sink = match sink {
         None => None,
         Some((unit, threshold)) => {
             let coverage = direction_coverage(&a, &values, &unit, input, algebra)?;
-            let first = if coverage.norm < threshold && misses(weight, &a, &b, &unit) {
-                direction_first(weight, r, &unit, options)?
+            let first = if coverage.norm < threshold && misses_direction(weight, &a, &b, &unit) {
+                factors_with_direction(weight, r, &unit, options)?
             } else {
                 None
             };
@@ -182,13 +182,13 @@ pub fn low_rank_with(
     })
 }
 
-fn with_exempt(
+fn low_rank_with_exempt(
     weight: Weight<'_>,
     r: usize,
     options: &LowRankOptions<'_>,
 ) -> Result<LowRank, FactoriseError> {
     let (exempt, n) = (options.exempt, weight.cols);
-    let others = not_exempt(exempt, n, r)?;
+    let others = non_exempt_columns(exempt, n, r)?;
     let t = exempt.len();
     let left = r - t;
     let rest = if left == 0 {
@@ -220,7 +220,7 @@ fn with_exempt(
                 threshold: sink.threshold,
             });
         let options = LowRankOptions {
-            input: &options.input.restricted(&others),
+            input: &options.input.restrict_to(&others),
             exempt: &[],
             sink,
             ..*options
@@ -255,7 +255,7 @@ fn with_exempt(
 ///
 /// # Errors
 /// Invalid exempt channels, or more than `r`.
-pub(super) fn not_exempt(
+pub(super) fn non_exempt_columns(
     exempt: &[usize],
     n: usize,
     r: usize,
@@ -263,7 +263,7 @@ pub(super) fn not_exempt(
     let mut next = 0;
     for &channel in exempt {
         if channel < next || channel >= n {
-            return Err(FactoriseError::Channel { channel, inputs: n });
+            return Err(FactoriseError::ExemptChannel { channel, inputs: n });
         }
         next = channel + 1;
     }
@@ -286,10 +286,10 @@ fn direction_coverage(
     input: &Gauge,
     algebra: &dyn Algebra,
 ) -> Result<Coverage, FactoriseError> {
-    let direction = input.divide(Mat::from_fn(unit.len(), 1, |i, _| unit[i]), algebra)?;
+    let direction = input.apply_inverse(Mat::from_fn(unit.len(), 1, |i, _| unit[i]), algebra)?;
     let length = direction.norm_l2();
     let rows = a.chunks_exact(unit.len());
-    let powers = powers(&values[..rows.len()], B_EXPONENT - 1.0);
+    let powers = singular_value_powers(&values[..rows.len()], B_EXPONENT - 1.0);
     let parts = rows
         .zip(powers)
         .map(|(row, power)| power * dot(row, unit) / length);
@@ -297,7 +297,7 @@ fn direction_coverage(
 }
 
 /// Returns true if `B A` and the weight differ on `unit` beyond rounding.
-fn misses(weight: Weight<'_>, a: &[f32], b: &[f32], unit: &[f64]) -> bool {
+fn misses_direction(weight: Weight<'_>, a: &[f32], b: &[f32], unit: &[f64]) -> bool {
     let r = a.len() / weight.cols;
     let inner: Vec<f64> = a
         .chunks_exact(weight.cols)
@@ -320,12 +320,12 @@ fn misses(weight: Weight<'_>, a: &[f32], b: &[f32], unit: &[f64]) -> bool {
 /// to zero; `None` if `W ŝ = 0`.
 ///
 /// The first is `u uᵀ H W` with `u ∝ H W ŝ`; the others are the best factors of `(1 − u uᵀ) H W`.
-fn direction_first(
+fn factors_with_direction(
     weight: Weight<'_>,
     r: usize,
     unit: &[f64],
     options: &LowRankOptions<'_>,
-) -> Result<Option<Pair>, FactoriseError> {
+) -> Result<Option<FactorPair>, FactoriseError> {
     let n = weight.cols;
     let h = |o: usize| options.output.map_or(1.0, |h| h.entries()[o]);
     let along: Vec<f64> = weight
@@ -367,12 +367,12 @@ fn direction_first(
             (found.a, found.b)
         }
     };
-    Ok(Some(before(&along, &c, unit, others)))
+    Ok(Some(prepend_component(&along, &c, unit, others)))
 }
 
 /// Prepends a component along `c` that completes `along`, the output at `unit`, including the
 /// rounding of the others.
-fn before(along: &[f64], c: &[f64], unit: &[f64], (a, b): Pair) -> Pair {
+fn prepend_component(along: &[f64], c: &[f64], unit: &[f64], (a, b): FactorPair) -> FactorPair {
     let (n, r) = (c.len(), a.len() / c.len() + 1);
     let inner: Vec<f64> = a.chunks_exact(n).map(|row| dot(row, unit)).collect();
     let part: f64 = c.iter().zip(unit).map(|(c, s)| c * s).sum();
@@ -385,7 +385,7 @@ fn before(along: &[f64], c: &[f64], unit: &[f64], (a, b): Pair) -> Pair {
     let norm = |x: &[f64]| x.iter().map(|v| v * v).sum::<f64>().sqrt();
     let scale = (norm(&column) * norm(c)).powf(B_EXPONENT) / norm(&column);
     let mut first: Vec<f32> = c.iter().map(|c| (c / scale) as f32).collect();
-    let sign = if is_negative(first.iter().copied()) {
+    let sign = if largest_entry_is_negative(first.iter().copied()) {
         -1.0
     } else {
         1.0
@@ -435,10 +435,10 @@ pub(super) fn gauged_gram(
     let tall = gauged_panels(weight, (input, output), algebra)?;
     match input {
         Gauge::Full(w) if tall.transposed() => {
-            let order = tall.short();
+            let order = tall.cols();
             let mut gram = Mat::zeros(order, order);
             let t = tall.dense()?;
-            quadratic_blocks(w.moment(), t.as_ref(), algebra, |start, block| {
+            for_each_quadratic_block(w.moment(), t.as_ref(), algebra, |start, block| {
                 let rows = t.as_ref().subrows(start, block.nrows());
                 algebra.multiply(gram.as_mut(), Accum::Add, rows.transpose(), block, 1.0)
             })?;
@@ -475,10 +475,10 @@ fn factors(
     values: &[f64],
     (input, output): (&Gauge, Option<&Diagonal>),
     algebra: &dyn Algebra,
-) -> Result<Pair, FactoriseError> {
+) -> Result<FactorPair, FactoriseError> {
     let r = x.ncols();
     let tall = Panels::tall(weight, algebra);
-    let powers = |exponent: f64| powers(&values[..r], exponent);
+    let powers = |exponent: f64| singular_value_powers(&values[..r], exponent);
     if tall.transposed() {
         // x = U, and Vᵀ G⁻¹ = S⁻¹ Uᵀ H W: the rows of A = S^-t Uᵀ H W are the columns of WᵀHU.
         let (mut left, mut right) = (x.clone(), x);
@@ -487,7 +487,7 @@ fn factors(
             scale_rows(right.as_mut(), |i| h[i]);
             scale_rows(left.as_mut(), |i| 1.0 / h[i]);
         }
-        let mut product = Mat::<f64>::zeros(tall.long(), r);
+        let mut product = Mat::<f64>::zeros(tall.rows(), r);
         tall.times(right.as_ref(), |start, panel| {
             product
                 .as_mut()
@@ -501,11 +501,11 @@ fn factors(
     } else {
         // x = V, and H⁻¹ U = W G V S⁻¹: B = W G V S^(t-1), A = S^(1-t) Vᵀ G⁻¹.
         let on_a = powers(1.0 - B_EXPONENT);
-        let mut a = columns(input.divide(x.clone(), algebra)?.as_ref(), &on_a);
+        let mut a = columns(input.apply_inverse(x.clone(), algebra)?.as_ref(), &on_a);
         let mut on_b = powers(B_EXPONENT - 1.0);
         fix_signs(&mut a, &mut on_b);
-        let mut b = Vec::with_capacity(tall.long() * r);
-        tall.times(input.times(x, algebra)?.as_ref(), |_, panel| {
+        let mut b = Vec::with_capacity(tall.rows() * r);
+        tall.times(input.apply(x, algebra)?.as_ref(), |_, panel| {
             b.extend(rows(panel, &on_b));
         })?;
         Ok((a, b))
@@ -513,7 +513,7 @@ fn factors(
 }
 
 /// Raises the leading singular values to a power, with a floor for noise.
-fn powers(values: &[f64], exponent: f64) -> Vec<f64> {
+fn singular_value_powers(values: &[f64], exponent: f64) -> Vec<f64> {
     let floor = f64::EPSILON.sqrt() * values.first().copied().unwrap_or(0.0);
     let power = |s: &f64| match s.max(floor) {
         0.0 => 0.0,
@@ -526,7 +526,7 @@ fn powers(values: &[f64], exponent: f64) -> Vec<f64> {
 fn fix_signs(a: &mut [f32], on_b: &mut [f64]) {
     let width = a.len() / on_b.len();
     for (row, factor) in a.chunks_exact_mut(width).zip(on_b) {
-        if is_negative(row.iter().copied()) {
+        if largest_entry_is_negative(row.iter().copied()) {
             row.iter_mut().for_each(|v| *v = -*v);
             *factor = -*factor;
         }

@@ -3,7 +3,7 @@
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatRef, Par};
 
-use super::gauge::{SecondMoment, quadratic_blocks};
+use super::gauge::{SecondMoment, for_each_quadratic_block};
 use super::{Host, Weight};
 
 const TILE: usize = 512;
@@ -72,14 +72,14 @@ pub fn shared_error(weight: Weight<'_>, basis: &[f32], projected: &[f32], k: usi
 /// Returns `(E‖(W − B A) x‖² / E‖W x‖²)^½`, see [`weighted_energies`].
 ///
 /// Zero when both are zero, infinite when only the second is, NaN for wrong lengths.
-pub fn weighted_error(
+pub fn weighted_relative_error(
     weight: Weight<'_>,
     a: &[f32],
     b: &[f32],
     r: usize,
     moment: SecondMoment<'_>,
 ) -> f64 {
-    weighted_energies(weight, a, b, r, moment).error()
+    weighted_energies(weight, a, b, r, moment).relative_error()
 }
 
 /// Returns `E‖(W − B A) x‖² = tr((W − B A) C (W − B A)ᵀ)` and `E‖W x‖²` in float64, for inputs with
@@ -92,7 +92,7 @@ pub fn weighted_energies(
     b: &[f32],
     r: usize,
     moment: SecondMoment<'_>,
-) -> Energies {
+) -> ErrorEnergies {
     let (m, n) = (weight.rows, weight.cols);
     let fits = |len: usize, rows: usize, cols: usize| rows.checked_mul(cols) == Some(len);
     if !fits(weight.values.len(), m, n)
@@ -101,16 +101,16 @@ pub fn weighted_energies(
         || moment.order != n
         || moment.check().is_err()
     {
-        return Energies {
-            missing: f64::NAN,
-            whole: f64::NAN,
+        return ErrorEnergies {
+            error: f64::NAN,
+            weight: f64::NAN,
         };
     }
     let mut a_tile = Mat::<f64>::zeros(r, TILE.min(n));
     let mut b_tile = Mat::<f64>::zeros(r, TILE.min(m));
     let mut exact = Mat::<f64>::zeros(n, TILE.min(m));
     let mut missing = exact.clone();
-    let mut energies = Energies::default();
+    let mut energies = ErrorEnergies::default();
     for row in (0..m).step_by(TILE) {
         let p = TILE.min(m - row);
         for i in 0..p {
@@ -140,9 +140,9 @@ pub fn weighted_energies(
                 Par::Seq,
             );
         }
-        energies += Energies {
-            missing: energy(missing.as_ref().subcols(0, p), moment),
-            whole: energy(exact.as_ref().subcols(0, p), moment),
+        energies += ErrorEnergies {
+            error: energy(missing.as_ref().subcols(0, p), moment),
+            weight: energy(exact.as_ref().subcols(0, p), moment),
         };
     }
     energies
@@ -150,38 +150,38 @@ pub fn weighted_energies(
 
 /// Energy of an error and of the weight; additive over rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Energies {
+pub struct ErrorEnergies {
     /// Energy of the error.
-    pub missing: f64,
+    pub error: f64,
     /// Energy of the weight.
-    pub whole: f64,
+    pub weight: f64,
 }
 
-impl Energies {
+impl ErrorEnergies {
     /// Returns `(missing / whole)^½`; zero without error.
-    pub fn error(self) -> f64 {
-        if self.missing <= 0.0 {
+    pub fn relative_error(self) -> f64 {
+        if self.error <= 0.0 {
             0.0
         } else {
-            (self.missing / self.whole.max(0.0)).sqrt()
+            (self.error / self.weight.max(0.0)).sqrt()
         }
     }
 }
 
-impl std::ops::AddAssign for Energies {
-    fn add_assign(&mut self, other: Energies) {
-        self.missing += other.missing;
-        self.whole += other.whole;
+impl std::ops::AddAssign for ErrorEnergies {
+    fn add_assign(&mut self, other: ErrorEnergies) {
+        self.error += other.error;
+        self.weight += other.weight;
     }
 }
 
 /// Returns `‖W − W′‖_F²` and `‖W‖_F²` in float64, for a decoded dense `W′`.
-pub fn dense_energies(weight: Weight<'_>, stored: &[f32]) -> Energies {
-    let mut energies = Energies::default();
+pub fn dense_energies(weight: Weight<'_>, stored: &[f32]) -> ErrorEnergies {
+    let mut energies = ErrorEnergies::default();
     for (&w, &approximation) in weight.values.iter().zip(stored) {
         let (w, e) = (f64::from(w), f64::from(w) - f64::from(approximation));
-        energies.missing += e * e;
-        energies.whole += w * w;
+        energies.error += e * e;
+        energies.weight += w * w;
     }
     energies
 }
@@ -192,15 +192,15 @@ pub fn weighted_dense_energies(
     weight: Weight<'_>,
     stored: &[f32],
     moment: SecondMoment<'_>,
-) -> Energies {
+) -> ErrorEnergies {
     let (m, n) = (weight.rows, weight.cols);
-    if !fits(weight, stored, moment) {
-        return Energies {
-            missing: f64::NAN,
-            whole: f64::NAN,
+    if !lengths_match(weight, stored, moment) {
+        return ErrorEnergies {
+            error: f64::NAN,
+            weight: f64::NAN,
         };
     }
-    let mut energies = Energies::default();
+    let mut energies = ErrorEnergies::default();
     let mut exact = Mat::<f64>::zeros(n, TILE.min(m));
     let mut missing = exact.clone();
     for row in (0..m).step_by(TILE) {
@@ -215,9 +215,9 @@ pub fn weighted_dense_energies(
                 *lost = f64::from(w) - f64::from(approximation);
             }
         }
-        energies += Energies {
-            missing: energy(missing.as_ref().subcols(0, p), moment),
-            whole: energy(exact.as_ref().subcols(0, p), moment),
+        energies += ErrorEnergies {
+            error: energy(missing.as_ref().subcols(0, p), moment),
+            weight: energy(exact.as_ref().subcols(0, p), moment),
         };
     }
     energies
@@ -230,7 +230,7 @@ pub fn weighted_row_errors(
     moment: SecondMoment<'_>,
 ) -> Option<Vec<f64>> {
     let (m, n) = (weight.rows, weight.cols);
-    if !fits(weight, stored, moment) {
+    if !lengths_match(weight, stored, moment) {
         return None;
     }
     let missing = Mat::from_fn(n, m, |col, row| {
@@ -238,7 +238,7 @@ pub fn weighted_row_errors(
         f64::from(weight.values[at]) - f64::from(stored[at])
     });
     let mut errors = vec![0.0; m];
-    let done = quadratic_blocks(moment.lower(), missing.as_ref(), &Host, |start, block| {
+    let done = for_each_quadratic_block(moment.lower(), missing.as_ref(), &Host, |start, block| {
         let rows = missing.as_ref().subrows(start, block.nrows());
         let columns = rows.col_iter().zip(block.col_iter());
         for (error, (x, y)) in errors.iter_mut().zip(columns) {
@@ -249,7 +249,7 @@ pub fn weighted_row_errors(
     done.ok().map(|()| errors)
 }
 
-fn fits(weight: Weight<'_>, stored: &[f32], moment: SecondMoment<'_>) -> bool {
+fn lengths_match(weight: Weight<'_>, stored: &[f32], moment: SecondMoment<'_>) -> bool {
     let numbers = weight.rows.checked_mul(weight.cols);
     numbers == Some(weight.values.len())
         && numbers == Some(stored.len())
@@ -260,7 +260,7 @@ fn fits(weight: Weight<'_>, stored: &[f32], moment: SecondMoment<'_>) -> bool {
 /// Returns `tr(Tᵀ C T)`.
 fn energy(t: MatRef<'_, f64>, moment: SecondMoment<'_>) -> f64 {
     let mut sum = 0.0;
-    let done = quadratic_blocks(moment.lower(), t, &Host, |start, block| {
+    let done = for_each_quadratic_block(moment.lower(), t, &Host, |start, block| {
         let rows = t.subrows(start, block.nrows());
         for (x, y) in rows.col_iter().zip(block.col_iter()) {
             sum += x.iter().zip(y.iter()).map(|(x, y)| x * y).sum::<f64>();
@@ -272,7 +272,7 @@ fn energy(t: MatRef<'_, f64>, moment: SecondMoment<'_>) -> f64 {
 
 /// Returns `(Σ_{i≥r} σ_i²)^½ / (Σ_i σ_i²)^½` of decreasing singular values, zero for a zero weight:
 /// the least relative error of rank `r` (Eckart and Young 1936).
-pub fn tail(singular_values: &[f64], r: usize) -> f64 {
+pub fn relative_tail(singular_values: &[f64], r: usize) -> f64 {
     // From the small end, for accuracy.
     let energy = |s: &[f64]| s.iter().rev().map(|v| v * v).sum::<f64>();
     let total = energy(singular_values);

@@ -10,36 +10,36 @@ use faer::Mat;
 use ndarray::{Array2, ShapeBuilder};
 use ndarray_linalg::{JobSvd, SVDDCInto};
 
-use super::{FactoriseError, Leading, column_major};
+use super::{FactoriseError, LeadingVectors, to_column_major};
 
 /// Returns the `k` leading eigenvectors of the symmetric matrix given by its lower triangle (LAPACK
 /// `dsyevd`; `ndarray-linalg` offers only the slower `dsyev`).
-pub(super) fn eigen(matrix: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
+pub(super) fn eigen(matrix: Mat<f64>, k: usize) -> Result<LeadingVectors, FactoriseError> {
     let n = matrix.nrows();
-    let mut vectors = column_major(matrix.as_ref());
+    let mut vectors = to_column_major(matrix.as_ref());
     let mut values = vec![0.0; n];
     divide_and_conquer(&mut vectors, &mut values, true)?;
-    Ok(Leading::of_ascending(values, &vectors, k))
+    Ok(LeadingVectors::from_ascending(values, &vectors, k))
 }
 
 /// Returns all eigenvalues of the symmetric matrix given by its lower triangle, decreasing.
 pub(super) fn eigenvalues(matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseError> {
     let mut values = vec![0.0; matrix.nrows()];
-    divide_and_conquer(&mut column_major(matrix.as_ref()), &mut values, false)?;
+    divide_and_conquer(&mut to_column_major(matrix.as_ref()), &mut values, false)?;
     values.reverse();
     Ok(values)
 }
 
 /// Returns the `k` leading right singular vectors of `tall [m, n]`, `m ≥ n` (LAPACK `dgesdd`).
-pub(super) fn right_singular(tall: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
-    one_thread();
+pub(super) fn right_singular(tall: Mat<f64>, k: usize) -> Result<LeadingVectors, FactoriseError> {
+    use_one_thread();
     let (m, n) = tall.shape();
     let failed = FactoriseError::NoConvergence { order: n };
-    let array = Array2::from_shape_vec((m, n).f(), column_major(tall.as_ref()))
+    let array = Array2::from_shape_vec((m, n).f(), to_column_major(tall.as_ref()))
         .map_err(|_| failed.clone())?;
     drop(tall);
     match array.svddc_into(JobSvd::Some) {
-        Ok((_, values, Some(vt))) => Ok(Leading {
+        Ok((_, values, Some(vt))) => Ok(LeadingVectors {
             values: values.to_vec(),
             vectors: Mat::from_fn(n, k, |i, j| vt[(j, i)]),
         }),
@@ -60,7 +60,7 @@ fn divide_and_conquer(
     if n == 0 || matrix.len() != order * order {
         return Err(failed);
     }
-    one_thread();
+    use_one_thread();
     let (job, lower) = (if vectors { b'V' } else { b'N' } as c_char, b'L' as c_char);
     let mut call = |work: &mut [f64], iwork: &mut [c_int], query: bool| -> Option<c_int> {
         let length = |len: usize| c_int::try_from(len).ok();
@@ -102,7 +102,7 @@ fn divide_and_conquer(
     }
 }
 
-fn one_thread() {
+fn use_one_thread() {
     // SAFETY: the function takes an int and is part of every build of OpenBLAS.
     unsafe extern "C" {
         safe fn openblas_set_num_threads(threads: c_int);

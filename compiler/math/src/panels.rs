@@ -2,7 +2,7 @@
 
 use faer::{Accum, Mat, MatRef};
 
-use super::{Algebra, FactoriseError, Gram, Weight};
+use super::{Algebra, FactoriseError, GramAccumulator, Weight};
 
 /// `T [long, short]`: the weight or its transpose, possibly under a gauge.
 #[derive(Clone, Copy)]
@@ -17,7 +17,7 @@ pub(super) struct Panels<'a> {
 
 impl<'a> Panels<'a> {
     /// `T = W`.
-    pub fn of(weight: Weight<'a>, algebra: &'a dyn Algebra) -> Self {
+    pub fn new(weight: Weight<'a>, algebra: &'a dyn Algebra) -> Self {
         Panels {
             weight,
             algebra,
@@ -29,19 +29,19 @@ impl<'a> Panels<'a> {
     }
 
     /// `T = Wᵀ`.
-    pub fn transpose_of(weight: Weight<'a>, algebra: &'a dyn Algebra) -> Self {
+    pub fn transposed_weight(weight: Weight<'a>, algebra: &'a dyn Algebra) -> Self {
         Panels {
             transposed: true,
-            ..Panels::of(weight, algebra)
+            ..Panels::new(weight, algebra)
         }
     }
 
     /// `T = W` when it has at least as many rows as columns, `T = Wᵀ` otherwise.
     pub fn tall(weight: Weight<'a>, algebra: &'a dyn Algebra) -> Self {
         if weight.rows < weight.cols {
-            Panels::transpose_of(weight, algebra)
+            Panels::transposed_weight(weight, algebra)
         } else {
-            Panels::of(weight, algebra)
+            Panels::new(weight, algebra)
         }
     }
 
@@ -61,7 +61,7 @@ impl<'a> Panels<'a> {
         self.transposed
     }
 
-    pub fn long(&self) -> usize {
+    pub fn rows(&self) -> usize {
         if self.transposed {
             self.weight.cols
         } else {
@@ -69,7 +69,7 @@ impl<'a> Panels<'a> {
         }
     }
 
-    pub fn short(&self) -> usize {
+    pub fn cols(&self) -> usize {
         if self.transposed {
             self.weight.rows
         } else {
@@ -78,17 +78,21 @@ impl<'a> Panels<'a> {
     }
 
     fn panel(&self) -> usize {
-        self.algebra.panel(self.short()).min(self.long())
+        self.algebra.panel_rows(self.cols()).min(self.rows())
     }
 
     /// Adds `scale · TᵀT [short, short]`.
-    pub fn add_gram(&self, scale: f64, gram: &mut dyn Gram) -> Result<(), FactoriseError> {
-        self.for_each(|_, panel| gram.add(scale, panel))
+    pub fn add_gram(
+        &self,
+        scale: f64,
+        gram: &mut dyn GramAccumulator,
+    ) -> Result<(), FactoriseError> {
+        self.for_each(|_, panel| gram.add_rows(scale, panel))
     }
 
     /// Returns the lower triangle of `TᵀT [short, short]`.
     pub fn gram(&self) -> Result<Mat<f64>, FactoriseError> {
-        let mut gram = self.algebra.gram(self.short())?;
+        let mut gram = self.algebra.new_gram(self.cols())?;
         self.add_gram(1.0, &mut *gram)?;
         gram.finish()
     }
@@ -111,7 +115,7 @@ impl<'a> Panels<'a> {
 
     /// Returns `T` in float64, column-major.
     pub fn dense(&self) -> Result<Mat<f64>, FactoriseError> {
-        let mut dense = Mat::zeros(self.long(), self.short());
+        let mut dense = Mat::zeros(self.rows(), self.cols());
         self.for_each(|start, panel| {
             dense
                 .as_mut()
@@ -130,7 +134,7 @@ impl<'a> Panels<'a> {
         match self.right {
             None => self.for_each_of_weight(visit),
             Some(right) => {
-                let mut product = Mat::<f64>::zeros(self.panel(), self.short());
+                let mut product = Mat::<f64>::zeros(self.panel(), self.cols());
                 self.for_each_of_weight(|start, panel| {
                     let mut rows = product.as_mut().subrows_mut(0, panel.nrows());
                     let replace = Accum::Replace;
@@ -145,7 +149,7 @@ impl<'a> Panels<'a> {
         &self,
         mut visit: impl FnMut(usize, MatRef<'_, f64>) -> Result<(), FactoriseError>,
     ) -> Result<(), FactoriseError> {
-        let (long, short, panel) = (self.long(), self.short(), self.panel());
+        let (long, short, panel) = (self.rows(), self.cols(), self.panel());
         if self.transposed {
             // A column-major buffer keeps rows of T contiguous.
             let mut buffer = Mat::<f64>::zeros(panel, short);
@@ -153,7 +157,7 @@ impl<'a> Panels<'a> {
                 let p = panel.min(long - start);
                 for (j, row) in self.weight.values.chunks_exact(long).enumerate() {
                     let column = buffer.as_mut().col_mut(j).subrows_mut(0, p);
-                    self.copy(j, start, &row[start..start + p], column.iter_mut());
+                    self.copy_scaled(j, start, &row[start..start + p], column.iter_mut());
                 }
                 visit(start, buffer.as_ref().subrows(0, p))?;
             }
@@ -164,7 +168,7 @@ impl<'a> Panels<'a> {
                 let rows = &self.weight.values[start * short..(start + p) * short];
                 for (j, row) in rows.chunks_exact(short).enumerate() {
                     let column = buffer.as_mut().col_mut(j);
-                    self.copy(start + j, 0, row, column.iter_mut());
+                    self.copy_scaled(start + j, 0, row, column.iter_mut());
                 }
                 visit(start, buffer.as_ref().subcols(0, p).transpose())?;
             }
@@ -172,7 +176,7 @@ impl<'a> Panels<'a> {
         Ok(())
     }
 
-    fn copy<'t>(
+    fn copy_scaled<'t>(
         &self,
         row: usize,
         col: usize,

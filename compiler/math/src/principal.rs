@@ -7,8 +7,8 @@
 
 use faer::Mat;
 
-use super::gauge::INDEFINITE;
-use super::{Algebra, FactoriseError, SecondMoment, is_negative, symmetric_eigen};
+use super::gauge::NEGATIVE_EIGENVALUE_TOLERANCE;
+use super::{Algebra, FactoriseError, SecondMoment, largest_entry_is_negative, symmetric_eigen};
 
 /// Orthonormal basis with the energy of each component.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,7 +37,7 @@ pub fn principal_basis(
         (Some(&largest), Some(&smallest)) => (largest, smallest),
         _ => (0.0, 0.0),
     };
-    if smallest < -INDEFINITE * largest.max(0.0) {
+    if smallest < -NEGATIVE_EIGENVALUE_TOLERANCE * largest.max(0.0) {
         return Err(FactoriseError::Indefinite { smallest, largest });
     }
     let trace: f64 = found.values.iter().map(|value| value.max(0.0)).sum();
@@ -57,7 +57,7 @@ pub fn principal_basis(
 fn rows(vectors: &Mat<f64>, as_stored: impl Fn(f64) -> f32) -> Vec<f64> {
     let mut rows = Vec::with_capacity(vectors.nrows() * vectors.ncols());
     for column in vectors.col_iter() {
-        let sign = if is_negative(column.iter().map(|&entry| as_stored(entry))) {
+        let sign = if largest_entry_is_negative(column.iter().map(|&entry| as_stored(entry))) {
             -1.0
         } else {
             1.0

@@ -26,7 +26,7 @@ impl Rng {
     }
 
     /// Returns one element of a non-empty slice.
-    pub fn one_of<T: Copy>(&mut self, from: &[T]) -> T {
+    pub fn choose<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
 

@@ -16,7 +16,7 @@ pub fn random_coverage(rank: usize, width: usize) -> f64 {
     part.min(1.0).sqrt()
 }
 
-const ROUNDING: f64 = 1e-12;
+const MIN_REMAINDER: f64 = 1e-12;
 
 /// Input direction that a factorisation must cover.
 #[derive(Clone, Copy, Debug)]
@@ -28,14 +28,14 @@ pub struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    pub(super) fn checked(self, inputs: usize) -> Result<(Vec<f64>, f64), FactoriseError> {
+    pub(super) fn into_unit(self, inputs: usize) -> Result<(Vec<f64>, f64), FactoriseError> {
         if self.direction.len() != inputs {
             return Err(FactoriseError::VectorLength {
                 expected: inputs,
                 found: self.direction.len(),
             });
         }
-        Ok((unit(self.direction)?, self.threshold))
+        Ok((normalise(self.direction)?, self.threshold))
     }
 }
 
@@ -65,7 +65,7 @@ pub struct Coverage {
 /// # Errors
 /// A direction that is empty, zero or not finite, a basis of another width.
 pub fn coverage(basis: &[f64], direction: &[f64]) -> Result<Coverage, FactoriseError> {
-    let unit = unit(direction)?;
+    let unit = normalise(direction)?;
     check_width(basis, &unit)?;
     Ok(coverage_of(basis, &unit))
 }
@@ -84,7 +84,7 @@ pub fn append_direction(
     direction: &[f64],
     threshold: f64,
 ) -> Result<(Coverage, bool), FactoriseError> {
-    let unit = unit(direction)?;
+    let unit = normalise(direction)?;
     check_width(basis, &unit)?;
     let before = coverage_of(basis, &unit);
     if before.norm >= threshold {
@@ -97,7 +97,7 @@ pub fn append_direction(
             row.iter_mut().zip(v).for_each(|(x, v)| *x -= part * v);
         }
         let norm = dot(&row, &row).sqrt();
-        if norm < ROUNDING {
+        if norm < MIN_REMAINDER {
             return Ok((before, false));
         }
         row.iter_mut().for_each(|x| *x /= norm);
@@ -132,7 +132,7 @@ pub(super) fn coverage_of_parts(parts: impl Iterator<Item = f64>) -> Coverage {
     }
 }
 
-fn unit(direction: &[f64]) -> Result<Vec<f64>, FactoriseError> {
+fn normalise(direction: &[f64]) -> Result<Vec<f64>, FactoriseError> {
     if let Some(index) = direction.iter().position(|v| !v.is_finite()) {
         return Err(FactoriseError::VectorEntry {
             index,
@@ -164,7 +164,7 @@ pub fn largest_columns(weights: &[Weight<'_>], count: usize) -> Result<Vec<usize
     for (index, weight) in weights.iter().enumerate() {
         weight.check(index)?;
         if weight.cols != inputs {
-            return Err(FactoriseError::Inputs {
+            return Err(FactoriseError::InputMismatch {
                 index,
                 expected: inputs,
                 found: weight.cols,
@@ -176,7 +176,7 @@ pub fn largest_columns(weights: &[Weight<'_>], count: usize) -> Result<Vec<usize
             }
         }
     }
-    largest(&energy, count)
+    indices_of_largest(&energy, count)
 }
 
 /// Returns the `count` channels of largest second moment `C_ii = E[x_i²]`, ascending: exempt
@@ -186,7 +186,7 @@ pub fn largest_columns(weights: &[Weight<'_>], count: usize) -> Result<Vec<usize
 /// Entries that are negative or not finite, more channels than exist.
 pub fn largest_moments(diagonal: &[f64], count: usize) -> Result<Vec<usize>, FactoriseError> {
     match diagonal.iter().position(|c| !c.is_finite() || *c < 0.0) {
-        None => largest(diagonal, count),
+        None => indices_of_largest(diagonal, count),
         Some(at) => Err(FactoriseError::MomentEntry {
             row: at,
             col: at,
@@ -195,7 +195,7 @@ pub fn largest_moments(diagonal: &[f64], count: usize) -> Result<Vec<usize>, Fac
     }
 }
 
-fn largest(energy: &[f64], count: usize) -> Result<Vec<usize>, FactoriseError> {
+fn indices_of_largest(energy: &[f64], count: usize) -> Result<Vec<usize>, FactoriseError> {
     if count > energy.len() {
         return Err(FactoriseError::Rank {
             requested: count,

@@ -2,7 +2,7 @@
 
 use faer::Mat;
 
-use super::{Algebra, FactoriseError, Leading};
+use super::{Algebra, FactoriseError, LeadingVectors};
 
 /// Returns the `k` leading eigenvectors of the symmetric matrix given by its lower triangle.
 ///
@@ -12,7 +12,7 @@ pub fn symmetric_eigen(
     matrix: Mat<f64>,
     k: usize,
     algebra: &dyn Algebra,
-) -> Result<Leading, FactoriseError> {
+) -> Result<LeadingVectors, FactoriseError> {
     check(&matrix)?;
     if k > matrix.nrows() {
         return Err(FactoriseError::Rank {

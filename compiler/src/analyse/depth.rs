@@ -4,16 +4,16 @@ use faer::{Accum, Mat};
 
 use super::dimension::{ENERGY, components_for, covariance};
 use super::record::{DepthSink, rounded};
-use crate::calibrate::{Calibration, Moment};
+use crate::calibrate::{Calibration, StoredMoment};
 use crate::math::{Algebra, FactoriseError, symmetric_eigen, symmetric_eigenvalues};
 
 const TOLERANCE: f64 = 1e-3;
 
 /// Maximum mean step on the plateau, relative to that of the curve.
-const REST: f64 = 0.5;
+const MAX_PLATEAU_STEP: f64 = 0.5;
 
 /// Sums the covariances of the stream after each layer over their traces; lower triangle.
-pub(super) fn cumulated(moments: impl Iterator<Item = Moment>) -> Option<Mat<f64>> {
+pub(super) fn cumulated(moments: impl Iterator<Item = StoredMoment>) -> Option<Mat<f64>> {
     let mut sum: Option<Mat<f64>> = None;
     for moment in moments {
         let own = covariance(&moment);
@@ -25,23 +25,26 @@ pub(super) fn cumulated(moments: impl Iterator<Item = Moment>) -> Option<Mat<f64
 }
 
 /// Returns the weight of a layer's covariance: 1 / trace, or zero for a constant stream.
-pub(super) fn weight(moment: &Moment) -> f64 {
+pub(super) fn weight(moment: &StoredMoment) -> f64 {
     let trace = moment.variance() * moment.mean.len() as f64;
     if trace > 0.0 { 1.0 / trace } else { 0.0 }
 }
 
 /// Cumulated covariance of all layers.
-pub(super) struct Whole {
+pub(super) struct CumulatedCovariance {
     matrix: Mat<f64>,
     trace: f64,
     /// Fewest eigenvectors with 95 % of the trace.
     pub(super) rank: usize,
 }
 
-impl Whole {
+impl CumulatedCovariance {
     /// # Errors
     /// Invalid statistics.
-    pub(super) fn new(mut lower: Mat<f64>, algebra: &dyn Algebra) -> Result<Whole, FactoriseError> {
+    pub(super) fn new(
+        mut lower: Mat<f64>,
+        algebra: &dyn Algebra,
+    ) -> Result<CumulatedCovariance, FactoriseError> {
         let n = lower.nrows();
         let rank = components_for(&symmetric_eigenvalues(lower.clone(), algebra)?, ENERGY);
         for j in 0..n {
@@ -49,7 +52,7 @@ impl Whole {
                 lower[(i, j)] = lower[(j, i)];
             }
         }
-        Ok(Whole {
+        Ok(CumulatedCovariance {
             trace: (0..n).map(|i| lower[(i, i)]).sum(),
             matrix: lower,
             rank,
@@ -85,7 +88,7 @@ impl Whole {
 }
 
 /// Cumulates the streams after the layers `0..=last`.
-pub(super) fn up_to(calibration: &Calibration, last: usize) -> Option<Mat<f64>> {
+pub(super) fn cumulated_up_to(calibration: &Calibration, last: usize) -> Option<Mat<f64>> {
     let layers = calibration.layers.iter().take(last + 1);
     cumulated(layers.map(|layer| layer.stream()))
 }
@@ -124,7 +127,7 @@ fn plateau(curve: &[f64], tolerance: f64) -> Result<usize, &'static str> {
     let Some(&last) = curve.last().filter(|_| curve.len() > 1) else {
         return Err("the model has one layer");
     };
-    let flat = (REST * mean_step(curve)).max(TOLERANCE);
+    let flat = (MAX_PLATEAU_STEP * mean_step(curve)).max(TOLERANCE);
     let first = curve.iter().position(|value| last - value <= tolerance);
     match first {
         Some(layer) if layer + 1 < curve.len() && mean_step(&curve[layer..]) <= flat => Ok(layer),
@@ -195,14 +198,14 @@ mod tests {
         }
     }
 
-    fn diagonal(variances: &[f64]) -> Moment {
+    fn diagonal(variances: &[f64]) -> StoredMoment {
         let n = variances.len();
         let mut second = Vec::new();
         for (row, &variance) in variances.iter().enumerate() {
             second.extend((0..row).map(|_| 0.0));
             second.push(variance as f32);
         }
-        Moment {
+        StoredMoment {
             count: 100,
             mean: vec![0.0; n],
             second,
@@ -217,9 +220,9 @@ mod tests {
             let scale = 10f64.powi(layer as i32);
             diagonal(&variances.map_scaled(scale))
         };
-        let layers: Vec<Moment> = (0..7).map(layer).collect();
+        let layers: Vec<StoredMoment> = (0..7).map(layer).collect();
         let up_to = |last: usize| cumulated(layers[..=last].iter().cloned()).unwrap();
-        let whole = Whole::new(up_to(6), &Host).unwrap();
+        let whole = CumulatedCovariance::new(up_to(6), &Host).unwrap();
         assert_eq!(whole.rank, 4);
         let curve: Vec<f64> = (0..7)
             .map(|l| whole.explained(up_to(l), &Host).unwrap())
@@ -243,7 +246,7 @@ mod tests {
     #[test]
     fn constant_stream_does_not_divide_by_zero() {
         let zero = || cumulated([diagonal(&[0.0; 3])].into_iter()).unwrap();
-        let whole = Whole::new(zero(), &Host).unwrap();
+        let whole = CumulatedCovariance::new(zero(), &Host).unwrap();
         assert_eq!(whole.explained(zero(), &Host).unwrap(), 1.0);
         assert!(cumulated(std::iter::empty()).is_none());
     }

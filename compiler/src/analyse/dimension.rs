@@ -5,8 +5,8 @@ use std::ops::Range;
 use faer::Mat;
 
 use super::record::{DimensionLayer, Pca, Stability, TwoNn, rounded};
-use super::sample::{Sample, Weighted, shuffled};
-use crate::calibrate::Moment;
+use super::sample::{Sample, WeightedSample, shuffled};
+use crate::calibrate::StoredMoment;
 use crate::math::{FactoriseError, Host, symmetric_eigenvalues};
 use crate::system::random::Rng;
 
@@ -22,16 +22,16 @@ pub(super) const REPLICATES: usize = 1000;
 /// Bootstrap replicates of PCA; the outermost 5 on either side are left out.
 pub(super) const PCA_REPLICATES: usize = 200;
 
-const BLOCKS: usize = 8;
+const MIN_BLOCKS: usize = 8;
 
 /// Seed of all random choices; a layer adds its index.
 pub(super) const SEED: u64 = 0x6874_635f_616e_616c;
 
-const SMALL: usize = 64;
+const SUBSAMPLE_SIZE: usize = 64;
 
 const SUBSAMPLES: usize = 5;
 
-const STABLE: f64 = 1.0;
+const MAX_DEVIATION: f64 = 1.0;
 
 /// Fraction of the largest ratios left out: distant vectors weigh most and do not follow the law
 /// (Facco et al. 2017).
@@ -56,7 +56,7 @@ pub(super) fn components_for(values: &[f64], part: f64) -> usize {
 }
 
 /// Returns the lower triangle of `E[(x − E[x])(x − E[x])ᵀ]`.
-pub(super) fn covariance(moment: &Moment) -> Mat<f64> {
+pub(super) fn covariance(moment: &StoredMoment) -> Mat<f64> {
     let n = moment.mean.len();
     let mut covariance = Mat::zeros(n, n);
     let mut at = 0;
@@ -74,9 +74,9 @@ pub(super) fn covariance(moment: &Moment) -> Mat<f64> {
 ///
 /// # Errors
 /// Invalid statistics.
-pub(super) fn of_layer(
+pub(super) fn analyse_layer(
     layer: usize,
-    moment: &Moment,
+    moment: &StoredMoment,
     sample: &Sample,
     distances: &Mat<f64>,
 ) -> Result<DimensionLayer, FactoriseError> {
@@ -110,7 +110,7 @@ pub(super) fn of_layer(
     })
 }
 
-fn drawn(blocks: usize, random: &mut Rng) -> Vec<usize> {
+fn draw_blocks(blocks: usize, random: &mut Rng) -> Vec<usize> {
     let mut times = vec![0; blocks];
     for _ in 0..blocks {
         times[random.below(blocks)] += 1;
@@ -131,13 +131,13 @@ fn resampled_pca(
     blocks: &[Range<usize>],
     random: &mut Rng,
 ) -> Result<Option<Resampled>, FactoriseError> {
-    if blocks.len() < BLOCKS {
+    if blocks.len() < MIN_BLOCKS {
         return Ok(None);
     }
-    let weighted = Weighted::new(sample);
+    let weighted = WeightedSample::new(sample);
     let mut found = Vec::with_capacity(PCA_REPLICATES);
     for _ in 0..PCA_REPLICATES {
-        let times = drawn(blocks.len(), random);
+        let times = draw_blocks(blocks.len(), random);
         let each = blocks.iter().zip(times);
         let times: Vec<f64> = each
             .flat_map(|(block, times)| block.clone().map(move |_| times as f64))
@@ -146,7 +146,7 @@ fn resampled_pca(
     }
     found.sort_unstable();
     let median = found[found.len() / 2];
-    let Some((low, high)) = ends(&found).filter(|_| median > 0) else {
+    let Some((low, high)) = interval_ends(&found).filter(|_| median > 0) else {
         return Ok(None);
     };
     let low = value * low / median;
@@ -158,7 +158,7 @@ fn pca(sample: &Sample) -> Result<usize, FactoriseError> {
     Ok(components_for(&sample.variances()?, ENERGY))
 }
 
-fn ends<T: Copy>(sorted: &[T]) -> Option<(T, T)> {
+fn interval_ends<T: Copy>(sorted: &[T]) -> Option<(T, T)> {
     let outside = ((1.0 - CONFIDENCE) / 2.0 * sorted.len() as f64) as usize;
     let low = sorted.get(outside)?;
     let high = sorted.get(sorted.len().checked_sub(1 + outside)?)?;
@@ -213,32 +213,32 @@ fn two_nn_interval(
     blocks: &[Range<usize>],
     random: &mut Rng,
 ) -> Option<(f64, f64)> {
-    if blocks.len() < BLOCKS {
+    if blocks.len() < MIN_BLOCKS {
         return None;
     }
     let mut found = Vec::with_capacity(REPLICATES);
     for _ in 0..REPLICATES {
-        let each = blocks.iter().zip(drawn(blocks.len(), random));
+        let each = blocks.iter().zip(draw_blocks(blocks.len(), random));
         let rows = each.flat_map(|(block, times)| {
             std::iter::repeat_n(ratios[block.clone()].iter().flatten(), times).flatten()
         });
         found.extend(two_nn(&sorted(rows)));
     }
     found.sort_by(f64::total_cmp);
-    let (low, high) = ends(&found)?;
+    let (low, high) = interval_ends(&found)?;
     Some((rounded(low), rounded(high)))
 }
 
 fn stability(sample: &Sample, random: &mut Rng) -> Result<Option<Stability>, FactoriseError> {
-    if sample.count() < SMALL {
+    if sample.count() < SUBSAMPLE_SIZE {
         return Ok(None);
     }
-    let disjoint = sample.count() >= SUBSAMPLES * SMALL;
+    let disjoint = sample.count() >= SUBSAMPLES * SUBSAMPLE_SIZE;
     let mut order = shuffled(sample.count(), random);
     let (mut pcas, mut twonns) = (Vec::new(), Vec::new());
     for index in 0..SUBSAMPLES {
-        let from = if disjoint { index * SMALL } else { 0 };
-        let small = sample.chosen(&order[from..from + SMALL]);
+        let from = if disjoint { index * SUBSAMPLE_SIZE } else { 0 };
+        let small = sample.select(&order[from..from + SUBSAMPLE_SIZE]);
         pcas.push(pca(&small)?);
         let ratios = ratios(&small.distances());
         twonns.extend(two_nn(&sorted(ratios.iter().flatten())).map(rounded));
@@ -248,7 +248,7 @@ fn stability(sample: &Sample, random: &mut Rng) -> Result<Option<Stability>, Fac
     }
     let dimensions: Vec<f64> = pcas.iter().map(|&k| k as f64).collect();
     Ok(Some(Stability {
-        samples: SMALL,
+        samples: SUBSAMPLE_SIZE,
         pca_stable: is_stable(&dimensions),
         pca: pcas,
         twonn_stable: twonns.len() == SUBSAMPLES && is_stable(&twonns),
@@ -262,7 +262,9 @@ fn is_stable(values: &[f64]) -> bool {
     let Some(&median) = sorted.get(sorted.len() / 2) else {
         return false;
     };
-    sorted.iter().all(|value| (value - median).abs() <= STABLE)
+    sorted
+        .iter()
+        .all(|value| (value - median).abs() <= MAX_DEVIATION)
 }
 
 #[cfg(test)]
@@ -324,12 +326,13 @@ mod tests {
 
     #[test]
     fn the_mean_does_not_count_as_a_dimension() {
-        let moment = Moment {
+        let moment = StoredMoment {
             count: 10,
             mean: vec![100.0, 0.0, 0.0],
             second: vec![10001.0, 0.0, 1.0, 0.0, 0.0, 1e-3],
         };
-        let found = of_layer(0, &moment, &Sample::new(&[], 3, &[]), &Mat::zeros(0, 0)).unwrap();
+        let found =
+            analyse_layer(0, &moment, &Sample::new(&[], 3, &[]), &Mat::zeros(0, 0)).unwrap();
         assert_eq!((found.pca.value, found.pca.samples), (2, 10));
         assert_eq!((found.pca.sample_value, found.pca.interval), (0, None));
         assert!(found.twonn.is_none() && found.stability.is_none());
@@ -353,13 +356,13 @@ mod tests {
             for i in 0..width {
                 second.extend((0..=i).map(|j| (product[(i, j)] / n as f64) as f32));
             }
-            Moment {
+            StoredMoment {
                 count: n as u64,
                 mean: vec![0.0; width],
                 second,
             }
         };
-        let found = of_layer(0, &moment, &sample, &sample.distances()).unwrap();
+        let found = analyse_layer(0, &moment, &sample, &sample.distances()).unwrap();
         assert_eq!((found.pca.value, found.pca.sample_value), (10, 10));
         assert_eq!(found.pca.interval, Some((10, 10)));
         let stability = found.stability.unwrap();

@@ -32,21 +32,21 @@ use thiserror::Error;
 pub use record::Analysis;
 
 use crate::calibrate::Calibration;
-use crate::event::{Cancelled, Event, Measurement, Watch};
+use crate::event::{Cancelled, Event, Measurement, Progress};
 use crate::math::{Algebra, FactoriseError, Host};
 use crate::plan::phases::ProfileError;
 use crate::system::ordered;
-use crate::system::show::name_of;
+use crate::system::show::file_name;
 use crate::unit::{UnitError, UnitsError};
 use record::{
-    CalibratedOn, DepthSink, Dimension, DimensionLayer, Kind, Manifold, ManifoldLayer, Shape,
+    CalibrationInfo, DepthSink, Dimension, DimensionLayer, Kind, Manifold, ManifoldLayer, Shape,
     SinkLayer, Sinks, Spectra,
 };
 use sample::Sample;
 
 /// Input of an analysis.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
+pub struct AnalysisInput<'a> {
     /// Model.
     pub source: &'a ModelFile,
     /// Model digest.
@@ -86,18 +86,22 @@ pub enum AnalyseError {
 ///
 /// # Errors
 /// [`AnalyseError`].
-pub fn analyse(subject: Subject, threads: usize, watch: Watch) -> Result<Analysis, AnalyseError> {
-    let Subject { source, .. } = subject;
+pub fn analyse(
+    subject: AnalysisInput,
+    threads: usize,
+    watch: Progress,
+) -> Result<Analysis, AnalyseError> {
+    let AnalysisInput { source, .. } = subject;
     let calibration = subject.calibration;
     let units = spectra::units(source);
     let layers = source.hyper.layers;
     let steps = units.len() + calibration.map_or(0, |_| 2 * layers);
-    watch.tell(Event::Measuring(Measurement::Analysis, steps));
+    watch.report(Event::Measuring(Measurement::Analysis, steps));
     let mut phases = None;
     let mut depth = None;
     let mut streams = None;
     if let Some(calibration) = calibration {
-        phases = Some(phases::of(calibration)?);
+        phases = Some(phases::phase_profiles(calibration)?);
         streams = Some(self::streams(source, calibration, threads, watch)?);
         depth = Some(depth_sink(source, calibration, (threads, &Host), watch)?);
     }
@@ -119,7 +123,7 @@ pub fn analyse(subject: Subject, threads: usize, watch: Watch) -> Result<Analysi
     Ok(Analysis {
         kind: Kind::Analysis,
         version: record::VERSION,
-        model: name_of(&source.path),
+        model: file_name(&source.path),
         source_sha256: subject.digest,
         shape: Shape {
             architecture: hyper.architecture.clone(),
@@ -130,7 +134,7 @@ pub fn analyse(subject: Subject, threads: usize, watch: Watch) -> Result<Analysi
             head_size: hyper.head_size,
             ffn: hyper.ffn,
         },
-        calibration: subject.calibration.map(|found| CalibratedOn {
+        calibration: subject.calibration.map(|found| CalibrationInfo {
             text: found.text(),
             text_sha256: found.text_digest(),
             tokens: found.tokens(),
@@ -145,7 +149,7 @@ pub fn analyse(subject: Subject, threads: usize, watch: Watch) -> Result<Analysi
     })
 }
 
-struct Streams {
+struct StreamProperties {
     sinks: Sinks,
     directions: Vec<Option<Vec<f64>>>,
     dimension: Dimension,
@@ -156,10 +160,10 @@ fn streams(
     source: &ModelFile,
     calibration: &Calibration,
     threads: usize,
-    watch: Watch,
-) -> Result<Streams, AnalyseError> {
+    watch: Progress,
+) -> Result<StreamProperties, AnalyseError> {
     let layers = calibration.layers.len();
-    let mut found = Streams {
+    let mut found = StreamProperties {
         sinks: Sinks {
             deviations: sinks::DEVIATIONS,
             layers: Vec::with_capacity(layers),
@@ -172,7 +176,7 @@ fn streams(
             seed: dimension::SEED,
             layers: Vec::with_capacity(layers),
         },
-        manifold: manifold::none(),
+        manifold: manifold::empty(),
     };
     ordered::for_each(
         threads,
@@ -180,7 +184,7 @@ fn streams(
         layers,
         |layer| stream(calibration, layer).map_err(statistics(source, layer)),
         |layer, (mut sink, direction, dimension, manifold)| {
-            watch.done(&format!("layer {layer}: residual stream"))?;
+            watch.step_done(&format!("layer {layer}: residual stream"))?;
             if let Ok(vocabulary) = &source.vocabulary {
                 sinks::name_tokens(&mut sink, &calibration.windows, vocabulary);
             }
@@ -194,11 +198,14 @@ fn streams(
     Ok(found)
 }
 
-type Stream = (SinkLayer, Option<Vec<f64>>, DimensionLayer, ManifoldLayer);
+type LayerStreamProperties = (SinkLayer, Option<Vec<f64>>, DimensionLayer, ManifoldLayer);
 
-fn stream(calibration: &Calibration, layer: usize) -> Result<Stream, FactoriseError> {
+fn stream(
+    calibration: &Calibration,
+    layer: usize,
+) -> Result<LayerStreamProperties, FactoriseError> {
     let stored = &calibration.layers[layer];
-    let (sink, direction) = sinks::of_layer(layer, stored)?;
+    let (sink, direction) = sinks::layer_sink(layer, stored)?;
     let moment = stored.stream();
     let sample = Sample::new(
         &stored.sample(),
@@ -206,9 +213,9 @@ fn stream(calibration: &Calibration, layer: usize) -> Result<Stream, FactoriseEr
         &stored.sample_windows(),
     );
     let distances = sample.distances();
-    let dimension = dimension::of_layer(layer, &moment, &sample, &distances)?;
+    let dimension = dimension::analyse_layer(layer, &moment, &sample, &distances)?;
     drop(moment);
-    let manifold = manifold::of_layer(layer, stored, &sample, &distances)?;
+    let manifold = manifold::layer_manifold(layer, stored, &sample, &distances)?;
     Ok((sink, direction, dimension, manifold))
 }
 
@@ -220,28 +227,28 @@ pub fn depth_sink(
     source: &ModelFile,
     calibration: &Calibration,
     (threads, algebra): (usize, &dyn Algebra),
-    watch: Watch,
+    watch: Progress,
 ) -> Result<DepthSink, AnalyseError> {
     let layers = calibration.layers.len();
     let last = layers.saturating_sub(1);
-    let Some(all) = depth::up_to(calibration, last) else {
+    let Some(all) = depth::cumulated_up_to(calibration, last) else {
         return Ok(depth::depth_sink(&[], 0, Vec::new()));
     };
-    let whole = depth::Whole::new(all, algebra).map_err(statistics(source, last))?;
+    let whole = depth::CumulatedCovariance::new(all, algebra).map_err(statistics(source, last))?;
     let mut curve = Vec::with_capacity(layers);
     ordered::for_each(
         threads,
         layers,
         layers,
         |layer| {
-            let explained = match depth::up_to(calibration, layer) {
+            let explained = match depth::cumulated_up_to(calibration, layer) {
                 Some(part) => whole.explained(part, algebra),
                 None => Ok(0.0),
             };
             explained.map_err(statistics(source, layer))
         },
         |layer, explained| {
-            watch.done(&format!("layer {layer}: depth"))?;
+            watch.step_done(&format!("layer {layer}: depth"))?;
             curve.push(explained);
             Ok::<_, AnalyseError>(())
         },
@@ -270,12 +277,12 @@ impl Weights<'_> {
         &self,
         mut sinks: Option<&mut [SinkLayer]>,
         threads: usize,
-        watch: Watch,
+        watch: Progress,
     ) -> Result<Spectra, AnalyseError> {
         let units = spectra::units(self.source);
         let gauges = spectra::Gauges::new(self.calibration);
-        let mut spectra = spectra::none();
-        let failed = UnitsError::of(self.source);
+        let mut spectra = spectra::empty();
+        let failed = UnitsError::with_source_path(self.source);
         ordered::for_each(
             threads,
             units.len(),
@@ -283,11 +290,11 @@ impl Weights<'_> {
             |index| {
                 let unit = &units[index];
                 let sink = self.sink(unit.layer).map_err(&failed)?;
-                spectra::of_unit(self.source, unit, &gauges, sink.as_deref()).map_err(&failed)
+                spectra::unit_spectra(self.source, unit, &gauges, sink.as_deref()).map_err(&failed)
             },
             |index, found| {
                 let unit = &units[index];
-                watch.done(&unit.label())?;
+                watch.step_done(&unit.label())?;
                 spectra.slots.extend(found.slots);
                 spectra.groups.extend(found.group);
                 let sink = sinks.as_mut().and_then(|sinks| sinks.get_mut(unit.layer));
@@ -303,7 +310,9 @@ impl Weights<'_> {
     fn sink(&self, layer: usize) -> Result<Option<Vec<f64>>, UnitError> {
         let before = layer.checked_sub(1).and_then(|l| self.directions.get(l));
         match before {
-            Some(Some(direction)) => sinks::as_read(self.source, layer, direction).map(Some),
+            Some(Some(direction)) => {
+                sinks::attention_input_direction(self.source, layer, direction).map(Some)
+            }
             _ => Ok(None),
         }
     }

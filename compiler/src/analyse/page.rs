@@ -2,12 +2,12 @@
 
 use std::fmt::{self, Write as _};
 
-use htc_formats::escape::escaped;
-use htc_formats::model::Slot;
+use htc_formats::escape::escape;
+use htc_formats::model::ProjectionKind;
 
 use super::record::{Analysis, Profile, SharedMember, Spectrum, Tails};
 
-const SHOWN: f64 = 0.5;
+const SHOWN_FRACTION: f64 = 0.5;
 
 const TOKENS: usize = 8;
 
@@ -17,8 +17,8 @@ impl fmt::Display for Analysis {
         writeln!(
             f,
             "{}: {}, {} layers of width {}, {} heads on {} of {} numbers, feed-forward {}",
-            escaped(&self.model),
-            escaped(&shape.architecture),
+            escape(&self.model),
+            escape(&shape.architecture),
             shape.layers,
             shape.width,
             shape.heads,
@@ -54,12 +54,17 @@ impl Analysis {
             f,
             "  slot  shape         norm           stable rank   rank for 95 %  for 99 %     error          activation     whiten"
         )?;
-        let Some(shown) = self.spectra.fractions.iter().position(|x| *x == SHOWN) else {
+        let Some(shown) = self
+            .spectra
+            .fractions
+            .iter()
+            .position(|x| *x == SHOWN_FRACTION)
+        else {
             return Ok(());
         };
         let energy = |part: f64| self.spectra.energies.iter().position(|e| *e == part);
         let (e95, e99) = (energy(0.95), energy(0.99));
-        for slot in Slot::ALL {
+        for slot in ProjectionKind::ALL {
             let of_slot = self.spectra.slots.iter().filter(|s| s.slot == slot);
             let found: Vec<&Spectrum> = of_slot.collect();
             let Some(first) = found.first() else { continue };
@@ -90,13 +95,16 @@ impl Analysis {
             .iter()
             .flat_map(|g| &g.members)
             .collect();
-        let of_slot = |slot: Slot| {
+        let of_slot = |slot: ProjectionKind| {
             let members = members.iter().filter(|member| member.slot == slot);
             let errors = members.filter_map(|member| member.errors.get(shown).copied());
             let range = range(errors, 4);
             (!range.is_empty()).then(|| format!("{slot} {range}"))
         };
-        let shared: Vec<String> = Slot::ALL.into_iter().filter_map(of_slot).collect();
+        let shared: Vec<String> = ProjectionKind::ALL
+            .into_iter()
+            .filter_map(of_slot)
+            .collect();
         writeln!(
             f,
             "  errors in a basis of half the width: shared by q, k, v and by gate, up: {}",
@@ -139,8 +147,8 @@ impl Analysis {
                 writeln!(
                     f,
                     "    every layer counts the same: its covariance times 1/trace, {} to {}",
-                    short(low),
-                    short(high)
+                    four_digits(low),
+                    four_digits(high)
                 )?;
             }
         }
@@ -186,14 +194,14 @@ impl Analysis {
             }
         }
         largest.sort_by(|(_, one), (_, other)| other.total_cmp(one));
-        let quoted = |text: &str| format!("\"{}\"", escaped(text));
+        let quoted = |text: &str| format!("\"{}\"", escape(text));
         if let Some(text) = first {
             writeln!(f, "  first position  {} in every window", quoted(text))?;
         }
         if !largest.is_empty() {
             let shown = largest.iter().take(TOKENS);
             let shown: Vec<String> = shown
-                .map(|(text, times)| format!("{} {}", quoted(text), short(*times)))
+                .map(|(text, times)| format!("{} {}", quoted(text), four_digits(*times)))
                 .collect();
             writeln!(
                 f,
@@ -236,7 +244,7 @@ impl Analysis {
             write!(
                 line,
                 "  {:>8}  {:<8} {:<9}",
-                variance.map_or(String::new(), |v| short(*v)),
+                variance.map_or(String::new(), |v| four_digits(*v)),
                 phase,
                 explained.map_or(String::new(), |v| format!("{v:.4}"))
             )?;
@@ -309,7 +317,7 @@ fn range(values: impl Iterator<Item = f64>, digits: usize) -> String {
     }
 }
 
-fn short(number: f64) -> String {
+fn four_digits(number: f64) -> String {
     if (1e-3..1e6).contains(&number) {
         let digits = (3 - number.log10().floor() as i32).max(0) as usize;
         format!("{number:.digits$}")
@@ -350,7 +358,7 @@ mod tests {
         assert_eq!(range([2.0, 1.0, 3.0].into_iter(), 0), "1-3");
         assert_eq!(range([1.04, 0.96].into_iter(), 1), "1.0");
         assert_eq!(range(std::iter::empty(), 2), "");
-        let shorts = [0.0, 0.0012344, 29.5269, 208.2326, 123456.7, 1.5e-9].map(short);
+        let shorts = [0.0, 0.0012344, 29.5269, 208.2326, 123456.7, 1.5e-9].map(four_digits);
         assert_eq!(
             shorts,
             ["0", "0.001234", "29.53", "208.2", "123457", "1.500e-9"]

@@ -6,7 +6,7 @@ use crate::plan::phases::{Phases, ProfileError};
 
 /// # Errors
 /// [`ProfileError`] if a variance is invalid.
-pub(super) fn of(calibration: &Calibration) -> Result<PhaseProfiles, ProfileError> {
+pub(super) fn phase_profiles(calibration: &Calibration) -> Result<PhaseProfiles, ProfileError> {
     let mut without = Vec::new();
     let mut with = Vec::new();
     for layer in &calibration.layers {

@@ -5,7 +5,7 @@
 //! channels and heads count from 0.
 
 use htc_formats::htz::Digest;
-use htc_formats::model::{InputGroup, Slot};
+use htc_formats::model::{InputGroup, ProjectionKind};
 use serde::{Deserialize, Serialize};
 
 /// Version of the record that this program writes.
@@ -35,7 +35,7 @@ pub struct Analysis {
     pub shape: Shape,
     /// Calibration data; absent if uncalibrated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub calibration: Option<CalibratedOn>,
+    pub calibration: Option<CalibrationInfo>,
     /// Singular values of the weights.
     pub spectra: Spectra,
     /// Phases over the depth; absent if uncalibrated.
@@ -76,7 +76,7 @@ pub struct Shape {
 
 /// Description of the calibration data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CalibratedOn {
+pub struct CalibrationInfo {
     /// File name of the text.
     pub text: String,
     /// Text digest.
@@ -97,7 +97,7 @@ pub struct Spectra {
     /// One entry per layer and projection, in execution order.
     pub slots: Vec<Spectrum>,
     /// One entry per layer and group.
-    pub groups: Vec<Shared>,
+    pub groups: Vec<SharedBasisSpectrum>,
 }
 
 /// Spectrum of one projection.
@@ -106,7 +106,7 @@ pub struct Spectrum {
     /// Block index.
     pub layer: usize,
     /// Projection.
-    pub slot: Slot,
+    pub slot: ProjectionKind,
     /// Outputs.
     pub rows: usize,
     /// Inputs.
@@ -141,7 +141,7 @@ pub struct Tails {
 
 /// Cost of a shared basis, without a gauge and with equal weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Shared {
+pub struct SharedBasisSpectrum {
     /// Block index.
     pub layer: usize,
     /// Group.
@@ -156,7 +156,7 @@ pub struct Shared {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SharedMember {
     /// Projection.
-    pub slot: Slot,
+    pub slot: ProjectionKind,
     /// `‖W − W P Pᵀ‖_F / ‖W‖_F`.
     pub errors: Vec<f64>,
     /// `ρ_k = ‖W − W P Pᵀ‖_F² / Σ_{i>k} σ_i²`, at least 1; null if undefined.

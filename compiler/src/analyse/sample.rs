@@ -54,7 +54,7 @@ impl Sample {
     }
 
     /// Returns the vectors at the given rows.
-    pub(super) fn chosen(&self, places: &[usize]) -> Sample {
+    pub(super) fn select(&self, places: &[usize]) -> Sample {
         let rows = Mat::from_fn(places.len(), self.width(), |i, j| self.rows[(places[i], j)]);
         let windows = places.iter().map(|&place| self.windows[place]).collect();
         Sample { rows, windows }
@@ -143,18 +143,18 @@ impl Sample {
 }
 
 /// Variances of a sample with weighted vectors.
-pub(super) struct Weighted<'a> {
+pub(super) struct WeightedSample<'a> {
     rows: &'a Mat<f64>,
     /// `X Xᵀ`, if that is the smaller product.
     products: Option<Mat<f64>>,
 }
 
-impl<'a> Weighted<'a> {
+impl<'a> WeightedSample<'a> {
     /// Prepares repeated weightings of a sample.
-    pub(super) fn new(sample: &'a Sample) -> Weighted<'a> {
+    pub(super) fn new(sample: &'a Sample) -> WeightedSample<'a> {
         let (n, width) = sample.rows.shape();
         let products = (n < width).then(|| shorter_gram(&sample.rows));
-        Weighted {
+        WeightedSample {
             rows: &sample.rows,
             products,
         }
@@ -263,7 +263,7 @@ mod tests {
             for (found, expected) in variances.iter().zip([18.0, 8.0, 2.0, 0.0]) {
                 assert!((found - expected).abs() < 1e-12, "{variances:?}");
             }
-            let part = sample.chosen(&[0, 1, 2, 3]).variances().unwrap();
+            let part = sample.select(&[0, 1, 2, 3]).variances().unwrap();
             assert!((part[0] - 18.0).abs() < 1e-12 && part[2].abs() < 1e-12);
             let directions = sample.directions(|_| 99).unwrap();
             assert_eq!(directions.ncols(), 3);
@@ -282,9 +282,9 @@ mod tests {
             let times: Vec<usize> = (0..n).map(|i| i * 7 % 4).collect();
             let repeated = times.iter().enumerate();
             let places: Vec<usize> = repeated.flat_map(|(i, &t)| vec![i; t]).collect();
-            let expected = sample.chosen(&places).variances().unwrap();
+            let expected = sample.select(&places).variances().unwrap();
             let times: Vec<f64> = times.iter().map(|&t| t as f64).collect();
-            let found = Weighted::new(&sample).variances(&times).unwrap();
+            let found = WeightedSample::new(&sample).variances(&times).unwrap();
             for (at, expected) in expected.iter().enumerate() {
                 let found = found.get(at).copied().unwrap_or(0.0);
                 assert!(
@@ -294,8 +294,16 @@ mod tests {
             }
         }
         let sample = Sample::new(&[1.0, 2.0], 2, &[0]);
-        assert!(Weighted::new(&sample).variances(&[0.0]).unwrap().is_empty());
-        assert_eq!(Weighted::new(&sample).variances(&[3.0]).unwrap()[0], 0.0);
+        assert!(
+            WeightedSample::new(&sample)
+                .variances(&[0.0])
+                .unwrap()
+                .is_empty()
+        );
+        assert_eq!(
+            WeightedSample::new(&sample).variances(&[3.0]).unwrap()[0],
+            0.0
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use faer::Mat;
 use htc_formats::block;
-use htc_formats::model::{Role, Site};
+use htc_formats::model::{ActivationPoint, Role};
 use htc_formats::source::ModelFile;
 use htc_formats::vocab::Vocabulary;
 
@@ -25,7 +25,7 @@ const CHANNELS: usize = 8;
 ///
 /// # Errors
 /// Invalid statistics.
-pub(super) fn of_layer(
+pub(super) fn layer_sink(
     layer: usize,
     stored: &StoredLayer,
 ) -> Result<(SinkLayer, Option<Vec<f64>>), FactoriseError> {
@@ -42,7 +42,7 @@ pub(super) fn of_layer(
         0.0
     };
     let outliers = outliers(&stored.norms());
-    let diagonal = stored.site(Site::Attention).diagonal();
+    let diagonal = stored.site(ActivationPoint::Attention).diagonal();
     let sink = SinkLayer {
         layer,
         share: rounded(share),
@@ -61,7 +61,7 @@ pub(super) fn of_layer(
 ///
 /// # Errors
 /// Weights that do not decode.
-pub(super) fn as_read(
+pub(super) fn attention_input_direction(
     source: &ModelFile,
     layer: usize,
     direction: &[f64],

@@ -1,14 +1,18 @@
 //! Singular values of every projection, and the cost of shared bases.
 
-use htc_formats::model::{InputGroup, MatrixId, Slot};
+use htc_formats::model::{InputGroup, MatrixId, ProjectionKind};
 use htc_formats::source::ModelFile;
 
-use super::record::{Shared, SharedMember, SinkCoverage, Spectra, Spectrum, Tails, rounded};
+use super::record::{
+    SharedBasisSpectrum, SharedMember, SinkCoverage, Spectra, Spectrum, Tails, rounded,
+};
 use crate::calibrate::Calibration;
-use crate::math::{Components, FactoriseError, Host, coverage, random_coverage, tail};
-use crate::order::Ordered;
+use crate::math::{
+    FactoriseError, Host, SharedComponents, coverage, random_coverage, relative_tail,
+};
+use crate::order::PermutedSource;
 use crate::plan::allocate::lost_energy;
-use crate::plan::{Member, OfSource, Unit};
+use crate::plan::{ModelFileTypes, Unit, UnitMatrix};
 use crate::request::{GaugeKind, Treatment};
 use crate::unit::UnitError;
 use crate::unit::{ModelTreatment, spectrum};
@@ -28,7 +32,7 @@ pub(super) const FRACTIONS: [f64; 8] = [
     7.0 / 8.0,
 ];
 
-const COVERED: [f64; 2] = [1.0 / 4.0, 1.0 / 2.0];
+const COVERAGE_FRACTIONS: [f64; 2] = [1.0 / 4.0, 1.0 / 2.0];
 
 const STEPS: usize = 32;
 
@@ -36,7 +40,7 @@ const STEPS: usize = 32;
 const ROUNDING: f64 = 1e-12;
 
 /// Returns empty spectra.
-pub(super) fn none() -> Spectra {
+pub(super) fn empty() -> Spectra {
     Spectra {
         energies: ENERGIES.to_vec(),
         fractions: FRACTIONS.to_vec(),
@@ -49,37 +53,41 @@ pub(super) fn none() -> Spectra {
 pub(super) fn units(source: &ModelFile) -> Vec<Unit> {
     let mut units: Vec<Unit> = Vec::new();
     for layer in 0..source.hyper.layers {
-        for slot in Slot::ALL {
-            let matrix = MatrixId::Slot { layer, slot };
-            let Some(member) = Member::new(matrix, &source.hyper, &OfSource(source)) else {
+        for slot in ProjectionKind::ALL {
+            let matrix = MatrixId::Projection {
+                layer,
+                projection: slot,
+            };
+            let Some(member) = UnitMatrix::new(matrix, &source.hyper, &ModelFileTypes(source))
+            else {
                 continue;
             };
             match units.last_mut() {
                 Some(unit)
                     if unit.layer == layer
                         && unit.members.iter().all(|m| {
-                            let group = m.slot().and_then(Slot::group);
+                            let group = m.slot().and_then(ProjectionKind::group);
                             group.is_some() && group == slot.group()
                         }) =>
                 {
                     unit.members.push(member);
                     unit.outs += member.rows;
-                    unit.limit = unit.outs.min(member.cols);
+                    unit.rank_limit = unit.outs.min(member.cols);
                 }
-                _ => units.push(alone(layer, member)),
+                _ => units.push(single_member_unit(layer, member)),
             }
         }
     }
     units
 }
 
-fn alone(layer: usize, member: Member) -> Unit {
+fn single_member_unit(layer: usize, member: UnitMatrix) -> Unit {
     Unit {
         layer,
         members: vec![member],
         outs: member.rows,
         cols: member.cols,
-        limit: member.rows.min(member.cols),
+        rank_limit: member.rows.min(member.cols),
     }
 }
 
@@ -102,7 +110,7 @@ impl<'a> Gauges<'a> {
 /// Spectra of one unit.
 pub(super) struct UnitSpectra {
     pub(super) slots: Vec<Spectrum>,
-    pub(super) group: Option<Shared>,
+    pub(super) group: Option<SharedBasisSpectrum>,
     pub(super) coverage: Vec<SinkCoverage>,
 }
 
@@ -111,21 +119,21 @@ pub(super) struct UnitSpectra {
 ///
 /// # Errors
 /// [`UnitError`] if a weight is missing, does not decode or is not finite.
-pub(super) fn of_unit(
+pub(super) fn unit_spectra(
     source: &ModelFile,
     unit: &Unit,
     gauges: &Gauges,
     sink: Option<&[f64]>,
 ) -> Result<UnitSpectra, UnitError> {
-    let source = &Ordered::new(source, None);
+    let source = &PermutedSource::new(source, None);
     let mut values = Vec::with_capacity(unit.members.len());
     let mut slots = Vec::with_capacity(unit.members.len());
     for member in &unit.members {
         let Some(slot) = member.slot() else {
             continue;
         };
-        let single = alone(unit.layer, *member);
-        let of = |treatment| spectrum::of_unit(source, &single, false, treatment);
+        let single = single_member_unit(unit.layer, *member);
+        let of = |treatment| spectrum::unit_singular_values(source, &single, false, treatment);
         let own = of(&gauges.none)?;
         let mut found = spectrum_of((unit.layer, slot), member, &own);
         if let Some([activation, whiten]) = &gauges.calibrated {
@@ -146,11 +154,11 @@ pub(super) fn of_unit(
             coverage: Vec::new(),
         });
     };
-    let components = spectrum::components(source, unit, &Host)?;
+    let components = spectrum::shared_basis_components(source, unit, &Host)?;
     let coverage = match sink.filter(|_| group == InputGroup::Qkv) {
         None => Vec::new(),
         Some(direction) => {
-            covered(&components, direction).map_err(|source| UnitError::Factorise {
+            sink_coverage(&components, direction).map_err(|source| UnitError::Factorise {
                 tensor: unit.label(),
                 source,
             })?
@@ -158,7 +166,7 @@ pub(super) fn of_unit(
     };
     Ok(UnitSpectra {
         slots,
-        group: Some(shared(unit, group, &components, &values)),
+        group: Some(shared_basis_cost(unit, group, &components, &values)),
         coverage,
     })
 }
@@ -168,7 +176,11 @@ pub(super) fn rank_at(fraction: f64, full: usize) -> usize {
     ((fraction * full as f64).round() as usize).max(1)
 }
 
-fn spectrum_of((layer, slot): (usize, Slot), member: &Member, values: &[f64]) -> Spectrum {
+fn spectrum_of(
+    (layer, slot): (usize, ProjectionKind),
+    member: &UnitMatrix,
+    values: &[f64],
+) -> Spectrum {
     let lost = lost_energy(values);
     let largest = values.first().copied().unwrap_or_default();
     let relative: f64 = if largest > 0.0 {
@@ -203,11 +215,16 @@ fn spectrum_of((layer, slot): (usize, Slot), member: &Member, values: &[f64]) ->
 }
 
 fn tails(values: &[f64]) -> Vec<f64> {
-    let at = |fraction| rounded(tail(values, rank_at(fraction, values.len())));
+    let at = |fraction| rounded(relative_tail(values, rank_at(fraction, values.len())));
     FRACTIONS.into_iter().map(at).collect()
 }
 
-fn shared(unit: &Unit, group: InputGroup, components: &Components, values: &[Vec<f64>]) -> Shared {
+fn shared_basis_cost(
+    unit: &Unit,
+    group: InputGroup,
+    components: &SharedComponents,
+    values: &[Vec<f64>],
+) -> SharedBasisSpectrum {
     let ranks: Vec<usize> = FRACTIONS.map(|f| rank_at(f, unit.cols)).to_vec();
     let energies = unit.members.iter().zip(&components.energies).zip(values);
     let members = energies.filter_map(|((member, energies), values)| {
@@ -234,7 +251,7 @@ fn shared(unit: &Unit, group: InputGroup, components: &Components, values: &[Vec
             excess: ranks.iter().map(excess).collect(),
         })
     });
-    Shared {
+    SharedBasisSpectrum {
         layer: unit.layer,
         group,
         members: members.collect(),
@@ -242,8 +259,8 @@ fn shared(unit: &Unit, group: InputGroup, components: &Components, values: &[Vec
     }
 }
 
-fn covered(
-    components: &Components,
+fn sink_coverage(
+    components: &SharedComponents,
     direction: &[f64],
 ) -> Result<Vec<SinkCoverage>, FactoriseError> {
     let d = direction.len();
@@ -259,7 +276,7 @@ fn covered(
             random: rounded(random_coverage(rank, d)),
         })
     };
-    COVERED.into_iter().map(at).collect()
+    COVERAGE_FRACTIONS.into_iter().map(at).collect()
 }
 
 #[cfg(test)]

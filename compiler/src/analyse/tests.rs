@@ -34,19 +34,19 @@ fn demo() -> (ModelFile, Calibration) {
         ..CalibrationOptions::new(demo.join("alice.txt"))
     };
     let model = Arc::new(Model::bind(source.clone()).unwrap());
-    let found = calibrated(&model, source.digest(), &options, 2, Watch::nobody()).unwrap();
+    let found = calibrated(&model, source.digest(), &options, 2, Progress::silent()).unwrap();
     (source, found)
 }
 
 #[test]
 fn outlier_tokens_are_named() {
     let (source, found) = demo();
-    let subject = Subject {
+    let subject = AnalysisInput {
         source: &source,
         digest: source.digest(),
         calibration: Some(&found),
     };
-    let mut analysis = analyse(subject, 2, Watch::nobody()).unwrap();
+    let mut analysis = analyse(subject, 2, Progress::silent()).unwrap();
     let vocabulary = source.vocabulary.as_ref().unwrap();
     let windows: Vec<&[u32]> = found.windows.iter().collect();
     let layers = &mut analysis.sinks.as_mut().unwrap().layers;
@@ -79,12 +79,12 @@ fn record_round_trips_through_json() {
     let (source, found) = demo();
     let digest = source.digest();
     for calibration in [None, Some(&found)] {
-        let subject = Subject {
+        let subject = AnalysisInput {
             source: &source,
             digest,
             calibration,
         };
-        let analysis = analyse(subject, 2, Watch::nobody()).unwrap();
+        let analysis = analyse(subject, 2, Progress::silent()).unwrap();
         let text = serde_json::to_string(&analysis).unwrap();
         assert!(text.starts_with(r#"{"kind":"analysis","version":2,"#));
         let read: Analysis = serde_json::from_str(&text).unwrap();

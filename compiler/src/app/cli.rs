@@ -5,9 +5,9 @@ use std::str::FromStr;
 
 use clap::builder::TypedValueParser as _;
 use clap::{Args, Parser, Subcommand};
-use htc_formats::htz::Architecture;
+use htc_formats::htz::GpuArchitecture;
 use htc_loader::device::DeviceChoice;
-use htc_loader::dial::Fraction;
+use htc_loader::dial::ActiveFraction;
 use htc_loader::kv::KvType;
 
 use crate::plan::Budget;
@@ -27,15 +27,15 @@ mod storing;
 mod treatment;
 
 pub use analysis::AnalyseArgs;
-pub use bench::{Against, BenchArgs, Contexts, List};
-pub use beside::Beside;
+pub use bench::{Baseline, BenchArgs, Contexts, UniqueList};
+pub use beside::ReferenceModel;
 pub use calibration::{CacheArgs, CalibrationArgs};
 pub use export::ExportArgs;
 pub use goal::GoalArgs;
 pub use live::{KvKindArgs, LiveArgs};
-pub use planning::{Cache, MethodArg, PlanningArgs, SizeArgs};
+pub use planning::{CacheSize, MethodArg, PlanningArgs, SizeArgs};
 pub use reporting::ReportArgs;
-pub use run::{AdaptArg, Drafter, OnFullArg, RunArgs};
+pub use run::{AdaptArg, DraftModel, OnFullArg, RunArgs};
 pub use storing::{CleanArgs, SharingArgs};
 pub use treatment::TreatmentArgs;
 
@@ -84,21 +84,21 @@ pub enum Command {
 /// Section headings of the help, in order.
 pub mod heading {
     /// Size and loss of the artifact.
-    pub const SMALL: &str = "How small";
+    pub const SIZE: &str = "How small";
     /// Texts for calibration and evaluation.
     pub const TEXT: &str = "On what text";
     /// Method and treatment.
     pub const METHOD: &str = "Which method";
     /// Files and machine.
-    pub const WHERE: &str = "Where";
+    pub const OUTPUT: &str = "Where";
     /// Checks and protection of existing files.
-    pub const CAREFUL: &str = "How careful";
+    pub const CHECKS: &str = "How careful";
     /// All headings of `compile` and `plan`.
-    pub const ALL: [&str; 5] = [SMALL, TEXT, METHOD, WHERE, CAREFUL];
+    pub const ALL: [&str; 5] = [SIZE, TEXT, METHOD, OUTPUT, CHECKS];
     /// Compared models of `bench`.
-    pub const BENCH_WHAT: &str = "Against what";
+    pub const BENCH_BASELINE: &str = "Against what";
     /// Protocol and gates of `bench`.
-    pub const BENCH_HOW: &str = "How";
+    pub const BENCH_PROTOCOL: &str = "How";
     /// Prompt of `run`.
     pub const RUN_TEXT: &str = "What to continue";
     /// Length of the output of `run`.
@@ -134,7 +134,7 @@ pub struct CompileArgs {
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub planning: PlanningArgs,
     /// Take the plan that `htc plan` wrote, edited or not
-    #[arg(long, value_name = "FILE", help_heading = heading::METHOD, conflicts_with_all = PlanningArgs::IDS, conflicts_with_all = GoalArgs::LIMITS)]
+    #[arg(long, value_name = "FILE", help_heading = heading::METHOD, conflicts_with_all = PlanningArgs::OPTION_IDS, conflicts_with_all = GoalArgs::LIMITS)]
     pub plan: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
@@ -143,16 +143,16 @@ pub struct CompileArgs {
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub cache: CacheArgs,
     /// Write a JSON report to FILE; `json` or `-` means standard output
-    #[arg(long, value_name = "FILE", help_heading = heading::WHERE)]
+    #[arg(long, value_name = "FILE", help_heading = heading::OUTPUT)]
     pub report: Option<PathBuf>,
-    #[command(flatten, next_help_heading = heading::WHERE)]
+    #[command(flatten, next_help_heading = heading::OUTPUT)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
     /// Show the plan, the bytes and the memory that it will take, and write no artifact
     ///
     /// A calibration is made and kept. Where a limit decides, with quantise alone, the bytes are those that it is
     /// expected to allow.
-    #[arg(long, help_heading = heading::CAREFUL)]
+    #[arg(long, help_heading = heading::CHECKS)]
     pub dry_run: bool,
     /// 2 for an elastic artifact: bases in about 60 % of the bytes, and what they lack beside them, so that `htc run` and
     /// `htc eval` may touch any part of its bytes between (--fraction)
@@ -165,14 +165,14 @@ pub struct CompileArgs {
     /// Compile the kernels for GPUs of these architectures, as sm_80,sm_89,sm_90,sm_120, and put them into OUT: where it is executed
     /// on a GPU no compiler is needed then. It takes NVRTC (libnvrtc), and no GPU; sizes and limits do not count them
     #[arg(long, value_name = "ARCHITECTURES", value_delimiter = ',', hide_short_help = true, help_heading = heading::METHOD)]
-    pub cuda_arch: Vec<Architecture>,
+    pub cuda_arch: Vec<GpuArchitecture>,
     /// Tune the norms and the scales of rows in so many steps when every matrix is stored, on the source's logits, as long as that gains
     /// on held-out text; 0 leaves them [default: for quantise 20, with --effort fast 0, with high 120; else 0]
     #[arg(long, value_name = "STEPS", hide_short_help = true, help_heading = heading::METHOD, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub tune: Option<u32>,
     /// Make and measure the next smaller and the next larger file in one type of GGUF for the report, beside an artifact in
     /// codes [default: for quantise on, with --effort fast off; with high all from half to twice its bytes]
-    #[arg(long, value_name = "on|off", hide_short_help = true, help_heading = heading::CAREFUL)]
+    #[arg(long, value_name = "on|off", hide_short_help = true, help_heading = heading::CHECKS)]
     pub compare: Option<CompareArg>,
     /// Layer that `htc verify --probe` looks at first, counted from 0 [default: the depth sink, by
     /// measuring with --calibration, else two thirds of the depth]
@@ -180,17 +180,17 @@ pub struct CompileArgs {
         long,
         value_name = "N",
         hide_short_help = true,
-        help_heading = heading::CAREFUL,
+        help_heading = heading::CHECKS,
         allow_negative_numbers = true
     )]
     pub probe_layer: Option<usize>,
     /// Device that executes the model while it is calibrated on and candidates are measured, and that decomposes weights: cpu, cuda
     /// or cuda:N (a number or GPU-…), auto (a GPU where there is one). The last bits of an artifact are those of the device: the same
     /// gives the same
-    #[arg(long, value_name = "DEVICE", hide_short_help = true, help_heading = heading::CAREFUL, default_value = "cpu")]
+    #[arg(long, value_name = "DEVICE", hide_short_help = true, help_heading = heading::CHECKS, default_value = "cpu")]
     pub device: DeviceChoice,
     /// Replace OUT if it exists
-    #[arg(long, help_heading = heading::CAREFUL)]
+    #[arg(long, help_heading = heading::CHECKS)]
     pub force: bool,
 }
 
@@ -222,11 +222,11 @@ pub struct PlanArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub cache: CacheArgs,
-    #[command(flatten, next_help_heading = heading::WHERE)]
+    #[command(flatten, next_help_heading = heading::OUTPUT)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
     /// Replace FILE if it exists
-    #[arg(long, requires = "output", help_heading = heading::CAREFUL)]
+    #[arg(long, requires = "output", help_heading = heading::CHECKS)]
     pub force: bool,
 }
 
@@ -246,12 +246,12 @@ pub struct EvalArgs {
     pub chunks: Option<u32>,
     /// Model to compare with, or `source` for the one in the artifact (compile --with-source): KL divergence from it,
     /// agreement of the likeliest token
-    #[arg(long, value_name = "MODEL|source", value_parser = clap::builder::OsStringValueParser::new().map(Beside::from))]
-    pub reference: Option<Beside>,
+    #[arg(long, value_name = "MODEL|source", value_parser = clap::builder::OsStringValueParser::new().map(ReferenceModel::from))]
+    pub reference: Option<ReferenceModel>,
     /// Measure the model on this part of the weights' bytes: without the last of its refinements (compile --planes 2),
     /// then with less components of factors
     #[arg(long, value_name = "F", allow_negative_numbers = true, value_parser = parse_fraction)]
-    pub fraction: Option<Fraction>,
+    pub fraction: Option<ActiveFraction>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub kv: KvKindArgs,
@@ -266,9 +266,9 @@ pub struct EvalArgs {
     pub json: bool,
 }
 
-fn parse_fraction(text: &str) -> Result<Fraction, String> {
+fn parse_fraction(text: &str) -> Result<ActiveFraction, String> {
     let number = text.parse::<f64>().ok();
-    let fraction = number.and_then(|number| Fraction::new(number).ok());
+    let fraction = number.and_then(|number| ActiveFraction::new(number).ok());
     fraction.ok_or_else(|| "a fraction is a number above 0 and at most 1".into())
 }
 
@@ -419,11 +419,15 @@ mod tests {
             ("plan", &heading::ALL),
             (
                 "analyse",
-                &[heading::TEXT, heading::WHERE, heading::CAREFUL],
+                &[heading::TEXT, heading::OUTPUT, heading::CHECKS],
             ),
             (
                 "bench",
-                &[heading::BENCH_WHAT, heading::BENCH_HOW, heading::WHERE],
+                &[
+                    heading::BENCH_BASELINE,
+                    heading::BENCH_PROTOCOL,
+                    heading::OUTPUT,
+                ],
             ),
             (
                 "run",
@@ -433,7 +437,7 @@ mod tests {
                     heading::RUN_TOKENS,
                     heading::RUN_DRAFT,
                     heading::RUN_LIVE,
-                    heading::WHERE,
+                    heading::OUTPUT,
                 ],
             ),
         ] {

@@ -7,7 +7,7 @@ use clap::CommandFactory;
 use crate::app::cli::Cli;
 
 /// Builder methods whose options have other names.
-const OTHERWISE: [(&str, &str); 3] = [
+const RENAMED_OPTIONS: [(&str, &str); 3] = [
     ("output", "-o"),
     ("overwrite", "--force"),
     ("kernels", "--cuda-arch"),
@@ -15,7 +15,7 @@ const OTHERWISE: [(&str, &str); 3] = [
 
 /// Returns the message with builder methods in backticks replaced by options: `` `rank_cap` 4 ``
 /// becomes `--rank-cap 4`. Other quoted text is unchanged.
-pub fn as_typed(message: &str) -> String {
+pub fn with_option_names(message: &str) -> String {
     let options = options();
     let mut typed = String::with_capacity(message.len());
     let mut rest = message;
@@ -25,7 +25,7 @@ pub fn as_typed(message: &str) -> String {
             rest = &rest[before.len()..];
             break;
         };
-        match option(name, &options) {
+        match option_name(name, &options) {
             Some(option) => {
                 typed.push_str(&option);
                 rest = behind;
@@ -40,8 +40,8 @@ pub fn as_typed(message: &str) -> String {
     typed + rest
 }
 
-fn option(method: &str, options: &BTreeSet<String>) -> Option<String> {
-    if let Some((_, option)) = OTHERWISE.iter().find(|(name, _)| *name == method) {
+fn option_name(method: &str, options: &BTreeSet<String>) -> Option<String> {
+    if let Some((_, option)) = RENAMED_OPTIONS.iter().find(|(name, _)| *name == method) {
         return Some((*option).to_owned());
     }
     let long = method.replace('_', "-");
@@ -82,7 +82,7 @@ mod tests {
             ("``", "``"),
             ("no option", "no option"),
         ] {
-            assert_eq!(as_typed(message), typed);
+            assert_eq!(with_option_names(message), typed);
         }
     }
 }

@@ -4,20 +4,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::app::terminal::name;
-use crate::event::Cancel;
+use crate::app::terminal::display_path;
+use crate::event::CancellationToken;
 
 /// Exit code after SIGINT, by shell convention 128 + 2.
 pub const INTERRUPTED: u8 = 130;
 
 /// Grace period before the program exits. The remaining files are as after a kill: the next run
 /// resumes.
-const PATIENCE: Duration = Duration::from_millis(1500);
+const GRACE_PERIOD: Duration = Duration::from_millis(1500);
 
 /// Interrupt state of a command, with the folder of kept work.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt {
-    cancel: Cancel,
+    cancel: CancellationToken,
     kept: Arc<Mutex<Option<PathBuf>>>,
 }
 
@@ -29,7 +29,7 @@ impl Interrupt {
         let seen = this.clone();
         let installed = ctrlc::try_set_handler(move || {
             seen.cancel.cancel();
-            std::thread::sleep(PATIENCE);
+            std::thread::sleep(GRACE_PERIOD);
             say!("\nhtc: {}", seen.message());
             std::process::exit(i32::from(INTERRUPTED));
         });
@@ -42,28 +42,28 @@ impl Interrupt {
     }
 
     /// Returns the cancellation token.
-    pub fn cancel(&self) -> &Cancel {
+    pub fn cancel(&self) -> &CancellationToken {
         &self.cancel
     }
 
     /// Sets the folder that keeps finished work, or `None`.
-    pub fn keep(&self, folder: Option<&Path>) {
+    pub fn set_kept_folder(&self, folder: Option<&Path>) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         *kept = folder.map(Path::to_owned);
     }
 
     /// Returns the folder with finished work, if any.
-    pub fn kept(&self) -> Option<PathBuf> {
+    pub fn kept_folder(&self) -> Option<PathBuf> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.clone()
     }
 
     /// Returns the message on the interruption.
     pub fn message(&self) -> String {
-        match self.kept() {
+        match self.kept_folder() {
             Some(folder) => format!(
                 "interrupted; the same command goes on from here with what is in {}",
-                name(&folder)
+                display_path(&folder)
             ),
             None => "interrupted".to_owned(),
         }

@@ -8,29 +8,29 @@ use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::path::Path;
 
-use htc_formats::escape::{escaped, escaped_lines, is_plain};
+use htc_formats::escape::{escape, escape_multiline, is_plain};
 use serde::Serialize;
 use serde_json::ser::{CharEscape, Formatter, PrettyFormatter};
 
 /// Prints lines on standard error. Write errors (closed pipe, full disk) are ignored.
-pub fn say(message: fmt::Arguments<'_>) {
+pub fn print_message(message: fmt::Arguments<'_>) {
     let message = message.to_string();
-    let mut lines = escaped_lines(&message).into_owned();
+    let mut lines = escape_multiline(&message).into_owned();
     lines.push('\n');
     let _ = io::stderr().lock().write_all(lines.as_bytes());
 }
 
 /// Returns a path on one line.
-pub fn name(path: &Path) -> String {
-    escaped(&path.to_string_lossy()).into_owned()
+pub fn display_path(path: &Path) -> String {
+    escape(&path.to_string_lossy()).into_owned()
 }
 
 /// Shortens a message to one line that fits a screen, since names in files may have any length. The
 /// start, with the cause, and the end, with the remedy, are kept.
-pub fn bounded(message: &str) -> String {
+pub fn shorten_message(message: &str) -> String {
     const HEAD: usize = 700;
     const TAIL: usize = 300;
-    let message = escaped(message);
+    let message = escape(message);
     let length = message.chars().count();
     if length <= HEAD + TAIL {
         return message.into_owned();
@@ -41,17 +41,17 @@ pub fn bounded(message: &str) -> String {
 }
 
 /// Standard output for untrusted text.
-pub struct Output {
+pub struct StandardOutput {
     to: StdoutLock<'static>,
     terminal: bool,
 }
 
-impl Output {
+impl StandardOutput {
     /// Locks standard output.
     pub fn new() -> Self {
         let to = io::stdout();
         let terminal = to.is_terminal();
-        Output {
+        StandardOutput {
             to: to.lock(),
             terminal,
         }
@@ -61,9 +61,9 @@ impl Output {
     ///
     /// # Errors
     /// Errors of the system.
-    pub fn text(&mut self, text: &str) -> io::Result<()> {
+    pub fn write_text(&mut self, text: &str) -> io::Result<()> {
         if self.terminal {
-            self.to.write_all(escaped_lines(text).as_bytes())?
+            self.to.write_all(escape_multiline(text).as_bytes())?
         } else {
             self.to.write_all(text.as_bytes())?
         }
@@ -71,9 +71,9 @@ impl Output {
     }
 }
 
-impl Default for Output {
+impl Default for StandardOutput {
     fn default() -> Self {
-        Output::new()
+        StandardOutput::new()
     }
 }
 
@@ -85,13 +85,13 @@ impl Default for Output {
 pub fn write_json(value: &impl Serialize, to: impl Write) -> io::Result<()> {
     let mut to = BufWriter::with_capacity(1 << 16, to);
     let mut serializer =
-        serde_json::Serializer::with_formatter(&mut to, Escaping(PrettyFormatter::new()));
+        serde_json::Serializer::with_formatter(&mut to, EscapingFormatter(PrettyFormatter::new()));
     value.serialize(&mut serializer)?;
     writeln!(to)?;
     to.flush()
 }
 
-struct Escaping<F>(F);
+struct EscapingFormatter<F>(F);
 
 macro_rules! delegate {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => {$(
@@ -101,7 +101,7 @@ macro_rules! delegate {
     )*};
 }
 
-impl<F: Formatter> Formatter for Escaping<F> {
+impl<F: Formatter> Formatter for EscapingFormatter<F> {
     delegate! {
         write_char_escape(escape: CharEscape);
         begin_array();
@@ -143,10 +143,10 @@ mod tests {
 
     #[test]
     fn long_messages_keep_their_ends() {
-        assert_eq!(bounded("short"), "short");
-        assert_eq!(bounded("a\nb\u{9b}"), "a\\nb\\u{9b}");
+        assert_eq!(shorten_message("short"), "short");
+        assert_eq!(shorten_message("a\nb\u{9b}"), "a\\nb\\u{9b}");
         let long = format!("what {} remedy", "ü".repeat(60_000));
-        let bounded = bounded(&long);
+        let bounded = shorten_message(&long);
         assert!(bounded.starts_with("what ") && bounded.ends_with(" remedy"));
         assert!(bounded.chars().count() < 1100);
     }

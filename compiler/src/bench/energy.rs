@@ -8,22 +8,23 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use htc_loader::live::sensor::POLL;
+use htc_loader::live::sensor::DEFAULT_POLL_INTERVAL;
 use htc_loader::live::{
-    Clock, Energy, Follow, Governor, GovernorError, GovernorOptions, Law, LawOptions, Phase,
-    Reading as Sensed, Sensor, SensorError, SensorSpec, Source, open,
+    Clock, ControlLaw, ControlLawOptions, Energy, EnergyPhase, Governor, GovernorError,
+    GovernorOptions, Reading as Sensed, Sensor, SensorError, SensorSpec, SharedFraction, Source,
+    open_sensor,
 };
 use serde::Serialize;
 use thiserror::Error;
 
-use super::record::{Reading, Run};
-use super::{BenchError, Measured, Sensors, Side, pause};
-use crate::event::Cancel;
+use super::record::{EnergyReading, Run};
+use super::{BenchError, BenchResults, Sensors, Side, pause};
+use crate::event::CancellationToken;
 
 /// Duration of the idle measurement: five readings of a sensor polled every 500 ms.
 pub const IDLE: Duration = Duration::from_secs(2);
 
-const OFTEN: Duration = Duration::from_millis(50);
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Error returned when the energy sensor cannot be opened.
 #[derive(Debug, Error)]
@@ -36,7 +37,7 @@ pub enum EnergyError {
     Governor(#[from] GovernorError),
     /// The control law without limits is invalid (internal error).
     #[error("the sensor cannot be read without a limit: {0}; this is an error in the program")]
-    Law(#[from] htc_loader::live::LawError),
+    Law(#[from] htc_loader::live::ControlLawError),
 }
 
 /// Description of the energy sensor.
@@ -53,22 +54,22 @@ pub struct SensorRecord {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Seen {
+struct Observations {
     temperature: Option<f64>,
     highest: Option<f64>,
     fault: Option<String>,
 }
 
-struct Watched {
+struct RecordingSensor {
     sensor: Box<dyn Sensor>,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<Observations>>,
 }
 
-fn locked(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+fn locked(seen: &Mutex<Observations>) -> MutexGuard<'_, Observations> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Sensor for Watched {
+impl Sensor for RecordingSensor {
     fn name(&self) -> String {
         self.sensor.name()
     }
@@ -96,8 +97,8 @@ impl Sensor for Watched {
         self.sensor.clock()
     }
 
-    fn lowest_interval(&self) -> Duration {
-        self.sensor.lowest_interval()
+    fn min_interval(&self) -> Duration {
+        self.sensor.min_interval()
     }
 
     fn notes(&self) -> &[String] {
@@ -106,10 +107,10 @@ impl Sensor for Watched {
 }
 
 /// Running energy measurement.
-pub struct Metered {
+pub struct EnergyMeter {
     governor: Governor,
-    plant: Arc<Follow>,
-    seen: Arc<Mutex<Seen>>,
+    plant: Arc<SharedFraction>,
+    seen: Arc<Mutex<Observations>>,
     name: String,
     notes: Vec<String>,
     interval: Duration,
@@ -119,40 +120,46 @@ pub struct Metered {
     marked: Option<Energy>,
 }
 
-impl Metered {
+impl EnergyMeter {
     /// Opens the sensor of `spec`.
     ///
     /// # Errors
     /// [`EnergyError`] if the sensor is not available.
-    pub fn open(spec: &SensorSpec) -> Result<Metered, EnergyError> {
-        let plant = Follow::new();
+    pub fn open(spec: &SensorSpec) -> Result<EnergyMeter, EnergyError> {
+        let plant = SharedFraction::new();
         plant.set_busy(false);
-        Metered::with(open(spec, &plant)?, plant, spec.speed(), IDLE)
+        EnergyMeter::with(open_sensor(spec, &plant)?, plant, spec.speed(), IDLE)
     }
 
     fn with(
         sensor: Box<dyn Sensor>,
-        plant: Arc<Follow>,
+        plant: Arc<SharedFraction>,
         speed: f64,
         idle: Duration,
-    ) -> Result<Metered, EnergyError> {
-        let seen = Arc::new(Mutex::new(Seen::default()));
-        let interval = sensor.lowest_interval().max(OFTEN);
+    ) -> Result<EnergyMeter, EnergyError> {
+        let seen = Arc::new(Mutex::new(Observations::default()));
+        let interval = sensor.min_interval().max(MIN_POLL_INTERVAL);
         let (name, notes) = (sensor.name(), sensor.notes().to_vec());
         let options = GovernorOptions {
             interval,
             ..GovernorOptions::default().with_speed(speed)
         };
-        let law = Law::new(LawOptions {
+        let law = ControlLaw::new(ControlLawOptions {
             thermal: false,
-            ..LawOptions::default()
+            ..ControlLawOptions::default()
         })?;
-        let watched = Watched {
+        let watched = RecordingSensor {
             sensor,
             seen: Arc::clone(&seen),
         };
-        let governor = Governor::start(Box::new(watched), law, options, &Follow::new(), |_| {})?;
-        Ok(Metered {
+        let governor = Governor::start(
+            Box::new(watched),
+            law,
+            options,
+            &SharedFraction::new(),
+            |_| {},
+        )?;
+        Ok(EnergyMeter {
             governor,
             plant,
             seen,
@@ -188,7 +195,7 @@ impl Metered {
     }
 
     /// Returns notes on the energy of these runs.
-    pub fn notes(&self, measured: &Measured) -> Vec<String> {
+    pub fn notes(&self, measured: &BenchResults) -> Vec<String> {
         let mut notes = self.notes.clone();
         let swept = measured.contexts.iter().flat_map(|point| &point.pairs);
         let pairs = measured.pairs.iter().chain(swept);
@@ -205,13 +212,13 @@ impl Metered {
                 "{lacking} of {all} runs have no joules: too little of their time had readings, or nothing was drawn for them alone{why}"
             ));
         }
-        let short = |run: &&&Run| run.seconds() < 2.0 * POLL.as_secs_f64();
+        let short = |run: &&&Run| run.seconds() < 2.0 * DEFAULT_POLL_INTERVAL.as_secs_f64();
         let short = runs.iter().filter(short).count();
         if short > 0 && lacking < all {
             notes.push(format!(
                 "{short} of {all} runs took less than {} s: their joules are from the readings at their ends, and devices tell new values \
                  some ten times in a second; ask for more tokens",
-                2.0 * POLL.as_secs_f64()
+                2.0 * DEFAULT_POLL_INTERVAL.as_secs_f64()
             ));
         }
         notes
@@ -219,7 +226,7 @@ impl Metered {
 }
 
 /// `None` if power is unknown for more than half of the time.
-fn between(before: Option<Energy>, after: Option<Energy>) -> Option<Energy> {
+fn energy_between(before: Option<Energy>, after: Option<Energy>) -> Option<Energy> {
     let after = after?;
     let of = |value: fn(&Energy) -> f64| value(&after) - before.as_ref().map_or(0.0, value);
     let (seconds, missed) = (of(|e| e.seconds), of(|e| e.missed));
@@ -236,23 +243,23 @@ fn between(before: Option<Energy>, after: Option<Energy>) -> Option<Energy> {
 }
 
 /// Missed seconds count with the mean power of the rest.
-fn whole(energy: Energy, joules: f64) -> Option<f64> {
+fn extrapolate_joules(energy: Energy, joules: f64) -> Option<f64> {
     let whole = joules * (energy.seconds + energy.missed) / energy.seconds;
     whole.is_finite().then_some(whole)
 }
 
-impl Sensors for Metered {
-    fn idle(&mut self, cancel: &Cancel) -> Result<(), BenchError> {
+impl Sensors for EnergyMeter {
+    fn idle(&mut self, cancel: &CancellationToken) -> Result<(), BenchError> {
         self.plant.set_busy(false);
-        self.governor.enter(Phase::Idle)?;
+        self.governor.enter_phase(EnergyPhase::Idle)?;
         pause(self.idle, cancel)?;
-        Ok(self.governor.enter(Phase::Other)?)
+        Ok(self.governor.enter_phase(EnergyPhase::Other)?)
     }
 
     fn start(&mut self, side: Side) -> Result<(), BenchError> {
         // The reading at the boundary still belongs to the time before.
-        self.governor.enter(Phase::Work)?;
-        self.plant.set(match side {
+        self.governor.enter_phase(EnergyPhase::Work)?;
+        self.plant.set_fraction(match side {
             Side::Subject => self.fractions[0],
             Side::Baseline => self.fractions[1],
         });
@@ -265,26 +272,27 @@ impl Sensors for Metered {
     }
 
     fn mark(&mut self) -> Result<(), BenchError> {
-        self.governor.enter(Phase::Work)?;
+        self.governor.enter_phase(EnergyPhase::Work)?;
         self.marked = self.governor.energy();
         Ok(())
     }
 
-    fn stop(&mut self) -> Result<Option<Reading>, BenchError> {
-        self.governor.enter(Phase::Other)?;
+    fn stop(&mut self) -> Result<Option<EnergyReading>, BenchError> {
+        self.governor.enter_phase(EnergyPhase::Other)?;
         self.plant.set_busy(false);
         let after = self.governor.energy();
-        let energy = between(self.before.0, after);
-        let joules = energy.and_then(|e| whole(e, e.joules).filter(|&joules| joules > 0.0));
+        let energy = energy_between(self.before.0, after);
+        let joules =
+            energy.and_then(|e| extrapolate_joules(e, e.joules).filter(|&joules| joules > 0.0));
         let decode = self
             .marked
-            .and_then(|marked| between(Some(marked), after))
-            .and_then(|e| whole(e, e.joules).filter(|&joules| joules > 0.0));
+            .and_then(|marked| energy_between(Some(marked), after))
+            .and_then(|e| extrapolate_joules(e, e.joules).filter(|&joules| joules > 0.0));
         let measured = energy.filter(|_| joules.is_some());
         let seen = locked(&self.seen);
-        Ok(Some(Reading {
+        Ok(Some(EnergyReading {
             joules,
-            net_joules: measured.and_then(|e| whole(e, e.net_joules()?)),
+            net_joules: measured.and_then(|e| extrapolate_joules(e, e.net_joules()?)),
             decode_joules: decode,
             power_watts: measured.map(|e| e.joules / e.seconds),
             missed_seconds: measured.map(|e| e.missed),

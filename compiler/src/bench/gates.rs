@@ -16,7 +16,7 @@ use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use htc_formats::escape::escaped;
+use htc_formats::escape::escape;
 use htc_formats::htz::PlanRecord;
 use htc_formats::open;
 use serde::{Deserialize, Serialize, Serializer};
@@ -49,7 +49,7 @@ pub enum GateError {
     Empty(PathBuf),
     /// The file is not a list of gates.
     #[error(
-        "{}: expected a list of gates such as {{\"metric\": \"decode_ratio\", \"at_least\": 0.95}}, found at line {line}, column {column}: {what}", path.display()
+        "{}: expected a list of gates such as {{\"metric\": \"decode_ratio\", \"at_least\": 0.95}}, found at line {line}, column {column}: {message}", path.display()
     )]
     Schema {
         /// File path.
@@ -59,11 +59,11 @@ pub enum GateError {
         /// Column.
         column: usize,
         /// Message.
-        what: String,
+        message: String,
     },
     /// The benchmark does not measure the metric of a gate.
     #[error("`gates`: {metric} {missing}; {remedy}, or leave this gate out")]
-    Unmeasured {
+    NotMeasured {
         /// Metric.
         metric: Metric,
         /// The missing input.
@@ -85,7 +85,7 @@ pub enum GateError {
 
 /// Statistic of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Of {
+pub enum PhaseStatistic {
     /// Mean tokens/s of the subject.
     Speed,
     /// Mean ratio to the baseline.
@@ -96,15 +96,20 @@ pub enum Of {
     TimeRatio,
 }
 
-impl Of {
-    const ALL: [Of; 4] = [Of::Speed, Of::Ratio, Of::RatioLower95, Of::TimeRatio];
+impl PhaseStatistic {
+    const ALL: [PhaseStatistic; 4] = [
+        PhaseStatistic::Speed,
+        PhaseStatistic::Ratio,
+        PhaseStatistic::RatioLower95,
+        PhaseStatistic::TimeRatio,
+    ];
 
     const fn key(self) -> &'static str {
         match self {
-            Of::Speed => "speed",
-            Of::Ratio => "ratio",
-            Of::RatioLower95 => "ratio_lower95",
-            Of::TimeRatio => "time_ratio",
+            PhaseStatistic::Speed => "speed",
+            PhaseStatistic::Ratio => "ratio",
+            PhaseStatistic::RatioLower95 => "ratio_lower95",
+            PhaseStatistic::TimeRatio => "time_ratio",
         }
     }
 }
@@ -114,19 +119,19 @@ impl Of {
 #[serde(try_from = "String")]
 pub enum Metric {
     /// Statistic of a phase.
-    Phase(Phase, Of),
+    Phase(Phase, PhaseStatistic),
     /// Perplexity ratio to the baseline, minus one.
     PerplexityIncrease,
 }
 
 impl Metric {
     fn all() -> impl Iterator<Item = Metric> {
-        let of_phase = |phase| Of::ALL.map(|of| Metric::Phase(phase, of));
+        let of_phase = |phase| PhaseStatistic::ALL.map(|of| Metric::Phase(phase, of));
         let phases = Phase::ALL.into_iter().flat_map(of_phase);
         phases.chain([Metric::PerplexityIncrease])
     }
 
-    fn of(self, record: &Record) -> Option<f64> {
+    fn value_in(self, record: &Record) -> Option<f64> {
         match self {
             Metric::PerplexityIncrease => {
                 let quality = record.quality.as_ref()?;
@@ -136,10 +141,10 @@ impl Metric {
                 let found = record.phases.get(phase)?;
                 let comparison = found.comparison.as_ref();
                 match of {
-                    Of::Speed => Some(found.subject.mean),
-                    Of::Ratio => comparison.map(|c| c.ratio),
-                    Of::RatioLower95 => comparison?.interval.map(|(low, _)| low),
-                    Of::TimeRatio => comparison.map(|c| c.time_ratio),
+                    PhaseStatistic::Speed => Some(found.subject.mean),
+                    PhaseStatistic::Ratio => comparison.map(|c| c.ratio),
+                    PhaseStatistic::RatioLower95 => comparison?.interval.map(|(low, _)| low),
+                    PhaseStatistic::TimeRatio => comparison.map(|c| c.time_ratio),
                 }
             }
         }
@@ -204,7 +209,7 @@ impl fmt::Display for Bound {
 
 /// Threshold for one metric.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Line")]
+#[serde(try_from = "RawGate")]
 pub struct Gate {
     /// Metric that is checked.
     pub metric: Metric,
@@ -218,17 +223,17 @@ pub struct Gate {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct RawGate {
     metric: Metric,
     at_least: Option<f64>,
     at_most: Option<f64>,
     rank: Option<usize>,
 }
 
-impl TryFrom<Line> for Gate {
+impl TryFrom<RawGate> for Gate {
     type Error = &'static str;
 
-    fn try_from(line: Line) -> Result<Gate, &'static str> {
+    fn try_from(line: RawGate) -> Result<Gate, &'static str> {
         let bound = match (line.at_least, line.at_most) {
             (Some(bound), None) => Bound::AtLeast(bound),
             (None, Some(bound)) => Bound::AtMost(bound),
@@ -260,7 +265,7 @@ pub enum Outcome {
 
 /// Gate with its measured value and outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Judged {
+pub struct JudgedGate {
     /// Gate.
     #[serde(flatten)]
     pub gate: Gate,
@@ -271,7 +276,7 @@ pub struct Judged {
     pub outcome: Outcome,
 }
 
-impl fmt::Display for Judged {
+impl fmt::Display for JudgedGate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.gate.metric)?;
         if let Some(rank) = self.gate.rank {
@@ -298,7 +303,7 @@ pub fn read(name: &Path) -> Result<Vec<Gate>, GateError> {
                 path: name.into(),
                 error,
             };
-            let file = open::stream(name).map_err(|error| failed(error.into_io()))?;
+            let file = open::open_stream(name).map_err(|error| failed(error.into_io()))?;
             let mut bytes = Vec::new();
             let read = file.take(MAX_FILE + 1).read_to_end(&mut bytes);
             read.map_err(failed)?;
@@ -321,7 +326,7 @@ fn parse(path: &Path, text: &[u8]) -> Result<Vec<Gate>, GateError> {
             path: path.into(),
             line: error.line(),
             column: error.column(),
-            what: escaped(what).into_owned(),
+            message: escape(what).into_owned(),
         }
     })?;
     match gates.len() {
@@ -365,20 +370,20 @@ pub fn check(
         });
     }
     for gate in own {
-        let unmeasured = |missing, remedy| GateError::Unmeasured {
+        let unmeasured = |missing, remedy| GateError::NotMeasured {
             metric: gate.metric,
             missing,
             remedy,
         };
         match gate.metric {
-            Metric::Phase(_, Of::Speed) => {}
+            Metric::Phase(_, PhaseStatistic::Speed) => {}
             _ if !baseline => {
                 return Err(unmeasured("needs a baseline", "give one with `against`"));
             }
             Metric::PerplexityIncrease if !text => {
                 return Err(unmeasured("needs a text", "give one with `text`"));
             }
-            Metric::Phase(_, Of::RatioLower95) if pairs < 2 => {
+            Metric::Phase(_, PhaseStatistic::RatioLower95) if pairs < 2 => {
                 return Err(unmeasured("needs two pairs at least", "give more `pairs`"));
             }
             _ => {}
@@ -393,8 +398,8 @@ impl Gate {
     }
 
     /// Judges the gate on `record`, for a model whose factors have the common `rank`.
-    pub fn judge(&self, record: &Record, rank: Option<usize>) -> Judged {
-        let found = self.metric.of(record);
+    pub fn judge(&self, record: &Record, rank: Option<usize>) -> JudgedGate {
+        let found = self.metric.value_in(record);
         let outcome = match (self.is_for(rank), found) {
             (false, _) => Outcome::OtherRank,
             (true, Some(found)) if self.bound.holds(found) => Outcome::Passed,
@@ -402,7 +407,7 @@ impl Gate {
             (true, _) => Outcome::Failed,
         };
         let gate = *self;
-        Judged {
+        JudgedGate {
             gate,
             found,
             outcome,

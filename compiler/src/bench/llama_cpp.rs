@@ -10,16 +10,16 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use htc_formats::escape::escaped;
+use htc_formats::escape::escape;
 use htc_loader::kv::KvType;
 use htc_loader::tokenizer::Tokenizer;
 use serde::Deserialize;
 use thiserror::Error;
 
-use super::runner::{Mark, Runner, Timing};
+use super::runner::{FirstTokenCallback, Runner, Timing};
 use super::task::Task;
-use super::{BenchError, LOOKS_APART, cancelled};
-use crate::event::Cancel;
+use super::{BenchError, CANCEL_POLL_INTERVAL, check_cancelled};
+use crate::event::CancellationToken;
 
 /// Name of the program.
 pub const PROGRAM: &str = "llama-bench";
@@ -37,7 +37,7 @@ pub enum LlamaCppError {
     #[error(
         "{}: no {PROGRAM} there, nor in a folder `bin` in it; give that program of llama.cpp, or the folder of a build of it", .0.display()
     )]
-    Absent(PathBuf),
+    NotFound(PathBuf),
     /// The program cannot be started.
     #[error("{}: cannot be started: {error}; give a {PROGRAM} that this machine executes", path.display())]
     Start {
@@ -48,16 +48,16 @@ pub enum LlamaCppError {
     },
     /// The program is not `llama-bench`.
     #[error("{}: its help knows no -p, -n and -o, which {PROGRAM}'s does; give that program", .0.display())]
-    Other(PathBuf),
+    NotLlamaBench(PathBuf),
     /// The program failed.
-    #[error("{}: ended with {status}: {said}; try it by itself: {command}", path.display())]
+    #[error("{}: ended with {status}: {stderr_line}; try it by itself: {command}", path.display())]
     Failed {
         /// Program path.
         path: PathBuf,
         /// Exit status.
         status: String,
         /// Last line of its error output.
-        said: String,
+        stderr_line: String,
         /// The command line.
         command: String,
     },
@@ -73,7 +73,7 @@ pub enum LlamaCppError {
     #[error(
         "{}: expected JSON with a result of -p {prompt} -n {tokens}, found {found}; give a {PROGRAM} of llama.cpp", path.display()
     )]
-    Garbage {
+    InvalidOutput {
         /// Program path.
         path: PathBuf,
         /// Prompt tokens.
@@ -99,7 +99,7 @@ pub struct LlamaCpp {
 }
 
 #[derive(Debug, Deserialize)]
-struct Found {
+struct RawResult {
     n_prompt: usize,
     n_gen: usize,
     avg_ts: f64,
@@ -107,14 +107,14 @@ struct Found {
     backends: Option<String>,
 }
 
-fn program(path: &Path) -> Result<PathBuf, LlamaCppError> {
+fn find_program(path: &Path) -> Result<PathBuf, LlamaCppError> {
     let tries = [
         path.to_owned(),
         path.join(PROGRAM),
         path.join("bin").join(PROGRAM),
     ];
     let found = tries.into_iter().find(|path| path.is_file());
-    let found = found.ok_or_else(|| LlamaCppError::Absent(path.to_owned()))?;
+    let found = found.ok_or_else(|| LlamaCppError::NotFound(path.to_owned()))?;
     // A bare name would be searched on PATH.
     match found.parent() {
         Some(folder) if folder.as_os_str().is_empty() => Ok(Path::new(".").join(found)),
@@ -134,10 +134,10 @@ impl LlamaCpp {
         tokenizer: Tokenizer,
         (threads, kv_type): (usize, KvType),
         limit: Duration,
-        cancel: &Cancel,
+        cancel: &CancellationToken,
     ) -> Result<LlamaCpp, BenchError> {
         let mut this = LlamaCpp {
-            program: program(path)?,
+            program: find_program(path)?,
             model: model.to_owned(),
             name,
             tokenizer,
@@ -154,7 +154,7 @@ impl LlamaCpp {
             .iter()
             .all(|option| words.contains(option))
         {
-            return Err(LlamaCppError::Other(this.program).into());
+            return Err(LlamaCppError::NotLlamaBench(this.program).into());
         }
         this.depth = words.contains(&"--n-depth");
         Ok(this)
@@ -175,7 +175,7 @@ impl LlamaCpp {
         &mut self,
         (prompt, tokens, depth): (usize, usize, usize),
         passes: usize,
-        cancel: &Cancel,
+        cancel: &CancellationToken,
     ) -> Result<Duration, BenchError> {
         let mut command = Command::new(&self.program);
         command.arg("-m").arg(&self.model);
@@ -199,16 +199,16 @@ impl LlamaCpp {
             command.args(["-ctk", name, "-ctv", name]);
         }
         let output = self.output(&mut command, self.limit, cancel)?;
-        let garbage = |found: String| LlamaCppError::Garbage {
+        let garbage = |found: String| LlamaCppError::InvalidOutput {
             path: self.program.clone(),
             prompt,
             tokens,
             found,
         };
-        let found: Vec<Found> =
+        let found: Vec<RawResult> =
             serde_json::from_str(&output).map_err(|error| match output.trim() {
                 "" => garbage("nothing".into()),
-                _ => garbage(format!("what is none ({})", escaped(&error.to_string()))),
+                _ => garbage(format!("what is none ({})", escape(&error.to_string()))),
             })?;
         let mut of_task = found
             .into_iter()
@@ -232,7 +232,7 @@ impl LlamaCpp {
         &self,
         command: &mut Command,
         limit: Duration,
-        cancel: &Cancel,
+        cancel: &CancellationToken,
     ) -> Result<String, BenchError> {
         command
             .stdin(Stdio::null())
@@ -250,15 +250,15 @@ impl LlamaCpp {
             path: path(),
             error,
         })?;
-        let mut running = Running {
+        let mut running = RunningProcess {
             child,
             ended: false,
         };
-        let out = read(running.child.stdout.take());
-        let err = read(running.child.stderr.take());
+        let out = spawn_reader(running.child.stdout.take());
+        let err = spawn_reader(running.child.stderr.take());
         let started = Instant::now();
         let status = loop {
-            cancelled(cancel)?;
+            check_cancelled(cancel)?;
             match running.child.try_wait() {
                 Ok(Some(status)) => {
                     running.ended = true;
@@ -280,7 +280,7 @@ impl LlamaCpp {
                 }
                 .into());
             }
-            thread::sleep(LOOKS_APART.min(limit));
+            thread::sleep(CANCEL_POLL_INTERVAL.min(limit));
         };
         // Child processes may hold the pipes open.
         let left = limit
@@ -303,8 +303,8 @@ impl LlamaCpp {
             return Err(LlamaCppError::Failed {
                 path: path(),
                 status: status.to_string(),
-                said: escaped(&said).into_owned(),
-                command: escaped(&format!("{command:?}")).into_owned(),
+                stderr_line: escape(&said).into_owned(),
+                command: escape(&format!("{command:?}")).into_owned(),
             }
             .into());
         }
@@ -316,13 +316,13 @@ impl LlamaCpp {
     }
 }
 
-struct Running {
+struct RunningProcess {
     child: Child,
     /// Already waited for: the process id may be reused.
     ended: bool,
 }
 
-impl Drop for Running {
+impl Drop for RunningProcess {
     fn drop(&mut self) {
         if self.ended {
             return;
@@ -336,7 +336,7 @@ impl Drop for Running {
     }
 }
 
-fn read(stream: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
+fn spawn_reader(stream: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -368,8 +368,13 @@ impl Runner for LlamaCpp {
         false
     }
 
-    fn run(&mut self, task: Task, mark: Mark, cancel: &Cancel) -> Result<Timing, BenchError> {
-        let prompt = task.read(&self.tokenizer).len();
+    fn run(
+        &mut self,
+        task: Task,
+        mark: FirstTokenCallback,
+        cancel: &CancellationToken,
+    ) -> Result<Timing, BenchError> {
+        let prompt = task.prompt_tokens(&self.tokenizer).len();
         let tokens = task.tokens();
         let prefill = self.measure((prompt, 0, 0), prompt, cancel)?;
         mark()?;

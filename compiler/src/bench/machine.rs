@@ -18,7 +18,7 @@ pub struct Machine {
 
 impl Machine {
     /// Returns the description of this machine.
-    pub fn here() -> Machine {
+    pub fn detect() -> Machine {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").ok();
         Machine {
             processor: cpuinfo.as_deref().and_then(processor),
@@ -47,7 +47,7 @@ pub struct Load {
 }
 
 /// Load by other programs or machines from which a benchmark adds a note.
-pub const QUIET: f64 = 0.05;
+pub const MAX_QUIET_LOAD: f64 = 0.05;
 
 /// Processor time since boot, in ticks (proc(5)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub struct Ticks {
     all: u64,
     busy: u64,
     stolen: u64,
-    own: u64,
+    this_process: u64,
 }
 
 impl Ticks {
@@ -72,7 +72,7 @@ impl Ticks {
 
     fn until(self, now: Ticks) -> Option<Load> {
         let passed = now.all.checked_sub(self.all).filter(|&all| all > 0)? as f64;
-        let own = now.own.saturating_sub(self.own);
+        let own = now.this_process.saturating_sub(self.this_process);
         let busy = now.busy.saturating_sub(self.busy);
         Some(Load {
             others: busy.saturating_sub(own) as f64 / passed,
@@ -99,7 +99,7 @@ fn parse(stat: &str, own: &str) -> Option<Ticks> {
         all: busy + idle + wait + stolen,
         busy,
         stolen,
-        own: own.iter().sum(),
+        this_process: own.iter().sum(),
     })
 }
 
@@ -112,7 +112,7 @@ mod tests {
         let own = "7 (a) b) S 1 7 7 0 -1 4194304 100 0 0 0 30 10 5 5 20 0 1 0 100 0 0";
         let before = parse("cpu  100 10 50 900 20 5 5 10 0 0\ncpu0 1\n", own).unwrap();
         assert_eq!(
-            (before.all, before.busy, before.stolen, before.own),
+            (before.all, before.busy, before.stolen, before.this_process),
             (1100, 170, 10, 50)
         );
         let own = own.replace(" 30 10 ", " 60 20 ");
@@ -133,6 +133,6 @@ mod tests {
     #[test]
     fn this_machine_has_ticks_and_cores() {
         assert!(Ticks::now().is_some());
-        assert!(Machine::here().cores > 0);
+        assert!(Machine::detect().cores > 0);
     }
 }

@@ -25,18 +25,18 @@ use htc_loader::generate::GenerateError;
 use htc_loader::live::GovernorError;
 use thiserror::Error;
 
-use crate::event::{Cancel, Cancelled};
+use crate::event::{CancellationToken, Cancelled};
 
 use llama_cpp::LlamaCppError;
-use record::{ContextPoint, Pair, Reading, Run};
+use record::{ContextPoint, EnergyReading, Pair, Run};
 use runner::Runner;
-use task::{Kind, Task};
+use task::{PromptKind, Task};
 
 /// Default number of pairs: one for each of four kinds of prompts and two lengths.
-pub const PAIRS: u32 = 8;
+pub const DEFAULT_PAIRS: u32 = 8;
 
 /// Tokens written after a context of a given length.
-pub const BEHIND_CONTEXT: usize = 32;
+pub const TOKENS_AFTER_CONTEXT: usize = 32;
 
 /// Measurement protocol.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ pub struct Protocol {
     /// Pause before every run: 30 s on a GPU in the published protocol.
     pub cool_down: Duration,
     /// Kinds of prompts.
-    pub prompts: Vec<Kind>,
+    pub prompts: Vec<PromptKind>,
     /// Output lengths.
     pub tokens: Vec<usize>,
     /// Context lengths of the sweep.
@@ -56,13 +56,13 @@ pub struct Protocol {
 }
 
 impl Protocol {
-    fn cells(&self) -> Vec<(Kind, usize)> {
+    fn cells(&self) -> Vec<(PromptKind, usize)> {
         let kinds = |&tokens: &usize| self.prompts.iter().map(move |&kind| (kind, tokens));
         self.tokens.iter().flat_map(kinds).collect()
     }
 
     /// Returns the combinations of kind and length for which there are not enough pairs.
-    pub fn left_out(&self) -> Vec<(Kind, usize)> {
+    pub fn left_out(&self) -> Vec<(PromptKind, usize)> {
         self.cells().split_off(self.pairs.min(self.cells().len()))
     }
 }
@@ -86,7 +86,7 @@ pub struct Step {
     /// Finished runs, warm-up included.
     pub done: usize,
     /// Total number of runs.
-    pub all: usize,
+    pub total: usize,
 }
 
 /// Device sensors, called at the [`start`](Sensors::start), first token ([`mark`](Sensors::mark))
@@ -96,7 +96,7 @@ pub trait Sensors {
     ///
     /// # Errors
     /// [`BenchError`] if the sensor fails or the user cancels.
-    fn idle(&mut self, cancel: &Cancel) -> Result<(), BenchError>;
+    fn idle(&mut self, cancel: &CancellationToken) -> Result<(), BenchError>;
     /// Starts a run of one side.
     ///
     /// # Errors
@@ -111,7 +111,7 @@ pub trait Sensors {
     ///
     /// # Errors
     /// [`BenchError::Sensor`].
-    fn stop(&mut self) -> Result<Option<Reading>, BenchError>;
+    fn stop(&mut self) -> Result<Option<EnergyReading>, BenchError>;
 }
 
 /// Implementation of [`Sensors`] without a sensor.
@@ -119,7 +119,7 @@ pub trait Sensors {
 pub struct NoSensors;
 
 impl Sensors for NoSensors {
-    fn idle(&mut self, _: &Cancel) -> Result<(), BenchError> {
+    fn idle(&mut self, _: &CancellationToken) -> Result<(), BenchError> {
         Ok(())
     }
 
@@ -131,7 +131,7 @@ impl Sensors for NoSensors {
         Ok(())
     }
 
-    fn stop(&mut self) -> Result<Option<Reading>, BenchError> {
+    fn stop(&mut self) -> Result<Option<EnergyReading>, BenchError> {
         Ok(None)
     }
 }
@@ -196,7 +196,7 @@ pub enum BenchError {
 
 /// Raw results of a benchmark.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Measured {
+pub struct BenchResults {
     /// Pairs on prompts.
     pub pairs: Vec<Pair>,
     /// Sweep over context lengths.
@@ -211,9 +211,9 @@ pub fn run<'a>(
     subject: &'a mut dyn Runner,
     baseline: Option<&'a mut dyn Runner>,
     protocol: &Protocol,
-    watch: (&'a dyn Fn(Step), &'a Cancel),
+    watch: (&'a dyn Fn(Step), &'a CancellationToken),
     sensors: &'a mut dyn Sensors,
-) -> Result<Measured, BenchError> {
+) -> Result<BenchResults, BenchError> {
     let sides = if baseline.is_some() { 2 } else { 1 };
     let cells = protocol.cells();
     let groups = usize::from(!cells.is_empty());
@@ -226,22 +226,22 @@ pub fn run<'a>(
         all: sides * (protocol.warm_up + protocol.pairs) * (groups + protocol.contexts.len()),
     };
     bench.sensors.idle(bench.watch.1)?;
-    let mut measured = Measured::default();
+    let mut measured = BenchResults::default();
     let longest = cells.iter().max_by_key(|(_, tokens)| *tokens);
     if let Some(&(kind, tokens)) = longest {
         bench.warm_up(Task::prompt(kind, tokens), protocol.warm_up)?;
         for pair in 0..protocol.pairs {
             let (kind, tokens) = cells[pair % cells.len()];
             let subject_first = (pair + pair / cells.len()).is_multiple_of(2);
-            let pair = bench.pair(Task::prompt(kind, tokens), subject_first)?;
+            let pair = bench.run_pair(Task::prompt(kind, tokens), subject_first)?;
             measured.pairs.push(pair);
         }
     }
     for &length in &protocol.contexts {
-        let task = Task::context(length, bench.behind(length));
+        let task = Task::context(length, bench.tokens_after_context(length));
         bench.warm_up(task, protocol.warm_up)?;
         let pairs: Result<Vec<Pair>, BenchError> = (0..protocol.pairs)
-            .map(|pair| bench.pair(task, pair.is_multiple_of(2)))
+            .map(|pair| bench.run_pair(task, pair.is_multiple_of(2)))
             .collect();
         measured.contexts.push(ContextPoint {
             length,
@@ -254,7 +254,7 @@ pub fn run<'a>(
 struct Bench<'a> {
     runners: (&'a mut dyn Runner, Option<&'a mut dyn Runner>),
     cool_down: Duration,
-    watch: (&'a dyn Fn(Step), &'a Cancel),
+    watch: (&'a dyn Fn(Step), &'a CancellationToken),
     sensors: &'a mut dyn Sensors,
     done: usize,
     all: usize,
@@ -262,35 +262,35 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     /// One token, from prefill, if either side has no positions left for more.
-    fn behind(&self, length: usize) -> usize {
+    fn tokens_after_context(&self, length: usize) -> usize {
         let contexts = [
             self.runners.0.context(),
             self.runners.1.as_ref().and_then(|r| r.context()),
         ];
         let room = contexts.into_iter().flatten().min();
-        if room.is_some_and(|room| positions(length, BEHIND_CONTEXT) > room) {
+        if room.is_some_and(|room| positions(length, TOKENS_AFTER_CONTEXT) > room) {
             1
         } else {
-            BEHIND_CONTEXT
+            TOKENS_AFTER_CONTEXT
         }
     }
 
     fn warm_up(&mut self, task: Task, times: usize) -> Result<(), BenchError> {
         for _ in 0..times {
-            self.pair(task, true)?;
+            self.run_pair(task, true)?;
         }
         Ok(())
     }
 
-    fn pair(&mut self, task: Task, subject_first: bool) -> Result<Pair, BenchError> {
+    fn run_pair(&mut self, task: Task, subject_first: bool) -> Result<Pair, BenchError> {
         let (subject, baseline) = if self.runners.1.is_none() {
-            (self.side(task, Side::Subject)?, None)
+            (self.run_side(task, Side::Subject)?, None)
         } else if subject_first {
-            let subject = self.side(task, Side::Subject)?;
-            (subject, Some(self.side(task, Side::Baseline)?))
+            let subject = self.run_side(task, Side::Subject)?;
+            (subject, Some(self.run_side(task, Side::Baseline)?))
         } else {
-            let baseline = self.side(task, Side::Baseline)?;
-            (self.side(task, Side::Subject)?, Some(baseline))
+            let baseline = self.run_side(task, Side::Baseline)?;
+            (self.run_side(task, Side::Subject)?, Some(baseline))
         };
         Ok(Pair {
             prompt: task.kind(),
@@ -301,13 +301,13 @@ impl Bench<'_> {
         })
     }
 
-    fn side(&mut self, task: Task, side: Side) -> Result<Run, BenchError> {
+    fn run_side(&mut self, task: Task, side: Side) -> Result<Run, BenchError> {
         let (tell, cancel) = self.watch;
         tell(Step {
             task,
             side,
             done: self.done,
-            all: self.all,
+            total: self.all,
         });
         pause(self.cool_down, cancel)?;
         let runner: &mut dyn Runner = match (side, &mut self.runners.1) {
@@ -321,7 +321,7 @@ impl Bench<'_> {
         let reading = sensors.stop();
         self.done += 1;
         let timing = timing?;
-        cancelled(cancel)?;
+        check_cancelled(cancel)?;
         let reading = reading?.map(|reading| {
             if runner.is_metered() {
                 reading
@@ -341,7 +341,7 @@ pub fn positions(prompt: usize, tokens: usize) -> usize {
     prompt.saturating_add(tokens.saturating_sub(1))
 }
 
-fn cancelled(cancel: &Cancel) -> Result<(), Cancelled> {
+fn check_cancelled(cancel: &CancellationToken) -> Result<(), Cancelled> {
     if cancel.is_cancelled() {
         Err(Cancelled)
     } else {
@@ -349,17 +349,17 @@ fn cancelled(cancel: &Cancel) -> Result<(), Cancelled> {
     }
 }
 
-const LOOKS_APART: Duration = Duration::from_millis(20);
+const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-fn pause(time: Duration, cancel: &Cancel) -> Result<(), Cancelled> {
+fn pause(time: Duration, cancel: &CancellationToken) -> Result<(), Cancelled> {
     let started = Instant::now();
     loop {
-        cancelled(cancel)?;
+        check_cancelled(cancel)?;
         let left = time.saturating_sub(started.elapsed());
         if left.is_zero() {
             return Ok(());
         }
-        std::thread::sleep(left.min(LOOKS_APART));
+        std::thread::sleep(left.min(CANCEL_POLL_INTERVAL));
     }
 }
 

@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 
-use super::Measured;
+use super::BenchResults;
 use super::energy::SensorRecord;
-use super::gates::Judged;
+use super::gates::JudgedGate;
 use super::machine::{Load, Machine};
 use super::runner::Timing;
 use super::statistics::{self, Comparison, Spread};
-use super::task::Kind;
+use super::task::PromptKind;
 use crate::measure::Evaluation;
 
 /// Version of the record format, raised with every incompatible change.
@@ -74,7 +74,7 @@ impl PerJoule {
 
 /// Sensor data of one run. Unknown values are `None` (null in JSON), never 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Reading {
+pub struct EnergyReading {
     /// Energy of the device, in joules.
     pub joules: Option<f64>,
     /// Energy above idle power, in joules.
@@ -95,14 +95,14 @@ pub struct Reading {
     pub temperature_celsius: Option<f64>,
 }
 
-impl Reading {
+impl EnergyReading {
     /// Returns the temperatures alone, for runs whose energy cannot be attributed.
-    pub fn without_energy(self) -> Reading {
-        Reading {
+    pub fn without_energy(self) -> EnergyReading {
+        EnergyReading {
             temperature_before_celsius: self.temperature_before_celsius,
             temperature_after_celsius: self.temperature_after_celsius,
             temperature_celsius: self.temperature_celsius,
-            ..Reading::default()
+            ..EnergyReading::default()
         }
     }
 }
@@ -118,11 +118,11 @@ pub struct RunEnergy {
     pub decode_tokens_per_joule: Option<f64>,
     /// Sensor data.
     #[serde(flatten)]
-    pub reading: Reading,
+    pub reading: EnergyReading,
 }
 
 impl RunEnergy {
-    fn new(tokens: usize, reading: Reading) -> RunEnergy {
+    fn new(tokens: usize, reading: EnergyReading) -> RunEnergy {
         let per = |tokens: usize, joules: Option<f64>| {
             let joules = joules.filter(|&joules| joules > 0.0 && tokens > 0)?;
             Some(tokens as f64 / joules)
@@ -163,7 +163,7 @@ pub struct Run {
 
 impl Run {
     /// Creates a run from its timing; `None` if no time passed.
-    pub fn new(timing: Timing, reading: Option<Reading>) -> Option<Run> {
+    pub fn new(timing: Timing, reading: Option<EnergyReading>) -> Option<Run> {
         let (prefill, decode) = (timing.prefill.as_secs_f64(), timing.decode.as_secs_f64());
         let several = timing.tokens > 1;
         if prefill <= 0.0 || (several && decode <= 0.0) {
@@ -212,7 +212,7 @@ impl Run {
 pub struct Pair {
     /// Kind of prompt; absent for a context of a given length.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub prompt: Option<Kind>,
+    pub prompt: Option<PromptKind>,
     /// Requested number of tokens.
     pub tokens: usize,
     /// True if the subject ran first.
@@ -249,7 +249,11 @@ pub struct Quantity {
 impl Quantity {
     /// Computes the statistics of `value`; `None` if never measured. Pairs with a missing value are
     /// not compared.
-    pub fn of(pairs: &[Pair], value: impl Fn(&Run) -> Option<f64>, seed: u64) -> Option<Quantity> {
+    pub fn from_pairs(
+        pairs: &[Pair],
+        value: impl Fn(&Run) -> Option<f64>,
+        seed: u64,
+    ) -> Option<Quantity> {
         let baseline = |pair: &Pair| value(pair.baseline.as_ref()?);
         let subject: Vec<f64> = pairs.iter().filter_map(|p| value(&p.subject)).collect();
         let others: Vec<f64> = pairs.iter().filter_map(baseline).collect();
@@ -267,7 +271,7 @@ impl Quantity {
 
 /// Statistics of tokens per joule; null in JSON if unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct PerJoules {
+pub struct EnergyQuantities {
     /// Tokens written per joule, prefill included.
     pub tokens_per_joule: Option<Quantity>,
     /// Tokens written per joule above idle power.
@@ -276,13 +280,13 @@ pub struct PerJoules {
     pub decode_tokens_per_joule: Option<Quantity>,
 }
 
-impl PerJoules {
-    fn of(pairs: &[Pair], seed: u64) -> Option<PerJoules> {
+impl EnergyQuantities {
+    fn from_pairs(pairs: &[Pair], seed: u64) -> Option<EnergyQuantities> {
         let mut runs = pairs.iter().map(|pair| &pair.subject);
         runs.find(|run| run.energy.is_some())?;
         let [run, net, decode] =
-            PerJoule::ALL.map(|of| Quantity::of(pairs, |run| run.per_joule(of), seed));
-        Some(PerJoules {
+            PerJoule::ALL.map(|of| Quantity::from_pairs(pairs, |run| run.per_joule(of), seed));
+        Some(EnergyQuantities {
             tokens_per_joule: run,
             net_tokens_per_joule: net,
             decode_tokens_per_joule: decode,
@@ -315,9 +319,9 @@ pub struct Phases {
 
 impl Phases {
     /// Computes the statistics of `pairs`.
-    pub fn of(pairs: &[Pair], seed: u64) -> Phases {
+    pub fn from_pairs(pairs: &[Pair], seed: u64) -> Phases {
         let [prefill, decode, end_to_end] =
-            Phase::ALL.map(|phase| Quantity::of(pairs, |run| run.speed(phase), seed));
+            Phase::ALL.map(|phase| Quantity::from_pairs(pairs, |run| run.speed(phase), seed));
         Phases {
             prefill,
             decode,
@@ -337,7 +341,7 @@ impl Phases {
 
 /// One context length of the sweep with its statistics.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Swept {
+pub struct ContextRecord {
     /// Context length in tokens.
     pub length: usize,
     /// Pairs.
@@ -347,12 +351,12 @@ pub struct Swept {
     pub phases: Phases,
     /// Energy statistics, if measured.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub energy: Option<PerJoules>,
+    pub energy: Option<EnergyQuantities>,
 }
 
 /// Description of the subject or the baseline.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Measuree {
+pub struct ModelRecord {
     /// File name of the model.
     pub name: String,
     /// File size in bytes.
@@ -424,10 +428,10 @@ pub struct Record {
     #[serde(flatten)]
     pub conditions: Conditions,
     /// The measured model.
-    pub subject: Measuree,
+    pub subject: ModelRecord,
     /// The model it is compared with.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub baseline: Option<Measuree>,
+    pub baseline: Option<ModelRecord>,
     /// All pairs, in the order of measurement.
     pub pairs: Vec<Pair>,
     /// Phase statistics.
@@ -435,16 +439,16 @@ pub struct Record {
     pub phases: Phases,
     /// Energy statistics, if measured.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub energy: Option<PerJoules>,
+    pub energy: Option<EnergyQuantities>,
     /// Sweep over context lengths.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub context: Vec<Swept>,
+    pub context: Vec<ContextRecord>,
     /// Perplexity compared with the baseline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quality: Option<Quality>,
     /// Judged gates.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub gates: Vec<Judged>,
+    pub gates: Vec<JudgedGate>,
     /// Notes for the reader.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -454,24 +458,24 @@ impl Record {
     /// Creates the record of a measurement.
     pub fn new(
         conditions: Conditions,
-        (subject, baseline): (Measuree, Option<Measuree>),
-        measured: Measured,
+        (subject, baseline): (ModelRecord, Option<ModelRecord>),
+        measured: BenchResults,
         quality: Option<Quality>,
         notes: Vec<String>,
     ) -> Record {
         let seed = conditions.seed;
-        let context = measured.contexts.into_iter().map(|point| Swept {
+        let context = measured.contexts.into_iter().map(|point| ContextRecord {
             length: point.length,
-            phases: Phases::of(&point.pairs, seed),
-            energy: PerJoules::of(&point.pairs, seed),
+            phases: Phases::from_pairs(&point.pairs, seed),
+            energy: EnergyQuantities::from_pairs(&point.pairs, seed),
             pairs: point.pairs,
         });
         let mut record = Record {
             kind: "benchmark",
             schema: SCHEMA,
             program: format!("htc {}", env!("CARGO_PKG_VERSION")),
-            phases: Phases::of(&measured.pairs, seed),
-            energy: PerJoules::of(&measured.pairs, seed),
+            phases: Phases::from_pairs(&measured.pairs, seed),
+            energy: EnergyQuantities::from_pairs(&measured.pairs, seed),
             conditions,
             subject,
             baseline,
@@ -481,12 +485,12 @@ impl Record {
             gates: Vec::new(),
             notes,
         };
-        let found = record.contaminations();
+        let found = record.contamination_notes();
         record.notes.extend(found);
         record
     }
 
-    fn contaminations(&self) -> Vec<String> {
+    fn contamination_notes(&self) -> Vec<String> {
         let prompts = (String::new(), &self.phases, &Phase::ALL[..]);
         let swept = self.context.iter().map(|swept| {
             let place = format!(" at {} tokens of context", swept.length);

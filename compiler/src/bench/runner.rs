@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use htc_loader::dial::Setting;
-use htc_loader::generate::{Generator, Limits};
+use htc_loader::dial::ActiveSetting;
+use htc_loader::generate::{GenerateLimits, Generator};
 use htc_loader::kv::KvType;
 use htc_loader::sampling::{Sampler, SamplingOptions};
 use htc_loader::tokenizer::Tokenizer;
 use htc_loader::{Backend, Cpu, Model, Session};
 
 use super::task::Task;
-use super::{BenchError, cancelled, positions};
-use crate::event::Cancel;
+use super::{BenchError, check_cancelled, positions};
+use crate::event::CancellationToken;
 
 /// Timing of one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,7 +28,7 @@ pub struct Timing {
 }
 
 /// Callback between prefill and decode.
-pub type Mark<'a> = &'a mut dyn FnMut() -> Result<(), BenchError>;
+pub type FirstTokenCallback<'a> = &'a mut dyn FnMut() -> Result<(), BenchError>;
 
 /// Program under measurement.
 pub trait Runner {
@@ -54,11 +54,16 @@ pub trait Runner {
     ///
     /// # Errors
     /// [`BenchError`] if the run or `mark` fails or is cancelled.
-    fn run(&mut self, task: Task, mark: Mark, cancel: &Cancel) -> Result<Timing, BenchError>;
+    fn run(
+        &mut self,
+        task: Task,
+        mark: FirstTokenCallback,
+        cancel: &CancellationToken,
+    ) -> Result<Timing, BenchError>;
 }
 
 /// Model in this process. Its output equals that of `htc run --temp 0 --ignore-eos`.
-pub struct Own<B: Backend = Cpu> {
+pub struct InProcessRunner<B: Backend = Cpu> {
     name: String,
     tokenizer: Tokenizer,
     session: Session<B>,
@@ -66,7 +71,7 @@ pub struct Own<B: Backend = Cpu> {
     prompt: Vec<u32>,
 }
 
-impl<B: Backend> Own<B> {
+impl<B: Backend> InProcessRunner<B> {
     /// Creates a session of at most `context` positions.
     ///
     /// # Errors
@@ -76,7 +81,7 @@ impl<B: Backend> Own<B> {
         model: &Arc<Model<B>>,
         tokenizer: Tokenizer,
         backend: B,
-        (context, kv_type, setting): (usize, KvType, Setting),
+        (context, kv_type, setting): (usize, KvType, ActiveSetting),
     ) -> Result<Self, BenchError> {
         let session = Session::with_kv_type(Arc::clone(model), backend, context, kv_type);
         let mut session = session.map_err(|error| BenchError::Exec {
@@ -89,7 +94,7 @@ impl<B: Backend> Own<B> {
             model: name.clone(),
             error: error.into(),
         })?;
-        Ok(Own {
+        Ok(InProcessRunner {
             name,
             tokenizer,
             session,
@@ -103,13 +108,13 @@ impl<B: Backend> Own<B> {
 ///
 /// # Errors
 /// [`BenchError::TooLong`] if the context is shorter.
-pub fn positions_of(
+pub fn required_positions(
     task: Task,
     name: &str,
     tokenizer: &Tokenizer,
     context: usize,
 ) -> Result<usize, BenchError> {
-    let needed = positions(task.read(tokenizer).len(), task.tokens());
+    let needed = positions(task.prompt_tokens(tokenizer).len(), task.tokens());
     if needed > context {
         Err(BenchError::TooLong {
             model: name.to_owned(),
@@ -128,7 +133,7 @@ pub fn positions_of(
     }
 }
 
-impl<B: Backend> Runner for Own<B> {
+impl<B: Backend> Runner for InProcessRunner<B> {
     fn name(&self) -> &str {
         &self.name
     }
@@ -138,25 +143,30 @@ impl<B: Backend> Runner for Own<B> {
     }
 
     fn prepare(&mut self, task: Task) -> Result<(), BenchError> {
-        positions_of(task, &self.name, &self.tokenizer, self.session.limit())?;
-        self.prompt = task.read(&self.tokenizer);
+        required_positions(task, &self.name, &self.tokenizer, self.session.limit())?;
+        self.prompt = task.prompt_tokens(&self.tokenizer);
         self.session.reset();
         Ok(())
     }
 
-    fn run(&mut self, task: Task, mark: Mark, cancel: &Cancel) -> Result<Timing, BenchError> {
+    fn run(
+        &mut self,
+        task: Task,
+        mark: FirstTokenCallback,
+        cancel: &CancellationToken,
+    ) -> Result<Timing, BenchError> {
         let failed = |error| BenchError::Generate {
             model: self.name.clone(),
             error,
         };
-        let mut limits = Limits::tokens(task.tokens());
+        let mut limits = GenerateLimits::tokens(task.tokens());
         limits.ignore_end = true;
         let (session, sampler) = (&mut self.session, &mut self.sampler);
         let generator = Generator::new(session, &self.tokenizer, sampler, &self.prompt, limits);
         let mut generator = generator.map_err(failed)?;
         let mut marking = None;
         while generator.step().map_err(failed)?.is_some() {
-            cancelled(cancel)?;
+            check_cancelled(cancel)?;
             if marking.is_none() {
                 let since = Instant::now();
                 mark()?;

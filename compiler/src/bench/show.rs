@@ -3,17 +3,17 @@
 use std::fmt;
 
 use super::gates::Outcome;
-use super::record::{Measuree, PerJoule, PerJoules, Phase, Quantity, Record};
+use super::record::{EnergyQuantities, ModelRecord, PerJoule, Phase, Quantity, Record};
 use super::statistics::{Comparison, Spread};
-use crate::system::show::{bytes_for_people, interval};
+use crate::system::show::{format_bytes, format_interval};
 
-impl fmt::Display for Measuree {
+impl fmt::Display for ModelRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
             "{} ({}, {}",
             self.name,
-            bytes_for_people(self.bytes),
+            format_bytes(self.bytes),
             self.engine
         )?;
         if let Some(fraction) = self.fraction {
@@ -50,7 +50,7 @@ impl fmt::Display for Record {
             conditions.device,
         )?;
         if let Some(bytes) = conditions.device_bytes {
-            writeln!(f, "{} of the device's memory", bytes_for_people(bytes))?;
+            writeln!(f, "{} of the device's memory", format_bytes(bytes))?;
         }
         for phase in Phase::ALL {
             if let Some(quantity) = self.phases.get(phase) {
@@ -86,7 +86,7 @@ impl fmt::Display for Record {
                 quality.evaluation.chunks,
                 quality.text,
                 found.perplexity_ratio_all,
-                interval(found.perplexity_ratio_all_interval, 4)
+                format_interval(found.perplexity_ratio_all_interval, 4)
             )?;
         }
         for gate in &self.gates {
@@ -109,7 +109,7 @@ impl fmt::Display for Record {
     }
 }
 
-fn show_energy(energy: Option<&PerJoules>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn show_energy(energy: Option<&EnergyQuantities>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let kinds = PerJoule::ALL.into_iter();
     for (of, quantity) in kinds.filter_map(|of| Some((of, energy?.get(of)?))) {
         show_quantity(of.name(), (quantity, "tokens/J"), f)?;
@@ -132,7 +132,7 @@ fn show_quantity(
         " against {}: {:.4}{}",
         speeds(baseline),
         comparison.ratio,
-        interval(comparison.interval, 4)
+        format_interval(comparison.interval, 4)
     )?;
     let tests = tests(comparison);
     if tests.is_empty() {
@@ -153,10 +153,10 @@ fn speeds(spread: &Spread) -> String {
 fn tests(comparison: &Comparison) -> Vec<String> {
     let t = comparison
         .paired_t
-        .map(|t| format!("t({}) {:.2}, p {}", t.degrees, t.t, p(t.p)));
+        .map(|t| format!("t({}) {:.2}, p {}", t.degrees, t.t, format_p_value(t.p)));
     let w = comparison.wilcoxon.map(|w| {
         let smaller = w.plus.min(w.minus);
-        format!("Wilcoxon W {smaller}, p {}", p(w.p))
+        format!("Wilcoxon W {smaller}, p {}", format_p_value(w.p))
     });
     let v = comparison
         .variance
@@ -165,7 +165,7 @@ fn tests(comparison: &Comparison) -> Vec<String> {
 }
 
 /// Formats a probability.
-pub fn p(p: f64) -> String {
+pub fn format_p_value(p: f64) -> String {
     if p < 1e-3 {
         format!("{p:.1e}")
     } else {

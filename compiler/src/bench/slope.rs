@@ -14,7 +14,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use htc_formats::escape::escaped;
+use htc_formats::escape::escape;
 use htc_formats::htz::{Digest, Hasher};
 use htc_formats::open;
 use serde::Deserialize;
@@ -32,7 +32,7 @@ const MAX_PAIRS: usize = 1000;
 /// Maximum number of records.
 pub const MAX_FILES: usize = 16;
 
-const APART: f64 = 0.01;
+const MIN_SIZE_DIFFERENCE: f64 = 0.01;
 
 const MAX_NAME: usize = 120;
 
@@ -55,10 +55,10 @@ pub enum SlopeError {
     TooMany(usize),
     /// The same record is given twice.
     #[error("{}: the same record twice, whose pairs would count twice; give each once", .0.display())]
-    Twice(PathBuf),
+    DuplicateRecord(PathBuf),
     /// The file is not a benchmark record.
     #[error(
-        "{}: expected the JSON of `htc bench`, found at line {line}, column {column}: {what}; measure again", path.display()
+        "{}: expected the JSON of `htc bench`, found at line {line}, column {column}: {property}; measure again", path.display()
     )]
     Schema {
         /// File path.
@@ -68,11 +68,11 @@ pub enum SlopeError {
         /// Column.
         column: usize,
         /// Message.
-        what: String,
+        property: String,
     },
     /// The record lacks the data for a slope.
     #[error("{}: expected {expected}, found {found}; {remedy}", path.display())]
-    Other {
+    Unsuitable {
         /// File path.
         path: PathBuf,
         /// Required content.
@@ -164,7 +164,7 @@ impl Run {
 }
 
 /// A run: weight bytes per token and joules per token.
-type At = (f64, f64);
+type EnergyPoint = (f64, f64);
 
 /// Fits the line through these records; `None` without files.
 ///
@@ -175,14 +175,14 @@ pub fn read(paths: &[PathBuf]) -> Result<Option<MeasuredEnergy>, SlopeError> {
     if paths.len() > MAX_FILES {
         return Err(SlopeError::TooMany(paths.len()));
     }
-    let (mut pairs, mut hasher): (Vec<[At; 2]>, Hasher) = Default::default();
+    let (mut pairs, mut hasher): (Vec<[EnergyPoint; 2]>, Hasher) = Default::default();
     let mut first: Option<(&Path, Record)> = None;
     let mut digests = Vec::new();
     for path in paths {
         let bytes = bytes_of(path)?;
-        let digest = Digest::of(&bytes);
+        let digest = Digest::of_bytes(&bytes);
         if digests.contains(&digest) {
-            return Err(SlopeError::Twice(path.clone()));
+            return Err(SlopeError::DuplicateRecord(path.clone()));
         }
         hasher.update(&digest.0);
         digests.push(digest);
@@ -190,13 +190,13 @@ pub fn read(paths: &[PathBuf]) -> Result<Option<MeasuredEnergy>, SlopeError> {
         pairs.extend(pairs_of(path, &record)?);
         match &first {
             None => first = Some((path, record)),
-            Some((other, expected)) => same(path, &record, other, expected)?,
+            Some((other, expected)) => check_same_setup(path, &record, other, expected)?,
         }
     }
     let Some((path, record)) = first else {
         return Ok(None);
     };
-    let line = line(&pairs);
+    let line = fit_line(&pairs);
     let (joules_of_no_bytes, joules_per_byte) = line;
     if !(joules_per_byte.is_finite() && joules_per_byte > 0.0) {
         return Err(SlopeError::NoSlope {
@@ -208,16 +208,16 @@ pub fn read(paths: &[PathBuf]) -> Result<Option<MeasuredEnergy>, SlopeError> {
     Ok(Some(MeasuredEnergy {
         joules_per_byte,
         interval: interval(&pairs),
-        joules_of_no_bytes,
+        joules_per_token: joules_of_no_bytes,
         pairs: pairs.len(),
-        sensor: record.sensor.map_or_else(String::new, |s| short(&s.name)),
+        sensor: record.sensor.map_or_else(String::new, |s| shorten(&s.name)),
         digest: hasher.finish(),
     }))
 }
 
-fn short(text: &str) -> String {
+fn shorten(text: &str) -> String {
     let text: String = text.chars().take(MAX_NAME).collect();
-    escaped(&text).into_owned()
+    escape(&text).into_owned()
 }
 
 fn bytes_of(path: &Path) -> Result<Vec<u8>, SlopeError> {
@@ -225,7 +225,7 @@ fn bytes_of(path: &Path) -> Result<Vec<u8>, SlopeError> {
         path: path.into(),
         error,
     };
-    let file = open::stream(path).map_err(|error| failed(error.into_io()))?;
+    let file = open::open_stream(path).map_err(|error| failed(error.into_io()))?;
     let mut bytes = Vec::new();
     let read = file.take(MAX_FILE + 1).read_to_end(&mut bytes);
     read.map_err(failed)?;
@@ -244,17 +244,17 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Record, SlopeError> {
             path: path.into(),
             line: error.line(),
             column: error.column(),
-            what: short(what),
+            property: shorten(what),
         }
     })?;
-    let other = |expected, found, remedy| SlopeError::Other {
+    let other = |expected, found, remedy| SlopeError::Unsuitable {
         path: path.into(),
         expected,
         found,
         remedy,
     };
     if (&record.kind[..], record.schema) != ("benchmark", SCHEMA) {
-        let found = format!("`{}` of schema {}", short(&record.kind), record.schema);
+        let found = format!("`{}` of schema {}", shorten(&record.kind), record.schema);
         let remedy = "measure again with this program's `htc bench`";
         return Err(other(
             "a benchmark as this program writes it",
@@ -273,8 +273,8 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Record, SlopeError> {
     Ok(record)
 }
 
-fn pairs_of(path: &Path, record: &Record) -> Result<Vec<[At; 2]>, SlopeError> {
-    let other = |expected, found: String, remedy| SlopeError::Other {
+fn pairs_of(path: &Path, record: &Record) -> Result<Vec<[EnergyPoint; 2]>, SlopeError> {
+    let other = |expected, found: String, remedy| SlopeError::Unsuitable {
         path: path.into(),
         expected,
         found,
@@ -289,8 +289,8 @@ fn pairs_of(path: &Path, record: &Record) -> Result<Vec<[At; 2]>, SlopeError> {
     if baseline.engine != record.subject.engine {
         let found = format!(
             "{} and {}",
-            short(&record.subject.engine),
-            short(&baseline.engine)
+            shorten(&record.subject.engine),
+            shorten(&baseline.engine)
         );
         return Err(other("one program for both of a pair", found, remedy));
     }
@@ -300,7 +300,7 @@ fn pairs_of(path: &Path, record: &Record) -> Result<Vec<[At; 2]>, SlopeError> {
         return Err(other("the bytes that a token touches", found, remedy));
     };
     let (x, z) = (subject as f64, baseline as f64);
-    if (x - z).abs() <= APART * x.max(z) {
+    if (x - z).abs() <= MIN_SIZE_DIFFERENCE * x.max(z) {
         let found = format!("{subject} and {baseline} bytes for each token");
         return Err(other("sizes that are 1 % apart at least", found, remedy));
     }
@@ -323,7 +323,12 @@ fn pairs_of(path: &Path, record: &Record) -> Result<Vec<[At; 2]>, SlopeError> {
     }
 }
 
-fn same(path: &Path, record: &Record, first: &Path, of: &Record) -> Result<(), SlopeError> {
+fn check_same_setup(
+    path: &Path,
+    record: &Record,
+    first: &Path,
+    of: &Record,
+) -> Result<(), SlopeError> {
     let sensor = |r: &Record| {
         r.sensor
             .as_ref()
@@ -360,13 +365,13 @@ fn same(path: &Path, record: &Record, first: &Path, of: &Record) -> Result<(), S
             path: path.into(),
             first: first.into(),
             what,
-            found: short(&found),
-            expected: short(&expected),
+            found: shorten(&found),
+            expected: shorten(&expected),
         }),
     }
 }
 
-fn line(pairs: &[[At; 2]]) -> (f64, f64) {
+fn fit_line(pairs: &[[EnergyPoint; 2]]) -> (f64, f64) {
     let (mut products, mut squares, mut sum) = (0.0, 0.0, (0.0, 0.0));
     for [one, other] in pairs {
         let (x, y) = (one.0 - other.0, one.1 - other.1);
@@ -380,7 +385,7 @@ fn line(pairs: &[[At; 2]]) -> (f64, f64) {
     ((sum.1 - slope * sum.0) / runs, slope)
 }
 
-fn interval(pairs: &[[At; 2]]) -> Option<(f64, f64)> {
+fn interval(pairs: &[[EnergyPoint; 2]]) -> Option<(f64, f64)> {
     if pairs.len() < 2 {
         return None;
     }

@@ -14,14 +14,14 @@ use crate::system::random::Rng;
 /// Number of bootstrap samples.
 pub const SAMPLES: usize = 10_000;
 
-const EXACT: usize = 25;
+const MAX_EXACT_RANKS: usize = 25;
 
 /// Probability that two equally steady programs are called contaminated.
-pub const CHANCE: f64 = 0.01;
+pub const FALSE_ALARM_RATE: f64 = 0.01;
 
 /// Natural ratio of relative variances: 5 times the standard deviation. A program restarted for
 /// every run differed by 3.5 times on an idle machine.
-pub const BY_NATURE: f64 = 25.0;
+pub const NATURAL_VARIANCE_RATIO: f64 = 25.0;
 
 /// Summary of measurements of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -213,13 +213,13 @@ pub fn signed_rank(differences: &[f64]) -> Option<SignedRank> {
     let signed = || found.iter().zip(&doubled);
     let plus: usize = signed().filter(|(d, _)| **d > 0.0).map(|(_, r)| r).sum();
     let all: usize = doubled.iter().sum();
-    let exact = found.len() <= EXACT;
+    let exact = found.len() <= MAX_EXACT_RANKS;
     Some(SignedRank {
         plus: plus as f64 / 2.0,
         minus: (all - plus) as f64 / 2.0,
         count: found.len(),
         p: if exact {
-            enumerated(&doubled, plus)
+            exact_p_value(&doubled, plus)
         } else {
             // Σ r² / 4 is n (n + 1) (2n + 1) / 24 minus the correction for ties.
             let squares: f64 = doubled.iter().map(|&r| (r * r) as f64 / 4.0).sum();
@@ -231,7 +231,7 @@ pub fn signed_rank(differences: &[f64]) -> Option<SignedRank> {
 }
 
 /// Sums over all signs of these ranks.
-fn enumerated(ranks: &[usize], plus: usize) -> f64 {
+fn exact_p_value(ranks: &[usize], plus: usize) -> f64 {
     let all: usize = ranks.iter().sum();
     // Number of sign choices by sum; up to 2²⁵ in total.
     let mut ways = vec![0_u64; all + 1];
@@ -248,10 +248,10 @@ fn enumerated(ranks: &[usize], plus: usize) -> f64 {
 }
 
 /// Quantile of F for [`CHANCE`], on both sides.
-fn chance(degrees: usize) -> Option<f64> {
+fn variance_ratio_quantile(degrees: usize) -> Option<f64> {
     // With equal degrees of freedom, √ν (√F − 1/√F) / 2 has Student's distribution (Cacoullos
     // 1965).
-    let t = student_quantile(degrees, 1.0 - CHANCE)? / (degrees as f64).sqrt();
+    let t = student_quantile(degrees, 1.0 - FALSE_ALARM_RATE)? / (degrees as f64).sqrt();
     Some((t + (1.0 + t * t).sqrt()).powi(2))
 }
 
@@ -263,7 +263,7 @@ pub fn variance_check(subject: &[f64], baseline: &[f64]) -> Option<VarianceCheck
     };
     let ratio = relative(subject)? / relative(baseline)?;
     let degrees = subject.len().min(baseline.len()) - 1;
-    let threshold = chance(degrees)?.max(BY_NATURE);
+    let threshold = variance_ratio_quantile(degrees)?.max(NATURAL_VARIANCE_RATIO);
     Some(VarianceCheck {
         ratio,
         threshold,

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use htc_loader::tokenizer::{AddSpecial, Tokenizer};
+use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
 use serde::Serialize;
 
 /// Kind of prompt; the texts ship with the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum PromptKind {
     /// A function to write.
     Coding,
     /// A problem to solve step by step.
@@ -19,27 +19,32 @@ pub enum Kind {
     Creative,
 }
 
-impl Kind {
+impl PromptKind {
     /// All kinds.
-    pub const ALL: [Kind; 4] = [Kind::Coding, Kind::Reasoning, Kind::Factual, Kind::Creative];
+    pub const ALL: [PromptKind; 4] = [
+        PromptKind::Coding,
+        PromptKind::Reasoning,
+        PromptKind::Factual,
+        PromptKind::Creative,
+    ];
 
     /// Returns the name.
     pub const fn name(self) -> &'static str {
         match self {
-            Kind::Coding => "coding",
-            Kind::Reasoning => "reasoning",
-            Kind::Factual => "factual",
-            Kind::Creative => "creative",
+            PromptKind::Coding => "coding",
+            PromptKind::Reasoning => "reasoning",
+            PromptKind::Factual => "factual",
+            PromptKind::Creative => "creative",
         }
     }
 
     /// Returns the text of the prompt.
     pub const fn text(self) -> &'static str {
         match self {
-            Kind::Coding => include_str!("prompts/coding.txt"),
-            Kind::Reasoning => include_str!("prompts/reasoning.txt"),
-            Kind::Factual => include_str!("prompts/factual.txt"),
-            Kind::Creative => include_str!("prompts/creative.txt"),
+            PromptKind::Coding => include_str!("prompts/coding.txt"),
+            PromptKind::Reasoning => include_str!("prompts/reasoning.txt"),
+            PromptKind::Factual => include_str!("prompts/factual.txt"),
+            PromptKind::Creative => include_str!("prompts/creative.txt"),
         }
     }
 }
@@ -47,34 +52,34 @@ impl Kind {
 /// Task of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task {
-    what: What,
+    kind: TaskKind,
     tokens: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
-    Prompt(Kind),
+enum TaskKind {
+    Prompt(PromptKind),
     Context(usize),
 }
 
 impl Task {
     /// Reads a prompt and writes `tokens` tokens.
-    pub const fn prompt(kind: Kind, tokens: usize) -> Task {
-        let what = What::Prompt(kind);
-        Task { what, tokens }
+    pub const fn prompt(kind: PromptKind, tokens: usize) -> Task {
+        let what = TaskKind::Prompt(kind);
+        Task { kind: what, tokens }
     }
 
     /// Reads `length` tokens of text and writes `tokens` after them.
     pub const fn context(length: usize, tokens: usize) -> Task {
-        let what = What::Context(length);
-        Task { what, tokens }
+        let what = TaskKind::Context(length);
+        Task { kind: what, tokens }
     }
 
     /// Returns the kind of prompt; `None` for a context of a given length.
-    pub const fn kind(self) -> Option<Kind> {
-        match self.what {
-            What::Prompt(kind) => Some(kind),
-            What::Context(_) => None,
+    pub const fn kind(self) -> Option<PromptKind> {
+        match self.kind {
+            TaskKind::Prompt(kind) => Some(kind),
+            TaskKind::Context(_) => None,
         }
     }
 
@@ -84,13 +89,15 @@ impl Task {
     }
 
     /// Returns the prompt tokens, with BOS if used. A context repeats the concatenated prompts.
-    pub fn read(self, tokenizer: &Tokenizer) -> Vec<u32> {
-        match self.what {
-            What::Prompt(kind) => tokenizer.encode(kind.text().trim_end(), AddSpecial::Prompt),
-            What::Context(length) => {
-                let all = Kind::ALL.map(Kind::text).concat();
-                let with_bos = tokenizer.encode(&all, AddSpecial::Prompt);
-                let text = tokenizer.encode(&all, AddSpecial::Nothing);
+    pub fn prompt_tokens(self, tokenizer: &Tokenizer) -> Vec<u32> {
+        match self.kind {
+            TaskKind::Prompt(kind) => {
+                tokenizer.encode(kind.text().trim_end(), AddSpecialTokens::Prompt)
+            }
+            TaskKind::Context(length) => {
+                let all = PromptKind::ALL.map(PromptKind::text).concat();
+                let with_bos = tokenizer.encode(&all, AddSpecialTokens::Prompt);
+                let text = tokenizer.encode(&all, AddSpecialTokens::TextOnly);
                 with_bos
                     .into_iter()
                     .chain(text.into_iter().cycle())
@@ -103,9 +110,9 @@ impl Task {
 
 impl fmt::Display for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.what {
-            What::Prompt(kind) => write!(f, "the prompt `{}`", kind.name()),
-            What::Context(length) => write!(f, "a context of {length} tokens"),
+        match self.kind {
+            TaskKind::Prompt(kind) => write!(f, "the prompt `{}`", kind.name()),
+            TaskKind::Context(length) => write!(f, "a context of {length} tokens"),
         }
     }
 }

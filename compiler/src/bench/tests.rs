@@ -1,11 +1,11 @@
 use std::cell::RefCell;
 
 use super::gates::{self, GateError, Outcome};
-use super::record::{Conditions, Measuree, Phase, Record};
-use super::runner::{Mark, Timing};
+use super::record::{Conditions, ModelRecord, Phase, Record};
+use super::runner::{FirstTokenCallback, Timing};
 use super::*;
 
-struct Told<'a> {
+struct ScriptedRunner<'a> {
     name: &'static str,
     milliseconds: Vec<u64>,
     context: Option<usize>,
@@ -13,13 +13,13 @@ struct Told<'a> {
     runs: usize,
 }
 
-impl<'a> Told<'a> {
+impl<'a> ScriptedRunner<'a> {
     fn new(
         name: &'static str,
         milliseconds: &[u64],
         log: &'a RefCell<Vec<(&'static str, Task)>>,
-    ) -> Told<'a> {
-        Told {
+    ) -> ScriptedRunner<'a> {
+        ScriptedRunner {
             name,
             milliseconds: milliseconds.to_vec(),
             context: None,
@@ -29,7 +29,7 @@ impl<'a> Told<'a> {
     }
 }
 
-impl Runner for Told<'_> {
+impl Runner for ScriptedRunner<'_> {
     fn name(&self) -> &str {
         self.name
     }
@@ -42,7 +42,12 @@ impl Runner for Told<'_> {
         Ok(())
     }
 
-    fn run(&mut self, task: Task, mark: Mark, _: &Cancel) -> Result<Timing, BenchError> {
+    fn run(
+        &mut self,
+        task: Task,
+        mark: FirstTokenCallback,
+        _: &CancellationToken,
+    ) -> Result<Timing, BenchError> {
         mark()?;
         self.log.borrow_mut().push((self.name, task));
         let time = self.milliseconds[self.runs % self.milliseconds.len()];
@@ -61,14 +66,18 @@ fn protocol(pairs: usize) -> Protocol {
         pairs,
         warm_up: 1,
         cool_down: Duration::ZERO,
-        prompts: vec![Kind::Coding, Kind::Factual],
+        prompts: vec![PromptKind::Coding, PromptKind::Factual],
         tokens: vec![11, 21],
         contexts: Vec::new(),
     }
 }
 
-fn measure(protocol: &Protocol, subject: &mut Told, baseline: Option<&mut Told>) -> Measured {
-    let cancel = Cancel::default();
+fn measure(
+    protocol: &Protocol,
+    subject: &mut ScriptedRunner,
+    baseline: Option<&mut ScriptedRunner>,
+) -> BenchResults {
+    let cancel = CancellationToken::default();
     let baseline = baseline.map(|b| b as &mut dyn Runner);
     run(
         subject,
@@ -80,8 +89,8 @@ fn measure(protocol: &Protocol, subject: &mut Told, baseline: Option<&mut Told>)
     .unwrap()
 }
 
-fn record(measured: Measured) -> Record {
-    let measuree = |name: &str| Measuree {
+fn record(measured: BenchResults) -> Record {
+    let measuree = |name: &str| ModelRecord {
         name: name.into(),
         bytes: 7,
         engine: "none".into(),
@@ -91,7 +100,7 @@ fn record(measured: Measured) -> Record {
     let conditions = Conditions {
         date: "2026-01-01T00:00:00Z".into(),
         command: vec!["htc".into()],
-        machine: machine::Machine::here(),
+        machine: machine::Machine::detect(),
         load: None,
         device: "none".into(),
         device_bytes: None,
@@ -110,8 +119,8 @@ fn record(measured: Measured) -> Record {
 #[test]
 fn pairs_take_tasks_in_turn_and_alternate_who_is_first() {
     let log = RefCell::default();
-    let mut subject = Told::new("subject", &[100], &log);
-    let mut baseline = Told::new("baseline", &[200], &log);
+    let mut subject = ScriptedRunner::new("subject", &[100], &log);
+    let mut baseline = ScriptedRunner::new("baseline", &[200], &log);
     let measured = measure(&protocol(8), &mut subject, Some(&mut baseline));
     let log = log.borrow();
     assert_eq!(log.len(), 2 * 9);
@@ -120,7 +129,7 @@ fn pairs_take_tasks_in_turn_and_alternate_who_is_first() {
         .chunks(2)
         .map(|pair| (pair[0].0, pair[0].1.kind().unwrap(), pair[0].1.tokens()))
         .collect();
-    use Kind::{Coding, Factual};
+    use PromptKind::{Coding, Factual};
     let (s, b) = ("subject", "baseline");
     assert_eq!(
         first,
@@ -159,7 +168,7 @@ fn pairs_take_tasks_in_turn_and_alternate_who_is_first() {
 
 #[test]
 fn left_out_lists_combinations_without_a_pair() {
-    assert_eq!(protocol(3).left_out(), [(Kind::Factual, 21)]);
+    assert_eq!(protocol(3).left_out(), [(PromptKind::Factual, 21)]);
     assert_eq!(protocol(4).left_out(), []);
     assert_eq!(protocol(9).left_out(), []);
 }
@@ -167,7 +176,7 @@ fn left_out_lists_combinations_without_a_pair() {
 #[test]
 fn a_full_context_has_no_decode() {
     let log = RefCell::default();
-    let mut subject = Told::new("subject", &[100], &log);
+    let mut subject = ScriptedRunner::new("subject", &[100], &log);
     subject.context = Some(160);
     let mut of = protocol(2);
     of.prompts.clear();
@@ -179,7 +188,7 @@ fn a_full_context_has_no_decode() {
         .iter()
         .map(|c| c.pairs[0].tokens)
         .collect();
-    assert_eq!(tokens, [BEHIND_CONTEXT, BEHIND_CONTEXT, 1]);
+    assert_eq!(tokens, [TOKENS_AFTER_CONTEXT, TOKENS_AFTER_CONTEXT, 1]);
     let record = record(measured);
     assert_eq!(record.phases.prefill, None);
     assert!(record.context[1].phases.decode.is_some());
@@ -187,10 +196,10 @@ fn a_full_context_has_no_decode() {
     assert!(full.prefill.is_some() && full.decode.is_none() && full.end_to_end.is_none());
 }
 
-struct Sensing(Vec<String>);
+struct RecordingSensors(Vec<String>);
 
-impl Sensors for Sensing {
-    fn idle(&mut self, _: &Cancel) -> Result<(), BenchError> {
+impl Sensors for RecordingSensors {
+    fn idle(&mut self, _: &CancellationToken) -> Result<(), BenchError> {
         self.0.push("idle".into());
         Ok(())
     }
@@ -202,16 +211,16 @@ impl Sensors for Sensing {
         self.0.push("mark".into());
         Ok(())
     }
-    fn stop(&mut self) -> Result<Option<Reading>, BenchError> {
+    fn stop(&mut self) -> Result<Option<EnergyReading>, BenchError> {
         let joules = match &self.0[self.0.len() - 2][..] {
             "Subject" => 5.5,
             _ => 11.0,
         };
         self.0.push("stop".into());
-        Ok(Some(Reading {
+        Ok(Some(EnergyReading {
             joules: Some(joules),
             decode_joules: Some(0.5 * joules),
-            ..Reading::default()
+            ..EnergyReading::default()
         }))
     }
 }
@@ -219,10 +228,10 @@ impl Sensors for Sensing {
 #[test]
 fn sensor_readings_are_recorded_per_run_and_unknown_values_are_null() {
     let log = RefCell::default();
-    let mut subject = Told::new("subject", &[100], &log);
-    let mut baseline = Told::new("baseline", &[100], &log);
-    let cancel = Cancel::default();
-    let mut sensors = Sensing(Vec::new());
+    let mut subject = ScriptedRunner::new("subject", &[100], &log);
+    let mut baseline = ScriptedRunner::new("baseline", &[100], &log);
+    let cancel = CancellationToken::default();
+    let mut sensors = RecordingSensors(Vec::new());
     let measured = run(
         &mut subject,
         Some(&mut baseline),
@@ -272,10 +281,10 @@ fn sensor_readings_are_recorded_per_run_and_unknown_values_are_null() {
 #[test]
 fn cancellation_stops_before_the_next_run() {
     let log = RefCell::default();
-    let mut subject = Told::new("subject", &[100], &log);
-    let cancel = Cancel::default();
+    let mut subject = ScriptedRunner::new("subject", &[100], &log);
+    let cancel = CancellationToken::default();
     let tell = |step: Step| {
-        assert_eq!(step.all, 5);
+        assert_eq!(step.total, 5);
         if step.done == 2 {
             cancel.cancel();
         }
@@ -294,8 +303,8 @@ fn cancellation_stops_before_the_next_run() {
 #[test]
 fn a_run_that_takes_no_time_is_an_error() {
     let log = RefCell::default();
-    let mut subject = Told::new("subject", &[0], &log);
-    let cancel = Cancel::default();
+    let mut subject = ScriptedRunner::new("subject", &[0], &log);
+    let cancel = CancellationToken::default();
     let found = run(
         &mut subject,
         None,
@@ -309,12 +318,12 @@ fn a_run_that_takes_no_time_is_an_error() {
 #[test]
 fn contamination_note_names_the_disturbed_side() {
     let log = RefCell::default();
-    let mut subject = Told::new(
+    let mut subject = ScriptedRunner::new(
         "subject",
         &[100, 101, 100, 180, 101, 100, 150, 101, 102],
         &log,
     );
-    let mut baseline = Told::new("baseline", &[100, 101, 102], &log);
+    let mut baseline = ScriptedRunner::new("baseline", &[100, 101, 102], &log);
     let found = record(measure(&protocol(8), &mut subject, Some(&mut baseline)));
     assert!(
         found
@@ -360,8 +369,8 @@ fn built_in_gates_match_the_paper() {
 #[test]
 fn gates_are_judged_on_measured_values() {
     let log = RefCell::default();
-    let mut subject = Told::new("subject", &[100, 101, 102], &log);
-    let mut baseline = Told::new("baseline", &[200, 203, 201], &log);
+    let mut subject = ScriptedRunner::new("subject", &[100, 101, 102], &log);
+    let mut baseline = ScriptedRunner::new("baseline", &[200, 203, 201], &log);
     let record = record(measure(&protocol(8), &mut subject, Some(&mut baseline)));
     let gates = gates_of(
         r#"[{"metric": "decode_ratio", "at_least": 1.9},
@@ -458,7 +467,9 @@ fn invalid_gates_report_their_line() {
     ] {
         match gates_of(text).unwrap_err() {
             GateError::Schema {
-                line: found, what, ..
+                line: found,
+                message: what,
+                ..
             } => {
                 assert!(
                     found == line && what.contains(words),

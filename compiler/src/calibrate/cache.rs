@@ -6,10 +6,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use htc_formats::folder::{self, Folder, FolderError, UNFINISHED, user_cache};
+use htc_formats::folder::{self, Folder, FolderError, UNFINISHED_SUFFIX, user_cache};
 use htc_formats::htz::Digest;
 
-use super::entry::Entry;
+use super::entry::CacheEntry;
 use super::{CalibrateError, CalibrationOptions};
 
 /// Lock file of an entry, held by the working process.
@@ -20,25 +20,25 @@ pub(super) const HEAD: &str = "head";
 
 /// Kind of a cache entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum EntryKind {
     /// Activations.
     Calibration,
     /// Gradients.
     Gradients,
 }
 
-impl Kind {
-    const ALL: [Kind; 2] = [Kind::Calibration, Kind::Gradients];
+impl EntryKind {
+    const ALL: [EntryKind; 2] = [EntryKind::Calibration, EntryKind::Gradients];
 
     const fn prefix(self) -> &'static str {
         match self {
-            Kind::Calibration => "calibration-",
-            Kind::Gradients => "gradients-",
+            EntryKind::Calibration => "calibration-",
+            EntryKind::Gradients => "gradients-",
         }
     }
 }
 
-pub(super) fn entry_name(kind: Kind, key: Digest) -> OsString {
+pub(super) fn entry_name(kind: EntryKind, key: Digest) -> OsString {
     format!("{}{key}", kind.prefix()).into()
 }
 
@@ -63,12 +63,15 @@ pub(super) fn open_entry(
         path: cache.join(name),
         error,
     };
-    folder::make_private(cache).map_err(failed)?;
+    folder::create_private_dir_all(cache).map_err(failed)?;
     let parent = Folder::open(cache).map_err(failed)?;
-    match parent.own(name) {
+    match parent.open_private(name) {
         // Entries of the system user are trusted, too.
-        Err(FolderError::Foreign { path, owner }) => match parent.existing(name, trusted) {
-            Err(FolderError::Foreign { .. }) => Err(CalibrateError::Foreign { path, owner }),
+        Err(FolderError::ForeignOwner { path, owner }) => match parent.open_existing(name, trusted)
+        {
+            Err(FolderError::ForeignOwner { .. }) => {
+                Err(CalibrateError::ForeignOwner { path, owner })
+            }
             found => found.map_err(|error| failed(error.into_io())),
         },
         found => found.map_err(|error| failed(error.into_io())),
@@ -79,26 +82,26 @@ pub(super) fn open_entry(
 ///
 /// # Errors
 /// [`CalibrateError::Cache`].
-pub fn forget(options: &CalibrationOptions, key: Digest) -> Result<(), CalibrateError> {
-    Entry::open(options, Kind::Calibration, key)?.forget()
+pub fn remove_entry(options: &CalibrationOptions, key: Digest) -> Result<(), CalibrateError> {
+    CacheEntry::open(options, EntryKind::Calibration, key)?.clear()
 }
 
 /// Removes the files of an entry, but not its lock.
-pub(super) fn empty(folder: &Folder) -> io::Result<()> {
+pub(super) fn remove_files(folder: &Folder) -> io::Result<()> {
     let names = folder.names()?;
-    let mut names = names.iter().filter(|name| is_of_entry(name));
+    let mut names = names.iter().filter(|name| is_entry_file(name));
     names.try_for_each(|name| folder.remove(name))
 }
 
 /// Returns true for names of files that calibrations and backward passes write.
-pub(super) fn is_of_entry(name: &OsStr) -> bool {
+pub(super) fn is_entry_file(name: &OsStr) -> bool {
     let bytes = name.as_encoded_bytes();
     bytes == HEAD.as_bytes()
         || bytes.starts_with(b"layer-")
         || bytes.starts_with(b"stream-")
         || bytes.starts_with(b"gradient-")
         || bytes.starts_with(b"outputs-")
-        || bytes.ends_with(UNFINISHED.as_bytes())
+        || bytes.ends_with(UNFINISHED_SUFFIX.as_bytes())
 }
 
 /// Unlocked entry of a cache.
@@ -122,7 +125,7 @@ impl IdleEntry {
     /// # Errors
     /// I/O errors.
     pub fn remove(&self) -> io::Result<()> {
-        empty(&self.folder)?;
+        remove_files(&self.folder)?;
         self.folder.remove(OsStr::new(LOCK))?;
         self.parent.remove_folder(&self.name)
     }
@@ -132,19 +135,19 @@ impl IdleEntry {
 ///
 /// # Errors
 /// I/O errors.
-pub fn idle(cache: &Path) -> io::Result<Vec<IdleEntry>> {
+pub fn idle_entries(cache: &Path) -> io::Result<Vec<IdleEntry>> {
     let names = Folder::open(cache)?.names()?;
     let entries = names.into_iter().filter(|name| {
         let bytes = name.as_encoded_bytes();
-        let mut kinds = Kind::ALL.iter();
+        let mut kinds = EntryKind::ALL.iter();
         kinds.any(|kind| bytes.starts_with(kind.prefix().as_bytes()))
     });
     let open = |name: OsString| -> Option<IdleEntry> {
         let parent = Folder::open(cache).ok()?;
-        let folder = parent.existing(&name, false).ok()?;
-        let lock = folder.edit(OsStr::new(LOCK)).ok()?;
+        let folder = parent.open_existing(&name, false).ok()?;
+        let lock = folder.open_for_writing(OsStr::new(LOCK)).ok()?;
         lock.try_lock().ok()?;
-        let (bytes, modified) = folder.size();
+        let (bytes, modified) = folder.size_and_modified();
         Some(IdleEntry {
             path: cache.join(&name),
             parent,

@@ -1,7 +1,7 @@
 //! Content of a calibration text for one model.
 
 use htc_formats::htz::Digest;
-use htc_loader::tokenizer::{AddSpecial, Tokenizer};
+use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
 
 use super::CalibrateError;
 use crate::request::{ShippedPart, TextSource, shipped_digest, shipped_text};
@@ -9,7 +9,7 @@ use crate::system::text;
 
 /// Text as one model reads it.
 #[derive(Debug)]
-pub(super) struct Contents {
+pub(super) struct CalibrationContents {
     pub(super) text: String,
     /// Digest of the complete source text.
     pub(super) sha256: Digest,
@@ -17,25 +17,25 @@ pub(super) struct Contents {
     pub(super) left_out: Vec<String>,
 }
 
-impl Contents {
+impl CalibrationContents {
     /// Reads a file, or the parts of the shipped text that the tokenizer covers.
     ///
     /// # Errors
     /// [`CalibrateError::Text`].
-    pub(super) fn of(
+    pub(super) fn read(
         source: &TextSource,
         tokenizer: &Tokenizer,
-    ) -> Result<Contents, CalibrateError> {
+    ) -> Result<CalibrationContents, CalibrateError> {
         let mut left_out = Vec::new();
         let (text, sha256) = match source {
             TextSource::File(path) => {
                 let text = text::read(path)?;
-                let sha256 = Digest::of(text.as_bytes());
+                let sha256 = Digest::of_bytes(text.as_bytes());
                 (text, sha256)
             }
             TextSource::Shipped => {
                 let text = shipped_text(|part| {
-                    let keep = is_read(part, tokenizer);
+                    let keep = is_covered(part, tokenizer);
                     if !keep {
                         left_out.push(part.name.to_owned());
                     }
@@ -44,7 +44,7 @@ impl Contents {
                 (text, shipped_digest())
             }
         };
-        Ok(Contents {
+        Ok(CalibrationContents {
             text,
             sha256,
             left_out,
@@ -54,9 +54,9 @@ impl Contents {
 
 /// At most three tokens per two characters: otherwise the script is encoded as bytes, which the
 /// model cannot read.
-fn is_read(part: &ShippedPart, tokenizer: &Tokenizer) -> bool {
+fn is_covered(part: &ShippedPart, tokenizer: &Tokenizer) -> bool {
     let text = part.text();
-    let tokens = tokenizer.encode(&text, AddSpecial::Nothing).len();
+    let tokens = tokenizer.encode(&text, AddSpecialTokens::TextOnly).len();
     2 * tokens <= 3 * text.chars().count()
 }
 
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn scripts_outside_the_vocabulary_are_skipped() {
         let tokenizer = demo_tokenizer();
-        let contents = Contents::of(&TextSource::Shipped, &tokenizer).unwrap();
+        let contents = CalibrationContents::read(&TextSource::Shipped, &tokenizer).unwrap();
         let foreign = [
             "russian", "chinese", "japanese", "korean", "arabic", "hindi",
         ];
@@ -92,7 +92,9 @@ mod tests {
     #[test]
     fn shipped_text_fills_the_default_windows() {
         let tokenizer = demo_tokenizer();
-        let text = Contents::of(&TextSource::Shipped, &tokenizer).unwrap().text;
+        let text = CalibrationContents::read(&TextSource::Shipped, &tokenizer)
+            .unwrap()
+            .text;
         let windows = Windows::new(&tokenizer, &text, DEFAULT_CONTEXT, None).unwrap();
         for window in windows.iter() {
             let unlike: std::collections::BTreeSet<_> = window.iter().collect();

@@ -9,34 +9,36 @@ use htc_formats::folder::Folder;
 use htc_formats::htz::Digest;
 
 use super::CalibrateError;
-use super::cache::{Kind, LOCK, cache_folder, empty, entry_name, is_of_entry, open_entry};
-use crate::event::{Event, Watch};
+use super::cache::{
+    EntryKind, LOCK, cache_folder, entry_name, is_entry_file, open_entry, remove_files,
+};
+use crate::event::{Event, Progress};
 use crate::request::CalibrationOptions;
 use crate::system::lock;
 
 /// Folder of one cache entry.
-pub(crate) struct Entry {
+pub(crate) struct CacheEntry {
     folder: Folder,
 }
 
-impl Entry {
+impl CacheEntry {
     /// Opens the entry of a key.
     pub(super) fn open(
         options: &CalibrationOptions,
-        kind: Kind,
+        kind: EntryKind,
         key: Digest,
-    ) -> Result<Entry, CalibrateError> {
+    ) -> Result<CacheEntry, CalibrateError> {
         let (cache, name) = (cache_folder(options)?, entry_name(kind, key));
         let folder = open_entry(&cache, &name, options.trust_cache)?;
-        Ok(Entry { folder })
+        Ok(CacheEntry { folder })
     }
 
     /// Opens the entry of a backward pass.
-    pub(crate) fn of_gradients(
+    pub(crate) fn open_gradients(
         options: &CalibrationOptions,
         key: Digest,
-    ) -> Result<Entry, CalibrateError> {
-        Entry::open(options, Kind::Gradients, key)
+    ) -> Result<CacheEntry, CalibrateError> {
+        CacheEntry::open(options, EntryKind::Gradients, key)
     }
 
     /// Returns the folder.
@@ -57,9 +59,9 @@ impl Entry {
     pub(crate) fn lock(
         &self,
         options: &CalibrationOptions,
-        watch: Watch,
+        watch: Progress,
     ) -> Result<io::Result<File>, CalibrateError> {
-        let file = match self.folder.edit(OsStr::new(LOCK)) {
+        let file = match self.folder.open_for_writing(OsStr::new(LOCK)) {
             Ok(file) => file,
             failed => return Ok(failed),
         };
@@ -68,11 +70,11 @@ impl Entry {
                 "another htc calibrates this model on this text; waiting for it, {} seconds at most",
                 options.lock_timeout.as_secs()
             );
-            watch.tell(Event::Warning(&said));
+            watch.report(Event::Warning(&said));
         };
-        let ended = || watch.check().is_err();
-        let taken = lock::take(&file, options.lock_timeout, held, ended);
-        watch.check()?;
+        let ended = || watch.check_cancelled().is_err();
+        let taken = lock::acquire(&file, options.lock_timeout, held, ended);
+        watch.check_cancelled()?;
         match taken {
             Ok(true) => Ok(Ok(file)),
             Ok(false) => Err(CalibrateError::Locked(self.path(LOCK))),
@@ -81,7 +83,7 @@ impl Entry {
     }
 
     /// Returns the lock; `None` for a complete entry in a read-only folder.
-    pub(crate) fn locked(
+    pub(crate) fn optional_lock(
         &self,
         lock: io::Result<File>,
         complete: bool,
@@ -104,8 +106,8 @@ impl Entry {
     ///
     /// # Errors
     /// [`CalibrateError::Cache`].
-    pub(crate) fn forget(&self) -> Result<(), CalibrateError> {
-        empty(&self.folder).map_err(|error| CalibrateError::Cache {
+    pub(crate) fn clear(&self) -> Result<(), CalibrateError> {
+        remove_files(&self.folder).map_err(|error| CalibrateError::Cache {
             path: self.folder.path().to_owned(),
             error,
         })
@@ -115,9 +117,9 @@ impl Entry {
     ///
     /// # Errors
     /// I/O errors.
-    pub(crate) fn sweep(&self, needed: &[String]) -> io::Result<()> {
+    pub(crate) fn remove_leftovers(&self, needed: &[String]) -> io::Result<()> {
         for name in self.folder.names()? {
-            if is_of_entry(&name) && !needed.iter().any(|of| name == of.as_str()) {
+            if is_entry_file(&name) && !needed.iter().any(|of| name == of.as_str()) {
                 self.folder.remove(&name)?;
             }
         }

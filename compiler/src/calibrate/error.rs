@@ -77,7 +77,7 @@ pub enum CalibrateError {
     },
     /// The device failed to sum the moments.
     #[error("{}: {stage}: {error}; give another `device`", path.display())]
-    Sums {
+    DeviceSums {
         /// Model path.
         path: PathBuf,
         /// Stage.
@@ -108,10 +108,10 @@ pub enum CalibrateError {
     },
     /// A weight of a text is not a finite positive number.
     #[error("`calibration`: a text has a weight of {0}; give a finite number above 0")]
-    Weight(f64),
+    InvalidWeight(f64),
     /// A text is given twice.
     #[error("`calibration` {0}: given twice; give it once, with a weight if it is to count more")]
-    Twice(TextSource),
+    DuplicateText(TextSource),
     /// The held-out text is a calibration text.
     #[error("`held_out` {}: the same text as `calibration`; leave it out and the ends of the texts are held out, or give another", .0.display())]
     HeldOutIsText(PathBuf),
@@ -145,7 +145,7 @@ pub enum CalibrateError {
     },
     /// The residual stream changed during the calibration.
     #[error("{}: not what was written there; does another program use this folder? Start again", .0.display())]
-    Stream(PathBuf),
+    StreamChanged(PathBuf),
     /// There is no cache folder.
     #[error(
         "neither XDG_CACHE_HOME nor HOME is set; say where statistics may lie with `cache` DIR"
@@ -155,7 +155,7 @@ pub enum CalibrateError {
     #[error(
         "{}: these statistics are of another user ({owner}), who may have laid anything there; take them all the same with `trust_cache`, or give another folder with `cache`", path.display()
     )]
-    Foreign {
+    ForeignOwner {
         /// Folder path.
         path: PathBuf,
         /// User id of the owner.

@@ -12,12 +12,12 @@ use htc_formats::htz::{Digest, Hasher};
 use htc_formats::model::HyperParameters;
 
 use super::CalibrateError;
-use super::cache::{HEAD, Kind};
-use super::entry::Entry;
-use super::moments::Moments;
+use super::cache::{EntryKind, HEAD};
+use super::entry::CacheEntry;
+use super::moments::MomentSums;
 use super::statistics::LayerSums;
-use super::store::{self, Extent, Identity, StoredHead, StoredLayer};
-use crate::event::{Event, Watch};
+use super::store::{self, Identity, StoredHead, StoredLayer, TextExtent};
+use crate::event::{Event, Progress};
 use crate::request::CalibrationOptions;
 use crate::system::disk;
 
@@ -32,42 +32,42 @@ fn stream_name(layer: usize) -> String {
 }
 
 /// Finished statistics of one calibration.
-pub(super) struct Finished {
+pub(super) struct FinishedStatistics {
     /// Layers from the first on.
     pub layers: Vec<Arc<StoredLayer>>,
     /// Head input; only if all layers are finished.
     pub head: Option<Arc<StoredHead>>,
 }
 
-impl Finished {
+impl FinishedStatistics {
     pub fn is_complete(&self) -> bool {
         self.head.is_some()
     }
 }
 
 /// Files of one calibration.
-pub(super) struct Files {
-    entry: Entry,
+pub(super) struct CalibrationFiles {
+    entry: CacheEntry,
     key: Digest,
-    extent: Extent,
+    extent: TextExtent,
 }
 
-impl Files {
+impl CalibrationFiles {
     /// Opens the cache entry of a key.
     pub(super) fn open(
         options: &CalibrationOptions,
         key: Digest,
-        extent: Extent,
-    ) -> Result<Files, CalibrateError> {
-        Ok(Files {
-            entry: Entry::open(options, Kind::Calibration, key)?,
+        extent: TextExtent,
+    ) -> Result<CalibrationFiles, CalibrateError> {
+        Ok(CalibrationFiles {
+            entry: CacheEntry::open(options, EntryKind::Calibration, key)?,
             key,
             extent,
         })
     }
 
     /// Returns the extent of the windows.
-    pub(super) fn extent(&self) -> Extent {
+    pub(super) fn extent(&self) -> TextExtent {
         self.extent
     }
 
@@ -83,23 +83,23 @@ impl Files {
     pub(super) fn lock(
         &self,
         options: &CalibrationOptions,
-        watch: Watch,
+        watch: Progress,
     ) -> Result<io::Result<File>, CalibrateError> {
         self.entry.lock(options, watch)
     }
 
     /// See [`Entry::locked`].
-    pub(super) fn locked(
+    pub(super) fn optional_lock(
         &self,
         lock: io::Result<File>,
         complete: bool,
     ) -> Result<Option<File>, CalibrateError> {
-        self.entry.locked(lock, complete)
+        self.entry.optional_lock(lock, complete)
     }
 
     /// Reads the finished statistics; without the residual stream after the last layer none, so
     /// that all are recomputed.
-    pub(super) fn finished(&self, hyper: &HyperParameters, watch: Watch) -> Finished {
+    pub(super) fn finished(&self, hyper: &HyperParameters, watch: Progress) -> FinishedStatistics {
         let stored = (0..hyper.layers).map_while(|layer| self.stored(layer, hyper, watch));
         let mut layers: Vec<_> = stored.map(Arc::new).collect();
         let head = if layers.len() == hyper.layers {
@@ -111,17 +111,17 @@ impl Files {
             && !self.has_stream(layers.len() - 1, last.stream_digest())
         {
             let said = "calibration cannot go on where it was interrupted; it begins anew";
-            watch.tell(Event::Warning(said));
+            watch.report(Event::Warning(said));
             layers.clear();
         }
-        Finished { layers, head }
+        FinishedStatistics { layers, head }
     }
 
     /// Checks that the disk has space for the missing files.
-    pub(super) fn make_room(
+    pub(super) fn check_disk_space(
         &self,
         hyper: &HyperParameters,
-        finished: &Finished,
+        finished: &FinishedStatistics,
     ) -> Result<(), CalibrateError> {
         let tokens = self.extent.windows * self.extent.context;
         let stream = 4 * (tokens * hyper.width) as u64;
@@ -133,7 +133,7 @@ impl Files {
             store::head_bytes(hyper) as u64
         };
         let needed = layers + head + 2 * stream.min(missing * stream);
-        match disk::free(self.folder().path()).filter(|free| *free < needed) {
+        match disk::free_bytes(self.folder().path()).filter(|free| *free < needed) {
             Some(free) => {
                 let path = self.folder().path().to_owned();
                 Err(CalibrateError::NoSpace { path, needed, free })
@@ -143,12 +143,15 @@ impl Files {
     }
 
     /// Removes leftovers of killed runs.
-    pub(super) fn sweep(&self, finished: &Finished) -> Result<(), CalibrateError> {
+    pub(super) fn remove_leftovers(
+        &self,
+        finished: &FinishedStatistics,
+    ) -> Result<(), CalibrateError> {
         self.try_sweep(finished)
-            .map_err(failed(self.folder().path()))
+            .map_err(cache_error(self.folder().path()))
     }
 
-    fn try_sweep(&self, finished: &Finished) -> io::Result<()> {
+    fn try_sweep(&self, finished: &FinishedStatistics) -> io::Result<()> {
         let found = finished.layers.len();
         let mut needed: Vec<String> = (0..found).map(layer_name).collect();
         if finished.is_complete() {
@@ -156,26 +159,31 @@ impl Files {
         } else {
             needed.extend(found.checked_sub(1).map(stream_name))
         }
-        self.entry.sweep(&needed)
+        self.entry.remove_leftovers(&needed)
     }
 
-    fn stored(&self, layer: usize, hyper: &HyperParameters, watch: Watch) -> Option<StoredLayer> {
+    fn stored(
+        &self,
+        layer: usize,
+        hyper: &HyperParameters,
+        watch: Progress,
+    ) -> Option<StoredLayer> {
         let name = layer_name(layer);
         let identity = self.identity(layer);
-        let damaged = |why: &str| self.tell_damaged(&name, why, watch);
+        let damaged = |why: &str| self.warn_damaged(&name, why, watch);
         let (folder, name, extent) = (self.folder(), OsStr::new(&name), self.extent);
         StoredLayer::open(folder, name, identity, hyper, extent, damaged)
     }
 
-    fn stored_head(&self, hyper: &HyperParameters, watch: Watch) -> Option<StoredHead> {
+    fn stored_head(&self, hyper: &HyperParameters, watch: Progress) -> Option<StoredHead> {
         let identity = self.identity(hyper.layers);
-        let damaged = |why: &str| self.tell_damaged(HEAD, why, watch);
+        let damaged = |why: &str| self.warn_damaged(HEAD, why, watch);
         StoredHead::open(self.folder(), OsStr::new(HEAD), identity, hyper, damaged)
     }
 
-    fn tell_damaged(&self, name: &str, why: &str, watch: Watch) {
+    fn warn_damaged(&self, name: &str, why: &str, watch: Progress) {
         let said = format!("{}: {why}; it is made again", self.path(name).display());
-        watch.tell(Event::Warning(&said));
+        watch.report(Event::Warning(&said));
     }
 
     /// The head's file has the index after the last layer.
@@ -188,22 +196,22 @@ impl Files {
     ///
     /// # Errors
     /// [`CalibrateError::Cache`].
-    pub(super) fn store(
+    pub(super) fn write_layer(
         &self,
         layer: usize,
         hyper: &HyperParameters,
         stream: Digest,
         sums: &LayerSums,
-        watch: Watch,
+        watch: Progress,
     ) -> Result<StoredLayer, CalibrateError> {
         let name = layer_name(layer);
         let path = self.path(&name);
         let identity = self.identity(layer);
-        let written = store::write(self.folder(), OsStr::new(&name), identity, stream, sums);
-        written.map_err(failed(&path))?;
+        let written = store::write_layer(self.folder(), OsStr::new(&name), identity, stream, sums);
+        written.map_err(cache_error(&path))?;
         self.remove_stream_before(layer)?;
         let stored = self.stored(layer, hyper, watch);
-        stored.ok_or_else(|| failed(&path)(io::Error::other(WRITTEN_DAMAGED)))
+        stored.ok_or_else(|| cache_error(&path)(io::Error::other(WRITTEN_DAMAGED)))
     }
 
     /// Writes and rereads the statistics of the head's input; removes the residual stream before
@@ -211,19 +219,19 @@ impl Files {
     ///
     /// # Errors
     /// [`CalibrateError::Cache`].
-    pub(super) fn store_head(
+    pub(super) fn write_head(
         &self,
         hyper: &HyperParameters,
-        sums: &Moments,
-        watch: Watch,
+        sums: &MomentSums,
+        watch: Progress,
     ) -> Result<StoredHead, CalibrateError> {
         let path = self.path(HEAD);
         let identity = self.identity(hyper.layers);
         let written = store::write_head(self.folder(), OsStr::new(HEAD), identity, sums);
-        written.map_err(failed(&path))?;
+        written.map_err(cache_error(&path))?;
         self.remove_stream_before(hyper.layers)?;
         let stored = self.stored_head(hyper, watch);
-        stored.ok_or_else(|| failed(&path)(io::Error::other(WRITTEN_DAMAGED)))
+        stored.ok_or_else(|| cache_error(&path)(io::Error::other(WRITTEN_DAMAGED)))
     }
 
     fn remove_stream_before(&self, layer: usize) -> Result<(), CalibrateError> {
@@ -232,11 +240,11 @@ impl Files {
         };
         let done = stream_name(before);
         let removed = self.folder().remove(OsStr::new(&done));
-        removed.map_err(failed(&self.path(&done)))
+        removed.map_err(cache_error(&self.path(&done)))
     }
 
     /// Returns the path of the residual stream after a layer.
-    pub(super) fn stream(&self, layer: usize) -> PathBuf {
+    pub(super) fn stream_path(&self, layer: usize) -> PathBuf {
         self.path(&stream_name(layer))
     }
 
@@ -245,7 +253,8 @@ impl Files {
     /// # Errors
     /// I/O errors.
     pub(super) fn read_stream(&self, layer: usize) -> io::Result<File> {
-        self.folder().read(OsStr::new(&stream_name(layer)))
+        self.folder()
+            .open_for_reading(OsStr::new(&stream_name(layer)))
     }
 
     /// Writes the residual stream after a layer atomically.
@@ -278,7 +287,7 @@ impl Files {
 }
 
 /// Adds the path to an I/O error.
-pub(super) fn failed(path: &Path) -> impl FnOnce(io::Error) -> CalibrateError {
+pub(super) fn cache_error(path: &Path) -> impl FnOnce(io::Error) -> CalibrateError {
     let path = path.to_owned();
     move |error| CalibrateError::Cache { path, error }
 }

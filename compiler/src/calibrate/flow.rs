@@ -11,16 +11,16 @@ use htc_loader::kv::{KvOptions, KvType};
 use htc_loader::{ExecError, Model};
 
 use super::error::{CalibrateError, Stage};
-use super::files::{Files, failed};
-use super::moments::Moments;
+use super::files::{CalibrationFiles, cache_error};
+use super::moments::MomentSums;
 use super::statistics::LayerSums;
-use super::store::{Hashed, StoredHead, StoredLayer};
-use super::windows::Mixture;
+use super::store::{HashedStream, StoredHead, StoredLayer};
+use super::windows::WeightedWindows;
 use crate::device::{Device, Sequence};
-use crate::event::{Event, Watch};
+use crate::event::{Event, Progress};
 use crate::math::{Algebra, FactoriseError};
 
-type Source = Hashed<BufReader<File>>;
+type StreamReader = HashedStream<BufReader<File>>;
 
 trait Pass {
     fn stage(&self) -> Stage;
@@ -62,16 +62,16 @@ impl Pass for Block<'_, '_> {
         position: usize,
         x: &mut [f32],
     ) -> Result<(), ExecError> {
-        self.sums.begin(position);
+        self.sums.set_position(position);
         sequence.block(self.layer, x, self.sums)?;
-        self.sums.behind(x);
+        self.sums.add_stream(x);
         Ok(())
     }
 }
 
 struct HeadNorm<'s> {
     cpu: &'s Cpu,
-    sums: &'s mut Moments,
+    sums: &'s mut MomentSums,
 }
 
 impl Pass for HeadNorm<'_> {
@@ -100,27 +100,27 @@ impl Pass for HeadNorm<'_> {
 }
 
 /// Forward pass of all windows.
-pub(super) struct Flow<'a> {
-    files: &'a Files,
-    text: &'a Mixture,
+pub(super) struct ForwardPass<'a> {
+    files: &'a CalibrationFiles,
+    text: &'a WeightedWindows,
     model: &'a Arc<Model>,
     cpu: Cpu,
     algebra: Option<&'a dyn Algebra>,
     sequence: Box<dyn Sequence + 'a>,
-    watch: Watch<'a>,
+    watch: Progress<'a>,
     x: Vec<f32>,
     bytes: Vec<u8>,
 }
 
-impl<'a> Flow<'a> {
+impl<'a> ForwardPass<'a> {
     /// Creates the pass; `first` is the stage for errors.
     pub(super) fn new(
-        files: &'a Files,
-        text: &'a Mixture,
+        files: &'a CalibrationFiles,
+        text: &'a WeightedWindows,
         model: &'a Arc<Model>,
         first: Stage,
         device: &'a dyn Device,
-        watch: Watch<'a>,
+        watch: Progress<'a>,
     ) -> Result<Self, CalibrateError> {
         let context = text.windows().context();
         let sequence = device.sequence(model, context, &KvOptions::new(KvType::F32));
@@ -136,12 +136,12 @@ impl<'a> Flow<'a> {
                 error,
             },
         })?;
-        Ok(Flow {
+        Ok(ForwardPass {
             files,
             text,
             model,
             cpu: Cpu::new(Arc::clone(device.pool())),
-            algebra: device.own_algebra(),
+            algebra: device.device_algebra(),
             sequence,
             watch,
             x: Vec::new(),
@@ -168,7 +168,7 @@ impl<'a> Flow<'a> {
             return Err(self.not_finite(Stage::Layer(layer)));
         }
         self.check_read(layer, source, before)?;
-        files.store(layer, hyper, digest, &sums, self.watch)
+        files.write_layer(layer, hyper, digest, &sums, self.watch)
     }
 
     /// Runs all windows through the norm before the head; returns the stored statistics.
@@ -178,7 +178,7 @@ impl<'a> Flow<'a> {
     ) -> Result<StoredHead, CalibrateError> {
         let (cpu, files) = (self.cpu.clone(), self.files);
         let hyper = self.model.hyper();
-        let sums = Moments::on(self.algebra, hyper.width);
+        let sums = MomentSums::with_algebra(self.algebra, hyper.width);
         let mut sums = sums.map_err(|error| self.sums(Stage::Head, error))?;
         let mut source = before
             .map(|_| self.stream_before(hyper.layers))
@@ -188,35 +188,37 @@ impl<'a> Flow<'a> {
             sums: &mut sums,
         };
         self.pass(hyper.layers, &mut source, &mut norm, None)?;
-        let settled = sums.settle();
+        let settled = sums.fetch();
         settled.map_err(|error| self.sums(Stage::Head, error))?;
         if !sums.fits_float32() {
             return Err(self.not_finite(Stage::Head));
         }
         self.check_read(hyper.layers, source, before)?;
-        files.store_head(hyper, &sums, self.watch)
+        files.write_head(hyper, &sums, self.watch)
     }
 
     fn check_read(
         &self,
         layer: usize,
-        source: Option<Source>,
+        source: Option<StreamReader>,
         before: Option<&StoredLayer>,
     ) -> Result<(), CalibrateError> {
         match (source, before) {
             (Some(read), Some(before))
                 if read.hasher.clone().finish() != before.stream_digest() =>
             {
-                Err(CalibrateError::Stream(self.files.stream(layer - 1)))
+                Err(CalibrateError::StreamChanged(
+                    self.files.stream_path(layer - 1),
+                ))
             }
             _ => Ok(()),
         }
     }
 
-    fn stream_before(&self, layer: usize) -> Result<Source, CalibrateError> {
+    fn stream_before(&self, layer: usize) -> Result<StreamReader, CalibrateError> {
         let file = self.files.read_stream(layer - 1);
-        let file = file.map_err(|error| failed(&self.files.stream(layer - 1))(error))?;
-        Ok(Hashed {
+        let file = file.map_err(|error| cache_error(&self.files.stream_path(layer - 1))(error))?;
+        Ok(HashedStream {
             to: BufReader::with_capacity(1 << 20, file),
             hasher: Hasher::default(),
         })
@@ -225,15 +227,15 @@ impl<'a> Flow<'a> {
     fn write_stream(
         &mut self,
         layer: usize,
-        source: &mut Option<Source>,
+        source: &mut Option<StreamReader>,
         sums: &mut LayerSums,
     ) -> Result<Digest, CalibrateError> {
-        let target = self.files.stream(layer);
+        let target = self.files.stream_path(layer);
         let mut outcome = Ok(Digest::default());
         let files = self.files;
         let written = files.write_stream(layer, |to| {
             let hasher = Hasher::default();
-            let mut hashed = Hashed { to, hasher };
+            let mut hashed = HashedStream { to, hasher };
             let mut block = Block { layer, sums };
             let passed = self.pass(layer, source, &mut block, Some(&mut hashed));
             outcome = passed.map(|()| hashed.hasher.finish());
@@ -244,21 +246,21 @@ impl<'a> Flow<'a> {
             }
         });
         let digest = outcome?;
-        written.map_err(failed(&target))?;
+        written.map_err(cache_error(&target))?;
         Ok(digest)
     }
 
     fn pass(
         &mut self,
         layer: usize,
-        source: &mut Option<Source>,
+        source: &mut Option<StreamReader>,
         through: &mut dyn Pass,
         mut to: Option<&mut dyn Write>,
     ) -> Result<(), CalibrateError> {
         let width = self.model.hyper().width;
-        let target: PathBuf = self.files.stream(layer);
+        let target: PathBuf = self.files.stream_path(layer);
         for (index, window) in self.text.windows().iter().enumerate() {
-            if let Some(factor) = self.text.reweighed_at(index) {
+            if let Some(factor) = self.text.reweigh_factor_at(index) {
                 through.reweigh(factor);
             }
             self.sequence.reset();
@@ -267,7 +269,7 @@ impl<'a> Flow<'a> {
                 self.x.resize(batch.len() * width, 0.0);
                 match source {
                     Some(source) => read_numbers(source, &mut self.x, &mut self.bytes)
-                        .map_err(failed(&target))?,
+                        .map_err(cache_error(&target))?,
                     None => {
                         let embedded = self.sequence.embed(batch, &mut self.x);
                         embedded.map_err(|error| self.exec(through.stage(), error))?;
@@ -279,14 +281,14 @@ impl<'a> Flow<'a> {
                     return Err(self.not_finite(through.stage()));
                 }
                 if let Some(to) = &mut to {
-                    write_numbers(to, &self.x, &mut self.bytes).map_err(failed(&target))?;
+                    write_numbers(to, &self.x, &mut self.bytes).map_err(cache_error(&target))?;
                 }
                 position += batch.len();
             }
             let summed = through.check();
             summed.map_err(|error| self.sums(through.stage(), error))?;
-            self.watch.tell(Event::Window);
-            self.watch.check()?;
+            self.watch.report(Event::Window);
+            self.watch.check_cancelled()?;
         }
         Ok(())
     }
@@ -298,7 +300,7 @@ impl<'a> Flow<'a> {
 
     fn sums(&self, stage: Stage, error: FactoriseError) -> CalibrateError {
         let path = self.model.file().path.clone();
-        CalibrateError::Sums { path, stage, error }
+        CalibrateError::DeviceSums { path, stage, error }
     }
 
     fn not_finite(&self, stage: Stage) -> CalibrateError {

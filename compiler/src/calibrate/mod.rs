@@ -23,26 +23,26 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use htc_formats::htz::Digest;
-use htc_formats::model::{HyperParameters, Site};
+use htc_formats::model::{ActivationPoint, HyperParameters};
 use htc_loader::Model;
 use htc_loader::kv::KvType;
 use htc_loader::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 
-use crate::calibrate::windows::{HeldOut, MOST_HELD_OUT, Mixture, Windows};
+use crate::calibrate::windows::{HeldOut, MAX_HELD_OUT, WeightedWindows, Windows};
 use crate::device::Device;
-use crate::event::{Event, Watch};
+use crate::event::{Event, Progress};
 pub use crate::request::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
 use crate::request::{CalibrationText, TextSource};
 use crate::system::{memory, text};
-pub use cache::{cache_folder, forget};
-use contents::Contents;
+pub use cache::{cache_folder, remove_entry};
+use contents::CalibrationContents;
 pub use error::{CalibrateError, Stage};
-use files::{Files, Finished};
-use flow::Flow;
-pub use statistics::site_width;
-use store::Extent;
-pub use store::{Moment, StoredHead, StoredLayer};
+use files::{CalibrationFiles, FinishedStatistics};
+use flow::ForwardPass;
+pub use statistics::input_width;
+use store::TextExtent;
+pub use store::{StoredHead, StoredLayer, StoredMoment};
 
 const VERSION: u32 = 4;
 
@@ -53,7 +53,7 @@ impl CalibrationOptions {
     /// [`CalibrateError::FewTokens`], [`CalibrateError::LongContext`].
     pub fn check(&self, hyper: &HyperParameters) -> Result<(), CalibrateError> {
         let (tokens, limit) = (self.tokens, hyper.context);
-        let context = self.window(limit);
+        let context = self.window_size(limit);
         if tokens < context || context == 0 {
             return Err(CalibrateError::FewTokens { tokens, context });
         }
@@ -65,11 +65,11 @@ impl CalibrationOptions {
         }
         for (index, text) in self.texts.iter().enumerate() {
             if !(text.weight > 0.0 && text.weight.is_finite()) {
-                return Err(CalibrateError::Weight(text.weight));
+                return Err(CalibrateError::InvalidWeight(text.weight));
             }
             let same = |other: &TextSource| other.is_same(&text.source);
             if self.texts[..index].iter().any(|other| same(&other.source)) {
-                return Err(CalibrateError::Twice(text.source.clone()));
+                return Err(CalibrateError::DuplicateText(text.source.clone()));
             }
             let is_text = |other: &&PathBuf| same(&TextSource::File(other.to_path_buf()));
             if let Some(other) = self.held_out.as_ref().filter(is_text) {
@@ -80,7 +80,7 @@ impl CalibrationOptions {
     }
 
     /// Token ids stand for the texts and the tokenizer; the kernels determine the last bits.
-    fn key(&self, source: Digest, text: &Mixture, device: &dyn Device) -> Digest {
+    fn key(&self, source: Digest, text: &WeightedWindows, device: &dyn Device) -> Digest {
         // Exhaustive, so that new fields are considered here. The other fields are in the windows
         // or do not matter.
         let CalibrationOptions {
@@ -96,14 +96,14 @@ impl CalibrationOptions {
             "htc {} calibration {VERSION} {}\nsource {source}\n{}",
             env!("CARGO_PKG_VERSION"),
             arithmetic(device),
-            text.named(),
+            text.cache_key_text(),
         );
-        Digest::of(named.as_bytes())
+        Digest::of_bytes(named.as_bytes())
     }
 }
 
 fn arithmetic(device: &dyn Device) -> String {
-    match device.own_algebra() {
+    match device.device_algebra() {
         Some(algebra) => format!("{}; sums by {}", device.arithmetic(), algebra.name()),
         None => device.arithmetic(),
     }
@@ -126,10 +126,10 @@ pub struct CalibratedText {
 }
 
 impl CalibratedText {
-    fn tell_left_out(&self, watch: Watch) {
+    fn note_skipped_parts(&self, watch: Progress) {
         if !self.left_out.is_empty() {
             let left_out = self.left_out.join(", ");
-            watch.tell(Event::Note(&format!(
+            watch.report(Event::Note(&format!(
                 "left out of the shipped text: {left_out}; the model has no tokens for their script"
             )));
         }
@@ -138,13 +138,13 @@ impl CalibratedText {
 
 /// Input whose activations are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum CalibratedInput {
     /// Input of the projections of a block that share an activation point.
     Site {
         /// Block index.
         layer: usize,
         /// Activation point within the block.
-        site: Site,
+        site: ActivationPoint,
     },
     /// Input of the head or tied embedding: the normed residual stream after the last block.
     Head,
@@ -168,7 +168,7 @@ pub struct Calibration {
     /// Windows processed, text by text.
     pub windows: Windows,
     /// Number of layers that were in the cache.
-    pub found: usize,
+    pub cached_layers: usize,
     /// True if some statistics were computed now.
     pub is_new: bool,
     /// Held-out windows; `None` if each text has a single window.
@@ -179,10 +179,10 @@ pub struct Calibration {
 
 impl Calibration {
     /// Returns the moments of an input at all positions of the text.
-    pub fn inputs(&self, place: Place) -> Moment {
+    pub fn inputs(&self, place: CalibratedInput) -> StoredMoment {
         match place {
-            Place::Site { layer, site } => self.layers[layer].site(site),
-            Place::Head => self.head.inputs(),
+            CalibratedInput::Site { layer, site } => self.layers[layer].site(site),
+            CalibratedInput::Head => self.head.inputs(),
         }
     }
 
@@ -214,7 +214,7 @@ impl Calibration {
                 let lines = texts
                     .iter()
                     .map(|text| format!("{} {}\n", text.sha256, text.weight));
-                Digest::of(lines.collect::<String>().as_bytes())
+                Digest::of_bytes(lines.collect::<String>().as_bytes())
             }
         }
     }
@@ -229,45 +229,45 @@ pub fn calibrate(
     source: Digest,
     options: &CalibrationOptions,
     device: &dyn Device,
-    watch: Watch,
+    watch: Progress,
 ) -> Result<Calibration, CalibrateError> {
     let hyper = model.hyper();
     options.check(hyper)?;
-    let Read {
+    let CalibrationTexts {
         text,
         texts,
         held_out,
         held_out_text,
-    } = Read::of(model, options)?;
-    texts.iter().for_each(|text| text.tell_left_out(watch));
-    let context = options.window(hyper.context);
+    } = CalibrationTexts::load(model, options)?;
+    texts.iter().for_each(|text| text.note_skipped_parts(watch));
+    let context = options.window_size(hyper.context);
     if context != options.context.unwrap_or(DEFAULT_CONTEXT) {
-        watch.tell(Event::Note(&format!(
+        watch.report(Event::Note(&format!(
             "windows are of {context} tokens, which the model reads at most, not of {DEFAULT_CONTEXT}"
         )));
     }
     let key = options.key(source, &text, device);
     let windows = text.windows().count();
-    let extent = Extent { context, windows };
-    let files = Files::open(options, key, extent)?;
+    let extent = TextExtent { context, windows };
+    let files = CalibrationFiles::open(options, key, extent)?;
     let lock = files.lock(options, watch)?;
     let finished = files.finished(hyper, watch);
     let is_new = !finished.is_complete();
-    let lock = files.locked(lock, !is_new)?;
+    let lock = files.optional_lock(lock, !is_new)?;
     if is_new {
         check_memory(model, extent, device)?;
     }
-    files.make_room(hyper, &finished)?;
+    files.check_disk_space(hyper, &finished)?;
     if lock.is_some() {
-        files.sweep(&finished)?;
+        files.remove_leftovers(&finished)?;
     }
     let found = finished.layers.len();
-    watch.tell(Event::Calibrating {
+    watch.report(Event::Calibrating {
         windows,
         passes: hyper.layers + 1,
-        found: found + usize::from(!is_new),
+        cached_passes: found + usize::from(!is_new),
     });
-    let Finished { mut layers, head } = finished;
+    let FinishedStatistics { mut layers, head } = finished;
     let head = match head {
         Some(head) => head,
         None => {
@@ -276,7 +276,7 @@ pub fn calibrate(
             } else {
                 Stage::Head
             };
-            let mut flow = Flow::new(&files, &text, model, first, device, watch)?;
+            let mut flow = ForwardPass::new(&files, &text, model, first, device, watch)?;
             for layer in found..hyper.layers {
                 let before = layers.last().map(Arc::as_ref);
                 layers.push(Arc::new(flow.layer(layer, before)?));
@@ -292,7 +292,7 @@ pub fn calibrate(
         texts,
         context,
         windows: text.windows().clone(),
-        found,
+        cached_layers: found,
         is_new,
         held_out,
         held_out_text,
@@ -303,21 +303,27 @@ pub fn calibrate(
 ///
 /// # Errors
 /// [`CalibrateError`].
-pub fn text_of(model: &Model, options: &CalibrationOptions) -> Result<Mixture, CalibrateError> {
-    Ok(Read::of(model, options)?.text)
+pub fn calibration_windows(
+    model: &Model,
+    options: &CalibrationOptions,
+) -> Result<WeightedWindows, CalibrateError> {
+    Ok(CalibrationTexts::load(model, options)?.text)
 }
 
-struct Read {
-    text: Mixture,
+struct CalibrationTexts {
+    text: WeightedWindows,
     texts: Vec<CalibratedText>,
     held_out: Option<HeldOut>,
     held_out_text: Option<Digest>,
 }
 
-impl Read {
-    fn of(model: &Model, options: &CalibrationOptions) -> Result<Read, CalibrateError> {
+impl CalibrationTexts {
+    fn load(
+        model: &Model,
+        options: &CalibrationOptions,
+    ) -> Result<CalibrationTexts, CalibrateError> {
         let tokenizer = tokenizer(model)?;
-        let context = options.window(model.hyper().context);
+        let context = options.window_size(model.hyper().context);
         let most = options.tokens / context;
         let windows = |source: &TextSource, text: &str, most| {
             let text = Windows::new(&tokenizer, text, context, most);
@@ -328,11 +334,11 @@ impl Read {
         };
         let (mut parts, mut texts, mut held_out) = (Vec::new(), Vec::new(), Vec::new());
         for CalibrationText { source, weight } in &options.texts {
-            let Contents {
+            let CalibrationContents {
                 text,
                 sha256,
                 left_out,
-            } = Contents::of(source, &tokenizer)?;
+            } = CalibrationContents::read(source, &tokenizer)?;
             let used = match &options.held_out {
                 Some(_) => windows(source, &text, Some(most))?,
                 None => {
@@ -353,11 +359,11 @@ impl Read {
         let mut held_out_text = None;
         if let Some(path) = &options.held_out {
             let text = text::read(path)?;
-            held_out_text = Some(Digest::of(text.as_bytes()));
-            held_out.push(windows(&path.into(), &text, Some(MOST_HELD_OUT))?);
+            held_out_text = Some(Digest::of_bytes(text.as_bytes()));
+            held_out.push(windows(&path.into(), &text, Some(MAX_HELD_OUT))?);
         }
-        Ok(Read {
-            text: Mixture::new(parts).ok_or(CalibrateError::NoText)?,
+        Ok(CalibrationTexts {
+            text: WeightedWindows::new(parts).ok_or(CalibrateError::NoText)?,
             texts,
             held_out: HeldOut::new(held_out),
             held_out_text,
@@ -366,12 +372,16 @@ impl Read {
 }
 
 /// A small file may claim any width.
-fn check_memory(model: &Model, extent: Extent, device: &dyn Device) -> Result<(), CalibrateError> {
+fn check_memory(
+    model: &Model,
+    extent: TextExtent,
+    device: &dyn Device,
+) -> Result<(), CalibrateError> {
     let (hyper, threads) = (model.hyper(), device.pool().threads());
     let session = if device.has_own_memory() {
         0
     } else {
-        memory::of_session(hyper, extent.context, threads, KvType::F32)
+        memory::session_bytes(hyper, extent.context, threads, KvType::F32)
     };
     let needed = session.saturating_add(statistics::sums_bytes(hyper));
     match memory::available() {

@@ -3,7 +3,7 @@
 use faer::{Mat, MatRef};
 use htc_kernels::cpu::{COLUMN_STEP, Cpu, MOST_COLUMNS};
 
-use crate::math::{Algebra, FactoriseError, Gram};
+use crate::math::{Algebra, FactoriseError, GramAccumulator};
 
 /// Side of the tiles. One thread sums a tile, so that the sums do not depend on the number of
 /// threads.
@@ -12,14 +12,14 @@ const TILE: usize = MOST_COLUMNS;
 const TILES_PER_TASK: usize = 4;
 
 /// Vectors whose products are summed in float32 first.
-const ROWS: usize = 512;
+const FLOAT32_ROWS: usize = 512;
 
-const LINE: usize = 16;
+const CACHE_LINE_FLOATS: usize = 16;
 
 /// `Σ 1`, `Σ x` and the lower triangle of `Σ x xᵀ`, in float64. On the CPU products are summed in
 /// float32 over [`ROWS`] vectors.
 #[derive(Debug)]
-pub struct Moments {
+pub struct MomentSums {
     order: usize,
     count: u64,
     weight: f64,
@@ -30,7 +30,7 @@ pub struct Moments {
 #[derive(Debug)]
 enum Products {
     Tiles(Vec<Tile>),
-    Device(Result<Box<dyn Gram>, FactoriseError>),
+    Device(Result<Box<dyn GramAccumulator>, FactoriseError>),
 }
 
 #[derive(Clone, Debug)]
@@ -54,12 +54,12 @@ struct Tile {
     values: Vec<f64>,
 }
 
-impl Moments {
+impl MomentSums {
     /// Creates empty sums for vectors of `order` numbers.
     pub fn new(order: usize) -> Self {
         let strips = strips(order);
         let products = Products::Tiles(tiles(&strips));
-        Moments::of_none(order, strips, products)
+        MomentSums::empty(order, strips, products)
     }
 
     /// Creates empty sums with products on the device of `algebra`, if given, until
@@ -67,16 +67,19 @@ impl Moments {
     ///
     /// # Errors
     /// Out of device memory.
-    pub fn on(algebra: Option<&dyn Algebra>, order: usize) -> Result<Self, FactoriseError> {
+    pub fn with_algebra(
+        algebra: Option<&dyn Algebra>,
+        order: usize,
+    ) -> Result<Self, FactoriseError> {
         let Some(algebra) = algebra else {
-            return Ok(Moments::new(order));
+            return Ok(MomentSums::new(order));
         };
-        let products = Products::Device(Ok(algebra.gram(order)?));
-        Ok(Moments::of_none(order, strips(order), products))
+        let products = Products::Device(Ok(algebra.new_gram(order)?));
+        Ok(MomentSums::empty(order, strips(order), products))
     }
 
-    fn of_none(order: usize, strips: Vec<Strip>, products: Products) -> Self {
-        Moments {
+    fn empty(order: usize, strips: Vec<Strip>, products: Products) -> Self {
+        MomentSums {
             order,
             count: 0,
             weight: 0.0,
@@ -89,7 +92,7 @@ impl Moments {
     ///
     /// # Errors
     /// The first error of the device.
-    pub fn settle(&mut self) -> Result<(), FactoriseError> {
+    pub fn fetch(&mut self) -> Result<(), FactoriseError> {
         let here = Products::Tiles(Vec::new());
         let sums = match std::mem::replace(&mut self.products, here) {
             Products::Device(sums) => sums?,
@@ -126,13 +129,13 @@ impl Moments {
         let strips = order.div_ceil(TILE) as u64;
         let tile = (TILE.min(order).next_multiple_of(COLUMN_STEP)) as u64;
         let tiles = strips * (strips + 1) / 2;
-        8 * tiles * tile * tile + 4 * ROWS as u64 * strips * tile
+        8 * tiles * tile * tile + 4 * FLOAT32_ROWS as u64 * strips * tile
     }
 
     /// Adds the rows of `x [n, order]`.
     pub fn add(&mut self, cpu: &Cpu, x: &[f32]) {
         let (order, pool) = (self.order.max(1), cpu.pool());
-        for rows in x.chunks(ROWS * order) {
+        for rows in x.chunks(FLOAT32_ROWS * order) {
             let rows = rows.chunks_exact(order);
             self.count += rows.len() as u64;
             self.weight += rows.len() as f64;
@@ -152,11 +155,15 @@ impl Moments {
     }
 
     /// Adds vectors of `order` numbers on the calling thread.
-    pub fn add_here<'x>(&mut self, cpu: &Cpu, mut vectors: impl Iterator<Item = &'x [f32]>) {
-        let mut rows = Vec::with_capacity(ROWS);
+    pub fn add_on_this_thread<'x>(
+        &mut self,
+        cpu: &Cpu,
+        mut vectors: impl Iterator<Item = &'x [f32]>,
+    ) {
+        let mut rows = Vec::with_capacity(FLOAT32_ROWS);
         loop {
             rows.clear();
-            rows.extend(vectors.by_ref().take(ROWS));
+            rows.extend(vectors.by_ref().take(FLOAT32_ROWS));
             if rows.is_empty() {
                 return;
             }
@@ -252,14 +259,14 @@ impl Moments {
 
 /// An error replaces the sums.
 fn add_on_device<'x>(
-    sums: &mut Result<Box<dyn Gram>, FactoriseError>,
+    sums: &mut Result<Box<dyn GramAccumulator>, FactoriseError>,
     vectors: impl Iterator<Item = &'x [f32]>,
     order: usize,
 ) {
     if let Ok(on_device) = sums {
         let numbers: Vec<f64> = vectors.flatten().map(|&x| f64::from(x)).collect();
         let rows = MatRef::from_row_major_slice(&numbers, numbers.len() / order.max(1), order);
-        if let Err(error) = on_device.add(1.0, rows) {
+        if let Err(error) = on_device.add_rows(1.0, rows) {
             *sums = Err(error);
         }
     }
@@ -294,9 +301,12 @@ fn tiles(strips: &[Strip]) -> Vec<Tile> {
 impl Strip {
     fn take<'x>(&mut self, cpu: &Cpu, vectors: impl ExactSizeIterator<Item = &'x [f32]>) {
         let count = vectors.len() * self.padded;
-        self.numbers.resize(count + LINE, 0.0);
-        let padding = self.numbers.as_ptr().align_offset(size_of::<f32>() * LINE);
-        self.start = padding.min(LINE);
+        self.numbers.resize(count + CACHE_LINE_FLOATS, 0.0);
+        let padding = self
+            .numbers
+            .as_ptr()
+            .align_offset(size_of::<f32>() * CACHE_LINE_FLOATS);
+        self.start = padding.min(CACHE_LINE_FLOATS);
         let numbers = &mut self.numbers[self.start..][..count];
         for (to, vector) in numbers.chunks_exact_mut(self.padded).zip(vectors) {
             let (to, zeros) = to.split_at_mut(self.width);
@@ -308,7 +318,7 @@ impl Strip {
     }
 
     fn numbers(&self) -> &[f32] {
-        &self.numbers[self.start..self.start + self.numbers.len().saturating_sub(LINE)]
+        &self.numbers[self.start..self.start + self.numbers.len().saturating_sub(CACHE_LINE_FLOATS)]
     }
 }
 
@@ -364,7 +374,7 @@ mod tests {
             let mut first = None;
             for threads in [1, 3] {
                 let cpu = Cpu::with_threads(threads).unwrap();
-                let mut moments = Moments::new(order);
+                let mut moments = MomentSums::new(order);
                 let (a, b) = x.split_at(n / 3 * order);
                 moments.add(&cpu, a);
                 moments.add(&cpu, b);
@@ -387,18 +397,18 @@ mod tests {
         let cpu = Cpu::with_threads(2).unwrap();
         for order in [1, 5, TILE, TILE + 3, 2 * TILE + 1] {
             let (x, y) = (numbers(order * 9), numbers(order * 4));
-            let sums = |mut moments: Moments| {
+            let sums = |mut moments: MomentSums| {
                 moments.add(&cpu, &x);
                 moments.reweigh(0.25);
-                moments.add_here(&cpu, y.chunks_exact(order));
-                moments.settle().unwrap();
+                moments.add_on_this_thread(&cpu, y.chunks_exact(order));
+                moments.fetch().unwrap();
                 assert!(moments.fits_float32());
                 moments.add(&cpu, &y);
                 assert_eq!(moments.count(), 17);
                 (moments.mean(), moments.second_moment())
             };
-            let here = sums(Moments::new(order));
-            let there = sums(Moments::on(Some(&Host), order).unwrap());
+            let here = sums(MomentSums::new(order));
+            let there = sums(MomentSums::with_algebra(Some(&Host), order).unwrap());
             assert_eq!(here.0, there.0);
             for (here, there) in here.1.iter().zip(&there.1) {
                 assert!((here - there).abs() < 1e-6, "{order}: {here} {there}");
@@ -409,12 +419,12 @@ mod tests {
     #[derive(Debug)]
     struct Full;
 
-    impl Gram for Full {
-        fn order(&self) -> usize {
+    impl GramAccumulator for Full {
+        fn row_len(&self) -> usize {
             3
         }
 
-        fn add(&mut self, _: f64, _: MatRef<'_, f64>) -> Result<(), FactoriseError> {
+        fn add_rows(&mut self, _: f64, _: MatRef<'_, f64>) -> Result<(), FactoriseError> {
             let message = "full".to_owned();
             Err(FactoriseError::Device { message })
         }
@@ -432,13 +442,13 @@ mod tests {
     fn device_errors_are_reported_by_settle() {
         let cpu = Cpu::with_threads(1).unwrap();
         let products = Products::Device(Ok(Box::new(Full)));
-        let mut moments = Moments::of_none(3, strips(3), products);
+        let mut moments = MomentSums::empty(3, strips(3), products);
         moments.add(&cpu, &numbers(6));
         moments.reweigh(2.0);
         moments.add(&cpu, &numbers(3));
         let told = moments.check().unwrap_err();
         assert!(!moments.fits_float32());
-        let error = moments.settle().unwrap_err();
+        let error = moments.fetch().unwrap_err();
         assert!(error.to_string().ends_with(": full"), "{error}");
         assert_eq!(told, error);
     }
@@ -447,11 +457,11 @@ mod tests {
     fn weights_are_repetitions() {
         let cpu = Cpu::with_threads(1).unwrap();
         let (order, x, y) = (5, numbers(5 * 40), numbers(5 * 90)[200..].to_vec());
-        let mut weighted = Moments::new(order);
+        let mut weighted = MomentSums::new(order);
         weighted.add(&cpu, &x);
         weighted.reweigh(3.0 / 0.5);
         weighted.add(&cpu, &y);
-        let mut repeated = Moments::new(order);
+        let mut repeated = MomentSums::new(order);
         (0..6).for_each(|_| repeated.add(&cpu, &x));
         repeated.add(&cpu, &y);
         assert_eq!(weighted.count(), 90);
@@ -464,7 +474,7 @@ mod tests {
     #[test]
     fn memory_estimate_covers_the_sums() {
         for order in [1, 7, TILE, TILE + 1, 3 * TILE + 5] {
-            let sums = Moments::new(order);
+            let sums = MomentSums::new(order);
             let Products::Tiles(tiles) = &sums.products else {
                 panic!("made here");
             };
@@ -472,9 +482,9 @@ mod tests {
             let strips = sums
                 .strips
                 .iter()
-                .map(|strip| 4 * (ROWS * strip.padded) as u64);
+                .map(|strip| 4 * (FLOAT32_ROWS * strip.padded) as u64);
             let taken = tiles.sum::<u64>() + strips.sum::<u64>();
-            let forecast = Moments::bytes(order);
+            let forecast = MomentSums::bytes(order);
             let most = if order < 3 * TILE { 4 } else { 2 };
             assert!(
                 (taken..=most * taken).contains(&forecast),
@@ -482,12 +492,12 @@ mod tests {
             );
         }
         // A file of some megabytes may claim this width.
-        assert!(Moments::bytes(65536) > 17_000_000_000);
+        assert!(MomentSums::bytes(65536) > 17_000_000_000);
     }
 
     #[test]
     fn moments_without_vectors_are_zero() {
-        let moments = Moments::new(2);
+        let moments = MomentSums::new(2);
         assert_eq!((moments.count(), moments.mean()), (0, vec![0.0; 2]));
         assert_eq!(moments.second_moment(), vec![0.0; 3]);
     }

@@ -1,27 +1,27 @@
 //! Statistics of the activations of one layer.
 
-use htc_formats::model::{HyperParameters, Site};
+use htc_formats::model::{ActivationPoint, HyperParameters};
 use htc_kernels::cpu::Cpu;
 use htc_loader::exec::{Point, Tap};
 
-use super::moments::Moments;
-use super::store::Extent;
+use super::moments::MomentSums;
+use super::store::TextExtent;
 use crate::math::{Algebra, FactoriseError};
 
-const FIRST_ROWS: usize = 64;
+const FIRST_ROWS_BATCH: usize = 64;
 
 /// Activation points that read the residual stream through a norm.
-pub const FIRST_SITES: [Site; 2] = [Site::Attention, Site::Ffn];
+pub const STREAM_POINTS: [ActivationPoint; 2] = [ActivationPoint::Attention, ActivationPoint::Ffn];
 
-const SAMPLE: usize = 512;
+const MAX_SAMPLES: usize = 512;
 
 /// Returns the number of stored vectors, at most the positions that are not the first of their
 /// window.
-pub fn sample_count(extent: Extent) -> usize {
-    later_positions(extent).min(SAMPLE)
+pub fn sample_count(extent: TextExtent) -> usize {
+    later_positions(extent).min(MAX_SAMPLES)
 }
 
-fn later_positions(extent: Extent) -> usize {
+fn later_positions(extent: TextExtent) -> usize {
     extent
         .context
         .saturating_sub(1)
@@ -31,7 +31,7 @@ fn later_positions(extent: Extent) -> usize {
 /// Returns the index of the `index`-th of `kept` samples: one per stretch of equal length. The
 /// offset advances by the golden ratio; an equal step may be commensurate with the window length
 /// and hit few positions.
-fn sampled_place(index: usize, kept: usize, of: usize) -> usize {
+fn sample_index(index: usize, kept: usize, of: usize) -> usize {
     /// Golden ratio times 2³².
     const STEP: u32 = 2_654_435_769;
     let (begin, end) = (index * of / kept, (index + 1) * of / kept);
@@ -40,10 +40,10 @@ fn sampled_place(index: usize, kept: usize, of: usize) -> usize {
 }
 
 /// Returns the window of each of the [`sample_count`] stored vectors, ascending.
-pub fn sample_windows(extent: Extent) -> Vec<usize> {
+pub fn sample_windows(extent: TextExtent) -> Vec<usize> {
     let (kept, of) = (sample_count(extent), later_positions(extent));
     let later = extent.context.saturating_sub(1).max(1);
-    let places = (0..kept).map(|index| sampled_place(index, kept, of));
+    let places = (0..kept).map(|index| sample_index(index, kept, of));
     places.map(|place| place / later).collect()
 }
 
@@ -51,12 +51,12 @@ pub fn sample_windows(extent: Extent) -> Vec<usize> {
 pub struct LayerSums<'a> {
     cpu: &'a Cpu,
     /// Inputs of the projections, indexed by [`Site`].
-    pub sites: [Moments; 4],
+    pub sites: [MomentSums; 4],
     /// Residual stream after the layer, without the first positions of windows, which have massive
     /// activations.
-    pub stream: Moments,
+    pub stream: MomentSums,
     /// Residual stream after the layer at the first positions.
-    pub sink: Moments,
+    pub sink: MomentSums,
     /// Sums of the inputs at [`FIRST_SITES`] at the first positions.
     pub first_inputs: [Vec<f64>; 2],
     /// Batched, since one row costs as much as many.
@@ -75,7 +75,7 @@ pub struct LayerSums<'a> {
     width: usize,
     head_size: usize,
     query_heads: usize,
-    extent: Extent,
+    extent: TextExtent,
     later: usize,
     position: usize,
 }
@@ -83,27 +83,27 @@ pub struct LayerSums<'a> {
 /// Moments of one kv head.
 pub struct HeadSums {
     /// Queries of all query heads of the group.
-    pub queries: Moments,
+    pub queries: MomentSums,
     /// Keys.
-    pub keys: Moments,
+    pub keys: MomentSums,
     /// Values.
-    pub values: Moments,
+    pub values: MomentSums,
 }
 
 /// Returns the input width at an activation point.
-pub fn site_width(hyper: &HyperParameters, site: Site) -> usize {
+pub fn input_width(hyper: &HyperParameters, site: ActivationPoint) -> usize {
     match site {
-        Site::Attention | Site::Ffn => hyper.width,
-        Site::AttentionOutput => hyper.heads * hyper.head_size,
-        Site::FfnHidden => hyper.ffn,
+        ActivationPoint::Attention | ActivationPoint::Ffn => hyper.width,
+        ActivationPoint::AttentionOutput => hyper.heads * hyper.head_size,
+        ActivationPoint::FfnHidden => hyper.ffn,
     }
 }
 
 /// Returns the bytes of the sums of a layer.
 pub fn sums_bytes(hyper: &HyperParameters) -> u64 {
-    let sites = Site::ALL.map(|site| Moments::bytes(site_width(hyper, site)));
-    let streams = 2 * Moments::bytes(hyper.width);
-    let heads = Moments::bytes(hyper.head_size).saturating_mul(3 * hyper.kv_heads as u64);
+    let sites = ActivationPoint::ALL.map(|site| MomentSums::bytes(input_width(hyper, site)));
+    let streams = 2 * MomentSums::bytes(hyper.width);
+    let heads = MomentSums::bytes(hyper.head_size).saturating_mul(3 * hyper.kv_heads as u64);
     let sites = sites.into_iter().fold(0, u64::saturating_add);
     sites.saturating_add(streams).saturating_add(heads)
 }
@@ -117,17 +117,17 @@ impl<'a> LayerSums<'a> {
         cpu: &'a Cpu,
         algebra: Option<&dyn Algebra>,
         hyper: &HyperParameters,
-        extent: Extent,
+        extent: TextExtent,
     ) -> Result<Self, FactoriseError> {
-        let head = || Moments::new(hyper.head_size);
-        let [attention, output, ffn, hidden] =
-            Site::ALL.map(|site| Moments::on(algebra, site_width(hyper, site)));
+        let head = || MomentSums::new(hyper.head_size);
+        let [attention, output, ffn, hidden] = ActivationPoint::ALL
+            .map(|site| MomentSums::with_algebra(algebra, input_width(hyper, site)));
         Ok(LayerSums {
             cpu,
             sites: [attention?, output?, ffn?, hidden?],
-            stream: Moments::on(algebra, hyper.width)?,
-            sink: Moments::new(hyper.width),
-            first_inputs: FIRST_SITES.map(|_| vec![0.0; hyper.width]),
+            stream: MomentSums::with_algebra(algebra, hyper.width)?,
+            sink: MomentSums::new(hyper.width),
+            first_inputs: STREAM_POINTS.map(|_| vec![0.0; hyper.width]),
             first_rows: Vec::new(),
             norms: vec![0.0; extent.context],
             token_norms: Vec::new(),
@@ -150,12 +150,12 @@ impl<'a> LayerSums<'a> {
     }
 
     /// Sets the position in the window of the next rows.
-    pub fn begin(&mut self, position: usize) {
+    pub fn set_position(&mut self, position: usize) {
         self.position = position;
     }
 
     /// Adds the residual stream `x [n, width]` after the layer.
-    pub fn behind(&mut self, x: &[f32]) {
+    pub fn add_stream(&mut self, x: &[f32]) {
         let width = self.width.max(1);
         let norms = self.norms.iter_mut().skip(self.position);
         for (norm, row) in norms.zip(x.chunks_exact(width)) {
@@ -168,14 +168,14 @@ impl<'a> LayerSums<'a> {
         let (kept, of) = (sample_count(self.extent), later_positions(self.extent));
         for row in rest.chunks_exact(width) {
             let next = self.sample.len() / width;
-            if next < kept && self.later == sampled_place(next, kept, of) {
+            if next < kept && self.later == sample_index(next, kept, of) {
                 self.sample.extend_from_slice(row);
             }
             self.later += 1;
         }
         self.first_rows.extend_from_slice(first);
-        if self.first_rows.len() >= FIRST_ROWS * width {
-            self.take_first();
+        if self.first_rows.len() >= FIRST_ROWS_BATCH * width {
+            self.flush_first_rows();
         }
     }
 
@@ -184,9 +184,9 @@ impl<'a> LayerSums<'a> {
     /// # Errors
     /// The first error of the device.
     pub fn finish(&mut self) -> Result<(), FactoriseError> {
-        self.take_first();
+        self.flush_first_rows();
         let mut sums = self.sites.iter_mut().chain([&mut self.stream]);
-        sums.try_for_each(Moments::settle)
+        sums.try_for_each(MomentSums::fetch)
     }
 
     /// Checks for device errors so far.
@@ -195,17 +195,17 @@ impl<'a> LayerSums<'a> {
     /// The first error of the device.
     pub fn check(&self) -> Result<(), FactoriseError> {
         let mut sums = self.sites.iter().chain([&self.stream]);
-        sums.try_for_each(Moments::check)
+        sums.try_for_each(MomentSums::check)
     }
 
-    fn take_first(&mut self) {
+    fn flush_first_rows(&mut self) {
         self.sink.add(self.cpu, &self.first_rows);
         self.first_rows.clear();
     }
 
     /// Multiplies the weight of all sums so far by `factor`.
     pub fn reweigh(&mut self, factor: f64) {
-        self.take_first();
+        self.flush_first_rows();
         let heads = self.heads.iter_mut();
         let heads = heads.flat_map(|head| [&mut head.queries, &mut head.keys, &mut head.values]);
         let moments = self.sites.iter_mut();
@@ -223,7 +223,7 @@ impl<'a> LayerSums<'a> {
         let heads = self.heads.iter();
         let heads = heads.flat_map(|head| [&head.queries, &head.keys, &head.values]);
         let moments = self.sites.iter().chain([&self.stream, &self.sink]);
-        moments.chain(heads).all(Moments::fits_float32)
+        moments.chain(heads).all(MomentSums::fits_float32)
             && [&self.sample, &self.token_norms]
                 .into_iter()
                 .flatten()
@@ -248,7 +248,7 @@ impl Tap for LayerSums<'_> {
         match point {
             Point::Input(site) => {
                 self.sites[site as usize].add(cpu, x);
-                if let Some(index) = FIRST_SITES.iter().position(|of| *of == site) {
+                if let Some(index) = STREAM_POINTS.iter().position(|of| *of == site) {
                     let (first, _) = self.without_first(x);
                     let sums = self.first_inputs[index].iter_mut();
                     sums.zip(first).for_each(|(sum, x)| *sum += f64::from(*x));
@@ -267,9 +267,9 @@ impl Tap for LayerSums<'_> {
                     let parts = rows.map(|row| &row[index * width..][..width]);
                     let vectors = parts.flat_map(|part| part.chunks_exact(size.max(1)));
                     match point {
-                        Point::Queries => head[0].queries.add_here(cpu, vectors),
-                        Point::Keys => head[0].keys.add_here(cpu, vectors),
-                        _ => head[0].values.add_here(cpu, vectors),
+                        Point::Queries => head[0].queries.add_on_this_thread(cpu, vectors),
+                        Point::Keys => head[0].keys.add_on_this_thread(cpu, vectors),
+                        _ => head[0].values.add_on_this_thread(cpu, vectors),
                     }
                 });
             }
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn samples_are_spread_evenly_over_windows() {
         for (context, windows) in [(512, 128), (4, 3), (2, 4096), (1000, 7), (1, 5)] {
-            let extent = Extent { context, windows };
+            let extent = TextExtent { context, windows };
             let found = sample_windows(extent);
             assert_eq!(found.len(), sample_count(extent));
             assert!(found.is_sorted() && found.iter().all(|&window| window < windows));
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn each_stretch_gives_one_sample_at_varying_offsets() {
         for (kept, of) in [(1, 1), (7, 7), (512, 513), (512, 65_408), (100, 1_000_003)] {
-            let places = (0..kept).map(|index| sampled_place(index, kept, of));
+            let places = (0..kept).map(|index| sample_index(index, kept, of));
             let places: Vec<usize> = places.collect();
             for (index, place) in places.iter().enumerate() {
                 let stretch = index * of / kept..(index + 1) * of / kept;
@@ -321,7 +321,7 @@ mod tests {
         }
         // 128 windows of 511 vectors: an equal step would hit four positions.
         let mut positions: Vec<usize> = (0..512)
-            .map(|index| sampled_place(index, 512, 65_408) % 511)
+            .map(|index| sample_index(index, 512, 65_408) % 511)
             .collect();
         positions.sort_unstable();
         positions.dedup();

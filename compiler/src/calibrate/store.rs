@@ -11,10 +11,10 @@ use std::io::{self, Read, Write};
 use htc_formats::folder::Folder;
 use htc_formats::htz::{Digest, Hasher};
 use htc_formats::map::MappedFile;
-use htc_formats::model::{HyperParameters, Site};
+use htc_formats::model::{ActivationPoint, HyperParameters};
 
-use super::moments::Moments;
-use super::statistics::{FIRST_SITES, LayerSums, sample_count, sample_windows, site_width};
+use super::moments::MomentSums;
+use super::statistics::{LayerSums, STREAM_POINTS, input_width, sample_count, sample_windows};
 use crate::system::disk;
 
 const MAGIC: [u8; 8] = *b"htccal\0\x02";
@@ -30,7 +30,7 @@ pub struct Identity {
 
 /// Size of the calibration text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct TextExtent {
     /// Tokens per window.
     pub context: usize,
     /// Number of windows.
@@ -39,7 +39,7 @@ pub struct Extent {
 
 /// Mean and second moment of one stream of vectors.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Moment {
+pub struct StoredMoment {
     /// Number of vectors.
     pub count: u64,
     /// `E[x]`.
@@ -48,7 +48,7 @@ pub struct Moment {
     pub second: Vec<f32>,
 }
 
-impl Moment {
+impl StoredMoment {
     /// Returns `E‖x − E[x]‖² / n`, the mean variance of a component.
     pub fn variance(&self) -> f64 {
         let n = self.mean.len();
@@ -58,13 +58,13 @@ impl Moment {
     }
 
     /// Returns the [`variance`](Self::variance) of the union with other vectors.
-    pub fn variance_with(&self, others: &Moment) -> f64 {
+    pub fn variance_with(&self, others: &StoredMoment) -> f64 {
         let counts = [self.count as f64, others.count as f64];
         let total = (counts[0] + counts[1]).max(1.0);
         let mixed = |a: f64, b: f64| (counts[0] * a + counts[1] * b) / total;
         let means = self.mean.iter().zip(&others.mean);
         let squares: f64 = means.map(|(&a, &b)| mixed(a, b).powi(2)).sum();
-        let energy = |moment: &Moment| moment.diagonal().iter().sum::<f64>();
+        let energy = |moment: &StoredMoment| moment.diagonal().iter().sum::<f64>();
         let energy = mixed(energy(self), energy(others));
         ((energy - squares) / self.mean.len().max(1) as f64).max(0.0)
     }
@@ -91,7 +91,7 @@ impl Moment {
 }
 
 fn orders(hyper: &HyperParameters) -> Vec<usize> {
-    let sites = Site::ALL.map(|site| site_width(hyper, site));
+    let sites = ActivationPoint::ALL.map(|site| input_width(hyper, site));
     let mut orders = sites.to_vec();
     // Residual stream, and its first positions.
     orders.extend([hyper.width; 2]);
@@ -103,14 +103,14 @@ fn moment_bytes(order: usize) -> usize {
     8 + 8 * order + 4 * (order * (order + 1) / 2)
 }
 
-fn positions(extent: Extent) -> usize {
+fn positions(extent: TextExtent) -> usize {
     extent.context.saturating_mul(extent.windows)
 }
 
 const HEADER: usize = 8 + 32 + 8 + 32;
 
 /// Offset of the content of a sealed file.
-pub(crate) const CONTENT: usize = HEADER;
+pub(crate) const CONTENT_OFFSET: usize = HEADER;
 
 /// Returns the bytes of a sealed file with `content` bytes of content.
 pub(crate) fn sealed_bytes(content: usize) -> usize {
@@ -123,9 +123,9 @@ pub fn head_bytes(hyper: &HyperParameters) -> usize {
 }
 
 /// Returns the bytes of the file of a layer.
-pub fn file_bytes(hyper: &HyperParameters, extent: Extent) -> usize {
+pub fn file_bytes(hyper: &HyperParameters, extent: TextExtent) -> usize {
     let moments: usize = orders(hyper).into_iter().map(moment_bytes).sum();
-    let first_inputs = 8 * FIRST_SITES.len() * hyper.width;
+    let first_inputs = 8 * STREAM_POINTS.len() * hyper.width;
     let sample = 4 * sample_count(extent) * hyper.width;
     let token_norms = 4 * positions(extent);
     HEADER + moments + 8 * (extent.context + 2) + first_inputs + sample + token_norms + 32
@@ -135,7 +135,7 @@ pub fn file_bytes(hyper: &HyperParameters, extent: Extent) -> usize {
 ///
 /// # Errors
 /// I/O errors.
-pub fn write(
+pub fn write_layer(
     folder: &Folder,
     name: &OsStr,
     identity: Identity,
@@ -177,7 +177,7 @@ pub fn write_head(
     folder: &Folder,
     name: &OsStr,
     identity: Identity,
-    sums: &Moments,
+    sums: &MomentSums,
 ) -> io::Result<()> {
     let behind = Hasher::default().finish();
     write_sealed(folder, name, identity, behind, |to| write_moments(to, sums))
@@ -195,7 +195,7 @@ pub(crate) fn write_sealed(
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
     disk::write_in(folder, name, true, |to| {
-        let mut to = Hashed {
+        let mut to = HashedStream {
             to,
             hasher: Hasher::default(),
         };
@@ -209,7 +209,7 @@ pub(crate) fn write_sealed(
     })
 }
 
-fn write_moments(to: &mut dyn Write, moments: &Moments) -> io::Result<()> {
+fn write_moments(to: &mut dyn Write, moments: &MomentSums) -> io::Result<()> {
     to.write_all(&moments.count().to_le_bytes())?;
     for mean in moments.mean() {
         to.write_all(&mean.to_le_bytes())?;
@@ -221,14 +221,14 @@ fn write_moments(to: &mut dyn Write, moments: &Moments) -> io::Result<()> {
 }
 
 /// Reader or writer that computes the digest of its data.
-pub struct Hashed<W> {
+pub struct HashedStream<W> {
     /// Inner reader or writer.
     pub to: W,
     /// Digest so far.
     pub hasher: Hasher,
 }
 
-impl<R: Read> Read for Hashed<R> {
+impl<R: Read> Read for HashedStream<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.to.read(buffer)?;
         self.hasher.update(&buffer[..read]);
@@ -236,7 +236,7 @@ impl<R: Read> Read for Hashed<R> {
     }
 }
 
-impl<W: Write> Write for Hashed<W> {
+impl<W: Write> Write for HashedStream<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.to.write(bytes)?;
         self.hasher.update(&bytes[..written]);
@@ -253,7 +253,7 @@ impl<W: Write> Write for Hashed<W> {
 pub struct StoredLayer {
     file: MappedFile,
     moments: Vec<(usize, usize)>,
-    extent: Extent,
+    extent: TextExtent,
     kv_heads: usize,
     width: usize,
 }
@@ -265,7 +265,7 @@ impl StoredLayer {
         name: &OsStr,
         identity: Identity,
         hyper: &HyperParameters,
-        extent: Extent,
+        extent: TextExtent,
         damaged: impl FnOnce(&str),
     ) -> Option<StoredLayer> {
         let file = open_sealed(folder, name, identity, file_bytes(hyper, extent), damaged)?;
@@ -287,22 +287,22 @@ impl StoredLayer {
 
     /// Returns the digest of the residual stream after the layer.
     pub fn stream_digest(&self) -> Digest {
-        Digest(*part(&self.file, HEADER - 32))
+        Digest(*array_at(&self.file, HEADER - 32))
     }
 
     /// Returns the input moments at an activation point.
-    pub fn site(&self, site: Site) -> Moment {
+    pub fn site(&self, site: ActivationPoint) -> StoredMoment {
         self.moment(site as usize)
     }
 
     /// Returns the moments of the residual stream after the layer, without first positions.
-    pub fn stream(&self) -> Moment {
-        self.moment(Site::ALL.len())
+    pub fn stream(&self) -> StoredMoment {
+        self.moment(ActivationPoint::ALL.len())
     }
 
     /// Returns the moments of the residual stream after the layer at first positions.
-    pub fn sink(&self) -> Moment {
-        self.moment(Site::ALL.len() + 1)
+    pub fn sink(&self) -> StoredMoment {
+        self.moment(ActivationPoint::ALL.len() + 1)
     }
 
     /// Returns the number of key and value heads.
@@ -311,8 +311,8 @@ impl StoredLayer {
     }
 
     /// Returns the moments of a kv head: queries, keys (both after the rotary embedding), values.
-    pub fn head(&self, kv_head: usize) -> [Moment; 3] {
-        let first = Site::ALL.len() + 2 + 3 * kv_head;
+    pub fn head(&self, kv_head: usize) -> [StoredMoment; 3] {
+        let first = ActivationPoint::ALL.len() + 2 + 3 * kv_head;
         [0, 1, 2].map(|part| self.moment(first + part))
     }
 
@@ -329,8 +329,8 @@ impl StoredLayer {
 
     /// Returns the mean input at first positions; `None` for activation points that do not read the
     /// residual stream.
-    pub fn first_input(&self, site: Site) -> Option<Vec<f64>> {
-        let index = FIRST_SITES.iter().position(|of| *of == site)?;
+    pub fn first_input(&self, site: ActivationPoint) -> Option<Vec<f64>> {
+        let index = STREAM_POINTS.iter().position(|of| *of == site)?;
         let start = self.after_branches() + 8 * index * self.width;
         Some(self.numbers(start, self.width))
     }
@@ -361,10 +361,10 @@ impl StoredLayer {
     }
 
     fn first_inputs(&self) -> usize {
-        8 * FIRST_SITES.len() * self.width
+        8 * STREAM_POINTS.len() * self.width
     }
 
-    fn moment(&self, index: usize) -> Moment {
+    fn moment(&self, index: usize) -> StoredMoment {
         let (start, order) = self.moments[index];
         moment_at(&self.file, start, order)
     }
@@ -409,7 +409,7 @@ impl StoredHead {
     }
 
     /// Returns the moments of the head's input at all positions.
-    pub fn inputs(&self) -> Moment {
+    pub fn inputs(&self) -> StoredMoment {
         moment_at(&self.file, HEADER, self.width)
     }
 }
@@ -423,12 +423,12 @@ pub(crate) fn open_sealed(
     expected: usize,
     damaged: impl FnOnce(&str),
 ) -> Option<MappedFile> {
-    let found = match folder.read(name) {
+    let found = match folder.open_for_reading(name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         found => found.map_err(|error| error.to_string()),
     };
     let found = found.and_then(|file| {
-        let map = MappedFile::of_file(folder.path().join(name), &file);
+        let map = MappedFile::from_file(folder.path().join(name), &file);
         map.map_err(|error| error.into_io().to_string())
     });
     let checked = found.and_then(|file| {
@@ -437,7 +437,7 @@ pub(crate) fn open_sealed(
             return Err(format!("{length} bytes, expected {expected}"));
         }
         let (content, digest) = file.split_at(length - 32);
-        if Digest::of(content).0 != digest {
+        if Digest::of_bytes(content).0 != digest {
             return Err("its digest is another".to_owned());
         }
         let layer = (identity.layer as u64).to_le_bytes();
@@ -450,10 +450,10 @@ pub(crate) fn open_sealed(
     checked.map_err(|why| damaged(&why)).ok()
 }
 
-fn moment_at(file: &[u8], start: usize, order: usize) -> Moment {
+fn moment_at(file: &[u8], start: usize, order: usize) -> StoredMoment {
     let mean = start + 8;
-    Moment {
-        count: u64::from_le_bytes(*part(file, start)),
+    StoredMoment {
+        count: u64::from_le_bytes(*array_at(file, start)),
         mean: float64(file, mean, order),
         second: float32(file, mean + 8 * order, order * (order + 1) / 2),
     }
@@ -469,7 +469,7 @@ fn float64(file: &[u8], at: usize, count: usize) -> Vec<f64> {
     numbers.map(|bytes| f64::from_le_bytes(*bytes)).collect()
 }
 
-fn part<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
+fn array_at<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
     let (parts, _) = bytes[at..at + N].as_chunks::<N>();
     &parts[0]
 }

@@ -4,11 +4,11 @@ use std::error::Error;
 use std::ffi::OsStr;
 
 use htc_formats::folder::Folder;
-use htc_formats::model::{Forward, Site};
+use htc_formats::model::{ActivationPoint, Forward};
 use htc_kernels::cpu::Cpu;
 use htc_loader::exec::{Point, Tap};
 
-use super::moments::Moments;
+use super::moments::MomentSums;
 use super::statistics::LayerSums;
 use super::store::Identity;
 use super::*;
@@ -21,16 +21,16 @@ pub(crate) fn calibrated(
     source: Digest,
     options: &CalibrationOptions,
     threads: usize,
-    watch: Watch,
+    watch: Progress,
 ) -> Result<Calibration, Box<dyn Error>> {
-    device::on_processor(threads, |device| {
+    device::run_on_cpu(threads, |device| {
         Ok(calibrate(model, source, options, device, watch)?)
     })
 }
 
 const CONTEXT: usize = 5;
 const WINDOWS: usize = 70;
-const EXTENT: Extent = Extent {
+const EXTENT: TextExtent = TextExtent {
     context: CONTEXT,
     windows: WINDOWS,
 };
@@ -95,14 +95,14 @@ fn statistics_match_the_observed_vectors() {
     let cpu = Cpu::with_threads(2).unwrap();
     let mut sums = LayerSums::new(&cpu, None, &hyper, EXTENT).unwrap();
     let widths = [
-        (Point::Input(Site::Attention), 12),
+        (Point::Input(ActivationPoint::Attention), 12),
         (Point::Queries, 12),
         (Point::Keys, 6),
         (Point::Values, 6),
-        (Point::Input(Site::AttentionOutput), 12),
+        (Point::Input(ActivationPoint::AttentionOutput), 12),
         (Point::AttentionBranch, 12),
-        (Point::Input(Site::Ffn), 12),
-        (Point::Input(Site::FfnHidden), 20),
+        (Point::Input(ActivationPoint::Ffn), 12),
+        (Point::Input(ActivationPoint::FfnHidden), 20),
         (Point::FfnBranch, 12),
     ];
     let mut random = Rng(3);
@@ -116,13 +116,13 @@ fn statistics_match_the_observed_vectors() {
                 seen.extend(&x);
                 x
             };
-            sums.begin(position);
+            sums.set_position(position);
             for ((point, width), seen) in widths.iter().zip(&mut seen) {
                 let x = rows(*width, seen);
                 sums.see(0, *point, &x);
             }
             let x = rows(12, &mut seen[widths.len()]);
-            sums.behind(&x);
+            sums.add_stream(&x);
         }
     }
     sums.finish().unwrap();
@@ -167,14 +167,14 @@ fn statistics_match_the_observed_vectors() {
     let folder = tempfile::tempdir().unwrap();
     let folder = Folder::open(folder.path()).unwrap();
     let name = OsStr::new("layer");
-    let key = Digest::of(b"key");
+    let key = Digest::of_bytes(b"key");
     let identity = Identity { key, layer: 1 };
-    store::write(&folder, name, identity, Digest::of(b"stream"), &sums).unwrap();
+    store::write_layer(&folder, name, identity, Digest::of_bytes(b"stream"), &sums).unwrap();
     let open =
         |identity, extent| StoredLayer::open(&folder, name, identity, &hyper, extent, |_| ());
     let stored = open(identity, EXTENT).unwrap();
-    assert_eq!(stored.stream_digest(), Digest::of(b"stream"));
-    for site in Site::ALL {
+    assert_eq!(stored.stream_digest(), Digest::of_bytes(b"stream"));
+    for site in ActivationPoint::ALL {
         let (moment, x) = (stored.site(site), of(Point::Input(site)));
         let (mean, second) = moments(x, moment.mean.len());
         assert_eq!(moment.count as usize, x.len() / mean.len());
@@ -185,10 +185,10 @@ fn statistics_match_the_observed_vectors() {
             .collect();
         close(&moment.diagonal(), &diagonal);
     }
-    for site in Site::ALL {
+    for site in ActivationPoint::ALL {
         let x = of(Point::Input(site));
         let first = x.chunks_exact(12).step_by(CONTEXT).flatten().copied();
-        let expected = matches!(site, Site::Attention | Site::Ffn)
+        let expected = matches!(site, ActivationPoint::Attention | ActivationPoint::Ffn)
             .then(|| moments(&first.collect::<Vec<f32>>(), 12).0);
         assert_eq!(stored.first_input(site).is_some(), expected.is_some());
         if let (Some(found), Some(expected)) = (stored.first_input(site), expected) {
@@ -218,7 +218,7 @@ fn statistics_match_the_observed_vectors() {
     let found: Vec<f64> = stored.token_norms().iter().map(|&x| x.into()).collect();
     close(&found, &every);
 
-    let other_key = Digest::of(b"another key");
+    let other_key = Digest::of_bytes(b"another key");
     assert!(
         open(
             Identity {
@@ -230,11 +230,11 @@ fn statistics_match_the_observed_vectors() {
         .is_none()
     );
     assert!(open(Identity { key, layer: 0 }, EXTENT).is_none());
-    let longer = Extent {
+    let longer = TextExtent {
         context: CONTEXT + 1,
         ..EXTENT
     };
-    let fewer = Extent {
+    let fewer = TextExtent {
         windows: WINDOWS - 1,
         ..EXTENT
     };
@@ -248,7 +248,7 @@ fn values_beyond_float32_are_not_stored() {
         let mut sums = LayerSums::new(&cpu, None, &hyper(), EXTENT).unwrap();
         let mut x = vec![0.0; 20];
         x[7] = bad;
-        sums.see(0, Point::Input(Site::FfnHidden), &x);
+        sums.see(0, Point::Input(ActivationPoint::FfnHidden), &x);
         sums.finish().unwrap();
         assert!(!sums.is_finite(), "{bad}");
     }
@@ -257,7 +257,7 @@ fn values_beyond_float32_are_not_stored() {
 #[test]
 fn sample_is_spread_evenly_over_later_positions() {
     let cpu = Cpu::with_threads(1).unwrap();
-    let extent = Extent {
+    let extent = TextExtent {
         context: 100,
         windows: 9,
     };
@@ -267,12 +267,12 @@ fn sample_is_spread_evenly_over_later_positions() {
         for _ in 0..extent.windows {
             let positions: Vec<usize> = (0..extent.context).collect();
             for positions in positions.chunks(batch) {
-                sums.begin(positions[0]);
+                sums.set_position(positions[0]);
                 let rows = positions.iter().flat_map(|_| {
                     row += 1;
                     [(row - 1) as f32; 12]
                 });
-                sums.behind(&rows.collect::<Vec<f32>>());
+                sums.add_stream(&rows.collect::<Vec<f32>>());
             }
         }
         let later: Vec<f32> = (0..900u16)
@@ -290,12 +290,12 @@ fn sample_is_spread_evenly_over_later_positions() {
 
 #[test]
 fn variance_with_combines_two_moments() {
-    let first = Moment {
+    let first = StoredMoment {
         count: 2,
         mean: vec![12.0, 0.0],
         second: vec![148.0, 0.0, 0.0],
     };
-    let later = Moment {
+    let later = StoredMoment {
         count: 3,
         mean: vec![2.0, 0.0],
         second: vec![14.0 / 3.0, 0.0, 0.0],
@@ -308,23 +308,23 @@ fn variance_with_combines_two_moments() {
 fn feed(sums: &mut LayerSums, seed: u64) {
     let mut random = Rng(seed);
     let points = [
-        (Point::Input(Site::Attention), 12),
+        (Point::Input(ActivationPoint::Attention), 12),
         (Point::Queries, 12),
         (Point::Keys, 6),
         (Point::Values, 6),
         (Point::AttentionBranch, 12),
-        (Point::Input(Site::FfnHidden), 20),
+        (Point::Input(ActivationPoint::FfnHidden), 20),
         (Point::FfnBranch, 12),
     ];
     let mut rows = |width: usize| -> Vec<f32> {
         let numbers = CONTEXT * width;
         (0..numbers).map(|_| random.normal() as f32).collect()
     };
-    sums.begin(0);
+    sums.set_position(0);
     for (point, width) in points {
         sums.see(0, point, &rows(width));
     }
-    sums.behind(&rows(12));
+    sums.add_stream(&rows(12));
 }
 
 #[test]
@@ -347,7 +347,8 @@ fn a_weight_counts_as_repetitions() {
     weighted.finish().unwrap();
     repeated.finish().unwrap();
     let moments = |sums: &LayerSums| {
-        let sites = [Site::Attention, Site::FfnHidden].map(|site| &sums.sites[site as usize]);
+        let sites = [ActivationPoint::Attention, ActivationPoint::FfnHidden]
+            .map(|site| &sums.sites[site as usize]);
         let head = &sums.heads[1];
         let all = sites.into_iter().chain([&sums.stream, &sums.sink]);
         let all = all.chain([&head.queries, &head.keys, &head.values]);
@@ -364,7 +365,7 @@ fn a_weight_counts_as_repetitions() {
     assert_eq!(weighted.sink.weight(), repeated.sink.weight());
     let folder = tempfile::tempdir().unwrap();
     let identity = Identity {
-        key: Digest::of(b"key"),
+        key: Digest::of_bytes(b"key"),
         layer: 0,
     };
     let folder = Folder::open(folder.path()).unwrap();
@@ -372,14 +373,14 @@ fn a_weight_counts_as_repetitions() {
         let name = OsStr::new(name);
         sums.sample.resize(12 * WINDOWS * (CONTEXT - 1), 0.0);
         sums.token_norms.resize(WINDOWS * CONTEXT, 0.0);
-        store::write(&folder, name, identity, Digest::default(), sums).unwrap();
+        store::write_layer(&folder, name, identity, Digest::default(), sums).unwrap();
         StoredLayer::open(&folder, name, identity, &hyper, EXTENT, |_| ()).unwrap()
     });
     close(&stored[0].norms(), &stored[1].norms());
     close(&stored[0].branches(), &stored[1].branches());
     let first = stored
         .each_ref()
-        .map(|of| of.first_input(Site::Attention).unwrap());
+        .map(|of| of.first_input(ActivationPoint::Attention).unwrap());
     close(&first[0], &first[1]);
 }
 
@@ -388,12 +389,12 @@ fn head_file_round_trips_and_checks_its_identity() {
     let (hyper, cpu) = (hyper(), Cpu::with_threads(1).unwrap());
     let mut random = Rng(5);
     let x: Vec<f32> = (0..12 * 30).map(|_| random.normal() as f32 + 0.5).collect();
-    let mut sums = Moments::new(12);
+    let mut sums = MomentSums::new(12);
     sums.add(&cpu, &x);
     let folder = tempfile::tempdir().unwrap();
     let folder = Folder::open(folder.path()).unwrap();
     let name = OsStr::new("head");
-    let key = Digest::of(b"key");
+    let key = Digest::of_bytes(b"key");
     let identity = Identity { key, layer: 2 };
     store::write_head(&folder, name, identity, &sums).unwrap();
     let open = |identity, hyper: &HyperParameters| {

@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use htc_formats::htz::{Digest, Hasher};
-use htc_loader::tokenizer::{AddSpecial, Tokenizer};
+use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
 use thiserror::Error;
 
 /// Maximum held-out windows, unless a quarter of the calibration windows is more.
-pub(super) const MOST_HELD_OUT: usize = 64;
+pub(super) const MAX_HELD_OUT: usize = 64;
 
 /// Error returned when a text is shorter than a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -38,7 +38,7 @@ impl Windows {
         context: usize,
         most: Option<usize>,
     ) -> Result<Windows, TextTooShort> {
-        let mut tokens = tokenizer.encode(text, AddSpecial::AsVocabulary);
+        let mut tokens = tokenizer.encode(text, AddSpecialTokens::AsConfigured);
         let held = tokens.len().checked_div(context).unwrap_or(0);
         if held == 0 {
             return Err(TextTooShort {
@@ -63,7 +63,7 @@ impl Windows {
         let (count, context) = (self.count(), self.context);
         let least = (count.min(most) / 4).max(2).min(count.saturating_sub(1));
         let first = most.min(count - least);
-        let held = (first / 2).min(MOST_HELD_OUT).min(count - first).max(least);
+        let held = (first / 2).min(MAX_HELD_OUT).min(count - first).max(least);
         let mut tokens = self.tokens.split_off(first * context);
         tokens.truncate(held * context);
         let held = (held > 0).then_some(Windows { tokens, context });
@@ -128,23 +128,23 @@ impl Windows {
 
 /// Windows of several texts, each with a weight for its tokens.
 #[derive(Clone, Debug)]
-pub struct Mixture {
+pub struct WeightedWindows {
     windows: Windows,
     shares: Vec<(usize, f64)>,
 }
 
-impl Mixture {
+impl WeightedWindows {
     /// Joins texts of one window length with their weights; `None` if there are no windows.
-    pub fn new(texts: Vec<(Windows, f64)>) -> Option<Mixture> {
+    pub fn new(texts: Vec<(Windows, f64)>) -> Option<WeightedWindows> {
         let shares = texts.iter().map(|(of, weight)| (of.count(), *weight));
         let shares = shares.collect();
         let windows = Windows::joined(texts.into_iter().map(|(windows, _)| windows))?;
-        Some(Mixture { windows, shares })
+        Some(WeightedWindows { windows, shares })
     }
 
     /// Returns about `most` windows, spread evenly over each text, at least one of each.
     #[must_use]
-    pub fn thinned(&self, most: usize) -> Mixture {
+    pub fn thinned(&self, most: usize) -> WeightedWindows {
         let (windows, all) = (&self.windows, self.windows.count().max(1));
         let (mut first, mut tokens, mut shares) = (0, Vec::new(), Vec::new());
         for &(count, weight) in &self.shares {
@@ -159,7 +159,7 @@ impl Mixture {
             first += count;
         }
         let context = windows.context;
-        Mixture {
+        WeightedWindows {
             windows: Windows { tokens, context },
             shares,
         }
@@ -172,7 +172,7 @@ impl Mixture {
 
     /// Returns the factor for earlier sums if the window at `index` begins a text: the ratio of the
     /// weights.
-    pub fn reweighed_at(&self, index: usize) -> Option<f64> {
+    pub fn reweigh_factor_at(&self, index: usize) -> Option<f64> {
         let mut first = 0;
         self.shares.windows(2).find_map(|pair| {
             first += pair[0].0;
@@ -181,7 +181,7 @@ impl Mixture {
     }
 
     /// Returns a text that identifies the tokens, the windows and the weights, for cache keys.
-    pub fn named(&self) -> String {
+    pub fn cache_key_text(&self) -> String {
         let (windows, shares) = (&self.windows, &self.shares);
         let mut named = format!(
             "context {}\ntokens {}\n",
@@ -220,17 +220,17 @@ impl HeldOut {
     }
 
     /// Returns the validation split: the first, third, ... window of each text.
-    pub fn choosing(&self) -> Option<Windows> {
+    pub fn validation(&self) -> Option<Windows> {
         Windows::joined(self.texts.iter().map(|text| text.every_other(0)))
     }
 
     /// Returns the validation split without the first text; `None` if there is no other text.
-    pub fn choosing_elsewhere(&self) -> Option<Windows> {
+    pub fn validation_of_other_texts(&self) -> Option<Windows> {
         Windows::joined(self.texts.iter().skip(1).map(|text| text.every_other(0)))
     }
 
     /// Returns the test split: the second, fourth, ... window of each text, if any.
-    pub fn reporting(&self) -> Option<Windows> {
+    pub fn test(&self) -> Option<Windows> {
         Windows::joined(self.texts.iter().map(|text| text.every_other(1)))
     }
 }
@@ -273,16 +273,16 @@ mod tests {
         let found = HeldOut::new(vec![text(0..10), text(20..26)]).unwrap();
         assert_eq!(found.count(), 8);
         let choosing = vec![0, 1, 4, 5, 8, 9, 20, 21, 24, 25];
-        assert_eq!(tokens(found.choosing()), Some(choosing));
+        assert_eq!(tokens(found.validation()), Some(choosing));
         let elsewhere = vec![20, 21, 24, 25];
-        assert_eq!(tokens(found.choosing_elsewhere()), Some(elsewhere));
+        assert_eq!(tokens(found.validation_of_other_texts()), Some(elsewhere));
         let reporting = vec![2, 3, 6, 7, 22, 23];
-        assert_eq!(tokens(found.reporting()), Some(reporting));
+        assert_eq!(tokens(found.test()), Some(reporting));
         assert_eq!(tokens(found.all()), Some((0..10).chain(20..26).collect()));
         let one = HeldOut::new(vec![text(0..2)]).unwrap();
-        assert_eq!(tokens(one.choosing()), Some(vec![0, 1]));
-        assert_eq!(tokens(one.reporting()), None);
-        assert_eq!(tokens(one.choosing_elsewhere()), None);
+        assert_eq!(tokens(one.validation()), Some(vec![0, 1]));
+        assert_eq!(tokens(one.test()), None);
+        assert_eq!(tokens(one.validation_of_other_texts()), None);
         assert!(HeldOut::new(vec![text(0..0)]).is_none());
     }
 
@@ -294,14 +294,17 @@ mod tests {
         };
         let of = |weights: [f64; 3]| {
             let counts = [3, 1, 2];
-            Mixture::new(counts.map(text).into_iter().zip(weights).collect()).unwrap()
+            WeightedWindows::new(counts.map(text).into_iter().zip(weights).collect()).unwrap()
         };
         let mixture = of([1.0, 0.5, 2.0]);
-        let found: Vec<Option<f64>> = (0..6).map(|i| mixture.reweighed_at(i)).collect();
+        let found: Vec<Option<f64>> = (0..6).map(|i| mixture.reweigh_factor_at(i)).collect();
         assert_eq!(found, [None, None, None, Some(2.0), Some(0.25), None]);
         assert_eq!(mixture.windows().count(), 6);
-        assert_ne!(mixture.named(), of([1.0, 0.5, 3.0]).named());
-        assert!(Mixture::new(Vec::new()).is_none());
+        assert_ne!(
+            mixture.cache_key_text(),
+            of([1.0, 0.5, 3.0]).cache_key_text()
+        );
+        assert!(WeightedWindows::new(Vec::new()).is_none());
     }
 
     #[test]
@@ -315,7 +318,7 @@ mod tests {
             (text(100..106), 2.0),
             (text(200..201), 3.0),
         ];
-        let all = Mixture::new(texts).unwrap();
+        let all = WeightedWindows::new(texts).unwrap();
         let kept = all.thinned(6);
         assert_eq!(kept.windows.tokens, [1, 4, 7, 10, 101, 104, 200]);
         assert_eq!(kept.shares, [(4, 1.0), (2, 2.0), (1, 3.0)]);

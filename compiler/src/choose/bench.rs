@@ -4,21 +4,21 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use htc_formats::htz::{DialPoint, Digest, HtzError, QualityRecord, TuningRecord};
+use htc_formats::htz::{ActiveFractionPoint, Digest, HtzError, QualityRecord, TuningRecord};
 use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
 use htc_loader::Model;
-use htc_loader::dial::Setting;
+use htc_loader::dial::ActiveSetting;
 use htc_loader::kv::{KvOptions, KvType};
 use serde::{Deserialize, Serialize};
 
 use super::TrialError;
-use super::dial::DIAL_POINTS;
+use super::dial::ACTIVE_FRACTION_POINTS;
 use crate::calibrate::Calibration;
 use crate::calibrate::windows::Windows;
-use crate::event::{Event, Watch};
-use crate::make::work::Work;
-use crate::make::{Artifact, AxiomSearch, Built, Change, Inputs};
+use crate::event::{Event, Progress};
+use crate::make::work::WorkFolder;
+use crate::make::{Artifact, AxiomSearch, BuiltArtifact, MakeInputs, TensorChange};
 use crate::measure::{self, Distance, Evaluation, Execution};
 use crate::plan::{Method, Plan};
 use crate::request::{DenseType, Shrinkage, Treatment};
@@ -78,27 +78,27 @@ pub(super) struct Candidate {
     pub bytes: u64,
 }
 
-pub(super) struct Bench<'a> {
-    inputs: &'a Inputs<'a>,
-    work: &'a Work,
+pub(super) struct CandidateEvaluator<'a> {
+    inputs: &'a MakeInputs<'a>,
+    work: &'a WorkFolder,
     model: Arc<Model>,
-    watch: Watch<'a>,
+    watch: Progress<'a>,
     trials: RefCell<Vec<Trial>>,
     clock: &'a StageClock,
 }
 
-impl<'a> Bench<'a> {
+impl<'a> CandidateEvaluator<'a> {
     pub(super) fn new(
-        inputs: &'a Inputs<'a>,
-        work: &'a Work,
+        inputs: &'a MakeInputs<'a>,
+        work: &'a WorkFolder,
         clock: &'a StageClock,
-        watch: Watch<'a>,
+        watch: Progress<'a>,
     ) -> Result<Self, TrialError> {
         let model = Model::bind(inputs.source.clone()).map_err(|error| TrialError::Load {
             path: inputs.source.path.clone(),
             error,
         })?;
-        Ok(Bench {
+        Ok(CandidateEvaluator {
             inputs,
             work,
             model: Arc::new(model),
@@ -112,7 +112,11 @@ impl<'a> Bench<'a> {
         self.trials.into_inner()
     }
 
-    pub(super) fn build(&self, plan: &Plan, treatment: Treatment) -> Result<Built, TrialError> {
+    pub(super) fn build(
+        &self,
+        plan: &Plan,
+        treatment: Treatment,
+    ) -> Result<BuiltArtifact, TrialError> {
         Ok(self.inputs.build(plan, treatment, self.work, self.watch)?)
     }
 
@@ -124,37 +128,37 @@ impl<'a> Bench<'a> {
     ) -> Result<Candidate, TrialError> {
         let artifact = self.work.artifact(self.inputs.key(plan, treatment));
         let digest = windows.digest();
-        let (trial, distance): (Trial, Distance) = match artifact.measured(digest) {
+        let (trial, distance): (Trial, Distance) = match artifact.measurements(digest) {
             Some(found) => found,
             None => {
                 let ratio = plan.ratio();
-                self.watch.tell(Event::Trial { treatment, ratio });
+                self.watch.report(Event::Trial { treatment, ratio });
                 let built = self.build(plan, treatment)?;
                 let (evaluation, distance) = self.evaluate(built.key, windows)?;
-                let searches = &built.treated.axiom;
+                let searches = &built.treatment_report.axiom;
                 let sum = |of: fn(&AxiomSearch) -> f64| searches.iter().map(of).sum::<f64>();
                 let tail = (sum(|s| s.before), sum(|s| s.after));
                 let trial = Trial {
                     tail: (!searches.is_empty()).then_some(tail),
                     gauge: plan
-                        .treated(treatment, self.inputs.calibration.is_some())
+                        .treatment_of_factors(treatment, self.inputs.calibration.is_some())
                         .gauge
                         .to_string(),
                     sink: treatment.sink.to_string(),
                     bias: treatment.bias,
-                    shrinkage: treatment.shrinks().map(Shrinkage::part),
+                    shrinkage: treatment.applied_shrinkage().map(Shrinkage::value),
                     elsewhere: false,
                     codes: plan.request().method == Method::Quantise,
                     uniform: plan.uniform_type(),
                     ratio,
                     bytes: built.bytes,
-                    expected: plan.expected_loss(),
+                    expected: plan.estimated_loss(),
                     tuned: 0,
                     chosen: false,
                     evaluation,
                 };
                 let found = (trial, distance);
-                artifact.note(digest, &found)?;
+                artifact.store_measurements(digest, &found)?;
                 found
             }
         };
@@ -162,7 +166,7 @@ impl<'a> Bench<'a> {
         Ok(Candidate {
             plan: plan.clone(),
             treatment,
-            trial: self.noted(trial),
+            trial: self.add_trial(trial),
             distance,
             bytes,
         })
@@ -180,7 +184,7 @@ impl<'a> Bench<'a> {
         self.inputs.threads()
     }
 
-    pub(super) fn watch(&self) -> Watch<'a> {
+    pub(super) fn progress(&self) -> Progress<'a> {
         self.watch
     }
 
@@ -188,25 +192,29 @@ impl<'a> Bench<'a> {
         self.work.artifact(key)
     }
 
-    pub(super) fn during<T>(&self, stage: Stage, work: impl FnOnce() -> T) -> T {
-        self.clock.during(stage, work)
+    pub(super) fn time_stage<T>(&self, stage: Stage, work: impl FnOnce() -> T) -> T {
+        self.clock.time(stage, work)
     }
 
     pub(super) fn with_tuned(
         &self,
-        built: &Built,
-        changes: &BTreeMap<Role, Change>,
+        built: &BuiltArtifact,
+        changes: &BTreeMap<Role, TensorChange>,
         record: TuningRecord,
-    ) -> Result<Built, TrialError> {
+    ) -> Result<BuiltArtifact, TrialError> {
         let (work, watch) = (self.work, self.watch);
-        Ok(self
-            .inputs
-            .with_tuned(built, changes, (record, DIAL_POINTS), work, watch)?)
+        Ok(self.inputs.with_tuned(
+            built,
+            changes,
+            (record, ACTIVE_FRACTION_POINTS),
+            work,
+            watch,
+        )?)
     }
 
-    pub(super) fn tried(&self, from: usize, of: impl FnOnce(Trial) -> Trial) -> usize {
+    pub(super) fn derive_trial(&self, from: usize, of: impl FnOnce(Trial) -> Trial) -> usize {
         let found = self.trials.borrow().get(from).cloned();
-        found.map_or(from, |trial| self.noted(of(trial)))
+        found.map_or(from, |trial| self.add_trial(of(trial)))
     }
 
     pub(super) fn held_out_text(&self) -> Digest {
@@ -214,15 +222,24 @@ impl<'a> Bench<'a> {
         calibration.map_or_else(Digest::default, Calibration::held_out_digest)
     }
 
-    pub(super) fn put_dial(&self, key: Digest, dial: Vec<DialPoint>) -> Result<(), HtzError> {
-        self.inputs.put_dial(key, dial, self.work, self.watch)
+    pub(super) fn write_active_fractions(
+        &self,
+        key: Digest,
+        dial: Vec<ActiveFractionPoint>,
+    ) -> Result<(), HtzError> {
+        self.inputs
+            .put_active_fractions(key, dial, self.work, self.watch)
     }
 
-    pub(super) fn put(&self, key: Digest, quality: Option<QualityRecord>) -> Result<(), HtzError> {
+    pub(super) fn write_quality(
+        &self,
+        key: Digest,
+        quality: Option<QualityRecord>,
+    ) -> Result<(), HtzError> {
         self.inputs.put_quality(key, quality, self.work, self.watch)
     }
 
-    fn noted(&self, trial: Trial) -> usize {
+    fn add_trial(&self, trial: Trial) -> usize {
         let mut trials = self.trials.borrow_mut();
         let known = trials.iter().position(|known| *known == trial);
         known.unwrap_or_else(|| {
@@ -231,7 +248,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    pub(super) fn is_elsewhere(&self, candidate: &Candidate) {
+    pub(super) fn mark_other_texts(&self, candidate: &Candidate) {
         if let Some(trial) = self.trials.borrow_mut().get_mut(candidate.trial) {
             trial.elsewhere = true;
         }
@@ -242,11 +259,13 @@ impl<'a> Bench<'a> {
         key: Digest,
         windows: &Windows,
     ) -> Result<(Evaluation, Distance), TrialError> {
-        let model = self.clock.during(Stage::Measure, || self.made(key))?;
-        self.evaluate_at(&model, Setting::FULL, windows)
+        let model = self
+            .clock
+            .time(Stage::Measure, || self.load_artifact(key))?;
+        self.evaluate_at(&model, ActiveSetting::FULL, windows)
     }
 
-    pub(super) fn made(&self, key: Digest) -> Result<Arc<Model>, TrialError> {
+    pub(super) fn load_artifact(&self, key: Digest) -> Result<Arc<Model>, TrialError> {
         let file = ModelFile::from_htz(&self.work.artifact(key).open()?)?;
         let path = file.path.clone();
         let model = Model::bind(file).map_err(|error| TrialError::Load { path, error })?;
@@ -256,13 +275,13 @@ impl<'a> Bench<'a> {
     pub(super) fn evaluate_at(
         &self,
         model: &Arc<Model>,
-        setting: Setting,
+        setting: ActiveSetting,
         windows: &Windows,
     ) -> Result<(Evaluation, Distance), TrialError> {
-        let found = self.clock.during(Stage::Measure, || {
+        let found = self.clock.time(Stage::Measure, || {
             let progress = |done, all| {
-                self.watch.tell(Event::Evaluate { done, all });
-                self.watch.check()
+                self.watch.report(Event::Evaluate { done, total: all });
+                self.watch.check_cancelled()
             };
             let source = Some(&self.model);
             let execution = Execution {
@@ -270,20 +289,21 @@ impl<'a> Bench<'a> {
                 setting,
             };
             let device = self.inputs.device;
-            let found = measure::on_windows(device, model, source, windows, execution, progress);
+            let found =
+                measure::evaluate_windows(device, model, source, windows, execution, progress);
             Ok::<_, TrialError>(found?)
         })?;
         match found.reference.clone() {
             Some(distance) => Ok((found, distance)),
-            None => Err(TrialError::FewHeldOut {
-                what: "quality".into(),
+            None => Err(TrialError::TooFewHeldOutWindows {
+                decision: "quality".into(),
                 found: windows.count(),
                 needed: 1,
             }),
         }
     }
 
-    pub(super) fn tail(&self, candidate: &Candidate) -> (f64, f64) {
+    pub(super) fn tail_energy(&self, candidate: &Candidate) -> (f64, f64) {
         let trials = self.trials.borrow();
         let found = trials.get(candidate.trial).and_then(|trial| trial.tail);
         found.unwrap_or_default()
@@ -294,7 +314,7 @@ impl<'a> Bench<'a> {
         self.work.artifact(key).discard();
     }
 
-    pub(super) fn better(&self, one: Candidate, other: Candidate) -> Candidate {
+    pub(super) fn keep_better(&self, one: Candidate, other: Candidate) -> Candidate {
         let (best, beaten) = if other.distance.kl < one.distance.kl {
             (other, one)
         } else {

@@ -1,50 +1,50 @@
 //! Quality of an elastic artifact at several active fractions.
 
-use htc_formats::htz::DialPoint;
-use htc_loader::dial::{Dial, Fraction, Setting};
+use htc_formats::htz::ActiveFractionPoint;
+use htc_loader::dial::{ActiveFraction, ActiveSetting, WeightBytes};
 
-use super::bench::Bench;
+use super::bench::CandidateEvaluator;
 use super::request::ChoiceRequest;
-use super::{Chosen, TrialError, too_few};
+use super::{SelectedArtifact, TrialError, too_few_windows};
 use crate::calibrate::windows::HeldOut;
-use crate::event::Watch;
-use crate::make::work::Work;
-use crate::make::{Built, Inputs};
+use crate::event::Progress;
+use crate::make::work::WorkFolder;
+use crate::make::{BuiltArtifact, MakeInputs};
 use crate::measure::Distance;
-use crate::request::Limit;
+use crate::request::QualityLimit;
 use crate::system::clock::StageClock;
 
 /// Number of measured active fractions: both ends and equidistant points between.
-pub const DIAL_POINTS: usize = 5;
+pub const ACTIVE_FRACTION_POINTS: usize = 5;
 
 /// Tunes the scales of an artifact with refinements on the validation split, within a limit for the
 /// whole.
 ///
 /// # Errors
 /// [`TrialError`].
-pub fn tune_whole(
-    inputs: &Inputs,
-    chosen: &mut Chosen,
-    bases: &Built,
-    wanted: (usize, Limit),
-    work: &Work,
+pub fn tune_elastic(
+    inputs: &MakeInputs,
+    chosen: &mut SelectedArtifact,
+    bases: &BuiltArtifact,
+    wanted: (usize, QualityLimit),
+    work: &WorkFolder,
     clock: &StageClock,
-    watch: Watch,
+    watch: Progress,
 ) -> Result<(), TrialError> {
     let held_out = inputs.calibration.and_then(|found| found.held_out.as_ref());
-    let Some(windows) = held_out.and_then(HeldOut::choosing) else {
+    let Some(windows) = held_out.and_then(HeldOut::validation) else {
         return Ok(());
     };
-    let bench = Bench::new(inputs, work, clock, watch)?;
+    let bench = CandidateEvaluator::new(inputs, work, clock, watch)?;
     let before = chosen.tuning.take();
-    let found = bench.tuned_whole((&chosen.built, bases, before.as_ref()), wanted, &windows)?;
+    let found = bench.tune_elastic((&chosen.built, bases, before.as_ref()), wanted, &windows)?;
     let (better, tuning) = found;
     if let Some(better) = better {
         chosen.built = better;
     }
     chosen.tuning = tuning;
     chosen.tuning_of_bases = before;
-    chosen.choosing = windows.count();
+    chosen.validation_windows = windows.count();
     Ok(())
 }
 
@@ -53,19 +53,19 @@ pub fn tune_whole(
 /// # Errors
 /// [`TrialError`], also with too few windows for a limit.
 pub fn measure_whole(
-    inputs: &Inputs,
-    built: &Built,
+    inputs: &MakeInputs,
+    built: &BuiltArtifact,
     wanted: ChoiceRequest,
-    work: &Work,
+    work: &WorkFolder,
     clock: &StageClock,
-    watch: Watch,
+    watch: Progress,
 ) -> Result<Distance, TrialError> {
     let held_out = inputs.calibration.and_then(|found| found.held_out.as_ref());
-    let windows = held_out.and_then(HeldOut::choosing);
+    let windows = held_out.and_then(HeldOut::validation);
     let Some(windows) = windows.filter(|windows| windows.count() > 1) else {
-        return Err(too_few(wanted, held_out.map_or(0, HeldOut::count)));
+        return Err(too_few_windows(wanted, held_out.map_or(0, HeldOut::count)));
     };
-    let bench = Bench::new(inputs, work, clock, watch)?;
+    let bench = CandidateEvaluator::new(inputs, work, clock, watch)?;
     Ok(bench.measure_built(built, &windows)?.1)
 }
 
@@ -74,16 +74,16 @@ pub fn measure_whole(
 ///
 /// # Errors
 /// [`TrialError`].
-pub fn measure_dial(
-    inputs: &Inputs,
-    chosen: &mut Chosen,
+pub fn measure_active_fractions(
+    inputs: &MakeInputs,
+    chosen: &mut SelectedArtifact,
     wanted: ChoiceRequest,
-    work: &Work,
+    work: &WorkFolder,
     clock: &StageClock,
-    watch: Watch,
+    watch: Progress,
 ) -> Result<(), TrialError> {
     let held_out = inputs.calibration.and_then(|found| found.held_out.as_ref());
-    let Some(windows) = held_out.and_then(|held_out| wanted.reporting(held_out)) else {
+    let Some(windows) = held_out.and_then(|held_out| wanted.test_windows(held_out)) else {
         chosen.notes.push(
             "what the artifact is at parts of its bytes was not measured: no held-out window is left for that; \
              a longer text, or --held-out, gives some"
@@ -91,23 +91,23 @@ pub fn measure_dial(
         );
         return Ok(());
     };
-    let bench = Bench::new(inputs, work, clock, watch)?;
+    let bench = CandidateEvaluator::new(inputs, work, clock, watch)?;
     let key = chosen.built.key;
-    let model = bench.made(key)?;
+    let model = bench.load_artifact(key)?;
     let dial = model.dial();
     let mut points = Vec::new();
-    for setting in settings(dial) {
+    for setting in measured_settings(dial) {
         let (evaluation, distance) = bench.evaluate_at(&model, setting, &windows)?;
-        points.push(DialPoint {
+        points.push(ActiveFractionPoint {
             refinements: setting.refinements as u64,
-            bytes: dial.bytes(setting),
+            bytes: dial.active_bytes(setting),
             fraction: dial.fraction(setting),
             kl: distance.kl.max(0.0),
             perplexity_ratio: distance.perplexity_ratio,
         });
         if setting.refinements == dial.refinements() {
             let found = (evaluation, distance);
-            let note = bench.put_quality(key, &windows, chosen.choosing, &found)?;
+            let note = bench.put_quality(key, &windows, chosen.validation_windows, &found)?;
             chosen.notes.extend(note);
             chosen.quality = Some(found.0);
         }
@@ -117,24 +117,24 @@ pub fn measure_dial(
         .iter()
         .all(|point| point.perplexity_ratio.is_finite())
     {
-        bench.put_dial(key, points.clone())?;
+        bench.write_active_fractions(key, points.clone())?;
     }
-    chosen.dial = points;
+    chosen.active_fractions = points;
     Ok(())
 }
 
-fn settings(dial: &Dial) -> Vec<Setting> {
-    let setting = |refinements| Setting {
+fn measured_settings(dial: &WeightBytes) -> Vec<ActiveSetting> {
+    let setting = |refinements| ActiveSetting {
         refinements,
-        ..Setting::FULL
+        ..ActiveSetting::FULL
     };
     let (least, all) = (setting(0), dial.refinements());
     let mut found = vec![least];
     let first = dial.fraction(least);
-    for step in 1..DIAL_POINTS - 1 {
-        let part = step as f64 / (DIAL_POINTS - 1) as f64;
-        let between = Fraction::new(first + (1.0 - first) * part);
-        let between = between.and_then(|fraction| dial.at(fraction));
+    for step in 1..ACTIVE_FRACTION_POINTS - 1 {
+        let part = step as f64 / (ACTIVE_FRACTION_POINTS - 1) as f64;
+        let between = ActiveFraction::new(first + (1.0 - first) * part);
+        let between = between.and_then(|fraction| dial.setting_for(fraction));
         // Large matrices may leave no setting between two points.
         if let Ok(between) = between
             && between.refinements < all

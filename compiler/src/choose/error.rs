@@ -9,8 +9,8 @@ use crate::event::Cancelled;
 use crate::make::MakeError;
 use crate::measure::{Distance, EvaluateError};
 use crate::plan::PlanError;
-use crate::request::{GaugeKind, Limit, TreatmentError};
-use crate::system::show::interval;
+use crate::request::{GaugeKind, QualityLimit, TreatmentError};
+use crate::system::show::format_interval;
 use crate::tune::TuneError;
 
 /// Error returned when no candidate can be chosen.
@@ -37,15 +37,15 @@ pub enum TrialError {
     /// No ratio is within the limit.
     #[error(
         "{}: the upper end of the 95 % interval is not within it at any ratio; the closest is {ratio:.2}, with {:.4} times the perplexity{} and a KL divergence of {:.5} nats{}; allow more, measure on more text (`held_out`, `calibration_tokens`), or try `factor_type` f16 or fewer `slots`",
-        limit.asked(),
+        limit.as_builder_call(),
         found.perplexity_ratio_all,
-        interval(found.perplexity_ratio_all_interval, 4),
+        format_interval(found.perplexity_ratio_all_interval, 4),
         found.kl,
-        interval(found.kl_interval, 5)
+        format_interval(found.kl_interval, 5)
     )]
     Limit {
         /// Requested limit.
-        limit: Limit,
+        limit: QualityLimit,
         /// Ratio of the closest candidate.
         ratio: f64,
         /// Measurement of that candidate.
@@ -53,11 +53,11 @@ pub enum TrialError {
     },
     /// Too few held-out windows.
     #[error(
-        "{what}: {needed} held-out windows are needed to decide it and to report what came of it, the texts hold {found}; give a longer text, another one with `held_out`, or a smaller `context`"
+        "{decision}: {needed} held-out windows are needed to decide it and to report what came of it, the texts hold {found}; give a longer text, another one with `held_out`, or a smaller `context`"
     )]
-    FewHeldOut {
+    TooFewHeldOutWindows {
         /// Name of the decision.
-        what: String,
+        decision: String,
         /// Number of held-out windows.
         found: usize,
         /// Number of required windows.
@@ -88,7 +88,7 @@ pub enum TrialError {
     Tune(#[from] TuneError),
     /// Measurements cannot be written.
     #[error(transparent)]
-    Note(#[from] HtzError),
+    WriteRecord(#[from] HtzError),
     /// The work was cancelled.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),

@@ -2,13 +2,13 @@
 
 use super::Planner;
 use super::TrialError;
-use super::bench::{Bench, Candidate};
+use super::bench::{Candidate, CandidateEvaluator};
 use crate::calibrate::windows::Windows;
 use crate::measure::{Distance, Interval};
 use crate::plan::Method;
-use crate::request::Limit;
+use crate::request::QualityLimit;
 
-impl Limit {
+impl QualityLimit {
     /// Returns true if a candidate is within the limit at the upper end of its 95 % interval, since
     /// the minimum over a dozen candidates is biased by chance. Without an interval it is not.
     ///
@@ -30,21 +30,21 @@ impl Limit {
     }
 }
 
-impl Bench<'_> {
+impl CandidateEvaluator<'_> {
     /// Returns the smallest artifact within the limit, by [`smallest`] over ratios in steps of a
     /// hundredth, finer for file sizes. `ratio` is the start.
-    pub(super) fn smallest(
+    pub(super) fn find_smallest_artifact(
         &self,
         planner: Planner,
         start: Candidate,
         ratio: f64,
-        limit: Limit,
+        limit: QualityLimit,
         windows: &Windows,
     ) -> Result<Candidate, TrialError> {
         let treatment = start.treatment;
         let steps = match start.plan.request().method {
             Method::Quantise => STEPS_OF_FILES,
-            Method::PerSlot | Method::SharedBasis => STEPS_OF_FACTORS,
+            Method::PerProjection | Method::SharedBasis => STEPS_OF_FACTORS,
         };
         let at = |ratio: f64| -> Result<Option<Candidate>, TrialError> {
             match planner(Some(ratio)) {
@@ -53,13 +53,13 @@ impl Bench<'_> {
                 Err(error) => Err(error.into()),
             }
         };
-        let search = Search {
+        let search = SizeSearch {
             holds: &|found: &Candidate| limit.holds(&found.distance),
             bytes: &|found: &Candidate| found.bytes,
             discard: &|found: &Candidate| self.discard(found),
         };
         search
-            .smallest(steps, (ratio, start), at)?
+            .find_smallest(steps, (ratio, start), at)?
             .map_err(|closest| TrialError::Limit {
                 limit,
                 ratio: closest.plan.ratio(),
@@ -69,7 +69,7 @@ impl Bench<'_> {
 }
 
 /// Callbacks of the search for a size.
-pub struct Search<'a, C> {
+pub struct SizeSearch<'a, C> {
     /// Returns true if a candidate is within the limit.
     pub holds: &'a dyn Fn(&C) -> bool,
     /// Returns the bytes of a candidate.
@@ -78,16 +78,16 @@ pub struct Search<'a, C> {
     pub discard: &'a dyn Fn(&C),
 }
 
-impl<C> Search<'_, C> {
+impl<C> SizeSearch<'_, C> {
     /// Finds the smallest candidate within the limit by bisection over ratios, assuming
     /// monotonicity and starting near `start`. `at` makes the candidate of a ratio; `None` if no
     /// candidate is that small. The inner error is the whole model if even that exceeds the limit.
     ///
     /// # Errors
     /// Those of `at`.
-    pub fn smallest<E>(
+    pub fn find_smallest<E>(
         &self,
-        Steps { whole, mut stride }: Steps,
+        SearchSteps { whole, mut stride }: SearchSteps,
         (ratio, start): (f64, C),
         mut at: impl FnMut(f64) -> Result<Option<C>, E>,
     ) -> Result<Result<C, C>, E> {
@@ -139,19 +139,19 @@ impl<C> Search<'_, C> {
 
 /// Step sizes of the search.
 #[derive(Clone, Copy, Debug)]
-pub struct Steps {
+pub struct SearchSteps {
     /// Steps in a ratio of 1.
     whole: u32,
     stride: u32,
 }
 
-const STEPS_OF_FACTORS: Steps = Steps {
+const STEPS_OF_FACTORS: SearchSteps = SearchSteps {
     whole: 100,
     stride: 100,
 };
 
 /// Steps for file sizes.
-pub const STEPS_OF_FILES: Steps = Steps {
+pub const STEPS_OF_FILES: SearchSteps = SearchSteps {
     whole: 512,
     stride: 12,
 };
@@ -165,13 +165,13 @@ mod tests {
 
     fn found(start: f64, least: f64, enough: f64) -> (Result<f64, f64>, usize) {
         let there = RefCell::new(vec![start]);
-        let search = Search {
+        let search = SizeSearch {
             holds: &|found: &f64| *found >= enough,
             bytes: &|found: &f64| (1e6 * found) as u64,
             discard: &|found: &f64| there.borrow_mut().retain(|one| one != found),
         };
         let mut tried = 0;
-        let found = search.smallest(STEPS_OF_FILES, (start, start), |ratio| {
+        let found = search.find_smallest(STEPS_OF_FILES, (start, start), |ratio| {
             tried += 1;
             let made = (ratio >= least).then_some(ratio);
             there.borrow_mut().extend(made);

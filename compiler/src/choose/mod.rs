@@ -22,43 +22,43 @@ mod tuning;
 
 use std::fmt;
 
-use htc_formats::htz::DialPoint;
+use htc_formats::htz::ActiveFractionPoint;
 
 use crate::calibrate::windows::HeldOut;
-use crate::event::Watch;
-use crate::make::work::Work;
-use crate::make::{Built, Inputs};
+use crate::event::Progress;
+use crate::make::work::WorkFolder;
+use crate::make::{BuiltArtifact, MakeInputs};
 use crate::measure::Evaluation;
 use crate::plan::{Plan, PlanError};
 use crate::profile::reads_activations;
-use crate::request::{Limit, Treatment};
+use crate::request::{QualityLimit, Treatment};
 use crate::system::clock::StageClock;
 use crate::tune::Tuning;
 pub use bench::Trial;
-use bench::{Bench, Candidate};
-pub use dial::{DIAL_POINTS, measure_dial, measure_whole, tune_whole};
+use bench::{Candidate, CandidateEvaluator};
+pub use dial::{ACTIVE_FRACTION_POINTS, measure_active_fractions, measure_whole, tune_elastic};
 pub use error::TrialError;
-pub use limit::{STEPS_OF_FILES, Search};
-pub use plain::measure_plain;
+pub use limit::{STEPS_OF_FILES, SizeSearch};
+pub use plain::measure_single_type_files;
 pub use request::ChoiceRequest;
 pub(crate) use show::show_trials;
-use treatments::Deciding;
+use treatments::ValidationWindows;
 
-const RATIO_OF_TREATMENTS: f64 = 0.8;
+const TREATMENT_COMPARISON_RATIO: f64 = 0.8;
 
 /// Chosen artifact, complete in the work folder.
 #[derive(Debug)]
-pub struct Chosen {
+pub struct SelectedArtifact {
     /// Plan of the artifact.
     pub plan: Plan,
     /// Treatment of weights.
     pub treatment: Treatment,
     /// Files of the artifact.
-    pub built: Built,
+    pub built: BuiltArtifact,
     /// Quality on the test split, if any.
     pub quality: Option<Evaluation>,
     /// Number of validation windows.
-    pub choosing: usize,
+    pub validation_windows: usize,
     /// All candidates in the order of measurement; empty without a choice.
     pub trials: Vec<Trial>,
     /// Tuning of norms and rows, if requested.
@@ -66,7 +66,7 @@ pub struct Chosen {
     /// Earlier tuning of the bases of an elastic artifact.
     pub tuning_of_bases: Option<Tuning>,
     /// Quality at active fractions of the bytes, from the bases on; empty without refinements.
-    pub dial: Vec<DialPoint>,
+    pub active_fractions: Vec<ActiveFractionPoint>,
     /// Requested limit, if any.
     pub limit: Option<String>,
     /// Notes on the choice.
@@ -74,7 +74,7 @@ pub struct Chosen {
 }
 
 /// Formats one line per candidate; empty without a choice.
-impl fmt::Display for Chosen {
+impl fmt::Display for SelectedArtifact {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         show_trials(f, &self.trials, self.limit.as_deref())
     }
@@ -84,13 +84,13 @@ type Planner<'a> = &'a dyn Fn(Option<f64>) -> Result<Plan, PlanError>;
 
 /// Callbacks that supply plans.
 #[derive(Clone, Copy)]
-pub struct Plans<'a> {
+pub struct PlanProvider<'a> {
     /// Returns the plan of a ratio, or the requested plan.
-    pub at: &'a dyn Fn(Option<f64>) -> Result<Plan, PlanError>,
+    pub at_ratio: &'a dyn Fn(Option<f64>) -> Result<Plan, PlanError>,
     /// Estimated ratio for the limit, if any.
-    pub start: Option<f64>,
+    pub start_ratio: Option<f64>,
     /// Returns alternative plans of the same size.
-    pub others: &'a dyn Fn(&Plan) -> Result<Vec<Plan>, PlanError>,
+    pub alternatives: &'a dyn Fn(&Plan) -> Result<Vec<Plan>, PlanError>,
 }
 
 /// Selects the treatment with the best measurement and the smallest ratio within the limit. Quality
@@ -99,36 +99,39 @@ pub struct Plans<'a> {
 /// # Errors
 /// [`TrialError`].
 pub fn choose(
-    inputs: &Inputs,
-    plans: Plans,
+    inputs: &MakeInputs,
+    plans: PlanProvider,
     wanted: ChoiceRequest,
-    work: &Work,
+    work: &WorkFolder,
     clock: &StageClock,
-    watch: Watch,
-) -> Result<Chosen, TrialError> {
-    let planner = plans.at;
+    watch: Progress,
+) -> Result<SelectedArtifact, TrialError> {
+    let planner = plans.at_ratio;
     let held_out = inputs.calibration.and_then(|found| found.held_out.as_ref());
     let Some(held_out) = held_out else {
         if !wanted.goal.limit.is_none() {
-            return Err(too_few(wanted, 0));
+            return Err(too_few_windows(wanted, 0));
         }
         let alone = wanted.tries_shrinkages().then_some("`shrinkage` auto");
         let asked = wanted.goal.tune.filter(|steps| *steps > 0);
         if let Some(what) = alone.or(asked.map(|_| "`tune`")) {
-            return Err(TrialError::FewHeldOut {
-                what: what.into(),
+            return Err(TrialError::TooFewHeldOutWindows {
+                decision: what.into(),
                 found: 0,
                 needed: 2,
             });
         }
-        return unmeasured(inputs, planner, wanted, work, watch);
+        return build_unmeasured(inputs, planner, wanted, work, watch);
     };
-    let bench = Bench::new(inputs, work, clock, watch)?;
-    let elsewhere = held_out.choosing_elsewhere();
-    let deciding = held_out.choosing().filter(|_| wanted.decides());
-    let deciding = deciding.map(|all| Deciding { all, elsewhere });
+    let bench = CandidateEvaluator::new(inputs, work, clock, watch)?;
+    let elsewhere = held_out.validation_of_other_texts();
+    let deciding = held_out.validation().filter(|_| wanted.needs_selection());
+    let deciding = deciding.map(|all| ValidationWindows {
+        all,
+        other_texts: elsewhere,
+    });
     let mut best = match &deciding {
-        Some(deciding) => Some(decide(&bench, plans, wanted, deciding, held_out)?),
+        Some(deciding) => Some(select_candidate(&bench, plans, wanted, deciding, held_out)?),
         None => None,
     };
     let (plan, treatment) = match &best {
@@ -138,14 +141,14 @@ pub fn choose(
     let built = bench.build(&plan, treatment)?;
     let (built, tuning) = match (&mut best, &deciding) {
         (Some(best), Some(deciding)) if wanted.tune > 0 => {
-            bench.tuned(best, built, wanted, &deciding.all)?
+            bench.tune_candidate(best, built, wanted, &deciding.all)?
         }
         _ => (built, None),
     };
     let choosing = deciding.map_or(0, |deciding| deciding.all.count());
     let limit = wanted.goal.limit;
     let mut notes = Vec::new();
-    let quality = match wanted.reporting(held_out) {
+    let quality = match wanted.test_windows(held_out) {
         Some(windows) => {
             let found = bench.evaluate(built.key, &windows)?;
             notes.extend(bench.put_quality(built.key, &windows, choosing, &found)?);
@@ -160,7 +163,7 @@ pub fn choose(
                 .to_owned(),
         ),
         Some((quality, distance)) if !limit.is_none() && !limit.holds(distance) => {
-            notes.push(not_on_others(limit, Some(quality)));
+            notes.push(limit_exceeded_note(limit, Some(quality)));
         }
         Some(_) => {}
     }
@@ -171,49 +174,49 @@ pub fn choose(
     if trials.len() == 1 {
         trials.clear();
     }
-    Ok(Chosen {
+    Ok(SelectedArtifact {
         plan,
         treatment,
         built,
         quality: quality.map(|(quality, _)| quality),
-        choosing,
+        validation_windows: choosing,
         trials,
         tuning,
         tuning_of_bases: None,
-        dial: Vec::new(),
+        active_fractions: Vec::new(),
         limit: (!limit.is_none()).then(|| limit.to_string()),
         notes,
     })
 }
 
-fn decide(
-    bench: &Bench,
-    plans: Plans,
+fn select_candidate(
+    bench: &CandidateEvaluator,
+    plans: PlanProvider,
     wanted: ChoiceRequest,
-    deciding: &Deciding,
+    deciding: &ValidationWindows,
     held_out: &HeldOut,
 ) -> Result<Candidate, TrialError> {
-    let (planner, limit) = (plans.at, wanted.goal.limit);
+    let (planner, limit) = (plans.at_ratio, wanted.goal.limit);
     if limit.is_none() {
         let mut best = bench.best_treatment(&planner(None)?, wanted, deciding)?;
-        for other in (plans.others)(&best.plan)? {
+        for other in (plans.alternatives)(&best.plan)? {
             let found = bench.measure(&other, best.treatment, &deciding.all)?;
-            best = bench.better(best, found);
+            best = bench.keep_better(best, found);
         }
         return Ok(best);
     }
     // A single window has no interval for the limit.
     if deciding.all.count() < 2 {
-        return Err(too_few(wanted, held_out.count()));
+        return Err(too_few_windows(wanted, held_out.count()));
     }
-    let start = plans.start.unwrap_or(RATIO_OF_TREATMENTS);
+    let start = plans.start_ratio.unwrap_or(TREATMENT_COMPARISON_RATIO);
     let (ratio, plan) = match planner(Some(start)) {
         Ok(plan) => (start, plan),
         Err(_) => (1.0, planner(Some(1.0))?),
     };
     let best = bench.best_treatment(&plan, wanted, deciding)?;
-    let mut best = bench.smallest(planner, best, ratio, limit, &deciding.all)?;
-    for other in (plans.others)(&best.plan)? {
+    let mut best = bench.find_smallest_artifact(planner, best, ratio, limit, &deciding.all)?;
+    for other in (plans.alternatives)(&best.plan)? {
         let found = bench.measure(&other, best.treatment, &deciding.all)?;
         let smaller = (found.bytes, found.distance.kl) < (best.bytes, best.distance.kl);
         let (taken, left) = if smaller && limit.holds(&found.distance) {
@@ -228,7 +231,7 @@ fn decide(
 }
 
 /// Returns the note on a limit that is exceeded on the test split when no choice was made.
-pub fn not_on_others(limit: Limit, quality: Option<&Evaluation>) -> String {
+pub fn limit_exceeded_note(limit: QualityLimit, quality: Option<&Evaluation>) -> String {
     let windows = quality.map_or(0, |quality| quality.chunks);
     format!(
         "{limit} holds where it was searched, and not with the upper end of the 95 % interval on \
@@ -236,21 +239,21 @@ pub fn not_on_others(limit: Limit, quality: Option<&Evaluation>) -> String {
     )
 }
 
-pub(super) fn too_few(wanted: ChoiceRequest, found: usize) -> TrialError {
-    TrialError::FewHeldOut {
-        what: wanted.goal.limit.asked(),
+pub(super) fn too_few_windows(wanted: ChoiceRequest, found: usize) -> TrialError {
+    TrialError::TooFewHeldOutWindows {
+        decision: wanted.goal.limit.as_builder_call(),
         found,
         needed: 3,
     }
 }
 
-fn unmeasured(
-    inputs: &Inputs,
+fn build_unmeasured(
+    inputs: &MakeInputs,
     planner: Planner,
     wanted: ChoiceRequest,
-    work: &Work,
-    watch: Watch,
-) -> Result<Chosen, TrialError> {
+    work: &WorkFolder,
+    watch: Progress,
+) -> Result<SelectedArtifact, TrialError> {
     let treatment = wanted.treatment.resolve(wanted.calibrated)?;
     let mut notes = Vec::new();
     if wanted.calibrated {
@@ -259,7 +262,7 @@ fn unmeasured(
              text, or --held-out, gives something to measure on"
                 .to_owned(),
         );
-    } else if treatment.gauge.is_unproven() {
+    } else if treatment.gauge.needs_measurement() {
         notes.push(format!(
             "what gauge {} does to the model was not measured; --calibration gives text to measure on",
             treatment.gauge
@@ -274,16 +277,16 @@ fn unmeasured(
         ));
     }
     let built = inputs.build(&plan, treatment, work, watch)?;
-    Ok(Chosen {
+    Ok(SelectedArtifact {
         plan,
         treatment,
         built,
         quality: None,
-        choosing: 0,
+        validation_windows: 0,
         trials: Vec::new(),
         tuning: None,
         tuning_of_bases: None,
-        dial: Vec::new(),
+        active_fractions: Vec::new(),
         limit: None,
         notes,
     })

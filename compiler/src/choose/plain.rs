@@ -1,11 +1,11 @@
 //! Files of a single type for comparison with the artifact.
 
-use super::bench::Bench;
+use super::bench::CandidateEvaluator;
 use super::request::ChoiceRequest;
 use super::{Trial, TrialError};
-use crate::event::{Event, Watch};
-use crate::make::work::Work;
-use crate::make::{Inputs, MakeError};
+use crate::event::{Event, Progress};
+use crate::make::work::WorkFolder;
+use crate::make::{MakeError, MakeInputs};
 use crate::plan::Plan;
 use crate::system::clock::StageClock;
 use crate::unit::UnitsError;
@@ -15,25 +15,25 @@ use crate::unit::UnitsError;
 ///
 /// # Errors
 /// [`TrialError`].
-pub fn measure_plain(
-    inputs: &Inputs,
+pub fn measure_single_type_files(
+    inputs: &MakeInputs,
     plans: &[Plan],
     wanted: ChoiceRequest,
-    work: &Work,
+    work: &WorkFolder,
     clock: &StageClock,
-    watch: Watch,
+    watch: Progress,
 ) -> Result<Vec<Trial>, TrialError> {
     let held_out = inputs.calibration.and_then(|found| found.held_out.as_ref());
-    let windows = held_out.and_then(|held_out| wanted.reporting(held_out));
+    let windows = held_out.and_then(|held_out| wanted.test_windows(held_out));
     let (Some(windows), [_, ..]) = (windows, plans) else {
         return Ok(Vec::new());
     };
     // Bases of an elastic artifact are coded differently.
-    let inputs = &Inputs {
-        to_be_refined: false,
+    let inputs = &MakeInputs {
+        is_base: false,
         ..*inputs
     };
-    let bench = Bench::new(inputs, work, clock, watch)?;
+    let bench = CandidateEvaluator::new(inputs, work, clock, watch)?;
     let treatment = wanted.treatment.resolve(wanted.calibrated)?;
     for plan in plans {
         match bench.measure(plan, treatment, &windows) {
@@ -42,7 +42,7 @@ pub fn measure_plain(
             Err(TrialError::Make(MakeError::Units(UnitsError::Unit { error, .. }))) => {
                 let dtype = plan.uniform_type().map(|dtype| dtype.to_string());
                 let dtype = dtype.unwrap_or_default();
-                watch.tell(Event::Note(&format!("not compared with {dtype}: {error}")));
+                watch.report(Event::Note(&format!("not compared with {dtype}: {error}")));
             }
             Err(error) => return Err(error),
         }

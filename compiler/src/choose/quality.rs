@@ -3,11 +3,11 @@
 use htc_formats::htz::{self, Digest, HtzError, QualityRecord};
 
 use super::TrialError;
-use super::bench::Bench;
+use super::bench::CandidateEvaluator;
 use crate::calibrate::windows::Windows;
 use crate::measure::{Distance, Evaluation};
 
-impl Bench<'_> {
+impl CandidateEvaluator<'_> {
     /// Writes the quality on some windows into an artifact; `choosing` is the number of validation
     /// windows. Returns a note if a value cannot be represented.
     pub(super) fn put_quality(
@@ -19,12 +19,12 @@ impl Bench<'_> {
     ) -> Result<Option<String>, TrialError> {
         let text = self.held_out_text();
         let record = record(text, windows, choosing, found);
-        match self.put(key, Some(record)) {
+        match self.write_quality(key, Some(record)) {
             // Perplexity may overflow; a record of an earlier run must be removed.
             Err(HtzError::Quality {
                 property, found, ..
             }) => {
-                self.put(key, None)?;
+                self.write_quality(key, None)?;
                 Ok(Some(format!(
                     "the quality is not in the artifact, since {property} is {found}"
                 )))
@@ -48,12 +48,12 @@ fn record(
         windows: evaluation.chunks as u64,
         tokens: evaluation.tokens,
         choosing_windows: choosing as u64,
-        kl: htz::Estimate {
+        kl: htz::Measurement {
             value: distance.kl,
             stderr: distance.kl_stderr,
             interval: distance.kl_interval,
         },
-        perplexity_ratio: htz::Estimate {
+        perplexity_ratio: htz::Measurement {
             value: distance.perplexity_ratio,
             stderr: distance.perplexity_ratio_stderr,
             interval: distance.perplexity_ratio_interval,

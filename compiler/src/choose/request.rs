@@ -3,7 +3,8 @@
 use crate::calibrate::Calibration;
 use crate::calibrate::windows::{HeldOut, Windows};
 use crate::request::{
-    BiasArg, GaugeKind, Goal, Shrinkage, ShrinkageArg, Treatment, TreatmentError, TreatmentRequest,
+    BiasArg, GaugeKind, QualityGoal, Shrinkage, ShrinkageArg, Treatment, TreatmentError,
+    TreatmentRequest,
 };
 
 const GAUGES: [GaugeKind; 3] = [GaugeKind::Whiten, GaugeKind::Activation, GaugeKind::None];
@@ -16,7 +17,7 @@ pub struct ChoiceRequest {
     /// Requested treatment; missing parts are chosen by measurement.
     pub treatment: TreatmentRequest,
     /// Quality goal.
-    pub goal: Goal,
+    pub goal: QualityGoal,
     /// True if activations are available.
     pub calibrated: bool,
     /// True if held-out text is available.
@@ -26,7 +27,7 @@ pub struct ChoiceRequest {
 }
 
 impl ChoiceRequest {
-    pub(super) fn gauges(&self) -> Result<Vec<Treatment>, TreatmentError> {
+    pub(super) fn candidate_treatments(&self) -> Result<Vec<Treatment>, TreatmentError> {
         let first = self.treatment.resolve(self.calibrated)?;
         let open = self.treatment.gauge.is_none() && self.calibrated && self.held_out;
         let gauges = if open { &GAUGES[..] } else { &[first.gauge] };
@@ -44,13 +45,13 @@ impl ChoiceRequest {
     }
 
     /// Returns true if held-out text is needed for a choice.
-    pub fn decides(&self) -> bool {
+    pub fn needs_selection(&self) -> bool {
         self.candidates() > 1 || (self.held_out && self.tune > 0)
     }
 
-    pub(super) fn reporting(&self, held_out: &HeldOut) -> Option<Windows> {
-        if self.decides() {
-            held_out.reporting()
+    pub(super) fn test_windows(&self, held_out: &HeldOut) -> Option<Windows> {
+        if self.needs_selection() {
+            held_out.test()
         } else {
             held_out.all()
         }
@@ -59,7 +60,7 @@ impl ChoiceRequest {
     /// Returns true if the quality of the result is measured.
     pub fn measures(&self, calibration: Option<&Calibration>) -> bool {
         let held_out = calibration.and_then(|found| found.held_out.as_ref());
-        held_out.is_some_and(|held_out| self.reporting(held_out).is_some())
+        held_out.is_some_and(|held_out| self.test_windows(held_out).is_some())
     }
 
     /// Returns the number of candidates; for a search the maximum.
@@ -69,13 +70,13 @@ impl ChoiceRequest {
         }
         let gauges = match self.treatment.gauge {
             None if self.calibrated => GAUGES.len(),
-            Some(gauge) if gauge.is_unproven() => 2,
+            Some(gauge) if gauge.needs_measurement() => 2,
             _ => 1,
         };
         // The largest ratio, and seven halvings of a hundred.
         let ratios = if self.goal.limit.is_none() { 0 } else { 8 };
         let shrinkages = if self.tries_shrinkages() {
-            Shrinkage::TRIED.len()
+            Shrinkage::CANDIDATES.len()
         } else {
             0
         };

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::Trial;
 use crate::request::GaugeKind;
-use crate::system::show::{bytes_for_people, interval};
+use crate::system::show::{format_bytes, format_interval};
 
 /// Formats one line per candidate; empty without a choice.
 pub(crate) fn show_trials(
@@ -58,11 +58,11 @@ pub(crate) fn show_trials(
                     (0, None) => "a type for each".to_owned(),
                     (steps, _) => format!("the same, {steps} steps"),
                 },
-                bytes_for_people(trial.bytes),
+                format_bytes(trial.bytes),
                 ratio,
                 up_to,
                 found.kl,
-                interval(found.kl_interval, 5),
+                format_interval(found.kl_interval, 5),
             )?;
             continue;
         }
@@ -73,11 +73,11 @@ pub(crate) fn show_trials(
             trial.gauge,
             if trial.bias { "on" } else { "off" },
             trial.ratio,
-            bytes_for_people(trial.bytes),
+            format_bytes(trial.bytes),
             ratio,
             up_to,
             found.kl,
-            interval(found.kl_interval, 5),
+            format_interval(found.kl_interval, 5),
             match (trial.elsewhere, trial.tuned) {
                 (true, _) => " on the texts behind the first",
                 (false, 0) => "",

@@ -1,31 +1,31 @@
 //! Search for the treatment of weights with the best measurement.
 
 use super::TrialError;
-use super::bench::{Bench, Candidate};
+use super::bench::{Candidate, CandidateEvaluator};
 use super::request::ChoiceRequest;
 use crate::calibrate::windows::Windows;
 use crate::plan::Plan;
 use crate::request::{GaugeKind, Shrinkage, Treatment};
 
 #[derive(Debug)]
-pub(super) struct Deciding {
+pub(super) struct ValidationWindows {
     /// Windows of all texts.
     pub all: Windows,
     /// Windows of the texts after the first, if any.
-    pub elsewhere: Option<Windows>,
+    pub other_texts: Option<Windows>,
 }
 
-impl Bench<'_> {
+impl CandidateEvaluator<'_> {
     pub(super) fn best_treatment(
         &self,
         plan: &Plan,
         wanted: ChoiceRequest,
-        deciding: &Deciding,
+        deciding: &ValidationWindows,
     ) -> Result<Candidate, TrialError> {
         let windows = &deciding.all;
-        let mut treatments = wanted.gauges()?.into_iter();
-        let nothing = || TrialError::FewHeldOut {
-            what: "`gauge`".into(),
+        let mut treatments = wanted.candidate_treatments()?.into_iter();
+        let nothing = || TrialError::TooFewHeldOutWindows {
+            decision: "`gauge`".into(),
             found: 0,
             needed: 1,
         };
@@ -37,11 +37,11 @@ impl Bench<'_> {
         };
         for treatment in treatments {
             let found = self.measure(plan, treatment, windows)?;
-            best = self.better(best, found);
+            best = self.keep_better(best, found);
         }
         // A gauge from weights alone is used only if it measures better: a smaller tail in its
         // coordinates does not imply a better model.
-        if best.treatment.gauge.is_unproven() {
+        if best.treatment.gauge.needs_measurement() {
             let plain = Treatment {
                 gauge: GaugeKind::None,
                 ..best.treatment
@@ -51,7 +51,7 @@ impl Bench<'_> {
             if none.distance.kl < best.distance.kl && !wanted.goal.keep_gauge {
                 return Err(TrialError::Worse {
                     gauge: best.treatment.gauge,
-                    tail: self.tail(&best),
+                    tail: self.tail_energy(&best),
                     found: best.distance.kl,
                     none: none.distance.kl,
                     found_ratio: best.distance.perplexity_ratio,
@@ -65,7 +65,7 @@ impl Bench<'_> {
                 ..best.treatment
             };
             let found = self.measure(plan, corrected, windows)?;
-            best = self.better(best, found);
+            best = self.keep_better(best, found);
         }
         Ok(best)
     }
@@ -76,24 +76,24 @@ impl Bench<'_> {
         &self,
         plan: &Plan,
         treatment: Treatment,
-        deciding: &Deciding,
+        deciding: &ValidationWindows,
     ) -> Result<Candidate, TrialError> {
-        let windows = deciding.elsewhere.as_ref().unwrap_or(&deciding.all);
+        let windows = deciding.other_texts.as_ref().unwrap_or(&deciding.all);
         let shrunk = |shrinkage| {
             let treatment = Treatment {
                 shrinkage,
                 ..treatment
             };
             let found = self.measure(plan, treatment, windows)?;
-            if deciding.elsewhere.is_some() {
-                self.is_elsewhere(&found);
+            if deciding.other_texts.is_some() {
+                self.mark_other_texts(&found);
             }
             Ok::<_, TrialError>(found)
         };
-        let [first, others @ ..] = Shrinkage::TRIED;
+        let [first, others @ ..] = Shrinkage::CANDIDATES;
         let mut best = shrunk(first)?;
         for shrinkage in others {
-            best = self.better(best, shrunk(shrinkage)?);
+            best = self.keep_better(best, shrunk(shrinkage)?);
         }
         self.measure(plan, best.treatment, &deciding.all)
     }

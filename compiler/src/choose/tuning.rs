@@ -3,34 +3,35 @@
 use std::fmt;
 
 use htc_formats::htz::TuningRecord;
-use htc_loader::dial::Setting;
+use htc_loader::dial::ActiveSetting;
 
 use super::TrialError;
-use super::bench::{Bench, Candidate, Trial};
+use super::bench::{Candidate, CandidateEvaluator, Trial};
 use super::request::ChoiceRequest;
 use crate::calibrate::windows::Windows;
-use crate::make::Built;
+use crate::make::BuiltArtifact;
 use crate::measure::{Distance, Evaluation};
-use crate::request::Limit;
+use crate::request::QualityLimit;
 use crate::system::clock::Stage;
-use crate::tune::{Course, Tuned, Tuning};
+use crate::tune::{Tuning, TuningInputs, TuningResult};
 
 /// Maximum loss of bases with scales tuned for the whole artifact, relative to the loss with
 /// separately tuned scales.
-const BASES_LOSE: f64 = 1.05;
+const MAX_BASE_LOSS_RATIO: f64 = 1.05;
 
-impl Bench<'_> {
+impl CandidateEvaluator<'_> {
     /// Tunes the artifact of a candidate. Returns the result and makes the candidate its trial if
     /// it measures better on the validation split within the limit, else returns the artifact
     /// unchanged.
-    pub(super) fn tuned(
+    pub(super) fn tune_candidate(
         &self,
         candidate: &mut Candidate,
-        built: Built,
+        built: BuiltArtifact,
         wanted: ChoiceRequest,
         windows: &Windows,
-    ) -> Result<(Built, Option<Tuning>), TrialError> {
-        let Some((mut course, better)) = self.course((&built, None), wanted.tune, windows)? else {
+    ) -> Result<(BuiltArtifact, Option<Tuning>), TrialError> {
+        let Some((mut course, better)) = self.run_tuning((&built, None), wanted.tune, windows)?
+        else {
             return Ok((built, None));
         };
         course.kl_before = candidate.distance.kl;
@@ -42,7 +43,7 @@ impl Bench<'_> {
         let limit = wanted.goal.limit;
         let holds = limit.is_none() || limit.holds(&distance);
         let gained = holds && distance.kl < candidate.distance.kl;
-        let trial = self.tried(candidate.trial, |trial| Trial {
+        let trial = self.derive_trial(candidate.trial, |trial| Trial {
             tuned: course.kept,
             evaluation,
             ..trial
@@ -60,18 +61,18 @@ impl Bench<'_> {
     /// Tunes an artifact with refinements as a whole. The result is kept if the whole measures
     /// better on the validation split within the limit and the bases alone lose at most
     /// [`BASES_LOSE`].
-    pub(super) fn tuned_whole(
+    pub(super) fn tune_elastic(
         &self,
-        (built, of_bases, before): (&Built, &Built, Option<&Tuning>),
-        (steps, limit): (usize, Limit),
+        (built, of_bases, before): (&BuiltArtifact, &BuiltArtifact, Option<&Tuning>),
+        (steps, limit): (usize, QualityLimit),
         windows: &Windows,
-    ) -> Result<(Option<Built>, Option<Tuning>), TrialError> {
+    ) -> Result<(Option<BuiltArtifact>, Option<Tuning>), TrialError> {
         let steps_before = before.map_or(0, |course| course.kept);
-        let found = self.course((built, Some((of_bases, steps_before))), steps, windows)?;
+        let found = self.run_tuning((built, Some((of_bases, steps_before))), steps, windows)?;
         let Some((mut course, better)) = found else {
             return Ok((None, None));
         };
-        let whole = |of: &Built| Ok::<_, TrialError>(self.measure_built(of, windows)?.1);
+        let whole = |of: &BuiltArtifact| Ok::<_, TrialError>(self.measure_built(of, windows)?.1);
         course.kl_before = whole(built)?.kl;
         let Some(better) = better else {
             return Ok((None, Some(course)));
@@ -79,15 +80,18 @@ impl Bench<'_> {
         let after = whole(&better)?;
         course.kl_after = Some(after.kl);
         let holds = limit.is_none() || limit.holds(&after);
-        let bases = |of: &Built| {
-            let setting = Setting {
+        let bases = |of: &BuiltArtifact| {
+            let setting = ActiveSetting {
                 refinements: 0,
-                ..Setting::FULL
+                ..ActiveSetting::FULL
             };
-            let found = self.evaluate_at(&self.made(of.key)?, setting, windows)?;
+            let found = self.evaluate_at(&self.load_artifact(of.key)?, setting, windows)?;
             Ok::<_, TrialError>(found.1.kl)
         };
-        if holds && after.kl < course.kl_before && bases(&better)? <= BASES_LOSE * bases(built)? {
+        if holds
+            && after.kl < course.kl_before
+            && bases(&better)? <= MAX_BASE_LOSS_RATIO * bases(built)?
+        {
             return Ok((Some(better), Some(course)));
         }
         course.kept = 0;
@@ -97,21 +101,23 @@ impl Bench<'_> {
     /// Runs the tuning. Returns its course and the tuned artifact if any step gained; `None`
     /// without a calibration. With refinements, the bases count too, and their scales have already
     /// had as many steps.
-    fn course(
+    fn run_tuning(
         &self,
-        (built, bases): (&Built, Option<(&Built, usize)>),
+        (built, bases): (&BuiltArtifact, Option<(&BuiltArtifact, usize)>),
         steps: usize,
         windows: &Windows,
-    ) -> Result<Option<(Tuning, Option<Built>)>, TrialError> {
+    ) -> Result<Option<(Tuning, Option<BuiltArtifact>)>, TrialError> {
         let Some(calibration) = self.calibration() else {
             return Ok(None);
         };
-        let made = self.made(built.key)?;
+        let made = self.load_artifact(built.key)?;
         let steps_before = bases.map_or(0, |(_, steps)| steps);
-        let bases = bases.map(|(bases, _)| self.made(bases.key)).transpose()?;
-        let course = Course {
+        let bases = bases
+            .map(|(bases, _)| self.load_artifact(bases.key))
+            .transpose()?;
+        let course = TuningInputs {
             source: self.source(),
-            made: &made,
+            compiled: &made,
             bases: bases.as_deref(),
             calibration,
             held_out: windows,
@@ -119,8 +125,8 @@ impl Bench<'_> {
             threads: self.threads(),
         };
         let artifact = self.artifact(built.key);
-        let tuned = self.during(Stage::Tune, || course.tune(artifact, self.watch()))?;
-        let Tuned {
+        let tuned = self.time_stage(Stage::Tune, || course.tune(artifact, self.progress()))?;
+        let TuningResult {
             changes,
             mut course,
         } = tuned;
@@ -136,7 +142,7 @@ impl Bench<'_> {
         };
         match self.with_tuned(built, &changes, record) {
             Err(TrialError::Make(error)) if error.has_no_code() => {
-                course.refuse(&error);
+                course.discard(&error);
                 Ok(Some((course, None)))
             }
             better => Ok(Some((course, Some(better?)))),
@@ -145,15 +151,15 @@ impl Bench<'_> {
 
     pub(super) fn measure_built(
         &self,
-        built: &Built,
+        built: &BuiltArtifact,
         windows: &Windows,
     ) -> Result<(Evaluation, Distance), TrialError> {
         let (artifact, digest) = (self.artifact(built.key), windows.digest());
-        if let Some(found) = artifact.measured(digest) {
+        if let Some(found) = artifact.measurements(digest) {
             return Ok(found);
         }
         let found = self.evaluate(built.key, windows)?;
-        artifact.note(digest, &found)?;
+        artifact.store_measurements(digest, &found)?;
         Ok(found)
     }
 }

@@ -4,25 +4,25 @@
 //! error of each column is compensated by later columns ([`crate::math::Feedback`]).
 
 use htc_formats::DType;
-use htc_formats::block::{BlockError, BlockFit, Near};
+use htc_formats::block::{BlockError, BlockFit, NearbyKind};
 use htc_formats::model::MatrixId;
 use thiserror::Error;
 
-use crate::math::codes::{Carried, RowFeedback};
-use crate::math::{BlockCode, FactoriseError, Feedback, Weight};
+use crate::math::codes::{CarriedErrors, RowFeedback};
+use crate::math::{BlockFormat, ErrorFeedback, FactoriseError, Weight};
 
 /// Damping relative to the mean diagonal of the second moment, for inputs that the calibration text
 /// hardly excites.
 pub const DAMPING: f64 = 0.02;
 
 /// Damping of a tied embedding, whose columns are equally important for lookups.
-pub const DAMPING_WHERE_TIED: f64 = 0.3;
+pub const DAMPING_TIED: f64 = 0.3;
 
 /// Multiplier of the damping for bases with a refinement, which has to code weight errors.
 pub const DAMPING_OF_BASES: f64 = 5.0;
 
 /// Rows coded together without row feedback.
-pub const STRIP: usize = 64;
+pub const ROWS_PER_TILE: usize = 64;
 
 /// Error returned when rows cannot be coded.
 #[derive(Clone, Debug, Error, PartialEq)]
@@ -39,7 +39,7 @@ pub enum CodeError {
 /// Returns the damping for a coded matrix.
 pub fn damping(matrix: Option<MatrixId>) -> f64 {
     match matrix {
-        Some(MatrixId::Embedding) => DAMPING_WHERE_TIED,
+        Some(MatrixId::Embedding) => DAMPING_TIED,
         _ => DAMPING,
     }
 }
@@ -50,9 +50,9 @@ pub fn has_feedback(dtype: DType) -> bool {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Ggml(DType);
+struct GgufBlockType(DType);
 
-impl BlockCode for Ggml {
+impl BlockFormat for GgufBlockType {
     type Scales = BlockFit;
 
     fn block_len(&self) -> usize {
@@ -79,8 +79,13 @@ impl BlockCode for Ggml {
         scales.step_and_shift(run)
     }
 
-    fn near(&self, scales: &BlockFit, run: usize, of: Near) -> impl Iterator<Item = BlockFit> {
-        scales.near(run, of)
+    fn neighbouring_scales(
+        &self,
+        scales: &BlockFit,
+        run: usize,
+        of: NearbyKind,
+    ) -> impl Iterator<Item = BlockFit> {
+        scales.nearby_fits(run, of)
     }
 }
 
@@ -89,9 +94,9 @@ impl BlockCode for Ggml {
 #[derive(Clone, Debug)]
 pub struct BlockCoder<'a> {
     dtype: DType,
-    feedback: &'a Feedback,
+    feedback: &'a ErrorFeedback,
     sweeps: usize,
-    carried: Carried<'a>,
+    carried: CarriedErrors<'a>,
     done: usize,
 }
 
@@ -99,7 +104,7 @@ impl<'a> BlockCoder<'a> {
     /// Creates a coder with feedback along columns and, with `rows`, along rows.
     pub fn new(
         dtype: DType,
-        feedback: &'a Feedback,
+        feedback: &'a ErrorFeedback,
         rows: Option<&'a RowFeedback>,
         sweeps: usize,
     ) -> BlockCoder<'a> {
@@ -107,7 +112,7 @@ impl<'a> BlockCoder<'a> {
             dtype,
             feedback,
             sweeps,
-            carried: Carried::new(rows, feedback.order()),
+            carried: CarriedErrors::new(rows, feedback.columns()),
             done: 0,
         }
     }
@@ -124,9 +129,9 @@ impl<'a> BlockCoder<'a> {
     ) -> Result<(), CodeError> {
         rows.check(0)?;
         let (dtype, cols) = (self.dtype, rows.cols);
-        if cols != self.feedback.order() {
+        if cols != self.feedback.columns() {
             return Err(FactoriseError::VectorLength {
-                expected: self.feedback.order(),
+                expected: self.feedback.columns(),
                 found: cols,
             }
             .into());
@@ -141,28 +146,31 @@ impl<'a> BlockCoder<'a> {
             }
             .into());
         }
-        let step = self.carried.step().unwrap_or(STRIP);
+        let step = self.carried.rows_per_step().unwrap_or(ROWS_PER_TILE);
         let mut first = 0;
         while first < rows.rows {
             let end = rows.rows.min(first + step - self.done % step);
             let numbers = first * cols..end * cols;
             let own = &mut bytes[first * row_bytes..end * row_bytes];
-            self.step(&rows.values[numbers.clone()], own, &mut stored[numbers])?;
+            self.code_group(&rows.values[numbers.clone()], own, &mut stored[numbers])?;
             first = end;
         }
         Ok(())
     }
 
-    fn step(
+    fn code_group(
         &mut self,
         exact: &[f32],
         bytes: &mut [u8],
         stored: &mut [f32],
     ) -> Result<(), CodeError> {
-        let cols = self.feedback.order();
+        let cols = self.feedback.columns();
         let mut wanted = exact.to_vec();
         for (row, wanted) in wanted.chunks_exact_mut(cols).enumerate() {
-            let moved = self.carried.of_row(self.done + row).unwrap_or_default();
+            let moved = self
+                .carried
+                .error_of_row(self.done + row)
+                .unwrap_or_default();
             wanted.iter_mut().zip(moved).for_each(|(w, by)| *w += by);
         }
         let rows = Weight {
@@ -170,8 +178,8 @@ impl<'a> BlockCoder<'a> {
             cols,
             values: &wanted,
         };
-        let code = Ggml(self.dtype);
-        let coded = self.feedback.code(rows, &code, self.sweeps)?;
+        let code = GgufBlockType(self.dtype);
+        let coded = self.feedback.quantise(rows, &code, self.sweeps)?;
         let blocks = bytes.chunks_mut(self.dtype.block_bytes());
         let codes = coded.codes.chunks(code.block_len());
         for ((fit, codes), bytes) in coded.scales.iter().zip(codes).zip(blocks) {
@@ -179,7 +187,8 @@ impl<'a> BlockCoder<'a> {
         }
         stored.copy_from_slice(&coded.values);
         let errors = exact.iter().zip(&*stored).map(|(w, value)| w - value);
-        self.carried.put(self.done, &errors.collect::<Vec<f32>>());
+        self.carried
+            .record_errors(self.done, &errors.collect::<Vec<f32>>());
         self.done += rows.rows;
         Ok(())
     }
@@ -214,9 +223,9 @@ mod tests {
             order: cols,
             values: &of,
         };
-        let feedback = Feedback::new(moment, DAMPING).unwrap();
+        let feedback = ErrorFeedback::new(moment, DAMPING).unwrap();
         for &dtype in BlockFit::TYPES {
-            assert!(has_feedback(dtype) && block::writable().contains(&dtype));
+            assert!(has_feedback(dtype) && block::writable_types().contains(&dtype));
             let mut bytes = vec![0; rows * dtype.row_bytes(cols).unwrap()];
             let mut stored = vec![0.0; values.len()];
             let mut coder = BlockCoder::new(dtype, &feedback, None, 2);
@@ -224,10 +233,10 @@ mod tests {
             let mut decoded = vec![0.0; values.len()];
             block::decode(dtype, &bytes, &mut decoded).unwrap();
             assert_eq!(decoded, stored, "{dtype}");
-            let lost = weighted_dense_energies(weight, &stored, moment).missing;
+            let lost = weighted_dense_energies(weight, &stored, moment).error;
             block::encode(dtype, &values, &mut bytes).unwrap();
             block::decode(dtype, &bytes, &mut decoded).unwrap();
-            let alone = weighted_dense_energies(weight, &decoded, moment).missing;
+            let alone = weighted_dense_energies(weight, &decoded, moment).error;
             println!("{dtype}: {:.3} of the error without feedback", lost / alone);
             assert!(lost < 0.6 * alone, "{dtype}: {lost} {alone}");
         }
@@ -268,7 +277,7 @@ mod tests {
             order: cols,
             values: &columns,
         };
-        let feedback = Feedback::new(columns, DAMPING).unwrap();
+        let feedback = ErrorFeedback::new(columns, DAMPING).unwrap();
         let outputs = outputs(rows);
         let lower = (0..rows).flat_map(|r| (0..=r).map(move |s| (r, s)));
         let lower: Vec<f32> = lower.map(|(r, s)| outputs[r * rows + s] as f32).collect();
@@ -301,7 +310,10 @@ mod tests {
             let gain = together.1 / alone.1;
             println!("{dtype}: {gain:.3} of the cost without feedback along rows");
             assert!(gain < 0.9, "{dtype}: {gain}");
-            assert!(coded(Some(&outputs), STRIP).0 == together.0, "{dtype}");
+            assert!(
+                coded(Some(&outputs), ROWS_PER_TILE).0 == together.0,
+                "{dtype}"
+            );
             let some = coded(Some(&outputs), 7).1;
             // Rounding decides between scales of equal loss here, so results differ.
             let parts = some / together.1;
@@ -325,15 +337,15 @@ mod tests {
             values: &of,
         };
         let lost = |damping: f64| {
-            let feedback = Feedback::new(moment, damping).unwrap();
+            let feedback = ErrorFeedback::new(moment, damping).unwrap();
             let mut bytes = vec![0; rows * DType::Q3K.row_bytes(cols).unwrap()];
             let mut stored = vec![0.0; values.len()];
             let mut coder = BlockCoder::new(DType::Q3K, &feedback, None, 2);
             coder.code(weight, &mut bytes, &mut stored).unwrap();
-            let of_weights = dense_energies(weight, &stored).missing;
+            let of_weights = dense_energies(weight, &stored).error;
             (
                 of_weights,
-                weighted_dense_energies(weight, &stored, moment).missing,
+                weighted_dense_energies(weight, &stored, moment).error,
             )
         };
         let (alone, refined) = (lost(DAMPING), lost(DAMPING_OF_BASES * DAMPING));
@@ -353,7 +365,7 @@ mod tests {
             order: 256,
             values: &of,
         };
-        let feedback = Feedback::new(moment, DAMPING).unwrap();
+        let feedback = ErrorFeedback::new(moment, DAMPING).unwrap();
         let weight = |values| Weight {
             rows: 1,
             cols: 256,

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use faer::{Accum, Mat, MatMut, MatRef};
-use htc_kernels::linear::{self, Linear, LinearError, ProductShape};
+use htc_kernels::linear::{self, LinearAlgebra, LinearError, ProductShape};
 
-use crate::math::{Algebra, FactoriseError, Gram, Leading, column_major};
+use crate::math::{Algebra, FactoriseError, GramAccumulator, LeadingVectors, to_column_major};
 
 /// Returns the rows of length `width` per transfer to a device: 64 MiB, within 512 to 8192 rows.
 pub fn panel_rows(width: usize) -> usize {
@@ -15,9 +15,9 @@ pub fn panel_rows(width: usize) -> usize {
 
 /// Adapter from a device's linear algebra to [`Algebra`].
 #[derive(Debug)]
-pub(super) struct OnDevice(pub Box<dyn Linear>);
+pub(super) struct DeviceAlgebra(pub Box<dyn LinearAlgebra>);
 
-fn refused(error: LinearError) -> FactoriseError {
+fn device_error(error: LinearError) -> FactoriseError {
     match error {
         LinearError::NoConvergence { order } => FactoriseError::NoConvergence { order },
         error => FactoriseError::Device {
@@ -26,7 +26,7 @@ fn refused(error: LinearError) -> FactoriseError {
     }
 }
 
-impl OnDevice {
+impl DeviceAlgebra {
     fn product(&self, x: MatRef<'_, f64>, y: MatRef<'_, f64>) -> Result<Vec<f64>, FactoriseError> {
         let shape = ProductShape {
             rows: x.nrows(),
@@ -34,51 +34,57 @@ impl OnDevice {
             columns: y.ncols(),
         };
         let mut product = vec![0.0; shape.rows * shape.columns];
-        let [x, y] = [x, y].map(column_major);
-        let multiplied = self.0.product(shape, &x, &y, &mut product);
-        multiplied.map_err(refused)?;
+        let [x, y] = [x, y].map(to_column_major);
+        let multiplied = self.0.multiply(shape, &x, &y, &mut product);
+        multiplied.map_err(device_error)?;
         Ok(product)
     }
 }
 
-impl Algebra for OnDevice {
+impl Algebra for DeviceAlgebra {
     fn name(&self) -> String {
         self.0.name()
     }
 
     /// The right factor is transferred for each panel.
-    fn panel(&self, width: usize) -> usize {
+    fn panel_rows(&self, width: usize) -> usize {
         panel_rows(width)
     }
 
-    fn eigen(&self, matrix: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
-        let mut vectors = column_major(matrix.as_ref());
+    fn eigen(&self, matrix: Mat<f64>, k: usize) -> Result<LeadingVectors, FactoriseError> {
+        let mut vectors = to_column_major(matrix.as_ref());
         let mut values = vec![0.0; matrix.nrows()];
         drop(matrix);
         let found = self.0.symmetric_eigen(&mut vectors, &mut values, true);
-        found.map_err(refused)?;
-        Ok(Leading::of_ascending(values, &vectors, k))
+        found.map_err(device_error)?;
+        Ok(LeadingVectors::from_ascending(values, &vectors, k))
     }
 
     fn eigenvalues(&self, matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseError> {
         let mut values = vec![0.0; matrix.nrows()];
-        let mut numbers = column_major(matrix.as_ref());
+        let mut numbers = to_column_major(matrix.as_ref());
         drop(matrix);
         let found = self.0.symmetric_eigen(&mut numbers, &mut values, false);
-        found.map_err(refused)?;
+        found.map_err(device_error)?;
         values.reverse();
         Ok(values)
     }
 
-    fn right_singular(&self, tall: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
+    fn right_singular_vectors(
+        &self,
+        tall: Mat<f64>,
+        k: usize,
+    ) -> Result<LeadingVectors, FactoriseError> {
         let n = tall.ncols();
         let (mut values, mut right) = (vec![0.0; n], vec![0.0; n * n]);
-        let numbers = column_major(tall.as_ref());
+        let numbers = to_column_major(tall.as_ref());
         drop(tall);
-        let found = self.0.right_singular(&numbers, &mut values, &mut right);
-        found.map_err(refused)?;
+        let found = self
+            .0
+            .right_singular_vectors(&numbers, &mut values, &mut right);
+        found.map_err(device_error)?;
         let rows = MatRef::from_column_major_slice(&right, n, n);
-        Ok(Leading {
+        Ok(LeadingVectors {
             vectors: Mat::from_fn(n, k, |i, j| rows[(j, i)]),
             values,
         })
@@ -114,36 +120,36 @@ impl Algebra for OnDevice {
         Ok(MatRef::from_column_major_slice(&product, x.nrows(), y.ncols()).to_owned())
     }
 
-    fn gram(&self, order: usize) -> Result<Box<dyn Gram>, FactoriseError> {
-        let sums = self.0.gram(order).map_err(refused)?;
-        Ok(Box::new(GramOnDevice { order, sums }))
+    fn new_gram(&self, order: usize) -> Result<Box<dyn GramAccumulator>, FactoriseError> {
+        let sums = self.0.new_gram(order).map_err(device_error)?;
+        Ok(Box::new(DeviceGram { order, sums }))
     }
 }
 
 #[derive(Debug)]
-struct GramOnDevice {
+struct DeviceGram {
     order: usize,
-    sums: Box<dyn linear::Gram>,
+    sums: Box<dyn linear::GramMatrix>,
 }
 
-impl Gram for GramOnDevice {
-    fn order(&self) -> usize {
+impl GramAccumulator for DeviceGram {
+    fn row_len(&self) -> usize {
         self.order
     }
 
-    fn add(&mut self, scale: f64, rows: MatRef<'_, f64>) -> Result<(), FactoriseError> {
-        let vectors = column_major(rows.transpose());
-        self.sums.add(scale, &vectors).map_err(refused)
+    fn add_rows(&mut self, scale: f64, rows: MatRef<'_, f64>) -> Result<(), FactoriseError> {
+        let vectors = to_column_major(rows.transpose());
+        self.sums.add(scale, &vectors).map_err(device_error)
     }
 
     fn scale(&mut self, factor: f64) -> Result<(), FactoriseError> {
-        self.sums.scale(factor).map_err(refused)
+        self.sums.scale(factor).map_err(device_error)
     }
 
     fn columns(&self, which: Range<usize>) -> Result<Mat<f64>, FactoriseError> {
         let mut columns = vec![0.0; self.order * which.len()];
         let read = self.sums.read(which.start, &mut columns);
-        read.map_err(refused)?;
+        read.map_err(device_error)?;
         Ok(MatRef::from_column_major_slice(&columns, self.order, which.len()).to_owned())
     }
 }
@@ -163,7 +169,7 @@ pub(super) mod tests {
         }
     }
 
-    impl Linear for Plain {
+    impl LinearAlgebra for Plain {
         fn name(&self) -> String {
             "plain".to_owned()
         }
@@ -183,12 +189,12 @@ pub(super) mod tests {
             matrix.fill(f64::NAN);
             if vectors {
                 let ascending = Mat::from_fn(n, n, |i, j| found.vectors[(i, n - 1 - j)]);
-                matrix.copy_from_slice(&column_major(ascending.as_ref()));
+                matrix.copy_from_slice(&to_column_major(ascending.as_ref()));
             }
             Ok(())
         }
 
-        fn right_singular(
+        fn right_singular_vectors(
             &self,
             tall: &[f64],
             values: &mut [f64],
@@ -199,13 +205,13 @@ pub(super) mod tests {
                 return Err(LinearError::NoConvergence { order: n });
             }
             let tall = Plain::matrix(tall, tall.len() / n, n);
-            let found = Host.right_singular(tall, n).unwrap();
+            let found = Host.right_singular_vectors(tall, n).unwrap();
             values.copy_from_slice(&found.values);
-            right.copy_from_slice(&column_major(found.vectors.transpose()));
+            right.copy_from_slice(&to_column_major(found.vectors.transpose()));
             Ok(())
         }
 
-        fn product(
+        fn multiply(
             &self,
             shape: ProductShape,
             left: &[f64],
@@ -214,11 +220,11 @@ pub(super) mod tests {
         ) -> Result<(), LinearError> {
             let left = Plain::matrix(left, shape.rows, shape.inner);
             let right = Plain::matrix(right, shape.inner, shape.columns);
-            out.copy_from_slice(&column_major((left * right).as_ref()));
+            out.copy_from_slice(&to_column_major((left * right).as_ref()));
             Ok(())
         }
 
-        fn gram(&self, order: usize) -> Result<Box<dyn linear::Gram>, LinearError> {
+        fn new_gram(&self, order: usize) -> Result<Box<dyn linear::GramMatrix>, LinearError> {
             Ok(Box::new(PlainGram(Mat::zeros(order, order))))
         }
     }
@@ -226,7 +232,7 @@ pub(super) mod tests {
     #[derive(Debug)]
     struct PlainGram(Mat<f64>);
 
-    impl linear::Gram for PlainGram {
+    impl linear::GramMatrix for PlainGram {
         fn add(&mut self, scale: f64, vectors: &[f64]) -> Result<(), LinearError> {
             let order = self.0.nrows();
             let vectors = Plain::matrix(vectors, order, vectors.len() / order);
@@ -249,7 +255,7 @@ pub(super) mod tests {
                 }
             };
             let lower = Mat::from_fn(order, out.len() / order, lower);
-            out.copy_from_slice(&column_major(lower.as_ref()));
+            out.copy_from_slice(&to_column_major(lower.as_ref()));
             Ok(())
         }
     }
@@ -266,7 +272,7 @@ pub(super) mod tests {
 
     #[test]
     fn device_algebra_matches_the_host() {
-        let device = OnDevice(Box::new(Plain));
+        let device = DeviceAlgebra(Box::new(Plain));
         let x = random(7, 5);
         let square = x.transpose() * &x;
         let (found, expected) = (
@@ -285,8 +291,8 @@ pub(super) mod tests {
         );
 
         let (found, expected) = (
-            device.right_singular(x.clone(), 3).unwrap(),
-            Host.right_singular(x.clone(), 3).unwrap(),
+            device.right_singular_vectors(x.clone(), 3).unwrap(),
+            Host.right_singular_vectors(x.clone(), 3).unwrap(),
         );
         assert_eq!(found.values, expected.values);
         assert_eq!(found.vectors, expected.vectors);
@@ -305,10 +311,10 @@ pub(super) mod tests {
         close(&lower, &(x.transpose() * &x));
 
         let sums = |algebra: &dyn Algebra| {
-            let mut gram = algebra.gram(5).unwrap();
-            gram.add(0.5, x.as_ref()).unwrap();
+            let mut gram = algebra.new_gram(5).unwrap();
+            gram.add_rows(0.5, x.as_ref()).unwrap();
             gram.scale(3.0).unwrap();
-            gram.add(1.0, y.as_ref().submatrix(0, 0, 5, 3).transpose())
+            gram.add_rows(1.0, y.as_ref().submatrix(0, 0, 5, 3).transpose())
                 .unwrap();
             gram.finish().unwrap()
         };
@@ -317,12 +323,12 @@ pub(super) mod tests {
 
     #[test]
     fn device_errors_keep_their_message() {
-        let device = OnDevice(Box::new(Plain));
+        let device = DeviceAlgebra(Box::new(Plain));
         let nothing = Mat::from_fn(3, 2, |_, _| f64::NAN);
-        let error = device.right_singular(nothing, 1).unwrap_err();
+        let error = device.right_singular_vectors(nothing, 1).unwrap_err();
         assert_eq!(error, FactoriseError::NoConvergence { order: 2 });
-        let told = refused(LinearError::Library {
-            doing: "decomposing",
+        let told = device_error(LinearError::Library {
+            operation: "decomposing",
             message: "CUSOLVER_STATUS_INTERNAL_ERROR".to_owned(),
         });
         let told = told.to_string();

@@ -12,24 +12,24 @@ use htc_formats::htz::KernelCode;
 use htc_kernels::linear::LinearError;
 use htc_kernels::{Pool, PoolError};
 use htc_loader::backend::Planned;
-use htc_loader::device::{ChoiceError, DeviceChoice, Executor, OnCpu, Work};
-use htc_loader::dial::Setting;
+use htc_loader::device::{CpuExecutor, DeviceChoice, DeviceChoiceError, DeviceWork, Executor};
+use htc_loader::dial::ActiveSetting;
 use htc_loader::exec::Tap;
 use htc_loader::kv::KvOptions;
 use htc_loader::{Backend, ExecError, Model, Session};
 
 use crate::math::{Algebra, Host};
-use algebra::OnDevice;
+use algebra::DeviceAlgebra;
 
 /// Reason why the host does the linear algebra although the device could.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum NoAlgebra {
+pub enum HostAlgebraReason {
     /// The libraries are missing or do not start.
     #[error(transparent)]
     Libraries(#[from] LinearError),
     /// Device memory is insufficient for the matrices.
     #[error("that takes {needed} bytes of the device, of which {free} are free")]
-    NoRoom {
+    OutOfMemory {
         /// Required bytes.
         needed: u64,
         /// Free bytes, without those of the libraries.
@@ -39,7 +39,7 @@ pub enum NoAlgebra {
 
 /// Device memory for the linear algebra of a model, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Matrices {
+pub struct AlgebraMemory {
     /// In addition to the sessions.
     pub sums: u64,
     /// While there is no session.
@@ -61,18 +61,18 @@ pub trait Device: Sync {
     fn has_own_memory(&self) -> bool;
 
     /// Returns the device's linear algebra, if used.
-    fn own_algebra(&self) -> Option<&dyn Algebra>;
+    fn device_algebra(&self) -> Option<&dyn Algebra>;
 
     /// Returns the reason why the host does the linear algebra although the device could.
-    fn no_algebra(&self) -> Option<&NoAlgebra>;
+    fn host_algebra_reason(&self) -> Option<&HostAlgebraReason>;
 
     /// Returns the linear algebra: the device's, or the host's.
     fn algebra(&self) -> &dyn Algebra {
-        self.own_algebra().unwrap_or(&Host)
+        self.device_algebra().unwrap_or(&Host)
     }
 
     /// Unloads models without a sequence, to free device memory.
-    fn make_room(&self);
+    fn unload_idle_models(&self);
 
     /// Creates a sequence of at most `context` positions.
     ///
@@ -101,7 +101,7 @@ pub trait Sequence {
     /// [`Session::reset`].
     fn reset(&mut self);
     /// [`Session::set`].
-    fn set(&mut self, setting: Setting);
+    fn set(&mut self, setting: ActiveSetting);
     /// [`Session::forward`].
     ///
     /// # Errors
@@ -142,7 +142,7 @@ impl<B: Backend> Sequence for Session<B> {
         Session::reset(self);
     }
 
-    fn set(&mut self, setting: Setting) {
+    fn set(&mut self, setting: ActiveSetting) {
         Session::set(self, setting);
     }
 
@@ -167,22 +167,22 @@ impl<B: Backend> Sequence for Session<B> {
     }
 }
 
-type Loaded<B> = (Weak<Model>, Arc<Model<B>>);
+type LoadedModel<B> = (Weak<Model>, Arc<Model<B>>);
 
 /// Device of an executor.
-pub struct On<'e, E: Executor> {
+pub struct ExecutorDevice<'e, E: Executor> {
     executor: &'e E,
     pool: Arc<Pool>,
     /// Models in use, which are loaded once.
-    loaded: Mutex<Vec<Loaded<E::Backend>>>,
+    loaded: Mutex<Vec<LoadedModel<E::Backend>>>,
     /// Decided once: the bytes of an artifact depend on it.
-    algebra: Result<Option<OnDevice>, NoAlgebra>,
+    algebra: Result<Option<DeviceAlgebra>, HostAlgebraReason>,
 }
 
-impl<'e, E: Executor> On<'e, E> {
+impl<'e, E: Executor> ExecutorDevice<'e, E> {
     /// Creates a device without linear algebra.
     pub fn new(executor: &'e E, pool: &Arc<Pool>) -> Self {
-        On {
+        ExecutorDevice {
             executor,
             pool: Arc::clone(pool),
             loaded: Mutex::default(),
@@ -190,31 +190,31 @@ impl<'e, E: Executor> On<'e, E> {
         }
     }
 
-    fn compressing(
+    fn with_algebra(
         executor: &'e E,
         pool: &Arc<Pool>,
         sessions: &[Planned<'_>],
-        matrices: Matrices,
+        matrices: AlgebraMemory,
     ) -> Self {
         let algebra = || {
-            let Some(linear) = executor.linear().transpose()? else {
+            let Some(linear) = executor.linear_algebra().transpose()? else {
                 return Ok(None);
             };
             let sessions = executor.needed_bytes(sessions);
             let needed = sessions.saturating_add(matrices.sums);
             let needed = needed.max(matrices.decomposition);
             match executor.free_bytes() {
-                Some(free) if free < needed => Err(NoAlgebra::NoRoom { needed, free }),
-                _ => Ok(Some(OnDevice(linear))),
+                Some(free) if free < needed => Err(HostAlgebraReason::OutOfMemory { needed, free }),
+                _ => Ok(Some(DeviceAlgebra(linear))),
             }
         };
-        On {
+        ExecutorDevice {
             algebra: algebra(),
-            ..On::new(executor, pool)
+            ..ExecutorDevice::new(executor, pool)
         }
     }
 
-    fn loaded(&self) -> MutexGuard<'_, Vec<Loaded<E::Backend>>> {
+    fn loaded(&self) -> MutexGuard<'_, Vec<LoadedModel<E::Backend>>> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.retain(|(of, _)| of.strong_count() > 0);
         loaded
@@ -238,7 +238,7 @@ impl<'e, E: Executor> On<'e, E> {
     }
 }
 
-impl<E: Executor> Device for On<'_, E> {
+impl<E: Executor> Device for ExecutorDevice<'_, E> {
     fn name(&self) -> String {
         self.executor.name()
     }
@@ -259,17 +259,17 @@ impl<E: Executor> Device for On<'_, E> {
         self.executor.has_own_memory()
     }
 
-    fn own_algebra(&self) -> Option<&dyn Algebra> {
+    fn device_algebra(&self) -> Option<&dyn Algebra> {
         let own = self.algebra.as_ref().ok()?.as_ref()?;
         Some(own)
     }
 
-    fn no_algebra(&self) -> Option<&NoAlgebra> {
+    fn host_algebra_reason(&self) -> Option<&HostAlgebraReason> {
         self.algebra.as_ref().err()
     }
 
-    fn make_room(&self) {
-        if self.own_algebra().is_some() {
+    fn unload_idle_models(&self) {
+        if self.device_algebra().is_some() {
             self.loaded()
                 .retain(|(_, held)| Arc::strong_count(held) > 1);
         }
@@ -290,12 +290,12 @@ impl<E: Executor> Device for On<'_, E> {
 ///
 /// # Errors
 /// Those of `work`, and if threads cannot be started.
-pub fn on_processor<T, E: From<PoolError>>(
+pub fn run_on_cpu<T, E: From<PoolError>>(
     threads: usize,
     work: impl FnOnce(&dyn Device) -> Result<T, E>,
 ) -> Result<T, E> {
     let pool = Arc::new(Pool::new(threads)?);
-    work(&On::new(&OnCpu(Arc::clone(&pool)), &pool))
+    work(&ExecutorDevice::new(&CpuExecutor(Arc::clone(&pool)), &pool))
 }
 
 /// Runs `work` on the chosen device. If `sessions` do not fit the choice fails, or falls back to
@@ -304,14 +304,14 @@ pub fn on_processor<T, E: From<PoolError>>(
 ///
 /// # Errors
 /// [`ChoiceError`] if the device is missing or out of memory.
-pub fn on<T>(
+pub fn run_on_device<T>(
     choice: DeviceChoice,
     pool: &Arc<Pool>,
-    (sessions, matrices): (Vec<Planned<'_>>, Matrices),
-    told: impl FnOnce(&ChoiceError),
+    (sessions, matrices): (Vec<Planned<'_>>, AlgebraMemory),
+    told: impl FnOnce(&DeviceChoiceError),
     work: impl FnOnce(&dyn Device) -> T,
-) -> Result<T, ChoiceError> {
-    let compiling = Compiling {
+) -> Result<T, DeviceChoiceError> {
+    let compiling = DeviceJob {
         pool,
         sessions,
         matrices,
@@ -320,14 +320,14 @@ pub fn on<T>(
     choice.execute(pool, told, compiling)
 }
 
-struct Compiling<'a, F> {
+struct DeviceJob<'a, F> {
     pool: &'a Arc<Pool>,
     sessions: Vec<Planned<'a>>,
-    matrices: Matrices,
+    matrices: AlgebraMemory,
     work: F,
 }
 
-impl<T, F: FnOnce(&dyn Device) -> T> Work for Compiling<'_, F> {
+impl<T, F: FnOnce(&dyn Device) -> T> DeviceWork for DeviceJob<'_, F> {
     type Outcome = T;
 
     fn kernels(&self) -> Option<KernelCode> {
@@ -340,14 +340,16 @@ impl<T, F: FnOnce(&dyn Device) -> T> Work for Compiling<'_, F> {
         self.sessions.clone()
     }
 
-    fn on<E: Executor>(self, executor: &E) -> T {
-        let Compiling {
+    fn run<E: Executor>(self, executor: &E) -> T {
+        let DeviceJob {
             pool,
             sessions,
             matrices,
             work,
         } = self;
-        work(&On::compressing(executor, pool, &sessions, matrices))
+        work(&ExecutorDevice::with_algebra(
+            executor, pool, &sessions, matrices,
+        ))
     }
 }
 
@@ -357,9 +359,9 @@ mod tests {
 
     use super::algebra::tests::Plain;
     use super::*;
-    use htc_kernels::linear::Linear;
+    use htc_kernels::linear::LinearAlgebra;
     use htc_loader::backend::Reference;
-    use htc_loader::device::OnReference;
+    use htc_loader::device::ReferenceExecutor;
     use htc_loader::kv::KvType;
 
     fn demo() -> Arc<Model> {
@@ -369,7 +371,7 @@ mod tests {
 
     fn gives_way<E: Executor>(executor: &E, held: usize) {
         let pool = Arc::new(Pool::new(1).unwrap());
-        let on = On::new(executor, &pool);
+        let on = ExecutorDevice::new(executor, &pool);
         let model = demo();
         let of = Arc::downgrade(&model);
         let kv = KvOptions::new(KvType::F32);
@@ -384,8 +386,8 @@ mod tests {
 
     #[test]
     fn dropped_models_are_unloaded() {
-        gives_way(&OnCpu(Arc::new(Pool::new(1).unwrap())), 0);
-        gives_way(&OnReference, 1);
+        gives_way(&CpuExecutor(Arc::new(Pool::new(1).unwrap())), 0);
+        gives_way(&ReferenceExecutor, 1);
     }
 
     struct Decomposes(Option<u64>);
@@ -394,7 +396,7 @@ mod tests {
         type Backend = Reference;
 
         fn backend(&self) -> Reference {
-            OnReference.backend()
+            ReferenceExecutor.backend()
         }
 
         fn name(&self) -> String {
@@ -409,7 +411,7 @@ mod tests {
             100 * sessions.len() as u64
         }
 
-        fn linear(&self) -> Option<Result<Box<dyn Linear>, LinearError>> {
+        fn linear_algebra(&self) -> Option<Result<Box<dyn LinearAlgebra>, LinearError>> {
             Some(Ok(Box::new(Plain)))
         }
     }
@@ -417,17 +419,18 @@ mod tests {
     #[test]
     fn make_room_unloads_models_without_a_sequence() {
         let pool = Arc::new(Pool::new(1).unwrap());
-        let on = On::compressing(&Decomposes(None), &pool, &[], Matrices::default());
+        let on =
+            ExecutorDevice::with_algebra(&Decomposes(None), &pool, &[], AlgebraMemory::default());
         let (model, kv) = (demo(), KvOptions::new(KvType::F32));
         let held = || on.loaded.lock().unwrap().len();
         let sequence = on.sequence(&model, 4, &kv).unwrap();
         assert_eq!(on.algebra().name(), "plain");
         assert_eq!(held(), 1);
-        on.make_room();
+        on.unload_idle_models();
         assert_eq!(held(), 1);
         drop(sequence);
         assert_eq!(held(), 1);
-        on.make_room();
+        on.unload_idle_models();
         assert_eq!(held(), 0);
     }
 
@@ -441,15 +444,15 @@ mod tests {
             kind,
         };
         let decided = |free, sums, decomposition| {
-            let matrices = Matrices {
+            let matrices = AlgebraMemory {
                 sums,
                 decomposition,
             };
             let executor = Decomposes(Some(free));
-            let on = On::compressing(&executor, &pool, &[session], matrices);
-            match on.no_algebra() {
+            let on = ExecutorDevice::with_algebra(&executor, &pool, &[session], matrices);
+            match on.host_algebra_reason() {
                 None => Ok(on.algebra().name()),
-                Some(NoAlgebra::NoRoom { needed, .. }) => Err(*needed),
+                Some(HostAlgebraReason::OutOfMemory { needed, .. }) => Err(*needed),
                 Some(error) => panic!("{error}"),
             }
         };

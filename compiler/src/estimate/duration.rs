@@ -9,8 +9,8 @@ use htc_kernels::Matrix;
 use htc_kernels::cpu::{Cpu, Scratch};
 
 use super::stages;
-use crate::math::{Path, Weight, low_rank, low_rank_error};
-use crate::plan::{Form, UnitPlan};
+use crate::math::{SvdMethod, Weight, low_rank, low_rank_error};
+use crate::plan::{MatrixForm, UnitPlan};
 
 /// Order of the benchmark matrix: large enough for full speed, small enough for a fraction of a
 /// second.
@@ -18,10 +18,10 @@ const ORDER: usize = 384;
 
 /// Multiply-adds equivalent to encoding one element without feedback in types with a scale search,
 /// with error measurement.
-const ENCODING: f64 = 2000.0;
+const PRODUCTS_PER_ENCODED_ELEMENT: f64 = 2000.0;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Work {
+struct OperationCount {
     /// Multiply-adds in matrix products.
     products: f64,
     /// Sum of the cubed orders of decomposed matrices.
@@ -30,7 +30,7 @@ struct Work {
 
 /// Operations per second of one thread.
 #[derive(Clone, Copy, Debug)]
-pub struct Speed(Work);
+pub struct Speed(OperationCount);
 
 impl Speed {
     /// Benchmarks the calling thread on a small matrix.
@@ -49,41 +49,41 @@ impl Speed {
         });
         let products = cube / product;
         let whole = best_of_three(|| {
-            let found = low_rank(weight, ORDER / 2, Path::Gram);
+            let found = low_rank(weight, ORDER / 2, SvdMethod::Gram);
             std::hint::black_box(found.is_ok());
         });
         // Subtract the products for the Gram matrix and the factors.
         let decomposition = (whole - 1.5 * product).max(0.1 * whole);
-        Speed(Work {
+        Speed(OperationCount {
             products,
             cubes: cube / decomposition,
         })
     }
 
     #[cfg(test)]
-    pub(super) const fn of(products: f64, cubes: f64) -> Speed {
-        Speed(Work { products, cubes })
+    pub(super) const fn from_rates(products: f64, cubes: f64) -> Speed {
+        Speed(OperationCount { products, cubes })
     }
 
     /// Returns the seconds of `count` multiply-adds in matrix products on one thread.
-    pub fn products(self, count: f64) -> f64 {
+    pub fn product_seconds(self, count: f64) -> f64 {
         count / self.0.products
     }
 
     /// Returns the seconds of decompositions on one thread; `cubes` is the sum of the cubed orders.
-    pub fn decompositions(self, cubes: f64) -> f64 {
+    pub fn decomposition_seconds(self, cubes: f64) -> f64 {
         cubes / self.0.cubes
     }
 
     /// Returns the seconds for units on several threads, with or without second moments of the
     /// inputs.
-    pub fn seconds<'a>(
+    pub fn unit_seconds<'a>(
         self,
         units: impl Iterator<Item = (&'a UnitPlan, bool)>,
         threads: usize,
     ) -> f64 {
         let each = units.map(|(unit, calibrated)| {
-            let Work { products, cubes } = work(unit, calibrated);
+            let OperationCount { products, cubes } = count_operations(unit, calibrated);
             products / self.0.products + cubes / self.0.cubes
         });
         let (sum, largest) = each.fold((0.0, 0.0), |(sum, largest): (f64, f64), seconds| {
@@ -105,15 +105,15 @@ fn best_of_three(run: impl Fn()) -> f64 {
 /// Returns the operations for Gram matrix, decomposition, product with the vectors, and error. With
 /// a second moment, the Gram matrix and the output error multiply with it, and its root is
 /// decomposed if there are more outputs than inputs.
-fn work(unit: &UnitPlan, calibrated: bool) -> Work {
+fn count_operations(unit: &UnitPlan, calibrated: bool) -> OperationCount {
     let rank = unit.rank().unwrap_or(0) as f64;
     let rows: f64 = unit.members.iter().map(|m| m.rows as f64).sum();
     let cols = unit.members.first().map_or(0.0, |m| m.cols as f64);
     let order = match &unit.form {
-        Form::Kept => return Work::default(),
-        Form::Dense { .. } | Form::Bands { .. } => {
-            if let Some(products) = stages::coded(unit).filter(|_| calibrated) {
-                return Work {
+        MatrixForm::Unchanged => return OperationCount::default(),
+        MatrixForm::Dense { .. } | MatrixForm::ColumnGroups { .. } => {
+            if let Some(products) = stages::coded_unit_cost(unit).filter(|_| calibrated) {
+                return OperationCount {
                     products,
                     cubes: 0.0,
                 };
@@ -123,13 +123,13 @@ fn work(unit: &UnitPlan, calibrated: bool) -> Work {
             } else {
                 0.0
             };
-            return Work {
-                products: ENCODING * rows * cols + moments,
+            return OperationCount {
+                products: PRODUCTS_PER_ENCODED_ELEMENT * rows * cols + moments,
                 cubes: 0.0,
             };
         }
-        Form::LowRank { .. } | Form::Residual { .. } => rows.min(cols),
-        Form::SharedBasis { .. } => cols,
+        MatrixForm::LowRank { .. } | MatrixForm::Residual { .. } => rows.min(cols),
+        MatrixForm::SharedBasis { .. } => cols,
     };
     let (moments, root) = if !calibrated {
         (0.0, 0.0)
@@ -138,7 +138,7 @@ fn work(unit: &UnitPlan, calibrated: bool) -> Work {
     } else {
         (3.0 * rows * cols * cols, 0.0)
     };
-    Work {
+    OperationCount {
         products: rows * cols * order + 2.0 * rows * cols * rank + moments,
         cubes: order.powi(3) + root,
     }
@@ -146,7 +146,7 @@ fn work(unit: &UnitPlan, calibrated: bool) -> Work {
 
 /// Fraction of a forward pass in matrix products; the rest is attention, norms and output
 /// processing.
-const PRODUCTS: f64 = 0.6;
+const PRODUCT_FRACTION: f64 = 0.6;
 
 /// Returns the seconds of a forward pass of `tokens` through all blocks, optionally with logits:
 /// the time of one product with a weight of the model, scaled by size. `None` if the model has no
@@ -190,28 +190,28 @@ pub fn forward_seconds(
         best = best.min(begun.elapsed().as_secs_f64());
     }
     let products = best * (tokens as f64 / ROWS as f64) * all / size(largest);
-    Some(products / PRODUCTS)
+    Some(products / PRODUCT_FRACTION)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Member;
+    use crate::plan::UnitMatrix;
     use htc_formats::DType;
-    use htc_formats::model::{MatrixId, Slot};
+    use htc_formats::model::{MatrixId, ProjectionKind};
 
     fn unit(rows: usize, cols: usize, rank: usize) -> UnitPlan {
         UnitPlan {
-            members: vec![Member {
-                matrix: MatrixId::Slot {
+            members: vec![UnitMatrix {
+                matrix: MatrixId::Projection {
                     layer: 0,
-                    slot: Slot::Up,
+                    projection: ProjectionKind::Up,
                 },
                 rows,
                 cols,
                 source_type: DType::F32,
             }],
-            form: Form::LowRank {
+            form: MatrixForm::LowRank {
                 rank,
                 a: DType::F32,
                 b: DType::F32,
@@ -222,10 +222,10 @@ mod tests {
 
     #[test]
     fn threads_do_not_split_a_unit() {
-        let speed = Speed::of(1e9, 1e8);
+        let speed = Speed::from_rates(1e9, 1e8);
         let seconds = |units: &[UnitPlan], threads, calibrated| {
             let units = units.iter().map(|unit| (unit, calibrated));
-            speed.seconds(units, threads)
+            speed.unit_seconds(units, threads)
         };
         let units = [unit(512, 512, 64), unit(512, 512, 64)];
         let one = seconds(&units, 1, false);
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(seconds(&units, 8, false), one / 2.0);
         assert!(seconds(&units, 1, true) > one);
         let mut dense = unit(512, 512, 64);
-        dense.form = Form::Kept;
+        dense.form = MatrixForm::Unchanged;
         assert_eq!(seconds(&[dense], 1, true), 0.0);
     }
 

@@ -1,10 +1,10 @@
 //! Memory of matrix algebra on a device.
 
-use htc_formats::model::{HyperParameters, Site};
+use htc_formats::model::{ActivationPoint, HyperParameters};
 use htc_loader::exec::BATCH;
 
-use crate::calibrate::site_width;
-use crate::device::{self, Matrices};
+use crate::calibrate::input_width;
+use crate::device::{self, AlgebraMemory};
 
 const F64: u64 = 8;
 
@@ -17,8 +17,12 @@ fn panel(width: usize) -> u64 {
 }
 
 /// Returns the device memory in bytes, with or without calibration.
-pub(crate) fn on_device(hyper: &HyperParameters, calibrated: bool, threads: usize) -> Matrices {
-    let widths = Site::ALL.map(|site| site_width(hyper, site) as u64);
+pub(crate) fn device_bytes(
+    hyper: &HyperParameters,
+    calibrated: bool,
+    threads: usize,
+) -> AlgebraMemory {
+    let widths = ActivationPoint::ALL.map(|site| input_width(hyper, site) as u64);
     let widest = widths.into_iter().fold(0, u64::max);
     // One per activation point, one for the stream after the layer, each with the vectors to add.
     let squares = widths.into_iter().chain([hyper.width as u64]).map(square);
@@ -29,8 +33,8 @@ pub(crate) fn on_device(hyper: &HyperParameters, calibrated: bool, threads: usiz
     let order = if calibrated {
         widest
     } else {
-        [Site::Attention, Site::AttentionOutput]
-            .map(|site| site_width(hyper, site) as u64)
+        [ActivationPoint::Attention, ActivationPoint::AttentionOutput]
+            .map(|site| input_width(hyper, site) as u64)
             .into_iter()
             .fold(0, u64::max)
     };
@@ -38,7 +42,7 @@ pub(crate) fn on_device(hyper: &HyperParameters, calibrated: bool, threads: usiz
     let decomposition = square(order).saturating_mul(4);
     let of_thread = square(hyper.width as u64).saturating_add(panel(hyper.width));
     let of_threads = of_thread.saturating_mul(2 * threads as u64);
-    Matrices {
+    AlgebraMemory {
         sums: if calibrated {
             sums.saturating_add(vectors)
         } else {
@@ -50,7 +54,7 @@ pub(crate) fn on_device(hyper: &HyperParameters, calibrated: bool, threads: usiz
 
 /// Returns the host memory of a thread that multiplies on a device: copies of a panel and of a
 /// square.
-pub(super) fn copies(width: usize) -> u64 {
+pub(super) fn host_copy_bytes(width: usize) -> u64 {
     (4 * panel(width)).saturating_add(square(width as u64).saturating_mul(2))
 }
 
@@ -68,17 +72,17 @@ mod tests {
             head_size: 128,
             ..hyper()
         };
-        let [without, with] = [false, true].map(|calibrated| on_device(&hyper, calibrated, 1));
+        let [without, with] = [false, true].map(|calibrated| device_bytes(&hyper, calibrated, 1));
         assert_eq!(without.sums, 0);
         let squares = 8 * (4 * 4096 * 4096 + 14_336 * 14_336);
         assert_eq!(with.sums, squares + 8 * 5 * 512 * 14_336);
         let more = 4 * 8 * (14_336 * 14_336 - 4096 * 4096);
         assert_eq!(with.decomposition - without.decomposition, more);
         // Two squares and two panels of 64 MiB per thread.
-        let threads = on_device(&hyper, false, 5).decomposition - without.decomposition;
+        let threads = device_bytes(&hyper, false, 5).decomposition - without.decomposition;
         assert_eq!(threads, 4 * 2 * (8 * 4096 * 4096 + (64 << 20)));
-        assert_eq!(copies(4096), 4 * (64 << 20) + 2 * 8 * 4096 * 4096);
+        assert_eq!(host_copy_bytes(4096), 4 * (64 << 20) + 2 * 8 * 4096 * 4096);
         hyper.ffn = usize::MAX / 2;
-        assert_eq!(on_device(&hyper, true, 1).sums, u64::MAX);
+        assert_eq!(device_bytes(&hyper, true, 1).sums, u64::MAX);
     }
 }

@@ -12,12 +12,12 @@ use crate::calibrate::Calibration;
 use crate::choose;
 use crate::estimate::duration::{Speed, forward_seconds};
 use crate::estimate::stages::Workload;
-pub use crate::estimate::stages::{StageSeconds, coding};
+pub use crate::estimate::stages::{StageSeconds, coding_cost};
 use crate::gradient;
-use crate::layout::{self, Job};
-use crate::plan::{Form, Method, Plan, UnitPlan};
-use crate::request::{CompileOptions, GaugeKind, Planning, Request, Treatment};
-use crate::unit::{kv_bases, place, truncated};
+use crate::layout::{self, WriteStep};
+use crate::plan::{MatrixForm, Method, Plan, UnitPlan};
+use crate::request::{CompileOptions, GaugeKind, PlanRequest, PlanSource, Treatment};
+use crate::unit::{input_of_unit, kv_bases, truncated_projections};
 use crate::{make, profile, tune};
 
 /// Estimated resources and result of a compilation.
@@ -36,7 +36,7 @@ pub struct Estimate {
 
 /// Inputs of an estimate.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Expected<'a> {
+pub(crate) struct EstimateInputs<'a> {
     /// Source model.
     pub source: &'a ModelFile,
     /// Plan of the compilation.
@@ -56,14 +56,14 @@ pub(crate) struct Expected<'a> {
     /// Speed of this machine.
     pub speed: Speed,
     /// Models are executed in device memory.
-    pub elsewhere: bool,
+    pub uses_device_memory: bool,
     /// Matrix algebra runs on a device, with copies to it.
-    pub algebra_elsewhere: bool,
+    pub uses_device_algebra: bool,
 }
 
 /// Returns the estimate from shapes, ranks and the speed of this machine.
-pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate {
-    let Expected {
+pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Estimate {
+    let EstimateInputs {
         source,
         plan,
         treatment,
@@ -73,23 +73,23 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         bytes,
         vocabulary,
         speed,
-        elsewhere,
-        algebra_elsewhere,
+        uses_device_memory: elsewhere,
+        uses_device_algebra: algebra_elsewhere,
     } = expected;
     let threads = options.threads;
-    let jobs = layout::jobs(source, plan, treatment.bias);
-    let window = make::window(&jobs, source.hyper.layers, threads);
+    let jobs = layout::write_steps(source, plan, treatment.bias);
+    let window = make::pending_limit(&jobs, source.hyper.layers, threads);
     let measures = match &options.planning {
-        Planning::Make { request, target } => {
+        PlanSource::Compute { request, target } => {
             profile::reads_weights(request, target, calibration.is_some())
         }
-        Planning::File(_) => false,
+        PlanSource::File(_) => false,
     };
     let measured = if measures { plan.units() } else { &[] };
-    let spectra = measured.iter().map(|u| spectrum(u, plan.request()));
+    let spectra = measured.iter().map(|u| spectrum_bytes(u, plan.request()));
     let spectra = threads as u64 * spectra.max().unwrap_or(0);
     // Codes need gradients for any plan.
-    let goes_back = made_with_gradients(options) || plan.reads_gradients();
+    let goes_back = planning_needs_gradients(options) || plan.needs_gradients();
     let back = match (goes_back, calibration) {
         (true, Some(found)) => {
             gradient::needed_memory(&source.hyper, &source.spec(), found.context)
@@ -98,7 +98,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
     };
     let spectra = spectra.max(back);
     let stages_before = match treatment.gauge {
-        GaugeKind::Axiom => spectra.max(axiom(&source.hyper, plan, threads)),
+        GaugeKind::Axiom => spectra.max(axiom_gauge_bytes(&source.hyper, plan, threads)),
         _ => spectra,
     };
     let memory = peak_memory(
@@ -109,7 +109,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         vocabulary,
     );
     let copies = if algebra_elsewhere {
-        threads as u64 * matrices::copies(source.hyper.width)
+        threads as u64 * matrices::host_copy_bytes(source.hyper.width)
     } else {
         0
     };
@@ -120,9 +120,9 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         let sessions = if elsewhere {
             0
         } else {
-            sessions(&source.hyper, context)
+            session_bytes(&source.hyper, context)
         };
-        sites(&source.hyper, context, threads, gauged) + sessions
+        calibration_bytes(&source.hyper, context, threads, gauged) + sessions
     });
     let held_out = calibration.and_then(|found| found.held_out.as_ref());
     // Residuals of bases are evaluated and coded once more, and measured at every active fraction.
@@ -133,27 +133,33 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         (true, true) => 1.0,
         (true, false) => candidates as f64,
     };
-    let points = if refined { choose::DIAL_POINTS } else { 0 };
+    let points = if refined {
+        choose::ACTIVE_FRACTION_POINTS
+    } else {
+        0
+    };
     // One half validates every candidate, the other tests the chosen one.
     let times = match candidates {
         1 => 1.0,
         many => 0.5 * (many + 1) as f64,
     };
     let compared = match &options.planning {
-        Planning::Make { request, .. } => options.goal.compared(request.method, request.effort),
-        Planning::File(_) => 0,
+        PlanSource::Compute { request, .. } => options
+            .goal
+            .max_comparison_files(request.method, request.effort),
+        PlanSource::File(_) => 0,
     };
     let times = times + 0.5 * (points + compared) as f64;
     let units = plan.units().iter().map(|unit| {
-        let reads = place(source, unit).is_some();
+        let reads = input_of_unit(source, unit).is_some();
         (unit, reads && calibration.is_some())
     });
-    let quantises = made_with_gradients(options);
-    let effort = plan.request().effort.work();
+    let quantises = planning_needs_gradients(options);
+    let effort = plan.request().effort.settings();
     let work = Workload {
         source,
         tokens: calibration.map_or(0, Calibration::tokens),
-        back: if goes_back {
+        gradient_tokens: if goes_back {
             effort
                 .gradient_tokens
                 .min(calibration.map_or(0, Calibration::tokens))
@@ -163,23 +169,24 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         threads,
     };
     let stages = StageSeconds {
-        calibrate: stages::calibration(work, speed),
+        calibrate: stages::calibration_seconds(work, speed),
         plan: if quantises {
             let request = plan.request();
-            let of = (effort, request.codes, stages::rotates(request));
-            (1.0 + refinements) * stages::curves(source, of, speed, threads)
+            let of = (effort, request.codes, stages::evaluates_rotation(request));
+            (1.0 + refinements) * stages::curve_seconds(source, of, speed, threads)
         } else {
             0.0
         },
-        factorise: ((candidates + compared) as f64 + refinements) * speed.seconds(units, threads)
+        factorise: ((candidates + compared) as f64 + refinements)
+            * speed.unit_seconds(units, threads)
             + (candidates + compared) as f64
-                * stages::bases(source, plan.request(), speed, threads),
+                * stages::kv_bases_seconds(source, plan.request(), speed, threads),
         measure: held_out.map_or(0.0, |windows| {
             // Source and candidate.
             let tokens = windows.count() * calibration.map_or(0, |found| found.context);
             2.0 * times * forward_seconds(source, tokens, threads, true).unwrap_or(0.0)
         }),
-        tune: stages::tunings(options) * stages::tuning(source, tune, speed, threads),
+        tune: stages::tuning_factor(options) * stages::tuning_seconds(source, tune, speed, threads),
     };
     let tuning = match (tune, calibration) {
         (0, _) | (_, None) => 0,
@@ -188,7 +195,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
             // State of both ends of an elastic artifact stays allocated.
             let ends = u64::from(options.planes);
             ends * gradient::needed_memory(hyper, &source.spec(), context)
-                + tune::memory(hyper, context)
+                + tune::memory_bytes(hyper, context)
         }
     };
     let peak_memory = calibrated + memory.max(tuning);
@@ -207,25 +214,25 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
     }
 }
 
-fn made_with_gradients(options: &CompileOptions) -> bool {
+fn planning_needs_gradients(options: &CompileOptions) -> bool {
     match &options.planning {
-        Planning::Make { request, .. } => request.method == Method::Quantise,
-        Planning::File(_) => false,
+        PlanSource::Compute { request, .. } => request.method == Method::Quantise,
+        PlanSource::File(_) => false,
     }
 }
 
 /// Base memory: code's data, stacks, the model's tables.
-const BASE: u64 = 8 << 20;
+const BASE_BYTES: u64 = 8 << 20;
 /// Memory per thread: stack, and packed panels of matrix products.
-const PER_THREAD: u64 = 4 << 20;
+const BYTES_PER_THREAD: u64 = 4 << 20;
 /// Memory of the vocabulary relative to its stored size: texts, merges, serialised form.
-const VOCABULARY: u64 = 4;
+const VOCABULARY_FACTOR: u64 = 4;
 
 /// Returns an upper bound for calibration statistics: f64 second moments of the four activation
 /// points of two layers with roots and inverses; one more and a product per thread. The moment of
 /// the hidden layer has no root, and without a gauge is held once. During forward passes only the
 /// sums of one layer and the activations of a batch are in memory.
-fn sites(hyper: &HyperParameters, context: usize, threads: usize, gauged: bool) -> u64 {
+fn calibration_bytes(hyper: &HyperParameters, context: usize, threads: usize, gauged: bool) -> u64 {
     let square = |n: usize| 8 * (n as u64).pow(2);
     let (width, heads) = (square(hyper.width), square(hyper.heads * hyper.head_size));
     let hidden = square(hyper.ffn);
@@ -244,7 +251,7 @@ fn sites(hyper: &HyperParameters, context: usize, threads: usize, gauged: bool) 
 
 /// Returns the memory of two models executed together, with logits. They run when no unit is
 /// factorised, but memory may be retained.
-fn sessions(hyper: &HyperParameters, context: usize) -> u64 {
+fn session_bytes(hyper: &HyperParameters, context: usize) -> u64 {
     let width = 8 * hyper.width + 4 * hyper.ffn + 4 * hyper.heads * hyper.head_size;
     let kv = 2 * 4 * hyper.layers * hyper.kv_heads * hyper.head_size * context.max(512);
     let logits = 4 * (1 << 22).max(hyper.vocabulary);
@@ -254,9 +261,9 @@ fn sessions(hyper: &HyperParameters, context: usize) -> u64 {
 /// Returns an upper bound for axiom gauge searches, one layer per thread: truncated projections in
 /// f32, for each the f64 Gram matrix of the smaller side (four more in use at a time), or a vector
 /// if the residual stream is the larger side; two panels.
-fn axiom(hyper: &HyperParameters, plan: &Plan, threads: usize) -> u64 {
+fn axiom_gauge_bytes(hyper: &HyperParameters, plan: &Plan, threads: usize) -> u64 {
     let of_layer = |layer: usize| {
-        let slots = truncated(plan, layer).map(|(_, member, _)| {
+        let slots = truncated_projections(plan, layer).map(|(_, member, _)| {
             let (rows, cols) = (member.rows as u64, member.cols as u64);
             let order = rows.min(cols);
             (4 * rows * cols + 8 * order * order, order, rows.max(cols))
@@ -289,29 +296,29 @@ fn axiom(hyper: &HyperParameters, plan: &Plan, threads: usize) -> u64 {
 ///
 /// Stages do not overlap, and later stages reuse freed memory.
 fn peak_memory(
-    (jobs, hyper): (&[Job], &HyperParameters),
+    (jobs, hyper): (&[WriteStep], &HyperParameters),
     stages_before: u64,
     window: usize,
     threads: usize,
     vocabulary: u64,
 ) -> u64 {
     let threads_used = threads.min(jobs.len()) as u64;
-    let of = |job: &Job, what: &dyn Fn(&UnitPlan) -> u64, bases: u64| match job {
-        Job::Make(unit) => what(unit),
-        Job::PassThrough(_) => 0,
-        Job::KvBases(_) => bases,
+    let of = |job: &WriteStep, what: &dyn Fn(&UnitPlan) -> u64, bases: u64| match job {
+        WriteStep::Compute(unit) => what(unit),
+        WriteStep::PassThrough(_) => 0,
+        WriteStep::KvBases(_) => bases,
     };
-    let bases = kv_bases::working(hyper);
-    let largest = jobs.iter().map(|job| of(job, &working, bases)).max();
+    let bases = kv_bases::working_bytes(hyper);
+    let largest = jobs.iter().map(|job| of(job, &unit_bytes, bases)).max();
     let largest = largest.unwrap_or(0);
-    let bases = kv_bases::bytes(hyper);
+    let bases = kv_bases::layer_bytes(hyper);
     let waiting = jobs
         .windows(window.clamp(1, jobs.len().max(1)))
-        .map(|jobs| jobs.iter().map(|job| of(job, &results, bases)).sum())
+        .map(|jobs| jobs.iter().map(|job| of(job, &result_bytes, bases)).sum())
         .max()
         .unwrap_or(0);
     let stages = (threads_used * largest + waiting).max(stages_before);
-    BASE + threads_used * PER_THREAD + VOCABULARY * vocabulary + stages
+    BASE_BYTES + threads_used * BYTES_PER_THREAD + VOCABULARY_FACTOR * vocabulary + stages
 }
 
 fn shape(unit: &UnitPlan) -> (u64, u64) {
@@ -319,14 +326,14 @@ fn shape(unit: &UnitPlan) -> (u64, u64) {
     (rows, unit.members.first().map_or(0, |m| m.cols as u64))
 }
 
-fn spectrum(unit: &UnitPlan, request: &Request) -> u64 {
+fn spectrum_bytes(unit: &UnitPlan, request: &PlanRequest) -> u64 {
     let (rows, cols) = shape(unit);
     let order = match request.method {
-        Method::PerSlot | Method::Quantise => rows.min(cols),
+        Method::PerProjection | Method::Quantise => rows.min(cols),
         Method::SharedBasis => cols,
     };
     // Feedback of rotated and plain inputs, and the source of the former.
-    let rotated = if stages::rotates(request) {
+    let rotated = if stages::evaluates_rotation(request) {
         4 * 6 * cols * cols
     } else {
         0
@@ -334,28 +341,32 @@ fn spectrum(unit: &UnitPlan, request: &Request) -> u64 {
     4 * rows * cols + (8 * 3 * order * order).max(rotated) + panels(rows, cols)
 }
 
-fn working(unit: &UnitPlan) -> u64 {
+fn unit_bytes(unit: &UnitPlan) -> u64 {
     let (rows, cols) = shape(unit);
     let rank = unit.rank().unwrap_or(0) as u64;
     let svd = unit
         .members
         .iter()
-        .any(|m| m.slot() == Some(htc_formats::model::Slot::Down));
+        .any(|m| m.slot() == Some(htc_formats::model::ProjectionKind::Down));
     let decomposition = match unit.form {
-        Form::Kept => return 0,
+        MatrixForm::Unchanged => return 0,
         // In chunks of rows; results are counted while waiting.
-        Form::Dense { .. } => return together(unit, CARRIED) + ENCODED + results(unit),
-        Form::Bands { .. } => return banded(unit) + ENCODED + results(unit),
-        Form::LowRank { .. } | Form::Residual { .. } if svd => {
+        MatrixForm::Dense { .. } => {
+            return joint_row_bytes(unit, CARRIED_ELEMENTS) + ENCODING_BYTES + result_bytes(unit);
+        }
+        MatrixForm::ColumnGroups { .. } => {
+            return column_group_bytes(unit) + ENCODING_BYTES + result_bytes(unit);
+        }
+        MatrixForm::LowRank { .. } | MatrixForm::Residual { .. } if svd => {
             8 * (2 * rows * cols + 8 * rows.min(cols).pow(2))
         }
-        Form::LowRank { .. } | Form::Residual { .. } => 8 * 6 * rows.min(cols).pow(2),
-        Form::SharedBasis { .. } => 8 * 6 * cols * cols,
+        MatrixForm::LowRank { .. } | MatrixForm::Residual { .. } => 8 * 6 * rows.min(cols).pow(2),
+        MatrixForm::SharedBasis { .. } => 8 * 6 * cols * cols,
     };
     let factors = rank * (rows + cols) * 4 * 8;
     // Decoded base, its bytes, and the error.
     let base = match unit.form {
-        Form::Residual { .. } => 3 * 4 * rows * cols,
+        MatrixForm::Residual { .. } => 3 * 4 * rows * cols,
         _ => 0,
     };
     4 * rows * cols + base + decomposition + factors + panels(rows, cols)
@@ -364,25 +375,25 @@ fn working(unit: &UnitPlan) -> u64 {
 /// Returns the memory of all rows, original and decoded in chunks; with joint rows the second
 /// moment of their gradients twice in f32 and once in f64, with losses, carried errors and stored
 /// values; two column products, with those of rotated inputs and their sources.
-fn banded(unit: &UnitPlan) -> u64 {
+fn column_group_bytes(unit: &UnitPlan) -> u64 {
     let (rows, cols) = shape(unit);
     let squares = match &unit.form {
-        Form::Bands { codes } if codes.is_rotated() => 6,
+        MatrixForm::ColumnGroups { codes } if codes.is_rotated() => 6,
         _ => 4,
     };
-    4 * rows * cols + together(unit, CARRIED + 4) + 4 * squares * cols * cols
+    4 * rows * cols + joint_row_bytes(unit, CARRIED_ELEMENTS + 4) + 4 * squares * cols * cols
 }
 
 /// Carried elements per weight of joint rows.
-const CARRIED: u64 = 1;
+const CARRIED_ELEMENTS: u64 = 1;
 
 /// Returns the memory of joint rows: the second moment of their gradients, and `numbers` elements
 /// per weight.
-fn together(unit: &UnitPlan, numbers: u64) -> u64 {
+fn joint_row_bytes(unit: &UnitPlan, numbers: u64) -> u64 {
     let (_, cols) = shape(unit);
     let members = unit.members.iter();
     let largest = members.map(|member| match member.matrix {
-        MatrixId::Slot { .. } => {
+        MatrixId::Projection { .. } => {
             let together = gradient::outputs_together(member.rows) as u64;
             16 * together * together + 4 * numbers * together * cols
         }
@@ -396,8 +407,8 @@ fn panels(rows: u64, cols: u64) -> u64 {
 }
 
 /// Memory of encoding a chunk of rows, original and decoded.
-const ENCODED: u64 = 16 << 20;
+const ENCODING_BYTES: u64 = 16 << 20;
 
-fn results(unit: &UnitPlan) -> u64 {
+fn result_bytes(unit: &UnitPlan) -> u64 {
     unit.bytes_after()
 }

@@ -4,17 +4,19 @@
 //! The constants for other operations are ratios of times measured with one thread on an AMD EPYC
 //! (AVX2), by `examples/coding.rs` and by the stages of compilations of the demo model.
 
-use htc_formats::bands::Kind;
+use htc_formats::bands::CodeKind;
 use htc_formats::block::BlockFit;
-use htc_formats::model::{MatrixId, Slot};
+use htc_formats::model::{MatrixId, ProjectionKind};
 use htc_formats::source::ModelFile;
 use serde::{Deserialize, Serialize};
 
 use super::duration::{Speed, forward_seconds};
-use crate::math::codes::WIDEST_FIT;
-use crate::plan::{self, Form, Member, Method, OfSource, UnitPlan};
+use crate::math::codes::MAX_FIT_COLUMNS;
+use crate::plan::{self, MatrixForm, Method, ModelFileTypes, UnitMatrix, UnitPlan};
 use crate::profile::{bound, curves};
-use crate::request::{CodeKinds, CompileOptions, KvBasesArg, Planning, Request, RotationArg, Work};
+use crate::request::{
+    CodeKinds, CompileOptions, EffortSettings, KvBasesArg, PlanRequest, PlanSource, RotationArg,
+};
 use crate::unit::kv_bases;
 use crate::{gradient, tune};
 
@@ -49,23 +51,23 @@ pub struct Workload<'a> {
     /// Calibration tokens; 0 without calibration.
     pub tokens: usize,
     /// Tokens with a backward pass; 0 without gradients.
-    pub back: usize,
+    pub gradient_tokens: usize,
     /// Number of threads.
     pub threads: usize,
 }
 
 /// Cost of second moments relative to matrix products.
-const MOMENTS: f64 = 1.0;
+const MOMENT_COST: f64 = 1.0;
 
 /// Passes of a gradient: forward, recomputation, backward.
-const PASSES: f64 = 3.0;
+const GRADIENT_PASSES: f64 = 3.0;
 
 /// Returns the seconds of calibration and gradients.
-pub fn calibration(work: Workload, speed: Speed) -> f64 {
+pub fn calibration_seconds(work: Workload, speed: Speed) -> f64 {
     let Workload {
         source,
         tokens,
-        back,
+        gradient_tokens: back,
         threads,
         ..
     } = work;
@@ -76,108 +78,115 @@ pub fn calibration(work: Workload, speed: Speed) -> f64 {
     let sites = 2.0 * square(hyper.width) + square(heads) + square(hyper.ffn);
     let moments = 0.5 * hyper.layers as f64 * sites * tokens as f64;
     let forward = forward_seconds(source, tokens, threads, false).unwrap_or(0.0);
-    let members = plan::matrices(hyper, &OfSource(source));
+    let members = plan::matrices(hyper, &ModelFileTypes(source));
     let weights: f64 = members.iter().map(slot_weights).sum();
     let outputs: f64 = members.iter().map(gradient_sums).sum();
     let logits = (hyper.vocabulary * hyper.width) as f64;
-    let gradients = back as f64 * (PASSES * weights + 2.0 * logits + 0.5 * outputs);
-    forward + speed.products(moments / MOMENTS + gradients) / threads.max(1) as f64
+    let gradients = back as f64 * (GRADIENT_PASSES * weights + 2.0 * logits + 0.5 * outputs);
+    forward + speed.product_seconds(moments / MOMENT_COST + gradients) / threads.max(1) as f64
 }
 
 /// Returns the weights of a projection; 0 for embedding and head.
-fn slot_weights(member: &Member) -> f64 {
+fn slot_weights(member: &UnitMatrix) -> f64 {
     match member.matrix {
-        MatrixId::Slot { .. } => (member.rows * member.cols) as f64,
+        MatrixId::Projection { .. } => (member.rows * member.cols) as f64,
         _ => 0.0,
     }
 }
 
-fn gradient_sums(member: &Member) -> f64 {
+fn gradient_sums(member: &UnitMatrix) -> f64 {
     match member.matrix {
-        MatrixId::Slot { .. } => (member.rows * gradient::outputs_together(member.rows)) as f64,
+        MatrixId::Projection { .. } => {
+            (member.rows * gradient::outputs_together(member.rows)) as f64
+        }
         _ => 0.0,
     }
 }
 
 /// Returns true if rotated inputs are evaluated.
-pub fn rotates(request: &Request) -> bool {
+pub fn evaluates_rotation(request: &PlanRequest) -> bool {
     request.method == Method::Quantise
         && request.rotation == RotationArg::On
-        && !request.codes.bands().is_empty()
+        && !request.codes.column_group_codes().is_empty()
 }
 
 /// Returns the seconds for the curves of all matrices.
-pub fn curves(
+pub fn curve_seconds(
     source: &ModelFile,
-    (effort, codes, rotates): (Work, CodeKinds, bool),
+    (effort, codes, rotates): (EffortSettings, CodeKinds, bool),
     speed: Speed,
     threads: usize,
 ) -> f64 {
-    let of_member = |member: Member| {
+    let of_member = |member: UnitMatrix| {
         let rows = member.rows.min(effort.sampled_rows) as f64;
         let types = curves::types(&member, codes).count() as f64;
         let cols = member.cols as f64;
         // Every second code of column groups is measured.
         let bands = codes
-            .bands()
+            .column_group_codes()
             .into_iter()
             .filter(|code| code.bits() % 2 == 0);
-        let searched: f64 = bands.clone().map(|code| search(code.kind())).sum();
+        let searched: f64 = bands.clone().map(|code| search_cost(code.kind())).sum();
         // The output error in each type, and the factor of the moment.
         let errors = 2.0 * rows * cols * cols;
         let measured = types + bands.count() as f64;
-        let codings = types * coding(member.cols) + searched;
+        let codings = types * coding_cost(member.cols) + searched;
         // The bound of factors, separate and with a shared basis.
-        let bounds = if codes.has_blocks() && member.slot().is_some() {
+        let bounds = if codes.includes_gguf() && member.slot().is_some() {
             2.0 * bound::rows_for_bound(member.rows, member.cols) as f64 * cols * cols
         } else {
             0.0
         };
-        rows * cols * codings + measured * errors + bounds + factor(&member, rotates)
+        rows * cols * codings + measured * errors + bounds + moment_factor_cost(&member, rotates)
     };
-    let members = plan::matrices(&source.hyper, &OfSource(source));
+    let members = plan::matrices(&source.hyper, &ModelFileTypes(source));
     let products: f64 = members.into_iter().map(of_member).sum();
-    speed.products(products) / threads.max(1) as f64
+    speed.product_seconds(products) / threads.max(1) as f64
 }
 
 /// Multiply-adds equivalent to the scale search of one element, with feedback, trial codes and
 /// writing: mean over all types.
-const SEARCH: f64 = 4500.0;
+const SCALE_SEARCH_COST: f64 = 4500.0;
 
 /// Returns the same for codebooks and trellises.
-fn search(kind: Kind) -> f64 {
+fn search_cost(kind: CodeKind) -> f64 {
     match kind {
-        Kind::Levels => 600.0,
-        Kind::Trellis => 3500.0,
+        CodeKind::Codebook => 600.0,
+        CodeKind::Trellis => 3500.0,
     }
 }
 
 /// Multiply-adds per element and column for feedback and sweeps.
-const FEEDBACK: f64 = 3.6;
+const FEEDBACK_COST: f64 = 3.6;
 
 /// Same for feedback alone: column groups have no sweeps except codebooks.
-const FEEDBACK_OF_BANDS: f64 = 1.6;
+const COLUMN_GROUP_FEEDBACK_COST: f64 = 1.6;
 
-fn feedback(is_banded: bool) -> f64 {
+fn feedback_cost(is_banded: bool) -> f64 {
     if is_banded {
-        FEEDBACK_OF_BANDS
+        COLUMN_GROUP_FEEDBACK_COST
     } else {
-        FEEDBACK
+        FEEDBACK_COST
     }
 }
 
 /// Returns the multiply-adds for coding one element with feedback in a GGUF type, in a matrix of
 /// `cols` columns: mean over all types.
-pub fn coding(cols: usize) -> f64 {
-    SEARCH + FEEDBACK * cols as f64
+pub fn coding_cost(cols: usize) -> f64 {
+    SCALE_SEARCH_COST + FEEDBACK_COST * cols as f64
 }
 
 /// Returns the multiply-adds for the factor of the second moment, and of rotated inputs; only the
 /// first matrix with an input counts.
-fn factor(member: &Member, rotated: bool) -> f64 {
+fn moment_factor_cost(member: &UnitMatrix, rotated: bool) -> f64 {
     let first = match member.matrix {
-        MatrixId::Slot { slot, .. } => {
-            matches!(slot, Slot::Q | Slot::O | Slot::Gate | Slot::Down)
+        MatrixId::Projection {
+            projection: slot, ..
+        } => {
+            matches!(
+                slot,
+                ProjectionKind::Q | ProjectionKind::O | ProjectionKind::Gate | ProjectionKind::Down
+            )
         }
         MatrixId::Embedding | MatrixId::Head => true,
     };
@@ -190,85 +199,96 @@ fn factor(member: &Member, rotated: bool) -> f64 {
 }
 
 /// Returns the multiply-adds for a unit coded with feedback; `None` for others.
-pub fn coded(unit: &UnitPlan) -> Option<f64> {
+pub fn coded_unit_cost(unit: &UnitPlan) -> Option<f64> {
     let (of_number, is_banded) = match &unit.form {
-        Form::Dense { weight } if BlockFit::TYPES.contains(weight) => (SEARCH, false),
-        Form::Bands { codes } => (codes.mean(|code| search(code.kind())), true),
+        MatrixForm::Dense { weight } if BlockFit::TYPES.contains(weight) => {
+            (SCALE_SEARCH_COST, false)
+        }
+        MatrixForm::ColumnGroups { codes } => {
+            (codes.weighted_mean(|code| search_cost(code.kind())), true)
+        }
         _ => return None,
     };
-    let fit = |member: &Member| {
+    let fit = |member: &UnitMatrix| {
         if is_banded {
-            fit_of_columns(member)
+            column_fit_cost(member)
         } else {
             0.0
         }
     };
-    let rotated = matches!(&unit.form, Form::Bands { codes } if codes.is_rotated());
+    let rotated = matches!(&unit.form, MatrixForm::ColumnGroups { codes } if codes.is_rotated());
     let members = unit.members.iter();
-    let feedback = feedback(is_banded);
-    let all =
-        members.map(|m| coded_member(m, (of_number, feedback), rotated) + along_rows(m) + fit(m));
+    let feedback = feedback_cost(is_banded);
+    let all = members.map(|m| {
+        coded_matrix_cost(m, (of_number, feedback), rotated) + row_feedback_cost(m) + fit(m)
+    });
     Some(all.sum())
 }
 
 /// Returns the number of rows with joint error feedback.
-fn rows_together(member: &Member) -> f64 {
+fn joint_rows(member: &UnitMatrix) -> f64 {
     match member.matrix {
-        MatrixId::Slot { .. } => gradient::outputs_together(member.rows) as f64,
+        MatrixId::Projection { .. } => gradient::outputs_together(member.rows) as f64,
         MatrixId::Embedding | MatrixId::Head => 0.0,
     }
 }
 
 /// Returns the multiply-adds of feedback across rows: the factor of the gradients' second moment,
 /// and the carried errors.
-fn along_rows(member: &Member) -> f64 {
+fn row_feedback_cost(member: &UnitMatrix) -> f64 {
     let (rows, cols) = (member.rows as f64, member.cols as f64);
-    let together = rows_together(member);
+    let together = joint_rows(member);
     rows * together * (together + 0.5 * cols)
 }
 
-fn fit_of_columns(member: &Member) -> f64 {
+fn column_fit_cost(member: &UnitMatrix) -> f64 {
     let (rows, cols) = (member.rows as f64, member.cols as f64);
-    if member.cols > WIDEST_FIT {
+    if member.cols > MAX_FIT_COLUMNS {
         0.0
     } else {
-        2.0 * rows * cols * (cols + rows_together(member)) + cols.powi(3)
+        2.0 * rows * cols * (cols + joint_rows(member)) + cols.powi(3)
     }
 }
 
-fn coded_member(member: &Member, (of_number, feedback): (f64, f64), rotated: bool) -> f64 {
+fn coded_matrix_cost(member: &UnitMatrix, (of_number, feedback): (f64, f64), rotated: bool) -> f64 {
     let (numbers, cols) = ((member.rows * member.cols) as f64, member.cols as f64);
-    numbers * (of_number + (feedback + 2.0) * cols) + factor(member, rotated)
+    numbers * (of_number + (feedback + 2.0) * cols) + moment_factor_cost(member, rotated)
 }
 
 /// Returns the seconds of tuning.
-pub fn tuning(source: &ModelFile, steps: usize, speed: Speed, threads: usize) -> f64 {
+pub fn tuning_seconds(source: &ModelFile, steps: usize, speed: Speed, threads: usize) -> f64 {
     let hyper = &source.hyper;
-    let members = plan::matrices(hyper, &OfSource(source));
+    let members = plan::matrices(hyper, &ModelFileTypes(source));
     let weights: f64 = members.iter().map(slot_weights).sum();
     let logits = (hyper.vocabulary * hyper.width) as f64;
     let (stepped, measured) = tune::positions(steps);
     // Per step the source's forward pass and the artifact's gradient; half of the tokens are
     // measured with logits.
-    let step = (1.0 + PASSES) * weights + 3.0 * logits;
+    let step = (1.0 + GRADIENT_PASSES) * weights + 3.0 * logits;
     let products = stepped as f64 * step + measured as f64 * (weights + logits);
-    speed.products(products) / threads.max(1) as f64
+    speed.product_seconds(products) / threads.max(1) as f64
 }
 
-pub(super) fn bases(source: &ModelFile, request: &Request, speed: Speed, threads: usize) -> f64 {
+pub(super) fn kv_bases_seconds(
+    source: &ModelFile,
+    request: &PlanRequest,
+    speed: Speed,
+    threads: usize,
+) -> f64 {
     match request.kv_bases {
         KvBasesArg::On => {
-            speed.decompositions(kv_bases::cubes(&source.hyper)) / threads.max(1) as f64
+            speed.decomposition_seconds(kv_bases::decomposition_cost(&source.hyper))
+                / threads.max(1) as f64
         }
         KvBasesArg::Off => 0.0,
     }
 }
 
-const SEARCHED: f64 = 7.0;
+const SEARCH_CANDIDATES: f64 = 7.0;
 
 /// Returns the cost of tuning relative to one model: bases are tuned alone, then both ends
 /// together.
-pub(super) fn tunings(options: &CompileOptions) -> f64 {
+pub(super) fn tuning_factor(options: &CompileOptions) -> f64 {
     match options.planes {
         2 => 3.0,
         _ => 1.0,
@@ -277,54 +297,63 @@ pub(super) fn tunings(options: &CompileOptions) -> f64 {
 
 /// Returns the estimate before any work with the method quantise; `None` for other methods and for
 /// plans from files.
-pub(crate) fn before(
+pub(crate) fn estimate_before_work(
     source: &ModelFile,
     options: &CompileOptions,
     speed: Speed,
 ) -> Option<StageSeconds> {
     let (request, steps, compared) = match &options.planning {
-        Planning::Make { request, .. } if request.method == Method::Quantise => {
+        PlanSource::Compute { request, .. } if request.method == Method::Quantise => {
             let steps = options.goal.tune_steps(request.method, request.effort);
-            let compared = options.goal.compared(request.method, request.effort);
+            let compared = options
+                .goal
+                .max_comparison_files(request.method, request.effort);
             (request, steps, compared as f64)
         }
         _ => return None,
     };
-    let (effort, codes, rotates) = (request.effort.work(), request.codes, rotates(request));
+    let (effort, codes, rotates) = (
+        request.effort.settings(),
+        request.codes,
+        evaluates_rotation(request),
+    );
     let asked = options.calibration.as_ref()?;
     let threads = options.threads;
     let tokens = asked.tokens * asked.texts.len();
     let work = Workload {
         source,
         tokens,
-        back: tokens.min(effort.gradient_tokens),
+        gradient_tokens: tokens.min(effort.gradient_tokens),
         threads,
     };
-    let members = plan::matrices(&source.hyper, &OfSource(source));
+    let members = plan::matrices(&source.hyper, &ModelFileTypes(source));
     // Assume the slowest permitted code for every matrix.
-    let is_banded = !codes.bands().is_empty();
-    let kinds = codes.bands().into_iter().map(|code| search(code.kind()));
-    let longest = kinds.fold(SEARCH, f64::max);
+    let is_banded = !codes.column_group_codes().is_empty();
+    let kinds = codes
+        .column_group_codes()
+        .into_iter()
+        .map(|code| search_cost(code.kind()));
+    let longest = kinds.fold(SCALE_SEARCH_COST, f64::max);
     let coded = members
         .iter()
-        .map(|member| coded_member(member, (longest, feedback(is_banded)), rotates));
-    let once = speed.products(coded.sum()) / threads.max(1) as f64
-        + bases(source, request, speed, threads);
+        .map(|member| coded_matrix_cost(member, (longest, feedback_cost(is_banded)), rotates));
+    let once = speed.product_seconds(coded.sum()) / threads.max(1) as f64
+        + kv_bases_seconds(source, request, speed, threads);
     // Including the best single type, or the search.
     let candidates = if options.goal.limit.is_none() {
         2.0
     } else {
-        SEARCHED
+        SEARCH_CANDIDATES
     };
     // At most half of the calibration tokens are held out, half of those for validation.
     let held_out = (candidates + 1.0 + compared) * 0.5 * tokens as f64 / 2.0;
     let measure = forward_seconds(source, held_out as usize, threads, true);
     Some(StageSeconds {
-        calibrate: calibration(work, speed),
-        plan: curves(source, (effort, codes, rotates), speed, threads),
+        calibrate: calibration_seconds(work, speed),
+        plan: curve_seconds(source, (effort, codes, rotates), speed, threads),
         factorise: (candidates + compared) * once,
         measure: 2.0 * measure.unwrap_or(0.0),
-        tune: tunings(options) * tuning(source, steps, speed, threads),
+        tune: tuning_factor(options) * tuning_seconds(source, steps, speed, threads),
     })
 }
 
@@ -337,12 +366,15 @@ mod tests {
     use super::*;
     use crate::request::Effort;
 
-    const SPEED: Speed = Speed::of(1e6, 1e3);
+    const SPEED: Speed = Speed::from_rates(1e6, 1e3);
 
-    fn unit(slot: Slot, form: Form) -> UnitPlan {
+    fn unit(slot: ProjectionKind, form: MatrixForm) -> UnitPlan {
         UnitPlan {
-            members: vec![Member {
-                matrix: MatrixId::Slot { layer: 0, slot },
+            members: vec![UnitMatrix {
+                matrix: MatrixId::Projection {
+                    layer: 0,
+                    projection: slot,
+                },
                 rows: 8,
                 cols: 256,
                 source_type: DType::F32,
@@ -352,8 +384,8 @@ mod tests {
         }
     }
 
-    fn dense(weight: DType) -> Form {
-        Form::Dense { weight }
+    fn dense(weight: DType) -> MatrixForm {
+        MatrixForm::Dense { weight }
     }
 
     fn close(found: f64, expected: f64) -> bool {
@@ -362,18 +394,18 @@ mod tests {
 
     #[test]
     fn coding_cost_is_the_sum_of_its_parts() {
-        assert!(close(coding(256), 5421.6) && close(coding(1024), 8186.4));
+        assert!(close(coding_cost(256), 5421.6) && close(coding_cost(1024), 8186.4));
         // K: only elements, error and feedback of 8 joint rows.
         let numbers = 8.0 * 256.0 * (4500.0 + (3.6 + 2.0) * 256.0);
         let rows = 8.0 * 8.0 * (8.0 + 0.5 * 256.0);
-        let of = |slot, form| coded(&unit(slot, form));
-        let of_k = of(Slot::K, dense(DType::Q4K)).unwrap();
+        let of = |slot, form| coded_unit_cost(&unit(slot, form));
+        let of_k = of(ProjectionKind::K, dense(DType::Q4K)).unwrap();
         assert!(close(of_k, numbers + rows), "{of_k}");
         let factor = 256.0_f64.powi(3);
-        let of_q = of(Slot::Q, dense(DType::Q8_0)).unwrap();
+        let of_q = of(ProjectionKind::Q, dense(DType::Q8_0)).unwrap();
         assert!(close(of_q, of_k + factor), "{of_q}");
-        for form in [dense(DType::F16), Form::Kept] {
-            assert_eq!(of(Slot::Q, form), None);
+        for form in [dense(DType::F16), MatrixForm::Unchanged] {
+            assert_eq!(of(ProjectionKind::Q, form), None);
         }
     }
 
@@ -382,20 +414,26 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let demo = root.join("../assets/demo/reference-7m-f16.gguf");
         let source = ModelFile::open(demo).unwrap();
-        let (normal, fast) = (Effort::Normal.work(), Effort::Fast.work());
+        let (normal, fast) = (Effort::Normal.settings(), Effort::Fast.settings());
         let curves = |effort, codes, rotates, speed, threads| {
-            curves(&source, (effort, codes, rotates), speed, threads)
+            curve_seconds(&source, (effort, codes, rotates), speed, threads)
         };
         let gguf = curves(normal, CodeKinds::Gguf, false, SPEED, 1);
         assert_eq!(curves(normal, CodeKinds::Gguf, false, SPEED, 2), gguf / 2.0);
-        let twice = curves(normal, CodeKinds::Gguf, false, Speed::of(2e6, 1e3), 1);
+        let twice = curves(
+            normal,
+            CodeKinds::Gguf,
+            false,
+            Speed::from_rates(2e6, 1e3),
+            1,
+        );
         assert_eq!(twice, gguf / 2.0);
         assert!(curves(fast, CodeKinds::Gguf, false, SPEED, 1) < gguf);
         let trellis = curves(normal, CodeKinds::Trellis, false, SPEED, 1);
         assert!(curves(normal, CodeKinds::All, false, SPEED, 1) > trellis);
         let levels = |rotates| curves(normal, CodeKinds::Levels, rotates, SPEED, 1);
         assert!(levels(true) > levels(false));
-        let tuning = |steps| tuning(&source, steps, SPEED, 1);
+        let tuning = |steps| tuning_seconds(&source, steps, SPEED, 1);
         assert_eq!(tuning(0), 0.0);
         let [first, second] = [40, 60].map(|steps| tuning(steps) - tuning(steps - 20));
         assert!(first > 0.0 && close(first, second), "{first} {second}");

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::ExportError;
 
-pub(super) fn hyper(
+pub(super) fn compare_hyper_parameters(
     artifact: &HyperParameters,
     pairs: RopePairs,
     found: &HyperParameters,
@@ -32,7 +32,10 @@ pub(super) fn hyper(
 
 /// Compares the vocabulary of an output. A folder cannot mark tokens as unused, which become normal
 /// ones, or several tokens as unknown, which become control tokens.
-pub(super) fn vocabulary(expected: &Vocabulary, found: &Vocabulary) -> Result<(), ExportError> {
+pub(super) fn compare_vocabularies(
+    expected: &Vocabulary,
+    found: &Vocabulary,
+) -> Result<(), ExportError> {
     let kind = |kind: &TokenKind| match kind {
         TokenKind::Unused => TokenKind::Normal,
         TokenKind::Unknown => TokenKind::Control,

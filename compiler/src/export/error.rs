@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use htc_formats::DType;
 use htc_formats::architecture::StateError;
-use htc_formats::bands::BandsError;
+use htc_formats::bands::ColumnGroupError;
 use htc_formats::block::BlockError;
 use htc_formats::gguf::WriteError;
 use htc_formats::htz::HtzError;
@@ -42,7 +42,7 @@ pub enum ExportError {
     FolderExists(PathBuf),
     /// A folder to be replaced has files that no export writes.
     #[error("{}: holds {other:?}, which is no file of a model; it is not replaced, give another name", path.display())]
-    FolderForeign {
+    ForeignFile {
         /// The folder.
         path: PathBuf,
         /// A foreign file in it.
@@ -53,13 +53,13 @@ pub enum ExportError {
     NotAFolder(PathBuf),
     /// The container cannot express the model.
     #[error("the artifact cannot be stated so: {0}")]
-    State(#[from] StateError),
+    Unrepresentable(#[from] StateError),
     /// The container has no name for a tensor.
     #[error(
         "{role} has no place in {container} of an architecture {architecture:?}{}",
         if role.to_string().ends_with(".bias") { "; compile it again with `bias` off" } else { "" }
     )]
-    NoPlace {
+    UnsupportedTensor {
         /// The tensor.
         role: Role,
         /// The container.
@@ -96,11 +96,11 @@ pub enum ExportError {
     NoType(DType),
     /// A matrix in column groups does not decode.
     #[error("{role}: {error}")]
-    Bands {
+    ColumnGroups {
         /// The matrix.
         role: Role,
         /// Error of the decoder.
-        error: BandsError,
+        error: ColumnGroupError,
     },
     /// The artifact has no factors for an adapter.
     #[error(
@@ -146,7 +146,7 @@ pub enum ExportError {
 
 impl ExportError {
     /// Returns a conversion of codec errors that adds the tensor's name.
-    pub(super) fn of_block(tensor: &str) -> impl FnOnce(BlockError) -> ExportError {
+    pub(super) fn from_block_error(tensor: &str) -> impl FnOnce(BlockError) -> ExportError {
         let tensor = tensor.to_owned();
         |error| ExportError::Block { tensor, error }
     }

@@ -17,20 +17,20 @@ use htc_formats::vocab::HuggingFaceFiles;
 use safetensors::tensor::{Dtype, View, serialize_to_file};
 use serde_json::{Map, Value, json};
 
-use super::output::Output;
+use super::output::OutputTensor;
 use super::produce::Producer;
 use super::{ExportError, check};
 use crate::event::Event;
 use crate::system::disk;
 
 /// Maximum bytes of weights per file, unless a single tensor has more.
-const SHARD: u64 = 4 << 30;
+const MAX_SHARD_BYTES: u64 = 4 << 30;
 
 pub(super) struct ModelFolder<'a> {
     pub path: &'a Path,
     pub overwrite: bool,
     pub config: &'a HuggingFaceConfig,
-    pub outputs: &'a [Output<'a>],
+    pub outputs: &'a [OutputTensor<'a>],
 }
 
 /// Checks that a folder may be written: it is missing, empty, or that of an earlier export and may
@@ -43,8 +43,8 @@ pub(super) fn check_destination(path: &Path, overwrite: bool) -> Result<(), Expo
         path: path.to_owned(),
         source,
     };
-    let (parent, name) = Folder::of(path).map_err(failed)?;
-    match parent.find(&name) {
+    let (parent, name) = Folder::parent_of(path).map_err(failed)?;
+    match parent.metadata(&name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             // Fails early if the parent folder is not writable.
             return parent.temporary_folder().map(|_| ()).map_err(failed);
@@ -55,18 +55,18 @@ pub(super) fn check_destination(path: &Path, overwrite: bool) -> Result<(), Expo
     }
     let names = Folder::open(path).and_then(|folder| folder.names());
     let names = names.map_err(failed)?;
-    match names.iter().find(|name| !is_of_export(name)) {
+    match names.iter().find(|name| !is_export_file(name)) {
         _ if names.is_empty() => Ok(()),
         _ if !overwrite => Err(ExportError::FolderExists(path.to_owned())),
         None => Ok(()),
-        Some(other) => Err(ExportError::FolderForeign {
+        Some(other) => Err(ExportError::ForeignFile {
             path: path.to_owned(),
             other: other.to_string_lossy().into_owned(),
         }),
     }
 }
 
-fn is_of_export(name: &OsStr) -> bool {
+fn is_export_file(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     let weights = name.starts_with("model") && name.ends_with(".safetensors");
     weights || name == INDEX || HuggingFaceFiles::NAMES.contains(&&*name)
@@ -75,7 +75,7 @@ fn is_of_export(name: &OsStr) -> bool {
 impl ModelFolder<'_> {
     /// Returns the bytes of the weights.
     pub fn length(&self) -> u64 {
-        self.outputs.iter().map(Output::bytes).sum()
+        self.outputs.iter().map(OutputTensor::bytes).sum()
     }
 
     /// Writes a temporary folder, checks it, and renames it.
@@ -86,26 +86,26 @@ impl ModelFolder<'_> {
         };
         let vocabulary = model.vocabulary.as_ref().ok();
         let context = model.hyper.context;
-        let files = vocabulary.map(|known| HuggingFaceFiles::of_vocabulary(known, context));
-        producer.watch.check()?;
-        let (parent, name) = Folder::of(self.path).map_err(failed)?;
+        let files = vocabulary.map(|known| HuggingFaceFiles::from_vocabulary(known, context));
+        producer.watch.check_cancelled()?;
+        let (parent, name) = Folder::parent_of(self.path).map_err(failed)?;
         let fresh = parent.temporary_folder().map_err(failed)?;
         let put = |name: &str, bytes: &[u8]| {
             let to = OsStr::new(name);
             disk::write_in(fresh.folder(), to, false, |to| to.write_all(bytes)).map_err(failed)
         };
         put(CONFIG, pretty(&self.config.json).as_bytes())?;
-        for (name, bytes) in files.iter().flat_map(HuggingFaceFiles::named) {
+        for (name, bytes) in files.iter().flat_map(HuggingFaceFiles::names_and_contents) {
             put(name, bytes)?;
         }
         let index = self.weights(&fresh, producer)?;
         if let Some(index) = index {
             put(INDEX, pretty(&index).as_bytes())?;
         }
-        producer.watch.tell(Event::Sealing);
+        producer.watch.report(Event::Flushing);
         fresh.folder().sync().map_err(failed)?;
         reopen(fresh.folder().path(), model)?;
-        producer.watch.check()?;
+        producer.watch.check_cancelled()?;
         if !self.overwrite {
             // Fails for a folder that is no longer empty; the rename then reports it.
             let _ = parent.remove_folder(&name);
@@ -139,11 +139,11 @@ impl ModelFolder<'_> {
         Ok((all > 1).then_some(entries))
     }
 
-    fn shards(&self) -> Vec<Vec<&Output<'_>>> {
+    fn shards(&self) -> Vec<Vec<&OutputTensor<'_>>> {
         let mut shards = vec![Vec::new()];
         let mut bytes = 0;
         for output in self.outputs {
-            if bytes > 0 && bytes + output.bytes() > SHARD {
+            if bytes > 0 && bytes + output.bytes() > MAX_SHARD_BYTES {
                 shards.push(Vec::new());
                 bytes = 0;
             }
@@ -158,12 +158,12 @@ impl ModelFolder<'_> {
     fn file(
         &self,
         path: &Path,
-        outputs: &[&Output<'_>],
+        outputs: &[&OutputTensor<'_>],
         producer: &Producer<'_>,
     ) -> Result<(), ExportError> {
         let failure = RefCell::new(None);
         let tensors = outputs.iter().map(|output| {
-            let tensor = Lazy {
+            let tensor = LazyTensor {
                 output,
                 shape: if output.is_vector() {
                     vec![output.cols]
@@ -210,23 +210,23 @@ fn reopen(path: &Path, model: &ModelFile) -> Result<(), ExportError> {
     if model.hyper.forward.long_rope.is_none() {
         found.forward.long_rope = None;
     }
-    check::hyper(&model.hyper, RopePairs::Halves, &found)?;
+    check::compare_hyper_parameters(&model.hyper, RopePairs::Halves, &found)?;
     match (&model.vocabulary, &opened.vocabulary) {
-        (Ok(expected), Ok(found)) => check::vocabulary(expected, found),
+        (Ok(expected), Ok(found)) => check::compare_vocabularies(expected, found),
         (Ok(_), Err(error)) => Err(ExportError::Reopened(error.to_string())),
         (Err(_), _) => Ok(()),
     }
 }
 
-struct Lazy<'a> {
-    output: &'a Output<'a>,
+struct LazyTensor<'a> {
+    output: &'a OutputTensor<'a>,
     shape: Vec<usize>,
     producer: &'a Producer<'a>,
     /// First error: the library's interface cannot return one.
     failure: &'a RefCell<Option<ExportError>>,
 }
 
-impl View for Lazy<'_> {
+impl View for LazyTensor<'_> {
     fn dtype(&self) -> Dtype {
         match self.output.dtype {
             DType::F16 => Dtype::F16,

@@ -11,7 +11,7 @@ use htc_formats::map::MappedFile;
 use htc_formats::source::ModelFile;
 use htc_formats::vocab::Vocabulary;
 
-use super::output::Output;
+use super::output::OutputTensor;
 use super::produce::Producer;
 use super::{ExportError, check};
 use crate::event::Event;
@@ -21,16 +21,16 @@ use crate::system::disk;
 const QUANTIZATION_VERSION: u32 = 2;
 
 /// Bytes between syncs to disk, so that the last one is quick.
-const FORCED: u64 = 64 << 20;
+const SYNC_INTERVAL_BYTES: u64 = 64 << 20;
 
 pub(super) struct GgufFile<'a> {
     pub path: &'a Path,
     pub overwrite: bool,
     pub metadata: Vec<(String, Value)>,
-    pub outputs: &'a [Output<'a>],
+    pub outputs: &'a [OutputTensor<'a>],
 }
 
-pub(super) fn of_model(file: &ModelFile) -> Result<Vec<(String, Value)>, ExportError> {
+pub(super) fn model_metadata(file: &ModelFile) -> Result<Vec<(String, Value)>, ExportError> {
     let mut entries = architecture::gguf_metadata(&file.hyper)?;
     entries.push((
         "general.quantization_version".to_owned(),
@@ -46,7 +46,7 @@ pub(super) fn of_model(file: &ModelFile) -> Result<Vec<(String, Value)>, ExportE
     Ok(entries)
 }
 
-pub(super) fn of_adapter(file: &ModelFile) -> Vec<(String, Value)> {
+pub(super) fn adapter_metadata(file: &ModelFile) -> Vec<(String, Value)> {
     let text = |text: &str| Value::String(text.to_owned());
     let entries = [
         ("general.architecture", text(&file.hyper.architecture)),
@@ -78,8 +78,9 @@ impl<'a> GgufFile<'a> {
             } else {
                 vec![cols, rows]
             };
-            let kind = GgmlType::of(output.dtype).ok_or(ExportError::NoType(output.dtype))?;
-            writer.later(output.name.clone(), kind, &dims);
+            let kind =
+                GgmlType::from_dtype(output.dtype).ok_or(ExportError::NoType(output.dtype))?;
+            writer.deferred_tensor(output.name.clone(), kind, &dims);
         }
         Ok(writer)
     }
@@ -96,17 +97,19 @@ impl<'a> GgufFile<'a> {
         model: Option<&ModelFile>,
     ) -> Result<(), ExportError> {
         let failed = |source| self.failed(source);
-        let (folder, name) = Folder::of(self.path).map_err(failed)?;
-        let temporary = folder.temporary(folder.mode(&name)).map_err(failed)?;
+        let (folder, name) = Folder::parent_of(self.path).map_err(failed)?;
+        let temporary = folder
+            .temporary(folder.mode_for_replacement(&name))
+            .map_err(failed)?;
         self.fill(temporary.file().map_err(failed)?, producer, model)?;
-        producer.watch.check()?;
+        producer.watch.check_cancelled()?;
         temporary.persist(&name, self.overwrite).map_err(failed)?;
         if let Err(error) = folder.sync() {
             let place = disk::folder_of(self.path).display();
             let said = format!(
                 "{place}: cannot be forced to the disk ({error}); the file is complete, but its name may be lost if the machine fails now"
             );
-            producer.watch.tell(Event::Warning(&said));
+            producer.watch.report(Event::Warning(&said));
         }
         Ok(())
     }
@@ -118,7 +121,7 @@ impl<'a> GgufFile<'a> {
         model: Option<&ModelFile>,
     ) -> Result<(), ExportError> {
         let failed = |source| self.failed(source);
-        let mut to = BufWriter::with_capacity(1 << 20, Forcing { file, since: 0 });
+        let mut to = BufWriter::with_capacity(1 << 20, SyncingWriter { file, since: 0 });
         let written = self.writer()?.write_with(&mut to, |index, to| {
             producer.tensor(&self.outputs[index], &mut |bytes| {
                 to.write_all(bytes).map_err(failed)
@@ -129,12 +132,12 @@ impl<'a> GgufFile<'a> {
             error => error,
         })?;
         to.flush().map_err(failed)?;
-        producer.watch.tell(Event::Sealing);
+        producer.watch.report(Event::Flushing);
         file.sync_all().map_err(failed)?;
         let Some(model) = model else {
             return Ok(());
         };
-        let map = MappedFile::of_file(self.path.to_owned(), file);
+        let map = MappedFile::from_file(self.path.to_owned(), file);
         let map = map.map_err(|error| failed(error.into_io()))?;
         reopen(&map, model)
     }
@@ -152,26 +155,26 @@ fn reopen(bytes: &[u8], model: &ModelFile) -> Result<(), ExportError> {
     let contents = Contents::parse(bytes).map_err(|error| unreadable(&error))?;
     let bound = architecture::bind(&contents).map_err(|error| unreadable(&error))?;
     let pairs = architecture::gguf_rope_pairs(&model.hyper.architecture)?;
-    check::hyper(&model.hyper, pairs, &bound.0)?;
+    check::compare_hyper_parameters(&model.hyper, pairs, &bound.0)?;
     match &model.vocabulary {
         Ok(expected) => {
             let found = Vocabulary::from_gguf(&contents).map_err(|error| unreadable(&error))?;
-            check::vocabulary(expected, &found)
+            check::compare_vocabularies(expected, &found)
         }
         Err(_) => Ok(()),
     }
 }
 
-struct Forcing<'a> {
+struct SyncingWriter<'a> {
     file: &'a File,
     since: u64,
 }
 
-impl Write for Forcing<'_> {
+impl Write for SyncingWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes)?;
         self.since += written as u64;
-        if self.since >= FORCED {
+        if self.since >= SYNC_INTERVAL_BYTES {
             self.since = 0;
             self.file.sync_data()?;
         }

@@ -22,20 +22,20 @@ use std::path::{Path, PathBuf};
 use htc_formats::DType;
 use htc_formats::architecture::{ConfigFacts, HuggingFaceConfig, Naming, gguf_rope_pairs};
 use htc_formats::htz::{Htz, HtzWriter};
-use htc_formats::model::{MatrixId, Part, Role, RopePairs, Slot};
+use htc_formats::model::{MatrixId, Part, ProjectionKind, Role, RopePairs};
 use htc_formats::source::ModelFile;
 
 pub use error::ExportError;
-pub use report::{ExportReport, Sum, Written};
+pub use report::{ExportReport, MatrixSum, OutputFile};
 
 use self::folder::ModelFolder;
 use self::gguf::GgufFile;
-use self::output::{Outputs, Wanted};
+use self::output::{ContainerRequirements, Outputs};
 use self::produce::Producer;
-use self::rows::{Matrix, Stored};
-use crate::event::{Event, Watch};
+use self::rows::{Matrix, StoredTensor};
+use crate::event::{Event, Progress};
 use crate::system::disk;
-use crate::system::show::name_of;
+use crate::system::show::file_name;
 
 /// Default type of encoded matrices.
 pub const DEFAULT_TYPE: DType = DType::F16;
@@ -76,7 +76,7 @@ pub enum ExportTarget {
 ///
 /// # Errors
 /// [`ExportError`]; no output is left then.
-pub fn export(options: &ExportOptions, watch: Watch) -> Result<ExportReport, ExportError> {
+pub fn export(options: &ExportOptions, watch: Progress) -> Result<ExportReport, ExportError> {
     let artifact = Htz::open(&options.artifact)?;
     let file = ModelFile::from_htz(&artifact)?;
     let job = Job {
@@ -105,10 +105,10 @@ impl Job<'_> {
         let (file, options) = (self.file, self.options);
         let mut paths = std::iter::once(path).chain(lora);
         paths.try_for_each(|path| self.check_file(path))?;
-        if lora.is_some_and(|lora| disk::same_place(lora, path)) {
+        if lora.is_some_and(|lora| disk::is_same_file(lora, path)) {
             return Err(ExportError::SameFile(path.to_owned()));
         }
-        let wanted = Wanted {
+        let wanted = ContainerRequirements {
             naming: Naming::Gguf,
             container: "GGUF",
             pairs: gguf_rope_pairs(&file.hyper.architecture)?,
@@ -127,23 +127,23 @@ impl Job<'_> {
             metadata,
             outputs,
         };
-        let model = of(path, gguf::of_model(file)?, &outputs.model);
-        let adapter = lora.map(|lora| of(lora, gguf::of_adapter(file), &outputs.adapter));
+        let model = of(path, gguf::model_metadata(file)?, &outputs.model);
+        let adapter = lora.map(|lora| of(lora, gguf::adapter_metadata(file), &outputs.adapter));
         let lengths = (
             model.length()?,
             adapter.as_ref().map(GgufFile::length).transpose()?,
         );
-        self.check_room(path, lengths.0 + lengths.1.unwrap_or(0))?;
+        self.check_disk_space(path, lengths.0 + lengths.1.unwrap_or(0))?;
         self.begin(&outputs);
         // The adapter first: the model alone may be useless.
         if let Some(adapter) = &adapter {
             adapter.write(&self.producer, None)?;
         }
         model.write(&self.producer, Some(file))?;
-        let mut files = vec![written(path, lengths.0)];
+        let mut files = vec![written_file(path, lengths.0)];
         files.extend(
             lora.zip(lengths.1)
-                .map(|(path, bytes)| written(path, bytes)),
+                .map(|(path, bytes)| written_file(path, bytes)),
         );
         Ok(self.report(Naming::Gguf, &outputs, files))
     }
@@ -154,12 +154,12 @@ impl Job<'_> {
         if !floats.contains(&options.dtype) {
             return Err(ExportError::NotAFloat(options.dtype));
         }
-        if disk::same_place(&options.artifact, path) {
+        if disk::is_same_file(&options.artifact, path) {
             return Err(ExportError::SameFile(path.to_owned()));
         }
         folder::check_destination(path, options.overwrite)?;
         let config = self.config()?;
-        let wanted = Wanted {
+        let wanted = ContainerRequirements {
             naming: Naming::HuggingFace,
             container: "a folder",
             pairs: RopePairs::Halves,
@@ -175,10 +175,10 @@ impl Job<'_> {
             config: &config,
             outputs: &outputs.model,
         };
-        self.check_room(path, folder.length())?;
+        self.check_disk_space(path, folder.length())?;
         self.begin(&outputs);
         folder.write(&self.producer, file)?;
-        let files = vec![written(path, folder.length())];
+        let files = vec![written_file(path, folder.length())];
         Ok(self.report(Naming::HuggingFace, &outputs, files))
     }
 
@@ -187,7 +187,7 @@ impl Job<'_> {
         let mut hyper = file.hyper.clone();
         hyper.forward.rope_pairs = RopePairs::Halves;
         let factors = |role| -> Result<Option<Vec<f32>>, ExportError> {
-            let Some(stored) = Stored::find(file, role) else {
+            let Some(stored) = StoredTensor::find(file, role) else {
                 return Ok(None);
             };
             self.producer.verify(stored)?;
@@ -197,13 +197,14 @@ impl Job<'_> {
         };
         let short = factors(Role::RopeFactors)?;
         let long = factors(Role::LongRopeFactors)?;
-        let has_bias = |slot: &Slot| {
+        let has_bias = |slot: &ProjectionKind| {
             let mut layers = 0..hyper.layers;
             let part = Part::Bias;
             let slot = *slot;
             layers.any(|layer| file.tensor(Role::Linear { layer, slot, part }).is_some())
         };
-        let biases: Vec<Slot> = Slot::ALL.into_iter().filter(has_bias).collect();
+        let biases: Vec<ProjectionKind> =
+            ProjectionKind::ALL.into_iter().filter(has_bias).collect();
         let vocabulary = file.vocabulary.as_ref().ok();
         let facts = ConfigFacts {
             tied: Matrix::find(file, MatrixId::Head).is_none(),
@@ -218,8 +219,12 @@ impl Job<'_> {
     }
 
     fn common_type(&self) -> Result<DType, ExportError> {
-        let slots = (0..self.file.hyper.layers)
-            .flat_map(|layer| Slot::ALL.map(|slot| MatrixId::Slot { layer, slot }));
+        let slots = (0..self.file.hyper.layers).flat_map(|layer| {
+            ProjectionKind::ALL.map(|slot| MatrixId::Projection {
+                layer,
+                projection: slot,
+            })
+        });
         let ids = [MatrixId::Embedding, MatrixId::Head]
             .into_iter()
             .chain(slots);
@@ -239,18 +244,18 @@ impl Job<'_> {
     }
 
     fn check_file(&self, path: &Path) -> Result<(), ExportError> {
-        if disk::same_place(&self.options.artifact, path) {
+        if disk::is_same_file(&self.options.artifact, path) {
             return Err(ExportError::SameFile(path.to_owned()));
         }
         HtzWriter::check_destination(path, self.options.overwrite)?;
-        disk::check(path).map_err(|source| ExportError::Write {
+        disk::check_writable(path).map_err(|source| ExportError::Write {
             path: path.to_owned(),
             source,
         })
     }
 
-    fn check_room(&self, path: &Path, needed: u64) -> Result<(), ExportError> {
-        match disk::free(disk::folder_of(path)) {
+    fn check_disk_space(&self, path: &Path, needed: u64) -> Result<(), ExportError> {
+        match disk::free_bytes(disk::folder_of(path)) {
             Some(free) if needed > free => Err(ExportError::NoSpace {
                 path: path.to_owned(),
                 needed,
@@ -262,12 +267,17 @@ impl Job<'_> {
 
     fn begin(&self, outputs: &Outputs<'_>) {
         let tensors = outputs.model.len() + outputs.adapter.len();
-        self.producer.watch.tell(Event::Exporting(tensors));
+        self.producer.watch.report(Event::Exporting(tensors));
     }
 
-    fn report(&self, naming: Naming, outputs: &Outputs<'_>, files: Vec<Written>) -> ExportReport {
+    fn report(
+        &self,
+        naming: Naming,
+        outputs: &Outputs<'_>,
+        files: Vec<OutputFile>,
+    ) -> ExportReport {
         ExportReport {
-            artifact: name_of(&self.options.artifact),
+            artifact: file_name(&self.options.artifact),
             format: match naming {
                 Naming::Gguf => "gguf",
                 Naming::HuggingFace => "safetensors",
@@ -280,9 +290,9 @@ impl Job<'_> {
     }
 }
 
-fn written(path: &Path, bytes: u64) -> Written {
-    Written {
-        name: name_of(path),
+fn written_file(path: &Path, bytes: u64) -> OutputFile {
+    OutputFile {
+        name: file_name(path),
         bytes,
     }
 }

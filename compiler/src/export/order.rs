@@ -3,10 +3,10 @@
 //! GGUF files of Llama store rotated pairs as neighbours, all other formats in halves. An artifact
 //! keeps the layout of its source; for the other one, rows of queries and keys are permuted.
 
-use htc_formats::model::{HyperParameters, Role, RopePairs, Slot};
+use htc_formats::model::{HyperParameters, ProjectionKind, Role, RopePairs};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct HeadOrder {
+pub(super) struct HeadPermutation {
     /// Rows of a head.
     pub head: usize,
     rotated: usize,
@@ -14,17 +14,17 @@ pub(super) struct HeadOrder {
     to: RopePairs,
 }
 
-impl HeadOrder {
+impl HeadPermutation {
     /// Returns the permutation of the rows, or of the entries of a vector, of a role; `None` for
     /// none.
-    pub fn of(role: Role, hyper: &HyperParameters, to: RopePairs) -> Option<HeadOrder> {
+    pub fn for_role(role: Role, hyper: &HyperParameters, to: RopePairs) -> Option<HeadPermutation> {
         let rotates = match role {
-            Role::Linear { slot, .. } => matches!(slot, Slot::Q | Slot::K),
+            Role::Linear { slot, .. } => matches!(slot, ProjectionKind::Q | ProjectionKind::K),
             Role::QueryNorm { .. } | Role::KeyNorm { .. } => true,
             _ => false,
         };
         let from = hyper.forward.rope_pairs;
-        (rotates && from != to).then_some(HeadOrder {
+        (rotates && from != to).then_some(HeadPermutation {
             head: hyper.head_size,
             rotated: hyper.rope_dimensions,
             from,
@@ -33,7 +33,7 @@ impl HeadOrder {
     }
 
     /// Returns the stored row for `row` of the output.
-    pub fn source(&self, row: usize) -> usize {
+    pub fn source_row(&self, row: usize) -> usize {
         let (first, place) = (row - row % self.head, row % self.head);
         if place >= self.rotated {
             return row;
@@ -54,7 +54,7 @@ impl HeadOrder {
     pub fn apply<T: Copy>(&self, rows: &mut [T], size: usize) {
         let stored = rows.to_vec();
         for (row, out) in rows.chunks_exact_mut(size).enumerate() {
-            let from = self.source(row) * size;
+            let from = self.source_row(row) * size;
             out.copy_from_slice(&stored[from..from + size]);
         }
     }
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn head_permutation_round_trips() {
-        let to = |from, to| HeadOrder {
+        let to = |from, to| HeadPermutation {
             head: 6,
             rotated: 4,
             from,

@@ -2,16 +2,16 @@
 
 use htc_formats::DType;
 use htc_formats::architecture::{NamedTensor, Naming, tensor_names};
-use htc_formats::model::{Form, MatrixId, Part, Role, RopePairs, Slot};
+use htc_formats::model::{Form, MatrixId, Part, ProjectionKind, Role, RopePairs};
 use htc_formats::source::ModelFile;
 
 use super::ExportError;
-use super::order::HeadOrder;
-use super::rows::{Matrix, Rows, Stored};
+use super::order::HeadPermutation;
+use super::rows::{Matrix, RowDecoder, StoredTensor};
 use super::types;
 
 #[derive(Debug)]
-pub(super) struct Output<'a> {
+pub(super) struct OutputTensor<'a> {
     pub name: String,
     pub rows: usize,
     pub cols: usize,
@@ -25,25 +25,25 @@ pub(super) struct Piece<'a> {
     pub rows: usize,
     pub content: Content<'a>,
     /// Permutation of its rows, or of the entries of a vector.
-    pub order: Option<HeadOrder>,
+    pub order: Option<HeadPermutation>,
 }
 
 /// Source of rows.
 #[derive(Debug)]
 pub(super) enum Content<'a> {
     /// Stored bytes that are already in the output's type.
-    Stored(Stored<'a>),
+    Stored(StoredTensor<'a>),
     Matrix(Matrix<'a>),
-    Numbers(Stored<'a>),
-    Vector(Stored<'a>, f32),
+    Tensor(StoredTensor<'a>),
+    Vector(StoredTensor<'a>, f32),
     Zeros,
 }
 
 impl<'a> Content<'a> {
     /// Returns the tensors of the artifact that it reads.
-    pub fn tensors(&self) -> Result<Vec<Stored<'a>>, ExportError> {
+    pub fn tensors(&self) -> Result<Vec<StoredTensor<'a>>, ExportError> {
         Ok(match self {
-            Content::Stored(stored) | Content::Numbers(stored) | Content::Vector(stored, _) => {
+            Content::Stored(stored) | Content::Tensor(stored) | Content::Vector(stored, _) => {
                 vec![*stored]
             }
             Content::Matrix(matrix) => matrix.tensors()?,
@@ -52,7 +52,7 @@ impl<'a> Content<'a> {
     }
 }
 
-impl Output<'_> {
+impl OutputTensor<'_> {
     /// Returns the size in bytes.
     pub fn bytes(&self) -> u64 {
         self.dtype.matrix_bytes(self.rows, self.cols).unwrap_or(0) as u64
@@ -82,7 +82,7 @@ impl Output<'_> {
 
 /// Requirements of a container.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct ContainerRequirements {
     pub naming: Naming,
     /// Name of the container in messages.
     pub container: &'static str,
@@ -91,7 +91,7 @@ pub(super) struct Wanted {
     /// Set if norms are stored minus one.
     pub norms_less_one: bool,
     /// Projections with a bias in every layer; zeros if the model has none.
-    pub biases: Vec<Slot>,
+    pub biases: Vec<ProjectionKind>,
     /// Type of encoded matrices.
     pub dtype: DType,
     /// Set if factors go into an adapter.
@@ -101,18 +101,18 @@ pub(super) struct Wanted {
 #[derive(Debug, Default)]
 pub(super) struct Outputs<'a> {
     /// The model, in the order of execution.
-    pub model: Vec<Output<'a>>,
+    pub model: Vec<OutputTensor<'a>>,
     /// The pairs `A`, `B` of an adapter.
-    pub adapter: Vec<Output<'a>>,
+    pub adapter: Vec<OutputTensor<'a>>,
 }
 
 pub(super) fn outputs<'a>(
     file: &'a ModelFile,
-    wanted: &Wanted,
+    wanted: &ContainerRequirements,
 ) -> Result<Outputs<'a>, ExportError> {
     let hyper = &file.hyper;
     let names = tensor_names(&hyper.architecture, hyper.layers, wanted.naming)?;
-    check_places(file, wanted, &names)?;
+    check_supported(file, wanted, &names)?;
     let planner = Planner { file, wanted };
     let mut outputs = Outputs::default();
     for named in &names {
@@ -127,9 +127,9 @@ pub(super) fn outputs<'a>(
     Ok(outputs)
 }
 
-fn check_places(
+fn check_supported(
     file: &ModelFile,
-    wanted: &Wanted,
+    wanted: &ContainerRequirements,
     names: &[NamedTensor],
 ) -> Result<(), ExportError> {
     let named = |role: Role| names.iter().any(|tensor| tensor.roles.contains(&role));
@@ -147,7 +147,7 @@ fn check_places(
             },
         };
         if !named(place) {
-            return Err(ExportError::NoPlace {
+            return Err(ExportError::UnsupportedTensor {
                 role: tensor.role,
                 container: wanted.container,
                 architecture: file.hyper.architecture.clone(),
@@ -159,20 +159,24 @@ fn check_places(
 
 struct Planner<'a, 'b> {
     file: &'a ModelFile,
-    wanted: &'b Wanted,
+    wanted: &'b ContainerRequirements,
 }
 
 impl<'a> Planner<'a, '_> {
-    fn order(&self, role: Role) -> Option<HeadOrder> {
-        HeadOrder::of(role, &self.file.hyper, self.wanted.pairs)
+    fn order(&self, role: Role) -> Option<HeadPermutation> {
+        HeadPermutation::for_role(role, &self.file.hyper, self.wanted.pairs)
     }
 
-    fn vector(&self, named: &NamedTensor, role: Role) -> Result<Option<Output<'a>>, ExportError> {
-        let Some(stored) = Stored::find(self.file, role) else {
+    fn vector(
+        &self,
+        named: &NamedTensor,
+        role: Role,
+    ) -> Result<Option<OutputTensor<'a>>, ExportError> {
+        let Some(stored) = StoredTensor::find(self.file, role) else {
             return match role {
                 Role::Linear { slot, .. } if self.wanted.biases.contains(&slot) => {
-                    let cols = self.file.hyper.slot_shape(slot).0;
-                    Ok(Some(self.of_vector(
+                    let cols = self.file.hyper.projection_shape(slot).0;
+                    Ok(Some(self.vector_output(
                         named,
                         cols,
                         DType::F32,
@@ -195,7 +199,7 @@ impl<'a> Planner<'a, '_> {
         let add = if less_one { -1.0 } else { 0.0 };
         let content = Content::Vector(stored, add);
         let order = self.order(role);
-        Ok(Some(self.of_vector(
+        Ok(Some(self.vector_output(
             named,
             stored.tensor.cols,
             dtype,
@@ -204,20 +208,20 @@ impl<'a> Planner<'a, '_> {
         )))
     }
 
-    fn of_vector(
+    fn vector_output(
         &self,
         named: &NamedTensor,
         cols: usize,
         dtype: DType,
         content: Content<'a>,
-        order: Option<HeadOrder>,
-    ) -> Output<'a> {
+        order: Option<HeadPermutation>,
+    ) -> OutputTensor<'a> {
         let piece = Piece {
             rows: 1,
             content,
             order,
         };
-        Output {
+        OutputTensor {
             name: named.name.clone(),
             rows: 1,
             cols,
@@ -239,10 +243,10 @@ impl<'a> Planner<'a, '_> {
         let cols = matrices.first().map_or(0, |matrix| matrix.cols);
         let rows = matrices.iter().map(|matrix| matrix.rows).sum();
         if let ([matrix], true) = (&matrices[..], self.wanted.lora)
-            && let Some(base) = self.base(matrix)?
+            && let Some(base) = self.adapter_base(matrix)?
         {
             self.adapter(named, matrix, outputs)?;
-            outputs.model.push(Output {
+            outputs.model.push(OutputTensor {
                 name: named.name.clone(),
                 rows,
                 cols,
@@ -252,7 +256,7 @@ impl<'a> Planner<'a, '_> {
             return Ok(());
         }
         let stored = self.common_type(&matrices)?;
-        let dtype = stored.unwrap_or_else(|| types::fitting(self.wanted.dtype, cols));
+        let dtype = stored.unwrap_or_else(|| types::fitting_type(self.wanted.dtype, cols));
         let mut pieces = Vec::with_capacity(matrices.len());
         for matrix in matrices {
             pieces.push(Piece {
@@ -264,7 +268,7 @@ impl<'a> Planner<'a, '_> {
                 },
             });
         }
-        outputs.model.push(Output {
+        outputs.model.push(OutputTensor {
             name: named.name.clone(),
             rows,
             cols,
@@ -293,18 +297,18 @@ impl<'a> Planner<'a, '_> {
 
     /// Returns the model's part of a matrix whose factors go into an adapter; `None` without
     /// factors.
-    fn base(&self, matrix: &Matrix<'a>) -> Result<Option<(DType, Piece<'a>)>, ExportError> {
+    fn adapter_base(&self, matrix: &Matrix<'a>) -> Result<Option<(DType, Piece<'a>)>, ExportError> {
         let (dtype, content) = match matrix.form {
             Form::Dense => return Ok(None),
-            Form::LowRank | Form::SharedBasis => (types::of_zeros(matrix.cols), Content::Zeros),
+            Form::LowRank | Form::SharedBasis => (types::zeros_type(matrix.cols), Content::Zeros),
             Form::Residual => {
                 let base = matrix.part(Part::Weight)?;
                 if types::is_executed(base.tensor.dtype) {
                     (base.tensor.dtype, Content::Stored(base))
                 } else {
                     (
-                        types::fitting(self.wanted.dtype, matrix.cols),
-                        Content::Numbers(base),
+                        types::fitting_type(self.wanted.dtype, matrix.cols),
+                        Content::Tensor(base),
                     )
                 }
             }
@@ -337,11 +341,11 @@ impl<'a> Planner<'a, '_> {
                 (factor.tensor.dtype, Content::Stored(factor))
             } else {
                 (
-                    types::fitting(self.wanted.dtype, cols),
-                    Content::Numbers(factor),
+                    types::fitting_type(self.wanted.dtype, cols),
+                    Content::Tensor(factor),
                 )
             };
-            outputs.adapter.push(Output {
+            outputs.adapter.push(OutputTensor {
                 name: format!("{}.{suffix}", named.name),
                 rows,
                 cols,
@@ -359,10 +363,10 @@ impl<'a> Planner<'a, '_> {
 
 impl<'a> Content<'a> {
     /// Returns the decoder of its rows, if they are encoded.
-    pub fn rows(&self) -> Result<Option<Rows<'a>>, ExportError> {
+    pub fn rows(&self) -> Result<Option<RowDecoder<'a>>, ExportError> {
         Ok(match self {
             Content::Matrix(matrix) => Some(matrix.rows()?),
-            Content::Numbers(stored) => Some(Rows::of_tensor(*stored)),
+            Content::Tensor(stored) => Some(RowDecoder::from_tensor(*stored)),
             Content::Stored(_) | Content::Vector(..) | Content::Zeros => None,
         })
     }

@@ -7,30 +7,34 @@ use htc_formats::block;
 use htc_formats::htz::{Hasher, Htz};
 
 use super::ExportError;
-use super::order::HeadOrder;
-use super::output::{Content, Output, Piece};
-use super::rows::{Rows, Stored};
-use crate::event::Watch;
+use super::order::HeadPermutation;
+use super::output::{Content, OutputTensor, Piece};
+use super::rows::{RowDecoder, StoredTensor};
+use crate::event::Progress;
 use crate::system::ordered;
 
 /// Approximate number of values encoded at a time; short enough to react to cancellation.
-const ENCODED: usize = 1 << 17;
+const ENCODE_CHUNK: usize = 1 << 17;
 
 /// Approximate number of bytes copied at a time.
-const COPIED: usize = 1 << 22;
+const COPY_CHUNK: usize = 1 << 22;
 
 pub(super) struct Producer<'a> {
     pub artifact: &'a Htz,
     pub threads: usize,
-    pub watch: Watch<'a>,
+    pub watch: Progress<'a>,
 }
 
 /// Consumer of the bytes of a tensor, in order.
-pub(super) type Sink<'a> = dyn FnMut(&[u8]) -> Result<(), ExportError> + 'a;
+pub(super) type ByteSink<'a> = dyn FnMut(&[u8]) -> Result<(), ExportError> + 'a;
 
 impl Producer<'_> {
     /// Verifies the digests of a tensor's sources and passes its bytes to the sink.
-    pub fn tensor(&self, output: &Output<'_>, sink: &mut Sink<'_>) -> Result<(), ExportError> {
+    pub fn tensor(
+        &self,
+        output: &OutputTensor<'_>,
+        sink: &mut ByteSink<'_>,
+    ) -> Result<(), ExportError> {
         for piece in &output.pieces {
             for stored in piece.content.tensors()? {
                 self.verify(stored)?;
@@ -47,23 +51,23 @@ impl Producer<'_> {
                     sink(&encode(output, &values)?)?;
                 }
                 Content::Zeros => self.zeros(output, piece, sink)?,
-                Content::Matrix(_) | Content::Numbers(_) => {
+                Content::Matrix(_) | Content::Tensor(_) => {
                     if let Some(rows) = piece.content.rows()? {
                         self.encode(output, piece, &rows, sink)?;
                     }
                 }
             }
         }
-        Ok(self.watch.done(&output.name)?)
+        Ok(self.watch.step_done(&output.name)?)
     }
 
-    pub fn verify(&self, stored: Stored<'_>) -> Result<(), ExportError> {
+    pub fn verify(&self, stored: StoredTensor<'_>) -> Result<(), ExportError> {
         let Some(entry) = self.artifact.manifest().tensor(stored.tensor.role) else {
             return Ok(());
         };
         let mut hasher = Hasher::default();
-        for portion in stored.bytes.chunks(COPIED) {
-            self.watch.check()?;
+        for portion in stored.bytes.chunks(COPY_CHUNK) {
+            self.watch.check_cancelled()?;
             hasher.update(portion);
         }
         if hasher.finish() != entry.sha256 {
@@ -76,14 +80,14 @@ impl Producer<'_> {
 
     fn copy(
         &self,
-        stored: Stored<'_>,
-        order: Option<HeadOrder>,
-        sink: &mut Sink<'_>,
+        stored: StoredTensor<'_>,
+        order: Option<HeadPermutation>,
+        sink: &mut ByteSink<'_>,
     ) -> Result<(), ExportError> {
         let (rows, role) = (stored.tensor.rows, stored.tensor.role);
         let row_bytes = stored.bytes.len() / rows.max(1);
-        for range in portions(COPIED, rows, row_bytes, order) {
-            self.watch.check()?;
+        for range in row_ranges(COPY_CHUNK, rows, row_bytes, order) {
+            self.watch.check_cancelled()?;
             let bytes = stored.row_bytes(range).ok_or(ExportError::Missing(role))?;
             match order {
                 None => sink(bytes)?,
@@ -99,12 +103,12 @@ impl Producer<'_> {
 
     fn zeros(
         &self,
-        output: &Output<'_>,
+        output: &OutputTensor<'_>,
         piece: &Piece<'_>,
-        sink: &mut Sink<'_>,
+        sink: &mut ByteSink<'_>,
     ) -> Result<(), ExportError> {
         let row_bytes = output.dtype.row_bytes(output.cols).unwrap_or(0);
-        for range in portions(COPIED, piece.rows, row_bytes, None) {
+        for range in row_ranges(COPY_CHUNK, piece.rows, row_bytes, None) {
             sink(&vec![0; range.len() * row_bytes])?;
         }
         Ok(())
@@ -113,19 +117,19 @@ impl Producer<'_> {
     /// Decodes and encodes on all threads; the bytes do not depend on the number of threads.
     fn encode(
         &self,
-        output: &Output<'_>,
+        output: &OutputTensor<'_>,
         piece: &Piece<'_>,
-        rows: &Rows<'_>,
-        sink: &mut Sink<'_>,
+        rows: &RowDecoder<'_>,
+        sink: &mut ByteSink<'_>,
     ) -> Result<(), ExportError> {
-        let portions = portions(ENCODED, piece.rows, output.cols, piece.order);
+        let portions = row_ranges(ENCODE_CHUNK, piece.rows, output.cols, piece.order);
         let portions: Vec<Range<usize>> = portions.collect();
         ordered::for_each(
             self.threads,
             portions.len(),
             2 * self.threads,
             |portion| {
-                self.watch.check()?;
+                self.watch.check_cancelled()?;
                 let range = portions[portion].clone();
                 let mut values = vec![0.0; range.len() * output.cols];
                 rows.decode(range, &mut values)?;
@@ -139,11 +143,11 @@ impl Producer<'_> {
     }
 }
 
-fn portions(
+fn row_ranges(
     entries: usize,
     rows: usize,
     row: usize,
-    order: Option<HeadOrder>,
+    order: Option<HeadPermutation>,
 ) -> impl Iterator<Item = Range<usize>> {
     let step = (entries / row.max(1)).max(1);
     let step = step.next_multiple_of(order.map_or(1, |order| order.head));
@@ -152,11 +156,11 @@ fn portions(
         .map(move |row| row..rows.min(row + step))
 }
 
-fn encode(output: &Output<'_>, values: &[f32]) -> Result<Vec<u8>, ExportError> {
+fn encode(output: &OutputTensor<'_>, values: &[f32]) -> Result<Vec<u8>, ExportError> {
     let dtype = output.dtype;
     let bytes = values.len() / dtype.block_len() * dtype.block_bytes();
     let mut bytes = vec![0; bytes];
-    let failed = |error| ExportError::of_block(&output.name)(error);
+    let failed = |error| ExportError::from_block_error(&output.name)(error);
     block::encode(dtype, values, &mut bytes).map_err(failed)?;
     if matches!(dtype, DType::F16 | DType::BF16) {
         let mut stored = vec![0.0; values.len()];

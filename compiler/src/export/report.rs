@@ -9,8 +9,8 @@ use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
 use serde::Serialize;
 
-use super::output::{Content, Output, Outputs};
-use crate::system::show::bytes_for_people;
+use super::output::{Content, OutputTensor, Outputs};
+use crate::system::show::format_bytes;
 
 /// Report of an export.
 #[derive(Clone, Debug, Serialize)]
@@ -22,16 +22,16 @@ pub struct ExportReport {
     /// The model's architecture.
     pub architecture: String,
     /// The outputs, without their folders.
-    pub files: Vec<Written>,
+    pub files: Vec<OutputFile>,
     /// Matrices by handling and type; vectors are not counted.
-    pub matrices: Vec<Sum>,
+    pub matrices: Vec<MatrixSum>,
     /// Notes on limitations of the output.
     pub notes: Vec<String>,
 }
 
 /// An output file or folder.
 #[derive(Clone, Debug, Serialize)]
-pub struct Written {
+pub struct OutputFile {
     /// File name.
     pub name: String,
     /// Size in bytes; for a folder that of the weights.
@@ -40,7 +40,7 @@ pub struct Written {
 
 /// Sum over matrices of one kind.
 #[derive(Clone, Debug, Serialize)]
-pub struct Sum {
+pub struct MatrixSum {
     /// `stored` (copied), `decoded` (and encoded), `zeros` (in place of factors), or `adapter` (a
     /// factor).
     pub how: &'static str,
@@ -52,10 +52,10 @@ pub struct Sum {
     pub bytes: u64,
 }
 
-pub(super) fn sums(outputs: &Outputs<'_>) -> Vec<Sum> {
-    let mut sums: BTreeMap<(&'static str, &'static str), Sum> = BTreeMap::new();
-    let mut add = |how, output: &Output<'_>| {
-        let sum = sums.entry((how, output.dtype.name())).or_insert(Sum {
+pub(super) fn sums(outputs: &Outputs<'_>) -> Vec<MatrixSum> {
+    let mut sums: BTreeMap<(&'static str, &'static str), MatrixSum> = BTreeMap::new();
+    let mut add = |how, output: &OutputTensor<'_>| {
+        let sum = sums.entry((how, output.dtype.name())).or_insert(MatrixSum {
             how,
             dtype: output.dtype,
             tensors: 0,
@@ -86,7 +86,7 @@ pub(super) fn notes(
     asked: DType,
 ) -> Vec<String> {
     let mut notes = Vec::new();
-    let encoded = |output: &&Output| !output.is_stored() && !output.is_vector();
+    let encoded = |output: &&OutputTensor| !output.is_stored() && !output.is_vector();
     let mut others: BTreeMap<&'static str, usize> = BTreeMap::new();
     for output in outputs.model.iter().filter(encoded) {
         let zeros =
@@ -116,7 +116,7 @@ pub(super) fn notes(
                 .to_owned(),
         );
     }
-    if matches!(file.sealed_source(), Ok(Some(_))) {
+    if matches!(file.embedded_source(), Ok(Some(_))) {
         let note = "the weights of the source that lie in the artifact are left out";
         notes.push(note.to_owned());
     }
@@ -124,15 +124,15 @@ pub(super) fn notes(
         notes.push(format!("there is no tokenizer in it: {error}"));
     }
     if naming == Naming::Gguf {
-        notes.extend(of_gguf(file));
+        notes.extend(gguf_notes(file));
     }
     notes
 }
 
-fn of_gguf(file: &ModelFile) -> Vec<String> {
+fn gguf_notes(file: &ModelFile) -> Vec<String> {
     let mut notes = Vec::new();
     if let Ok(vocabulary) = &file.vocabulary {
-        let lost = vocabulary.lost_in_gguf();
+        let lost = vocabulary.properties_lost_in_gguf();
         notes.extend(lost.iter().map(|what| format!("GGUF cannot say {what}")));
     }
     let hyper = &file.hyper;
@@ -150,11 +150,11 @@ fn of_gguf(file: &ModelFile) -> Vec<String> {
 impl fmt::Display for ExportReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let files = self.files.iter();
-        let files = files.map(|file| format!("{} ({})", file.name, bytes_for_people(file.bytes)));
+        let files = files.map(|file| format!("{} ({})", file.name, format_bytes(file.bytes)));
         let files: Vec<String> = files.collect();
         writeln!(f, "{} -> {}", self.artifact, files.join(" and "))?;
         for sum in &self.matrices {
-            let Sum {
+            let MatrixSum {
                 how,
                 dtype,
                 tensors,
@@ -164,7 +164,7 @@ impl fmt::Display for ExportReport {
                 "stored" => "as stored",
                 how => how,
             };
-            let bytes = bytes_for_people(*bytes);
+            let bytes = format_bytes(*bytes);
             writeln!(
                 f,
                 "  {how:<10} {tensors:>5} matrices  {:<8} {bytes:>10}",

@@ -12,22 +12,22 @@ use htc_formats::source::{ModelFile, ModelTensor};
 use super::ExportError;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stored<'a> {
+pub(super) struct StoredTensor<'a> {
     pub tensor: &'a ModelTensor,
     pub bytes: &'a [u8],
 }
 
-impl<'a> Stored<'a> {
+impl<'a> StoredTensor<'a> {
     /// Returns the tensor of a role, if any.
-    pub fn find(file: &'a ModelFile, role: Role) -> Option<Stored<'a>> {
+    pub fn find(file: &'a ModelFile, role: Role) -> Option<StoredTensor<'a>> {
         let tensor = file.tensor(role)?;
         let bytes = file.bytes(tensor);
-        Some(Stored { tensor, bytes })
+        Some(StoredTensor { tensor, bytes })
     }
 
     /// Returns the tensor of a role, or an error if it is missing.
-    pub fn get(file: &'a ModelFile, role: Role) -> Result<Stored<'a>, ExportError> {
-        Stored::find(file, role).ok_or(ExportError::Missing(role))
+    pub fn get(file: &'a ModelFile, role: Role) -> Result<StoredTensor<'a>, ExportError> {
+        StoredTensor::find(file, role).ok_or(ExportError::Missing(role))
     }
 
     /// Returns the bytes of some rows; `None` for types without separate rows.
@@ -40,16 +40,16 @@ impl<'a> Stored<'a> {
     pub fn decode(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), ExportError> {
         let role = self.tensor.role;
         if let Some(codes) = &self.tensor.codes {
-            let failed = |error| ExportError::Bands { role, error };
+            let failed = |error| ExportError::ColumnGroups { role, error };
             let bands = codes.view(self.tensor.rows, self.bytes).map_err(failed)?;
             for (row, out) in rows.zip(out.chunks_exact_mut(self.tensor.cols.max(1))) {
-                bands.row(row, out).map_err(failed)?;
+                bands.decode_row(row, out).map_err(failed)?;
             }
             return Ok(());
         }
         let bytes = self.row_bytes(rows).ok_or(ExportError::Missing(role))?;
         let decoded = block::decode(self.tensor.dtype, bytes, out);
-        decoded.map_err(ExportError::of_block(&role.to_string()))
+        decoded.map_err(ExportError::from_block_error(&role.to_string()))
     }
 
     fn matrix(&self) -> Result<Mat<f64>, ExportError> {
@@ -93,15 +93,15 @@ impl<'a> Matrix<'a> {
     }
 
     /// Returns the tensor of a part.
-    pub fn part(&self, part: Part) -> Result<Stored<'a>, ExportError> {
+    pub fn part(&self, part: Part) -> Result<StoredTensor<'a>, ExportError> {
         let missing = ExportError::Missing(self.id.weight());
         let role = self.id.role(part).ok_or(missing)?;
-        Stored::get(self.file, role)
+        StoredTensor::get(self.file, role)
     }
 
     /// Returns the factors `(B, A)` of `B A`; `None` for a dense matrix. For a base with a low-rank
     /// residual they are those of the residual.
-    pub fn factors(&self) -> Result<Option<(Stored<'a>, Stored<'a>)>, ExportError> {
+    pub fn factors(&self) -> Result<Option<(StoredTensor<'a>, StoredTensor<'a>)>, ExportError> {
         Ok(match self.form {
             Form::Dense => None,
             Form::LowRank => Some((self.part(Part::B)?, self.part(Part::A)?)),
@@ -112,14 +112,14 @@ impl<'a> Matrix<'a> {
                 let Some((layer, group)) = layer.zip(group) else {
                     return Err(ExportError::Missing(self.id.weight()));
                 };
-                let basis = Stored::get(self.file, Role::Basis { layer, group })?;
+                let basis = StoredTensor::get(self.file, Role::Basis { layer, group })?;
                 Some((self.part(Part::Projected)?, basis))
             }
         })
     }
 
     /// Returns the dense tensor: the whole matrix, or the base of a residual.
-    pub fn dense(&self) -> Result<Option<Stored<'a>>, ExportError> {
+    pub fn dense(&self) -> Result<Option<StoredTensor<'a>>, ExportError> {
         match self.form {
             Form::Dense | Form::Residual => self.part(Part::Weight).map(Some),
             Form::LowRank | Form::SharedBasis => Ok(None),
@@ -127,8 +127,8 @@ impl<'a> Matrix<'a> {
     }
 
     /// Returns the coded residual of a dense matrix, if any.
-    pub fn refinement(&self) -> Option<Stored<'a>> {
-        Stored::find(self.file, Role::Refinement { matrix: self.id })
+    pub fn refinement(&self) -> Option<StoredTensor<'a>> {
+        StoredTensor::find(self.file, Role::Refinement { matrix: self.id })
     }
 
     /// Returns the type of a matrix that is a single dense tensor.
@@ -141,7 +141,7 @@ impl<'a> Matrix<'a> {
     }
 
     /// Returns all tensors of the matrix, including a shared basis.
-    pub fn tensors(&self) -> Result<Vec<Stored<'a>>, ExportError> {
+    pub fn tensors(&self) -> Result<Vec<StoredTensor<'a>>, ExportError> {
         let factors = self.factors()?;
         let factors = factors.into_iter().flat_map(|(b, a)| [b, a]);
         let refinement = self.refinement().into_iter();
@@ -154,12 +154,12 @@ impl<'a> Matrix<'a> {
     }
 
     /// Returns a decoder of the rows; decodes the factor that all rows need.
-    pub fn rows(&self) -> Result<Rows<'a>, ExportError> {
+    pub fn rows(&self) -> Result<RowDecoder<'a>, ExportError> {
         let product = match self.factors()? {
             None => None,
             Some((b, a)) => Some((b, a.matrix()?)),
         };
-        Ok(Rows {
+        Ok(RowDecoder {
             dense: self.dense()?,
             refinement: self.refinement(),
             product,
@@ -169,17 +169,17 @@ impl<'a> Matrix<'a> {
 }
 
 #[derive(Debug)]
-pub(super) struct Rows<'a> {
-    dense: Option<Stored<'a>>,
-    refinement: Option<Stored<'a>>,
-    product: Option<(Stored<'a>, Mat<f64>)>,
+pub(super) struct RowDecoder<'a> {
+    dense: Option<StoredTensor<'a>>,
+    refinement: Option<StoredTensor<'a>>,
+    product: Option<(StoredTensor<'a>, Mat<f64>)>,
     cols: usize,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> RowDecoder<'a> {
     /// Returns a decoder of the rows of a tensor.
-    pub fn of_tensor(stored: Stored<'a>) -> Rows<'a> {
-        Rows {
+    pub fn from_tensor(stored: StoredTensor<'a>) -> RowDecoder<'a> {
+        RowDecoder {
             dense: Some(stored),
             refinement: None,
             product: None,

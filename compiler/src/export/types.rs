@@ -20,7 +20,7 @@ pub(super) fn is_executed(dtype: DType) -> bool {
 
 /// Returns `asked` if rows of `cols` values are whole blocks of it, else the next fitting type with
 /// no fewer bits, by the table of `llama-quantize`.
-pub(super) fn fitting(asked: DType, cols: usize) -> DType {
+pub(super) fn fitting_type(asked: DType, cols: usize) -> DType {
     if asked.row_bytes(cols).is_some() {
         return asked;
     }
@@ -39,10 +39,10 @@ pub(super) fn fitting(asked: DType, cols: usize) -> DType {
 
 /// Returns the smallest type for a matrix of zeros that every backend of llama.cpp supports; zero
 /// bytes decode to zeros in it.
-pub(super) fn of_zeros(cols: usize) -> DType {
+pub(super) fn zeros_type(cols: usize) -> DType {
     match DType::Q2K.row_bytes(cols) {
         Some(_) => DType::Q2K,
-        None => fitting(DType::Q4_0, cols),
+        None => fitting_type(DType::Q4_0, cols),
     }
 }
 
@@ -55,9 +55,9 @@ mod tests {
     #[test]
     fn fallback_types_have_no_fewer_bits() {
         let bits = |dtype: DType| dtype.block_bytes() as f64 / dtype.block_len() as f64;
-        for &asked in block::writable() {
+        for &asked in block::writable_types() {
             for cols in [256, 512, 288, 32, 48, 17] {
-                let found = fitting(asked, cols);
+                let found = fitting_type(asked, cols);
                 assert!(found.row_bytes(cols).is_some(), "{asked} {cols}");
                 assert!(
                     bits(found) >= bits(asked) || asked == DType::F32,
@@ -66,14 +66,14 @@ mod tests {
                 assert!(found == asked || asked.row_bytes(cols).is_none());
             }
         }
-        assert_eq!(fitting(DType::Q4K, 288), DType::Q5_0);
-        assert_eq!(fitting(DType::Q4K, 24), DType::F16);
+        assert_eq!(fitting_type(DType::Q4K, 288), DType::Q5_0);
+        assert_eq!(fitting_type(DType::Q4K, 24), DType::F16);
     }
 
     #[test]
     fn zero_bytes_decode_to_zeros() {
         for cols in [256, 96, 24] {
-            let dtype = of_zeros(cols);
+            let dtype = zeros_type(cols);
             let mut values = vec![1.0; cols];
             let bytes = vec![0; dtype.row_bytes(cols).unwrap()];
             block::decode(dtype, &bytes, &mut values).unwrap();

@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use htc_formats::DType;
-use htc_formats::bands::BandsError;
+use htc_formats::bands::ColumnGroupError;
 use htc_formats::block::{self, BlockError};
 use htc_formats::htz::{DepthSinkRecord, GeometryRecord, SpectrumRecord, TensorEntry};
-use htc_formats::model::{HyperParameters, Part, Role, Slot};
+use htc_formats::model::{HyperParameters, Part, ProjectionKind, Role};
 use thiserror::Error;
 
 use crate::system::ordered;
@@ -22,7 +22,7 @@ use crate::system::ordered;
 pub const TOLERANCE: f64 = 1e-9;
 
 /// Approximate numbers per job; independent of the number of threads, as is the order of sums.
-const PORTION: usize = 1 << 20;
+const NUMBERS_PER_JOB: usize = 1 << 20;
 
 /// Error returned when spectra cannot be computed.
 #[derive(Debug, Error)]
@@ -41,7 +41,7 @@ pub enum ProbeError {
         /// Tensor role.
         tensor: Role,
         /// Codec error.
-        source: BandsError,
+        source: ColumnGroupError,
     },
     /// No thread can be started.
     #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
@@ -49,7 +49,7 @@ pub enum ProbeError {
 }
 
 /// Returns the geometry record of an artifact with zero spectra.
-pub fn draft(
+pub fn empty_record(
     hyper: &HyperParameters,
     tensors: &[TensorEntry],
     depth_sink: DepthSinkRecord,
@@ -59,10 +59,10 @@ pub fn draft(
         .filter(|entry| axis(entry.role) == Some(Axis::Columns))
         .map(|entry| (entry.role, entry.cols))
         .collect();
-    let spectrum = |layer: usize, slot: Slot| {
+    let spectrum = |layer: usize, slot: ProjectionKind| {
         let rank = |part| ranks.get(&Role::Linear { layer, slot, part }).copied();
         let factors = rank(Part::B).or_else(|| rank(Part::Projected));
-        let rows = hyper.slot_shape(slot).0 as u64;
+        let rows = hyper.projection_shape(slot).0 as u64;
         SpectrumRecord {
             layer,
             slot,
@@ -71,7 +71,11 @@ pub fn draft(
             energy: 0.0,
         }
     };
-    let slots = |layer| Slot::ALL.into_iter().map(move |slot| (layer, slot));
+    let slots = |layer| {
+        ProjectionKind::ALL
+            .into_iter()
+            .map(move |slot| (layer, slot))
+    };
     GeometryRecord {
         depth_sink,
         spectra: (0..hyper.layers)
@@ -103,7 +107,7 @@ pub fn spectra<'a>(
     let found: Vec<(&TensorEntry, Axis)> = found.collect();
     let mut portions = Vec::new();
     for (index, (entry, _)) in found.iter().enumerate() {
-        let step = (PORTION / (entry.cols as usize).max(1)).max(1);
+        let step = (NUMBERS_PER_JOB / (entry.cols as usize).max(1)).max(1);
         portions.extend(
             (0..entry.rows as usize)
                 .step_by(step)
@@ -122,17 +126,19 @@ pub fn spectra<'a>(
             if entry.dtype == DType::Bands {
                 let tensor = entry.role;
                 let rows = row..(row + step).min(entry.rows as usize);
-                return of_bands(entry, bytes(entry), rows)
+                return column_group_norms(entry, bytes(entry), rows)
                     .map_err(|source| ProbeError::Bands { tensor, source });
             }
             let row_bytes = entry.dtype.row_bytes(entry.cols as usize).unwrap_or(0);
             let bytes = bytes(entry);
             let from = (row * row_bytes).min(bytes.len());
             let to = (from + step * row_bytes).min(bytes.len());
-            squares(entry.dtype, entry.cols as usize, &bytes[from..to], axis).map_err(|source| {
-                let tensor = entry.role;
-                ProbeError::Block { tensor, source }
-            })
+            squared_norms(entry.dtype, entry.cols as usize, &bytes[from..to], axis).map_err(
+                |source| {
+                    let tensor = entry.role;
+                    ProbeError::Block { tensor, source }
+                },
+            )
         },
         |portion, part: Vec<f64>| {
             let index = portions[portion].0;
@@ -150,7 +156,7 @@ pub fn spectra<'a>(
         .zip(sums)
         .collect();
     let squared = |role: Role| sums.get(&role).map(Vec::as_slice);
-    let spectrum = |slot: Slot| {
+    let spectrum = |slot: ProjectionKind| {
         let part = |part| squared(Role::Linear { layer, slot, part });
         let basis = |group| squared(Role::Basis { layer, group });
         let factors = part(Part::A).zip(part(Part::B));
@@ -172,7 +178,7 @@ pub fn spectra<'a>(
             energy: energies.iter().sum(),
         }
     };
-    Ok(Slot::ALL.into_iter().map(spectrum).collect())
+    Ok(ProjectionKind::ALL.into_iter().map(spectrum).collect())
 }
 
 /// Returns true if two spectra are equal up to the order of additions.
@@ -201,20 +207,29 @@ fn axis(role: Role) -> Option<Axis> {
     }
 }
 
-fn of_bands(entry: &TensorEntry, bytes: &[u8], rows: Range<usize>) -> Result<Vec<f64>, BandsError> {
+fn column_group_norms(
+    entry: &TensorEntry,
+    bytes: &[u8],
+    rows: Range<usize>,
+) -> Result<Vec<f64>, ColumnGroupError> {
     let Some(codes) = &entry.codes else {
         return Ok(Vec::new());
     };
     let bands = codes.view(entry.rows as usize, bytes)?;
     let mut values = vec![0.0; codes.cols()];
     rows.map(|row| {
-        bands.row(row, &mut values)?;
+        bands.decode_row(row, &mut values)?;
         Ok(squared_norm(&values))
     })
     .collect()
 }
 
-fn squares(dtype: DType, cols: usize, bytes: &[u8], axis: Axis) -> Result<Vec<f64>, BlockError> {
+fn squared_norms(
+    dtype: DType,
+    cols: usize,
+    bytes: &[u8],
+    axis: Axis,
+) -> Result<Vec<f64>, BlockError> {
     let row_bytes = dtype
         .row_bytes(cols)
         .filter(|&n| n > 0)

@@ -4,7 +4,7 @@
 //! backward pass finds all inputs and adds gradients value by value, in the reverse order of the steps.
 
 use faer::Accum;
-use htc_formats::model::{Activation, Role, Slot};
+use htc_formats::model::{Activation, ProjectionKind, Role};
 use htc_kernels::Pool;
 use htc_kernels::cpu::Attention;
 
@@ -80,7 +80,7 @@ pub(super) struct Norm<T> {
 /// `y = W x`, plus a bias if there is one.
 #[derive(Clone, Debug)]
 pub(super) struct Projection<T> {
-    pub slot: Slot,
+    pub slot: ProjectionKind,
     pub matrix: Matrix<T>,
     pub bias: Option<Vec<T>>,
     pub y: Value,
@@ -116,7 +116,7 @@ impl<T> Saved<T> {
 
     /// Returns the input of a projection.
     #[cfg(test)]
-    pub fn input<'a>(&'a self, block: &Block<T>, slot: Slot) -> &'a [T] {
+    pub fn input<'a>(&'a self, block: &Block<T>, slot: ProjectionKind) -> &'a [T] {
         let input = block.steps.iter().find_map(|step| match step {
             Step::Project { x, projections } => {
                 projections.iter().any(|p| p.slot == slot).then_some(*x)
@@ -145,13 +145,13 @@ impl<T: Number> Block<T> {
 
     /// Returns the matrix of a projection that the block has.
     #[cfg(test)]
-    pub fn matrix(&self, slot: Slot) -> &Matrix<T> {
+    pub fn matrix(&self, slot: ProjectionKind) -> &Matrix<T> {
         let mut projections = self.projections();
         &projections.find(|p| p.slot == slot).unwrap().matrix
     }
 
     /// Returns the matrix of a projection, to be changed.
-    pub fn matrix_mut(&mut self, slot: Slot) -> Option<&mut Matrix<T>> {
+    pub fn matrix_mut(&mut self, slot: ProjectionKind) -> Option<&mut Matrix<T>> {
         let projections = self.steps.iter_mut().flat_map(|step| match step {
             Step::Project { projections, .. } => projections.as_mut_slice(),
             _ => &mut [],
@@ -293,7 +293,7 @@ impl<T: Number> Block<T> {
         d_out: &[T],
         saved: &Saved<T>,
         work: &mut Work<T>,
-        observe: &mut dyn FnMut(Slot, &[T]),
+        observe: &mut dyn FnMut(ProjectionKind, &[T]),
     ) {
         work.gradients.resize_with(self.values, Vec::new);
         work.begun.clear();
@@ -311,7 +311,7 @@ impl<T: Number> Block<T> {
         step: &Step<T>,
         saved: &Saved<T>,
         work: &mut Work<T>,
-        observe: &mut dyn FnMut(Slot, &[T]),
+        observe: &mut dyn FnMut(ProjectionKind, &[T]),
     ) {
         match step {
             Step::Norm(norm) => {
@@ -412,7 +412,7 @@ impl<T: Number> Block<T> {
     pub fn add_rows_back(
         &self,
         pool: &Pool,
-        slot: Slot,
+        slot: ProjectionKind,
         saved: &Saved<T>,
         dy: &[T],
         sums: &mut [f64],

@@ -14,7 +14,7 @@ use super::pass::windows_at_a_time;
 use super::scales::{Scale, Scales};
 use super::weights::{AnyHead, Stored, block, required};
 use crate::calibrate::windows::Windows;
-use crate::event::Watch;
+use crate::event::Progress;
 
 /// A source and what was made of it, executed side by side.
 pub(crate) struct Distillation<'a> {
@@ -23,7 +23,7 @@ pub(crate) struct Distillation<'a> {
     cpu: Cpu,
     /// Positions of a window.
     context: usize,
-    watch: Watch<'a>,
+    watch: Progress<'a>,
     saved: Saved<f32>,
     work: Work<f32>,
 }
@@ -45,7 +45,12 @@ pub(crate) struct Expected(Vec<f32>);
 
 impl<'a> Distillation<'a> {
     /// Of windows of `context` positions.
-    pub fn new([source, made]: [&'a Model; 2], cpu: Cpu, context: usize, watch: Watch<'a>) -> Self {
+    pub fn new(
+        [source, made]: [&'a Model; 2],
+        cpu: Cpu,
+        context: usize,
+        watch: Progress<'a>,
+    ) -> Self {
         Distillation {
             source,
             made,
@@ -97,7 +102,7 @@ impl<'a> Distillation<'a> {
             for x in x.chunks_mut(portion) {
                 block.forward(self.cpu.pool(), x, &mut self.saved);
                 x.copy_from_slice(self.saved.out(&block));
-                self.watch.check()?;
+                self.watch.check_cancelled()?;
             }
             self.check(model, &x, || format!("layer {layer}"))?;
             streams.push(x);
@@ -185,7 +190,7 @@ impl<'a> Distillation<'a> {
                     }
                 });
                 d.copy_from_slice(self.work.stream());
-                self.watch.check()?;
+                self.watch.check_cancelled()?;
             }
             self.check(self.made, &d, || format!("layer {layer}"))?;
             for (role, sums) in self.work.norms.take().into_iter().flatten() {
@@ -236,7 +241,7 @@ impl<'a> Distillation<'a> {
             let d = d.as_deref_mut().and_then(|d| d.get_mut(at));
             let [work, other] = &mut work;
             sum += head.divergence(pool, x, (&teacher, expected), [work, other], d)?;
-            self.watch.check()?;
+            self.watch.check_cancelled()?;
         }
         if sum.is_finite() {
             Ok((sum, work[0].norm.take().unwrap_or_default()))

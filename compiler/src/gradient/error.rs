@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use htc_formats::bands::BandsError;
+use htc_formats::bands::ColumnGroupError;
 use htc_formats::block::BlockError;
 use htc_formats::model::{MatrixId, Role};
 use htc_kernels::PoolError;
@@ -49,7 +49,7 @@ pub enum GradientError {
         /// Its name.
         tensor: String,
         /// What the decoder says.
-        source: BandsError,
+        source: ColumnGroupError,
     },
     /// A number is infinite or not a number.
     #[error(

@@ -11,9 +11,9 @@ use htc_loader::Model;
 
 use super::GradientError;
 use super::store::{Content, StoredOutputs};
-use crate::calibrate::entry::Entry;
+use crate::calibrate::entry::CacheEntry;
 use crate::calibrate::store::{Identity, open_sealed, sealed_bytes, write_sealed};
-use crate::event::{Event, Watch};
+use crate::event::{Event, Progress};
 use crate::system::disk;
 
 /// A file of the pass.
@@ -82,7 +82,7 @@ impl Stage {
 
 /// The files of one backward pass.
 pub(super) struct Files<'a> {
-    entry: &'a Entry,
+    entry: &'a CacheEntry,
     key: Digest,
     hyper: &'a HyperParameters,
     spec: &'a ModelSpec,
@@ -91,7 +91,12 @@ pub(super) struct Files<'a> {
 }
 
 impl<'a> Files<'a> {
-    pub fn new(entry: &'a Entry, key: Digest, model: &'a Model, positions: usize) -> Files<'a> {
+    pub fn new(
+        entry: &'a CacheEntry,
+        key: Digest,
+        model: &'a Model,
+        positions: usize,
+    ) -> Files<'a> {
         Files {
             entry,
             key,
@@ -123,18 +128,18 @@ impl<'a> Files<'a> {
     /// What a file is of: a name for each.
     fn identity(&self, name: Name) -> Identity {
         Identity {
-            key: Digest::of(format!("{} {}", self.key, name.of_file()).as_bytes()),
+            key: Digest::of_bytes(format!("{} {}", self.key, name.of_file()).as_bytes()),
             layer: 0,
         }
     }
 
     /// A file, where it is there and sound.
-    pub fn open(&self, name: Name, watch: Watch) -> Option<MappedFile> {
+    pub fn open(&self, name: Name, watch: Progress) -> Option<MappedFile> {
         let file = name.of_file();
         let damaged = |why: &str| {
             let path = self.entry.path(&file);
             let said = format!("{}: {why}; it is made again", path.display());
-            watch.tell(Event::Warning(&said));
+            watch.report(Event::Warning(&said));
         };
         let bytes = sealed_bytes(4 * self.numbers(name));
         let (folder, file) = (self.entry.folder(), OsStr::new(&file));
@@ -145,7 +150,7 @@ impl<'a> Files<'a> {
     ///
     /// # Errors
     /// [`GradientError::Changed`].
-    pub fn again(&self, name: Name, watch: Watch) -> Result<MappedFile, GradientError> {
+    pub fn again(&self, name: Name, watch: Progress) -> Result<MappedFile, GradientError> {
         let changed = || GradientError::Changed(self.entry.path(&name.of_file()));
         self.open(name, watch).ok_or_else(changed)
     }
@@ -154,7 +159,7 @@ impl<'a> Files<'a> {
     ///
     /// # Errors
     /// [`GradientError::Changed`].
-    pub fn outputs(&self, watch: Watch) -> Result<Vec<StoredOutputs>, GradientError> {
+    pub fn outputs(&self, watch: Progress) -> Result<Vec<StoredOutputs>, GradientError> {
         let mut all: Vec<_> = self
             .kept()
             .map(|name| self.again(name, watch).map(StoredOutputs))
@@ -166,7 +171,7 @@ impl<'a> Files<'a> {
     }
 
     /// What has to be done next, by what is there.
-    pub fn next(&self, watch: Watch) -> Stage {
+    pub fn next(&self, watch: Progress) -> Stage {
         let layers = self.hyper.layers;
         let is_sound = |name| self.open(name, watch).is_some();
         // From the end of the model on, as far as they were made.
@@ -216,7 +221,7 @@ impl<'a> Files<'a> {
     /// [`GradientError::Cache`].
     pub fn sweep(&self, step: Stage) -> Result<(), GradientError> {
         let needed: Vec<String> = self.needed(step).into_iter().map(Name::of_file).collect();
-        let swept = self.entry.sweep(&needed);
+        let swept = self.entry.remove_leftovers(&needed);
         swept.map_err(|error| self.failed(error))
     }
 
@@ -240,7 +245,7 @@ impl<'a> Files<'a> {
         let missing = missing.filter(|name| !there.contains(name)).map(bytes);
         let needed = missing.fold(gradients, u64::saturating_add);
         let folder = self.entry.folder().path();
-        match disk::free(folder).filter(|free| *free < needed) {
+        match disk::free_bytes(folder).filter(|free| *free < needed) {
             Some(free) => Err(GradientError::NoSpace {
                 path: folder.to_owned(),
                 needed,

@@ -32,10 +32,10 @@ use htc_formats::model::{BlockSpec, HyperParameters, MatrixId, ModelSpec, Step};
 use htc_kernels::cpu::Cpu;
 use htc_loader::Model;
 
-use crate::calibrate::entry::Entry;
-use crate::calibrate::text_of;
-use crate::calibrate::windows::Mixture;
-use crate::event::{Event, Watch};
+use crate::calibrate::calibration_windows;
+use crate::calibrate::entry::CacheEntry;
+use crate::calibrate::windows::WeightedWindows;
+use crate::event::{Event, Progress};
 use crate::request::CalibrationOptions;
 use crate::system::memory;
 pub use error::{GradientError, NoMatrix};
@@ -77,7 +77,10 @@ impl Gradients {
         let missing = || NoMatrix { matrix, layers };
         let stored = |index: usize| self.outputs.get(index).ok_or_else(missing);
         Ok(match matrix {
-            MatrixId::Slot { layer, slot } => {
+            MatrixId::Projection {
+                layer,
+                projection: slot,
+            } => {
                 let block = self.spec.blocks.get(layer).ok_or_else(missing)?;
                 let found = stored(layer)?.projection(block, slot);
                 found.ok_or_else(missing)?
@@ -110,18 +113,18 @@ pub fn gradients(
     options: &CalibrationOptions,
     tokens: usize,
     threads: usize,
-    watch: Watch,
+    watch: Progress,
 ) -> Result<Gradients, GradientError> {
     let hyper = model.hyper();
     options.check(hyper)?;
-    let context = options.window(hyper.context);
-    let text = text_of(model, options)?.thinned(tokens / context);
+    let context = options.window_size(hyper.context);
+    let text = calibration_windows(model, options)?.thinned(tokens / context);
     let key = key(source, &text);
-    let entry = Entry::of_gradients(options, key)?;
+    let entry = CacheEntry::open_gradients(options, key)?;
     let lock = entry.lock(options, watch)?;
     let files = Files::new(&entry, key, model, text.windows().tokens());
     let mut step = files.next(watch);
-    let lock = entry.locked(lock, step == Stage::Done)?;
+    let lock = entry.optional_lock(lock, step == Stage::Done)?;
     if lock.is_some() {
         files.sweep(step)?;
     }
@@ -130,14 +133,14 @@ pub fn gradients(
         check_memory(model, context)?;
         files.make_room(step)?;
         let left = Stage::Done.index(hyper.layers) - step.index(hyper.layers);
-        watch.tell(Event::Gradients(left));
+        watch.report(Event::Gradients(left));
         let mut pass = Pass::new(&files, &text, model, Cpu::with_threads(threads)?, watch);
         while step != Stage::Done {
             pass.step(step)?;
             let what = step.to_string();
             step = step.next(hyper.layers);
             files.sweep(step)?;
-            watch.done(&what)?;
+            watch.step_done(&what)?;
         }
     }
     Ok(Gradients {
@@ -155,18 +158,18 @@ pub fn gradients(
 /// # Errors
 /// [`GradientError::Calibrate`].
 pub fn forget(options: &CalibrationOptions, key: Digest) -> Result<(), GradientError> {
-    Ok(Entry::of_gradients(options, key)?.forget()?)
+    Ok(CacheEntry::open_gradients(options, key)?.clear()?)
 }
 
 /// The digest that names the gradients of a model on the windows of texts. The last bits depend on the kernels.
-fn key(source: Digest, text: &Mixture) -> Digest {
+fn key(source: Digest, text: &WeightedWindows) -> Digest {
     let named = format!(
         "htc {} gradients {VERSION} {}\nsource {source}\n{}",
         env!("CARGO_PKG_VERSION"),
         htc_kernels::cpu::instruction_set(),
-        text.named(),
+        text.cache_key_text(),
     );
-    Digest::of(named.as_bytes())
+    Digest::of_bytes(named.as_bytes())
 }
 
 /// Refuses what does not fit the machine before any of it is taken.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use htc_formats::map::MappedFile;
-use htc_formats::model::{MatrixId, ModelSpec, Register, Role, Slot};
+use htc_formats::model::{MatrixId, ModelSpec, ProjectionKind, Register, Role};
 use htc_kernels::cpu::Cpu;
 use htc_loader::Model;
 
@@ -14,9 +14,9 @@ use super::head::{Head, HeadWork, Rows};
 use super::store::{write_means, write_sums};
 use super::sums::OutputSums;
 use super::weights::{self, Stored, required};
-use crate::calibrate::store::CONTENT;
-use crate::calibrate::windows::Mixture;
-use crate::event::Watch;
+use crate::calibrate::store::CONTENT_OFFSET;
+use crate::calibrate::windows::WeightedWindows;
+use crate::event::Progress;
 use crate::system::random::Rng;
 
 /// What the tokens are drawn by.
@@ -47,10 +47,10 @@ struct Group {
 /// All windows on their way through the model and back.
 pub(super) struct Pass<'a> {
     files: &'a Files<'a>,
-    text: &'a Mixture,
+    text: &'a WeightedWindows,
     model: &'a Model,
     cpu: Cpu,
-    watch: Watch<'a>,
+    watch: Progress<'a>,
     groups: Vec<Group>,
     saved: Saved<f32>,
     work: Work<f32>,
@@ -68,16 +68,16 @@ enum Source<'a> {
 impl<'a> Pass<'a> {
     pub fn new(
         files: &'a Files<'a>,
-        text: &'a Mixture,
+        text: &'a WeightedWindows,
         model: &'a Model,
         cpu: Cpu,
-        watch: Watch<'a>,
+        watch: Progress<'a>,
     ) -> Self {
         let windows = text.windows();
         let most = windows_at_a_time(model.spec(), windows.context());
         let mut groups: Vec<Group> = Vec::new();
         for window in 0..windows.count() {
-            let factor = text.reweighed_at(window);
+            let factor = text.reweigh_factor_at(window);
             match groups.last_mut() {
                 Some(last) if factor.is_none() && last.windows.len() < most => {
                     last.windows.end += 1;
@@ -164,7 +164,7 @@ impl<'a> Pass<'a> {
                 block.forward(cpu.pool(), &self.x, &mut self.saved);
                 self.check(self.saved.out(&block), || format!("layer {layer}"))?;
                 to.numbers(self.saved.out(&block))?;
-                self.watch.check()?;
+                self.watch.check_cancelled()?;
             }
             Ok(())
         })
@@ -205,7 +205,7 @@ impl<'a> Pass<'a> {
                     to.numbers(&self.d)?;
                     position += n;
                     weight += n as f64;
-                    self.watch.check()?;
+                    self.watch.check_cancelled()?;
                 }
             }
             Ok(())
@@ -223,7 +223,7 @@ impl<'a> Pass<'a> {
         let source = self.source(layer)?;
         let behind = files.again(Name::Gradient(layer + 1), self.watch)?;
         let projections = || block.projections();
-        let slots: Vec<Slot> = projections().map(|p| p.slot).collect();
+        let slots: Vec<ProjectionKind> = projections().map(|p| p.slot).collect();
         let mut sums: Vec<OutputSums> = projections()
             .map(|p| OutputSums::new(p.matrix.rows))
             .collect();
@@ -237,7 +237,7 @@ impl<'a> Pass<'a> {
                 let positions = self.positions(&self.groups[group].windows);
                 read_numbers(&behind, &positions, hyper.width, &mut self.d);
                 block.forward(cpu.pool(), &self.x, &mut self.saved);
-                let observe = &mut |slot: Slot, g: &[f32]| {
+                let observe = &mut |slot: ProjectionKind, g: &[f32]| {
                     let of_slot = slots.iter().position(|found| *found == slot);
                     if let Some(sums) = of_slot.and_then(|index| sums.get_mut(index)) {
                         sums.add(&cpu, g);
@@ -246,7 +246,7 @@ impl<'a> Pass<'a> {
                 block.back(cpu.pool(), &self.d, &self.saved, &mut self.work, observe);
                 self.check(self.work.stream(), place)?;
                 to.numbers(self.work.stream())?;
-                self.watch.check()?;
+                self.watch.check_cancelled()?;
             }
             Ok(())
         })?;
@@ -318,7 +318,7 @@ pub(super) fn draw(position: usize) -> f64 {
 
 /// The numbers of some positions in a file.
 fn read_numbers(file: &MappedFile, positions: &Range<usize>, width: usize, out: &mut Vec<f32>) {
-    let [start, end] = [positions.start, positions.end].map(|p| CONTENT + 4 * p * width);
+    let [start, end] = [positions.start, positions.end].map(|p| CONTENT_OFFSET + 4 * p * width);
     let numbers = file[start..end].as_chunks::<4>().0.iter();
     out.clear();
     out.extend(numbers.map(|bytes| f32::from_le_bytes(*bytes)));

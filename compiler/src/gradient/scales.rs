@@ -1,7 +1,7 @@
 //! What of a model is tuned while its codes stay: the weights of norms, and a factor for each row of its slots.
 
 use htc_formats::DType;
-use htc_formats::model::{Form, MatrixId, Part, Role, Slot};
+use htc_formats::model::{Form, MatrixId, Part, ProjectionKind, Role};
 use htc_formats::source::ModelFile;
 
 use super::GradientError;
@@ -18,7 +18,7 @@ pub(crate) enum Scale {
         /// Index of the block.
         layer: usize,
         /// Which of its slots.
-        slot: Slot,
+        slot: ProjectionKind,
     },
 }
 
@@ -44,7 +44,7 @@ impl Scales {
                 of.push(Scale::Norm(role));
                 values.push(required(file, role)?);
             }
-            for slot in block.projections().map(|projection| projection.slot) {
+            for slot in block.projections().map(|projection| projection.kind) {
                 let rows = rows_of(file, layer, slot).next();
                 let Some(rows) = rows.filter(|_| is_coded([file, source], layer, slot)) else {
                     continue;
@@ -118,18 +118,21 @@ impl Scales {
 pub(crate) fn rows_of(
     file: &ModelFile,
     layer: usize,
-    slot: Slot,
+    slot: ProjectionKind,
 ) -> impl Iterator<Item = Role> + '_ {
     let parts = [Part::Weight, Part::B, Part::Projected, Part::ResidualB];
     let roles = parts.map(|part| Role::Linear { layer, slot, part });
-    let matrix = MatrixId::Slot { layer, slot };
+    let matrix = MatrixId::Projection {
+        layer,
+        projection: slot,
+    };
     let refinement = Role::Refinement { matrix };
     let roles = roles.into_iter().chain([refinement]);
     roles.filter(|&role| file.tensor(role).is_some())
 }
 
 /// Whether a slot is not as it is in the source.
-fn is_coded([file, source]: [&ModelFile; 2], layer: usize, slot: Slot) -> bool {
+fn is_coded([file, source]: [&ModelFile; 2], layer: usize, slot: ProjectionKind) -> bool {
     let role = |part| Role::Linear { layer, slot, part };
     let has = |part| file.tensor(role(part)).is_some();
     let dtype = |of: &ModelFile| of.tensor(role(Part::Weight)).map(|tensor| tensor.dtype);

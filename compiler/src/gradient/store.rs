@@ -7,10 +7,10 @@
 use std::io::{self, Write};
 
 use htc_formats::map::MappedFile;
-use htc_formats::model::{BlockSpec, HyperParameters, ModelSpec, Slot};
+use htc_formats::model::{BlockSpec, HyperParameters, ModelSpec, ProjectionKind};
 
 use super::sums::{OutputSums, blocks};
-use crate::calibrate::store::CONTENT;
+use crate::calibrate::store::CONTENT_OFFSET;
 
 /// The second moment `H = E[g gᵀ]` of the gradients at the outputs of a matrix, `y = W x`: `g = ∂L/∂y` at one
 /// position, where `L` is the sum over the positions of a window of the negative log-likelihood, in nats, of a
@@ -117,10 +117,10 @@ pub(super) struct StoredOutputs(pub MappedFile);
 impl StoredOutputs {
     /// Returns the moments of a projection, from a file of [`Content::Layer`]; `None` if the block does not have
     /// it.
-    pub fn projection(&self, block: &BlockSpec, slot: Slot) -> Option<OutputMoments> {
+    pub fn projection(&self, block: &BlockSpec, slot: ProjectionKind) -> Option<OutputMoments> {
         let mut before = 0;
         for projection in block.projections() {
-            if projection.slot == slot {
+            if projection.kind == slot {
                 return Some(self.blocks(before, projection.rows));
             }
             before += block_numbers(projection.rows);
@@ -158,7 +158,7 @@ impl StoredOutputs {
     }
 
     fn numbers(&self, at: usize, count: usize) -> Vec<f32> {
-        let start = CONTENT + 4 * at;
+        let start = CONTENT_OFFSET + 4 * at;
         let bytes = self.0[start..start + 4 * count].as_chunks::<4>().0;
         bytes
             .iter()

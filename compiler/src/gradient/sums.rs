@@ -2,7 +2,7 @@
 
 use htc_kernels::cpu::Cpu;
 
-use crate::calibrate::moments::Moments;
+use crate::calibrate::moments::MomentSums;
 
 /// Rows of a matrix up to which the whole second moment of its outputs is kept: for more it would take more
 /// memory and time than the gradients themselves.
@@ -32,7 +32,7 @@ pub(super) struct OutputSums {
 
 struct Block {
     first: usize,
-    moments: Moments,
+    moments: MomentSums,
 }
 
 impl OutputSums {
@@ -40,7 +40,7 @@ impl OutputSums {
     pub fn new(order: usize) -> Self {
         let block = |(first, order)| Block {
             first,
-            moments: Moments::new(order),
+            moments: MomentSums::new(order),
         };
         let blocks = blocks(order).into_iter().map(block).collect();
         OutputSums { order, blocks }
@@ -48,7 +48,7 @@ impl OutputSums {
 
     /// Bytes that they take.
     pub fn bytes(order: usize) -> u64 {
-        let of_block = |(_, order): (usize, usize)| Moments::bytes(order);
+        let of_block = |(_, order): (usize, usize)| MomentSums::bytes(order);
         let all = blocks(order).into_iter().map(of_block);
         all.fold(0, u64::saturating_add)
     }
@@ -64,7 +64,7 @@ impl OutputSums {
             for Block { first, moments } in blocks {
                 let parts = g.chunks_exact(order);
                 let parts = parts.map(|row| &row[*first..order.min(*first + BLOCK)]);
-                moments.add_here(cpu, parts);
+                moments.add_on_this_thread(cpu, parts);
             }
         });
     }

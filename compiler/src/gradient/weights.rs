@@ -5,7 +5,7 @@ use std::ops::Range;
 use faer::{Accum, MatMut, MatRef};
 use htc_formats::block;
 use htc_formats::model::spec;
-use htc_formats::model::{Form, MatrixId, Part, Register, Role, Slot};
+use htc_formats::model::{Form, MatrixId, Part, ProjectionKind, Register, Role};
 use htc_formats::source::{ModelFile, ModelTensor};
 use htc_kernels::Pool;
 use htc_kernels::cpu::Attention;
@@ -86,7 +86,7 @@ impl Stored<'_> {
             let bands = codes.view(tensor.rows, bytes).map_err(refused)?;
             let mut numbers = vec![0.0; tensor.cols];
             for (row, out) in rows.zip(out.chunks_exact_mut(tensor.cols.max(1))) {
-                bands.row(row, &mut numbers).map_err(refused)?;
+                bands.decode_row(row, &mut numbers).map_err(refused)?;
                 for (out, &number) in out.iter_mut().zip(&numbers) {
                     put(out, T::from(number));
                 }
@@ -172,7 +172,7 @@ impl<T: Number> Rows<T> for AnyHead<'_, T> {
 fn slot_matrix<T: Number>(
     file: &ModelFile,
     layer: usize,
-    slot: Slot,
+    slot: ProjectionKind,
     pool: &Pool,
 ) -> Result<Matrix<T>, GradientError> {
     let role = |part| Role::Linear { layer, slot, part };
@@ -360,7 +360,7 @@ impl Program<'_> {
         let x = self.current(step.input);
         let mut projections = Vec::with_capacity(step.projections.len());
         for projection in &step.projections {
-            let (slot, part) = (projection.slot, Part::Bias);
+            let (slot, part) = (projection.kind, Part::Bias);
             projections.push(Projection {
                 slot,
                 matrix: slot_matrix(file, layer, slot, self.pool)?,

@@ -3,33 +3,33 @@
 use htc_formats::DType;
 use htc_formats::htz::{
     AllocationRecord, BasisRecord, Budget as BudgetRecord, CalibrationRecord, DepthSinkRecord,
-    Digest, Manifest, MatrixRecord, PlanRecord, Provenance, QualityRecord, SlotRecord, TensorEntry,
-    TreatmentRecord, TuningRecord,
+    Digest, Manifest, MatrixRecord, PlanRecord, ProjectionRecord, Provenance, QualityRecord,
+    TensorEntry, TreatmentRecord, TuningRecord,
 };
-use htc_formats::model::{MatrixId, Part, Role, Slot, StoredTensor};
+use htc_formats::model::{MatrixId, Part, ProjectionKind, Role, StoredTensor};
 use htc_formats::source::{Container, ModelFile, ModelTensor};
 use htc_formats::vocab::Vocabulary;
 
 use crate::calibrate::Calibration;
 use crate::geometry::probe;
 use crate::plan::allocate::Allocation;
-use crate::plan::{Budget, Form, Plan, Request, UnitPlan};
+use crate::plan::{Budget, MatrixForm, Plan, PlanRequest, UnitPlan};
 use crate::request::{GaugeKind, Shrinkage, SinkProtection, Treatment};
 use crate::unit::{kv_bases, stored_tensors};
 
 /// Step of writing the artifact, in execution order.
 #[derive(Clone, Copy, Debug)]
-pub enum Job<'a> {
+pub enum WriteStep<'a> {
     /// Copies a tensor in its source format.
     PassThrough(&'a ModelTensor),
     /// Computes the tensors of a unit: factors, or values in another type.
-    Make(&'a UnitPlan),
+    Compute(&'a UnitPlan),
     /// Computes the KV cache bases of a layer from the calibration.
     KvBases(usize),
 }
 
 /// Returns the steps of writing; with `biases` every factorised projection gets a bias.
-pub fn jobs<'a>(source: &'a ModelFile, plan: &'a Plan, biases: bool) -> Vec<Job<'a>> {
+pub fn write_steps<'a>(source: &'a ModelFile, plan: &'a Plan, biases: bool) -> Vec<WriteStep<'a>> {
     let bases = 0..if plan.has_kv_bases() {
         source.hyper.layers
     } else {
@@ -39,22 +39,24 @@ pub fn jobs<'a>(source: &'a ModelFile, plan: &'a Plan, biases: bool) -> Vec<Job<
         .tensors
         .iter()
         .filter(|tensor| !(biases && is_corrected(plan, tensor.role)))
-        .filter_map(|tensor| match replaced(plan, tensor.role) {
+        .filter_map(|tensor| match replacing_unit(plan, tensor.role) {
             // The first member of a unit stands for all of them.
-            Some((unit, matrix)) => (unit.members[0].matrix == matrix).then_some(Job::Make(unit)),
-            None => Some(Job::PassThrough(tensor)),
+            Some((unit, matrix)) => {
+                (unit.members[0].matrix == matrix).then_some(WriteStep::Compute(unit))
+            }
+            None => Some(WriteStep::PassThrough(tensor)),
         })
-        .chain(bases.map(Job::KvBases))
+        .chain(bases.map(WriteStep::KvBases))
         .collect()
 }
 
 /// Returns the unit that replaces a source tensor, and its matrix.
-fn replaced(plan: &Plan, role: Role) -> Option<(&UnitPlan, MatrixId)> {
+fn replacing_unit(plan: &Plan, role: Role) -> Option<(&UnitPlan, MatrixId)> {
     let (matrix, Part::Weight) = MatrixId::of(role)? else {
         return None;
     };
     let unit = plan.unit_of(matrix)?;
-    (unit.form != Form::Kept).then_some((unit, matrix))
+    (unit.form != MatrixForm::Unchanged).then_some((unit, matrix))
 }
 
 fn is_corrected(plan: &Plan, role: Role) -> bool {
@@ -65,11 +67,11 @@ fn is_corrected(plan: &Plan, role: Role) -> bool {
 }
 
 /// A unit's tensors need not be adjacent: if Q and V share a basis, K is between them.
-fn entries(source: &ModelFile, plan: &Plan, biases: bool) -> Vec<TensorEntry> {
+fn tensor_entries(source: &ModelFile, plan: &Plan, biases: bool) -> Vec<TensorEntry> {
     let mut entries = Vec::new();
     let kept = |tensor: &&ModelTensor| !(biases && is_corrected(plan, tensor.role));
     for tensor in source.tensors.iter().filter(kept) {
-        match replaced(plan, tensor.role) {
+        match replacing_unit(plan, tensor.role) {
             None => entries.push(
                 TensorEntry::new(
                     &tensor.name,
@@ -97,7 +99,7 @@ fn entries(source: &ModelFile, plan: &Plan, biases: bool) -> Vec<TensorEntry> {
     }
     if plan.has_kv_bases() {
         let layers = 0..source.hyper.layers;
-        let stored = layers.flat_map(|layer| kv_bases::stored(&source.hyper, layer));
+        let stored = layers.flat_map(|layer| kv_bases::stored_tensors(&source.hyper, layer));
         entries.extend(stored.map(|s| {
             let name = factor_name(source, s.role);
             TensorEntry::new(name, s.role, s.dtype, s.rows, s.cols)
@@ -122,7 +124,7 @@ fn factor_name(source: &ModelFile, role: Role) -> String {
 
 /// Creates the manifest before factorisation, with space for the quality if `measured`. `order` is
 /// the digest of the channel permutation.
-pub fn draft(
+pub fn draft_manifest(
     source: &ModelFile,
     source_sha256: Digest,
     plan: &Plan,
@@ -131,8 +133,8 @@ pub fn draft(
     treatment: &Treatment,
     measured: bool,
 ) -> Manifest {
-    let treatment = &plan.treated(*treatment, calibration.is_some());
-    let tensors = entries(source, plan, treatment.bias);
+    let treatment = &plan.treatment_of_factors(*treatment, calibration.is_some());
+    let tensors = tensor_entries(source, plan, treatment.bias);
     let mut requires = Manifest::required_features(&source.hyper, &tensors);
     if source
         .vocabulary
@@ -141,14 +143,14 @@ pub fn draft(
     {
         requires.push(Manifest::VOCABULARY.to_owned());
     }
-    let depth_sink = DepthSinkRecord::guess(source.hyper.layers);
+    let depth_sink = DepthSinkRecord::from_depth(source.hyper.layers);
     Manifest {
         requires,
         hyper: source.hyper.clone(),
-        geometry: Some(probe::draft(&source.hyper, &tensors, depth_sink)),
+        geometry: Some(probe::empty_record(&source.hyper, &tensors, depth_sink)),
         tensors,
         sections: Vec::new(),
-        plan: record(source, plan),
+        plan: plan_record(source, plan),
         provenance: Provenance {
             program: "htc".into(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -158,7 +160,7 @@ pub fn draft(
                 Container::Gguf { version } => format!("gguf v{version}"),
                 Container::Safetensors { shards } => format!("safetensors, files: {shards}"),
                 Container::Htz { major, minor } => format!("htz {major}.{minor}"),
-                Container::Sealed { .. } => "in an htz".to_owned(),
+                Container::EmbeddedSource { .. } => "in an htz".to_owned(),
             },
             // Without a text no model is executed.
             instruction_set: calibration.map_or_else(
@@ -205,17 +207,17 @@ fn treatment_record(treatment: &Treatment) -> Option<TreatmentRecord> {
         gauge: gauge.name().to_owned(),
         sink: (sink != SinkProtection::Off).then(|| sink.to_string()),
         bias,
-        shrinkage: treatment.shrinks().map(Shrinkage::part),
+        shrinkage: treatment.applied_shrinkage().map(Shrinkage::value),
     })
 }
 
 /// Creates the record of a plan, without errors.
-pub fn record(source: &ModelFile, plan: &Plan) -> PlanRecord {
+pub fn plan_record(source: &ModelFile, plan: &Plan) -> PlanRecord {
     let hyper = &source.hyper;
-    let mut slots = Vec::with_capacity(hyper.layers * Slot::ALL.len());
+    let mut slots = Vec::with_capacity(hyper.layers * ProjectionKind::ALL.len());
     let mut bases = Vec::new();
     for layer in 0..hyper.layers {
-        for slot in Slot::ALL {
+        for slot in ProjectionKind::ALL {
             slots.push(slot_record(source, plan, layer, slot));
         }
     }
@@ -233,7 +235,8 @@ pub fn record(source: &ModelFile, plan: &Plan) -> PlanRecord {
         }
     }
     let outside = plan.units().iter().filter(|unit| unit.layer().is_none());
-    let decided = outside.filter(|unit| unit.form != Form::Kept || !unit.notes.is_empty());
+    let decided =
+        outside.filter(|unit| unit.form != MatrixForm::Unchanged || !unit.notes.is_empty());
     let matrices = decided.flat_map(|unit| &unit.members);
     PlanRecord {
         method: plan.request().method.name().into(),
@@ -255,12 +258,12 @@ pub fn record(source: &ModelFile, plan: &Plan) -> PlanRecord {
         matrices: matrices
             .map(|m| matrix_record(source, plan, m.matrix))
             .collect(),
-        allocation: allocation(plan),
+        allocation: allocation_record(plan),
     }
 }
 
-fn allocation(plan: &Plan) -> Option<AllocationRecord> {
-    let Request {
+fn allocation_record(plan: &Plan) -> Option<AllocationRecord> {
+    let PlanRequest {
         budget, allocation, ..
     } = *plan.request();
     let told = matches!(
@@ -278,10 +281,15 @@ fn allocation(plan: &Plan) -> Option<AllocationRecord> {
 }
 
 /// Returns the error field of a matrix.
-pub fn error_of(plan: &mut PlanRecord, matrix: MatrixId) -> Option<&mut Option<f64>> {
+pub fn error_field_mut(plan: &mut PlanRecord, matrix: MatrixId) -> Option<&mut Option<f64>> {
     match matrix {
-        MatrixId::Slot { layer, slot } => {
-            let found = plan.slots.get_mut(layer * Slot::ALL.len() + slot as usize);
+        MatrixId::Projection {
+            layer,
+            projection: slot,
+        } => {
+            let found = plan
+                .slots
+                .get_mut(layer * ProjectionKind::ALL.len() + slot as usize);
             let found = found.filter(|record| (record.layer, record.slot) == (layer, slot));
             found.map(|record| &mut record.error)
         }
@@ -293,9 +301,21 @@ pub fn error_of(plan: &mut PlanRecord, matrix: MatrixId) -> Option<&mut Option<f
     }
 }
 
-fn slot_record(source: &ModelFile, plan: &Plan, layer: usize, slot: Slot) -> SlotRecord {
-    let found = matrix_record(source, plan, MatrixId::Slot { layer, slot });
-    SlotRecord {
+fn slot_record(
+    source: &ModelFile,
+    plan: &Plan,
+    layer: usize,
+    slot: ProjectionKind,
+) -> ProjectionRecord {
+    let found = matrix_record(
+        source,
+        plan,
+        MatrixId::Projection {
+            layer,
+            projection: slot,
+        },
+    );
+    ProjectionRecord {
         layer,
         slot,
         form: found.form,
@@ -317,8 +337,8 @@ fn matrix_record(source: &ModelFile, plan: &Plan, matrix: MatrixId) -> MatrixRec
     let parameters = rows as u64 * cols as u64;
     let bytes = weight.map_or(0, |t| t.place.len() as u64);
     let unit = plan.unit_of(matrix);
-    let form = unit.map_or(&Form::Kept, |unit| &unit.form);
-    let stored = form.stored(weight.map_or(DType::F32, |tensor| tensor.dtype));
+    let form = unit.map_or(&MatrixForm::Unchanged, |unit| &unit.form);
+    let stored = form.to_stored(weight.map_or(DType::F32, |tensor| tensor.dtype));
     // Tensors of this matrix; shared bases are counted separately.
     let own = stored.tensors(matrix, (rows, cols));
     let sum = |of: fn(&StoredTensor) -> u64| own.iter().map(of).sum();

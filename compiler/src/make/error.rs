@@ -1,6 +1,6 @@
 //! Errors of making an artifact.
 
-use htc_formats::bands::BandsError;
+use htc_formats::bands::ColumnGroupError;
 use htc_formats::block::BlockError;
 use htc_formats::htz::HtzError;
 use thiserror::Error;
@@ -20,15 +20,15 @@ pub enum MakeError {
     Probe(#[from] ProbeError),
     /// The rows of a matrix in column groups cannot be scaled.
     #[error("{tensor}: {source}")]
-    Bands {
+    ScaleColumnGroups {
         /// The matrix.
         tensor: String,
         /// The reason.
-        source: BandsError,
+        source: ColumnGroupError,
     },
     /// The rows of a matrix in blocks cannot be scaled.
     #[error("{tensor}: {source}")]
-    Block {
+    ScaleBlocks {
         /// The matrix.
         tensor: String,
         /// The reason.
@@ -48,8 +48,10 @@ impl MakeError {
     /// Returns true if values have no code in the type of their matrix; other values may have one.
     pub fn has_no_code(&self) -> bool {
         match self {
-            MakeError::Bands { source, .. } => matches!(source, BandsError::Scale { .. }),
-            MakeError::Block { source, .. } => matches!(source, BlockError::NoCode { .. }),
+            MakeError::ScaleColumnGroups { source, .. } => {
+                matches!(source, ColumnGroupError::Scale { .. })
+            }
+            MakeError::ScaleBlocks { source, .. } => matches!(source, BlockError::NoCode { .. }),
             _ => false,
         }
     }

@@ -15,8 +15,8 @@ use htc_formats::map::{MapError, MappedFile};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::work::{Work, failure};
-use crate::event::{Event, Watch};
+use super::work::{WorkFolder, io_failure};
+use crate::event::{Event, Progress};
 use crate::system::disk;
 use crate::system::secret::Secret;
 
@@ -28,7 +28,7 @@ const BEGIN: &[u8] = b"htc journal 1\n";
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Line<T> {
+enum JournalEntry<T> {
     Tensor(Digest),
     Step(usize, T),
     Complete(Digest),
@@ -36,7 +36,7 @@ enum Line<T> {
 
 /// State of an artifact left by an earlier run.
 #[derive(Debug)]
-pub struct Left<T> {
+pub struct ResumeState<T> {
     /// Digests of the complete tensors.
     pub tensors: Vec<Digest>,
     /// Finished steps with their measurements.
@@ -45,9 +45,9 @@ pub struct Left<T> {
     pub complete: Option<Digest>,
 }
 
-impl<T> Default for Left<T> {
+impl<T> Default for ResumeState<T> {
     fn default() -> Self {
-        Left {
+        ResumeState {
             tensors: Vec::new(),
             steps: Vec::new(),
             complete: None,
@@ -58,12 +58,12 @@ impl<T> Default for Left<T> {
 /// An artifact in a work folder, complete or unfinished.
 #[derive(Clone, Copy, Debug)]
 pub struct Artifact<'a> {
-    work: &'a Work,
+    work: &'a WorkFolder,
     key: Digest,
 }
 
 impl<'a> Artifact<'a> {
-    pub(super) fn new(work: &'a Work, key: Digest) -> Self {
+    pub(super) fn new(work: &'a WorkFolder, key: Digest) -> Self {
         Artifact { work, key }
     }
 
@@ -80,12 +80,12 @@ impl<'a> Artifact<'a> {
     }
 
     /// Returns its file name when complete.
-    pub fn complete(&self) -> OsString {
+    pub fn complete_name(&self) -> OsString {
         self.name("htz")
     }
 
     /// Returns its file name while unfinished.
-    pub fn partial(&self) -> OsString {
+    pub fn partial_name(&self) -> OsString {
         self.name("partial")
     }
 
@@ -93,17 +93,17 @@ impl<'a> Artifact<'a> {
     ///
     /// # Errors
     /// [`HtzError`].
-    pub fn anew(
+    pub fn restart(
         &self,
         journal: &mut Journal,
         draft: Manifest,
         sections: &[Section],
     ) -> Result<HtzWriter, HtzError> {
-        journal.rewrite(&Left::<()>::default())?;
-        let (name, partial) = (self.complete(), self.partial());
+        journal.rewrite(&ResumeState::<()>::default())?;
+        let (name, partial) = (self.complete_name(), self.partial_name());
         let sections = sections.to_vec();
         let mut writer = HtzWriter::resume(self.work.folder(), &name, &partial, draft, sections)?;
-        writer.take_over(&[])?;
+        writer.resume_tensors(&[])?;
         Ok(writer)
     }
 
@@ -112,24 +112,27 @@ impl<'a> Artifact<'a> {
     /// # Errors
     /// [`HtzError`].
     pub fn open(&self) -> Result<Htz, HtzError> {
-        let (name, path) = (self.complete(), self.path(&self.complete()));
-        let file = self.folder().read(&name).map_err(|error| MapError::Io {
-            path: path.clone(),
-            error,
-        })?;
-        Htz::of_map(MappedFile::of_file(path, &file)?)
+        let (name, path) = (self.complete_name(), self.path(&self.complete_name()));
+        let file = self
+            .folder()
+            .open_for_reading(&name)
+            .map_err(|error| MapError::Io {
+                path: path.clone(),
+                error,
+            })?;
+        Htz::from_map(MappedFile::from_file(path, &file)?)
     }
 
     /// Returns true if the artifact is complete, undamaged, and its header and manifest have this
     /// digest. Otherwise renames the complete file to the unfinished one.
     pub fn is_complete(&self, head: Option<Digest>) -> bool {
-        let (complete, partial) = (self.complete(), self.partial());
-        if self.folder().find(&complete).is_err() {
+        let (complete, partial) = (self.complete_name(), self.partial_name());
+        if self.folder().metadata(&complete).is_err() {
             return false;
         }
         let sound = self.open().and_then(|artifact| {
             artifact.verify_all(|_| {})?;
-            Ok(Some(Digest::of(artifact.head())) == head)
+            Ok(Some(Digest::of_bytes(artifact.header_and_manifest())) == head)
         });
         let sound = sound.unwrap_or(false);
         if !sound
@@ -150,30 +153,30 @@ impl<'a> Artifact<'a> {
     /// [`HtzError::Io`].
     pub fn journal<T: Serialize + DeserializeOwned>(
         &self,
-        watch: Watch,
-    ) -> Result<(Left<T>, Journal), HtzError> {
+        watch: Progress,
+    ) -> Result<(ResumeState<T>, Journal), HtzError> {
         let name = self.name("journal");
         let path = self.path(&name);
         let secret = self.work.secret().clone();
-        let open = || -> io::Result<(Left<T>, File, Digest)> {
-            let mut file = self.folder().edit(&name)?;
+        let open = || -> io::Result<(ResumeState<T>, File, Digest)> {
+            let mut file = self.folder().open_for_writing(&name)?;
             let mut text = Vec::new();
             (&mut file).take(MAX_JOURNAL).read_to_end(&mut text)?;
-            let mut left = Left::default();
+            let mut left = ResumeState::default();
             let mut seal = secret.seal(&[BEGIN, &self.key.0]);
             let mut whole = 0;
             for line in text.split_inclusive(|byte| *byte == b'\n') {
                 let Some(said) = line.strip_suffix(b"\n") else {
                     break;
                 };
-                let Some((found, said)) = sealed(&secret, &[&seal.0], said) else {
-                    self.tell_of_strangers(watch);
+                let Some((found, said)) = verify_seal(&secret, &[&seal.0], said) else {
+                    self.warn_unsealed(watch);
                     break;
                 };
                 match serde_json::from_slice(said) {
-                    Ok(Line::Tensor(digest)) => left.tensors.push(digest),
-                    Ok(Line::Step(step, found)) => left.steps.push((step, found)),
-                    Ok(Line::Complete(digest)) => left.complete = Some(digest),
+                    Ok(JournalEntry::Tensor(digest)) => left.tensors.push(digest),
+                    Ok(JournalEntry::Step(step, found)) => left.steps.push((step, found)),
+                    Ok(JournalEntry::Complete(digest)) => left.complete = Some(digest),
                     Err(_) => break,
                 }
                 seal = found;
@@ -183,7 +186,7 @@ impl<'a> Artifact<'a> {
             file.seek(SeekFrom::End(0))?;
             Ok((left, file, seal))
         };
-        let (left, file, seal) = open().map_err(|source| failure("open", &path, source))?;
+        let (left, file, seal) = open().map_err(|source| io_failure("open", &path, source))?;
         let key = self.key;
         let journal = Journal {
             path,
@@ -195,24 +198,24 @@ impl<'a> Artifact<'a> {
         Ok((left, journal))
     }
 
-    fn tell_of_strangers(&self, watch: Watch) {
+    fn warn_unsealed(&self, watch: Progress) {
         let folder = self.work.path().display();
-        let said = match self.work.forgotten() {
+        let said = match self.work.not_resumable_reason() {
             Some(why) => format!("{folder}: {why}; what is in it is not gone on with"),
             None => format!(
                 "{folder}: what is in it was not written by this user's htc on this machine; it is not gone on with"
             ),
         };
-        watch.tell(Event::Warning(&said));
+        watch.report(Event::Warning(&said));
     }
 
     /// Returns the measurements of the artifact on the windows with the given digest.
-    pub fn measured<T: DeserializeOwned>(&self, windows: Digest) -> Option<T> {
+    pub fn measurements<T: DeserializeOwned>(&self, windows: Digest) -> Option<T> {
         let name = self.name(&format!("{windows}.json"));
         let mut text = Vec::new();
-        let file = self.folder().read(&name).ok()?;
+        let file = self.folder().open_for_reading(&name).ok()?;
         file.take(MAX_NOTE).read_to_end(&mut text).ok()?;
-        let (_, said) = sealed(self.work.secret(), &self.noted(&windows), &text)?;
+        let (_, said) = verify_seal(self.work.secret(), &self.note_context(&windows), &text)?;
         serde_json::from_slice(said).ok()
     }
 
@@ -220,15 +223,19 @@ impl<'a> Artifact<'a> {
     ///
     /// # Errors
     /// [`HtzError::Io`].
-    pub fn note<T: Serialize>(&self, windows: Digest, measured: &T) -> Result<(), HtzError> {
+    pub fn store_measurements<T: Serialize>(
+        &self,
+        windows: Digest,
+        measured: &T,
+    ) -> Result<(), HtzError> {
         let name = self.name(&format!("{windows}.json"));
         let text = serde_json::to_vec(measured).map_err(io::Error::from);
         let write = |text: Vec<u8>| {
-            let (_, line) = seal(self.work.secret(), &self.noted(&windows), &text);
+            let (_, line) = seal(self.work.secret(), &self.note_context(&windows), &text);
             disk::write_in(self.folder(), &name, true, |to| to.write_all(&line))
         };
         text.and_then(write)
-            .map_err(|source| failure("write", &self.path(&name), source))
+            .map_err(|source| io_failure("write", &self.path(&name), source))
     }
 
     /// Returns the state that a stage stored under a name, if its seal is valid; `None` if there is
@@ -236,13 +243,13 @@ impl<'a> Artifact<'a> {
     pub fn state(&self, name: &str, most: usize) -> Option<Vec<u8>> {
         let file = self
             .folder()
-            .read(&self.name(&format!("{name}.state")))
+            .open_for_reading(&self.name(&format!("{name}.state")))
             .ok()?;
         let mut bytes = Vec::new();
         let most = most as u64 + 2 * 32 + 2;
         file.take(most).read_to_end(&mut bytes).ok()?;
         let about: [&[u8]; 3] = [b"htc state 1\n", &self.key.0, name.as_bytes()];
-        let (_, said) = sealed(self.work.secret(), &about, &bytes)?;
+        let (_, said) = verify_seal(self.work.secret(), &about, &bytes)?;
         Some(said.to_vec())
     }
 
@@ -255,16 +262,16 @@ impl<'a> Artifact<'a> {
         let about: [&[u8]; 3] = [b"htc state 1\n", &self.key.0, name.as_bytes()];
         let (_, line) = seal(self.work.secret(), &about, bytes);
         disk::write_in(self.folder(), &file, true, |to| to.write_all(&line))
-            .map_err(|source| failure("write", &self.path(&file), source))
+            .map_err(|source| io_failure("write", &self.path(&file), source))
     }
 
-    fn noted<'b>(&'b self, windows: &'b Digest) -> [&'b [u8]; 3] {
+    fn note_context<'b>(&'b self, windows: &'b Digest) -> [&'b [u8]; 3] {
         [b"htc note 1\n", &self.key.0, &windows.0]
     }
 
     /// Removes the artifact but keeps its measurements.
     pub fn discard(&self) {
-        let _ = self.folder().remove(&self.complete());
+        let _ = self.folder().remove(&self.complete_name());
     }
 }
 
@@ -273,7 +280,7 @@ fn seal(secret: &Secret, about: &[&[u8]], said: &[u8]) -> (Digest, Vec<u8>) {
     (seal, [seal.to_string().as_bytes(), b" ", said].concat())
 }
 
-fn sealed<'a>(secret: &Secret, about: &[&[u8]], line: &'a [u8]) -> Option<(Digest, &'a [u8])> {
+fn verify_seal<'a>(secret: &Secret, about: &[&[u8]], line: &'a [u8]) -> Option<(Digest, &'a [u8])> {
     let (_, said) = line.split_at_checked(2 * 32 + 1)?;
     let (expected, as_written) = seal(secret, about, said);
     (as_written == line).then_some((expected, said))
@@ -294,42 +301,44 @@ impl Journal {
     ///
     /// # Errors
     /// [`HtzError::Io`].
-    pub fn tensor(&mut self, digest: Digest) -> Result<(), HtzError> {
-        self.line(&Line::<()>::Tensor(digest))
+    pub fn record_tensor(&mut self, digest: Digest) -> Result<(), HtzError> {
+        self.line(&JournalEntry::<()>::Tensor(digest))
     }
 
     /// Records that a step is done.
     ///
     /// # Errors
     /// [`HtzError::Io`].
-    pub fn step<T: Serialize>(&mut self, step: usize, found: &T) -> Result<(), HtzError> {
-        self.line(&Line::Step(step, found))
+    pub fn record_step<T: Serialize>(&mut self, step: usize, found: &T) -> Result<(), HtzError> {
+        self.line(&JournalEntry::Step(step, found))
     }
 
     /// Records that the artifact is complete, with the digest of its header and manifest.
     ///
     /// # Errors
     /// [`HtzError::Io`].
-    pub fn complete(&mut self, head: Digest) -> Result<(), HtzError> {
-        self.line(&Line::<()>::Complete(head))
+    pub fn record_complete(&mut self, head: Digest) -> Result<(), HtzError> {
+        self.line(&JournalEntry::<()>::Complete(head))
     }
 
     /// Rewrites the journal with the given state.
     ///
     /// # Errors
     /// [`HtzError::Io`].
-    pub fn rewrite<T: Serialize>(&mut self, left: &Left<T>) -> Result<(), HtzError> {
-        let Left {
+    pub fn rewrite<T: Serialize>(&mut self, left: &ResumeState<T>) -> Result<(), HtzError> {
+        let ResumeState {
             tensors,
             steps,
             complete: _,
         } = left;
         self.seal = self.secret.seal(&[BEGIN, &self.key.0]);
         let emptied = self.file.set_len(0).and_then(|()| self.file.rewind());
-        emptied.map_err(|source| failure("write", &self.path, source))?;
-        tensors.iter().try_for_each(|&digest| self.tensor(digest))?;
+        emptied.map_err(|source| io_failure("write", &self.path, source))?;
+        tensors
+            .iter()
+            .try_for_each(|&digest| self.record_tensor(digest))?;
         let mut steps = steps.iter();
-        steps.try_for_each(|(step, found)| self.step(*step, found))
+        steps.try_for_each(|(step, found)| self.record_step(*step, found))
     }
 
     fn line(&mut self, line: &impl Serialize) -> Result<(), HtzError> {
@@ -341,7 +350,7 @@ impl Journal {
             self.seal = next;
             Ok(())
         })
-        .map_err(|source| failure("write", &self.path, source))
+        .map_err(|source| io_failure("write", &self.path, source))
     }
 }
 
@@ -352,15 +361,15 @@ mod tests {
     use std::path::Path;
 
     fn digest(of: u8) -> Digest {
-        Digest::of(&[of])
+        Digest::of_bytes(&[of])
     }
 
-    fn work(folder: &Path) -> Work {
-        Work::open(&folder.join("a.htz"), Watch::nobody()).unwrap()
+    fn work(folder: &Path) -> WorkFolder {
+        WorkFolder::open(&folder.join("a.htz"), Progress::silent()).unwrap()
     }
 
-    fn read(artifact: &Artifact) -> (Left<Vec<f64>>, Journal) {
-        artifact.journal(Watch::nobody()).unwrap()
+    fn read(artifact: &Artifact) -> (ResumeState<Vec<f64>>, Journal) {
+        artifact.journal(Progress::silent()).unwrap()
     }
 
     #[test]
@@ -372,8 +381,8 @@ mod tests {
         assert!(left.tensors.is_empty() && left.steps.is_empty());
         // Numbers are preserved to the last bit.
         let found = vec![0.1 + 0.2, 1e-308, 5e300];
-        journal.tensor(digest(1)).unwrap();
-        journal.step(3, &found).unwrap();
+        journal.record_tensor(digest(1)).unwrap();
+        journal.record_step(3, &found).unwrap();
         drop(journal);
         let path = artifact.path(&artifact.name("journal"));
         let whole = fs::read(&path).unwrap();
@@ -382,7 +391,7 @@ mod tests {
             let (left, mut journal) = read(&artifact);
             assert_eq!(left.tensors, [digest(1)]);
             assert_eq!(left.steps, [(3, found.clone())]);
-            journal.tensor(digest(2)).unwrap();
+            journal.record_tensor(digest(2)).unwrap();
             let (left, _) = read(&artifact);
             assert_eq!(left.tensors, [digest(1), digest(2)], "{torn:?}");
         }
@@ -395,7 +404,7 @@ mod tests {
         let artifact = work.artifact(digest(0));
         let (_, mut journal) = read(&artifact);
         for of in 1..4 {
-            journal.tensor(digest(of)).unwrap();
+            journal.record_tensor(digest(of)).unwrap();
         }
         let path = artifact.path(&artifact.name("journal"));
         let text = fs::read_to_string(&path).unwrap();
@@ -419,7 +428,7 @@ mod tests {
         let other = work.artifact(digest(9));
         fs::write(other.path(&other.name("journal")), &text).unwrap();
         assert_eq!(read(&other).0.tensors.len(), 0);
-        artifact.note(digest(5), &0.5).unwrap();
+        artifact.store_measurements(digest(5), &0.5).unwrap();
         let note = artifact.path(&artifact.name(&format!("{}.json", digest(5))));
         let sealed = fs::read_to_string(&note).unwrap();
         for planted in [
@@ -428,7 +437,7 @@ mod tests {
             String::new(),
         ] {
             fs::write(&note, planted).unwrap();
-            assert_eq!(artifact.measured::<f64>(digest(5)), None);
+            assert_eq!(artifact.measurements::<f64>(digest(5)), None);
         }
     }
 }

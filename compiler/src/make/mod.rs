@@ -12,33 +12,33 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use htc_formats::htz::{
-    DepthSinkRecord, DialPoint, Digest, HtzError, HtzWriter, Manifest, Origin, PlanRecord,
-    QualityRecord, Section, SpectrumRecord, TensorEntry,
+    ActiveFractionPoint, DepthSinkOrigin, DepthSinkRecord, Digest, HtzError, HtzWriter, Manifest,
+    PlanRecord, QualityRecord, Section, SpectrumRecord, TensorEntry,
 };
-use htc_formats::model::{Role, Slot};
+use htc_formats::model::{ProjectionKind, Role};
 use htc_formats::source::ModelFile;
 
 use crate::calibrate::Calibration;
 use crate::device::Device;
-use crate::event::{Event, Measurement, Watch};
+use crate::event::{Event, Measurement, Progress};
 use crate::geometry::probe;
 use crate::gradient::Gradients;
-use crate::layout::{self, Job};
-use crate::order::{Order, Ordered};
+use crate::layout::{self, WriteStep};
+use crate::order::{ChannelPermutation, PermutedSource};
 use crate::plan::{Plan, UnitPlan};
 use crate::request::{GaugeKind, Treatment};
 use crate::system::ordered;
 use crate::unit::ModelTreatment;
-use crate::unit::{self, Factors, Found, UnitError, UnitsError, kv_bases};
+use crate::unit::{self, Factors, UnitError, UnitMeasurements, UnitsError, kv_bases};
 pub use error::MakeError;
 pub use journal::Artifact;
 use journal::Journal;
 pub use treatment::{
-    AxiomSearch, ExemptChannels, MeasuredMatrix, MeasuredSlot, SinkCoverage, TreatmentReport,
+    AxiomSearch, ExemptChannels, MeasuredMatrix, MeasuredProjection, SinkCoverage, TreatmentReport,
 };
-pub use tuned::Change;
-pub use with_source::WithSource;
-use work::Work;
+pub use tuned::TensorChange;
+pub use with_source::ArtifactWithSource;
+use work::WorkFolder;
 
 /// Version of the arithmetic. It changes whenever the same source and request give other results;
 /// work of another version is not resumed.
@@ -46,7 +46,7 @@ pub const ARITHMETIC_VERSION: u32 = 8;
 
 /// Inputs shared by all artifacts of a compilation.
 #[derive(Clone, Copy, Debug)]
-pub struct Inputs<'a> {
+pub struct MakeInputs<'a> {
     /// The model.
     pub source: &'a ModelFile,
     /// Digest of the model.
@@ -56,61 +56,61 @@ pub struct Inputs<'a> {
     /// Costs of errors at the outputs of its matrices, if codes are chosen by them.
     pub gradients: Option<&'a Gradients>,
     /// Channel permutation, if any.
-    pub order: Option<&'a Order>,
+    pub permutation: Option<&'a ChannelPermutation>,
     /// Layer that the artifact records for probes.
     pub depth_sink: DepthSinkRecord,
     /// Sections after the tensors: the vocabulary, and compiled GPU kernels.
     pub sections: &'a [Section],
     /// Reserves space in the artifact for the quality that is measured on the chosen candidate.
-    pub measured: bool,
+    pub reserve_quality: bool,
     /// Reserves space in the artifact for the record of tuning the chosen candidate.
-    pub tuned: bool,
+    pub reserve_tuning: bool,
     /// Set for bases whose residuals will be coded where that pays per byte.
-    pub to_be_refined: bool,
+    pub is_base: bool,
     /// Device that executes models; the threads of its pool factorise.
     pub device: &'a dyn Device,
 }
 
 /// A complete artifact in the work folder.
 #[derive(Clone, Debug)]
-pub struct Built {
+pub struct BuiltArtifact {
     /// Key in the work folder.
     pub key: Digest,
     /// Plan record with the measured errors.
     pub record: PlanRecord,
     /// Measurements of its units.
-    pub treated: TreatmentReport,
+    pub treatment_report: TreatmentReport,
     /// Size in bytes.
     pub bytes: u64,
 }
 
-impl Inputs<'_> {
+impl MakeInputs<'_> {
     /// Returns the number of threads that factorise.
     pub fn threads(&self) -> usize {
         self.device.pool().threads()
     }
 
-    fn treated(&self, treatment: Treatment) -> ModelTreatment<'_> {
+    fn model_treatment(&self, treatment: Treatment) -> ModelTreatment<'_> {
         ModelTreatment::new(treatment, self.calibration, self.device.algebra())
     }
 
     /// Returns the artifact's manifest before its first tensor.
     pub fn draft(&self, plan: &Plan, treatment: Treatment) -> Manifest {
         let (source, calibration) = (self.source, self.calibration);
-        let mut draft = layout::draft(
+        let mut draft = layout::draft_manifest(
             source,
             self.digest,
             plan,
             (calibration, &self.device.algebra().name()),
-            self.order.map(Order::digest),
+            self.permutation.map(ChannelPermutation::digest),
             &treatment,
-            self.measured,
+            self.reserve_quality,
         );
-        draft = layout::reserve_tuning(draft, self.tuned);
+        draft = layout::reserve_tuning(draft, self.reserve_tuning);
         if let Some(geometry) = &mut draft.geometry {
             geometry.depth_sink = self.depth_sink;
         }
-        if self.depth_sink.origin == Origin::Asked {
+        if self.depth_sink.origin == DepthSinkOrigin::Asked {
             draft.requires.push(Manifest::PROBE.to_owned());
         }
         draft
@@ -118,22 +118,22 @@ impl Inputs<'_> {
 
     /// Returns a digest of everything that the bytes of a plan's artifact depend on.
     pub fn key(&self, plan: &Plan, treatment: Treatment) -> Digest {
-        self.key_of(&self.draft(plan, treatment), treatment, plan)
+        self.key_of_draft(&self.draft(plan, treatment), treatment, plan)
     }
 
-    fn key_of(&self, draft: &Manifest, treatment: Treatment, plan: &Plan) -> Digest {
+    fn key_of_draft(&self, draft: &Manifest, treatment: Treatment, plan: &Plan) -> Digest {
         // Destructured so that added fields must be considered here.
-        let Inputs {
+        let MakeInputs {
             source,
             digest,
             calibration,
             gradients,
             depth_sink,
             sections,
-            to_be_refined,
-            order: _,
-            measured: _,
-            tuned: _,
+            is_base: to_be_refined,
+            permutation: _,
+            reserve_quality: _,
+            reserve_tuning: _,
             // Only the name of its linear algebra; the rest is in the calibration's key.
             device,
         } = self;
@@ -152,7 +152,7 @@ impl Inputs<'_> {
                 texts: _,
                 context,
                 windows: _,
-                found: _,
+                cached_layers: _,
                 is_new: _,
                 held_out: _,
                 held_out_text: _,
@@ -176,7 +176,7 @@ impl Inputs<'_> {
             device.algebra().name(),
             htc_kernels::cpu::instruction_set(),
         );
-        Digest::of(named.as_bytes())
+        Digest::of_bytes(named.as_bytes())
     }
 
     /// Makes the artifact of a plan, or returns the complete one.
@@ -187,42 +187,47 @@ impl Inputs<'_> {
         &self,
         plan: &Plan,
         treatment: Treatment,
-        work: &Work,
-        watch: Watch,
-    ) -> Result<Built, MakeError> {
+        work: &WorkFolder,
+        watch: Progress,
+    ) -> Result<BuiltArtifact, MakeError> {
         let source = self.source;
-        let jobs = layout::jobs(source, plan, treatment.bias);
+        let jobs = layout::write_steps(source, plan, treatment.bias);
         let draft = self.draft(plan, treatment);
-        let key = self.key_of(&draft, treatment, plan);
+        let key = self.key_of_draft(&draft, treatment, plan);
         let artifact = work.artifact(key);
-        let (mut left, mut journal) = artifact.journal::<Found>(watch)?;
-        let mut known: BTreeMap<usize, Found> = left.steps.iter().cloned().collect();
+        let (mut left, mut journal) = artifact.journal::<UnitMeasurements>(watch)?;
+        let mut known: BTreeMap<usize, UnitMeasurements> = left.steps.iter().cloned().collect();
         let mut record = draft.plan.clone();
         let sections = self.sections.to_vec();
-        let bytes = HtzWriter::length_of(draft.clone(), &sections)?;
-        let is_known = |index: usize| made(jobs[index]).is_none() || known.contains_key(&index);
+        let bytes = HtzWriter::predict_length(draft.clone(), &sections)?;
+        let is_known =
+            |index: usize| unit_of_job(jobs[index]).is_none() || known.contains_key(&index);
         let all_known = (0..jobs.len()).all(is_known);
         if !(all_known && artifact.is_complete(left.complete)) {
-            let (name, partial) = (artifact.complete(), artifact.partial());
+            let (name, partial) = (artifact.complete_name(), artifact.partial_name());
             let geometry = draft.geometry.clone();
             let mut writer = HtzWriter::resume(work.folder(), &name, &partial, draft, sections)?;
-            let taken = writer.take_over(&left.tensors)?;
+            let taken = writer.resume_tensors(&left.tensors)?;
             // The journal may list more tensors than the file has, or belong to a lost file.
             if taken < left.tensors.len() {
                 left.tensors.truncate(taken);
                 journal.rewrite(&left)?;
             }
-            let written: Vec<Role> = writer.written().iter().map(|entry| entry.role).collect();
+            let written: Vec<Role> = writer
+                .written_tensors()
+                .iter()
+                .map(|entry| entry.role)
+                .collect();
             let has_tensors = |index: usize| {
                 let roles = roles(jobs[index], treatment.bias);
                 roles.iter().all(|role| written.contains(role))
             };
             let done = |index| has_tensors(index) && is_known(index);
-            let writing = Writing {
+            let writing = ArtifactWriter {
                 jobs: &jobs,
                 done: (0..jobs.len()).map(done).collect(),
                 biases: treatment.bias,
-                source: Ordered::new(source, self.order),
+                source: PermutedSource::new(source, self.permutation),
                 written,
                 writer: &mut writer,
                 journal: &mut journal,
@@ -231,27 +236,27 @@ impl Inputs<'_> {
                 watch,
             };
             let found = self.write_missing(plan, treatment, writing)?;
-            watch.tell(Event::Sealing);
+            watch.report(Event::Flushing);
             known.extend(found);
-            fill_in(&mut record, &jobs, &known);
+            record_errors(&mut record, &jobs, &known);
             if let Some(mut geometry) = geometry {
                 geometry.spectra = stored_spectra(&writer, source.hyper.layers, self.threads())?;
-                writer.describe(geometry);
+                writer.set_geometry(geometry);
             }
             writer.finish(|plan| plan.clone_from(&record))?;
-            journal.complete(Digest::of(artifact.open()?.head()))?;
+            journal.record_complete(Digest::of_bytes(artifact.open()?.header_and_manifest()))?;
         }
-        fill_in(&mut record, &jobs, &known);
+        record_errors(&mut record, &jobs, &known);
         let mut treated = TreatmentReport::default();
         for (&index, found) in &known {
-            if let Some(unit) = jobs.get(index).and_then(|&job| made(job)) {
+            if let Some(unit) = jobs.get(index).and_then(|&job| unit_of_job(job)) {
                 treated.add(unit, found);
             }
         }
-        Ok(Built {
+        Ok(BuiltArtifact {
             key,
             record,
-            treated,
+            treatment_report: treated,
             bytes,
         })
     }
@@ -265,30 +270,30 @@ impl Inputs<'_> {
         &self,
         key: Digest,
         quality: Option<QualityRecord>,
-        work: &Work,
-        watch: Watch,
+        work: &WorkFolder,
+        watch: Progress,
     ) -> Result<(), HtzError> {
         let artifact = work.artifact(key);
-        HtzWriter::put_quality(work.folder(), &artifact.complete(), quality)?;
-        let (_, mut journal) = artifact.journal::<Found>(watch)?;
-        journal.complete(Digest::of(artifact.open()?.head()))
+        HtzWriter::write_quality(work.folder(), &artifact.complete_name(), quality)?;
+        let (_, mut journal) = artifact.journal::<UnitMeasurements>(watch)?;
+        journal.record_complete(Digest::of_bytes(artifact.open()?.header_and_manifest()))
     }
 
     /// Writes the points of the active fraction into the complete artifact of a key.
     ///
     /// # Errors
     /// [`HtzError::Dial`] for points that do not match the artifact, and failures of the system.
-    pub fn put_dial(
+    pub fn put_active_fractions(
         &self,
         key: Digest,
-        dial: Vec<DialPoint>,
-        work: &Work,
-        watch: Watch,
+        dial: Vec<ActiveFractionPoint>,
+        work: &WorkFolder,
+        watch: Progress,
     ) -> Result<(), HtzError> {
         let artifact = work.artifact(key);
-        HtzWriter::put_dial(work.folder(), &artifact.complete(), dial)?;
-        let (_, mut journal) = artifact.journal::<Found>(watch)?;
-        journal.complete(Digest::of(artifact.open()?.head()))
+        HtzWriter::write_active_fractions(work.folder(), &artifact.complete_name(), dial)?;
+        let (_, mut journal) = artifact.journal::<UnitMeasurements>(watch)?;
+        journal.record_complete(Digest::of_bytes(artifact.open()?.header_and_manifest()))
     }
 
     /// Makes the missing units on several threads and writes them in order; returns their
@@ -297,45 +302,46 @@ impl Inputs<'_> {
         &self,
         plan: &Plan,
         treatment: Treatment,
-        mut writing: Writing,
-    ) -> Result<Vec<(usize, Found)>, MakeError> {
+        mut writing: ArtifactWriter,
+    ) -> Result<Vec<(usize, UnitMeasurements)>, MakeError> {
         let (source, jobs, watch) = (self.source, writing.jobs, writing.watch);
         let (done, ordered) = (writing.done.clone(), writing.source);
-        self.device.make_room();
+        self.device.unload_idle_models();
         let treatment = self
-            .treated(treatment)
+            .model_treatment(treatment)
             .with_gradients(self.gradients)
-            .to_be_refined(self.to_be_refined)
-            .of_plan(ordered, plan);
+            .for_bases(self.is_base)
+            .with_plan(ordered, plan);
         let open = |layer: usize| {
             let open = (0..jobs.len()).filter(|&index| !done[index]);
-            let mut units = open.filter_map(|index| made(jobs[index]));
+            let mut units = open.filter_map(|index| unit_of_job(jobs[index]));
             units.any(|unit| unit.layer() == Some(layer))
         };
         search_axioms(&treatment, source, self.threads(), open, watch)?;
-        watch.tell(Event::Planned(jobs.len()));
-        let of_source = |error| MakeError::from(UnitsError::of(source)(error));
+        watch.report(Event::StepCount(jobs.len()));
+        let of_source = |error| MakeError::from(UnitsError::with_source_path(source)(error));
         let algebra = self.device.algebra();
         let bases = |layer: usize| {
             let calibration = self.calibration.ok_or(MakeError::KvBasesWithoutText)?;
             let found = &calibration.layers[layer];
-            let made = kv_bases::of_layer(found, (&source.hyper, layer), self.order, algebra);
-            made.map(Made::Tensors).map_err(of_source)
+            let made =
+                kv_bases::layer_tensors(found, (&source.hyper, layer), self.permutation, algebra);
+            made.map(JobResult::Tensors).map_err(of_source)
         };
         ordered::for_each(
             self.threads(),
             jobs.len(),
-            window(jobs, source.hyper.layers, self.threads()),
+            pending_limit(jobs, source.hyper.layers, self.threads()),
             |index| match jobs[index] {
-                _ if done[index] => Ok(Made::Nothing),
-                Job::PassThrough(tensor) => {
+                _ if done[index] => Ok(JobResult::Nothing),
+                WriteStep::PassThrough(tensor) => {
                     unit::check_finite(source, tensor).map_err(of_source)?;
-                    Ok(Made::Nothing)
+                    Ok(JobResult::Nothing)
                 }
-                Job::Make(unit) => unit::factorise(&ordered, unit, &treatment)
-                    .map(Made::Unit)
+                WriteStep::Compute(unit) => unit::factorise(&ordered, unit, &treatment)
+                    .map(JobResult::Unit)
                     .map_err(of_source),
-                Job::KvBases(layer) => bases(layer),
+                WriteStep::KvBases(layer) => bases(layer),
             },
             |index, made| writing.step(index, made),
         )?;
@@ -343,77 +349,80 @@ impl Inputs<'_> {
     }
 }
 
-fn made(job: Job<'_>) -> Option<&UnitPlan> {
+fn unit_of_job(job: WriteStep<'_>) -> Option<&UnitPlan> {
     match job {
-        Job::Make(unit) => Some(unit),
-        Job::PassThrough(_) | Job::KvBases(_) => None,
+        WriteStep::Compute(unit) => Some(unit),
+        WriteStep::PassThrough(_) | WriteStep::KvBases(_) => None,
     }
 }
 
-enum Made {
+enum JobResult {
     Nothing,
     Unit(Factors),
     Tensors(Vec<(Role, Vec<u8>)>),
 }
 
-struct Writing<'a> {
-    jobs: &'a [Job<'a>],
+struct ArtifactWriter<'a> {
+    jobs: &'a [WriteStep<'a>],
     done: Vec<bool>,
     biases: bool,
-    source: Ordered<'a>,
+    source: PermutedSource<'a>,
     written: Vec<Role>,
     writer: &'a mut HtzWriter,
     journal: &'a mut Journal,
     /// Finished tensors that wait for their turn.
     ready: BTreeMap<Role, Cow<'a, [u8]>>,
-    found: Vec<(usize, Found)>,
-    watch: Watch<'a>,
+    found: Vec<(usize, UnitMeasurements)>,
+    watch: Progress<'a>,
 }
 
-impl Writing<'_> {
-    fn step(&mut self, index: usize, made: Made) -> Result<(), MakeError> {
+impl ArtifactWriter<'_> {
+    fn step(&mut self, index: usize, made: JobResult) -> Result<(), MakeError> {
         let job = self.jobs[index];
         match (job, made) {
-            (Job::Make(_), Made::Unit(factors)) => {
+            (WriteStep::Compute(_), JobResult::Unit(factors)) => {
                 let tensors = factors.tensors.into_iter().map(Cow::Owned);
                 let roles = roles(job, self.biases);
                 self.ready.extend(roles.into_iter().zip(tensors));
-                self.journal.step(index, &factors.found)?;
-                self.found.push((index, factors.found));
+                self.journal.record_step(index, &factors.measurements)?;
+                self.found.push((index, factors.measurements));
             }
-            (Job::PassThrough(tensor), _) if !self.done[index] => {
+            (WriteStep::PassThrough(tensor), _) if !self.done[index] => {
                 let bytes = self.source.bytes(tensor).map_err(|error| {
                     let tensor = tensor.name.clone();
                     let source = error;
-                    UnitsError::of(self.source.file())(UnitError::Order { tensor, source })
+                    UnitsError::with_source_path(self.source.file())(UnitError::Permutation {
+                        tensor,
+                        source,
+                    })
                 })?;
                 self.ready.insert(tensor.role, bytes);
             }
-            (_, Made::Tensors(tensors)) => {
+            (_, JobResult::Tensors(tensors)) => {
                 let tensors = tensors.into_iter();
                 self.ready
                     .extend(tensors.map(|(role, bytes)| (role, Cow::Owned(bytes))));
             }
             _ => {}
         }
-        while let Some(role) = self.writer.turn().map(|entry| entry.role) {
+        while let Some(role) = self.writer.next_tensor().map(|entry| entry.role) {
             match self.ready.remove(&role) {
                 Some(bytes) => self.writer.write_tensor(role, &bytes)?,
                 None => break,
             }
-            if let Some(entry) = self.writer.written().last() {
-                self.journal.tensor(entry.sha256)?;
+            if let Some(entry) = self.writer.written_tensors().last() {
+                self.journal.record_tensor(entry.sha256)?;
             }
         }
         // Already written, but made again because another tensor of the unit was missing.
         let written = &self.written;
         self.ready.retain(|role, _| !written.contains(role));
         match job {
-            Job::Make(unit) => self.watch.done(&unit.label())?,
-            Job::PassThrough(tensor) => self.watch.done(&tensor.name)?,
-            Job::KvBases(layer) => self
+            WriteStep::Compute(unit) => self.watch.step_done(&unit.label())?,
+            WriteStep::PassThrough(tensor) => self.watch.step_done(&tensor.name)?,
+            WriteStep::KvBases(layer) => self
                 .watch
-                .done(&format!("bases for the KV cache of layer {layer}"))?,
+                .step_done(&format!("bases for the KV cache of layer {layer}"))?,
         }
         Ok(())
     }
@@ -426,7 +435,7 @@ fn search_axioms(
     source: &ModelFile,
     threads: usize,
     wanted: impl Fn(usize) -> bool,
-    watch: Watch,
+    watch: Progress,
 ) -> Result<(), MakeError> {
     if treatment.treatment().gauge != GaugeKind::Axiom {
         return Ok(());
@@ -434,7 +443,7 @@ fn search_axioms(
     let layers: Vec<usize> = (0..source.hyper.layers)
         .filter(|&layer| wanted(layer))
         .collect();
-    watch.tell(Event::Measuring(Measurement::Gauges, layers.len()));
+    watch.report(Event::Measuring(Measurement::Gauges, layers.len()));
     ordered::for_each(
         threads,
         layers.len(),
@@ -443,9 +452,9 @@ fn search_axioms(
         |index| {
             let layer = layers[index];
             let found = treatment.axiom(layer).map(|_| ());
-            Ok(found.map_err(UnitsError::of(source))?)
+            Ok(found.map_err(UnitsError::with_source_path(source))?)
         },
-        |index, ()| Ok(watch.done(&format!("layer {}", layers[index]))?),
+        |index, ()| Ok(watch.step_done(&format!("layer {}", layers[index]))?),
     )
 }
 
@@ -456,38 +465,47 @@ fn stored_spectra(
     layers: usize,
     threads: usize,
 ) -> Result<Vec<SpectrumRecord>, MakeError> {
-    let map = writer.mapped().map_err(HtzError::from)?;
+    let map = writer.map_unfinished().map_err(HtzError::from)?;
     let bytes = |entry: &TensorEntry| {
         let start = usize::try_from(entry.offset).ok();
         let end = start.and_then(|start| start.checked_add(usize::try_from(entry.length).ok()?));
         let range = start.zip(end).map(|(start, end)| start..end);
         range.and_then(|range| map.get(range)).unwrap_or(&[])
     };
-    let mut spectra = Vec::with_capacity(layers * Slot::ALL.len());
+    let mut spectra = Vec::with_capacity(layers * ProjectionKind::ALL.len());
     for layer in 0..layers {
-        spectra.extend(probe::spectra(writer.written(), bytes, layer, threads)?);
+        spectra.extend(probe::spectra(
+            writer.written_tensors(),
+            bytes,
+            layer,
+            threads,
+        )?);
     }
     Ok(spectra)
 }
 
-fn fill_in(record: &mut PlanRecord, jobs: &[Job], found: &BTreeMap<usize, Found>) {
+fn record_errors(
+    record: &mut PlanRecord,
+    jobs: &[WriteStep],
+    found: &BTreeMap<usize, UnitMeasurements>,
+) {
     for (&index, found) in found {
-        let Some(Job::Make(unit)) = jobs.get(index) else {
+        let Some(WriteStep::Compute(unit)) = jobs.get(index) else {
             continue;
         };
         for (member, error) in unit.members.iter().zip(&found.errors) {
-            if let Some(found) = layout::error_of(record, member.matrix) {
+            if let Some(found) = layout::error_field_mut(record, member.matrix) {
                 *found = Some(*error);
             }
         }
     }
 }
 
-fn roles(job: Job, biases: bool) -> Vec<Role> {
+fn roles(job: WriteStep, biases: bool) -> Vec<Role> {
     match job {
-        Job::PassThrough(tensor) => vec![tensor.role],
-        Job::KvBases(layer) => kv_bases::roles(layer),
-        Job::Make(unit) => {
+        WriteStep::PassThrough(tensor) => vec![tensor.role],
+        WriteStep::KvBases(layer) => kv_bases::roles(layer),
+        WriteStep::Compute(unit) => {
             let shapes = unit::stored_tensors(unit, biases);
             shapes.into_iter().map(|shape| shape.role).collect()
         }
@@ -496,8 +514,8 @@ fn roles(job: Job, biases: bool) -> Vec<Role> {
 
 /// Returns the number of results that may wait to be written: those of one layer, or more if the
 /// threads would not find enough work within one.
-pub fn window(jobs: &[Job], layers: usize, threads: usize) -> usize {
-    let units = jobs.iter().filter(|j| matches!(j, Job::Make(_)));
+pub fn pending_limit(jobs: &[WriteStep], layers: usize, threads: usize) -> usize {
+    let units = jobs.iter().filter(|j| matches!(j, WriteStep::Compute(_)));
     let distance = jobs.len().div_ceil(units.count().max(1));
     jobs.len()
         .div_ceil(layers)

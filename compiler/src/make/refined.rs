@@ -2,42 +2,42 @@
 
 use htc_formats::DType;
 use htc_formats::htz::{
-    DialPoint, Digest, HtzError, HtzWriter, Manifest, QualityRecord, TensorEntry,
+    ActiveFractionPoint, Digest, HtzError, HtzWriter, Manifest, QualityRecord, TensorEntry,
 };
 use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
 
-use super::work::Work;
-use super::{Built, Inputs, MakeError};
-use crate::event::{Event, Watch};
+use super::work::WorkFolder;
+use super::{BuiltArtifact, MakeError, MakeInputs};
+use crate::event::{Event, Progress};
 use crate::layout;
-use crate::order::Ordered;
-use crate::plan::{Form, Plan, Refinement, UnitPlan};
+use crate::order::PermutedSource;
+use crate::plan::{MatrixForm, Plan, Refinement, UnitPlan};
 use crate::request::Treatment;
 use crate::system::ordered;
-use crate::unit::{self, Found, UnitsError};
+use crate::unit::{self, UnitMeasurements, UnitsError};
 
 /// Residuals per thread that may wait to be written.
-const AHEAD: usize = 2;
+const PENDING_PER_THREAD: usize = 2;
 
-impl Inputs<'_> {
+impl MakeInputs<'_> {
     /// Returns the bytes of the artifact with these residuals.
     ///
     /// # Errors
     /// Those of a reader of the resulting manifest.
-    pub fn refined_bytes(
+    pub fn bytes_with_residuals(
         &self,
         base: &Manifest,
         refinements: &[Refinement],
         points: usize,
     ) -> Result<u64, HtzError> {
-        let draft = self.refined_draft(base, refinements, points);
-        HtzWriter::length_of(draft, self.sections)
+        let draft = self.draft_with_residuals(base, refinements, points);
+        HtzWriter::predict_length(draft, self.sections)
     }
 
     /// Returns the manifest with residuals before they are made, with space for `points` active
     /// fractions.
-    fn refined_draft(
+    fn draft_with_residuals(
         &self,
         base: &Manifest,
         refinements: &[Refinement],
@@ -66,15 +66,15 @@ impl Inputs<'_> {
                 draft.requires.push(feature);
             }
         }
-        draft.quality = self.measured.then(QualityRecord::draft);
-        draft.dial = match (self.measured, refinements) {
+        draft.quality = self.reserve_quality.then(QualityRecord::draft);
+        draft.dial = match (self.reserve_quality, refinements) {
             (false, _) | (_, []) => Vec::new(),
-            (true, _) => vec![DialPoint::default(); points],
+            (true, _) => vec![ActiveFractionPoint::default(); points],
         };
         // The record of tuning the bases stays until the whole is tuned.
         match draft.provenance.tuning {
             Some(_) => draft,
-            None => layout::reserve_tuning(draft, self.tuned),
+            None => layout::reserve_tuning(draft, self.reserve_tuning),
         }
     }
 
@@ -84,79 +84,81 @@ impl Inputs<'_> {
     ///
     /// # Errors
     /// [`MakeError`].
-    pub fn refined(
+    pub fn with_residuals(
         &self,
-        built: &Built,
+        built: &BuiltArtifact,
         plan: &Plan,
         (refinements, points): (&[Refinement], usize),
-        work: &Work,
-        watch: Watch,
-    ) -> Result<Built, MakeError> {
+        work: &WorkFolder,
+        watch: Progress,
+    ) -> Result<BuiltArtifact, MakeError> {
         let base = work.artifact(built.key).open()?;
-        let draft = self.refined_draft(base.manifest(), refinements, points);
+        let draft = self.draft_with_residuals(base.manifest(), refinements, points);
         let mut named = format!("refined {} {points}\n", built.key);
         for of in refinements {
             named.push_str(&format!("{} {}\n", of.member.matrix, of.codes));
         }
-        let key = Digest::of(named.as_bytes());
-        let bytes = HtzWriter::length_of(draft.clone(), self.sections)?;
+        let key = Digest::of_bytes(named.as_bytes());
+        let bytes = HtzWriter::predict_length(draft.clone(), self.sections)?;
         let artifact = work.artifact(key);
-        let (left, mut journal) = artifact.journal::<Found>(watch)?;
+        let (left, mut journal) = artifact.journal::<UnitMeasurements>(watch)?;
         if !artifact.is_complete(left.complete) {
-            let mut writer = artifact.anew(&mut journal, draft, self.sections)?;
+            let mut writer = artifact.restart(&mut journal, draft, self.sections)?;
             for entry in &base.manifest().tensors {
                 writer.write_tensor(entry.role, base.tensor_bytes(entry))?;
-                watch.check()?;
+                watch.check_cancelled()?;
             }
             let base = ModelFile::from_htz(&base)?;
-            self.write_refinements(&base, plan, refinements, &mut writer, watch)?;
+            self.write_residuals(&base, plan, refinements, &mut writer, watch)?;
             writer.finish(|_| {})?;
-            journal.complete(Digest::of(artifact.open()?.head()))?;
+            journal.record_complete(Digest::of_bytes(artifact.open()?.header_and_manifest()))?;
         }
-        Ok(Built {
+        Ok(BuiltArtifact {
             key,
             record: built.record.clone(),
-            treated: built.treated.clone(),
+            treatment_report: built.treatment_report.clone(),
             bytes,
         })
     }
 
-    fn write_refinements(
+    fn write_residuals(
         &self,
         base: &ModelFile,
         plan: &Plan,
         refinements: &[Refinement],
         writer: &mut HtzWriter,
-        watch: Watch,
+        watch: Progress,
     ) -> Result<(), MakeError> {
-        let treatment = self.treated(Treatment::default());
-        let treatment = treatment.in_order(self.order);
+        let treatment = self.model_treatment(Treatment::default());
+        let treatment = treatment.with_permutation(self.permutation);
         let treatment = treatment.with_gradients(self.gradients);
         let treatment = treatment.with_effort(plan.request().effort);
-        let source = Ordered::new(self.source, self.order).less(base);
-        watch.tell(Event::Planned(refinements.len()));
+        let source = PermutedSource::new(self.source, self.permutation).minus(base);
+        watch.report(Event::StepCount(refinements.len()));
         ordered::for_each(
             self.threads(),
             refinements.len(),
-            AHEAD * self.threads(),
+            PENDING_PER_THREAD * self.threads(),
             |index| {
                 let Refinement { member, codes, .. } = &refinements[index];
                 let unit = UnitPlan {
                     members: vec![*member],
-                    form: Form::Bands {
+                    form: MatrixForm::ColumnGroups {
                         codes: codes.clone().into(),
                     },
                     notes: Vec::new(),
                 };
                 let made = unit::factorise(&source, &unit, &treatment);
-                made.map_err(|error| MakeError::from(UnitsError::of(self.source)(error)))
+                made.map_err(|error| {
+                    MakeError::from(UnitsError::with_source_path(self.source)(error))
+                })
             },
             |index, factors| {
                 let matrix = refinements[index].member.matrix;
                 for bytes in &factors.tensors {
                     writer.write_tensor(Role::Refinement { matrix }, bytes)?;
                 }
-                Ok::<_, MakeError>(watch.done(&matrix.to_string())?)
+                Ok::<_, MakeError>(watch.step_done(&matrix.to_string())?)
             },
         )
     }

@@ -1,19 +1,19 @@
 //! Report of factorised projections: errors, gauges, sinks.
 
-use htc_formats::model::{MatrixId, Slot};
+use htc_formats::model::{MatrixId, ProjectionKind};
 use serde::{Deserialize, Serialize};
 
 use crate::math::random_coverage;
-use crate::plan::{Member, UnitPlan};
-use crate::unit::{Found, Norm};
+use crate::plan::{UnitMatrix, UnitPlan};
+use crate::unit::{Norm, UnitMeasurements};
 
 /// Measurements of a factorised projection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MeasuredSlot {
+pub struct MeasuredProjection {
     /// Index of the layer.
     pub layer: usize,
     /// The projection.
-    pub slot: Slot,
+    pub slot: ProjectionKind,
     /// `‖W − Ŵ‖_F / ‖W‖_F`, after storing.
     pub error: f64,
     /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` on the calibration, after storing; absent without one.
@@ -65,7 +65,7 @@ pub struct SinkCoverage {
     /// Index of the layer.
     pub layer: usize,
     /// Projections of the factors.
-    pub slots: Vec<Slot>,
+    pub slots: Vec<ProjectionKind>,
     /// Coverage of the direction without protection, 0 to 1.
     pub coverage: f64,
     /// Largest coverage by a single component.
@@ -83,7 +83,7 @@ pub struct ExemptChannels {
     /// Index of the layer.
     pub layer: usize,
     /// Projections of the factors.
-    pub slots: Vec<Slot>,
+    pub slots: Vec<ProjectionKind>,
     /// The channels, ascending, in stored order.
     pub channels: Vec<usize>,
 }
@@ -93,7 +93,7 @@ pub struct ExemptChannels {
 pub struct TreatmentReport {
     /// One per projection.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub measured: Vec<MeasuredSlot>,
+    pub measured: Vec<MeasuredProjection>,
     /// One per matrix outside of layers that is not kept.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measured_matrices: Vec<MeasuredMatrix>,
@@ -110,15 +110,15 @@ pub struct TreatmentReport {
 
 impl TreatmentReport {
     /// Adds a unit; units come in the order of execution.
-    pub(crate) fn add(&mut self, unit: &UnitPlan, factors: &Found) {
+    pub(crate) fn add(&mut self, unit: &UnitPlan, factors: &UnitMeasurements) {
         let Some(layer) = unit.layer() else {
             self.add_outside(unit, factors);
             return;
         };
-        let slots: Vec<Slot> = unit.members.iter().filter_map(Member::slot).collect();
+        let slots: Vec<ProjectionKind> = unit.members.iter().filter_map(UnitMatrix::slot).collect();
         let members = slots.iter().zip(&factors.errors).enumerate();
         self.measured
-            .extend(members.map(|(index, (&slot, &error))| MeasuredSlot {
+            .extend(members.map(|(index, (&slot, &error))| MeasuredProjection {
                 layer,
                 slot,
                 error,
@@ -158,7 +158,7 @@ impl TreatmentReport {
         }
     }
 
-    fn add_outside(&mut self, unit: &UnitPlan, factors: &Found) {
+    fn add_outside(&mut self, unit: &UnitPlan, factors: &UnitMeasurements) {
         let members = unit.members.iter().zip(&factors.errors).enumerate();
         self.measured_matrices
             .extend(members.map(|(index, (member, &error))| MeasuredMatrix {
@@ -171,7 +171,7 @@ impl TreatmentReport {
     }
 
     /// Returns the output errors of projections, if measured.
-    pub(crate) fn output_errors(&self) -> Vec<(Slot, f64)> {
+    pub(crate) fn output_errors(&self) -> Vec<(ProjectionKind, f64)> {
         let errors = self.measured.iter();
         errors
             .filter_map(|of| Some((of.slot, of.output_error?)))

@@ -4,44 +4,44 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use htc_formats::block;
-use htc_formats::htz::{DialPoint, Digest, QualityRecord, TensorEntry, TuningRecord};
+use htc_formats::htz::{ActiveFractionPoint, Digest, QualityRecord, TensorEntry, TuningRecord};
 use htc_formats::model::Role;
 
-use super::work::Work;
-use super::{Built, Inputs, MakeError, stored_spectra};
-use crate::event::Watch;
-use crate::unit::Found;
+use super::work::WorkFolder;
+use super::{BuiltArtifact, MakeError, MakeInputs, stored_spectra};
+use crate::event::Progress;
+use crate::unit::UnitMeasurements;
 
 /// Change of a tensor.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Change {
+pub enum TensorChange {
     /// Replaces the bytes.
     Bytes(Vec<u8>),
     /// Keeps the codes and multiplies rows by these factors.
-    Rows(Vec<f32>),
+    ScaleRows(Vec<f32>),
 }
 
-impl Change {
+impl TensorChange {
     fn digest(&self) -> Digest {
         match self {
-            Change::Bytes(bytes) => Digest::of(bytes),
-            Change::Rows(factors) => {
+            TensorChange::Bytes(bytes) => Digest::of_bytes(bytes),
+            TensorChange::ScaleRows(factors) => {
                 let bytes: Vec<u8> = factors.iter().flat_map(|x| x.to_le_bytes()).collect();
-                Digest::of(&bytes)
+                Digest::of_bytes(&bytes)
             }
         }
     }
 
-    fn of(&self, entry: &TensorEntry, bytes: &[u8]) -> Result<Vec<u8>, MakeError> {
+    fn apply(&self, entry: &TensorEntry, bytes: &[u8]) -> Result<Vec<u8>, MakeError> {
         let factors = match self {
-            Change::Bytes(bytes) => return Ok(bytes.clone()),
-            Change::Rows(factors) => factors,
+            TensorChange::Bytes(bytes) => return Ok(bytes.clone()),
+            TensorChange::ScaleRows(factors) => factors,
         };
         let mut bytes = bytes.to_vec();
         let tensor = || entry.name.clone();
         if let Some(codes) = &entry.codes {
             let scaled = codes.scale_rows(&mut bytes, factors);
-            scaled.map_err(|source| MakeError::Bands {
+            scaled.map_err(|source| MakeError::ScaleColumnGroups {
                 tensor: tensor(),
                 source,
             })?;
@@ -49,16 +49,18 @@ impl Change {
         }
         let row = bytes.len() / factors.len().max(1);
         for (row, &factor) in bytes.chunks_exact_mut(row.max(1)).zip(factors) {
-            block::scale(entry.dtype, row, factor).map_err(|source| MakeError::Block {
-                tensor: tensor(),
-                source,
+            block::scale_blocks(entry.dtype, row, factor).map_err(|source| {
+                MakeError::ScaleBlocks {
+                    tensor: tensor(),
+                    source,
+                }
             })?;
         }
         Ok(bytes)
     }
 }
 
-impl Inputs<'_> {
+impl MakeInputs<'_> {
     /// Makes a copy of a complete artifact with these changes, or returns the existing one. The
     /// original stays. With residuals there is space for `points` active fractions.
     ///
@@ -66,51 +68,51 @@ impl Inputs<'_> {
     /// [`MakeError`].
     pub fn with_tuned(
         &self,
-        built: &Built,
-        changes: &BTreeMap<Role, Change>,
+        built: &BuiltArtifact,
+        changes: &BTreeMap<Role, TensorChange>,
         (tuning, points): (TuningRecord, usize),
-        work: &Work,
-        watch: Watch,
-    ) -> Result<Built, MakeError> {
+        work: &WorkFolder,
+        watch: Progress,
+    ) -> Result<BuiltArtifact, MakeError> {
         let untuned = work.artifact(built.key).open()?;
         let mut draft = untuned.manifest().clone();
-        draft.quality = self.measured.then(QualityRecord::draft);
+        draft.quality = self.reserve_quality.then(QualityRecord::draft);
         draft.provenance.tuning = Some(tuning);
         let is_refinement = |entry: &TensorEntry| matches!(entry.role, Role::Refinement { .. });
-        if self.measured && draft.tensors.iter().any(is_refinement) {
-            draft.dial = vec![DialPoint::default(); points];
+        if self.reserve_quality && draft.tensors.iter().any(is_refinement) {
+            draft.dial = vec![ActiveFractionPoint::default(); points];
         }
         let mut named = format!("tuned {}\n", built.key);
         for (role, change) in changes {
             named.push_str(&format!("{role} {}\n", change.digest()));
         }
-        let key = Digest::of(named.as_bytes());
+        let key = Digest::of_bytes(named.as_bytes());
         let artifact = work.artifact(key);
-        let (left, mut journal) = artifact.journal::<Found>(watch)?;
+        let (left, mut journal) = artifact.journal::<UnitMeasurements>(watch)?;
         if !artifact.is_complete(left.complete) {
-            let mut writer = artifact.anew(&mut journal, draft, self.sections)?;
+            let mut writer = artifact.restart(&mut journal, draft, self.sections)?;
             for entry in &untuned.manifest().tensors {
                 let bytes = untuned.tensor_bytes(entry);
                 let changed = match changes.get(&entry.role) {
-                    Some(change) => Cow::Owned(change.of(entry, bytes)?),
+                    Some(change) => Cow::Owned(change.apply(entry, bytes)?),
                     None => Cow::Borrowed(bytes),
                 };
                 writer.write_tensor(entry.role, &changed)?;
-                watch.check()?;
+                watch.check_cancelled()?;
             }
             // Scaled rows change the spectra.
             if let Some(mut geometry) = untuned.manifest().geometry.clone() {
                 let layers = self.source.hyper.layers;
                 geometry.spectra = stored_spectra(&writer, layers, self.threads())?;
-                writer.describe(geometry);
+                writer.set_geometry(geometry);
             }
             writer.finish(|_| {})?;
-            journal.complete(Digest::of(artifact.open()?.head()))?;
+            journal.record_complete(Digest::of_bytes(artifact.open()?.header_and_manifest()))?;
         }
-        Ok(Built {
+        Ok(BuiltArtifact {
             key,
             record: built.record.clone(),
-            treated: built.treated.clone(),
+            treatment_report: built.treatment_report.clone(),
             bytes: built.bytes,
         })
     }

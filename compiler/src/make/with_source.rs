@@ -5,25 +5,25 @@ use std::collections::BTreeSet;
 use htc_formats::htz::{Digest, HtzWriter, Manifest, SourceRecord};
 use htc_formats::model::Role;
 
-use super::work::Work;
-use super::{Built, Inputs, MakeError};
-use crate::event::{Event, Watch};
-use crate::unit::Found;
+use super::work::WorkFolder;
+use super::{BuiltArtifact, MakeError, MakeInputs};
+use crate::event::{Event, Progress};
+use crate::unit::UnitMeasurements;
 
 /// An artifact in the work folder that includes its source's weights.
 #[derive(Clone, Copy, Debug)]
-pub struct WithSource {
+pub struct ArtifactWithSource {
     /// Key in the work folder.
     pub key: Digest,
     /// Bytes of the file.
-    pub file: u64,
+    pub file_bytes: u64,
     /// Bytes of the source's tensors that differ from the artifact's.
-    pub source: u64,
+    pub source_bytes: u64,
     /// Bytes of the source's tensors that are identical to the artifact's and are stored once.
-    pub shared: u64,
+    pub shared_bytes: u64,
 }
 
-impl Inputs<'_> {
+impl MakeInputs<'_> {
     /// Copies a complete artifact, with its quality and active fractions, and appends the source's
     /// weights tensor by tensor; or returns the existing copy. The original stays. An interrupted
     /// copy is started again.
@@ -32,16 +32,20 @@ impl Inputs<'_> {
     /// [`MakeError`].
     pub fn with_source(
         &self,
-        built: &Built,
-        work: &Work,
-        watch: Watch,
-    ) -> Result<WithSource, MakeError> {
+        built: &BuiltArtifact,
+        work: &WorkFolder,
+        watch: Progress,
+    ) -> Result<ArtifactWithSource, MakeError> {
         let source = self.source;
         let base = work.artifact(built.key).open()?;
         // The measurements are in the header, but not in the key.
-        let named = format!("with source {} {}", built.key, Digest::of(base.head()));
-        let key = Digest::of(named.as_bytes());
-        let record = SourceRecord::of(source, &base);
+        let named = format!(
+            "with source {} {}",
+            built.key,
+            Digest::of_bytes(base.header_and_manifest())
+        );
+        let key = Digest::of_bytes(named.as_bytes());
+        let record = SourceRecord::new(source, &base);
         let shared = record.tensors.iter().filter(|tensor| tensor.shared);
         let shared = shared.filter_map(|of| source.tensor(of.role));
         let shared = shared.map(|tensor| tensor.place.len() as u64).sum();
@@ -56,35 +60,35 @@ impl Inputs<'_> {
         let own: BTreeSet<Role> = own.map(|tensor| tensor.role).collect();
         draft.source = Some(record);
         let artifact = work.artifact(key);
-        let (left, mut journal) = artifact.journal::<Found>(watch)?;
+        let (left, mut journal) = artifact.journal::<UnitMeasurements>(watch)?;
         if !artifact.is_complete(left.complete) {
-            let mut writer = artifact.anew(&mut journal, draft, self.sections)?;
-            watch.tell(Event::Planned(own.len()));
+            let mut writer = artifact.restart(&mut journal, draft, self.sections)?;
+            watch.report(Event::StepCount(own.len()));
             for entry in &base.manifest().tensors {
                 writer.write_tensor(entry.role, base.tensor_bytes(entry))?;
-                watch.check()?;
+                watch.check_cancelled()?;
             }
             let tensors = source.tensors.iter();
             for tensor in tensors.filter(|tensor| own.contains(&tensor.role)) {
                 writer.write_source(tensor.role, source.bytes(tensor))?;
-                watch.done(&tensor.name)?;
+                watch.step_done(&tensor.name)?;
             }
-            watch.tell(Event::Sealing);
+            watch.report(Event::Flushing);
             writer.finish(|_| {})?;
             if quality.is_some() {
-                HtzWriter::put_quality(work.folder(), &artifact.complete(), quality)?;
+                HtzWriter::write_quality(work.folder(), &artifact.complete_name(), quality)?;
             }
             if !dial.is_empty() {
-                HtzWriter::put_dial(work.folder(), &artifact.complete(), dial)?;
+                HtzWriter::write_active_fractions(work.folder(), &artifact.complete_name(), dial)?;
             }
-            journal.complete(Digest::of(artifact.open()?.head()))?;
+            journal.record_complete(Digest::of_bytes(artifact.open()?.header_and_manifest()))?;
         }
         let made = artifact.open()?;
-        Ok(WithSource {
+        Ok(ArtifactWithSource {
             key,
-            file: made.map().len() as u64,
-            source: made.manifest().source_bytes(),
-            shared,
+            file_bytes: made.map().len() as u64,
+            source_bytes: made.manifest().source_bytes(),
+            shared_bytes: shared,
         })
     }
 }

@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use htc_formats::folder::{Folder, FolderError, UNFINISHED};
+use htc_formats::folder::{Folder, FolderError, UNFINISHED_SUFFIX};
 use htc_formats::htz::{Digest, HtzError};
 
 use super::journal::Artifact;
-use crate::event::{Event, Watch};
+use crate::event::{Event, Progress};
 use crate::system::secret::Secret;
-use crate::system::show::bytes_for_people;
+use crate::system::show::format_bytes;
 use crate::system::{disk, lock};
 
 const NAME_BYTES: usize = 100;
@@ -32,63 +32,63 @@ const LOCK: &str = "lock";
 const ATTEMPTS: usize = 8;
 
 /// Age at which abandoned work is removed by the next compilation in the same folder.
-pub const SWEPT_AFTER: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+pub const MAX_IDLE_AGE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Work folder of an artifact. Dropping it removes the folder, unless [`keep`](Self::keep) was
 /// called.
 #[derive(Debug)]
-pub struct Work {
+pub struct WorkFolder {
     parent: Folder,
     name: OsString,
     folder: Arc<Folder>,
     secret: Secret,
     /// Reason why this work cannot be resumed.
-    forgotten: Option<String>,
+    not_resumable: Option<String>,
     stays: bool,
     _lock: File,
 }
 
-impl Work {
+impl WorkFolder {
     /// Opens or creates the work folder for the artifact `output`. Removes old abandoned work
     /// folders next to it.
     ///
     /// # Errors
     /// [`HtzError::NotWritable`] or [`HtzError::Io`] if it cannot be created, belongs to another
     /// user, or is locked by another process.
-    pub fn open(output: &Path, watch: Watch) -> Result<Work, HtzError> {
+    pub fn open(output: &Path, watch: Progress) -> Result<WorkFolder, HtzError> {
         let path = disk::folder_of(output);
-        let name = name_of(output);
+        let name = work_folder_name(output);
         let place = path.join(&name);
         let not_made = |error: io::Error| match error.kind() {
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => HtzError::NotWritable {
                 path: path.to_owned(),
                 source: error.kind().into(),
             },
-            _ => failure("create", &place, error),
+            _ => io_failure("create", &place, error),
         };
         let parent = Folder::open(path).map_err(not_made)?;
         let held = || {
             let busy = "another htc is making this artifact; wait for it, or choose another name";
-            failure(
+            io_failure(
                 "create",
                 output,
                 io::Error::new(ErrorKind::ResourceBusy, busy),
             )
         };
         for _ in 0..ATTEMPTS {
-            let folder = parent.own(&name).map_err(|error| match error {
+            let folder = parent.open_private(&name).map_err(|error| match error {
                 FolderError::Io { error, .. } => not_made(error),
-                error => failure("use", &place, error.into_io()),
+                error => io_failure("use", &place, error.into_io()),
             })?;
-            let file = match folder.edit(OsStr::new(LOCK)) {
+            let file = match folder.open_for_writing(OsStr::new(LOCK)) {
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                file => file.map_err(|error| failure("use", &place.join(LOCK), error))?,
+                file => file.map_err(|error| io_failure("use", &place.join(LOCK), error))?,
             };
-            if !lock::take(&file, Duration::ZERO, || {}, || false).map_err(not_made)? {
+            if !lock::acquire(&file, Duration::ZERO, || {}, || false).map_err(not_made)? {
                 return Err(held());
             }
             // The lock of a removed folder excludes nobody.
-            if !parent.holds(&name, &folder) || folder.find(OsStr::new(LOCK)).is_err() {
+            if !parent.is_same_entry(&name, &folder) || folder.metadata(OsStr::new(LOCK)).is_err() {
                 continue;
             }
             let (secret, forgotten) = match Secret::of_user() {
@@ -99,12 +99,12 @@ impl Work {
                 }
             };
             sweep(&parent, &name, watch);
-            return Ok(Work {
+            return Ok(WorkFolder {
                 parent,
                 name,
                 folder: Arc::new(folder),
                 secret,
-                forgotten,
+                not_resumable: forgotten,
                 stays: false,
                 _lock: file,
             });
@@ -118,15 +118,15 @@ impl Work {
         let finished = || -> io::Result<bool> {
             let names = self.folder.names()?;
             let mut found = names.iter().filter(|name| is_finished(name));
-            Ok(found.any(|name| self.folder.find(name).is_ok_and(|file| file.length > 0)))
+            Ok(found.any(|name| self.folder.metadata(name).is_ok_and(|file| file.length > 0)))
         };
-        self.stays = self.forgotten.is_none() && finished().unwrap_or(false);
+        self.stays = self.not_resumable.is_none() && finished().unwrap_or(false);
         self.stays
     }
 
     /// Returns the folder if its work can be resumed by the next run.
-    pub fn kept(&self) -> Option<&Path> {
-        self.forgotten.is_none().then(|| self.path())
+    pub fn resumable_path(&self) -> Option<&Path> {
+        self.not_resumable.is_none().then(|| self.path())
     }
 
     /// Returns the path.
@@ -143,8 +143,8 @@ impl Work {
         &self.secret
     }
 
-    pub(super) fn forgotten(&self) -> Option<&str> {
-        self.forgotten.as_deref()
+    pub(super) fn not_resumable_reason(&self) -> Option<&str> {
+        self.not_resumable.as_deref()
     }
 
     /// Returns the artifact of a key, complete or unfinished.
@@ -157,12 +157,12 @@ impl Work {
         let Ok(parent) = Folder::open(disk::folder_of(output)) else {
             return 0;
         };
-        let folder = parent.existing(&name_of(output), false);
-        folder.map_or(0, |folder| folder.size().0)
+        let folder = parent.open_existing(&work_folder_name(output), false);
+        folder.map_or(0, |folder| folder.size_and_modified().0)
     }
 }
 
-impl Drop for Work {
+impl Drop for WorkFolder {
     fn drop(&mut self) {
         if !self.stays {
             let _ = remove(&self.parent, &self.name, &self.folder);
@@ -172,7 +172,7 @@ impl Drop for Work {
 
 /// A work folder that no process uses.
 #[derive(Debug)]
-pub struct Idle {
+pub struct IdleWorkFolder {
     folder: Folder,
     /// File name.
     pub name: OsString,
@@ -183,26 +183,26 @@ pub struct Idle {
     _lock: File,
 }
 
-impl Idle {
+impl IdleWorkFolder {
     /// Returns this user's unused work folders in a folder.
     ///
     /// # Errors
     /// Failures of the system.
-    pub fn all(parent: &Folder) -> io::Result<Vec<Idle>> {
+    pub fn all(parent: &Folder) -> io::Result<Vec<IdleWorkFolder>> {
         let names = parent.names()?;
         let of_work = names.iter().filter(|name| is_work(name));
         Ok(of_work
-            .filter_map(|name| Idle::open(parent, name))
+            .filter_map(|name| IdleWorkFolder::open(parent, name))
             .collect())
     }
 
-    fn open(parent: &Folder, name: &OsStr) -> Option<Idle> {
-        let folder = parent.existing(name, false).ok()?;
-        let lock = folder.edit(OsStr::new(LOCK)).ok()?;
+    fn open(parent: &Folder, name: &OsStr) -> Option<IdleWorkFolder> {
+        let folder = parent.open_existing(name, false).ok()?;
+        let lock = folder.open_for_writing(OsStr::new(LOCK)).ok()?;
         lock.try_lock().ok()?;
-        let (bytes, modified) = folder.size();
+        let (bytes, modified) = folder.size_and_modified();
         let name = name.to_owned();
-        Some(Idle {
+        Some(IdleWorkFolder {
             folder,
             name,
             bytes,
@@ -226,33 +226,33 @@ pub fn is_older(modified: Option<SystemTime>, age: Duration) -> bool {
     passed.is_some_and(|passed| passed >= age)
 }
 
-fn sweep(parent: &Folder, but: &OsStr, watch: Watch) {
+fn sweep(parent: &Folder, but: &OsStr, watch: Progress) {
     // A folder that cannot be listed is left alone.
     let names = parent.names().unwrap_or_default();
     let others = names.iter().filter(|name| is_work(name) && *name != but);
-    for found in others.filter_map(|name| Idle::open(parent, name)) {
-        if is_older(found.modified, SWEPT_AFTER) && found.remove(parent).is_ok() {
+    for found in others.filter_map(|name| IdleWorkFolder::open(parent, name)) {
+        if is_older(found.modified, MAX_IDLE_AGE) && found.remove(parent).is_ok() {
             let said = format!(
                 "{}: removed; nobody went on with it for {} days ({})",
                 parent.path().join(&found.name).display(),
-                SWEPT_AFTER.as_secs() / (24 * 60 * 60),
-                bytes_for_people(found.bytes)
+                MAX_IDLE_AGE.as_secs() / (24 * 60 * 60),
+                format_bytes(found.bytes)
             );
-            watch.tell(Event::Note(&said));
+            watch.report(Event::Note(&said));
         }
     }
 }
 
 /// Removes a work folder by its handle: its known files, then the folder if it is empty.
 fn remove(parent: &Folder, name: &OsStr, folder: &Folder) -> io::Result<()> {
-    for file in folder.names()?.iter().filter(|name| is_of_work(name)) {
+    for file in folder.names()?.iter().filter(|name| is_work_file(name)) {
         // The lock is removed last: it excludes other processes until then.
         if file != LOCK {
             folder.remove(file)?;
         }
     }
     folder.remove(OsStr::new(LOCK))?;
-    if parent.holds(name, folder) {
+    if parent.is_same_entry(name, folder) {
         parent.remove_folder(name)
     } else {
         Ok(())
@@ -273,25 +273,27 @@ fn is_finished(name: &OsStr) -> bool {
     })
 }
 
-fn is_of_work(name: &OsStr) -> bool {
+fn is_work_file(name: &OsStr) -> bool {
     let extension = Path::new(name).extension();
     name == LOCK
         || is_finished(name)
         || extension.is_some_and(|of| of == "partial")
-        || name.as_encoded_bytes().ends_with(UNFINISHED.as_bytes())
+        || name
+            .as_encoded_bytes()
+            .ends_with(UNFINISHED_SUFFIX.as_bytes())
 }
 
-fn name_of(output: &Path) -> OsString {
+fn work_folder_name(output: &Path) -> OsString {
     let name = output.file_name().unwrap_or_default().to_string_lossy();
     let name = if name.len() <= NAME_BYTES {
         name.into_owned()
     } else {
-        Digest::of(name.as_bytes()).to_string()
+        Digest::of_bytes(name.as_bytes()).to_string()
     };
     format!(".{name}{SUFFIX}").into()
 }
 
-pub(super) fn failure(action: &'static str, path: &Path, source: io::Error) -> HtzError {
+pub(super) fn io_failure(action: &'static str, path: &Path, source: io::Error) -> HtzError {
     let path = PathBuf::from(path);
     HtzError::Io {
         action,
@@ -306,11 +308,11 @@ mod tests {
     use std::fs;
 
     fn digest(of: u8) -> Digest {
-        Digest::of(&[of])
+        Digest::of_bytes(&[of])
     }
 
-    fn open(output: &Path) -> Result<Work, HtzError> {
-        Work::open(output, Watch::nobody())
+    fn open(output: &Path) -> Result<WorkFolder, HtzError> {
+        WorkFolder::open(output, Progress::silent())
     }
 
     #[test]
@@ -321,11 +323,16 @@ mod tests {
         let work = open(&output).unwrap();
         let second = open(&output).unwrap_err().to_string();
         assert!(second.contains("another htc"), "{second}");
-        work.artifact(digest(1)).note(digest(2), &1.5).unwrap();
+        work.artifact(digest(1))
+            .store_measurements(digest(2), &1.5)
+            .unwrap();
         assert_eq!(count(), 1);
-        assert!(Work::bytes(&output) >= 3);
-        assert_eq!(work.artifact(digest(1)).measured(digest(2)), Some(1.5));
-        assert_eq!(work.artifact(digest(1)).measured::<f64>(digest(3)), None);
+        assert!(WorkFolder::bytes(&output) >= 3);
+        assert_eq!(work.artifact(digest(1)).measurements(digest(2)), Some(1.5));
+        assert_eq!(
+            work.artifact(digest(1)).measurements::<f64>(digest(3)),
+            None
+        );
         drop(work);
         assert_eq!(count(), 0);
         assert!(!open(&output).unwrap().keep());
@@ -355,7 +362,9 @@ mod tests {
         let path = |name: &str| scratch.path().join(name);
         let made = |name: &str, age: Duration| {
             let work = open(&path(name)).unwrap();
-            work.artifact(digest(1)).note(digest(2), &1.5).unwrap();
+            work.artifact(digest(1))
+                .store_measurements(digest(2), &1.5)
+                .unwrap();
             for entry in fs::read_dir(work.path()).unwrap() {
                 let file = File::options().write(true).open(entry.unwrap().path());
                 file.unwrap().set_modified(SystemTime::now() - age).unwrap();
@@ -363,13 +372,13 @@ mod tests {
             work
         };
         // Opening a folder sweeps the others, so the old one comes last.
-        let _held = made("held.htz", 2 * SWEPT_AFTER);
-        assert!(made("new.htz", SWEPT_AFTER / 2).keep());
-        assert!(made("old.htz", 2 * SWEPT_AFTER).keep());
+        let _held = made("held.htz", 2 * MAX_IDLE_AGE);
+        assert!(made("new.htz", MAX_IDLE_AGE / 2).keep());
+        assert!(made("old.htz", 2 * MAX_IDLE_AGE).keep());
         let said = std::sync::Mutex::new(Vec::new());
         let tell = |event: Event| said.lock().unwrap().push(format!("{event:?}"));
-        let cancel = crate::event::Cancel::default();
-        drop(Work::open(&path("another.htz"), Watch::new(&tell, &cancel)).unwrap());
+        let cancel = crate::event::CancellationToken::default();
+        drop(WorkFolder::open(&path("another.htz"), Progress::new(&tell, &cancel)).unwrap());
         let said = said.into_inner().unwrap().concat();
         assert!(said.contains(".old.htz.htc-work: removed"), "{said}");
         let names = Folder::open(scratch.path()).unwrap().names().unwrap();
@@ -378,10 +387,10 @@ mod tests {
 
     #[test]
     fn long_artifact_names_get_short_folder_names() {
-        let long = name_of(Path::new(&"ä".repeat(127)));
+        let long = work_folder_name(Path::new(&"ä".repeat(127)));
         assert!(long.len() < 100);
         let other = format!("{}b", "ä".repeat(126));
-        assert_ne!(name_of(Path::new(&other)), long);
-        assert_eq!(name_of(Path::new("x/a.htz")), ".a.htz.htc-work");
+        assert_ne!(work_folder_name(Path::new(&other)), long);
+        assert_eq!(work_folder_name(Path::new("x/a.htz")), ".a.htz.htc-work");
     }
 }

@@ -9,7 +9,7 @@ pub mod statistics;
 
 use std::sync::Arc;
 
-use htc_loader::dial::Setting;
+use htc_loader::dial::ActiveSetting;
 use htc_loader::exec::BATCH;
 use htc_loader::kv::{KvKind, KvOptions, KvType};
 use htc_loader::tokenizer::Tokenizer;
@@ -21,10 +21,10 @@ use crate::calibrate::windows::{TextTooShort, Windows};
 use crate::device::{Device, Sequence};
 use crate::event::Cancelled;
 
-use score::{Score, compare, score};
-use statistics::Clustered;
+use score::{Score, score, score_with_reference};
+use statistics::ClusteredMean;
 
-const LOGITS: usize = 1 << 22;
+const MAX_LOGITS: usize = 1 << 22;
 
 /// Measurement protocol.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +43,7 @@ pub struct Execution {
     /// KV cache options.
     pub kv: KvOptions,
     /// Active fraction of the model.
-    pub setting: Setting,
+    pub setting: ActiveSetting,
 }
 
 impl Execution {
@@ -51,7 +51,7 @@ impl Execution {
     pub fn whole(kv_type: KvType) -> Execution {
         Execution {
             kv: KvOptions::new(kv_type),
-            setting: Setting::FULL,
+            setting: ActiveSetting::FULL,
         }
     }
 }
@@ -119,15 +119,15 @@ pub struct Distance {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// The evaluated model.
-    pub model: Named,
+    pub model: NamedModel,
     /// The reference model, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reference: Option<Named>,
+    pub reference: Option<NamedModel>,
     /// File name of the text.
     pub text: String,
     /// Active fraction; absent for the complete model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub touched: Option<Touched>,
+    pub touched: Option<ActiveBytes>,
     /// The evaluation.
     #[serde(flatten)]
     pub evaluation: Evaluation,
@@ -135,7 +135,7 @@ pub struct Record {
 
 /// Weight bytes read per token.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Touched {
+pub struct ActiveBytes {
     /// Fraction of all weight bytes.
     pub fraction: f64,
     /// Number of bytes.
@@ -144,7 +144,7 @@ pub struct Touched {
 
 /// Name and size of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Named {
+pub struct NamedModel {
     /// File name.
     pub name: String,
     /// File size in bytes.
@@ -159,11 +159,11 @@ pub enum EvaluateError {
     TextTooShort(#[from] TextTooShort),
     /// The vocabularies of the two models differ.
     #[error(
-        "`reference`: its vocabulary differs from the model's ({what}); compare models with the same tokenizer"
+        "`reference`: its vocabulary differs from the model's ({difference}); compare models with the same tokenizer"
     )]
-    OtherVocabulary {
+    VocabularyMismatch {
         /// The first difference.
-        what: String,
+        difference: String,
     },
     /// A forward pass failed.
     #[error(transparent)]
@@ -191,11 +191,11 @@ pub fn evaluate(
     progress: impl FnMut(usize, usize) -> Result<(), Cancelled>,
 ) -> Result<Evaluation, EvaluateError> {
     if let Some((other, other_tokenizer)) = reference {
-        same_vocabulary(model, tokenizer, other, other_tokenizer)?;
+        check_vocabulary(model, tokenizer, other, other_tokenizer)?;
     }
     let windows = Windows::new(tokenizer, text, protocol.context, protocol.chunks)?;
     let reference = reference.map(|(other, _)| other);
-    on_windows(
+    evaluate_windows(
         device,
         model,
         reference,
@@ -209,7 +209,7 @@ pub fn evaluate(
 ///
 /// # Errors
 /// [`EvaluateError`] if the output of a model is not finite.
-pub fn on_windows(
+pub fn evaluate_windows(
     device: &dyn Device,
     model: &Arc<Model>,
     reference: Option<&Arc<Model>>,
@@ -218,12 +218,12 @@ pub fn on_windows(
     mut progress: impl FnMut(usize, usize) -> Result<(), Cancelled>,
 ) -> Result<Evaluation, EvaluateError> {
     let (context, chunks) = (windows.context(), windows.count());
-    let whole = KvOptions::new(whole(execution.kv.kind));
+    let whole = KvOptions::new(reference_kv_type(execution.kv.kind));
     let other = reference.map(|model| device.sequence(model, context, &whole));
     let mut other = other.transpose().map_err(EvaluateError::Reference)?;
     let mut own = device.sequence(model, context, &execution.kv)?;
     own.set(execution.setting);
-    let mut totals = Totals::default();
+    let mut totals = ScoreTotals::default();
     for (index, window) in windows.iter().enumerate() {
         own.reset();
         if let Some(other) = &mut other {
@@ -248,7 +248,7 @@ pub fn on_windows(
 }
 
 /// Returns the KV cache type of the reference, which keeps all positions.
-pub fn whole(kind: KvKind) -> KvType {
+pub fn reference_kv_type(kind: KvKind) -> KvType {
     match kind {
         KvKind::F32 => KvType::F32,
         _ => KvType::F16,
@@ -262,10 +262,10 @@ fn score_batch<'d>(
     window: &[u32],
     start: usize,
     n: usize,
-    totals: &mut Totals,
+    totals: &mut ScoreTotals,
 ) -> Result<(), EvaluateError> {
     let vocabulary = own.vocabulary();
-    let slab = (LOGITS / vocabulary).max(1);
+    let slab = (MAX_LOGITS / vocabulary).max(1);
     let mut scores = vec![Score::default(); slab.min(n)];
     for first in (0..n).step_by(slab) {
         let rows = slab.min(n - first);
@@ -282,7 +282,9 @@ fn score_batch<'d>(
             let target = window[start + first + row + 1] as usize;
             let logits = &logits[row * vocabulary..][..vocabulary];
             out[0] = match reference {
-                Some(all) => compare(logits, &all[row * vocabulary..][..vocabulary], target),
+                Some(all) => {
+                    score_with_reference(logits, &all[row * vocabulary..][..vocabulary], target)
+                }
                 None => score(logits, target),
             };
         });
@@ -302,25 +304,25 @@ fn score_batch<'d>(
 }
 
 #[derive(Default)]
-struct Totals {
-    all: Clustered,
-    second_half: Clustered,
-    compared: Option<Compared>,
+struct ScoreTotals {
+    all: ClusteredMean,
+    second_half: ClusteredMean,
+    compared: Option<ReferenceTotals>,
 }
 
 #[derive(Default)]
-struct Compared {
-    reference: Clustered,
-    difference: Clustered,
-    difference_all: Clustered,
-    divergence: Clustered,
-    agreement: Clustered,
+struct ReferenceTotals {
+    reference: ClusteredMean,
+    difference: ClusteredMean,
+    difference_all: ClusteredMean,
+    divergence: ClusteredMean,
+    agreement: ClusteredMean,
 }
 
-impl Totals {
+impl ScoreTotals {
     fn begin(&mut self) {
-        self.all.begin();
-        self.second_half.begin();
+        self.all.begin_window();
+        self.second_half.begin_window();
         if let Some(compared) = &mut self.compared {
             compared.begin();
         }
@@ -358,18 +360,18 @@ impl Totals {
             tokens_all: self.all.count(),
             context,
             chunks,
-            reference: self.compared.as_ref().map(Compared::finish),
+            reference: self.compared.as_ref().map(ReferenceTotals::finish),
         }
     }
 }
 
-impl Compared {
+impl ReferenceTotals {
     fn begin(&mut self) {
-        self.reference.begin();
-        self.difference.begin();
-        self.difference_all.begin();
-        self.divergence.begin();
-        self.agreement.begin();
+        self.reference.begin_window();
+        self.difference.begin_window();
+        self.difference_all.begin_window();
+        self.divergence.begin_window();
+        self.agreement.begin_window();
     }
 
     fn finish(&self) -> Distance {
@@ -395,7 +397,7 @@ fn exponentiated((low, high): Interval) -> Interval {
 }
 
 /// Returns an explanation of the standard errors for display.
-pub fn about_errors(windows: usize) -> String {
+pub fn explain_standard_errors(windows: usize) -> String {
     match windows {
         1 => {
             "a single window says nothing of how far off these are; measure on more text".to_owned()
@@ -404,7 +406,7 @@ pub fn about_errors(windows: usize) -> String {
     }
 }
 
-fn same_vocabulary(
+fn check_vocabulary(
     model: &Model,
     tokenizer: &Tokenizer,
     other: &Model,
@@ -421,5 +423,5 @@ fn same_vocabulary(
     } else {
         return Ok(());
     };
-    Err(EvaluateError::OtherVocabulary { what })
+    Err(EvaluateError::VocabularyMismatch { difference: what })
 }

@@ -32,7 +32,7 @@ pub(super) fn score(logits: &[f32], target: usize) -> Score {
 
 /// With logits `x` of the reference and `y` of the model, minus their maxima, the divergence is `Σ
 /// exp(x) (x − y) / Σ exp(x) − ln Σ exp(x) + ln Σ exp(y)`. Lossless artifacts need float64.
-pub(super) fn compare(logits: &[f32], reference: &[f32], target: usize) -> Score {
+pub(super) fn score_with_reference(logits: &[f32], reference: &[f32], target: usize) -> Score {
     let (largest_y, top) = largest(logits);
     let (largest_x, other_top) = largest(reference);
     let (mut sum_x, mut sum_y, mut apart) = (0.0, 0.0, 0.0);
@@ -63,7 +63,7 @@ mod tests {
         let ln = |x: f32| x.ln();
         let p = [ln(0.5) + 3.0, ln(0.25) + 3.0, ln(0.25) + 3.0];
         let q = [ln(0.25) - 50.0, ln(0.5) - 50.0, ln(0.25) - 50.0];
-        let score = compare(&q, &p, 1);
+        let score = score_with_reference(&q, &p, 1);
         let expected = 0.5 * 2.0_f64.ln() + 0.25 * 0.5_f64.ln();
         let (divergence, agrees) = score.distance.unwrap();
         assert!(
@@ -73,7 +73,7 @@ mod tests {
         assert!(!agrees);
         assert!((score.loss - 2.0_f64.ln()).abs() < 1e-5);
         assert!((score.reference_loss - 4.0_f64.ln()).abs() < 1e-5);
-        assert_eq!(compare(&p, &p, 0).distance, Some((0.0, true)));
+        assert_eq!(score_with_reference(&p, &p, 0).distance, Some((0.0, true)));
     }
 
     #[test]
@@ -85,7 +85,7 @@ mod tests {
                 _ => x,
             };
             let q: Vec<f32> = p.iter().enumerate().map(next).collect();
-            let (found, _) = compare(&q, &p, 0).distance.unwrap();
+            let (found, _) = score_with_reference(&q, &p, 0).distance.unwrap();
             let largest = f64::from(p.iter().copied().fold(f32::MIN, f32::max));
             let weights = p.iter().map(|&x| (f64::from(x) - largest).exp());
             let weights: Vec<f64> = weights.collect();

@@ -16,20 +16,20 @@ const CONFIDENCE: f64 = 0.95;
 
 /// Mean of values grouped by window.
 #[derive(Clone, Debug, Default)]
-pub struct Clustered {
+pub struct ClusteredMean {
     windows: Vec<(f64, u64)>,
 }
 
-impl Clustered {
+impl ClusteredMean {
     /// Begins the next window.
-    pub fn begin(&mut self) {
+    pub fn begin_window(&mut self) {
         self.windows.push((0.0, 0));
     }
 
     /// Adds a value to the current window.
     pub fn add(&mut self, value: f64) {
         if self.windows.is_empty() {
-            self.begin();
+            self.begin_window();
         }
         if let Some((sum, count)) = self.windows.last_mut() {
             *sum += value;
@@ -90,7 +90,7 @@ pub(crate) fn student_quantile(degrees: usize, probability: f64) -> Option<f64> 
     let (mut low, mut high) = (0.0, FRAC_PI_2);
     for _ in 0..f64::MANTISSA_DIGITS {
         let middle = 0.5 * (low + high);
-        if within(middle, degrees) < probability {
+        if student_within(middle, degrees) < probability {
             low = middle
         } else {
             high = middle
@@ -100,7 +100,7 @@ pub(crate) fn student_quantile(degrees: usize, probability: f64) -> Option<f64> 
 }
 
 /// Probability of `± √degrees tan angle` (Abramowitz and Stegun, 26.7.3 and 26.7.4).
-fn within(angle: f64, degrees: usize) -> f64 {
+fn student_within(angle: f64, degrees: usize) -> f64 {
     let (sin, cos) = angle.sin_cos();
     let odd = degrees % 2 == 1;
     // Series of every second power of the cosine, up to degrees − 2.
@@ -124,7 +124,7 @@ fn within(angle: f64, degrees: usize) -> f64 {
 pub(crate) fn student_beyond(t: f64, degrees: usize) -> f64 {
     let (nu, t) = (degrees as f64, t.abs());
     if t < 1.0 {
-        return 1.0 - within((t / nu.sqrt()).atan(), degrees);
+        return 1.0 - student_within((t / nu.sqrt()).atan(), degrees);
     }
     let (a, x) = (0.5 * nu, nu / (nu + t * t));
     // B(a, 1/2) from B(1/2, 1/2) or B(1, 1/2), by B(a + 1, b) = B(a, b) · a / (a + b).
@@ -174,10 +174,10 @@ mod tests {
     use super::*;
     use crate::system::random::Rng;
 
-    fn clustered(windows: &[&[f64]]) -> Clustered {
-        let mut found = Clustered::default();
+    fn clustered(windows: &[&[f64]]) -> ClusteredMean {
+        let mut found = ClusteredMean::default();
         for window in windows {
-            found.begin();
+            found.begin_window();
             window.iter().for_each(|&value| found.add(value));
         }
         found
@@ -265,7 +265,7 @@ mod tests {
         (0..windows).map(window).collect()
     }
 
-    fn coverage(windows: usize, half: impl Fn(&[Vec<f64>], &Clustered) -> f64) -> f64 {
+    fn coverage(windows: usize, half: impl Fn(&[Vec<f64>], &ClusteredMean) -> f64) -> f64 {
         let mut random = Rng(7);
         let holds = (0..2000).filter(|_| {
             let text = simulated(&mut random, windows);
@@ -278,8 +278,8 @@ mod tests {
 
     #[test]
     fn intervals_cover_the_mean_when_windows_differ() {
-        let by_window = |_: &[Vec<f64>], found: &Clustered| found.half_width().unwrap();
-        let by_token = |text: &[Vec<f64>], found: &Clustered| {
+        let by_window = |_: &[Vec<f64>], found: &ClusteredMean| found.half_width().unwrap();
+        let by_token = |text: &[Vec<f64>], found: &ClusteredMean| {
             let (mean, n) = (found.mean(), found.count() as f64);
             let squares = text
                 .concat()
@@ -294,7 +294,7 @@ mod tests {
             let held = coverage(windows, by_token);
             assert!(held < 0.45, "{windows}: {held}");
         }
-        let normal = |_: &[Vec<f64>], found: &Clustered| 1.96 * found.standard_error().unwrap();
+        let normal = |_: &[Vec<f64>], found: &ClusteredMean| 1.96 * found.standard_error().unwrap();
         assert!(coverage(3, normal) < 0.85);
     }
 

@@ -13,23 +13,23 @@ mod find;
 mod ordered;
 
 use htc_formats::htz::Digest;
-use htc_formats::model::{MatrixId, Part, Role, Site, Slot};
+use htc_formats::model::{ActivationPoint, MatrixId, Part, ProjectionKind, Role};
 
-use crate::calibrate::{Moment, Place};
+use crate::calibrate::{CalibratedInput, StoredMoment};
 
-pub use find::FindError;
-pub use ordered::{DecodeError, OrderError, Ordered};
+pub use find::PermutationError;
+pub use ordered::{DecodeError, PermuteError, PermutedSource};
 
 /// Permutation of a model's channels and units: lists of source indices.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
+pub struct ChannelPermutation {
     /// `[width]`: channels of the residual stream.
     stream: Vec<u32>,
-    layers: Vec<OfLayer>,
+    layers: Vec<LayerPermutation>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct OfLayer {
+struct LayerPermutation {
     /// `[ffn]`: hidden units.
     hidden: Vec<u32>,
     /// `[kv_heads · head_size]`: value channels, each within its head.
@@ -40,22 +40,22 @@ struct OfLayer {
 
 /// Permutations of a tensor's rows and columns; `None` for the identity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Axes<'a> {
+pub struct AxisPermutations<'a> {
     /// Rows.
     pub rows: Option<&'a [u32]>,
     /// Columns.
     pub cols: Option<&'a [u32]>,
 }
 
-impl Order {
+impl ChannelPermutation {
     /// Returns the permutation of an input.
-    pub fn inputs(&self, place: Place) -> &[u32] {
+    pub fn inputs(&self, place: CalibratedInput) -> &[u32] {
         match place {
-            Place::Head => &self.stream,
-            Place::Site { layer, site } => match site {
-                Site::Attention | Site::Ffn => &self.stream,
-                Site::AttentionOutput => &self.layers[layer].heads,
-                Site::FfnHidden => &self.layers[layer].hidden,
+            CalibratedInput::Head => &self.stream,
+            CalibratedInput::Site { layer, site } => match site {
+                ActivationPoint::Attention | ActivationPoint::Ffn => &self.stream,
+                ActivationPoint::AttentionOutput => &self.layers[layer].heads,
+                ActivationPoint::FfnHidden => &self.layers[layer].hidden,
             },
         }
     }
@@ -66,18 +66,21 @@ impl Order {
         match matrix {
             MatrixId::Head => None,
             MatrixId::Embedding => Some(&self.stream),
-            MatrixId::Slot { layer, slot } => match slot {
-                Slot::Q | Slot::K => None,
-                Slot::V => Some(&self.layers[layer].values),
-                Slot::O | Slot::Down => Some(&self.stream),
-                Slot::Gate | Slot::Up => Some(&self.layers[layer].hidden),
+            MatrixId::Projection {
+                layer,
+                projection: slot,
+            } => match slot {
+                ProjectionKind::Q | ProjectionKind::K => None,
+                ProjectionKind::V => Some(&self.layers[layer].values),
+                ProjectionKind::O | ProjectionKind::Down => Some(&self.stream),
+                ProjectionKind::Gate | ProjectionKind::Up => Some(&self.layers[layer].hidden),
             },
         }
     }
 
     /// Returns the permutations of the rows and columns of a source tensor.
-    pub fn axes(&self, role: Role) -> Axes<'_> {
-        let cols = |cols| Axes { rows: None, cols };
+    pub fn axes(&self, role: Role) -> AxisPermutations<'_> {
+        let cols = |cols| AxisPermutations { rows: None, cols };
         let stream = || cols(Some(&self.stream[..]));
         match role {
             Role::TokenEmbedding
@@ -88,17 +91,20 @@ impl Order {
             | Role::FfnNorm { .. }
             | Role::PostFfnNorm { .. } => stream(),
             Role::Linear { layer, slot, part } => {
-                let site = slot.site();
-                let read = Some(self.inputs(Place::Site { layer, site }));
-                let given = self.outputs(MatrixId::Slot { layer, slot });
+                let site = slot.input();
+                let read = Some(self.inputs(CalibratedInput::Site { layer, site }));
+                let given = self.outputs(MatrixId::Projection {
+                    layer,
+                    projection: slot,
+                });
                 match part {
-                    Part::Weight => Axes {
+                    Part::Weight => AxisPermutations {
                         rows: given,
                         cols: read,
                     },
                     Part::Bias => cols(given),
                     Part::A | Part::B | Part::Projected | Part::ResidualA | Part::ResidualB => {
-                        Axes::default()
+                        AxisPermutations::default()
                     }
                 }
             }
@@ -110,7 +116,7 @@ impl Order {
             | Role::Basis { .. }
             | Role::KvBasis { .. }
             | Role::KvEnergies { .. }
-            | Role::OutputFactor { .. } => Axes::default(),
+            | Role::OutputFactor { .. } => AxisPermutations::default(),
         }
     }
 
@@ -120,26 +126,26 @@ impl Order {
         let of_layers = of_layers.flat_map(|of| [&of.hidden, &of.values, &of.heads]);
         let all = [&self.stream].into_iter().chain(of_layers).flatten();
         let bytes: Vec<u8> = all.flat_map(|place| place.to_le_bytes()).collect();
-        Digest::of(&bytes)
+        Digest::of_bytes(&bytes)
     }
 }
 
 /// Permutes numbers.
-pub fn reordered<T: Copy>(values: &[T], order: &[u32]) -> Vec<T> {
+pub fn permuted<T: Copy>(values: &[T], order: &[u32]) -> Vec<T> {
     order.iter().map(|&from| values[from as usize]).collect()
 }
 
 /// Permutes a moment.
-pub fn reordered_moment(moment: &Moment, order: &[u32]) -> Moment {
-    Moment {
+pub fn permuted_moment(moment: &StoredMoment, order: &[u32]) -> StoredMoment {
+    StoredMoment {
         count: moment.count,
-        mean: reordered(&moment.mean, order),
-        second: reordered_triangle(&moment.second, order),
+        mean: permuted(&moment.mean, order),
+        second: permuted_triangle(&moment.second, order),
     }
 }
 
 /// Permutes rows and columns of a symmetric matrix `[n, n]`, lower triangle.
-pub fn reordered_lower(values: &[f64], order: &[u32]) -> Vec<f64> {
+pub fn permuted_lower(values: &[f64], order: &[u32]) -> Vec<f64> {
     let n = order.len();
     let mut found = vec![0.0; n * n];
     for (row, (to, &a)) in found.chunks_exact_mut(n.max(1)).zip(order).enumerate() {
@@ -151,7 +157,7 @@ pub fn reordered_lower(values: &[f64], order: &[u32]) -> Vec<f64> {
 }
 
 /// Permutes rows and columns of a symmetric matrix, given as its packed lower triangle.
-pub(crate) fn reordered_triangle<T: Copy>(lower: &[T], order: &[u32]) -> Vec<T> {
+pub(crate) fn permuted_triangle<T: Copy>(lower: &[T], order: &[u32]) -> Vec<T> {
     let mut found = Vec::with_capacity(lower.len());
     for (row, &a) in order.iter().enumerate() {
         found.extend(order[..=row].iter().map(|&b| {

@@ -4,25 +4,25 @@ use std::borrow::Cow;
 use std::ops::{Deref, Range};
 
 use htc_formats::DType;
-use htc_formats::bands::BandsError;
+use htc_formats::bands::ColumnGroupError;
 use htc_formats::block::{self, BlockError};
-use htc_formats::model::{MatrixId, Part, Role, Site};
+use htc_formats::model::{ActivationPoint, MatrixId, Part, Role};
 use htc_formats::source::{ModelFile, ModelTensor};
 use thiserror::Error;
 
-use super::{Axes, Order};
+use super::{AxisPermutations, ChannelPermutation};
 
 /// Source with permuted tensors. Dereferences to the [`ModelFile`] for everything else.
 #[derive(Clone, Copy, Debug)]
-pub struct Ordered<'a> {
+pub struct PermutedSource<'a> {
     file: &'a ModelFile,
-    order: Option<&'a Order>,
+    order: Option<&'a ChannelPermutation>,
     base: Option<&'a ModelFile>,
 }
 
 /// Error returned when a tensor cannot be permuted.
 #[derive(Clone, Debug, Error, PartialEq)]
-pub enum OrderError {
+pub enum PermuteError {
     /// The permutation would split blocks.
     #[error(
         "its columns cannot be put in another order as they are: {dtype} stores blocks of {block}; encode it anew, or \
@@ -40,10 +40,13 @@ fn norm_before(role: Role, file: &ModelFile) -> Option<Role> {
         return None;
     };
     match matrix {
-        MatrixId::Slot { layer, slot } => match slot.site() {
-            Site::Attention => Some(Role::AttentionNorm { layer }),
-            Site::Ffn => Some(Role::FfnNorm { layer }),
-            Site::AttentionOutput | Site::FfnHidden => None,
+        MatrixId::Projection {
+            layer,
+            projection: slot,
+        } => match slot.input() {
+            ActivationPoint::Attention => Some(Role::AttentionNorm { layer }),
+            ActivationPoint::Ffn => Some(Role::FfnNorm { layer }),
+            ActivationPoint::AttentionOutput | ActivationPoint::FfnHidden => None,
         },
         MatrixId::Head => Some(Role::OutputNorm),
         // A tied embedding is also the head.
@@ -62,10 +65,10 @@ pub enum DecodeError {
     Block(#[from] BlockError),
     /// The column groups of the base do not decode.
     #[error(transparent)]
-    Bands(#[from] BandsError),
+    Bands(#[from] ColumnGroupError),
 }
 
-impl Deref for Ordered<'_> {
+impl Deref for PermutedSource<'_> {
     type Target = ModelFile;
 
     fn deref(&self) -> &ModelFile {
@@ -73,10 +76,10 @@ impl Deref for Ordered<'_> {
     }
 }
 
-impl<'a> Ordered<'a> {
+impl<'a> PermutedSource<'a> {
     /// Wraps a source with an optional permutation.
-    pub fn new(file: &'a ModelFile, order: Option<&'a Order>) -> Self {
-        Ordered {
+    pub fn new(file: &'a ModelFile, order: Option<&'a ChannelPermutation>) -> Self {
+        PermutedSource {
             file,
             order,
             base: None,
@@ -84,15 +87,15 @@ impl<'a> Ordered<'a> {
     }
 
     /// Returns the difference of the source to a permuted artifact, for its dense matrices.
-    pub fn less(self, base: &'a ModelFile) -> Self {
-        Ordered {
+    pub fn minus(self, base: &'a ModelFile) -> Self {
+        PermutedSource {
             base: Some(base),
             ..self
         }
     }
 
     /// Returns true if tensors are differences to an artifact.
-    pub fn is_less(&self) -> bool {
+    pub fn is_difference(&self) -> bool {
         self.base.is_some()
     }
 
@@ -102,13 +105,13 @@ impl<'a> Ordered<'a> {
     }
 
     /// Returns the permutation, if any.
-    pub fn order(&self) -> Option<&'a Order> {
+    pub fn order(&self) -> Option<&'a ChannelPermutation> {
         self.order
     }
 
-    fn axes(&self, tensor: &ModelTensor) -> Axes<'a> {
+    fn axes(&self, tensor: &ModelTensor) -> AxisPermutations<'a> {
         self.order
-            .map_or_else(Axes::default, |order| order.axes(tensor.role))
+            .map_or_else(AxisPermutations::default, |order| order.axes(tensor.role))
     }
 
     /// Decodes some rows of a tensor, `[rows, cols]`, minus the base if any.
@@ -144,7 +147,7 @@ impl<'a> Ordered<'a> {
         let row_bytes = stored.dtype.row_bytes(stored.cols).unwrap_or(0);
         for (row, values) in rows.zip(values.chunks_exact_mut(tensor.cols.max(1))) {
             match &bands {
-                Some(bands) => bands.row(row, &mut numbers)?,
+                Some(bands) => bands.decode_row(row, &mut numbers)?,
                 None => {
                     let bytes = &bytes[row * row_bytes..][..row_bytes];
                     block::decode(stored.dtype, bytes, &mut numbers)?;
@@ -179,7 +182,7 @@ impl<'a> Ordered<'a> {
         rows: Range<usize>,
         values: &mut [f32],
     ) -> Result<(), BlockError> {
-        let Axes {
+        let AxisPermutations {
             rows: of_rows,
             cols: of_cols,
         } = self.axes(tensor);
@@ -209,14 +212,14 @@ impl<'a> Ordered<'a> {
     ///
     /// # Errors
     /// [`OrderError::Blocks`].
-    pub fn bytes(&self, tensor: &'a ModelTensor) -> Result<Cow<'a, [u8]>, OrderError> {
+    pub fn bytes(&self, tensor: &'a ModelTensor) -> Result<Cow<'a, [u8]>, PermuteError> {
         let (bytes, axes) = (self.file.bytes(tensor), self.axes(tensor));
-        if axes == Axes::default() {
+        if axes == AxisPermutations::default() {
             return Ok(Cow::Borrowed(bytes));
         }
         let dtype = tensor.dtype;
         if axes.cols.is_some() && dtype.block_len() > 1 {
-            return Err(OrderError::Blocks { dtype });
+            return Err(PermuteError::Blocks { dtype });
         }
         let (row_bytes, size) = (
             dtype.row_bytes(tensor.cols).unwrap_or(0),
@@ -239,7 +242,7 @@ impl<'a> Ordered<'a> {
     }
 
     /// Returns the row and column in the source of a stored number.
-    pub fn place_in_source(&self, tensor: &ModelTensor, row: usize, col: usize) -> (usize, usize) {
+    pub fn source_position(&self, tensor: &ModelTensor, row: usize, col: usize) -> (usize, usize) {
         let axes = self.axes(tensor);
         let of = |order: Option<&[u32]>, place: usize| {
             order.map_or(place, |order| {

@@ -25,16 +25,16 @@ fn shuffled(n: usize, rng: &mut Rng) -> Vec<u32> {
     places
 }
 
-fn drawn(model: &ModelFile, rng: &mut Rng) -> Order {
+fn drawn(model: &ModelFile, rng: &mut Rng) -> ChannelPermutation {
     let hyper = &model.hyper;
     let mut numbers = |n: usize| -> Vec<f64> { (0..n).map(|_| rng.unit()).collect() };
     let layers = (0..hyper.layers)
         .map(|_| {
             let (hidden, heads) = (numbers(hyper.ffn), numbers(hyper.heads * hyper.head_size));
-            OfLayer::of(hyper, &hidden, &heads)
+            LayerPermutation::from_contributions(hyper, &hidden, &heads)
         })
         .collect();
-    Order {
+    ChannelPermutation {
         stream: shuffled(hyper.width, rng),
         layers,
     }
@@ -73,7 +73,11 @@ fn largest_contributions_come_first_and_ties_keep_their_order() {
     let hyper = &fixtures()[0].hyper;
     let mut hidden = vec![1.0; hyper.ffn];
     (hidden[3], hidden[7]) = (9.0, 0.0);
-    let found = OfLayer::of(hyper, &hidden, &vec![2.0; hyper.heads * hyper.head_size]);
+    let found = LayerPermutation::from_contributions(
+        hyper,
+        &hidden,
+        &vec![2.0; hyper.heads * hyper.head_size],
+    );
     assert_eq!(found.hidden[..4], [3, 0, 1, 2]);
     assert_eq!(found.hidden.last(), Some(&7));
     assert!(found.heads.is_sorted() && found.values.is_sorted());
@@ -84,7 +88,7 @@ fn tensors_are_permuted_as_values_and_bytes() {
     let mut rng = Rng(7);
     for model in fixtures() {
         let order = drawn(&model, &mut rng);
-        let ordered = Ordered::new(&model, Some(&order));
+        let ordered = PermutedSource::new(&model, Some(&order));
         for tensor in &model.tensors {
             let (rows, cols) = (tensor.rows, tensor.cols);
             let mut source = vec![0.0; rows * cols];
@@ -94,7 +98,7 @@ fn tensors_are_permuted_as_values_and_bytes() {
             ordered.decode(tensor, 0..rows / 2, a).unwrap();
             ordered.decode(tensor, rows / 2..rows, b).unwrap();
             for (at, value) in stored.iter().enumerate() {
-                let (row, col) = ordered.place_in_source(tensor, at / cols, at % cols);
+                let (row, col) = ordered.source_position(tensor, at / cols, at % cols);
                 assert_eq!(*value, source[row * cols + col], "{}", tensor.name);
             }
             let mut decoded = vec![0.0; rows * cols];
@@ -119,9 +123,9 @@ fn permuting_columns_within_blocks_is_rejected() {
     model.tensors[at.unwrap()].dtype = DType::Q8_0;
     let tensor = model.tensors[at.unwrap()].clone();
     let dtype = DType::Q8_0;
-    let found = Ordered::new(&model, Some(&order)).bytes(&tensor);
-    assert_eq!(found, Err(OrderError::Blocks { dtype }));
-    let found = Ordered::new(&model, None).bytes(&tensor);
+    let found = PermutedSource::new(&model, Some(&order)).bytes(&tensor);
+    assert_eq!(found, Err(PermuteError::Blocks { dtype }));
+    let found = PermutedSource::new(&model, None).bytes(&tensor);
     assert_eq!(found.as_deref(), Ok(model.bytes(&tensor)));
 }
 
@@ -139,19 +143,19 @@ fn permuted_moments_match_permuted_vectors() {
                 second.push(vectors.iter().map(|v| v[row] * v[col]).sum::<f64>() as f32);
             }
         }
-        Moment {
+        StoredMoment {
             count: 20,
             mean: (0..n).map(|i| vectors.iter().map(|v| v[i]).sum()).collect(),
             second,
         }
     };
-    let moved: Vec<Vec<f64>> = vectors.iter().map(|v| reordered(v, &order)).collect();
-    let (found, expected) = (reordered_moment(&of(&vectors), &order), of(&moved));
+    let moved: Vec<Vec<f64>> = vectors.iter().map(|v| permuted(v, &order)).collect();
+    let (found, expected) = (permuted_moment(&of(&vectors), &order), of(&moved));
     assert_eq!(
         (&found.mean, &found.second),
         (&expected.mean, &expected.second)
     );
-    let lower = reordered_lower(&of(&vectors).lower(), &order);
+    let lower = permuted_lower(&of(&vectors).lower(), &order);
     assert_eq!(lower, expected.lower());
 }
 

@@ -12,7 +12,7 @@ use crate::bench::gates::Outcome;
 use crate::bench::record::{Pair, PerJoule, Phase, Quantity, Record, Run};
 use crate::bench::statistics::Comparison;
 use crate::measure::Interval;
-use crate::system::show::bytes_for_people;
+use crate::system::show::format_bytes;
 
 /// The page about a measurement.
 ///
@@ -460,7 +460,7 @@ fn conditions(record: &Record) -> Section {
     }
     row("device of htc", c.device.clone());
     if let Some(bytes) = c.device_bytes {
-        row("memory of the device in use", bytes_for_people(bytes));
+        row("memory of the device in use", format_bytes(bytes));
     }
     row("instruction set of htc", machine.instruction_set.to_owned());
     row("cores", machine.cores.to_string());

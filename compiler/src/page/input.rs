@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use htc_formats::htz::{Htz, HtzError, MAGIC, Manifest, PlanRecord};
 use htc_formats::limits::MAX_LAYERS;
-use htc_formats::model::Slot;
+use htc_formats::model::ProjectionKind;
 use htc_formats::open;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -15,7 +15,7 @@ use super::drift::Drift;
 use crate::analyse::record::{Analysis, Kind};
 use crate::measure::Record;
 use crate::report::Report;
-use crate::system::show::name_of;
+use crate::system::show::file_name;
 
 /// Bytes of all JSON files together: 32 MiB. The report of a model of a hundred layers has one.
 pub const MAX_JSON: u64 = 1 << 25;
@@ -115,7 +115,7 @@ impl Inputs {
             source,
         };
         let mut bytes = Vec::new();
-        let file = open::stream(path).map_err(|error| failed(error.into_io()))?;
+        let file = open::open_stream(path).map_err(|error| failed(error.into_io()))?;
         // All reports together: the page is made of all of them.
         let mut file = file.take(MAX_JSON + 1 - self.bytes);
         let mut magic = Vec::new();
@@ -127,8 +127,8 @@ impl Inputs {
         if magic == MAGIC {
             let htz = Htz::open(path)?;
             let artifact = Artifact {
-                name: name_of(path),
-                bytes: htz.own_bytes(),
+                name: file_name(path),
+                bytes: htz.bytes_without_source(),
                 manifest: htz.manifest().clone(),
             };
             check(&artifact.manifest.plan).map_err(|what| damaged(path, ARTIFACT, what))?;
@@ -240,9 +240,9 @@ fn other_format(magic: &[u8]) -> Option<&'static str> {
 fn check(plan: &PlanRecord) -> Result<(), String> {
     let layers = plan.slots.iter().map(|s| s.layer);
     in_order(layers.chain(plan.bases.iter().map(|b| b.layer)))?;
-    at_most("plan.slots", plan.slots.len(), Slot::ALL.len())?;
+    at_most("plan.slots", plan.slots.len(), ProjectionKind::ALL.len())?;
     at_most("plan.matrices", plan.matrices.len(), 1)?;
-    at_most("plan.bases", plan.bases.len(), Slot::ALL.len())
+    at_most("plan.bases", plan.bases.len(), ProjectionKind::ALL.len())
 }
 
 fn check_report(report: &Report) -> Result<(), String> {
@@ -262,7 +262,7 @@ fn check_report(report: &Report) -> Result<(), String> {
         ("trials", report.trials.len()),
         ("notes", report.summary.notes.len()),
     ] {
-        at_most(name, count, Slot::ALL.len())?;
+        at_most(name, count, ProjectionKind::ALL.len())?;
     }
     let steps = report.treated.axiom.iter().map(|a| a.trace.len()).max();
     at_most("axiom.trace", steps.unwrap_or(0), 1)
@@ -295,7 +295,11 @@ const MAX_POINTS: usize = 256;
 fn check_analysis(analysis: &Analysis) -> Result<(), String> {
     let spectra = &analysis.spectra;
     in_order(spectra.slots.iter().map(|s| s.layer))?;
-    at_most("spectra.slots", spectra.slots.len(), Slot::ALL.len())?;
+    at_most(
+        "spectra.slots",
+        spectra.slots.len(),
+        ProjectionKind::ALL.len(),
+    )?;
     let mut lists = vec![
         ("spectra.energies", spectra.energies.len()),
         ("spectra.fractions", spectra.fractions.len()),

@@ -1,6 +1,6 @@
 //! Numbers as people read them.
 
-use crate::system::show::bytes_for_people;
+use crate::system::show::format_bytes;
 
 /// Four significant digits; very large and very small numbers with an exponent.
 pub fn number(value: f64) -> String {
@@ -59,7 +59,7 @@ pub fn count(value: u64) -> String {
 
 /// Bytes with a unit.
 pub fn bytes(value: f64) -> String {
-    bytes_for_people(value.max(0.0).round() as u64)
+    format_bytes(value.max(0.0).round() as u64)
 }
 
 /// A share as a percentage.

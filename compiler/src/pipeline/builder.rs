@@ -4,18 +4,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use htc_formats::DType;
-use htc_formats::htz::Architecture;
-use htc_formats::model::Slot;
+use htc_formats::htz::GpuArchitecture;
+use htc_formats::model::ProjectionKind;
 use htc_loader::device::DeviceChoice;
 
 use super::{CompileError, compile, forecast, open};
-use crate::event::{Cancel, Event, Watch};
+use crate::event::{CancellationToken, Event, Progress};
 use crate::report::{Forecast, Report};
 use crate::request::{
     Allocator, BiasArg, Budget, CalibrationOptions, CalibrationText, CodeKinds, CompareArg,
-    CompileOptions, DenseTypes, Effort, FirstPositions, Floor, GaugeKind, Goal, KvBasesArg,
-    LowRankArg, MeasuredEnergy, Method, OrderArg, Planning, Preset, RotationArg, ShrinkageArg,
-    SinkProtection, Target, TextSource, Wishes,
+    CompileOptions, DenseTypes, Effort, FirstPositions, GaugeKind, KvBasesArg, LowRankArg,
+    MeasuredEnergy, Method, OrderArg, PlanOptions, PlanSource, QualityGoal, QualityPreset,
+    RankFloor, RotationArg, ShrinkageArg, SinkProtection, TargetMachine, TextSource,
 };
 
 /// Builder of a compilation. Options that are not set have the command line's defaults: the
@@ -51,19 +51,19 @@ pub struct Compiler {
     input: PathBuf,
     output: PathBuf,
     plan: Option<PathBuf>,
-    wishes: Wishes,
-    target: Target,
+    wishes: PlanOptions,
+    target: TargetMachine,
     calibration: CalibrationOptions,
     tokens: Option<usize>,
-    goal: Goal,
+    goal: QualityGoal,
     planes: u8,
     with_source: bool,
-    kernels: Vec<Architecture>,
+    kernels: Vec<GpuArchitecture>,
     probe_layer: Option<usize>,
     device: DeviceChoice,
     threads: Option<usize>,
     overwrite: bool,
-    cancel: Cancel,
+    cancel: CancellationToken,
 }
 
 impl Compiler {
@@ -73,14 +73,14 @@ impl Compiler {
             input: input.into(),
             output: output.into(),
             plan: None,
-            wishes: Wishes::default(),
-            target: Target::default(),
+            wishes: PlanOptions::default(),
+            target: TargetMachine::default(),
             calibration: CalibrationOptions {
                 texts: Vec::new(),
                 ..CalibrationOptions::new(PathBuf::new())
             },
             tokens: None,
-            goal: Goal::default(),
+            goal: QualityGoal::default(),
             planes: 1,
             with_source: false,
             kernels: Vec::new(),
@@ -88,7 +88,7 @@ impl Compiler {
             device: DeviceChoice::Cpu,
             threads: None,
             overwrite: false,
-            cancel: Cancel::default(),
+            cancel: CancellationToken::default(),
         }
     }
 
@@ -193,14 +193,14 @@ impl Compiler {
     }
 
     /// Sets the smallest rank of a factorised projection.
-    pub fn rank_floor(mut self, floor: Floor) -> Self {
-        self.wishes.floor = Some(floor);
+    pub fn rank_floor(mut self, floor: RankFloor) -> Self {
+        self.wishes.rank_floor = Some(floor);
         self
     }
 
     /// Sets the largest rank of a factorised projection.
     pub fn rank_cap(mut self, cap: usize) -> Self {
-        self.wishes.cap = Some(cap);
+        self.wishes.rank_cap = Some(cap);
         self
     }
 
@@ -212,8 +212,8 @@ impl Compiler {
     }
 
     /// Sets the projections to compress.
-    pub fn slots(mut self, slots: impl IntoIterator<Item = Slot>) -> Self {
-        self.wishes.slots = slots.into_iter().collect();
+    pub fn slots(mut self, slots: impl IntoIterator<Item = ProjectionKind>) -> Self {
+        self.wishes.projections = slots.into_iter().collect();
         self
     }
 
@@ -226,7 +226,7 @@ impl Compiler {
     /// Sets the types of dense projections, the embedding and the head; by default those of the
     /// source.
     pub fn dense_types(mut self, types: DenseTypes) -> Self {
-        self.wishes.dense = types;
+        self.wishes.dense_types = types;
         self
     }
 
@@ -267,7 +267,7 @@ impl Compiler {
     /// Sets whether the artifact includes bases for an adaptive KV cache, computed from the
     /// calibration, which is required then; by default it does not. The model's output is
     /// unchanged.
-    pub fn kv_bases(mut self, wanted: bool) -> Self {
+    pub fn include_kv_bases(mut self, wanted: bool) -> Self {
         self.wishes.kv_bases = if wanted {
             KvBasesArg::On
         } else {
@@ -279,7 +279,7 @@ impl Compiler {
     /// Sets the L2 cache, in bytes, of the target GPU. [`gpu::find`](crate::plan::gpu::find)
     /// returns it for many GPUs by name.
     pub fn gpu(mut self, cache: u64) -> Self {
-        self.target.cache = Some(cache);
+        self.target.l2_bytes = Some(cache);
         self
     }
 
@@ -329,7 +329,7 @@ impl Compiler {
     }
 
     /// Finds the smallest artifact within a named limit.
-    pub fn preset(mut self, preset: Preset) -> Self {
+    pub fn preset(mut self, preset: QualityPreset) -> Self {
         self.goal.limit = preset.limit();
         self
     }
@@ -397,7 +397,7 @@ impl Compiler {
 
     /// Compiles the GPU kernels for these architectures into the artifact, so that no compiler is
     /// needed at run time. This requires NVRTC, but no GPU.
-    pub fn kernels(mut self, architectures: &[Architecture]) -> Self {
+    pub fn kernels(mut self, architectures: &[GpuArchitecture]) -> Self {
         self.kernels = architectures.to_vec();
         self
     }
@@ -435,7 +435,7 @@ impl Compiler {
 
     /// Stops the compilation when `cancel` is triggered. Finished work is kept, and the same
     /// compilation resumes from it.
-    pub fn cancelled_by(mut self, cancel: &Cancel) -> Self {
+    pub fn cancelled_by(mut self, cancel: &CancellationToken) -> Self {
         self.cancel = cancel.clone();
         self
     }
@@ -446,7 +446,7 @@ impl Compiler {
     /// [`CompileError::Source`] if the model cannot be opened.
     pub fn inputs(&self) -> Result<Vec<PathBuf>, CompileError> {
         let source = open(&self.input)?;
-        let mut inputs = super::source::files_of(&source);
+        let mut inputs = super::source::source_files(&source);
         inputs.extend(self.plan.clone());
         if !self.calibration.texts.is_empty() {
             inputs.extend(self.calibration.files().map(Path::to_owned));
@@ -456,7 +456,7 @@ impl Compiler {
 
     /// Returns the resolved options.
     pub fn options(&self) -> CompileOptions {
-        let by_effort = self.wishes.effort.work().calibration_tokens;
+        let by_effort = self.wishes.effort.settings().calibration_tokens;
         let asked = CalibrationOptions {
             tokens: self.tokens.unwrap_or(by_effort),
             ..self.calibration.clone()
@@ -468,16 +468,16 @@ impl Compiler {
             ),
             None => (
                 self.wishes.calibration(asked),
-                self.goal.or_balanced(&self.wishes),
+                self.goal.with_default_preset(&self.wishes),
             ),
         };
         CompileOptions {
             input: self.input.clone(),
             output: self.output.clone(),
             planning: match &self.plan {
-                Some(plan) => Planning::File(plan.clone()),
-                None => Planning::Make {
-                    request: self.wishes.request(calibration.is_some()),
+                Some(plan) => PlanSource::File(plan.clone()),
+                None => PlanSource::Compute {
+                    request: self.wishes.resolve(calibration.is_some()),
                     target: self.target.clone(),
                 },
             },
@@ -485,7 +485,7 @@ impl Compiler {
             treatment: self.wishes.treatment,
             goal,
             planes: self.planes,
-            with_source: self.with_source,
+            include_source: self.with_source,
             kernels: self.kernels.clone(),
             probe_layer: self.probe_layer,
             device: self.device,
@@ -508,7 +508,7 @@ impl Compiler {
     /// [`CompileError`]; the output's name is then unchanged.
     pub fn run_with(&self, tell: impl Fn(Event) + Sync) -> Result<Report, CompileError> {
         self.check()?;
-        compile(&self.options(), Watch::new(&tell, &self.cancel))
+        compile(&self.options(), Progress::new(&tell, &self.cancel))
     }
 
     /// Returns the predicted size, memory and time; writes nothing but the calibration cache.
@@ -517,7 +517,7 @@ impl Compiler {
     /// [`CompileError`] for everything that can be refused before the work.
     pub fn forecast(&self) -> Result<Forecast, CompileError> {
         self.check()?;
-        forecast(&self.options(), Watch::new(&|_| {}, &self.cancel))
+        forecast(&self.options(), Progress::new(&|_| {}, &self.cancel))
     }
 
     fn check(&self) -> Result<(), CompileError> {

@@ -5,18 +5,18 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use htc_formats::folder::{Folder, UNFINISHED};
+use htc_formats::folder::{Folder, UNFINISHED_SUFFIX};
 use thiserror::Error;
 
 use crate::calibrate::cache;
-use crate::make::work::{Idle, is_older};
+use crate::make::work::{IdleWorkFolder, is_older};
 
 /// Younger unfinished files may still be written to.
 const UNFINISHED_AGE: Duration = Duration::from_secs(60 * 60);
 
 /// Request for [`clean`].
 #[derive(Clone, Debug)]
-pub struct Clean {
+pub struct CleanRequest {
     /// Folders with artifacts; not searched recursively.
     pub folders: Vec<PathBuf>,
     /// Cache folder, if it is to be cleaned.
@@ -58,8 +58,8 @@ pub enum CleanError {
 ///
 /// # Errors
 /// [`CleanError`] if a folder cannot be read.
-pub fn clean(request: &Clean, mut tell: impl FnMut(&Leftover)) -> Result<(), CleanError> {
-    let Clean {
+pub fn clean(request: &CleanRequest, mut tell: impl FnMut(&Leftover)) -> Result<(), CleanError> {
+    let CleanRequest {
         folders,
         cache,
         age,
@@ -83,18 +83,18 @@ pub fn clean(request: &Clean, mut tell: impl FnMut(&Leftover)) -> Result<(), Cle
             error,
         };
         let folder = Folder::open(path).map_err(failed)?;
-        for found in Idle::all(&folder).map_err(failed)? {
+        for found in IdleWorkFolder::all(&folder).map_err(failed)? {
             let place = path.join(&found.name);
             done(place, found.bytes, found.modified, &|| {
                 found.remove(&folder)
             });
         }
         for name in folder.names().map_err(failed)? {
-            if let Some((bytes, modified)) = unfinished(&folder, &name) {
+            if let Some((bytes, modified)) = stale_file(&folder, &name) {
                 done(path.join(&name), bytes, modified, &|| folder.remove(&name));
             }
-            if let Some(inside) = unfinished_folder(&folder, &name) {
-                let (bytes, modified) = inside.size();
+            if let Some(inside) = stale_folder(&folder, &name) {
+                let (bytes, modified) = inside.size_and_modified();
                 done(path.join(&name), bytes, modified, &|| {
                     let names = inside.names()?;
                     names.iter().try_for_each(|file| inside.remove(file))?;
@@ -104,7 +104,7 @@ pub fn clean(request: &Clean, mut tell: impl FnMut(&Leftover)) -> Result<(), Cle
         }
     }
     for path in cache {
-        let found = cache::idle(path).map_err(|error| CleanError::Folder {
+        let found = cache::idle_entries(path).map_err(|error| CleanError::Folder {
             path: path.clone(),
             error,
         })?;
@@ -119,21 +119,21 @@ pub fn clean(request: &Clean, mut tell: impl FnMut(&Leftover)) -> Result<(), Cle
 
 fn is_unfinished(name: &OsStr) -> bool {
     let bytes = name.as_encoded_bytes();
-    bytes.starts_with(b".htc-") && bytes.ends_with(UNFINISHED.as_bytes())
+    bytes.starts_with(b".htc-") && bytes.ends_with(UNFINISHED_SUFFIX.as_bytes())
 }
 
-fn unfinished_folder(folder: &Folder, name: &OsStr) -> Option<Folder> {
-    let inside = folder.existing(name, false);
+fn stale_folder(folder: &Folder, name: &OsStr) -> Option<Folder> {
+    let inside = folder.open_existing(name, false);
     let inside = is_unfinished(name).then_some(inside)?.ok()?;
-    let (_, modified) = inside.size();
+    let (_, modified) = inside.size_and_modified();
     is_older(modified, UNFINISHED_AGE).then_some(inside)
 }
 
-fn unfinished(folder: &Folder, name: &OsStr) -> Option<(u64, Option<SystemTime>)> {
+fn stale_file(folder: &Folder, name: &OsStr) -> Option<(u64, Option<SystemTime>)> {
     if !is_unfinished(name) {
         return None;
     }
-    let found = folder.read(name).ok()?.metadata().ok()?;
+    let found = folder.open_for_reading(name).ok()?.metadata().ok()?;
     let modified = found.modified().ok();
     is_older(modified, UNFINISHED_AGE).then_some((found.len(), modified))
 }

@@ -6,7 +6,7 @@ use htc_formats::htz::HtzError;
 use htc_formats::source::{ModelFile, SourceError};
 use htc_formats::vocab::VocabularyError;
 use htc_kernels::PoolError;
-use htc_loader::device::ChoiceError;
+use htc_loader::device::DeviceChoiceError;
 use thiserror::Error;
 
 use crate::analyse::AnalyseError;
@@ -17,7 +17,7 @@ use crate::geometry::probe::ProbeError;
 use crate::gradient::GradientError;
 use crate::make::MakeError;
 use crate::measure::EvaluateError;
-use crate::order::FindError;
+use crate::order::PermutationError;
 use crate::plan::PlanError;
 use crate::plan::json::PlanFileError;
 use crate::request::TreatmentError;
@@ -59,7 +59,7 @@ pub enum CompileError {
     KernelsNotBuilt,
     /// The device does not exist, or its memory is too small.
     #[error("`device`: {0}")]
-    Device(#[from] ChoiceError),
+    Device(#[from] DeviceChoiceError),
     /// The thread pool cannot be created.
     #[error(transparent)]
     Pool(#[from] PoolError),
@@ -153,13 +153,16 @@ pub enum CompileError {
 }
 
 impl CompileError {
-    pub(super) fn of_order(source: &ModelFile, error: FindError) -> CompileError {
+    pub(super) fn from_permutation_error(
+        source: &ModelFile,
+        error: PermutationError,
+    ) -> CompileError {
         let path = source.path.clone();
         let error = match error {
-            FindError::Missing(role) => UnitError::Missing(role),
-            FindError::Block { tensor, source } => UnitError::Block { tensor, source },
-            FindError::Thread(error) => return error.into(),
-            FindError::Cancelled(error) => return error.into(),
+            PermutationError::Missing(role) => UnitError::Missing(role),
+            PermutationError::Block { tensor, source } => UnitError::Block { tensor, source },
+            PermutationError::Thread(error) => return error.into(),
+            PermutationError::Cancelled(error) => return error.into(),
         };
         CompileError::Unit { path, error }
     }
@@ -181,8 +184,8 @@ impl From<MakeError> for CompileError {
             MakeError::Units(error) => error.into(),
             MakeError::Probe(error) => error.into(),
             MakeError::Seal(error) => error.into(),
-            MakeError::KvBasesWithoutText => PlanError::KvBasesWithoutText.into(),
-            error @ (MakeError::Bands { .. } | MakeError::Block { .. }) => {
+            MakeError::KvBasesWithoutText => PlanError::KvBasesNeedCalibration.into(),
+            error @ (MakeError::ScaleColumnGroups { .. } | MakeError::ScaleBlocks { .. }) => {
                 CompileError::Scales(error)
             }
         }
@@ -225,7 +228,7 @@ impl From<TrialError> for CompileError {
             TrialError::Make(error) => error.into(),
             TrialError::Plan(error) => error.into(),
             TrialError::Treatment(error) => error.into(),
-            TrialError::Note(error) => error.into(),
+            TrialError::WriteRecord(error) => error.into(),
             TrialError::Cancelled(error)
             | TrialError::Tune(
                 TuneError::Cancelled(error) | TuneError::Gradient(GradientError::Cancelled(error)),

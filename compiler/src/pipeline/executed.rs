@@ -13,24 +13,24 @@ use super::CompileError;
 use crate::calibrate::CalibrateError;
 use crate::device::{self, Device};
 use crate::estimate::matrices;
-use crate::event::{Event, Watch};
+use crate::event::{Event, Progress};
 use crate::request::CompileOptions;
 
 /// Calls `work` with the requested device. With a calibration text, the device must have memory for
 /// the model. Without one, a GPU only decomposes weights and the test devices are not used.
-pub(super) fn on_device<T>(
+pub(super) fn with_device<T>(
     options: &CompileOptions,
     source: &ModelFile,
-    watch: Watch,
+    watch: Progress,
     work: impl FnOnce(&dyn Device) -> Result<T, CompileError>,
 ) -> Result<T, CompileError> {
     let choice = options.device;
     let text = options.calibration.as_ref();
     if text.is_none() && matches!(choice, DeviceChoice::Reference | DeviceChoice::Emulated) {
-        watch.tell(Event::Warning(&format!(
+        watch.report(Event::Warning(&format!(
             "the device {choice} has nothing to do: without a text to calibrate on no model is executed"
         )));
-        return device::on_processor(options.threads, work);
+        return device::run_on_cpu(options.threads, work);
     }
     let pool = Arc::new(Pool::new(options.threads)?);
     let model = text.map(|_| Model::bind(source.clone())).transpose();
@@ -40,22 +40,22 @@ pub(super) fn on_device<T>(
     })?;
     let planned = model.iter().zip(text).map(|(model, text)| Planned {
         model,
-        positions: text.window(source.hyper.context),
+        positions: text.window_size(source.hyper.context),
         kind: KvKind::F32,
     });
-    let matrices = matrices::on_device(&source.hyper, text.is_some(), options.threads);
+    let matrices = matrices::device_bytes(&source.hyper, text.is_some(), options.threads);
     let needed = (planned.collect(), matrices);
-    let told = |error: &_| watch.tell(Event::Note(&format!("on the processor: {error}")));
-    device::on(choice, &pool, needed, told, |device| {
+    let told = |error: &_| watch.report(Event::Note(&format!("on the processor: {error}")));
+    device::run_on_device(choice, &pool, needed, told, |device| {
         if choice != DeviceChoice::Cpu {
-            tell(device, text.is_some(), watch);
+            report_device(device, text.is_some(), watch);
         }
         work(device)
     })?
 }
 
-fn tell(device: &dyn Device, calibrates: bool, watch: Watch) {
-    let note = |said: String| watch.tell(Event::Note(&said));
+fn report_device(device: &dyn Device, calibrates: bool, watch: Progress) {
+    let note = |said: String| watch.report(Event::Note(&said));
     if calibrates {
         note(format!("the model is executed by {}", device.name()));
     }
@@ -64,10 +64,10 @@ fn tell(device: &dyn Device, calibrates: bool, watch: Watch) {
     } else {
         "weights are decomposed"
     };
-    if let Some(algebra) = device.own_algebra() {
+    if let Some(algebra) = device.device_algebra() {
         note(format!("{does} by {}", algebra.name()));
     }
-    if let Some(why) = device.no_algebra() {
-        watch.tell(Event::Warning(&format!("{does} by the processor: {why}")));
+    if let Some(why) = device.host_algebra_reason() {
+        watch.report(Event::Warning(&format!("{does} by the processor: {why}")));
     }
 }

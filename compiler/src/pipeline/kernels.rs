@@ -1,22 +1,22 @@
 //! GPU kernels, compiled together with the artifact.
 
-use htc_formats::htz::{Architecture, Section};
+use htc_formats::htz::{GpuArchitecture, Section};
 
 #[cfg(feature = "cuda")]
-use htc_kernels::cuda::{compile::Compiler, driver::LEAST};
+use htc_kernels::cuda::{compile::Compiler, driver::MIN_ARCHITECTURE};
 
 use super::CompileError;
 
 #[cfg(feature = "cuda")]
-pub(super) fn section(architectures: &[Architecture]) -> Result<Option<Section>, CompileError> {
+pub(super) fn section(architectures: &[GpuArchitecture]) -> Result<Option<Section>, CompileError> {
     let mut architectures = architectures.to_vec();
     architectures.sort_unstable();
     architectures.dedup();
     if architectures.is_empty() {
         return Ok(None);
     }
-    if let Some(old) = architectures.iter().find(|&&a| a < LEAST) {
-        let message = format!("kernels for {old}: they need {LEAST} at the least");
+    if let Some(old) = architectures.iter().find(|&&a| a < MIN_ARCHITECTURE) {
+        let message = format!("kernels for {old}: they need {MIN_ARCHITECTURE} at the least");
         return Err(CompileError::Kernels(message));
     }
     let compiler = Compiler::load().map_err(CompileError::NoKernelCompiler)?;
@@ -26,7 +26,7 @@ pub(super) fn section(architectures: &[Architecture]) -> Result<Option<Section>,
 }
 
 #[cfg(not(feature = "cuda"))]
-pub(super) fn section(architectures: &[Architecture]) -> Result<Option<Section>, CompileError> {
+pub(super) fn section(architectures: &[GpuArchitecture]) -> Result<Option<Section>, CompileError> {
     match architectures {
         [] => Ok(None),
         [..] => Err(CompileError::KernelsNotBuilt),

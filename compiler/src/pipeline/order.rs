@@ -4,9 +4,9 @@ use htc_formats::source::ModelFile;
 
 use super::CompileError;
 use crate::calibrate::Calibration;
-use crate::event::{Event, Watch};
-use crate::order::Order;
-use crate::plan::{Method, PlanError, Request};
+use crate::event::{Event, Progress};
+use crate::order::ChannelPermutation;
+use crate::plan::{Method, PlanError, PlanRequest};
 use crate::request::OrderArg;
 
 /// Returns the permutation setting for a new plan: the requested one, else on with codes if the
@@ -14,19 +14,19 @@ use crate::request::OrderArg;
 ///
 /// # Errors
 /// [`PlanError::OrderOfBlocks`].
-pub(super) fn asked(
+pub(super) fn resolve_setting(
     source: &ModelFile,
-    request: &Request,
-    watch: Watch,
+    request: &PlanRequest,
+    watch: Progress,
 ) -> Result<Option<OrderArg>, PlanError> {
-    if request.order.is_some() || request.method != Method::Quantise {
-        check(source, request.order)?;
-        return Ok(request.order);
+    if request.channel_permutation.is_some() || request.method != Method::Quantise {
+        check(source, request.channel_permutation)?;
+        return Ok(request.channel_permutation);
     }
     match check(source, Some(OrderArg::On)) {
         Ok(()) => Ok(Some(OrderArg::On)),
         Err(_) => {
-            watch.tell(Event::Note(
+            watch.report(Event::Note(
                 "the source stores its numbers in blocks, so that they stay in its order",
             ));
             Ok(None)
@@ -53,18 +53,18 @@ pub(super) fn check(source: &ModelFile, order: Option<OrderArg>) -> Result<(), P
 ///
 /// # Errors
 /// [`PlanError::OrderWithoutText`], and weights that do not decode.
-pub(super) fn found(
+pub(super) fn find_permutation(
     source: &ModelFile,
-    request: &Request,
+    request: &PlanRequest,
     calibration: Option<&Calibration>,
     threads: usize,
-    watch: Watch,
-) -> Result<Option<Order>, CompileError> {
-    if request.order != Some(OrderArg::On) {
+    watch: Progress,
+) -> Result<Option<ChannelPermutation>, CompileError> {
+    if request.channel_permutation != Some(OrderArg::On) {
         return Ok(None);
     }
-    let calibration = calibration.ok_or(PlanError::OrderWithoutText)?;
-    let order = Order::of(source, calibration, threads, watch);
-    let order = order.map_err(|error| CompileError::of_order(source, error))?;
+    let calibration = calibration.ok_or(PlanError::PermutationNeedsCalibration)?;
+    let order = ChannelPermutation::of(source, calibration, threads, watch);
+    let order = order.map_err(|error| CompileError::from_permutation_error(source, error))?;
     Ok(Some(order))
 }

@@ -7,92 +7,95 @@ use htc_formats::source::ModelFile;
 
 use super::CompileError;
 use super::prepare::Prepared;
-use super::sized::of_file;
+use super::sized::to_file_budget;
 use crate::choose::{
-    self, Chosen, DIAL_POINTS, Plans, STEPS_OF_FILES, Search, TrialError, measure_dial, tune_whole,
+    self, ACTIVE_FRACTION_POINTS, PlanProvider, STEPS_OF_FILES, SelectedArtifact, SizeSearch,
+    TrialError, measure_active_fractions, tune_elastic,
 };
-use crate::event::{Event, Watch};
-use crate::make::work::Work;
-use crate::make::{Built, Inputs};
+use crate::event::{Event, Progress};
+use crate::make::work::WorkFolder;
+use crate::make::{BuiltArtifact, MakeInputs};
 use crate::measure::Distance;
 use crate::plan::{self, Budget, Method, Plan, PlanError, Refinement};
-use crate::profile::{self, Measured};
-use crate::request::{BASES, CodeKinds, CompileOptions, Limit, Planning};
+use crate::profile::{self, ProfileInputs};
+use crate::request::{BASE_FRACTION, CodeKinds, CompileOptions, PlanSource, QualityLimit};
 use crate::system::clock::{Stage, StageClock};
-use crate::system::show::bytes_for_people;
+use crate::system::show::format_bytes;
 
 /// Iterations of planning residuals with the bytes left over by the iteration before.
-const TURNS: usize = 4;
+const MAX_ITERATIONS: usize = 4;
 
 const SLACK: u64 = 256;
 
 /// Approximate size of a two-plane artifact relative to a one-plane artifact of the same loss.
-const LARGER: f64 = 1.12;
+const TWO_PLANE_OVERHEAD: f64 = 1.12;
 
 #[derive(Clone, Debug)]
-pub(super) struct Elastic {
-    size: Size,
+pub(super) struct ElasticRequest {
+    size: SizeTarget,
     /// Options of the bases.
     pub bases: CompileOptions,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Size {
+enum SizeTarget {
     /// Maximum bytes of the whole file.
     Bytes(u64),
     /// The smallest file that meets this limit with all bytes in use.
-    Within(Limit),
+    Within(QualityLimit),
 }
 
-struct Whole {
+struct ElasticCandidate {
     ratio: f64,
-    bases: Built,
-    all: Built,
+    bases: BuiltArtifact,
+    complete: BuiltArtifact,
     distance: Distance,
 }
 
-impl Elastic {
+impl ElasticRequest {
     /// Resolves the options of an elastic artifact; `None` if one plane is requested.
     ///
     /// # Errors
     /// [`CompileError::Planes`] for requests that cannot have planes.
-    pub fn of(
+    pub fn from_options(
         options: &CompileOptions,
         source: &ModelFile,
-    ) -> Result<Option<Elastic>, CompileError> {
+    ) -> Result<Option<ElasticRequest>, CompileError> {
         match options.planes {
             1 => return Ok(None),
             2 => {}
-            _ => return Err(refused("there are one or two")),
+            _ => return Err(planes_error("there are one or two")),
         }
-        let Planning::Make { request, target } = &options.planning else {
-            return Err(refused(
+        let PlanSource::Compute { request, target } = &options.planning else {
+            return Err(planes_error(
                 "a plan from a file has one plane; leave one of them out",
             ));
         };
         if request.method != Method::Quantise {
-            return Err(refused(
+            return Err(planes_error(
                 "only matrices in codes have planes; take `method` quantise",
             ));
         }
         if request.codes == CodeKinds::Gguf {
-            return Err(refused("types of GGUF have no planes; take other `codes`"));
+            return Err(planes_error(
+                "types of GGUF have no planes; take other `codes`",
+            ));
         }
         let mut request = request.clone();
         let limit = options.goal.limit;
-        let size = match of_file(request.budget, source, source.size()) {
-            _ if !limit.is_none() => Size::Within(limit),
+        let size = match to_file_budget(request.budget, source, source.size()) {
+            _ if !limit.is_none() => SizeTarget::Within(limit),
             Budget::FileSize(total) => {
-                request.budget = Budget::FileSize((BASES * total as f64) as u64);
-                Size::Bytes(total)
+                request.budget = Budget::FileSize((BASE_FRACTION * total as f64) as u64);
+                SizeTarget::Bytes(total)
             }
             _ => {
-                return Err(refused(
+                return Err(planes_error(
                     "planes are shared out for a size or within a limit; give `file_size`, `bits`, or one of the limits",
                 ));
             }
         };
-        let planning = Planning::Make {
+        let planning = PlanSource::Compute {
             request,
             target: target.clone(),
         };
@@ -100,27 +103,27 @@ impl Elastic {
             planning,
             ..options.clone()
         };
-        Ok(Some(Elastic { size, bases }))
+        Ok(Some(ElasticRequest { size, bases }))
     }
 
     /// Returns the requested bytes of the whole file, or those predicted to meet the limit.
     pub fn expected_bytes(&self, prepared: &Prepared) -> Result<u64, PlanError> {
         match self.size {
-            Size::Bytes(total) => Ok(total),
-            Size::Within(_) => prepared.size_at(Elastic::start(prepared)),
+            SizeTarget::Bytes(total) => Ok(total),
+            SizeTarget::Within(_) => prepared.size_at(ElasticRequest::start_ratio(prepared)),
         }
     }
 
     /// Returns the ratio at which the complete artifact is predicted to meet its limit and for
     /// which a plan of the bases exists.
-    fn start(prepared: &Prepared) -> f64 {
-        let mut ratio = prepared.start.unwrap_or(1.0);
+    fn start_ratio(prepared: &Prepared) -> f64 {
+        let mut ratio = prepared.start_ratio.unwrap_or(1.0);
         loop {
-            ratio *= LARGER;
+            ratio *= TWO_PLANE_OVERHEAD;
             if ratio >= 1.0 {
                 return 1.0;
             }
-            let bases = prepared.plan_at(Some(BASES * ratio));
+            let bases = prepared.plan_at(Some(BASE_FRACTION * ratio));
             if !bases.is_err_and(|error| error.is_too_small()) {
                 return ratio;
             }
@@ -128,10 +131,10 @@ impl Elastic {
     }
 
     /// Returns the ratio of the bases' plan; `None` for the requested size.
-    pub fn bases_at(&self, prepared: &Prepared) -> Option<f64> {
+    pub fn bases_ratio(&self, prepared: &Prepared) -> Option<f64> {
         match self.size {
-            Size::Bytes(_) => None,
-            Size::Within(_) => Some(BASES * Elastic::start(prepared)),
+            SizeTarget::Bytes(_) => None,
+            SizeTarget::Within(_) => Some(BASE_FRACTION * ElasticRequest::start_ratio(prepared)),
         }
     }
 
@@ -140,44 +143,51 @@ impl Elastic {
     pub fn make(
         &self,
         prepared: &Prepared,
-        inputs: &Inputs,
-        (work, clock): (&Work, &StageClock),
-        watch: Watch,
-    ) -> Result<Chosen, CompileError> {
-        let mut wanted = prepared.wanted;
-        wanted.goal.limit = Limit::default();
+        inputs: &MakeInputs,
+        (work, clock): (&WorkFolder, &StageClock),
+        watch: Progress,
+    ) -> Result<SelectedArtifact, CompileError> {
+        let mut wanted = prepared.choice_request;
+        wanted.goal.limit = QualityLimit::default();
         let (total, ratio, mut notes) = match self.size {
-            Size::Bytes(total) => (total, None, Vec::new()),
-            Size::Within(limit) => {
-                let (found, tried) = self.sought(limit, prepared, inputs, (work, clock), watch)?;
+            SizeTarget::Bytes(total) => (total, None, Vec::new()),
+            SizeTarget::Within(limit) => {
+                let (found, tried) =
+                    self.search_smallest(limit, prepared, inputs, (work, clock), watch)?;
                 let note = format!(
                     "of {tried} sizes, {} is the smallest of which all holds {limit}",
-                    bytes_for_people(found.all.bytes)
+                    format_bytes(found.complete.bytes)
                 );
                 let total = prepared.size_at(found.ratio)?;
-                (total, Some(BASES * found.ratio), vec![note])
+                (total, Some(BASE_FRACTION * found.ratio), vec![note])
             }
         };
         let planner = |_| prepared.plan_at(ratio);
-        let plans = Plans {
-            at: &planner,
-            start: None,
-            others: &|plan| match self.size {
-                Size::Bytes(_) => prepared.others(plan),
-                Size::Within(_) => Ok(Vec::new()),
+        let plans = PlanProvider {
+            at_ratio: &planner,
+            start_ratio: None,
+            alternatives: &|plan| match self.size {
+                SizeTarget::Bytes(_) => prepared.alternatives(plan),
+                SizeTarget::Within(_) => Ok(Vec::new()),
             },
         };
-        let mut chosen = clock.during(Stage::Factorise, || {
+        let mut chosen = clock.time(Stage::Factorise, || {
             choose::choose(inputs, plans, wanted, work, clock, watch)
         })?;
         chosen.notes.append(&mut notes);
-        let mut chosen = self.refine((prepared, total), inputs, chosen, (work, clock), watch)?;
-        if let Size::Within(limit) = self.size {
+        let mut chosen = self.add_residuals_and_measure(
+            (prepared, total),
+            inputs,
+            chosen,
+            (work, clock),
+            watch,
+        )?;
+        if let SizeTarget::Within(limit) = self.size {
             chosen.limit = Some(limit.to_string());
             let found = chosen.quality.as_ref();
             let distance = found.and_then(|quality| quality.reference.as_ref());
             if distance.is_some_and(|distance| !limit.holds(distance)) {
-                chosen.notes.push(choose::not_on_others(limit, found));
+                chosen.notes.push(choose::limit_exceeded_note(limit, found));
             }
         }
         Ok(chosen)
@@ -185,41 +195,42 @@ impl Elastic {
 
     /// Searches for the smallest complete artifact that meets a limit, by executing candidates
     /// without tuned norms. Returns it with the number of candidates.
-    fn sought(
+    fn search_smallest(
         &self,
-        limit: Limit,
+        limit: QualityLimit,
         prepared: &Prepared,
-        inputs: &Inputs,
-        (work, clock): (&Work, &StageClock),
-        watch: Watch,
-    ) -> Result<(Whole, usize), CompileError> {
-        let wanted = prepared.wanted;
+        inputs: &MakeInputs,
+        (work, clock): (&WorkFolder, &StageClock),
+        watch: Progress,
+    ) -> Result<(ElasticCandidate, usize), CompileError> {
+        let wanted = prepared.choice_request;
         let treatment = wanted.treatment.resolve(wanted.calibrated)?;
         let mut tried = 0;
-        let mut at = |ratio: f64| -> Result<Option<Whole>, CompileError> {
-            let plan = match prepared.plan_at(Some(BASES * ratio)) {
+        let mut at = |ratio: f64| -> Result<Option<ElasticCandidate>, CompileError> {
+            let plan = match prepared.plan_at(Some(BASE_FRACTION * ratio)) {
                 Ok(plan) => plan,
                 Err(error) if error.is_too_small() => return Ok(None),
                 Err(error) => return Err(error.into()),
             };
             tried += 1;
-            watch.tell(Event::Trial { treatment, ratio });
+            watch.report(Event::Trial { treatment, ratio });
             let total = prepared.size_at(ratio)?;
-            let bases = clock.during(Stage::Factorise, || {
+            let bases = clock.time(Stage::Factorise, || {
                 inputs.build(&plan, treatment, work, watch)
             })?;
             let made = (&bases, &plan);
-            let all = self.refined((prepared, total), inputs, made, (work, clock), watch)?;
+            let all =
+                self.build_with_residuals((prepared, total), inputs, made, (work, clock), watch)?;
             let (all, _) = all.unwrap_or_else(|| (bases.clone(), Vec::new()));
             let distance = choose::measure_whole(inputs, &all, wanted, work, clock, watch)?;
-            Ok(Some(Whole {
+            Ok(Some(ElasticCandidate {
                 ratio,
                 bases,
-                all,
+                complete: all,
                 distance,
             }))
         };
-        let first = Elastic::start(prepared);
+        let first = ElasticRequest::start_ratio(prepared);
         let (first, start) = match at(first)? {
             Some(found) => (first, Some(found)),
             None => (1.0, at(1.0)?),
@@ -227,15 +238,15 @@ impl Elastic {
         let Some(start) = start else {
             return Err(PlanError::Inconsistent(None).into());
         };
-        let search = Search {
-            holds: &|found: &Whole| limit.holds(&found.distance),
-            bytes: &|found: &Whole| found.all.bytes,
-            discard: &|found: &Whole| {
+        let search = SizeSearch {
+            holds: &|found: &ElasticCandidate| limit.holds(&found.distance),
+            bytes: &|found: &ElasticCandidate| found.complete.bytes,
+            discard: &|found: &ElasticCandidate| {
                 work.artifact(found.bases.key).discard();
-                work.artifact(found.all.key).discard();
+                work.artifact(found.complete.key).discard();
             },
         };
-        let found = search.smallest(STEPS_OF_FILES, (first, start), at)?;
+        let found = search.find_smallest(STEPS_OF_FILES, (first, start), at)?;
         let found = found.map_err(|whole| TrialError::Limit {
             limit,
             ratio: whole.ratio,
@@ -246,16 +257,17 @@ impl Elastic {
 
     /// Adds residuals to the chosen bases, up to `total` bytes, and measures the artifact at
     /// several active fractions.
-    fn refine(
+    fn add_residuals_and_measure(
         &self,
         (prepared, total): (&Prepared, u64),
-        inputs: &Inputs,
-        mut chosen: Chosen,
-        (work, clock): (&Work, &StageClock),
-        watch: Watch,
-    ) -> Result<Chosen, CompileError> {
+        inputs: &MakeInputs,
+        mut chosen: SelectedArtifact,
+        (work, clock): (&WorkFolder, &StageClock),
+        watch: Progress,
+    ) -> Result<SelectedArtifact, CompileError> {
         let made = (&chosen.built, &chosen.plan);
-        let refined = self.refined((prepared, total), inputs, made, (work, clock), watch)?;
+        let refined =
+            self.build_with_residuals((prepared, total), inputs, made, (work, clock), watch)?;
         let Some((refined, found)) = refined else {
             let note = "no refinement fits into the bytes that the bases leave".to_owned();
             chosen.notes.push(note);
@@ -264,73 +276,80 @@ impl Elastic {
         let whole: u64 = found.iter().map(|of| of.bytes).sum();
         chosen.notes.push(format!(
             "bases of {} in {} that were asked for, and {} refinements of {}",
-            bytes_for_people(chosen.built.bytes),
-            bytes_for_people(total),
+            format_bytes(chosen.built.bytes),
+            format_bytes(total),
             found.len(),
-            bytes_for_people(whole),
+            format_bytes(whole),
         ));
         let bases = std::mem::replace(&mut chosen.built, refined);
-        let steps = prepared.wanted.tune;
+        let steps = prepared.choice_request.tune;
         if steps > 0 {
-            let wanted = (steps, prepared.wanted.goal.limit);
-            tune_whole(inputs, &mut chosen, &bases, wanted, work, clock, watch)?;
+            let wanted = (steps, prepared.choice_request.goal.limit);
+            tune_elastic(inputs, &mut chosen, &bases, wanted, work, clock, watch)?;
         }
-        measure_dial(inputs, &mut chosen, prepared.wanted, work, clock, watch)?;
+        measure_active_fractions(
+            inputs,
+            &mut chosen,
+            prepared.choice_request,
+            work,
+            clock,
+            watch,
+        )?;
         Ok(chosen)
     }
 
     /// Adds as many residuals to the bases as fit into the given bytes; `None` if none fits.
-    fn refined(
+    fn build_with_residuals(
         &self,
         of: (&Prepared, u64),
-        inputs: &Inputs,
-        (bases, plan): (&Built, &Plan),
-        (work, clock): (&Work, &StageClock),
-        watch: Watch,
-    ) -> Result<Option<(Built, Vec<Refinement>)>, CompileError> {
-        let found = clock.during(Stage::Plan, || {
-            self.refinements(of, inputs, (bases, plan), work, watch)
+        inputs: &MakeInputs,
+        (bases, plan): (&BuiltArtifact, &Plan),
+        (work, clock): (&WorkFolder, &StageClock),
+        watch: Progress,
+    ) -> Result<Option<(BuiltArtifact, Vec<Refinement>)>, CompileError> {
+        let found = clock.time(Stage::Plan, || {
+            self.plan_residuals(of, inputs, (bases, plan), work, watch)
         })?;
         if found.is_empty() {
             return Ok(None);
         }
-        let refined = clock.during(Stage::Factorise, || {
-            inputs.refined(bases, plan, (&found, DIAL_POINTS), work, watch)
+        let refined = clock.time(Stage::Factorise, || {
+            inputs.with_residuals(bases, plan, (&found, ACTIVE_FRACTION_POINTS), work, watch)
         })?;
         Ok(Some((refined, found)))
     }
 
-    fn refinements(
+    fn plan_residuals(
         &self,
         (prepared, total): (&Prepared, u64),
-        inputs: &Inputs,
-        (bases, plan): (&Built, &Plan),
-        work: &Work,
-        watch: Watch,
+        inputs: &MakeInputs,
+        (bases, plan): (&BuiltArtifact, &Plan),
+        work: &WorkFolder,
+        watch: Progress,
     ) -> Result<Vec<Refinement>, CompileError> {
         let source = &prepared.source;
         let artifact = work.artifact(bases.key).open()?;
         let base = ModelFile::from_htz(&artifact)?;
         let units = plan.units().iter();
         let members = units.flat_map(|unit| unit.members.iter().map(|m| (m, &unit.form)));
-        let members = plan::refinable(members, source.tensor(Role::Output).is_none());
+        let members = plan::refinable_matrices(members, source.tensor(Role::Output).is_none());
         let request = plan.request();
-        let measured = Measured {
+        let measured = ProfileInputs {
             source,
             units: &[],
             calibration: prepared.calibration.as_ref(),
             gradients: prepared.gradients.as_ref(),
-            order: prepared.order.as_ref(),
+            order: prepared.permutation.as_ref(),
             device: inputs.device,
         };
         let curves = profile::refinements(measured, &base, &members, request, watch)?;
         let length = |found: &[Refinement]| -> Result<u64, HtzError> {
-            inputs.refined_bytes(artifact.manifest(), found, DIAL_POINTS)
+            inputs.bytes_with_residuals(artifact.manifest(), found, ACTIVE_FRACTION_POINTS)
         };
         let mut budget = total.saturating_sub(bases.bytes);
         let mut best: Option<(u64, Vec<Refinement>)> = None;
-        for _ in 0..TURNS {
-            let found = plan::refinements(&members, &curves, budget)?;
+        for _ in 0..MAX_ITERATIONS {
+            let found = plan::choose_refinements(&members, &curves, budget)?;
             let bytes = length(&found)?;
             if bytes <= total {
                 budget += total - bytes;
@@ -345,22 +364,25 @@ impl Elastic {
     }
 }
 
-pub(super) fn of_whole(error: CompileError, elastic: Option<&Elastic>) -> CompileError {
+pub(super) fn scale_bases_error(
+    error: CompileError,
+    elastic: Option<&ElasticRequest>,
+) -> CompileError {
     match (error, elastic) {
         (
             CompileError::Plan(PlanError::FileTooSmall { smallest, .. }),
-            Some(Elastic {
-                size: Size::Bytes(total),
+            Some(ElasticRequest {
+                size: SizeTarget::Bytes(total),
                 ..
             }),
         ) => CompileError::Plan(PlanError::FileTooSmall {
             budget: Budget::FileSize(*total),
-            smallest: (smallest as f64 / BASES).ceil() as u64 + SLACK,
+            smallest: (smallest as f64 / BASE_FRACTION).ceil() as u64 + SLACK,
         }),
         (error, _) => error,
     }
 }
 
-fn refused(why: &'static str) -> CompileError {
+fn planes_error(why: &'static str) -> CompileError {
     CompileError::Planes { why }
 }

@@ -11,24 +11,24 @@ use htc_loader::Model;
 use super::CompileError;
 use super::kernels;
 use super::order;
-use super::sized::{FileParts, MadeFrom, is_of_file, others, sought};
-use super::source::{digest_of, is_of_source, open};
+use super::sized::{FileParts, PlanInputs, alternatives, has_file_budget, searched_size_note};
+use super::source::{digest_of, is_source_file, open};
 use crate::calibrate::{self, CalibrateError, Calibration};
 use crate::choose::ChoiceRequest;
 use crate::device::Device;
 use crate::estimate::duration::Speed;
-use crate::estimate::{self, Estimate, Expected};
-use crate::event::{Event, Watch};
+use crate::estimate::{self, Estimate, EstimateInputs};
+use crate::event::{Event, Progress};
 use crate::gradient::{self, Gradients};
 use crate::layout;
-use crate::make::work::Work;
-use crate::order::Order;
-use crate::plan::{self, Method, OfSource, Plan, PlanError, Request};
-use crate::profile::{self, Measured, is_measured};
-use crate::report::Foreseen;
+use crate::make::work::WorkFolder;
+use crate::order::ChannelPermutation;
+use crate::plan::{self, Method, ModelFileTypes, Plan, PlanError, PlanRequest};
+use crate::profile::{self, ProfileInputs, is_measured};
+use crate::report::EstimatedLosses;
 use crate::request::{
-    BASES, CalibrationOptions, CompileOptions, KvBasesArg, Limit, Planning, Target, Treatment,
-    TreatmentError, TreatmentRequest,
+    BASE_FRACTION, CalibrationOptions, CompileOptions, KvBasesArg, PlanSource, QualityLimit,
+    TargetMachine, Treatment, TreatmentError, TreatmentRequest,
 };
 use crate::system::clock::{Stage, StageClock};
 use crate::system::disk;
@@ -36,7 +36,7 @@ use crate::system::memory;
 
 /// Ratio used to estimate the cost of a search: projections of all kinds are factorised there, with
 /// ranks close to their maximum.
-const SEARCHED_RATIO: f64 = 0.5;
+const ESTIMATE_RATIO: f64 = 0.5;
 
 pub(super) struct Prepared {
     pub source: ModelFile,
@@ -44,73 +44,78 @@ pub(super) struct Prepared {
     pub calibration: Option<Calibration>,
     /// Costs of errors at the outputs of matrices, if codes are chosen by them.
     pub gradients: Option<Gradients>,
-    pub order: Option<Order>,
+    pub permutation: Option<ChannelPermutation>,
     pub plan: Plan,
     /// First treatment of the weights; others may be tried.
     pub treatment: Treatment,
-    pub wanted: ChoiceRequest,
+    pub choice_request: ChoiceRequest,
     pub measured: bool,
     pub sections: Vec<Section>,
     linear_algebra: String,
     /// Predicted costs; the artifact's bytes are exact.
     pub estimate: Estimate,
     /// Free bytes in the output's folder.
-    pub free: Option<u64>,
-    made_from: Option<MadeFrom>,
+    pub free_bytes: Option<u64>,
+    plan_inputs: Option<PlanInputs>,
     /// Ratio predicted to meet the limit.
-    pub start: Option<f64>,
+    pub start_ratio: Option<f64>,
 }
 
 impl Prepared {
     /// Returns the bytes of the artifact of a plan.
-    pub fn bytes(&self, plan: &Plan) -> Result<u64, HtzError> {
+    pub fn artifact_bytes(&self, plan: &Plan) -> Result<u64, HtzError> {
         let (source, calibration) = (&self.source, self.calibration.as_ref());
         let (treatment, digest_later) = (&self.treatment, Digest::default());
-        let draft = layout::draft(
+        let draft = layout::draft_manifest(
             source,
             digest_later,
             plan,
             (calibration, &self.linear_algebra),
-            self.order.as_ref().map(Order::digest),
+            self.permutation.as_ref().map(ChannelPermutation::digest),
             treatment,
             self.measured,
         );
-        let draft = layout::reserve_tuning(draft, self.wanted.tune > 0);
-        HtzWriter::length_of(draft, &self.sections)
+        let draft = layout::reserve_tuning(draft, self.choice_request.tune > 0);
+        HtzWriter::predict_length(draft, &self.sections)
     }
 
     /// Returns the predicted losses of codes, if types were chosen by them.
-    pub fn foreseen(&self, plan: &Plan) -> Result<Option<Foreseen>, PlanError> {
+    pub fn predicted_losses(&self, plan: &Plan) -> Result<Option<EstimatedLosses>, PlanError> {
         let (source, calibration) = (&self.source, self.calibration.as_ref());
-        let made_from = self.made_from.as_ref();
-        let found = made_from.map(|made_from| made_from.foreseen(plan, source, calibration));
+        let made_from = self.plan_inputs.as_ref();
+        let found =
+            made_from.map(|made_from| made_from.predicted_losses(plan, source, calibration));
         Ok(found.transpose()?.flatten())
     }
 
     /// Returns baseline plans that give every matrix the same GGUF type.
-    pub fn compared(&self, plan: &Plan, bytes: u64) -> Result<Vec<Plan>, PlanError> {
+    pub fn baseline_plans(&self, plan: &Plan, bytes: u64) -> Result<Vec<Plan>, PlanError> {
         let (source, calibration) = (&self.source, self.calibration.as_ref());
         let request = plan.request();
-        let most = self.wanted.goal.compared(request.method, request.effort);
-        let made_from = self.made_from.as_ref().filter(|_| most > 0);
-        let plain = made_from.map(|found| found.plain((plan, bytes, most), source, calibration));
+        let most = self
+            .choice_request
+            .goal
+            .max_comparison_files(request.method, request.effort);
+        let made_from = self.plan_inputs.as_ref().filter(|_| most > 0);
+        let plain =
+            made_from.map(|found| found.baseline_plans((plan, bytes, most), source, calibration));
         Ok(plain.transpose()?.unwrap_or_default())
     }
 
     /// Returns the bytes of the file at a ratio.
     pub fn size_at(&self, ratio: f64) -> Result<u64, PlanError> {
         let (source, calibration) = (&self.source, self.calibration.as_ref());
-        match &self.made_from {
+        match &self.plan_inputs {
             Some(made_from) => made_from.size_at(ratio, source, calibration),
             None => Ok((ratio * source.size() as f64) as u64),
         }
     }
 
     /// Returns the alternatives to a plan that are also tried.
-    pub fn others(&self, plan: &Plan) -> Result<Vec<Plan>, PlanError> {
-        let (made_from, calibration) = (self.made_from.as_ref(), self.calibration.as_ref());
-        let limit = self.wanted.goal.limit;
-        others(&self.source, plan, made_from, (calibration, limit))
+    pub fn alternatives(&self, plan: &Plan) -> Result<Vec<Plan>, PlanError> {
+        let (made_from, calibration) = (self.plan_inputs.as_ref(), self.calibration.as_ref());
+        let limit = self.choice_request.goal.limit;
+        alternatives(&self.source, plan, made_from, (calibration, limit))
     }
 
     /// Returns the plan, or that of another ratio.
@@ -119,36 +124,36 @@ impl Prepared {
         plan_at(
             source,
             &self.plan,
-            self.made_from.as_ref(),
+            self.plan_inputs.as_ref(),
             calibration,
-            (ratio, self.wanted.goal.limit),
+            (ratio, self.choice_request.goal.limit),
         )
     }
 }
 
 /// Returns the ratio at which the search for a file within a limit starts.
-pub(super) fn start(
+pub(super) fn start_ratio(
     source: &ModelFile,
-    made_from: Option<&MadeFrom>,
+    made_from: Option<&PlanInputs>,
     calibration: Option<&Calibration>,
-    limit: Limit,
+    limit: QualityLimit,
 ) -> Option<f64> {
-    made_from?.expected(source, calibration, limit)
+    made_from?.predicted_ratio(source, calibration, limit)
 }
 
 /// Returns the plan, or the plan of another ratio if it was not read from a file.
 pub(super) fn plan_at(
     source: &ModelFile,
     plan: &Plan,
-    made_from: Option<&MadeFrom>,
+    made_from: Option<&PlanInputs>,
     calibration: Option<&Calibration>,
-    (ratio, limit): (Option<f64>, Limit),
+    (ratio, limit): (Option<f64>, QualityLimit),
 ) -> Result<Plan, PlanError> {
     match (ratio, made_from) {
         (Some(ratio), Some(made_from)) => {
-            let mut made = made_from.at_ratio(ratio, source, calibration)?;
+            let mut made = made_from.plan_at_ratio(ratio, source, calibration)?;
             if made.request().method == Method::Quantise {
-                made.note(sought(limit));
+                made.add_note(searched_size_note(limit));
             }
             Ok(made)
         }
@@ -157,18 +162,18 @@ pub(super) fn plan_at(
 }
 
 /// Returns the requested treatment of weights, completed from the plan.
-pub(super) fn treatment_of(
+pub(super) fn complete_treatment(
     plan: &Plan,
     asked: TreatmentRequest,
 ) -> Result<TreatmentRequest, TreatmentError> {
-    let asked = asked.or(plan.request().treatment);
+    let asked = asked.or_else_from(plan.request().treatment);
     match plan.request().method {
-        Method::Quantise => asked.of_codes(),
-        Method::PerSlot | Method::SharedBasis => Ok(asked),
+        Method::Quantise => asked.check_codes_only(),
+        Method::PerProjection | Method::SharedBasis => Ok(asked),
     }
 }
 
-pub(super) fn tokenizer(source: &ModelFile) -> Result<Section, CompileError> {
+pub(super) fn tokenizer_section(source: &ModelFile) -> Result<Section, CompileError> {
     let vocabulary = source.vocabulary.as_ref();
     let vocabulary = vocabulary.map_err(|error| CompileError::Vocabulary {
         path: source.path.clone(),
@@ -178,61 +183,61 @@ pub(super) fn tokenizer(source: &ModelFile) -> Result<Section, CompileError> {
 }
 
 /// A source that passed all checks that do not read its weights.
-pub(super) struct Admitted {
+pub(super) struct CheckedSource {
     source: ModelFile,
     sections: Vec<Section>,
 }
 
-impl Admitted {
+impl CheckedSource {
     pub fn source(&self) -> &ModelFile {
         &self.source
     }
 }
 
-pub(super) fn admit(options: &CompileOptions) -> Result<Admitted, CompileError> {
+pub(super) fn open_and_check(options: &CompileOptions) -> Result<CheckedSource, CompileError> {
     options.treatment.resolve(options.calibration.is_some())?;
-    if let Planning::Make { request, .. } = &options.planning {
+    if let PlanSource::Compute { request, .. } = &options.planning {
         check_kv_bases(request, options)?;
     }
     let source = open(&options.input)?;
-    if is_of_source(&source, &options.output) || options.reads(&options.output) {
+    if is_source_file(&source, &options.output) || options.is_input(&options.output) {
         return Err(CompileError::SameFile(options.output.clone()));
     }
     let layers = source.hyper.layers;
     if let Some(layer) = options.probe_layer.filter(|&layer| layer >= layers) {
         return Err(CompileError::NoSuchLayer { layer, layers });
     }
-    let mut sections = vec![tokenizer(&source)?];
+    let mut sections = vec![tokenizer_section(&source)?];
     HtzWriter::check_destination(&options.output, options.overwrite)?;
     sections.extend(kernels::section(&options.kernels)?);
-    Ok(Admitted { source, sections })
+    Ok(CheckedSource { source, sections })
 }
 
-fn check_kv_bases(request: &Request, options: &CompileOptions) -> Result<(), PlanError> {
+fn check_kv_bases(request: &PlanRequest, options: &CompileOptions) -> Result<(), PlanError> {
     match (request.kv_bases, &options.calibration) {
-        (KvBasesArg::On, None) => Err(PlanError::KvBasesWithoutText),
+        (KvBasesArg::On, None) => Err(PlanError::KvBasesNeedCalibration),
         _ => Ok(()),
     }
 }
 
 pub(super) fn prepare(
-    Admitted { source, sections }: Admitted,
+    CheckedSource { source, sections }: CheckedSource,
     options: &CompileOptions,
     device: &dyn Device,
     clock: &StageClock,
-    watch: Watch,
+    watch: Progress,
 ) -> Result<Prepared, CompileError> {
     let speed = Speed::measure();
-    if let Some(stages) = estimate::stages::before(&source, options, speed) {
-        watch.tell(Event::Expected(stages.total()));
+    if let Some(stages) = estimate::stages::estimate_before_work(&source, options, speed) {
+        watch.report(Event::EstimatedSeconds(stages.total()));
     }
-    let Planned {
+    let PlanWithEvidence {
         plan,
         digest,
         calibration,
         gradients,
-        order,
-        made_from,
+        permutation: order,
+        plan_inputs: made_from,
     } = plan(
         &source,
         &options.planning,
@@ -245,11 +250,11 @@ pub(super) fn prepare(
     let held_out = calibration.as_ref().is_some_and(|c| c.held_out.is_some());
     let limit = options.goal.limit;
     let known = (calibration.as_ref(), limit);
-    let others = others(&source, &plan, made_from.as_ref(), known)?;
-    let start = start(&source, made_from.as_ref(), calibration.as_ref(), limit);
+    let others = alternatives(&source, &plan, made_from.as_ref(), known)?;
+    let start = start_ratio(&source, made_from.as_ref(), calibration.as_ref(), limit);
     let wanted = ChoiceRequest {
         plans: 1 + others.len(),
-        treatment: treatment_of(&plan, options.treatment)?,
+        treatment: complete_treatment(&plan, options.treatment)?,
         goal: options.goal,
         calibrated: calibration.is_some(),
         held_out,
@@ -267,28 +272,28 @@ pub(super) fn prepare(
     let measured = wanted.measures(record);
     let digest_later = Digest::default();
     let linear_algebra = device.algebra().name();
-    let draft = layout::draft(
+    let draft = layout::draft_manifest(
         &source,
         digest_later,
         &plan,
         (record, &linear_algebra),
-        order.as_ref().map(Order::digest),
+        order.as_ref().map(ChannelPermutation::digest),
         &treatment,
         measured,
     );
     let draft = layout::reserve_tuning(draft, wanted.tune > 0);
-    let artifact_bytes = HtzWriter::length_of(draft, &sections)?;
+    let artifact_bytes = HtzWriter::predict_length(draft, &sections)?;
     let candidates = wanted.candidates();
     let compares = measured && made_from.is_some();
     let at_a_time = (candidates + usize::from(wanted.tune > 0)).min(2);
-    let needed = room(options, &plan, artifact_bytes, (at_a_time, compares));
-    let needed = if options.with_source {
-        needed.saturating_add(whole(options, artifact_bytes) + source.tensor_bytes())
+    let needed = disk_space_needed(options, &plan, artifact_bytes, (at_a_time, compares));
+    let needed = if options.include_source {
+        needed.saturating_add(complete_bytes(options, artifact_bytes) + source.tensor_bytes())
     } else {
         needed
     };
-    let needed = needed.saturating_sub(Work::bytes(&options.output));
-    let free = disk::free(disk::folder_of(&options.output));
+    let needed = needed.saturating_sub(WorkFolder::bytes(&options.output));
+    let free = disk::free_bytes(disk::folder_of(&options.output));
     if let Some(free) = free.filter(|free| *free < needed) {
         return Err(CompileError::NoSpace {
             path: options.output.clone(),
@@ -303,12 +308,12 @@ pub(super) fn prepare(
                 &plan,
                 made_from.as_ref(),
                 calibration.as_ref(),
-                (Some(SEARCHED_RATIO), limit),
+                (Some(ESTIMATE_RATIO), limit),
             )
             .ok()
         })
         .flatten();
-    let expected = Expected {
+    let expected = EstimateInputs {
         source: &source,
         plan: searched.as_ref().unwrap_or(&plan),
         treatment,
@@ -318,8 +323,8 @@ pub(super) fn prepare(
         bytes: artifact_bytes,
         vocabulary: sections.first().map_or(0, |of| of.entry().decoded_length),
         speed,
-        elsewhere: device.has_own_memory(),
-        algebra_elsewhere: device.own_algebra().is_some(),
+        uses_device_memory: device.has_own_memory(),
+        uses_device_algebra: device.device_algebra().is_some(),
     };
     let estimate = estimate::estimate(options, expected);
     if let Some(available) = memory::available().filter(|found| *found < estimate.peak_memory) {
@@ -334,23 +339,23 @@ pub(super) fn prepare(
         digest,
         calibration,
         gradients,
-        order,
+        permutation: order,
         plan,
         treatment,
-        wanted,
+        choice_request: wanted,
         measured,
         sections,
         linear_algebra,
         estimate,
-        free,
-        made_from,
-        start,
+        free_bytes: free,
+        plan_inputs: made_from,
+        start_ratio: start,
     })
 }
 
 /// Returns the maximum disk space of concurrent candidates and baseline files. A replaced artifact
 /// stays until the new one is complete.
-fn room(
+fn disk_space_needed(
     options: &CompileOptions,
     plan: &Plan,
     artifact: u64,
@@ -358,9 +363,11 @@ fn room(
 ) -> u64 {
     let request = plan.request();
     let is_elastic = options.planes == 2;
-    let whole = whole(options, artifact);
+    let whole = complete_bytes(options, artifact);
     let wholes = if is_elastic { 2 * whole } else { 0 };
-    let compared = options.goal.compared(request.method, request.effort);
+    let compared = options
+        .goal
+        .max_comparison_files(request.method, request.effort);
     let beside = if compares && compared > 0 {
         2 * whole
     } else {
@@ -371,16 +378,16 @@ fn room(
 
 /// Returns the bytes of the complete artifact. With a requested size, the plan of an elastic
 /// artifact covers only the bases.
-fn whole(options: &CompileOptions, artifact: u64) -> u64 {
+fn complete_bytes(options: &CompileOptions, artifact: u64) -> u64 {
     if options.planes == 2 && options.goal.limit.is_none() {
-        (artifact as f64 / BASES) as u64
+        (artifact as f64 / BASE_FRACTION) as u64
     } else {
         artifact
     }
 }
 
 /// A plan with the measurements made for it.
-pub struct Planned {
+pub struct PlanWithEvidence {
     /// The plan.
     pub plan: Plan,
     /// Digest of the source, if it was computed.
@@ -390,9 +397,9 @@ pub struct Planned {
     /// Costs of errors at the outputs of matrices, if codes are chosen by them.
     pub gradients: Option<Gradients>,
     /// Channel permutation, if any.
-    pub order: Option<Order>,
+    pub permutation: Option<ChannelPermutation>,
     /// Inputs of the plan; `None` for a plan from a file.
-    pub made_from: Option<MadeFrom>,
+    pub plan_inputs: Option<PlanInputs>,
 }
 
 /// Makes the plan for a model, or reads it from its file. The model is executed and its weights are
@@ -403,30 +410,30 @@ pub struct Planned {
 /// [`CompileError::Unit`].
 pub fn plan(
     source: &ModelFile,
-    planning: &Planning,
+    planning: &PlanSource,
     calibration: Option<&CalibrationOptions>,
     device: &dyn Device,
     clock: &StageClock,
-    watch: Watch,
-) -> Result<Planned, CompileError> {
+    watch: Progress,
+) -> Result<PlanWithEvidence, CompileError> {
     let threads = device.pool().threads();
-    let source_type = OfSource(source);
+    let source_type = ModelFileTypes(source);
     let read = OnceCell::new();
     let digest = || *read.get_or_init(|| digest_of(source, clock, watch));
     // Read only once: the file may be a pipe. A plan that will be made is checked first with the
     // evidence known already.
     let known = match planning {
-        Planning::File(path) => {
+        PlanSource::File(path) => {
             let plan = plan::json::read(path, &source.hyper, digest, source_type)?;
-            order::check(source, plan.request().order)?;
+            order::check(source, plan.request().channel_permutation)?;
             Ok(plan)
         }
-        Planning::Make { request, target } => {
-            let request = Request {
-                order: order::asked(source, request, watch)?,
+        PlanSource::Compute { request, target } => {
+            let request = PlanRequest {
+                channel_permutation: order::resolve_setting(source, request, watch)?,
                 ..request.clone()
             };
-            attempt(source, &request, target, calibration.is_some())?;
+            check_request(source, &request, target, calibration.is_some())?;
             Err((request, target))
         }
     };
@@ -436,7 +443,7 @@ pub fn plan(
         Some(options) => {
             options.check(&source.hyper)?;
             let digest = digest();
-            Some(clock.during(Stage::Calibrate, || {
+            Some(clock.time(Stage::Calibrate, || {
                 calibrate(source, digest, options, device, watch)
             })?)
         }
@@ -444,14 +451,14 @@ pub fn plan(
     let asked = known
         .as_ref()
         .map_or_else(|(asked, _)| asked, Plan::request);
-    let order = order::found(source, asked, calibration.as_ref(), threads, watch)?;
+    let order = order::find_permutation(source, asked, calibration.as_ref(), threads, watch)?;
     let by_gradients = match &known {
-        Ok(plan) => plan.reads_gradients(),
+        Ok(plan) => plan.needs_gradients(),
         Err((request, _)) => request.method == Method::Quantise,
     };
     let gradients = match options.filter(|_| by_gradients) {
-        Some(options) => Some(clock.during(Stage::Calibrate, || {
-            let tokens = asked.effort.work().gradient_tokens;
+        Some(options) => Some(clock.time(Stage::Calibrate, || {
+            let tokens = asked.effort.settings().gradient_tokens;
             gradients(source, digest(), (options, tokens), threads, watch)
         })?),
         None => None,
@@ -461,7 +468,7 @@ pub fn plan(
         Err((request, target)) => {
             let request = &request;
             let units = plan::units(&source.hyper, request, source_type)?;
-            let measured = Measured {
+            let measured = ProfileInputs {
                 source,
                 units: &units,
                 calibration: calibration.as_ref(),
@@ -470,36 +477,36 @@ pub fn plan(
                 device,
             };
             let evidence = profile::measure(measured, request, target, watch)?;
-            let made_from = MadeFrom {
+            let made_from = PlanInputs {
                 request: request.clone(),
                 evidence,
                 file: file_parts(source, request, device)?,
             };
             let plan = made_from.plan(source, calibration.as_ref())?;
-            if let Some(told) = &made_from.evidence.factors {
-                watch.tell(Event::Note(told));
+            if let Some(told) = &made_from.evidence.factor_summary {
+                watch.report(Event::Note(told));
             }
             (plan, Some(made_from))
         }
     };
-    Ok(Planned {
+    Ok(PlanWithEvidence {
         plan,
         digest: read.into_inner(),
         calibration,
         gradients,
-        order,
-        made_from,
+        permutation: order,
+        plan_inputs: made_from,
     })
 }
 
 fn file_parts(
     source: &ModelFile,
-    request: &Request,
+    request: &PlanRequest,
     device: &dyn Device,
 ) -> Result<Option<FileParts>, CompileError> {
-    let parts = is_of_file(request).then(|| {
+    let parts = has_file_budget(request).then(|| {
         Ok(FileParts {
-            tokenizer: tokenizer(source)?,
+            tokenizer: tokenizer_section(source)?,
             source: source.size(),
             linear_algebra: device.algebra().name(),
         })
@@ -507,14 +514,19 @@ fn file_parts(
     parts.transpose()
 }
 
-fn attempt(
+fn check_request(
     source: &ModelFile,
-    request: &Request,
-    target: &Target,
+    request: &PlanRequest,
+    target: &TargetMachine,
     calibrated: bool,
 ) -> Result<(), PlanError> {
     let known = target.evidence();
-    match plan::make(&source.hyper, request.clone(), &known, OfSource(source)) {
+    match plan::compute(
+        &source.hyper,
+        request.clone(),
+        &known,
+        ModelFileTypes(source),
+    ) {
         Ok(_) => Ok(()),
         Err(PlanError::NoEvidence { .. } | PlanError::NoMeasurement { .. })
             if is_measured(request, target, calibrated) =>
@@ -534,7 +546,7 @@ pub fn calibrate(
     digest: Digest,
     options: &CalibrationOptions,
     device: &dyn Device,
-    watch: Watch,
+    watch: Progress,
 ) -> Result<Calibration, CompileError> {
     let model = Model::bind(source.clone()).map_err(|error| CalibrateError::Load {
         path: source.path.clone(),
@@ -543,7 +555,7 @@ pub fn calibrate(
     let calibrated = calibrate::calibrate(&Arc::new(model), digest, options, device, watch)?;
     // Statistics of a changed source must not stay in the cache under this digest.
     if calibrated.is_new && source.digest() != digest {
-        calibrate::forget(options, calibrated.key)?;
+        calibrate::remove_entry(options, calibrated.key)?;
         return Err(CompileError::SourceChanged(source.path.clone()));
     }
     Ok(calibrated)
@@ -554,7 +566,7 @@ fn gradients(
     digest: Digest,
     (options, tokens): (&CalibrationOptions, usize),
     threads: usize,
-    watch: Watch,
+    watch: Progress,
 ) -> Result<Gradients, CompileError> {
     let model = Model::bind(source.clone()).map_err(|error| CalibrateError::Load {
         path: source.path.clone(),

@@ -1,21 +1,23 @@
 //! Plans of files with a size budget: converts bits or ratios to bytes, and finds the plan whose
 //! file takes no more.
 
-use htc_formats::bands::{Code, Layout};
+use htc_formats::bands::{Code, CodeLayout};
 use htc_formats::block::BlockFit;
 use htc_formats::htz::{Digest, HtzWriter, Section};
 use htc_formats::source::ModelFile;
 
 use crate::calibrate::Calibration;
 use crate::layout;
-use crate::plan::{self, Budget, Evidence, Form, Method, OfSource, Plan, PlanError, Request};
-use crate::report::{Foreseen, ForeseenMatrix, PlainFile};
-use crate::request::{DenseType, Limit, Treatment};
+use crate::plan::{
+    self, Budget, Evidence, MatrixForm, Method, ModelFileTypes, Plan, PlanError, PlanRequest,
+};
+use crate::report::{EstimatedLosses, EstimatedMatrixLoss, UniformFile};
+use crate::request::{DenseType, QualityLimit, Treatment};
 
 /// Iterations of planning with the bytes left over by the iteration before.
-const TURNS: usize = 6;
+const MAX_ITERATIONS: usize = 6;
 
-const HALVINGS: usize = 9;
+const BISECTION_STEPS: usize = 9;
 
 const SLACK: u64 = 128;
 
@@ -24,9 +26,9 @@ const LARGEST_SLACK: u64 = 1 << 20;
 
 /// Inputs from which the plans of a request are made.
 #[derive(Clone, Debug)]
-pub struct MadeFrom {
+pub struct PlanInputs {
     /// The request; its budget is a file size if the size is distributed.
-    pub request: Request,
+    pub request: PlanRequest,
     /// Measurements.
     pub evidence: Evidence,
     /// Parts of the file outside the plan, if its size is distributed.
@@ -42,7 +44,7 @@ pub(super) struct FileParts {
     pub linear_algebra: String,
 }
 
-impl MadeFrom {
+impl PlanInputs {
     /// Returns the plan of the request.
     ///
     /// # Errors
@@ -52,11 +54,11 @@ impl MadeFrom {
         source: &ModelFile,
         calibration: Option<&Calibration>,
     ) -> Result<Plan, PlanError> {
-        let made = self.plan_of(self.request.clone(), source, calibration);
+        let made = self.make_plan(self.request.clone(), source, calibration);
         made.map_err(|error| match error {
             PlanError::FileTooSmall { smallest, .. } => PlanError::FileTooSmall {
                 budget: self.request.budget,
-                smallest: self.smallest(smallest, source, calibration),
+                smallest: self.smallest_feasible_size(smallest, source, calibration),
             },
             error => error,
         })
@@ -64,7 +66,7 @@ impl MadeFrom {
 
     /// Searches upwards from a predicted minimum for the smallest feasible size. The bytes outside
     /// the matrices depend on the plan, so the minimum is not known exactly.
-    fn smallest(
+    fn smallest_feasible_size(
         &self,
         mut smallest: u64,
         source: &ModelFile,
@@ -74,7 +76,7 @@ impl MadeFrom {
         while step <= LARGEST_SLACK {
             let mut request = self.request.clone();
             request.budget = Budget::FileSize(smallest);
-            match self.plan_of(request, source, calibration) {
+            match self.make_plan(request, source, calibration) {
                 Err(PlanError::FileTooSmall { smallest: more, .. }) => {
                     smallest = if more > smallest + SLACK {
                         more
@@ -91,7 +93,7 @@ impl MadeFrom {
 
     /// Returns the plan of another ratio: of parameters, or for file sizes of the larger of the
     /// source's bytes and those of the artifact that keeps every matrix.
-    pub(super) fn at_ratio(
+    pub(super) fn plan_at_ratio(
         &self,
         ratio: f64,
         source: &ModelFile,
@@ -102,7 +104,7 @@ impl MadeFrom {
             Some(_) => Budget::FileSize(self.size_at(ratio, source, calibration)?),
             None => Budget::Ratio(ratio),
         };
-        self.plan_of(request, source, calibration)
+        self.make_plan(request, source, calibration)
     }
 
     pub(super) fn size_at(
@@ -112,7 +114,7 @@ impl MadeFrom {
         calibration: Option<&Calibration>,
     ) -> Result<u64, PlanError> {
         let whole = match &self.file {
-            Some(file) => file.whole(&self.request, source, calibration)?,
+            Some(file) => file.unchanged_bytes(&self.request, source, calibration)?,
             None => source.size(),
         };
         Ok((ratio * whole as f64) as u64)
@@ -123,18 +125,18 @@ impl MadeFrom {
     ///
     /// # Errors
     /// [`PlanError`].
-    pub(super) fn beside(
+    pub(super) fn alternatives(
         &self,
         plan: &Plan,
         source: &ModelFile,
         calibration: Option<&Calibration>,
     ) -> Result<Vec<Plan>, PlanError> {
-        let of_size = MadeFrom {
+        let of_size = PlanInputs {
             request: plan.request().clone(),
             ..self.clone()
         };
-        let uniform = of_size.uniform(source, calibration)?;
-        let codes_alone = of_size.codes_alone(plan, source, calibration)?;
+        let uniform = of_size.best_uniform_plan(source, calibration)?;
+        let codes_alone = of_size.plan_without_factors(plan, source, calibration)?;
         let same = |codes: &Plan| {
             uniform
                 .as_ref()
@@ -150,7 +152,7 @@ impl MadeFrom {
     /// Returns the plan with one type for all matrices that has the least predicted loss, among
     /// those whose files are no larger than requested; `None` if there is none or no size was
     /// requested.
-    fn uniform(
+    fn best_uniform_plan(
         &self,
         source: &ModelFile,
         calibration: Option<&Calibration>,
@@ -158,18 +160,25 @@ impl MadeFrom {
         let Some(file) = &self.file else {
             return Ok(None);
         };
-        let Budget::FileSize(total) = of_file(self.request.budget, source, file.source) else {
+        let Budget::FileSize(total) = to_file_budget(self.request.budget, source, file.source)
+        else {
             return Ok(None);
         };
         let mut best: Option<(f64, Plan)> = None;
         for dense in all_types() {
             let (hyper, request) = (&source.hyper, self.request.clone());
-            let made = plan::uniform(hyper, request, &self.evidence, OfSource(source), dense)?;
+            let made = plan::single_type_plan(
+                hyper,
+                request,
+                &self.evidence,
+                ModelFileTypes(source),
+                dense,
+            )?;
             let Some((plan, lost)) = made else {
                 continue;
             };
             let better = best.as_ref().is_none_or(|(least, _)| lost < *least);
-            if better && file.length(&plan, source, calibration)? <= total {
+            if better && file.file_length(&plan, source, calibration)? <= total {
                 best = Some((lost, plan));
             }
         }
@@ -178,7 +187,7 @@ impl MadeFrom {
 
     /// Returns the plan without factors, if the plan has any. The joint loss of factors is more
     /// reliable measured than summed.
-    fn codes_alone(
+    fn plan_without_factors(
         &self,
         plan: &Plan,
         source: &ModelFile,
@@ -204,7 +213,7 @@ impl MadeFrom {
     ///
     /// # Errors
     /// [`PlanError`].
-    pub(super) fn plain(
+    pub(super) fn baseline_plans(
         &self,
         (plan, bytes, most): (&Plan, u64, usize),
         source: &ModelFile,
@@ -216,11 +225,11 @@ impl MadeFrom {
         let (mut smaller, mut larger) = (Vec::new(), Vec::new());
         for &dtype in BlockFit::TYPES {
             let (hyper, request) = (&source.hyper, plan.request().clone());
-            let made = plan::plain(hyper, request, OfSource(source), dtype)?;
+            let made = plan::single_block_type_plan(hyper, request, ModelFileTypes(source), dtype)?;
             let Some(plain) = made.filter(|plain| plain.units() != plan.units()) else {
                 continue;
             };
-            match file.length(&plain, source, calibration)? {
+            match file.file_length(&plain, source, calibration)? {
                 length if length < bytes / 2 || length / 2 > bytes => {}
                 length if length <= bytes => smaller.push((bytes - length, plain)),
                 length => larger.push((length - bytes, plain)),
@@ -248,40 +257,46 @@ impl MadeFrom {
     ///
     /// # Errors
     /// [`PlanError`].
-    pub(super) fn foreseen(
+    pub(super) fn predicted_losses(
         &self,
         plan: &Plan,
         source: &ModelFile,
         calibration: Option<&Calibration>,
-    ) -> Result<Option<Foreseen>, PlanError> {
+    ) -> Result<Option<EstimatedLosses>, PlanError> {
         let Some((file, curves)) = self.file.as_ref().zip(self.evidence.curves.as_ref()) else {
             return Ok(None);
         };
         let shared = &self.evidence.shared;
         let losses = plan::losses(plan, curves, shared);
-        let matrices = losses.map(|(member, form, kl)| ForeseenMatrix {
+        let matrices = losses.map(|(member, form, kl)| EstimatedMatrixLoss {
             matrix: member.matrix,
             form: match form {
-                Form::Kept => member.source_type.to_string(),
-                Form::Dense { weight } => weight.to_string(),
-                Form::Bands { codes } => match codes.same() {
+                MatrixForm::Unchanged => member.source_type.to_string(),
+                MatrixForm::Dense { weight } => weight.to_string(),
+                MatrixForm::ColumnGroups { codes } => match codes.uniform_code() {
                     Some(code) => code.to_string(),
-                    None => described(codes),
+                    None => describe_column_groups(codes),
                 },
-                form => of_factors(form),
+                form => describe_factors(form),
             },
             kl,
         });
-        let mut foreseen = Foreseen {
+        let mut foreseen = EstimatedLosses {
             matrices: matrices.collect(),
             plain: Vec::new(),
         };
         for dtype in all_types() {
             let (hyper, request) = (&source.hyper, self.request.clone());
-            let made = plan::uniform(hyper, request, &self.evidence, OfSource(source), dtype)?;
+            let made = plan::single_type_plan(
+                hyper,
+                request,
+                &self.evidence,
+                ModelFileTypes(source),
+                dtype,
+            )?;
             if let Some((plain, kl)) = made {
-                let bytes = file.length(&plain, source, calibration)?;
-                foreseen.plain.push(PlainFile { dtype, bytes, kl });
+                let bytes = file.file_length(&plain, source, calibration)?;
+                foreseen.plain.push(UniformFile { dtype, bytes, kl });
             }
         }
         foreseen.plain.sort_by_key(|of| of.bytes);
@@ -290,11 +305,11 @@ impl MadeFrom {
 
     /// Returns the fraction of the source's bytes at which the predicted loss is well within a
     /// limit; `None` without a limit or a size to distribute.
-    pub(super) fn expected(
+    pub(super) fn predicted_ratio(
         &self,
         source: &ModelFile,
         calibration: Option<&Calibration>,
-        limit: Limit,
+        limit: QualityLimit,
     ) -> Option<f64> {
         self.file.as_ref()?;
         // Measured losses exceed summed ones, most where losses are large. A relative increase of
@@ -302,10 +317,10 @@ impl MadeFrom {
         let nats = limit.kl.into_iter().chain(limit.perplexity_increase);
         let wanted = 0.6 * nats.min_by(f64::total_cmp)?;
         let (mut fails, mut holds) = (0.0, 1.0);
-        for _ in 0..HALVINGS {
+        for _ in 0..BISECTION_STEPS {
             let middle = 0.5 * (fails + holds);
-            let lost = self.at_ratio(middle, source, calibration);
-            let lost = lost.ok().and_then(|plan| plan.expected_loss());
+            let lost = self.plan_at_ratio(middle, source, calibration);
+            let lost = lost.ok().and_then(|plan| plan.estimated_loss());
             if lost.is_some_and(|lost| lost <= wanted) {
                 holds = middle
             } else {
@@ -315,37 +330,37 @@ impl MadeFrom {
         Some(holds)
     }
 
-    fn plan_of(
+    fn make_plan(
         &self,
-        mut request: Request,
+        mut request: PlanRequest,
         source: &ModelFile,
         calibration: Option<&Calibration>,
     ) -> Result<Plan, PlanError> {
         let hyper = &source.hyper;
         let Some(file) = &self.file else {
-            return plan::make(hyper, request, &self.evidence, OfSource(source));
+            return plan::compute(hyper, request, &self.evidence, ModelFileTypes(source));
         };
-        let length = |plan: &Plan| file.length(plan, source, calibration);
+        let length = |plan: &Plan| file.file_length(plan, source, calibration);
         let matrices = |plan: &Plan| -> u64 { plan.units().iter().map(|u| u.bytes_after()).sum() };
-        request.budget = match of_file(request.budget, source, file.source) {
+        request.budget = match to_file_budget(request.budget, source, file.source) {
             // The requested size is that of the source; an artifact with few weights may be larger.
             Budget::FileSize(total) if total == file.source => {
-                Budget::FileSize(file.whole(&request, source, calibration)?)
+                Budget::FileSize(file.unchanged_bytes(&request, source, calibration)?)
             }
             budget => budget,
         };
-        let kept = kept(source, &request)?;
+        let kept = unchanged_plan(source, &request)?;
         let whole = length(&kept)?;
         let Budget::FileSize(total) = request.budget else {
-            return plan::make(hyper, request, &self.evidence, OfSource(source));
+            return plan::compute(hyper, request, &self.evidence, ModelFileTypes(source));
         };
         if whole <= total {
             return Ok(kept);
         }
-        let best = fitted(total, whole - matrices(&kept), |beside| {
+        let best = fit_to_size(total, whole - matrices(&kept), |beside| {
             let mut evidence = self.evidence.clone();
-            evidence.beside = Some(beside);
-            let made = plan::make(hyper, request.clone(), &evidence, OfSource(source))?;
+            evidence.overhead_bytes = Some(beside);
+            let made = plan::compute(hyper, request.clone(), &evidence, ModelFileTypes(source))?;
             Ok((length(&made)?, made))
         })?;
         match best {
@@ -358,30 +373,30 @@ impl MadeFrom {
     }
 }
 
-pub(super) fn others(
+pub(super) fn alternatives(
     source: &ModelFile,
     plan: &Plan,
-    made_from: Option<&MadeFrom>,
-    (calibration, limit): (Option<&Calibration>, Limit),
+    made_from: Option<&PlanInputs>,
+    (calibration, limit): (Option<&Calibration>, QualityLimit),
 ) -> Result<Vec<Plan>, PlanError> {
-    let others = made_from.map(|found| found.beside(plan, source, calibration));
+    let others = made_from.map(|found| found.alternatives(plan, source, calibration));
     let mut others = others.transpose()?.unwrap_or_default();
     if !limit.is_none() {
         others
             .iter_mut()
-            .for_each(|other| other.note(sought(limit)));
+            .for_each(|other| other.add_note(searched_size_note(limit)));
     }
     Ok(others)
 }
 
-pub(super) fn sought(limit: Limit) -> String {
+pub(super) fn searched_size_note(limit: QualityLimit) -> String {
     format!("its size was sought as the smallest within {limit}")
 }
 
 /// Calls `make` repeatedly with the bytes reserved for everything outside the matrices, and returns
 /// the largest result of at most `total` bytes. The reserve depends on the plan and vice versa.
 /// `None` if every result was too large.
-fn fitted<T>(
+fn fit_to_size<T>(
     total: u64,
     mut beside: u64,
     mut make: impl FnMut(u64) -> Result<(u64, T), PlanError>,
@@ -389,7 +404,7 @@ fn fitted<T>(
     let mut best: Option<(u64, T)> = None;
     // Names of codes may need more than the reserve: every file that is too large increases it.
     let (mut slack, mut turns) = (SLACK, 0);
-    while turns < TURNS {
+    while turns < MAX_ITERATIONS {
         let (bytes, made) = match make(beside) {
             Err(_) if best.is_some() => break,
             made => made?,
@@ -412,20 +427,22 @@ fn fitted<T>(
 }
 
 impl FileParts {
-    fn whole(
+    fn unchanged_bytes(
         &self,
-        request: &Request,
+        request: &PlanRequest,
         source: &ModelFile,
         calibration: Option<&Calibration>,
     ) -> Result<u64, PlanError> {
         let mut request = request.clone();
         // The longest possible number, so that the length is an upper bound.
         request.budget = Budget::FileSize(u64::MAX);
-        let kept = kept(source, &request)?;
-        Ok(self.length(&kept, source, calibration)?.max(self.source))
+        let kept = unchanged_plan(source, &request)?;
+        Ok(self
+            .file_length(&kept, source, calibration)?
+            .max(self.source))
     }
 
-    fn length(
+    fn file_length(
         &self,
         plan: &Plan,
         source: &ModelFile,
@@ -434,8 +451,8 @@ impl FileParts {
         let treatment = Treatment::default();
         let digest = Digest::default();
         let measured = calibration.is_some_and(|found| found.held_out.is_some());
-        let order = plan.is_reordered().then_some(digest);
-        let draft = layout::draft(
+        let order = plan.permutes_channels().then_some(digest);
+        let draft = layout::draft_manifest(
             source,
             digest,
             plan,
@@ -446,21 +463,21 @@ impl FileParts {
         );
         // Reserved whether norms are tuned or not: the plan must not depend on it.
         let draft = layout::reserve_tuning(draft, measured);
-        let length = HtzWriter::length_of(draft, std::slice::from_ref(&self.tokenizer));
+        let length = HtzWriter::predict_length(draft, std::slice::from_ref(&self.tokenizer));
         length.map_err(|error| PlanError::Inconsistent(Some(error.to_string())))
     }
 }
 
 fn all_types() -> impl Iterator<Item = DenseType> {
     let blocks = BlockFit::TYPES.iter().copied().map(DenseType::from);
-    blocks.chain(Code::all().map(DenseType::Bands))
+    blocks.chain(Code::all().map(DenseType::ColumnGroups))
 }
 
-fn kept(source: &ModelFile, request: &Request) -> Result<Plan, PlanError> {
-    let members = plan::matrices(&source.hyper, &OfSource(source));
+fn unchanged_plan(source: &ModelFile, request: &PlanRequest) -> Result<Plan, PlanError> {
+    let members = plan::matrices(&source.hyper, &ModelFileTypes(source));
     let units = members.into_iter().map(|member| plan::UnitPlan {
         members: vec![member],
-        form: Form::Kept,
+        form: MatrixForm::Unchanged,
         notes: Vec::new(),
     });
     Plan::new(
@@ -468,12 +485,12 @@ fn kept(source: &ModelFile, request: &Request) -> Result<Plan, PlanError> {
         request.clone(),
         units.collect(),
         Vec::new(),
-        &OfSource(source),
+        &ModelFileTypes(source),
     )
     .map_err(|faults| PlanError::Inconsistent(faults.first().map(ToString::to_string)))
 }
 
-pub(super) fn of_file(budget: Budget, source: &ModelFile, bytes: u64) -> Budget {
+pub(super) fn to_file_budget(budget: Budget, source: &ModelFile, bytes: u64) -> Budget {
     let parameters: u64 = source
         .tensors
         .iter()
@@ -486,12 +503,12 @@ pub(super) fn of_file(budget: Budget, source: &ModelFile, bytes: u64) -> Budget 
     }
 }
 
-pub(super) fn is_of_file(request: &Request) -> bool {
+pub(super) fn has_file_budget(request: &PlanRequest) -> bool {
     request.method == Method::Quantise
 }
 
-fn described(codes: &Layout) -> String {
-    let Layout::Classes(of) = codes else {
+fn describe_column_groups(codes: &CodeLayout) -> String {
+    let CodeLayout::Classes(of) = codes else {
         return format!("bands of {:.2} bits", codes.mean_bits());
     };
     let classes = of
@@ -505,17 +522,17 @@ fn described(codes: &Layout) -> String {
     )
 }
 
-fn of_factors(form: &Form) -> String {
+fn describe_factors(form: &MatrixForm) -> String {
     let types = match form {
-        Form::LowRank { a, b, .. } => (a, b),
-        Form::SharedBasis {
+        MatrixForm::LowRank { a, b, .. } => (a, b),
+        MatrixForm::SharedBasis {
             basis, projected, ..
         } => (basis, projected),
         _ => return "other codes".to_owned(),
     };
     let rank = form.rank().unwrap_or(0);
     let shared = match form {
-        Form::SharedBasis { .. } => "shared basis of ",
+        MatrixForm::SharedBasis { .. } => "shared basis of ",
         _ => "",
     };
     match types {
@@ -529,7 +546,7 @@ mod tests {
     use super::*;
 
     fn file(total: u64, names: impl Fn(u64) -> u64) -> Option<u64> {
-        let made = fitted(total, 1000, |beside| {
+        let made = fit_to_size(total, 1000, |beside| {
             let matrices = total.saturating_sub(beside);
             let bytes = matrices + names(matrices);
             Ok((bytes, bytes))

@@ -7,13 +7,13 @@ use htc_formats::source::{Container, ModelFile};
 use htc_formats::vocab::HuggingFaceFiles;
 
 use super::CompileError;
-use crate::event::{Event, Watch};
+use crate::event::{Event, Progress};
 use crate::system::clock::{Stage, StageClock};
-use crate::system::disk::same_place;
+use crate::system::disk::is_same_file;
 
-pub(super) fn digest_of(source: &ModelFile, clock: &StageClock, watch: Watch) -> Digest {
-    watch.tell(Event::Digest);
-    clock.during(Stage::Read, || source.digest())
+pub(super) fn digest_of(source: &ModelFile, clock: &StageClock, watch: Progress) -> Digest {
+    watch.report(Event::Digest);
+    clock.time(Stage::Read, || source.digest())
 }
 
 /// Checks that the source still has the given digest.
@@ -25,7 +25,7 @@ pub(super) fn check_unchanged(
     digest: Digest,
     clock: &StageClock,
 ) -> Result<(), CompileError> {
-    if clock.during(Stage::Read, || source.digest()) == digest {
+    if clock.time(Stage::Read, || source.digest()) == digest {
         Ok(())
     } else {
         Err(CompileError::SourceChanged(source.path.clone()))
@@ -39,14 +39,14 @@ pub(super) fn check_unchanged(
 pub fn open(input: &Path) -> Result<ModelFile, CompileError> {
     let source = ModelFile::open(input)?;
     match source.container {
-        Container::Htz { .. } | Container::Sealed { .. } => {
+        Container::Htz { .. } | Container::EmbeddedSource { .. } => {
             Err(CompileError::AlreadyCompiled(input.to_owned()))
         }
         Container::Gguf { .. } | Container::Safetensors { .. } => Ok(source),
     }
 }
 
-pub(super) fn files_of(source: &ModelFile) -> Vec<PathBuf> {
+pub(super) fn source_files(source: &ModelFile) -> Vec<PathBuf> {
     let vocabulary = HuggingFaceFiles::NAMES.map(|name| source.path.join(name));
     let files = source.files.iter().map(|file| file.path().to_owned());
     files
@@ -56,11 +56,11 @@ pub(super) fn files_of(source: &ModelFile) -> Vec<PathBuf> {
 
 /// Returns true if a path leads to the source, to one of its files, or to one in its folder from
 /// which its vocabulary may be read.
-pub(crate) fn is_of_source(source: &ModelFile, path: &Path) -> bool {
+pub(crate) fn is_source_file(source: &ModelFile, path: &Path) -> bool {
     let vocabulary = HuggingFaceFiles::NAMES.map(|name| source.path.join(name));
     let files = source.files.iter().map(|file| file.path());
     files
         .chain([source.path.as_path()])
         .chain(vocabulary.iter().map(PathBuf::as_path))
-        .any(|file| same_place(file, path))
+        .any(|file| is_same_file(file, path))
 }

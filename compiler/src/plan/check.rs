@@ -3,20 +3,20 @@
 
 use std::collections::HashMap;
 
-use htc_formats::bands::{CodesError, Layout};
+use htc_formats::bands::{CodeLayout, CodesError};
 use htc_formats::model::{HyperParameters, MatrixId};
 use htc_formats::{DType, block};
 use thiserror::Error;
 
-use super::form::Form;
+use super::form::MatrixForm;
 use super::kind::MAX_ASPECT;
 use super::sources::SourceTypes;
-use super::unit::{Member, UnitPlan};
+use super::unit::{UnitMatrix, UnitPlan};
 use crate::request::Method;
 
 /// Mismatch in a plan. Each message is one line that begins with the key of the plan's file.
 #[derive(Clone, Debug, Error, PartialEq)]
-pub enum Fault {
+pub enum PlanMismatch {
     /// A unit without matrices, or with matrices that cannot form one unit.
     #[error("slots: expected {expected}, found {found}")]
     Members {
@@ -113,14 +113,18 @@ pub enum Fault {
     },
 }
 
-pub(super) fn rank_limit(shared: bool, members: &[Member]) -> usize {
+pub(super) fn rank_limit(shared: bool, members: &[UnitMatrix]) -> usize {
     let cols = members.first().map_or(0, |member| member.cols);
     let outs: usize = members.iter().map(|member| member.rows).sum();
     // A basis of the whole input is the identity, whatever the number of rows.
     if shared { cols } else { outs.min(cols) }
 }
 
-pub(super) fn together(method: Method, matrices: &[MatrixId], shared: bool) -> Option<Fault> {
+pub(super) fn check_members(
+    method: Method,
+    matrices: &[MatrixId],
+    shared: bool,
+) -> Option<PlanMismatch> {
     let group = |matrix: &MatrixId| matrix.slot().and_then(|slot| slot.group());
     let first = matrices.first()?;
     let one_input = group(first).is_some()
@@ -128,7 +132,7 @@ pub(super) fn together(method: Method, matrices: &[MatrixId], shared: bool) -> O
             .iter()
             .all(|m| group(m) == group(first) && m.layer() == first.layer());
     let expected = match method {
-        Method::PerSlot if matrices.len() > 1 => "one slot with the method gp",
+        Method::PerProjection if matrices.len() > 1 => "one slot with the method gp",
         Method::Quantise if matrices.len() > 1 && !shared => "one slot, unless it shares a basis",
         Method::Quantise if shared && !one_input => "some of q, k, v, or of gate, up",
         Method::SharedBasis if !one_input && (shared || matrices.len() > 1) => {
@@ -138,27 +142,27 @@ pub(super) fn together(method: Method, matrices: &[MatrixId], shared: bool) -> O
     };
     let names: Vec<&str> = matrices.iter().map(|matrix| matrix.name()).collect();
     let found = names.join(", ");
-    Some(Fault::Members { expected, found })
+    Some(PlanMismatch::Members { expected, found })
 }
 
-pub(super) const fn forms(method: Method, matrix: MatrixId) -> &'static str {
+pub(super) const fn allowed_forms(method: Method, matrix: MatrixId) -> &'static str {
     match (matrix, method) {
         (MatrixId::Embedding, _) => "dense, since rows of an embedding are looked up",
         (MatrixId::Head, Method::Quantise) => "dense or low_rank with the method quantise",
-        (MatrixId::Slot { .. }, Method::Quantise) => {
+        (MatrixId::Projection { .. }, Method::Quantise) => {
             "dense, low_rank or shared_basis with the method quantise"
         }
         (MatrixId::Head, _) => "dense or low_rank or residual",
-        (MatrixId::Slot { .. }, Method::PerSlot) => {
+        (MatrixId::Projection { .. }, Method::PerProjection) => {
             "dense or low_rank or residual with the method gp"
         }
-        (MatrixId::Slot { .. }, Method::SharedBasis) => {
+        (MatrixId::Projection { .. }, Method::SharedBasis) => {
             "dense or shared_basis, or residual for one slot, with the method grc"
         }
     }
 }
 
-pub(super) fn may_have(method: Method, matrices: &[MatrixId], form: &str) -> bool {
+pub(super) fn is_form_allowed(method: Method, matrices: &[MatrixId], form: &str) -> bool {
     let alone = matrices.len() == 1;
     match (matrices.first(), form) {
         (None, _) => false,
@@ -167,17 +171,17 @@ pub(super) fn may_have(method: Method, matrices: &[MatrixId], form: &str) -> boo
         // The error of a base with GPTQ feedback has no dominant directions.
         (Some(_), "residual") if method == Method::Quantise => false,
         (Some(MatrixId::Head), form) => matches!(form, "low_rank" | "residual"),
-        (Some(MatrixId::Slot { .. }), "low_rank") => {
-            alone && matches!(method, Method::PerSlot | Method::Quantise)
+        (Some(MatrixId::Projection { .. }), "low_rank") => {
+            alone && matches!(method, Method::PerProjection | Method::Quantise)
         }
-        (Some(MatrixId::Slot { .. }), "shared_basis") => {
+        (Some(MatrixId::Projection { .. }), "shared_basis") => {
             matches!(method, Method::SharedBasis | Method::Quantise)
         }
-        (Some(MatrixId::Slot { .. }), form) => form == "residual" && alone,
+        (Some(MatrixId::Projection { .. }), form) => form == "residual" && alone,
     }
 }
 
-pub(super) struct Check<'a, S> {
+pub(super) struct PlanChecker<'a, S> {
     hyper: &'a HyperParameters,
     method: Method,
     source_type: &'a S,
@@ -185,9 +189,9 @@ pub(super) struct Check<'a, S> {
     units: usize,
 }
 
-impl<'a, S: SourceTypes> Check<'a, S> {
+impl<'a, S: SourceTypes> PlanChecker<'a, S> {
     pub(super) fn new(hyper: &'a HyperParameters, method: Method, source_type: &'a S) -> Self {
-        Check {
+        PlanChecker {
             hyper,
             method,
             source_type,
@@ -196,72 +200,72 @@ impl<'a, S: SourceTypes> Check<'a, S> {
         }
     }
 
-    pub(super) fn unit(&mut self, unit: &UnitPlan) -> Vec<Fault> {
+    pub(super) fn check_unit(&mut self, unit: &UnitPlan) -> Vec<PlanMismatch> {
         let number = self.units;
         self.units += 1;
         let matrices: Vec<MatrixId> = unit.members.iter().map(|m| m.matrix).collect();
-        let shared = matches!(unit.form, Form::SharedBasis { .. });
+        let shared = matches!(unit.form, MatrixForm::SharedBasis { .. });
         let Some(&first) = matrices.first() else {
             let (expected, found) = ("at least one", "none".to_owned());
-            return vec![Fault::Members { expected, found }];
+            return vec![PlanMismatch::Members { expected, found }];
         };
-        if let Some(fault) = together(self.method, &matrices, shared) {
+        if let Some(fault) = check_members(self.method, &matrices, shared) {
             return vec![fault];
         }
-        let name = unit.form.stored(DType::F32).form().name();
-        if !may_have(self.method, &matrices, name) {
-            let (expected, found) = (forms(self.method, first), name);
-            return vec![Fault::Form { expected, found }];
+        let name = unit.form.to_stored(DType::F32).form().name();
+        if !is_form_allowed(self.method, &matrices, name) {
+            let (expected, found) = (allowed_forms(self.method, first), name);
+            return vec![PlanMismatch::Form { expected, found }];
         }
         let mut faults = Vec::new();
         for member in &unit.members {
-            faults.extend(self.member(member, number));
+            faults.extend(self.check_member(member, number));
         }
-        faults.extend(of_form(&unit.form, &unit.members));
+        faults.extend(check_form(&unit.form, &unit.members));
         faults
     }
 
-    fn member(&mut self, member: &Member, number: usize) -> Option<Fault> {
+    fn check_member(&mut self, member: &UnitMatrix, number: usize) -> Option<PlanMismatch> {
         let matrix = member.matrix;
         let in_model = matrix.layer().is_none_or(|layer| layer < self.hyper.layers);
-        if !in_model || self.source_type.of(matrix).is_none() {
-            return Some(Fault::Absent { matrix });
+        if !in_model || self.source_type.dtype(matrix).is_none() {
+            return Some(PlanMismatch::Absent { matrix });
         }
         let (expected, found) = (matrix.shape(self.hyper), (member.rows, member.cols));
         if expected != found {
-            return Some(Fault::Shape {
+            return Some(PlanMismatch::Shape {
                 matrix,
                 expected,
                 found,
             });
         }
         let first = self.seen.insert(matrix, number)?;
-        Some(Fault::Twice { matrix, first })
+        Some(PlanMismatch::Twice { matrix, first })
     }
 }
 
-fn of_form(form: &Form, members: &[Member]) -> Vec<Fault> {
+fn check_form(form: &MatrixForm, members: &[UnitMatrix]) -> Vec<PlanMismatch> {
     let mut faults = Vec::new();
     let cols = members.first().map_or(0, |member| member.cols);
     let outs: usize = members.iter().map(|member| member.rows).sum();
-    let shared = matches!(form, Form::SharedBasis { .. });
+    let shared = matches!(form, MatrixForm::SharedBasis { .. });
     if shared && cols > MAX_ASPECT * outs {
-        faults.push(Fault::TooWide { cols, outs });
+        faults.push(PlanMismatch::TooWide { cols, outs });
     }
     let limit = rank_limit(shared, members);
     let possible = |rank: &usize| (1..=limit).contains(rank);
     if let Some(found) = form.rank().filter(|rank| !possible(rank)) {
-        faults.push(Fault::Rank { limit, found });
+        faults.push(PlanMismatch::Rank { limit, found });
     }
-    if let Form::Bands { codes } = form
-        && let Some(misfit) = codes.misfit(cols)
+    if let MatrixForm::ColumnGroups { codes } = form
+        && let Some(misfit) = codes.width_error(cols)
     {
-        faults.push(Fault::Codes(misfit));
+        faults.push(PlanMismatch::Codes(misfit));
     }
-    if let Form::Bands {
-        codes: codes @ Layout::Classes(_),
+    if let MatrixForm::ColumnGroups {
+        codes: codes @ CodeLayout::Classes(_),
     } = form
-        && let Some(&Member { matrix, rows, .. }) = members
+        && let Some(&UnitMatrix { matrix, rows, .. }) = members
             .iter()
             .find(|member| member.matrix.slot().is_some() || !codes.has_rows(member.rows))
     {
@@ -270,7 +274,7 @@ fn of_form(form: &Form, members: &[Member]) -> Vec<Fault> {
             None => format!("classes of {rows} rows together"),
         };
         let found = codes.to_string();
-        faults.push(Fault::Classes {
+        faults.push(PlanMismatch::Classes {
             matrix,
             expected,
             found,
@@ -284,10 +288,10 @@ fn of_form(form: &Form, members: &[Member]) -> Vec<Fault> {
             ("b" | "projected", Some(rank)) => rank,
             _ => cols,
         };
-        if !block::writable().contains(&dtype) {
-            faults.push(Fault::NotWritten { key, found: dtype });
+        if !block::writable_types().contains(&dtype) {
+            faults.push(PlanMismatch::NotWritten { key, found: dtype });
         } else if !length.is_multiple_of(dtype.block_len()) {
-            faults.push(Fault::Blocks {
+            faults.push(PlanMismatch::Blocks {
                 key,
                 length,
                 dtype,

@@ -1,13 +1,13 @@
 //! Errors of planning.
 
 use htc_formats::DType;
-use htc_formats::model::Slot;
+use htc_formats::model::ProjectionKind;
 use thiserror::Error;
 
 use super::allocate::Allocator;
 use crate::request::{Budget, Method};
 
-fn names(types: &[DType]) -> String {
+fn type_names(types: &[DType]) -> String {
     let names: Vec<&str> = types.iter().map(|of| of.name()).collect();
     match names.split_last() {
         Some((last, [])) => (*last).to_owned(),
@@ -16,7 +16,7 @@ fn names(types: &[DType]) -> String {
     }
 }
 
-fn asked(budget: Budget) -> String {
+fn budget_as_builder_call(budget: Budget) -> String {
     let typed = budget.to_string();
     let mut words = typed.trim_start_matches('-').splitn(2, ' ');
     let name = words.next().unwrap_or_default().replace('-', "_");
@@ -65,7 +65,7 @@ pub enum PlanError {
     #[error(
         "`ratio` {ratio}: with factors in {factor_type} a plan comes to {reached:.4}, because they take no less than \
          slots do in the source; with `factor_type` {} it is met",
-        names(types)
+        type_names(types)
     )]
     RatioNeedsType {
         /// Requested ratio.
@@ -85,7 +85,7 @@ pub enum PlanError {
         "`slots` {0}: the method grc shares a basis among slots that read the same input, and {0} \
          stands alone; leave it out, or use `method` gp"
     )]
-    NoSharedInput(Slot),
+    NoSharedInput(ProjectionKind),
     /// A shared basis that would be disproportionately large.
     #[error(
         "`method` grc: {group} read {cols} inputs and have {outs} outputs together; a shared basis needs a \
@@ -131,18 +131,18 @@ pub enum PlanError {
     /// A budget of ranks or parameters with the method `quantise`.
     #[error(
         "{}: the method quantise shares out bytes; give `file_size`, `bits` or `bytes`, or `method` gp or grc",
-        asked(*budget)
+        budget_as_builder_call(*budget)
     )]
-    NotOfFiles {
+    BudgetRequiresFactors {
         /// Requested budget.
         budget: Budget,
     },
     /// A budget of the whole file with a method that allocates ranks.
     #[error(
         "{}: the method {} shares out what its slots take; give `ratio`, `bytes` or another budget of slots, or `method` quantise",
-        asked(*budget), method.name()
+        budget_as_builder_call(*budget), method.name()
     )]
-    OnlyOfFiles {
+    BudgetRequiresQuantise {
         /// Requested budget.
         budget: Budget,
         /// Requested method.
@@ -151,7 +151,7 @@ pub enum PlanError {
     /// A file size below the sum of all matrices in their smallest types.
     #[error(
         "{}: the smallest possible is {smallest} bytes, with every matrix in its shortest type; give at least that, or `method` gp or grc",
-        asked(*budget)
+        budget_as_builder_call(*budget)
     )]
     FileTooSmall {
         /// Requested budget.
@@ -183,12 +183,12 @@ pub enum PlanError {
     #[error(
         "`order` on: the order is found on text; calibrate with `calibration`, or leave `order` out"
     )]
-    OrderWithoutText,
+    PermutationNeedsCalibration,
     /// KV cache bases require calibration.
     #[error(
         "`kv_bases` on: the bases are found on text; calibrate with `calibration`, or leave `kv_bases` out"
     )]
-    KvBasesWithoutText,
+    KvBasesNeedCalibration,
     /// A fixed rank was combined with an allocation option.
     #[error(
         "{option}: `rank` gives every slot its rank, so that there is nothing to allocate; leave one of \
@@ -242,7 +242,7 @@ pub enum PlanError {
     #[error(
         "`allocator` {allocator}: {what}: expected {expected}, found {found}; measure this model anew"
     )]
-    Evidence {
+    InvalidEvidence {
         /// Requested allocator.
         allocator: Allocator,
         /// Name of the quantity, with its unit or layer.

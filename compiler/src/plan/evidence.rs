@@ -3,8 +3,8 @@
 
 use htc_formats::model::MatrixId;
 
-use super::form::Form;
-use crate::request::{MeasuredEnergy, Target};
+use super::form::MatrixForm;
+use crate::request::{MeasuredEnergy, TargetMachine};
 
 /// Measurements on the model and on the target machine.
 ///
@@ -20,60 +20,60 @@ pub struct Evidence {
     /// is divided by its sum, so a common factor cancels.
     pub whitened: Option<Vec<Vec<f64>>>,
     /// Contribution of each layer's branches to the residual stream.
-    pub branches: Option<Vec<Branches>>,
+    pub branches: Option<Vec<BranchShares>>,
     /// Variance of the residual stream in each layer, `σ²_ℓ = E‖h_ℓ − h̄_ℓ‖² / d`.
     pub variance: Option<Vec<f64>>,
     /// L2 cache size of the target in bytes; [`super::gpu::find`] knows common GPUs.
-    pub cache: Option<u64>,
+    pub l2_bytes: Option<u64>,
     /// Generated tokens per joule of the dense model, measured on the target.
     pub tokens_per_joule: Option<f64>,
     /// Energy per token as a function of the bytes read, measured on the target.
     pub energy: Option<MeasuredEnergy>,
     /// Loss of each matrix in each form.
-    pub curves: Option<Vec<Curve>>,
+    pub curves: Option<Vec<LossCurve>>,
     /// Loss of projections with a shared basis, for groups where this may pay; the groups are
     /// disjoint.
-    pub shared: Vec<SharedCurve>,
+    pub shared: Vec<SharedLossCurve>,
     /// Human-readable summary of the evaluation of factors, if any were evaluated.
-    pub factors: Option<String>,
+    pub factor_summary: Option<String>,
     /// Bytes of the file apart from its matrices: header, manifest, norms, vocabulary.
-    pub beside: Option<u64>,
+    pub overhead_bytes: Option<u64>,
 }
 
 /// Loss of a matrix in each candidate form.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Curve {
+pub struct LossCurve {
     /// Name of the matrix.
     pub matrix: MatrixId,
     /// Candidate forms in any order.
-    pub points: Vec<Point>,
+    pub points: Vec<LossPoint>,
     /// Intermediate forms with a lower gain per byte; they use the remainder of a budget.
-    pub between: Vec<Point>,
+    pub intermediate: Vec<LossPoint>,
 }
 
 /// Loss of projections that share a basis.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SharedCurve {
+pub struct SharedLossCurve {
     /// Members in the order of execution.
     pub members: Vec<MatrixId>,
     /// Candidate forms in any order.
-    pub points: Vec<SharedPoint>,
+    pub points: Vec<SharedLossPoint>,
 }
 
 /// Loss of projections with a common basis.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SharedPoint {
+pub struct SharedLossPoint {
     /// Form of the group.
-    pub form: Form,
+    pub form: MatrixForm,
     /// Estimated increase of the KL divergence from the source for each member, nats per token.
     pub losses: Vec<f64>,
 }
 
 /// Loss of a matrix in one form.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Point {
+pub struct LossPoint {
     /// Dense or separately factorised form.
-    pub form: Form,
+    pub form: MatrixForm,
     /// Estimated increase of the KL divergence from the source, nats per token.
     pub loss: f64,
 }
@@ -82,18 +82,18 @@ pub struct Point {
 /// of each, `E‖y‖²`, divided by that of the stream after the layer, `E‖h_ℓ‖²`, which is the divisor
 /// of the next norm.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Branches {
+pub struct BranchShares {
     /// Q, K, V and O.
     pub attention: f64,
     /// Gate, up and down.
     pub feed_forward: f64,
 }
 
-impl Target {
+impl TargetMachine {
     /// Returns the evidence that is known before reading the weights.
     pub fn evidence(&self) -> Evidence {
         Evidence {
-            cache: self.cache,
+            l2_bytes: self.l2_bytes,
             tokens_per_joule: self.tokens_per_joule,
             energy: self.energy.as_deref().cloned(),
             ..Evidence::default()

@@ -2,28 +2,28 @@
 //! used by the loader and by the manifest.
 
 use htc_formats::DType;
-use htc_formats::bands::Layout;
+use htc_formats::bands::CodeLayout;
 pub use htc_formats::model::StoredForm;
 use htc_formats::model::StoredTensor;
 
-use super::unit::Member;
+use super::unit::UnitMatrix;
 use crate::request::Method;
 
 /// Form of a unit: one matrix, or projections that share a basis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Form {
+pub enum MatrixForm {
     /// Bytes of the source, unchanged.
-    Kept,
+    Unchanged,
     /// Dense, encoded in another type.
     Dense {
         /// Type of the weights.
         weight: DType,
     },
     /// Dense, encoded in groups of 32 columns; the last is padded if incomplete.
-    Bands {
+    ColumnGroups {
         /// Codes of the column groups.
-        codes: Layout,
+        codes: CodeLayout,
     },
     /// `A [rank, in]` and `B [out, rank]`.
     LowRank {
@@ -57,15 +57,15 @@ pub enum Form {
     },
 }
 
-impl Form {
-    pub(super) fn factored(method: Method, rank: usize, first: DType, second: DType) -> Form {
+impl MatrixForm {
+    pub(super) fn factored(method: Method, rank: usize, first: DType, second: DType) -> MatrixForm {
         match method {
-            Method::PerSlot | Method::Quantise => Form::LowRank {
+            Method::PerProjection | Method::Quantise => MatrixForm::LowRank {
                 rank,
                 a: first,
                 b: second,
             },
-            Method::SharedBasis => Form::SharedBasis {
+            Method::SharedBasis => MatrixForm::SharedBasis {
                 rank,
                 basis: first,
                 projected: second,
@@ -76,37 +76,39 @@ impl Form {
     /// Returns a factorisation of the given rank: a common basis if `shared`, else factors of one
     /// projection. The pair is the requested type and the input width; each factor falls back to
     /// another type if its rows are not whole blocks.
-    pub fn of_factors(shared: bool, rank: usize, (asked, cols): (DType, usize)) -> Form {
+    pub fn with_factors(shared: bool, rank: usize, (asked, cols): (DType, usize)) -> MatrixForm {
         let method = if shared {
             Method::SharedBasis
         } else {
-            Method::PerSlot
+            Method::PerProjection
         };
         let (first, second) = (factor_type_for(asked, cols), factor_type_for(asked, rank));
-        Form::factored(method, rank, first, second)
+        MatrixForm::factored(method, rank, first, second)
     }
 
     /// Returns the types of the first and the second factor; f32 without factors.
     pub const fn factor_types(&self) -> [DType; 2] {
         match self {
-            Form::LowRank { a, b, .. } | Form::Residual { a, b, .. } => [*a, *b],
-            Form::SharedBasis {
+            MatrixForm::LowRank { a, b, .. } | MatrixForm::Residual { a, b, .. } => [*a, *b],
+            MatrixForm::SharedBasis {
                 basis, projected, ..
             } => [*basis, *projected],
-            Form::Kept | Form::Dense { .. } | Form::Bands { .. } => [DType::F32; 2],
+            MatrixForm::Unchanged | MatrixForm::Dense { .. } | MatrixForm::ColumnGroups { .. } => {
+                [DType::F32; 2]
+            }
         }
     }
 
     /// Returns the stored form of a matrix whose source type is `source_type`.
-    pub fn stored(&self, source_type: DType) -> StoredForm {
+    pub fn to_stored(&self, source_type: DType) -> StoredForm {
         match self.clone() {
-            Form::Kept => StoredForm::Dense {
+            MatrixForm::Unchanged => StoredForm::Dense {
                 weight: source_type,
             },
-            Form::Dense { weight } => StoredForm::Dense { weight },
-            Form::Bands { codes } => StoredForm::Bands { codes },
-            Form::LowRank { rank, a, b } => StoredForm::LowRank { rank, a, b },
-            Form::SharedBasis {
+            MatrixForm::Dense { weight } => StoredForm::Dense { weight },
+            MatrixForm::ColumnGroups { codes } => StoredForm::Bands { codes },
+            MatrixForm::LowRank { rank, a, b } => StoredForm::LowRank { rank, a, b },
+            MatrixForm::SharedBasis {
                 rank,
                 basis,
                 projected,
@@ -115,65 +117,67 @@ impl Form {
                 basis,
                 projected,
             },
-            Form::Residual { base, rank, a, b } => StoredForm::Residual { base, rank, a, b },
+            MatrixForm::Residual { base, rank, a, b } => StoredForm::Residual { base, rank, a, b },
         }
     }
 
     /// Returns the rank of the factors; `None` for dense forms.
     pub const fn rank(&self) -> Option<usize> {
         match self {
-            Form::Kept | Form::Dense { .. } | Form::Bands { .. } => None,
-            Form::LowRank { rank, .. }
-            | Form::SharedBasis { rank, .. }
-            | Form::Residual { rank, .. } => Some(*rank),
+            MatrixForm::Unchanged | MatrixForm::Dense { .. } | MatrixForm::ColumnGroups { .. } => {
+                None
+            }
+            MatrixForm::LowRank { rank, .. }
+            | MatrixForm::SharedBasis { rank, .. }
+            | MatrixForm::Residual { rank, .. } => Some(*rank),
         }
     }
 
     /// Returns the tensors of matrices with the same input: their common basis, if any, then those
     /// of each member in the order of execution.
-    pub fn tensors(&self, members: &[Member]) -> Vec<StoredTensor> {
+    pub fn tensors(&self, members: &[UnitMatrix]) -> Vec<StoredTensor> {
         let first = members.first();
         let basis = first.and_then(|member| {
             let (layer, slot) = member.matrix.layer().zip(member.matrix.slot())?;
-            let stored = self.stored(member.source_type);
+            let stored = self.to_stored(member.source_type);
             stored.basis(layer, slot.group()?, member.cols)
         });
         let own = members.iter().flat_map(|member| {
-            let stored = self.stored(member.source_type);
+            let stored = self.to_stored(member.source_type);
             stored.tensors(member.matrix, (member.rows, member.cols))
         });
         basis.into_iter().chain(own).collect()
     }
 
     /// Returns the number of elements of those tensors.
-    pub fn parameters(&self, members: &[Member]) -> u64 {
+    pub fn parameters(&self, members: &[UnitMatrix]) -> u64 {
         let tensors = self.tensors(members);
         tensors.iter().map(StoredTensor::parameters).sum()
     }
 
     /// Returns the bytes of those tensors without alignment.
-    pub fn bytes(&self, members: &[Member]) -> u64 {
+    pub fn bytes(&self, members: &[UnitMatrix]) -> u64 {
         let tensors = self.tensors(members);
         tensors.iter().map(StoredTensor::bytes).sum()
     }
 
     pub(super) fn types(&self) -> Vec<(&'static str, DType)> {
         match *self {
-            Form::Kept | Form::Bands { .. } => Vec::new(),
-            Form::Dense { weight } => vec![("weight", weight)],
-            Form::LowRank { a, b, .. } => vec![("a", a), ("b", b)],
-            Form::SharedBasis {
+            MatrixForm::Unchanged | MatrixForm::ColumnGroups { .. } => Vec::new(),
+            MatrixForm::Dense { weight } => vec![("weight", weight)],
+            MatrixForm::LowRank { a, b, .. } => vec![("a", a), ("b", b)],
+            MatrixForm::SharedBasis {
                 basis, projected, ..
             } => vec![("basis", basis), ("projected", projected)],
-            Form::Residual { base, a, b, .. } => vec![("base", base), ("a", a), ("b", b)],
+            MatrixForm::Residual { base, a, b, .. } => vec![("base", base), ("a", a), ("b", b)],
         }
     }
 
     /// Returns the type names in a plan's file. Unrotated column groups with one code give its
     /// name, others the list.
     pub(super) fn type_names(&self) -> Vec<(&'static str, String)> {
-        if let Form::Bands { codes } = self {
-            let named = codes.same().filter(|code| code.is_current());
+        if let MatrixForm::ColumnGroups { codes } = self {
+            let named = codes.uniform_code().filter(|code| code.is_current());
             let named = named.filter(|_| !codes.is_rotated());
             let same = named.map(|code| code.to_string());
             return vec![("weight", same.unwrap_or_else(|| codes.to_string()))];

@@ -1,20 +1,20 @@
 //! Selected projections, grouped into the units of a plan.
 
-use htc_formats::model::{HyperParameters, InputGroup, MatrixId, Slot};
+use htc_formats::model::{HyperParameters, InputGroup, MatrixId, ProjectionKind};
 
 use super::sources::SourceTypes;
-use super::unit::{Member, Unit};
-use super::{Method, PlanError, Request};
+use super::unit::{Unit, UnitMatrix};
+use super::{Method, PlanError, PlanRequest};
 
 #[derive(Clone, Debug)]
-pub(super) struct Kind {
-    pub members: Vec<Slot>,
+pub(super) struct ProjectionGroup {
+    pub members: Vec<ProjectionKind>,
     pub outs: usize,
     pub cols: usize,
     pub limit: usize,
 }
 
-impl Kind {
+impl ProjectionGroup {
     /// `q` or `q, k, v`.
     pub fn name(&self) -> String {
         let names: Vec<_> = self.members.iter().map(|s| s.name()).collect();
@@ -31,18 +31,21 @@ impl Kind {
     }
 }
 
-pub(super) fn kinds(hyper: &HyperParameters, request: &Request) -> Result<Vec<Kind>, PlanError> {
-    if request.slots.is_empty() {
+pub(super) fn projection_groups(
+    hyper: &HyperParameters,
+    request: &PlanRequest,
+) -> Result<Vec<ProjectionGroup>, PlanError> {
+    if request.projections.is_empty() {
         return Err(PlanError::NoSlots);
     }
-    let shape = |slot: Slot| hyper.slot_shape(slot);
+    let shape = |slot: ProjectionKind| hyper.projection_shape(slot);
     match request.method {
-        Method::PerSlot | Method::Quantise => Ok(request
-            .slots
+        Method::PerProjection | Method::Quantise => Ok(request
+            .projections
             .iter()
             .map(|&slot| {
                 let (rows, cols) = shape(slot);
-                Kind {
+                ProjectionGroup {
                     members: vec![slot],
                     outs: rows,
                     cols,
@@ -51,24 +54,24 @@ pub(super) fn kinds(hyper: &HyperParameters, request: &Request) -> Result<Vec<Ki
             })
             .collect()),
         Method::SharedBasis => {
-            if let Some(&slot) = request.slots.iter().find(|s| s.group().is_none()) {
+            if let Some(&slot) = request.projections.iter().find(|s| s.group().is_none()) {
                 return Err(PlanError::NoSharedInput(slot));
             }
-            let kinds: Vec<Kind> = InputGroup::ALL
+            let kinds: Vec<ProjectionGroup> = InputGroup::ALL
                 .into_iter()
                 .filter_map(|group| {
-                    let members: Vec<Slot> = group
+                    let members: Vec<ProjectionKind> = group
                         .slots()
                         .iter()
                         .copied()
-                        .filter(|s| request.slots.contains(s))
+                        .filter(|s| request.projections.contains(s))
                         .collect();
                     let cols = shape(*members.first()?).1;
                     let outs = members.iter().map(|&s| shape(s).0).sum();
                     // A basis of the whole input is the identity, so the limit is the input width
                     // even with fewer outputs.
                     let limit = cols;
-                    Some(Kind {
+                    Some(ProjectionGroup {
                         members,
                         outs,
                         cols,
@@ -95,21 +98,28 @@ pub(crate) const MAX_ASPECT: usize = 16;
 
 pub(super) fn units(
     hyper: &HyperParameters,
-    kinds: &[Kind],
+    kinds: &[ProjectionGroup],
     source_type: &impl SourceTypes,
 ) -> Vec<Unit> {
     let mut units = Vec::with_capacity(hyper.layers * kinds.len());
     for layer in 0..hyper.layers {
         for kind in kinds {
             let members = kind.members.iter().filter_map(|&slot| {
-                Member::new(MatrixId::Slot { layer, slot }, hyper, source_type)
+                UnitMatrix::new(
+                    MatrixId::Projection {
+                        layer,
+                        projection: slot,
+                    },
+                    hyper,
+                    source_type,
+                )
             });
             units.push(Unit {
                 layer,
                 members: members.collect(),
                 outs: kind.outs,
                 cols: kind.cols,
-                limit: kind.limit,
+                rank_limit: kind.limit,
             });
         }
     }

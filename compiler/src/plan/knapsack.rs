@@ -5,23 +5,23 @@
 //! programming and capital allocation", 1969). It is exact while a list has at most [`LONGEST`]
 //! sums; beyond, exact to the width of a bucket.
 
-use super::form::Form;
+use super::form::MatrixForm;
 
-const LONGEST: usize = 1 << 14;
+const MAX_SUMS: usize = 1 << 14;
 
 /// Maximum length of the list of a group with shared forms. A bucket is about as wide as the step
 /// between two forms of a matrix.
-const LONGEST_OF_GROUP: usize = 1 << 9;
+const MAX_GROUP_SUMS: usize = 1 << 9;
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Choice<T = Form> {
+pub(super) struct Candidate<T = MatrixForm> {
     pub form: T,
     pub bytes: u64,
     /// Nats per token.
     pub loss: f64,
 }
 
-pub(super) fn unbeaten<T>(mut all: Vec<Choice<T>>) -> Vec<Choice<T>> {
+pub(super) fn pareto_front<T>(mut all: Vec<Candidate<T>>) -> Vec<Candidate<T>> {
     all.sort_by(|a, b| {
         (a.bytes, a.loss)
             .partial_cmp(&(b.bytes, b.loss))
@@ -38,12 +38,12 @@ pub(super) fn unbeaten<T>(mut all: Vec<Choice<T>>) -> Vec<Choice<T>> {
 
 /// Number of choices kept on each side of the one selected by the price of a byte (the core of a
 /// knapsack: Balas and Zemel, "An algorithm for large zero-one knapsack problems", 1980).
-const BESIDE: usize = 4;
+const CORE_RADIUS: usize = 4;
 
 /// Keeps the choices around those that the budget's price selects, and the smallest. Choices are
 /// sorted by size. Others occur in the best plans only if bytes are left over.
-pub(super) fn core<T>(mut choices: Vec<Vec<Choice<T>>>, budget: u64) -> Vec<Vec<Choice<T>>> {
-    let at = |of: &[Choice<T>], price: f64| {
+pub(super) fn core<T>(mut choices: Vec<Vec<Candidate<T>>>, budget: u64) -> Vec<Vec<Candidate<T>>> {
+    let at = |of: &[Candidate<T>], price: f64| {
         let costs = of.iter().map(|c| c.loss + price * c.bytes as f64);
         let least = costs.enumerate().min_by(|a, b| a.1.total_cmp(&b.1));
         least.map_or(0, |(index, _)| index)
@@ -65,7 +65,7 @@ pub(super) fn core<T>(mut choices: Vec<Vec<Choice<T>>>, budget: u64) -> Vec<Vec<
         let taken = at(of, high.exp());
         let mut index = 0;
         of.retain(|_| {
-            let near = index == 0 || index + BESIDE >= taken && index <= taken + BESIDE;
+            let near = index == 0 || index + CORE_RADIUS >= taken && index <= taken + CORE_RADIUS;
             index += 1;
             near
         });
@@ -85,11 +85,11 @@ struct Sum {
 
 /// Returns one choice for each matrix with the least total loss in at most `budget` bytes, and that
 /// loss. `None` if even the smallest choices exceed the budget.
-pub(super) fn best<T: Clone>(
-    choices: &[Vec<Choice<T>>],
+pub(super) fn solve<T: Clone>(
+    choices: &[Vec<Candidate<T>>],
     budget: u64,
-) -> Option<(Vec<Choice<T>>, f64)> {
-    let smallest = |of: &Vec<Choice<T>>| of.iter().map(|choice| choice.bytes).min();
+) -> Option<(Vec<Candidate<T>>, f64)> {
+    let smallest = |of: &Vec<Candidate<T>>| of.iter().map(|choice| choice.bytes).min();
     // Least bytes of the matrices from each index on.
     let mut needed = vec![0; choices.len() + 1];
     for (index, of) in choices.iter().enumerate().rev() {
@@ -130,7 +130,7 @@ pub(super) fn best<T: Clone>(
             least = least.min(sum.loss);
             better
         });
-        thin(&mut sums, LONGEST, |sum| sum.bytes);
+        thin(&mut sums, MAX_SUMS, |sum| sum.bytes);
         lists.push(sums);
     }
     let last = lists.last()?;
@@ -168,38 +168,38 @@ fn thin<T: Clone>(sums: &mut Vec<T>, longest: usize, bytes: impl Fn(&T) -> u64) 
 
 /// Returns the Pareto-optimal sums of one choice for each matrix, smallest first; thinned above
 /// [`LONGEST_OF_GROUP`].
-pub(super) fn sums(choices: &[Vec<Choice>]) -> Vec<Choice<Vec<Form>>> {
-    let mut all = vec![Choice {
+pub(super) fn pareto_sums(choices: &[Vec<Candidate>]) -> Vec<Candidate<Vec<MatrixForm>>> {
+    let mut all = vec![Candidate {
         form: Vec::new(),
         bytes: 0,
         loss: 0.0,
     }];
     for of in choices {
         let longer = all.iter().flat_map(|sum| {
-            of.iter().map(move |add| Choice {
+            of.iter().map(move |add| Candidate {
                 form: sum.form.iter().chain([&add.form]).cloned().collect(),
                 bytes: sum.bytes + add.bytes,
                 loss: sum.loss + add.loss,
             })
         });
-        all = unbeaten(longer.collect());
-        thin(&mut all, LONGEST_OF_GROUP, |sum| sum.bytes);
+        all = pareto_front(longer.collect());
+        thin(&mut all, MAX_GROUP_SUMS, |sum| sum.bytes);
     }
     all
 }
 
 /// Spends the remainder of a budget: repeatedly applies the larger choice that fits and reduces the
 /// loss most. Returns the total reduction.
-pub(super) fn fill<T: Clone>(
-    chosen: &mut [Choice<T>],
-    of: [&[Vec<Choice<T>>]; 2],
+pub(super) fn spend_remainder<T: Clone>(
+    chosen: &mut [Candidate<T>],
+    of: [&[Vec<Candidate<T>>]; 2],
     budget: u64,
 ) -> f64 {
     let taken: u64 = chosen.iter().map(|choice| choice.bytes).sum();
     let mut left = budget.saturating_sub(taken);
     let mut gained = 0.0;
     loop {
-        let mut best: Option<(f64, usize, &Choice<T>)> = None;
+        let mut best: Option<(f64, usize, &Candidate<T>)> = None;
         for (index, now) in chosen.iter().enumerate() {
             let all = of.iter().filter_map(|choices| choices.get(index)).flatten();
             for choice in all.filter(|choice| choice.bytes <= now.bytes + left) {
@@ -225,9 +225,9 @@ mod tests {
     use super::*;
     use crate::math::random::Rng;
 
-    fn choice(bytes: u64, loss: f64) -> Choice {
-        Choice {
-            form: Form::Dense {
+    fn choice(bytes: u64, loss: f64) -> Candidate {
+        Candidate {
+            form: MatrixForm::Dense {
                 weight: DType::Q8_0,
             },
             bytes,
@@ -235,7 +235,7 @@ mod tests {
         }
     }
 
-    fn exhaustive(choices: &[Vec<Choice>], budget: u64) -> Option<f64> {
+    fn exhaustive(choices: &[Vec<Candidate>], budget: u64) -> Option<f64> {
         let Some((first, others)) = choices.split_first() else {
             return Some(0.0);
         };
@@ -251,7 +251,7 @@ mod tests {
         let mut rng = Rng(7);
         for _ in 0..300 {
             let matrices = 1 + rng.below(6);
-            let choices: Vec<Vec<Choice>> = (0..matrices)
+            let choices: Vec<Vec<Candidate>> = (0..matrices)
                 .map(|_| {
                     let count = 1 + rng.below(5);
                     let one = |_| choice(1 + rng.below(40) as u64, rng.unit());
@@ -259,7 +259,7 @@ mod tests {
                 })
                 .collect();
             let budget = rng.below(40 * matrices) as u64;
-            let found = best(&choices, budget);
+            let found = solve(&choices, budget);
             let expected = exhaustive(&choices, budget);
             match (found, expected) {
                 (None, None) => {}
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn thinned_lists_come_close_to_the_bound() {
         let mut rng = Rng(11);
-        let choices: Vec<Vec<Choice>> = (0..160)
+        let choices: Vec<Vec<Candidate>> = (0..160)
             .map(|_| {
                 let (size, loss) = (1e5 * (1.0 + 20.0 * rng.unit()), rng.unit());
                 let bits = 2..9;
@@ -287,14 +287,14 @@ mod tests {
                 bits.map(of).collect()
             })
             .collect();
-        let largest = |of: &Vec<Choice>| of.iter().map(|c| c.bytes).max().unwrap();
+        let largest = |of: &Vec<Candidate>| of.iter().map(|c| c.bytes).max().unwrap();
         let budget = choices.iter().map(largest).sum::<u64>() / 2;
-        let (chosen, lost) = best(&choices, budget).unwrap();
+        let (chosen, lost) = solve(&choices, budget).unwrap();
         let bytes: u64 = chosen.iter().map(|choice| choice.bytes).sum();
         assert!(bytes <= budget && bytes as f64 > 0.999 * budget as f64);
         // Lagrange: for every price λ, min Σ loss + λ (bytes − budget) is below the optimum.
         let bound = |price: f64| {
-            let of = |of: &Vec<Choice>| {
+            let of = |of: &Vec<Candidate>| {
                 let costs = of.iter().map(|c| c.loss + price * c.bytes as f64);
                 costs.min_by(f64::total_cmp).unwrap()
             };
@@ -309,7 +309,7 @@ mod tests {
     fn core_keeps_the_optimum_and_the_smallest_choice() {
         let mut rng = Rng(13);
         for _ in 0..40 {
-            let choices: Vec<Vec<Choice>> = (0..4 + rng.below(8))
+            let choices: Vec<Vec<Candidate>> = (0..4 + rng.below(8))
                 .map(|_| {
                     let (size, loss) = (1e4 * (1.0 + 20.0 * rng.unit()), rng.unit());
                     let of = |step: i32| {
@@ -319,13 +319,13 @@ mod tests {
                     (0..30).map(of).collect()
                 })
                 .collect();
-            let of = |of: &Vec<Choice>, at: usize| of[at].bytes;
+            let of = |of: &Vec<Candidate>, at: usize| of[at].bytes;
             let smallest: u64 = choices.iter().map(|c| of(c, 0)).sum();
             let largest: u64 = choices.iter().map(|c| of(c, 29)).sum();
-            assert!(best(&core(choices.clone(), smallest), smallest).is_some());
+            assert!(solve(&core(choices.clone(), smallest), smallest).is_some());
             let budget = smallest + ((largest - smallest) as f64 * rng.unit()) as u64;
-            let (_, lost) = best(&core(choices.clone(), budget), budget).unwrap();
-            let (_, least) = best(&choices, budget).unwrap();
+            let (_, lost) = solve(&core(choices.clone(), budget), budget).unwrap();
+            let (_, least) = solve(&choices, budget).unwrap();
             assert!(lost <= 1.002 * least, "{lost} {least}");
         }
     }
@@ -335,32 +335,32 @@ mod tests {
         let mut rng = Rng(17);
         let mut shared = 0;
         for _ in 0..200 {
-            let mut some = |count: usize| -> Vec<Choice> {
+            let mut some = |count: usize| -> Vec<Candidate> {
                 let one = |_| choice(1 + rng.below(30) as u64, rng.unit());
-                unbeaten((0..count).map(one).collect())
+                pareto_front((0..count).map(one).collect())
             };
             let (first, second, alone) = (some(5), some(4), some(6));
-            let common = unbeaten(some(3));
-            let together = sums(&[first.clone(), second.clone()]);
-            let mut of_group: Vec<Choice<Option<Vec<Form>>>> = Vec::new();
-            of_group.extend(together.into_iter().map(|sum| Choice {
+            let common = pareto_front(some(3));
+            let together = pareto_sums(&[first.clone(), second.clone()]);
+            let mut of_group: Vec<Candidate<Option<Vec<MatrixForm>>>> = Vec::new();
+            of_group.extend(together.into_iter().map(|sum| Candidate {
                 form: Some(sum.form),
                 bytes: sum.bytes,
                 loss: sum.loss,
             }));
-            of_group.extend(common.iter().map(|one| Choice {
+            of_group.extend(common.iter().map(|one| Candidate {
                 form: None,
                 bytes: one.bytes,
                 loss: one.loss,
             }));
-            let beside = alone.iter().map(|one| Choice {
+            let beside = alone.iter().map(|one| Candidate {
                 form: Some(vec![one.form.clone()]),
                 bytes: one.bytes,
                 loss: one.loss,
             });
-            let items = [unbeaten(of_group), beside.collect()];
+            let items = [pareto_front(of_group), beside.collect()];
             let budget = rng.below(90) as u64;
-            let found = best(&items, budget);
+            let found = solve(&items, budget);
             let each = exhaustive(&[first, second, alone.clone()], budget);
             let in_common = exhaustive(&[common, alone], budget);
             let expected = each.into_iter().chain(in_common).min_by(f64::total_cmp);
@@ -389,8 +389,8 @@ mod tests {
             vec![choice(20, 0.8)],
         ];
         let filled = |budget| {
-            let (mut chosen, lost) = best(&coarse, budget).unwrap();
-            let lost = lost - fill(&mut chosen, [&coarse, &finer], budget);
+            let (mut chosen, lost) = solve(&coarse, budget).unwrap();
+            let lost = lost - spend_remainder(&mut chosen, [&coarse, &finer], budget);
             let bytes: Vec<u64> = chosen.iter().map(|choice| choice.bytes).collect();
             let sum: f64 = chosen.iter().map(|choice| choice.loss).sum();
             assert!((sum - lost).abs() < 1e-12 && bytes.iter().sum::<u64>() <= budget);

@@ -23,35 +23,37 @@ mod uniform;
 mod unit;
 
 use htc_formats::DType;
-use htc_formats::bands::{BAND, Codes};
+use htc_formats::bands::{Codes, GROUP_COLS};
 use htc_formats::block;
-use htc_formats::model::{HyperParameters, MatrixId, Slot};
+use htc_formats::model::{HyperParameters, MatrixId, ProjectionKind};
 
 use allocate::{Allocator, Choice, Decision};
 use form::factor_type_for;
-use kind::Kind;
+use kind::ProjectionGroup;
 
 use crate::request::{
     Allocation, DenseType, GaugeKind, KvBasesArg, OrderArg, SinkProtection, Treatment,
     TreatmentError, TreatmentRequest,
 };
 
-pub use crate::request::{Budget, Method, Request};
-pub use check::Fault;
+pub use crate::request::{Budget, Method, PlanRequest};
+pub use check::PlanMismatch;
 pub use error::PlanError;
-pub use evidence::{Branches, Curve, Evidence, Point, SharedCurve, SharedPoint};
-pub use form::{Form, StoredForm};
+pub use evidence::{
+    BranchShares, Evidence, LossCurve, LossPoint, SharedLossCurve, SharedLossPoint,
+};
+pub use form::{MatrixForm, StoredForm};
 pub(crate) use kind::MAX_ASPECT;
-pub use quantise::{losses, matrices, plain, unbeaten_of, uniform};
-pub use refine::{Refinement, refinable, refinements};
-pub use sources::{OfSource, SourceTypes};
+pub use quantise::{losses, matrices, pareto_sums_of, single_block_type_plan, single_type_plan};
+pub use refine::{Refinement, choose_refinements, refinable_matrices};
+pub use sources::{ModelFileTypes, SourceTypes};
 pub(crate) use unit::label;
-pub use unit::{Member, Unit, UnitPlan, place};
+pub use unit::{Unit, UnitMatrix, UnitPlan, activation_point};
 
 /// Forms of all planned matrices in the order of execution; others stay as in the source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    request: Request,
+    request: PlanRequest,
     units: Vec<UnitPlan>,
     notes: Vec<String>,
     expected_loss: Option<f64>,
@@ -64,12 +66,12 @@ pub struct Plan {
 /// [`PlanError::NoSlots`], [`PlanError::NoSharedInput`], [`PlanError::InputTooWide`].
 pub fn units(
     hyper: &HyperParameters,
-    request: &Request,
+    request: &PlanRequest,
     source_type: impl SourceTypes,
 ) -> Result<Vec<Unit>, PlanError> {
     Ok(kind::units(
         hyper,
-        &kind::kinds(hyper, request)?,
+        &kind::projection_groups(hyper, request)?,
         &source_type,
     ))
 }
@@ -79,18 +81,18 @@ pub fn units(
 /// # Errors
 /// [`PlanError`] if no plan satisfies the request. If the ratio is missed because the factor type
 /// takes as many bytes as the source, the error names the types that meet it.
-pub fn make(
+pub fn compute(
     hyper: &HyperParameters,
-    request: Request,
+    request: PlanRequest,
     evidence: &Evidence,
     source_type: impl SourceTypes,
 ) -> Result<Plan, PlanError> {
     let Budget::Ratio(ratio) = request.budget else {
-        return attempt(hyper, request, evidence, &source_type);
+        return compute_unchecked_ratio(hyper, request, evidence, &source_type);
     };
     let factor_type = request.factor_type;
     let meets = |plan: &Plan| plan.ratio() <= ratio;
-    let made = attempt(hyper, request.clone(), evidence, &source_type);
+    let made = compute_unchecked_ratio(hyper, request.clone(), evidence, &source_type);
     let reached = match &made {
         Ok(plan) if !meets(plan) => Some(plan.ratio()),
         Err(PlanError::RatioTooSmall { smallest, .. }) => Some(*smallest),
@@ -99,14 +101,15 @@ pub fn make(
     let Some(reached) = reached else {
         return made;
     };
-    let others = block::writable().iter().copied();
+    let others = block::writable_types().iter().copied();
     let others = others.filter(|&of| of != factor_type);
     let types = others.filter(|&factor_type| {
-        let request = Request {
+        let request = PlanRequest {
             factor_type,
             ..request.clone()
         };
-        attempt(hyper, request, evidence, &source_type).is_ok_and(|plan| meets(&plan))
+        compute_unchecked_ratio(hyper, request, evidence, &source_type)
+            .is_ok_and(|plan| meets(&plan))
     });
     match types.collect::<Vec<_>>() {
         types if types.is_empty() => made,
@@ -119,9 +122,9 @@ pub fn make(
     }
 }
 
-fn attempt(
+fn compute_unchecked_ratio(
     hyper: &HyperParameters,
-    request: Request,
+    request: PlanRequest,
     evidence: &Evidence,
     source_type: &impl SourceTypes,
 ) -> Result<Plan, PlanError> {
@@ -130,13 +133,13 @@ fn attempt(
         let notes = vec![format!(
             "the types are expected to cost {lost:.2e} nats of KL divergence per token"
         )];
-        let mut plan = checked(hyper, request, units, notes, source_type)?;
+        let mut plan = validated(hyper, request, units, notes, source_type)?;
         plan.expected_loss = Some(lost);
         return Ok(plan);
     }
-    let kinds = kind::kinds(hyper, &request)?;
+    let kinds = kind::projection_groups(hyper, &request)?;
     let units = kind::units(hyper, &kinds, source_type);
-    let (decisions, notes) = match fixed(&kinds, &request)? {
+    let (decisions, notes) = match fixed_ranks(&kinds, &request)? {
         Some(ranks) => {
             let ranks = ranks.iter().cycle().take(units.len());
             (ranks.copied().map(Decision::rank).collect(), Vec::new())
@@ -148,27 +151,27 @@ fn attempt(
     };
     let decided = units.into_iter().zip(decisions);
     let mut units: Vec<UnitPlan> = decided
-        .map(|(unit, decision)| settle(unit, decision, &request))
+        .map(|(unit, decision)| apply_decision(unit, decision, &request))
         .collect();
-    units.extend(unselected(hyper, &request, source_type));
-    let mut plan = checked(hyper, request, units, notes, source_type)?;
+    units.extend(unselected_dense_units(hyper, &request, source_type));
+    let mut plan = validated(hyper, request, units, notes, source_type)?;
     if plan.request.allocation.allocator == Allocator::CacheFit
-        && let Some(cache) = evidence.cache
+        && let Some(cache) = evidence.l2_bytes
     {
-        let head = match source_type.of(MatrixId::Head) {
+        let head = match source_type.dtype(MatrixId::Head) {
             Some(_) => MatrixId::Head,
             None => MatrixId::Embedding,
         };
-        let beside = streamed_beside(hyper, &plan, head, source_type);
-        let predicted = allocate::predict(&plan, head, beside, cache).to_string();
+        let beside = unplanned_bytes(hyper, &plan, head, source_type);
+        let predicted = allocate::predict_speed(&plan, head, beside, cache).to_string();
         plan.notes.push(predicted);
     }
     Ok(plan)
 }
 
-fn checked(
+fn validated(
     hyper: &HyperParameters,
-    request: Request,
+    request: PlanRequest,
     units: Vec<UnitPlan>,
     notes: Vec<String>,
     source_type: &impl SourceTypes,
@@ -179,39 +182,45 @@ fn checked(
 
 /// Returns the bytes that a token reads apart from the units of a plan: unplanned projections, and
 /// the head or the tied embedding.
-fn streamed_beside(
+fn unplanned_bytes(
     hyper: &HyperParameters,
     plan: &Plan,
     head: MatrixId,
     source_type: &impl SourceTypes,
 ) -> u64 {
     let slots = (0..hyper.layers).flat_map(|layer| {
-        let slots = Slot::ALL.into_iter();
-        slots.map(move |slot| MatrixId::Slot { layer, slot })
+        let slots = ProjectionKind::ALL.into_iter();
+        slots.map(move |slot| MatrixId::Projection {
+            layer,
+            projection: slot,
+        })
     });
     let beside = slots
         .chain([head])
         .filter(|&matrix| plan.unit_of(matrix).is_none());
-    let members = beside.filter_map(|matrix| Member::new(matrix, hyper, source_type));
+    let members = beside.filter_map(|matrix| UnitMatrix::new(matrix, hyper, source_type));
     members.map(|member| member.bytes()).sum()
 }
 
-fn unselected(
+fn unselected_dense_units(
     hyper: &HyperParameters,
-    request: &Request,
+    request: &PlanRequest,
     source_type: &impl SourceTypes,
 ) -> Vec<UnitPlan> {
     let slots = (0..hyper.layers).flat_map(|layer| {
-        let others = Slot::ALL.into_iter();
-        let others = others.filter(|slot| !request.slots.contains(slot));
-        others.map(move |slot| MatrixId::Slot { layer, slot })
+        let others = ProjectionKind::ALL.into_iter();
+        let others = others.filter(|slot| !request.projections.contains(slot));
+        others.map(move |slot| MatrixId::Projection {
+            layer,
+            projection: slot,
+        })
     });
     let outside = [MatrixId::Embedding, MatrixId::Head].into_iter();
     let of_type = |asked: Option<DenseType>| move |matrix| Some((matrix, asked?));
-    let wanted = outside.filter_map(of_type(request.dense.outside));
-    let wanted = wanted.chain(slots.filter_map(of_type(request.dense.slots)));
+    let wanted = outside.filter_map(of_type(request.dense_types.embedding_and_head));
+    let wanted = wanted.chain(slots.filter_map(of_type(request.dense_types.projections)));
     let units = wanted.filter_map(|(matrix, asked)| {
-        let members = vec![Member::new(matrix, hyper, source_type)?];
+        let members = vec![UnitMatrix::new(matrix, hyper, source_type)?];
         let (form, notes) = dense_form(&members, Some(asked));
         Some(UnitPlan {
             members,
@@ -224,19 +233,19 @@ fn unselected(
 
 /// Returns the dense form of matrices with the same input: as in the source, or in the requested
 /// type if that is smaller. The notes list deviations.
-fn dense_form(members: &[Member], asked: Option<DenseType>) -> (Form, Vec<String>) {
+fn dense_form(members: &[UnitMatrix], asked: Option<DenseType>) -> (MatrixForm, Vec<String>) {
     let Some(asked) = asked else {
-        return (Form::Kept, Vec::new());
+        return (MatrixForm::Unchanged, Vec::new());
     };
     let cols = members.first().map_or(0, |member| member.cols);
     let (form, weight) = match asked {
         DenseType::Blocks(dtype) => {
             let weight = factor_type_for(dtype, cols);
-            (Form::Dense { weight }, DenseType::Blocks(weight))
+            (MatrixForm::Dense { weight }, DenseType::Blocks(weight))
         }
-        DenseType::Bands(code) => match Codes::uniform(code, cols) {
+        DenseType::ColumnGroups(code) => match Codes::uniform(code, cols) {
             Ok(codes) => (
-                Form::Bands {
+                MatrixForm::ColumnGroups {
                     codes: codes.into(),
                 },
                 asked,
@@ -244,39 +253,42 @@ fn dense_form(members: &[Member], asked: Option<DenseType>) -> (Form, Vec<String
             // Rows too wide for column groups.
             Err(_) => {
                 let weight = DType::F16;
-                (Form::Dense { weight }, DenseType::Blocks(weight))
+                (MatrixForm::Dense { weight }, DenseType::Blocks(weight))
             }
         },
     };
-    let (before, after) = (Form::Kept.bytes(members), form.bytes(members));
-    let same = |member: &Member| DenseType::Blocks(member.source_type) == asked;
+    let (before, after) = (MatrixForm::Unchanged.bytes(members), form.bytes(members));
+    let same = |member: &UnitMatrix| DenseType::Blocks(member.source_type) == asked;
     if members.iter().all(same) {
-        return (Form::Kept, Vec::new());
+        return (MatrixForm::Unchanged, Vec::new());
     }
     if after >= before {
         let said =
             format!("kept as in the source: {weight} needs {after} bytes, the source {before}");
-        return (Form::Kept, vec![said]);
+        return (MatrixForm::Unchanged, vec![said]);
     }
-    let instead = (weight != asked).then(|| instead("weight", weight, asked, cols));
+    let instead = (weight != asked).then(|| fallback_note("weight", weight, asked, cols));
     (form, instead.into_iter().collect())
 }
 
-fn instead(what: &str, found: DenseType, asked: DenseType, cols: usize) -> String {
+fn fallback_note(what: &str, found: DenseType, asked: DenseType, cols: usize) -> String {
     let block = match asked {
         DenseType::Blocks(dtype) => dtype.block_len(),
-        DenseType::Bands(_) => BAND,
+        DenseType::ColumnGroups(_) => GROUP_COLS,
     };
     format!(
         "{what} in {found} instead of {asked}: rows of {cols} numbers are not whole blocks of {block}"
     )
 }
 
-fn fixed(kinds: &[Kind], request: &Request) -> Result<Option<Vec<usize>>, PlanError> {
+fn fixed_ranks(
+    kinds: &[ProjectionGroup],
+    request: &PlanRequest,
+) -> Result<Option<Vec<usize>>, PlanError> {
     let plain = request.allocation == Allocation::default();
     match request.budget {
         Budget::Rank(_) | Budget::FullRank if !plain => Err(PlanError::NothingToAllocate {
-            option: request.allocation.option(),
+            option: request.allocation.first_non_default_option(),
         }),
         Budget::Rank(0) => Err(PlanError::RankZero),
         Budget::Rank(rank) => {
@@ -305,7 +317,7 @@ fn fixed(kinds: &[Kind], request: &Request) -> Result<Option<Vec<usize>>, PlanEr
         | Budget::Bytes(_)
         | Budget::MeanRank(_)
         | Budget::Energy => Ok(None),
-        Budget::FileSize(_) | Budget::Bits(_) => Err(PlanError::OnlyOfFiles {
+        Budget::FileSize(_) | Budget::Bits(_) => Err(PlanError::BudgetRequiresQuantise {
             budget: request.budget,
             method: request.method,
         }),
@@ -314,19 +326,19 @@ fn fixed(kinds: &[Kind], request: &Request) -> Result<Option<Vec<usize>>, PlanEr
 
 /// Applies a decision to a unit. Factors that are not smaller than the dense form are dropped,
 /// unless full rank was requested.
-fn settle(unit: Unit, decision: Decision, request: &Request) -> UnitPlan {
+fn apply_decision(unit: Unit, decision: Decision, request: &PlanRequest) -> UnitPlan {
     let asked = request.factor_type;
     let mut notes = decision.notes;
-    let (dense, of_dense) = dense_form(&unit.members, request.dense_of_selected());
+    let (dense, of_dense) = dense_form(&unit.members, request.dense_type_of_selected());
     // Compare with the dense type of the projections, if any, else with the source.
-    let (compared, _) = dense_form(&unit.members, request.dense.slots);
+    let (compared, _) = dense_form(&unit.members, request.dense_types.projections);
     let form = match decision.choice {
         Choice::Dense => dense.clone(),
-        Choice::Rank(rank) => unit.factored(request, rank),
+        Choice::Rank(rank) => unit.factored_form(request, rank),
     };
     let factors = match form {
-        Form::LowRank { rank, a, b } => vec![("A", unit.cols, a), ("B", rank, b)],
-        Form::SharedBasis {
+        MatrixForm::LowRank { rank, a, b } => vec![("A", unit.cols, a), ("B", rank, b)],
+        MatrixForm::SharedBasis {
             rank,
             basis,
             projected,
@@ -344,7 +356,7 @@ fn settle(unit: Unit, decision: Decision, request: &Request) -> UnitPlan {
         notes.push(if exempt {
             format!("{what} in {dtype} instead of {asked}: exempt channels are exact there")
         } else {
-            instead(what, dtype.into(), asked.into(), cols)
+            fallback_note(what, dtype.into(), asked.into(), cols)
         });
     }
     let (before, after) = (compared.bytes(&unit.members), form.bytes(&unit.members));
@@ -375,13 +387,13 @@ impl Plan {
     /// All faults of the units.
     pub fn new(
         hyper: &HyperParameters,
-        request: Request,
+        request: PlanRequest,
         mut units: Vec<UnitPlan>,
         mut notes: Vec<String>,
         source_type: &impl SourceTypes,
-    ) -> Result<Plan, Vec<Fault>> {
+    ) -> Result<Plan, Vec<PlanMismatch>> {
         units.sort_by_key(|unit| unit.members.first().map(|member| member.matrix));
-        padding::say(&units, &mut notes);
+        padding::update_padding_note(&units, &mut notes);
         let plan = Plan {
             request,
             units,
@@ -397,20 +409,24 @@ impl Plan {
     }
 
     /// Returns all faults of the plan for a model.
-    pub fn check(&self, hyper: &HyperParameters, source_type: &impl SourceTypes) -> Vec<Fault> {
-        let mut check = check::Check::new(hyper, self.request.method, source_type);
+    pub fn check(
+        &self,
+        hyper: &HyperParameters,
+        source_type: &impl SourceTypes,
+    ) -> Vec<PlanMismatch> {
+        let mut check = check::PlanChecker::new(hyper, self.request.method, source_type);
         let units = self.units.iter();
-        units.flat_map(|unit| check.unit(unit)).collect()
+        units.flat_map(|unit| check.check_unit(unit)).collect()
     }
 
     /// Returns the request.
-    pub fn request(&self) -> &Request {
+    pub fn request(&self) -> &PlanRequest {
         &self.request
     }
 
     /// Returns true if the plan permutes channels.
-    pub fn is_reordered(&self) -> bool {
-        self.request.order == Some(OrderArg::On)
+    pub fn permutes_channels(&self) -> bool {
+        self.request.channel_permutation == Some(OrderArg::On)
     }
 
     /// Returns true if the artifact has bases for the KV cache.
@@ -420,11 +436,11 @@ impl Plan {
 
     /// Returns true if execution needs gradients of the outputs: for column groups, and for GGUF
     /// types with error feedback when all matrices are quantised.
-    pub fn reads_gradients(&self) -> bool {
+    pub fn needs_gradients(&self) -> bool {
         let quantises = self.request.method == Method::Quantise;
         self.units.iter().any(|unit| match &unit.form {
-            Form::Bands { .. } => true,
-            Form::Dense { weight } => quantises && crate::codes::has_feedback(*weight),
+            MatrixForm::ColumnGroups { .. } => true,
+            MatrixForm::Dense { weight } => quantises && crate::codes::has_feedback(*weight),
             _ => false,
         })
     }
@@ -436,7 +452,7 @@ impl Plan {
 
     /// Returns the treatment of units with factors. With the method `quantise` and a calibration,
     /// the gauge is [`GaugeKind::Whiten`], as during planning.
-    pub fn treated(&self, treatment: Treatment, calibrated: bool) -> Treatment {
+    pub fn treatment_of_factors(&self, treatment: Treatment, calibrated: bool) -> Treatment {
         let factors = self.units.iter().any(|unit| unit.rank().is_some());
         let gauge = match self.request.method {
             Method::Quantise if factors && calibrated => GaugeKind::Whiten,
@@ -447,12 +463,12 @@ impl Plan {
 
     /// Returns the estimated increase of the KL divergence from the source, nats per token, if
     /// types were chosen by it.
-    pub fn expected_loss(&self) -> Option<f64> {
+    pub fn estimated_loss(&self) -> Option<f64> {
         self.expected_loss
     }
 
     /// Adds a note on the whole plan.
-    pub(crate) fn note(&mut self, said: String) {
+    pub(crate) fn add_note(&mut self, said: String) {
         self.notes.push(said);
     }
 
@@ -469,9 +485,11 @@ impl Plan {
     /// Returns the type or code that all re-encoded matrices share, if any.
     pub fn uniform_type(&self) -> Option<DenseType> {
         let mut types = self.units.iter().filter_map(|unit| match &unit.form {
-            Form::Kept => None,
-            Form::Dense { weight } => Some(Some(DenseType::Blocks(*weight))),
-            Form::Bands { codes } => Some(codes.same().map(DenseType::Bands)),
+            MatrixForm::Unchanged => None,
+            MatrixForm::Dense { weight } => Some(Some(DenseType::Blocks(*weight))),
+            MatrixForm::ColumnGroups { codes } => {
+                Some(codes.uniform_code().map(DenseType::ColumnGroups))
+            }
             _ => Some(None),
         });
         let first = types.next()??;
@@ -483,7 +501,7 @@ impl Plan {
         // Units are sorted by layer, but not within a layer.
         let block = |matrix: MatrixId| match matrix {
             MatrixId::Embedding => (0, 0),
-            MatrixId::Slot { layer, .. } => (1, layer),
+            MatrixId::Projection { layer, .. } => (1, layer),
             MatrixId::Head => (2, 0),
         };
         let of = |unit: &UnitPlan| unit.members.first().map(|member| block(member.matrix));
@@ -499,8 +517,8 @@ impl Plan {
     /// selected.
     pub fn ratio(&self) -> f64 {
         let selected = |unit: &&UnitPlan| {
-            let mut slots = unit.members.iter().filter_map(Member::slot);
-            slots.any(|slot| self.request.slots.contains(&slot))
+            let mut slots = unit.members.iter().filter_map(UnitMatrix::slot);
+            slots.any(|slot| self.request.projections.contains(&slot))
         };
         let units = || self.units.iter().filter(selected);
         let before: u64 = units().map(UnitPlan::parameters_before).sum();
@@ -524,7 +542,7 @@ impl Treatment {
         };
         let reads = || plan.units.iter().filter(|unit| unit.reads_stream());
         if let Some((unit, (stored, exact))) =
-            reads().find_map(|unit| Some((unit, unit.inexact()?)))
+            reads().find_map(|unit| Some((unit, unit.rounded_source_type()?)))
         {
             return Err(TreatmentError::ChannelType {
                 channels,

@@ -1,13 +1,13 @@
 //! Notes on matrices with padded column groups.
 
-use htc_formats::bands::BAND;
+use htc_formats::bands::GROUP_COLS;
 
-use super::form::Form;
+use super::form::MatrixForm;
 use super::unit::UnitPlan;
 
-const BEGINS: &str = "padded to whole bands of ";
+const NOTE_PREFIX: &str = "padded to whole bands of ";
 
-struct Padded {
+struct PaddedMatrices {
     cols: usize,
     names: Vec<&'static str>,
     count: usize,
@@ -15,9 +15,9 @@ struct Padded {
 
 /// Adds one note on padded matrices and their columns to a plan, and removes outdated ones from an
 /// edited file.
-pub(super) fn say(units: &[UnitPlan], notes: &mut Vec<String>) {
-    let said = note(units);
-    notes.retain(|note| !note.starts_with(BEGINS) || Some(note) == said.as_ref());
+pub(super) fn update_padding_note(units: &[UnitPlan], notes: &mut Vec<String>) {
+    let said = padding_note(units);
+    notes.retain(|note| !note.starts_with(NOTE_PREFIX) || Some(note) == said.as_ref());
     if let Some(said) = said
         && !notes.contains(&said)
     {
@@ -25,10 +25,10 @@ pub(super) fn say(units: &[UnitPlan], notes: &mut Vec<String>) {
     }
 }
 
-fn note(units: &[UnitPlan]) -> Option<String> {
-    let mut found: Vec<Padded> = Vec::new();
+fn padding_note(units: &[UnitPlan]) -> Option<String> {
+    let mut found: Vec<PaddedMatrices> = Vec::new();
     for unit in units {
-        let Form::Bands { codes } = &unit.form else {
+        let MatrixForm::ColumnGroups { codes } = &unit.form else {
             continue;
         };
         if codes.padding() == 0 {
@@ -39,7 +39,7 @@ fn note(units: &[UnitPlan]) -> Option<String> {
             let at = found.iter().position(|of| of.cols == cols);
             let at = at.unwrap_or_else(|| {
                 let (names, count) = (Vec::new(), 0);
-                found.push(Padded { cols, names, count });
+                found.push(PaddedMatrices { cols, names, count });
                 found.len() - 1
             });
             let of = &mut found[at];
@@ -56,9 +56,9 @@ fn note(units: &[UnitPlan]) -> Option<String> {
             1 => "1 matrix".to_owned(),
             count => format!("{count} matrices"),
         };
-        let padding = cols.next_multiple_of(BAND) - cols;
+        let padding = cols.next_multiple_of(GROUP_COLS) - cols;
         format!("{names} ({matrices} of {cols} columns) by {padding}")
     });
     let each: Vec<String> = each.collect();
-    (!each.is_empty()).then(|| format!("{BEGINS}{BAND} columns: {}", each.join("; ")))
+    (!each.is_empty()).then(|| format!("{NOTE_PREFIX}{GROUP_COLS} columns: {}", each.join("; ")))
 }

@@ -34,7 +34,7 @@ impl Phase {
 
 /// Reason for the absence of phases.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum NoPhases {
+pub enum NoPhasesReason {
     /// No calibration.
     NoCalibration,
     /// A single layer.
@@ -46,12 +46,12 @@ pub enum NoPhases {
     },
 }
 
-impl fmt::Display for NoPhases {
+impl fmt::Display for NoPhasesReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NoPhases::NoCalibration => f.write_str("no calibration"),
-            NoPhases::OneLayer => f.write_str("the model has one layer"),
-            NoPhases::Flat { ratio } => write!(
+            NoPhasesReason::NoCalibration => f.write_str("no calibration"),
+            NoPhasesReason::OneLayer => f.write_str("the model has one layer"),
+            NoPhasesReason::Flat { ratio } => write!(
                 f,
                 "the profile is flat: its largest value is {ratio:.3} times the smallest, phases begin at {FLAT_BELOW}"
             ),
@@ -77,7 +77,7 @@ pub struct Phases {
     /// Smoothed profile; empty without calibration.
     pub smoothed: Vec<f64>,
     /// Phase of every layer, or the reason for the absence of phases.
-    pub phases: Result<Vec<Phase>, NoPhases>,
+    pub phases: Result<Vec<Phase>, NoPhasesReason>,
 }
 
 impl Phases {
@@ -93,7 +93,7 @@ impl Phases {
         let Some(profile) = profile.filter(|p| !p.is_empty()) else {
             return Ok(Phases {
                 smoothed: Vec::new(),
-                phases: Err(NoPhases::NoCalibration),
+                phases: Err(NoPhasesReason::NoCalibration),
             });
         };
         let wrong = |v: &f64| !(v.is_finite() && *v >= 0.0);
@@ -111,19 +111,19 @@ impl Phases {
                 taps.into_iter().map(|j| profile[j] / 3.0).sum()
             })
             .collect();
-        let phases = valley(&smoothed);
+        let phases = find_valley(&smoothed);
         Ok(Phases { smoothed, phases })
     }
 
     /// Returns true if phases were detected.
-    pub fn valid(&self) -> bool {
+    pub fn is_detected(&self) -> bool {
         self.phases.is_ok()
     }
 }
 
-fn valley(smoothed: &[f64]) -> Result<Vec<Phase>, NoPhases> {
+fn find_valley(smoothed: &[f64]) -> Result<Vec<Phase>, NoPhasesReason> {
     if smoothed.len() == 1 {
-        return Err(NoPhases::OneLayer);
+        return Err(NoPhasesReason::OneLayer);
     }
     let (mut lowest, mut largest) = (0, 0.0_f64);
     for (layer, &value) in smoothed.iter().enumerate() {
@@ -140,7 +140,7 @@ fn valley(smoothed: &[f64]) -> Result<Vec<Phase>, NoPhases> {
         } else {
             largest / smallest
         };
-        return Err(NoPhases::Flat { ratio });
+        return Err(NoPhasesReason::Flat { ratio });
     }
     let low = |layer: &usize| smoothed[*layer] <= COMPRESS_BELOW * smallest;
     let first = (0..=lowest).rev().take_while(low).last().unwrap_or(lowest);
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn thresholds_match_the_constants() {
         let flat = |top: f64| Phases::detect(Some(&[1.0, 1.0, 1.0, top, top, top])).unwrap();
-        assert!(flat(1.149).phases.is_err() && flat(1.151).valid());
+        assert!(flat(1.149).phases.is_err() && flat(1.151).is_detected());
         assert_eq!(found(&[1.0, 1.0, 1.0, 1.0, 1.499, 1.499, 1.499]), "ccccccc");
         assert_eq!(found(&[1.0, 1.0, 1.0, 1.0, 1.501, 1.501, 1.501]), "cccccrr");
     }
@@ -206,11 +206,17 @@ mod tests {
     #[test]
     fn absence_of_phases_has_a_reason() {
         let reason = |profile| Phases::detect(profile).unwrap().phases.unwrap_err();
-        assert_eq!(reason(None), NoPhases::NoCalibration);
-        assert_eq!(reason(Some(&[][..])), NoPhases::NoCalibration);
-        assert_eq!(reason(Some(&[2.0][..])), NoPhases::OneLayer);
-        assert_eq!(reason(Some(&[0.0, 0.0][..])), NoPhases::Flat { ratio: 1.0 });
-        assert_eq!(reason(Some(&[2.0, 2.0][..])), NoPhases::Flat { ratio: 1.0 });
+        assert_eq!(reason(None), NoPhasesReason::NoCalibration);
+        assert_eq!(reason(Some(&[][..])), NoPhasesReason::NoCalibration);
+        assert_eq!(reason(Some(&[2.0][..])), NoPhasesReason::OneLayer);
+        assert_eq!(
+            reason(Some(&[0.0, 0.0][..])),
+            NoPhasesReason::Flat { ratio: 1.0 }
+        );
+        assert_eq!(
+            reason(Some(&[2.0, 2.0][..])),
+            NoPhasesReason::Flat { ratio: 1.0 }
+        );
         let text = reason(Some(&[3.0, 3.1, 3.0][..])).to_string();
         assert!(text.contains("flat"), "{text}");
     }

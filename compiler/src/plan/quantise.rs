@@ -6,38 +6,43 @@
 //! basis ([`SharedCurve`]) form one item, which combines their separate and their shared forms.
 
 use htc_formats::DType;
-use htc_formats::model::{HyperParameters, MatrixId, Slot};
+use htc_formats::model::{HyperParameters, MatrixId, ProjectionKind};
 
-use super::form::Form;
-use super::knapsack::{Choice, best, core, fill, sums, unbeaten};
-use super::unit::{Member, UnitPlan};
+use super::form::MatrixForm;
+use super::knapsack::{Candidate, core, pareto_front, pareto_sums, solve, spend_remainder};
+use super::unit::{UnitMatrix, UnitPlan};
 use crate::request::DenseType;
 
-use super::{Budget, Curve, Evidence, Plan, PlanError, Request, SharedCurve, SourceTypes};
+use super::{
+    Budget, Evidence, LossCurve, Plan, PlanError, PlanRequest, SharedLossCurve, SourceTypes,
+};
 
 /// Returns all matrices that a model stores, in the order of execution.
-pub fn matrices(hyper: &HyperParameters, source_type: &impl SourceTypes) -> Vec<Member> {
+pub fn matrices(hyper: &HyperParameters, source_type: &impl SourceTypes) -> Vec<UnitMatrix> {
     let slots = (0..hyper.layers).flat_map(|layer| {
-        let slots = Slot::ALL.into_iter();
-        slots.map(move |slot| MatrixId::Slot { layer, slot })
+        let slots = ProjectionKind::ALL.into_iter();
+        slots.map(move |slot| MatrixId::Projection {
+            layer,
+            projection: slot,
+        })
     });
     let all = [MatrixId::Embedding]
         .into_iter()
         .chain(slots)
         .chain([MatrixId::Head]);
-    all.filter_map(|matrix| Member::new(matrix, hyper, source_type))
+    all.filter_map(|matrix| UnitMatrix::new(matrix, hyper, source_type))
         .collect()
 }
 
 /// Selects the form of every matrix. Returns the units and their estimated loss, nats per token.
 pub(super) fn allocate(
     hyper: &HyperParameters,
-    request: &Request,
+    request: &PlanRequest,
     evidence: &Evidence,
     source_type: &impl SourceTypes,
 ) -> Result<(Vec<UnitPlan>, f64), PlanError> {
     let lacking = |needs, remedy| PlanError::NoMeasurement { needs, remedy };
-    let (beside, budget) = match (request.budget, evidence.beside) {
+    let (beside, budget) = match (request.budget, evidence.overhead_bytes) {
         (Budget::FileSize(total), Some(beside)) => (beside, total.saturating_sub(beside)),
         (Budget::Bytes(total), _) => (0, total),
         // Bits and ratios are converted to bytes if a file is given.
@@ -45,7 +50,7 @@ pub(super) fn allocate(
             let needs = "the bytes of the file beside its matrices";
             return Err(lacking(needs, "give the file"));
         }
-        (budget, _) => return Err(PlanError::NotOfFiles { budget }),
+        (budget, _) => return Err(PlanError::BudgetRequiresFactors { budget }),
     };
     let curves = evidence.curves.as_ref().ok_or_else(|| {
         lacking(
@@ -54,46 +59,46 @@ pub(super) fn allocate(
         )
     })?;
     let members = matrices(hyper, source_type);
-    let choices: Vec<Vec<Choice>> = members
+    let choices: Vec<Vec<Candidate>> = members
         .iter()
-        .map(|member| choices(member, curves))
+        .map(|member| pareto_forms(member, curves))
         .collect();
-    let closest = closest(&members, (&choices, curves), &evidence.shared, budget);
+    let closest = least_loss_units(&members, (&choices, curves), &evidence.shared, budget);
     closest.ok_or_else(|| PlanError::FileTooSmall {
         budget: request.budget,
-        smallest: smallest(&members, &choices, &evidence.shared) + beside,
+        smallest: least_bytes(&members, &choices, &evidence.shared) + beside,
     })
 }
 
 /// Required loss of factors relative to codes alone. Truncation errors are not additive like
 /// rounding errors and cost more than estimated.
-const WORTH: f64 = 0.9;
+const MAX_RELATIVE_LOSS: f64 = 0.9;
 
 /// Returns the units of a budget and their loss: in codes alone, or with factors and shared bases
 /// if these are estimated to lose clearly less. `None` if even the smallest forms are too large.
-fn closest(
-    members: &[Member],
-    (choices, curves): (&[Vec<Choice>], &[Curve]),
-    shared: &[SharedCurve],
+fn least_loss_units(
+    members: &[UnitMatrix],
+    (choices, curves): (&[Vec<Candidate>], &[LossCurve]),
+    shared: &[SharedLossCurve],
     budget: u64,
 ) -> Option<(Vec<UnitPlan>, f64)> {
-    let finer: Vec<Vec<Choice>> = members
+    let finer: Vec<Vec<Candidate>> = members
         .iter()
-        .map(|member| between(member, curves))
+        .map(|member| intermediate_forms(member, curves))
         .collect();
-    let each = |choices: &[Vec<Choice>]| {
-        let (mut chosen, lost) = best(&core(choices.to_vec(), budget), budget)?;
-        let lost = lost - fill(&mut chosen, [choices, &finer], budget);
+    let each = |choices: &[Vec<Candidate>]| {
+        let (mut chosen, lost) = solve(&core(choices.to_vec(), budget), budget)?;
+        let lost = lost - spend_remainder(&mut chosen, [choices, &finer], budget);
         let units = members.iter().zip(chosen);
-        let units = units.map(|(member, choice)| unit(vec![*member], choice.form));
+        let units = units.map(|(member, choice)| unit_plan(vec![*member], choice.form));
         Some((units.collect::<Vec<UnitPlan>>(), lost))
     };
-    let is_code = |choice: &&Choice| choice.form.rank().is_none();
-    let codes: Vec<Vec<Choice>> = members
+    let is_code = |choice: &&Candidate| choice.form.rank().is_none();
+    let codes: Vec<Vec<Candidate>> = members
         .iter()
         .map(|member| {
-            let all = forms(member, curves);
-            unbeaten(all.iter().filter(is_code).cloned().collect())
+            let all = candidate_forms(member, curves);
+            pareto_front(all.iter().filter(is_code).cloned().collect())
         })
         .collect();
     let alone = each(&codes);
@@ -102,17 +107,17 @@ fn closest(
     } else {
         each(choices)
     };
-    let together = together(members, (choices, &finer), shared, budget);
+    let together = units_with_shared_bases(members, (choices, &finer), shared, budget);
     let less = |one: &(Vec<UnitPlan>, f64), other: &(Vec<UnitPlan>, f64)| one.1.total_cmp(&other.1);
     let mixed = with_factors.into_iter().chain(together).min_by(less);
     match (alone, mixed) {
-        (Some(alone), Some(mixed)) if mixed.1 < WORTH * alone.1 => Some(mixed),
+        (Some(alone), Some(mixed)) if mixed.1 < MAX_RELATIVE_LOSS * alone.1 => Some(mixed),
         (Some(alone), _) => Some(alone),
         (None, mixed) => mixed,
     }
 }
 
-fn unit(members: Vec<Member>, form: Form) -> UnitPlan {
+fn unit_plan(members: Vec<UnitMatrix>, form: MatrixForm) -> UnitPlan {
     UnitPlan {
         members,
         form,
@@ -121,24 +126,24 @@ fn unit(members: Vec<Member>, form: Form) -> UnitPlan {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Having {
-    Each(Vec<Form>),
-    Common(Form),
+enum GroupForm {
+    Separate(Vec<MatrixForm>),
+    Shared(MatrixForm),
 }
 
-fn together(
-    members: &[Member],
-    (choices, finer): (&[Vec<Choice>], &[Vec<Choice>]),
-    shared: &[SharedCurve],
+fn units_with_shared_bases(
+    members: &[UnitMatrix],
+    (choices, finer): (&[Vec<Candidate>], &[Vec<Candidate>]),
+    shared: &[SharedLossCurve],
     budget: u64,
 ) -> Option<(Vec<UnitPlan>, f64)> {
     if shared.is_empty() {
         return None;
     }
-    let mut groups: Vec<Vec<Member>> = Vec::new();
-    let mut items: Vec<Vec<Choice<Having>>> = Vec::new();
-    let each = |sum: Choice<Vec<Form>>| Choice {
-        form: Having::Each(sum.form),
+    let mut groups: Vec<Vec<UnitMatrix>> = Vec::new();
+    let mut items: Vec<Vec<Candidate<GroupForm>>> = Vec::new();
+    let each = |sum: Candidate<Vec<MatrixForm>>| Candidate {
+        form: GroupForm::Separate(sum.form),
         bytes: sum.bytes,
         loss: sum.loss,
     };
@@ -150,16 +155,16 @@ fn together(
         let Some(of) = of.filter(|of| of.iter().all(|&index| !grouped[index])) else {
             continue;
         };
-        let own: Vec<Vec<Choice>> = of.iter().map(|&index| choices[index].clone()).collect();
-        let group: Vec<Member> = of.iter().map(|&index| members[index]).collect();
-        let mut all: Vec<Choice<Having>> = sums(&own).into_iter().map(each).collect();
-        all.extend(common(&group, curve));
+        let own: Vec<Vec<Candidate>> = of.iter().map(|&index| choices[index].clone()).collect();
+        let group: Vec<UnitMatrix> = of.iter().map(|&index| members[index]).collect();
+        let mut all: Vec<Candidate<GroupForm>> = pareto_sums(&own).into_iter().map(each).collect();
+        all.extend(shared_candidates(&group, curve));
         of.iter().for_each(|&index| grouped[index] = true);
-        items.push(unbeaten(all));
+        items.push(pareto_front(all));
         groups.push(group);
     }
-    let one = |choice: &Choice| Choice {
-        form: Having::Each(vec![choice.form.clone()]),
+    let one = |choice: &Candidate| Candidate {
+        form: GroupForm::Separate(vec![choice.form.clone()]),
         bytes: choice.bytes,
         loss: choice.loss,
     };
@@ -169,43 +174,49 @@ fn together(
         between.push(finer[index].iter().map(one).collect());
         groups.push(vec![members[index]]);
     }
-    let (mut chosen, lost) = best(&core(items.clone(), budget), budget)?;
-    let lost = lost - fill(&mut chosen, [&items, &between], budget);
+    let (mut chosen, lost) = solve(&core(items.clone(), budget), budget)?;
+    let lost = lost - spend_remainder(&mut chosen, [&items, &between], budget);
     let units = groups.into_iter().zip(chosen);
     let units = units.flat_map(|(members, choice)| match choice.form {
-        Having::Common(form) => vec![unit(members, form)],
-        Having::Each(forms) => {
+        GroupForm::Shared(form) => vec![unit_plan(members, form)],
+        GroupForm::Separate(forms) => {
             let each = members.into_iter().zip(forms);
-            each.map(|(member, form)| unit(vec![member], form))
+            each.map(|(member, form)| unit_plan(vec![member], form))
                 .collect()
         }
     });
     Some((units.collect(), lost))
 }
 
-fn common<'a>(
-    members: &'a [Member],
-    curve: &'a SharedCurve,
-) -> impl Iterator<Item = Choice<Having>> + 'a {
+fn shared_candidates<'a>(
+    members: &'a [UnitMatrix],
+    curve: &'a SharedLossCurve,
+) -> impl Iterator<Item = Candidate<GroupForm>> + 'a {
     let finite = |losses: &[f64]| losses.iter().all(|loss| loss.is_finite());
     let points = curve.points.iter();
     let points = points.filter(move |point| finite(&point.losses));
-    points.map(|point| Choice {
+    points.map(|point| Candidate {
         bytes: point.form.bytes(members),
         loss: point.losses.iter().map(|loss| loss.max(0.0)).sum(),
-        form: Having::Common(point.form.clone()),
+        form: GroupForm::Shared(point.form.clone()),
     })
 }
 
-fn smallest(members: &[Member], choices: &[Vec<Choice>], shared: &[SharedCurve]) -> u64 {
-    let least = |of: &[Choice]| of.iter().map(|choice| choice.bytes).min().unwrap_or(0);
+fn least_bytes(
+    members: &[UnitMatrix],
+    choices: &[Vec<Candidate>],
+    shared: &[SharedLossCurve],
+) -> u64 {
+    let least = |of: &[Candidate]| of.iter().map(|choice| choice.bytes).min().unwrap_or(0);
     let all: u64 = choices.iter().map(|of| least(of)).sum();
     let saved = shared.iter().map(|curve| {
-        let of = |(member, _): &(&Member, _)| curve.members.contains(&member.matrix);
+        let of = |(member, _): &(&UnitMatrix, _)| curve.members.contains(&member.matrix);
         let of: Vec<_> = members.iter().zip(choices).filter(of).collect();
         let own: u64 = of.iter().map(|(_, choices)| least(choices)).sum();
-        let group: Vec<Member> = of.iter().map(|(member, _)| **member).collect();
-        let common = common(&group, curve).map(|choice| choice.bytes).min();
+        let group: Vec<UnitMatrix> = of.iter().map(|(member, _)| **member).collect();
+        let common = shared_candidates(&group, curve)
+            .map(|choice| choice.bytes)
+            .min();
         own.saturating_sub(common.unwrap_or(own))
     });
     all - saved.sum::<u64>().min(all)
@@ -213,9 +224,12 @@ fn smallest(members: &[Member], choices: &[Vec<Choice>], shared: &[SharedCurve])
 
 /// Returns the Pareto-optimal sums of separate forms for matrices with the same input: bytes and
 /// nats per token, smallest first.
-pub fn unbeaten_of(members: &[Member], curves: &[Curve]) -> Vec<(u64, f64)> {
-    let own: Vec<Vec<Choice>> = members.iter().map(|one| choices(one, curves)).collect();
-    let all = sums(&own).into_iter();
+pub fn pareto_sums_of(members: &[UnitMatrix], curves: &[LossCurve]) -> Vec<(u64, f64)> {
+    let own: Vec<Vec<Candidate>> = members
+        .iter()
+        .map(|one| pareto_forms(one, curves))
+        .collect();
+    let all = pareto_sums(&own).into_iter();
     all.map(|sum| (sum.bytes, sum.loss)).collect()
 }
 
@@ -225,9 +239,9 @@ pub fn unbeaten_of(members: &[Member], curves: &[Curve]) -> Vec<(u64, f64)> {
 ///
 /// # Errors
 /// [`PlanError::Inconsistent`].
-pub fn uniform(
+pub fn single_type_plan(
     hyper: &HyperParameters,
-    request: Request,
+    request: PlanRequest,
     evidence: &Evidence,
     source_type: impl SourceTypes,
     dense: DenseType,
@@ -237,20 +251,20 @@ pub fn uniform(
     };
     let mut lost = 0.0;
     let units = matrices(hyper, &source_type).into_iter().map(|member| {
-        let mut of_member = forms(&member, curves).into_iter();
-        let found = of_member.find(|choice| is_in(&choice.form, dense));
+        let mut of_member = candidate_forms(&member, curves).into_iter();
+        let found = of_member.find(|choice| has_type(&choice.form, dense));
         lost += found.as_ref().map_or(0.0, |choice| choice.loss);
         UnitPlan {
             members: vec![member],
-            form: found.map_or(Form::Kept, |choice| choice.form),
+            form: found.map_or(MatrixForm::Unchanged, |choice| choice.form),
             notes: Vec::new(),
         }
     });
     let units: Vec<UnitPlan> = units.collect();
-    if units.iter().all(|unit| unit.form == Form::Kept) {
+    if units.iter().all(|unit| unit.form == MatrixForm::Unchanged) {
         return Ok(None);
     }
-    let mut plan = super::checked(hyper, request, units, Vec::new(), &source_type)?;
+    let mut plan = super::validated(hyper, request, units, Vec::new(), &source_type)?;
     plan.expected_loss = Some(lost);
     Ok(Some((plan, lost)))
 }
@@ -260,20 +274,20 @@ pub fn uniform(
 ///
 /// # Errors
 /// [`PlanError::Inconsistent`].
-pub fn plain(
+pub fn single_block_type_plan(
     hyper: &HyperParameters,
-    request: Request,
+    request: PlanRequest,
     source_type: impl SourceTypes,
     weight: DType,
 ) -> Result<Option<Plan>, PlanError> {
     let units = matrices(hyper, &source_type).into_iter().map(|member| {
         let members = vec![member];
-        let dense = Form::Dense { weight };
+        let dense = MatrixForm::Dense { weight };
         let fits = weight.row_bytes(member.cols).is_some();
-        let form = if fits && dense.bytes(&members) < Form::Kept.bytes(&members) {
+        let form = if fits && dense.bytes(&members) < MatrixForm::Unchanged.bytes(&members) {
             dense
         } else {
-            Form::Kept
+            MatrixForm::Unchanged
         };
         UnitPlan {
             members,
@@ -282,16 +296,18 @@ pub fn plain(
         }
     });
     let units: Vec<UnitPlan> = units.collect();
-    if units.iter().all(|unit| unit.form == Form::Kept) {
+    if units.iter().all(|unit| unit.form == MatrixForm::Unchanged) {
         return Ok(None);
     }
-    super::checked(hyper, request, units, Vec::new(), &source_type).map(Some)
+    super::validated(hyper, request, units, Vec::new(), &source_type).map(Some)
 }
 
-fn is_in(form: &Form, dense: DenseType) -> bool {
+fn has_type(form: &MatrixForm, dense: DenseType) -> bool {
     match (form, dense) {
-        (Form::Dense { weight }, DenseType::Blocks(dtype)) => *weight == dtype,
-        (Form::Bands { codes }, DenseType::Bands(code)) => codes.same() == Some(code),
+        (MatrixForm::Dense { weight }, DenseType::Blocks(dtype)) => *weight == dtype,
+        (MatrixForm::ColumnGroups { codes }, DenseType::ColumnGroups(code)) => {
+            codes.uniform_code() == Some(code)
+        }
         _ => false,
     }
 }
@@ -300,9 +316,9 @@ fn is_in(form: &Form, dense: DenseType) -> bool {
 /// have loss 0.
 pub fn losses<'a>(
     plan: &'a Plan,
-    curves: &'a [Curve],
-    shared: &'a [SharedCurve],
-) -> impl Iterator<Item = (&'a Member, &'a Form, f64)> {
+    curves: &'a [LossCurve],
+    shared: &'a [SharedLossCurve],
+) -> impl Iterator<Item = (&'a UnitMatrix, &'a MatrixForm, f64)> {
     let units = plan.units().iter();
     let members = units.flat_map(|unit| {
         let members = unit.members.iter().enumerate();
@@ -311,9 +327,9 @@ pub fn losses<'a>(
     members.filter_map(|(unit, index, member)| {
         let own = || curves.iter().find(|curve| curve.matrix == member.matrix);
         let loss = match &unit.form {
-            Form::Kept => own().map(|_| 0.0)?,
-            form @ Form::SharedBasis { .. } => {
-                let is_own = |curve: &&SharedCurve| {
+            MatrixForm::Unchanged => own().map(|_| 0.0)?,
+            form @ MatrixForm::SharedBasis { .. } => {
+                let is_own = |curve: &&SharedLossCurve| {
                     let of = unit.members.iter().map(|member| member.matrix);
                     of.eq(curve.members.iter().copied())
                 };
@@ -323,7 +339,7 @@ pub fn losses<'a>(
             }
             form => {
                 let own = own()?;
-                let mut measured = own.points.iter().chain(&own.between);
+                let mut measured = own.points.iter().chain(&own.intermediate);
                 measured.find(|point| point.form == *form)?.loss
             }
         };
@@ -331,31 +347,30 @@ pub fn losses<'a>(
     })
 }
 
-fn forms(member: &Member, curves: &[Curve]) -> Vec<Choice> {
+fn candidate_forms(member: &UnitMatrix, curves: &[LossCurve]) -> Vec<Candidate> {
     let members = std::slice::from_ref(member);
-    let of = |form: Form, loss| Choice {
+    let of = |form: MatrixForm, loss| Candidate {
         bytes: form.bytes(members),
         form,
         loss,
     };
     let measured = curves.iter().find(|curve| curve.matrix == member.matrix);
     let points = measured.map_or(&[][..], |curve| &curve.points);
-    let new =
-        |form: &Form| !matches!(form, Form::Dense { weight } if *weight == member.source_type);
+    let new = |form: &MatrixForm| !matches!(form, MatrixForm::Dense { weight } if *weight == member.source_type);
     let dense = points
         .iter()
         .filter(|point| new(&point.form) && point.loss.is_finite())
         .map(|point| of(point.form.clone(), point.loss.max(0.0)));
-    dense.chain([of(Form::Kept, 0.0)]).collect()
+    dense.chain([of(MatrixForm::Unchanged, 0.0)]).collect()
 }
 
-fn between(member: &Member, curves: &[Curve]) -> Vec<Choice> {
+fn intermediate_forms(member: &UnitMatrix, curves: &[LossCurve]) -> Vec<Candidate> {
     let members = std::slice::from_ref(member);
     let measured = curves.iter().find(|curve| curve.matrix == member.matrix);
-    let points = measured.map_or(&[][..], |curve| &curve.between).iter();
+    let points = measured.map_or(&[][..], |curve| &curve.intermediate).iter();
     let finite = points.filter(|point| point.loss.is_finite());
     finite
-        .map(|point| Choice {
+        .map(|point| Candidate {
             bytes: point.form.bytes(members),
             form: point.form.clone(),
             loss: point.loss.max(0.0),
@@ -363,8 +378,8 @@ fn between(member: &Member, curves: &[Curve]) -> Vec<Choice> {
         .collect()
 }
 
-fn choices(member: &Member, curves: &[Curve]) -> Vec<Choice> {
-    unbeaten(forms(member, curves))
+fn pareto_forms(member: &UnitMatrix, curves: &[LossCurve]) -> Vec<Candidate> {
+    pareto_front(candidate_forms(member, curves))
 }
 
 #[cfg(test)]
@@ -375,17 +390,17 @@ mod tests {
 
     #[test]
     fn dominated_forms_are_dropped() {
-        let member = Member {
+        let member = UnitMatrix {
             matrix: MatrixId::Embedding,
             rows: 4,
             cols: 256,
             source_type: DType::F16,
         };
-        let point = |weight, loss| super::super::Point {
-            form: Form::Dense { weight },
+        let point = |weight, loss| super::super::LossPoint {
+            form: MatrixForm::Dense { weight },
             loss,
         };
-        let curve = Curve {
+        let curve = LossCurve {
             matrix: MatrixId::Embedding,
             points: vec![
                 // Larger than q4_k and worse.
@@ -395,80 +410,86 @@ mod tests {
                 point(DType::BF16, 0.2),
                 point(DType::F32, f64::NAN),
             ],
-            between: Vec::new(),
+            intermediate: Vec::new(),
         };
-        let dense = |weight| Form::Dense { weight };
+        let dense = |weight| MatrixForm::Dense { weight };
         let curves = [curve];
-        let found: Vec<Form> = choices(&member, &curves)
+        let found: Vec<MatrixForm> = pareto_forms(&member, &curves)
             .iter()
             .map(|c| c.form.clone())
             .collect();
-        let all = forms(&member, &curves);
+        let all = candidate_forms(&member, &curves);
         assert!(all.iter().any(|c| c.form == dense(DType::Q5K)));
-        assert_eq!(found, [dense(DType::Q4K), dense(DType::Q8_0), Form::Kept]);
+        assert_eq!(
+            found,
+            [dense(DType::Q4K), dense(DType::Q8_0), MatrixForm::Unchanged]
+        );
     }
 
     #[test]
     fn factors_and_shared_bases_compete_with_codes() {
-        let slot = |slot, rows| Member {
-            matrix: MatrixId::Slot { layer: 0, slot },
+        let slot = |slot, rows| UnitMatrix {
+            matrix: MatrixId::Projection {
+                layer: 0,
+                projection: slot,
+            },
             rows,
             cols: 256,
             source_type: DType::F16,
         };
         let members = [
-            slot(Slot::Q, 256),
-            slot(Slot::K, 128),
-            slot(Slot::V, 128),
-            slot(Slot::O, 256),
-            slot(Slot::Gate, 512),
+            slot(ProjectionKind::Q, 256),
+            slot(ProjectionKind::K, 128),
+            slot(ProjectionKind::V, 128),
+            slot(ProjectionKind::O, 256),
+            slot(ProjectionKind::Gate, 512),
         ];
         let q8 = DType::Q8_0;
-        let low_rank = |rank| Form::LowRank { rank, a: q8, b: q8 };
-        let curve = |member: &Member| {
+        let low_rank = |rank| MatrixForm::LowRank { rank, a: q8, b: q8 };
+        let curve = |member: &UnitMatrix| {
             let dense = [(DType::Q4K, 4e-3), (DType::Q8_0, 1e-4)];
-            let dense = dense.map(|(weight, loss)| (Form::Dense { weight }, loss));
+            let dense = dense.map(|(weight, loss)| (MatrixForm::Dense { weight }, loss));
             let own = match member.slot() {
-                Some(Slot::O) => vec![(low_rank(32), 1e-3)],
-                Some(Slot::Gate) => vec![(low_rank(32), 9e-2)],
+                Some(ProjectionKind::O) => vec![(low_rank(32), 1e-3)],
+                Some(ProjectionKind::Gate) => vec![(low_rank(32), 9e-2)],
                 _ => vec![(low_rank(64), 3e-3)],
             };
             let all = dense.into_iter().chain(own);
-            Curve {
+            LossCurve {
                 matrix: member.matrix,
                 points: all
-                    .map(|(form, loss)| super::super::Point { form, loss })
+                    .map(|(form, loss)| super::super::LossPoint { form, loss })
                     .collect(),
-                between: Vec::new(),
+                intermediate: Vec::new(),
             }
         };
-        let curves: Vec<Curve> = members.iter().map(curve).collect();
-        let basis = |rank| Form::SharedBasis {
+        let curves: Vec<LossCurve> = members.iter().map(curve).collect();
+        let basis = |rank| MatrixForm::SharedBasis {
             rank,
             basis: q8,
             projected: q8,
         };
         let points = [(32, 2e-2), (64, 2e-3)];
-        let shared = SharedCurve {
+        let shared = SharedLossCurve {
             members: members[..3].iter().map(|member| member.matrix).collect(),
             points: points
-                .map(|(rank, loss)| super::super::SharedPoint {
+                .map(|(rank, loss)| super::super::SharedLossPoint {
                     form: basis(rank),
                     losses: vec![loss / 4.0, loss / 4.0, loss / 2.0],
                 })
                 .to_vec(),
         };
-        let choices: Vec<Vec<Choice>> = members
+        let choices: Vec<Vec<Candidate>> = members
             .iter()
-            .map(|member| choices(member, &curves))
+            .map(|member| pareto_forms(member, &curves))
             .collect();
         let finer = vec![Vec::new(); members.len()];
         let (mut in_common, mut of_low_rank) = (0, 0);
         for budget in (60_000..500_000).step_by(9_973) {
-            let alone = best(&choices, budget);
+            let alone = solve(&choices, budget);
             let shared = std::slice::from_ref(&shared);
-            let found = together(&members, (&choices, &finer), shared, budget);
-            let least = smallest(&members, &choices, shared);
+            let found = units_with_shared_bases(&members, (&choices, &finer), shared, budget);
+            let least = least_bytes(&members, &choices, shared);
             let Some((mut units, lost)) = found else {
                 assert!(budget < least && alone.is_none(), "{budget} {least}");
                 continue;
@@ -483,7 +504,7 @@ mod tests {
                 .flat_map(|unit| unit.members.iter().map(|member| member.matrix))
                 .collect();
             assert_eq!(named, members.map(|member| member.matrix));
-            let is_common = units[0].form.stored(DType::F16).form().name() == "shared_basis";
+            let is_common = units[0].form.to_stored(DType::F16).form().name() == "shared_basis";
             in_common += usize::from(is_common);
             let of_o = units.iter().find(|unit| unit.members[0] == members[3]);
             of_low_rank += usize::from(of_o.is_some_and(|unit| unit.rank() == Some(32)));
@@ -492,8 +513,8 @@ mod tests {
             in_common > 3 && of_low_rank > 3,
             "{in_common} {of_low_rank}"
         );
-        assert!(together(&members, (&choices, &finer), &[], 1 << 20).is_none());
-        let codes = unbeaten_of(&members[..3], &curves);
+        assert!(units_with_shared_bases(&members, (&choices, &finer), &[], 1 << 20).is_none());
+        let codes = pareto_sums_of(&members[..3], &curves);
         assert!(
             codes
                 .windows(2)

@@ -1,19 +1,19 @@
 //! Allocates bytes to refinements: the matrices that get one, its codes, and the order in which
 //! refinements are loaded.
 
-use htc_formats::bands::{Codes, Layout};
+use htc_formats::bands::{CodeLayout, Codes};
 use htc_formats::model::MatrixId;
 
-use super::form::Form;
-use super::knapsack::{Choice, best, core, unbeaten};
-use super::unit::Member;
-use super::{Curve, PlanError};
+use super::form::MatrixForm;
+use super::knapsack::{Candidate, core, pareto_front, solve};
+use super::unit::UnitMatrix;
+use super::{LossCurve, PlanError};
 
 /// Refinement of a matrix, added to its base.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refinement {
     /// Refined matrix.
-    pub member: Member,
+    pub member: UnitMatrix,
     /// Code of each column group.
     pub codes: Codes,
     /// Size in bytes.
@@ -28,16 +28,16 @@ pub struct Refinement {
 ///
 /// # Errors
 /// [`PlanError::NoMeasurement`] for a matrix without a curve.
-pub fn refinements(
-    members: &[Member],
-    curves: &[Curve],
+pub fn choose_refinements(
+    members: &[UnitMatrix],
+    curves: &[LossCurve],
     budget: u64,
 ) -> Result<Vec<Refinement>, PlanError> {
     let mut choices = Vec::with_capacity(members.len());
     for member in members {
         let curve = curves.iter().find(|curve| curve.matrix == member.matrix);
         let of = curve
-            .map(|curve| forms(member, curve))
+            .map(|curve| candidate_refinements(member, curve))
             .filter(|of| !of.is_empty());
         choices.push(of.ok_or(PlanError::NoMeasurement {
             needs: "what each matrix loses without a refinement",
@@ -45,13 +45,13 @@ pub fn refinements(
         })?);
     }
     // The empty refinement takes no bytes, so a choice always fits.
-    let (chosen, _) = best(&core(choices.clone(), budget), budget).unwrap_or_default();
+    let (chosen, _) = solve(&core(choices.clone(), budget), budget).unwrap_or_default();
     let mut found: Vec<Refinement> = Vec::new();
     for ((member, of), choice) in members.iter().zip(&choices).zip(chosen) {
         let alone = of.first().map_or(0.0, |choice| choice.loss);
         // Refinements have the same codes in all rows.
-        if let Form::Bands {
-            codes: Layout::Whole(codes),
+        if let MatrixForm::ColumnGroups {
+            codes: CodeLayout::Uniform(codes),
         } = choice.form
         {
             found.push(Refinement {
@@ -67,33 +67,36 @@ pub fn refinements(
     Ok(found)
 }
 
-fn forms(member: &Member, curve: &Curve) -> Vec<Choice> {
+fn candidate_refinements(member: &UnitMatrix, curve: &LossCurve) -> Vec<Candidate> {
     let members = std::slice::from_ref(member);
     let points = curve.points.iter().filter(|point| point.loss.is_finite());
     let all = points.filter_map(|point| {
         let bytes = match &point.form {
-            Form::Kept => 0,
-            form @ Form::Bands { .. } => form.bytes(members),
+            MatrixForm::Unchanged => 0,
+            form @ MatrixForm::ColumnGroups { .. } => form.bytes(members),
             _ => return None,
         };
-        Some(Choice {
+        Some(Candidate {
             form: point.form.clone(),
             bytes,
             loss: point.loss.max(0.0),
         })
     });
-    unbeaten(all.collect())
+    pareto_front(all.collect())
 }
 
 /// Returns the matrices of a plan that accept a refinement: dense, and read completely for every
 /// token.
-pub fn refinable<'a>(
-    members: impl Iterator<Item = (&'a Member, &'a Form)>,
+pub fn refinable_matrices<'a>(
+    members: impl Iterator<Item = (&'a UnitMatrix, &'a MatrixForm)>,
     tied: bool,
-) -> Vec<Member> {
+) -> Vec<UnitMatrix> {
     let dense = members.filter(|(member, form)| {
         let looked_up = member.matrix == MatrixId::Embedding && !tied;
-        matches!(form, Form::Dense { .. } | Form::Bands { .. }) && !looked_up
+        matches!(
+            form,
+            MatrixForm::Dense { .. } | MatrixForm::ColumnGroups { .. }
+        ) && !looked_up
     });
     dense.map(|(member, _)| *member).collect()
 }
@@ -103,14 +106,14 @@ mod tests {
     use htc_formats::DType;
     use htc_formats::bands::Code;
 
-    use super::super::Point;
+    use super::super::LossPoint;
     use super::*;
 
-    fn member(layer: usize) -> Member {
-        Member {
-            matrix: MatrixId::Slot {
+    fn member(layer: usize) -> UnitMatrix {
+        UnitMatrix {
+            matrix: MatrixId::Projection {
                 layer,
-                slot: htc_formats::model::Slot::Q,
+                projection: htc_formats::model::ProjectionKind::Q,
             },
             rows: 64,
             cols: 64,
@@ -118,31 +121,31 @@ mod tests {
         }
     }
 
-    fn curve(layer: usize, alone: f64) -> Curve {
-        let with = |bits: u8| Point {
-            form: Form::Bands {
-                codes: Codes::uniform(Code::levels(bits).unwrap(), 64)
+    fn curve(layer: usize, alone: f64) -> LossCurve {
+        let with = |bits: u8| LossPoint {
+            form: MatrixForm::ColumnGroups {
+                codes: Codes::uniform(Code::codebook(bits).unwrap(), 64)
                     .unwrap()
                     .into(),
             },
             loss: alone * 4f64.powi(-i32::from(bits)),
         };
-        let kept = Point {
-            form: Form::Kept,
+        let kept = LossPoint {
+            form: MatrixForm::Unchanged,
             loss: alone,
         };
-        Curve {
+        LossCurve {
             matrix: member(layer).matrix,
             points: [2, 3, 4].map(with).into_iter().chain([kept]).collect(),
-            between: Vec::new(),
+            intermediate: Vec::new(),
         }
     }
 
     #[test]
     fn refinements_are_chosen_and_sorted_by_gain_per_byte() {
-        let members: Vec<Member> = (0..3).map(member).collect();
+        let members: Vec<UnitMatrix> = (0..3).map(member).collect();
         let curves = [curve(0, 0.001), curve(1, 1.0), curve(2, 0.3)];
-        let all = |budget| refinements(&members, &curves, budget).unwrap();
+        let all = |budget| choose_refinements(&members, &curves, budget).unwrap();
         assert!(all(0).is_empty());
         let bytes = |found: &[Refinement]| found.iter().map(|of| of.bytes).sum::<u64>();
         let two = all(1 << 20)[0].bytes * 2;
@@ -157,19 +160,23 @@ mod tests {
         let found = all(1 << 20);
         assert_eq!(found.len(), 3);
         assert!(found.iter().all(|of| of.codes.mean_bits() > 3.9));
-        assert!(refinements(&members, &curves[..2], 100).is_err());
+        assert!(choose_refinements(&members, &curves[..2], 100).is_err());
     }
 
     #[test]
     fn untied_embedding_is_not_refined() {
-        let embedding = Member {
+        let embedding = UnitMatrix {
             matrix: MatrixId::Embedding,
             ..member(0)
         };
         let slot = member(1);
-        let dense = Form::Dense { weight: DType::Q4K };
-        let all = [(&embedding, &dense), (&slot, &dense), (&slot, &Form::Kept)];
-        let of = |tied| refinable(all.into_iter(), tied).len();
+        let dense = MatrixForm::Dense { weight: DType::Q4K };
+        let all = [
+            (&embedding, &dense),
+            (&slot, &dense),
+            (&slot, &MatrixForm::Unchanged),
+        ];
+        let of = |tied| refinable_matrices(all.into_iter(), tied).len();
         assert_eq!((of(true), of(false)), (2, 1));
     }
 }

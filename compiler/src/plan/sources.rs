@@ -1,7 +1,7 @@
 //! Element types of the source model.
 
 use htc_formats::DType;
-use htc_formats::model::{MatrixId, Slot};
+use htc_formats::model::{MatrixId, ProjectionKind};
 use htc_formats::source::ModelFile;
 
 /// Lookup of the types in which a source stores its matrices.
@@ -10,21 +10,21 @@ use htc_formats::source::ModelFile;
 /// head.
 pub trait SourceTypes {
     /// Returns the type of a matrix; `None` if the model does not store it, such as a tied head.
-    fn of(&self, matrix: MatrixId) -> Option<DType>;
+    fn dtype(&self, matrix: MatrixId) -> Option<DType>;
 }
 
-impl<F: Fn(usize, Slot) -> DType> SourceTypes for F {
-    fn of(&self, matrix: MatrixId) -> Option<DType> {
+impl<F: Fn(usize, ProjectionKind) -> DType> SourceTypes for F {
+    fn dtype(&self, matrix: MatrixId) -> Option<DType> {
         Some(self(matrix.layer()?, matrix.slot()?))
     }
 }
 
 /// Types of the tensors of a model file.
 #[derive(Clone, Copy, Debug)]
-pub struct OfSource<'a>(pub &'a ModelFile);
+pub struct ModelFileTypes<'a>(pub &'a ModelFile);
 
-impl SourceTypes for OfSource<'_> {
-    fn of(&self, matrix: MatrixId) -> Option<DType> {
+impl SourceTypes for ModelFileTypes<'_> {
+    fn dtype(&self, matrix: MatrixId) -> Option<DType> {
         self.0.tensor(matrix.weight()).map(|tensor| tensor.dtype)
     }
 }

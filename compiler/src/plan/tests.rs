@@ -1,6 +1,6 @@
 mod types;
 
-use super::kind::kinds;
+use super::kind::projection_groups;
 use super::*;
 use crate::request::{CodeKinds, DenseTypes, Effort, TreatmentRequest};
 use htc_formats::model::StoredTensor;
@@ -27,26 +27,26 @@ fn hyper(width: usize, heads: usize, kv_heads: usize, ffn: usize) -> HyperParame
 
 fn make(
     hyper: &HyperParameters,
-    request: Request,
-    source_type: impl Fn(usize, Slot) -> DType,
+    request: PlanRequest,
+    source_type: impl Fn(usize, ProjectionKind) -> DType,
 ) -> Result<Plan, PlanError> {
-    super::make(hyper, request, &Evidence::default(), source_type)
+    super::compute(hyper, request, &Evidence::default(), source_type)
 }
 
-fn request(method: Method, budget: Budget, factor_type: DType) -> Request {
-    Request {
+fn request(method: Method, budget: Budget, factor_type: DType) -> PlanRequest {
+    PlanRequest {
         method,
-        method_from: None,
+        method_implied_by: None,
         budget,
         allocation: Allocation::default(),
-        slots: method.default_slots().to_vec(),
+        projections: method.default_projections().to_vec(),
         factor_type,
-        dense: DenseTypes::default(),
+        dense_types: DenseTypes::default(),
         codes: CodeKinds::default(),
         low_rank: crate::request::LowRankArg::default(),
         rotation: crate::request::RotationArg::default(),
         kv_bases: crate::request::KvBasesArg::default(),
-        order: None,
+        channel_permutation: None,
         treatment: TreatmentRequest::default(),
         effort: Effort::default(),
     }
@@ -55,17 +55,17 @@ fn request(method: Method, budget: Budget, factor_type: DType) -> Request {
 #[test]
 fn ratio_is_met_from_below_within_one_step() {
     let hyper = hyper(256, 8, 4, 768);
-    for method in [Method::PerSlot, Method::SharedBasis] {
+    for method in [Method::PerProjection, Method::SharedBasis] {
         for (factor_type, granule) in [(DType::Q8_0, 32), (DType::F16, 8)] {
             for percent in 15..=100 {
                 let ratio = f64::from(percent) / 100.0;
                 let request = request(method, Budget::Ratio(ratio), factor_type);
-                let kinds = kinds(&hyper, &request).unwrap();
+                let kinds = projection_groups(&hyper, &request).unwrap();
                 let plan = make(&hyper, request, |_, _| DType::F32).unwrap();
                 assert!(plan.ratio() <= ratio, "{ratio} {}", plan.ratio());
                 // The slack is less than the largest step: a kind that reached its dense size
                 // leaves a remainder.
-                let dense: u64 = kinds.iter().map(Kind::dense).sum();
+                let dense: u64 = kinds.iter().map(ProjectionGroup::dense).sum();
                 let largest = kinds.iter().map(|k| k.cost(granule)).max().unwrap();
                 let slack = kinds.len() as f64 * largest as f64 / dense as f64;
                 assert!(plan.ratio() > ratio - slack, "{ratio} {}", plan.ratio());
@@ -82,13 +82,20 @@ fn every_layer_gets_the_same_rank() {
     let hyper = hyper(256, 8, 4, 768);
     let plan = make(
         &hyper,
-        request(Method::PerSlot, Budget::Ratio(0.6), DType::F16),
+        request(Method::PerProjection, Budget::Ratio(0.6), DType::F16),
         |_, _| DType::F32,
     )
     .unwrap();
-    for slot in Slot::ALL {
+    for slot in ProjectionKind::ALL {
         let ranks: Vec<_> = (0..3)
-            .map(|layer| plan.unit_of(MatrixId::Slot { layer, slot }).unwrap().rank())
+            .map(|layer| {
+                plan.unit_of(MatrixId::Projection {
+                    layer,
+                    projection: slot,
+                })
+                .unwrap()
+                .rank()
+            })
             .collect();
         assert!(ranks.windows(2).all(|w| w[0] == w[1]) && ranks[0].is_some());
     }
@@ -99,7 +106,7 @@ fn rank_error_names_the_largest_rank() {
     let hyper = hyper(256, 8, 4, 768);
     let error = make(
         &hyper,
-        request(Method::PerSlot, Budget::Rank(200), DType::F16),
+        request(Method::PerProjection, Budget::Rank(200), DType::F16),
         |_, _| DType::F32,
     )
     .unwrap_err();
@@ -124,7 +131,7 @@ fn ratio_error_names_the_smallest_ratio() {
     let ask = |ratio| {
         make(
             &hyper,
-            request(Method::PerSlot, Budget::Ratio(ratio), DType::F16),
+            request(Method::PerProjection, Budget::Ratio(ratio), DType::F16),
             |_, _| DType::F32,
         )
     };
@@ -143,12 +150,12 @@ fn projection_that_would_grow_stays_dense_with_a_note() {
     let hyper = hyper(256, 8, 4, 768);
     let plan = make(
         &hyper,
-        request(Method::PerSlot, Budget::Rank(128), DType::Q8_0),
+        request(Method::PerProjection, Budget::Rank(128), DType::Q8_0),
         |_, _| DType::Q4_0,
     )
     .unwrap();
     for unit in &plan.units {
-        assert_eq!(unit.form, Form::Kept);
+        assert_eq!(unit.form, MatrixForm::Unchanged);
         assert!(
             unit.notes[0].starts_with("kept dense: rank "),
             "{:?}",
@@ -162,11 +169,11 @@ fn projection_that_would_grow_stays_dense_with_a_note() {
 #[test]
 fn full_rank_stores_factors_with_a_note_on_growth() {
     let hyper = hyper(256, 8, 4, 768);
-    for method in [Method::PerSlot, Method::SharedBasis] {
+    for method in [Method::PerProjection, Method::SharedBasis] {
         let request = request(method, Budget::FullRank, DType::F32);
         let plan = make(&hyper, request, |_, _| DType::F32).unwrap();
         for unit in &plan.units {
-            assert_ne!(unit.form, Form::Kept);
+            assert_ne!(unit.form, MatrixForm::Unchanged);
             assert!(unit.notes[0].starts_with("grows: "), "{:?}", unit.notes);
         }
     }
@@ -177,19 +184,19 @@ fn factor_with_partial_blocks_falls_back_to_f16_with_a_note() {
     let hyper = hyper(64, 8, 4, 172);
     let plan = make(
         &hyper,
-        request(Method::PerSlot, Budget::Rank(20), DType::Q8_0),
+        request(Method::PerProjection, Budget::Rank(20), DType::Q8_0),
         |_, _| DType::F32,
     )
     .unwrap();
     let down = plan
-        .unit_of(MatrixId::Slot {
+        .unit_of(MatrixId::Projection {
             layer: 0,
-            slot: Slot::Down,
+            projection: ProjectionKind::Down,
         })
         .unwrap();
     assert_eq!(
         down.form,
-        Form::LowRank {
+        MatrixForm::LowRank {
             rank: 20,
             a: DType::F16,
             b: DType::F16
@@ -197,14 +204,14 @@ fn factor_with_partial_blocks_falls_back_to_f16_with_a_note() {
     );
     assert_eq!(down.notes.len(), 2);
     let q = plan
-        .unit_of(MatrixId::Slot {
+        .unit_of(MatrixId::Projection {
             layer: 0,
-            slot: Slot::Q,
+            projection: ProjectionKind::Q,
         })
         .unwrap();
     assert_eq!(
         q.form,
-        Form::LowRank {
+        MatrixForm::LowRank {
             rank: 20,
             a: DType::Q8_0,
             b: DType::F16
@@ -217,41 +224,41 @@ fn factor_with_partial_blocks_falls_back_to_f16_with_a_note() {
 fn k_quants_fall_back_to_q8_0_if_blocks_do_not_fit() {
     // Four steps of 256 fit only the wide projections.
     let wide = hyper(1024, 16, 4, 3072);
-    let ratio = request(Method::PerSlot, Budget::Ratio(0.6), DType::Q4K);
+    let ratio = request(Method::PerProjection, Budget::Ratio(0.6), DType::Q4K);
     let plan = make(&wide, ratio, |_, _| DType::F16).unwrap();
     let gate = plan
-        .unit_of(MatrixId::Slot {
+        .unit_of(MatrixId::Projection {
             layer: 0,
-            slot: Slot::Gate,
+            projection: ProjectionKind::Gate,
         })
         .unwrap();
     let (a, b) = (DType::Q4K, DType::Q4K);
-    assert_eq!(gate.form, Form::LowRank { rank: 512, a, b });
+    assert_eq!(gate.form, MatrixForm::LowRank { rank: 512, a, b });
     assert!(gate.notes.is_empty(), "{:?}", gate.notes);
     let k = plan
-        .unit_of(MatrixId::Slot {
+        .unit_of(MatrixId::Projection {
             layer: 0,
-            slot: Slot::K,
+            projection: ProjectionKind::K,
         })
         .unwrap();
-    let Form::LowRank { rank, a, b } = k.form else {
+    let MatrixForm::LowRank { rank, a, b } = k.form else {
         panic!("{:?}", k.form);
     };
     assert!(rank < 256 && rank.is_multiple_of(32), "{rank}");
     assert_eq!((a, b), (DType::Q4K, DType::Q8_0));
     assert_eq!(k.notes.len(), 1);
     // Rows of 20 are not blocks of q8_0 either.
-    let rank = request(Method::PerSlot, Budget::Rank(20), DType::Q6K);
+    let rank = request(Method::PerProjection, Budget::Rank(20), DType::Q6K);
     let plan = make(&wide, rank, |_, _| DType::F16).unwrap();
     let (rank, a, b) = (20, DType::Q6K, DType::F16);
     let form = &plan
-        .unit_of(MatrixId::Slot {
+        .unit_of(MatrixId::Projection {
             layer: 0,
-            slot: Slot::Up,
+            projection: ProjectionKind::Up,
         })
         .unwrap()
         .form;
-    assert_eq!(*form, Form::LowRank { rank, a, b });
+    assert_eq!(*form, MatrixForm::LowRank { rank, a, b });
 }
 
 #[test]
@@ -264,17 +271,17 @@ fn a_shared_basis_counts_its_parameters_once() {
     )
     .unwrap();
     let unit = plan
-        .unit_of(MatrixId::Slot {
+        .unit_of(MatrixId::Projection {
             layer: 0,
-            slot: Slot::V,
+            projection: ProjectionKind::V,
         })
         .unwrap();
     assert_eq!(unit.parameters_after(), 64 * (256 + 256 + 128 + 128));
     assert_eq!(unit.parameters_before(), 256 * 512);
     assert!(
-        plan.unit_of(MatrixId::Slot {
+        plan.unit_of(MatrixId::Projection {
             layer: 0,
-            slot: Slot::O
+            projection: ProjectionKind::O
         })
         .is_none()
     );
@@ -284,12 +291,12 @@ fn a_shared_basis_counts_its_parameters_once() {
 fn projection_alone_on_its_input_cannot_share_a_basis() {
     let hyper = hyper(256, 8, 4, 768);
     let mut request = request(Method::SharedBasis, Budget::Rank(64), DType::F16);
-    request.slots = vec![Slot::Q, Slot::O];
+    request.projections = vec![ProjectionKind::Q, ProjectionKind::O];
     assert_eq!(
         make(&hyper, request.clone(), |_, _| DType::F32).unwrap_err(),
-        PlanError::NoSharedInput(Slot::O)
+        PlanError::NoSharedInput(ProjectionKind::O)
     );
-    request.slots.clear();
+    request.projections.clear();
     assert_eq!(
         make(&hyper, request, |_, _| DType::F32).unwrap_err(),
         PlanError::NoSlots
@@ -313,11 +320,11 @@ fn a_ratio_between_two_possible_ones_is_possible() {
     hyper.head_size = 8;
     for thousandth in 92..=1000 {
         let mut request = request(
-            Method::PerSlot,
+            Method::PerProjection,
             Budget::Ratio(f64::from(thousandth) / 1e3),
             DType::Q8_0,
         );
-        request.slots = vec![Slot::Q, Slot::K];
+        request.projections = vec![ProjectionKind::Q, ProjectionKind::K];
         let plan = make(&hyper, request, |_, _| DType::F32);
         assert!(plan.is_ok(), "{thousandth}: {plan:?}");
     }
@@ -326,7 +333,7 @@ fn a_ratio_between_two_possible_ones_is_possible() {
 struct Whole(DType);
 
 impl SourceTypes for Whole {
-    fn of(&self, _: MatrixId) -> Option<DType> {
+    fn dtype(&self, _: MatrixId) -> Option<DType> {
         Some(self.0)
     }
 }
@@ -334,7 +341,7 @@ impl SourceTypes for Whole {
 struct Tied;
 
 impl SourceTypes for Tied {
-    fn of(&self, matrix: MatrixId) -> Option<DType> {
+    fn dtype(&self, matrix: MatrixId) -> Option<DType> {
         (matrix != MatrixId::Head).then_some(DType::F16)
     }
 }
@@ -350,19 +357,19 @@ fn sizes(unit: &UnitPlan) -> (u64, u64) {
 fn dense_types_apply_to_all_unfactorised_matrices() {
     let hyper = hyper(256, 8, 4, 768);
     let mut asked = request(Method::SharedBasis, Budget::Rank(64), DType::F16);
-    let plain = super::make(
+    let plain = super::compute(
         &hyper,
         asked.clone(),
         &Evidence::default(),
         Whole(DType::F16),
     );
     let plain = plain.unwrap();
-    asked.dense = DenseTypes {
-        slots: Some(DType::Q8_0.into()),
-        left: None,
-        outside: Some(DType::Q4K.into()),
+    asked.dense_types = DenseTypes {
+        projections: Some(DType::Q8_0.into()),
+        selected: None,
+        embedding_and_head: Some(DType::Q4K.into()),
     };
-    let plan = super::make(
+    let plan = super::compute(
         &hyper,
         asked.clone(),
         &Evidence::default(),
@@ -372,15 +379,23 @@ fn dense_types_apply_to_all_unfactorised_matrices() {
     assert_eq!(plan.ratio(), plain.ratio());
     assert_eq!(plan.units.len(), plain.units.len() + 3 * 4 + 2);
     let form = |matrix| plan.unit_of(matrix).unwrap().form.clone();
-    let slot = |layer, slot| MatrixId::Slot { layer, slot };
-    assert_eq!(form(slot(1, Slot::Q)), plain.units[1].form);
-    for dense in [Slot::O, Slot::Gate, Slot::Up, Slot::Down] {
+    let slot = |layer, slot| MatrixId::Projection {
+        layer,
+        projection: slot,
+    };
+    assert_eq!(form(slot(1, ProjectionKind::Q)), plain.units[1].form);
+    for dense in [
+        ProjectionKind::O,
+        ProjectionKind::Gate,
+        ProjectionKind::Up,
+        ProjectionKind::Down,
+    ] {
         let weight = DType::Q8_0;
-        assert_eq!(form(slot(2, dense)), Form::Dense { weight });
+        assert_eq!(form(slot(2, dense)), MatrixForm::Dense { weight });
     }
     for matrix in [MatrixId::Embedding, MatrixId::Head] {
         let weight = DType::Q4K;
-        assert_eq!(form(matrix), Form::Dense { weight });
+        assert_eq!(form(matrix), MatrixForm::Dense { weight });
         assert_eq!(plan.unit_of(matrix).unwrap().bytes_after(), 512 * 144);
     }
     assert_eq!(plan.units[0].label(), "embedding");
@@ -389,7 +404,7 @@ fn dense_types_apply_to_all_unfactorised_matrices() {
         let stored = (unit.parameters_after(), unit.bytes_after());
         assert_eq!(stored, sizes(unit), "{}", unit.label());
     }
-    let tied = super::make(&hyper, asked, &Evidence::default(), Tied).unwrap();
+    let tied = super::compute(&hyper, asked, &Evidence::default(), Tied).unwrap();
     assert!(tied.unit_of(MatrixId::Head).is_none());
     assert!(tied.unit_of(MatrixId::Embedding).is_some());
 }
@@ -397,13 +412,13 @@ fn dense_types_apply_to_all_unfactorised_matrices() {
 #[test]
 fn dense_type_as_large_as_the_source_is_ignored() {
     let hyper = hyper(256, 8, 4, 768);
-    let mut asked = request(Method::PerSlot, Budget::Rank(256), DType::F32);
-    asked.slots = vec![Slot::Q];
-    asked.dense.slots = Some(DType::Q8_0.into());
-    let made = |source| super::make(&hyper, asked.clone(), &Evidence::default(), Whole(source));
+    let mut asked = request(Method::PerProjection, Budget::Rank(256), DType::F32);
+    asked.projections = vec![ProjectionKind::Q];
+    asked.dense_types.projections = Some(DType::Q8_0.into());
+    let made = |source| super::compute(&hyper, asked.clone(), &Evidence::default(), Whole(source));
     let short = made(DType::Q4_0).unwrap();
     for unit in &short.units {
-        assert_eq!(unit.form, Form::Kept);
+        assert_eq!(unit.form, MatrixForm::Unchanged);
         assert!(
             unit.notes.iter().any(|note| note.starts_with("kept")),
             "{:?}",
@@ -411,23 +426,23 @@ fn dense_type_as_large_as_the_source_is_ignored() {
         );
     }
     let same = made(DType::Q8_0).unwrap();
-    let o = same.unit_of(MatrixId::Slot {
+    let o = same.unit_of(MatrixId::Projection {
         layer: 0,
-        slot: Slot::O,
+        projection: ProjectionKind::O,
     });
     assert_eq!(
         o.map(|unit| (unit.form.clone(), unit.notes.len())),
-        Some((Form::Kept, 0))
+        Some((MatrixForm::Unchanged, 0))
     );
     let long = made(DType::F32).unwrap();
     let q = long
-        .unit_of(MatrixId::Slot {
+        .unit_of(MatrixId::Projection {
             layer: 0,
-            slot: Slot::Q,
+            projection: ProjectionKind::Q,
         })
         .unwrap();
     let weight = DType::Q8_0;
-    assert_eq!(q.form, Form::Dense { weight });
+    assert_eq!(q.form, MatrixForm::Dense { weight });
     assert!(
         q.notes[0].starts_with("kept dense: rank 256 needs"),
         "{:?}",
@@ -438,41 +453,63 @@ fn dense_type_as_large_as_the_source_is_ignored() {
 #[test]
 fn type_of_projections_left_dense_can_be_set() {
     let hyper = hyper(256, 8, 4, 768);
-    let mut asked = request(Method::PerSlot, Budget::Rank(256), DType::F16);
-    asked.slots = vec![Slot::Q];
-    asked.dense.left = Some(DType::Q8_0.into());
-    let made = |asked| super::make(&hyper, asked, &Evidence::default(), Whole(DType::F16)).unwrap();
-    let of = |plan: &Plan, slot| plan.unit_of(MatrixId::Slot { layer: 0, slot }).cloned();
+    let mut asked = request(Method::PerProjection, Budget::Rank(256), DType::F16);
+    asked.projections = vec![ProjectionKind::Q];
+    asked.dense_types.selected = Some(DType::Q8_0.into());
+    let made =
+        |asked| super::compute(&hyper, asked, &Evidence::default(), Whole(DType::F16)).unwrap();
+    let of = |plan: &Plan, slot| {
+        plan.unit_of(MatrixId::Projection {
+            layer: 0,
+            projection: slot,
+        })
+        .cloned()
+    };
     let plan = made(asked.clone());
-    let form = |weight| Some(Form::Dense { weight });
-    assert_eq!(of(&plan, Slot::Q).map(|unit| unit.form), form(DType::Q8_0));
-    assert_eq!(of(&plan, Slot::K), None);
-    asked.dense.slots = Some(DType::Q4K.into());
+    let form = |weight| Some(MatrixForm::Dense { weight });
+    assert_eq!(
+        of(&plan, ProjectionKind::Q).map(|unit| unit.form),
+        form(DType::Q8_0)
+    );
+    assert_eq!(of(&plan, ProjectionKind::K), None);
+    asked.dense_types.projections = Some(DType::Q4K.into());
     let plan = made(asked);
-    assert_eq!(of(&plan, Slot::Q).map(|unit| unit.form), form(DType::Q4K));
-    assert_eq!(of(&plan, Slot::K).map(|unit| unit.form), form(DType::Q4K));
+    assert_eq!(
+        of(&plan, ProjectionKind::Q).map(|unit| unit.form),
+        form(DType::Q4K)
+    );
+    assert_eq!(
+        of(&plan, ProjectionKind::K).map(|unit| unit.form),
+        form(DType::Q4K)
+    );
 }
 
 #[test]
 fn dense_type_with_partial_blocks_falls_back_with_a_note() {
     let hyper = hyper(64, 8, 4, 172);
-    let mut asked = request(Method::PerSlot, Budget::Rank(8), DType::F16);
-    asked.slots = vec![Slot::Q];
-    asked.dense.slots = Some(DType::Q4K.into());
-    let plan = super::make(&hyper, asked, &Evidence::default(), Whole(DType::F32)).unwrap();
-    let of = |slot| plan.unit_of(MatrixId::Slot { layer: 0, slot }).unwrap();
-    let form = |weight| Form::Dense { weight };
-    assert_eq!(of(Slot::K).form, form(DType::Q8_0));
-    assert_eq!(of(Slot::Down).form, form(DType::F16));
-    assert!(of(Slot::Down).notes[0].contains("instead of q4_k"));
+    let mut asked = request(Method::PerProjection, Budget::Rank(8), DType::F16);
+    asked.projections = vec![ProjectionKind::Q];
+    asked.dense_types.projections = Some(DType::Q4K.into());
+    let plan = super::compute(&hyper, asked, &Evidence::default(), Whole(DType::F32)).unwrap();
+    let of = |slot| {
+        plan.unit_of(MatrixId::Projection {
+            layer: 0,
+            projection: slot,
+        })
+        .unwrap()
+    };
+    let form = |weight| MatrixForm::Dense { weight };
+    assert_eq!(of(ProjectionKind::K).form, form(DType::Q8_0));
+    assert_eq!(of(ProjectionKind::Down).form, form(DType::F16));
+    assert!(of(ProjectionKind::Down).notes[0].contains("instead of q4_k"));
 }
 
 #[test]
 fn check_reports_every_fault() {
     let hyper = hyper(256, 8, 4, 768);
-    let asked = request(Method::PerSlot, Budget::Rank(64), DType::F16);
+    let asked = request(Method::PerProjection, Budget::Rank(64), DType::F16);
     let source = Whole(DType::F16);
-    let good = super::make(&hyper, asked, &Evidence::default(), Whole(DType::F16)).unwrap();
+    let good = super::compute(&hyper, asked, &Evidence::default(), Whole(DType::F16)).unwrap();
     let faults = |change: &dyn Fn(&mut Vec<UnitPlan>)| {
         let mut units = good.units.clone();
         change(&mut units);
@@ -481,13 +518,13 @@ fn check_reports_every_fault() {
     assert_eq!(faults(&|_| {}).unwrap().units, good.units);
     let (a, b) = (DType::Q8_0, DType::Q8_0);
     let head = |form| UnitPlan {
-        members: vec![Member::new(MatrixId::Head, &hyper, &source).unwrap()],
+        members: vec![UnitMatrix::new(MatrixId::Head, &hyper, &source).unwrap()],
         form,
         notes: Vec::new(),
     };
-    let low_rank = |rank| Form::LowRank { rank, a, b };
+    let low_rank = |rank| MatrixForm::LowRank { rank, a, b };
     assert!(faults(&|units| units.push(head(low_rank(32)))).is_ok());
-    let residual = Form::Residual {
+    let residual = MatrixForm::Residual {
         base: DType::Q4K,
         rank: 64,
         a,
@@ -516,7 +553,7 @@ fn check_reports_every_fault() {
         (&|units| units[0].form = low_rank(33), "types.b: rows of 33"),
         (
             &|units| {
-                units[0].form = Form::Dense {
+                units[0].form = MatrixForm::Dense {
                     weight: DType::IQ2XS,
                 }
             },
@@ -525,7 +562,7 @@ fn check_reports_every_fault() {
         (
             &|units| {
                 let (rank, basis, projected) = (32, a, b);
-                units[0].form = Form::SharedBasis {
+                units[0].form = MatrixForm::SharedBasis {
                     rank,
                     basis,
                     projected,
@@ -544,8 +581,11 @@ fn check_reports_every_fault() {
         (
             &|units| {
                 let layer = 3;
-                let slot = Slot::Q;
-                units[0].members[0].matrix = MatrixId::Slot { layer, slot };
+                let slot = ProjectionKind::Q;
+                units[0].members[0].matrix = MatrixId::Projection {
+                    layer,
+                    projection: slot,
+                };
             },
             "layers.3.q: the model has none",
         ),
@@ -562,7 +602,7 @@ fn check_reports_every_fault() {
     let error = Plan::new(
         &hyper,
         good.request.clone(),
-        vec![head(Form::Kept)],
+        vec![head(MatrixForm::Unchanged)],
         Vec::new(),
         &Tied,
     );

@@ -9,7 +9,7 @@ use htc_formats::DType;
 
 use super::PlanError;
 use super::allocate::{round_up, smallest_step, step};
-use super::kind::Kind;
+use super::kind::ProjectionGroup;
 
 /// Returns the rank of each kind such that the total meets `ratio` from below within one step.
 ///
@@ -17,14 +17,14 @@ use super::kind::Kind;
 /// total permits it, its ratio is below the target, and its parameters stay within its dense form.
 /// Rounding remainders are thus reused.
 pub(super) fn allocate(
-    kinds: &[Kind],
+    kinds: &[ProjectionGroup],
     ratio: f64,
     factor_type: DType,
 ) -> Result<Vec<usize>, PlanError> {
     if !(ratio > 0.0 && ratio <= 1.0) {
         return Err(PlanError::RatioRange(ratio));
     }
-    let dense: u64 = kinds.iter().map(Kind::dense).sum();
+    let dense: u64 = kinds.iter().map(ProjectionGroup::dense).sum();
     let budget = (ratio * dense as f64).floor() as u64;
     let total = |ranks: &[usize]| -> u64 { kinds.iter().zip(ranks).map(|(k, &r)| k.cost(r)).sum() };
     let mut granules: Vec<usize> = kinds
@@ -68,7 +68,7 @@ pub(super) fn allocate(
     }
 }
 
-fn granule(kind: &Kind, ratio: f64, factor_type: DType) -> usize {
+fn granule(kind: &ProjectionGroup, ratio: f64, factor_type: DType) -> usize {
     let even = ratio * kind.dense() as f64 / kind.cost(1) as f64;
     step(kind.limit, even as usize, factor_type)
 }

@@ -1,12 +1,12 @@
 //! Units of a plan: a projection, or projections that share a basis, before and after the decision.
 
 use htc_formats::DType;
-use htc_formats::model::{HyperParameters, MatrixId, Slot, StoredTensor};
+use htc_formats::model::{HyperParameters, MatrixId, ProjectionKind, StoredTensor};
 
-use super::form::{Form, exact_type, factor_type_for};
+use super::form::{MatrixForm, exact_type, factor_type_for};
 use super::sources::SourceTypes;
-use crate::calibrate::Place;
-use crate::request::{Request, SinkProtection};
+use crate::calibrate::CalibratedInput;
+use crate::request::{PlanRequest, SinkProtection};
 
 /// A projection, or projections that share a basis, before the decision.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,13 +15,13 @@ pub struct Unit {
     pub layer: usize,
     /// One projection for [`Method::PerSlot`](crate::request::Method::PerSlot), the selected
     /// projections of a group for [`Method::SharedBasis`](crate::request::Method::SharedBasis).
-    pub members: Vec<Member>,
+    pub members: Vec<UnitMatrix>,
     /// Rows of all members together.
     pub outs: usize,
     /// Columns of every member.
     pub cols: usize,
     /// Largest valid rank.
-    pub limit: usize,
+    pub rank_limit: usize,
 }
 
 impl Unit {
@@ -38,7 +38,7 @@ impl Unit {
 
     /// Returns the bytes of the dense matrices in the source.
     pub fn bytes(&self) -> u64 {
-        self.members.iter().map(Member::bytes).sum()
+        self.members.iter().map(UnitMatrix::bytes).sum()
     }
 
     /// Returns a display name such as `layer 3: q+k+v`.
@@ -48,7 +48,7 @@ impl Unit {
 
     /// Returns the factored form of a rank in the requested type, or in the types that it falls
     /// back to.
-    pub(super) fn factored(&self, request: &Request, rank: usize) -> Form {
+    pub(super) fn factored_form(&self, request: &PlanRequest, rank: usize) -> MatrixForm {
         let asked = request.factor_type;
         let (first, second) = match self.exact_type(request) {
             // Zeros and ones are exact in any floating-point type; a block type would also round
@@ -60,10 +60,10 @@ impl Unit {
                 factor_type_for(asked, rank),
             ),
         };
-        Form::factored(request.method, rank, first, second)
+        MatrixForm::factored(request.method, rank, first, second)
     }
 
-    pub(super) fn exact_type(&self, request: &Request) -> Option<DType> {
+    pub(super) fn exact_type(&self, request: &PlanRequest) -> Option<DType> {
         let channels = matches!(request.treatment.sink, Some(SinkProtection::Channels(_)));
         let types = self.members.iter().map(|member| member.source_type);
         let reads = reads_stream(&self.members);
@@ -71,25 +71,28 @@ impl Unit {
     }
 }
 
-fn reads_stream(members: &[Member]) -> bool {
-    let slot = members.first().and_then(Member::slot);
+fn reads_stream(members: &[UnitMatrix]) -> bool {
+    let slot = members.first().and_then(UnitMatrix::slot);
     slot.is_some_and(|slot| slot.group().is_some())
 }
 
 /// Returns the activations that a matrix reads; see [`UnitPlan::place`].
-pub fn place(matrix: MatrixId, tied: bool) -> Option<Place> {
+pub fn activation_point(matrix: MatrixId, tied: bool) -> Option<CalibratedInput> {
     match matrix {
-        MatrixId::Slot { layer, slot } => Some(Place::Site {
+        MatrixId::Projection {
             layer,
-            site: slot.site(),
+            projection: slot,
+        } => Some(CalibratedInput::Site {
+            layer,
+            site: slot.input(),
         }),
-        MatrixId::Head => Some(Place::Head),
-        MatrixId::Embedding => tied.then_some(Place::Head),
+        MatrixId::Head => Some(CalibratedInput::Head),
+        MatrixId::Embedding => tied.then_some(CalibratedInput::Head),
     }
 }
 
 /// Returns a display name such as `layer 3: q+k+v` or `embedding`.
-pub(crate) fn label(members: &[Member]) -> String {
+pub(crate) fn label(members: &[UnitMatrix]) -> String {
     let names: Vec<_> = members.iter().map(|m| m.matrix.name()).collect();
     let names = names.join("+");
     match members.first().and_then(|member| member.matrix.layer()) {
@@ -103,16 +106,16 @@ pub(crate) fn label(members: &[Member]) -> String {
 pub struct UnitPlan {
     /// One matrix, or the selected projections of a group for
     /// [`Method::SharedBasis`](crate::request::Method::SharedBasis).
-    pub members: Vec<Member>,
+    pub members: Vec<UnitMatrix>,
     /// Form in which the unit is stored.
-    pub form: Form,
+    pub form: MatrixForm,
     /// Deviations from the request, for display.
     pub notes: Vec<String>,
 }
 
 /// A matrix of a unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Member {
+pub struct UnitMatrix {
     /// Name of the matrix.
     pub matrix: MatrixId,
     /// Rows of the dense matrix.
@@ -123,24 +126,24 @@ pub struct Member {
     pub source_type: DType,
 }
 
-impl Member {
+impl UnitMatrix {
     /// Returns the matrix of a model; `None` if the model does not store it.
     pub fn new(
         matrix: MatrixId,
         hyper: &HyperParameters,
         source_type: &impl SourceTypes,
-    ) -> Option<Member> {
+    ) -> Option<UnitMatrix> {
         let (rows, cols) = matrix.shape(hyper);
-        Some(Member {
+        Some(UnitMatrix {
             matrix,
             rows,
             cols,
-            source_type: source_type.of(matrix)?,
+            source_type: source_type.dtype(matrix)?,
         })
     }
 
     /// Returns the projection; `None` outside of blocks.
-    pub const fn slot(&self) -> Option<Slot> {
+    pub const fn slot(&self) -> Option<ProjectionKind> {
         self.matrix.slot()
     }
 
@@ -151,7 +154,7 @@ impl Member {
 
     /// Returns the bytes of the dense matrix in the source.
     pub fn bytes(&self) -> u64 {
-        Form::Kept.bytes(std::slice::from_ref(self))
+        MatrixForm::Unchanged.bytes(std::slice::from_ref(self))
     }
 }
 
@@ -163,8 +166,8 @@ impl UnitPlan {
 
     /// Returns the activations that its members read; `None` for an embedding, unless the head is
     /// `tied` to it.
-    pub fn place(&self, tied: bool) -> Option<Place> {
-        place(self.members.first()?.matrix, tied)
+    pub fn activation_point(&self, tied: bool) -> Option<CalibratedInput> {
+        activation_point(self.members.first()?.matrix, tied)
     }
 
     /// Returns the number of components kept; `None` without factors.
@@ -183,21 +186,23 @@ impl UnitPlan {
 
     /// Returns the type of the factors that hold source elements and the type in which these would
     /// be exact; `None` if they are equal, or without factors.
-    pub(super) fn inexact(&self) -> Option<(DType, DType)> {
+    pub(super) fn rounded_source_type(&self) -> Option<(DType, DType)> {
         let types = self.members.iter().map(|member| member.source_type);
         let (stored, exact) = match self.form {
-            Form::LowRank { b, .. } => (b, exact_type(b, types)),
-            Form::SharedBasis { projected, .. } => (projected, exact_type(projected, types)),
+            MatrixForm::LowRank { b, .. } => (b, exact_type(b, types)),
+            MatrixForm::SharedBasis { projected, .. } => (projected, exact_type(projected, types)),
             // The error of a base has no source elements.
-            Form::Residual { b, .. } => (b, DType::F32),
-            Form::Kept | Form::Dense { .. } | Form::Bands { .. } => return None,
+            MatrixForm::Residual { b, .. } => (b, DType::F32),
+            MatrixForm::Unchanged | MatrixForm::Dense { .. } | MatrixForm::ColumnGroups { .. } => {
+                return None;
+            }
         };
         (stored != exact).then_some((stored, exact))
     }
 
     /// Returns the number of elements of the dense matrices.
     pub fn parameters_before(&self) -> u64 {
-        self.members.iter().map(Member::parameters).sum()
+        self.members.iter().map(UnitMatrix::parameters).sum()
     }
 
     /// Returns the number of elements of the stored form.
@@ -207,7 +212,7 @@ impl UnitPlan {
 
     /// Returns the bytes of the dense matrices in the source.
     pub fn bytes_before(&self) -> u64 {
-        self.members.iter().map(Member::bytes).sum()
+        self.members.iter().map(UnitMatrix::bytes).sum()
     }
 
     /// Returns the bytes of the stored form.

@@ -8,40 +8,43 @@
 use std::borrow::Cow;
 
 use htc_formats::bands::{
-    BAND, Bands, Code, Codes, CodesError, GROUP_ROWS, Kind, Layout, RowClass, RowClasses, rotate,
+    Code, CodeKind, CodeLayout, Codes, CodesError, ColumnGroups, GROUP_COLS, GROUP_ROWS, RowClass,
+    RowClasses, rotate,
 };
 
-use super::sample::{Cost, Sample};
-use crate::math::codes::{BandsEncodeError, Guide, encode_bands, relative_error};
-use crate::math::{Feedback, rotate_moment};
-use crate::plan::{Form, Member, Point};
+use super::sample::{ErrorCost, RowSample};
+use crate::math::codes::{
+    ColumnGroupsEncodeError, QuantisationGuide, encode_column_groups, gaussian_relative_error,
+};
+use crate::math::{ErrorFeedback, rotate_moment};
+use crate::plan::{LossPoint, MatrixForm, UnitMatrix};
 use crate::unit::UnitError;
 
-const PLANS: usize = 40;
+const PLANS_PER_MATRIX: usize = 40;
 
 /// Intermediate plans, which use up the rest of a budget: in row classes one group may be a large
 /// step.
-const PARTS: u64 = 32;
+const INTERMEDIATE_STEPS: u64 = 32;
 
 /// Inputs for the plans of a matrix.
-pub(super) struct Matrix<'a> {
-    pub member: &'a Member,
+pub(super) struct MatrixInputs<'a> {
+    pub member: &'a UnitMatrix,
     /// Name of the tensor.
     pub tensor: &'a str,
     /// Costs of errors; empty if unknown.
-    pub costs: &'a [Cost],
-    pub feedback: Option<&'a Feedback>,
+    pub costs: &'a [ErrorCost],
+    pub feedback: Option<&'a ErrorFeedback>,
     /// Codes to choose from.
     pub codes: Vec<Code>,
     /// True if the matrix is rotated before coding.
     pub rotated: bool,
 }
 
-impl Matrix<'_> {
+impl MatrixInputs<'_> {
     fn codes_of(&self, codes: Vec<Code>) -> Result<Codes, CodesError> {
         let codes = Codes::new(codes, self.member.cols)?;
         Ok(if self.rotated {
-            codes.of_rotated()
+            codes.with_rotation()
         } else {
             codes
         })
@@ -49,15 +52,15 @@ impl Matrix<'_> {
 }
 
 /// Sampled rows of a class of rows with common codes.
-pub(super) struct Class<'a> {
+pub(super) struct RowClassSample<'a> {
     pub rows: usize,
-    pub sample: &'a Sample,
+    pub sample: &'a RowSample,
     /// Returns the loss for given stored values of the sample.
     pub loss: &'a dyn Fn(&[f32]) -> f64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Whole {
+struct UniformCode {
     code: Code,
     bytes: u64,
     loss: f64,
@@ -65,50 +68,53 @@ struct Whole {
 
 /// Plans of a matrix in column groups.
 #[derive(Default)]
-pub(super) struct Points {
+pub(super) struct ColumnGroupPlans {
     /// Main plans, smallest first.
-    pub all: Vec<Point>,
+    pub all: Vec<LossPoint>,
     /// Intermediate plans with less gain per byte.
-    pub between: Vec<Point>,
+    pub intermediate: Vec<LossPoint>,
 }
 
 /// Returns plans smaller than the source: with all rows as one class, and with the given classes.
 /// Empty if out of range for all codes.
 pub(super) fn points(
-    matrix: &Matrix<'_>,
-    all: &Class<'_>,
-    classes: &[Class<'_>],
-) -> Result<Points, UnitError> {
+    matrix: &MatrixInputs<'_>,
+    all: &RowClassSample<'_>,
+    classes: &[RowClassSample<'_>],
+) -> Result<ColumnGroupPlans, UnitError> {
     let cols = matrix.member.cols;
     if cols == 0 || matrix.codes.is_empty() {
-        return Ok(Points::default());
+        return Ok(ColumnGroupPlans::default());
     }
-    let refused = |source: CodesError| UnitError::Bands {
+    let refused = |source: CodesError| UnitError::ColumnGroups {
         tensor: matrix.tensor.to_owned(),
         source: source.into(),
     };
-    let mut points = Points::default();
-    let whole = wholes(matrix, all)?;
+    let mut points = ColumnGroupPlans::default();
+    let whole = measure_codes(matrix, all)?;
     for one in &whole {
-        let codes = matrix.codes_of(vec![one.code; cols.div_ceil(BAND)]);
+        let codes = matrix.codes_of(vec![one.code; cols.div_ceil(GROUP_COLS)]);
         let codes = codes.map_err(refused)?;
         let loss = one.loss;
-        points.all.push(Point {
-            form: Form::Bands {
+        points.all.push(LossPoint {
+            form: MatrixForm::ColumnGroups {
                 codes: codes.into(),
             },
             loss,
         });
     }
-    let of_class = |class: &Class<'_>| -> Result<(Vec<Whole>, Vec<f64>), UnitError> {
-        Ok((hull(wholes(matrix, class)?), worth(matrix, class.sample)?))
+    let of_class = |class: &RowClassSample<'_>| -> Result<(Vec<UniformCode>, Vec<f64>), UnitError> {
+        Ok((
+            lower_hull(measure_codes(matrix, class)?),
+            group_weights(matrix, class.sample)?,
+        ))
     };
-    let (of_whole, _) = plans(&[(hull(whole), worth(matrix, all.sample)?)]);
+    let (of_whole, _) = plans(&[(lower_hull(whole), group_weights(matrix, all.sample)?)]);
     for (codes, loss) in of_whole {
         for codes in codes {
             let codes = matrix.codes_of(codes).map_err(refused)?;
-            points.all.push(Point {
-                form: Form::Bands {
+            points.all.push(LossPoint {
+                form: MatrixForm::ColumnGroups {
                     codes: codes.into(),
                 },
                 loss,
@@ -118,7 +124,7 @@ pub(super) fn points(
     let of_classes: Result<Vec<_>, UnitError> = classes.iter().map(of_class).collect();
     let of_classes = of_classes?;
     if of_classes.len() > 1 {
-        let in_classes = |(codes, loss): Shared| -> Result<Point, UnitError> {
+        let in_classes = |(codes, loss): GroupCodes| -> Result<LossPoint, UnitError> {
             let of = codes.into_iter().zip(classes).map(|(codes, class)| {
                 let codes = matrix.codes_of(codes)?;
                 let rows = class.rows;
@@ -126,33 +132,36 @@ pub(super) fn points(
             });
             let of: Result<Vec<RowClass>, CodesError> = of.collect();
             let of = of.and_then(RowClasses::new).map_err(refused)?;
-            let form = Form::Bands {
-                codes: Layout::Classes(of),
+            let form = MatrixForm::ColumnGroups {
+                codes: CodeLayout::Classes(of),
             };
-            Ok(Point { form, loss })
+            Ok(LossPoint { form, loss })
         };
         let (told, between) = plans(&of_classes);
         for shared in told {
             points.all.push(in_classes(shared)?);
         }
         for shared in between {
-            points.between.push(in_classes(shared)?);
+            points.intermediate.push(in_classes(shared)?);
         }
     }
     let before = matrix.member.bytes();
     let members = std::slice::from_ref(matrix.member);
-    for list in [&mut points.all, &mut points.between] {
+    for list in [&mut points.all, &mut points.intermediate] {
         list.retain(|point| point.form.bytes(members) < before);
     }
     Ok(points)
 }
 
-fn wholes(matrix: &Matrix<'_>, class: &Class<'_>) -> Result<Vec<Whole>, UnitError> {
-    let refused = |source| UnitError::Bands {
+fn measure_codes(
+    matrix: &MatrixInputs<'_>,
+    class: &RowClassSample<'_>,
+) -> Result<Vec<UniformCode>, UnitError> {
+    let refused = |source| UnitError::ColumnGroups {
         tensor: matrix.tensor.to_owned(),
         source,
     };
-    let mut whole: Vec<Whole> = Vec::with_capacity(matrix.codes.len());
+    let mut whole: Vec<UniformCode> = Vec::with_capacity(matrix.codes.len());
     for &code in &matrix.codes {
         // Odd bit widths are scaled by the errors of Gaussian numbers.
         let in_proportion = !matrix.costs.iter().any(|cost| cost.of_logits);
@@ -163,57 +172,63 @@ fn wholes(matrix: &Matrix<'_>, class: &Class<'_>) -> Result<Vec<Whole>, UnitErro
                 && below.code.bits() + 1 == code.bits()
         });
         let loss = match below {
-            Some(below) => Ok(below.loss * relative_error(code) / relative_error(below.code)),
+            Some(below) => Ok(
+                below.loss * gaussian_relative_error(code) / gaussian_relative_error(below.code)
+            ),
             None => {
-                let codes = vec![code; matrix.member.cols.div_ceil(BAND)];
+                let codes = vec![code; matrix.member.cols.div_ceil(GROUP_COLS)];
                 let codes = matrix.codes_of(codes).map_err(|e| refused(e.into()))?;
-                lost(matrix, class, &codes)
+                measure_loss(matrix, class, &codes)
             }
         };
         match loss {
-            Ok(loss) => whole.push(Whole {
+            Ok(loss) => whole.push(UniformCode {
                 code,
                 bytes: bytes_of_band(code, class.rows),
                 loss,
             }),
             // Out of range of the scales.
-            Err(BandsEncodeError::Scale(_)) => {}
+            Err(ColumnGroupsEncodeError::Scale(_)) => {}
             Err(error) => return Err(refused(error)),
         }
     }
     Ok(whole)
 }
 
-fn lost(matrix: &Matrix<'_>, class: &Class<'_>, codes: &Codes) -> Result<f64, BandsEncodeError> {
+fn measure_loss(
+    matrix: &MatrixInputs<'_>,
+    class: &RowClassSample<'_>,
+    codes: &Codes,
+) -> Result<f64, ColumnGroupsEncodeError> {
     let sample = class.sample;
     let weight = sample.weight(&sample.values);
-    let bytes = encode_bands(
+    let bytes = encode_column_groups(
         codes,
         weight,
-        Guide {
+        QuantisationGuide {
             columns: matrix.feedback,
             rows: None,
             sweeps: sample.sweeps,
         },
     )?;
-    let bands = Bands::new(codes, sample.rows, &bytes)?;
+    let bands = ColumnGroups::new(codes, sample.rows, &bytes)?;
     let mut stored = vec![0.0; sample.values.len()];
     for (row, stored) in stored.chunks_exact_mut(sample.cols).enumerate() {
-        bands.row(row, stored)?;
+        bands.decode_row(row, stored)?;
     }
     Ok((class.loss)(&stored))
 }
 
 fn bytes_of_band(code: Code, rows: usize) -> u64 {
     let scales = match code.kind() {
-        Kind::Levels => 0,
-        Kind::Trellis => 2 * BAND,
+        CodeKind::Codebook => 0,
+        CodeKind::Trellis => 2 * GROUP_COLS,
     };
     (rows.div_ceil(GROUP_ROWS) * code.group_bytes() + scales) as u64
 }
 
 /// Share of each column group in the cost of a class's errors.
-fn worth(matrix: &Matrix<'_>, sample: &Sample) -> Result<Vec<f64>, UnitError> {
+fn group_weights(matrix: &MatrixInputs<'_>, sample: &RowSample) -> Result<Vec<f64>, UnitError> {
     let mut columns = vec![0.0; sample.cols];
     let mut values = Cow::Borrowed(&sample.values);
     if matrix.rotated {
@@ -223,7 +238,7 @@ fn worth(matrix: &Matrix<'_>, sample: &Sample) -> Result<Vec<f64>, UnitError> {
     let mut count = |row_worth: &dyn Fn(usize) -> f64, column_worth: &dyn Fn(usize) -> f64| {
         let mut sums = vec![0.0; sample.cols];
         let rows = values.chunks_exact(sample.cols);
-        for ((row, &index), of) in rows.zip(&sample.indices).zip(&sample.stand_for) {
+        for ((row, &index), of) in rows.zip(&sample.indices).zip(&sample.represented_rows) {
             let of_row = of * row_worth(index);
             for (sum, &w) in sums.iter_mut().zip(row) {
                 *sum += of_row * f64::from(w).powi(2);
@@ -267,7 +282,7 @@ fn worth(matrix: &Matrix<'_>, sample: &Sample) -> Result<Vec<f64>, UnitError> {
         }
     }
     let bands = columns
-        .chunks(BAND)
+        .chunks(GROUP_COLS)
         .map(|columns| columns.iter().sum::<f64>());
     let bands: Vec<f64> = bands.collect();
     let all: f64 = bands.iter().sum();
@@ -282,7 +297,7 @@ fn diagonal(n: usize, moment: &[f64]) -> Vec<f64> {
     (0..n).map(|col| moment[col * n + col]).collect()
 }
 
-fn rotated_diagonal(cost: &Cost) -> Vec<f64> {
+fn rotated_diagonal(cost: &ErrorCost) -> Vec<f64> {
     let n = cost.order;
     let entry = |at: usize| {
         let (row, col) = (at / n, at % n);
@@ -293,9 +308,9 @@ fn rotated_diagonal(cost: &Cost) -> Vec<f64> {
     diagonal(n, &whole)
 }
 
-fn hull(mut all: Vec<Whole>) -> Vec<Whole> {
+fn lower_hull(mut all: Vec<UniformCode>) -> Vec<UniformCode> {
     all.sort_by(|a, b| a.bytes.cmp(&b.bytes).then(a.loss.total_cmp(&b.loss)));
-    let mut hull: Vec<Whole> = Vec::with_capacity(all.len());
+    let mut hull: Vec<UniformCode> = Vec::with_capacity(all.len());
     for next in all {
         if hull
             .last()
@@ -304,7 +319,7 @@ fn hull(mut all: Vec<Whole>) -> Vec<Whole> {
             continue;
         }
         while let [.., before, last] = hull[..] {
-            if gain(&before, &last) > gain(&last, &next) {
+            if gain_per_byte(&before, &last) > gain_per_byte(&last, &next) {
                 break;
             }
             hull.pop();
@@ -314,11 +329,11 @@ fn hull(mut all: Vec<Whole>) -> Vec<Whole> {
     hull
 }
 
-fn gain(from: &Whole, to: &Whole) -> f64 {
+fn gain_per_byte(from: &UniformCode, to: &UniformCode) -> f64 {
     (from.loss - to.loss) / (to.bytes - from.bytes) as f64
 }
 
-type Shared = (Vec<Vec<Code>>, f64);
+type GroupCodes = (Vec<Vec<Code>>, f64);
 
 #[derive(Clone, Copy, Debug)]
 struct Step {
@@ -331,7 +346,7 @@ struct Step {
 
 /// Returns plans from all smallest to all largest codes, in steps of about equal bytes, and
 /// intermediate plans. A class has a hull of codes and group weights.
-fn plans(classes: &[(Vec<Whole>, Vec<f64>)]) -> (Vec<Shared>, Vec<Shared>) {
+fn plans(classes: &[(Vec<UniformCode>, Vec<f64>)]) -> (Vec<GroupCodes>, Vec<GroupCodes>) {
     let mut steps: Vec<Step> = Vec::new();
     let mut codes = Vec::with_capacity(classes.len());
     let (mut loss, mut whole) = (0.0, 0);
@@ -360,12 +375,12 @@ fn plans(classes: &[(Vec<Whole>, Vec<f64>)]) -> (Vec<Shared>, Vec<Shared>) {
         let order = per_byte(b).total_cmp(&per_byte(a));
         order.then((a.from, a.class, a.band).cmp(&(b.from, b.class, b.band)))
     });
-    let every = whole / PLANS as u64 + 1;
+    let every = whole / PLANS_PER_MATRIX as u64 + 1;
     let (mut bytes, mut told) = (0, 0);
-    let mut plans: Vec<Shared> = Vec::with_capacity(PLANS + 1);
+    let mut plans: Vec<GroupCodes> = Vec::with_capacity(PLANS_PER_MATRIX + 1);
     let mut between = Vec::new();
     if classes.len() > 1 {
-        add_between(classes, (&codes, loss), &steps, every, &mut between);
+        add_intermediate(classes, (&codes, loss), &steps, every, &mut between);
     }
     for (index, step) in steps.iter().enumerate() {
         codes[step.class][step.band] = classes[step.class].0[step.from + 1].code;
@@ -376,7 +391,7 @@ fn plans(classes: &[(Vec<Whole>, Vec<f64>)]) -> (Vec<Shared>, Vec<Shared>) {
             told = bytes;
             if classes.len() > 1 {
                 let behind = &steps[index + 1..];
-                add_between(classes, (&codes, loss), behind, every, &mut between);
+                add_intermediate(classes, (&codes, loss), behind, every, &mut between);
             }
         }
     }
@@ -384,16 +399,16 @@ fn plans(classes: &[(Vec<Whole>, Vec<f64>)]) -> (Vec<Shared>, Vec<Shared>) {
 }
 
 /// For each part of `every` additional bytes, takes the following steps that fit.
-fn add_between(
-    classes: &[(Vec<Whole>, Vec<f64>)],
+fn add_intermediate(
+    classes: &[(Vec<UniformCode>, Vec<f64>)],
     (codes, loss): (&[Vec<Code>], f64),
     behind: &[Step],
     every: u64,
-    to: &mut Vec<Shared>,
+    to: &mut Vec<GroupCodes>,
 ) {
     let mut taken_before = 0;
-    for part in 1..=PARTS {
-        let room = every * part / PARTS;
+    for part in 1..=INTERMEDIATE_STEPS {
+        let room = every * part / INTERMEDIATE_STEPS;
         let (mut codes, mut loss, mut taken) = (codes.to_vec(), loss, 0);
         for step in behind {
             let hull = &classes[step.class].0;
@@ -415,13 +430,13 @@ fn add_between(
 mod tests {
     use super::*;
 
-    fn whole(code: Code, bytes: u64, loss: f64) -> Whole {
-        Whole { code, bytes, loss }
+    fn whole(code: Code, bytes: u64, loss: f64) -> UniformCode {
+        UniformCode { code, bytes, loss }
     }
 
     #[test]
     fn hull_skips_dominated_codes() {
-        let code = |bits| Code::levels(bits).unwrap();
+        let code = |bits| Code::codebook(bits).unwrap();
         let all = vec![
             whole(code(2), 10, 1.0),
             whole(code(3), 15, 0.8),
@@ -429,13 +444,13 @@ mod tests {
             whole(code(5), 25, 0.3),
             whole(code(6), 40, 0.1),
         ];
-        let bits: Vec<u8> = hull(all).iter().map(|one| one.code.bits()).collect();
+        let bits: Vec<u8> = lower_hull(all).iter().map(|one| one.code.bits()).collect();
         assert_eq!(bits, [2, 4, 6]);
     }
 
     #[test]
     fn plans_are_optimal_for_their_size() {
-        let code = |bits| Code::levels(bits).unwrap();
+        let code = |bits| Code::codebook(bits).unwrap();
         let hull = [
             whole(code(2), 10, 1.0),
             whole(code(3), 14, 0.4),
@@ -465,8 +480,8 @@ mod tests {
 
     #[test]
     fn intermediate_plans_fill_large_gaps() {
-        let code = |bits| Code::levels(bits).unwrap();
-        let hull = |rows: u64| -> Vec<Whole> {
+        let code = |bits| Code::codebook(bits).unwrap();
+        let hull = |rows: u64| -> Vec<UniformCode> {
             let of = |bits: u8| {
                 let loss = rows as f64 * 4f64.powi(-i32::from(bits));
                 whole(code(bits), rows * u64::from(bits), loss)
@@ -479,7 +494,7 @@ mod tests {
             (hull(20_000), worth.clone()),
         ];
         let (plans, between) = plans(&classes);
-        let measured = |(codes, loss): &Shared| {
+        let measured = |(codes, loss): &GroupCodes| {
             let (mut bytes, mut sum) = (0, 0.0);
             for ((hull, worth), codes) in classes.iter().zip(codes) {
                 for (code, worth) in codes.iter().zip(worth) {

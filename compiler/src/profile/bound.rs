@@ -11,13 +11,13 @@ use std::fmt;
 
 use htc_formats::DType;
 
-use super::curves::{Looked, Read, failed};
+use super::curves::{CurveInputs, MatrixCosts, factorise_error};
 use crate::math::{Gauge, Weight, gauged_singular_values};
-use crate::plan::{self, Form, Member};
-use crate::request::Work;
+use crate::plan::{self, MatrixForm, UnitMatrix};
+use crate::request::EffortSettings;
 use crate::unit::UnitError;
 
-const TYPES: [DType; 5] = [
+const FACTOR_TYPES: [DType; 5] = [
     DType::F16,
     DType::Q8_0,
     DType::Q6K,
@@ -25,36 +25,36 @@ const TYPES: [DType; 5] = [
     DType::IQ4NL,
 ];
 
-const MOST_ROWS: usize = 1024;
+const MAX_ROWS: usize = 1024;
 
-const MOST_PRODUCTS: usize = 1 << 34;
+const MAX_PRODUCTS: usize = 1 << 34;
 
 /// Fraction of the sampled rows up to which ranks can be bounded.
-const TOLD: f64 = 0.8;
+const COVERED_RANKS: f64 = 0.8;
 
 /// Multiplier for the loss of factors: components left out are missing for every token alike, so
 /// losses add up to more than their sum.
-pub(super) const TIMES: f64 = 2.0;
+pub(super) const FACTOR_LOSS_MULTIPLIER: f64 = 2.0;
 
 /// Factors are evaluated below this multiple of the codes' loss.
 const MARGIN: f64 = 1.25;
 
 /// Summary of the low-rank candidates.
 #[derive(Debug, Default)]
-pub(super) struct Closest {
-    looked: usize,
-    in_earnest: usize,
+pub(super) struct LowRankSummary {
+    candidates: usize,
+    evaluated: usize,
     closest: Option<(String, f64)>,
 }
 
-impl Closest {
+impl LowRankSummary {
     /// Adds a candidate with the ratio of its bound to the codes' loss, if known.
-    pub fn add(&mut self, members: &[Member], found: Option<f64>) {
+    pub fn add(&mut self, members: &[UnitMatrix], found: Option<f64>) {
         let Some(found) = found else {
             return;
         };
-        self.looked += 1;
-        self.in_earnest += usize::from(found < MARGIN);
+        self.candidates += 1;
+        self.evaluated += usize::from(found < MARGIN);
         if self
             .closest
             .as_ref()
@@ -65,10 +65,12 @@ impl Closest {
     }
 }
 
-impl fmt::Display for Closest {
+impl fmt::Display for LowRankSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Closest {
-            looked, in_earnest, ..
+        let LowRankSummary {
+            candidates: looked,
+            evaluated: in_earnest,
+            ..
         } = self;
         write!(
             f,
@@ -88,37 +90,44 @@ impl fmt::Display for Closest {
 /// limit, and less than the input width.
 pub(crate) fn rows_for_bound(rows: usize, cols: usize) -> usize {
     let largest = rows * cols / (rows + cols).max(1);
-    let wanted = (largest as f64 / TOLD).ceil() as usize;
-    let most = MOST_PRODUCTS / (cols * cols).max(1);
-    let most = most.min(MOST_ROWS).min(rows).min(cols.saturating_sub(1));
+    let wanted = (largest as f64 / COVERED_RANKS).ceil() as usize;
+    let most = MAX_PRODUCTS / (cols * cols).max(1);
+    let most = most.min(MAX_ROWS).min(rows).min(cols.saturating_sub(1));
     wanted.min(most)
 }
 
 /// Energy of projections by component.
-pub(super) struct Spectrum {
+pub(super) struct EnergySpectrum {
     /// Loss per component in nats per token, decreasing.
     energies: Vec<f64>,
-    told: usize,
+    covered_ranks: usize,
 }
 
 /// Result of the bound.
-pub(super) struct Screened {
+pub(super) struct LowRankCandidates {
     /// Forms that may pay.
-    pub forms: Vec<Form>,
+    pub forms: Vec<MatrixForm>,
     /// Smallest ratio of the bound to the loss of codes of equal size.
     pub closest: f64,
 }
 
-impl Screened {
+impl LowRankCandidates {
     /// Returns the largest rank.
     pub fn largest(&self) -> usize {
-        self.forms.iter().filter_map(Form::rank).max().unwrap_or(1)
+        self.forms
+            .iter()
+            .filter_map(MatrixForm::rank)
+            .max()
+            .unwrap_or(1)
     }
 }
 
-impl Spectrum {
+impl EnergySpectrum {
     /// Computes the spectrum of projections with the same input; `None` if their costs are unknown.
-    pub fn of(looked: Looked<'_>, reads: &[Read<'_>]) -> Result<Option<Spectrum>, UnitError> {
+    pub fn of_projections(
+        looked: CurveInputs<'_>,
+        reads: &[MatrixCosts<'_>],
+    ) -> Result<Option<EnergySpectrum>, UnitError> {
         let first = reads.first().and_then(|read| Some((read, read.moment()?)));
         let Some((first, moment)) = first else {
             return Ok(None);
@@ -132,12 +141,12 @@ impl Spectrum {
                 return Ok(None);
             };
             let sampled_rows = (wanted * read.member.rows / outs.max(1)).max(1);
-            let work = Work {
+            let work = EffortSettings {
                 sampled_rows,
-                ..looked.treatment.effort().work()
+                ..looked.treatment.effort().settings()
             };
             let sample = read.sample(looked, work)?;
-            values.extend(sample.weighed(&sample.values, cost));
+            values.extend(sample.weighted_rows(&sample.values, cost));
             seen += sample.rows;
         }
         let weight = Weight {
@@ -145,7 +154,7 @@ impl Spectrum {
             cols,
             values: &values,
         };
-        let failed = |error| failed(first.tensor, error);
+        let failed = |error| factorise_error(first.tensor, error);
         // The loss is measured without shrinkage.
         let gauge = Gauge::whiten(moment, 0.0).map_err(failed)?;
         let values =
@@ -153,20 +162,24 @@ impl Spectrum {
         let told = if seen >= outs {
             values.len()
         } else {
-            (TOLD * seen as f64) as usize
+            (COVERED_RANKS * seen as f64) as usize
         };
-        Ok(Some(Spectrum {
+        Ok(Some(EnergySpectrum {
             energies: values.iter().map(|value| 0.5 * value * value).collect(),
-            told,
+            covered_ranks: told,
         }))
     }
 
     /// Returns the factors that may lose less than codes of equal size; `codes` is the Pareto front
     /// in bytes and nats. `None` if codes lose nothing.
-    pub fn screen(&self, members: &[Member], codes: &[(u64, f64)]) -> Option<Screened> {
+    pub fn screen(
+        &self,
+        members: &[UnitMatrix],
+        codes: &[(u64, f64)],
+    ) -> Option<LowRankCandidates> {
         let cols = members.first()?.cols;
         let outs: usize = members.iter().map(|member| member.rows).sum();
-        let before: u64 = members.iter().map(Member::bytes).sum();
+        let before: u64 = members.iter().map(UnitMatrix::bytes).sum();
         let numbers = outs as f64 * cols as f64;
         let lossy: Vec<(u64, f64)> = codes.iter().copied().filter(|of| of.1 > 0.0).collect();
         let all: f64 = self.energies.iter().sum();
@@ -174,7 +187,7 @@ impl Spectrum {
         let mut tail = all;
         let mut dropped = 0;
         lossy.first()?;
-        for rank in ranks(outs.min(cols).min(self.told)) {
+        for rank in ranks(outs.min(cols).min(self.covered_ranks)) {
             tail -= self.energies[dropped..rank].iter().sum::<f64>();
             dropped = rank;
             for form in forms(members, rank) {
@@ -182,10 +195,10 @@ impl Spectrum {
                 if bytes >= before {
                     continue;
                 }
-                let rounded: f64 = form.factor_types().map(rounding).iter().sum();
+                let rounded: f64 = form.factor_types().map(rounding_loss).iter().sum();
                 let bound = tail.max(0.0) + rounded * (all - tail);
-                let codes = lost_by_codes(&lossy, numbers, bytes);
-                let found = TIMES * bound / codes;
+                let codes = code_loss(&lossy, numbers, bytes);
+                let found = FACTOR_LOSS_MULTIPLIER * bound / codes;
                 closest = closest.min(found);
                 if found < MARGIN {
                     best.push((bytes, bound, form));
@@ -199,7 +212,7 @@ impl Spectrum {
             least = least.min(*bound);
             better
         });
-        Some(Screened {
+        Some(LowRankCandidates {
             forms: best.into_iter().map(|(_, _, form)| form).collect(),
             closest,
         })
@@ -207,7 +220,7 @@ impl Spectrum {
 }
 
 /// Returns the minimum fraction of a component's energy lost by rounding.
-pub(super) fn rounding(dtype: DType) -> f64 {
+pub(super) fn rounding_loss(dtype: DType) -> f64 {
     let block = dtype.block_len();
     let bits = 8.0 * dtype.row_bytes(block).unwrap_or(0) as f64 / block as f64;
     4f64.powf(-bits)
@@ -215,7 +228,7 @@ pub(super) fn rounding(dtype: DType) -> f64 {
 
 /// Loss of the largest plan that fits, or of the smallest, times a quarter per additional bit per
 /// weight.
-fn lost_by_codes(codes: &[(u64, f64)], numbers: f64, bytes: u64) -> f64 {
+fn code_loss(codes: &[(u64, f64)], numbers: f64, bytes: u64) -> f64 {
     let within = codes.iter().rev().find(|(of, _)| *of <= bytes);
     let Some((of, loss)) = within.or(codes.first()) else {
         return 0.0;
@@ -238,11 +251,11 @@ fn ranks(limit: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-fn forms(members: &[Member], rank: usize) -> Vec<Form> {
+fn forms(members: &[UnitMatrix], rank: usize) -> Vec<MatrixForm> {
     let cols = members.first().map_or(0, |member| member.cols);
-    let mut forms: Vec<Form> = Vec::with_capacity(TYPES.len());
-    for dtype in TYPES {
-        let form = Form::of_factors(members.len() > 1, rank, (dtype, cols));
+    let mut forms: Vec<MatrixForm> = Vec::with_capacity(FACTOR_TYPES.len());
+    for dtype in FACTOR_TYPES {
+        let form = MatrixForm::with_factors(members.len() > 1, rank, (dtype, cols));
         if !forms.contains(&form) {
             forms.push(form);
         }
@@ -253,33 +266,39 @@ fn forms(members: &[Member], rank: usize) -> Vec<Form> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use htc_formats::model::{MatrixId, Slot};
+    use htc_formats::model::{MatrixId, ProjectionKind};
 
-    fn member(slot: Slot, rows: usize, cols: usize) -> Member {
-        Member {
-            matrix: MatrixId::Slot { layer: 1, slot },
+    fn member(slot: ProjectionKind, rows: usize, cols: usize) -> UnitMatrix {
+        UnitMatrix {
+            matrix: MatrixId::Projection {
+                layer: 1,
+                projection: slot,
+            },
             rows,
             cols,
             source_type: DType::F16,
         }
     }
 
-    fn codes(members: &[Member], energy: f64) -> Vec<(u64, f64)> {
-        let numbers: u64 = members.iter().map(Member::parameters).sum();
+    fn codes(members: &[UnitMatrix], energy: f64) -> Vec<(u64, f64)> {
+        let numbers: u64 = members.iter().map(UnitMatrix::parameters).sum();
         let of = |bits: u64| (numbers * bits / 8, energy * 4f64.powi(-(bits as i32)));
-        let kept = members.iter().map(Member::bytes).sum();
+        let kept = members.iter().map(UnitMatrix::bytes).sum();
         (2..=8).map(of).chain([(kept, 0.0)]).collect()
     }
 
-    fn screened(members: &[Member], energies: Vec<f64>, energy: f64) -> Screened {
+    fn screened(members: &[UnitMatrix], energies: Vec<f64>, energy: f64) -> LowRankCandidates {
         let told = energies.len();
-        let spectrum = Spectrum { energies, told };
+        let spectrum = EnergySpectrum {
+            energies,
+            covered_ranks: told,
+        };
         spectrum.screen(members, &codes(members, energy)).unwrap()
     }
 
     #[test]
     fn only_low_rank_weights_pass_the_bound() {
-        let one = [member(Slot::Q, 512, 512)];
+        let one = [member(ProjectionKind::Q, 512, 512)];
         let flat = screened(&one, vec![1.0; 512], 512.0);
         assert!(
             flat.forms.is_empty() && flat.closest > 1.3,
@@ -294,7 +313,7 @@ mod tests {
         let mut of_rank = vec![0.0; 512];
         of_rank[..32].fill(16.0);
         let found = screened(&one, of_rank.clone(), 512.0);
-        let ranks: Vec<usize> = found.forms.iter().filter_map(Form::rank).collect();
+        let ranks: Vec<usize> = found.forms.iter().filter_map(MatrixForm::rank).collect();
         assert!(found.closest < 0.01, "{}", found.closest);
         assert_eq!(ranks.last(), Some(&32));
         assert!(ranks.iter().filter(|rank| **rank == 32).count() >= 4);
@@ -306,9 +325,9 @@ mod tests {
     #[test]
     fn shared_basis_can_pay_where_single_factors_do_not() {
         let group = [
-            member(Slot::Q, 128, 512),
-            member(Slot::K, 128, 512),
-            member(Slot::V, 128, 512),
+            member(ProjectionKind::Q, 128, 512),
+            member(ProjectionKind::K, 128, 512),
+            member(ProjectionKind::V, 128, 512),
         ];
         let mut energies = vec![0.0; 384];
         energies[..96].fill(4.0);
@@ -318,7 +337,7 @@ mod tests {
             together
                 .forms
                 .iter()
-                .all(|form| matches!(form, Form::SharedBasis { .. }))
+                .all(|form| matches!(form, MatrixForm::SharedBasis { .. }))
         );
         let alone = screened(&group[..1], energies[..128].to_vec(), 384.0);
         assert!(alone.closest > together.closest);
@@ -327,15 +346,15 @@ mod tests {
     #[test]
     fn energy_threshold_follows_the_formula() {
         let (m, n, bits) = (4096.0, 1024.0, 8.5);
-        let one = [member(Slot::Q, 4096, 1024)];
+        let one = [member(ProjectionKind::Q, 4096, 1024)];
         let all = codes(&one, 1.0);
         let lossy: Vec<(u64, f64)> = all.iter().copied().filter(|of| of.1 > 0.0).collect();
         let base = lossy[2];
         let more = (bits * (m + n) / 8.0) as u64;
-        let gained = 1.0 - lost_by_codes(&lossy, m * n, base.0 + more) / base.1;
+        let gained = 1.0 - code_loss(&lossy, m * n, base.0 + more) / base.1;
         let law = 1.386 * bits * (m + n) / (m * n);
         assert!((gained / law - 1.0).abs() < 0.02, "{gained} {law}");
-        let less = lost_by_codes(&lossy, m * n, lossy[0].0 / 2);
+        let less = code_loss(&lossy, m * n, lossy[0].0 / 2);
         assert!((less / lossy[0].1 - 4.0).abs() < 1e-9);
     }
 
@@ -353,7 +372,7 @@ mod tests {
     #[test]
     fn bound_samples_few_rows() {
         assert_eq!(rows_for_bound(256, 256), 160);
-        assert_eq!(rows_for_bound(4096, 4096), MOST_ROWS);
+        assert_eq!(rows_for_bound(4096, 4096), MAX_ROWS);
         assert!(rows_for_bound(4096, 14336) < 100);
         assert_eq!(rows_for_bound(8, 256), 8);
         assert!(rows_for_bound(4096, 64) < 64);
@@ -361,8 +380,8 @@ mod tests {
 
     #[test]
     fn summary_names_the_closest_candidate() {
-        let one = [member(Slot::Q, 64, 64)];
-        let mut closest = Closest::default();
+        let one = [member(ProjectionKind::Q, 64, 64)];
+        let mut closest = LowRankSummary::default();
         closest.add(&one, None);
         closest.add(&one, Some(4.26));
         let text = closest.to_string();

@@ -6,26 +6,26 @@ use htc_formats::model::{MatrixId, Role};
 use htc_formats::source::ModelTensor;
 
 use super::bands;
-use super::bound::Closest;
+use super::bound::LowRankSummary;
 use super::rank;
-use super::sample::{Cost, Sample, costs};
-use crate::calibrate::Place;
-use crate::event::{Event, Measurement, Watch};
+use super::sample::{ErrorCost, RowSample, costs};
+use crate::calibrate::CalibratedInput;
+use crate::event::{Event, Measurement, Progress};
 use crate::gradient::Gradients;
 use crate::math::{FactoriseError, SecondMoment};
-use crate::order::Ordered;
-use crate::plan::{self, Curve, Form, Member, Point, SharedCurve};
-use crate::request::{CodeKinds, Work};
+use crate::order::PermutedSource;
+use crate::plan::{self, LossCurve, LossPoint, MatrixForm, SharedLossCurve, UnitMatrix};
+use crate::request::{CodeKinds, EffortSettings};
 use crate::system::ordered;
-use crate::unit::{ModelTreatment, SiteInputs, UnitError, UnitsError, classes};
+use crate::unit::{InputStatistics, ModelTreatment, UnitError, UnitsError, classes};
 
 /// Inputs of the curves.
 #[derive(Clone, Copy)]
-pub struct Looked<'a> {
+pub struct CurveInputs<'a> {
     /// Model.
-    pub source: &'a Ordered<'a>,
+    pub source: &'a PermutedSource<'a>,
     /// Matrices to measure.
-    pub members: &'a [Member],
+    pub members: &'a [UnitMatrix],
     /// Statistics of the inputs.
     pub treatment: &'a ModelTreatment<'a>,
     /// Costs of output errors; without them losses are relative errors.
@@ -39,7 +39,7 @@ pub struct Looked<'a> {
 }
 
 /// Curves of matrices, curves of shared bases, and a note on factors.
-pub type CurvesFound = (Vec<Curve>, Vec<SharedCurve>, Option<String>);
+pub type MeasuredCurves = (Vec<LossCurve>, Vec<SharedLossCurve>, Option<String>);
 
 /// Measures the curves of matrices, those of shared bases, and a summary of low-rank candidates.
 /// The result does not depend on the number of threads.
@@ -48,30 +48,30 @@ pub type CurvesFound = (Vec<Curve>, Vec<SharedCurve>, Option<String>);
 /// [`UnitsError::Unit`] if a weight does not decode or is not finite, or a second moment is
 /// invalid.
 pub fn measure(
-    looked: Looked<'_>,
+    looked: CurveInputs<'_>,
     threads: usize,
-    watch: Watch,
-) -> Result<CurvesFound, UnitsError> {
+    watch: Progress,
+) -> Result<MeasuredCurves, UnitsError> {
     let members = looked.members;
-    let of_source = || UnitsError::of(looked.source.file());
-    let groups = if looked.factors() {
+    let of_source = || UnitsError::with_source_path(looked.source.file());
+    let groups = if looked.considers_factors() {
         rank::groups(members)
     } else {
         Vec::new()
     };
-    watch.tell(Event::Measuring(
+    watch.report(Event::Measuring(
         Measurement::Curves,
         members.len() + groups.len(),
     ));
     let mut curves = Vec::with_capacity(members.len());
-    let mut closest = Closest::default();
+    let mut closest = LowRankSummary::default();
     ordered::for_each(
         threads,
         members.len(),
         members.len(),
-        |index| of_matrix(looked, &members[index]).map_err(of_source()),
+        |index| matrix_curve(looked, &members[index]).map_err(of_source()),
         |index, (curve, looked)| {
-            watch.done(members[index].matrix.name())?;
+            watch.step_done(members[index].matrix.name())?;
             closest.add(&members[index..=index], looked);
             curves.push(curve);
             Ok::<(), UnitsError>(())
@@ -82,50 +82,50 @@ pub fn measure(
         threads,
         groups.len(),
         groups.len(),
-        |index| of_group(looked, &groups[index], &curves).map_err(of_source()),
+        |index| group_curve(looked, &groups[index], &curves).map_err(of_source()),
         |index, (curve, looked)| {
-            watch.done(&plan::label(&groups[index]))?;
+            watch.step_done(&plan::label(&groups[index]))?;
             closest.add(&groups[index], looked);
             shared.extend(curve);
             Ok::<(), UnitsError>(())
         },
     )?;
-    let told = looked.factors().then(|| closest.to_string());
+    let told = looked.considers_factors().then(|| closest.to_string());
     Ok((curves, shared, told))
 }
 
-impl Looked<'_> {
+impl CurveInputs<'_> {
     /// The difference to a base has no dominant directions.
-    fn factors(&self) -> bool {
-        self.low_rank && self.codes.has_blocks() && !self.source.is_less()
+    fn considers_factors(&self) -> bool {
+        self.low_rank && self.codes.includes_gguf() && !self.source.is_difference()
     }
 }
 
 /// Matrix with the costs of its errors.
-pub(super) struct Read<'a> {
-    pub member: &'a Member,
+pub(super) struct MatrixCosts<'a> {
+    pub member: &'a UnitMatrix,
     pub tensor: &'a ModelTensor,
-    pub place: Option<Place>,
-    inputs: Option<SiteInputs>,
-    pub costs: Vec<Cost>,
+    pub place: Option<CalibratedInput>,
+    inputs: Option<InputStatistics>,
+    pub costs: Vec<ErrorCost>,
 }
 
-impl<'a> Read<'a> {
-    fn new(looked: Looked<'a>, member: &'a Member) -> Result<Read<'a>, UnitError> {
+impl<'a> MatrixCosts<'a> {
+    fn new(looked: CurveInputs<'a>, member: &'a UnitMatrix) -> Result<MatrixCosts<'a>, UnitError> {
         let source = looked.source;
         let matrix = member.matrix;
         let role = matrix.weight();
         let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
-        let place = plan::place(matrix, source.tensor(Role::Output).is_none());
+        let place = plan::activation_point(matrix, source.tensor(Role::Output).is_none());
         let inputs = place.map(|place| looked.treatment.inputs(place));
-        let failed = |source| failed(tensor, source);
+        let failed = |source| factorise_error(tensor, source);
         let inputs = inputs.transpose().map_err(failed)?.flatten();
-        let moment = inputs.as_ref().map(SiteInputs::second_moment);
+        let moment = inputs.as_ref().map(InputStatistics::second_moment);
         let costs = match looked.gradients {
             Some(gradients) => costs(gradients, source.order(), matrix, place, moment)?,
             None => Vec::new(),
         };
-        Ok(Read {
+        Ok(MatrixCosts {
             member,
             tensor,
             place,
@@ -136,53 +136,57 @@ impl<'a> Read<'a> {
 
     /// Returns the second moment of the inputs.
     pub fn moment(&self) -> Option<SecondMoment<'_>> {
-        self.inputs.as_ref().map(SiteInputs::second_moment)
+        self.inputs.as_ref().map(InputStatistics::second_moment)
     }
 
     /// Returns the loss of all rows for given stored values of the sample.
-    pub fn loss(&self, sample: &Sample, stored: &[f32]) -> f64 {
+    pub fn loss(&self, sample: &RowSample, stored: &[f32]) -> f64 {
         match &self.costs[..] {
-            [] => sample.part(stored, self.moment()),
+            [] => sample.relative_error(stored, self.moment()),
             costs => costs.iter().map(|cost| sample.cost(stored, cost)).sum(),
         }
     }
 
     /// Samples rows of the matrix.
-    pub fn sample(&self, looked: Looked<'_>, effort: Work) -> Result<Sample, UnitError> {
+    pub fn sample(
+        &self,
+        looked: CurveInputs<'_>,
+        effort: EffortSettings,
+    ) -> Result<RowSample, UnitError> {
         let all: Vec<u32> = (0..self.tensor.rows as u32).collect();
-        Sample::of(looked.source, self.tensor, &all, &self.costs, effort)
+        RowSample::draw(looked.source, self.tensor, &all, &self.costs, effort)
     }
 }
 
 /// Adds the tensor to a numerical error.
-pub(super) fn failed(tensor: &ModelTensor, source: FactoriseError) -> UnitError {
+pub(super) fn factorise_error(tensor: &ModelTensor, source: FactoriseError) -> UnitError {
     UnitError::Factorise {
         tensor: tensor.name.clone(),
         source,
     }
 }
 
-fn of_group(
-    looked: Looked<'_>,
-    members: &[Member],
-    curves: &[Curve],
-) -> Result<(Option<SharedCurve>, Option<f64>), UnitError> {
-    let each: Result<Vec<Read<'_>>, UnitError> = members
+fn group_curve(
+    looked: CurveInputs<'_>,
+    members: &[UnitMatrix],
+    curves: &[LossCurve],
+) -> Result<(Option<SharedLossCurve>, Option<f64>), UnitError> {
+    let each: Result<Vec<MatrixCosts<'_>>, UnitError> = members
         .iter()
-        .map(|member| Read::new(looked, member))
+        .map(|member| MatrixCosts::new(looked, member))
         .collect();
-    rank::of_group(looked, &each?, curves)
+    rank::shared_basis_curve(looked, &each?, curves)
 }
 
 /// The other types lose more than column groups of the same size.
-const BESIDE_BANDS: [DType; 4] = [DType::Q4K, DType::Q5K, DType::Q6K, DType::Q8_0];
+const BLOCK_TYPES_WITH_GROUPS: [DType; 4] = [DType::Q4K, DType::Q5K, DType::Q6K, DType::Q8_0];
 
 /// Returns the candidate types: whole blocks, smaller than the source.
-pub(crate) fn types(member: &Member, codes: CodeKinds) -> impl Iterator<Item = DType> {
+pub(crate) fn types(member: &UnitMatrix, codes: CodeKinds) -> impl Iterator<Item = DType> {
     let (cols, before) = (member.cols, member.source_type.row_bytes(member.cols));
     let all = match codes {
-        _ if !codes.has_blocks() => &[],
-        CodeKinds::All => &BESIDE_BANDS[..],
+        _ if !codes.includes_gguf() => &[],
+        CodeKinds::All => &BLOCK_TYPES_WITH_GROUPS[..],
         _ => BlockFit::TYPES,
     };
     let fits =
@@ -191,23 +195,26 @@ pub(crate) fn types(member: &Member, codes: CodeKinds) -> impl Iterator<Item = D
 }
 
 /// Also returns the ratio of the low-rank bound to the codes' loss.
-fn of_matrix(looked: Looked<'_>, member: &Member) -> Result<(Curve, Option<f64>), UnitError> {
-    let Looked {
+fn matrix_curve(
+    looked: CurveInputs<'_>,
+    member: &UnitMatrix,
+) -> Result<(LossCurve, Option<f64>), UnitError> {
+    let CurveInputs {
         source,
         treatment,
         codes,
         ..
     } = looked;
     let matrix = member.matrix;
-    let read = Read::new(looked, member)?;
+    let read = MatrixCosts::new(looked, member)?;
     let (tensor, place) = (read.tensor, read.place);
     let feedback = match place {
         Some(place) => treatment
             .feedback(place, crate::codes::damping(Some(matrix)))
-            .map_err(|error| failed(tensor, error))?,
+            .map_err(|error| factorise_error(tensor, error))?,
         None => None,
     };
-    let effort = treatment.effort().work();
+    let effort = treatment.effort().settings();
     let sample = read.sample(looked, effort)?;
     let mut points = Vec::new();
     let loss = |stored: &[f32]| read.loss(&sample, stored);
@@ -220,32 +227,32 @@ fn of_matrix(looked: Looked<'_>, member: &Member) -> Result<(Curve, Option<f64>)
                 ..
             })
             | Err(UnitError::Factorise {
-                source: FactoriseError::NoScales { .. },
+                source: FactoriseError::ValuesOutOfRange { .. },
                 ..
             }) => continue,
             Err(error) => return Err(error),
         };
-        points.push(Point {
-            form: Form::Dense { weight: dtype },
+        points.push(LossPoint {
+            form: MatrixForm::Dense { weight: dtype },
             loss: loss(&stored),
         });
     }
-    if source.is_less() {
+    if source.is_difference() {
         // The base alone.
-        points.push(Point {
-            form: Form::Kept,
+        points.push(LossPoint {
+            form: MatrixForm::Unchanged,
             loss: loss(&vec![0.0; sample.values.len()]),
         });
     }
-    let classes = if codes.bands().is_empty() || source.is_less() {
+    let classes = if codes.column_group_codes().is_empty() || source.is_difference() {
         Vec::new()
     } else {
         row_classes(source, tensor, (matrix, place), treatment)?
     };
     let samples = classes
         .iter()
-        .map(|rows| Sample::of(source, tensor, rows, &read.costs, effort));
-    let samples: Result<Vec<Sample>, UnitError> = samples.collect();
+        .map(|rows| RowSample::draw(source, tensor, rows, &read.costs, effort));
+    let samples: Result<Vec<RowSample>, UnitError> = samples.collect();
     let samples = samples?;
     let read = &read;
     let losses = samples
@@ -253,34 +260,34 @@ fn of_matrix(looked: Looked<'_>, member: &Member) -> Result<(Curve, Option<f64>)
         .map(|sample| move |stored: &[f32]| read.loss(sample, stored));
     let losses: Vec<_> = losses.collect();
     let of_classes = classes.iter().zip(&samples).zip(&losses);
-    let of_classes = of_classes.map(|((rows, sample), loss)| bands::Class {
+    let of_classes = of_classes.map(|((rows, sample), loss)| bands::RowClassSample {
         rows: rows.len(),
         sample,
         loss,
     });
-    let of_classes: Vec<bands::Class<'_>> = of_classes.collect();
-    let all = bands::Class {
+    let of_classes: Vec<bands::RowClassSample<'_>> = of_classes.collect();
+    let all = bands::RowClassSample {
         rows: member.rows,
         sample: &sample,
         loss: &loss,
     };
-    let matrix_of = bands::Matrix {
+    let matrix_of = bands::MatrixInputs {
         member,
         tensor: &tensor.name,
         costs: &read.costs,
         feedback: feedback.as_deref(),
-        codes: codes.bands(),
+        codes: codes.column_group_codes(),
         rotated: looked.rotated,
     };
     let in_bands = bands::points(&matrix_of, &all, &of_classes)?;
     points.extend(in_bands.all);
-    let mut curve = Curve {
+    let mut curve = LossCurve {
         matrix,
         points,
-        between: in_bands.between,
+        intermediate: in_bands.intermediate,
     };
-    let closest = if looked.factors() && matrix.slot().is_some() {
-        rank::of_slot(looked, read, &sample, &mut curve)?
+    let closest = if looked.considers_factors() && matrix.slot().is_some() {
+        rank::add_factors(looked, read, &sample, &mut curve)?
     } else {
         None
     };
@@ -288,15 +295,15 @@ fn of_matrix(looked: Looked<'_>, member: &Member) -> Result<(Curve, Option<f64>)
 }
 
 fn row_classes(
-    source: &Ordered<'_>,
+    source: &PermutedSource<'_>,
     tensor: &ModelTensor,
-    (matrix, place): (MatrixId, Option<Place>),
+    (matrix, place): (MatrixId, Option<CalibratedInput>),
     treatment: &ModelTreatment,
 ) -> Result<Vec<Vec<u32>>, UnitError> {
-    let costs = classes::costs_of_rows(source, tensor, matrix, place, treatment)?;
-    let counts = costs.as_ref().and_then(|costs| classes::counts(costs));
+    let costs = classes::row_costs(source, tensor, matrix, place, treatment)?;
+    let counts = costs.as_ref().and_then(|costs| classes::class_sizes(costs));
     Ok(match costs.zip(counts) {
-        Some((costs, counts)) => classes::members(&costs, &counts),
+        Some((costs, counts)) => classes::split_into_classes(&costs, &counts),
         None => Vec::new(),
     })
 }

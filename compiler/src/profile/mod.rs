@@ -8,16 +8,18 @@ mod sample;
 
 use htc_formats::source::ModelFile;
 
-use curves::Looked;
+use curves::CurveInputs;
 
 use crate::calibrate::{Calibration, StoredLayer};
 use crate::device::Device;
-use crate::event::{Event, Measurement, Watch};
+use crate::event::{Event, Measurement, Progress};
 use crate::gradient::Gradients;
-use crate::order::{Order, Ordered};
+use crate::order::{ChannelPermutation, PermutedSource};
 use crate::plan::allocate::Allocator;
-use crate::plan::{self, Branches, Curve, Evidence, Member, Method, OfSource, Request, Unit};
-use crate::request::Target;
+use crate::plan::{
+    self, BranchShares, Evidence, LossCurve, Method, ModelFileTypes, PlanRequest, Unit, UnitMatrix,
+};
+use crate::request::TargetMachine;
 use crate::request::{CodeKinds, FirstPositions, GaugeKind, LowRankArg, RotationArg, Treatment};
 use crate::system::ordered;
 use crate::unit::UnitsError;
@@ -25,7 +27,7 @@ use crate::unit::{ModelTreatment, spectrum};
 
 /// Inputs of the measurements.
 #[derive(Clone, Copy, Debug)]
-pub struct Measured<'a> {
+pub struct ProfileInputs<'a> {
     /// Model.
     pub source: &'a ModelFile,
     /// Units in plan order.
@@ -35,21 +37,21 @@ pub struct Measured<'a> {
     /// Costs of output errors.
     pub gradients: Option<&'a Gradients>,
     /// Channel permutation, if any.
-    pub order: Option<&'a Order>,
+    pub order: Option<&'a ChannelPermutation>,
     /// Device; the threads of its host do the measuring.
     pub device: &'a dyn Device,
 }
 
-impl<'a> Measured<'a> {
-    fn ordered(&self) -> Ordered<'a> {
-        Ordered::new(self.source, self.order)
+impl<'a> ProfileInputs<'a> {
+    fn ordered(&self) -> PermutedSource<'a> {
+        PermutedSource::new(self.source, self.order)
     }
 
     fn threads(&self) -> usize {
         self.device.pool().threads()
     }
 
-    fn treated(&self, treatment: Treatment) -> ModelTreatment<'a> {
+    fn treatment(&self, treatment: Treatment) -> ModelTreatment<'a> {
         ModelTreatment::new(treatment, self.calibration, self.device.algebra())
     }
 }
@@ -60,17 +62,19 @@ impl<'a> Measured<'a> {
 /// # Errors
 /// [`UnitsError::Unit`] if a weight does not decode or is not finite.
 pub fn measure(
-    measured: Measured,
-    request: &Request,
-    target: &Target,
-    watch: Watch,
+    measured: ProfileInputs,
+    request: &PlanRequest,
+    target: &TargetMachine,
+    watch: Progress,
 ) -> Result<Evidence, UnitsError> {
-    measured.device.make_room();
+    measured.device.unload_idle_models();
     let mut evidence = target.evidence();
     if let Some(calibration) = measured.calibration {
         let layers = calibration.layers.iter();
         let first = request.allocation.first_positions;
-        let (branches, variance) = layers.map(|layer| depth(layer, first)).unzip();
+        let (branches, variance) = layers
+            .map(|layer| branches_and_variance(layer, first))
+            .unzip();
         evidence.branches = Some(branches);
         evidence.variance = Some(variance);
     }
@@ -78,12 +82,12 @@ pub fn measure(
     if request.method == Method::Quantise {
         // Same treatment as the factors of the plan; codes have no gauge.
         let treatment = Treatment::with_gauge(GaugeKind::Whiten);
-        let treatment = measured.treated(treatment);
-        let treatment = treatment.in_order(measured.order);
+        let treatment = measured.treatment(treatment);
+        let treatment = treatment.with_permutation(measured.order);
         let treatment = treatment.with_effort(request.effort);
         let treatment = treatment.with_gradients(measured.gradients);
-        let members = plan::matrices(&measured.source.hyper, &OfSource(measured.source));
-        let looked = Looked {
+        let members = plan::matrices(&measured.source.hyper, &ModelFileTypes(measured.source));
+        let looked = CurveInputs {
             source: &measured.ordered(),
             members: &members,
             treatment: &treatment,
@@ -93,7 +97,7 @@ pub fn measure(
             rotated: request.rotation == RotationArg::On,
         };
         let (curves, shared, told) = curves::measure(looked, measured.threads(), watch)?;
-        evidence.factors = told;
+        evidence.factor_summary = told;
         evidence.curves = Some(curves);
         evidence.shared = shared;
         return Ok(evidence);
@@ -111,7 +115,9 @@ pub fn measure(
         };
         // Always without biases, so that candidates with and without biases have the same plan.
         let treatment = Treatment::with_gauge(kind);
-        let treatment = measured.treated(treatment).in_order(measured.order);
+        let treatment = measured
+            .treatment(treatment)
+            .with_permutation(measured.order);
         let spectra = spectra(measured, request, &treatment, watch)?;
         if whitened {
             evidence.whitened = Some(spectra);
@@ -128,16 +134,16 @@ pub fn measure(
 /// # Errors
 /// See [`measure`].
 pub fn refinements(
-    measured: Measured,
+    measured: ProfileInputs,
     base: &ModelFile,
-    members: &[Member],
-    request: &Request,
-    watch: Watch,
-) -> Result<Vec<Curve>, UnitsError> {
-    let treatment = measured.treated(Treatment::default());
-    let treatment = treatment.in_order(measured.order);
-    let looked = Looked {
-        source: &measured.ordered().less(base),
+    members: &[UnitMatrix],
+    request: &PlanRequest,
+    watch: Progress,
+) -> Result<Vec<LossCurve>, UnitsError> {
+    let treatment = measured.treatment(Treatment::default());
+    let treatment = treatment.with_permutation(measured.order);
+    let looked = CurveInputs {
+        source: &measured.ordered().minus(base),
         members,
         treatment: &treatment.with_effort(request.effort),
         gradients: measured.gradients,
@@ -153,17 +159,17 @@ pub fn refinements(
 
 /// Branches are relative to `E‖h‖²`, by which the next norm divides: RMSNorm does not subtract the
 /// mean.
-fn depth(layer: &StoredLayer, first: FirstPositions) -> (Branches, f64) {
+fn branches_and_variance(layer: &StoredLayer, first: FirstPositions) -> (BranchShares, f64) {
     let stream = layer.stream();
     let variance = match first {
-        FirstPositions::LeftOut => stream.variance(),
-        FirstPositions::Counted => layer.sink().variance_with(&stream),
+        FirstPositions::Excluded => stream.variance(),
+        FirstPositions::Included => layer.sink().variance_with(&stream),
     };
     let energy: f64 = stream.diagonal().iter().sum();
     let [attention, feed_forward] = layer
         .branches()
         .map(|branch| if energy > 0.0 { branch / energy } else { 0.0 });
-    let branches = Branches {
+    let branches = BranchShares {
         attention,
         feed_forward,
     };
@@ -179,7 +185,7 @@ pub fn reads_activations(allocator: Allocator) -> bool {
 }
 
 /// Returns true if the allocator of a request uses the spectra of the weights.
-pub fn reads_weights(request: &Request, target: &Target, calibrated: bool) -> bool {
+pub fn reads_weights(request: &PlanRequest, target: &TargetMachine, calibrated: bool) -> bool {
     match request.allocation.allocator {
         Allocator::Waterfill => true,
         Allocator::DiffPlan => target.tokens_per_joule.is_some() || target.energy.is_some(),
@@ -189,7 +195,7 @@ pub fn reads_weights(request: &Request, target: &Target, calibrated: bool) -> bo
 }
 
 /// Returns true if [`measure`] provides the evidence of the allocator.
-pub fn is_measured(request: &Request, target: &Target, calibrated: bool) -> bool {
+pub fn is_measured(request: &PlanRequest, target: &TargetMachine, calibrated: bool) -> bool {
     if request.method == Method::Quantise {
         return true;
     }
@@ -203,25 +209,26 @@ pub fn is_measured(request: &Request, target: &Target, calibrated: bool) -> bool
 }
 
 fn spectra(
-    measured: Measured,
-    request: &Request,
+    measured: ProfileInputs,
+    request: &PlanRequest,
     treatment: &ModelTreatment,
-    watch: Watch,
+    watch: Progress,
 ) -> Result<Vec<Vec<f64>>, UnitsError> {
     let (source, units) = (measured.ordered(), measured.units);
     let shared = request.method == Method::SharedBasis;
-    watch.tell(Event::Measuring(Measurement::Spectra, units.len()));
+    watch.report(Event::Measuring(Measurement::Spectra, units.len()));
     let mut spectra = Vec::with_capacity(units.len());
     ordered::for_each(
         measured.threads(),
         units.len(),
         units.len(),
         |index| {
-            let spectrum = spectrum::of_unit(&source, &units[index], shared, treatment);
-            spectrum.map_err(UnitsError::of(source.file()))
+            let spectrum =
+                spectrum::unit_singular_values(&source, &units[index], shared, treatment);
+            spectrum.map_err(UnitsError::with_source_path(source.file()))
         },
         |index, spectrum| {
-            watch.done(&units[index].label())?;
+            watch.step_done(&units[index].label())?;
             spectra.push(spectrum);
             Ok(())
         },

@@ -6,38 +6,40 @@
 use htc_formats::DType;
 use htc_formats::block;
 
-use super::bound::{Spectrum, TIMES};
-use super::curves::{Looked, Read, failed};
-use super::sample::Sample;
+use super::bound::{EnergySpectrum, FACTOR_LOSS_MULTIPLIER};
+use super::curves::{CurveInputs, MatrixCosts, factorise_error};
+use super::sample::RowSample;
 use crate::math::{BasisOptions, Gauge, LowRankOptions, Weight, low_rank_with, shared_basis_with};
-use crate::plan::{self, Curve, Form, Member, Point, SharedCurve, SharedPoint};
-use crate::unit::{UnitError, dense_weight, path};
+use crate::plan::{
+    self, LossCurve, LossPoint, MatrixForm, SharedLossCurve, SharedLossPoint, UnitMatrix,
+};
+use crate::unit::{UnitError, decomposition_path, dense_weight};
 
 /// Returns the groups that may share a basis: Q, K, V and gate, up.
-pub(super) fn groups(members: &[Member]) -> Vec<Vec<Member>> {
-    let of = |member: &Member| Some((member.matrix.layer()?, member.slot()?.group()?));
+pub(super) fn groups(members: &[UnitMatrix]) -> Vec<Vec<UnitMatrix>> {
+    let of = |member: &UnitMatrix| Some((member.matrix.layer()?, member.slot()?.group()?));
     let groups = members.chunk_by(|a, b| of(a).is_some() && of(a) == of(b));
-    let shares = |group: &&[Member]| {
+    let shares = |group: &&[UnitMatrix]| {
         let outs: usize = group.iter().map(|member| member.rows).sum();
         group.len() > 1 && group[0].cols <= plan::MAX_ASPECT * outs
     };
-    groups.filter(shares).map(<[Member]>::to_vec).collect()
+    groups.filter(shares).map(<[UnitMatrix]>::to_vec).collect()
 }
 
 /// Adds separate factors to the curve of a projection; returns the smallest ratio of the bound to
 /// the codes' loss.
-pub(super) fn of_slot(
-    looked: Looked<'_>,
-    read: &Read<'_>,
-    sample: &Sample,
-    curve: &mut Curve,
+pub(super) fn add_factors(
+    looked: CurveInputs<'_>,
+    read: &MatrixCosts<'_>,
+    sample: &RowSample,
+    curve: &mut LossCurve,
 ) -> Result<Option<f64>, UnitError> {
     let reads = std::slice::from_ref(read);
-    let Some(spectrum) = Spectrum::of(looked, reads)? else {
+    let Some(spectrum) = EnergySpectrum::of_projections(looked, reads)? else {
         return Ok(None);
     };
     let members = std::slice::from_ref(read.member);
-    let codes = plan::unbeaten_of(members, std::slice::from_ref(curve));
+    let codes = plan::pareto_sums_of(members, std::slice::from_ref(curve));
     let Some(screened) = spectrum.screen(members, &codes) else {
         return Ok(None);
     };
@@ -48,13 +50,13 @@ pub(super) fn of_slot(
     let weight = weight_of(read.member, &weight);
     let gauge = gauge(looked, read)?;
     let options = LowRankOptions {
-        path: path(read.member.slot(), &gauge),
+        method: decomposition_path(read.member.slot(), &gauge),
         input: &gauge,
         algebra: looked.treatment.algebra(),
         ..LowRankOptions::default()
     };
     let found = low_rank_with(weight, screened.largest(), &options);
-    let found = found.map_err(|error| failed(read.tensor, error))?;
+    let found = found.map_err(|error| factorise_error(read.tensor, error))?;
     let factors = Factors {
         first: &found.a,
         second: &found.b,
@@ -63,8 +65,8 @@ pub(super) fn of_slot(
     };
     for form in screened.forms {
         if let Some(stored) = factors.stored(&form, sample) {
-            let loss = TIMES * read.loss(sample, &stored);
-            curve.points.push(Point { form, loss });
+            let loss = FACTOR_LOSS_MULTIPLIER * read.loss(sample, &stored);
+            curve.points.push(LossPoint { form, loss });
         }
     }
     Ok(Some(screened.closest))
@@ -72,16 +74,16 @@ pub(super) fn of_slot(
 
 /// Measures a shared basis; returns its curve and the smallest ratio of the bound to the codes'
 /// loss.
-pub(super) fn of_group(
-    looked: Looked<'_>,
-    reads: &[Read<'_>],
-    curves: &[Curve],
-) -> Result<(Option<SharedCurve>, Option<f64>), UnitError> {
-    let Some(spectrum) = Spectrum::of(looked, reads)? else {
+pub(super) fn shared_basis_curve(
+    looked: CurveInputs<'_>,
+    reads: &[MatrixCosts<'_>],
+    curves: &[LossCurve],
+) -> Result<(Option<SharedLossCurve>, Option<f64>), UnitError> {
+    let Some(spectrum) = EnergySpectrum::of_projections(looked, reads)? else {
         return Ok((None, None));
     };
-    let members: Vec<Member> = reads.iter().map(|read| *read.member).collect();
-    let codes = plan::unbeaten_of(&members, curves);
+    let members: Vec<UnitMatrix> = reads.iter().map(|read| *read.member).collect();
+    let codes = plan::pareto_sums_of(&members, curves);
     let Some(screened) = spectrum.screen(&members, &codes) else {
         return Ok((None, None));
     };
@@ -99,10 +101,10 @@ pub(super) fn of_group(
     };
     let largest = screened.largest();
     let found = shared_basis_with(&weights, largest, &options);
-    let found = found.map_err(|error| failed(first.tensor, error))?;
-    let effort = looked.treatment.effort().work();
+    let found = found.map_err(|error| factorise_error(first.tensor, error))?;
+    let effort = looked.treatment.effort().settings();
     let samples = reads.iter().map(|read| read.sample(looked, effort));
-    let samples: Vec<Sample> = samples.collect::<Result<_, _>>()?;
+    let samples: Vec<RowSample> = samples.collect::<Result<_, _>>()?;
     let points = screened.forms.into_iter().filter_map(|form| {
         let each = reads.iter().zip(&samples).zip(&found.projected);
         let losses = each.map(|((read, sample), second)| {
@@ -113,19 +115,19 @@ pub(super) fn of_group(
                 cols: read.member.cols,
             };
             let stored = factors.stored(&form, sample)?;
-            Some(TIMES * read.loss(sample, &stored))
+            Some(FACTOR_LOSS_MULTIPLIER * read.loss(sample, &stored))
         });
         let losses: Vec<f64> = losses.collect::<Option<_>>()?;
-        Some(SharedPoint { form, losses })
+        Some(SharedLossPoint { form, losses })
     });
-    let curve = SharedCurve {
+    let curve = SharedLossCurve {
         members: members.iter().map(|member| member.matrix).collect(),
         points: points.collect(),
     };
     Ok((Some(curve), Some(screened.closest)))
 }
 
-fn weight_of<'a>(member: &Member, values: &'a [f32]) -> Weight<'a> {
+fn weight_of<'a>(member: &UnitMatrix, values: &'a [f32]) -> Weight<'a> {
     Weight {
         rows: member.rows,
         cols: member.cols,
@@ -133,11 +135,14 @@ fn weight_of<'a>(member: &Member, values: &'a [f32]) -> Weight<'a> {
     }
 }
 
-fn gauge(looked: Looked<'_>, read: &Read<'_>) -> Result<std::sync::Arc<Gauge>, UnitError> {
+fn gauge(
+    looked: CurveInputs<'_>,
+    read: &MatrixCosts<'_>,
+) -> Result<std::sync::Arc<Gauge>, UnitError> {
     let gauge = read.place.map(|place| looked.treatment.gauge(place));
     let gauge = gauge.transpose();
     Ok(gauge
-        .map_err(|error| failed(read.tensor, error))?
+        .map_err(|error| factorise_error(read.tensor, error))?
         .unwrap_or_default())
 }
 
@@ -151,16 +156,16 @@ struct Factors<'a> {
 
 impl Factors<'_> {
     /// Decodes the sampled rows; `None` if out of range.
-    fn stored(&self, form: &Form, sample: &Sample) -> Option<Vec<f32>> {
+    fn stored(&self, form: &MatrixForm, sample: &RowSample) -> Option<Vec<f32>> {
         let rank = form.rank().filter(|rank| *rank <= self.rank)?;
         let [first, second] = form.factor_types();
-        let first = rounded(first, &self.first[..rank * self.cols])?;
+        let first = round_to_type(first, &self.first[..rank * self.cols])?;
         let rows = sample.indices.iter();
         let own: Vec<f32> = rows
             .flat_map(|row| &self.second[row * self.rank..][..rank])
             .copied()
             .collect();
-        let second = rounded(second, &own)?;
+        let second = round_to_type(second, &own)?;
         let mut stored = vec![0.0; sample.rows * self.cols];
         let rows = second.chunks_exact(rank);
         for (to, of) in stored.chunks_exact_mut(self.cols).zip(rows) {
@@ -173,7 +178,7 @@ impl Factors<'_> {
     }
 }
 
-fn rounded(dtype: DType, values: &[f32]) -> Option<Vec<f32>> {
+fn round_to_type(dtype: DType, values: &[f32]) -> Option<Vec<f32>> {
     let mut bytes = vec![0; dtype.matrix_bytes(1, values.len())?];
     block::encode(dtype, values, &mut bytes).ok()?;
     let mut stored = vec![0.0; values.len()];
@@ -186,12 +191,15 @@ fn rounded(dtype: DType, values: &[f32]) -> Option<Vec<f32>> {
 mod tests {
     use super::*;
     use crate::math::random::Rng;
-    use crate::profile::bound::rounding;
-    use htc_formats::model::{MatrixId, Slot};
+    use crate::profile::bound::rounding_loss;
+    use htc_formats::model::{MatrixId, ProjectionKind};
 
-    fn member(slot: Slot, rows: usize, cols: usize) -> Member {
-        Member {
-            matrix: MatrixId::Slot { layer: 1, slot },
+    fn member(slot: ProjectionKind, rows: usize, cols: usize) -> UnitMatrix {
+        UnitMatrix {
+            matrix: MatrixId::Projection {
+                layer: 1,
+                projection: slot,
+            },
             rows,
             cols,
             source_type: DType::F16,
@@ -201,13 +209,13 @@ mod tests {
     #[test]
     fn projections_of_one_input_form_a_group() {
         let all = [
-            member(Slot::Q, 64, 64),
-            member(Slot::K, 32, 64),
-            member(Slot::V, 32, 64),
-            member(Slot::O, 64, 64),
-            member(Slot::Gate, 96, 64),
-            member(Slot::Up, 96, 64),
-            member(Slot::Down, 64, 96),
+            member(ProjectionKind::Q, 64, 64),
+            member(ProjectionKind::K, 32, 64),
+            member(ProjectionKind::V, 32, 64),
+            member(ProjectionKind::O, 64, 64),
+            member(ProjectionKind::Gate, 96, 64),
+            member(ProjectionKind::Up, 96, 64),
+            member(ProjectionKind::Down, 64, 96),
         ];
         let found = groups(&all);
         let names: Vec<String> = found.iter().map(|group| plan::label(group)).collect();
@@ -228,15 +236,15 @@ mod tests {
             rank,
             cols,
         };
-        let sample = Sample {
+        let sample = RowSample {
             rows: 2,
             cols,
             values: vec![0.0; 2 * cols],
             indices: vec![5, 2],
-            stand_for: vec![1.0; 2],
+            represented_rows: vec![1.0; 2],
             sweeps: 0,
         };
-        let form = |rank, dtype| Form::LowRank {
+        let form = |rank, dtype| MatrixForm::LowRank {
             rank,
             a: dtype,
             b: dtype,
@@ -254,7 +262,7 @@ mod tests {
         let lost = stored.iter().zip(&coarse).map(|(a, b)| (a - b).powi(2));
         let energy: f32 = stored.iter().map(|a| a * a).sum();
         let part = lost.sum::<f32>() / energy;
-        assert!(f64::from(part) > 2.0 * rounding(DType::IQ4NL) && part < 0.05);
+        assert!(f64::from(part) > 2.0 * rounding_loss(DType::IQ4NL) && part < 0.05);
         assert!(factors.stored(&form(41, DType::F32), &sample).is_none());
         let huge = vec![1e6; rank * cols];
         let huge = Factors {

@@ -5,19 +5,20 @@ use htc_formats::block;
 use htc_formats::model::MatrixId;
 use htc_formats::source::ModelTensor;
 
-use crate::calibrate::Place;
+use crate::calibrate::CalibratedInput;
 use crate::codes::BlockCoder;
 use crate::gradient::Gradients;
 use crate::math::{
-    Feedback, SecondMoment, Weight, dense_energies, weighted_dense_energies, weighted_row_errors,
+    ErrorFeedback, SecondMoment, Weight, dense_energies, weighted_dense_energies,
+    weighted_row_errors,
 };
-use crate::order::{Order, Ordered, reordered, reordered_lower};
-use crate::request::Work;
+use crate::order::{ChannelPermutation, PermutedSource, permuted, permuted_lower};
+use crate::request::EffortSettings;
 use crate::unit::UnitError;
 
 /// Cost of errors `e_i` of rows, in nats per token: `Σ_i h_i f(e_i C e_iᵀ)`, with `f(q) = q / 2`
 /// for small errors.
-pub(super) struct Cost {
+pub(super) struct ErrorCost {
     /// True for rows that give logits: a normal error of variance `q` makes a token `exp(q / 2)`
     /// times as likely, so `f(q) = exp(q / 2) - 1`.
     pub of_logits: bool,
@@ -32,14 +33,14 @@ pub(super) struct Cost {
 /// Returns the costs of a matrix' errors; an embedding has also those of lookups.
 pub(super) fn costs(
     gradients: &Gradients,
-    order: Option<&Order>,
+    order: Option<&ChannelPermutation>,
     matrix: MatrixId,
-    place: Option<Place>,
+    place: Option<CalibratedInput>,
     moment: Option<SecondMoment<'_>>,
-) -> Result<Vec<Cost>, UnitError> {
+) -> Result<Vec<ErrorCost>, UnitError> {
     let mut costs = Vec::with_capacity(2);
     if let (Some(place), Some(moment)) = (place, moment) {
-        let of = if place == Place::Head {
+        let of = if place == CalibratedInput::Head {
             MatrixId::Head
         } else {
             matrix
@@ -48,11 +49,11 @@ pub(super) fn costs(
             MatrixId::Head => gradients.token_costs()?.logits,
             of => gradients.of(of)?.diagonal,
         };
-        costs.push(Cost {
+        costs.push(ErrorCost {
             of_logits: of == MatrixId::Head,
             rows: match order.and_then(|order| order.outputs(of)) {
                 None => rows,
-                Some(order) => reordered(&rows, order),
+                Some(order) => permuted(&rows, order),
             },
             order: moment.order,
             moment: moment.values.to_vec(),
@@ -71,13 +72,13 @@ pub(super) fn costs(
                 }
             }
         }
-        costs.push(Cost {
+        costs.push(ErrorCost {
             of_logits: false,
             rows: gradients.token_costs()?.lookups,
             order: n,
             moment: match order.and_then(|order| order.outputs(matrix)) {
                 None => moment,
-                Some(order) => reordered_lower(&moment, order),
+                Some(order) => permuted_lower(&moment, order),
             },
         });
     }
@@ -85,14 +86,14 @@ pub(super) fn costs(
 }
 
 /// Sampled rows of a matrix.
-pub(super) struct Sample {
+pub(super) struct RowSample {
     pub rows: usize,
     pub cols: usize,
     pub values: Vec<f32>,
     /// Row indices in the matrix.
     pub indices: Vec<usize>,
     /// Number of rows that each sampled row represents.
-    pub stand_for: Vec<f64>,
+    pub represented_rows: Vec<f64>,
     /// Sweeps of the coder.
     pub sweeps: usize,
 }
@@ -100,11 +101,11 @@ pub(super) struct Sample {
 const LARGEST_EXPONENT: f64 = 30.0;
 
 /// Fraction drawn uniformly, since costs are estimates.
-const ALIKE: f64 = 0.2;
+const UNIFORM_FRACTION: f64 = 0.2;
 
 /// Inclusion probabilities for about `wanted` rows, by cost: a thousandth of the vocabulary has
 /// most of it.
-fn chances(costs: &[Cost], rows: &[u32], wanted: usize) -> Vec<f64> {
+fn inclusion_probabilities(costs: &[ErrorCost], rows: &[u32], wanted: usize) -> Vec<f64> {
     let mut parts = vec![0.0; rows.len()];
     let mut all = 0.0;
     for cost in costs {
@@ -121,7 +122,7 @@ fn chances(costs: &[Cost], rows: &[u32], wanted: usize) -> Vec<f64> {
     let even = 1.0 / rows.len().max(1) as f64;
     for part in &mut parts {
         *part = if all > 0.0 && all.is_finite() {
-            ALIKE * even + (1.0 - ALIKE) * *part / all
+            UNIFORM_FRACTION * even + (1.0 - UNIFORM_FRACTION) * *part / all
         } else {
             even
         };
@@ -140,7 +141,7 @@ fn chances(costs: &[Cost], rows: &[u32], wanted: usize) -> Vec<f64> {
 }
 
 /// Systematic sampling; returns rows and the number of rows each represents.
-fn chosen(chances: &[f64]) -> impl Iterator<Item = (usize, f64)> {
+fn systematic_sample(chances: &[f64]) -> impl Iterator<Item = (usize, f64)> {
     let mut sum = 0.5;
     chances
         .iter()
@@ -152,26 +153,27 @@ fn chosen(chances: &[f64]) -> impl Iterator<Item = (usize, f64)> {
         })
 }
 
-impl Sample {
+impl RowSample {
     /// Samples rows among the given ones, with probability by cost.
-    pub fn of(
-        source: &Ordered<'_>,
+    pub fn draw(
+        source: &PermutedSource<'_>,
         tensor: &ModelTensor,
         among: &[u32],
-        costs: &[Cost],
-        effort: Work,
-    ) -> Result<Sample, UnitError> {
+        costs: &[ErrorCost],
+        effort: EffortSettings,
+    ) -> Result<RowSample, UnitError> {
         let (rows, cols) = (among.len().min(effort.sampled_rows), tensor.cols);
-        let chances = chances(costs, among, rows);
-        let taken = chosen(&chances).map(|(index, stands_for)| (among[index] as usize, stands_for));
+        let chances = inclusion_probabilities(costs, among, rows);
+        let taken = systematic_sample(&chances)
+            .map(|(index, stands_for)| (among[index] as usize, stands_for));
         let (indices, stand_for): (Vec<usize>, Vec<f64>) = taken.unzip();
         let rows = indices.len();
         let mut values = vec![0.0; rows * cols];
         for (&row, values) in indices.iter().zip(values.chunks_mut(cols.max(1))) {
             let decoded = source.decode(tensor, row..row + 1, values);
-            decoded.map_err(|error| UnitError::of_decode(&tensor.name, error))?;
+            decoded.map_err(|error| UnitError::from_decode_error(&tensor.name, error))?;
             if let Some(at) = values.iter().position(|value| !value.is_finite()) {
-                let (row, col) = source.place_in_source(tensor, row, at);
+                let (row, col) = source.source_position(tensor, row, at);
                 return Err(UnitError::NotFinite {
                     tensor: tensor.name.clone(),
                     row,
@@ -180,12 +182,12 @@ impl Sample {
                 });
             }
         }
-        Ok(Sample {
+        Ok(RowSample {
             rows,
             cols,
             values,
             indices,
-            stand_for,
+            represented_rows: stand_for,
             sweeps: effort.sweeps,
         })
     }
@@ -195,7 +197,7 @@ impl Sample {
         &self,
         tensor: &ModelTensor,
         dtype: DType,
-        feedback: Option<&Feedback>,
+        feedback: Option<&ErrorFeedback>,
     ) -> Result<Vec<f32>, UnitError> {
         let codec = |source| UnitError::Block {
             tensor: tensor.name.clone(),
@@ -207,7 +209,7 @@ impl Sample {
         match feedback {
             Some(feedback) => BlockCoder::new(dtype, feedback, None, self.sweeps)
                 .code(weight, &mut bytes, &mut stored)
-                .map_err(|error| UnitError::of_code(&tensor.name, error))?,
+                .map_err(|error| UnitError::from_code_error(&tensor.name, error))?,
             None => {
                 block::encode(dtype, &self.values, &mut bytes).map_err(codec)?;
                 block::decode(dtype, &bytes, &mut stored).map_err(codec)?;
@@ -217,17 +219,17 @@ impl Sample {
     }
 
     /// Returns the relative error of the output energy.
-    pub fn part(&self, stored: &[f32], moment: Option<SecondMoment<'_>>) -> f64 {
+    pub fn relative_error(&self, stored: &[f32], moment: Option<SecondMoment<'_>>) -> f64 {
         let weight = self.weight(&self.values);
         let energies = match moment {
             Some(moment) => weighted_dense_energies(weight, stored, moment),
             None => dense_energies(weight, stored),
         };
-        energies.error().powi(2)
+        energies.relative_error().powi(2)
     }
 
     /// Estimates the cost of the errors of all rows.
-    pub fn cost(&self, stored: &[f32], cost: &Cost) -> f64 {
+    pub fn cost(&self, stored: &[f32], cost: &ErrorCost) -> f64 {
         let moment = SecondMoment {
             order: cost.order,
             values: &cost.moment,
@@ -237,22 +239,22 @@ impl Sample {
             let Some(errors) = weighted_row_errors(weight, stored, moment) else {
                 return f64::NAN;
             };
-            let rows = self.indices.iter().zip(&self.stand_for).zip(errors);
+            let rows = self.indices.iter().zip(&self.represented_rows).zip(errors);
             let of_rows = rows.map(|((&row, stand_for), error)| {
                 let h = cost.rows.get(row).map_or(0.0, |h| f64::from(h.max(0.0)));
                 h * stand_for * (0.5 * error).min(LARGEST_EXPONENT).exp_m1()
             });
             return of_rows.sum();
         }
-        let exact = self.weighed(&self.values, cost);
-        let stored = self.weighed(stored, cost);
+        let exact = self.weighted_rows(&self.values, cost);
+        let stored = self.weighted_rows(stored, cost);
         let lost = weighted_dense_energies(self.weight(&exact), &stored, moment);
-        0.5 * lost.missing
+        0.5 * lost.error
     }
 
     /// Scales rows by the root of their error cost and represented rows.
-    pub fn weighed(&self, values: &[f32], cost: &Cost) -> Vec<f32> {
-        let of_rows = self.indices.iter().zip(&self.stand_for);
+    pub fn weighted_rows(&self, values: &[f32], cost: &ErrorCost) -> Vec<f32> {
+        let of_rows = self.indices.iter().zip(&self.represented_rows);
         let roots = of_rows.map(|(&row, stand_for)| {
             let h = cost.rows.get(row).map_or(0.0, |h| f64::from(h.max(0.0)));
             (h * stand_for).sqrt() as f32
@@ -275,9 +277,9 @@ impl Sample {
 mod tests {
     use super::*;
 
-    fn vocabulary(rows: usize) -> Cost {
+    fn vocabulary(rows: usize) -> ErrorCost {
         let h = |row: usize| 1.0 / (1.0 + (row * 7919 % rows) as f32).powf(1.3);
-        Cost {
+        ErrorCost {
             of_logits: false,
             rows: (0..rows).map(h).collect(),
             order: 1,
@@ -292,13 +294,18 @@ mod tests {
         let all: f64 = cost.rows.iter().map(|&h| f64::from(h)).sum();
         let every: Vec<u32> = (0..rows as u32).collect();
         let told = |chances: &[f64]| {
-            let (rows, told) = chosen(chances).fold((0, 0.0), |(count, sum), (row, of)| {
-                (count + 1, sum + of * f64::from(cost.rows[row]))
-            });
+            let (rows, told) = systematic_sample(chances)
+                .fold((0, 0.0), |(count, sum), (row, of)| {
+                    (count + 1, sum + of * f64::from(cost.rows[row]))
+                });
             (rows, told / all)
         };
-        let even = told(&chances(&[], &every, 64));
-        let found = told(&chances(std::slice::from_ref(&cost), &every, 64));
+        let even = told(&inclusion_probabilities(&[], &every, 64));
+        let found = told(&inclusion_probabilities(
+            std::slice::from_ref(&cost),
+            &every,
+            64,
+        ));
         println!("of what they cost: {found:?}, rows at equal distances {even:?}");
         assert!((63..=65).contains(&found.0) && even.0 == 64);
         assert!((0.9..1.1).contains(&found.1), "{found:?}");
@@ -308,24 +315,28 @@ mod tests {
     fn full_sample_takes_each_row_once() {
         let cost = vocabulary(100);
         let every: Vec<u32> = (0..100).collect();
-        let taken: Vec<(usize, f64)> = chosen(&chances(&[cost], &every, 100)).collect();
+        let taken: Vec<(usize, f64)> =
+            systematic_sample(&inclusion_probabilities(&[cost], &every, 100)).collect();
         assert_eq!(taken.len(), 100);
         assert!(taken.iter().all(|(_, of)| (0.999..1.001).contains(of)));
-        assert_eq!(chosen(&chances(&[], &every[..3], 3)).count(), 3);
-        assert_eq!(chosen(&[]).count(), 0);
+        assert_eq!(
+            systematic_sample(&inclusion_probabilities(&[], &every[..3], 3)).count(),
+            3
+        );
+        assert_eq!(systematic_sample(&[]).count(), 0);
     }
 
     #[test]
     fn logit_errors_cost_exponentially_and_others_quadratically() {
-        let sample = Sample {
+        let sample = RowSample {
             rows: 2,
             cols: 1,
             values: vec![1.0, 3.0],
             indices: vec![4, 1],
-            stand_for: vec![1.0, 10.0],
+            represented_rows: vec![1.0, 10.0],
             sweeps: 0,
         };
-        let mut cost = Cost {
+        let mut cost = ErrorCost {
             of_logits: false,
             rows: vec![0.0, 0.25, 0.0, 0.0, 2.0],
             order: 1,

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 use crate::choose::Trial;
 use crate::measure::Evaluation;
 use crate::request::DenseType;
-use crate::system::show::{bytes_for_people, interval};
+use crate::system::show::{format_bytes, format_interval};
 
 /// Measured file with one type for all matrices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FileBeside {
+pub struct BaselineFile {
     /// Type or code.
     #[serde(rename = "type")]
     pub dtype: DenseType,
@@ -21,25 +21,25 @@ pub struct FileBeside {
     pub evaluation: Evaluation,
 }
 
-impl FileBeside {
+impl BaselineFile {
     /// Returns the measured files, smallest first.
-    pub(super) fn of(measured: Vec<Trial>) -> Vec<FileBeside> {
+    pub(super) fn from_trials(measured: Vec<Trial>) -> Vec<BaselineFile> {
         let files = measured.into_iter().filter_map(|trial| {
-            Some(FileBeside {
+            Some(BaselineFile {
                 dtype: trial.uniform?,
                 bytes: trial.bytes,
                 evaluation: trial.evaluation,
             })
         });
-        let mut files: Vec<FileBeside> = files.collect();
+        let mut files: Vec<BaselineFile> = files.collect();
         files.sort_by_key(|file| file.bytes);
         files
     }
 }
 
-impl fmt::Display for FileBeside {
+impl fmt::Display for BaselineFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (dtype, bytes) = (self.dtype, bytes_for_people(self.bytes));
+        let (dtype, bytes) = (self.dtype, format_bytes(self.bytes));
         write!(f, "{dtype} throughout  {bytes:>9}")?;
         match &self.evaluation.reference {
             Some(found) => write!(
@@ -47,7 +47,7 @@ impl fmt::Display for FileBeside {
                 "  perplexity {:.4} of the source's, KL {:.5}{}",
                 found.perplexity_ratio,
                 found.kl,
-                interval(found.kl_interval, 5),
+                format_interval(found.kl_interval, 5),
             ),
             None => Ok(()),
         }

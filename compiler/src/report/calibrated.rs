@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use htc_formats::escape::escaped;
+use htc_formats::escape::escape;
 use htc_formats::htz::Digest;
-use htc_formats::model::{MatrixId, Slot};
+use htc_formats::model::{MatrixId, ProjectionKind};
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::{CalibratedText, Calibration};
@@ -13,7 +13,7 @@ use crate::request::GaugeKind;
 
 /// Calibration texts, and output errors on them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Calibrated {
+pub struct CalibrationReport {
     /// File names of the texts, with weights other than 1.
     pub text: String,
     /// Digest of the text; for several, see [`Calibration::text_digest`].
@@ -51,14 +51,14 @@ pub struct HeadError {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OutputError {
     /// Projection.
-    pub slot: Slot,
+    pub slot: ProjectionKind,
     /// Root mean square over the layers of `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½`.
     pub error: f64,
     /// Largest error of a layer.
     pub largest_error: f64,
 }
 
-impl Calibrated {
+impl CalibrationReport {
     /// Creates the section from the errors of single matrices.
     pub(crate) fn new(
         calibration: &Calibration,
@@ -66,7 +66,7 @@ impl Calibrated {
         treated: &TreatmentReport,
     ) -> Self {
         let errors = treated.output_errors();
-        let of_slot = |slot: Slot| {
+        let of_slot = |slot: ProjectionKind| {
             let errors = errors.iter().filter(|(of, _)| *of == slot);
             let errors: Vec<f64> = errors.map(|(_, error)| *error).collect();
             let squares: f64 = errors.iter().map(|e| e * e).sum();
@@ -76,16 +76,19 @@ impl Calibrated {
                 largest_error: errors.into_iter().reduce(f64::max)?,
             })
         };
-        Calibrated {
+        CalibrationReport {
             text: calibration.text(),
             text_sha256: calibration.text_digest(),
             texts: calibration.texts.clone(),
             tokens: calibration.tokens(),
             context: calibration.context,
-            found_layers: calibration.found,
+            found_layers: calibration.cached_layers,
             layers: calibration.layers.len(),
             gauge: gauge.name().to_owned(),
-            output_errors: Slot::ALL.into_iter().filter_map(of_slot).collect(),
+            output_errors: ProjectionKind::ALL
+                .into_iter()
+                .filter_map(of_slot)
+                .collect(),
             head: treated.measured_matrices.iter().find_map(|of| {
                 Some(HeadError {
                     matrix: of.matrix,
@@ -96,12 +99,12 @@ impl Calibrated {
     }
 }
 
-impl fmt::Display for Calibrated {
+impl fmt::Display for CalibrationReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
             "  calibrated  on {}: {} tokens in windows of {}, {} of {} layers from the cache; gauge {}",
-            escaped(&self.text),
+            escape(&self.text),
             self.tokens,
             self.context,
             self.found_layers,
@@ -113,7 +116,7 @@ impl fmt::Display for Calibrated {
             write!(
                 f,
                 "\n  left out    of {}: {left_out} (no tokens for their script)",
-                escaped(&text.name)
+                escape(&text.name)
             )?;
         }
         let slots = self.output_errors.iter();

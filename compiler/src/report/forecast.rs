@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use htc_formats::escape::escaped;
+use htc_formats::escape::escape;
 
 use serde::Serialize;
 
 use super::{BeforeAfter, Summary};
 use crate::estimate::StageSeconds;
-use crate::system::show::bytes_for_people;
+use crate::system::show::format_bytes;
 
 /// Forecast of a compilation.
 #[derive(Clone, Debug, Serialize)]
@@ -47,8 +47,8 @@ impl fmt::Display for Forecast {
         writeln!(
             f,
             "{} -> {}: a dry run, no artifact is written",
-            escaped(&self.source),
-            escaped(&self.artifact)
+            escape(&self.source),
+            escape(&self.artifact)
         )?;
         let exactly = match &self.limit {
             Some(limit) => format!("about; measuring decides, by {limit}"),
@@ -57,26 +57,26 @@ impl fmt::Display for Forecast {
         writeln!(
             f,
             "  bytes       {:>12} -> {:>12}  ({:.1} %; {exactly})",
-            bytes_for_people(self.bytes.before),
-            bytes_for_people(self.bytes.after),
+            format_bytes(self.bytes.before),
+            format_bytes(self.bytes.after),
             100.0 * self.bytes.after as f64 / self.bytes.before.max(1) as f64,
         )?;
         if let Some(source) = self.with_source {
             writeln!(
                 f,
                 "  source      at most {} of its weights are stored beside that",
-                bytes_for_people(source)
+                format_bytes(source)
             )?;
         }
         self.summary.fmt(f)?;
         let free = match self.free_bytes {
-            Some(free) => format!("{} are free there", bytes_for_people(free)),
+            Some(free) => format!("{} are free there", format_bytes(free)),
             None => "how much is free there is unknown".to_owned(),
         };
         writeln!(
             f,
             "\n  disk        {}, {free}",
-            bytes_for_people(
+            format_bytes(
                 self.bytes
                     .after
                     .saturating_add(self.with_source.unwrap_or(0))
@@ -99,18 +99,18 @@ impl fmt::Display for Forecast {
         let stages: Vec<String> = stages
             .into_iter()
             .filter(|(_, seconds)| *seconds > 0.0)
-            .map(|(name, seconds)| format!("{name} {}", seconds_for_people(seconds)))
+            .map(|(name, seconds)| format!("{name} {}", format_seconds(seconds)))
             .collect();
         writeln!(
             f,
             "  time        about {}: {}",
-            seconds_for_people(self.seconds),
+            format_seconds(self.seconds),
             stages.join(", ")
         )?;
         write!(
             f,
             "  memory      at most about {} on {} thread{}, beside the mapped source",
-            bytes_for_people(self.peak_memory),
+            format_bytes(self.peak_memory),
             self.threads,
             if self.threads == 1 { "" } else { "s" },
         )
@@ -118,7 +118,7 @@ impl fmt::Display for Forecast {
 }
 
 /// Formats `3 s`, `4 min`, `2.5 h`.
-pub fn seconds_for_people(seconds: f64) -> String {
+pub fn format_seconds(seconds: f64) -> String {
     match seconds {
         s if s < 10.0 => format!("{s:.1} s"),
         s if s < 90.0 => format!("{s:.0} s"),
@@ -129,11 +129,11 @@ pub fn seconds_for_people(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::seconds_for_people;
+    use super::format_seconds;
 
     #[test]
     fn times_have_a_unit_that_fits() {
-        let said = [0.02, 9.99, 42.0, 89.9, 600.0, 9000.0].map(seconds_for_people);
+        let said = [0.02, 9.99, 42.0, 89.9, 600.0, 9000.0].map(format_seconds);
         assert_eq!(said, ["0.0 s", "10.0 s", "42 s", "90 s", "10 min", "2.5 h"]);
     }
 }

@@ -7,16 +7,16 @@ use crate::request::DenseType;
 
 /// Estimated losses in nats of KL divergence per token.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Foreseen {
+pub struct EstimatedLosses {
     /// Matrices of the artifact in execution order.
-    pub matrices: Vec<ForeseenMatrix>,
+    pub matrices: Vec<EstimatedMatrixLoss>,
     /// Files that store every matrix in one type, if it fits and is smaller.
-    pub plain: Vec<PlainFile>,
+    pub plain: Vec<UniformFile>,
 }
 
 /// Estimated loss of a stored matrix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ForeseenMatrix {
+pub struct EstimatedMatrixLoss {
     /// The matrix.
     pub matrix: MatrixId,
     /// Type, or name of its form.
@@ -27,7 +27,7 @@ pub struct ForeseenMatrix {
 
 /// File with one type for all matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PlainFile {
+pub struct UniformFile {
     /// Type or code.
     #[serde(rename = "type")]
     pub dtype: DenseType,
@@ -37,9 +37,9 @@ pub struct PlainFile {
     pub kl: f64,
 }
 
-impl Foreseen {
+impl EstimatedLosses {
     /// Returns the estimate of a matrix.
-    pub fn of(&self, matrix: MatrixId) -> Option<&ForeseenMatrix> {
+    pub fn matrix(&self, matrix: MatrixId) -> Option<&EstimatedMatrixLoss> {
         self.matrices.iter().find(|of| of.matrix == matrix)
     }
 

@@ -10,25 +10,25 @@ mod summary;
 use std::fmt;
 use std::time::Duration;
 
-use htc_formats::escape::escaped;
-use htc_formats::htz::{DialPoint, Digest, PlanRecord};
+use htc_formats::escape::escape;
+use htc_formats::htz::{ActiveFractionPoint, Digest, PlanRecord};
 use htc_formats::source::ModelFile;
 use serde::{Deserialize, Serialize};
 
-use crate::choose::{self, Chosen, Trial};
+use crate::choose::{self, SelectedArtifact, Trial};
 use crate::estimate::Estimate;
-use crate::make::{TreatmentReport, WithSource};
+use crate::make::{ArtifactWithSource, TreatmentReport};
 use crate::request::{CompileOptions, Treatment};
 use crate::system::clock::{Stage, StageClock};
-use crate::system::show::{bytes_for_people, name_of};
+use crate::system::show::{file_name, format_bytes};
 use crate::tune::Tuning;
 
-pub use beside::FileBeside;
-pub use calibrated::{Calibrated, HeadError, OutputError};
-pub use forecast::{Forecast, seconds_for_people};
-pub use foreseen::{Foreseen, ForeseenMatrix, PlainFile};
+pub use beside::BaselineFile;
+pub use calibrated::{CalibrationReport, HeadError, OutputError};
+pub use forecast::{Forecast, format_seconds};
+pub use foreseen::{EstimatedLosses, EstimatedMatrixLoss, UniformFile};
 pub use quality::Quality;
-pub use summary::{Bases, Biases, SlotSummary, Summary, notes};
+pub use summary::{Bases, Biases, ProjectionSummary, Summary, notes};
 
 /// Report of a compilation, written and read as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -49,7 +49,7 @@ pub struct Report {
     #[serde(flatten)]
     pub summary: Summary,
     /// Calibration, if any.
-    pub calibration: Option<Calibrated>,
+    pub calibration: Option<CalibrationReport>,
     /// Treatment of the weights.
     pub treatment: Treatment,
     /// Outcome of the treatment for factorised projections.
@@ -65,10 +65,10 @@ pub struct Report {
     pub trials: Vec<Trial>,
     /// Measured files in one type of about the same size, smallest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub beside: Vec<FileBeside>,
+    pub beside: Vec<BaselineFile>,
     /// Estimated losses, if codes were chosen by them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub foreseen: Option<Foreseen>,
+    pub foreseen: Option<EstimatedLosses>,
     /// Tuning of norms and row scales, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tuning: Option<Tuning>,
@@ -77,7 +77,7 @@ pub struct Report {
     pub tuning_of_bases: Option<Tuning>,
     /// Measurements of an elastic artifact at active fractions; absent for a single plane.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub dial: Vec<DialPoint>,
+    pub dial: Vec<ActiveFractionPoint>,
     /// Record of every projection of every layer.
     pub plan: PlanRecord,
     /// Number of threads.
@@ -135,21 +135,21 @@ pub struct Seconds {
 
 /// Inputs of a report.
 #[derive(Debug)]
-pub struct Made<'a> {
+pub struct ReportInputs<'a> {
     /// Source digest.
     pub digest: Digest,
     /// Calibration section.
-    pub calibration: Option<Calibrated>,
+    pub calibration: Option<CalibrationReport>,
     /// The chosen artifact.
-    pub chosen: Chosen,
+    pub chosen: SelectedArtifact,
     /// Measured files in one type.
-    pub plain: Vec<Trial>,
+    pub uniform_files: Vec<Trial>,
     /// Sizes with the source's weights, if included.
-    pub with_source: Option<WithSource>,
+    pub with_source: Option<ArtifactWithSource>,
     /// Estimate before the compilation.
     pub estimate: Estimate,
     /// Estimated losses.
-    pub foreseen: Option<Foreseen>,
+    pub foreseen: Option<EstimatedLosses>,
     /// Durations of the stages.
     pub clock: &'a StageClock,
     /// Peak of the anonymous memory in bytes.
@@ -185,12 +185,12 @@ impl Seconds {
 }
 
 impl Report {
-    pub(crate) fn new(options: &CompileOptions, source: &ModelFile, made: Made) -> Self {
-        let Made {
+    pub(crate) fn new(options: &CompileOptions, source: &ModelFile, made: ReportInputs) -> Self {
+        let ReportInputs {
             digest,
             calibration,
             chosen,
-            plain,
+            uniform_files: plain,
             with_source,
             estimate,
             foreseen,
@@ -198,38 +198,38 @@ impl Report {
             peak_memory,
         } = made;
         let asked = options.calibration.as_ref();
-        let quality = asked.and_then(|asked| Quality::of(&chosen, asked));
+        let quality = asked.and_then(|asked| Quality::from_chosen(&chosen, asked));
         let record = chosen.built.record;
         let mut summary = Summary::new(source, &chosen.plan, &record, chosen.treatment.bias);
         summary.notes.extend(chosen.notes);
         if let Some(limit) = &chosen.limit {
-            summary.decided_by(limit, chosen.plan.request());
+            summary.show_limit(limit, chosen.plan.request());
         }
         Report {
-            source: name_of(&options.input),
+            source: file_name(&options.input),
             source_sha256: digest,
-            artifact: name_of(&options.output),
+            artifact: file_name(&options.output),
             bytes: BeforeAfter {
                 before: source.size(),
                 after: chosen.built.bytes,
             },
             with_source: with_source.map(|made| SourceBytes {
-                source: made.source,
-                shared: made.shared,
-                file: made.file,
+                source: made.source_bytes,
+                shared: made.shared_bytes,
+                file: made.file_bytes,
             }),
             summary,
             calibration,
             treatment: chosen.treatment,
-            treated: chosen.built.treated,
+            treated: chosen.built.treatment_report,
             quality,
             limit: chosen.limit,
             trials: chosen.trials,
-            beside: FileBeside::of(plain),
+            beside: BaselineFile::from_trials(plain),
             foreseen,
             tuning: chosen.tuning,
             tuning_of_bases: chosen.tuning_of_bases,
-            dial: chosen.dial,
+            dial: chosen.active_fractions,
             plan: record,
             threads: options.threads,
             forecast: estimate,
@@ -240,7 +240,7 @@ impl Report {
 }
 
 /// Returns a table of an elastic artifact's active fractions; empty without points.
-pub(crate) fn dial_lines(dial: &[DialPoint]) -> Vec<String> {
+pub(crate) fn active_fraction_table(dial: &[ActiveFractionPoint]) -> Vec<String> {
     if dial.is_empty() {
         return Vec::new();
     }
@@ -249,7 +249,7 @@ pub(crate) fn dial_lines(dial: &[DialPoint]) -> Vec<String> {
         format!(
             "{:>8.3}   {:>13}   {:>11}   {:.5}   {:.4}",
             point.fraction,
-            bytes_for_people(point.bytes),
+            format_bytes(point.bytes),
             point.refinements,
             point.kl,
             point.perplexity_ratio,
@@ -264,26 +264,21 @@ fn percent(part: u64, whole: u64) -> f64 {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "{} -> {}",
-            escaped(&self.source),
-            escaped(&self.artifact)
-        )?;
+        writeln!(f, "{} -> {}", escape(&self.source), escape(&self.artifact))?;
         writeln!(
             f,
             "  bytes       {:>12} -> {:>12}  ({:.1} %)",
-            bytes_for_people(self.bytes.before),
-            bytes_for_people(self.bytes.after),
+            format_bytes(self.bytes.before),
+            format_bytes(self.bytes.after),
             percent(self.bytes.after, self.bytes.before),
         )?;
         if let Some(made) = &self.with_source {
             writeln!(
                 f,
                 "  source      {} of its weights beside that, {} more are stored once for both; {} in the file",
-                bytes_for_people(made.source),
-                bytes_for_people(made.shared),
-                bytes_for_people(made.file),
+                format_bytes(made.source),
+                format_bytes(made.shared),
+                format_bytes(made.file),
             )?;
         }
         self.summary.fmt(f)?;
@@ -306,7 +301,7 @@ impl fmt::Display for Report {
                 writeln!(f, "  {head:<10}  {file}")?;
                 head = "";
             }
-            for line in dial_lines(&self.dial) {
+            for line in active_fraction_table(&self.dial) {
                 writeln!(f, "  {line}")?;
             }
             calibrate = format!("calibrate {:.2}, ", self.seconds.calibrate);

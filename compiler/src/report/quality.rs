@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use htc_formats::escape::escaped;
+use htc_formats::escape::escape;
 use serde::{Deserialize, Serialize};
 
-use crate::choose::Chosen;
+use crate::choose::SelectedArtifact;
 use crate::measure::Evaluation;
 use crate::request::CalibrationOptions;
-use crate::system::show::{interval, name_of};
+use crate::system::show::{file_name, format_interval};
 
 /// Quality of the artifact on the test split.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,9 +24,9 @@ pub struct Quality {
 
 impl Quality {
     /// Returns the quality of the chosen artifact, if measured.
-    pub fn of(chosen: &Chosen, asked: &CalibrationOptions) -> Option<Quality> {
+    pub fn from_chosen(chosen: &SelectedArtifact, asked: &CalibrationOptions) -> Option<Quality> {
         let text = match &asked.held_out {
-            Some(other) => name_of(other),
+            Some(other) => file_name(other),
             None => {
                 let names: Vec<String> = asked.texts.iter().map(|t| t.source.name()).collect();
                 names.join(", ")
@@ -34,7 +34,7 @@ impl Quality {
         };
         Some(Quality {
             text,
-            choosing_windows: chosen.choosing,
+            choosing_windows: chosen.validation_windows,
             evaluation: chosen.quality.clone()?,
         })
     }
@@ -57,7 +57,7 @@ impl fmt::Display for Quality {
             None => write!(
                 f,
                 "  quality     perplexity {perplexity:.3}{}",
-                interval(evaluation.perplexity_interval, 3)
+                format_interval(evaluation.perplexity_interval, 3)
             )?,
             Some(found) => write!(
                 f,
@@ -65,16 +65,16 @@ impl fmt::Display for Quality {
                  KL divergence {:.5} nats{}, same likeliest token {:.1} %",
                 found.reference_perplexity,
                 found.perplexity_ratio,
-                interval(found.perplexity_ratio_interval, 4),
+                format_interval(found.perplexity_ratio_interval, 4),
                 found.kl,
-                interval(found.kl_interval, 5),
+                format_interval(found.kl_interval, 5),
                 100.0 * found.top1,
             )?,
         }
         write!(
             f,
             "\n              on {chunks} held-out windows of {} that decided nothing, {tokens} tokens",
-            escaped(text)
+            escape(text)
         )?;
         match chose {
             0 => Ok(()),

@@ -2,16 +2,16 @@
 
 use std::fmt;
 
-use htc_formats::htz::{Form, MatrixRecord, PlanRecord, SlotRecord};
-use htc_formats::model::{MatrixId, Part, Role, Slot};
+use htc_formats::htz::{Form, MatrixRecord, PlanRecord, ProjectionRecord};
+use htc_formats::model::{MatrixId, Part, ProjectionKind, Role};
 use htc_formats::source::{ModelFile, ModelTensor};
 use serde::{Deserialize, Serialize};
 
 use super::{BeforeAfter, percent};
 use crate::plan::json::RequestRecord;
-use crate::plan::{Budget, Method, Plan, Request, UnitPlan};
+use crate::plan::{Budget, Method, Plan, PlanRequest, UnitPlan};
 use crate::request::{Effort, KvBasesArg};
-use crate::system::show::bytes_for_people;
+use crate::system::show::format_bytes;
 use crate::unit::{kv_bases, stored_tensors};
 
 /// Figures of a plan; with errors after the measurement.
@@ -31,7 +31,7 @@ pub struct Summary {
     /// Selected parameters after over before.
     pub ratio: f64,
     /// One line per kind of projection.
-    pub slots: Vec<SlotSummary>,
+    pub slots: Vec<ProjectionSummary>,
     /// Shared bases.
     pub bases: Bases,
     #[serde(skip)]
@@ -90,9 +90,9 @@ impl Biases {
 
 /// All projections of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SlotSummary {
+pub struct ProjectionSummary {
     /// Projection.
-    pub slot: Slot,
+    pub slot: ProjectionKind,
     /// Layers in which it is factorised.
     pub factorised: usize,
     /// Layers in which it is dense.
@@ -125,11 +125,11 @@ impl Summary {
             .sum();
         let bases: u64 = record.bases.iter().map(|b| b.parameters).sum();
         let basis_bytes: u64 = record.bases.iter().map(|b| b.bytes).sum();
-        let sum = |of: &dyn Fn(&SlotRecord) -> u64, chosen: &[Slot]| -> u64 {
-            let chosen = |s: &&SlotRecord| chosen.contains(&s.slot);
+        let sum = |of: &dyn Fn(&ProjectionRecord) -> u64, chosen: &[ProjectionKind]| -> u64 {
+            let chosen = |s: &&ProjectionRecord| chosen.contains(&s.slot);
             record.slots.iter().filter(chosen).map(of).sum()
         };
-        let counted = |chosen: &[Slot], others: u64| BeforeAfter {
+        let counted = |chosen: &[ProjectionKind], others: u64| BeforeAfter {
             before: others + sum(&|s| s.parameters_before, chosen),
             after: others + bases + sum(&|s| s.parameters_after, chosen),
         };
@@ -138,7 +138,7 @@ impl Summary {
         } else {
             Biases::default()
         };
-        let mut parameters = counted(&Slot::ALL, others);
+        let mut parameters = counted(&ProjectionKind::ALL, others);
         let outside = |of: fn(&MatrixRecord) -> u64| record.matrices.iter().map(of).sum::<u64>();
         parameters.after += outside(|m| m.parameters_after);
         parameters.after -= outside(|m| m.parameters_before);
@@ -152,7 +152,7 @@ impl Summary {
         });
         let own: u64 = own.map(|tensor| tensor.cols as u64).sum();
         parameters.after += biases.parameters - own;
-        let selected = &plan.request().slots;
+        let selected = &plan.request().projections;
         let selected_parameters = counted(selected, 0);
         let ratio = match selected_parameters.before {
             0 => 1.0,
@@ -168,7 +168,10 @@ impl Summary {
                 after: basis_bytes + sum(&|s| s.bytes_after, selected),
             },
             ratio,
-            slots: Slot::ALL.iter().map(|&s| summarise(record, s)).collect(),
+            slots: ProjectionKind::ALL
+                .iter()
+                .map(|&s| summarise_projection(record, s))
+                .collect(),
             bases: Bases {
                 count: record.bases.len(),
                 bytes: basis_bytes,
@@ -176,7 +179,7 @@ impl Summary {
             matrices: record.matrices.clone(),
             biases,
             kv_bases: if plan.has_kv_bases() {
-                source.hyper.layers as u64 * kv_bases::bytes(&source.hyper)
+                source.hyper.layers as u64 * kv_bases::layer_bytes(&source.hyper)
             } else {
                 0
             },
@@ -187,8 +190,8 @@ impl Summary {
 
 impl Summary {
     /// Shows the requested quality limit in place of the resulting file size.
-    pub(crate) fn decided_by(&mut self, limit: &str, request: &Request) {
-        let Request { method, effort, .. } = *request;
+    pub(crate) fn show_limit(&mut self, limit: &str, request: &PlanRequest) {
+        let PlanRequest { method, effort, .. } = *request;
         if method == Method::Quantise {
             self.asked = format!("--method {} {limit}", method.name());
             if request.kv_bases == KvBasesArg::On {
@@ -209,18 +212,18 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-fn summarise(plan: &PlanRecord, slot: Slot) -> SlotSummary {
+fn summarise_projection(plan: &PlanRecord, slot: ProjectionKind) -> ProjectionSummary {
     let records: Vec<_> = plan.slots.iter().filter(|s| s.slot == slot).collect();
     let ranks = || records.iter().filter_map(|s| s.rank);
     let errors: Vec<f64> = records.iter().filter_map(|s| s.error).collect();
     let squares: f64 = errors.iter().map(|e| e * e).sum();
-    let dense = |s: &&&SlotRecord| s.form == Form::Dense;
+    let dense = |s: &&&ProjectionRecord| s.form == Form::Dense;
     // Projections stored as in the source have no error.
     let encoded =
-        |s: &&&SlotRecord| dense(s) && (s.error.is_some() || s.bytes_after != s.bytes_before);
+        |s: &&&ProjectionRecord| dense(s) && (s.error.is_some() || s.bytes_after != s.bytes_before);
     let encoded = records.iter().filter(encoded).count();
     let dense = records.iter().filter(dense).count();
-    SlotSummary {
+    ProjectionSummary {
         slot,
         factorised: records.len() - dense,
         dense,
@@ -236,9 +239,9 @@ fn summarise(plan: &PlanRecord, slot: Slot) -> SlotSummary {
 }
 
 fn all_notes(plan: &Plan, record: &PlanRecord, ratio: f64) -> Vec<String> {
-    let Request {
+    let PlanRequest {
         method,
-        method_from,
+        method_implied_by: method_from,
         budget,
         ..
     } = *plan.request();
@@ -264,7 +267,7 @@ fn all_notes(plan: &Plan, record: &PlanRecord, ratio: f64) -> Vec<String> {
 
 /// Returns the notes of all projections, each once, then those of the other matrices.
 pub fn notes(plan: &PlanRecord) -> Vec<String> {
-    let mut said: Vec<(&str, Vec<Slot>, usize)> = Vec::new();
+    let mut said: Vec<(&str, Vec<ProjectionKind>, usize)> = Vec::new();
     for record in &plan.slots {
         if let Some(note) = &record.note {
             let (_, slots, count) = match said.iter().position(|(text, ..)| text == note) {
@@ -312,7 +315,7 @@ impl fmt::Display for Summary {
             ""
         };
         writeln!(f, "  slot   layers  rank       bytes{of_errors}")?;
-        let shown = |s: &&SlotSummary| s.factorised > 0 || s.encoded > 0;
+        let shown = |s: &&ProjectionSummary| s.factorised > 0 || s.encoded > 0;
         for slot in self.slots.iter().filter(shown) {
             let rank = match slot.rank {
                 Some((low, high)) if low == high => low.to_string(),
@@ -325,8 +328,8 @@ impl fmt::Display for Summary {
                 slot.slot.name(),
                 slot.factorised + slot.encoded,
                 rank,
-                bytes_for_people(slot.bytes.before),
-                bytes_for_people(slot.bytes.after),
+                format_bytes(slot.bytes.before),
+                format_bytes(slot.bytes.after),
             )?;
             if measured {
                 let number = |e: Option<f64>| e.map_or_else(String::new, |e| format!("{e:.5}"));
@@ -343,8 +346,8 @@ impl fmt::Display for Summary {
                 f,
                 "  {:<13}  {rank:<9}  {:>9} -> {:>9}",
                 matrix.matrix.name(),
-                bytes_for_people(matrix.bytes_before),
-                bytes_for_people(matrix.bytes_after),
+                format_bytes(matrix.bytes_before),
+                format_bytes(matrix.bytes_after),
             )?;
             match matrix.error {
                 Some(error) => writeln!(f, "  {error:>14.5}")?,
@@ -356,7 +359,7 @@ impl fmt::Display for Summary {
                 f,
                 "  bases  {:>6}  {:>34}",
                 self.bases.count,
-                bytes_for_people(self.bases.bytes)
+                format_bytes(self.bases.bytes)
             )?;
         }
         if self.biases.count > 0 {
@@ -364,15 +367,11 @@ impl fmt::Display for Summary {
                 f,
                 "  biases {:>6}  {:>34}",
                 self.biases.count,
-                bytes_for_people(self.biases.bytes)
+                format_bytes(self.biases.bytes)
             )?;
         }
         if self.kv_bases > 0 {
-            writeln!(
-                f,
-                "  KV cache bases {:>34}",
-                bytes_for_people(self.kv_bases)
-            )?;
+            writeln!(f, "  KV cache bases {:>34}", format_bytes(self.kv_bases))?;
         }
         let factorised: usize = self.slots.iter().map(|s| s.factorised).sum();
         let encoded: usize = self.slots.iter().map(|s| s.encoded).sum();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::SHIPPED_VERSION;
 use crate::system::disk;
-use crate::system::show::name_of;
+use crate::system::show::file_name;
 
 /// Source of a calibration text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl TextSource {
     /// Returns the display name: the file name, or the version of the shipped text.
     pub fn name(&self) -> String {
         match self {
-            TextSource::File(path) => name_of(path),
+            TextSource::File(path) => file_name(path),
             TextSource::Shipped => format!("shipped v{SHIPPED_VERSION}"),
         }
     }
@@ -44,7 +44,7 @@ impl TextSource {
     /// Returns true if both are the same text.
     pub(crate) fn is_same(&self, other: &TextSource) -> bool {
         match (self, other) {
-            (TextSource::File(one), TextSource::File(other)) => disk::same_place(one, other),
+            (TextSource::File(one), TextSource::File(other)) => disk::is_same_file(one, other),
             (one, other) => one == other,
         }
     }
@@ -116,7 +116,7 @@ impl CalibrationOptions {
     }
 
     /// Returns the window size in tokens for a model with a context of `most` tokens.
-    pub fn window(&self, most: usize) -> usize {
+    pub fn window_size(&self, most: usize) -> usize {
         self.context.unwrap_or(DEFAULT_CONTEXT.min(most))
     }
 
@@ -127,7 +127,7 @@ impl CalibrationOptions {
     }
 
     /// Returns true if a path leads to one of the texts.
-    pub fn reads(&self, path: &Path) -> bool {
-        self.files().any(|text| disk::same_place(text, path))
+    pub fn is_text_file(&self, path: &Path) -> bool {
+        self.files().any(|text| disk::is_same_file(text, path))
     }
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use htc_formats::block::BlockFit;
 
 use super::DEFAULT_TOKENS;
-use super::goal::NEIGHBOURS;
+use super::goal::COMPARISON_FILES;
 
 /// Trade-off of compilation time against quality; [`Effort::work`] returns the settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum Effort {
 
 /// Settings of an effort level. Explicit options take precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Work {
+pub struct EffortSettings {
     /// Maximum tokens of each calibration text.
     pub calibration_tokens: usize,
     /// Approximate number of tokens for gradients.
@@ -35,7 +35,7 @@ pub struct Work {
     /// Tuning steps for norms and row scales with codes.
     pub tune_steps: usize,
     /// Maximum number of single-type files measured for comparison with a coded artifact.
-    pub compared: usize,
+    pub max_comparison_files: usize,
 }
 
 impl Effort {
@@ -52,31 +52,31 @@ impl Effort {
     }
 
     /// Returns the settings.
-    pub const fn work(self) -> Work {
+    pub const fn settings(self) -> EffortSettings {
         match self {
-            Effort::Fast => Work {
+            Effort::Fast => EffortSettings {
                 calibration_tokens: 16_384,
                 gradient_tokens: 4096,
                 sweeps: 0,
                 sampled_rows: 64,
                 tune_steps: 0,
-                compared: 0,
+                max_comparison_files: 0,
             },
-            Effort::Normal => Work {
+            Effort::Normal => EffortSettings {
                 calibration_tokens: DEFAULT_TOKENS,
                 gradient_tokens: 16_384,
                 sweeps: 2,
                 sampled_rows: 128,
                 tune_steps: 20,
-                compared: NEIGHBOURS,
+                max_comparison_files: COMPARISON_FILES,
             },
-            Effort::High => Work {
+            Effort::High => EffortSettings {
                 calibration_tokens: 4 * DEFAULT_TOKENS,
                 gradient_tokens: 65_536,
                 sweeps: 8,
                 sampled_rows: 512,
                 tune_steps: 120,
-                compared: BlockFit::TYPES.len(),
+                max_comparison_files: BlockFit::TYPES.len(),
             },
         }
     }

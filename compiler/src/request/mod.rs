@@ -35,13 +35,13 @@ pub use calibration::{
     CalibrationOptions, CalibrationText, DEFAULT_CONTEXT, DEFAULT_LOCK_TIMEOUT, DEFAULT_TOKENS,
     TextSource,
 };
-pub(crate) use compile::BASES;
-pub use compile::{CompileOptions, Planning};
-pub use effort::{Effort, Work};
-pub use goal::{Goal, Limit, Preset};
+pub(crate) use compile::BASE_FRACTION;
+pub use compile::{CompileOptions, PlanSource};
+pub use effort::{Effort, EffortSettings};
+pub use goal::{QualityGoal, QualityLimit, QualityPreset};
 pub use planning::{
-    Allocation, Allocator, Budget, CodeKinds, DenseType, DenseTypes, FirstPositions, Floor,
-    MeasuredEnergy, Method, Request, Target,
+    Allocation, Allocator, Budget, CodeKinds, DenseType, DenseTypes, FirstPositions,
+    MeasuredEnergy, Method, PlanRequest, RankFloor, TargetMachine,
 };
 pub use shipped::{SHIPPED_VERSION, ShippedPart, shipped_digest, shipped_text};
 pub use shrinkage::{Shrinkage, ShrinkageArg};
@@ -49,4 +49,4 @@ pub use switch::{CompareArg, KvBasesArg, LowRankArg, OrderArg, RotationArg};
 pub use treatment::{
     BiasArg, GaugeKind, SinkProtection, Treatment, TreatmentError, TreatmentRequest,
 };
-pub use wishes::{DEFAULT_FACTOR_TYPE, DEFAULT_RATIO, Wishes};
+pub use wishes::{DEFAULT_FACTOR_TYPE, DEFAULT_RATIO, PlanOptions};

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use htc_formats::bands::{Code, Kind};
+use htc_formats::bands::{Code, CodeKind};
 use htc_formats::htz::Digest;
-use htc_formats::model::{InputGroup, Slot};
+use htc_formats::model::{InputGroup, ProjectionKind};
 use htc_formats::{DType, block};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -17,7 +17,7 @@ use super::{Effort, SinkProtection, TreatmentRequest};
 #[non_exhaustive]
 pub enum Method {
     /// Separate factors for each projection: `W ≈ B A`.
-    PerSlot,
+    PerProjection,
     /// Projections with the same input share a basis: `W_i ≈ W̃_i Pᵀ`.
     SharedBasis,
     /// A separate type for every matrix, including embedding and head.
@@ -28,16 +28,16 @@ impl Method {
     /// Returns the name on the command line and in the manifest.
     pub const fn name(self) -> &'static str {
         match self {
-            Method::PerSlot => "gp",
+            Method::PerProjection => "gp",
             Method::SharedBasis => "grc",
             Method::Quantise => "quantise",
         }
     }
 
     /// Returns the default projections of the method.
-    pub const fn default_slots(self) -> &'static [Slot] {
+    pub const fn default_projections(self) -> &'static [ProjectionKind] {
         match self {
-            Method::PerSlot | Method::Quantise => &Slot::ALL,
+            Method::PerProjection | Method::Quantise => &ProjectionKind::ALL,
             Method::SharedBasis => InputGroup::Qkv.slots(),
         }
     }
@@ -89,11 +89,11 @@ impl fmt::Display for Budget {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DenseTypes {
     /// Type of all dense projections, selected or not.
-    pub slots: Option<DenseType>,
+    pub projections: Option<DenseType>,
     /// Type of selected projections that stay dense, if `slots` is unset.
-    pub left: Option<DenseType>,
+    pub selected: Option<DenseType>,
     /// Type of the embedding and of an untied head.
-    pub outside: Option<DenseType>,
+    pub embedding_and_head: Option<DenseType>,
 }
 
 /// Encoding of a dense matrix: `q4_k`, `levels4`, `trellis3`.
@@ -102,13 +102,13 @@ pub enum DenseType {
     /// A writable block type.
     Blocks(DType),
     /// A code for column groups of 32.
-    Bands(Code),
+    ColumnGroups(Code),
 }
 
 impl DenseType {
     /// Returns all names, for error messages.
     pub fn names() -> String {
-        let blocks = block::writable()
+        let blocks = block::writable_types()
             .iter()
             .map(|dtype| dtype.name().to_owned());
         let codes = Code::all().map(|code| code.to_string());
@@ -127,7 +127,7 @@ impl fmt::Display for DenseType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DenseType::Blocks(dtype) => dtype.fmt(f),
-            DenseType::Bands(code) => code.fmt(f),
+            DenseType::ColumnGroups(code) => code.fmt(f),
         }
     }
 }
@@ -136,11 +136,11 @@ impl FromStr for DenseType {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let mut written = block::writable().iter();
+        let mut written = block::writable_types().iter();
         if let Some(&dtype) = written.find(|dtype| dtype.name() == text) {
             return Ok(DenseType::Blocks(dtype));
         }
-        let code = text.parse().map(DenseType::Bands);
+        let code = text.parse().map(DenseType::ColumnGroups);
         code.map_err(|_| format!("matrices are stored as one of {}", DenseType::names()))
     }
 }
@@ -194,17 +194,17 @@ impl CodeKinds {
     }
 
     /// Returns true if GGUF types are included.
-    pub const fn has_blocks(self) -> bool {
+    pub const fn includes_gguf(self) -> bool {
         matches!(self, CodeKinds::Gguf | CodeKinds::All)
     }
 
     /// Returns the included codes of column groups.
-    pub fn bands(self) -> Vec<Code> {
-        let most_of_trellis = *Kind::Trellis.bits().end();
+    pub fn column_group_codes(self) -> Vec<Code> {
+        let most_of_trellis = *CodeKind::Trellis.bits().end();
         let among = |code: &Code| match self {
             CodeKinds::Gguf => false,
-            CodeKinds::Levels => code.kind() == Kind::Levels,
-            CodeKinds::Trellis => code.kind() == Kind::Trellis || code.bits() > most_of_trellis,
+            CodeKinds::Levels => code.kind() == CodeKind::Codebook,
+            CodeKinds::Trellis => code.kind() == CodeKind::Trellis || code.bits() > most_of_trellis,
             CodeKinds::All => true,
         };
         Code::all().filter(among).collect()
@@ -224,21 +224,21 @@ impl FromStr for CodeKinds {
 
 /// Complete request of a plan.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Request {
+pub struct PlanRequest {
     /// Approximation method.
     pub method: Method,
     /// Option that implied the method, if none was set explicitly.
-    pub method_from: Option<&'static str>,
+    pub method_implied_by: Option<&'static str>,
     /// Size budget.
     pub budget: Budget,
     /// Allocator and rank bounds.
     pub allocation: Allocation,
     /// Selected projections, unique, in the order of execution.
-    pub slots: Vec<Slot>,
+    pub projections: Vec<ProjectionKind>,
     /// Type of factors.
     pub factor_type: DType,
     /// Types of dense matrices; by default as in the source.
-    pub dense: DenseTypes,
+    pub dense_types: DenseTypes,
     /// Kinds of codes for [`Method::Quantise`].
     pub codes: CodeKinds,
     /// Evaluation of factors by [`Method::Quantise`].
@@ -246,7 +246,7 @@ pub struct Request {
     /// Rotation of matrices before encoding in column groups.
     pub rotation: RotationArg,
     /// Channel permutation; by default on for coded models whose source is not stored in blocks.
-    pub order: Option<OrderArg>,
+    pub channel_permutation: Option<OrderArg>,
     /// Bases for a KV cache in the artifact.
     pub kv_bases: KvBasesArg,
     /// Treatment of weights, passed on by the plan; exempt channels also determine the types of
@@ -256,7 +256,7 @@ pub struct Request {
     pub effort: Effort,
 }
 
-impl fmt::Display for Request {
+impl fmt::Display for PlanRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Allocation {
             allocator,
@@ -281,7 +281,7 @@ impl fmt::Display for Request {
             if self.rotation != RotationArg::default() {
                 write!(f, " --rotation {}", self.rotation)?;
             }
-            return self.fmt_rest(f);
+            return self.fmt_common(f);
         }
         write!(
             f,
@@ -289,12 +289,12 @@ impl fmt::Display for Request {
             self.budget
         )?;
         write!(f, " --allocator {allocator}")?;
-        match (self.dense.slots, self.dense.left) {
+        match (self.dense_types.projections, self.dense_types.selected) {
             (Some(dtype), _) => write!(f, " --dense-type {dtype}")?,
             (None, None) => f.write_str(" --dense-type source")?,
             (None, Some(_)) => {}
         }
-        if let Some(dtype) = self.dense.outside {
+        if let Some(dtype) = self.dense_types.embedding_and_head {
             write!(f, " --embedding-type {dtype}")?;
         }
         if let Some(floor) = floor {
@@ -310,21 +310,21 @@ impl fmt::Display for Request {
             write!(f, " {}", self.treatment)?;
         }
         f.write_str(&effort)?;
-        self.fmt_rest(f)
+        self.fmt_common(f)
     }
 }
 
-impl Request {
+impl PlanRequest {
     /// Returns the type of selected projections that stay dense; `None` as in the source. With
     /// exempt channels, which are exact in factors, it is also that of the source.
-    pub fn dense_of_selected(&self) -> Option<DenseType> {
+    pub fn dense_type_of_selected(&self) -> Option<DenseType> {
         let exempts = matches!(self.treatment.sink, Some(SinkProtection::Channels(_)));
-        let left = self.dense.left.filter(|_| !exempts);
-        self.dense.slots.or(left)
+        let left = self.dense_types.selected.filter(|_| !exempts);
+        self.dense_types.projections.or(left)
     }
 
-    fn fmt_rest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(order) = self.order {
+    fn fmt_common(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(order) = self.channel_permutation {
             write!(f, " --order {order}")?;
         }
         match self.kv_bases {
@@ -401,7 +401,7 @@ impl FromStr for Allocator {
 
 /// Minimum rank of a factored unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Floor {
+pub enum RankFloor {
     /// A rank.
     Rank(usize),
     /// A fraction of the model's width, rounded up.
@@ -409,23 +409,23 @@ pub enum Floor {
 }
 
 /// Formats integers as ranks and decimals as fractions.
-impl fmt::Display for Floor {
+impl fmt::Display for RankFloor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Floor::Rank(rank) => write!(f, "{rank}"),
-            Floor::Fraction(fraction) => write!(f, "{fraction:?}"),
+            RankFloor::Rank(rank) => write!(f, "{rank}"),
+            RankFloor::Fraction(fraction) => write!(f, "{fraction:?}"),
         }
     }
 }
 
-impl FromStr for Floor {
+impl FromStr for RankFloor {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let floor = match text.parse::<usize>() {
-            Ok(rank) => Some(Floor::Rank(rank)).filter(|_| rank >= 1),
+            Ok(rank) => Some(RankFloor::Rank(rank)).filter(|_| rank >= 1),
             Err(_) => match text.parse::<f64>() {
-                Ok(f) if f > 0.0 && f <= 1.0 => Some(Floor::Fraction(f)),
+                Ok(f) if f > 0.0 && f <= 1.0 => Some(RankFloor::Fraction(f)),
                 _ => None,
             },
         };
@@ -443,20 +443,20 @@ impl FromStr for Floor {
 pub enum FirstPositions {
     /// Excluded.
     #[default]
-    LeftOut,
+    Excluded,
     /// Included.
-    Counted,
+    Included,
 }
 
 impl FirstPositions {
     /// Both values.
-    pub const ALL: [FirstPositions; 2] = [FirstPositions::LeftOut, FirstPositions::Counted];
+    pub const ALL: [FirstPositions; 2] = [FirstPositions::Excluded, FirstPositions::Included];
 
     /// Returns the name on the command line and in plans.
     pub const fn name(self) -> &'static str {
         match self {
-            FirstPositions::LeftOut => "left-out",
-            FirstPositions::Counted => "counted",
+            FirstPositions::Excluded => "left-out",
+            FirstPositions::Included => "counted",
         }
     }
 }
@@ -478,7 +478,7 @@ impl fmt::Display for FirstPositions {
 
 as_typed!(
     Allocator,
-    Floor,
+    RankFloor,
     FirstPositions,
     OrderArg,
     LowRankArg,
@@ -493,7 +493,7 @@ pub struct Allocation {
     pub allocator: Allocator,
     /// Minimum rank of a factored unit. A unit whose factors of that rank are not smaller than the
     /// dense form stays dense.
-    pub floor: Option<Floor>,
+    pub floor: Option<RankFloor>,
     /// Maximum rank of a factored unit. Units that can be factorised within it are.
     pub cap: Option<usize>,
     /// Treatment of the first positions in the variance.
@@ -502,7 +502,7 @@ pub struct Allocation {
 
 impl Allocation {
     /// Returns the first option that differs from its default.
-    pub(crate) fn option(&self) -> String {
+    pub(crate) fn first_non_default_option(&self) -> String {
         if self.first_positions != FirstPositions::default() {
             return format!("`first_positions` {}", self.first_positions.name());
         }
@@ -525,7 +525,7 @@ pub struct MeasuredEnergy {
     /// 95 % interval of the slope; `None` for a single pair.
     pub interval: Option<(f64, f64)>,
     /// Intercept in joules per token, independent of the bytes.
-    pub joules_of_no_bytes: f64,
+    pub joules_per_token: f64,
     /// Number of measured pairs.
     pub pairs: usize,
     /// Name of the sensor.
@@ -536,9 +536,9 @@ pub struct MeasuredEnergy {
 
 /// Properties of the target machine.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Target {
+pub struct TargetMachine {
     /// Bytes of the L2 cache.
-    pub cache: Option<u64>,
+    pub l2_bytes: Option<u64>,
     /// Generated tokens per joule of the dense model.
     pub tokens_per_joule: Option<f64>,
     /// Energy per token as a function of the bytes read.

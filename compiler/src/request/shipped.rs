@@ -8,7 +8,7 @@ use htc_formats::htz::Digest;
 /// interleaving.
 pub const SHIPPED_VERSION: u32 = 1;
 
-const BETWEEN: &str = "\n%%\n";
+const DOCUMENT_SEPARATOR: &str = "\n%%\n";
 
 /// Golden ratio of 2³².
 const GOLDEN: u32 = 0x9e37_79b9;
@@ -65,7 +65,7 @@ static KINDS: [&[ShippedPart]; 6] = [
 
 impl ShippedPart {
     fn documents(&self) -> impl Iterator<Item = &'static str> {
-        self.text.trim_end().split(BETWEEN)
+        self.text.trim_end().split(DOCUMENT_SEPARATOR)
     }
 
     /// Returns the text with an empty line between documents.
@@ -81,9 +81,9 @@ impl ShippedPart {
 pub fn shipped_text(mut keep: impl FnMut(&ShippedPart) -> bool) -> String {
     let mut kind = |parts: &'static [ShippedPart]| {
         let kept = parts.iter().filter(|part| keep(part));
-        interleaved(kept.map(|part| part.documents().collect()).collect())
+        interleave(kept.map(|part| part.documents().collect()).collect())
     };
-    interleaved(KINDS.iter().map(|parts| kind(parts)).collect()).join("\n\n")
+    interleave(KINDS.iter().map(|parts| kind(parts)).collect()).join("\n\n")
 }
 
 /// Interleaves sequences such that any stretch has about the same proportion of each.
@@ -91,7 +91,7 @@ pub fn shipped_text(mut keep: impl FnMut(&ShippedPart) -> bool) -> String {
 /// Documents are sorted by the relative position of their middle in their sequence, from 0 to 1.
 /// Each sequence is rotated by the golden ratio against the previous one, which spreads the first
 /// documents of short sequences evenly for any number of sequences (Weyl's sequence).
-fn interleaved(sequences: Vec<Vec<&str>>) -> Vec<&str> {
+fn interleave(sequences: Vec<Vec<&str>>) -> Vec<&str> {
     let mut placed = Vec::new();
     for (documents, index) in sequences.into_iter().zip(0u32..) {
         let bytes: u64 = documents.iter().map(|document| document.len() as u64).sum();
@@ -110,7 +110,7 @@ fn interleaved(sequences: Vec<Vec<&str>>) -> Vec<&str> {
 
 /// Returns the digest of the whole text.
 pub fn shipped_digest() -> Digest {
-    Digest::of(shipped_text(|_| true).as_bytes())
+    Digest::of_bytes(shipped_text(|_| true).as_bytes())
 }
 
 #[cfg(test)]
@@ -143,13 +143,16 @@ mod tests {
         assert!(!whole.contains("%%\n") && !whole.contains('\r'));
     }
 
-    fn places<'a>(text: &str, of: impl Iterator<Item = &'a ShippedPart>) -> Vec<(usize, usize)> {
+    fn document_ranges<'a>(
+        text: &str,
+        of: impl Iterator<Item = &'a ShippedPart>,
+    ) -> Vec<(usize, usize)> {
         let documents = of.flat_map(ShippedPart::documents);
         let places = documents.filter_map(|d| Some((text.find(d)?, d.len())));
         places.map(|(at, len)| (at, at + len)).collect()
     }
 
-    fn within(places: &[(usize, usize)], (from, to): (usize, usize)) -> usize {
+    fn overlap_bytes(places: &[(usize, usize)], (from, to): (usize, usize)) -> usize {
         let overlap = |&(start, end): &(usize, usize)| end.min(to).saturating_sub(start.max(from));
         places.iter().map(overlap).sum()
     }
@@ -164,10 +167,10 @@ mod tests {
             let keep = |part: &ShippedPart| !without.contains(&part.name);
             let text = shipped_text(keep);
             for (kind, eighth) in (0..KINDS.len()).flat_map(|k| (0..8).map(move |e| (k, e))) {
-                let of = places(&text, KINDS[kind].iter());
+                let of = document_ranges(&text, KINDS[kind].iter());
                 let share = |from: usize, to: usize| {
                     let stretch = (text.len() * from / 8, text.len() * to / 8);
-                    within(&of, stretch) as f64 / (stretch.1 - stretch.0) as f64
+                    overlap_bytes(&of, stretch) as f64 / (stretch.1 - stretch.0) as f64
                 };
                 let (found, whole) = (share(eighth, eighth + 1), share(0, 8));
                 let said = format!("kind {kind}, eighth {eighth}: {found} of {whole}");
@@ -176,7 +179,7 @@ mod tests {
             }
             for part in parts().filter(|part| keep(part)) {
                 let last = (text.len() * 3 / 4, text.len());
-                let found = within(&places(&text, [part].into_iter()), last);
+                let found = overlap_bytes(&document_ranges(&text, [part].into_iter()), last);
                 assert!(found > 0, "{}", part.name);
             }
         }

@@ -17,7 +17,7 @@ impl Eq for Shrinkage {}
 impl Shrinkage {
     /// Candidates of the search. Smaller values than the default make no measurable difference;
     /// text of another kind prefers large ones.
-    pub const TRIED: [Shrinkage; 5] = [
+    pub const CANDIDATES: [Shrinkage; 5] = [
         Shrinkage(DEFAULT_SHRINKAGE),
         Shrinkage(0.03),
         Shrinkage(0.1),
@@ -31,7 +31,7 @@ impl Shrinkage {
     }
 
     /// Returns the value.
-    pub fn part(self) -> f64 {
+    pub fn value(self) -> f64 {
         self.0
     }
 }
@@ -54,14 +54,14 @@ pub enum ShrinkageArg {
     /// The value with the best result on held-out text.
     Auto,
     /// A fixed value.
-    Part(Shrinkage),
+    Fixed(Shrinkage),
 }
 
 impl fmt::Display for ShrinkageArg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ShrinkageArg::Auto => f.write_str("auto"),
-            ShrinkageArg::Part(part) => part.fmt(f),
+            ShrinkageArg::Fixed(part) => part.fmt(f),
         }
     }
 }
@@ -74,7 +74,7 @@ impl FromStr for ShrinkageArg {
         match text {
             "auto" => Ok(ShrinkageArg::Auto),
             _ => part()
-                .map(ShrinkageArg::Part)
+                .map(ShrinkageArg::Fixed)
                 .ok_or_else(|| "a shrinkage is auto or a number from 0 to 1".to_owned()),
         }
     }
@@ -93,6 +93,6 @@ mod tests {
         for text in ["", "none", "-0.1", "1.1", "nan", "inf"] {
             assert!(text.parse::<ShrinkageArg>().is_err(), "{text}");
         }
-        assert_eq!(Shrinkage::TRIED[0], Shrinkage::default());
+        assert_eq!(Shrinkage::CANDIDATES[0], Shrinkage::default());
     }
 }

@@ -46,7 +46,7 @@ impl GaugeKind {
 
     /// Returns true if its objective does not bound the model's output error, so only a measurement
     /// shows its benefit.
-    pub const fn is_unproven(self) -> bool {
+    pub const fn needs_measurement(self) -> bool {
         matches!(self, GaugeKind::Axiom)
     }
 
@@ -170,7 +170,7 @@ pub struct TreatmentRequest {
 impl TreatmentRequest {
     /// Returns this request with missing values taken from `other`.
     #[must_use]
-    pub fn or(self, other: TreatmentRequest) -> TreatmentRequest {
+    pub fn or_else_from(self, other: TreatmentRequest) -> TreatmentRequest {
         TreatmentRequest {
             gauge: self.gauge.or(other.gauge),
             sink: self.sink.or(other.sink),
@@ -183,7 +183,7 @@ impl TreatmentRequest {
     ///
     /// # Errors
     /// [`TreatmentError::OfFactors`] if a treatment was requested.
-    pub fn of_codes(self) -> Result<TreatmentRequest, TreatmentError> {
+    pub fn check_codes_only(self) -> Result<TreatmentRequest, TreatmentError> {
         let gauge = self.gauge.filter(|gauge| *gauge != GaugeKind::None);
         let sink = self.sink.filter(|sink| *sink != SinkProtection::Off);
         let options = [
@@ -193,7 +193,7 @@ impl TreatmentRequest {
             self.shrinkage.map(|part| format!("`shrinkage` {part}")),
         ];
         match options.into_iter().flatten().next() {
-            Some(option) => Err(TreatmentError::OfFactors { option }),
+            Some(option) => Err(TreatmentError::RequiresFactors { option }),
             None => Ok(TreatmentRequest {
                 gauge: Some(GaugeKind::None),
                 sink: Some(SinkProtection::Off),
@@ -224,7 +224,7 @@ impl TreatmentRequest {
             sink: self.sink.unwrap_or(by_default.sink),
             bias: self.bias == Some(BiasArg::On),
             shrinkage: match self.shrinkage {
-                Some(ShrinkageArg::Part(part)) => part,
+                Some(ShrinkageArg::Fixed(part)) => part,
                 Some(ShrinkageArg::Auto) | None => Shrinkage::default(),
             },
         };
@@ -232,7 +232,7 @@ impl TreatmentRequest {
             if !calibrated {
                 return Err(TreatmentError::NoCalibration {
                     option: format!("`shrinkage` {shrinkage}"),
-                    other: "leave it out",
+                    alternative: "leave it out",
                 });
             }
             if treatment.gauge != GaugeKind::Whiten {
@@ -255,7 +255,7 @@ impl TreatmentRequest {
                     1 => format!("`sink` {}", treatment.sink),
                     _ => "`bias` on".to_owned(),
                 },
-                other: needed[at].1,
+                alternative: needed[at].1,
             }),
             _ => Ok(treatment),
         }
@@ -299,7 +299,7 @@ impl Treatment {
     }
 
     /// Returns the shrinkage if the gauge uses it.
-    pub fn shrinks(self) -> Option<Shrinkage> {
+    pub fn applied_shrinkage(self) -> Option<Shrinkage> {
         (self.gauge == GaugeKind::Whiten).then_some(self.shrinkage)
     }
 }
@@ -308,7 +308,7 @@ impl fmt::Display for Treatment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bias = if self.bias { "on" } else { "off" };
         write!(f, "gauge {}, sink {}, bias {bias}", self.gauge, self.sink)?;
-        match self.shrinks() {
+        match self.applied_shrinkage() {
             Some(part) if part != Shrinkage::default() => write!(f, ", shrinkage {part}"),
             _ => Ok(()),
         }
@@ -333,7 +333,7 @@ impl From<Treatment> for TreatmentRecord {
             gauge: treatment.gauge,
             sink: treatment.sink,
             bias: treatment.bias,
-            shrinkage: treatment.shrinks().map(Shrinkage::part),
+            shrinkage: treatment.applied_shrinkage().map(Shrinkage::value),
         }
     }
 }
@@ -360,18 +360,18 @@ impl TryFrom<TreatmentRecord> for Treatment {
 #[non_exhaustive]
 pub enum TreatmentError {
     /// The treatment requires activations.
-    #[error("{option} is made from activations; give a text with `calibration`, or {other}")]
+    #[error("{option} is made from activations; give a text with `calibration`, or {alternative}")]
     NoCalibration {
         /// Requested option.
         option: String,
         /// Alternative without calibration.
-        other: &'static str,
+        alternative: &'static str,
     },
     /// An option for factors with a method that makes none.
     #[error(
         "{option}: the method quantise decides on slots and types itself and makes no factors; leave it out, or take `method` gp or grc"
     )]
-    OfFactors {
+    RequiresFactors {
         /// Requested option.
         option: String,
     },
@@ -379,7 +379,7 @@ pub enum TreatmentError {
     #[error(
         "{option}: the method {} makes factors and chooses no codes; leave it out, or take `method` quantise", method.name()
     )]
-    OfCodes {
+    RequiresCodes {
         /// Requested option.
         option: String,
         /// Requested method.
@@ -511,7 +511,7 @@ mod tests {
 
     #[test]
     fn shrinkage_requires_whiten() {
-        let part = ShrinkageArg::Part(Shrinkage::new(0.1).unwrap());
+        let part = ShrinkageArg::Fixed(Shrinkage::new(0.1).unwrap());
         let shrunk = |gauge| TreatmentRequest {
             gauge,
             shrinkage: Some(part),
@@ -519,11 +519,11 @@ mod tests {
         };
         let found = shrunk(None).resolve(true).unwrap();
         assert!(found.to_string().ends_with(", shrinkage 0.1"), "{found}");
-        assert_eq!(found.shrinks(), Shrinkage::new(0.1));
+        assert_eq!(found.applied_shrinkage(), Shrinkage::new(0.1));
         for gauge in [GaugeKind::None, GaugeKind::Activation] {
             let error = shrunk(Some(gauge)).resolve(true).unwrap_err().to_string();
             assert!(error.contains("`gauge` whiten"), "{error}");
-            assert_eq!(Treatment::with_gauge(gauge).shrinks(), None);
+            assert_eq!(Treatment::with_gauge(gauge).applied_shrinkage(), None);
         }
         let error = shrunk(None).resolve(false).unwrap_err().to_string();
         assert!(error.contains("`calibration`"), "{error}");
@@ -540,7 +540,7 @@ mod tests {
             bias: Some(BiasArg::Off),
             ..TreatmentRequest::default()
         };
-        let both = flags.or(plan);
+        let both = flags.or_else_from(plan);
         assert_eq!(both.gauge, Some(GaugeKind::None));
         assert_eq!(both.bias, Some(BiasArg::Off));
         assert_eq!(both.sink, None);

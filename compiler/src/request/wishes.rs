@@ -1,11 +1,11 @@
 //! Plan options and their defaults.
 
 use htc_formats::DType;
-use htc_formats::model::Slot;
+use htc_formats::model::ProjectionKind;
 
 use super::{
     Allocation, Allocator, BiasArg, Budget, CalibrationOptions, CodeKinds, DenseTypes, Effort,
-    FirstPositions, Floor, GaugeKind, KvBasesArg, LowRankArg, Method, OrderArg, Request,
+    FirstPositions, GaugeKind, KvBasesArg, LowRankArg, Method, OrderArg, PlanRequest, RankFloor,
     RotationArg, SinkProtection, TextSource, TreatmentError, TreatmentRequest,
 };
 
@@ -17,7 +17,7 @@ pub const DEFAULT_FACTOR_TYPE: DType = DType::Q8_0;
 
 /// Explicit plan options; defaults of the rest may depend on calibration.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Wishes {
+pub struct PlanOptions {
     /// Approximation method; see [`Wishes::method`].
     pub method: Option<Method>,
     /// Size budget; by default a ratio of [`DEFAULT_RATIO`], with [`Allocator::DiffPlan`]
@@ -26,18 +26,18 @@ pub struct Wishes {
     /// Allocation strategy; see [`Wishes::allocator`].
     pub allocator: Option<Allocator>,
     /// Minimum rank of a factorised projection.
-    pub floor: Option<Floor>,
+    pub rank_floor: Option<RankFloor>,
     /// Maximum rank of a factorised projection.
-    pub cap: Option<usize>,
+    pub rank_cap: Option<usize>,
     /// Treatment of first positions in the variance; [`FirstPositions::LeftOut`] by default.
     pub first_positions: FirstPositions,
     /// Selected projections; empty for those of the method.
-    pub slots: Vec<Slot>,
+    pub projections: Vec<ProjectionKind>,
     /// Type of factors; [`DEFAULT_FACTOR_TYPE`] by default.
     pub factor_type: Option<DType>,
     /// Types of dense matrices; by default as in the source, except selected projections that stay
     /// dense.
-    pub dense: DenseTypes,
+    pub dense_types: DenseTypes,
     /// Keeps selected dense projections as in the source; by default they get the factor type.
     pub keep_dense: bool,
     /// Kinds of codes; all by default.
@@ -56,14 +56,14 @@ pub struct Wishes {
     pub effort: Effort,
 }
 
-impl Wishes {
+impl PlanOptions {
     /// Returns the requested allocator, or the default: with a calibration the one that measures
     /// best with the method, if there is anything to allocate.
     pub fn allocator(&self, calibrated: bool) -> Allocator {
         let fixed = matches!(self.budget, Some(Budget::Rank(_) | Budget::FullRank));
         let default = match (calibrated && !fixed, self.method()) {
             (false, _) => Allocator::Uniform,
-            (true, Method::PerSlot) => Allocator::Whitened,
+            (true, Method::PerProjection) => Allocator::Whitened,
             (true, Method::Quantise) => Allocator::Uniform,
             (true, Method::SharedBasis) => Allocator::Waterfill,
         };
@@ -72,10 +72,10 @@ impl Wishes {
 
     /// Returns the resolved request, with or without calibration. Projections are unique and in the
     /// order of execution.
-    pub fn request(&self, calibrated: bool) -> Request {
+    pub fn resolve(&self, calibrated: bool) -> PlanRequest {
         let method = self.method();
-        let mut slots = match &self.slots[..] {
-            [] => method.default_slots().to_vec(),
+        let mut slots = match &self.projections[..] {
+            [] => method.default_projections().to_vec(),
             named => named.to_vec(),
         };
         slots.sort();
@@ -89,26 +89,26 @@ impl Wishes {
         };
         let factor_type = self.factor_type.unwrap_or(DEFAULT_FACTOR_TYPE);
         let left = (method != Method::Quantise && !self.keep_dense).then(|| factor_type.into());
-        Request {
+        PlanRequest {
             method,
-            method_from: self.deciding(),
+            method_implied_by: self.method_implied_by(),
             budget: self.budget.unwrap_or(default),
             allocation: Allocation {
                 allocator,
-                floor: self.floor,
-                cap: self.cap,
+                floor: self.rank_floor,
+                cap: self.rank_cap,
                 first_positions: self.first_positions,
             },
-            slots,
+            projections: slots,
             factor_type,
-            dense: DenseTypes {
-                left: self.dense.left.or(left),
-                ..self.dense
+            dense_types: DenseTypes {
+                selected: self.dense_types.selected.or(left),
+                ..self.dense_types
             },
             codes: self.codes.unwrap_or_default(),
             low_rank: self.low_rank.unwrap_or_default(),
             rotation: self.rotation.unwrap_or_default(),
-            order: self.order,
+            channel_permutation: self.order,
             kv_bases: self.kv_bases,
             treatment: self.treatment,
             effort: self.effort,
@@ -118,15 +118,15 @@ impl Wishes {
     /// Returns the requested method. The default is [`Method::Quantise`], or [`Method::PerSlot`] if
     /// an option applies only to factors. A file size is not such an option.
     pub fn method(&self) -> Method {
-        let default = match self.deciding() {
-            Some(_) => Method::PerSlot,
+        let default = match self.method_implied_by() {
+            Some(_) => Method::PerProjection,
             None => Method::Quantise,
         };
         self.method.unwrap_or(default)
     }
 
     /// Returns the option that implies [`Method::PerSlot`], if no method is set.
-    pub fn deciding(&self) -> Option<&'static str> {
+    pub fn method_implied_by(&self) -> Option<&'static str> {
         let of_factors = match self.budget {
             Some(Budget::FileSize(_) | Budget::Bits(_)) => None,
             Some(Budget::Rank(_) | Budget::FullRank) => Some("--rank"),
@@ -134,7 +134,7 @@ impl Wishes {
             Some(Budget::Parameters(_)) => Some("--parameters"),
             Some(Budget::Bytes(_)) => Some("--bytes"),
             Some(Budget::MeanRank(_)) => Some("--mean-rank"),
-            Some(Budget::Energy) | None => self.of_factors().map(|(option, _)| option),
+            Some(Budget::Energy) | None => self.first_factor_option().map(|(option, _)| option),
         };
         of_factors.filter(|_| self.method.is_none())
     }
@@ -147,31 +147,31 @@ impl Wishes {
         let method = self.method();
         if let Some(codes) = self.codes.filter(|_| method != Method::Quantise) {
             let option = format!("`codes` {}", codes.name());
-            return Err(TreatmentError::OfCodes { option, method });
+            return Err(TreatmentError::RequiresCodes { option, method });
         }
         if let Some(low_rank) = self.low_rank.filter(|_| method != Method::Quantise) {
             let option = format!("`low_rank` {low_rank}");
-            return Err(TreatmentError::OfCodes { option, method });
+            return Err(TreatmentError::RequiresCodes { option, method });
         }
         if let Some(rotation) = self.rotation.filter(|_| method != Method::Quantise) {
             let option = format!("`rotation` {rotation}");
-            return Err(TreatmentError::OfCodes { option, method });
+            return Err(TreatmentError::RequiresCodes { option, method });
         }
-        match (method, self.of_factors()) {
+        match (method, self.first_factor_option()) {
             (Method::Quantise, Some((option, value))) => {
                 let name = option.trim_start_matches('-').replace('-', "_");
                 let option = format!("`{name}` {value}").trim_end().to_owned();
-                Err(TreatmentError::OfFactors { option })
+                Err(TreatmentError::RequiresFactors { option })
             }
             _ => Ok(()),
         }
     }
 
-    fn of_factors(&self) -> Option<(&'static str, String)> {
+    fn first_factor_option(&self) -> Option<(&'static str, String)> {
         fn said(wish: Option<impl ToString>) -> Option<String> {
             wish.map(|wish| wish.to_string())
         }
-        let slots: Vec<&str> = self.slots.iter().map(|slot| slot.name()).collect();
+        let slots: Vec<&str> = self.projections.iter().map(|slot| slot.name()).collect();
         let first = self.first_positions;
         let TreatmentRequest {
             gauge,
@@ -181,8 +181,8 @@ impl Wishes {
         } = self.treatment;
         let wishes = [
             ("--allocator", said(self.allocator)),
-            ("--rank-floor", said(self.floor)),
-            ("--rank-cap", said(self.cap)),
+            ("--rank-floor", said(self.rank_floor)),
+            ("--rank-cap", said(self.rank_cap)),
             (
                 "--first-positions",
                 said((first != FirstPositions::default()).then_some(first)),
@@ -192,9 +192,12 @@ impl Wishes {
                 said((!slots.is_empty()).then(|| slots.join(","))),
             ),
             ("--factor-type", said(self.factor_type)),
-            ("--dense-type", said(self.dense.slots)),
+            ("--dense-type", said(self.dense_types.projections)),
             ("--dense-type", said(self.keep_dense.then_some("source"))),
-            ("--embedding-type", said(self.dense.outside)),
+            (
+                "--embedding-type",
+                said(self.dense_types.embedding_and_head),
+            ),
             // Options that are off are valid without factors.
             (
                 "--gauge",
@@ -219,7 +222,7 @@ impl Wishes {
                 texts: CalibrationOptions::new(TextSource::Shipped).texts,
                 ..asked
             }),
-            (true, Method::PerSlot | Method::SharedBasis) => None,
+            (true, Method::PerProjection | Method::SharedBasis) => None,
         }
     }
 }
@@ -230,22 +233,22 @@ mod tests {
 
     #[test]
     fn defaults_depend_on_the_method_and_the_calibration() {
-        let of_factors = Wishes {
-            method: Some(Method::PerSlot),
-            ..Wishes::default()
+        let of_factors = PlanOptions {
+            method: Some(Method::PerProjection),
+            ..PlanOptions::default()
         };
-        let plain = of_factors.request(false);
+        let plain = of_factors.resolve(false);
         assert_eq!(plain.budget, Budget::Ratio(DEFAULT_RATIO));
         assert_eq!(plain.allocation, Allocation::default());
-        assert_eq!(plain.slots, Slot::ALL);
-        let calibrated = of_factors.request(true);
+        assert_eq!(plain.projections, ProjectionKind::ALL);
+        let calibrated = of_factors.resolve(true);
         assert_eq!(calibrated.allocation.allocator, Allocator::Whitened);
-        let shared = Wishes {
+        let shared = PlanOptions {
             method: Some(Method::SharedBasis),
-            ..Wishes::default()
+            ..PlanOptions::default()
         };
         assert_eq!(shared.allocator(true), Allocator::Waterfill);
-        let fixed = Wishes {
+        let fixed = PlanOptions {
             budget: Some(Budget::Rank(4)),
             ..shared
         };
@@ -254,25 +257,28 @@ mod tests {
 
     #[test]
     fn options_imply_the_method() {
-        let none = Wishes::default();
-        assert_eq!((none.method(), none.deciding()), (Method::Quantise, None));
-        let budget = |budget| Wishes {
+        let none = PlanOptions::default();
+        assert_eq!(
+            (none.method(), none.method_implied_by()),
+            (Method::Quantise, None)
+        );
+        let budget = |budget| PlanOptions {
             budget: Some(budget),
-            ..Wishes::default()
+            ..PlanOptions::default()
         };
         for sized in [Budget::FileSize(1000), Budget::Bits(3.5)] {
             assert_eq!(budget(sized).method(), Method::Quantise);
         }
-        let floor = Wishes {
-            floor: Some(Floor::Rank(4)),
-            ..Wishes::default()
+        let floor = PlanOptions {
+            rank_floor: Some(RankFloor::Rank(4)),
+            ..PlanOptions::default()
         };
-        let gauge = |kind| Wishes {
+        let gauge = |kind| PlanOptions {
             treatment: TreatmentRequest {
                 gauge: Some(kind),
                 ..TreatmentRequest::default()
             },
-            ..Wishes::default()
+            ..PlanOptions::default()
         };
         for (wishes, option) in [
             (budget(Budget::Ratio(0.5)), "--ratio"),
@@ -281,22 +287,22 @@ mod tests {
             (floor.clone(), "--rank-floor"),
             (gauge(GaugeKind::Whiten), "--gauge"),
         ] {
-            assert_eq!(wishes.deciding(), Some(option));
-            let request = wishes.request(false);
-            let decided = (request.method, request.method_from);
-            assert_eq!(decided, (Method::PerSlot, Some(option)));
+            assert_eq!(wishes.method_implied_by(), Some(option));
+            let request = wishes.resolve(false);
+            let decided = (request.method, request.method_implied_by);
+            assert_eq!(decided, (Method::PerProjection, Some(option)));
             assert_eq!(wishes.check(), Ok(()));
-            let asked = Wishes {
+            let asked = PlanOptions {
                 method: Some(Method::SharedBasis),
                 ..wishes
             };
             assert_eq!(
-                (asked.method(), asked.deciding()),
+                (asked.method(), asked.method_implied_by()),
                 (Method::SharedBasis, None)
             );
         }
         assert_eq!(gauge(GaugeKind::None).method(), Method::Quantise);
-        let both = Wishes {
+        let both = PlanOptions {
             budget: Some(Budget::Bits(3.0)),
             ..floor
         };
@@ -307,10 +313,13 @@ mod tests {
 
     #[test]
     fn projections_are_unique_and_sorted() {
-        let wishes = Wishes {
-            slots: vec![Slot::Up, Slot::Q, Slot::Up],
-            ..Wishes::default()
+        let wishes = PlanOptions {
+            projections: vec![ProjectionKind::Up, ProjectionKind::Q, ProjectionKind::Up],
+            ..PlanOptions::default()
         };
-        assert_eq!(wishes.request(false).slots, [Slot::Q, Slot::Up]);
+        assert_eq!(
+            wishes.resolve(false).projections,
+            [ProjectionKind::Q, ProjectionKind::Up]
+        );
     }
 }

@@ -44,7 +44,7 @@ impl Default for StageClock {
 
 impl StageClock {
     /// Runs `work` and charges its time to `stage`, without that of nested stages.
-    pub fn during<T>(&self, stage: Stage, work: impl FnOnce() -> T) -> T {
+    pub fn time<T>(&self, stage: Stage, work: impl FnOnce() -> T) -> T {
         let outer = self.switch(stage);
         let done = work();
         self.switch(outer);
@@ -76,9 +76,9 @@ mod tests {
     fn time_is_charged_once_to_the_innermost_stage() {
         let (clock, begun) = (StageClock::default(), Instant::now());
         let pause = Duration::from_millis(20);
-        clock.during(Stage::Factorise, || {
+        clock.time(Stage::Factorise, || {
             sleep(pause);
-            clock.during(Stage::Measure, || sleep(3 * pause));
+            clock.time(Stage::Measure, || sleep(3 * pause));
         });
         let spent = |stage| clock.spent(stage);
         assert!(spent(Stage::Measure) >= 3 * pause);

@@ -9,7 +9,7 @@ use htc_formats::folder::Folder;
 
 /// Returns the available bytes of a folder's file system, if known.
 #[cfg(unix)]
-pub fn free(folder: &Path) -> Option<u64> {
+pub fn free_bytes(folder: &Path) -> Option<u64> {
     let found = rustix::fs::statvfs(folder).ok()?;
     (found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
 }
@@ -29,7 +29,7 @@ pub fn folder_of(path: &Path) -> &Path {
 }
 
 /// Returns true if two paths are the same file, which need not exist yet.
-pub(crate) fn same_place(a: &Path, b: &Path) -> bool {
+pub(crate) fn is_same_file(a: &Path, b: &Path) -> bool {
     let place = |path: &Path| -> Option<PathBuf> {
         fs::canonicalize(path).ok().or_else(|| {
             let folder = match path.parent() {
@@ -60,14 +60,14 @@ fn same_inode(_: &Path, _: &Path) -> bool {
 ///
 /// # Errors
 /// I/O errors.
-pub fn check(path: &Path) -> io::Result<()> {
+pub fn check_writable(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         // Devices and pipes are opened when written.
         Ok(found) if !found.is_file() => return Ok(()),
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let (folder, _) = Folder::of(path)?;
+    let (folder, _) = Folder::parent_of(path)?;
     folder.temporary(0o600).map(|_| ())
 }
 
@@ -81,12 +81,12 @@ pub fn write(
     write: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
 ) -> io::Result<()> {
     if replace && fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-        let file = special(path)?;
+        let file = open_special(path)?;
         let mut to = BufWriter::new(&file);
         write(&mut to)?;
         return to.flush();
     }
-    let (folder, name) = Folder::of(path)?;
+    let (folder, name) = Folder::parent_of(path)?;
     write_in(&folder, &name, replace, write)
 }
 
@@ -100,7 +100,7 @@ pub fn write_in(
     replace: bool,
     write: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
 ) -> io::Result<()> {
-    let temporary = folder.temporary(folder.mode(name))?;
+    let temporary = folder.temporary(folder.mode_for_replacement(name))?;
     let mut to = BufWriter::with_capacity(1 << 20, temporary.file()?);
     write(&mut to)?;
     to.flush()?;
@@ -110,7 +110,7 @@ pub fn write_in(
 
 /// Fails on a pipe without a reader.
 #[cfg(unix)]
-fn special(path: &Path) -> io::Result<File> {
+fn open_special(path: &Path) -> io::Result<File> {
     use rustix::fs::OFlags;
     use std::os::unix::fs::OpenOptionsExt as _;
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -141,8 +141,8 @@ mod tests {
     #[test]
     fn free_space_is_known_for_existing_folders() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(free(folder.path()).is_some_and(|bytes| bytes < 1 << 60));
-        assert_eq!(free(&folder.path().join("no")), None);
+        assert!(free_bytes(folder.path()).is_some_and(|bytes| bytes < 1 << 60));
+        assert_eq!(free_bytes(&folder.path().join("no")), None);
         assert_eq!(folder_of(Path::new("a/b.htz")), Path::new("a"));
         assert_eq!(folder_of(Path::new("b.htz")), Path::new("."));
     }
@@ -153,9 +153,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("n".repeat(255));
         let names = || fs::read_dir(folder.path()).unwrap().count();
-        check(&path).unwrap();
-        assert!(check(&folder.path().join("n".repeat(256))).is_err());
-        assert!(check(&folder.path().join("no/such")).is_err());
+        check_writable(&path).unwrap();
+        assert!(check_writable(&folder.path().join("n".repeat(256))).is_err());
+        assert!(check_writable(&folder.path().join("no/such")).is_err());
         let failing = |to: &mut BufWriter<&File>| {
             to.write_all(b"half")?;
             Err(io::Error::from(ErrorKind::StorageFull))

@@ -12,7 +12,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// I/O errors.
-pub fn take(
+pub fn acquire(
     file: &File,
     timeout: Duration,
     held: impl FnOnce(),
@@ -51,7 +51,7 @@ mod tests {
         let told = Cell::new(0);
         let try_for = |of: &File, millis| {
             let held = || told.set(told.get() + 1);
-            take(of, Duration::from_millis(millis), held, || false).unwrap()
+            acquire(of, Duration::from_millis(millis), held, || false).unwrap()
         };
         assert!(try_for(&first, 0));
         let begun = Instant::now();
@@ -59,7 +59,7 @@ mod tests {
         assert!(begun.elapsed() >= Duration::from_millis(120));
         assert!(!try_for(&second, 0));
         assert_eq!(told.get(), 1);
-        assert!(!take(&second, Duration::from_secs(60), || {}, || true).unwrap());
+        assert!(!acquire(&second, Duration::from_secs(60), || {}, || true).unwrap());
         drop(first);
         assert!(try_for(&second, 0));
     }

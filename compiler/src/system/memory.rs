@@ -10,20 +10,20 @@ use htc_loader::kv::{KvKind, KvShape};
 
 /// Resident memory of the process in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Resident {
+pub struct ResidentMemory {
     /// Peak of the resident memory.
     pub peak: u64,
     /// Pages of mapped files, which the system can reclaim.
     pub mapped: u64,
     /// Anonymous memory.
-    pub own: u64,
+    pub anonymous: u64,
 }
 
 /// Peak of the anonymous memory of the process; mapped files do not count.
 #[derive(Clone, Debug, Default)]
-pub struct Peak(Arc<AtomicU64>);
+pub struct PeakMemory(Arc<AtomicU64>);
 
-const LOOKS_APART: Duration = Duration::from_millis(200);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Sampling thread, stopped on drop.
 #[derive(Debug)]
@@ -43,11 +43,11 @@ impl Drop for PeakWatch {
     }
 }
 
-impl Peak {
+impl PeakMemory {
     /// Takes a sample.
     pub fn sample(&self) {
         if let Some(found) = resident() {
-            self.0.fetch_max(found.own, Ordering::Relaxed);
+            self.0.fetch_max(found.anonymous, Ordering::Relaxed);
         }
     }
 
@@ -58,7 +58,7 @@ impl Peak {
         let looks = move || {
             while !is_over.load(Ordering::Relaxed) {
                 peak.sample();
-                thread::park_timeout(LOOKS_APART);
+                thread::park_timeout(SAMPLE_INTERVAL);
             }
         };
         let thread = thread::Builder::new().name("memory".into()).spawn(looks);
@@ -75,7 +75,7 @@ impl Peak {
 }
 
 /// Returns the memory of this process; `None` on other systems than Linux.
-pub fn resident() -> Option<Resident> {
+pub fn resident() -> Option<ResidentMemory> {
     parse(&std::fs::read_to_string("/proc/self/status").ok()?)
 }
 
@@ -92,7 +92,7 @@ pub fn available() -> Option<u64> {
 }
 
 /// Returns the minimum memory of a session without the mapped model.
-pub fn of_session(
+pub fn session_bytes(
     hyper: &HyperParameters,
     positions: usize,
     threads: usize,
@@ -103,7 +103,7 @@ pub fn of_session(
         factors.fold(1_u64, u64::saturating_mul)
     };
     let kv_width = product(&[hyper.kv_heads, hyper.head_size]) as usize;
-    let stored = kv.into().stored();
+    let stored = kv.into().stored_type();
     // Low-rank KV types need less.
     let kv = product(&[KvShape::from(hyper).position_bytes(stored), positions]);
     // Queries, weighted sums and a tile of keys, 64 rows each.
@@ -120,12 +120,12 @@ fn kibibytes(lines: &str, key: &str) -> Option<u64> {
 }
 
 /// Parses `/proc/PID/status` (proc_pid_status(5)).
-fn parse(status: &str) -> Option<Resident> {
+fn parse(status: &str) -> Option<ResidentMemory> {
     let bytes = |key| kibibytes(status, key);
-    Some(Resident {
+    Some(ResidentMemory {
         peak: bytes("VmHWM")?,
         mapped: bytes("RssFile")?,
-        own: bytes("RssAnon")?,
+        anonymous: bytes("RssAnon")?,
     })
 }
 
@@ -155,21 +155,21 @@ mod tests {
             forward: Default::default(),
         };
         let kv = 2 * 2 * 4096 * (1 << 20) * 100;
-        let found = of_session(&hyper, 100, 2, KvType::F16);
+        let found = session_bytes(&hyper, 100, 2, KvType::F16);
         assert!((kv..kv + (64 << 20)).contains(&found), "{found}");
-        let wide = of_session(&hyper, 100, 2, KvType::F32);
+        let wide = session_bytes(&hyper, 100, 2, KvType::F32);
         assert_eq!(wide - found, kv);
-        assert_eq!(of_session(&hyper, usize::MAX, 2, KvType::F32), u64::MAX);
+        assert_eq!(session_bytes(&hyper, usize::MAX, 2, KvType::F32), u64::MAX);
     }
 
     #[test]
     fn parses_proc_status() {
         let status = "Name:\thtc\nVmHWM:\t  2048 kB\nVmRSS:\t 1900 kB\nRssAnon:\t     100 kB\n\
                       RssFile:\t    1800 kB\nRssShmem:\t       0 kB\n";
-        let expected = Resident {
+        let expected = ResidentMemory {
             peak: 2048 << 10,
             mapped: 1800 << 10,
-            own: 100 << 10,
+            anonymous: 100 << 10,
         };
         assert_eq!(parse(status), Some(expected));
         assert_eq!(parse("VmHWM:\t 1 kB\n"), None);
@@ -186,10 +186,10 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn watch_records_temporary_allocations() {
-        let peak = Peak::default();
+        let peak = PeakMemory::default();
         let watch = peak.watch();
         let written = std::hint::black_box(vec![1_u8; 96 << 20]);
-        thread::sleep(3 * LOOKS_APART);
+        thread::sleep(3 * SAMPLE_INTERVAL);
         drop(written);
         drop(watch);
         let seen = peak.bytes().unwrap();
@@ -202,8 +202,11 @@ mod tests {
         let before = resident().unwrap();
         let written = std::hint::black_box(vec![1_u8; 64 << 20]);
         let after = resident().unwrap();
-        assert!(after.own >= before.own + (60 << 20), "{before:?} {after:?}");
-        assert!(after.peak >= after.own);
+        assert!(
+            after.anonymous >= before.anonymous + (60 << 20),
+            "{before:?} {after:?}"
+        );
+        assert!(after.peak >= after.anonymous);
         drop(written);
     }
 }

@@ -36,7 +36,7 @@ pub enum SecretError {
     },
     /// The file is readable by others.
     #[error("{}: others may read this secret of yours; remove it, and another is made", .0.display())]
-    Known(PathBuf),
+    ReadableByOthers(PathBuf),
     /// The file has the wrong length.
     #[error("{}: no secret of htc; remove it, and another is made", .0.display())]
     Damaged(PathBuf),
@@ -57,9 +57,9 @@ impl Secret {
             error,
         };
         let parent = path.parent().unwrap_or(Path::new(""));
-        folder::make_private(parent).map_err(failed)?;
-        let (parent, name) = Folder::of(path).map_err(failed)?;
-        let own = parent.own(&name).map_err(FolderError::into_io);
+        folder::create_private_dir_all(parent).map_err(failed)?;
+        let (parent, name) = Folder::parent_of(path).map_err(failed)?;
+        let own = parent.open_private(&name).map_err(FolderError::into_io);
         let own = own.map_err(failed)?;
         match read(&own) {
             Err(SecretError::Io { error, .. }) if error.kind() == ErrorKind::NotFound => {}
@@ -117,14 +117,14 @@ impl std::fmt::Debug for Secret {
 fn read(folder: &Folder) -> Result<Secret, SecretError> {
     let path = folder.path().join(NAME);
     let found = || -> io::Result<_> {
-        let file = folder.read(OsStr::new(NAME))?;
+        let file = folder.open_for_reading(OsStr::new(NAME))?;
         let private = is_private(&file.metadata()?);
         let mut bytes = Vec::new();
         file.take(33).read_to_end(&mut bytes)?;
         Ok((private, bytes))
     };
     match found() {
-        Ok((false, _)) => Err(SecretError::Known(path)),
+        Ok((false, _)) => Err(SecretError::ReadableByOthers(path)),
         Ok((true, bytes)) => {
             let bytes = <[u8; 32]>::try_from(&bytes[..]);
             bytes.map(Secret).map_err(|_| SecretError::Damaged(path))
@@ -185,7 +185,7 @@ mod tests {
         let set = |mode| std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(&path, set(0o640)).unwrap();
         let known = Secret::in_folder(&state);
-        assert!(matches!(known, Err(SecretError::Known(_))));
+        assert!(matches!(known, Err(SecretError::ReadableByOthers(_))));
         std::fs::set_permissions(&path, set(0o600)).unwrap();
         std::fs::write(&path, [1; 31]).unwrap();
         let damaged = Secret::in_folder(&state);

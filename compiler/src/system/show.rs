@@ -3,13 +3,13 @@
 use std::path::Path;
 
 /// Returns the name of a file, without its folder.
-pub fn name_of(path: &Path) -> String {
+pub fn file_name(path: &Path) -> String {
     path.file_name()
         .map_or_else(String::new, |n| n.to_string_lossy().into_owned())
 }
 
 /// Formats `12.3 MB`: decimal units, three digits.
-pub fn bytes_for_people(bytes: u64) -> String {
+pub fn format_bytes(bytes: u64) -> String {
     let mut value = bytes as f64;
     for unit in ["B", "kB", "MB", "GB"] {
         if value < 1000.0 {
@@ -22,7 +22,7 @@ pub fn bytes_for_people(bytes: u64) -> String {
 }
 
 /// Formats ` (95 % interval 1.02 to 1.05)`; empty for `None`.
-pub fn interval(interval: Option<(f64, f64)>, digits: usize) -> String {
+pub fn format_interval(interval: Option<(f64, f64)>, digits: usize) -> String {
     match interval {
         Some((low, high)) => format!(" (95 % interval {low:.digits$} to {high:.digits$})"),
         None => String::new(),
@@ -31,13 +31,13 @@ pub fn interval(interval: Option<(f64, f64)>, digits: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::bytes_for_people;
+    use super::format_bytes;
 
     #[test]
     fn bytes_have_three_digits_and_a_unit() {
-        assert_eq!(bytes_for_people(0), "0 B");
-        assert_eq!(bytes_for_people(999), "999 B");
-        assert_eq!(bytes_for_people(14_792_928), "14.8 MB");
-        assert_eq!(bytes_for_people(2_500_000_000), "2.5 GB");
+        assert_eq!(format_bytes(0), "0 B");
+        assert_eq!(format_bytes(999), "999 B");
+        assert_eq!(format_bytes(14_792_928), "14.8 MB");
+        assert_eq!(format_bytes(2_500_000_000), "2.5 GB");
     }
 }

@@ -52,7 +52,7 @@ pub fn read(path: &Path) -> Result<String, TextError> {
 /// # Errors
 /// [`TextError::Read`].
 pub fn open(path: &Path) -> Result<File, TextError> {
-    open::stream(path).map_err(|error| TextError::Read {
+    open::open_stream(path).map_err(|error| TextError::Read {
         path: path.into(),
         source: error.into_io(),
     })

@@ -36,7 +36,7 @@ pub enum TuneError {
     },
     /// The state cannot be saved.
     #[error(transparent)]
-    Keep(#[from] HtzError),
+    SaveState(#[from] HtzError),
     /// The thread pool cannot be started.
     #[error(transparent)]
     Pool(#[from] PoolError),

@@ -23,25 +23,25 @@ use htc_loader::Model;
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::Calibration;
-use crate::calibrate::windows::{Mixture, Windows};
-use crate::event::{Event, Watch};
+use crate::calibrate::windows::{WeightedWindows, Windows};
+use crate::event::{Event, Progress};
 use crate::gradient::distil::{Distillation, Expected};
 use crate::gradient::scales::{Scale, Scales, rows_of};
-use crate::make::{Artifact, Change};
+use crate::make::{Artifact, TensorChange};
 use crate::request::DEFAULT_CONTEXT;
 use crate::system::random::Rng;
 pub use error::TuneError;
-pub use state::Point;
-use state::State;
+pub use state::TuningPoint;
+use state::TuningState;
 
 /// Version of a step; states of other versions are ignored.
 const VERSION: u32 = 4;
 
 const SEED: u64 = 0x7475_6e69_6e67;
 
-const POSITIONS: usize = 2048;
+const POSITIONS_PER_STEP: usize = 2048;
 
-const MOST_WINDOWS: usize = 16;
+const MAX_WINDOWS: usize = 16;
 
 const MEASUREMENTS: usize = 8;
 
@@ -49,11 +49,11 @@ const PATIENCE: usize = 3;
 
 /// Inputs of a tuning.
 #[derive(Clone, Copy)]
-pub struct Course<'a> {
+pub struct TuningInputs<'a> {
     /// The source model (teacher).
     pub source: &'a Model,
     /// The compiled model.
-    pub made: &'a Model,
+    pub compiled: &'a Model,
     /// The compiled model without its refinements, if any.
     pub bases: Option<&'a Model>,
     /// Text for the steps.
@@ -68,9 +68,9 @@ pub struct Course<'a> {
 
 /// Result of a tuning.
 #[derive(Clone, Debug)]
-pub(crate) struct Tuned {
+pub(crate) struct TuningResult {
     /// Changes of the artifact; empty without an improvement.
-    pub changes: BTreeMap<Role, Change>,
+    pub changes: BTreeMap<Role, TensorChange>,
     /// Course of the tuning.
     pub course: Tuning,
 }
@@ -87,7 +87,7 @@ pub struct Tuning {
     /// Number of tuned parameters.
     pub numbers: usize,
     /// Divergences on some validation windows, of the models in float32.
-    pub trace: Vec<Point>,
+    pub trace: Vec<TuningPoint>,
     /// Divergence before tuning on all validation windows, in nats.
     pub kl_before: f64,
     /// Divergence after tuning; absent if no step improved it.
@@ -100,13 +100,13 @@ pub struct Tuning {
 
 impl Tuning {
     /// Discards the result because it cannot be stored.
-    pub(crate) fn refuse(&mut self, why: &dyn std::error::Error) {
+    pub(crate) fn discard(&mut self, why: &dyn std::error::Error) {
         self.kept = 0;
         self.without_code = Some(why.to_string());
     }
 }
 
-impl Course<'_> {
+impl TuningInputs<'_> {
     fn context(&self) -> usize {
         self.calibration.context
     }
@@ -122,7 +122,7 @@ impl Course<'_> {
             .map(|(count, weight)| *count as f64 * weight)
             .sum();
         let mut tokens = Vec::new();
-        for _ in 0..(POSITIONS / context).max(1) {
+        for _ in 0..(POSITIONS_PER_STEP / context).max(1) {
             let (mut drawn, mut first) = (random.unit() * all, 0);
             let mut window = self.calibration.windows.count().saturating_sub(1);
             for &(count, weight) in &texts {
@@ -139,9 +139,9 @@ impl Course<'_> {
         tokens
     }
 
-    fn measured_on(&self) -> Windows {
-        let all = Mixture::new(vec![(self.held_out.clone(), 1.0)]);
-        let some = all.map(|all| all.thinned(MOST_WINDOWS).windows().clone());
+    fn validation_windows(&self) -> Windows {
+        let all = WeightedWindows::new(vec![(self.held_out.clone(), 1.0)]);
+        let some = all.map(|all| all.thinned(MAX_WINDOWS).windows().clone());
         some.unwrap_or_else(|| self.held_out.clone())
     }
 
@@ -157,28 +157,32 @@ impl Course<'_> {
             self.context(),
             held_out.digest(),
         );
-        Digest::of(named.as_bytes()).to_string()
+        Digest::of_bytes(named.as_bytes()).to_string()
     }
 
     /// Tunes, resuming an interrupted run; `artifact` stores the state.
     ///
     /// # Errors
     /// [`TuneError`].
-    pub(crate) fn tune(&self, artifact: Artifact, watch: Watch) -> Result<Tuned, TuneError> {
-        let base = Scales::of(self.made.file(), self.source.file())?;
-        check_types(self.made.file(), &base)?;
-        let (held_out, count) = (self.measured_on(), base.count());
+    pub(crate) fn tune(
+        &self,
+        artifact: Artifact,
+        watch: Progress,
+    ) -> Result<TuningResult, TuneError> {
+        let base = Scales::of(self.compiled.file(), self.source.file())?;
+        check_types(self.compiled.file(), &base)?;
+        let (held_out, count) = (self.validation_windows(), base.count());
         let name = self.name(&held_out);
-        let kept = artifact.state(&name, State::most_bytes(count, self.steps));
-        let kept = kept.and_then(|bytes| State::of_bytes(&bytes, count));
-        let mut state = kept.unwrap_or_else(|| State::new(count));
-        watch.tell(Event::Tuning(self.steps.saturating_sub(state.step)));
+        let kept = artifact.state(&name, TuningState::max_bytes(count, self.steps));
+        let kept = kept.and_then(|bytes| TuningState::from_bytes(&bytes, count));
+        let mut state = kept.unwrap_or_else(|| TuningState::new(count));
+        watch.report(Event::Tuning(self.steps.saturating_sub(state.step)));
         if !self.is_over(&state) {
             let cpu = Cpu::with_threads(self.threads)?;
             let beside =
                 |made| Distillation::new([self.source, made], cpu.clone(), self.context(), watch);
-            let mut ends = Ends {
-                whole: beside(self.made),
+            let mut ends = DistillationPair {
+                whole: beside(self.compiled),
                 bases: self.bases.map(beside),
             };
             let tokens = held_out.tokens_at(0..held_out.tokens());
@@ -188,21 +192,21 @@ impl Course<'_> {
                 if state.trace.is_empty() {
                     ends.measure(&mut state, (&held_out, &expected), &base)?;
                 }
-                let scales = changed(&base, &state.change);
+                let scales = apply_changes(&base, &state.change);
                 let gradients = ends.gradients(&self.batch(state.step), &scales)?;
                 // Gradients with respect to relative changes.
                 let numbers = base.values.iter().flatten();
                 let pairs = gradients.into_iter().zip(numbers);
                 state.descend(pairs.map(|(g, w)| g * f64::from(*w)), self.steps);
                 if state.step.is_multiple_of(every) || state.step == self.steps {
-                    let scales = changed(&base, &state.change);
+                    let scales = apply_changes(&base, &state.change);
                     ends.measure(&mut state, (&held_out, &expected), &scales)?;
                 }
                 artifact.keep_state(&name, &state.to_bytes())?;
-                watch.done(&format!("tuning, step {}", state.step))?;
+                watch.step_done(&format!("tuning, step {}", state.step))?;
             }
         }
-        let kept = state.least().map_or(0, |point| point.step);
+        let kept = state.best_point().map_or(0, |point| point.step);
         let mut course = Tuning {
             asked: self.steps,
             taken: state.step,
@@ -215,38 +219,38 @@ impl Course<'_> {
         };
         let changes = match kept {
             0 => BTreeMap::new(),
-            _ => match changes(self.made.file(), &changed(&base, &state.best)) {
+            _ => match tensor_changes(self.compiled.file(), &apply_changes(&base, &state.best)) {
                 Err(error @ TuneError::Block { .. }) => {
-                    course.refuse(&error);
+                    course.discard(&error);
                     BTreeMap::new()
                 }
                 changes => changes?,
             },
         };
-        Ok(Tuned { changes, course })
+        Ok(TuningResult { changes, course })
     }
 
-    fn is_over(&self, state: &State) -> bool {
-        state.step >= self.steps || state.waiting() >= PATIENCE
+    fn is_over(&self, state: &TuningState) -> bool {
+        state.step >= self.steps || state.measurements_since_best() >= PATIENCE
     }
 }
 
-struct Ends<'a> {
+struct DistillationPair<'a> {
     whole: Distillation<'a>,
     bases: Option<Distillation<'a>>,
 }
 
-impl Ends<'_> {
+impl DistillationPair<'_> {
     fn measure(
         &mut self,
-        state: &mut State,
+        state: &mut TuningState,
         (windows, expected): (&Windows, &Expected),
         scales: &Scales,
     ) -> Result<(), TuneError> {
         let whole = self.whole.divergence(windows, expected, scales)?;
         let bases = self.bases.as_mut();
         let bases = bases.map(|bases| bases.divergence(windows, expected, scales));
-        state.measured(whole, bases.transpose()?);
+        state.record(whole, bases.transpose()?);
         Ok(())
     }
 
@@ -266,7 +270,7 @@ impl Ends<'_> {
     }
 }
 
-fn changed(base: &Scales, change: &[f32]) -> Scales {
+fn apply_changes(base: &Scales, change: &[f32]) -> Scales {
     let mut scales = base.clone();
     let numbers = scales.values.iter_mut().flatten();
     numbers
@@ -289,7 +293,10 @@ fn check_types(file: &ModelFile, scales: &Scales) -> Result<(), TuneError> {
     Ok(())
 }
 
-fn changes(file: &ModelFile, scales: &Scales) -> Result<BTreeMap<Role, Change>, TuneError> {
+fn tensor_changes(
+    file: &ModelFile,
+    scales: &Scales,
+) -> Result<BTreeMap<Role, TensorChange>, TuneError> {
     let mut changes = BTreeMap::new();
     for (&scale, values) in scales.of.iter().zip(&scales.values) {
         match scale {
@@ -298,12 +305,12 @@ fn changes(file: &ModelFile, scales: &Scales) -> Result<BTreeMap<Role, Change>, 
                     let mut bytes = vec![0; file.bytes(tensor).len()];
                     block::encode_finite(tensor.dtype, values, &mut bytes)
                         .map_err(|source| TuneError::Block { role, source })?;
-                    changes.insert(role, Change::Bytes(bytes));
+                    changes.insert(role, TensorChange::Bytes(bytes));
                 }
             }
             Scale::Rows { layer, slot } => {
                 for role in rows_of(file, layer, slot) {
-                    changes.insert(role, Change::Rows(values.clone()));
+                    changes.insert(role, TensorChange::ScaleRows(values.clone()));
                 }
             }
         }
@@ -312,9 +319,9 @@ fn changes(file: &ModelFile, scales: &Scales) -> Result<BTreeMap<Role, Change>, 
 }
 
 /// Returns the memory of a tuning in addition to the weights and activations of a layer.
-pub(crate) fn memory(hyper: &HyperParameters, context: usize) -> u64 {
-    let windows = (POSITIONS / context.max(1)).max(1);
-    let streams = (hyper.layers + 3) * windows + 3 * MOST_WINDOWS;
+pub(crate) fn memory_bytes(hyper: &HyperParameters, context: usize) -> u64 {
+    let windows = (POSITIONS_PER_STEP / context.max(1)).max(1);
+    let streams = (hyper.layers + 3) * windows + 3 * MAX_WINDOWS;
     let position = 4 * hyper.width as u64;
     (streams as u64)
         .saturating_mul(context as u64)
@@ -325,7 +332,7 @@ pub(crate) fn memory(hyper: &HyperParameters, context: usize) -> u64 {
 pub(crate) fn positions(steps: usize) -> (usize, usize) {
     let measured = match steps {
         0 => 0,
-        _ => (MEASUREMENTS.min(steps) + 2) * MOST_WINDOWS * DEFAULT_CONTEXT,
+        _ => (MEASUREMENTS.min(steps) + 2) * MAX_WINDOWS * DEFAULT_CONTEXT,
     };
-    (steps.saturating_mul(POSITIONS), measured)
+    (steps.saturating_mul(POSITIONS_PER_STEP), measured)
 }

@@ -7,14 +7,14 @@ const BETAS: [f64; 2] = [0.9, 0.98];
 
 const RATE: f64 = 2e-3;
 
-const WARM: f64 = 5.0;
+const WARM_UP_STEPS: f64 = 5.0;
 
 /// Prevents division by zero; far below any gradient.
 const EPSILON: f64 = 1e-15;
 
 /// Measurement on the held-out text.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Point {
+pub struct TuningPoint {
     /// Number of steps so far.
     pub step: usize,
     /// Mean divergence from the source, in nats.
@@ -24,7 +24,7 @@ pub struct Point {
     pub bases: Option<f64>,
 }
 
-impl Point {
+impl TuningPoint {
     /// With refinements the product of both divergences, so that relative changes count.
     fn loss(&self) -> f64 {
         self.kl.max(0.0) * self.bases.map_or(1.0, |kl| kl.max(0.0))
@@ -33,11 +33,11 @@ impl Point {
 
 /// State of the descent. All vectors have one entry per tuned parameter.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct State {
+pub(super) struct TuningState {
     /// Number of steps.
     pub step: usize,
     /// Measurements; the first is before the first step.
-    pub trace: Vec<Point>,
+    pub trace: Vec<TuningPoint>,
     /// Relative change of each parameter.
     pub change: Vec<f32>,
     /// Changes at the best measurement.
@@ -47,16 +47,16 @@ pub(super) struct State {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Head {
+struct StateHeader {
     step: usize,
-    trace: Vec<Point>,
+    trace: Vec<TuningPoint>,
 }
 
-impl State {
+impl TuningState {
     /// Creates the initial state.
-    pub fn new(count: usize) -> State {
+    pub fn new(count: usize) -> TuningState {
         let zeros = || vec![0.0; count];
-        State {
+        TuningState {
             step: 0,
             trace: Vec::new(),
             change: zeros(),
@@ -66,8 +66,8 @@ impl State {
     }
 
     /// Returns the first measurement with the smallest loss.
-    pub fn least(&self) -> Option<Point> {
-        let smaller = |best: Point, point: &Point| {
+    pub fn best_point(&self) -> Option<TuningPoint> {
+        let smaller = |best: TuningPoint, point: &TuningPoint| {
             if point.loss() < best.loss() {
                 *point
             } else {
@@ -79,16 +79,16 @@ impl State {
     }
 
     /// Returns the number of measurements since then.
-    pub fn waiting(&self) -> usize {
-        let least = self.least().map_or(0, |point| point.step);
+    pub fn measurements_since_best(&self) -> usize {
+        let least = self.best_point().map_or(0, |point| point.step);
         self.trace.iter().filter(|point| point.step > least).count()
     }
 
     /// Records a measurement.
-    pub fn measured(&mut self, kl: f64, bases: Option<f64>) {
+    pub fn record(&mut self, kl: f64, bases: Option<f64>) {
         let step = self.step;
-        self.trace.push(Point { step, kl, bases });
-        if self.least().is_some_and(|least| least.step == step) {
+        self.trace.push(TuningPoint { step, kl, bases });
+        if self.best_point().is_some_and(|least| least.step == step) {
             self.best.clone_from(&self.change);
         }
     }
@@ -97,7 +97,7 @@ impl State {
     pub fn descend(&mut self, gradients: impl IntoIterator<Item = f64>, steps: usize) {
         let at = self.step as f64 + 1.0;
         let left = 1.0 - self.step as f64 / steps.max(1) as f64;
-        let rate = RATE * (at / WARM).min(1.0) * left;
+        let rate = RATE * (at / WARM_UP_STEPS).min(1.0) * left;
         let corrections = BETAS.map(|beta| 1.0 - beta.powf(at));
         let [firsts, seconds] = &mut self.moments;
         let moments = firsts.iter_mut().zip(seconds);
@@ -116,7 +116,7 @@ impl State {
 
     /// Serialises the state.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let head = Head {
+        let head = StateHeader {
             step: self.step,
             trace: self.trace.clone(),
         };
@@ -130,9 +130,9 @@ impl State {
     }
 
     /// Parses a state of `count` parameters; `None` if invalid.
-    pub fn of_bytes(bytes: &[u8], count: usize) -> Option<State> {
+    pub fn from_bytes(bytes: &[u8], count: usize) -> Option<TuningState> {
         let end = bytes.iter().position(|byte| *byte == b'\n')?;
-        let Head { step, trace } = serde_json::from_slice(&bytes[..end]).ok()?;
+        let StateHeader { step, trace } = serde_json::from_slice(&bytes[..end]).ok()?;
         let (numbers, []) = bytes[end + 1..].as_chunks::<4>() else {
             return None;
         };
@@ -144,7 +144,7 @@ impl State {
             return None;
         }
         let part = |index: usize| numbers[index * count..(index + 1) * count].to_vec();
-        Some(State {
+        Some(TuningState {
             step,
             trace,
             change: part(0),
@@ -154,7 +154,7 @@ impl State {
     }
 
     /// Returns the maximum number of bytes of a state after `steps` steps.
-    pub fn most_bytes(count: usize, steps: usize) -> usize {
+    pub fn max_bytes(count: usize, steps: usize) -> usize {
         16 * count + 128 * (steps + 2)
     }
 }
@@ -165,23 +165,23 @@ mod tests {
 
     #[test]
     fn state_round_trips_and_invalid_bytes_are_rejected() {
-        let mut state = State::new(3);
-        state.measured(0.1 + 0.2, None);
+        let mut state = TuningState::new(3);
+        state.record(0.1 + 0.2, None);
         state.descend([1.0, -1e-12, 0.0], 10);
-        state.measured(0.2, Some(1.0 / 3.0));
+        state.record(0.2, Some(1.0 / 3.0));
         let bytes = state.to_bytes();
-        assert!(bytes.len() <= State::most_bytes(3, 10));
-        assert_eq!(State::of_bytes(&bytes, 3), Some(state));
-        assert_eq!(State::of_bytes(&bytes, 2), None);
-        assert_eq!(State::of_bytes(&bytes[1..], 3), None);
-        assert_eq!(State::of_bytes(&bytes[..bytes.len() - 1], 3), None);
+        assert!(bytes.len() <= TuningState::max_bytes(3, 10));
+        assert_eq!(TuningState::from_bytes(&bytes, 3), Some(state));
+        assert_eq!(TuningState::from_bytes(&bytes, 2), None);
+        assert_eq!(TuningState::from_bytes(&bytes[1..], 3), None);
+        assert_eq!(TuningState::from_bytes(&bytes[..bytes.len() - 1], 3), None);
     }
 
     #[test]
     fn descent_converges_for_any_gradient_scale() {
         for size in [1e-9, 1.0, 1e6] {
             let (goal, steps) = (0.02, 60);
-            let mut state = State::new(2);
+            let mut state = TuningState::new(2);
             for _ in 0..steps {
                 let gradients = [state.change[0], -state.change[1]];
                 let of = gradients.map(|x| size * (f64::from(x) - goal));
@@ -202,33 +202,33 @@ mod tests {
 
     #[test]
     fn best_is_the_first_of_the_smallest_losses() {
-        let mut state = State::new(1);
+        let mut state = TuningState::new(1);
         for (change, kl) in [(0.0, 0.5), (0.1, 0.4), (0.2, 0.4), (0.3, 0.6)] {
             state.change[0] = change;
-            state.measured(kl, None);
+            state.record(kl, None);
             state.step += 1;
         }
         assert_eq!(state.best, [0.1]);
         assert_eq!(
-            state.least(),
-            Some(Point {
+            state.best_point(),
+            Some(TuningPoint {
                 step: 1,
                 kl: 0.4,
                 bases: None
             })
         );
-        assert_eq!(state.waiting(), 2);
+        assert_eq!(state.measurements_since_best(), 2);
     }
 
     #[test]
     fn loss_includes_the_divergence_without_refinements() {
-        let mut state = State::new(1);
-        state.measured(0.4, Some(1.0));
+        let mut state = TuningState::new(1);
+        state.record(0.4, Some(1.0));
         state.step = 1;
-        state.measured(0.3, Some(1.5));
-        assert_eq!(state.least().map(|point| point.step), Some(0));
+        state.record(0.3, Some(1.5));
+        assert_eq!(state.best_point().map(|point| point.step), Some(0));
         state.step = 2;
-        state.measured(0.3, Some(1.2));
-        assert_eq!(state.least().map(|point| point.step), Some(2));
+        state.record(0.3, Some(1.2));
+        assert_eq!(state.best_point().map(|point| point.step), Some(2));
     }
 }

@@ -9,12 +9,12 @@ use htc_formats::bands::MAX_CLASSES;
 use htc_formats::model::MatrixId;
 use htc_formats::source::ModelTensor;
 
-use super::encode::RowsOf;
+use super::encode::MatrixRows;
 use super::{ModelTreatment, UnitError, outputs};
-use crate::calibrate::Place;
-use crate::order::Ordered;
+use crate::calibrate::CalibratedInput;
+use crate::order::PermutedSource;
 
-const LEAST_ROWS: usize = 256;
+const MIN_ROWS: usize = 256;
 
 /// Candidate boundaries between classes: steps of the costs' logarithm.
 const STEPS: usize = 256;
@@ -24,21 +24,21 @@ const STEPS: usize = 256;
 ///
 /// # Errors
 /// Values that do not decode or are not finite, and gradients of another model.
-pub(crate) fn costs_of_rows(
-    source: &Ordered<'_>,
+pub(crate) fn row_costs(
+    source: &PermutedSource<'_>,
     tensor: &ModelTensor,
     matrix: MatrixId,
-    place: Option<Place>,
+    place: Option<CalibratedInput>,
     treatment: &ModelTreatment,
 ) -> Result<Option<Vec<f64>>, UnitError> {
-    if matches!(matrix, MatrixId::Slot { .. }) {
+    if matches!(matrix, MatrixId::Projection { .. }) {
         return Ok(None);
     }
     let Some(found) = outputs::row_feedback(source, matrix, place, treatment)? else {
         return Ok(None);
     };
     let weights = found.weights().iter().enumerate();
-    let (rows, mut values) = (RowsOf::all(source, tensor), Vec::new());
+    let (rows, mut values) = (MatrixRows::all(source, tensor), Vec::new());
     let costs = weights.map(|(row, &weight)| {
         rows.decode(row..row + 1, &mut values)?;
         let energy: f64 = values.iter().map(|&w| f64::from(w).powi(2)).sum();
@@ -47,7 +47,7 @@ pub(crate) fn costs_of_rows(
     costs.collect::<Result<Vec<f64>, UnitError>>().map(Some)
 }
 
-fn ranked(costs: &[f64]) -> Vec<u32> {
+fn rank_rows(costs: &[f64]) -> Vec<u32> {
     let mut rows: Vec<u32> = (0..costs.len() as u32).collect();
     rows.sort_by(|&a, &b| {
         let of = |row: u32| costs[row as usize];
@@ -58,8 +58,8 @@ fn ranked(costs: &[f64]) -> Vec<u32> {
 
 /// Splits the rows into classes of the given sizes, those that cost most first. Rows of a class are
 /// in ascending order.
-pub(crate) fn members(costs: &[f64], counts: &[usize]) -> Vec<Vec<u32>> {
-    let ranked = ranked(costs);
+pub(crate) fn split_into_classes(costs: &[f64], counts: &[usize]) -> Vec<Vec<u32>> {
+    let ranked = rank_rows(costs);
     let mut rest = &ranked[..];
     let members = counts.iter().map(|&count| {
         let (own, others) = rest.split_at(count.min(rest.len()));
@@ -77,12 +77,12 @@ pub(crate) fn members(costs: &[f64], counts: &[usize]) -> Vec<Vec<u32>> {
 /// With bits allocated by cost, the errors of classes of `n_c` rows that cost `m_c` on average are
 /// proportional to `exp(Σ n_c log m_c / n)`. The minimum is searched among boundaries at equal
 /// steps of the costs' logarithm.
-pub(crate) fn counts(costs: &[f64]) -> Option<Vec<usize>> {
-    let ranked = ranked(costs);
+pub(crate) fn class_sizes(costs: &[f64]) -> Option<Vec<usize>> {
+    let ranked = rank_rows(costs);
     let of = |rank: usize| costs[ranked[rank] as usize];
     let positive = ranked.iter().take_while(|&&row| costs[row as usize] > 0.0);
     let positive = positive.count();
-    if positive < 2 * LEAST_ROWS {
+    if positive < 2 * MIN_ROWS {
         return None;
     }
     let (high, low) = (of(0).ln(), of(positive - 1).ln());
@@ -91,7 +91,7 @@ pub(crate) fn counts(costs: &[f64]) -> Option<Vec<usize>> {
         let least = (high + (low - high) * step as f64 / STEPS as f64).exp();
         let end = ranked.partition_point(|&row| costs[row as usize] >= least);
         let rest = ranked.len() - end;
-        if end >= ends[ends.len() - 1] + LEAST_ROWS && rest >= LEAST_ROWS {
+        if end >= ends[ends.len() - 1] + MIN_ROWS && rest >= MIN_ROWS {
             ends.push(end);
         }
     }
@@ -155,10 +155,10 @@ mod tests {
                 }
             })
             .collect();
-        let found = counts(&costs).unwrap();
+        let found = class_sizes(&costs).unwrap();
         assert_eq!(found[0], 300);
         assert_eq!(found.iter().sum::<usize>(), 1000);
-        let members = members(&costs, &found);
+        let members = split_into_classes(&costs, &found);
         assert!(members[0].iter().all(|&row| row % 10 < 3));
         assert!(members.iter().all(|own| own.is_sorted()));
         let mut all: Vec<u32> = members.into_iter().flatten().collect();
@@ -193,9 +193,9 @@ mod tests {
 
     #[test]
     fn few_or_equal_rows_have_no_classes() {
-        assert_eq!(counts(&[1.0; 300]), None);
-        assert_eq!(counts(&[2.0; 5000]), None);
-        assert_eq!(counts(&[0.0; 5000]), None);
-        assert_eq!(counts(&[]), None);
+        assert_eq!(class_sizes(&[1.0; 300]), None);
+        assert_eq!(class_sizes(&[2.0; 5000]), None);
+        assert_eq!(class_sizes(&[0.0; 5000]), None);
+        assert_eq!(class_sizes(&[]), None);
     }
 }

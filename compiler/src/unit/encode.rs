@@ -3,84 +3,97 @@
 use std::sync::Arc;
 
 use htc_formats::DType;
-use htc_formats::bands::{Bands, Codes, Layout, Packer, RowClasses, STRIP_ROWS, rotate};
+use htc_formats::bands::{
+    CodeLayout, Codes, ColumnGroupWriter, ColumnGroups, RowClasses, TILE_ROWS, rotate,
+};
 use htc_formats::block;
 use htc_formats::source::ModelTensor;
 
-use super::treatment::SiteInputs;
+use super::treatment::InputStatistics;
 use super::{
-    Factors, Found, ModelTreatment, Norm, UnitError, classes, outputs, place, weight_name,
+    Factors, ModelTreatment, Norm, UnitError, UnitMeasurements, classes, input_of_unit, outputs,
+    weight_name,
 };
 use crate::codes::{self, BlockCoder};
-use crate::math::codes::{BandsEncodeError, ColumnEnergies, Guide, RowFeedback, StripCoder};
+use crate::math::codes::{
+    ColumnEnergies, ColumnGroupsEncodeError, QuantisationGuide, RowFeedback, TileCoder,
+};
 use crate::math::{
-    Energies, FactoriseError, Feedback, SecondMoment, Weight, dense_energies,
+    ErrorEnergies, ErrorFeedback, FactoriseError, SecondMoment, Weight, dense_energies,
     weighted_dense_energies,
 };
-use crate::order::Ordered;
-use crate::plan::{Member, UnitPlan};
+use crate::order::PermutedSource;
+use crate::plan::{UnitMatrix, UnitPlan};
 
 /// Approximate number of values decoded at a time, so that a vocabulary matrix need not be in
 /// memory as a whole. Errors are summed portion by portion, independent of the number of threads.
 const PORTION: usize = 1 << 20;
 
 pub(super) fn dense(
-    source: &Ordered<'_>,
+    source: &PermutedSource<'_>,
     unit: &UnitPlan,
     dtype: DType,
     treatment: &ModelTreatment,
 ) -> Result<Factors, UnitError> {
     let matrix = unit.members.first().map(|member| member.matrix);
-    let feedback = match place(source, unit).filter(|_| codes::has_feedback(dtype)) {
+    let feedback = match input_of_unit(source, unit).filter(|_| codes::has_feedback(dtype)) {
         Some(place) => treatment.feedback(place, treatment.damping(matrix)),
         None => Ok(None),
     };
-    let code = Code {
+    let code = DenseEncoding {
         dtype,
-        feedback: feedback.map_err(|error| failed(source, unit, error))?,
-        sweeps: treatment.effort().work().sweeps,
+        feedback: feedback.map_err(|error| factorise_error(source, unit, error))?,
+        sweeps: treatment.effort().settings().sweeps,
     };
-    all(source, unit, treatment, |member, moment| {
+    encode_members(source, unit, treatment, |member, moment| {
         let rows = match code.feedback {
-            Some(_) => {
-                outputs::row_feedback(source, member.matrix, place(source, unit), treatment)?
-            }
+            Some(_) => outputs::row_feedback(
+                source,
+                member.matrix,
+                input_of_unit(source, unit),
+                treatment,
+            )?,
             None => None,
         };
         encode(source, member, (&code, rows.as_ref()), moment)
     })
 }
 
-pub(super) fn bands(
-    source: &Ordered<'_>,
+pub(super) fn column_groups(
+    source: &PermutedSource<'_>,
     unit: &UnitPlan,
-    layout: &Layout,
+    layout: &CodeLayout,
     treatment: &ModelTreatment,
 ) -> Result<Factors, UnitError> {
     let matrix = unit.members.first().map(|member| member.matrix);
-    let feedback = match place(source, unit) {
+    let feedback = match input_of_unit(source, unit) {
         Some(place) => treatment.feedback(place, treatment.damping(matrix)),
         None => Ok(None),
     };
-    let feedback = feedback.map_err(|error| failed(source, unit, error))?;
-    all(source, unit, treatment, |member, moment| {
-        let rows = outputs::row_feedback(source, member.matrix, place(source, unit), treatment)?;
-        let guide = Guide {
+    let feedback = feedback.map_err(|error| factorise_error(source, unit, error))?;
+    encode_members(source, unit, treatment, |member, moment| {
+        let rows = outputs::row_feedback(
+            source,
+            member.matrix,
+            input_of_unit(source, unit),
+            treatment,
+        )?;
+        let guide = QuantisationGuide {
             columns: feedback.as_deref(),
             rows: rows.as_ref(),
-            sweeps: treatment.effort().work().sweeps,
+            sweeps: treatment.effort().settings().sweeps,
         };
         let role = member.matrix.weight();
         let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
         match layout {
-            Layout::Whole(codes) => {
-                let rows = RowsOf::all(source, tensor);
-                encode_bands(&rows, (codes, guide), moment)
+            CodeLayout::Uniform(codes) => {
+                let rows = MatrixRows::all(source, tensor);
+                encode_column_groups(&rows, (codes, guide), moment)
             }
-            Layout::Classes(of) => {
-                let place = place(source, unit);
+            CodeLayout::Classes(of) => {
+                let place = input_of_unit(source, unit);
                 let matrix = member.matrix;
-                let costs = classes::costs_of_rows(source, tensor, matrix, place, treatment)?;
+                let costs = classes::row_costs(source, tensor, matrix, place, treatment)?;
                 let costs = costs.ok_or_else(|| UnitError::NoCosts {
                     tensor: tensor.name.clone(),
                 })?;
@@ -90,7 +103,11 @@ pub(super) fn bands(
     })
 }
 
-fn failed(source: &Ordered<'_>, unit: &UnitPlan, error: FactoriseError) -> UnitError {
+fn factorise_error(
+    source: &PermutedSource<'_>,
+    unit: &UnitPlan,
+    error: FactoriseError,
+) -> UnitError {
     let matrix = unit.members.first().map(|member| member.matrix);
     UnitError::Factorise {
         tensor: matrix.map_or_else(String::new, |matrix| weight_name(source, matrix)),
@@ -98,32 +115,35 @@ fn failed(source: &Ordered<'_>, unit: &UnitPlan, error: FactoriseError) -> UnitE
     }
 }
 
-fn all(
-    source: &Ordered<'_>,
+fn encode_members(
+    source: &PermutedSource<'_>,
     unit: &UnitPlan,
     treatment: &ModelTreatment,
-    encode: impl Fn(&Member, Option<SecondMoment<'_>>) -> Result<(Vec<u8>, [Energies; 2]), UnitError>,
+    encode: impl Fn(
+        &UnitMatrix,
+        Option<SecondMoment<'_>>,
+    ) -> Result<(Vec<u8>, [ErrorEnergies; 2]), UnitError>,
 ) -> Result<Factors, UnitError> {
-    let inputs = place(source, unit).map(|place| treatment.inputs(place));
+    let inputs = input_of_unit(source, unit).map(|place| treatment.inputs(place));
     let inputs = inputs
         .transpose()
-        .map_err(|error| failed(source, unit, error))?;
+        .map_err(|error| factorise_error(source, unit, error))?;
     // Biases of dense matrices are not corrected, so the second moment counts, not the covariance.
     let inputs = inputs.flatten();
-    let moment = inputs.as_ref().map(SiteInputs::second_moment);
+    let moment = inputs.as_ref().map(InputStatistics::second_moment);
     let mut tensors = Vec::with_capacity(unit.members.len());
     let (mut errors, mut output_errors) = (Vec::new(), Vec::new());
     for member in &unit.members {
         let (bytes, [plain, output]) = encode(member, moment)?;
         tensors.push(bytes);
-        errors.push(plain.error());
+        errors.push(plain.relative_error());
         if moment.is_some() {
-            output_errors.push(output.error());
+            output_errors.push(output.relative_error());
         }
     }
     Ok(Factors {
         tensors,
-        found: Found {
+        measurements: UnitMeasurements {
             errors,
             output_errors,
             predicted: None,
@@ -137,27 +157,27 @@ fn all(
 
 /// Returns the error energies of `stored` in place of a weight: plain, and weighted by the second
 /// moment of the inputs, if any.
-pub(super) fn energies(
+pub(super) fn error_energies(
     weight: Weight<'_>,
     stored: &[f32],
     moment: Option<SecondMoment<'_>>,
-) -> [Energies; 2] {
+) -> [ErrorEnergies; 2] {
     let weighted = moment.map(|moment| weighted_dense_energies(weight, stored, moment));
     [dense_energies(weight, stored), weighted.unwrap_or_default()]
 }
 
-struct Code {
+struct DenseEncoding {
     dtype: DType,
-    feedback: Option<Arc<Feedback>>,
+    feedback: Option<Arc<ErrorFeedback>>,
     sweeps: usize,
 }
 
 fn encode(
-    source: &Ordered<'_>,
-    member: &Member,
-    (code, outputs): (&Code, Option<&RowFeedback>),
+    source: &PermutedSource<'_>,
+    member: &UnitMatrix,
+    (code, outputs): (&DenseEncoding, Option<&RowFeedback>),
     moment: Option<SecondMoment<'_>>,
-) -> Result<(Vec<u8>, [Energies; 2]), UnitError> {
+) -> Result<(Vec<u8>, [ErrorEnergies; 2]), UnitError> {
     let role = member.matrix.weight();
     let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
     let codec = |source| UnitError::Block {
@@ -167,9 +187,9 @@ fn encode(
     let (rows, cols, dtype) = (member.rows, member.cols, code.dtype);
     let to_bytes = dtype.row_bytes(cols).unwrap_or(0).max(1);
     let step = (PORTION / cols.max(1)).max(1);
-    let step = step.next_multiple_of(codes::STRIP);
+    let step = step.next_multiple_of(codes::ROWS_PER_TILE);
     let mut bytes = vec![0; rows * to_bytes];
-    let mut sums = [Energies::default(); 2];
+    let mut sums = [ErrorEnergies::default(); 2];
     let (mut values, mut stored) = (Vec::new(), Vec::new());
     let coder = code.feedback.as_deref();
     let mut coder = coder.map(|columns| BlockCoder::new(dtype, columns, outputs, code.sweeps));
@@ -178,7 +198,7 @@ fn encode(
         values.resize(here * cols, 0.0);
         stored.resize(here * cols, 0.0);
         let decoded = source.decode(tensor, first..first + here, &mut values);
-        decoded.map_err(|error| UnitError::of_decode(&tensor.name, error))?;
+        decoded.map_err(|error| UnitError::from_decode_error(&tensor.name, error))?;
         check_finite(source, tensor, &values, first)?;
         let weight = Weight {
             rows: here,
@@ -188,7 +208,7 @@ fn encode(
         match &mut coder {
             Some(coder) => {
                 let coded = coder.code(weight, to, &mut stored);
-                coded.map_err(|error| UnitError::of_code(&tensor.name, error))?;
+                coded.map_err(|error| UnitError::from_code_error(&tensor.name, error))?;
             }
             None => {
                 block::encode(dtype, &values, to).map_err(codec)?;
@@ -201,7 +221,7 @@ fn encode(
                 dtype,
             });
         }
-        let lost = energies(weight, &stored, moment);
+        let lost = error_energies(weight, &stored, moment);
         sums.iter_mut()
             .zip(lost)
             .for_each(|(sum, lost)| *sum += lost);
@@ -209,15 +229,15 @@ fn encode(
     Ok((bytes, sums))
 }
 
-pub(super) struct RowsOf<'a> {
-    source: &'a Ordered<'a>,
+pub(super) struct MatrixRows<'a> {
+    source: &'a PermutedSource<'a>,
     tensor: &'a ModelTensor,
     of_class: Option<&'a [u32]>,
 }
 
-impl<'a> RowsOf<'a> {
-    pub(super) fn all(source: &'a Ordered<'a>, tensor: &'a ModelTensor) -> Self {
-        RowsOf {
+impl<'a> MatrixRows<'a> {
+    pub(super) fn all(source: &'a PermutedSource<'a>, tensor: &'a ModelTensor) -> Self {
+        MatrixRows {
             source,
             tensor,
             of_class: None,
@@ -235,7 +255,7 @@ impl<'a> RowsOf<'a> {
     ) -> Result<(), UnitError> {
         let (source, tensor) = (self.source, self.tensor);
         values.resize(range.len() * tensor.cols, 0.0);
-        let of_decode = |error| UnitError::of_decode(&tensor.name, error);
+        let of_decode = |error| UnitError::from_decode_error(&tensor.name, error);
         let Some(rows) = self.of_class else {
             let decoded = source.decode(tensor, range.clone(), values);
             decoded.map_err(of_decode)?;
@@ -256,34 +276,34 @@ impl<'a> RowsOf<'a> {
 /// Encodes a matrix whose rows have classes and returns the bytes and error energies. The rows of a
 /// class are coded as a separate matrix.
 fn encode_classes(
-    (source, tensor): (&Ordered<'_>, &ModelTensor),
+    (source, tensor): (&PermutedSource<'_>, &ModelTensor),
     (of, costs): (&RowClasses, &[f64]),
-    guide: Guide<'_>,
+    guide: QuantisationGuide<'_>,
     moment: Option<SecondMoment<'_>>,
-) -> Result<(Vec<u8>, [Energies; 2]), UnitError> {
+) -> Result<(Vec<u8>, [ErrorEnergies; 2]), UnitError> {
     let counts: Vec<usize> = of.iter().map(|class| class.rows).collect();
-    let members = classes::members(costs, &counts);
+    let members = classes::split_into_classes(costs, &counts);
     let mut of_rows = vec![0_u8; tensor.rows];
     let mut parts = Vec::with_capacity(members.len());
-    let mut sums = [Energies::default(); 2];
+    let mut sums = [ErrorEnergies::default(); 2];
     for (index, (rows, class)) in members.iter().zip(of.iter()).enumerate() {
         for &row in rows {
             of_rows[row as usize] = index as u8;
         }
         let weights = guide.rows.map(|all| {
             let own = rows.iter().map(|&row| all.weights()[row as usize]);
-            RowFeedback::of_weights(own.collect())
+            RowFeedback::from_weights(own.collect())
         });
-        let guide = Guide {
+        let guide = QuantisationGuide {
             rows: weights.as_ref(),
             ..guide
         };
-        let rows = RowsOf {
+        let rows = MatrixRows {
             source,
             tensor,
             of_class: Some(rows),
         };
-        let (bytes, lost) = encode_bands(&rows, (&class.codes, guide), moment)?;
+        let (bytes, lost) = encode_column_groups(&rows, (&class.codes, guide), moment)?;
         parts.push(bytes);
         sums.iter_mut()
             .zip(lost)
@@ -294,18 +314,18 @@ fn encode_classes(
 
 /// Encodes rows in column groups and returns the bytes and error energies. The rows are read twice,
 /// several tiles at a time: the scales of columns depend on all rows.
-fn encode_bands(
-    matrix: &RowsOf<'_>,
-    (bands, guide): (&Codes, Guide<'_>),
+fn encode_column_groups(
+    matrix: &MatrixRows<'_>,
+    (bands, guide): (&Codes, QuantisationGuide<'_>),
     moment: Option<SecondMoment<'_>>,
-) -> Result<(Vec<u8>, [Energies; 2]), UnitError> {
+) -> Result<(Vec<u8>, [ErrorEnergies; 2]), UnitError> {
     let tensor = matrix.tensor;
-    let refused = |source: BandsEncodeError| UnitError::Bands {
+    let refused = |source: ColumnGroupsEncodeError| UnitError::ColumnGroups {
         tensor: tensor.name.clone(),
         source,
     };
     let (rows, cols) = (matrix.len(), tensor.cols);
-    let step = (PORTION / cols.max(1)).max(1).next_multiple_of(STRIP_ROWS);
+    let step = (PORTION / cols.max(1)).max(1).next_multiple_of(TILE_ROWS);
     let portions = || (0..rows).step_by(step);
     let decode =
         |first: usize, values: &mut Vec<f32>| matrix.decode(first..rows.min(first + step), values);
@@ -317,43 +337,43 @@ fn encode_bands(
         }
         Ok::<_, UnitError>(())
     };
-    let guide = guide.of(bands).map_err(|e| refused(e.into()))?;
+    let guide = guide.for_codes(bands).map_err(|e| refused(e.into()))?;
     let mut values = Vec::new();
     let mut energies = ColumnEnergies::new(cols);
     for first in portions() {
         decode_for_codes(first, &mut values)?;
         for row in values.chunks_exact(cols) {
-            energies.add(row).map_err(refused)?;
+            energies.add_row(row).map_err(refused)?;
         }
     }
     let columns = energies.scales(bands, guide.columns).map_err(refused)?;
-    let mut packer = Packer::new(bands, rows);
+    let mut packer = ColumnGroupWriter::new(bands, rows);
     columns.pack(&mut packer).map_err(|e| refused(e.into()))?;
-    let mut coder = StripCoder::new(bands, &columns, guide);
+    let mut coder = TileCoder::new(bands, &columns, guide);
     for first in portions() {
         decode_for_codes(first, &mut values)?;
-        for (strip, values) in values.chunks(STRIP_ROWS * cols).enumerate() {
-            let strip = first / STRIP_ROWS + strip;
-            let weight = weight_of(values, cols);
-            let coded = coder.code(strip, weight).map_err(refused)?;
+        for (strip, values) in values.chunks(TILE_ROWS * cols).enumerate() {
+            let strip = first / TILE_ROWS + strip;
+            let weight = as_weight(values, cols);
+            let coded = coder.quantise(strip, weight).map_err(refused)?;
             let packed = coded.pack(strip, &mut packer);
             packed.map_err(|error| refused(error.into()))?;
         }
     }
-    let columns = coder.columns();
+    let columns = coder.refitted_column_scales();
     columns.pack(&mut packer).map_err(|e| refused(e.into()))?;
     let bytes = packer.finish();
-    let stored_bands = Bands::new(bands, rows, &bytes).map_err(|e| refused(e.into()))?;
-    let mut sums = [Energies::default(); 2];
+    let stored_bands = ColumnGroups::new(bands, rows, &bytes).map_err(|e| refused(e.into()))?;
+    let mut sums = [ErrorEnergies::default(); 2];
     let mut stored = Vec::new();
     for first in portions() {
         decode(first, &mut values)?;
         stored.resize(values.len(), 0.0);
         for (row, stored) in stored.chunks_exact_mut(cols).enumerate() {
-            let read = stored_bands.row(first + row, stored);
+            let read = stored_bands.decode_row(first + row, stored);
             read.map_err(|error| refused(error.into()))?;
         }
-        let lost = self::energies(weight_of(&values, cols), &stored, moment);
+        let lost = self::error_energies(as_weight(&values, cols), &stored, moment);
         sums.iter_mut()
             .zip(lost)
             .for_each(|(sum, lost)| *sum += lost);
@@ -361,7 +381,7 @@ fn encode_bands(
     Ok((bytes, sums))
 }
 
-fn weight_of(values: &[f32], cols: usize) -> Weight<'_> {
+fn as_weight(values: &[f32], cols: usize) -> Weight<'_> {
     Weight {
         rows: values.len() / cols.max(1),
         cols,
@@ -370,7 +390,7 @@ fn weight_of(values: &[f32], cols: usize) -> Weight<'_> {
 }
 
 fn check_finite(
-    source: &Ordered<'_>,
+    source: &PermutedSource<'_>,
     tensor: &ModelTensor,
     values: &[f32],
     first_row: usize,
@@ -379,7 +399,7 @@ fn check_finite(
         return Ok(());
     };
     let (row, col) = (first_row + at / tensor.cols, at % tensor.cols);
-    let (row, col) = source.place_in_source(tensor, row, col);
+    let (row, col) = source.source_position(tensor, row, col);
     Err(UnitError::NotFinite {
         tensor: tensor.name.clone(),
         row,

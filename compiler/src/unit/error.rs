@@ -29,7 +29,7 @@ pub enum UnitsError {
 
 impl UnitsError {
     /// Returns a conversion that adds the path of the source to an error.
-    pub fn of(source: &ModelFile) -> impl Fn(UnitError) -> UnitsError + '_ {
+    pub fn with_source_path(source: &ModelFile) -> impl Fn(UnitError) -> UnitsError + '_ {
         |error| UnitsError::Unit {
             path: source.path.clone(),
             error,

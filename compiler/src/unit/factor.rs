@@ -4,27 +4,27 @@ use std::sync::Arc;
 
 use htc_formats::DType;
 use htc_formats::block;
-use htc_formats::model::{MatrixId, Part, Slot};
+use htc_formats::model::{MatrixId, Part, ProjectionKind};
 
-use super::treatment::SiteInputs;
+use super::treatment::InputStatistics;
 use super::{
-    Factors, Found, ModelTreatment, Norm, UnitError, check_finite, dense_weight, encode, place,
-    weight_name, weight_of,
+    Factors, ModelTreatment, Norm, UnitError, UnitMeasurements, check_finite, dense_weight, encode,
+    input_of_unit, weight_index, weight_name,
 };
-use crate::calibrate::Place;
+use crate::calibrate::CalibratedInput;
 use crate::math::{
-    Algebra, AxiomGauge, BasisOptions, Diagonal, FactoriseError, Gauge, LowRankOptions, Path, Side,
-    Sink, SinkOutcome, Weight,
+    Algebra, AxiomGauge, BasisOptions, Diagonal, FactoriseError, Gauge, LowRankOptions,
+    ResidualSide, Sink, SinkOutcome, SvdMethod, Weight,
 };
 use crate::math::{
-    bias_correction, low_rank_error, low_rank_with, random_coverage, shared_basis_with,
-    shared_error, tail,
+    bias_correction, low_rank_error, low_rank_with, random_coverage, relative_tail,
+    shared_basis_with, shared_error,
 };
-use crate::order::Ordered;
-use crate::plan::{Form, Member, UnitPlan};
+use crate::order::PermutedSource;
+use crate::plan::{MatrixForm, UnitMatrix, UnitPlan};
 
-pub(super) fn factorised(
-    source: &Ordered<'_>,
+pub(super) fn factorise_unit(
+    source: &PermutedSource<'_>,
     unit: &UnitPlan,
     treatment: &ModelTreatment,
 ) -> Result<Factors, UnitError> {
@@ -41,21 +41,21 @@ pub(super) fn factorised(
             values,
         })
         .collect();
-    let terms = Terms::new(source, unit, treatment, &weights)?;
-    let mut made = Made::default();
+    let terms = Factoriser::new(source, unit, treatment, &weights)?;
+    let mut made = UnitResults::default();
     match unit.form {
-        Form::Kept | Form::Dense { .. } | Form::Bands { .. } => {}
-        Form::LowRank { rank, a, b } => {
+        MatrixForm::Unchanged | MatrixForm::Dense { .. } | MatrixForm::ColumnGroups { .. } => {}
+        MatrixForm::LowRank { rank, a, b } => {
             for (index, weight) in weights.iter().enumerate() {
                 terms.low_rank(index, *weight, rank, [a, b], [1.0; 2], &mut made)?;
             }
         }
-        Form::Residual { base, rank, a, b } => {
+        MatrixForm::Residual { base, rank, a, b } => {
             for (index, weight) in weights.iter().enumerate() {
                 terms.residual(index, *weight, base, rank, [a, b], &mut made)?;
             }
         }
-        Form::SharedBasis {
+        MatrixForm::SharedBasis {
             rank,
             basis,
             projected,
@@ -64,8 +64,8 @@ pub(super) fn factorised(
     terms.finish(made)
 }
 
-struct Terms<'a> {
-    source: &'a Ordered<'a>,
+struct Factoriser<'a> {
+    source: &'a PermutedSource<'a>,
     unit: &'a UnitPlan,
     gauge: Arc<Gauge>,
     output: Option<Diagonal>,
@@ -73,12 +73,12 @@ struct Terms<'a> {
     direction: Option<Vec<f64>>,
     exempt: Vec<usize>,
     axiom: Option<Arc<AxiomGauge>>,
-    inputs: Option<SiteInputs>,
+    inputs: Option<InputStatistics>,
     algebra: &'a dyn Algebra,
 }
 
 #[derive(Default)]
-struct Made {
+struct UnitResults {
     tensors: Vec<Vec<u8>>,
     biases: Vec<Vec<f32>>,
     errors: Vec<f64>,
@@ -87,25 +87,25 @@ struct Made {
     sinks: Vec<SinkOutcome>,
 }
 
-struct Stored<'a> {
+struct StoredFactors<'a> {
     a: &'a [f32],
     b: &'a [f32],
     rank: usize,
 }
 
-impl<'a> Terms<'a> {
+impl<'a> Factoriser<'a> {
     fn new(
-        source: &'a Ordered<'a>,
+        source: &'a PermutedSource<'a>,
         unit: &'a UnitPlan,
         treatment: &ModelTreatment<'a>,
         weights: &[Weight<'_>],
-    ) -> Result<Terms<'a>, UnitError> {
-        let failed = |error| failed(source, unit, 0, error);
-        let place = place(source, unit);
+    ) -> Result<Factoriser<'a>, UnitError> {
+        let failed = |error| factorise_error(source, unit, 0, error);
+        let place = input_of_unit(source, unit);
         let (gauge, output, norm) = gauges(unit, place, treatment, failed)?;
         let exempt = place.map(|place| treatment.exempt(place, weights));
         let inputs = place.map(|place| treatment.inputs(place));
-        Ok(Terms {
+        Ok(Factoriser {
             source,
             unit,
             gauge,
@@ -132,7 +132,7 @@ impl<'a> Terms<'a> {
     }
 
     fn failed(&self, index: usize) -> impl Fn(FactoriseError) -> UnitError {
-        move |error| failed(self.source, self.unit, index, error)
+        move |error| factorise_error(self.source, self.unit, index, error)
     }
 
     /// Stores a member as `B A`. `part` scales the errors of the weight and of its outputs: 1, or
@@ -144,12 +144,12 @@ impl<'a> Terms<'a> {
         rank: usize,
         [a, b]: [DType; 2],
         part: [f64; 2],
-        made: &mut Made,
+        made: &mut UnitResults,
     ) -> Result<(), UnitError> {
-        let slot = self.unit.members.get(index).and_then(Member::slot);
-        let path = path(slot, &self.gauge);
+        let slot = self.unit.members.get(index).and_then(UnitMatrix::slot);
+        let path = decomposition_path(slot, &self.gauge);
         let options = LowRankOptions {
-            path,
+            method: path,
             input: &self.gauge,
             output: self.output.as_ref(),
             exempt: &self.exempt,
@@ -162,9 +162,10 @@ impl<'a> Terms<'a> {
         let (a, b) = (&a[..], &b[..]);
         made.errors
             .push(part[0] * low_rank_error(target, a, b, rank));
-        made.predicted.push(tail(&factors.singular_values, rank));
+        made.predicted
+            .push(relative_tail(&factors.singular_values, rank));
         made.sinks.extend(factors.sink);
-        self.measure(index, target, Stored { a, b, rank }, part[1], made)
+        self.measure(index, target, StoredFactors { a, b, rank }, part[1], made)
     }
 
     fn residual(
@@ -174,18 +175,18 @@ impl<'a> Terms<'a> {
         base: DType,
         rank: usize,
         types: [DType; 2],
-        made: &mut Made,
+        made: &mut UnitResults,
     ) -> Result<(), UnitError> {
         let stored = self.store(base, weight.values, index, made)?;
-        let moment = self.inputs.as_ref().map(SiteInputs::second_moment);
-        let part = encode::energies(weight, &stored, moment);
+        let moment = self.inputs.as_ref().map(InputStatistics::second_moment);
+        let part = encode::error_energies(weight, &stored, moment);
         let pairs = weight.values.iter().zip(&stored);
         let lacking: Vec<f32> = pairs.map(|(w, base)| w - base).collect();
         let target = Weight {
             values: &lacking,
             ..weight
         };
-        let part = part.map(|energies| energies.error());
+        let part = part.map(|energies| energies.relative_error());
         self.low_rank(index, target, rank, types, part, made)
     }
 
@@ -194,7 +195,7 @@ impl<'a> Terms<'a> {
         weights: &[Weight<'_>],
         rank: usize,
         [basis, projected]: [DType; 2],
-        made: &mut Made,
+        made: &mut UnitResults,
     ) -> Result<(), UnitError> {
         let options = BasisOptions {
             gauge: &self.gauge,
@@ -206,14 +207,14 @@ impl<'a> Terms<'a> {
         let shared = shared_basis_with(weights, rank, &options).map_err(self.failed(0))?;
         let basis = self.store(basis, &shared.basis, 0, made)?;
         let roots = shared.eigenvalues.iter().map(|value| value.max(0.0).sqrt());
-        let tail = tail(&roots.collect::<Vec<f64>>(), rank);
+        let tail = relative_tail(&roots.collect::<Vec<f64>>(), rank);
         made.sinks.extend(shared.sink);
         for (index, (&weight, values)) in weights.iter().zip(&shared.projected).enumerate() {
             let b = self.store(projected, values, index, made)?;
             let (a, b) = (&basis[..], &b[..]);
             made.errors.push(shared_error(weight, a, b, rank));
             made.predicted.push(tail);
-            self.measure(index, weight, Stored { a, b, rank }, 1.0, made)?;
+            self.measure(index, weight, StoredFactors { a, b, rank }, 1.0, made)?;
         }
         Ok(())
     }
@@ -223,7 +224,7 @@ impl<'a> Terms<'a> {
         dtype: DType,
         values: &[f32],
         index: usize,
-        made: &mut Made,
+        made: &mut UnitResults,
     ) -> Result<Vec<f32>, UnitError> {
         let name = || weight_name(self.source, self.unit.members[index].matrix);
         let codec = |source| UnitError::Block {
@@ -251,16 +252,16 @@ impl<'a> Terms<'a> {
         &self,
         index: usize,
         target: Weight<'_>,
-        stored: Stored<'_>,
+        stored: StoredFactors<'_>,
         part: f64,
-        made: &mut Made,
+        made: &mut UnitResults,
     ) -> Result<(), UnitError> {
         let Some(inputs) = &self.inputs else {
             return Ok(());
         };
-        let Stored { a, b, rank } = stored;
+        let StoredFactors { a, b, rank } = stored;
         let (energies, varying) = inputs.energies(target, a, b, rank);
-        made.output_errors.push(part * energies.error());
+        made.output_errors.push(part * energies.relative_error());
         if self.norm == Norm::Output
             && let Some(predicted) = made.predicted.last_mut()
         {
@@ -269,12 +270,13 @@ impl<'a> Terms<'a> {
         if let Some(mean) = inputs.mean_to_correct() {
             let lost = bias_correction(target, a, b, rank, mean).map_err(self.failed(index))?;
             let matrix = self.unit.members[index].matrix;
-            made.biases.push(with_own_bias(self.source, matrix, lost)?);
+            made.biases
+                .push(add_existing_bias(self.source, matrix, lost)?);
         }
         Ok(())
     }
 
-    fn finish(self, mut made: Made) -> Result<Factors, UnitError> {
+    fn finish(self, mut made: UnitResults) -> Result<Factors, UnitError> {
         for (bias, member) in made.biases.iter().zip(&self.unit.members) {
             let mut bytes = vec![0; size_of::<f32>() * bias.len()];
             block::encode(DType::F32, bias, &mut bytes).map_err(|source| UnitError::Block {
@@ -283,10 +285,10 @@ impl<'a> Terms<'a> {
             })?;
             made.tensors.push(bytes);
         }
-        let truncates = !matches!(self.unit.form, Form::Residual { .. });
+        let truncates = !matches!(self.unit.form, MatrixForm::Residual { .. });
         Ok(Factors {
             tensors: made.tensors,
-            found: Found {
+            measurements: UnitMeasurements {
                 errors: made.errors,
                 output_errors: made.output_errors,
                 predicted: (self.exempt.is_empty() && truncates).then_some(made.predicted),
@@ -302,15 +304,20 @@ impl<'a> Terms<'a> {
 /// Returns the decomposition path of a projection. Down uses the SVD of W; for the others the
 /// cheaper path gives the same factors up to rounding. Under a full gauge the SVD would need the
 /// gauge's root, which is as wide as the hidden layer; `W C Wᵀ` is narrower.
-pub(crate) fn path(slot: Option<Slot>, gauge: &Gauge) -> Path {
+pub(crate) fn decomposition_path(slot: Option<ProjectionKind>, gauge: &Gauge) -> SvdMethod {
     match (slot, gauge) {
-        (Some(Slot::Down), Gauge::None) => Path::Svd,
-        _ => Path::Auto,
+        (Some(ProjectionKind::Down), Gauge::None) => SvdMethod::Svd,
+        _ => SvdMethod::Auto,
     }
 }
 
-fn failed(source: &Ordered<'_>, unit: &UnitPlan, index: usize, error: FactoriseError) -> UnitError {
-    let index = weight_of(&error).unwrap_or(index);
+fn factorise_error(
+    source: &PermutedSource<'_>,
+    unit: &UnitPlan,
+    index: usize,
+    error: FactoriseError,
+) -> UnitError {
+    let index = weight_index(&error).unwrap_or(index);
     UnitError::Factorise {
         tensor: weight_name(source, unit.members[index].matrix),
         source: error,
@@ -320,20 +327,20 @@ fn failed(source: &Ordered<'_>, unit: &UnitPlan, index: usize, error: FactoriseE
 /// Returns the gauges of a unit's inputs and outputs, and the norm that they represent.
 fn gauges(
     unit: &UnitPlan,
-    place: Option<Place>,
+    place: Option<CalibratedInput>,
     treatment: &ModelTreatment,
     failed: impl Fn(FactoriseError) -> UnitError,
 ) -> Result<(Arc<Gauge>, Option<Diagonal>, Norm), UnitError> {
     let Some(place) = place else {
         return Ok((Arc::default(), None, Norm::Frobenius));
     };
-    let slot = unit.members.first().and_then(Member::slot);
+    let slot = unit.members.first().and_then(UnitMatrix::slot);
     if let (Some(layer), Some(slot)) = (unit.layer(), slot)
         && let Some(axiom) = treatment.axiom(layer)?
     {
-        let (input, output) = match Side::of(slot) {
-            Side::Read => (axiom.reads().map_err(failed)?, None),
-            Side::Write => (Gauge::None, Some(axiom.writes().map_err(failed)?)),
+        let (input, output) = match ResidualSide::from_projection(slot) {
+            ResidualSide::Read => (axiom.input_gauge().map_err(failed)?, None),
+            ResidualSide::Write => (Gauge::None, Some(axiom.output_gauge().map_err(failed)?)),
         };
         return Ok((Arc::new(input), output, Norm::Axiom));
     }
@@ -347,8 +354,8 @@ fn gauges(
 }
 
 /// Adds the projection's own bias, if any, to the loss of a factorisation on the mean input.
-fn with_own_bias(
-    source: &Ordered<'_>,
+fn add_existing_bias(
+    source: &PermutedSource<'_>,
     matrix: MatrixId,
     mut lost: Vec<f32>,
 ) -> Result<Vec<f32>, UnitError> {
@@ -359,7 +366,7 @@ fn with_own_bias(
     check_finite(source, tensor)?;
     let mut own = vec![0.0; lost.len()];
     let decoded = source.decode(tensor, 0..1, &mut own);
-    decoded.map_err(|error| UnitError::of_decode(&tensor.name, error))?;
+    decoded.map_err(|error| UnitError::from_decode_error(&tensor.name, error))?;
     lost.iter_mut()
         .zip(own)
         .for_each(|(lost, own)| *lost += own);

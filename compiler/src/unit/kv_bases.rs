@@ -2,12 +2,12 @@
 
 use htc_formats::DType;
 use htc_formats::block;
-use htc_formats::model::{HyperParameters, KvSide, MatrixId, Role, Slot, StoredTensor};
+use htc_formats::model::{HyperParameters, KvSide, MatrixId, ProjectionKind, Role, StoredTensor};
 
 use super::UnitError;
-use crate::calibrate::{Moment, StoredLayer};
+use crate::calibrate::{StoredLayer, StoredMoment};
 use crate::math::{Algebra, SecondMoment, principal_basis};
-use crate::order::{Order, reordered_moment};
+use crate::order::{ChannelPermutation, permuted_moment};
 
 /// Type of stored bases. For unit rows, f16 changes orthonormality by less than a thousandth at
 /// half the bytes of f32; the projections in the cache are no more exact.
@@ -19,7 +19,7 @@ const ENERGIES: DType = DType::F32;
 const SQUARES: u64 = 8;
 
 /// Returns the stored tensors of a layer, in the order of an artifact.
-pub fn stored(hyper: &HyperParameters, layer: usize) -> [StoredTensor; 4] {
+pub fn stored_tensors(hyper: &HyperParameters, layer: usize) -> [StoredTensor; 4] {
     let (heads, size) = (hyper.kv_heads, hyper.head_size);
     let tensor = |role, dtype, rows| StoredTensor {
         role,
@@ -46,19 +46,19 @@ pub fn roles(layer: usize) -> Vec<Role> {
 }
 
 /// Returns the stored bytes of a layer, without alignment between tensors.
-pub fn bytes(hyper: &HyperParameters) -> u64 {
-    let tensors = stored(hyper, 0);
+pub fn layer_bytes(hyper: &HyperParameters) -> u64 {
+    let tensors = stored_tensors(hyper, 0);
     tensors.iter().map(StoredTensor::bytes).sum()
 }
 
 /// Returns the working memory in bytes for one layer, on one thread.
-pub(crate) fn working(hyper: &HyperParameters) -> u64 {
+pub(crate) fn working_bytes(hyper: &HyperParameters) -> u64 {
     let square = 8 * (hyper.head_size as u64).pow(2);
-    SQUARES * square + 3 * bytes(hyper)
+    SQUARES * square + 3 * layer_bytes(hyper)
 }
 
 /// Returns the sum of `n³` over the `n x n` matrices decomposed for all layers.
-pub(crate) fn cubes(hyper: &HyperParameters) -> f64 {
+pub(crate) fn decomposition_cost(hyper: &HyperParameters) -> f64 {
     let decompositions = KvSide::ALL.len() * hyper.layers * hyper.kv_heads;
     decompositions as f64 * (hyper.head_size as f64).powi(3)
 }
@@ -69,25 +69,30 @@ pub(crate) fn cubes(hyper: &HyperParameters) -> f64 {
 ///
 /// # Errors
 /// [`UnitError::Factorise`], with the tensor's name, for statistics that no activations can have.
-pub fn of_layer(
+pub fn layer_tensors(
     calibrated: &StoredLayer,
     (hyper, layer): (&HyperParameters, usize),
-    order: Option<&Order>,
+    order: Option<&ChannelPermutation>,
     algebra: &dyn Algebra,
 ) -> Result<Vec<(Role, Vec<u8>)>, UnitError> {
-    let slot = Slot::V;
-    let of_values = order.and_then(|order| order.outputs(MatrixId::Slot { layer, slot }));
-    let [mut keys, mut values] = KvSide::ALL.map(|side| Made::new(side, layer));
+    let slot = ProjectionKind::V;
+    let of_values = order.and_then(|order| {
+        order.outputs(MatrixId::Projection {
+            layer,
+            projection: slot,
+        })
+    });
+    let [mut keys, mut values] = KvSide::ALL.map(|side| SideBases::new(side, layer));
     for head in 0..hyper.kv_heads {
         let [queries, of_keys, of_head] = calibrated.head(head);
-        keys.add(&together(&queries, &of_keys), algebra)?;
+        keys.add(&combined_moment(&queries, &of_keys), algebra)?;
         let of_head = match of_values {
             None => of_head,
             Some(order) => {
                 let first = head * hyper.head_size;
                 let within = order[first..first + hyper.head_size].iter();
                 let within: Vec<u32> = within.map(|&place| place - first as u32).collect();
-                reordered_moment(&of_head, &within)
+                permuted_moment(&of_head, &within)
             }
         };
         values.add(&of_head.lower(), algebra)?;
@@ -98,7 +103,7 @@ pub fn of_layer(
 
 /// Returns `E[x xᵀ] [n, n]` of the union of two sets of vectors, row by row; zero above the
 /// diagonal.
-fn together(one: &Moment, other: &Moment) -> Vec<f64> {
+fn combined_moment(one: &StoredMoment, other: &StoredMoment) -> Vec<f64> {
     let total = (one.count + other.count).max(1) as f64;
     let parts = [one, other].map(|of| of.count as f64 / total);
     let mut sum = one.lower();
@@ -108,16 +113,16 @@ fn together(one: &Moment, other: &Moment) -> Vec<f64> {
     sum
 }
 
-struct Made {
+struct SideBases {
     basis: Role,
     energies: Role,
     components: Vec<f32>,
     parts: Vec<f32>,
 }
 
-impl Made {
-    fn new(side: KvSide, layer: usize) -> Made {
-        Made {
+impl SideBases {
+    fn new(side: KvSide, layer: usize) -> SideBases {
+        SideBases {
             basis: Role::KvBasis { layer, side },
             energies: Role::KvEnergies { layer, side },
             components: Vec::new(),
@@ -130,7 +135,7 @@ impl Made {
             order: lower.len().isqrt(),
             values: lower,
         };
-        let found = principal_basis(moment, as_stored, algebra);
+        let found = principal_basis(moment, round_to_f16, algebra);
         let found = found.map_err(|source| UnitError::Factorise {
             tensor: self.basis.to_string(),
             source,
@@ -143,16 +148,19 @@ impl Made {
 
     fn finish(self) -> Result<[(Role, Vec<u8>); 2], UnitError> {
         Ok([
-            (self.basis, encoded(self.basis, BASIS, &self.components)?),
+            (
+                self.basis,
+                encode_tensor(self.basis, BASIS, &self.components)?,
+            ),
             (
                 self.energies,
-                encoded(self.energies, ENERGIES, &self.parts)?,
+                encode_tensor(self.energies, ENERGIES, &self.parts)?,
             ),
         ])
     }
 }
 
-fn encoded(role: Role, dtype: DType, values: &[f32]) -> Result<Vec<u8>, UnitError> {
+fn encode_tensor(role: Role, dtype: DType, values: &[f32]) -> Result<Vec<u8>, UnitError> {
     let mut bytes = vec![0; values.len() * dtype.block_bytes()];
     block::encode(dtype, values, &mut bytes).map_err(|source| UnitError::Block {
         tensor: role.to_string(),
@@ -163,7 +171,7 @@ fn encoded(role: Role, dtype: DType, values: &[f32]) -> Result<Vec<u8>, UnitErro
 
 /// Rounds a number to the 11 significant bits of f16, half to even. Valid for magnitudes of normal
 /// f16 numbers, such as the largest entry of a row of unit length.
-fn as_stored(number: f64) -> f32 {
+fn round_to_f16(number: f64) -> f32 {
     const DROPPED: u32 = f32::MANTISSA_DIGITS - 11;
     let bits = (number as f32).to_bits();
     let is_odd = (bits >> DROPPED) & 1;

@@ -18,18 +18,18 @@ use htc_formats::source::ModelFile;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::calibrate::Place;
+use crate::calibrate::CalibratedInput;
 use crate::codes::CodeError;
 use crate::gradient::NoMatrix;
-use crate::math::codes::BandsEncodeError;
+use crate::math::codes::ColumnGroupsEncodeError;
 use crate::math::{FactoriseError, SinkOutcome};
-use crate::order::{DecodeError, OrderError, Ordered};
-use crate::plan::{Form, Member, UnitPlan};
+use crate::order::{DecodeError, PermuteError, PermutedSource};
+use crate::plan::{MatrixForm, UnitMatrix, UnitPlan};
 
 pub use error::UnitsError;
-pub(crate) use factor::path;
-pub(crate) use treatment::truncated;
-pub use treatment::{ModelTreatment, SiteInputs};
+pub(crate) use factor::decomposition_path;
+pub(crate) use treatment::truncated_projections;
+pub use treatment::{InputStatistics, ModelTreatment};
 
 /// Result of [`factorise`].
 #[derive(Clone, Debug)]
@@ -37,12 +37,12 @@ pub struct Factors {
     /// Bytes of the tensors that [`stored_tensors`] lists, in that order.
     pub tensors: Vec<Vec<u8>>,
     /// Measurements.
-    pub found: Found,
+    pub measurements: UnitMeasurements,
 }
 
 /// Measurements of a factorised unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Found {
+pub struct UnitMeasurements {
     /// `‖W − Ŵ‖_F / ‖W‖_F` of every member, after storing.
     pub errors: Vec<f64>,
     /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` of every member on the calibration's activations, after
@@ -112,11 +112,11 @@ pub enum UnitError {
     },
     /// A matrix cannot be encoded in column groups.
     #[error("tensor {tensor}: {source}")]
-    Bands {
+    ColumnGroups {
         /// Name in the source.
         tensor: String,
         /// Error of the encoder.
-        source: BandsEncodeError,
+        source: ColumnGroupsEncodeError,
     },
     /// The decomposition failed.
     #[error("tensor {tensor}: {source}")]
@@ -149,11 +149,11 @@ pub enum UnitError {
     },
     /// A kept tensor cannot be permuted.
     #[error("tensor {tensor}: {source}")]
-    Order {
+    Permutation {
         /// Name in the source.
         tensor: String,
         /// The reason.
-        source: OrderError,
+        source: PermuteError,
     },
     /// The cost of errors of a matrix is unknown.
     #[error(transparent)]
@@ -185,11 +185,11 @@ pub enum UnitError {
 
 impl UnitError {
     /// Converts an error of decoding a tensor.
-    pub(crate) fn of_decode(tensor: &str, error: DecodeError) -> UnitError {
+    pub(crate) fn from_decode_error(tensor: &str, error: DecodeError) -> UnitError {
         let tensor = tensor.to_owned();
         match error {
             DecodeError::Block(source) => UnitError::Block { tensor, source },
-            DecodeError::Bands(source) => UnitError::Bands {
+            DecodeError::Bands(source) => UnitError::ColumnGroups {
                 tensor,
                 source: source.into(),
             },
@@ -197,7 +197,7 @@ impl UnitError {
     }
 
     /// Converts an error of encoding a tensor.
-    pub(crate) fn of_code(tensor: &str, error: CodeError) -> UnitError {
+    pub(crate) fn from_code_error(tensor: &str, error: CodeError) -> UnitError {
         let tensor = tensor.to_owned();
         match error {
             CodeError::Block(source) => UnitError::Block { tensor, source },
@@ -229,29 +229,29 @@ pub fn stored_tensors(unit: &UnitPlan, biases: bool) -> Vec<StoredTensor> {
 /// # Errors
 /// [`UnitError`], with the tensor's name.
 pub fn factorise(
-    source: &Ordered<'_>,
+    source: &PermutedSource<'_>,
     unit: &UnitPlan,
     treatment: &ModelTreatment,
 ) -> Result<Factors, UnitError> {
     match &unit.form {
-        Form::Dense { weight } => encode::dense(source, unit, *weight, treatment),
-        Form::Bands { codes } => encode::bands(source, unit, codes, treatment),
-        _ => factor::factorised(source, unit, treatment),
+        MatrixForm::Dense { weight } => encode::dense(source, unit, *weight, treatment),
+        MatrixForm::ColumnGroups { codes } => encode::column_groups(source, unit, codes, treatment),
+        _ => factor::factorise_unit(source, unit, treatment),
     }
 }
 
 /// Returns the input that the members of a unit share.
-pub(crate) fn place(source: &ModelFile, unit: &UnitPlan) -> Option<Place> {
-    unit.place(source.tensor(Role::Output).is_none())
+pub(crate) fn input_of_unit(source: &ModelFile, unit: &UnitPlan) -> Option<CalibratedInput> {
+    unit.activation_point(source.tensor(Role::Output).is_none())
 }
 
 /// Returns the index of the weight that an error refers to, if any.
-pub(crate) fn weight_of(error: &FactoriseError) -> Option<usize> {
+pub(crate) fn weight_index(error: &FactoriseError) -> Option<usize> {
     match *error {
         FactoriseError::Empty { index, .. }
-        | FactoriseError::Length { index, .. }
+        | FactoriseError::WeightLength { index, .. }
         | FactoriseError::NonFinite { index, .. }
-        | FactoriseError::Inputs { index, .. }
+        | FactoriseError::InputMismatch { index, .. }
         | FactoriseError::Overflow { index } => Some(index),
         _ => None,
     }
@@ -266,12 +266,15 @@ pub(crate) fn weight_name(source: &ModelFile, matrix: MatrixId) -> String {
 }
 
 /// Decodes a matrix in its stored channel order.
-pub(crate) fn dense_weight(source: &Ordered<'_>, member: &Member) -> Result<Vec<f32>, UnitError> {
+pub(crate) fn dense_weight(
+    source: &PermutedSource<'_>,
+    member: &UnitMatrix,
+) -> Result<Vec<f32>, UnitError> {
     let role = member.matrix.weight();
     let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
     let mut values = vec![0.0; member.rows * member.cols];
     let decoded = source.decode(tensor, 0..member.rows, &mut values);
-    decoded.map_err(|error| UnitError::of_decode(&tensor.name, error))?;
+    decoded.map_err(|error| UnitError::from_decode_error(&tensor.name, error))?;
     Ok(values)
 }
 

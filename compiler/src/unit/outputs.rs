@@ -4,10 +4,10 @@
 use htc_formats::model::MatrixId;
 
 use super::{ModelTreatment, UnitError, weight_name};
-use crate::calibrate::Place;
+use crate::calibrate::CalibratedInput;
 use crate::gradient::{Gradients, MomentBlock};
 use crate::math::codes::{OutputBlock, RowFeedback};
-use crate::order::{Ordered, reordered, reordered_triangle};
+use crate::order::{PermutedSource, permuted, permuted_triangle};
 
 /// Fraction of the mean diagonal of the second moment that is added to its diagonal: gradients come
 /// from only some thousand tokens sampled from the model.
@@ -18,17 +18,17 @@ const DAMPING: f64 = 0.2;
 /// # Errors
 /// Gradients of another model, or an invalid second moment.
 pub(super) fn row_feedback(
-    source: &Ordered<'_>,
+    source: &PermutedSource<'_>,
     matrix: MatrixId,
-    place: Option<Place>,
+    place: Option<CalibratedInput>,
     treatment: &ModelTreatment,
 ) -> Result<Option<RowFeedback>, UnitError> {
     let Some(gradients) = treatment.gradients() else {
         return Ok(None);
     };
-    if !matches!(matrix, MatrixId::Slot { .. }) {
-        let weights = of_tokens(gradients, matrix, place, treatment)?;
-        return Ok(Some(RowFeedback::of_weights(weights)));
+    if !matches!(matrix, MatrixId::Projection { .. }) {
+        let weights = vocabulary_row_costs(gradients, matrix, place, treatment)?;
+        return Ok(Some(RowFeedback::from_weights(weights)));
     }
     let outputs = gradients.of(matrix)?;
     let order = source.order().and_then(|order| order.outputs(matrix));
@@ -37,14 +37,14 @@ pub(super) fn row_feedback(
         (Some(order), blocks) if blocks.len() == 1 => blocks
             .into_iter()
             .map(|block| MomentBlock {
-                lower: reordered_triangle(&block.lower, order),
+                lower: permuted_triangle(&block.lower, order),
                 ..block
             })
             .collect(),
         // The permutation distributes a block over several stored ones.
         (Some(order), _) => {
-            let weights = reordered(&outputs.diagonal, order);
-            return Ok(Some(damped(weights, DAMPING)));
+            let weights = permuted(&outputs.diagonal, order);
+            return Ok(Some(uncoupled_rows(weights, DAMPING)));
         }
     };
     let blocks: Vec<OutputBlock<'_>> = blocks
@@ -62,19 +62,19 @@ pub(super) fn row_feedback(
     Ok(Some(made))
 }
 
-fn damped(mut weights: Vec<f32>, damping: f64) -> RowFeedback {
+fn uncoupled_rows(mut weights: Vec<f32>, damping: f64) -> RowFeedback {
     let sum: f64 = weights.iter().map(|&w| f64::from(w)).sum();
     let added = (damping * sum / weights.len().max(1) as f64) as f32;
     weights.iter_mut().for_each(|w| *w += added);
-    RowFeedback::of_weights(weights)
+    RowFeedback::from_weights(weights)
 }
 
 /// Returns the costs of rows of an embedding or a head. As a head: the gradient at the logits times
 /// the size of the input. As an embedding: the token's frequency times the size of the gradient.
-fn of_tokens(
+fn vocabulary_row_costs(
     gradients: &Gradients,
     matrix: MatrixId,
-    place: Option<Place>,
+    place: Option<CalibratedInput>,
     treatment: &ModelTreatment,
 ) -> Result<Vec<f32>, UnitError> {
     let mut all = Vec::with_capacity(2);

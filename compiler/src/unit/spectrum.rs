@@ -2,13 +2,13 @@
 //! bytes.
 
 use super::{ModelTreatment, UnitError, dense_weight, weight_name};
-use crate::calibrate::Place;
+use crate::calibrate::CalibratedInput;
 use crate::math::{
-    Algebra, BasisOptions, BasisWeighting, Components, FactoriseError, Gauge, LowRankOptions, Path,
-    Weight, low_rank_with, shared_basis_with, shared_components, shared_singular_values,
+    Algebra, BasisOptions, BasisWeighting, FactoriseError, Gauge, LowRankOptions, SharedComponents,
+    SvdMethod, Weight, low_rank_with, shared_basis_with, shared_components, shared_singular_values,
     singular_values,
 };
-use crate::order::Ordered;
+use crate::order::PermutedSource;
 use crate::plan::Unit;
 
 /// Returns the singular values of a unit's weight under its gauge, decreasing; for a shared basis
@@ -16,8 +16,8 @@ use crate::plan::Unit;
 ///
 /// # Errors
 /// [`UnitError`] if a weight is missing, does not decode or is not finite.
-pub fn of_unit(
-    source: &Ordered<'_>,
+pub fn unit_singular_values(
+    source: &PermutedSource<'_>,
     unit: &Unit,
     shared: bool,
     treatment: &ModelTreatment,
@@ -27,9 +27,9 @@ pub fn of_unit(
     let failed = |index| failed(source, unit, index);
     let slot = unit.members.first().and_then(|member| member.slot());
     let gauge = slot.map(|slot| {
-        treatment.gauge(Place::Site {
+        treatment.gauge(CalibratedInput::Site {
             layer: unit.layer,
-            site: slot.site(),
+            site: slot.input(),
         })
     });
     let gauge = gauge.transpose().map_err(failed(0))?.unwrap_or_default();
@@ -43,7 +43,7 @@ pub fn of_unit(
         // One component suffices to obtain all values.
         (false, &[weight], gauge) => {
             let options = LowRankOptions {
-                path: Path::Gram,
+                method: SvdMethod::Gram,
                 input: gauge,
                 algebra,
                 ..LowRankOptions::default()
@@ -68,24 +68,24 @@ pub fn of_unit(
 ///
 /// # Errors
 /// [`UnitError`] if a weight is missing, does not decode or is not finite.
-pub fn components(
-    source: &Ordered<'_>,
+pub fn shared_basis_components(
+    source: &PermutedSource<'_>,
     unit: &Unit,
     algebra: &dyn Algebra,
-) -> Result<Components, UnitError> {
+) -> Result<SharedComponents, UnitError> {
     let dense = dense(source, unit)?;
     let weights = weights(source, unit, &dense)?;
     let found = shared_components(&weights, BasisWeighting::Normalised, algebra);
     found.map_err(failed(source, unit, 0))
 }
 
-fn dense(source: &Ordered<'_>, unit: &Unit) -> Result<Vec<Vec<f32>>, UnitError> {
+fn dense(source: &PermutedSource<'_>, unit: &Unit) -> Result<Vec<Vec<f32>>, UnitError> {
     let members = unit.members.iter();
     members.map(|member| dense_weight(source, member)).collect()
 }
 
 fn weights<'a>(
-    source: &Ordered<'_>,
+    source: &PermutedSource<'_>,
     unit: &Unit,
     dense: &'a [Vec<f32>],
 ) -> Result<Vec<Weight<'a>>, UnitError> {
@@ -103,7 +103,7 @@ fn weights<'a>(
 }
 
 fn failed(
-    source: &Ordered<'_>,
+    source: &PermutedSource<'_>,
     unit: &Unit,
     index: usize,
 ) -> impl Fn(FactoriseError) -> UnitError + use<> {

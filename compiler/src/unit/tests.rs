@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use faer::Mat;
-use htc_formats::bands::{Bands, Code, Codes, Kind, Packer, STRIP_ROWS, rotate};
+use htc_formats::bands::{
+    Code, CodeKind, Codes, ColumnGroupWriter, ColumnGroups, TILE_ROWS, rotate,
+};
 use htc_formats::htz::Digest;
-use htc_formats::model::Slot;
+use htc_formats::model::ProjectionKind;
 use htc_loader::Model;
 
 use super::outputs::row_feedback;
@@ -15,10 +17,10 @@ use super::*;
 use crate::calibrate::Calibration;
 use crate::calibrate::tests::calibrated;
 use crate::codes::BlockCoder;
-use crate::event::Watch;
+use crate::event::Progress;
 use crate::gradient::{Gradients, gradients};
-use crate::math::codes::{ColumnEnergies, Guide, RowFeedback, StripCoder};
-use crate::math::{Feedback, Host, Weight};
+use crate::math::codes::{ColumnEnergies, QuantisationGuide, RowFeedback, TileCoder};
+use crate::math::{ErrorFeedback, Host, Weight};
 use crate::request::{CalibrationOptions, Effort, Treatment};
 
 const SOURCE: Digest = Digest([7; 32]);
@@ -42,7 +44,7 @@ impl Measured {
         options.tokens = 2048;
         options.cache = Some(cache.to_owned());
         let model = Arc::new(model);
-        let watch = Watch::nobody;
+        let watch = Progress::silent;
         Measured {
             calibration: calibrated(&model, SOURCE, &options, 1, watch()).unwrap(),
             gradients: gradients(&model, SOURCE, &options, 1024, 1, watch()).unwrap(),
@@ -50,10 +52,16 @@ impl Measured {
         }
     }
 
-    fn of(&self, layer: usize, slot: Slot) -> Measuring {
-        let (matrix, site) = (MatrixId::Slot { layer, slot }, slot.site());
-        let source = Ordered::new(self.model.file(), None);
-        let place = Place::Site { layer, site };
+    fn projection(&self, layer: usize, slot: ProjectionKind) -> ProjectionLoss {
+        let (matrix, site) = (
+            MatrixId::Projection {
+                layer,
+                projection: slot,
+            },
+            slot.input(),
+        );
+        let source = PermutedSource::new(self.model.file(), None);
+        let place = CalibratedInput::Site { layer, site };
         let treatment = ModelTreatment::new(Treatment::default(), Some(&self.calibration), &Host)
             .with_gradients(Some(&self.gradients));
         let feedback = treatment.feedback(place, treatment.damping(Some(matrix)));
@@ -71,7 +79,7 @@ impl Measured {
             let (i, j) = (i.max(j), i.min(j));
             f64::from(block.lower[i * (i + 1) / 2 + j])
         };
-        Measuring {
+        ProjectionLoss {
             name: format!("layer {layer}, {slot}"),
             rows,
             cols,
@@ -84,7 +92,7 @@ impl Measured {
     }
 }
 
-struct Measuring {
+struct ProjectionLoss {
     name: String,
     rows: usize,
     cols: usize,
@@ -92,11 +100,11 @@ struct Measuring {
     /// Undamped `C` and `H`.
     inputs: Mat<f64>,
     outputs: Mat<f64>,
-    along_columns: Arc<Feedback>,
+    along_columns: Arc<ErrorFeedback>,
     along_rows: RowFeedback,
 }
 
-impl Measuring {
+impl ProjectionLoss {
     fn weight(&self) -> Weight<'_> {
         Weight {
             rows: self.rows,
@@ -115,42 +123,42 @@ impl Measuring {
         all.map(|at| left[at] * right[at]).sum()
     }
 
-    fn of_bands(&self, codes: &Codes, guide: Guide<'_>, fitted: bool) -> f64 {
+    fn column_group_loss(&self, codes: &Codes, guide: QuantisationGuide<'_>, fitted: bool) -> f64 {
         let mut values = self.values.clone();
         if codes.is_rotated() {
             values.chunks_exact_mut(self.cols).for_each(rotate);
         }
-        let guide = guide.of(codes).unwrap();
+        let guide = guide.for_codes(codes).unwrap();
         let mut energies = ColumnEnergies::new(self.cols);
         for row in values.chunks_exact(self.cols) {
-            energies.add(row).unwrap();
+            energies.add_row(row).unwrap();
         }
         let columns = energies.scales(codes, guide.columns).unwrap();
-        let mut packer = Packer::new(codes, self.rows);
+        let mut packer = ColumnGroupWriter::new(codes, self.rows);
         columns.pack(&mut packer).unwrap();
-        let mut coder = StripCoder::new(codes, &columns, guide);
-        for (strip, values) in values.chunks(STRIP_ROWS * self.cols).enumerate() {
+        let mut coder = TileCoder::new(codes, &columns, guide);
+        for (strip, values) in values.chunks(TILE_ROWS * self.cols).enumerate() {
             let rows = Weight {
                 rows: values.len() / self.cols,
                 cols: self.cols,
                 values,
             };
-            let coded = coder.code(strip, rows).unwrap();
+            let coded = coder.quantise(strip, rows).unwrap();
             coded.pack(strip, &mut packer).unwrap();
         }
         if fitted {
-            coder.columns().pack(&mut packer).unwrap();
+            coder.refitted_column_scales().pack(&mut packer).unwrap();
         }
         let bytes = packer.finish();
-        let bands = Bands::new(codes, self.rows, &bytes).unwrap();
+        let bands = ColumnGroups::new(codes, self.rows, &bytes).unwrap();
         let mut stored = vec![0.0; values.len()];
         for (row, stored) in stored.chunks_exact_mut(self.cols).enumerate() {
-            bands.row(row, stored).unwrap();
+            bands.decode_row(row, stored).unwrap();
         }
         self.lost(&stored)
     }
 
-    fn of_blocks(&self, dtype: DType, rows: Option<&RowFeedback>, sweeps: usize) -> f64 {
+    fn gguf_loss(&self, dtype: DType, rows: Option<&RowFeedback>, sweeps: usize) -> f64 {
         let mut bytes = vec![0; dtype.matrix_bytes(self.rows, self.cols).unwrap()];
         let mut stored = vec![0.0; self.values.len()];
         let mut coder = BlockCoder::new(dtype, &self.along_columns, rows, sweeps);
@@ -172,7 +180,11 @@ fn assert_falls(label: &str, lost: &[f64], most: &[f64]) {
     );
 }
 
-const SLOTS: [(usize, Slot); 3] = [(1, Slot::Gate), (4, Slot::Down), (6, Slot::O)];
+const SLOTS: [(usize, ProjectionKind); 3] = [
+    (1, ProjectionKind::Gate),
+    (4, ProjectionKind::Down),
+    (6, ProjectionKind::O),
+];
 
 /// Plain rounding, feedback along columns, feedback along rows, and finally fitted column scales
 /// for trellises or sweeps over codebooks.
@@ -180,31 +192,31 @@ const SLOTS: [(usize, Slot); 3] = [(1, Slot::Gate), (4, Slot::Down), (6, Slot::O
 fn each_encoding_step_reduces_the_loss_of_column_groups() {
     let cache = tempfile::tempdir().unwrap();
     let measured = Measured::new(cache.path());
-    let sweeps = Effort::Normal.work().sweeps;
+    let sweeps = Effort::Normal.settings().sweeps;
     for (layer, slot) in SLOTS {
-        let of = measured.of(layer, slot);
-        for code in [Code::trellis(3), Code::levels(3)] {
+        let of = measured.projection(layer, slot);
+        for code in [Code::trellis(3), Code::codebook(3)] {
             let codes = Codes::uniform(code.unwrap(), of.cols).unwrap();
-            for codes in [codes.clone(), codes.of_rotated()] {
-                let columns = Guide {
+            for codes in [codes.clone(), codes.with_rotation()] {
+                let columns = QuantisationGuide {
                     columns: Some(&of.along_columns),
-                    ..Guide::default()
+                    ..QuantisationGuide::default()
                 };
-                let rows = Guide {
+                let rows = QuantisationGuide {
                     rows: Some(&of.along_rows),
                     ..columns
                 };
-                let is_trellis = codes.has(Kind::Trellis);
+                let is_trellis = codes.contains_kind(CodeKind::Trellis);
                 let swept = if is_trellis {
                     rows
                 } else {
-                    Guide { sweeps, ..rows }
+                    QuantisationGuide { sweeps, ..rows }
                 };
                 let lost = [
-                    of.of_bands(&codes, Guide::default(), false),
-                    of.of_bands(&codes, columns, false),
-                    of.of_bands(&codes, rows, false),
-                    of.of_bands(&codes, swept, is_trellis),
+                    of.column_group_loss(&codes, QuantisationGuide::default(), false),
+                    of.column_group_loss(&codes, columns, false),
+                    of.column_group_loss(&codes, rows, false),
+                    of.column_group_loss(&codes, swept, is_trellis),
                 ];
                 let last = if is_trellis { 0.995 } else { 0.95 };
                 assert_falls(&format!("{}, {codes}", of.name), &lost, &[0.5, 0.85, last]);
@@ -218,17 +230,17 @@ fn each_encoding_step_reduces_the_loss_of_a_gguf_type() {
     let cache = tempfile::tempdir().unwrap();
     let measured = Measured::new(cache.path());
     let dtype = DType::Q4K;
-    let sweeps = Effort::Normal.work().sweeps;
+    let sweeps = Effort::Normal.settings().sweeps;
     for (layer, slot) in SLOTS {
-        let of = measured.of(layer, slot);
+        let of = measured.projection(layer, slot);
         let mut bytes = vec![0; dtype.matrix_bytes(of.rows, of.cols).unwrap()];
         let mut plain = vec![0.0; of.values.len()];
         block::encode(dtype, &of.values, &mut bytes).unwrap();
         block::decode(dtype, &bytes, &mut plain).unwrap();
         let rows = Some(&of.along_rows);
         let plain = of.lost(&plain);
-        let [fed, swept] = [0, sweeps].map(|sweeps| of.of_blocks(dtype, None, sweeps));
-        let of_rows = [0, sweeps].map(|sweeps| of.of_blocks(dtype, rows, sweeps));
+        let [fed, swept] = [0, sweeps].map(|sweeps| of.gguf_loss(dtype, None, sweeps));
+        let of_rows = [0, sweeps].map(|sweeps| of.gguf_loss(dtype, rows, sweeps));
         let label = format!("{}, {dtype}", of.name);
         assert_falls(&label, &[plain, fed, swept, of_rows[1]], &[0.5, 0.98, 0.8]);
         assert_falls(&label, &[fed, of_rows[0], of_rows[1]], &[0.8, 0.98]);

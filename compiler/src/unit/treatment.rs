@@ -4,30 +4,30 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use htc_formats::model::{MatrixId, Site};
+use htc_formats::model::{ActivationPoint, MatrixId};
 
-use super::{UnitError, dense_weight, weight_name, weight_of};
-use crate::calibrate::{Calibration, Moment, Place};
+use super::{UnitError, dense_weight, weight_index, weight_name};
+use crate::calibrate::{CalibratedInput, Calibration, StoredMoment};
 use crate::codes;
 use crate::gradient::Gradients;
 use crate::math::{
-    Algebra, AxiomGauge, AxiomOptions, AxiomSlot, DEFAULT_EXPONENT, Energies, FactoriseError,
-    Feedback, Gauge, SecondMoment, Side, Weight, axiom_gauge, covariance, largest_columns,
-    largest_moments, mean_energy, weighted_energies,
+    Algebra, AxiomGauge, AxiomOptions, AxiomProjection, DEFAULT_EXPONENT, ErrorEnergies,
+    ErrorFeedback, FactoriseError, Gauge, ResidualSide, SecondMoment, Weight, axiom_gauge,
+    covariance, largest_columns, largest_moments, mean_energy, weighted_energies,
 };
-use crate::order::{Order, Ordered, reordered, reordered_moment};
-use crate::plan::{Form, Plan, UnitPlan};
+use crate::order::{ChannelPermutation, PermutedSource, permuted, permuted_moment};
+use crate::plan::{MatrixForm, Plan, UnitPlan};
 use crate::request::{Effort, GaugeKind, SinkProtection, Treatment};
 
 /// Number of cached gauges: those of a layer and of the next, as several threads work.
-const KEPT: usize = 8;
+const CACHE_CAPACITY: usize = 8;
 
 /// Lazily computed value per input, by the first thread that requests it; the most recent inputs
 /// are cached.
-type Kept<T> = Mutex<Vec<(Place, Made<T>)>>;
-type Made<T> = Arc<OnceLock<Result<Arc<T>, FactoriseError>>>;
+type InputCache<T> = Mutex<Vec<(CalibratedInput, CacheEntry<T>)>>;
+type CacheEntry<T> = Arc<OnceLock<Result<Arc<T>, FactoriseError>>>;
 
-type MadeAxiom = Arc<OnceLock<Result<Option<Arc<AxiomGauge>>, UnitError>>>;
+type AxiomEntry = Arc<OnceLock<Result<Option<Arc<AxiomGauge>>, UnitError>>>;
 
 /// Width from which an evaluation of the axiom gauge takes many seconds, and the number of
 /// evaluations for such layers. They reach most of the decrease.
@@ -42,7 +42,7 @@ const EVALUATIONS_WHERE_WIDE: usize = 8;
 /// the head (which never has a bias) and for dense projections (whose bias is unchanged), they are
 /// weighted by the second moment.
 #[derive(Debug)]
-pub struct SiteInputs {
+pub struct InputStatistics {
     order: usize,
     /// Lower triangle of `E[x xᵀ] [n, n]`.
     second: Vec<f64>,
@@ -50,9 +50,9 @@ pub struct SiteInputs {
     corrected: Option<(Vec<f64>, Vec<f64>)>,
 }
 
-impl SiteInputs {
-    fn new(moment: &Moment, corrected: bool) -> Result<Self, FactoriseError> {
-        let mut inputs = SiteInputs {
+impl InputStatistics {
+    fn new(moment: &StoredMoment, corrected: bool) -> Result<Self, FactoriseError> {
+        let mut inputs = InputStatistics {
             order: moment.mean.len(),
             second: moment.lower(),
             corrected: None,
@@ -72,7 +72,7 @@ impl SiteInputs {
         }
     }
 
-    fn weighed(&self) -> SecondMoment<'_> {
+    fn error_weighting(&self) -> SecondMoment<'_> {
         let covariance = self.corrected.as_ref().map(|(_, covariance)| covariance);
         SecondMoment {
             order: self.order,
@@ -94,15 +94,15 @@ impl SiteInputs {
         a: &[f32],
         b: &[f32],
         rank: usize,
-    ) -> (Energies, f64) {
-        let mut energies = weighted_energies(weight, a, b, rank, self.weighed());
+    ) -> (ErrorEnergies, f64) {
+        let mut energies = weighted_energies(weight, a, b, rank, self.error_weighting());
         let Some((mean, _)) = &self.corrected else {
             return (energies, 1.0);
         };
-        let varying = energies.whole.max(0.0);
-        energies.whole = varying + mean_energy(weight, mean);
-        let part = if energies.whole > 0.0 {
-            (varying / energies.whole).sqrt()
+        let varying = energies.weight.max(0.0);
+        energies.weight = varying + mean_energy(weight, mean);
+        let part = if energies.weight > 0.0 {
+            (varying / energies.weight).sqrt()
         } else {
             1.0
         };
@@ -123,13 +123,13 @@ pub struct ModelTreatment<'a> {
     calibration: Option<&'a Calibration>,
     algebra: &'a dyn Algebra,
     gradients: Option<&'a Gradients>,
-    order: Option<&'a Order>,
-    planned: Option<(Ordered<'a>, &'a Plan)>,
+    order: Option<&'a ChannelPermutation>,
+    planned: Option<(PermutedSource<'a>, &'a Plan)>,
     effort: Effort,
-    refined: bool,
-    gauges: Kept<Gauge>,
-    feedbacks: Kept<Feedback>,
-    axioms: Mutex<BTreeMap<usize, MadeAxiom>>,
+    is_base: bool,
+    gauges: InputCache<Gauge>,
+    feedbacks: InputCache<ErrorFeedback>,
+    axioms: Mutex<BTreeMap<usize, AxiomEntry>>,
 }
 
 impl<'a> ModelTreatment<'a> {
@@ -150,15 +150,15 @@ impl<'a> ModelTreatment<'a> {
 
     /// Sets the channel permutation, which also applies to the calibration's statistics.
     #[must_use]
-    pub fn in_order(self, order: Option<&'a Order>) -> Self {
+    pub fn with_permutation(self, order: Option<&'a ChannelPermutation>) -> Self {
         ModelTreatment { order, ..self }
     }
 
     /// Sets the plan whose ranks the axiom gauge uses.
     #[must_use]
-    pub fn of_plan(self, source: Ordered<'a>, plan: &'a Plan) -> Self {
+    pub fn with_plan(self, source: PermutedSource<'a>, plan: &'a Plan) -> Self {
         ModelTreatment {
-            treatment: plan.treated(self.treatment, self.calibration.is_some()),
+            treatment: plan.treatment_of_factors(self.treatment, self.calibration.is_some()),
             order: source.order(),
             planned: Some((source, plan)),
             effort: plan.request().effort,
@@ -166,11 +166,11 @@ impl<'a> ModelTreatment<'a> {
         }
     }
 
-    fn moment(&self, calibration: &Calibration, place: Place) -> Moment {
+    fn moment(&self, calibration: &Calibration, place: CalibratedInput) -> StoredMoment {
         let moment = calibration.inputs(place);
         match self.order {
             None => moment,
-            Some(order) => reordered_moment(&moment, order.inputs(place)),
+            Some(order) => permuted_moment(&moment, order.inputs(place)),
         }
     }
 
@@ -186,7 +186,7 @@ impl<'a> ModelTreatment<'a> {
     }
 
     /// Returns the mean square of an input.
-    pub fn mean_square(&self, place: Place) -> Option<f64> {
+    pub fn mean_square(&self, place: CalibratedInput) -> Option<f64> {
         let squares = self.calibration?.inputs(place).diagonal();
         Some(squares.iter().sum::<f64>() / squares.len().max(1) as f64)
     }
@@ -200,14 +200,17 @@ impl<'a> ModelTreatment<'a> {
     /// Marks the weights as bases of an elastic artifact. Their residuals are coded later where
     /// that pays per byte, which is not known yet.
     #[must_use]
-    pub fn to_be_refined(self, refined: bool) -> Self {
-        ModelTreatment { refined, ..self }
+    pub fn for_bases(self, refined: bool) -> Self {
+        ModelTreatment {
+            is_base: refined,
+            ..self
+        }
     }
 
     /// Returns the damping for [`feedback`](Self::feedback) of a matrix.
     pub fn damping(&self, matrix: Option<MatrixId>) -> f64 {
         let damping = codes::damping(matrix);
-        if self.refined {
+        if self.is_base {
             codes::DAMPING_OF_BASES * damping
         } else {
             damping
@@ -232,8 +235,8 @@ impl<'a> ModelTreatment<'a> {
     /// Returns the sink direction that factors must cover: the mean input at the first position of
     /// a sequence, after the norm and its weight. `None` if nothing is appended, if that mean is
     /// zero, and for the head, which no attention follows.
-    pub fn sink(&self, place: Place) -> Option<Vec<f64>> {
-        let Place::Site { layer, site } = place else {
+    pub fn sink(&self, place: CalibratedInput) -> Option<Vec<f64>> {
+        let CalibratedInput::Site { layer, site } = place else {
             return None;
         };
         if self.treatment.sink != SinkProtection::Append {
@@ -242,7 +245,7 @@ impl<'a> ModelTreatment<'a> {
         let direction = self.calibration?.layers[layer].first_input(site)?;
         let direction = match self.order {
             None => direction,
-            Some(order) => reordered(&direction, order.inputs(place)),
+            Some(order) => permuted(&direction, order.inputs(place)),
         };
         direction.iter().any(|v| *v != 0.0).then_some(direction)
     }
@@ -254,13 +257,13 @@ impl<'a> ModelTreatment<'a> {
     /// More channels than exist, and weights or moments that are not finite.
     pub fn exempt(
         &self,
-        place: Place,
+        place: CalibratedInput,
         weights: &[Weight<'_>],
     ) -> Result<Vec<usize>, FactoriseError> {
         let reads_stream = matches!(
             place,
-            Place::Site {
-                site: Site::Attention | Site::Ffn,
+            CalibratedInput::Site {
+                site: ActivationPoint::Attention | ActivationPoint::Ffn,
                 ..
             }
         );
@@ -288,23 +291,28 @@ impl<'a> ModelTreatment<'a> {
             let mut all = self.axioms.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(all.entry(layer).or_default())
         };
-        made.get_or_init(|| Ok(axiom_of_layer(&source, plan, layer, self.algebra)?.map(Arc::new)))
-            .clone()
+        made.get_or_init(|| {
+            Ok(search_axiom_gauge(&source, plan, layer, self.algebra)?.map(Arc::new))
+        })
+        .clone()
     }
 
     /// Returns the statistics of an input; `None` without a calibration.
     ///
     /// # Errors
     /// A mean that is inconsistent with the second moment.
-    pub fn inputs(&self, place: Place) -> Result<Option<SiteInputs>, FactoriseError> {
+    pub fn inputs(
+        &self,
+        place: CalibratedInput,
+    ) -> Result<Option<InputStatistics>, FactoriseError> {
         let moment = self.calibration.map(|of| self.moment(of, place));
         moment
-            .map(|moment| SiteInputs::new(&moment, self.corrects(place)))
+            .map(|moment| InputStatistics::new(&moment, self.has_bias_correction(place)))
             .transpose()
     }
 
-    fn corrects(&self, place: Place) -> bool {
-        self.treatment.bias && place != Place::Head
+    fn has_bias_correction(&self, place: CalibratedInput) -> bool {
+        self.treatment.bias && place != CalibratedInput::Head
     }
 
     /// Returns the error feedback for the matrices that read an input; `None` without a
@@ -314,13 +322,13 @@ impl<'a> ModelTreatment<'a> {
     /// Those of [`Feedback::new`].
     pub fn feedback(
         &self,
-        place: Place,
+        place: CalibratedInput,
         damping: f64,
-    ) -> Result<Option<Arc<Feedback>>, FactoriseError> {
+    ) -> Result<Option<Arc<ErrorFeedback>>, FactoriseError> {
         let Some(calibration) = self.calibration else {
             return Ok(None);
         };
-        let made = of_place(&self.feedbacks, place);
+        let made = cache_entry(&self.feedbacks, place);
         // Outside the lock, so that other inputs can be computed meanwhile.
         made.get_or_init(|| {
             let moment = self.moment(calibration, place);
@@ -328,7 +336,7 @@ impl<'a> ModelTreatment<'a> {
                 order: moment.mean.len(),
                 values: &moment.lower(),
             };
-            Ok(Arc::new(Feedback::new(second, damping)?))
+            Ok(Arc::new(ErrorFeedback::new(second, damping)?))
         })
         .clone()
         .map(Some)
@@ -339,22 +347,22 @@ impl<'a> ModelTreatment<'a> {
     ///
     /// # Errors
     /// Those of the gauge's constructor.
-    pub fn gauge(&self, place: Place) -> Result<Arc<Gauge>, FactoriseError> {
+    pub fn gauge(&self, place: CalibratedInput) -> Result<Arc<Gauge>, FactoriseError> {
         let (kind, Some(calibration)) = (self.treatment.gauge, self.calibration) else {
             return Ok(Arc::new(Gauge::None));
         };
         if matches!(kind, GaugeKind::None | GaugeKind::Axiom) {
             return Ok(Arc::new(Gauge::None));
         }
-        let made = of_place(&self.gauges, place);
+        let made = cache_entry(&self.gauges, place);
         made.get_or_init(|| {
             let moment = self.moment(calibration, place);
-            let inputs = SiteInputs::new(&moment, self.corrects(place))?;
-            let weighed = inputs.weighed();
+            let inputs = InputStatistics::new(&moment, self.has_bias_correction(place))?;
+            let weighed = inputs.error_weighting();
             let gauge = match kind {
                 GaugeKind::None | GaugeKind::Axiom => Gauge::None,
                 GaugeKind::Activation => Gauge::activation(&weighed.diagonal(), DEFAULT_EXPONENT)?,
-                GaugeKind::Whiten => Gauge::whiten(weighed, self.treatment.shrinkage.part())?,
+                GaugeKind::Whiten => Gauge::whiten(weighed, self.treatment.shrinkage.value())?,
             };
             Ok(Arc::new(gauge))
         })
@@ -362,11 +370,11 @@ impl<'a> ModelTreatment<'a> {
     }
 }
 
-fn is_wide(place: Place) -> bool {
-    matches!(place, Place::Site { site, .. } if site == Site::FfnHidden)
+fn is_wide(place: CalibratedInput) -> bool {
+    matches!(place, CalibratedInput::Site { site, .. } if site == ActivationPoint::FfnHidden)
 }
 
-fn of_place<T>(kept: &Kept<T>, place: Place) -> Made<T> {
+fn cache_entry<T>(kept: &InputCache<T>, place: CalibratedInput) -> CacheEntry<T> {
     let mut all = kept.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, made)) = all.iter().find(|(of, _)| *of == place) {
         return Arc::clone(made);
@@ -375,23 +383,23 @@ fn of_place<T>(kept: &Kept<T>, place: Place) -> Made<T> {
     if is_wide(place) {
         all.retain(|(of, _)| !is_wide(*of));
     }
-    if all.len() >= KEPT {
+    if all.len() >= CACHE_CAPACITY {
         all.remove(0);
     }
-    let made = Made::default();
+    let made = CacheEntry::default();
     all.push((place, Arc::clone(&made)));
     made
 }
 
 /// Returns the projections of a layer that lose something by truncation, each with its rank;
 /// excludes residuals, which are no truncation.
-pub(crate) fn truncated(
+pub(crate) fn truncated_projections(
     plan: &Plan,
     layer: usize,
-) -> impl Iterator<Item = (&UnitPlan, &crate::plan::Member, usize)> {
+) -> impl Iterator<Item = (&UnitPlan, &crate::plan::UnitMatrix, usize)> {
     let units = plan.units().iter();
     let units = units.filter(move |unit| unit.layer() == Some(layer));
-    let units = units.filter(|unit| !matches!(unit.form, Form::Residual { .. }));
+    let units = units.filter(|unit| !matches!(unit.form, MatrixForm::Residual { .. }));
     let ranked = units.filter_map(|unit| Some((unit, unit.rank()?)));
     let members = ranked.flat_map(|(unit, rank)| {
         let members = unit.members.iter();
@@ -400,29 +408,29 @@ pub(crate) fn truncated(
     members.filter(|(_, member, rank)| *rank < member.rows.min(member.cols))
 }
 
-fn axiom_of_layer(
-    source: &Ordered<'_>,
+fn search_axiom_gauge(
+    source: &PermutedSource<'_>,
     plan: &Plan,
     layer: usize,
     algebra: &dyn Algebra,
 ) -> Result<Option<AxiomGauge>, UnitError> {
-    let slots: Vec<_> = truncated(plan, layer).collect();
+    let slots: Vec<_> = truncated_projections(plan, layer).collect();
     let dense: Vec<Vec<f32>> = slots
         .iter()
         .map(|(_, member, _)| dense_weight(source, member))
         .collect::<Result<_, _>>()?;
-    let weights: Vec<AxiomSlot> = slots
+    let weights: Vec<AxiomProjection> = slots
         .iter()
         .zip(&dense)
         .filter_map(|((_, member, rank), values)| {
-            Some(AxiomSlot {
+            Some(AxiomProjection {
                 weight: Weight {
                     rows: member.rows,
                     cols: member.cols,
                     values,
                 },
                 rank: *rank,
-                side: Side::of(member.slot()?),
+                side: ResidualSide::from_projection(member.slot()?),
             })
         })
         .collect();
@@ -434,7 +442,7 @@ fn axiom_of_layer(
         options.evaluations = EVALUATIONS_WHERE_WIDE;
     }
     let found = axiom_gauge(&weights, options, algebra).map_err(|source_error| {
-        let index = weight_of(&source_error).unwrap_or(0);
+        let index = weight_index(&source_error).unwrap_or(0);
         let matrix = slots.get(index).map(|(_, member, _)| member.matrix);
         UnitError::Factorise {
             tensor: matrix.map_or_else(String::new, |matrix| weight_name(source, matrix)),
@@ -450,12 +458,12 @@ mod tests {
 
     #[test]
     fn only_one_wide_input_is_cached() {
-        let kept = Kept::<usize>::default();
-        let place = |layer, site| Place::Site { layer, site };
-        let sites = [Site::Attention, Site::FfnHidden];
+        let kept = InputCache::<usize>::default();
+        let place = |layer, site| CalibratedInput::Site { layer, site };
+        let sites = [ActivationPoint::Attention, ActivationPoint::FfnHidden];
         for layer in 0..3 {
             for site in sites {
-                let made = of_place(&kept, place(layer, site));
+                let made = cache_entry(&kept, place(layer, site));
                 assert!(made.set(Ok(Arc::new(layer))).is_ok());
             }
         }
@@ -464,11 +472,14 @@ mod tests {
             all.iter().any(|(of, _)| *of == place(layer, site))
         };
         assert_eq!(
-            [0, 1, 2].map(|l| is_there(l, Site::FfnHidden)),
+            [0, 1, 2].map(|l| is_there(l, ActivationPoint::FfnHidden)),
             [false, false, true]
         );
-        assert_eq!([0, 1, 2].map(|l| is_there(l, Site::Attention)), [true; 3]);
-        let found = of_place(&kept, place(2, Site::FfnHidden));
+        assert_eq!(
+            [0, 1, 2].map(|l| is_there(l, ActivationPoint::Attention)),
+            [true; 3]
+        );
+        let found = cache_entry(&kept, place(2, ActivationPoint::FfnHidden));
         assert!(found.get().is_some());
     }
 
@@ -477,7 +488,7 @@ mod tests {
         let embedding = Some(MatrixId::Embedding);
         for matrix in [None, embedding] {
             let of = |refined| {
-                let treatment = ModelTreatment::default().to_be_refined(refined);
+                let treatment = ModelTreatment::default().for_bases(refined);
                 treatment.damping(matrix)
             };
             assert_eq!(of(true), codes::DAMPING_OF_BASES * of(false));

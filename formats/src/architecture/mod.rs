@@ -14,13 +14,13 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::bands::Layout;
+use crate::bands::CodeLayout;
 use crate::block::BlockError;
 use crate::dtype::DType;
 use crate::gguf::{Contents, GgufError};
 use crate::limits;
 use crate::model::{
-    Activation, BlockRole, HyperError, HyperParameters, Part, Role, RopePairs, Slot,
+    Activation, BlockRole, HyperError, HyperParameters, Part, ProjectionKind, Role, RopePairs,
 };
 use crate::safetensors::SafetensorsError;
 
@@ -183,7 +183,7 @@ pub struct ModelTensor {
     /// Length of a row.
     pub cols: usize,
     /// The codes of its bands, where it is in [`DType::Bands`].
-    pub codes: Option<Layout>,
+    pub codes: Option<CodeLayout>,
     /// Where its bytes are.
     pub place: Place,
 }
@@ -448,7 +448,7 @@ impl Architecture {
     }
 
     /// The slots whose bias every model has.
-    fn always_biased(&self) -> Vec<Slot> {
+    fn always_biased(&self) -> Vec<ProjectionKind> {
         let required = self.expected(1, Naming::Gguf);
         let required = required.filter(|(_, _, rule)| rule.required);
         let roles = required.flat_map(|(_, layer, rule)| {

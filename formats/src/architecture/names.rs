@@ -1,7 +1,7 @@
 //! The tables from the other side: what a container calls the tensors of a model, for whoever writes one.
 
 use super::{Architecture, Naming, SUPPORTED};
-use crate::escape::one_line;
+use crate::escape::escape_truncated;
 use crate::model::Role;
 
 /// A tensor as a container of an architecture has it.
@@ -47,7 +47,7 @@ pub(super) fn architecture(name: &str) -> Result<&'static Architecture, StateErr
     let mut all = SUPPORTED.iter().copied();
     let found = all.find(|architecture| architecture.name == name);
     found.ok_or_else(|| StateError::Architecture {
-        found: one_line(name),
+        found: escape_truncated(name),
     })
 }
 

@@ -1,7 +1,7 @@
 //! The architectures that are executed, each a table.
 
 use super::{Architecture, Dim, EmbeddingScale, Group, Sliding, TensorRule, Traits};
-use crate::model::{Activation, Part, Role, RopePairs, Slot};
+use crate::model::{Activation, Part, ProjectionKind, Role, RopePairs};
 
 /// Every architecture that can be bound.
 pub static SUPPORTED: &[&Architecture] = &[&LLAMA, &QWEN2, &QWEN3, &GEMMA2, &GEMMA3, &PHI3];
@@ -188,41 +188,41 @@ static ATTENTION_NORM: Group = Group::Block(&[
 
 #[rustfmt::skip]
 static SEPARATE_QKV: Group = Group::Block(&[
-    TensorRule { gguf: "blk.{}.attn_q.weight", hugging_face: "model.layers.{}.self_attn.q_proj.weight", holds: &[(|layer| dense(layer, Slot::Q), Dim::Queries)], cols: Dim::Width, required: REQUIRED },
-    TensorRule { gguf: "blk.{}.attn_k.weight", hugging_face: "model.layers.{}.self_attn.k_proj.weight", holds: &[(|layer| dense(layer, Slot::K), Dim::KeysValues)], cols: Dim::Width, required: REQUIRED },
-    TensorRule { gguf: "blk.{}.attn_v.weight", hugging_face: "model.layers.{}.self_attn.v_proj.weight", holds: &[(|layer| dense(layer, Slot::V), Dim::KeysValues)], cols: Dim::Width, required: REQUIRED },
+    TensorRule { gguf: "blk.{}.attn_q.weight", hugging_face: "model.layers.{}.self_attn.q_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::Q), Dim::Queries)], cols: Dim::Width, required: REQUIRED },
+    TensorRule { gguf: "blk.{}.attn_k.weight", hugging_face: "model.layers.{}.self_attn.k_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::K), Dim::KeysValues)], cols: Dim::Width, required: REQUIRED },
+    TensorRule { gguf: "blk.{}.attn_v.weight", hugging_face: "model.layers.{}.self_attn.v_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::V), Dim::KeysValues)], cols: Dim::Width, required: REQUIRED },
 ]);
 
 #[rustfmt::skip]
 static FUSED_QKV: Group = Group::Block(&[
-    TensorRule { gguf: "blk.{}.attn_qkv.weight", hugging_face: "model.layers.{}.self_attn.qkv_proj.weight", holds: &[(|layer| dense(layer, Slot::Q), Dim::Queries), (|layer| dense(layer, Slot::K), Dim::KeysValues), (|layer| dense(layer, Slot::V), Dim::KeysValues)], cols: Dim::Width, required: REQUIRED },
+    TensorRule { gguf: "blk.{}.attn_qkv.weight", hugging_face: "model.layers.{}.self_attn.qkv_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::Q), Dim::Queries), (|layer| dense(layer, ProjectionKind::K), Dim::KeysValues), (|layer| dense(layer, ProjectionKind::V), Dim::KeysValues)], cols: Dim::Width, required: REQUIRED },
 ]);
 
 #[rustfmt::skip]
 static ATTENTION_OUTPUT: Group = Group::Block(&[
-    TensorRule { gguf: "blk.{}.attn_output.weight", hugging_face: "model.layers.{}.self_attn.o_proj.weight", holds: &[(|layer| dense(layer, Slot::O), Dim::Width)], cols: Dim::Queries, required: REQUIRED },
+    TensorRule { gguf: "blk.{}.attn_output.weight", hugging_face: "model.layers.{}.self_attn.o_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::O), Dim::Width)], cols: Dim::Queries, required: REQUIRED },
 ]);
 
 #[rustfmt::skip]
 static QKV_BIASES: Group = Group::Block(&[
-    TensorRule { gguf: "blk.{}.attn_q.bias", hugging_face: "model.layers.{}.self_attn.q_proj.bias", holds: &[(|layer| bias(layer, Slot::Q), Dim::One)], cols: Dim::Queries, required: REQUIRED },
-    TensorRule { gguf: "blk.{}.attn_k.bias", hugging_face: "model.layers.{}.self_attn.k_proj.bias", holds: &[(|layer| bias(layer, Slot::K), Dim::One)], cols: Dim::KeysValues, required: REQUIRED },
-    TensorRule { gguf: "blk.{}.attn_v.bias", hugging_face: "model.layers.{}.self_attn.v_proj.bias", holds: &[(|layer| bias(layer, Slot::V), Dim::One)], cols: Dim::KeysValues, required: REQUIRED },
+    TensorRule { gguf: "blk.{}.attn_q.bias", hugging_face: "model.layers.{}.self_attn.q_proj.bias", holds: &[(|layer| bias(layer, ProjectionKind::Q), Dim::One)], cols: Dim::Queries, required: REQUIRED },
+    TensorRule { gguf: "blk.{}.attn_k.bias", hugging_face: "model.layers.{}.self_attn.k_proj.bias", holds: &[(|layer| bias(layer, ProjectionKind::K), Dim::One)], cols: Dim::KeysValues, required: REQUIRED },
+    TensorRule { gguf: "blk.{}.attn_v.bias", hugging_face: "model.layers.{}.self_attn.v_proj.bias", holds: &[(|layer| bias(layer, ProjectionKind::V), Dim::One)], cols: Dim::KeysValues, required: REQUIRED },
 ]);
 
 #[rustfmt::skip]
 static OPTIONAL_QKV_BIASES: Group = Group::Block(&[
-    TensorRule { gguf: "blk.{}.attn_q.bias", hugging_face: "model.layers.{}.self_attn.q_proj.bias", holds: &[(|layer| bias(layer, Slot::Q), Dim::One)], cols: Dim::Queries, required: OPTIONAL },
-    TensorRule { gguf: "blk.{}.attn_k.bias", hugging_face: "model.layers.{}.self_attn.k_proj.bias", holds: &[(|layer| bias(layer, Slot::K), Dim::One)], cols: Dim::KeysValues, required: OPTIONAL },
-    TensorRule { gguf: "blk.{}.attn_v.bias", hugging_face: "model.layers.{}.self_attn.v_proj.bias", holds: &[(|layer| bias(layer, Slot::V), Dim::One)], cols: Dim::KeysValues, required: OPTIONAL },
+    TensorRule { gguf: "blk.{}.attn_q.bias", hugging_face: "model.layers.{}.self_attn.q_proj.bias", holds: &[(|layer| bias(layer, ProjectionKind::Q), Dim::One)], cols: Dim::Queries, required: OPTIONAL },
+    TensorRule { gguf: "blk.{}.attn_k.bias", hugging_face: "model.layers.{}.self_attn.k_proj.bias", holds: &[(|layer| bias(layer, ProjectionKind::K), Dim::One)], cols: Dim::KeysValues, required: OPTIONAL },
+    TensorRule { gguf: "blk.{}.attn_v.bias", hugging_face: "model.layers.{}.self_attn.v_proj.bias", holds: &[(|layer| bias(layer, ProjectionKind::V), Dim::One)], cols: Dim::KeysValues, required: OPTIONAL },
 ]);
 
 #[rustfmt::skip]
 static OPTIONAL_OUTPUT_AND_FFN_BIASES: Group = Group::Block(&[
-    TensorRule { gguf: "blk.{}.attn_output.bias", hugging_face: "model.layers.{}.self_attn.o_proj.bias", holds: &[(|layer| bias(layer, Slot::O), Dim::One)], cols: Dim::Width, required: OPTIONAL },
-    TensorRule { gguf: "blk.{}.ffn_gate.bias", hugging_face: "model.layers.{}.mlp.gate_proj.bias", holds: &[(|layer| bias(layer, Slot::Gate), Dim::One)], cols: Dim::Ffn, required: OPTIONAL },
-    TensorRule { gguf: "blk.{}.ffn_up.bias", hugging_face: "model.layers.{}.mlp.up_proj.bias", holds: &[(|layer| bias(layer, Slot::Up), Dim::One)], cols: Dim::Ffn, required: OPTIONAL },
-    TensorRule { gguf: "blk.{}.ffn_down.bias", hugging_face: "model.layers.{}.mlp.down_proj.bias", holds: &[(|layer| bias(layer, Slot::Down), Dim::One)], cols: Dim::Width, required: OPTIONAL },
+    TensorRule { gguf: "blk.{}.attn_output.bias", hugging_face: "model.layers.{}.self_attn.o_proj.bias", holds: &[(|layer| bias(layer, ProjectionKind::O), Dim::One)], cols: Dim::Width, required: OPTIONAL },
+    TensorRule { gguf: "blk.{}.ffn_gate.bias", hugging_face: "model.layers.{}.mlp.gate_proj.bias", holds: &[(|layer| bias(layer, ProjectionKind::Gate), Dim::One)], cols: Dim::Ffn, required: OPTIONAL },
+    TensorRule { gguf: "blk.{}.ffn_up.bias", hugging_face: "model.layers.{}.mlp.up_proj.bias", holds: &[(|layer| bias(layer, ProjectionKind::Up), Dim::One)], cols: Dim::Ffn, required: OPTIONAL },
+    TensorRule { gguf: "blk.{}.ffn_down.bias", hugging_face: "model.layers.{}.mlp.down_proj.bias", holds: &[(|layer| bias(layer, ProjectionKind::Down), Dim::One)], cols: Dim::Width, required: OPTIONAL },
 ]);
 
 #[rustfmt::skip]
@@ -245,18 +245,18 @@ static SANDWICH_NORMS: Group = Group::Block(&[
 
 #[rustfmt::skip]
 static SEPARATE_GATE_UP: Group = Group::Block(&[
-    TensorRule { gguf: "blk.{}.ffn_gate.weight", hugging_face: "model.layers.{}.mlp.gate_proj.weight", holds: &[(|layer| dense(layer, Slot::Gate), Dim::Ffn)], cols: Dim::Width, required: REQUIRED },
-    TensorRule { gguf: "blk.{}.ffn_up.weight", hugging_face: "model.layers.{}.mlp.up_proj.weight", holds: &[(|layer| dense(layer, Slot::Up), Dim::Ffn)], cols: Dim::Width, required: REQUIRED },
+    TensorRule { gguf: "blk.{}.ffn_gate.weight", hugging_face: "model.layers.{}.mlp.gate_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::Gate), Dim::Ffn)], cols: Dim::Width, required: REQUIRED },
+    TensorRule { gguf: "blk.{}.ffn_up.weight", hugging_face: "model.layers.{}.mlp.up_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::Up), Dim::Ffn)], cols: Dim::Width, required: REQUIRED },
 ]);
 
 #[rustfmt::skip]
 static FUSED_GATE_UP: Group = Group::Block(&[
-    TensorRule { gguf: "blk.{}.ffn_up.weight", hugging_face: "model.layers.{}.mlp.gate_up_proj.weight", holds: &[(|layer| dense(layer, Slot::Gate), Dim::Ffn), (|layer| dense(layer, Slot::Up), Dim::Ffn)], cols: Dim::Width, required: REQUIRED },
+    TensorRule { gguf: "blk.{}.ffn_up.weight", hugging_face: "model.layers.{}.mlp.gate_up_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::Gate), Dim::Ffn), (|layer| dense(layer, ProjectionKind::Up), Dim::Ffn)], cols: Dim::Width, required: REQUIRED },
 ]);
 
 #[rustfmt::skip]
 static FFN_DOWN: Group = Group::Block(&[
-    TensorRule { gguf: "blk.{}.ffn_down.weight", hugging_face: "model.layers.{}.mlp.down_proj.weight", holds: &[(|layer| dense(layer, Slot::Down), Dim::Width)], cols: Dim::Ffn, required: REQUIRED },
+    TensorRule { gguf: "blk.{}.ffn_down.weight", hugging_face: "model.layers.{}.mlp.down_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::Down), Dim::Width)], cols: Dim::Ffn, required: REQUIRED },
 ]);
 
 #[rustfmt::skip]
@@ -266,7 +266,7 @@ static OUTPUT: Group = Group::Model(&[
     TensorRule { gguf: "output.weight", hugging_face: "lm_head.weight", holds: &[(|_| Role::Output, Dim::Vocabulary)], cols: Dim::Width, required: OPTIONAL },
 ]);
 
-const fn dense(layer: usize, slot: Slot) -> Role {
+const fn dense(layer: usize, slot: ProjectionKind) -> Role {
     Role::Linear {
         layer,
         slot,
@@ -274,7 +274,7 @@ const fn dense(layer: usize, slot: Slot) -> Role {
     }
 }
 
-const fn bias(layer: usize, slot: Slot) -> Role {
+const fn bias(layer: usize, slot: ProjectionKind) -> Role {
     Role::Linear {
         layer,
         slot,

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::{Bands, BandsError, Code, Codes, CodesError, Kind};
-use crate::escape::one_line;
+use super::{Code, CodeKind, Codes, CodesError, ColumnGroupError, ColumnGroups};
+use crate::escape::escape_truncated;
 use crate::limits::MAX_VOCABULARY;
 use crate::wire;
 
@@ -20,9 +20,9 @@ use crate::wire;
 pub const MAX_CLASSES: usize = 4;
 
 /// Rows per block of the class map.
-pub const MAP_ROWS: usize = 256;
+pub const MAP_BLOCK_ROWS: usize = 256;
 
-const MAP_BYTES: usize = 4 * MAX_CLASSES + MAP_ROWS / 4;
+const MAP_BLOCK_BYTES: usize = 4 * MAX_CLASSES + MAP_BLOCK_ROWS / 4;
 
 /// Number of rows and codes of one class.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -86,19 +86,19 @@ impl RowClasses {
     /// Size of the matrix in bytes.
     pub fn bytes(&self) -> u64 {
         self.iter().fold(self.map_bytes(), |at, class| {
-            aligned(at).saturating_add(class.codes.bytes(class.rows))
+            align(at).saturating_add(class.codes.bytes(class.rows))
         })
     }
 
     fn map_bytes(&self) -> u64 {
-        (self.rows().div_ceil(MAP_ROWS) * MAP_BYTES) as u64
+        (self.rows().div_ceil(MAP_BLOCK_ROWS) * MAP_BLOCK_BYTES) as u64
     }
 
-    pub(super) fn place(&self, index: usize) -> std::ops::Range<usize> {
+    pub(super) fn class_range(&self, index: usize) -> std::ops::Range<usize> {
         let mut end = self.map_bytes();
         let mut start = end;
         for class in self.iter().take(index + 1) {
-            start = aligned(end);
+            start = align(end);
             end = start.saturating_add(class.codes.bytes(class.rows));
         }
         start as usize..end as usize
@@ -113,8 +113,8 @@ impl RowClasses {
         assert_eq!(classes.len(), self.0.len());
         let mut bytes = vec![0; self.bytes() as usize];
         let mut before = [0_u32; MAX_CLASSES];
-        let blocks = bytes.chunks_exact_mut(MAP_BYTES);
-        for (rows, block) in of_rows.chunks(MAP_ROWS).zip(blocks) {
+        let blocks = bytes.chunks_exact_mut(MAP_BLOCK_BYTES);
+        for (rows, block) in of_rows.chunks(MAP_BLOCK_ROWS).zip(blocks) {
             let (counts, of_block) = block.split_at_mut(4 * MAX_CLASSES);
             for (to, count) in counts.chunks_exact_mut(4).zip(before) {
                 to.copy_from_slice(&count.to_le_bytes());
@@ -127,13 +127,13 @@ impl RowClasses {
         let counted = before.iter().zip(self.iter());
         assert!(counted.clone().all(|(&n, class)| n as usize == class.rows));
         for (index, class) in classes.iter().enumerate() {
-            bytes[self.place(index)].copy_from_slice(class);
+            bytes[self.class_range(index)].copy_from_slice(class);
         }
         bytes
     }
 }
 
-fn aligned(at: u64) -> u64 {
+fn align(at: u64) -> u64 {
     wire::align_up(at, 64).unwrap_or(u64::MAX)
 }
 
@@ -151,25 +151,25 @@ impl fmt::Display for RowClasses {
 ///
 /// Its text is that of [`Codes`] or [`RowClasses`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Layout {
+pub enum CodeLayout {
     /// The same codes in all rows.
-    Whole(Codes),
+    Uniform(Codes),
     /// Row classes.
     Classes(RowClasses),
 }
 
-impl Layout {
+impl CodeLayout {
     /// Number of columns.
     pub fn cols(&self) -> usize {
         match self {
-            Layout::Whole(codes) => codes.cols(),
-            Layout::Classes(classes) => classes.cols(),
+            CodeLayout::Uniform(codes) => codes.cols(),
+            CodeLayout::Classes(classes) => classes.cols(),
         }
     }
 
     /// Columns of padding in the last column group, 0 to 31.
     pub fn padding(&self) -> usize {
-        self.each(0)
+        self.codes_with_rows(0)
             .map(|(_, codes)| codes.padding())
             .max()
             .unwrap_or(0)
@@ -177,43 +177,44 @@ impl Layout {
 
     /// Returns true if rows of any class are stored [rotated](super::rotate).
     pub fn is_rotated(&self) -> bool {
-        self.each(0).any(|(_, codes)| codes.is_rotated())
+        self.codes_with_rows(0).any(|(_, codes)| codes.is_rotated())
     }
 
     /// Returns the error if the layout does not fit a matrix of `cols` columns.
-    pub fn misfit(&self, cols: usize) -> Option<CodesError> {
-        self.each(0).find_map(|(_, codes)| codes.misfit(cols))
+    pub fn width_error(&self, cols: usize) -> Option<CodesError> {
+        self.codes_with_rows(0)
+            .find_map(|(_, codes)| codes.width_error(cols))
     }
 
     /// Returns true if the layout fits a matrix of `rows` rows.
     pub fn has_rows(&self, rows: usize) -> bool {
         match self {
-            Layout::Whole(_) => true,
-            Layout::Classes(classes) => classes.rows() == rows,
+            CodeLayout::Uniform(_) => true,
+            CodeLayout::Classes(classes) => classes.rows() == rows,
         }
     }
 
     /// Returns the size in bytes of a matrix of `rows` rows.
     pub fn bytes(&self, rows: usize) -> u64 {
         match self {
-            Layout::Whole(codes) => codes.bytes(rows),
-            Layout::Classes(classes) => classes.bytes(),
+            CodeLayout::Uniform(codes) => codes.bytes(rows),
+            CodeLayout::Classes(classes) => classes.bytes(),
         }
     }
 
     /// Returns the code of the matrix if all column groups and rows share one.
-    pub fn same(&self) -> Option<Code> {
+    pub fn uniform_code(&self) -> Option<Code> {
         match self {
-            Layout::Whole(codes) => codes.same(),
-            Layout::Classes(_) => None,
+            CodeLayout::Uniform(codes) => codes.uniform_code(),
+            CodeLayout::Classes(_) => None,
         }
     }
 
     /// Iterates over the codes of a matrix of `rows` rows, each with its number of rows.
-    pub fn each(&self, rows: usize) -> impl Iterator<Item = (usize, &Codes)> {
+    pub fn codes_with_rows(&self, rows: usize) -> impl Iterator<Item = (usize, &Codes)> {
         let (whole, classes) = match self {
-            Layout::Whole(codes) => (Some((rows, codes)), None),
-            Layout::Classes(classes) => (None, Some(classes)),
+            CodeLayout::Uniform(codes) => (Some((rows, codes)), None),
+            CodeLayout::Classes(classes) => (None, Some(classes)),
         };
         let classes = classes.into_iter().flat_map(RowClasses::iter);
         whole
@@ -222,13 +223,14 @@ impl Layout {
     }
 
     /// Returns true if any column group has this kind.
-    pub fn has(&self, kind: Kind) -> bool {
-        self.each(0).any(|(_, codes)| codes.has(kind))
+    pub fn contains_kind(&self, kind: CodeKind) -> bool {
+        self.codes_with_rows(0)
+            .any(|(_, codes)| codes.contains_kind(kind))
     }
 
     /// Returns the mean of a property of codes, weighted by their number of weights.
-    pub fn mean(&self, of: impl Fn(Code) -> f64) -> f64 {
-        let each = self.each(1).map(|(rows, codes)| {
+    pub fn weighted_mean(&self, of: impl Fn(Code) -> f64) -> f64 {
+        let each = self.codes_with_rows(1).map(|(rows, codes)| {
             let sum: f64 = codes.iter().map(|&code| of(code)).sum();
             (rows as f64, sum / codes.len() as f64)
         });
@@ -240,49 +242,55 @@ impl Layout {
 
     /// Mean bits per weight, without scales.
     pub fn mean_bits(&self) -> f64 {
-        self.mean(|code| f64::from(code.bits()))
+        self.weighted_mean(|code| f64::from(code.bits()))
     }
 
     /// Returns a view of `bytes` as a matrix of `rows` rows.
     ///
     /// # Errors
     /// [`BandsError::Length`]; the content is checked by [`Banded::check`] only.
-    pub fn view<'a>(&'a self, rows: usize, bytes: &'a [u8]) -> Result<Banded<'a>, BandsError> {
+    pub fn view<'a>(
+        &'a self,
+        rows: usize,
+        bytes: &'a [u8],
+    ) -> Result<ColumnGroupMatrix<'a>, ColumnGroupError> {
         match self {
-            Layout::Whole(codes) => Ok(Banded::Whole(Bands::new(codes, rows, bytes)?)),
-            Layout::Classes(classes) => {
-                let classed = ClassedBands::new(classes, rows, bytes)?;
-                Ok(Banded::Classes(classed))
+            CodeLayout::Uniform(codes) => Ok(ColumnGroupMatrix::Uniform(ColumnGroups::new(
+                codes, rows, bytes,
+            )?)),
+            CodeLayout::Classes(classes) => {
+                let classed = RowClassMatrix::new(classes, rows, bytes)?;
+                Ok(ColumnGroupMatrix::Classes(classed))
             }
         }
     }
 }
 
-impl From<Codes> for Layout {
-    fn from(codes: Codes) -> Layout {
-        Layout::Whole(codes)
+impl From<Codes> for CodeLayout {
+    fn from(codes: Codes) -> CodeLayout {
+        CodeLayout::Uniform(codes)
     }
 }
 
-impl fmt::Display for Layout {
+impl fmt::Display for CodeLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Layout::Whole(codes) => codes.fmt(f),
-            Layout::Classes(classes) => classes.fmt(f),
+            CodeLayout::Uniform(codes) => codes.fmt(f),
+            CodeLayout::Classes(classes) => classes.fmt(f),
         }
     }
 }
 
-impl FromStr for Layout {
+impl FromStr for CodeLayout {
     type Err = CodesError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if !text.contains('*') {
-            return text.parse().map(Layout::Whole);
+            return text.parse().map(CodeLayout::Uniform);
         }
-        let malformed = |found: &str| CodesError::List {
+        let malformed = |found: &str| CodesError::Malformed {
             expected: "rows, a star and codes, as 8192*2:t4x20".to_owned(),
-            found: one_line(found),
+            found: escape_truncated(found),
         };
         // Bounds the work on malformed input.
         let classes = text.splitn(MAX_CLASSES + 1, ';').map(|class| {
@@ -298,17 +306,17 @@ impl FromStr for Layout {
             })
         });
         let classes: Result<Vec<RowClass>, CodesError> = classes.collect();
-        RowClasses::new(classes?).map(Layout::Classes)
+        RowClasses::new(classes?).map(CodeLayout::Classes)
     }
 }
 
-impl Serialize for Layout {
+impl Serialize for CodeLayout {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Layout {
+impl<'de> Deserialize<'de> for CodeLayout {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         text.parse().map_err(de::Error::custom)
@@ -317,27 +325,27 @@ impl<'de> Deserialize<'de> for Layout {
 
 /// View of the bytes of a column-group matrix.
 #[derive(Clone, Copy, Debug)]
-pub enum Banded<'a> {
+pub enum ColumnGroupMatrix<'a> {
     /// The same codes in all rows.
-    Whole(Bands<'a>),
+    Uniform(ColumnGroups<'a>),
     /// Row classes.
-    Classes(ClassedBands<'a>),
+    Classes(RowClassMatrix<'a>),
 }
 
-impl Banded<'_> {
+impl ColumnGroupMatrix<'_> {
     /// Number of rows.
     pub fn rows(&self) -> usize {
         match self {
-            Banded::Whole(bands) => bands.rows(),
-            Banded::Classes(classes) => classes.rows(),
+            ColumnGroupMatrix::Uniform(bands) => bands.rows(),
+            ColumnGroupMatrix::Classes(classes) => classes.rows(),
         }
     }
 
     /// Number of columns.
     pub fn cols(&self) -> usize {
         match self {
-            Banded::Whole(bands) => bands.cols(),
-            Banded::Classes(classes) => classes.cols(),
+            ColumnGroupMatrix::Uniform(bands) => bands.cols(),
+            ColumnGroupMatrix::Classes(classes) => classes.cols(),
         }
     }
 
@@ -346,10 +354,10 @@ impl Banded<'_> {
     /// # Errors
     /// [`BandsError::Rows`] for an inconsistent map, [`BandsError::Scale`] for the first scale that
     /// is not finite.
-    pub fn check(&self) -> Result<(), BandsError> {
+    pub fn check(&self) -> Result<(), ColumnGroupError> {
         match self {
-            Banded::Whole(bands) => bands.check_scales(),
-            Banded::Classes(classes) => {
+            ColumnGroupMatrix::Uniform(bands) => bands.check_scales(),
+            ColumnGroupMatrix::Classes(classes) => {
                 classes.check_map()?;
                 classes.classes().try_for_each(|class| class.check_scales())
             }
@@ -360,17 +368,17 @@ impl Banded<'_> {
     ///
     /// # Errors
     /// [`BandsError::Row`].
-    pub fn row(&self, row: usize, out: &mut [f32]) -> Result<(), BandsError> {
+    pub fn decode_row(&self, row: usize, out: &mut [f32]) -> Result<(), ColumnGroupError> {
         match self {
-            Banded::Whole(bands) => bands.row(row, out),
-            Banded::Classes(classes) => classes.row(row, out),
+            ColumnGroupMatrix::Uniform(bands) => bands.decode_row(row, out),
+            ColumnGroupMatrix::Classes(classes) => classes.decode_row(row, out),
         }
     }
 }
 
 /// View of the bytes of a matrix with row classes.
 #[derive(Clone, Copy, Debug)]
-pub struct ClassedBands<'a> {
+pub struct RowClassMatrix<'a> {
     classes: &'a RowClasses,
     bytes: &'a [u8],
 }
@@ -379,44 +387,48 @@ pub struct ClassedBands<'a> {
 pub struct MapBlock<'a> {
     /// Number of rows of each class before the block.
     pub before: [usize; MAX_CLASSES],
-    of_rows: &'a [u8],
+    row_classes: &'a [u8],
 }
 
 impl MapBlock<'_> {
     /// Returns the class of a row of the block.
     pub fn class(&self, row: usize) -> usize {
-        usize::from(self.of_rows[row / 4] >> (2 * (row % 4)) & 3)
+        usize::from(self.row_classes[row / 4] >> (2 * (row % 4)) & 3)
     }
 }
 
-impl<'a> ClassedBands<'a> {
+impl<'a> RowClassMatrix<'a> {
     /// Creates a view of `bytes` as a matrix of `rows` rows.
     ///
     /// # Errors
     /// [`BandsError::Length`]; the content is checked by [`Banded::check`] only.
-    pub fn new(classes: &'a RowClasses, rows: usize, bytes: &'a [u8]) -> Result<Self, BandsError> {
+    pub fn new(
+        classes: &'a RowClasses,
+        rows: usize,
+        bytes: &'a [u8],
+    ) -> Result<Self, ColumnGroupError> {
         let (expected, found) = (classes.bytes(), bytes.len() as u64);
         if expected != found || classes.rows() != rows {
-            return Err(BandsError::Length {
+            return Err(ColumnGroupError::Length {
                 rows,
                 cols: classes.cols(),
                 expected,
                 found,
             });
         }
-        Ok(ClassedBands { classes, bytes })
+        Ok(RowClassMatrix { classes, bytes })
     }
 
-    fn check_map(&self) -> Result<(), BandsError> {
+    fn check_map(&self) -> Result<(), ColumnGroupError> {
         let mut counted = [0; MAX_CLASSES];
-        for first in (0..self.rows()).step_by(MAP_ROWS) {
-            let block = self.block(first / MAP_ROWS);
+        for first in (0..self.rows()).step_by(MAP_BLOCK_ROWS) {
+            let block = self.block(first / MAP_BLOCK_ROWS);
             if block.before != counted {
-                return Err(BandsError::Rows { row: first });
+                return Err(ColumnGroupError::InconsistentClassMap { row: first });
             }
-            let here = MAP_ROWS.min(self.rows() - first);
+            let here = MAP_BLOCK_ROWS.min(self.rows() - first);
             for (class, count) in counted.iter_mut().enumerate() {
-                *count += rows_of(block.of_rows, here, class);
+                *count += count_rows(block.row_classes, here, class);
             }
         }
         let mut expected = [0; MAX_CLASSES];
@@ -426,7 +438,7 @@ impl<'a> ClassedBands<'a> {
         if counted == expected {
             Ok(())
         } else {
-            Err(BandsError::Rows { row: self.rows() })
+            Err(ColumnGroupError::InconsistentClassMap { row: self.rows() })
         }
     }
 
@@ -441,16 +453,16 @@ impl<'a> ClassedBands<'a> {
     }
 
     /// Iterates over the classes, each a matrix of its rows.
-    pub fn classes(&self) -> impl Iterator<Item = Bands<'a>> {
+    pub fn classes(&self) -> impl Iterator<Item = ColumnGroups<'a>> {
         let of = *self;
         (0..self.classes.0.len()).filter_map(move |index| of.class(index))
     }
 
     /// Returns the rows of a class as a matrix, or `None` if there is no such class.
-    pub fn class(&self, index: usize) -> Option<Bands<'a>> {
+    pub fn class(&self, index: usize) -> Option<ColumnGroups<'a>> {
         let class = self.classes.0.get(index)?;
-        let bytes = self.bytes.get(self.classes.place(index))?;
-        Bands::new(&class.codes, class.rows, bytes).ok()
+        let bytes = self.bytes.get(self.classes.class_range(index))?;
+        ColumnGroups::new(&class.codes, class.rows, bytes).ok()
     }
 
     /// Returns a block of [`MAP_ROWS`] rows of the map.
@@ -458,27 +470,30 @@ impl<'a> ClassedBands<'a> {
     /// # Panics
     /// If `index` is out of range.
     pub fn block(&self, index: usize) -> MapBlock<'a> {
-        let block = &self.bytes[index * MAP_BYTES..][..MAP_BYTES];
+        let block = &self.bytes[index * MAP_BLOCK_BYTES..][..MAP_BLOCK_BYTES];
         let (counts, of_rows) = block.split_at(4 * MAX_CLASSES);
         let (counts, _) = counts.as_chunks::<4>();
         let mut before = [0; MAX_CLASSES];
         for (to, &count) in before.iter_mut().zip(counts) {
             *to = u32::from_le_bytes(count) as usize;
         }
-        MapBlock { before, of_rows }
+        MapBlock {
+            before,
+            row_classes: of_rows,
+        }
     }
 
     /// Returns the class of a row and the row's index within it.
     ///
     /// # Panics
     /// If `row` is out of range.
-    pub fn place(&self, row: usize) -> (usize, usize) {
-        let block = self.block(row / MAP_ROWS);
-        let row = row % MAP_ROWS;
+    pub fn locate_row(&self, row: usize) -> (usize, usize) {
+        let block = self.block(row / MAP_BLOCK_ROWS);
+        let row = row % MAP_BLOCK_ROWS;
         let class = block.class(row);
         (
             class,
-            block.before[class] + rows_of(block.of_rows, row, class),
+            block.before[class] + count_rows(block.row_classes, row, class),
         )
     }
 
@@ -486,23 +501,23 @@ impl<'a> ClassedBands<'a> {
     ///
     /// # Errors
     /// [`BandsError::Row`].
-    pub fn row(&self, row: usize, out: &mut [f32]) -> Result<(), BandsError> {
-        let outside = BandsError::Row {
+    pub fn decode_row(&self, row: usize, out: &mut [f32]) -> Result<(), ColumnGroupError> {
+        let outside = ColumnGroupError::Row {
             row,
             rows: self.rows(),
-            room: out.len(),
+            buffer_len: out.len(),
             cols: self.cols(),
         };
         if row >= self.rows() {
             return Err(outside);
         }
         // An unchecked map may name classes and rows that do not exist.
-        let (class, index) = self.place(row);
-        self.class(class).ok_or(outside)?.row(index, out)
+        let (class, index) = self.locate_row(row);
+        self.class(class).ok_or(outside)?.decode_row(index, out)
     }
 }
 
-fn rows_of(of_rows: &[u8], rows: usize, class: usize) -> usize {
+fn count_rows(of_rows: &[u8], rows: usize, class: usize) -> usize {
     let whole = &of_rows[..rows / 4];
     let same = [0b11_11_11_11_u8, 0b10_10_10_10, 0b01_01_01_01, 0][class & 3];
     // Both bits of a row become 1 if it has the class.

@@ -5,16 +5,19 @@ use std::ops::{Deref, Range};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::{BAND, CHUNK, CodesError, GROUP_ROWS, QUADS, SCALE_BYTES, STRIP_ROWS, TABLES_VERSION};
-use crate::escape::one_line;
+use super::{
+    CHUNK, CodesError, GROUP_COLS, GROUP_ROWS, QUADS_PER_GROUP, SCALE_BYTES, TABLES_VERSION,
+    TILE_ROWS,
+};
+use crate::escape::escape_truncated;
 use crate::limits::MAX_WIDTH;
 use crate::wire;
 
 /// Kind of the code of a column group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub enum CodeKind {
     /// A non-uniform scalar codebook with a scale for each row and column group.
-    Levels,
+    Codebook,
     /// A trellis of 4096 states with two additive tables and a scale for each column.
     Trellis,
 }
@@ -22,37 +25,37 @@ pub enum Kind {
 /// Code of a column group: its kind, its bits per weight and the version of its trellis tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Code {
-    kind: Kind,
+    kind: CodeKind,
     bits: u8,
     /// Version of the trellis tables; 1 for codebooks, which have a single version.
     version: u8,
 }
 
-impl Kind {
+impl CodeKind {
     /// Returns the valid numbers of bits.
     pub const fn bits(self) -> std::ops::RangeInclusive<u8> {
         match self {
-            Kind::Levels => 2..=8,
-            Kind::Trellis => 2..=5,
+            CodeKind::Codebook => 2..=8,
+            CodeKind::Trellis => 2..=5,
         }
     }
 
     const fn name(self) -> &'static str {
         match self {
-            Kind::Levels => "levels",
-            Kind::Trellis => "trellis",
+            CodeKind::Codebook => "levels",
+            CodeKind::Trellis => "trellis",
         }
     }
 
     pub(super) const fn letter(self) -> char {
         match self {
-            Kind::Levels => 'l',
-            Kind::Trellis => 't',
+            CodeKind::Codebook => 'l',
+            CodeKind::Trellis => 't',
         }
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for CodeKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -63,8 +66,8 @@ impl Code {
     ///
     /// # Errors
     /// [`CodesError::Bits`].
-    pub fn levels(bits: u8) -> Result<Code, CodesError> {
-        Code::new(Kind::Levels, bits)
+    pub fn codebook(bits: u8) -> Result<Code, CodesError> {
+        Code::new(CodeKind::Codebook, bits)
     }
 
     /// Creates a trellis of 2 to 5 bits.
@@ -72,24 +75,24 @@ impl Code {
     /// # Errors
     /// [`CodesError::Bits`].
     pub fn trellis(bits: u8) -> Result<Code, CodesError> {
-        Code::new(Kind::Trellis, bits)
+        Code::new(CodeKind::Trellis, bits)
     }
 
     /// Creates a code of this kind.
     ///
     /// # Errors
     /// [`CodesError::Bits`].
-    pub fn new(kind: Kind, bits: u8) -> Result<Code, CodesError> {
+    pub fn new(kind: CodeKind, bits: u8) -> Result<Code, CodesError> {
         if kind.bits().contains(&bits) {
-            return Ok(Code::of(kind, bits, TABLES_VERSION));
+            return Ok(Code::from_parts(kind, bits, TABLES_VERSION));
         }
         Err(CodesError::Bits { kind, found: bits })
     }
 
-    const fn of(kind: Kind, bits: u8, version: u8) -> Code {
+    const fn from_parts(kind: CodeKind, bits: u8, version: u8) -> Code {
         let version = match kind {
-            Kind::Levels => 1,
-            Kind::Trellis => version,
+            CodeKind::Codebook => 1,
+            CodeKind::Trellis => version,
         };
         Code {
             kind,
@@ -98,29 +101,29 @@ impl Code {
         }
     }
 
-    pub(super) const fn with_tables(self, version: u8) -> Code {
-        Code::of(self.kind, self.bits, version)
+    pub(super) const fn with_version(self, version: u8) -> Code {
+        Code::from_parts(self.kind, self.bits, version)
     }
 
     /// Iterates over the codes with current tables.
     pub fn all() -> impl Iterator<Item = Code> {
-        let of = |kind: Kind| {
+        let of = |kind: CodeKind| {
             kind.bits()
-                .map(move |bits| Code::of(kind, bits, TABLES_VERSION))
+                .map(move |bits| Code::from_parts(kind, bits, TABLES_VERSION))
         };
-        of(Kind::Levels).chain(of(Kind::Trellis))
+        of(CodeKind::Codebook).chain(of(CodeKind::Trellis))
     }
 
     /// Iterates over the codes with tables of earlier versions, which are only read.
-    pub fn earlier() -> impl Iterator<Item = Code> {
+    pub fn legacy() -> impl Iterator<Item = Code> {
         (1..TABLES_VERSION).flat_map(|version| {
-            let of = move |bits| Code::of(Kind::Trellis, bits, version);
-            Kind::Trellis.bits().map(of)
+            let of = move |bits| Code::from_parts(CodeKind::Trellis, bits, version);
+            CodeKind::Trellis.bits().map(of)
         })
     }
 
     /// Kind of the code.
-    pub const fn kind(self) -> Kind {
+    pub const fn kind(self) -> CodeKind {
         self.kind
     }
 
@@ -131,11 +134,11 @@ impl Code {
 
     /// Returns true for a member of [`all`](Self::all), which its name alone identifies.
     pub const fn is_current(self) -> bool {
-        matches!(self.kind, Kind::Levels) || self.version == TABLES_VERSION
+        matches!(self.kind, CodeKind::Codebook) || self.version == TABLES_VERSION
     }
 
     /// Index of the tables in [`TRELLIS_TABLES`](super::TRELLIS_TABLES); 0 for codebooks.
-    pub const fn tables(self) -> usize {
+    pub const fn table_index(self) -> usize {
         self.version as usize - 1
     }
 
@@ -147,10 +150,10 @@ impl Code {
     /// Bytes of a column group in sixteen rows, with the scales of a codebook but not those of
     /// columns.
     pub const fn group_bytes(self) -> usize {
-        let weights = QUADS * CHUNK * self.bits as usize / 8;
+        let weights = QUADS_PER_GROUP * CHUNK * self.bits as usize / 8;
         match self.kind {
-            Kind::Levels => SCALE_BYTES + weights,
-            Kind::Trellis => weights,
+            CodeKind::Codebook => SCALE_BYTES + weights,
+            CodeKind::Trellis => weights,
         }
     }
 }
@@ -172,18 +175,18 @@ impl FromStr for Code {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let unknown = || CodesError::Unknown {
-            found: one_line(text),
+            found: escape_truncated(text),
         };
-        for kind in [Kind::Levels, Kind::Trellis] {
+        for kind in [CodeKind::Codebook, CodeKind::Trellis] {
             if let Some(bits) = text.strip_prefix(kind.name()) {
-                return Code::new(kind, number(bits).ok_or_else(unknown)?);
+                return Code::new(kind, parse_canonical_number(bits).ok_or_else(unknown)?);
             }
         }
         Err(unknown())
     }
 }
 
-pub(super) fn number<T: FromStr + fmt::Display>(text: &str) -> Option<T> {
+pub(super) fn parse_canonical_number<T: FromStr + fmt::Display>(text: &str) -> Option<T> {
     let number: T = text.parse().ok()?;
     (number.to_string() == text).then_some(number)
 }
@@ -195,10 +198,10 @@ pub(super) fn number<T: FromStr + fmt::Display>(text: &str) -> Option<T> {
 /// runs of equal codes, `2:t3x60,l4x4`; padding follows after a minus: `2:t3x5,l4x1-20`. An `r`
 /// after the version marks a [rotated](super::rotate) matrix: `2r:t3x60,l4x4`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Codes(Arc<Inner>);
+pub struct Codes(Arc<CodesData>);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Inner {
+struct CodesData {
     codes: Vec<Code>,
     cols: usize,
     rotated: bool,
@@ -214,26 +217,32 @@ impl Codes {
     /// [`CodesError::Width`] if the number of codes does not match the columns;
     /// [`CodesError::Mixed`].
     pub fn new(codes: Vec<Code>, cols: usize) -> Result<Codes, CodesError> {
-        if cols == 0 || codes.len() != cols.div_ceil(BAND) || cols > MAX_WIDTH {
+        if cols == 0 || codes.len() != cols.div_ceil(GROUP_COLS) || cols > MAX_WIDTH {
             let bands = codes.len();
-            return Err(CodesError::Width { cols, bands });
+            return Err(CodesError::Width {
+                cols,
+                groups: bands,
+            });
         }
-        let trellises = codes.iter().filter(|code| code.kind == Kind::Trellis);
+        let trellises = codes.iter().filter(|code| code.kind == CodeKind::Trellis);
         let mut versions = trellises.map(|code| code.version);
         if let Some(first) = versions.next()
             && let Some(other) = versions.find(|&other| other != first)
         {
-            return Err(CodesError::Mixed { first, other });
+            return Err(CodesError::Mixed {
+                first,
+                second: other,
+            });
         }
         let (mut starts, mut trellises) = (vec![0], vec![0]);
         let (mut bytes, mut count) = (0, 0);
         for code in &codes {
             bytes += code.group_bytes() as u64;
-            count += usize::from(code.kind == Kind::Trellis);
+            count += usize::from(code.kind == CodeKind::Trellis);
             starts.push(bytes);
             trellises.push(count);
         }
-        Ok(Codes(Arc::new(Inner {
+        Ok(Codes(Arc::new(CodesData {
             codes,
             cols,
             rotated: false,
@@ -247,9 +256,12 @@ impl Codes {
     /// # Errors
     /// [`CodesError::Width`] for no columns or too many.
     pub fn uniform(code: Code, cols: usize) -> Result<Codes, CodesError> {
-        let bands = cols.div_ceil(BAND);
+        let bands = cols.div_ceil(GROUP_COLS);
         if cols > MAX_WIDTH {
-            return Err(CodesError::Width { cols, bands });
+            return Err(CodesError::Width {
+                cols,
+                groups: bands,
+            });
         }
         Codes::new(vec![code; bands], cols)
     }
@@ -257,9 +269,9 @@ impl Codes {
     /// Returns the same codes for a matrix that is [rotated](super::rotate) first. Without a full
     /// column group the codes stay unchanged.
     #[must_use]
-    pub fn of_rotated(&self) -> Codes {
-        Codes(Arc::new(Inner {
-            rotated: self.cols() >= BAND,
+    pub fn with_rotation(&self) -> Codes {
+        Codes(Arc::new(CodesData {
+            rotated: self.cols() >= GROUP_COLS,
             ..(*self.0).clone()
         }))
     }
@@ -270,14 +282,17 @@ impl Codes {
     }
 
     /// Returns the error if the codes do not fit a matrix of `cols` columns.
-    pub fn misfit(&self, cols: usize) -> Option<CodesError> {
+    pub fn width_error(&self, cols: usize) -> Option<CodesError> {
         let bands = self.len();
-        match (cols == self.cols(), bands == cols.div_ceil(BAND)) {
+        match (cols == self.cols(), bands == cols.div_ceil(GROUP_COLS)) {
             (true, _) => None,
-            (false, false) => Some(CodesError::Width { cols, bands }),
+            (false, false) => Some(CodesError::Width {
+                cols,
+                groups: bands,
+            }),
             (false, true) => Some(CodesError::Padding {
                 cols,
-                expected: bands * BAND - cols,
+                expected: bands * GROUP_COLS - cols,
                 found: self.padding(),
             }),
         }
@@ -295,17 +310,20 @@ impl Codes {
 
     /// Columns of padding in the last column group, 0 to 31.
     pub fn padding(&self) -> usize {
-        (self.len() * BAND).saturating_sub(self.0.cols)
+        (self.len() * GROUP_COLS).saturating_sub(self.0.cols)
     }
 
     /// Columns of a column group without padding: 32, fewer in the last one, 0 if it does not
     /// exist.
-    pub fn band_cols(&self, band: usize) -> usize {
-        self.0.cols.saturating_sub(band * BAND).min(BAND)
+    pub fn group_cols(&self, band: usize) -> usize {
+        self.0
+            .cols
+            .saturating_sub(band * GROUP_COLS)
+            .min(GROUP_COLS)
     }
 
     /// Returns the code of the matrix if all column groups share one.
-    pub fn same(&self) -> Option<Code> {
+    pub fn uniform_code(&self) -> Option<Code> {
         let first = self.first()?;
         self.iter().all(|code| code == first).then_some(*first)
     }
@@ -327,67 +345,67 @@ impl Codes {
         self.0.starts.last().copied().unwrap_or(0)
     }
 
-    fn trellises(&self) -> usize {
+    fn trellis_groups(&self) -> usize {
         self.0.trellises.last().copied().unwrap_or(0)
     }
 
     /// Returns true if any column group has this kind.
-    pub fn has(&self, kind: Kind) -> bool {
+    pub fn contains_kind(&self, kind: CodeKind) -> bool {
         match kind {
-            Kind::Levels => self.trellises() < self.len(),
-            Kind::Trellis => self.trellises() > 0,
+            CodeKind::Codebook => self.trellis_groups() < self.len(),
+            CodeKind::Trellis => self.trellis_groups() > 0,
         }
     }
 
     pub(super) fn data_start(&self, rows: usize) -> u64 {
-        let columns = (self.trellises() * 2 * BAND) as u64;
+        let columns = (self.trellis_groups() * 2 * GROUP_COLS) as u64;
         wire::align_up(self.rows_end(rows).saturating_add(columns), 64).unwrap_or(u64::MAX)
     }
 
     /// Returns the end of the row scales: one per row for each kind present, padded to whole row
     /// groups.
     fn rows_end(&self, rows: usize) -> u64 {
-        let kinds = [Kind::Levels, Kind::Trellis].into_iter();
-        let kinds = kinds.filter(|&kind| self.has(kind)).count() as u64;
-        scales_of_rows(rows).saturating_mul(kinds)
+        let kinds = [CodeKind::Codebook, CodeKind::Trellis].into_iter();
+        let kinds = kinds.filter(|&kind| self.contains_kind(kind)).count() as u64;
+        row_scale_bytes(rows).saturating_mul(kinds)
     }
 
-    pub(super) fn row_scales(&self, rows: usize, kind: Kind) -> Option<usize> {
-        let behind = kind == Kind::Trellis && self.has(Kind::Levels);
+    pub(super) fn row_scales_offset(&self, rows: usize, kind: CodeKind) -> Option<usize> {
+        let behind = kind == CodeKind::Trellis && self.contains_kind(CodeKind::Codebook);
         let at = if behind {
-            scales_of_rows(rows) as usize
+            row_scale_bytes(rows) as usize
         } else {
             0
         };
-        self.has(kind).then_some(at)
+        self.contains_kind(kind).then_some(at)
     }
 
-    pub(super) fn column_scales(&self, rows: usize, band: usize) -> Option<usize> {
+    pub(super) fn column_scales_offset(&self, rows: usize, band: usize) -> Option<usize> {
         let code = self.get(band)?;
         let before = *self.0.trellises.get(band)?;
-        let at = self.rows_end(rows) as usize + before * 2 * BAND;
-        (code.kind == Kind::Trellis).then_some(at)
+        let at = self.rows_end(rows) as usize + before * 2 * GROUP_COLS;
+        (code.kind == CodeKind::Trellis).then_some(at)
     }
 
     /// Returns the number of rows of a tile, padded to whole row groups.
-    pub fn strip_rows(rows: usize, strip: usize) -> usize {
-        let rest = rows.saturating_sub(strip * STRIP_ROWS);
-        rest.min(STRIP_ROWS).next_multiple_of(GROUP_ROWS)
+    pub fn tile_rows(rows: usize, strip: usize) -> usize {
+        let rest = rows.saturating_sub(strip * TILE_ROWS);
+        rest.min(TILE_ROWS).next_multiple_of(GROUP_ROWS)
     }
 
     /// Returns the byte range of a column group in a tile; empty if out of range.
-    pub fn place(&self, rows: usize, strip: usize, band: usize) -> Range<usize> {
-        let groups = (Codes::strip_rows(rows, strip) / GROUP_ROWS) as u64;
+    pub fn tile_range(&self, rows: usize, strip: usize, band: usize) -> Range<usize> {
+        let groups = (Codes::tile_rows(rows, strip) / GROUP_ROWS) as u64;
         let Some([start, end]) = self.0.starts.get(band..band + 2) else {
             return 0..0;
         };
-        let before = (strip * (STRIP_ROWS / GROUP_ROWS)) as u64 * self.group_bytes();
+        let before = (strip * (TILE_ROWS / GROUP_ROWS)) as u64 * self.group_bytes();
         let base = self.data_start(rows) + before;
         (base + groups * start) as usize..(base + groups * end) as usize
     }
 }
 
-fn scales_of_rows(rows: usize) -> u64 {
+fn row_scale_bytes(rows: usize) -> u64 {
     (rows.div_ceil(GROUP_ROWS) as u64).saturating_mul(2 * GROUP_ROWS as u64)
 }
 
@@ -410,17 +428,17 @@ mod tests {
     #[test]
     fn sizes_follow_from_rows_and_codes() {
         // Rows are padded to 16. A codebook has 12 bytes of scales per 16 rows.
-        let levels = Codes::uniform(Code::levels(4).unwrap(), 64).unwrap();
+        let levels = Codes::uniform(Code::codebook(4).unwrap(), 64).unwrap();
         assert_eq!(levels.bytes(20), 64 + 2 * 2 * (12 + 256));
         let trellis = Codes::uniform(Code::trellis(3).unwrap(), 64).unwrap();
         assert_eq!(
             trellis.bytes(300),
             (304 * 2 + 64 * 2_u64).next_multiple_of(64) + 19 * 2 * 192
         );
-        let padded = Codes::uniform(Code::levels(4).unwrap(), 33).unwrap();
+        let padded = Codes::uniform(Code::codebook(4).unwrap(), 33).unwrap();
         assert_eq!(padded.bytes(20), levels.bytes(20));
         assert_eq!((padded.cols(), padded.padding()), (33, 31));
-        assert_eq!([0, 1, 2].map(|band| padded.band_cols(band)), [32, 1, 0]);
+        assert_eq!([0, 1, 2].map(|band| padded.group_cols(band)), [32, 1, 0]);
         for (cols, bands) in [
             (32, 2),
             (65, 2),
@@ -428,26 +446,32 @@ mod tests {
             (0, 1),
             (MAX_WIDTH + 1, (1 << 15) + 1),
         ] {
-            let codes = vec![Code::levels(4).unwrap(); bands];
+            let codes = vec![Code::codebook(4).unwrap(); bands];
             assert_eq!(
                 Codes::new(codes, cols).unwrap_err(),
-                CodesError::Width { cols, bands }
+                CodesError::Width {
+                    cols,
+                    groups: bands
+                }
             );
         }
         for cols in [0, MAX_WIDTH + 1] {
-            assert!(Codes::uniform(Code::levels(4).unwrap(), cols).is_err());
+            assert!(Codes::uniform(Code::codebook(4).unwrap(), cols).is_err());
         }
-        assert_eq!(padded.misfit(33), None);
+        assert_eq!(padded.width_error(33), None);
         let (expected, found) = (30, 31);
         let other = CodesError::Padding {
             cols: 34,
             expected,
             found,
         };
-        assert_eq!(padded.misfit(34), Some(other));
+        assert_eq!(padded.width_error(34), Some(other));
         assert_eq!(
-            padded.misfit(65),
-            Some(CodesError::Width { cols: 65, bands: 2 })
+            padded.width_error(65),
+            Some(CodesError::Width {
+                cols: 65,
+                groups: 2
+            })
         );
     }
 
@@ -456,19 +480,19 @@ mod tests {
         let (codes, rows) = (mixed(), 530);
         let mut end = codes.data_start(rows) as usize;
         for strip in 0..3 {
-            assert_eq!(Codes::strip_rows(rows, strip), [256, 256, 32][strip]);
+            assert_eq!(Codes::tile_rows(rows, strip), [256, 256, 32][strip]);
             for band in 0..codes.len() {
-                let place = codes.place(rows, strip, band);
+                let place = codes.tile_range(rows, strip, band);
                 assert_eq!(place.start, end);
                 end = place.end;
             }
         }
         assert_eq!(end as u64, codes.bytes(rows));
-        assert!(codes.place(rows, 0, 4).is_empty() && codes.place(rows, 3, 0).is_empty());
-        assert_eq!(codes.row_scales(rows, Kind::Levels), Some(0));
-        assert_eq!(codes.row_scales(rows, Kind::Trellis), Some(1088));
-        assert_eq!(codes.column_scales(rows, 1), Some(2 * 1088 + 64));
-        assert_eq!(codes.column_scales(rows, 2), None);
-        assert_eq!(codes.column_scales(rows, 3), Some(2 * 1088 + 128));
+        assert!(codes.tile_range(rows, 0, 4).is_empty() && codes.tile_range(rows, 3, 0).is_empty());
+        assert_eq!(codes.row_scales_offset(rows, CodeKind::Codebook), Some(0));
+        assert_eq!(codes.row_scales_offset(rows, CodeKind::Trellis), Some(1088));
+        assert_eq!(codes.column_scales_offset(rows, 1), Some(2 * 1088 + 64));
+        assert_eq!(codes.column_scales_offset(rows, 2), None);
+        assert_eq!(codes.column_scales_offset(rows, 3), Some(2 * 1088 + 128));
     }
 }

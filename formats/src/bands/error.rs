@@ -1,6 +1,6 @@
 //! Errors of codes.
 
-use super::{BAND, Kind, MAX_CLASSES, TABLES_VERSION};
+use super::{CodeKind, GROUP_COLS, MAX_CLASSES, TABLES_VERSION};
 
 /// Error returned for an invalid code, or for codes that do not fit a matrix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -9,7 +9,7 @@ pub enum CodesError {
     #[error("{kind} of {found} bits; there are {kind} of {} to {} bits", kind.bits().start(), kind.bits().end())]
     Bits {
         /// Kind of the code.
-        kind: Kind,
+        kind: CodeKind,
         /// Requested number of bits.
         found: u8,
     },
@@ -21,7 +21,7 @@ pub enum CodesError {
     },
     /// The text is no list of codes.
     #[error("codes of bands: expected {expected}, found {found:?}")]
-    List {
+    Malformed {
         /// Expected text.
         expected: String,
         /// Text found.
@@ -37,24 +37,24 @@ pub enum CodesError {
     },
     /// Trellises with tables of different versions in one matrix.
     #[error(
-        "codes of bands: trellises with tables of version {first} and of version {other}; expected one"
+        "codes of bands: trellises with tables of version {first} and of version {second}; expected one"
     )]
     Mixed {
         /// Version of the first trellis.
         first: u8,
         /// Another version found.
-        other: u8,
+        second: u8,
     },
     /// The number of column groups does not match the width.
     #[error(
-        "{cols} columns, {bands} bands: a matrix in bands has one for every {BAND} columns, the last of them \
+        "{cols} columns, {groups} bands: a matrix in bands has one for every {GROUP_COLS} columns, the last of them \
          padded, and one at least"
     )]
     Width {
         /// Columns of the matrix.
         cols: usize,
         /// Number of codes.
-        bands: usize,
+        groups: usize,
     },
     /// The padding does not match the width.
     #[error(

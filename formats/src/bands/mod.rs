@@ -26,20 +26,21 @@ mod text;
 mod view;
 
 pub use classes::{
-    Banded, ClassedBands, Layout, MAP_ROWS, MAX_CLASSES, MapBlock, RowClass, RowClasses,
+    CodeLayout, ColumnGroupMatrix, MAP_BLOCK_ROWS, MAX_CLASSES, MapBlock, RowClass, RowClassMatrix,
+    RowClasses,
 };
-pub use code::{Code, Codes, Kind};
+pub use code::{Code, CodeKind, Codes};
 pub use error::CodesError;
-pub use pack::{Packer, stored_scale};
+pub use pack::{ColumnGroupWriter, stored_scale};
 pub use rotation::{ROTATION_UNIT, rotate};
-pub use tables::{LEVEL_TABLES, TABLES_VERSION, TRELLIS_TABLES, Trellis, level};
-pub use view::{Bands, BandsError, code_at, level_scales};
+pub use tables::{CODEBOOKS, TABLES_VERSION, TRELLIS_TABLES, Trellis, codebook_value};
+pub use view::{ColumnGroupError, ColumnGroups, code_at, unpack_codebook_scales};
 
 /// Columns of a column group.
-pub const BAND: usize = 32;
+pub const GROUP_COLS: usize = 32;
 
 /// Rows of a tile; the last tile may have fewer. A trellis runs down a tile.
-pub const STRIP_ROWS: usize = 256;
+pub const TILE_ROWS: usize = 256;
 
 /// Rows of a row group; rows are padded to a multiple of it.
 pub const GROUP_ROWS: usize = 16;
@@ -51,7 +52,7 @@ pub const QUAD: usize = 4;
 pub const CHUNK: usize = GROUP_ROWS * QUAD;
 
 /// Quads of a column group.
-pub const QUADS: usize = BAND / QUAD;
+pub const QUADS_PER_GROUP: usize = GROUP_COLS / QUAD;
 
 /// Bits of a trellis state.
 pub const STATE_BITS: u32 = 12;
@@ -63,7 +64,7 @@ pub const STATES: usize = 1 << STATE_BITS;
 pub const SCALE_BYTES: usize = 12;
 
 /// Largest scale of a row in a codebook column group.
-pub const MAX_SCALE: u8 = 63;
+pub const MAX_CODEBOOK_SCALE: u8 = 63;
 
 /// Unit of codebook values and their scales: the largest of both multiply to about one.
-pub const LEVEL_UNIT: f32 = 1.0 / 8192.0;
+pub const CODEBOOK_UNIT: f32 = 1.0 / 8192.0;

@@ -3,8 +3,8 @@
 use half::f16;
 
 use super::{
-    BAND, BandsError, CHUNK, Codes, GROUP_ROWS, Kind, MAX_SCALE, QUAD, QUADS, SCALE_BYTES,
-    STRIP_ROWS,
+    CHUNK, CodeKind, Codes, ColumnGroupError, GROUP_COLS, GROUP_ROWS, MAX_CODEBOOK_SCALE, QUAD,
+    QUADS_PER_GROUP, SCALE_BYTES, TILE_ROWS,
 };
 
 /// Writer of a column-group matrix, piece by piece in any order. Unset pieces are zero.
@@ -17,17 +17,17 @@ use super::{
 /// # Panics
 /// Methods panic for pieces of the wrong length or outside of the matrix.
 #[derive(Clone, Debug)]
-pub struct Packer {
+pub struct ColumnGroupWriter {
     codes: Codes,
     rows: usize,
     bytes: Vec<u8>,
 }
 
-impl Packer {
+impl ColumnGroupWriter {
     /// Creates a matrix of zeros.
-    pub fn new(codes: &Codes, rows: usize) -> Packer {
+    pub fn new(codes: &Codes, rows: usize) -> ColumnGroupWriter {
         let bytes = usize::try_from(codes.bytes(rows)).unwrap_or(usize::MAX);
-        Packer {
+        ColumnGroupWriter {
             codes: codes.clone(),
             rows,
             bytes: vec![0; bytes],
@@ -35,45 +35,54 @@ impl Packer {
     }
 
     /// Returns the number of rows of a piece: those of the tile, padded to whole row groups.
-    pub fn strip_rows(&self, strip: usize) -> usize {
-        Codes::strip_rows(self.rows, strip)
+    pub fn tile_rows(&self, strip: usize) -> usize {
+        Codes::tile_rows(self.rows, strip)
     }
 
     /// Number of tiles of the matrix.
-    pub fn strips(&self) -> usize {
-        self.rows.div_ceil(STRIP_ROWS)
+    pub fn tiles(&self) -> usize {
+        self.rows.div_ceil(TILE_ROWS)
     }
 
     /// Sets the scale of a row in column groups of a kind. Returns it rounded to f16.
     ///
     /// # Errors
     /// [`BandsError::Scale`] if the rounded scale is not finite.
-    pub fn row_scale(&mut self, kind: Kind, row: usize, scale: f32) -> Result<f32, BandsError> {
+    pub fn set_row_scale(
+        &mut self,
+        kind: CodeKind,
+        row: usize,
+        scale: f32,
+    ) -> Result<f32, ColumnGroupError> {
         assert!(row < self.rows);
-        let at = self.codes.row_scales(self.rows, kind);
-        self.half(at.map_or(usize::MAX, |at| at + 2 * row), "row", row, scale)
+        let at = self.codes.row_scales_offset(self.rows, kind);
+        self.store_scale(at.map_or(usize::MAX, |at| at + 2 * row), "row", row, scale)
     }
 
     /// Sets the scale of a column in a trellis column group. Returns it rounded to f16.
     ///
     /// # Errors
     /// [`BandsError::Scale`] if the rounded scale is not finite.
-    pub fn column_scale(&mut self, col: usize, scale: f32) -> Result<f32, BandsError> {
-        let at = self.codes.column_scales(self.rows, col / BAND);
-        let at = at.map_or(usize::MAX, |at| at + 2 * (col % BAND));
-        self.half(at, "column", col, scale)
+    pub fn set_column_scale(&mut self, col: usize, scale: f32) -> Result<f32, ColumnGroupError> {
+        let at = self.codes.column_scales_offset(self.rows, col / GROUP_COLS);
+        let at = at.map_or(usize::MAX, |at| at + 2 * (col % GROUP_COLS));
+        self.store_scale(at, "column", col, scale)
     }
 
-    fn half(
+    fn store_scale(
         &mut self,
         at: usize,
         of: &'static str,
         index: usize,
         value: f32,
-    ) -> Result<f32, BandsError> {
+    ) -> Result<f32, ColumnGroupError> {
         let rounded = f16::from_f32(value);
         if !rounded.is_finite() {
-            return Err(BandsError::Scale { of, index, value });
+            return Err(ColumnGroupError::Scale {
+                axis: of,
+                index,
+                value,
+            });
         }
         self.bytes[at..][..2].copy_from_slice(&rounded.to_le_bytes());
         Ok(rounded.to_f32())
@@ -82,12 +91,12 @@ impl Packer {
     /// Sets four columns of a trellis column group in a tile: one state per weight, row by row. The
     /// low bits of each state are new. Its other bits are those of the following state; the first
     /// state follows the last.
-    pub fn trellis(&mut self, strip: usize, band: usize, quad: usize, states: &[u16]) {
+    pub fn set_trellis_states(&mut self, strip: usize, band: usize, quad: usize, states: &[u16]) {
         let code = self.codes[band];
-        assert_eq!(code.kind(), Kind::Trellis);
-        assert_eq!(states.len(), self.strip_rows(strip) * QUAD);
+        assert_eq!(code.kind(), CodeKind::Trellis);
+        assert_eq!(states.len(), self.tile_rows(strip) * QUAD);
         let bits = u32::from(code.bits());
-        let place = self.codes.place(self.rows, strip, band);
+        let place = self.codes.tile_range(self.rows, strip, band);
         let length = states.len() * bits as usize / 8;
         let out = &mut self.bytes[place][quad * length..][..length];
         let (mut word, mut held, mut at) = (0_u32, 0, 0);
@@ -102,33 +111,33 @@ impl Packer {
     }
 
     /// Sets four columns of a codebook column group in a tile: one code per weight, row by row.
-    pub fn levels(&mut self, strip: usize, band: usize, quad: usize, codes: &[u8]) {
+    pub fn set_codebook_codes(&mut self, strip: usize, band: usize, quad: usize, codes: &[u8]) {
         let code = self.codes[band];
-        assert_eq!(code.kind(), Kind::Levels);
-        let rows = self.strip_rows(strip);
+        assert_eq!(code.kind(), CodeKind::Codebook);
+        let rows = self.tile_rows(strip);
         assert_eq!(codes.len(), rows * QUAD);
         let bits = usize::from(code.bits());
-        let place = self.codes.place(self.rows, strip, band);
+        let place = self.codes.tile_range(self.rows, strip, band);
         let chunks = &mut self.bytes[place][rows / GROUP_ROWS * SCALE_BYTES..];
         let chunks = chunks.chunks_exact_mut(CHUNK * bits / 8);
         for (codes, chunk) in codes
             .chunks_exact(CHUNK)
-            .zip(chunks.skip(quad).step_by(QUADS))
+            .zip(chunks.skip(quad).step_by(QUADS_PER_GROUP))
         {
             pack_chunk(codes, bits, chunk);
         }
     }
 
     /// Sets the scales, at most 63, of a tile's rows in a codebook column group.
-    pub fn level_scales(&mut self, strip: usize, band: usize, scales: &[u8]) {
-        assert_eq!(self.codes[band].kind(), Kind::Levels);
-        assert_eq!(scales.len(), self.strip_rows(strip));
-        let place = self.codes.place(self.rows, strip, band);
+    pub fn set_codebook_scales(&mut self, strip: usize, band: usize, scales: &[u8]) {
+        assert_eq!(self.codes[band].kind(), CodeKind::Codebook);
+        assert_eq!(scales.len(), self.tile_rows(strip));
+        let place = self.codes.tile_range(self.rows, strip, band);
         let (groups, _) = self.bytes[place].as_chunks_mut::<SCALE_BYTES>();
         for (scales, out) in scales.chunks_exact(GROUP_ROWS).zip(groups) {
             *out = [0; SCALE_BYTES];
             for (j, &scale) in scales.iter().enumerate() {
-                assert!(scale <= MAX_SCALE);
+                assert!(scale <= MAX_CODEBOOK_SCALE);
                 out[j % 8] |= (scale & 15) << (j / 8 * 4);
                 out[8 + j % 4] |= (scale >> 4) << (j / 4 * 2);
             }

@@ -8,7 +8,7 @@
 
 use std::ops::{Add, Mul, Sub};
 
-use super::BAND;
+use super::GROUP_COLS;
 
 /// `1 / √32`, which makes the matrix orthonormal.
 pub const ROTATION_UNIT: f32 = 0.176_776_7;
@@ -20,8 +20,8 @@ pub fn rotate<T>(row: &mut [T])
 where
     T: Copy + From<f32> + Add<Output = T> + Sub<Output = T> + Mul<Output = T>,
 {
-    for band in row.as_chunks_mut::<BAND>().0 {
-        let mut apart = BAND / 2;
+    for band in row.as_chunks_mut::<GROUP_COLS>().0 {
+        let mut apart = GROUP_COLS / 2;
         while apart > 0 {
             for pairs in band.chunks_exact_mut(2 * apart) {
                 let (first, second) = pairs.split_at_mut(apart);
@@ -46,7 +46,7 @@ mod tests {
         } else {
             -1.0
         };
-        sign / (BAND as f64).sqrt()
+        sign / (GROUP_COLS as f64).sqrt()
     }
 
     #[test]
@@ -56,10 +56,14 @@ mod tests {
             .collect();
         let mut rotated = numbers.clone();
         rotate(&mut rotated);
-        for (band, (x, y)) in numbers.chunks(BAND).zip(rotated.chunks(BAND)).enumerate() {
+        for (band, (x, y)) in numbers
+            .chunks(GROUP_COLS)
+            .zip(rotated.chunks(GROUP_COLS))
+            .enumerate()
+        {
             for (i, &y) in y.iter().enumerate() {
                 let expected = match x.len() {
-                    BAND => (0..BAND).map(|j| entry(i, j) * f64::from(x[j])).sum(),
+                    GROUP_COLS => (0..GROUP_COLS).map(|j| entry(i, j) * f64::from(x[j])).sum(),
                     _ => f64::from(x[i]),
                 };
                 assert!((f64::from(y) - expected).abs() < 1e-4, "band {band}, {i}");
@@ -69,7 +73,7 @@ mod tests {
         for (back, number) in rotated.iter().zip(&numbers) {
             assert!((back - number).abs() < 1e-4);
         }
-        let mut one = [0.0_f32; BAND];
+        let mut one = [0.0_f32; GROUP_COLS];
         one[7] = 32.0;
         rotate(&mut one);
         assert!(

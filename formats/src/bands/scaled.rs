@@ -2,9 +2,9 @@
 
 use half::f16;
 
-use super::{Banded, BandsError, Codes, Kind, Layout};
+use super::{CodeKind, CodeLayout, Codes, ColumnGroupError, ColumnGroupMatrix};
 
-impl Layout {
+impl CodeLayout {
     /// Multiplies each row of a matrix by a factor by changing the row scales only, rounded to the
     /// nearest f16.
     ///
@@ -12,22 +12,22 @@ impl Layout {
     /// [`BandsError::Length`] if `bytes` is no matrix with one row per factor; [`BandsError::Rows`]
     /// for an inconsistent class map; [`BandsError::Scale`] if a product is not finite. After an
     /// error the content of `bytes` is unspecified.
-    pub fn scale_rows(&self, bytes: &mut [u8], factors: &[f32]) -> Result<(), BandsError> {
+    pub fn scale_rows(&self, bytes: &mut [u8], factors: &[f32]) -> Result<(), ColumnGroupError> {
         let rows = factors.len();
         let view = self.view(rows, bytes)?;
         match self {
-            Layout::Whole(codes) => codes.scale_rows(bytes, factors),
-            Layout::Classes(classes) => {
+            CodeLayout::Uniform(codes) => codes.scale_rows(bytes, factors),
+            CodeLayout::Classes(classes) => {
                 view.check()?;
                 let mut of_classes = vec![Vec::new(); classes.iter().len()];
-                if let Banded::Classes(classed) = view {
+                if let ColumnGroupMatrix::Classes(classed) = view {
                     for (row, &factor) in factors.iter().enumerate() {
-                        of_classes[classed.place(row).0].push(factor);
+                        of_classes[classed.locate_row(row).0].push(factor);
                     }
                 }
                 let each = classes.iter().zip(&of_classes).enumerate();
                 for (index, (class, factors)) in each {
-                    let place = classes.place(index);
+                    let place = classes.class_range(index);
                     class.codes.scale_rows(&mut bytes[place], factors)?;
                 }
                 Ok(())
@@ -37,17 +37,17 @@ impl Layout {
 }
 
 impl Codes {
-    fn scale_rows(&self, bytes: &mut [u8], factors: &[f32]) -> Result<(), BandsError> {
-        for kind in [Kind::Levels, Kind::Trellis] {
-            let Some(first) = self.row_scales(factors.len(), kind) else {
+    fn scale_rows(&self, bytes: &mut [u8], factors: &[f32]) -> Result<(), ColumnGroupError> {
+        for kind in [CodeKind::Codebook, CodeKind::Trellis] {
+            let Some(first) = self.row_scales_offset(factors.len(), kind) else {
                 continue;
             };
             let (scales, _) = bytes[first..].as_chunks_mut::<2>();
             for ((index, scale), &factor) in scales.iter_mut().enumerate().zip(factors) {
                 let value = f16::from_f32(f16::from_le_bytes(*scale).to_f32() * factor);
                 if !value.is_finite() {
-                    return Err(BandsError::Scale {
-                        of: "row",
+                    return Err(ColumnGroupError::Scale {
+                        axis: "row",
                         index,
                         value: value.to_f32(),
                     });

@@ -1,7 +1,7 @@
 //! Tables of the codes, trained once on Gaussian numbers by `compiler/math/examples/tables.rs`.
 //! Trellises of version 1 come from an earlier form of it, with 64 free entries per table.
 
-use super::{Code, Kind, STATES};
+use super::{Code, CodeKind, STATES};
 
 /// Current version of the tables, recorded in an artifact. All earlier versions can be read.
 pub const TABLES_VERSION: u8 = 2;
@@ -23,19 +23,19 @@ pub struct Trellis {
 
 impl Trellis {
     /// Returns the tables of a code, or `None` for a codebook.
-    pub fn of(code: Code) -> Option<&'static Trellis> {
+    pub fn for_code(code: Code) -> Option<&'static Trellis> {
         match code.kind() {
-            Kind::Levels => None,
-            Kind::Trellis => {
+            CodeKind::Codebook => None,
+            CodeKind::Trellis => {
                 let bits = usize::from(code.bits()).checked_sub(2)?;
-                TRELLIS_TABLES.get(code.tables())?.get(bits)
+                TRELLIS_TABLES.get(code.table_index())?.get(bits)
             }
         }
     }
 
     /// Builds tables that are sums: entries for bits 0 to 3 of a state, for bits 4 and 5, 6 and 7,
     /// and 8 to 11.
-    const fn of_sums(
+    const fn from_nibbles(
         lowest: [i8; 16],
         [fourth, sixth]: [[i8; 4]; 2],
         highest: [i8; 16],
@@ -72,7 +72,7 @@ impl Trellis {
 
 /// Magnitudes of codebooks of 2 to 7 bits, ascending. The highest bit of a code is the sign, the
 /// others are the index. The codebook of 8 bits is the integers -127 to 127.
-pub static LEVEL_TABLES: [&[i8]; 6] = [
+pub static CODEBOOKS: [&[i8]; 6] = [
     // Bits above Shannon's bound, without scales: 0.370.
     &[37, 127],
     // 0.354.
@@ -97,8 +97,8 @@ pub static LEVEL_TABLES: [&[i8]; 6] = [
 ];
 
 /// Returns the integer of a codebook code.
-pub fn level(bits: u8, code: u8) -> i8 {
-    match LEVEL_TABLES.get(usize::from(bits).wrapping_sub(2)) {
+pub fn codebook_value(bits: u8, code: u8) -> i8 {
+    match CODEBOOKS.get(usize::from(bits).wrapping_sub(2)) {
         Some(table) => {
             let magnitude = table[usize::from(code) % table.len()];
             let negative = usize::from(code) / table.len() % 2 == 1;
@@ -185,7 +185,7 @@ const VERSION_1: [Trellis; 4] = [
 
 const VERSION_2: [Trellis; 4] = [
     // Bits above Shannon's bound on Gaussian numbers: 0.130.
-    Trellis::of_sums(
+    Trellis::from_nibbles(
         [
             56, -30, -8, 19, -48, 31, 5, -8, -8, 6, 41, -32, -16, 31, 10, -50,
         ],
@@ -196,7 +196,7 @@ const VERSION_2: [Trellis; 4] = [
         39.1865,
     ),
     // 0.154.
-    Trellis::of_sums(
+    Trellis::from_nibbles(
         [
             45, -2, 24, 15, -32, 5, -10, -19, -15, 4, 19, -48, -4, 11, 32, -24,
         ],
@@ -207,7 +207,7 @@ const VERSION_2: [Trellis; 4] = [
         34.3373,
     ),
     // 0.178.
-    Trellis::of_sums(
+    Trellis::from_nibbles(
         [
             53, 10, 23, 19, -42, -9, -16, -3, -11, 28, 36, -53, -23, 3, 16, -31,
         ],
@@ -218,7 +218,7 @@ const VERSION_2: [Trellis; 4] = [
         32.5179,
     ),
     // 0.231.
-    Trellis::of_sums(
+    Trellis::from_nibbles(
         [
             50, -6, 16, 10, -27, 2, -9, -3, -12, 19, 25, -39, -17, 5, 7, -22,
         ],

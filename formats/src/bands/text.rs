@@ -6,9 +6,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::code::number;
-use super::{BAND, Code, Codes, CodesError, Kind, TABLES_VERSION};
-use crate::escape::one_line;
+use super::code::parse_canonical_number;
+use super::{Code, CodeKind, Codes, CodesError, GROUP_COLS, TABLES_VERSION};
+use crate::escape::escape_truncated;
 use crate::limits::MAX_WIDTH;
 
 impl fmt::Display for Codes {
@@ -34,9 +34,9 @@ impl FromStr for Codes {
     type Err = CodesError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = |expected: &str, found: &str| CodesError::List {
+        let wrong = |expected: &str, found: &str| CodesError::Malformed {
             expected: expected.to_owned(),
-            found: one_line(found),
+            found: escape_truncated(found),
         };
         let (version, runs) = text
             .split_once(':')
@@ -45,17 +45,19 @@ impl FromStr for Codes {
             Some(version) => (version, true),
             None => (version, false),
         };
-        let known = number(version).filter(|known| (1..=TABLES_VERSION).contains(known));
+        let known =
+            parse_canonical_number(version).filter(|known| (1..=TABLES_VERSION).contains(known));
         let Some(known) = known else {
             return Err(CodesError::Tables {
-                found: one_line(version),
+                found: escape_truncated(version),
             });
         };
         let (runs, padding) = match runs.split_once('-') {
             None => (runs, 0),
             Some((runs, padding)) => {
-                let found = number(padding).filter(|found| (1..BAND).contains(found));
-                let expected = format!("1 to {} columns of padding behind a minus", BAND - 1);
+                let found =
+                    parse_canonical_number(padding).filter(|found| (1..GROUP_COLS).contains(found));
+                let expected = format!("1 to {} columns of padding behind a minus", GROUP_COLS - 1);
                 (runs, found.ok_or_else(|| wrong(&expected, padding))?)
             }
         };
@@ -63,15 +65,15 @@ impl FromStr for Codes {
         for run in runs.split(',') {
             let malformed = || wrong("a run of a code, as t3x60", run);
             let kind = match run.chars().next() {
-                Some('l') => Kind::Levels,
-                Some('t') => Kind::Trellis,
+                Some('l') => CodeKind::Codebook,
+                Some('t') => CodeKind::Trellis,
                 _ => return Err(malformed()),
             };
             let (bits, count) = run[1..].split_once('x').ok_or_else(malformed)?;
-            let code = Code::new(kind, number(bits).ok_or_else(malformed)?)?;
-            let code = code.with_tables(known);
-            let count: usize = number(count).ok_or_else(malformed)?;
-            let most = MAX_WIDTH / BAND - codes.len();
+            let code = Code::new(kind, parse_canonical_number(bits).ok_or_else(malformed)?)?;
+            let code = code.with_version(known);
+            let count: usize = parse_canonical_number(count).ok_or_else(malformed)?;
+            let most = MAX_WIDTH / GROUP_COLS - codes.len();
             if count == 0 || count > most {
                 return Err(wrong(&format!("a run of 1 to {most} bands"), run));
             }
@@ -81,17 +83,17 @@ impl FromStr for Codes {
             codes.extend(std::iter::repeat_n(code, count));
         }
         // The codes cover at least one column group, which exceeds the padding.
-        let cols = codes.len() * BAND - padding;
+        let cols = codes.len() * GROUP_COLS - padding;
         let codes = Codes::new(codes, cols)?;
         if codes.version() != known {
             return Err(wrong("version 1 where there are levels alone", version));
         }
         if !rotated {
             Ok(codes)
-        } else if cols < BAND {
+        } else if cols < GROUP_COLS {
             Err(wrong("no r where no band is whole", text))
         } else {
-            Ok(codes.of_rotated())
+            Ok(codes.with_rotation())
         }
     }
 }
@@ -123,9 +125,9 @@ mod tests {
             assert_eq!(code.to_string().parse(), Ok(code));
             let codes = Codes::uniform(code, 96).unwrap();
             assert_eq!(codes.to_string().parse(), Ok(codes.clone()));
-            assert_eq!(codes.same(), Some(code));
+            assert_eq!(codes.uniform_code(), Some(code));
         }
-        for code in Code::earlier() {
+        for code in Code::legacy() {
             let codes = Codes::uniform(code, 96).unwrap();
             assert_eq!(codes.to_string(), format!("1:t{}x3", code.bits()));
             assert_eq!(codes.to_string().parse(), Ok(codes));
@@ -134,9 +136,15 @@ mod tests {
                 format!("trellis{} (tables 1)", code.bits())
             );
             assert!(code.to_string().parse::<Code>().is_err());
-            let mixed = vec![Code::levels(4).unwrap(), code, Code::trellis(2).unwrap()];
+            let mixed = vec![Code::codebook(4).unwrap(), code, Code::trellis(2).unwrap()];
             let refused = Codes::new(mixed, 96).unwrap_err();
-            assert_eq!(refused, CodesError::Mixed { first: 1, other: 2 });
+            assert_eq!(
+                refused,
+                CodesError::Mixed {
+                    first: 1,
+                    second: 2
+                }
+            );
         }
         for cols in [1, 31, 33, 172, 356, 1000] {
             for code in Code::all() {
@@ -154,14 +162,14 @@ mod tests {
         assert_eq!(padded.to_string(), "2:t3x5,l4x1-20");
         let rotated: Codes = "2r:t3x5,l4x1-20".parse().unwrap();
         assert!(rotated.is_rotated() && !padded.is_rotated());
-        assert_eq!(rotated, padded.of_rotated());
+        assert_eq!(rotated, padded.with_rotation());
         assert_ne!(rotated, padded);
         assert_eq!(rotated.to_string(), "2r:t3x5,l4x1-20");
         assert_eq!(rotated.bytes(100), padded.bytes(100));
         let narrow: Codes = "1:l4x1-20".parse().unwrap();
-        assert_eq!(narrow.of_rotated(), narrow);
+        assert_eq!(narrow.with_rotation(), narrow);
         assert_eq!(mixed().to_string(), "2:t3x2,l4x1,t2x1");
-        assert_eq!((mixed().cols(), mixed().same()), (128, None));
+        assert_eq!((mixed().cols(), mixed().uniform_code()), (128, None));
         assert_eq!(mixed().mean_bits(), 3.0);
         for text in [
             "levels1", "levels9", "trellis6", "trellis1", "levels04", "levels", "q4_0", "",

@@ -5,15 +5,15 @@ use std::ops::Range;
 use half::f16;
 
 use super::rotation::rotate;
-use super::tables::{Trellis, level};
+use super::tables::{Trellis, codebook_value};
 use super::{
-    BAND, CHUNK, Code, Codes, GROUP_ROWS, Kind, LEVEL_UNIT, QUAD, QUADS, SCALE_BYTES, STATE_BITS,
-    STATES, STRIP_ROWS,
+    CHUNK, CODEBOOK_UNIT, Code, CodeKind, Codes, GROUP_COLS, GROUP_ROWS, QUAD, QUADS_PER_GROUP,
+    SCALE_BYTES, STATE_BITS, STATES, TILE_ROWS,
 };
 
 /// Error returned for invalid bytes of a column-group matrix.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum BandsError {
+pub enum ColumnGroupError {
     /// The number of bytes does not match rows and columns.
     #[error(
         "bands: {rows} rows of {cols} columns have {expected} bytes with these codes, found {found}"
@@ -29,30 +29,32 @@ pub enum BandsError {
         found: u64,
     },
     /// A scale is infinite or NaN.
-    #[error("bands: the scale of {of} {index} is {value}, expected a finite number")]
+    #[error("bands: the scale of {axis} {index} is {value}, expected a finite number")]
     Scale {
         /// `row` or `column`.
-        of: &'static str,
+        axis: &'static str,
         /// Index of the row or column.
         index: usize,
         /// The scale.
         value: f32,
     },
     /// The row is out of range, or the buffer has the wrong length.
-    #[error("bands: row {row} of {rows} asked for in room for {room} numbers, which has {cols}")]
+    #[error(
+        "bands: row {row} of {rows} asked for in room for {buffer_len} numbers, which has {cols}"
+    )]
     Row {
         /// Requested row.
         row: usize,
         /// Rows of the matrix.
         rows: usize,
         /// Length of the buffer.
-        room: usize,
+        buffer_len: usize,
         /// Columns of the matrix.
         cols: usize,
     },
     /// The counts of a class map do not match its rows.
     #[error("bands: the map of the rows' classes contradicts itself before row {row}")]
-    Rows {
+    InconsistentClassMap {
         /// First row after the contradiction.
         row: usize,
     },
@@ -60,29 +62,29 @@ pub enum BandsError {
 
 /// View of the bytes of a column-group matrix.
 #[derive(Clone, Copy, Debug)]
-pub struct Bands<'a> {
+pub struct ColumnGroups<'a> {
     codes: &'a Codes,
     rows: usize,
     bytes: &'a [u8],
 }
 
-impl<'a> Bands<'a> {
+impl<'a> ColumnGroups<'a> {
     /// Creates a view of `bytes` as a matrix of `rows` rows.
     ///
     /// # Errors
     /// [`BandsError::Length`].
-    pub fn new(codes: &'a Codes, rows: usize, bytes: &'a [u8]) -> Result<Self, BandsError> {
+    pub fn new(codes: &'a Codes, rows: usize, bytes: &'a [u8]) -> Result<Self, ColumnGroupError> {
         let expected = codes.bytes(rows);
         let found = bytes.len() as u64;
         if expected != found {
-            return Err(BandsError::Length {
+            return Err(ColumnGroupError::Length {
                 rows,
                 cols: codes.cols(),
                 expected,
                 found,
             });
         }
-        Ok(Bands { codes, rows, bytes })
+        Ok(ColumnGroups { codes, rows, bytes })
     }
 
     /// Codes of the column groups.
@@ -110,58 +112,62 @@ impl<'a> Bands<'a> {
     ///
     /// # Errors
     /// [`BandsError::Scale`] for the first that is not.
-    pub fn check_scales(&self) -> Result<(), BandsError> {
+    pub fn check_scales(&self) -> Result<(), ColumnGroupError> {
         let finite = |of, index, value: f32| {
             if value.is_finite() {
                 Ok(())
             } else {
-                Err(BandsError::Scale { of, index, value })
+                Err(ColumnGroupError::Scale {
+                    axis: of,
+                    index,
+                    value,
+                })
             }
         };
-        for kind in [Kind::Levels, Kind::Trellis] {
+        for kind in [CodeKind::Codebook, CodeKind::Trellis] {
             for row in 0..self.rows {
                 finite("row", row, self.row_scale(kind, row))?;
             }
         }
         for band in 0..self.codes.len() {
             for (c, scale) in self.column_scales(band).into_iter().flatten().enumerate() {
-                finite("column", band * BAND + c, scale)?;
+                finite("column", band * GROUP_COLS + c, scale)?;
             }
         }
         Ok(())
     }
 
     /// Returns the scale of a row in column groups of a kind; zero if the kind is absent.
-    pub fn row_scale(&self, kind: Kind, row: usize) -> f32 {
-        let scales = self.codes.row_scales(self.rows, kind);
-        scales.map_or(0.0, |at| self.half(at + 2 * row))
+    pub fn row_scale(&self, kind: CodeKind, row: usize) -> f32 {
+        let scales = self.codes.row_scales_offset(self.rows, kind);
+        scales.map_or(0.0, |at| self.f16_at(at + 2 * row))
     }
 
     /// Returns the column scales of a trellis column group, those of padding last, or `None` for a
     /// codebook.
-    pub fn column_scales(&self, band: usize) -> Option<[f32; BAND]> {
-        let at = self.codes.column_scales(self.rows, band)?;
-        Some(std::array::from_fn(|c| self.half(at + 2 * c)))
+    pub fn column_scales(&self, band: usize) -> Option<[f32; GROUP_COLS]> {
+        let at = self.codes.column_scales_offset(self.rows, band)?;
+        Some(std::array::from_fn(|c| self.f16_at(at + 2 * c)))
     }
 
     /// Returns the stored row scales of a kind as little-endian f16; empty if the kind is absent.
-    pub fn row_scale_bytes(&self, kind: Kind) -> &'a [u8] {
-        let at = self.codes.row_scales(self.rows, kind);
-        self.halves(at, self.rows)
+    pub fn row_scale_bytes(&self, kind: CodeKind) -> &'a [u8] {
+        let at = self.codes.row_scales_offset(self.rows, kind);
+        self.f16_bytes(at, self.rows)
     }
 
     /// Returns the stored column scales of a trellis column group, including padding, as
     /// little-endian f16; empty for a codebook.
     pub fn column_scale_bytes(&self, band: usize) -> &'a [u8] {
-        self.halves(self.codes.column_scales(self.rows, band), BAND)
+        self.f16_bytes(self.codes.column_scales_offset(self.rows, band), GROUP_COLS)
     }
 
-    fn halves(&self, at: Option<usize>, count: usize) -> &'a [u8] {
+    fn f16_bytes(&self, at: Option<usize>, count: usize) -> &'a [u8] {
         at.and_then(|at| self.bytes.get(at..at + 2 * count))
             .unwrap_or(&[])
     }
 
-    fn half(&self, at: usize) -> f32 {
+    fn f16_at(&self, at: usize) -> f32 {
         match self.bytes.get(at..at + 2) {
             Some(&[low, high]) => f16::from_le_bytes([low, high]).to_f32(),
             _ => 0.0,
@@ -169,8 +175,8 @@ impl<'a> Bands<'a> {
     }
 
     /// Returns the bytes of a column group in a tile of 256 rows; empty if out of range.
-    pub fn band(&self, strip: usize, band: usize) -> &'a [u8] {
-        let place = self.codes.place(self.rows, strip, band);
+    pub fn tile_bytes(&self, strip: usize, band: usize) -> &'a [u8] {
+        let place = self.codes.tile_range(self.rows, strip, band);
         self.bytes.get(place).unwrap_or(&[])
     }
 
@@ -181,21 +187,21 @@ impl<'a> Bands<'a> {
     ///
     /// # Errors
     /// [`BandsError::Row`].
-    pub fn row(&self, row: usize, out: &mut [f32]) -> Result<(), BandsError> {
+    pub fn decode_row(&self, row: usize, out: &mut [f32]) -> Result<(), ColumnGroupError> {
         if row >= self.rows || out.len() != self.cols() {
-            return Err(BandsError::Row {
+            return Err(ColumnGroupError::Row {
                 row,
                 rows: self.rows,
-                room: out.len(),
+                buffer_len: out.len(),
                 cols: self.cols(),
             });
         }
         let of_row = |kind| self.row_scale(kind, row);
-        let (levels, trellis) = (of_row(Kind::Levels), of_row(Kind::Trellis));
-        let (strip, r) = (row / STRIP_ROWS, row % STRIP_ROWS);
-        for (band, (out, &code)) in out.chunks_mut(BAND).zip(&**self.codes).enumerate() {
-            let bytes = self.band(strip, band);
-            let value = |c: usize| f32::from(weight(code, bytes, r, c));
+        let (levels, trellis) = (of_row(CodeKind::Codebook), of_row(CodeKind::Trellis));
+        let (strip, r) = (row / TILE_ROWS, row % TILE_ROWS);
+        for (band, (out, &code)) in out.chunks_mut(GROUP_COLS).zip(&**self.codes).enumerate() {
+            let bytes = self.tile_bytes(strip, band);
+            let value = |c: usize| f32::from(integer_at(code, bytes, r, c));
             match self.column_scales(band) {
                 Some(columns) => {
                     for (c, (out, column)) in out.iter_mut().zip(columns).enumerate() {
@@ -203,8 +209,9 @@ impl<'a> Bands<'a> {
                     }
                 }
                 None => {
-                    let of_band = f32::from(scales_of(bytes, r / GROUP_ROWS)[r % GROUP_ROWS]);
-                    let scale = levels * (of_band * LEVEL_UNIT);
+                    let of_band =
+                        f32::from(row_group_scales(bytes, r / GROUP_ROWS)[r % GROUP_ROWS]);
+                    let scale = levels * (of_band * CODEBOOK_UNIT);
                     for (c, out) in out.iter_mut().enumerate() {
                         *out = scale * value(c);
                     }
@@ -219,9 +226,9 @@ impl<'a> Bands<'a> {
 
     /// Decodes the integers of some row groups of a column group in a tile, in the arrangement of
     /// [`unpack`](Bands::unpack).
-    pub fn integers(&self, strip: usize, band: usize, groups: Range<usize>, out: &mut [i8]) {
+    pub fn unpack_tile(&self, strip: usize, band: usize, groups: Range<usize>, out: &mut [i8]) {
         if let Some(&code) = self.codes.get(band) {
-            Bands::unpack(code, self.band(strip, band), groups, out);
+            ColumnGroups::unpack(code, self.tile_bytes(strip, band), groups, out);
         }
     }
 
@@ -232,23 +239,23 @@ impl<'a> Bands<'a> {
     /// # Panics
     /// If the groups exceed the bytes, or `out` has the wrong length.
     pub fn unpack(code: Code, band: &[u8], groups: Range<usize>, out: &mut [i8]) {
-        assert_eq!(out.len(), groups.len() * QUADS * CHUNK);
+        assert_eq!(out.len(), groups.len() * QUADS_PER_GROUP * CHUNK);
         let rows = groups.start * GROUP_ROWS..groups.end * GROUP_ROWS;
         for (r, g) in rows.zip(0..) {
             let (group, row) = (g / GROUP_ROWS, g % GROUP_ROWS);
-            for c in 0..BAND {
-                let at = (group * QUADS + c / QUAD) * CHUNK + row * QUAD + c % QUAD;
-                out[at] = weight(code, band, r, c);
+            for c in 0..GROUP_COLS {
+                let at = (group * QUADS_PER_GROUP + c / QUAD) * CHUNK + row * QUAD + c % QUAD;
+                out[at] = integer_at(code, band, r, c);
             }
         }
     }
 }
 
-fn weight(code: Code, band: &[u8], r: usize, c: usize) -> i8 {
+fn integer_at(code: Code, band: &[u8], r: usize, c: usize) -> i8 {
     let groups = band.len() / code.group_bytes();
     let bits = usize::from(code.bits());
     let quad = c / QUAD;
-    match Trellis::of(code) {
+    match Trellis::for_code(code) {
         Some(tables) => {
             let length = groups * CHUNK * bits / 8;
             let stream = &band[quad * length..][..length];
@@ -256,14 +263,14 @@ fn weight(code: Code, band: &[u8], r: usize, c: usize) -> i8 {
             tables.value(state)
         }
         None => {
-            let chunk = (r / GROUP_ROWS) * QUADS + quad;
+            let chunk = (r / GROUP_ROWS) * QUADS_PER_GROUP + quad;
             let at = groups * SCALE_BYTES + chunk * CHUNK * bits / 8;
             let code = code_at(
                 &band[at..][..CHUNK * bits / 8],
                 bits,
                 (r % GROUP_ROWS) * QUAD + c % QUAD,
             );
-            level(bits as u8, code)
+            codebook_value(bits as u8, code)
         }
     }
 }
@@ -302,7 +309,7 @@ pub fn code_at(chunk: &[u8], bits: usize, i: usize) -> u8 {
 ///
 /// # Panics
 /// Never: the input has the size of a row group.
-pub fn level_scales(packed: &[u8; SCALE_BYTES]) -> [u8; GROUP_ROWS] {
+pub fn unpack_codebook_scales(packed: &[u8; SCALE_BYTES]) -> [u8; GROUP_ROWS] {
     std::array::from_fn(|j| {
         let low = packed[j % 8] >> (j / 8 * 4) & 15;
         let high = packed[8 + j % 4] >> (j / 4 * 2) & 3;
@@ -310,9 +317,9 @@ pub fn level_scales(packed: &[u8; SCALE_BYTES]) -> [u8; GROUP_ROWS] {
     })
 }
 
-fn scales_of(band: &[u8], group: usize) -> [u8; GROUP_ROWS] {
+fn row_group_scales(band: &[u8], group: usize) -> [u8; GROUP_ROWS] {
     let (groups, _) = band.as_chunks::<SCALE_BYTES>();
-    level_scales(&groups[group])
+    unpack_codebook_scales(&groups[group])
 }
 
 /// Ensures that a state begins at each weight of a stream.

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use crate::wire;
 
 /// Numbers converted per call of `half`, which selects the processor's conversion on each call.
-const STRIDE: usize = 64;
+const CONVERSION_CHUNK: usize = 64;
 
 /// Converts an f16 exactly. Branch-free, so that loops vectorise.
 #[inline(always)]
@@ -40,8 +40,11 @@ pub(super) fn decode_f32(bytes: &[u8], out: &mut [f32]) {
 }
 
 pub(super) fn decode_f16(bytes: &[u8], out: &mut [f32]) {
-    let mut halves = [f16::ZERO; STRIDE];
-    for (bytes, out) in bytes.chunks(2 * STRIDE).zip(out.chunks_mut(STRIDE)) {
+    let mut halves = [f16::ZERO; CONVERSION_CHUNK];
+    for (bytes, out) in bytes
+        .chunks(2 * CONVERSION_CHUNK)
+        .zip(out.chunks_mut(CONVERSION_CHUNK))
+    {
         let halves = &mut halves[..out.len()];
         let (pairs, _) = bytes.as_chunks::<2>();
         for (half, pair) in halves.iter_mut().zip(pairs) {
@@ -66,8 +69,11 @@ pub(super) fn encode_f32(values: &[f32], out: &mut [u8]) {
 }
 
 pub(super) fn encode_f16(values: &[f32], out: &mut [u8]) {
-    let mut halves = [f16::ZERO; STRIDE];
-    for (values, out) in values.chunks(STRIDE).zip(out.chunks_mut(2 * STRIDE)) {
+    let mut halves = [f16::ZERO; CONVERSION_CHUNK];
+    for (values, out) in values
+        .chunks(CONVERSION_CHUNK)
+        .zip(out.chunks_mut(2 * CONVERSION_CHUNK))
+    {
         let halves = &mut halves[..values.len()];
         halves.convert_from_f32_slice(values);
         let (pairs, _) = out.as_chunks_mut::<2>();
@@ -86,7 +92,7 @@ pub(super) fn encode_bf16(values: &[f32], out: &mut [u8]) {
 
 #[inline(always)]
 pub(super) fn scale<const N: usize>(block: &[u8; N], at: usize) -> f32 {
-    f16_to_f32(wire::sub(block, at))
+    f16_to_f32(wire::subarray(block, at))
 }
 
 /// Magnitude from which numbers round to an infinite f16.

@@ -1,7 +1,7 @@
 //! Codebooks of the iq1, iq2 and iq3 formats, in the packed form of `gguf-py`: the first number of
 //! a group is lowest.
 
-const fn eights<const N: usize>(packed: [u16; N], numbers: [i8; 4]) -> [[i8; 8]; N] {
+const fn unpack_groups_of_8<const N: usize>(packed: [u16; N], numbers: [i8; 4]) -> [[i8; 8]; N] {
     let mut groups = [[0; 8]; N];
     let mut i = 0;
     while i < 8 * N {
@@ -11,7 +11,7 @@ const fn eights<const N: usize>(packed: [u16; N], numbers: [i8; 4]) -> [[i8; 8];
     groups
 }
 
-const fn fours<const N: usize>(packed: [u16; N], numbers: [i8; 8]) -> [[i8; 4]; N] {
+const fn unpack_groups_of_4<const N: usize>(packed: [u16; N], numbers: [i8; 8]) -> [[i8; 4]; N] {
     let mut groups = [[0; 4]; N];
     let mut i = 0;
     while i < 4 * N {
@@ -37,7 +37,7 @@ pub(super) static SIGNS: [u8; 128] = {
 /// Magnitudes in the iq2 formats; three of the four codes are used.
 const IQ2: [i8; 4] = [8, 25, 43, 0];
 
-pub(super) static IQ1_S: [[i8; 8]; 2048] = eights(
+pub(super) static IQ1_S: [[i8; 8]; 2048] = unpack_groups_of_8(
     [
         0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0015, 0x0020, 0x0022, 0x0028, 0x002a,
         0x0045, 0x0051, 0x0054, 0x0056, 0x0065, 0x0080, 0x0082, 0x0088, 0x008a, 0x0095, 0x00a0,
@@ -230,7 +230,7 @@ pub(super) static IQ1_S: [[i8; 8]; 2048] = eights(
     [-1, 0, 1, 0],
 );
 
-pub(super) static IQ2_XXS: [[i8; 8]; 256] = eights(
+pub(super) static IQ2_XXS: [[i8; 8]; 256] = unpack_groups_of_8(
     [
         0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0020, 0x0022, 0x0028, 0x002a,
         0x0041, 0x0044, 0x0050, 0x0058, 0x0061, 0x0064, 0x0080, 0x0082, 0x008a, 0x00a2, 0x0101,
@@ -260,7 +260,7 @@ pub(super) static IQ2_XXS: [[i8; 8]; 256] = eights(
     IQ2,
 );
 
-pub(super) static IQ2_XS: [[i8; 8]; 512] = eights(
+pub(super) static IQ2_XS: [[i8; 8]; 512] = unpack_groups_of_8(
     [
         0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0016, 0x0019, 0x0020, 0x0022,
         0x0025, 0x0028, 0x0041, 0x0044, 0x0046, 0x0049, 0x0050, 0x0052, 0x0055, 0x0058, 0x0061,
@@ -313,7 +313,7 @@ pub(super) static IQ2_XS: [[i8; 8]; 512] = eights(
     IQ2,
 );
 
-pub(super) static IQ2_S: [[i8; 8]; 1024] = eights(
+pub(super) static IQ2_S: [[i8; 8]; 1024] = unpack_groups_of_8(
     [
         0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0016, 0x0019, 0x0020, 0x0022,
         0x0025, 0x0028, 0x0041, 0x0044, 0x0046, 0x0049, 0x0050, 0x0052, 0x0055, 0x0058, 0x0061,
@@ -413,7 +413,7 @@ pub(super) static IQ2_S: [[i8; 8]; 1024] = eights(
     IQ2,
 );
 
-pub(super) static IQ3_XXS: [[i8; 4]; 256] = fours(
+pub(super) static IQ3_XXS: [[i8; 4]; 256] = unpack_groups_of_4(
     [
         0x0000, 0x0002, 0x0004, 0x0011, 0x0013, 0x0017, 0x0020, 0x0022, 0x0031, 0x0042, 0x0073,
         0x0075, 0x0101, 0x0103, 0x0110, 0x0112, 0x0121, 0x0125, 0x0130, 0x0132, 0x0141, 0x0154,
@@ -443,7 +443,7 @@ pub(super) static IQ3_XXS: [[i8; 4]; 256] = fours(
     [4, 12, 20, 28, 36, 44, 52, 62],
 );
 
-pub(super) static IQ3_S: [[i8; 4]; 512] = fours(
+pub(super) static IQ3_S: [[i8; 4]; 512] = unpack_groups_of_4(
     [
         0x0000, 0x0001, 0x0002, 0x0005, 0x0007, 0x0010, 0x0011, 0x0012, 0x0014, 0x0016, 0x0020,
         0x0021, 0x0025, 0x0033, 0x0040, 0x0042, 0x0045, 0x0047, 0x0051, 0x0053, 0x0060, 0x0062,

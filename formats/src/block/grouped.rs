@@ -10,7 +10,7 @@ use crate::wire;
 const LEN: usize = 256;
 
 #[inline(always)]
-fn signed(step: f32, magnitudes: [i8; 8], signs: u8, out: &mut [f32; 8]) {
+fn write_signed(step: f32, magnitudes: [i8; 8], signs: u8, out: &mut [f32; 8]) {
     for (i, (value, magnitude)) in out.iter_mut().zip(magnitudes).enumerate() {
         let negative = signs & (1 << i) != 0;
         *value = step * f32::from(if negative { -magnitude } else { magnitude });
@@ -18,7 +18,7 @@ fn signed(step: f32, magnitudes: [i8; 8], signs: u8, out: &mut [f32; 8]) {
 }
 
 #[inline(always)]
-fn joined(first: [i8; 4], second: [i8; 4]) -> [i8; 8] {
+fn concat_groups(first: [i8; 4], second: [i8; 4]) -> [i8; 8] {
     let mut both = [0; 8];
     both[..4].copy_from_slice(&first);
     both[4..].copy_from_slice(&second);
@@ -51,12 +51,12 @@ pub(super) fn decode_iq2_xxs(block: &[u8; 66], out: &mut [f32; LEN]) {
     let d = scale(block, 0);
     let (groups, _) = out.as_chunks_mut::<8>();
     for (sub, groups) in groups.chunks_exact_mut(4).enumerate() {
-        let indices: [u8; 4] = wire::sub(block, 2 + 8 * sub);
-        let packed = u32::from_le_bytes(wire::sub(block, 6 + 8 * sub));
+        let indices: [u8; 4] = wire::subarray(block, 2 + 8 * sub);
+        let packed = u32::from_le_bytes(wire::subarray(block, 6 + 8 * sub));
         let step = half_step(d, (packed >> 28) as u8, 0.25);
         for (i, (out, index)) in groups.iter_mut().zip(indices).enumerate() {
             let magnitudes = grids::IQ2_XXS[usize::from(index)];
-            signed(step, magnitudes, even_signs(packed, i), out);
+            write_signed(step, magnitudes, even_signs(packed, i), out);
         }
     }
 }
@@ -70,9 +70,9 @@ pub(super) fn decode_iq2_xs(block: &[u8; 74], out: &mut [f32; LEN]) {
     for (sub, groups) in groups.chunks_exact_mut(2).enumerate() {
         let step = half_step(d, nibble(block, 66, sub), 0.25);
         for (i, out) in groups.iter_mut().enumerate() {
-            let packed = u16::from_le_bytes(wire::sub(block, 2 + 4 * sub + 2 * i));
+            let packed = u16::from_le_bytes(wire::subarray(block, 2 + 4 * sub + 2 * i));
             let magnitudes = grids::IQ2_XS[usize::from(packed & 511)];
-            signed(step, magnitudes, even_signs((packed >> 9).into(), 0), out);
+            write_signed(step, magnitudes, even_signs((packed >> 9).into(), 0), out);
         }
     }
 }
@@ -90,7 +90,7 @@ pub(super) fn decode_iq2_s(block: &[u8; 82], out: &mut [f32; LEN]) {
             let group = 2 * sub + i;
             let high = usize::from((high >> (2 * i)) & 3) << 8;
             let magnitudes = grids::IQ2_S[usize::from(block[2 + group]) | high];
-            signed(step, magnitudes, block[34 + group], out);
+            write_signed(step, magnitudes, block[34 + group], out);
         }
     }
 }
@@ -100,11 +100,11 @@ pub(super) fn decode_iq2_s(block: &[u8; 82], out: &mut [f32; LEN]) {
 pub(super) fn decode_iq3_xxs(block: &[u8; 98], out: &mut [f32; LEN]) {
     let d = scale(block, 0);
     for (group, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        let packed = u32::from_le_bytes(wire::sub(block, 66 + 4 * (group / 4)));
+        let packed = u32::from_le_bytes(wire::subarray(block, 66 + 4 * (group / 4)));
         let step = half_step(d, (packed >> 28) as u8, 0.5);
         let four = |i: usize| grids::IQ3_XXS[usize::from(block[2 + 2 * group + i])];
-        let magnitudes = joined(four(0), four(1));
-        signed(step, magnitudes, even_signs(packed, group % 4), out);
+        let magnitudes = concat_groups(four(0), four(1));
+        write_signed(step, magnitudes, even_signs(packed, group % 4), out);
     }
 }
 
@@ -120,13 +120,18 @@ pub(super) fn decode_iq3_s(block: &[u8; 110], out: &mut [f32; LEN]) {
             let high = usize::from((ninth >> i) & 1) << 8;
             grids::IQ3_S[usize::from(block[2 + 2 * group + i]) | high]
         };
-        signed(step, joined(four(0), four(1)), block[74 + group], out);
+        write_signed(
+            step,
+            concat_groups(four(0), four(1)),
+            block[74 + group],
+            out,
+        );
     }
 }
 
 /// Writes `step` times the group, shifted by an eighth down or up.
 #[inline(always)]
-fn moved(step: f32, group: [i8; 8], down: bool, out: &mut [f32; 8]) {
+fn write_shifted(step: f32, group: [i8; 8], down: bool, out: &mut [f32; 8]) {
     let delta = if down { -0.125 } else { 0.125 };
     for (value, ternary) in out.iter_mut().zip(group) {
         *value = step * (f32::from(ternary) + delta);
@@ -139,11 +144,11 @@ fn moved(step: f32, group: [i8; 8], down: bool, out: &mut [f32; 8]) {
 pub(super) fn decode_iq1_s(block: &[u8; 50], out: &mut [f32; LEN]) {
     let d = scale(block, 0);
     for (group, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        let packed = u16::from_le_bytes(wire::sub(block, 34 + 2 * (group / 4)));
+        let packed = u16::from_le_bytes(wire::subarray(block, 34 + 2 * (group / 4)));
         let high = usize::from((packed >> (3 * (group % 4))) & 7);
         let index = usize::from(block[2 + group]) | (high << 8);
         let step = d * f32::from(2 * ((packed >> 12) & 7) + 1);
-        moved(step, grids::IQ1_S[index], packed >> 15 != 0, out);
+        write_shifted(step, grids::IQ1_S[index], packed >> 15 != 0, out);
     }
 }
 
@@ -154,7 +159,7 @@ pub(super) fn decode_iq1_s(block: &[u8; 50], out: &mut [f32; LEN]) {
 pub(super) fn decode_iq1_m(block: &[u8; 56], out: &mut [f32; LEN]) {
     let mut scales = [0; 4];
     for (i, scales) in scales.iter_mut().enumerate() {
-        *scales = u16::from_le_bytes(wire::sub(block, 48 + 2 * i));
+        *scales = u16::from_le_bytes(wire::subarray(block, 48 + 2 * i));
     }
     let quarter = |i: usize| scales[i] >> 12 << (4 * i);
     let d = f16_to_f32((quarter(0) | quarter(1) | quarter(2) | quarter(3)).to_le_bytes());
@@ -162,7 +167,7 @@ pub(super) fn decode_iq1_m(block: &[u8; 56], out: &mut [f32; LEN]) {
         let high = nibble(block, 32, group);
         let index = usize::from(block[group]) | (usize::from(high & 7) << 8);
         let code = (scales[group / 8] >> (3 * (group / 2 % 4))) & 7;
-        moved(
+        write_shifted(
             d * f32::from(2 * code + 1),
             grids::IQ1_S[index],
             high & 8 != 0,

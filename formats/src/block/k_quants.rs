@@ -6,17 +6,20 @@ use crate::wire;
 const LEN: usize = 256;
 
 /// Numbers that share a scale and a minimum in q4_k and q5_k.
-const SUB: usize = 32;
+const SUB_BLOCK_32: usize = 32;
 
 /// Numbers that share a scale in q2_k, q3_k and q6_k.
-const STEP: usize = 16;
+const SUB_BLOCK_16: usize = 16;
 
 /// Returns the position of the low two bits of the `sub`-th 16 numbers of q2_k and q3_k: the first
 /// of 16 bytes, counted from the first byte of codes, and the shift. Each half of the block has 32
 /// bytes, whose bits 0, 2, 4 and 6 are four runs of 32 numbers.
 #[inline(always)]
-fn two_bit_place(sub: usize) -> (usize, usize) {
-    (SUB * (sub / 8) + STEP * (sub % 2), 2 * (sub / 2 % 4))
+fn two_bit_position(sub: usize) -> (usize, usize) {
+    (
+        SUB_BLOCK_32 * (sub / 8) + SUB_BLOCK_16 * (sub % 2),
+        2 * (sub / 2 % 4),
+    )
 }
 
 /// Layout: 16 bytes with the scale of 16 numbers in the low half and their minimum in the high
@@ -24,13 +27,13 @@ fn two_bit_place(sub: usize) -> (usize, usize) {
 #[inline(always)]
 pub(super) fn decode_q2_k(block: &[u8; 84], out: &mut [f32; LEN]) {
     let (d, dmin) = (scale(block, 80), scale(block, 82));
-    for (sub, out) in out.as_chunks_mut::<STEP>().0.iter_mut().enumerate() {
+    for (sub, out) in out.as_chunks_mut::<SUB_BLOCK_16>().0.iter_mut().enumerate() {
         let (step, offset) = (
             d * f32::from(block[sub] & 15),
             dmin * f32::from(block[sub] >> 4),
         );
-        let (at, shift) = two_bit_place(sub);
-        let codes: [u8; STEP] = wire::sub(block, 16 + at);
+        let (at, shift) = two_bit_position(sub);
+        let codes: [u8; SUB_BLOCK_16] = wire::subarray(block, 16 + at);
         for (value, code) in out.iter_mut().zip(codes) {
             *value = step * f32::from((code >> shift) & 3) - offset;
         }
@@ -44,14 +47,14 @@ pub(super) fn decode_q2_k(block: &[u8; 84], out: &mut [f32; LEN]) {
 #[inline(always)]
 pub(super) fn decode_q3_k(block: &[u8; 110], out: &mut [f32; LEN]) {
     let d = scale(block, 108);
-    let packed: [u8; 12] = wire::sub(block, 96);
-    for (sub, out) in out.as_chunks_mut::<STEP>().0.iter_mut().enumerate() {
+    let packed: [u8; 12] = wire::subarray(block, 96);
+    for (sub, out) in out.as_chunks_mut::<SUB_BLOCK_16>().0.iter_mut().enumerate() {
         let low = (packed[sub % 8] >> (4 * (sub / 8))) & 15;
         let high = (packed[8 + sub % 4] >> (2 * (sub / 4))) & 3;
         let step = d * f32::from((low | (high << 4)) as i8 - 32);
-        let (at, shift) = two_bit_place(sub);
-        let low: [u8; STEP] = wire::sub(block, 32 + at);
-        let high: [u8; STEP] = wire::sub(block, STEP * (sub % 2));
+        let (at, shift) = two_bit_position(sub);
+        let low: [u8; SUB_BLOCK_16] = wire::subarray(block, 32 + at);
+        let high: [u8; SUB_BLOCK_16] = wire::subarray(block, SUB_BLOCK_16 * (sub % 2));
         for ((value, low), high) in out.iter_mut().zip(low).zip(high) {
             let code = ((low >> shift) & 3) | (((high >> (sub / 2)) & 1) << 2);
             *value = step * f32::from(code as i8 - 4);
@@ -82,13 +85,13 @@ fn scales_and_minima(packed: [u8; 12]) -> ([u8; 8], [u8; 8]) {
 #[inline(always)]
 pub(super) fn decode_q4_k(block: &[u8; 144], out: &mut [f32; LEN]) {
     let (d, dmin) = (scale(block, 0), scale(block, 2));
-    let (scales, minima) = scales_and_minima(wire::sub(block, 4));
+    let (scales, minima) = scales_and_minima(wire::subarray(block, 4));
     for pair in 0..4 {
-        let codes: [u8; SUB] = wire::sub(block, 16 + SUB * pair);
+        let codes: [u8; SUB_BLOCK_32] = wire::subarray(block, 16 + SUB_BLOCK_32 * pair);
         for half in 0..2 {
             let sub = 2 * pair + half;
             let (step, offset) = (d * f32::from(scales[sub]), dmin * f32::from(minima[sub]));
-            let out = &mut out[SUB * sub..SUB * (sub + 1)];
+            let out = &mut out[SUB_BLOCK_32 * sub..SUB_BLOCK_32 * (sub + 1)];
             for (value, code) in out.iter_mut().zip(codes) {
                 *value = step * f32::from((code >> (4 * half)) & 15) - offset;
             }
@@ -101,14 +104,14 @@ pub(super) fn decode_q4_k(block: &[u8; 144], out: &mut [f32; LEN]) {
 #[inline(always)]
 pub(super) fn decode_q5_k(block: &[u8; 176], out: &mut [f32; LEN]) {
     let (d, dmin) = (scale(block, 0), scale(block, 2));
-    let (scales, minima) = scales_and_minima(wire::sub(block, 4));
-    let fifth: [u8; SUB] = wire::sub(block, 16);
+    let (scales, minima) = scales_and_minima(wire::subarray(block, 4));
+    let fifth: [u8; SUB_BLOCK_32] = wire::subarray(block, 16);
     for pair in 0..4 {
-        let codes: [u8; SUB] = wire::sub(block, 48 + SUB * pair);
+        let codes: [u8; SUB_BLOCK_32] = wire::subarray(block, 48 + SUB_BLOCK_32 * pair);
         for half in 0..2 {
             let sub = 2 * pair + half;
             let (step, offset) = (d * f32::from(scales[sub]), dmin * f32::from(minima[sub]));
-            let out = &mut out[SUB * sub..SUB * (sub + 1)];
+            let out = &mut out[SUB_BLOCK_32 * sub..SUB_BLOCK_32 * (sub + 1)];
             for ((value, code), fifth) in out.iter_mut().zip(codes).zip(fifth) {
                 let code = ((code >> (4 * half)) & 15) | (((fifth >> sub) & 1) << 4);
                 *value = step * f32::from(code) - offset;
@@ -124,11 +127,15 @@ pub(super) fn decode_q5_k(block: &[u8; 176], out: &mut [f32; LEN]) {
 #[inline(always)]
 pub(super) fn decode_q6_k(block: &[u8; 210], out: &mut [f32; LEN]) {
     let d = scale(block, 208);
-    let scales: [u8; LEN / STEP] = wire::sub(block, 192);
-    for (sub, out) in out.as_chunks_mut::<STEP>().0.iter_mut().enumerate() {
+    let scales: [u8; LEN / SUB_BLOCK_16] = wire::subarray(block, 192);
+    for (sub, out) in out.as_chunks_mut::<SUB_BLOCK_16>().0.iter_mut().enumerate() {
         let (half, quarter, part) = (sub / 8, sub / 2 % 4, sub % 2);
-        let low: [u8; STEP] = wire::sub(block, 64 * half + SUB * (quarter % 2) + STEP * part);
-        let high: [u8; STEP] = wire::sub(block, 128 + SUB * half + STEP * part);
+        let low: [u8; SUB_BLOCK_16] = wire::subarray(
+            block,
+            64 * half + SUB_BLOCK_32 * (quarter % 2) + SUB_BLOCK_16 * part,
+        );
+        let high: [u8; SUB_BLOCK_16] =
+            wire::subarray(block, 128 + SUB_BLOCK_32 * half + SUB_BLOCK_16 * part);
         let step = d * f32::from(scales[sub] as i8);
         for ((value, low), high) in out.iter_mut().zip(low).zip(high) {
             let low = (low >> (4 * (quarter / 2))) & 15;
@@ -141,7 +148,7 @@ pub(super) fn decode_q6_k(block: &[u8; 210], out: &mut [f32; LEN]) {
 /// Layout: scale f32, 256 signed codes, 16 sums of 16 codes each (for dot products, ignored here).
 #[inline(always)]
 pub(super) fn decode_q8_k(block: &[u8; 292], out: &mut [f32; LEN]) {
-    let d = f32::from_le_bytes(wire::sub(block, 0));
+    let d = f32::from_le_bytes(wire::subarray(block, 0));
     for (value, &code) in out.iter_mut().zip(&block[4..]) {
         *value = d * f32::from(code as i8);
     }

@@ -48,7 +48,7 @@ fn five_bit_codes<const N: usize>(block: &[u8; N], at: usize) -> [u8; LEN] {
         let copies = u64::from(block[at + i]) * 0x0101_0101_0101_0101;
         let spread = (copies & 0x8040_2010_0804_0201) + 0x7f7f_7f7f_7f7f_7f7f;
         let fifth = (spread >> 3) & 0x1010_1010_1010_1010;
-        let pairs = u64::from_le_bytes(wire::sub(block, at + 4 + 8 * (i % 2)));
+        let pairs = u64::from_le_bytes(wire::subarray(block, at + 4 + 8 * (i % 2)));
         let low = (pairs >> (4 * (i / 2))) & 0x0f0f_0f0f_0f0f_0f0f;
         *codes = (low | fifth).to_le_bytes();
     }

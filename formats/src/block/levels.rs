@@ -33,7 +33,7 @@ fn decode_32(codes: [u8; LEN / 2], step: f32, levels: &[f32; 16], out: &mut [f32
 /// Layout: scale f16, 16 bytes of codes.
 #[inline(always)]
 pub(super) fn decode_iq4_nl(block: &[u8; 18], out: &mut [f32; LEN]) {
-    decode_32(wire::sub(block, 2), scale(block, 0), &IQ4, out);
+    decode_32(wire::subarray(block, 2), scale(block, 0), &IQ4, out);
 }
 
 /// Layout: scale f16, 2 bytes of high scale bits, 4 bytes of low scale bits, 128 bytes of codes,
@@ -42,12 +42,12 @@ pub(super) fn decode_iq4_nl(block: &[u8; 18], out: &mut [f32; LEN]) {
 #[inline(always)]
 pub(super) fn decode_iq4_xs(block: &[u8; 136], out: &mut [f32; 256]) {
     let d = scale(block, 0);
-    let high = u16::from_le_bytes(wire::sub(block, 2));
+    let high = u16::from_le_bytes(wire::subarray(block, 2));
     for (sub, out) in out.as_chunks_mut::<LEN>().0.iter_mut().enumerate() {
         let low = (block[4 + sub / 2] >> (4 * (sub % 2))) & 15;
         let high = (high >> (2 * sub)) as u8 & 3;
         let step = d * f32::from((low | (high << 4)) as i8 - 32);
-        decode_32(wire::sub(block, 8 + 16 * sub), step, &IQ4, out);
+        decode_32(wire::subarray(block, 8 + 16 * sub), step, &IQ4, out);
     }
 }
 
@@ -60,7 +60,7 @@ pub(super) fn decode_mxfp4(block: &[u8; 17], out: &mut [f32; LEN]) {
         exponent => (exponent - 1) << 23,
     };
     decode_32(
-        wire::sub(block, 1),
+        wire::subarray(block, 1),
         f32::from_bits(bits),
         &E2M1_DOUBLED,
         out,

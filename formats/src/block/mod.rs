@@ -46,8 +46,8 @@ mod levels;
 mod scaled;
 mod ternary;
 
-pub use self::fit::{BlockFit, Near};
-pub use self::scaled::{encode_finite, scale};
+pub use self::fit::{BlockFit, NearbyKind};
+pub use self::scaled::{encode_finite, scale_blocks};
 use crate::dtype::DType;
 
 /// Error returned when numbers cannot be decoded or encoded.
@@ -67,13 +67,16 @@ pub enum BlockError {
         numbers: usize,
     },
     /// The format is read-only.
-    #[error("{dtype} cannot be written; formats to write are {}", list(writable()))]
-    NotWritten {
+    #[error(
+        "{dtype} cannot be written; formats to write are {}",
+        join_names(writable_types())
+    )]
+    ReadOnlyType {
         /// The format.
         dtype: DType,
     },
     /// The block format has no code for a number.
-    #[error("{dtype}: the number {value} at position {index} has no code; it must be finite and below {:e} in magnitude", limit(*dtype))]
+    #[error("{dtype}: the number {value} at position {index} has no code; it must be finite and below {:e} in magnitude", magnitude_limit(*dtype))]
     NoCode {
         /// The format.
         dtype: DType,
@@ -83,12 +86,12 @@ pub enum BlockError {
         value: f32,
     },
     /// The length of an array is not that of a block.
-    #[error("{dtype}: {found} {what} for a block of {expected}")]
+    #[error("{dtype}: {found} {array_name} for a block of {expected}")]
     Block {
         /// The format.
         dtype: DType,
         /// Name of the array: values, importances, codes or bytes.
-        what: &'static str,
+        array_name: &'static str,
         /// Expected length.
         expected: usize,
         /// Length found.
@@ -96,13 +99,13 @@ pub enum BlockError {
     },
     /// An importance is negative or not finite.
     #[error(
-        "{dtype}: the importance {value} at place {place} of a block; it must be finite and not negative"
+        "{dtype}: the importance {value} at place {index} of a block; it must be finite and not negative"
     )]
     Importance {
         /// The format.
         dtype: DType,
         /// Index in the block.
-        place: usize,
+        index: usize,
         /// The importance.
         value: f32,
     },
@@ -131,35 +134,35 @@ pub fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), BlockEr
         DType::F32 => float::decode_f32(bytes, out),
         DType::F16 => float::decode_f16(bytes, out),
         DType::BF16 => float::decode_bf16(bytes, out),
-        DType::F64 => numbers(bytes, out, |n| f64::from_le_bytes(n) as f32),
-        DType::I8 => numbers(bytes, out, |n| i8::from_le_bytes(n).into()),
-        DType::I16 => numbers(bytes, out, |n| i16::from_le_bytes(n).into()),
-        DType::I32 => numbers(bytes, out, |n| i32::from_le_bytes(n) as f32),
-        DType::I64 => numbers(bytes, out, |n| i64::from_le_bytes(n) as f32),
-        DType::Q4_0 => blocks(bytes, out, legacy::decode_q4_0),
-        DType::Q4_1 => blocks(bytes, out, legacy::decode_q4_1),
-        DType::Q5_0 => blocks(bytes, out, legacy::decode_q5_0),
-        DType::Q5_1 => blocks(bytes, out, legacy::decode_q5_1),
-        DType::Q8_0 => blocks(bytes, out, legacy::decode_q8_0),
-        DType::Q8_1 => blocks(bytes, out, legacy::decode_q8_1),
-        DType::Q2K => blocks(bytes, out, k_quants::decode_q2_k),
-        DType::Q3K => blocks(bytes, out, k_quants::decode_q3_k),
-        DType::Q4K => blocks(bytes, out, k_quants::decode_q4_k),
-        DType::Q5K => blocks(bytes, out, k_quants::decode_q5_k),
-        DType::Q6K => blocks(bytes, out, k_quants::decode_q6_k),
-        DType::Q8K => blocks(bytes, out, k_quants::decode_q8_k),
-        DType::IQ4NL => blocks(bytes, out, levels::decode_iq4_nl),
-        DType::IQ4XS => blocks(bytes, out, levels::decode_iq4_xs),
-        DType::MXFP4 => blocks(bytes, out, levels::decode_mxfp4),
-        DType::IQ1S => blocks(bytes, out, grouped::decode_iq1_s),
-        DType::IQ1M => blocks(bytes, out, grouped::decode_iq1_m),
-        DType::IQ2XXS => blocks(bytes, out, grouped::decode_iq2_xxs),
-        DType::IQ2XS => blocks(bytes, out, grouped::decode_iq2_xs),
-        DType::IQ2S => blocks(bytes, out, grouped::decode_iq2_s),
-        DType::IQ3XXS => blocks(bytes, out, grouped::decode_iq3_xxs),
-        DType::IQ3S => blocks(bytes, out, grouped::decode_iq3_s),
-        DType::TQ1_0 => blocks(bytes, out, ternary::decode_tq1_0),
-        DType::TQ2_0 => blocks(bytes, out, ternary::decode_tq2_0),
+        DType::F64 => decode_numbers(bytes, out, |n| f64::from_le_bytes(n) as f32),
+        DType::I8 => decode_numbers(bytes, out, |n| i8::from_le_bytes(n).into()),
+        DType::I16 => decode_numbers(bytes, out, |n| i16::from_le_bytes(n).into()),
+        DType::I32 => decode_numbers(bytes, out, |n| i32::from_le_bytes(n) as f32),
+        DType::I64 => decode_numbers(bytes, out, |n| i64::from_le_bytes(n) as f32),
+        DType::Q4_0 => decode_blocks(bytes, out, legacy::decode_q4_0),
+        DType::Q4_1 => decode_blocks(bytes, out, legacy::decode_q4_1),
+        DType::Q5_0 => decode_blocks(bytes, out, legacy::decode_q5_0),
+        DType::Q5_1 => decode_blocks(bytes, out, legacy::decode_q5_1),
+        DType::Q8_0 => decode_blocks(bytes, out, legacy::decode_q8_0),
+        DType::Q8_1 => decode_blocks(bytes, out, legacy::decode_q8_1),
+        DType::Q2K => decode_blocks(bytes, out, k_quants::decode_q2_k),
+        DType::Q3K => decode_blocks(bytes, out, k_quants::decode_q3_k),
+        DType::Q4K => decode_blocks(bytes, out, k_quants::decode_q4_k),
+        DType::Q5K => decode_blocks(bytes, out, k_quants::decode_q5_k),
+        DType::Q6K => decode_blocks(bytes, out, k_quants::decode_q6_k),
+        DType::Q8K => decode_blocks(bytes, out, k_quants::decode_q8_k),
+        DType::IQ4NL => decode_blocks(bytes, out, levels::decode_iq4_nl),
+        DType::IQ4XS => decode_blocks(bytes, out, levels::decode_iq4_xs),
+        DType::MXFP4 => decode_blocks(bytes, out, levels::decode_mxfp4),
+        DType::IQ1S => decode_blocks(bytes, out, grouped::decode_iq1_s),
+        DType::IQ1M => decode_blocks(bytes, out, grouped::decode_iq1_m),
+        DType::IQ2XXS => decode_blocks(bytes, out, grouped::decode_iq2_xxs),
+        DType::IQ2XS => decode_blocks(bytes, out, grouped::decode_iq2_xs),
+        DType::IQ2S => decode_blocks(bytes, out, grouped::decode_iq2_s),
+        DType::IQ3XXS => decode_blocks(bytes, out, grouped::decode_iq3_xxs),
+        DType::IQ3S => decode_blocks(bytes, out, grouped::decode_iq3_s),
+        DType::TQ1_0 => decode_blocks(bytes, out, ternary::decode_tq1_0),
+        DType::TQ2_0 => decode_blocks(bytes, out, ternary::decode_tq2_0),
         // Rejected by the length check, because it has no blocks.
         DType::Bands => {}
     }
@@ -167,7 +170,7 @@ pub fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), BlockEr
 }
 
 /// Returns the formats that [`encode`] writes.
-pub fn writable() -> &'static [DType] {
+pub fn writable_types() -> &'static [DType] {
     &[
         DType::F32,
         DType::F16,
@@ -204,23 +207,25 @@ pub fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), BlockE
         DType::F32 => float::encode_f32(values, out),
         DType::F16 => float::encode_f16(values, out),
         DType::BF16 => float::encode_bf16(values, out),
-        dtype => match fit::format(dtype) {
+        dtype => match fit::format_of_type(dtype) {
             Some(format) => fit::encode(format, values, out)?,
-            None => return Err(BlockError::NotWritten { dtype }),
+            None => return Err(BlockError::ReadOnlyType { dtype }),
         },
     }
     Ok(())
 }
 
 /// Returns the magnitude limit of a format; infinite without f16 numbers or scales.
-fn limit(dtype: DType) -> f32 {
+fn magnitude_limit(dtype: DType) -> f32 {
     match dtype {
         DType::F16 => float::F16_LIMIT,
-        dtype => fit::format(dtype).map_or(f32::INFINITY, |format| format.magnitude_limit()),
+        dtype => {
+            fit::format_of_type(dtype).map_or(f32::INFINITY, |format| format.magnitude_limit())
+        }
     }
 }
 
-fn list(dtypes: &[DType]) -> String {
+fn join_names(dtypes: &[DType]) -> String {
     let names: Vec<&str> = dtypes.iter().map(|dtype| dtype.name()).collect();
     match names.split_last() {
         Some((last, [])) => (*last).to_owned(),
@@ -242,7 +247,7 @@ fn check_lengths(dtype: DType, bytes: usize, numbers: usize) -> Result<(), Block
 
 /// Calls `decode` on every block. Array types expose all lengths to the compiler.
 #[inline(always)]
-fn blocks<const BYTES: usize, const LEN: usize>(
+fn decode_blocks<const BYTES: usize, const LEN: usize>(
     bytes: &[u8],
     out: &mut [f32],
     decode: impl Fn(&[u8; BYTES], &mut [f32; LEN]),
@@ -255,6 +260,10 @@ fn blocks<const BYTES: usize, const LEN: usize>(
 }
 
 #[inline(always)]
-fn numbers<const BYTES: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn([u8; BYTES]) -> f32) {
-    blocks(bytes, out, |bytes, [value]| *value = decode(*bytes));
+fn decode_numbers<const BYTES: usize>(
+    bytes: &[u8],
+    out: &mut [f32],
+    decode: impl Fn([u8; BYTES]) -> f32,
+) {
+    decode_blocks(bytes, out, |bytes, [value]| *value = decode(*bytes));
 }

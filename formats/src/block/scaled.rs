@@ -3,12 +3,12 @@
 use half::f16;
 
 use super::float::f16_to_f32;
-use super::{BlockError, decode, encode, writable};
+use super::{BlockError, decode, encode, writable_types};
 use crate::dtype::DType;
 
 /// Returns the offsets of a block's f16 factors (scales and additive terms), or `None` for formats
 /// without them or read-only formats.
-const fn places(dtype: DType) -> Option<&'static [usize]> {
+const fn scale_offsets(dtype: DType) -> Option<&'static [usize]> {
     match dtype {
         DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::IQ4NL | DType::IQ4XS => Some(&[0]),
         DType::Q4_1 | DType::Q5_1 | DType::Q4K | DType::Q5K => Some(&[0, 2]),
@@ -45,9 +45,9 @@ pub fn encode_finite(dtype: DType, values: &[f32], bytes: &mut [u8]) -> Result<(
 /// [`BlockError::Length`]; [`BlockError::NotWritten`] for formats that are not [`writable`];
 /// [`BlockError::NoCode`] if a product is not finite. After an error the content of `bytes` is
 /// unspecified.
-pub fn scale(dtype: DType, bytes: &mut [u8], factor: f32) -> Result<(), BlockError> {
-    if !writable().contains(&dtype) {
-        return Err(BlockError::NotWritten { dtype });
+pub fn scale_blocks(dtype: DType, bytes: &mut [u8], factor: f32) -> Result<(), BlockError> {
+    if !writable_types().contains(&dtype) {
+        return Err(BlockError::ReadOnlyType { dtype });
     }
     let blocks = bytes.len() / dtype.block_bytes().max(1);
     let numbers = blocks * dtype.block_len();
@@ -63,7 +63,7 @@ pub fn scale(dtype: DType, bytes: &mut [u8], factor: f32) -> Result<(), BlockErr
             })
         }
     };
-    let Some(places) = places(dtype) else {
+    let Some(places) = scale_offsets(dtype) else {
         let mut values = vec![0.0; numbers];
         decode(dtype, bytes, &mut values)?;
         values.iter_mut().for_each(|value| *value *= factor);

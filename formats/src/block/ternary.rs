@@ -24,14 +24,14 @@ pub(super) fn decode_tq1_0(block: &[u8; 54], out: &mut [f32; LEN]) {
     let d = scale(block, 52);
     let (first, rest) = out.split_at_mut(160);
     for (place, out) in first.chunks_exact_mut(32).enumerate() {
-        decode_digit::<32>(wire::sub(block, 0), place, d, out);
+        decode_digit::<32>(wire::subarray(block, 0), place, d, out);
     }
     let (second, third) = rest.split_at_mut(80);
     for (place, out) in second.chunks_exact_mut(16).enumerate() {
-        decode_digit::<16>(wire::sub(block, 32), place, d, out);
+        decode_digit::<16>(wire::subarray(block, 32), place, d, out);
     }
     for (place, out) in third.chunks_exact_mut(4).enumerate() {
-        decode_digit::<4>(wire::sub(block, 48), place, d, out);
+        decode_digit::<4>(wire::subarray(block, 48), place, d, out);
     }
 }
 
@@ -41,7 +41,7 @@ pub(super) fn decode_tq1_0(block: &[u8; 54], out: &mut [f32; LEN]) {
 pub(super) fn decode_tq2_0(block: &[u8; 66], out: &mut [f32; LEN]) {
     let d = scale(block, 64);
     for (run, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        let codes: [u8; 32] = wire::sub(block, 32 * (run / 4));
+        let codes: [u8; 32] = wire::subarray(block, 32 * (run / 4));
         for (value, code) in out.iter_mut().zip(codes) {
             *value = d * f32::from(((code >> (2 * (run % 4))) & 3) as i8 - 1);
         }

@@ -15,22 +15,22 @@ fn mode_of(path: &Path) -> u32 {
 fn own_folder_is_private_and_not_a_link() {
     let scratch = tempfile::tempdir().unwrap();
     let at = Folder::open(scratch.path()).unwrap();
-    let own = at.own(name("own")).unwrap();
+    let own = at.open_private(name("own")).unwrap();
     assert_eq!(mode_of(own.path()), 0o700);
     fs::set_permissions(own.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    at.own(name("own")).unwrap();
+    at.open_private(name("own")).unwrap();
     assert_eq!(mode_of(own.path()), 0o755);
     fs::create_dir(scratch.path().join("elsewhere")).unwrap();
     symlink("elsewhere", scratch.path().join("link")).unwrap();
     symlink("nowhere", scratch.path().join("dangling")).unwrap();
     fs::write(scratch.path().join("file"), "").unwrap();
     for planted in ["link", "dangling", "file"] {
-        let found = at.own(name(planted));
+        let found = at.open_private(name(planted));
         assert!(
             matches!(found, Err(FolderError::NotAFolder { .. })),
             "{planted}"
         );
-        let found = at.existing(name(planted), true);
+        let found = at.open_existing(name(planted), true);
         assert!(
             matches!(found, Err(FolderError::NotAFolder { .. })),
             "{planted}"
@@ -38,9 +38,9 @@ fn own_folder_is_private_and_not_a_link() {
     }
     fs::rename(scratch.path().join("own"), scratch.path().join("moved")).unwrap();
     symlink("elsewhere", scratch.path().join("own")).unwrap();
-    own.edit(name("written")).unwrap();
+    own.open_for_writing(name("written")).unwrap();
     assert!(scratch.path().join("moved/written").exists());
-    assert!(!at.holds(name("own"), &own) && at.holds(name("moved"), &own));
+    assert!(!at.is_same_entry(name("own"), &own) && at.is_same_entry(name("moved"), &own));
 }
 
 #[test]
@@ -60,13 +60,13 @@ fn only_own_regular_files_open_and_pipes_do_not_block() {
     );
     fs::create_dir(path("folder")).unwrap();
     for planted in ["link", "dangling", "pipe", "folder"] {
-        assert!(at.read(name(planted)).is_err(), "{planted}");
-        assert!(at.edit(name(planted)).is_err(), "{planted}");
+        assert!(at.open_for_reading(name(planted)).is_err(), "{planted}");
+        assert!(at.open_for_writing(name(planted)).is_err(), "{planted}");
     }
     assert!(!path("nowhere").exists());
     fs::hard_link(path("precious"), path("second")).unwrap();
-    assert!(at.read(name("second")).is_ok());
-    assert!(at.edit(name("second")).is_err());
+    assert!(at.open_for_reading(name("second")).is_ok());
+    assert!(at.open_for_writing(name("second")).is_err());
     at.remove(name("link")).unwrap();
     assert_eq!(fs::read(path("precious")).unwrap(), b"precious");
 }
@@ -84,18 +84,18 @@ fn foreign_files_are_read_only_if_trusted() {
             return;
         }
     }
-    let own = at.own(name("theirs"));
+    let own = at.open_private(name("theirs"));
     assert!(matches!(
         own,
-        Err(FolderError::Foreign { owner: 65534, .. })
+        Err(FolderError::ForeignOwner { owner: 65534, .. })
     ));
-    assert!(at.existing(name("theirs"), false).is_err());
-    let trusted = at.existing(name("theirs"), true).unwrap();
-    assert!(trusted.read(name("file")).is_ok());
-    assert!(trusted.edit(name("file")).is_err());
+    assert!(at.open_existing(name("theirs"), false).is_err());
+    let trusted = at.open_existing(name("theirs"), true).unwrap();
+    assert!(trusted.open_for_reading(name("file")).is_ok());
+    assert!(trusted.open_for_writing(name("file")).is_err());
     std::os::unix::fs::chown(&path, Some(0), None).unwrap();
-    let own = at.own(name("theirs")).unwrap();
-    assert!(own.read(name("file")).is_err());
+    let own = at.open_private(name("theirs")).unwrap();
+    assert!(own.open_for_reading(name("file")).is_err());
 }
 
 #[test]

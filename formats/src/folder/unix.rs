@@ -11,11 +11,11 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Folder, FolderError, Found};
+use super::{EntryMetadata, Folder, FolderError};
 
 pub(super) type Handle = File;
 
-pub(super) enum Use {
+pub(super) enum OpenMode {
     Read,
     Edit,
     /// The file must not exist and gets these permissions.
@@ -64,19 +64,19 @@ fn foreign_owner(owner: u32, system: bool) -> Option<u32> {
 }
 
 /// Returns the owner of a folder of another user. With `system`, the system's user is accepted.
-pub(super) fn foreign(handle: &Handle, system: bool) -> io::Result<Option<u32>> {
+pub(super) fn foreign_owner_of_folder(handle: &Handle, system: bool) -> io::Result<Option<u32>> {
     Ok(foreign_owner(handle.metadata()?.uid(), system))
 }
 
-pub(super) fn foreign_file(found: &Metadata, system: bool) -> Option<u32> {
+pub(super) fn foreign_owner_of_file(found: &Metadata, system: bool) -> Option<u32> {
     foreign_owner(found.uid(), system)
 }
 
-pub(super) fn has_other_names(found: &Metadata) -> bool {
+pub(super) fn has_hard_links(found: &Metadata) -> bool {
     found.nlink() > 1
 }
 
-pub(super) fn close_to_others(handle: &Handle) -> io::Result<()> {
+pub(super) fn remove_foreign_write_permission(handle: &Handle) -> io::Result<()> {
     let mode = handle.metadata()?.mode() & 0o7777;
     match mode & 0o022 {
         0 => Ok(()),
@@ -84,11 +84,11 @@ pub(super) fn close_to_others(handle: &Handle) -> io::Result<()> {
     }
 }
 
-pub(super) fn file(at: &Handle, _: &Path, name: &OsStr, wanted: Use) -> io::Result<File> {
+pub(super) fn file(at: &Handle, _: &Path, name: &OsStr, wanted: OpenMode) -> io::Result<File> {
     let (flags, mode) = match wanted {
-        Use::Read => (OFlags::RDONLY, 0),
-        Use::Edit => (OFlags::RDWR | OFlags::CREATE, 0o666),
-        Use::New(mode) => (OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode),
+        OpenMode::Read => (OFlags::RDONLY, 0),
+        OpenMode::Edit => (OFlags::RDWR | OFlags::CREATE, 0o666),
+        OpenMode::New(mode) => (OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode),
     };
     // Never blocks: a pipe in place of the file is rejected after opening.
     let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -139,11 +139,11 @@ pub(super) fn set_mode(file: &File, mode: u32) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))
 }
 
-pub(super) fn find(at: &Handle, _: &Path, name: &OsStr) -> io::Result<Found> {
+pub(super) fn find(at: &Handle, _: &Path, name: &OsStr) -> io::Result<EntryMetadata> {
     let found = rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW)?;
     let kind = FileType::from_raw_mode(found.st_mode);
     let seconds = u64::try_from(found.st_mtime).ok().map(Duration::from_secs);
-    Ok(Found {
+    Ok(EntryMetadata {
         is_file: kind == FileType::RegularFile,
         is_folder: kind == FileType::Directory,
         length: u64::try_from(found.st_size).unwrap_or(0),
@@ -160,14 +160,14 @@ pub(super) fn remove(at: &Handle, _: &Path, name: &OsStr, folder: bool) -> io::R
     Ok(rustix::fs::unlinkat(at, name, flags)?)
 }
 
-fn readable(at: &Handle) -> io::Result<File> {
+fn reopen_readable(at: &Handle) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(at, ".", flags, Mode::empty())?.into())
 }
 
 pub(super) fn names(at: &Handle, _: &Path) -> io::Result<Vec<OsString>> {
     let mut names = Vec::new();
-    for entry in Dir::new(readable(at)?)? {
+    for entry in Dir::new(reopen_readable(at)?)? {
         let name = OsString::from_vec(entry?.file_name().to_bytes().to_vec());
         if name != "." && name != ".." {
             names.push(name);
@@ -184,5 +184,5 @@ pub(super) fn is_same(one: &Handle, other: &Handle) -> bool {
 }
 
 pub(super) fn sync(at: &Handle) -> io::Result<()> {
-    readable(at)?.sync_all()
+    reopen_readable(at)?.sync_all()
 }

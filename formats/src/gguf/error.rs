@@ -115,10 +115,10 @@ pub enum GgufError {
         found: u32,
     },
     /// A value could not be read.
-    #[error("{place}: {error}")]
+    #[error("{item}: {error}")]
     Read {
         /// Item being read.
-        place: String,
+        item: String,
         /// The error.
         error: WireError,
     },

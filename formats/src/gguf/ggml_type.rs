@@ -98,7 +98,7 @@ impl GgmlType {
     /// Returns the decodable [`DType`], if any.
     pub fn dtype(self) -> Option<DType> {
         let mut decoded = DType::ALL.iter().copied();
-        decoded.find(|&dtype| GgmlType::of(dtype) == Some(self))
+        decoded.find(|&dtype| GgmlType::from_dtype(dtype) == Some(self))
     }
 
     /// Returns the bytes of `rows` rows of `cols` numbers, or `None` for partial blocks or on
@@ -116,7 +116,7 @@ impl GgmlType {
 
 impl GgmlType {
     /// Returns GGUF's type, or `None` for column groups.
-    pub const fn of(dtype: DType) -> Option<GgmlType> {
+    pub const fn from_dtype(dtype: DType) -> Option<GgmlType> {
         Some(match dtype {
             DType::F32 => GgmlType::F32,
             DType::F16 => GgmlType::F16,
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn both_tables_of_block_sizes_agree() {
         for &dtype in DType::ALL {
-            let kind = GgmlType::of(dtype).unwrap();
+            let kind = GgmlType::from_dtype(dtype).unwrap();
             assert_eq!(kind.dtype(), Some(dtype));
             assert_eq!(kind.block_len(), dtype.block_len() as u64);
             assert_eq!(kind.block_bytes(), dtype.block_bytes() as u64);

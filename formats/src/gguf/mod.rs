@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 pub use error::{GgufError, OpenError, SplitError};
 pub use ggml_type::GgmlType;
-pub use split::Split;
+pub use split::SplitModel;
 pub use value::{Array, FromValue, Value, ValueType};
 pub use writer::{WriteError, Writer};
 
@@ -184,10 +184,10 @@ impl Gguf {
     ///
     /// [`OpenError`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
-        Gguf::of(MappedFile::open(path)?)
+        Gguf::from_map(MappedFile::open(path)?)
     }
 
-    fn of(map: MappedFile) -> Result<Self, OpenError> {
+    fn from_map(map: MappedFile) -> Result<Self, OpenError> {
         let map = Arc::new(map);
         let contents = Contents::parse(&map).map_err(|error| OpenError::Invalid {
             path: map.path().to_path_buf(),

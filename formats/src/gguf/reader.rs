@@ -22,13 +22,13 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Contents, GgufError> {
     let place = || "metadata entries".to_owned();
     check_limit(place, entry_count, limits::MAX_METADATA_ENTRIES)?;
     check_count(place, entry_count, MIN_ENTRY_BYTES, &cursor)?;
-    let mut memory = Memory::default();
-    memory.take(place, entry_count, size_of::<(String, Value)>() as u64)?;
+    let mut memory = MetadataMemory::default();
+    memory.add_items(place, entry_count, size_of::<(String, Value)>() as u64)?;
     let mut metadata = Vec::with_capacity(entry_count as usize);
     for index in 0..entry_count {
         metadata.push(read_entry(&mut cursor, &mut memory, index)?);
     }
-    let key_order = sorted(&metadata, |entry| &entry.0);
+    let key_order = sorted_indices(&metadata, |entry| &entry.0);
     if let Some(key) = first_duplicate(&metadata, &key_order, |entry| &entry.0) {
         return Err(GgufError::DuplicateKey { key });
     }
@@ -50,9 +50,9 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Contents, GgufError> {
     })?;
     let mut tensors = Vec::with_capacity(rows.len());
     for row in rows {
-        tensors.push(locate(row, alignment, data_offset, bytes.len())?);
+        tensors.push(check_tensor(row, alignment, data_offset, bytes.len())?);
     }
-    let tensor_order = sorted(&tensors, |tensor| &tensor.name);
+    let tensor_order = sorted_indices(&tensors, |tensor| &tensor.name);
     if let Some(tensor) = first_duplicate(&tensors, &tensor_order, |tensor| &tensor.name) {
         return Err(GgufError::DuplicateTensor { tensor });
     }
@@ -93,33 +93,38 @@ fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
 /// Memory used by metadata so far, counted before allocation: a sparse file can hold any number of
 /// empty strings.
 #[derive(Debug, Default)]
-struct Memory(u64);
+struct MetadataMemory(u64);
 
-const PER_TEXT: u64 = 16;
+const ALLOCATION_OVERHEAD: u64 = 16;
 
-impl Memory {
-    fn take(&mut self, place: impl Fn() -> String, count: u64, each: u64) -> Result<(), GgufError> {
+impl MetadataMemory {
+    fn add_items(
+        &mut self,
+        place: impl Fn() -> String,
+        count: u64,
+        each: u64,
+    ) -> Result<(), GgufError> {
         self.0 = self.0.saturating_add(count.saturating_mul(each));
         let place = || format!("{}: bytes of memory for the metadata so far", place());
         check_limit(place, self.0, limits::MAX_METADATA_MEMORY)
     }
 
-    fn text(&mut self, place: impl Fn() -> String, text: &str) -> Result<(), GgufError> {
+    fn add_text(&mut self, place: impl Fn() -> String, text: &str) -> Result<(), GgufError> {
         match text.len() as u64 {
             0 => Ok(()),
-            length => self.take(place, 1, length + PER_TEXT),
+            length => self.add_items(place, 1, length + ALLOCATION_OVERHEAD),
         }
     }
 }
 
 fn read_entry(
     cursor: &mut Cursor<'_>,
-    memory: &mut Memory,
+    memory: &mut MetadataMemory,
     index: u64,
 ) -> Result<(String, Value), GgufError> {
     let place = || format!("key of metadata entry {index}");
     let key = read_text(cursor, place, limits::MAX_KEY_BYTES)?;
-    memory.text(place, key)?;
+    memory.add_text(place, key)?;
     let key = key.to_owned();
     let kind = read_kind(cursor, &key)?;
     let value = read_value(cursor, memory, &key, kind)?;
@@ -142,7 +147,9 @@ fn read_text<'a>(
 }
 
 fn read_kind(cursor: &mut Cursor<'_>, key: &str) -> Result<ValueType, GgufError> {
-    let found = cursor.u32().map_err(|error| in_key(key, error))?;
+    let found = cursor
+        .u32()
+        .map_err(|error| read_error_in_key(key, error))?;
     ValueType::from_id(found).ok_or_else(|| GgufError::ValueType {
         key: key.to_owned(),
         found,
@@ -151,11 +158,11 @@ fn read_kind(cursor: &mut Cursor<'_>, key: &str) -> Result<ValueType, GgufError>
 
 fn read_value(
     cursor: &mut Cursor<'_>,
-    memory: &mut Memory,
+    memory: &mut MetadataMemory,
     key: &str,
     kind: ValueType,
 ) -> Result<Value, GgufError> {
-    let wire = |error| in_key(key, error);
+    let wire = |error| read_error_in_key(key, error);
     Ok(match kind {
         ValueType::U8 => Value::U8(cursor.u8().map_err(wire)?),
         ValueType::I8 => Value::I8(cursor.i8().map_err(wire)?),
@@ -175,18 +182,18 @@ fn read_value(
 
 fn read_string(
     cursor: &mut Cursor<'_>,
-    memory: &mut Memory,
+    memory: &mut MetadataMemory,
     key: &str,
 ) -> Result<String, GgufError> {
     let place = || format!("metadata {key:?}");
     let text = read_text(cursor, place, limits::MAX_STRING_BYTES)?;
-    memory.text(place, text)?;
+    memory.add_text(place, text)?;
     Ok(text.to_owned())
 }
 
 fn read_array(
     cursor: &mut Cursor<'_>,
-    memory: &mut Memory,
+    memory: &mut MetadataMemory,
     key: &str,
     depth: u32,
 ) -> Result<Array, GgufError> {
@@ -196,12 +203,14 @@ fn read_array(
         });
     }
     let kind = read_kind(cursor, key)?;
-    let count = cursor.u64().map_err(|error| in_key(key, error))?;
+    let count = cursor
+        .u64()
+        .map_err(|error| read_error_in_key(key, error))?;
     let place = || format!("elements of metadata {key:?}");
     check_count(place, count, kind.min_bytes(), cursor)?;
-    memory.take(place, count, kind.memory_bytes())?;
+    memory.add_items(place, count, kind.memory_bytes())?;
 
-    let wire = |error| in_key(key, error);
+    let wire = |error| read_error_in_key(key, error);
     macro_rules! elements {
         ($variant:ident, $read:expr) => {{
             let mut elements = Vec::with_capacity(count as usize);
@@ -244,14 +253,14 @@ fn alignment(metadata: &[(String, Value)]) -> Result<u64, GgufError> {
 }
 
 /// A raw entry of the tensor table; the offset is relative to the data.
-struct Row {
+struct RawTensorInfo {
     name: String,
     ggml_type: GgmlType,
     dims: Vec<u64>,
     offset: u64,
 }
 
-fn read_row(cursor: &mut Cursor<'_>, index: u64) -> Result<Row, GgufError> {
+fn read_row(cursor: &mut Cursor<'_>, index: u64) -> Result<RawTensorInfo, GgufError> {
     let place = || format!("name of tensor {index}");
     let name = read_text(cursor, place, limits::MAX_TENSOR_NAME_BYTES)?.to_owned();
     let wire = |error| read_error(format!("tensor {name:?}"), error);
@@ -272,7 +281,7 @@ fn read_row(cursor: &mut Cursor<'_>, index: u64) -> Result<Row, GgufError> {
         tensor: name.clone(),
         found: id,
     })?;
-    Ok(Row {
+    Ok(RawTensorInfo {
         name,
         ggml_type,
         dims,
@@ -280,13 +289,13 @@ fn read_row(cursor: &mut Cursor<'_>, index: u64) -> Result<Row, GgufError> {
     })
 }
 
-fn locate(
-    row: Row,
+fn check_tensor(
+    row: RawTensorInfo,
     alignment: u64,
     data_offset: u64,
     length: usize,
 ) -> Result<TensorInfo, GgufError> {
-    let Row {
+    let RawTensorInfo {
         name,
         ggml_type,
         dims,
@@ -350,7 +359,7 @@ fn check_overlap(tensors: &[TensorInfo]) -> Result<(), GgufError> {
     }
 }
 
-fn sorted<T>(items: &[T], name: impl Fn(&T) -> &String) -> Vec<u32> {
+fn sorted_indices<T>(items: &[T], name: impl Fn(&T) -> &String) -> Vec<u32> {
     // Lossless: counts are bounded by `limits`.
     let mut order: Vec<u32> = (0..items.len() as u32).collect();
     order.sort_by(|&a, &b| name(&items[a as usize]).cmp(name(&items[b as usize])));
@@ -401,11 +410,11 @@ fn check_count(
 
 fn read_error(place: impl Into<String>, error: WireError) -> GgufError {
     GgufError::Read {
-        place: place.into(),
+        item: place.into(),
         error,
     }
 }
 
-fn in_key(key: &str, error: WireError) -> GgufError {
+fn read_error_in_key(key: &str, error: WireError) -> GgufError {
     read_error(format!("metadata {key:?}"), error)
 }

@@ -18,66 +18,66 @@ const COUNT: &str = "split.count";
 const TENSORS: &str = "split.tensors.count";
 
 /// Keys that may differ between parts.
-const OWN: [&str; 2] = [NUMBER, ALIGNMENT_KEY];
+const PART_KEYS: [&str; 2] = [NUMBER, ALIGNMENT_KEY];
 
 /// A model in one or several mapped GGUF files.
 #[derive(Clone, Debug)]
-pub struct Split {
+pub struct SplitModel {
     first: Gguf,
-    others: Vec<Gguf>,
+    other_parts: Vec<Gguf>,
 }
 
-impl Split {
+impl SplitModel {
     /// Maps and validates the file at `path`. If it is any part of a split model, the other parts
     /// are opened from the same folder.
     ///
     /// # Errors
     ///
     /// [`OpenError`].
-    pub fn open(path: impl AsRef<Path>) -> Result<Split, OpenError> {
+    pub fn open(path: impl AsRef<Path>) -> Result<SplitModel, OpenError> {
         let path = path.as_ref();
         let named = Gguf::open(path)?;
         let of = |error| OpenError::Split {
             path: path.to_owned(),
             error,
         };
-        let count = number(&named, COUNT)?.unwrap_or(1);
+        let count = optional_number(&named, COUNT)?.unwrap_or(1);
         if count <= 1 {
-            return Ok(Split {
+            return Ok(SplitModel {
                 first: named,
-                others: Vec::new(),
+                other_parts: Vec::new(),
             });
         }
         if count > limits::MAX_FILES {
             return Err(of(SplitError::Count { found: count }));
         }
-        let own = required(&named, NUMBER)?;
+        let own = required_number(&named, NUMBER)?;
         if own >= count {
             let expected = format!("0 to {}", count - 1);
-            return Err(of(differs(NUMBER, expected, own)));
+            return Err(of(differs_error(NUMBER, expected, own)));
         }
-        let names = Names::of(path, own, count).map_err(of)?;
+        let names = PartNames::from_part(path, own, count).map_err(of)?;
         let mut others = Vec::with_capacity(count);
         for part in (0..count).filter(|part| *part != own) {
             others.push(names.open(part)?);
         }
         others.insert(own, named);
-        let split = Split {
+        let split = SplitModel {
             first: others.remove(0),
-            others,
+            other_parts: others,
         };
         split.check(count)?;
         Ok(split)
     }
 
     /// Part with the metadata.
-    pub fn first(&self) -> &Gguf {
+    pub fn first_part(&self) -> &Gguf {
         &self.first
     }
 
     /// The other parts.
-    pub fn others(&self) -> &[Gguf] {
-        &self.others
+    pub fn other_parts(&self) -> &[Gguf] {
+        &self.other_parts
     }
 
     /// Mapped files of all parts, in order.
@@ -92,33 +92,33 @@ impl Split {
     }
 
     fn parts(&self) -> impl Iterator<Item = &Gguf> {
-        std::iter::once(&self.first).chain(&self.others)
+        std::iter::once(&self.first).chain(&self.other_parts)
     }
 
     fn check(&self, count: usize) -> Result<(), OpenError> {
         let mut found: HashMap<&str, &Gguf> = HashMap::new();
         for (place, part) in self.parts().enumerate() {
             for (key, expected) in [(NUMBER, place), (COUNT, count)] {
-                let found = required(part, key)?;
+                let found = required_number(part, key)?;
                 if found != expected {
-                    return Err(in_part(part, differs(key, expected, found)));
+                    return Err(error_in_part(part, differs_error(key, expected, found)));
                 }
             }
-            required(part, TENSORS)?;
+            required_number(part, TENSORS)?;
             let shared = part
                 .metadata()
                 .iter()
-                .filter(|(key, _)| !OWN.contains(&key.as_str()));
+                .filter(|(key, _)| !PART_KEYS.contains(&key.as_str()));
             for (key, value) in shared {
                 if let Some(expected) = self.first.get(key).filter(|v| *v != value) {
-                    let error = differs(key, expected.describe(), value.describe());
-                    return Err(in_part(part, error));
+                    let error = differs_error(key, expected.describe(), value.describe());
+                    return Err(error_in_part(part, error));
                 }
             }
             for tensor in part.tensors() {
                 if let Some(other) = found.insert(&tensor.name, part) {
                     let other = other.map().path().file_name().unwrap_or_default();
-                    return Err(in_part(
+                    return Err(error_in_part(
                         part,
                         SplitError::DuplicateTensor {
                             tensor: tensor.name.clone(),
@@ -128,31 +128,31 @@ impl Split {
                 }
             }
         }
-        let expected = required(&self.first, TENSORS)?;
+        let expected = required_number(&self.first, TENSORS)?;
         if found.len() == expected {
             return Ok(());
         }
         let found = found.len();
-        Err(in_part(
+        Err(error_in_part(
             &self.first,
             SplitError::Tensors { expected, found },
         ))
     }
 }
 
-struct Names {
+struct PartNames {
     folder: PathBuf,
     prefix: String,
     count: usize,
 }
 
-impl Names {
-    fn of(path: &Path, part: usize, count: usize) -> Result<Names, SplitError> {
-        let end = end(part, count);
+impl PartNames {
+    fn from_part(path: &Path, part: usize, count: usize) -> Result<PartNames, SplitError> {
+        let end = part_suffix(part, count);
         // A name that is not UTF-8 never has the expected end.
         let name = path.file_name().and_then(|name| name.to_str());
         match name.and_then(|name| name.strip_suffix(&end)) {
-            Some(prefix) => Ok(Names {
+            Some(prefix) => Ok(PartNames {
                 folder: path.parent().unwrap_or(Path::new("")).to_owned(),
                 prefix: prefix.to_owned(),
                 count,
@@ -162,23 +162,23 @@ impl Names {
     }
 
     fn open(&self, part: usize) -> Result<Gguf, OpenError> {
-        let name = format!("{}{}", self.prefix, end(part, self.count));
+        let name = format!("{}{}", self.prefix, part_suffix(part, self.count));
         match MappedFile::open_inside(&self.folder, &name) {
             Err(MapError::Io { path, error }) if error.kind() == io::ErrorKind::NotFound => {
                 let error = SplitError::Missing { count: self.count };
                 Err(OpenError::Split { path, error })
             }
             Err(error) => Err(error.into()),
-            Ok(map) => Gguf::of(map),
+            Ok(map) => Gguf::from_map(map),
         }
     }
 }
 
-fn end(part: usize, count: usize) -> String {
+fn part_suffix(part: usize, count: usize) -> String {
     format!("-{:05}-of-{count:05}.gguf", part + 1)
 }
 
-fn number(part: &Gguf, key: &str) -> Result<Option<usize>, OpenError> {
+fn optional_number(part: &Gguf, key: &str) -> Result<Option<usize>, OpenError> {
     part.optional(key)
         .map_err(|error: GgufError| OpenError::Invalid {
             path: part.map().path().to_owned(),
@@ -186,11 +186,11 @@ fn number(part: &Gguf, key: &str) -> Result<Option<usize>, OpenError> {
         })
 }
 
-fn required(part: &Gguf, key: &'static str) -> Result<usize, OpenError> {
-    number(part, key)?.ok_or_else(|| in_part(part, SplitError::NotAPart { key }))
+fn required_number(part: &Gguf, key: &'static str) -> Result<usize, OpenError> {
+    optional_number(part, key)?.ok_or_else(|| error_in_part(part, SplitError::NotAPart { key }))
 }
 
-fn differs(key: &str, expected: impl ToString, found: impl ToString) -> SplitError {
+fn differs_error(key: &str, expected: impl ToString, found: impl ToString) -> SplitError {
     SplitError::Differs {
         key: key.to_owned(),
         expected: expected.to_string(),
@@ -198,7 +198,7 @@ fn differs(key: &str, expected: impl ToString, found: impl ToString) -> SplitErr
     }
 }
 
-fn in_part(part: &Gguf, error: SplitError) -> OpenError {
+fn error_in_part(part: &Gguf, error: SplitError) -> OpenError {
     OpenError::Split {
         path: part.map().path().to_owned(),
         error,

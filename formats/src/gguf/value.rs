@@ -153,7 +153,7 @@ macro_rules! kind_of {
 
 impl Value {
     /// Type of the value.
-    pub const fn kind(&self) -> ValueType {
+    pub const fn value_type(&self) -> ValueType {
         kind_of!(self, Value)
     }
 
@@ -166,7 +166,7 @@ impl Value {
                 }
                 format!("string {start:?}")
             }
-            Value::Array(array) => format!("array of {} {}", array.len(), array.kind()),
+            Value::Array(array) => format!("array of {} {}", array.len(), array.element_type()),
             Value::U8(v) => format!("u8 {v}"),
             Value::I8(v) => format!("i8 {v}"),
             Value::U16(v) => format!("u16 {v}"),
@@ -184,7 +184,7 @@ impl Value {
 
 impl Array {
     /// Type of the elements.
-    pub const fn kind(&self) -> ValueType {
+    pub const fn element_type(&self) -> ValueType {
         kind_of!(self, Array)
     }
 

@@ -53,12 +53,12 @@ impl Tensor<'_> {
     }
 }
 
-struct Counting<'a, W> {
+struct CountingWriter<'a, W> {
     to: &'a mut W,
     written: u64,
 }
 
-impl<W: Write> Write for Counting<'_, W> {
+impl<W: Write> Write for CountingWriter<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.to.write(bytes)?;
         self.written += written as u64;
@@ -93,12 +93,12 @@ pub enum WriteError {
         name: String,
     },
     /// A key, name or string exceeds the limits of the reader.
-    #[error("{name:?}: {what} {found} found, {limit} is the most that is supported")]
+    #[error("{name:?}: {item} {found} found, {limit} is the most that is supported")]
     Limit {
         /// The key or name.
         name: String,
         /// Item limited.
-        what: &'static str,
+        item: &'static str,
         /// The number.
         found: u64,
         /// The limit.
@@ -172,7 +172,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Adds a tensor whose bytes are supplied by [`write_with`](Writer::write_with).
-    pub fn later(
+    pub fn deferred_tensor(
         &mut self,
         name: impl Into<String>,
         ggml_type: GgmlType,
@@ -245,7 +245,7 @@ impl<'a> Writer<'a> {
                     data.len() as u64
                 }
                 None => {
-                    let mut counting = Counting {
+                    let mut counting = CountingWriter {
                         to: out,
                         written: 0,
                     };
@@ -284,24 +284,24 @@ impl<'a> Writer<'a> {
         if self.alignment != DEFAULT_ALIGNMENT {
             metadata.push((ALIGNMENT_KEY, &alignment));
         }
-        unique(keys.into_iter().chain([ALIGNMENT_KEY]))?;
-        unique(self.tensors.iter().map(|tensor| tensor.name.as_str()))?;
+        check_unique(keys.into_iter().chain([ALIGNMENT_KEY]))?;
+        check_unique(self.tensors.iter().map(|tensor| tensor.name.as_str()))?;
         let (entries, tensors) = (metadata.len() as u64, self.tensors.len() as u64);
         let file = "file";
-        bounded(
+        check_limit(
             file,
             "metadata entries",
             entries,
             limits::MAX_METADATA_ENTRIES,
         )?;
-        bounded(file, "tensors", tensors, limits::MAX_TENSORS)?;
+        check_limit(file, "tensors", tensors, limits::MAX_TENSORS)?;
 
         let mut out = MAGIC.to_vec();
         wire::put_u32(&mut out, 3);
         wire::put_u64(&mut out, tensors);
         wire::put_u64(&mut out, entries);
         for (key, value) in metadata {
-            bounded(
+            check_limit(
                 key,
                 "bytes of the key",
                 key.len() as u64,
@@ -319,7 +319,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-fn unique<'a>(names: impl Iterator<Item = &'a str>) -> Result<(), WriteError> {
+fn check_unique<'a>(names: impl Iterator<Item = &'a str>) -> Result<(), WriteError> {
     let mut seen = HashSet::new();
     for name in names {
         if !seen.insert(name) {
@@ -331,13 +331,13 @@ fn unique<'a>(names: impl Iterator<Item = &'a str>) -> Result<(), WriteError> {
     Ok(())
 }
 
-fn bounded(name: &str, what: &'static str, found: u64, limit: u64) -> Result<(), WriteError> {
+fn check_limit(name: &str, what: &'static str, found: u64, limit: u64) -> Result<(), WriteError> {
     if found <= limit {
         return Ok(());
     }
     Err(WriteError::Limit {
         name: name.to_owned(),
-        what,
+        item: what,
         found,
         limit,
     })
@@ -350,13 +350,13 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
 
 fn put_string(out: &mut Vec<u8>, key: &str, text: &str) -> Result<(), WriteError> {
     let length = text.len() as u64;
-    bounded(key, "bytes of a string", length, limits::MAX_STRING_BYTES)?;
+    check_limit(key, "bytes of a string", length, limits::MAX_STRING_BYTES)?;
     put_text(out, text);
     Ok(())
 }
 
 fn put_value(out: &mut Vec<u8>, key: &str, value: &Value) -> Result<(), WriteError> {
-    wire::put_u32(out, value.kind() as u32);
+    wire::put_u32(out, value.value_type() as u32);
     match value {
         Value::U8(v) => wire::put_u8(out, *v),
         Value::I8(v) => wire::put_i8(out, *v),
@@ -377,8 +377,8 @@ fn put_value(out: &mut Vec<u8>, key: &str, value: &Value) -> Result<(), WriteErr
 
 fn put_array(out: &mut Vec<u8>, key: &str, array: &Array, depth: u32) -> Result<(), WriteError> {
     let levels = u64::from(limits::MAX_ARRAY_DEPTH);
-    bounded(key, "levels of arrays", depth.into(), levels)?;
-    wire::put_u32(out, array.kind() as u32);
+    check_limit(key, "levels of arrays", depth.into(), levels)?;
+    wire::put_u32(out, array.element_type() as u32);
     wire::put_u64(out, array.len() as u64);
     match array {
         Array::U8(v) => v.iter().for_each(|&x| wire::put_u8(out, x)),
@@ -403,7 +403,7 @@ fn put_array(out: &mut Vec<u8>, key: &str, array: &Array, depth: u32) -> Result<
 fn put_row(out: &mut Vec<u8>, tensor: &Tensor<'_>, offset: u64) -> Result<(), WriteError> {
     let (name, dims) = (&tensor.name, &tensor.dims);
     let limit = limits::MAX_TENSOR_NAME_BYTES;
-    bounded(name, "bytes of the name", name.len() as u64, limit)?;
+    check_limit(name, "bytes of the name", name.len() as u64, limit)?;
     let expected = tensor.length()?;
     let found = tensor.data.map_or(expected, |data| data.len() as u64);
     if found != expected {

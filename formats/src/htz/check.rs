@@ -8,18 +8,29 @@ use super::layout::{self, ALIGNMENT, FORMAT_MAJOR, FORMAT_MINOR, KERNELS};
 use super::manifest::{
     Budget, Manifest, MatrixRecord, PlanRecord, Provenance, SectionEntry, TensorEntry,
 };
-use super::{Encoding, HtzError, Origin, TOKENIZER, dial, geometry, quality};
+use super::{DepthSinkOrigin, Encoding, HtzError, TOKENIZER, dial, geometry, quality};
 use crate::DType;
-use crate::bands::Layout;
-use crate::escape::one_line;
+use crate::bands::CodeLayout;
+use crate::escape::escape_truncated;
 use crate::limits::MAX_TENSOR_NAME_BYTES;
 use crate::model::{Form, HyperParameters, MatrixId, Part, Role};
 use crate::wire;
-use walk::{Stored, StoredMatrix, tensors};
+use walk::{StoredMatrix, StoredModel, walk_tensor_table};
 
 const KNOWN_FEATURES: [&str; 13] = [
-    FORWARD, ROLES, TYPES, VOCABULARY, FORMS, PROBE, BANDS, PLANES, CLASSES, TABLES, PADDING,
-    ROTATION, KV_BASES,
+    FORWARD,
+    ROLES,
+    TYPES,
+    VOCABULARY,
+    FORMS,
+    PROBE,
+    COLUMN_GROUPS,
+    REFINEMENTS,
+    ROW_CLASSES,
+    TABLES,
+    PADDING,
+    ROTATION,
+    KV_BASES,
 ];
 
 /// The hyper-parameters have a `forward`.
@@ -35,13 +46,13 @@ const TYPES: &str = "types";
 const FORMS: &str = "forms";
 
 /// Column groups (1.6).
-const BANDS: &str = "bands";
+const COLUMN_GROUPS: &str = "bands";
 
 /// Refinements (1.7).
-const PLANES: &str = "planes";
+const REFINEMENTS: &str = "planes";
 
 /// Row classes of column-group matrices (1.8).
-const CLASSES: &str = "row_classes";
+const ROW_CLASSES: &str = "row_classes";
 
 /// Trellis tables of version 2 (1.9).
 const TABLES: &str = "tables";
@@ -62,7 +73,7 @@ const KNOWN_SECTIONS: [&str; 2] = [TOKENIZER, KERNELS];
 
 /// Checks that this build supports the features and sections that an artifact of format 1.`minor`
 /// requires. Sections are given by name and requirement.
-pub(super) fn needs<'a>(
+pub(super) fn check_requirements<'a>(
     features: &[String],
     mut sections: impl Iterator<Item = (&'a str, bool)>,
     minor: u16,
@@ -79,7 +90,7 @@ pub(super) fn needs<'a>(
     match unknown {
         None => Ok(()),
         Some(feature) => Err(HtzError::Unsupported {
-            feature: one_line(feature),
+            feature: escape_truncated(feature),
             major: FORMAT_MAJOR,
             minor,
         }),
@@ -138,14 +149,14 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
         (TYPES, tensors.iter().any(|entry| new_type(entry.dtype))),
         (FORMS, tensors.iter().any(|entry| new_form(entry.role))),
         (
-            BANDS,
+            COLUMN_GROUPS,
             tensors.iter().any(|entry| entry.dtype == DType::Bands),
         ),
         (
-            PLANES,
+            REFINEMENTS,
             tensors.iter().any(|entry| is_refinement(entry.role)),
         ),
-        (CLASSES, tensors.iter().any(has_classes)),
+        (ROW_CLASSES, tensors.iter().any(has_classes)),
         (TABLES, tensors.iter().any(has_new_tables)),
         (PADDING, tensors.iter().any(is_padded)),
         (ROTATION, tensors.iter().any(is_rotated)),
@@ -166,12 +177,16 @@ fn is_kv(role: Role) -> bool {
 }
 
 fn has_classes(entry: &TensorEntry) -> bool {
-    matches!(entry.codes, Some(Layout::Classes(_)))
+    matches!(entry.codes, Some(CodeLayout::Classes(_)))
 }
 
 fn has_new_tables(entry: &TensorEntry) -> bool {
     let layout = entry.codes.as_ref();
-    layout.is_some_and(|layout| layout.each(0).any(|(_, codes)| codes.version() > 1))
+    layout.is_some_and(|layout| {
+        layout
+            .codes_with_rows(0)
+            .any(|(_, codes)| codes.version() > 1)
+    })
 }
 
 fn is_padded(entry: &TensorEntry) -> bool {
@@ -182,12 +197,12 @@ fn is_padded(entry: &TensorEntry) -> bool {
 }
 
 fn is_rotated(entry: &TensorEntry) -> bool {
-    entry.codes.as_ref().is_some_and(Layout::is_rotated)
+    entry.codes.as_ref().is_some_and(CodeLayout::is_rotated)
 }
 
 /// Returns the first minor version that covers the manifest, so that older readers accept artifacts
 /// they support.
-pub(super) fn minor_of(manifest: &Manifest) -> u16 {
+pub(super) fn required_minor(manifest: &Manifest) -> u16 {
     let Manifest {
         requires,
         plan,
@@ -203,7 +218,7 @@ pub(super) fn minor_of(manifest: &Manifest) -> u16 {
     } = manifest;
     let treatment = provenance.treatment.as_ref();
     let requires_new = requires.iter().any(|name| name == FORMS || name == PROBE);
-    let bands = requires.iter().any(|name| name == BANDS);
+    let bands = requires.iter().any(|name| name == COLUMN_GROUPS);
     if sections.iter().any(|section| section.name == KERNELS) {
         FORMAT_MINOR
     } else if source.is_some() {
@@ -216,9 +231,9 @@ pub(super) fn minor_of(manifest: &Manifest) -> u16 {
         10
     } else if requires.iter().any(|name| name == TABLES) {
         9
-    } else if requires.iter().any(|name| name == CLASSES) {
+    } else if requires.iter().any(|name| name == ROW_CLASSES) {
         8
-    } else if requires.iter().any(|name| name == PLANES) {
+    } else if requires.iter().any(|name| name == REFINEMENTS) {
         7
     } else if provenance.order.is_some() || provenance.tuning.is_some() || bands {
         6
@@ -235,31 +250,38 @@ pub(super) fn minor_of(manifest: &Manifest) -> u16 {
     }
 }
 
-pub(super) fn table(hyper: &HyperParameters, table: &[TensorEntry]) -> Result<(), HtzError> {
-    tensors(hyper, table).map(|_| ())
+pub(super) fn check_tensor_table(
+    hyper: &HyperParameters,
+    table: &[TensorEntry],
+) -> Result<(), HtzError> {
+    walk_tensor_table(hyper, table).map(|_| ())
 }
 
-pub(super) fn contents(manifest: &Manifest) -> Result<(), HtzError> {
+pub(super) fn check_contents(manifest: &Manifest) -> Result<(), HtzError> {
     manifest.hyper.check()?;
     for feature in required_features(&manifest.hyper, &manifest.tensors) {
         if !manifest.requires.contains(&feature) {
-            return Err(HtzError::Undeclared { feature });
+            return Err(HtzError::FeatureNotRequired { feature });
         }
     }
-    let stored = tensors(&manifest.hyper, &manifest.tensors)?;
-    plan(&manifest.hyper, &manifest.plan, &stored)?;
+    let stored = walk_tensor_table(&manifest.hyper, &manifest.tensors)?;
+    check_plan(&manifest.hyper, &manifest.plan, &stored)?;
     if let Some(record) = &manifest.geometry {
-        if record.depth_sink.origin == Origin::Asked
+        if record.depth_sink.origin == DepthSinkOrigin::Asked
             && !manifest.requires.iter().any(|name| name == PROBE)
         {
-            return Err(HtzError::Undeclared {
+            return Err(HtzError::FeatureNotRequired {
                 feature: PROBE.to_owned(),
             });
         }
-        let mut slots = Vec::with_capacity(stored.slots.len());
-        for found in &stored.slots {
-            if let MatrixId::Slot { layer, slot } = found.matrix {
-                let rows = manifest.hyper.slot_shape(slot).0 as u64;
+        let mut slots = Vec::with_capacity(stored.projections.len());
+        for found in &stored.projections {
+            if let MatrixId::Projection {
+                layer,
+                projection: slot,
+            } = found.matrix
+            {
+                let rows = manifest.hyper.projection_shape(slot).0 as u64;
                 let components = match found.form {
                     Form::Dense => rows,
                     Form::LowRank | Form::SharedBasis => found.rank.unwrap_or(rows),
@@ -270,14 +292,17 @@ pub(super) fn contents(manifest: &Manifest) -> Result<(), HtzError> {
         }
         geometry::check(&manifest.hyper, record, slots.into_iter())?;
     }
-    provenance(&manifest.provenance)?;
-    manifest.quality.as_ref().map_or(Ok(()), quality::check)?;
-    dial::check(manifest)?;
-    sections(&manifest.sections)?;
+    check_provenance(&manifest.provenance)?;
+    manifest
+        .quality
+        .as_ref()
+        .map_or(Ok(()), quality::check_record)?;
+    dial::check_points(manifest)?;
+    check_sections(&manifest.sections)?;
     manifest.check_source()
 }
 
-fn provenance(provenance: &Provenance) -> Result<(), HtzError> {
+fn check_provenance(provenance: &Provenance) -> Result<(), HtzError> {
     let fault = |property, expected: &str, found: String| HtzError::Provenance {
         property,
         expected: expected.to_owned(),
@@ -310,37 +335,51 @@ fn provenance(provenance: &Provenance) -> Result<(), HtzError> {
 /// Checks the offsets of tensors and sections for data beginning at `data_offset`, and returns the
 /// length of the file. Each manifest has exactly one valid layout, which excludes overlap and gaps
 /// other than padding.
-pub(super) fn layout(manifest: &Manifest, data_offset: u64) -> Result<u64, HtzError> {
+pub(super) fn check_layout(manifest: &Manifest, data_offset: u64) -> Result<u64, HtzError> {
     let mut end = data_offset;
     for entry in &manifest.tensors {
-        let expected = place(&mut end, entry.length);
+        let expected = allocate_aligned(&mut end, entry.length);
         if expected != Some(entry.offset) {
-            return Err(tensor(entry, "offset", described(expected), entry.offset));
+            return Err(tensor_error(
+                entry,
+                "offset",
+                describe_offset(expected),
+                entry.offset,
+            ));
         }
     }
     for entry in &manifest.sections {
-        let expected = place(&mut end, entry.length);
+        let expected = allocate_aligned(&mut end, entry.length);
         if expected != Some(entry.offset) {
-            return Err(section(entry, "offset", described(expected), entry.offset));
+            return Err(section_error(
+                entry,
+                "offset",
+                describe_offset(expected),
+                entry.offset,
+            ));
         }
     }
     Ok(end)
 }
 
-fn described(offset: Option<u64>) -> String {
+fn describe_offset(offset: Option<u64>) -> String {
     offset.map_or_else(|| "one that fits".to_owned(), |offset| offset.to_string())
 }
 
 /// Returns the offset of an item of `length` bytes after `end`, and advances `end`.
-pub(super) fn place(end: &mut u64, length: u64) -> Option<u64> {
+pub(super) fn allocate_aligned(end: &mut u64, length: u64) -> Option<u64> {
     let offset = wire::align_up(*end, ALIGNMENT)?;
     *end = offset.checked_add(length)?;
     Some(offset)
 }
 
-fn plan(h: &HyperParameters, plan: &PlanRecord, stored: &Stored) -> Result<(), HtzError> {
+fn check_plan(
+    h: &HyperParameters,
+    plan: &PlanRecord,
+    stored: &StoredModel,
+) -> Result<(), HtzError> {
     let whole = |property, expected: &str, found: String| HtzError::Plan {
-        place: "the whole".to_owned(),
+        record: "the whole".to_owned(),
         property,
         expected: expected.to_owned(),
         found,
@@ -357,21 +396,25 @@ fn plan(h: &HyperParameters, plan: &PlanRecord, stored: &Stored) -> Result<(), H
         Budget::Rank(_) | Budget::Full | Budget::Ratio(_) => {}
     }
     for (property, expected, found) in [
-        ("number of slots", stored.slots.len(), plan.slots.len()),
+        (
+            "number of slots",
+            stored.projections.len(),
+            plan.slots.len(),
+        ),
         ("number of bases", stored.bases.len(), plan.bases.len()),
     ] {
         if expected != found {
             return Err(whole(property, &expected.to_string(), found.to_string()));
         }
     }
-    for (record, slot) in plan.slots.iter().zip(&stored.slots) {
-        let agree = Agree {
+    for (record, slot) in plan.slots.iter().zip(&stored.projections) {
+        let agree = RecordCheck {
             place: slot.matrix.to_string(),
         };
         let (layer, name) = (slot.matrix.layer(), slot.matrix.name());
-        agree.on("layer", layer.unwrap_or_default(), record.layer)?;
-        agree.on("slot", name, record.slot.name())?;
-        agree.matrix(
+        agree.expect_equal("layer", layer.unwrap_or_default(), record.layer)?;
+        agree.expect_equal("slot", name, record.slot.name())?;
+        agree.check_matrix(
             h,
             slot,
             &MatrixRecord {
@@ -390,40 +433,40 @@ fn plan(h: &HyperParameters, plan: &PlanRecord, stored: &Stored) -> Result<(), H
         )?;
     }
     // A subset of the matrices outside of layers, in order.
-    let mut outside = stored.outside.iter();
+    let mut outside = stored.outside_layers.iter();
     for record in &plan.matrices {
         let Some(found) = outside.find(|found| found.matrix == record.matrix) else {
             return Err(HtzError::Plan {
-                place: "matrices".to_owned(),
+                record: "matrices".to_owned(),
                 property: "matrix",
                 expected: "embedding, then head where the model has its own, each once".to_owned(),
                 found: record.matrix.to_string(),
             });
         };
-        let agree = Agree {
+        let agree = RecordCheck {
             place: found.matrix.to_string(),
         };
-        agree.matrix(h, found, record)?;
+        agree.check_matrix(h, found, record)?;
     }
     for (record, basis) in plan.bases.iter().zip(&stored.bases) {
-        let agree = Agree {
+        let agree = RecordCheck {
             place: format!("layers.{}.{}", basis.layer, basis.group.name()),
         };
-        agree.on("layer", basis.layer, record.layer)?;
-        agree.on("group", basis.group.name(), record.group.name())?;
-        agree.on("rank", basis.rank, record.rank as u64)?;
-        agree.on("parameters", basis.parameters, record.parameters)?;
-        agree.on("bytes", basis.bytes, record.bytes)?;
+        agree.expect_equal("layer", basis.layer, record.layer)?;
+        agree.expect_equal("group", basis.group.name(), record.group.name())?;
+        agree.expect_equal("rank", basis.rank, record.rank as u64)?;
+        agree.expect_equal("parameters", basis.parameters, record.parameters)?;
+        agree.expect_equal("bytes", basis.bytes, record.bytes)?;
     }
     Ok(())
 }
 
-struct Agree {
+struct RecordCheck {
     place: String,
 }
 
-impl Agree {
-    fn matrix(
+impl RecordCheck {
+    fn check_matrix(
         &self,
         h: &HyperParameters,
         stored: &StoredMatrix,
@@ -431,24 +474,24 @@ impl Agree {
     ) -> Result<(), HtzError> {
         let (rows, cols) = stored.matrix.shape(h);
         let (rows, cols) = (rows as u64, cols as u64);
-        self.on("form", stored.form.name(), record.form.name())?;
-        self.on(
+        self.expect_equal("form", stored.form.name(), record.form.name())?;
+        self.expect_equal(
             "rank",
-            Rank(stored.rank),
-            Rank(record.rank.map(|rank| rank as u64)),
+            DisplayRank(stored.rank),
+            DisplayRank(record.rank.map(|rank| rank as u64)),
         )?;
-        self.on("number of rows", rows, record.rows)?;
-        self.on("number of columns", cols, record.cols)?;
-        self.on("parameters before", rows * cols, record.parameters_before)?;
-        self.on(
+        self.expect_equal("number of rows", rows, record.rows)?;
+        self.expect_equal("number of columns", cols, record.cols)?;
+        self.expect_equal("parameters before", rows * cols, record.parameters_before)?;
+        self.expect_equal(
             "parameters after",
             stored.parameters,
             record.parameters_after,
         )?;
-        self.on("bytes after", stored.bytes, record.bytes_after)?;
+        self.expect_equal("bytes after", stored.bytes, record.bytes_after)?;
         match record.error {
             Some(error) if !(error.is_finite() && error >= 0.0) => Err(HtzError::Plan {
-                place: self.place.clone(),
+                record: self.place.clone(),
                 property: "error",
                 expected: "a finite number, not negative".to_owned(),
                 found: error.to_string(),
@@ -457,7 +500,7 @@ impl Agree {
         }
     }
 
-    fn on<T: PartialEq + Display>(
+    fn expect_equal<T: PartialEq + Display>(
         &self,
         property: &'static str,
         expected: T,
@@ -467,7 +510,7 @@ impl Agree {
             return Ok(());
         }
         Err(HtzError::Plan {
-            place: self.place.clone(),
+            record: self.place.clone(),
             property,
             expected: expected.to_string(),
             found: found.to_string(),
@@ -476,9 +519,9 @@ impl Agree {
 }
 
 #[derive(PartialEq)]
-struct Rank(Option<u64>);
+struct DisplayRank(Option<u64>);
 
-impl Display for Rank {
+impl Display for DisplayRank {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             Some(rank) => rank.fmt(f),
@@ -487,30 +530,30 @@ impl Display for Rank {
     }
 }
 
-fn sections(sections: &[SectionEntry]) -> Result<(), HtzError> {
+fn check_sections(sections: &[SectionEntry]) -> Result<(), HtzError> {
     let mut names = std::collections::BTreeSet::new();
     for entry in sections {
         if entry.name.is_empty() || entry.name.len() as u64 > MAX_TENSOR_NAME_BYTES {
             let expected = format!("1 to {MAX_TENSOR_NAME_BYTES} bytes");
             let length = entry.name.len();
-            return Err(section(entry, "length of the name", expected, length));
+            return Err(section_error(entry, "length of the name", expected, length));
         }
         if !names.insert(&entry.name) {
-            return Err(section(entry, "name", "a new one", "used already"));
+            return Err(section_error(entry, "name", "a new one", "used already"));
         }
         let most = match entry.encoding {
             Encoding::Raw => {
                 if entry.decoded_length != entry.length {
                     let (expected, found) = (entry.length, entry.decoded_length);
-                    return Err(section(entry, "decoded length", expected, found));
+                    return Err(section_error(entry, "decoded length", expected, found));
                 }
                 layout::MAX_SECTION_BYTES
             }
-            Encoding::Zstd => most_decoded(entry.length),
+            Encoding::Zstd => max_decoded_length(entry.length),
         };
         if entry.decoded_length > most {
             let expected = format!("at most {most}");
-            return Err(section(
+            return Err(section_error(
                 entry,
                 "decoded length",
                 expected,
@@ -521,14 +564,14 @@ fn sections(sections: &[SectionEntry]) -> Result<(), HtzError> {
     Ok(())
 }
 
-pub(super) fn most_decoded(length: u64) -> u64 {
+pub(super) fn max_decoded_length(length: u64) -> u64 {
     length
         .saturating_mul(layout::MAX_SECTION_EXPANSION)
-        .saturating_add(layout::FREE_SECTION_BYTES)
+        .saturating_add(layout::UNBOUNDED_EXPANSION_BYTES)
         .min(layout::MAX_SECTION_BYTES)
 }
 
-fn tensor(
+fn tensor_error(
     entry: &TensorEntry,
     property: &'static str,
     expected: impl Display,
@@ -542,14 +585,14 @@ fn tensor(
     }
 }
 
-fn section(
+fn section_error(
     entry: &SectionEntry,
     property: &'static str,
     expected: impl Display,
     found: impl Display,
 ) -> HtzError {
     HtzError::Section {
-        section: one_line(&entry.name),
+        section: escape_truncated(&entry.name),
         property,
         expected: expected.to_string(),
         found: found.to_string(),

@@ -6,11 +6,11 @@ use super::check::is_refinement;
 use super::quality::LONGEST_NUMBER;
 use super::{HtzError, Manifest};
 
-const MOST: usize = 64;
+const MAX_POINTS: usize = 64;
 
 /// Quality with only the first refinements active, measured on the windows of the quality record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct DialPoint {
+pub struct ActiveFractionPoint {
     /// Number of active refinements.
     pub refinements: u64,
     /// Weight bytes read per token.
@@ -23,9 +23,9 @@ pub struct DialPoint {
     pub perplexity_ratio: f64,
 }
 
-impl DialPoint {
-    pub(super) fn longest() -> DialPoint {
-        DialPoint {
+impl ActiveFractionPoint {
+    pub(super) fn with_longest_numbers() -> ActiveFractionPoint {
+        ActiveFractionPoint {
             refinements: u64::MAX,
             bytes: u64::MAX,
             fraction: LONGEST_NUMBER,
@@ -36,10 +36,10 @@ impl DialPoint {
 }
 
 /// Checks that the points fit the artifact and range from base only to all refinements.
-pub(super) fn check(manifest: &Manifest) -> Result<(), HtzError> {
+pub(super) fn check_points(manifest: &Manifest) -> Result<(), HtzError> {
     let points = &manifest.dial;
     let fault = |property: &str, expected: String, found: String| {
-        Err(HtzError::Dial {
+        Err(HtzError::ActiveFraction {
             property: property.to_owned(),
             expected,
             found,
@@ -50,10 +50,10 @@ pub(super) fn check(manifest: &Manifest) -> Result<(), HtzError> {
     };
     let entries = manifest.tensors.iter();
     let refined = entries.filter(|entry| is_refinement(entry.role)).count() as u64;
-    if points.len() > MOST || refined == 0 {
+    if points.len() > MAX_POINTS || refined == 0 {
         let expected = match refined {
             0 => "none without refinements".to_owned(),
-            _ => format!("at most {MOST}"),
+            _ => format!("at most {MAX_POINTS}"),
         };
         return fault("number of points", expected, points.len().to_string());
     }

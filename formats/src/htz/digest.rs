@@ -12,7 +12,7 @@ pub struct Digest(pub [u8; 32]);
 
 impl Digest {
     /// Computes the digest of `bytes`.
-    pub fn of(bytes: &[u8]) -> Digest {
+    pub fn of_bytes(bytes: &[u8]) -> Digest {
         Digest(Sha256::digest(bytes).into())
     }
 }
@@ -93,8 +93,8 @@ mod tests {
 
     #[test]
     fn digest_of_abc_matches_fips_180_4() {
-        assert_eq!(Digest::of(b"abc").to_string(), ABC);
-        assert_eq!(ABC.parse::<Digest>().unwrap(), Digest::of(b"abc"));
+        assert_eq!(Digest::of_bytes(b"abc").to_string(), ABC);
+        assert_eq!(ABC.parse::<Digest>().unwrap(), Digest::of_bytes(b"abc"));
     }
 
     #[test]

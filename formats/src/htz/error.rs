@@ -16,12 +16,12 @@ use crate::wire::WireError;
 #[non_exhaustive]
 pub enum HtzError {
     /// The error was found in this file.
-    #[error("{}: {fault}", path.display())]
+    #[error("{}: {error}", path.display())]
     InFile {
         /// The artifact.
         path: PathBuf,
         /// The error.
-        fault: Box<HtzError>,
+        error: Box<HtzError>,
     },
     /// The file is no artifact.
     #[error("not an .htz artifact: it begins with {found}; make one with `htc compile`")]
@@ -94,7 +94,7 @@ pub enum HtzError {
         "the artifact uses the feature {feature:?} and does not require it; \
          the program that wrote it is faulty, write it again"
     )]
-    Undeclared {
+    FeatureNotRequired {
         /// The feature.
         feature: String,
     },
@@ -151,10 +151,10 @@ pub enum HtzError {
         found: String,
     },
     /// The plan contradicts the tensors.
-    #[error("plan, {place}: {property} is {found}, expected {expected}")]
+    #[error("plan, {record}: {property} is {found}, expected {expected}")]
     Plan {
         /// The record, for example `layers.3.q`.
-        place: String,
+        record: String,
         /// Name of the property.
         property: &'static str,
         /// Expected value.
@@ -196,7 +196,7 @@ pub enum HtzError {
     },
     /// The active-fraction points do not fit the artifact.
     #[error("dial: {property} is {found}, expected {expected}")]
-    Dial {
+    ActiveFraction {
         /// Name of the property.
         property: String,
         /// Expected value.
@@ -206,7 +206,7 @@ pub enum HtzError {
     },
     /// The record of the source's weights is invalid or contradicts the artifact.
     #[error("source: {fault}")]
-    OfSource {
+    Source {
         /// The error.
         fault: Box<HtzError>,
     },
@@ -235,7 +235,7 @@ pub enum HtzError {
 
     /// A tensor was written out of order.
     #[error("wrote {found}, but it is the turn of {expected}")]
-    WrongTurn {
+    OutOfOrder {
         /// Expected tensor.
         expected: String,
         /// Tensor written.
@@ -245,7 +245,7 @@ pub enum HtzError {
     #[error(
         "the manifest needs {needed} bytes and {reserved} were reserved; put notes into the draft"
     )]
-    ManifestRoom {
+    ManifestSpace {
         /// Bytes reserved.
         reserved: u64,
         /// Bytes needed.
@@ -304,9 +304,9 @@ pub enum HtzError {
 
 impl HtzError {
     /// Returns the error without the name of the file.
-    pub fn fault(&self) -> &HtzError {
+    pub fn without_path(&self) -> &HtzError {
         match self {
-            HtzError::InFile { fault, .. } => fault.fault(),
+            HtzError::InFile { error: fault, .. } => fault.without_path(),
             other => other,
         }
     }
@@ -315,7 +315,7 @@ impl HtzError {
     pub fn in_file(self, path: &Path) -> HtzError {
         HtzError::InFile {
             path: path.to_owned(),
-            fault: Box::new(self),
+            error: Box::new(self),
         }
     }
 }

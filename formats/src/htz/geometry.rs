@@ -5,7 +5,7 @@ use std::fmt::Display;
 use serde::{Deserialize, Serialize};
 
 use super::HtzError;
-use crate::model::{HyperParameters, Slot};
+use crate::model::{HyperParameters, ProjectionKind};
 
 /// Stored spectra against which a probe compares.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,17 +22,17 @@ pub struct DepthSinkRecord {
     /// Index of the layer.
     pub layer: usize,
     /// Origin of the choice.
-    pub origin: Origin,
+    pub origin: DepthSinkOrigin,
 }
 
 impl DepthSinkRecord {
     /// Returns two thirds of the depth, rounded to an existing layer.
-    pub fn guess(layers: usize) -> DepthSinkRecord {
+    pub fn from_depth(layers: usize) -> DepthSinkRecord {
         // This order avoids overflow.
         let two_thirds = layers - layers / 3 - usize::from(layers % 3 == 2);
         DepthSinkRecord {
             layer: two_thirds.min(layers.saturating_sub(1)),
-            origin: Origin::Guessed,
+            origin: DepthSinkOrigin::Guessed,
         }
     }
 }
@@ -40,7 +40,7 @@ impl DepthSinkRecord {
 /// Origin of a depth sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Origin {
+pub enum DepthSinkOrigin {
     /// Measured on the activations of a calibration.
     Measured,
     /// Two thirds of the depth.
@@ -49,13 +49,13 @@ pub enum Origin {
     Asked,
 }
 
-impl Origin {
+impl DepthSinkOrigin {
     /// Name in the manifest.
     pub const fn name(self) -> &'static str {
         match self {
-            Origin::Measured => "measured",
-            Origin::Guessed => "guessed",
-            Origin::Asked => "asked",
+            DepthSinkOrigin::Measured => "measured",
+            DepthSinkOrigin::Guessed => "guessed",
+            DepthSinkOrigin::Asked => "asked",
         }
     }
 }
@@ -66,7 +66,7 @@ pub struct SpectrumRecord {
     /// Index of the layer.
     pub layer: usize,
     /// The projection.
-    pub slot: Slot,
+    pub slot: ProjectionKind,
     /// Number of components: the rank of the factors, or the rows of a dense projection.
     pub components: u64,
     /// Largest weight of a component.
@@ -78,7 +78,7 @@ pub struct SpectrumRecord {
 pub(super) fn check(
     hyper: &HyperParameters,
     record: &GeometryRecord,
-    stored: impl ExactSizeIterator<Item = (usize, Slot, u64)>,
+    stored: impl ExactSizeIterator<Item = (usize, ProjectionKind, u64)>,
 ) -> Result<(), HtzError> {
     let layer = record.depth_sink.layer;
     if layer >= hyper.layers {
@@ -135,10 +135,14 @@ mod tests {
         for layers in 1..200_usize {
             let expected = (2.0 * layers as f64 / 3.0).round() as usize;
             let expected = expected.min(layers - 1);
-            assert_eq!(DepthSinkRecord::guess(layers).layer, expected, "{layers}");
+            assert_eq!(
+                DepthSinkRecord::from_depth(layers).layer,
+                expected,
+                "{layers}"
+            );
         }
-        assert_eq!(DepthSinkRecord::guess(32).layer, 21);
-        assert_eq!(DepthSinkRecord::guess(0).layer, 0);
-        assert!(DepthSinkRecord::guess(usize::MAX).layer > usize::MAX / 3);
+        assert_eq!(DepthSinkRecord::from_depth(32).layer, 21);
+        assert_eq!(DepthSinkRecord::from_depth(0).layer, 0);
+        assert!(DepthSinkRecord::from_depth(usize::MAX).layer > usize::MAX / 3);
     }
 }

@@ -13,39 +13,39 @@ const MAX_IMAGES: u32 = 4096;
 
 /// NVIDIA GPU architecture, by compute capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Architecture {
+pub struct GpuArchitecture {
     /// Major number; code does not run on another.
     pub major: u8,
     /// Minor number; code runs on higher ones.
     pub minor: u8,
 }
 
-impl Architecture {
+impl GpuArchitecture {
     /// Returns the capability in the form `9.0`.
     pub fn capability(self) -> String {
         format!("{}.{}", self.major, self.minor)
     }
 }
 
-impl fmt::Display for Architecture {
+impl fmt::Display for GpuArchitecture {
     /// Writes the form `sm_90`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "sm_{}{}", self.major, self.minor)
     }
 }
 
-impl FromStr for Architecture {
+impl FromStr for GpuArchitecture {
     type Err = String;
 
     /// Parses `sm_90` or `sm_120`; the last digit is the minor number.
-    fn from_str(text: &str) -> Result<Architecture, String> {
+    fn from_str(text: &str) -> Result<GpuArchitecture, String> {
         let digits = text
             .strip_prefix("sm_")
             .filter(|digits| matches!(digits.len(), 2 | 3) && !digits.starts_with('0'));
         let number = digits.and_then(|digits| digits.parse::<u16>().ok());
         let number =
             number.ok_or_else(|| format!("an architecture is written as sm_90, not {text:?}"))?;
-        Ok(Architecture {
+        Ok(GpuArchitecture {
             major: (number / 10) as u8,
             minor: (number % 10) as u8,
         })
@@ -54,18 +54,18 @@ impl FromStr for Architecture {
 
 /// Format of compiled code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CodeForm {
+pub enum CodeFormat {
     /// Machine code of one architecture.
     Cubin,
     /// Text that the driver compiles for its device.
     Ptx,
 }
 
-impl fmt::Display for CodeForm {
+impl fmt::Display for CodeFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            CodeForm::Cubin => "cubin",
-            CodeForm::Ptx => "PTX",
+            CodeFormat::Cubin => "cubin",
+            CodeFormat::Ptx => "PTX",
         })
     }
 }
@@ -74,9 +74,9 @@ impl fmt::Display for CodeForm {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodeImage {
     /// Target architecture.
-    pub architecture: Architecture,
+    pub architecture: GpuArchitecture,
     /// Format of the code.
-    pub form: CodeForm,
+    pub form: CodeFormat,
     /// Name of the source file.
     pub unit: String,
     /// The code.
@@ -114,7 +114,7 @@ pub enum KernelCodeError {
 
 impl KernelCode {
     /// Returns the architectures with code, sorted, without duplicates.
-    pub fn architectures(&self) -> Vec<Architecture> {
+    pub fn architectures(&self) -> Vec<GpuArchitecture> {
         let mut all: Vec<_> = self.images.iter().map(|image| image.architecture).collect();
         all.sort_unstable();
         all.dedup();
@@ -136,8 +136,8 @@ impl KernelCode {
             wire::put_u8(&mut out, image.architecture.major);
             wire::put_u8(&mut out, image.architecture.minor);
             let form = match image.form {
-                CodeForm::Cubin => 0,
-                CodeForm::Ptx => 1,
+                CodeFormat::Cubin => 0,
+                CodeFormat::Ptx => 1,
             };
             wire::put_u8(&mut out, form);
             text(&mut out, &image.unit);
@@ -175,15 +175,15 @@ impl KernelCode {
         for _ in 0..count {
             let [major, minor, form] = cursor.array()?;
             let form = match form {
-                0 => CodeForm::Cubin,
-                1 => CodeForm::Ptx,
+                0 => CodeFormat::Cubin,
+                1 => CodeFormat::Ptx,
                 other => return Err(number("the form of an image", &"0 or 1", other.into())),
             };
             let length = cursor.u32()?;
             let unit = cursor.str(length.into())?.to_owned();
             let length = cursor.u64()?;
             images.push(CodeImage {
-                architecture: Architecture { major, minor },
+                architecture: GpuArchitecture { major, minor },
                 form,
                 unit,
                 bytes: cursor.bytes(length)?.to_vec(),
@@ -207,18 +207,18 @@ mod tests {
 
     fn code() -> KernelCode {
         let image = |minor, form, bytes: &[u8]| CodeImage {
-            architecture: Architecture { major: 8, minor },
+            architecture: GpuArchitecture { major: 8, minor },
             form,
             unit: "elementwise".to_owned(),
             bytes: bytes.to_vec(),
         };
         KernelCode {
-            sources: Digest::of(b"sources"),
+            sources: Digest::of_bytes(b"sources"),
             compiler: "NVRTC 13.0".to_owned(),
             images: vec![
-                image(9, CodeForm::Cubin, b"\x7fELF"),
-                image(0, CodeForm::Ptx, b"// PTX"),
-                image(0, CodeForm::Cubin, b""),
+                image(9, CodeFormat::Cubin, b"\x7fELF"),
+                image(0, CodeFormat::Ptx, b"// PTX"),
+                image(0, CodeFormat::Cubin, b""),
             ],
         }
     }
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn architectures_use_the_compilers_spelling() {
         for (text, major, minor) in [("sm_80", 8, 0), ("sm_89", 8, 9), ("sm_120", 12, 0)] {
-            let architecture = Architecture { major, minor };
+            let architecture = GpuArchitecture { major, minor };
             assert_eq!(text.parse(), Ok(architecture));
             assert_eq!(architecture.to_string(), text);
         }
@@ -287,7 +287,7 @@ mod tests {
             "sm_1200",
             "sm_-1",
         ] {
-            assert!(text.parse::<Architecture>().is_err(), "{text}");
+            assert!(text.parse::<GpuArchitecture>().is_err(), "{text}");
         }
     }
 }

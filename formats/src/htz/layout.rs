@@ -30,7 +30,7 @@ pub const MAX_SECTION_BYTES: u64 = 256 << 20;
 pub const MAX_SECTION_EXPANSION: u64 = 64;
 
 /// Decoded size up to which a section may be compressed by any factor.
-pub const FREE_SECTION_BYTES: u64 = 1 << 20;
+pub const UNBOUNDED_EXPANSION_BYTES: u64 = 1 << 20;
 
 /// Section with the [`Vocabulary`](crate::vocab::Vocabulary) as JSON.
 pub const TOKENIZER: &str = "tokenizer";
@@ -38,9 +38,9 @@ pub const TOKENIZER: &str = "tokenizer";
 /// Section with [`KernelCode`](super::KernelCode).
 pub const KERNELS: &str = "kernels";
 
-const COVERED: usize = HEADER_BYTES - 32;
+const DIGESTED_BYTES: usize = HEADER_BYTES - 32;
 
-const RESERVED: usize = 24;
+const RESERVED_BYTES: usize = 24;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
@@ -61,8 +61,8 @@ impl Header {
         wire::put_u64(&mut bytes, self.manifest_length);
         wire::put_u64(&mut bytes, self.file_length);
         bytes.extend_from_slice(&self.manifest_sha256.0);
-        bytes.extend_from_slice(&[0; RESERVED]);
-        let digest = Digest::of(&bytes);
+        bytes.extend_from_slice(&[0; RESERVED_BYTES]);
+        let digest = Digest::of_bytes(&bytes);
         bytes.extend_from_slice(&digest.0);
         bytes
     }
@@ -77,9 +77,9 @@ impl Header {
             });
         }
         let mut cursor = Cursor::new(file);
-        let covered = cursor.array::<COVERED>()?;
+        let covered = cursor.array::<DIGESTED_BYTES>()?;
         let expected = Digest(cursor.array()?);
-        let found = Digest::of(&covered);
+        let found = Digest::of_bytes(&covered);
         if expected != found {
             return Err(HtzError::HeaderDigest { expected, found });
         }
@@ -115,7 +115,7 @@ impl Header {
             file_length: cursor.u64()?,
             manifest_sha256: Digest(cursor.array()?),
         };
-        let reserved = cursor.array::<RESERVED>()?;
+        let reserved = cursor.array::<RESERVED_BYTES>()?;
         if let Some(&byte) = reserved.iter().find(|&&byte| byte != 0) {
             return refuse("reserved byte", "0".to_owned(), byte.into());
         }

@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::quality::LONGEST_NUMBER;
-use super::{DialPoint, Digest, GeometryRecord, QualityRecord, SourceRecord};
+use super::{ActiveFractionPoint, Digest, GeometryRecord, QualityRecord, SourceRecord};
 use crate::DType;
-use crate::bands::Layout;
-use crate::model::{Form, HyperParameters, InputGroup, MatrixId, Role, Slot};
+use crate::bands::CodeLayout;
+use crate::model::{Form, HyperParameters, InputGroup, MatrixId, ProjectionKind, Role};
 
 /// Contents and origin of an artifact.
 ///
@@ -38,7 +38,7 @@ pub struct Manifest {
     /// In a writer's draft it reserves space, see
     /// [`HtzWriter::put_dial`](super::HtzWriter::put_dial).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub dial: Vec<DialPoint>,
+    pub dial: Vec<ActiveFractionPoint>,
     /// Source model (1.13), if its weights are stored after those of the artifact. Plan, quality,
     /// active-fraction points and requested size ignore it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -86,7 +86,7 @@ pub struct TensorEntry {
     /// Codes of the column groups (1.6), possibly by row class (1.8). Present exactly for
     /// [`DType::Bands`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub codes: Option<Layout>,
+    pub codes: Option<CodeLayout>,
     /// Offset in the file; set by the writer.
     pub offset: u64,
     /// Length in bytes; set by the writer.
@@ -118,7 +118,7 @@ impl TensorEntry {
     }
 
     /// Returns the entry with the codes of its column groups.
-    pub fn with_codes(self, codes: Option<Layout>) -> TensorEntry {
+    pub fn with_codes(self, codes: Option<CodeLayout>) -> TensorEntry {
         TensorEntry { codes, ..self }
     }
 
@@ -188,7 +188,7 @@ pub struct PlanRecord {
     /// Requested type of the factors.
     pub factor_type: DType,
     /// One record for each projection of each layer, in execution order.
-    pub slots: Vec<SlotRecord>,
+    pub slots: Vec<ProjectionRecord>,
     /// One record for each shared basis, in execution order. Its parameters are counted in no
     /// projection.
     pub bases: Vec<BasisRecord>,
@@ -234,11 +234,11 @@ pub enum Budget {
 
 /// Compression of a projection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SlotRecord {
+pub struct ProjectionRecord {
     /// Index of the layer.
     pub layer: usize,
     /// The projection.
-    pub slot: Slot,
+    pub slot: ProjectionKind,
     /// Form in which it is stored.
     pub form: Form,
     /// Rank of the factors; absent if dense.
@@ -366,7 +366,7 @@ impl TuningRecord {
         self.steps == 0
     }
 
-    pub(super) fn longest() -> TuningRecord {
+    pub(super) fn with_longest_numbers() -> TuningRecord {
         TuningRecord {
             steps: u64::MAX,
             kl_before: LONGEST_NUMBER,

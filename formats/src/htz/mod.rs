@@ -17,21 +17,22 @@ mod source;
 mod writer;
 
 pub use crate::model::Form;
-pub use dial::DialPoint;
+pub use dial::ActiveFractionPoint;
 pub use digest::{Digest, Hasher};
 pub use error::HtzError;
-pub use geometry::{DepthSinkRecord, GeometryRecord, Origin, SpectrumRecord};
-pub use kernel_code::{Architecture, CodeForm, CodeImage, KernelCode, KernelCodeError};
+pub use geometry::{DepthSinkOrigin, DepthSinkRecord, GeometryRecord, SpectrumRecord};
+pub use kernel_code::{CodeFormat, CodeImage, GpuArchitecture, KernelCode, KernelCodeError};
 pub use layout::{
-    ALIGNMENT, FORMAT_MAJOR, FORMAT_MINOR, FREE_SECTION_BYTES, HEADER_BYTES, KERNELS, MAGIC,
-    MAX_MANIFEST_BYTES, MAX_SECTION_BYTES, MAX_SECTION_EXPANSION, TOKENIZER,
+    ALIGNMENT, FORMAT_MAJOR, FORMAT_MINOR, HEADER_BYTES, KERNELS, MAGIC, MAX_MANIFEST_BYTES,
+    MAX_SECTION_BYTES, MAX_SECTION_EXPANSION, TOKENIZER, UNBOUNDED_EXPANSION_BYTES,
 };
 pub use manifest::{
     AllocationRecord, BasisRecord, Budget, CalibrationRecord, Encoding, Manifest, MatrixRecord,
-    PlanRecord, Provenance, SectionEntry, SlotRecord, TensorEntry, TreatmentRecord, TuningRecord,
+    PlanRecord, ProjectionRecord, Provenance, SectionEntry, TensorEntry, TreatmentRecord,
+    TuningRecord,
 };
-pub use quality::{Estimate, QualityRecord};
-pub use reader::{Htz, Verified};
+pub use quality::{Measurement, QualityRecord};
+pub use reader::{Htz, VerifiedItem};
 pub use sealed::{SourceRecord, SourceTensor};
 pub use section::Section;
 pub use writer::HtzWriter;

@@ -4,8 +4,8 @@ use std::ffi::OsStr;
 use std::io::Write as _;
 
 use super::layout::Header;
-use super::writer::{failure, head};
-use super::{DialPoint, Htz, HtzError, HtzWriter, Manifest, QualityRecord};
+use super::writer::{encode_head, io_error};
+use super::{ActiveFractionPoint, Htz, HtzError, HtzWriter, Manifest, QualityRecord};
 use crate::folder::Folder;
 use crate::map::{MapError, MappedFile};
 
@@ -20,12 +20,12 @@ impl HtzWriter {
     ///
     /// # Errors
     /// [`HtzError::Quality`], [`HtzError::ManifestRoom`], errors of the artifact and I/O errors.
-    pub fn put_quality(
+    pub fn write_quality(
         folder: &Folder,
         name: &OsStr,
         quality: Option<QualityRecord>,
     ) -> Result<(), HtzError> {
-        rewrite(folder, name, |manifest| manifest.quality = quality)
+        rewrite_manifest(folder, name, |manifest| manifest.quality = quality)
     }
 
     /// Writes the quality by active fraction into the manifest, like
@@ -33,31 +33,37 @@ impl HtzWriter {
     ///
     /// # Errors
     /// Those of [`put_quality`](HtzWriter::put_quality), and [`HtzError::Dial`].
-    pub fn put_dial(folder: &Folder, name: &OsStr, dial: Vec<DialPoint>) -> Result<(), HtzError> {
-        rewrite(folder, name, |manifest| manifest.dial = dial)
+    pub fn write_active_fractions(
+        folder: &Folder,
+        name: &OsStr,
+        dial: Vec<ActiveFractionPoint>,
+    ) -> Result<(), HtzError> {
+        rewrite_manifest(folder, name, |manifest| manifest.dial = dial)
     }
 }
 
-fn rewrite(
+fn rewrite_manifest(
     folder: &Folder,
     name: &OsStr,
     change: impl FnOnce(&mut Manifest),
 ) -> Result<(), HtzError> {
     let path = folder.path().join(name);
-    let file = folder.read(name).map_err(|error| MapError::Io {
-        path: path.clone(),
-        error,
-    })?;
-    let artifact = Htz::of_map(MappedFile::of_file(path.clone(), &file)?)?;
+    let file = folder
+        .open_for_reading(name)
+        .map_err(|error| MapError::Io {
+            path: path.clone(),
+            error,
+        })?;
+    let artifact = Htz::from_map(MappedFile::from_file(path.clone(), &file)?)?;
     let header = Header::decode(artifact.map())?;
     let mut manifest = artifact.manifest().clone();
     // Unmaps the file before it changes.
     drop(artifact);
     change(&mut manifest);
-    let head = head(&manifest, header)?;
-    let written = folder.edit(name).and_then(|mut file| {
+    let head = encode_head(&manifest, header)?;
+    let written = folder.open_for_writing(name).and_then(|mut file| {
         file.write_all(&head)?;
         file.sync_all()
     });
-    written.map_err(|error| failure("write", &path, header.file_length, error))
+    written.map_err(|error| io_error("write", &path, header.file_length, error))
 }

@@ -33,14 +33,14 @@ pub struct QualityRecord {
     /// Number of windows of the validation split; 0 if no decision was based on measurements.
     pub choosing_windows: u64,
     /// Mean Kullback–Leibler divergence from the source's distributions, in nats.
-    pub kl: Estimate,
+    pub kl: Measurement,
     /// Perplexity relative to the source's.
-    pub perplexity_ratio: Estimate,
+    pub perplexity_ratio: Measurement,
 }
 
 /// A measurement. With a single window it has no standard error and no interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Estimate {
+pub struct Measurement {
     /// Measured value.
     pub value: f64,
     /// Standard error over windows.
@@ -66,13 +66,13 @@ impl QualityRecord {
             windows: 0,
             tokens: 0,
             choosing_windows: 0,
-            kl: Estimate::default(),
-            perplexity_ratio: Estimate::default(),
+            kl: Measurement::default(),
+            perplexity_ratio: Measurement::default(),
         }
     }
 
-    pub(super) fn longest(self) -> QualityRecord {
-        let number = Estimate {
+    pub(super) fn with_longest_numbers(self) -> QualityRecord {
+        let number = Measurement {
             value: LONGEST_NUMBER,
             stderr: Some(LONGEST_NUMBER),
             // The lower bound for a divergence may be negative.
@@ -90,7 +90,7 @@ impl QualityRecord {
     }
 }
 
-pub(super) fn check(record: &QualityRecord) -> Result<(), HtzError> {
+pub(super) fn check_record(record: &QualityRecord) -> Result<(), HtzError> {
     let QualityRecord {
         text_sha256: _,
         tokens_sha256: _,
@@ -104,7 +104,11 @@ pub(super) fn check(record: &QualityRecord) -> Result<(), HtzError> {
     } = record;
     if protocol.is_empty() || protocol.len() > MAX_PROTOCOL_BYTES {
         let expected = format!("1 to {MAX_PROTOCOL_BYTES} bytes");
-        return Err(fault("length of protocol", expected, protocol.len()));
+        return Err(quality_error(
+            "length of protocol",
+            expected,
+            protocol.len(),
+        ));
     }
     for (property, most, found) in [
         ("context", MAX_CONTEXT as u64, *context),
@@ -112,7 +116,7 @@ pub(super) fn check(record: &QualityRecord) -> Result<(), HtzError> {
         ("tokens", windows.saturating_mul(*context), *tokens),
     ] {
         if !(1..=most).contains(&found) {
-            return Err(fault(property, format!("1 to {most}"), found));
+            return Err(quality_error(property, format!("1 to {most}"), found));
         }
     }
     kl.check("kl", |value| value >= 0.0, "not negative", *windows)?;
@@ -124,7 +128,7 @@ pub(super) fn check(record: &QualityRecord) -> Result<(), HtzError> {
     )
 }
 
-impl Estimate {
+impl Measurement {
     fn check(
         &self,
         name: &str,
@@ -132,25 +136,25 @@ impl Estimate {
         which: &str,
         windows: u64,
     ) -> Result<(), HtzError> {
-        let Estimate {
+        let Measurement {
             value,
             stderr,
             interval,
         } = *self;
         if !(value.is_finite() && is_possible(value)) {
             let expected = format!("a finite number, {which}");
-            return Err(fault(format!("{name}.value"), expected, value));
+            return Err(quality_error(format!("{name}.value"), expected, value));
         }
         if let Some(error) = stderr.filter(|error| !(error.is_finite() && *error >= 0.0)) {
             let expected = "a finite number, not negative";
-            return Err(fault(format!("{name}.stderr"), expected, error));
+            return Err(quality_error(format!("{name}.stderr"), expected, error));
         }
         if let Some((low, high)) = interval {
             let is_around = low.is_finite() && high.is_finite() && low <= value && value <= high;
             if !is_around {
                 let expected = format!("two finite ends around {value}, the lower first");
                 let found = format!("{low} to {high}");
-                return Err(fault(format!("{name}.interval"), expected, found));
+                return Err(quality_error(format!("{name}.interval"), expected, found));
             }
         }
         let (is_told, is_known) = (stderr.is_some(), interval.is_some());
@@ -161,13 +165,13 @@ impl Estimate {
                 (false, true) => "an interval alone".to_owned(),
                 _ => format!("both, of {windows} window"),
             };
-            return Err(fault(name, expected, found));
+            return Err(quality_error(name, expected, found));
         }
         Ok(())
     }
 }
 
-fn fault(property: impl Display, expected: impl Display, found: impl Display) -> HtzError {
+fn quality_error(property: impl Display, expected: impl Display, found: impl Display) -> HtzError {
     HtzError::Quality {
         property: property.to_string(),
         expected: expected.to_string(),
@@ -180,20 +184,20 @@ impl<'de> Deserialize<'de> for QualityRecord {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let named = |error| D::Error::custom(format!("quality: {error}"));
         let json = Map::deserialize(deserializer).map_err(named)?;
-        let fields = Fields {
-            of: "quality".to_owned(),
+        let fields = JsonFields {
+            name: "quality".to_owned(),
             json: &json,
         };
         fields.record().map_err(D::Error::custom)
     }
 }
 
-struct Fields<'a> {
-    of: String,
+struct JsonFields<'a> {
+    name: String,
     json: &'a Map<String, Value>,
 }
 
-impl Fields<'_> {
+impl JsonFields<'_> {
     fn record(&self) -> Result<QualityRecord, String> {
         Ok(QualityRecord {
             text_sha256: self.field("text_sha256")?,
@@ -208,12 +212,12 @@ impl Fields<'_> {
         })
     }
 
-    fn estimate(&self, key: &str) -> Result<Estimate, String> {
-        let fields = Fields {
-            of: format!("{}.{key}", self.of),
+    fn estimate(&self, key: &str) -> Result<Measurement, String> {
+        let fields = JsonFields {
+            name: format!("{}.{key}", self.name),
             json: &self.field(key)?,
         };
-        Ok(Estimate {
+        Ok(Measurement {
             value: fields.field("value")?,
             stderr: fields.field("stderr")?,
             interval: fields.field("interval")?,
@@ -222,7 +226,7 @@ impl Fields<'_> {
 
     fn field<T: DeserializeOwned>(&self, key: &str) -> Result<T, String> {
         let value = self.json.get(key).cloned().unwrap_or_default();
-        serde_json::from_value(value).map_err(|error| format!("{}.{key}: {error}", self.of))
+        serde_json::from_value(value).map_err(|error| format!("{}.{key}: {error}", self.name))
     }
 }
 
@@ -233,9 +237,9 @@ mod tests {
     #[test]
     fn longest_record_bounds_all_records() {
         let length = |record: &QualityRecord| serde_json::to_vec(record).map(|text| text.len());
-        let most = length(&QualityRecord::draft().longest()).unwrap();
+        let most = length(&QualityRecord::draft().with_longest_numbers()).unwrap();
         for number in [LONGEST_NUMBER, f64::MAX, 5e-324, 0.1 + 0.2] {
-            let estimate = Estimate {
+            let estimate = Measurement {
                 value: number,
                 stderr: Some(number),
                 interval: Some((-number, -number)),

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::layout::{FORMAT_MAJOR, Header, KERNELS, TOKENIZER};
 use super::{Digest, HtzError, KernelCode, Manifest, SectionEntry, TensorEntry, check, section};
-use crate::escape::one_line;
+use crate::escape::escape_truncated;
 use crate::map::MappedFile;
 use crate::vocab::{Vocabulary, VocabularyError};
 
@@ -32,20 +32,20 @@ impl Htz {
     /// # Errors
     /// [`HtzError::Map`], and the errors of [`parse`](Htz::parse) inside [`HtzError::InFile`].
     pub fn open(path: impl AsRef<Path>) -> Result<Htz, HtzError> {
-        Htz::of_map(MappedFile::open(path)?)
+        Htz::from_map(MappedFile::open(path)?)
     }
 
     /// Validates the artifact in a mapped file.
     ///
     /// # Errors
     /// Those of [`parse`](Htz::parse), inside [`HtzError::InFile`].
-    pub fn of_map(map: MappedFile) -> Result<Htz, HtzError> {
+    pub fn from_map(map: MappedFile) -> Result<Htz, HtzError> {
         let map = Arc::new(map);
         Htz::parse(Arc::clone(&map)).map_err(|fault| fault.in_file(map.path()))
     }
 
     /// Header and manifest; their digests cover the whole artifact.
-    pub fn head(&self) -> &[u8] {
+    pub fn header_and_manifest(&self) -> &[u8] {
         self.bytes.get(..self.data_offset).unwrap_or(&[])
     }
 
@@ -66,14 +66,14 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
         // Cannot fail: the header was compared with the length of the file.
         let data_offset = usize::try_from(header.data_offset()).unwrap_or(usize::MAX);
         let text = file.get(super::HEADER_BYTES..data_offset).unwrap_or(&[]);
-        let found = Digest::of(text);
+        let found = Digest::of_bytes(text);
         if found != header.manifest_sha256 {
             let expected = header.manifest_sha256;
             return Err(HtzError::ManifestDigest { expected, found });
         }
-        let manifest = manifest(text, header.minor)?;
-        check::contents(&manifest)?;
-        let end = check::layout(&manifest, header.data_offset())?;
+        let manifest = parse_manifest(text, header.minor)?;
+        check::check_contents(&manifest)?;
+        let end = check::check_layout(&manifest, header.data_offset())?;
         if end != header.file_length {
             return Err(HtzError::FileLength {
                 expected: end,
@@ -145,7 +145,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
         let Manifest {
             hyper, requires, ..
         } = &self.manifest;
-        section::vocabulary(&self.section(entry)?, hyper.vocabulary, requires)
+        section::parse_vocabulary(&self.section(entry)?, hyper.vocabulary, requires)
     }
 
     /// Returns the GPU kernels compiled ahead of time, if any.
@@ -156,7 +156,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
         let Some(entry) = self.manifest.section(KERNELS) else {
             return Ok(None);
         };
-        section::kernels(&self.section(entry)?).map(Some)
+        section::parse_kernels(&self.section(entry)?).map(Some)
     }
 
     /// Compares a tensor of this artifact with its digest.
@@ -164,7 +164,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
     /// # Errors
     /// [`HtzError::ItemDigest`].
     pub fn verify_tensor(&self, entry: &TensorEntry) -> Result<(), HtzError> {
-        let found = Digest::of(self.tensor_bytes(entry));
+        let found = Digest::of_bytes(self.tensor_bytes(entry));
         if found == entry.sha256 {
             return Ok(());
         }
@@ -180,12 +180,12 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
     /// # Errors
     /// [`HtzError::ItemDigest`].
     pub fn verify_section(&self, entry: &SectionEntry) -> Result<(), HtzError> {
-        let found = Digest::of(self.section_bytes(entry));
+        let found = Digest::of_bytes(self.section_bytes(entry));
         if found == entry.sha256 {
             return Ok(());
         }
         Err(HtzError::ItemDigest {
-            item: format!("section {}", one_line(&entry.name)),
+            item: format!("section {}", escape_truncated(&entry.name)),
             expected: entry.sha256,
             found,
         })
@@ -219,13 +219,13 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
     ///
     /// # Errors
     /// [`HtzError::ItemDigest`] or [`HtzError::Padding`].
-    pub fn verify_all(&self, mut progress: impl FnMut(Verified<'_>)) -> Result<(), HtzError> {
+    pub fn verify_all(&self, mut progress: impl FnMut(VerifiedItem<'_>)) -> Result<(), HtzError> {
         let mut first = Ok(());
         let mut report = |item: String, bytes: u64, result: Result<(), HtzError>| {
-            progress(Verified {
+            progress(VerifiedItem {
                 item: &item,
                 bytes,
-                fault: result.as_ref().err(),
+                error: result.as_ref().err(),
             });
             if first.is_ok() {
                 first = result;
@@ -239,7 +239,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
             padding -= entry.length;
         }
         for entry in &self.manifest.sections {
-            let item = format!("section {}", one_line(&entry.name));
+            let item = format!("section {}", escape_truncated(&entry.name));
             report(item, entry.length, self.verify_section(entry));
             padding -= entry.length;
         }
@@ -250,18 +250,18 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
 
 /// Report of [`Htz::verify_all`] on an item.
 #[derive(Clone, Copy, Debug)]
-pub struct Verified<'a> {
+pub struct VerifiedItem<'a> {
     /// `tensor layers.0.q.weight`, `section tokenizer` or `padding`.
     pub item: &'a str,
     /// Number of bytes read.
     pub bytes: u64,
     /// The error, if any.
-    pub fault: Option<&'a HtzError>,
+    pub error: Option<&'a HtzError>,
 }
 
-fn manifest(text: &[u8], minor: u16) -> Result<Manifest, HtzError> {
+fn parse_manifest(text: &[u8], minor: u16) -> Result<Manifest, HtzError> {
     #[derive(Deserialize)]
-    struct Needs {
+    struct Requirements {
         requires: Vec<String>,
         sections: Vec<Section>,
     }
@@ -271,7 +271,7 @@ fn manifest(text: &[u8], minor: u16) -> Result<Manifest, HtzError> {
         required: bool,
     }
     let syntax = |error: &dyn std::fmt::Display| HtzError::ManifestSyntax {
-        detail: one_line(&error.to_string()),
+        detail: escape_truncated(&error.to_string()),
     };
     // Otherwise skipped keys would not be checked.
     let text = str::from_utf8(text).map_err(|error| syntax(&error))?;
@@ -281,8 +281,8 @@ fn manifest(text: &[u8], minor: u16) -> Result<Manifest, HtzError> {
         ));
     }
     // Requirements are checked first, because a feature may change the rest of the manifest.
-    let needs: Needs = serde_json::from_str(text).map_err(|error| syntax(&error))?;
+    let needs: Requirements = serde_json::from_str(text).map_err(|error| syntax(&error))?;
     let sections = needs.sections.iter().map(|s| (s.name.as_str(), s.required));
-    check::needs(&needs.requires, sections, minor)?;
+    check::check_requirements(&needs.requires, sections, minor)?;
     serde_json::from_str(text).map_err(|error| syntax(&error))
 }

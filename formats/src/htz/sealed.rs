@@ -16,7 +16,7 @@ use crate::DType;
 use crate::model::{MatrixId, Part, Role};
 use crate::source::ModelFile;
 
-const PREFIX: &str = "source.";
+const SECTION_PREFIX: &str = "source.";
 
 // The parts of a long tensor are contiguous.
 const _: () = assert!(MAX_SECTION_BYTES.is_multiple_of(ALIGNMENT));
@@ -56,16 +56,16 @@ impl SourceTensor {
     }
 
     /// Iterates over the lengths of its sections, possibly more than any file has.
-    fn parts(&self) -> impl Iterator<Item = u64> {
+    fn section_lengths(&self) -> impl Iterator<Item = u64> {
         let length = if self.shared { 0 } else { self.entry().length };
         let starts = (0..length.div_ceil(MAX_SECTION_BYTES)).map(|part| part * MAX_SECTION_BYTES);
         starts.map(move |start| (length - start).min(MAX_SECTION_BYTES))
     }
 
-    fn section(&self, part: usize) -> String {
+    fn section_name(&self, part: usize) -> String {
         match part {
-            0 => format!("{PREFIX}{}", self.role),
-            part => format!("{PREFIX}{}.{part}", self.role),
+            0 => format!("{SECTION_PREFIX}{}", self.role),
+            part => format!("{SECTION_PREFIX}{}.{part}", self.role),
         }
     }
 }
@@ -73,7 +73,7 @@ impl SourceTensor {
 impl SourceRecord {
     /// Creates the record of a source that will be added to its artifact. Tensors with equal bytes
     /// and role are shared.
-    pub fn of(source: &ModelFile, artifact: &Htz) -> SourceRecord {
+    pub fn new(source: &ModelFile, artifact: &Htz) -> SourceRecord {
         let own = by_role(artifact.manifest());
         let tensors = source.tensors.iter().map(|tensor| {
             let mut found = SourceTensor {
@@ -85,7 +85,8 @@ impl SourceRecord {
                 shared: false,
             };
             let same = |entry: &&TensorEntry| {
-                is_alike(entry, &found) && artifact.tensor_bytes(entry) == source.bytes(tensor)
+                has_same_type_and_shape(entry, &found)
+                    && artifact.tensor_bytes(entry) == source.bytes(tensor)
             };
             found.shared = own.get(&tensor.role).filter(|entry| same(entry)).is_some();
             found
@@ -103,9 +104,9 @@ impl SourceRecord {
 
     pub(super) fn sections(&self) -> Vec<SectionEntry> {
         let of_tensor = |tensor: &SourceTensor| {
-            let parts = tensor.parts().enumerate();
+            let parts = tensor.section_lengths().enumerate();
             let sections = parts.map(|(part, length)| SectionEntry {
-                name: tensor.section(part),
+                name: tensor.section_name(part),
                 required: false,
                 encoding: Encoding::Raw,
                 offset: 0,
@@ -122,7 +123,7 @@ impl SourceRecord {
 impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
     /// Returns the number of bytes before the source weights: the size of the artifact without its
     /// source, apart from the source record.
-    pub fn own_bytes(&self) -> u64 {
+    pub fn bytes_without_source(&self) -> u64 {
         let first = self.manifest().source_sections().first();
         first.map_or(self.file_length(), |entry| entry.offset)
     }
@@ -149,7 +150,7 @@ impl Manifest {
     /// # Errors
     /// [`HtzError::OfSource`] for the first contradiction to the sections or the artifact's own
     /// tensors.
-    pub(super) fn source_places(&self) -> Result<Vec<(u64, u64)>, HtzError> {
+    pub(super) fn source_ranges(&self) -> Result<Vec<(u64, u64)>, HtzError> {
         let Some(record) = &self.source else {
             return Ok(Vec::new());
         };
@@ -159,15 +160,17 @@ impl Manifest {
         for tensor in &record.tensors {
             let mut offset = 0;
             if tensor.shared {
-                let found = own.get(&tensor.role).filter(|own| is_alike(own, tensor));
+                let found = own
+                    .get(&tensor.role)
+                    .filter(|own| has_same_type_and_shape(own, tensor));
                 let Some(found) = found else {
                     let expected = format!("one of {} with its type and shape", tensor.role);
                     return Err(fault(tensor, "tensor that it shares", expected, "none"));
                 };
                 offset = found.offset;
             }
-            for (part, length) in tensor.parts().enumerate() {
-                let expected = tensor.section(part);
+            for (part, length) in tensor.section_lengths().enumerate() {
+                let expected = tensor.section_name(part);
                 let Some(found) = sections.next() else {
                     return Err(fault(tensor, "section", expected, "missing"));
                 };
@@ -194,7 +197,7 @@ impl Manifest {
         match sections.next() {
             None => Ok(places),
             Some(entry) => Err(HtzError::Section {
-                section: crate::escape::one_line(&entry.name),
+                section: crate::escape::escape_truncated(&entry.name),
                 property: "place",
                 expected: "none behind the source's tensors".to_owned(),
                 found: "behind them".to_owned(),
@@ -206,26 +209,32 @@ impl Manifest {
         let Some(record) = &self.source else {
             return Ok(());
         };
-        let in_source = |fault| HtzError::OfSource {
+        let in_source = |fault| HtzError::Source {
             fault: Box::new(fault),
         };
-        if let Some(tensor) = record.tensors.iter().find(|t| !is_of_model(t.role)) {
+        if let Some(tensor) = record
+            .tensors
+            .iter()
+            .find(|t| !is_uncompressed_role(t.role))
+        {
             let expected = "one of a model that is not compressed";
             return Err(fault(tensor, "role", expected, tensor.role));
         }
         let entries = record.entries();
-        check::table(&self.hyper, &entries).map_err(in_source)?;
+        check::check_tensor_table(&self.hyper, &entries).map_err(in_source)?;
         for feature in Manifest::required_features(&self.hyper, &entries) {
             if !self.requires.contains(&feature) {
-                return Err(HtzError::Undeclared { feature });
+                return Err(HtzError::FeatureNotRequired { feature });
             }
         }
-        self.source_places().map(|_| ())
+        self.source_ranges().map(|_| ())
     }
 }
 
 fn first_section(sections: &[SectionEntry]) -> usize {
-    let first = sections.iter().position(|of| of.name.starts_with(PREFIX));
+    let first = sections
+        .iter()
+        .position(|of| of.name.starts_with(SECTION_PREFIX));
     first.unwrap_or(sections.len())
 }
 
@@ -234,12 +243,12 @@ fn by_role(manifest: &Manifest) -> BTreeMap<Role, &TensorEntry> {
     tensors.map(|entry| (entry.role, entry)).collect()
 }
 
-fn is_alike(entry: &TensorEntry, tensor: &SourceTensor) -> bool {
+fn has_same_type_and_shape(entry: &TensorEntry, tensor: &SourceTensor) -> bool {
     (entry.dtype, entry.rows, entry.cols) == (tensor.dtype, tensor.rows, tensor.cols)
         && entry.codes.is_none()
 }
 
-fn is_of_model(role: Role) -> bool {
+fn is_uncompressed_role(role: Role) -> bool {
     match role {
         Role::Basis { .. }
         | Role::OutputFactor { .. }
@@ -258,7 +267,7 @@ fn fault(
     expected: impl Display,
     found: impl Display,
 ) -> HtzError {
-    HtzError::OfSource {
+    HtzError::Source {
         fault: Box::new(HtzError::Tensor {
             tensor: tensor.role.to_string(),
             property,

@@ -6,14 +6,14 @@ use std::io::Read as _;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
-use super::check::{VOCABULARY, most_decoded};
+use super::check::{VOCABULARY, max_decoded_length};
 use super::layout::{KERNELS, MAX_SECTION_BYTES, TOKENIZER};
 use super::{Digest, Encoding, HtzError, KernelCode, SectionEntry};
-use crate::escape::one_line;
+use crate::escape::escape_truncated;
 use crate::limits::{MAX_MERGES, MAX_VOCABULARY};
 use crate::vocab::{Vocabulary, VocabularyError};
 
-const LEVEL: i32 = 19;
+const ZSTD_LEVEL: i32 = 19;
 
 /// A section ready to be written.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ impl Section {
     pub fn new(name: &str, required: bool, data: &[u8]) -> Result<Section, HtzError> {
         let decoded_length = data.len() as u64;
         let failed = |property, expected: String, found: String| HtzError::Section {
-            section: one_line(name),
+            section: escape_truncated(name),
             property,
             expected,
             found,
@@ -40,20 +40,20 @@ impl Section {
             let expected = format!("at most {MAX_SECTION_BYTES}");
             return Err(failed("length", expected, decoded_length.to_string()));
         }
-        let frame = zstd::bulk::compress(data, LEVEL).map_err(|error| {
+        let frame = zstd::bulk::compress(data, ZSTD_LEVEL).map_err(|error| {
             failed(
                 "compression",
                 "success".to_owned(),
-                one_line(&error.to_string()),
+                escape_truncated(&error.to_string()),
             )
         })?;
         let length = frame.len() as u64;
-        let (encoding, bytes) = if length < decoded_length && decoded_length <= most_decoded(length)
-        {
-            (Encoding::Zstd, frame)
-        } else {
-            (Encoding::Raw, data.to_vec())
-        };
+        let (encoding, bytes) =
+            if length < decoded_length && decoded_length <= max_decoded_length(length) {
+                (Encoding::Zstd, frame)
+            } else {
+                (Encoding::Raw, data.to_vec())
+            };
         let entry = SectionEntry {
             name: name.to_owned(),
             required,
@@ -61,7 +61,7 @@ impl Section {
             offset: 0,
             length: bytes.len() as u64,
             decoded_length,
-            sha256: Digest::of(&bytes),
+            sha256: Digest::of_bytes(&bytes),
         };
         Ok(Section { entry, bytes })
     }
@@ -71,7 +71,7 @@ impl Section {
     /// # Errors
     /// [`HtzError::Vocabulary`] for an inconsistent vocabulary.
     pub fn tokenizer(vocabulary: &Vocabulary) -> Result<Section, HtzError> {
-        vocabulary.check()?;
+        vocabulary.validate()?;
         let json = serde_json::to_vec(vocabulary).map_err(syntax)?;
         Section::new(TOKENIZER, true, &json)
     }
@@ -97,7 +97,7 @@ impl Section {
 
 pub(super) fn decode(entry: &SectionEntry, bytes: &[u8]) -> Result<Vec<u8>, HtzError> {
     let failed = |expected: String, found: String| HtzError::Section {
-        section: one_line(&entry.name),
+        section: escape_truncated(&entry.name),
         property: "content",
         expected,
         found,
@@ -106,7 +106,10 @@ pub(super) fn decode(entry: &SectionEntry, bytes: &[u8]) -> Result<Vec<u8>, HtzE
         Encoding::Raw => Ok(bytes.to_vec()),
         Encoding::Zstd => {
             let broken = |error: std::io::Error| {
-                failed("one zstd frame".to_owned(), one_line(&error.to_string()))
+                failed(
+                    "one zstd frame".to_owned(),
+                    escape_truncated(&error.to_string()),
+                )
             };
             let mut rest = bytes;
             let mut data = Vec::new();
@@ -145,22 +148,22 @@ pub(super) fn decode(entry: &SectionEntry, bytes: &[u8]) -> Result<Vec<u8>, HtzE
 /// Returns the logarithm of the largest window allowed for a frame of `decoded_length` bytes. The
 /// decoder allocates the window before reading content.
 fn window_log(decoded_length: u64) -> u32 {
-    const LEAST: u32 = 10;
+    const MIN_WINDOW_LOG: u32 = 10;
     decoded_length
         .min(MAX_SECTION_BYTES)
         .next_power_of_two()
         .ilog2()
-        .max(LEAST)
+        .max(MIN_WINDOW_LOG)
 }
 
-pub(super) fn vocabulary(
+pub(super) fn parse_vocabulary(
     data: &[u8],
     tokens: usize,
     features: &[String],
 ) -> Result<Vocabulary, HtzError> {
     // Counts before storing: an empty text has three bytes here and 24 in memory. The model's
     // tensors bound the number of tokens.
-    let counted: Counted = serde_json::from_slice(data).map_err(syntax)?;
+    let counted: VocabularyCounts = serde_json::from_slice(data).map_err(syntax)?;
     if counted.tokens.0 > tokens {
         return Err(HtzError::Vocabulary(VocabularyError::Rows {
             tokens: counted.tokens.0,
@@ -169,44 +172,44 @@ pub(super) fn vocabulary(
     }
     counted.check()?;
     let vocabulary: Vocabulary = serde_json::from_slice(data).map_err(syntax)?;
-    vocabulary.check()?;
+    vocabulary.validate()?;
     vocabulary.check_rows(tokens)?;
     let declared = features.iter().any(|feature| feature == VOCABULARY);
     if vocabulary.needs_format_1_1() && !declared {
-        return Err(HtzError::Undeclared {
+        return Err(HtzError::FeatureNotRequired {
             feature: VOCABULARY.to_owned(),
         });
     }
     Ok(vocabulary)
 }
 
-pub(super) fn kernels(data: &[u8]) -> Result<KernelCode, HtzError> {
+pub(super) fn parse_kernels(data: &[u8]) -> Result<KernelCode, HtzError> {
     KernelCode::parse(data).map_err(|error| HtzError::Section {
         section: KERNELS.to_owned(),
         property: "content",
         expected: "compiled kernels".to_owned(),
-        found: one_line(&error.to_string()),
+        found: escape_truncated(&error.to_string()),
     })
 }
 
 #[derive(Deserialize)]
-struct Counted {
-    tokens: Count,
+struct VocabularyCounts {
+    tokens: ListLength,
     #[serde(default)]
-    scores: Count,
+    scores: ListLength,
     #[serde(default)]
-    merges: Count,
+    merges: ListLength,
     #[serde(default)]
-    end_of_generation: Count,
+    end_of_generation: ListLength,
     #[serde(default)]
-    strip_before: Count,
+    strip_before: ListLength,
     #[serde(default)]
-    strip_after: Count,
+    strip_after: ListLength,
 }
 
-impl Counted {
+impl VocabularyCounts {
     fn check(&self) -> Result<(), HtzError> {
-        let Counted {
+        let VocabularyCounts {
             tokens: _,
             scores,
             merges,
@@ -235,25 +238,25 @@ impl Counted {
 }
 
 #[derive(Default)]
-struct Count(usize);
+struct ListLength(usize);
 
-impl<'de> Deserialize<'de> for Count {
+impl<'de> Deserialize<'de> for ListLength {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Reader;
 
         impl<'de> Visitor<'de> for Reader {
-            type Value = Count;
+            type Value = ListLength;
 
             fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
                 formatter.write_str("a list")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Count, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<ListLength, A::Error> {
                 let mut count = 0;
                 while list.next_element::<IgnoredAny>()?.is_some() {
                     count += 1;
                 }
-                Ok(Count(count))
+                Ok(ListLength(count))
             }
         }
 
@@ -266,7 +269,7 @@ fn syntax(error: serde_json::Error) -> HtzError {
         section: TOKENIZER.to_owned(),
         property: "content",
         expected: "a vocabulary".to_owned(),
-        found: one_line(&error.to_string()),
+        found: escape_truncated(&error.to_string()),
     }
 }
 
@@ -299,7 +302,7 @@ mod tests {
             assert_eq!(section.entry().encoding, encoding);
             assert_eq!(section.entry().length, section.bytes().len() as u64);
             assert_eq!(section.entry().decoded_length, data.len() as u64);
-            assert_eq!(section.entry().sha256, Digest::of(section.bytes()));
+            assert_eq!(section.entry().sha256, Digest::of_bytes(section.bytes()));
             assert!(decode(section.entry(), section.bytes()).unwrap() == data);
         }
     }
@@ -314,7 +317,9 @@ mod tests {
             let items = item.repeat(most + 1);
             let items = items.trim_end_matches(',');
             let text = format!(r#"{{"tokens":["a"],"{list}":[{items}]}}"#);
-            let error = vocabulary(text.as_bytes(), 1, &[]).unwrap_err().to_string();
+            let error = parse_vocabulary(text.as_bytes(), 1, &[])
+                .unwrap_err()
+                .to_string();
             let expected = format!("{list} is {}, expected at most {most}", most + 1);
             assert!(error.contains(&expected), "{error}");
         }
@@ -372,7 +377,7 @@ mod tests {
             "model": "llama", "tokens": tokens, "kinds": [], "bos": null, "eos": null,
             "unknown": null, "add_bos": false, "add_eos": false, "add_space_prefix": false,
         });
-        let fault = vocabulary(data.to_string().as_bytes(), 99_999, &[]).unwrap_err();
+        let fault = parse_vocabulary(data.to_string().as_bytes(), 99_999, &[]).unwrap_err();
         let (tokens, rows) = (100_000, 99_999);
         assert!(
             matches!(fault, HtzError::Vocabulary(VocabularyError::Rows { tokens: t, rows: r })

@@ -60,7 +60,7 @@ impl ModelFile {
     ///
     /// # Errors
     /// [`HtzError`], inside [`HtzError::InFile`].
-    pub fn sealed_source(&self) -> Result<Option<ModelFile>, HtzError> {
+    pub fn embedded_source(&self) -> Result<Option<ModelFile>, HtzError> {
         let (Container::Htz { .. }, [map]) = (self.container, &self.files[..]) else {
             return Ok(None);
         };
@@ -70,7 +70,7 @@ impl ModelFile {
         let Some(record) = &manifest.source else {
             return Ok(None);
         };
-        let places = manifest.source_places().map_err(in_file)?;
+        let places = manifest.source_ranges().map_err(in_file)?;
         let tensors = record.tensors.iter().zip(places);
         let tensors = tensors.map(|(tensor, (offset, length))| ModelTensor {
             name: tensor.name.clone(),
@@ -88,7 +88,7 @@ impl ModelFile {
         Ok(Some(ModelFile {
             path: self.path.clone(),
             files: self.files.clone(),
-            container: Container::Sealed {
+            container: Container::EmbeddedSource {
                 sha256: manifest.provenance.source_sha256,
             },
             hyper: manifest.hyper.clone(),

@@ -13,8 +13,8 @@ use super::manifest::{PlanRecord, TuningRecord};
 use super::quality::LONGEST_NUMBER;
 use super::section::{self, Section};
 use super::{
-    DialPoint, Digest, GeometryRecord, Hasher, HtzError, Manifest, Origin, QualityRecord,
-    SourceRecord, TOKENIZER, TensorEntry, check,
+    ActiveFractionPoint, DepthSinkOrigin, Digest, GeometryRecord, Hasher, HtzError, Manifest,
+    QualityRecord, SourceRecord, TOKENIZER, TensorEntry, check,
 };
 use crate::folder::Folder;
 use crate::map::{MapError, MappedFile};
@@ -28,29 +28,29 @@ use crate::model::Role;
 #[derive(Debug)]
 pub struct HtzWriter {
     path: PathBuf,
-    place: Place,
+    file_location: UnfinishedFile,
     file: File,
     manifest: Manifest,
     sections: Vec<Section>,
     header: Header,
     end: u64,
-    turn: usize,
+    next_tensor: usize,
     next_section: usize,
-    source_turn: usize,
+    next_source_tensor: usize,
 }
 
 #[derive(Debug)]
-struct Place {
+struct UnfinishedFile {
     folder: Arc<Folder>,
     unfinished: OsString,
     name: OsString,
     overwrite: bool,
-    stays: bool,
+    keep_on_drop: bool,
 }
 
-impl Drop for Place {
+impl Drop for UnfinishedFile {
     fn drop(&mut self) {
-        if !self.stays {
+        if !self.keep_on_drop {
             // If removal fails, the name marks the file as incomplete.
             let _ = self.folder.remove(&self.unfinished);
         }
@@ -81,7 +81,8 @@ impl HtzWriter {
         let header = lay_out(&mut manifest, &sections)?;
         let (parent, name) = destination(path, overwrite)?;
         let made = Folder::open(&parent).and_then(|folder| {
-            let (unfinished, file) = folder.unfinished(folder.mode(&name))?;
+            let (unfinished, file) =
+                folder.create_unfinished(folder.mode_for_replacement(&name))?;
             Ok((folder, unfinished, file))
         });
         let (folder, unfinished, file) = made.map_err(|source| match source.kind() {
@@ -89,14 +90,14 @@ impl HtzWriter {
                 path: parent,
                 source,
             },
-            _ => failure("create a file in", &parent, header.file_length, source),
+            _ => io_error("create a file in", &parent, header.file_length, source),
         })?;
-        let place = Place {
+        let place = UnfinishedFile {
             folder: Arc::new(folder),
             unfinished,
             name,
             overwrite,
-            stays: false,
+            keep_on_drop: false,
         };
         Ok(HtzWriter::begin(
             path.to_owned(),
@@ -124,14 +125,14 @@ impl HtzWriter {
         let mut manifest = draft;
         let header = lay_out(&mut manifest, &sections)?;
         let path = folder.path().join(partial);
-        let file = folder.edit(partial);
-        let file = file.map_err(|source| failure("open", &path, header.file_length, source))?;
-        let place = Place {
+        let file = folder.open_for_writing(partial);
+        let file = file.map_err(|source| io_error("open", &path, header.file_length, source))?;
+        let place = UnfinishedFile {
             folder: Arc::clone(folder),
             unfinished: partial.to_owned(),
             name: name.to_owned(),
             overwrite: true,
-            stays: true,
+            keep_on_drop: true,
         };
         Ok(HtzWriter::begin(
             path, place, file, manifest, sections, header,
@@ -140,7 +141,7 @@ impl HtzWriter {
 
     fn begin(
         path: PathBuf,
-        place: Place,
+        place: UnfinishedFile,
         file: File,
         manifest: Manifest,
         sections: Vec<Section>,
@@ -148,16 +149,16 @@ impl HtzWriter {
     ) -> HtzWriter {
         HtzWriter {
             path,
-            place,
+            file_location: place,
             file,
             manifest,
             sections,
             header,
             // Reserves space for header and manifest, which are written last.
             end: header.data_offset(),
-            turn: 0,
+            next_tensor: 0,
             next_section: 0,
-            source_turn: 0,
+            next_source_tensor: 0,
         }
     }
 
@@ -166,11 +167,11 @@ impl HtzWriter {
     ///
     /// # Errors
     /// I/O errors.
-    pub fn take_over(&mut self, digests: &[Digest]) -> Result<usize, HtzError> {
+    pub fn resume_tensors(&mut self, digests: &[Digest]) -> Result<usize, HtzError> {
         let length = self.io("read", |file| Ok(file.metadata()?.len()))?;
         let mut taken = 0;
         for &expected in digests {
-            let Some(entry) = self.manifest.tensors.get(self.turn) else {
+            let Some(entry) = self.manifest.tensors.get(self.next_tensor) else {
                 break;
             };
             let (offset, bytes) = (entry.offset, entry.length);
@@ -193,9 +194,9 @@ impl HtzWriter {
             if found != expected {
                 break;
             }
-            self.manifest.tensors[self.turn].sha256 = found;
+            self.manifest.tensors[self.next_tensor].sha256 = found;
             self.end = offset + bytes;
-            self.turn += 1;
+            self.next_tensor += 1;
             taken += 1;
         }
         let end = self.end;
@@ -219,12 +220,12 @@ impl HtzWriter {
         let (parent, new) = destination(path, overwrite)?;
         let renamed = Folder::open(&parent).and_then(|parent| {
             if overwrite {
-                parent.keep_mode(&new, &folder.read(name)?)?;
+                parent.copy_mode(&new, &folder.open_for_reading(name)?)?;
             }
             folder.rename(name, &parent, &new, overwrite)?;
             Ok(parent)
         });
-        let parent = renamed.map_err(|source| taken_or("create", path, source))?;
+        let parent = renamed.map_err(|source| rename_error("create", path, source))?;
         Ok(parent.sync())
     }
 
@@ -242,32 +243,35 @@ impl HtzWriter {
     ///
     /// # Errors
     /// Errors that a reader would report for the manifest.
-    pub fn length_of(draft: Manifest, sections: &[Section]) -> Result<u64, HtzError> {
+    pub fn predict_length(draft: Manifest, sections: &[Section]) -> Result<u64, HtzError> {
         let mut manifest = draft;
         Ok(lay_out(&mut manifest, sections)?.file_length)
     }
 
     /// Path of the unfinished file.
     pub fn temp_path(&self) -> PathBuf {
-        self.place.folder.path().join(&self.place.unfinished)
+        self.file_location
+            .folder
+            .path()
+            .join(&self.file_location.unfinished)
     }
 
     /// Maps the unfinished file.
     ///
     /// # Errors
     /// [`MapError`].
-    pub fn mapped(&self) -> Result<MappedFile, MapError> {
-        MappedFile::of_file(self.temp_path(), &self.file)
+    pub fn map_unfinished(&self) -> Result<MappedFile, MapError> {
+        MappedFile::from_file(self.temp_path(), &self.file)
     }
 
     /// Returns the next tensor, or `None` if all are written.
-    pub fn turn(&self) -> Option<&TensorEntry> {
-        self.manifest.tensors.get(self.turn)
+    pub fn next_tensor(&self) -> Option<&TensorEntry> {
+        self.manifest.tensors.get(self.next_tensor)
     }
 
     /// Tensors written so far, with their digests.
-    pub fn written(&self) -> &[TensorEntry] {
-        &self.manifest.tensors[..self.turn]
+    pub fn written_tensors(&self) -> &[TensorEntry] {
+        &self.manifest.tensors[..self.next_tensor]
     }
 
     /// Size of the complete artifact in bytes.
@@ -280,14 +284,14 @@ impl HtzWriter {
     /// # Errors
     /// [`HtzError::WrongTurn`], [`HtzError::Tensor`] for a wrong number of bytes, and I/O errors.
     pub fn write_tensor(&mut self, role: Role, bytes: &[u8]) -> Result<(), HtzError> {
-        let entry = match self.manifest.tensors.get_mut(self.turn) {
+        let entry = match self.manifest.tensors.get_mut(self.next_tensor) {
             Some(entry) if entry.role == role => entry,
             other => {
                 let expected = other.map_or_else(
                     || "the end of the tensors".to_owned(),
                     |entry| entry.role.to_string(),
                 );
-                return Err(HtzError::WrongTurn {
+                return Err(HtzError::OutOfOrder {
                     expected,
                     found: role.to_string(),
                 });
@@ -301,15 +305,15 @@ impl HtzWriter {
                 found: bytes.len().to_string(),
             });
         }
-        entry.sha256 = Digest::of(bytes);
+        entry.sha256 = Digest::of_bytes(bytes);
         let offset = entry.offset;
         self.append(offset, bytes)?;
-        self.turn += 1;
+        self.next_tensor += 1;
         Ok(())
     }
 
     /// Replaces the geometry record of the draft, which must have one.
-    pub fn describe(&mut self, geometry: GeometryRecord) {
+    pub fn set_geometry(&mut self, geometry: GeometryRecord) {
         self.manifest.geometry = Some(geometry);
     }
 
@@ -320,40 +324,40 @@ impl HtzWriter {
     /// [`HtzError::WrongTurn`] for a missing tensor, [`HtzError::ManifestRoom`], errors that a
     /// reader would report for plan or geometry, and I/O errors. Then no file remains.
     pub fn finish(mut self, measured: impl FnOnce(&mut PlanRecord)) -> Result<(), HtzError> {
-        if let Some(entry) = self.turn() {
-            return Err(HtzError::WrongTurn {
+        if let Some(entry) = self.next_tensor() {
+            return Err(HtzError::OutOfOrder {
                 expected: entry.role.to_string(),
                 found: "the end of the tensors".to_owned(),
             });
         }
-        self.end_source()?;
+        self.finish_source()?;
         measured(&mut self.manifest.plan);
-        let head = head(&self.manifest, self.header)?;
+        let head = encode_head(&self.manifest, self.header)?;
         self.io("write", |file| {
             file.seek(SeekFrom::Start(0))?;
             file.write_all(&head)?;
             file.sync_all()
         })?;
-        let Place {
+        let UnfinishedFile {
             folder,
             unfinished,
             name,
             overwrite,
             ..
-        } = &self.place;
+        } = &self.file_location;
         let named = if *overwrite {
-            folder.keep_mode(name, &self.file)
+            folder.copy_mode(name, &self.file)
         } else {
             Ok(())
         };
         named
             .and_then(|()| folder.rename(unfinished, folder, name, *overwrite))
-            .map_err(|source| taken_or("create", &self.path, source))?;
+            .map_err(|source| rename_error("create", &self.path, source))?;
         match folder.sync() {
             // The folder is writable but not readable.
             Err(error) if error.kind() != ErrorKind::PermissionDenied => {
                 let path = folder.path().to_owned();
-                self.place.stays = true;
+                self.file_location.keep_on_drop = true;
                 Err(HtzError::Io {
                     action: "force to the disk the folder",
                     path,
@@ -361,7 +365,7 @@ impl HtzWriter {
                 })
             }
             _ => {
-                self.place.stays = true;
+                self.file_location.keep_on_drop = true;
                 Ok(())
             }
         }
@@ -387,14 +391,14 @@ impl HtzWriter {
         act: impl FnOnce(&mut File) -> io::Result<T>,
     ) -> Result<T, HtzError> {
         let result = act(&mut self.file);
-        result.map_err(|source| failure(action, &self.path, self.header.file_length, source))
+        result.map_err(|source| io_error(action, &self.path, self.header.file_length, source))
     }
 }
 
-fn taken_or(action: &'static str, path: &Path, source: io::Error) -> HtzError {
+fn rename_error(action: &'static str, path: &Path, source: io::Error) -> HtzError {
     match source.kind() {
         ErrorKind::AlreadyExists => HtzError::Exists { path: path.into() },
-        _ => failure(action, path, 0, source),
+        _ => io_error(action, path, 0, source),
     }
 }
 
@@ -418,25 +422,25 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     let names = sections
         .iter()
         .map(|s| (s.entry().name.as_str(), s.entry().required));
-    check::needs(&manifest.requires, names, FORMAT_MINOR)?;
-    check::contents(manifest)?;
+    check::check_requirements(&manifest.requires, names, FORMAT_MINOR)?;
+    check::check_contents(manifest)?;
     for section in sections.iter().filter(|s| s.entry().name == TOKENIZER) {
         let data = section::decode(section.entry(), section.bytes())?;
-        section::vocabulary(&data, manifest.hyper.vocabulary, &manifest.requires)?;
+        section::parse_vocabulary(&data, manifest.hyper.vocabulary, &manifest.requires)?;
     }
-    let manifest_length = room(manifest, quality, tuning, dial)?;
+    let manifest_length = manifest_space(manifest, quality, tuning, dial)?;
     let data_offset = HEADER_BYTES as u64 + manifest_length;
     let mut end = data_offset;
     for entry in &mut manifest.tensors {
-        entry.offset = check::place(&mut end, entry.length).unwrap_or(u64::MAX);
+        entry.offset = check::allocate_aligned(&mut end, entry.length).unwrap_or(u64::MAX);
     }
     for entry in &mut manifest.sections {
-        entry.offset = check::place(&mut end, entry.length).unwrap_or(u64::MAX);
+        entry.offset = check::allocate_aligned(&mut end, entry.length).unwrap_or(u64::MAX);
     }
     // Also detects offsets that overflow.
-    let file_length = check::layout(manifest, data_offset)?;
+    let file_length = check::check_layout(manifest, data_offset)?;
     Ok(Header {
-        minor: check::minor_of(manifest),
+        minor: check::required_minor(manifest),
         manifest_length,
         file_length,
         manifest_sha256: Digest::default(),
@@ -445,17 +449,17 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
 
 /// Returns the bytes to reserve for the manifest including all later values, such that header and
 /// manifest end at a multiple of [`ALIGNMENT`].
-fn room(
+fn manifest_space(
     manifest: &Manifest,
     quality: Option<QualityRecord>,
     tuning: Option<TuningRecord>,
     dial: usize,
 ) -> Result<u64, HtzError> {
     let mut longest = manifest.clone();
-    longest.dial = vec![DialPoint::longest(); dial];
-    longest.quality = quality.map(|record| record.longest());
+    longest.dial = vec![ActiveFractionPoint::with_longest_numbers(); dial];
+    longest.quality = quality.map(|record| record.with_longest_numbers());
     let tuning = tuning.or(manifest.provenance.tuning);
-    longest.provenance.tuning = tuning.map(|_| TuningRecord::longest());
+    longest.provenance.tuning = tuning.map(|_| TuningRecord::with_longest_numbers());
     for entry in &mut longest.tensors {
         entry.offset = u64::MAX;
     }
@@ -470,7 +474,7 @@ fn room(
     }
     if let Some(geometry) = &mut longest.geometry {
         geometry.depth_sink.layer = longest.hyper.layers;
-        geometry.depth_sink.origin = Origin::Measured;
+        geometry.depth_sink.origin = DepthSinkOrigin::Measured;
         for spectrum in &mut geometry.spectra {
             spectrum.largest = LONGEST_NUMBER;
             spectrum.energy = LONGEST_NUMBER;
@@ -488,22 +492,22 @@ fn room(
     Ok(room)
 }
 
-pub(super) fn head(manifest: &Manifest, mut header: Header) -> Result<Vec<u8>, HtzError> {
-    check::contents(manifest)?;
+pub(super) fn encode_head(manifest: &Manifest, mut header: Header) -> Result<Vec<u8>, HtzError> {
+    check::check_contents(manifest)?;
     let mut text = to_json(manifest)?;
     let (needed, reserved) = (text.len() as u64, header.manifest_length);
     if needed > reserved {
-        return Err(HtzError::ManifestRoom { reserved, needed });
+        return Err(HtzError::ManifestSpace { reserved, needed });
     }
     text.resize(text.len() + (reserved - needed) as usize, b' ');
-    header.minor = check::minor_of(manifest);
-    header.manifest_sha256 = Digest::of(&text);
+    header.minor = check::required_minor(manifest);
+    header.manifest_sha256 = Digest::of_bytes(&text);
     Ok([header.encode(), text].concat())
 }
 
 fn to_json(manifest: &Manifest) -> Result<Vec<u8>, HtzError> {
     serde_json::to_vec(manifest).map_err(|error| HtzError::ManifestSyntax {
-        detail: crate::escape::one_line(&error.to_string()),
+        detail: crate::escape::escape_truncated(&error.to_string()),
     })
 }
 
@@ -543,7 +547,7 @@ fn destination(path: &Path, overwrite: bool) -> Result<(PathBuf, OsString), HtzE
     }
 }
 
-pub(super) fn failure(
+pub(super) fn io_error(
     action: &'static str,
     path: &Path,
     needed: u64,
@@ -567,7 +571,7 @@ mod tests {
     #[test]
     fn full_disk_error_names_the_remedy() {
         for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
-            let error = failure("write", Path::new("x.htz"), 12345, kind.into());
+            let error = io_error("write", Path::new("x.htz"), 12345, kind.into());
             let text = error.to_string();
             assert!(matches!(error, HtzError::DiskFull { .. }));
             assert_eq!(
@@ -575,7 +579,7 @@ mod tests {
                 "no space left for x.htz (12345 bytes); free some or choose another disk"
             );
         }
-        let error = failure("write", Path::new("x.htz"), 1, ErrorKind::TimedOut.into());
+        let error = io_error("write", Path::new("x.htz"), 1, ErrorKind::TimedOut.into());
         assert_eq!(error.to_string(), "cannot write x.htz: timed out");
     }
 }

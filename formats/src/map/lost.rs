@@ -7,49 +7,49 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
-use crate::escape::escaped;
+use crate::escape::escape;
 
-const NAME: usize = 512;
+const MAX_NAME_BYTES: usize = 512;
 
 /// A node of the list, which registers one mapping at a time.
 #[derive(Debug)]
-pub(super) struct Region {
+pub(super) struct MappedRegion {
     taken: AtomicBool,
     start: AtomicUsize,
     /// One past the last address; 0 without a mapping.
     end: AtomicUsize,
-    name: [AtomicU8; NAME],
+    name: [AtomicU8; MAX_NAME_BYTES],
     length: AtomicUsize,
-    next: OnceLock<Box<Region>>,
+    next: OnceLock<Box<MappedRegion>>,
 }
 
-static FIRST: Region = Region::new();
+static FIRST_REGION: MappedRegion = MappedRegion::new();
 
-impl Region {
-    const fn new() -> Region {
-        Region {
+impl MappedRegion {
+    const fn new() -> MappedRegion {
+        MappedRegion {
             taken: AtomicBool::new(false),
             start: AtomicUsize::new(0),
             end: AtomicUsize::new(0),
-            name: [const { AtomicU8::new(0) }; NAME],
+            name: [const { AtomicU8::new(0) }; MAX_NAME_BYTES],
             length: AtomicUsize::new(0),
             next: OnceLock::new(),
         }
     }
 
-    pub(super) fn add(path: &Path, bytes: &[u8]) -> &'static Region {
-        let mut region: &'static Region = &FIRST;
+    pub(super) fn add(path: &Path, bytes: &[u8]) -> &'static MappedRegion {
+        let mut region: &'static MappedRegion = &FIRST_REGION;
         while region
             .taken
             .compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed)
             .is_err()
         {
-            region = region.next.get_or_init(|| Box::new(Region::new()));
+            region = region.next.get_or_init(|| Box::new(MappedRegion::new()));
         }
         let text = path.to_string_lossy();
-        let text = escaped(&text);
+        let text = escape(&text);
         // Keeps the end of the name, which distinguishes files. Cuts at a character boundary.
-        let mut cut = text.len().saturating_sub(NAME);
+        let mut cut = text.len().saturating_sub(MAX_NAME_BYTES);
         while !text.is_char_boundary(cut) {
             cut += 1;
         }
@@ -70,17 +70,17 @@ impl Region {
         self.taken.store(false, Ordering::Release);
     }
 
-    fn holds(&self, address: usize) -> bool {
+    fn contains(&self, address: usize) -> bool {
         let end = self.end.load(Ordering::Acquire);
         (self.start.load(Ordering::Relaxed)..end).contains(&address)
     }
 }
 
 #[cfg_attr(not(unix), allow(dead_code, reason = "nobody asks"))]
-fn find(address: usize) -> Option<&'static Region> {
-    let mut region = &FIRST;
+fn find_region(address: usize) -> Option<&'static MappedRegion> {
+    let mut region = &FIRST_REGION;
     loop {
-        if region.holds(address) {
+        if region.contains(address) {
             return Some(region);
         }
         region = region.next.get()?;
@@ -92,15 +92,16 @@ pub(super) use handler::install;
 
 #[cfg(unix)]
 mod handler {
-    use super::{NAME, OnceLock, Ordering, Region, find};
+    use super::{MAX_NAME_BYTES, MappedRegion, OnceLock, Ordering, find_region};
     use std::io;
     use std::mem::MaybeUninit;
 
-    const WHY: &[u8] = b": the file became shorter while it was read, or its disk fails; copy it \
+    const MESSAGE: &[u8] =
+        b": the file became shorter while it was read, or its disk fails; copy it \
         again and let nothing write to it meanwhile\n";
 
     /// Name of the program, and the previous signal action.
-    static BEFORE: OnceLock<(&'static str, libc::sigaction)> = OnceLock::new();
+    static PREVIOUS_ACTION: OnceLock<(&'static str, libc::sigaction)> = OnceLock::new();
 
     pub(in crate::map) fn install(program: &'static str) -> io::Result<()> {
         let mut before = MaybeUninit::<libc::sigaction>::zeroed();
@@ -119,7 +120,7 @@ mod handler {
             if libc::sigaction(libc::SIGBUS, std::ptr::null(), before.as_mut_ptr()) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            if BEFORE.set((program, before.assume_init())).is_ok()
+            if PREVIOUS_ACTION.set((program, before.assume_init())).is_ok()
                 && libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) != 0
             {
                 return Err(io::Error::last_os_error());
@@ -134,7 +135,7 @@ mod handler {
         info: *mut libc::siginfo_t,
         _: *mut libc::c_void,
     ) {
-        let Some((program, before)) = BEFORE.get() else {
+        let Some((program, before)) = PREVIOUS_ACTION.get() else {
             return;
         };
         // SAFETY: with SA_SIGINFO the system passes a valid `info`, and SIGBUS has an address if
@@ -142,8 +143,8 @@ mod handler {
         // async-signal-safe; everything read is atomic or was set before the handler could run.
         unsafe {
             let raised = (*info).si_code > 0;
-            if raised && let Some(region) = find((*info).si_addr() as usize) {
-                let mut line = [0; NAME + 256];
+            if raised && let Some(region) = find_region((*info).si_addr() as usize) {
+                let mut line = [0; MAX_NAME_BYTES + 256];
                 let length = write_line(program, region, &mut line);
                 // An error cannot be reported.
                 let _ = libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), length);
@@ -157,11 +158,11 @@ mod handler {
         }
     }
 
-    fn write_line(program: &str, region: &Region, line: &mut [u8]) -> usize {
-        let name = region.name[..region.length.load(Ordering::Relaxed).min(NAME)].iter();
+    fn write_line(program: &str, region: &MappedRegion, line: &mut [u8]) -> usize {
+        let name = region.name[..region.length.load(Ordering::Relaxed).min(MAX_NAME_BYTES)].iter();
         let name = name.map(|byte| byte.load(Ordering::Relaxed));
         let words = program.bytes().chain(*b": error: ").chain(name);
-        let all = words.chain(WHY.iter().copied());
+        let all = words.chain(MESSAGE.iter().copied());
         let mut length = 0;
         for (to, byte) in line.iter_mut().zip(all) {
             *to = byte;
@@ -178,11 +179,11 @@ mod handler {
         #[test]
         fn a_line_names_the_file_that_holds_an_address() {
             let bytes = vec![0_u8; 100];
-            let region = Region::add(Path::new("/models/a\u{1b}.htz"), &bytes);
-            let other = Region::add(Path::new(&"ü".repeat(NAME)), &bytes[..0]);
+            let region = MappedRegion::add(Path::new("/models/a\u{1b}.htz"), &bytes);
+            let other = MappedRegion::add(Path::new(&"ü".repeat(MAX_NAME_BYTES)), &bytes[..0]);
             let at = bytes.as_ptr() as usize;
-            assert!(find(at + 99).is_some_and(|found| std::ptr::eq(found, region)));
-            let mut line = [0; NAME + 256];
+            assert!(find_region(at + 99).is_some_and(|found| std::ptr::eq(found, region)));
+            let mut line = [0; MAX_NAME_BYTES + 256];
             let length = write_line("htc", region, &mut line);
             let line = std::str::from_utf8(&line[..length]).unwrap();
             assert!(
@@ -190,10 +191,10 @@ mod handler {
                 "{line}"
             );
             assert!(line.ends_with("meanwhile\n"), "{line}");
-            assert_eq!(other.length.load(Ordering::Relaxed), NAME);
+            assert_eq!(other.length.load(Ordering::Relaxed), MAX_NAME_BYTES);
             region.remove();
             other.remove();
-            assert!(find(at + 99).is_none());
+            assert!(find_region(at + 99).is_none());
         }
     }
 }

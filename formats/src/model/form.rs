@@ -6,9 +6,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::{HyperParameters, InputGroup, Part, Role, Slot};
+use super::{HyperParameters, InputGroup, Part, ProjectionKind, Role};
 use crate::DType;
-use crate::bands::Layout;
+use crate::bands::CodeLayout;
 
 /// A matrix that a plan decides about and a manifest has a record of, in the order of execution.
 ///
@@ -19,11 +19,11 @@ pub enum MatrixId {
     /// Rows are looked up by token, `[vocabulary, width]`.
     Embedding,
     /// A linear slot of a block.
-    Slot {
+    Projection {
         /// Index of the block.
         layer: usize,
         /// Which of the seven.
-        slot: Slot,
+        projection: ProjectionKind,
     },
     /// From the normed residual stream to the logits, `[vocabulary, width]`.
     Head,
@@ -33,15 +33,17 @@ impl MatrixId {
     /// The block it belongs to; `None` outside of blocks.
     pub const fn layer(self) -> Option<usize> {
         match self {
-            MatrixId::Slot { layer, .. } => Some(layer),
+            MatrixId::Projection { layer, .. } => Some(layer),
             MatrixId::Embedding | MatrixId::Head => None,
         }
     }
 
     /// Which of a block's slots it is; `None` outside of blocks.
-    pub const fn slot(self) -> Option<Slot> {
+    pub const fn slot(self) -> Option<ProjectionKind> {
         match self {
-            MatrixId::Slot { slot, .. } => Some(slot),
+            MatrixId::Projection {
+                projection: slot, ..
+            } => Some(slot),
             MatrixId::Embedding | MatrixId::Head => None,
         }
     }
@@ -50,7 +52,9 @@ impl MatrixId {
     pub const fn name(self) -> &'static str {
         match self {
             MatrixId::Embedding => "embedding",
-            MatrixId::Slot { slot, .. } => slot.name(),
+            MatrixId::Projection {
+                projection: slot, ..
+            } => slot.name(),
             MatrixId::Head => "head",
         }
     }
@@ -59,7 +63,9 @@ impl MatrixId {
     pub fn shape(self, hyper: &HyperParameters) -> (usize, usize) {
         match self {
             MatrixId::Embedding | MatrixId::Head => (hyper.vocabulary, hyper.width),
-            MatrixId::Slot { slot, .. } => hyper.slot_shape(slot),
+            MatrixId::Projection {
+                projection: slot, ..
+            } => hyper.projection_shape(slot),
         }
     }
 
@@ -67,7 +73,13 @@ impl MatrixId {
     /// embedding are looked up, so it has but its weight.
     pub const fn role(self, part: Part) -> Option<Role> {
         match (self, part) {
-            (MatrixId::Slot { layer, slot }, part) => Some(Role::Linear { layer, slot, part }),
+            (
+                MatrixId::Projection {
+                    layer,
+                    projection: slot,
+                },
+                part,
+            ) => Some(Role::Linear { layer, slot, part }),
             (MatrixId::Embedding, Part::Weight) => Some(Role::TokenEmbedding),
             (MatrixId::Head, Part::Weight) => Some(Role::Output),
             (MatrixId::Head, Part::A | Part::B | Part::ResidualA | Part::ResidualB) => {
@@ -82,7 +94,10 @@ impl MatrixId {
         match self {
             MatrixId::Embedding => Role::TokenEmbedding,
             MatrixId::Head => Role::Output,
-            MatrixId::Slot { layer, slot } => Role::Linear {
+            MatrixId::Projection {
+                layer,
+                projection: slot,
+            } => Role::Linear {
                 layer,
                 slot,
                 part: Part::Weight,
@@ -97,7 +112,13 @@ impl MatrixId {
             Role::TokenEmbedding => Some((MatrixId::Embedding, Part::Weight)),
             Role::Output => Some((MatrixId::Head, Part::Weight)),
             Role::OutputFactor { part } => Some((MatrixId::Head, part)),
-            Role::Linear { layer, slot, part } => Some((MatrixId::Slot { layer, slot }, part)),
+            Role::Linear { layer, slot, part } => Some((
+                MatrixId::Projection {
+                    layer,
+                    projection: slot,
+                },
+                part,
+            )),
             _ => None,
         }
     }
@@ -107,7 +128,10 @@ impl MatrixId {
 impl fmt::Display for MatrixId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            MatrixId::Slot { layer, slot } => write!(f, "layers.{layer}.{slot}"),
+            MatrixId::Projection {
+                layer,
+                projection: slot,
+            } => write!(f, "layers.{layer}.{slot}"),
             MatrixId::Embedding | MatrixId::Head => f.write_str(self.name()),
         }
     }
@@ -125,7 +149,10 @@ impl FromStr for MatrixId {
         }
         // A slot is called as its weight, without the last word: one spelling for both.
         match format!("{text}.weight").parse() {
-            Ok(Role::Linear { layer, slot, .. }) => Ok(MatrixId::Slot { layer, slot }),
+            Ok(Role::Linear { layer, slot, .. }) => Ok(MatrixId::Projection {
+                layer,
+                projection: slot,
+            }),
             _ => Err(format!("unknown matrix {text:?}")),
         }
     }
@@ -211,7 +238,7 @@ pub enum StoredForm {
     /// `W [out, in]` in bands of 32 columns: a dense matrix, too.
     Bands {
         /// The codes of its bands.
-        codes: Layout,
+        codes: CodeLayout,
     },
     /// `A [rank, in]` and `B [out, rank]`.
     LowRank {
@@ -300,7 +327,7 @@ impl StoredForm {
     }
 
     /// The codes of its bands; `None` with another form.
-    pub const fn codes(&self) -> Option<&Layout> {
+    pub const fn codes(&self) -> Option<&CodeLayout> {
         match self {
             StoredForm::Bands { codes } => Some(codes),
             _ => None,
@@ -334,7 +361,7 @@ pub struct StoredTensor {
     /// Numbers in a row.
     pub cols: usize,
     /// The codes of its bands, where it is in [`DType::Bands`].
-    pub codes: Option<Layout>,
+    pub codes: Option<CodeLayout>,
 }
 
 impl StoredTensor {
@@ -380,9 +407,9 @@ mod tests {
     ];
 
     fn slot() -> MatrixId {
-        MatrixId::Slot {
+        MatrixId::Projection {
             layer: 4,
-            slot: Slot::Up,
+            projection: ProjectionKind::Up,
         }
     }
 
@@ -428,7 +455,7 @@ mod tests {
                 (768, 32, 768 * 34)
             ]
         );
-        let codes: Layout = "1:t3x4,l4x4".parse().unwrap();
+        let codes: CodeLayout = "1:t3x4,l4x4".parse().unwrap();
         let bytes = codes.bytes(768);
         let bands = StoredForm::Bands { codes };
         assert_eq!((bands.form(), bands.rank()), (Form::Dense, None));

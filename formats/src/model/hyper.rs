@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::Slot;
+use super::ProjectionKind;
 use crate::limits;
 
 /// The numbers that define the forward pass of a model.
@@ -263,14 +263,14 @@ impl HyperParameters {
     }
 
     /// Shape `[out, in]` of a slot's dense matrix.
-    pub fn slot_shape(&self, slot: Slot) -> (usize, usize) {
+    pub fn projection_shape(&self, slot: ProjectionKind) -> (usize, usize) {
         let (q, kv) = (self.heads * self.head_size, self.kv_heads * self.head_size);
         match slot {
-            Slot::Q => (q, self.width),
-            Slot::K | Slot::V => (kv, self.width),
-            Slot::O => (self.width, q),
-            Slot::Gate | Slot::Up => (self.ffn, self.width),
-            Slot::Down => (self.width, self.ffn),
+            ProjectionKind::Q => (q, self.width),
+            ProjectionKind::K | ProjectionKind::V => (kv, self.width),
+            ProjectionKind::O => (self.width, q),
+            ProjectionKind::Gate | ProjectionKind::Up => (self.ffn, self.width),
+            ProjectionKind::Down => (self.width, self.ffn),
         }
     }
 }

@@ -21,7 +21,7 @@ pub use spec::{BlockSpec, ModelSpec, Register, Step};
 /// One of the seven linear maps of a transformer block, `y = W x` with `W` of shape `[out, in]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Slot {
+pub enum ProjectionKind {
     /// Query projection, reads the residual stream.
     Q,
     /// Key projection, reads the residual stream.
@@ -38,62 +38,62 @@ pub enum Slot {
     Down,
 }
 
-impl Slot {
+impl ProjectionKind {
     /// Every slot in the order of execution.
-    pub const ALL: [Slot; 7] = [
-        Slot::Q,
-        Slot::K,
-        Slot::V,
-        Slot::O,
-        Slot::Gate,
-        Slot::Up,
-        Slot::Down,
+    pub const ALL: [ProjectionKind; 7] = [
+        ProjectionKind::Q,
+        ProjectionKind::K,
+        ProjectionKind::V,
+        ProjectionKind::O,
+        ProjectionKind::Gate,
+        ProjectionKind::Up,
+        ProjectionKind::Down,
     ];
 
     /// The name used on the command line and in the manifest.
     pub const fn name(self) -> &'static str {
         match self {
-            Slot::Q => "q",
-            Slot::K => "k",
-            Slot::V => "v",
-            Slot::O => "o",
-            Slot::Gate => "gate",
-            Slot::Up => "up",
-            Slot::Down => "down",
+            ProjectionKind::Q => "q",
+            ProjectionKind::K => "k",
+            ProjectionKind::V => "v",
+            ProjectionKind::O => "o",
+            ProjectionKind::Gate => "gate",
+            ProjectionKind::Up => "up",
+            ProjectionKind::Down => "down",
         }
     }
 
     /// What the slot reads.
-    pub const fn site(self) -> Site {
+    pub const fn input(self) -> ActivationPoint {
         match self {
-            Slot::Q | Slot::K | Slot::V => Site::Attention,
-            Slot::O => Site::AttentionOutput,
-            Slot::Gate | Slot::Up => Site::Ffn,
-            Slot::Down => Site::FfnHidden,
+            ProjectionKind::Q | ProjectionKind::K | ProjectionKind::V => ActivationPoint::Attention,
+            ProjectionKind::O => ActivationPoint::AttentionOutput,
+            ProjectionKind::Gate | ProjectionKind::Up => ActivationPoint::Ffn,
+            ProjectionKind::Down => ActivationPoint::FfnHidden,
         }
     }
 
     /// The group of slots that read the same input as this one; `None` where it stands alone.
     pub const fn group(self) -> Option<InputGroup> {
         match self {
-            Slot::Q | Slot::K | Slot::V => Some(InputGroup::Qkv),
-            Slot::Gate | Slot::Up => Some(InputGroup::GateUp),
-            Slot::O | Slot::Down => None,
+            ProjectionKind::Q | ProjectionKind::K | ProjectionKind::V => Some(InputGroup::Qkv),
+            ProjectionKind::Gate | ProjectionKind::Up => Some(InputGroup::GateUp),
+            ProjectionKind::O | ProjectionKind::Down => None,
         }
     }
 }
 
-impl fmt::Display for Slot {
+impl fmt::Display for ProjectionKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl FromStr for Slot {
+impl FromStr for ProjectionKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Slot::ALL
+        ProjectionKind::ALL
             .into_iter()
             .find(|s| s.name() == text)
             .ok_or_else(|| format!("unknown slot {text:?}; slots are q, k, v, o, gate, up, down"))
@@ -103,7 +103,7 @@ impl FromStr for Slot {
 /// A place in a block whose activations linear slots read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Site {
+pub enum ActivationPoint {
     /// The normed residual stream that Q, K and V read.
     Attention,
     /// The heads' outputs, which O reads.
@@ -114,22 +114,22 @@ pub enum Site {
     FfnHidden,
 }
 
-impl Site {
+impl ActivationPoint {
     /// All four in the order of execution.
-    pub const ALL: [Site; 4] = [
-        Site::Attention,
-        Site::AttentionOutput,
-        Site::Ffn,
-        Site::FfnHidden,
+    pub const ALL: [ActivationPoint; 4] = [
+        ActivationPoint::Attention,
+        ActivationPoint::AttentionOutput,
+        ActivationPoint::Ffn,
+        ActivationPoint::FfnHidden,
     ];
 
     /// The name used in files and reports.
     pub const fn name(self) -> &'static str {
         match self {
-            Site::Attention => "attention",
-            Site::AttentionOutput => "attention_output",
-            Site::Ffn => "ffn",
-            Site::FfnHidden => "ffn_hidden",
+            ActivationPoint::Attention => "attention",
+            ActivationPoint::AttentionOutput => "attention_output",
+            ActivationPoint::Ffn => "ffn",
+            ActivationPoint::FfnHidden => "ffn_hidden",
         }
     }
 }
@@ -157,10 +157,10 @@ impl InputGroup {
     }
 
     /// The slots of the group in the order of execution.
-    pub const fn slots(self) -> &'static [Slot] {
+    pub const fn slots(self) -> &'static [ProjectionKind] {
         match self {
-            InputGroup::Qkv => &[Slot::Q, Slot::K, Slot::V],
-            InputGroup::GateUp => &[Slot::Gate, Slot::Up],
+            InputGroup::Qkv => &[ProjectionKind::Q, ProjectionKind::K, ProjectionKind::V],
+            InputGroup::GateUp => &[ProjectionKind::Gate, ProjectionKind::Up],
         }
     }
 }
@@ -260,7 +260,7 @@ pub enum Role {
         /// Index of the block.
         layer: usize,
         /// Which of the seven.
-        slot: Slot,
+        slot: ProjectionKind,
         /// Dense weight or factor.
         part: Part,
     },
@@ -359,14 +359,14 @@ impl Role {
     /// A key that sorts the tensors of a model into the order of execution, which is the order
     /// of an artifact.
     pub fn execution_order(self) -> impl Ord {
-        let step = |slot: Slot| match slot {
-            Slot::Q => 2,
-            Slot::K => 3,
-            Slot::V => 4,
-            Slot::O => 7,
-            Slot::Gate => 11,
-            Slot::Up => 12,
-            Slot::Down => 13,
+        let step = |slot: ProjectionKind| match slot {
+            ProjectionKind::Q => 2,
+            ProjectionKind::K => 3,
+            ProjectionKind::V => 4,
+            ProjectionKind::O => 7,
+            ProjectionKind::Gate => 11,
+            ProjectionKind::Up => 12,
+            ProjectionKind::Down => 13,
         };
         let (stage, step, part) = match self {
             Role::TokenEmbedding => (0, 0, 0),
@@ -392,7 +392,9 @@ impl Role {
             // Behind all bases.
             Role::Refinement { matrix } => match matrix {
                 MatrixId::Embedding => (4, 0, 0),
-                MatrixId::Slot { slot, .. } => (4, step(slot), 0),
+                MatrixId::Projection {
+                    projection: slot, ..
+                } => (4, step(slot), 0),
                 MatrixId::Head => (4, 20, 0),
             },
         };
@@ -508,7 +510,7 @@ mod tests {
             Role::FfnNorm { layer: 31 },
             Role::PostFfnNorm { layer: 4 },
         ];
-        for slot in Slot::ALL {
+        for slot in ProjectionKind::ALL {
             for part in Part::ALL {
                 let layer = 12;
                 roles.push(Role::Linear { layer, slot, part });
@@ -541,26 +543,26 @@ mod tests {
                 layer,
                 group: InputGroup::Qkv,
             },
-            part(Slot::Q, Part::A),
-            part(Slot::Q, Part::B),
-            part(Slot::Q, Part::Bias),
-            part(Slot::K, Part::Projected),
-            part(Slot::V, Part::Weight),
-            part(Slot::V, Part::ResidualA),
-            part(Slot::V, Part::ResidualB),
-            part(Slot::V, Part::Bias),
+            part(ProjectionKind::Q, Part::A),
+            part(ProjectionKind::Q, Part::B),
+            part(ProjectionKind::Q, Part::Bias),
+            part(ProjectionKind::K, Part::Projected),
+            part(ProjectionKind::V, Part::Weight),
+            part(ProjectionKind::V, Part::ResidualA),
+            part(ProjectionKind::V, Part::ResidualB),
+            part(ProjectionKind::V, Part::Bias),
             Role::QueryNorm { layer },
             Role::KeyNorm { layer },
-            part(Slot::O, Part::Weight),
+            part(ProjectionKind::O, Part::Weight),
             Role::PostAttentionNorm { layer },
             Role::FfnNorm { layer },
             Role::Basis {
                 layer,
                 group: InputGroup::GateUp,
             },
-            part(Slot::Gate, Part::Weight),
-            part(Slot::Up, Part::Weight),
-            part(Slot::Down, Part::Weight),
+            part(ProjectionKind::Gate, Part::Weight),
+            part(ProjectionKind::Up, Part::Weight),
+            part(ProjectionKind::Down, Part::Weight),
             Role::PostFfnNorm { layer },
             Role::AttentionNorm { layer: 4 },
             Role::OutputNorm,

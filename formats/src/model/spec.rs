@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use super::{Activation, HyperParameters, InputGroup, Part, Role, Site, Slot};
+use super::{Activation, ActivationPoint, HyperParameters, InputGroup, Part, ProjectionKind, Role};
 
 /// A value that steps read and write. Every register holds one row per position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,7 +60,7 @@ pub struct Projection {
     /// Index of the block.
     pub layer: usize,
     /// Which of the block's projections it is.
-    pub slot: Slot,
+    pub kind: ProjectionKind,
     /// Rows (outputs) of `W`.
     pub rows: usize,
     /// Columns (inputs) of `W`.
@@ -77,7 +77,7 @@ pub struct Project {
     /// Register that is read.
     pub input: Register,
     /// Name of that input among the activation points of the block.
-    pub site: Site,
+    pub point: ActivationPoint,
     /// Group whose shared basis the projections may use.
     pub group: Option<InputGroup>,
     /// The projections, in the order of execution.
@@ -263,12 +263,12 @@ impl Builder<'_> {
         self.roles.contains(&role)
     }
 
-    fn projection(&self, layer: usize, slot: Slot, output: Register) -> Projection {
-        let (rows, cols) = self.hyper.slot_shape(slot);
+    fn projection(&self, layer: usize, slot: ProjectionKind, output: Register) -> Projection {
+        let (rows, cols) = self.hyper.projection_shape(slot);
         let part = Part::Bias;
         Projection {
             layer,
-            slot,
+            kind: slot,
             rows,
             cols,
             bias: self.has(Role::Linear { layer, slot, part }),
@@ -304,12 +304,12 @@ impl Builder<'_> {
         });
         steps.push(Step::Project(Project {
             input: Register::Normed,
-            site: Site::Attention,
+            point: ActivationPoint::Attention,
             group: Some(InputGroup::Qkv),
             projections: vec![
-                self.projection(layer, Slot::Q, Register::Query),
-                self.projection(layer, Slot::K, Register::Key),
-                self.projection(layer, Slot::V, Register::Value),
+                self.projection(layer, ProjectionKind::Q, Register::Query),
+                self.projection(layer, ProjectionKind::K, Register::Key),
+                self.projection(layer, ProjectionKind::V, Register::Value),
             ],
         }));
         for (weight, heads) in [
@@ -335,9 +335,9 @@ impl Builder<'_> {
         }));
         steps.push(Step::Project(Project {
             input: Register::Attended,
-            site: Site::AttentionOutput,
+            point: ActivationPoint::AttentionOutput,
             group: None,
-            projections: vec![self.projection(layer, Slot::O, Register::Delta)],
+            projections: vec![self.projection(layer, ProjectionKind::O, Register::Delta)],
         }));
         steps.extend(self.optional_norm(Role::PostAttentionNorm { layer }, Register::Delta));
         steps.push(Step::Add {
@@ -353,11 +353,11 @@ impl Builder<'_> {
         });
         steps.push(Step::Project(Project {
             input: Register::Normed,
-            site: Site::Ffn,
+            point: ActivationPoint::Ffn,
             group: Some(InputGroup::GateUp),
             projections: vec![
-                self.projection(layer, Slot::Gate, Register::Gate),
-                self.projection(layer, Slot::Up, Register::Up),
+                self.projection(layer, ProjectionKind::Gate, Register::Gate),
+                self.projection(layer, ProjectionKind::Up, Register::Up),
             ],
         }));
         steps.push(Step::Activate {
@@ -366,9 +366,9 @@ impl Builder<'_> {
         });
         steps.push(Step::Project(Project {
             input: Register::Gate,
-            site: Site::FfnHidden,
+            point: ActivationPoint::FfnHidden,
             group: None,
-            projections: vec![self.projection(layer, Slot::Down, Register::Delta)],
+            projections: vec![self.projection(layer, ProjectionKind::Down, Register::Delta)],
         }));
         steps.extend(self.optional_norm(Role::PostFfnNorm { layer }, Register::Delta));
         steps.push(Step::Add {

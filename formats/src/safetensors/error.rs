@@ -27,10 +27,10 @@ pub enum SafetensorsError {
         left: u64,
     },
     /// A number exceeds one of [`limits`].
-    #[error("{place}: {found} found, {limit} is the most that is supported")]
+    #[error("{item}: {found} found, {limit} is the most that is supported")]
     Limit {
         /// Item limited.
-        place: String,
+        item: String,
         /// The number.
         found: u64,
         /// The limit.
@@ -169,7 +169,7 @@ pub enum IndexError {
 /// Error returned when a folder cannot be opened. Every message names the folder, and the file in
 /// it.
 #[derive(Debug, thiserror::Error)]
-pub enum FolderError {
+pub enum ModelFolderError {
     /// A file could not be mapped.
     #[error(transparent)]
     Map(#[from] MapError),

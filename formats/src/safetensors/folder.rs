@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Contents, FolderError, Index};
+use super::{Contents, Index, ModelFolderError};
 use crate::limits;
 use crate::map::{MapError, MappedFile};
 
@@ -42,21 +42,21 @@ pub struct Shard {
 
 /// A folder with a configuration and weights that agree with their index.
 #[derive(Clone, Debug)]
-pub struct Folder {
+pub struct ModelFolder {
     path: PathBuf,
     config: Arc<MappedFile>,
     index: Option<Arc<MappedFile>>,
     shards: Vec<Shard>,
 }
 
-impl Folder {
+impl ModelFolder {
     /// Maps and validates the folder at `path`, or the folder of the configuration, index or weight
     /// file at `path`.
     ///
     /// # Errors
     ///
     /// [`FolderError`]. The contents of the configuration are not checked.
-    pub fn open(path: impl AsRef<Path>) -> Result<Folder, FolderError> {
+    pub fn open(path: impl AsRef<Path>) -> Result<ModelFolder, ModelFolderError> {
         let path = path.as_ref();
         let kind = std::fs::metadata(path).map_err(|error| MapError::Io {
             path: path.to_owned(),
@@ -75,7 +75,7 @@ impl Folder {
         if files.any(|file| file.path().file_name() == path.file_name()) {
             return Ok(folder);
         }
-        Err(FolderError::NotAWeight {
+        Err(ModelFolderError::NotAWeight {
             path: path.to_owned(),
         })
     }
@@ -105,26 +105,26 @@ impl Folder {
     }
 }
 
-fn open(path: &Path) -> Result<Folder, FolderError> {
-    let Some(config) = map(path, CONFIG)? else {
-        return Err(FolderError::NoConfig {
+fn open(path: &Path) -> Result<ModelFolder, ModelFolderError> {
+    let Some(config) = map_if_present(path, CONFIG)? else {
+        return Err(ModelFolderError::NoConfig {
             folder: path.to_owned(),
         });
     };
     check_size(&config, limits::MAX_CONFIG_BYTES)?;
-    let index = map(path, INDEX)?;
+    let index = map_if_present(path, INDEX)?;
     let shards = match &index {
-        Some(index) => indexed(path, index)?,
-        None => match map(path, WEIGHTS)? {
-            Some(weights) => vec![shard(weights)?],
+        Some(index) => open_indexed_shards(path, index)?,
+        None => match map_if_present(path, WEIGHTS)? {
+            Some(weights) => vec![parse_shard(weights)?],
             None => {
-                return Err(FolderError::NoWeights {
+                return Err(ModelFolderError::NoWeights {
                     folder: path.to_owned(),
                 });
             }
         },
     };
-    Ok(Folder {
+    Ok(ModelFolder {
         path: path.to_owned(),
         config,
         index,
@@ -132,7 +132,7 @@ fn open(path: &Path) -> Result<Folder, FolderError> {
     })
 }
 
-fn map(folder: &Path, name: &str) -> Result<Option<Arc<MappedFile>>, MapError> {
+fn map_if_present(folder: &Path, name: &str) -> Result<Option<Arc<MappedFile>>, MapError> {
     match MappedFile::open_inside(folder, name) {
         Ok(map) => Ok(Some(Arc::new(map))),
         Err(MapError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -140,20 +140,20 @@ fn map(folder: &Path, name: &str) -> Result<Option<Arc<MappedFile>>, MapError> {
     }
 }
 
-fn check_size(file: &MappedFile, limit: u64) -> Result<(), FolderError> {
+fn check_size(file: &MappedFile, limit: u64) -> Result<(), ModelFolderError> {
     let found = file.len() as u64;
     if found <= limit {
         return Ok(());
     }
-    Err(FolderError::Size {
+    Err(ModelFolderError::Size {
         path: file.path().to_owned(),
         found,
         limit,
     })
 }
 
-fn shard(map: Arc<MappedFile>) -> Result<Shard, FolderError> {
-    let contents = Contents::parse(&map).map_err(|error| FolderError::Weights {
+fn parse_shard(map: Arc<MappedFile>) -> Result<Shard, ModelFolderError> {
+    let contents = Contents::parse(&map).map_err(|error| ModelFolderError::Weights {
         path: map.path().to_owned(),
         error,
     })?;
@@ -161,52 +161,52 @@ fn shard(map: Arc<MappedFile>) -> Result<Shard, FolderError> {
 }
 
 /// Opens the files listed in an index and checks that they contain exactly the listed tensors.
-fn indexed(folder: &Path, file: &MappedFile) -> Result<Vec<Shard>, FolderError> {
+fn open_indexed_shards(folder: &Path, file: &MappedFile) -> Result<Vec<Shard>, ModelFolderError> {
     check_size(file, limits::MAX_INDEX_BYTES)?;
     let path = || file.path().to_owned();
-    let index = Index::parse(file).map_err(|error| FolderError::Index {
+    let index = Index::parse(file).map_err(|error| ModelFolderError::Index {
         path: path(),
         error,
     })?;
     let names = index.shards();
     if names.len() > limits::MAX_FILES {
-        return Err(FolderError::Files {
+        return Err(ModelFolderError::Files {
             path: path(),
             found: names.len(),
         });
     }
     if !names.iter().any(|name| name == WEIGHTS) && folder.join(WEIGHTS).exists() {
-        return Err(FolderError::Ambiguous {
+        return Err(ModelFolderError::Ambiguous {
             folder: folder.to_owned(),
         });
     }
     let mut shards = Vec::with_capacity(names.len());
     for name in names {
-        let Some(map) = map(folder, name)? else {
+        let Some(map) = map_if_present(folder, name)? else {
             let path = folder.join(name);
-            return Err(FolderError::MissingShard { path });
+            return Err(ModelFolderError::MissingShard { path });
         };
-        shards.push(shard(map)?);
+        shards.push(parse_shard(map)?);
     }
     check_index(&index, &shards)?;
     Ok(shards)
 }
 
-fn check_index(index: &Index, shards: &[Shard]) -> Result<(), FolderError> {
+fn check_index(index: &Index, shards: &[Shard]) -> Result<(), ModelFolderError> {
     let path = |shard: usize| shards[shard].map.path().to_owned();
     let mut places: HashMap<&str, usize> = HashMap::new();
     for (place, shard) in shards.iter().enumerate() {
         let names = shard.contents.tensors().iter().map(|t| t.name.as_str());
         for tensor in names.filter(|name| !is_computed_buffer(name)) {
             if let Some(other) = places.insert(tensor, place) {
-                return Err(FolderError::TwoShards {
+                return Err(ModelFolderError::TwoShards {
                     path: path(place),
                     tensor: tensor.to_owned(),
                     other: index.shards()[other].clone(),
                 });
             }
             if index.shard_of(tensor).is_none() {
-                return Err(FolderError::Unlisted {
+                return Err(ModelFolderError::Unlisted {
                     path: path(place),
                     tensor: tensor.to_owned(),
                 });
@@ -218,14 +218,14 @@ fn check_index(index: &Index, shards: &[Shard]) -> Result<(), FolderError> {
         match places.get(tensor.as_str()) {
             Some(place) if place == listed => {}
             Some(&place) => {
-                return Err(FolderError::WrongShard {
+                return Err(ModelFolderError::WrongShard {
                     path: path(place),
                     tensor: tensor.clone(),
                     listed: index.shards()[*listed].clone(),
                 });
             }
             None => {
-                return Err(FolderError::MissingTensor {
+                return Err(ModelFolderError::MissingTensor {
                     path: path(*listed),
                     tensor: tensor.clone(),
                 });

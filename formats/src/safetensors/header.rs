@@ -6,7 +6,7 @@ use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::{Contents, Element, SafetensorsError, TensorInfo};
-use crate::escape::one_line;
+use crate::escape::escape_truncated;
 use crate::limits;
 
 const LENGTH_BYTES: usize = 8;
@@ -29,18 +29,18 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Contents, SafetensorsError> {
     }
     if stated > limits::MAX_HEADER_BYTES {
         return Err(SafetensorsError::Limit {
-            place: "bytes of the header".to_owned(),
+            item: "bytes of the header".to_owned(),
             found: stated,
             limit: limits::MAX_HEADER_BYTES,
         });
     }
     // Lossless: the header is inside of `rest`.
     let (header, data) = rest.split_at(stated as usize);
-    let rows = rows(header)?;
+    let rows = parse_entries(header)?;
     let data_offset = LENGTH_BYTES + header.len();
     let mut tensors = Vec::with_capacity(rows.len());
     for row in rows {
-        tensors.push(locate(row, data_offset, data.len())?);
+        tensors.push(check_tensor(row, data_offset, data.len())?);
     }
     check_coverage(&mut tensors, data_offset, bytes.len())?;
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
@@ -52,7 +52,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Contents, SafetensorsError> {
     Ok(Contents { tensors })
 }
 
-struct Row {
+struct HeaderEntry {
     name: String,
     entry: Entry,
 }
@@ -66,9 +66,9 @@ struct Entry {
 }
 
 /// Parses the JSON without building a tree, so that the number of tensors bounds memory.
-fn rows(header: &[u8]) -> Result<Vec<Row>, SafetensorsError> {
+fn parse_entries(header: &[u8]) -> Result<Vec<HeaderEntry>, SafetensorsError> {
     let json = |error: serde_json::Error| SafetensorsError::Json {
-        error: one_line(&error.to_string()),
+        error: escape_truncated(&error.to_string()),
     };
     if header.first() != Some(&b'{') {
         return Err(SafetensorsError::NotSafetensors {
@@ -84,17 +84,17 @@ fn rows(header: &[u8]) -> Result<Vec<Row>, SafetensorsError> {
 struct Rows;
 
 impl<'de> Visitor<'de> for Rows {
-    type Value = Vec<Row>;
+    type Value = Vec<HeaderEntry>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of tensors")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vec<Row>, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vec<HeaderEntry>, A::Error> {
         let mut rows = Vec::new();
         while let Some(name) = map.next_key::<String>()? {
             if name == METADATA {
-                map.next_value::<Texts>()?;
+                map.next_value::<IgnoredTexts>()?;
                 continue;
             }
             check_name(&name)?;
@@ -102,7 +102,7 @@ impl<'de> Visitor<'de> for Rows {
             let entry = map
                 .next_value::<Entry>()
                 .map_err(|error| A::Error::custom(format!("tensor {name:?}: {error}")))?;
-            rows.push(Row { name, entry });
+            rows.push(HeaderEntry { name, entry });
         }
         Ok(rows)
     }
@@ -116,7 +116,7 @@ pub(super) fn check_name<E: Error>(name: &str) -> Result<(), E> {
     Err(E::custom(format!(
         "a name has {} bytes, {limit} is the most that is supported: {:?}",
         name.len(),
-        one_line(name)
+        escape_truncated(name)
     )))
 }
 
@@ -129,22 +129,22 @@ pub(super) fn check_count<E: Error>(tensors: usize) -> Result<(), E> {
 }
 
 /// An object of texts, which are validated and dropped.
-struct Texts;
+struct IgnoredTexts;
 
-impl<'de> Deserialize<'de> for Texts {
+impl<'de> Deserialize<'de> for IgnoredTexts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Texts)
+        deserializer.deserialize_map(IgnoredTexts)
     }
 }
 
-impl<'de> Visitor<'de> for Texts {
-    type Value = Texts;
+impl<'de> Visitor<'de> for IgnoredTexts {
+    type Value = IgnoredTexts;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of texts")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Texts, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<IgnoredTexts, A::Error> {
         while map.next_entry::<String, String>()?.is_some() {}
         Ok(self)
     }
@@ -183,16 +183,16 @@ impl<'de> Deserialize<'de> for Shape {
     }
 }
 
-fn locate(
-    row: Row,
+fn check_tensor(
+    row: HeaderEntry,
     data_offset: usize,
     data_length: usize,
 ) -> Result<TensorInfo, SafetensorsError> {
-    let Row { name, entry } = row;
+    let HeaderEntry { name, entry } = row;
     let Some(&element) = Element::ALL.iter().find(|e| e.name() == entry.dtype) else {
         return Err(SafetensorsError::UnknownType {
             tensor: name,
-            found: one_line(&entry.dtype),
+            found: escape_truncated(&entry.dtype),
         });
     };
     let Shape(shape) = entry.shape;

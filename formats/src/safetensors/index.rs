@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::IndexError;
 use super::header::{check_count, check_name};
-use crate::escape::one_line;
+use crate::escape::escape_truncated;
 
 /// Contents of `model.safetensors.index.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,14 +27,14 @@ impl Index {
     /// [`IndexError`].
     pub fn parse(json: &[u8]) -> Result<Index, IndexError> {
         let file: File = serde_json::from_slice(json).map_err(|error| IndexError::Json {
-            error: one_line(&error.to_string()),
+            error: escape_truncated(&error.to_string()),
         })?;
         let WeightMap { mut tensors, files } = file.weight_map;
         if let Some((shard, file)) = files.iter().find(|(name, _)| !is_shard_name(name)) {
             let listed = tensors.iter().find(|(_, found)| found == file);
             return Err(IndexError::ShardName {
                 tensor: listed.map(|(tensor, _)| tensor.clone()).unwrap_or_default(),
-                shard: one_line(shard),
+                shard: escape_truncated(shard),
             });
         }
         // Maps indices in order of appearance to indices in order of name.

@@ -16,9 +16,9 @@ mod index;
 use std::fmt;
 use std::ops::Range;
 
-pub use error::{FolderError, IndexError, SafetensorsError};
+pub use error::{IndexError, ModelFolderError, SafetensorsError};
 pub(crate) use folder::is_computed_buffer;
-pub use folder::{CONFIG, Folder, INDEX, Shard, WEIGHTS};
+pub use folder::{CONFIG, INDEX, ModelFolder, Shard, WEIGHTS};
 pub use index::Index;
 
 use crate::dtype::DType;

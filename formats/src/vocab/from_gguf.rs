@@ -88,9 +88,9 @@ impl Vocabulary {
             chat_template: template.map(str::to_owned),
             ..Vocabulary::default()
         };
-        vocabulary.check()?;
+        vocabulary.validate()?;
         if let Some(name) = gguf.optional::<&str>("general.name")? {
-            vocabulary.strip_after = stripping(name, &vocabulary);
+            vocabulary.strip_after = stripping_tokens(name, &vocabulary);
         }
         Ok(vocabulary)
     }
@@ -135,11 +135,16 @@ fn kind(found: i32, token: usize) -> Result<TokenKind, VocabularyError> {
 
 /// Returns the special tokens of Phi-3 that strip the following whitespace. GGUF has no entry for
 /// this; llama.cpp recognises the models by name.
-fn stripping(name: &str, vocabulary: &Vocabulary) -> Vec<u32> {
-    const KEEPING: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
+fn stripping_tokens(name: &str, vocabulary: &Vocabulary) -> Vec<u32> {
+    const NOT_STRIPPING: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
     let name = name.to_lowercase();
     let phi_3 = name.contains("phi-3") || name.contains("phi3");
-    if !phi_3 || !vocabulary.tokens.iter().any(|text| text == KEEPING[2]) {
+    if !phi_3
+        || !vocabulary
+            .tokens
+            .iter()
+            .any(|text| text == NOT_STRIPPING[2])
+    {
         return Vec::new();
     }
     let tokens = (0..).zip(&vocabulary.tokens).zip(&vocabulary.kinds);
@@ -149,7 +154,7 @@ fn stripping(name: &str, vocabulary: &Vocabulary) -> Vec<u32> {
                 kind,
                 TokenKind::Control | TokenKind::UserDefined | TokenKind::Unknown
             );
-            text.as_str() == "</s>" || special && !KEEPING.contains(&text.as_str())
+            text.as_str() == "</s>" || special && !NOT_STRIPPING.contains(&text.as_str())
         })
         .map(|((id, _), _)| id)
         .collect()

@@ -147,10 +147,10 @@ pub enum VocabularyError {
         found: usize,
     },
     /// A list does not have one entry per token.
-    #[error("the vocabulary has {found} {what}, expected {expected}; the file is damaged")]
+    #[error("the vocabulary has {found} {item}, expected {expected}; the file is damaged")]
     Length {
         /// Contents of the list.
-        what: &'static str,
+        item: &'static str,
         /// Expected length.
         expected: usize,
         /// Length found.
@@ -173,10 +173,10 @@ pub enum VocabularyError {
         found: i32,
     },
     /// A special token does not exist.
-    #[error("the {which} token is {id}, expected an id below {tokens}")]
+    #[error("the {name} token is {id}, expected an id below {tokens}")]
     Special {
         /// Name of the special token.
-        which: &'static str,
+        name: &'static str,
         /// Its id.
         id: u32,
         /// Number of tokens.
@@ -283,7 +283,7 @@ impl Vocabulary {
     /// # Errors
     ///
     /// [`VocabularyError`].
-    pub fn check(&self) -> Result<(), VocabularyError> {
+    pub fn validate(&self) -> Result<(), VocabularyError> {
         check_model(&self.model)?;
         let expected = self.tokens.len();
         if !(1..=limits::MAX_VOCABULARY).contains(&expected) {
@@ -304,7 +304,7 @@ impl Vocabulary {
         ] {
             if found != expected {
                 return Err(VocabularyError::Length {
-                    what,
+                    item: what,
                     expected,
                     found,
                 });
@@ -337,7 +337,7 @@ impl Vocabulary {
         {
             if let Some(id) = id.filter(|&id| id as usize >= expected) {
                 return Err(VocabularyError::Special {
-                    which,
+                    name: which,
                     id,
                     tokens: expected,
                 });

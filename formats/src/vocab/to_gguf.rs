@@ -39,7 +39,7 @@ impl Vocabulary {
             let scores = if self.merges.is_empty() {
                 self.scores.clone()
             } else {
-                self.scores_of_merges()
+                self.scores_from_merges()
             };
             entries.push(("tokenizer.ggml.scores", Value::Array(Array::F32(scores))));
             let prefix = Value::Bool(self.add_space_prefix);
@@ -67,7 +67,7 @@ impl Vocabulary {
 
     /// Returns descriptions of the properties that GGUF cannot express, without which some texts
     /// are tokenised differently.
-    pub fn lost_in_gguf(&self) -> Vec<&'static str> {
+    pub fn properties_lost_in_gguf(&self) -> Vec<&'static str> {
         let byte_level = self.model == BYTE_LEVEL;
         let default = |id: Option<u32>| id.is_none() && !byte_level && self.tokens.len() > 2;
         [
@@ -102,7 +102,7 @@ impl Vocabulary {
     }
 
     /// Returns the token formed by each merge, or `None` if there is no token with its text.
-    fn made_by_merges(&self) -> Vec<Option<u32>> {
+    fn merged_tokens(&self) -> Vec<Option<u32>> {
         let ids: HashMap<&str, u32> = self.tokens.iter().map(String::as_str).zip(0..).collect();
         let of = |id: u32| self.tokens.get(id as usize).map_or("", String::as_str);
         let merges = self.merges.iter();
@@ -116,9 +116,9 @@ impl Vocabulary {
 
     /// Returns scores equivalent to the merges if [`merges_are_scores`](Self::merges_are_scores):
     /// the earlier a merge forms a token, the higher its score.
-    fn scores_of_merges(&self) -> Vec<f32> {
+    fn scores_from_merges(&self) -> Vec<f32> {
         let mut scores = vec![-(self.merges.len() as f32); self.tokens.len()];
-        for (rank, token) in self.made_by_merges().into_iter().enumerate().rev() {
+        for (rank, token) in self.merged_tokens().into_iter().enumerate().rev() {
             if let Some(score) = token.and_then(|token| scores.get_mut(token as usize)) {
                 *score = -(rank as f32);
             }
@@ -129,7 +129,7 @@ impl Vocabulary {
     /// Returns true if the merges are equivalent to scores: every pair of tokens that forms a
     /// merged token is a merge, and merges of the same token are adjacent.
     fn merges_are_scores(&self) -> bool {
-        let made = self.made_by_merges();
+        let made = self.merged_tokens();
         let mut runs = made.clone();
         runs.dedup();
         let distinct: HashSet<u32> = made.iter().copied().flatten().collect();
@@ -172,12 +172,12 @@ mod tests {
         let complete = merged(&tokens, &[(1, 2), (0, 1), (0, 3), (4, 2)]);
         assert!(complete.merges_are_scores());
         assert_eq!(
-            complete.scores_of_merges(),
+            complete.scores_from_merges(),
             [-4.0, -4.0, -4.0, 0.0, -1.0, -2.0]
         );
         let partial = merged(&tokens, &[(1, 2), (0, 1), (0, 3)]);
         assert!(!partial.merges_are_scores());
-        assert_eq!(partial.lost_in_gguf().len(), 2);
+        assert_eq!(partial.properties_lost_in_gguf().len(), 2);
         let torn = merged(&tokens, &[(1, 2), (0, 3), (0, 1), (4, 2)]);
         assert!(!torn.merges_are_scores());
     }

@@ -29,7 +29,7 @@ impl Random {
 
 pub fn rounded(fit: &BlockFit, values: &[f32]) -> Vec<u8> {
     let mut codes = vec![0; values.len()];
-    fit.round(values, &mut codes).unwrap();
+    fit.quantise(values, &mut codes).unwrap();
     codes
 }
 

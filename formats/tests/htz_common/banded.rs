@@ -1,9 +1,9 @@
 //! Small artifacts with column-group matrices.
 
 use htc_formats::DType;
-use htc_formats::bands::{BAND, Codes, Kind, Layout, Packer};
+use htc_formats::bands::{CodeKind, CodeLayout, Codes, ColumnGroupWriter, GROUP_COLS};
 use htc_formats::htz::{Manifest, TensorEntry};
-use htc_formats::model::{HyperParameters, MatrixId, Part, Role, Slot};
+use htc_formats::model::{HyperParameters, MatrixId, Part, ProjectionKind, Role};
 
 use super::{Choice, Model, hyper, model, numbers};
 
@@ -34,9 +34,9 @@ pub fn padded() -> Model {
         ..hyper(1)
     };
     let mut model = in_classes(in_bands(2, narrow), 2);
-    let matrix = MatrixId::Slot {
+    let matrix = MatrixId::Projection {
         layer: 0,
-        slot: Slot::Down,
+        projection: ProjectionKind::Down,
     };
     let codes: Codes = "1:l2x2-20".parse().expect("codes");
     let (rows, cols) = matrix.shape(&model.manifest.hyper);
@@ -59,7 +59,7 @@ pub fn rotated() -> Model {
         (
             Role::Linear {
                 layer: 0,
-                slot: Slot::Down,
+                slot: ProjectionKind::Down,
                 part: Part::Weight,
             },
             "2r:t3x1,l4x1",
@@ -77,14 +77,14 @@ pub fn rotated() -> Model {
 }
 
 fn padding(cols: u64) -> String {
-    match cols.next_multiple_of(BAND as u64) - cols {
+    match cols.next_multiple_of(GROUP_COLS as u64) - cols {
         0 => String::new(),
         padding => format!("-{padding}"),
     }
 }
 
 fn in_bands(version: u8, hyper: HyperParameters) -> Model {
-    let plain = match hyper.width % BAND {
+    let plain = match hyper.width % GROUP_COLS {
         0 => DType::Q8_0,
         _ => DType::F16,
     };
@@ -92,7 +92,7 @@ fn in_bands(version: u8, hyper: HyperParameters) -> Model {
     let mut model = model(hyper, false, Some(DType::F16), (DType::F32, 6), choose);
     let down = Role::Linear {
         layer: 0,
-        slot: Slot::Down,
+        slot: ProjectionKind::Down,
         part: Part::Weight,
     };
     for (role, codes) in [
@@ -106,13 +106,15 @@ fn in_bands(version: u8, hyper: HyperParameters) -> Model {
         let entry = &mut tensors[index];
         let codes = format!("{codes}{}", padding(entry.cols));
         let codes: Codes = codes.parse().expect("codes");
-        let layout = Layout::from(codes.clone());
+        let layout = CodeLayout::from(codes.clone());
         entry.dtype = DType::Bands;
         entry.codes = Some(layout);
         let bytes = entry.stored_bytes().expect("whole bands");
         model.data[index].1 = bands(&codes, entry.rows as usize, index as u64);
         let mut slots = model.manifest.plan.slots.iter_mut();
-        if let Some(record) = slots.find(|record| role == down && record.slot == Slot::Down) {
+        if let Some(record) =
+            slots.find(|record| role == down && record.slot == ProjectionKind::Down)
+        {
             record.bytes_after = bytes;
         }
     }
@@ -129,10 +131,10 @@ fn in_classes(mut model: Model, version: u8) -> Model {
     let at = at.expect("the model has it");
     let padding = padding(tensors[at].cols);
     let layout = format!("3*1:l5x1{padding};4*{version}:t3x1{padding};5*{version}:t2x1{padding}");
-    let layout: Layout = layout.parse().expect("classes");
+    let layout: CodeLayout = layout.parse().expect("classes");
     let classes = match &layout {
-        Layout::Classes(classes) => Some(classes),
-        Layout::Whole(_) => None,
+        CodeLayout::Classes(classes) => Some(classes),
+        CodeLayout::Uniform(_) => None,
     };
     let classes = classes.expect("classes");
     let of_rows = [1, 2, 2, 0, 1, 1, 2, 0, 0, 2, 1, 2];
@@ -147,28 +149,30 @@ fn in_classes(mut model: Model, version: u8) -> Model {
 
 pub fn bands(codes: &Codes, rows: usize, seed: u64) -> Vec<u8> {
     let mut bytes = numbers(DType::I8, codes.bytes(rows) as usize, seed);
-    let mut packer = Packer::new(codes, rows);
+    let mut packer = ColumnGroupWriter::new(codes, rows);
     for row in 0..rows {
-        for kind in [Kind::Levels, Kind::Trellis] {
-            if codes.has(kind) {
+        for kind in [CodeKind::Codebook, CodeKind::Trellis] {
+            if codes.contains_kind(kind) {
                 let scale = 1.0 / (16 + row) as f32;
-                packer.row_scale(kind, row, scale).expect("a finite scale");
+                packer
+                    .set_row_scale(kind, row, scale)
+                    .expect("a finite scale");
             }
         }
     }
     for (band, _) in codes
         .iter()
         .enumerate()
-        .filter(|(_, c)| c.kind() == Kind::Trellis)
+        .filter(|(_, c)| c.kind() == CodeKind::Trellis)
     {
-        for col in band * BAND..(band + 1) * BAND {
+        for col in band * GROUP_COLS..(band + 1) * GROUP_COLS {
             packer
-                .column_scale(col, 1.0 / 32.0)
+                .set_column_scale(col, 1.0 / 32.0)
                 .expect("a finite scale");
         }
     }
     let scales = packer.finish();
-    let start = codes.place(rows, 0, 0).start;
+    let start = codes.tile_range(rows, 0, 0).start;
     bytes[..start].copy_from_slice(&scales[..start]);
     bytes
 }

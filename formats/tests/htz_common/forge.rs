@@ -8,12 +8,12 @@ pub fn data_offset(file: &[u8]) -> usize {
 }
 
 pub fn reseal_header(file: &mut [u8]) {
-    let digest = Digest::of(&file[..96]);
+    let digest = Digest::of_bytes(&file[..96]);
     file[96..128].copy_from_slice(&digest.0);
 }
 
 pub fn reseal(file: &mut [u8]) {
-    let digest = Digest::of(&file[HEADER_BYTES..data_offset(file)]);
+    let digest = Digest::of_bytes(&file[HEADER_BYTES..data_offset(file)]);
     file[40..72].copy_from_slice(&digest.0);
     reseal_header(file);
 }

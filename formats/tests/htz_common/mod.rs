@@ -12,13 +12,13 @@ use std::path::Path;
 use htc_formats::DType;
 use htc_formats::folder::Folder;
 use htc_formats::htz::{
-    BasisRecord, Budget, DepthSinkRecord, Digest, Estimate, Form, GeometryRecord, HtzError,
-    HtzWriter, Manifest, MatrixRecord, PlanRecord, Provenance, QualityRecord, Section, SlotRecord,
-    SpectrumRecord, TensorEntry, TreatmentRecord,
+    BasisRecord, Budget, DepthSinkRecord, Digest, Form, GeometryRecord, HtzError, HtzWriter,
+    Manifest, MatrixRecord, Measurement, PlanRecord, ProjectionRecord, Provenance, QualityRecord,
+    Section, SpectrumRecord, TensorEntry, TreatmentRecord,
 };
 use htc_formats::model::{
-    Activation, Forward, HyperParameters, LongRope, MatrixId, Part, Role, RopePairs, SlidingWindow,
-    Slot,
+    Activation, Forward, HyperParameters, LongRope, MatrixId, Part, ProjectionKind, Role,
+    RopePairs, SlidingWindow,
 };
 use htc_formats::vocab::{TokenKind, Vocabulary};
 
@@ -138,7 +138,7 @@ pub fn model(
     rope_factors: bool,
     output: Option<DType>,
     basis: (DType, usize),
-    mut choose: impl FnMut(usize, Slot) -> Choice,
+    mut choose: impl FnMut(usize, ProjectionKind) -> Choice,
 ) -> Model {
     let mut tensors = vec![TensorEntry::new(
         "token_embd.weight",
@@ -158,11 +158,11 @@ pub fn model(
     }
     let (mut slots, mut bases) = (Vec::new(), Vec::new());
     for layer in 0..hyper.layers {
-        let groups: [&[Slot]; 4] = [
-            &[Slot::Q, Slot::K, Slot::V],
-            &[Slot::O],
-            &[Slot::Gate, Slot::Up],
-            &[Slot::Down],
+        let groups: [&[ProjectionKind]; 4] = [
+            &[ProjectionKind::Q, ProjectionKind::K, ProjectionKind::V],
+            &[ProjectionKind::O],
+            &[ProjectionKind::Gate, ProjectionKind::Up],
+            &[ProjectionKind::Down],
         ];
         for (index, group) in groups.into_iter().enumerate() {
             if index == 0 {
@@ -190,7 +190,7 @@ pub fn model(
                 tensors.push(entry);
             }
             for (&slot, choice) in group.iter().zip(choices) {
-                let (rows, cols) = hyper.slot_shape(slot);
+                let (rows, cols) = hyper.projection_shape(slot);
                 let name = format!("blk.{layer}.{slot}.weight");
                 let entry = |part, dtype, rows, cols| {
                     let role = Role::Linear { layer, slot, part };
@@ -225,7 +225,7 @@ pub fn model(
                         ],
                     ),
                 };
-                slots.push(SlotRecord {
+                slots.push(ProjectionRecord {
                     layer,
                     slot,
                     form,
@@ -280,7 +280,7 @@ pub fn model(
         provenance: Provenance {
             program: "htc".to_owned(),
             version: "0.1.0".to_owned(),
-            source_sha256: Digest::of(b"the source"),
+            source_sha256: Digest::of_bytes(b"the source"),
             source_bytes: 10,
             source_format: "gguf v3".to_owned(),
             instruction_set: "x86_64 avx2".to_owned(),
@@ -307,12 +307,12 @@ pub fn model(
 /// Returns one layer with every form, most types, RoPE factors and an output matrix.
 pub fn mixed() -> Model {
     let choose = |_, slot| match slot {
-        Slot::Q | Slot::V => Choice::Shared(DType::F16),
-        Slot::K => Choice::Dense(DType::Q8_0),
-        Slot::O => Choice::LowRank(DType::BF16, 5),
-        Slot::Gate => Choice::Dense(DType::Q4_0),
-        Slot::Up => Choice::LowRank(DType::Q8_0, 32),
-        Slot::Down => Choice::LowRank(DType::F16, 3),
+        ProjectionKind::Q | ProjectionKind::V => Choice::Shared(DType::F16),
+        ProjectionKind::K => Choice::Dense(DType::Q8_0),
+        ProjectionKind::O => Choice::LowRank(DType::BF16, 5),
+        ProjectionKind::Gate => Choice::Dense(DType::Q4_0),
+        ProjectionKind::Up => Choice::LowRank(DType::Q8_0, 32),
+        ProjectionKind::Down => Choice::LowRank(DType::F16, 3),
     };
     model(hyper(1), true, Some(DType::Q8_0), (DType::F32, 6), choose)
 }
@@ -320,9 +320,9 @@ pub fn mixed() -> Model {
 /// Returns the small model with all additions of format 1.1.
 pub fn varied() -> Model {
     let choose = |_, slot| match slot {
-        Slot::Q => Choice::Shared(DType::F16),
-        Slot::Gate => Choice::Dense(DType::IQ4NL),
-        Slot::Down => Choice::LowRank(DType::F16, 3),
+        ProjectionKind::Q => Choice::Shared(DType::F16),
+        ProjectionKind::Gate => Choice::Dense(DType::IQ4NL),
+        ProjectionKind::Down => Choice::LowRank(DType::F16, 3),
         _ => Choice::Dense(DType::Q5_1),
     };
     let forward = Forward {
@@ -355,9 +355,9 @@ pub fn varied() -> Model {
     };
     let more = [
         (Role::LongRopeFactors, 8),
-        (bias(Slot::Q), 32),
-        (bias(Slot::K), 16),
-        (bias(Slot::Down), 32),
+        (bias(ProjectionKind::Q), 32),
+        (bias(ProjectionKind::K), 16),
+        (bias(ProjectionKind::Down), 32),
         (Role::QueryNorm { layer }, 16),
         (Role::KeyNorm { layer }, 16),
         (Role::PostAttentionNorm { layer }, 32),
@@ -383,9 +383,9 @@ pub fn varied() -> Model {
 /// projection's bias, an embedding of another type, and a factorised head.
 pub fn formed() -> Model {
     let choose = |_, slot| match slot {
-        Slot::Q => Choice::Shared(DType::F16),
-        Slot::O => Choice::Residual(DType::Q4_0, 3),
-        Slot::Down => Choice::Residual(DType::Q8_0, 5),
+        ProjectionKind::Q => Choice::Shared(DType::F16),
+        ProjectionKind::O => Choice::Residual(DType::Q4_0, 3),
+        ProjectionKind::Down => Choice::Residual(DType::Q8_0, 5),
         _ => Choice::Dense(DType::Q8_0),
     };
     let mut model = model(hyper(1), false, None, (DType::F32, 6), choose);
@@ -395,7 +395,7 @@ pub fn formed() -> Model {
     };
     let bias = Role::Linear {
         layer: 0,
-        slot: Slot::Down,
+        slot: ProjectionKind::Down,
         part: Part::Bias,
     };
     let more = [
@@ -450,7 +450,7 @@ pub fn probed() -> Model {
             energy: 7.25 * index as f64,
         });
     model.manifest.geometry = Some(GeometryRecord {
-        depth_sink: DepthSinkRecord::guess(1),
+        depth_sink: DepthSinkRecord::from_depth(1),
         spectra: spectra.collect(),
     });
     model
@@ -471,19 +471,19 @@ pub fn measured() -> Model {
 
 pub fn quality() -> QualityRecord {
     QualityRecord {
-        text_sha256: Digest::of(b"a text"),
-        tokens_sha256: Digest::of(b"its tokens"),
+        text_sha256: Digest::of_bytes(b"a text"),
+        tokens_sha256: Digest::of_bytes(b"its tokens"),
         protocol: QualityRecord::SECOND_HALF.to_owned(),
         context: 64,
         windows: 8,
         tokens: 8 * 31,
         choosing_windows: 7,
-        kl: Estimate {
+        kl: Measurement {
             value: 0.0625,
             stderr: Some(0.03125),
             interval: Some((-0.0078125, 0.1328125)),
         },
-        perplexity_ratio: Estimate {
+        perplexity_ratio: Measurement {
             value: 1.125,
             stderr: Some(0.015625),
             interval: Some((1.0, 1.25)),
@@ -512,13 +512,13 @@ impl Model {
             writer.write_source(*role, bytes)?;
         }
         writer.finish(fill_in)?;
-        let (folder, name) = Folder::of(path).expect("the artifact was written");
+        let (folder, name) = Folder::parent_of(path).expect("the artifact was written");
         if let Some(quality) = &self.manifest.quality {
-            HtzWriter::put_quality(&folder, &name, Some(quality.clone()))?;
+            HtzWriter::write_quality(&folder, &name, Some(quality.clone()))?;
         }
         match &self.manifest.dial[..] {
             [] => Ok(()),
-            dial => HtzWriter::put_dial(&folder, &name, dial.to_vec()),
+            dial => HtzWriter::write_active_fractions(&folder, &name, dial.to_vec()),
         }
     }
 

@@ -2,8 +2,8 @@
 
 use htc_formats::DType;
 use htc_formats::bands::Codes;
-use htc_formats::htz::{DialPoint, Manifest, TensorEntry};
-use htc_formats::model::{MatrixId, Role, Slot};
+use htc_formats::htz::{ActiveFractionPoint, Manifest, TensorEntry};
+use htc_formats::model::{MatrixId, ProjectionKind, Role};
 
 use super::{Model, banded, bands, with_kv_bases};
 
@@ -25,11 +25,14 @@ pub fn planes_behind_kv_bases() -> Model {
 /// points.
 pub fn refined() -> Model {
     let mut model = banded();
-    let slot = |slot| MatrixId::Slot { layer: 0, slot };
+    let slot = |slot| MatrixId::Projection {
+        layer: 0,
+        projection: slot,
+    };
     for (seed, (matrix, codes)) in [
-        (slot(Slot::Down), "1:t2x2"),
+        (slot(ProjectionKind::Down), "1:t2x2"),
         (MatrixId::Head, "1:l2x1"),
-        (slot(Slot::Q), "1:l3x1"),
+        (slot(ProjectionKind::Q), "1:l3x1"),
     ]
     .into_iter()
     .enumerate()
@@ -51,13 +54,15 @@ pub fn refined() -> Model {
         (2, 6000, 0.01, 1.01),
         (3, 8000, 0.005, 0.999),
     ]
-    .map(|(refinements, bytes, kl, perplexity_ratio)| DialPoint {
-        refinements,
-        bytes,
-        fraction: bytes as f64 / 8000.0,
-        kl,
-        perplexity_ratio,
-    })
+    .map(
+        |(refinements, bytes, kl, perplexity_ratio)| ActiveFractionPoint {
+            refinements,
+            bytes,
+            fraction: bytes as f64 / 8000.0,
+            kl,
+            perplexity_ratio,
+        },
+    )
     .to_vec();
     model
 }

@@ -2,7 +2,7 @@
 
 use htc_formats::DType;
 use htc_formats::htz::{Manifest, SourceRecord, SourceTensor};
-use htc_formats::model::{Role, Slot};
+use htc_formats::model::{ProjectionKind, Role};
 
 use super::{Choice, Model, mixed, model};
 
@@ -18,7 +18,7 @@ pub fn with_source(mut artifact: Model, dtype: DType) -> Model {
     let rope = own(Role::RopeFactors).is_some();
     let head = own(Role::Output).map(|entry| entry.dtype);
     let choose = |_, slot| match slot {
-        Slot::V => Choice::Dense(DType::BF16),
+        ProjectionKind::V => Choice::Dense(DType::BF16),
         _ => Choice::Dense(dtype),
     };
     let mut source = model(hyper, rope, head, (DType::F32, 6), choose);

@@ -12,7 +12,7 @@ use super::gemm::for_each_block;
 use super::matvec::{Vector, multiply, rows_per_task, strips};
 use super::project::{Factor, Input, Slot, check, clear_tails};
 use super::scratch::Scratch;
-use crate::error::{ShapeError, expect, product};
+use crate::error::{ShapeError, check_size, checked_product};
 use crate::matrix::Matrix;
 
 impl Cpu {
@@ -29,8 +29,16 @@ impl Cpu {
         scratch: &mut Scratch,
     ) -> Result<(), ShapeError> {
         let (rows, cols) = (w.rows(), w.cols());
-        expect("x (numbers)", product("x (numbers)", &[n, cols])?, x.len())?;
-        expect("y (numbers)", product("y (numbers)", &[n, rows])?, y.len())?;
+        check_size(
+            "x (numbers)",
+            checked_product("x (numbers)", &[n, cols])?,
+            x.len(),
+        )?;
+        check_size(
+            "y (numbers)",
+            checked_product("y (numbers)", &[n, rows])?,
+            y.len(),
+        )?;
         if n == 0 || rows == 0 {
             return Ok(());
         }

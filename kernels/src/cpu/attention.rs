@@ -35,9 +35,9 @@ impl Attention {
     pub(crate) fn check(&self) -> Result<(), ShapeError> {
         if self.window == Some(0) {
             return Err(ShapeError {
-                what: "window (positions, at least)",
+                argument: "window (positions, at least)",
                 expected: 1,
-                found: 0,
+                actual: 0,
             });
         }
         Ok(())

@@ -3,7 +3,7 @@
 use htc_formats::model::RopePairs;
 
 use super::Cpu;
-use crate::error::{ShapeError, expect, expect_rope, expect_rows};
+use crate::error::{ShapeError, check_rope, check_rows, check_size};
 use crate::pool::Pool;
 
 const TASK: usize = 16 << 10;
@@ -22,8 +22,8 @@ impl Cpu {
         out: &mut [f32],
     ) -> Result<(), ShapeError> {
         let width = weight.len();
-        expect_rows("x (numbers, a multiple of the width)", width, x.len())?;
-        expect("out (numbers)", x.len(), out.len())?;
+        check_rows("x (numbers, a multiple of the width)", width, x.len())?;
+        check_size("out (numbers)", x.len(), out.len())?;
         if width == 0 {
             return Ok(());
         }
@@ -77,7 +77,7 @@ impl Cpu {
         cos: &[f32],
         sin: &[f32],
     ) -> Result<(), ShapeError> {
-        expect_rope(x.len(), head_size, cos.len(), sin.len())?;
+        check_rope(x.len(), head_size, cos.len(), sin.len())?;
         let turn = match pairs {
             RopePairs::Adjacent => self.kernels.loops.rope_adjacent,
             RopePairs::Halves => self.kernels.loops.rope_halves,
@@ -94,7 +94,7 @@ impl Cpu {
     /// # Errors
     /// When the lengths differ.
     pub fn silu_mul(&self, gate: &mut [f32], up: &[f32]) -> Result<(), ShapeError> {
-        expect("up (numbers)", gate.len(), up.len())?;
+        check_size("up (numbers)", gate.len(), up.len())?;
         self.pool.chunks_mut(gate, TASK, |index, gate| {
             (self.kernels.loops.silu_mul)(gate, &up[index * TASK..][..gate.len()]);
         });
@@ -107,7 +107,7 @@ impl Cpu {
     /// # Errors
     /// When the lengths differ.
     pub fn gelu_mul(&self, gate: &mut [f32], up: &[f32]) -> Result<(), ShapeError> {
-        expect("up (numbers)", gate.len(), up.len())?;
+        check_size("up (numbers)", gate.len(), up.len())?;
         self.pool.chunks_mut(gate, TASK, |index, gate| {
             (self.kernels.loops.gelu_mul)(gate, &up[index * TASK..][..gate.len()]);
         });
@@ -131,7 +131,7 @@ impl Cpu {
     /// # Errors
     /// When the lengths differ.
     pub fn add_assign(&self, x: &mut [f32], y: &[f32]) -> Result<(), ShapeError> {
-        expect("y (numbers)", x.len(), y.len())?;
+        check_size("y (numbers)", x.len(), y.len())?;
         self.pool.chunks_mut(x, TASK, |index, x| {
             (self.kernels.loops.add_assign)(x, &y[index * TASK..][..x.len()]);
         });
@@ -154,7 +154,7 @@ fn each_row(
     width: usize,
     f: impl Fn(&mut [f32]) + Sync,
 ) -> Result<(), ShapeError> {
-    expect_rows("x (numbers, a multiple of the width)", width, x.len())?;
+    check_rows("x (numbers, a multiple of the width)", width, x.len())?;
     if width == 0 {
         return Ok(());
     }

@@ -1,7 +1,7 @@
 //! Walsh–Hadamard transform of heads.
 
 use super::Cpu;
-use crate::error::{ShapeError, expect_rows};
+use crate::error::{ShapeError, check_rows};
 
 /// Numbers per task, so that a single position stays on one thread.
 const PIECE: usize = 1 << 14;
@@ -50,12 +50,12 @@ impl Cpu {
 
 /// Checks the shape and returns the block size of a transform of `numbers` in heads of `size`.
 pub(crate) fn check_hadamard(numbers: usize, size: usize) -> Result<usize, ShapeError> {
-    expect_rows("x (numbers, a multiple of the head size)", size, numbers)?;
+    check_rows("x (numbers, a multiple of the head size)", size, numbers)?;
     match hadamard_block(size) {
         block @ (0 | 1) => Err(ShapeError {
-            what: "head size (numbers of a block that can be mixed, at least)",
+            argument: "head size (numbers of a block that can be mixed, at least)",
             expected: 2,
-            found: block,
+            actual: block,
         }),
         block => Ok(block),
     }

@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::Cpu;
 use super::kernels::Kernels;
 use super::low_rank::LowRankView;
-use crate::error::{ShapeError, expect, product};
+use crate::error::{ShapeError, check_size, checked_product};
 
 /// Stored keys or values.
 #[derive(Clone, Copy, Debug)]
@@ -146,20 +146,20 @@ impl<'a> KvView<'a> {
         head_size: usize,
         capacity: usize,
     ) -> Result<Self, ShapeError> {
-        let len = product("keys (numbers)", &[kv_heads, capacity, head_size])?;
-        expect("keys (numbers)", len, keys.len())?;
-        expect("values (numbers)", len, values.len())?;
+        let len = checked_product("keys (numbers)", &[kv_heads, capacity, head_size])?;
+        check_size("keys (numbers)", len, keys.len())?;
+        check_size("values (numbers)", len, values.len())?;
         let block = keys.block().max(values.block());
-        crate::error::expect_rows("head size (a multiple of the block)", block, head_size)?;
+        crate::error::check_rows("head size (a multiple of the block)", block, head_size)?;
         for (what, found) in [
             ("kv heads, at least", kv_heads),
             ("head size, at least", head_size),
         ] {
             if found == 0 {
                 return Err(ShapeError {
-                    what,
+                    argument: what,
                     expected: 1,
-                    found,
+                    actual: found,
                 });
             }
         }
@@ -180,8 +180,8 @@ impl<'a> KvView<'a> {
     /// # Errors
     /// When the heads of `low_rank` differ in number or size.
     pub fn with_low_rank(mut self, low_rank: LowRankView<'a>) -> Result<Self, ShapeError> {
-        expect("kv heads in low rank", self.kv_heads, low_rank.kv_heads())?;
-        expect(
+        check_size("kv heads in low rank", self.kv_heads, low_rank.kv_heads())?;
+        check_size(
             "head size in low rank",
             self.head_size,
             low_rank.head_size(),
@@ -263,23 +263,23 @@ impl<'a> KvView<'a> {
         position: usize,
         out: usize,
     ) -> Result<usize, ShapeError> {
-        expect("out (numbers)", q, out)?;
-        let group = product("q (numbers)", &[n, self.kv_heads, self.head_size])?;
-        crate::error::expect_rows("q (numbers, a multiple of the kv heads)", group, q)?;
+        check_size("out (numbers)", q, out)?;
+        let group = checked_product("q (numbers)", &[n, self.kv_heads, self.head_size])?;
+        crate::error::check_rows("q (numbers, a multiple of the kv heads)", group, q)?;
         let end = position.saturating_add(n);
         let [compressed, front] = self.compressed();
         if end - position > self.capacity || end.saturating_sub(compressed) > self.capacity {
             return Err(ShapeError {
-                what: "positions (at most)",
+                argument: "positions (at most)",
                 expected: self.capacity.saturating_add(compressed),
-                found: end,
+                actual: end,
             });
         }
         if position < compressed.saturating_add(front) && compressed > 0 {
             return Err(ShapeError {
-                what: "positions before the queries (those in low rank and in front of them, at least)",
+                argument: "positions before the queries (those in low rank and in front of them, at least)",
                 expected: compressed.saturating_add(front),
-                found: position,
+                actual: position,
             });
         }
         Ok(q.checked_div(n * self.head_size).unwrap_or(0))
@@ -314,7 +314,7 @@ impl Cpu {
     /// range; `out` is then unspecified.
     pub fn to_f16(&self, x: &[f32], out: &mut [u16]) -> Result<(), F16Error> {
         const INFINITE: u16 = 0x7C00;
-        expect("out (numbers)", x.len(), out.len())?;
+        check_size("out (numbers)", x.len(), out.len())?;
         (self.kernels.heads.narrow)(x, out);
         let largest = out
             .iter()
@@ -339,7 +339,7 @@ impl Cpu {
     /// # Errors
     /// When the lengths differ.
     pub fn to_f32(&self, numbers: KvNumbers<'_>, out: &mut [f32]) -> Result<(), ShapeError> {
-        expect("out (numbers)", numbers.len(), out.len())?;
+        check_size("out (numbers)", numbers.len(), out.len())?;
         if let KvNumbers::F32(numbers) = numbers {
             out.copy_from_slice(numbers);
         }

@@ -3,7 +3,7 @@
 //! Every function is inlined into a version per instruction set; `FMA` is false for sets without a
 //! fused multiply-add, which would be a call into the C library.
 
-use htc_formats::bands::{BAND, ROTATION_UNIT};
+use htc_formats::bands::{GROUP_COLS, ROTATION_UNIT};
 
 /// Loops compiled for one instruction set; shapes have been checked.
 pub(crate) struct Loops {
@@ -372,7 +372,7 @@ fn softmax_of<const FMA: bool, const N: usize>(
 #[expect(clippy::needless_range_loop, reason = "slices are slower")]
 #[inline(always)]
 pub(super) fn rotate<const FMA: bool>(x: &mut [f32]) {
-    for band in x.as_chunks_mut::<BAND>().0 {
+    for band in x.as_chunks_mut::<GROUP_COLS>().0 {
         let parts = band.as_chunks_mut::<PART>().0;
         let mut apart = parts.len() / 2;
         while apart > 0 {

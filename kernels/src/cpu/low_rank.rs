@@ -6,7 +6,7 @@ use super::Cpu;
 use super::heads::Columns;
 use super::kernels::Kernels;
 use super::kv::{KvNumbers, KvView};
-use crate::error::{ShapeError, expect, product};
+use crate::error::{ShapeError, check_size, checked_product};
 
 const ROWS: usize = 64;
 
@@ -65,23 +65,23 @@ impl<'a> LowRankView<'a> {
             let rank = ranks[side];
             if rank == 0 || rank > head_size {
                 return Err(ShapeError {
-                    what: "rank (coordinates, at least 1 and at most)",
+                    argument: "rank (coordinates, at least 1 and at most)",
                     expected: head_size,
-                    found: rank,
+                    actual: rank,
                 });
             }
             let what = "coordinates (numbers)";
-            let len = product(what, &[kv_heads, capacity, rank])?;
-            expect(what, len, stored[side].len())?;
+            let len = checked_product(what, &[kv_heads, capacity, rank])?;
+            check_size(what, len, stored[side].len())?;
             let what = "basis (numbers)";
-            let len = product(what, &[kv_heads, rank, head_size])?;
-            expect(what, len, bases[side].len())?;
+            let len = checked_product(what, &[kv_heads, rank, head_size])?;
+            check_size(what, len, bases[side].len())?;
         }
         if positions > capacity {
             return Err(ShapeError {
-                what: "positions in low rank (at most)",
+                argument: "positions in low rank (at most)",
                 expected: capacity,
-                found: positions,
+                actual: positions,
             });
         }
         Ok(LowRankView {
@@ -163,12 +163,12 @@ impl Cpu {
     ) -> Result<(), ShapeError> {
         let SmallMatrix { rows, cols, .. } = a;
         let what = "A (numbers)";
-        expect(what, product(what, &[rows, cols])?, a.numbers.len())?;
-        crate::error::expect_rows("x (numbers, a multiple of the columns)", cols, x.len())?;
+        check_size(what, checked_product(what, &[rows, cols])?, a.numbers.len())?;
+        crate::error::check_rows("x (numbers, a multiple of the columns)", cols, x.len())?;
         let n = x.len().checked_div(cols).unwrap_or(0);
-        expect(
+        check_size(
             "out (numbers)",
-            product("out (numbers)", &[n, rows])?,
+            checked_product("out (numbers)", &[n, rows])?,
             out.len(),
         )?;
         if n == 0 || rows == 0 {

@@ -5,7 +5,7 @@ use super::gemm::{View, for_each_block};
 use super::matvec::rows_per_task;
 use super::scratch::Scratch;
 use super::{dot, int_gemm};
-use crate::error::{ShapeError, expect, product};
+use crate::error::{ShapeError, check_size, checked_product};
 use crate::matrix::Matrix;
 
 const PANEL_ROWS: usize = 96;
@@ -40,14 +40,14 @@ impl Cpu {
         y: &mut [f32],
         scratch: &mut Scratch,
     ) -> Result<(), ShapeError> {
-        expect(
+        check_size(
             "x (numbers)",
-            product("x (numbers)", &[n, w.cols()])?,
+            checked_product("x (numbers)", &[n, w.cols()])?,
             x.len(),
         )?;
-        expect(
+        check_size(
             "y (numbers)",
-            product("y (numbers)", &[n, w.rows()])?,
+            checked_product("y (numbers)", &[n, w.rows()])?,
             y.len(),
         )?;
         let (kernels, pool) = (self.kernels, &*self.pool);

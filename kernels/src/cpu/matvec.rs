@@ -8,7 +8,7 @@ use super::kernels::Kernels;
 use super::project::{Input, Slot};
 use super::scratch::Scratch;
 use super::{dot, lanes, plain};
-use crate::error::{ShapeError, expect};
+use crate::error::{ShapeError, check_size};
 use crate::matrix::Matrix;
 
 impl Cpu {
@@ -94,7 +94,7 @@ impl Cpu {
     /// # Errors
     /// When there is no such row or `out` has another length.
     pub fn embed(&self, w: Matrix<'_>, token: usize, out: &mut [f32]) -> Result<(), ShapeError> {
-        expect("out (numbers)", w.cols(), out.len())?;
+        check_size("out (numbers)", w.cols(), out.len())?;
         let row = w.row_range(token, 1)?;
         (self.kernels.decode)(w.dtype(), row.row(0), out);
         Ok(())

@@ -4,7 +4,7 @@ use super::Cpu;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::blocks::prefetch;
 use super::heads::Columns;
-use crate::error::{ShapeError, expect, product};
+use crate::error::{ShapeError, check_size, checked_product};
 
 /// Maximum number of columns of [`Cpu::add_cross_products`]: their float64 sums and a piece of the
 /// numbers fit the first cache levels.
@@ -33,11 +33,19 @@ impl Cpu {
     ) -> Result<(), ShapeError> {
         for (what, found) in [("rows", rows), ("cols", cols)] {
             let expected = found.next_multiple_of(COLUMN_STEP).min(MOST_COLUMNS);
-            expect(what, expected, found)?;
+            check_size(what, expected, found)?;
         }
-        expect("a (numbers)", product("a (numbers)", &[n, rows])?, a.len())?;
-        expect("b (numbers)", product("b (numbers)", &[n, cols])?, b.len())?;
-        expect("sums (numbers)", rows * cols, sums.len())?;
+        check_size(
+            "a (numbers)",
+            checked_product("a (numbers)", &[n, rows])?,
+            a.len(),
+        )?;
+        check_size(
+            "b (numbers)",
+            checked_product("b (numbers)", &[n, cols])?,
+            b.len(),
+        )?;
+        check_size("sums (numbers)", rows * cols, sums.len())?;
         if sums.is_empty() || n == 0 {
             return Ok(());
         }
@@ -85,7 +93,7 @@ impl Cpu {
     /// # Errors
     /// When `x` is no whole number of rows.
     pub fn add_rows(&self, x: &[f32], sums: &mut [f64]) -> Result<(), ShapeError> {
-        crate::error::expect_rows("x (numbers, a multiple of the sums)", sums.len(), x.len())?;
+        crate::error::check_rows("x (numbers, a multiple of the sums)", sums.len(), x.len())?;
         for row in x.chunks_exact(sums.len().max(1)) {
             (self.kernels.loops.add_to_doubles)(sums, row);
         }

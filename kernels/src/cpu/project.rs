@@ -6,7 +6,7 @@ use super::Cpu;
 use super::activations::quantise_rows;
 use super::matvec::{Vector, multiply, rows_per_task, strips};
 use super::scratch::Scratch;
-use crate::error::{ShapeError, expect, product};
+use crate::error::{ShapeError, check_size, checked_product};
 use crate::matrix::Matrix;
 use crate::pool::Pool;
 
@@ -87,14 +87,15 @@ pub(super) fn check(
     factors: &[Factor<'_>],
     slots: &[Slot<'_>],
 ) -> Result<(), ShapeError> {
-    let numbers = |what, w: &Matrix<'_>| expect(what, product(what, &[n, w.cols()])?, x.len());
+    let numbers =
+        |what, w: &Matrix<'_>| check_size(what, checked_product(what, &[n, w.cols()])?, x.len());
     for factor in factors {
         numbers("x (numbers)", &factor.w)?;
         if factor.rank > factor.w.rows() {
             return Err(ShapeError {
-                what: "rank (at most)",
+                argument: "rank (at most)",
                 expected: factor.w.rows(),
-                found: factor.rank,
+                actual: factor.rank,
             });
         }
     }
@@ -104,16 +105,16 @@ pub(super) fn check(
             Input::Inner(index) => {
                 let Some(factor) = factors.get(index) else {
                     return Err(ShapeError {
-                        what: "factor (index, below)",
+                        argument: "factor (index, below)",
                         expected: factors.len(),
-                        found: index,
+                        actual: index,
                     });
                 };
-                expect("inner vector (numbers)", slot.w.cols(), factor.w.rows())?;
+                check_size("inner vector (numbers)", slot.w.cols(), factor.w.rows())?;
             }
         }
-        let rows = product("y (numbers)", &[n, slot.w.rows()])?;
-        expect("y (numbers)", rows, slot.y.len())?;
+        let rows = checked_product("y (numbers)", &[n, slot.w.rows()])?;
+        check_size("y (numbers)", rows, slot.y.len())?;
     }
     Ok(())
 }
@@ -364,6 +365,6 @@ fn one_row(
     };
     match tasks {
         [first, 0] => pool.run(first, |task| run(0, task)),
-        tasks => pool.stages(tasks, run, between),
+        tasks => pool.run_stages(tasks, run, between),
     }
 }

@@ -274,9 +274,9 @@ fn mismatched_shapes_are_rejected_before_writing() {
     let mut y = [7.0; 6];
     let error = |what, expected, found| {
         Err(crate::ShapeError {
-            what,
+            argument: what,
             expected,
-            found,
+            actual: found,
         })
     };
     assert_eq!(

@@ -7,19 +7,19 @@ use std::path::Path;
 use htc_formats::folder::{self, Folder};
 use htc_formats::htz::{Digest, Hasher};
 
-use super::code::{Architecture, KernelCode};
-use super::source::digest;
+use super::code::{GpuArchitecture, KernelCode};
+use super::source::sources_digest;
 
 const FOLDER: &str = "kernels";
 
-const MOST: u64 = 256 << 20;
+const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// Returns the cache key of an architecture and extra compiler options. [`digest`] covers sources,
 /// headers and standard options; the compiler version is left out, so code from any compiler is
 /// reused.
-fn key(architecture: Architecture, further: &[&str]) -> Digest {
+fn cache_key(architecture: GpuArchitecture, further: &[&str]) -> Digest {
     let mut hasher = Hasher::default();
-    hasher.update(&digest().0);
+    hasher.update(&sources_digest().0);
     for text in [architecture.to_string().as_str()].iter().chain(further) {
         hasher.update(&(text.len() as u64).to_le_bytes());
         hasher.update(text.as_bytes());
@@ -31,59 +31,59 @@ fn key(architecture: Architecture, further: &[&str]) -> Digest {
 /// damaged, owned by another user or built from other sources.
 pub(super) fn read(
     cache: &Path,
-    architecture: Architecture,
+    architecture: GpuArchitecture,
     further: &[&str],
 ) -> Option<KernelCode> {
-    let folder = open(cache).ok()?;
-    let name = format!("{}.code", key(architecture, further));
+    let folder = open_folder(cache).ok()?;
+    let name = format!("{}.code", cache_key(architecture, further));
     let mut bytes = Vec::new();
-    let file = folder.read(OsStr::new(&name)).ok()?;
-    file.take(MOST + 1).read_to_end(&mut bytes).ok()?;
+    let file = folder.open_for_reading(OsStr::new(&name)).ok()?;
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).ok()?;
     let (found, rest) = bytes.split_first_chunk::<32>()?;
-    if Digest::of(rest).0 != *found {
+    if Digest::of_bytes(rest).0 != *found {
         return None;
     }
     let code = KernelCode::parse(rest).ok()?;
-    (code.sources == digest() && code.architectures() == [architecture]).then_some(code)
+    (code.sources == sources_digest() && code.architectures() == [architecture]).then_some(code)
 }
 
 pub(super) fn write(
     cache: &Path,
-    architecture: Architecture,
+    architecture: GpuArchitecture,
     further: &[&str],
     code: &KernelCode,
 ) -> io::Result<()> {
-    let folder = open(cache)?;
+    let folder = open_folder(cache)?;
     let bytes = code.to_bytes();
     let file = folder.temporary(0o600)?;
-    file.file()?.write_all(&Digest::of(&bytes).0)?;
+    file.file()?.write_all(&Digest::of_bytes(&bytes).0)?;
     file.file()?.write_all(&bytes)?;
-    let name = format!("{}.code", key(architecture, further));
+    let name = format!("{}.code", cache_key(architecture, further));
     file.persist(OsStr::new(&name), true)
 }
 
 /// Opens the cache folder. Only its owner may write to it, because its code is executed.
-fn open(cache: &Path) -> io::Result<Folder> {
-    folder::make_private(cache)?;
+fn open_folder(cache: &Path) -> io::Result<Folder> {
+    folder::create_private_dir_all(cache)?;
     let parent = Folder::open(cache)?;
-    let own = parent.own(OsStr::new(FOLDER));
+    let own = parent.open_private(OsStr::new(FOLDER));
     own.map_err(folder::FolderError::into_io)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cuda::code::{CodeForm, CodeImage};
+    use crate::cuda::code::{CodeFormat, CodeImage};
 
-    const DEVICE: Architecture = Architecture { major: 9, minor: 0 };
+    const DEVICE: GpuArchitecture = GpuArchitecture { major: 9, minor: 0 };
 
     fn code() -> KernelCode {
         KernelCode {
-            sources: digest(),
+            sources: sources_digest(),
             compiler: "NVRTC 13.0".to_owned(),
             images: vec![CodeImage {
                 architecture: DEVICE,
-                form: CodeForm::Cubin,
+                form: CodeFormat::Cubin,
                 unit: "elementwise".to_owned(),
                 bytes: vec![7; 1000],
             }],
@@ -97,7 +97,7 @@ mod tests {
         write(cache.path(), DEVICE, &[], &code()).unwrap();
         assert_eq!(read(cache.path(), DEVICE, &[]), Some(code()));
         assert_eq!(read(cache.path(), DEVICE, &["--fast"]), None);
-        let other = Architecture { major: 8, minor: 9 };
+        let other = GpuArchitecture { major: 8, minor: 9 };
         assert_eq!(read(cache.path(), other, &[]), None);
         // Extra options give another file.
         let mut fast = code();
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(read(cache.path(), DEVICE, &[]), Some(code()));
         // Code of other sources under the same key.
         let mut others = code();
-        others.sources = Digest::of(b"others");
+        others.sources = Digest::of_bytes(b"others");
         write(cache.path(), DEVICE, &[], &others).unwrap();
         assert_eq!(read(cache.path(), DEVICE, &[]), None);
     }
@@ -116,7 +116,7 @@ mod tests {
     fn damaged_file_is_rejected_and_rewritten() {
         let cache = tempfile::tempdir().unwrap();
         write(cache.path(), DEVICE, &[], &code()).unwrap();
-        let name = format!("{}.code", key(DEVICE, &[]));
+        let name = format!("{}.code", cache_key(DEVICE, &[]));
         let path = cache.path().join(FOLDER).join(name);
         let whole = std::fs::read(&path).unwrap();
         for at in [0, 31, 32, 40, whole.len() - 1] {

@@ -1,8 +1,8 @@
 //! Selection of kernel code for a device.
 
-pub use htc_formats::htz::{Architecture, CodeForm, CodeImage, KernelCode};
+pub use htc_formats::htz::{CodeFormat, CodeImage, GpuArchitecture, KernelCode};
 
-use super::source::{UNITS, digest};
+use super::source::{UNITS, sources_digest};
 
 /// Images of one architecture and form, one per unit, in the order of [`UNITS`].
 pub type Images<'a> = Vec<&'a CodeImage>;
@@ -12,8 +12,11 @@ pub type Images<'a> = Vec<&'a CodeImage>;
 ///
 /// # Errors
 /// Returns a message if no image runs on the device.
-pub fn choices(code: &KernelCode, device: Architecture) -> Result<Vec<Images<'_>>, String> {
-    let own = digest();
+pub fn compatible_images(
+    code: &KernelCode,
+    device: GpuArchitecture,
+) -> Result<Vec<Images<'_>>, String> {
+    let own = sources_digest();
     if code.sources != own {
         return Err(format!(
             "the sealed ones were compiled from other sources ({:.12}, this program has {:.12})",
@@ -21,16 +24,16 @@ pub fn choices(code: &KernelCode, device: Architecture) -> Result<Vec<Images<'_>
             own.to_string()
         ));
     }
-    let of = |form: CodeForm, fits: &dyn Fn(Architecture) -> bool| {
+    let of = |form: CodeFormat, fits: &dyn Fn(GpuArchitecture) -> bool| {
         let mut architectures = code.architectures();
         architectures.retain(|&a| a <= device && fits(a));
         architectures
             .into_iter()
             .rev()
-            .find_map(|architecture| whole(code, architecture, form))
+            .find_map(|architecture| images_of(code, architecture, form))
     };
-    let cubin = of(CodeForm::Cubin, &|a| a.major == device.major);
-    let ptx = of(CodeForm::Ptx, &|_| true);
+    let cubin = of(CodeFormat::Cubin, &|a| a.major == device.major);
+    let ptx = of(CodeFormat::Ptx, &|_| true);
     let found: Vec<_> = cubin.into_iter().chain(ptx).collect();
     if found.is_empty() {
         let architectures = code
@@ -46,7 +49,11 @@ pub fn choices(code: &KernelCode, device: Architecture) -> Result<Vec<Images<'_>
     Ok(found)
 }
 
-fn whole(code: &KernelCode, architecture: Architecture, form: CodeForm) -> Option<Images<'_>> {
+fn images_of(
+    code: &KernelCode,
+    architecture: GpuArchitecture,
+    form: CodeFormat,
+) -> Option<Images<'_>> {
     let image = |unit: &str| {
         code.images.iter().find(|image| {
             image.architecture == architecture && image.form == form && image.unit == unit
@@ -60,17 +67,17 @@ mod tests {
     use super::*;
     use htc_formats::htz::Digest;
 
-    fn code(images: &[(u8, u8, CodeForm)]) -> KernelCode {
+    fn code(images: &[(u8, u8, CodeFormat)]) -> KernelCode {
         let images = images.iter().flat_map(|&(major, minor, form)| {
             UNITS.iter().map(move |unit| CodeImage {
-                architecture: Architecture { major, minor },
+                architecture: GpuArchitecture { major, minor },
                 form,
                 unit: unit.name.to_owned(),
                 bytes: Vec::new(),
             })
         });
         KernelCode {
-            sources: digest(),
+            sources: sources_digest(),
             compiler: String::new(),
             images: images.collect(),
         }
@@ -78,7 +85,7 @@ mod tests {
 
     #[test]
     fn nearest_lower_architecture_is_chosen() {
-        use CodeForm::{Cubin, Ptx};
+        use CodeFormat::{Cubin, Ptx};
         let code = code(&[
             (8, 0, Cubin),
             (8, 0, Ptx),
@@ -95,7 +102,7 @@ mod tests {
             (10, 0, vec![(9, 0, Ptx)]),
             (12, 1, vec![(12, 0, Cubin), (9, 0, Ptx)]),
         ] {
-            let found = choices(&code, Architecture { major, minor }).unwrap();
+            let found = compatible_images(&code, GpuArchitecture { major, minor }).unwrap();
             let found: Vec<_> = found
                 .iter()
                 .map(|images| {
@@ -110,22 +117,22 @@ mod tests {
 
     #[test]
     fn incompatible_code_is_reported() {
-        let device = Architecture { major: 8, minor: 0 };
-        let mut code = code(&[(9, 0, CodeForm::Cubin), (9, 0, CodeForm::Ptx)]);
+        let device = GpuArchitecture { major: 8, minor: 0 };
+        let mut code = code(&[(9, 0, CodeFormat::Cubin), (9, 0, CodeFormat::Ptx)]);
         assert_eq!(
-            choices(&code, device).unwrap_err(),
+            compatible_images(&code, device).unwrap_err(),
             "the sealed ones are for sm_90"
         );
-        code.sources = Digest::of(b"others");
-        let error = choices(&code, Architecture { major: 9, minor: 0 }).unwrap_err();
+        code.sources = Digest::of_bytes(b"others");
+        let error = compatible_images(&code, GpuArchitecture { major: 9, minor: 0 }).unwrap_err();
         assert!(error.contains("from other sources"), "{error}");
     }
 
     #[test]
     fn code_missing_a_unit_is_rejected() {
-        let device = Architecture { major: 9, minor: 0 };
-        let mut code = code(&[(9, 0, CodeForm::Cubin)]);
+        let device = GpuArchitecture { major: 9, minor: 0 };
+        let mut code = code(&[(9, 0, CodeFormat::Cubin)]);
         code.images.pop();
-        assert!(choices(&code, device).is_err());
+        assert!(compatible_images(&code, device).is_err());
     }
 }

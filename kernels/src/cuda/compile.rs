@@ -7,9 +7,9 @@ use std::thread::available_parallelism;
 
 use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 
-use super::code::{Architecture, CodeForm, CodeImage, KernelCode};
+use super::code::{CodeFormat, CodeImage, GpuArchitecture, KernelCode};
 use super::device::DeviceError;
-use super::source::{HEADERS, OPTIONS, Source, UNITS, digest};
+use super::source::{HEADERS, KernelSource, OPTIONS, UNITS, sources_digest};
 use crate::Pool;
 
 /// NVRTC functions called below; their presence is checked once.
@@ -33,7 +33,7 @@ const FUNCTIONS: &[&str] = &[
 #[derive(Clone, Debug)]
 pub struct Compiler {
     version: [u32; 2],
-    architectures: Vec<Architecture>,
+    architectures: Vec<GpuArchitecture>,
 }
 
 /// Output of the compilation of a unit.
@@ -64,7 +64,7 @@ impl Compiler {
     }
 
     /// Returns the supported architectures.
-    pub fn architectures(&self) -> &[Architecture] {
+    pub fn architectures(&self) -> &[GpuArchitecture] {
         &self.architectures
     }
 
@@ -72,7 +72,7 @@ impl Compiler {
     ///
     /// # Errors
     /// [`DeviceError::Code`] for an unsupported architecture or sources that do not compile.
-    pub fn compile(&self, architectures: &[Architecture]) -> Result<KernelCode, DeviceError> {
+    pub fn compile(&self, architectures: &[GpuArchitecture]) -> Result<KernelCode, DeviceError> {
         self.compile_with(architectures, &[])
     }
 
@@ -82,24 +82,24 @@ impl Compiler {
     /// As [`Compiler::compile`].
     pub fn compile_with(
         &self,
-        architectures: &[Architecture],
+        architectures: &[GpuArchitecture],
         further: &[&str],
     ) -> Result<KernelCode, DeviceError> {
         let all = architectures.iter();
-        let jobs: Vec<(Architecture, &Source)> = all
+        let jobs: Vec<(GpuArchitecture, &KernelSource)> = all
             .flat_map(|&architecture| UNITS.iter().map(move |unit| (architecture, unit)))
             .collect();
         let mut compiled: Vec<_> = jobs.into_iter().map(|job| (job, None)).collect();
-        threads()?.chunks_mut(&mut compiled, 1, |_, chunk| {
+        compiler_pool()?.chunks_mut(&mut compiled, 1, |_, chunk| {
             for ((architecture, unit), made) in chunk {
-                *made = Some(self.unit(unit, *architecture, further));
+                *made = Some(self.compile_unit(unit, *architecture, further));
             }
         });
         let mut images = Vec::new();
         for ((architecture, unit), made) in compiled {
             let Some(made) = made else { continue };
             let Compiled { cubin, ptx, .. } = made?;
-            for (form, bytes) in [(CodeForm::Cubin, cubin), (CodeForm::Ptx, ptx)] {
+            for (form, bytes) in [(CodeFormat::Cubin, cubin), (CodeFormat::Ptx, ptx)] {
                 images.push(CodeImage {
                     architecture,
                     form,
@@ -109,7 +109,7 @@ impl Compiler {
             }
         }
         Ok(KernelCode {
-            sources: digest(),
+            sources: sources_digest(),
             compiler: self.name(),
             images,
         })
@@ -119,10 +119,10 @@ impl Compiler {
     ///
     /// # Errors
     /// As [`Compiler::compile`].
-    pub fn unit(
+    pub fn compile_unit(
         &self,
-        unit: &Source,
-        architecture: Architecture,
+        unit: &KernelSource,
+        architecture: GpuArchitecture,
         further: &[&str],
     ) -> Result<Compiled, DeviceError> {
         let failed = |message: String| DeviceError::Code {
@@ -145,12 +145,12 @@ impl Compiler {
     }
 }
 
-fn threads() -> Result<Pool, DeviceError> {
+fn compiler_pool() -> Result<Pool, DeviceError> {
     const MOST: usize = 8;
     let threads = available_parallelism().map_or(1, NonZero::get).min(MOST);
     let pool = Pool::new(threads).or_else(|_| Pool::new(1));
     pool.map_err(|error| DeviceError::Driver {
-        doing: "compiling kernels",
+        operation: "compiling kernels",
         message: error.to_string(),
     })
 }
@@ -178,7 +178,7 @@ fn load() -> Result<Compiler, String> {
     let architecture = |&n: &c_int| {
         let major = u8::try_from(n / 10).ok()?;
         let minor = u8::try_from(n % 10).ok()?;
-        Some(Architecture { major, minor })
+        Some(GpuArchitecture { major, minor })
     };
     Ok(Compiler {
         version: [major, minor].map(|n| n.max(0) as u32),
@@ -210,7 +210,7 @@ impl Drop for Program {
 }
 
 impl Program {
-    fn new(unit: &Source) -> Result<Program, String> {
+    fn new(unit: &KernelSource) -> Result<Program, String> {
         let text = |text: &str| CString::new(text).map_err(|error| error.to_string());
         let name = text(&format!("{}.cu", unit.name))?;
         let source = text(unit.text)?;

@@ -4,19 +4,19 @@ use htc_formats::wire::{Cursor, WireError};
 
 /// Resource usage of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resources {
+pub struct KernelResources {
     /// Kernel name.
     pub kernel: String,
     /// Registers per thread.
     pub registers: u32,
     /// Bytes of local memory per thread (indexed arrays and register spills).
-    pub stack: u32,
+    pub local_bytes: u32,
     /// Bytes of static shared memory.
-    pub shared: u32,
+    pub static_shared_bytes: u32,
     /// Maximum threads per block.
-    pub threads: u32,
+    pub max_threads: u32,
     /// Bytes of the kernel arguments.
-    pub arguments: u32,
+    pub argument_bytes: u32,
 }
 
 /// Error returned when a cubin cannot be parsed.
@@ -47,9 +47,9 @@ mod attribute {
 
 /// Bytes of shared memory reserved by the system. From 9.0 on they are included in the size of a
 /// `NOBITS` section.
-const SHARED_OF_SYSTEM: u64 = 1 << 10;
+const RESERVED_SHARED_BYTES: u64 = 1 << 10;
 
-const MOST: usize = 1 << 16;
+const MAX_SECTIONS: usize = 1 << 16;
 
 struct Section<'a> {
     name: &'a str,
@@ -59,7 +59,7 @@ struct Section<'a> {
 }
 
 struct Attribute<'a> {
-    which: u8,
+    kind: u8,
     value: u16,
     bytes: &'a [u8],
 }
@@ -68,7 +68,7 @@ struct Attribute<'a> {
 ///
 /// # Errors
 /// [`CubinError`] for a damaged file or another format.
-pub fn resources(file: &[u8]) -> Result<Vec<Resources>, CubinError> {
+pub fn read_kernel_resources(file: &[u8]) -> Result<Vec<KernelResources>, CubinError> {
     let sections = sections(file)?;
     let section = |name: &str| sections.iter().find(|section| section.name == name);
     let missing = |what| CubinError::Unexpected {
@@ -82,7 +82,7 @@ pub fn resources(file: &[u8]) -> Result<Vec<Resources>, CubinError> {
     let global = attributes(section(".nv.info").ok_or(missing(".nv.info"))?.bytes)?;
     // The attribute holds a symbol index and a value.
     let of_symbol = |which: u8, kernel: &str| -> Result<Option<u32>, CubinError> {
-        for attribute in global.iter().filter(|a| a.which == which) {
+        for attribute in global.iter().filter(|a| a.kind == which) {
             let mut cursor = Cursor::new(attribute.bytes);
             let (symbol, value) = (cursor.u32()?, cursor.u32()?);
             if symbol_name(symbols.bytes, names, symbol)? == kernel {
@@ -92,7 +92,7 @@ pub fn resources(file: &[u8]) -> Result<Vec<Resources>, CubinError> {
         Ok(None)
     };
     let system = match section(".nv.shared.reserved.0") {
-        Some(_) => SHARED_OF_SYSTEM,
+        Some(_) => RESERVED_SHARED_BYTES,
         None => 0,
     };
     let mut found = Vec::new();
@@ -101,18 +101,18 @@ pub fn resources(file: &[u8]) -> Result<Vec<Resources>, CubinError> {
             continue;
         };
         let own = attributes(info.bytes)?;
-        let threads = own.iter().find(|a| a.which == attribute::MAX_THREADS);
+        let threads = own.iter().find(|a| a.kind == attribute::MAX_THREADS);
         let threads = threads.map_or(Ok(1024), |a| Cursor::new(a.bytes).u32())?;
-        let arguments = own.iter().find(|a| a.which == attribute::CBANK_PARAM_SIZE);
+        let arguments = own.iter().find(|a| a.kind == attribute::CBANK_PARAM_SIZE);
         let registers = of_symbol(attribute::REGCOUNT, kernel)?;
         let shared = section(&format!(".nv.shared.{kernel}")).map_or(0, |shared| shared.size);
-        found.push(Resources {
+        found.push(KernelResources {
             kernel: kernel.to_owned(),
             registers: registers.ok_or(missing("a number of registers"))?,
-            stack: of_symbol(attribute::FRAME_SIZE, kernel)?.unwrap_or(0),
-            shared: u32::try_from(shared.saturating_sub(system)).unwrap_or(u32::MAX),
-            threads,
-            arguments: arguments.map_or(0, |a| a.value.into()),
+            local_bytes: of_symbol(attribute::FRAME_SIZE, kernel)?.unwrap_or(0),
+            static_shared_bytes: u32::try_from(shared.saturating_sub(system)).unwrap_or(u32::MAX),
+            max_threads: threads,
+            argument_bytes: arguments.map_or(0, |a| a.value.into()),
         });
     }
     found.sort_by(|a, b| a.kernel.cmp(&b.kernel));
@@ -121,7 +121,7 @@ pub fn resources(file: &[u8]) -> Result<Vec<Resources>, CubinError> {
 
 fn sections(file: &[u8]) -> Result<Vec<Section<'_>>, CubinError> {
     /// ELF `SHT_NOBITS`.
-    const NO_BITS: u32 = 8;
+    const SHT_NOBITS: u32 = 8;
     let mut header = Cursor::new(file);
     let magic: [u8; 6] = header.array()?;
     if magic != *b"\x7fELF\x02\x01" {
@@ -135,7 +135,7 @@ fn sections(file: &[u8]) -> Result<Vec<Section<'_>>, CubinError> {
     let table = header.u64()?;
     header.bytes(0x3a - 0x30)?;
     let [entry, count, names] = [header.u16()?, header.u16()?, header.u16()?];
-    if entry != 64 || usize::from(count) > MOST {
+    if entry != 64 || usize::from(count) > MAX_SECTIONS {
         return Err(CubinError::Unexpected {
             what: "the length of an entry of the table of sections",
             expected: "64",
@@ -162,11 +162,11 @@ fn sections(file: &[u8]) -> Result<Vec<Section<'_>>, CubinError> {
     };
     let section = |&(name, kind, offset, size, link)| {
         let bytes = match kind {
-            NO_BITS => &[][..],
+            SHT_NOBITS => &[][..],
             _ => within(offset, size)?,
         };
         Ok(Section {
-            name: text_at(names, name)?,
+            name: string_at(names, name)?,
             bytes,
             size,
             link,
@@ -175,7 +175,7 @@ fn sections(file: &[u8]) -> Result<Vec<Section<'_>>, CubinError> {
     entries.iter().map(section).collect()
 }
 
-fn text_at(texts: &[u8], at: u32) -> Result<&str, CubinError> {
+fn string_at(texts: &[u8], at: u32) -> Result<&str, CubinError> {
     let mut cursor = Cursor::new(texts);
     cursor.bytes(at.into())?;
     let rest = cursor.bytes(cursor.remaining() as u64)?;
@@ -187,7 +187,7 @@ fn text_at(texts: &[u8], at: u32) -> Result<&str, CubinError> {
 fn symbol_name<'a>(symbols: &[u8], names: &'a [u8], index: u32) -> Result<&'a str, CubinError> {
     let mut cursor = Cursor::new(symbols);
     cursor.bytes(u64::from(index) * 24)?;
-    text_at(names, cursor.u32()?)
+    string_at(names, cursor.u32()?)
 }
 
 /// Reads the attributes of a section: format, kind, and 16 bits, which are the length of the
@@ -204,7 +204,7 @@ fn attributes(bytes: &[u8]) -> Result<Vec<Attribute<'_>>, CubinError> {
             _ => &[],
         };
         found.push(Attribute {
-            which,
+            kind: which,
             value,
             bytes,
         });
@@ -287,28 +287,28 @@ mod tests {
 
     #[test]
     fn kernel_resources_are_read() {
-        let expected = Resources {
+        let expected = KernelResources {
             kernel: "norm".to_owned(),
             registers: 40,
-            stack: 16,
-            shared: 512,
-            threads: 256,
-            arguments: 48,
+            local_bytes: 16,
+            static_shared_bytes: 512,
+            max_threads: 256,
+            argument_bytes: 48,
         };
-        assert_eq!(resources(&kernel()).unwrap(), [expected]);
+        assert_eq!(read_kernel_resources(&kernel()).unwrap(), [expected]);
     }
 
     #[test]
     fn truncated_or_corrupted_files_never_panic() {
         let whole = kernel();
         for length in 0..whole.len() {
-            assert!(resources(&whole[..length]).is_err(), "{length}");
+            assert!(read_kernel_resources(&whole[..length]).is_err(), "{length}");
         }
         for at in 0..whole.len() {
             for value in [0, 1, 0x7f, 0xff] {
                 let mut bytes = whole.clone();
                 bytes[at] = value;
-                let _ = resources(&bytes);
+                let _ = read_kernel_resources(&bytes);
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use crate::error::ShapeError;
-use crate::linear::{Linear, LinearError};
+use crate::linear::{LinearAlgebra, LinearError};
 
 /// Error of a device operation.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -11,7 +11,7 @@ use crate::linear::{Linear, LinearError};
 pub enum DeviceError {
     /// No usable device.
     #[error("no CUDA device: {0}")]
-    Unavailable(Unavailable),
+    Unavailable(DeviceUnavailable),
     /// Not enough device memory for an allocation.
     #[error(
         "the device has no room for {needed} bytes more: {free} of {total} are free; use a smaller model or fewer positions, or the processor"
@@ -42,36 +42,36 @@ pub enum DeviceError {
     },
     /// Neither precompiled kernels nor a compiler.
     #[error(
-        "no kernels for {architecture}: {sealed}, and {compiler}; install NVRTC (libnvrtc), or execute an artifact that was compiled with --cuda-arch {architecture}"
+        "no kernels for {architecture}: {mismatch}, and {compiler}; install NVRTC (libnvrtc), or execute an artifact that was compiled with --cuda-arch {architecture}"
     )]
     NoCode {
         /// Architecture, e.g. `sm_90`.
         architecture: String,
         /// Reason why the kernels of the artifact do not run here.
-        sealed: String,
+        mismatch: String,
         /// Reason why there is no compiler.
         compiler: String,
     },
     /// Access beyond the end of an allocation.
-    #[error("{what}: {needed} bytes from byte {start} on of an allocation of {found}")]
-    Range {
+    #[error("{operand}: {needed} bytes from byte {start} on of an allocation of {available}")]
+    OutOfBounds {
         /// Name of the accessed operand.
-        what: &'static str,
+        operand: &'static str,
         /// First byte.
         start: usize,
         /// Requested bytes.
         needed: usize,
         /// Bytes of the allocation.
-        found: usize,
+        available: usize,
     },
     /// Shapes do not match.
     #[error(transparent)]
     Shape(#[from] ShapeError),
     /// Any other driver error.
-    #[error("{doing}: {message}")]
+    #[error("{operation}: {message}")]
     Driver {
         /// Attempted operation.
-        doing: &'static str,
+        operation: &'static str,
         /// Message of the driver.
         message: String,
     },
@@ -80,7 +80,7 @@ pub enum DeviceError {
 /// Reason why no device is available.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Unavailable {
+pub enum DeviceUnavailable {
     /// The driver library is missing.
     #[error("the driver's library (libcuda) is not installed")]
     NoLibrary,
@@ -91,20 +91,20 @@ pub enum Unavailable {
         message: String,
     },
     /// No device with the requested index.
-    #[error("device {asked} asked for, the driver knows {found}")]
+    #[error("device {requested} asked for, the driver knows {available}")]
     NoDevice {
         /// Requested index.
-        asked: usize,
+        requested: usize,
         /// Number of devices.
-        found: usize,
+        available: usize,
     },
     /// No device with the requested identifier.
-    #[error("no device is {asked}; there are {found}")]
-    NoSuch {
+    #[error("no device is {requested}; there are {available}")]
+    UnknownUuid {
         /// Requested identifier.
-        asked: String,
+        requested: String,
         /// Identifiers of the available devices.
-        found: String,
+        available: String,
     },
     /// The memory of the device is full.
     #[error("{name} has no memory left to begin with")]
@@ -113,42 +113,47 @@ pub enum Unavailable {
         name: String,
     },
     /// The compute capability is too low.
-    #[error("{name} is of compute capability {found}, kernels need {least}")]
+    #[error("{name} is of compute capability {capability}, kernels need {minimum}")]
     TooOld {
         /// Device name.
         name: String,
         /// Its compute capability, e.g. `6.1`.
-        found: String,
+        capability: String,
         /// Lowest supported compute capability.
-        least: &'static str,
+        minimum: &'static str,
     },
 }
 
 /// A device allocation, freed on drop in stream order, after all earlier launches.
-pub trait Memory: std::fmt::Debug + Send + Sync {
+pub trait DeviceMemory: std::fmt::Debug + Send + Sync {
     /// Returns the device address; only kernels may dereference it.
     fn address(&self) -> u64;
 
     /// Returns the length in bytes.
-    fn bytes(&self) -> usize;
+    fn len(&self) -> usize;
 
     /// Returns the span of `bytes` bytes from byte `start`.
     ///
     /// # Errors
     /// [`DeviceError::Range`] if it exceeds the allocation.
-    fn span(&self, what: &'static str, start: usize, bytes: usize) -> Result<Span, DeviceError> {
+    fn span(
+        &self,
+        what: &'static str,
+        start: usize,
+        bytes: usize,
+    ) -> Result<DeviceSpan, DeviceError> {
         let fits = start
             .checked_add(bytes)
-            .is_some_and(|end| end <= self.bytes());
+            .is_some_and(|end| end <= self.len());
         if !fits {
-            return Err(DeviceError::Range {
-                what,
+            return Err(DeviceError::OutOfBounds {
+                operand: what,
                 start,
                 needed: bytes,
-                found: self.bytes(),
+                available: self.len(),
             });
         }
-        Ok(Span {
+        Ok(DeviceSpan {
             address: self.address() + start as u64,
         })
     }
@@ -157,13 +162,13 @@ pub trait Memory: std::fmt::Debug + Send + Sync {
 /// A device pointer into an allocation, passed to kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
-pub struct Span {
+pub struct DeviceSpan {
     address: u64,
 }
 
-impl Span {
+impl DeviceSpan {
     /// Null pointer, for an optional operand that is absent.
-    pub const NONE: Span = Span { address: 0 };
+    pub const NULL: DeviceSpan = DeviceSpan { address: 0 };
 }
 
 /// Kernel arguments: one structure with the layout of the struct of the same name in the kernel
@@ -172,7 +177,7 @@ impl Span {
 /// # Safety
 /// The type is `repr(C)` without implicit padding and consists of integers, floats and [`Span`]s,
 /// so its alignment is at most 8.
-pub unsafe trait Arguments: Copy + 'static {}
+pub unsafe trait KernelArguments: Copy + 'static {}
 
 /// A kernel and the number of threads per block.
 #[derive(Debug)]
@@ -184,7 +189,7 @@ pub struct Kernel<A> {
     arguments: PhantomData<fn(A)>,
 }
 
-impl<A: Arguments> Kernel<A> {
+impl<A: KernelArguments> Kernel<A> {
     /// Returns the kernel with this name.
     pub const fn new(name: &'static str, threads: u32) -> Self {
         Kernel {
@@ -196,7 +201,7 @@ impl<A: Arguments> Kernel<A> {
 }
 
 /// Implements [`Device::upload_parts`] with a buffer in ordinary host memory.
-pub(super) fn upload_each<D: Device>(
+pub(super) fn upload_parts_via_host<D: Device>(
     device: &D,
     to: &D::Memory,
     parts: &[(usize, usize)],
@@ -222,7 +227,7 @@ pub(super) fn upload_each<D: Device>(
 /// Cloning shares the device.
 pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
     /// Allocation type.
-    type Memory: Memory;
+    type Memory: DeviceMemory;
 
     /// Returns the device name, e.g. `NVIDIA H100, sm_90`.
     fn name(&self) -> String;
@@ -231,18 +236,18 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
     fn multiprocessors(&self) -> usize;
 
     /// Returns the UUID of a GPU, as used by NVML.
-    fn identifier(&self) -> Option<String> {
+    fn uuid(&self) -> Option<String> {
         None
     }
 
     /// Returns a note for users about launches on this device, e.g. that the driver does not
     /// support graphs.
-    fn remark(&self) -> Option<String> {
+    fn launch_note(&self) -> Option<String> {
         None
     }
 
     /// Returns the maximum dynamic shared memory per block in bytes.
-    fn shared_of_block(&self) -> usize;
+    fn max_shared_bytes(&self) -> usize;
 
     /// Returns the maximum number of co-resident blocks of a kernel with `shared` bytes of dynamic
     /// shared memory on the idle device. A grid whose blocks wait for one another must not be
@@ -250,7 +255,7 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
     ///
     /// # Errors
     /// [`DeviceError`] of the driver.
-    fn resident<A: Arguments>(
+    fn max_resident_blocks<A: KernelArguments>(
         &self,
         _kernel: &Kernel<A>,
         _shared: usize,
@@ -268,7 +273,7 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
     ///
     /// # Errors
     /// [`DeviceError`] of the driver.
-    fn room(&self) -> Result<[usize; 2], DeviceError>;
+    fn memory_info(&self) -> Result<[usize; 2], DeviceError>;
 
     /// Copies host bytes to byte offset `at`.
     ///
@@ -288,7 +293,7 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
         parts: &[(usize, usize)],
         fill: &mut dyn FnMut(&mut [u8]) -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
-        upload_each(self, to, parts, fill)
+        upload_parts_via_host(self, to, parts, fill)
     }
 
     /// Copies bytes from offset `at` to the host after all earlier operations.
@@ -317,7 +322,7 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
     /// # Safety
     /// All memory that the kernel accesses with these arguments and this grid lies in live
     /// allocations, and nothing else reads the memory it writes at the same time.
-    unsafe fn launch<A: Arguments>(
+    unsafe fn launch<A: KernelArguments>(
         &self,
         kernel: &Kernel<A>,
         grid: [u32; 3],
@@ -329,7 +334,7 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
     ///
     /// # Errors
     /// The error of an earlier operation.
-    fn wait(&self) -> Result<(), DeviceError>;
+    fn synchronize(&self) -> Result<(), DeviceError>;
 
     /// Begins to record launches and copies until [`Device::end_step`], which may submit them as
     /// one graph. Replaying a graph costs a fraction of its launches. An upload, download or wait
@@ -352,7 +357,7 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
 
     /// Returns double-precision linear algebra on this device, or `None` if the host implementation
     /// is to be used.
-    fn linear(&self) -> Option<Result<Box<dyn Linear>, LinearError>> {
+    fn linear_algebra(&self) -> Option<Result<Box<dyn LinearAlgebra>, LinearError>> {
         None
     }
 }

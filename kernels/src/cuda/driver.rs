@@ -15,49 +15,52 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUresult, CUstream};
 
-pub use super::which::Which;
-pub use find::{Found, LEAST};
+pub use super::which::DeviceSelector;
+pub use find::{DeviceProperties, MIN_ARCHITECTURE};
 pub use linear::CudaLinear;
 pub use memory::CudaMemory;
 
 use super::code::KernelCode;
-use super::device::{Arguments, Device, DeviceError, Kernel, Memory, Unavailable, upload_each};
+use super::device::{
+    Device, DeviceError, DeviceMemory, DeviceUnavailable, Kernel, KernelArguments,
+    upload_parts_via_host,
+};
 use super::step::{Step, StepCounts};
-use crate::linear::{Linear, LinearError};
-use api::check;
-use graphs::Graphs;
+use crate::linear::{LinearAlgebra, LinearError};
+use api::check_driver;
+use graphs::GraphCache;
 use modules::Modules;
-use staging::Staging;
+use staging::StagingPool;
 
 /// Options for opening a device.
 #[derive(Clone, Copy, Debug)]
-pub struct Options<'a> {
+pub struct CudaOptions<'a> {
     /// Precompiled kernels, if any.
-    pub sealed: Option<&'a KernelCode>,
+    pub precompiled: Option<&'a KernelCode>,
     /// Cache folder for kernels compiled on this machine; `None` compiles them at each start.
     pub cache: Option<&'a Path>,
     /// Submits each step as one CUDA graph instead of single launches.
-    pub graphs: bool,
+    pub use_graphs: bool,
     /// Lets a launch in a graph begin before the previous one has ended (programmatic dependent
     /// launch; requires compute capability 9.0 and CUDA 12.3). Default: on, unless
     /// `HTC_NO_OVERLAP=1` is set.
-    pub overlap: bool,
+    pub overlap_launches: bool,
     /// Waits after each launch, so that errors are attributed to their kernel. Slow.
-    pub waiting: bool,
+    pub synchronous_launches: bool,
     /// Uses tensor cores. Otherwise the kernels are compiled with warp shuffles instead: integer
     /// results are bit-identical, float results stay within the same error bounds. Slow, for
     /// comparison. Default: on, unless `HTC_PLAIN_MMA=1` is set.
     pub tensor_cores: bool,
 }
 
-impl Default for Options<'_> {
+impl Default for CudaOptions<'_> {
     fn default() -> Self {
-        Options {
-            sealed: None,
+        CudaOptions {
+            precompiled: None,
             cache: None,
-            graphs: true,
-            overlap: std::env::var_os("HTC_NO_OVERLAP").is_none_or(|value| value != "1"),
-            waiting: false,
+            use_graphs: true,
+            overlap_launches: std::env::var_os("HTC_NO_OVERLAP").is_none_or(|value| value != "1"),
+            synchronous_launches: false,
             tensor_cores: std::env::var_os("HTC_PLAIN_MMA").is_none_or(|value| value != "1"),
         }
     }
@@ -70,26 +73,26 @@ pub struct Cuda {
 }
 
 #[derive(Default)]
-struct Record {
+struct StepRecording {
     open: bool,
     step: Step,
     /// Allocations dropped while recorded launches may still access them.
-    freed: Vec<CUdeviceptr>,
+    deferred_frees: Vec<CUdeviceptr>,
 }
 
 struct State {
-    record: Record,
+    record: StepRecording,
     modules: Modules,
-    graphs: Graphs,
+    graphs: GraphCache,
     /// Programmatic dependent launch is enabled and the driver has not rejected it.
     overlap: bool,
     counts: StepCounts,
     /// Kernel that was launched last.
-    last: &'static str,
+    last_kernel: &'static str,
 }
 
 struct Shared {
-    found: Found,
+    found: DeviceProperties,
     options_graphs: bool,
     waiting: bool,
     code: String,
@@ -97,7 +100,7 @@ struct Shared {
     context: CUcontext,
     stream: CUstream,
     state: Mutex<State>,
-    staging: Mutex<Staging>,
+    staging: Mutex<StagingPool>,
 }
 
 // SAFETY: driver handles may be used by any thread in which their context is current; each use
@@ -115,7 +118,7 @@ impl std::fmt::Debug for Cuda {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_ignoring_poison<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -124,8 +127,8 @@ impl Cuda {
     ///
     /// # Errors
     /// [`DeviceError::Unavailable`] without a library, a driver or any device.
-    pub fn devices() -> Result<Vec<Found>, DeviceError> {
-        find::all()
+    pub fn devices() -> Result<Vec<DeviceProperties>, DeviceError> {
+        find::list_devices()
     }
 
     /// Opens a device and loads the kernels: the precompiled ones if they match the sources and the
@@ -134,114 +137,114 @@ impl Cuda {
     /// # Errors
     /// [`DeviceError::Unavailable`] without a usable device, [`DeviceError::NoCode`] without
     /// kernels for it, [`DeviceError::Code`] if they do not compile or load.
-    pub fn open(which: Which, options: Options<'_>) -> Result<Cuda, DeviceError> {
-        let found = find::one(which)?;
-        let device = find::handle(found.index as i32)?;
+    pub fn open(which: DeviceSelector, options: CudaOptions<'_>) -> Result<Cuda, DeviceError> {
+        let found = find::select_device(which)?;
+        let device = find::device_handle(found.index as i32)?;
         let mut context: CUcontext = std::ptr::null_mut();
         // SAFETY: the driver is initialised and returned the handle.
         match unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) } {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
                 let name = found.name;
-                return Err(DeviceError::Unavailable(Unavailable::Full { name }));
+                return Err(DeviceError::Unavailable(DeviceUnavailable::Full { name }));
             }
-            code => check(code, "opening a device")?,
+            code => check_driver(code, "opening a device")?,
         }
         // From here on, dropping it releases all resources.
         let mut shared = Shared {
-            options_graphs: options.graphs,
-            waiting: options.waiting,
+            options_graphs: options.use_graphs,
+            waiting: options.synchronous_launches,
             code: String::new(),
             device,
             context,
             stream: std::ptr::null_mut(),
             state: Mutex::new(State {
-                record: Record::default(),
+                record: StepRecording::default(),
                 modules: Modules::default(),
-                graphs: Graphs::default(),
-                overlap: options.overlap && api::has("cuGraphAddDependencies_v2"),
+                graphs: GraphCache::default(),
+                overlap: options.overlap_launches && api::has_function("cuGraphAddDependencies_v2"),
                 counts: StepCounts::default(),
-                last: "(none)",
+                last_kernel: "(none)",
             }),
-            staging: Mutex::new(Staging::new()),
+            staging: Mutex::new(StagingPool::new()),
             found,
         };
-        shared.bind()?;
-        shared.begin(options)?;
+        shared.make_current()?;
+        shared.initialise(options)?;
         Ok(Cuda {
             shared: Arc::new(shared),
         })
     }
 
     /// Returns the description of the device.
-    pub fn found(&self) -> &Found {
+    pub fn properties(&self) -> &DeviceProperties {
         &self.shared.found
     }
 
     /// Returns the origin of the kernels, e.g. `sealed cubin for sm_90`.
-    pub fn code(&self) -> &str {
+    pub fn code_origin(&self) -> &str {
         &self.shared.code
     }
 
     /// Returns the counters of steps.
-    pub fn steps(&self) -> StepCounts {
-        locked(&self.shared.state).counts
+    pub fn step_counts(&self) -> StepCounts {
+        lock_ignoring_poison(&self.shared.state).counts
     }
 }
 
 impl Shared {
-    fn bind(&self) -> Result<(), DeviceError> {
+    fn make_current(&self) -> Result<(), DeviceError> {
         // SAFETY: the context lives as long as `self`.
         let code = unsafe { sys::cuCtxSetCurrent(self.context) };
-        check(code, "taking a device")
+        check_driver(code, "taking a device")
     }
 
-    fn begin(&mut self, options: Options<'_>) -> Result<(), DeviceError> {
+    fn initialise(&mut self, options: CudaOptions<'_>) -> Result<(), DeviceError> {
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the context is current.
         let code = unsafe { sys::cuStreamCreate(&mut self.stream, flags) };
-        check(code, "making a stream")?;
-        if self.found.pools {
-            memory::keep_what_is_freed(self.device)?;
+        check_driver(code, "making a stream")?;
+        if self.found.has_memory_pools {
+            memory::retain_freed_memory(self.device)?;
         }
-        let (modules, code) = modules::load(self.found.architecture, options)?;
-        locked(&self.state).modules = modules;
+        let (modules, code) = modules::load_kernels(self.found.architecture, options)?;
+        lock_ignoring_poison(&self.state).modules = modules;
         self.code = code;
         Ok(())
     }
 
-    fn explain(
+    fn check_launch(
         &self,
         last: &'static str,
         code: CUresult,
         doing: &'static str,
     ) -> Result<(), DeviceError> {
-        if code != CUresult::CUDA_SUCCESS && api::is_of_a_kernel(code) {
-            let message = format!("{}, noticed when {doing}", api::meaning(code));
+        if code != CUresult::CUDA_SUCCESS && api::is_kernel_error(code) {
+            let message = format!("{}, noticed when {doing}", api::error_description(code));
             return Err(DeviceError::Kernel {
                 kernel: last,
                 message,
             });
         }
-        check(code, doing)
+        check_driver(code, doing)
     }
 
     /// Ends an open step early: launches the recorded operations.
-    fn interrupt(&self, state: &mut State) -> Result<(), DeviceError> {
+    fn flush_step(&self, state: &mut State) -> Result<(), DeviceError> {
         if !std::mem::take(&mut state.record.open) {
             return Ok(());
         }
         if !state.record.step.nodes().is_empty() {
             state.counts.interrupted += 1;
         }
-        let launched = self.plainly(state);
-        self.settle(state);
+        let launched = self.submit_launches(state);
+        self.clear_step(state);
         launched
     }
 
     /// Discards the recorded step and frees the allocations that waited for it.
-    fn settle(&self, state: &mut State) {
+    fn clear_step(&self, state: &mut State) {
         state.record.step.clear();
-        for address in std::mem::take(&mut state.record.freed) {
+        for address in std::mem::take(&mut state.record.deferred_frees) {
             self.free(address);
         }
     }
@@ -249,11 +252,11 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if self.bind().is_err() {
+        if self.make_current().is_err() {
             return;
         }
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let freed = std::mem::take(&mut state.record.freed);
+        let freed = std::mem::take(&mut state.record.deferred_frees);
         freed.into_iter().for_each(|address| self.free(address));
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let staging = self
@@ -281,7 +284,7 @@ impl Device for Cuda {
     type Memory = CudaMemory;
 
     fn name(&self) -> String {
-        let Found {
+        let DeviceProperties {
             name, architecture, ..
         } = &self.shared.found;
         format!("{name}, {architecture}")
@@ -291,33 +294,32 @@ impl Device for Cuda {
         self.shared.found.multiprocessors.max(1)
     }
 
-    fn identifier(&self) -> Option<String> {
-        Some(self.shared.found.identifier())
+    fn uuid(&self) -> Option<String> {
+        Some(self.shared.found.uuid_string())
     }
 
-    fn remark(&self) -> Option<String> {
-        let state = locked(&self.shared.state);
-        let why = state.graphs.given_up()?;
+    fn launch_note(&self) -> Option<String> {
+        let state = lock_ignoring_poison(&self.shared.state);
+        let why = state.graphs.disabled_reason()?;
         Some(format!(
             "the driver makes no graph of the launches for a token, which are begun one by one and take longer: {why}"
         ))
     }
 
-    fn shared_of_block(&self) -> usize {
-        self.shared.found.shared_bytes
+    fn max_shared_bytes(&self) -> usize {
+        self.shared.found.max_shared_bytes
     }
 
-    fn resident<A: Arguments>(
+    fn max_resident_blocks<A: KernelArguments>(
         &self,
         kernel: &Kernel<A>,
         shared_bytes: usize,
     ) -> Result<usize, DeviceError> {
         let shared = &*self.shared;
-        shared.bind()?;
-        let of_one =
-            locked(&shared.state)
-                .modules
-                .resident(kernel.name, kernel.threads, shared_bytes)?;
+        shared.make_current()?;
+        let of_one = lock_ignoring_poison(&shared.state)
+            .modules
+            .resident_blocks(kernel.name, kernel.threads, shared_bytes)?;
         Ok(of_one * self.multiprocessors())
     }
 
@@ -325,22 +327,22 @@ impl Device for Cuda {
         CudaMemory::new(&self.shared, bytes.max(1))
     }
 
-    fn room(&self) -> Result<[usize; 2], DeviceError> {
-        self.shared.bind()?;
-        memory::room(&self.shared)
+    fn memory_info(&self) -> Result<[usize; 2], DeviceError> {
+        self.shared.make_current()?;
+        memory::memory_info(&self.shared)
     }
 
     fn upload(&self, from: &[u8], to: &CudaMemory, at: usize) -> Result<(), DeviceError> {
         to.span("upload", at, from.len())?;
         let shared = &*self.shared;
-        shared.bind()?;
-        let mut state = locked(&shared.state);
-        shared.interrupt(&mut state)?;
+        shared.make_current()?;
+        let mut state = lock_ignoring_poison(&shared.state);
+        shared.flush_step(&mut state)?;
         let address = to.address() + at as u64;
         // SAFETY: the context is current, and the span check guarantees the number of bytes.
-        let copied = unsafe { Staging::upload(&shared.staging, from, address, shared.stream) };
+        let copied = unsafe { StagingPool::upload(&shared.staging, from, address, shared.stream) };
         let code = copied.err().unwrap_or(CUresult::CUDA_SUCCESS);
-        shared.explain(state.last, code, "copying to the device")
+        shared.check_launch(state.last_kernel, code, "copying to the device")
     }
 
     /// Uses a pinned buffer if the parts fit in one and one is free.
@@ -360,32 +362,32 @@ impl Device for Cuda {
             }
         }
         let shared = &*self.shared;
-        shared.bind()?;
+        shared.make_current()?;
         // SAFETY: the context is current.
-        let taken = || unsafe { Staging::take(&shared.staging, staging::MOST) }.ok();
-        let Some(mut taken) = (all <= staging::BYTES).then(taken).flatten() else {
-            return upload_each(self, to, parts, fill);
+        let taken = || unsafe { StagingPool::take(&shared.staging, staging::MAX_BUFFERS) }.ok();
+        let Some(mut taken) = (all <= staging::BUFFER_BYTES).then(taken).flatten() else {
+            return upload_parts_via_host(self, to, parts, fill);
         };
         fill(taken.bytes(all))?;
-        let mut state = locked(&shared.state);
-        shared.interrupt(&mut state)?;
+        let mut state = lock_ignoring_poison(&shared.state);
+        shared.flush_step(&mut state)?;
         // SAFETY: the context is current, and the span checks guarantee the number of bytes.
         let copied = unsafe { taken.copy(&places, shared.stream) };
         let code = copied.err().unwrap_or(CUresult::CUDA_SUCCESS);
-        shared.explain(state.last, code, "copying to the device")
+        shared.check_launch(state.last_kernel, code, "copying to the device")
     }
 
     fn download(&self, from: &CudaMemory, at: usize, to: &mut [u8]) -> Result<(), DeviceError> {
         from.span("download", at, to.len())?;
         let shared = &*self.shared;
-        shared.bind()?;
-        let mut state = locked(&shared.state);
-        shared.interrupt(&mut state)?;
+        shared.make_current()?;
+        let mut state = lock_ignoring_poison(&shared.state);
+        shared.flush_step(&mut state)?;
         let address = from.address() + at as u64;
         // SAFETY: the context is current, and the span check guarantees the number of bytes.
-        let copied = unsafe { Staging::download(&shared.staging, address, to, shared.stream) };
+        let copied = unsafe { StagingPool::download(&shared.staging, address, to, shared.stream) };
         let code = copied.err().unwrap_or(CUresult::CUDA_SUCCESS);
-        shared.explain(state.last, code, "copying from the device")
+        shared.check_launch(state.last_kernel, code, "copying from the device")
     }
 
     fn copy(
@@ -401,18 +403,18 @@ impl Device for Cuda {
         }
         let [from, to] = [(from, from_at), (to, to_at)].map(|(m, at)| m.address() + at as u64);
         let shared = &*self.shared;
-        let mut state = locked(&shared.state);
+        let mut state = lock_ignoring_poison(&shared.state);
         if state.record.open {
             state.record.step.copy(from, to, bytes);
             return Ok(());
         }
-        shared.bind()?;
+        shared.make_current()?;
         // SAFETY: the context is current, and both spans were checked.
         let code = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, shared.stream) };
-        shared.explain(state.last, code, "copying on the device")
+        shared.check_launch(state.last_kernel, code, "copying on the device")
     }
 
-    unsafe fn launch<A: Arguments>(
+    unsafe fn launch<A: KernelArguments>(
         &self,
         kernel: &Kernel<A>,
         grid: [u32; 3],
@@ -426,7 +428,7 @@ impl Device for Cuda {
             return Ok(());
         }
         let shared = &*self.shared;
-        let mut state = locked(&shared.state);
+        let mut state = lock_ignoring_poison(&shared.state);
         let kept = state.record.open;
         state
             .record
@@ -435,46 +437,48 @@ impl Device for Cuda {
         if kept {
             return Ok(());
         }
-        let launched = shared.bind().and_then(|()| shared.plainly(&mut state));
+        let launched = shared
+            .make_current()
+            .and_then(|()| shared.submit_launches(&mut state));
         state.record.step.clear();
         launched
     }
 
-    fn wait(&self) -> Result<(), DeviceError> {
+    fn synchronize(&self) -> Result<(), DeviceError> {
         let shared = &*self.shared;
-        shared.bind()?;
-        let mut state = locked(&shared.state);
-        shared.interrupt(&mut state)?;
+        shared.make_current()?;
+        let mut state = lock_ignoring_poison(&shared.state);
+        shared.flush_step(&mut state)?;
         // SAFETY: the context is current and owns the stream.
         let code = unsafe { sys::cuStreamSynchronize(shared.stream) };
-        shared.explain(state.last, code, "waiting for the device")
+        shared.check_launch(state.last_kernel, code, "waiting for the device")
     }
 
     fn begin_step(&self) -> Result<(), DeviceError> {
-        locked(&self.shared.state).record.open = true;
+        lock_ignoring_poison(&self.shared.state).record.open = true;
         Ok(())
     }
 
     fn end_step(&self) -> Result<(), DeviceError> {
         let shared = &*self.shared;
-        let mut state = locked(&shared.state);
+        let mut state = lock_ignoring_poison(&shared.state);
         if !std::mem::take(&mut state.record.open) || state.record.step.nodes().is_empty() {
-            shared.settle(&mut state);
+            shared.clear_step(&mut state);
             return Ok(());
         }
-        let begun = shared.bind().and_then(|()| {
+        let begun = shared.make_current().and_then(|()| {
             if shared.options_graphs && !shared.waiting {
-                shared.as_one(&mut state)
+                shared.submit_as_graph(&mut state)
             } else {
-                state.counts.plain += 1;
-                shared.plainly(&mut state)
+                state.counts.launched += 1;
+                shared.submit_launches(&mut state)
             }
         });
-        shared.settle(&mut state);
+        shared.clear_step(&mut state);
         begun
     }
 
-    fn linear(&self) -> Option<Result<Box<dyn Linear>, LinearError>> {
-        Some(Cuda::linear(self).map(|linear| Box::new(linear) as Box<dyn Linear>))
+    fn linear_algebra(&self) -> Option<Result<Box<dyn LinearAlgebra>, LinearError>> {
+        Some(Cuda::linear(self).map(|linear| Box::new(linear) as Box<dyn LinearAlgebra>))
     }
 }

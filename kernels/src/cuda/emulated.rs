@@ -5,8 +5,8 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::device::{Arguments, Device, DeviceError, Kernel, Memory};
-use super::step::{Launch, Node, Step, StepCounts};
+use super::device::{Device, DeviceError, DeviceMemory, Kernel, KernelArguments};
+use super::step::{Launch, Step, StepCounts, StepOperation};
 
 // SAFETY: the declarations match the functions of `emulate.cpp`.
 unsafe extern "C" {
@@ -32,7 +32,7 @@ unsafe extern "C" {
 /// Serialises launches of the emulation.
 static RUNNING: Mutex<()> = Mutex::new(());
 
-fn alone() -> MutexGuard<'static, ()> {
+fn lock_emulation() -> MutexGuard<'static, ()> {
     locked(&RUNNING)
 }
 
@@ -44,10 +44,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// reports undefined behaviour of GPUs: divergent barriers, warp exchanges that not all lanes
 /// reach, arguments of the wrong size.
 #[derive(Clone, Debug)]
-pub struct Emulated {
+pub struct EmulatedDevice {
     seed: u64,
     launches: Arc<AtomicU64>,
-    record: Arc<Mutex<Record>>,
+    record: Arc<Mutex<StepRecording>>,
 }
 
 /// An allocation of an emulated device.
@@ -55,15 +55,15 @@ pub struct Emulated {
 pub struct EmulatedMemory {
     address: u64,
     bytes: usize,
-    record: Arc<Mutex<Record>>,
+    record: Arc<Mutex<StepRecording>>,
 }
 
 #[derive(Debug, Default)]
-struct Record {
+struct StepRecording {
     open: bool,
     step: Step,
     /// Allocations dropped while recorded launches may still access them.
-    freed: Vec<(u64, usize)>,
+    deferred_frees: Vec<(u64, usize)>,
     /// Last completed step, as submitted.
     last: Step,
     counts: StepCounts,
@@ -82,10 +82,10 @@ pub struct StepNode {
     pub arguments: Vec<u64>,
 }
 
-impl Emulated {
+impl EmulatedDevice {
     /// Creates a device with the thread order drawn from `seed`.
     pub fn new(seed: u64) -> Self {
-        Emulated {
+        EmulatedDevice {
             seed,
             launches: Arc::new(AtomicU64::new(0)),
             record: Arc::default(),
@@ -95,14 +95,14 @@ impl Emulated {
     /// Returns the last completed step.
     pub fn last_step(&self) -> Vec<StepNode> {
         let record = locked(&self.record);
-        let node = |node: &Node| match node {
-            Node::Launch(launch) => StepNode {
+        let node = |node: &StepOperation| match node {
+            StepOperation::Launch(launch) => StepNode {
                 kernel: Some(launch.kernel),
                 grid: launch.grid,
                 shared: launch.shared,
                 arguments: record.last.arguments(launch).to_vec(),
             },
-            &Node::Copy { from, to, bytes } => StepNode {
+            &StepOperation::Copy { from, to, bytes } => StepNode {
                 kernel: None,
                 grid: [0; 3],
                 shared: 0,
@@ -113,12 +113,12 @@ impl Emulated {
     }
 
     /// Returns the counters of steps.
-    pub fn steps(&self) -> StepCounts {
+    pub fn step_counts(&self) -> StepCounts {
         locked(&self.record).counts
     }
 
     /// Returns the number of launches so far.
-    pub fn launches(&self) -> u64 {
+    pub fn launch_count(&self) -> u64 {
         self.launches.load(Ordering::Relaxed)
     }
 
@@ -130,12 +130,12 @@ impl Emulated {
     }
 }
 
-impl Memory for EmulatedMemory {
+impl DeviceMemory for EmulatedMemory {
     fn address(&self) -> u64 {
         self.address
     }
 
-    fn bytes(&self) -> usize {
+    fn len(&self) -> usize {
         self.bytes
     }
 }
@@ -146,7 +146,7 @@ impl EmulatedMemory {
     }
 
     /// Returns true if no kernel wrote past the end.
-    pub fn is_whole(&self) -> bool {
+    pub fn is_intact(&self) -> bool {
         // SAFETY: the allocation is alive and has this many bytes.
         unsafe { htc_emulate_whole(self.pointer(0).cast(), self.bytes) != 0 }
     }
@@ -156,7 +156,7 @@ impl Drop for EmulatedMemory {
     fn drop(&mut self) {
         let mut record = locked(&self.record);
         if record.open && !record.step.nodes().is_empty() {
-            record.freed.push((self.address, self.bytes));
+            record.deferred_frees.push((self.address, self.bytes));
             return;
         }
         drop(record);
@@ -179,23 +179,23 @@ fn free(address: u64, bytes: usize) {
     );
 }
 
-impl Emulated {
-    fn interrupt(&self, record: &mut Record) -> Result<(), DeviceError> {
+impl EmulatedDevice {
+    fn flush_step(&self, record: &mut StepRecording) -> Result<(), DeviceError> {
         if !std::mem::take(&mut record.open) {
             return Ok(());
         }
         if !record.step.nodes().is_empty() {
             record.counts.interrupted += 1;
         }
-        self.run(record, false)
+        self.run_step(record, false)
     }
 
-    fn run(&self, record: &mut Record, ends: bool) -> Result<(), DeviceError> {
+    fn run_step(&self, record: &mut StepRecording, ends: bool) -> Result<(), DeviceError> {
         let step = std::mem::take(&mut record.step);
         let done = step.nodes().iter().try_for_each(|node| match node {
-            Node::Launch(launch) => self.run_launch(&step, launch),
-            &Node::Copy { from, to, bytes } => {
-                let _alone = alone();
+            StepOperation::Launch(launch) => self.run_launch(&step, launch),
+            &StepOperation::Copy { from, to, bytes } => {
+                let _alone = lock_emulation();
                 // SAFETY: both spans were checked when the copy was recorded, and memory dropped
                 // since is still allocated.
                 unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
@@ -205,7 +205,7 @@ impl Emulated {
         if ends {
             record.last = step;
         }
-        for (address, bytes) in std::mem::take(&mut record.freed) {
+        for (address, bytes) in std::mem::take(&mut record.deferred_frees) {
             free(address, bytes);
         }
         done
@@ -220,7 +220,7 @@ impl Emulated {
         let count = self.launches.fetch_add(1, Ordering::Relaxed);
         let seed = self.seed.wrapping_add(count);
         let mut error = [0_u8; 512];
-        let _alone = alone();
+        let _alone = lock_emulation();
         // SAFETY: the name is NUL-terminated; grid, arguments and error have the lengths passed.
         // The caller of `Device::launch` guarantees the memory accesses of the kernel, and the
         // arguments are those passed with it.
@@ -249,7 +249,7 @@ impl Emulated {
     }
 }
 
-impl Device for Emulated {
+impl Device for EmulatedDevice {
     type Memory = EmulatedMemory;
 
     fn name(&self) -> String {
@@ -260,11 +260,11 @@ impl Device for Emulated {
         4
     }
 
-    fn shared_of_block(&self) -> usize {
+    fn max_shared_bytes(&self) -> usize {
         227 << 10
     }
 
-    fn resident<A: Arguments>(
+    fn max_resident_blocks<A: KernelArguments>(
         &self,
         kernel: &Kernel<A>,
         _shared: usize,
@@ -291,14 +291,14 @@ impl Device for Emulated {
         })
     }
 
-    fn room(&self) -> Result<[usize; 2], DeviceError> {
+    fn memory_info(&self) -> Result<[usize; 2], DeviceError> {
         Ok([usize::MAX; 2])
     }
 
     fn upload(&self, from: &[u8], to: &EmulatedMemory, at: usize) -> Result<(), DeviceError> {
         to.span("upload", at, from.len())?;
-        self.interrupt(&mut locked(&self.record))?;
-        let _alone = alone();
+        self.flush_step(&mut locked(&self.record))?;
+        let _alone = lock_emulation();
         // SAFETY: the span check guarantees the number of bytes; launches have ended when they
         // return.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.pointer(at), from.len()) };
@@ -307,8 +307,8 @@ impl Device for Emulated {
 
     fn download(&self, from: &EmulatedMemory, at: usize, to: &mut [u8]) -> Result<(), DeviceError> {
         from.span("download", at, to.len())?;
-        self.interrupt(&mut locked(&self.record))?;
-        let _alone = alone();
+        self.flush_step(&mut locked(&self.record))?;
+        let _alone = lock_emulation();
         // SAFETY: the span check guarantees the number of bytes; launches have ended when they
         // return.
         unsafe { std::ptr::copy_nonoverlapping(from.pointer(at), to.as_mut_ptr(), to.len()) };
@@ -329,10 +329,10 @@ impl Device for Emulated {
         if record.open {
             return Ok(());
         }
-        self.run(&mut record, false)
+        self.run_step(&mut record, false)
     }
 
-    unsafe fn launch<A: Arguments>(
+    unsafe fn launch<A: KernelArguments>(
         &self,
         kernel: &Kernel<A>,
         grid: [u32; 3],
@@ -350,11 +350,11 @@ impl Device for Emulated {
         if record.open {
             return Ok(());
         }
-        self.run(&mut record, false)
+        self.run_step(&mut record, false)
     }
 
-    fn wait(&self) -> Result<(), DeviceError> {
-        self.interrupt(&mut locked(&self.record))
+    fn synchronize(&self) -> Result<(), DeviceError> {
+        self.flush_step(&mut locked(&self.record))
     }
 
     fn begin_step(&self) -> Result<(), DeviceError> {
@@ -372,12 +372,12 @@ impl Device for Emulated {
         let (last, counts) = (&record.last, &mut record.counts);
         if *last == record.step {
             counts.replayed += 1;
-        } else if last.is_like(&record.step) {
+        } else if last.has_same_operations(&record.step) {
             counts.updated += 1;
-            counts.changed += record.step.changed_from(last).count() as u64;
+            counts.changed_operations += record.step.changed_operations(last).count() as u64;
         } else {
-            counts.made += 1;
+            counts.created += 1;
         }
-        self.run(record, true)
+        self.run_step(record, true)
     }
 }

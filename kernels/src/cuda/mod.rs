@@ -25,11 +25,13 @@ mod step;
 mod tests;
 mod which;
 
-pub use device::{Arguments, Device, DeviceError, Kernel, Memory, Span, Unavailable};
+pub use device::{
+    Device, DeviceError, DeviceMemory, DeviceSpan, DeviceUnavailable, Kernel, KernelArguments,
+};
 #[cfg(feature = "cuda")]
 pub use driver::{Cuda, CudaLinear, CudaMemory};
 #[cfg(feature = "emulated")]
-pub use emulated::{Emulated, EmulatedMemory, StepNode};
+pub use emulated::{EmulatedDevice, EmulatedMemory, StepNode};
 #[cfg(any(feature = "cuda", feature = "emulated"))]
 pub use step::StepCounts;
-pub use which::Which;
+pub use which::DeviceSelector;

@@ -1,10 +1,10 @@
 //! Predicted occupancy: resident blocks per multiprocessor, from the resource usage of a kernel.
 
-use super::code::Architecture;
+use super::code::GpuArchitecture;
 
 /// Limits of a multiprocessor, from the tables of the CUDA programming guide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Multiprocessor {
+pub struct MultiprocessorLimits {
     /// Maximum resident warps.
     pub warps: u32,
     /// Maximum resident blocks.
@@ -21,13 +21,13 @@ const REGISTER_STEP: u32 = 256;
 
 /// Shared memory allocation granularity of a block, and the system reserve per block.
 const SHARED_STEP: u32 = 128;
-const SHARED_OF_SYSTEM: u32 = 1 << 10;
+const RESERVED_SHARED_BYTES: u32 = 1 << 10;
 
 const WARP: u32 = 32;
 
-impl Multiprocessor {
+impl MultiprocessorLimits {
     /// Returns the limits of an architecture, if known.
-    pub fn of(architecture: Architecture) -> Option<Multiprocessor> {
+    pub fn for_architecture(architecture: GpuArchitecture) -> Option<MultiprocessorLimits> {
         let (warps, blocks, shared) = match (architecture.major, architecture.minor) {
             (8, 0) => (64, 32, 164),
             (8, 7) => (48, 16, 164),
@@ -37,7 +37,7 @@ impl Multiprocessor {
             (12, _) => (48, 24, 100),
             _ => return None,
         };
-        Some(Multiprocessor {
+        Some(MultiprocessorLimits {
             warps,
             blocks,
             shared: shared << 10,
@@ -47,7 +47,7 @@ impl Multiprocessor {
 
     /// Returns the number of resident blocks with the given threads per block, registers per
     /// thread, and static plus dynamic shared memory per block.
-    pub fn resident(&self, threads: u32, registers: u32, shared: u32) -> u32 {
+    pub fn resident_blocks(&self, threads: u32, registers: u32, shared: u32) -> u32 {
         let warps = threads.div_ceil(WARP).max(1);
         if shared > self.shared_of_block || registers > 255 {
             return 0;
@@ -55,7 +55,7 @@ impl Multiprocessor {
         let of_warp = (registers.max(1) * WARP).next_multiple_of(REGISTER_STEP);
         // Each of the four partitions has its own registers and warps.
         let by_registers = REGISTERS / 4 / of_warp * 4 / warps;
-        let taken = (shared + SHARED_OF_SYSTEM).next_multiple_of(SHARED_STEP);
+        let taken = (shared + RESERVED_SHARED_BYTES).next_multiple_of(SHARED_STEP);
         let by_warps = self.warps / warps;
         by_warps
             .min(by_registers)
@@ -64,8 +64,9 @@ impl Multiprocessor {
     }
 
     /// Returns the occupancy in percent of the maximum resident warps.
-    pub fn percent(&self, threads: u32, registers: u32, shared: u32) -> u32 {
-        let warps = threads.div_ceil(WARP).max(1) * self.resident(threads, registers, shared);
+    pub fn occupancy_percent(&self, threads: u32, registers: u32, shared: u32) -> u32 {
+        let warps =
+            threads.div_ceil(WARP).max(1) * self.resident_blocks(threads, registers, shared);
         100 * warps / self.warps
     }
 }
@@ -74,8 +75,8 @@ impl Multiprocessor {
 mod tests {
     use super::*;
 
-    fn of(major: u8, minor: u8) -> Multiprocessor {
-        Multiprocessor::of(Architecture { major, minor }).unwrap()
+    fn of(major: u8, minor: u8) -> MultiprocessorLimits {
+        MultiprocessorLimits::for_architecture(GpuArchitecture { major, minor }).unwrap()
     }
 
     #[test]
@@ -98,10 +99,13 @@ mod tests {
             (of(9, 0), 128, 32, 227 << 10, 1),
             (of(8, 9), 128, 32, 100 << 10, 0),
         ] {
-            let found = multiprocessor.resident(threads, registers, shared);
+            let found = multiprocessor.resident_blocks(threads, registers, shared);
             assert_eq!(found, resident, "{threads} {registers} {shared}");
         }
-        assert_eq!(of(8, 9).percent(256, 64, 0), 66);
-        assert!(Multiprocessor::of(Architecture { major: 7, minor: 5 }).is_none());
+        assert_eq!(of(8, 9).occupancy_percent(256, 64, 0), 66);
+        assert!(
+            MultiprocessorLimits::for_architecture(GpuArchitecture { major: 7, minor: 5 })
+                .is_none()
+        );
     }
 }

@@ -4,7 +4,7 @@ use htc_formats::htz::{Digest, Hasher};
 
 /// A source file.
 #[derive(Clone, Copy, Debug)]
-pub struct Source {
+pub struct KernelSource {
     /// Name: that of a header as it is included, that of a unit without its extension.
     pub name: &'static str,
     /// Source text.
@@ -13,12 +13,12 @@ pub struct Source {
 
 macro_rules! sources {
     ($($name:literal from $file:literal),* $(,)?) => {
-        &[$(Source { name: $name, text: include_str!(concat!("cu/", $file)) }),*]
+        &[$(KernelSource { name: $name, text: include_str!(concat!("cu/", $file)) }),*]
     };
 }
 
 /// Headers included by the units.
-pub const HEADERS: &[Source] = sources! {
+pub const HEADERS: &[KernelSource] = sources! {
     "blocks.cuh" from "blocks.cuh",
     "dialect.cuh" from "dialect.cuh",
     "kv.cuh" from "kv.cuh",
@@ -30,7 +30,7 @@ pub const HEADERS: &[Source] = sources! {
 };
 
 /// Translation units, compiled separately.
-pub const UNITS: &[Source] = sources! {
+pub const UNITS: &[KernelSource] = sources! {
     "attention" from "attention.cu",
     "attention_tiles" from "attention_tiles.cu",
     "bands" from "bands.cu",
@@ -53,17 +53,17 @@ pub const UNITS: &[Source] = sources! {
 pub const OPTIONS: &[&str] = &["--std=c++17", "--generate-line-info"];
 
 /// Extra option for kernels without tensor cores.
-pub const PLAIN: &str = "--define-macro=HTC_PLAIN_MMA";
+pub const NO_TENSOR_CORES: &str = "--define-macro=HTC_PLAIN_MMA";
 
 /// Returns the digest of sources and options. Code compiled from other sources may expect other
 /// arguments.
-pub fn digest() -> Digest {
+pub fn sources_digest() -> Digest {
     let mut hasher = Hasher::default();
     let mut part = |text: &str| {
         hasher.update(&(text.len() as u64).to_le_bytes());
         hasher.update(text.as_bytes());
     };
-    for Source { name, text } in HEADERS.iter().chain(UNITS) {
+    for KernelSource { name, text } in HEADERS.iter().chain(UNITS) {
         part(name);
         part(text);
     }

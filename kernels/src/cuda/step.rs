@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::device::{Arguments, Kernel};
+use super::device::{Kernel, KernelArguments};
 
 /// An operation of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Node {
+pub(super) enum StepOperation {
     /// A kernel launch.
     Launch(Launch),
     /// A copy between device addresses.
@@ -32,20 +32,20 @@ pub(super) struct Launch {
     /// Bytes of dynamic shared memory.
     pub(super) shared: usize,
     /// Range of its arguments in the words of the step.
-    words: Range<usize>,
+    argument_words: Range<usize>,
     /// Bytes of the arguments.
     pub(super) argument_bytes: usize,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Step {
-    nodes: Vec<Node>,
+    nodes: Vec<StepOperation>,
     /// 64-bit words, so that each argument structure is aligned.
     words: Vec<u64>,
 }
 
 impl Step {
-    pub(super) fn nodes(&self) -> &[Node] {
+    pub(super) fn nodes(&self) -> &[StepOperation] {
         &self.nodes
     }
 
@@ -55,7 +55,7 @@ impl Step {
         self.words.clear();
     }
 
-    pub(super) fn launch<A: Arguments>(
+    pub(super) fn launch<A: KernelArguments>(
         &mut self,
         kernel: &Kernel<A>,
         grid: [u32; 3],
@@ -72,37 +72,39 @@ impl Step {
             let to = self.words[start..].as_mut_ptr().cast::<u8>();
             std::ptr::copy_nonoverlapping(std::ptr::from_ref(arguments).cast(), to, argument_bytes);
         }
-        self.nodes.push(Node::Launch(Launch {
+        self.nodes.push(StepOperation::Launch(Launch {
             kernel: kernel.name,
             threads: kernel.threads,
             grid,
             shared,
-            words: start..end,
+            argument_words: start..end,
             argument_bytes,
         }));
     }
 
     pub(super) fn copy(&mut self, from: u64, to: u64, bytes: usize) {
-        self.nodes.push(Node::Copy { from, to, bytes });
+        self.nodes.push(StepOperation::Copy { from, to, bytes });
     }
 
     pub(super) fn arguments(&self, launch: &Launch) -> &[u64] {
-        self.words.get(launch.words.clone()).unwrap_or(&[])
+        self.words.get(launch.argument_words.clone()).unwrap_or(&[])
     }
 
     /// Returns true if both have the same sequence of kernels and copies, regardless of arguments.
-    pub(super) fn is_like(&self, other: &Step) -> bool {
-        let alike = |(a, b): (&Node, &Node)| match (a, b) {
-            (Node::Launch(a), Node::Launch(b)) => (a.kernel, a.threads) == (b.kernel, b.threads),
-            (Node::Copy { .. }, Node::Copy { .. }) => true,
+    pub(super) fn has_same_operations(&self, other: &Step) -> bool {
+        let alike = |(a, b): (&StepOperation, &StepOperation)| match (a, b) {
+            (StepOperation::Launch(a), StepOperation::Launch(b)) => {
+                (a.kernel, a.threads) == (b.kernel, b.threads)
+            }
+            (StepOperation::Copy { .. }, StepOperation::Copy { .. }) => true,
             _ => false,
         };
         self.nodes.len() == other.nodes.len() && self.nodes.iter().zip(&other.nodes).all(alike)
     }
 
-    pub(super) fn changed_from(&self, before: &Step) -> impl Iterator<Item = usize> {
+    pub(super) fn changed_operations(&self, before: &Step) -> impl Iterator<Item = usize> {
         let changed = |&at: &usize| match (self.nodes.get(at), before.nodes.get(at)) {
-            (Some(Node::Launch(a)), Some(Node::Launch(b))) => {
+            (Some(StepOperation::Launch(a)), Some(StepOperation::Launch(b))) => {
                 (a.grid, a.shared) != (b.grid, b.shared) || self.arguments(a) != before.arguments(b)
             }
             (a, b) => a != b,
@@ -119,11 +121,11 @@ pub struct StepCounts {
     /// Submitted as a graph with updated arguments or grids.
     pub updated: u64,
     /// Number of updated launches and copies in these.
-    pub changed: u64,
+    pub changed_operations: u64,
     /// Submitted as a new graph.
-    pub made: u64,
+    pub created: u64,
     /// Submitted launch by launch, on request or because the driver could not create a graph.
-    pub plain: u64,
+    pub launched: u64,
     /// Ended early by an upload, download or wait, and submitted launch by launch.
     pub interrupted: u64,
 }

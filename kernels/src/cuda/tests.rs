@@ -2,15 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-use super::device::{Arguments, Device, DeviceError, Kernel, Memory, Span};
-use super::{Emulated, EmulatedMemory, ops};
+use super::device::{Device, DeviceError, DeviceMemory, DeviceSpan, Kernel, KernelArguments};
+use super::{EmulatedDevice, EmulatedMemory, ops};
 
-fn put(device: &Emulated, numbers: &[f32]) -> EmulatedMemory {
-    ops::put(device, numbers).unwrap()
+fn put(device: &EmulatedDevice, numbers: &[f32]) -> EmulatedMemory {
+    ops::upload_floats(device, numbers).unwrap()
 }
 
-fn get(device: &Emulated, memory: &EmulatedMemory, numbers: usize) -> Vec<f32> {
-    ops::get(device, memory, numbers).unwrap()
+fn get(device: &EmulatedDevice, memory: &EmulatedMemory, numbers: usize) -> Vec<f32> {
+    ops::download_floats(device, memory, numbers).unwrap()
 }
 
 #[test]
@@ -19,13 +19,10 @@ fn norm_is_independent_of_thread_order() {
     let weight: Vec<f32> = (0..300).map(|i| 1.0 + i as f32 / 300.0).collect();
     let mut found = Vec::new();
     for seed in 0..8 {
-        let device = Emulated::new(seed);
+        let device = EmulatedDevice::new(seed);
         let [x, weight] = [&x, &weight].map(|numbers| put(&device, numbers));
         let out = device.allocate(4 * 600).unwrap();
-        let shape = ops::RowsShape {
-            rows: 2,
-            width: 300,
-        };
+        let shape = ops::RowsShape { rows: 2, cols: 300 };
         ops::rms_norm(&device, shape, &x, &weight, 1e-5, &out).unwrap();
         found.push(get(&device, &out, 600));
     }
@@ -40,17 +37,17 @@ fn norm_is_independent_of_thread_order() {
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Trial {
-    to: Span,
+    to: DeviceSpan,
     what: u32,
     unused: u32,
 }
 
 // SAFETY: layout as in `trial.cpp`, without padding.
-unsafe impl Arguments for Trial {}
+unsafe impl KernelArguments for Trial {}
 
 const TRIAL: Kernel<Trial> = Kernel::new("trial", 64);
 
-fn trial(device: &Emulated, what: u32) -> Result<Vec<f32>, DeviceError> {
+fn trial(device: &EmulatedDevice, what: u32) -> Result<Vec<f32>, DeviceError> {
     let to = device.allocate(4 * 64).unwrap();
     let arguments = Trial {
         to: to.span("to", 0, 4 * 64)?,
@@ -64,7 +61,7 @@ fn trial(device: &Emulated, what: u32) -> Result<Vec<f32>, DeviceError> {
 
 #[test]
 fn undefined_behaviour_is_reported() {
-    let device = Emulated::new(3);
+    let device = EmulatedDevice::new(3);
     for (what, expected) in [
         (
             1,
@@ -94,7 +91,7 @@ fn undefined_behaviour_is_reported() {
 #[test]
 fn grid_barrier_works_if_all_blocks_are_resident() {
     for seed in 0..4 {
-        let device = Emulated::new(seed);
+        let device = EmulatedDevice::new(seed);
         let meet = |blocks| {
             let to = put(&device, &[0.0; 64]);
             let arguments = Trial {
@@ -111,7 +108,7 @@ fn grid_barrier_works_if_all_blocks_are_resident() {
                     .collect::<Vec<_>>()
             })
         };
-        let resident = device.resident(&TRIAL, 0).unwrap() as u32;
+        let resident = device.max_resident_blocks(&TRIAL, 0).unwrap() as u32;
         assert_eq!(meet(1).unwrap(), [0, 1]);
         assert_eq!(meet(resident).unwrap(), [0, 1]);
         let error = meet(resident + 1).unwrap_err().to_string();
@@ -124,7 +121,7 @@ fn grid_barrier_works_if_all_blocks_are_resident() {
 
 #[test]
 fn data_races_depend_on_the_seed() {
-    let winner = |seed| trial(&Emulated::new(seed), 9).unwrap()[0];
+    let winner = |seed| trial(&EmulatedDevice::new(seed), 9).unwrap()[0];
     let winners: Vec<f32> = (0..16).map(winner).collect();
     assert!(winners.iter().any(|&w| w != winners[0]), "{winners:?}");
     assert_eq!(winners, (0..16).map(winner).collect::<Vec<f32>>());
@@ -136,8 +133,8 @@ fn invalid_launches_are_rejected() {
     #[repr(C)]
     struct Short(u32);
     // SAFETY: one integer.
-    unsafe impl Arguments for Short {}
-    let device = Emulated::new(0);
+    unsafe impl KernelArguments for Short {}
+    let device = EmulatedDevice::new(0);
     let launch = |name: &'static str, threads, grid| {
         // SAFETY: each launch is rejected before it starts.
         let found = unsafe { device.launch(&Kernel::new(name, threads), grid, 0, &Short(0)) };
@@ -163,7 +160,7 @@ fn invalid_launches_are_rejected() {
     assert!(to.span("to", 8, 249).is_err() && to.span("to", usize::MAX, 2).is_err());
 }
 
-fn write_behind(device: &Emulated) -> EmulatedMemory {
+fn write_behind(device: &EmulatedDevice) -> EmulatedMemory {
     let to = device.allocate(252).unwrap();
     let arguments = Trial {
         to: to.span("to", 0, 252).unwrap(),
@@ -180,7 +177,7 @@ const FORBIDDEN: &str = "HTC_FORBIDDEN";
 
 #[test]
 fn what_the_environment_names_is_done() {
-    let device = Emulated::new(0);
+    let device = EmulatedDevice::new(0);
     match std::env::var(FORBIDDEN).as_deref() {
         Ok("behind an allocation") => drop(write_behind(&device)),
         Ok("behind a shared array") => drop(trial(&device, 12)),
@@ -191,7 +188,7 @@ fn what_the_environment_names_is_done() {
 
 #[test]
 fn sanitizers_abort_on_violations() {
-    if !Emulated::is_sanitized() {
+    if !EmulatedDevice::is_sanitized() {
         let asked = std::env::var_os("HTC_EMULATE_SANITIZE").filter(|asked| !asked.is_empty());
         assert!(asked.is_none(), "the kernels were built without {asked:?}");
         return;
@@ -215,12 +212,12 @@ fn sanitizers_abort_on_violations() {
 
 #[test]
 fn write_past_the_end_is_detected() {
-    if Emulated::is_sanitized() {
+    if EmulatedDevice::is_sanitized() {
         // The sanitizer would abort here, see `sanitizers_abort_on_violations`.
         return;
     }
-    let to = write_behind(&Emulated::new(0));
-    assert!(!to.is_whole());
+    let to = write_behind(&EmulatedDevice::new(0));
+    assert!(!to.is_intact());
     let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(to)));
     let message = dropped.unwrap_err();
     let message = message.downcast_ref::<String>().unwrap();
@@ -229,7 +226,7 @@ fn write_past_the_end_is_detected() {
 
 #[test]
 fn step_is_recorded_until_its_end() {
-    let device = Emulated::new(5);
+    let device = EmulatedDevice::new(5);
     let [x, y, z] = [1.0, 10.0, 0.0].map(|value| put(&device, &[value; 600]));
     let step = |numbers| {
         device.begin_step().unwrap();
@@ -238,9 +235,9 @@ fn step_is_recorded_until_its_end() {
         ops::add(&device, 600, &x, &y).unwrap();
     };
     step(600);
-    assert_eq!(device.launches(), 0);
+    assert_eq!(device.launch_count(), 0);
     device.end_step().unwrap();
-    assert_eq!(device.launches(), 2);
+    assert_eq!(device.launch_count(), 2);
     assert_eq!(
         (get(&device, &x, 1)[0], get(&device, &z, 1)[0]),
         (21.0, 11.0)
@@ -255,14 +252,14 @@ fn step_is_recorded_until_its_end() {
         step(numbers);
         device.end_step().unwrap();
     }
-    let counts = device.steps();
-    assert_eq!((counts.made, counts.updated, counts.replayed), (1, 1, 1));
-    assert_eq!(counts.changed, 1);
+    let counts = device.step_counts();
+    assert_eq!((counts.created, counts.updated, counts.replayed), (1, 1, 1));
+    assert_eq!(counts.changed_operations, 1);
 }
 
 #[test]
 fn download_ends_a_step_early() {
-    let device = Emulated::new(5);
+    let device = EmulatedDevice::new(5);
     let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
     device.begin_step().unwrap();
     ops::add(&device, 600, &x, &y).unwrap();
@@ -270,7 +267,7 @@ fn download_ends_a_step_early() {
     ops::add(&device, 600, &x, &y).unwrap();
     device.end_step().unwrap();
     assert_eq!(get(&device, &x, 1), [21.0]);
-    assert_eq!(device.steps().interrupted, 1);
+    assert_eq!(device.step_counts().interrupted, 1);
     device.begin_step().unwrap();
     ops::add(&device, 600, &x, &y).unwrap();
     drop(y);
@@ -292,21 +289,21 @@ fn download_ends_a_step_early() {
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct FragmentTrial {
-    rows: Span,
-    columns: Span,
-    products: Span,
+    rows: DeviceSpan,
+    columns: DeviceSpan,
+    products: DeviceSpan,
     what: u32,
     unused: u32,
 }
 
 // SAFETY: layout as in `trial.cpp`, without padding.
-unsafe impl Arguments for FragmentTrial {}
+unsafe impl KernelArguments for FragmentTrial {}
 
 const FRAGMENT_TRIAL: Kernel<FragmentTrial> = Kernel::new("fragment_trial", 32);
 
 /// Returns the warp product of rows `[16, 32]` and columns `[32, 8]`, added to `16 x 8` integers.
 fn add_fragments(
-    device: &Emulated,
+    device: &EmulatedDevice,
     rows: &[i8],
     columns: &[i8],
     before: &[i32],
@@ -346,7 +343,7 @@ fn add_fragments(
 
 #[test]
 fn integer_fragments_follow_the_ptx_layout() {
-    let device = Emulated::new(9);
+    let device = EmulatedDevice::new(9);
     let columns: Vec<i8> = (0..256).map(|i| (i as u8).cast_signed()).collect();
     let before: Vec<i32> = (0..128).map(|i| 1000 * i).collect();
     for place in 0..512 {
@@ -387,21 +384,21 @@ fn integer_fragments_follow_the_ptx_layout() {
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct FloatFragmentTrial {
-    rows: Span,
-    columns: Span,
-    products: Span,
+    rows: DeviceSpan,
+    columns: DeviceSpan,
+    products: DeviceSpan,
     bf16: u32,
     by_lanes: u32,
 }
 
 // SAFETY: layout as in `trial.cpp`, without padding.
-unsafe impl Arguments for FloatFragmentTrial {}
+unsafe impl KernelArguments for FloatFragmentTrial {}
 
 const FLOAT_FRAGMENT_TRIAL: Kernel<FloatFragmentTrial> = Kernel::new("float_fragment_trial", 32);
 
 /// Returns the warp product of rows `[16, 16]` and columns `[16, 8]`, added to `before [16, 8]`.
 fn add_float_fragments(
-    device: &Emulated,
+    device: &EmulatedDevice,
     [rows, columns]: [&[u16]; 2],
     before: &[f32],
     [bf16, by_lanes]: [bool; 2],
@@ -413,7 +410,7 @@ fn add_float_fragments(
         memory
     };
     let (rows, columns) = (put(rows), put(columns));
-    let products = super::ops::put(device, before).unwrap();
+    let products = super::ops::upload_floats(device, before).unwrap();
     let arguments = FloatFragmentTrial {
         rows: rows.span("rows", 0, 512).unwrap(),
         columns: columns.span("columns", 0, 256).unwrap(),
@@ -427,12 +424,12 @@ fn add_float_fragments(
             .launch(&FLOAT_FRAGMENT_TRIAL, [1, 1, 1], 0, &arguments)
             .unwrap()
     };
-    super::ops::get(device, &products, before.len()).unwrap()
+    super::ops::download_floats(device, &products, before.len()).unwrap()
 }
 
 #[test]
 fn float_fragments_follow_the_ptx_layout() {
-    let device = Emulated::new(10);
+    let device = EmulatedDevice::new(10);
     let before: Vec<f32> = (0..128).map(|i| 1000.0 * i as f32).collect();
     for bf16 in [false, true] {
         let bits = |x: f32| {

@@ -5,27 +5,27 @@ use std::str::FromStr;
 
 /// Selects a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum DeviceSelector {
     /// Driver index, from 0.
     Index(usize),
     /// UUID, independent of the order of devices.
     Uuid([u8; 16]),
 }
 
-impl Default for Which {
+impl Default for DeviceSelector {
     fn default() -> Self {
-        Which::Index(0)
+        DeviceSelector::Index(0)
     }
 }
 
-impl FromStr for Which {
+impl FromStr for DeviceSelector {
     type Err = String;
 
     /// Parses an index or an identifier in the format of `nvidia-smi -L`: `GPU-` and 32 hexadecimal
     /// digits in groups.
-    fn from_str(text: &str) -> Result<Which, String> {
+    fn from_str(text: &str) -> Result<DeviceSelector, String> {
         if let Ok(index) = text.parse() {
-            return Ok(Which::Index(index));
+            return Ok(DeviceSelector::Index(index));
         }
         let malformed =
             || format!("a device is an index or GPU- with its identifier, not {text:?}");
@@ -42,20 +42,20 @@ impl FromStr for Which {
             .collect();
         let uuid = <[u8; 16]>::try_from(bytes).ok();
         let uuid = uuid.filter(|_| digits.len() == 32);
-        uuid.map(Which::Uuid).ok_or_else(malformed)
+        uuid.map(DeviceSelector::Uuid).ok_or_else(malformed)
     }
 }
 
-impl fmt::Display for Which {
+impl fmt::Display for DeviceSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Which::Index(index) => write!(f, "{index}"),
-            Which::Uuid(uuid) => f.write_str(&identifier(uuid)),
+            DeviceSelector::Index(index) => write!(f, "{index}"),
+            DeviceSelector::Uuid(uuid) => f.write_str(&format_uuid(uuid)),
         }
     }
 }
 
-pub(super) fn identifier(uuid: &[u8; 16]) -> String {
+pub(super) fn format_uuid(uuid: &[u8; 16]) -> String {
     let mut text = "GPU".to_owned();
     for (i, byte) in uuid.iter().enumerate() {
         if matches!(i, 0 | 4 | 6 | 8 | 10) {

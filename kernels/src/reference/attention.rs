@@ -3,7 +3,7 @@
 use half::f16;
 use htc_formats::DType;
 
-use super::Real;
+use super::ActivationType;
 use crate::cpu::{Attention, KvNumbers, KvView, check_hadamard};
 use crate::error::ShapeError;
 
@@ -14,7 +14,7 @@ pub fn nearest_f16(x: f64) -> f64 {
 
 /// Shapes of attention.
 #[derive(Clone, Copy, Debug)]
-pub struct Heads {
+pub struct AttentionShape {
     /// Query heads.
     pub heads: usize,
     /// Key and value heads, a divisor of the query heads.
@@ -38,43 +38,43 @@ pub fn attention(
     out: &mut [f32],
 ) -> Result<(), ShapeError> {
     attention.check()?;
-    let heads = Heads {
+    let heads = AttentionShape {
         heads: kv.check_queries(q.len(), n, position, out.len())?,
         kv_heads: kv.kv_heads(),
         size: kv.head_size(),
     };
     let positions = position + n;
     let all: Vec<_> = (0..heads.kv_heads)
-        .map(|head| [0, 1].map(|side| in_full(kv, head, side, positions)))
+        .map(|head| [0, 1].map(|side| expand_head(kv, head, side, positions)))
         .collect();
     let stored = |[head, p, d]: [usize; 3]| {
         let at = p * heads.size + d;
         all[head].each_ref().map(|numbers| numbers[at])
     };
-    attend(q, position, heads, attention, stored, out);
+    attention_with(q, position, heads, attention, stored, out);
     Ok(())
 }
 
 /// Returns keys (side 0) or values (side 1) of the first `positions` positions of a head, with
 /// low-rank ones expanded.
-fn in_full(kv: &KvView<'_>, head: usize, side: usize, positions: usize) -> Vec<f64> {
+fn expand_head(kv: &KvView<'_>, head: usize, side: usize, positions: usize) -> Vec<f64> {
     let [compressed, front] = kv.compressed();
-    let mut all = wide(kv.rows(head, 0..front)[side]);
+    let mut all = to_f64(kv.rows(head, 0..front)[side]);
     if let Some(low) = kv.low_rank() {
         let (rank, size) = (low.ranks()[side], low.head_size());
         let basis = low.basis(side, head);
-        for coordinates in wide(low.rows(head, 0..compressed)[side]).chunks_exact(rank) {
+        for coordinates in to_f64(low.rows(head, 0..compressed)[side]).chunks_exact(rank) {
             all.extend((0..size).map(|d| {
                 let terms = coordinates.iter().zip(basis[d..].iter().step_by(size));
                 terms.map(|(y, &u)| y * f64::from(u)).sum::<f64>()
             }));
         }
     }
-    all.extend(wide(kv.rows(head, front..positions - compressed)[side]));
+    all.extend(to_f64(kv.rows(head, front..positions - compressed)[side]));
     all
 }
 
-fn wide(numbers: KvNumbers<'_>) -> Vec<f64> {
+fn to_f64(numbers: KvNumbers<'_>) -> Vec<f64> {
     let coded = |dtype, bytes| {
         let mut decoded = vec![0.0; numbers.len()];
         // Whole blocks, as the view has been checked.
@@ -98,7 +98,7 @@ fn wide(numbers: KvNumbers<'_>) -> Vec<f64> {
 ///
 /// # Errors
 /// When `x` is not whole heads or `size` is odd or 0.
-pub fn hadamard<T: Real>(x: &mut [T], size: usize) -> Result<(), ShapeError> {
+pub fn hadamard<T: ActivationType>(x: &mut [T], size: usize) -> Result<(), ShapeError> {
     let block = check_hadamard(x.len(), size)?;
     for x in x.chunks_exact_mut(block) {
         let before: Vec<f64> = x.iter().map(|&x| x.into()).collect();
@@ -110,7 +110,7 @@ pub fn hadamard<T: Real>(x: &mut [T], size: usize) -> Result<(), ShapeError> {
                     0 => *x,
                     _ => -x,
                 });
-            *x = T::nearest(terms.sum::<f64>() / (block as f64).sqrt());
+            *x = T::from_f64(terms.sum::<f64>() / (block as f64).sqrt());
         }
     }
     Ok(())
@@ -121,14 +121,14 @@ pub fn hadamard<T: Real>(x: &mut [T], size: usize) -> Result<(), ShapeError> {
 ///
 /// # Panics
 /// When `out` is shorter than `q`.
-pub fn attend<T: Real>(
+pub fn attention_with<T: ActivationType>(
     q: &[T],
     position: usize,
-    Heads {
+    AttentionShape {
         heads,
         kv_heads,
         size,
-    }: Heads,
+    }: AttentionShape,
     attention: &Attention,
     stored: impl Fn([usize; 3]) -> [f64; 2],
     out: &mut [T],
@@ -158,7 +158,7 @@ pub fn attend<T: Real>(
             let value: f64 = terms
                 .map(|(i, weight)| weight * stored([kv_head, first + i, d])[1])
                 .sum();
-            out[at + d] = T::nearest(value / sum);
+            out[at + d] = T::from_f64(value / sum);
         }
     }
 }

@@ -1,19 +1,32 @@
 //! Reference products with matrices in column groups.
 
-use htc_formats::bands::{BAND, Bands, rotate};
+use htc_formats::bands::{ColumnGroups, GROUP_COLS, rotate};
 
 use super::quantised_vector;
-use crate::error::{ShapeError, expect, product};
+use crate::error::{ShapeError, check_size, checked_product};
 
 /// Computes `y = x Wᵀ` for a matrix in column groups and vectors quantised by [`quantised_vector`],
 /// after rotation and the column scales of a trellis.
 ///
 /// # Errors
 /// When `x` or `y` has another length.
-pub fn quantised_bands(w: Bands<'_>, n: usize, x: &[f32], y: &mut [f32]) -> Result<(), ShapeError> {
+pub fn quantised_column_groups(
+    w: ColumnGroups<'_>,
+    n: usize,
+    x: &[f32],
+    y: &mut [f32],
+) -> Result<(), ShapeError> {
     let (rows, cols) = (w.rows(), w.cols());
-    expect("x (numbers)", product("x (numbers)", &[n, cols])?, x.len())?;
-    expect("y (numbers)", product("y (numbers)", &[n, rows])?, y.len())?;
+    check_size(
+        "x (numbers)",
+        checked_product("x (numbers)", &[n, cols])?,
+        x.len(),
+    )?;
+    check_size(
+        "y (numbers)",
+        checked_product("y (numbers)", &[n, rows])?,
+        y.len(),
+    )?;
     let mut row = vec![0.0; cols];
     for (t, x) in x.chunks_exact(cols).enumerate() {
         // If scaled, the quantised number divided by the scale it was multiplied by.
@@ -22,7 +35,7 @@ pub fn quantised_bands(w: Bands<'_>, n: usize, x: &[f32], y: &mut [f32]) -> Resu
         if w.codes().is_rotated() {
             rotate(&mut x);
         }
-        for (band, x) in x.chunks(BAND).enumerate() {
+        for (band, x) in x.chunks(GROUP_COLS).enumerate() {
             match w.column_scales(band) {
                 None => seen.extend(quantised_vector(x)),
                 Some(scales) => {
@@ -36,10 +49,10 @@ pub fn quantised_bands(w: Bands<'_>, n: usize, x: &[f32], y: &mut [f32]) -> Resu
             rotate(&mut seen);
         }
         for i in 0..rows {
-            w.row(i, &mut row).map_err(|_| ShapeError {
-                what: "row (numbers)",
+            w.decode_row(i, &mut row).map_err(|_| ShapeError {
+                argument: "row (numbers)",
                 expected: cols,
-                found: row.len(),
+                actual: row.len(),
             })?;
             let products = row.iter().zip(&seen).map(|(&w, x)| f64::from(w) * x);
             y[t * rows + i] = products.sum::<f64>() as f32;
@@ -50,26 +63,28 @@ pub fn quantised_bands(w: Bands<'_>, n: usize, x: &[f32], y: &mut [f32]) -> Resu
 
 #[cfg(test)]
 mod tests {
-    use htc_formats::bands::{Code, Codes, Kind, LEVEL_UNIT, Packer};
+    use htc_formats::bands::{CODEBOOK_UNIT, Code, CodeKind, Codes, ColumnGroupWriter};
 
     use super::*;
 
     #[test]
     fn columns_are_scaled_before_the_vector_is_rounded() {
-        let codes = Codes::uniform(Code::levels(8).unwrap(), 32).unwrap();
-        let mut packer = Packer::new(&codes, 1);
-        packer.row_scale(Kind::Levels, 0, 1.0 / LEVEL_UNIT).unwrap();
-        packer.level_scales(0, 0, &[1; 16]);
+        let codes = Codes::uniform(Code::codebook(8).unwrap(), 32).unwrap();
+        let mut packer = ColumnGroupWriter::new(&codes, 1);
+        packer
+            .set_row_scale(CodeKind::Codebook, 0, 1.0 / CODEBOOK_UNIT)
+            .unwrap();
+        packer.set_codebook_scales(0, 0, &[1; 16]);
         let mut weights = [0; 64];
         weights[..4].copy_from_slice(&[1, 255, 3, 0]);
-        packer.levels(0, 0, 0, &weights);
+        packer.set_codebook_codes(0, 0, 0, &weights);
         let bytes = packer.finish();
-        let w = Bands::new(&codes, 1, &bytes).unwrap();
+        let w = ColumnGroups::new(&codes, 1, &bytes).unwrap();
         let mut x = [0.0; 32];
         x[..4].copy_from_slice(&[127.0, 5.4, -2.0, 1e-3]);
         let mut y = [0.0];
-        quantised_bands(w, 1, &x, &mut y).unwrap();
+        quantised_column_groups(w, 1, &x, &mut y).unwrap();
         assert_eq!(y, [127.0 - 5.0 - 6.0]);
-        assert!(quantised_bands(w, 2, &x, &mut y).is_err());
+        assert!(quantised_column_groups(w, 2, &x, &mut y).is_err());
     }
 }

@@ -11,7 +11,7 @@ pub const BLAS: &str = "libcublas.so";
 pub const SOLVER: &str = "libcusolver.so";
 
 /// Compiles a library from a source next to this file, in the crate at `kernels`, into a folder.
-pub fn library(kernels: &Path, folder: &Path, name: &str, source: &str, options: &[&str]) {
+pub fn compile_library(kernels: &Path, folder: &Path, name: &str, source: &str, options: &[&str]) {
     let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
     let include = |folder: &str| format!("-I{}", kernels.join(folder).display());
     let run = Command::new(compiler)

@@ -3,43 +3,43 @@
 use std::path::Path;
 
 use htc_kernels::cuda::{CudaLinear, Device, DeviceError, ops};
-use htc_kernels::linear::{Gram, Linear, LinearError, ProductShape};
+use htc_kernels::linear::{GramMatrix, LinearAlgebra, LinearError, ProductShape};
 
-use super::device::matrices::{self, numbers, times, transposed};
-use super::scenarios::{called, get, nothing_is_left, open, put};
+use super::device::matrices::{self, matmul, numbers, transposed};
+use super::scenarios::{assert_all_freed, download, open, read_call_log, upload};
 use super::steps::counts;
 
 pub fn run(name: &str, log: &Path) {
     match name {
-        "no-blas" => absent(
+        "no-blas" => missing_libraries(
             log,
             "cuBLAS is not installed, or a library that it needs is not; install",
         ),
         "no-solver" => {
-            absent(
+            missing_libraries(
                 log,
                 "cuSOLVER is not installed, or a library that it needs is not; install",
             );
         }
-        "a-solver-that-is-too-old" => absent(
+        "a-solver-that-is-too-old" => missing_libraries(
             log,
             "cuSOLVER has no cusolverDnSetDeterministicMode: a newer one is needed; install",
         ),
         "a-blas-that-is-too-old" => {
-            absent(
+            missing_libraries(
                 log,
                 "cuBLAS has no cublasDscal_v2_64: a newer one is needed; install",
             );
         }
-        "a-blas-that-does-not-start" => absent(
+        "a-blas-that-does-not-start" => missing_libraries(
             log,
             "cuBLAS does not start: the library was not initialized (CUBLAS_STATUS_NOT_INITIALIZED); install",
         ),
-        "a-solver-that-does-not-start" => absent(
+        "a-solver-that-does-not-start" => missing_libraries(
             log,
             "cuSOLVER does not start: the library was not initialized (CUSOLVER_STATUS_NOT_INITIALIZED); install",
         ),
-        "no-room-to-start" => no_room_to_start(log),
+        "no-room-to-start" => out_of_memory_at_start(log),
         "eigenvalues" => eigenvalues(log),
         "singular-values" => singular_values(log),
         "products" => products(log),
@@ -49,16 +49,16 @@ pub fn run(name: &str, log: &Path) {
         "numbers-that-are-not-finite" => numbers_that_are_not_finite(log),
         "an-argument-that-is-not-valid" => an_argument_that_is_not_valid(log),
         "libraries-that-fail" => libraries_that_fail(),
-        "linear-algebra-without-room" => without_room(log),
-        "linear-algebra-behind-a-step" => behind_a_step(log),
-        "linear-algebra-of-threads" => of_threads(log),
+        "linear-algebra-without-room" => out_of_memory(log),
+        "linear-algebra-behind-a-step" => calls_end_an_open_step(log),
+        "linear-algebra-of-threads" => threads_get_identical_bits(log),
         "a-kernel-of-the-libraries" => a_kernel_of_the_libraries(),
         other => panic!("no scenario {other}"),
     }
 }
 
 /// A library problem is reported with its remedy on every request.
-fn absent(log: &Path, expected: &str) {
+fn missing_libraries(log: &Path, expected: &str) {
     let device = open();
     for _ in 0..2 {
         let error = device.linear().unwrap_err();
@@ -73,14 +73,14 @@ fn absent(log: &Path, expected: &str) {
         }
     }
     // The device stays usable.
-    let x = put(&device, &[1.0; 300]);
+    let x = upload(&device, &[1.0; 300]);
     ops::add(&device, 300, &x, &x).unwrap();
-    assert_eq!(get(&device, &x, 300), [2.0; 300]);
+    assert_eq!(download(&device, &x, 300), [2.0; 300]);
     drop((x, device));
-    nothing_is_left(log);
+    assert_all_freed(log);
 }
 
-fn no_room_to_start(log: &Path) {
+fn out_of_memory_at_start(log: &Path) {
     let device = open();
     let error = device.linear().unwrap_err();
     assert!(matches!(error, LinearError::Library { .. }), "{error:?}");
@@ -89,15 +89,15 @@ fn no_room_to_start(log: &Path) {
         "{error}"
     );
     drop(device);
-    nothing_is_left(log);
+    assert_all_freed(log);
 }
 
 fn close(found: &[f64], expected: &[f64]) {
-    matrices::close(found, expected, 1e-10, "matrix");
+    matrices::assert_close(found, expected, 1e-10, "matrix");
 }
 
 fn orthonormal(a: &[f64], n: usize) {
-    matrices::orthonormal(a, n, 1e-10, "vectors");
+    matrices::assert_orthonormal(a, n, 1e-10, "vectors");
 }
 
 /// Known orthonormal matrix: a reflection.
@@ -143,7 +143,7 @@ fn eigenvalues(log: &Path) {
         // Distinct, of both signs, unsorted.
         let known: Vec<f64> = (0..n).map(|i| ((i * 29) % n) as f64 - 1.5).collect();
         let scaled: Vec<f64> = (0..n * n).map(|k| q[k] * known[k / n]).collect();
-        let matrix = times(&scaled, &transposed(&q, n), [n, n, n]);
+        let matrix = matmul(&scaled, &transposed(&q, n), [n, n, n]);
         let [values, vectors] = eigen(&linear, &matrix, true);
         let ascending: Vec<f64> = (0..n).map(|i| i as f64 - 1.5).collect();
         close(&values, &ascending);
@@ -151,20 +151,20 @@ fn eigenvalues(log: &Path) {
         for (j, value) in known.iter().enumerate() {
             let at = values.iter().position(|v| (v - value).abs() < 0.5).unwrap();
             let found = &vectors[n * at..n * (at + 1)];
-            let sign = times(found, &q[n * j..n * (j + 1)], [1, n, 1])[0].signum();
+            let sign = matmul(found, &q[n * j..n * (j + 1)], [1, n, 1])[0].signum();
             let found: Vec<f64> = found.iter().map(|x| sign * x).collect();
             close(&found, &q[n * j..n * (j + 1)]);
         }
         assert_eq!(eigen(&linear, &matrix, false)[0], values);
     }
     drop((linear, device));
-    nothing_is_left(log);
+    assert_all_freed(log);
 }
 
 fn singular(linear: &CudaLinear, tall: &[f64], n: usize) -> [Vec<f64>; 2] {
     let (mut values, mut right) = (vec![f64::NAN; n], vec![f64::NAN; n * n]);
     linear
-        .right_singular(tall, &mut values, &mut right)
+        .right_singular_vectors(tall, &mut values, &mut right)
         .unwrap();
     [values, right]
 }
@@ -182,7 +182,9 @@ fn singular_values(log: &Path) {
         &right.iter().map(|x| x.abs()).collect::<Vec<_>>(),
         &[0.0, 1.0, 1.0, 0.0],
     );
-    linear.right_singular(&[], &mut [], &mut []).unwrap();
+    linear
+        .right_singular_vectors(&[], &mut [], &mut [])
+        .unwrap();
     for [m, n] in [[20, 20], [24, 20], [25, 20], [70, 20], [33, 1]] {
         let tall = numbers(7 + m as u64, m * n);
         let [values, right] = singular(&linear, &tall, n);
@@ -190,12 +192,12 @@ fn singular_values(log: &Path) {
         let v = transposed(&right, n);
         orthonormal(&v, n);
         // |A v| = σ, and A v of different v are orthogonal: so AᵀA = V σ² Vᵀ.
-        let images = times(&tall, &v, [m, n, n]);
-        let squares = times(&transposed(&images, m), &images, [n, m, n]);
+        let images = matmul(&tall, &v, [m, n, n]);
+        let squares = matmul(&transposed(&images, m), &images, [n, m, n]);
         let diagonal = |k: usize| f64::from(k.is_multiple_of(n + 1)) * values[k / n].powi(2);
         close(&squares, &(0..n * n).map(diagonal).collect::<Vec<_>>());
     }
-    let log_of = called(log);
+    let log_of = read_call_log(log);
     let triangles: Vec<&str> = log_of
         .iter()
         .filter_map(|line| line.strip_prefix("triangle of "))
@@ -213,12 +215,12 @@ fn singular_values(log: &Path) {
     ];
     assert_eq!(sizes, expected);
     // Of lower rank.
-    let tall = times(&numbers(1, 30), &numbers(2, 8), [15, 2, 4]);
+    let tall = matmul(&numbers(1, 30), &numbers(2, 8), [15, 2, 4]);
     let [values, right] = singular(&linear, &tall, 4);
     close(&values[2..], &[0.0, 0.0]);
     orthonormal(&right, 4);
     drop((linear, device));
-    nothing_is_left(log);
+    assert_all_freed(log);
 }
 
 fn products(log: &Path) {
@@ -233,8 +235,8 @@ fn products(log: &Path) {
             inner,
             columns,
         };
-        linear.product(shape, &left, &right, &mut out).unwrap();
-        close(&out, &times(&left, &right, [rows, inner, columns]));
+        linear.multiply(shape, &left, &right, &mut out).unwrap();
+        close(&out, &matmul(&left, &right, [rows, inner, columns]));
     }
     let shape = ProductShape {
         rows: 2,
@@ -242,19 +244,19 @@ fn products(log: &Path) {
         columns: 3,
     };
     let mut out = [f64::NAN; 6];
-    linear.product(shape, &[], &[], &mut out).unwrap();
+    linear.multiply(shape, &[], &[], &mut out).unwrap();
     assert_eq!(out, [0.0; 6]);
     drop((linear, device));
-    nothing_is_left(log);
+    assert_all_freed(log);
 }
 
 fn sums_of_products(log: &Path) {
     let device = open();
-    let linear = Device::linear(&device).unwrap().unwrap();
+    let linear = Device::linear_algebra(&device).unwrap().unwrap();
     let n = 9;
-    let mut gram = linear.gram(n).unwrap();
-    let mut empty = linear.gram(0).unwrap();
-    let read = |gram: &dyn Gram, n: usize| {
+    let mut gram = linear.new_gram(n).unwrap();
+    let mut empty = linear.new_gram(0).unwrap();
+    let read = |gram: &dyn GramMatrix, n: usize| {
         let mut out = vec![f64::NAN; n * n];
         gram.read(0, &mut out).unwrap();
         out
@@ -272,7 +274,7 @@ fn sums_of_products(log: &Path) {
     for (i, part) in parts.iter().enumerate() {
         let scale = [0.5, -2.0, 1.0, 3.0][i];
         gram.add(scale, part).unwrap();
-        let sums = times(part, &transposed(part, n), [n, part.len() / n, n]);
+        let sums = matmul(part, &transposed(part, n), [n, part.len() / n, n]);
         expected
             .iter_mut()
             .zip(sums)
@@ -301,14 +303,14 @@ fn sums_of_products(log: &Path) {
     let ones = |k: usize| f64::from(k % n >= k / n);
     assert_eq!(read(&*gram, n), (0..n * n).map(ones).collect::<Vec<_>>());
     drop((gram, empty));
-    nothing_is_left(log);
+    assert_all_freed(log);
 }
 
 fn shapes_that_do_not_fit(log: &Path) {
     let device = open();
     let linear = device.linear().unwrap();
     let told = |result: Result<(), LinearError>| match result {
-        Err(LinearError::Shape(error)) => error.what,
+        Err(LinearError::Shape(error)) => error.argument,
         other => panic!("{other:?}"),
     };
     let eigen = |matrix: usize, values: usize| {
@@ -318,7 +320,7 @@ fn shapes_that_do_not_fit(log: &Path) {
     assert_eq!(told(eigen(1, 0)), "matrix (numbers)");
     let singular = |tall: usize, values: usize, right: usize| {
         let (mut values, mut right) = (vec![0.0; values], vec![0.0; right]);
-        linear.right_singular(&vec![1.0; tall], &mut values, &mut right)
+        linear.right_singular_vectors(&vec![1.0; tall], &mut values, &mut right)
     };
     assert_eq!(told(singular(6, 3, 9)), "tall (numbers, at least)");
     assert_eq!(told(singular(13, 3, 9)), "tall (numbers, whole rows)");
@@ -329,7 +331,7 @@ fn shapes_that_do_not_fit(log: &Path) {
         columns: 4,
     };
     let product = |left: usize, right: usize, out: usize| {
-        linear.product(
+        linear.multiply(
             shape,
             &vec![1.0; left],
             &vec![1.0; right],
@@ -339,7 +341,7 @@ fn shapes_that_do_not_fit(log: &Path) {
     assert_eq!(told(product(5, 12, 8)), "left (numbers)");
     assert_eq!(told(product(6, 11, 8)), "right (numbers)");
     assert_eq!(told(product(6, 12, 9)), "out (numbers)");
-    let mut gram = linear.gram(3).unwrap();
+    let mut gram = linear.new_gram(3).unwrap();
     assert_eq!(
         told(gram.add(1.0, &[1.0; 4])),
         "vectors (numbers, whole vectors)"
@@ -348,9 +350,9 @@ fn shapes_that_do_not_fit(log: &Path) {
     assert_eq!(told_of_read(0, 8), "out (numbers, whole columns)");
     assert_eq!(told_of_read(2, 6), "columns");
     assert_eq!(told_of_read(usize::MAX, 3), "columns");
-    assert_eq!(told(linear.gram(usize::MAX).map(drop)), "sums (bytes)");
+    assert_eq!(told(linear.new_gram(usize::MAX).map(drop)), "sums (bytes)");
     drop((gram, linear, device));
-    nothing_is_left(log);
+    assert_all_freed(log);
 }
 
 fn no_convergence(log: &Path) {
@@ -362,10 +364,10 @@ fn no_convergence(log: &Path) {
     assert_eq!(error, LinearError::NoConvergence { order: 3 });
     let expected = "the decomposition of a matrix of order 3 did not converge";
     assert_eq!(error.to_string(), expected);
-    let error = linear.right_singular(&[1.0; 5], &mut [0.0], &mut [0.0]);
+    let error = linear.right_singular_vectors(&[1.0; 5], &mut [0.0], &mut [0.0]);
     assert_eq!(error, Err(LinearError::NoConvergence { order: 1 }));
     drop((linear, device));
-    nothing_is_left(log);
+    assert_all_freed(log);
 }
 
 fn numbers_that_are_not_finite(log: &Path) {
@@ -373,10 +375,10 @@ fn numbers_that_are_not_finite(log: &Path) {
     let linear = device.linear().unwrap();
     let error = linear.symmetric_eigen(&mut [f64::NAN; 4], &mut [0.0; 2], true);
     assert_eq!(error, Err(LinearError::NoConvergence { order: 2 }));
-    let error = linear.right_singular(&[f64::NAN; 4], &mut [0.0; 2], &mut [0.0; 4]);
+    let error = linear.right_singular_vectors(&[f64::NAN; 4], &mut [0.0; 2], &mut [0.0; 4]);
     assert_eq!(error, Err(LinearError::NoConvergence { order: 2 }));
     drop((linear, device));
-    nothing_is_left(log);
+    assert_all_freed(log);
 }
 
 fn an_argument_that_is_not_valid(log: &Path) {
@@ -388,7 +390,7 @@ fn an_argument_that_is_not_valid(log: &Path) {
         "an eigenvalue decomposition by cuSOLVER: argument 4 is not valid"
     );
     drop((linear, device));
-    nothing_is_left(log);
+    assert_all_freed(log);
 }
 
 fn libraries_that_fail() {
@@ -399,23 +401,23 @@ fn libraries_that_fail() {
         inner: 1,
         columns: 1,
     };
-    let error = linear.product(shape, &[1.0], &[1.0], &mut [0.0]);
+    let error = linear.multiply(shape, &[1.0], &[1.0], &mut [0.0]);
     assert_eq!(
         error.unwrap_err().to_string(),
         "a product by cuBLAS: the function failed to launch on the GPU (CUBLAS_STATUS_EXECUTION_FAILED)"
     );
-    let mut gram = linear.gram(2).unwrap();
+    let mut gram = linear.new_gram(2).unwrap();
     let error = gram.add(1.0, &[1.0; 4]).unwrap_err().to_string();
     assert!(error.starts_with("adding products by cuBLAS: "), "{error}");
     let mut out = [f64::NAN; 4];
     gram.read(0, &mut out).unwrap();
     assert_eq!(out, [0.0; 4]);
-    let error = linear.right_singular(&[1.0; 5], &mut [0.0], &mut [0.0]);
+    let error = linear.right_singular_vectors(&[1.0; 5], &mut [0.0], &mut [0.0]);
     assert_eq!(
         error.unwrap_err().to_string(),
         "a QR decomposition by cuSOLVER: the device failed to execute it (CUSOLVER_STATUS_EXECUTION_FAILED)"
     );
-    let error = linear.right_singular(&[1.0], &mut [0.0], &mut [0.0]);
+    let error = linear.right_singular_vectors(&[1.0], &mut [0.0], &mut [0.0]);
     let error = error.unwrap_err().to_string();
     assert!(
         error.starts_with("a singular value decomposition by cuSOLVER: "),
@@ -423,7 +425,7 @@ fn libraries_that_fail() {
     );
 }
 
-fn without_room(log: &Path) {
+fn out_of_memory(log: &Path) {
     let device = open();
     let linear = device.linear().unwrap();
     let full = |result: Result<(), LinearError>| {
@@ -436,8 +438,8 @@ fn without_room(log: &Path) {
         let mut matrix = vec![1.0; order * order];
         full(linear.symmetric_eigen(&mut matrix, &mut vec![0.0; order], true));
     }
-    full(linear.gram(200).map(drop));
-    let mut gram = linear.gram(2).unwrap();
+    full(linear.new_gram(200).map(drop));
+    let mut gram = linear.new_gram(2).unwrap();
     gram.add(1.0, &[1.0, 2.0]).unwrap();
     full(gram.add(1.0, &vec![1.0; 40_000]));
     // Earlier sums and memory are kept.
@@ -454,18 +456,18 @@ fn without_room(log: &Path) {
         close(&values[order - 1..], &[order as f64]);
     }
     drop((gram, linear, device));
-    nothing_is_left(log);
+    assert_all_freed(log);
 }
 
 /// Library calls end an open step, and each sees the other's results.
-fn behind_a_step(log: &Path) {
+fn calls_end_an_open_step(log: &Path) {
     let device = open();
-    let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
+    let [x, y] = [1.0, 10.0].map(|value| upload(&device, &[value; 600]));
     device.begin_step().unwrap();
     ops::add(&device, 600, &x, &y).unwrap();
     let linear = device.linear().unwrap();
     assert_eq!(counts(&device), [0, 0, 0, 0, 1]);
-    let mut gram = linear.gram(2).unwrap();
+    let mut gram = linear.new_gram(2).unwrap();
     gram.add(1.0, &[1.0, 2.0]).unwrap();
     device.begin_step().unwrap();
     ops::add(&device, 600, &x, &y).unwrap();
@@ -479,20 +481,20 @@ fn behind_a_step(log: &Path) {
     let mut out = [f64::NAN; 4];
     gram.read(0, &mut out).unwrap();
     assert_eq!(out, [2.0, 4.0, 0.0, 8.0]);
-    assert_eq!(get(&device, &x, 600), [31.0; 600]);
+    assert_eq!(download(&device, &x, 600), [31.0; 600]);
     // Freed while a step is open.
     device.begin_step().unwrap();
     ops::add(&device, 600, &x, &y).unwrap();
     drop((gram, linear));
     device.end_step().unwrap();
-    assert_eq!(get(&device, &x, 600), [41.0; 600]);
+    assert_eq!(download(&device, &x, 600), [41.0; 600]);
     drop((x, y, device));
-    nothing_is_left(log);
+    assert_all_freed(log);
 }
 
 /// Several threads get the same bits as one.
-fn of_threads(log: &Path) {
-    fn of(linear: &dyn Linear, seed: u64) -> Vec<u64> {
+fn threads_get_identical_bits(log: &Path) {
+    fn of(linear: &dyn LinearAlgebra, seed: u64) -> Vec<u64> {
         let mut all = Vec::new();
         let mut matrix = numbers(seed, 17 * 17);
         let mut values = vec![0.0; 17];
@@ -503,10 +505,10 @@ fn of_threads(log: &Path) {
         let (mut values, mut right) = (vec![0.0; 8], vec![0.0; 64]);
         let tall = numbers(seed, 8 * 21);
         linear
-            .right_singular(&tall, &mut values, &mut right)
+            .right_singular_vectors(&tall, &mut values, &mut right)
             .unwrap();
         all.extend([values, right].concat());
-        let mut gram = linear.gram(8).unwrap();
+        let mut gram = linear.new_gram(8).unwrap();
         gram.add(0.3, &tall).unwrap();
         gram.add(1.0, &tall[..80]).unwrap();
         let mut out = vec![0.0; 64];
@@ -525,17 +527,17 @@ fn of_threads(log: &Path) {
                     assert_eq!(&of(linear, seed), expected);
                     // Separate handles work too, concurrently with steps.
                     assert_eq!(&of(&device.linear().unwrap(), seed), expected);
-                    let [x, y] = [1.0, 10.0].map(|value| put(device, &[value; 300]));
+                    let [x, y] = [1.0, 10.0].map(|value| upload(device, &[value; 300]));
                     device.begin_step().unwrap();
                     ops::add(device, 300, &x, &y).unwrap();
                     device.end_step().unwrap();
-                    assert_eq!(get(device, &x, 300), [11.0; 300]);
+                    assert_eq!(download(device, &x, 300), [11.0; 300]);
                 }
             });
         }
     });
     // New threads, without a current context.
-    let mut gram = linear.gram(1).unwrap();
+    let mut gram = linear.new_gram(1).unwrap();
     gram.add(1.0, &[2.0]).unwrap();
     let scaled = std::thread::spawn(move || {
         gram.scale(2.0).unwrap();
@@ -546,16 +548,16 @@ fn of_threads(log: &Path) {
     assert_eq!(scaled.join().unwrap(), [8.0]);
     std::thread::spawn(move || drop(linear)).join().unwrap();
     drop(device);
-    nothing_is_left(log);
+    assert_all_freed(log);
 }
 
 /// Later failures are not attributed to an earlier kernel.
 fn a_kernel_of_the_libraries() {
     let device = open();
     let linear = device.linear().unwrap();
-    let x = put(&device, &[1.0; 300]);
+    let x = upload(&device, &[1.0; 300]);
     ops::add(&device, 300, &x, &x).unwrap();
-    let mut gram = linear.gram(1).unwrap();
+    let mut gram = linear.new_gram(1).unwrap();
     gram.add(1.0, &[1.0]).unwrap();
     let error = gram.read(0, &mut [0.0]).unwrap_err();
     assert_eq!(

@@ -13,7 +13,7 @@ pub fn numbers(seed: u64, count: usize) -> Vec<f64> {
 }
 
 /// Returns `a [rows, inner] b [inner, columns]`.
-pub fn times(a: &[f64], b: &[f64], [rows, inner, columns]: [usize; 3]) -> Vec<f64> {
+pub fn matmul(a: &[f64], b: &[f64], [rows, inner, columns]: [usize; 3]) -> Vec<f64> {
     let mut out = vec![0.0; rows * columns];
     for (j, out) in out.chunks_exact_mut(rows).enumerate() {
         let factors = &b[inner * j..inner * (j + 1)];
@@ -33,7 +33,7 @@ pub fn transposed(a: &[f64], rows: usize) -> Vec<f64> {
 }
 
 /// Asserts that finite numbers differ by at most `bound`.
-pub fn close(found: &[f64], expected: &[f64], bound: f64, what: &str) {
+pub fn assert_close(found: &[f64], expected: &[f64], bound: f64, what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (i, (a, b)) in found.iter().zip(expected).enumerate() {
         assert!((a - b).abs() <= bound, "{what}: {i}: {a} is not {b}");
@@ -41,8 +41,8 @@ pub fn close(found: &[f64], expected: &[f64], bound: f64, what: &str) {
 }
 
 /// Asserts that the columns of `a [n, n]` are orthonormal.
-pub fn orthonormal(a: &[f64], n: usize, bound: f64, what: &str) {
+pub fn assert_orthonormal(a: &[f64], n: usize, bound: f64, what: &str) {
     let one = |k: usize| f64::from(k.is_multiple_of(n + 1));
     let one: Vec<f64> = (0..n * n).map(one).collect();
-    close(&times(&transposed(a, n), a, [n, n, n]), &one, bound, what);
+    assert_close(&matmul(&transposed(a, n), a, [n, n, n]), &one, bound, what);
 }

@@ -2,23 +2,23 @@
 
 use std::path::Path;
 
-use htc_formats::htz::{CodeForm, CodeImage, Digest, KernelCode};
-use htc_kernels::cuda::driver::{Options, Which};
-use htc_kernels::cuda::source::{UNITS, digest};
+use htc_formats::htz::{CodeFormat, CodeImage, Digest, KernelCode};
+use htc_kernels::cuda::driver::{CudaOptions, DeviceSelector};
+use htc_kernels::cuda::source::{UNITS, sources_digest};
 use htc_kernels::cuda::{
-    Arguments, Cuda, CudaMemory, Device, DeviceError, Emulated, Kernel, Memory, Span, Unavailable,
-    code::Architecture, compile::Compiler, ops,
+    Cuda, CudaMemory, Device, DeviceError, DeviceMemory, DeviceSpan, DeviceUnavailable,
+    EmulatedDevice, Kernel, KernelArguments, code::GpuArchitecture, compile::Compiler, ops,
 };
 
 use super::steps;
 
-fn sealed() -> KernelCode {
+fn kernel_code() -> KernelCode {
     let forms = [
-        (CodeForm::Cubin, &b"\x7fELF"[..]),
-        (CodeForm::Ptx, b"// PTX\0"),
+        (CodeFormat::Cubin, &b"\x7fELF"[..]),
+        (CodeFormat::Ptx, b"// PTX\0"),
     ];
-    let image = |unit: &str, (form, bytes): (CodeForm, &[u8])| CodeImage {
-        architecture: Architecture { major: 9, minor: 0 },
+    let image = |unit: &str, (form, bytes): (CodeFormat, &[u8])| CodeImage {
+        architecture: GpuArchitecture { major: 9, minor: 0 },
         form,
         unit: unit.to_owned(),
         bytes: bytes.to_vec(),
@@ -27,49 +27,49 @@ fn sealed() -> KernelCode {
         .iter()
         .flat_map(|unit| forms.map(|form| image(unit.name, form)));
     KernelCode {
-        sources: digest(),
+        sources: sources_digest(),
         compiler: "none".to_owned(),
         images: images.collect(),
     }
 }
 
-pub fn open_with(change: impl Fn(&mut Options<'_>)) -> Result<Cuda, DeviceError> {
-    let sealed = sealed();
-    let mut options = Options {
-        sealed: Some(&sealed),
-        ..Options::default()
+pub fn open_with(change: impl Fn(&mut CudaOptions<'_>)) -> Result<Cuda, DeviceError> {
+    let sealed = kernel_code();
+    let mut options = CudaOptions {
+        precompiled: Some(&sealed),
+        ..CudaOptions::default()
     };
     change(&mut options);
-    Cuda::open(Which::Index(0), options)
+    Cuda::open(DeviceSelector::Index(0), options)
 }
 
 pub fn open() -> Cuda {
     open_with(|_| ()).unwrap()
 }
 
-fn unavailable(which: Which) -> Unavailable {
-    match Cuda::open(which, Options::default()) {
+fn unavailable(which: DeviceSelector) -> DeviceUnavailable {
+    match Cuda::open(which, CudaOptions::default()) {
         Err(DeviceError::Unavailable(why)) => why,
         other => panic!("{other:?}"),
     }
 }
 
-pub fn put<D: Device>(device: &D, numbers: &[f32]) -> D::Memory {
-    ops::put(device, numbers).unwrap()
+pub fn upload<D: Device>(device: &D, numbers: &[f32]) -> D::Memory {
+    ops::upload_floats(device, numbers).unwrap()
 }
 
-pub fn get<D: Device>(device: &D, memory: &D::Memory, numbers: usize) -> Vec<f32> {
-    ops::get(device, memory, numbers).unwrap()
+pub fn download<D: Device>(device: &D, memory: &D::Memory, numbers: usize) -> Vec<f32> {
+    ops::download_floats(device, memory, numbers).unwrap()
 }
 
-pub fn called(log: &Path) -> Vec<String> {
+pub fn read_call_log(log: &Path) -> Vec<String> {
     let log = std::fs::read_to_string(log).unwrap_or_default();
     log.lines().map(str::to_owned).collect()
 }
 
 /// Asserts that everything was freed once, without overruns.
-pub fn nothing_is_left(log: &Path) {
-    let called = called(log);
+pub fn assert_all_freed(log: &Path) {
+    let called = read_call_log(log);
     let left = "left: 0 allocations, 0 of the host, 0 modules, 0 streams, 0 events, 0 graphs, 0 handles of libraries";
     assert_eq!(called.last().map(String::as_str), Some(left));
     let bad = |line: &&String| {
@@ -83,57 +83,66 @@ pub fn run(name: &str, log: &Path) {
     // Removes the log of an earlier scenario of this name with another library.
     let _ = std::fs::remove_file(log);
     match name {
-        "no-library" => assert_eq!(unavailable(Which::Index(0)), Unavailable::NoLibrary),
+        "no-library" => assert_eq!(
+            unavailable(DeviceSelector::Index(0)),
+            DeviceUnavailable::NoLibrary
+        ),
         "a-library-that-is-too-old" => {
-            let why = unavailable(Which::Index(0)).to_string();
+            let why = unavailable(DeviceSelector::Index(0)).to_string();
             assert!(
                 why.contains("has no cuCtxSetCurrent: a newer driver"),
                 "{why}"
             );
         }
         "a-stub" => {
-            let why = unavailable(Which::Index(0)).to_string();
+            let why = unavailable(DeviceSelector::Index(0)).to_string();
             let expected =
                 "the driver does not start: the library is a stub (CUDA_ERROR_STUB_LIBRARY)";
             assert_eq!(why, expected);
         }
         "a-driver-without-devices" | "no-devices" => {
-            let why = unavailable(Which::Index(3));
-            assert_eq!(why, Unavailable::NoDevice { asked: 3, found: 0 });
+            let why = unavailable(DeviceSelector::Index(3));
+            assert_eq!(
+                why,
+                DeviceUnavailable::NoDevice {
+                    requested: 3,
+                    available: 0
+                }
+            );
         }
         "an-old-device" => {
-            let why = unavailable(Which::Index(1)).to_string();
+            let why = unavailable(DeviceSelector::Index(1)).to_string();
             let expected = "Emulated 1 is of compute capability 7.5, kernels need 8.0";
             assert_eq!(why, expected);
             assert_eq!(Cuda::devices().unwrap().len(), 2);
         }
         "a-full-device" => {
-            let why = unavailable(Which::Index(0));
+            let why = unavailable(DeviceSelector::Index(0));
             let name = "Emulated 0".to_owned();
-            assert_eq!(why, Unavailable::Full { name });
+            assert_eq!(why, DeviceUnavailable::Full { name });
         }
         "devices-by-index-and-identifier" => devices(),
         "code" => code(log),
         "code-as-text" => {
-            assert_eq!(open().code(), "sealed PTX for sm_90");
-            nothing_is_left(log);
+            assert_eq!(open().code_origin(), "sealed PTX for sm_90");
+            assert_all_freed(log);
         }
         "code-that-does-not-load" => code_that_does_not_load(log),
         "operations" => operations(log),
         "copies" => copies(log),
         "copies-in-parts" => copies_in_parts(log),
-        "memory-that-is-full" => memory_that_is_full(),
+        "memory-that-is-full" => out_of_memory(),
         "shared-memory" => shared_memory(log),
         "errors-of-kernels" => errors_of_kernels(),
-        "steps" => steps::follow_each_other(log),
-        "steps-that-are-not-updated" => steps::steps_that_change_in_part(log, false),
-        "steps-that-change-in-part" => steps::steps_that_change_in_part(log, true),
+        "steps" => steps::repeated_steps_are_replayed(log),
+        "steps-that-are-not-updated" => steps::partly_changed_steps_are_updated(log, false),
+        "steps-that-change-in-part" => steps::partly_changed_steps_are_updated(log, true),
         "steps-of-many-kinds" => steps::steps_of_many_kinds(log),
-        "launches-that-begin-early" => steps::launches_that_begin_early(log, true),
-        "launches-that-may-not" => steps::launches_that_begin_early(log, false),
+        "launches-that-begin-early" => steps::dependent_launches_begin_early(log, true),
+        "launches-that-may-not" => steps::dependent_launches_begin_early(log, false),
         "steps-without-graphs" => steps::steps_without_graphs(log),
         "steps-that-end-early" => steps::steps_that_end_early(log),
-        "what-a-step-still-needs" => steps::what_a_step_still_needs(log),
+        "what-a-step-still-needs" => steps::dropped_memory_survives_until_the_step_ends(log),
         "threads" => threads(log),
         other => super::linear::run(other, log),
     }
@@ -143,27 +152,33 @@ fn devices() {
     let found = Cuda::devices().unwrap();
     assert_eq!(found.len(), 2);
     assert_eq!(
-        found[1].identifier(),
+        found[1].uuid_string(),
         "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f"
     );
-    let which = found[1].identifier().parse().unwrap();
-    let sealed = sealed();
-    let options = Options {
-        sealed: Some(&sealed),
-        ..Options::default()
+    let which = found[1].uuid_string().parse().unwrap();
+    let sealed = kernel_code();
+    let options = CudaOptions {
+        precompiled: Some(&sealed),
+        ..CudaOptions::default()
     };
     let device = Cuda::open(which, options).unwrap();
-    assert_eq!(device.found().index, 1);
+    assert_eq!(device.properties().index, 1);
     assert_eq!(device.name(), "Emulated 1, sm_90");
     assert_eq!(device.multiprocessors(), 4);
-    let absent = unavailable(Which::Uuid([7; 16])).to_string();
+    let absent = unavailable(DeviceSelector::Uuid([7; 16])).to_string();
     assert!(
         absent.contains("GPU-07070707-0707-0707-0707-070707070707"),
         "{absent}"
     );
-    assert!(absent.contains(&found[0].identifier()), "{absent}");
-    let why = unavailable(Which::Index(2));
-    assert_eq!(why, Unavailable::NoDevice { asked: 2, found: 2 });
+    assert!(absent.contains(&found[0].uuid_string()), "{absent}");
+    let why = unavailable(DeviceSelector::Index(2));
+    assert_eq!(
+        why,
+        DeviceUnavailable::NoDevice {
+            requested: 2,
+            available: 2
+        }
+    );
     for text in [
         "",
         "GPU-",
@@ -172,24 +187,24 @@ fn devices() {
         "MIG-10111213",
         "GPU-g0111213-1415-1617-1819-1a1b1c1d1e1f",
     ] {
-        assert!(text.parse::<Which>().is_err(), "{text}");
+        assert!(text.parse::<DeviceSelector>().is_err(), "{text}");
     }
 }
 
 fn code(log: &Path) {
     let device = open();
-    assert_eq!(device.code(), "sealed cubin for sm_90");
+    assert_eq!(device.code_origin(), "sealed cubin for sm_90");
     drop(device);
-    nothing_is_left(log);
-    let mut others = sealed();
-    others.sources = Digest::of(b"others");
-    let options = Options {
-        sealed: Some(&others),
-        ..Options::default()
+    assert_all_freed(log);
+    let mut others = kernel_code();
+    others.sources = Digest::of_bytes(b"others");
+    let options = CudaOptions {
+        precompiled: Some(&others),
+        ..CudaOptions::default()
     };
     if let Err(why) = Compiler::load() {
         assert_eq!(why, "NVRTC (libnvrtc) is not installed");
-        let error = Cuda::open(Which::Index(0), options)
+        let error = Cuda::open(DeviceSelector::Index(0), options)
             .unwrap_err()
             .to_string();
         for part in [
@@ -199,7 +214,7 @@ fn code(log: &Path) {
         ] {
             assert!(error.contains(part), "{error}");
         }
-        nothing_is_left(log);
+        assert_all_freed(log);
     }
 }
 
@@ -216,29 +231,29 @@ fn code_that_does_not_load(log: &Path) {
     ] {
         assert!(error.contains(part), "{error}");
     }
-    nothing_is_left(log);
+    assert_all_freed(log);
 }
 
 fn operations(log: &Path) {
     fn of<D: Device>(device: &D) -> Vec<f32> {
         let x: Vec<f32> = (0..2 * 300).map(|i| (i as f32 * 0.37).sin()).collect();
         let weight: Vec<f32> = (0..300).map(|i| 1.0 + i as f32 / 300.0).collect();
-        let [x, weight] = [&x, &weight].map(|numbers| put(device, numbers));
+        let [x, weight] = [&x, &weight].map(|numbers| upload(device, numbers));
         let out = device.allocate(4 * 600).unwrap();
         let (rows, width) = (2, 300);
-        let shape = ops::RowsShape { rows, width };
+        let shape = ops::RowsShape { rows, cols: width };
         ops::rms_norm(device, shape, &x, &weight, 1e-5, &out).unwrap();
         ops::add(device, 600, &out, &x).unwrap();
         ops::softcap(device, 600, &out, 3.0).unwrap();
         // Still read by the launch.
         drop((x, weight));
-        get(device, &out, 600)
+        download(device, &out, 600)
     }
     let device = open();
-    assert_eq!(of(&device), of(&Emulated::new(1)));
-    device.wait().unwrap();
+    assert_eq!(of(&device), of(&EmulatedDevice::new(1)));
+    device.synchronize().unwrap();
     drop(device);
-    nothing_is_left(log);
+    assert_all_freed(log);
 }
 
 fn copies_in_parts(log: &Path) {
@@ -271,7 +286,7 @@ fn copies_in_parts(log: &Path) {
         }
     });
     // Eight, plus one for threads that find none free.
-    let made = called(log)
+    let made = read_call_log(log)
         .into_iter()
         .filter(|l| l == "memory of the host");
     let made = made.count();
@@ -298,12 +313,12 @@ fn copies_in_parts(log: &Path) {
     assert_eq!(found[0], 7);
     device.upload_parts(&memory, &[], fill).unwrap();
     let beyond = device.upload_parts(&memory, &[(0, 4), ((64 << 20) - 3, 4)], fill);
-    assert!(matches!(beyond, Err(DeviceError::Range { .. })));
+    assert!(matches!(beyond, Err(DeviceError::OutOfBounds { .. })));
     // A failed write leaves memory unchanged and releases the buffer.
     let failed = device.upload_parts(&memory, &[(3, 100)], &mut |bytes| {
         bytes.fill(9);
         Err(DeviceError::Driver {
-            doing: "trying",
+            operation: "trying",
             message: String::new(),
         })
     });
@@ -311,7 +326,7 @@ fn copies_in_parts(log: &Path) {
     device.download(&memory, 3, &mut found[..1]).unwrap();
     assert_eq!(found[0], 7);
     drop((memory, device));
-    nothing_is_left(log);
+    assert_all_freed(log);
 }
 
 /// More than the buffers hold, so that they are reused.
@@ -331,16 +346,16 @@ fn copies(log: &Path) {
     assert_eq!(found[..4], [9, 9, 9, bytes[3]]);
     device.upload(&[], &a, 0).unwrap();
     device.copy((&a, 0), (&b, 0), 0).unwrap();
-    assert!(device.upload(&[0; 2], &a, a.bytes() - 1).is_err());
-    assert!(device.download(&a, a.bytes(), &mut [0]).is_err());
+    assert!(device.upload(&[0; 2], &a, a.len() - 1).is_err());
+    assert!(device.download(&a, a.len(), &mut [0]).is_err());
     assert!(device.copy((&a, 6), (&b, 0), bytes.len()).is_err());
     drop((a, b, device));
-    nothing_is_left(log);
+    assert_all_freed(log);
 }
 
-fn memory_that_is_full() {
+fn out_of_memory() {
     let device = open();
-    assert_eq!(device.room().unwrap(), [1_000_000, 1_000_000]);
+    assert_eq!(device.memory_info().unwrap(), [1_000_000, 1_000_000]);
     let first = device.allocate(600_000).unwrap();
     let error = device.allocate(600_000).unwrap_err();
     let expected = DeviceError::OutOfMemory {
@@ -351,26 +366,26 @@ fn memory_that_is_full() {
     assert_eq!(error, expected);
     // Memory freed after a launch is available once the launch has ended.
     drop(first);
-    assert_eq!(device.allocate(600_000).unwrap().bytes(), 600_000);
+    assert_eq!(device.allocate(600_000).unwrap().len(), 600_000);
 }
 
 fn shared_memory(log: &Path) {
     let device = open();
     let size = 1 << 14;
     let numbers: Vec<f32> = (0..size).map(|i| i as f32).collect();
-    let x = put(&device, &numbers);
+    let x = upload(&device, &numbers);
     ops::hadamard(&device, size, size, &x).unwrap();
     let sum: f32 = numbers.iter().sum::<f32>() / (size as f32).sqrt();
-    assert!((get(&device, &x, 1)[0] / sum - 1.0).abs() < 1e-4);
+    assert!((download(&device, &x, 1)[0] / sum - 1.0).abs() < 1e-4);
     ops::hadamard(&device, size, size, &x).unwrap();
-    let found = get(&device, &x, size);
+    let found = download(&device, &x, size);
     assert!(found.iter().zip(&numbers).all(|(a, b)| (a - b).abs() < 0.1));
     // Requested once.
     let asked = |line: &&String| line.as_str() == "shared memory of hadamard: 65536";
-    assert_eq!(called(log).iter().filter(asked).count(), 1);
+    assert_eq!(read_call_log(log).iter().filter(asked).count(), 1);
     let arguments = Trial {
         to: x.span("to", 0, 256).unwrap(),
-        what: 0,
+        operation: 0,
         unused: 0,
     };
     let error = unsafe { device.launch(&TRIAL, [1, 1, 1], 300 << 10, &arguments) };
@@ -384,19 +399,19 @@ fn shared_memory(log: &Path) {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Trial {
-    pub to: Span,
-    pub what: u32,
+    pub to: DeviceSpan,
+    pub operation: u32,
     pub unused: u32,
 }
 
-unsafe impl Arguments for Trial {}
+unsafe impl KernelArguments for Trial {}
 
 pub const TRIAL: Kernel<Trial> = Kernel::new("trial", 64);
 
 pub fn trial(device: &Cuda, to: &CudaMemory, what: u32) -> Result<(), DeviceError> {
     let arguments = Trial {
         to: to.span("to", 0, 256)?,
-        what,
+        operation: what,
         unused: 0,
     };
     unsafe { device.launch(&TRIAL, [1, 1, 1], 0, &arguments) }
@@ -409,7 +424,7 @@ fn errors_of_kernels() {
     let many = Kernel::<Trial>::new("trial", 128);
     let arguments = Trial {
         to: to.span("to", 0, 256).unwrap(),
-        what: 0,
+        operation: 0,
         unused: 0,
     };
     let error = unsafe { device.launch(&absent, [1, 1, 1], 0, &arguments) }.unwrap_err();
@@ -422,7 +437,7 @@ fn errors_of_kernels() {
     assert!(error.contains("1 x 1 x 1 blocks of 128 threads"), "{error}");
     // A barrier that half the threads do not reach, detected at run time.
     trial(&device, &to, 1).unwrap();
-    let error = device.wait().unwrap_err();
+    let error = device.synchronize().unwrap_err();
     let expected = "an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS), noticed when waiting for the device";
     let kernel = DeviceError::Kernel {
         kernel: "trial",
@@ -451,18 +466,18 @@ fn threads(log: &Path) {
             let device = device.clone();
             scope.spawn(move || {
                 for round in 0..20 {
-                    let [x, y] = [i as f32, 10.0].map(|value| put(&device, &[value; 600]));
+                    let [x, y] = [i as f32, 10.0].map(|value| upload(&device, &[value; 600]));
                     if round % 2 == 0 {
                         steps::step(&device, [&x, &y], 600, None).unwrap();
                     } else {
                         ops::add(&device, 600, &x, &y).unwrap();
                         ops::add(&device, 600, &x, &y).unwrap();
                     }
-                    assert_eq!(get(&device, &x, 600), [i as f32 + 20.0; 600]);
+                    assert_eq!(download(&device, &x, 600), [i as f32 + 20.0; 600]);
                 }
             });
         }
     });
     drop(device);
-    nothing_is_left(log);
+    assert_all_freed(log);
 }

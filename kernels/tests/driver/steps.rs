@@ -2,19 +2,23 @@
 
 use std::path::Path;
 
-use htc_kernels::cuda::{Cuda, CudaMemory, Device, DeviceError, Kernel, Memory, StepCounts, ops};
+use htc_kernels::cuda::{
+    Cuda, CudaMemory, Device, DeviceError, DeviceMemory, Kernel, StepCounts, ops,
+};
 
-use super::scenarios::{TRIAL, Trial, called, get, nothing_is_left, open, open_with, put, trial};
+use super::scenarios::{
+    TRIAL, Trial, assert_all_freed, download, open, open_with, read_call_log, trial, upload,
+};
 
 pub fn counts(device: &Cuda) -> [u64; 5] {
     let StepCounts {
         replayed,
         updated,
-        changed: _,
-        made,
-        plain,
+        changed_operations: _,
+        created: made,
+        launched: plain,
         interrupted,
-    } = device.steps();
+    } = device.step_counts();
     [replayed, updated, made, plain, interrupted]
 }
 
@@ -34,10 +38,10 @@ pub fn step(
     device.end_step()
 }
 
-pub fn follow_each_other(log: &Path) {
+pub fn repeated_steps_are_replayed(log: &Path) {
     let device = open();
-    let [x, y, z] = [1.0, 10.0, 0.0].map(|value| put(&device, &[value; 600]));
-    let first = |memory| get(&device, memory, 600)[0];
+    let [x, y, z] = [1.0, 10.0, 0.0].map(|value| upload(&device, &[value; 600]));
+    let first = |memory| download(&device, memory, 600)[0];
     step(&device, [&x, &y], 600, Some(&z)).unwrap();
     assert_eq!((first(&x), first(&z)), (21.0, 21.0));
     assert_eq!(counts(&device), [0, 0, 1, 0, 0]);
@@ -47,7 +51,7 @@ pub fn follow_each_other(log: &Path) {
     // Other arguments and another grid of every launch: a separate graph.
     step(&device, [&y, &z], 1, Some(&x)).unwrap();
     assert_eq!((first(&y), first(&x)), (92.0, 92.0));
-    assert_eq!(get(&device, &y, 2)[1], 10.0);
+    assert_eq!(download(&device, &y, 2)[1], 10.0);
     assert_eq!(counts(&device), [1, 0, 2, 0, 0]);
     // Other launches; all graphs are cached.
     step(&device, [&y, &z], 1, None).unwrap();
@@ -61,21 +65,21 @@ pub fn follow_each_other(log: &Path) {
     device.end_step().unwrap();
     assert_eq!(counts(&device), [3, 0, 3, 0, 0]);
     assert_eq!(
-        called(log)
+        read_call_log(log)
             .iter()
             .filter(|l| l.starts_with("launch add"))
             .count(),
         0
     );
     drop((x, y, z, device));
-    nothing_is_left(log);
+    assert_all_freed(log);
 }
 
 /// Unchanged parts of a cached step are not updated.
-pub fn steps_that_change_in_part(log: &Path, updates: bool) {
+pub fn partly_changed_steps_are_updated(log: &Path, updates: bool) {
     let device = open();
-    let [x, y, z] = [1.0, 10.0, 100.0].map(|value| put(&device, &[value; 600]));
-    let copies = [0.0, 0.0].map(|value| put(&device, &[value; 600]));
+    let [x, y, z] = [1.0, 10.0, 100.0].map(|value| upload(&device, &[value; 600]));
+    let copies = [0.0, 0.0].map(|value| upload(&device, &[value; 600]));
     let step = |second: (&CudaMemory, usize), copy: &CudaMemory| {
         device.begin_step().unwrap();
         ops::add(&device, 600, &x, &y).unwrap();
@@ -83,10 +87,14 @@ pub fn steps_that_change_in_part(log: &Path, updates: bool) {
         device.copy((&x, 0), (copy, 0), 2400).unwrap();
         ops::add(&device, 1, &y, &z).unwrap();
         device.end_step().unwrap();
-        let found = get(&device, copy, 600);
+        let found = download(&device, copy, 600);
         (found[0], found[599])
     };
-    let changes = || called(log).into_iter().filter(|l| l == "change a node");
+    let changes = || {
+        read_call_log(log)
+            .into_iter()
+            .filter(|l| l == "change a node")
+    };
     // One number of `y` grows by 100 each time.
     assert_eq!(step((&y, 600), &copies[0]), (21.0, 21.0));
     // Changes: the copy; the second launch, by its arguments and by its grid; both; none.
@@ -100,23 +108,23 @@ pub fn steps_that_change_in_part(log: &Path, updates: bool) {
     let [replayed, updated, made, ..] = counts(&device);
     assert_eq!([replayed, updated, made], expected);
     let changed = if updates { 5 } else { 0 };
-    assert_eq!(device.steps().changed, changed);
+    assert_eq!(device.step_counts().changed_operations, changed);
     assert_eq!(changes().count() as u64, changed);
     drop((x, y, z, copies, device));
-    nothing_is_left(log);
+    assert_all_freed(log);
 }
 
 /// Programmatic dependent launch is used after a launch, but not after a copy, nor for large grids
 /// of large blocks. If the driver rejects it, the graph is created without.
-pub fn launches_that_begin_early(log: &Path, accepted: bool) {
-    let open = || open_with(|options| options.overlap = true).unwrap();
+pub fn dependent_launches_begin_early(log: &Path, accepted: bool) {
+    let open = || open_with(|options| options.overlap_launches = true).unwrap();
     let early = || {
-        let lines = called(log).into_iter();
+        let lines = read_call_log(log).into_iter();
         lines.filter(|l| l == "let a launch begin early").count()
     };
     let step = |device: &Cuda, rows: usize| {
-        let [x, y, weight] = [1.0, 10.0, 2.0].map(|value| put(device, &[value; 2 * 4096]));
-        let shape = ops::RowsShape { rows, width: 4096 };
+        let [x, y, weight] = [1.0, 10.0, 2.0].map(|value| upload(device, &[value; 2 * 4096]));
+        let shape = ops::RowsShape { rows, cols: 4096 };
         device.begin_step().unwrap();
         ops::add(device, 600, &x, &y).unwrap();
         // A block of 1024 threads per row.
@@ -126,7 +134,7 @@ pub fn launches_that_begin_early(log: &Path, accepted: bool) {
         ops::add(device, 600, &x, &y).unwrap();
         device.end_step().unwrap();
         assert_eq!(counts(device)[2], 1);
-        get(device, &x, 600)[0]
+        download(device, &x, 600)[0]
     };
     let device = open();
     let one = step(&device, 1);
@@ -136,24 +144,24 @@ pub fn launches_that_begin_early(log: &Path, accepted: bool) {
     assert_eq!(step(&device, 2), one);
     assert_eq!(early(), if accepted { 3 } else { 0 });
     drop(device);
-    let device = open_with(|options| options.overlap = false).unwrap();
+    let device = open_with(|options| options.overlap_launches = false).unwrap();
     assert_eq!(step(&device, 1), one);
     assert_eq!(early(), if accepted { 3 } else { 0 });
     drop(device);
-    nothing_is_left(log);
+    assert_all_freed(log);
 }
 
 /// Steps that differ much have separate graphs up to the cache size; each updates the most similar
 /// one.
 pub fn steps_of_many_kinds(log: &Path) {
     let device = open();
-    let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
+    let [x, y] = [1.0, 10.0].map(|value| upload(&device, &[value; 600]));
     let mut sum = 1.0;
     let mut steps = |kinds: std::ops::Range<usize>| {
         for numbers in kinds {
             step(&device, [&x, &y], numbers, None).unwrap();
             sum += 20.0;
-            assert_eq!(get(&device, &x, 1)[0], sum);
+            assert_eq!(download(&device, &x, 1)[0], sum);
         }
     };
     steps(1..9);
@@ -162,70 +170,79 @@ pub fn steps_of_many_kinds(log: &Path) {
     assert_eq!(counts(&device), [8, 0, 8, 0, 0]);
     steps(9..12);
     assert_eq!(counts(&device), [8, 3, 8, 0, 0]);
-    assert_eq!(device.steps().changed, 6);
+    assert_eq!(device.step_counts().changed_operations, 6);
     // One of the eight has the first of these launches.
     device.begin_step().unwrap();
     ops::add(&device, 6, &x, &y).unwrap();
     ops::add(&device, 300, &x, &y).unwrap();
     device.end_step().unwrap();
     assert_eq!(counts(&device), [8, 4, 8, 0, 0]);
-    assert_eq!(device.steps().changed, 7);
-    let made = called(log).into_iter().filter(|l| l == "make a graph");
+    assert_eq!(device.step_counts().changed_operations, 7);
+    let made = read_call_log(log)
+        .into_iter()
+        .filter(|l| l == "make a graph");
     assert_eq!(made.count(), 8);
     drop((x, y, device));
-    nothing_is_left(log);
+    assert_all_freed(log);
 }
 
 pub fn steps_without_graphs(log: &Path) {
     let device = open();
-    let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
+    let [x, y] = [1.0, 10.0].map(|value| upload(&device, &[value; 600]));
     for _ in 0..5 {
-        assert_eq!(device.remark().is_some(), device.steps().plain >= 3);
+        assert_eq!(
+            device.launch_note().is_some(),
+            device.step_counts().launched >= 3
+        );
         step(&device, [&x, &y], 600, None).unwrap();
     }
-    assert_eq!(get(&device, &x, 1), [101.0]);
+    assert_eq!(download(&device, &x, 1), [101.0]);
     assert_eq!(counts(&device), [0, 0, 0, 5, 0]);
     // After three rejections in a row graphs are disabled.
-    let refused = called(log)
+    let refused = read_call_log(log)
         .into_iter()
         .filter(|l| l == "a graph is refused");
     assert_eq!(refused.count(), 3);
-    let remark = device.remark().unwrap();
+    let remark = device.launch_note().unwrap();
     assert!(remark.starts_with("the driver makes no graph"), "{remark}");
-    let device = open_with(|options| options.graphs = false).unwrap();
-    let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
+    let device = open_with(|options| options.use_graphs = false).unwrap();
+    let [x, y] = [1.0, 10.0].map(|value| upload(&device, &[value; 600]));
     step(&device, [&x, &y], 600, None).unwrap();
     assert_eq!(counts(&device), [0, 0, 0, 1, 0]);
-    let device = open_with(|options| options.waiting = true).unwrap();
+    let device = open_with(|options| options.synchronous_launches = true).unwrap();
     let to = device.allocate(256).unwrap();
     // The error names the kernel at once.
     let error = trial(&device, &to, 1).unwrap_err().to_string();
     assert!(error.starts_with("kernel trial: "), "{error}");
     assert!(error.ends_with("noticed when waiting for it"), "{error}");
-    assert!(!called(log).iter().any(|line| line.starts_with("make")));
+    assert!(
+        !read_call_log(log)
+            .iter()
+            .any(|line| line.starts_with("make"))
+    );
 }
 
 pub fn steps_that_end_early(log: &Path) {
     let device = open();
-    let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
+    let [x, y] = [1.0, 10.0].map(|value| upload(&device, &[value; 600]));
     device.begin_step().unwrap();
     ops::add(&device, 600, &x, &y).unwrap();
     // It sees the recorded work, and later work sees it.
-    assert_eq!(get(&device, &x, 1), [11.0]);
+    assert_eq!(download(&device, &x, 1), [11.0]);
     ops::add(&device, 600, &x, &y).unwrap();
     device.end_step().unwrap();
-    assert_eq!(get(&device, &x, 1), [21.0]);
+    assert_eq!(download(&device, &x, 1), [21.0]);
     assert_eq!(counts(&device), [0, 0, 0, 0, 1]);
     device.begin_step().unwrap();
     ops::add(&device, 600, &x, &y).unwrap();
     device.upload(&[0; 4], &x, 0).unwrap();
     device.end_step().unwrap();
-    assert_eq!(get(&device, &x, 2), [0.0, 31.0]);
+    assert_eq!(download(&device, &x, 2), [0.0, 31.0]);
     // A faulty launch is reported by name, and the next step is a graph again.
     let absent = Kernel::<Trial>::new("absent", 64);
     let arguments = Trial {
         to: x.span("to", 0, 256).unwrap(),
-        what: 0,
+        operation: 0,
         unused: 0,
     };
     device.begin_step().unwrap();
@@ -239,23 +256,23 @@ pub fn steps_that_end_early(log: &Path) {
     step(&device, [&x, &y], 600, None).unwrap();
     assert_eq!(counts(&device), [0, 0, 1, 2, 2]);
     drop((x, y, device));
-    nothing_is_left(log);
+    assert_all_freed(log);
 }
 
 /// Memory dropped during a step is freed after it and not reused before.
-pub fn what_a_step_still_needs(log: &Path) {
+pub fn dropped_memory_survives_until_the_step_ends(log: &Path) {
     let device = open();
-    let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
+    let [x, y] = [1.0, 10.0].map(|value| upload(&device, &[value; 600]));
     device.begin_step().unwrap();
     ops::add(&device, 600, &x, &y).unwrap();
     drop(y);
     let z = device.allocate(2400).unwrap();
     device.copy((&x, 0), (&z, 0), 2400).unwrap();
     device.end_step().unwrap();
-    assert_eq!(get(&device, &z, 600), [11.0; 600]);
+    assert_eq!(download(&device, &z, 600), [11.0; 600]);
     // An unfinished step leaks nothing.
     device.begin_step().unwrap();
     ops::add(&device, 600, &x, &z).unwrap();
     drop((x, z, device));
-    nothing_is_left(log);
+    assert_all_freed(log);
 }

@@ -15,7 +15,7 @@ pub struct Median {
 
 impl Median {
     /// Returns `None` for an empty sample.
-    pub fn of(mut figures: Vec<f64>) -> Option<Median> {
+    pub fn from_values(mut figures: Vec<f64>) -> Option<Median> {
         figures.sort_by(f64::total_cmp);
         let count = figures.len();
         let (last, middle) = (count.checked_sub(1)?, count / 2);
@@ -23,7 +23,7 @@ impl Median {
             1 => figures[middle],
             _ => (figures[middle - 1] + figures[middle]) / 2.0,
         };
-        let (skipped, sure) = outside(count);
+        let (skipped, sure) = dropped_order_statistics(count);
         let (low, high) = (figures[skipped], figures[last - skipped]);
         Some(Median {
             median,
@@ -48,7 +48,7 @@ impl Median {
 /// Returns the number of order statistics to drop at each end for the narrowest 95 % confidence
 /// interval of the median, and its exact coverage; zero and the coverage of the full range for
 /// small samples.
-fn outside(count: usize) -> (usize, f64) {
+fn dropped_order_statistics(count: usize) -> (usize, f64) {
     // The k-th order statistic is above the median if fewer than k values are below it, each with
     // probability 1/2.
     let mut term = 0.5_f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
@@ -80,7 +80,7 @@ mod tests {
             (10, 1, 0.97852),
             (20, 5, 0.95861),
         ] {
-            let found = outside(count);
+            let found = dropped_order_statistics(count);
             assert_eq!(found.0, skipped, "{count}");
             assert!((found.1 - sure).abs() < 1e-5, "{count}: {}", found.1);
         }
@@ -88,8 +88,8 @@ mod tests {
 
     #[test]
     fn median_of_even_and_odd_counts() {
-        assert_eq!(Median::of(Vec::new()), None);
-        let of = |figures: &[f64]| Median::of(figures.to_vec()).unwrap();
+        assert_eq!(Median::from_values(Vec::new()), None);
+        let of = |figures: &[f64]| Median::from_values(figures.to_vec()).unwrap();
         assert_eq!(of(&[3.0]).median, 3.0);
         let three = of(&[3.0, 1.0, 2.0]);
         assert_eq!((three.median, three.low, three.high), (2.0, 1.0, 3.0));

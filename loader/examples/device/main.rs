@@ -31,17 +31,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use htc_formats::source::ModelFile;
-use htc_loader::device::{DeviceChoice, Which};
+use htc_loader::device::{DeviceChoice, DeviceSelector};
 use htc_loader::live::SensorSpec;
 use htc_loader::{Model, Pool};
 use serde_json::{Value, json};
 
-use measure::{First, Measure, Plan};
-use model::Maker;
-use on::{Measured, Outcome, Task, execute};
-use shape::{Form, Shape};
-use slots::Slots;
-use thermal::Thermal;
+use measure::{BenchmarkSettings, FirstTokenTask, MeasureTask};
+use model::MatrixGenerator;
+use on::{BenchmarkExecutor, Outcome, Task, run_on_device};
+use shape::{Shape, StorageForm};
+use slots::ProjectionsTask;
+use thermal::ThermalTask;
 
 const OPTIONS: &str = "shape form layers vocabulary device threads context tokens runs seconds prefill copy-mib thrash-mib beside-mib \
      sensor energy-seconds range bytes-mib out model";
@@ -63,10 +63,10 @@ fn main() -> ExitCode {
     }
 }
 
-struct Given(BTreeMap<String, String>);
+struct CommandOptions(BTreeMap<String, String>);
 
-impl Given {
-    fn read(arguments: &[String]) -> Outcome<Given> {
+impl CommandOptions {
+    fn read(arguments: &[String]) -> Outcome<CommandOptions> {
         let mut all = BTreeMap::new();
         let (pairs, rest) = arguments.as_chunks::<2>();
         for [name, value] in pairs {
@@ -76,7 +76,7 @@ impl Given {
             all.insert(known.to_owned(), value.clone());
         }
         match rest {
-            [] => Ok(Given(all)),
+            [] => Ok(CommandOptions(all)),
             [name] => Err(format!("{name}: expected a value behind it").into()),
             _ => Err("expected pairs of option and value".into()),
         }
@@ -86,22 +86,22 @@ impl Given {
         self.0.get(name).map(String::as_str)
     }
 
-    fn maybe<T: FromStr<Err: ToString>>(&self, name: &str) -> Outcome<Option<T>> {
+    fn parse_optional<T: FromStr<Err: ToString>>(&self, name: &str) -> Outcome<Option<T>> {
         let parsed = self.text(name).map(str::parse::<T>).transpose();
         Ok(parsed.map_err(|error| format!("--{name}: {}", error.to_string()))?)
     }
 
-    fn or<T: FromStr<Err: ToString>>(&self, name: &str, usual: T) -> Outcome<T> {
-        Ok(self.maybe(name)?.unwrap_or(usual))
+    fn parse_or_default<T: FromStr<Err: ToString>>(&self, name: &str, usual: T) -> Outcome<T> {
+        Ok(self.parse_optional(name)?.unwrap_or(usual))
     }
 
-    fn needed<T: FromStr<Err: ToString>>(&self, name: &str) -> Outcome<T> {
+    fn parse_required<T: FromStr<Err: ToString>>(&self, name: &str) -> Outcome<T> {
         Ok(self
-            .maybe(name)?
+            .parse_optional(name)?
             .ok_or_else(|| format!("--{name} is missing"))?)
     }
 
-    fn list(&self, name: &str) -> Outcome<Vec<usize>> {
+    fn parse_mib_list(&self, name: &str) -> Outcome<Vec<usize>> {
         let mut all = Vec::new();
         for number in self.text(name).unwrap_or("").split_terminator(',') {
             let wrong = |error| format!("--{name} {number}: {error}");
@@ -111,13 +111,15 @@ impl Given {
     }
 
     fn device(&self) -> Outcome<DeviceChoice> {
-        self.or("device", DeviceChoice::Cuda(Which::Index(0)))
+        self.parse_or_default("device", DeviceChoice::Cuda(DeviceSelector::Index(0)))
     }
 
     fn shape(&self) -> Outcome<Shape> {
-        let shape: Shape = self.needed("shape")?;
-        let layers = self.or("layers", shape.layers)?;
-        let vocabulary = self.or("vocabulary", shape.vocabulary)?.max(3);
+        let shape: Shape = self.parse_required("shape")?;
+        let layers = self.parse_or_default("layers", shape.layers)?;
+        let vocabulary = self
+            .parse_or_default("vocabulary", shape.vocabulary)?
+            .max(3);
         Ok(Shape {
             layers,
             vocabulary,
@@ -127,54 +129,61 @@ impl Given {
 
     fn pool(&self) -> Outcome<Arc<Pool>> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Arc::new(Pool::new(self.or("threads", cores)?)?))
+        Ok(Arc::new(Pool::new(
+            self.parse_or_default("threads", cores)?,
+        )?))
     }
 
     /// Creates a model with random weights. Each matrix has separate data if weights are read from
     /// host memory.
-    fn random(&self, positions: usize) -> Outcome<ModelFile> {
+    fn random_model(&self, positions: usize) -> Outcome<ModelFile> {
         let here = matches!(self.device()?, DeviceChoice::Cpu | DeviceChoice::Reference);
-        let mut maker = Maker::new(here);
-        model::random(&self.shape()?, self.needed("form")?, positions, &mut maker)
+        let mut maker = MatrixGenerator::new(here);
+        model::random_model(
+            &self.shape()?,
+            self.parse_required("form")?,
+            positions,
+            &mut maker,
+        )
     }
 
     fn sensor(&self) -> Outcome<Option<SensorSpec>> {
-        let sensor = self.maybe::<SensorSpec>("sensor")?;
+        let sensor = self.parse_optional::<SensorSpec>("sensor")?;
         let of_device = match self.device()? {
-            DeviceChoice::Cuda(_) => nvml(self.device()?)?,
+            DeviceChoice::Cuda(_) => nvml_sensor(self.device()?)?,
             _ => None,
         };
         Ok(sensor.or(of_device))
     }
 
-    fn plan(&self) -> Outcome<Plan> {
-        Ok(Plan {
-            context: self.or("context", 128)?,
-            tokens: self.or("tokens", 64)?.max(1),
-            runs: self.or("runs", 15)?,
-            seconds: self.or("seconds", 3.0)?,
-            prefill: self.or("prefill", 512)?,
-            copy_bytes: self.or("copy-mib", 1024)? * MIB,
-            thrash_bytes: self.or("thrash-mib", 0)? * MIB,
-            beside_bytes: self.list("beside-mib")?,
+    fn plan(&self) -> Outcome<BenchmarkSettings> {
+        Ok(BenchmarkSettings {
+            context: self.parse_or_default("context", 128)?,
+            tokens: self.parse_or_default("tokens", 64)?.max(1),
+            runs: self.parse_or_default("runs", 15)?,
+            seconds: self.parse_or_default("seconds", 3.0)?,
+            prefill: self.parse_or_default("prefill", 512)?,
+            copy_bytes: self.parse_or_default("copy-mib", 1024)? * MIB,
+            thrash_bytes: self.parse_or_default("thrash-mib", 0)? * MIB,
+            concurrent_copy_bytes: self.parse_mib_list("beside-mib")?,
             sensor: self.sensor()?,
-            energy_seconds: self.or("energy-seconds", 2.0)?,
+            energy_seconds: self.parse_or_default("energy-seconds", 2.0)?,
         })
     }
 }
 
 /// Returns the sensor of a GPU by UUID, because NVML and CUDA number devices differently.
 #[cfg(feature = "cuda")]
-fn nvml(choice: DeviceChoice) -> Outcome<Option<SensorSpec>> {
+fn nvml_sensor(choice: DeviceChoice) -> Outcome<Option<SensorSpec>> {
     let DeviceChoice::Cuda(which) = choice else {
         return Ok(None);
     };
     let all = htc_loader::backend::CudaDevice::devices()?;
     let found = all.iter().find(|found| match which {
-        Which::Index(index) => found.index == index,
-        Which::Uuid(uuid) => found.uuid == uuid,
+        DeviceSelector::Index(index) => found.index == index,
+        DeviceSelector::Uuid(uuid) => found.uuid == uuid,
     });
-    let text = found.map(|found| format!("nvml:{}", found.identifier()));
+    let text = found.map(|found| format!("nvml:{}", found.uuid_string()));
     Ok(text.map(|text| text.parse()).transpose()?)
 }
 
@@ -186,7 +195,7 @@ fn nvml(_: DeviceChoice) -> Outcome<Option<SensorSpec>> {
 struct Info;
 
 impl Task for Info {
-    fn on<M: Measured>(self, on: &M) -> Outcome<Value> {
+    fn run<M: BenchmarkExecutor>(self, on: &M) -> Outcome<Value> {
         Ok(json!({ "device": on.device() }))
     }
 }
@@ -195,37 +204,51 @@ fn run(arguments: &[String], began: Instant) -> Outcome<Value> {
     let Some((what, rest)) = arguments.split_first() else {
         return Err("expected measure, slots, thermal, make, first or info".into());
     };
-    let given = Given::read(rest)?;
+    let given = CommandOptions::read(rest)?;
     let (device, pool) = (given.device()?, given.pool()?);
     let mut found = match what.as_str() {
-        "info" => execute(device, &pool, None, Info)?,
+        "info" => run_on_device(device, &pool, None, Info)?,
         "make" => {
-            let path: std::path::PathBuf = given.needed("out")?;
-            model::write(&given.random(given.or("context", 2048)?)?, &path)?;
+            let path: std::path::PathBuf = given.parse_required("out")?;
+            model::write_gguf(
+                &given.random_model(given.parse_or_default("context", 2048)?)?,
+                &path,
+            )?;
             json!({ "path": path, "bytes": std::fs::metadata(&path)?.len() })
         }
         "first" => {
-            let path: std::path::PathBuf = given.needed("model")?;
+            let path: std::path::PathBuf = given.parse_required("model")?;
             let sealed = Model::open(&path)?.kernels();
-            execute(device, &pool, sealed.as_ref(), First { path, began })?
+            run_on_device(
+                device,
+                &pool,
+                sealed.as_ref(),
+                FirstTokenTask {
+                    path,
+                    program_start: began,
+                },
+            )?
         }
         "measure" => {
             let plan = given.plan()?;
-            let file = given.random(plan.positions())?;
-            execute(device, &pool, None, Measure { plan, file })?
+            let file = given.random_model(plan.positions())?;
+            run_on_device(device, &pool, None, MeasureTask { plan, file })?
         }
         "slots" => {
-            let (rank, dtype) = match given.needed("form")? {
-                Form::LowRank(rank, dtype) => (rank, dtype),
+            let (rank, dtype) = match given.parse_required("form")? {
+                StorageForm::LowRank(rank, dtype) => (rank, dtype),
                 _ => return Err("slots are compared of a form lowrank:RANK:TYPE".into()),
             };
-            let (shape, bytes) = (given.shape()?, given.or("bytes-mib", 512)? * MIB);
-            let runs = given.or("runs", 15)?;
-            execute(
+            let (shape, bytes) = (
+                given.shape()?,
+                given.parse_or_default("bytes-mib", 512)? * MIB,
+            );
+            let runs = given.parse_or_default("runs", 15)?;
+            run_on_device(
                 device,
                 &pool,
                 None,
-                Slots {
+                ProjectionsTask {
                     shape,
                     rank,
                     dtype,
@@ -235,15 +258,18 @@ fn run(arguments: &[String], began: Instant) -> Outcome<Value> {
             )?
         }
         "thermal" => {
-            let range = given.text("range").map(range).transpose()?;
-            let (file, seconds) = (given.random(512)?, given.or("seconds", 60.0)?);
+            let range = given.text("range").map(parse_range).transpose()?;
+            let (file, seconds) = (
+                given.random_model(512)?,
+                given.parse_or_default("seconds", 60.0)?,
+            );
             let no_sensor = "--sensor is missing, and the device has none of its own";
             let sensor = given.sensor()?.ok_or(no_sensor)?;
-            execute(
+            run_on_device(
                 device,
                 &pool,
                 None,
-                Thermal {
+                ThermalTask {
                     file,
                     sensor,
                     seconds,
@@ -260,7 +286,7 @@ fn run(arguments: &[String], began: Instant) -> Outcome<Value> {
     Ok(found)
 }
 
-fn range(text: &str) -> Outcome<[f64; 2]> {
+fn parse_range(text: &str) -> Outcome<[f64; 2]> {
     let wrong = || format!("--range {text}: expected LOW:HIGH in degrees Celsius");
     let (low, high) = text.split_once(':').ok_or_else(wrong)?;
     Ok([low.parse()?, high.parse()?])
@@ -360,17 +386,23 @@ mod tests {
         let mut made = std::collections::BTreeSet::new();
         for mut words in usual.into_iter().chain(compiled) {
             let what = words.remove(0);
-            let mut given = Given::read(&words).unwrap();
-            assert_eq!(given.device().unwrap(), DeviceChoice::Cuda(Which::Index(0)));
+            let mut given = CommandOptions::read(&words).unwrap();
+            assert_eq!(
+                given.device().unwrap(),
+                DeviceChoice::Cuda(DeviceSelector::Index(0))
+            );
             // The emulated device needs no sensor.
             given.0.insert("device".to_owned(), "emulated".to_owned());
             match what.as_str() {
                 "info" => {}
-                "first" => assert!(given.needed::<std::path::PathBuf>("model").is_ok()),
+                "first" => assert!(given.parse_required::<std::path::PathBuf>("model").is_ok()),
                 "measure" => assert!(given.plan().unwrap().runs > 2),
-                "thermal" => assert!(given.or("seconds", 0.0).unwrap() > 1.0),
-                "make" => assert!(given.needed::<std::path::PathBuf>("out").is_ok()),
-                "slots" => assert!(matches!(given.needed("form"), Ok(Form::LowRank(..)))),
+                "thermal" => assert!(given.parse_or_default("seconds", 0.0).unwrap() > 1.0),
+                "make" => assert!(given.parse_required::<std::path::PathBuf>("out").is_ok()),
+                "slots" => assert!(matches!(
+                    given.parse_required("form"),
+                    Ok(StorageForm::LowRank(..))
+                )),
                 other => panic!("{other}"),
             }
             let Some(form) = given.text("form").map(str::to_owned) else {
@@ -379,8 +411,12 @@ mod tests {
             let mut shape = given.shape().unwrap();
             if made.insert((shape.name, form.clone())) {
                 (shape.layers, shape.vocabulary) = (1, 64);
-                let random =
-                    model::random(&shape, form.parse().unwrap(), 64, &mut Maker::new(false));
+                let random = model::random_model(
+                    &shape,
+                    form.parse().unwrap(),
+                    64,
+                    &mut MatrixGenerator::new(false),
+                );
                 assert!(random.is_ok(), "{} {form}: {random:?}", shape.name);
             }
         }

@@ -5,19 +5,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use htc_formats::source::ModelFile;
-use htc_loader::live::{Energy, Follow, Governor, GovernorOptions, Law, LawOptions, Phase};
-use htc_loader::live::{SensorSpec, open};
-use htc_loader::sampling::Wants;
+use htc_loader::live::{
+    ControlLaw, ControlLawOptions, Energy, EnergyPhase, Governor, GovernorOptions, SharedFraction,
+};
+use htc_loader::live::{SensorSpec, open_sensor};
+use htc_loader::sampling::LogitsRequest;
 use htc_loader::{Backend, ExecError, Model, Session};
 use serde_json::{Value, json};
 
 use super::figures::Median;
-use super::model::{Random, slot_parameters};
-use super::on::{Beside, Measured, Outcome, Task, Thrash};
+use super::model::{Random, projection_parameters};
+use super::on::{BackgroundLoad, BenchmarkExecutor, CopyFn, Outcome, Task};
 
 /// Benchmark settings.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct BenchmarkSettings {
     pub context: usize,
     /// Tokens per run.
     pub tokens: usize,
@@ -30,13 +32,13 @@ pub struct Plan {
     /// Bytes copied before each token to evict the caches, in extra runs; 0 to skip.
     pub thrash_bytes: usize,
     /// Bytes copied concurrently, one series of runs for each size.
-    pub beside_bytes: Vec<usize>,
+    pub concurrent_copy_bytes: Vec<usize>,
     /// Sensor for the energy measurement, and its duration in seconds.
     pub sensor: Option<SensorSpec>,
     pub energy_seconds: f64,
 }
 
-impl Plan {
+impl BenchmarkSettings {
     /// Returns the positions that a session needs.
     pub fn positions(&self) -> usize {
         (self.context + self.tokens + 1).max(self.prefill + 1)
@@ -44,14 +46,14 @@ impl Plan {
 }
 
 /// A model to be measured.
-pub struct Measure {
-    pub plan: Plan,
+pub struct MeasureTask {
+    pub plan: BenchmarkSettings,
     pub file: ModelFile,
 }
 
 /// Logits requested per token: the most likely one only, as in greedy decoding. Copying all of them
 /// to the host is not part of decoding.
-pub const WANTED: Wants = Wants::Largest(1);
+pub const LOGITS_REQUEST: LogitsRequest = LogitsRequest::TopK(1);
 
 /// Returns distinct input tokens; their values do not matter.
 pub fn tokens(vocabulary: usize, count: usize) -> Vec<u32> {
@@ -60,43 +62,43 @@ pub fn tokens(vocabulary: usize, count: usize) -> Vec<u32> {
 }
 
 /// Loads the model and returns it with the load time in seconds.
-pub fn loaded<M: Measured>(
+pub fn load_timed<M: BenchmarkExecutor>(
     on: &M,
     file: ModelFile,
     positions: usize,
 ) -> Outcome<(Arc<Model<M::Backend>>, f64)> {
     let model = Arc::new(Model::bind(file)?);
-    on.check_room(&model, positions)?;
+    on.check_memory(&model, positions)?;
     let started = Instant::now();
     let model = on.load(&model)?;
     Ok((model, started.elapsed().as_secs_f64()))
 }
 
-impl Task for Measure {
-    fn on<M: Measured>(self, on: &M) -> Outcome<Value> {
-        let Measure { plan, file } = self;
+impl Task for MeasureTask {
+    fn run<M: BenchmarkExecutor>(self, on: &M) -> Outcome<Value> {
+        let MeasureTask { plan, file } = self;
         let copy = match plan.copy_bytes {
             0 => None,
             bytes => on.copy_rate(bytes)?,
         };
-        let (operations, weights) = (2 * slot_parameters(&file), file.tensor_bytes());
-        let (model, upload) = loaded(on, file, plan.positions())?;
+        let (operations, weights) = (2 * projection_parameters(&file), file.tensor_bytes());
+        let (model, upload) = load_timed(on, file, plan.positions())?;
         let mut session = Session::new(Arc::clone(&model), on.backend(), plan.positions())?;
-        let touched = model.dial().bytes(session.setting());
+        let touched = model.dial().active_bytes(session.setting());
 
-        let mut decode = Decode::new(&mut session, &plan)?;
+        let mut decode = DecodeBenchmark::new(&mut session, &plan)?;
         let (launches, steps) = (on.launches(), on.steps());
         decode.run(&mut None)?;
         let per_token = per_token(launches, on.launches(), plan.tokens);
         let plain = decode.runs(&mut None)?;
-        let steps = difference(&steps, &on.steps());
+        let steps = counter_differences(&steps, &on.steps());
         let thrashed = match plan.thrash_bytes {
             0 => None,
-            bytes => decode.runs(&mut Some(on.thrash(bytes)?))?,
+            bytes => decode.runs(&mut Some(on.cache_evictor(bytes)?))?,
         };
         let mut beside = Vec::new();
-        for &copied in &plan.beside_bytes {
-            beside.push((copied, decode.runs_beside(on, copied)?));
+        for &copied in &plan.concurrent_copy_bytes {
+            beside.push((copied, decode.runs_with_copies(on, copied)?));
         }
         let energy = match &plan.sensor {
             Some(sensor) if plan.energy_seconds > 0.0 => decode.energy(sensor)?,
@@ -148,7 +150,7 @@ fn per_token(before: Option<[u64; 2]>, after: Option<[u64; 2]>, tokens: usize) -
     json!({ "launches": each(0), "copies": each(1) })
 }
 
-fn difference(before: &Value, after: &Value) -> Value {
+fn counter_differences(before: &Value, after: &Value) -> Value {
     let Some(after) = after.as_object() else {
         return Value::Null;
     };
@@ -159,21 +161,21 @@ fn difference(before: &Value, after: &Value) -> Value {
     Value::Object(added.collect())
 }
 
-struct Decode<'a, B: Backend> {
+struct DecodeBenchmark<'a, B: Backend> {
     session: &'a mut Session<B>,
-    plan: &'a Plan,
+    plan: &'a BenchmarkSettings,
     tokens: Vec<u32>,
 }
 
-impl<'a, B: Backend> Decode<'a, B> {
-    fn new(session: &'a mut Session<B>, plan: &'a Plan) -> Outcome<Self> {
+impl<'a, B: Backend> DecodeBenchmark<'a, B> {
+    fn new(session: &'a mut Session<B>, plan: &'a BenchmarkSettings) -> Outcome<Self> {
         let vocabulary = session.model().hyper().vocabulary;
         session.reset();
         if plan.context > 0 {
             session.read_prompt(&tokens(vocabulary, plan.context))?;
         }
         let tokens = tokens(vocabulary, plan.tokens);
-        let mut decode = Decode {
+        let mut decode = DecodeBenchmark {
             session,
             plan,
             tokens,
@@ -184,7 +186,7 @@ impl<'a, B: Backend> Decode<'a, B> {
     }
 
     /// Returns tokens per second of one run, without the time of cache eviction.
-    fn run(&mut self, thrash: &mut Option<Thrash>) -> Outcome<f64> {
+    fn run(&mut self, thrash: &mut Option<CopyFn>) -> Outcome<f64> {
         self.session.truncate(self.plan.context)?;
         let mut seconds = 0.0;
         for &token in &self.tokens {
@@ -192,60 +194,64 @@ impl<'a, B: Backend> Decode<'a, B> {
                 thrash()?;
             }
             let started = Instant::now();
-            black_box(self.session.step_for(&[token], WANTED)?);
+            black_box(self.session.step_for(&[token], LOGITS_REQUEST)?);
             seconds += started.elapsed().as_secs_f64();
         }
         Ok(self.tokens.len() as f64 / seconds)
     }
 
-    fn runs(&mut self, thrash: &mut Option<Thrash>) -> Outcome<Option<Median>> {
+    fn runs(&mut self, thrash: &mut Option<CopyFn>) -> Outcome<Option<Median>> {
         let (started, mut found) = (Instant::now(), Vec::new());
         while found.len() < self.plan.runs
             && (found.len() < 3 || started.elapsed().as_secs_f64() < self.plan.seconds)
         {
             found.push(self.run(thrash)?);
         }
-        Ok(Median::of(found))
+        Ok(Median::from_values(found))
     }
 
-    fn runs_beside<M: Measured>(&mut self, on: &M, bytes: usize) -> Outcome<(Option<Median>, u64)> {
+    fn runs_with_copies<M: BenchmarkExecutor>(
+        &mut self,
+        on: &M,
+        bytes: usize,
+    ) -> Outcome<(Option<Median>, u64)> {
         if bytes == 0 {
             return Ok((self.runs(&mut None)?, 0));
         }
-        let beside = Beside::start(on.beside(bytes)?)?;
+        let beside = BackgroundLoad::start(on.background_copy(bytes)?)?;
         let found = self.runs(&mut None);
         let copies = beside.stop()?;
         Ok((found?, copies))
     }
 
     fn energy(&mut self, sensor: &SensorSpec) -> Outcome<Value> {
-        let law = Law::new(LawOptions {
+        let law = ControlLaw::new(ControlLawOptions {
             thermal: false,
-            ..LawOptions::default()
+            ..ControlLawOptions::default()
         })?;
-        let follow = Follow::new();
-        let sensor = match open(sensor, &follow) {
+        let follow = SharedFraction::new();
+        let sensor = match open_sensor(sensor, &follow) {
             Ok(sensor) => sensor,
             Err(error) => return Ok(json!({ "missing": error.to_string() })),
         };
         let options = GovernorOptions {
-            interval: Duration::from_millis(100).max(sensor.lowest_interval()),
+            interval: Duration::from_millis(100).max(sensor.min_interval()),
             ..GovernorOptions::default()
         };
         let governor = Governor::start(sensor, law, options, &follow, |_| ())?;
         let (started, mut count) = (Instant::now(), 0);
-        governor.enter(Phase::Work)?;
+        governor.enter_phase(EnergyPhase::Work)?;
         while started.elapsed().as_secs_f64() < self.plan.energy_seconds {
             self.run(&mut None)?;
             count += self.tokens.len();
         }
-        governor.enter(Phase::Other)?;
-        Ok(energy_of(governor.stop()?, count as u64))
+        governor.enter_phase(EnergyPhase::Other)?;
+        Ok(energy_per_token(governor.stop()?, count as u64))
     }
 }
 
 /// Returns joules per token.
-pub fn energy_of(energy: Option<Energy>, tokens: u64) -> Value {
+pub fn energy_per_token(energy: Option<Energy>, tokens: u64) -> Value {
     match energy {
         None => json!({ "missing": "the sensor knows no power" }),
         Some(energy) => json!({
@@ -258,7 +264,11 @@ pub fn energy_of(energy: Option<Energy>, tokens: u64) -> Value {
     }
 }
 
-fn prefill<B: Backend>(session: &mut Session<B>, plan: &Plan, operations: u64) -> Outcome<Value> {
+fn prefill<B: Backend>(
+    session: &mut Session<B>,
+    plan: &BenchmarkSettings,
+    operations: u64,
+) -> Outcome<Value> {
     if plan.prefill == 0 {
         return Ok(Value::Null);
     }
@@ -267,7 +277,7 @@ fn prefill<B: Backend>(session: &mut Session<B>, plan: &Plan, operations: u64) -
         session.reset();
         let started = Instant::now();
         session.read_prompt(&tokens)?;
-        black_box(session.last_logits_for(WANTED)?);
+        black_box(session.last_logits_for(LOGITS_REQUEST)?);
         Ok(tokens.len() as f64 / started.elapsed().as_secs_f64())
     };
     once()?;
@@ -277,7 +287,7 @@ fn prefill<B: Backend>(session: &mut Session<B>, plan: &Plan, operations: u64) -
     {
         found.push(once()?);
     }
-    let Some(speed) = Median::of(found) else {
+    let Some(speed) = Median::from_values(found) else {
         return Ok(Value::Null);
     };
     Ok(json!({
@@ -289,26 +299,26 @@ fn prefill<B: Backend>(session: &mut Session<B>, plan: &Plan, operations: u64) -
 }
 
 /// Time from a file to the first token.
-pub struct First {
+pub struct FirstTokenTask {
     pub path: std::path::PathBuf,
-    pub began: Instant,
+    pub program_start: Instant,
 }
 
-impl Task for First {
-    fn on<M: Measured>(self, on: &M) -> Outcome<Value> {
-        let since = || self.began.elapsed().as_secs_f64();
+impl Task for FirstTokenTask {
+    fn run<M: BenchmarkExecutor>(self, on: &M) -> Outcome<Value> {
+        let since = || self.program_start.elapsed().as_secs_f64();
         let device = since();
         let file = ModelFile::open(&self.path)?;
         let bytes = file.tensor_bytes();
         let model = Arc::new(Model::bind(file)?);
         let opened = since();
-        on.check_room(&model, 16)?;
+        on.check_memory(&model, 16)?;
         let model = on.load(&model)?;
         let loaded = since();
         let mut session = Session::new(model, on.backend(), 16)?;
-        black_box(session.step_for(&[1], WANTED)?);
+        black_box(session.step_for(&[1], LOGITS_REQUEST)?);
         let first = since();
-        black_box(session.step_for(&[2], WANTED)?);
+        black_box(session.step_for(&[2], LOGITS_REQUEST)?);
         Ok(json!({
             "device": on.device(),
             "bytes": bytes,
@@ -330,7 +340,7 @@ mod tests {
 
     #[test]
     fn bandwidth_is_bytes_per_token_times_speed() {
-        let speed = Median::of(vec![10.0]);
+        let speed = Median::from_values(vec![10.0]);
         let found = speed_of(speed, 300, Some(6000.0));
         assert_eq!(found["bytes_per_second"], 3000.0);
         assert_eq!(found["of_copy"], 0.5);
@@ -343,11 +353,11 @@ mod tests {
         let found = per_token(Some([100, 3]), Some([180, 7]), 8);
         assert_eq!(found, json!({ "launches": 10.0, "copies": 0.5 }));
         assert_eq!(per_token(None, None, 8), Value::Null);
-        let found = difference(
+        let found = counter_differences(
             &json!({ "made": 1, "plain": 0 }),
             &json!({ "made": 1, "plain": 4 }),
         );
         assert_eq!(found, json!({ "made": 0, "plain": 4 }));
-        assert_eq!(difference(&Value::Null, &Value::Null), Value::Null);
+        assert_eq!(counter_differences(&Value::Null, &Value::Null), Value::Null);
     }
 }

@@ -6,14 +6,14 @@ use std::io::{BufWriter, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use htc_formats::bands::{Banded, Bands, Kind, Layout};
+use htc_formats::bands::{CodeKind, CodeLayout, ColumnGroupMatrix, ColumnGroups};
 use htc_formats::gguf::{Array, GgmlType, Value, WriteError, Writer};
-use htc_formats::model::{InputGroup, MatrixId, Part, Role, Slot, StoredTensor};
+use htc_formats::model::{InputGroup, MatrixId, Part, ProjectionKind, Role, StoredTensor};
 use htc_formats::source::{Container, ModelFile, ModelTensor, Place};
 use htc_formats::vocab::VocabularyError;
 use htc_formats::{DType, block};
 
-use super::shape::{Form, Shape};
+use super::shape::{Shape, StorageForm};
 
 /// Number of distinct encoded rows, repeated for larger matrices. The cost of a product does not
 /// depend on the values.
@@ -46,18 +46,22 @@ impl Random {
 }
 
 /// Generates matrices with standard deviation 1/√columns, so that activations keep their magnitude.
-pub struct Maker {
+pub struct MatrixGenerator {
     random: Random,
     made: HashMap<(DType, String, usize, usize), Arc<[u8]>>,
     /// Gives each matrix separate data; otherwise weights in host memory that several matrices
     /// share would stay in cache.
-    own: bool,
+    separate_data: bool,
 }
 
-impl Maker {
+impl MatrixGenerator {
     pub fn new(own: bool) -> Self {
         let (random, made) = (Random(1), HashMap::new());
-        Maker { random, made, own }
+        MatrixGenerator {
+            random,
+            made,
+            separate_data: own,
+        }
     }
 
     /// Returns the bytes of a matrix.
@@ -67,13 +71,13 @@ impl Maker {
     pub fn bytes(
         &mut self,
         dtype: DType,
-        codes: Option<&Layout>,
+        codes: Option<&CodeLayout>,
         [rows, cols]: [usize; 2],
     ) -> Result<Arc<[u8]>, Box<dyn Error>> {
         let name = codes.map(ToString::to_string).unwrap_or_default();
         let key = (dtype, name, rows, cols);
         if let Some(made) = self.made.get(&key) {
-            return Ok(if self.own {
+            return Ok(if self.separate_data {
                 Arc::from(&made[..])
             } else {
                 Arc::clone(made)
@@ -109,7 +113,7 @@ impl Maker {
         Ok(all)
     }
 
-    fn bands(&mut self, codes: &Layout, rows: usize) -> Result<Vec<u8>, Box<dyn Error>> {
+    fn bands(&mut self, codes: &CodeLayout, rows: usize) -> Result<Vec<u8>, Box<dyn Error>> {
         let length = usize::try_from(codes.bytes(rows))?;
         let mut bytes = Vec::with_capacity(length + 8);
         while bytes.len() < length {
@@ -121,7 +125,7 @@ impl Maker {
         set_scales(codes, rows, &mut bytes, [1.0 / 1024.0, 1.0])?;
         let mut row = vec![0.0; codes.cols()];
         let bands = codes.view(rows, &bytes)?;
-        bands.row(0, &mut row)?;
+        bands.decode_row(0, &mut row)?;
         let square = row.iter().map(|x| x * x).sum::<f32>();
         set_scales(codes, rows, &mut bytes, [1.0 / 1024.0 / square.sqrt(), 1.0])?;
         codes.view(rows, &bytes)?.check()?;
@@ -130,7 +134,7 @@ impl Maker {
 }
 
 fn set_scales(
-    codes: &Layout,
+    codes: &CodeLayout,
     rows: usize,
     bytes: &mut [u8],
     [of_row, of_column]: [f32; 2],
@@ -141,8 +145,8 @@ fn set_scales(
     };
     let (of_row, of_column) = (half(of_row)?, half(of_column)?);
     let places = match codes.view(rows, bytes)? {
-        Banded::Whole(bands) => places(&bands),
-        Banded::Classes(_) => return Err("classes of rows are not made here".into()),
+        ColumnGroupMatrix::Uniform(bands) => scale_ranges(&bands),
+        ColumnGroupMatrix::Classes(_) => return Err("classes of rows are not made here".into()),
     };
     for (is_row, place) in places {
         for scale in bytes[place].chunks_exact_mut(2) {
@@ -152,28 +156,28 @@ fn set_scales(
     Ok(())
 }
 
-fn places(bands: &Bands<'_>) -> Vec<(bool, std::ops::Range<usize>)> {
+fn scale_ranges(bands: &ColumnGroups<'_>) -> Vec<(bool, std::ops::Range<usize>)> {
     let base = bands.bytes().as_ptr() as usize;
     let place = |part: &[u8]| {
         let start = part.as_ptr() as usize - base;
         start..start + part.len()
     };
     let mut found = Vec::new();
-    for kind in [Kind::Levels, Kind::Trellis] {
+    for kind in [CodeKind::Codebook, CodeKind::Trellis] {
         let part = bands.row_scale_bytes(kind);
         if !part.is_empty() {
             found.push((true, place(part)));
         }
     }
     for (band, code) in bands.codes().iter().enumerate() {
-        if code.kind() == Kind::Trellis {
+        if code.kind() == CodeKind::Trellis {
             found.push((false, place(bands.column_scale_bytes(band))));
         }
     }
     found
 }
 
-fn stored(shape: &Shape, form: Form) -> Result<Vec<StoredTensor>, Box<dyn Error>> {
+fn model_tensors(shape: &Shape, form: StorageForm) -> Result<Vec<StoredTensor>, Box<dyn Error>> {
     let hyper = shape.hyper(1);
     let vector = |role| StoredTensor {
         role,
@@ -184,19 +188,22 @@ fn stored(shape: &Shape, form: Form) -> Result<Vec<StoredTensor>, Box<dyn Error>
     };
     let mut all = vec![StoredTensor {
         role: Role::TokenEmbedding,
-        dtype: form.outside(),
+        dtype: form.embedding_type(),
         rows: shape.vocabulary,
         ..vector(Role::TokenEmbedding)
     }];
     for layer in 0..shape.layers {
         all.push(vector(Role::AttentionNorm { layer }));
         all.push(vector(Role::FfnNorm { layer }));
-        for slot in Slot::ALL {
-            let (rows, cols) = hyper.slot_shape(slot);
-            let kept = form.stored(slot, (rows, cols))?;
-            let matrix = MatrixId::Slot { layer, slot };
+        for slot in ProjectionKind::ALL {
+            let (rows, cols) = hyper.projection_shape(slot);
+            let kept = form.projection_tensors(slot, (rows, cols))?;
+            let matrix = MatrixId::Projection {
+                layer,
+                projection: slot,
+            };
             let tensors = kept.tensors(matrix, (rows, cols));
-            if matches!(form, Form::Planes(_)) {
+            if matches!(form, StorageForm::BaseAndResidual(_)) {
                 let role = Role::Refinement { matrix };
                 all.extend(tensors.iter().cloned().map(|t| StoredTensor { role, ..t }));
             }
@@ -222,16 +229,16 @@ fn stored(shape: &Shape, form: Form) -> Result<Vec<StoredTensor>, Box<dyn Error>
 ///
 /// # Errors
 /// A shape with rows that are no multiple of the block length.
-pub fn random(
+pub fn random_model(
     shape: &Shape,
-    form: Form,
+    form: StorageForm,
     context: usize,
-    maker: &mut Maker,
+    maker: &mut MatrixGenerator,
 ) -> Result<ModelFile, Box<dyn Error>> {
     let hyper = shape.hyper(context);
     hyper.check()?;
     let mut tensors = Vec::new();
-    for tensor in stored(shape, form)? {
+    for tensor in model_tensors(shape, form)? {
         let StoredTensor {
             role,
             dtype,
@@ -265,7 +272,7 @@ pub fn random(
 
 /// Returns the number of parameters of all projections, half the operations per token of a long
 /// prefill.
-pub fn slot_parameters(file: &ModelFile) -> u64 {
+pub fn projection_parameters(file: &ModelFile) -> u64 {
     let of_slot = |role: Role| {
         matches!(role, Role::Linear { part, .. } if part != Part::Bias)
             || matches!(role, Role::Basis { .. } | Role::Refinement { .. })
@@ -276,15 +283,15 @@ pub fn slot_parameters(file: &ModelFile) -> u64 {
         .sum()
 }
 
-fn name_in_gguf(role: Role) -> Option<String> {
+fn gguf_name(role: Role) -> Option<String> {
     let of_slot = |slot| match slot {
-        Slot::Q => "attn_q",
-        Slot::K => "attn_k",
-        Slot::V => "attn_v",
-        Slot::O => "attn_output",
-        Slot::Gate => "ffn_gate",
-        Slot::Up => "ffn_up",
-        Slot::Down => "ffn_down",
+        ProjectionKind::Q => "attn_q",
+        ProjectionKind::K => "attn_k",
+        ProjectionKind::V => "attn_v",
+        ProjectionKind::O => "attn_output",
+        ProjectionKind::Gate => "ffn_gate",
+        ProjectionKind::Up => "ffn_up",
+        ProjectionKind::Down => "ffn_down",
     };
     Some(match role {
         Role::TokenEmbedding => "token_embd.weight".to_owned(),
@@ -307,7 +314,7 @@ fn name_in_gguf(role: Role) -> Option<String> {
 ///
 /// # Errors
 /// A tensor without a GGUF name, or an I/O error.
-pub fn write(file: &ModelFile, path: &Path) -> Result<(), Box<dyn Error>> {
+pub fn write_gguf(file: &ModelFile, path: &Path) -> Result<(), Box<dyn Error>> {
     let mut writer = Writer::new();
     for (key, value) in metadata(file)? {
         writer.metadata(key, value);
@@ -319,15 +326,15 @@ pub fn write(file: &ModelFile, path: &Path) -> Result<(), Box<dyn Error>> {
                 tensor.role
             )
         };
-        let name = name_in_gguf(tensor.role).ok_or_else(no_place)?;
+        let name = gguf_name(tensor.role).ok_or_else(no_place)?;
         let kind = GgmlType::ALL
             .iter()
             .find(|kind| kind.dtype() == Some(tensor.dtype));
         let kind = *kind.ok_or_else(no_place)?;
         let (rows, cols) = (tensor.rows as u64, tensor.cols as u64);
         match rows {
-            1 => writer.later(name, kind, &[cols]),
-            _ => writer.later(name, kind, &[cols, rows]),
+            1 => writer.deferred_tensor(name, kind, &[cols]),
+            _ => writer.deferred_tensor(name, kind, &[cols, rows]),
         };
     }
     let mut out = BufWriter::with_capacity(1 << 22, std::fs::File::create(path)?);
@@ -421,8 +428,8 @@ mod tests {
     #[test]
     fn every_form_executes_with_finite_logits() {
         for form in FORMS {
-            let mut maker = Maker::new(true);
-            let file = random(&SHAPES[0], form.parse().unwrap(), 64, &mut maker).unwrap();
+            let mut maker = MatrixGenerator::new(true);
+            let file = random_model(&SHAPES[0], form.parse().unwrap(), 64, &mut maker).unwrap();
             let model = Model::bind(file).unwrap();
             let mut session = Session::new(model, Cpu::with_threads(1).unwrap(), 64).unwrap();
             let tokens: Vec<u32> = (3..40).collect();
@@ -436,9 +443,9 @@ mod tests {
     fn written_gguf_matches_the_model_in_memory() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("random.gguf");
-        let form = Form::Dense(DType::Q8_0);
-        let file = random(&SHAPES[0], form, 64, &mut Maker::new(false)).unwrap();
-        write(&file, &path).unwrap();
+        let form = StorageForm::Dense(DType::Q8_0);
+        let file = random_model(&SHAPES[0], form, 64, &mut MatrixGenerator::new(false)).unwrap();
+        write_gguf(&file, &path).unwrap();
         let opened = ModelFile::open(&path).unwrap();
         assert_eq!(opened.tensors.len(), file.tensors.len());
         for (a, b) in opened.tensors.iter().zip(&file.tensors) {
@@ -446,10 +453,10 @@ mod tests {
         }
         assert_eq!(opened.vocabulary.unwrap().tokens.len(), 512);
         // GGUF has no factors.
-        let form = Form::LowRank(64, DType::F16);
-        let file = random(&SHAPES[0], form, 64, &mut Maker::new(false)).unwrap();
+        let form = StorageForm::LowRank(64, DType::F16);
+        let file = random_model(&SHAPES[0], form, 64, &mut MatrixGenerator::new(false)).unwrap();
         assert!(
-            write(&file, &path)
+            write_gguf(&file, &path)
                 .unwrap_err()
                 .to_string()
                 .contains("only forms dense")
@@ -460,8 +467,14 @@ mod tests {
     fn only_projections_count_as_operations() {
         let shape = &SHAPES[0];
         let count = |form: &str| {
-            let file = random(shape, form.parse().unwrap(), 64, &mut Maker::new(false)).unwrap();
-            slot_parameters(&file)
+            let file = random_model(
+                shape,
+                form.parse().unwrap(),
+                64,
+                &mut MatrixGenerator::new(false),
+            )
+            .unwrap();
+            projection_parameters(&file)
         };
         let dense = 2 * (256 * 256 * 2 + 256 * 128 * 2 + 3 * 256 * 512);
         assert_eq!(count("dense:q8_0"), dense);
@@ -473,8 +486,8 @@ mod tests {
     #[test]
     fn partial_blocks_are_rejected() {
         let shape = "SmolLM2-135M".parse().unwrap();
-        let form = Form::Dense(DType::Q4K);
-        let error = random(&shape, form, 64, &mut Maker::new(false)).unwrap_err();
+        let form = StorageForm::Dense(DType::Q4K);
+        let error = random_model(&shape, form, 64, &mut MatrixGenerator::new(false)).unwrap_err();
         assert!(
             error.to_string().contains("whole blocks of q4_k"),
             "{error}"

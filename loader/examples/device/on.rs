@@ -8,10 +8,12 @@ use std::time::Instant;
 
 use htc_formats::htz::KernelCode;
 use htc_kernels::Pool;
-use htc_kernels::cuda::{Arguments, Device, DeviceError, Kernel};
+use htc_kernels::cuda::{Device, DeviceError, Kernel, KernelArguments};
 use htc_loader::Model;
 use htc_loader::backend::{Need, Planned};
-use htc_loader::device::{DeviceChoice, Executor, OnCpu, OnGpu, OnReference, Which};
+use htc_loader::device::{
+    CpuExecutor, DeviceChoice, DeviceSelector, Executor, GpuExecutor, ReferenceExecutor,
+};
 use htc_loader::kv::KvKind;
 use serde_json::{Value, json};
 
@@ -22,19 +24,19 @@ const COPIES: usize = 4;
 const TIMES: usize = 5;
 
 /// An executor with measurable properties.
-pub trait Measured: Executor {
+pub trait BenchmarkExecutor: Executor {
     fn device(&self) -> Value;
 
     /// Measures the copy bandwidth in bytes per second, reads plus writes, for copies of `bytes`;
     /// `None` if not supported.
     fn copy_rate(&self, bytes: usize) -> Outcome<Option<f64>>;
 
-    fn check_room(&self, model: &Model, positions: usize) -> Outcome<()> {
+    fn check_memory(&self, model: &Model, positions: usize) -> Outcome<()> {
         let _ = (model, positions);
         Ok(())
     }
 
-    fn in_one_launch(&self) -> Option<Self::Backend> {
+    fn single_launch_backend(&self) -> Option<Self::Backend> {
         None
     }
 
@@ -46,9 +48,9 @@ pub trait Measured: Executor {
         Value::Null
     }
 
-    fn thrash(&self, bytes: usize) -> Outcome<Thrash>;
+    fn cache_evictor(&self, bytes: usize) -> Outcome<CopyFn>;
 
-    fn beside(&self, bytes: usize) -> Outcome<Thrash>;
+    fn background_copy(&self, bytes: usize) -> Outcome<CopyFn>;
 
     fn begin(&self) -> Outcome<()> {
         Ok(())
@@ -60,17 +62,17 @@ pub trait Measured: Executor {
 }
 
 /// Copies memory and waits for it.
-pub type Thrash = Box<dyn FnMut() -> Result<(), DeviceError> + Send>;
+pub type CopyFn = Box<dyn FnMut() -> Result<(), DeviceError> + Send>;
 
 /// Background thread that repeats a function until stopped.
-pub struct Beside {
+pub struct BackgroundLoad {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<u64, DeviceError>>,
 }
 
-impl Beside {
+impl BackgroundLoad {
     /// Returns after the first repetition has completed.
-    pub fn start(mut work: Thrash) -> Outcome<Beside> {
+    pub fn start(mut work: CopyFn) -> Outcome<BackgroundLoad> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let (began, first) = mpsc::channel();
@@ -85,7 +87,7 @@ impl Beside {
             }
             Ok(count)
         });
-        let beside = Beside { stop, thread };
+        let beside = BackgroundLoad { stop, thread };
         match first.recv() {
             Ok(()) => Ok(beside),
             Err(_) => (beside.stop()).and(Err("what is done beside ended by itself".into())),
@@ -105,19 +107,19 @@ impl Beside {
 
 /// A measurement that runs on any device.
 pub trait Task {
-    fn on<M: Measured>(self, on: &M) -> Outcome<Value>;
+    fn run<M: BenchmarkExecutor>(self, on: &M) -> Outcome<Value>;
 }
 
 /// Runs a task on the selected device.
-pub fn execute(
+pub fn run_on_device(
     choice: DeviceChoice,
     pool: &Arc<Pool>,
     sealed: Option<&KernelCode>,
     task: impl Task,
 ) -> Outcome<Value> {
     match choice {
-        DeviceChoice::Cpu => task.on(&OnCpu(Arc::clone(pool))),
-        DeviceChoice::Reference => task.on(&OnReference),
+        DeviceChoice::Cpu => task.run(&CpuExecutor(Arc::clone(pool))),
+        DeviceChoice::Reference => task.run(&ReferenceExecutor),
         DeviceChoice::Cuda(which) => on_cuda(which, sealed, pool, task),
         DeviceChoice::Emulated => on_emulated(pool, task),
         DeviceChoice::Auto => Err("figures need a device by name: cuda, cpu or emulated".into()),
@@ -126,13 +128,13 @@ pub fn execute(
 
 #[cfg(feature = "cuda")]
 fn on_cuda(
-    which: Which,
+    which: DeviceSelector,
     sealed: Option<&KernelCode>,
     pool: &Arc<Pool>,
     task: impl Task,
 ) -> Outcome<Value> {
     let device = htc_loader::device::open_cuda(which, sealed)?;
-    task.on(&OnGpu(Counted::new(device), Arc::clone(pool)))
+    task.run(&GpuExecutor(CountingDevice::new(device), Arc::clone(pool)))
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -143,7 +145,7 @@ fn on_cuda(_: usize, _: Option<&KernelCode>, _: &Arc<Pool>, _: impl Task) -> Out
 #[cfg(feature = "emulated")]
 fn on_emulated(pool: &Arc<Pool>, task: impl Task) -> Outcome<Value> {
     let device = htc_loader::backend::EmulatedDevice::new(0);
-    task.on(&OnGpu(Counted::new(device), Arc::clone(pool)))
+    task.run(&GpuExecutor(CountingDevice::new(device), Arc::clone(pool)))
 }
 
 #[cfg(not(feature = "emulated"))]
@@ -151,7 +153,7 @@ fn on_emulated(_: &Arc<Pool>, _: impl Task) -> Outcome<Value> {
     Err("this build has no device emulated; build it with the feature emulated".into())
 }
 
-impl Measured for OnCpu {
+impl BenchmarkExecutor for CpuExecutor {
     fn device(&self) -> Value {
         json!({ "kind": "cpu", "name": self.name(), "threads": self.0.threads() })
     }
@@ -168,19 +170,19 @@ impl Measured for OnCpu {
             std::hint::black_box(&mut to);
             Ok(())
         };
-        rate_of(bytes, &mut copy, || Ok(()))
+        best_copy_rate(bytes, &mut copy, || Ok(()))
     }
 
-    fn thrash(&self, bytes: usize) -> Outcome<Thrash> {
-        Ok(thrash_here(bytes))
+    fn cache_evictor(&self, bytes: usize) -> Outcome<CopyFn> {
+        Ok(host_cache_evictor(bytes))
     }
 
-    fn beside(&self, bytes: usize) -> Outcome<Thrash> {
-        Ok(thrash_here(bytes / 2))
+    fn background_copy(&self, bytes: usize) -> Outcome<CopyFn> {
+        Ok(host_cache_evictor(bytes / 2))
     }
 }
 
-impl Measured for OnReference {
+impl BenchmarkExecutor for ReferenceExecutor {
     fn device(&self) -> Value {
         json!({ "kind": "reference", "name": self.name() })
     }
@@ -189,16 +191,16 @@ impl Measured for OnReference {
         Ok(None)
     }
 
-    fn thrash(&self, bytes: usize) -> Outcome<Thrash> {
-        Ok(thrash_here(bytes))
+    fn cache_evictor(&self, bytes: usize) -> Outcome<CopyFn> {
+        Ok(host_cache_evictor(bytes))
     }
 
-    fn beside(&self, bytes: usize) -> Outcome<Thrash> {
-        Ok(thrash_here(bytes / 2))
+    fn background_copy(&self, bytes: usize) -> Outcome<CopyFn> {
+        Ok(host_cache_evictor(bytes / 2))
     }
 }
 
-fn thrash_here(bytes: usize) -> Thrash {
+fn host_cache_evictor(bytes: usize) -> CopyFn {
     let (from, mut to) = (vec![1_u8; bytes], vec![0_u8; bytes]);
     Box::new(move || {
         to.copy_from_slice(&from);
@@ -207,18 +209,18 @@ fn thrash_here(bytes: usize) -> Thrash {
     })
 }
 
-fn copying<D: Device>(device: D, bytes: usize, times: usize) -> Outcome<Thrash> {
+fn copy_function<D: Device>(device: D, bytes: usize, times: usize) -> Outcome<CopyFn> {
     let (from, to) = (device.allocate(bytes)?, device.allocate(bytes)?);
     Ok(Box::new(move || {
         for _ in 0..times {
             device.copy((&from, 0), (&to, 0), bytes)?;
         }
-        device.wait()
+        device.synchronize()
     }))
 }
 
 /// Returns the best rate of several timings; disturbances only slow a copy down.
-fn rate_of(
+fn best_copy_rate(
     bytes: usize,
     copy: &mut impl FnMut() -> Outcome<()>,
     wait: impl Fn() -> Outcome<()>,
@@ -238,12 +240,12 @@ fn rate_of(
 }
 
 /// A device that describes itself.
-pub trait Described: Device {
+pub trait DescribedDevice: Device {
     fn describe(&self) -> Value;
-    fn begun(&self) -> Value;
+    fn step_counts(&self) -> Value;
 
     /// Opens the same device with a separate stream.
-    fn another(&self) -> Result<Self, DeviceError>;
+    fn open_second_stream(&self) -> Result<Self, DeviceError>;
 }
 
 #[cfg(any(feature = "cuda", feature = "emulated"))]
@@ -251,68 +253,68 @@ fn counts(counts: htc_kernels::cuda::StepCounts) -> Value {
     json!({
         "replayed": counts.replayed,
         "updated": counts.updated,
-        "changed": counts.changed,
-        "made": counts.made,
-        "plain": counts.plain,
+        "changed": counts.changed_operations,
+        "made": counts.created,
+        "plain": counts.launched,
         "interrupted": counts.interrupted,
     })
 }
 
 #[cfg(feature = "cuda")]
-impl Described for htc_loader::backend::CudaDevice {
+impl DescribedDevice for htc_loader::backend::CudaDevice {
     fn describe(&self) -> Value {
-        let found = self.found();
+        let found = self.properties();
         json!({
             "kind": "cuda",
             "name": found.name,
             "index": found.index,
-            "identifier": found.identifier(),
+            "identifier": found.uuid_string(),
             "architecture": found.architecture.to_string(),
             "multiprocessors": found.multiprocessors,
             "l2_bytes": found.l2_bytes,
-            "code": self.code(),
+            "code": self.code_origin(),
         })
     }
 
-    fn begun(&self) -> Value {
-        counts(self.steps())
+    fn step_counts(&self) -> Value {
+        counts(self.step_counts())
     }
 
-    fn another(&self) -> Result<Self, DeviceError> {
-        htc_loader::device::open_cuda(Which::Index(self.found().index), None)
+    fn open_second_stream(&self) -> Result<Self, DeviceError> {
+        htc_loader::device::open_cuda(DeviceSelector::Index(self.properties().index), None)
     }
 }
 
 #[cfg(feature = "emulated")]
-impl Described for htc_loader::backend::EmulatedDevice {
+impl DescribedDevice for htc_loader::backend::EmulatedDevice {
     fn describe(&self) -> Value {
         json!({ "kind": "emulated", "name": self.name() })
     }
 
-    fn begun(&self) -> Value {
-        counts(self.steps())
+    fn step_counts(&self) -> Value {
+        counts(self.step_counts())
     }
-    fn another(&self) -> Result<Self, DeviceError> {
+    fn open_second_stream(&self) -> Result<Self, DeviceError> {
         Ok(Self::new(1))
     }
 }
 
 /// A device that counts launches and copies.
 #[derive(Clone, Debug)]
-pub struct Counted<D> {
+pub struct CountingDevice<D> {
     device: D,
     launches: Arc<AtomicU64>,
     copies: Arc<AtomicU64>,
 }
 
-impl<D: Device> Counted<D> {
+impl<D: Device> CountingDevice<D> {
     #[cfg_attr(
         not(any(feature = "cuda", feature = "emulated")),
         expect(dead_code, reason = "a build without a device has nothing to count on")
     )]
     pub fn new(device: D) -> Self {
         let (launches, copies) = (Arc::default(), Arc::default());
-        Counted {
+        CountingDevice {
             device,
             launches,
             copies,
@@ -320,7 +322,7 @@ impl<D: Device> Counted<D> {
     }
 }
 
-impl<D: Device> Device for Counted<D> {
+impl<D: Device> Device for CountingDevice<D> {
     type Memory = D::Memory;
 
     fn name(&self) -> String {
@@ -331,32 +333,32 @@ impl<D: Device> Device for Counted<D> {
         self.device.multiprocessors()
     }
 
-    fn identifier(&self) -> Option<String> {
-        self.device.identifier()
+    fn uuid(&self) -> Option<String> {
+        self.device.uuid()
     }
 
-    fn remark(&self) -> Option<String> {
-        self.device.remark()
+    fn launch_note(&self) -> Option<String> {
+        self.device.launch_note()
     }
 
-    fn shared_of_block(&self) -> usize {
-        self.device.shared_of_block()
+    fn max_shared_bytes(&self) -> usize {
+        self.device.max_shared_bytes()
     }
 
-    fn resident<A: Arguments>(
+    fn max_resident_blocks<A: KernelArguments>(
         &self,
         kernel: &Kernel<A>,
         shared: usize,
     ) -> Result<usize, DeviceError> {
-        self.device.resident(kernel, shared)
+        self.device.max_resident_blocks(kernel, shared)
     }
 
     fn allocate(&self, bytes: usize) -> Result<D::Memory, DeviceError> {
         self.device.allocate(bytes)
     }
 
-    fn room(&self) -> Result<[usize; 2], DeviceError> {
-        self.device.room()
+    fn memory_info(&self) -> Result<[usize; 2], DeviceError> {
+        self.device.memory_info()
     }
 
     fn upload(&self, from: &[u8], to: &D::Memory, at: usize) -> Result<(), DeviceError> {
@@ -386,7 +388,7 @@ impl<D: Device> Device for Counted<D> {
         self.device.copy(from, to, bytes)
     }
 
-    unsafe fn launch<A: Arguments>(
+    unsafe fn launch<A: KernelArguments>(
         &self,
         kernel: &Kernel<A>,
         grid: [u32; 3],
@@ -398,8 +400,8 @@ impl<D: Device> Device for Counted<D> {
         unsafe { self.device.launch(kernel, grid, shared, arguments) }
     }
 
-    fn wait(&self) -> Result<(), DeviceError> {
-        self.device.wait()
+    fn synchronize(&self) -> Result<(), DeviceError> {
+        self.device.synchronize()
     }
 
     fn begin_step(&self) -> Result<(), DeviceError> {
@@ -411,20 +413,20 @@ impl<D: Device> Device for Counted<D> {
     }
 }
 
-impl<D: Described> Measured for OnGpu<Counted<D>> {
-    fn check_room(&self, model: &Model, positions: usize) -> Outcome<()> {
+impl<D: DescribedDevice> BenchmarkExecutor for GpuExecutor<CountingDevice<D>> {
+    fn check_memory(&self, model: &Model, positions: usize) -> Outcome<()> {
         let kind = KvKind::default();
         let planned = Planned {
             model,
             positions,
             kind,
         };
-        Ok(Need::of::<Counted<D>>(&[planned]).check(&self.0)?)
+        Ok(Need::of::<CountingDevice<D>>(&[planned]).check(&self.0)?)
     }
 
     fn device(&self) -> Value {
         let mut all = self.0.device.describe();
-        if let Ok([free, total]) = self.0.room() {
+        if let Ok([free, total]) = self.0.memory_info() {
             all["memory_free"] = free.into();
             all["memory"] = total.into();
         }
@@ -433,13 +435,13 @@ impl<D: Described> Measured for OnGpu<Counted<D>> {
 
     fn copy_rate(&self, bytes: usize) -> Outcome<Option<f64>> {
         let device = &self.0.device;
-        let bytes = bytes.min(device.room()?[0] / 4);
+        let bytes = bytes.min(device.memory_info()?[0] / 4);
         let (from, to) = (device.allocate(bytes)?, device.allocate(bytes)?);
         let mut copy = || Ok(device.copy((&from, 0), (&to, 0), bytes)?);
-        rate_of(bytes, &mut copy, || Ok(device.wait()?))
+        best_copy_rate(bytes, &mut copy, || Ok(device.synchronize()?))
     }
 
-    fn in_one_launch(&self) -> Option<Self::Backend> {
+    fn single_launch_backend(&self) -> Option<Self::Backend> {
         Some(self.backend().in_one_launch())
     }
 
@@ -449,17 +451,17 @@ impl<D: Described> Measured for OnGpu<Counted<D>> {
     }
 
     fn steps(&self) -> Value {
-        self.0.device.begun()
+        self.0.device.step_counts()
     }
 
-    fn thrash(&self, bytes: usize) -> Outcome<Thrash> {
-        copying(self.0.device.clone(), bytes, 1)
+    fn cache_evictor(&self, bytes: usize) -> Outcome<CopyFn> {
+        copy_function(self.0.device.clone(), bytes, 1)
     }
 
-    fn beside(&self, bytes: usize) -> Outcome<Thrash> {
+    fn background_copy(&self, bytes: usize) -> Outcome<CopyFn> {
         // With a separate stream, so that the measured work does not wait for it; reads half and
         // writes half.
-        copying(self.0.device.another()?, bytes / 2, 16)
+        copy_function(self.0.device.open_second_stream()?, bytes / 2, 16)
     }
 
     fn begin(&self) -> Outcome<()> {

@@ -4,8 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use htc_formats::DType;
-use htc_formats::bands::{Code, Codes, CodesError, Layout};
-use htc_formats::model::{Forward, HyperParameters, InputGroup, Slot, StoredForm};
+use htc_formats::bands::{Code, CodeLayout, Codes, CodesError};
+use htc_formats::model::{Forward, HyperParameters, InputGroup, ProjectionKind, StoredForm};
 
 /// Dimensions of a model of the `llama` architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ impl Shape {
 
 /// Storage form of the projections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum StorageForm {
     /// `dense:TYPE`.
     Dense(DType),
     /// `lowrank:RANK:TYPE`: separate factors for every projection.
@@ -116,14 +116,14 @@ pub enum Form {
     /// `grc:RANK:TYPE`: a shared basis for Q, K and V; the rest is dense.
     Grc(usize, DType),
     /// `levels:BITS` or `trellis:BITS`.
-    Bands(Code),
+    ColumnGroups(Code),
     /// `planes:BITS`: a trellis base and a trellis residual.
-    Planes(Code),
+    BaseAndResidual(Code),
 }
 
 const FORMS: &str = "dense:TYPE, lowrank:RANK:TYPE, basis:RANK:TYPE, grc:RANK:TYPE, levels:BITS, trellis:BITS or planes:BITS";
 
-impl FromStr for Form {
+impl FromStr for StorageForm {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -133,42 +133,48 @@ impl FromStr for Form {
         let bits = |digits: &str| digits.parse::<u8>().map_err(|error| wrong(&error));
         let coded = |code: Result<Code, CodesError>| code.map_err(|error| wrong(&error));
         match *text.split(':').collect::<Vec<_>>() {
-            ["dense", name] => Ok(Form::Dense(dtype(name)?)),
+            ["dense", name] => Ok(StorageForm::Dense(dtype(name)?)),
             [kind @ ("lowrank" | "basis" | "grc"), rank, name] => {
                 let (rank, dtype) = (number(rank)?, dtype(name)?);
                 if rank == 0 || !rank.is_multiple_of(dtype.block_len()) {
                     return Err(wrong(&"the rank is to be whole blocks of its type"));
                 }
                 Ok(match kind {
-                    "lowrank" => Form::LowRank(rank, dtype),
-                    "grc" => Form::Grc(rank, dtype),
-                    _ => Form::Basis(rank, dtype),
+                    "lowrank" => StorageForm::LowRank(rank, dtype),
+                    "grc" => StorageForm::Grc(rank, dtype),
+                    _ => StorageForm::Basis(rank, dtype),
                 })
             }
-            ["levels", digits] => coded(Code::levels(bits(digits)?)).map(Form::Bands),
-            ["trellis", digits] => coded(Code::trellis(bits(digits)?)).map(Form::Bands),
-            ["planes", digits] => coded(Code::trellis(bits(digits)?)).map(Form::Planes),
+            ["levels", digits] => {
+                coded(Code::codebook(bits(digits)?)).map(StorageForm::ColumnGroups)
+            }
+            ["trellis", digits] => {
+                coded(Code::trellis(bits(digits)?)).map(StorageForm::ColumnGroups)
+            }
+            ["planes", digits] => {
+                coded(Code::trellis(bits(digits)?)).map(StorageForm::BaseAndResidual)
+            }
             _ => Err(wrong(&"unknown")),
         }
     }
 }
 
-impl Form {
+impl StorageForm {
     /// Type of the embedding and the output head.
-    pub fn outside(&self) -> DType {
+    pub fn embedding_type(&self) -> DType {
         match self {
-            Form::Dense(dtype)
-            | Form::LowRank(_, dtype)
-            | Form::Basis(_, dtype)
-            | Form::Grc(_, dtype) => *dtype,
-            Form::Bands(_) | Form::Planes(_) => DType::Q8_0,
+            StorageForm::Dense(dtype)
+            | StorageForm::LowRank(_, dtype)
+            | StorageForm::Basis(_, dtype)
+            | StorageForm::Grc(_, dtype) => *dtype,
+            StorageForm::ColumnGroups(_) | StorageForm::BaseAndResidual(_) => DType::Q8_0,
         }
     }
 
     /// Returns the stored tensors of a projection. Ranks are limited to the full rank.
-    pub fn stored(
+    pub fn projection_tensors(
         &self,
-        slot: Slot,
+        slot: ProjectionKind,
         (rows, cols): (usize, usize),
     ) -> Result<StoredForm, CodesError> {
         let low = |rank: usize, dtype| StoredForm::LowRank {
@@ -182,15 +188,19 @@ impl Form {
             projected: dtype,
         };
         Ok(match *self {
-            Form::Dense(weight) => StoredForm::Dense { weight },
-            Form::LowRank(rank, dtype) => low(rank, dtype),
-            Form::Basis(rank, dtype) if slot.group().is_some() => shared(rank, dtype),
-            Form::Grc(rank, dtype) if slot.group() == Some(InputGroup::Qkv) => shared(rank, dtype),
-            Form::Grc(_, weight) => StoredForm::Dense { weight },
-            Form::Basis(rank, dtype) => low(rank, dtype),
-            Form::Bands(code) | Form::Planes(code) => StoredForm::Bands {
-                codes: Layout::Whole(Codes::uniform(code, cols)?),
-            },
+            StorageForm::Dense(weight) => StoredForm::Dense { weight },
+            StorageForm::LowRank(rank, dtype) => low(rank, dtype),
+            StorageForm::Basis(rank, dtype) if slot.group().is_some() => shared(rank, dtype),
+            StorageForm::Grc(rank, dtype) if slot.group() == Some(InputGroup::Qkv) => {
+                shared(rank, dtype)
+            }
+            StorageForm::Grc(_, weight) => StoredForm::Dense { weight },
+            StorageForm::Basis(rank, dtype) => low(rank, dtype),
+            StorageForm::ColumnGroups(code) | StorageForm::BaseAndResidual(code) => {
+                StoredForm::Bands {
+                    codes: CodeLayout::Uniform(Codes::uniform(code, cols)?),
+                }
+            }
         })
     }
 }
@@ -206,12 +216,18 @@ mod tests {
             assert_eq!(shape.hyper(64).check(), Ok(()));
         }
         assert!("Llama-7".parse::<Shape>().unwrap_err().contains("tiny"));
-        assert_eq!("dense:q4_k".parse(), Ok(Form::Dense(DType::Q4K)));
-        assert_eq!("lowrank:64:f16".parse(), Ok(Form::LowRank(64, DType::F16)));
-        assert_eq!("basis:32:q8_0".parse(), Ok(Form::Basis(32, DType::Q8_0)));
-        assert_eq!("grc:32:q8_0".parse(), Ok(Form::Grc(32, DType::Q8_0)));
+        assert_eq!("dense:q4_k".parse(), Ok(StorageForm::Dense(DType::Q4K)));
+        assert_eq!(
+            "lowrank:64:f16".parse(),
+            Ok(StorageForm::LowRank(64, DType::F16))
+        );
+        assert_eq!(
+            "basis:32:q8_0".parse(),
+            Ok(StorageForm::Basis(32, DType::Q8_0))
+        );
+        assert_eq!("grc:32:q8_0".parse(), Ok(StorageForm::Grc(32, DType::Q8_0)));
         for text in ["levels:4", "trellis:3", "planes:2"] {
-            text.parse::<Form>().unwrap();
+            text.parse::<StorageForm>().unwrap();
         }
         for text in [
             "",
@@ -222,19 +238,31 @@ mod tests {
             "levels:9",
             "trellis:x",
         ] {
-            let error = text.parse::<Form>().unwrap_err();
+            let error = text.parse::<StorageForm>().unwrap_err();
             assert!(error.contains("expected dense:TYPE"), "{error}");
         }
     }
 
     #[test]
     fn ranks_are_limited_to_the_full_rank() {
-        let form = Form::LowRank(1024, DType::F16);
-        assert_eq!(form.stored(Slot::K, (192, 576)).unwrap().rank(), Some(192));
-        let form = Form::Basis(1024, DType::F16);
-        assert_eq!(form.stored(Slot::K, (192, 576)).unwrap().rank(), Some(576));
+        let form = StorageForm::LowRank(1024, DType::F16);
         assert_eq!(
-            form.stored(Slot::Down, (576, 1536)).unwrap().rank(),
+            form.projection_tensors(ProjectionKind::K, (192, 576))
+                .unwrap()
+                .rank(),
+            Some(192)
+        );
+        let form = StorageForm::Basis(1024, DType::F16);
+        assert_eq!(
+            form.projection_tensors(ProjectionKind::K, (192, 576))
+                .unwrap()
+                .rank(),
+            Some(576)
+        );
+        assert_eq!(
+            form.projection_tensors(ProjectionKind::Down, (576, 1536))
+                .unwrap()
+                .rank(),
             Some(576)
         );
     }

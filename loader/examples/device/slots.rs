@@ -3,18 +3,18 @@
 use std::time::Instant;
 
 use htc_formats::DType;
-use htc_formats::model::Slot;
+use htc_formats::model::ProjectionKind;
 use htc_loader::backend::{Backend, Factor, Input, Slot as Product};
 use htc_loader::tensor::Tensor;
 use serde_json::{Value, json};
 
 use super::figures::Median;
-use super::model::Maker;
-use super::on::{Measured, Outcome, Task};
+use super::model::MatrixGenerator;
+use super::on::{BenchmarkExecutor, Outcome, Task};
 use super::shape::Shape;
 
 /// Products of every projection of a shape.
-pub struct Slots {
+pub struct ProjectionsTask {
     pub shape: Shape,
     pub rank: usize,
     pub dtype: DType,
@@ -24,7 +24,7 @@ pub struct Slots {
     pub runs: usize,
 }
 
-struct Turns<B: Backend> {
+struct MatrixRotation<B: Backend> {
     matrices: Vec<(Option<B::Weight>, B::Weight)>,
     rows: usize,
     cols: usize,
@@ -35,18 +35,18 @@ struct Turns<B: Backend> {
 
 /// Returns the rows of a dense matrix with `cols` columns and as many elements as the factors of
 /// `[rows, cols]`.
-fn rows_of_as_many(rank: usize, rows: usize, cols: usize) -> usize {
+fn equal_size_rows(rank: usize, rows: usize, cols: usize) -> usize {
     (rank * (rows + cols) + cols / 2) / cols
 }
 
-impl Slots {
+impl ProjectionsTask {
     fn turns<B: Backend>(
         &self,
         backend: &mut B,
-        maker: &mut Maker,
+        maker: &mut MatrixGenerator,
         [rows, cols]: [usize; 2],
         rank: Option<usize>,
-    ) -> Outcome<(Turns<B>, usize)> {
+    ) -> Outcome<(MatrixRotation<B>, usize)> {
         let dtype = self.dtype;
         let mut matrix = |rows: usize, cols: usize| -> Outcome<Tensor> {
             let bytes = maker.bytes(dtype, None, [rows, cols])?;
@@ -73,7 +73,7 @@ impl Slots {
         backend.upload(&numbers, &mut x)?;
         let rank = rank.unwrap_or(cols);
         Ok((
-            Turns {
+            MatrixRotation {
                 matrices,
                 rows,
                 cols,
@@ -86,8 +86,8 @@ impl Slots {
     }
 }
 
-impl<B: Backend> Turns<B> {
-    fn once(&mut self, backend: &mut B, on: &impl Measured) -> Outcome<f64> {
+impl<B: Backend> MatrixRotation<B> {
+    fn once(&mut self, backend: &mut B, on: &impl BenchmarkExecutor) -> Outcome<f64> {
         let mut room = Vec::new();
         let started = Instant::now();
         on.begin()?;
@@ -121,16 +121,21 @@ impl<B: Backend> Turns<B> {
     }
 }
 
-impl Task for Slots {
-    fn on<M: Measured>(self, on: &M) -> Outcome<Value> {
+impl Task for ProjectionsTask {
+    fn run<M: BenchmarkExecutor>(self, on: &M) -> Outcome<Value> {
         let (hyper, mut backend) = (self.shape.hyper(1), on.backend());
-        let mut in_one = on.in_one_launch();
-        let mut maker = Maker::new(true);
+        let mut in_one = on.single_launch_backend();
+        let mut maker = MatrixGenerator::new(true);
         let mut found = Vec::new();
-        for slot in [Slot::Q, Slot::K, Slot::Gate, Slot::Down] {
-            let (rows, cols) = hyper.slot_shape(slot);
+        for slot in [
+            ProjectionKind::Q,
+            ProjectionKind::K,
+            ProjectionKind::Gate,
+            ProjectionKind::Down,
+        ] {
+            let (rows, cols) = hyper.projection_shape(slot);
             let rank = self.rank.min(rows).min(cols);
-            let dense = rows_of_as_many(rank, rows, cols);
+            let dense = equal_size_rows(rank, rows, cols);
             let (mut low, low_bytes) =
                 self.turns(&mut backend, &mut maker, [rows, cols], Some(rank))?;
             let (mut one, one_bytes) = self.turns(&mut backend, &mut maker, [dense, cols], None)?;
@@ -154,7 +159,7 @@ impl Task for Slots {
                     ratios.push(low / one);
                 }
             }
-            let [low, one] = times.map(Median::of);
+            let [low, one] = times.map(Median::from_values);
             found.push(json!({
                 "slot": slot.name(),
                 "rows": rows,
@@ -164,8 +169,8 @@ impl Task for Slots {
                 "bytes": low_bytes,
                 "low_rank_bytes_per_second": low.map(Median::to_json),
                 "dense_bytes_per_second": one.map(Median::to_json),
-                "time_ratio": Median::of(ratios).map(Median::to_json),
-                "one_launch_time_ratio": Median::of(of_one_launch).map(Median::to_json),
+                "time_ratio": Median::from_values(ratios).map(Median::to_json),
+                "one_launch_time_ratio": Median::from_values(of_one_launch).map(Median::to_json),
             }));
         }
         Ok(json!({ "device": on.device(), "slots": found }))
@@ -174,13 +179,13 @@ impl Task for Slots {
 
 #[cfg(test)]
 mod tests {
-    use super::rows_of_as_many;
+    use super::equal_size_rows;
 
     #[test]
     fn dense_matrix_has_the_size_of_the_factors() {
-        assert_eq!(rows_of_as_many(64, 256, 256), 128);
-        assert_eq!(rows_of_as_many(1024, 14336, 4096), 4608);
+        assert_eq!(equal_size_rows(64, 256, 256), 128);
+        assert_eq!(equal_size_rows(1024, 14336, 4096), 4608);
         // To the nearest row.
-        assert_eq!(rows_of_as_many(32, 128, 576), 39);
+        assert_eq!(equal_size_rows(32, 128, 576), 39);
     }
 }

@@ -6,17 +6,19 @@ use std::time::{Duration, Instant};
 
 use htc_formats::source::ModelFile;
 use htc_loader::Session;
-use htc_loader::dial::Fraction;
-use htc_loader::live::{Clock, Follow, Governor, GovernorOptions, Law, LawOptions, Phase};
-use htc_loader::live::{Reading, Sensor, SensorError, SensorSpec, open};
+use htc_loader::dial::ActiveFraction;
+use htc_loader::live::{
+    Clock, ControlLaw, ControlLawOptions, EnergyPhase, Governor, GovernorOptions, SharedFraction,
+};
+use htc_loader::live::{Reading, Sensor, SensorError, SensorSpec, open_sensor};
 use serde_json::{Value, json};
 
-use super::measure::{WANTED, energy_of, loaded, tokens};
-use super::on::{Measured, Outcome, Task};
+use super::measure::{LOGITS_REQUEST, energy_per_token, load_timed, tokens};
+use super::on::{BenchmarkExecutor, Outcome, Task};
 
 const CONTEXT: usize = 512;
 
-pub struct Thermal {
+pub struct ThermalTask {
     pub file: ModelFile,
     pub sensor: SensorSpec,
     pub seconds: f64,
@@ -25,12 +27,12 @@ pub struct Thermal {
     pub range: Option<[f64; 2]>,
 }
 
-struct Kept {
+struct ReadingRecorder {
     sensor: Box<dyn Sensor>,
     readings: Arc<Mutex<Vec<Reading>>>,
 }
 
-impl Sensor for Kept {
+impl Sensor for ReadingRecorder {
     fn name(&self) -> String {
         self.sensor.name()
     }
@@ -46,17 +48,17 @@ impl Sensor for Kept {
         self.sensor.clock()
     }
 
-    fn lowest_interval(&self) -> Duration {
-        self.sensor.lowest_interval()
+    fn min_interval(&self) -> Duration {
+        self.sensor.min_interval()
     }
 }
 
-impl Task for Thermal {
-    fn on<M: Measured>(self, on: &M) -> Outcome<Value> {
-        let (model, _) = loaded(on, self.file, CONTEXT)?;
+impl Task for ThermalTask {
+    fn run<M: BenchmarkExecutor>(self, on: &M) -> Outcome<Value> {
+        let (model, _) = load_timed(on, self.file, CONTEXT)?;
         let mut session = Session::new(Arc::clone(&model), on.backend(), CONTEXT)?;
-        let follow = Follow::new();
-        let mut sensor = match open(&self.sensor, &follow) {
+        let follow = SharedFraction::new();
+        let mut sensor = match open_sensor(&self.sensor, &follow) {
             Ok(sensor) => sensor,
             Err(error) => return Ok(json!({ "missing": error.to_string() })),
         };
@@ -66,32 +68,32 @@ impl Task for Thermal {
             (None, Some(first)) => [first + 2.0, first + 20.0],
             (None, None) => return Ok(json!({ "missing": "the sensor knows no temperature" })),
         };
-        let least = model.dial().least().max(0.25);
-        let law = Law::new(LawOptions {
-            low,
-            high,
-            least,
-            ..LawOptions::default()
+        let least = model.dial().smallest_fraction().max(0.25);
+        let law = ControlLaw::new(ControlLawOptions {
+            low_celsius: low,
+            high_celsius: high,
+            min_fraction: least,
+            ..ControlLawOptions::default()
         })?;
         let options = GovernorOptions::default().with_speed(self.sensor.speed());
         let readings = Arc::new(Mutex::new(Vec::new()));
-        let sensor = Box::new(Kept {
+        let sensor = Box::new(ReadingRecorder {
             sensor,
             readings: Arc::clone(&readings),
         });
         let governor = Governor::start(sensor, law, options, &follow, |_| ())?;
-        session.follow_with(Arc::clone(&follow), Fraction::FULL)?;
+        session.follow_with(Arc::clone(&follow), ActiveFraction::FULL)?;
 
         let all = tokens(model.hyper().vocabulary, CONTEXT);
         let (mut course, mut count, mut of_second) = (Vec::new(), 0_u64, 0_u64);
-        governor.enter(Phase::Work)?;
+        governor.enter_phase(EnergyPhase::Work)?;
         let started = Instant::now();
         loop {
             if session.position() >= CONTEXT {
                 session.reset();
             }
             session.follow()?;
-            black_box(session.step_for(&[all[session.position()]], WANTED)?);
+            black_box(session.step_for(&[all[session.position()]], LOGITS_REQUEST)?);
             (count, of_second) = (count + 1, of_second + 1);
             let passed = started.elapsed().as_secs_f64();
             if passed >= (course.len() + 1) as f64 {
@@ -102,9 +104,9 @@ impl Task for Thermal {
                 break;
             }
         }
-        governor.enter(Phase::Other)?;
+        governor.enter_phase(EnergyPhase::Other)?;
         let seconds = started.elapsed().as_secs_f64();
-        let energy = energy_of(governor.stop()?, count);
+        let energy = energy_per_token(governor.stop()?, count);
         let readings = readings.lock().unwrap_or_else(PoisonError::into_inner);
         let warmest = readings.iter().filter_map(Reading::plausible_temperature);
         Ok(json!({

@@ -31,11 +31,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use htc_loader::kv::{KvKind, KvOptions, KvUsage};
-use htc_loader::tokenizer::{AddSpecial, Tokenizer};
+use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
 use htc_loader::{Cpu, Model, Pool, Session};
 use serde_json::{Value, json};
 
-use tasks::{DEPTHS, found};
+use tasks::{DEPTHS, measure_retrieval};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -54,16 +54,16 @@ struct Arguments {
     threads: usize,
     seed: usize,
     json: Option<String>,
-    cases: Vec<Case>,
+    cases: Vec<CacheCase>,
 }
 
-struct Case {
+struct CacheCase {
     name: String,
     kind: KvKind,
     part: Option<f64>,
 }
 
-impl Case {
+impl CacheCase {
     fn parse(name: &str) -> Outcome<Self> {
         let (kind, part) = match name.split_once(',') {
             Some((kind, part)) => (kind, Some(part.parse()?)),
@@ -72,7 +72,7 @@ impl Case {
         if part.is_some_and(|part: f64| !(part > 0.0 && part < 1.0)) {
             return Err(format!("{name}: a part of a prompt is between 0 and 1").into());
         }
-        Ok(Case {
+        Ok(CacheCase {
             name: name.to_owned(),
             kind: kind.parse()?,
             part,
@@ -81,8 +81,8 @@ impl Case {
 
     fn session(&self, bench: &Bench, prompt: usize, pass: Option<usize>) -> Outcome<Session> {
         let mut options = KvOptions::new(self.kind);
-        options.step = pass;
-        options.keep = self
+        options.max_pass_positions = pass;
+        options.max_prompt_positions = self
             .part
             .map(|part| (part * prompt as f64).round() as usize);
         let cpu = Cpu::new(&bench.pool);
@@ -108,7 +108,7 @@ fn main() -> Outcome<()> {
     let text = std::fs::read_to_string(&arguments.text)?;
     let bench = Bench {
         bos: tokenizer.bos().into_iter().collect(),
-        tokens: tokenizer.encode(&text, AddSpecial::Nothing),
+        tokens: tokenizer.encode(&text, AddSpecialTokens::TextOnly),
         context: arguments.context,
         model,
         pool,
@@ -117,10 +117,10 @@ fn main() -> Outcome<()> {
     if bench.tokens.len() / arguments.windows.max(1) < arguments.context {
         return Err("the text has fewer tokens than the windows".into());
     }
-    let scores = scored(&bench, &arguments)?;
-    let times = timed(&bench, &arguments)?;
-    let copies = found(&bench, &arguments, false)?;
-    let keys = found(&bench, &arguments, true)?;
+    let scores = measure_scores(&bench, &arguments)?;
+    let times = measure_times(&bench, &arguments)?;
+    let copies = measure_retrieval(&bench, &arguments, false)?;
+    let keys = measure_retrieval(&bench, &arguments, true)?;
     let rows: Vec<Value> = (0..arguments.cases.len())
         .map(|index| {
             json!({
@@ -132,7 +132,7 @@ fn main() -> Outcome<()> {
             })
         })
         .collect();
-    table(&rows);
+    print_table(&rows);
     let record = json!({
         "model": arguments.model.rsplit('/').next(),
         "text": arguments.text.rsplit('/').next(),
@@ -168,12 +168,12 @@ fn parse() -> Outcome<Arguments> {
         threads: 2,
         seed: 1,
         json: None,
-        cases: vec![Case::parse("f16")?],
+        cases: vec![CacheCase::parse("f16")?],
     };
     for argument in rest {
         let Some((name, value)) = argument.split_once('=') else {
             if argument != "f16" {
-                arguments.cases.push(Case::parse(argument)?);
+                arguments.cases.push(CacheCase::parse(argument)?);
             }
             continue;
         };
@@ -232,19 +232,19 @@ impl Series {
         0.5 * (sorted[last / 2] + sorted[last.div_ceil(2)])
     }
 
-    fn less(&self, other: &Series) -> Series {
+    fn paired_difference(&self, other: &Series) -> Series {
         Series(self.0.iter().zip(&other.0).map(|(a, b)| a - b).collect())
     }
 }
 
-struct Row {
+struct ReferenceDistribution {
     probabilities: Vec<f64>,
     entropy: f64,
     top: usize,
 }
 
 fn log_sum(logits: &[f32]) -> f64 {
-    let largest = f64::from(logits[top(logits)]);
+    let largest = f64::from(logits[argmax(logits)]);
     let sum: f64 = logits.iter().map(|&x| (f64::from(x) - largest).exp()).sum();
     largest + sum.ln()
 }
@@ -253,11 +253,11 @@ fn dot(a: &[f64], b: impl Iterator<Item = f64>) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-fn top(logits: &[f32]) -> usize {
+fn argmax(logits: &[f32]) -> usize {
     (0..logits.len()).fold(0, |best, i| if logits[i] > logits[best] { i } else { best })
 }
 
-fn scored(bench: &Bench, arguments: &Arguments) -> Outcome<Vec<Value>> {
+fn measure_scores(bench: &Bench, arguments: &Arguments) -> Outcome<Vec<Value>> {
     if arguments.windows == 0 {
         return Ok(vec![Value::Null; arguments.cases.len()]);
     }
@@ -289,7 +289,7 @@ fn scored(bench: &Bench, arguments: &Arguments) -> Outcome<Vec<Value>> {
     let usages: Vec<KvUsage> = sessions.iter().map(Session::kv_usage).collect();
     let records = scores.iter().zip(&sessions).zip(&usages);
     let records = records.map(|(([loss, divergence, agreement], session), usage)| {
-        let apart = loss.less(&scores[0][0]);
+        let apart = loss.paired_difference(&scores[0][0]);
         let counters = session.kv_counters();
         json!({
             "bytes_per_position": usage.bytes_per_position,
@@ -315,7 +315,7 @@ fn score_pass(
     targets: &[u32],
     sums: &mut [[f64; 3]],
 ) -> Outcome<()> {
-    let mut plain: Vec<Row> = Vec::new();
+    let mut plain: Vec<ReferenceDistribution> = Vec::new();
     for (session, sums) in sessions.iter_mut().zip(sums) {
         session.forward(tokens)?;
         let vocabulary = session.model().hyper().vocabulary;
@@ -325,10 +325,10 @@ fn score_pass(
             let of_logs = logits.iter().map(|&x| f64::from(x) - log_sum);
             if plain.len() <= row {
                 let probabilities: Vec<f64> = of_logs.clone().map(f64::exp).collect();
-                plain.push(Row {
+                plain.push(ReferenceDistribution {
                     entropy: dot(&probabilities, of_logs.clone()),
                     probabilities,
-                    top: top(logits),
+                    top: argmax(logits),
                 });
             }
             let plain = &plain[row];
@@ -336,14 +336,18 @@ fn score_pass(
             sums[0] += log_sum - f64::from(logits[target as usize]);
             // Negative values are rounding errors.
             sums[1] += divergence.max(0.0);
-            sums[2] += f64::from(u8::from(plain.top == top(logits)));
+            sums[2] += f64::from(u8::from(plain.top == argmax(logits)));
         }
     }
     Ok(())
 }
 
 /// Returns the seconds to read a prompt of half the context, and of a single step at its end.
-fn time(session: &mut Session, tokens: &[u32], written: usize) -> Outcome<[f64; 2]> {
+fn time_prompt_and_step(
+    session: &mut Session,
+    tokens: &[u32],
+    written: usize,
+) -> Outcome<[f64; 2]> {
     let (prompt, rest) = tokens.split_at(tokens.len() / 2);
     session.reset();
     let started = Instant::now();
@@ -360,7 +364,7 @@ fn time(session: &mut Session, tokens: &[u32], written: usize) -> Outcome<[f64; 
     Ok([first, step])
 }
 
-fn timed(bench: &Bench, arguments: &Arguments) -> Outcome<Vec<Value>> {
+fn measure_times(bench: &Bench, arguments: &Arguments) -> Outcome<Vec<Value>> {
     if arguments.pairs == 0 {
         return Ok(vec![Value::Null; arguments.cases.len()]);
     }
@@ -368,11 +372,11 @@ fn timed(bench: &Bench, arguments: &Arguments) -> Outcome<Vec<Value>> {
     let tokens = [&bench.bos[..], &bench.tokens].concat();
     let tokens = &tokens[..arguments.context];
     let mut plain = arguments.cases[0].session(bench, half, None)?;
-    time(&mut plain, tokens, written)?;
+    time_prompt_and_step(&mut plain, tokens, written)?;
     let mut records = Vec::new();
     for case in &arguments.cases {
         let mut session = case.session(bench, half, None)?;
-        time(&mut session, tokens, written)?;
+        time_prompt_and_step(&mut session, tokens, written)?;
         let mut seconds = [Series::default(), Series::default()];
         let mut ratios = seconds.clone();
         for pair in 0..arguments.pairs {
@@ -380,7 +384,7 @@ fn timed(bench: &Bench, arguments: &Arguments) -> Outcome<Vec<Value>> {
             for turn in 0..2 {
                 let which = (pair + turn) % 2;
                 let session = if which == 0 { &mut plain } else { &mut session };
-                both[which] = time(session, tokens, written)?;
+                both[which] = time_prompt_and_step(session, tokens, written)?;
             }
             for side in 0..2 {
                 seconds[side].0.push(both[1][side]);
@@ -402,7 +406,7 @@ fn timed(bench: &Bench, arguments: &Arguments) -> Outcome<Vec<Value>> {
     Ok(records)
 }
 
-fn table(rows: &[Value]) {
+fn print_table(rows: &[Value]) {
     println!(
         "| kind | bytes a position | of f16, at the end | perplexity | loss less f16's, nats | KL divergence, nats | same token \
          | first token, time | decode, speed | pass key, exact | nats | copy, exact | nats |"

@@ -1,10 +1,10 @@
 //! Retrieval tasks for KV caches.
 
 use htc_loader::Session;
-use htc_loader::tokenizer::AddSpecial;
+use htc_loader::tokenizer::AddSpecialTokens;
 use serde_json::{Value, json};
 
-use super::{Arguments, Bench, Outcome, Series, log_sum, top};
+use super::{Arguments, Bench, Outcome, Series, argmax, log_sum};
 
 /// Relative depths at which the passage is inserted.
 pub const DEPTHS: [f64; 5] = [0.1, 0.3, 0.5, 0.7, 0.9];
@@ -41,7 +41,7 @@ impl Task {
         };
         let (said, other) = (passage(), passage());
         let (asks, answer) = said.split_at(CUE);
-        let [prompt, unseen] = around(bench, [&said, &other], asks, length, depth, random);
+        let [prompt, unseen] = build_prompts(bench, [&said, &other], asks, length, depth, random);
         Task {
             prompt,
             unseen,
@@ -50,7 +50,7 @@ impl Task {
     }
 
     fn key(bench: &Bench, length: usize, depth: f64, random: &mut Random) -> Outcome<Self> {
-        let encode = |text: &str| bench.tokenizer.encode(text, AddSpecial::Nothing);
+        let encode = |text: &str| bench.tokenizer.encode(text, AddSpecialTokens::TextOnly);
         let mut key = || {
             (0..5)
                 .map(|_| random.below(10).to_string())
@@ -66,7 +66,7 @@ impl Task {
         let whole = encode(&format!("\nWhat is the pass key? The pass key is {key}"));
         let answer = whole.strip_prefix(&asks[..]);
         let answer = answer.ok_or("a question is encoded otherwise before its answer")?;
-        let [prompt, unseen] = around(
+        let [prompt, unseen] = build_prompts(
             bench,
             [&says(&key), &says(&other)],
             &asks,
@@ -84,7 +84,7 @@ impl Task {
 
 /// Returns a text of about `length` tokens with the content at a depth and the question at the end,
 /// for both contents.
-fn around(
+fn build_prompts(
     bench: &Bench,
     said: [&[u32]; 2],
     asks: &[u32],
@@ -100,7 +100,7 @@ fn around(
     said.map(|said| [&bench.bos[..], before, said, behind, asks].concat())
 }
 
-fn answered(session: &mut Session, prompt: &[u32], answer: &[u32]) -> Outcome<(f64, bool)> {
+fn score_answer(session: &mut Session, prompt: &[u32], answer: &[u32]) -> Outcome<(f64, bool)> {
     session.reset();
     session.read_prompt(prompt)?;
     let (mut loss, mut exact) = (0.0, true);
@@ -110,12 +110,12 @@ fn answered(session: &mut Session, prompt: &[u32], answer: &[u32]) -> Outcome<(f
         }
         let logits = session.last_logits()?;
         loss += log_sum(logits) - f64::from(logits[token as usize]);
-        exact &= top(logits) == token as usize;
+        exact &= argmax(logits) == token as usize;
     }
     Ok((loss / answer.len() as f64, exact))
 }
 
-fn of_depths(series: &Series) -> [f64; DEPTHS.len()] {
+fn means_by_depth(series: &Series) -> [f64; DEPTHS.len()] {
     std::array::from_fn(|at| {
         let draws = series.0.iter().skip(at).step_by(DEPTHS.len());
         Series(draws.copied().collect()).mean()
@@ -123,7 +123,7 @@ fn of_depths(series: &Series) -> [f64; DEPTHS.len()] {
 }
 
 /// Measures the retrieval of every type.
-pub fn found(bench: &Bench, arguments: &Arguments, key: bool) -> Outcome<Vec<Value>> {
+pub fn measure_retrieval(bench: &Bench, arguments: &Arguments, key: bool) -> Outcome<Vec<Value>> {
     let draws = if key {
         arguments.keys
     } else {
@@ -149,21 +149,21 @@ pub fn found(bench: &Bench, arguments: &Arguments, key: bool) -> Outcome<Vec<Val
         let (mut loss, mut exact) = (Series::default(), Series::default());
         for task in &tasks {
             let mut session = case.session(bench, task.prompt.len(), None)?;
-            let (nats, hit) = answered(&mut session, &task.prompt, &task.answer)?;
+            let (nats, hit) = score_answer(&mut session, &task.prompt, &task.answer)?;
             loss.0.push(nats);
             exact.0.push(f64::from(u8::from(hit)));
             if index == 0 {
-                let (nats, _) = answered(&mut session, &task.unseen, &task.answer)?;
+                let (nats, _) = score_answer(&mut session, &task.unseen, &task.answer)?;
                 unseen.0.push(nats);
             }
         }
         losses.push(loss.clone());
-        let apart = loss.less(&losses[0]);
+        let apart = loss.paired_difference(&losses[0]);
         records.push(json!({
             "exact": exact.mean(), "nats": loss.mean(), "unseen": unseen.mean(),
             "apart": apart.mean(), "apart_error": apart.error(),
-            "exact_by_depth": of_depths(&exact),
-            "nats_by_depth": of_depths(&loss),
+            "exact_by_depth": means_by_depth(&exact),
+            "nats_by_depth": means_by_depth(&loss),
         }));
     }
     Ok(records)

@@ -1,6 +1,6 @@
 //! Decoding of a model's matrices to dense numbers.
 
-use htc_formats::model::{Form, InputGroup, MatrixId, Part, Role, Slot};
+use htc_formats::model::{Form, InputGroup, MatrixId, Part, ProjectionKind, Role};
 use htc_formats::source::ModelFile;
 
 use crate::error::LoadError;
@@ -10,11 +10,18 @@ use crate::tensor::Tensor;
 ///
 /// # Errors
 /// [`LoadError`] if a part is missing or does not decode.
-pub(super) fn slot(file: &ModelFile, layer: usize, slot: Slot) -> Result<Vec<f32>, LoadError> {
-    let matrix = MatrixId::Slot { layer, slot };
+pub(super) fn decode_projection(
+    file: &ModelFile,
+    layer: usize,
+    slot: ProjectionKind,
+) -> Result<Vec<f32>, LoadError> {
+    let matrix = MatrixId::Projection {
+        layer,
+        projection: slot,
+    };
     let of = |part: Part| -> Result<Vec<f32>, LoadError> {
         let missing = LoadError::Missing(matrix.weight());
-        numbers(file, matrix.role(part).ok_or(missing)?)
+        decode_tensor(file, matrix.role(part).ok_or(missing)?)
     };
     let has = |part: Part| {
         let role = matrix.role(part);
@@ -27,7 +34,7 @@ pub(super) fn slot(file: &ModelFile, layer: usize, slot: Slot) -> Result<Vec<f32
             let mut w = of(Part::Weight)?;
             let refinement = Role::Refinement { matrix };
             if file.tensor(refinement).is_some() {
-                add(&mut w, &numbers(file, refinement)?);
+                add(&mut w, &decode_tensor(file, refinement)?);
             }
             w
         }
@@ -40,13 +47,13 @@ pub(super) fn slot(file: &ModelFile, layer: usize, slot: Slot) -> Result<Vec<f32
         }
         Form::SharedBasis => {
             let group = slot.group().unwrap_or(InputGroup::Qkv);
-            let basis = numbers(file, Role::Basis { layer, group })?;
+            let basis = decode_tensor(file, Role::Basis { layer, group })?;
             product(&of(Part::Projected)?, &basis, [rows, cols])
         }
     })
 }
 
-pub(super) fn numbers(file: &ModelFile, role: Role) -> Result<Vec<f32>, LoadError> {
+pub(super) fn decode_tensor(file: &ModelFile, role: Role) -> Result<Vec<f32>, LoadError> {
     let tensor = file.tensor(role).ok_or(LoadError::Missing(role))?;
     Tensor::new(file, tensor).to_f32()
 }

@@ -9,21 +9,21 @@ pub(super) const LIKELIEST: usize = 32;
 
 /// `A [rank, width]`, random, and `B [width, rank]`, initially zero.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct LowRank {
+pub(super) struct LowRankCorrection {
     pub width: usize,
     pub a: Vec<f32>,
     pub b: Vec<f32>,
 }
 
-impl LowRank {
-    pub fn new(width: usize, rank: usize) -> LowRank {
+impl LowRankCorrection {
+    pub fn new(width: usize, rank: usize) -> LowRankCorrection {
         let mut random = Pcg64Mcg::seed_from_u64(0x0a11);
         let scale = 1.0 / (width.max(1) as f32).sqrt();
         let mut number = || match random.next_u64() >> 63 {
             0 => scale,
             _ => -scale,
         };
-        LowRank {
+        LowRankCorrection {
             width,
             a: (0..rank * width).map(|_| number()).collect(),
             b: vec![0.0; width * rank],
@@ -35,7 +35,7 @@ impl LowRank {
     }
 
     /// Returns `‖B A‖_F`.
-    pub fn size(&self) -> f64 {
+    pub fn norm(&self) -> f64 {
         let rank = self.rank();
         let mut squares = 0.0;
         for b in self.b.chunks_exact(rank.max(1)) {
@@ -90,7 +90,10 @@ impl LowRank {
 pub(super) fn divergence(model: &[f32], draft: &[f32]) -> (f64, Vec<(u32, f64)>) {
     let [p, q] = [model, draft].map(log_softmax);
     let kl = p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum();
-    let mut tokens: Vec<u32> = [&p, &q].into_iter().flat_map(|l| likeliest(l)).collect();
+    let mut tokens: Vec<u32> = [&p, &q]
+        .into_iter()
+        .flat_map(|l| likeliest_tokens(l))
+        .collect();
     tokens.sort_unstable();
     tokens.dedup();
     let of = |token: u32| (token, q[token as usize].exp() - p[token as usize].exp());
@@ -104,7 +107,7 @@ fn log_softmax(logits: &[f32]) -> Vec<f64> {
     shifted().map(|l| l - sum.ln()).collect()
 }
 
-fn likeliest(logarithms: &[f64]) -> Vec<u32> {
+fn likeliest_tokens(logarithms: &[f64]) -> Vec<u32> {
     let mut order: Vec<u32> = (0..logarithms.len() as u32).collect();
     let count = LIKELIEST.min(order.len());
     if count < order.len() {
@@ -123,7 +126,7 @@ mod tests {
 
     const WIDTH: usize = 6;
 
-    fn logits(correction: &LowRank, head: &[f32], h: &[f32]) -> Vec<f32> {
+    fn logits(correction: &LowRankCorrection, head: &[f32], h: &[f32]) -> Vec<f32> {
         let rank = correction.rank();
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
         let inner: Vec<f32> = correction
@@ -172,7 +175,7 @@ mod tests {
             .collect();
         let h = [0.5, -1.0, 0.3, 0.8, -0.2, 1.1];
         let model = [1.0, -0.5, 0.7, 2.0];
-        let mut correction = LowRank::new(WIDTH, 3);
+        let mut correction = LowRankCorrection::new(WIDTH, 3);
         let (first, _) = divergence(&model, &logits(&correction, &head, &h));
         let mut last = first;
         for step in 0..60 {
@@ -189,7 +192,7 @@ mod tests {
 
     #[test]
     fn zero_or_invalid_gradients_change_nothing() {
-        let mut correction = LowRank::new(WIDTH, 2);
+        let mut correction = LowRankCorrection::new(WIDTH, 2);
         let before = correction.clone();
         correction.update(&[1.0; WIDTH], &[0.0; WIDTH], 0.0, 0.1);
         correction.update(&[1.0; WIDTH], &[f32::NAN; WIDTH], 1.0, 0.1);

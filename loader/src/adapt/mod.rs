@@ -26,24 +26,24 @@ use htc_formats::DType;
 use htc_formats::block;
 use htc_formats::htz::{Digest, Htz};
 use htc_formats::learnt;
-use htc_formats::model::{InputGroup, Part, Role, Slot};
+use htc_formats::model::{InputGroup, Part, ProjectionKind, Role};
 use htc_formats::source::{Container, ModelFile};
 use htc_kernels::cpu::{Cpu, Scratch};
 use htc_kernels::{Matrix, Pool};
 use thiserror::Error;
 
 use crate::backend::Backend;
-use crate::dial::Setting;
+use crate::dial::ActiveSetting;
 use crate::error::{ExecError, LoadError};
 use crate::exec::{Adapted, AdaptedLayer, Correction, Session};
 use crate::linear::Linear;
 use crate::tensor::Tensor;
 
-use gradient::LowRank;
-use oja::Basis;
+use gradient::LowRankCorrection;
+use oja::OnlineBasis;
 pub use options::AdaptOptions;
-use queue::Queue;
-pub(crate) use seen::Seen;
+use queue::BoundedQueue;
+pub(crate) use seen::ActivationRecorder;
 
 /// Error of an adaptation.
 #[derive(Debug, Error)]
@@ -71,7 +71,7 @@ pub enum AdaptError {
     #[error(
         "the draft stores its channels in another order than the model; compile it with `--order off`"
     )]
-    Order,
+    ChannelPermutation,
     /// An option is out of range.
     #[error("{what} is {found}, expected {expected}")]
     Option {
@@ -86,7 +86,7 @@ pub enum AdaptError {
     #[error(
         "what was learnt is of another {what}: expected {expected}, found {found}; give the file of this pair"
     )]
-    Foreign {
+    StateMismatch {
         /// Property that differs.
         what: &'static str,
         /// Expected value.
@@ -105,7 +105,7 @@ pub enum AdaptError {
 /// Statistics of an adaptation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
-pub struct Learnt {
+pub struct AdaptationStats {
     /// Rejected tokens.
     pub rejections: u64,
     /// Rejected tokens dropped because the queue was full.
@@ -134,26 +134,26 @@ enum Rejection {
 pub struct Adaptation {
     options: AdaptOptions,
     width: usize,
-    kind: Kind,
-    queue: Queue<Rejection>,
+    kind: Method,
+    queue: BoundedQueue<Rejection>,
     /// Version of the state, and the version in use by the draft.
     version: u64,
-    used: u64,
-    learnt: Learnt,
+    draft_version: u64,
+    learnt: AdaptationStats,
     residual: ([f64; 2], u64),
 }
 
-enum Kind {
-    Oja(Box<Bases>),
+enum Method {
+    Oja(Box<DraftBases>),
     Gradient {
-        correction: LowRank,
+        correction: LowRankCorrection,
         softcap: Option<f32>,
     },
 }
 
-struct Bases {
+struct DraftBases {
     layers: Vec<usize>,
-    bases: Vec<Basis>,
+    bases: Vec<OnlineBasis>,
     dtypes: Vec<[DType; 4]>,
     model: ModelFile,
     cpu: Cpu,
@@ -168,7 +168,7 @@ impl Adaptation {
     /// [`AdaptError`].
     pub fn oja(
         draft: &ModelFile,
-        setting: Setting,
+        setting: ActiveSetting,
         model: &ModelFile,
         options: AdaptOptions,
         pool: &Arc<Pool>,
@@ -194,26 +194,26 @@ impl Adaptation {
                 });
             }
         }
-        if order_of(draft) != order_of(model) {
-            return Err(AdaptError::Order);
+        if channel_permutation_digest(draft) != channel_permutation_digest(model) {
+            return Err(AdaptError::ChannelPermutation);
         }
         let (mut layers, mut bases, mut dtypes) = (Vec::new(), Vec::new(), Vec::new());
         for layer in 0..hyper.layers {
-            let Some(stored) = shared_basis(draft, layer) else {
+            let Some(stored) = shared_basis_types(draft, layer) else {
                 continue;
             };
             let group = InputGroup::Qkv;
-            let mut rows = dense::numbers(draft, Role::Basis { layer, group })?;
+            let mut rows = dense::decode_tensor(draft, Role::Basis { layer, group })?;
             let rank = setting.rank.of(rows.len() / hyper.width.max(1));
             rows.truncate(rank * hyper.width);
             layers.push(layer);
-            bases.push(Basis::of(hyper.width, rows).0);
+            bases.push(OnlineBasis::orthonormalise(hyper.width, rows).0);
             dtypes.push(stored);
         }
         if layers.is_empty() {
             return Err(AdaptError::NoBasis);
         }
-        let bases = Bases {
+        let bases = DraftBases {
             layers,
             bases,
             dtypes,
@@ -223,7 +223,7 @@ impl Adaptation {
         Ok(Adaptation::new(
             hyper.width,
             options,
-            Kind::Oja(Box::new(bases)),
+            Method::Oja(Box::new(bases)),
         ))
     }
 
@@ -241,39 +241,40 @@ impl Adaptation {
                 found: options.rank as f64,
             });
         }
-        let kind = Kind::Gradient {
-            correction: LowRank::new(width, options.rank),
+        let kind = Method::Gradient {
+            correction: LowRankCorrection::new(width, options.rank),
             softcap: draft.hyper.forward.logit_softcap,
         };
         Ok(Adaptation::new(width, options, kind))
     }
 
-    fn new(width: usize, options: AdaptOptions, kind: Kind) -> Self {
+    fn new(width: usize, options: AdaptOptions, kind: Method) -> Self {
         Adaptation {
             options,
             width,
             kind,
-            queue: Queue::new(options.queue),
+            queue: BoundedQueue::new(options.queue_capacity),
             version: 0,
-            used: 0,
-            learnt: Learnt::default(),
+            draft_version: 0,
+            learnt: AdaptationStats::default(),
             residual: ([0.0; 2], 0),
         }
     }
 
     /// Returns the statistics so far.
-    pub fn learnt(&self) -> Learnt {
+    pub fn stats(&self) -> AdaptationStats {
         let mut learnt = self.learnt;
         learnt.dropped = self.queue.dropped();
         match &self.kind {
-            Kind::Oja(of) => {
+            Method::Oja(of) => {
                 let bases = &of.bases;
-                let mean =
-                    |of: fn(&Basis) -> f64| bases.iter().map(of).sum::<f64>() / bases.len() as f64;
-                learnt.distance = mean(Basis::distance);
-                learnt.overlap = Some(mean(Basis::overlap));
+                let mean = |of: fn(&OnlineBasis) -> f64| {
+                    bases.iter().map(of).sum::<f64>() / bases.len() as f64
+                };
+                learnt.distance = mean(OnlineBasis::distance);
+                learnt.overlap = Some(mean(OnlineBasis::overlap));
             }
-            Kind::Gradient { correction, .. } => learnt.distance = correction.size(),
+            Method::Gradient { correction, .. } => learnt.distance = correction.norm(),
         }
         let (sums, samples) = self.residual;
         learnt.residual = (samples > 0).then(|| sums.map(|sum| sum / samples as f64));
@@ -281,33 +282,33 @@ impl Adaptation {
     }
 
     /// Returns the state, for a file that names both models.
-    pub fn state(&self, draft: Digest, model: Digest) -> learnt::Learnt {
-        let part = |layer: usize, numbers: &[f32], cols: usize| learnt::Part {
+    pub fn state(&self, draft: Digest, model: Digest) -> learnt::TrainedDraft {
+        let part = |layer: usize, numbers: &[f32], cols: usize| learnt::TrainedMatrix {
             layer: layer as u32,
             rows: (numbers.len() / cols.max(1)) as u32,
             cols: cols as u32,
             numbers: numbers.to_vec(),
         };
         let (kind, samples, parts) = match &self.kind {
-            Kind::Oja(of) => {
+            Method::Oja(of) => {
                 let all = of.layers.iter().zip(&of.bases);
                 let parts = all.map(|(&layer, basis)| part(layer, basis.rows(), self.width));
-                let samples = of.bases.first().map_or(0, Basis::samples);
-                (learnt::Kind::Bases, samples, parts.collect())
+                let samples = of.bases.first().map_or(0, OnlineBasis::samples);
+                (learnt::ParameterKind::Bases, samples, parts.collect())
             }
-            Kind::Gradient { correction, .. } => {
+            Method::Gradient { correction, .. } => {
                 let a = part(0, &correction.a, self.width);
                 let b = part(1, &correction.b, correction.rank());
                 let samples = self.learnt.rejections;
-                (learnt::Kind::Correction, samples, vec![a, b])
+                (learnt::ParameterKind::Correction, samples, vec![a, b])
             }
         };
-        learnt::Learnt {
+        learnt::TrainedDraft {
             kind,
             draft,
             model,
             samples,
-            parts,
+            matrices: parts,
         }
     }
 
@@ -317,35 +318,35 @@ impl Adaptation {
     /// [`AdaptError::Foreign`] for any other state.
     pub fn restore(
         &mut self,
-        from: &learnt::Learnt,
+        from: &learnt::TrainedDraft,
         draft: Digest,
         model: Digest,
     ) -> Result<(), AdaptError> {
         for (what, expected, found) in [("draft", draft, from.draft), ("model", model, from.model)]
         {
-            foreign(what, expected, found)?;
+            check_state(what, expected, found)?;
         }
         let width = self.width as u32;
         match &mut self.kind {
-            Kind::Oja(of) => {
-                foreign("kind", learnt::Kind::Bases, from.kind)?;
-                foreign("number of layers", of.layers.len(), from.parts.len())?;
-                for ((layer, basis), part) in of.layers.iter().zip(&of.bases).zip(&from.parts) {
+            Method::Oja(of) => {
+                check_state("kind", learnt::ParameterKind::Bases, from.kind)?;
+                check_state("number of layers", of.layers.len(), from.matrices.len())?;
+                for ((layer, basis), part) in of.layers.iter().zip(&of.bases).zip(&from.matrices) {
                     let shape = format!("layer {layer} of {} by {width}", basis.rank());
                     let found = format!("layer {} of {} by {}", part.layer, part.rows, part.cols);
-                    foreign("shape", shape, found)?;
+                    check_state("shape", shape, found)?;
                 }
-                for (basis, part) in of.bases.iter_mut().zip(&from.parts) {
+                for (basis, part) in of.bases.iter_mut().zip(&from.matrices) {
                     *basis = basis.restored(&part.numbers, from.samples);
                 }
             }
-            Kind::Gradient { correction, .. } => {
-                foreign("kind", learnt::Kind::Correction, from.kind)?;
+            Method::Gradient { correction, .. } => {
+                check_state("kind", learnt::ParameterKind::Correction, from.kind)?;
                 let rank = correction.rank() as u32;
-                let found: Vec<_> = from.parts.iter().map(|p| (p.rows, p.cols)).collect();
+                let found: Vec<_> = from.matrices.iter().map(|p| (p.rows, p.cols)).collect();
                 let expected = vec![(rank, width), (width, rank)];
-                foreign("shape", shapes(&expected), shapes(&found))?;
-                if let [a, b] = &from.parts[..] {
+                check_state("shape", format_shapes(&expected), format_shapes(&found))?;
+                if let [a, b] = &from.matrices[..] {
                     (correction.a, correction.b) = (a.numbers.clone(), b.numbers.clone());
                 }
             }
@@ -355,19 +356,19 @@ impl Adaptation {
     }
 
     /// Creates a recorder for one round.
-    pub(crate) fn look(&self) -> Seen {
+    pub(crate) fn new_recorder(&self) -> ActivationRecorder {
         match &self.kind {
-            Kind::Oja(bases) => Seen::new(&bases.layers, false),
-            Kind::Gradient { .. } => Seen::new(&[], true),
+            Method::Oja(bases) => ActivationRecorder::new(&bases.layers, false),
+            Method::Gradient { .. } => ActivationRecorder::new(&[], true),
         }
     }
 
     /// Queues the rejected token with this index.
-    pub(crate) fn learn(&mut self, mut seen: Seen, rejected: usize) {
+    pub(crate) fn queue_rejection(&mut self, mut seen: ActivationRecorder, rejected: usize) {
         let begun = Instant::now();
         let rejection = match &self.kind {
-            Kind::Oja(_) => Rejection::Inputs(seen.differences(rejected, self.width)),
-            Kind::Gradient { softcap, .. } => match seen.head(rejected) {
+            Method::Oja(_) => Rejection::Inputs(seen.input_differences(rejected, self.width)),
+            Method::Gradient { softcap, .. } => match seen.take_head(rejected) {
                 None => return,
                 Some((input, logits, own)) => {
                     let (loss, mut derivatives) = gradient::divergence(&own, &logits);
@@ -388,9 +389,9 @@ impl Adaptation {
 
     fn update<B: Backend>(&mut self, draft: &mut Session<B>) -> Result<(), AdaptError> {
         let AdaptOptions { rate, exponent, .. } = self.options;
-        for rejection in self.queue.take() {
+        for rejection in self.queue.drain() {
             match (&mut self.kind, rejection) {
-                (Kind::Oja(of), Rejection::Inputs(inputs)) => {
+                (Method::Oja(of), Rejection::Inputs(inputs)) => {
                     let (sums, samples) = &mut self.residual;
                     for (basis, x) in of.bases.iter_mut().zip(inputs.chunks_exact(self.width)) {
                         let residual = basis.residual(x);
@@ -399,7 +400,10 @@ impl Adaptation {
                         basis.update(x, rate, exponent);
                     }
                 }
-                (Kind::Gradient { correction, .. }, Rejection::Head(input, loss, derivatives)) => {
+                (
+                    Method::Gradient { correction, .. },
+                    Rejection::Head(input, loss, derivatives),
+                ) => {
                     let tokens: Vec<u32> = derivatives.iter().map(|&(token, _)| token).collect();
                     let mut head = Vec::new();
                     draft.head_vectors(&tokens, &mut head)?;
@@ -420,23 +424,23 @@ impl Adaptation {
     }
 
     /// Updates if enough rejections are queued. Returns the adapted parts if they changed.
-    pub(crate) fn refresh<B: Backend>(
+    pub(crate) fn update_draft<B: Backend>(
         &mut self,
         draft: &mut Session<B>,
     ) -> Result<Option<Box<Adapted<B>>>, AdaptError> {
         let begun = Instant::now();
-        if self.queue.len() >= self.options.gate {
+        if self.queue.len() >= self.options.rejections_per_update {
             self.update(draft)?;
         }
-        if self.used == self.version {
+        if self.draft_version == self.version {
             return Ok(None);
         }
         let adapted = match &self.kind {
-            Kind::Oja(bases) => Adapted {
+            Method::Oja(bases) => Adapted {
                 layers: bases.adapted(draft)?,
                 correction: None,
             },
-            Kind::Gradient { correction, .. } => {
+            Method::Gradient { correction, .. } => {
                 let matrix = |name: &str, numbers: &[f32], cols: usize| {
                     let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
                     let shape = [numbers.len() / cols.max(1), cols];
@@ -452,13 +456,13 @@ impl Adaptation {
                 }
             }
         };
-        self.used = self.version;
+        self.draft_version = self.version;
         self.learnt.time += begun.elapsed();
         Ok(Some(Box::new(adapted)))
     }
 }
 
-fn foreign<T: PartialEq + std::fmt::Display>(
+fn check_state<T: PartialEq + std::fmt::Display>(
     what: &'static str,
     expected: T,
     found: T,
@@ -466,19 +470,19 @@ fn foreign<T: PartialEq + std::fmt::Display>(
     if expected == found {
         return Ok(());
     }
-    Err(AdaptError::Foreign {
+    Err(AdaptError::StateMismatch {
         what,
         expected: expected.to_string(),
         found: found.to_string(),
     })
 }
 
-fn shapes(of: &[(u32, u32)]) -> String {
+fn format_shapes(of: &[(u32, u32)]) -> String {
     let of = of.iter().map(|(rows, cols)| format!("{rows} × {cols}"));
     of.collect::<Vec<_>>().join(" and ")
 }
 
-impl Bases {
+impl DraftBases {
     fn adapted<B: Backend>(
         &self,
         draft: &mut Session<B>,
@@ -488,13 +492,13 @@ impl Bases {
         for ((&layer, basis), dtypes) in self.layers.iter().zip(&self.bases).zip(&self.dtypes) {
             all.resize_with(layer, || None);
             let (rows, rank) = (basis.rows(), basis.rank());
-            let stored = encoded("basis", dtypes[0], [rank, rows.len() / rank.max(1)], rows)?;
+            let stored = encode_matrix("basis", dtypes[0], [rank, rows.len() / rank.max(1)], rows)?;
             let placed = draft.place(&stored)?;
             let mut qkv = Vec::with_capacity(3);
             for (&slot, &dtype) in InputGroup::Qkv.slots().iter().zip(&dtypes[1..]) {
                 let projected = self.project(layer, slot, basis, &mut scratch)?;
                 let out = projected.len() / rank.max(1);
-                let tensor = encoded(slot.name(), dtype, [out, rank], &projected)?;
+                let tensor = encode_matrix(slot.name(), dtype, [out, rank], &projected)?;
                 let projected = draft.place(&tensor)?;
                 qkv.push(Linear::SharedBasis { projected });
             }
@@ -510,12 +514,12 @@ impl Bases {
     fn project(
         &self,
         layer: usize,
-        slot: Slot,
-        basis: &Basis,
+        slot: ProjectionKind,
+        basis: &OnlineBasis,
         scratch: &mut Scratch,
     ) -> Result<Vec<f32>, AdaptError> {
-        let (out, width) = self.model.hyper.slot_shape(slot);
-        let w = dense::slot(&self.model, layer, slot)?;
+        let (out, width) = self.model.hyper.projection_shape(slot);
+        let w = dense::decode_projection(&self.model, layer, slot)?;
         let bytes: Vec<u8> = w.iter().flat_map(|x| x.to_le_bytes()).collect();
         let w = Matrix::new(DType::F32, out, width, &bytes).map_err(ExecError::from)?;
         let rank = basis.rank();
@@ -535,13 +539,13 @@ impl Bases {
 }
 
 /// Encodes a matrix in a type, or float16 if that is impossible.
-fn encoded(
+fn encode_matrix(
     name: &str,
     dtype: DType,
     [rows, cols]: [usize; 2],
     numbers: &[f32],
 ) -> Result<Tensor, ExecError> {
-    let fits = block::writable().contains(&dtype) && cols.is_multiple_of(dtype.block_len());
+    let fits = block::writable_types().contains(&dtype) && cols.is_multiple_of(dtype.block_len());
     let encode = |dtype: DType| {
         let mut bytes = vec![0; dtype.matrix_bytes(rows, cols)?];
         block::encode(dtype, numbers, &mut bytes).ok()?;
@@ -555,7 +559,7 @@ fn encoded(
 }
 
 /// Returns the types of a layer's basis and projected weights, if any.
-fn shared_basis(file: &ModelFile, layer: usize) -> Option<[DType; 4]> {
+fn shared_basis_types(file: &ModelFile, layer: usize) -> Option<[DType; 4]> {
     let group = InputGroup::Qkv;
     let mut dtypes = [file.tensor(Role::Basis { layer, group })?.dtype; 4];
     for (dtype, &slot) in dtypes[1..].iter_mut().zip(group.slots()) {
@@ -566,7 +570,7 @@ fn shared_basis(file: &ModelFile, layer: usize) -> Option<[DType; 4]> {
 }
 
 /// Returns the digest of a model's channel permutation, if any.
-fn order_of(file: &ModelFile) -> Option<Digest> {
+fn channel_permutation_digest(file: &ModelFile) -> Option<Digest> {
     match file.container {
         Container::Htz { .. } => Htz::open(&file.path).ok()?.manifest().provenance.order,
         _ => None,

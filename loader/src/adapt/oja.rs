@@ -7,26 +7,26 @@
 //! products.
 
 /// Updates between full orthonormalisations.
-const CLEARED: u64 = 64;
+const ORTHONORMALISE_EVERY: u64 = 64;
 
-const NOTHING: f64 = 1e-12;
+const MIN_SQUARED_NORM: f64 = 1e-12;
 
 /// Orthonormal rows `[rank, width]` with their initial state.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Basis {
+pub(super) struct OnlineBasis {
     width: usize,
     rows: Vec<f32>,
     first: Vec<f32>,
     samples: u64,
 }
 
-impl Basis {
+impl OnlineBasis {
     /// Orthonormalises rows; also returns their largest deviation from orthonormality.
-    pub fn of(width: usize, rows: Vec<f32>) -> (Basis, f64) {
-        let off = largest_error(&rows, width);
+    pub fn orthonormalise(width: usize, rows: Vec<f32>) -> (OnlineBasis, f64) {
+        let off = orthonormality_error(&rows, width);
         let rows = orthonormal(&rows, width);
         let first = rows.clone();
-        let basis = Basis {
+        let basis = OnlineBasis {
             width,
             rows,
             first,
@@ -36,8 +36,8 @@ impl Basis {
     }
 
     /// Returns the basis with restored rows and sample count.
-    pub fn restored(&self, rows: &[f32], samples: u64) -> Basis {
-        Basis {
+    pub fn restored(&self, rows: &[f32], samples: u64) -> OnlineBasis {
+        OnlineBasis {
             rows: orthonormal(rows, self.width),
             samples,
             ..self.clone()
@@ -63,7 +63,7 @@ impl Basis {
         let of_rows = |row: &[f32]| dot(row, x);
         let products: Vec<f64> = self.rows.chunks_exact(self.width).map(of_rows).collect();
         let squares: f64 = products.iter().map(|c| c * c).sum();
-        if squares < NOTHING {
+        if squares < MIN_SQUARED_NORM {
             return;
         }
         let gamma = 2.0 * rate + rate * rate * dot(x, x);
@@ -82,36 +82,36 @@ impl Basis {
                 *number = (f64::from(*number) + moved) as f32;
             }
         }
-        if self.samples.is_multiple_of(CLEARED) {
+        if self.samples.is_multiple_of(ORTHONORMALISE_EVERY) {
             self.rows = orthonormal(&self.rows, self.width);
         }
     }
 
     /// Returns `‖P_t − P_0‖_F` of the projectors.
     pub fn distance(&self) -> f64 {
-        (2.0 * self.moved()).sqrt()
+        (2.0 * self.energy_outside_initial()).sqrt()
     }
 
     /// Returns `tr(P_t P_0) / r`: 1 for the initial subspace, 0 for an orthogonal one.
     pub fn overlap(&self) -> f64 {
-        1.0 - self.moved() / self.rank().max(1) as f64
+        1.0 - self.energy_outside_initial() / self.rank().max(1) as f64
     }
 
     /// Returns the squared norm of the rows outside of the initial span.
-    fn moved(&self) -> f64 {
+    fn energy_outside_initial(&self) -> f64 {
         let rows = self.rows.chunks_exact(self.width);
-        rows.map(|row| outside(&self.first, row)).sum()
+        rows.map(|row| residual_energy(&self.first, row)).sum()
     }
 
     /// Returns the fraction of a vector's energy outside of the current and the initial span.
     pub fn residual(&self, x: &[f32]) -> [f64; 2] {
-        let all = dot(x, x).max(NOTHING);
-        [&self.rows, &self.first].map(|rows| outside(rows, x) / all)
+        let all = dot(x, x).max(MIN_SQUARED_NORM);
+        [&self.rows, &self.first].map(|rows| residual_energy(rows, x) / all)
     }
 }
 
 /// Returns the squared norm of `x` outside of orthonormal rows, without cancellation.
-fn outside(rows: &[f32], x: &[f32]) -> f64 {
+fn residual_energy(rows: &[f32], x: &[f32]) -> f64 {
     let mut rest: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
     for row in rows.chunks_exact(x.len().max(1)) {
         let along = dot(row, x);
@@ -149,7 +149,7 @@ fn orthonormal(rows: &[f32], width: usize) -> Vec<f32> {
     done.concat().into_iter().map(|x| x as f32).collect()
 }
 
-fn largest_error(rows: &[f32], width: usize) -> f64 {
+fn orthonormality_error(rows: &[f32], width: usize) -> f64 {
     let mut largest = 0.0_f64;
     let all = || rows.chunks_exact(width.max(1)).enumerate();
     for (i, one) in all() {
@@ -191,11 +191,11 @@ mod tests {
     #[test]
     fn update_is_oja_rule_with_the_nearest_orthonormal_rows() {
         let mut random = random();
-        let (mut basis, _) = Basis::of(WIDTH, random.numbers(4 * WIDTH));
+        let (mut basis, _) = OnlineBasis::orthonormalise(WIDTH, random.numbers(4 * WIDTH));
         let before = basis.clone();
         let x = random.numbers(WIDTH);
         basis.update(&x, 0.05, 0.5);
-        assert!(largest_error(basis.rows(), WIDTH) < 1e-6);
+        assert!(orthonormality_error(basis.rows(), WIDTH) < 1e-6);
         for row in before.rows().chunks_exact(WIDTH) {
             let along = 0.05 * dot(row, &x) as f32;
             let moved: Vec<f32> = row.iter().zip(&x).map(|(w, x)| w + along * x).collect();
@@ -236,10 +236,10 @@ mod tests {
             rows[i * WIDTH + 6 + i] = 1.0;
             rows[i * WIDTH + i] = 0.05;
         }
-        let (mut basis, _) = Basis::of(WIDTH, rows);
+        let (mut basis, _) = OnlineBasis::orthonormalise(WIDTH, rows);
         let axis =
             |i: usize| -> Vec<f32> { (0..WIDTH).map(|j| f32::from(u8::from(i == j))).collect() };
-        let tangent = |basis: &Basis| -> f64 {
+        let tangent = |basis: &OnlineBasis| -> f64 {
             let outside: f64 = (0..3).map(|i| basis.residual(&axis(i))[0]).sum::<f64>() / 3.0;
             (outside / (1.0 - outside)).sqrt()
         };
@@ -260,14 +260,14 @@ mod tests {
             basis.update(&sample(), rate, 0.0);
         }
         assert!(tangent(&basis) < 0.1, "{}", tangent(&basis));
-        assert!(largest_error(basis.rows(), WIDTH) < 1e-5);
+        assert!(orthonormality_error(basis.rows(), WIDTH) < 1e-5);
     }
 
     #[test]
     fn samples_orthogonal_to_the_basis_change_nothing() {
         let mut rows = vec![0.0; 2 * WIDTH];
         (rows[0], rows[WIDTH + 1]) = (1.0, 1.0);
-        let (mut basis, off) = Basis::of(WIDTH, rows);
+        let (mut basis, off) = OnlineBasis::orthonormalise(WIDTH, rows);
         assert_eq!(off, 0.0);
         let before = basis.rows().to_vec();
         let mut x = vec![0.0; WIDTH];
@@ -282,7 +282,7 @@ mod tests {
     fn dependent_rows_are_dropped() {
         let mut rows = vec![0.0; 3 * WIDTH];
         (rows[0], rows[WIDTH], rows[2 * WIDTH + 1]) = (2.0, -1.0, 0.5);
-        let (basis, off) = Basis::of(WIDTH, rows);
+        let (basis, off) = OnlineBasis::orthonormalise(WIDTH, rows);
         assert_eq!(basis.rank(), 2);
         assert!(off > 1.0);
     }

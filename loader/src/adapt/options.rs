@@ -7,9 +7,9 @@ use super::AdaptError;
 #[non_exhaustive]
 pub struct AdaptOptions {
     /// Capacity of the queue of rejected tokens.
-    pub queue: usize,
+    pub queue_capacity: usize,
     /// Rejected tokens before an update.
-    pub gate: usize,
+    pub rejections_per_update: usize,
     /// `η₀`: initial rate of Oja's rule, or the fraction of the divergence that a gradient step
     /// removes.
     pub rate: f64,
@@ -23,8 +23,8 @@ impl AdaptOptions {
     /// Returns the papers' options: `η_t = 0.01 / √t`, a queue of 256, updates of 4.
     pub fn oja() -> Self {
         AdaptOptions {
-            queue: 256,
-            gate: 4,
+            queue_capacity: 256,
+            rejections_per_update: 4,
             rate: 0.01,
             exponent: 0.5,
             rank: 0,
@@ -49,8 +49,11 @@ impl AdaptOptions {
                 found,
             })
         };
-        if self.queue == 0 || self.gate == 0 || self.gate > self.queue {
-            let found = self.gate as f64;
+        if self.queue_capacity == 0
+            || self.rejections_per_update == 0
+            || self.rejections_per_update > self.queue_capacity
+        {
+            let found = self.rejections_per_update as f64;
             return refuse("the gate", "1 to as many as the queue holds", found);
         }
         if !(self.rate > 0.0 && self.rate <= 1.0) {

@@ -4,24 +4,24 @@ use std::collections::VecDeque;
 
 /// Bounded queue that drops its oldest items.
 #[derive(Debug)]
-pub struct Queue<T> {
+pub struct BoundedQueue<T> {
     waiting: VecDeque<T>,
-    most: usize,
+    capacity: usize,
     dropped: u64,
 }
 
-impl<T> Queue<T> {
+impl<T> BoundedQueue<T> {
     /// Creates a queue with this capacity, at least one.
     pub fn new(most: usize) -> Self {
-        Queue {
+        BoundedQueue {
             waiting: VecDeque::new(),
-            most: most.max(1),
+            capacity: most.max(1),
             dropped: 0,
         }
     }
 
     pub fn push(&mut self, item: T) {
-        if self.waiting.len() == self.most {
+        if self.waiting.len() == self.capacity {
             self.waiting.pop_front();
             self.dropped += 1;
         }
@@ -34,7 +34,7 @@ impl<T> Queue<T> {
     }
 
     /// Removes and returns all items, the oldest first.
-    pub fn take(&mut self) -> VecDeque<T> {
+    pub fn drain(&mut self) -> VecDeque<T> {
         std::mem::take(&mut self.waiting)
     }
 
@@ -50,10 +50,10 @@ mod tests {
 
     #[test]
     fn oldest_items_are_dropped_and_counted() {
-        let mut queue = Queue::new(256);
+        let mut queue = BoundedQueue::new(256);
         (0..300).for_each(|number| queue.push(number));
         assert_eq!((queue.len(), queue.dropped()), (256, 44));
-        let taken = queue.take();
+        let taken = queue.drain();
         assert_eq!((taken[0], taken[255]), (44, 299));
         queue.push(300);
         assert_eq!((queue.len(), queue.dropped()), (1, 44));

@@ -1,35 +1,35 @@
 //! Recorder of activations.
 
-use htc_formats::model::Site;
+use htc_formats::model::ActivationPoint;
 
 use crate::backend::Backend;
 use crate::error::ExecError;
 use crate::exec::{Point, Session, Tap};
 
 /// Recorded inputs of some layers and of the head.
-pub(crate) struct Seen {
-    draft: Layers,
-    verifier: Layers,
+pub(crate) struct ActivationRecorder {
+    draft: LayerInputs,
+    verifier: LayerInputs,
     /// Per drafted token, the layers' inputs `[layers, width]`.
     steps: Vec<Vec<f32>>,
     heads: Vec<(Vec<f32>, Vec<f32>)>,
-    wants_head: bool,
-    own: Vec<f32>,
+    records_head: bool,
+    verifier_logits: Vec<f32>,
 }
 
 /// Attention inputs of some layers in the last batch: `[layers][rows, width]`.
-pub(crate) struct Layers {
-    wanted: Vec<usize>,
+pub(crate) struct LayerInputs {
+    layers: Vec<usize>,
     rows: Vec<Vec<f32>>,
 }
 
-impl Tap for Layers {
+impl Tap for LayerInputs {
     fn wants(&self, point: Point) -> bool {
-        !self.wanted.is_empty() && point == Point::Input(Site::Attention)
+        !self.layers.is_empty() && point == Point::Input(ActivationPoint::Attention)
     }
 
     fn see(&mut self, layer: usize, _: Point, x: &[f32]) {
-        if let Ok(at) = self.wanted.binary_search(&layer) {
+        if let Ok(at) = self.layers.binary_search(&layer) {
             let rows = &mut self.rows[at];
             rows.clear();
             rows.extend_from_slice(x);
@@ -37,35 +37,35 @@ impl Tap for Layers {
     }
 }
 
-impl Layers {
+impl LayerInputs {
     fn new(wanted: &[usize]) -> Self {
-        Layers {
-            wanted: wanted.to_vec(),
+        LayerInputs {
+            layers: wanted.to_vec(),
             rows: vec![Vec::new(); wanted.len()],
         }
     }
 }
 
-impl Seen {
+impl ActivationRecorder {
     /// Creates a recorder of these layers, in ascending order.
     pub fn new(layers: &[usize], wants_head: bool) -> Self {
-        Seen {
-            draft: Layers::new(layers),
-            verifier: Layers::new(layers),
+        ActivationRecorder {
+            draft: LayerInputs::new(layers),
+            verifier: LayerInputs::new(layers),
             steps: Vec::new(),
             heads: Vec::new(),
-            wants_head,
-            own: Vec::new(),
+            records_head: wants_head,
+            verifier_logits: Vec::new(),
         }
     }
 
     /// Returns the tap of the draft.
-    pub fn draft(&mut self) -> &mut Layers {
+    pub fn draft_tap(&mut self) -> &mut LayerInputs {
         &mut self.draft
     }
 
     /// Returns the tap of the verifier.
-    pub fn verifier(&mut self) -> &mut Layers {
+    pub fn verifier_tap(&mut self) -> &mut LayerInputs {
         &mut self.verifier
     }
 
@@ -78,7 +78,7 @@ impl Seen {
         let last = |rows: &Vec<f32>| rows[rows.len() - width.min(rows.len())..].to_vec();
         self.steps
             .push(self.draft.rows.iter().flat_map(last).collect());
-        if self.wants_head {
+        if self.records_head {
             let mut input = Vec::new();
             session.head_input_before(&mut input)?;
             self.heads.push((input, session.last_logits()?.to_vec()));
@@ -87,14 +87,14 @@ impl Seen {
     }
 
     /// Stores the verifier's logits at the rejected token.
-    pub fn rejected(&mut self, logits: &[f32]) {
-        if self.wants_head {
-            self.own.extend_from_slice(logits);
+    pub fn record_rejection(&mut self, logits: &[f32]) {
+        if self.records_head {
+            self.verifier_logits.extend_from_slice(logits);
         }
     }
 
     /// Returns the layer inputs of the verifier minus the draft's, `[layers, width]`.
-    pub fn differences(&self, index: usize, width: usize) -> Vec<f32> {
+    pub fn input_differences(&self, index: usize, width: usize) -> Vec<f32> {
         let Some(step) = self.steps.get(index) else {
             return Vec::new();
         };
@@ -108,8 +108,8 @@ impl Seen {
     }
 
     /// Returns the head's input, the draft's logits and the verifier's at a drafted token.
-    pub fn head(&mut self, index: usize) -> Option<(Vec<f32>, Vec<f32>, Vec<f32>)> {
+    pub fn take_head(&mut self, index: usize) -> Option<(Vec<f32>, Vec<f32>, Vec<f32>)> {
         let (input, logits) = self.heads.get_mut(index).map(std::mem::take)?;
-        Some((input, logits, std::mem::take(&mut self.own)))
+        Some((input, logits, std::mem::take(&mut self.verifier_logits)))
     }
 }

@@ -10,7 +10,7 @@ use htc_kernels::{Pool, PoolError};
 
 use super::{Attention, Backend, Factor, HeadShape, Slot};
 use crate::error::ExecError;
-use crate::kv::{Energies, Kept, Kv, KvCache, KvPlan, LayerBases};
+use crate::kv::{CompressionEnergies, KeptRows, Kv, KvCache, KvPlan, LayerBases};
 use crate::tensor::Tensor;
 
 /// Executes on the processor. Any number of sessions may share one [`Pool`] of threads; sessions
@@ -71,7 +71,7 @@ impl Backend for Cpu {
     type Kv = KvCache;
 
     fn weight(&mut self, tensor: &Tensor) -> Result<Tensor, ExecError> {
-        tensor.used()
+        tensor.validated()
     }
 
     fn vector(&mut self, numbers: Vec<f32>) -> Result<Vec<f32>, ExecError> {
@@ -116,7 +116,7 @@ impl Backend for Cpu {
         let width = embedding.cols();
         let out = &mut out[..tokens.len() * width];
         let rows = out.chunks_exact_mut(width).zip(tokens);
-        if let Some(bands) = embedding.bands()? {
+        if let Some(bands) = embedding.column_groups()? {
             for (row, &token) in rows {
                 self.cpu.embed_bands(bands, token as usize, row)?;
             }
@@ -173,7 +173,7 @@ impl Backend for Cpu {
         }
         let mut second = Vec::with_capacity(slots.len());
         for slot in slots {
-            if let Some(w) = slot.weight.bands()? {
+            if let Some(w) = slot.weight.column_groups()? {
                 // A matrix in bands is dense, so that it reads the input.
                 let x = &x[..n * w.cols()];
                 let y = &mut slot.y[..n * slot.rows];
@@ -245,7 +245,7 @@ impl Backend for Cpu {
         keys: &Vec<f32>,
         values: &Vec<f32>,
     ) -> Result<(), ExecError> {
-        let numbers = n * kv.row();
+        let numbers = n * kv.row_len();
         kv.append(&self.cpu, layer, &keys[..numbers], &values[..numbers])
     }
 
@@ -258,7 +258,7 @@ impl Backend for Cpu {
         attention: &Attention,
         out: &mut Vec<f32>,
     ) -> Result<(), ExecError> {
-        let (n, start) = (shape.rows, kv.layout().held(layer));
+        let (n, start) = (shape.rows, kv.layout().positions(layer));
         let numbers = n * shape.heads * shape.size;
         let (q, out) = (&q[..numbers], &mut out[..numbers]);
         let reconstructs = kv.layout().plan().reconstructs();
@@ -304,7 +304,7 @@ impl Backend for Cpu {
         layer: usize,
         front: usize,
         count: usize,
-    ) -> Result<Energies, ExecError> {
+    ) -> Result<CompressionEnergies, ExecError> {
         kv.compress(&self.cpu, layer, front, count)
     }
 
@@ -328,7 +328,7 @@ impl Backend for Cpu {
     ) -> Result<Vec<f32>, ExecError> {
         let (row, end) = (
             shape.heads * shape.size,
-            kv.layout().held(layer) + shape.rows,
+            kv.layout().positions(layer) + shape.rows,
         );
         let q = &q[(shape.rows - window) * row..shape.rows * row];
         let view = kv.view(layer)?;
@@ -338,8 +338,8 @@ impl Backend for Cpu {
         Ok(out)
     }
 
-    fn keep(&mut self, kv: &mut KvCache, layer: usize, kept: &Kept) -> Result<(), ExecError> {
-        kv.keep(layer, kept);
+    fn keep(&mut self, kv: &mut KvCache, layer: usize, kept: &KeptRows) -> Result<(), ExecError> {
+        kv.keep_rows(layer, kept);
         Ok(())
     }
 
@@ -379,7 +379,7 @@ impl Backend for Cpu {
         let x = &x[rows.start * width..rows.end * width];
         let out = &mut out[..n * output.rows()];
         let scratch = &mut self.scratch;
-        match output.bands()? {
+        match output.column_groups()? {
             Some(bands) => self.cpu.banded(bands, n, x, out, scratch)?,
             None if self.apart => {
                 let matrix = output.matrix()?;

@@ -6,12 +6,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use htc_formats::model::{Activation, RopePairs};
-use htc_kernels::reference::{self, Heads};
+use htc_kernels::reference::{self, AttentionShape};
 
 pub use self::kv::ReferenceKv;
 use super::{Attention, Backend, Factor, HeadShape, Input, Slot};
 use crate::error::ExecError;
-use crate::kv::{Energies, Kept, Kv, KvPlan, LayerBases};
+use crate::kv::{CompressionEnergies, KeptRows, Kv, KvPlan, LayerBases};
 use crate::tensor::Tensor;
 
 /// Executes in float64 on one thread, for comparisons: activations are float64 from the embedding
@@ -62,10 +62,10 @@ impl Backend for Reference {
         let (rows, cols) = (tensor.rows(), tensor.cols());
         let mut numbers = vec![0.0; rows * cols];
         let rows_of = numbers.chunks_exact_mut(cols.max(1)).enumerate();
-        if let Some(bands) = tensor.bands()? {
+        if let Some(bands) = tensor.column_groups()? {
             bands.check()?;
             for (row, numbers) in rows_of {
-                bands.row(row, numbers)?;
+                bands.decode_row(row, numbers)?;
             }
         } else {
             let matrix = tensor.matrix()?;
@@ -254,13 +254,20 @@ impl Backend for Reference {
             let at = (position * kv_heads + head) * size + dimension;
             [all_keys[at], all_values[at]]
         };
-        let heads = Heads {
+        let heads = AttentionShape {
             heads,
             kv_heads,
             size,
         };
         let q = &q[..rows * shape.heads * size];
-        reference::attend(q, kv.layout().held(layer), heads, attention, stored, out);
+        reference::attention_with(
+            q,
+            kv.layout().positions(layer),
+            heads,
+            attention,
+            stored,
+            out,
+        );
         Ok(())
     }
 
@@ -285,7 +292,7 @@ impl Backend for Reference {
         layer: usize,
         front: usize,
         count: usize,
-    ) -> Result<Energies, ExecError> {
+    ) -> Result<CompressionEnergies, ExecError> {
         kv.compress(layer, front, count)
     }
 
@@ -309,7 +316,7 @@ impl Backend for Reference {
     ) -> Result<Vec<f32>, ExecError> {
         let HeadShape { rows, heads, size } = shape;
         let kv_heads = kv.layout().plan().shape().kv_heads;
-        let end = kv.layout().held(layer) + rows;
+        let end = kv.layout().positions(layer) + rows;
         let [keys, _] = kv.all(layer, rows);
         let mut out = vec![0.0; kv_heads * end];
         for t in rows - window..rows {
@@ -341,7 +348,12 @@ impl Backend for Reference {
         Ok(out.into_iter().map(|x| x as f32).collect())
     }
 
-    fn keep(&mut self, kv: &mut ReferenceKv, layer: usize, kept: &Kept) -> Result<(), ExecError> {
+    fn keep(
+        &mut self,
+        kv: &mut ReferenceKv,
+        layer: usize,
+        kept: &KeptRows,
+    ) -> Result<(), ExecError> {
         kv.keep(layer, kept);
         Ok(())
     }

@@ -8,9 +8,9 @@ use super::project::{Output, project};
 use super::tap::{Look, Point, Tap};
 use super::{AdaptedLayer, Buffers, Session};
 use crate::backend::{Backend, HeadShape};
-use crate::dial::Setting;
+use crate::dial::ActiveSetting;
 use crate::error::ExecError;
-use crate::kv::Keeper;
+use crate::kv::KvCachePolicy;
 use crate::linear::Linear;
 use crate::model::{AttentionStep, Project, Step};
 
@@ -18,7 +18,7 @@ use crate::model::{AttentionStep, Project, Step};
 struct Execution<'a, B: Backend> {
     backend: &'a mut B,
     kv: &'a mut B::Kv,
-    keeper: &'a mut Keeper,
+    keeper: &'a mut KvCachePolicy,
     buffers: &'a mut Buffers<B>,
     /// Index of the block.
     index: usize,
@@ -27,7 +27,7 @@ struct Execution<'a, B: Backend> {
     /// Width of the residual stream.
     width: usize,
     epsilon: f32,
-    setting: Setting,
+    setting: ActiveSetting,
     /// Replacement of the Q, K and V projections and their basis.
     adapted: Option<&'a AdaptedLayer<B>>,
     look: Look<'a>,
@@ -144,7 +144,7 @@ impl<B: Backend> Execution<'_, B> {
         let adapted = self.adapted.filter(|_| step.group == Some(InputGroup::Qkv));
         // Adapted projections are always used at their full rank.
         let (basis, setting) = match adapted {
-            Some(adapted) => (Some(&adapted.basis), Setting::FULL),
+            Some(adapted) => (Some(&adapted.basis), ActiveSetting::FULL),
             None => (step.basis.as_ref(), self.setting),
         };
         let linears = step.projections.iter().map(|projection| &projection.linear);
@@ -180,7 +180,7 @@ impl<B: Backend> Execution<'_, B> {
         self.observe(Point::Queries, q.width(), Register::Query)?;
         self.observe(Point::Keys, kv.width(), Register::Key)?;
         self.observe(Point::Values, kv.width(), Register::Value)?;
-        let rotates = self.keeper.rotates();
+        let rotates = self.keeper.is_rotated();
         if rotates {
             for (shape, register) in [
                 (queries, Register::Query),
@@ -208,6 +208,7 @@ impl<B: Backend> Execution<'_, B> {
         self.backend
             .attention(queries, q, kv, index, attention, out)?;
         let q = (queries, &*q);
-        self.keeper.look(self.backend, kv, index, q, attention)
+        self.keeper
+            .record_importance(self.backend, kv, index, q, attention)
     }
 }

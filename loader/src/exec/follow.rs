@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use super::Session;
 use crate::backend::Backend;
-use crate::dial::Fraction;
+use crate::dial::ActiveFraction;
 use crate::error::ExecError;
-use crate::live::Follow;
+use crate::live::SharedFraction;
 
 /// What a session follows.
 pub(super) struct Followed {
-    follow: Arc<Follow>,
+    follow: Arc<SharedFraction>,
     /// What it touches at most, and the least that the model can do with.
-    most: Fraction,
+    most: ActiveFraction,
     least: f64,
     /// What was allowed last.
     allowed: f64,
@@ -26,13 +26,17 @@ impl<B: Backend> Session<B> {
     ///
     /// # Errors
     /// [`ExecError::FractionBelow`] for a `most` that the model cannot do with.
-    pub fn follow_with(&mut self, follow: Arc<Follow>, most: Fraction) -> Result<(), ExecError> {
+    pub fn follow_with(
+        &mut self,
+        follow: Arc<SharedFraction>,
+        most: ActiveFraction,
+    ) -> Result<(), ExecError> {
         self.set_fraction(most)?;
         let dial = self.model.dial();
         self.followed = Some(Followed {
             follow,
             most,
-            least: dial.least(),
+            least: dial.smallest_fraction(),
             allowed: 1.0,
             range: None,
         });
@@ -53,9 +57,9 @@ impl<B: Backend> Session<B> {
         if allowed.to_bits() == followed.allowed.to_bits() && followed.range.is_some() {
             return Ok(());
         }
-        let fraction = Fraction::new((followed.most.get() * allowed).max(followed.least))?;
+        let fraction = ActiveFraction::new((followed.most.get() * allowed).max(followed.least))?;
         let dial = self.model.dial();
-        self.setting = dial.at(fraction)?;
+        self.setting = dial.setting_for(fraction)?;
         let in_use = dial.fraction(self.setting);
         let [least, largest] = followed.range.unwrap_or([in_use; 2]);
         followed.range = Some([least.min(in_use), largest.max(in_use)]);

@@ -5,7 +5,7 @@ use htc_formats::model::Register;
 use super::{Session, project};
 use crate::backend::Backend;
 use crate::error::ExecError;
-use crate::sampling::{Logits, Wants};
+use crate::sampling::{LogitsRequest, SamplerInput};
 
 impl<B: Backend> Session<B> {
     /// Reads `tokens`, any number of them, after what was read before: the logits `[vocabulary]`
@@ -24,7 +24,11 @@ impl<B: Backend> Session<B> {
     ///
     /// # Errors
     /// As [`Session::step`].
-    pub fn step_for(&mut self, tokens: &[u32], wanted: Wants) -> Result<Logits<'_>, ExecError> {
+    pub fn step_for(
+        &mut self,
+        tokens: &[u32],
+        wanted: LogitsRequest,
+    ) -> Result<SamplerInput<'_>, ExecError> {
         self.read_all(tokens)?;
         self.last_logits_for(wanted)
     }
@@ -102,35 +106,40 @@ impl<B: Backend> Session<B> {
     ///
     /// # Errors
     /// As [`Session::last_logits`].
-    pub fn last_logits_for(&mut self, wanted: Wants) -> Result<Logits<'_>, ExecError> {
+    pub fn last_logits_for(
+        &mut self,
+        wanted: LogitsRequest,
+    ) -> Result<SamplerInput<'_>, ExecError> {
         let Some(row) = self.rows.checked_sub(1) else {
-            return self.last_logits().map(Logits::All);
+            return self.last_logits().map(SamplerInput::All);
         };
         let numbers = self.project_logits(row, row + 1)?;
         let (backend, logits) = (&mut self.backend, &self.buffers.logits);
         let largest = match wanted {
-            Wants::Largest(most) => most,
-            Wants::Drawn(draw) => draw.top_k,
-            Wants::All => 0,
+            LogitsRequest::TopK(most) => most,
+            LogitsRequest::Drawn(draw) => draw.top_k,
+            LogitsRequest::All => 0,
         };
         let sought = match largest {
             0 => Ok(false),
             most => backend.seek_largest(logits, numbers, most),
         };
         let drawn = match (&sought, wanted) {
-            (Ok(false), Wants::Drawn(draw)) => backend.begin_draw(logits, numbers, &draw),
+            (Ok(false), LogitsRequest::Drawn(draw)) => backend.begin_draw(logits, numbers, &draw),
             _ => Ok(false),
         };
         // What was wrong before comes first.
         self.settle()?;
         if sought? && let Some(found) = self.backend.found_largest()? {
             self.largest = found;
-            return Ok(Logits::Largest(&self.largest));
+            return Ok(SamplerInput::TopK(&self.largest));
         }
         if drawn? && let Some(token) = self.backend.drawn()? {
-            return Ok(Logits::Drawn(token));
+            return Ok(SamplerInput::Drawn(token));
         }
         let (logits, room) = (&self.buffers.logits, &mut self.room);
-        self.backend.read(logits, numbers, room).map(Logits::All)
+        self.backend
+            .read(logits, numbers, room)
+            .map(SamplerInput::All)
     }
 }

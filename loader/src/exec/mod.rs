@@ -17,9 +17,9 @@ use htc_formats::model::Register;
 use htc_kernels::ShapeError;
 
 use crate::backend::{Backend, Cpu};
-use crate::dial::{Fraction, Setting};
+use crate::dial::{ActiveFraction, ActiveSetting};
 use crate::error::ExecError;
-use crate::kv::{Keeper, Kv, KvBases, KvOptions, KvPlan, KvType};
+use crate::kv::{Kv, KvBases, KvCachePolicy, KvOptions, KvPlan, KvType};
 use crate::linear::RankFraction;
 use crate::model::Model;
 
@@ -46,12 +46,12 @@ pub struct Session<B: Backend = Cpu> {
     backend: B,
     kv: B::Kv,
     /// What is done with keys and values between passes.
-    keeper: Keeper,
+    keeper: KvCachePolicy,
     /// Blocks whose keys and values of all positions the KV cache holds.
     held: Range<usize>,
     /// Positions that were announced.
     context: usize,
-    setting: Setting,
+    setting: ActiveSetting,
     /// What a draft uses in the place of parts of the model.
     adapted: Option<Box<Adapted<B>>>,
     /// What decides on the setting.
@@ -130,7 +130,7 @@ impl<B: Backend> Session<B> {
                 .attention()
                 .is_some_and(|step| step.attention.window.is_some())
         });
-        let keeper = Keeper::new(*options, &plan, bases.as_deref(), windows.collect());
+        let keeper = KvCachePolicy::new(*options, &plan, bases.as_deref(), windows.collect());
         Ok(Session {
             kv,
             keeper,
@@ -138,7 +138,7 @@ impl<B: Backend> Session<B> {
             backend,
             held: 0..0,
             context,
-            setting: Setting::FULL,
+            setting: ActiveSetting::FULL,
             adapted: None,
             followed: None,
             buffers: Buffers::new(),
@@ -158,7 +158,7 @@ impl<B: Backend> Session<B> {
     pub fn batch(&self) -> usize {
         let h = self.model.hyper();
         let widest = h.width.max(h.ffn).max(h.heads * h.head_size);
-        let step = self.keeper.options().step.unwrap_or(BATCH);
+        let step = self.keeper.options().max_pass_positions.unwrap_or(BATCH);
         (BUFFER / widest.max(1)).clamp(1, BATCH).min(step)
     }
 
@@ -189,18 +189,18 @@ impl<B: Backend> Session<B> {
     ///
     /// # Errors
     /// [`ExecError::FractionBelow`] for less than the model can do with.
-    pub fn set_fraction(&mut self, fraction: Fraction) -> Result<Setting, ExecError> {
-        self.setting = self.model.dial().at(fraction)?;
+    pub fn set_fraction(&mut self, fraction: ActiveFraction) -> Result<ActiveSetting, ExecError> {
+        self.setting = self.model.dial().setting_for(fraction)?;
         Ok(self.setting)
     }
 
     /// What of the model is in use.
-    pub fn setting(&self) -> Setting {
+    pub fn setting(&self) -> ActiveSetting {
         self.setting
     }
 
     /// Uses as much of the model as a setting says from now on.
-    pub fn set(&mut self, setting: Setting) {
+    pub fn set(&mut self, setting: ActiveSetting) {
         self.setting = setting;
     }
 
@@ -225,7 +225,10 @@ impl<B: Backend> Session<B> {
         let found = self.kv.len();
         if positions > found {
             let asked = positions;
-            return Err(ExecError::Truncate { asked, found });
+            return Err(ExecError::Truncate {
+                requested: asked,
+                found,
+            });
         }
         self.keeper.check_truncate(positions)?;
         // What was wrong with the positions behind, too, is forgotten; those before were asked for.
@@ -326,7 +329,7 @@ impl<B: Backend> Session<B> {
         let stream = &self.buffers[Register::Residual];
         x.copy_from_slice(self.backend.read(stream, x.len(), &mut self.room)?);
         self.kv.advance(n);
-        self.keeper.read(n);
+        self.keeper.record_pass(n);
         self.held = layer..layer + 1;
         Ok(())
     }
@@ -364,7 +367,7 @@ impl<B: Backend> Session<B> {
         self.backend
             .embed(&embedding.weight, tokens, scale, &mut b[Register::Residual])?;
         match &model.embedding_refinement {
-            Some((refinement, place)) if self.setting.has(*place) => {
+            Some((refinement, place)) if self.setting.is_active(*place) => {
                 let numbers = tokens.len() * refinement.cols;
                 self.backend.resize(&mut b.extra, numbers)?;
                 let weight = &refinement.weight;
@@ -408,7 +411,7 @@ impl<B: Backend> Session<B> {
         self.norm(n)?;
         self.correct(n)?;
         self.kv.advance(n);
-        self.keeper.read(n);
+        self.keeper.record_pass(n);
         self.held = first..self.model.blocks.len();
         self.rows = n;
         Ok(())
@@ -460,11 +463,14 @@ impl<B: Backend> Session<B> {
         let (start, held) = (self.kv.len(), &self.held);
         if start > 0 && (blocks.start < held.start || blocks.end > held.end) {
             let (asked, held) = (blocks, held.clone());
-            return Err(ExecError::Blocks { asked, held });
+            return Err(ExecError::Blocks {
+                requested: asked,
+                read: held,
+            });
         }
         self.rows = 0;
         let (model, backend, b) = (&self.model, &mut self.backend, &mut self.buffers);
-        self.keeper.settle(backend, &mut self.kv, blocks)?;
+        self.keeper.prepare_pass(backend, &mut self.kv, blocks)?;
         backend.reserve(&mut self.kv, n)?;
         for (register, row) in Register::ALL.into_iter().zip(model.register_widths) {
             backend.resize(&mut b[register], n * row)?;
@@ -552,8 +558,8 @@ fn expect_length(expected: usize, found: usize) -> Result<(), ExecError> {
         return Ok(());
     }
     Err(ExecError::Shape(ShapeError {
-        what: "x (numbers)",
+        argument: "x (numbers)",
         expected,
-        found,
+        actual: found,
     }))
 }

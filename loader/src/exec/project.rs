@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::backend::{Backend, Factor, Input, Slot};
-use crate::dial::Setting;
+use crate::dial::ActiveSetting;
 use crate::error::ExecError;
 use crate::linear::{Linear, Placed, RankFraction};
 
@@ -20,7 +20,7 @@ pub(super) fn project<B: Backend>(
     n: usize,
     x: &B::Buffer,
     basis: Option<&Placed<B::Weight>>,
-    setting: Setting,
+    setting: ActiveSetting,
     mut outputs: Vec<Output<'_, B>>,
     extra: &mut B::Buffer,
 ) -> Result<(), ExecError> {
@@ -80,7 +80,7 @@ pub(super) fn project<B: Backend>(
         if let Linear::Refined {
             refinement, place, ..
         } = linear
-            && setting.has(*place)
+            && setting.is_active(*place)
         {
             refined.push(Slot {
                 weight: &refinement.weight,
@@ -106,7 +106,7 @@ pub(super) fn logits<B: Backend>(
     head: &Linear<B::Weight>,
     rows: Range<usize>,
     x: &B::Buffer,
-    (cap, setting): (Option<f32>, Setting),
+    (cap, setting): (Option<f32>, ActiveSetting),
     out: &mut B::Buffer,
     [inner, extra]: [&mut B::Buffer; 2],
 ) -> Result<(), ExecError> {
@@ -134,7 +134,7 @@ pub(super) fn logits<B: Backend>(
             base,
             refinement,
             place,
-        } if setting.has(*place) => {
+        } if setting.is_active(*place) => {
             backend.logits(&base.weight, rows.clone(), x, None, out)?;
             let numbers = n * refinement.rows;
             backend.resize(extra, numbers)?;

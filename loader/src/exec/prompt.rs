@@ -35,10 +35,11 @@ impl<B: Backend> Session<B> {
     /// enough of them, if the prompt has.
     pub fn next_pass(&self, left: usize) -> usize {
         let (batch, options) = (self.batch(), self.keeper.options());
-        let decides = options.keep.is_some() || options.kind.rank().is_some();
+        let decides = options.max_prompt_positions.is_some() || options.kind.rank().is_some();
         let rest = left.saturating_sub(batch);
         // Passes that were asked to be as short as the window stay as they are.
-        let short = rest > 0 && rest < options.window && batch > options.window;
+        let short =
+            rest > 0 && rest < options.importance_window && batch > options.importance_window;
         if decides && short {
             left.div_ceil(2).min(batch)
         } else {
@@ -82,7 +83,7 @@ impl<B: Backend> Session<B> {
 
     /// What the keys and values hold and take.
     pub fn kv_usage(&self) -> KvUsage {
-        KvUsage::of(&self.kv)
+        KvUsage::from_cache(&self.kv)
     }
 
     /// What was done to keys and values since the sequence began.
@@ -95,7 +96,7 @@ impl<B: Backend> Session<B> {
     pub(crate) fn check_foreseen(&self) -> Result<(), KvError> {
         let kind = self.keeper.options().kind;
         match kind.rank() {
-            Some(_) => Err(KvError::Foreseen {
+            Some(_) => Err(KvError::VerifyUnsupported {
                 kind: kind.to_string(),
             }),
             None => Ok(()),

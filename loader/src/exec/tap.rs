@@ -1,6 +1,6 @@
 //! A look at the activations inside a block.
 
-use htc_formats::model::Site;
+use htc_formats::model::ActivationPoint;
 
 use crate::backend::Backend;
 use crate::error::ExecError;
@@ -10,7 +10,7 @@ use crate::error::ExecError;
 #[non_exhaustive]
 pub enum Point {
     /// What the slots of a site read, `[n, in]`.
-    Input(Site),
+    Input(ActivationPoint),
     /// Queries after the rotary embedding, `[n, heads, head_size]`.
     Queries,
     /// Keys after the rotary embedding, `[n, kv_heads, head_size]`.

@@ -52,7 +52,7 @@ impl<B: Backend> Session<B> {
                 place,
             } => {
                 self.rows_of(base, tokens, out)?;
-                if self.setting.has(*place) {
+                if self.setting.is_active(*place) {
                     let mut lacking = Vec::new();
                     self.rows_of(refinement, tokens, &mut lacking)?;
                     add(out, &lacking);

@@ -7,7 +7,7 @@ use super::oja;
 use crate::kv_bases;
 
 /// Tolerance for rounding to float16.
-const ORTHONORMAL: f32 = 1e-3;
+const ORTHONORMALITY_TOLERANCE: f32 = 1e-3;
 
 const SIDES: [&str; 2] = ["keys", "values"];
 
@@ -30,12 +30,12 @@ pub struct KvBases {
 }
 
 /// Orthonormalises the bases of an artifact, rounded to float16, by a QR decomposition.
-impl TryFrom<&kv_bases::KvBases> for KvBases {
+impl TryFrom<&kv_bases::StoredKvBases> for KvBases {
     type Error = KvError;
 
     /// # Errors
     /// As [`KvBases::new`], and [`KvError::BasesShape`] if heads differ in shape.
-    fn try_from(stored: &kv_bases::KvBases) -> Result<Self, KvError> {
+    fn try_from(stored: &kv_bases::StoredKvBases) -> Result<Self, KvError> {
         let size = stored.head_size;
         let shape = KvShape {
             layers: stored.layers.len(),
@@ -43,11 +43,11 @@ impl TryFrom<&kv_bases::KvBases> for KvBases {
             head_size: size,
         };
         for layer in &stored.layers {
-            expect("kv heads", shape.kv_heads, layer.len())?;
+            check_equal("kv heads", shape.kv_heads, layer.len())?;
             for basis in layer.iter().flat_map(|head| [&head.keys, &head.values]) {
                 let square = size.saturating_mul(size);
-                expect("numbers of components", square, basis.components.len())?;
-                expect("energies", size, basis.energies.len())?;
+                check_equal("numbers of components", square, basis.components.len())?;
+                check_equal("energies", size, basis.energies.len())?;
             }
         }
         let of_side = |pick: fn(&kv_bases::HeadBases) -> &kv_bases::Basis| {
@@ -69,7 +69,7 @@ impl TryFrom<&kv_bases::KvBases> for KvBases {
     }
 }
 
-fn expect(what: &'static str, expected: usize, found: usize) -> Result<(), KvError> {
+fn check_equal(what: &'static str, expected: usize, found: usize) -> Result<(), KvError> {
     if expected == found {
         Ok(())
     } else {
@@ -131,7 +131,7 @@ impl KvBases {
             let heads = side.components.chunks_exact((size * size).max(1));
             let energies = side.energies.chunks_exact(size.max(1));
             for (index, (components, energies)) in heads.zip(energies).enumerate() {
-                check(components, energies).map_err(|problem| KvError::Bases {
+                check_head(components, energies).map_err(|problem| KvError::Bases {
                     layer: index / shape.kv_heads,
                     head: index % shape.kv_heads,
                     side: name,
@@ -159,7 +159,7 @@ impl KvBases {
             ("kv heads", model.kv_heads, found.kv_heads),
             ("numbers of a head", model.head_size, found.head_size),
         ] {
-            expect(what, expected, found)?;
+            check_equal(what, expected, found)?;
         }
         Ok(())
     }
@@ -167,7 +167,7 @@ impl KvBases {
     pub(super) fn rank(&self, layer: usize, side: usize, rank: KvRank) -> usize {
         let (heads, size) = (self.shape.kv_heads, self.shape.head_size);
         let of_layer = &self.sides[side].energies[layer * heads * size..][..heads * size];
-        rank.of(size, of_layer.chunks_exact(size.max(1)))
+        rank.resolve(size, of_layer.chunks_exact(size.max(1)))
     }
 
     pub(super) fn layer(&self, layer: usize, ranks: [usize; 2]) -> LayerBases {
@@ -188,7 +188,7 @@ impl KvBases {
     }
 }
 
-fn check(components: &[f32], energies: &[f32]) -> Result<(), String> {
+fn check_head(components: &[f32], energies: &[f32]) -> Result<(), String> {
     let size = energies.len();
     if let Some(bad) = energies.iter().find(|e| !(e.is_finite() && **e >= 0.0)) {
         return Err(format!("an energy is {bad}"));
@@ -204,7 +204,7 @@ fn check(components: &[f32], energies: &[f32]) -> Result<(), String> {
             let product: f32 = a.iter().zip(*b).map(|(a, b)| a * b).sum();
             let expected = if i == j { 1.0 } else { 0.0 };
             let error = (product - expected).abs();
-            if error.is_nan() || error > ORTHONORMAL {
+            if error.is_nan() || error > ORTHONORMALITY_TOLERANCE {
                 return Err(format!(
                     "the product of components {j} and {i} is {product}, not {expected}"
                 ));

@@ -10,7 +10,7 @@ use htc_kernels::cpu::{Cpu, F16Error, KvNumbers, KvView, LowRankShape, LowRankVi
 use super::Kv;
 use super::bases::LayerBases;
 use super::kind::KvType;
-use super::layout::{Energies, FIRST_CAPACITY, Kept, KvLayout};
+use super::layout::{CompressionEnergies, INITIAL_CAPACITY, KeptRows, KvLayout};
 use super::options::KvPlan;
 use super::rounding;
 use crate::error::ExecError;
@@ -18,37 +18,41 @@ use crate::error::ExecError;
 const SIDES: [&str; 2] = ["key", "value"];
 
 #[derive(Debug)]
-enum Buffer {
+enum RowBuffer {
     F16(Vec<u16>),
     F32(Vec<f32>),
     Blocks(DType, Vec<u8>),
 }
 
-impl Buffer {
+impl RowBuffer {
     fn new(kv_type: KvType) -> Self {
         match kv_type {
-            KvType::F16 => Buffer::F16(Vec::new()),
-            KvType::F32 => Buffer::F32(Vec::new()),
-            KvType::Q8_0 | KvType::Q4_0 => Buffer::Blocks(kv_type.dtype(), Vec::new()),
+            KvType::F16 => RowBuffer::F16(Vec::new()),
+            KvType::F32 => RowBuffer::F32(Vec::new()),
+            KvType::Q8_0 | KvType::Q4_0 => RowBuffer::Blocks(kv_type.dtype(), Vec::new()),
         }
     }
 
     fn bytes(&self) -> usize {
         match self {
-            Buffer::F16(numbers) => size_of_val(&numbers[..]),
-            Buffer::F32(numbers) => size_of_val(&numbers[..]),
-            Buffer::Blocks(_, bytes) => bytes.len(),
+            RowBuffer::F16(numbers) => size_of_val(&numbers[..]),
+            RowBuffer::F32(numbers) => size_of_val(&numbers[..]),
+            RowBuffer::Blocks(_, bytes) => bytes.len(),
         }
     }
 
     /// Reallocates to `capacity` rows per head; keeps the first `used`.
     fn resize(&mut self, heads: usize, size: usize, used: usize, capacity: usize) {
         match self {
-            Buffer::F16(numbers) => *numbers = moved(numbers, heads, size, used, capacity),
-            Buffer::F32(numbers) => *numbers = moved(numbers, heads, size, used, capacity),
-            Buffer::Blocks(dtype, bytes) => {
-                let row = block_row(*dtype, size);
-                *bytes = moved(bytes, heads, row, used, capacity);
+            RowBuffer::F16(numbers) => {
+                *numbers = reallocate_rows(numbers, heads, size, used, capacity)
+            }
+            RowBuffer::F32(numbers) => {
+                *numbers = reallocate_rows(numbers, heads, size, used, capacity)
+            }
+            RowBuffer::Blocks(dtype, bytes) => {
+                let row = row_bytes(*dtype, size);
+                *bytes = reallocate_rows(bytes, heads, row, used, capacity);
             }
         }
     }
@@ -56,30 +60,30 @@ impl Buffer {
     /// Moves row `from[i]` of a head to `i + first`, towards the front.
     fn gather(&mut self, size: usize, capacity: usize, head: usize, first: usize, from: &[usize]) {
         match self {
-            Buffer::F16(numbers) => gather(numbers, size, head * capacity, first, from),
-            Buffer::F32(numbers) => gather(numbers, size, head * capacity, first, from),
-            Buffer::Blocks(dtype, bytes) => {
-                let row = block_row(*dtype, size);
-                gather(bytes, row, head * capacity, first, from);
+            RowBuffer::F16(numbers) => move_rows(numbers, size, head * capacity, first, from),
+            RowBuffer::F32(numbers) => move_rows(numbers, size, head * capacity, first, from),
+            RowBuffer::Blocks(dtype, bytes) => {
+                let row = row_bytes(*dtype, size);
+                move_rows(bytes, row, head * capacity, first, from);
             }
         }
     }
 
     fn numbers(&self) -> KvNumbers<'_> {
         match self {
-            Buffer::F16(numbers) => KvNumbers::F16(numbers),
-            Buffer::F32(numbers) => KvNumbers::F32(numbers),
-            Buffer::Blocks(DType::Q4_0, bytes) => KvNumbers::Q4_0(bytes),
-            Buffer::Blocks(_, bytes) => KvNumbers::Q8_0(bytes),
+            RowBuffer::F16(numbers) => KvNumbers::F16(numbers),
+            RowBuffer::F32(numbers) => KvNumbers::F32(numbers),
+            RowBuffer::Blocks(DType::Q4_0, bytes) => KvNumbers::Q4_0(bytes),
+            RowBuffer::Blocks(_, bytes) => KvNumbers::Q8_0(bytes),
         }
     }
 
     fn slice(&self, range: Range<usize>) -> KvNumbers<'_> {
         match self {
-            Buffer::F16(numbers) => KvNumbers::F16(&numbers[range]),
-            Buffer::F32(numbers) => KvNumbers::F32(&numbers[range]),
-            Buffer::Blocks(dtype, bytes) => {
-                let range = block_row(*dtype, range.start)..block_row(*dtype, range.end);
+            RowBuffer::F16(numbers) => KvNumbers::F16(&numbers[range]),
+            RowBuffer::F32(numbers) => KvNumbers::F32(&numbers[range]),
+            RowBuffer::Blocks(dtype, bytes) => {
+                let range = row_bytes(*dtype, range.start)..row_bytes(*dtype, range.end);
                 match dtype {
                     DType::Q4_0 => KvNumbers::Q4_0(&bytes[range]),
                     _ => KvNumbers::Q8_0(&bytes[range]),
@@ -89,11 +93,11 @@ impl Buffer {
     }
 }
 
-fn block_row(dtype: DType, size: usize) -> usize {
+fn row_bytes(dtype: DType, size: usize) -> usize {
     size / dtype.block_len() * dtype.block_bytes()
 }
 
-fn moved<T: Copy + Default>(
+fn reallocate_rows<T: Copy + Default>(
     from: &[T],
     heads: usize,
     row: usize,
@@ -108,7 +112,7 @@ fn moved<T: Copy + Default>(
     to
 }
 
-fn gather<T: Copy>(rows: &mut [T], row: usize, start: usize, first: usize, from: &[usize]) {
+fn move_rows<T: Copy>(rows: &mut [T], row: usize, start: usize, first: usize, from: &[usize]) {
     for (to, from) in (first..).zip(from) {
         let at = (start + from) * row;
         rows.copy_within(at..at + row, (start + to) * row);
@@ -117,17 +121,17 @@ fn gather<T: Copy>(rows: &mut [T], row: usize, start: usize, first: usize, from:
 
 /// Float16 coordinates `[kv_heads, capacity, rank]` of keys and values.
 #[derive(Debug)]
-struct LowRank {
+struct LowRankRows {
     stored: [Vec<u16>; 2],
     capacity: usize,
     bases: Option<Arc<LayerBases>>,
 }
 
 #[derive(Debug)]
-struct Layer {
-    full: [Buffer; 2],
+struct LayerCache {
+    full: [RowBuffer; 2],
     capacity: usize,
-    low: LowRank,
+    low: LowRankRows,
 }
 
 /// Keys (after rotation) and values in host memory.
@@ -137,7 +141,7 @@ struct Layer {
 #[derive(Debug)]
 pub struct KvCache {
     layout: KvLayout,
-    layers: Vec<Layer>,
+    layers: Vec<LayerCache>,
     kv_heads: usize,
     head_size: usize,
 }
@@ -146,10 +150,10 @@ impl KvCache {
     /// Creates an empty cache.
     pub(crate) fn new(plan: &KvPlan) -> Self {
         let shape = plan.shape();
-        let layer = |_| Layer {
-            full: [0, 1].map(|_| Buffer::new(plan.kind().stored())),
+        let layer = |_| LayerCache {
+            full: [0, 1].map(|_| RowBuffer::new(plan.kind().stored_type())),
             capacity: 0,
-            low: LowRank {
+            low: LowRankRows {
                 stored: [Vec::new(), Vec::new()],
                 capacity: 0,
                 bases: None,
@@ -164,22 +168,22 @@ impl KvCache {
     }
 
     /// Returns the length of the keys, or values, of one position in one layer.
-    pub(crate) fn row(&self) -> usize {
+    pub(crate) fn row_len(&self) -> usize {
         self.kv_heads * self.head_size
     }
 
     /// Reserves memory for `n` more positions in every layer, and frees unused memory.
     pub(crate) fn reserve(&mut self, n: usize) {
         for (index, layer) in self.layers.iter_mut().enumerate() {
-            if let Some(capacity) = self.layout.room(index, n, layer.capacity) {
-                let used = self.layout.full(index);
+            if let Some(capacity) = self.layout.new_full_capacity(index, n, layer.capacity) {
+                let used = self.layout.full_rows(index);
                 for buffer in &mut layer.full {
                     buffer.resize(self.kv_heads, self.head_size, used, capacity);
                 }
                 layer.capacity = capacity;
             }
-            if let Some(capacity) = self.layout.low_room(index, layer.low.capacity) {
-                let used = self.layout.compressed(index);
+            if let Some(capacity) = self.layout.new_low_rank_capacity(index, layer.low.capacity) {
+                let used = self.layout.low_rank_rows(index);
                 layer.low.resize(self.kv_heads, used, capacity);
             }
         }
@@ -198,8 +202,8 @@ impl KvCache {
         values: &[f32],
     ) -> Result<(), ExecError> {
         let (heads, size) = (self.kv_heads, self.head_size);
-        let (first, start) = (self.layout.full(layer), self.layout.len());
-        let Layer { full, capacity, .. } = &mut self.layers[layer];
+        let (first, start) = (self.layout.full_rows(layer), self.layout.len());
+        let LayerCache { full, capacity, .. } = &mut self.layers[layer];
         for ((side, rows), buffer) in SIDES.into_iter().zip([keys, values]).zip(full) {
             let out_of_range = |row: usize, value| ExecError::KvRange {
                 layer,
@@ -207,7 +211,7 @@ impl KvCache {
                 position: start + row,
                 value,
             };
-            if let Buffer::Blocks(dtype, bytes) = buffer {
+            if let RowBuffer::Blocks(dtype, bytes) = buffer {
                 let bad = encode(cpu, *dtype, rows, [heads, size, first, *capacity], bytes);
                 match bad {
                     Some((row, value)) => return Err(out_of_range(row, value)),
@@ -218,20 +222,20 @@ impl KvCache {
                 for (head, vector) in of_heads.chunks_exact(size).enumerate() {
                     let at = (head * *capacity + first + row) * size;
                     match buffer {
-                        Buffer::F16(buffer) => {
+                        RowBuffer::F16(buffer) => {
                             let stored = &mut buffer[at..][..size];
                             cpu.to_f16(vector, stored).map_err(|error| match error {
                                 F16Error::Shape(error) => error.into(),
                                 F16Error::Range { value, .. } => out_of_range(row, value),
                             })?;
                         }
-                        Buffer::F32(buffer) => {
+                        RowBuffer::F32(buffer) => {
                             if let Some(bad) = vector.iter().find(|x| !x.is_finite()) {
                                 return Err(out_of_range(row, *bad));
                             }
                             buffer[at..][..size].copy_from_slice(vector);
                         }
-                        Buffer::Blocks(..) => {}
+                        RowBuffer::Blocks(..) => {}
                     }
                 }
             }
@@ -242,11 +246,11 @@ impl KvCache {
     /// Returns the contents of a layer for attention.
     pub(crate) fn view(&self, layer: usize) -> Result<KvView<'_>, ShapeError> {
         let stored = &self.layers[layer];
-        let [keys, values] = stored.full.each_ref().map(Buffer::numbers);
+        let [keys, values] = stored.full.each_ref().map(RowBuffer::numbers);
         let (heads, size, capacity) = (self.kv_heads, self.head_size, stored.capacity);
         let full = KvView::of(keys, values, heads, size, capacity)?;
         let low = &stored.low;
-        match (self.layout.compressed(layer), &low.bases) {
+        match (self.layout.low_rank_rows(layer), &low.bases) {
             (1.., Some(bases)) => full.with_low_rank(LowRankView::new(
                 low.stored.each_ref().map(|stored| &stored[..]),
                 bases.components.each_ref().map(|basis| &basis[..]),
@@ -255,8 +259,8 @@ impl KvCache {
                     head_size: size,
                     ranks: bases.ranks,
                     capacity: low.capacity,
-                    positions: self.layout.compressed(layer),
-                    front: self.layout.front(layer),
+                    positions: self.layout.low_rank_rows(layer),
+                    front: self.layout.front_rows(layer),
                 },
             )?),
             _ => Ok(full),
@@ -290,8 +294,8 @@ impl KvCache {
         bases: &Arc<LayerBases>,
         turns: Option<&[Vec<f32>; 2]>,
     ) -> Result<(), ExecError> {
-        let (heads, held) = (self.kv_heads, self.layout.compressed(layer));
-        let position = self.layout.evicted(layer) + self.layout.front(layer);
+        let (heads, held) = (self.kv_heads, self.layout.low_rank_rows(layer));
+        let position = self.layout.evicted(layer) + self.layout.front_rows(layer);
         let low = &mut self.layers[layer].low;
         if let (Some(turns), 1..) = (turns, held) {
             // On a copy, so that an error changes nothing.
@@ -311,8 +315,8 @@ impl KvCache {
                     cpu.map_rows(a, KvNumbers::F16(rows), &mut turned)?;
                     cpu.to_f16(&turned, rows)
                 };
-                each_head(cpu, heads, stored, turn)
-                    .map_err(|error| range(error, layer, side, position, rank))?;
+                for_each_head(cpu, heads, stored, turn)
+                    .map_err(|error| range_error(error, layer, side, position, rank))?;
             }
             low.stored = turned;
         }
@@ -327,27 +331,30 @@ impl KvCache {
         layer: usize,
         front: usize,
         count: usize,
-    ) -> Result<Energies, ExecError> {
+    ) -> Result<CompressionEnergies, ExecError> {
         let (heads, size) = (self.kv_heads, self.head_size);
-        let (full, held) = (self.layout.full(layer), self.layout.compressed(layer));
-        let Layer {
+        let (full, held) = (
+            self.layout.full_rows(layer),
+            self.layout.low_rank_rows(layer),
+        );
+        let LayerCache {
             full: buffers,
             capacity,
             low,
         } = &mut self.layers[layer];
         let Some(bases) = low.bases.clone() else {
             return Err(ShapeError {
-                what: "bases of the layer",
+                argument: "bases of the layer",
                 expected: 1,
-                found: 0,
+                actual: 0,
             }
             .into());
         };
         low.grow(heads, bases.ranks, held, held + count);
-        let mut energies = Energies::default();
+        let mut energies = CompressionEnergies::default();
         for (side, buffer) in buffers.iter().enumerate() {
             let rank = bases.ranks[side];
-            let Buffer::F16(rows) = buffer else {
+            let RowBuffer::F16(rows) = buffer else {
                 continue;
             };
             let sums = Mutex::new(vec![[0.0; 2]; heads]);
@@ -369,8 +376,8 @@ impl KvCache {
                 Ok(())
             };
             let position = self.layout.evicted(layer) + front + held;
-            each_head(cpu, heads, &mut low.stored[side], project)
-                .map_err(|error| range(error, layer, side, position, rank))?;
+            for_each_head(cpu, heads, &mut low.stored[side], project)
+                .map_err(|error| range_error(error, layer, side, position, rank))?;
             for [before, kept] in sums.into_inner().unwrap_or_else(PoisonError::into_inner) {
                 energies.before[side] += before;
                 energies.residual[side] += (before - kept).max(0.0);
@@ -386,9 +393,9 @@ impl KvCache {
     }
 
     /// Moves the kept rows to the front; the caller updates the layout.
-    pub(crate) fn keep(&mut self, layer: usize, kept: &Kept) {
+    pub(crate) fn keep_rows(&mut self, layer: usize, kept: &KeptRows) {
         let size = self.head_size;
-        let Layer {
+        let LayerCache {
             full,
             capacity,
             low,
@@ -397,7 +404,7 @@ impl KvCache {
             match (kept.low_rank, &low.bases) {
                 (true, Some(bases)) => {
                     for (stored, rank) in low.stored.iter_mut().zip(bases.ranks) {
-                        gather(stored, rank, head * low.capacity, 0, rows);
+                        move_rows(stored, rank, head * low.capacity, 0, rows);
                     }
                 }
                 _ => {
@@ -410,14 +417,14 @@ impl KvCache {
     }
 }
 
-impl LowRank {
+impl LowRankRows {
     fn grow(&mut self, heads: usize, ranks: [usize; 2], used: usize, needed: usize) {
         if needed <= self.capacity {
             return;
         }
-        let capacity = needed.max(2 * self.capacity).max(FIRST_CAPACITY);
+        let capacity = needed.max(2 * self.capacity).max(INITIAL_CAPACITY);
         for (stored, rank) in self.stored.iter_mut().zip(ranks) {
-            *stored = moved(stored, heads, rank, used, capacity);
+            *stored = reallocate_rows(stored, heads, rank, used, capacity);
         }
         self.capacity = capacity;
     }
@@ -425,7 +432,7 @@ impl LowRank {
     fn resize(&mut self, heads: usize, used: usize, capacity: usize) {
         if let Some(bases) = &self.bases {
             for (stored, rank) in self.stored.iter_mut().zip(bases.ranks) {
-                *stored = moved(stored, heads, rank, used, capacity);
+                *stored = reallocate_rows(stored, heads, rank, used, capacity);
             }
             self.capacity = capacity;
         }
@@ -433,7 +440,7 @@ impl LowRank {
 }
 
 /// Calls `f` with every head, on all threads; returns the first error.
-fn each_head(
+fn for_each_head(
     cpu: &Cpu,
     heads: usize,
     stored: &mut [u16],
@@ -453,7 +460,13 @@ fn each_head(
     failed.map_or(Ok(()), |(_, error)| Err(error))
 }
 
-fn range(error: F16Error, layer: usize, side: usize, position: usize, rank: usize) -> ExecError {
+fn range_error(
+    error: F16Error,
+    layer: usize,
+    side: usize,
+    position: usize,
+    rank: usize,
+) -> ExecError {
     match error {
         F16Error::Shape(error) => error.into(),
         F16Error::Range { index, value } => ExecError::KvRange {
@@ -474,7 +487,7 @@ fn encode(
     [heads, size, first, capacity]: [usize; 4],
     bytes: &mut [u8],
 ) -> Option<(usize, f32)> {
-    let row_bytes = block_row(dtype, size);
+    let row_bytes = row_bytes(dtype, size);
     let failed: Mutex<Option<(usize, f32)>> = Mutex::new(None);
     cpu.pool()
         .chunks_mut(bytes, capacity * row_bytes, |head, bytes| {
@@ -509,7 +522,7 @@ impl Kv for KvCache {
 
     fn bytes(&self) -> usize {
         let layers = self.layers.iter().map(|layer| {
-            let full: usize = layer.full.iter().map(Buffer::bytes).sum();
+            let full: usize = layer.full.iter().map(RowBuffer::bytes).sum();
             let low: usize = layer
                 .low
                 .stored

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Kv;
-use super::layout::Energies;
+use super::layout::CompressionEnergies;
 
 /// Statistics since the sequence began.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,21 +20,21 @@ pub struct KvCounters {
     /// layers.
     pub overlap: Vec<[f64; 2]>,
     /// Sums over all compressed vectors.
-    pub energies: Energies,
+    pub energies: CompressionEnergies,
     /// Sliding-window layers exempt from eviction.
-    pub windowed_layers: usize,
+    pub sliding_window_layers: usize,
 }
 
 impl KvCounters {
     /// Returns Σ‖x − U Uᵀ x‖² / Σ‖x‖² over the compressed keys, and values (OjaKV, section 4), if
     /// any.
     pub fn residual_ratio(&self) -> Option<[f64; 2]> {
-        let Energies { before, residual } = self.energies;
+        let CompressionEnergies { before, residual } = self.energies;
         let [keys, values] = [0, 1].map(|side| residual[side] / before[side]);
         (before[0] > 0.0 && before[1] > 0.0).then_some([keys, values])
     }
 
-    pub(super) fn add(&mut self, more: Energies) {
+    pub(super) fn add(&mut self, more: CompressionEnergies) {
         for side in 0..2 {
             self.energies.before[side] += more.before[side];
             self.energies.residual[side] += more.residual[side];
@@ -63,7 +63,7 @@ pub struct KvUsage {
 }
 
 impl KvUsage {
-    pub(crate) fn of(kv: &impl Kv) -> Self {
+    pub(crate) fn from_cache(kv: &impl Kv) -> Self {
         let layout = kv.layout();
         let plan = layout.plan();
         let shape = plan.shape();
@@ -71,15 +71,15 @@ impl KvUsage {
         let used = (0..shape.layers).map(|layer| {
             let ranks = plan.ranks(layer).unwrap_or_default();
             let low = 2 * (ranks[0] + ranks[1]) * shape.kv_heads;
-            layout.full(layer) * full + layout.compressed(layer) * low
+            layout.full_rows(layer) * full + layout.low_rank_rows(layer) * low
         });
         KvUsage {
             bytes: kv.bytes(),
             bytes_per_position: plan.bytes_per_position(),
             full_bytes_per_position: plan.full_bytes_per_position(),
             positions: kv.len(),
-            compressed: kv.compressed(),
-            evicted: kv.evicted(),
+            compressed: kv.low_rank_rows(),
+            evicted: kv.evicted_rows(),
             used: used.sum(),
         }
     }

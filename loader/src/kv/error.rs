@@ -17,7 +17,7 @@ pub enum KvError {
     },
     /// A fraction is outside (0, 1].
     #[error("{found} is no part of a head or its energy; it is above 0 and at most 1")]
-    Part {
+    FractionRange {
         /// Given fraction.
         found: f32,
     },
@@ -86,7 +86,7 @@ pub enum KvError {
         "{found} positions of the KV cache `{kind}` cannot be kept: the first and last positions stay as they are, \
          ask for at least {least}"
     )]
-    Keep {
+    KeepTooSmall {
         /// Name of the kind.
         kind: String,
         /// Requested number.
@@ -105,24 +105,24 @@ pub enum KvError {
         "positions of the KV cache are to be evicted and no pass says which: the last was not that of a prompt; read \
          the prompt with read_prompt"
     )]
-    Importance,
+    NoImportance,
     /// The kind compresses between steps, so it cannot verify drafts.
     #[error(
         "positions that were foreseen cannot be checked with the KV cache `{kind}`, which compresses between single \
          steps what they have read; write without a draft, or use f32, f16, q8_0 or q4_0"
     )]
-    Foreseen {
+    VerifyUnsupported {
         /// Name of the kind.
         kind: String,
     },
     /// A cut before evicted positions.
     #[error(
-        "the first {asked} positions cannot be kept: positions in front of position {evicted_at} were evicted; reset \
+        "the first {requested} positions cannot be kept: positions in front of position {evicted_at} were evicted; reset \
          the session and read them again"
     )]
     Evicted {
         /// Requested number of positions.
-        asked: usize,
+        requested: usize,
         /// Position count at the eviction.
         evicted_at: usize,
     },

@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 /// Half width of the pooling kernel.
-const REACH: usize = 3;
+const POOLING_RADIUS: usize = 3;
 
-fn pooled(importance: &[f32]) -> Vec<f32> {
+fn max_pool(importance: &[f32]) -> Vec<f32> {
     let at = |i: usize| {
-        let around = i.saturating_sub(REACH)..importance.len().min(i + REACH + 1);
+        let around = i.saturating_sub(POOLING_RADIUS)..importance.len().min(i + POOLING_RADIUS + 1);
         importance[around]
             .iter()
             .fold(0.0, |most: f32, &x| most.max(x))
@@ -16,7 +16,7 @@ fn pooled(importance: &[f32]) -> Vec<f32> {
 }
 
 /// Returns the indices of the `count` largest numbers, ascending; ties go to the lower index.
-pub(super) fn largest(numbers: &[f32], count: usize) -> Vec<usize> {
+pub(super) fn indices_of_largest(numbers: &[f32], count: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..numbers.len()).collect();
     order.sort_by(|&a, &b| numbers[b].total_cmp(&numbers[a]).then(a.cmp(&b)));
     order.truncate(count);
@@ -26,14 +26,14 @@ pub(super) fn largest(numbers: &[f32], count: usize) -> Vec<usize> {
 
 /// Returns the rows of one head to keep, counted from `first`: the `count` most important of
 /// `eligible` after pooling, and all after them up to `end`.
-pub(super) fn kept(
+pub(super) fn rows_to_keep(
     importance: &[f32],
     eligible: Range<usize>,
     count: usize,
     first: usize,
     end: usize,
 ) -> Vec<usize> {
-    let best = largest(&pooled(&importance[eligible.clone()]), count);
+    let best = indices_of_largest(&max_pool(&importance[eligible.clone()]), count);
     let best = best.into_iter().map(|i| eligible.start + i);
     best.chain(eligible.end..end).map(|i| i - first).collect()
 }
@@ -47,11 +47,14 @@ mod tests {
         let mut importance = [0.0; 40];
         importance[20] = 5.0;
         let around: Vec<usize> = (17..24).collect();
-        assert_eq!(kept(&importance, 0..30, 7, 0, 30), around);
+        assert_eq!(rows_to_keep(&importance, 0..30, 7, 0, 30), around);
         let expected: Vec<usize> = [0, 1].into_iter().chain(17..24).chain(30..35).collect();
-        assert_eq!(kept(&importance, 0..30, 9, 0, 35), expected);
-        assert_eq!(kept(&importance, 10..30, 3, 10, 32), [7, 8, 9, 20, 21]);
-        assert_eq!(largest(&[1.0, 3.0, 2.0, 3.0], 2), [1, 3]);
-        assert_eq!(largest(&[f32::NAN, 3.0], 5), [0, 1]);
+        assert_eq!(rows_to_keep(&importance, 0..30, 9, 0, 35), expected);
+        assert_eq!(
+            rows_to_keep(&importance, 10..30, 3, 10, 32),
+            [7, 8, 9, 20, 21]
+        );
+        assert_eq!(indices_of_largest(&[1.0, 3.0, 2.0, 3.0], 2), [1, 3]);
+        assert_eq!(indices_of_largest(&[f32::NAN, 3.0], 5), [0, 1]);
     }
 }

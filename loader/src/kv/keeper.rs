@@ -10,7 +10,7 @@ use super::bases::{KvBases, LayerBases};
 use super::counters::KvCounters;
 use super::error::KvError;
 use super::kind::KvKind;
-use super::layout::Kept;
+use super::layout::KeptRows;
 use super::options::{KvOptions, KvPlan};
 use super::{Kv, evict, oja};
 use crate::backend::{Backend, HeadShape};
@@ -18,14 +18,14 @@ use crate::error::ExecError;
 
 /// Policy and state of a session's KV cache.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct KvCachePolicy {
     options: KvOptions,
     /// Bases of every layer, initial and current; empty for kinds without bases.
     initial: Vec<Arc<LayerBases>>,
     current: Vec<Arc<LayerBases>>,
     /// True if the backend's bases differ from `initial`.
-    stale: bool,
-    windows: Vec<bool>,
+    bases_outdated: bool,
+    is_sliding_window: Vec<bool>,
     /// `[kv_heads, positions]` of every layer, from the last pass that recorded it.
     importance: Vec<Vec<f32>>,
     last_pass: usize,
@@ -37,12 +37,12 @@ pub(crate) struct Keeper {
 
 /// Change since the start of the sequence, of keys and of values: means over heads.
 #[derive(Default)]
-struct Moved {
+struct BasisDrift {
     distance: [f64; 2],
     overlap: [f64; 2],
 }
 
-impl Keeper {
+impl KvCachePolicy {
     pub(crate) fn new(
         options: KvOptions,
         plan: &KvPlan,
@@ -53,12 +53,12 @@ impl Keeper {
         let initial: Vec<_> = (0..layers)
             .filter_map(|layer| Some(Arc::new(bases?.layer(layer, plan.ranks(layer)?))))
             .collect();
-        Keeper {
+        KvCachePolicy {
             options,
             current: initial.clone(),
-            stale: !initial.is_empty(),
+            bases_outdated: !initial.is_empty(),
             initial,
-            windows,
+            is_sliding_window: windows,
             importance: vec![Vec::new(); layers],
             last_pass: 0,
             prompt_ended: false,
@@ -76,13 +76,13 @@ impl Keeper {
     }
 
     /// Returns true if heads get a Hadamard transform before storage.
-    pub(crate) fn rotates(&self) -> bool {
-        self.options.kind.rotated()
+    pub(crate) fn is_rotated(&self) -> bool {
+        self.options.kind.is_rotated()
     }
 
     /// Forgets the sequence.
     pub(crate) fn reset(&mut self) {
-        self.stale |= self.counters.updates > 0;
+        self.bases_outdated |= self.counters.updates > 0;
         self.current.clone_from(&self.initial);
         self.importance.iter_mut().for_each(Vec::clear);
         (self.last_pass, self.prompt_ended, self.evicted_at) = (0, false, 0);
@@ -93,7 +93,7 @@ impl Keeper {
     pub(crate) fn check_truncate(&self, positions: usize) -> Result<(), KvError> {
         if positions > 0 && positions < self.evicted_at {
             Err(KvError::Evicted {
-                asked: positions,
+                requested: positions,
                 evicted_at: self.evicted_at,
             })
         } else {
@@ -103,7 +103,7 @@ impl Keeper {
 
     /// Records [`Backend::importance`] if needed later; called after a layer has appended its keys
     /// and values.
-    pub(crate) fn look<B: Backend>(
+    pub(crate) fn record_importance<B: Backend>(
         &mut self,
         backend: &mut B,
         kv: &B::Kv,
@@ -111,24 +111,27 @@ impl Keeper {
         (shape, q): (HeadShape, &B::Buffer),
         attention: &Attention,
     ) -> Result<(), ExecError> {
-        let updates = self.updates_behind(shape.rows);
-        let positions = kv.layout().held(layer) + shape.rows;
-        let evicts = self.options.keep.is_some_and(|keep| positions > keep)
-            && !self.windows[layer]
+        let updates = self.updates_after_pass(shape.rows);
+        let positions = kv.layout().positions(layer) + shape.rows;
+        let evicts = self
+            .options
+            .max_prompt_positions
+            .is_some_and(|keep| positions > keep)
+            && !self.is_sliding_window[layer]
             && !self.prompt_ended;
         if updates || evicts {
-            let window = self.options.window.min(shape.rows);
+            let window = self.options.importance_window.min(shape.rows);
             self.importance[layer] = backend.importance(shape, q, kv, layer, attention, window)?;
         }
         Ok(())
     }
 
-    fn updates_behind(&self, n: usize) -> bool {
+    fn updates_after_pass(&self, n: usize) -> bool {
         matches!(self.options.kind, KvKind::Oja { .. }) && n > self.options.oja.period
     }
 
     /// Records a pass of `n` positions.
-    pub(crate) fn read(&mut self, n: usize) {
+    pub(crate) fn record_pass(&mut self, n: usize) {
         self.last_pass = n;
     }
 
@@ -138,26 +141,26 @@ impl Keeper {
     }
 
     /// Sets pending bases and compresses positions of earlier passes; called before a pass.
-    pub(crate) fn settle<B: Backend>(
+    pub(crate) fn prepare_pass<B: Backend>(
         &mut self,
         backend: &mut B,
         kv: &mut B::Kv,
         layers: Range<usize>,
     ) -> Result<(), ExecError> {
-        if self.stale {
+        if self.bases_outdated {
             for (layer, bases) in self.initial.iter().enumerate() {
                 backend.set_bases(kv, layer, bases, None)?;
             }
-            self.stale = false;
+            self.bases_outdated = false;
         }
         let mut moved = Vec::new();
         for layer in layers {
-            let Some((front, count)) = self.due(kv, layer) else {
+            let Some((front, count)) = self.rows_to_compress(kv, layer) else {
                 continue;
             };
             if matches!(self.options.kind, KvKind::Oja { .. }) {
                 let started = Instant::now();
-                moved.push(self.update(backend, kv, layer, front, count)?);
+                moved.push(self.update_bases(backend, kv, layer, front, count)?);
                 self.counters.update_time += started.elapsed();
             }
             let energies = backend.compress(kv, layer, front, count)?;
@@ -165,7 +168,7 @@ impl Keeper {
             self.counters.add(energies);
         }
         if !moved.is_empty() {
-            let mean = |of: fn(&Moved) -> [f64; 2]| {
+            let mean = |of: fn(&BasisDrift) -> [f64; 2]| {
                 [0, 1]
                     .map(|side| moved.iter().map(|m| of(m)[side]).sum::<f64>() / moved.len() as f64)
             };
@@ -177,21 +180,22 @@ impl Keeper {
     }
 
     /// Returns the number of full rows at the front, and of rows after them to compress.
-    fn due(&self, kv: &impl Kv, layer: usize) -> Option<(usize, usize)> {
+    fn rows_to_compress(&self, kv: &impl Kv, layer: usize) -> Option<(usize, usize)> {
         let layout = kv.layout();
-        let full = layout.full(layer);
+        let full = layout.full_rows(layer);
         let options = &self.options;
-        let front = match layout.compressed(layer) {
-            0 if options.kind.exempts() => options.start.min(full),
-            _ => layout.front(layer),
+        let front = match layout.low_rank_rows(layer) {
+            0 if options.kind.has_exemptions() => options.exempt_start.min(full),
+            _ => layout.front_rows(layer),
         };
         let tail = full - front;
         let count = match options.kind {
             KvKind::Static { .. } => tail,
-            KvKind::StaticHybrid { .. } => tail.saturating_sub(options.recent),
+            KvKind::StaticHybrid { .. } => tail.saturating_sub(options.exempt_recent),
             KvKind::Oja { .. } => {
-                let waiting = tail.saturating_sub(options.recent);
-                let enough = waiting >= options.oja.period || self.updates_behind(self.last_pass);
+                let waiting = tail.saturating_sub(options.exempt_recent);
+                let enough =
+                    waiting >= options.oja.period || self.updates_after_pass(self.last_pass);
                 if enough { waiting } else { 0 }
             }
             _ => 0,
@@ -201,36 +205,37 @@ impl Keeper {
 
     /// Updates the bases of a layer by the rows about to be compressed, the most important ones
     /// after a long pass. Returns the distance from the initial bases.
-    fn update<B: Backend>(
+    fn update_bases<B: Backend>(
         &mut self,
         backend: &mut B,
         kv: &mut B::Kv,
         layer: usize,
         front: usize,
         count: usize,
-    ) -> Result<Moved, ExecError> {
+    ) -> Result<BasisDrift, ExecError> {
         let rows = backend.full_rows(kv, layer, front..front + count)?;
         let (oja, old) = (self.options.oja, Arc::clone(&self.current[layer]));
         let (size, heads) = (old.head_size, old.kv_heads);
-        let long = self.updates_behind(self.last_pass);
+        let long = self.updates_after_pass(self.last_pass);
         let rate = f64::from(if long {
             oja.prefill_rate
         } else {
             oja.decode_rate
         });
-        let held = kv.layout().held(layer);
-        let first = front + kv.layout().compressed(layer);
+        let held = kv.layout().positions(layer);
+        let first = front + kv.layout().low_rank_rows(layer);
         let importance = &self.importance[layer];
         let chosen: Vec<Vec<usize>> = if long && importance.len() == heads * held {
-            let salient = (f64::from(oja.salient) * count as f64).ceil() as usize;
+            let salient = (f64::from(oja.salient_fraction) * count as f64).ceil() as usize;
             let heads = importance.chunks_exact(held.max(1));
-            let most = |head: &[f32]| evict::largest(&head[first..first + count], salient);
+            let most =
+                |head: &[f32]| evict::indices_of_largest(&head[first..first + count], salient);
             heads.map(most).collect()
         } else {
             vec![(0..count).collect(); heads]
         };
         let (mut next, mut turns) = ((*old).clone(), [vec![], vec![]]);
-        let mut moved = Moved::default();
+        let mut moved = BasisDrift::default();
         for side in 0..2 {
             let mut components = Vec::with_capacity(old.components[side].len());
             for (head, chosen) in chosen.iter().enumerate() {
@@ -240,11 +245,12 @@ impl Keeper {
                     .map(|&row| &of_head[row * size..][..size])
                     .collect();
                 let before = old.head(side, head);
-                let after = oja::step(before, size, &vectors, rate);
+                let after = oja::oja_step(before, size, &vectors, rate);
                 turns[side].extend(oja::transition(&after, before, size));
                 let began = self.initial[layer].head(side, head);
-                moved.distance[side] += oja::distance(&after, began, size) / heads as f64;
-                moved.overlap[side] += oja::overlap(&after, began, size) / heads as f64;
+                moved.distance[side] +=
+                    oja::projection_distance(&after, began, size) / heads as f64;
+                moved.overlap[side] += oja::subspace_overlap(&after, began, size) / heads as f64;
                 components.extend(after);
             }
             next.components[side] = components;
@@ -262,28 +268,28 @@ impl Keeper {
         kv: &mut B::Kv,
         layers: Range<usize>,
     ) -> Result<(), ExecError> {
-        self.settle(backend, kv, layers.clone())?;
-        if let Some(keep) = self.options.keep {
+        self.prepare_pass(backend, kv, layers.clone())?;
+        if let Some(keep) = self.options.max_prompt_positions {
             let mut windowed = 0;
             let mut evicted = false;
             for layer in layers {
-                if kv.layout().held(layer) <= keep {
+                if kv.layout().positions(layer) <= keep {
                     continue;
                 }
-                if self.windows[layer] {
+                if self.is_sliding_window[layer] {
                     windowed += 1
                 } else {
                     evicted |= self.evict(backend, kv, layer, keep)?
                 }
             }
-            self.counters.windowed_layers = windowed;
+            self.counters.sliding_window_layers = windowed;
             if evicted {
                 self.evicted_at = kv.len();
             }
         }
         self.prompt_ended = true;
         self.last_pass = 1;
-        if self.options.keep.is_some() || !self.initial.is_empty() {
+        if self.options.max_prompt_positions.is_some() || !self.initial.is_empty() {
             backend.reserve(kv, 1)
         } else {
             Ok(())
@@ -299,12 +305,12 @@ impl Keeper {
         keep: usize,
     ) -> Result<bool, ExecError> {
         let layout = kv.layout();
-        let (held, compressed) = (layout.held(layer), layout.compressed(layer));
+        let (held, compressed) = (layout.positions(layer), layout.low_rank_rows(layer));
         let low_rank = compressed > 0;
         // Rows eligible for eviction, as positions in the layer.
-        let first = layout.front(layer);
+        let first = layout.front_rows(layer);
         let end = if low_rank { first + compressed } else { held };
-        let eligible = first..end.min(held.saturating_sub(self.options.window));
+        let eligible = first..end.min(held.saturating_sub(self.options.importance_window));
         let others = held - eligible.len();
         let importance = &self.importance[layer];
         let heads = layout.plan().shape().kv_heads;
@@ -313,13 +319,13 @@ impl Keeper {
             return Ok(false);
         }
         if importance.len() != heads * held {
-            return Err(KvError::Importance.into());
+            return Err(KvError::NoImportance.into());
         }
         let rows = importance.chunks_exact(held).map(|importance| {
             let eligible = eligible.clone();
-            evict::kept(importance, eligible, count, first, end)
+            evict::rows_to_keep(importance, eligible, count, first, end)
         });
-        let kept = Kept {
+        let kept = KeptRows {
             low_rank,
             rows: rows.collect(),
         };

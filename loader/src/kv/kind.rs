@@ -56,12 +56,15 @@ pub enum KvRank {
 
 impl KvRank {
     /// Returns the rank, given the energies of every head of a layer.
-    pub(super) fn of<'a>(self, size: usize, heads: impl Iterator<Item = &'a [f32]>) -> usize {
+    pub(super) fn resolve<'a>(self, size: usize, heads: impl Iterator<Item = &'a [f32]>) -> usize {
         match self {
             KvRank::Ratio(ratio) => {
                 ((f64::from(ratio) * size as f64).round() as usize).clamp(1, size.max(1))
             }
-            KvRank::Energy(part) => heads.map(|head| least(head, part)).max().unwrap_or(1),
+            KvRank::Energy(part) => heads
+                .map(|head| rank_for_energy(head, part))
+                .max()
+                .unwrap_or(1),
         }
     }
 
@@ -70,13 +73,13 @@ impl KvRank {
         if part > 0.0 && part <= 1.0 {
             Ok(())
         } else {
-            Err(KvError::Part { found: part })
+            Err(KvError::FractionRange { found: part })
         }
     }
 }
 
 /// Returns the number of leading energies that make up `part`.
-fn least(energies: &[f32], part: f32) -> usize {
+fn rank_for_energy(energies: &[f32], part: f32) -> usize {
     let total: f64 = energies.iter().map(|&energy| f64::from(energy)).sum();
     let mut sum = 0.0;
     let enough = energies.iter().position(|&energy| {
@@ -153,7 +156,7 @@ pub enum KvKind {
 
 impl KvKind {
     /// Returns the type of the stored numbers or coordinates.
-    pub fn stored(self) -> KvType {
+    pub fn stored_type(self) -> KvType {
         match self {
             KvKind::F32 => KvType::F32,
             KvKind::Q8_0 { .. } => KvType::Q8_0,
@@ -163,7 +166,7 @@ impl KvKind {
     }
 
     /// Returns true if heads get a Hadamard transform.
-    pub fn rotated(self) -> bool {
+    pub fn is_rotated(self) -> bool {
         matches!(
             self,
             KvKind::Q8_0 { rotated: true } | KvKind::Q4_0 { rotated: true }
@@ -181,7 +184,7 @@ impl KvKind {
     }
 
     /// Returns true if the first and the last positions stay in full.
-    pub fn exempts(self) -> bool {
+    pub fn has_exemptions(self) -> bool {
         matches!(self, KvKind::StaticHybrid { .. } | KvKind::Oja { .. })
     }
 }
@@ -199,10 +202,10 @@ impl From<KvType> for KvKind {
 
 impl fmt::Display for KvKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let turned = if self.rotated() { "-rotated" } else { "" };
+        let turned = if self.is_rotated() { "-rotated" } else { "" };
         match self {
             KvKind::F32 | KvKind::F16 | KvKind::Q8_0 { .. } | KvKind::Q4_0 { .. } => {
-                write!(f, "{}{turned}", self.stored().name())
+                write!(f, "{}{turned}", self.stored_type().name())
             }
             KvKind::Static { rank } => write!(f, "static:{rank}"),
             KvKind::StaticHybrid { rank } => write!(f, "static-hybrid:{rank}"),

@@ -23,7 +23,7 @@ struct Layer {
 
 /// Rows to keep.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Kept {
+pub struct KeptRows {
     /// True for low-rank rows, false for full ones.
     pub low_rank: bool,
     /// Rows of every kv head, ascending.
@@ -32,7 +32,7 @@ pub struct Kept {
 
 /// Energies of compressed vectors, as sums of squares.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Energies {
+pub struct CompressionEnergies {
     /// Of keys and of values, before compression.
     pub before: [f64; 2],
     /// Of the residuals after projection.
@@ -40,10 +40,10 @@ pub struct Energies {
 }
 
 /// Initial capacity in positions; doubles when full.
-pub(crate) const FIRST_CAPACITY: usize = 256;
+pub(crate) const INITIAL_CAPACITY: usize = 256;
 
 /// Granularity of capacity changes in positions.
-const STEP: usize = 64;
+const CAPACITY_GRANULARITY: usize = 64;
 
 impl KvLayout {
     /// Creates the layout of an empty sequence.
@@ -72,7 +72,7 @@ impl KvLayout {
     }
 
     /// Returns the positions in a layer.
-    pub fn held(&self, layer: usize) -> usize {
+    pub fn positions(&self, layer: usize) -> usize {
         self.length.saturating_sub(self.layers[layer].evicted)
     }
 
@@ -82,18 +82,18 @@ impl KvLayout {
     }
 
     /// Returns the low-rank positions of a layer.
-    pub fn compressed(&self, layer: usize) -> usize {
+    pub fn low_rank_rows(&self, layer: usize) -> usize {
         self.layers[layer].compressed
     }
 
     /// Returns the full positions of a layer.
-    pub fn full(&self, layer: usize) -> usize {
-        self.held(layer)
+    pub fn full_rows(&self, layer: usize) -> usize {
+        self.positions(layer)
             .saturating_sub(self.layers[layer].compressed)
     }
 
     /// Returns the full positions before the low-rank ones.
-    pub fn front(&self, layer: usize) -> usize {
+    pub fn front_rows(&self, layer: usize) -> usize {
         let layer = &self.layers[layer];
         match layer.compressed {
             0 => 0,
@@ -107,24 +107,31 @@ impl KvLayout {
     }
 
     /// Returns the new capacity for full rows before `n` positions are appended, if it changes.
-    pub(crate) fn room(&self, layer: usize, n: usize, capacity: usize) -> Option<usize> {
-        let needed = self.full(layer) + n;
+    pub(crate) fn new_full_capacity(
+        &self,
+        layer: usize,
+        n: usize,
+        capacity: usize,
+    ) -> Option<usize> {
+        let needed = self.full_rows(layer) + n;
         let compresses = self.plan.kind().rank().is_some();
         let shrinks = compresses || self.evicted(layer) > 0;
-        let idle = shrinks && capacity > 2 * needed.next_multiple_of(STEP);
+        let idle = shrinks && capacity > 2 * needed.next_multiple_of(CAPACITY_GRANULARITY);
         let changes = needed > capacity || idle;
         changes.then(|| {
             if compresses || idle {
-                needed.next_multiple_of(STEP)
+                needed.next_multiple_of(CAPACITY_GRANULARITY)
             } else {
-                needed.max(2 * capacity).max(FIRST_CAPACITY)
+                needed.max(2 * capacity).max(INITIAL_CAPACITY)
             }
         })
     }
 
     /// Returns the new capacity for low-rank rows after eviction, if it changes.
-    pub(crate) fn low_room(&self, layer: usize, capacity: usize) -> Option<usize> {
-        let needed = self.compressed(layer).next_multiple_of(STEP);
+    pub(crate) fn new_low_rank_capacity(&self, layer: usize, capacity: usize) -> Option<usize> {
+        let needed = self
+            .low_rank_rows(layer)
+            .next_multiple_of(CAPACITY_GRANULARITY);
         (self.evicted(layer) > 0 && capacity > 2 * needed).then_some(needed)
     }
 
@@ -135,7 +142,7 @@ impl KvLayout {
             self.layers.fill(Layer::default());
         }
         for index in 0..self.layers.len() {
-            let tail = self.full(index).saturating_sub(self.front(index));
+            let tail = self.full_rows(index).saturating_sub(self.front_rows(index));
             let layer = &mut self.layers[index];
             let rest = gone.saturating_sub(tail);
             let compressed = layer.compressed.saturating_sub(rest);

@@ -33,10 +33,10 @@ pub use bases::{BasisSide, KvBases, LayerBases};
 pub use cache::KvCache;
 pub use counters::{KvCounters, KvUsage};
 pub use error::KvError;
-pub(crate) use keeper::Keeper;
+pub(crate) use keeper::KvCachePolicy;
 pub use kind::{KvKind, KvRank, KvType};
-pub(crate) use layout::FIRST_CAPACITY;
-pub use layout::{Energies, Kept, KvLayout};
+pub(crate) use layout::INITIAL_CAPACITY;
+pub use layout::{CompressionEnergies, KeptRows, KvLayout};
 pub use options::{KvOptions, KvPlan, OjaOptions};
 
 /// Shape of a model's keys and values.
@@ -106,16 +106,16 @@ pub trait Kv: Send {
     }
 
     /// Returns the number of evicted positions, counted once per layer.
-    fn evicted(&self) -> usize {
+    fn evicted_rows(&self) -> usize {
         let layout = self.layout();
         let layers = 0..layout.plan().shape().layers;
         layers.map(|layer| layout.evicted(layer)).sum()
     }
 
     /// Returns the number of low-rank positions, counted once per layer.
-    fn compressed(&self) -> usize {
+    fn low_rank_rows(&self) -> usize {
         let layout = self.layout();
         let layers = 0..layout.plan().shape().layers;
-        layers.map(|layer| layout.compressed(layer)).sum()
+        layers.map(|layer| layout.low_rank_rows(layer)).sum()
     }
 }

@@ -17,7 +17,7 @@
 ///
 /// The columns keep their order. The step is orthogonal to `U`, so singular values stay at least 1.
 /// A batch without energy in the basis changes nothing.
-pub fn step(basis: &[f32], size: usize, vectors: &[&[f32]], rate: f64) -> Vec<f32> {
+pub fn oja_step(basis: &[f32], size: usize, vectors: &[&[f32]], rate: f64) -> Vec<f32> {
     let rank = basis.len().checked_div(size).unwrap_or(0);
     let mut gradient = vec![0.0; basis.len()];
     let mut gram = vec![0.0; rank * rank];
@@ -108,7 +108,7 @@ pub fn transition(new: &[f32], old: &[f32], size: usize) -> Vec<f32> {
 }
 
 /// Returns ‖P_1 − P_2‖_F of the projections on two bases of one rank: `√2 ‖U_2 − U_1 U_1ᵀ U_2‖_F`.
-pub fn distance(first: &[f32], second: &[f32], size: usize) -> f64 {
+pub fn projection_distance(first: &[f32], second: &[f32], size: usize) -> f64 {
     let size = size.max(1);
     let residual = |u: &[f32]| {
         let mut rest: Vec<f64> = u.iter().map(|&x| x.into()).collect();
@@ -125,7 +125,7 @@ pub fn distance(first: &[f32], second: &[f32], size: usize) -> f64 {
 
 /// Returns tr(U_1ᵀ U_2 U_2ᵀ U_1) / r of two bases of one rank: 1 for equal spans (OjaKV, section
 /// 4).
-pub fn overlap(first: &[f32], second: &[f32], size: usize) -> f64 {
+pub fn subspace_overlap(first: &[f32], second: &[f32], size: usize) -> f64 {
     let rank = first.len() / size.max(1);
     let transition = transition(first, second, size);
     transition

@@ -14,15 +14,15 @@ pub struct KvOptions {
     /// Number of prompt positions to keep: the last [`window`](KvOptions::window) and the ones most
     /// attended by the last queries (SnapKV, Li et al. 2024), except in sliding-window layers.
     /// `None` keeps all.
-    pub keep: Option<usize>,
+    pub max_prompt_positions: Option<usize>,
     /// Maximum number of positions per pass; positions of one pass see each other uncompressed.
-    pub step: Option<usize>,
+    pub max_pass_positions: Option<usize>,
     /// First positions that stay in full.
-    pub start: usize,
+    pub exempt_start: usize,
     /// Last positions that stay in full.
-    pub recent: usize,
+    pub exempt_recent: usize,
     /// Last queries of a pass that determine importance.
-    pub window: usize,
+    pub importance_window: usize,
     /// Makes attention read reconstructed keys and values instead of coordinates (OjaKV, section
     /// 3.3). Slower; for comparisons.
     pub reconstruct: bool,
@@ -41,7 +41,7 @@ pub struct OjaOptions {
     /// Positions that wait in full for an update.
     pub period: usize,
     /// Fraction of a long pass that updates the bases.
-    pub salient: f32,
+    pub salient_fraction: f32,
 }
 
 impl Default for OjaOptions {
@@ -50,7 +50,7 @@ impl Default for OjaOptions {
             prefill_rate: 0.1,
             decode_rate: 0.05,
             period: 32,
-            salient: 0.05,
+            salient_fraction: 0.05,
         }
     }
 }
@@ -60,25 +60,27 @@ impl KvOptions {
     pub fn new(kind: impl Into<KvKind>) -> Self {
         KvOptions {
             kind: kind.into(),
-            keep: None,
-            step: None,
-            start: 32,
-            recent: 32,
-            window: 32,
+            max_prompt_positions: None,
+            max_pass_positions: None,
+            exempt_start: 32,
+            exempt_recent: 32,
+            importance_window: 32,
             reconstruct: false,
             oja: OjaOptions::default(),
         }
     }
 
     /// Returns the smallest valid [`keep`](KvOptions::keep).
-    pub fn least_kept(&self) -> usize {
+    pub fn min_keep(&self) -> usize {
         let ends = match self.kind {
-            KvKind::StaticHybrid { .. } => self.start.saturating_add(self.recent.max(self.window)),
+            KvKind::StaticHybrid { .. } => self
+                .exempt_start
+                .saturating_add(self.exempt_recent.max(self.importance_window)),
             KvKind::Oja { .. } => self
-                .start
-                .saturating_add(self.recent.max(self.window))
+                .exempt_start
+                .saturating_add(self.exempt_recent.max(self.importance_window))
                 .saturating_add(self.oja.period),
-            _ => self.window,
+            _ => self.importance_window,
         };
         ends.saturating_add(1)
     }
@@ -90,7 +92,10 @@ impl KvOptions {
         for (what, found) in [
             ("the rate of updates behind a prompt", self.oja.prefill_rate),
             ("the rate of updates", self.oja.decode_rate),
-            ("the part of a prompt that updates bases", self.oja.salient),
+            (
+                "the part of a prompt that updates bases",
+                self.oja.salient_fraction,
+            ),
         ] {
             if !(found > 0.0 && found <= 1.0) {
                 return Err(KvError::Option {
@@ -101,9 +106,9 @@ impl KvOptions {
             }
         }
         for (what, found) in [
-            ("the window of importance", Some(self.window)),
+            ("the window of importance", Some(self.importance_window)),
             ("the period of updates", Some(self.oja.period)),
-            ("the step of a pass", self.step),
+            ("the step of a pass", self.max_pass_positions),
         ] {
             if found == Some(0) {
                 return Err(KvError::Option {
@@ -113,11 +118,11 @@ impl KvOptions {
                 });
             }
         }
-        match self.keep {
-            Some(found) if found < self.least_kept() => Err(KvError::Keep {
+        match self.max_prompt_positions {
+            Some(found) if found < self.min_keep() => Err(KvError::KeepTooSmall {
                 kind: self.kind.to_string(),
                 found,
-                least: self.least_kept(),
+                least: self.min_keep(),
             }),
             _ => Ok(()),
         }
@@ -146,7 +151,7 @@ impl KvPlan {
     ) -> Result<Self, KvError> {
         options.check()?;
         let kind = options.kind;
-        let block = kind.stored().dtype().block_len();
+        let block = kind.stored_type().dtype().block_len();
         if !shape.head_size.is_multiple_of(block) {
             return Err(KvError::HeadSize {
                 kind: kind.to_string(),
@@ -176,7 +181,7 @@ impl KvPlan {
     ///
     /// # Errors
     /// [`KvError::HeadSize`] for heads that are not whole blocks.
-    pub fn full(shape: KvShape, kv_type: KvType) -> Result<Self, KvError> {
+    pub fn uncompressed(shape: KvShape, kv_type: KvType) -> Result<Self, KvError> {
         KvPlan::new(shape, &KvOptions::new(kv_type), None)
     }
 
@@ -212,6 +217,6 @@ impl KvPlan {
 
     /// Returns the bytes of an uncompressed position in all layers.
     pub fn full_bytes_per_position(&self) -> usize {
-        self.shape.position_bytes(self.kind.stored())
+        self.shape.position_bytes(self.kind.stored_type())
     }
 }

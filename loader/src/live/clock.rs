@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 /// time.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    hands: Hands,
+    source: ClockSource,
     /// Seconds of this clock per second of the source.
     speed: f64,
 }
 
 #[derive(Clone, Debug)]
-enum Hands {
+enum ClockSource {
     System(Instant),
     /// Nanoseconds.
     Manual(Arc<AtomicU64>),
@@ -25,7 +25,7 @@ impl Clock {
     /// Returns a system clock that starts now.
     pub fn system() -> Clock {
         Clock {
-            hands: Hands::System(Instant::now()),
+            source: ClockSource::System(Instant::now()),
             speed: 1.0,
         }
     }
@@ -34,22 +34,24 @@ impl Clock {
     /// share it.
     pub fn manual() -> Clock {
         Clock {
-            hands: Hands::Manual(Arc::default()),
+            source: ClockSource::Manual(Arc::default()),
             speed: 1.0,
         }
     }
 
     /// Returns the clock scaled by `speed`, which must be finite and above 0.
-    pub(super) fn times(mut self, speed: f64) -> Clock {
+    pub(super) fn scaled(mut self, speed: f64) -> Clock {
         self.speed *= speed;
         self
     }
 
     /// Returns the time since the origin.
     pub fn now(&self) -> Duration {
-        let passed = match &self.hands {
-            Hands::System(beginning) => beginning.elapsed(),
-            Hands::Manual(nanoseconds) => Duration::from_nanos(nanoseconds.load(Ordering::Acquire)),
+        let passed = match &self.source {
+            ClockSource::System(beginning) => beginning.elapsed(),
+            ClockSource::Manual(nanoseconds) => {
+                Duration::from_nanos(nanoseconds.load(Ordering::Acquire))
+            }
         };
         if self.speed == 1.0 {
             passed
@@ -61,7 +63,7 @@ impl Clock {
 
     /// Advances a manual clock by a time before scaling; no effect on the system clock.
     pub fn advance(&self, by: Duration) {
-        if let Hands::Manual(nanoseconds) = &self.hands {
+        if let ClockSource::Manual(nanoseconds) = &self.source {
             let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
             // Saturates instead of wrapping to zero.
             let _ = nanoseconds.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
@@ -72,9 +74,9 @@ impl Clock {
 
     /// Sleeps, or advances a manual clock.
     pub(super) fn wait(&self, time: Duration) {
-        match &self.hands {
-            Hands::System(_) => thread::sleep(time),
-            Hands::Manual(_) => self.advance(time),
+        match &self.source {
+            ClockSource::System(_) => thread::sleep(time),
+            ClockSource::Manual(_) => self.advance(time),
         }
     }
 }
@@ -86,7 +88,7 @@ mod tests {
     #[test]
     fn clones_share_the_time_but_not_the_speed() {
         let clock = Clock::manual();
-        let fast = clock.clone().times(4.0);
+        let fast = clock.clone().scaled(4.0);
         clock.advance(Duration::from_millis(1500));
         fast.wait(Duration::from_millis(500));
         assert_eq!(clock.now(), Duration::from_secs(2));

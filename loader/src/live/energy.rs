@@ -13,7 +13,7 @@ use super::sensor::{MAX_WATTS, Reading};
 
 /// Activity of a device for energy accounting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Phase {
+pub enum EnergyPhase {
     /// Neither idle nor work, e.g. loading a model.
     #[default]
     Other,
@@ -88,16 +88,16 @@ impl Energy {
 /// of the integral, and of a counter's difference in the same proportion; with a reading at the
 /// change, as in [`Governor::enter`](super::Governor::enter), no split is needed.
 #[derive(Clone, Debug)]
-pub struct Meter {
+pub struct EnergyAccumulator {
     longest_gap: f64,
     given_idle: Option<f64>,
-    phase: Phase,
+    phase: EnergyPhase,
     /// Time up to which phases are assigned, seconds.
     now: Option<f64>,
     last: Option<Sample>,
     /// Time since the last sample, by phase.
-    pending: [Share; 3],
-    accounts: [Account; 3],
+    pending: [PhaseTime; 3],
+    accounts: [PhaseEnergy; 3],
     resets: u64,
 }
 
@@ -109,7 +109,7 @@ struct Sample {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Share {
+struct PhaseTime {
     /// ∫ dt.
     seconds: f64,
     /// ∫ (t - t₀) dt, s².
@@ -117,7 +117,7 @@ struct Share {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Account {
+struct PhaseEnergy {
     joules: f64,
     seconds: f64,
     missed: f64,
@@ -126,38 +126,38 @@ struct Account {
     samples: u64,
 }
 
-impl Meter {
+impl EnergyAccumulator {
     /// Creates a meter in [`Phase::Other`]. Powers further apart than `longest_gap` are not
     /// interpolated: that time is [missed](Energy::missed). A counter bridges any gap. The idle
     /// power in watts is the given one, or measured in [`Phase::Idle`].
-    pub fn new(longest_gap: Duration, idle_watts: Option<f64>) -> Meter {
-        Meter {
+    pub fn new(longest_gap: Duration, idle_watts: Option<f64>) -> EnergyAccumulator {
+        EnergyAccumulator {
             longest_gap: longest_gap.as_secs_f64(),
             given_idle: idle_watts,
-            phase: Phase::Other,
+            phase: EnergyPhase::Other,
             now: None,
             last: None,
-            pending: [Share::default(); 3],
-            accounts: [Account::default(); 3],
+            pending: [PhaseTime::default(); 3],
+            accounts: [PhaseEnergy::default(); 3],
             resets: 0,
         }
     }
 
     /// Changes the phase. An earlier time than the last one is clamped to it.
-    pub fn enter(&mut self, phase: Phase, at: Duration) {
-        self.pass(at.as_secs_f64());
+    pub fn enter(&mut self, phase: EnergyPhase, at: Duration) {
+        self.assign_time(at.as_secs_f64());
         self.phase = phase;
     }
 
     /// Returns the current phase.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> EnergyPhase {
         self.phase
     }
 
     /// Adds a reading. Readings without power and counter, or older than the latest, are ignored.
     pub fn push(&mut self, reading: &Reading) {
         let sample = Sample {
-            at: reading.at.as_secs_f64(),
+            at: reading.time.as_secs_f64(),
             power: reading.plausible_power(),
             energy: reading.plausible_energy(),
         };
@@ -165,28 +165,28 @@ impl Meter {
         if late || (sample.power.is_none() && sample.energy.is_none()) {
             return;
         }
-        self.pass(sample.at);
+        self.assign_time(sample.at);
         self.accounts[self.phase as usize].samples += 1;
         let pending = std::mem::take(&mut self.pending);
         match self.last.replace(sample) {
-            Some(last) if sample.at > last.at => self.settle(last, sample, &pending),
+            Some(last) if sample.at > last.at => self.distribute_energy(last, sample, &pending),
             // No time has passed.
             Some(_) => {}
-            None => self.miss(&pending),
+            None => self.add_missed_time(&pending),
         }
     }
 
     /// Returns the energy of the work so far; `None` without power. Time since the latest reading
     /// counts as missed until the next.
     pub fn energy(&self) -> Option<Energy> {
-        let work = self.accounts[Phase::Work as usize];
-        let idle = self.accounts[Phase::Idle as usize];
+        let work = self.accounts[EnergyPhase::Work as usize];
+        let idle = self.accounts[EnergyPhase::Idle as usize];
         let measured = (idle.seconds > 0.0).then(|| idle.joules / idle.seconds);
         let idle_watts = self.given_idle.or(measured);
         (work.seconds > 0.0).then(|| Energy {
             joules: work.joules,
             seconds: work.seconds,
-            missed: work.missed + self.pending[Phase::Work as usize].seconds,
+            missed: work.missed + self.pending[EnergyPhase::Work as usize].seconds,
             idle_watts,
             idle_joules: idle_watts.map(|watts| watts * work.seconds),
             source: match (work.counted, work.integrated) {
@@ -199,7 +199,7 @@ impl Meter {
         })
     }
 
-    fn pass(&mut self, to: f64) {
+    fn assign_time(&mut self, to: f64) {
         let from = self.now.unwrap_or(to);
         if to <= from && self.now.is_some() {
             return;
@@ -212,7 +212,7 @@ impl Meter {
         share.moment += (to - from) * (0.5 * (to + from) - since);
     }
 
-    fn settle(&mut self, from: Sample, to: Sample, pending: &[Share; 3]) {
+    fn distribute_energy(&mut self, from: Sample, to: Sample, pending: &[PhaseTime; 3]) {
         let width = to.at - from.at;
         let counted = from.energy.zip(to.energy).map(|(from, to)| to - from);
         let plausible = |joules: &f64| (0.0..=MAX_WATTS * width).contains(joules);
@@ -220,7 +220,7 @@ impl Meter {
         let counted = counted.filter(plausible);
         let line = from.power.zip(to.power);
         let line = line.filter(|_| counted.is_some() || width <= self.longest_gap);
-        let integral = |(first, last): (f64, f64), share: &Share| {
+        let integral = |(first, last): (f64, f64), share: &PhaseTime| {
             first * share.seconds + (last - first) / width * share.moment
         };
         // With zero power the counter's difference is split by time.
@@ -254,7 +254,7 @@ impl Meter {
         }
     }
 
-    fn miss(&mut self, pending: &[Share; 3]) {
+    fn add_missed_time(&mut self, pending: &[PhaseTime; 3]) {
         for (account, share) in self.accounts.iter_mut().zip(pending) {
             account.missed += share.seconds;
         }
@@ -267,8 +267,8 @@ mod tests {
 
     use super::*;
 
-    fn meter() -> Meter {
-        Meter::new(Duration::from_secs(5), None)
+    fn meter() -> EnergyAccumulator {
+        EnergyAccumulator::new(Duration::from_secs(5), None)
     }
 
     fn seconds(seconds: f64) -> Duration {
@@ -277,7 +277,7 @@ mod tests {
 
     fn reading(at: f64, power: Option<f64>, energy: Option<f64>) -> Reading {
         Reading {
-            at: seconds(at),
+            time: seconds(at),
             temperature: None,
             power,
             energy,
@@ -291,18 +291,18 @@ mod tests {
     #[test]
     fn only_work_is_counted() {
         let mut meter = meter();
-        meter.enter(Phase::Idle, seconds(0.0));
+        meter.enter(EnergyPhase::Idle, seconds(0.0));
         for at in 0..=10 {
             meter.push(&watts(f64::from(at), 20.0));
         }
-        meter.enter(Phase::Other, seconds(10.0));
+        meter.enter(EnergyPhase::Other, seconds(10.0));
         meter.push(&watts(12.0, 500.0));
         meter.push(&watts(12.0, 100.0));
-        meter.enter(Phase::Work, seconds(12.0));
+        meter.enter(EnergyPhase::Work, seconds(12.0));
         for at in 13..=22 {
             meter.push(&watts(f64::from(at), 100.0));
         }
-        meter.enter(Phase::Idle, seconds(22.0));
+        meter.enter(EnergyPhase::Idle, seconds(22.0));
         meter.push(&watts(22.0, 20.0));
         for at in 23..=32 {
             meter.push(&watts(f64::from(at), 20.0));
@@ -329,8 +329,8 @@ mod tests {
         // P = 10 + 20 t from 0 to 4; work from 1 to 3: 10·2 + 10·(9 - 1) = 100 J of 200.
         let mut integral = meter();
         integral.push(&watts(0.0, 10.0));
-        integral.enter(Phase::Work, seconds(1.0));
-        integral.enter(Phase::Other, seconds(3.0));
+        integral.enter(EnergyPhase::Work, seconds(1.0));
+        integral.enter(EnergyPhase::Other, seconds(3.0));
         integral.push(&watts(4.0, 90.0));
         let energy = integral.energy().unwrap();
         assert_eq!((energy.joules, energy.seconds), (100.0, 2.0));
@@ -338,8 +338,8 @@ mod tests {
         let counter = |power: [Option<f64>; 2]| {
             let mut meter = meter();
             meter.push(&reading(0.0, power[0], Some(7.0)));
-            meter.enter(Phase::Work, seconds(1.0));
-            meter.enter(Phase::Other, seconds(3.0));
+            meter.enter(EnergyPhase::Work, seconds(1.0));
+            meter.enter(EnergyPhase::Other, seconds(3.0));
             meter.push(&reading(4.0, power[1], Some(407.0)));
             meter.energy().unwrap()
         };
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn counter_reset_falls_back_to_power() {
         let mut meter = meter();
-        meter.enter(Phase::Work, seconds(0.0));
+        meter.enter(EnergyPhase::Work, seconds(0.0));
         for (at, power, energy) in [
             (0.0, 50.0, 1000.0),
             (1.0, 50.0, 1060.0),
@@ -371,7 +371,7 @@ mod tests {
     fn uncovered_time_is_reported_as_missed() {
         let mut meter = meter();
         assert_eq!(meter.energy(), None);
-        meter.enter(Phase::Work, seconds(0.0));
+        meter.enter(EnergyPhase::Work, seconds(0.0));
         meter.push(&reading(1.0, None, None));
         assert_eq!(meter.energy(), None);
         meter.push(&watts(2.0, 100.0));
@@ -390,7 +390,7 @@ mod tests {
         for at in 14..=20 {
             meter.push(&watts(f64::from(at), 100.0));
         }
-        meter.enter(Phase::Other, seconds(21.0));
+        meter.enter(EnergyPhase::Other, seconds(21.0));
         let energy = meter.energy().unwrap();
         // 10 s of work with readings, 11 s without.
         assert_eq!((energy.seconds, energy.missed), (10.0, 11.0));
@@ -405,12 +405,12 @@ mod tests {
     #[test]
     fn backward_time_adds_no_energy() {
         let mut meter = meter();
-        meter.enter(Phase::Work, seconds(10.0));
+        meter.enter(EnergyPhase::Work, seconds(10.0));
         meter.push(&watts(10.0, 100.0));
         meter.push(&watts(12.0, 100.0));
         meter.push(&watts(3.0, 100.0));
-        meter.enter(Phase::Other, seconds(1.0));
-        meter.enter(Phase::Work, seconds(12.0));
+        meter.enter(EnergyPhase::Other, seconds(1.0));
+        meter.enter(EnergyPhase::Work, seconds(12.0));
         meter.push(&watts(12.0, 300.0));
         meter.push(&watts(13.0, 300.0));
         let energy = meter.energy().unwrap();
@@ -419,11 +419,11 @@ mod tests {
 
     #[test]
     fn given_idle_power_is_used() {
-        let mut meter = Meter::new(Duration::from_secs(5), Some(30.0));
-        meter.enter(Phase::Idle, seconds(0.0));
+        let mut meter = EnergyAccumulator::new(Duration::from_secs(5), Some(30.0));
+        meter.enter(EnergyPhase::Idle, seconds(0.0));
         meter.push(&watts(0.0, 10.0));
         meter.push(&watts(1.0, 10.0));
-        meter.enter(Phase::Work, seconds(1.0));
+        meter.enter(EnergyPhase::Work, seconds(1.0));
         meter.push(&watts(3.0, 10.0));
         let energy = meter.energy().unwrap();
         assert_eq!(
@@ -446,7 +446,7 @@ mod tests {
             let mut borders = borders.into_iter().peekable();
             for (at, power) in powers.iter().enumerate() {
                 while let Some((at, phase)) = borders.next_if(|(border, _)| *border <= at as f64) {
-                    meter.enter([Phase::Other, Phase::Idle, Phase::Work][phase], seconds(at));
+                    meter.enter([EnergyPhase::Other, EnergyPhase::Idle, EnergyPhase::Work][phase], seconds(at));
                 }
                 meter.push(&watts(at as f64, *power));
             }

@@ -25,14 +25,14 @@ pub struct Event {
     pub fraction: f64,
     /// Kind of the event.
     #[serde(flatten)]
-    pub what: What,
+    pub what: EventKind,
 }
 
 /// Kinds of events.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum What {
+pub enum EventKind {
     /// The governor started.
     Start {
         /// Sensor name.
@@ -92,10 +92,10 @@ impl Event {
     /// met, and for limitations of a sensor.
     pub fn warning(&self) -> Option<String> {
         match &self.what {
-            What::Start { sensor, notes } if !notes.is_empty() => {
+            EventKind::Start { sensor, notes } if !notes.is_empty() => {
                 Some(format!("{sensor}: {}", notes.join("; ")))
             }
-            What::Lost {
+            EventKind::Lost {
                 quantities,
                 reason,
                 first: true,
@@ -108,7 +108,7 @@ impl Event {
                     self.fraction
                 ))
             }
-            What::Beyond { first: true } => {
+            EventKind::Beyond { first: true } => {
                 let said = [(self.temperature, "°C"), (self.power, "W")]
                     .map(|(value, unit)| Some(format!("{:.1} {unit}", value?)));
                 let said: Vec<String> = said.into_iter().flatten().collect();
@@ -166,7 +166,7 @@ pub struct EventsFile {
     path: PathBuf,
     file: File,
     /// Bytes of complete lines; `None` after a write error.
-    whole: Option<u64>,
+    complete_bytes: Option<u64>,
 }
 
 impl EventsFile {
@@ -182,8 +182,8 @@ impl EventsFile {
             return Err(EventsError::NotAFile { path: path.into() });
         }
         let made = || -> io::Result<File> {
-            let (folder, name) = Folder::of(path)?;
-            let temporary = folder.temporary(folder.mode(&name))?;
+            let (folder, name) = Folder::parent_of(path)?;
+            let temporary = folder.temporary(folder.mode_for_replacement(&name))?;
             let file = temporary.file()?.try_clone()?;
             temporary.persist(&name, replace)?;
             Ok(file)
@@ -192,7 +192,7 @@ impl EventsFile {
             Ok(file) => Ok(EventsFile {
                 path: path.into(),
                 file,
-                whole: Some(0),
+                complete_bytes: Some(0),
             }),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 Err(EventsError::Exists { path: path.into() })
@@ -210,7 +210,7 @@ impl EventsFile {
     /// [`EventsError::Write`], once: a partial line is removed, and later events are silently
     /// dropped.
     pub fn write(&mut self, event: &Event) -> Result<(), EventsError> {
-        let Some(whole) = self.whole else {
+        let Some(whole) = self.complete_bytes else {
             return Ok(());
         };
         let line = serde_json::to_string(event).map(|line| line + "\n");
@@ -220,11 +220,11 @@ impl EventsFile {
         });
         match written {
             Ok(bytes) => {
-                self.whole = Some(whole + bytes);
+                self.complete_bytes = Some(whole + bytes);
                 Ok(())
             }
             Err(source) => {
-                self.whole = None;
+                self.complete_bytes = None;
                 // If this fails too, the file ends with a partial line.
                 let _ = self.file.set_len(whole);
                 Err(EventsError::Write {
@@ -236,8 +236,8 @@ impl EventsFile {
     }
 
     /// Returns true if all events so far were written.
-    pub fn is_whole(&self) -> bool {
-        self.whole.is_some()
+    pub fn is_complete(&self) -> bool {
+        self.complete_bytes.is_some()
     }
 }
 
@@ -245,7 +245,7 @@ impl EventsFile {
 mod tests {
     use super::*;
 
-    fn event(what: What) -> Event {
+    fn event(what: EventKind) -> Event {
         Event {
             at: 1.5,
             unix: 1e9,
@@ -256,8 +256,8 @@ mod tests {
         }
     }
 
-    fn lost(first: bool) -> What {
-        What::Lost {
+    fn lost(first: bool) -> EventKind {
+        EventKind::Lost {
             quantities: vec![Quantity::Temperature, Quantity::Power],
             reason: "a \"quote\"\n".to_owned(),
             first,
@@ -270,13 +270,13 @@ mod tests {
         let path = folder.path().join("events.ndjson");
         let mut file = EventsFile::create(&path, false).unwrap();
         let events = [
-            What::Start {
+            EventKind::Start {
                 sensor: "s".to_owned(),
                 notes: Vec::new(),
             },
-            What::Change { why: Why::PowerCap },
+            EventKind::Change { why: Why::PowerCap },
             lost(true),
-            What::Stop,
+            EventKind::Stop,
         ];
         for (number, what) in events.into_iter().enumerate() {
             file.write(&event(what)).unwrap();
@@ -284,7 +284,7 @@ mod tests {
             assert_eq!(text.lines().count(), number + 1);
             assert!(text.ends_with('\n'));
         }
-        assert!(file.is_whole());
+        assert!(file.is_complete());
         let text = fs::read_to_string(&path).unwrap();
         let lines: Vec<serde_json::Value> = text
             .lines()
@@ -309,9 +309,9 @@ mod tests {
                 .contains("temperature and power")
         );
         assert_eq!(event(lost(false)).warning(), None);
-        assert!(event(What::Beyond { first: true }).warning().is_some());
-        assert_eq!(event(What::Beyond { first: false }).warning(), None);
-        assert_eq!(event(What::Stop).warning(), None);
+        assert!(event(EventKind::Beyond { first: true }).warning().is_some());
+        assert_eq!(event(EventKind::Beyond { first: false }).warning(), None);
+        assert_eq!(event(EventKind::Stop).warning(), None);
     }
 
     #[cfg(unix)]
@@ -327,13 +327,13 @@ mod tests {
             assert!(matches!(taken, Err(EventsError::Exists { .. })), "{name}");
         }
         let mut file = EventsFile::create(&at("link"), true).unwrap();
-        file.write(&event(What::Stop)).unwrap();
+        file.write(&event(EventKind::Stop)).unwrap();
         assert_eq!(fs::read_to_string(at("other")).unwrap(), "other");
         assert!(fs::symlink_metadata(at("link")).unwrap().is_file());
         fs::hard_link(at("other"), at("twin")).unwrap();
         EventsFile::create(&at("other"), true)
             .unwrap()
-            .write(&event(What::Stop))
+            .write(&event(EventKind::Stop))
             .unwrap();
         assert_eq!(fs::read_to_string(at("twin")).unwrap(), "other");
 
@@ -355,13 +355,13 @@ mod tests {
         let mut file = EventsFile {
             path: "full".into(),
             file: File::options().write(true).open("/dev/full").unwrap(),
-            whole: Some(0),
+            complete_bytes: Some(0),
         };
-        let fault = file.write(&event(What::Stop)).unwrap_err().to_string();
+        let fault = file.write(&event(EventKind::Stop)).unwrap_err().to_string();
         assert!(
             fault.contains("full") && fault.contains("no more"),
             "{fault}"
         );
-        assert!(file.write(&event(What::Stop)).is_ok() && !file.is_whole());
+        assert!(file.write(&event(EventKind::Stop)).is_ok() && !file.is_complete());
     }
 }

@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// The active fraction of a model, in (0, 1], shared between the governor and the decode loop. 1 is
 /// the full allocated rank.
 #[derive(Debug)]
-pub struct Follow {
+pub struct SharedFraction {
     fraction: AtomicU64,
     /// The device is working, according to the marked phases; used by simulated plants.
     busy: AtomicBool,
 }
 
-impl Follow {
+impl SharedFraction {
     /// Creates the state with fraction 1, working.
-    pub fn new() -> Arc<Follow> {
-        Arc::new(Follow {
+    pub fn new() -> Arc<SharedFraction> {
+        Arc::new(SharedFraction {
             fraction: AtomicU64::new(1_f64.to_bits()),
             busy: AtomicBool::new(true),
         })
@@ -27,12 +27,12 @@ impl Follow {
     }
 
     /// Returns the load of a simulated plant: the fraction, or `None` while idle.
-    pub fn load(&self) -> Option<f64> {
+    pub fn plant_load(&self) -> Option<f64> {
         self.busy.load(Ordering::Relaxed).then(|| self.fraction())
     }
 
     /// Sets the fraction, for programs with a [`Controller`](super::Controller) in a separate loop.
-    pub fn set(&self, fraction: f64) {
+    pub fn set_fraction(&self, fraction: f64) {
         // Relaxed, as it orders no other memory.
         self.fraction.store(fraction.to_bits(), Ordering::Relaxed);
     }

@@ -51,9 +51,11 @@ mod governor;
 pub mod sensor;
 
 pub use clock::Clock;
-pub use control::{Controller, Decision, Law, LawError, LawOptions, Sense, Why};
-pub use energy::{Energy, Meter, Phase, Source};
-pub use event::{Event, EventsError, EventsFile, Quantity, What};
-pub use follow::Follow;
+pub use control::{
+    ControlLaw, ControlLawError, ControlLawOptions, Controller, Decision, ReadingStatus, Why,
+};
+pub use energy::{Energy, EnergyAccumulator, EnergyPhase, Source};
+pub use event::{Event, EventKind, EventsError, EventsFile, Quantity};
+pub use follow::SharedFraction;
 pub use governor::{Governor, GovernorError, GovernorOptions};
-pub use sensor::{Gpu, Reading, Sensor, SensorError, SensorSpec, open};
+pub use sensor::{GpuSelector, Reading, Sensor, SensorError, SensorSpec, open_sensor};

@@ -1,6 +1,6 @@
 //! Distribution of a sampler, and the acceptance rule of speculative sampling.
 
-use super::{Candidate, Logits, Sampler, SamplingError, uniform};
+use super::{Candidate, Sampler, SamplerInput, SamplingError, uniform};
 
 /// Tokens with their probabilities, ordered by id.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -10,7 +10,7 @@ pub struct Distribution {
 
 /// Verdict on a drafted token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Judged {
+pub enum DraftVerdict {
     /// The token is kept.
     Accepted,
     /// Another token replaces it.
@@ -19,7 +19,7 @@ pub enum Judged {
 
 impl Distribution {
     /// Returns the probability of a token; 0 if it is never drawn.
-    pub fn of(&self, token: u32) -> f64 {
+    pub fn probability(&self, token: u32) -> f64 {
         let found = self.tokens.binary_search_by_key(&token, |&(id, _)| id);
         found.map_or(0.0, |at| self.tokens[at].1)
     }
@@ -40,7 +40,7 @@ impl Sampler {
         logits: &[f32],
         out: &mut Distribution,
     ) -> Result<(), SamplingError> {
-        self.distribution_from(Logits::All(logits), out)
+        self.distribution_from(SamplerInput::All(logits), out)
     }
 
     /// Computes the distribution of [`Sampler::sample_from`].
@@ -49,10 +49,10 @@ impl Sampler {
     /// As [`Sampler::sample`].
     pub fn distribution_from(
         &mut self,
-        logits: Logits,
+        logits: SamplerInput,
         out: &mut Distribution,
     ) -> Result<(), SamplingError> {
-        let best = self.keep_of(logits)?;
+        let best = self.select_candidates_from(logits)?;
         out.tokens.clear();
         if self.candidates.is_empty() {
             out.tokens.push((best.token, 1.0));
@@ -73,29 +73,34 @@ impl Sampler {
     /// Draws one token of a distribution.
     pub fn draw_from(&mut self, from: &Distribution) -> u32 {
         let total = from.tokens.iter().map(|&(_, p)| p).sum();
-        self.pick(from.tokens.iter().copied(), total)
+        self.draw_weighted(from.tokens.iter().copied(), total)
     }
 
     /// Accepts `token`, drawn from `draft`, with probability `own / draft` of it; otherwise draws
     /// from the excess of `own` over `draft`. The outcome is distributed as `own` (Leviathan,
     /// Kalman and Matias 2023, algorithm 1; Chen et al. 2023).
-    pub fn judge(&mut self, own: &Distribution, draft: &Distribution, token: u32) -> Judged {
-        let (p, q) = (own.of(token), draft.of(token));
+    pub fn verify_token(
+        &mut self,
+        own: &Distribution,
+        draft: &Distribution,
+        token: u32,
+    ) -> DraftVerdict {
+        let (p, q) = (own.probability(token), draft.probability(token));
         // Certain acceptance uses no random number.
         if p >= q || uniform(&mut self.generator) * q < p {
-            return Judged::Accepted;
+            return DraftVerdict::Accepted;
         }
-        let more = |&(token, p): &(u32, f64)| (token, (p - draft.of(token)).max(0.0));
+        let more = |&(token, p): &(u32, f64)| (token, (p - draft.probability(token)).max(0.0));
         let rest = own.tokens.iter().map(more);
         let total: f64 = rest.clone().map(|(_, p)| p).sum();
-        Judged::Replaced(if total > 0.0 {
-            self.pick(rest, total)
+        DraftVerdict::Replaced(if total > 0.0 {
+            self.draw_weighted(rest, total)
         } else {
             self.draw_from(own)
         })
     }
 
-    fn pick(&mut self, from: impl Iterator<Item = (u32, f64)>, total: f64) -> u32 {
+    fn draw_weighted(&mut self, from: impl Iterator<Item = (u32, f64)>, total: f64) -> u32 {
         let mut remaining = uniform(&mut self.generator) * total;
         let mut last = 0;
         for (token, weight) in from {
@@ -139,9 +144,9 @@ mod tests {
         let weights = [0.5_f64, 2.0, 1.0].map(|l| (l / 0.5).exp());
         let total: f64 = weights.iter().sum();
         for (token, weight) in [0, 1, 3].into_iter().zip(weights) {
-            assert!((found.of(token) - weight / total).abs() < 1e-12);
+            assert!((found.probability(token) - weight / total).abs() < 1e-12);
         }
-        assert_eq!((found.of(2), found.tokens().len()), (0.0, 3));
+        assert_eq!((found.probability(2), found.tokens().len()), (0.0, 3));
         let greedy = of(&mut sampler(0.0, 0), &logits);
         assert_eq!(greedy.tokens(), [(1, 1.0)]);
     }
@@ -164,24 +169,26 @@ mod tests {
             let mut accepted = 0;
             for _ in 0..draws {
                 let token = drafter.draw_from(&draft);
-                let token = match judge.judge(&own, &draft, token) {
-                    Judged::Accepted => {
+                let token = match judge.verify_token(&own, &draft, token) {
+                    DraftVerdict::Accepted => {
                         accepted += 1;
                         token
                     }
-                    Judged::Replaced(token) => token,
+                    DraftVerdict::Replaced(token) => token,
                 };
                 counts[token as usize] += 1;
             }
             let statistic: f64 = (0..6)
                 .map(|token| {
-                    let expected = own.of(token) * f64::from(draws);
+                    let expected = own.probability(token) * f64::from(draws);
                     (f64::from(counts[token as usize]) - expected).powi(2) / expected
                 })
                 .sum();
             assert!(statistic < 35.9, "{statistic} {draft_logits:?}");
             // The probability of acceptance is Σ min(p, q).
-            let expected: f64 = (0..6).map(|t| own.of(t).min(draft.of(t))).sum();
+            let expected: f64 = (0..6)
+                .map(|t| own.probability(t).min(draft.probability(t)))
+                .sum();
             let found = f64::from(accepted) / f64::from(draws);
             assert!((found - expected).abs() < 0.005, "{found} {expected}");
         }
@@ -192,7 +199,10 @@ mod tests {
         let mut greedy = sampler(0.0, 0);
         let own = of(&mut greedy, &[0.0, 1.0, 0.5]);
         let other = of(&mut greedy, &[2.0, 1.0, 0.5]);
-        assert_eq!(greedy.judge(&own, &own, 1), Judged::Accepted);
-        assert_eq!(greedy.judge(&own, &other, 0), Judged::Replaced(1));
+        assert_eq!(greedy.verify_token(&own, &own, 1), DraftVerdict::Accepted);
+        assert_eq!(
+            greedy.verify_token(&own, &other, 0),
+            DraftVerdict::Replaced(1)
+        );
     }
 }

@@ -14,16 +14,16 @@ use std::time::{Duration, Instant};
 use htc_formats::vocab::Vocabulary;
 use thiserror::Error;
 
-use crate::adapt::{AdaptError, Adaptation, Seen};
+use crate::adapt::{ActivationRecorder, AdaptError, Adaptation};
 use crate::backend::{Backend, Cpu};
-use crate::dial::Setting;
+use crate::dial::ActiveSetting;
 use crate::error::ExecError;
 use crate::exec::{Adapted, Session};
 use crate::generate::GenerateError;
-use crate::sampling::{Distribution, Judged, Sampler};
+use crate::sampling::{Distribution, DraftVerdict, Sampler};
 
-use pace::Pace;
-pub use pace::{DraftLength, LONGEST_DRAFT};
+use pace::DraftLengthPolicy;
+pub use pace::{DraftLength, MAX_DRAFT_LENGTH};
 
 /// Error of a speculative decoding setup.
 #[derive(Debug, Error)]
@@ -47,7 +47,7 @@ pub enum SpeculateError {
         found: usize,
     },
     /// The draft length is out of range.
-    #[error("a draft has 1 to {LONGEST_DRAFT} tokens, found {0}")]
+    #[error("a draft has 1 to {MAX_DRAFT_LENGTH} tokens, found {0}")]
     Length(usize),
     /// The session has read positions that the draft has not.
     #[error(
@@ -65,7 +65,7 @@ pub enum SpeculateError {
 }
 
 /// Describes the first difference of two vocabularies, if any.
-pub fn vocabularies_differ(one: &Vocabulary, other: &Vocabulary) -> Option<String> {
+pub fn vocabulary_difference(one: &Vocabulary, other: &Vocabulary) -> Option<String> {
     let numbers = [
         ("tokens", one.tokens.len(), other.tokens.len()),
         ("merges", one.merges.len(), other.merges.len()),
@@ -96,7 +96,7 @@ pub fn vocabularies_differ(one: &Vocabulary, other: &Vocabulary) -> Option<Strin
 /// Statistics of speculative decoding.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
-pub struct Speculated {
+pub struct SpeculationStats {
     /// Verification passes.
     pub rounds: u64,
     /// Drafted tokens.
@@ -104,16 +104,16 @@ pub struct Speculated {
     /// Accepted tokens.
     pub accepted: u64,
     /// Tokens generated without a draft.
-    pub alone: u64,
+    pub without_draft: u64,
     /// Time of drafting.
-    pub draft: Duration,
+    pub draft_time: Duration,
     /// Time of passes of the model.
-    pub verify: Duration,
+    pub verify_time: Duration,
     /// Part of [`verify`](Speculated::verify) without a draft.
-    pub alone_time: Duration,
+    pub without_draft_time: Duration,
 }
 
-impl Speculated {
+impl SpeculationStats {
     /// Returns the fraction of accepted tokens; `None` if none was drafted.
     pub fn acceptance(&self) -> Option<f64> {
         (self.drafted > 0).then(|| self.accepted as f64 / self.drafted as f64)
@@ -122,32 +122,32 @@ impl Speculated {
     /// Returns the ratio of overall tokens per second to those without a draft, if known; excludes
     /// adaptation.
     pub fn speed_up(&self) -> Option<f64> {
-        let tokens = (self.alone + self.rounds + self.accepted) as f64;
-        let without = self.alone_time.as_secs_f64() / self.alone as f64;
-        let found = tokens * without / (self.draft + self.verify).as_secs_f64();
-        (self.rounds > 0 && self.alone > 0 && found.is_finite()).then_some(found)
+        let tokens = (self.without_draft + self.rounds + self.accepted) as f64;
+        let without = self.without_draft_time.as_secs_f64() / self.without_draft as f64;
+        let found = tokens * without / (self.draft_time + self.verify_time).as_secs_f64();
+        (self.rounds > 0 && self.without_draft > 0 && found.is_finite()).then_some(found)
     }
 }
 
-enum Drafter<B: Backend> {
-    Own {
-        setting: Setting,
+enum DraftSource<B: Backend> {
+    SameModel {
+        setting: ActiveSetting,
         adapted: Option<Box<Adapted<B>>>,
     },
-    Other(Box<Session<B>>),
+    SeparateModel(Box<Session<B>>),
 }
 
 /// Drafter for a session; tied to one sequence.
 pub struct Speculator<B: Backend = Cpu> {
-    drafter: Drafter<B>,
-    pace: Pace,
+    drafter: DraftSource<B>,
+    pace: DraftLengthPolicy,
     sampler: Sampler,
     read: Vec<u32>,
     drafted: Vec<u32>,
     drafts: Vec<Distribution>,
     own: Distribution,
     adaptation: Option<Box<Adaptation>>,
-    done: Speculated,
+    done: SpeculationStats,
 }
 
 impl<B: Backend> Speculator<B> {
@@ -155,13 +155,13 @@ impl<B: Backend> Speculator<B> {
     ///
     /// # Errors
     /// [`SpeculateError::Length`].
-    pub fn own(
-        setting: Setting,
+    pub fn with_same_model(
+        setting: ActiveSetting,
         length: DraftLength,
         sampler: &Sampler,
     ) -> Result<Self, SpeculateError> {
         let adapted = None;
-        Speculator::new(Drafter::Own { setting, adapted }, length, sampler)
+        Speculator::new(DraftSource::SameModel { setting, adapted }, length, sampler)
     }
 
     /// Creates a drafter from a fresh session of another model, with any KV cache, for sessions of
@@ -169,7 +169,7 @@ impl<B: Backend> Speculator<B> {
     ///
     /// # Errors
     /// [`SpeculateError`] for another vocabulary, or a length out of range.
-    pub fn other(
+    pub fn with_draft_model(
         draft: Session<B>,
         model: &crate::Model<B>,
         length: DraftLength,
@@ -181,7 +181,7 @@ impl<B: Backend> Speculator<B> {
         }
         let vocabularies = [draft.model().file(), model.file()].map(|file| &file.vocabulary);
         let differs = match vocabularies {
-            [Ok(one), Ok(other)] => vocabularies_differ(one, other),
+            [Ok(one), Ok(other)] => vocabulary_difference(one, other),
             // Both may lack a tokenizer if only token ids are used.
             [Err(one), Err(other)] => (one.to_string() != other.to_string())
                 .then(|| format!("it cannot be read: {one}; and there: {other}")),
@@ -195,29 +195,29 @@ impl<B: Backend> Speculator<B> {
             let (expected, found) = (0, draft.position());
             return Err(SpeculateError::Position { expected, found });
         }
-        Speculator::new(Drafter::Other(Box::new(draft)), length, sampler)
+        Speculator::new(DraftSource::SeparateModel(Box::new(draft)), length, sampler)
     }
 
     fn new(
-        drafter: Drafter<B>,
+        drafter: DraftSource<B>,
         length: DraftLength,
         sampler: &Sampler,
     ) -> Result<Self, SpeculateError> {
         if let DraftLength::Fixed(length) = length
-            && !(1..=LONGEST_DRAFT).contains(&length)
+            && !(1..=MAX_DRAFT_LENGTH).contains(&length)
         {
             return Err(SpeculateError::Length(length));
         }
         Ok(Speculator {
             drafter,
-            pace: Pace::new(length),
-            sampler: sampler.apart(),
+            pace: DraftLengthPolicy::new(length),
+            sampler: sampler.with_other_stream(),
             read: Vec::new(),
             drafted: Vec::new(),
             drafts: Vec::new(),
             own: Distribution::default(),
             adaptation: None,
-            done: Speculated::default(),
+            done: SpeculationStats::default(),
         })
     }
 
@@ -233,15 +233,15 @@ impl<B: Backend> Speculator<B> {
     }
 
     /// Returns the statistics so far.
-    pub fn done(&self) -> Speculated {
+    pub fn stats(&self) -> SpeculationStats {
         self.done
     }
 
     /// Returns the session of a separate draft model.
     pub fn draft_session(&self) -> Option<&Session<B>> {
         match &self.drafter {
-            Drafter::Own { .. } => None,
-            Drafter::Other(draft) => Some(draft),
+            DraftSource::SameModel { .. } => None,
+            DraftSource::SeparateModel(draft) => Some(draft),
         }
     }
 
@@ -249,8 +249,8 @@ impl<B: Backend> Speculator<B> {
     /// [`reset`](Speculator::reset) before and after.
     pub fn draft_session_mut(&mut self) -> Option<&mut Session<B>> {
         match &mut self.drafter {
-            Drafter::Own { .. } => None,
-            Drafter::Other(draft) => Some(draft),
+            DraftSource::SameModel { .. } => None,
+            DraftSource::SeparateModel(draft) => Some(draft),
         }
     }
 
@@ -258,9 +258,9 @@ impl<B: Backend> Speculator<B> {
     ///
     /// # Errors
     /// [`ExecError`] of the draft.
-    pub(crate) fn read(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
+    pub(crate) fn read_prompt(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
         self.read.extend_from_slice(tokens);
-        if let Drafter::Other(draft) = &mut self.drafter {
+        if let DraftSource::SeparateModel(draft) = &mut self.drafter {
             let available = draft.limit().min(self.read.len());
             let behind = self.read.get(draft.position()..available).unwrap_or(&[]);
             if !behind.is_empty() {
@@ -273,7 +273,7 @@ impl<B: Backend> Speculator<B> {
     /// Forgets the sequence, as [`Session::reset`]; keeps measurements.
     pub fn reset(&mut self) {
         self.read.clear();
-        if let Drafter::Other(draft) = &mut self.drafter {
+        if let DraftSource::SeparateModel(draft) = &mut self.drafter {
             draft.reset();
         }
     }
@@ -286,7 +286,9 @@ impl<B: Backend> Speculator<B> {
     pub(crate) fn truncate(&mut self, position: usize) -> Result<(), ExecError> {
         self.read.truncate(position);
         match &mut self.drafter {
-            Drafter::Other(draft) if draft.position() > position => draft.truncate(position),
+            DraftSource::SeparateModel(draft) if draft.position() > position => {
+                draft.truncate(position)
+            }
             _ => Ok(()),
         }
     }
@@ -310,16 +312,18 @@ impl<B: Backend> Speculator<B> {
             .saturating_sub(1)
             .min(available)
             .min(session.batch() - 1);
-        let length = self.pace.next(most.min(self.draft_room()), self.behind());
+        let length = self
+            .pace
+            .next_length(most.min(self.free_draft_positions()), self.unread_tokens());
         let mut seen = match length {
             0 => None,
-            _ => self.adaptation.as_deref().map(Adaptation::look),
+            _ => self.adaptation.as_deref().map(Adaptation::new_recorder),
         };
-        self.refresh(session, length)?;
+        self.apply_adaptation(session, length)?;
         if length > 0 {
             let begun = Instant::now();
             self.catch_up()?;
-            self.done.draft += begun.elapsed();
+            self.done.draft_time += begun.elapsed();
         }
         let begun = Instant::now();
         self.draft(session, unread, length, &mut seen)?;
@@ -328,7 +332,7 @@ impl<B: Backend> Speculator<B> {
         let mut row = vec![unread];
         row.extend_from_slice(&self.drafted);
         let logits = match &mut seen {
-            Some(seen) => session.verify(&row, seen.verifier())?,
+            Some(seen) => session.verify(&row, seen.verifier_tap())?,
             None => session.verify(&row, &mut ())?,
         };
         let width = logits.len() / row.len();
@@ -336,9 +340,9 @@ impl<B: Backend> Speculator<B> {
         for (logits, draft) in logits.chunks_exact(width).zip(&self.drafts[..length]) {
             let token = self.drafted[accepted];
             sampler.distribution(logits, &mut self.own)?;
-            match sampler.judge(&self.own, draft, token) {
-                Judged::Accepted => accepted += 1,
-                Judged::Replaced(token) => {
+            match sampler.verify_token(&self.own, draft, token) {
+                DraftVerdict::Accepted => accepted += 1,
+                DraftVerdict::Replaced(token) => {
                     next = Some(token);
                     break;
                 }
@@ -351,7 +355,7 @@ impl<B: Backend> Speculator<B> {
         };
         let mut seen = seen.filter(|_| accepted < length);
         if let Some(seen) = &mut seen {
-            seen.rejected(last);
+            seen.record_rejection(last);
         }
         let verify = begun.elapsed();
         session.truncate(start + 1 + accepted)?;
@@ -361,26 +365,26 @@ impl<B: Backend> Speculator<B> {
         self.truncate(read)?;
         out.extend(&self.drafted[..accepted]);
         out.push_back(next);
-        self.note(length, accepted, draft, verify);
+        self.record_round(length, accepted, draft, verify);
         if let (Some(adaptation), Some(seen)) = (self.adaptation.as_deref_mut(), seen) {
-            adaptation.learn(seen, accepted);
+            adaptation.queue_rejection(seen, accepted);
         }
         Ok(())
     }
 
     /// Returns the number of tokens that a separate draft model has not read.
-    fn behind(&self) -> usize {
+    fn unread_tokens(&self) -> usize {
         match &self.drafter {
-            Drafter::Own { .. } => 0,
-            Drafter::Other(draft) => self.read.len().saturating_sub(draft.position()),
+            DraftSource::SameModel { .. } => 0,
+            DraftSource::SeparateModel(draft) => self.read.len().saturating_sub(draft.position()),
         }
     }
 
     /// Lets a separate draft model read tokens generated without it.
     fn catch_up(&mut self) -> Result<(), ExecError> {
         // A single unread token is read with the next.
-        if self.behind() > 1
-            && let Drafter::Other(draft) = &mut self.drafter
+        if self.unread_tokens() > 1
+            && let DraftSource::SeparateModel(draft) = &mut self.drafter
         {
             let batch = draft.batch();
             for tokens in self.read[draft.position()..].chunks(batch) {
@@ -391,10 +395,10 @@ impl<B: Backend> Speculator<B> {
     }
 
     /// Returns the free positions of the draft's context.
-    fn draft_room(&self) -> usize {
+    fn free_draft_positions(&self) -> usize {
         match &self.drafter {
-            Drafter::Own { .. } => usize::MAX,
-            Drafter::Other(draft) => draft.limit().saturating_sub(self.read.len() + 1),
+            DraftSource::SameModel { .. } => usize::MAX,
+            DraftSource::SeparateModel(draft) => draft.limit().saturating_sub(self.read.len() + 1),
         }
     }
 
@@ -404,7 +408,7 @@ impl<B: Backend> Speculator<B> {
         session: &mut Session<B>,
         unread: u32,
         length: usize,
-        seen: &mut Option<Seen>,
+        seen: &mut Option<ActivationRecorder>,
     ) -> Result<(), GenerateError> {
         self.drafted.clear();
         if self.drafts.len() < length {
@@ -415,25 +419,25 @@ impl<B: Backend> Speculator<B> {
         }
         let start = session.position();
         let (own, mut behind) = match &mut self.drafter {
-            Drafter::Own { setting, adapted } => {
+            DraftSource::SameModel { setting, adapted } => {
                 let before = session.setting();
                 session.set(*setting);
                 session.adapt(adapted.take());
                 (Some(before), vec![unread])
             }
-            Drafter::Other(draft) => {
+            DraftSource::SeparateModel(draft) => {
                 let mut behind = self.read[draft.position()..].to_vec();
                 behind.push(unread);
                 (None, behind)
             }
         };
         let drafting = match &mut self.drafter {
-            Drafter::Own { .. } => &mut *session,
-            Drafter::Other(draft) => draft,
+            DraftSource::SameModel { .. } => &mut *session,
+            DraftSource::SeparateModel(draft) => draft,
         };
         let mut outcome = Ok(());
         for draft in &mut self.drafts[..length] {
-            let step = step(drafting, &mut self.sampler, &behind, draft, seen);
+            let step = draft_token(drafting, &mut self.sampler, &behind, draft, seen);
             match step {
                 Ok(token) => {
                     self.drafted.push(token);
@@ -445,7 +449,7 @@ impl<B: Backend> Speculator<B> {
                 }
             }
         }
-        if let (Some(before), Drafter::Own { adapted, .. }) = (own, &mut self.drafter) {
+        if let (Some(before), DraftSource::SameModel { adapted, .. }) = (own, &mut self.drafter) {
             *adapted = session.adapt(None);
             session.set(before);
             session.truncate(start)?;
@@ -453,63 +457,67 @@ impl<B: Backend> Speculator<B> {
         outcome
     }
 
-    fn note(&mut self, length: usize, accepted: usize, draft: Duration, verify: Duration) {
-        self.pace.note(length, accepted, draft, verify);
+    fn record_round(&mut self, length: usize, accepted: usize, draft: Duration, verify: Duration) {
+        self.pace.record_round(length, accepted, draft, verify);
         let done = &mut self.done;
         if length > 0 {
             done.rounds += 1;
-            done.draft += draft;
+            done.draft_time += draft;
         } else {
-            done.alone += 1;
-            done.alone_time += verify;
+            done.without_draft += 1;
+            done.without_draft_time += verify;
         }
         done.drafted += length as u64;
         done.accepted += accepted as u64;
-        done.verify += verify;
+        done.verify_time += verify;
     }
 
-    fn refresh(&mut self, session: &mut Session<B>, length: usize) -> Result<(), GenerateError> {
+    fn apply_adaptation(
+        &mut self,
+        session: &mut Session<B>,
+        length: usize,
+    ) -> Result<(), GenerateError> {
         let Some(adaptation) = self.adaptation.as_deref_mut().filter(|_| length > 0) else {
             return Ok(());
         };
         let new = match &mut self.drafter {
-            Drafter::Own { setting, .. } => {
+            DraftSource::SameModel { setting, .. } => {
                 let before = session.setting();
                 session.set(*setting);
-                let new = adaptation.refresh(session);
+                let new = adaptation.update_draft(session);
                 session.set(before);
                 new
             }
-            Drafter::Other(draft) => adaptation.refresh(draft),
+            DraftSource::SeparateModel(draft) => adaptation.update_draft(draft),
         };
         let Some(new) = new.map_err(SpeculateError::from)? else {
             return Ok(());
         };
         match &mut self.drafter {
-            Drafter::Own { adapted, .. } => *adapted = Some(new),
-            Drafter::Other(draft) => drop(draft.adapt(Some(new))),
+            DraftSource::SameModel { adapted, .. } => *adapted = Some(new),
+            DraftSource::SeparateModel(draft) => drop(draft.adapt(Some(new))),
         }
         Ok(())
     }
 }
 
 /// Drafts one token after `tokens`, with its distribution.
-fn step<B: Backend>(
+fn draft_token<B: Backend>(
     session: &mut Session<B>,
     sampler: &mut Sampler,
     tokens: &[u32],
     from: &mut Distribution,
-    seen: &mut Option<Seen>,
+    seen: &mut Option<ActivationRecorder>,
 ) -> Result<u32, GenerateError> {
     if let Some(seen) = seen {
         let width = session.model().hyper().width;
         for batch in tokens.chunks(session.batch()) {
-            session.forward_with(batch, seen.draft())?;
+            session.forward_with(batch, seen.draft_tap())?;
         }
         seen.end_step(session, width)?;
         sampler.distribution(session.last_logits()?, from)?;
     } else {
-        let logits = session.step_for(tokens, sampler.wants())?;
+        let logits = session.step_for(tokens, sampler.logits_for_distribution())?;
         sampler.distribution_from(logits, from)?;
     }
     Ok(sampler.draw_from(from))
@@ -522,21 +530,24 @@ mod tests {
     #[test]
     fn speed_up_is_relative_to_tokens_without_a_draft() {
         let ms = Duration::from_millis;
-        let done = Speculated {
+        let done = SpeculationStats {
             rounds: 2,
             drafted: 8,
             accepted: 6,
-            alone: 4,
-            draft: ms(10),
-            verify: ms(60),
-            alone_time: ms(40),
+            without_draft: 4,
+            draft_time: ms(10),
+            verify_time: ms(60),
+            without_draft_time: ms(40),
         };
         assert!((done.speed_up().unwrap() - 120.0 / 70.0).abs() < 1e-12);
         assert_eq!(done.acceptance(), Some(0.75));
         for unknown in [
-            Speculated { alone: 0, ..done },
-            Speculated { rounds: 0, ..done },
-            Speculated::default(),
+            SpeculationStats {
+                without_draft: 0,
+                ..done
+            },
+            SpeculationStats { rounds: 0, ..done },
+            SpeculationStats::default(),
         ] {
             assert_eq!(unknown.speed_up(), None);
         }

@@ -4,7 +4,7 @@
 //! from U+0100.
 
 /// Returns the character of a byte.
-pub(super) const fn character(byte: u8) -> char {
+pub(super) const fn byte_to_char(byte: u8) -> char {
     let code = match byte {
         b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF => byte as u32,
         0..=b' ' => 0x100 + byte as u32,
@@ -17,7 +17,7 @@ pub(super) const fn character(byte: u8) -> char {
     }
 }
 
-fn byte(character: char) -> Option<u8> {
+fn char_to_byte(character: char) -> Option<u8> {
     Some(match u32::from(character) {
         code @ (0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF) => code as u8,
         code @ 0x100..=0x120 => (code - 0x100) as u8,
@@ -32,7 +32,7 @@ fn byte(character: char) -> Option<u8> {
 pub(super) fn decode(text: &str, bytes: &mut Vec<u8>) {
     let start = bytes.len();
     for character in text.chars() {
-        let Some(byte) = byte(character) else {
+        let Some(byte) = char_to_byte(character) else {
             bytes.truncate(start);
             bytes.extend_from_slice(text.as_bytes());
             return;
@@ -47,17 +47,17 @@ mod tests {
 
     #[test]
     fn byte_characters_are_distinct() {
-        let all: String = (0..=255).map(character).collect();
+        let all: String = (0..=255).map(byte_to_char).collect();
         assert!(all.chars().all(|c| !c.is_whitespace() && !c.is_control()));
         let mut bytes = Vec::new();
         decode(&all, &mut bytes);
         assert_eq!(bytes, Vec::from_iter(0..=255));
         // Well-known pieces of GPT-2's vocabulary.
         assert_eq!(
-            [b' ', b'\n', b'a', 0xC3].map(character),
+            [b' ', b'\n', b'a', 0xC3].map(byte_to_char),
             ['Ġ', 'Ċ', 'a', 'Ã']
         );
-        assert_eq!([0x7F, 0xA0, 0xAD].map(character), ['ġ', 'ł', 'Ń']);
+        assert_eq!([0x7F, 0xA0, 0xAD].map(byte_to_char), ['ġ', 'ł', 'Ń']);
     }
 
     #[test]

@@ -4,20 +4,20 @@ use std::collections::HashMap;
 
 use htc_formats::vocab::{PreTokenizer, TokenKind, Vocabulary};
 
-use super::pairs::{Joining, NONE, Pairs};
+use super::pairs::{MergeList, MergeListBuffers, NONE};
 use super::{TokenizerError, alphabet, words};
 
 /// Tables of one vocabulary.
 #[derive(Clone, Debug)]
-pub(super) struct ByteLevel {
+pub(super) struct ByteLevelBpe {
     pre: PreTokenizer,
     bytes: Box<[u32; 256]>,
-    pairs: Pairs,
-    whole: HashMap<Box<[u8]>, u32>,
-    longest: usize,
+    pairs: MergeList,
+    unmerged_words: HashMap<Box<[u8]>, u32>,
+    longest_unmerged: usize,
 }
 
-impl ByteLevel {
+impl ByteLevelBpe {
     /// `ids` maps texts to ids.
     pub(super) fn new(
         vocabulary: &Vocabulary,
@@ -27,7 +27,7 @@ impl ByteLevel {
         let mut bytes = Box::new([NONE; 256]);
         for (byte, token) in (0..=255).zip(bytes.iter_mut()) {
             let mut text = [0; 4];
-            let text = alphabet::character(byte).encode_utf8(&mut text);
+            let text = alphabet::byte_to_char(byte).encode_utf8(&mut text);
             *token = ids.get(&*text).copied().unwrap_or(NONE);
         }
         let mut whole = HashMap::new();
@@ -43,23 +43,28 @@ impl ByteLevel {
         Ok(Self {
             pre,
             bytes,
-            pairs: Pairs::new(vocabulary, ids)?,
-            longest: whole.keys().map(|word| word.len()).max().unwrap_or(0),
-            whole,
+            pairs: MergeList::new(vocabulary, ids)?,
+            longest_unmerged: whole.keys().map(|word| word.len()).max().unwrap_or(0),
+            unmerged_words: whole,
         })
     }
 
     /// Creates buffers for encoding.
-    pub(super) fn start(&self) -> Joining<'_> {
+    pub(super) fn new_merge_buffers(&self) -> MergeListBuffers<'_> {
         self.pairs.start()
     }
 
     /// Appends the tokens of `text`. A byte without token is dropped, as in Hugging Face
     /// tokenizers.
-    pub(super) fn encode(&self, joining: &mut Joining<'_>, text: &str, ids: &mut Vec<u32>) {
-        words::for_each(self.pre, text, &mut |word| {
-            if word.len() <= self.longest
-                && let Some(&token) = self.whole.get(word.as_bytes())
+    pub(super) fn encode(
+        &self,
+        joining: &mut MergeListBuffers<'_>,
+        text: &str,
+        ids: &mut Vec<u32>,
+    ) {
+        words::for_each_word(self.pre, text, &mut |word| {
+            if word.len() <= self.longest_unmerged
+                && let Some(&token) = self.unmerged_words.get(word.as_bytes())
             {
                 ids.push(token);
                 return;

@@ -5,21 +5,21 @@ use std::collections::{HashMap, HashSet};
 
 use htc_formats::vocab::Vocabulary;
 
-use super::pairs::{Joining, NONE, Pairs};
+use super::pairs::{MergeList, MergeListBuffers, NONE};
 use super::{SPACE, TokenizerError, byte_tokens};
 
 /// Tables of one vocabulary.
 #[derive(Clone, Debug)]
-pub(super) struct Characters {
+pub(super) struct CharacterBpe {
     tokens: HashMap<char, u32>,
     bytes: Box<[u32; 256]>,
-    pairs: Pairs,
+    pairs: MergeList,
     /// Characters before a space in any token. A text can be cut at all other spaces without
     /// preventing any merge.
     before_space: HashSet<char>,
 }
 
-impl Characters {
+impl CharacterBpe {
     /// `ids` maps texts to ids.
     pub(super) fn new(
         vocabulary: &Vocabulary,
@@ -43,18 +43,23 @@ impl Characters {
         Ok(Self {
             tokens,
             bytes,
-            pairs: Pairs::new(vocabulary, ids)?,
+            pairs: MergeList::new(vocabulary, ids)?,
             before_space,
         })
     }
 
     /// Creates buffers for encoding.
-    pub(super) fn start(&self) -> Joining<'_> {
+    pub(super) fn start(&self) -> MergeListBuffers<'_> {
         self.pairs.start()
     }
 
     /// Appends the tokens of `text`, with spaces already replaced by U+2581.
-    pub(super) fn encode(&self, joining: &mut Joining<'_>, text: &str, ids: &mut Vec<u32>) {
+    pub(super) fn encode(
+        &self,
+        joining: &mut MergeListBuffers<'_>,
+        text: &str,
+        ids: &mut Vec<u32>,
+    ) {
         let mut before = None;
         for character in text.chars() {
             let space = SPACE.starts_with(character);

@@ -2,7 +2,7 @@
 
 use htc_formats::vocab::TokenKind;
 
-use super::{Method, SPACE, Tokenizer, alphabet, byte_value};
+use super::{Algorithm, SPACE, Tokenizer, alphabet, byte_value};
 
 /// Decodes a sequence token by token, emitting complete characters only.
 ///
@@ -54,7 +54,7 @@ impl<'a> StreamDecoder<'a> {
                     self.take_complete(text);
                 }
             }
-            TokenKind::Normal if matches!(tokenizer.method, Method::ByteLevel(_)) => {
+            TokenKind::Normal if matches!(tokenizer.method, Algorithm::ByteLevel(_)) => {
                 alphabet::decode(piece, &mut self.pending);
                 self.take_complete(text);
             }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use htc_formats::vocab::{TokenKind, Vocabulary};
 
 use super::queue::{Pair, PairQueue};
-use super::texts::{Prefixes, Texts};
+use super::texts::{PrefixHashes, SubstringIds};
 use super::{TokenizerError, byte_tokens};
 
 const NONE: u32 = u32::MAX;
@@ -21,9 +21,9 @@ const MAX_PART: usize = u32::MAX as usize - 4;
 
 /// Lookup tables of merging.
 #[derive(Clone, Debug)]
-pub(super) struct Merger {
+pub(super) struct ScoreMerger {
     /// Id of every non-empty text.
-    ids: Texts,
+    ids: SubstringIds,
     /// Rank of every token by score, 0 the best; ties share a rank.
     ranks: Vec<u32>,
     /// Character pairs adjacent in some token, with the token of exactly this pair, or `NONE`.
@@ -34,7 +34,7 @@ pub(super) struct Merger {
     unknown: u32,
 }
 
-impl Merger {
+impl ScoreMerger {
     pub(super) fn new(vocabulary: &Vocabulary) -> Result<Self, TokenizerError> {
         let mut ids = HashMap::with_capacity(vocabulary.tokens.len());
         let mut neighbours = HashMap::new();
@@ -44,7 +44,7 @@ impl Merger {
                 continue;
             }
             if let Some(first) = ids.insert(text.as_str(), id) {
-                return Err(TokenizerError::Duplicate {
+                return Err(TokenizerError::DuplicateText {
                     first,
                     second: id,
                     text: text.clone(),
@@ -75,7 +75,7 @@ impl Merger {
         }
         Ok(Self {
             ranks: ranks(&vocabulary.scores),
-            ids: Texts::new(ids.into_iter()),
+            ids: SubstringIds::new(ids.into_iter()),
             neighbours,
             bytes,
             unknown: unknown.unwrap_or(NONE),
@@ -83,12 +83,12 @@ impl Merger {
     }
 
     /// Creates buffers for encoding.
-    pub(super) fn start(&self) -> Merging<'_> {
-        Merging {
+    pub(super) fn new_buffers(&self) -> MergeBuffers<'_> {
+        MergeBuffers {
             tables: self,
             symbols: Vec::new(),
             queue: PairQueue::new(),
-            prefixes: Prefixes::default(),
+            prefixes: PrefixHashes::default(),
         }
     }
 
@@ -115,15 +115,15 @@ struct Symbol {
 
 /// Reusable buffers of one part.
 #[derive(Debug)]
-pub(super) struct Merging<'a> {
-    tables: &'a Merger,
+pub(super) struct MergeBuffers<'a> {
+    tables: &'a ScoreMerger,
     /// By position in the part.
     symbols: Vec<Symbol>,
     queue: PairQueue,
-    prefixes: Prefixes,
+    prefixes: PrefixHashes,
 }
 
-impl Merging<'_> {
+impl MergeBuffers<'_> {
     /// Appends the tokens of `text`, with spaces already replaced by U+2581.
     pub(super) fn encode(&mut self, text: &str, ids: &mut Vec<u32>) {
         let mut start = 0;
@@ -183,10 +183,10 @@ impl Merging<'_> {
             let next = left + len;
             if next != end {
                 self.symbols[next as usize].previous = left;
-                self.offer(left, next + self.symbols[next as usize].len);
+                self.queue_pair(left, next + self.symbols[next as usize].len);
             }
             if previous != NONE {
-                self.offer(previous, next);
+                self.queue_pair(previous, next);
             }
         }
         let mut start = 0;
@@ -200,7 +200,7 @@ impl Merging<'_> {
     }
 
     /// Queues the two symbols from `left` to `end` if together they are a token.
-    fn offer(&mut self, left: u32, end: u32) {
+    fn queue_pair(&mut self, left: u32, end: u32) {
         let ids = &self.tables.ids;
         if let Some(token) = ids.id(&self.prefixes, left as usize, end as usize) {
             let rank = self.tables.ranks[token as usize];

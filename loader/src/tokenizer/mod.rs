@@ -34,11 +34,11 @@ use std::sync::OnceLock;
 use htc_formats::vocab::{BYTE_LEVEL, TokenKind, Vocabulary, VocabularyError};
 use thiserror::Error;
 
-use byte_level::ByteLevel;
-use characters::Characters;
+use byte_level::ByteLevelBpe;
+use characters::CharacterBpe;
 pub use decode::StreamDecoder;
-use merge::Merger;
-use user_defined::{Fragment, UserDefined};
+use merge::ScoreMerger;
+use user_defined::{Fragment, TokenMatcher};
 
 /// Space inside a SentencePiece vocabulary (U+2581).
 const SPACE: &str = "\u{2581}";
@@ -53,7 +53,7 @@ pub enum TokenizerError {
     #[error(
         "tokens {first} and {second} both read {text:?}, expected distinct texts; convert the model again from its source"
     )]
-    Duplicate {
+    DuplicateText {
         /// Lower id.
         first: u32,
         /// Higher id.
@@ -98,7 +98,7 @@ pub enum TokenizerError {
     #[error(
         "merges {first} and {second} both make {text:?} of the same tokens; convert the model again from its source"
     )]
-    MergeTwice {
+    DuplicateMerge {
         /// Lower rank.
         first: u32,
         /// Higher rank.
@@ -108,19 +108,19 @@ pub enum TokenizerError {
     },
     /// A special token longer than [`MAX_SPECIAL_TOKEN_BYTES`].
     #[error(
-        "a special token has {found} bytes of text, expected at most {MAX_SPECIAL_TOKEN_BYTES}; mark it as normal"
+        "a special token has {bytes} bytes of text, expected at most {MAX_SPECIAL_TOKEN_BYTES}; mark it as normal"
     )]
-    SpecialToken {
+    SpecialTokenTooLong {
         /// Size of the token in bytes.
-        found: usize,
+        bytes: usize,
     },
     /// More text in special tokens than [`MAX_SPECIAL_BYTES`].
     #[error(
-        "the special tokens have {found} bytes of text, expected at most {MAX_SPECIAL_BYTES}; mark those that need not stay whole as normal"
+        "the special tokens have {bytes} bytes of text, expected at most {MAX_SPECIAL_BYTES}; mark those that need not stay whole as normal"
     )]
-    SpecialText {
+    SpecialTextTooLong {
         /// Size of the text in bytes.
-        found: usize,
+        bytes: usize,
     },
 }
 
@@ -134,23 +134,23 @@ pub const MAX_SPECIAL_TOKEN_BYTES: usize = 256;
 
 /// Selects the special tokens that [`Tokenizer::encode`] adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AddSpecial {
+pub enum AddSpecialTokens {
     /// BOS before and EOS after the text, as configured by the vocabulary.
-    AsVocabulary,
+    AsConfigured,
     /// BOS before the text, as configured by the vocabulary, for a prompt to be continued.
     Prompt,
     /// Tokens of the text alone.
-    Nothing,
+    TextOnly,
 }
 
 #[derive(Clone, Debug)]
-enum Method {
+enum Algorithm {
     /// SentencePiece by scores.
-    Scores(Merger),
+    Scores(ScoreMerger),
     /// SentencePiece by a list of merges.
-    Characters(Characters),
+    Characters(CharacterBpe),
     /// Byte-level BPE.
-    ByteLevel(ByteLevel),
+    ByteLevel(ByteLevelBpe),
 }
 
 /// Tokenizer of one vocabulary.
@@ -158,10 +158,10 @@ enum Method {
 pub struct Tokenizer {
     vocabulary: Vocabulary,
     kinds: Vec<TokenKind>,
-    ends: Vec<u32>,
-    user_defined: UserDefined,
-    special: OnceLock<UserDefined>,
-    method: Method,
+    end_tokens: Vec<u32>,
+    user_defined: TokenMatcher,
+    special: OnceLock<TokenMatcher>,
+    method: Algorithm,
 }
 
 impl Tokenizer {
@@ -170,7 +170,7 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError`] for an invalid vocabulary.
     pub fn new(mut vocabulary: Vocabulary) -> Result<Self, TokenizerError> {
-        check(&vocabulary)?;
+        validate(&vocabulary)?;
         vocabulary.strip_before.sort_unstable();
         vocabulary.strip_after.sort_unstable();
         let mut kinds = vocabulary.kinds.clone();
@@ -187,12 +187,12 @@ impl Tokenizer {
         ends.sort_unstable();
         ends.dedup();
 
-        let user_defined = automaton(&vocabulary, &kinds, &[TokenKind::UserDefined]);
-        let method = method(&vocabulary)?;
+        let user_defined = build_matcher(&vocabulary, &kinds, &[TokenKind::UserDefined]);
+        let method = build_algorithm(&vocabulary)?;
         Ok(Self {
             vocabulary,
             kinds,
-            ends,
+            end_tokens: ends,
             user_defined,
             special: OnceLock::new(),
             method,
@@ -201,14 +201,14 @@ impl Tokenizer {
 
     /// Returns the token ids of `text`. Control tokens spelt in the text are treated as text,
     /// user-defined tokens as tokens. Time is O(n log n) in the length of the text.
-    pub fn encode(&self, text: &str, add: AddSpecial) -> Vec<u32> {
-        self.encode_cut_at(&self.user_defined, text, &[], add)
+    pub fn encode(&self, text: &str, add: AddSpecialTokens) -> Vec<u32> {
+        self.encode_fragments(&self.user_defined, text, &[], add)
     }
 
     /// Same as [`encode`](Self::encode), but parses control tokens in the text. BOS is not added
     /// before a text that begins with it, nor EOS after one that ends with it.
-    pub fn encode_with_special(&self, text: &str, add: AddSpecial) -> Vec<u32> {
-        self.encode_cut_at(self.special(), text, &[], add)
+    pub fn encode_with_special(&self, text: &str, add: AddSpecialTokens) -> Vec<u32> {
+        self.encode_fragments(self.special_matcher(), text, &[], add)
     }
 
     /// Same as [`encode_with_special`](Self::encode_with_special), except that control tokens
@@ -220,15 +220,15 @@ impl Tokenizer {
         &self,
         text: &str,
         said: &[Range<usize>],
-        add: AddSpecial,
+        add: AddSpecialTokens,
     ) -> Vec<u32> {
-        self.encode_cut_at(self.special(), text, said, add)
+        self.encode_fragments(self.special_matcher(), text, said, add)
     }
 
     /// Returns a control token contained in `text`, or one that could be completed by text before
     /// or after it.
-    pub fn control_in(&self, text: &str) -> Option<&str> {
-        let fragments = self.special().split_where(text, |_, _| true);
+    pub fn find_control_token(&self, text: &str) -> Option<&str> {
+        let fragments = self.special_matcher().split_where(text, |_, _| true);
         let spelt = fragments.iter().find_map(|fragment| match fragment {
             Fragment::Token(token) if self.is_control(*token) => self.piece(*token),
             _ => None,
@@ -253,28 +253,28 @@ impl Tokenizer {
         )
     }
 
-    fn special(&self) -> &UserDefined {
+    fn special_matcher(&self) -> &TokenMatcher {
         self.special.get_or_init(|| {
             let special = [
                 TokenKind::UserDefined,
                 TokenKind::Control,
                 TokenKind::Unknown,
             ];
-            automaton(&self.vocabulary, &self.kinds, &special)
+            build_matcher(&self.vocabulary, &self.kinds, &special)
         })
     }
 
-    fn encode_cut_at(
+    fn encode_fragments(
         &self,
-        special: &UserDefined,
+        special: &TokenMatcher,
         text: &str,
         said: &[Range<usize>],
-        add: AddSpecial,
+        add: AddSpecialTokens,
     ) -> Vec<u32> {
         let (before, after) = match add {
-            AddSpecial::AsVocabulary => (self.vocabulary.add_bos, self.vocabulary.add_eos),
-            AddSpecial::Prompt => (self.vocabulary.add_bos, false),
-            AddSpecial::Nothing => (false, false),
+            AddSpecialTokens::AsConfigured => (self.vocabulary.add_bos, self.vocabulary.add_eos),
+            AddSpecialTokens::Prompt => (self.vocabulary.add_bos, false),
+            AddSpecialTokens::TextOnly => (false, false),
         };
         let mut ids = Vec::new();
         let collapsed;
@@ -285,42 +285,44 @@ impl Tokenizer {
             (text, said)
         };
         let fragments = special.split_where(text, |place, token| {
-            !self.is_control(token) || !touches(said, place)
+            !self.is_control(token) || !overlaps_any(said, place)
         });
-        if before && self.vocabulary.bos != end_of(fragments.first()) {
+        if before && self.vocabulary.bos != special_token_of(fragments.first()) {
             ids.extend(self.vocabulary.bos);
         }
         match &self.method {
-            Method::Scores(merger) => {
-                let mut merging = merger.start();
-                self.pieces(&fragments, &mut ids, |text, ids| merging.encode(text, ids));
+            Algorithm::Scores(merger) => {
+                let mut merging = merger.new_buffers();
+                self.for_each_sentencepiece_fragment(&fragments, &mut ids, |text, ids| {
+                    merging.encode(text, ids)
+                });
             }
-            Method::Characters(characters) => {
+            Algorithm::Characters(characters) => {
                 let mut joining = characters.start();
                 let encode = |text: &str, ids: &mut _| characters.encode(&mut joining, text, ids);
-                self.pieces(&fragments, &mut ids, encode);
+                self.for_each_sentencepiece_fragment(&fragments, &mut ids, encode);
             }
-            Method::ByteLevel(byte_level) => {
-                let mut joining = byte_level.start();
-                self.each(&fragments, &mut ids, |_, text, ids| {
+            Algorithm::ByteLevel(byte_level) => {
+                let mut joining = byte_level.new_merge_buffers();
+                self.for_each_fragment(&fragments, &mut ids, |_, text, ids| {
                     byte_level.encode(&mut joining, text, ids);
                 });
             }
         }
-        if after && self.vocabulary.eos != end_of(fragments.last()) {
+        if after && self.vocabulary.eos != special_token_of(fragments.last()) {
             ids.extend(self.vocabulary.eos);
         }
         ids
     }
 
-    fn each(
+    fn for_each_fragment(
         &self,
         fragments: &[Fragment<'_>],
         ids: &mut Vec<u32>,
         mut encode: impl FnMut(usize, &str, &mut Vec<u32>),
     ) {
         let strips = |list: &[u32], token| {
-            end_of(token).is_some_and(|token| list.binary_search(&token).is_ok())
+            special_token_of(token).is_some_and(|token| list.binary_search(&token).is_ok())
         };
         let mut before = None;
         for (at, fragment) in fragments.iter().enumerate() {
@@ -342,7 +344,7 @@ impl Tokenizer {
         }
     }
 
-    fn pieces(
+    fn for_each_sentencepiece_fragment(
         &self,
         fragments: &[Fragment<'_>],
         ids: &mut Vec<u32>,
@@ -354,7 +356,7 @@ impl Tokenizer {
             ..
         } = self.vocabulary;
         let mut escaped = String::new();
-        self.each(fragments, ids, |at, text, ids| {
+        self.for_each_fragment(fragments, ids, |at, text, ids| {
             escaped.clear();
             let once = at == 0 && !text.starts_with([' ', '\u{2581}']);
             if add_space_prefix && (once || !space_prefix_once) {
@@ -398,8 +400,8 @@ impl Tokenizer {
 
     /// Returns true if the token ends generation: EOS, end tokens listed in the model's files, and
     /// end-of-turn tokens recognised by their text.
-    pub fn is_end(&self, token: u32) -> bool {
-        self.ends.binary_search(&token).is_ok()
+    pub fn is_end_token(&self, token: u32) -> bool {
+        self.end_tokens.binary_search(&token).is_ok()
     }
 
     /// Text of a token in the vocabulary; `None` for an invalid id.
@@ -430,8 +432,8 @@ fn byte_value(text: &str) -> Option<u8> {
     }
 }
 
-fn check(vocabulary: &Vocabulary) -> Result<(), TokenizerError> {
-    vocabulary.check()?;
+fn validate(vocabulary: &Vocabulary) -> Result<(), TokenizerError> {
+    vocabulary.validate()?;
     let Vocabulary {
         bos,
         eos,
@@ -472,17 +474,17 @@ fn check(vocabulary: &Vocabulary) -> Result<(), TokenizerError> {
         }
     }
     if longest > MAX_SPECIAL_TOKEN_BYTES {
-        return Err(TokenizerError::SpecialToken { found: longest });
+        return Err(TokenizerError::SpecialTokenTooLong { bytes: longest });
     }
     if found > MAX_SPECIAL_BYTES {
-        return Err(TokenizerError::SpecialText { found });
+        return Err(TokenizerError::SpecialTextTooLong { bytes: found });
     }
     Ok(())
 }
 
-fn method(vocabulary: &Vocabulary) -> Result<Method, TokenizerError> {
+fn build_algorithm(vocabulary: &Vocabulary) -> Result<Algorithm, TokenizerError> {
     if vocabulary.model != BYTE_LEVEL && vocabulary.merges.is_empty() {
-        return Ok(Method::Scores(Merger::new(vocabulary)?));
+        return Ok(Algorithm::Scores(ScoreMerger::new(vocabulary)?));
     }
     let mut ids = HashMap::with_capacity(vocabulary.tokens.len());
     for (id, text) in (0..).zip(&vocabulary.tokens) {
@@ -491,7 +493,7 @@ fn method(vocabulary: &Vocabulary) -> Result<Method, TokenizerError> {
             continue;
         }
         if let Some(first) = ids.insert(text.as_str(), id) {
-            return Err(TokenizerError::Duplicate {
+            return Err(TokenizerError::DuplicateText {
                 first,
                 second: id,
                 text: text.clone(),
@@ -500,9 +502,9 @@ fn method(vocabulary: &Vocabulary) -> Result<Method, TokenizerError> {
     }
     Ok(match vocabulary.pre {
         Some(pre) if vocabulary.model == BYTE_LEVEL => {
-            Method::ByteLevel(ByteLevel::new(vocabulary, pre, &ids)?)
+            Algorithm::ByteLevel(ByteLevelBpe::new(vocabulary, pre, &ids)?)
         }
-        _ => Method::Characters(Characters::new(vocabulary, &ids)?),
+        _ => Algorithm::Characters(CharacterBpe::new(vocabulary, &ids)?),
     })
 }
 
@@ -514,13 +516,17 @@ fn byte_tokens(id: impl Fn(&str) -> Option<u32>) -> Box<[u32; 256]> {
     bytes
 }
 
-fn automaton(vocabulary: &Vocabulary, kinds: &[TokenKind], wanted: &[TokenKind]) -> UserDefined {
+fn build_matcher(
+    vocabulary: &Vocabulary,
+    kinds: &[TokenKind],
+    wanted: &[TokenKind],
+) -> TokenMatcher {
     let tokens = (0..).zip(&vocabulary.tokens);
     let tokens = tokens.filter(|&(id, _)| wanted.contains(&kinds[id as usize]));
-    UserDefined::new(tokens.map(|(id, text)| (id, text.as_str())))
+    TokenMatcher::new(tokens.map(|(id, text)| (id, text.as_str())))
 }
 
-fn end_of(fragment: Option<&Fragment<'_>>) -> Option<u32> {
+fn special_token_of(fragment: Option<&Fragment<'_>>) -> Option<u32> {
     match fragment {
         Some(Fragment::Token(token)) => Some(*token),
         _ => None,
@@ -554,7 +560,7 @@ fn collapse_spaces(text: &str, said: &[Range<usize>]) -> (String, Vec<Range<usiz
     (collapsed, said)
 }
 
-fn touches(ranges: &[Range<usize>], other: &Range<usize>) -> bool {
+fn overlaps_any(ranges: &[Range<usize>], other: &Range<usize>) -> bool {
     let first = ranges.partition_point(|range| range.end <= other.start);
     let mut rest = ranges[first..].iter().filter(|range| !range.is_empty());
     rest.next().is_some_and(|range| range.start < other.end)

@@ -15,7 +15,7 @@ pub(super) const NONE: u32 = u32::MAX;
 const MAX_PART: usize = u32::MAX as usize - 4;
 
 #[derive(Clone, Copy, Debug)]
-struct Joint {
+struct MergeRule {
     /// Rank in the list.
     rank: u32,
     token: u32,
@@ -23,9 +23,9 @@ struct Joint {
 
 /// List of pairs as a lookup table.
 #[derive(Clone, Debug)]
-pub(super) struct Pairs(HashMap<(u32, u32), Joint>);
+pub(super) struct MergeList(HashMap<(u32, u32), MergeRule>);
 
-impl Pairs {
+impl MergeList {
     /// `ids` maps texts to ids.
     pub(super) fn new(
         vocabulary: &Vocabulary,
@@ -40,10 +40,10 @@ impl Pairs {
             let Some(&token) = ids.get(text.as_str()) else {
                 return Err(TokenizerError::MergeResult { merge: rank, text });
             };
-            if let Some(Joint { rank: first, .. }) =
-                pairs.insert((left, right), Joint { rank, token })
+            if let Some(MergeRule { rank: first, .. }) =
+                pairs.insert((left, right), MergeRule { rank, token })
             {
-                return Err(TokenizerError::MergeTwice {
+                return Err(TokenizerError::DuplicateMerge {
                     first,
                     second: rank,
                     text,
@@ -54,8 +54,8 @@ impl Pairs {
     }
 
     /// Creates buffers for merging.
-    pub(super) fn start(&self) -> Joining<'_> {
-        Joining {
+    pub(super) fn start(&self) -> MergeListBuffers<'_> {
+        MergeListBuffers {
             pairs: self,
             symbols: Vec::new(),
             queue: PairQueue::new(),
@@ -76,13 +76,13 @@ struct Symbol {
 
 /// Reusable buffers of one sequence.
 #[derive(Debug)]
-pub(super) struct Joining<'a> {
-    pairs: &'a Pairs,
+pub(super) struct MergeListBuffers<'a> {
+    pairs: &'a MergeList,
     symbols: Vec<Symbol>,
     queue: PairQueue,
 }
 
-impl Joining<'_> {
+impl MergeListBuffers<'_> {
     /// Appends a token to the sequence.
     pub(super) fn push(&mut self, token: u32, ids: &mut Vec<u32>) {
         if self.symbols.len() >= MAX_PART {
@@ -95,7 +95,7 @@ impl Joining<'_> {
             previous: position.wrapping_sub(1),
         });
         if position > 0 {
-            self.offer(position - 1, position);
+            self.queue_pair(position - 1, position);
         }
     }
 
@@ -114,7 +114,7 @@ impl Joining<'_> {
             if left_len == 0 || right == end || left_len + self.symbols[right as usize].len != len {
                 continue;
             }
-            let Some(joint) = self.joint(token, self.symbols[right as usize].token) else {
+            let Some(joint) = self.merge_rule(token, self.symbols[right as usize].token) else {
                 continue;
             };
             let symbol = &mut self.symbols[left as usize];
@@ -124,10 +124,10 @@ impl Joining<'_> {
             let next = left + len;
             if next != end {
                 self.symbols[next as usize].previous = left;
-                self.offer(left, next);
+                self.queue_pair(left, next);
             }
             if previous != NONE {
-                self.offer(previous, left);
+                self.queue_pair(previous, left);
             }
         }
         let mut at = 0;
@@ -140,14 +140,14 @@ impl Joining<'_> {
         self.symbols.clear();
     }
 
-    fn joint(&self, left: u32, right: u32) -> Option<Joint> {
+    fn merge_rule(&self, left: u32, right: u32) -> Option<MergeRule> {
         self.pairs.0.get(&(left, right)).copied()
     }
 
     /// Queues two neighbours if they are in the list.
-    fn offer(&mut self, left: u32, right: u32) {
+    fn queue_pair(&mut self, left: u32, right: u32) {
         let (a, b) = (self.symbols[left as usize], self.symbols[right as usize]);
-        if let Some(Joint { rank, .. }) = self.joint(a.token, b.token) {
+        if let Some(MergeRule { rank, .. }) = self.merge_rule(a.token, b.token) {
             self.queue.push(Pair {
                 rank,
                 left,

@@ -32,7 +32,7 @@ fn letters() -> Vocabulary {
 fn encode(vocabulary: Vocabulary, text: &str) -> Vec<u32> {
     Tokenizer::new(vocabulary)
         .unwrap()
-        .encode(text, AddSpecial::Nothing)
+        .encode(text, AddSpecialTokens::TextOnly)
 }
 
 #[test]
@@ -49,8 +49,11 @@ fn special_tokens_follow_the_vocabulary_settings() {
             ..letters()
         })
         .unwrap();
-        assert_eq!(tokenizer.encode("a", AddSpecial::AsVocabulary), expected);
-        assert_eq!(tokenizer.encode("a", AddSpecial::Nothing), [3, 4]);
+        assert_eq!(
+            tokenizer.encode("a", AddSpecialTokens::AsConfigured),
+            expected
+        );
+        assert_eq!(tokenizer.encode("a", AddSpecialTokens::TextOnly), [3, 4]);
         assert_eq!(tokenizer.decode(&expected), "a");
     }
 }
@@ -162,11 +165,11 @@ fn control_tokens_are_recognised_by_name() {
         ("<b>", 0.0, TokenKind::UserDefined),
     ]))
     .unwrap();
-    let ends: Vec<_> = (0..9).filter(|&id| tokenizer.is_end(id)).collect();
+    let ends: Vec<_> = (0..9).filter(|&id| tokenizer.is_end_token(id)).collect();
     assert_eq!(ends, [2, 3]);
     assert_eq!(tokenizer.decode(&[3, 4, 5]), "<b>");
     assert_eq!(
-        tokenizer.encode("<end_of_turn><b>", AddSpecial::Nothing),
+        tokenizer.encode("<end_of_turn><b>", AddSpecialTokens::TextOnly),
         [0, 5]
     );
 }
@@ -208,7 +211,7 @@ fn invalid_vocabularies_give_descriptive_errors() {
     let error = refuse(vocabulary(&twice));
     assert_eq!(
         error,
-        TokenizerError::Duplicate {
+        TokenizerError::DuplicateText {
             first: 0,
             second: 2,
             text: "a".to_owned()
@@ -251,7 +254,10 @@ fn invalid_vocabularies_give_descriptive_errors() {
     long.tokens[4] = "x".repeat(MAX_SPECIAL_TOKEN_BYTES + 1);
     long.kinds[4] = TokenKind::UserDefined;
     let found = MAX_SPECIAL_TOKEN_BYTES + 1;
-    assert_eq!(refuse(long), TokenizerError::SpecialToken { found });
+    assert_eq!(
+        refuse(long),
+        TokenizerError::SpecialTokenTooLong { bytes: found }
+    );
 
     let mut many = letters();
     // Includes "<unk>", "<s>" and "</s>".
@@ -263,7 +269,10 @@ fn invalid_vocabularies_give_descriptive_errors() {
         many.scores.push(0.0);
         many.kinds.push(TokenKind::UserDefined);
     }
-    assert_eq!(refuse(many), TokenizerError::SpecialText { found });
+    assert_eq!(
+        refuse(many),
+        TokenizerError::SpecialTextTooLong { bytes: found }
+    );
 }
 
 #[test]
@@ -398,7 +407,7 @@ fn control_tokens_in_messages_are_text() {
             text += part;
             said.extend(by_somebody.then_some(place));
         }
-        tokenizer.encode_conversation(&text, &said, AddSpecial::Nothing)
+        tokenizer.encode_conversation(&text, &said, AddSpecialTokens::TextOnly)
     };
     let template = |text| (text, false);
     let said = |text| (text, true);
@@ -429,11 +438,11 @@ fn control_tokens_in_messages_are_text() {
 #[test]
 fn control_in_finds_whole_and_partial_tokens() {
     let tokenizer = conversational(false);
-    assert_eq!(tokenizer.control_in("a </s> b"), Some("</s>"));
-    assert_eq!(tokenizer.control_in("a <b> b"), None);
-    assert_eq!(tokenizer.control_in("a < b > c"), None);
-    assert_eq!(tokenizer.control_in("a </"), Some("</s>"));
-    assert_eq!(tokenizer.control_in("unk> a"), Some("<unk>"));
+    assert_eq!(tokenizer.find_control_token("a </s> b"), Some("</s>"));
+    assert_eq!(tokenizer.find_control_token("a <b> b"), None);
+    assert_eq!(tokenizer.find_control_token("a < b > c"), None);
+    assert_eq!(tokenizer.find_control_token("a </"), Some("</s>"));
+    assert_eq!(tokenizer.find_control_token("unk> a"), Some("<unk>"));
 }
 
 #[test]
@@ -443,10 +452,14 @@ fn ranges_are_adjusted_when_spaces_collapse() {
     let text = "  <s>  a  </s>  </s>";
     let said = [8..16, 16..16];
     assert_eq!(
-        tokenizer.encode_conversation(text, &said, AddSpecial::Nothing),
-        tokenizer.encode_conversation("<s> a </s> </s>", &[5..11, 11..11], AddSpecial::Nothing)
+        tokenizer.encode_conversation(text, &said, AddSpecialTokens::TextOnly),
+        tokenizer.encode_conversation(
+            "<s> a </s> </s>",
+            &[5..11, 11..11],
+            AddSpecialTokens::TextOnly
+        )
     );
-    let ids = tokenizer.encode_conversation(text, &said, AddSpecial::Nothing);
+    let ids = tokenizer.encode_conversation(text, &said, AddSpecialTokens::TextOnly);
     assert_eq!((ids.first(), ids.last()), (Some(&1), Some(&2)));
     assert_eq!(ids.iter().filter(|&&id| id == 2).count(), 1);
 }
@@ -482,7 +495,7 @@ proptest! {
         text in "[ab<é]{0,60}",
     ) {
         let tokens = distinct(tokens);
-        let automaton = UserDefined::new((0..).zip(tokens.iter().map(String::as_str)));
+        let automaton = TokenMatcher::new((0..).zip(tokens.iter().map(String::as_str)));
         prop_assert_eq!(automaton.split(&text), split_naively(&tokens, &text));
     }
 
@@ -503,16 +516,16 @@ proptest! {
             }
         }
         let control = |ids: &[u32]| ids.iter().filter(|&&id| id == 1 || id == 2).count();
-        let ids = tokenizer.encode_conversation(&text, &said, AddSpecial::Nothing);
+        let ids = tokenizer.encode_conversation(&text, &said, AddSpecialTokens::TextOnly);
         // Adjacent template parts may spell one together.
         let merged = parts.windows(2).any(|two| !two[0].1 && !two[1].1);
         prop_assert!(merged || control(&ids) <= own);
-        let all = tokenizer.encode_with_special(&text, AddSpecial::Nothing);
+        let all = tokenizer.encode_with_special(&text, AddSpecialTokens::TextOnly);
         if control(&all) == control(&ids) {
             prop_assert_eq!(&all, &ids);
         }
         let whole = 0..text.len();
-        let none = tokenizer.encode_conversation(&text, std::slice::from_ref(&whole), AddSpecial::Nothing);
+        let none = tokenizer.encode_conversation(&text, std::slice::from_ref(&whole), AddSpecialTokens::TextOnly);
         prop_assert_eq!(control(&none), 0);
     }
 }

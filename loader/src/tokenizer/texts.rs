@@ -13,13 +13,13 @@ use std::hash::{BuildHasher as _, RandomState};
 const PRIME: u64 = (1 << 61) - 1;
 
 /// Number of cached powers.
-const KEPT: usize = 1 << 12;
+const CACHED_POWERS: usize = 1 << 12;
 
 type Hash = [u64; 2];
 
 /// Ids by texts.
 #[derive(Clone, Debug)]
-pub(super) struct Texts {
+pub(super) struct SubstringIds {
     ids: HashMap<(Hash, usize), u32>,
     points: Hash,
     /// Powers of the points, from 0.
@@ -30,9 +30,9 @@ pub(super) struct Texts {
 
 /// Hashes of a text's prefixes.
 #[derive(Debug, Default)]
-pub(super) struct Prefixes(Vec<Hash>);
+pub(super) struct PrefixHashes(Vec<Hash>);
 
-impl Texts {
+impl SubstringIds {
     /// Ids and their distinct texts.
     pub(super) fn new<'a>(texts: impl Iterator<Item = (&'a str, u32)>) -> Self {
         let random = RandomState::new();
@@ -40,20 +40,20 @@ impl Texts {
         let point = |which: u8| 2 + random.hash_one(which) % (PRIME - 2);
         let points = [point(0), point(1)];
         let mut powers = vec![[1, 1]];
-        for at in 0..KEPT {
+        for at in 0..CACHED_POWERS {
             let [a, b] = powers[at];
-            powers.push([times(a, points[0]), times(b, points[1])]);
+            powers.push([mul_mod(a, points[0]), mul_mod(b, points[1])]);
         }
         let mut ids = HashMap::with_capacity(texts.size_hint().0);
         let mut longest = 0;
         for (text, id) in texts {
             let hash = text
                 .bytes()
-                .fold([0, 0], |hash, byte| next(hash, byte, points));
+                .fold([0, 0], |hash, byte| extend_hash(hash, byte, points));
             ids.insert((hash, text.len()), id);
             longest = longest.max(text.len());
         }
-        Texts {
+        SubstringIds {
             ids,
             points,
             powers,
@@ -62,19 +62,19 @@ impl Texts {
     }
 
     /// Computes the prefix hashes of `text`.
-    pub(super) fn prepare(&self, text: &str, prefixes: &mut Prefixes) {
+    pub(super) fn prepare(&self, text: &str, prefixes: &mut PrefixHashes) {
         prefixes.0.clear();
         prefixes.0.reserve(text.len() + 1);
         let mut hash = [0, 0];
         prefixes.0.push(hash);
         for byte in text.bytes() {
-            hash = next(hash, byte, self.points);
+            hash = extend_hash(hash, byte, self.points);
             prefixes.0.push(hash);
         }
     }
 
     /// Returns the id of bytes `start .. end` of the prepared text.
-    pub(super) fn id(&self, prefixes: &Prefixes, start: usize, end: usize) -> Option<u32> {
+    pub(super) fn id(&self, prefixes: &PrefixHashes, start: usize, end: usize) -> Option<u32> {
         let len = end - start;
         if len > self.longest {
             return None;
@@ -83,7 +83,7 @@ impl Texts {
         let power = self.power(len);
         let at = |i: usize| {
             // Both below the prime, so that nothing overflows.
-            let hash = to[i] + PRIME - times(from[i], power[i]);
+            let hash = to[i] + PRIME - mul_mod(from[i], power[i]);
             if hash >= PRIME { hash - PRIME } else { hash }
         };
         self.ids.get(&([at(0), at(1)], len)).copied()
@@ -97,9 +97,9 @@ impl Texts {
             let (mut power, mut square, mut rest) = (1, point, exponent);
             while rest > 0 {
                 if rest % 2 == 1 {
-                    power = times(power, square);
+                    power = mul_mod(power, square);
                 }
-                square = times(square, square);
+                square = mul_mod(square, square);
                 rest /= 2;
             }
             power
@@ -109,15 +109,15 @@ impl Texts {
 }
 
 /// Hash of a text and one more byte. Bytes are shifted by 1, so that zeros count.
-fn next(hash: Hash, byte: u8, points: Hash) -> Hash {
+fn extend_hash(hash: Hash, byte: u8, points: Hash) -> Hash {
     let at = |i: usize| {
-        let sum = times(hash[i], points[i]) + u64::from(byte) + 1;
+        let sum = mul_mod(hash[i], points[i]) + u64::from(byte) + 1;
         if sum >= PRIME { sum - PRIME } else { sum }
     };
     [at(0), at(1)]
 }
 
-fn times(a: u64, b: u64) -> u64 {
+fn mul_mod(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     // 2^61 is 1.
     let sum = (product as u64 & PRIME) + (product >> 61) as u64;
@@ -144,17 +144,17 @@ mod tests {
         for a in numbers {
             for b in numbers {
                 let expected = u128::from(a) * u128::from(b) % u128::from(PRIME);
-                assert_eq!(u128::from(times(a, b)), expected, "{a} {b}");
+                assert_eq!(u128::from(mul_mod(a, b)), expected, "{a} {b}");
             }
         }
     }
 
     #[test]
     fn long_texts_are_found() {
-        let long = "ab".repeat(KEPT);
-        let texts = Texts::new([(long.as_str(), 7), ("ab", 8)].into_iter());
+        let long = "ab".repeat(CACHED_POWERS);
+        let texts = SubstringIds::new([(long.as_str(), 7), ("ab", 8)].into_iter());
         let text = format!("x{long}y");
-        let mut prefixes = Prefixes::default();
+        let mut prefixes = PrefixHashes::default();
         texts.prepare(&text, &mut prefixes);
         assert_eq!(texts.id(&prefixes, 1, 1 + long.len()), Some(7));
         assert_eq!(texts.id(&prefixes, 0, long.len()), None);
@@ -169,8 +169,8 @@ mod tests {
             list in proptest::collection::btree_set("[ab\u{0}é]{1,5}", 0..20),
             text in "[ab\u{0}é]{0,30}",
         ) {
-            let texts = Texts::new(list.iter().map(String::as_str).zip(0..));
-            let mut prefixes = Prefixes::default();
+            let texts = SubstringIds::new(list.iter().map(String::as_str).zip(0..));
+            let mut prefixes = PrefixHashes::default();
             texts.prepare(&text, &mut prefixes);
             let places = || text.char_indices().map(|(at, _)| at).chain([text.len()]);
             for start in places() {

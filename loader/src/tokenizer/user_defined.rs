@@ -36,7 +36,7 @@ struct Node {
 
 /// Automaton of all user-defined tokens of a vocabulary.
 #[derive(Clone, Debug)]
-pub(super) struct UserDefined {
+pub(super) struct TokenMatcher {
     nodes: Vec<Node>,
     edges: HashMap<(u32, u8), u32>,
 }
@@ -44,7 +44,7 @@ pub(super) struct UserDefined {
 /// Occurrence; the greatest is considered next.
 type Occurrence = (u32, Reverse<u32>, Reverse<usize>, u32);
 
-impl UserDefined {
+impl TokenMatcher {
     /// Ids and texts, ids ascending, texts distinct. Empty texts are ignored.
     pub(super) fn new<'a>(tokens: impl Iterator<Item = (u32, &'a str)>) -> Self {
         let root = Node {
@@ -139,7 +139,7 @@ impl UserDefined {
     ) -> Vec<Fragment<'a>> {
         let mut fragments = Vec::new();
         let mut done = 0;
-        for (start, (end, token)) in self.choose(text, allowed) {
+        for (start, (end, token)) in self.select_occurrences(text, allowed) {
             if start > done {
                 fragments.push(Fragment::Text(&text[done..start]));
             }
@@ -152,7 +152,7 @@ impl UserDefined {
         fragments
     }
 
-    fn choose(
+    fn select_occurrences(
         &self,
         text: &str,
         allowed: impl Fn(&Range<usize>, u32) -> bool,

@@ -1,38 +1,38 @@
 //! Runs the GPU suite through the driver API on a simulated device.
 
-use htc_tests::machine::Machine;
+use htc_tests::machine::FakeGpuMachine;
 
 /// Part of the suite: operations, models, sessions, a draft. All of it would take minutes on the
 /// single thread.
 const PART: &[&str] = &[
-    "a_draft_follows_where_its_session_goes",
-    "a_key_without_a_place_leaves_all_as_it_was",
-    "a_session_follows_between_two_tokens",
+    "drafts_stay_in_sync_with_their_session",
+    "key_out_of_range_rolls_back",
+    "sessions_follow_the_fraction_between_tokens",
     "activations",
     "architectures",
     "attention",
     "biases_and_sums",
-    "blocks_know_only_what_they_read",
+    "layers_track_their_own_positions",
     "coded",
-    "drafts_that_do_not_fit_are_refused",
+    "incompatible_drafts_are_refused",
     "embedding",
-    "keys_beyond_their_type_are_refused_with_their_layer",
+    "keys_out_of_range_are_refused_with_their_layer",
     "logits",
-    "neighbours_are_what_they_are_alone",
+    "sequences_equal_single_operations",
     "norms",
-    "numbers_come_back_as_they_went_in",
+    "buffers_round_trip",
     "rotations",
-    "the_head_reads_what_its_logits_are_of",
-    "the_rest_of_a_pass_is_that_of_the_whole",
-    "what_a_sampler_wants_is_enough",
-    "what_cannot_be_read_leaves_all_as_it_was",
-    "what_is_learnt_is_what_the_oracle_learns",
-    "what_is_not_asked_for_changes_no_bit",
+    "head_input_gives_the_logits",
+    "forward_from_a_layer_equals_the_whole_pass",
+    "requested_logits_suffice_for_sampling",
+    "refused_tokens_leave_the_session_unchanged",
+    "drafts_learn_the_same_as_on_the_oracle",
+    "unused_drafts_change_no_bit",
 ];
 
 #[test]
 fn gpu_suite_passes_on_a_simulated_driver() {
-    let machine = Machine::new();
+    let machine = FakeGpuMachine::new();
     let names = PART.iter().map(|name| format!("on::cuda::{name}"));
     let run = machine
         .program(&std::env::current_exe().unwrap())
@@ -45,9 +45,9 @@ fn gpu_suite_passes_on_a_simulated_driver() {
     assert!(run.status.success(), "{said}");
     let passed = format!("test result: ok. {} passed", PART.len());
     assert!(said.contains(&passed), "{said}");
-    let called = machine.called();
+    let called = machine.call_log();
     for asked in ["launch a graph of", "change a node", "load cubin"] {
         assert!(called.contains(asked), "{asked}");
     }
-    machine.nothing_is_left_at_the_end();
+    machine.assert_last_device_released();
 }

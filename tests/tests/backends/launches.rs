@@ -6,7 +6,7 @@ use htc_formats::DType;
 use htc_formats::source::ModelFile;
 use htc_loader::backend::{Emulated, EmulatedDevice, Gpu};
 use htc_loader::kv::KvType;
-use htc_loader::sampling::{Logits, Sampler, SamplingOptions, Wants};
+use htc_loader::sampling::{LogitsRequest, Sampler, SamplerInput, SamplingOptions};
 use htc_loader::{Model, Session};
 use htc_tests::npy::Array;
 use htc_tests::{Scratch, TinyModel, htc, material};
@@ -31,49 +31,52 @@ fn fused_and_separate(
 }
 
 #[derive(Debug, PartialEq)]
-struct Took {
-    joined: u64,
+struct LaunchCounts {
+    fused: u64,
     /// Launches with other parameters than in the step before, which are updated on the device.
     changed: u64,
-    apart: u64,
+    separate: u64,
 }
 
-fn assert_same_logits(file: &ModelFile, tokens: &[u32], kv_type: KvType) -> Took {
+fn assert_same_logits(file: &ModelFile, tokens: &[u32], kv_type: KvType) -> LaunchCounts {
     let (batch, short) = (tokens.len() - 5, tokens.len() - 2);
     let found = fused_and_separate(file, kv_type).map(|(device, mut session)| {
         let mut logits = Vec::new();
         session.forward(&tokens[..batch]).unwrap();
         logits.extend_from_slice(session.logits(1, batch).unwrap());
         // Products of low rank allocate their counters in the first pass.
-        let first = device.steps();
-        assert!(first.interrupted <= 1 && first.plain == 0, "{first:?}");
+        let first = device.step_counts();
+        assert!(first.interrupted <= 1 && first.launched == 0, "{first:?}");
         session.forward(&tokens[batch..short]).unwrap();
         logits.extend_from_slice(session.logits(0, short - batch).unwrap());
         let mut last = [0; 2];
         for &token in &tokens[short..] {
-            let before = [device.launches(), device.steps().changed];
+            let before = [
+                device.launch_count(),
+                device.step_counts().changed_operations,
+            ];
             logits.extend_from_slice(session.step(&[token]).unwrap());
             last = [
-                device.launches() - before[0],
-                device.steps().changed - before[1],
+                device.launch_count() - before[0],
+                device.step_counts().changed_operations - before[1],
             ];
         }
-        let steps = device.steps();
-        let apart = (steps.interrupted - first.interrupted, steps.plain);
+        let steps = device.step_counts();
+        let apart = (steps.interrupted - first.interrupted, steps.launched);
         assert_eq!(apart, (0, 0), "{steps:?}");
-        assert!(steps.made > 0 && steps.updated > 0, "{steps:?}");
+        assert!(steps.created > 0 && steps.updated > 0, "{steps:?}");
         (logits, last)
     });
     let [(joined, few), (apart, many)] = found;
     let bits = |logits: &[f32]| logits.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
     let path = file.path.display();
     assert!(bits(&joined) == bits(&apart), "{path}, {kv_type:?}");
-    let took = Took {
-        joined: few[0],
+    let took = LaunchCounts {
+        fused: few[0],
         changed: few[1],
-        apart: many[0],
+        separate: many[0],
     };
-    assert!(took.joined < took.apart, "{path}, {kv_type:?}: {took:?}");
+    assert!(took.fused < took.separate, "{path}, {kv_type:?}: {took:?}");
     took
 }
 
@@ -111,17 +114,17 @@ fn fused_operations_give_identical_logits() {
 /// Launches per token: of the demo model (eight layers in f16), and of models of two layers in q8_0
 /// in several forms. Per token change the embedding (with or without residual), the rotation, and
 /// for each layer the destination of keys and values and the attended length.
-const DEMO: Took = took(84, 2 + 2 * 8, 124);
-const DENSE: Took = took(24, 2 + 2 * 2, 43);
-const LOW_RANK: Took = took(32, 2 + 2 * 2, 71);
-const SHARED: Took = took(28, 2 + 2 * 2, 51);
-const ELASTIC: Took = took(46, 3 + 2 * 2, 90);
+const DEMO: LaunchCounts = took(84, 2 + 2 * 8, 124);
+const DENSE: LaunchCounts = took(24, 2 + 2 * 2, 43);
+const LOW_RANK: LaunchCounts = took(32, 2 + 2 * 2, 71);
+const SHARED: LaunchCounts = took(28, 2 + 2 * 2, 51);
+const ELASTIC: LaunchCounts = took(46, 3 + 2 * 2, 90);
 
-const fn took(joined: u64, changed: u64, apart: u64) -> Took {
-    Took {
-        joined,
+const fn took(joined: u64, changed: u64, apart: u64) -> LaunchCounts {
+    LaunchCounts {
+        fused: joined,
         changed,
-        apart,
+        separate: apart,
     }
 }
 
@@ -149,7 +152,7 @@ fn launches_per_token_are_as_recorded() {
         let artifact = scratch.path(&format!("{method}.htz"));
         let run = htc!["compile", &source, "-o", &artifact, "--method", method];
         let rank = ["--slots", slots, "--rank", "64", "--factor-type", "q8_0"];
-        run.args(rank).run().ok();
+        run.args(rank).run().assert_ok();
         let file = ModelFile::open(&artifact).unwrap();
         assert_eq!(
             assert_same_logits(&file, &tokens, KvType::F16),
@@ -174,7 +177,7 @@ fn residuals_add_few_launches() {
         .args(["--context", "32", "--calibration-tokens", "2048"])
         .args(["--effort", "fast"])
         .run()
-        .ok();
+        .assert_ok();
     let tokens: Vec<u32> = (0..20).map(|i| 3 + i * 7 % 290).collect();
     let file = ModelFile::open(&artifact).unwrap();
     assert_eq!(assert_same_logits(&file, &tokens, KvType::F16), ELASTIC);
@@ -193,29 +196,29 @@ fn sampling_runs_on_the_device() {
     };
     let mut alone = 0;
     for (wanted, expected, more) in [
-        (Wants::All, "all", 0),
-        (of(0.0, 0).wants_one(), "largest", 1),
-        (of(1.0, 64).wants_one(), "largest", 1),
-        (of(1.0, 65).wants_one(), "drawn", 1),
-        (of(1.0, 0).wants_one(), "drawn", 1),
+        (LogitsRequest::All, "all", 0),
+        (of(0.0, 0).logits_for_sample(), "largest", 1),
+        (of(1.0, 64).logits_for_sample(), "largest", 1),
+        (of(1.0, 65).logits_for_sample(), "drawn", 1),
+        (of(1.0, 0).logits_for_sample(), "drawn", 1),
     ] {
         // The first steps of a kind may allocate and build a new graph; the last reuses it.
         for turn in 0..4 {
-            let (before, launches) = (device.steps(), device.launches());
+            let (before, launches) = (device.step_counts(), device.launch_count());
             let found = match session.step_for(&[5], wanted).unwrap() {
-                Logits::Largest(_) => "largest",
-                Logits::Drawn(_) => "drawn",
-                Logits::All(_) => "all",
+                SamplerInput::TopK(_) => "largest",
+                SamplerInput::Drawn(_) => "drawn",
+                SamplerInput::All(_) => "all",
             };
             assert_eq!(found, expected);
-            let (steps, launches) = (device.steps(), device.launches() - launches);
-            if wanted == Wants::All {
+            let (steps, launches) = (device.step_counts(), device.launch_count() - launches);
+            if wanted == LogitsRequest::All {
                 alone = launches;
             }
             if turn == 3 {
                 assert_eq!(steps.updated, before.updated + 1, "{wanted:?}: {steps:?}");
-                let others = [steps.made, steps.plain, steps.interrupted];
-                let before = [before.made, before.plain, before.interrupted];
+                let others = [steps.created, steps.launched, steps.interrupted];
+                let before = [before.created, before.launched, before.interrupted];
                 assert_eq!(others, before, "{wanted:?}");
                 assert_eq!(launches, alone + more, "{wanted:?}");
             }

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use htc_formats::htz::Digest;
 use htc_formats::learnt;
 use htc_formats::source::ModelFile;
-use htc_loader::adapt::{AdaptError, AdaptOptions, Adaptation, Learnt};
+use htc_loader::adapt::{AdaptError, AdaptOptions, Adaptation, AdaptationStats};
 use htc_loader::backend::Reference;
-use htc_loader::dial::Setting;
+use htc_loader::dial::ActiveSetting;
 use htc_loader::generate::Generator;
 use htc_loader::sampling::Sampler;
 use htc_loader::speculate::{DraftLength, Speculator};
 use htc_loader::{Backend, Pool};
 
 use super::Named;
-use super::speculation::{in_shared_bases, limits, session, written};
+use super::speculation::{generate_tokens, in_shared_bases, limits, session};
 
 const PROMPT: [u32; 4] = [1, 40, 77, 130];
 const WRITTEN: usize = 24;
@@ -24,13 +24,13 @@ const MODEL: Digest = Digest([2; 32]);
 fn both_adaptations(draft: &ModelFile, model: &ModelFile) -> [(&'static str, Adaptation); 2] {
     let pool = Arc::new(Pool::new(1).unwrap());
     let (mut oja, mut gradient) = (AdaptOptions::oja(), AdaptOptions::gradient());
-    (oja.gate, gradient.gate) = (1, 1);
+    (oja.rejections_per_update, gradient.rejections_per_update) = (1, 1);
     // High rates, so that a short text has a large effect.
     (oja.rate, gradient.rate) = (0.5, 0.5);
     [
         (
             "oja",
-            Adaptation::oja(draft, Setting::FULL, model, oja, &pool).unwrap(),
+            Adaptation::oja(draft, ActiveSetting::FULL, model, oja, &pool).unwrap(),
         ),
         ("gradient", Adaptation::gradient(draft, gradient).unwrap()),
     ]
@@ -38,8 +38,8 @@ fn both_adaptations(draft: &ModelFile, model: &ModelFile) -> [(&'static str, Ada
 
 struct Outcome {
     tokens: Vec<u32>,
-    learnt: Learnt,
-    state: learnt::Learnt,
+    learnt: AdaptationStats,
+    state: learnt::TrainedDraft,
     before: Vec<f32>,
     after: Vec<f32>,
 }
@@ -54,7 +54,7 @@ fn learn<B: Backend>(
     let tokenizer = own.model().tokenizer().unwrap();
     let drafting = session(draft, backend());
     let length = DraftLength::Fixed(3);
-    let speculator = Speculator::other(drafting, own.model(), length, &greedy).unwrap();
+    let speculator = Speculator::with_draft_model(drafting, own.model(), length, &greedy).unwrap();
     let mut speculator = speculator.with_adaptation(adaptation);
     let of_draft = |speculator: &mut Speculator<B>| {
         speculator.reset();
@@ -71,11 +71,11 @@ fn learn<B: Backend>(
         let (own, draft) = (&mut own, speculator);
         let new =
             Generator::with_draft(own, draft, &tokenizer, &mut greedy, &PROMPT, limits).unwrap();
-        written(new).0
+        generate_tokens(new).0
     };
     let tokens = text(&mut speculator, WRITTEN);
     let adaptation = speculator.adaptation().unwrap();
-    let (learnt, state) = (adaptation.learnt(), adaptation.state(DRAFT, MODEL));
+    let (learnt, state) = (adaptation.stats(), adaptation.state(DRAFT, MODEL));
     // The draft applies updates when it is next used.
     text(&mut speculator, 4);
     Outcome {
@@ -94,7 +94,7 @@ fn relative_distance(found: &[f32], expected: &[f32]) -> f64 {
     (difference / squares(&mut expected.iter().map(|&x| x.into())).max(1e-30)).sqrt()
 }
 
-pub fn what_is_learnt_is_what_the_oracle_learns<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+pub fn drafts_learn_the_same_as_on_the_oracle<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let [model, draft] = in_shared_bases("4");
     let models = [&model, &draft];
     let expected =
@@ -111,7 +111,7 @@ pub fn what_is_learnt_is_what_the_oracle_learns<B: Backend>(backends: fn() -> Ve
             &PROMPT,
             limits(WRITTEN),
         );
-        let text = written(text.unwrap()).0;
+        let text = generate_tokens(text.unwrap()).0;
         for ((kind, how), expected) in both_adaptations(&draft, &model).into_iter().zip(&expected) {
             let what = format!("{name}, {kind}");
             let found = learn(models, || backends().swap_remove(index).1, how);
@@ -130,7 +130,7 @@ pub fn what_is_learnt_is_what_the_oracle_learns<B: Backend>(backends: fn() -> Ve
             assert!(off_before < 0.01, "{what}: {off_before}");
             assert!(off_after < 0.02, "{what}: {off_after}");
             assert!(moved > 5.0 * off_after, "{what}: {moved}, {off_after}");
-            for (found, expected) in found.state.parts.iter().zip(&expected.state.parts) {
+            for (found, expected) in found.state.matrices.iter().zip(&expected.state.matrices) {
                 let off = relative_distance(&found.numbers, &expected.numbers);
                 assert!(off < 0.02, "{what}, layer {}: {off}", found.layer);
             }
@@ -150,10 +150,10 @@ fn learnt_state_is_restored_only_for_its_models() {
         };
         let mut again = new();
         again.restore(&found.state, DRAFT, MODEL).unwrap();
-        let (now, then) = (again.learnt(), found.learnt);
+        let (now, then) = (again.stats(), found.learnt);
         assert!(then.distance > 0.0 && (now.distance / then.distance - 1.0).abs() < 1e-5);
         let state = again.state(DRAFT, MODEL);
-        for (now, then) in state.parts.iter().zip(&found.state.parts) {
+        for (now, then) in state.matrices.iter().zip(&found.state.matrices) {
             assert!(relative_distance(&now.numbers, &then.numbers) < 1e-5);
         }
         let mut second = new();
@@ -166,9 +166,9 @@ fn learnt_state_is_restored_only_for_its_models() {
 
         let other = Digest([3; 32]);
         let mut shorter = found.state.clone();
-        shorter.parts.pop();
+        shorter.matrices.pop();
         let mut turned = found.state.clone();
-        for part in &mut turned.parts {
+        for part in &mut turned.matrices {
             (part.rows, part.cols) = (part.cols, part.rows);
         }
         let of_the_other_kind = &learnt[1 - index].state;
@@ -190,7 +190,7 @@ fn learnt_state_is_restored_only_for_its_models() {
         ] {
             let mut untouched = new();
             let refused = untouched.restore(state, draft, model).unwrap_err();
-            let AdaptError::Foreign {
+            let AdaptError::StateMismatch {
                 what,
                 expected,
                 found,

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use htc_formats::source::ModelFile;
-use htc_loader::dial::Fraction;
-use htc_loader::generate::{Generator, Limits, OnFull};
+use htc_loader::dial::ActiveFraction;
+use htc_loader::generate::{ContextFullPolicy, GenerateLimits, Generator};
 use htc_loader::kv::{Kv as _, KvType};
-use htc_loader::live::Follow;
+use htc_loader::live::SharedFraction;
 use htc_loader::sampling::{Sampler, SamplingOptions};
 use htc_loader::speculate::{DraftLength, Speculator};
 use htc_loader::tokenizer::Tokenizer;
@@ -25,7 +25,7 @@ fn artifact(context: usize) -> [ModelFile; 2] {
     let source = scratch.file("model.gguf", tiny.bytes());
     let output = scratch.path("out.htz");
     let run = htc!["compile", &source, "-o", &output, "--rank", "32"];
-    run.run().ok();
+    run.run().assert_ok();
     [source, output].map(|path| ModelFile::open(path).unwrap())
 }
 
@@ -36,16 +36,16 @@ fn session<B: Backend>(file: &ModelFile, mut backend: B, context: usize) -> Sess
 
 /// A session that follows a target fraction gives identical logits to one whose fraction is set
 /// explicitly, at every fraction; the KV cache is unchanged.
-pub fn a_session_follows_between_two_tokens<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+pub fn sessions_follow_the_fraction_between_tokens<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let [_, file] = artifact(256);
     for ((name, first), (_, second)) in backends().into_iter().zip(backends()) {
         let mut following = session(&file, first, 64);
         let mut by_hand = session(&file, second, 64);
-        let least = following.model().dial().least();
+        let least = following.model().dial().smallest_fraction();
         assert!(least < 0.7, "{least}");
-        let [follow, most] = [Follow::new(), Follow::new()];
+        let [follow, most] = [SharedFraction::new(), SharedFraction::new()];
         following
-            .follow_with(Arc::clone(&follow), Fraction::FULL)
+            .follow_with(Arc::clone(&follow), ActiveFraction::FULL)
             .unwrap();
         for session in [&mut following, &mut by_hand] {
             session.forward(&[1, 5, 9, 3, 7]).unwrap();
@@ -59,9 +59,9 @@ pub fn a_session_follows_between_two_tokens<B: Backend>(backends: fn() -> Vec<Na
             (23, 0.9),
             (42, 1.0),
         ] {
-            follow.set(allowed);
+            follow.set_fraction(allowed);
             following.follow().unwrap();
-            let fraction = Fraction::new(allowed.max(least)).unwrap();
+            let fraction = ActiveFraction::new(allowed.max(least)).unwrap();
             let setting = by_hand.set_fraction(fraction).unwrap();
             assert_eq!(following.setting(), setting, "{name} at {allowed}");
             let found = following.step(&[token]).unwrap().to_vec();
@@ -78,15 +78,15 @@ pub fn a_session_follows_between_two_tokens<B: Backend>(backends: fn() -> Vec<Na
         assert_eq!(following.kv().bytes(), by_hand.kv().bytes());
 
         // Fractions relative to a maximum multiply, and never exceed it.
-        let half = Fraction::new(0.8).unwrap();
+        let half = ActiveFraction::new(0.8).unwrap();
         following.follow_with(Arc::clone(&most), half).unwrap();
         let of_part = by_hand.set_fraction(half).unwrap();
         assert_eq!(following.setting(), of_part);
-        most.set(0.9);
+        most.set_fraction(0.9);
         following.follow().unwrap();
-        let expected = by_hand.set_fraction(Fraction::new(0.8 * 0.9).unwrap());
+        let expected = by_hand.set_fraction(ActiveFraction::new(0.8 * 0.9).unwrap());
         assert_eq!(following.setting(), expected.unwrap());
-        let little = Fraction::new(least / 2.0).unwrap();
+        let little = ActiveFraction::new(least / 2.0).unwrap();
         let refused = following.follow_with(follow.clone(), little);
         assert!(matches!(refused, Err(ExecError::FractionBelow { .. })));
     }
@@ -98,8 +98,8 @@ pub fn full_context_slides<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     const CONTEXT: usize = 48;
     const TOKENS: usize = 100;
     let [source, _] = artifact(CONTEXT);
-    let mut limits = Limits::tokens(TOKENS);
-    (limits.ignore_end, limits.on_full) = (true, OnFull::Slide);
+    let mut limits = GenerateLimits::tokens(TOKENS);
+    (limits.ignore_end, limits.context_full) = (true, ContextFullPolicy::Slide);
     let prompt: Vec<u32> = (0..20).map(|i| 3 + i * 37 % 290).collect();
     let tokenizer = Tokenizer::new(source.vocabulary.clone().unwrap()).unwrap();
     let mut options = SamplingOptions::default();
@@ -133,7 +133,7 @@ pub fn full_context_slides<B: Backend>(backends: fn() -> Vec<Named<B>>) {
             session.reset();
             let mut sampler = sampler();
             let length = DraftLength::Fixed(3);
-            let draft = Speculator::own(session.setting(), length, &sampler);
+            let draft = Speculator::with_same_model(session.setting(), length, &sampler);
             let mut draft = draft.unwrap();
             let generator = if drafts {
                 Generator::with_draft(

@@ -61,8 +61,9 @@ fn emulated() -> Vec<Named<Emulated>> {
 /// The first NVIDIA GPU. Its tests are ignored by default instead of skipped silently.
 #[cfg(feature = "cuda")]
 fn cuda() -> Vec<Named<Cuda>> {
-    let device = htc_loader::device::open_cuda(htc_loader::device::Which::default(), None).unwrap();
-    vec![(format!("cuda, {}", device.code()), Gpu::new(&device))]
+    let device =
+        htc_loader::device::open_cuda(htc_loader::device::DeviceSelector::default(), None).unwrap();
+    vec![(format!("cuda, {}", device.code_origin()), Gpu::new(&device))]
 }
 
 /// Defines the tests of each backend with an optional attribute; `in_short` omits those with long
@@ -91,25 +92,25 @@ macro_rules! suite {
     };
     (@common $attribute:tt $backend:ident) => {
         suite!(@tests $attribute $backend: operations::{
-            numbers_come_back_as_they_went_in, embedding, norms, biases_and_sums, activations,
-            rotations, attention, keys_beyond_their_type_are_refused_with_their_layer
+            buffers_round_trip, embedding, norms, biases_and_sums, activations,
+            rotations, attention, keys_out_of_range_are_refused_with_their_layer
         });
-        suite!(@tests $attribute $backend: neighbours::{neighbours_are_what_they_are_alone});
+        suite!(@tests $attribute $backend: neighbours::{sequences_equal_single_operations});
         suite!(@tests $attribute $backend: products::{projections, logits});
         suite!(@tests $attribute $backend: models::{architectures, demo, factorised, coded});
         suite!(@tests $attribute $backend: sessions::{
-            step_equals_forward_and_logits, the_rest_of_a_pass_is_that_of_the_whole,
-            the_head_reads_what_its_logits_are_of, blocks_know_only_what_they_read,
-            generator_and_generate_give_the_same_text, what_cannot_be_read_leaves_all_as_it_was,
-            a_key_without_a_place_leaves_all_as_it_was, what_a_sampler_wants_is_enough
+            step_equals_forward_and_logits, forward_from_a_layer_equals_the_whole_pass,
+            head_input_gives_the_logits, layers_track_their_own_positions,
+            generator_and_generate_give_the_same_text, refused_tokens_leave_the_session_unchanged,
+            key_out_of_range_rolls_back, requested_logits_suffice_for_sampling
         });
         suite!(@tests $attribute $backend: live::{
-            a_session_follows_between_two_tokens, full_context_slides
+            sessions_follow_the_fraction_between_tokens, full_context_slides
         });
-        suite!(@tests $attribute $backend: learning::{what_is_learnt_is_what_the_oracle_learns});
+        suite!(@tests $attribute $backend: learning::{drafts_learn_the_same_as_on_the_oracle});
         suite!(@tests $attribute $backend: speculation::{
-            drafts_change_no_token, a_draft_follows_where_its_session_goes,
-            drafts_that_do_not_fit_are_refused, what_is_not_asked_for_changes_no_bit
+            drafts_change_no_token, drafts_stay_in_sync_with_their_session,
+            incompatible_drafts_are_refused, unused_drafts_change_no_bit
         });
     };
     (@tests $attribute:tt $backend:ident: $module:ident::{$($test:ident),*}) => {

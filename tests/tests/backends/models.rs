@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use htc_formats::source::ModelFile;
 use htc_loader::backend::Reference;
-use htc_loader::dial::Setting;
+use htc_loader::dial::ActiveSetting;
 use htc_loader::kv::KvType;
 use htc_loader::linear::RankFraction;
-use htc_loader::tokenizer::AddSpecial;
+use htc_loader::tokenizer::AddSpecialTokens;
 use htc_loader::{Backend, Model, Session};
 use htc_tests::logits::largest_difference;
 use htc_tests::npy::Array;
@@ -37,7 +37,7 @@ struct Case<'a> {
     file: &'a ModelFile,
     tokens: &'a [u32],
     kv_type: KvType,
-    setting: Setting,
+    setting: ActiveSetting,
 }
 
 impl Case<'_> {
@@ -57,7 +57,7 @@ impl Case<'_> {
         [batched, single]
     }
 
-    fn agrees<B: Backend>(&self, backends: Vec<Named<B>>, bound: f64) {
+    fn assert_agrees<B: Backend>(&self, backends: Vec<Named<B>>, bound: f64) {
         let [expected, again] = self.logits(Reference);
         let own = largest_difference(&again, &expected);
         assert!(own < 1e-6, "the oracle differs from itself by {own:.2e}");
@@ -81,7 +81,7 @@ const FLOAT: f64 = 1e-4;
 /// effect is at most that of rounding all of them.
 fn of_f16_keys(file: &ModelFile, tokens: &[u32]) -> f64 {
     let [exact, rounded] = [KvType::F32, KvType::F16].map(|kv_type| {
-        let setting = Setting::FULL;
+        let setting = ActiveSetting::FULL;
         let case = Case {
             file,
             tokens,
@@ -112,9 +112,9 @@ pub fn architectures<B: Backend>(backends: fn() -> Vec<Named<B>>) {
                 file: &file,
                 tokens: &tokens,
                 kv_type,
-                setting: Setting::FULL,
+                setting: ActiveSetting::FULL,
             };
-            case.agrees(backends(), bound);
+            case.assert_agrees(backends(), bound);
         }
     }
 }
@@ -123,16 +123,19 @@ pub fn demo<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let file = ModelFile::open(material::demo("reference-7m-f16.gguf")).unwrap();
     let model = Model::bind(file.clone()).unwrap();
     let text = "Alice was beginning to get very tired of sitting by her sister";
-    let tokens = model.tokenizer().unwrap().encode(text, AddSpecial::Prompt);
+    let tokens = model
+        .tokenizer()
+        .unwrap()
+        .encode(text, AddSpecialTokens::Prompt);
     let of_f16 = of_f16_keys(&file, &tokens);
     for (kv_type, bound) in [(KvType::F32, FLOAT), (KvType::F16, of_f16)] {
         let case = Case {
             file: &file,
             tokens: &tokens,
             kv_type,
-            setting: Setting::FULL,
+            setting: ActiveSetting::FULL,
         };
-        case.agrees(backends(), bound);
+        case.assert_agrees(backends(), bound);
     }
 }
 
@@ -158,19 +161,19 @@ pub fn factorised<B: Backend>(backends: fn() -> Vec<Named<B>>) {
                 "--factor-type",
                 factor_type,
             ];
-            run.args(rank).run().ok();
+            run.args(rank).run().assert_ok();
             let file = ModelFile::open(&artifact).unwrap();
             for fraction in [1.0, 0.5, 0.3] {
                 let case = Case {
                     file: &file,
                     tokens: &tokens,
                     kv_type: KvType::F32,
-                    setting: Setting {
+                    setting: ActiveSetting {
                         rank: RankFraction::new(fraction).unwrap(),
-                        ..Setting::FULL
+                        ..ActiveSetting::FULL
                     },
                 };
-                case.agrees(backends(), bound);
+                case.assert_agrees(backends(), bound);
             }
         }
     }
@@ -199,7 +202,7 @@ pub fn coded<B: Backend>(backends: fn() -> Vec<Named<B>>) {
             .args(["--effort", "fast"])
             .args(options)
             .run()
-            .ok();
+            .assert_ok();
         let file = ModelFile::open(&artifact).unwrap();
         let coded = file.tensors.iter().filter(|tensor| tensor.codes.is_some());
         assert!(coded.count() > 8, "{options:?}");
@@ -212,12 +215,12 @@ pub fn coded<B: Backend>(backends: fn() -> Vec<Named<B>>) {
                 file: &file,
                 tokens: &tokens,
                 kv_type: KvType::F32,
-                setting: Setting {
+                setting: ActiveSetting {
                     refinements,
-                    ..Setting::FULL
+                    ..ActiveSetting::FULL
                 },
             };
-            case.agrees(backends(), BLOCKS);
+            case.assert_agrees(backends(), BLOCKS);
         }
     }
 }

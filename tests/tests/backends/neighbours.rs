@@ -7,24 +7,24 @@ use htc_loader::backend::HeadShape;
 use htc_tests::model::Random;
 
 use super::Named;
-use super::operations::{Operation, agrees, get, numbers, put, room};
+use super::operations::{Operation, allocate, assert_agrees, get, numbers, put};
 
 const ROWS: usize = 3;
 const WIDTH: usize = 32;
 const ALL: usize = ROWS * WIDTH;
 
 /// Neighbouring operations on other buffers, with fewer values or in another order than in a model.
-struct Neighbours {
+struct OperationSequence {
     numbers: Vec<f32>,
 }
 
-impl Operation for Neighbours {
+impl Operation for OperationSequence {
     fn run<B: Backend>(&self, backend: &mut B) -> Vec<f32> {
         let part = |i: usize| &self.numbers[i * ALL..(i + 1) * ALL];
         let weight = backend.vector(part(0)[..WIDTH].to_vec()).unwrap();
         let of_head = backend.vector(part(0)[..WIDTH / 2].to_vec()).unwrap();
         let [mut a, mut b, mut c, d] = [1, 2, 3, 4].map(|i| put(backend, part(i)));
-        let mut out = room(backend, ALL);
+        let mut out = allocate(backend, ALL);
         let mut found = Vec::new();
         let mut keep = |backend: &mut B, buffers: &[&B::Buffer]| {
             for buffer in buffers {
@@ -93,8 +93,8 @@ impl Operation for Neighbours {
     }
 }
 
-pub fn neighbours_are_what_they_are_alone<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+pub fn sequences_equal_single_operations<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let mut random = Random::new(11);
     let numbers = numbers(&mut random, 5 * ALL);
-    agrees(&mut backends(), &Neighbours { numbers });
+    assert_agrees(&mut backends(), &OperationSequence { numbers });
 }

@@ -23,7 +23,7 @@ pub trait Operation {
 pub const HALF_ULP: f64 = 6e-8;
 
 /// Runs an operation on every backend and compares it to the oracle.
-pub fn agrees<B: Backend>(backends: &mut [Named<B>], operation: &impl Operation) {
+pub fn assert_agrees<B: Backend>(backends: &mut [Named<B>], operation: &impl Operation) {
     let expected = operation.run(&mut Reference);
     let bounds = operation.bounds(&expected);
     assert_eq!(bounds.len(), expected.len());
@@ -47,14 +47,14 @@ pub fn numbers(random: &mut Random, count: usize) -> Vec<f32> {
 }
 
 /// Returns a buffer of the given size.
-pub fn room<B: Backend>(backend: &mut B, numbers: usize) -> B::Buffer {
+pub fn allocate<B: Backend>(backend: &mut B, numbers: usize) -> B::Buffer {
     let mut buffer = B::Buffer::default();
     backend.resize(&mut buffer, numbers).unwrap();
     buffer
 }
 
 pub fn put<B: Backend>(backend: &mut B, x: &[f32]) -> B::Buffer {
-    let mut buffer = room(backend, x.len());
+    let mut buffer = allocate(backend, x.len());
     backend.upload(x, &mut buffer).unwrap();
     buffer
 }
@@ -81,7 +81,7 @@ fn relative(expected: &[f32], bound: f64) -> Vec<f64> {
     expected.iter().map(of).collect()
 }
 
-pub fn numbers_come_back_as_they_went_in<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+pub fn buffers_round_trip<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let x = numbers(&mut Random::new(1), 1000);
     for (name, mut backend) in backends() {
         let mut buffer = put(&mut backend, &x);
@@ -105,7 +105,7 @@ impl Operation for Embedding {
     fn run<B: Backend>(&self, backend: &mut B) -> Vec<f32> {
         let table = backend.weight(&self.table).unwrap();
         let count = self.tokens.len() * self.table.cols();
-        let mut out = room(backend, count);
+        let mut out = allocate(backend, count);
         let scale = self.scale;
         backend
             .embed(&table, &self.tokens, scale, &mut out)
@@ -127,11 +127,11 @@ impl Operation for Embedding {
 pub fn embedding<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let mut random = Random::new(2);
     let backends = &mut backends();
-    for &dtype in htc_formats::block::writable() {
+    for &dtype in htc_formats::block::writable_types() {
         let table = tensor(&mut random, dtype, [9, 2 * dtype.block_len().max(24)]);
         for scale in [None, Some(45.25)] {
             let (table, tokens) = (table.clone(), vec![8, 0, 3, 3]);
-            agrees(
+            assert_agrees(
                 backends,
                 &Embedding {
                     table,
@@ -158,7 +158,7 @@ impl Operation for Norm {
             backend.rms_norm_in_place(n, &mut x, &weight, 1e-5).unwrap();
             return get(backend, &x, self.x.len());
         }
-        let mut out = room(backend, self.x.len());
+        let mut out = allocate(backend, self.x.len());
         backend.rms_norm(n, &x, &weight, 1e-5, &mut out).unwrap();
         get(backend, &out, self.x.len())
     }
@@ -181,7 +181,7 @@ pub fn norms<B: Backend>(backends: fn() -> Vec<Named<B>>) {
             for in_place in [false, true] {
                 let x = numbers(&mut random, n * width);
                 let weight = numbers(&mut random, width);
-                agrees(
+                assert_agrees(
                     backends,
                     &Norm {
                         x,
@@ -230,7 +230,7 @@ pub fn biases_and_sums<B: Backend>(backends: fn() -> Vec<Named<B>>) {
             let x = numbers(&mut random, n * width);
             for count in [width, n * width] {
                 let (x, y) = (x.clone(), numbers(&mut random, count));
-                agrees(backends, &Sum { x, y });
+                assert_agrees(backends, &Sum { x, y });
             }
         }
     }
@@ -275,7 +275,7 @@ pub fn activations<B: Backend>(backends: fn() -> Vec<Named<B>>) {
             let gate = numbers(&mut random, count);
             let gate = gate.iter().map(|x| 6.0 * x).collect();
             let up = numbers(&mut random, count);
-            agrees(
+            assert_agrees(
                 backends,
                 &Gate {
                     activation,
@@ -339,7 +339,7 @@ pub fn rotations<B: Backend>(backends: fn() -> Vec<Named<B>>) {
         {
             for (start, factor) in [(0, 1.0), (100_000, 1.19)] {
                 let theta = |i: usize| 10_000f64.powf(-(i as f64) / rotated as f64);
-                agrees(
+                assert_agrees(
                     backends,
                     &Rotate {
                         pairs,
@@ -370,7 +370,7 @@ struct Attend {
 impl Operation for Attend {
     fn run<B: Backend>(&self, backend: &mut B) -> Vec<f32> {
         let row = self.shape.kv_heads * self.shape.head_size;
-        let plan = KvPlan::full(self.shape, self.kv_type).unwrap();
+        let plan = KvPlan::uncompressed(self.shape, self.kv_type).unwrap();
         let mut kv = backend.kv(&plan).unwrap();
         let mut found = Vec::new();
         let mut at = 0;
@@ -385,7 +385,7 @@ impl Operation for Attend {
             let keys = put(backend, &part(&self.keys, row));
             let values = put(backend, &part(&self.values, row));
             let count = n * row * self.group;
-            let mut out = room(backend, count);
+            let mut out = allocate(backend, count);
             backend.reserve(&mut kv, n).unwrap();
             // The other layer has keys and values swapped.
             backend.append(&mut kv, 0, n, &values, &keys).unwrap();
@@ -433,7 +433,7 @@ pub fn attention<B: Backend>(backends: fn() -> Vec<Named<B>>) {
                     };
                     let positions: usize = batches.iter().sum();
                     let row = kv_heads * head_size;
-                    agrees(
+                    assert_agrees(
                         backends,
                         &Attend {
                             shape,
@@ -458,9 +458,7 @@ pub fn attention<B: Backend>(backends: fn() -> Vec<Named<B>>) {
 }
 
 /// Reported by `append`, or by the next operation that waits for it.
-pub fn keys_beyond_their_type_are_refused_with_their_layer<B: Backend>(
-    backends: fn() -> Vec<Named<B>>,
-) {
+pub fn keys_out_of_range_are_refused_with_their_layer<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let shape = KvShape {
         layers: 3,
         kv_heads: 2,
@@ -477,7 +475,7 @@ pub fn keys_beyond_their_type_are_refused_with_their_layer<B: Backend>(
                 let mut x = [65_504.0; 24];
                 x[2 * 8 + 5] = bad;
                 let wrong = put(&mut backend, &x);
-                let plan = KvPlan::full(shape, kv_type).unwrap();
+                let plan = KvPlan::uncompressed(shape, kv_type).unwrap();
                 let mut kv = backend.kv(&plan).unwrap();
                 backend.reserve(&mut kv, 3).unwrap();
                 backend.append(&mut kv, 2, 3, &good, &good).unwrap();

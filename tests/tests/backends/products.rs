@@ -8,7 +8,7 @@ use htc_loader::tensor::Tensor;
 use htc_tests::model::Random;
 
 use super::Named;
-use super::operations::{Operation, agrees, get, numbers, put, room, tensor};
+use super::operations::{Operation, allocate, assert_agrees, get, numbers, put, tensor};
 
 /// Error of a product of floats relative to `Σ |w x|`: a rounding for each term of several partial
 /// sums.
@@ -30,7 +30,7 @@ impl Uncertain {
 
     /// Adds the rounding of inputs that a backend may apply for weights of this type: in blocks, to
     /// a 127th of the largest of 32.
-    fn seen_by(&self, dtype: DType) -> Self {
+    fn rounded_for(&self, dtype: DType) -> Self {
         let mut seen = self.clone();
         if dtype.block_len() == 1 {
             return seen;
@@ -46,7 +46,7 @@ impl Uncertain {
     }
 
     fn times(&self, w: &Tensor, rows: usize) -> Self {
-        let seen = self.seen_by(w.dtype());
+        let seen = self.rounded_for(w.dtype());
         let values = w.to_f32().unwrap();
         let mut y = Uncertain {
             x: Vec::new(),
@@ -100,7 +100,7 @@ impl Operation for Projection {
                 Form::Dense(w) => (w, Input::Vector, self.width),
                 Form::Factored(index, w) => (w, Input::Inner(*index), self.factors[*index].1),
             };
-            let y = room(backend, self.n * w.rows());
+            let y = allocate(backend, self.n * w.rows());
             seconds.push((backend.weight(w).unwrap(), w.rows(), cols, input, y));
         }
         let mut slots: Vec<_> = seconds
@@ -161,7 +161,7 @@ pub fn projections<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let mut random = Random::new(11);
     let backends = &mut backends();
     let width = 512;
-    for &dtype in block::writable() {
+    for &dtype in block::writable_types() {
         let block = dtype.block_len();
         let full = 96_usize.next_multiple_of(block);
         let mut made = |shape| tensor(&mut random, dtype, shape);
@@ -173,7 +173,7 @@ pub fn projections<B: Backend>(backends: fn() -> Vec<Named<B>>) {
         for rank in [full, full / 2 + 1, 1] {
             let rows = rank.next_multiple_of(block).min(full);
             for n in [1, 2, 100] {
-                agrees(
+                assert_agrees(
                     backends,
                     &Projection {
                         n,
@@ -196,7 +196,7 @@ pub fn projections<B: Backend>(backends: fn() -> Vec<Named<B>>) {
                 Form::Factored(..) => vec![(a.clone(), full, full)],
             };
             let x = numbers(&mut random, 3 * width);
-            agrees(
+            assert_agrees(
                 backends,
                 &Projection {
                     n: 3,
@@ -222,7 +222,7 @@ impl Operation for Logits {
         let output = backend.weight(&self.output).unwrap();
         let x = put(backend, &self.x);
         let count = self.rows.len() * self.output.rows();
-        let mut out = room(backend, count);
+        let mut out = allocate(backend, count);
         let rows = self.rows.clone();
         let done = backend.logits(&output, rows, &x, self.cap, &mut out);
         done.unwrap();
@@ -250,7 +250,7 @@ impl Operation for Logits {
 pub fn logits<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let mut random = Random::new(12);
     let backends = &mut backends();
-    for &dtype in block::writable() {
+    for &dtype in block::writable_types() {
         let width = 2 * dtype.block_len().max(20);
         let output = tensor(&mut random, dtype, [150, width]);
         for (rows, cap) in [
@@ -260,7 +260,7 @@ pub fn logits<B: Backend>(backends: fn() -> Vec<Named<B>>) {
             (2..2, None),
         ] {
             let (output, x) = (output.clone(), numbers(&mut random, 4 * width));
-            agrees(
+            assert_agrees(
                 backends,
                 &Logits {
                     output,

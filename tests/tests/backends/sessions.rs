@@ -5,10 +5,10 @@ use std::sync::Arc;
 use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
 use htc_loader::exec::BATCH;
-use htc_loader::generate::{Generator, Limits, Stop, Written, generate};
+use htc_loader::generate::{GenerateLimits, GeneratedToken, Generator, Stop, generate};
 use htc_loader::kv::KvType;
-use htc_loader::sampling::{Logits, Sampler, SamplingOptions};
-use htc_loader::tokenizer::AddSpecial;
+use htc_loader::sampling::{Sampler, SamplerInput, SamplingOptions};
+use htc_loader::tokenizer::AddSpecialTokens;
 use htc_loader::{Backend, ExecError, Model, Session};
 use htc_tests::logits::largest_difference;
 use htc_tests::{Scratch, TinyModel, material};
@@ -137,7 +137,7 @@ fn stream<B: Backend>(
     x
 }
 
-pub fn the_rest_of_a_pass_is_that_of_the_whole<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+pub fn forward_from_a_layer_equals_the_whole_pass<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let tokens = tokens(20);
     let mut seen = 0;
     let gemma = ModelFile::open(fixture("gemma2").join("model.gguf")).unwrap();
@@ -169,7 +169,7 @@ pub fn the_rest_of_a_pass_is_that_of_the_whole<B: Backend>(backends: fn() -> Vec
     assert!(seen > 8);
 }
 
-pub fn the_head_reads_what_its_logits_are_of<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+pub fn head_input_gives_the_logits<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let (file, tokens) = (tiny(), tokens(20));
     let [width, layers] = [file.hyper.width, file.hyper.layers];
     let tied = file.tensor(Role::TokenEmbedding).unwrap();
@@ -199,7 +199,7 @@ pub fn the_head_reads_what_its_logits_are_of<B: Backend>(backends: fn() -> Vec<N
     }
 }
 
-pub fn blocks_know_only_what_they_read<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+pub fn layers_track_their_own_positions<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let file = tiny();
     let row = vec![0.1; file.hyper.width];
     for (name, [mut session, _]) in two(backends, &file, 64, KvType::F16) {
@@ -208,7 +208,10 @@ pub fn blocks_know_only_what_they_read<B: Backend>(backends: fn() -> Vec<Named<B
         session.forward_from(1, &row).unwrap();
         assert_eq!(session.position(), 3);
         let refused = |error: ExecError| match error {
-            ExecError::Blocks { asked, held } => (asked, held),
+            ExecError::Blocks {
+                requested: asked,
+                read: held,
+            } => (asked, held),
             other => panic!("{name}: {other}"),
         };
         let error = session.step(&[1]).map(<[f32]>::to_vec).unwrap_err();
@@ -244,8 +247,8 @@ fn sampler() -> Sampler {
 pub fn generator_and_generate_give_the_same_text<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let file = ModelFile::open(material::demo("reference-7m-f16.gguf")).unwrap();
     let tokenizer = Model::bind(file.clone()).unwrap().tokenizer().unwrap();
-    let prompt = tokenizer.encode("Alice was", AddSpecial::Prompt);
-    let mut limits = Limits::tokens(9);
+    let prompt = tokenizer.encode("Alice was", AddSpecialTokens::Prompt);
+    let mut limits = GenerateLimits::tokens(9);
     limits.ignore_end = true;
     for (name, [mut first, mut second]) in two(backends, &file, 64, KvType::F16) {
         let mut text = String::new();
@@ -268,9 +271,9 @@ pub fn generator_and_generate_give_the_same_text<B: Backend>(backends: fn() -> V
         let new = Generator::new(&mut second, &tokenizer, &mut chosen, &prompt, limits);
         let mut generator = new.unwrap();
         let one = generator.step().unwrap().unwrap();
-        let rest: Vec<Written> = generator.by_ref().map(Result::unwrap).collect();
+        let rest: Vec<GeneratedToken> = generator.by_ref().map(Result::unwrap).collect();
         assert_eq!(rest.len(), 8);
-        assert_eq!(generator.stop(), Some(Stop::Limit));
+        assert_eq!(generator.stop_reason(), Some(Stop::Limit));
         assert_eq!(generator.step().unwrap(), None);
         let written = [one].into_iter().chain(rest).map(|written| written.text);
         let written: String = written.collect();
@@ -298,7 +301,7 @@ pub fn generator_and_generate_give_the_same_text<B: Backend>(backends: fn() -> V
     }
 }
 
-pub fn what_cannot_be_read_leaves_all_as_it_was<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+pub fn refused_tokens_leave_the_session_unchanged<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     // LongRoPE: 32 positions are a short sequence.
     let file = ModelFile::open(fixture("phi3").join("model.gguf")).unwrap();
     let vocabulary = file.hyper.vocabulary as u32;
@@ -332,7 +335,7 @@ pub fn what_cannot_be_read_leaves_all_as_it_was<B: Backend>(backends: fn() -> Ve
 }
 
 /// A device may report late that a key exceeds its type; the batch is then rolled back.
-pub fn a_key_without_a_place_leaves_all_as_it_was<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+pub fn key_out_of_range_rolls_back<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     const TOKEN: usize = 9;
     let tiny = TinyModel::default();
     let mut tensors = tiny.tensors();
@@ -352,7 +355,7 @@ pub fn a_key_without_a_place_leaves_all_as_it_was<B: Backend>(backends: fn() -> 
         }
     }
     let scratch = Scratch::new();
-    let file = scratch.file("model.gguf", tiny.bytes_of(&tensors));
+    let file = scratch.file("model.gguf", tiny.bytes_with_tensors(&tensors));
     let file = ModelFile::open(file).unwrap();
     for (name, [mut session, mut fresh]) in two(backends, &file, 64, KvType::F16) {
         session.step(&[3, 5, 4]).unwrap();
@@ -398,7 +401,7 @@ pub fn a_key_without_a_place_leaves_all_as_it_was<B: Backend>(backends: fn() -> 
 
 /// The requested logits are the largest of all, and sampling from them gives the same token as from
 /// all; so does sampling on the device.
-pub fn what_a_sampler_wants_is_enough<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+pub fn requested_logits_suffice_for_sampling<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     for (name, [mut all, mut some]) in two(backends, &tiny(), 64, KvType::F16) {
         for (temperature, top_k, top_p) in [
             (0.0, 0, 1.0),
@@ -420,12 +423,12 @@ pub fn what_a_sampler_wants_is_enough<B: Backend>(backends: fn() -> Vec<Named<B>
                 let mut ranked: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
                 ranked.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap().then(a.0.cmp(&b.0)));
                 let next = samplers[0].sample(logits).unwrap();
-                let wanted = samplers[1].wants_one();
+                let wanted = samplers[1].logits_for_sample();
                 let found = some.step_for(&[token], wanted).unwrap();
                 match found {
-                    Logits::Drawn(_) => assert!(top_k == 0 || top_k > 64, "{name}"),
-                    Logits::All(found) => assert_eq!(found, logits, "{name}"),
-                    Logits::Largest(found) => {
+                    SamplerInput::Drawn(_) => assert!(top_k == 0 || top_k > 64, "{name}"),
+                    SamplerInput::All(found) => assert_eq!(found, logits, "{name}"),
+                    SamplerInput::TopK(found) => {
                         let expected = if temperature == 0.0 { 1 } else { top_k };
                         assert_eq!(found.len(), expected, "{name}");
                         assert_eq!(found, &ranked[..found.len()], "{name}");

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use htc_formats::DType;
 use htc_formats::source::ModelFile;
 use htc_loader::adapt::{AdaptOptions, Adaptation};
-use htc_loader::dial::Setting;
-use htc_loader::generate::{GenerateError, Generator, Limits, Stop};
+use htc_loader::dial::ActiveSetting;
+use htc_loader::generate::{GenerateError, GenerateLimits, Generator, Stop};
 use htc_loader::kv::KvType;
 use htc_loader::linear::RankFraction;
 use htc_loader::sampling::{Distribution, Sampler, SamplingOptions};
@@ -56,23 +56,23 @@ fn pair<B: Backend>(
 ) -> (Session<B>, Speculator<B>) {
     let own = session(&tiny(DType::F32), own);
     let speculator = match draft {
-        Draft::Own => Speculator::own(Setting::FULL, length, sampler),
+        Draft::Own => Speculator::with_same_model(ActiveSetting::FULL, length, sampler),
         Draft::Other(dtype) => {
             let other = session(&tiny(dtype), other);
-            Speculator::other(other, own.model(), length, sampler)
+            Speculator::with_draft_model(other, own.model(), length, sampler)
         }
     };
     (own, speculator.unwrap())
 }
 
-pub fn limits(tokens: usize) -> Limits {
-    let mut limits = Limits::tokens(tokens);
+pub fn limits(tokens: usize) -> GenerateLimits {
+    let mut limits = GenerateLimits::tokens(tokens);
     limits.ignore_end = true;
     limits
 }
 
 /// Returns the generated tokens.
-pub fn written<B: Backend>(generator: Generator<'_, B>) -> (Vec<u32>, Stop) {
+pub fn generate_tokens<B: Backend>(generator: Generator<'_, B>) -> (Vec<u32>, Stop) {
     let mut generator = generator;
     let tokens = generator
         .by_ref()
@@ -91,7 +91,7 @@ pub fn drafts_change_no_token<B: Backend>(backends: fn() -> Vec<Named<B>>) {
         let mut greedy = Sampler::greedy();
         let generator =
             Generator::new(&mut plain, &tokenizer, &mut greedy, &prompt, limits(60)).unwrap();
-        let expected = written(generator);
+        let expected = generate_tokens(generator);
         assert_eq!(expected.1, Stop::Limit);
         let after = plain.step(&expected.0[59..]).unwrap().to_vec();
         drop(other);
@@ -110,7 +110,7 @@ pub fn drafts_change_no_token<B: Backend>(backends: fn() -> Vec<Named<B>>) {
                     pair((of(&name), of(&name)), draft, length, &greedy);
                 if let Draft::Other(DType::Q4_0) = draft {
                     let mut options = AdaptOptions::gradient();
-                    options.gate = 1;
+                    options.rejections_per_update = 1;
                     let learning = Adaptation::gradient(&tiny(DType::Q4_0), options);
                     speculator = speculator.with_adaptation(learning.unwrap());
                 }
@@ -122,15 +122,19 @@ pub fn drafts_change_no_token<B: Backend>(backends: fn() -> Vec<Named<B>>) {
                     &prompt,
                     limits(60),
                 );
-                assert_eq!(written(generator.unwrap()), expected, "{label}");
+                assert_eq!(generate_tokens(generator.unwrap()), expected, "{label}");
                 assert_eq!(own.position(), prompt.len() + 59, "{label}");
                 assert_eq!(own.step(&expected.0[59..]).unwrap(), after, "{label}");
-                let done = speculator.done();
+                let done = speculator.stats();
                 match draft {
                     Draft::Own => assert_eq!(done.accepted, done.drafted, "{label}"),
                     Draft::Other(_) => assert!(done.accepted <= done.drafted, "{label}"),
                 }
-                assert_eq!(done.rounds + done.alone + done.accepted, 59, "{label}");
+                assert_eq!(
+                    done.rounds + done.without_draft + done.accepted,
+                    59,
+                    "{label}"
+                );
                 if let DraftLength::Fixed(_) = length {
                     assert!(done.drafted > 0, "{label}");
                 }
@@ -150,7 +154,7 @@ pub fn in_shared_bases(rank: &str) -> [ModelFile; 2] {
     fs::write(&model, weights.bytes()).unwrap();
     let compile = htc!["compile", &model, "-o", &shared, "--method", "grc"];
     let f16 = ["--factor-type", "f16"];
-    compile.args(["--rank", rank]).args(f16).run().ok();
+    compile.args(["--rank", rank]).args(f16).run().assert_ok();
     [&model, &shared].map(|path| ModelFile::open(path).unwrap())
 }
 
@@ -186,7 +190,7 @@ fn by_single_steps<B: Backend>(plain: &mut Session<B>, begin: [&[u32]; 3]) -> [T
 
 /// Logits are identical with a draft that is never used, with and without adaptation, to those of a
 /// session without a draft.
-pub fn what_is_not_asked_for_changes_no_bit<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+pub fn unused_drafts_change_no_bit<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let [model, shared] = in_shared_bases("8");
     let pool = Arc::new(Pool::new(1).unwrap());
     let greedy = Sampler::greedy();
@@ -195,15 +199,17 @@ pub fn what_is_not_asked_for_changes_no_bit<B: Backend>(backends: fn() -> Vec<Na
         let of = || session(&shared, backends().swap_remove(index).1);
         let mut plain = of();
         let expected = by_single_steps(&mut plain, [&[1, 40, 77, 130], &[9, 260], &[298, 5, 55]]);
-        let half = Setting {
+        let half = ActiveSetting {
             rank: RankFraction::new(0.5).unwrap(),
-            ..Setting::FULL
+            ..ActiveSetting::FULL
         };
-        let own = || Speculator::own(half, DraftLength::Fixed(4), &greedy).unwrap();
-        let other = || Speculator::other(of(), plain.model(), DraftLength::Auto, &greedy).unwrap();
+        let own = || Speculator::with_same_model(half, DraftLength::Fixed(4), &greedy).unwrap();
+        let other = || {
+            Speculator::with_draft_model(of(), plain.model(), DraftLength::Auto, &greedy).unwrap()
+        };
         let correction = || Adaptation::gradient(&shared, AdaptOptions::gradient()).unwrap();
         let bases = AdaptOptions::oja();
-        let bases = Adaptation::oja(&shared, Setting::FULL, &model, bases, &pool).unwrap();
+        let bases = Adaptation::oja(&shared, ActiveSetting::FULL, &model, bases, &pool).unwrap();
         for (label, speculator) in [
             ("nothing", None),
             ("a part of it", Some(own())),
@@ -232,7 +238,11 @@ fn assert_identical<B: Backend>(
                 Generator::with_draft(&mut session, draft, &tokenizer, greedy, prompt, limits)
             }
         };
-        assert_eq!(written(generator.unwrap()).0, text.tokens, "{label}");
+        assert_eq!(
+            generate_tokens(generator.unwrap()).0,
+            text.tokens,
+            "{label}"
+        );
         let mut logits = |position: usize, read: &[u32]| {
             session.truncate(position).unwrap();
             bits(session.step(read).unwrap())
@@ -246,15 +256,18 @@ fn assert_identical<B: Backend>(
     let Some(speculator) = speculator else {
         return;
     };
-    let done = speculator.done();
-    assert_eq!((done.drafted, done.alone), (0, expected.len() as u64));
-    let learnt = speculator.adaptation().map(|of| of.learnt().updates);
+    let done = speculator.stats();
+    assert_eq!(
+        (done.drafted, done.without_draft),
+        (0, expected.len() as u64)
+    );
+    let learnt = speculator.adaptation().map(|of| of.stats().updates);
     assert_eq!(learnt.unwrap_or(0), 0, "{label}");
 }
 
 /// Two consecutive texts of a session that stops within the drafted tokens, and one that fills its
 /// context.
-pub fn a_draft_follows_where_its_session_goes<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+pub fn drafts_stay_in_sync_with_their_session<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let mut greedy = Sampler::greedy();
     for ((name, one), (_, two)) in backends().into_iter().zip(backends()) {
         let draft = Draft::Other(DType::Q8_0);
@@ -289,7 +302,7 @@ pub fn a_draft_follows_where_its_session_goes<B: Backend>(backends: fn() -> Vec<
         let mut plain = session(&tiny(DType::F32), backends().swap_remove(0).1);
         let mut plain_text = |prompt: &[u32], count| {
             let new = Generator::new(&mut plain, &tokenizer, &mut greedy, prompt, limits(count));
-            written(new.unwrap()).0
+            generate_tokens(new.unwrap()).0
         };
         assert_eq!(plain_text(&[1, 50, 60], 6)[..], first);
     }
@@ -321,7 +334,7 @@ pub fn drafts_preserve_the_sampling_distribution<B: Backend>(backends: fn() -> V
     let mut counts: BTreeMap<Vec<u32>, u32> = BTreeMap::new();
     let mut sampled = sampler(1.0, 5);
     let other = session(&tiny(DType::Q4_0), take());
-    let draft = Speculator::other(other, plain.model(), DraftLength::Fixed(2), &sampled);
+    let draft = Speculator::with_draft_model(other, plain.model(), DraftLength::Fixed(2), &sampled);
     let mut speculator = draft.unwrap();
     for run in 0..RUNS {
         plain.reset();
@@ -334,11 +347,11 @@ pub fn drafts_preserve_the_sampling_distribution<B: Backend>(backends: fn() -> V
             &prompt,
             limits(3),
         );
-        let (tokens, _) = written(generator.unwrap());
+        let (tokens, _) = generate_tokens(generator.unwrap());
         assert!(expected.contains_key(&tokens), "{run}: {tokens:?}");
         *counts.entry(tokens).or_default() += 1;
     }
-    let done = speculator.done();
+    let done = speculator.stats();
     assert!(
         done.accepted > 0 && done.accepted < done.drafted,
         "{done:?}"
@@ -354,12 +367,16 @@ pub fn drafts_preserve_the_sampling_distribution<B: Backend>(backends: fn() -> V
     assert!(statistic < 76.0, "{statistic}");
 }
 
-pub fn drafts_that_do_not_fit_are_refused<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+pub fn incompatible_drafts_are_refused<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let take = || backends().swap_remove(0).1;
     let own = session(&tiny(DType::F32), take());
     let greedy = Sampler::greedy();
     for length in [0, 17] {
-        let refused = Speculator::<B>::own(Setting::FULL, DraftLength::Fixed(length), &greedy);
+        let refused = Speculator::<B>::with_same_model(
+            ActiveSetting::FULL,
+            DraftLength::Fixed(length),
+            &greedy,
+        );
         assert!(matches!(refused, Err(SpeculateError::Length(found)) if found == length));
     }
     let mut other = tiny(DType::F32);
@@ -367,18 +384,19 @@ pub fn drafts_that_do_not_fit_are_refused<B: Backend>(backends: fn() -> Vec<Name
         vocabulary.tokens[100] = "something else".to_owned();
     }
     let draft = session(&other, take());
-    let refused = Speculator::other(draft, own.model(), DraftLength::Auto, &greedy);
+    let refused = Speculator::with_draft_model(draft, own.model(), DraftLength::Auto, &greedy);
     let error = refused.err().unwrap();
     assert!(matches!(error, SpeculateError::Tokenizer { .. }), "{error}");
     assert!(error.to_string().contains("token 100"), "{error}");
     let mut read = session(&tiny(DType::F32), take());
     read.step(&[1]).unwrap();
-    let refused = Speculator::other(read, own.model(), DraftLength::Auto, &greedy);
+    let refused = Speculator::with_draft_model(read, own.model(), DraftLength::Auto, &greedy);
     assert!(matches!(refused, Err(SpeculateError::Position { .. })));
     let mut own = own;
     own.step(&[1]).unwrap();
     let tokenizer: Tokenizer = own.model().tokenizer().unwrap();
-    let mut draft = Speculator::own(Setting::FULL, DraftLength::Auto, &greedy).unwrap();
+    let mut draft =
+        Speculator::with_same_model(ActiveSetting::FULL, DraftLength::Auto, &greedy).unwrap();
     let mut greedy = greedy;
     let refused = Generator::with_draft(
         &mut own,

@@ -8,7 +8,7 @@ use htc_tests::material::words;
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
 
-use super::{close, list, number, text};
+use super::{assert_close, list, number, text};
 
 const CALIBRATED: [&str; 6] = [
     "calibration",
@@ -52,7 +52,7 @@ fn slot<'a>(analysis: &'a Value, layer: u64, slot: &str) -> &'a Value {
 fn without_calibration_only_spectra_are_reported() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", tiny().bytes());
-    let outcome = htc!["analyse", &model, "--json"].run().ok();
+    let outcome = htc!["analyse", &model, "--json"].run().assert_ok();
     assert!(outcome.stderr.contains("without --calibration"));
     assert!(outcome.stderr.lines().count() <= 60);
     assert!(
@@ -119,12 +119,12 @@ fn spectrum_of_a_known_weight_is_exact() {
     q.values.fill(0.0);
     q.values[5 * 64 + 9] = 2.0;
     q.values[7 * 64 + 3] = -1.0;
-    let model = scratch.file("model.gguf", tiny.bytes_of(&tensors));
+    let model = scratch.file("model.gguf", tiny.bytes_with_tensors(&tensors));
     let analysis = htc!["analyse", &model, "--json"].run().json();
     let q = slot(&analysis, 1, "q");
-    close(number(q, "/norm"), 5f64.sqrt(), 1e-5);
-    close(number(q, "/largest"), 2.0, 1e-5);
-    close(number(q, "/stable_rank"), 1.25, 1e-5);
+    assert_close(number(q, "/norm"), 5f64.sqrt(), 1e-5);
+    assert_close(number(q, "/largest"), 2.0, 1e-5);
+    assert_close(number(q, "/stable_rank"), 1.25, 1e-5);
     let ranks: Vec<u64> = list(q, "/ranks")
         .iter()
         .map(|r| r.as_u64().unwrap())
@@ -132,7 +132,7 @@ fn spectrum_of_a_known_weight_is_exact() {
     assert_eq!(ranks, [1, 1, 2, 2, 2]);
     assert!(number(q, "/tails/none/0") < 1e-6);
     assert_eq!(list(q, "/curve")[1][0], 2);
-    close(list(q, "/curve")[1][1].as_f64().unwrap(), 1.0, 1e-6);
+    assert_close(list(q, "/curve")[1][1].as_f64().unwrap(), 1.0, 1e-6);
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn calibration_adds_the_residual_stream() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", tiny().bytes());
     let run = calibrated(&scratch, &model, "cache").arg("--json");
-    let outcome = run.run().ok();
+    let outcome = run.run().assert_ok();
     assert!(outcome.stderr.lines().count() <= 60, "{}", outcome.stderr);
     assert!(outcome.stderr.contains("depth sink"));
     let analysis = outcome.json();
@@ -159,7 +159,7 @@ fn calibration_adds_the_residual_stream() {
         assert_eq!(number(found, "/pca/samples"), tokens - windows);
         let value = number(found, "/pca/value");
         assert!((1.0..=64.0).contains(&value));
-        close(number(found, "/pca/relative"), value / 64.0, 1e-5);
+        assert_close(number(found, "/pca/relative"), value / 64.0, 1e-5);
         let [low, high] = list(found, "/pca/interval") else {
             panic!("{found}");
         };
@@ -172,14 +172,14 @@ fn calibration_adds_the_residual_stream() {
     }
     // Every window begins with the same token, so the first position has one direction.
     for (layer, sink) in list(&analysis, "/sinks/layers").iter().enumerate() {
-        close(number(sink, "/share"), 1.0, 1e-5);
+        assert_close(number(sink, "/share"), 1.0, 1e-5);
         assert_eq!(
             list(sink, "/coverage").len(),
             if layer == 0 { 0 } else { 2 }
         );
         for covered in list(sink, "/coverage") {
             let random = (number(covered, "/rank") / 64.0).sqrt();
-            close(number(covered, "/random"), random, 1e-5);
+            assert_close(number(covered, "/random"), random, 1e-5);
         }
         let limit =
             number(sink, "/tokens/norm_mean") + 3.0 * number(sink, "/tokens/norm_deviation");
@@ -199,12 +199,12 @@ fn calibration_adds_the_residual_stream() {
     assert!(curve[2] >= 0.95);
     assert_eq!(number(&analysis, "/depth/two_thirds"), 2.0);
     let tolerance = ((curve[2] - curve[0]) / 2.0).max(1e-3);
-    close(number(&analysis, "/depth/tolerance"), tolerance, 1e-4);
+    assert_close(number(&analysis, "/depth/tolerance"), tolerance, 1e-4);
     let weights = list(&analysis, "/depth/weights").iter();
     let variance = list(&analysis, "/phases/without_first/variance").iter();
     for (weight, variance) in weights.zip(variance) {
         let trace = 64.0 * variance.as_f64().unwrap();
-        close(weight.as_f64().unwrap() * trace, 1.0, 1e-4);
+        assert_close(weight.as_f64().unwrap() * trace, 1.0, 1e-4);
     }
     for found in list(&analysis, "/manifold/layers") {
         assert_eq!(list(found, "/symmetry").len(), 3);
@@ -225,16 +225,16 @@ fn output_does_not_depend_on_threads_or_cache() {
     let mut outputs = Vec::new();
     for (threads, cache) in [("1", "one"), ("2", "two"), ("2", "one")] {
         let run = calibrated(&scratch, &model, cache);
-        let outcome = run.args(["--json", "--threads", threads]).run().ok();
+        let outcome = run.args(["--json", "--threads", threads]).run().assert_ok();
         outputs.push(outcome.stdout);
     }
     assert!(outputs.iter().all(|output| *output == outputs[0]));
     let output = scratch.path("analysis.json");
     let run = calibrated(&scratch, &model, "one").arg("-o").arg(&output);
-    assert!(run.run().ok().stdout.is_empty());
+    assert!(run.run().assert_ok().stdout.is_empty());
     assert_eq!(fs::read(&output).unwrap(), outputs[0]);
     let dash = calibrated(&scratch, &model, "one").args(["-o", "-"]);
-    assert_eq!(dash.run().ok().stdout, outputs[0]);
+    assert_eq!(dash.run().assert_ok().stdout, outputs[0]);
 }
 
 #[test]
@@ -265,18 +265,18 @@ fn existing_files_are_not_overwritten() {
     let old = scratch.file("old.json", "old");
     run(&old)
         .run()
-        .refused(1, &["old.json", "exists already", "--force"]);
+        .assert_refused(1, &["old.json", "exists already", "--force"]);
     assert_eq!(fs::read(&old).unwrap(), b"old");
-    run(&old).arg("--force").run().ok();
+    run(&old).arg("--force").run().assert_ok();
     assert!(fs::read(&old).unwrap().starts_with(b"{"));
     for own in ["model.gguf", "text.txt"] {
         let refused = run(&scratch.path(own)).arg("--force").run();
-        refused.refused(2, &[own, "same file"]);
+        refused.assert_refused(2, &[own, "same file"]);
     }
     assert_eq!(fs::read(&model).unwrap(), bytes);
     run(&scratch.path("none/a.json"))
         .run()
-        .refused(1, &["none/a.json"]);
+        .assert_refused(1, &["none/a.json"]);
 }
 
 #[test]
@@ -286,34 +286,34 @@ fn invalid_inputs_are_refused() {
     let model = scratch.file("model.gguf", tiny.bytes());
     htc!["analyse", scratch.path("absent.gguf")]
         .run()
-        .refused(1, &["absent.gguf"]);
+        .assert_refused(1, &["absent.gguf"]);
     let (artifact, _) = super::compile(&scratch, &model, "model.htz", &["--rank", "8"]);
     htc!["analyse", artifact]
         .run()
-        .refused(1, &["model.htz", "an artifact already"]);
+        .assert_refused(1, &["model.htz", "an artifact already"]);
     let mut tensors = tiny.tensors();
     let up = tensors
         .iter_mut()
         .find(|t| t.name == "blk.2.ffn_up.weight")
         .unwrap();
     up.values[70] = f32::NAN;
-    let damaged = scratch.file("damaged.gguf", tiny.bytes_of(&tensors));
+    let damaged = scratch.file("damaged.gguf", tiny.bytes_with_tensors(&tensors));
     htc!["analyse", damaged]
         .run()
-        .refused(1, &["damaged.gguf", "blk.2.ffn_up.weight", "NaN", "repair"]);
+        .assert_refused(1, &["damaged.gguf", "blk.2.ffn_up.weight", "NaN", "repair"]);
     let short = scratch.file("short.txt", "the cat");
     let cache = scratch.path("cache");
     htc!["analyse", &model, "--calibration", short, "--cache", cache]
         .args(["--context", "32"])
         .run()
-        .refused(1, &["short.txt", "tokens"]);
+        .assert_refused(1, &["short.txt", "tokens"]);
     calibrated(&scratch, &model, "cache")
         .args(["--calibration-tokens", "16"])
         .run()
-        .refused(2, &["--calibration-tokens 16"]);
+        .assert_refused(2, &["--calibration-tokens 16"]);
     htc!["analyse", &model, "--context", "32"]
         .run()
-        .refused(2, &["--context", "--calibration"]);
+        .assert_refused(2, &["--context", "--calibration"]);
     for wrong in [
         &["--force"][..],
         &["--threads", "0"],
@@ -322,6 +322,6 @@ fn invalid_inputs_are_refused() {
         htc!["analyse", &model]
             .args(wrong)
             .run()
-            .refused(2, &["--help"]);
+            .assert_refused(2, &["--help"]);
     }
 }

@@ -13,7 +13,7 @@ use htc_tests::material::words;
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
 
-use super::{close, compile, list, number, text};
+use super::{assert_close, compile, list, number, text};
 
 /// A model whose context fits the prompts, which its vocabulary splits into letters.
 pub(super) fn tiny(scratch: &Scratch, name: &str, seed: u64) -> PathBuf {
@@ -32,7 +32,7 @@ pub(super) fn bench(model: &Path) -> Htc {
 }
 
 /// A script in place of `llama-bench` that supports `--help` and else runs `does`.
-pub(super) fn program(scratch: &Scratch, does: &str) -> PathBuf {
+pub(super) fn fake_llama_bench(scratch: &Scratch, does: &str) -> PathBuf {
     let script = format!(
         "#!/bin/sh\nif [ \"$1\" = --help ]; then echo '  -p, --n-prompt <n>  -n, --n-gen  -d, --n-depth <n>  -o, --output'; exit 0; fi\n{does}\n"
     );
@@ -44,7 +44,7 @@ pub(super) fn program(scratch: &Scratch, does: &str) -> PathBuf {
 /// A valid result for arguments `-m MODEL -p P -n N ...`.
 pub(super) const RESULT: &str = "printf '[{\"build_commit\": \"abc\", \"backends\": \"CPU\", \"n_prompt\": %s, \"n_gen\": %s, \"avg_ts\": 50.0}]\\n' \"$4\" \"$6\"";
 
-pub(super) fn against(program: &Path) -> String {
+pub(super) fn llama_cpp_argument(program: &Path) -> String {
     format!("llama.cpp:{}", program.display())
 }
 
@@ -60,17 +60,17 @@ fn device_option_selects_the_device() {
         run.args(["--chunks", "1", "--device", device]).run()
     };
     let ratio = |found: &Value| number(found, "/quality/perplexity_ratio");
-    let expected = on("cpu").ok().json();
+    let expected = on("cpu").assert_ok().json();
     assert!(text(&expected, "/device").starts_with("the processor ("));
     let emulated = cfg!(feature = "emulated").then_some(("emulated", "emulated"));
     let float64 = ("reference", "the processor in float64");
     for (device, name) in [float64].into_iter().chain(emulated) {
-        let found = on(device).ok().json();
+        let found = on(device).assert_ok().json();
         assert_eq!(text(&found, "/device"), name);
-        close(ratio(&found), ratio(&expected), 0.01);
+        assert_close(ratio(&found), ratio(&expected), 0.01);
         assert_ne!(ratio(&found), ratio(&expected), "{device}");
     }
-    on("cuda:7").refused(1, &["no CUDA device: "]);
+    on("cuda:7").assert_refused(1, &["no CUDA device: "]);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn pairs_and_statistics_are_reported() {
         });
         let mean = ratios.sum::<f64>() / 8.0;
         let comparison = &found[phase]["comparison"];
-        close(number(comparison, "/ratio"), mean, 1e-12);
+        assert_close(number(comparison, "/ratio"), mean, 1e-12);
         let (low, high) = (
             number(comparison, "/interval/0"),
             number(comparison, "/interval/1"),
@@ -168,7 +168,7 @@ fn without_baseline_only_speeds_are_reported() {
     let model = tiny(&scratch, "a.gguf", 1);
     let page = scratch.path("page.html");
     let run = bench(&model).args(["--pairs", "3", "--prompts", "creative,coding"]);
-    let outcome = run.arg("-o").arg(&page).run().ok();
+    let outcome = run.arg("-o").arg(&page).run().assert_ok();
     assert!(outcome.stderr.contains("tokens/s"), "{}", outcome.stderr);
     assert!(
         outcome.stderr.contains("no turn for coding/6"),
@@ -248,24 +248,25 @@ fn invalid_gates_are_refused_early() {
     let model = tiny(&scratch, "a.gguf", 1);
     let with = |gates: &Path| bench(&model).arg("--gates").arg(gates).run();
     let gates = scratch.file("gates.json", "[\n{\"metric\": \"text\", \"at_least\": 1}]");
-    with(&gates).refused(1, &["gates.json", "line 2", "\"text\"", "decode_ratio"]);
+    with(&gates).assert_refused(1, &["gates.json", "line 2", "\"text\"", "decode_ratio"]);
     let gates = scratch.file(
         "gates.json",
         "[{\"metric\": \"decode_ratio\", \"text\": 1}]",
     );
-    with(&gates).refused(1, &["line 1", "`text`"]);
-    with(&scratch.path("no.json")).refused(1, &["no.json", "paper"]);
-    with(Path::new("paper")).refused(2, &["--gates", "--against"]);
+    with(&gates).assert_refused(1, &["line 1", "`text`"]);
+    with(&scratch.path("no.json")).assert_refused(1, &["no.json", "paper"]);
+    with(Path::new("paper")).assert_refused(2, &["--gates", "--against"]);
     let gates = scratch.file(
         "gates.json",
         "[{\"metric\": \"decode_speed\", \"at_least\": 1, \"rank\": 7}]",
     );
-    with(&gates).refused(2, &["--gates", "rank 7"]);
+    with(&gates).assert_refused(2, &["--gates", "rank 7"]);
     let run = bench(&model)
         .arg("--against")
         .arg(&model)
         .args(["--gates", "paper"]);
-    run.run().refused(2, &["perplexity_increase", "--text"]);
+    run.run()
+        .assert_refused(2, &["perplexity_increase", "--text"]);
 }
 
 #[test]
@@ -273,8 +274,9 @@ fn invalid_values_are_refused_with_their_option() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "a.gguf", 1);
     let run = |options: &[&str]| htc!["bench", &model, "--threads", "1"].args(options).run();
-    run(&["--tokens", "1000"]).refused(2, &["a.gguf", "--tokens", "1024"]);
-    run(&["--context", "64,1025", "--tokens", "4"]).refused(2, &["--context", "1025", "1024"]);
+    run(&["--tokens", "1000"]).assert_refused(2, &["a.gguf", "--tokens", "1024"]);
+    run(&["--context", "64,1025", "--tokens", "4"])
+        .assert_refused(2, &["--context", "1025", "1024"]);
     for (option, value) in [
         ("--tokens", "1"),
         ("--tokens", "4,4"),
@@ -295,14 +297,14 @@ fn invalid_values_are_refused_with_their_option() {
         ("--kv", "f64"),
         ("--seed", "x"),
     ] {
-        run(&[option, value]).refused(2, &[option]);
+        run(&[option, value]).assert_refused(2, &[option]);
     }
-    run(&["--text", "t"]).refused(2, &["--against"]);
-    run(&["--force"]).refused(2, &["--output"]);
+    run(&["--text", "t"]).assert_refused(2, &["--against"]);
+    run(&["--force"]).assert_refused(2, &["--output"]);
     let path = model.to_str().unwrap();
     run(&["--against", path, "--against-model", path])
-        .refused(2, &["--against-model", "llama.cpp:BIN"]);
-    run(&["--against", "no.gguf"]).refused(1, &["no.gguf"]);
+        .assert_refused(2, &["--against-model", "llama.cpp:BIN"]);
+    run(&["--against", "no.gguf"]).assert_refused(1, &["no.gguf"]);
 }
 
 #[test]
@@ -310,7 +312,7 @@ fn full_context_has_no_decode_speed() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "a.gguf", 1);
     let run = bench(&model).args(["--pairs", "2", "--warm-up", "0", "--context", "all"]);
-    let outcome = run.run().ok();
+    let outcome = run.run().assert_ok();
     assert!(
         outcome.stderr.contains("behind a context of 1024 tokens"),
         "{}",
@@ -336,13 +338,13 @@ fn page_is_not_overwritten_without_force() {
         .arg("-o")
         .arg(&taken)
         .run()
-        .refused(1, &["page.html", "--force"]);
+        .assert_refused(1, &["page.html", "--force"]);
     bench(&model)
         .arg("-o")
         .arg(&model)
         .arg("--force")
         .run()
-        .refused(2, &["a.gguf", "-o"]);
+        .assert_refused(2, &["a.gguf", "-o"]);
     assert_eq!(fs::read_to_string(&taken).unwrap(), "mine");
 }
 
@@ -352,22 +354,26 @@ fn llama_cpp_is_measured_in_the_same_pairs() {
     let model = tiny(&scratch, "a.gguf", 1);
     let log = scratch.path("log");
     let does = format!("echo \"$@\" >> '{}'\n{RESULT}", log.display());
-    let program = program(&scratch, &does);
+    let program = fake_llama_bench(&scratch, &does);
     // The program itself, and its folder.
     for place in [program.as_path(), scratch.folder()] {
         fs::write(&log, "").unwrap();
         let run = bench(&model).args(["--pairs", "2", "--context", "32", "--kv", "f32"]);
-        let found = run.arg("--against").arg(against(place)).run().json();
+        let found = run
+            .arg("--against")
+            .arg(llama_cpp_argument(place))
+            .run()
+            .json();
         assert_eq!(text(&found, "/baseline/engine"), "llama.cpp abc (CPU)");
         for pair in list(&found, "/pairs") {
-            close(number(pair, "/baseline/decode"), 50.0, 1e-6);
-            close(number(pair, "/baseline/prefill"), 50.0, 1e-6);
+            assert_close(number(pair, "/baseline/decode"), 50.0, 1e-6);
+            assert_close(number(pair, "/baseline/prefill"), 50.0, 1e-6);
             // N tokens in the time of the prompt and of N - 1.
             let prompt = number(pair, "/baseline/prompt_tokens");
             assert_eq!(prompt, number(pair, "/subject/prompt_tokens"));
             let tokens = number(pair, "/tokens");
             let expected = tokens / ((prompt + tokens - 1.0) / 50.0);
-            close(number(pair, "/baseline/end_to_end"), expected, 1e-6);
+            assert_close(number(pair, "/baseline/end_to_end"), expected, 1e-6);
         }
         let asked = fs::read_to_string(&log).unwrap();
         let lines: Vec<&str> = asked.lines().collect();
@@ -388,7 +394,7 @@ fn llama_cpp_requires_a_gguf() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "a.gguf", 1);
     let (artifact, _) = compile(&scratch, &model, "a.htz", &["--rank", "16"]);
-    let program = against(&program(&scratch, RESULT));
+    let program = llama_cpp_argument(&fake_llama_bench(&scratch, RESULT));
     let with = |other: &[&Path]| {
         let run = bench(&artifact).args(["--pairs", "2", "--against", &program]);
         other
@@ -396,9 +402,9 @@ fn llama_cpp_requires_a_gguf() {
             .fold(run, |run, path| run.arg("--against-model").arg(path))
             .run()
     };
-    with(&[]).refused(2, &["a.htz", "no GGUF", "--against-model"]);
-    with(&[&artifact]).refused(2, &["a.htz", "no GGUF"]);
-    with(&[scratch.folder()]).refused(2, &["no GGUF"]);
+    with(&[]).assert_refused(2, &["a.htz", "no GGUF", "--against-model"]);
+    with(&[&artifact]).assert_refused(2, &["a.htz", "no GGUF"]);
+    with(&[scratch.folder()]).assert_refused(2, &["no GGUF"]);
     let found = with(&[&model]).json();
     assert_eq!(text(&found, "/baseline/name"), "a.gguf");
 }
@@ -409,9 +415,9 @@ fn llama_cpp_failures_give_one_line_errors() {
     let model = tiny(&scratch, "a.gguf", 1);
     let with = |program: &Path| {
         let run = bench(&model).args(["--pairs", "2", "--time-limit", "2", "--against"]);
-        run.arg(against(program)).run()
+        run.arg(llama_cpp_argument(program)).run()
     };
-    with(&scratch.path("no")).refused(1, &["no llama-bench there"]);
+    with(&scratch.path("no")).assert_refused(1, &["no llama-bench there"]);
     for (does, words) in [
         (
             "echo oops >&2; echo 'bad\u{1b}[31m model' >&2; exit 3",
@@ -438,13 +444,13 @@ fn llama_cpp_failures_give_one_line_errors() {
         // The program ends, and its child keeps the pipe open.
         ("sleep 5 & exit 0", &["not finished after 2 s"]),
     ] {
-        with(&program(&scratch, does)).refused(1, words);
+        with(&fake_llama_bench(&scratch, does)).assert_refused(1, words);
     }
     let other = scratch.file("llama-bench", "#!/bin/sh\necho 'usage: other'\n");
     fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).unwrap();
-    with(&other).refused(1, &["its help knows no -p"]);
+    with(&other).assert_refused(1, &["its help knows no -p"]);
     fs::write(&other, "neither a script nor a program").unwrap();
-    with(&other).refused(1, &["cannot be started"]);
+    with(&other).assert_refused(1, &["cannot be started"]);
 }
 
 fn wait_for(path: &Path) {
@@ -468,10 +474,10 @@ fn interrupt_ends_bench_and_its_children() {
         "sleep 100 & echo $! $$ > '{0}.new'; mv '{0}.new' '{0}'; wait",
         pids.display()
     );
-    let program = program(&scratch, &does);
+    let program = fake_llama_bench(&scratch, &does);
     let mut child = bench(&model)
         .arg("--against")
-        .arg(against(&program))
+        .arg(llama_cpp_argument(&program))
         .spawn();
     wait_for(&pids);
     let signal = |of: &str, signal: &str| {

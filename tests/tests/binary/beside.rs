@@ -38,7 +38,7 @@ fn types(report: &Value) -> Vec<String> {
 fn nearest_uniform_files_are_measured() {
     let scratch = Scratch::new();
     let size = ["--file-size", "155kB"];
-    let outcome = compile(&scratch, &size).run().ok();
+    let outcome = compile(&scratch, &size).run().assert_ok();
     let said = outcome.stderr.clone();
     let report = outcome.json();
     assert_eq!(types(&report).len(), 2, "{report}");
@@ -83,7 +83,9 @@ fn effort_determines_the_number_of_baselines() {
     assert_eq!(count("fast", &["--compare", "on"]), 2);
     assert!(count("high", &[]) > 4);
     let wrong = ["--compare", "perhaps"];
-    compile(&scratch, &wrong).run().refused(2, &["on or off"]);
+    compile(&scratch, &wrong)
+        .run()
+        .assert_refused(2, &["on or off"]);
 }
 
 #[test]

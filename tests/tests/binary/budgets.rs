@@ -14,15 +14,21 @@ fn energy_determines_the_budget_and_is_shown() {
     let model = model(&scratch);
     let file = scratch.path("plan.json");
     let output = ["-o", file.to_str().unwrap(), "--force"];
-    let shown = plan(&model, &[ALLOCATORS[2], &output]).run().ok().stderr;
+    let shown = plan(&model, &[ALLOCATORS[2], &output])
+        .run()
+        .assert_ok()
+        .stderr;
     assert!(shown.contains("decided the total"), "{shown}");
     let json: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     assert_eq!(json["request"]["budget"], "energy");
     compile(&scratch, &model, "out.htz", &["--plan", output[1]]);
     let shown = plan(&model, &[ALLOCATORS[2], &["--ratio", "0.6"], &output]);
-    let shown = shown.run().ok().stderr;
+    let shown = shown.run().assert_ok().stderr;
     assert!(shown.contains("the energy term nothing"), "{shown}");
-    let shown = plan(&model, &[ALLOCATORS[3], &output]).run().ok().stderr;
+    let shown = plan(&model, &[ALLOCATORS[3], &output])
+        .run()
+        .assert_ok()
+        .stderr;
     assert!(shown.contains("a prediction by bytes alone"), "{shown}");
 }
 
@@ -42,7 +48,7 @@ fn ratio_of_a_quantised_source_is_met_or_refused() {
     let options = ["--ratio", "0.9", "--slots", "gate,up"];
     let run = htc!["compile", &model, "-o", &output].args(options);
     let said = ["--ratio 0.9", "q8_0", "--factor-type", "q4_0"];
-    run.run().refused(2, &said);
+    run.run().assert_refused(2, &said);
     let options = [&options[..], &["--factor-type", "q4_0"]].concat();
     let (_, report) = compile(&scratch, &model, "out.htz", &options);
     assert!(number(&report, "/ratio") <= 0.9);

@@ -12,13 +12,13 @@ use htc_tests::material::demo;
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
 
-use super::{METHODS, on_demo};
+use super::{METHODS, compile_demo};
 
 const MODEL: &str = "reference-7m-f16.gguf";
 
 fn compile(scratch: &Scratch, output: &str, options: &[&str]) -> Htc {
     let half = ["--ratio", "0.6", "--calibration-tokens", "4096"];
-    on_demo(scratch, output, demo(TEXT).as_path())
+    compile_demo(scratch, output, demo(TEXT).as_path())
         .args(half)
         .args(options)
 }
@@ -28,7 +28,7 @@ const TEXT: &str = "alice.txt";
 /// Unprivileged user for tests run as root.
 const NOBODY: u32 = 65534;
 
-fn cached(scratch: &Scratch) -> PathBuf {
+fn cached_calibration(scratch: &Scratch) -> PathBuf {
     let mut found = fs::read_dir(scratch.path("cache")).unwrap();
     let one = found.next().unwrap().unwrap().path();
     assert!(found.next().is_none());
@@ -54,11 +54,11 @@ fn output_error_falls_from_none_to_activation_to_whiten() {
         let mut errors = Vec::new();
         for gauge in ["none", "activation", "whiten"] {
             let run = compile(&scratch, "out.htz", &["--gauge", gauge, "--method", method]);
-            let report = run.run().ok().json();
+            let report = run.run().assert_ok().json();
             assert_eq!(report["calibration"]["gauge"], gauge);
             assert_eq!(report["calibration"]["tokens"], 4096);
             errors.push(output_error(&report));
-            htc!["verify", scratch.path("out.htz")].run().ok();
+            htc!["verify", scratch.path("out.htz")].run().assert_ok();
         }
         let [none, activation, whiten] = errors[..] else {
             panic!("{errors:?}");
@@ -73,23 +73,26 @@ fn cached_statistics_give_identical_bytes() {
     let scratch = Scratch::new();
     let first = compile(&scratch, "first.htz", &["--threads", "1"])
         .run()
-        .ok()
+        .assert_ok()
         .json();
     assert_eq!(found_layers(&first), 0);
     let bytes = fs::read(scratch.path("first.htz")).unwrap();
-    let second = compile(&scratch, "second.htz", &[]).run().ok().json();
+    let second = compile(&scratch, "second.htz", &[])
+        .run()
+        .assert_ok()
+        .json();
     assert_eq!(found_layers(&second), 8);
     assert_eq!(fs::read(scratch.path("second.htz")).unwrap(), bytes);
     fs::remove_dir_all(scratch.path("cache")).unwrap();
     let third = compile(&scratch, "third.htz", &["--threads", "2"])
         .run()
-        .ok()
+        .assert_ok()
         .json();
     assert_eq!(found_layers(&third), 0);
     assert_eq!(fs::read(scratch.path("third.htz")).unwrap(), bytes);
     let other = compile(&scratch, "other.htz", &["--context", "128"])
         .run()
-        .ok()
+        .assert_ok()
         .json();
     assert_eq!(found_layers(&other), 0);
     assert_ne!(fs::read(scratch.path("other.htz")).unwrap(), bytes);
@@ -98,16 +101,16 @@ fn cached_statistics_give_identical_bytes() {
 #[test]
 fn damaged_statistics_are_reported_and_recomputed() {
     let scratch = Scratch::new();
-    compile(&scratch, "out.htz", &[]).run().ok();
+    compile(&scratch, "out.htz", &[]).run().assert_ok();
     let expected = fs::read(scratch.path("out.htz")).unwrap();
-    let layer = cached(&scratch).join("layer-0003");
+    let layer = cached_calibration(&scratch).join("layer-0003");
     let good = fs::read(&layer).unwrap();
     let mut flipped = good.clone();
     flipped[good.len() / 2] ^= 1;
-    let of_another = fs::read(cached(&scratch).join("layer-0002")).unwrap();
+    let of_another = fs::read(cached_calibration(&scratch).join("layer-0002")).unwrap();
     for bad in [&flipped[..], &good[..good.len() - 1], b"", &of_another] {
         fs::write(&layer, bad).unwrap();
-        let outcome = compile(&scratch, "again.htz", &[]).run().ok();
+        let outcome = compile(&scratch, "again.htz", &[]).run().assert_ok();
         assert!(outcome.stderr.contains("layer-0003"), "{}", outcome.stderr);
         assert_eq!(fs::read(scratch.path("again.htz")).unwrap(), expected);
         assert_eq!(fs::read(&layer).unwrap(), good);
@@ -117,9 +120,9 @@ fn damaged_statistics_are_reported_and_recomputed() {
 #[test]
 fn killed_calibration_resumes() {
     let scratch = Scratch::new();
-    compile(&scratch, "out.htz", &[]).run().ok();
+    compile(&scratch, "out.htz", &[]).run().assert_ok();
     let expected = fs::read(scratch.path("out.htz")).unwrap();
-    let folder = cached(&scratch);
+    let folder = cached_calibration(&scratch);
     fs::remove_dir_all(&folder).unwrap();
     let mut child = compile(&scratch, "killed.htz", &[]).spawn();
     let begun = Instant::now();
@@ -130,7 +133,10 @@ fn killed_calibration_resumes() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(!scratch.path("killed.htz").exists());
-    let report = compile(&scratch, "resumed.htz", &[]).run().ok().json();
+    let report = compile(&scratch, "resumed.htz", &[])
+        .run()
+        .assert_ok()
+        .json();
     assert!(found_layers(&report) >= 3, "{}", found_layers(&report));
     assert_eq!(fs::read(scratch.path("resumed.htz")).unwrap(), expected);
     let left = names(&folder);
@@ -143,9 +149,9 @@ fn killed_calibration_resumes() {
 #[test]
 fn complete_read_only_cache_suffices() {
     let scratch = Scratch::new();
-    compile(&scratch, "out.htz", &[]).run().ok();
+    compile(&scratch, "out.htz", &[]).run().assert_ok();
     let expected = fs::read(scratch.path("out.htz")).unwrap();
-    let folder = cached(&scratch);
+    let folder = cached_calibration(&scratch);
     let mode = |path: &Path, mode| {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     };
@@ -181,7 +187,7 @@ fn complete_read_only_cache_suffices() {
             run.run()
         }
     };
-    let report = run("read.htz").ok().json();
+    let report = run("read.htz").assert_ok().json();
     assert_eq!(found_layers(&report), 8);
     assert_eq!(fs::read(scratch.path("read.htz")).unwrap(), expected);
     mode(&folder, 0o755);
@@ -198,9 +204,9 @@ fn complete_read_only_cache_suffices() {
 #[test]
 fn damaged_stream_restarts_the_calibration() {
     let scratch = Scratch::new();
-    compile(&scratch, "out.htz", &[]).run().ok();
+    compile(&scratch, "out.htz", &[]).run().assert_ok();
     let expected = fs::read(scratch.path("out.htz")).unwrap();
-    let folder = cached(&scratch);
+    let folder = cached_calibration(&scratch);
     for layer in 3..8 {
         fs::remove_file(folder.join(format!("layer-{layer:04}"))).unwrap();
     }
@@ -209,7 +215,7 @@ fn damaged_stream_restarts_the_calibration() {
             fs::write(folder.join("stream-0002"), bytes).unwrap();
         }
         fs::remove_file(folder.join("layer-0007")).unwrap_or_default();
-        let outcome = compile(&scratch, "again.htz", &[]).run().ok();
+        let outcome = compile(&scratch, "again.htz", &[]).run().assert_ok();
         assert!(outcome.stderr.contains("anew"), "{}", outcome.stderr);
         assert_eq!(fs::read(scratch.path("again.htz")).unwrap(), expected);
     }
@@ -218,7 +224,7 @@ fn damaged_stream_restarts_the_calibration() {
 #[test]
 fn concurrent_compilations_share_a_calibration() {
     let scratch = Scratch::new();
-    compile(&scratch, "out.htz", &[]).run().ok();
+    compile(&scratch, "out.htz", &[]).run().assert_ok();
     let expected = fs::read(scratch.path("out.htz")).unwrap();
     fs::remove_dir_all(scratch.path("cache")).unwrap();
     let mut both = ["a.htz", "b.htz"].map(|name| compile(&scratch, name, &[]).spawn());
@@ -254,15 +260,15 @@ fn invalid_calibrations_are_refused() {
     let cache = cache.to_str().unwrap();
     run(&short, &["--cache", cache])
         .run()
-        .refused(1, &["short.txt", "tokens", "window"]);
+        .assert_refused(1, &["short.txt", "tokens", "window"]);
     run(&scratch.path("none.txt"), &["--cache", cache])
         .run()
-        .refused(1, &["none.txt"]);
+        .assert_refused(1, &["none.txt"]);
     let file = scratch.file("file", "");
     let in_file = file.join("cache");
     run(&text, &["--cache", in_file.to_str().unwrap()])
         .run()
-        .refused(1, &["file/cache", "--cache"]);
+        .assert_refused(1, &["file/cache", "--cache"]);
     for options in [
         &["--gauge", "whiten"][..],
         &["--gauge", "activation"],
@@ -272,21 +278,21 @@ fn invalid_calibrations_are_refused() {
     ] {
         let run = htc!["compile", &model, "-o", &output].args(options);
         let run = run.args(["--method", "gp"]);
-        run.run().refused(2, &["--calibration"]);
+        run.run().assert_refused(2, &["--calibration"]);
     }
     run(&text, &["--gauge", "best"])
         .run()
-        .refused(2, &["--gauge", "best", "whiten"]);
+        .assert_refused(2, &["--gauge", "best", "whiten"]);
     run(&text, &["--calibration-tokens", "15"])
         .run()
-        .refused(2, &["--calibration-tokens 15", "--context", "16"]);
+        .assert_refused(2, &["--calibration-tokens 15", "--context", "16"]);
     let long = htc!["compile", &model, "-o", &output, "--calibration", &text];
     long.args(["--context", "100000", "--calibration-tokens", "200000"])
         .run()
-        .refused(2, &["--context 100000", "positions"]);
+        .assert_refused(2, &["--context 100000", "positions"]);
     run(&text, &["--allocator", "cachefit"])
         .run()
-        .refused(2, &["--gpu"]);
+        .assert_refused(2, &["--gpu"]);
     let over = htc![
         "compile",
         &model,
@@ -297,12 +303,14 @@ fn invalid_calibrations_are_refused() {
         "--context",
         "16"
     ];
-    over.args(["--force"]).run().refused(2, &["text.txt", "-o"]);
+    over.args(["--force"])
+        .run()
+        .assert_refused(2, &["text.txt", "-o"]);
     let report = run(&text, &["--report", text.to_str().unwrap()]);
-    report.run().refused(2, &["text.txt", "--report"]);
+    report.run().assert_refused(2, &["text.txt", "--report"]);
     assert!(fs::read(&text).unwrap().starts_with(b"the cat"));
     run(&text, &["--calibration-tokens", "0"])
         .run()
-        .refused(2, &["--calibration-tokens"]);
+        .assert_refused(2, &["--calibration-tokens"]);
     assert!(!output.exists());
 }

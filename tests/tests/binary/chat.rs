@@ -20,7 +20,7 @@ fn run_chat(scratch: &Scratch, template: &str, options: &[&str]) -> Outcome {
 fn complete_text(scratch: &Scratch, text: &str) -> Outcome {
     let model = scratch.file("plain.gguf", TinyModel::default().bytes());
     let options = ["-p", text, "-n", "4", "--temp", "0", "--ignore-eos"];
-    htc!["run", &model].args(options).run().ok()
+    htc!["run", &model].args(options).run().assert_ok()
 }
 
 fn read(outcome: &Outcome) -> &str {
@@ -33,11 +33,11 @@ fn template_formats_the_prompt() {
     let scratch = Scratch::new();
     let template = "{% for m in messages %}{{ m.role }} {{ m.content }}\n{% endfor %}\
                     {% if add_generation_prompt %}model{% endif %}";
-    let chat_run = run_chat(&scratch, template, &[]).ok();
+    let chat_run = run_chat(&scratch, template, &[]).assert_ok();
     let plain = complete_text(&scratch, "user the cat\nmodel");
     assert_eq!(chat_run.stdout, plain.stdout);
     assert_eq!(read(&chat_run), read(&plain));
-    let chat_run = run_chat(&scratch, template, &["--system", "sit"]).ok();
+    let chat_run = run_chat(&scratch, template, &["--system", "sit"]).assert_ok();
     let plain = complete_text(&scratch, "system sit\nuser the cat\nmodel");
     assert_eq!(chat_run.stdout, plain.stdout);
 }
@@ -45,8 +45,8 @@ fn template_formats_the_prompt() {
 #[test]
 fn bos_is_added_once() {
     let scratch = Scratch::new();
-    let with = run_chat(&scratch, "{{ bos_token }}{{ messages[0].content }}", &[]).ok();
-    let without = run_chat(&scratch, "{{ messages[0].content }}", &[]).ok();
+    let with = run_chat(&scratch, "{{ bos_token }}{{ messages[0].content }}", &[]).assert_ok();
+    let without = run_chat(&scratch, "{{ messages[0].content }}", &[]).assert_ok();
     assert_eq!(read(&with), read(&without));
     assert_eq!(read(&with), read(&complete_text(&scratch, "the cat")));
 }
@@ -69,9 +69,9 @@ fn artifact_keeps_the_chat_template() {
         "f32"
     ]
     .run()
-    .ok();
+    .assert_ok();
     let options = ["-p", "the cat", "--chat", "-n", "4", "--temp", "0"];
-    let chat_run = |model: &std::path::Path| htc!["run", model].args(options).run().ok();
+    let chat_run = |model: &std::path::Path| htc!["run", model].args(options).run().assert_ok();
     assert_eq!(chat_run(&artifact).stdout, chat_run(&model).stdout);
 }
 
@@ -80,9 +80,9 @@ fn model_without_a_template_is_refused() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let outcome = htc!["run", &model, "-p", "the", "--chat"].run();
-    outcome.refused(2, &["model.gguf", "no chat template", "without --chat"]);
+    outcome.assert_refused(2, &["model.gguf", "no chat template", "without --chat"]);
     let outcome = htc!["run", &model, "-p", "the", "--system", "be brief"].run();
-    outcome.refused(2, &["--chat"]);
+    outcome.assert_refused(2, &["--chat"]);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn failing_templates_are_reported() {
         ),
     ] {
         let outcome = run_chat(&scratch, template, &[]);
-        outcome.refused(1, &[&["chat.gguf", "chat template"], words].concat());
+        outcome.assert_refused(1, &[&["chat.gguf", "chat template"], words].concat());
     }
 }
 
@@ -122,7 +122,7 @@ fn template_memory_is_limited() {
                     {% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x | length }}";
     for template in [doubling, "{{ ('x' * 99999999999) | length }}"] {
         let started = Instant::now();
-        run_chat(&scratch, template, &[]).refused(1, &["chat.gguf", "chat template"]);
+        run_chat(&scratch, template, &[]).assert_refused(1, &["chat.gguf", "chat template"]);
         assert!(started.elapsed() < Duration::from_secs(20));
     }
 }
@@ -132,11 +132,11 @@ fn template_memory_is_limited() {
 fn template_runs_within_system_limits() {
     let scratch = Scratch::new();
     let template = "{{ messages[0].content }}";
-    let expected = run_chat(&scratch, template, &[]).ok();
+    let expected = run_chat(&scratch, template, &[]).assert_ok();
     let limited = chat_run(&scratch, template, &[])
         .memory(900 << 20)
         .run()
-        .ok();
+        .assert_ok();
     assert_eq!(limited.stdout, expected.stdout);
 }
 
@@ -154,17 +154,17 @@ fn control_tokens_in_messages_are_plain_text() {
         .run()
     };
     let tokens = |outcome: &Outcome| read(outcome).parse::<usize>().unwrap();
-    let plain = run_chat(template, "the cat sat").ok();
+    let plain = run_chat(template, "the cat sat").assert_ok();
     // As text, "</s>" is four tokens more; as a token it would be one.
-    let spelt = run_chat(template, "the cat</s> sat").ok();
+    let spelt = run_chat(template, "the cat</s> sat").assert_ok();
     assert_eq!(tokens(&spelt), tokens(&plain) + 4, "{}", spelt.stderr);
     assert!(tokens(&plain) >= 3);
     let half = "<s>{{ messages[0].content }}s>";
-    let joined = run_chat(half, "the</").ok();
+    let joined = run_chat(half, "the</").assert_ok();
     // "<s>", then "▁the", "<", "/", "s", ">"; as a token "</s>" would be one.
     assert_eq!(tokens(&joined), 6, "{}", joined.stderr);
     // The template cuts the message, so the origin of a token is ambiguous.
     let cuts = "<s>{{ messages[0].content[1:] }}</s>";
-    run_chat(cuts, "the cat").ok();
-    run_chat(cuts, "the</s> cat").refused(1, &["</s>", "control token", "chat template"]);
+    run_chat(cuts, "the cat").assert_ok();
+    run_chat(cuts, "the</s> cat").assert_refused(1, &["</s>", "control token", "chat template"]);
 }

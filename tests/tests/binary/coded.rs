@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use htc_formats::bands::Kind;
+use htc_formats::bands::CodeKind;
 use htc_formats::model::MatrixId;
 use htc_formats::source::ModelFile;
 use htc_loader::backend::Reference;
@@ -16,7 +16,7 @@ use htc_tests::{Htc, Scratch, TinyModel, htc};
 
 use super::number;
 
-fn sized(scratch: &Scratch, model: &Path, name: &str, bytes: u64) -> Htc {
+fn compile_to_size(scratch: &Scratch, model: &Path, name: &str, bytes: u64) -> Htc {
     let text = scratch.path("words.txt");
     if !text.exists() {
         scratch.file("words.txt", words(20_000));
@@ -50,7 +50,7 @@ fn divergence(scratch: &Scratch, artifact: &Path, reference: &Path) -> f64 {
     number(&measured, "/kl")
 }
 
-fn of_kernels(path: &Path) -> f64 {
+fn cpu_difference(path: &Path) -> f64 {
     let file = ModelFile::open(path).unwrap();
     let found = logits(&file, Cpu::with_threads(2).unwrap());
     largest_difference(&found, &logits(&file, Reference))
@@ -74,13 +74,15 @@ fn untied_head_is_stored_in_codes() {
     let model = scratch.file("model.gguf", tiny.bytes());
     let mut before = f64::INFINITY;
     for bytes in [80_000, 100_000] {
-        let report = sized(&scratch, &model, "head.htz", bytes).run().json();
+        let report = compile_to_size(&scratch, &model, "head.htz", bytes)
+            .run()
+            .json();
         let path = scratch.path("head.htz");
         let found = size(&path);
         assert!(found <= bytes && found > bytes - 4096, "{found}");
         assert_eq!(number(&report, "/bytes/after"), found as f64);
-        htc!["verify", &path].run().ok();
-        let probed = htc!["verify", &path, "--probe"].run().ok();
+        htc!["verify", &path].run().assert_ok();
+        let probed = htc!["verify", &path, "--probe"].run().assert_ok();
         assert!(probed.stderr.contains("layer 1 of 2"), "{}", probed.stderr);
         let artifact = Artifact::open(&path);
         for matrix in [MatrixId::Embedding, MatrixId::Head] {
@@ -92,8 +94,8 @@ fn untied_head_is_stored_in_codes() {
             .tensors
             .iter()
             .filter_map(|t| t.codes.as_ref());
-        assert!(codes.any(|codes| codes.has(Kind::Trellis)));
-        let difference = of_kernels(&path);
+        assert!(codes.any(|codes| codes.contains_kind(CodeKind::Trellis)));
+        let difference = cpu_difference(&path);
         // Activations in 8 bits, in a small model.
         assert!(difference < 0.15, "{difference:.2e}");
         let kl = divergence(&scratch, &path, &model);
@@ -126,27 +128,29 @@ fn every_architecture_runs_in_codes() {
     for model in architectures() {
         let name = model.display();
         let path = scratch.path("coded.htz");
-        let large = sized(&scratch, &model, "coded.htz", 1 << 20);
-        large.run().ok();
+        let large = compile_to_size(&scratch, &model, "coded.htz", 1 << 20);
+        large.run().assert_ok();
         let (whole, exact) = (size(&path), divergence(&scratch, &path, &model));
         assert!(exact < 1e-6, "{name}: {exact}");
         let bytes = whole * 11 / 12;
-        sized(&scratch, &model, "coded.htz", bytes).run().ok();
+        compile_to_size(&scratch, &model, "coded.htz", bytes)
+            .run()
+            .assert_ok();
         let found = size(&path);
         assert!(found <= bytes, "{name}: {found} of {bytes}");
         for options in [&[][..], &["--probe"]] {
-            htc!["verify", &path].args(options).run().ok();
+            htc!["verify", &path].args(options).run().assert_ok();
         }
         let tensors = Artifact::open(&path).manifest.tensors;
         let coded = tensors.iter().filter(|t| t.codes.is_some()).count();
         assert!(coded > 6, "{name}: {coded} matrices");
-        let difference = of_kernels(&path);
+        let difference = cpu_difference(&path);
         assert!(difference < 0.25, "{name}: {difference:.2e}");
         let kl = divergence(&scratch, &path, &model);
         println!("{name}: {coded} in codes, KL {kl:.4}, {difference:.4} from the reference");
         assert!(kl > 1e-4 && kl < 4.0, "{name}: {kl}");
         let run = ["-p", "the cat", "-n", "8", "--temp", "0"];
-        let written = htc!["run", &path].args(run).run().ok();
+        let written = htc!["run", &path].args(run).run().assert_ok();
         assert!(!written.text().is_empty(), "{name}");
     }
 }
@@ -156,13 +160,14 @@ fn smallest_size_in_the_error_is_feasible() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     for codes in ["all", "levels", "gguf"] {
-        let asked = |bytes| sized(&scratch, &model, "least.htz", bytes).args(["--codes", codes]);
+        let asked =
+            |bytes| compile_to_size(&scratch, &model, "least.htz", bytes).args(["--codes", codes]);
         let refused = asked(20_000).run();
-        refused.refused(2, &["the smallest possible is"]);
+        refused.assert_refused(2, &["the smallest possible is"]);
         let behind = refused.stderr.split("smallest possible is ").nth(1);
         let named = behind.and_then(|text| text.split(' ').next()).unwrap();
         let named: u64 = named.parse().unwrap();
-        asked(named).run().ok();
+        asked(named).run().assert_ok();
         let made = size(&scratch.path("least.htz"));
         assert!(
             made <= named && made + 2048 > named,

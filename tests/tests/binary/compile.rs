@@ -6,12 +6,12 @@ use htc_formats::DType;
 use htc_formats::gguf::Contents;
 use htc_tests::artifact::Artifact;
 use htc_tests::material::{demo, shared, words};
-use htc_tests::model::{SLOT_NAMES, SLOTS};
+use htc_tests::model::{GGUF_PROJECTIONS, PROJECTION_NAMES};
 use htc_tests::{Scratch, TinyModel, htc};
 
 use serde_json::Value;
 
-use super::{FACTOR_TYPES, METHODS, close, compile, eval, list, number, text};
+use super::{FACTOR_TYPES, METHODS, assert_close, compile, eval, list, number, text};
 
 #[test]
 fn every_method_with_every_factor_type() {
@@ -42,7 +42,7 @@ fn every_method_with_every_factor_type() {
                 let entry = entry.unwrap_or_else(|| panic!("{method}: no {factor}"));
                 assert_eq!(entry.dtype.name(), factor_type, "{method}: {factor}");
             }
-            htc!["verify", &artifact].run().ok();
+            htc!["verify", &artifact].run().assert_ok();
             let result = eval(&artifact, &words, &["--context", "64"]).run().json();
             assert!(number(&result, "/perplexity") > 1.0);
         }
@@ -55,7 +55,7 @@ fn demo_model_shrinks_with_little_loss() {
     let model = demo("reference-7m-f16.gguf");
     let artifact = scratch.path("small.htz");
     let outcome = htc!["compile", &model, "-o", &artifact, "--method", "gp"];
-    let outcome = outcome.run().ok();
+    let outcome = outcome.run().assert_ok();
     assert!(outcome.stdout.is_empty(), "stdout is for programs");
     let summary = outcome.stderr.to_lowercase();
     for word in ["bytes", "parameters", "error", " s on "] {
@@ -64,7 +64,7 @@ fn demo_model_shrinks_with_little_loss() {
             "no {word:?} in the summary:\n{summary}"
         );
     }
-    for slot in SLOT_NAMES {
+    for slot in PROJECTION_NAMES {
         assert!(
             summary.contains(&format!("  {slot} ")),
             "no {slot} in:\n{summary}"
@@ -123,7 +123,7 @@ fn full_rank_equals_the_source() {
             let result = eval(&artifact, &text, &options).run().json();
             let source = eval(&model, &text, &protocol).run().json();
             for key in ["/perplexity", "/perplexity_all"] {
-                close(number(&result, key), number(&source, key), 1e-4);
+                assert_close(number(&result, key), number(&source, key), 1e-4);
             }
             assert!(number(&result, "/kl") < 1e-5, "{method}: {result}");
         }
@@ -134,7 +134,7 @@ fn full_rank_equals_the_source() {
 fn only_selected_projections_are_factorised() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
-    let all = SLOT_NAMES.join(",");
+    let all = PROJECTION_NAMES.join(",");
     for (method, slots) in [
         ("gp", all.as_str()),
         ("gp", "down"),
@@ -149,7 +149,7 @@ fn only_selected_projections_are_factorised() {
         let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
         let artifact = Artifact::open(&artifact);
         for layer in 0..2 {
-            for slot in SLOT_NAMES {
+            for slot in PROJECTION_NAMES {
                 let selected = slots.split(',').any(|s| s == slot);
                 let dense = artifact.has(&format!("layers.{layer}.{slot}.weight"));
                 assert_eq!(dense, !selected, "{method} {slots}: layer {layer}, {slot}");
@@ -167,7 +167,7 @@ fn only_selected_projections_are_factorised() {
 fn default_projections_depend_on_the_method() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
-    for (method, expected) in [("gp", &SLOT_NAMES[..]), ("grc", &["q", "k", "v"])] {
+    for (method, expected) in [("gp", &PROJECTION_NAMES[..]), ("grc", &["q", "k", "v"])] {
         let options = ["--method", method, "--rank", "8"];
         let (_, report) = compile(&scratch, &model, &format!("{method}.htz"), &options);
         let factorised: Vec<&str> = list(&report, "/slots")
@@ -194,9 +194,9 @@ fn ratios_are_met_from_below() {
         ("grc", "q,k,v", 8.0, "f16"),
         ("grc", "q,k,v,gate,up", 8.0, "bf16"),
     ] {
-        let selected: Vec<&str> = SLOT_NAMES
+        let selected: Vec<&str> = PROJECTION_NAMES
             .into_iter()
-            .zip(SLOTS)
+            .zip(GGUF_PROJECTIONS)
             .filter(|(name, _)| slots.split(',').any(|slot| slot == *name))
             .map(|(_, slot)| slot)
             .collect();
@@ -237,7 +237,7 @@ fn ratios_are_met_from_below() {
                 })
                 .map(|tensor| tensor.parameters())
                 .sum();
-            close(met, held as f64 / (2.0 * dense), 1e-12);
+            assert_close(met, held as f64 / (2.0 * dense), 1e-12);
         }
     }
 }
@@ -251,9 +251,9 @@ fn report_agrees_with_the_files() {
     let outcome = htc!["compile", &model, "-o", &output, "--report", &report]
         .args(["--rank", "16", "--threads", "2"])
         .run()
-        .ok();
+        .assert_ok();
     assert!(outcome.stdout.is_empty(), "the report goes to its file");
-    scratch.holds_only(&["model.gguf", "out.htz", "report.json"]);
+    scratch.assert_only_files(&["model.gguf", "out.htz", "report.json"]);
     let report: Value = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
     let bytes = |path| fs::metadata(path).unwrap().len() as f64;
     assert_eq!(number(&report, "/bytes/before"), bytes(&model));
@@ -288,7 +288,7 @@ fn report_on_standard_output_is_pure_json() {
         .run()
         .json();
         assert!(report.is_object());
-        scratch.holds_only(&["model.gguf", "out.htz"]);
+        scratch.assert_only_files(&["model.gguf", "out.htz"]);
     }
 }
 
@@ -301,14 +301,16 @@ fn artifact_is_self_contained() {
     fs::remove_file(&model).unwrap();
     let moved = scratch.path("moved.htz");
     fs::rename(&artifact, &moved).unwrap();
-    let outcome = htc!["run", &moved, "-p", "the cat", "-n", "8"].run().ok();
+    let outcome = htc!["run", &moved, "-p", "the cat", "-n", "8"]
+        .run()
+        .assert_ok();
     assert!(!outcome.stdout.is_empty());
     eval(&moved, &words, &["--context", "32"]).run().json();
     htc!["tokenize", &moved, "--text", &words, "--json"]
         .run()
         .json();
     htc!["inspect", &moved, "--json"].run().json();
-    htc!["verify", &moved].run().ok();
+    htc!["verify", &moved].run().assert_ok();
 }
 
 #[test]
@@ -369,11 +371,11 @@ fn growing_projections_stay_dense_and_are_reported() {
     let outcome = htc!["compile", &model, "-o", &output, "--report", &report]
         .args(["--rank", "32", "--factor-type", "f32"])
         .run()
-        .ok();
+        .assert_ok();
     let report: Value = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
     let source = TinyModel::default();
     let artifact = Artifact::open(&output);
-    for (name, slot) in SLOT_NAMES.into_iter().zip(SLOTS) {
+    for (name, slot) in PROJECTION_NAMES.into_iter().zip(GGUF_PROJECTIONS) {
         let (rows, cols) = source.shape(slot);
         let grows = 32 * (rows + cols) >= rows * cols;
         assert_eq!(grows, name.len() == 1, "the example is as described");
@@ -443,7 +445,7 @@ fn unselected_tensors_are_copied_unchanged() {
                 continue;
             };
             assert_eq!(entry.dtype, tensor.dtype().unwrap(), "{}", entry.name);
-            let stored = artifact.stored(&entry.role.to_string());
+            let stored = artifact.tensor_bytes(&entry.role.to_string());
             assert!(
                 stored == &bytes[tensor.range.clone()],
                 "{}: {}",
@@ -478,7 +480,7 @@ fn quantised_sources_are_compiled() {
         let result = eval(&artifact, &demo("alice.txt"), &options).run().json();
         // Products with the source's type round activations to 8 bits; those with f32 factors do
         // not.
-        close(number(&result, "/perplexity_ratio"), 1.0, 5e-3);
+        assert_close(number(&result, "/perplexity_ratio"), 1.0, 5e-3);
         assert!(number(&result, "/kl") < 2e-3, "{kind}: {result}");
     }
 }
@@ -504,9 +506,9 @@ fn force_replaces_an_artifact() {
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let old = scratch.file("out.htz", "old");
     let output = htc!["compile", &model, "-o", &old, "--rank", "8", "--force"];
-    output.run().ok();
-    htc!["verify", &old].run().ok();
-    scratch.holds_only(&["model.gguf", "out.htz"]);
+    output.run().assert_ok();
+    htc!["verify", &old].run().assert_ok();
+    scratch.assert_only_files(&["model.gguf", "out.htz"]);
 }
 
 #[test]
@@ -521,7 +523,7 @@ fn zero_matrices_compile() {
         tensor.values.fill(0.0);
     }
     let scratch = Scratch::new();
-    let model = scratch.file("model.gguf", tiny.bytes_of(&tensors));
+    let model = scratch.file("model.gguf", tiny.bytes_with_tensors(&tensors));
     let words = scratch.file("words.txt", words(60));
     for method in METHODS {
         for factor_type in FACTOR_TYPES {
@@ -553,10 +555,10 @@ fn file_names_of_any_bytes() {
         "compile", &model, "-o", &output, "--rank", "8", "--report", "-"
     ];
     run.run().json();
-    htc!["verify", &output].run().ok();
+    htc!["verify", &output].run().assert_ok();
     fs::remove_file(model).unwrap();
     fs::remove_file(output).unwrap();
-    scratch.holds_only(&[]);
+    scratch.assert_only_files(&[]);
 }
 
 #[test]
@@ -572,6 +574,6 @@ fn memory_stays_at_the_largest_layer() {
             .args(["--ratio", "0.5", "--factor-type", "f32", "--threads", "2"])
             .allocations(12 * layer + (16 << 20))
             .run()
-            .ok();
+            .assert_ok();
     }
 }

@@ -37,7 +37,7 @@ fn notes(report: &Value) -> Vec<&str> {
 #[test]
 fn model_and_output_suffice() {
     let scratch = Scratch::new();
-    let outcome = compile(&scratch, "small.htz", &[]).run().ok();
+    let outcome = compile(&scratch, "small.htz", &[]).run().assert_ok();
     let said = outcome.stderr.clone();
     assert!(said.contains("windows are of 64 tokens"), "{said}");
     let asked = "asked for   --method quantise --max-perplexity-increase 1";
@@ -58,13 +58,13 @@ fn model_and_output_suffice() {
     assert!(upper <= 1.01, "{upper}");
     let upper = number(chosen, "/evaluation/kl_interval/1");
     assert!(upper <= 1.01f64.ln(), "{upper}");
-    htc!["verify", scratch.path("small.htz")].run().ok();
+    htc!["verify", scratch.path("small.htz")].run().assert_ok();
     let named = ["--method", "auto", "--preset", "balanced"];
-    compile(&scratch, "named.htz", &named).run().ok();
+    compile(&scratch, "named.htz", &named).run().assert_ok();
     let bytes = |name| fs::read(scratch.path(name)).unwrap();
     assert!(bytes("named.htz") == bytes("small.htz"));
     let long = compile(&scratch, "long.htz", &["--context", "512"]).run();
-    long.refused(2, &["--context 512", "64 positions"]);
+    long.assert_refused(2, &["--context 512", "64 positions"]);
 }
 
 #[test]
@@ -91,7 +91,9 @@ fn factor_options_select_factors() {
         let bytes = |name| fs::read(scratch.path(name)).unwrap();
         assert!(bytes("auto.htz") == bytes("named.htz"), "{options:?}");
     }
-    let dry = htc!["plan", model(&scratch), "--rank", "4"].run().ok();
+    let dry = htc!["plan", model(&scratch), "--rank", "4"]
+        .run()
+        .assert_ok();
     assert!(dry.stderr.contains("method is gp"), "{}", dry.stderr);
     assert!(dry.text().contains("\"method\": \"gp\""), "{}", dry.text());
 }
@@ -109,7 +111,7 @@ fn file_size_with_factor_options_is_refused() {
         for method in [&["--bits", "9"][..], &["--method", "quantise"]] {
             let run = compile(&scratch, "none.htz", &[options, method].concat());
             run.run()
-                .refused(2, &[words, "no factors", "--method gp or grc"]);
+                .assert_refused(2, &[words, "no factors", "--method gp or grc"]);
         }
     }
     let off = ["--gauge", "none", "--bias", "off", "--sink", "off"];
@@ -145,9 +147,9 @@ fn default_dry_run_predicts_a_size() {
     ]);
     ranks
         .run()
-        .refused(2, &["--max-kl", "--dry-run", "--method quantise"]);
+        .assert_refused(2, &["--max-kl", "--dry-run", "--method quantise"]);
     assert!(number(&forecast, "/bytes/after") > 0.0);
-    let said = run().run().ok().stderr;
+    let said = run().run().assert_ok().stderr;
     assert!(said.contains("measuring decides"), "{said}");
     assert!(!scratch.path("out.htz").exists());
 }
@@ -175,7 +177,7 @@ fn effort_affects_plan_and_bytes() {
     let plan = scratch.path("plan.json");
     let made = htc!["plan", scratch.path("model.gguf"), "-o", &plan];
     let made = made.args(["--file-size", "170kB", "--effort", "fast", "--cache"]);
-    made.arg(scratch.path("cache")).run().ok();
+    made.arg(scratch.path("cache")).run().assert_ok();
     let written: Value = serde_json::from_slice(&fs::read(&plan).unwrap()).unwrap();
     assert_eq!(text(&written, "/request/effort"), "fast");
     let planned = compile(&scratch, "planned.htz", &["--calibration", "shipped"]);
@@ -186,7 +188,7 @@ fn effort_affects_plan_and_bytes() {
     both.arg("--plan")
         .arg(&plan)
         .run()
-        .refused(2, &["--plan", "--effort"]);
+        .assert_refused(2, &["--plan", "--effort"]);
     let wrong = compile(&scratch, "wrong.htz", &["--effort", "most"]).run();
-    wrong.refused(2, &["--effort", "fast, normal or high"]);
+    wrong.assert_refused(2, &["--effort", "fast, normal or high"]);
 }

@@ -14,15 +14,15 @@ fn run_on(device: &str, model: &std::path::Path) -> Outcome {
 #[test]
 fn float64_and_cpu_generate_the_same_text() {
     let model = demo("reference-7m-f16.gguf");
-    let expected = run_on("cpu", &model).ok().stdout;
-    assert_eq!(run_on("reference", &model).ok().stdout, expected);
+    let expected = run_on("cpu", &model).assert_ok().stdout;
+    assert_eq!(run_on("reference", &model).assert_ok().stdout, expected);
 }
 
 #[test]
 fn auto_falls_back_to_the_cpu_with_a_reason() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
-    let auto = run_on("auto", &model).ok();
+    let auto = run_on("auto", &model).assert_ok();
     let why: Vec<&str> = auto
         .stderr
         .lines()
@@ -34,14 +34,14 @@ fn auto_falls_back_to_the_cpu_with_a_reason() {
         "{}",
         why[0]
     );
-    let cpu = run_on("cpu", &model).ok();
+    let cpu = run_on("cpu", &model).assert_ok();
     assert_eq!(auto.stdout, cpu.stdout);
     assert!(!cpu.stderr.contains("on the processor"), "{}", cpu.stderr);
     for device in ["cuda", "cuda:3"] {
-        run_on(device, &model).refused(1, &["no CUDA device: "]);
+        run_on(device, &model).assert_refused(1, &["no CUDA device: "]);
     }
     for device in ["gpu", "cuda:", "cuda:x", ""] {
-        run_on(device, &model).refused(2, &["a device is auto, cpu, cuda, cuda:N"]);
+        run_on(device, &model).assert_refused(2, &["a device is auto, cpu, cuda, cuda:N"]);
     }
 }
 
@@ -52,7 +52,7 @@ fn missing_device_feature_is_named() {
         eprintln!("skipped: this build has an emulated device");
         return;
     }
-    run_on("emulated", &model).refused(2, &["build it with the feature emulated"]);
+    run_on("emulated", &model).assert_refused(2, &["build it with the feature emulated"]);
 }
 
 #[cfg(feature = "emulated")]
@@ -61,12 +61,12 @@ fn emulated_gpu_agrees_with_the_cpu() {
     let scratch = Scratch::new();
     let model = demo("reference-7m-f16.gguf");
     assert_eq!(
-        run_on("emulated", &model).ok().stdout,
-        run_on("cpu", &model).ok().stdout
+        run_on("emulated", &model).assert_ok().stdout,
+        run_on("cpu", &model).assert_ok().stdout
     );
     super::planes::elastic(&scratch, "e.htz", &["--tune", "0"])
         .run()
-        .ok();
+        .assert_ok();
     let (artifact, text) = (scratch.path("e.htz"), scratch.path("words.txt"));
     let measured = |device: &str| {
         let eval = htc![
@@ -80,7 +80,7 @@ fn emulated_gpu_agrees_with_the_cpu() {
             "2"
         ];
         let eval = eval.args(["--fraction", "0.8", "--json", "--device", device]);
-        let json = eval.run().ok().json();
+        let json = eval.run().assert_ok().json();
         json["perplexity"].as_f64().unwrap()
     };
     let (cpu, emulated) = (measured("cpu"), measured("emulated"));
@@ -108,7 +108,7 @@ fn emulated_gpu_agrees_with_the_cpu() {
             "--device",
             device,
         ]);
-        run.run().ok().json()
+        run.run().assert_ok().json()
     };
     let (cpu, emulated) = (drafted("cpu"), drafted("emulated"));
     assert_eq!(cpu["text"], emulated["text"]);
@@ -130,7 +130,7 @@ fn compile_uses_the_selected_device() {
         compile.args(["--device", device])
     };
     let made = |device: &str| {
-        let report = compile(device, "2").run().ok().json();
+        let report = compile(device, "2").run().assert_ok().json();
         let bytes = std::fs::read(scratch.path(device)).unwrap();
         (number(&report, "/quality/evaluation/kl"), bytes)
     };
@@ -153,7 +153,7 @@ fn compile_uses_the_selected_device() {
         let on = &provenance.instruction_set;
         assert!(on.contains("; models on "), "{device}: {on}");
         std::fs::remove_dir_all(scratch.path("cache")).unwrap();
-        compile(device, "1").run().ok();
+        compile(device, "1").run().assert_ok();
         assert_eq!(
             std::fs::read(scratch.path(device)).unwrap(),
             bytes,
@@ -162,7 +162,7 @@ fn compile_uses_the_selected_device() {
     }
     compile("cuda:7", "2")
         .run()
-        .refused(1, &["--device: no CUDA device: "]);
+        .assert_refused(1, &["--device: no CUDA device: "]);
     assert!(!scratch.path("cuda:7").exists());
     let plain = htc![
         "compile",
@@ -172,7 +172,11 @@ fn compile_uses_the_selected_device() {
         "--rank",
         "8"
     ];
-    let said = plain.args(["--device", "reference"]).run().ok().stderr;
+    let said = plain
+        .args(["--device", "reference"])
+        .run()
+        .assert_ok()
+        .stderr;
     assert!(
         said.contains("the device reference has nothing to do"),
         "{said}"
@@ -188,24 +192,24 @@ fn kernels_are_compiled_for_valid_architectures() {
         htc!["compile", &model, "-o", &out, "--cuda-arch", architectures].run()
     };
     for architecture in ["sm_", "90", "hopper", ""] {
-        compile(architecture).refused(2, &["--cuda-arch"]);
+        compile(architecture).assert_refused(2, &["--cuda-arch"]);
     }
-    compile("sm_70").refused(1, &["sm_80 at the least"]);
+    compile("sm_70").assert_refused(1, &["sm_80 at the least"]);
     assert!(!out.exists(), "nothing is left under the name");
     let sealed = compile("sm_80,sm_90,sm_80");
     if sealed.code() != Some(0) {
-        sealed.refused(1, &["NVRTC"]);
+        sealed.assert_refused(1, &["NVRTC"]);
         assert!(!out.exists(), "nothing is left under the name");
         eprintln!("skipped: NVRTC, which compiles kernels, is not there");
         return;
     }
-    sealed.ok();
-    let shown = htc!["inspect", &out].run().ok();
+    sealed.assert_ok();
+    let shown = htc!["inspect", &out].run().assert_ok();
     let shown = format!("{}{}", shown.text(), shown.stderr);
     assert!(
         shown.contains("sm_80") && shown.contains("sm_90"),
         "{shown}"
     );
-    htc!["verify", &out].run().ok();
-    run_on("cpu", &out).ok();
+    htc!["verify", &out].run().assert_ok();
+    run_on("cpu", &out).assert_ok();
 }

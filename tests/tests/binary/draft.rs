@@ -28,18 +28,18 @@ fn drafts_do_not_change_greedy_text() {
     let model = tiny(&scratch, "model.gguf", DType::F32);
     let other = tiny(&scratch, "other.gguf", DType::Q4_0);
     let (artifact, _) = compile(&scratch, &model, "out.htz", &["--rank", "16"]);
-    let expected = run(&model).run().ok().stdout;
+    let expected = run(&model).run().assert_ok().stdout;
     assert!(expected.len() > 48);
-    let of_artifact = run(&artifact).run().ok().stdout;
+    let of_artifact = run(&artifact).run().assert_ok().stdout;
     assert_ne!(of_artifact, expected);
     for length in ["1", "5", "auto"] {
         let length = ["--draft-length", length];
         let outcome = run(&model).arg("--speculate").arg(&other).args(length);
-        assert_eq!(outcome.run().ok().stdout, expected);
+        assert_eq!(outcome.run().assert_ok().stdout, expected);
         let outcome = run(&artifact).arg("--verifier").arg(&model).args(length);
-        assert_eq!(outcome.run().ok().stdout, expected);
+        assert_eq!(outcome.run().assert_ok().stdout, expected);
         let outcome = run(&artifact).args(["--speculate", "0.7"]).args(length);
-        let outcome = outcome.run().ok();
+        let outcome = outcome.run().assert_ok();
         assert_eq!(outcome.stdout, of_artifact);
         assert!(outcome.stderr.contains("draft: "), "{}", outcome.stderr);
     }
@@ -53,14 +53,14 @@ fn learning_drafts_do_not_change_the_text() {
     let grc = ["--method", "grc", "--rank", "4", "--factor-type", "f16"];
     let (artifact, _) = compile(&scratch, &model, "grc.htz", &grc);
     let (other, _) = compile(&scratch, &model, "gp.htz", &["--rank", "16"]);
-    let expected = run(&model).run().ok().stdout;
+    let expected = run(&model).run().assert_ok().stdout;
     for kind in ["oja", "gradient"] {
         let state = scratch.path(kind);
         let learning = |draft: &Path| {
             let run = run(draft).arg("--verifier").arg(&model);
             run.args(["--draft-length", "3", "--adapt", kind])
         };
-        let outcome = learning(&artifact).run().ok();
+        let outcome = learning(&artifact).run().assert_ok();
         assert_eq!(outcome.stdout, expected, "{kind}");
         let learnt = outcome.stderr.lines().find(|l| l.starts_with("learnt: "));
         let updates = learnt.and_then(|line| line.split(" in ").nth(1)).unwrap();
@@ -68,7 +68,7 @@ fn learning_drafts_do_not_change_the_text() {
         assert!(updates > 0, "{}", outcome.stderr);
         let with_state = || learning(&artifact).arg("--adapt-state").arg(&state);
         for _ in 0..2 {
-            assert_eq!(with_state().run().ok().stdout, expected, "{kind}");
+            assert_eq!(with_state().run().assert_ok().stdout, expected, "{kind}");
         }
         let kept = fs::read(&state).unwrap();
         let foreign = learning(&other).arg("--adapt-state").arg(&state);
@@ -77,13 +77,13 @@ fn learning_drafts_do_not_change_the_text() {
         } else {
             "another draft"
         };
-        foreign.run().refused(1, &[says]);
+        foreign.run().assert_refused(1, &[says]);
         fs::write(&state, &kept[..kept.len() / 2]).unwrap();
-        with_state().run().refused(1, &["damaged"]);
+        with_state().run().assert_refused(1, &["damaged"]);
         fs::write(&state, "somebody's notes").unwrap();
         with_state()
             .run()
-            .refused(1, &["not a file of what a draft learnt"]);
+            .assert_refused(1, &["not a file of what a draft learnt"]);
         assert_eq!(fs::read_to_string(&state).unwrap(), "somebody's notes");
     }
 }
@@ -92,8 +92,8 @@ fn learning_drafts_do_not_change_the_text() {
 fn json_reports_drafted_and_accepted_tokens() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "model.gguf", DType::F32);
-    let plain = run(&model).run().ok();
-    let json = |run: Htc| run.arg("--json").run().ok().json();
+    let plain = run(&model).run().assert_ok();
+    let json = |run: Htc| run.arg("--json").run().assert_ok().json();
     let found = json(run(&model));
     assert_eq!(
         format!("{}\n", found["text"].as_str().unwrap()),
@@ -126,7 +126,7 @@ fn invalid_drafts_are_refused_in_one_line() {
     let (artifact, _) = compile(&scratch, &model, "out.htz", &["--rank", "16"]);
     let missing = scratch.path("none.gguf");
     let refused = |run: Htc, code: i32, says: &str| {
-        run.run().refused(code, &[says]);
+        run.run().assert_refused(code, &[says]);
     };
     refused(run(&model).args(["--speculate", "0"]), 2, "a fraction");
     refused(run(&model).args(["--speculate", "1.5"]), 2, "a fraction");
@@ -164,7 +164,7 @@ fn unwritable_adaptation_state_is_refused_early() {
     let learning = learning.args(["--adapt", "gradient", "--json", "--adapt-state"]);
     let outcome = learning.arg(scratch.path("no/where")).run();
     assert!(outcome.stdout.is_empty());
-    outcome.refused(1, &["where"]);
+    outcome.assert_refused(1, &["where"]);
     let outcome = run(&model).args(["--draft-length", "4"]).run();
-    outcome.refused(2, &["--draft-length", "--speculate"]);
+    outcome.assert_refused(2, &["--draft-length", "--speculate"]);
 }

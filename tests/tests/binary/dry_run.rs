@@ -23,7 +23,7 @@ fn dry_run_writes_nothing_and_predicts_exact_bytes() {
             .arg("-o")
             .arg(&plan_file)
             .run()
-            .ok();
+            .assert_ok();
         let from_plan = ["--plan", plan_file.to_str().unwrap()];
         let mut cases = vec![
             from_plan.to_vec(),
@@ -39,7 +39,7 @@ fn dry_run_writes_nothing_and_predicts_exact_bytes() {
             let run = || htc!["compile", model, "-o", &output].args(&options);
             let forecast = run().args(["--dry-run", "--report", "json"]).run().json();
             assert!(!output.exists(), "{options:?}");
-            let shown = run().arg("--dry-run").run().ok();
+            let shown = run().arg("--dry-run").run().assert_ok();
             assert!(shown.stdout.is_empty());
             for word in ["exactly", "dry run", "memory", "free", "asked for"] {
                 assert!(
@@ -59,17 +59,17 @@ fn dry_run_writes_nothing_and_predicts_exact_bytes() {
         }
         fs::remove_file(&plan_file).unwrap();
     }
-    scratch.holds_only(&["model.gguf"]);
+    scratch.assert_only_files(&["model.gguf"]);
     fs::write(&output, "something").unwrap();
     let run = htc!["compile", &models[0], "-o", &output, "--dry-run"].run();
-    run.refused(1, &["out.htz", "exists", "--force"]);
+    run.assert_refused(1, &["out.htz", "exists", "--force"]);
     let nowhere = htc!["compile", &models[0], "-o", "/no/such/out.htz", "--dry-run"];
-    nowhere.run().refused(1, &["/no/such"]);
+    nowhere.run().assert_refused(1, &["/no/such"]);
 }
 
 /// Returns the peak anonymous memory of a process, without mapped files, which the system can
 /// evict.
-fn most_memory(run: Htc) -> f64 {
+fn peak_memory(run: Htc) -> f64 {
     let mut child = run.spawn();
     let mut most = 0.0f64;
     while child.try_wait().unwrap().is_none() {
@@ -114,7 +114,7 @@ fn predicted_memory_bounds_actual_memory() {
                 let run = || htc!["compile", &model, "-o", &output, "--force"].args(options);
                 let forecast = run().args(["--dry-run", "--report", "json"]).run().json();
                 let said = number(&forecast, "/peak_memory");
-                let used = most_memory(run());
+                let used = peak_memory(run());
                 eprintln!("{options:?}: {said} forecast, {used} used");
                 // Sampling may miss a peak, and the allocator may keep freed memory.
                 assert!(used <= said, "{options:?}: {used} used, {said} forecast");

@@ -6,8 +6,8 @@ use std::path::Path;
 use htc_tests::{Scratch, TinyModel, htc};
 use serde_json::Value;
 
-use super::bench::{RESULT, against, bench, program, tiny};
-use super::{close, compile, list, number, text};
+use super::bench::{RESULT, bench, fake_llama_bench, llama_cpp_argument, tiny};
+use super::{assert_close, compile, list, number, text};
 
 #[test]
 fn sensor_option_adds_joules() {
@@ -19,7 +19,7 @@ fn sensor_option_adds_joules() {
     let run = bench(&artifact).args(["--fraction", "0.6", "--pairs", "2", "--context", "32"]);
     let run = run.arg("--against").arg(&artifact).arg("-o").arg(&page);
     let outcome = run.args(["--sensor", "sim:idle=10,full=110,speed=100"]);
-    let outcome = outcome.run().ok();
+    let outcome = outcome.run().assert_ok();
     for words in [
         "tokens/J",
         "sensor: simulated plant",
@@ -33,12 +33,12 @@ fn sensor_option_adds_joules() {
         );
     }
     let found = outcome.json();
-    close(number(&found, "/sensor/idle_watts"), 10.0, 1e-6);
+    assert_close(number(&found, "/sensor/idle_watts"), 10.0, 1e-6);
     assert_eq!(text(&found, "/sensor/source"), "counter");
     let fraction = number(&found, "/subject/fraction");
     let touched =
         number(&found, "/subject/touched_bytes") / number(&found, "/baseline/touched_bytes");
-    close(touched, fraction, 1e-9);
+    assert_close(touched, fraction, 1e-9);
     let mut ratios = 0.0;
     for pair in list(&found, "/pairs") {
         // Part of the time of a short run is attributed to the readings at its ends.
@@ -47,7 +47,7 @@ fn sensor_option_adds_joules() {
             let power = number(run, "/power_watts");
             assert!(power > 10.0 && power < watts + 1e-6, "{power} {watts}");
             let joules = number(run, "/joules");
-            close(
+            assert_close(
                 number(run, "/tokens_per_joule"),
                 number(run, "/tokens") / joules,
                 1e-9,
@@ -62,7 +62,7 @@ fn sensor_option_adds_joules() {
             number(pair, "/subject/tokens_per_joule") / number(pair, "/baseline/tokens_per_joule");
     }
     let comparison = &found["energy"]["tokens_per_joule"]["comparison"];
-    close(number(comparison, "/ratio"), ratios / 2.0, 1e-9);
+    assert_close(number(comparison, "/ratio"), ratios / 2.0, 1e-9);
     assert!(number(comparison, "/interval/0") <= number(comparison, "/interval/1"));
     assert!(
         number(
@@ -91,7 +91,7 @@ fn missing_sensor_quantities_are_null() {
     let warm = scratch.file("warm.csv", "seconds,temperature\n0,50\n3600,50\n");
     let run = bench(&model).args(["--pairs", "2"]);
     let run = run.arg("--sensor").arg(format!("trace:{}", warm.display()));
-    let outcome = run.run().ok();
+    let outcome = run.run().assert_ok();
     assert!(
         outcome.stderr.contains("4 of 4 runs")
             || outcome.stderr.contains("2 of 2 runs have no joules"),
@@ -114,14 +114,14 @@ fn missing_sensor_quantities_are_null() {
         found["energy"]["tokens_per_joule"].is_null() && found["sensor"]["idle_watts"].is_null()
     );
     let with = |sensor: &str| bench(&model).args(["--sensor", sensor]).run();
-    with("trace:no.csv").refused(1, &["no.csv"]);
-    with("nvml:4294967295").refused(1, &["nvidia-smi"]);
-    with("thermometer").refused(2, &["--sensor", "hwmon"]);
+    with("trace:no.csv").assert_refused(1, &["no.csv"]);
+    with("nvml:4294967295").assert_refused(1, &["nvidia-smi"]);
+    with("thermometer").assert_refused(2, &["--sensor", "hwmon"]);
     let over = bench(&model).arg("-o").arg(&warm).arg("--force");
     let over = over
         .arg("--sensor")
         .arg(format!("trace:{}", warm.display()));
-    over.run().refused(2, &["warm.csv", "-o"]);
+    over.run().assert_refused(2, &["warm.csv", "-o"]);
 }
 
 /// llama-bench loads its model in every run, so its joules are not comparable, which is reported.
@@ -129,9 +129,13 @@ fn missing_sensor_quantities_are_null() {
 fn joules_of_llama_cpp_are_null() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "a.gguf", 1);
-    let program = program(&scratch, RESULT);
+    let program = fake_llama_bench(&scratch, RESULT);
     let run = bench(&model).args(["--pairs", "2", "--sensor", "sim"]);
-    let outcome = run.arg("--against").arg(against(&program)).run().ok();
+    let outcome = run
+        .arg("--against")
+        .arg(llama_cpp_argument(&program))
+        .run()
+        .assert_ok();
     assert!(
         outcome.stderr.contains("llama-bench loads the model"),
         "{}",
@@ -211,7 +215,7 @@ fn plan_uses_measured_energy() {
     let (cheap, dear) = (ratio(&measured, "c.htz"), ratio(&dear, "d.htz"));
     assert!(dear < cheap, "{dear} {cheap}");
     let plan = |options: &[&str]| htc!["plan", &model].args(options.iter().copied()).run();
-    let said = plan(&as_given).ok().stderr;
+    let said = plan(&as_given).assert_ok().stderr;
     assert!(
         said.contains("J for each byte") && said.contains("sha256"),
         "{said}"
@@ -219,22 +223,23 @@ fn plan_uses_measured_energy() {
     let empty = scratch.file("empty.json", "");
     let path = |path: &Path| path.to_str().unwrap().to_owned();
     plan(&["--allocator", "diffplan", "--energy", &path(&empty)])
-        .refused(1, &["empty.json", "line 1"]);
-    plan(&["--allocator", "diffplan", "--energy", &path(&model)]).refused(1, &["model.gguf"]);
-    let alone = bench(&long).args(["--pairs", "1"]).run().ok();
+        .assert_refused(1, &["empty.json", "line 1"]);
+    plan(&["--allocator", "diffplan", "--energy", &path(&model)])
+        .assert_refused(1, &["model.gguf"]);
+    let alone = bench(&long).args(["--pairs", "1"]).run().assert_ok();
     let alone = scratch.file("alone.json", &alone.stdout);
     plan(&["--allocator", "diffplan", "--energy", &path(&alone)])
-        .refused(1, &["alone.json", "--sensor"]);
-    plan(&["--energy", &path(&measured)]).refused(2, &["--energy", "diffplan"]);
+        .assert_refused(1, &["alone.json", "--sensor"]);
+    plan(&["--energy", &path(&measured)]).assert_refused(2, &["--energy", "diffplan"]);
     let both = ["--tokens-per-joule", "2"];
-    plan(&[&as_given[..], &both].concat()).refused(2, &["--energy", "--tokens-per-joule"]);
+    plan(&[&as_given[..], &both].concat()).assert_refused(2, &["--energy", "--tokens-per-joule"]);
     let over = ["-o", &path(&measured), "--force"].map(str::to_owned);
     let over: Vec<&str> = over.iter().map(String::as_str).collect();
-    plan(&[&as_given[..], &over].concat()).refused(2, &["energy.json"]);
+    plan(&[&as_given[..], &over].concat()).assert_refused(2, &["energy.json"]);
     htc!["compile", &model]
         .args([&as_given[..], &over].concat())
         .run()
-        .refused(2, &["energy.json"]);
+        .assert_refused(2, &["energy.json"]);
     assert!(
         fs::read_to_string(&measured)
             .unwrap()

@@ -10,7 +10,7 @@ use htc_tests::material::{demo, shared, words};
 use htc_tests::{Scratch, TinyModel, htc};
 use serde_json::Value;
 
-use super::{close, compile, eval, number};
+use super::{assert_close, compile, eval, number};
 
 fn keys(value: &Value) -> Vec<&str> {
     value
@@ -70,7 +70,7 @@ fn single_window_has_no_interval() {
         assert!(result[key].is_null(), "{key} in {result}");
     }
     let shown = htc!["eval", &model, "--text", &words, "--context", "64"];
-    let shown = shown.args(["--chunks", "1"]).run().ok();
+    let shown = shown.args(["--chunks", "1"]).run().assert_ok();
     assert!(shown.stderr.contains("a single window"), "{}", shown.stderr);
 }
 
@@ -81,17 +81,17 @@ fn without_json_the_result_goes_to_stderr() {
     let words = scratch.file("words.txt", words(100));
     let outcome = htc!["eval", &model, "--text", &words, "--context", "32"]
         .run()
-        .ok();
+        .assert_ok();
     assert!(outcome.stdout.is_empty());
     assert!(outcome.stderr.contains("perplexity"));
 }
 
-struct Scored {
+struct TokenScore {
     loss: f64,
     distribution: Vec<f64>,
 }
 
-fn score(model: &Arc<Model>, window: &[u32]) -> Vec<Scored> {
+fn score(model: &Arc<Model>, window: &[u32]) -> Vec<TokenScore> {
     let (model, cpu) = (Arc::clone(model), Cpu::with_threads(1).unwrap());
     let session = Session::with_kv_type(model, cpu, window.len(), KvType::F32);
     let mut session = session.unwrap();
@@ -107,7 +107,7 @@ fn score(model: &Arc<Model>, window: &[u32]) -> Vec<Scored> {
             let log = |logit: f32| f64::from(logit) - largest - sum.ln();
             let distribution: Vec<f64> = logits.iter().map(|&l| log(l)).collect();
             let loss = -distribution[target as usize];
-            Scored { loss, distribution }
+            TokenScore { loss, distribution }
         })
         .collect()
 }
@@ -135,7 +135,7 @@ fn best(distribution: &[f64]) -> usize {
 
 /// Recomputes the protocols: the text is cut into windows, the first token of each becomes BOS if
 /// the model adds one, and positions from half of the window on count (or all).
-fn follows_the_definitions(add_bos: bool) {
+fn assert_definitions(add_bos: bool) {
     let scratch = Scratch::new();
     let text = scratch.file("words.txt", words(150));
     let add = htc_formats::gguf::Value::Bool(add_bos);
@@ -182,30 +182,30 @@ fn follows_the_definitions(add_bos: bool) {
     .concat();
     let found = eval(&other, &text, &options).run().json();
     let (mean, error) = mean_and_error(&half, chunks);
-    close(number(&found, "/perplexity"), mean.exp(), 1e-5);
-    close(number(&found, "/stderr"), mean.exp() * error, 1e-3);
+    assert_close(number(&found, "/perplexity"), mean.exp(), 1e-5);
+    assert_close(number(&found, "/stderr"), mean.exp() * error, 1e-3);
     // Student's t of two degrees of freedom.
     let half_width = 4.302_652_73 * error;
     let (low, high) = ((mean - half_width).exp(), (mean + half_width).exp());
-    close(number(&found, "/perplexity_interval/0"), low, 1e-3);
-    close(number(&found, "/perplexity_interval/1"), high, 1e-3);
+    assert_close(number(&found, "/perplexity_interval/0"), low, 1e-3);
+    assert_close(number(&found, "/perplexity_interval/1"), high, 1e-3);
     assert_eq!(number(&found, "/tokens"), half.len() as f64);
     let all = mean_and_error(&all, chunks).0.exp();
-    close(number(&found, "/perplexity_all"), all, 1e-5);
+    assert_close(number(&found, "/perplexity_all"), all, 1e-5);
     let (mean, error) = mean_and_error(&more, chunks);
-    close(number(&found, "/perplexity_ratio_all"), mean.exp(), 1e-5);
+    assert_close(number(&found, "/perplexity_ratio_all"), mean.exp(), 1e-5);
     let upper = (mean + 4.302_652_73 * error).exp();
-    close(
+    assert_close(
         number(&found, "/perplexity_ratio_all_interval/1"),
         upper,
         1e-3,
     );
     let (mean, error) = mean_and_error(&divergence, chunks);
-    close(number(&found, "/kl"), mean, 1e-4);
-    close(number(&found, "/kl_stderr"), error, 1e-3);
+    assert_close(number(&found, "/kl"), mean, 1e-4);
+    assert_close(number(&found, "/kl_stderr"), error, 1e-3);
     let upper = mean + 4.302_652_73 * error;
-    close(number(&found, "/kl_interval/1"), upper, 1e-3);
-    close(
+    assert_close(number(&found, "/kl_interval/1"), upper, 1e-3);
+    assert_close(
         number(&found, "/top1"),
         mean_and_error(&same, chunks).0,
         1e-9,
@@ -214,12 +214,12 @@ fn follows_the_definitions(add_bos: bool) {
 
 #[test]
 fn perplexity_and_divergence_follow_their_definitions() {
-    follows_the_definitions(true);
+    assert_definitions(true);
 }
 
 #[test]
 fn without_bos_windows_keep_their_first_token() {
-    follows_the_definitions(false);
+    assert_definitions(false);
 }
 
 #[test]
@@ -323,7 +323,7 @@ mod llama_cpp {
         let options = ["--context", &context, "--chunks", &chunks, "--threads", "1"];
         let result = eval(&path("model"), &path("text"), &options).run().json();
         let tolerance = number(case, "/tolerance");
-        close(
+        assert_close(
             number(&result, "/perplexity"),
             number(case, "/perplexity"),
             tolerance,

@@ -52,7 +52,7 @@ fn exempt_channels_are_exact() {
                     let slot = slot.as_str().unwrap();
                     let (_, name) = READS.iter().find(|(read, _)| *read == slot).unwrap();
                     let exact = source(&tensors, layer, name);
-                    let stored = artifact.product(layer, slot);
+                    let stored = artifact.dense_projection(layer, slot);
                     for row in 0..exact.rows {
                         for (channel, energy) in energy.iter_mut().enumerate() {
                             *energy += exact.at(row, channel).powi(2);

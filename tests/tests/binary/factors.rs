@@ -3,15 +3,15 @@
 use htc_formats::DType;
 use htc_tests::artifact::Artifact;
 use htc_tests::float64::Matrix;
-use htc_tests::model::{SLOT_NAMES, SLOTS};
+use htc_tests::model::{GGUF_PROJECTIONS, PROJECTION_NAMES};
 use htc_tests::{Scratch, TinyModel};
 use serde_json::Value;
 
-use super::{FACTOR_TYPES, METHODS, close, compile, list, number};
+use super::{FACTOR_TYPES, METHODS, assert_close, compile, list, number};
 
 fn sources(tiny: &TinyModel) -> Vec<Matrix> {
     let tensors = tiny.tensors();
-    SLOTS
+    GGUF_PROJECTIONS
         .iter()
         .map(|slot| {
             let name = format!("blk.0.{slot}.weight");
@@ -38,13 +38,13 @@ fn reported_errors_are_those_of_the_stored_factors() {
             let options = [&options[..], &["--factor-type", factor_type]].concat();
             let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
             let artifact = Artifact::open(&artifact);
-            for (slot, source) in SLOT_NAMES.iter().zip(&sources) {
+            for (slot, source) in PROJECTION_NAMES.iter().zip(&sources) {
                 let record = record(&report, slot);
                 if record["form"] == "dense" {
                     continue;
                 }
-                let expected = source.relative_distance(&artifact.product(0, slot));
-                close(number(record, "/error"), expected, 1e-5);
+                let expected = source.relative_distance(&artifact.dense_projection(0, slot));
+                assert_close(number(record, "/error"), expected, 1e-5);
             }
         }
     }
@@ -63,7 +63,7 @@ fn per_slot_errors_are_the_eckart_young_tail() {
         let options = ["--rank", &shown, "--factor-type", "f32", "--force"];
         let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
         let artifact = Artifact::open(&artifact);
-        for (slot, source) in SLOT_NAMES.iter().zip(&sources) {
+        for (slot, source) in PROJECTION_NAMES.iter().zip(&sources) {
             let gram = if source.rows < source.cols {
                 source.times(&source.transposed())
             } else {
@@ -71,9 +71,9 @@ fn per_slot_errors_are_the_eckart_young_tail() {
             };
             let tail: f64 = gram.eigen().0[rank..].iter().sum();
             let expected = tail.sqrt() / source.norm();
-            close(number(record(&report, slot), "/error"), expected, 1e-5);
-            close(
-                source.relative_distance(&artifact.product(0, slot)),
+            assert_close(number(record(&report, slot), "/error"), expected, 1e-5);
+            assert_close(
+                source.relative_distance(&artifact.dense_projection(0, slot)),
                 expected,
                 1e-5,
             );
@@ -89,7 +89,7 @@ fn components_are_in_decreasing_order_of_importance() {
     let options = ["--rank", "12", "--factor-type", "f32"];
     let (artifact, _) = compile(&scratch, &model, "out.htz", &options);
     let artifact = Artifact::open(&artifact);
-    for (slot, source) in SLOT_NAMES.iter().zip(&sources(&tiny)) {
+    for (slot, source) in PROJECTION_NAMES.iter().zip(&sources(&tiny)) {
         let a = artifact.matrix(&format!("layers.0.{slot}.a"));
         let b = artifact.matrix(&format!("layers.0.{slot}.b")).transposed();
         let gram = source.transposed().times(source);
@@ -101,7 +101,7 @@ fn components_are_in_decreasing_order_of_importance() {
                 .times(&a.leading_rows(rank));
             let tail: f64 = eigenvalues[rank..].iter().sum();
             let expected = tail.sqrt() / source.norm();
-            close(source.relative_distance(&product), expected, 1e-5);
+            assert_close(source.relative_distance(&product), expected, 1e-5);
         }
     }
 }
@@ -150,9 +150,9 @@ fn shared_bases_are_the_leading_eigenvectors() {
             assert!(largest.unwrap() > 0.0, "{group}");
         }
         for member in members {
-            let (slot, source) = (SLOT_NAMES[member], &sources[member]);
+            let (slot, source) = (PROJECTION_NAMES[member], &sources[member]);
             let expected = source.relative_distance(&source.times(&projector));
-            close(number(record(&report, slot), "/error"), expected, 1e-5);
+            assert_close(number(record(&report, slot), "/error"), expected, 1e-5);
         }
     }
 }

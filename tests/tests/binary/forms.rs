@@ -12,11 +12,11 @@ use htc_tests::artifact::Artifact;
 use htc_tests::float64::Matrix;
 use htc_tests::logits::{at_positions, largest_difference};
 use htc_tests::material::demo;
-use htc_tests::model::{SLOT_NAMES, SLOTS, Tensor};
+use htc_tests::model::{GGUF_PROJECTIONS, PROJECTION_NAMES, Tensor};
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
 
-use super::{close, compile, list, number, text};
+use super::{assert_close, compile, list, number, text};
 
 const TOKENS: [u32; 12] = [1, 261, 297, 70, 280, 280, 5, 298, 264, 275, 3, 290];
 
@@ -62,12 +62,12 @@ fn dense_equal(tiny: &TinyModel, artifact: &Artifact) -> Vec<Tensor> {
         "token_embd.weight".to_owned(),
         artifact.matrix("token_embedding"),
     );
-    put("output.weight".to_owned(), artifact.head());
+    put("output.weight".to_owned(), artifact.dense_head());
     for layer in 0..tiny.layers {
-        for (name, slot) in SLOTS.iter().zip(SLOT_NAMES) {
+        for (name, slot) in GGUF_PROJECTIONS.iter().zip(PROJECTION_NAMES) {
             put(
                 format!("blk.{layer}.{name}.weight"),
-                artifact.product(layer, slot),
+                artifact.dense_projection(layer, slot),
             );
         }
     }
@@ -89,11 +89,13 @@ fn every_form_computes_like_its_dense_matrix() {
         let plan = scratch.file("plan.json", plan_of_forms(head));
         let options = ["--plan", plan.to_str().unwrap(), "--force"];
         let (path, report) = compile(&scratch, &model, "out.htz", &options);
-        htc!["verify", &path].run().ok();
-        htc!["verify", &path, "--probe", "--layer", "0"].run().ok();
-        htc!["inspect", &path].run().ok();
+        htc!["verify", &path].run().assert_ok();
+        htc!["verify", &path, "--probe", "--layer", "0"]
+            .run()
+            .assert_ok();
+        htc!["inspect", &path].run().assert_ok();
         let artifact = Artifact::open(&path);
-        let dense = tiny.bytes_of(&dense_equal(&tiny, &artifact));
+        let dense = tiny.bytes_with_tensors(&dense_equal(&tiny, &artifact));
         let dense = scratch.file("dense.gguf", dense);
         let [expected, _] = logits(&dense);
         for found in logits(&path) {
@@ -107,20 +109,23 @@ fn every_form_computes_like_its_dense_matrix() {
         };
         let matrices = list(&report, "/plan/matrices");
         assert_eq!(matrices.len(), 2);
-        let stored = [artifact.matrix("token_embedding"), artifact.head()];
+        let stored = [artifact.matrix("token_embedding"), artifact.dense_head()];
         let names = ["token_embd.weight", "output.weight"];
         for ((record, stored), name) in matrices.iter().zip(stored).zip(names) {
             let expected = source(name).relative_distance(&stored);
-            close(number(record, "/error"), expected, 1e-4);
+            assert_close(number(record, "/error"), expected, 1e-4);
         }
         let mut residuals = 0;
         for record in list(&report, "/plan/slots") {
             let (layer, slot) = (number(record, "/layer") as usize, text(record, "/slot"));
-            let at = SLOT_NAMES.iter().position(|name| *name == slot).unwrap();
-            let source = source(&format!("blk.{layer}.{}.weight", SLOTS[at]));
-            let expected = source.relative_distance(&artifact.product(layer, slot));
+            let at = PROJECTION_NAMES
+                .iter()
+                .position(|name| *name == slot)
+                .unwrap();
+            let source = source(&format!("blk.{layer}.{}.weight", GGUF_PROJECTIONS[at]));
+            let expected = source.relative_distance(&artifact.dense_projection(layer, slot));
             match record["error"].as_f64() {
-                Some(error) => close(error, expected, 1e-3),
+                Some(error) => assert_close(error, expected, 1e-3),
                 None => assert_eq!(expected, 0.0, "{record}"),
             }
             residuals += usize::from(record["form"] == "residual");
@@ -164,10 +169,10 @@ fn residual_is_optimal_for_its_rank() {
     let source = Matrix::new(source.rows, source.cols, &source.values);
     let mut lacking = source.clone();
     lacking.add(-1.0, &artifact.matrix("layers.0.up.weight"));
-    close(alone, lacking.norm() / source.norm(), 1e-5);
+    assert_close(alone, lacking.norm() / source.norm(), 1e-5);
     let gram = lacking.transposed().times(&lacking);
     let tail: f64 = gram.eigen().0[16..].iter().sum();
-    close(error, tail.sqrt() / source.norm(), 1e-4);
+    assert_close(error, tail.sqrt() / source.norm(), 1e-4);
     assert!(error < 0.9 * alone);
     let (_, all) = residual(64);
     assert!(all < 1e-5, "{all}");
@@ -195,7 +200,7 @@ fn codes_of_every_table_version_run() {
         let tensors = &mut artifact.manifest.tensors.iter();
         let coded = tensors.find_map(|tensor| tensor.codes.as_ref()).unwrap();
         assert_eq!(coded.to_string(), codes);
-        let shown = htc!["inspect", &path].run().ok();
+        let shown = htc!["inspect", &path].run().assert_ok();
         let down = shown
             .stderr
             .lines()
@@ -208,9 +213,9 @@ fn codes_of_every_table_version_run() {
         let source = source
             .map(|t| Matrix::new(t.rows, t.cols, &t.values))
             .unwrap();
-        let error = source.relative_distance(&artifact.product(0, "down"));
+        let error = source.relative_distance(&artifact.dense_projection(0, "down"));
         assert!(error > 0.02 && error < 0.12, "{codes}: {error}");
-        let dense = tiny.bytes_of(&dense_equal(&tiny, &artifact));
+        let dense = tiny.bytes_with_tensors(&dense_equal(&tiny, &artifact));
         let dense = scratch.file("dense.gguf", dense);
         let [expected, _] = logits(&dense);
         for found in logits(&path) {
@@ -288,7 +293,7 @@ fn demo_model_in_short_types_stays_close_to_its_source() {
             base.args(options).args(["--threads", threads])
         };
         let forecast = run("2").arg("--dry-run").run().json();
-        run("1").run().ok();
+        run("1").run().assert_ok();
         let one = fs::read(&output).unwrap();
         let report = run("2").run().json();
         assert!(
@@ -303,8 +308,8 @@ fn demo_model_in_short_types_stays_close_to_its_source() {
         for key in ["parameters", "selected_bytes", "ratio"] {
             assert_eq!(forecast[key], report[key], "{options:?}: {key}");
         }
-        htc!["verify", &output].run().ok();
-        htc!["verify", &output, "--probe"].run().ok();
+        htc!["verify", &output].run().assert_ok();
+        htc!["verify", &output, "--probe"].run().assert_ok();
         for found in logits(&output) {
             let difference = largest_difference(&found, &expected);
             assert!(difference < bound, "{options:?}: {difference:.3}");
@@ -341,15 +346,22 @@ fn dense_types_are_reported_and_do_not_affect_the_ratio() {
         };
         assert_eq!(tensor.dtype, expected, "{role}");
         if tensor.dtype == kept.dtype {
-            assert_eq!(short.stored(&role), plain.stored(&role), "{role}");
+            assert_eq!(
+                short.tensor_bytes(&role),
+                plain.tensor_bytes(&role),
+                "{role}"
+            );
         }
     }
     let plan = scratch.path("plan.json");
-    htc!["plan", &model, "-o", &plan].args(&options).run().ok();
+    htc!["plan", &model, "-o", &plan]
+        .args(&options)
+        .run()
+        .assert_ok();
     let from_plan = ["--plan", plan.to_str().unwrap()];
     let (again, _) = compile(&scratch, &model, "again.htz", &from_plan);
     assert!(fs::read(again).unwrap() == short.bytes);
-    let shown = htc!["inspect", scratch.path("short.htz")].run().ok();
+    let shown = htc!["inspect", scratch.path("short.htz")].run().assert_ok();
     for word in ["embedding", "head"] {
         assert!(shown.stderr.contains(word), "{}", shown.stderr);
     }
@@ -373,7 +385,7 @@ fn killed_encoding_resumes() {
     htc!["compile", &source, "-o", &undisturbed]
         .args(types)
         .run()
-        .ok();
+        .assert_ok();
     let output: PathBuf = scratch.path("out.htz");
     let command =
         |threads: &str| htc!["compile", &source, "-o", &output, "--threads", threads].args(types);
@@ -395,7 +407,7 @@ fn killed_encoding_resumes() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(!output.exists() && journal().contains("\"step\""));
-    command("2").run().ok();
+    command("2").run().assert_ok();
     assert!(fs::read(&output).unwrap() == fs::read(&undisturbed).unwrap());
 }
 
@@ -409,7 +421,7 @@ fn invalid_encodings_are_refused() {
         let said = ["one of f32", "q4_0"];
         htc!["compile", &model, "-o", &out, option, "iq2_xs"]
             .run()
-            .refused(2, &said);
+            .assert_refused(2, &said);
     }
     let with = |value: f32| {
         let mut tensors = tiny.tensors();
@@ -418,15 +430,15 @@ fn invalid_encodings_are_refused() {
             .find(|t| t.name == "token_embd.weight")
             .unwrap();
         tensor.values[3 * 64 + 5] = value;
-        scratch.file("bad.gguf", tiny.bytes_of(&tensors))
+        scratch.file("bad.gguf", tiny.bytes_with_tensors(&tensors))
     };
     let compile = |model: &Path, dtype: &str| {
         htc!["compile", model, "-o", &out, "--embedding-type", dtype].run()
     };
-    compile(&with(1e6), "f16").refused(1, &["token_embd.weight", "range of f16", "bf16"]);
+    compile(&with(1e6), "f16").assert_refused(1, &["token_embd.weight", "range of f16", "bf16"]);
     let bad = with(f32::NAN);
     for dtype in ["f16", "q8_0"] {
-        compile(&bad, dtype).refused(1, &["token_embd.weight", "row 3, column 5", "repair"]);
+        compile(&bad, dtype).assert_refused(1, &["token_embd.weight", "row 3, column 5", "repair"]);
     }
     assert!(!out.exists());
     let tied = TinyModel {
@@ -436,7 +448,7 @@ fn invalid_encodings_are_refused() {
     let tied = scratch.file("tied.gguf", tied.bytes());
     let plan = scratch.file("plan.json", plan_of_forms(HEADS[0]));
     let run = htc!["compile", &tied, "-o", &out, "--plan", &plan].run();
-    run.refused(2, &["line 4, head", "uses the embedding as head"]);
+    run.assert_refused(2, &["line 4, head", "uses the embedding as head"]);
     let (path, report) = {
         let options = ["--embedding-type", "q8_0", "--slots", "q", "--rank", "8"];
         super::compile(&scratch, &tied, "tied.htz", &options)
@@ -444,7 +456,7 @@ fn invalid_encodings_are_refused() {
     let records: &[Value] = list(&report, "/plan/matrices");
     assert_eq!(records.len(), 1);
     assert_eq!(records[0]["matrix"], "embedding");
-    htc!["verify", &path].run().ok();
+    htc!["verify", &path].run().assert_ok();
     assert!(
         logits(&path)
             .iter()

@@ -43,7 +43,7 @@ fn compile(scratch: &Scratch, options: &[&str]) -> Outcome {
     command(scratch, "compile", &["--report", "json", "--force"])
         .args(options)
         .run()
-        .ok()
+        .assert_ok()
 }
 
 fn trials(report: &Value) -> Vec<Value> {
@@ -97,12 +97,12 @@ fn best_measured_gauge_is_chosen_by_default() {
     let explicit = ["--ratio", "0.5", "--gauge", gauge, "--bias", bias];
     let report = compile(&scratch, &explicit).json();
     assert!(self::trials(&report).is_empty());
-    assert!(Artifact::open(&scratch.path("out")).is_but_for_quality(&found));
+    assert!(Artifact::open(&scratch.path("out")).equals_except_quality(&found));
     assert_eq!(number(&report, "/quality/choosing_windows"), 0.0);
     assert_eq!(number(&report, "/quality/evaluation/chunks"), 32.0);
     let all = number(&report, "/quality/evaluation/kl");
     assert!((all - 0.5 * (smallest + reported)).abs() < 1e-9, "{all}");
-    scratch.holds_only(&["cache", "out"]);
+    scratch.assert_only_files(&["cache", "out"]);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn quality_equals_eval_on_the_held_out_text() {
         .args(["--report", "json", "--held-out"])
         .arg(&held_out)
         .run()
-        .ok()
+        .assert_ok()
         .json();
     assert_eq!(report["quality"]["text"], "held.txt");
     let measured = htc![
@@ -135,7 +135,7 @@ fn quality_equals_eval_on_the_held_out_text() {
         "--json"
     ]
     .run()
-    .ok()
+    .assert_ok()
     .json();
     for key in ["perplexity", "kl", "perplexity_ratio", "top1", "chunks"] {
         let found = &report["quality"]["evaluation"][key];
@@ -158,9 +158,12 @@ fn gauge_that_measures_worse_is_refused() {
         "worse than none",
         "--keep-gauge",
     ];
-    run().run().refused(1, &said);
-    scratch.holds_only(&[".out.htc-work", "cache"]);
-    let kept = run().args(["--keep-gauge", "--report", "json"]).run().ok();
+    run().run().assert_refused(1, &said);
+    scratch.assert_only_files(&[".out.htc-work", "cache"]);
+    let kept = run()
+        .args(["--keep-gauge", "--report", "json"])
+        .run()
+        .assert_ok();
     let trials = trials(&kept.json());
     assert_eq!(trials[0]["chosen"], true);
     assert!(kl(&trials[0]) > kl(&trials[1]));
@@ -222,7 +225,7 @@ fn smallest_artifact_within_the_limit_is_found() {
 fn plan_command_searches_within_a_limit() {
     let scratch = Scratch::new();
     let limit = ["--max-kl", "0.02", "--gauge", "whiten", "--bias", "off"];
-    let found = command(&scratch, "plan", &limit).run().ok();
+    let found = command(&scratch, "plan", &limit).run().assert_ok();
     assert!(
         found
             .stderr
@@ -240,9 +243,9 @@ fn plan_command_searches_within_a_limit() {
     let compiled = calibrated(&scratch, "compile", "other")
         .arg("--plan")
         .arg(&plan);
-    compiled.run().ok();
+    compiled.run().assert_ok();
     let other = Artifact::open(&scratch.path("other"));
-    assert!(other.is_but_for_quality(&expected));
+    assert!(other.equals_except_quality(&expected));
     assert_eq!(other.bytes.len(), expected.bytes.len());
 }
 
@@ -255,8 +258,8 @@ fn infeasible_or_unmeasurable_limits_are_refused() {
     let strict = strict.args(["--allocator", "uniform", "--factor-type", "q4_0"]);
     strict
         .run()
-        .refused(1, &["--max-kl", "not within it at any ratio", "allow more"]);
-    scratch.holds_only(&[".out.htc-work", "cache"]);
+        .assert_refused(1, &["--max-kl", "not within it at any ratio", "allow more"]);
+    scratch.assert_only_files(&[".out.htc-work", "cache"]);
     let window = ["--calibration-tokens", "128", "--max-kl", "1"];
     let short: String = fs::read_to_string(demo("alice.txt")).unwrap();
     let short = scratch.file("short.txt", short.chars().take(600).collect::<String>());
@@ -275,7 +278,7 @@ fn infeasible_or_unmeasurable_limits_are_refused() {
     run()
         .args(window)
         .run()
-        .refused(1, &["--max-kl", "3 held-out windows", "--held-out"]);
+        .assert_refused(1, &["--max-kl", "3 held-out windows", "--held-out"]);
     let two: String = fs::read_to_string(demo("alice.txt")).unwrap();
     let two = scratch.file("two.txt", two.chars().take(1000).collect::<String>());
     let only_decided = htc!["compile", demo(MODEL), "-o", scratch.path("two")]
@@ -285,12 +288,12 @@ fn infeasible_or_unmeasurable_limits_are_refused() {
         .arg("--cache")
         .arg(scratch.path("cache"))
         .run()
-        .ok();
+        .assert_ok();
     let said = only_decided.stderr.clone();
     assert!(said.contains("the only held-out window decided"), "{said}");
     let report = only_decided.json();
     assert!(report["quality"].is_null() && trials(&report).len() == 2);
-    let unmeasured = run().run().ok();
+    let unmeasured = run().run().assert_ok();
     assert!(
         unmeasured.stderr.contains("was not measured"),
         "{}",
@@ -305,10 +308,10 @@ fn infeasible_or_unmeasurable_limits_are_refused() {
     ] {
         command(&scratch, "compile", wrong)
             .run()
-            .refused(2, &[wrong[0]]);
+            .assert_refused(2, &[wrong[0]]);
     }
     let nothing_to_keep = command(&scratch, "compile", &["--keep-gauge"]);
-    nothing_to_keep.run().refused(2, &["--gauge"]);
+    nothing_to_keep.run().assert_refused(2, &["--gauge"]);
     let uncalibrated = htc![
         "compile",
         demo(MODEL),
@@ -319,7 +322,7 @@ fn infeasible_or_unmeasurable_limits_are_refused() {
         "--max-kl",
         "1"
     ];
-    uncalibrated.run().refused(2, &["--calibration"]);
+    uncalibrated.run().assert_refused(2, &["--calibration"]);
 }
 
 #[test]
@@ -336,7 +339,7 @@ fn inputs_are_not_overwritten() {
     for name in ["plan", "analyse"] {
         for path in [&text, &held_out] {
             let run = htc![name, demo(MODEL), "-o", path, "--force"].args(calibration);
-            run.run().refused(2, &["same file"]);
+            run.run().assert_refused(2, &["same file"]);
         }
     }
     let same = htc![
@@ -349,7 +352,7 @@ fn inputs_are_not_overwritten() {
     ]
     .arg("--held-out")
     .arg(&text);
-    same.run().refused(2, &["--held-out", "same text"]);
+    same.run().assert_refused(2, &["--held-out", "same text"]);
     let report = scratch.file("precious.json", "precious");
     let run = |force: &[&str]| {
         htc![
@@ -365,9 +368,9 @@ fn inputs_are_not_overwritten() {
         .args(force)
         .run()
     };
-    run(&[]).refused(1, &["precious.json", "--force"]);
+    run(&[]).assert_refused(1, &["precious.json", "--force"]);
     assert_eq!(fs::read(&report).unwrap(), b"precious");
-    run(&["--force"]).ok();
+    run(&["--force"]).assert_ok();
     assert!(fs::read(&report).unwrap().starts_with(b"{"));
     let folder = htc![
         "compile",
@@ -377,8 +380,8 @@ fn inputs_are_not_overwritten() {
         "--report",
         scratch.folder()
     ];
-    folder.run().refused(2, &["--report", "a folder"]);
-    scratch.holds_only(&["held.txt", "out", "precious.json", "text.txt"]);
+    folder.run().assert_refused(2, &["--report", "a folder"]);
+    scratch.assert_only_files(&["held.txt", "out", "precious.json", "text.txt"]);
 }
 
 #[test]
@@ -405,11 +408,11 @@ fn killed_search_resumes() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(!scratch.path("out").exists());
-    run().args(["--threads", "1"]).run().ok();
-    scratch.holds_only(&["cache", "out"]);
+    run().args(["--threads", "1"]).run().assert_ok();
+    scratch.assert_only_files(&["cache", "out"]);
     let bytes = fs::read(scratch.path("out")).unwrap();
     fs::remove_file(scratch.path("out")).unwrap();
-    run().run().ok();
+    run().run().assert_ok();
     assert!(fs::read(scratch.path("out")).unwrap() == bytes);
 }
 
@@ -424,6 +427,6 @@ fn report_includes_the_forecast() {
     assert!(number(&report, "/peak_memory") > 1e6);
     let dry = command(&scratch, "compile", &["--dry-run", "--force"])
         .run()
-        .ok();
+        .assert_ok();
     assert!(dry.stderr.contains("time        about"), "{}", dry.stderr);
 }

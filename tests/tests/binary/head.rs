@@ -206,7 +206,7 @@ fn gauges_lower_the_logit_error_of_a_head() {
         }
         assert_eq!(same[0], same[1]);
         let path = scratch.path("out.htz");
-        htc!["verify", &path].run().ok();
+        htc!["verify", &path].run().assert_ok();
         let reference = ["--chunks", "4", "--reference", model.to_str().unwrap()];
         let text = demo("time_machine.txt");
         let measured = eval(&path, &text, &reference).run().json();
@@ -249,7 +249,7 @@ fn dense_heads_report_the_logit_error() {
     let error = number(&head, "/output_error");
     assert!(error > 0.005 && error < 0.2, "{error}");
     let shown = calibrated(&scratch, &own, &dense("head"), &["--gauge", "whiten"]);
-    let shown = shown.run().ok();
+    let shown = shown.run().assert_ok();
     let line = format!("error (rms) head {error:.4}");
     assert!(shown.stderr.contains(&line), "{}", shown.stderr);
     let looked_up = run(&own, "embedding");
@@ -265,7 +265,7 @@ fn head_statistics_are_cached_like_layers() {
     let plan = plan(&scratch, FACTORS);
     let run = || calibrated(&scratch, &model, &plan, &gauge_options("whiten", "on"));
     let artifact = || fs::read(scratch.path("out.htz")).unwrap();
-    run().run().ok();
+    run().run().assert_ok();
     let expected = artifact();
     let folder = cached(&scratch);
     let names = || {
@@ -278,7 +278,7 @@ fn head_statistics_are_cached_like_layers() {
     let head = folder.join("head");
     let good = fs::read(&head).unwrap();
 
-    let found = run().run().ok().json();
+    let found = run().run().assert_ok().json();
     assert_eq!(number(&found, "/calibration/found_layers"), 8.0);
     assert!(artifact() == expected);
 
@@ -286,7 +286,7 @@ fn head_statistics_are_cached_like_layers() {
     flipped[good.len() / 2] ^= 1;
     for bad in [&flipped[..], &good[..good.len() - 1], b""] {
         fs::write(&head, bad).unwrap();
-        let outcome = run().run().ok();
+        let outcome = run().run().assert_ok();
         for said in ["head: ", "made again", "begins anew"] {
             assert!(outcome.stderr.contains(said), "{}", outcome.stderr);
         }
@@ -310,7 +310,7 @@ fn head_statistics_are_cached_like_layers() {
     });
     assert!(killed_in_time, "killed too late, every time");
     let last = fs::read(folder.join("layer-0007")).unwrap();
-    let outcome = run().run().ok();
+    let outcome = run().run().assert_ok();
     assert!(!outcome.stderr.contains("anew"), "{}", outcome.stderr);
     let report = outcome.json();
     assert_eq!(number(&report, "/calibration/found_layers"), 8.0);

@@ -85,7 +85,7 @@ fn readable_output_goes_to_stderr() {
         ),
         (&artifact, ["2 layers", "low rank", "layers.1.down.a"]),
     ] {
-        let outcome = htc!["inspect", file].run().ok();
+        let outcome = htc!["inspect", file].run().assert_ok();
         assert!(outcome.stdout.is_empty());
         for word in words {
             assert!(
@@ -106,10 +106,10 @@ fn control_characters_are_escaped() {
     let model = scratch.file("model.gguf", tiny.bytes());
     let (artifact, _) = compile(&scratch, &model, "out.htz", &["--rank", "8"]);
     for file in [&model, &artifact] {
-        let outcome = htc!["inspect", file].run().ok();
+        let outcome = htc!["inspect", file].run().assert_ok();
         let controls = |text: &str| text.contains(|c: char| c.is_control() && c != '\n');
         assert!(!controls(&outcome.stderr), "{:?}", outcome.stderr);
-        let json = htc!["inspect", file, "--json"].run().ok();
+        let json = htc!["inspect", file, "--json"].run().assert_ok();
         assert!(!controls(json.text()));
     }
 }
@@ -122,6 +122,6 @@ fn published_vocabularies_are_shown() {
         };
         let found = htc!["inspect", &model, "--json"].run().json();
         assert!(found["metadata"]["tokenizer.ggml.tokens"]["length"].as_u64() > Some(30_000));
-        htc!["inspect", &model].run().ok();
+        htc!["inspect", &model].run().assert_ok();
     }
 }

@@ -46,7 +46,7 @@ fn undisturbed(model: &Path) -> Vec<u8> {
     let output = scratch.path("out.htz");
     htc!["compile", "--method", "gp", model, "-o", &output]
         .run()
-        .ok();
+        .assert_ok();
     fs::read(output).unwrap()
 }
 
@@ -77,10 +77,10 @@ fn interrupted_by(signal: &str) {
     let status = wait(&mut child, Duration::from_secs(10), "interrupted htc");
     assert!(!status.success(), "{status}");
     assert_ne!(status.code(), Some(101), "a panic");
-    target.holds_only(&[WORK]);
-    source.holds_only(&["model.gguf"]);
-    command().run().ok();
-    target.holds_only(&["out.htz"]);
+    target.assert_only_files(&[WORK]);
+    source.assert_only_files(&["model.gguf"]);
+    command().run().assert_ok();
+    target.assert_only_files(&["out.htz"]);
     assert!(fs::read(&output).unwrap() == undisturbed(&model));
 }
 
@@ -135,8 +135,8 @@ fn resume_after_sigkill_gives_identical_bytes() {
         kills += 1;
     }
     assert_eq!(kills, 3);
-    command("1").run().ok();
-    target.holds_only(&["out.htz"]);
+    command("1").run().assert_ok();
+    target.assert_only_files(&["out.htz"]);
     assert!(fs::read(&output).unwrap() == undisturbed(&model));
 }
 
@@ -171,8 +171,8 @@ fn only_intact_work_of_the_same_command_is_resumed() {
     assert!(work >= 3, "{work}");
     let copy = Scratch::new();
     copy_folder(&target.path(WORK), &copy.path("work"));
-    command(&["--ratio", "0.5"]).run().ok();
-    target.holds_only(&["out.htz"]);
+    command(&["--ratio", "0.5"]).run().assert_ok();
+    target.assert_only_files(&["out.htz"]);
     let other = Scratch::new();
     htc![
         "compile",
@@ -185,12 +185,12 @@ fn only_intact_work_of_the_same_command_is_resumed() {
         "0.5"
     ]
     .run()
-    .ok();
+    .assert_ok();
     assert!(fs::read(&output).unwrap() == fs::read(other.path("out.htz")).unwrap());
     fs::remove_file(&output).unwrap();
     copy_folder(&copy.path("work"), &target.path(WORK));
-    command(&[]).run().ok();
-    target.holds_only(&["out.htz"]);
+    command(&[]).run().assert_ok();
+    target.assert_only_files(&["out.htz"]);
     assert!(fs::read(&output).unwrap() == undisturbed(&model));
 }
 
@@ -231,7 +231,7 @@ fn concurrent_compilation_of_the_same_artifact_is_refused() {
     ];
     let second = command().args(calibrated).run();
     assert!(first.try_wait().unwrap().is_none(), "finished too soon");
-    second.refused(
+    second.assert_refused(
         1,
         &[
             "out.htz",
@@ -240,7 +240,7 @@ fn concurrent_compilation_of_the_same_artifact_is_refused() {
     );
     assert!(!cache.exists(), "calibrated");
     assert!(wait(&mut first, Duration::from_secs(60), "the first").success());
-    target.holds_only(&["out.htz"]);
+    target.assert_only_files(&["out.htz"]);
     assert!(fs::read(&output).unwrap() == undisturbed(&model));
 }
 
@@ -264,7 +264,7 @@ fn interrupted_replacement_keeps_the_old_artifact() {
     wait_for_a_tensor(&target);
     send("-INT", &child);
     wait(&mut child, Duration::from_secs(10), "interrupted htc");
-    target.holds_only(&["out.htz", WORK]);
+    target.assert_only_files(&["out.htz", WORK]);
     assert_eq!(fs::read(&output).unwrap(), b"old");
 }
 

@@ -7,7 +7,7 @@ use std::process::Child;
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
-use htc_formats::bands::Kind;
+use htc_formats::bands::CodeKind;
 use htc_formats::model::MatrixId;
 use htc_tests::artifact::Artifact;
 use htc_tests::material::words;
@@ -38,15 +38,15 @@ fn compile_as(scratch: &Scratch, threads: &str, effort: &[&str]) -> Htc {
 
 fn undisturbed() -> Vec<u8> {
     let scratch = Scratch::new();
-    compile(&scratch, "1").run().ok();
+    compile(&scratch, "1").run().assert_ok();
     let path = scratch.path("out.htz");
     let manifest = Artifact::open(&path).manifest;
     let slots = manifest.tensors.iter().filter(|t| {
         let matrix = MatrixId::of(t.role);
-        matrix.is_some_and(|(matrix, _)| matches!(matrix, MatrixId::Slot { .. }))
+        matrix.is_some_and(|(matrix, _)| matches!(matrix, MatrixId::Projection { .. }))
     });
     let mut codes = slots.map(|t| t.codes.as_ref());
-    assert!(codes.all(|codes| codes.is_some_and(|codes| codes.has(Kind::Trellis))));
+    assert!(codes.all(|codes| codes.is_some_and(|codes| codes.contains_kind(CodeKind::Trellis))));
     fs::read(path).unwrap()
 }
 
@@ -96,7 +96,7 @@ fn killed_trellis_coding_resumes() {
         });
         assert!(!scratch.path("out.htz").exists());
     }
-    compile(&scratch, "1").run().ok();
+    compile(&scratch, "1").run().assert_ok();
     assert!(fs::read(scratch.path("out.htz")).unwrap() == expected);
     assert!(!scratch.path(".out.htz.htc-work").exists());
 }
@@ -146,7 +146,7 @@ fn killed_backward_pass_resumes() {
     assert_not_rewritten(&forwards, &steps(&scratch, "stream-0001"));
     let backwards = steps(&scratch, "outputs-");
     assert!(backwards.len() < 6, "{backwards:?}");
-    compile(&scratch, "1").run().ok();
+    compile(&scratch, "1").run().assert_ok();
     let finished = steps(&scratch, "outputs-");
     assert_eq!(finished.len(), 6, "{finished:?}");
     assert_not_rewritten(&backwards, &finished);
@@ -159,7 +159,7 @@ fn compilation_killed_at_any_time_resumes() {
         |scratch: &Scratch| compile_as(scratch, "2", &["--effort", "normal", "--tune", "6"]);
     let undisturbed = Scratch::new();
     let started = Instant::now();
-    tuned(&undisturbed).run().ok();
+    tuned(&undisturbed).run().assert_ok();
     let whole = started.elapsed();
     let scratch = Scratch::new();
     let (mut after, mut kills) = (whole / 40, 0);

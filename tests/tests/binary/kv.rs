@@ -35,7 +35,7 @@ fn with_bases(scratch: &Scratch) -> PathBuf {
     .args(["--calibration".into(), text])
     .args(["--cache".into(), scratch.path("cache")])
     .run()
-    .ok();
+    .assert_ok();
     artifact
 }
 
@@ -60,7 +60,7 @@ fn every_kv_kind_runs_and_reports_its_size() {
         let found = run(&model, "24")
             .args(["--kv", kind, "--json"])
             .run()
-            .ok()
+            .assert_ok()
             .json();
         let expected = NUMBERS * bytes;
         assert_eq!(number(&found, "/kv_bytes_per_token"), expected, "{kind}");
@@ -73,7 +73,10 @@ fn every_kv_kind_runs_and_reports_its_size() {
         "static:e0.9",
         "static:1",
     ] {
-        let outcome = run(&model, "48").args(["--kv", kind, "--json"]).run().ok();
+        let outcome = run(&model, "48")
+            .args(["--kv", kind, "--json"])
+            .run()
+            .assert_ok();
         assert!(outcome.stderr.contains(" compressed"), "{}", outcome.stderr);
         let found = outcome.json();
         let taken = number(&found, "/kv_bytes_per_token");
@@ -85,19 +88,22 @@ fn every_kv_kind_runs_and_reports_its_size() {
     }
     // Uncompressed and exempt positions count in the total.
     let hybrid = run(&model, "48").args(["--kv", "static-hybrid:0.5", "--json"]);
-    let hybrid = hybrid.run().ok().json();
+    let hybrid = hybrid.run().assert_ok().json();
     let positions = number(&hybrid, "/prompt_tokens") + number(&hybrid, "/tokens") - 1.0;
     let taken = number(&hybrid, "/kv_bytes") / positions;
     assert!(
         number(&hybrid, "/kv_bytes_per_token") < taken && taken < f16,
         "{taken}"
     );
-    let oja = run(&model, "48").args(["--kv", "oja:0.5"]).run().ok();
+    let oja = run(&model, "48")
+        .args(["--kv", "oja:0.5"])
+        .run()
+        .assert_ok();
     assert!(oja.stderr.contains("bases updated "), "{}", oja.stderr);
     let old = run(&model, "4")
         .args(["--kv-type", "f32", "--json"])
         .run()
-        .ok();
+        .assert_ok();
     assert_eq!(number(&old.json(), "/kv_bytes_per_token"), 4.0 * NUMBERS);
 }
 
@@ -105,12 +111,12 @@ fn every_kv_kind_runs_and_reports_its_size() {
 fn prompt_is_truncated_to_the_kept_positions() {
     let scratch = Scratch::new();
     let model = with_bases(&scratch);
-    let whole = run(&model, "8").run().ok();
+    let whole = run(&model, "8").run().assert_ok();
     for kind in ["f16", "q4_0-rotated", "static:0.5"] {
         let outcome = run(&model, "8")
             .args(["--kv", kind, "--kv-keep", "40"])
             .run()
-            .ok();
+            .assert_ok();
         let line = outcome
             .stderr
             .lines()
@@ -129,7 +135,10 @@ fn prompt_is_truncated_to_the_kept_positions() {
             "{kind}"
         );
     }
-    let kept = run(&model, "8").args(["--kv-keep", "250"]).run().ok();
+    let kept = run(&model, "8")
+        .args(["--kv-keep", "250"])
+        .run()
+        .assert_ok();
     assert_eq!(kept.stdout, whole.stdout);
 }
 
@@ -137,27 +146,27 @@ fn prompt_is_truncated_to_the_kept_positions() {
 fn full_context_stops_or_slides() {
     let scratch = Scratch::new();
     let model = source(&scratch);
-    let stopped = run(&model, "400").run().ok();
+    let stopped = run(&model, "400").run().assert_ok();
     let stopped = stopped.stderr;
     assert!(stopped.contains("context"), "{stopped}");
-    let ended = run(&model, "400").arg("--json").run().ok().json();
+    let ended = run(&model, "400").arg("--json").run().assert_ok().json();
     assert_eq!(ended["stop"], "context");
     let room = number(&ended, "/tokens").to_string();
     let all = run(&model, &room).args(["--on-full", "slide", "--json"]);
-    let all = all.run().ok().json();
+    let all = all.run().assert_ok().json();
     assert_eq!(all["text"], ended["text"]);
     assert_eq!(
         (&all["stop"], number(&all, "/slides")),
         (&"limit".into(), 0.0)
     );
     let slid = || run(&model, "400").args(["--on-full", "slide", "--json"]);
-    let outcome = slid().run().ok();
+    let outcome = slid().run().assert_ok();
     assert!(outcome.stderr.contains("began anew"), "{}", outcome.stderr);
     let found = outcome.json();
     assert_eq!(number(&found, "/tokens"), 400.0);
     assert!(number(&found, "/slides") > 1.0);
     let drafted = slid().args(["--speculate", "1", "--draft-length", "3"]);
-    let drafted = drafted.run().ok().json();
+    let drafted = drafted.run().assert_ok().json();
     assert_eq!(drafted["text"], found["text"]);
     assert!(number(&drafted, "/accepted") > 100.0);
 }
@@ -180,7 +189,7 @@ fn eval_measures_the_kv_kind() {
             .arg("--text")
             .arg(&text)
             .args(["--chunks", "4", "--kv", kind, "--json"]);
-        eval.run().ok().json()
+        eval.run().assert_ok().json()
     };
     let perplexity = |kind: &str| number(&divergence(kind), "/perplexity");
     let full = perplexity("f32");
@@ -210,22 +219,25 @@ fn invalid_kinds_and_missing_bases_are_refused() {
         run(&model, "4")
             .args(["--kv", kind])
             .run()
-            .refused(2, &["--kv"]);
+            .assert_refused(2, &["--kv"]);
     }
     run(&model, "4")
         .args(["--kv-keep", "-1"])
         .run()
-        .refused(2, &["--kv-keep"]);
+        .assert_refused(2, &["--kv-keep"]);
     run(&model, "4")
         .args(["--kv-keep", "0"])
         .run()
-        .refused(1, &["0"]);
+        .assert_refused(1, &["0"]);
     for kind in ["static:0.5", "oja:0.8"] {
         run(&model, "4")
             .args(["--kv", kind])
             .run()
-            .refused(1, &["bases", "--kv-bases"]);
+            .assert_refused(1, &["bases", "--kv-bases"]);
     }
     let drafted = run(&with_bases(&scratch), "4").args(["--speculate", "1"]);
-    drafted.args(["--kv", "oja:0.5"]).run().refused(1, &["oja"]);
+    drafted
+        .args(["--kv", "oja:0.5"])
+        .run()
+        .assert_refused(1, &["oja"]);
 }

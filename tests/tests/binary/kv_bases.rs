@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use htc_formats::model::Role;
-use htc_loader::dial::Setting;
+use htc_loader::dial::ActiveSetting;
 use htc_loader::kv::{KvBases, KvKind, KvOptions};
 use htc_loader::{Cpu, LoadError, Model, Session};
 use htc_tests::artifact::Artifact;
@@ -58,7 +58,7 @@ fn bases_do_not_change_other_tensors() {
     let report = compile(&scratch, "kv.htz", &[&with[..], &json].concat());
     let report = report.run().json();
     let [path, without] = ["kv.htz", "plain.htz"].map(|name| scratch.path(name));
-    htc!["verify", &path].run().ok();
+    htc!["verify", &path].run().assert_ok();
 
     let (kv, other) = (Artifact::open(&path), Artifact::open(&without));
     assert!(
@@ -93,20 +93,20 @@ fn bases_do_not_change_other_tensors() {
     }
     assert!(length >= number(&plain, "/bytes/after") + bytes);
 
-    let said = htc!["inspect", &path].run().ok().stderr;
+    let said = htc!["inspect", &path].run().assert_ok().stderr;
     let line = said
         .lines()
         .find(|line| line.starts_with("bases for an adaptive KV cache"));
     let line = line.unwrap_or_else(|| panic!("{said}"));
     assert!(line.contains("of 16 components of keys"), "{line}");
     assert!(said.contains("artifact of format 1.12") && said.contains("layers.1.value_basis"));
-    let said = htc!["inspect", &without].run().ok().stderr;
+    let said = htc!["inspect", &without].run().assert_ok().stderr;
     assert!(!said.contains("KV cache"), "{said}");
 
     let models = [&path, &without].map(|path| Model::open(path).unwrap());
     let touched = models
         .each_ref()
-        .map(|model| model.dial().bytes(Setting::FULL));
+        .map(|model| model.dial().active_bytes(ActiveSetting::FULL));
     assert_eq!(touched[0], touched[1]);
     assert!(models[1].kv_bases().unwrap().is_none());
 }
@@ -124,7 +124,7 @@ fn reader_returns_the_bases_of_every_head() {
     let options = [&FACTORS[..], &["--kv-bases"]].concat();
     compile_model(&scratch, &tiny, "kv.htz", &options)
         .run()
-        .ok();
+        .assert_ok();
     let path = scratch.path("kv.htz");
     let artifact = Artifact::open(&path);
     let bases = Model::open(&path).unwrap().kv_bases().unwrap().unwrap();
@@ -157,7 +157,7 @@ fn reader_returns_the_bases_of_every_head() {
 fn cache_starts_with_the_artifacts_bases() {
     let scratch = Scratch::new();
     let options = [&FACTORS[..], &["--kv-bases"]].concat();
-    compile(&scratch, "kv.htz", &options).run().ok();
+    compile(&scratch, "kv.htz", &options).run().assert_ok();
     let model = Arc::new(Model::open(scratch.path("kv.htz")).unwrap());
     let bases = KvBases::try_from(&model.kv_bases().unwrap().unwrap()).unwrap();
     let bases = Arc::new(bases);
@@ -206,7 +206,7 @@ fn cache_starts_with_the_artifacts_bases() {
 fn invalid_bases_are_refused_by_name() {
     let scratch = Scratch::new();
     let options = [&FACTORS[..], &["--kv-bases"]].concat();
-    compile(&scratch, "kv.htz", &options).run().ok();
+    compile(&scratch, "kv.htz", &options).run().assert_ok();
     let artifact = Artifact::open(&scratch.path("kv.htz"));
     let half = |number: u16| number.to_le_bytes().to_vec();
     for (role, at, bytes, said) in [
@@ -231,7 +231,7 @@ fn invalid_bases_are_refused_by_name() {
         ),
     ] {
         let mut file = artifact.bytes.clone();
-        let place = artifact.place(role).start + at;
+        let place = artifact.tensor_range(role).start + at;
         file[place..place + bytes.len()].copy_from_slice(&bytes);
         let path = scratch.file("bad.htz", file);
         let model = Model::open(&path).unwrap();
@@ -242,7 +242,7 @@ fn invalid_bases_are_refused_by_name() {
             message.contains(role) && message.contains(said),
             "{message}"
         );
-        htc!["verify", &path].run().refused(1, &[role]);
+        htc!["verify", &path].run().assert_refused(1, &[role]);
     }
 }
 
@@ -260,9 +260,11 @@ fn file_size_includes_the_bases() {
     ] {
         let bytes = size.to_string();
         let options = [&["--file-size", &bytes], &fast[..], more].concat();
-        compile_model(&scratch, &tiny, name, &options).run().ok();
+        compile_model(&scratch, &tiny, name, &options)
+            .run()
+            .assert_ok();
         let path = scratch.path(name);
-        htc!["verify", &path].run().ok();
+        htc!["verify", &path].run().assert_ok();
         let length = fs::metadata(&path).unwrap().len();
         assert!(length <= size && length > size - 8192, "{name}: {length}");
         let artifact = Artifact::open(&path);
@@ -278,7 +280,7 @@ fn file_size_includes_the_bases() {
     }
     let [one, other] = ["kv.htz", "planes.htz"].map(|name| Artifact::open(&scratch.path(name)));
     for role in ["layers.0.key_basis", "layers.1.value_basis"] {
-        assert_eq!(one.stored(role), other.stored(role));
+        assert_eq!(one.tensor_bytes(role), other.tensor_bytes(role));
     }
 }
 
@@ -290,20 +292,23 @@ fn bases_require_a_calibration() {
     for (method, rank) in [("gp", "8"), ("grc", "8")] {
         let run = htc!["compile", &model, "-o", &output, "--kv-bases"];
         let run = run.args(["--method", method, "--rank", rank]);
-        run.run().refused(2, &["--kv-bases", "--calibration"]);
+        run.run()
+            .assert_refused(2, &["--kv-bases", "--calibration"]);
     }
     let plan = scratch.path("plan.json");
     htc!["plan", &model, "-o", &plan, "--rank", "8", "--kv-bases"]
         .run()
-        .ok();
+        .assert_ok();
     let said = fs::read_to_string(&plan).unwrap();
     assert!(said.contains(r#""kv_bases":"on""#), "{said}");
     let by_plan = || htc!["compile", &model, "-o", &output, "--plan", &plan];
-    by_plan().run().refused(2, &["--kv-bases", "--calibration"]);
+    by_plan()
+        .run()
+        .assert_refused(2, &["--kv-bases", "--calibration"]);
     by_plan()
         .arg("--kv-bases")
         .run()
-        .refused(2, &["--plan", "--kv-bases"]);
+        .assert_refused(2, &["--plan", "--kv-bases"]);
     assert!(!output.exists());
     let words = scratch.file("words.txt", words(20_000));
     by_plan()
@@ -311,7 +316,7 @@ fn bases_require_a_calibration() {
         .args(["--calibration".into(), words])
         .args(["--cache".into(), scratch.path("cache")])
         .run()
-        .ok();
+        .assert_ok();
     assert!(Artifact::open(&output).has("layers.1.value_energies"));
     let bad = said.replace(r#""kv_bases":"on""#, r#""kv_bases":"yes""#);
     let bad = scratch.file("bad.json", bad);
@@ -323,7 +328,8 @@ fn bases_require_a_calibration() {
         "--plan",
         &bad
     ];
-    run.run().refused(2, &["request.kv_bases", "on or off"]);
+    run.run()
+        .assert_refused(2, &["request.kv_bases", "on or off"]);
 }
 
 /// With a single KV head the energies have one row; they are still not counted as weights.
@@ -342,10 +348,10 @@ fn exports_and_bits_per_weight_exclude_bases() {
     .concat();
     compile_model(&scratch, &tiny, "kv.htz", &options)
         .run()
-        .ok();
+        .assert_ok();
     compile_model(&scratch, &tiny, "plain.htz", &FACTORS)
         .run()
-        .ok();
+        .assert_ok();
     let weights = ["kv.htz", "plain.htz"].map(|name| {
         let said = htc!["inspect", scratch.path(name), "--json"].run().json();
         8.0 * number(&said, "/bytes") / number(&said, "/bits_per_weight")
@@ -353,7 +359,9 @@ fn exports_and_bits_per_weight_exclude_bases() {
     assert!((weights[0] - weights[1]).abs() < 0.5, "{weights:?}");
     let export = |name: &str, target: &str| {
         let to = scratch.path(target);
-        let run = htc!["export", scratch.path(name), "-o", &to].run().ok();
+        let run = htc!["export", scratch.path(name), "-o", &to]
+            .run()
+            .assert_ok();
         (fs::read(&to).unwrap(), run.stderr)
     };
     let (kv, said) = export("kv.htz", "kv.gguf");
@@ -364,7 +372,7 @@ fn exports_and_bits_per_weight_exclude_bases() {
     let page = scratch.path("page.html");
     htc!["report", &report, scratch.path("kv.htz"), "-o", &page]
         .run()
-        .ok();
+        .assert_ok();
     assert!(
         fs::read_to_string(&page)
             .unwrap()
@@ -412,12 +420,12 @@ fn bases_are_identical_on_any_threads_and_after_a_kill() {
         compile_model(&scratch, &slow(), "kv.htz", &options)
     };
     let output = scratch.path("kv.htz");
-    run("1").run().ok();
+    run("1").run().assert_ok();
     let expected = fs::read(&output).unwrap();
     let other_tensors = Artifact::open(&output).manifest.tensors.len() - 4 * slow().layers;
     fs::remove_file(&output).unwrap();
     fs::remove_dir_all(scratch.path("cache")).unwrap();
-    run("2").run().ok();
+    run("2").run().assert_ok();
     assert!(fs::read(&output).unwrap() == expected);
     fs::remove_file(&output).unwrap();
 
@@ -435,7 +443,7 @@ fn bases_are_identical_on_any_threads_and_after_a_kill() {
     let said = fs::read_to_string(&left).unwrap();
     assert!(tensors(&left) < other_tensors + 4 * slow().layers, "{said}");
     assert!(!output.exists());
-    run("1").run().ok();
+    run("1").run().assert_ok();
     assert!(fs::read(&output).unwrap() == expected);
     assert!(journal(&scratch).is_none());
 }

@@ -45,14 +45,14 @@ fn kinds(events: &[Value]) -> Vec<&str> {
 fn hot_device_reduces_the_fraction() {
     let scratch = Scratch::new();
     let model = artifact(&scratch);
-    let all = run(&model).run().ok().stdout;
+    let all = run(&model).run().assert_ok().stdout;
     let sim = |start: &str| {
         let sensor = format!("sim:start={start},time=1000000");
         run(&model).args(["--thermal", "60,80", "--sensor", &sensor, "--json"])
     };
     let followed = |start: &str| {
         let file = scratch.path(start);
-        let outcome = sim(start).arg("--events").arg(&file).run().ok();
+        let outcome = sim(start).arg("--events").arg(&file).run().assert_ok();
         (outcome.stderr.clone(), outcome.json(), events(&file))
     };
     let text = |found: &Value| format!("{}\n", found["text"].as_str().unwrap()).into_bytes();
@@ -79,7 +79,7 @@ fn hot_device_reduces_the_fraction() {
         (&105.0.into(), &"temperature".into())
     );
     let fixed = run(&model).args(["--fraction", &fraction.to_string()]);
-    let fixed = fixed.run().ok().stdout;
+    let fixed = fixed.run().assert_ok().stdout;
     assert_eq!(text(&half), fixed);
     assert_ne!(fixed, all);
     let range = |found| ["/fraction_min", "/fraction_max"].map(|key| number(found, key));
@@ -88,7 +88,7 @@ fn hot_device_reduces_the_fraction() {
     assert_eq!(largest, smallest);
     assert!(range(&hot)[0] < smallest);
 
-    let cool = sim("40").run().ok().json();
+    let cool = sim("40").run().assert_ok().json();
     assert_eq!((text(&cool), range(&cool)), (all, [1.0; 2]));
 }
 
@@ -97,7 +97,7 @@ fn power_cap_limits_and_energy_is_reported() {
     let scratch = Scratch::new();
     let model = artifact(&scratch);
     let capped = run(&model).args(["--power-cap", "60", "--sensor", "sim:time=1000"]);
-    let outcome = capped.run().ok();
+    let outcome = capped.run().assert_ok();
     let line = |start: &str| {
         let found = outcome.stderr.lines().find(|line| line.starts_with(start));
         found
@@ -111,7 +111,7 @@ fn power_cap_limits_and_energy_is_reported() {
     let found = run(&model)
         .args(["--sensor", "sim", "--json"])
         .run()
-        .ok()
+        .assert_ok()
         .json();
     let (joules, rate) = (
         number(&found, "/joules"),
@@ -126,9 +126,9 @@ fn power_cap_limits_and_energy_is_reported() {
     sensor.push(&trace);
     sensor.push(",speed=10000");
     let traced = run(&model).arg("--sensor").arg(sensor).arg("--json");
-    let joules = number(&traced.run().ok().json(), "/joules");
+    let joules = number(&traced.run().assert_ok().json(), "/joules");
     assert!(joules > 0.0, "{joules}");
-    let plain = run(&model).arg("--json").run().ok().json();
+    let plain = run(&model).arg("--json").run().assert_ok().json();
     for key in ["joules", "tokens_per_joule"] {
         assert!(plain[key].is_null() && plain.get(key).is_some(), "{key}");
     }
@@ -138,7 +138,7 @@ fn power_cap_limits_and_energy_is_reported() {
 fn lost_or_invalid_sensors_do_not_limit() {
     let scratch = Scratch::new();
     let model = artifact(&scratch);
-    let all = run(&model).run().ok().stdout;
+    let all = run(&model).run().assert_ok().stdout;
     for (name, rows) in [
         ("ended", "0,70,50\n"),
         ("minus", "0,-1,50\n9,-1,50\n"),
@@ -161,7 +161,7 @@ fn lost_or_invalid_sensors_do_not_limit() {
         let followed = followed
             .args(["--thermal", "60,80", "--sensor"])
             .arg(sensor);
-        let outcome = followed.arg("--events").arg(&file).run().ok();
+        let outcome = followed.arg("--events").arg(&file).run().assert_ok();
         let events = events(&file);
         let lost = kinds(&events)
             .iter()
@@ -184,9 +184,9 @@ fn lost_or_invalid_sensors_do_not_limit() {
 fn missing_sensor_does_not_change_the_text() {
     let scratch = Scratch::new();
     let model = artifact(&scratch);
-    let all = run(&model).run().ok().stdout;
+    let all = run(&model).run().assert_ok().stdout;
     let outcome = run(&model).args(["--thermal", "65,85", "--sensor", "nvml:99"]);
-    let outcome = outcome.run().ok();
+    let outcome = outcome.run().assert_ok();
     assert_eq!(outcome.stdout, all);
     assert_eq!(outcome.stderr.matches("htc: warning: ").count(), 1);
     assert!(outcome.stderr.contains("nothing is followed"));
@@ -194,7 +194,7 @@ fn missing_sensor_does_not_change_the_text() {
     assert!(
         !outcome
             .run()
-            .ok()
+            .assert_ok()
             .stderr
             .contains("nothing that could be left out")
     );
@@ -203,7 +203,7 @@ fn missing_sensor_does_not_change_the_text() {
     assert!(
         outcome
             .run()
-            .ok()
+            .assert_ok()
             .stderr
             .contains("nothing that could be left out")
     );
@@ -226,7 +226,7 @@ fn invalid_limits_and_sensors_are_refused() {
         (&["--sensor", "trace:"], "trace"),
         (&["--on-full", "wrap"], "slide"),
     ] {
-        run(&model).args(options).run().refused(2, &[says]);
+        run(&model).args(options).run().assert_refused(2, &[says]);
     }
     let trace = scratch.file("trace.csv", "time,temperature\n0,warm\n");
     let traced = |path: &Path| {
@@ -234,23 +234,27 @@ fn invalid_limits_and_sensors_are_refused() {
         sensor.push(path);
         run(&model).arg("--sensor").arg(sensor)
     };
-    traced(&trace).run().refused(1, &["trace.csv", "2", "warm"]);
-    traced(&scratch.path("none")).run().refused(1, &["none"]);
+    traced(&trace)
+        .run()
+        .assert_refused(1, &["trace.csv", "2", "warm"]);
+    traced(&scratch.path("none"))
+        .run()
+        .assert_refused(1, &["none"]);
     traced(Path::new("/dev/zero"))
         .run()
-        .refused(1, &["regular"]);
+        .assert_refused(1, &["regular"]);
 
     let kept = scratch.file("kept", "mine");
     let link = scratch.path("link");
     symlink(&kept, &link).unwrap();
     for path in [&kept, &link] {
         let outcome = run(&model).args(["--sensor", "sim", "--events"]).arg(path);
-        outcome.run().refused(1, &["already"]);
+        outcome.run().assert_refused(1, &["already"]);
         assert_eq!(fs::read_to_string(&kept).unwrap(), "mine");
     }
     let nowhere = scratch.path("no/where");
     let outcome = run(&model)
         .args(["--sensor", "sim", "--events"])
         .arg(nowhere);
-    outcome.run().refused(1, &["where"]);
+    outcome.run().assert_refused(1, &["where"]);
 }

@@ -77,7 +77,7 @@ fn compile(scratch: &Scratch, input: &Path, name: &str, options: &[&str]) -> (Pa
     (output, report)
 }
 
-fn on_demo(scratch: &Scratch, output: &str, text: &Path) -> Htc {
+fn compile_demo(scratch: &Scratch, output: &str, text: &Path) -> Htc {
     htc![
         "compile",
         demo("reference-7m-f16.gguf"),
@@ -116,7 +116,7 @@ fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
 }
 
 #[track_caller]
-fn close(found: f64, expected: f64, tolerance: f64) {
+fn assert_close(found: f64, expected: f64, tolerance: f64) {
     let off = (found / expected - 1.0).abs();
     assert!(
         off <= tolerance,

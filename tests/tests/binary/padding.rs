@@ -4,9 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use htc_formats::DType;
-use htc_formats::bands::Kind;
+use htc_formats::bands::CodeKind;
 use htc_tests::artifact::Artifact;
-use htc_tests::logits::check_export;
+use htc_tests::logits::assert_export_matches;
 use htc_tests::material::words;
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
@@ -53,7 +53,10 @@ fn any_width_is_stored_in_padded_column_groups() {
     let source = model(&scratch);
     let said = "padded to whole bands of 32 columns: embedding, q, k, v, gate, up (11 matrices of 60 columns) by 4; \
                 o (2 matrices of 56 columns) by 8; down (2 matrices of 172 columns) by 20";
-    for (codes, kind) in [("levels", Kind::Levels), ("trellis", Kind::Trellis)] {
+    for (codes, kind) in [
+        ("levels", CodeKind::Codebook),
+        ("trellis", CodeKind::Trellis),
+    ] {
         let options = [&SIZE[..], &["--codes", codes]].concat();
         let [one, two] = ["1", "2"].map(|threads| {
             let name = format!("{threads}.htz");
@@ -72,9 +75,11 @@ fn any_width_is_stored_in_padded_column_groups() {
             "{codes}"
         );
         assert!(fs::metadata(&one).unwrap().len() <= 90_000);
-        htc!["verify", &one].run().ok();
-        htc!["verify", &one, "--probe", "--layer", "0"].run().ok();
-        let shown = htc!["inspect", &one].run().ok().stderr;
+        htc!["verify", &one].run().assert_ok();
+        htc!["verify", &one, "--probe", "--layer", "0"]
+            .run()
+            .assert_ok();
+        let shown = htc!["inspect", &one].run().assert_ok().stderr;
         assert!(
             shown.contains("format 1.11") && shown.contains(said),
             "{shown}"
@@ -93,15 +98,15 @@ fn any_width_is_stored_in_padded_column_groups() {
             let layout = tensor.codes.as_ref().unwrap();
             let padding = tensor.cols.next_multiple_of(32) - tensor.cols;
             assert_eq!(layout.padding() as u64, padding);
-            of_kind += usize::from(layout.has(kind));
+            of_kind += usize::from(layout.contains_kind(kind));
         }
         // Codes with more bits than trellises have are codebooks.
         assert!(of_kind > 5, "{codes}: {of_kind}");
         let exported = scratch.path("exported.gguf");
         htc!["export", &one, "-o", &exported, "--as", "f32", "--force"]
             .run()
-            .ok();
-        check_export(&one, &exported, &TOKENS);
+            .assert_ok();
+        assert_export_matches(&one, &exported, &TOKENS);
         let source = ["--reference", source.to_str().unwrap(), "--context", "32"];
         let kl = eval(&one, &scratch.path("words.txt"), &source).run().json();
         assert!(number(&kl, "/kl") < 0.01, "{codes}: {kl}");
@@ -113,7 +118,9 @@ fn plans_and_residuals_are_padded() {
     let scratch = Scratch::new();
     model(&scratch);
     let plan = scratch.path("plan.json");
-    planning(&scratch, "plan", "plan.json", &SIZE).run().ok();
+    planning(&scratch, "plan", "plan.json", &SIZE)
+        .run()
+        .assert_ok();
     let written = fs::read_to_string(&plan).unwrap();
     assert_eq!(
         written
@@ -149,12 +156,12 @@ fn plans_and_residuals_are_padded() {
         let wrong = ["--plan", plan.to_str().unwrap()];
         planning(&scratch, "compile", "wrong.htz", &wrong)
             .run()
-            .refused(2, &["line 2", found]);
+            .assert_refused(2, &["line 2", found]);
     }
     let planes = [&SIZE[..], &["--planes", "2", "--codes", "trellis"]].concat();
     compile(&scratch, "planes.htz", &planes);
     let path = scratch.path("planes.htz");
-    htc!["verify", &path].run().ok();
+    htc!["verify", &path].run().assert_ok();
     let artifact = Artifact::open(&path);
     let refined = artifact.manifest.tensors.iter();
     let refined: Vec<_> = refined

@@ -8,7 +8,7 @@ use htc_tests::material::demo;
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
 
-use super::{METHODS, close, compile, list, number, text};
+use super::{METHODS, assert_close, compile, list, number, text};
 
 /// Allocators that work without calibration, with their required options; phase falls back with a
 /// note.
@@ -101,7 +101,7 @@ fn every_allocator_meets_every_budget_with_both_methods() {
                     "--mean-rank" => "/request/budget/mean_rank".to_owned(),
                     option => option.replace("--", "/request/budget/"),
                 };
-                close(number(&report, &key), asked, 1e-12);
+                assert_close(number(&report, &key), asked, 1e-12);
                 assert_eq!(text(&report, "/request/allocator"), allocator[1]);
                 let record = report.pointer("/plan/allocation");
                 let plain = allocator[1] == "uniform" && option == "--ratio";
@@ -109,11 +109,11 @@ fn every_allocator_meets_every_budget_with_both_methods() {
                 if let Some(record) = record {
                     assert_eq!(text(record, "/allocator"), allocator[1]);
                     assert_eq!(record["budget"].is_string(), option != "--ratio");
-                    let shown = htc!["inspect", &artifact].run().ok();
+                    let shown = htc!["inspect", &artifact].run().assert_ok();
                     let line = format!("allocator {}", allocator[1]);
                     assert!(shown.stderr.contains(&line), "{}", shown.stderr);
                 }
-                close(
+                assert_close(
                     number(&report, "/selected_parameters/after"),
                     parameters,
                     1e-12,
@@ -146,7 +146,7 @@ fn demo_model_compiles_with_every_allocator() {
             let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
             let met = number(&report, "/ratio");
             assert!(met <= 0.7 && met > 0.65, "{options:?}: {met}");
-            htc!["verify", &artifact].run().ok();
+            htc!["verify", &artifact].run().assert_ok();
         }
     }
 }
@@ -284,15 +284,15 @@ fn missing_allocator_options_are_named() {
             &["--parameters", "--mean-rank"],
         ),
     ] {
-        plan(&model, &[options]).run().refused(2, words);
+        plan(&model, &[options]).run().assert_refused(2, words);
         for more in [&[][..], &["--dry-run"]] {
             let run = htc!["compile", &model, "-o", &output]
                 .args(options)
                 .args(more);
-            run.run().refused(2, words);
+            run.run().assert_refused(2, words);
         }
     }
-    scratch.holds_only(&["model.gguf"]);
+    scratch.assert_only_files(&["model.gguf"]);
 }
 
 #[test]
@@ -342,13 +342,13 @@ fn plan_gives_the_same_bytes_as_its_options() {
             let run = plan(model, &[options, &["--threads", "1", "--force"]])
                 .arg("-o")
                 .arg(&file);
-            assert!(run.run().ok().stdout.is_empty());
+            assert!(run.run().assert_ok().stdout.is_empty());
             let run = htc![
                 "compile", model, "-o", &from_plan, "--plan", &file, "--force"
             ];
-            run.run().ok();
+            run.run().assert_ok();
             let run = htc!["compile", model, "-o", &direct, "--force", "--threads", "3"];
-            run.args(options).run().ok();
+            run.args(options).run().assert_ok();
             let same = fs::read(&from_plan).unwrap() == fs::read(&direct).unwrap();
             assert!(same, "{options:?}");
         }
@@ -359,7 +359,7 @@ fn plan_gives_the_same_bytes_as_its_options() {
 fn edited_plans_are_followed() {
     let scratch = Scratch::new();
     let model = model(&scratch);
-    let printed = plan(&model, &[&["--rank", "16"]]).run().ok();
+    let printed = plan(&model, &[&["--rank", "16"]]).run().assert_ok();
     let edited = printed
         .text()
         .replacen("rank\",\"rank\":16", "rank\",\"rank\":48", 1);
@@ -395,7 +395,7 @@ fn first_positions_option_changes_the_plan() {
         let run = run.arg("--calibration").arg(demo("alice.txt"));
         let run = run.args(["--calibration-tokens", "1024", "--context", "64"]);
         let run = run.arg("--cache").arg(scratch.path("cache"));
-        serde_json::from_str::<Value>(run.run().ok().text()).unwrap()
+        serde_json::from_str::<Value>(run.run().assert_ok().text()).unwrap()
     };
     let (left_out, counted) = (made(&[]), made(&["--first-positions", "counted"]));
     assert_eq!(left_out, made(&["--first-positions", "left-out"]));
@@ -416,7 +416,7 @@ fn first_positions_option_changes_the_plan() {
         &file,
         "--dry-run"
     ];
-    let said = run.run().ok().stderr;
+    let said = run.run().assert_ok().stderr;
     assert!(said.contains("--first-positions counted"), "{said}");
 }
 
@@ -425,7 +425,7 @@ fn plans_go_to_stdout_or_a_file() {
     let scratch = Scratch::new();
     let model = model(&scratch);
     let options: &[&str] = &["--allocator", "phase", "--ratio", "0.5"];
-    let printed = plan(&model, &[options]).run().ok();
+    let printed = plan(&model, &[options]).run().assert_ok();
     let value: Value = serde_json::from_str(printed.text()).unwrap();
     assert_eq!(text(&value, "/format"), "htc-plan");
     assert_eq!(list(&value, "/units").len(), 21);
@@ -442,30 +442,34 @@ fn plans_go_to_stdout_or_a_file() {
             printed.stderr
         );
     }
-    let dash = plan(&model, &[options, &["-o", "-"]]).run().ok();
+    let dash = plan(&model, &[options, &["-o", "-"]]).run().assert_ok();
     assert_eq!(dash.stdout, printed.stdout);
-    scratch.holds_only(&["model.gguf"]);
+    scratch.assert_only_files(&["model.gguf"]);
     let file = scratch.path("plan.json");
-    plan(&model, &[options]).arg("-o").arg(&file).run().ok();
+    plan(&model, &[options])
+        .arg("-o")
+        .arg(&file)
+        .run()
+        .assert_ok();
     assert_eq!(fs::read(&file).unwrap(), printed.stdout);
     let again = || plan(&model, &[options]).arg("-o").arg(&file);
     again()
         .run()
-        .refused(1, &["plan.json", "exists", "--force"]);
-    again().arg("--force").run().ok();
+        .assert_refused(1, &["plan.json", "exists", "--force"]);
+    again().arg("--force").run().assert_ok();
     let onto = plan(&model, &[options, &["--force"]]).arg("-o").arg(&model);
-    onto.run().refused(2, &["model.gguf", "same file"]);
+    onto.run().assert_refused(2, &["model.gguf", "same file"]);
     let nowhere = plan(&model, &[options]).args(["-o", "/no/such/folder/plan.json"]);
-    nowhere.run().refused(1, &["/no/such/folder"]);
+    nowhere.run().assert_refused(1, &["/no/such/folder"]);
     let of_artifact = scratch.path("out.htz");
     let artifact = htc!["compile", &model, "-o", &of_artifact];
-    artifact.args(["--rank", "8"]).run().ok();
+    artifact.args(["--rank", "8"]).run().assert_ok();
     plan(&of_artifact, &[])
         .run()
-        .refused(1, &["out.htz", "artifact already"]);
+        .assert_refused(1, &["out.htz", "artifact already"]);
     plan(&scratch.path("no.gguf"), &[])
         .run()
-        .refused(1, &["no.gguf"]);
+        .assert_refused(1, &["no.gguf"]);
 }
 
 #[test]
@@ -487,7 +491,7 @@ fn plans_do_not_depend_on_threads() {
                 .arg("-o")
                 .arg(&file)
                 .run()
-                .ok();
+                .assert_ok();
             fs::read(file).unwrap()
         };
         let one = of("1", "one.json");
@@ -502,18 +506,19 @@ fn invalid_plans_are_refused_line_by_line() {
     let scratch = Scratch::new();
     let model = model(&scratch);
     let output = scratch.path("out.htz");
-    let printed = plan(&model, &[&["--rank", "32"]]).run().ok();
+    let printed = plan(&model, &[&["--rank", "32"]]).run().assert_ok();
     let refuse = |name: &str, contents: &str| {
         let file = scratch.file(name, contents);
         let run = htc!["compile", &model, "-o", &output, "--plan", &file].run();
         fs::remove_file(file).unwrap();
-        scratch.holds_only(&["model.gguf"]);
+        scratch.assert_only_files(&["model.gguf"]);
         run
     };
     let one = printed
         .text()
         .replacen("rank\",\"rank\":32", "rank\",\"rank\":4000", 1);
-    refuse("one.json", &one).refused(2, &["one.json", "line 9", "layer 0: q", "4000", "htc plan"]);
+    refuse("one.json", &one)
+        .assert_refused(2, &["one.json", "line 9", "layer 0: q", "4000", "htc plan"]);
     let two = one.replacen("\"layer\":2", "\"layer\":77", 1);
     let run = refuse("two.json", &two);
     assert_eq!(run.code(), Some(2));
@@ -546,7 +551,7 @@ fn invalid_plans_are_refused_line_by_line() {
         ("{\"format\": 3", &["plan.json", "line 1", "htc plan"]),
         ("[]", &["plan.json", "object"]),
     ] {
-        refuse("plan.json", contents).refused(2, words);
+        refuse("plan.json", contents).assert_refused(2, words);
     }
     let no_file = htc![
         "compile",
@@ -556,7 +561,7 @@ fn invalid_plans_are_refused_line_by_line() {
         "--plan",
         scratch.path("no.json")
     ];
-    no_file.run().refused(1, &["no.json", "--plan"]);
+    no_file.run().assert_refused(1, &["no.json", "--plan"]);
     let other = scratch.file("other.gguf", TinyModel::default().bytes());
     let file = scratch.file("plan.json", printed.text());
     let run = htc!["compile", &other, "-o", &output, "--plan", &file].run();
@@ -573,7 +578,7 @@ fn plan_excludes_planning_options() {
         ("--factor-type", "q8_0"),
     ] {
         let run = htc!["compile", "a", "-o", "b", "--plan", "p.json", option, value];
-        run.run().refused(2, &["--plan", option]);
+        run.run().assert_refused(2, &["--plan", option]);
     }
 }
 
@@ -582,7 +587,7 @@ fn folders_can_be_planned() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures");
     let printed = plan(&fixtures.join("llama"), &[&["--allocator", "waterfill"]])
         .run()
-        .ok();
+        .assert_ok();
     let value: Value = serde_json::from_str(printed.text()).unwrap();
     assert_eq!(text(&value, "/request/allocator"), "waterfill");
     assert!(list(&value, "/units").len() >= 7);

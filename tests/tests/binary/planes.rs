@@ -7,7 +7,7 @@ use std::time::Instant;
 use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
 use htc_loader::backend::Reference;
-use htc_loader::dial::{Fraction, Setting};
+use htc_loader::dial::{ActiveFraction, ActiveSetting};
 use htc_loader::kv::KvType;
 use htc_loader::{Backend, Cpu, Model, Session};
 use htc_tests::artifact::Artifact;
@@ -43,7 +43,7 @@ pub(super) fn elastic(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
     compile(scratch, name, &options)
 }
 
-fn logits<B: Backend>(file: &ModelFile, mut backend: B, setting: Setting) -> Vec<f32> {
+fn logits<B: Backend>(file: &ModelFile, mut backend: B, setting: ActiveSetting) -> Vec<f32> {
     let tokens = [1, 5, 9, 3, 7, 11, 2, 8];
     let model = Model::load(file.clone(), &mut backend).unwrap();
     let session = Session::with_kv_type(model, backend, tokens.len(), KvType::F32);
@@ -57,7 +57,7 @@ fn larger_fractions_are_closer_to_the_source() {
     let scratch = Scratch::new();
     let report = elastic(&scratch, "e.htz", &["--tune", "4"]).run().json();
     let path = scratch.path("e.htz");
-    htc!["verify", &path].run().ok();
+    htc!["verify", &path].run().assert_ok();
     let bytes = fs::metadata(&path).unwrap().len();
     assert!(bytes <= SIZE && bytes > SIZE - 4096, "{bytes}");
     assert_eq!(number(&report, "/bytes/after"), bytes as f64);
@@ -89,25 +89,25 @@ fn larger_fractions_are_closer_to_the_source() {
     };
     let (base, whole) = (kl(first.fraction), kl(1.0));
     assert!(whole < 0.5 * base, "{whole} {base}");
-    let said = htc!["inspect", &path].run().ok().stderr;
+    let said = htc!["inspect", &path].run().assert_ok().stderr;
     assert!(said.contains("fraction   bytes touched"), "{said}");
 }
 
 #[test]
 fn active_residuals_are_added_to_the_bases() {
     let scratch = Scratch::new();
-    elastic(&scratch, "e.htz", &[]).run().ok();
+    elastic(&scratch, "e.htz", &[]).run().assert_ok();
     let path = scratch.path("e.htz");
     let file = ModelFile::open(&path).unwrap();
     let model = Model::bind(file.clone()).unwrap();
     let dial = model.dial();
     let cpu = || Cpu::with_threads(2).unwrap();
-    let whole = logits(&file, cpu(), Setting::FULL);
+    let whole = logits(&file, cpu(), ActiveSetting::FULL);
     let mut before: Option<Vec<f32>> = None;
     for refinements in 0..=dial.refinements() {
-        let setting = Setting {
+        let setting = ActiveSetting {
             refinements,
-            ..Setting::FULL
+            ..ActiveSetting::FULL
         };
         let exact = logits(&file, Reference, setting);
         let found = logits(&file, cpu(), setting);
@@ -120,26 +120,27 @@ fn active_residuals_are_added_to_the_bases() {
         }
         before = Some(exact);
     }
-    let bases = Setting {
+    let bases = ActiveSetting {
         refinements: 0,
-        ..Setting::FULL
+        ..ActiveSetting::FULL
     };
     let moved = largest_difference(&logits(&file, cpu(), bases), &whole);
     assert!(moved > 0.3, "{moved:.2e}");
     let exported = scratch.path("whole.gguf");
     htc!["export", &path, "-o", &exported, "--as", "f32"]
         .run()
-        .ok();
+        .assert_ok();
     let plain = logits(
         &ModelFile::open(&exported).unwrap(),
         Reference,
-        Setting::FULL,
+        ActiveSetting::FULL,
     );
-    let difference = largest_difference(&logits(&file, Reference, Setting::FULL), &plain);
+    let difference = largest_difference(&logits(&file, Reference, ActiveSetting::FULL), &plain);
     assert!(difference < 1e-3, "{difference:.2e}");
-    let between = Fraction::new(0.5 * (1.0 + dial.fraction(Setting::FULL)) - 2e-3).unwrap();
+    let between =
+        ActiveFraction::new(0.5 * (1.0 + dial.fraction(ActiveSetting::FULL)) - 2e-3).unwrap();
     assert_eq!(
-        dial.at(between).unwrap().refinements,
+        dial.setting_for(between).unwrap().refinements,
         dial.refinements() - 1
     );
 }
@@ -150,9 +151,9 @@ fn elastic_bytes_do_not_depend_on_threads_or_kills() {
     let started = Instant::now();
     let elastic =
         |name: &str, threads: &str| elastic(&scratch, name, &["--tune", "4", "--threads", threads]);
-    elastic("one.htz", "1").run().ok();
+    elastic("one.htz", "1").run().assert_ok();
     let whole = started.elapsed();
-    elastic("two.htz", "2").run().ok();
+    elastic("two.htz", "2").run().assert_ok();
     let bytes = |name: &str| fs::read(scratch.path(name)).unwrap();
     assert!(bytes("one.htz") == bytes("two.htz"));
     for part in [0.3, 0.6, 0.75, 0.9] {
@@ -164,7 +165,7 @@ fn elastic_bytes_do_not_depend_on_threads_or_kills() {
         }
         assert!(!scratch.path("killed.htz").exists());
     }
-    elastic("killed.htz", "2").run().ok();
+    elastic("killed.htz", "2").run().assert_ok();
     assert!(bytes("killed.htz") == bytes("one.htz"));
     assert!(!scratch.path(".killed.htz.htc-work").exists());
 }
@@ -196,11 +197,11 @@ fn smallest_elastic_artifact_within_a_limit_is_found() {
     assert!(sizes[0] < sizes[1], "{sizes:?}");
     within("again.htz", &["--max-kl", "0.02", "--threads", "2"])
         .run()
-        .ok();
+        .assert_ok();
     let bytes = |name: &str| fs::read(scratch.path(name)).unwrap();
     assert!(bytes("0.02.htz") == bytes("again.htz"));
     let dry = within("none.htz", &["--preset", "small", "--dry-run"]);
-    let said = dry.run().ok().stderr;
+    let said = dry.run().assert_ok().stderr;
     assert!(said.contains("--max-perplexity-increase 5"), "{said}");
     let run = within("none.htz", &["--max-kl", "1e-9"]).run();
     assert_eq!(run.status.code(), Some(1), "{}", run.stderr);
@@ -229,7 +230,7 @@ fn invalid_planes_and_fractions_are_refused() {
         ),
     ] {
         let run = compile(&scratch, "none.htz", options).run();
-        run.refused(2, &["--planes", said]);
+        run.assert_refused(2, &["--planes", said]);
         assert!(!scratch.path("none.htz").exists());
     }
     let size_of = |size: &str| {
@@ -240,13 +241,13 @@ fn invalid_planes_and_fractions_are_refused() {
         )
     };
     let run = size_of("60000").run();
-    run.refused(2, &["--file-size 60000", "the smallest possible is"]);
+    run.assert_refused(2, &["--file-size 60000", "the smallest possible is"]);
     let said = &run.stderr;
     let behind = said.split("smallest possible is ").nth(1).unwrap();
     let least = behind.split(' ').next().unwrap();
     let least: f64 = least.parse().unwrap();
     assert!(least > 60_000.0);
-    size_of(&format!("{:.0}", 1.05 * least)).run().ok();
+    size_of(&format!("{:.0}", 1.05 * least)).run().assert_ok();
     let model = scratch.path("model.gguf");
     let text = scratch.path("words.txt");
     for fraction in ["0", "1.5", "-1", "half", "nan"] {
@@ -261,7 +262,7 @@ fn invalid_planes_and_fractions_are_refused() {
             fraction
         ]
         .run();
-        run.refused(2, &["--fraction"]);
+        run.assert_refused(2, &["--fraction"]);
     }
     let run = htc![
         "eval",
@@ -274,13 +275,13 @@ fn invalid_planes_and_fractions_are_refused() {
         "0.5"
     ]
     .run();
-    run.refused(1, &["fraction 0.5", "below 1.000"]);
+    run.assert_refused(1, &["fraction 0.5", "below 1.000"]);
     let dry = compile(
         &scratch,
         "none.htz",
         &["--planes", "2", "--dry-run", size[0], size[1]],
     );
-    let dry = dry.run().ok();
+    let dry = dry.run().assert_ok();
     assert!(
         dry.stderr.contains("the plan is of the bases"),
         "{}",

@@ -9,7 +9,7 @@ use htc_tests::material::words;
 use htc_tests::{Outcome, Scratch, TinyModel, htc};
 use serde_json::Value;
 
-use super::{METHODS, close, compile, list, number, text};
+use super::{METHODS, assert_close, compile, list, number, text};
 
 /// Two thirds of three layers.
 const DEPTH_SINK: usize = 2;
@@ -34,7 +34,7 @@ fn parsed(outcome: &Outcome) -> Value {
 
 #[track_caller]
 fn assert_confirmed(path: &Path) {
-    let said = probe(path, &[]).ok().stderr;
+    let said = probe(path, &[]).assert_ok().stderr;
     for words in ["layer 2 of 3", "depth sink", "guessed", " ms"] {
         assert!(said.contains(words), "{words} in {said}");
     }
@@ -56,8 +56,8 @@ fn assert_confirmed(path: &Path) {
             for side in ["/expected", "/found"] {
                 let number = |key: &str| number(slot, &format!("{side}/{key}"));
                 assert_eq!(number("components"), energies.len() as f64);
-                close(number("largest"), largest, 1e-9);
-                close(number("energy"), energies.iter().sum(), 1e-9);
+                assert_close(number("largest"), largest, 1e-9);
+                assert_close(number("energy"), energies.iter().sum(), 1e-9);
             }
         }
     }
@@ -112,7 +112,7 @@ fn mostly_dense_artifact_is_confirmed() {
 
 fn damaged(scratch: &Scratch, artifact: &Artifact, role: &str) -> PathBuf {
     let mut bytes = artifact.bytes.clone();
-    let place = artifact.place(role);
+    let place = artifact.tensor_range(role);
     // The high byte of the second number: its exponent and sign.
     bytes[place.start + 7] ^= 0x03;
     scratch.file("damaged.htz", bytes)
@@ -156,10 +156,10 @@ fn damage_in_another_layer_is_found_when_probed() {
     let (path, _) = compile(&scratch, &model(&scratch), "out.htz", &["--rank", "16"]);
     let artifact = Artifact::open(&path);
     let path = damaged(&scratch, &artifact, "layers.0.gate.b");
-    probe(&path, &[]).ok();
+    probe(&path, &[]).assert_ok();
     htc!["verify", &path]
         .run()
-        .refused(1, &["damaged.htz", "layers.0.gate.b"]);
+        .assert_refused(1, &["damaged.htz", "layers.0.gate.b"]);
     let outcome = probe(&path, &["--layer", "0"]);
     assert_eq!(outcome.code(), Some(1), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("(gate)"), "{}", outcome.stderr);
@@ -172,19 +172,19 @@ fn wrong_spectra_with_valid_digests_fail() {
     let scratch = Scratch::new();
     let (path, _) = compile(&scratch, &model(&scratch), "out.htz", &["--rank", "16"]);
     let mut bytes = fs::read(&path).unwrap();
-    let manifest = Artifact::open(&path).manifest_place();
+    let manifest = Artifact::open(&path).manifest_range();
     let mut value: Value = serde_json::from_slice(&bytes[manifest.clone()]).unwrap();
     let record = &mut value["geometry"]["spectra"][DEPTH_SINK * 7 + 4]["energy"];
     *record = 0.5.into();
     let text = value.to_string();
     bytes[manifest.clone()].fill(b' ');
     bytes[manifest.start..manifest.start + text.len()].copy_from_slice(text.as_bytes());
-    let digest = Digest::of(&bytes[manifest]);
+    let digest = Digest::of_bytes(&bytes[manifest]);
     bytes[40..72].copy_from_slice(&digest.0);
-    let header = Digest::of(&bytes[..96]);
+    let header = Digest::of_bytes(&bytes[..96]);
     bytes[96..HEADER_BYTES].copy_from_slice(&header.0);
     let path = scratch.file("untrue.htz", bytes);
-    htc!["verify", &path].run().ok();
+    htc!["verify", &path].run().assert_ok();
     let outcome = probe(&path, &[]);
     assert_eq!(outcome.code(), Some(1), "{}", outcome.stderr);
     let last = outcome.stderr.lines().last().unwrap();
@@ -200,7 +200,7 @@ fn wrong_spectra_with_valid_digests_fail() {
 #[test]
 fn artifact_without_spectra_is_verified_fully() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../formats/tests/golden/v1_0.htz");
-    let said = probe(&golden, &[]).ok().stderr;
+    let said = probe(&golden, &[]).assert_ok().stderr;
     assert!(
         said.contains("nothing to probe") && said.contains("format 1.0"),
         "{said}"
@@ -214,7 +214,7 @@ fn artifact_without_spectra_is_verified_fully() {
     assert!(list(&found, "/probe/slots").is_empty());
     assert!(number(&found, "/items") > 10.0);
     let mut bytes = fs::read(&golden).unwrap();
-    let place = Artifact::open(&golden).place("layers.0.o.a");
+    let place = Artifact::open(&golden).tensor_range("layers.0.o.a");
     bytes[place.start] ^= 1;
     let scratch = Scratch::new();
     let path = scratch.file("damaged.htz", bytes);
@@ -227,14 +227,14 @@ fn artifact_without_spectra_is_verified_fully() {
 fn nonexistent_layer_is_a_usage_error() {
     let scratch = Scratch::new();
     let (path, _) = compile(&scratch, &model(&scratch), "out.htz", &["--rank", "16"]);
-    probe(&path, &["--layer", "3"]).refused(2, &["--layer 3", "3 layers"]);
+    probe(&path, &["--layer", "3"]).assert_refused(2, &["--layer 3", "3 layers"]);
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../formats/tests/golden/v1_0.htz");
-    probe(&golden, &["--layer", "1"]).refused(2, &["--layer 1", "1 layers"]);
+    probe(&golden, &["--layer", "1"]).assert_refused(2, &["--layer 1", "1 layers"]);
     htc!["verify", &path, "--layer", "0"]
         .run()
-        .refused(2, &["--probe"]);
+        .assert_refused(2, &["--probe"]);
     for wrong in ["-1", "x"] {
-        probe(&path, &["--layer", wrong]).refused(2, &["--layer"]);
+        probe(&path, &["--layer", wrong]).assert_refused(2, &["--layer"]);
     }
 }
 
@@ -248,14 +248,14 @@ fn calibration_measures_the_depth_sink() {
         ..TinyModel::default()
     };
     let mut tensors = tiny.tensors();
-    let growing = scratch.file("growing.gguf", tiny.bytes_of(&tensors));
+    let growing = scratch.file("growing.gguf", tiny.bytes_with_tensors(&tensors));
     for tensor in &mut tensors {
         let writes = ["attn_output", "ffn_down"].map(|part| tensor.name.contains(part));
         if writes.contains(&true) && !tensor.name.starts_with("blk.0.") {
             tensor.values.iter_mut().for_each(|v| *v *= 1e-4);
         }
     }
-    let flat = scratch.file("flat.gguf", tiny.bytes_of(&tensors));
+    let flat = scratch.file("flat.gguf", tiny.bytes_with_tensors(&tensors));
     let said = scratch.file("text.txt", words(1200));
     let cache = scratch.path("cache");
     let calibrated = |command: &str, model: &Path| {
@@ -266,7 +266,7 @@ fn calibration_measures_the_depth_sink() {
     for (model, layer, origin) in [(&flat, 0, "measured"), (&growing, DEPTH_SINK, "guessed")] {
         let output = scratch.path("out.htz");
         let compile = calibrated("compile", model).arg("-o").arg(&output);
-        compile.args(["--rank", "16", "--force"]).run().ok();
+        compile.args(["--rank", "16", "--force"]).run().assert_ok();
         let analysis = calibrated("analyse", model).arg("--json").run().json();
         let measured = analysis["depth"]["layer"].as_u64();
         assert_eq!(measured, (origin == "measured").then_some(layer as u64));
@@ -284,17 +284,17 @@ fn probe_layer_option_is_recorded() {
         let run = htc!["compile", &model, "-o", &path, "--ratio", "0.5"];
         run.args(["--probe-layer", layer]).run()
     };
-    run("3").refused(2, &["--probe-layer 3", "3 layers"]);
-    run("-1").refused(2, &["--probe-layer"]);
-    scratch.holds_only(&["model.gguf"]);
-    run("1").ok();
+    run("3").assert_refused(2, &["--probe-layer 3", "3 layers"]);
+    run("-1").assert_refused(2, &["--probe-layer"]);
+    scratch.assert_only_files(&["model.gguf"]);
+    run("1").assert_ok();
     let found = probe(&path, &["--json"]).json();
     assert_eq!(found["probe"]["layer"], 1);
     assert_eq!(text(&found, "/probe/origin"), "asked");
-    let said = probe(&path, &[]).ok().stderr;
+    let said = probe(&path, &[]).assert_ok().stderr;
     assert!(
         said.contains("layer 1 of 3") && said.contains("asked"),
         "{said}"
     );
-    htc!["verify", &path].run().ok();
+    htc!["verify", &path].run().assert_ok();
 }

@@ -52,7 +52,7 @@ fn artifact_records_quality_on_the_test_split() {
         "--report",
         "json",
     ];
-    let report = compile(&scratch, &options).run().ok().json();
+    let report = compile(&scratch, &options).run().assert_ok().json();
     let artifact = output(&scratch);
     let quality = artifact.manifest.quality.clone().unwrap();
     let evaluation = &report["quality"]["evaluation"];
@@ -73,11 +73,11 @@ fn artifact_records_quality_on_the_test_split() {
     assert_eq!((quality.context, quality.tokens), (64, 16 * 31));
     assert_eq!(quality.protocol, QualityRecord::SECOND_HALF);
     let text = fs::read(demo("alice.txt")).unwrap();
-    assert_eq!(quality.text_sha256, Digest::of(&text));
+    assert_eq!(quality.text_sha256, Digest::of_bytes(&text));
     // Values of candidates are of the validation split, and not in the artifact.
     let trials = list(&report, "/trials");
     assert!(trials.len() > 5);
-    let manifest = String::from_utf8(artifact.bytes[artifact.manifest_place()].to_vec()).unwrap();
+    let manifest = String::from_utf8(artifact.bytes[artifact.manifest_range()].to_vec()).unwrap();
     for trial in trials {
         let kl = trial["evaluation"]["kl"].to_string();
         assert!(kl.len() > 8 && !manifest.contains(&kl), "{kl}");
@@ -86,10 +86,10 @@ fn artifact_records_quality_on_the_test_split() {
     let treatment = artifact.manifest.provenance.treatment.clone().unwrap();
     assert_eq!(treatment.shrinkage, chosen["shrinkage"].as_f64());
     assert!(treatment.shrinkage.is_some());
-    scratch.holds_only(&["cache", "out.htz"]);
+    scratch.assert_only_files(&["cache", "out.htz"]);
     let path = scratch.path("out.htz");
-    htc!["verify", &path].run().ok();
-    let said = htc!["inspect", &path].run().ok().stderr;
+    htc!["verify", &path].run().assert_ok();
+    let said = htc!["inspect", &path].run().assert_ok().stderr;
     for word in [
         format!("KL divergence {:.5} nats (95 % interval", quality.kl.value),
         format!(
@@ -108,7 +108,7 @@ fn artifact_records_quality_on_the_test_split() {
     assert_eq!(found["quality"], serde_json::to_value(&quality).unwrap());
     assert_eq!(found["version"], "1.5");
     let page = scratch.path("page.html");
-    htc!["report", &path, "-o", &page].run().ok();
+    htc!["report", &path, "-o", &page].run().assert_ok();
     let page = fs::read_to_string(&page).unwrap();
     assert!(page.contains("as it says itself, on 496 tokens of held-out text"));
     let held_out = demo("time_machine.txt");
@@ -119,9 +119,9 @@ fn artifact_records_quality_on_the_test_split() {
         .collect();
     let held_out = scratch.file("held.txt", &start);
     let run = compile(&scratch, &FIXED).arg("--held-out").arg(&held_out);
-    run.arg("--force").run().ok();
+    run.arg("--force").run().assert_ok();
     let quality = output(&scratch).manifest.quality.unwrap();
-    assert_eq!(quality.text_sha256, Digest::of(start.as_bytes()));
+    assert_eq!(quality.text_sha256, Digest::of_bytes(start.as_bytes()));
     assert_eq!(quality.choosing_windows, 0);
     let measured = htc![
         "eval",
@@ -134,7 +134,7 @@ fn artifact_records_quality_on_the_test_split() {
     ]
     .arg("--reference")
     .arg(demo(MODEL));
-    let measured = measured.run().ok().json();
+    let measured = measured.run().assert_ok().json();
     assert_eq!(number(&measured, "/kl"), quality.kl.value);
     assert_eq!(
         number(&measured, "/perplexity_ratio"),
@@ -151,8 +151,14 @@ fn artifact_without_text_has_no_quality() {
     let artifact = Artifact::open(&path);
     assert_eq!(artifact.manifest.quality, None);
     assert_eq!(artifact.bytes[10], 3, "the minor version");
-    let manifest = &artifact.bytes[artifact.manifest_place()];
-    assert!(!htc!["inspect", &path].run().ok().stderr.contains("quality"));
+    let manifest = &artifact.bytes[artifact.manifest_range()];
+    assert!(
+        !htc!["inspect", &path]
+            .run()
+            .assert_ok()
+            .stderr
+            .contains("quality")
+    );
     // Space for longer errors, offsets and spectra, at most 24 bytes each.
     let spaces = manifest.iter().rev().take_while(|byte| **byte == b' ');
     let numbers = 3 * artifact.manifest.plan.slots.len() + artifact.manifest.tensors.len() + 1;
@@ -190,17 +196,17 @@ fn quality_does_not_depend_on_threads_or_interruptions() {
     let scratch = Scratch::new();
     let path = scratch.path("out.htz");
     let run = |threads: &str| compile(&scratch, &FIXED).args(["--threads", threads]);
-    run("1").run().ok();
+    run("1").run().assert_ok();
     let expected = fs::read(&path).unwrap();
     assert!(output(&scratch).manifest.quality.is_some());
     let is_expected = || {
         let same = fs::read(&path).unwrap() == expected;
-        scratch.holds_only(&["cache", "out.htz"]);
+        scratch.assert_only_files(&["cache", "out.htz"]);
         fs::remove_file(&path).unwrap();
         same
     };
     assert!(is_expected());
-    run("2").run().ok();
+    run("2").run().assert_ok();
     assert!(is_expected());
 
     let mut child = run("2").spawn();
@@ -216,7 +222,7 @@ fn quality_does_not_depend_on_threads_or_interruptions() {
     ]
     .concat();
     fs::write(&complete, half).unwrap();
-    run("1").run().ok();
+    run("1").run().assert_ok();
     assert!(is_expected());
 
     let taken = |threads: &str| {
@@ -231,18 +237,18 @@ fn quality_does_not_depend_on_threads_or_interruptions() {
         assert!(kept.bytes == expected);
     };
     taken("2");
-    run("2").run().ok();
+    run("2").run().assert_ok();
     assert!(is_expected());
     taken("1");
     let start = fs::read_to_string(demo("time_machine.txt")).unwrap();
     let start: String = start.chars().take(2000).collect();
     let other = scratch.file("other.txt", &start);
-    let with_other = || run("2").arg("--held-out").arg(&other).run().ok();
+    let with_other = || run("2").arg("--held-out").arg(&other).run().assert_ok();
     with_other();
     let gone_on = output(&scratch);
     let quality = gone_on.manifest.quality.clone().unwrap();
-    assert_eq!(quality.text_sha256, Digest::of(start.as_bytes()));
-    scratch.holds_only(&["cache", "other.txt", "out.htz"]);
+    assert_eq!(quality.text_sha256, Digest::of_bytes(start.as_bytes()));
+    scratch.assert_only_files(&["cache", "other.txt", "out.htz"]);
     fs::remove_file(&path).unwrap();
     with_other();
     assert!(output(&scratch).bytes == gone_on.bytes);
@@ -251,7 +257,7 @@ fn quality_does_not_depend_on_threads_or_interruptions() {
 #[test]
 fn invalid_quality_is_refused_by_field() {
     let scratch = Scratch::new();
-    compile(&scratch, &FIXED).run().ok();
+    compile(&scratch, &FIXED).run().assert_ok();
     let artifact = output(&scratch);
     for (place, value, words) in [
         (
@@ -279,22 +285,22 @@ fn invalid_quality_is_refused_by_field() {
         ),
     ] {
         let mut manifest: Value =
-            serde_json::from_slice(&artifact.bytes[artifact.manifest_place()]).unwrap();
+            serde_json::from_slice(&artifact.bytes[artifact.manifest_range()]).unwrap();
         *manifest.pointer_mut(place).unwrap() = value;
         let mut bytes = artifact.bytes.clone();
-        let room = &mut bytes[artifact.manifest_place()];
+        let room = &mut bytes[artifact.manifest_range()];
         let text = manifest.to_string();
         room.fill(b' ');
         room[..text.len()].copy_from_slice(text.as_bytes());
-        let digest = Digest::of(room);
+        let digest = Digest::of_bytes(room);
         bytes[40..72].copy_from_slice(&digest.0);
-        let digest = Digest::of(&bytes[..96]);
+        let digest = Digest::of_bytes(&bytes[..96]);
         bytes[96..HEADER_BYTES].copy_from_slice(&digest.0);
         let bad = scratch.file("bad.htz", &bytes);
         for command in ["verify", "inspect"] {
             htc![command, &bad]
                 .run()
-                .refused(1, &[&["bad.htz"][..], &words].concat());
+                .assert_refused(1, &[&["bad.htz"][..], &words].concat());
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use htc_formats::bands::{Kind, Layout};
+use htc_formats::bands::{CodeKind, CodeLayout};
 use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
 use htc_tests::artifact::Artifact;
@@ -11,7 +11,7 @@ use htc_tests::material::{demo, shared, words};
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
 
-use super::{eval, list, number, on_demo, text};
+use super::{compile_demo, eval, list, number, text};
 
 fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
     let little = [
@@ -24,7 +24,7 @@ fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
         "--effort",
         "fast",
     ];
-    on_demo(scratch, name, demo("alice.txt").as_path())
+    compile_demo(scratch, name, demo("alice.txt").as_path())
         .args(little)
         .args(options)
 }
@@ -64,7 +64,7 @@ fn files_have_the_requested_size() {
         assert_eq!(number(&report, "/bytes/after"), found as f64);
         assert_eq!(text(&report, "/plan/method"), "quantise");
         let artifact = scratch.path("sized.htz");
-        htc!["verify", &artifact].run().ok();
+        htc!["verify", &artifact].run().assert_ok();
         let kl = divergence(&artifact);
         assert!(kl < before, "{option} {value}: {kl}, smaller {before}");
         before = kl;
@@ -108,7 +108,7 @@ fn every_matrix_is_coded_within_the_predicted_time() {
     }
     // Costs of vocabulary rows differ enough for row classes.
     let embedding = manifest.tensor(Role::TokenEmbedding).unwrap();
-    let classes = matches!(embedding.codes, Some(Layout::Classes(_)));
+    let classes = matches!(embedding.codes, Some(CodeLayout::Classes(_)));
     assert!(classes, "{:?}", embedding.codes);
 }
 
@@ -118,15 +118,15 @@ fn each_kind_of_code_is_closer_than_the_previous() {
     let mut before = f64::INFINITY;
     for codes in ["gguf", "levels", "trellis"] {
         let options = ["--file-size", "3MB", "--codes", codes];
-        compile(&scratch, "kind.htz", &options).run().ok();
+        compile(&scratch, "kind.htz", &options).run().assert_ok();
         let artifact = Artifact::open(&scratch.path("kind.htz"));
         let mut weights = artifact.manifest.tensors.iter().filter(|t| t.rows > 1);
-        let wanted = |list: &Layout| match codes {
-            "levels" => !list.has(Kind::Trellis),
+        let wanted = |list: &CodeLayout| match codes {
+            "levels" => !list.contains_kind(CodeKind::Trellis),
             // Codes with more bits than trellises have are codebooks.
             _ => {
-                let mut all = list.each(1).flat_map(|(_, codes)| codes.iter());
-                list.has(Kind::Trellis) || all.all(|code| code.bits() > 5)
+                let mut all = list.codes_with_rows(1).flat_map(|(_, codes)| codes.iter());
+                list.contains_kind(CodeKind::Trellis) || all.all(|code| code.bits() > 5)
             }
         };
         assert!(
@@ -144,9 +144,9 @@ fn each_kind_of_code_is_closer_than_the_previous() {
         scratch.path("no.htz")
     ];
     let refused = factors.args(["--method", "gp", "--codes", "levels"]).run();
-    refused.refused(2, &["codes", "levels", "gp", "quantise"]);
+    refused.assert_refused(2, &["codes", "levels", "gp", "quantise"]);
     let unknown = compile(&scratch, "no.htz", &["--codes", "fine"]).run();
-    unknown.refused(2, &["--codes", "gguf, levels, trellis or all"]);
+    unknown.assert_refused(2, &["--codes", "gguf, levels, trellis or all"]);
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn threads_and_plans_give_the_same_bytes() {
         .args(["--calibration-tokens", "8192", "--cache"])
         .arg(scratch.path("cache"))
         .run()
-        .ok();
+        .assert_ok();
     let read: Value = serde_json::from_slice(&fs::read(&plan).unwrap()).unwrap();
     assert_eq!(text(&read, "/method"), "quantise");
     let planned = htc!["compile", &model, "-o", scratch.path("planned.htz")]
@@ -205,7 +205,7 @@ fn threads_and_plans_give_the_same_bytes() {
 fn plan_of_gguf_types_gives_the_same_matrices() {
     let scratch = Scratch::new();
     let asked = ["--file-size", "4MB", "--codes", "gguf"];
-    compile(&scratch, "direct.htz", &asked).run().ok();
+    compile(&scratch, "direct.htz", &asked).run().assert_ok();
     let plan = scratch.path("plan.json");
     let calibration = || {
         let text = demo("alice.txt");
@@ -225,7 +225,7 @@ fn plan_of_gguf_types_gives_the_same_matrices() {
         .args(["--effort", "fast"])
         .args(calibration())
         .run()
-        .ok();
+        .assert_ok();
     htc!["compile", &model, "-o", scratch.path("planned.htz")]
         .args([
             "--tune".as_ref(),
@@ -235,7 +235,7 @@ fn plan_of_gguf_types_gives_the_same_matrices() {
         ])
         .args(calibration())
         .run()
-        .ok();
+        .assert_ok();
     let file = |name: &str| ModelFile::open(scratch.path(name)).unwrap();
     let (direct, planned) = (file("direct.htz"), file("planned.htz"));
     for (one, other) in direct.tensors.iter().zip(&planned.tensors) {
@@ -263,7 +263,7 @@ fn calibrated_codes_lose_less_than_plain_ones() {
             .args(options)
             .args(types)
     };
-    common().run().ok();
+    common().run().assert_ok();
     let plain = divergence(&scratch.path("dense.htz"));
     common()
         .args(["--calibration".as_ref(), demo("alice.txt").as_os_str()])
@@ -278,7 +278,7 @@ fn calibrated_codes_lose_less_than_plain_ones() {
         .arg("--cache")
         .arg(scratch.path("cache"))
         .run()
-        .ok();
+        .assert_ok();
     let fed = divergence(&scratch.path("dense.htz"));
     assert!(fed < 0.8 * plain, "{fed} with feedback, {plain} without");
 }
@@ -326,7 +326,7 @@ fn conflicting_options_are_refused() {
     let scratch = Scratch::new();
     let refused = |options: &[&str], words: &[&str]| {
         let outcome = compile(&scratch, "refused.htz", options).run();
-        outcome.refused(2, words);
+        outcome.assert_refused(2, words);
         assert!(!scratch.path("refused.htz").exists());
     };
     refused(&["--rank", "8"], &["--rank 8", "quantise", "--file-size"]);
@@ -347,11 +347,11 @@ fn conflicting_options_are_refused() {
     let ranks = htc!["compile", &tiny, "-o", scratch.path("ranks.htz")]
         .args(["--method", "gp", "--file-size", "1MB"])
         .run();
-    ranks.refused(2, &["--file-size 1000000", "gp", "--ratio", "quantise"]);
+    ranks.assert_refused(2, &["--file-size 1000000", "gp", "--ratio", "quantise"]);
     let both = htc!["compile", &tiny, "-o", scratch.path("both.htz")]
         .args(["--file-size", "1MB", "--bits", "3"])
         .run();
-    both.refused(2, &["--file-size", "--bits"]);
+    both.assert_refused(2, &["--file-size", "--bits"]);
 }
 
 #[test]
@@ -363,7 +363,7 @@ fn channels_are_permuted_if_possible() {
     };
     let sized = |name: &str, more: &[&str]| {
         let options = [&["--file-size", "4MB"], more].concat();
-        compile(&scratch, name, &options).run().ok();
+        compile(&scratch, name, &options).run().assert_ok();
     };
     sized("default.htz", &[]);
     sized("on.htz", &["--order", "on"]);
@@ -372,7 +372,7 @@ fn channels_are_permuted_if_possible() {
     assert!(on.is_some() && order_of("default.htz") == on && order_of("off.htz").is_none());
     let read = |name: &str| fs::read(scratch.path(name)).unwrap();
     assert_eq!(read("on.htz"), read("default.htz"));
-    let inspected = htc!["inspect", scratch.path("on.htz")].run().ok();
+    let inspected = htc!["inspect", scratch.path("on.htz")].run().assert_ok();
     let said = format!("stored in an order of its own, sha256 {}", on.unwrap());
     assert!(inspected.stderr.contains(&said), "{}", inspected.stderr);
     // Both lose about as much; a wrong permutation would destroy the model.
@@ -380,7 +380,7 @@ fn channels_are_permuted_if_possible() {
     assert!(on < 1.2 * off, "{on} in order, {off} without");
     compile(&scratch, "no.htz", &["--order", "perhaps"])
         .run()
-        .refused(2, &["--order", "on or off"]);
+        .assert_refused(2, &["--order", "on or off"]);
     let tiny = scratch.file("tiny.gguf", TinyModel::default().bytes());
     htc![
         "compile",
@@ -393,7 +393,7 @@ fn channels_are_permuted_if_possible() {
         "on"
     ]
     .run()
-    .refused(2, &["--order on", "text", "--calibration"]);
+    .assert_refused(2, &["--order on", "text", "--calibration"]);
     if let Some(blocks) = shared("models/reference-7m/reference-7m-q4_0.gguf") {
         htc![
             "compile",
@@ -404,7 +404,7 @@ fn channels_are_permuted_if_possible() {
             "on"
         ]
         .run()
-        .refused(2, &["--order on", "blocks of", "leave --order out"]);
+        .assert_refused(2, &["--order on", "blocks of", "leave --order out"]);
     }
 }
 
@@ -432,7 +432,7 @@ fn widths_that_do_not_fit_blocks_compile() {
         if outcome.code() == Some(0) {
             assert!(size(&scratch, "tiny.htz") as f64 <= 0.6 * whole as f64);
         } else {
-            outcome.refused(2, &["smallest"]);
+            outcome.assert_refused(2, &["smallest"]);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use htc_formats::model::Form;
 use htc_formats::source::ModelFile;
-use htc_loader::dial::{Dial, Fraction};
+use htc_loader::dial::{ActiveFraction, WeightBytes};
 use htc_loader::{Cpu, Model, Session};
 use htc_tests::artifact::Artifact;
 use htc_tests::material::words;
@@ -34,10 +34,10 @@ fn source(scratch: &Scratch, method: &str) -> PathBuf {
     ]
     .args(["--factor-type", "f32"])
     .run()
-    .ok();
+    .assert_ok();
     htc!["export", &factors, "-o", &source, "--as", "f32"]
         .run()
-        .ok();
+        .assert_ok();
     source
 }
 
@@ -115,8 +115,8 @@ fn low_rank_source_is_stored_as_factors() {
     };
     assert!(foreseen.unwrap().iter().filter(of_rank).count() >= 6);
     let artifact = scratch.path("on.htz");
-    htc!["verify", &artifact].run().ok();
-    let said = htc!["inspect", &artifact].run().ok().stderr;
+    htc!["verify", &artifact].run().assert_ok();
+    let said = htc!["inspect", &artifact].run().assert_ok().stderr;
     assert!(
         said.contains("low rank") && said.contains("gauge whiten"),
         "{said}"
@@ -127,7 +127,7 @@ fn low_rank_source_is_stored_as_factors() {
         &["--file-size", SIZE, "--codes", "gguf"],
     )
     .run()
-    .ok();
+    .assert_ok();
     assert!(slots_in(&scratch, "gguf.htz", Form::LowRank) >= 6);
     for options in [
         vec!["-o".into(), scratch.path("plain.gguf")],
@@ -142,7 +142,7 @@ fn low_rank_source_is_stored_as_factors() {
         htc!["export", scratch.path("gguf.htz")]
             .args(options)
             .run()
-            .ok();
+            .assert_ok();
     }
     let measured = divergence(&scratch, "plain.gguf");
     let own = divergence(&scratch, "gguf.htz");
@@ -167,7 +167,7 @@ fn mixed_plan_round_trips() {
         "--effort",
         "fast"
     ];
-    text(&scratch, planned).run().ok();
+    text(&scratch, planned).run().assert_ok();
     let written = std::fs::read_to_string(&plan).unwrap();
     assert!(written.contains("\"low_rank\"") && written.contains("\"method\": \"quantise\""));
     for threads in ["1", "2"] {
@@ -177,7 +177,7 @@ fn mixed_plan_round_trips() {
             .args(["--plan".into(), plan.clone()])
             .args(["--threads", threads])
             .run()
-            .ok();
+            .assert_ok();
     }
     let read = |name: &str| std::fs::read(scratch.path(name)).unwrap();
     assert!(read("planned-1.htz") == read("planned-2.htz"));
@@ -195,9 +195,9 @@ fn projections_share_a_basis_if_the_source_has_one() {
     source(&scratch, "grc");
     compile(&scratch, "on.htz", &["--file-size", "110000"])
         .run()
-        .ok();
+        .assert_ok();
     let off = ["--file-size", "110000", "--low-rank", "off"];
-    compile(&scratch, "off.htz", &off).run().ok();
+    compile(&scratch, "off.htz", &off).run().assert_ok();
     assert!(slots_in(&scratch, "on.htz", Form::SharedBasis) >= 2);
     let (on, off) = (
         divergence(&scratch, "on.htz"),
@@ -205,7 +205,7 @@ fn projections_share_a_basis_if_the_source_has_one() {
     );
     eprintln!("KL with bases in common {on:.2e}, without {off:.2e}");
     assert!(on < 0.5 * off, "{on} {off}");
-    htc!["verify", scratch.path("on.htz")].run().ok();
+    htc!["verify", scratch.path("on.htz")].run().assert_ok();
     htc![
         "export",
         scratch.path("on.htz"),
@@ -213,7 +213,7 @@ fn projections_share_a_basis_if_the_source_has_one() {
         scratch.path("on.gguf")
     ]
     .run()
-    .ok();
+    .assert_ok();
 }
 
 #[test]
@@ -221,12 +221,15 @@ fn elastic_artifact_keeps_its_factors() {
     let scratch = Scratch::new();
     source(&scratch, "gp");
     let options = ["--file-size", "130000", "--planes", "2"];
-    compile(&scratch, "e.htz", &options).run().ok();
-    htc!["verify", scratch.path("e.htz")].run().ok();
+    compile(&scratch, "e.htz", &options).run().assert_ok();
+    htc!["verify", scratch.path("e.htz")].run().assert_ok();
     let artifact = Artifact::open(&scratch.path("e.htz"));
     let plan = &artifact.manifest.plan;
     let is_refined = |layer: usize, slot| {
-        let matrix = htc_formats::model::MatrixId::Slot { layer, slot };
+        let matrix = htc_formats::model::MatrixId::Projection {
+            layer,
+            projection: slot,
+        };
         let role = htc_formats::model::Role::Refinement { matrix };
         artifact.manifest.tensor(role).is_some()
     };
@@ -280,7 +283,7 @@ fn fraction_reduces_the_components_of_factors() {
         "compile", &model, "-o", &path, "--method", "gp", "--rank", "24"
     ]
     .run()
-    .ok();
+    .assert_ok();
     let (whole, _) = at_fraction(&scratch, "gp.htz", "model.gguf", &[]);
     let file = ModelFile::open(&path).unwrap();
     let mut before: Option<(f64, Vec<f32>, Vec<u8>)> = None;
@@ -294,9 +297,9 @@ fn fraction_reduces_the_components_of_factors() {
         let cpu = Cpu::with_threads(1).unwrap();
         let mut session = Session::new(Arc::new(Model::open(&path).unwrap()), cpu, 8).unwrap();
         let setting = session
-            .set_fraction(Fraction::new(fraction).unwrap())
+            .set_fraction(ActiveFraction::new(fraction).unwrap())
             .unwrap();
-        assert_eq!(Dial::of(&file).fraction(setting), touched);
+        assert_eq!(WeightBytes::from_file(&file).fraction(setting), touched);
         let logits = session.step(&[1, 270, 265, 280]).unwrap().to_vec();
         let run = [
             "-p",
@@ -308,7 +311,7 @@ fn fraction_reduces_the_components_of_factors() {
             "--fraction",
             &asked,
         ];
-        let written = htc!["run", &path].args(run).run().ok().stdout;
+        let written = htc!["run", &path].args(run).run().assert_ok().stdout;
         assert!(written.len() > 8, "{fraction}: {written:?}");
         println!(
             "{fraction}: KL {kl:.4}, {}",
@@ -339,9 +342,9 @@ fn low_rank_and_rotation_options_require_codes() {
     htc!["compile", &model, "-o", scratch.path("no.htz")]
         .args(["--method", "gp", "--rank", "8", "--low-rank", "off"])
         .run()
-        .refused(2, &["low-rank off"]);
+        .assert_refused(2, &["low-rank off"]);
     htc!["compile", &model, "-o", scratch.path("no.htz")]
         .args(["--method", "gp", "--rank", "8", "--rotation", "off"])
         .run()
-        .refused(2, &["rotation off"]);
+        .assert_refused(2, &["rotation off"]);
 }

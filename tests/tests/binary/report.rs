@@ -13,12 +13,12 @@ use htc_tests::{Scratch, TinyModel, htc};
 
 use super::{compile, eval};
 
-struct Made {
+struct ReportInputs {
     scratch: Scratch,
     inputs: Vec<PathBuf>,
 }
 
-fn made(name: &str) -> Made {
+fn make_inputs(name: &str) -> ReportInputs {
     let scratch = Scratch::new();
     let model = scratch.file(&format!("{name}.gguf"), TinyModel::default().bytes());
     let text = scratch.file("words.txt", words(600));
@@ -56,7 +56,7 @@ fn made(name: &str) -> Made {
         .run()
         .json();
     inputs.push(scratch.file("analysis.json", analysis.to_string()));
-    Made { scratch, inputs }
+    ReportInputs { scratch, inputs }
 }
 
 fn page(scratch: &Scratch, inputs: &[&Path], name: &str) -> String {
@@ -66,7 +66,7 @@ fn page(scratch: &Scratch, inputs: &[&Path], name: &str) -> String {
         .arg("-o")
         .arg(&output)
         .run()
-        .ok();
+        .assert_ok();
     assert!(
         outcome.stdout.is_empty() && outcome.stderr.is_empty(),
         "{}",
@@ -165,7 +165,7 @@ fn parse(page: &str) -> Element {
 }
 
 #[track_caller]
-fn is_sound(page: &str) -> Element {
+fn assert_sound(page: &str) -> Element {
     let root = parse(page);
     for word in [
         "http://", "https://", "<script", "url(", "@import", "src=", "/tmp", "NaN",
@@ -256,12 +256,12 @@ fn sections(root: &Element) -> Vec<&str> {
 
 #[test]
 fn all_inputs_together_give_a_reproducible_page() {
-    let made = made("model");
+    let made = make_inputs("model");
     let inputs: Vec<&Path> = made.inputs.iter().map(PathBuf::as_path).collect();
     let first = page(&made.scratch, &inputs, "first.html");
     let second = page(&made.scratch, &inputs, "second.html");
     assert!(first == second, "two runs differ");
-    let root = is_sound(&first);
+    let root = assert_sound(&first);
     for id in [
         "quality",
         "bytes",
@@ -302,11 +302,11 @@ fn all_inputs_together_give_a_reproducible_page() {
 
 #[test]
 fn tables_have_the_numbers_of_the_report() {
-    let made = made("model");
+    let made = make_inputs("model");
     let report: serde_json::Value =
         serde_json::from_slice(&fs::read(&made.inputs[0]).unwrap()).unwrap();
     let text = page(&made.scratch, &[&made.inputs[0]], "page.html");
-    is_sound(&text);
+    assert_sound(&text);
     for slot in report["plan"]["slots"].as_array().unwrap() {
         let Some(error) = slot["error"].as_f64() else {
             continue;
@@ -322,10 +322,10 @@ fn tables_have_the_numbers_of_the_report() {
 
 #[test]
 fn each_kind_of_input_gives_a_page() {
-    let made = made("model");
+    let made = make_inputs("model");
     for input in &made.inputs {
         let text = page(&made.scratch, &[input], "alone.html");
-        is_sound(&text);
+        assert_sound(&text);
         assert!(
             text.contains("Left out, with the command that gives it"),
             "{}",
@@ -361,7 +361,7 @@ fn files_are_recognised_by_content_and_names_are_escaped() {
 
 #[test]
 fn invalid_inputs_are_refused_with_a_remedy() {
-    let made = made("model");
+    let made = make_inputs("model");
     let scratch = &made.scratch;
     let output = scratch.path("page.html");
     let model = scratch.path("model.gguf");
@@ -406,29 +406,31 @@ fn invalid_inputs_are_refused_with_a_remedy() {
     for (name, bytes, words) in cases {
         let path = scratch.file(name, bytes);
         let run = htc!["report", &made.inputs[0], &path, "-o", &output]
-            .hostile()
+            .with_hostile_limits()
             .run();
-        run.refused(1, words);
+        run.assert_refused(1, words);
         assert!(!output.exists(), "{name}");
     }
     htc!["report", &model, "-o", &output]
         .run()
-        .refused(1, &["gguf", "compiled first"]);
+        .assert_refused(1, &["gguf", "compiled first"]);
     htc!["report", scratch.path("none"), "-o", &output]
         .run()
-        .refused(1, &["cannot be read"]);
+        .assert_refused(1, &["cannot be read"]);
     htc!["report", scratch.folder(), "-o", &output]
         .run()
-        .refused(1, &["cannot be read"]);
+        .assert_refused(1, &["cannot be read"]);
     htc!["report", &made.inputs[0]]
         .run()
-        .refused(2, &["--output"]);
-    htc!["report", "-o", &output].run().refused(2, &["INPUT"]);
+        .assert_refused(2, &["--output"]);
+    htc!["report", "-o", &output]
+        .run()
+        .assert_refused(2, &["INPUT"]);
 }
 
 #[test]
 fn oversized_inputs_and_pages_are_refused() {
-    let made = made("model");
+    let made = make_inputs("model");
     let report = &made.inputs[0];
     let output = made.scratch.path("page.html");
     let large = made.scratch.path("large.json");
@@ -436,39 +438,43 @@ fn oversized_inputs_and_pages_are_refused() {
     json["notes"] = serde_json::json!(["<".repeat(9 << 20)]);
     fs::write(&large, json.to_string()).unwrap();
     let run = htc!["report", &large, "-o", &output];
-    run.run().refused(1, &["page", "33554432"]);
+    run.run().assert_refused(1, &["page", "33554432"]);
     let all = ["report"].iter().map(AsRef::as_ref);
     let all = all.chain([large.as_os_str(); 4]);
     let run = htc_tests::Htc::new().args(all).arg("-o").arg(&output).run();
-    run.refused(1, &["large.json", "33554432", "fewer"]);
+    run.assert_refused(1, &["large.json", "33554432", "fewer"]);
     let file = fs::File::create(&large).unwrap();
     file.set_len(118_000_000).unwrap();
     let run = htc!["report", &large, "-o", &output];
-    run.hostile().run().refused(1, &["large.json"]);
+    run.with_hostile_limits()
+        .run()
+        .assert_refused(1, &["large.json"]);
     assert!(!output.exists());
 }
 
 #[test]
 fn existing_files_are_not_overwritten() {
-    let made = made("model");
+    let made = make_inputs("model");
     let report = &made.inputs[0];
     let before = fs::read(report).unwrap();
     for options in [&[][..], &["--force"]] {
         let run = htc!["report", report, "-o", report].args(options).run();
-        run.refused(2, &["read", "another -o"]);
+        run.assert_refused(2, &["read", "another -o"]);
     }
     assert_eq!(fs::read(report).unwrap(), before);
     let output = made.scratch.file("page.html", "mine");
     htc!["report", report, "-o", &output]
         .run()
-        .refused(1, &["exists already", "--force"]);
+        .assert_refused(1, &["exists already", "--force"]);
     assert_eq!(fs::read(&output).unwrap(), b"mine");
-    let _ = htc!["report", report, "-o", &output, "--force"].run().ok();
+    let _ = htc!["report", report, "-o", &output, "--force"]
+        .run()
+        .assert_ok();
     assert!(fs::read_to_string(&output).unwrap().ends_with("</html>\n"));
     let nowhere = made.scratch.path("no/page.html");
     htc!["report", report, "-o", &nowhere]
         .run()
-        .refused(1, &["cannot be written"]);
+        .assert_refused(1, &["cannot be written"]);
     let files = fs::read_dir(made.scratch.folder()).unwrap();
     for file in files {
         let name = file.unwrap().file_name();
@@ -478,7 +484,7 @@ fn existing_files_are_not_overwritten() {
 
 #[test]
 fn evaluation_names_its_files() {
-    let made = made("model");
+    let made = make_inputs("model");
     let result: serde_json::Value =
         serde_json::from_slice(&fs::read(&made.inputs[4]).unwrap()).unwrap();
     let bytes = |path: &Path| fs::metadata(path).unwrap().len();

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use htc_formats::bands::Layout;
+use htc_formats::bands::CodeLayout;
 use htc_tests::artifact::Artifact;
-use htc_tests::logits::check_export;
+use htc_tests::logits::assert_export_matches;
 use htc_tests::material::words;
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 
@@ -39,17 +39,19 @@ fn planning(scratch: &Scratch, command: &str, name: &str, options: &[&str]) -> H
 
 fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> PathBuf {
     let options = [&SIZE[..], &["--tune", "0"], options].concat();
-    planning(scratch, "compile", name, &options).run().ok();
+    planning(scratch, "compile", name, &options)
+        .run()
+        .assert_ok();
     scratch.path(name)
 }
 
-fn codes(path: &Path) -> Vec<Layout> {
+fn codes(path: &Path) -> Vec<CodeLayout> {
     let tensors = Artifact::open(path).manifest.tensors.into_iter();
     tensors.filter_map(|tensor| tensor.codes).collect()
 }
 
 fn rotated(path: &Path) -> Vec<bool> {
-    codes(path).iter().map(Layout::is_rotated).collect()
+    codes(path).iter().map(CodeLayout::is_rotated).collect()
 }
 
 #[test]
@@ -65,8 +67,8 @@ fn column_groups_are_rotated_by_default() {
     );
     let requires = Artifact::open(&one).manifest.requires;
     assert!(requires.iter().any(|name| name == "rotated_bands"));
-    htc!["verify", &one].run().ok();
-    let shown = htc!["inspect", &one].run().ok().stderr;
+    htc!["verify", &one].run().assert_ok();
+    let shown = htc!["inspect", &one].run().assert_ok().stderr;
     assert!(
         shown.contains("format 1.11") && shown.contains(", rotated"),
         "{shown}"
@@ -75,15 +77,15 @@ fn column_groups_are_rotated_by_default() {
     let exported = scratch.path("exported.gguf");
     htc!["export", &one, "-o", &exported, "--as", "f32", "--force"]
         .run()
-        .ok();
-    check_export(&one, &exported, &TOKENS);
+        .assert_ok();
+    assert_export_matches(&one, &exported, &TOKENS);
 }
 
 #[test]
 fn residuals_are_rotated() {
     let scratch = Scratch::new();
     let path = compile(&scratch, "planes.htz", &["--planes", "2"]);
-    htc!["verify", &path].run().ok();
+    htc!["verify", &path].run().assert_ok();
     let tensors = Artifact::open(&path).manifest.tensors.into_iter();
     let refinements = tensors.filter(|tensor| tensor.name.ends_with(".refinement"));
     let rotated: Vec<bool> = refinements
@@ -110,7 +112,7 @@ fn rotation_off_keeps_the_sources_columns() {
         !requires.iter().any(|name| name == "rotated_bands"),
         "{requires:?}"
     );
-    let shown = htc!["inspect", &path].run().ok().stderr;
+    let shown = htc!["inspect", &path].run().assert_ok().stderr;
     assert!(
         shown.contains("format 1.10") && !shown.contains("rotated"),
         "{shown}"
@@ -118,12 +120,14 @@ fn rotation_off_keeps_the_sources_columns() {
 
     planning(&scratch, "plan", "plan.json", &[&SIZE[..], &off].concat())
         .run()
-        .ok();
+        .assert_ok();
     let plan = scratch.path("plan.json");
     let written = fs::read_to_string(&plan).unwrap();
     assert!(written.contains("\"rotation\":\"off\""), "{written}");
     assert!(!written.contains("2r:"), "{written}");
-    planning(&scratch, "plan", "on.json", &SIZE).run().ok();
+    planning(&scratch, "plan", "on.json", &SIZE)
+        .run()
+        .assert_ok();
     let on = fs::read_to_string(scratch.path("on.json")).unwrap();
     assert!(on.contains("\"2r:") && !on.contains("\"rotation\""), "{on}");
     for (plan, expected) in [
@@ -133,11 +137,11 @@ fn rotation_off_keeps_the_sources_columns() {
         let options = ["--plan", plan.to_str().unwrap(), "--tune", "0"];
         planning(&scratch, "compile", "planned.htz", &options)
             .run()
-            .ok();
+            .assert_ok();
         assert_eq!(codes(&scratch.path("planned.htz")), codes(&expected));
     }
 
     planning(&scratch, "compile", "no.htz", &["--rotation", "maybe"])
         .run()
-        .refused(2, &["--rotation", "on or off"]);
+        .assert_refused(2, &["--rotation", "on or off"]);
 }

@@ -16,7 +16,7 @@ fn tiny(scratch: &Scratch) -> PathBuf {
 }
 
 fn written(run: Htc) -> Vec<u8> {
-    let outcome = run.run().ok();
+    let outcome = run.run().assert_ok();
     assert!(outcome.stdout.len() > 1, "nothing is written");
     outcome.stdout
 }
@@ -50,7 +50,7 @@ fn demo_model_generates_english() {
         "--temp",
         "0"
     ];
-    let outcome = run.run().ok();
+    let outcome = run.run().assert_ok();
     let text = outcome.text();
     let words: Vec<&str> = text.split_whitespace().collect();
     assert!(words.len() > 15, "{text}");
@@ -149,7 +149,7 @@ fn empty_prompt_without_bos_is_refused() {
     let tiny = TinyModel::default().with("tokenizer.ggml.add_bos_token", Value::Bool(false));
     let model = scratch.file("model.gguf", tiny.bytes());
     let outcome = htc!["run", &model, "-p", "", "-n", "4"].run();
-    outcome.refused(1, &["model.gguf", "prompt", "empty"]);
+    outcome.assert_refused(1, &["model.gguf", "prompt", "empty"]);
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn token_limit_is_met() {
     let model = tiny(&scratch);
     for limit in [0, 1, 2, 17] {
         let run = htc!["run", &model, "-p", "the", "-n", limit.to_string()];
-        let outcome = run.args(["--ignore-eos", "--temp", "0"]).run().ok();
+        let outcome = run.args(["--ignore-eos", "--temp", "0"]).run().assert_ok();
         let said = format!(" {limit} tokens");
         assert!(outcome.stderr.contains(&said), "{}", outcome.stderr);
     }
@@ -190,10 +190,10 @@ fn generation_stops_at_the_end_of_the_context() {
     };
     let model = scratch.file("model.gguf", tiny.bytes());
     let run = htc!["run", &model, "-p", "the cat", "-n", "1000", "--ignore-eos"];
-    let outcome = run.run().ok();
+    let outcome = run.run().assert_ok();
     assert!(outcome.stderr.contains("context"), "{}", outcome.stderr);
     let run = htc!["run", &model, "-p", "the cat", "--ignore-eos"].run();
-    assert!(run.ok().stderr.contains("context"));
+    assert!(run.assert_ok().stderr.contains("context"));
 }
 
 /// LongRoPE depends on the maximum length of a sequence; without -n it is a short one.
@@ -203,7 +203,7 @@ fn long_rope_does_not_depend_on_the_token_limit() {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures/phi3/model.gguf");
     let run = |options: &[&str]| {
         let run = htc!["run", &model, "-p", "a b", "--temp", "0", "--ignore-eos"];
-        run.args(options).run().ok()
+        run.args(options).run().assert_ok()
     };
     let some = run(&["-n", "8"]);
     let all = run(&[]);
@@ -224,7 +224,7 @@ fn prompt_longer_than_the_context_is_refused() {
     let model = tiny(&scratch);
     let prompt = "the cat ".repeat(200);
     let outcome = htc!["run", &model, "-p", prompt, "-n", "4"].run();
-    outcome.refused(1, &["model.gguf", "256", "shorten"]);
+    outcome.assert_refused(1, &["model.gguf", "256", "shorten"]);
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn streamed_text_is_valid_utf8() {
         // Most tokens are single bytes, so most sequences are not UTF-8.
         let run = htc!["run", &model, "-p", "häuser", "-n", "200", "--ignore-eos"];
         let run = run.args(["--temp", "3", "--top-k", "0", "--top-p", "1"]);
-        let outcome = run.arg("--seed").arg(seed.to_string()).run().ok();
+        let outcome = run.arg("--seed").arg(seed.to_string()).run().assert_ok();
         assert!(
             outcome.text().contains(char::REPLACEMENT_CHARACTER),
             "bytes are drawn"
@@ -248,7 +248,7 @@ fn end_of_sequence_ends_the_text() {
     let scratch = Scratch::new();
     let greedy = |model: &PathBuf, options: &[&str]| {
         let run = htc!["run", model, "-p", "the", "-n", "12", "--temp", "0"];
-        run.args(options).run().ok()
+        run.args(options).run().assert_ok()
     };
     let model = tiny(&scratch);
     let mut tiny = TinyModel::default();
@@ -322,7 +322,7 @@ fn unwritable_output_is_an_error() {
     let model = tiny(&scratch);
     let run = htc!["run", &model, "-p", "the", "-n", "8", "--ignore-eos"];
     let outcome = run.stdout(full.try_clone().unwrap()).run();
-    outcome.refused(1, &["standard output", "space"]);
+    outcome.assert_refused(1, &["standard output", "space"]);
     let outcome = htc!["inspect", &model, "--json"].stdout(full).run();
-    outcome.refused(1, &["standard output", "space"]);
+    outcome.assert_refused(1, &["standard output", "space"]);
 }

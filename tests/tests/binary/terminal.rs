@@ -124,7 +124,11 @@ fn file_contents_cannot_control_the_terminal() {
         assert!(!outcome.stderr.contains(controls_terminal), "{outcome:?}");
         assert!(!outcome.text().contains(controls_terminal), "{outcome:?}");
     }
-    let piped = htc_tests::Htc::new().args(prompt).args(short).run().ok();
+    let piped = htc_tests::Htc::new()
+        .args(prompt)
+        .args(short)
+        .run()
+        .assert_ok();
     assert!(piped.text().contains(HOSTILE), "{}", piped.text());
     let plain = scratch.file("plain.gguf", hostile_model().bytes());
     let arguments: Vec<&Path> = [

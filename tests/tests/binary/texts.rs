@@ -40,7 +40,7 @@ fn texts_are_reported_with_their_weights() {
     let scratch = Scratch::new();
     let run = |output, second| {
         let run = compile(&scratch, output, second, &GIVEN);
-        run.run().ok().json()
+        run.run().assert_ok().json()
     };
     let found = run("half", "time_machine.txt=0.5");
     let calibration = &found["calibration"];
@@ -68,10 +68,10 @@ fn texts_are_reported_with_their_weights() {
 fn duplicate_texts_and_invalid_weights_are_refused() {
     let scratch = Scratch::new();
     let run = |second: &str| compile(&scratch, "out", second, &GIVEN).run();
-    run("alice.txt").refused(2, &["--calibration", "given twice"]);
-    run("alice.txt=3").refused(2, &["--calibration", "given twice"]);
-    run("time_machine.txt=0").refused(2, &["--calibration", "above 0"]);
-    run("time_machine.txt=-1").refused(2, &["--calibration", "above 0"]);
+    run("alice.txt").assert_refused(2, &["--calibration", "given twice"]);
+    run("alice.txt=3").assert_refused(2, &["--calibration", "given twice"]);
+    run("time_machine.txt=0").assert_refused(2, &["--calibration", "above 0"]);
+    run("time_machine.txt=-1").assert_refused(2, &["--calibration", "above 0"]);
     assert!(!scratch.path("out").exists());
 }
 
@@ -80,7 +80,9 @@ fn second_text_determines_the_shrinkage() {
     let scratch = Scratch::new();
     let options = [&GIVEN[..], &["--shrinkage", "auto"]].concat();
     let second = "time_machine.txt=0.1";
-    let run = compile(&scratch, "auto", second, &options).run().ok();
+    let run = compile(&scratch, "auto", second, &options)
+        .run()
+        .assert_ok();
     let said = run.stderr.clone();
     assert!(said.contains("on the texts behind the first"), "{said}");
     let report = run.json();
@@ -98,7 +100,9 @@ fn second_text_determines_the_shrinkage() {
     assert!(chunks(elsewhere[0]) < chunks(all[0]));
     let part = part.to_string();
     let explicit = [&GIVEN[..], &["--shrinkage", &part]].concat();
-    compile(&scratch, "explicit", second, &explicit).run().ok();
+    compile(&scratch, "explicit", second, &explicit)
+        .run()
+        .assert_ok();
     let tensors = |name| Artifact::open(&scratch.path(name)).manifest.tensors;
     assert!(tensors("explicit") == tensors("auto"));
 }
@@ -109,20 +113,22 @@ fn shrinkage_applies_only_to_whiten() {
     let second = "time_machine.txt";
     let shrunk = |part| {
         let options = [&GIVEN[..], &["--shrinkage", part]].concat();
-        let run = compile(&scratch, part, second, &options).run().ok();
+        let run = compile(&scratch, part, second, &options).run().assert_ok();
         let report = run.json();
         assert_eq!(report["treatment"]["shrinkage"].to_string(), part);
         artifact(&scratch, part)
     };
     assert!(shrunk("0.01") != shrunk("0.3"));
-    compile(&scratch, "default", second, &GIVEN).run().ok();
+    compile(&scratch, "default", second, &GIVEN)
+        .run()
+        .assert_ok();
     assert!(artifact(&scratch, "default") == artifact(&scratch, "0.01"));
     for (options, words) in [
         (["--gauge", "none", "--shrinkage", "0.1"], "--gauge whiten"),
         (["--gauge", "whiten", "--shrinkage", "2"], "--shrinkage"),
     ] {
         let run = compile(&scratch, "out", second, &options).run();
-        run.refused(2, &[words]);
+        run.assert_refused(2, &[words]);
     }
 }
 
@@ -145,7 +151,9 @@ fn shipped_text_needs_no_file() {
     let lines: String = lines.chars().take(6000).collect();
     scratch.file("shipped", &lines);
     scratch.file("shipped=2", &lines);
-    let outcome = compile_shipped(&scratch, "one", &["shipped"]).run().ok();
+    let outcome = compile_shipped(&scratch, "one", &["shipped"])
+        .run()
+        .assert_ok();
     let (said, found) = (outcome.stderr.clone(), outcome.json());
     let left_out = "russian, chinese, japanese, korean, arabic, hindi";
     assert!(said.contains(left_out), "{said}");
@@ -157,10 +165,13 @@ fn shipped_text_needs_no_file() {
     assert_eq!(found["quality"]["text"], "shipped v1");
     fs::remove_dir_all(scratch.path("cache")).unwrap();
     let again = compile_shipped(&scratch, "two", &["shipped"]).args(["--threads", "1"]);
-    again.run().ok();
+    again.run().assert_ok();
     assert_eq!(artifact(&scratch, "one"), artifact(&scratch, "two"));
     let texts = ["shipped=2", "./shipped"];
-    let found = compile_shipped(&scratch, "three", &texts).run().ok().json();
+    let found = compile_shipped(&scratch, "three", &texts)
+        .run()
+        .assert_ok()
+        .json();
     assert_eq!(
         found["calibration"]["text"],
         "shipped v1 (weight 2), shipped"
@@ -169,5 +180,5 @@ fn shipped_text_needs_no_file() {
     let twice = compile_shipped(&scratch, "four", &["shipped", "shipped=2"]);
     twice
         .run()
-        .refused(2, &["--calibration", "shipped", "twice"]);
+        .assert_refused(2, &["--calibration", "shipped", "twice"]);
 }

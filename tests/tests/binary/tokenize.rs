@@ -72,7 +72,7 @@ fn without_json_tokens_go_to_stderr() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let text = scratch.file("text.txt", "the cat");
-    let outcome = htc!["tokenize", &model, "--text", &text].run().ok();
+    let outcome = htc!["tokenize", &model, "--text", &text].run().assert_ok();
     assert!(outcome.stdout.is_empty());
     assert!(
         outcome.stderr.contains(&token("▁cat").to_string()),
@@ -141,7 +141,7 @@ fn unsupported_tokenizers_are_refused_by_name() {
     let refused = |tiny: TinyModel, words: &[&str]| {
         let model = scratch.file("model.gguf", tiny.vocabulary_only());
         let outcome = htc!["tokenize", &model, "--text", &text, "--json"].run();
-        outcome.refused(1, words);
+        outcome.assert_refused(1, words);
     };
     let kind = |kind: &str| {
         TinyModel::default().with("tokenizer.ggml.model", Value::String(kind.to_owned()))
@@ -185,7 +185,7 @@ fn token_output_is_buffered() {
     });
     let end = to.try_clone().unwrap();
     let run = htc!["tokenize", &model, "--text", &text, "--json"];
-    run.stdout(OwnedFd::from(to)).run().ok();
+    run.stdout(OwnedFd::from(to)).run().assert_ok();
     end.send(&[]).unwrap();
     let (writes, bytes) = reader.join().unwrap();
     assert!(bytes > 500_000, "{bytes}");

@@ -3,7 +3,7 @@
 use htc_tests::material::{demo, shared};
 use htc_tests::{Scratch, htc};
 
-use super::{METHODS, close, compile, eval, number};
+use super::{METHODS, assert_close, compile, eval, number};
 
 /// llama.cpp 0c1e57098, CPU: `llama-perplexity -m reference-7m-f16.gguf -f time_machine.txt -c 512
 /// -b 512 --chunks 20`.
@@ -13,7 +13,7 @@ const LLAMA_CPP_TIME_MACHINE: f64 = 74.2388;
 fn demo_perplexity_equals_llama_cpp() {
     let (model, text) = (demo("reference-7m-f16.gguf"), demo("time_machine.txt"));
     let result = eval(&model, &text, &["--chunks", "20"]).run().json();
-    close(number(&result, "/perplexity"), LLAMA_CPP_TIME_MACHINE, 1e-3);
+    assert_close(number(&result, "/perplexity"), LLAMA_CPP_TIME_MACHINE, 1e-3);
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn stories_compile_with_both_methods() {
             let options = ["--method", method, "--ratio", ratio, "--force"];
             let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
             assert!(number(&report, "/ratio") <= ratio.parse().unwrap());
-            htc!["verify", &artifact].run().ok();
+            htc!["verify", &artifact].run().assert_ok();
             let result = eval(&artifact, &text, &["--context", "256", "--chunks", "4"]);
             let perplexity = number(&result.run().json(), "/perplexity");
             // Plain truncation ruins a model of width 64; the test is that it runs and is measured.
@@ -58,7 +58,7 @@ fn truncation_loss_equals_an_independent_script() {
     for (ratio, expected, tolerance) in [("0.9", 1.072, 0.01), ("0.6", 1.93, 0.1)] {
         let options = ["--factor-type", "f16", "--ratio", ratio, "--force"];
         let (artifact, _) = compile(&scratch, &model, "out.htz", &options);
-        close(measure(&artifact) / before, expected, tolerance);
+        assert_close(measure(&artifact) / before, expected, tolerance);
     }
 }
 
@@ -104,6 +104,6 @@ fn weighted_truncation_loss_equals_an_independent_script() {
         ];
         let options = [&options.concat()[..], &["--force"]].concat();
         let (artifact, _) = compile(&scratch, &model, "out.htz", &options);
-        close(measure(&artifact) / before, expected, tolerance);
+        assert_close(measure(&artifact) / before, expected, tolerance);
     }
 }

@@ -10,7 +10,7 @@ use htc_tests::model::Tensor;
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::{Value, json};
 
-use super::{METHODS, close, compile, eval, list, number, text};
+use super::{METHODS, assert_close, compile, eval, list, number, text};
 
 /// Projections that read the residual stream.
 pub const READS: [(&str, &str); 5] = [
@@ -81,7 +81,7 @@ fn axiom_gauge_lowers_the_tail_energy() {
         let (_, plain) = run("none");
         assert!(plain.get("axiom").is_none());
         let (artifact, report) = run("axiom");
-        htc!["verify", &artifact].run().ok();
+        htc!["verify", &artifact].run().assert_ok();
         assert_eq!(report["treatment"]["gauge"], "axiom");
         let searches = list(&report, "/axiom");
         assert_eq!(searches.len(), tiny.layers);
@@ -102,19 +102,21 @@ fn axiom_gauge_lowers_the_tail_energy() {
                 let tails = list(&plain, "/measured").iter();
                 let tails = tails.filter(|of| of["layer"] == layer).map(|of| {
                     let name = of["slot"].as_str().unwrap();
-                    let at = htc_tests::model::SLOT_NAMES.iter().position(|n| *n == name);
-                    let slot = htc_tests::model::SLOTS[at.unwrap()];
-                    close(number(of, "/predicted"), number(of, "/error"), 1e-4);
+                    let at = htc_tests::model::PROJECTION_NAMES
+                        .iter()
+                        .position(|n| *n == name);
+                    let slot = htc_tests::model::GGUF_PROJECTIONS[at.unwrap()];
+                    assert_close(number(of, "/predicted"), number(of, "/error"), 1e-4);
                     assert_eq!(of["norm"], "frobenius");
                     (number(of, "/error") * source(&tensors, layer, slot).norm()).powi(2)
                 });
-                close(trace[0], tails.sum(), 1e-4);
+                assert_close(trace[0], tails.sum(), 1e-4);
             }
         }
         let measured = list(&report, "/measured");
         assert!(measured.iter().all(|of| of["norm"] == "axiom"));
         let shown = htc!["compile", &model, "-o", &artifact].args(&fixed);
-        let shown = shown.args(["--gauge", "axiom"]).run().ok().stderr;
+        let shown = shown.args(["--gauge", "axiom"]).run().assert_ok().stderr;
         assert!(shown.contains("gauge axiom") && shown.contains("tail energy"));
         let manifest = Artifact::open(&artifact).manifest;
         let record = manifest.provenance.treatment.unwrap();
@@ -136,7 +138,11 @@ fn axiom_at_full_rank_changes_nothing() {
     let (plain, axiom) = (Artifact::open(&plain), Artifact::open(&axiom));
     for entry in &plain.manifest.tensors {
         let role = entry.role.to_string();
-        assert_eq!(plain.stored(&role), axiom.stored(&role), "{role}");
+        assert_eq!(
+            plain.tensor_bytes(&role),
+            axiom.tensor_bytes(&role),
+            "{role}"
+        );
     }
 }
 
@@ -241,7 +247,7 @@ fn bias_correction_makes_the_mean_error_zero() {
         );
         for (slot, name) in &READS[..3] {
             let exact = source(&tensors, 0, name).times(&mean);
-            let mut corrected = artifact.product(0, slot).times(&mean);
+            let mut corrected = artifact.dense_projection(0, slot).times(&mean);
             let without = exact.relative_distance(&corrected);
             assert!(without > 0.05, "{slot}: {without}");
             let bias = artifact
@@ -290,7 +296,7 @@ fn every_architecture_supports_biases() {
                 let reference = ["--reference", model.to_str().unwrap(), "--context", "16"];
                 let options = [&reference[..], &["--chunks", "4", "--kv-type", "f32"]].concat();
                 let found = eval(&artifact, &words, &options).run().json();
-                htc!["verify", &artifact].run().ok();
+                htc!["verify", &artifact].run().assert_ok();
                 (number(&found, "/kl"), report)
             };
             let (kl, _) = measure("full");
@@ -307,12 +313,12 @@ fn every_architecture_supports_biases() {
 #[test]
 fn appended_sink_is_exact() {
     let tiny = TinyModel::default();
-    let tensors = TinyModel::blind();
+    let tensors = TinyModel::with_missed_sink();
     let scratch = Scratch::new();
-    let model = scratch.file("model.gguf", tiny.bytes_of(&tensors));
+    let model = scratch.file("model.gguf", tiny.bytes_with_tensors(&tensors));
     let calibration = calibrated(&scratch);
     let direction: Vec<f32> = (0..tiny.width)
-        .map(|i| f32::from(i == TinyModel::BLIND_CHANNEL))
+        .map(|i| f32::from(i == TinyModel::MISSED_SINK_CHANNEL))
         .collect();
     let direction = Matrix::new(tiny.width, 1, &direction);
     for method in METHODS {
@@ -332,7 +338,7 @@ fn appended_sink_is_exact() {
             let artifact = Artifact::open(&artifact);
             let lost = READS[..3].iter().map(|(slot, name)| {
                 let exact = source(&tensors, 0, name).times(&direction);
-                exact.relative_distance(&artifact.product(0, slot).times(&direction))
+                exact.relative_distance(&artifact.dense_projection(0, slot).times(&direction))
             });
             // The first component alone preserves it, so any smaller rank does.
             let first = READS[..3].iter().map(|(slot, name)| {
@@ -394,7 +400,7 @@ fn invalid_treatments_are_refused() {
     ] {
         compile(options)
             .run()
-            .refused(2, &[options[0], options[1], "--calibration"]);
+            .assert_refused(2, &[options[0], options[1], "--calibration"]);
     }
     for options in [
         &["--gauge", "best"][..],
@@ -404,25 +410,32 @@ fn invalid_treatments_are_refused() {
         &["--sink", "channels:99999999999999999999"],
         &["--bias", "yes"],
     ] {
-        compile(options).run().refused(2, &[options[0], options[1]]);
+        compile(options)
+            .run()
+            .assert_refused(2, &[options[0], options[1]]);
         let plan = htc!["plan", &model].args(options);
-        plan.run().refused(2, &[options[0], options[1]]);
+        plan.run().assert_refused(2, &[options[0], options[1]]);
     }
     for method in METHODS {
         let options = ["--method", method, "--rank", "8", "--sink", "channels:9"];
         let said = ["--sink channels:9", "layer 0", "rank 8", "channels:8"];
-        compile(&options).run().refused(2, &said);
-        htc!["plan", &model].args(options).run().refused(2, &said);
+        compile(&options).run().assert_refused(2, &said);
+        htc!["plan", &model]
+            .args(options)
+            .run()
+            .assert_refused(2, &said);
     }
     assert!(!output.exists());
     let file = scratch.path("plan.json");
-    htc!["plan", &model, "--rank", "8", "-o", &file].run().ok();
+    htc!["plan", &model, "--rank", "8", "-o", &file]
+        .run()
+        .assert_ok();
     let options = ["--plan", file.to_str().unwrap(), "--sink", "channels:2"];
     let said = ["channels:2", "layer 0", "f16", "f32"];
-    compile(&options).run().refused(2, &said);
+    compile(&options).run().assert_refused(2, &said);
     let options = ["--rank", "8", "--sink", "channels:8"];
-    compile(&options).run().ok();
-    htc!["verify", &output].run().ok();
+    compile(&options).run().assert_ok();
+    htc!["verify", &output].run().assert_ok();
 }
 
 #[test]
@@ -432,7 +445,7 @@ fn plan_records_the_treatment() {
     let file = scratch.path("plan.json");
     let asked = ["--gauge", "axiom", "--sink", "channels:2", "--bias", "auto"];
     let plan = htc!["plan", &model, "--rank", "8", "-o", &file, "--force"];
-    plan.args(asked).run().ok();
+    plan.args(asked).run().assert_ok();
     let written = fs::read_to_string(&file).unwrap();
     let json: Value = serde_json::from_str(&written).unwrap();
     assert_eq!(json["request"]["gauge"], "axiom");
@@ -464,12 +477,12 @@ fn plan_records_the_treatment() {
     );
     let report = from_plan("a.htz", &["--sink", "off", "--dry-run"])
         .run()
-        .ok();
+        .assert_ok();
     assert!(report.stderr.contains("dry run"));
 
     htc!["plan", &model, "--rank", "8", "-o", &file, "--force"]
         .run()
-        .ok();
+        .assert_ok();
     assert!(!fs::read_to_string(&file).unwrap().contains("gauge"));
     let report = from_plan("c.htz", &[]).run().json();
     assert_eq!(
@@ -478,10 +491,12 @@ fn plan_records_the_treatment() {
     );
 
     let plan = htc!["plan", &model, "--rank", "8", "-o", &file, "--force"];
-    plan.args(["--gauge", "whiten", "--bias", "on"]).run().ok();
+    plan.args(["--gauge", "whiten", "--bias", "on"])
+        .run()
+        .assert_ok();
     from_plan("d.htz", &[])
         .run()
-        .refused(2, &["--gauge whiten", "--calibration"]);
+        .assert_refused(2, &["--gauge whiten", "--calibration"]);
     let calibration = calibrated(&scratch);
     let report = from_plan("d.htz", &with(&[], &calibration)).run().json();
     assert_eq!(
@@ -501,7 +516,7 @@ fn plan_records_the_treatment() {
         let line = written.lines().position(|line| line.contains(key)).unwrap() + 1;
         from_plan("e.htz", &[])
             .run()
-            .refused(2, &[&format!("line {line}"), &format!("request.{key}")]);
+            .assert_refused(2, &[&format!("line {line}"), &format!("request.{key}")]);
     }
 }
 

@@ -52,7 +52,7 @@ fn only_norms_and_rows_are_tuned() {
     assert!(plain["tuning"].is_null(), "{plain}");
     let outcome = compile(&scratch, "tuned.htz", &[&coded[..], &["12"]].concat())
         .run()
-        .ok();
+        .assert_ok();
     let said = outcome.stderr.clone();
     assert!(said.contains("  tuned       "), "{said}");
     let tuned = outcome.json();
@@ -79,13 +79,15 @@ fn only_norms_and_rows_are_tuned() {
     assert_eq!(trial["tuned"], tuned["tuning"]["kept"]);
     assert_eq!(number(&trial, "/evaluation/kl"), after);
     let [plain, tuned] = ["plain.htz", "tuned.htz"].map(|name| {
-        htc!["verify", "--probe", scratch.path(name)].run().ok();
+        htc!["verify", "--probe", scratch.path(name)]
+            .run()
+            .assert_ok();
         Artifact::open(&scratch.path(name))
     });
     assert!(plain.manifest.provenance.tuning.is_none());
     let record = tuned.manifest.provenance.tuning.unwrap();
     assert!(record.steps > 0 && record.kl_after < record.kl_before);
-    let inspected = htc!["inspect", scratch.path("tuned.htz")].run().ok();
+    let inspected = htc!["inspect", scratch.path("tuned.htz")].run().assert_ok();
     let said = format!("scales tuned in {} steps", record.steps);
     assert!(inspected.stderr.contains(&said) || inspected.text().contains(&said));
     assert!(fs::metadata(scratch.path("tuned.htz")).unwrap().len() <= 110_000);
@@ -114,7 +116,7 @@ fn tuned_bytes_do_not_depend_on_threads() {
 fn killed_tuning_resumes() {
     let scratch = Scratch::new();
     let options = ["--tune", "40"];
-    compile(&scratch, "whole.htz", &options).run().ok();
+    compile(&scratch, "whole.htz", &options).run().assert_ok();
     let work = scratch.path(".killed.htz.htc-work");
     let state = || -> Option<PathBuf> {
         if !work.exists() {
@@ -145,7 +147,7 @@ fn killed_tuning_resumes() {
         child.wait().unwrap();
         assert!(!scratch.path("killed.htz").exists());
     }
-    compile(&scratch, "killed.htz", &options).run().ok();
+    compile(&scratch, "killed.htz", &options).run().assert_ok();
     assert!(!work.exists());
     assert!(bytes(&scratch, "killed.htz") == bytes(&scratch, "whole.htz"));
 }
@@ -167,9 +169,11 @@ fn tuned_values_out_of_range_are_discarded() {
             _ => {}
         }
     }
-    scratch.file("model.gguf", tiny().bytes_of(&tensors));
+    scratch.file("model.gguf", tiny().bytes_with_tensors(&tensors));
     scratch.file("words.txt", words(20_000));
-    let outcome = compile(&scratch, "tuned.htz", &["--tune", "12"]).run().ok();
+    let outcome = compile(&scratch, "tuned.htz", &["--tune", "12"])
+        .run()
+        .assert_ok();
     let said = outcome.stderr.clone();
     assert!(said.contains("cannot be stored"), "{said}");
     let report = outcome.json();
@@ -181,7 +185,7 @@ fn tuned_values_out_of_range_are_discarded() {
     );
     htc!["verify", "--probe", scratch.path("tuned.htz")]
         .run()
-        .ok();
+        .assert_ok();
 }
 
 #[test]
@@ -189,13 +193,13 @@ fn invalid_steps_are_refused() {
     let scratch = Scratch::new();
     for steps in ["-1", "many", "1.5", "100001"] {
         let run = compile(&scratch, "none.htz", &["--tune", steps]).run();
-        run.refused(2, &["--tune", steps]);
+        run.assert_refused(2, &["--tune", steps]);
     }
     let model = scratch.path("model.gguf");
     let run = htc!["compile", &model, "-o", scratch.path("none.htz")]
         .args(["--method", "gp", "--tune", "3"])
         .run();
-    run.refused(2, &["--tune", "--calibration"]);
+    run.assert_refused(2, &["--tune", "--calibration"]);
     assert!(!scratch.path("none.htz").exists());
     let gp = |options: &[&str]| {
         htc!["compile", &model, "-o", scratch.path("gp.htz"), "--force"]

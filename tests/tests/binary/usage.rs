@@ -16,7 +16,7 @@ const PLANNING: &str = "--method --rank --ratio --parameters --bytes --mean-rank
 #[test]
 fn help_goes_to_stdout_and_succeeds() {
     for flag in ["--help", "-h", "help"] {
-        let outcome = htc![flag].run().ok();
+        let outcome = htc![flag].run().assert_ok();
         assert!(outcome.stderr.is_empty());
         for command in COMMANDS {
             assert!(outcome.text().contains(command), "{flag}: no {command}");
@@ -64,7 +64,7 @@ fn every_command_explains_its_options() {
         ("tokenize", "--text --special --json"),
         ("clean", "--cache --older-than --dry-run"),
     ] {
-        let outcome = htc![command, "--help"].run().ok();
+        let outcome = htc![command, "--help"].run().assert_ok();
         let words: Vec<&str> = outcome.text().split([' ', ',', '\n']).collect();
         for option in options.split(' ') {
             assert!(
@@ -85,7 +85,7 @@ fn short_help_fits_a_screen() {
         "How careful:",
     ];
     for command in ["compile", "plan", "analyse", "eval", "run"] {
-        let short = htc![command, "-h"].run().ok();
+        let short = htc![command, "-h"].run().assert_ok();
         let lines: Vec<&str> = short.text().lines().collect();
         assert!(lines.len() <= 40, "{command}: {} lines", lines.len());
         assert!(lines.iter().all(|line| line.chars().count() <= 100));
@@ -93,7 +93,7 @@ fn short_help_fits_a_screen() {
             continue;
         }
         for flag in ["-h", "--help"] {
-            let help = htc![command, flag].run().ok();
+            let help = htc![command, flag].run().assert_ok();
             let found = help.text().lines().filter(|line| SECTIONS.contains(line));
             let found: Vec<&str> = found.collect();
             assert_eq!(found, SECTIONS, "{command} {flag}");
@@ -108,7 +108,7 @@ fn short_help_fits_a_screen() {
 #[test]
 fn every_allocator_is_explained() {
     for command in ["compile", "plan"] {
-        let outcome = htc![command, "--help"].run().ok();
+        let outcome = htc![command, "--help"].run().assert_ok();
         for (name, needs) in [
             ("uniform", "needs nothing"),
             ("phase", "calibration"),
@@ -132,7 +132,7 @@ fn every_allocator_is_explained() {
 #[test]
 fn version_is_shown() {
     for flag in ["--version", "-V"] {
-        let outcome = htc![flag].run().ok();
+        let outcome = htc![flag].run().assert_ok();
         assert_eq!(
             outcome.text().trim(),
             format!("htc {}", env!("CARGO_PKG_VERSION"))
@@ -166,7 +166,7 @@ fn missing_arguments_are_named() {
     ] {
         let outcome = htc![].args(arguments).run();
         if outcome.stderr.lines().count() == 1 {
-            outcome.refused(2, words);
+            outcome.assert_refused(2, words);
         } else {
             // A command without any argument may show its help instead.
             assert_eq!(outcome.code(), Some(2), "{arguments:?}");
@@ -188,7 +188,7 @@ fn unknown_arguments_are_named() {
         (&["inspect", "a", "--force"], "--force"),
         (&["verify", "a", "b"], "'b'"),
     ] {
-        htc![].args(arguments).run().refused(2, &[word]);
+        htc![].args(arguments).run().assert_refused(2, &[word]);
     }
 }
 
@@ -217,7 +217,7 @@ fn conflicting_options_are_named() {
             ["--rank", "multiple"],
         ),
     ] {
-        htc![].args(arguments).run().refused(2, &words);
+        htc![].args(arguments).run().assert_refused(2, &words);
     }
 }
 
@@ -230,10 +230,14 @@ fn assert_names_the_option(command: &[&str], options: &[(&str, &[&str])]) {
                 .args(command)
                 .args([option, value])
                 .run()
-                .refused(2, &[option]);
+                .assert_refused(2, &[option]);
             if option.starts_with("--") {
                 let one = format!("{option}={value}");
-                htc![].args(command).arg(one).run().refused(2, &[option]);
+                htc![]
+                    .args(command)
+                    .arg(one)
+                    .run()
+                    .assert_refused(2, &[option]);
             }
         }
     }
@@ -363,7 +367,7 @@ fn errors_list_the_allowed_values() {
         ("--rank-floor", "2.5", &["fraction"]),
     ] {
         let outcome = htc!["compile", "no.gguf", "-o", "no.htz", option, value].run();
-        outcome.refused(2, words);
+        outcome.assert_refused(2, words);
     }
 }
 
@@ -386,5 +390,5 @@ fn unwritable_stderr_is_not_an_error() {
     let compile = "\"$0\" compile \"$1\" -o \"$2\" --rank 8 --report \"$3\" 2>/dev/full";
     shell(compile, &[&model, &output, &report]);
     assert!(report.is_file());
-    htc!["verify", &output].run().ok();
+    htc!["verify", &output].run().assert_ok();
 }

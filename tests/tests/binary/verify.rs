@@ -21,7 +21,7 @@ fn artifact(scratch: &Scratch) -> (PathBuf, Artifact) {
 fn undamaged_artifact_is_confirmed() {
     let scratch = Scratch::new();
     let (path, artifact) = artifact(&scratch);
-    let outcome = htc!["verify", &path].run().ok();
+    let outcome = htc!["verify", &path].run().assert_ok();
     assert!(outcome.stdout.is_empty() && !outcome.stderr.is_empty());
     let result = htc!["verify", &path, "--json"].run().json();
     assert_eq!(result["ok"], true);
@@ -48,7 +48,7 @@ fn assert_found_in(part: impl Fn(&Artifact) -> Range<usize>, named: &[&str]) {
     ] {
         let path = scratch.file("damaged.htz", flipped(&artifact, byte, bit));
         let words = [&["damaged.htz"], named].concat();
-        htc!["verify", &path].run().refused(1, &words);
+        htc!["verify", &path].run().assert_refused(1, &words);
     }
 }
 
@@ -64,26 +64,28 @@ fn flipped_bit_in_the_magic_is_found() {
     let (_, artifact) = artifact(&scratch);
     for byte in 0..8 {
         let path = scratch.file("damaged.htz", flipped(&artifact, byte, 5));
-        htc!["verify", &path].run().refused(1, &["damaged.htz"]);
+        htc!["verify", &path]
+            .run()
+            .assert_refused(1, &["damaged.htz"]);
     }
 }
 
 #[test]
 fn flipped_bit_in_the_manifest_is_found() {
-    assert_found_in(Artifact::manifest_place, &["manifest", "copy"]);
+    assert_found_in(Artifact::manifest_range, &["manifest", "copy"]);
 }
 
 #[test]
 fn flipped_bit_in_a_tensor_is_found() {
     for role in ["token_embedding", "layers.1.gate.b", "output_norm"] {
-        assert_found_in(|artifact| artifact.place(role), &[role, "copy"]);
+        assert_found_in(|artifact| artifact.tensor_range(role), &[role, "copy"]);
     }
 }
 
 #[test]
 fn flipped_bit_in_the_tokenizer_is_found() {
     assert_found_in(
-        |artifact| artifact.section_place("tokenizer"),
+        |artifact| artifact.section_range("tokenizer"),
         &["tokenizer", "copy"],
     );
 }
@@ -100,7 +102,7 @@ fn damage_is_listed_as_json() {
     let (_, artifact) = artifact(&scratch);
     let mut bytes = artifact.bytes.clone();
     for role in ["layers.0.q.a", "layers.1.down.b"] {
-        bytes[artifact.place(role).start] ^= 1;
+        bytes[artifact.tensor_range(role).start] ^= 1;
     }
     let path = scratch.file("damaged.htz", bytes);
     let outcome = htc!["verify", &path, "--json"].run();
@@ -122,7 +124,9 @@ fn flipped_bit_anywhere_is_found() {
     let step = artifact.bytes.len() / 150;
     for (index, byte) in (0..artifact.bytes.len()).step_by(step).enumerate() {
         let path = scratch.file("damaged.htz", flipped(&artifact, byte, index % 8));
-        htc!["verify", &path].run().refused(1, &["damaged.htz"]);
+        htc!["verify", &path]
+            .run()
+            .assert_refused(1, &["damaged.htz"]);
     }
 }
 
@@ -132,5 +136,5 @@ fn gguf_cannot_be_verified() {
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     htc!["verify", &model]
         .run()
-        .refused(1, &["model.gguf", "compile"]);
+        .assert_refused(1, &["model.gguf", "compile"]);
 }

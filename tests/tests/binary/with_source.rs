@@ -9,7 +9,7 @@ use std::time::Duration;
 use htc_formats::DType;
 use htc_formats::source::{Container, ModelFile};
 use htc_loader::Model;
-use htc_loader::dial::Setting;
+use htc_loader::dial::ActiveSetting;
 use htc_tests::artifact::Artifact;
 use htc_tests::logits::at_positions;
 use htc_tests::material::{demo, words};
@@ -140,7 +140,7 @@ fn sharded_source_is_embedded() {
         "bf16"
     ]
     .run()
-    .ok();
+    .assert_ok();
     assert_eq!(sharded(&folder), 2);
     let (artifact, report) = compile(&scratch, &folder, "out.htz", &WITH);
     assert!(number(&report, "/with_source/source") > 0.0);
@@ -150,9 +150,9 @@ fn sharded_source_is_embedded() {
         bits(source_of(&artifact)),
         bits(Model::open(&folder).unwrap())
     );
-    let expected = run(&folder).run().ok().stdout;
+    let expected = run(&folder).run().assert_ok().stdout;
     let found = run(&artifact).args(["--speculate", "1", "--verifier", "source"]);
-    assert_eq!(found.run().ok().stdout, expected);
+    assert_eq!(found.run().assert_ok().stdout, expected);
 }
 
 #[test]
@@ -188,12 +188,12 @@ fn split_gguf_source_is_embedded() {
     };
     assert_eq!(stored(first), stored(one));
     assert_eq!(stored(last), stored(one));
-    let text = run(&whole).run().ok().stdout;
+    let text = run(&whole).run().assert_ok().stdout;
     for part in &parts {
         fs::remove_file(part).unwrap();
     }
     let found = run(&scratch.path("last.htz")).args(["--speculate", "1", "--verifier", "source"]);
-    assert_eq!(found.run().ok().stdout, text);
+    assert_eq!(found.run().assert_ok().stdout, text);
 }
 
 #[test]
@@ -202,10 +202,10 @@ fn verifier_source_generates_the_sources_text() {
     let model = scratch.file("model.gguf", tiny(DType::Q8_0).bytes());
     let (artifact, _) = compile(&scratch, &model, "out.htz", &WITH);
     let (plain, _) = compile(&scratch, &model, "plain.htz", &["--rank", "16"]);
-    let expected = run(&model).run().ok().stdout;
-    let of_artifact = run(&plain).run().ok().stdout;
+    let expected = run(&model).run().assert_ok().stdout;
+    let of_artifact = run(&plain).run().assert_ok().stdout;
     assert_ne!(of_artifact, expected);
-    assert_eq!(run(&artifact).run().ok().stdout, of_artifact);
+    assert_eq!(run(&artifact).run().assert_ok().stdout, of_artifact);
     fs::remove_file(&model).unwrap();
     let verified = || run(&artifact).args(["--verifier", "source"]);
     for options in [
@@ -213,24 +213,27 @@ fn verifier_source_generates_the_sources_text() {
         &["--speculate", "1"],
         &["--speculate", "0.8", "--draft-length", "4"],
     ] {
-        let outcome = verified().args(options).run().ok();
+        let outcome = verified().args(options).run().assert_ok();
         assert_eq!(outcome.stdout, expected, "{options:?}");
         assert!(outcome.stderr.contains("draft: "), "{}", outcome.stderr);
     }
     let json = verified()
         .args(["--speculate", "1", "--json"])
         .run()
-        .ok()
+        .assert_ok()
         .json();
     assert!(number(&json, "/drafted") > 0.0);
-    let own = run(&artifact).args(["--speculate", "0.8"]).run().ok();
+    let own = run(&artifact)
+        .args(["--speculate", "0.8"])
+        .run()
+        .assert_ok();
     assert_eq!(own.stdout, of_artifact);
     let learning = || {
         let state = ["--adapt", "gradient", "--adapt-state"];
         verified().args(state).arg(scratch.path("state"))
     };
     for _ in 0..2 {
-        assert_eq!(learning().run().ok().stdout, expected);
+        assert_eq!(learning().run().assert_ok().stdout, expected);
     }
     let text = scratch.file("words.txt", words(4000));
     let eval = |model: &Path, reference: &Path| {
@@ -248,7 +251,7 @@ fn verifier_source_generates_the_sources_text() {
             .arg(reference)
             .arg("--json")
             .run()
-            .ok()
+            .assert_ok()
             .json()
     };
     scratch.file("model.gguf", tiny(DType::Q8_0).bytes());
@@ -301,11 +304,11 @@ fn sizes_refer_to_the_compressed_part() {
         "json",
         "--dry-run"
     ];
-    let dry = dry.args(WITH).run().ok().json();
+    let dry = dry.args(WITH).run().assert_ok().json();
     assert_eq!(dry["bytes"], report["bytes"]);
     assert_eq!(number(&dry, "/with_source"), weights);
 
-    let said = htc!["inspect", &path].run().ok().stderr;
+    let said = htc!["inspect", &path].run().assert_ok().stderr;
     assert!(said.contains("artifact of format 1.13"), "{said}");
     assert!(
         said.contains("the weights of its source lie in it"),
@@ -313,22 +316,26 @@ fn sizes_refer_to_the_compressed_part() {
     );
     assert!(!said.contains("section source."), "{said}");
     let [json, plain_json] =
-        [&path, &plain].map(|path| htc!["inspect", path, "--json"].run().ok().json());
+        [&path, &plain].map(|path| htc!["inspect", path, "--json"].run().assert_ok().json());
     assert_eq!(number(&json, "/source_bytes"), source);
     assert_eq!(number(&json, "/bytes"), file);
     assert!(plain_json.get("source_bytes").is_none());
     let ratio = number(&json, "/bits_per_weight") / number(&plain_json, "/bits_per_weight");
     assert!((1.0..1.05).contains(&ratio), "{ratio}");
 
-    let [one, two] =
-        [&path, &plain].map(|path| Model::open(path).unwrap().dial().bytes(Setting::FULL));
+    let [one, two] = [&path, &plain].map(|path| {
+        Model::open(path)
+            .unwrap()
+            .dial()
+            .active_bytes(ActiveSetting::FULL)
+    });
     assert_eq!(one, two);
 
     let page = scratch.path("page.html");
-    htc!["report", &path, &plain, "-o", &page].run().ok();
+    htc!["report", &path, &plain, "-o", &page].run().assert_ok();
     let exported = htc!["export", &path, "-o", scratch.path("out.gguf")]
         .run()
-        .ok();
+        .assert_ok();
     assert!(
         exported.stderr.contains("the weights of the source"),
         "{}",
@@ -336,7 +343,7 @@ fn sizes_refer_to_the_compressed_part() {
     );
     htc!["export", &plain, "-o", scratch.path("plain.gguf")]
         .run()
-        .ok();
+        .assert_ok();
     let [one, two] = ["out.gguf", "plain.gguf"].map(|name| fs::read(scratch.path(name)).unwrap());
     assert_eq!(one.len(), two.len());
 }
@@ -346,7 +353,7 @@ fn verify_finds_damage_in_the_source() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", tiny(DType::Q8_0).bytes());
     let (artifact, _) = compile(&scratch, &model, "out.htz", &WITH);
-    htc!["verify", &artifact].run().ok();
+    htc!["verify", &artifact].run().assert_ok();
     let found = Artifact::open(&artifact);
     let entry = found
         .manifest
@@ -356,8 +363,8 @@ fn verify_finds_damage_in_the_source() {
     bytes[(entry.offset + entry.length / 2) as usize] ^= 0x10;
     fs::write(&artifact, bytes).unwrap();
     let says = ["section source.layers.1.down.weight", "1 of"];
-    htc!["verify", &artifact].run().refused(1, &says);
-    run(&artifact).run().ok();
+    htc!["verify", &artifact].run().assert_refused(1, &says);
+    run(&artifact).run().assert_ok();
 }
 
 #[test]
@@ -391,10 +398,14 @@ fn quality_and_active_fractions_are_preserved() {
             .args(["--report", "json", "--effort", "fast", "--tune", "2"])
             .args(["--file-size", "110000", "--planes", "2"])
     };
-    elastic("plain.htz").run().ok();
-    let report = elastic("out.htz").arg("--with-source").run().ok().json();
+    elastic("plain.htz").run().assert_ok();
+    let report = elastic("out.htz")
+        .arg("--with-source")
+        .run()
+        .assert_ok()
+        .json();
     let [plain, path] = ["plain.htz", "out.htz"].map(|name| scratch.path(name));
-    htc!["verify", &path].run().ok();
+    htc!["verify", &path].run().assert_ok();
     let [with, other] = [&path, &plain].map(|path| Artifact::open(path).manifest);
     assert!(other.quality.is_some() && other.dial.len() > 1);
     assert_eq!(with.quality, other.quality);
@@ -403,10 +414,10 @@ fn quality_and_active_fractions_are_preserved() {
     assert_eq!(with.requires, other.requires);
     // Permuted tensors are not shared with the source.
     assert!(number(&report, "/bytes/after") <= 110e3);
-    let expected = run(&model).run().ok().stdout;
+    let expected = run(&model).run().assert_ok().stdout;
     for fraction in ["0.8", "1"] {
         let found = run(&path).args(["--verifier", "source", "--speculate", fraction]);
-        assert_eq!(found.run().ok().stdout, expected, "{fraction}");
+        assert_eq!(found.run().assert_ok().stdout, expected, "{fraction}");
     }
     let whole = fs::read(&path).unwrap();
     for part in 1..4 {
@@ -415,7 +426,7 @@ fn quality_and_active_fractions_are_preserved() {
         _ = child.kill();
         child.wait().unwrap();
     }
-    elastic("killed.htz").arg("--with-source").run().ok();
+    elastic("killed.htz").arg("--with-source").run().assert_ok();
     assert!(fs::read(scratch.path("killed.htz")).unwrap() == whole);
     assert!(!scratch.path(".killed.htz.htc-work").exists());
 }
@@ -472,7 +483,9 @@ fn missing_source_is_refused_in_one_line() {
     let (with, _) = compile(&scratch, &model, "out.htz", &WITH);
     for model in [&plain, &model] {
         let refused = run(model).args(["--verifier", "source"]);
-        refused.run().refused(2, &["--with-source", "no source"]);
+        refused
+            .run()
+            .assert_refused(2, &["--with-source", "no source"]);
         let eval = htc![
             "eval",
             model,
@@ -481,12 +494,13 @@ fn missing_source_is_refused_in_one_line() {
             "--reference",
             "source"
         ];
-        eval.run().refused(2, &["--with-source", "no source"]);
+        eval.run()
+            .assert_refused(2, &["--with-source", "no source"]);
     }
     let refused = run(&with).args(["--verifier", "./source"]);
-    refused.run().refused(1, &["./source"]);
+    refused.run().assert_refused(1, &["./source"]);
     let both = run(&with).args(["--verifier", "source", "--speculate"]);
-    both.arg(&model).run().refused(2, &["--verifier"]);
+    both.arg(&model).run().assert_refused(2, &["--verifier"]);
     let again = htc!["compile", &with, "-o", scratch.path("again.htz")].args(WITH);
-    again.run().refused(1, &["an artifact already"]);
+    again.run().assert_refused(1, &["an artifact already"]);
 }

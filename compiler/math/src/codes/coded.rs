@@ -1,42 +1,47 @@
 //! Codes of a tile of rows before packing.
 
-use htc_formats::bands::{BandsError, Kind, Packer, QUADS, STRIP_ROWS};
+use htc_formats::bands::{
+    CodeKind, ColumnGroupError, ColumnGroupWriter, QUADS_PER_GROUP, TILE_ROWS,
+};
 
 /// Unpacked codes of a tile of rows.
 #[derive(Clone, Debug, Default)]
-pub struct CodedStrip {
+pub struct CodedTile {
     /// Of codebook and of trellis column groups.
-    pub(super) rows: [Vec<f32>; 2],
-    pub(super) bands: Vec<CodedBand>,
+    pub(super) row_scales: [Vec<f32>; 2],
+    pub(super) column_groups: Vec<CodedColumnGroup>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum CodedBand {
+pub(super) enum CodedColumnGroup {
     /// A scale per row; for each quad a code per weight, row by row.
-    Levels(Vec<u8>, [Vec<u8>; QUADS]),
+    Codebook(Vec<u8>, [Vec<u8>; QUADS_PER_GROUP]),
     /// For each quad a state per weight, row by row.
-    Trellis([Vec<u16>; QUADS]),
+    Trellis([Vec<u16>; QUADS_PER_GROUP]),
 }
 
-impl CodedStrip {
-    pub(super) fn append(&mut self, other: CodedStrip) {
-        if self.bands.is_empty() {
+impl CodedTile {
+    pub(super) fn append(&mut self, other: CodedTile) {
+        if self.column_groups.is_empty() {
             *self = other;
             return;
         }
-        for (rows, more) in self.rows.iter_mut().zip(other.rows) {
+        for (rows, more) in self.row_scales.iter_mut().zip(other.row_scales) {
             rows.extend(more);
         }
-        for (band, more) in self.bands.iter_mut().zip(other.bands) {
+        for (band, more) in self.column_groups.iter_mut().zip(other.column_groups) {
             match (band, more) {
-                (CodedBand::Levels(scales, quads), CodedBand::Levels(more_scales, more)) => {
+                (
+                    CodedColumnGroup::Codebook(scales, quads),
+                    CodedColumnGroup::Codebook(more_scales, more),
+                ) => {
                     scales.extend(more_scales);
                     quads
                         .iter_mut()
                         .zip(more)
                         .for_each(|(to, of)| to.extend(of));
                 }
-                (CodedBand::Trellis(quads), CodedBand::Trellis(more)) => {
+                (CodedColumnGroup::Trellis(quads), CodedColumnGroup::Trellis(more)) => {
                     quads
                         .iter_mut()
                         .zip(more)
@@ -51,23 +56,27 @@ impl CodedStrip {
     ///
     /// # Errors
     /// [`BandsError::Scale`] for a row scale that exceeds f16.
-    pub fn pack(&self, strip: usize, packer: &mut Packer) -> Result<(), BandsError> {
-        for (kind, scales) in KINDS.into_iter().zip(&self.rows) {
+    pub fn pack(
+        &self,
+        strip: usize,
+        packer: &mut ColumnGroupWriter,
+    ) -> Result<(), ColumnGroupError> {
+        for (kind, scales) in KINDS.into_iter().zip(&self.row_scales) {
             for (r, &scale) in scales.iter().enumerate() {
-                packer.row_scale(kind, strip * STRIP_ROWS + r, scale)?;
+                packer.set_row_scale(kind, strip * TILE_ROWS + r, scale)?;
             }
         }
-        for (band, coded) in self.bands.iter().enumerate() {
+        for (band, coded) in self.column_groups.iter().enumerate() {
             match coded {
-                CodedBand::Levels(scales, quads) => {
-                    packer.level_scales(strip, band, scales);
+                CodedColumnGroup::Codebook(scales, quads) => {
+                    packer.set_codebook_scales(strip, band, scales);
                     for (quad, codes) in quads.iter().enumerate() {
-                        packer.levels(strip, band, quad, codes);
+                        packer.set_codebook_codes(strip, band, quad, codes);
                     }
                 }
-                CodedBand::Trellis(quads) => {
+                CodedColumnGroup::Trellis(quads) => {
                     for (quad, states) in quads.iter().enumerate() {
-                        packer.trellis(strip, band, quad, states);
+                        packer.set_trellis_states(strip, band, quad, states);
                     }
                 }
             }
@@ -77,4 +86,4 @@ impl CodedStrip {
 }
 
 /// In the order of [`CodedStrip::rows`].
-pub(super) const KINDS: [Kind; 2] = [Kind::Levels, Kind::Trellis];
+pub(super) const KINDS: [CodeKind; 2] = [CodeKind::Codebook, CodeKind::Trellis];

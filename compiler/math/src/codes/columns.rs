@@ -1,11 +1,12 @@
 //! Column and row scales.
 
 use htc_formats::bands::{
-    BAND, BandsError, Codes, Kind, LEVEL_UNIT, MAX_SCALE, Packer, QUAD, Trellis, stored_scale,
+    CODEBOOK_UNIT, CodeKind, Codes, ColumnGroupError, ColumnGroupWriter, GROUP_COLS,
+    MAX_CODEBOOK_SCALE, QUAD, Trellis, stored_scale,
 };
 
-use super::{BandsEncodeError, relative_error};
-use crate::Feedback;
+use super::{ColumnGroupsEncodeError, gaussian_relative_error};
+use crate::ErrorFeedback;
 
 /// Growth of a row's largest number by error feedback.
 const HEADROOM: f32 = 1.2;
@@ -30,10 +31,10 @@ impl ColumnEnergies {
     ///
     /// # Errors
     /// [`BandsEncodeError::NotFinite`]; [`BandsEncodeError::Length`].
-    pub fn add(&mut self, row: &[f32]) -> Result<(), BandsEncodeError> {
+    pub fn add_row(&mut self, row: &[f32]) -> Result<(), ColumnGroupsEncodeError> {
         let cols = self.sums.len();
         if row.len() != cols {
-            return Err(BandsEncodeError::Length {
+            return Err(ColumnGroupsEncodeError::Length {
                 rows: 1,
                 cols,
                 found: row.len(),
@@ -41,7 +42,7 @@ impl ColumnEnergies {
         }
         let index = self.rows;
         if let Some(&value) = row.iter().find(|x| !x.is_finite()) {
-            return Err(BandsEncodeError::NotFinite { row: index, value });
+            return Err(ColumnGroupsEncodeError::NotFinite { row: index, value });
         }
         self.rows += 1;
         let mean = mean_square(row.iter().copied());
@@ -60,11 +61,11 @@ impl ColumnEnergies {
     pub fn scales(
         &self,
         codes: &Codes,
-        feedback: Option<&Feedback>,
-    ) -> Result<Columns, BandsEncodeError> {
+        feedback: Option<&ErrorFeedback>,
+    ) -> Result<ColumnScales, ColumnGroupsEncodeError> {
         let cols = self.sums.len();
         if codes.cols() != cols || feedback.is_some_and(|feedback| feedback.order != cols) {
-            return Err(BandsEncodeError::Length {
+            return Err(ColumnGroupsEncodeError::Length {
                 rows: 1,
                 cols: codes.cols(),
                 found: cols,
@@ -75,7 +76,7 @@ impl ColumnEnergies {
         let mut grown = natural.clone();
         if let Some(feedback) = feedback {
             for k in 0..cols {
-                let error = relative_error(codes[k / BAND]) * grown[k];
+                let error = gaussian_relative_error(codes[k / GROUP_COLS]) * grown[k];
                 let factors = &feedback.factor[k * cols..][k + 1..cols];
                 for (grown, &factor) in grown[k + 1..].iter_mut().zip(factors) {
                     *grown += f64::from(factor).powi(2) * error;
@@ -83,14 +84,14 @@ impl ColumnEnergies {
             }
         }
         let scale = |(col, square): (usize, f64)| {
-            Trellis::of(codes[col / BAND]).map_or(1.0, |tables| {
+            Trellis::for_code(codes[col / GROUP_COLS]).map_or(1.0, |tables| {
                 let scale = square.sqrt() / f64::from(tables.deviation);
                 stored_scale(scale as f32)
             })
         };
-        Ok(Columns {
+        Ok(ColumnScales {
             codes: codes.clone(),
-            natural: natural.iter().map(|square| square.sqrt() as f32).collect(),
+            rms: natural.iter().map(|square| square.sqrt() as f32).collect(),
             scales: grown.into_iter().enumerate().map(scale).collect(),
         })
     }
@@ -98,32 +99,32 @@ impl ColumnEnergies {
 
 /// Column scales as stored.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Columns {
+pub struct ColumnScales {
     codes: Codes,
-    natural: Vec<f32>,
+    rms: Vec<f32>,
     scales: Vec<f32>,
 }
 
-impl Columns {
+impl ColumnScales {
     /// Writes the scales.
     ///
     /// # Errors
     /// [`BandsError::Scale`].
-    pub fn pack(&self, packer: &mut Packer) -> Result<(), BandsError> {
+    pub fn pack(&self, packer: &mut ColumnGroupWriter) -> Result<(), ColumnGroupError> {
         for (col, &scale) in self.scales.iter().enumerate() {
-            if self.codes[col / BAND].kind() == Kind::Trellis {
-                packer.column_scale(col, scale)?;
+            if self.codes[col / GROUP_COLS].kind() == CodeKind::Trellis {
+                packer.set_column_scale(col, scale)?;
             }
         }
         Ok(())
     }
 
-    pub(super) fn grown(&self, by: &[f64]) -> Columns {
+    pub(super) fn scaled_by(&self, by: &[f64]) -> ColumnScales {
         let scales = self.scales.iter().zip(by);
         // A larger factor is no valid fit.
         let scales =
             scales.map(|(&scale, by)| stored_scale(scale * (1.0 + by.clamp(-0.5, 0.5) as f32)));
-        Columns {
+        ColumnScales {
             scales: scales.collect(),
             ..self.clone()
         }
@@ -135,14 +136,14 @@ impl Columns {
 
     /// Returns the scale of a row: for codebooks from its largest number, for a trellis its root
     /// mean square relative to the columns.
-    pub(super) fn row_scale(&self, kind: Kind, row: &[f32]) -> f32 {
+    pub(super) fn row_scale(&self, kind: CodeKind, row: &[f32]) -> f32 {
         match kind {
-            Kind::Levels => {
+            CodeKind::Codebook => {
                 let largest = row.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
-                HEADROOM * largest / (LEVEL_UNIT * 127.0 * f32::from(MAX_SCALE))
+                HEADROOM * largest / (CODEBOOK_UNIT * 127.0 * f32::from(MAX_CODEBOOK_SCALE))
             }
-            Kind::Trellis => {
-                let pairs = row.iter().zip(&self.natural);
+            CodeKind::Trellis => {
+                let pairs = row.iter().zip(&self.rms);
                 let ratios = pairs.map(|(&x, &of)| if of > 0.0 { x / of } else { 0.0 });
                 mean_square(ratios).sqrt() as f32
             }

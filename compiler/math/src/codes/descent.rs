@@ -2,17 +2,17 @@
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
-use htc_formats::bands::{BAND, Codes, Kind, LEVEL_UNIT, QUAD, QUADS};
+use htc_formats::bands::{CODEBOOK_UNIT, CodeKind, Codes, GROUP_COLS, QUAD, QUADS_PER_GROUP};
 
 use super::coded::KINDS;
-use super::groups::fit_scale;
-use super::strip::{Strip, half, over};
-use super::{BandsEncodeError, Levels};
-use crate::Feedback;
+use super::groups::refit_scale;
+use super::strip::{TileState, divide_or_zero, round_to_f16};
+use super::{CodebookEncoder, ColumnGroupsEncodeError};
+use crate::ErrorFeedback;
 
-impl Strip {
+impl TileState {
     /// Computes `E C`, half of the negative gradient of `tr(E C Eᵀ)`.
-    pub fn slopes(&self, feedback: &Feedback, slopes: &mut Vec<f32>) {
+    pub fn compute_slopes(&self, feedback: &ErrorFeedback, slopes: &mut Vec<f32>) {
         let pairs = self.weights.iter().zip(&self.values);
         let errors: Vec<f32> = pairs.map(|(w, value)| w - value).collect();
         product(&errors, self.rows, feedback, slopes);
@@ -20,26 +20,26 @@ impl Strip {
 
     /// Runs one sweep over a column group: moves each scale, then each code, towards the minimum.
     /// `slopes` is `E C`. Returns true if any changed.
-    pub fn sweep_levels(
+    pub fn sweep_codebook(
         &mut self,
-        levels: &Levels,
-        feedback: &Feedback,
+        levels: &CodebookEncoder,
+        feedback: &ErrorFeedback,
         band: usize,
-        (scales, quads): (&mut [u8], &mut [Vec<u8>; QUADS]),
+        (scales, quads): (&mut [u8], &mut [Vec<u8>; QUADS_PER_GROUP]),
         slopes: &mut [f32],
     ) -> bool {
         let n = self.cols;
-        let columns = band * BAND..((band + 1) * BAND).min(n);
+        let columns = band * GROUP_COLS..((band + 1) * GROUP_COLS).min(n);
         let mut changed = false;
         for r in 0..self.rows {
             let slopes = &mut slopes[r * n..][..n];
             let values = &mut self.values[r * n..][columns.clone()];
-            changed |= fit_scale(feedback, columns.clone(), &mut scales[r], values, slopes);
-            let unit = self.coded.rows[0][r] * LEVEL_UNIT * f32::from(scales[r]);
+            changed |= refit_scale(feedback, columns.clone(), &mut scales[r], values, slopes);
+            let unit = self.coded.row_scales[0][r] * CODEBOOK_UNIT * f32::from(scales[r]);
             for (c, col) in columns.clone().enumerate() {
                 let step = slopes[col] / feedback.moment[col * n + col];
                 let before = self.values[r * n + col];
-                let nearest = levels.nearest(over(before + step, unit));
+                let nearest = levels.nearest(divide_or_zero(before + step, unit));
                 let value = f32::from(nearest.value) * unit;
                 if (value - before - step).abs() >= step.abs() {
                     continue;
@@ -47,30 +47,32 @@ impl Strip {
                 quads[c / QUAD][r * QUAD + c % QUAD] = nearest.code;
                 self.values[r * n + col] = value;
                 changed = true;
-                feedback.moved(col, value - before, slopes);
+                feedback.update_slopes(col, value - before, slopes);
             }
         }
         changed
     }
 
     /// Refits the row scales by least squares with fixed codes.
-    pub fn refit(
+    pub fn refit_row_scales(
         &mut self,
         codes: &Codes,
-        feedback: &Feedback,
+        feedback: &ErrorFeedback,
         slopes: &mut Vec<f32>,
-    ) -> Result<(), BandsEncodeError> {
-        self.slopes(feedback, slopes);
+    ) -> Result<(), ColumnGroupsEncodeError> {
+        self.compute_slopes(feedback, slopes);
         let n = self.cols;
-        let of = |kind: Kind, values: &[f32]| -> Vec<f32> {
-            let kinds = codes.iter().flat_map(|code| [code.kind() == kind; BAND]);
+        let of = |kind: CodeKind, values: &[f32]| -> Vec<f32> {
+            let kinds = codes
+                .iter()
+                .flat_map(|code| [code.kind() == kind; GROUP_COLS]);
             let mask: Vec<bool> = kinds.take(n).collect();
             let values = values.iter().zip(mask.iter().cycle());
             values.map(|(&v, &of)| if of { v } else { 0.0 }).collect()
         };
         let parts = KINDS.map(|kind| {
             let mut products = Vec::new();
-            let part = codes.has(kind).then(|| of(kind, &self.values));
+            let part = codes.contains_kind(kind).then(|| of(kind, &self.values));
             if let Some(part) = &part {
                 product(part, self.rows, feedback, &mut products);
             }
@@ -99,15 +101,16 @@ impl Strip {
                 _ => [0.0, 0.0],
             };
             let mut factors = [1.0; 2];
-            for ((scales, by), factor) in self.coded.rows.iter_mut().zip(by).zip(&mut factors) {
+            for ((scales, by), factor) in self.coded.row_scales.iter_mut().zip(by).zip(&mut factors)
+            {
                 if let Some(scale) = scales.get_mut(r) {
                     // A larger factor is no valid fit.
                     let fit = *scale * (1.0 + by.clamp(-0.5, 0.5) as f32);
-                    let before = std::mem::replace(scale, half(self.first + r, fit)?);
-                    *factor = over(*scale, before);
+                    let before = std::mem::replace(scale, round_to_f16(self.first + r, fit)?);
+                    *factor = divide_or_zero(*scale, before);
                 }
             }
-            let bands = self.values[r * n..][..n].chunks_mut(BAND);
+            let bands = self.values[r * n..][..n].chunks_mut(GROUP_COLS);
             for (values, code) in bands.zip(codes.iter()) {
                 let factor = factors[usize::from(code.kind() == KINDS[1])];
                 values.iter_mut().for_each(|value| *value *= factor);
@@ -117,7 +120,7 @@ impl Strip {
     }
 }
 
-fn product(values: &[f32], rows: usize, feedback: &Feedback, out: &mut Vec<f32>) {
+fn product(values: &[f32], rows: usize, feedback: &ErrorFeedback, out: &mut Vec<f32>) {
     let n = feedback.order;
     out.clear();
     out.resize(rows * n, 0.0);

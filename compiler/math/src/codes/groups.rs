@@ -2,41 +2,41 @@
 
 use std::ops::Range;
 
-use htc_formats::bands::{BAND, LEVEL_UNIT, MAX_SCALE, QUAD};
+use htc_formats::bands::{CODEBOOK_UNIT, GROUP_COLS, MAX_CODEBOOK_SCALE, QUAD};
 
-use super::coded::CodedBand;
-use super::strip::{Strip, over};
-use super::{Levels, Nearest};
-use crate::Feedback;
+use super::coded::CodedColumnGroup;
+use super::strip::{TileState, divide_or_zero};
+use super::{CodebookEncoder, NearestLevel};
+use crate::ErrorFeedback;
 
 /// Scales to try with feedback, relative to the best one without.
-const AROUND: Range<f32> = 0.7..1.3;
+const SCALE_SEARCH_RANGE: Range<f32> = 0.7..1.3;
 
-const TRIED: usize = 10;
+const SCALES_TRIED: usize = 10;
 
 /// Group of a row, in units of the row scale.
-struct Group {
+struct ScaledGroup {
     width: usize,
-    exact: [f32; BAND],
-    targets: [f32; BAND],
+    exact: [f32; GROUP_COLS],
+    targets: [f32; GROUP_COLS],
 }
 
 #[derive(Clone, Copy)]
-struct Within<'a> {
-    feedback: &'a Feedback,
+struct GroupFeedback<'a> {
+    feedback: &'a ErrorFeedback,
     start: usize,
 }
 
-impl Group {
-    fn of(unit: f32, exact: &[f32], targets: &[f32]) -> Group {
+impl ScaledGroup {
+    fn new(unit: f32, exact: &[f32], targets: &[f32]) -> ScaledGroup {
         let in_units = |numbers: &[f32]| {
-            let mut of = [0.0; BAND];
+            let mut of = [0.0; GROUP_COLS];
             let pairs = of.iter_mut().zip(numbers);
-            pairs.for_each(|(to, &x)| *to = over(x, unit));
+            pairs.for_each(|(to, &x)| *to = divide_or_zero(x, unit));
             of
         };
-        Group {
-            width: exact.len().min(BAND),
+        ScaledGroup {
+            width: exact.len().min(GROUP_COLS),
             exact: in_units(exact),
             targets: in_units(targets),
         }
@@ -47,25 +47,25 @@ impl Group {
     }
 
     /// Quantises with `scale`; returns codes and loss, or `None` once the loss reaches `most`.
-    fn code(
+    fn quantise(
         &self,
-        levels: &Levels,
+        levels: &CodebookEncoder,
         scale: u8,
-        within: Option<Within<'_>>,
+        within: Option<GroupFeedback<'_>>,
         most: Option<f32>,
-    ) -> Option<([Nearest; BAND], f32)> {
+    ) -> Option<([NearestLevel; GROUP_COLS], f32)> {
         let scale = f32::from(scale);
-        let inverse = over(1.0, scale);
-        let mut codes = [Nearest::default(); BAND];
+        let inverse = divide_or_zero(1.0, scale);
+        let mut codes = [NearestLevel::default(); GROUP_COLS];
         let mut nearest = |c: usize, target: f32| {
             codes[c] = levels.nearest(target * inverse);
             scale * f32::from(codes[c].value)
         };
         let lost = match within {
-            Some(Within { feedback, start }) => {
+            Some(GroupFeedback { feedback, start }) => {
                 let mut targets = self.targets;
                 let group = (&self.exact[..self.width], &mut targets[..self.width]);
-                feedback.feed_run(start, group, most, nearest)?
+                feedback.quantise_run(start, group, most, nearest)?
             }
             None => {
                 let targets = self.targets().iter().enumerate();
@@ -77,19 +77,27 @@ impl Group {
     }
 
     /// Returns the scale of least loss and its codes.
-    fn best(&self, levels: &Levels, within: Option<Within<'_>>) -> (u8, [Nearest; BAND]) {
-        let columns = |of: Within<'_>| of.start..of.start + self.width;
+    fn quantise_best(
+        &self,
+        levels: &CodebookEncoder,
+        within: Option<GroupFeedback<'_>>,
+    ) -> (u8, [NearestLevel; GROUP_COLS]) {
+        let columns = |of: GroupFeedback<'_>| of.start..of.start + self.width;
         let importance = within.map(|of| &of.feedback.importance()[columns(of)]);
-        let alone = levels.scale(self.targets(), importance);
-        let with = |scale, most| self.code(levels, scale, within, most);
+        let alone = levels.best_scale(self.targets(), importance);
+        let with = |scale, most| self.quantise(levels, scale, within, most);
         let (mut codes, mut least) = with(alone, None).unwrap_or_default();
         let mut best = alone;
         if within.is_none() {
             return (best, codes);
         }
-        let [first, last] = [AROUND.start, AROUND.end].map(|share| share * f32::from(alone));
-        let (first, last) = (first.max(1.0) as u8, (last.ceil() as u8).min(MAX_SCALE));
-        let step = usize::from(last.saturating_sub(first)) / TRIED + 1;
+        let [first, last] = [SCALE_SEARCH_RANGE.start, SCALE_SEARCH_RANGE.end]
+            .map(|share| share * f32::from(alone));
+        let (first, last) = (
+            first.max(1.0) as u8,
+            (last.ceil() as u8).min(MAX_CODEBOOK_SCALE),
+        );
+        let step = usize::from(last.saturating_sub(first)) / SCALES_TRIED + 1;
         for scale in (first..=last).step_by(step) {
             if let Some((other, lost)) = with(scale, Some(least)) {
                 (best, codes, least) = (scale, other, lost);
@@ -101,8 +109,8 @@ impl Group {
 
 /// Refits the integer scale of a group with fixed codes; returns true if it changed. `values` are
 /// the dequantised codes, `slopes` half of the negative gradient of the row's loss.
-pub(super) fn fit_scale(
-    feedback: &Feedback,
+pub(super) fn refit_scale(
+    feedback: &ErrorFeedback,
     columns: Range<usize>,
     scale: &mut u8,
     values: &mut [f32],
@@ -115,9 +123,9 @@ pub(super) fn fit_scale(
         .map(|(col, value)| value * dot(of_column(col), values))
         .sum();
     let before = f32::from(*scale);
-    let best = before * (1.0 + over(dot(values, &slopes[columns.clone()]), curve));
+    let best = before * (1.0 + divide_or_zero(dot(values, &slopes[columns.clone()]), curve));
     // The loss is a parabola of the scale.
-    let after = best.round().clamp(1.0, f32::from(MAX_SCALE));
+    let after = best.round().clamp(1.0, f32::from(MAX_CODEBOOK_SCALE));
     if *scale == 0 || after == before || !after.is_finite() {
         return false;
     }
@@ -126,28 +134,29 @@ pub(super) fn fit_scale(
     for (col, value) in columns.zip(values) {
         let moved = *value * grown;
         *value += moved;
-        feedback.moved(col, moved, slopes);
+        feedback.update_slopes(col, moved, slopes);
     }
     true
 }
 
-impl Strip {
+impl TileState {
     /// Quantises a column group; does not carry its error to later ones.
-    pub fn code_levels(
+    pub fn quantise_with_codebook(
         &mut self,
-        levels: &Levels,
-        feedback: Option<&Feedback>,
+        levels: &CodebookEncoder,
+        feedback: Option<&ErrorFeedback>,
         columns: Range<usize>,
-    ) -> CodedBand {
+    ) -> CodedColumnGroup {
         let (start, width) = (columns.start, columns.len());
-        let within = feedback.map(|feedback| Within { feedback, start });
+        let within = feedback.map(|feedback| GroupFeedback { feedback, start });
         let mut scales = vec![0; self.padded];
         let mut quads = std::array::from_fn(|_| vec![0; self.padded * QUAD]);
         for (r, to) in scales.iter_mut().enumerate().take(self.rows) {
-            let unit = self.coded.rows[0][r] * LEVEL_UNIT;
+            let unit = self.coded.row_scales[0][r] * CODEBOOK_UNIT;
             let at = r * self.cols + start;
             let [exact, targets] = [&self.weights, &self.targets].map(|of| &of[at..][..width]);
-            let (scale, codes) = Group::of(unit, exact, targets).best(levels, within);
+            let (scale, codes) =
+                ScaledGroup::new(unit, exact, targets).quantise_best(levels, within);
             *to = scale;
             let values = &mut self.values[at..][..width];
             for (c, (value, code)) in values.iter_mut().zip(codes).enumerate() {
@@ -155,7 +164,7 @@ impl Strip {
                 *value = f32::from(code.value) * unit * f32::from(scale);
             }
         }
-        CodedBand::Levels(scales, quads)
+        CodedColumnGroup::Codebook(scales, quads)
     }
 }
 
@@ -170,24 +179,24 @@ mod tests {
         (0..count).map(|_| random.normal() as f32).collect()
     }
 
-    fn within(feedback: &Feedback) -> Option<Within<'_>> {
-        Some(Within { feedback, start: 0 })
+    fn within(feedback: &ErrorFeedback) -> Option<GroupFeedback<'_>> {
+        Some(GroupFeedback { feedback, start: 0 })
     }
 
-    fn feedback() -> Feedback {
-        let of = numbers(1, BAND * 4);
+    fn feedback() -> ErrorFeedback {
+        let of = numbers(1, GROUP_COLS * 4);
         let entry = |at: usize| {
-            let (i, j) = (at / BAND, at % BAND);
+            let (i, j) = (at / GROUP_COLS, at % GROUP_COLS);
             let pairs = of[4 * i..][..4].iter().zip(&of[4 * j..]);
             let own = if i == j { 0.1 } else { 0.0 };
             pairs.map(|(a, b)| f64::from(a * b)).sum::<f64>() + own
         };
-        let moment: Vec<f64> = (0..BAND * BAND).map(entry).collect();
+        let moment: Vec<f64> = (0..GROUP_COLS * GROUP_COLS).map(entry).collect();
         let moment = SecondMoment {
-            order: BAND,
+            order: GROUP_COLS,
             values: &moment,
         };
-        Feedback::new(moment, 0.01).unwrap()
+        ErrorFeedback::new(moment, 0.01).unwrap()
     }
 
     #[test]
@@ -195,22 +204,25 @@ mod tests {
         let feedback = feedback();
         let within = within(&feedback);
         for bits in 2..=4 {
-            let levels = Levels::new(bits).unwrap();
+            let levels = CodebookEncoder::new(bits).unwrap();
             let (mut alone, mut fed) = (0.0, 0.0);
             for seed in 0..40 {
-                let row: Vec<f32> = numbers(seed, BAND).iter().map(|x| x * 1500.0).collect();
-                let group = Group::of(1.0, &row, &row);
+                let row: Vec<f32> = numbers(seed, GROUP_COLS)
+                    .iter()
+                    .map(|x| x * 1500.0)
+                    .collect();
+                let group = ScaledGroup::new(1.0, &row, &row);
                 let lost = |scale: u8| {
-                    let (codes, lost) = group.code(&levels, scale, within, None).unwrap();
+                    let (codes, lost) = group.quantise(&levels, scale, within, None).unwrap();
                     let errors: Vec<f64> = row
                         .iter()
                         .zip(codes)
                         .map(|(w, code)| f64::from(*w) - f64::from(scale) * f64::from(code.value))
                         .collect();
-                    let exact: f64 = (0..BAND * BAND)
+                    let exact: f64 = (0..GROUP_COLS * GROUP_COLS)
                         .map(|at| {
                             let entry = f64::from(feedback.moment[at]);
-                            errors[at / BAND] * entry * errors[at % BAND]
+                            errors[at / GROUP_COLS] * entry * errors[at % GROUP_COLS]
                         })
                         .sum();
                     assert!(
@@ -219,10 +231,13 @@ mod tests {
                     );
                     exact
                 };
-                let (best, codes) = group.best(&levels, within);
-                assert_eq!(codes, group.code(&levels, best, within, None).unwrap().0);
+                let (best, codes) = group.quantise_best(&levels, within);
+                assert_eq!(
+                    codes,
+                    group.quantise(&levels, best, within, None).unwrap().0
+                );
                 let found = lost(best);
-                let plain = levels.scale(group.targets(), Some(feedback.importance()));
+                let plain = levels.best_scale(group.targets(), Some(feedback.importance()));
                 assert!(found <= lost(plain) * 1.001);
                 (alone, fed) = (alone + lost(plain), fed + found);
             }
@@ -230,13 +245,14 @@ mod tests {
         }
     }
 
-    fn slopes(feedback: &Feedback, errors: &[f64]) -> Vec<f64> {
+    fn slopes(feedback: &ErrorFeedback, errors: &[f64]) -> Vec<f64> {
         let column = |col: usize| {
             let entries = errors.iter().enumerate();
-            let products = entries.map(|(k, e)| e * f64::from(feedback.moment[k * BAND + col]));
+            let products =
+                entries.map(|(k, e)| e * f64::from(feedback.moment[k * GROUP_COLS + col]));
             products.sum::<f64>()
         };
-        (0..BAND).map(column).collect()
+        (0..GROUP_COLS).map(column).collect()
     }
 
     #[test]
@@ -244,7 +260,7 @@ mod tests {
         let feedback = feedback();
         let mut fitted = 0;
         for seed in 0..40 {
-            let row = numbers(seed, BAND);
+            let row = numbers(seed, GROUP_COLS);
             let codes: Vec<f64> = row.iter().map(|w| f64::from((w * 3.0).round())).collect();
             let errors = |scale: f64| -> Vec<f64> {
                 let pairs = row.iter().zip(&codes);
@@ -267,10 +283,18 @@ mod tests {
             let mut values: Vec<f32> = of(scale).collect();
             let initial = slopes(&feedback, &errors(scale.into()));
             let mut found: Vec<f32> = initial.iter().map(|&slope| slope as f32).collect();
-            let changed = fit_scale(&feedback, 0..BAND, &mut scale, &mut values, &mut found);
+            let changed = refit_scale(
+                &feedback,
+                0..GROUP_COLS,
+                &mut scale,
+                &mut values,
+                &mut found,
+            );
             assert_eq!(changed, scale != before);
             fitted += usize::from(changed);
-            let least = (1..=MAX_SCALE).map(lost).fold(f64::INFINITY, f64::min);
+            let least = (1..=MAX_CODEBOOK_SCALE)
+                .map(lost)
+                .fold(f64::INFINITY, f64::min);
             assert!(lost(scale) <= least * 1.0001, "{seed}: {scale}");
             assert!(
                 values
@@ -293,13 +317,13 @@ mod tests {
     fn a_group_of_zeros_has_no_scale() {
         let feedback = feedback();
         let within = within(&feedback);
-        let levels = Levels::new(2).unwrap();
-        let zeros = [0.0; BAND];
+        let levels = CodebookEncoder::new(2).unwrap();
+        let zeros = [0.0; GROUP_COLS];
         for group in [
-            Group::of(1.0, &zeros, &zeros),
-            Group::of(0.0, &zeros, &[1.0; BAND]),
+            ScaledGroup::new(1.0, &zeros, &zeros),
+            ScaledGroup::new(0.0, &zeros, &[1.0; GROUP_COLS]),
         ] {
-            let (scale, codes) = group.best(&levels, within);
+            let (scale, codes) = group.quantise_best(&levels, within);
             assert_eq!(scale, 0);
             assert!(codes.iter().all(|code| code.code == 0));
         }

@@ -1,13 +1,15 @@
 //! Encoding of a whole matrix.
 
-use htc_formats::bands::{BandsError, Codes, CodesError, Packer, STRIP_ROWS, rotate};
+use htc_formats::bands::{
+    Codes, CodesError, ColumnGroupError, ColumnGroupWriter, TILE_ROWS, rotate,
+};
 
-use super::{ColumnEnergies, Guide, StripCoder};
+use super::{ColumnEnergies, QuantisationGuide, TileCoder};
 use crate::{FactoriseError, Weight};
 
 /// Errors of [`encode_bands`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum BandsEncodeError {
+pub enum ColumnGroupsEncodeError {
     /// The number of values does not match the shape.
     #[error("{rows} rows of {cols} columns are not {found} numbers")]
     Length {
@@ -28,7 +30,7 @@ pub enum BandsEncodeError {
     },
     /// A scale exceeds f16.
     #[error(transparent)]
-    Scale(#[from] BandsError),
+    Scale(#[from] ColumnGroupError),
     /// The code is not supported.
     #[error(transparent)]
     Code(#[from] CodesError),
@@ -42,15 +44,15 @@ pub enum BandsEncodeError {
 ///
 /// # Errors
 /// [`BandsEncodeError`].
-pub fn encode_bands(
+pub fn encode_column_groups(
     codes: &Codes,
     w: Weight<'_>,
-    guide: Guide<'_>,
-) -> Result<Vec<u8>, BandsEncodeError> {
+    guide: QuantisationGuide<'_>,
+) -> Result<Vec<u8>, ColumnGroupsEncodeError> {
     let (rows, cols) = (w.rows, codes.cols());
     if w.cols != cols || rows.checked_mul(cols) != Some(w.values.len()) {
         let found = w.values.len();
-        return Err(BandsEncodeError::Length { rows, cols, found });
+        return Err(ColumnGroupsEncodeError::Length { rows, cols, found });
     }
     let mut rotated = Vec::new();
     let w = if codes.is_rotated() {
@@ -63,23 +65,23 @@ pub fn encode_bands(
     } else {
         w
     };
-    let guide = guide.of(codes)?;
+    let guide = guide.for_codes(codes)?;
     let mut energies = ColumnEnergies::new(cols);
     for row in w.values.chunks_exact(cols) {
-        energies.add(row)?;
+        energies.add_row(row)?;
     }
     let columns = energies.scales(codes, guide.columns)?;
-    let mut packer = Packer::new(codes, rows);
+    let mut packer = ColumnGroupWriter::new(codes, rows);
     columns.pack(&mut packer)?;
-    let mut coder = StripCoder::new(codes, &columns, guide);
-    for (strip, values) in w.values.chunks(STRIP_ROWS * cols).enumerate() {
+    let mut coder = TileCoder::new(codes, &columns, guide);
+    for (strip, values) in w.values.chunks(TILE_ROWS * cols).enumerate() {
         let rows = Weight {
             rows: values.len() / cols,
             cols,
             values,
         };
-        coder.code(strip, rows)?.pack(strip, &mut packer)?;
+        coder.quantise(strip, rows)?.pack(strip, &mut packer)?;
     }
-    coder.columns().pack(&mut packer)?;
+    coder.refitted_column_scales().pack(&mut packer)?;
     Ok(packer.finish())
 }

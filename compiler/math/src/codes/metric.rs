@@ -2,24 +2,24 @@
 
 use htc_formats::bands::QUAD;
 
-use crate::Feedback;
+use crate::ErrorFeedback;
 
-pub(super) struct Metric {
+pub(super) struct QuadMetric {
     /// Error of each column that later columns cannot compensate.
     pub diagonal: [f32; QUAD],
     /// `N_qq⁻¹`.
     pub inverse: [[f32; QUAD]; QUAD],
 }
 
-impl Metric {
+impl QuadMetric {
     /// Returns the metric under feedback. Padding columns have no weight.
-    pub fn behind(feedback: Option<&Feedback>, first: usize) -> Metric {
+    pub fn with_feedback(feedback: Option<&ErrorFeedback>, first: usize) -> QuadMetric {
         let mut inverse = [[0.0; QUAD]; QUAD];
         for (i, row) in inverse.iter_mut().enumerate() {
             row[i] = 1.0;
         }
         let Some(feedback) = feedback else {
-            return Metric {
+            return QuadMetric {
                 diagonal: [1.0; QUAD],
                 inverse,
             };
@@ -44,6 +44,6 @@ impl Metric {
             let sum: f32 = (i + 1..=j).map(|k| factor(i, k) * inverse[k][j]).sum();
             inverse[i][j] = -sum;
         }
-        Metric { diagonal, inverse }
+        QuadMetric { diagonal, inverse }
     }
 }

@@ -16,23 +16,23 @@ mod rows;
 mod strip;
 mod trellis;
 
-use htc_formats::bands::{Code, Kind};
+use htc_formats::bands::{Code, CodeKind};
 
-pub use coded::CodedStrip;
-pub use columns::{ColumnEnergies, Columns};
-pub use levels::{Levels, Nearest};
-pub use matrix::{BandsEncodeError, encode_bands};
-pub use rows::{Carried, OutputBlock, RowFeedback};
-pub use strip::{Guide, StripCoder, WIDEST_FIT};
-pub use trellis::{Start, Viterbi};
+pub use coded::CodedTile;
+pub use columns::{ColumnEnergies, ColumnScales};
+pub use levels::{CodebookEncoder, NearestLevel};
+pub use matrix::{ColumnGroupsEncodeError, encode_column_groups};
+pub use rows::{CarriedErrors, OutputBlock, RowFeedback};
+pub use strip::{MAX_FIT_COLUMNS, QuantisationGuide, TileCoder};
+pub use trellis::{PathStart, Viterbi};
 
 /// Returns the relative energy loss of a code on independent Gaussian numbers.
-pub fn relative_error(code: Code) -> f64 {
+pub fn gaussian_relative_error(code: Code) -> f64 {
     const LEVELS: [f64; 7] = [0.104, 2.55e-2, 5.9e-3, 1.46e-3, 4.0e-4, 1.04e-4, 2.4e-5];
     const TRELLIS: [f64; 4] = [0.0765, 2.04e-2, 4.94e-3, 1.31e-3];
     let losses = match code.kind() {
-        Kind::Levels => &LEVELS[..],
-        Kind::Trellis => &TRELLIS,
+        CodeKind::Codebook => &LEVELS[..],
+        CodeKind::Trellis => &TRELLIS,
     };
     let index = usize::from(code.bits()) - 2;
     losses.get(index).copied().unwrap_or(0.0)

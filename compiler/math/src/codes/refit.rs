@@ -8,7 +8,7 @@ use faer::linalg::solvers::Solve;
 use faer::{Accum, Mat, MatMut, MatRef, Par, Side};
 
 use super::RowFeedback;
-use crate::Feedback;
+use crate::ErrorFeedback;
 
 #[derive(Clone, Debug)]
 pub(super) struct ColumnFit {
@@ -38,11 +38,11 @@ impl ColumnFit {
         &mut self,
         (first, values, errors): (usize, &[f32], &[f32]),
         rows: Option<&RowFeedback>,
-        feedback: &Feedback,
+        feedback: &ErrorFeedback,
     ) {
         let n = self.cols;
         let end = first + values.len() / n;
-        let block = rows.and_then(|rows| rows.moment(first));
+        let block = rows.and_then(|rows| rows.block_of_row(first));
         let Some((start, order, moment)) = block else {
             let counts = |r: usize| rows.map_or(1.0, |rows| rows.weights()[r]);
             let weighed = |x: &[f32]| -> Vec<f32> {
@@ -50,7 +50,7 @@ impl ColumnFit {
                 rows.flat_map(|(x, r)| x.iter().map(move |x| x * counts(r)))
                     .collect()
             };
-            self.fold(values, (&weighed(values), &weighed(errors)), feedback);
+            self.accumulate(values, (&weighed(values), &weighed(errors)), feedback);
             return;
         };
         self.values.extend_from_slice(values);
@@ -63,10 +63,10 @@ impl ColumnFit {
             std::mem::take(&mut self.errors),
         );
         let weighed = |x: &[f32]| product((moment, order), (x, order), n);
-        self.fold(&values, (&weighed(&values), &weighed(&errors)), feedback);
+        self.accumulate(&values, (&weighed(&values), &weighed(&errors)), feedback);
     }
 
-    fn fold(&mut self, values: &[f32], (hv, he): (&[f32], &[f32]), feedback: &Feedback) {
+    fn accumulate(&mut self, values: &[f32], (hv, he): (&[f32], &[f32]), feedback: &ErrorFeedback) {
         let (n, rows) = (self.cols, values.len() / self.cols);
         matmul(
             MatMut::from_row_major_slice_mut(&mut self.gram, n, n),
@@ -86,7 +86,7 @@ impl ColumnFit {
 
     /// Returns the growth `δ` of the columns; zero unless `fits`. `None` if the system has no
     /// solution.
-    pub fn solve(&self, feedback: &Feedback, fits: &[bool]) -> Option<Vec<f64>> {
+    pub fn solve(&self, feedback: &ErrorFeedback, fits: &[bool]) -> Option<Vec<f64>> {
         let n = self.cols;
         let free: Vec<usize> = (0..n)
             .filter(|&j| fits[j] && self.gram[j * n + j] > 0.0)

@@ -16,10 +16,10 @@ use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatMut, MatRef, Par};
 
 use crate::FactoriseError;
-use crate::feedback::{SMALLEST_DAMPING, cholesky};
+use crate::feedback::{MIN_DAMPING, cholesky_in_place};
 
 /// Rows that are quantised before their errors are carried.
-const STEP: usize = 32;
+const ROWS_PER_STEP: usize = 32;
 
 /// Diagonal block of the second moment of the outputs.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,7 @@ struct Block {
 
 impl RowFeedback {
     /// Creates independent rows with these weights.
-    pub fn of_weights(mut weights: Vec<f32>) -> RowFeedback {
+    pub fn from_weights(mut weights: Vec<f32>) -> RowFeedback {
         normalise(&mut weights);
         RowFeedback {
             weights,
@@ -80,11 +80,7 @@ impl RowFeedback {
             blocks: Vec::with_capacity(blocks.len()),
         };
         for of in blocks {
-            let block = Block::new(
-                of,
-                (unit, damping.max(SMALLEST_DAMPING)),
-                &mut found.weights,
-            )?;
+            let block = Block::new(of, (unit, damping.max(MIN_DAMPING)), &mut found.weights)?;
             found.blocks.push(block);
         }
         normalise(&mut found.weights);
@@ -97,7 +93,7 @@ impl RowFeedback {
     }
 
     /// Returns the first row, the order and the second moment of a row's block.
-    pub(super) fn moment(&self, row: usize) -> Option<(usize, usize, &[f32])> {
+    pub(super) fn block_of_row(&self, row: usize) -> Option<(usize, usize, &[f32])> {
         let mut blocks = self.blocks.iter();
         let found = blocks.find(|of| (of.first..of.first + of.order).contains(&row))?;
         Some((found.first, found.order, &found.moment))
@@ -133,13 +129,13 @@ impl Block {
                 0.0
             }
         });
-        cholesky(&mut reversed)?;
+        cholesky_in_place(&mut reversed)?;
         // `H = U Uᵀ` with `U` upper triangular.
         let upper = |i: usize, j: usize| reversed[(n - 1 - i, n - 1 - j)];
         let mut factor = vec![0.0; n * n];
-        let mut solved = vec![0.0; STEP];
-        for start in (0..n).step_by(STEP) {
-            let end = (start + STEP).min(n);
+        let mut solved = vec![0.0; ROWS_PER_STEP];
+        for start in (0..n).step_by(ROWS_PER_STEP) {
+            let end = (start + ROWS_PER_STEP).min(n);
             for i in start..end {
                 let own = (i..end).map(|j| upper(i, j).powi(2));
                 weights.push(own.sum::<f64>() as f32);
@@ -166,41 +162,41 @@ impl Block {
 /// [`step`](Self::step) add [`of_row`](Self::of_row), quantise, then [`put`](Self::put) the errors
 /// relative to the original rows.
 #[derive(Clone, Debug)]
-pub struct Carried<'a> {
+pub struct CarriedErrors<'a> {
     rows: Option<&'a RowFeedback>,
     cols: usize,
     block: usize,
     /// Its `Mᵀ E [order, cols]`.
-    moved: Vec<f32>,
+    carried: Vec<f32>,
 }
 
-impl<'a> Carried<'a> {
+impl<'a> CarriedErrors<'a> {
     /// Creates an empty state.
-    pub fn new(rows: Option<&'a RowFeedback>, cols: usize) -> Carried<'a> {
-        Carried {
+    pub fn new(rows: Option<&'a RowFeedback>, cols: usize) -> CarriedErrors<'a> {
+        CarriedErrors {
             rows,
             cols,
             block: usize::MAX,
-            moved: Vec::new(),
+            carried: Vec::new(),
         }
     }
 
     /// Returns the rows per step; `None` without feedback between rows.
-    pub fn step(&self) -> Option<usize> {
+    pub fn rows_per_step(&self) -> Option<usize> {
         self.rows
             .filter(|rows| !rows.blocks.is_empty())
-            .map(|_| STEP)
+            .map(|_| ROWS_PER_STEP)
     }
 
     /// Returns the error carried to a row, if any.
-    pub fn of_row(&self, row: usize) -> Option<&[f32]> {
+    pub fn error_of_row(&self, row: usize) -> Option<&[f32]> {
         let block = self.rows?.blocks.get(self.block)?;
         let at = row.checked_sub(block.first)?;
-        (at < block.order).then(|| &self.moved[at * self.cols..][..self.cols])
+        (at < block.order).then(|| &self.carried[at * self.cols..][..self.cols])
     }
 
     /// Records the errors `[_, cols]` of the rows just quantised.
-    pub fn put(&mut self, first: usize, errors: &[f32]) {
+    pub fn record_errors(&mut self, first: usize, errors: &[f32]) {
         let Some(rows) = self.rows else { return };
         let Some(index) = rows
             .blocks
@@ -212,8 +208,8 @@ impl<'a> Carried<'a> {
         let (block, n) = (&rows.blocks[index], self.cols);
         if self.block != index {
             self.block = index;
-            self.moved.clear();
-            self.moved.resize(block.order * n, 0.0);
+            self.carried.clear();
+            self.carried.resize(block.order * n, 0.0);
         }
         let count = errors.len() / n.max(1);
         let (at, order) = (first - block.first, block.order);
@@ -222,7 +218,7 @@ impl<'a> Carried<'a> {
             return;
         }
         let factor = MatRef::from_row_major_slice(&block.factor, order, order);
-        let moved = MatMut::from_row_major_slice_mut(&mut self.moved, order, n);
+        let moved = MatMut::from_row_major_slice_mut(&mut self.carried, order, n);
         matmul(
             moved.subrows_mut(below, order - below),
             Accum::Add,

@@ -7,62 +7,63 @@
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
 use htc_formats::bands::{
-    BAND, BandsError, Code, Codes, GROUP_ROWS, Kind, QUAD, QUADS, STRIP_ROWS, stored_scale,
+    Code, CodeKind, Codes, ColumnGroupError, GROUP_COLS, GROUP_ROWS, QUAD, QUADS_PER_GROUP,
+    TILE_ROWS, stored_scale,
 };
 
-use super::coded::{CodedBand, CodedStrip, KINDS};
-use super::metric::Metric;
+use super::coded::{CodedColumnGroup, CodedTile, KINDS};
+use super::metric::QuadMetric;
 use super::refit::ColumnFit;
-use super::rows::Carried;
-use super::trellis::Start;
-use super::{BandsEncodeError, Columns, Levels, RowFeedback, Viterbi};
-use crate::{FactoriseError, Feedback, Weight};
+use super::rows::CarriedErrors;
+use super::trellis::PathStart;
+use super::{CodebookEncoder, ColumnGroupsEncodeError, ColumnScales, RowFeedback, Viterbi};
+use crate::{ErrorFeedback, FactoriseError, Weight};
 
 /// Lookahead rows of the path search.
-const AHEAD: usize = 8;
+const LOOKAHEAD_ROWS: usize = 8;
 
 /// Largest number of columns for which column scales are refitted: cost is quadratic, the gain one
 /// percent.
-pub const WIDEST_FIT: usize = 4096;
+pub const MAX_FIT_COLUMNS: usize = 4096;
 
 /// Error weights and error feedback.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Guide<'a> {
+pub struct QuantisationGuide<'a> {
     /// Along columns; `None` for unweighted errors without feedback.
-    pub columns: Option<&'a Feedback>,
+    pub columns: Option<&'a ErrorFeedback>,
     /// Along rows; `None` for unweighted rows.
     pub rows: Option<&'a RowFeedback>,
     /// Sweeps of coordinate descent over codebook codes.
     pub sweeps: usize,
 }
 
-impl<'a> Guide<'a> {
+impl<'a> QuantisationGuide<'a> {
     /// Returns the guide for these codes, rotated if they are.
     ///
     /// # Errors
     /// As [`Feedback::rotated`].
-    pub fn of(self, codes: &Codes) -> Result<Guide<'a>, FactoriseError> {
+    pub fn for_codes(self, codes: &Codes) -> Result<QuantisationGuide<'a>, FactoriseError> {
         let columns = match self.columns {
             Some(columns) if codes.is_rotated() => Some(columns.rotated()?),
             columns => columns,
         };
-        Ok(Guide { columns, ..self })
+        Ok(QuantisationGuide { columns, ..self })
     }
 }
 
 /// Quantises the tiles of one matrix in order, on the calling thread.
 #[derive(Clone, Debug)]
-pub struct StripCoder<'a> {
+pub struct TileCoder<'a> {
     codes: &'a Codes,
-    columns: &'a Columns,
-    guide: Guide<'a>,
-    carried: Carried<'a>,
+    columns: &'a ColumnScales,
+    guide: QuantisationGuide<'a>,
+    carried: CarriedErrors<'a>,
     fit: Option<ColumnFit>,
     searches: Vec<Viterbi>,
-    tables: Vec<Levels>,
+    tables: Vec<CodebookEncoder>,
 }
 
-pub(super) struct Strip {
+pub(super) struct TileState {
     pub first: usize,
     /// Without and with padding.
     pub rows: usize,
@@ -74,31 +75,37 @@ pub(super) struct Strip {
     pub values: Vec<f32>,
     counts: Vec<f32>,
     scales: Vec<f32>,
-    pub coded: CodedStrip,
+    pub coded: CodedTile,
 }
 
 /// First and last state of each quad's sequence.
-type Ends = Vec<Option<(u16, u16)>>;
+type EndStates = Vec<Option<(u16, u16)>>;
 
-struct Part {
+struct RowRange {
     rows: std::ops::Range<usize>,
     /// Lookahead: next rows, and the end of the tile for tail-biting.
-    ahead: std::ops::Range<usize>,
+    lookahead: std::ops::Range<usize>,
     tail: std::ops::Range<usize>,
     ends: bool,
 }
 
-impl<'a> StripCoder<'a> {
+impl<'a> TileCoder<'a> {
     /// Creates a coder for a matrix.
-    pub fn new(codes: &'a Codes, columns: &'a Columns, guide: Guide<'a>) -> StripCoder<'a> {
-        StripCoder {
+    pub fn new(
+        codes: &'a Codes,
+        columns: &'a ColumnScales,
+        guide: QuantisationGuide<'a>,
+    ) -> TileCoder<'a> {
+        TileCoder {
             codes,
             columns,
             guide,
-            carried: Carried::new(guide.rows, codes.cols()),
+            carried: CarriedErrors::new(guide.rows, codes.cols()),
             fit: guide
                 .columns
-                .filter(|_| codes.has(Kind::Trellis) && codes.cols() <= WIDEST_FIT)
+                .filter(|_| {
+                    codes.contains_kind(CodeKind::Trellis) && codes.cols() <= MAX_FIT_COLUMNS
+                })
                 .map(|_| ColumnFit::new(codes.cols())),
             searches: Vec::new(),
             tables: Vec::new(),
@@ -110,27 +117,31 @@ impl<'a> StripCoder<'a> {
     /// # Errors
     /// [`BandsEncodeError::Length`] for a wrong shape; [`BandsEncodeError::Scale`] if numbers are
     /// too large.
-    pub fn code(&mut self, index: usize, rows: Weight<'_>) -> Result<CodedStrip, BandsEncodeError> {
+    pub fn quantise(
+        &mut self,
+        index: usize,
+        rows: Weight<'_>,
+    ) -> Result<CodedTile, ColumnGroupsEncodeError> {
         let (cols, found) = (self.codes.cols(), rows.values.len());
-        let length = BandsEncodeError::Length {
+        let length = ColumnGroupsEncodeError::Length {
             rows: rows.rows,
             cols,
             found,
         };
-        let fits = rows.rows <= STRIP_ROWS && rows.cols == cols && rows.rows * cols == found;
+        let fits = rows.rows <= TILE_ROWS && rows.cols == cols && rows.rows * cols == found;
         let feedback = self.guide.columns;
         if !fits || feedback.is_some_and(|feedback| feedback.order != cols) {
             return Err(length);
         }
-        let first = index * STRIP_ROWS;
-        let step = self.carried.step().unwrap_or(STRIP_ROWS);
-        let mut coded = CodedStrip::default();
-        let mut ends: Ends = vec![None; cols.div_ceil(QUAD)];
+        let first = index * TILE_ROWS;
+        let step = self.carried.rows_per_step().unwrap_or(TILE_ROWS);
+        let mut coded = CodedTile::default();
+        let mut ends: EndStates = vec![None; cols.div_ceil(QUAD)];
         for start in (0..rows.rows).step_by(step) {
             let end = (start + step).min(rows.rows);
-            let part = Part {
+            let part = RowRange {
                 rows: start..end,
-                ahead: end..(end + AHEAD).min(rows.rows),
+                lookahead: end..(end + LOOKAHEAD_ROWS).min(rows.rows),
                 tail: if start == 0 && end < rows.rows {
                     rows.rows.next_multiple_of(GROUP_ROWS) - GROUP_ROWS..rows.rows
                 } else {
@@ -140,9 +151,9 @@ impl<'a> StripCoder<'a> {
             };
             let mut strip = self.begin(first, rows, &part)?;
             for band in 0..self.codes.len() {
-                self.band(&mut strip, band, (&part, &mut ends))?;
+                self.quantise_column_group(&mut strip, band, (&part, &mut ends))?;
                 if let Some(feedback) = feedback {
-                    strip.carry(feedback, band);
+                    strip.carry_to_later_groups(feedback, band);
                 }
             }
             if let Some(feedback) = feedback {
@@ -151,7 +162,7 @@ impl<'a> StripCoder<'a> {
             let exact = &rows.values[start * cols..end * cols];
             let pairs = exact.iter().zip(&strip.values);
             let errors: Vec<f32> = pairs.map(|(w, value)| w - value).collect();
-            self.carried.put(first + start, &errors);
+            self.carried.record_errors(first + start, &errors);
             if let (Some(fit), Some(feedback)) = (&mut self.fit, feedback) {
                 let here = (first + start, &strip.values[..], &errors[..]);
                 fit.add(here, self.guide.rows, feedback);
@@ -162,59 +173,66 @@ impl<'a> StripCoder<'a> {
     }
 
     /// Returns the refitted column scales, after the last tile.
-    pub fn columns(&self) -> Columns {
+    pub fn refitted_column_scales(&self) -> ColumnScales {
         let fits: Vec<bool> = (0..self.codes.cols())
-            .map(|col| self.codes[col / BAND].kind() == Kind::Trellis)
+            .map(|col| self.codes[col / GROUP_COLS].kind() == CodeKind::Trellis)
             .collect();
         let found = self.fit.as_ref().zip(self.guide.columns);
         match found.and_then(|(fit, feedback)| fit.solve(feedback, &fits)) {
-            Some(by) => self.columns.grown(&by),
+            Some(by) => self.columns.scaled_by(&by),
             None => self.columns.clone(),
         }
     }
 
-    fn descend(&mut self, strip: &mut Strip, feedback: &Feedback) -> Result<(), BandsEncodeError> {
+    fn descend(
+        &mut self,
+        strip: &mut TileState,
+        feedback: &ErrorFeedback,
+    ) -> Result<(), ColumnGroupsEncodeError> {
         let mut slopes = Vec::new();
-        let sweeps = if self.codes.has(Kind::Levels) {
+        let sweeps = if self.codes.contains_kind(CodeKind::Codebook) {
             self.guide.sweeps
         } else {
             0
         };
         for _ in 0..sweeps {
-            strip.slopes(feedback, &mut slopes);
+            strip.compute_slopes(feedback, &mut slopes);
             if !self.sweep(strip, feedback, &mut slopes)? {
                 break;
             }
         }
-        strip.refit(self.codes, feedback, &mut slopes)
+        strip.refit_row_scales(self.codes, feedback, &mut slopes)
     }
 
     fn begin(
         &self,
         first: usize,
         rows: Weight<'_>,
-        part: &Part,
-    ) -> Result<Strip, BandsEncodeError> {
+        part: &RowRange,
+    ) -> Result<TileState, ColumnGroupsEncodeError> {
         let cols = rows.cols;
         let all = || {
             part.rows
                 .clone()
-                .chain(part.ahead.clone())
+                .chain(part.lookahead.clone())
                 .chain(part.tail.clone())
         };
         let mut weights = Vec::with_capacity(all().count() * cols);
         for row in all() {
             let exact = &rows.values[row * cols..][..cols];
-            match self.carried.of_row(first + row) {
+            match self.carried.error_of_row(first + row) {
                 Some(moved) => weights.extend(exact.iter().zip(moved).map(|(w, by)| w + by)),
                 None => weights.extend_from_slice(exact),
             }
         }
         let mut scales = [Vec::new(), Vec::new()];
         for (kind, scales) in KINDS.into_iter().zip(&mut scales) {
-            if self.codes.has(kind) {
+            if self.codes.contains_kind(kind) {
                 for (row, values) in all().zip(weights.chunks_exact(cols.max(1))) {
-                    scales.push(half(first + row, self.columns.row_scale(kind, values))?);
+                    scales.push(round_to_f16(
+                        first + row,
+                        self.columns.row_scale(kind, values),
+                    )?);
                 }
             }
         }
@@ -226,7 +244,7 @@ impl<'a> StripCoder<'a> {
             let counts = of_rows.and_then(|of_rows| of_rows.get(first + row));
             counts.copied().unwrap_or(1.0)
         });
-        Ok(Strip {
+        Ok(TileState {
             first: first + part.rows.start,
             rows: count,
             padded: count.next_multiple_of(GROUP_ROWS),
@@ -236,51 +254,51 @@ impl<'a> StripCoder<'a> {
             values: vec![0.0; count * cols],
             counts: counts.collect(),
             scales: of_trellis,
-            coded: CodedStrip {
-                rows: scales,
-                bands: Vec::with_capacity(self.codes.len()),
+            coded: CodedTile {
+                row_scales: scales,
+                column_groups: Vec::with_capacity(self.codes.len()),
             },
         })
     }
 
-    fn band(
+    fn quantise_column_group(
         &mut self,
-        strip: &mut Strip,
+        strip: &mut TileState,
         band: usize,
-        (part, ends): (&Part, &mut Ends),
-    ) -> Result<(), BandsEncodeError> {
+        (part, ends): (&RowRange, &mut EndStates),
+    ) -> Result<(), ColumnGroupsEncodeError> {
         let code = self.codes[band];
-        let (start, width) = (band * BAND, self.codes.band_cols(band));
+        let (start, width) = (band * GROUP_COLS, self.codes.group_cols(band));
         let end_of_band = start + width;
         let feedback = self.guide.columns;
-        let coded = match search(&mut self.searches, code) {
+        let coded = match trellis_for(&mut self.searches, code) {
             None => {
-                let levels = table(&mut self.tables, code.bits())?;
-                strip.code_levels(levels, feedback, start..end_of_band)
+                let levels = codebook_for(&mut self.tables, code.bits())?;
+                strip.quantise_with_codebook(levels, feedback, start..end_of_band)
             }
             Some(search) => {
-                let mut quads: [Vec<u16>; QUADS] = Default::default();
+                let mut quads: [Vec<u16>; QUADS_PER_GROUP] = Default::default();
                 for (quad, states) in quads.iter_mut().enumerate() {
                     let first = start + quad * QUAD;
                     if first >= end_of_band {
                         *states = vec![0; strip.padded * QUAD];
                         continue;
                     }
-                    let metric = Metric::behind(feedback, first);
-                    let wanted = strip.wanted(first, &metric);
+                    let metric = QuadMetric::with_feedback(feedback, first);
+                    let wanted = strip.quad_targets(first, &metric);
                     let columns = self.columns.scales(first);
                     let of_quad = (columns, metric.diagonal);
                     let end = &mut ends[first / QUAD];
                     *states = strip.search(search, &wanted, of_quad, (part, end));
-                    strip.stand_for(search, states, columns, first);
+                    strip.store_values(search, states, columns, first);
                     if let Some(feedback) = feedback {
-                        strip.carry_inside(feedback, first..(first + QUAD).min(end_of_band));
+                        strip.carry_within_group(feedback, first..(first + QUAD).min(end_of_band));
                     }
                 }
-                CodedBand::Trellis(quads)
+                CodedColumnGroup::Trellis(quads)
             }
         };
-        strip.coded.bands.push(coded);
+        strip.coded.column_groups.push(coded);
         Ok(())
     }
 
@@ -288,35 +306,38 @@ impl<'a> StripCoder<'a> {
     /// search gains nothing.
     fn sweep(
         &mut self,
-        strip: &mut Strip,
-        feedback: &Feedback,
+        strip: &mut TileState,
+        feedback: &ErrorFeedback,
         slopes: &mut [f32],
-    ) -> Result<bool, BandsEncodeError> {
-        let mut bands = std::mem::take(&mut strip.coded.bands);
+    ) -> Result<bool, ColumnGroupsEncodeError> {
+        let mut bands = std::mem::take(&mut strip.coded.column_groups);
         let mut changed = false;
         for (band, coded) in bands.iter_mut().enumerate() {
-            if let CodedBand::Levels(scales, quads) = coded {
-                let levels = table(&mut self.tables, self.codes[band].bits())?;
-                changed |= strip.sweep_levels(levels, feedback, band, (scales, quads), slopes);
+            if let CodedColumnGroup::Codebook(scales, quads) = coded {
+                let levels = codebook_for(&mut self.tables, self.codes[band].bits())?;
+                changed |= strip.sweep_codebook(levels, feedback, band, (scales, quads), slopes);
             }
         }
-        strip.coded.bands = bands;
+        strip.coded.column_groups = bands;
         Ok(changed)
     }
 }
 
-fn table(tables: &mut Vec<Levels>, bits: u8) -> Result<&Levels, BandsEncodeError> {
+fn codebook_for(
+    tables: &mut Vec<CodebookEncoder>,
+    bits: u8,
+) -> Result<&CodebookEncoder, ColumnGroupsEncodeError> {
     let at = match tables.iter().position(|of| of.bits() == bits) {
         Some(at) => at,
         None => {
-            tables.push(Levels::new(bits)?);
+            tables.push(CodebookEncoder::new(bits)?);
             tables.len() - 1
         }
     };
     Ok(&tables[at])
 }
 
-fn search(searches: &mut Vec<Viterbi>, code: Code) -> Option<&mut Viterbi> {
+fn trellis_for(searches: &mut Vec<Viterbi>, code: Code) -> Option<&mut Viterbi> {
     let at = match searches.iter().position(|of| of.code() == code) {
         Some(at) => at,
         None => {
@@ -328,13 +349,13 @@ fn search(searches: &mut Vec<Viterbi>, code: Code) -> Option<&mut Viterbi> {
 }
 
 /// Rounds a row scale to f16.
-pub(super) fn half(row: usize, scale: f32) -> Result<f32, BandsEncodeError> {
+pub(super) fn round_to_f16(row: usize, scale: f32) -> Result<f32, ColumnGroupsEncodeError> {
     let rounded = stored_scale(scale);
     if rounded.is_finite() {
         return Ok(rounded);
     }
-    Err(BandsError::Scale {
-        of: "row",
+    Err(ColumnGroupError::Scale {
+        axis: "row",
         index: row,
         value: scale,
     }
@@ -342,13 +363,13 @@ pub(super) fn half(row: usize, scale: f32) -> Result<f32, BandsEncodeError> {
 }
 
 /// Divides by a scale; zero for a zero scale.
-pub(super) fn over(x: f32, scale: f32) -> f32 {
+pub(super) fn divide_or_zero(x: f32, scale: f32) -> f32 {
     if scale > 0.0 { x / scale } else { 0.0 }
 }
 
-impl Strip {
+impl TileState {
     /// Returns the targets of a quad, `[rows + _, 4]`.
-    fn wanted(&self, first: usize, metric: &Metric) -> Vec<[f32; QUAD]> {
+    fn quad_targets(&self, first: usize, metric: &QuadMetric) -> Vec<[f32; QUAD]> {
         let mut wanted = vec![[0.0; QUAD]; self.counts.len()];
         let width = QUAD.min(self.cols - first);
         for (r, wanted) in wanted.iter_mut().enumerate() {
@@ -370,7 +391,7 @@ impl Strip {
         search: &mut Viterbi,
         wanted: &[[f32; QUAD]],
         (columns, diagonal): ([f32; QUAD], [f32; QUAD]),
-        (part, end): (&Part, &mut Option<(u16, u16)>),
+        (part, end): (&RowRange, &mut Option<(u16, u16)>),
     ) -> Vec<u16> {
         let tail = part.tail.len();
         let padding = if part.ends {
@@ -389,7 +410,7 @@ impl Strip {
         let widest = widest.fold(f32::MIN_POSITIVE, f32::max);
         for (r, (&row, &counts)) in rows.iter().zip(&self.counts).enumerate() {
             for c in 0..QUAD {
-                targets[r][c] = over(wanted[r][c], row * columns[c]);
+                targets[r][c] = divide_or_zero(wanted[r][c], row * columns[c]);
                 let size = (row / mean * columns[c] / widest).powi(2);
                 importance[r][c] = counts * size * diagonal[c];
             }
@@ -403,22 +424,28 @@ impl Strip {
                 return states;
             }
             None => {
-                let first = search.seam(targets, Some(importance));
-                (Start::At(first), first)
+                let first = search.seam_state(targets, Some(importance));
+                (PathStart::At(first), first)
             }
-            Some((first, last)) => (Start::Behind(last), first),
+            Some((first, last)) => (PathStart::After(last), first),
         };
         let closes = part.ends.then_some(last);
         let (targets, importance) = (&targets[..known], &importance[..known]);
-        search.part(targets, Some(importance), (start, closes), &mut states);
+        search.encode_part(targets, Some(importance), (start, closes), &mut states);
         *end = Some((last, states.last().copied().unwrap_or(last)));
         states
     }
 
-    fn stand_for(&mut self, search: &Viterbi, states: &[u16], columns: [f32; QUAD], first: usize) {
+    fn store_values(
+        &mut self,
+        search: &Viterbi,
+        states: &[u16],
+        columns: [f32; QUAD],
+        first: usize,
+    ) {
         let states = states.as_chunks::<QUAD>().0;
         let width = QUAD.min(self.cols - first);
-        for (r, (states, &row)) in states.iter().zip(&self.coded.rows[1]).enumerate() {
+        for (r, (states, &row)) in states.iter().zip(&self.coded.row_scales[1]).enumerate() {
             let values = &mut self.values[r * self.cols + first..][..width];
             for c in 0..width {
                 values[c] = row * columns[c] * search.value(states[c]);
@@ -427,8 +454,8 @@ impl Strip {
     }
 
     /// Carries errors within a column group.
-    fn carry_inside(&mut self, feedback: &Feedback, coded: std::ops::Range<usize>) {
-        let end = ((coded.start / BAND + 1) * BAND).min(self.cols);
+    fn carry_within_group(&mut self, feedback: &ErrorFeedback, coded: std::ops::Range<usize>) {
+        let end = ((coded.start / GROUP_COLS + 1) * GROUP_COLS).min(self.cols);
         for r in 0..self.rows {
             let at = r * self.cols;
             for col in coded.clone() {
@@ -443,15 +470,17 @@ impl Strip {
     }
 
     /// Carries the errors of a column group to later ones.
-    fn carry(&mut self, feedback: &Feedback, band: usize) {
-        let (start, behind) = (band * BAND, (band + 1) * BAND);
+    fn carry_to_later_groups(&mut self, feedback: &ErrorFeedback, band: usize) {
+        let (start, behind) = (band * GROUP_COLS, (band + 1) * GROUP_COLS);
         if behind >= self.cols {
             return;
         }
-        let mut errors = vec![0.0f32; self.rows * BAND];
-        for (r, errors) in errors.chunks_exact_mut(BAND).enumerate() {
+        let mut errors = vec![0.0f32; self.rows * GROUP_COLS];
+        for (r, errors) in errors.chunks_exact_mut(GROUP_COLS).enumerate() {
             let at = r * self.cols + start;
-            let pairs = self.weights[at..][..BAND].iter().zip(&self.values[at..]);
+            let pairs = self.weights[at..][..GROUP_COLS]
+                .iter()
+                .zip(&self.values[at..]);
             errors
                 .iter_mut()
                 .zip(pairs)
@@ -464,8 +493,8 @@ impl Strip {
         matmul(
             targets.subcols_mut(behind, n - behind),
             Accum::Add,
-            MatRef::from_row_major_slice(&errors, self.rows, BAND),
-            factor.submatrix(start, behind, BAND, n - behind),
+            MatRef::from_row_major_slice(&errors, self.rows, GROUP_COLS),
+            factor.submatrix(start, behind, GROUP_COLS, n - behind),
             1.0,
             Par::Seq,
         );

@@ -11,11 +11,11 @@ type Values = [[f32; LANES]; STATES / LANES];
 
 /// Start of a part of a sequence.
 #[derive(Clone, Copy, Debug)]
-pub enum Start {
+pub enum PathStart {
     /// State of the first weight.
     At(u16),
     /// State of the weight before the first.
-    Behind(u16),
+    After(u16),
 }
 
 /// Viterbi's algorithm (Viterbi 1967; for codes of this kind Tseng et al. 2024, "QTIP"): finds the
@@ -37,7 +37,7 @@ pub struct Viterbi {
 impl Viterbi {
     /// Creates the search; `None` for codebooks.
     pub fn new(code: Code) -> Option<Viterbi> {
-        let tables = Trellis::of(code)?;
+        let tables = Trellis::for_code(code)?;
         let value = |state| f32::from(tables.value(state));
         Some(Viterbi::with_values(code, value))
     }
@@ -64,15 +64,20 @@ impl Viterbi {
     /// Panics if lengths differ, or with less than twelve bits in all.
     pub fn encode(&mut self, targets: &[f32], importance: Option<&[f32]>, states: &mut [u16]) {
         assert_eq!(states.len(), targets.len());
-        let first = self.seam(targets, importance);
-        self.part(targets, importance, (Start::At(first), Some(first)), states);
+        let first = self.seam_state(targets, importance);
+        self.encode_part(
+            targets,
+            importance,
+            (PathStart::At(first), Some(first)),
+            states,
+        );
     }
 
     /// Returns the state of the first weight on the best path around the seam.
     ///
     /// # Panics
     /// As [`encode`](Self::encode).
-    pub fn seam(&mut self, targets: &[f32], importance: Option<&[f32]>) -> u16 {
+    pub fn seam_state(&mut self, targets: &[f32], importance: Option<&[f32]>) -> u16 {
         let n = targets.len();
         assert!(importance.is_none_or(|weights| weights.len() == n));
         assert!(n * self.bits() as usize >= STATE_BITS as usize);
@@ -84,20 +89,20 @@ impl Viterbi {
     ///
     /// # Panics
     /// Panics with more states than targets, or if lengths differ.
-    pub fn part(
+    pub fn encode_part(
         &mut self,
         targets: &[f32],
         importance: Option<&[f32]>,
-        (start, last): (Start, Option<u16>),
+        (start, last): (PathStart, Option<u16>),
         states: &mut [u16],
     ) {
         let n = targets.len();
         assert!(states.len() <= n && importance.is_none_or(|weights| weights.len() == n));
-        let keeps = last.map(|first| usize::from(first) & (self.kept() - 1));
-        self.search(targets, importance, keeps);
+        let keeps = last.map(|first| usize::from(first) & (self.state_classes() - 1));
+        self.fill_costs(targets, importance, keeps);
         let first = match start {
-            Start::At(first) => first,
-            Start::Behind(state) => {
+            PathStart::At(first) => first,
+            PathStart::After(state) => {
                 let class = usize::from(state) >> self.bits();
                 self.cheapest(targets, importance, 0, class) as u16
             }
@@ -120,7 +125,7 @@ impl Viterbi {
         self.code.bits().into()
     }
 
-    fn kept(&self) -> usize {
+    fn state_classes(&self) -> usize {
         STATES >> self.bits()
     }
 
@@ -137,7 +142,7 @@ impl Viterbi {
         }
         path.resize(x.len(), 0);
         let window = importance.map(|_| &*weights);
-        self.search(&x, window, None);
+        self.fill_costs(&x, window, None);
         let last = self.cheapest_end(&x, window);
         self.trace(&x, window, last, &mut path);
         let first = path.get(around).copied().unwrap_or(0);
@@ -147,15 +152,15 @@ impl Viterbi {
 
     /// Fills the costs from the last weight to the first. `keeps` are the bits that the last state
     /// takes over, if fixed.
-    fn search(&mut self, targets: &[f32], importance: Option<&[f32]>, keeps: Option<usize>) {
-        let kept = self.kept();
+    fn fill_costs(&mut self, targets: &[f32], importance: Option<&[f32]>, keeps: Option<usize>) {
+        let kept = self.state_classes();
         self.costs.resize((targets.len() + 1) * kept, 0.0);
         let start = &mut self.costs[..kept];
         start.fill(if keeps.is_some() { f32::INFINITY } else { 0.0 });
         if let Some(at) = keeps {
             start[at] = 0.0;
         }
-        let step = step_of(self.bits());
+        let step = select_step(self.bits());
         for (i, &target) in targets.iter().rev().enumerate() {
             let weight = importance.map_or(1.0, |weights| weights[targets.len() - 1 - i]);
             let (before, after) = self.costs[i * kept..(i + 2) * kept].split_at_mut(kept);
@@ -164,11 +169,11 @@ impl Viterbi {
     }
 
     fn cost(&self, targets: &[f32], importance: Option<&[f32]>, t: usize, state: usize) -> f32 {
-        let before = (targets.len() - 1 - t) * self.kept();
+        let before = (targets.len() - 1 - t) * self.state_classes();
         let weight = importance.map_or(1.0, |weights| weights[t]);
         let value = self.values[state / LANES][state % LANES];
         let kept = self.costs[before + (state >> self.bits())];
-        of_weight(terms(targets[t], weight), value, kept)
+        weight_cost(terms(targets[t], weight), value, kept)
     }
 
     fn cheapest_end(&self, targets: &[f32], importance: Option<&[f32]>) -> u16 {
@@ -191,7 +196,7 @@ impl Viterbi {
         class: usize,
     ) -> usize {
         let mut best = (f32::INFINITY, class);
-        for before in (class..STATES).step_by(self.kept()) {
+        for before in (class..STATES).step_by(self.state_classes()) {
             let cost = self.cost(targets, importance, t, before);
             if cost < best.0 {
                 best = (cost, before);
@@ -216,7 +221,7 @@ impl Viterbi {
 /// Returns the error of a weight minus its squared target: two fused operations, bit-identical on
 /// every processor.
 #[inline(always)]
-fn of_weight([weight, slope]: [f32; 2], value: f32, cost: f32) -> f32 {
+fn weight_cost([weight, slope]: [f32; 2], value: f32, cost: f32) -> f32 {
     value.mul_add(weight.mul_add(value, slope), cost)
 }
 
@@ -227,14 +232,14 @@ fn terms(target: f32, weight: f32) -> [f32; 2] {
 /// Step of one weight, over least costs by kept bits.
 type Step = fn(&Values, [f32; 2], &[f32], &mut [f32]);
 
-fn step_of(bits: u32) -> Step {
+fn select_step(bits: u32) -> Step {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
         return match bits {
-            2 => wide::<2, { STATES >> 2 }>,
-            3 => wide::<3, { STATES >> 3 }>,
-            4 => wide::<4, { STATES >> 4 }>,
-            _ => wide::<5, { STATES >> 5 }>,
+            2 => step_avx2::<2, { STATES >> 2 }>,
+            3 => step_avx2::<3, { STATES >> 3 }>,
+            4 => step_avx2::<4, { STATES >> 4 }>,
+            _ => step_avx2::<5, { STATES >> 5 }>,
         };
     }
     match bits {
@@ -247,7 +252,7 @@ fn step_of(bits: u32) -> Step {
 
 /// [`step`] for AVX2 with FMA; bit-identical.
 #[cfg(target_arch = "x86_64")]
-fn wide<const BITS: usize, const KEPT: usize>(
+fn step_avx2<const BITS: usize, const KEPT: usize>(
     values: &Values,
     terms: [f32; 2],
     before: &[f32],
@@ -320,7 +325,7 @@ fn step<const BITS: usize, const KEPT: usize>(
                 std::array::from_fn(|lane| before[(at * LANES + lane) >> BITS])
             };
             for lane in 0..LANES {
-                let cost = of_weight(terms, values[lane], old[lane]);
+                let cost = weight_cost(terms, values[lane], old[lane]);
                 least[lane] = if cost < least[lane] {
                     cost
                 } else {

@@ -4,22 +4,22 @@ use std::sync::Mutex;
 use faer::{Accum, Mat, MatMut, MatRef};
 
 use super::super::{
-    Algebra, AxiomOptions, AxiomSlot, BasisOptions, BasisWeighting, FactoriseError, Gauge, Gram,
-    Host, Leading, LowRankOptions, Path, Side, Sink, Weight, axiom_gauge, gauged_singular_values,
-    low_rank_with, principal_basis, shared_basis_with, shared_components, shared_singular_values,
-    singular_values,
+    Algebra, AxiomOptions, AxiomProjection, BasisOptions, BasisWeighting, FactoriseError, Gauge,
+    GramAccumulator, Host, LeadingVectors, LowRankOptions, ResidualSide, Sink, SvdMethod, Weight,
+    axiom_gauge, gauged_singular_values, low_rank_with, principal_basis, shared_basis_with,
+    shared_components, shared_singular_values, singular_values,
 };
 use super::Dense;
 use super::gauge::Moment;
 
 /// The host, which records its calls and fails from call number `refuses_from` on.
 #[derive(Debug, Default)]
-struct Asked {
+struct RecordingAlgebra {
     calls: Mutex<Vec<&'static str>>,
     refuses_from: Option<usize>,
 }
 
-impl Asked {
+impl RecordingAlgebra {
     fn record_call(&self, operation: &'static str) -> Result<(), FactoriseError> {
         let mut calls = self.calls.lock().unwrap();
         calls.push(operation);
@@ -43,12 +43,12 @@ impl Asked {
     }
 }
 
-impl Algebra for Asked {
+impl Algebra for RecordingAlgebra {
     fn name(&self) -> String {
         "asked".to_owned()
     }
 
-    fn eigen(&self, matrix: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
+    fn eigen(&self, matrix: Mat<f64>, k: usize) -> Result<LeadingVectors, FactoriseError> {
         self.record_call("eigen")?;
         Host.eigen(matrix, k)
     }
@@ -58,9 +58,13 @@ impl Algebra for Asked {
         Host.eigenvalues(matrix)
     }
 
-    fn right_singular(&self, tall: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
+    fn right_singular_vectors(
+        &self,
+        tall: Mat<f64>,
+        k: usize,
+    ) -> Result<LeadingVectors, FactoriseError> {
         self.record_call("right singular")?;
-        Host.right_singular(tall, k)
+        Host.right_singular_vectors(tall, k)
     }
 
     fn multiply(
@@ -84,15 +88,15 @@ impl Algebra for Asked {
         Host.multiply_lower(x, y)
     }
 
-    fn gram(&self, order: usize) -> Result<Box<dyn Gram>, FactoriseError> {
+    fn new_gram(&self, order: usize) -> Result<Box<dyn GramAccumulator>, FactoriseError> {
         self.record_call("gram")?;
-        Host.gram(order)
+        Host.new_gram(order)
     }
 }
 
-type Made<'a> = Box<dyn Fn(&dyn Algebra) -> Result<Vec<u64>, FactoriseError> + 'a>;
+type Computation<'a> = Box<dyn Fn(&dyn Algebra) -> Result<Vec<u64>, FactoriseError> + 'a>;
 
-type Work<'a> = (&'static str, Made<'a>, &'static str);
+type Work<'a> = (&'static str, Computation<'a>, &'static str);
 
 fn bits(parts: &[&[f32]], values: &[f64]) -> Vec<u64> {
     let parts = parts.iter().flat_map(|part| part.iter());
@@ -102,16 +106,16 @@ fn bits(parts: &[&[f32]], values: &[f64]) -> Vec<u64> {
 
 /// Inputs of the factorisations. Gauges are created for each, because a root is computed once.
 #[derive(Clone, Copy)]
-struct Given<'a> {
+struct Inputs<'a> {
     tall: &'a Dense,
     wide: &'a Dense,
     moment: &'a Moment,
 }
 
-impl<'a> Given<'a> {
+impl<'a> Inputs<'a> {
     fn gauge(self, gauged: bool) -> Result<Gauge, FactoriseError> {
         if gauged {
-            Gauge::whiten(self.moment.of(), 0.01)
+            Gauge::whiten(self.moment.as_second_moment(), 0.01)
         } else {
             Ok(Gauge::None)
         }
@@ -121,10 +125,10 @@ impl<'a> Given<'a> {
         [self.tall.weight(), self.wide.weight()]
     }
 
-    fn factors(self, weight: &'a Dense, path: Path, gauged: bool) -> Made<'a> {
+    fn factors(self, weight: &'a Dense, path: SvdMethod, gauged: bool) -> Computation<'a> {
         Box::new(move |algebra| {
             let options = LowRankOptions {
-                path,
+                method: path,
                 input: &self.gauge(gauged)?,
                 algebra,
                 ..LowRankOptions::default()
@@ -134,7 +138,7 @@ impl<'a> Given<'a> {
         })
     }
 
-    fn basis(self, gauged: bool, protected: bool) -> Made<'a> {
+    fn basis(self, gauged: bool, protected: bool) -> Computation<'a> {
         Box::new(move |algebra| {
             let direction = vec![1.0; self.tall.cols];
             let sink = Sink {
@@ -154,12 +158,12 @@ impl<'a> Given<'a> {
         })
     }
 
-    fn axiom(self, weight: &'a Dense) -> Made<'a> {
+    fn axiom(self, weight: &'a Dense) -> Computation<'a> {
         Box::new(move |algebra| {
-            let slot = AxiomSlot {
+            let slot = AxiomProjection {
                 weight: weight.weight(),
                 rank: 5,
-                side: Side::Read,
+                side: ResidualSide::Read,
             };
             let options = AxiomOptions {
                 evaluations: 2,
@@ -174,25 +178,25 @@ impl<'a> Given<'a> {
         vec![
             (
                 "singular vectors",
-                self.factors(tall, Path::Svd, false),
+                self.factors(tall, SvdMethod::Svd, false),
                 "multiply 1, right singular 1",
             ),
             (
                 "eigenvectors",
-                self.factors(tall, Path::Gram, false),
+                self.factors(tall, SvdMethod::Gram, false),
                 "eigen 1, gram 1, multiply 1",
             ),
             (
                 // The root and its inverse; the weight times the root, vectors times both and times
                 // the weight.
                 "of a long weight under a gauge",
-                self.factors(tall, Path::Gram, true),
+                self.factors(tall, SvdMethod::Gram, true),
                 "eigen 2, gram 1, multiply 4, multiply lower 2",
             ),
             (
                 // The moment times the weight, one diagonal block, and the weight times that.
                 "of a short weight under a gauge",
-                self.factors(wide, Path::Gram, true),
+                self.factors(wide, SvdMethod::Gram, true),
                 "eigen 1, multiply 4",
             ),
             (
@@ -261,7 +265,8 @@ impl<'a> Given<'a> {
             (
                 "principal components",
                 Box::new(move |algebra| {
-                    let found = principal_basis(self.moment.of(), |x| x as f32, algebra)?;
+                    let found =
+                        principal_basis(self.moment.as_second_moment(), |x| x as f32, algebra)?;
                     Ok(bits(&[], &[found.components, found.energies].concat()))
                 }),
                 "eigen 1",
@@ -274,21 +279,21 @@ impl<'a> Given<'a> {
 fn factorisations_use_the_algebra_and_pass_on_its_errors() {
     let (tall, wide) = (Dense::normal(150, 80, 1), Dense::normal(66, 80, 2));
     let moment = Moment::new(80, 3);
-    let inputs = Given {
+    let inputs = Inputs {
         tall: &tall,
         wide: &wide,
         moment: &moment,
     };
     let all = inputs.factorisations().into_iter().chain(inputs.spectra());
     for (name, work, expected) in all {
-        let calls = Asked::default();
+        let calls = RecordingAlgebra::default();
         assert_eq!(work(&calls).unwrap(), work(&Host).unwrap(), "{name}");
         assert_eq!(calls.counts(), expected, "{name}");
         let questions = calls.calls.lock().unwrap().clone();
         for (from, question) in questions.iter().enumerate() {
-            let refusing = Asked {
+            let refusing = RecordingAlgebra {
                 refuses_from: Some(from),
-                ..Asked::default()
+                ..RecordingAlgebra::default()
             };
             let message = (*question).to_owned();
             let refused = work(&refusing).unwrap_err();

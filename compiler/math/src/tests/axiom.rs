@@ -1,11 +1,14 @@
 use super::super::axiom::Objective;
-use super::super::{AxiomOptions, AxiomSlot, FactoriseError, Gauge, Host, Path, Side, axiom_gauge};
+use super::super::{
+    AxiomOptions, AxiomProjection, FactoriseError, Gauge, Host, ResidualSide, SvdMethod,
+    axiom_gauge,
+};
 use super::gauge::{diagonal, gauged, singular_values, spread};
 use super::{Dense, Rng, close};
 
-use Side::{Read, Write};
+use ResidualSide::{Read, Write};
 
-fn block(d: usize, seed: u64) -> Vec<(Dense, usize, Side)> {
+fn block(d: usize, seed: u64) -> Vec<(Dense, usize, ResidualSide)> {
     let slot = |m: usize, n: usize, seed: u64| {
         let q = m.min(n);
         let spectrum: Vec<f64> = (0..q).map(|i| (-3.0 * i as f64 / q as f64).exp()).collect();
@@ -22,10 +25,10 @@ fn block(d: usize, seed: u64) -> Vec<(Dense, usize, Side)> {
     ]
 }
 
-fn slots(block: &[(Dense, usize, Side)]) -> Vec<AxiomSlot<'_>> {
+fn slots(block: &[(Dense, usize, ResidualSide)]) -> Vec<AxiomProjection<'_>> {
     block
         .iter()
-        .map(|(w, rank, side)| AxiomSlot {
+        .map(|(w, rank, side)| AxiomProjection {
             weight: w.weight(),
             rank: *rank,
             side: *side,
@@ -56,7 +59,7 @@ fn the_objective_is_the_tail_of_the_gauged_weights() {
                 energy_left(&singular_values(&gauged), *r)
             })
             .sum();
-        let found = objective.at(&lambda).unwrap().tail;
+        let found = objective.evaluate(&lambda).unwrap().tail;
         close(found, expected, 1e-12 * expected);
     }
 }
@@ -66,7 +69,7 @@ fn the_gradient_is_that_of_central_differences() {
     let d = 20;
     let block = block(d, 11);
     for (w, rank, side) in &block {
-        let one = [AxiomSlot {
+        let one = [AxiomProjection {
             weight: w.weight(),
             rank: *rank,
             side: *side,
@@ -76,11 +79,11 @@ fn the_gradient_is_that_of_central_differences() {
     check_gradient(&slots(&block), d);
 }
 
-fn check_gradient(slots: &[AxiomSlot<'_>], d: usize) {
+fn check_gradient(slots: &[AxiomProjection<'_>], d: usize) {
     let objective = Objective::new(slots, &Host).unwrap();
     let mut rng = Rng(13);
     let lambda: Vec<f64> = (0..d).map(|_| 0.5 * rng.normal()).collect();
-    let here = objective.at(&lambda).unwrap();
+    let here = objective.evaluate(&lambda).unwrap();
     let gradient = here.gradient();
     let largest = gradient.iter().fold(0.0f64, |m, g| m.max(g.abs()));
     // Rounding error of the whole energy, divided by the step.
@@ -90,7 +93,7 @@ fn check_gradient(slots: &[AxiomSlot<'_>], d: usize) {
         let at = |step: f64| {
             let mut moved = lambda.clone();
             moved[i] += step;
-            objective.at(&moved).unwrap().tail
+            objective.evaluate(&moved).unwrap().tail
         };
         let difference = (at(h) - at(-h)) / (2.0 * h);
         close(gradient[i], difference, 1e-6 * largest + 1e-9 * energy);
@@ -121,7 +124,7 @@ fn the_tail_never_rises_and_the_mean_is_one() {
         assert!(found.entries.iter().all(|g| (0.0624..16.01).contains(g)));
         assert!(found.evaluations <= 40 && found.evaluations >= found.trace.len());
 
-        let (reads, writes) = (found.reads().unwrap(), found.writes().unwrap());
+        let (reads, writes) = (found.input_gauge().unwrap(), found.output_gauge().unwrap());
         let last: f64 = block
             .iter()
             .map(|(w, r, side)| {
@@ -129,7 +132,7 @@ fn the_tail_never_rises_and_the_mean_is_one() {
                     Read => (&reads, None),
                     Write => (&Gauge::None, Some(&writes)),
                 };
-                let found = gauged(w, *r, Path::Svd, input, output).unwrap();
+                let found = gauged(w, *r, SvdMethod::Svd, input, output).unwrap();
                 energy_left(&found.singular_values, *r)
             })
             .sum();
@@ -220,7 +223,7 @@ fn channels_without_energy_and_ranks_without_tail() {
     let some = [(read, 4, Read), (write, 4, Write)];
     let found = axiom_gauge(&slots(&some), AxiomOptions::default(), &Host).unwrap();
     assert!(found.entries.iter().all(|g| (0.0624..16.01).contains(g)));
-    assert!(found.reads().is_ok() && found.writes().is_ok());
+    assert!(found.input_gauge().is_ok() && found.output_gauge().is_ok());
 
     let zero = Dense::from_fn(d, d, |_, _| 0.0);
     let found = axiom_gauge(&slots(&[(zero, 4, Read)]), AxiomOptions::default(), &Host).unwrap();
@@ -235,7 +238,7 @@ fn channels_without_energy_and_ranks_without_tail() {
 fn refusals() {
     let (w, other) = (Dense::normal(6, 4, 61), Dense::normal(5, 3, 63));
     let slot = |w: &Dense, rank, side| {
-        let slot = AxiomSlot {
+        let slot = AxiomProjection {
             weight: w.weight(),
             rank,
             side,
@@ -258,7 +261,7 @@ fn refusals() {
     let mixed = [(w, 2, Read), (other, 2, Write)];
     assert_eq!(
         axiom_gauge(&slots(&mixed), AxiomOptions::default(), &Host),
-        Err(FactoriseError::Inputs {
+        Err(FactoriseError::InputMismatch {
             index: 1,
             expected: 4,
             found: 5

@@ -2,8 +2,8 @@ use faer::Mat;
 
 use super::super::basis::basis_f64;
 use super::super::{
-    BasisWeighting, FactoriseError, Host, SharedBasis, Weight, shared_basis, shared_error,
-    shared_singular_values, tail,
+    BasisWeighting, FactoriseError, Host, SharedBasis, Weight, relative_tail, shared_basis,
+    shared_error, shared_singular_values,
 };
 use super::{
     Dense, Rng, close, decreasing, matrix, norm, orthonormal, orthonormality, signs_are_fixed,
@@ -181,7 +181,7 @@ fn one_slot_reaches_the_tail_of_its_singular_values() {
         }
         close(
             shared_error(w.weight(), &found.basis, &found.projected[0], k),
-            tail(&spectrum, k),
+            relative_tail(&spectrum, k),
             1e-6,
         );
     }
@@ -320,7 +320,7 @@ fn errors_name_the_problem_and_the_weight() {
     assert_eq!(refused(&[], 1), FactoriseError::NoWeights);
     assert_eq!(
         refused(&[w.weight(), narrow.weight()], 1),
-        FactoriseError::Inputs {
+        FactoriseError::InputMismatch {
             index: 1,
             expected: 6,
             found: 5
@@ -352,7 +352,7 @@ fn errors_name_the_problem_and_the_weight() {
     };
     assert_eq!(
         refused(&[short], 1),
-        FactoriseError::Length {
+        FactoriseError::WeightLength {
             index: 0,
             rows: 4,
             cols: 6,
@@ -366,7 +366,7 @@ fn errors_name_the_problem_and_the_weight() {
     };
     assert!(matches!(
         refused(&[wrapping], 1),
-        FactoriseError::Length { .. }
+        FactoriseError::WeightLength { .. }
     ));
     let empty = Weight {
         rows: 0,

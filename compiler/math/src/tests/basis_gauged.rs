@@ -2,8 +2,9 @@ use faer::Mat;
 
 use super::super::decompose::eigen;
 use super::super::{
-    BasisOptions, BasisWeighting, Diagonal, FactoriseError, Gauge, Path, SharedBasis, Sink,
-    random_coverage, shared_basis, shared_basis_with, shared_error, tail, weighted_error,
+    BasisOptions, BasisWeighting, Diagonal, FactoriseError, Gauge, SharedBasis, Sink, SvdMethod,
+    random_coverage, relative_tail, shared_basis, shared_basis_with, shared_error,
+    weighted_relative_error,
 };
 use super::gauge::{Moment, gauged, gauges};
 use super::{Dense, close, decreasing, matrix, norm, orthonormal, signs_are_fixed};
@@ -46,11 +47,15 @@ fn one_slot_reaches_the_tail_of_the_gauged_weight() {
         for (name, gauge, g) in gauges(n) {
             let k = 12;
             let found = find(std::slice::from_ref(&w), k, &with_gauge(&gauge));
-            let expected = gauged(&w, k, Path::Svd, &gauge, None)
+            let expected = gauged(&w, k, SvdMethod::Svd, &gauge, None)
                 .unwrap()
                 .singular_values;
             let lost = norm(&((w.f64() - product(&found, &w, 0, k, k)) * &g));
-            close(lost / norm(&(w.f64() * &g)), tail(&expected, k), 1e-6);
+            close(
+                lost / norm(&(w.f64() * &g)),
+                relative_tail(&expected, k),
+                1e-6,
+            );
             let total: f64 = expected.iter().map(|s| s * s).sum();
             for (value, s) in found.eigenvalues.iter().zip(&expected) {
                 assert!((value - s * s / total).abs() < 1e-12, "{name}");
@@ -174,7 +179,7 @@ fn exempt_columns_are_exact() {
                 }
             }
             let expected = (k > 3).then(|| {
-                let restricted = gauge.restricted(&others);
+                let restricted = gauge.restrict_to(&others);
                 find(&reduced, k - 3, &with_gauge(&restricted))
             });
             for (i, w) in slots.iter().enumerate() {
@@ -213,7 +218,7 @@ fn loss_with_exempt_columns_is_the_tail_of_the_others() {
     let w = Dense::normal(m, n, 61);
     let moment = Moment::new(n, 63);
     let c = moment.power(1.0, 0.0);
-    let gauge = Gauge::whiten(moment.of(), 0.0).unwrap();
+    let gauge = Gauge::whiten(moment.as_second_moment(), 0.0).unwrap();
     let exempt = [4, 11];
     let part = Mat::from_fn(n, n, |i, j| f64::from(i == j && !exempt.contains(&i)));
     let rest = w.f64() * &part;
@@ -226,12 +231,12 @@ fn loss_with_exempt_columns_is_the_tail_of_the_others() {
         ..with_gauge(&gauge)
     };
     let found = find(std::slice::from_ref(&w), k, &options);
-    let lost = weighted_error(
+    let lost = weighted_relative_error(
         w.weight(),
         &found.basis,
         &found.projected[0],
         k,
-        moment.of(),
+        moment.as_second_moment(),
     );
     close(lost, (left / whole).sqrt(), 1e-6);
 }
@@ -344,7 +349,10 @@ fn refusals() {
             ..BasisOptions::default()
         };
         let refused = find(4, options);
-        assert!(matches!(refused, FactoriseError::Channel { inputs: 6, .. }));
+        assert!(matches!(
+            refused,
+            FactoriseError::ExemptChannel { inputs: 6, .. }
+        ));
     }
     let options = BasisOptions {
         exempt: &[1, 2, 3],

@@ -1,4 +1,4 @@
-use super::super::{FactoriseError, Path, bias_correction, low_rank};
+use super::super::{FactoriseError, SvdMethod, bias_correction, low_rank};
 use super::{Dense, Rng, close, matrix};
 
 /// `E[Ŵ x + b] = E[W x]` over samples, of the stored factors.
@@ -6,7 +6,7 @@ use super::{Dense, Rng, close, matrix};
 fn the_mean_output_is_that_of_the_weight() {
     let (m, n, r, samples) = (12, 17, 4, 50);
     let w = Dense::normal(m, n, 1);
-    let found = low_rank(w.weight(), r, Path::Svd).unwrap();
+    let found = low_rank(w.weight(), r, SvdMethod::Svd).unwrap();
     let mut rng = Rng(2);
     let x: Vec<Vec<f64>> = (0..samples)
         .map(|_| (0..n).map(|i| i as f64 / 5.0 + rng.normal()).collect())

@@ -1,8 +1,13 @@
-use htc_formats::bands::{Bands, Code, Codes, Kind, Packer, QUAD, STATES, Trellis};
+use htc_formats::bands::{
+    Code, CodeKind, Codes, ColumnGroupWriter, ColumnGroups, QUAD, STATES, Trellis,
+};
 
-use crate::codes::{BandsEncodeError, Guide, OutputBlock, RowFeedback, Viterbi, encode_bands};
+use crate::codes::{
+    ColumnGroupsEncodeError, OutputBlock, QuantisationGuide, RowFeedback, Viterbi,
+    encode_column_groups,
+};
 use crate::random::Rng;
-use crate::{Feedback, SecondMoment, Weight};
+use crate::{ErrorFeedback, SecondMoment, Weight};
 
 pub(super) fn normal(seed: u64, count: usize, deviation: f64) -> Vec<f32> {
     let mut rng = Rng(seed);
@@ -23,8 +28,8 @@ fn bits_above(bits: f64, error: f64) -> f64 {
 #[test]
 fn a_trellis_is_near_shannons_bound_on_gaussian_numbers() {
     let most = [[0.15, 0.17, 0.21, 0.28], [0.15, 0.17, 0.20, 0.26]];
-    for code in Code::all().chain(Code::earlier()) {
-        let (bits, Some(tables)) = (code.bits(), Trellis::of(code)) else {
+    for code in Code::all().chain(Code::legacy()) {
+        let (bits, Some(tables)) = (code.bits(), Trellis::for_code(code)) else {
             continue;
         };
         let mut viterbi = Viterbi::new(code).unwrap();
@@ -38,7 +43,7 @@ fn a_trellis_is_near_shannons_bound_on_gaussian_numbers() {
             energy += squares(x.iter().copied());
         }
         let found = bits_above(bits.into(), error / energy);
-        let most = most[code.tables()][usize::from(bits) - 2];
+        let most = most[code.table_index()][usize::from(bits) - 2];
         assert!(found < most, "{code}: {found:.3} above");
     }
 }
@@ -72,32 +77,32 @@ fn no_path_through_the_same_seam_is_better() {
 
 #[test]
 fn packed_paths_decode_to_their_values() {
-    for bits in Kind::Trellis.bits() {
+    for bits in CodeKind::Trellis.bits() {
         let codes = Codes::uniform(Code::trellis(bits).unwrap(), 32).unwrap();
         for rows in [16, 48, 256] {
             let mut viterbi = Viterbi::new(codes[0]).unwrap();
-            let mut packer = Packer::new(&codes, rows);
+            let mut packer = ColumnGroupWriter::new(&codes, rows);
             for row in 0..rows {
-                packer.row_scale(Kind::Trellis, row, 1.0).unwrap();
+                packer.set_row_scale(CodeKind::Trellis, row, 1.0).unwrap();
             }
             let mut expected = vec![0.0; rows * 32];
             for col in 0..32 {
-                packer.column_scale(col, 1.0).unwrap();
+                packer.set_column_scale(col, 1.0).unwrap();
             }
             for quad in 0..8 {
                 let x = normal(quad as u64, rows * QUAD, 35.0);
                 let mut states = vec![0; x.len()];
                 viterbi.encode(&x, None, &mut states);
-                packer.trellis(0, 0, quad, &states);
+                packer.set_trellis_states(0, 0, quad, &states);
                 for (t, &state) in states.iter().enumerate() {
                     expected[t / QUAD * 32 + quad * QUAD + t % QUAD] = viterbi.value(state);
                 }
             }
             let bytes = packer.finish();
-            let bands = Bands::new(&codes, rows, &bytes).unwrap();
+            let bands = ColumnGroups::new(&codes, rows, &bytes).unwrap();
             let mut row = [0.0; 32];
             for i in 0..rows {
-                bands.row(i, &mut row).unwrap();
+                bands.decode_row(i, &mut row).unwrap();
                 assert_eq!(row, expected[i * 32..][..32], "{bits} {rows} {i}");
             }
         }
@@ -121,20 +126,24 @@ fn weights_that_count_more_lose_less() {
     assert!(weighted < 0.7 * plain, "{weighted} for {plain}");
 }
 
-fn encoded(codes: &Codes, rows: usize, values: &[f32]) -> Result<Vec<u8>, BandsEncodeError> {
+fn encoded(codes: &Codes, rows: usize, values: &[f32]) -> Result<Vec<u8>, ColumnGroupsEncodeError> {
     let cols = codes.cols();
-    encode_bands(codes, Weight { rows, cols, values }, Guide::default())
+    encode_column_groups(
+        codes,
+        Weight { rows, cols, values },
+        QuantisationGuide::default(),
+    )
 }
 
 pub(super) fn loss(codes: &Codes, rows: usize, w: &[f32]) -> f64 {
     let bytes = encoded(codes, rows, w).unwrap();
     assert_eq!(bytes, encoded(codes, rows, w).unwrap());
-    let bands = Bands::new(codes, rows, &bytes).unwrap();
+    let bands = ColumnGroups::new(codes, rows, &bytes).unwrap();
     bands.check_scales().unwrap();
     let mut row = vec![0.0; codes.cols()];
     let mut error = 0.0;
     for (i, w) in w.chunks(codes.cols()).enumerate() {
-        bands.row(i, &mut row).unwrap();
+        bands.decode_row(i, &mut row).unwrap();
         assert!(row.iter().all(|v| v.is_finite()));
         error += squares(w.iter().zip(&row).map(|(w, v)| w - v));
     }
@@ -153,8 +162,8 @@ fn matrix_loss_matches_the_loss_of_the_code() {
         let codes = Codes::uniform(code, cols).unwrap();
         let above = bits_above(code.bits().into(), loss(&codes, rows, &w));
         let most = match code.kind() {
-            Kind::Levels => 0.85,
-            Kind::Trellis => 0.40,
+            CodeKind::Codebook => 0.85,
+            CodeKind::Trellis => 0.40,
         };
         assert!(above < most, "{code}: {above:.3}");
     }
@@ -171,10 +180,10 @@ fn odd_matrices_have_codes_or_are_refused() {
     w.iter_mut().skip(40).step_by(64).for_each(|w| *w = 0.0);
     let bytes = encoded(&codes, 40, &w).unwrap();
     let mut row = [1.0; 64];
-    let bands = Bands::new(&codes, 40, &bytes).unwrap();
-    bands.row(1, &mut row).unwrap();
+    let bands = ColumnGroups::new(&codes, 40, &bytes).unwrap();
+    bands.decode_row(1, &mut row).unwrap();
     assert_eq!(row, [0.0; 64]);
-    bands.row(7, &mut row).unwrap();
+    bands.decode_row(7, &mut row).unwrap();
     assert_eq!(row[40], 0.0);
     for (size, most) in [(3e3, 0.05), (1e-4, 0.05), (1e-7, 0.5)] {
         let w: Vec<f32> = normal(4, 40 * 64, size);
@@ -184,7 +193,7 @@ fn odd_matrices_have_codes_or_are_refused() {
     w[70] = f32::NAN;
     let fault = encoded(&codes, 40, &w).unwrap_err();
     assert!(
-        matches!(fault, BandsEncodeError::NotFinite { row: 1, .. }),
+        matches!(fault, ColumnGroupsEncodeError::NotFinite { row: 1, .. }),
         "{fault}"
     );
     w[70] = 1e30;
@@ -192,10 +201,10 @@ fn odd_matrices_have_codes_or_are_refused() {
     assert!(fault.to_string().contains("row 1 "), "{fault}");
     assert!(matches!(
         encoded(&codes, 40, &w),
-        Err(BandsEncodeError::Scale(_))
+        Err(ColumnGroupsEncodeError::Scale(_))
     ));
     assert!(encoded(&codes, 40, &w[1..]).is_err());
-    assert!(Viterbi::new(Code::levels(4).unwrap()).is_none());
+    assert!(Viterbi::new(Code::codebook(4).unwrap()).is_none());
 }
 
 /// Second moment of `n` inputs each of which depends on the one before.
@@ -227,12 +236,12 @@ impl Lossy {
         }
     }
 
-    fn feedback(&self) -> Feedback {
+    fn feedback(&self) -> ErrorFeedback {
         let moment = SecondMoment {
             order: self.cols,
             values: &self.inputs,
         };
-        Feedback::new(moment, self.damping).unwrap()
+        ErrorFeedback::new(moment, self.damping).unwrap()
     }
 
     fn weight<'a>(&self, values: &'a [f32]) -> Weight<'a> {
@@ -243,13 +252,13 @@ impl Lossy {
         }
     }
 
-    fn lost(&self, codes: &Codes, guide: Guide<'_>) -> f64 {
+    fn lost(&self, codes: &Codes, guide: QuantisationGuide<'_>) -> f64 {
         let (m, n) = (self.rows, self.cols);
-        let bytes = encode_bands(codes, self.weight(&self.values), guide).unwrap();
-        let bands = Bands::new(codes, m, &bytes).unwrap();
+        let bytes = encode_column_groups(codes, self.weight(&self.values), guide).unwrap();
+        let bands = ColumnGroups::new(codes, m, &bytes).unwrap();
         let mut errors = vec![0.0; m * n];
         for (i, row) in errors.chunks_exact_mut(n).enumerate() {
-            bands.row(i, row).unwrap();
+            bands.decode_row(i, row).unwrap();
         }
         errors
             .iter_mut()
@@ -284,10 +293,10 @@ fn alone(n: usize) -> Vec<f64> {
 fn each_step_with_feedback_loses_less_of_the_outputs() {
     let lossy = Lossy::new(300, 96, alone(300));
     let feedback = lossy.feedback();
-    let guide = |sweeps| Guide {
+    let guide = |sweeps| QuantisationGuide {
         columns: Some(&feedback),
         sweeps,
-        ..Guide::default()
+        ..QuantisationGuide::default()
     };
     for (codes, most) in [
         ("1:l2x3", 0.2),
@@ -298,7 +307,7 @@ fn each_step_with_feedback_loses_less_of_the_outputs() {
         ("2:t3x1,l4x1,t2x1", 0.443),
     ] {
         let codes: Codes = codes.parse().unwrap();
-        let plain = lossy.lost(&codes, Guide::default());
+        let plain = lossy.lost(&codes, QuantisationGuide::default());
         let (fed, swept) = (lossy.lost(&codes, guide(0)), lossy.lost(&codes, guide(1)));
         let parts = [fed / plain, swept / plain];
         println!(
@@ -306,7 +315,7 @@ fn each_step_with_feedback_loses_less_of_the_outputs() {
             parts[0], parts[1]
         );
         assert!(parts[0] < most, "{codes}: {parts:?}");
-        if codes.has(Kind::Levels) {
+        if codes.contains_kind(CodeKind::Codebook) {
             assert!(swept < fed, "{codes}: {parts:?}")
         } else {
             assert_eq!(swept, fed, "{codes}")
@@ -360,7 +369,7 @@ fn row_feedback_reduces_the_loss() {
         let lost = |rows: Option<&RowFeedback>| {
             lossy.lost(
                 &codes,
-                Guide {
+                QuantisationGuide {
                     columns: Some(&feedback),
                     rows,
                     sweeps: 1,
@@ -388,22 +397,23 @@ fn rows_that_count_more_lose_less() {
             .collect(),
         ..Lossy::new(rows, 32, Vec::new())
     };
-    let of_rows = RowFeedback::of_weights((0..rows).map(|row| count(row) as f32).collect());
+    let of_rows = RowFeedback::from_weights((0..rows).map(|row| count(row) as f32).collect());
     let codes: Codes = "2:t2x1".parse().unwrap();
-    let guide = Guide {
+    let guide = QuantisationGuide {
         rows: Some(&of_rows),
-        ..Guide::default()
+        ..QuantisationGuide::default()
     };
-    let [plain, weighed] = [Guide::default(), guide].map(|guide| counted.lost(&codes, guide));
+    let [plain, weighed] =
+        [QuantisationGuide::default(), guide].map(|guide| counted.lost(&codes, guide));
     println!("{:.4}", weighed / plain);
     assert!(weighed < 0.6 * plain, "{weighed} {plain}");
-    assert!(lossy.lost(&codes, guide) > lossy.lost(&codes, Guide::default()));
+    assert!(lossy.lost(&codes, guide) > lossy.lost(&codes, QuantisationGuide::default()));
 }
 
 fn of_width(cols: usize) -> Vec<Codes> {
     let code = [
-        Code::levels(2),
-        Code::levels(4),
+        Code::codebook(2),
+        Code::codebook(4),
         Code::trellis(2),
         Code::trellis(3),
     ];
@@ -435,24 +445,24 @@ fn padded_column_group_loses_as_much_as_whole_ones() {
             let found = loss(codes, rows, &w);
             // In a narrow matrix the last column group, possibly of another code, is more than a
             // sixth.
-            let same = codes.same().is_some() && cols > 32;
+            let same = codes.uniform_code().is_some() && cols > 32;
             println!("{codes}: {found:.5}, {whole:.5} of 192 columns");
             assert!(found < 1.03 * whole || !same, "{codes}: {found} {whole}");
             let bytes = encoded(codes, rows, &w).unwrap();
             let last = codes.len() - 1;
             let padding = codes.padding();
-            let bands = Bands::new(codes, rows, &bytes).unwrap();
-            let of_quad = bands.band(0, last).len() / 8;
+            let bands = ColumnGroups::new(codes, rows, &bytes).unwrap();
+            let of_quad = bands.tile_bytes(0, last).len() / 8;
             match bands.column_scales(last) {
                 Some(scales) => {
                     assert_eq!(scales[32 - padding..], vec![0.0; padding]);
                     let quads = padding / QUAD * of_quad;
-                    let streams = &bands.band(0, last)[8 * of_quad - quads..];
+                    let streams = &bands.tile_bytes(0, last)[8 * of_quad - quads..];
                     assert!(streams.iter().all(|byte| *byte == 0), "{codes}");
                 }
                 None => {
                     let mut integers = vec![0; 13 * 512];
-                    bands.integers(0, last, 0..13, &mut integers);
+                    bands.unpack_tile(0, last, 0..13, &mut integers);
                     let least = integers.iter().map(|v| v.unsigned_abs()).min().unwrap();
                     let quads = integers.chunks(64).enumerate();
                     let padded = quads.filter(|(at, _)| at % 8 >= (32 - padding).div_ceil(QUAD));
@@ -525,7 +535,7 @@ fn padding_is_no_worse_than_columns_of_zeros() {
                 for (sums, [columns, rows]) in
                     sums.iter_mut().zip([[false; 2], [true, false], [true; 2]])
                 {
-                    let guide = Guide {
+                    let guide = QuantisationGuide {
                         columns: columns.then_some(&feedback),
                         rows: rows.then_some(&along_rows),
                         sweeps: 1,
@@ -537,7 +547,11 @@ fn padding_is_no_worse_than_columns_of_zeros() {
         for (step, [padded, zeros]) in sums.iter().enumerate() {
             println!("{codes}: {padded:.5}, with zeros {zeros:.5}");
             // Zeros also make the scales of trellises smaller, which helps a little here.
-            let most = if codes.has(Kind::Trellis) { 1.15 } else { 1.03 };
+            let most = if codes.contains_kind(CodeKind::Trellis) {
+                1.15
+            } else {
+                1.03
+            };
             assert!(*padded < most * zeros, "{codes}: {sums:?}");
             if step > 0 {
                 assert!(*padded < 0.75 * sums[step - 1][0], "{codes}: {sums:?}");
@@ -552,14 +566,14 @@ fn rotation_does_not_increase_the_loss_of_normal_numbers() {
         let mut lossy = Lossy::new(256, cols, alone(256));
         lossy.inputs = few_directions(cols);
         let feedback = lossy.feedback();
-        let fed = Guide {
+        let fed = QuantisationGuide {
             columns: Some(&feedback),
-            ..Guide::default()
+            ..QuantisationGuide::default()
         };
-        for code in [Code::levels(4), Code::trellis(2), Code::trellis(3)] {
+        for code in [Code::codebook(4), Code::trellis(2), Code::trellis(3)] {
             let codes = Codes::uniform(code.unwrap(), cols).unwrap();
-            let rotated = codes.of_rotated();
-            for guide in [Guide::default(), fed] {
+            let rotated = codes.with_rotation();
+            for guide in [QuantisationGuide::default(), fed] {
                 let ratio = lossy.lost(&rotated, guide) / lossy.lost(&codes, guide);
                 assert!((0.85..1.15).contains(&ratio), "{rotated}: {ratio}");
             }
@@ -576,8 +590,8 @@ fn rotation_reduces_the_loss_with_outliers() {
             *weight *= 12.0;
         }
     }
-    let codes = Codes::uniform(Code::levels(3).unwrap(), 64).unwrap();
-    let plain = lossy.lost(&codes, Guide::default());
-    let rotated = lossy.lost(&codes.of_rotated(), Guide::default());
+    let codes = Codes::uniform(Code::codebook(3).unwrap(), 64).unwrap();
+    let plain = lossy.lost(&codes, QuantisationGuide::default());
+    let rotated = lossy.lost(&codes.with_rotation(), QuantisationGuide::default());
     assert!(rotated < 0.8 * plain, "{}", rotated / plain);
 }

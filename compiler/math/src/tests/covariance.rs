@@ -4,7 +4,7 @@ use faer::Mat;
 
 use super::super::decompose::eigen;
 use super::super::{
-    FactoriseError, Gauge, LowRank, LowRankOptions, Path, SecondMoment, bias_correction,
+    FactoriseError, Gauge, LowRank, LowRankOptions, SecondMoment, SvdMethod, bias_correction,
     covariance, low_rank_with, mean_energy,
 };
 use super::{Dense, Rng, close, matrix, orthonormal};
@@ -63,7 +63,7 @@ impl Population {
 fn whitened(w: &Dense, r: usize, order: usize, values: &[f64]) -> LowRank {
     let gauge = Gauge::whiten(SecondMoment { order, values }, 0.0).unwrap();
     let options = LowRankOptions {
-        path: Path::Gram,
+        method: SvdMethod::Gram,
         input: &gauge,
         ..LowRankOptions::default()
     };
@@ -135,7 +135,7 @@ fn float32_moments_have_a_covariance_at_any_mean() {
         let w = Dense::normal(10, n, 94);
         let gauge = Gauge::whiten(SecondMoment { order: n, values }, 0.01).unwrap();
         let options = LowRankOptions {
-            path: Path::Svd,
+            method: SvdMethod::Svd,
             input: &gauge,
             ..LowRankOptions::default()
         };

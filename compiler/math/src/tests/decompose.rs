@@ -1,10 +1,10 @@
 use faer::Mat;
 
 use super::super::decompose::{eigen, right_singular};
-use super::super::{FactoriseError, Leading};
+use super::super::{FactoriseError, LeadingVectors};
 use super::{close, decreasing, norm, orthonormal, orthonormality};
 
-type Solver = fn(Mat<f64>, usize) -> Result<Leading, FactoriseError>;
+type Solver = fn(Mat<f64>, usize) -> Result<LeadingVectors, FactoriseError>;
 
 const EIGEN: &[(&str, Solver)] = &[
     ("faer", eigen),
@@ -178,7 +178,7 @@ fn fewer_vectors_are_the_first_ones() {
 #[cfg(feature = "openblas")]
 #[test]
 fn backends_agree() {
-    use super::super::is_negative;
+    use super::super::largest_entry_is_negative;
 
     for n in [5, 60, 200] {
         let (left, right) = (orthonormal(2 * n, n, 29), orthonormal(n, n, 31));
@@ -189,7 +189,7 @@ fn backends_agree() {
             let [one, other] = [0, 1].map(|i| {
                 let mut found = solvers[i].1(matrix.clone(), n / 2).unwrap();
                 for column in found.vectors.col_iter_mut() {
-                    if is_negative(column.as_ref().iter().map(|&v| v as f32)) {
+                    if largest_entry_is_negative(column.as_ref().iter().map(|&v| v as f32)) {
                         column.iter_mut().for_each(|v| *v = -*v);
                     }
                 }

@@ -2,7 +2,7 @@ use faer::Mat;
 
 use super::super::decompose::eigen;
 use super::super::{
-    Diagonal, FactoriseError, Gauge, Host, LowRank, LowRankOptions, Path, Sink, low_rank_with,
+    Diagonal, FactoriseError, Gauge, Host, LowRank, LowRankOptions, Sink, SvdMethod, low_rank_with,
 };
 use super::gauge::{Moment, diagonal, gauges, spread};
 use super::{Dense, close, matrix};
@@ -22,10 +22,10 @@ fn exempt_columns_are_exact_and_the_others_as_without_them() {
         });
         let output = Diagonal::new(spread(rows, 6)).unwrap();
         for (name, gauge, _) in gauges(cols) {
-            for (path, output) in [(Path::Svd, None), (Path::Gram, Some(&output))] {
+            for (path, output) in [(SvdMethod::Svd, None), (SvdMethod::Gram, Some(&output))] {
                 for r in [3, 4, 9, 12] {
                     let options = LowRankOptions {
-                        path,
+                        method: path,
                         input: &gauge,
                         output,
                         exempt: &exempt,
@@ -45,7 +45,7 @@ fn exempt_columns_are_exact_and_the_others_as_without_them() {
                         assert!(found.singular_values.is_empty());
                         continue;
                     }
-                    let restricted = gauge.restricted(&others);
+                    let restricted = gauge.restrict_to(&others);
                     let options = LowRankOptions {
                         input: &restricted,
                         exempt: &[],
@@ -72,7 +72,7 @@ fn loss_with_exempt_columns_reaches_the_lower_bound() {
     let w = Dense::normal(m, n, 61);
     let moment = Moment::new(n, 63);
     let c = moment.power(1.0, 0.0);
-    let gauge = Gauge::whiten(moment.of(), 0.0).unwrap();
+    let gauge = Gauge::whiten(moment.as_second_moment(), 0.0).unwrap();
     let entries = spread(m, 8);
     let (output, h) = (Diagonal::new(entries.clone()).unwrap(), diagonal(&entries));
     let exempt = [4, 11];
@@ -81,7 +81,7 @@ fn loss_with_exempt_columns_reaches_the_lower_bound() {
     let energies = eigen(&rest * &c * rest.transpose(), 1).unwrap().values;
     let left: f64 = energies[r - exempt.len()..].iter().sum();
     let options = LowRankOptions {
-        path: Path::Gram,
+        method: SvdMethod::Gram,
         input: &gauge,
         output: Some(&output),
         exempt: &exempt,
@@ -135,7 +135,10 @@ fn invalid_exempt_columns_are_refused() {
     };
     for exempt in [&[1, 1][..], &[3, 2], &[8]] {
         let error = refused(exempt, 4);
-        assert!(matches!(error, FactoriseError::Channel { .. }), "{error}");
+        assert!(
+            matches!(error, FactoriseError::ExemptChannel { .. }),
+            "{error}"
+        );
     }
     let error = refused(&[0, 1, 2], 2);
     assert!(matches!(error, FactoriseError::Rank { .. }), "{error}");

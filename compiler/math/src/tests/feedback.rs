@@ -1,5 +1,5 @@
-use super::super::{BlockCode, Feedback, SecondMoment, Weight, weighted_dense_energies};
-use htc_formats::block::Near;
+use super::super::{BlockFormat, ErrorFeedback, SecondMoment, Weight, weighted_dense_energies};
+use htc_formats::block::NearbyKind;
 
 use super::Dense;
 use super::gauge::Moment;
@@ -11,7 +11,7 @@ struct Grid {
     near: &'static [f32],
 }
 
-impl BlockCode for Grid {
+impl BlockFormat for Grid {
     type Scales = f32;
 
     fn block_len(&self) -> usize {
@@ -43,8 +43,13 @@ impl BlockCode for Grid {
         (*step, 0.0)
     }
 
-    fn near(&self, step: &f32, _: usize, of: Near) -> impl Iterator<Item = f32> {
-        let steps = self.near.iter().filter(move |_| of == Near::Steps);
+    fn neighbouring_scales(
+        &self,
+        step: &f32,
+        _: usize,
+        of: NearbyKind,
+    ) -> impl Iterator<Item = f32> {
+        let steps = self.near.iter().filter(move |_| of == NearbyKind::Steps);
         steps.map(move |by| by * step)
     }
 }
@@ -65,7 +70,7 @@ fn moment(values: &[f64], order: usize) -> SecondMoment<'_> {
 }
 
 fn missing(weight: &Dense, values: &[f32], moment: SecondMoment<'_>) -> f64 {
-    weighted_dense_energies(weight.weight(), values, moment).missing
+    weighted_dense_energies(weight.weight(), values, moment).error
 }
 
 fn rounded(weight: &Dense, code: &Grid) -> Vec<f32> {
@@ -84,7 +89,7 @@ fn the_factor_is_that_of_the_damped_moment() {
     let n = 48;
     let of = Moment::new(n, 3);
     let damping = 0.02;
-    let feedback = Feedback::new(moment(&of.values, n), damping).unwrap();
+    let feedback = ErrorFeedback::new(moment(&of.values, n), damping).unwrap();
     let mean = (0..n).map(|i| of.values[i * n + i]).sum::<f64>() / n as f64;
     let factor = |i: usize, j: usize| match i.cmp(&j) {
         std::cmp::Ordering::Less => f64::from(feedback.factor[i * n + j]),
@@ -108,7 +113,7 @@ fn the_factor_is_that_of_the_damped_moment() {
 #[test]
 fn second_column_compensates_for_the_first() {
     let of = [2.0, f64::NAN, 0.9, 1.0];
-    let feedback = Feedback::new(moment(&of, 2), 0.0).unwrap();
+    let feedback = ErrorFeedback::new(moment(&of, 2), 0.0).unwrap();
     let code = Grid {
         block: 2,
         reach: 1.0,
@@ -119,7 +124,7 @@ fn second_column_compensates_for_the_first() {
         cols: 2,
         values: vec![0.4, 1.0],
     };
-    let coded = feedback.code(weight.weight(), &code, 0).unwrap();
+    let coded = feedback.quantise(weight.weight(), &code, 0).unwrap();
     // 0.4 becomes 0, and 1 aims at 1 + 0.4 · 0.9 / 1.
     assert_eq!(coded.values, [0.0, 1.0]);
     let weight = Dense {
@@ -131,7 +136,7 @@ fn second_column_compensates_for_the_first() {
         reach: 1.0,
         near: &[],
     };
-    let coded = feedback.code(weight.weight(), &wide, 0).unwrap();
+    let coded = feedback.quantise(weight.weight(), &wide, 0).unwrap();
     assert_eq!(coded.codes, [2, 2]);
     assert_eq!(coded.scales, [1.0, 0.3]);
     // The error of the first column is 0.4, the target of the second 0.3 + 0.4 · 0.9 = 0.66.
@@ -140,7 +145,7 @@ fn second_column_compensates_for_the_first() {
         values: vec![0.4, 0.3],
         ..weight
     };
-    let coded = feedback.code(weight.weight(), &half, 0).unwrap();
+    let coded = feedback.quantise(weight.weight(), &half, 0).unwrap();
     assert_eq!(coded.values, [0.0, 1.0]);
     assert_eq!(rounded_to_ones(0.3), 0.0);
 }
@@ -151,7 +156,7 @@ fn rounded_to_ones(value: f32) -> f32 {
     if value > 0.5 { 1.0 } else { 0.0 }
 }
 
-impl BlockCode for Half {
+impl BlockFormat for Half {
     type Scales = ();
 
     fn block_len(&self) -> usize {
@@ -179,7 +184,7 @@ impl BlockCode for Half {
         (1.0, 0.0)
     }
 
-    fn near(&self, (): &(), _: usize, _: Near) -> impl Iterator<Item = ()> {
+    fn neighbouring_scales(&self, (): &(), _: usize, _: NearbyKind) -> impl Iterator<Item = ()> {
         std::iter::empty()
     }
 }
@@ -191,13 +196,13 @@ fn feedback_reduces_the_loss_and_sweeps_never_raise_it() {
         let weight = Dense::normal(m, n, seed);
         let of = Moment::new(n, seed + 100);
         let c = moment(&of.values, n);
-        let feedback = Feedback::new(c, 0.01).unwrap();
+        let feedback = ErrorFeedback::new(c, 0.01).unwrap();
         let plain = missing(&weight, &rounded(&weight, &COARSE), c);
         let mut first = f64::INFINITY;
         for code in [&COARSE, &CHOSEN] {
             let mut last = f64::INFINITY;
             for sweeps in 0..4 {
-                let coded = feedback.code(weight.weight(), code, sweeps).unwrap();
+                let coded = feedback.quantise(weight.weight(), code, sweeps).unwrap();
                 let lost = missing(&weight, &coded.values, feedback_moment(&feedback).as_ref());
                 assert!(
                     lost <= last * (1.0 + 1e-6),
@@ -230,7 +235,7 @@ impl Damped {
     }
 }
 
-fn feedback_moment(feedback: &Feedback) -> Damped {
+fn feedback_moment(feedback: &ErrorFeedback) -> Damped {
     Damped {
         order: feedback.order,
         values: feedback.moment.iter().map(|v| f64::from(*v)).collect(),
@@ -245,8 +250,8 @@ fn uncorrelated_inputs_are_rounded_independently() {
     for i in 0..n {
         values[i * n + i] = 1.0 + i as f64;
     }
-    let feedback = Feedback::new(moment(&values, n), 0.0).unwrap();
-    let coded = feedback.code(weight.weight(), &COARSE, 2).unwrap();
+    let feedback = ErrorFeedback::new(moment(&values, n), 0.0).unwrap();
+    let coded = feedback.quantise(weight.weight(), &COARSE, 2).unwrap();
     assert_eq!(coded.values, rounded(&weight, &COARSE));
 }
 
@@ -256,8 +261,8 @@ fn zero_or_identical_inputs_are_coded() {
     let weight = Dense::normal(m, n, 5);
     for value in [0.0, 1.0] {
         let values = vec![value; n * n];
-        let feedback = Feedback::new(moment(&values, n), 0.01).unwrap();
-        let coded = feedback.code(weight.weight(), &COARSE, 2).unwrap();
+        let feedback = ErrorFeedback::new(moment(&values, n), 0.01).unwrap();
+        let coded = feedback.quantise(weight.weight(), &COARSE, 2).unwrap();
         assert!(coded.values.iter().all(|v| v.is_finite()));
     }
 }
@@ -265,13 +270,14 @@ fn zero_or_identical_inputs_are_coded() {
 #[test]
 fn mismatched_shapes_are_refused() {
     let of = Moment::new(32, 1);
-    assert!(Feedback::new(moment(&of.values, 32), -1.0).is_err());
-    assert!(Feedback::new(moment(&of.values, 32), f64::NAN).is_err());
+    assert!(ErrorFeedback::new(moment(&of.values, 32), -1.0).is_err());
+    assert!(ErrorFeedback::new(moment(&of.values, 32), f64::NAN).is_err());
     let mut wrong = of.values.clone();
     wrong[0] = f64::NAN;
-    assert!(Feedback::new(moment(&wrong, 32), 0.01).is_err());
-    let feedback = Feedback::new(moment(&of.values, 32), 0.01).unwrap();
-    let refused = |weight: &Dense, code: &Grid| feedback.code(weight.weight(), code, 0).is_err();
+    assert!(ErrorFeedback::new(moment(&wrong, 32), 0.01).is_err());
+    let feedback = ErrorFeedback::new(moment(&of.values, 32), 0.01).unwrap();
+    let refused =
+        |weight: &Dense, code: &Grid| feedback.quantise(weight.weight(), code, 0).is_err();
     assert!(refused(&Dense::normal(2, 16, 1), &COARSE));
     let block = Grid {
         block: 24,
@@ -281,7 +287,7 @@ fn mismatched_shapes_are_refused() {
     assert!(refused(&Dense::normal(2, 32, 1), &block));
     let mut huge = Dense::normal(2, 32, 1);
     huge.values[40] = 1e35;
-    let error = feedback.code(huge.weight(), &COARSE, 0).unwrap_err();
+    let error = feedback.quantise(huge.weight(), &COARSE, 0).unwrap_err();
     assert!(error.to_string().contains("row 1, column 0"), "{error}");
     let mut infinite = Dense::normal(2, 32, 1);
     infinite.values[3] = f32::INFINITY;
@@ -291,14 +297,14 @@ fn mismatched_shapes_are_refused() {
         cols: 32,
         values: &[0.0; 63],
     };
-    assert!(feedback.code(weight, &COARSE, 0).is_err());
+    assert!(feedback.quantise(weight, &COARSE, 0).is_err());
 }
 
 #[test]
 fn the_rotated_feedback_is_that_of_the_rotated_moment() {
     let (n, damping) = (75, 0.05);
     let of = Moment::new(n, 5);
-    let feedback = Feedback::new(moment(&of.values, n), damping).unwrap();
+    let feedback = ErrorFeedback::new(moment(&of.values, n), damping).unwrap();
     let entry = |i: usize, j: usize| {
         let whole = n / 32 * 32;
         match (i < whole && j < whole, i / 32 == j / 32) {
@@ -323,7 +329,7 @@ fn the_rotated_feedback_is_that_of_the_rotated_moment() {
             }
         }
     }
-    let expected = Feedback::new(moment(&rotated, n), damping).unwrap();
+    let expected = ErrorFeedback::new(moment(&rotated, n), damping).unwrap();
     let found = feedback.rotated().unwrap();
     let close = |found: &[f32], expected: &[f32]| {
         let pairs = found.iter().zip(expected);

@@ -2,12 +2,13 @@ use faer::Mat;
 
 use super::super::decompose::right_singular;
 use super::super::{
-    DEFAULT_SHRINKAGE, Diagonal, FactoriseError, Gauge, Host, LowRank, LowRankOptions, Path,
-    SecondMoment, low_rank, low_rank_error, low_rank_with, tail, weighted_error,
+    DEFAULT_SHRINKAGE, Diagonal, FactoriseError, Gauge, Host, LowRank, LowRankOptions,
+    SecondMoment, SvdMethod, low_rank, low_rank_error, low_rank_with, relative_tail,
+    weighted_relative_error,
 };
 use super::{Dense, Rng, close, decreasing, matrix, norm, orthonormal, signs_are_fixed};
 
-const PATHS: [Path; 2] = [Path::Svd, Path::Gram];
+const PATHS: [SvdMethod; 2] = [SvdMethod::Svd, SvdMethod::Gram];
 
 const SHAPES: [(usize, usize); 6] = [(24, 24), (40, 30), (30, 40), (90, 70), (70, 90), (20, 600)];
 
@@ -44,7 +45,7 @@ impl Moment {
         Moment::with_eigenvalues(eigenvalues, seed)
     }
 
-    pub fn of(&self) -> SecondMoment<'_> {
+    pub fn as_second_moment(&self) -> SecondMoment<'_> {
         SecondMoment {
             order: self.eigenvalues.len(),
             values: &self.values,
@@ -109,12 +110,12 @@ pub(super) fn gauges(n: usize) -> Vec<(&'static str, Gauge, Mat<f64>)> {
         ),
         (
             "whiten",
-            Gauge::whiten(moment.of(), DEFAULT_SHRINKAGE).unwrap(),
+            Gauge::whiten(moment.as_second_moment(), DEFAULT_SHRINKAGE).unwrap(),
             shrunk,
         ),
         (
             "whiten without shrinkage",
-            Gauge::whiten(moment.of(), 0.0).unwrap(),
+            Gauge::whiten(moment.as_second_moment(), 0.0).unwrap(),
             moment.power(0.5, 0.0),
         ),
     ]
@@ -138,12 +139,12 @@ fn decaying(m: usize, n: usize, seed: u64) -> Dense {
 pub(super) fn gauged(
     w: &Dense,
     r: usize,
-    path: Path,
+    path: SvdMethod,
     input: &Gauge,
     output: Option<&Diagonal>,
 ) -> Result<LowRank, FactoriseError> {
     let options = LowRankOptions {
-        path,
+        method: path,
         input,
         output,
         exempt: &[],
@@ -182,7 +183,7 @@ fn gauged_truncation_reaches_the_tail_of_the_gauged_weight() {
                     for shorter in [1, q / 3, r] {
                         let missing = w.f64() - product(&found, &w, r, shorter);
                         let lost = norm(&(&h * missing * &g)) / total;
-                        let bound = tail(&expected, shorter);
+                        let bound = relative_tail(&expected, shorter);
                         assert!(
                             (lost - bound).abs() < 1e-6,
                             "{label}, rank {shorter}: {lost:e} {bound:e}"
@@ -203,7 +204,7 @@ fn whitened_truncation_is_the_best_for_the_outputs() {
     for (m, n) in [(30, 20), (20, 30), (80, 70), (70, 80)] {
         let w = decaying(m, n, 13);
         let moment = Moment::new(n, 17);
-        let gauge = Gauge::whiten(moment.of(), 0.0).unwrap();
+        let gauge = Gauge::whiten(moment.as_second_moment(), 0.0).unwrap();
         let r = m.min(n) / 3;
         let expected = singular_values(&(w.f64() * moment.power(0.5, 0.0)));
         let loss = |b: &Mat<f64>, a: &Mat<f64>| {
@@ -218,9 +219,15 @@ fn whitened_truncation_is_the_best_for_the_outputs() {
             let found = gauged(&w, r, path, &gauge, None).unwrap();
             let (b, a) = (matrix(&found.b, m, r), matrix(&found.a, r, n));
             let best = loss(&b, &a);
-            close(best, tail(&expected, r), 1e-7);
+            close(best, relative_tail(&expected, r), 1e-7);
             close(
-                weighted_error(w.weight(), &found.a, &found.b, r, moment.of()),
+                weighted_relative_error(
+                    w.weight(),
+                    &found.a,
+                    &found.b,
+                    r,
+                    moment.as_second_moment(),
+                ),
                 best,
                 1e-12,
             );
@@ -246,7 +253,13 @@ fn whitened_truncation_is_the_best_for_the_outputs() {
             ];
             for other in &others {
                 let other = gauged(&w, r, path, other, None).unwrap();
-                let other = weighted_error(w.weight(), &other.a, &other.b, r, moment.of());
+                let other = weighted_relative_error(
+                    w.weight(),
+                    &other.a,
+                    &other.b,
+                    r,
+                    moment.as_second_moment(),
+                );
                 assert!(other > 1.01 * best, "{other} {best}");
             }
         }
@@ -277,7 +290,7 @@ fn a_diagonal_before_whitening_changes_nothing() {
                 let gauge = Gauge::whiten(moment, 0.0).unwrap();
                 gauged(w, r, path, &gauge, None).unwrap()
             };
-            let (plain, found) = (find(&w, moment.of()), find(&other, turned));
+            let (plain, found) = (find(&w, moment.as_second_moment()), find(&other, turned));
             for (s, p) in found.singular_values.iter().zip(&plain.singular_values) {
                 close(*s, *p, 1e-7 * plain.singular_values[0]);
             }
@@ -317,7 +330,7 @@ fn a_common_factor_of_the_gauge_leaves_the_factors() {
             let diagonal: Vec<f64> = (0..w.cols).map(|i| scaled.values[i * w.cols + i]).collect();
             for (plain, scaled) in [
                 (
-                    Gauge::whiten(moment.of(), 0.01).unwrap(),
+                    Gauge::whiten(moment.as_second_moment(), 0.01).unwrap(),
                     Gauge::whiten(scaled, 0.01).unwrap(),
                 ),
                 (
@@ -349,7 +362,7 @@ fn singular_second_moment() {
         let moment = Moment::with_eigenvalues(eigenvalues, 53);
         let q = m.min(n);
         for s in [0.0, DEFAULT_SHRINKAGE] {
-            let gauge = Gauge::whiten(moment.of(), s).unwrap();
+            let gauge = Gauge::whiten(moment.as_second_moment(), s).unwrap();
             for path in PATHS {
                 let find = |r| gauged(&w, r, path, &gauge, None).unwrap();
                 let all = find(q);
@@ -357,7 +370,13 @@ fn singular_second_moment() {
                 assert!(lost < 1e-5, "{m} x {n}, s = {s}, {path:?}: {lost:e}");
                 if s == 0.0 && half < q {
                     let found = find(half);
-                    let lost = weighted_error(w.weight(), &found.a, &found.b, half, moment.of());
+                    let lost = weighted_relative_error(
+                        w.weight(),
+                        &found.a,
+                        &found.b,
+                        half,
+                        moment.as_second_moment(),
+                    );
                     assert!(lost < 1e-5, "{m} x {n}, {path:?}: {lost:e}");
                     assert!(low_rank_error(w.weight(), &found.a, &found.b, half) < 1.0);
                 }
@@ -381,7 +400,7 @@ fn inputs_that_never_occur() {
     let gauge = Gauge::activation(&[4.0, 0.0, 4.0, 4.0], 1.0).unwrap();
     let g = [2.0, 3f64.sqrt() * 1e-3, 2.0, 2.0];
     let expected = singular_values(&(w.f64() * diagonal(&g)));
-    let found = gauged(&w, 4, Path::Svd, &gauge, None).unwrap();
+    let found = gauged(&w, 4, SvdMethod::Svd, &gauge, None).unwrap();
     for (s, e) in found.singular_values.iter().zip(&expected) {
         close(*s, *e, 1e-12 * expected[0]);
     }
@@ -408,10 +427,10 @@ fn paths_agree_under_a_gauge() {
 fn two_threads_give_the_same_bytes() {
     let w = decaying(150, 130, 67);
     let moment = Moment::new(130, 71);
-    let shared = Gauge::whiten(moment.of(), 0.01).unwrap();
-    let run = || gauged(&w, 40, Path::Auto, &shared, None).unwrap();
-    let own = Gauge::whiten(moment.of(), 0.01).unwrap();
-    let first = gauged(&w, 40, Path::Auto, &own, None).unwrap();
+    let shared = Gauge::whiten(moment.as_second_moment(), 0.01).unwrap();
+    let run = || gauged(&w, 40, SvdMethod::Auto, &shared, None).unwrap();
+    let own = Gauge::whiten(moment.as_second_moment(), 0.01).unwrap();
+    let first = gauged(&w, 40, SvdMethod::Auto, &own, None).unwrap();
     std::thread::scope(|scope| {
         for thread in [scope.spawn(run), scope.spawn(run)] {
             assert_eq!(first, thread.join().unwrap());
@@ -476,7 +495,7 @@ fn refusals() {
         values: &indefinite,
     };
     let gauge = Gauge::whiten(indefinite, 0.0).unwrap();
-    let refused = gauged(&w, 2, Path::Svd, &gauge, None).unwrap_err();
+    let refused = gauged(&w, 2, SvdMethod::Svd, &gauge, None).unwrap_err();
     assert!(
         matches!(refused, FactoriseError::Indefinite { .. }),
         "{refused}"
@@ -485,7 +504,7 @@ fn refusals() {
 
     let gauge = Gauge::whiten(moment, 0.01).unwrap();
     assert_eq!(
-        gauged(&w, 2, Path::Svd, &gauge, None),
+        gauged(&w, 2, SvdMethod::Svd, &gauge, None),
         Err(FactoriseError::GaugeOrder {
             expected: 3,
             found: 2
@@ -493,7 +512,7 @@ fn refusals() {
     );
     let output = Diagonal::new(vec![1.0; 4]).unwrap();
     assert_eq!(
-        gauged(&w, 2, Path::Svd, &Gauge::None, Some(&output)),
+        gauged(&w, 2, SvdMethod::Svd, &Gauge::None, Some(&output)),
         Err(FactoriseError::GaugeOrder {
             expected: 5,
             found: 4

@@ -3,11 +3,12 @@ use htc_formats::block::{decode, encode};
 use htc_formats::dtype::DType;
 
 use super::super::{
-    FactoriseError, Host, LowRank, Path, Weight, low_rank, low_rank_error, singular_values, tail,
+    FactoriseError, Host, LowRank, SvdMethod, Weight, low_rank, low_rank_error, relative_tail,
+    singular_values,
 };
 use super::{Dense, close, decreasing, matrix, norm, orthonormal, orthonormality, signs_are_fixed};
 
-const PATHS: [Path; 2] = [Path::Svd, Path::Gram];
+const PATHS: [SvdMethod; 2] = [SvdMethod::Svd, SvdMethod::Gram];
 
 fn product(found: &LowRank, w: &Dense, r: usize) -> Mat<f64> {
     matrix(&found.b, w.rows, r) * matrix(&found.a, r, w.cols)
@@ -131,7 +132,11 @@ fn known_spectrum() {
             for (value, expected) in found.singular_values.iter().zip(&spectrum) {
                 close(*value, *expected, 1e-6);
             }
-            close(error(&found, &w, r), tail(&found.singular_values, r), 3e-7);
+            close(
+                error(&found, &w, r),
+                relative_tail(&found.singular_values, r),
+                3e-7,
+            );
             assert!(signs_are_fixed(&found.a, n));
 
             let (a, b) = (matrix(&found.a, r, n), matrix(&found.b, m, r));
@@ -157,7 +162,7 @@ fn known_spectrum() {
                 };
                 close(
                     error(&first, &w, shorter),
-                    tail(&found.singular_values, shorter),
+                    relative_tail(&found.singular_values, shorter),
                     3e-7,
                 );
             }
@@ -168,7 +173,7 @@ fn known_spectrum() {
 #[test]
 fn no_other_subspace_does_better() {
     let w = Dense::with_spectrum(40, 30, &geometric(30, 10.0), 23);
-    let found = low_rank(w.weight(), 8, Path::Auto).unwrap();
+    let found = low_rank(w.weight(), 8, SvdMethod::Auto).unwrap();
     let best = error(&found, &w, 8);
     let dense = w.f64();
     for seed in 0..20 {
@@ -211,7 +216,11 @@ fn paths_agree_within_the_bound_when_ill_conditioned() {
                     norm(&(product(&svd, &w, r) - product(&gram, &w, r))) / norm(&w.f64());
                 assert!(difference < bound, "{m} x {n}, r = {r}: {difference:e}");
                 for found in [&svd, &gram] {
-                    close(error(found, &w, r), tail(&svd.singular_values, r), bound);
+                    close(
+                        error(found, &w, r),
+                        relative_tail(&svd.singular_values, r),
+                        bound,
+                    );
                     assert!(decreasing(&found.singular_values));
                 }
                 for (s, g) in svd.singular_values.iter().zip(&gram.singular_values) {
@@ -225,13 +234,13 @@ fn paths_agree_within_the_bound_when_ill_conditioned() {
 #[test]
 fn auto_takes_the_gram_path_for_large_orders_only() {
     for (m, n, path) in [
-        (40, 90, Path::Svd),
-        (64, 80, Path::Gram),
-        (150, 70, Path::Gram),
+        (40, 90, SvdMethod::Svd),
+        (64, 80, SvdMethod::Gram),
+        (150, 70, SvdMethod::Gram),
     ] {
         let w = Dense::normal(m, n, 37);
         assert_eq!(
-            low_rank(w.weight(), 9, Path::Auto),
+            low_rank(w.weight(), 9, SvdMethod::Auto),
             low_rank(w.weight(), 9, path)
         );
     }
@@ -329,7 +338,7 @@ fn split_is_the_best_of_those_measured_under_q8_0() {
         let spectrum: Vec<f64> = (0..m.min(n)).map(|i| 1.0 / (1.0 + i as f64)).collect();
         let w = Dense::with_spectrum(m, n, &spectrum, 53);
         let r = 64;
-        let found = low_rank(w.weight(), r, Path::Auto).unwrap();
+        let found = low_rank(w.weight(), r, SvdMethod::Auto).unwrap();
         // B = U S^t from the stored B = U S^¼.
         let total = |t: f64| {
             let power = |j: usize| found.singular_values[j].powf(t - 0.25);
@@ -351,7 +360,7 @@ fn split_is_the_best_of_those_measured_under_q8_0() {
 fn refusals_name_the_largest_rank() {
     let w = Dense::normal(4, 6, 1);
     for r in [0, 5, usize::MAX] {
-        let refused = low_rank(w.weight(), r, Path::Auto).unwrap_err();
+        let refused = low_rank(w.weight(), r, SvdMethod::Auto).unwrap_err();
         assert_eq!(
             refused,
             FactoriseError::Rank {
@@ -364,7 +373,7 @@ fn refusals_name_the_largest_rank() {
     let mut broken = Dense::normal(4, 6, 1);
     broken.values[7] = f32::NAN;
     assert!(matches!(
-        low_rank(broken.weight(), 1, Path::Svd),
+        low_rank(broken.weight(), 1, SvdMethod::Svd),
         Err(FactoriseError::NonFinite {
             index: 0,
             row: 1,
@@ -378,8 +387,8 @@ fn refusals_name_the_largest_rank() {
         values: &w.values,
     };
     assert!(matches!(
-        low_rank(short, 1, Path::Gram),
-        Err(FactoriseError::Length { .. })
+        low_rank(short, 1, SvdMethod::Gram),
+        Err(FactoriseError::WeightLength { .. })
     ));
 }
 

@@ -2,8 +2,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use super::super::{
-    Energies, SecondMoment, Weight, dense_energies, low_rank_error, shared_error, tail,
-    weighted_dense_energies, weighted_error, weighted_row_errors,
+    ErrorEnergies, SecondMoment, Weight, dense_energies, low_rank_error, relative_tail,
+    shared_error, weighted_dense_energies, weighted_relative_error, weighted_row_errors,
 };
 use super::gauge::Moment;
 use super::{Dense, close, matrix, norm};
@@ -64,7 +64,13 @@ fn weighted_error_across_tiles_equals_the_plain_computation() {
         let moment = Moment::new(n, 4);
         let root = moment.power(0.5, 0.0);
         let expected = norm(&((w.f64() - b.f64() * a.f64()) * &root)) / norm(&(w.f64() * &root));
-        let found = weighted_error(w.weight(), &a.values, &b.values, r, moment.of());
+        let found = weighted_relative_error(
+            w.weight(),
+            &a.values,
+            &b.values,
+            r,
+            moment.as_second_moment(),
+        );
         close(found, expected, 1e-12 * expected);
     }
 }
@@ -82,18 +88,18 @@ fn weighted_error_under_the_identity_is_that_of_the_weight() {
         values: &identity,
     };
     let expected = low_rank_error(w.weight(), &a.values, &b.values, r);
-    let found = weighted_error(w.weight(), &a.values, &b.values, r, moment);
+    let found = weighted_relative_error(w.weight(), &a.values, &b.values, r, moment);
     close(found, expected, 1e-14 * expected);
 
-    assert!(weighted_error(w.weight(), &a.values, &b.values, 7, moment).is_nan());
+    assert!(weighted_relative_error(w.weight(), &a.values, &b.values, 7, moment).is_nan());
     let narrow = SecondMoment {
         order: n - 1,
         values: &identity[..(n - 1) * (n - 1)],
     };
-    assert!(weighted_error(w.weight(), &a.values, &b.values, r, narrow).is_nan());
+    assert!(weighted_relative_error(w.weight(), &a.values, &b.values, r, narrow).is_nan());
     let zero = Dense::from_fn(m, n, |_, _| 0.0);
     let none = vec![0.0; r * n];
-    let find = |a: &[f32]| weighted_error(zero.weight(), a, &b.values, r, moment);
+    let find = |a: &[f32]| weighted_relative_error(zero.weight(), a, &b.values, r, moment);
     assert_eq!(find(&none), 0.0);
     assert_eq!(find(&a.values), f64::INFINITY);
 }
@@ -106,19 +112,19 @@ fn energies_of_a_dense_matrix_are_those_of_the_plain_computation_part_by_part() 
         let root = moment.power(0.5, 0.0);
         let lost = w.f64() - stored.f64();
         let plain = dense_energies(w.weight(), &stored.values);
-        close(plain.error(), norm(&lost) / norm(&w.f64()), 1e-12);
-        let output = weighted_dense_energies(w.weight(), &stored.values, moment.of());
+        close(plain.relative_error(), norm(&lost) / norm(&w.f64()), 1e-12);
+        let output = weighted_dense_energies(w.weight(), &stored.values, moment.as_second_moment());
         close(
-            output.missing,
+            output.error,
             norm(&(&lost * &root)).powi(2),
-            1e-9 * output.missing,
+            1e-9 * output.error,
         );
         close(
-            output.whole,
+            output.weight,
             norm(&(w.f64() * &root)).powi(2),
-            1e-9 * output.whole,
+            1e-9 * output.weight,
         );
-        let mut sum = Energies::default();
+        let mut sum = ErrorEnergies::default();
         for start in (0..m).step_by(97) {
             let rows = 97.min(m - start);
             let at = start * n..(start + rows) * n;
@@ -128,12 +134,14 @@ fn energies_of_a_dense_matrix_are_those_of_the_plain_computation_part_by_part() 
                 cols: n,
                 values,
             };
-            sum += weighted_dense_energies(part, &stored.values[at], moment.of());
+            sum += weighted_dense_energies(part, &stored.values[at], moment.as_second_moment());
         }
-        close(sum.error(), output.error(), 1e-12);
-        let short = weighted_dense_energies(w.weight(), &stored.values[1..], moment.of());
-        assert!(short.error().is_nan());
-        let rows = weighted_row_errors(w.weight(), &stored.values, moment.of()).unwrap();
+        close(sum.relative_error(), output.relative_error(), 1e-12);
+        let short =
+            weighted_dense_energies(w.weight(), &stored.values[1..], moment.as_second_moment());
+        assert!(short.relative_error().is_nan());
+        let rows =
+            weighted_row_errors(w.weight(), &stored.values, moment.as_second_moment()).unwrap();
         let plain = (&lost * &root)
             .as_ref()
             .row_iter()
@@ -141,16 +149,25 @@ fn energies_of_a_dense_matrix_are_those_of_the_plain_computation_part_by_part() 
             .collect::<Vec<_>>();
         assert_eq!(rows.len(), m);
         for (found, expected) in rows.iter().zip(plain) {
-            close(*found, expected, 1e-9 * output.missing);
+            close(*found, expected, 1e-9 * output.error);
         }
-        assert!(weighted_row_errors(w.weight(), &stored.values[1..], moment.of()).is_none());
+        assert!(
+            weighted_row_errors(w.weight(), &stored.values[1..], moment.as_second_moment())
+                .is_none()
+        );
     }
     let same = Dense::normal(3, 4, 5);
-    assert_eq!(dense_energies(same.weight(), &same.values).error(), 0.0);
-    let zero = Dense::from_fn(2, 2, |_, _| 0.0);
-    assert_eq!(dense_energies(zero.weight(), &[0.0; 4]).error(), 0.0);
     assert_eq!(
-        dense_energies(zero.weight(), &[1.0; 4]).error(),
+        dense_energies(same.weight(), &same.values).relative_error(),
+        0.0
+    );
+    let zero = Dense::from_fn(2, 2, |_, _| 0.0);
+    assert_eq!(
+        dense_energies(zero.weight(), &[0.0; 4]).relative_error(),
+        0.0
+    );
+    assert_eq!(
+        dense_energies(zero.weight(), &[1.0; 4]).relative_error(),
         f64::INFINITY
     );
 }
@@ -158,13 +175,13 @@ fn energies_of_a_dense_matrix_are_those_of_the_plain_computation_part_by_part() 
 #[test]
 fn tail_of_a_pythagorean_triple() {
     let s = [12.0, 4.0, 3.0];
-    close(tail(&s, 0), 1.0, 0.0);
-    close(tail(&s, 1), 5.0 / 13.0, 1e-16);
-    close(tail(&s, 2), 3.0 / 13.0, 1e-16);
-    assert_eq!(tail(&s, 3), 0.0);
-    assert_eq!(tail(&s, 4), 0.0);
-    assert_eq!(tail(&[0.0, 0.0], 1), 0.0);
-    assert_eq!(tail(&[], 0), 0.0);
+    close(relative_tail(&s, 0), 1.0, 0.0);
+    close(relative_tail(&s, 1), 5.0 / 13.0, 1e-16);
+    close(relative_tail(&s, 2), 3.0 / 13.0, 1e-16);
+    assert_eq!(relative_tail(&s, 3), 0.0);
+    assert_eq!(relative_tail(&s, 4), 0.0);
+    assert_eq!(relative_tail(&[0.0, 0.0], 1), 0.0);
+    assert_eq!(relative_tail(&[], 0), 0.0);
 }
 
 /// The singular values of an 8B Llama and the tails that were published with them.
@@ -201,7 +218,7 @@ fn tail_of_published_spectra_is_the_published_one() {
             .collect();
         for slot in ["Q", "K", "V"] {
             let s = singular_values(&format!("layer{}.{slot}", row["layer"]));
-            let found = tail(&s, row["k"] as usize).powi(2);
+            let found = relative_tail(&s, row["k"] as usize).powi(2);
             close(found, row[format!("{slot}_ey").as_str()], 2e-6);
             compared += 1;
         }

@@ -2,7 +2,7 @@ use faer::Mat;
 
 use super::super::decompose::right_singular;
 use super::super::{
-    Diagonal, FactoriseError, Host, LowRank, LowRankOptions, Path, Sink, append_direction,
+    Diagonal, FactoriseError, Host, LowRank, LowRankOptions, Sink, SvdMethod, append_direction,
     coverage, largest_columns, largest_moments, low_rank_with, random_coverage,
 };
 use super::gauge::{diagonal, gauges, spread};
@@ -136,12 +136,16 @@ fn low_rank_factors_keep_the_direction() {
         for (name, gauge, g) in gauges(n) {
             for (output, h) in [(None, Mat::identity(m, m)), (Some(&output), diagonal(&h))] {
                 let gauged = &h * w.f64() * &g;
-                let inverse = gauge.divide(column.clone(), &Host).unwrap();
-                for (path, r) in [(Path::Svd, 9), (Path::Gram, 9), (Path::Svd, 1)] {
+                let inverse = gauge.apply_inverse(column.clone(), &Host).unwrap();
+                for (path, r) in [
+                    (SvdMethod::Svd, 9),
+                    (SvdMethod::Gram, 9),
+                    (SvdMethod::Svd, 1),
+                ] {
                     let label = format!("{name}, {m} x {n}, {path:?}, r = {r}");
                     let find = |threshold: Option<f64>| {
                         let options = LowRankOptions {
-                            path,
+                            method: path,
                             input: &gauge,
                             output,
                             exempt: &[],

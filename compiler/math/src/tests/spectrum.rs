@@ -1,5 +1,5 @@
 use super::super::{
-    Gauge, Host, LowRankOptions, Path, Weight, gauged_singular_values, low_rank_with,
+    Gauge, Host, LowRankOptions, SvdMethod, Weight, gauged_singular_values, low_rank_with,
     singular_values, weighted_energies,
 };
 use super::gauge::Moment;
@@ -16,9 +16,9 @@ fn problem(rows: usize, cols: usize, seed: u64) -> (Dense, Moment) {
 fn values_are_those_of_the_decomposition() {
     for (rows, cols) in [(30, 40), (40, 30), (20, 20)] {
         let (weight, moment) = problem(rows, cols, 5);
-        let gauge = Gauge::whiten(moment.of(), 0.0).unwrap();
+        let gauge = Gauge::whiten(moment.as_second_moment(), 0.0).unwrap();
         let options = LowRankOptions {
-            path: Path::Svd,
+            method: SvdMethod::Svd,
             input: &gauge,
             ..LowRankOptions::default()
         };
@@ -39,9 +39,9 @@ fn values_are_those_of_the_decomposition() {
 fn spectrum_of_some_rows_bounds_their_loss_in_any_approximation() {
     let (rows, cols, seen) = (48, 36, 14);
     let (weight, moment) = problem(rows, cols, 9);
-    let gauge = Gauge::whiten(moment.of(), 0.0).unwrap();
+    let gauge = Gauge::whiten(moment.as_second_moment(), 0.0).unwrap();
     let options = LowRankOptions {
-        path: Path::Svd,
+        method: SvdMethod::Svd,
         input: &gauge,
         ..LowRankOptions::default()
     };
@@ -74,7 +74,7 @@ fn spectrum_of_some_rows_bounds_their_loss_in_any_approximation() {
                 row.iter().map(move |w| w * counts(i))
             })
             .collect();
-        let lost = weighted_energies(some, a, &b, k, moment.of()).missing;
+        let lost = weighted_energies(some, a, &b, k, moment.as_second_moment()).error;
         let bound: f64 = values[k..].iter().map(|v| v * v).sum();
         assert!(bound <= lost + 1e-6 * energy, "{k}: {bound} {lost}");
     }

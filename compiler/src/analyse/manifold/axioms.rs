@@ -18,27 +18,30 @@ pub(super) const HELD_OUT: f64 = 0.5;
 
 /// Maximum missed fraction of a survivor, relative to that of a random subspace, `1 − k/d`;
 /// otherwise all directions would survive in a nearly full subspace.
-pub(super) const MISSED: f64 = 0.5;
+pub(super) const MAX_MISSED: f64 = 0.5;
 
-const FEWEST: usize = 2;
+const MIN_HALF_SAMPLES: usize = 2;
 
 /// Finds the axioms; `None` if the sample is too small or the directions fill the space.
 ///
 /// # Errors
 /// Overflow of float64.
-pub(super) fn of_sample(layer: usize, sample: &Sample) -> Result<Option<Axioms>, FactoriseError> {
+pub(super) fn sample_axioms(
+    layer: usize,
+    sample: &Sample,
+) -> Result<Option<Axioms>, FactoriseError> {
     let held_out = (HELD_OUT * sample.count() as f64) as usize;
-    if held_out < FEWEST {
+    if held_out < MIN_HALF_SAMPLES {
         return Ok(None);
     }
     let mut random = Rng(!SEED.wrapping_add(layer as u64));
     let order = shuffled(sample.count(), &mut random);
     let (held_out, first) = order.split_at(held_out);
     let candidates = sample
-        .chosen(first)
+        .select(first)
         .directions(|variances| components_for(variances, ENERGY))?;
     let k = candidates.ncols();
-    let rebuilt = sample.chosen(held_out).directions(|_| k)?;
+    let rebuilt = sample.select(held_out).directions(|_| k)?;
     let chance = 1.0 - rebuilt.ncols() as f64 / sample.width().max(1) as f64;
     if k == 0 || chance <= 0.0 {
         return Ok(None);
@@ -58,7 +61,7 @@ pub(super) fn of_sample(layer: usize, sample: &Sample) -> Result<Option<Axioms>,
         .col_iter()
         .filter(|parts| {
             let held: f64 = parts.iter().map(|part| part * part).sum();
-            1.0 - held <= MISSED * chance
+            1.0 - held <= MAX_MISSED * chance
         })
         .count();
     Ok(Some(Axioms {
@@ -92,7 +95,9 @@ mod tests {
         for width in [40, 600] {
             let mut deviations = vec![1e-3; width];
             deviations[..6].copy_from_slice(&[3.0, 2.0, 2.0, 2.0, 2.0, 2.0]);
-            let found = of_sample(0, &sample(300, &deviations)).unwrap().unwrap();
+            let found = sample_axioms(0, &sample(300, &deviations))
+                .unwrap()
+                .unwrap();
             assert_eq!((found.candidates, found.survived), (6, 6));
             assert_eq!((found.consistency, found.samples), (1.0, (150, 150)));
         }
@@ -101,7 +106,7 @@ mod tests {
     #[test]
     fn isotropic_noise_has_no_axioms() {
         for width in [100, 500] {
-            let found = of_sample(3, &sample(301, &vec![1.0; width]));
+            let found = sample_axioms(3, &sample(301, &vec![1.0; width]));
             let found = found.unwrap().unwrap();
             assert!(found.candidates > 20, "{found:?}");
             assert!(found.consistency < 0.1, "{found:?}");
@@ -111,9 +116,13 @@ mod tests {
 
     #[test]
     fn small_samples_and_full_subspaces_give_none() {
-        assert!(of_sample(0, &sample(3, &[1.0; 8])).unwrap().is_none());
-        assert!(of_sample(0, &sample(40, &[1.0])).unwrap().is_none());
-        assert!(of_sample(0, &Sample::new(&[], 8, &[])).unwrap().is_none());
-        assert!(of_sample(0, &sample(40, &[1.0; 2])).unwrap().is_none());
+        assert!(sample_axioms(0, &sample(3, &[1.0; 8])).unwrap().is_none());
+        assert!(sample_axioms(0, &sample(40, &[1.0])).unwrap().is_none());
+        assert!(
+            sample_axioms(0, &Sample::new(&[], 8, &[]))
+                .unwrap()
+                .is_none()
+        );
+        assert!(sample_axioms(0, &sample(40, &[1.0; 2])).unwrap().is_none());
     }
 }

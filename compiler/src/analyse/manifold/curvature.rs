@@ -14,7 +14,7 @@ pub(super) const ESTIMATOR: &str = "forman_augmented";
 pub(super) const NEIGHBOURS: usize = 8;
 
 /// Computes the curvature from squared distances; `None` for too few vectors.
-pub(super) fn of_sample(distances: &Mat<f64>) -> Option<Curvature> {
+pub(super) fn sample_curvature(distances: &Mat<f64>) -> Option<Curvature> {
     (distances.nrows() > NEIGHBOURS)
         .then(|| neighbours(distances))
         .and_then(|graph| curvature(&graph))
@@ -102,7 +102,7 @@ mod tests {
             let expected: Vec<usize> = (i - 4..=i + 4).filter(|&j| j != i).collect();
             assert_eq!(near, expected, "{i}");
         }
-        assert!(of_sample(&Mat::zeros(8, 8)).is_none());
-        assert!(of_sample(&Mat::zeros(9, 9)).is_some());
+        assert!(sample_curvature(&Mat::zeros(8, 8)).is_none());
+        assert!(sample_curvature(&Mat::zeros(9, 9)).is_some());
     }
 }

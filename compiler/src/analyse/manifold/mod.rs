@@ -12,7 +12,7 @@ use crate::calibrate::StoredLayer;
 use crate::math::FactoriseError;
 
 /// Returns the rules, without layers.
-pub(super) fn none() -> Manifold {
+pub(super) fn empty() -> Manifold {
     Manifold {
         symmetry: SymmetryRule {
             energy: symmetry::ENERGY,
@@ -24,7 +24,7 @@ pub(super) fn none() -> Manifold {
         },
         axioms: AxiomRule {
             energy: axioms::ENERGY,
-            missed: axioms::MISSED,
+            missed: axioms::MAX_MISSED,
             held_out: axioms::HELD_OUT,
         },
         layers: Vec::new(),
@@ -35,7 +35,7 @@ pub(super) fn none() -> Manifold {
 ///
 /// # Errors
 /// Invalid statistics.
-pub(super) fn of_layer(
+pub(super) fn layer_manifold(
     layer: usize,
     stored: &StoredLayer,
     sample: &Sample,
@@ -44,8 +44,8 @@ pub(super) fn of_layer(
     Ok(ManifoldLayer {
         layer,
         samples: sample.count(),
-        symmetry: symmetry::of_layer(stored)?,
-        curvature: curvature::of_sample(distances),
-        axioms: axioms::of_sample(layer, sample)?,
+        symmetry: symmetry::layer_symmetry(stored)?,
+        curvature: curvature::sample_curvature(distances),
+        axioms: axioms::sample_axioms(layer, sample)?,
     })
 }

@@ -6,7 +6,7 @@ use faer::{Accum, Par};
 
 use crate::analyse::dimension::components_for;
 use crate::analyse::record::{HeadPair, Symmetry, rounded};
-use crate::calibrate::{Moment, StoredLayer};
+use crate::calibrate::{StoredLayer, StoredMoment};
 use crate::math::{FactoriseError, Host, symmetric_eigen, symmetric_eigenvalues};
 
 /// Fraction of a head's energy `E‖x‖²` that its subspace holds.
@@ -15,11 +15,11 @@ pub(super) const ENERGY: f64 = 0.9;
 /// Minimum mean cosine: at 18 degrees a subspace still holds nine tenths (`cos²`) of the other.
 pub(super) const THRESHOLD: f64 = 0.95;
 
-const LISTED: usize = 16;
+const MAX_LISTED_PAIRS: usize = 16;
 
 /// # Errors
 /// Invalid statistics.
-pub(super) fn of_layer(stored: &StoredLayer) -> Result<Vec<Symmetry>, FactoriseError> {
+pub(super) fn layer_symmetry(stored: &StoredLayer) -> Result<Vec<Symmetry>, FactoriseError> {
     let mut subspaces: [Vec<Mat<f64>>; 3] = Default::default();
     for head in 0..stored.kv_heads() {
         for (list, moment) in subspaces.iter_mut().zip(stored.head(head)) {
@@ -33,7 +33,7 @@ pub(super) fn of_layer(stored: &StoredLayer) -> Result<Vec<Symmetry>, FactoriseE
         .collect()
 }
 
-fn subspace(moment: &Moment) -> Result<Mat<f64>, FactoriseError> {
+fn subspace(moment: &StoredMoment) -> Result<Mat<f64>, FactoriseError> {
     let n = moment.mean.len();
     let second = moment.lower();
     let found = symmetric_eigen(Mat::from_fn(n, n, |i, j| second[i * n + j]), n, &Host)?;
@@ -73,7 +73,7 @@ fn compare(of: &str, subspaces: &[Mat<f64>]) -> Result<Symmetry, FactoriseError>
         pairs,
         undecided,
         near_equal: near.len(),
-        closest: near.into_iter().take(LISTED).collect(),
+        closest: near.into_iter().take(MAX_LISTED_PAIRS).collect(),
     })
 }
 
@@ -151,7 +151,7 @@ mod tests {
             second.extend((0..row).map(|_| 0.0));
             second.push(energy);
         }
-        let moment = Moment {
+        let moment = StoredMoment {
             count: 9,
             mean: vec![0.0; 4],
             second,

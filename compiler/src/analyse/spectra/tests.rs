@@ -6,9 +6,12 @@ use htc_formats::DType;
 
 use super::*;
 
-fn member(slot: Slot, rows: usize, cols: usize) -> Member {
-    Member {
-        matrix: MatrixId::Slot { layer: 3, slot },
+fn member(slot: ProjectionKind, rows: usize, cols: usize) -> UnitMatrix {
+    UnitMatrix {
+        matrix: MatrixId::Projection {
+            layer: 3,
+            projection: slot,
+        },
         rows,
         cols,
         source_type: DType::F32,
@@ -18,7 +21,11 @@ fn member(slot: Slot, rows: usize, cols: usize) -> Member {
 #[test]
 fn known_spectrum_is_summarised() {
     let values = [4.0, 2.0, 2.0, 1.0, 0.0];
-    let found = spectrum_of((3, Slot::K), &member(Slot::K, 5, 9), &values);
+    let found = spectrum_of(
+        (3, ProjectionKind::K),
+        &member(ProjectionKind::K, 5, 9),
+        &values,
+    );
     assert_eq!((found.norm, found.largest, found.layer), (5.0, 4.0, 3));
     assert_eq!(found.stable_rank, 1.5625);
     assert_eq!(found.ranks, [1, 2, 3, 3, 4]);
@@ -28,14 +35,22 @@ fn known_spectrum_is_summarised() {
     assert_eq!(found.tails.none, expected);
     let curve = [(0, 0.0), (1, 0.64), (2, 0.8), (3, 0.96), (4, 1.0), (5, 1.0)];
     assert_eq!(found.curve, curve);
-    let long = spectrum_of((0, Slot::K), &member(Slot::K, 1000, 1000), &vec![1.0; 1000]);
+    let long = spectrum_of(
+        (0, ProjectionKind::K),
+        &member(ProjectionKind::K, 1000, 1000),
+        &vec![1.0; 1000],
+    );
     assert_eq!((long.curve.len(), long.curve[32]), (33, (1000, 1.0)));
     assert_eq!(long.curve[16], (500, 0.5));
 }
 
 #[test]
 fn zero_weight_has_no_error() {
-    let found = spectrum_of((0, Slot::Q), &member(Slot::Q, 4, 4), &[0.0; 4]);
+    let found = spectrum_of(
+        (0, ProjectionKind::Q),
+        &member(ProjectionKind::Q, 4, 4),
+        &[0.0; 4],
+    );
     assert_eq!((found.norm, found.stable_rank), (0.0, 0.0));
     assert_eq!(found.ranks, [0; 5]);
     assert_eq!(found.tails.none, [0.0; 8]);
@@ -45,17 +60,20 @@ fn zero_weight_has_no_error() {
 fn shared_basis_error_is_the_energy_outside_it() {
     let unit = Unit {
         layer: 1,
-        members: vec![member(Slot::Gate, 2, 4), member(Slot::Up, 2, 4)],
+        members: vec![
+            member(ProjectionKind::Gate, 2, 4),
+            member(ProjectionKind::Up, 2, 4),
+        ],
         outs: 4,
         cols: 4,
-        limit: 4,
+        rank_limit: 4,
     };
-    let components = Components {
+    let components = SharedComponents {
         basis: Vec::new(),
         energies: vec![vec![9.0, 0.0, 1.0, 0.0], vec![0.0, 4.0, 0.0, 0.0]],
     };
     let values = [vec![3.0, 1.0], vec![2.0, 0.0]];
-    let found = shared(&unit, InputGroup::GateUp, &components, &values);
+    let found = shared_basis_cost(&unit, InputGroup::GateUp, &components, &values);
     assert_eq!(found.ranks, [1, 1, 1, 2, 2, 3, 3, 4]);
     let [gate, up] = &found.members[..] else {
         panic!("{found:?}");
@@ -74,11 +92,11 @@ fn shared_basis_error_is_the_energy_outside_it() {
 fn coverage_is_the_norm_of_the_projection() {
     let mut basis = vec![0.0; 16];
     (0..4).for_each(|i| basis[i * 4 + i] = 1.0);
-    let components = Components {
+    let components = SharedComponents {
         basis,
         energies: Vec::new(),
     };
-    let found = covered(&components, &[3.0, 0.0, 4.0, 0.0]).unwrap();
+    let found = sink_coverage(&components, &[3.0, 0.0, 4.0, 0.0]).unwrap();
     assert_eq!(found.len(), 2);
     assert_eq!(
         (found[0].rank, found[0].norm, found[0].largest),
@@ -116,7 +134,7 @@ fn published_spectra_are_reproduced() {
     for (layer, groups) in summary["per_layer"].as_object().unwrap() {
         for group in groups.as_object().unwrap().values() {
             for (name, published) in group.as_object().unwrap() {
-                let slot: Slot = name.to_lowercase().parse().unwrap();
+                let slot: ProjectionKind = name.to_lowercase().parse().unwrap();
                 let side = |i: usize| published["shape"][i].as_u64().unwrap() as usize;
                 let member = member(slot, side(0), side(1));
                 let values = values(&format!("layer{layer}.{name}"));

@@ -29,17 +29,17 @@ const MONTHS: [&str; 12] = [
 ];
 
 /// Returns the current date in `format`.
-pub fn now(format: &str) -> Result<String, Error> {
+pub fn format_now(format: &str) -> Result<String, Error> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    written(since.map_or(0, |since| since.as_secs()), format)
+    format_seconds(since.map_or(0, |since| since.as_secs()), format)
 }
 
 /// Returns a time such as `2026-01-31T23:59:59Z`; times before 1970 become the start of 1970.
-pub fn utc(at: SystemTime) -> String {
+pub fn format_utc(at: SystemTime) -> String {
     let seconds = at
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs());
-    let ((year, month, day), second) = (civil(seconds / 86_400), seconds % 86_400);
+    let ((year, month, day), second) = (civil_from_days(seconds / 86_400), seconds % 86_400);
     let (hour, minute) = (second / 3600, second / 60 % 60);
     format!(
         "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{:02}Z",
@@ -48,9 +48,9 @@ pub fn utc(at: SystemTime) -> String {
 }
 
 /// Formats seconds since 1970.
-fn written(seconds: u64, format: &str) -> Result<String, Error> {
+fn format_seconds(seconds: u64, format: &str) -> Result<String, Error> {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = civil(days);
+    let (year, month, day) = civil_from_days(days);
     // 1 January 1970 was a Thursday.
     let weekday = DAYS[((days + 3) % 7) as usize];
     let month_name = MONTHS[month as usize - 1];
@@ -88,7 +88,7 @@ fn written(seconds: u64, format: &str) -> Result<String, Error> {
 }
 
 /// Converts days since 1970 to year, month and day of the Gregorian calendar.
-fn civil(days: u64) -> (u64, u64, u64) {
+fn civil_from_days(days: u64) -> (u64, u64, u64) {
     /// Days in 400 years, the period of the calendar.
     const CYCLE: u64 = 146_097;
     /// Days from 1 March of the year 0 to 1970.
@@ -116,10 +116,10 @@ mod tests {
 
     #[test]
     fn times_are_formatted_in_utc() {
-        let at = |seconds| utc(UNIX_EPOCH + Duration::from_secs(seconds));
+        let at = |seconds| format_utc(UNIX_EPOCH + Duration::from_secs(seconds));
         assert_eq!(at(0), "1970-01-01T00:00:00Z");
         assert_eq!(at(951_868_799), "2000-02-29T23:59:59Z");
-        assert_eq!(utc(UNIX_EPOCH - Duration::from_secs(5)), at(0));
+        assert_eq!(format_utc(UNIX_EPOCH - Duration::from_secs(5)), at(0));
     }
 
     #[test]
@@ -132,14 +132,14 @@ mod tests {
             (1_795_219_200, "Saturday, 21 November 2026, 00:00:00"),
         ] {
             assert_eq!(
-                written(seconds, "%A, %d %B %Y, %H:%M:%S").unwrap(),
+                format_seconds(seconds, "%A, %d %B %Y, %H:%M:%S").unwrap(),
                 expected
             );
         }
         assert_eq!(
-            written(0, "%y-%m %a %b 100%%").unwrap(),
+            format_seconds(0, "%y-%m %a %b 100%%").unwrap(),
             "70-01 Thu Jan 100%"
         );
-        assert!(written(0, "%").is_err() && written(0, "%Q").is_err());
+        assert!(format_seconds(0, "%").is_err() && format_seconds(0, "%Q").is_err());
     }
 }

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-pub use said::{Written, write};
+pub use said::{RenderedConversation, render_with_ranges};
 pub use template::{Conversation, Message};
 
 /// Address space limit of the process.
-const MEMORY: u64 = 1 << 30;
+const ADDRESS_SPACE_LIMIT: u64 = 1 << 30;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// Name of the subcommand that renders a template.
 pub const SUBCOMMAND: &str = "render-chat-template";
@@ -69,7 +69,7 @@ pub fn render(conversation: &Conversation) -> Result<String, ChatError> {
         let status = loop {
             match child.try_wait()? {
                 Some(status) => break Some(status),
-                None if started.elapsed() > PATIENCE => {
+                None if started.elapsed() > TIME_LIMIT => {
                     child.kill()?;
                     child.wait()?;
                     break None;
@@ -83,7 +83,7 @@ pub fn render(conversation: &Conversation) -> Result<String, ChatError> {
         let (text, words) = (joined(text)?, joined(words)?);
         let failed = |why: String| Err(ChatError::Template(why));
         match status {
-            None => failed(format!("it takes longer than {} s", PATIENCE.as_secs())),
+            None => failed(format!("it takes longer than {} s", TIME_LIMIT.as_secs())),
             Some(status) if status.success() => match String::from_utf8(text) {
                 Ok(text) => Ok(text),
                 Err(_) => failed("it writes no UTF-8".to_owned()),
@@ -114,7 +114,7 @@ pub fn serve() -> Result<(), String> {
     let mut request = Vec::new();
     let stdin = io::stdin().lock();
     stdin
-        .take(MEMORY / 8)
+        .take(ADDRESS_SPACE_LIMIT / 8)
         .read_to_end(&mut request)
         .map_err(|error| error.to_string())?;
     let conversation: Conversation =
@@ -133,9 +133,12 @@ fn limit_resources() -> io::Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     // On macOS every process maps more than that from the start, and the limit is refused.
     #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
-    let limits = [(Resource::As, MEMORY), (Resource::Cpu, PATIENCE.as_secs())];
+    let limits = [
+        (Resource::As, ADDRESS_SPACE_LIMIT),
+        (Resource::Cpu, TIME_LIMIT.as_secs()),
+    ];
     #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
-    let limits = [(Resource::Cpu, PATIENCE.as_secs())];
+    let limits = [(Resource::Cpu, TIME_LIMIT.as_secs())];
     for (resource, limit) in limits {
         // An inherited limit may be lower and cannot be raised.
         let inherited = getrlimit(resource).maximum.unwrap_or(u64::MAX);

@@ -12,35 +12,38 @@ use super::{ChatError, Conversation, render};
 
 /// Rendered conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct RenderedConversation {
     /// Text up to the start of the model's answer.
     pub text: String,
     /// Ascending ranges of message contents in the text; `None` if unknown.
-    pub said: Option<Vec<Range<usize>>>,
+    pub content_ranges: Option<Vec<Range<usize>>>,
 }
 
 /// Renders a conversation.
 ///
 /// # Errors
 /// Those of [`render`].
-pub fn write(conversation: &Conversation) -> Result<Written, ChatError> {
+pub fn render_with_ranges(conversation: &Conversation) -> Result<RenderedConversation, ChatError> {
     write_with(conversation, render)
 }
 
 fn write_with<E>(
     conversation: &Conversation,
     render: impl Fn(&Conversation) -> Result<String, E>,
-) -> Result<Written, E> {
+) -> Result<RenderedConversation, E> {
     let text = render(conversation)?;
-    let said = marks(conversation).and_then(|marks| {
+    let said = unused_markers(conversation).and_then(|marks| {
         // A template may fail on the markers.
-        let marked = render(&marked(conversation, marks)).ok()?;
-        places(&marked, marks, &text)
+        let marked = render(&with_markers(conversation, marks)).ok()?;
+        marked_ranges(&marked, marks, &text)
     });
-    Ok(Written { text, said })
+    Ok(RenderedConversation {
+        text,
+        content_ranges: said,
+    })
 }
 
-fn marks(conversation: &Conversation) -> Option<[char; 2]> {
+fn unused_markers(conversation: &Conversation) -> Option<[char; 2]> {
     let Conversation {
         template,
         messages,
@@ -58,7 +61,7 @@ fn marks(conversation: &Conversation) -> Option<[char; 2]> {
 
 /// Returns the conversation with markers around contents. Surrounding spaces stay outside, for
 /// templates that trim.
-fn marked(conversation: &Conversation, [begin, end]: [char; 2]) -> Conversation {
+fn with_markers(conversation: &Conversation, [begin, end]: [char; 2]) -> Conversation {
     let mut marked = conversation.clone();
     for message in &mut marked.messages {
         let content = &message.content;
@@ -73,7 +76,7 @@ fn marked(conversation: &Conversation, [begin, end]: [char; 2]) -> Conversation 
     marked
 }
 
-fn places(marked: &str, [begin, end]: [char; 2], text: &str) -> Option<Vec<Range<usize>>> {
+fn marked_ranges(marked: &str, [begin, end]: [char; 2], text: &str) -> Option<Vec<Range<usize>>> {
     let mut said = Vec::new();
     let mut open = None;
     let mut at = 0;
@@ -113,12 +116,15 @@ mod tests {
         }
     }
 
-    fn written(template: &str, words: &[(&str, &str)]) -> Written {
+    fn written(template: &str, words: &[(&str, &str)]) -> RenderedConversation {
         write_with(&conversation(template, words), template::render).unwrap()
     }
 
     fn said(template: &str, words: &[(&str, &str)]) -> Option<Vec<String>> {
-        let Written { text, said } = written(template, words);
+        let RenderedConversation {
+            text,
+            content_ranges: said,
+        } = written(template, words);
         let words = said?.into_iter().map(|place| text[place].to_owned());
         Some(words.collect())
     }
@@ -163,7 +169,7 @@ mod tests {
         ] {
             let template = TURNS.replace("m.content", content);
             let found = written(&template, &[("user", "hi <|end|>")]);
-            assert_eq!(found.said, None, "{content}: {}", found.text);
+            assert_eq!(found.content_ranges, None, "{content}: {}", found.text);
         }
     }
 
@@ -171,7 +177,7 @@ mod tests {
     fn markers_are_unused_characters() {
         let words: String = ('\u{fdd0}'..='\u{fdee}').collect();
         let asked = conversation(TURNS, &[("user", &words)]);
-        assert_eq!(marks(&asked), Some(['\u{fdef}', '\u{f0000}']));
+        assert_eq!(unused_markers(&asked), Some(['\u{fdef}', '\u{f0000}']));
         assert_eq!(said(TURNS, &[("user", &words)]).unwrap(), [words]);
     }
 }

@@ -58,12 +58,14 @@ pub fn render(conversation: &Conversation) -> Result<String, String> {
     environment.add_function("raise_exception", |message: String| -> Result<(), Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
-    environment.add_function("strftime_now", |format: String| date::now(&format));
+    environment.add_function("strftime_now", |format: String| date::format_now(&format));
     environment.add_filter("tojson", to_json);
     let name = "chat template";
     let source = without_generation_tags(&conversation.template);
-    environment.add_template(name, &source).map_err(in_words)?;
-    let mut text = Bounded::default();
+    environment
+        .add_template(name, &source)
+        .map_err(error_message)?;
+    let mut text = BoundedWriter::default();
     let context = minijinja::context! {
         messages => conversation.messages,
         bos_token => conversation.bos,
@@ -72,12 +74,12 @@ pub fn render(conversation: &Conversation) -> Result<String, String> {
         tools => Value::from(()),
         documents => Value::from(()),
     };
-    let template = environment.get_template(name).map_err(in_words)?;
+    let template = environment.get_template(name).map_err(error_message)?;
     let rendered = template.render_captured_to(context, &mut text).map(drop);
     match rendered {
         Ok(()) => String::from_utf8(text.bytes).map_err(|_| "it writes no UTF-8".to_owned()),
         Err(_) if text.full => Err(format!("it writes more than {MAX_TEXT_BYTES} bytes")),
-        Err(error) => Err(in_words(error)),
+        Err(error) => Err(error_message(error)),
     }
 }
 
@@ -104,12 +106,12 @@ fn without_generation_tags(template: &str) -> String {
 }
 
 #[derive(Default)]
-struct Bounded {
+struct BoundedWriter {
     bytes: Vec<u8>,
     full: bool,
 }
 
-impl Write for Bounded {
+impl Write for BoundedWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() > MAX_TEXT_BYTES - self.bytes.len() {
             self.full = true;
@@ -124,7 +126,7 @@ impl Write for Bounded {
     }
 }
 
-fn in_words(error: Error) -> String {
+fn error_message(error: Error) -> String {
     let line = error
         .line()
         .map_or_else(String::new, |line| format!("line {line}: "));
@@ -152,7 +154,8 @@ fn to_json(value: Value, options: Kwargs) -> Result<Value, Error> {
             value.serialize(&mut serializer).map_err(failed)?;
         }
         None => {
-            let mut serializer = serde_json::Serializer::with_formatter(&mut text, Spaced);
+            let mut serializer =
+                serde_json::Serializer::with_formatter(&mut text, PythonJsonFormatter);
             value.serialize(&mut serializer).map_err(failed)?;
         }
     }
@@ -160,9 +163,9 @@ fn to_json(value: Value, options: Kwargs) -> Result<Value, Error> {
     Ok(Value::from_safe_string(text))
 }
 
-struct Spaced;
+struct PythonJsonFormatter;
 
-impl Formatter for Spaced {
+impl Formatter for PythonJsonFormatter {
     fn begin_array_value<W: Write + ?Sized>(&mut self, to: &mut W, first: bool) -> io::Result<()> {
         if first { Ok(()) } else { to.write_all(b", ") }
     }

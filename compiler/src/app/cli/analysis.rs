@@ -23,12 +23,12 @@ pub struct AnalyseArgs {
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub cache: CacheArgs,
     /// Print the result as JSON on standard output
-    #[arg(long, help_heading = heading::WHERE)]
+    #[arg(long, help_heading = heading::OUTPUT)]
     pub json: bool,
-    #[command(flatten, next_help_heading = heading::WHERE)]
+    #[command(flatten, next_help_heading = heading::OUTPUT)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
     /// Replace FILE if it exists
-    #[arg(long, requires = "output", help_heading = heading::CAREFUL)]
+    #[arg(long, requires = "output", help_heading = heading::CHECKS)]
     pub force: bool,
 }

@@ -8,29 +8,29 @@ const SOURCE: &str = "source";
 
 /// Reference model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Beside {
+pub enum ReferenceModel {
     /// Source weights included in the artifact.
     Source,
     /// Another model.
     Model(PathBuf),
 }
 
-impl Beside {
+impl ReferenceModel {
     /// Returns the path or name as typed.
     pub fn path(&self) -> &Path {
         match self {
-            Beside::Source => Path::new(SOURCE),
-            Beside::Model(path) => path,
+            ReferenceModel::Source => Path::new(SOURCE),
+            ReferenceModel::Model(path) => path,
         }
     }
 }
 
-impl From<OsString> for Beside {
+impl From<OsString> for ReferenceModel {
     fn from(typed: OsString) -> Self {
         if typed == SOURCE {
-            Beside::Source
+            ReferenceModel::Source
         } else {
-            Beside::Model(typed.into())
+            ReferenceModel::Model(typed.into())
         }
     }
 }

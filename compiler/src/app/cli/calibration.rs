@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::{SharingArgs, heading};
-use crate::request::{CalibrationOptions, CalibrationText, Effort, TextSource, Wishes};
+use crate::request::{CalibrationOptions, CalibrationText, Effort, PlanOptions, TextSource};
 
 /// What is calibrated on, and what follows from it.
 #[derive(Clone, Debug, Args)]
@@ -31,16 +31,17 @@ pub struct CalibrationArgs {
 impl CalibrationArgs {
     /// Returns the calibration options, if any text was given.
     pub fn options(&self, cache: &CacheArgs) -> Option<CalibrationOptions> {
-        Some(self.all(cache, Effort::default())).filter(|options| !options.texts.is_empty())
+        Some(self.options_with_effort(cache, Effort::default()))
+            .filter(|options| !options.texts.is_empty())
     }
 
-    fn all(&self, cache: &CacheArgs, effort: Effort) -> CalibrationOptions {
+    fn options_with_effort(&self, cache: &CacheArgs, effort: Effort) -> CalibrationOptions {
         let number = |given: u32| given as usize;
         CalibrationOptions {
             texts: self.calibration.clone(),
             tokens: self
                 .calibration_tokens
-                .map_or(effort.work().calibration_tokens, number),
+                .map_or(effort.settings().calibration_tokens, number),
             context: self.context.map(number),
             cache: cache.cache.clone(),
             trust_cache: cache.sharing.trust_cache,
@@ -51,8 +52,12 @@ impl CalibrationArgs {
 
     /// Returns the calibration options for a request: the shipped text if the method needs one and
     /// none was given.
-    pub fn options_of(&self, wishes: &Wishes, cache: &CacheArgs) -> Option<CalibrationOptions> {
-        wishes.calibration(self.all(cache, wishes.effort))
+    pub fn options_for(
+        &self,
+        wishes: &PlanOptions,
+        cache: &CacheArgs,
+    ) -> Option<CalibrationOptions> {
+        wishes.calibration(self.options_with_effort(cache, wishes.effort))
     }
 
     /// Returns the first given option that requires a calibration.
@@ -76,7 +81,7 @@ impl CalibrationArgs {
 
 /// What is kept of a calibration, and where.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = heading::WHERE)]
+#[command(next_help_heading = heading::OUTPUT)]
 pub struct CacheArgs {
     /// Folder where statistics are kept and found again [default: htc in the user's cache folder]
     #[arg(long, value_name = "DIR", hide_short_help = true)]

@@ -69,7 +69,7 @@ impl ExportArgs {
 }
 
 fn parse_type(text: &str) -> Result<DType, String> {
-    let writable = block::writable();
+    let writable = block::writable_types();
     let found = writable.iter().find(|dtype| dtype.name() == text);
     found.copied().ok_or_else(|| {
         let names: Vec<&str> = writable.iter().map(|dtype| dtype.name()).collect();

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::planning::parse_positive;
 use super::{TreatmentArgs, heading};
-use crate::request::{Goal, Limit, Preset};
+use crate::request::{QualityGoal, QualityLimit, QualityPreset};
 
 /// Options that conflict with a search.
 const BUDGETS: [&str; 7] = [
@@ -21,12 +21,12 @@ const BUDGETS: [&str; 7] = [
 
 /// What is decided by measuring on held-out text.
 #[derive(Clone, Copy, Debug, Args)]
-#[command(next_help_heading = heading::SMALL)]
+#[command(next_help_heading = heading::SIZE)]
 pub struct GoalArgs {
     /// Find the smallest artifact within a named limit: near-lossless, a KL divergence of 0.001 nats; balanced,
     /// 1 % of perplexity; small, 5 % [default for quantise: balanced]
-    #[arg(long, value_name = "NAME", value_parser = Preset::from_str, conflicts_with_all = BUDGETS, conflicts_with_all = ["max_perplexity_increase", "max_kl"])]
-    pub preset: Option<Preset>,
+    #[arg(long, value_name = "NAME", value_parser = QualityPreset::from_str, conflicts_with_all = BUDGETS, conflicts_with_all = ["max_perplexity_increase", "max_kl"])]
+    pub preset: Option<QualityPreset>,
     /// Find the smallest artifact whose perplexity is at most PERCENT above the source's
     ///
     /// Measured over all positions of the held-out windows that decide, the upper end of the 95 % interval included.
@@ -59,11 +59,11 @@ impl GoalArgs {
     }
 
     /// Returns the quality goal.
-    pub fn goal(&self, treatment: &TreatmentArgs) -> Goal {
-        Goal {
+    pub fn goal(&self, treatment: &TreatmentArgs) -> QualityGoal {
+        QualityGoal {
             limit: match self.preset {
                 Some(preset) => preset.limit(),
-                None => Limit {
+                None => QualityLimit {
                     perplexity_increase: self
                         .max_perplexity_increase
                         .map(|percent| percent / 100.0),

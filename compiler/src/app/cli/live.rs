@@ -9,7 +9,7 @@ use htc_loader::live::SensorSpec;
 use super::heading;
 
 /// Positions per pass when stored keys and values are measured.
-const STEP: usize = 32;
+const POSITIONS_PER_PASS: usize = 32;
 
 /// Heat, power and energy.
 #[derive(Clone, Debug, Args)]
@@ -32,7 +32,7 @@ pub struct LiveArgs {
 
 impl LiveArgs {
     /// Returns true if the device is monitored.
-    pub fn any(&self) -> bool {
+    pub fn is_requested(&self) -> bool {
         self.thermal.is_some()
             || self.power_cap.is_some()
             || self.sensor.is_some()
@@ -57,7 +57,7 @@ impl KvKindArgs {
     /// full-precision entries than in generation.
     pub fn measured(self) -> KvOptions {
         let mut options = KvOptions::new(self.kv);
-        options.step = self.kv.rank().map(|_| STEP);
+        options.max_pass_positions = self.kv.rank().map(|_| POSITIONS_PER_PASS);
         options
     }
 }

@@ -5,19 +5,20 @@ use std::str::FromStr;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use htc_formats::model::Slot;
+use htc_formats::model::ProjectionKind;
 use htc_formats::{DType, block};
 
 use super::heading;
 use crate::plan::gpu;
 use crate::request::{
-    Allocator, Budget, CodeKinds, DenseType, DenseTypes, Effort, FirstPositions, Floor, KvBasesArg,
-    LowRankArg, MeasuredEnergy, Method, OrderArg, RotationArg, Target, TreatmentRequest, Wishes,
+    Allocator, Budget, CodeKinds, DenseType, DenseTypes, Effort, FirstPositions, KvBasesArg,
+    LowRankArg, MeasuredEnergy, Method, OrderArg, PlanOptions, RankFloor, RotationArg,
+    TargetMachine, TreatmentRequest,
 };
 
 /// How much may be kept, and how it is stored.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = heading::SMALL)]
+#[command(next_help_heading = heading::SIZE)]
 pub struct SizeArgs {
     /// Bytes of the whole artifact, such as 12345, 3.5MB or 400MiB, met from below
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_negative_numbers = true, conflicts_with_all = ["bits", "ratio", "rank", "parameters", "bytes", "mean_rank"])]
@@ -128,7 +129,7 @@ pub struct PlanningArgs {
         value_name = "N|FRACTION",
         allow_negative_numbers = true
     )]
-    pub rank_floor: Option<Floor>,
+    pub rank_floor: Option<RankFloor>,
     /// Largest rank of a factorised slot
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = parse_cap, allow_negative_numbers = true)]
     pub rank_cap: Option<usize>,
@@ -138,7 +139,7 @@ pub struct PlanningArgs {
     pub first_positions: Option<FirstPositions>,
     /// For cachefit: the GPU to fit, or the bytes of its second-level cache
     #[arg(long, hide_short_help = true, value_name = "NAME|BYTES", value_parser = parse_cache, allow_negative_numbers = true)]
-    pub gpu: Option<Cache>,
+    pub gpu: Option<CacheSize>,
     /// For diffplan: tokens that the uncompressed model writes per joule on the target
     #[arg(long, hide_short_help = true, value_name = "X", value_parser = parse_positive, allow_negative_numbers = true)]
     pub tokens_per_joule: Option<f64>,
@@ -166,7 +167,7 @@ pub struct PlanningArgs {
         value_name = "LIST",
         value_delimiter = ','
     )]
-    pub slots: Vec<Slot>,
+    pub slots: Vec<ProjectionKind>,
     /// How much work goes into how close it is, where matrices are coded: tokens, sweeps over the codes, rows that
     /// the plan is made from; fast takes about a third of the time of normal, high two to three times as much
     #[arg(long, hide_short_help = true, value_name = "fast|normal|high", default_value = "normal", value_parser = Effort::from_str)]
@@ -175,7 +176,7 @@ pub struct PlanningArgs {
 
 impl PlanningArgs {
     /// Options that a plan file replaces: all of these and of [`SizeArgs`], by their clap ids.
-    pub(super) const IDS: [&str; 25] = [
+    pub(super) const OPTION_IDS: [&str; 25] = [
         "method",
         "file_size",
         "bits",
@@ -204,23 +205,23 @@ impl PlanningArgs {
     ];
 
     /// Returns the plan options; `treatment` comes from the other options.
-    pub fn wishes(&self, size: &SizeArgs, treatment: TreatmentRequest) -> Wishes {
-        Wishes {
+    pub fn plan_options(&self, size: &SizeArgs, treatment: TreatmentRequest) -> PlanOptions {
+        PlanOptions {
             method: self.method.into(),
             budget: size.budget(),
             allocator: self.allocator,
-            floor: self.rank_floor,
-            cap: self.rank_cap,
+            rank_floor: self.rank_floor,
+            rank_cap: self.rank_cap,
             first_positions: self.first_positions.unwrap_or_default(),
-            slots: self.slots.clone(),
+            projections: self.slots.clone(),
             factor_type: size.factor_type,
-            dense: DenseTypes {
-                slots: match size.dense_type {
+            dense_types: DenseTypes {
+                projections: match size.dense_type {
                     Some(DenseArg::In(dtype)) => Some(dtype),
                     Some(DenseArg::Source) | None => None,
                 },
-                left: None,
-                outside: size.embedding_type,
+                selected: None,
+                embedding_and_head: size.embedding_type,
             },
             keep_dense: matches!(size.dense_type, Some(DenseArg::Source)),
             codes: size.codes,
@@ -238,16 +239,16 @@ impl PlanningArgs {
     }
 
     /// Returns the target machine with measured energy.
-    pub fn target(&self, energy: Option<MeasuredEnergy>) -> Target {
-        Target {
-            cache: self.gpu.map(|cache| cache.0),
+    pub fn target(&self, energy: Option<MeasuredEnergy>) -> TargetMachine {
+        TargetMachine {
+            l2_bytes: self.gpu.map(|cache| cache.0),
             tokens_per_joule: self.tokens_per_joule,
             energy: energy.map(Box::new),
         }
     }
 
     /// Returns an option that the allocator ignores, and the allocators that use it.
-    pub fn unread(&self) -> Option<(&'static str, &'static str)> {
+    pub fn ignored_option(&self) -> Option<(&'static str, &'static str)> {
         let cachefit = self.allocator == Some(Allocator::CacheFit);
         let diffplan = self.allocator == Some(Allocator::DiffPlan);
         let by_depth = matches!(
@@ -290,7 +291,7 @@ impl From<MethodArg> for Option<Method> {
     fn from(arg: MethodArg) -> Option<Method> {
         match arg {
             MethodArg::Auto => None,
-            MethodArg::Gp => Some(Method::PerSlot),
+            MethodArg::Gp => Some(Method::PerProjection),
             MethodArg::Grc => Some(Method::SharedBasis),
             MethodArg::Quantise => Some(Method::Quantise),
         }
@@ -299,10 +300,10 @@ impl From<MethodArg> for Option<Method> {
 
 /// L2 cache size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Cache(pub u64);
+pub struct CacheSize(pub u64);
 
 /// Returns the help text of an allocator.
-const fn about(allocator: Allocator) -> &'static str {
+const fn allocator_help(allocator: Allocator) -> &'static str {
     match allocator {
         Allocator::Uniform => "the same share of every slot; needs nothing",
         Allocator::Phase => "more rank where layers mix or refine; needs calibration, else uniform",
@@ -317,7 +318,7 @@ const fn about(allocator: Allocator) -> &'static str {
 }
 
 fn allocator() -> impl TypedValueParser<Value = Allocator> {
-    let value = |a: Allocator| PossibleValue::new(a.name()).help(about(a));
+    let value = |a: Allocator| PossibleValue::new(a.name()).help(allocator_help(a));
     PossibleValuesParser::new(Allocator::ALL.map(value)).try_map(|name| name.parse::<Allocator>())
 }
 
@@ -387,19 +388,22 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
     bytes.filter(|bytes| *bytes >= 1).ok_or_else(refused)
 }
 
-fn parse_cache(text: &str) -> Result<Cache, String> {
-    match (gpu::find(text), parse_bytes(text)) {
-        (Ok(gpu), _) => Ok(Cache(gpu.l2_bytes)),
-        (Err(_), Ok(bytes)) => Ok(Cache(bytes)),
+fn parse_cache(text: &str) -> Result<CacheSize, String> {
+    match (gpu::find_by_name(text), parse_bytes(text)) {
+        (Ok(gpu), _) => Ok(CacheSize(gpu.l2_bytes)),
+        (Err(_), Ok(bytes)) => Ok(CacheSize(bytes)),
         (Err(error), Err(_)) => Err(error),
     }
 }
 
 fn parse_factor_type(text: &str) -> Result<DType, String> {
     match text.parse() {
-        Ok(dtype) if block::writable().contains(&dtype) => Ok(dtype),
+        Ok(dtype) if block::writable_types().contains(&dtype) => Ok(dtype),
         _ => {
-            let names: Vec<&str> = block::writable().iter().map(|dtype| dtype.name()).collect();
+            let names: Vec<&str> = block::writable_types()
+                .iter()
+                .map(|dtype| dtype.name())
+                .collect();
             Err(format!(
                 "matrices are stored as one of {}",
                 names.join(", ")
@@ -420,7 +424,7 @@ mod tests {
             .get_arguments()
             .map(|a| a.get_id().as_str())
             .collect();
-        let mut listed = PlanningArgs::IDS.to_vec();
+        let mut listed = PlanningArgs::OPTION_IDS.to_vec();
         assert_eq!(ids.len(), listed.len());
         listed.retain(|id| !ids.contains(id));
         assert!(listed.is_empty(), "{listed:?}");
@@ -466,8 +470,8 @@ mod tests {
 
     #[test]
     fn cache_parses_gpu_or_size() {
-        assert_eq!(parse_cache("rtx 4090"), Ok(Cache(72 << 20)));
-        assert_eq!(parse_cache("6MiB"), Ok(Cache(6 << 20)));
+        assert_eq!(parse_cache("rtx 4090"), Ok(CacheSize(72 << 20)));
+        assert_eq!(parse_cache("6MiB"), Ok(CacheSize(6 << 20)));
         assert!(parse_cache("voodoo").is_err_and(|e| e.contains("rtx-4090")));
     }
 }

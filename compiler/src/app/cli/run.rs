@@ -5,10 +5,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::TypedValueParser as _;
-use htc_loader::dial::Fraction;
-use htc_loader::speculate::{DraftLength, LONGEST_DRAFT};
+use htc_loader::dial::ActiveFraction;
+use htc_loader::speculate::{DraftLength, MAX_DRAFT_LENGTH};
 
-use super::{Beside, DeviceArgs, KvKindArgs, LiveArgs, ThreadArgs, heading, parse_fraction};
+use super::{
+    DeviceArgs, KvKindArgs, LiveArgs, ReferenceModel, ThreadArgs, heading, parse_fraction,
+};
 
 /// How a draft learns from what was not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -32,9 +34,9 @@ pub enum OnFullArg {
 
 /// Draft model.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Drafter {
+pub enum DraftModel {
     /// The model itself at an active fraction of its weights.
-    Own(Fraction),
+    SelfDraft(ActiveFraction),
     /// Another model.
     Model(PathBuf),
 }
@@ -108,15 +110,15 @@ pub struct RunArgs {
     /// The other model has the same vocabulary. The text is the same as without, or of the same distribution where
     /// tokens are drawn.
     #[arg(long, value_name = "F|MODEL", help_heading = heading::RUN_DRAFT, allow_negative_numbers = true, value_parser = clap::builder::OsStringValueParser::new().try_map(parse_drafter))]
-    pub speculate: Option<Drafter>,
+    pub speculate: Option<DraftModel>,
     /// Tokens of a draft, 1 to 16 (the first token and one behind every 32 drafts are written without); auto: as many
     /// as pay by what was measured so far, or none [default: auto]
     #[arg(long, value_name = "N|auto", help_heading = heading::RUN_DRAFT, hide_short_help = true, allow_negative_numbers = true, value_parser = parse_draft_length)]
     pub draft_length: Option<DraftLength>,
     /// Let MODEL, an artifact, draft for the model that it was made from, whose text this is then: a model, or `source`
     /// for the weights in the artifact (compile --with-source); --speculate F drafts with a part of the artifact
-    #[arg(long, value_name = "MODEL|source", help_heading = heading::RUN_DRAFT, hide_short_help = true, value_parser = clap::builder::OsStringValueParser::new().map(Beside::from))]
-    pub verifier: Option<Beside>,
+    #[arg(long, value_name = "MODEL|source", help_heading = heading::RUN_DRAFT, hide_short_help = true, value_parser = clap::builder::OsStringValueParser::new().map(ReferenceModel::from))]
+    pub verifier: Option<ReferenceModel>,
     /// Let the draft learn from tokens that were not kept; the text stays the model's own
     #[arg(long, value_name = "off|oja|gradient", help_heading = heading::RUN_DRAFT, hide_short_help = true, value_enum, default_value = "off")]
     pub adapt: AdaptArg,
@@ -129,44 +131,48 @@ pub struct RunArgs {
     /// Touch at most this part of the weights' bytes for every token
     ///
     /// Without the last of the model's refinements (compile --planes 2), then with less components of factors.
-    #[arg(long, value_name = "F", help_heading = heading::WHERE, allow_negative_numbers = true, value_parser = parse_fraction)]
-    pub fraction: Option<Fraction>,
-    #[command(flatten, next_help_heading = heading::WHERE)]
+    #[arg(long, value_name = "F", help_heading = heading::OUTPUT, allow_negative_numbers = true, value_parser = parse_fraction)]
+    pub fraction: Option<ActiveFraction>,
+    #[command(flatten, next_help_heading = heading::OUTPUT)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub kv: KvKindArgs,
     /// Keep so many positions of the prompt in the KV cache, 33 at least: those that its end looks at most, and its end
-    #[arg(long, value_name = "N", help_heading = heading::WHERE, hide_short_help = true, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", help_heading = heading::OUTPUT, hide_short_help = true, allow_negative_numbers = true)]
     pub kv_keep: Option<usize>,
     /// What happens when the model's context is full: stop, or slide, which forgets all but the beginning and the last half and
     /// reads these again
     #[arg(long, value_name = "stop|slide", help_heading = heading::RUN_LENGTH, hide_short_help = true, value_enum, default_value = "stop")]
     pub on_full: OnFullArg,
-    #[command(flatten, next_help_heading = heading::WHERE)]
+    #[command(flatten, next_help_heading = heading::OUTPUT)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub device: DeviceArgs,
-    #[command(flatten, next_help_heading = heading::WHERE)]
+    #[command(flatten, next_help_heading = heading::OUTPUT)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
     /// Print the text and what was measured as JSON when all is written
-    #[arg(long, help_heading = heading::WHERE)]
+    #[arg(long, help_heading = heading::OUTPUT)]
     pub json: bool,
 }
 
 /// Numbers take precedence over paths.
-fn parse_drafter(text: OsString) -> Result<Drafter, String> {
+fn parse_drafter(text: OsString) -> Result<DraftModel, String> {
     match text.to_str() {
-        Some(number) if number.parse::<f64>().is_ok() => parse_fraction(number).map(Drafter::Own),
+        Some(number) if number.parse::<f64>().is_ok() => {
+            parse_fraction(number).map(DraftModel::SelfDraft)
+        }
         Some("") => Err("a draft is a fraction above 0 and at most 1, or a model".into()),
-        _ => Ok(Drafter::Model(text.into())),
+        _ => Ok(DraftModel::Model(text.into())),
     }
 }
 
 fn parse_draft_length(text: &str) -> Result<DraftLength, String> {
     match (text, text.parse()) {
         ("auto", _) => Ok(DraftLength::Auto),
-        (_, Ok(length)) if (1..=LONGEST_DRAFT).contains(&length) => Ok(DraftLength::Fixed(length)),
+        (_, Ok(length)) if (1..=MAX_DRAFT_LENGTH).contains(&length) => {
+            Ok(DraftLength::Fixed(length))
+        }
         _ => Err(format!(
-            "a draft has 1 to {LONGEST_DRAFT} tokens, or `auto`"
+            "a draft has 1 to {MAX_DRAFT_LENGTH} tokens, or `auto`"
         )),
     }
 }

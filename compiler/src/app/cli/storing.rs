@@ -6,12 +6,12 @@ use std::time::Duration;
 use clap::Args;
 
 use super::heading;
-use crate::make::work::SWEPT_AFTER;
+use crate::make::work::MAX_IDLE_AGE;
 use crate::request::DEFAULT_LOCK_TIMEOUT;
 
 /// How a cache is shared.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = heading::WHERE)]
+#[command(next_help_heading = heading::OUTPUT)]
 pub struct SharingArgs {
     /// Take statistics from the cache that another user wrote, who may have written anything
     #[arg(long, hide_short_help = true)]
@@ -44,7 +44,7 @@ pub struct CleanArgs {
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
     /// Only what was last written to so many days ago; 0 for everything that no htc uses now
-    #[arg(long, value_name = "DAYS", default_value_t = SWEPT_AFTER.as_secs() / (24 * 60 * 60), allow_negative_numbers = true)]
+    #[arg(long, value_name = "DAYS", default_value_t = MAX_IDLE_AGE.as_secs() / (24 * 60 * 60), allow_negative_numbers = true)]
     pub older_than: u64,
     /// Show what would be removed, and remove nothing
     #[arg(long)]

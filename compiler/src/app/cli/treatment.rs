@@ -39,7 +39,7 @@ pub struct TreatmentArgs {
 
 impl TreatmentArgs {
     /// Returns the requested treatment.
-    pub fn asked(&self) -> TreatmentRequest {
+    pub fn request(&self) -> TreatmentRequest {
         TreatmentRequest {
             gauge: self.gauge,
             sink: self.sink,

@@ -3,13 +3,13 @@
 use std::io;
 use std::path::Path;
 
-use super::progress::Progress;
+use super::progress::ProgressDisplay;
 use super::{Failure, interrupted, plan, print_json};
-use crate::analyse::{Analysis, Subject, analyse};
+use crate::analyse::{Analysis, AnalysisInput, analyse};
 use crate::app::cli::AnalyseArgs;
 use crate::app::interrupt::Interrupt;
 use crate::device;
-use crate::event::{Event, Watch};
+use crate::event::{Event, Progress};
 use crate::pipeline::{self, CompileError};
 
 pub(super) fn execute(args: &AnalyseArgs) -> Result<(), Failure> {
@@ -23,28 +23,28 @@ pub(super) fn execute(args: &AnalyseArgs) -> Result<(), Failure> {
     let output = args.output.as_deref();
     let output = output.filter(|path| *path != Path::new("-"));
     if let Some(path) = output {
-        plan::check(path, &source, calibration.as_ref(), args.force)?;
+        plan::check_output(path, &source, calibration.as_ref(), args.force)?;
     }
     if let Some(options) = &calibration {
         options.check(&source.hyper).map_err(CompileError::from)?;
     }
     let interrupt = Interrupt::install();
-    let progress = Progress::new(interrupt.clone());
+    let progress = ProgressDisplay::new(interrupt.clone());
     let threads = args.threads.count();
     let tell = |event: Event| progress.show(event);
-    let watch = Watch::new(&tell, interrupt.cancel());
+    let watch = Progress::new(&tell, interrupt.cancel());
     let run = || -> Result<Analysis, CompileError> {
-        watch.tell(Event::Digest);
+        watch.report(Event::Digest);
         let digest = source.digest();
         let found = calibration
             .as_ref()
             .map(|options| {
-                device::on_processor(threads, |device| {
+                device::run_on_cpu(threads, |device| {
                     pipeline::calibrate(&source, digest, options, device, watch)
                 })
             })
             .transpose()?;
-        let subject = Subject {
+        let subject = AnalysisInput {
             source: &source,
             digest,
             calibration: found.as_ref(),

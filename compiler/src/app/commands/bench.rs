@@ -8,63 +8,65 @@ use std::time::SystemTime;
 
 use htc_formats::map::MappedFile;
 use htc_loader::device::DeviceChoice;
-use htc_loader::dial::Setting;
+use htc_loader::dial::ActiveSetting;
 use htc_loader::live::SensorSpec;
 use htc_loader::tokenizer::Tokenizer;
 use htc_loader::{Model, Pool};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{
-    Failure, Opened, on_device, open_container, open_model, print_json, report, setting_of,
-    tokenizer_of,
+    Failure, Opened, on_device, open_container, open_model, open_tokenizer, print_json, report,
+    setting_for_fraction,
 };
 use crate::app::chat::date;
-use crate::app::cli::{Against, BenchArgs, Contexts, DeviceArgs};
+use crate::app::cli::{Baseline, BenchArgs, Contexts, DeviceArgs};
 use crate::app::interrupt::Interrupt;
-use crate::app::terminal::bounded;
-use crate::bench::energy::Metered;
+use crate::app::terminal::shorten_message;
+use crate::bench::energy::EnergyMeter;
 use crate::bench::gates::{self, Gate, Outcome};
 use crate::bench::llama_cpp::LlamaCpp;
-use crate::bench::machine::{Load, Machine, QUIET};
-use crate::bench::record::{Conditions, Measuree, Record};
-use crate::bench::runner::positions_of;
+use crate::bench::machine::{Load, MAX_QUIET_LOAD, Machine};
+use crate::bench::record::{Conditions, ModelRecord, Record};
+use crate::bench::runner::required_positions;
 use crate::bench::statistics::SAMPLES;
 use crate::bench::task::Task;
-use crate::bench::{BEHIND_CONTEXT, BenchError, PAIRS, Protocol, Side, Step, positions};
+use crate::bench::{
+    BenchError, DEFAULT_PAIRS, Protocol, Side, Step, TOKENS_AFTER_CONTEXT, positions,
+};
 use crate::page;
-use crate::system::show::name_of;
+use crate::system::show::file_name;
 
-use measuring::Measuring;
+use measuring::BenchWork;
 
 const WINDOW: usize = 512;
 
-const SHORTEST: usize = 128;
+const MIN_CONTEXT: usize = 128;
 
 pub(super) fn execute(args: &BenchArgs) -> Result<(), Failure> {
     check_output(args)?;
     let gates = args.gates.as_deref().map(gates::read).transpose()?;
     let gates = gates.unwrap_or_default();
     let rank = if gates.iter().any(|gate| gate.rank.is_some()) {
-        rank_of(&args.model)?
+        common_rank(&args.model)?
     } else {
         None
     };
-    let (compared, text) = (args.against().is_some(), args.text.is_some());
+    let (compared, text) = (args.baseline().is_some(), args.text.is_some());
     gates::check(&gates, rank, compared, text, args.pairs as usize)?;
     // A missing sensor is an error if one was requested.
-    let mut sensor = args.sensor.as_ref().map(Metered::open).transpose()?;
-    let mut bench = Bench::new(args)?;
+    let mut sensor = args.sensor.as_ref().map(EnergyMeter::open).transpose()?;
+    let mut bench = PreparedBench::new(args)?;
     let began = SystemTime::now();
     let pool = Arc::clone(&bench.pool);
     let (device, metered) = (bench.device(), sensor.as_mut());
-    let found = on_device(device, &pool, Measuring::new(&mut bench, metered))?;
-    bench.notes.extend(found.load.and_then(noise));
+    let found = on_device(device, &pool, BenchWork::new(&mut bench, metered))?;
+    bench.notes.extend(found.load.and_then(load_note));
     let conditions = Conditions {
-        date: date::utc(began),
+        date: date::format_utc(began),
         command: std::env::args_os()
             .map(|argument| argument.to_string_lossy().into_owned())
             .collect(),
-        machine: Machine::here(),
+        machine: Machine::detect(),
         load: found.load,
         device: found.device,
         device_bytes: found.device_bytes,
@@ -74,19 +76,19 @@ pub(super) fn execute(args: &BenchArgs) -> Result<(), Failure> {
         cool_down_seconds: bench.protocol.cool_down.as_secs_f64(),
         seed: args.seed,
         bootstrap_samples: SAMPLES,
-        sensor: sensor.as_ref().map(Metered::record),
+        sensor: sensor.as_ref().map(EnergyMeter::record),
     };
-    let (both, quality) = (found.both, found.quality);
+    let (both, quality) = (found.subjects, found.quality);
     let mut record = Record::new(conditions, both, found.measured, quality, bench.notes);
     let judged = gates.iter().map(|gate: &Gate| gate.judge(&record, rank));
     record.gates = judged.collect();
-    tell(args, &record)
+    print_results(args, &record)
 }
 
-fn tell(args: &BenchArgs, record: &Record) -> Result<(), Failure> {
+fn print_results(args: &BenchArgs, record: &Record) -> Result<(), Failure> {
     say!("{}", record.to_string().trim_end());
     for note in &record.notes {
-        say!("htc: warning: {}", bounded(note));
+        say!("htc: warning: {}", shorten_message(note));
     }
     if let Some(path) = &args.output {
         let html = page::bench::page(record)?;
@@ -114,8 +116,8 @@ fn check_output(args: &BenchArgs) -> Result<(), Failure> {
     let Some(path) = &args.output else {
         return Ok(());
     };
-    let against = args.against().map(|against| match against {
-        Against::Model(path) | Against::LlamaCpp(path) => path,
+    let against = args.baseline().map(|against| match against {
+        Baseline::Model(path) | Baseline::LlamaCpp(path) => path,
     });
     let trace = args.sensor.as_ref().and_then(|sensor| match sensor {
         SensorSpec::Trace { path, .. } => Some(path.clone()),
@@ -130,18 +132,18 @@ fn check_output(args: &BenchArgs) -> Result<(), Failure> {
     ];
     let mut inputs: Vec<&Path> = others.into_iter().flatten().map(PathBuf::as_path).collect();
     inputs.push(&args.model);
-    report::check(path, &inputs, args.force)
+    report::check_output(path, &inputs, args.force)
 }
 
-fn rank_of(path: &Path) -> Result<Option<usize>, Failure> {
+fn common_rank(path: &Path) -> Result<Option<usize>, Failure> {
     Ok(match open_container(path)? {
         Opened::Htz(htz) => gates::rank_of(&htz.manifest().plan),
         Opened::Gguf(_) | Opened::Folder(_) => None,
     })
 }
 
-fn noise(load: Load) -> Option<String> {
-    (load.others > QUIET || load.stolen > QUIET).then(|| {
+fn load_note(load: Load) -> Option<String> {
+    (load.others > MAX_QUIET_LOAD || load.stolen > MAX_QUIET_LOAD).then(|| {
         format!(
             "the machine was not quiet: of the processors' time other programs had {:.1} %, a hypervisor {:.1} %; measure again",
             100.0 * load.others,
@@ -150,20 +152,20 @@ fn noise(load: Load) -> Option<String> {
     })
 }
 
-struct Loaded {
+struct LoadedModel {
     path: PathBuf,
     name: String,
     model: Arc<Model>,
     tokenizer: Tokenizer,
 }
 
-impl Loaded {
-    fn new(path: &Path) -> Result<Loaded, Failure> {
+impl LoadedModel {
+    fn new(path: &Path) -> Result<LoadedModel, Failure> {
         let model = open_model(path)?;
-        Ok(Loaded {
+        Ok(LoadedModel {
             path: path.into(),
-            name: name_of(path),
-            tokenizer: tokenizer_of(path, &model)?,
+            name: file_name(path),
+            tokenizer: open_tokenizer(path, &model)?,
             model,
         })
     }
@@ -172,8 +174,8 @@ impl Loaded {
         self.model.hyper().context
     }
 
-    fn measuree(&self, engine: String) -> Measuree {
-        Measuree {
+    fn measuree(&self, engine: String) -> ModelRecord {
+        ModelRecord {
             name: self.name.clone(),
             bytes: self.model.file().size(),
             engine,
@@ -183,15 +185,15 @@ impl Loaded {
     }
 }
 
-fn itself() -> String {
+fn engine_name() -> String {
     format!("htc {}", env!("CARGO_PKG_VERSION"))
 }
 
-struct Bench<'a> {
+struct PreparedBench<'a> {
     args: &'a BenchArgs,
-    subject: Loaded,
-    setting: Setting,
-    baseline: Option<(Loaded, Option<PathBuf>)>,
+    subject: LoadedModel,
+    setting: ActiveSetting,
+    baseline: Option<(LoadedModel, Option<PathBuf>)>,
     protocol: Protocol,
     positions: usize,
     pool: Arc<Pool>,
@@ -199,27 +201,27 @@ struct Bench<'a> {
     notes: Vec<String>,
 }
 
-impl<'a> Bench<'a> {
-    fn new(args: &'a BenchArgs) -> Result<Bench<'a>, Failure> {
-        let baseline = match (args.against(), &args.against_model) {
+impl<'a> PreparedBench<'a> {
+    fn new(args: &'a BenchArgs) -> Result<PreparedBench<'a>, Failure> {
+        let baseline = match (args.baseline(), &args.against_model) {
             (None, _) => None,
-            (Some(Against::Model(path)), None) => Some((Loaded::new(&path)?, None)),
-            (Some(Against::Model(_)), Some(_)) => return Err(Failure::AgainstModel),
-            (Some(Against::LlamaCpp(program)), other) => {
+            (Some(Baseline::Model(path)), None) => Some((LoadedModel::new(&path)?, None)),
+            (Some(Baseline::Model(_)), Some(_)) => return Err(Failure::AgainstModel),
+            (Some(Baseline::LlamaCpp(program)), other) => {
                 let path = other.as_ref().unwrap_or(&args.model);
                 if path.is_dir() || !MappedFile::open(path)?.starts_with(b"GGUF") {
                     return Err(Failure::NotGguf(path.clone()));
                 }
-                Some((Loaded::new(path)?, Some(program)))
+                Some((LoadedModel::new(path)?, Some(program)))
             }
         };
-        let subject = Loaded::new(&args.model)?;
-        let setting = setting_of(&subject.model, args.fraction);
+        let subject = LoadedModel::new(&args.model)?;
+        let setting = setting_for_fraction(&subject.model, args.fraction);
         let setting = setting.map_err(|error| BenchError::Exec {
             model: subject.name.clone(),
             error,
         })?;
-        let mut bench = Bench {
+        let mut bench = PreparedBench {
             protocol: Protocol {
                 pairs: args.pairs as usize,
                 warm_up: args.warm_up as usize,
@@ -237,20 +239,20 @@ impl<'a> Bench<'a> {
             interrupt: Interrupt::install(),
             notes: Vec::new(),
         };
-        bench.notes_of_protocol();
+        bench.add_protocol_notes();
         bench.plan()?;
         Ok(bench)
     }
 
-    fn models(&self) -> impl Iterator<Item = &Loaded> {
+    fn models(&self) -> impl Iterator<Item = &LoadedModel> {
         let baseline = self.baseline.as_ref().map(|(loaded, _)| loaded);
         std::iter::once(&self.subject).chain(baseline)
     }
 
-    fn notes_of_protocol(&mut self) {
-        if self.args.pairs < PAIRS {
+    fn add_protocol_notes(&mut self) {
+        if self.args.pairs < DEFAULT_PAIRS {
             self.notes.push(format!(
-                "fewer than {PAIRS} pairs say little of how far off the ratios are"
+                "fewer than {DEFAULT_PAIRS} pairs say little of how far off the ratios are"
             ));
         }
         let left_out = self.protocol.left_out();
@@ -278,13 +280,13 @@ impl<'a> Bench<'a> {
     }
 
     fn plan(&mut self) -> Result<(), BenchError> {
-        let room = self.models().map(Loaded::context).min().unwrap_or(0);
+        let room = self.models().map(LoadedModel::context).min().unwrap_or(0);
         let lengths = match &self.args.context {
             None => Vec::new(),
-            Some(Contexts::These(lengths)) => lengths.clone(),
+            Some(Contexts::Lengths(lengths)) => lengths.clone(),
             Some(Contexts::All) => {
-                let doubles = std::iter::successors(Some(SHORTEST), |n| n.checked_mul(2));
-                let within = doubles.take_while(|&n| n <= room.max(SHORTEST));
+                let doubles = std::iter::successors(Some(MIN_CONTEXT), |n| n.checked_mul(2));
+                let within = doubles.take_while(|&n| n <= room.max(MIN_CONTEXT));
                 within.collect()
             }
         };
@@ -293,12 +295,16 @@ impl<'a> Bench<'a> {
             tasks.extend(self.protocol.tokens.iter().map(|&n| Task::prompt(kind, n)));
         }
         for &length in &lengths {
-            if length <= room && positions(length, BEHIND_CONTEXT) > room {
+            if length <= room && positions(length, TOKENS_AFTER_CONTEXT) > room {
                 full.push(length.to_string());
                 tasks.push(Task::context(length, 1));
             } else {
                 // If the context does not fit, this error is reported.
-                let behind = if length <= room { BEHIND_CONTEXT } else { 1 };
+                let behind = if length <= room {
+                    TOKENS_AFTER_CONTEXT
+                } else {
+                    1
+                };
                 tasks.push(Task::context(length, behind));
             }
         }
@@ -306,13 +312,13 @@ impl<'a> Bench<'a> {
         for loaded in self.models() {
             for &task in &tasks {
                 let context = loaded.context();
-                let needed = positions_of(task, &loaded.name, &loaded.tokenizer, context)?;
+                let needed = required_positions(task, &loaded.name, &loaded.tokenizer, context)?;
                 longest = longest.max(needed);
             }
         }
         if !full.is_empty() {
             self.notes.push(format!(
-                "behind a context of {} tokens there is no room for {BEHIND_CONTEXT} more: prefill alone is measured",
+                "behind a context of {} tokens there is no room for {TOKENS_AFTER_CONTEXT} more: prefill alone is measured",
                 full.join(", ")
             ));
         }
@@ -333,13 +339,13 @@ impl<'a> Bench<'a> {
         }
     }
 
-    fn executed(&self) -> impl Iterator<Item = &Loaded> {
+    fn executed_models(&self) -> impl Iterator<Item = &LoadedModel> {
         let baseline = self.baseline.as_ref();
         let baseline = baseline.filter(|(_, program)| program.is_none());
         std::iter::once(&self.subject).chain(baseline.map(|(loaded, _)| loaded))
     }
 
-    fn llama_cpp(&self, loaded: &Loaded, program: &Path) -> Result<LlamaCpp, BenchError> {
+    fn llama_cpp(&self, loaded: &LoadedModel, program: &Path) -> Result<LlamaCpp, BenchError> {
         LlamaCpp::new(
             program,
             (&loaded.path, loaded.name.clone()),
@@ -351,13 +357,13 @@ impl<'a> Bench<'a> {
     }
 }
 
-struct Progress(ProgressBar);
+struct BenchProgress(ProgressBar);
 
-impl Progress {
-    fn new() -> Progress {
+impl BenchProgress {
+    fn new() -> BenchProgress {
         let bar = ProgressBar::no_length();
         bar.set_style(style("{bar:30} {pos}/{len} runs, {eta} left, {msg}"));
-        Progress(bar)
+        BenchProgress(bar)
     }
 
     fn show(&self, step: Step) {
@@ -365,7 +371,7 @@ impl Progress {
             Side::Subject => "subject",
             Side::Baseline => "baseline",
         };
-        self.0.set_length(step.all as u64);
+        self.0.set_length(step.total as u64);
         self.0.set_position(step.done as u64);
         self.0.set_message(format!("{}, {side}", step.task));
     }

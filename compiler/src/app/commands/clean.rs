@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime};
 
 use super::Failure;
 use crate::app::cli::CleanArgs;
-use crate::app::terminal::name;
-use crate::pipeline::clean::{Clean, Leftover, clean};
-use crate::system::show::bytes_for_people;
+use crate::app::terminal::display_path;
+use crate::pipeline::clean::{CleanRequest, Leftover, clean};
+use crate::system::show::format_bytes;
 use htc_formats::folder::user_cache;
 
 const DAY: u64 = 24 * 60 * 60;
@@ -18,7 +18,7 @@ pub(super) fn execute(args: &CleanArgs) -> Result<(), Failure> {
     } else {
         args.folders.clone()
     };
-    let request = Clean {
+    let request = CleanRequest {
         folders,
         cache: args.cache.clone().or_else(user_cache),
         age: Duration::from_secs(args.older_than.saturating_mul(DAY)),
@@ -36,13 +36,16 @@ pub(super) fn execute(args: &CleanArgs) -> Result<(), Failure> {
             bytes += left.bytes;
             say!(
                 "{verb} {} ({}, {} days old)",
-                name(&left.path),
-                bytes_for_people(left.bytes),
+                display_path(&left.path),
+                format_bytes(left.bytes),
                 days(left)
             );
         }
         Err(error) => {
-            say!("htc: warning: {}: not removed: {error}", name(&left.path));
+            say!(
+                "htc: warning: {}: not removed: {error}",
+                display_path(&left.path)
+            );
             refused.get_or_insert((left.path.clone(), error.kind()));
         }
     })?;
@@ -51,7 +54,7 @@ pub(super) fn execute(args: &CleanArgs) -> Result<(), Failure> {
             "nothing is {} days old or older; --older-than 0 is for everything that no htc uses now",
             args.older_than
         ),
-        _ => say!("{verb} {count} of them, {}", bytes_for_people(bytes)),
+        _ => say!("{verb} {count} of them, {}", format_bytes(bytes)),
     }
     match refused {
         None => Ok(()),

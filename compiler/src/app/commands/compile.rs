@@ -8,22 +8,22 @@ use std::path::Path;
 use htc_formats::source::ModelFile;
 use serde::Serialize;
 
-use super::plan::{check_energy, planning};
-use super::progress::Progress;
+use super::plan::{check_energy, plan_source};
+use super::progress::ProgressDisplay;
 use super::{Failure, interrupted, print_json};
 use crate::app::cli::CompileArgs;
 use crate::app::interrupt::Interrupt;
-use crate::event::{Event, Watch};
+use crate::event::{Event, Progress};
 use crate::pipeline;
-use crate::request::{CompileOptions, Goal, Method, Planning};
+use crate::request::{CompileOptions, Method, PlanSource, QualityGoal};
 use crate::system::disk;
 
 pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
-    let asked = args.treatment.asked();
-    let wishes = args.planning.wishes(&args.size, asked);
+    let asked = args.treatment.request();
+    let wishes = args.planning.plan_options(&args.size, asked);
     let calibration = match args.plan {
         Some(_) => args.calibration.options(&args.cache),
-        None => args.calibration.options_of(&wishes, &args.cache),
+        None => args.calibration.options_for(&wishes, &args.cache),
     };
     if calibration.is_none() {
         let option = args.calibration.first_given(&args.cache);
@@ -32,7 +32,7 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
             return Err(Failure::NeedsText { option });
         }
     }
-    let goal = Goal {
+    let goal = QualityGoal {
         tune: args.tune.map(|steps| steps as usize),
         compare: args.compare,
         ..args.goal.goal(&args.treatment)
@@ -47,17 +47,17 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
         input: args.input.clone(),
         output: args.output.clone(),
         planning: match &args.plan {
-            Some(path) => Planning::File(path.clone()),
-            None => planning(&args.planning, &wishes, calibration.is_some())?,
+            Some(path) => PlanSource::File(path.clone()),
+            None => plan_source(&args.planning, &wishes, calibration.is_some())?,
         },
         calibration,
         treatment: asked,
         goal: match args.plan {
             Some(_) => goal,
-            None => goal.or_balanced(&wishes),
+            None => goal.with_default_preset(&wishes),
         },
         planes: args.planes,
-        with_source: args.with_source,
+        include_source: args.with_source,
         kernels: args.cuda_arch.clone(),
         probe_layer: args.probe_layer,
         device: args.device,
@@ -70,26 +70,26 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
         check_energy(path, &args.planning)?;
     }
     let interrupt = Interrupt::install();
-    let progress = Progress::new(interrupt.clone());
+    let progress = ProgressDisplay::new(interrupt.clone());
     let tell = |event: Event| progress.show(event);
-    let watch = Watch::new(&tell, interrupt.cancel());
+    let watch = Progress::new(&tell, interrupt.cancel());
     if args.dry_run {
         let forecast = pipeline::forecast(&options, watch);
         progress.clear();
-        return give(
+        return print_report(
             args,
             &forecast.map_err(|error| interrupted(error, &interrupt))?,
         );
     }
     let report = pipeline::compile(&options, watch);
     progress.clear();
-    give(
+    print_report(
         args,
         &report.map_err(|error| interrupted(error, &interrupt))?,
     )
 }
 
-fn give(args: &CompileArgs, report: &(impl Serialize + Display)) -> Result<(), Failure> {
+fn print_report(args: &CompileArgs, report: &(impl Serialize + Display)) -> Result<(), Failure> {
     say!("{report}");
     match &args.report {
         None => Ok(()),
@@ -105,14 +105,14 @@ fn is_standard_output(path: &Path) -> bool {
 fn check_report_path(path: &Path, options: &CompileOptions) -> Result<(), Failure> {
     // Errors of the model are reported by the compilation.
     let of_model = match ModelFile::open(&options.input) {
-        Ok(source) => pipeline::is_of_source(&source, path),
-        Err(_) => disk::same_place(&options.input, path),
+        Ok(source) => pipeline::is_source_file(&source, path),
+        Err(_) => disk::is_same_file(&options.input, path),
     };
     let what = if of_model {
         "a file of the model"
-    } else if disk::same_place(&options.output, path) {
+    } else if disk::is_same_file(&options.output, path) {
         "the artifact itself"
-    } else if options.reads(path) {
+    } else if options.is_input(path) {
         "the plan or the text that is read"
     } else {
         if path.is_dir() {
@@ -124,7 +124,7 @@ fn check_report_path(path: &Path, options: &CompileOptions) -> Result<(), Failur
         if path.is_file() && !options.overwrite {
             return Err(Failure::ReportExists(path.into()));
         }
-        return disk::check(path).map_err(|source| Failure::Write {
+        return disk::check_writable(path).map_err(|source| Failure::Write {
             path: path.into(),
             source,
         });

@@ -5,40 +5,42 @@ use std::sync::Arc;
 
 use htc_formats::htz::KernelCode;
 use htc_loader::backend::Planned;
-use htc_loader::device::{Executor, Work};
-use htc_loader::dial::Setting;
+use htc_loader::device::{DeviceWork, Executor};
+use htc_loader::dial::ActiveSetting;
 use htc_loader::tokenizer::Tokenizer;
 use htc_loader::{Model, Pool};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{
-    Failure, check_room, in_use, on_device, open_model, print_json, remark, setting_of, source_of,
-    tokenizer_of,
+    Failure, check_memory, describe_setting, on_device, open_included_source, open_model,
+    open_tokenizer, print_device_remarks, print_json, setting_for_fraction,
 };
-use crate::app::cli::{Beside, EvalArgs};
-use crate::app::terminal::name;
-use crate::device::On;
+use crate::app::cli::{EvalArgs, ReferenceModel};
+use crate::app::terminal::display_path;
+use crate::device::ExecutorDevice;
 use crate::measure::{
-    self, EvaluateError, Evaluation, Execution, Named, Protocol, Record, Touched, about_errors,
+    self, ActiveBytes, EvaluateError, Evaluation, Execution, NamedModel, Protocol, Record,
+    explain_standard_errors,
 };
-use crate::system::show::{interval, name_of};
+use crate::system::show::{file_name, format_interval};
 use crate::system::{memory, text};
 
 pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
     let model = open_model(&args.model)?;
-    let tokenizer = tokenizer_of(&args.model, &model)?;
-    let setting = setting_of(&model, args.fraction).map_err(|error| Failure::Evaluate {
-        path: args.model.clone(),
-        error: error.into(),
-    })?;
+    let tokenizer = open_tokenizer(&args.model, &model)?;
+    let setting =
+        setting_for_fraction(&model, args.fraction).map_err(|error| Failure::Evaluate {
+            path: args.model.clone(),
+            error: error.into(),
+        })?;
     let reference = match &args.reference {
         None => None,
         Some(which) => {
             let other = match which {
-                Beside::Source => source_of(&args.model, &model)?,
-                Beside::Model(path) => open_model(path)?,
+                ReferenceModel::Source => open_included_source(&args.model, &model)?,
+                ReferenceModel::Model(path) => open_model(path)?,
             };
-            let other_tokenizer = tokenizer_of(which.path(), &other)?;
+            let other_tokenizer = open_tokenizer(which.path(), &other)?;
             Some((other, other_tokenizer))
         }
     };
@@ -48,11 +50,11 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
         say!(
             "htc: warning: --context {context} is beyond the {} positions that {} was trained for",
             model.hyper().context,
-            name(&args.model),
+            display_path(&args.model),
         );
     }
     let pool = Arc::new(Pool::new(args.threads.count())?);
-    let measuring = Measuring {
+    let measuring = EvalWork {
         args,
         pool: &pool,
         model: (&model, &tokenizer),
@@ -68,8 +70,8 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
         );
     }
     if args.json {
-        let file = |path: &Path, model: &Model| Named {
-            name: name_of(path),
+        let file = |path: &Path, model: &Model| NamedModel {
+            name: file_name(path),
             bytes: model.file().size(),
         };
         print_json(&Record {
@@ -77,13 +79,13 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
             reference: args
                 .reference
                 .as_ref()
-                .map(Beside::path)
+                .map(ReferenceModel::path)
                 .zip(reference.as_ref())
                 .map(|(path, (other, _))| file(path, other)),
-            text: name_of(&args.text),
-            touched: args.fraction.map(|_| Touched {
+            text: file_name(&args.text),
+            touched: args.fraction.map(|_| ActiveBytes {
                 fraction: model.dial().fraction(setting),
-                bytes: model.dial().bytes(setting),
+                bytes: model.dial().active_bytes(setting),
             }),
             evaluation: result,
         })
@@ -97,25 +99,25 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
             &result,
             which,
             &args.model,
-            args.reference.as_ref().map(Beside::path),
+            args.reference.as_ref().map(ReferenceModel::path),
         );
         if args.fraction.is_some() {
-            say!("with {}", in_use(&model, setting));
+            say!("with {}", describe_setting(&model, setting));
         }
         Ok(())
     }
 }
 
-struct Measuring<'a> {
+struct EvalWork<'a> {
     args: &'a EvalArgs,
     pool: &'a Arc<Pool>,
     model: (&'a Arc<Model>, &'a Tokenizer),
     reference: Option<(&'a Arc<Model>, &'a Tokenizer)>,
     text: &'a str,
-    setting: Setting,
+    setting: ActiveSetting,
 }
 
-impl Work for Measuring<'_> {
+impl DeviceWork for EvalWork<'_> {
     type Outcome = Result<Evaluation, Failure>;
 
     fn kernels(&self) -> Option<KernelCode> {
@@ -126,7 +128,7 @@ impl Work for Measuring<'_> {
         let (own, positions) = (self.args.kv.kv, self.args.context as usize);
         let reference = self
             .reference
-            .map(|(model, _)| (model, measure::whole(own).into()));
+            .map(|(model, _)| (model, measure::reference_kv_type(own).into()));
         let models = [Some((self.model.0, own)), reference].into_iter().flatten();
         let planned = models.map(|(model, kind)| Planned {
             model,
@@ -136,13 +138,13 @@ impl Work for Measuring<'_> {
         planned.collect()
     }
 
-    fn on<E: Executor>(self, executor: &E) -> Self::Outcome {
+    fn run<E: Executor>(self, executor: &E) -> Self::Outcome {
         let (args, context) = (self.args, self.args.context as usize);
         if !executor.has_own_memory() {
             let (threads, kv) = (args.threads.count(), args.kv.kv);
-            let room = |model: &Model| memory::of_session(model.hyper(), context, threads, kv);
+            let room = |model: &Model| memory::session_bytes(model.hyper(), context, threads, kv);
             let other = self.reference.map_or(0, |(model, _)| room(model));
-            check_room(&args.model, room(self.model.0).saturating_add(other))?;
+            check_memory(&args.model, room(self.model.0).saturating_add(other))?;
         }
         let bar = ProgressBar::no_length();
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len} windows, {eta} left");
@@ -156,7 +158,7 @@ impl Work for Measuring<'_> {
             },
         };
         let result = measure::evaluate(
-            &On::new(executor, self.pool),
+            &ExecutorDevice::new(executor, self.pool),
             self.model.0,
             self.model.1,
             self.reference,
@@ -169,7 +171,7 @@ impl Work for Measuring<'_> {
             },
         );
         bar.finish_and_clear();
-        remark(executor);
+        print_device_remarks(executor);
         result.map_err(|error| failed(args, error))
     }
 }
@@ -180,7 +182,7 @@ fn failed(args: &EvalArgs, error: EvaluateError) -> Failure {
         EvaluateError::Reference(_) => args
             .reference
             .as_ref()
-            .map(Beside::path)
+            .map(ReferenceModel::path)
             .unwrap_or(Path::new(""))
             .to_owned(),
         _ => args.model.clone(),
@@ -195,7 +197,7 @@ fn show(result: &Evaluation, which: &str, model: &Path, reference: Option<&Path>
     };
     say!(
         "{}: {which} {} windows of {} tokens",
-        name(model),
+        display_path(model),
         result.chunks,
         result.context
     );
@@ -212,17 +214,17 @@ fn show(result: &Evaluation, which: &str, model: &Path, reference: Option<&Path>
         result.tokens_all
     );
     if let (Some(d), Some(path)) = (&result.reference, reference) {
-        say!("against {}", name(path));
+        say!("against {}", display_path(path));
         say!(
             "  perplexity over the reference's {:.4}  {:.4}{}",
             d.reference_perplexity,
             d.perplexity_ratio,
-            interval(d.perplexity_ratio_interval, 4)
+            format_interval(d.perplexity_ratio_interval, 4)
         );
         say!(
             "  the same over all positions              {:.4}{}",
             d.perplexity_ratio_all,
-            interval(d.perplexity_ratio_all_interval, 4)
+            format_interval(d.perplexity_ratio_all_interval, 4)
         );
         say!(
             "  KL divergence                            {:.5}{} nats",
@@ -235,5 +237,5 @@ fn show(result: &Evaluation, which: &str, model: &Path, reference: Option<&Path>
             error(d.top1_stderr.map(|error| 100.0 * error), 2)
         );
     }
-    say!("{}", about_errors(result.chunks));
+    say!("{}", explain_standard_errors(result.chunks));
 }

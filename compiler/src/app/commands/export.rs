@@ -1,17 +1,17 @@
 //! `htc export`.
 
-use super::progress::Progress;
+use super::progress::ProgressDisplay;
 use super::{Failure, print_json};
 use crate::app::cli::ExportArgs;
 use crate::app::interrupt::Interrupt;
-use crate::event::{Event, Watch};
+use crate::event::{Event, Progress};
 use crate::export::{self, ExportError};
 
 pub(super) fn execute(args: &ExportArgs) -> Result<(), Failure> {
     let interrupt = Interrupt::install();
-    let progress = Progress::new(interrupt.clone());
+    let progress = ProgressDisplay::new(interrupt.clone());
     let tell = |event: Event| progress.show(event);
-    let watch = Watch::new(&tell, interrupt.cancel());
+    let watch = Progress::new(&tell, interrupt.cancel());
     let report = export::export(&args.options(), watch);
     progress.clear();
     let report = report.map_err(|error| match error {

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use htc_formats::bands::Layout;
+use htc_formats::bands::CodeLayout;
 use htc_formats::block;
-use htc_formats::escape::escaped;
+use htc_formats::escape::escape;
 use htc_formats::gguf::{Gguf, Value};
 use htc_formats::htz::{Form, Htz, Manifest, PlanRecord, QualityRecord, TensorEntry};
 use htc_formats::model::{HyperParameters, KvSide, Role};
@@ -14,11 +14,11 @@ use serde_json::{Map, json};
 
 use super::{Failure, Opened, open_container, print_json};
 use crate::app::cli::FileArgs;
-use crate::app::terminal::{bounded, name};
-use crate::report::{dial_lines, notes};
-use crate::system::show::{bytes_for_people, interval};
+use crate::app::terminal::{display_path, shorten_message};
+use crate::report::{active_fraction_table, notes};
+use crate::system::show::{format_bytes, format_interval};
 
-const SHOWN: usize = 120;
+const MAX_TEXT_CHARS: usize = 120;
 
 pub(super) fn execute(args: &FileArgs) -> Result<(), Failure> {
     match (open_container(&args.file)?, args.json) {
@@ -95,7 +95,7 @@ fn value_json(value: &Value) -> serde_json::Value {
         Value::Bool(v) => json!(v),
         Value::String(v) => json!(v),
         Value::Array(array) => json!({
-            "array": array.kind().name(),
+            "array": array.element_type().name(),
             "length": array.len(),
         }),
     }
@@ -104,15 +104,15 @@ fn value_json(value: &Value) -> serde_json::Value {
 fn show_gguf(path: &Path, gguf: &Gguf) {
     say!(
         "{}: GGUF version {}, {}, alignment {}",
-        name(path),
+        display_path(path),
         gguf.version(),
-        bytes_for_people(gguf.map().len() as u64),
+        format_bytes(gguf.map().len() as u64),
         gguf.alignment()
     );
     say!("\nmetadata");
     for (key, value) in gguf.metadata() {
         let text = match value {
-            Value::Array(a) => format!("[{}; {}]", a.kind(), a.len()),
+            Value::Array(a) => format!("[{}; {}]", a.element_type(), a.len()),
             Value::String(s) => shorten(s),
             other => value_json(other).to_string(),
         };
@@ -126,14 +126,14 @@ fn show_gguf(path: &Path, gguf: &Gguf) {
             shorten(&t.name),
             t.ggml_type.name(),
             dims.join(" x "),
-            bytes_for_people(t.range.len() as u64)
+            format_bytes(t.range.len() as u64)
         );
     }
 }
 
 fn shorten(text: &str) -> String {
-    let end = text.char_indices().nth(SHOWN).map(|(end, _)| end);
-    let mut shown = escaped(&text[..end.unwrap_or(text.len())]).into_owned();
+    let end = text.char_indices().nth(MAX_TEXT_CHARS).map(|(end, _)| end);
+    let mut shown = escape(&text[..end.unwrap_or(text.len())]).into_owned();
     if end.is_some() {
         shown.push('…');
     }
@@ -180,12 +180,12 @@ fn folder_json(model: &ModelFile) -> serde_json::Value {
 fn show_folder(model: &ModelFile) {
     say!(
         "{}: folder with config.json and .safetensors, {}",
-        name(&model.path),
-        bytes_for_people(model.size())
+        display_path(&model.path),
+        format_bytes(model.size())
     );
     show_hyper(&model.hyper);
     if let Err(error) = &model.vocabulary {
-        say!("no vocabulary: {}", bounded(&error.to_string()));
+        say!("no vocabulary: {}", shorten_message(&error.to_string()));
     }
     say!("\ntensors");
     for t in &model.tensors {
@@ -195,7 +195,7 @@ fn show_folder(model: &ModelFile) {
             t.role.to_string(),
             t.dtype,
             format!("{} x {}", t.rows, t.cols),
-            bytes_for_people(t.place.len() as u64)
+            format_bytes(t.place.len() as u64)
         );
     }
 }
@@ -211,7 +211,10 @@ fn htz_json(artifact: &Htz) -> impl Serialize + '_ {
             .source
             .is_some()
             .then(|| artifact.manifest().source_bytes()),
-        bits_per_weight: bits(artifact.own_bytes(), weights(artifact.manifest())),
+        bits_per_weight: bits(
+            artifact.bytes_without_source(),
+            weights(artifact.manifest()),
+        ),
         manifest: artifact.manifest(),
     }
 }
@@ -221,9 +224,9 @@ fn show_htz(path: &Path, artifact: &Htz) {
     let (major, minor) = artifact.format();
     say!(
         "{}: artifact of format {major}.{minor}, {}, {:.2} bits for each of the source's weights",
-        name(path),
-        bytes_for_people(artifact.map().len() as u64),
-        bits(artifact.own_bytes(), weights(manifest))
+        display_path(path),
+        format_bytes(artifact.map().len() as u64),
+        bits(artifact.bytes_without_source(), weights(manifest))
     );
     show_hyper(&manifest.hyper);
     show_origin(manifest);
@@ -238,7 +241,7 @@ fn show_htz(path: &Path, artifact: &Htz) {
             t.role.to_string(),
             type_for_people(t),
             format!("{} x {}", t.rows, t.cols),
-            bytes_for_people(t.length)
+            format_bytes(t.length)
         );
     }
     let others = manifest.sections.len() - manifest.source_sections().len();
@@ -246,7 +249,7 @@ fn show_htz(path: &Path, artifact: &Htz) {
         say!(
             "  section {:<28}  {:>26}",
             shorten(&s.name),
-            bytes_for_people(s.length)
+            format_bytes(s.length)
         );
     }
 }
@@ -259,7 +262,7 @@ fn show_origin(manifest: &Manifest) {
         shorten(&p.version),
         shorten(&p.instruction_set),
         shorten(&p.source_format),
-        bytes_for_people(p.source_bytes),
+        format_bytes(p.source_bytes),
         p.source_sha256
     );
     let plan = &manifest.plan;
@@ -298,7 +301,7 @@ fn show_origin(manifest: &Manifest) {
             t.kl_after
         );
     }
-    for line in dial_lines(&manifest.dial) {
+    for line in active_fraction_table(&manifest.dial) {
         say!("{line}");
     }
     if let Some(quality) = &manifest.quality {
@@ -316,13 +319,13 @@ fn show_origin(manifest: &Manifest) {
             optional(", rank cap ", a.rank_cap.map(|cap| cap.to_string())),
         );
         for note in &a.notes {
-            say!("  note: {}", bounded(note));
+            say!("  note: {}", shorten_message(note));
         }
     }
 }
 
 /// Fraction of the energy for the displayed number of components.
-const ENERGY: f32 = 0.9;
+const ENERGY_FRACTION: f32 = 0.9;
 
 fn show_kv_bases(artifact: &Htz) {
     let manifest = artifact.manifest();
@@ -356,8 +359,8 @@ fn show_kv_bases(artifact: &Htz) {
     let [keys, values] = needed;
     say!(
         "bases for an adaptive KV cache, {}: {:.0} % of the energy is in {keys:.1} of {size} components of keys, {values:.1} of values",
-        bytes_for_people(bytes),
-        100.0 * ENERGY,
+        format_bytes(bytes),
+        100.0 * ENERGY_FRACTION,
     );
 }
 
@@ -365,7 +368,7 @@ fn components_for(energies: &[f32]) -> usize {
     let mut held = 0.0;
     let enough = energies.iter().position(|energy| {
         held += energy;
-        held >= ENERGY
+        held >= ENERGY_FRACTION
     });
     enough.map_or(energies.len(), |last| last + 1)
 }
@@ -377,8 +380,8 @@ fn show_source(artifact: &Htz) {
     let shared = source.tensors.iter().filter(|tensor| tensor.shared).count();
     say!(
         "\nthe weights of its source lie in it: {} beside the {} of the compressed part, which sizes and bits are of; {shared} of {} tensors are stored once for both",
-        bytes_for_people(artifact.manifest().source_bytes()),
-        bytes_for_people(artifact.own_bytes()),
+        format_bytes(artifact.manifest().source_bytes()),
+        format_bytes(artifact.bytes_without_source()),
         source.tensors.len(),
     );
 }
@@ -394,7 +397,7 @@ fn show_kernels(artifact: &Htz) {
         .iter()
         .map(ToString::to_string)
         .collect::<Vec<_>>();
-    let own = if code.sources == htc_kernels::cuda::source::digest() {
+    let own = if code.sources == htc_kernels::cuda::source::sources_digest() {
         "this program's sources"
     } else {
         "sources of another version, which this program does not use"
@@ -408,7 +411,7 @@ fn show_kernels(artifact: &Htz) {
         "\nkernels for GPUs of {}, by {} from {own}: {}",
         names.join(", "),
         shorten(&code.compiler),
-        bytes_for_people(bytes)
+        format_bytes(bytes)
     );
 }
 
@@ -421,9 +424,9 @@ fn show_quality(quality: &QualityRecord) {
     say!(
         "quality: KL divergence {:.5} nats{}, perplexity {:.4} of the source's{}",
         kl.value,
-        interval(kl.interval, 5),
+        format_interval(kl.interval, 5),
         ratio.value,
-        interval(ratio.interval, 4),
+        format_interval(ratio.interval, 4),
     );
     say!(
         "  on {} windows of {} tokens that decided nothing, {} positions by {}, text sha256 {}",
@@ -467,8 +470,8 @@ fn show_plan(plan: &PlanRecord) {
             "  {:>5}  {:<5}  {form:<12}  {rank:>5}  {:>9} -> {:>9}  {:>5.2}  {error:>7}",
             s.layer,
             s.slot.name(),
-            bytes_for_people(s.bytes_before),
-            bytes_for_people(s.bytes_after),
+            format_bytes(s.bytes_before),
+            format_bytes(s.bytes_after),
             bits(s.bytes_after, s.parameters_before),
         );
     }
@@ -479,8 +482,8 @@ fn show_plan(plan: &PlanRecord) {
             "  {:<12}  {:<12}  {rank:>5}  {:>9} -> {:>9}  {:>5.2}  {error:>7}",
             m.matrix.name(),
             form_for_people(m.form),
-            bytes_for_people(m.bytes_before),
-            bytes_for_people(m.bytes_after),
+            format_bytes(m.bytes_before),
+            format_bytes(m.bytes_after),
             bits(m.bytes_after, m.parameters_before),
         );
     }
@@ -490,11 +493,11 @@ fn show_plan(plan: &PlanRecord) {
             b.layer,
             b.group.name(),
             b.rank,
-            bytes_for_people(b.bytes)
+            format_bytes(b.bytes)
         );
     }
     for note in notes(plan) {
-        say!("  note: {}", bounded(&note));
+        say!("  note: {}", shorten_message(&note));
     }
 }
 
@@ -503,10 +506,10 @@ fn type_for_people(entry: &TensorEntry) -> String {
         return entry.dtype.to_string();
     };
     let rotated = if codes.is_rotated() { ", rotated" } else { "" };
-    match (codes, codes.same()) {
+    match (codes, codes.uniform_code()) {
         (_, Some(code)) => format!("{code}{rotated}"),
-        (Layout::Whole(_), None) => format!("bands {:.2}{rotated}", codes.mean_bits()),
-        (Layout::Classes(of), None) => {
+        (CodeLayout::Uniform(_), None) => format!("bands {:.2}{rotated}", codes.mean_bits()),
+        (CodeLayout::Classes(of), None) => {
             let classes = of.iter().len();
             let bits = codes.mean_bits();
             format!("bands {bits:.2}, {classes} classes of rows{rotated}")

@@ -22,15 +22,15 @@ use std::sync::Arc;
 
 use htc_formats::gguf::{Gguf, OpenError};
 use htc_formats::htz::{Digest, Htz, HtzError};
-use htc_formats::learnt::LearntError;
+use htc_formats::learnt::TrainedDraftError;
 use htc_formats::map::{MapError, MappedFile};
 use htc_formats::source::{SourceError, is_in_folder};
 use htc_formats::vocab::VocabularyError;
 use htc_loader::adapt::AdaptError;
-use htc_loader::device::{ChoiceError, Executor, Work};
-use htc_loader::dial::{Fraction, Setting};
+use htc_loader::device::{DeviceChoiceError, DeviceWork, Executor};
+use htc_loader::dial::{ActiveFraction, ActiveSetting};
 use htc_loader::generate::GenerateError;
-use htc_loader::live::{EventsError, GovernorError, LawError, SensorError};
+use htc_loader::live::{ControlLawError, EventsError, GovernorError, SensorError};
 use htc_loader::sampling::SamplingError;
 use htc_loader::speculate::SpeculateError;
 use htc_loader::tokenizer::{Tokenizer, TokenizerError};
@@ -41,7 +41,7 @@ use crate::app::chat::{self, ChatError};
 use crate::app::cli::{Command, DeviceArgs};
 use crate::app::flags;
 use crate::app::interrupt::{INTERRUPTED, Interrupt};
-use crate::app::terminal::{self, bounded};
+use crate::app::terminal::{self, shorten_message};
 use crate::bench::BenchError;
 use crate::bench::energy::EnergyError;
 use crate::bench::gates::GateError;
@@ -57,7 +57,7 @@ use crate::pipeline::clean::CleanError;
 use crate::plan::allocate::Allocator;
 use crate::plan::json::PlanFileError;
 use crate::system::memory;
-use crate::system::show::bytes_for_people;
+use crate::system::show::format_bytes;
 use crate::system::text::TextError;
 
 /// Exit code of a failure of files or of the machine.
@@ -75,14 +75,14 @@ pub enum Failure {
     Interrupted(String),
     #[error(
         "{error}; what is finished is kept in {}, and the same command goes on with it",
-        terminal::name(folder)
+        terminal::display_path(folder)
     )]
     Kept {
         error: Box<Failure>,
         folder: PathBuf,
     },
     #[error(transparent)]
-    Device(#[from] ChoiceError),
+    Device(#[from] DeviceChoiceError),
     #[error(transparent)]
     Map(#[from] MapError),
     #[error(transparent)]
@@ -134,21 +134,21 @@ pub enum Failure {
     )]
     NoDraft,
     #[error("--adapt-state is of what a draft learns; give --adapt oja or gradient")]
-    NothingLearnt,
+    StateWithoutAdaptation,
     #[error("{}: {error}", path.display())]
     Adapt { path: PathBuf, error: AdaptError },
     #[error(transparent)]
-    Learnt(#[from] LearntError),
+    AdaptationState(#[from] TrainedDraftError),
     #[error(transparent)]
     Sensor(#[from] SensorError),
     #[error(transparent)]
-    Law(#[from] LawError),
+    ControlLaw(#[from] ControlLawError),
     #[error(transparent)]
     Governor(#[from] GovernorError),
     #[error(transparent)]
     Events(#[from] EventsError),
     #[error("the model cannot follow its device: {0}")]
-    Follow(String),
+    Monitoring(String),
     #[error(transparent)]
     Sampling(#[from] SamplingError),
     #[error(transparent)]
@@ -158,9 +158,9 @@ pub enum Failure {
     #[error(
         "the words spell {token:?}, or a part of it, which the model reads as a control token, and its chat template changes them so that they cannot be told from its own; say it otherwise"
     )]
-    Spelt { token: String },
-    #[error("{}: executing it takes {} of memory beside the mapped file, {} are free; give fewer tokens, or a smaller model", path.display(), bytes_for_people(*needed), bytes_for_people(*free))]
-    Room {
+    SpeltControlToken { token: String },
+    #[error("{}: executing it takes {} of memory beside the mapped file, {} are free; give fewer tokens, or a smaller model", path.display(), format_bytes(*needed), format_bytes(*free))]
+    Memory {
         path: PathBuf,
         needed: u64,
         free: u64,
@@ -199,7 +199,7 @@ pub enum Failure {
     #[error(
         "{option}: only --allocator {reader} looks at it, and the allocator is {chosen}; leave it out, or choose that allocator"
     )]
-    Unread {
+    IgnoredOption {
         option: &'static str,
         reader: &'static str,
         chosen: Allocator,
@@ -261,7 +261,7 @@ impl Failure {
                 | CompileError::PlanFile(_)
                 | CompileError::Planes { .. }
                 | CompileError::KernelsNotBuilt
-                | CompileError::Device(ChoiceError::NotBuilt { .. })
+                | CompileError::Device(DeviceChoiceError::NotBuilt { .. })
                 | CompileError::SameFile(_)
                 | CompileError::NoSuchLayer { .. }
                 | CompileError::Treatment(_)
@@ -269,20 +269,20 @@ impl Failure {
                     CalibrateError::FewTokens { .. }
                     | CalibrateError::LongContext { .. }
                     | CalibrateError::HeldOutIsText(_)
-                    | CalibrateError::Twice(_)
-                    | CalibrateError::Weight(_),
+                    | CalibrateError::DuplicateText(_)
+                    | CalibrateError::InvalidWeight(_),
                 ),
             )
-            | Failure::Device(ChoiceError::NotBuilt { .. })
+            | Failure::Device(DeviceChoiceError::NotBuilt { .. })
             | Failure::NoPrompt
             | Failure::NoSource(_)
             | Failure::NoSealedSource(_)
             | Failure::TwoDrafts
-            | Failure::Law(_)
+            | Failure::ControlLaw(_)
             | Failure::NoDraft
-            | Failure::NothingLearnt
+            | Failure::StateWithoutAdaptation
             | Failure::Bench(BenchError::TooLong { .. })
-            | Failure::Gate(GateError::Unmeasured { .. } | GateError::OtherRanks { .. })
+            | Failure::Gate(GateError::NotMeasured { .. } | GateError::OtherRanks { .. })
             | Failure::NotGguf(_)
             | Failure::AgainstModel
             | Failure::PageOverInput(_)
@@ -291,7 +291,7 @@ impl Failure {
             )
             | Failure::NeedsText { .. }
             | Failure::DrySearch { .. }
-            | Failure::Unread { .. }
+            | Failure::IgnoredOption { .. }
             | Failure::NoSuchLayer { .. }
             | Failure::Chat {
                 error: ChatError::NoTemplate,
@@ -318,7 +318,7 @@ impl Failure {
     pub fn message(&self) -> String {
         let message = match self {
             Failure::Kept { error, folder } => {
-                return format!("{}; {}", error.message(), kept_in(folder));
+                return format!("{}; {}", error.message(), kept_note(folder));
             }
             // Their backticks quote keys of files, which may equal option names.
             Failure::Gguf(_)
@@ -342,7 +342,7 @@ impl Failure {
                     PlanFileError::Syntax { .. } | PlanFileError::Misfits { .. },
                 ),
             ) => self.to_string(),
-            _ => flags::as_typed(&self.to_string()),
+            _ => flags::with_option_names(&self.to_string()),
         };
         match self.option() {
             Some(remedy) => format!("{message} ({remedy})"),
@@ -392,13 +392,13 @@ pub fn execute(command: Command) -> Result<(), Failure> {
     }
 }
 
-fn kept_in(folder: &Path) -> String {
-    let folder = terminal::name(folder);
+fn kept_note(folder: &Path) -> String {
+    let folder = terminal::display_path(folder);
     format!("what is finished is kept in {folder}, and the same command goes on with it")
 }
 
 fn interrupted(error: CompileError, interrupt: &Interrupt) -> Failure {
-    match (error, interrupt.kept()) {
+    match (error, interrupt.kept_folder()) {
         (CompileError::Cancelled(_), _) => Failure::Interrupted(interrupt.message()),
         (error, Some(folder)) => Failure::Kept {
             error: Box::new(error.into()),
@@ -409,8 +409,8 @@ fn interrupted(error: CompileError, interrupt: &Interrupt) -> Failure {
 }
 
 /// Prints an error on one line.
-pub fn complain(message: &str) {
-    say!("htc: {}", bounded(message));
+pub fn print_error(message: &str) {
+    say!("htc: {}", shorten_message(message));
 }
 
 /// Converts a usage error to one line: the paragraphs before the usage, then the remedy.
@@ -446,16 +446,16 @@ fn open_container(path: &Path) -> Result<Opened, Failure> {
     }
 }
 
-fn remark(executor: &impl Executor) {
+fn print_device_remarks(executor: &impl Executor) {
     if let Some(remark) = executor.remark() {
-        say!("htc: warning: {}", bounded(&remark));
+        say!("htc: warning: {}", shorten_message(&remark));
     }
 }
 
 /// Checks free memory before any allocation: a small file may claim any number of heads.
-fn check_room(path: &Path, needed: u64) -> Result<(), Failure> {
+fn check_memory(path: &Path, needed: u64) -> Result<(), Failure> {
     match memory::available() {
-        Some(free) if needed > free => Err(Failure::Room {
+        Some(free) if needed > free => Err(Failure::Memory {
             path: path.into(),
             needed,
             free,
@@ -466,7 +466,7 @@ fn check_room(path: &Path, needed: u64) -> Result<(), Failure> {
 
 fn open_model(path: &Path) -> Result<Arc<Model>, Failure> {
     let model = Model::open(path).map(Arc::new);
-    model.map_err(|error| not_opened(path, error))
+    model.map_err(|error| load_failure(path, error))
 }
 
 /// Runs work on the requested device. With automatic choice and no GPU, prints the reason
@@ -474,10 +474,10 @@ fn open_model(path: &Path) -> Result<Arc<Model>, Failure> {
 fn on_device<T>(
     args: DeviceArgs,
     pool: &Arc<Pool>,
-    work: impl Work<Outcome = Result<T, Failure>>,
+    work: impl DeviceWork<Outcome = Result<T, Failure>>,
 ) -> Result<T, Failure> {
     let mut missing = None;
-    let told = |error: &ChoiceError| missing = Some(error.to_string());
+    let told = |error: &DeviceChoiceError| missing = Some(error.to_string());
     let done = args.device.execute(pool, told, work)??;
     if let Some(why) = missing {
         say!("on the processor: {why}");
@@ -485,13 +485,13 @@ fn on_device<T>(
     Ok(done)
 }
 
-fn source_of(path: &Path, model: &Model) -> Result<Arc<Model>, Failure> {
-    let source = model.source().map_err(|error| not_opened(path, error))?;
+fn open_included_source(path: &Path, model: &Model) -> Result<Arc<Model>, Failure> {
+    let source = model.source().map_err(|error| load_failure(path, error))?;
     let source = source.ok_or_else(|| Failure::NoSealedSource(path.to_owned()))?;
     Ok(Arc::new(source))
 }
 
-fn not_opened(path: &Path, error: LoadError) -> Failure {
+fn load_failure(path: &Path, error: LoadError) -> Failure {
     match error {
         LoadError::Source(error) => Failure::Source(error),
         error => Failure::Load {
@@ -501,11 +501,16 @@ fn not_opened(path: &Path, error: LoadError) -> Failure {
     }
 }
 
-fn setting_of(model: &Model, fraction: Option<Fraction>) -> Result<Setting, ExecError> {
-    fraction.map_or(Ok(Setting::FULL), |fraction| model.dial().at(fraction))
+fn setting_for_fraction(
+    model: &Model,
+    fraction: Option<ActiveFraction>,
+) -> Result<ActiveSetting, ExecError> {
+    fraction.map_or(Ok(ActiveSetting::FULL), |fraction| {
+        model.dial().setting_for(fraction)
+    })
 }
 
-fn in_use<B: Backend>(model: &Model<B>, setting: Setting) -> String {
+fn describe_setting<B: Backend>(model: &Model<B>, setting: ActiveSetting) -> String {
     let dial = model.dial();
     let used = setting.refinements.min(dial.refinements());
     let all = dial.refinements();
@@ -515,13 +520,13 @@ fn in_use<B: Backend>(model: &Model<B>, setting: Setting) -> String {
     };
     format!(
         "{refinements}{} of weights for every token ({:.1} % of {})",
-        bytes_for_people(dial.bytes(setting)),
+        format_bytes(dial.active_bytes(setting)),
         100.0 * dial.fraction(setting),
-        bytes_for_people(dial.bytes(Setting::FULL)),
+        format_bytes(dial.active_bytes(ActiveSetting::FULL)),
     )
 }
 
-fn tokenizer_of(path: &Path, model: &Model) -> Result<Tokenizer, Failure> {
+fn open_tokenizer(path: &Path, model: &Model) -> Result<Tokenizer, Failure> {
     let vocabulary = model
         .file()
         .vocabulary

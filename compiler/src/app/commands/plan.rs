@@ -4,59 +4,59 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use htc_formats::escape::escaped;
+use htc_formats::escape::escape;
 use htc_formats::htz::Digest;
 use htc_formats::source::ModelFile;
 
-use super::progress::Progress;
+use super::progress::ProgressDisplay;
 use super::{Failure, ignore_closed_pipe, interrupted};
 use crate::app::cli::{PlanArgs, PlanningArgs};
 use crate::app::interrupt::Interrupt;
-use crate::app::terminal::Output;
+use crate::app::terminal::StandardOutput;
 use crate::bench::slope;
 use crate::calibrate;
 use crate::device;
-use crate::event::{Event, Watch};
+use crate::event::{Event, Progress};
 use crate::layout;
 use crate::pipeline::{self, CompileError};
 use crate::plan::{Method, Plan, json};
 use crate::profile::reads_activations;
 use crate::report::{Quality, Summary};
-use crate::request::{CalibrationOptions, Goal, Planning, Wishes};
+use crate::request::{CalibrationOptions, PlanOptions, PlanSource, QualityGoal};
 use crate::system::clock::StageClock;
 use crate::system::disk;
-use crate::system::show::name_of;
+use crate::system::show::file_name;
 
 pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
-    let asked = args.treatment.asked();
-    let wishes = args.planning.wishes(&args.size, asked);
-    let calibration = args.calibration.options_of(&wishes, &args.cache);
+    let asked = args.treatment.request();
+    let wishes = args.planning.plan_options(&args.size, asked);
+    let calibration = args.calibration.options_for(&wishes, &args.cache);
     if calibration.is_none() {
         let option = args.calibration.first_given(&args.cache);
         if let Some(option) = option.or(args.goal.first_given()) {
             return Err(Failure::NeedsText { option });
         }
     }
-    let planning = planning(&args.planning, &wishes, calibration.is_some())?;
+    let planning = plan_source(&args.planning, &wishes, calibration.is_some())?;
     let source = pipeline::open(&args.input)?;
     let output = args
         .output
         .as_deref()
         .filter(|path| *path != Path::new("-"));
     if let Some(path) = output {
-        check(path, &source, calibration.as_ref(), args.force)?;
+        check_output(path, &source, calibration.as_ref(), args.force)?;
         check_energy(path, &args.planning)?;
     }
     let interrupt = Interrupt::install();
-    let progress = Progress::new(interrupt.clone());
+    let progress = ProgressDisplay::new(interrupt.clone());
     let (tell, clock) = (|event: Event| progress.show(event), StageClock::default());
-    let watch = Watch::new(&tell, interrupt.cancel());
+    let watch = Progress::new(&tell, interrupt.cancel());
     let failed = |error| interrupted(error, &interrupt);
     let goal = args.goal.goal(&args.treatment);
-    let goal = goal.or_balanced(&wishes);
-    let calibration = calibration.filter(|_| looks_at_text(&planning, goal));
+    let goal = goal.with_default_preset(&wishes);
+    let calibration = calibration.filter(|_| depends_on_calibration(&planning, goal));
     let threads = args.threads.count();
-    let planned = device::on_processor(threads, |device| {
+    let planned = device::run_on_cpu(threads, |device| {
         let calibration = calibration.as_ref();
         pipeline::plan(&source, &planning, calibration, device, &clock, watch)
     });
@@ -67,22 +67,22 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     if let Some(options) = calibration.as_ref().filter(|_| !goal.limit.is_none()) {
         let cache = calibrate::cache_folder(options).map_err(CompileError::from)?;
         let scratch = cache.join(format!("search-{}", scratch_name(&args.input)));
-        let found = device::on_processor(threads, |device| {
+        let found = device::run_on_cpu(threads, |device| {
             pipeline::search(&source, &planned, goal, device, &scratch, watch)
         });
         progress.clear();
         let found = found.map_err(failed)?;
-        quality = Quality::of(&found, options);
+        quality = Quality::from_chosen(&found, options);
         chosen = Some(found);
     }
     let plan = chosen.as_ref().map_or(&planned.plan, |found| &found.plan);
     // A plan made without calibration may be compiled with one.
-    let asked = asked.or(plan.request().treatment);
+    let asked = asked.or_else_from(plan.request().treatment);
     let treatment = asked.resolve(true).map_err(CompileError::from)?;
     treatment.check(plan).map_err(CompileError::from)?;
-    let record = layout::record(&source, plan);
+    let record = layout::plan_record(&source, plan);
     let summary = Summary::new(&source, plan, &record, treatment.bias);
-    say!("{}", escaped(&name_of(&args.input)));
+    say!("{}", escape(&file_name(&args.input)));
     say!("{}", summary.to_string().trim_end());
     if let Some(chosen) = &chosen {
         say!("{}", chosen.to_string().trim_end());
@@ -93,16 +93,16 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     if let Some(quality) = &quality {
         say!("{quality}");
     }
-    deliver(plan, output, args.force)
+    write_plan(plan, output, args.force)
 }
 
 /// Writes a plan. It has no digest of the source, which would require reading every byte; such a
 /// plan fits any model of its shapes.
-fn deliver(plan: &Plan, output: Option<&Path>, force: bool) -> Result<(), Failure> {
+fn write_plan(plan: &Plan, output: Option<&Path>, force: bool) -> Result<(), Failure> {
     let text = json::write(plan, None).map_err(io::Error::from);
     match output {
         None => text
-            .and_then(|text| Output::new().text(&text))
+            .and_then(|text| StandardOutput::new().write_text(&text))
             .or_else(ignore_closed_pipe)
             .map_err(Failure::Output),
         Some(path) => text
@@ -114,8 +114,8 @@ fn deliver(plan: &Plan, output: Option<&Path>, force: bool) -> Result<(), Failur
     }
 }
 
-fn looks_at_text(planning: &Planning, goal: Goal) -> bool {
-    let Planning::Make { request, .. } = planning else {
+fn depends_on_calibration(planning: &PlanSource, goal: QualityGoal) -> bool {
+    let PlanSource::Compute { request, .. } = planning else {
         return true;
     };
     let allocator = request.allocation.allocator;
@@ -131,49 +131,53 @@ fn looks_at_text(planning: &Planning, goal: Goal) -> bool {
 
 fn scratch_name(input: &Path) -> String {
     let place = fs::canonicalize(input).unwrap_or_else(|_| input.to_owned());
-    Digest::of(place.as_os_str().as_encoded_bytes()).to_string()
+    Digest::of_bytes(place.as_os_str().as_encoded_bytes()).to_string()
 }
 
-pub(super) fn planning(
+pub(super) fn plan_source(
     args: &PlanningArgs,
-    wishes: &Wishes,
+    wishes: &PlanOptions,
     calibrated: bool,
-) -> Result<Planning, Failure> {
+) -> Result<PlanSource, Failure> {
     wishes.check().map_err(CompileError::from)?;
-    match args.unread() {
-        Some((option, reader)) => Err(Failure::Unread {
+    match args.ignored_option() {
+        Some((option, reader)) => Err(Failure::IgnoredOption {
             option,
             reader,
             chosen: wishes.allocator(calibrated),
         }),
-        None => Ok(Planning::Make {
-            request: wishes.request(calibrated),
+        None => Ok(PlanSource::Compute {
+            request: wishes.resolve(calibrated),
             target: args.target(slope::read(&args.energy)?),
         }),
     }
 }
 
-pub(super) fn check(
+pub(super) fn check_output(
     path: &Path,
     source: &ModelFile,
     calibration: Option<&CalibrationOptions>,
     force: bool,
 ) -> Result<(), Failure> {
-    let read = calibration.is_some_and(|options| options.reads(path));
-    if read || pipeline::is_of_source(source, path) {
+    let read = calibration.is_some_and(|options| options.is_text_file(path));
+    if read || pipeline::is_source_file(source, path) {
         return Err(CompileError::SameFile(path.into()).into());
     }
     if !force && path.symlink_metadata().is_ok() {
         return Err(Failure::PlanExists(path.into()));
     }
-    disk::check(path).map_err(|source| Failure::Write {
+    disk::check_writable(path).map_err(|source| Failure::Write {
         path: path.into(),
         source,
     })
 }
 
 pub(super) fn check_energy(path: &Path, args: &PlanningArgs) -> Result<(), Failure> {
-    if args.energy.iter().any(|read| disk::same_place(read, path)) {
+    if args
+        .energy
+        .iter()
+        .any(|read| disk::is_same_file(read, path))
+    {
         Err(CompileError::SameFile(path.into()).into())
     } else {
         Ok(())

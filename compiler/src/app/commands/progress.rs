@@ -6,25 +6,25 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::app::interrupt::Interrupt;
-use crate::app::terminal::bounded;
+use crate::app::terminal::shorten_message;
 use crate::event::Event;
-use crate::report::seconds_for_people;
+use crate::report::format_seconds;
 
-pub(super) struct Progress {
+pub(super) struct ProgressDisplay {
     bar: ProgressBar,
     trial: Mutex<String>,
     interrupt: Interrupt,
 }
 
-impl Progress {
-    pub(super) fn new(interrupt: Interrupt) -> Progress {
+impl ProgressDisplay {
+    pub(super) fn new(interrupt: Interrupt) -> ProgressDisplay {
         let bar = ProgressBar::no_length();
         bar.set_style(style("{spinner} {elapsed_precise} {msg}"));
         if !bar.is_hidden() {
             // Large units take a while: the clock keeps running.
             bar.enable_steady_tick(Duration::from_millis(200));
         }
-        Progress {
+        ProgressDisplay {
             bar,
             trial: Mutex::default(),
             interrupt,
@@ -47,8 +47,8 @@ impl Progress {
         match event {
             Event::Measuring(what, all) => steps(all, what.name()),
             // Printed only with a progress bar.
-            Event::Expected(seconds) => {
-                bar.println(format!("about {}", seconds_for_people(seconds)));
+            Event::EstimatedSeconds(seconds) => {
+                bar.println(format!("about {}", format_seconds(seconds)));
             }
             Event::Gradients(left) => steps(left, "gradients"),
             Event::Tuning(left) => steps(left, "tuning"),
@@ -57,7 +57,7 @@ impl Progress {
             Event::Calibrating {
                 windows,
                 passes,
-                found,
+                cached_passes: found,
             } => {
                 steps(windows * passes, "windows");
                 bar.set_position((windows * found) as u64);
@@ -65,13 +65,13 @@ impl Progress {
             }
             Event::Window => bar.inc(1),
             Event::Warning(said) => {
-                bar.suspend(|| say!("htc: warning: {}", bounded(said)));
+                bar.suspend(|| say!("htc: warning: {}", shorten_message(said)));
             }
             Event::Note(said) => {
-                bar.suspend(|| say!("htc: note: {}", bounded(said)));
+                bar.suspend(|| say!("htc: note: {}", shorten_message(said)));
             }
-            Event::Keeping(folder) => self.interrupt.keep(folder),
-            Event::Planned(jobs) => {
+            Event::KeptFolder(folder) => self.interrupt.set_kept_folder(folder),
+            Event::StepCount(jobs) => {
                 let trial = self.trial();
                 if trial.is_empty() {
                     steps(jobs, "factors")
@@ -81,13 +81,13 @@ impl Progress {
             }
             Event::Done(what) => {
                 bar.inc(1);
-                bar.set_message(bounded(what));
+                bar.set_message(shorten_message(what));
             }
-            Event::Sealing => bar.set_message("sealing"),
+            Event::Flushing => bar.set_message("sealing"),
             Event::Trial { treatment, ratio } => {
                 *self.trial() = format!("{treatment}, ratio {ratio:.3}");
             }
-            Event::Evaluate { done, all } => {
+            Event::Evaluate { done, total: all } => {
                 if done == 1 {
                     steps(all, "held-out windows");
                 }

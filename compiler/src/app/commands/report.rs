@@ -10,7 +10,7 @@ use crate::system::disk;
 
 pub(super) fn execute(args: &ReportArgs) -> Result<(), Failure> {
     let inputs: Vec<&Path> = args.inputs.iter().map(PathBuf::as_path).collect();
-    check(&args.output, &inputs, args.force)?;
+    check_output(&args.output, &inputs, args.force)?;
     let mut inputs = Inputs::default();
     for path in &args.inputs {
         inputs.read(path)?;
@@ -22,14 +22,14 @@ pub(super) fn execute(args: &ReportArgs) -> Result<(), Failure> {
     })
 }
 
-pub(super) fn check(path: &Path, inputs: &[&Path], force: bool) -> Result<(), Failure> {
-    if inputs.iter().any(|input| disk::same_place(input, path)) {
+pub(super) fn check_output(path: &Path, inputs: &[&Path], force: bool) -> Result<(), Failure> {
+    if inputs.iter().any(|input| disk::is_same_file(input, path)) {
         return Err(Failure::PageOverInput(path.into()));
     }
     if !force && path.symlink_metadata().is_ok() {
         return Err(Failure::PlanExists(path.into()));
     }
-    disk::check(path).map_err(|source| Failure::Write {
+    disk::check_writable(path).map_err(|source| Failure::Write {
         path: path.into(),
         source,
     })

@@ -8,31 +8,33 @@ use std::path::Path;
 use std::sync::Arc;
 
 use htc_formats::htz::KernelCode;
-use htc_loader::adapt::{Adaptation, Learnt};
+use htc_loader::adapt::{Adaptation, AdaptationStats};
 use htc_loader::backend::Planned;
-use htc_loader::device::{Executor, Work};
-use htc_loader::dial::Fraction;
-use htc_loader::generate::{GenerateError, Generator, Limits, OnFull, Stop, Summary};
+use htc_loader::device::{DeviceWork, Executor};
+use htc_loader::dial::ActiveFraction;
+use htc_loader::generate::{
+    ContextFullPolicy, GenerateError, GenerateLimits, GenerateSummary, Generator, Stop,
+};
 use htc_loader::kv::{Kv, KvOptions, KvShape};
 use htc_loader::live::Energy;
 use htc_loader::sampling::{Sampler, SamplingOptions};
-use htc_loader::speculate::{Speculated, Speculator};
-use htc_loader::tokenizer::{AddSpecial, Tokenizer};
+use htc_loader::speculate::{SpeculationStats, Speculator};
+use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
 use htc_loader::{Backend, Model, Pool, Session};
 use serde::Serialize;
 
 use super::{
-    Failure, check_room, ignore_closed_pipe, in_use, not_opened, on_device, print_json, remark,
-    setting_of, tokenizer_of,
+    Failure, check_memory, describe_setting, ignore_closed_pipe, load_failure, on_device,
+    open_tokenizer, print_device_remarks, print_json, setting_for_fraction,
 };
-use crate::app::chat::{self, ChatError, Conversation, Message, Written};
+use crate::app::chat::{self, ChatError, Conversation, Message, RenderedConversation};
 use crate::app::cli::{OnFullArg, RunArgs};
-use crate::app::terminal::Output;
-use crate::system::memory::{self, Resident};
-use crate::system::show::bytes_for_people;
+use crate::app::terminal::StandardOutput;
+use crate::system::memory::{self, ResidentMemory};
+use crate::system::show::format_bytes;
 use crate::system::text;
 use draft::{Draft, Models};
-use live::Live;
+use live::DeviceMonitor;
 
 pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     let mut options = SamplingOptions::default();
@@ -45,15 +47,15 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     let pool = Arc::new(Pool::new(args.threads.count())?);
     let (adaptation, state) = draft::adaptation(args, &models, &pool)?.unzip();
     let (path, model) = (&models.path, &models.model);
-    let tokenizer = tokenizer_of(path, model)?;
+    let tokenizer = open_tokenizer(path, model)?;
     let prompt = prompt(args)?;
     let tokens = if args.chat {
         conversation(args, &tokenizer, prompt)?
     } else {
-        tokenizer.encode(&prompt, AddSpecial::Prompt)
+        tokenizer.encode(&prompt, AddSpecialTokens::Prompt)
     };
-    let context = context_of(args, model, tokens.len());
-    let writing = Writing {
+    let context = max_context(args, model, tokens.len());
+    let writing = RunWork {
         args,
         models: &models,
         adaptation,
@@ -66,18 +68,18 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     on_device(args.device, &pool, writing)
 }
 
-struct Writing<'a> {
+struct RunWork<'a> {
     args: &'a RunArgs,
     models: &'a Models,
     adaptation: Option<Adaptation>,
-    state: Option<draft::State>,
+    state: Option<draft::AdaptationFile>,
     tokenizer: &'a Tokenizer,
     sampler: Sampler,
     tokens: &'a [u32],
     context: usize,
 }
 
-impl Writing<'_> {
+impl RunWork<'_> {
     fn positions(&self) -> usize {
         match self.args.tokens {
             Some(_) => self.context,
@@ -87,7 +89,7 @@ impl Writing<'_> {
     }
 }
 
-impl Work for Writing<'_> {
+impl DeviceWork for RunWork<'_> {
     type Outcome = Result<(), Failure>;
 
     fn kernels(&self) -> Option<KernelCode> {
@@ -101,10 +103,10 @@ impl Work for Writing<'_> {
             positions,
             kind,
         };
-        self.models.all().map(planned).collect()
+        self.models.iter().map(planned).collect()
     }
 
-    fn on<E: Executor>(self, executor: &E) -> Result<(), Failure> {
+    fn run<E: Executor>(self, executor: &E) -> Result<(), Failure> {
         let (args, models, tokens) = (self.args, self.models, self.tokens);
         let positions = self.positions();
         let (path, mut sampler) = (&models.path, self.sampler);
@@ -113,12 +115,12 @@ impl Work for Writing<'_> {
             error,
         };
         if !executor.has_own_memory() {
-            check_memory(args, models, positions)?;
+            check_session_memory(args, models, positions)?;
         }
-        let setting = setting_of(&models.model, models.fraction);
+        let setting = setting_for_fraction(&models.model, models.fraction);
         let setting = setting.map_err(|error| failed(error.into()))?;
         let mut kv = KvOptions::new(args.kv.kv);
-        kv.keep = args.kv_keep;
+        kv.max_prompt_positions = args.kv_keep;
         let session = |model: &Arc<Model<E::Backend>>| {
             let (model, backend) = (Arc::clone(model), executor.backend());
             let session = Session::with_kv_of(model, backend, self.context, &kv);
@@ -126,7 +128,7 @@ impl Work for Writing<'_> {
         };
         let loaded = |path: &Path, model: &Arc<Model>| {
             let model = executor.load(model);
-            model.map_err(|error| not_opened(path, error))
+            model.map_err(|error| load_failure(path, error))
         };
         let model = loaded(path, &models.model)?;
         let mut speculator = match &models.draft {
@@ -144,8 +146,8 @@ impl Work for Writing<'_> {
         }
         let mut session = session(&model)?;
         session.set(setting);
-        let most = models.fraction.unwrap_or(Fraction::FULL);
-        let live = Live::start(&args.live, &mut session, (most, executor.identifier()))?;
+        let most = models.fraction.unwrap_or(ActiveFraction::FULL);
+        let live = DeviceMonitor::start(&args.live, &mut session, (most, executor.identifier()))?;
         let (limits, tokenizer) = (limits(args), self.tokenizer);
         let generator = match &mut speculator {
             None => Generator::new(&mut session, tokenizer, &mut sampler, tokens, limits),
@@ -156,20 +158,20 @@ impl Work for Writing<'_> {
         };
         let generator = generator.map_err(failed)?;
         let (text, summary) = write(args, generator).map_err(|error| match error {
-            Ended::Generate(error) => failed(error),
-            Ended::Output(error) => Failure::Output(error),
+            WriteError::Generate(error) => failed(error),
+            WriteError::Output(error) => Failure::Output(error),
         })?;
-        let followed = live.as_ref().is_some_and(Live::limits);
-        let energy = live.and_then(Live::end);
-        remark(executor);
-        let run = Run {
+        let followed = live.as_ref().is_some_and(DeviceMonitor::limits);
+        let energy = live.and_then(DeviceMonitor::finish);
+        print_device_remarks(executor);
+        let run = FinishedRun {
             summary,
-            followed,
+            monitored: followed,
             energy,
             session: &session,
             speculator: speculator.as_ref(),
         };
-        run.tell(args, models.fraction.is_some());
+        run.print_summary(args, models.fraction.is_some());
         // Print the text first: it matters more than the state of the draft.
         if args.json {
             print_json(&run.record(text))?;
@@ -181,17 +183,17 @@ impl Work for Writing<'_> {
     }
 }
 
-fn limits(args: &RunArgs) -> Limits {
-    let mut limits = Limits::default();
+fn limits(args: &RunArgs) -> GenerateLimits {
+    let mut limits = GenerateLimits::default();
     limits.tokens = args.tokens;
     limits.ignore_end = args.ignore_eos;
     if args.on_full == OnFullArg::Slide {
-        limits.on_full = OnFull::Slide;
+        limits.context_full = ContextFullPolicy::Slide;
     }
     limits
 }
 
-fn context_of(args: &RunArgs, model: &Model, read: usize) -> usize {
+fn max_context(args: &RunArgs, model: &Model, read: usize) -> usize {
     let full = model.hyper().context;
     match args.tokens {
         Some(n) => read.saturating_add(n).min(full),
@@ -203,48 +205,51 @@ fn context_of(args: &RunArgs, model: &Model, read: usize) -> usize {
     }
 }
 
-fn check_memory(args: &RunArgs, models: &Models, positions: usize) -> Result<(), Failure> {
+fn check_session_memory(args: &RunArgs, models: &Models, positions: usize) -> Result<(), Failure> {
     let (threads, kv) = (args.threads.count(), args.kv.kv);
-    let room = |model: &Model| memory::of_session(model.hyper(), positions, threads, kv);
+    let room = |model: &Model| memory::session_bytes(model.hyper(), positions, threads, kv);
     let draft = models.draft.as_ref().and_then(Draft::model).map_or(0, room);
-    check_room(&models.path, room(&models.model).saturating_add(draft))
+    check_memory(&models.path, room(&models.model).saturating_add(draft))
 }
 
-struct Run<'a, B: Backend> {
-    summary: Summary,
-    followed: bool,
+struct FinishedRun<'a, B: Backend> {
+    summary: GenerateSummary,
+    monitored: bool,
     energy: Option<Energy>,
     session: &'a Session<B>,
     speculator: Option<&'a Speculator<B>>,
 }
 
-impl<B: Backend> Run<'_, B> {
+impl<B: Backend> FinishedRun<'_, B> {
     fn adaptation(&self) -> Option<&Adaptation> {
         self.speculator.and_then(Speculator::adaptation)
     }
 
-    fn tell(&self, args: &RunArgs, in_part: bool) {
-        say!("{}", in_words(&self.summary));
+    fn print_summary(&self, args: &RunArgs, in_part: bool) {
+        say!("{}", describe_summary(&self.summary));
         let model = self.session.model();
         if in_part {
-            say!("{}", in_use(model, self.session.setting()));
+            say!("{}", describe_setting(model, self.session.setting()));
         }
-        if self.followed {
+        if self.monitored {
             let [least, largest] = self.session.fractions();
             say!("followed: {least:.3} to {largest:.3} of the weights' bytes for every token");
         }
         if let Some(energy) = &self.energy {
-            say!("{}", live::in_words(energy, self.summary.tokens as u64));
+            say!(
+                "{}",
+                live::describe_energy(energy, self.summary.tokens as u64)
+            );
         }
         if self.summary.slides > 0 {
             let slides = self.summary.slides;
             say!("the context was full {slides} times, and began anew with its last half");
         }
         if let Some(speculator) = self.speculator {
-            say!("{}", draft_in_words(&speculator.done()));
+            say!("{}", describe_draft(&speculator.stats()));
         }
         if let Some(adaptation) = self.adaptation() {
-            say!("{}", learnt_in_words(&adaptation.learnt()));
+            say!("{}", describe_adaptation(&adaptation.stats()));
         }
         let (context, full) = (self.session.limit(), model.hyper().context);
         if self.summary.stop == Stop::Context && context < full && args.tokens.is_none() {
@@ -255,13 +260,13 @@ impl<B: Backend> Run<'_, B> {
         }
         let drafting = self.speculator.and_then(Speculator::draft_session);
         let kv = self.session.kv().bytes() + drafting.map_or(0, |draft| draft.kv().bytes());
-        say!("{}", memory_in_words(kv as u64));
-        say!("{}", kv_in_words(self.session));
+        say!("{}", describe_memory(kv as u64));
+        say!("{}", describe_kv_cache(self.session));
     }
 
     fn record(&self, text: String) -> Record {
         let [fraction_min, fraction_max] = self.session.fractions();
-        let done = self.speculator.map(Speculator::done).unwrap_or_default();
+        let done = self.speculator.map(Speculator::stats).unwrap_or_default();
         Record {
             text,
             prompt_tokens: self.summary.prompt_tokens,
@@ -311,7 +316,7 @@ struct Record {
 }
 
 /// Error that ended generation.
-enum Ended {
+enum WriteError {
     Generate(GenerateError),
     Output(io::Error),
 }
@@ -319,15 +324,15 @@ enum Ended {
 fn write<B: Backend>(
     args: &RunArgs,
     generator: Generator<'_, B>,
-) -> Result<(String, Summary), Ended> {
-    let mut out = Output::new();
+) -> Result<(String, GenerateSummary), WriteError> {
+    let mut out = StandardOutput::new();
     let (mut whole, mut broken) = (String::new(), None);
     let summary = generator.run(|text| {
         if args.json {
             whole += text;
             return true;
         }
-        match out.text(text) {
+        match out.write_text(text) {
             Ok(()) => true,
             Err(error) => {
                 broken = Some(error);
@@ -335,17 +340,19 @@ fn write<B: Backend>(
             }
         }
     });
-    let summary = summary.map_err(Ended::Generate)?;
+    let summary = summary.map_err(WriteError::Generate)?;
     let ended = match broken {
         Some(error) => Err(error),
         None if args.json => Ok(()),
-        None => out.text("\n"),
+        None => out.write_text("\n"),
     };
-    ended.or_else(ignore_closed_pipe).map_err(Ended::Output)?;
+    ended
+        .or_else(ignore_closed_pipe)
+        .map_err(WriteError::Output)?;
     Ok((whole, summary))
 }
 
-fn draft_in_words(done: &Speculated) -> String {
+fn describe_draft(done: &SpeculationStats) -> String {
     let acceptance = match done.acceptance() {
         Some(part) => format!(
             "{} of {} drafted tokens kept ({:.1} %) in {} passes",
@@ -356,7 +363,7 @@ fn draft_in_words(done: &Speculated) -> String {
         ),
         None => "nothing was drafted".to_owned(),
     };
-    let alone = match done.alone {
+    let alone = match done.without_draft {
         0 => String::new(),
         alone => format!(
             "; {alone} tokens without a draft, where it did not pay, had no room, or to know what that takes"
@@ -368,8 +375,8 @@ fn draft_in_words(done: &Speculated) -> String {
     };
     format!(
         "draft: {acceptance}, {:.0} ms drafting beside {:.0} ms of the model{speed}{alone}",
-        1e3 * done.draft.as_secs_f64(),
-        1e3 * done.verify.as_secs_f64(),
+        1e3 * done.draft_time.as_secs_f64(),
+        1e3 * done.verify_time.as_secs_f64(),
     )
 }
 
@@ -405,16 +412,19 @@ fn conversation(
         bos: text_of(vocabulary.bos),
         eos: text_of(vocabulary.eos),
     };
-    let Written { text, said } = chat::write(&conversation).map_err(failed)?;
+    let RenderedConversation {
+        text,
+        content_ranges: said,
+    } = chat::render_with_ranges(&conversation).map_err(failed)?;
     if said.is_none() {
         let mut contents = conversation.messages.iter().map(|message| &message.content);
-        if let Some(token) = contents.find_map(|content| tokenizer.control_in(content)) {
+        if let Some(token) = contents.find_map(|content| tokenizer.find_control_token(content)) {
             let token = token.to_owned();
-            return Err(Failure::Spelt { token });
+            return Err(Failure::SpeltControlToken { token });
         }
     }
     let said = said.unwrap_or_default();
-    Ok(tokenizer.encode_conversation(&text, &said, AddSpecial::Prompt))
+    Ok(tokenizer.encode_conversation(&text, &said, AddSpecialTokens::Prompt))
 }
 
 fn prompt(args: &RunArgs) -> Result<String, Failure> {
@@ -433,7 +443,7 @@ fn prompt(args: &RunArgs) -> Result<String, Failure> {
     }
 }
 
-fn kv_in_words<B: Backend>(session: &Session<B>) -> String {
+fn describe_kv_cache<B: Backend>(session: &Session<B>) -> String {
     let (usage, counters) = (session.kv_usage(), session.kv_counters());
     let mut text = format!(
         "KV cache: {} bytes for a position",
@@ -470,7 +480,7 @@ fn kv_in_words<B: Backend>(session: &Session<B>) -> String {
     text
 }
 
-fn learnt_in_words(learnt: &Learnt) -> String {
+fn describe_adaptation(learnt: &AdaptationStats) -> String {
     let residual = match learnt.residual {
         Some([now, first]) => format!(
             ", its bases miss {:.2} % of what differs, as they were {:.2} %",
@@ -492,20 +502,24 @@ fn learnt_in_words(learnt: &Learnt) -> String {
     )
 }
 
-fn memory_in_words(kv: u64) -> String {
-    let kv = format!("KV cache {}", bytes_for_people(kv));
+fn describe_memory(kv: u64) -> String {
+    let kv = format!("KV cache {}", format_bytes(kv));
     match memory::resident() {
-        Some(Resident { peak, mapped, own }) => format!(
+        Some(ResidentMemory {
+            peak,
+            mapped,
+            anonymous: own,
+        }) => format!(
             "memory: {} resident at most; now {} of mapped files and {} of its own; {kv}",
-            bytes_for_people(peak),
-            bytes_for_people(mapped),
-            bytes_for_people(own),
+            format_bytes(peak),
+            format_bytes(mapped),
+            format_bytes(own),
         ),
         None => format!("memory: resident memory is not known on this system; {kv}"),
     }
 }
 
-fn in_words(summary: &Summary) -> String {
+fn describe_summary(summary: &GenerateSummary) -> String {
     let decode = match summary.decode_speed() {
         Some(speed) => format!("{speed:.2} tokens/s"),
         None => "too few to time".into(),

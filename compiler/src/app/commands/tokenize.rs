@@ -1,7 +1,7 @@
 //! `htc tokenize`.
 
 use htc_formats::vocab::Vocabulary;
-use htc_loader::tokenizer::{AddSpecial, Tokenizer};
+use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
 use serde::Serialize;
 
 use super::{Failure, Opened, open_container, print_json};
@@ -38,9 +38,9 @@ pub(super) fn execute(args: &TokenizeArgs) -> Result<(), Failure> {
     })?;
     let text = text::read(&args.text)?;
     let tokens = if args.special {
-        tokenizer.encode_with_special(&text, AddSpecial::AsVocabulary)
+        tokenizer.encode_with_special(&text, AddSpecialTokens::AsConfigured)
     } else {
-        tokenizer.encode(&text, AddSpecial::AsVocabulary)
+        tokenizer.encode(&text, AddSpecialTokens::AsConfigured)
     };
     if args.json {
         return print_json(&Tokens { tokens });

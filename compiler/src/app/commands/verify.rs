@@ -3,14 +3,14 @@
 use std::time::Instant;
 
 use htc_formats::htz::{Htz, HtzError, SpectrumRecord};
-use htc_formats::model::Slot;
+use htc_formats::model::ProjectionKind;
 use serde::Serialize;
 
 use super::{Failure, Opened, open_container, print_json};
 use crate::app::cli::VerifyArgs;
-use crate::app::terminal::name;
+use crate::app::terminal::display_path;
 use crate::geometry::probe;
-use crate::system::show::bytes_for_people;
+use crate::system::show::format_bytes;
 
 #[derive(Serialize)]
 struct Outcome {
@@ -18,7 +18,7 @@ struct Outcome {
     #[serde(skip_serializing_if = "Option::is_none")]
     probe: Option<Probe>,
     #[serde(flatten)]
-    sweep: Option<Sweep>,
+    sweep: Option<DigestCheck>,
 }
 
 #[derive(Serialize)]
@@ -30,19 +30,19 @@ struct Probe {
     origin: Option<&'static str>,
     milliseconds: f64,
     /// Empty if the artifact has no spectra.
-    slots: Vec<Probed>,
+    slots: Vec<ProbedProjection>,
 }
 
 #[derive(Serialize)]
-struct Probed {
-    slot: Slot,
+struct ProbedProjection {
+    slot: ProjectionKind,
     ok: bool,
     expected: SpectrumRecord,
     found: SpectrumRecord,
 }
 
 #[derive(Default, Serialize)]
-struct Sweep {
+struct DigestCheck {
     items: usize,
     bytes: u64,
     damaged: Vec<Damage>,
@@ -72,9 +72,9 @@ pub(super) fn execute(args: &VerifyArgs) -> Result<(), Failure> {
                 print_json(&Outcome {
                     ok: false,
                     probe: None,
-                    sweep: Some(Sweep {
+                    sweep: Some(DigestCheck {
                         damaged,
-                        ..Sweep::default()
+                        ..DigestCheck::default()
                     }),
                 })?;
             }
@@ -82,10 +82,13 @@ pub(super) fn execute(args: &VerifyArgs) -> Result<(), Failure> {
         }
         Err(failure) => return Err(failure),
     };
-    let probe = args.probe.then(|| probe(&artifact, args)).transpose()?;
+    let probe = args
+        .probe
+        .then(|| probe_layer(&artifact, args))
+        .transpose()?;
     let sweep = match &probe {
         Some(probe) if probe.ok => None,
-        _ => Some(sweep(&artifact)),
+        _ => Some(check_digests(&artifact)),
     };
     let mut outcome = Outcome {
         ok: probe
@@ -113,19 +116,19 @@ pub(super) fn execute(args: &VerifyArgs) -> Result<(), Failure> {
         return Err(Failure::Probe {
             path: args.file.clone(),
             layer: probe.layer,
-            slots: probe.differing(),
+            slots: probe.mismatched_projections(),
         });
     }
     say!(
         "{}: undamaged: header, manifest and {} parts ({}) equal their digests",
-        name(&args.file),
+        display_path(&args.file),
         sweep.items,
-        bytes_for_people(sweep.bytes)
+        format_bytes(sweep.bytes)
     );
     Ok(())
 }
 
-fn probe(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
+fn probe_layer(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
     let path = &args.file;
     let manifest = artifact.manifest();
     let layers = manifest.hyper.layers;
@@ -140,7 +143,7 @@ fn probe(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
         let (major, minor) = artifact.format();
         say!(
             "{}: nothing to probe: the artifact (format {major}.{minor}) says nothing of its spectra; every digest follows",
-            name(path)
+            display_path(path)
         );
         return Ok(Probe {
             ok: false,
@@ -165,13 +168,15 @@ fn probe(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
         }
     })?;
     let milliseconds = started.elapsed().as_secs_f64() * 1e3;
-    let compared = expected.zip(found).map(|(expected, found)| Probed {
-        slot: expected.slot,
-        ok: probe::agree(expected, &found),
-        expected: *expected,
-        found,
-    });
-    let slots: Vec<Probed> = compared.collect();
+    let compared = expected
+        .zip(found)
+        .map(|(expected, found)| ProbedProjection {
+            slot: expected.slot,
+            ok: probe::agree(expected, &found),
+            expected: *expected,
+            found,
+        });
+    let slots: Vec<ProbedProjection> = compared.collect();
     let probe = Probe {
         ok: slots.iter().all(|slot| slot.ok),
         layer,
@@ -183,13 +188,13 @@ fn probe(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
         Some(_) => format!("layer {layer} of {layers}"),
         None => format!("layer {layer} of {layers}, the depth sink ({origin}),"),
     };
-    let path = name(path);
+    let path = display_path(path);
     if probe.ok {
         say!(
             "{path}: probed {place} in {milliseconds:.1} ms: the spectra of its slots are those that the artifact says; other parts were not read"
         );
     } else {
-        let slots = probe.differing();
+        let slots = probe.mismatched_projections();
         say!(
             "{path}: probed {place} in {milliseconds:.1} ms: other spectra than the artifact says ({slots}); every digest follows"
         );
@@ -198,19 +203,19 @@ fn probe(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
 }
 
 impl Probe {
-    fn differing(&self) -> String {
+    fn mismatched_projections(&self) -> String {
         let slots = self.slots.iter().filter(|slot| !slot.ok);
         let names: Vec<String> = slots.map(|slot| slot.slot.to_string()).collect();
         names.join(", ")
     }
 }
 
-fn sweep(artifact: &Htz) -> Sweep {
-    let mut sweep = Sweep::default();
+fn check_digests(artifact: &Htz) -> DigestCheck {
+    let mut sweep = DigestCheck::default();
     let result = artifact.verify_all(|item| {
         sweep.items += 1;
         sweep.bytes += item.bytes;
-        if let Some(fault) = item.fault {
+        if let Some(fault) = item.error {
             sweep.damaged.push(Damage {
                 item: item.item.to_owned(),
                 fault: fault.to_string(),

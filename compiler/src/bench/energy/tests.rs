@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use htc_loader::live::sensor::sim::{SimOptions, Simulated};
+use htc_loader::live::sensor::sim::{SimOptions, SimulatedSensor};
 
 use super::super::record::Pair;
 use super::*;
@@ -12,7 +12,7 @@ const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn run(tokens: usize, took: Duration, reading: Reading) -> Run {
+fn run(tokens: usize, took: Duration, reading: EnergyReading) -> Run {
     let timing = Timing {
         prompt_tokens: 10,
         tokens,
@@ -22,7 +22,7 @@ fn run(tokens: usize, took: Duration, reading: Reading) -> Run {
     Run::new(timing, Some(reading)).unwrap()
 }
 
-fn alone(runs: Vec<Run>) -> Measured {
+fn alone(runs: Vec<Run>) -> BenchResults {
     let pair = |subject| Pair {
         prompt: None,
         tokens: 5,
@@ -30,7 +30,7 @@ fn alone(runs: Vec<Run>) -> Measured {
         subject,
         baseline: None,
     };
-    Measured {
+    BenchResults {
         pairs: runs.into_iter().map(pair).collect(),
         contexts: Vec::new(),
     }
@@ -38,15 +38,15 @@ fn alone(runs: Vec<Run>) -> Measured {
 
 #[test]
 fn run_energy_excludes_pauses_and_reports_idle_power() {
-    let (clock, plant) = (Clock::manual(), Follow::new());
+    let (clock, plant) = (Clock::manual(), SharedFraction::new());
     plant.set_busy(false);
     let options: SimOptions = "idle=10,full=110".parse().unwrap();
-    let sensor = Simulated::new(options.plant(), Arc::clone(&plant), clock.clone());
-    let mut metered = Metered::with(Box::new(sensor), plant, 1.0, Duration::ZERO).unwrap();
+    let sensor = SimulatedSensor::new(options.plant(), Arc::clone(&plant), clock.clone());
+    let mut metered = EnergyMeter::with(Box::new(sensor), plant, 1.0, Duration::ZERO).unwrap();
     metered.set_fractions(0.5, 1.0);
-    metered.governor.enter(Phase::Idle).unwrap();
+    metered.governor.enter_phase(EnergyPhase::Idle).unwrap();
     clock.advance(seconds(10));
-    metered.governor.enter(Phase::Other).unwrap();
+    metered.governor.enter_phase(EnergyPhase::Other).unwrap();
     let mut of = |side, prefill, decode| {
         clock.advance(seconds(5));
         metered.start(side).unwrap();
@@ -95,12 +95,12 @@ fn run_energy_excludes_pauses_and_reports_idle_power() {
     );
 }
 
-struct Given {
+struct ScriptedSensor {
     clock: Clock,
     says: Arc<Mutex<VecDeque<Option<Sensed>>>>,
 }
 
-impl Sensor for Given {
+impl Sensor for ScriptedSensor {
     fn name(&self) -> String {
         "given".into()
     }
@@ -108,7 +108,7 @@ impl Sensor for Given {
         let says = self.says.lock().unwrap();
         let reading = says.front().copied().flatten();
         let reading = reading.map(|reading| Sensed {
-            at: self.clock.now(),
+            time: self.clock.now(),
             ..reading
         });
         reading.ok_or(SensorError::NoNvml {
@@ -118,22 +118,23 @@ impl Sensor for Given {
     fn clock(&self) -> Clock {
         self.clock.clone()
     }
-    fn lowest_interval(&self) -> Duration {
+    fn min_interval(&self) -> Duration {
         // Polled only on request, so that the test does not depend on system time.
         seconds(3600)
     }
 }
 
-fn given() -> (Metered, Clock, impl Fn(Option<Sensed>)) {
+fn given() -> (EnergyMeter, Clock, impl Fn(Option<Sensed>)) {
     let (clock, says) = (
         Clock::manual(),
         Arc::new(Mutex::new(VecDeque::from([None]))),
     );
-    let sensor = Given {
+    let sensor = ScriptedSensor {
         clock: clock.clone(),
         says: Arc::clone(&says),
     };
-    let metered = Metered::with(Box::new(sensor), Follow::new(), 1.0, Duration::ZERO).unwrap();
+    let metered =
+        EnergyMeter::with(Box::new(sensor), SharedFraction::new(), 1.0, Duration::ZERO).unwrap();
     let say = move |reading| says.lock().unwrap()[0] = reading;
     (metered, clock, say)
 }
@@ -159,7 +160,7 @@ fn missed_time_is_reported_and_too_much_gives_no_energy() {
     metered.mark().unwrap();
     for _ in 0..3 {
         clock.advance(seconds(4));
-        metered.governor.enter(Phase::Work).unwrap();
+        metered.governor.enter_phase(EnergyPhase::Work).unwrap();
     }
     let reading = metered.stop().unwrap().unwrap();
     assert_eq!(reading.joules, Some(2200.0));
@@ -179,7 +180,7 @@ fn missed_time_is_reported_and_too_much_gives_no_energy() {
     say(None);
     clock.advance(seconds(8));
     let reading = metered.stop().unwrap().unwrap();
-    assert_eq!(reading, Reading::default());
+    assert_eq!(reading, EnergyReading::default());
     let unknown = run(5, seconds(12), reading);
     assert_eq!(unknown.energy, Some(Default::default()));
     let notes = metered.notes(&alone(vec![known, unknown]));
@@ -200,7 +201,7 @@ fn temperature_only_sensor_gives_no_energy() {
         })
     };
     say(warm(50.0));
-    metered.idle(&Cancel::default()).unwrap();
+    metered.idle(&CancellationToken::default()).unwrap();
     metered.start(Side::Subject).unwrap();
     say(warm(71.0));
     clock.advance(seconds(3));
@@ -208,11 +209,11 @@ fn temperature_only_sensor_gives_no_energy() {
     say(warm(64.0));
     clock.advance(seconds(3));
     let reading = metered.stop().unwrap().unwrap();
-    let expected = Reading {
+    let expected = EnergyReading {
         temperature_before_celsius: Some(50.0),
         temperature_after_celsius: Some(64.0),
         temperature_celsius: Some(71.0),
-        ..Reading::default()
+        ..EnergyReading::default()
     };
     assert_eq!(reading, expected);
     assert_eq!(
@@ -233,7 +234,7 @@ fn temperature_only_sensor_gives_no_energy() {
 
 #[test]
 fn missing_sensor_is_an_error() {
-    let error = Metered::open(&"trace:no.csv".parse().unwrap());
+    let error = EnergyMeter::open(&"trace:no.csv".parse().unwrap());
     let error = error.err().unwrap().to_string();
     assert!(error.contains("no.csv"), "{error}");
 }

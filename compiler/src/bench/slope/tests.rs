@@ -51,7 +51,7 @@ proptest! {
             let apart = 1e-6 * slope.max(1e-8);
             prop_assert!((found.joules_per_byte - slope).abs() < apart, "{found:?}");
             let mean = tasks.iter().sum::<f64>() / tasks.len() as f64;
-            prop_assert!((found.joules_of_no_bytes - mean).abs() < 1e-3, "{found:?} {mean}");
+            prop_assert!((found.joules_per_token - mean).abs() < 1e-3, "{found:?} {mean}");
             let (low, high) = found.interval.unwrap();
             prop_assert!((low - slope).abs() < apart && (high - slope).abs() < apart);
             prop_assert_eq!(found.pairs, tasks.len() * records.len());
@@ -67,7 +67,7 @@ fn pairs_of_different_slopes_have_an_interval() {
         .unwrap()
         .unwrap();
     assert!((found.joules_per_byte - 3.0).abs() < 1e-12, "{found:?}");
-    assert!((found.joules_of_no_bytes + 2.0).abs() < 1e-12, "{found:?}");
+    assert!((found.joules_per_token + 2.0).abs() < 1e-12, "{found:?}");
     // A quarter of the samples has the one pair twice, a quarter the other.
     assert_eq!(found.interval, Some((2.0, 4.0)));
     assert_eq!((found.pairs, &found.sensor[..]), (2, "GPU"));
@@ -161,7 +161,7 @@ fn unusable_records_are_rejected_with_the_reason() {
     assert!(matches!(absent, SlopeError::Read { .. }), "{absent}");
     let twice = record([1000, 500], &[[2.0, 1.0]]);
     let error = read_all(&[twice.clone(), twice]).unwrap_err();
-    assert!(matches!(error, SlopeError::Twice(_)), "{error}");
+    assert!(matches!(error, SlopeError::DuplicateRecord(_)), "{error}");
     let many = read(&vec![path; MAX_FILES + 1]).unwrap_err();
     assert!(matches!(many, SlopeError::TooMany(17)), "{many}");
 }

@@ -76,9 +76,9 @@ fn published_contamination_is_detected() {
 #[test]
 fn thresholds_are_f_quantiles_or_the_natural_bound() {
     for (degrees, expected) in [(1, 16_210.723), (3, 47.467), (7, 8.8854), (30, 2.6278)] {
-        near(chance(degrees).unwrap(), expected, 1e-4);
+        near(variance_ratio_quantile(degrees).unwrap(), expected, 1e-4);
     }
-    assert_eq!(chance(0), None);
+    assert_eq!(variance_ratio_quantile(0), None);
     for (pairs, expected, below, above) in [
         (4, 47.467, 6.8, 7.0),
         (8, 25.0, 4.9, 5.1),
@@ -149,7 +149,7 @@ fn the_normal_approximation_continues_the_exact_distribution() {
     );
     assert!(exact.exact && !normal.exact);
     let doubled: Vec<usize> = (1..=26).map(|i| 2 * i).collect();
-    let counted = enumerated(&doubled, (2.0 * normal.plus) as usize);
+    let counted = exact_p_value(&doubled, (2.0 * normal.plus) as usize);
     near(normal.p, counted, 0.05);
 }
 

@@ -1,7 +1,7 @@
 use htc_formats::model::InputGroup;
 
 use super::*;
-use crate::math::{Path, Weight, low_rank};
+use crate::math::{SvdMethod, Weight, low_rank};
 use crate::system::random::Rng;
 
 #[derive(Default)]
@@ -34,7 +34,7 @@ impl Stored {
     }
 }
 
-fn linear(slot: Slot, part: Part) -> Role {
+fn linear(slot: ProjectionKind, part: Part) -> Role {
     let layer = 3;
     Role::Linear { layer, slot, part }
 }
@@ -75,27 +75,52 @@ fn factors_without_a_gauge_have_singular_values_as_weights() {
         cols: n,
         values: &values,
     };
-    let factors = low_rank(weight, rank, Path::Svd).unwrap();
+    let factors = low_rank(weight, rank, SvdMethod::Svd).unwrap();
     let mut stored = Stored::default();
-    stored.push(linear(Slot::O, Part::A), DType::F32, n, &factors.a);
-    stored.push(linear(Slot::O, Part::B), DType::F32, rank, &factors.b);
+    stored.push(
+        linear(ProjectionKind::O, Part::A),
+        DType::F32,
+        n,
+        &factors.a,
+    );
+    stored.push(
+        linear(ProjectionKind::O, Part::B),
+        DType::F32,
+        rank,
+        &factors.b,
+    );
     let found = stored.spectra(3, 2);
     let squared: Vec<f64> = factors.singular_values[..rank]
         .iter()
         .map(|v| v * v)
         .collect();
-    is(&found[Slot::O as usize], &squared, 1e-6);
+    is(&found[ProjectionKind::O as usize], &squared, 1e-6);
 }
 
 #[test]
 fn residual_components_follow_the_rows_of_the_base() {
     let mut stored = Stored::default();
     let base = [3.0, 4.0, 0.0, 5.0, 12.0, 0.0];
-    stored.push(linear(Slot::K, Part::Weight), DType::F32, 3, &base);
+    stored.push(
+        linear(ProjectionKind::K, Part::Weight),
+        DType::F32,
+        3,
+        &base,
+    );
     let (a, b) = ([2.0, 0.0, 0.0], [0.0, 7.0]);
-    stored.push(linear(Slot::K, Part::ResidualA), DType::F32, 3, &a);
-    stored.push(linear(Slot::K, Part::ResidualB), DType::F32, 1, &b);
-    let found = stored.spectra(3, 1)[Slot::K as usize];
+    stored.push(
+        linear(ProjectionKind::K, Part::ResidualA),
+        DType::F32,
+        3,
+        &a,
+    );
+    stored.push(
+        linear(ProjectionKind::K, Part::ResidualB),
+        DType::F32,
+        1,
+        &b,
+    );
+    let found = stored.spectra(3, 1)[ProjectionKind::K as usize];
     assert_eq!(found.components, 3);
     assert_eq!((found.largest, found.energy), (14.0, 25.0 + 169.0 + 196.0));
 }
@@ -104,15 +129,31 @@ fn residual_components_follow_the_rows_of_the_base() {
 fn rows_of_a_dense_projection_are_components() {
     let mut stored = Stored::default();
     let values = [3.0, 4.0, 0.0, 5.0, 12.0, 0.0];
-    stored.push(linear(Slot::K, Part::Weight), DType::F32, 3, &values);
-    stored.push(linear(Slot::K, Part::Bias), DType::F32, 2, &[9.0, 9.0]);
-    let (layer, slot, part) = (2, Slot::K, Part::Weight);
+    stored.push(
+        linear(ProjectionKind::K, Part::Weight),
+        DType::F32,
+        3,
+        &values,
+    );
+    stored.push(
+        linear(ProjectionKind::K, Part::Bias),
+        DType::F32,
+        2,
+        &[9.0, 9.0],
+    );
+    let (layer, slot, part) = (2, ProjectionKind::K, Part::Weight);
     let other = Role::Linear { layer, slot, part };
     stored.push(other, DType::F32, 1, &[7.0]);
-    let found = stored.spectra(3, 1)[Slot::K as usize];
-    assert_eq!((found.layer, found.slot, found.components), (3, Slot::K, 2));
+    let found = stored.spectra(3, 1)[ProjectionKind::K as usize];
+    assert_eq!(
+        (found.layer, found.slot, found.components),
+        (3, ProjectionKind::K, 2)
+    );
     assert_eq!((found.largest, found.energy), (13.0, 25.0 + 169.0));
-    assert_eq!(stored.spectra(2, 1)[Slot::K as usize].energy, 49.0);
+    assert_eq!(
+        stored.spectra(2, 1)[ProjectionKind::K as usize].energy,
+        49.0
+    );
 }
 
 #[test]
@@ -130,13 +171,13 @@ fn spectra_match_decoded_values_for_every_form_and_type() {
         let group = InputGroup::Qkv;
         let basis = Role::Basis { layer, group };
         let basis = stored.push(basis, dtype, width, &normal(1, rank * width));
-        let role = linear(Slot::V, Part::Projected);
+        let role = linear(ProjectionKind::V, Part::Projected);
         let projected = stored.push(role, dtype, rank, &normal(2, out * rank));
-        let role = linear(Slot::K, Part::Weight);
+        let role = linear(ProjectionKind::K, Part::Weight);
         let dense = stored.push(role, dtype, width, &normal(3, out * width));
-        let role = linear(Slot::Down, Part::A);
+        let role = linear(ProjectionKind::Down, Part::A);
         let a = stored.push(role, dtype, width, &normal(4, rank * width));
-        let role = linear(Slot::Down, Part::B);
+        let role = linear(ProjectionKind::Down, Part::B);
         let b = stored.push(role, dtype, rank, &normal(5, out * rank));
         let found = stored.spectra(3, 3);
         let product = |a: &[f32], b: &[f32]| -> Vec<f64> {
@@ -144,12 +185,20 @@ fn spectra_match_decoded_values_for_every_form_and_type() {
             pairs.map(|(a, b)| a * b).collect()
         };
         is(
-            &found[Slot::V as usize],
+            &found[ProjectionKind::V as usize],
             &product(&basis, &projected),
             1e-13,
         );
-        is(&found[Slot::K as usize], &rows(&dense, width), 1e-13);
-        is(&found[Slot::Down as usize], &product(&a, &b), 1e-13);
+        is(
+            &found[ProjectionKind::K as usize],
+            &rows(&dense, width),
+            1e-13,
+        );
+        is(
+            &found[ProjectionKind::Down as usize],
+            &product(&a, &b),
+            1e-13,
+        );
     }
 }
 
@@ -159,12 +208,12 @@ fn spectra_do_not_depend_on_the_number_of_threads() {
     let mut stored = Stored::default();
     let a = normal(1, rank * width);
     let b = normal(2, out * rank);
-    stored.push(linear(Slot::Up, Part::A), DType::F32, width, &a);
-    stored.push(linear(Slot::Up, Part::B), DType::F32, rank, &b);
+    stored.push(linear(ProjectionKind::Up, Part::A), DType::F32, width, &a);
+    stored.push(linear(ProjectionKind::Up, Part::B), DType::F32, rank, &b);
     let one = stored.spectra(3, 1);
     let pairs = rows(&a, width).into_iter().zip(columns(&b, rank));
     let energies: Vec<f64> = pairs.map(|(a, b)| a * b).collect();
-    is(&one[Slot::Up as usize], &energies, 1e-12);
+    is(&one[ProjectionKind::Up as usize], &energies, 1e-12);
     for threads in [2, 5] {
         assert_eq!(stored.spectra(3, threads), one);
     }
@@ -174,7 +223,7 @@ fn spectra_do_not_depend_on_the_number_of_threads() {
 fn agree_tolerates_only_rounding() {
     let one = SpectrumRecord {
         layer: 3,
-        slot: Slot::Q,
+        slot: ProjectionKind::Q,
         components: 5,
         largest: 2.0,
         energy: 7.0,

@@ -1,12 +1,12 @@
 //! Gradients with respect to norms, and of the divergence from a source.
 
-use htc_formats::model::Slot;
+use htc_formats::model::ProjectionKind;
 use htc_kernels::cpu::Cpu;
 use htc_loader::Model;
 
 use super::whole::{Backward, Whole, architectures};
 use super::{CONTEXT, WINDOWS, close, text};
-use crate::event::Watch;
+use crate::event::Progress;
 use crate::gradient::distil::Distillation;
 use crate::gradient::scales::{Scale, Scales};
 use crate::system::random::Rng;
@@ -81,7 +81,7 @@ fn gradients_of_the_divergence_are_finite_differences() {
         let of = |threads| {
             let cpu = Cpu::with_threads(threads).unwrap();
             let models = [&model, &model];
-            let mut pair = Distillation::new(models, cpu, CONTEXT, Watch::nobody());
+            let mut pair = Distillation::new(models, cpu, CONTEXT, Progress::silent());
             pair.gradients(&tokens, &scales).unwrap()
         };
         let (divergence, gradients) = of(1);
@@ -120,7 +120,7 @@ fn gradients_of_the_divergence_are_finite_differences() {
 /// As if every slot was in codes.
 fn with_all_rows(mut scales: Scales, whole: &Whole<f64>) -> Scales {
     for (layer, block) in whole.blocks.iter().enumerate() {
-        for slot in Slot::ALL {
+        for slot in ProjectionKind::ALL {
             scales.of.push(Scale::Rows { layer, slot });
             let rows = block.matrix(slot).rows;
             scales.values.push(vec![1.0; rows]);

@@ -5,14 +5,14 @@ use std::sync::Mutex;
 
 use faer::Mat;
 use htc_formats::folder::Folder;
-use htc_formats::model::{MatrixId, Slot};
+use htc_formats::model::{MatrixId, ProjectionKind};
 use htc_kernels::cpu::Cpu;
 
 use super::whole::{Backward, Whole, architectures};
-use crate::calibrate::entry::Entry;
+use crate::calibrate::calibration_windows;
+use crate::calibrate::entry::CacheEntry;
 use crate::calibrate::tests::calibrated;
-use crate::calibrate::text_of;
-use crate::event::{Cancel, Event, Watch};
+use crate::event::{CancellationToken, Event, Progress};
 use crate::gradient::files::{Files, Stage};
 use crate::gradient::pass::draw;
 use crate::gradient::sums::{BLOCK, MOST_FULL, OutputSums};
@@ -45,7 +45,7 @@ fn made(
     path: &Path,
     cache: &Path,
     threads: usize,
-    watch: Watch,
+    watch: Progress,
 ) -> Result<Gradients, GradientError> {
     let model = Model::open(path).unwrap();
     gradients(&model, SOURCE, &options(cache), TOKENS, threads, watch)
@@ -54,8 +54,11 @@ fn made(
 /// Every number that is kept.
 fn numbers(of: &Gradients) -> Vec<OutputMoments> {
     let slots = (0..of.hyper.layers).flat_map(|layer| {
-        let slot = move |slot| MatrixId::Slot { layer, slot };
-        Slot::ALL.map(slot)
+        let slot = move |slot| MatrixId::Projection {
+            layer,
+            projection: slot,
+        };
+        ProjectionKind::ALL.map(slot)
     });
     let all = slots.chain([MatrixId::Head, MatrixId::Embedding]);
     all.map(|matrix| of.of(matrix).unwrap()).collect()
@@ -79,16 +82,16 @@ fn names(folder: &Path) -> Vec<String> {
 fn moments_are_those_of_the_gradients() {
     for path in architectures() {
         let cache = tempfile::tempdir().unwrap();
-        let found = made(&path, cache.path(), 1, Watch::nobody()).unwrap();
+        let found = made(&path, cache.path(), 1, Progress::silent()).unwrap();
         let whole: Whole<f64> = Whole::open(&path, 24, 1);
-        let text = text_of(&whole.model, &options(cache.path())).unwrap();
+        let text = calibration_windows(&whole.model, &options(cache.path())).unwrap();
         let text = text.thinned(7);
         let windows = text.windows();
         assert!(windows.count() < 18, "some are left out");
         assert_eq!(found.tokens, windows.tokens());
         let tokens: Vec<u32> = windows.iter().flatten().copied().collect();
         let first_of_second = (0..windows.count())
-            .find(|&window| text.reweighed_at(window).is_some())
+            .find(|&window| text.reweigh_factor_at(window).is_some())
             .unwrap();
         let weight = |row: usize| if row / 24 < first_of_second { 1.0 } else { 3.0 };
         let all: f64 = (0..tokens.len()).map(weight).sum();
@@ -125,7 +128,14 @@ fn moments_are_those_of_the_gradients() {
             assert!((moments.mean_diagonal - mean).abs() < 1e-3 * mean);
         };
         for (layer, slot, g, _) in slots {
-            same(MatrixId::Slot { layer, slot }, &g, 1.0);
+            same(
+                MatrixId::Projection {
+                    layer,
+                    projection: slot,
+                },
+                &g,
+                1.0,
+            );
         }
         let scale = whole.model.hyper().forward.embedding_scale;
         same(MatrixId::Embedding, &d, scale.unwrap_or(1.0).into());
@@ -142,9 +152,9 @@ fn moments_are_those_of_the_gradients() {
         assert_eq!(head.diagonal.len(), whole.model.hyper().vocabulary);
         assert!(head.mean_diagonal > 0.0 && head.blocks.is_empty());
         let layer = whole.model.hyper().layers;
-        let missing = MatrixId::Slot {
+        let missing = MatrixId::Projection {
             layer,
-            slot: Slot::Q,
+            projection: ProjectionKind::Q,
         };
         assert!(matches!(found.of(missing), Err(NoMatrix { .. })));
     }
@@ -156,18 +166,18 @@ fn a_pass_goes_on_where_it_was_interrupted() {
     let path = &architectures()[0];
     let scratch = || tempfile::tempdir().unwrap();
     let whole = scratch();
-    let made_now = made(path, whole.path(), 1, Watch::nobody()).unwrap();
+    let made_now = made(path, whole.path(), 1, Progress::silent()).unwrap();
     let expected = numbers(&made_now);
-    let found = made(path, whole.path(), 1, Watch::nobody()).unwrap();
+    let found = made(path, whole.path(), 1, Progress::silent()).unwrap();
     assert!(made_now.is_new && !found.is_new);
     let (cache, threads) = (scratch(), scratch());
     assert_eq!(
-        numbers(&made(path, threads.path(), 3, Watch::nobody()).unwrap()),
+        numbers(&made(path, threads.path(), 3, Progress::silent()).unwrap()),
         expected
     );
     let mut runs = 0;
     let found = loop {
-        let cancel = Cancel::default();
+        let cancel = CancellationToken::default();
         let left = Mutex::new(0);
         // A step is done, and what follows is left in the middle.
         let tell = |event: Event| match event {
@@ -175,13 +185,13 @@ fn a_pass_goes_on_where_it_was_interrupted() {
             Event::Gradients(steps) => *left.lock().unwrap() = steps,
             _ => {}
         };
-        let outcome = made(path, cache.path(), 1, Watch::new(&tell, &cancel));
+        let outcome = made(path, cache.path(), 1, Progress::new(&tell, &cancel));
         assert_eq!(left.into_inner().unwrap(), 6 - runs, "steps left");
         runs += 1;
         match outcome {
             Err(GradientError::Cancelled(_)) if runs < 6 => {}
             Err(GradientError::Cancelled(_)) => {
-                break made(path, cache.path(), 1, Watch::nobody()).unwrap();
+                break made(path, cache.path(), 1, Progress::silent()).unwrap();
             }
             other => panic!("{other:?}"),
         }
@@ -204,7 +214,7 @@ fn a_pass_goes_on_where_it_was_interrupted() {
 #[test]
 fn a_damaged_file_is_made_again() {
     let (path, cache) = (&architectures()[0], tempfile::tempdir().unwrap());
-    let expected = numbers(&made(path, cache.path(), 1, Watch::nobody()).unwrap());
+    let expected = numbers(&made(path, cache.path(), 1, Progress::silent()).unwrap());
     let entry = std::fs::read_dir(cache.path())
         .unwrap()
         .next()
@@ -220,8 +230,8 @@ fn a_damaged_file_is_made_again() {
             said.lock().unwrap().push(warning.to_owned());
         }
     };
-    let (cancel, threads) = (Cancel::default(), 1);
-    let found = made(path, cache.path(), threads, Watch::new(&tell, &cancel)).unwrap();
+    let (cancel, threads) = (CancellationToken::default(), 1);
+    let found = made(path, cache.path(), threads, Progress::new(&tell, &cancel)).unwrap();
     assert_eq!(numbers(&found), expected);
     let said = said.into_inner().unwrap();
     assert!(
@@ -235,8 +245,8 @@ fn a_damaged_file_is_made_again() {
 fn streams_that_have_no_room_are_refused() {
     let (path, cache) = (&architectures()[0], tempfile::tempdir().unwrap());
     let model = Model::open(path).unwrap();
-    let key = Digest::of(b"key");
-    let entry = Entry::of_gradients(&options(cache.path()), key).unwrap();
+    let key = Digest::of_bytes(b"key");
+    let entry = CacheEntry::open_gradients(&options(cache.path()), key).unwrap();
     let files = Files::new(&entry, key, &model, 1 << 50);
     let refused = files.make_room(Stage::Forward(0)).unwrap_err();
     assert!(matches!(refused, GradientError::NoSpace { .. }));
@@ -278,11 +288,11 @@ fn errors_cost_what_the_moments_say() {
     options.tokens = 16 * CONTEXT;
     options.cache = Some(cache.path().to_owned());
     let model = std::sync::Arc::new(Model::open(&path).unwrap());
-    let nobody = Watch::nobody();
+    let nobody = Progress::silent();
     let inputs = calibrated(&model, SOURCE, &options, 2, nobody).unwrap();
     let costs = gradients(&model, SOURCE, &options, options.tokens, 2, nobody).unwrap();
     let mut whole: Whole<f32> = Whole::open(&path, CONTEXT, 2);
-    let text = text_of(&model, &options).unwrap().thinned(4);
+    let text = calibration_windows(&model, &options).unwrap().thinned(4);
     let tokens: Vec<u32> = text.windows().iter().flatten().copied().collect();
     let vocabulary = model.hyper().vocabulary;
     let before = whole.logits(&whole.embed(&tokens));
@@ -295,7 +305,7 @@ fn errors_cost_what_the_moments_say() {
         all / tokens.len() as f64
     };
     let mut random = Rng(9);
-    for (index, slot) in Slot::ALL.into_iter().enumerate() {
+    for (index, slot) in ProjectionKind::ALL.into_iter().enumerate() {
         // Layers 0 to 7, in another order than slots.
         let layer = (3 * index) % model.hyper().layers;
         let w = whole.blocks[layer].matrix(slot).clone();
@@ -307,9 +317,14 @@ fn errors_cost_what_the_moments_say() {
         }
         let measured = divergence(&whole);
         *whole.blocks[layer].matrix_mut(slot).unwrap() = w;
-        let h = costs.of(MatrixId::Slot { layer, slot }).unwrap();
+        let h = costs
+            .of(MatrixId::Projection {
+                layer,
+                projection: slot,
+            })
+            .unwrap();
         let h = symmetric(&h.blocks[0].lower, error.nrows());
-        let c = inputs.layers[layer].site(slot.site());
+        let c = inputs.layers[layer].site(slot.input());
         let c = symmetric(&c.second, error.ncols());
         let product = &h * &error * &c;
         let trace: f64 = (0..error.nrows())

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use htc_formats::model::{MatrixId, Role, Slot};
+use htc_formats::model::{MatrixId, ProjectionKind, Role};
 use htc_kernels::Pool;
 use htc_loader::Model;
 
@@ -208,7 +208,7 @@ impl<T: Number> Whole<T> {
 }
 
 pub struct Backward<T> {
-    pub slots: Vec<(usize, Slot, Vec<T>, Vec<T>)>,
+    pub slots: Vec<(usize, ProjectionKind, Vec<T>, Vec<T>)>,
     pub d: Vec<T>,
     pub diagonal: Vec<f64>,
     /// With respect to the weights of all norms.

@@ -1,8 +1,8 @@
 //! Bits of every band of columns: what a matrix in bands has where.
 
-use htc_formats::bands::Layout;
+use htc_formats::bands::CodeLayout;
 use htc_formats::htz::TensorEntry;
-use htc_formats::model::{MatrixId, Part, Role, Slot};
+use htc_formats::model::{MatrixId, Part, ProjectionKind, Role};
 
 use super::super::html::{Figure, Legend};
 use super::super::plot::{Axis, Colour, Heat, Kind, PlotError, ROW};
@@ -16,7 +16,7 @@ const COLUMNS: usize = 64;
 const HEIGHT: i32 = 220;
 
 /// A matrix in bands: which, and its codes.
-type Coded<'a> = (MatrixId, usize, &'a Layout);
+type Coded<'a> = (MatrixId, usize, &'a CodeLayout);
 
 /// A field for each slot, layers by bands, and for the vocabulary's matrices one of classes by bands; `None` where the
 /// artifact is not there, or has no bands.
@@ -37,7 +37,7 @@ pub fn figure(given: &Given, subject: &Subject) -> Result<Option<Figure>, PlotEr
     let head = ["matrix", "rows", "codes of its bands"];
     let mut table = Table::new(&caption, head.map(str::to_owned).into());
     for (matrix, rows, layout) in &coded {
-        for (rows, codes) in layout.each(*rows) {
+        for (rows, codes) in layout.codes_with_rows(*rows) {
             table.row(vec![
                 Cell::text(matrix.to_string()),
                 Cell::number(rows.to_string()),
@@ -69,7 +69,10 @@ fn in_bands(entry: &TensorEntry) -> Option<Coded<'_>> {
             layer,
             slot,
             part: Part::Weight,
-        } => MatrixId::Slot { layer, slot },
+        } => MatrixId::Projection {
+            layer,
+            projection: slot,
+        },
         _ => return None,
     };
     Some((matrix, entry.rows as usize, entry.codes.as_ref()?))
@@ -77,7 +80,7 @@ fn in_bands(entry: &TensorEntry) -> Option<Coded<'_>> {
 
 fn fields(coded: &[Coded]) -> Vec<Heat> {
     let mut fields = Vec::new();
-    for slot in Slot::ALL {
+    for slot in ProjectionKind::ALL {
         let own = coded.iter().filter(|(of, ..)| of.slot() == Some(slot));
         let rows = own.map(|(matrix, _, layout)| {
             let layer = matrix.layer().unwrap_or(0);
@@ -86,7 +89,7 @@ fn fields(coded: &[Coded]) -> Vec<Heat> {
         fields.extend(field(slot.name(), rows.collect()));
     }
     for (matrix, rows, layout) in coded.iter().filter(|(of, ..)| of.slot().is_none()) {
-        let classes = layout.each(*rows);
+        let classes = layout.codes_with_rows(*rows);
         let rows = classes.map(|(rows, codes)| {
             let bits = codes.iter().map(|code| f64::from(code.bits()));
             (rows.to_string(), bits.collect())
@@ -97,9 +100,9 @@ fn fields(coded: &[Coded]) -> Vec<Heat> {
 }
 
 /// Bits of every band, of classes on average.
-fn bits_of(layout: &Layout) -> Vec<f64> {
+fn bits_of(layout: &CodeLayout) -> Vec<f64> {
     let (mut sums, mut all) = (Vec::new(), 0.0);
-    for (rows, codes) in layout.each(1) {
+    for (rows, codes) in layout.codes_with_rows(1) {
         let rows = rows as f64;
         sums.resize(codes.len(), 0.0);
         for (sum, code) in sums.iter_mut().zip(codes.iter()) {

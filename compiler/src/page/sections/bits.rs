@@ -1,6 +1,6 @@
 //! Bits of every matrix, and what they were expected to cost and did.
 
-use htc_formats::model::{MatrixId, Slot};
+use htc_formats::model::{MatrixId, ProjectionKind};
 
 use super::super::html::{Block, Figure, Legend, Section};
 use super::super::number::{bytes, number, percent};
@@ -8,7 +8,7 @@ use super::super::plot::{Axis, Colour, Heat, Kind, Marker, PlotError, Point, ROW
 use super::super::subject::{Given, Subject};
 use super::{bands, empty};
 use crate::measure::Evaluation;
-use crate::report::{Foreseen, Report};
+use crate::report::{EstimatedLosses, Report};
 
 /// The section.
 pub fn section(given: &Given) -> Result<Section, PlotError> {
@@ -37,7 +37,7 @@ fn bits(bytes: u64, weights: u64) -> f64 {
 }
 
 /// What was expected of the matrices of an artifact.
-fn foreseen<'a>(subject: &Subject<'a>) -> Option<&'a Foreseen> {
+fn foreseen<'a>(subject: &Subject<'a>) -> Option<&'a EstimatedLosses> {
     subject.report?.foreseen.as_ref()
 }
 
@@ -51,7 +51,7 @@ fn said(subject: &Subject, matrix: MatrixId, after: u64, weights: u64) -> String
     let Some(all) = foreseen(subject) else {
         return said;
     };
-    if let Some(own) = all.of(matrix) {
+    if let Some(own) = all.matrix(matrix) {
         let part = own.kl / all.kl().max(f64::MIN_POSITIVE);
         said += &format!(
             ", {}, {} of the expected divergence",
@@ -65,11 +65,11 @@ fn said(subject: &Subject, matrix: MatrixId, after: u64, weights: u64) -> String
 /// Layers by slots, a colour for their bits.
 fn field(given: &Given, subject: &Subject) -> Result<Option<Figure>, PlotError> {
     let layers = subject.layers();
-    let record = |layer: usize, slot: Slot| {
+    let record = |layer: usize, slot: ProjectionKind| {
         let mut own = subject.plan.slots.iter();
         own.find(|of| (of.layer, of.slot) == (layer, slot))
     };
-    let row = |slot: Slot| {
+    let row = |slot: ProjectionKind| {
         let of = |layer| record(layer, slot).map(|of| bits(of.bytes_after, of.parameters_before));
         (slot.name().to_owned(), (0..layers).map(of).collect())
     };
@@ -78,7 +78,7 @@ fn field(given: &Given, subject: &Subject) -> Result<Option<Figure>, PlotError> 
         axis: Axis::new("bits per weight", Kind::Linear),
         across: "layer".into(),
         columns: (0..layers).map(|layer| layer.to_string()).collect(),
-        rows: Slot::ALL.into_iter().map(row).collect(),
+        rows: ProjectionKind::ALL.into_iter().map(row).collect(),
         height: ROW,
         range: None,
     };
@@ -86,9 +86,12 @@ fn field(given: &Given, subject: &Subject) -> Result<Option<Figure>, PlotError> 
         return Ok(None);
     };
     let tip = |row: usize, layer: usize| {
-        let slot = *Slot::ALL.get(row)?;
+        let slot = *ProjectionKind::ALL.get(row)?;
         let of = record(layer, slot)?;
-        let matrix = MatrixId::Slot { layer, slot };
+        let matrix = MatrixId::Projection {
+            layer,
+            projection: slot,
+        };
         Some(said(subject, matrix, of.bytes_after, of.parameters_before))
     };
     let others = subject.plan.matrices.iter();

@@ -1,7 +1,7 @@
 //! Where the bytes went, by kind of tensor.
 
-use htc_formats::htz::SlotRecord;
-use htc_formats::model::{Role, Slot};
+use htc_formats::htz::ProjectionRecord;
+use htc_formats::model::{ProjectionKind, Role};
 
 use super::super::html::{Block, Figure, Legend, Section};
 use super::super::plot::{Axis, Bars, Colour, Group, Kind, PlotError};
@@ -47,11 +47,11 @@ pub fn section(given: &Given) -> Result<Section, PlotError> {
 type Row = (String, Option<u64>, Option<u64>);
 
 fn groups(subject: &Subject) -> Vec<Group> {
-    let sum = |slot: Slot, of: fn(&SlotRecord) -> u64| -> u64 {
+    let sum = |slot: ProjectionKind, of: fn(&ProjectionRecord) -> u64| -> u64 {
         let own = subject.plan.slots.iter().filter(|s| s.slot == slot);
         own.map(of).fold(0, u64::saturating_add)
     };
-    let mut rows: Vec<Row> = Slot::ALL
+    let mut rows: Vec<Row> = ProjectionKind::ALL
         .into_iter()
         .map(|slot| {
             let (before, after) = (sum(slot, |s| s.bytes_before), sum(slot, |s| s.bytes_after));

@@ -1,6 +1,6 @@
 //! What elastic artifacts are at parts of their bytes.
 
-use htc_formats::htz::DialPoint;
+use htc_formats::htz::ActiveFractionPoint;
 
 use super::super::html::{Block, Figure, Legend, Section};
 use super::super::number::{bytes, number};
@@ -35,7 +35,7 @@ pub fn section(given: &Given) -> Result<Section, PlotError> {
     Ok(section)
 }
 
-fn curve(dial: &[DialPoint]) -> Xy {
+fn curve(dial: &[ActiveFractionPoint]) -> Xy {
     let mut xy = Xy::new(
         "KL divergence by the bytes that a token touches",
         Axis::new("bytes touched for every token", Kind::Bytes),
@@ -57,7 +57,7 @@ fn curve(dial: &[DialPoint]) -> Xy {
     xy
 }
 
-fn table(dial: &[DialPoint], caption: &str) -> Table {
+fn table(dial: &[ActiveFractionPoint], caption: &str) -> Table {
     let head = [
         "fraction",
         "bytes",

@@ -1,6 +1,6 @@
 //! The error of every slot, by layer.
 
-use htc_formats::model::Slot;
+use htc_formats::model::ProjectionKind;
 
 use super::super::html::{Block, Figure, Legend, Section};
 use super::super::plot::{Axis, Colour, Heat, Kind, PlotError, ROW};
@@ -50,9 +50,13 @@ pub fn section(given: &Given) -> Result<Section, PlotError> {
     Ok(section)
 }
 
-fn field(subject: &Subject, name: &str, value: impl Fn(usize, Slot) -> Option<f64>) -> Heat {
+fn field(
+    subject: &Subject,
+    name: &str,
+    value: impl Fn(usize, ProjectionKind) -> Option<f64>,
+) -> Heat {
     let layers = subject.layers();
-    let row = |slot: Slot| {
+    let row = |slot: ProjectionKind| {
         let values = (0..layers).map(|layer| value(layer, slot)).collect();
         (slot.name().to_owned(), values)
     };
@@ -61,7 +65,7 @@ fn field(subject: &Subject, name: &str, value: impl Fn(usize, Slot) -> Option<f6
         axis: Axis::new(name, Kind::Linear),
         across: "layer".into(),
         columns: (0..layers).map(|layer| layer.to_string()).collect(),
-        rows: Slot::ALL.into_iter().map(row).collect(),
+        rows: ProjectionKind::ALL.into_iter().map(row).collect(),
         height: ROW,
         range: None,
     }

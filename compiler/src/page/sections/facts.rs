@@ -207,8 +207,8 @@ fn of_report(report: &Report) -> Vec<Fact> {
         ("parameters", format!("{after} of {before}")),
         ("treatment", report.treatment.to_string()),
     ];
-    if let Some(shrinkage) = report.treatment.shrinks() {
-        facts.push(("shrinkage of the second moment", number(shrinkage.part())));
+    if let Some(shrinkage) = report.treatment.applied_shrinkage() {
+        facts.push(("shrinkage of the second moment", number(shrinkage.value())));
     }
     if bases.count > 0 {
         let size = bytes(bases.bytes as f64);
@@ -242,16 +242,16 @@ fn of_report(report: &Report) -> Vec<Fact> {
     facts
 }
 
-const fn output_error(slot: htc_formats::model::Slot) -> &'static str {
-    use htc_formats::model::Slot;
+const fn output_error(slot: htc_formats::model::ProjectionKind) -> &'static str {
+    use htc_formats::model::ProjectionKind;
     match slot {
-        Slot::Q => "output error of q",
-        Slot::K => "output error of k",
-        Slot::V => "output error of v",
-        Slot::O => "output error of o",
-        Slot::Gate => "output error of gate",
-        Slot::Up => "output error of up",
-        Slot::Down => "output error of down",
+        ProjectionKind::Q => "output error of q",
+        ProjectionKind::K => "output error of k",
+        ProjectionKind::V => "output error of v",
+        ProjectionKind::O => "output error of o",
+        ProjectionKind::Gate => "output error of gate",
+        ProjectionKind::Up => "output error of up",
+        ProjectionKind::Down => "output error of down",
     }
 }
 

@@ -1,6 +1,6 @@
 //! What was expected against what came out.
 
-use htc_formats::model::Slot;
+use htc_formats::model::ProjectionKind;
 
 use super::super::html::{Block, Figure, Legend, Section};
 use super::super::number::{bytes, number, percent, seconds};
@@ -8,7 +8,7 @@ use super::super::plot::{Axis, Kind, PlotError, Point, Series, Xy};
 use super::super::subject::Given;
 use super::super::table::{Cell, Table};
 use super::{empty, look};
-use crate::make::MeasuredSlot;
+use crate::make::MeasuredProjection;
 use crate::unit::Norm;
 
 /// Errors of single slots.
@@ -51,7 +51,7 @@ pub fn errors(given: &Given) -> Result<Section, PlotError> {
 }
 
 /// Numbers without a plot: what is predicted in such a norm is measured in others.
-fn beside(measured: &[MeasuredSlot], norm: Norm, prefix: &str) -> Option<Block> {
+fn beside(measured: &[MeasuredProjection], norm: Norm, prefix: &str) -> Option<Block> {
     let head = [
         "layer",
         "slot",
@@ -76,7 +76,7 @@ fn beside(measured: &[MeasuredSlot], norm: Norm, prefix: &str) -> Option<Block> 
     (!table.is_empty()).then_some(Block::Table(table))
 }
 
-fn scatter(measured: &[MeasuredSlot], norm: Norm) -> Xy {
+fn scatter(measured: &[MeasuredProjection], norm: Norm) -> Xy {
     let of_outputs = norm == Norm::Output;
     let mut xy = Xy::new(
         format!("Measured against predicted error, norm {norm}"),
@@ -91,7 +91,7 @@ fn scatter(measured: &[MeasuredSlot], norm: Norm) -> Xy {
         ),
     );
     xy.diagonal = true;
-    let own = |slot: Slot| -> Vec<Point> {
+    let own = |slot: ProjectionKind| -> Vec<Point> {
         let own = measured.iter().filter(|m| m.slot == slot && m.norm == norm);
         own.filter_map(|m| {
             let found = if of_outputs {
@@ -106,7 +106,7 @@ fn scatter(measured: &[MeasuredSlot], norm: Norm) -> Xy {
         })
         .collect()
     };
-    xy.series = Slot::ALL
+    xy.series = ProjectionKind::ALL
         .into_iter()
         .map(|slot| {
             let (colour, marker) = look(slot);

@@ -18,7 +18,7 @@ mod spectra;
 mod summary;
 mod tails;
 
-use htc_formats::model::Slot;
+use htc_formats::model::ProjectionKind;
 
 use super::html::{Legend, Section};
 use super::plot::{Colour, Marker, PlotError};
@@ -117,14 +117,14 @@ pub fn sections(given: &Given) -> Result<(Vec<Section>, String), PlotError> {
 }
 
 /// The colour and the marker of a slot, the same on the whole page.
-fn look(slot: Slot) -> (Colour, Marker) {
+fn look(slot: ProjectionKind) -> (Colour, Marker) {
     let number = slot as usize;
     (Colour::Thing(number), Marker::of(number))
 }
 
 /// The legend of slots.
-fn slot_keys(slots: &[Slot]) -> Legend {
-    let key = |&slot: &Slot| {
+fn slot_keys(slots: &[ProjectionKind]) -> Legend {
+    let key = |&slot: &ProjectionKind| {
         let (colour, marker) = look(slot);
         (colour, Some(marker.letter()), slot.name().to_owned())
     };

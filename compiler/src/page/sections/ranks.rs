@@ -1,6 +1,6 @@
 //! The rank of every slot, layer by layer.
 
-use htc_formats::model::Slot;
+use htc_formats::model::ProjectionKind;
 
 use super::super::html::{Block, Figure, Section};
 use super::super::plot::{Axis, Kind, PlotError, Point, Series, Xy};
@@ -15,7 +15,7 @@ pub fn section(given: &Given) -> Result<Section, PlotError> {
         "How many directions each slot keeps. A slot that stays dense keeps all of them and has no point.",
     );
     for subject in &given.subjects {
-        let of = |slots: &[Slot], title: &str| {
+        let of = |slots: &[ProjectionKind], title: &str| {
             let mut xy = Xy::new(
                 title,
                 Axis::new("layer", Kind::Whole),
@@ -28,8 +28,11 @@ pub fn section(given: &Given) -> Result<Section, PlotError> {
             xy.longest_step = 1.0;
             xy
         };
-        let attention = of(&Slot::ALL[..4], "Rank in attention");
-        let feed_forward = of(&Slot::ALL[4..], "Rank in the feed-forward network");
+        let attention = of(&ProjectionKind::ALL[..4], "Rank in attention");
+        let feed_forward = of(
+            &ProjectionKind::ALL[4..],
+            "Rank in the feed-forward network",
+        );
         let plots: Vec<Xy> = [attention, feed_forward]
             .into_iter()
             .filter(|xy| !xy.series.is_empty())
@@ -38,7 +41,10 @@ pub fn section(given: &Given) -> Result<Section, PlotError> {
             continue;
         }
         let mut all = Xy::new("", plots[0].x.clone(), plots[0].y.clone());
-        all.series = Slot::ALL.iter().map(|&slot| ranks(subject, slot)).collect();
+        all.series = ProjectionKind::ALL
+            .iter()
+            .map(|&slot| ranks(subject, slot))
+            .collect();
         all.series.retain(|s| !s.points.is_empty());
         let drawn: Result<Vec<_>, _> = plots.iter().map(Xy::draw).collect();
         let caption = format!("{}Rank of each factorised slot", given.of(subject));
@@ -60,15 +66,15 @@ pub fn section(given: &Given) -> Result<Section, PlotError> {
 }
 
 /// The slots that are factorised in some layer.
-fn factorised(subject: &Subject) -> Vec<Slot> {
-    let has = |slot: &Slot| {
+fn factorised(subject: &Subject) -> Vec<ProjectionKind> {
+    let has = |slot: &ProjectionKind| {
         let own = subject.plan.slots.iter().filter(|s| s.slot == *slot);
         own.filter_map(|s| s.rank).next().is_some()
     };
-    Slot::ALL.into_iter().filter(has).collect()
+    ProjectionKind::ALL.into_iter().filter(has).collect()
 }
 
-fn ranks(subject: &Subject, slot: Slot) -> Series {
+fn ranks(subject: &Subject, slot: ProjectionKind) -> Series {
     let (colour, marker) = look(slot);
     let own = subject.plan.slots.iter().filter(|s| s.slot == slot);
     let mut points: Vec<Point> = own

@@ -1,8 +1,8 @@
 //! Sinks: the direction of the first position, what of it a shared basis holds, and massive
 //! channels.
 
-use htc_formats::escape::escaped;
-use htc_formats::model::Slot;
+use htc_formats::escape::escape;
+use htc_formats::model::ProjectionKind;
 
 use super::super::html::{Block, Figure, Legend, Section};
 use super::super::number::{count, number, percent};
@@ -182,7 +182,7 @@ fn positions(prefix: &str, sinks: &Sinks) -> Option<Block> {
 
 /// A token of a model's vocabulary, which may hold anything, as people may see it.
 fn quoted(text: &str) -> String {
-    format!("“{}”", escaped(text))
+    format!("“{}”", escape(text))
 }
 
 /// Which the token with the largest norm is, where, and how far out.
@@ -207,7 +207,8 @@ fn treated(given: &Given, subject: &Subject) -> Result<Vec<Block>, PlotError> {
         return Ok(Vec::new());
     };
     // One pair of curves for each set of slots that share factors.
-    let mut sets: Vec<&[Slot]> = report.treated.sinks.iter().map(|s| &s.slots[..]).collect();
+    let mut sets: Vec<&[ProjectionKind]> =
+        report.treated.sinks.iter().map(|s| &s.slots[..]).collect();
     sets.sort_unstable();
     sets.dedup();
     let mut curves = Vec::new();

@@ -1,6 +1,6 @@
 //! The spectra of the weights: how much of a slot's energy its first directions hold.
 
-use htc_formats::model::Slot;
+use htc_formats::model::ProjectionKind;
 
 use super::super::html::{Block, Figure, Section};
 use super::super::number::percent;
@@ -45,7 +45,7 @@ pub fn section(given: &Given) -> Result<Section, PlotError> {
     Ok(section)
 }
 
-fn of_slot(analysis: &Analysis, slot: Slot) -> Vec<&Spectrum> {
+fn of_slot(analysis: &Analysis, slot: ProjectionKind) -> Vec<&Spectrum> {
     let own = analysis.spectra.slots.iter().filter(|s| s.slot == slot);
     let mut own: Vec<&Spectrum> = own.collect();
     own.sort_by_key(|s| s.layer);
@@ -61,8 +61,8 @@ fn curves(analysis: &Analysis, prefix: &str) -> Result<Option<Block>, PlotError>
         .max()
         .unwrap_or(0);
     let caption = format!("{prefix}Energy kept by rank, one curve for each layer");
-    let mut plots: Vec<(Slot, Xy)> = Vec::new();
-    for slot in Slot::ALL {
+    let mut plots: Vec<(ProjectionKind, Xy)> = Vec::new();
+    for slot in ProjectionKind::ALL {
         let mut xy = Xy::new(
             slot.name(),
             Axis::new("rank", Kind::FromZero),
@@ -135,7 +135,7 @@ fn by_layer(
         Axis::new(axis, Kind::FromZero),
     );
     let mut slots = Vec::new();
-    for slot in Slot::ALL {
+    for slot in ProjectionKind::ALL {
         let (colour, marker): (Colour, _) = look(slot);
         let points: Vec<Point> = of_slot(analysis, slot)
             .into_iter()

@@ -1,6 +1,6 @@
 //! What truncation loses: under each gauge, and step by step under the axiom.
 
-use htc_formats::model::Slot;
+use htc_formats::model::ProjectionKind;
 
 use super::super::html::{Block, Figure, Legend, Section};
 use super::super::plot::{Axis, Colour, Drawing, Kind, Marker, PlotError, Point, Series, Xy};
@@ -41,7 +41,7 @@ pub fn gauges(given: &Given) -> Result<Section, PlotError> {
         let mut table: Option<Table> = None;
         let mut plots: Vec<Drawing> = Vec::new();
         let mut compared = false;
-        for slot in Slot::ALL {
+        for slot in ProjectionKind::ALL {
             let mut xy = Xy::new(
                 slot.name(),
                 Axis::new("part of the full rank", Kind::FromZero),
@@ -100,7 +100,7 @@ pub fn excess(given: &Given) -> Result<Section, PlotError> {
             Axis::new("rank of the basis, part of the width", Kind::FromZero),
             Axis::new("energy lost / of its own basis (logarithmic)", Kind::Log),
         );
-        for slot in Slot::ALL {
+        for slot in ProjectionKind::ALL {
             let members = spectra.groups.iter().flat_map(|group| &group.members);
             let own: Vec<&SharedMember> = members.filter(|member| member.slot == slot).collect();
             let (colour, marker) = look(slot);
@@ -123,7 +123,7 @@ pub fn excess(given: &Given) -> Result<Section, PlotError> {
             .series
             .iter()
             .filter_map(|series| series.name.parse().ok());
-        let slots: Vec<Slot> = slots.collect();
+        let slots: Vec<ProjectionKind> = slots.collect();
         section.blocks.push(Block::Figure(Figure {
             plots: vec![xy.draw()?],
             legend: slot_keys(&slots),
@@ -134,7 +134,7 @@ pub fn excess(given: &Given) -> Result<Section, PlotError> {
     Ok(section)
 }
 
-fn over_layers(analysis: &Analysis, slot: Slot, of: Of) -> Vec<Point> {
+fn over_layers(analysis: &Analysis, slot: ProjectionKind, of: Of) -> Vec<Point> {
     by_fraction(analysis, |i| {
         let own = analysis.spectra.slots.iter().filter(|s| s.slot == slot);
         own.filter_map(|s| of(&s.tails)?.get(i).copied()).collect()

@@ -12,8 +12,8 @@ use htc_formats::model::MatrixId;
 
 use super::Allocator;
 use super::ladder::Ladder;
-use crate::plan::form::Form;
-use crate::plan::unit::{Member, Unit, UnitPlan};
+use crate::plan::form::MatrixForm;
+use crate::plan::unit::{Unit, UnitMatrix, UnitPlan};
 use crate::plan::{Evidence, Plan, PlanError};
 
 /// Fraction of the L2 cache that a working set may fill.
@@ -24,37 +24,41 @@ pub const CACHE_SHARE: f64 = 0.75;
 pub const L2_SPEEDUP: f64 = 10.0;
 
 /// Caps the ladders of projections with the same input at the largest rank that fits the cache.
-pub(super) fn cap(
+pub(super) fn cap_ladders(
     ladders: &mut [Ladder],
     units: &[Unit],
     evidence: &Evidence,
 ) -> Result<(), PlanError> {
-    let Some(cache) = evidence.cache else {
+    let Some(cache) = evidence.l2_bytes else {
         return Err(PlanError::NoEvidence {
             allocator: Allocator::CacheFit,
             needs: "the size of the target's L2 cache",
             remedy: "name the target with `gpu`",
         });
     };
-    let limit = share_of(cache);
+    let limit = cache_share_bytes(cache);
     let mut first = 0;
     for set in units.chunk_by(|a, b| same_input(&a.members, &b.members, (a.layer, b.layer))) {
-        fit(&mut ladders[first..first + set.len()], set, limit)?;
+        cap_working_set(&mut ladders[first..first + set.len()], set, limit)?;
         first += set.len();
     }
     Ok(())
 }
 
-fn share_of(cache: u64) -> u64 {
+fn cache_share_bytes(cache: u64) -> u64 {
     (CACHE_SHARE * cache as f64) as u64
 }
 
-fn same_input<L: PartialEq>(a: &[Member], b: &[Member], (layer_a, layer_b): (L, L)) -> bool {
-    let group = |members: &[Member]| members.first().and_then(|m| m.slot()?.group());
+fn same_input<L: PartialEq>(
+    a: &[UnitMatrix],
+    b: &[UnitMatrix],
+    (layer_a, layer_b): (L, L),
+) -> bool {
+    let group = |members: &[UnitMatrix]| members.first().and_then(|m| m.slot()?.group());
     layer_a == layer_b && group(a).is_some() && group(a) == group(b)
 }
 
-fn fit(ladders: &mut [Ladder], set: &[Unit], limit: u64) -> Result<(), PlanError> {
+fn cap_working_set(ladders: &mut [Ladder], set: &[Unit], limit: u64) -> Result<(), PlanError> {
     let mut levels: Vec<f64> = ladders
         .iter()
         .flat_map(|l| l.rungs.iter().map(|r| r.level))
@@ -96,7 +100,7 @@ fn fit(ladders: &mut [Ladder], set: &[Unit], limit: u64) -> Result<(), PlanError
 
 /// Predicted decode throughput relative to the source, at batch size 1. Neither figure is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Prediction {
+pub struct SpeedPrediction {
     /// Ratio of the bytes read per token, all from memory.
     pub streamed: f64,
     /// Published model: working sets within [`CACHE_SHARE`] of the cache are read [`L2_SPEEDUP`]
@@ -105,7 +109,7 @@ pub struct Prediction {
 }
 
 /// Formats the prediction for display.
-impl fmt::Display for Prediction {
+impl fmt::Display for SpeedPrediction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -122,13 +126,13 @@ impl fmt::Display for Prediction {
 /// `head` is the matrix that computes the logits; an untied embedding is not read. `other_bytes`
 /// are read in addition to the plan's units (head, unselected projections); `cache` is the L2 size
 /// in bytes.
-pub fn predict(plan: &Plan, head: MatrixId, other_bytes: u64, cache: u64) -> Prediction {
+pub fn predict_speed(plan: &Plan, head: MatrixId, other_bytes: u64, cache: u64) -> SpeedPrediction {
     let streams = |unit: &&UnitPlan| {
         let mut members = unit.members.iter();
         members.all(|member| member.slot().is_some() || member.matrix == head)
     };
     let units: Vec<&UnitPlan> = plan.units.iter().filter(streams).collect();
-    let limit = share_of(cache);
+    let limit = cache_share_bytes(cache);
     let same =
         |a: &&UnitPlan, b: &&UnitPlan| same_input(&a.members, &b.members, (a.layer(), b.layer()));
     let sets = || units.chunk_by(same);
@@ -143,9 +147,9 @@ pub fn predict(plan: &Plan, head: MatrixId, other_bytes: u64, cache: u64) -> Pre
         };
         other_bytes as f64 + sets().map(time).sum::<f64>()
     };
-    let before = |u: &UnitPlan| Form::Kept.bytes(&u.members);
+    let before = |u: &UnitPlan| MatrixForm::Unchanged.bytes(&u.members);
     let ratio = |cached| total(&before, cached) / total(&UnitPlan::bytes_after, cached);
-    Prediction {
+    SpeedPrediction {
         streamed: ratio(false),
         cached: ratio(true),
     }

@@ -1,8 +1,8 @@
 //! Allocator `curvature`: rank proportional to the profile of the residual stream, after the MCR
 //! heuristic `k_ℓ ∝ MCR_ℓ / mean`.
 
-use super::phase::{check_length, wrong};
-use super::{Allocator, Floor, by_layer};
+use super::phase::{check_length, profile_error};
+use super::{Allocator, RankFloor, by_layer};
 use crate::plan::phases::{Phases, ProfileError};
 use crate::plan::unit::Unit;
 use crate::plan::{Evidence, PlanError};
@@ -10,7 +10,7 @@ use crate::plan::{Evidence, PlanError};
 /// Published floor of the heuristic, available as an option. On square matrices it exceeds the rank
 /// where factors are as large as the matrix, so attention stays dense; at widths above 2792 it
 /// exceeds [`PUBLISHED_CAP`].
-pub const PUBLISHED_FLOOR: Floor = Floor::Fraction(0.55);
+pub const PUBLISHED_FLOOR: RankFloor = RankFloor::Fraction(0.55);
 
 /// Published cap of the heuristic, for a model of width 4096.
 pub const PUBLISHED_CAP: usize = 1536;
@@ -29,7 +29,7 @@ pub(super) fn scales(
         });
     };
     check_length(allocator, profile, layers)?;
-    Phases::detect(Some(profile)).map_err(|error| wrong(allocator, &error))?;
+    Phases::detect(Some(profile)).map_err(|error| profile_error(allocator, &error))?;
     // Divide before adding, to avoid overflow.
     let mean: f64 = profile.iter().map(|v| v / layers as f64).sum();
     if mean == 0.0 {
@@ -37,7 +37,7 @@ pub(super) fn scales(
             layer: 0,
             found: 0.0,
         };
-        return Err(wrong(allocator, &error));
+        return Err(profile_error(allocator, &error));
     }
     let scales: Vec<f64> = profile.iter().map(|v| v / mean).collect();
     Ok(by_layer(units, &scales))

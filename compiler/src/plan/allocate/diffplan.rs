@@ -31,20 +31,20 @@ use crate::request::MeasuredEnergy;
 /// Weight `λ` of the energy term.
 pub const ENERGY_WEIGHT: f64 = 0.005;
 
-const INERT: &str = "diffplan: the budget decides the total, and the energy term nothing: it is in \
+const FIXED_TOTAL_NOTE: &str = "diffplan: the budget decides the total, and the energy term nothing: it is in \
      proportion to parameters, and the price that meets the budget makes up for it; without a budget energy decides";
 
-const BETWEEN: &str = "diffplan: the budget decides the total, and the energy term between units alone: it is in proportion \
+const ENERGY_BETWEEN_UNITS_NOTE: &str = "diffplan: the budget decides the total, and the energy term between units alone: it is in proportion \
      to bytes, of which the dense form has other ones for each number than factors have; without a budget energy decides";
 
-pub(super) fn inert(evidence: &Evidence, currency: Currency) -> &'static str {
+pub(super) fn budget_note(evidence: &Evidence, currency: Currency) -> &'static str {
     match (&evidence.energy, currency) {
-        (None, _) | (Some(_), Currency::Bytes) => INERT,
-        (Some(_), Currency::Parameters | Currency::Rank) => BETWEEN,
+        (None, _) | (Some(_), Currency::Bytes) => FIXED_TOTAL_NOTE,
+        (Some(_), Currency::Parameters | Currency::Rank) => ENERGY_BETWEEN_UNITS_NOTE,
     }
 }
 
-pub(super) fn measured(energy: &MeasuredEnergy) -> String {
+pub(super) fn energy_note(energy: &MeasuredEnergy) -> String {
     let interval = match energy.interval {
         Some((low, high)) if low > 0.0 => format!(" (95 % interval {low:.3e} to {high:.3e})"),
         Some((low, high)) => format!(
@@ -55,25 +55,21 @@ pub(super) fn measured(energy: &MeasuredEnergy) -> String {
     format!(
         "diffplan: a token costs {:.3e} J for each byte that it touches{interval} and {:.3e} J beside, over {} pairs by {}; \
          records sha256 {}",
-        energy.joules_per_byte,
-        energy.joules_of_no_bytes,
-        energy.pairs,
-        energy.sensor,
-        energy.digest
+        energy.joules_per_byte, energy.joules_per_token, energy.pairs, energy.sensor, energy.digest
     )
 }
 
-pub(super) const DECIDED: &str = "diffplan: without a budget the energy term decided the total, a joule per token \
+pub(super) const ENERGY_TOTAL_NOTE: &str = "diffplan: without a budget the energy term decided the total, a joule per token \
      weighing as much as 0.005 of a matrix's energy lost";
 
 /// Upper limit of joules per byte for validation; real machines take about 1e-10.
-const MOST: f64 = 1.0;
+const MAX_JOULES_PER_BYTE: f64 = 1.0;
 
-const LEVELS: usize = 16;
+const RANK_LEVELS: usize = 16;
 const ITERATIONS: usize = 64;
-const RATE: f64 = 16.0;
+const LEARNING_RATE: f64 = 16.0;
 /// Bisection steps over the price interval of twelve powers of ten.
-const HALVINGS: usize = 32;
+const BISECTION_STEPS: usize = 32;
 
 pub(super) fn losses(
     units: &[Unit],
@@ -99,7 +95,7 @@ pub(super) fn joules(
     evidence: &Evidence,
 ) -> Result<Vec<Vec<f64>>, PlanError> {
     let allocator = Allocator::DiffPlan;
-    let wrong = |what: &str, expected: &str, found: String| PlanError::Evidence {
+    let wrong = |what: &str, expected: &str, found: String| PlanError::InvalidEvidence {
         allocator,
         what: what.into(),
         expected: expected.into(),
@@ -118,7 +114,7 @@ pub(super) fn joules(
         )),
         (Some(energy), None) => {
             let slope = energy.joules_per_byte;
-            if !(slope > 0.0 && slope <= MOST) {
+            if !(slope > 0.0 && slope <= MAX_JOULES_PER_BYTE) {
                 let expected = "a number above 0 and at most 1";
                 return Err(wrong("joules per byte", expected, slope.to_string()));
             }
@@ -147,7 +143,11 @@ pub(super) fn joules(
 }
 
 /// Returns the rung of every unit with the least sum of loss and energy; ties go to the lower rung.
-pub(super) fn least(ladders: &[Ladder], losses: &[Vec<f64>], joules: &[Vec<f64>]) -> Vec<usize> {
+pub(super) fn least_energy_rungs(
+    ladders: &[Ladder],
+    losses: &[Vec<f64>],
+    joules: &[Vec<f64>],
+) -> Vec<usize> {
     let units = ladders.iter().zip(losses).zip(joules);
     let least = units.map(|((ladder, losses), joules)| {
         let weight = |rung: usize| losses[rung] + ENERGY_WEIGHT * joules[rung];
@@ -160,7 +160,7 @@ pub(super) fn least(ladders: &[Ladder], losses: &[Vec<f64>], joules: &[Vec<f64>]
 }
 
 #[derive(Clone, Copy)]
-struct Level {
+struct RankLevel {
     loss: f64,
     /// Relative to the mean cost of all highest rungs.
     cost: f64,
@@ -178,16 +178,16 @@ pub(super) fn soft_levels(
 ) -> Vec<f64> {
     let highest = |l: &Ladder| l.cost(l.rungs.len() - 1) as f64;
     let scale = ladders.iter().map(highest).sum::<f64>() / ladders.len() as f64;
-    let units: Vec<Vec<Level>> = ladders
+    let units: Vec<Vec<RankLevel>> = ladders
         .iter()
         .zip(losses)
         .zip(joules)
         .map(|((ladder, losses), joules)| {
             let last = ladder.rungs.len() - 1;
-            let count = LEVELS.min(last + 1);
+            let count = RANK_LEVELS.min(last + 1);
             let level = |n: usize| {
                 let rung = if n == 0 { 0 } else { n * last / (count - 1) };
-                Level {
+                RankLevel {
                     loss: losses[rung],
                     cost: ladder.cost(rung) as f64 / scale,
                     rank: ladder.rungs[rung].level,
@@ -200,8 +200,8 @@ pub(super) fn soft_levels(
     let soft = |price: f64| -> (Vec<f64>, f64) {
         let mut cost = 0.0;
         let ranks = units.iter().map(|levels| {
-            let p = descend(levels, price);
-            let mean = |of: fn(&Level) -> f64| -> f64 {
+            let p = optimise_probabilities(levels, price);
+            let mean = |of: fn(&RankLevel) -> f64| -> f64 {
                 levels.iter().zip(&p).map(|(l, p)| p * of(l)).sum()
             };
             cost += mean(|l| l.cost);
@@ -215,7 +215,7 @@ pub(super) fn soft_levels(
         return ranks;
     }
     let (mut low, mut high) = (-6.0_f64, 6.0_f64);
-    for _ in 0..HALVINGS {
+    for _ in 0..BISECTION_STEPS {
         let middle = 0.5 * (low + high);
         if soft(10.0_f64.powf(middle)).1 > affordable {
             low = middle;
@@ -226,7 +226,7 @@ pub(super) fn soft_levels(
     soft(10.0_f64.powf(high)).0
 }
 
-fn descend(levels: &[Level], price: f64) -> Vec<f64> {
+fn optimise_probabilities(levels: &[RankLevel], price: f64) -> Vec<f64> {
     let objective: Vec<f64> = levels
         .iter()
         .map(|l| l.loss + price * l.cost + l.energy)
@@ -236,7 +236,7 @@ fn descend(levels: &[Level], price: f64) -> Vec<f64> {
         let p = softmax(&logits);
         let mean: f64 = p.iter().zip(&objective).map(|(p, f)| p * f).sum();
         for ((logit, p), f) in logits.iter_mut().zip(&p).zip(&objective) {
-            *logit -= RATE * p * (f - mean);
+            *logit -= LEARNING_RATE * p * (f - mean);
         }
     }
     softmax(&logits)
@@ -256,8 +256,8 @@ fn softmax(logits: &[f64]) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    fn levels(energy: f64) -> Vec<Level> {
-        let level = |(loss, cost, rank)| Level {
+    fn levels(energy: f64) -> Vec<RankLevel> {
+        let level = |(loss, cost, rank)| RankLevel {
             loss,
             cost,
             rank,
@@ -306,7 +306,7 @@ mod tests {
     fn energy_and_price_lower_the_soft_rank() {
         let rank = |price, energy| -> f64 {
             let levels = levels(energy);
-            let p = descend(&levels, price);
+            let p = optimise_probabilities(&levels, price);
             p.iter().zip(&levels).map(|(p, l)| p * l.rank).sum()
         };
         assert!(rank(0.0, 0.0) > rank(0.5, 0.0));
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn bisected_price_meets_the_budget() {
         let costs: Vec<u64> = (1..=16).map(|n| 10 * n).collect();
-        let ladders = [Ladder::of(&costs), Ladder::of(&costs)];
+        let ladders = [Ladder::from_costs(&costs), Ladder::from_costs(&costs)];
         let falling = |base: f64| (1..=16).map(|n| base.powi(n)).collect::<Vec<f64>>();
         let losses = [falling(0.5), falling(0.9)];
         let by_rank = |joules: f64| {

@@ -4,11 +4,11 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use super::ladder::{Currency, Ladder};
-use crate::plan::unit::{Member, Unit};
-use crate::plan::{Budget, PlanError, Request};
+use crate::plan::unit::{Unit, UnitMatrix};
+use crate::plan::{Budget, PlanError, PlanRequest};
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Totals {
+pub(super) struct BudgetTotals {
     pub currency: Currency,
     pub budget: u64,
     /// Budget over the cost of all dense forms.
@@ -17,8 +17,8 @@ pub(super) struct Totals {
     units: usize,
 }
 
-impl Totals {
-    pub(super) fn new(request: &Request, units: &[Unit]) -> Result<Totals, PlanError> {
+impl BudgetTotals {
+    pub(super) fn new(request: &PlanRequest, units: &[Unit]) -> Result<BudgetTotals, PlanError> {
         let currency = match request.budget {
             Budget::Bytes(_) => Currency::Bytes,
             Budget::MeanRank(_) | Budget::Rank(_) | Budget::FullRank => Currency::Rank,
@@ -50,7 +50,7 @@ impl Totals {
             | Budget::Bits(_)
             | Budget::Energy => dense,
         };
-        Ok(Totals {
+        Ok(BudgetTotals {
             currency,
             budget,
             share: (budget as f64 / dense as f64).min(1.0),
@@ -92,22 +92,22 @@ pub(in crate::plan) fn round_up(value: f64, decimals: i32) -> f64 {
     (value * scale).ceil() / scale
 }
 
-pub(super) fn least(ladders: &[Ladder]) -> u64 {
+pub(super) fn least_cost(ladders: &[Ladder]) -> u64 {
     ladders.iter().map(|l| l.cost(0)).sum()
 }
 
 #[derive(Clone, Copy, PartialEq)]
-struct Place(f64, Reverse<usize>);
+struct QueueEntry(f64, Reverse<usize>);
 
-impl Eq for Place {}
+impl Eq for QueueEntry {}
 
-impl Ord for Place {
+impl Ord for QueueEntry {
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.total_cmp(&other.0).then(self.1.cmp(&other.1))
     }
 }
 
-impl PartialOrd for Place {
+impl PartialOrd for QueueEntry {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
@@ -122,13 +122,15 @@ fn climb(
     let spent: u64 = ladders.iter().zip(&*rungs).map(|(l, &r)| l.cost(r)).sum();
     let mut left = budget.saturating_sub(spent);
     let all = rungs.iter().enumerate();
-    let mut queue: BinaryHeap<Place> = all.map(|(i, &r)| Place(worth(i, r), Reverse(i))).collect();
-    while let Some(Place(_, Reverse(i))) = queue.pop() {
+    let mut queue: BinaryHeap<QueueEntry> = all
+        .map(|(i, &r)| QueueEntry(worth(i, r), Reverse(i)))
+        .collect();
+    while let Some(QueueEntry(_, Reverse(i))) = queue.pop() {
         // A step that does not fit now never fits later, since the remainder only shrinks.
         if let Some(cost) = ladders[i].step_cost(rungs[i]).filter(|&cost| cost <= left) {
             left -= cost;
             rungs[i] += 1;
-            queue.push(Place(worth(i, rungs[i]), Reverse(i)));
+            queue.push(QueueEntry(worth(i, rungs[i]), Reverse(i)));
         }
     }
 }
@@ -143,7 +145,7 @@ pub(super) fn proportional(ladders: &[Ladder], targets: &[f64], budget: u64) -> 
     rungs
 }
 
-pub(super) fn together(
+pub(super) fn proportional_by_kind(
     units: &[Unit],
     ladders: &[Ladder],
     targets: &[f64],
@@ -153,7 +155,7 @@ pub(super) fn together(
     let mut firsts: Vec<usize> = Vec::new();
     let mut kinds = Vec::with_capacity(units.len());
     let alike = |a: usize, b: usize| {
-        let slots = |i: usize| units[i].members.iter().map(Member::slot);
+        let slots = |i: usize| units[i].members.iter().map(UnitMatrix::slot);
         slots(a).eq(slots(b)) && ladders[a].rungs == ladders[b].rungs
     };
     for i in 0..units.len() {
@@ -193,10 +195,10 @@ pub(super) fn together(
 ///
 /// The gain is divided by the cost or, with [`Price::Bytes`], by the bytes: of steps with equal
 /// cost, the one that stores less comes first.
-pub(super) fn marginal(
+pub(super) fn least_loss_rungs(
     ladders: &[Ladder],
     losses: &[Vec<f64>],
-    price: Price,
+    price: GainDivisor,
     budget: u64,
 ) -> Vec<usize> {
     let hulls: Vec<Vec<usize>> = ladders
@@ -207,14 +209,14 @@ pub(super) fn marginal(
     let slope = |i: usize, from: usize, to: usize| gain(&ladders[i], &losses[i], price, (from, to));
     let mut rungs = vec![0; ladders.len()];
     let mut at = vec![0; ladders.len()];
-    let mut left = budget.saturating_sub(least(ladders));
-    let next = |i: usize, at: usize| -> Option<Place> {
+    let mut left = budget.saturating_sub(least_cost(ladders));
+    let next = |i: usize, at: usize| -> Option<QueueEntry> {
         let hull = &hulls[i];
         let (from, to) = (hull[at], *hull.get(at + 1)?);
-        Some(Place(slope(i, from, to), Reverse(i)))
+        Some(QueueEntry(slope(i, from, to), Reverse(i)))
     };
-    let mut queue: BinaryHeap<Place> = (0..ladders.len()).filter_map(|i| next(i, 0)).collect();
-    while let Some(Place(_, Reverse(i))) = queue.pop() {
+    let mut queue: BinaryHeap<QueueEntry> = (0..ladders.len()).filter_map(|i| next(i, 0)).collect();
+    while let Some(QueueEntry(_, Reverse(i))) = queue.pop() {
         let to = hulls[i][at[i] + 1];
         let cost = ladders[i].cost(to) - ladders[i].cost(rungs[i]);
         if cost <= left {
@@ -235,18 +237,18 @@ pub(super) fn marginal(
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Price {
+pub(super) enum GainDivisor {
     /// Cost in the currency of the budget.
     Budget,
     /// Additional bytes stored; steps without additional bytes come first.
     Bytes,
 }
 
-fn gain(ladder: &Ladder, losses: &[f64], price: Price, (from, to): (usize, usize)) -> f64 {
+fn gain(ladder: &Ladder, losses: &[f64], price: GainDivisor, (from, to): (usize, usize)) -> f64 {
     let gain = losses[from] - losses[to];
     let step = match price {
-        Price::Budget => ladder.cost(to).saturating_sub(ladder.cost(from)),
-        Price::Bytes => ladder.rungs[to]
+        GainDivisor::Budget => ladder.cost(to).saturating_sub(ladder.cost(from)),
+        GainDivisor::Bytes => ladder.rungs[to]
             .bytes
             .saturating_sub(ladder.rungs[from].bytes),
     };
@@ -258,7 +260,7 @@ fn gain(ladder: &Ladder, losses: &[f64], price: Price, (from, to): (usize, usize
 
 /// Returns the rungs on the upper concave hull of gain over cost, from the lowest rung. Collinear
 /// points are included, to keep segments short.
-fn hull(ladder: &Ladder, losses: &[f64], price: Price) -> Vec<usize> {
+fn hull(ladder: &Ladder, losses: &[f64], price: GainDivisor) -> Vec<usize> {
     let slope = |from: usize, to: usize| gain(ladder, losses, price, (from, to));
     let mut hull: Vec<usize> = Vec::new();
     for rung in 0..ladder.rungs.len() {

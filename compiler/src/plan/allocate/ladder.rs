@@ -2,9 +2,9 @@
 
 use htc_formats::DType;
 
-use super::{Allocation, Allocator, Choice, Decision, Floor};
+use super::{Allocation, Allocator, Choice, Decision, RankFloor};
 use crate::plan::unit::Unit;
-use crate::plan::{PlanError, Request, dense_form};
+use crate::plan::{PlanError, PlanRequest, dense_form};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Currency {
@@ -29,11 +29,11 @@ pub(super) struct Bounds {
     cap: Option<usize>,
 }
 
-impl Floor {
+impl RankFloor {
     pub(super) fn rank(self, width: usize) -> Result<usize, PlanError> {
         match self {
-            Floor::Rank(rank) if rank >= 1 => Ok(rank),
-            Floor::Fraction(f) if f > 0.0 && f <= 1.0 => Ok((f * width as f64).ceil() as usize),
+            RankFloor::Rank(rank) if rank >= 1 => Ok(rank),
+            RankFloor::Fraction(f) if f > 0.0 && f <= 1.0 => Ok((f * width as f64).ceil() as usize),
             _ => Err(PlanError::FloorRange {
                 found: self.to_string(),
             }),
@@ -59,7 +59,7 @@ impl Bounds {
 /// on *Alice*, `whiten`, f16; KL divergence on the beginning of WikiText-2's test split) a quarter
 /// and half of the even share give 0.0007 and 0.0001 for grc at a ratio of 0.9, 0.0012 and 0.0007
 /// at 0.8, 0.0070 and 0.0068 at 0.6; for gp 0.0270 and 0.0278 at 0.8, 0.157 and 0.161 at 0.6.
-const SHARE_KEPT: f64 = 0.5;
+const MIN_SHARE: f64 = 0.5;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Rung {
@@ -88,7 +88,7 @@ impl Ladder {
     /// [`PlanError::CapTooSmall`].
     pub(super) fn new(
         unit: &Unit,
-        request: &Request,
+        request: &PlanRequest,
         currency: Currency,
         share: f64,
         bounds: Bounds,
@@ -102,14 +102,14 @@ impl Ladder {
             let within = bounds.cap.unwrap_or(usize::MAX);
             step(limit, within.min(even as usize), request.factor_type)
         };
-        let (dense_form, _) = dense_form(&unit.members, request.dense.slots);
+        let (dense_form, _) = dense_form(&unit.members, request.dense_types.projections);
         let dense_bytes = dense_form.bytes(&unit.members);
         let dense_cost = match currency {
             Currency::Bytes => dense_bytes,
             Currency::Parameters | Currency::Rank => currency.dense(unit),
         };
         let at = |rank: usize| -> Rung {
-            let form = unit.factored(request, rank);
+            let form = unit.factored_form(request, rank);
             let bytes = form.bytes(&unit.members);
             Rung {
                 choice: Choice::Rank(rank),
@@ -139,7 +139,7 @@ impl Ladder {
             Some(_) => format!(
                 "kept dense: {dense_bytes} bytes lose nothing, and the allocation left room for them"
             ),
-            None => never_smaller(at(step), step, dense_bytes, dense_cost),
+            None => dense_note(at(step), step, dense_bytes, dense_cost),
         };
         let mut ladder = Ladder {
             rungs,
@@ -148,7 +148,9 @@ impl Ladder {
             dense_note,
         };
         if request.allocation.allocator == Allocator::Whitened && bounds.floor.is_none() {
-            ladder.keep_share(share * unit.parameters() as f64 / (unit.outs + unit.cols) as f64);
+            ladder.enforce_min_share(
+                share * unit.parameters() as f64 / (unit.outs + unit.cols) as f64,
+            );
         }
         let dense = Rung {
             choice: Choice::Dense,
@@ -162,14 +164,14 @@ impl Ladder {
         Ok(ladder)
     }
 
-    fn keep_share(&mut self, even: f64) {
-        let within = |rung: &Rung| rung.level <= SHARE_KEPT * even;
+    fn enforce_min_share(&mut self, even: f64) {
+        let within = |rung: &Rung| rung.level <= MIN_SHARE * even;
         let below = self.rungs.partition_point(within).saturating_sub(1);
         if below > 0 {
             self.rungs.drain(..below);
             self.lowest_note = Some(format!(
                 "whitened decided: half of an even share, {:.0} ranks, and no less",
-                SHARE_KEPT * even
+                MIN_SHARE * even
             ));
         }
     }
@@ -225,7 +227,7 @@ impl Ladder {
     }
 
     #[cfg(test)]
-    pub(super) fn of(costs: &[u64]) -> Ladder {
+    pub(super) fn from_costs(costs: &[u64]) -> Ladder {
         let rung = |(i, &cost): (usize, &u64)| Rung {
             choice: Choice::Rank(i + 1),
             cost,
@@ -268,7 +270,7 @@ impl Ladder {
     }
 }
 
-fn never_smaller(rung: Rung, step: usize, dense_bytes: u64, dense_cost: u64) -> String {
+fn dense_note(rung: Rung, step: usize, dense_bytes: u64, dense_cost: u64) -> String {
     let Rung { bytes, cost, .. } = rung;
     if bytes >= dense_bytes {
         format!("kept dense: rank {step} needs {bytes} bytes, the dense form {dense_bytes}")

@@ -19,17 +19,17 @@ mod waterfill;
 
 use htc_formats::model::HyperParameters;
 
-use self::fill::Totals;
+use self::fill::BudgetTotals;
 use self::ladder::{Bounds, Currency, Ladder};
 use super::unit::Unit;
-use super::{Budget, Evidence, PlanError, Request};
+use super::{Budget, Evidence, PlanError, PlanRequest};
 
 use crate::request::FirstPositions;
-pub use crate::request::{Allocation, Allocator, Floor};
+pub use crate::request::{Allocation, Allocator, RankFloor};
 pub(super) use fill::round_up;
 pub(super) use ladder::{smallest_step, step};
 
-pub use cachefit::{CACHE_SHARE, L2_SPEEDUP, Prediction, predict};
+pub use cachefit::{CACHE_SHARE, L2_SPEEDUP, SpeedPrediction, predict_speed};
 pub use curvature::{PUBLISHED_CAP, PUBLISHED_FLOOR};
 pub use diffplan::ENERGY_WEIGHT;
 pub(crate) use waterfill::lost_energy;
@@ -59,24 +59,24 @@ impl Decision {
 }
 
 #[derive(Debug)]
-pub(super) struct Allocated {
+pub(super) struct Allocations {
     pub decisions: Vec<Decision>,
     pub notes: Vec<String>,
 }
 
 fn prepare(
     hyper: &HyperParameters,
-    request: &Request,
+    request: &PlanRequest,
     units: &[Unit],
     evidence: &Evidence,
-) -> Result<(Totals, Vec<Ladder>), PlanError> {
+) -> Result<(BudgetTotals, Vec<Ladder>), PlanError> {
     let bounds = Bounds::new(&request.allocation, hyper.width)?;
-    let totals = Totals::new(request, units)?;
+    let totals = BudgetTotals::new(request, units)?;
     let build = |finest: bool| -> Result<Vec<Ladder>, PlanError> {
         let ladder = |u| Ladder::new(u, request, totals.currency, totals.share, bounds, finest);
         let mut ladders = units.iter().map(ladder).collect::<Result<Vec<_>, _>>()?;
         if request.allocation.allocator == Allocator::CacheFit {
-            cachefit::cap(&mut ladders, units, evidence)?;
+            cachefit::cap_ladders(&mut ladders, units, evidence)?;
         }
         Ok(ladders)
     };
@@ -84,11 +84,11 @@ fn prepare(
         Err(PlanError::CacheTooSmall { .. }) => build(true),
         built => built,
     }?;
-    if fill::least(&ladders) > totals.budget {
+    if fill::least_cost(&ladders) > totals.budget {
         // A whole block may exceed the remainder, so retry with the finest steps.
         ladders = build(true)?;
     }
-    let least = fill::least(&ladders);
+    let least = fill::least_cost(&ladders);
     if least > totals.budget {
         return Err(totals.too_small(least, &request.budget));
     }
@@ -97,20 +97,20 @@ fn prepare(
 
 pub(super) fn allocate(
     hyper: &HyperParameters,
-    request: &Request,
+    request: &PlanRequest,
     units: &[Unit],
     evidence: &Evidence,
-) -> Result<Allocated, PlanError> {
+) -> Result<Allocations, PlanError> {
     let allocator = request.allocation.allocator;
     let (totals, ladders) = prepare(hyper, request, units, evidence)?;
     let mut notes = Vec::new();
-    if request.allocation.first_positions == FirstPositions::Counted {
+    if request.allocation.first_positions == FirstPositions::Included {
         notes.push("the variance counts the first position of every window".to_owned());
     }
     let even = || even_targets(units, totals.currency);
     let rungs = match allocator {
         Allocator::Uniform | Allocator::CacheFit => {
-            fill::together(units, &ladders, &even(), totals.budget)
+            fill::proportional_by_kind(units, &ladders, &even(), totals.budget)
         }
         Allocator::Phase => match phase::scales(units, evidence, hyper.layers)? {
             Ok(scales) => {
@@ -121,7 +121,7 @@ pub(super) fn allocate(
                 notes.push(format!(
                     "phases_valid = false: {reason}; the allocation is uniform"
                 ));
-                fill::together(units, &ladders, &even(), totals.budget)
+                fill::proportional_by_kind(units, &ladders, &even(), totals.budget)
             }
         },
         Allocator::Curvature => {
@@ -131,29 +131,29 @@ pub(super) fn allocate(
         Allocator::Waterfill | Allocator::Whitened => {
             let losses = waterfill::losses(request, units, &ladders, evidence, hyper.layers)?;
             let price = match allocator {
-                Allocator::Whitened => fill::Price::Bytes,
-                _ => fill::Price::Budget,
+                Allocator::Whitened => fill::GainDivisor::Bytes,
+                _ => fill::GainDivisor::Budget,
             };
-            fill::marginal(&ladders, &losses, price, totals.budget)
+            fill::least_loss_rungs(&ladders, &losses, price, totals.budget)
         }
         Allocator::DiffPlan => {
             // Report errors of options before those of missing measurements.
             let energy = diffplan::joules(units, &ladders, evidence)?;
             let losses = diffplan::losses(units, &ladders, evidence)?;
             if request.budget == Budget::Energy {
-                notes.push(diffplan::DECIDED.to_owned());
-                notes.extend(evidence.energy.as_ref().map(diffplan::measured));
-                diffplan::least(&ladders, &losses, &energy)
+                notes.push(diffplan::ENERGY_TOTAL_NOTE.to_owned());
+                notes.extend(evidence.energy.as_ref().map(diffplan::energy_note));
+                diffplan::least_energy_rungs(&ladders, &losses, &energy)
             } else {
-                notes.push(diffplan::inert(evidence, totals.currency).to_owned());
-                notes.extend(evidence.energy.as_ref().map(diffplan::measured));
+                notes.push(diffplan::budget_note(evidence, totals.currency).to_owned());
+                notes.extend(evidence.energy.as_ref().map(diffplan::energy_note));
                 let targets = diffplan::soft_levels(&ladders, &losses, &energy, totals.budget);
                 fill::proportional(&ladders, &targets, totals.budget)
             }
         }
     };
     let decisions = ladders.iter().zip(rungs);
-    Ok(Allocated {
+    Ok(Allocations {
         decisions: decisions.map(|(l, rung)| l.decision(rung)).collect(),
         notes,
     })

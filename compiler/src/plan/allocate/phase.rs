@@ -1,7 +1,7 @@
 //! Allocator `phase`: rank by the phase of the layer, after MCR's phase-aware allocation.
 
 use super::{Allocator, by_layer};
-use crate::plan::phases::{NoPhases, Phase, Phases, ProfileError};
+use crate::plan::phases::{NoPhasesReason, Phase, Phases, ProfileError};
 use crate::plan::unit::Unit;
 use crate::plan::{Evidence, PlanError};
 
@@ -17,12 +17,13 @@ pub(super) fn scales(
     units: &[Unit],
     evidence: &Evidence,
     layers: usize,
-) -> Result<Result<Vec<f64>, NoPhases>, PlanError> {
+) -> Result<Result<Vec<f64>, NoPhasesReason>, PlanError> {
     let profile = evidence.variance.as_deref();
     if let Some(profile) = profile {
         check_length(Allocator::Phase, profile, layers)?;
     }
-    let phases = Phases::detect(profile).map_err(|error| wrong(Allocator::Phase, &error))?;
+    let phases =
+        Phases::detect(profile).map_err(|error| profile_error(Allocator::Phase, &error))?;
     Ok(phases.phases.map(|phases| {
         let scales: Vec<f64> = phases.into_iter().map(scale).collect();
         by_layer(units, &scales)
@@ -37,7 +38,7 @@ pub(super) fn check_length(
     if profile.len() == layers {
         return Ok(());
     }
-    Err(PlanError::Evidence {
+    Err(PlanError::InvalidEvidence {
         allocator,
         what: "variance of the residual stream".into(),
         expected: format!("a value for each of {layers} layers"),
@@ -45,8 +46,8 @@ pub(super) fn check_length(
     })
 }
 
-pub(super) fn wrong(allocator: Allocator, error: &ProfileError) -> PlanError {
-    PlanError::Evidence {
+pub(super) fn profile_error(allocator: Allocator, error: &ProfileError) -> PlanError {
+    PlanError::InvalidEvidence {
         allocator,
         what: format!("variance of the residual stream at layer {}", error.layer),
         expected: "a finite number of at least 0".into(),

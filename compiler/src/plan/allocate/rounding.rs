@@ -2,12 +2,12 @@
 
 use htc_formats::DType;
 
-use crate::math::codes::relative_error;
-use crate::plan::form::Form;
+use crate::math::codes::gaussian_relative_error;
+use crate::plan::form::MatrixForm;
 
 /// Approximate fraction of a matrix's energy lost by rounding to each type: for normally
 /// distributed elements with the encoders of this program. Checked by a test.
-const LOST: [(DType, f64); 14] = [
+const ROUNDING_LOSS: [(DType, f64); 14] = [
     (DType::F16, 4.4e-8),
     (DType::BF16, 2.8e-6),
     (DType::Q8_0, 2.3e-5),
@@ -26,32 +26,32 @@ const LOST: [(DType, f64); 14] = [
 
 /// Returns the fraction of the energy lost by rounding; zero for forms as in the source. The errors
 /// of two factors are independent, and both affect the product.
-pub(super) fn lost(form: &Form) -> f64 {
+pub(super) fn rounding_loss(form: &MatrixForm) -> f64 {
     let of = |dtype: DType| {
-        let known = LOST.iter().find(|(of, _)| *of == dtype);
+        let known = ROUNDING_LOSS.iter().find(|(of, _)| *of == dtype);
         known.map_or(0.0, |(_, lost)| *lost)
     };
     match *form {
-        Form::Kept => 0.0,
-        Form::Dense { weight } => of(weight),
-        Form::Bands { ref codes } => codes.mean(relative_error),
-        Form::LowRank { a, b, .. } => of(a) + of(b),
-        Form::SharedBasis {
+        MatrixForm::Unchanged => 0.0,
+        MatrixForm::Dense { weight } => of(weight),
+        MatrixForm::ColumnGroups { ref codes } => codes.weighted_mean(gaussian_relative_error),
+        MatrixForm::LowRank { a, b, .. } => of(a) + of(b),
+        MatrixForm::SharedBasis {
             basis, projected, ..
         } => of(basis) + of(projected),
         // The factors hold the small error of the base.
-        Form::Residual { base, .. } => of(base),
+        MatrixForm::Residual { base, .. } => of(base),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use htc_formats::bands::{Bands, Code, Codes};
+    use htc_formats::bands::{Code, Codes, ColumnGroups};
     use htc_formats::block;
 
     use super::*;
     use crate::math::Weight;
-    use crate::math::codes::{Guide, encode_bands};
+    use crate::math::codes::{QuantisationGuide, encode_column_groups};
     use crate::system::random::Rng;
 
     #[test]
@@ -59,7 +59,7 @@ mod tests {
         let mut random = Rng(11);
         let mut normal = || (0..12).map(|_| random.unit()).sum::<f64>() - 6.0;
         let numbers: Vec<f32> = (0..64 * 256).map(|_| normal() as f32).collect();
-        let found = LOST.map(|(dtype, expected)| {
+        let found = ROUNDING_LOSS.map(|(dtype, expected)| {
             let mut bytes = vec![0; dtype.matrix_bytes(64, 256).unwrap()];
             block::encode(dtype, &numbers, &mut bytes).unwrap();
             let mut stored = vec![0.0; numbers.len()];
@@ -76,17 +76,21 @@ mod tests {
         };
         let codes = Code::all().map(|code| {
             let codes = Codes::uniform(code, 256).unwrap();
-            let bytes = encode_bands(&codes, weight, Guide::default()).unwrap();
-            let bands = Bands::new(&codes, 64, &bytes).unwrap();
+            let bytes = encode_column_groups(&codes, weight, QuantisationGuide::default()).unwrap();
+            let bands = ColumnGroups::new(&codes, 64, &bytes).unwrap();
             let mut row = [0.0; 256];
             let (mut missing, mut whole) = (0.0, 0.0);
             for (i, numbers) in numbers.chunks(256).enumerate() {
-                bands.row(i, &mut row).unwrap();
+                bands.decode_row(i, &mut row).unwrap();
                 let pairs = numbers.iter().zip(&row);
                 missing += pairs.map(|(x, y)| f64::from(x - y).powi(2)).sum::<f64>();
                 whole += numbers.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
             }
-            (code.to_string(), missing / whole, relative_error(code))
+            (
+                code.to_string(),
+                missing / whole,
+                gaussian_relative_error(code),
+            )
         });
         let found: Vec<_> = found.into_iter().chain(codes).collect();
         let differs =

@@ -18,16 +18,16 @@
 //! these scalings. The rounding losses of factor and dense types are added. Gains are divided by
 //! bytes in any currency.
 
-use htc_formats::model::Slot;
+use htc_formats::model::ProjectionKind;
 
 use super::ladder::{Ladder, Rung};
 use super::{Allocator, rounding};
 use crate::plan::allocate::Choice;
 use crate::plan::unit::Unit;
-use crate::plan::{Branches, Evidence, PlanError, Request, dense_form};
+use crate::plan::{BranchShares, Evidence, PlanError, PlanRequest, dense_form};
 
 pub(super) fn losses(
-    request: &Request,
+    request: &PlanRequest,
     units: &[Unit],
     ladders: &[Ladder],
     evidence: &Evidence,
@@ -60,10 +60,10 @@ pub(super) fn losses(
     for ((losses, ladder), unit) in losses.iter_mut().zip(ladders).zip(units) {
         for (loss, rung) in losses.iter_mut().zip(&ladder.rungs) {
             let form = match rung.choice {
-                Choice::Rank(rank) => unit.factored(request, rank),
-                Choice::Dense => dense_form(&unit.members, request.dense.slots).0,
+                Choice::Rank(rank) => unit.factored_form(request, rank),
+                Choice::Dense => dense_form(&unit.members, request.dense_types.projections).0,
             };
-            *loss += (1.0 - *loss) * rounding::lost(&form);
+            *loss += (1.0 - *loss) * rounding::rounding_loss(&form);
         }
     }
     if let Some(branches) = &evidence.branches {
@@ -74,8 +74,8 @@ pub(super) fn losses(
     Ok(losses)
 }
 
-fn shares(units: &[Unit], branches: &[Branches], layers: usize) -> Result<Vec<f64>, PlanError> {
-    let wrong = |what: String, expected: String, found: String| PlanError::Evidence {
+fn shares(units: &[Unit], branches: &[BranchShares], layers: usize) -> Result<Vec<f64>, PlanError> {
+    let wrong = |what: String, expected: String, found: String| PlanError::InvalidEvidence {
         allocator: Allocator::Whitened,
         what,
         expected,
@@ -89,7 +89,9 @@ fn shares(units: &[Unit], branches: &[Branches], layers: usize) -> Result<Vec<f6
     let share = |unit: &Unit| {
         let branches = branches[unit.layer];
         let share = match unit.members.first().and_then(|m| m.slot()) {
-            Some(Slot::Gate | Slot::Up | Slot::Down) => branches.feed_forward,
+            Some(ProjectionKind::Gate | ProjectionKind::Up | ProjectionKind::Down) => {
+                branches.feed_forward
+            }
             _ => branches.attention,
         };
         if share.is_finite() && share >= 0.0 {
@@ -108,7 +110,7 @@ pub(super) fn from_spectra(
     ladders: &[Ladder],
     spectra: &[Vec<f64>],
 ) -> Result<Vec<Vec<f64>>, PlanError> {
-    let wrong = |what: String, expected: String, found: String| PlanError::Evidence {
+    let wrong = |what: String, expected: String, found: String| PlanError::InvalidEvidence {
         allocator,
         what,
         expected,
@@ -123,7 +125,7 @@ pub(super) fn from_spectra(
     for ((unit, ladder), spectrum) in units.iter().zip(ladders).zip(spectra) {
         let what = || format!("spectrum of {}", unit.label());
         let smaller = unit.full_rank();
-        if spectrum.len() != smaller && spectrum.len() != unit.limit {
+        if spectrum.len() != smaller && spectrum.len() != unit.rank_limit {
             let expected = format!("{smaller} singular values");
             return Err(wrong(what(), expected, spectrum.len().to_string()));
         }

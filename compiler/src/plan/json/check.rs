@@ -1,23 +1,23 @@
 //! Conversion of JSON to a validated plan, with a list of all mismatches.
 
 use htc_formats::htz::Digest;
-use htc_formats::model::{HyperParameters, MatrixId, Slot};
+use htc_formats::model::{HyperParameters, MatrixId, ProjectionKind};
 use htc_formats::{DType, block};
 
 use super::node::{KeyLines, Node, quoted};
 use super::request::RequestInFile;
 use super::units::Units;
-use super::{FORMAT, MAX_MISFITS, Misfit, Misfits, VERSION};
+use super::{FORMAT, MAX_LISTED_MISMATCHES, PlanFileMismatch, PlanFileMismatches, VERSION};
 use crate::plan::sources::SourceTypes;
 use crate::plan::{Budget, Method, Plan};
 use crate::request::DenseType;
 
 const MAX_NOTES: usize = 64;
 const MAX_NOTE: usize = 1000;
-const MAX_SAID: usize = 300;
+const MAX_MESSAGE: usize = 300;
 
 #[derive(Clone, Copy)]
-pub(super) struct At<'a> {
+pub(super) struct FilePosition<'a> {
     pub line: usize,
     pub place: &'a str,
 }
@@ -25,7 +25,7 @@ pub(super) struct At<'a> {
 /// Collects mismatches. Functions that return `None` have recorded one.
 #[derive(Default)]
 pub(super) struct Checker {
-    pub misfits: Misfits,
+    pub misfits: PlanFileMismatches,
 }
 
 pub(super) fn plan(
@@ -34,7 +34,7 @@ pub(super) fn plan(
     hyper: &HyperParameters,
     source: impl Fn() -> Digest,
     source_type: &impl SourceTypes,
-) -> Result<Plan, Misfits> {
+) -> Result<Plan, PlanFileMismatches> {
     let mut checker = Checker::default();
     let plan = checker.plan(entries, lines, hyper, &source, source_type);
     match plan {
@@ -44,13 +44,13 @@ pub(super) fn plan(
 }
 
 impl Checker {
-    pub(super) fn misfit(&mut self, at: At, what: impl AsRef<str>) {
+    pub(super) fn report(&mut self, at: FilePosition, what: impl AsRef<str>) {
         self.misfits.count += 1;
-        if self.misfits.listed.len() < MAX_MISFITS {
-            self.misfits.listed.push(Misfit {
+        if self.misfits.listed.len() < MAX_LISTED_MISMATCHES {
+            self.misfits.listed.push(PlanFileMismatch {
                 line: at.line,
-                place: at.place.to_owned(),
-                what: what.as_ref().chars().take(MAX_SAID).collect(),
+                key: at.place.to_owned(),
+                message: what.as_ref().chars().take(MAX_MESSAGE).collect(),
             });
         }
     }
@@ -66,20 +66,20 @@ impl Checker {
     ) -> [Option<(usize, Node)>; N] {
         let mut found = [const { None }; N];
         for (index, (key, value)) in entries.into_iter().enumerate() {
-            let at = At {
+            let at = FilePosition {
                 line: at(index),
                 place,
             };
             match known.iter().position(|k| *k == key) {
                 None => {
                     let key = quoted(&key);
-                    self.misfit(
+                    self.report(
                         at,
                         format!("unknown key {key}, expected {}", known.join(", ")),
                     );
                 }
                 Some(n) if found[n].is_some() => {
-                    self.misfit(at, format!("the key {key} stands twice"));
+                    self.report(at, format!("the key {key} stands twice"));
                 }
                 Some(n) => found[n] = Some((index, value)),
             }
@@ -87,28 +87,28 @@ impl Checker {
         found
     }
 
-    pub(super) fn wrong<T>(
+    pub(super) fn report_type<T>(
         &mut self,
-        at: At,
+        at: FilePosition,
         key: &str,
         expected: &str,
         found: &Node,
     ) -> Option<T> {
-        self.misfit(
+        self.report(
             at,
             format!("{key}: expected {expected}, found {}", found.describe()),
         );
         None
     }
 
-    pub(super) fn missing<T>(&mut self, at: At, key: &str) -> Option<T> {
-        self.misfit(at, format!("the key {key} is missing"));
+    pub(super) fn report_missing<T>(&mut self, at: FilePosition, key: &str) -> Option<T> {
+        self.report(at, format!("the key {key} is missing"));
         None
     }
 
-    pub(super) fn parsed<T: std::str::FromStr>(
+    pub(super) fn parse_text<T: std::str::FromStr>(
         &mut self,
-        at: At,
+        at: FilePosition,
         key: &str,
         expected: &str,
         node: &Node,
@@ -116,22 +116,22 @@ impl Checker {
         match node {
             Node::Text(text) => match text.parse() {
                 Ok(value) => Some(value),
-                Err(_) => self.wrong(at, key, expected, node),
+                Err(_) => self.report_type(at, key, expected, node),
             },
-            _ => self.wrong(at, key, expected, node),
+            _ => self.report_type(at, key, expected, node),
         }
     }
 
-    pub(super) fn whole(
+    pub(super) fn parse_integer(
         &mut self,
-        at: At,
+        at: FilePosition,
         key: &str,
         (low, high): (u64, u64),
         node: &Node,
     ) -> Option<u64> {
         match *node {
-            Node::Whole(n) if (low..=high).contains(&n) => Some(n),
-            _ => self.wrong(
+            Node::Integer(n) if (low..=high).contains(&n) => Some(n),
+            _ => self.report_type(
                 at,
                 key,
                 &format!("a whole number from {low} to {high}"),
@@ -150,11 +150,11 @@ impl Checker {
     ) -> Option<Plan> {
         let place = "the plan";
         let line = |index: usize| lines.get(index).map_or(1, |key| key.line);
-        let at = |index: usize| At {
+        let at = |index: usize| FilePosition {
             line: line(index),
             place,
         };
-        let top = At { line: 1, place };
+        let top = FilePosition { line: 1, place };
         self.version(&entries, at)?;
         let known = [
             "format",
@@ -180,15 +180,15 @@ impl Checker {
             head,
             units,
         ] = self.keys(entries, line, place, known);
-        self.written_for(top, at, [format, version, digest], source);
-        let decided = self.decided(top, at, [method, factor_type, request]);
+        self.check_header(top, at, [format, version, digest], source);
+        let decided = self.read_header(top, at, [method, factor_type, request]);
         let (method, factor_type, request) = decided;
         let notes = notes.map_or_else(Vec::new, |(i, node)| self.notes(at(i), node));
         let mut read = Units::new(hyper, method, source_type);
         let outside = [(MatrixId::Embedding, embedding), (MatrixId::Head, head)];
         for (matrix, value) in outside {
             if let Some((i, node)) = value {
-                self.outside(&mut read, line(i), matrix, node);
+                self.embedding_or_head(&mut read, line(i), matrix, node);
             }
         }
         match units {
@@ -197,16 +197,16 @@ impl Checker {
                 self.units(&mut read, at(i), &items_at, items);
             }
             Some((i, node)) => {
-                self.wrong::<()>(at(i), "units", "a list", &node);
+                self.report_type::<()>(at(i), "units", "a list", &node);
             }
             None => {
-                self.missing::<()>(top, "units");
+                self.report_missing::<()>(top, "units");
             }
         }
         let plans = read.plans;
         let request = request?;
         let counted = request.budget.is_none();
-        let request = request.of(method?, factor_type?, &plans);
+        let request = request.into_request(method?, factor_type?, &plans);
         if self.misfits.count > 0 {
             return None;
         }
@@ -215,7 +215,7 @@ impl Checker {
             // Every unit has already passed on its own.
             Err(faults) => {
                 for fault in faults {
-                    self.misfit(top, fault.to_string());
+                    self.report(top, fault.to_string());
                 }
                 return None;
             }
@@ -226,23 +226,23 @@ impl Checker {
         Some(plan)
     }
 
-    fn decided<'a>(
+    fn read_header<'a>(
         &mut self,
-        top: At,
-        at: impl Fn(usize) -> At<'a>,
+        top: FilePosition,
+        at: impl Fn(usize) -> FilePosition<'a>,
         [method, factor_type, request]: [Option<(usize, Node)>; 3],
     ) -> (Option<Method>, Option<DType>, Option<RequestInFile>) {
         let method = match method {
             Some((i, node)) => self.method(at(i), &node),
-            None => self.missing(top, "method"),
+            None => self.report_missing(top, "method"),
         };
         let factor_type = match factor_type {
             Some((i, node)) => self.factor_type(at(i), "factor_type", &node),
-            None => self.missing(top, "factor_type"),
+            None => self.report_missing(top, "factor_type"),
         };
         let request = match request {
             Some((i, Node::Object(entries))) => self.request(at(i), entries),
-            Some((i, node)) => self.wrong(at(i), "request", "an object", &node),
+            Some((i, node)) => self.report_type(at(i), "request", "an object", &node),
             None => Some(RequestInFile::default()),
         };
         (method, factor_type, request)
@@ -252,36 +252,36 @@ impl Checker {
     fn version<'a>(
         &mut self,
         entries: &[(String, Node)],
-        at: impl Fn(usize) -> At<'a>,
+        at: impl Fn(usize) -> FilePosition<'a>,
     ) -> Option<()> {
         let index = entries.iter().position(|(key, _)| key == "version");
         match index {
-            Some(index) if entries[index].1 != Node::Whole(VERSION) => {
+            Some(index) if entries[index].1 != Node::Integer(VERSION) => {
                 let expected = format!("{VERSION}, the version that this program reads");
-                self.wrong(at(index), "version", &expected, &entries[index].1)
+                self.report_type(at(index), "version", &expected, &entries[index].1)
             }
             _ => Some(()),
         }
     }
 
-    fn written_for<'a>(
+    fn check_header<'a>(
         &mut self,
-        top: At,
-        at: impl Fn(usize) -> At<'a>,
+        top: FilePosition,
+        at: impl Fn(usize) -> FilePosition<'a>,
         [format, version, digest]: [Option<(usize, Node)>; 3],
         source: &dyn Fn() -> Digest,
     ) {
         match format {
             Some((_, Node::Text(text))) if text == FORMAT => {}
             Some((i, node)) => {
-                self.wrong::<()>(at(i), "format", &quoted(FORMAT), &node);
+                self.report_type::<()>(at(i), "format", &quoted(FORMAT), &node);
             }
             None => {
-                self.missing::<()>(top, "format");
+                self.report_missing::<()>(top, "format");
             }
         }
         if version.is_none() {
-            self.missing::<()>(top, "version");
+            self.report_missing::<()>(top, "version");
         }
         if let Some((i, node)) = digest {
             let source = source().to_string();
@@ -289,46 +289,56 @@ impl Checker {
             match node {
                 Node::Text(text) if text == source => {}
                 node => {
-                    self.wrong::<()>(at(i), "source_sha256", &expected, &node);
+                    self.report_type::<()>(at(i), "source_sha256", &expected, &node);
                 }
             }
         }
     }
 
-    fn method(&mut self, at: At, node: &Node) -> Option<Method> {
+    fn method(&mut self, at: FilePosition, node: &Node) -> Option<Method> {
         match node {
-            Node::Text(text) if text == Method::PerSlot.name() => Some(Method::PerSlot),
+            Node::Text(text) if text == Method::PerProjection.name() => Some(Method::PerProjection),
             Node::Text(text) if text == Method::SharedBasis.name() => Some(Method::SharedBasis),
             Node::Text(text) if text == Method::Quantise.name() => Some(Method::Quantise),
-            _ => self.wrong(at, "method", "gp or grc", node),
+            _ => self.report_type(at, "method", "gp or grc", node),
         }
     }
 
-    pub(super) fn factor_type(&mut self, at: At, key: &str, node: &Node) -> Option<DType> {
-        let names: Vec<&str> = block::writable().iter().map(|d| d.name()).collect();
+    pub(super) fn factor_type(
+        &mut self,
+        at: FilePosition,
+        key: &str,
+        node: &Node,
+    ) -> Option<DType> {
+        let names: Vec<&str> = block::writable_types().iter().map(|d| d.name()).collect();
         let expected = format!("one of {}", names.join(", "));
-        let dtype: DType = self.parsed(at, key, &expected, node)?;
-        if block::writable().contains(&dtype) {
+        let dtype: DType = self.parse_text(at, key, &expected, node)?;
+        if block::writable_types().contains(&dtype) {
             Some(dtype)
         } else {
-            self.wrong(at, key, &expected, node)
+            self.report_type(at, key, &expected, node)
         }
     }
 
-    pub(super) fn dense_type(&mut self, at: At, key: &str, node: &Node) -> Option<DenseType> {
+    pub(super) fn dense_type(
+        &mut self,
+        at: FilePosition,
+        key: &str,
+        node: &Node,
+    ) -> Option<DenseType> {
         let expected = format!("one of {}", DenseType::names());
-        self.parsed(at, key, &expected, node)
+        self.parse_text(at, key, &expected, node)
     }
 
-    pub(super) fn notes(&mut self, at: At, node: Node) -> Vec<String> {
+    pub(super) fn notes(&mut self, at: FilePosition, node: Node) -> Vec<String> {
         let expected =
             format!("at most {MAX_NOTES} texts of one line and at most {MAX_NOTE} characters");
         let Node::List(items) = node else {
-            self.wrong::<()>(at, "notes", &expected, &node);
+            self.report_type::<()>(at, "notes", &expected, &node);
             return Vec::new();
         };
         if items.len() > MAX_NOTES {
-            self.wrong::<()>(at, "notes", &expected, &Node::List(items));
+            self.report_type::<()>(at, "notes", &expected, &Node::List(items));
             return Vec::new();
         }
         let mut notes = Vec::new();
@@ -340,27 +350,32 @@ impl Checker {
                     notes.push(text);
                 }
                 item => {
-                    self.wrong::<()>(at, "notes", &expected, &item);
+                    self.report_type::<()>(at, "notes", &expected, &item);
                 }
             }
         }
         notes
     }
 
-    pub(super) fn slots(&mut self, at: At, key: &str, node: Node) -> Option<Vec<Slot>> {
+    pub(super) fn slots(
+        &mut self,
+        at: FilePosition,
+        key: &str,
+        node: Node,
+    ) -> Option<Vec<ProjectionKind>> {
         let expected = "a list of slots, of q, k, v, o, gate, up, down";
         let items = match node {
-            Node::List(items) if (1..=Slot::ALL.len()).contains(&items.len()) => items,
-            node => return self.wrong(at, key, expected, &node),
+            Node::List(items) if (1..=ProjectionKind::ALL.len()).contains(&items.len()) => items,
+            node => return self.report_type(at, key, expected, &node),
         };
-        let mut slots: Vec<Slot> = Vec::new();
+        let mut slots: Vec<ProjectionKind> = Vec::new();
         for item in &items {
-            slots.push(self.parsed(at, key, expected, item)?);
+            slots.push(self.parse_text(at, key, expected, item)?);
         }
         slots.sort();
         if slots.windows(2).any(|pair| pair[0] == pair[1]) {
             let names: Vec<&str> = slots.iter().map(|s| s.name()).collect();
-            self.misfit(
+            self.report(
                 at,
                 format!("{key}: expected each once, found {}", names.join(", ")),
             );

@@ -62,15 +62,15 @@ use std::path::{Path, PathBuf};
 
 use htc_formats::DType;
 use htc_formats::htz::Digest;
-use htc_formats::model::{HyperParameters, MatrixId, Slot};
+use htc_formats::model::{HyperParameters, MatrixId, ProjectionKind};
 use htc_formats::open;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{Budget, Member, Plan, Request, SourceTypes, UnitPlan};
+use super::{Budget, Plan, PlanRequest, SourceTypes, UnitMatrix, UnitPlan};
 use crate::request::{
-    Allocator, BiasArg, CodeKinds, DenseType, Effort, FirstPositions, Floor, GaugeKind, KvBasesArg,
-    LowRankArg, OrderArg, RotationArg, ShrinkageArg, SinkProtection,
+    Allocator, BiasArg, CodeKinds, DenseType, Effort, FirstPositions, GaugeKind, KvBasesArg,
+    LowRankArg, OrderArg, RankFloor, RotationArg, ShrinkageArg, SinkProtection,
 };
 
 /// Value of `format`.
@@ -84,7 +84,7 @@ pub const VERSION: u64 = 1;
 pub const MAX_BYTES: u64 = 1 << 22;
 
 /// Maximum number of listed mismatches; others are only counted.
-pub const MAX_MISFITS: usize = 50;
+pub const MAX_LISTED_MISMATCHES: usize = 50;
 
 /// Error of reading a plan file. Each message is one line.
 #[derive(Debug, Error)]
@@ -104,7 +104,7 @@ pub enum PlanFileError {
         path: PathBuf,
     },
     /// The file is not JSON.
-    #[error("{}: line {line}, column {column}: {what}; the file must be JSON as `htc plan` writes it", path.display())]
+    #[error("{}: line {line}, column {column}: {message}; the file must be JSON as `htc plan` writes it", path.display())]
     Syntax {
         /// Path of the file.
         path: PathBuf,
@@ -113,7 +113,7 @@ pub enum PlanFileError {
         /// Column, from 1.
         column: usize,
         /// Message of the parser.
-        what: String,
+        message: String,
     },
     /// The plan does not fit the model.
     #[error("{}: the plan does not fit the model in {} place{}; the first is {}; correct them, or make the plan anew with htc plan", path.display(), misfits.count, if misfits.count == 1 { "" } else { "s" }, misfits.first())]
@@ -121,47 +121,47 @@ pub enum PlanFileError {
         /// Path of the file.
         path: PathBuf,
         /// List of mismatches.
-        misfits: Misfits,
+        misfits: PlanFileMismatches,
     },
 }
 
 /// Mismatch between a plan and its model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Misfit {
+pub struct PlanFileMismatch {
     /// Line in the file, from 1.
     pub line: usize,
     /// Unit or key.
-    pub place: String,
+    pub key: String,
     /// Expected and actual value.
-    pub what: String,
+    pub message: String,
 }
 
 /// Formats one line.
-impl fmt::Display for Misfit {
+impl fmt::Display for PlanFileMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}, {}: {}", self.line, self.place, self.what)
+        write!(f, "line {}, {}: {}", self.line, self.key, self.message)
     }
 }
 
 /// All mismatches of a plan in the order of the file.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Misfits {
+pub struct PlanFileMismatches {
     /// First [`MAX_MISFITS`] mismatches.
-    pub listed: Vec<Misfit>,
+    pub listed: Vec<PlanFileMismatch>,
     /// Total number.
     pub count: usize,
 }
 
-impl Misfits {
+impl PlanFileMismatches {
     fn first(&self) -> String {
         self.listed
             .first()
-            .map_or_else(String::new, Misfit::to_string)
+            .map_or_else(String::new, PlanFileMismatch::to_string)
     }
 }
 
 /// Formats one line each, and one for those not listed.
-impl fmt::Display for Misfits {
+impl fmt::Display for PlanFileMismatches {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, misfit) in self.listed.iter().enumerate() {
             let end = if i == 0 { "" } else { "\n" };
@@ -183,7 +183,7 @@ pub struct RequestRecord {
     pub allocator: Allocator,
     /// Minimum rank, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub rank_floor: Option<Floor>,
+    pub rank_floor: Option<RankFloor>,
     /// Maximum rank, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank_cap: Option<usize>,
@@ -210,7 +210,7 @@ pub struct RequestRecord {
     pub rotation: Option<RotationArg>,
     /// Selected projections; absent if equal to those of the units.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub slots: Option<Vec<Slot>>,
+    pub slots: Option<Vec<ProjectionKind>>,
     /// Channel permutation; absent if as in the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<OrderArg>,
@@ -234,8 +234,8 @@ pub struct RequestRecord {
     pub effort: Option<Effort>,
 }
 
-impl From<&Request> for RequestRecord {
-    fn from(request: &Request) -> RequestRecord {
+impl From<&PlanRequest> for RequestRecord {
+    fn from(request: &PlanRequest) -> RequestRecord {
         RequestRecord {
             budget: request.budget.into(),
             allocator: request.allocation.allocator,
@@ -243,14 +243,14 @@ impl From<&Request> for RequestRecord {
             rank_cap: request.allocation.cap,
             first_positions: Some(request.allocation.first_positions)
                 .filter(|first| *first != FirstPositions::default()),
-            dense_type: request.dense.slots,
-            left_type: request.dense.left,
-            embedding_type: request.dense.outside,
+            dense_type: request.dense_types.projections,
+            left_type: request.dense_types.selected,
+            embedding_type: request.dense_types.embedding_and_head,
             codes: Some(request.codes).filter(|codes| *codes != CodeKinds::default()),
             low_rank: Some(request.low_rank).filter(|arg| *arg != LowRankArg::default()),
             rotation: Some(request.rotation).filter(|arg| *arg != RotationArg::default()),
             slots: None,
-            order: request.order,
+            order: request.channel_permutation,
             kv_bases: Some(request.kv_bases).filter(|arg| *arg != KvBasesArg::default()),
             gauge: request.treatment.gauge,
             sink: request.treatment.sink,
@@ -298,7 +298,7 @@ struct UnitRecord<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     layer: Option<usize>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    slots: Vec<Slot>,
+    slots: Vec<ProjectionKind>,
     form: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     rank: Option<usize>,
@@ -325,9 +325,9 @@ impl<'a> UnitRecord<'a> {
     fn new(unit: &'a UnitPlan) -> UnitRecord<'a> {
         UnitRecord {
             layer: unit.layer(),
-            slots: unit.members.iter().filter_map(Member::slot).collect(),
+            slots: unit.members.iter().filter_map(UnitMatrix::slot).collect(),
             // An unchanged matrix is dense without a type.
-            form: unit.form.stored(DType::F32).form().name(),
+            form: unit.form.to_stored(DType::F32).form().name(),
             rank: unit.rank(),
             types: Types(unit.form.type_names()),
             notes: &unit.notes,
@@ -335,12 +335,12 @@ impl<'a> UnitRecord<'a> {
     }
 }
 
-fn named_slots(units: &[UnitPlan]) -> Vec<Slot> {
-    let named = |slot: &Slot| {
+fn selected_projections(units: &[UnitPlan]) -> Vec<ProjectionKind> {
+    let named = |slot: &ProjectionKind| {
         let mut members = units.iter().flat_map(|unit| &unit.members);
         members.any(|member| member.slot() == Some(*slot))
     };
-    Slot::ALL.into_iter().filter(named).collect()
+    ProjectionKind::ALL.into_iter().filter(named).collect()
 }
 
 /// Serialises a plan with one unit per line; `source` is the digest of its model.
@@ -349,8 +349,8 @@ fn named_slots(units: &[UnitPlan]) -> Vec<Slot> {
 /// Fails if a number of the request is not finite, which JSON cannot represent.
 pub fn write(plan: &Plan, source: Option<Digest>) -> Result<String, serde_json::Error> {
     let mut request = RequestRecord::from(&plan.request);
-    if plan.request.slots != named_slots(&plan.units) {
-        request.slots = Some(plan.request.slots.clone());
+    if plan.request.projections != selected_projections(&plan.units) {
+        request.slots = Some(plan.request.projections.clone());
     }
     let mut text = String::from("{\n");
     let mut line = |key: &str, value: String| text.push_str(&format!("  \"{key}\": {value},\n"));
@@ -399,7 +399,7 @@ pub fn read(
         source,
     };
     let mut bytes = Vec::new();
-    let file = open::stream(path).map_err(|error| failed(error.into_io()))?;
+    let file = open::open_stream(path).map_err(|error| failed(error.into_io()))?;
     file.take(MAX_BYTES + 1)
         .read_to_end(&mut bytes)
         .map_err(failed)?;
@@ -425,7 +425,7 @@ pub fn parse(
         path: path.to_owned(),
         line,
         column,
-        what: what.chars().take(200).collect(),
+        message: what.chars().take(200).collect(),
     };
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let before = &bytes[..error.valid_up_to()];

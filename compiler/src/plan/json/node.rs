@@ -8,9 +8,9 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 pub(super) enum Node {
     Null,
     Bool(bool),
-    Whole(u64),
+    Integer(u64),
     /// A number that is negative or not an integer.
-    Other(f64),
+    Number(f64),
     Text(String),
     List(Vec<Node>),
     Object(Vec<(String, Node)>),
@@ -21,8 +21,8 @@ impl Node {
         match self {
             Node::Null => "null".into(),
             Node::Bool(value) => value.to_string(),
-            Node::Whole(value) => value.to_string(),
-            Node::Other(value) => value.to_string(),
+            Node::Integer(value) => value.to_string(),
+            Node::Number(value) => value.to_string(),
             Node::Text(text) => quoted(text),
             Node::List(items) => format!("a list of {}", items.len()),
             Node::Object(entries) => format!("an object of {} keys", entries.len()),
@@ -61,15 +61,15 @@ impl<'de> Visitor<'de> for NodeVisitor {
     }
 
     fn visit_u64<E>(self, value: u64) -> Result<Node, E> {
-        Ok(Node::Whole(value))
+        Ok(Node::Integer(value))
     }
 
     fn visit_i64<E>(self, value: i64) -> Result<Node, E> {
-        Ok(Node::Other(value as f64))
+        Ok(Node::Number(value as f64))
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Node, E> {
-        Ok(Node::Other(value))
+        Ok(Node::Number(value))
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Node, E> {

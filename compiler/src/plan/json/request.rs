@@ -1,15 +1,15 @@
 //! Request of a plan file.
 
-use super::check::{At, Checker};
-use super::named_slots;
+use super::check::{Checker, FilePosition};
 use super::node::Node;
-use crate::plan::{Budget, Method, Request, UnitPlan};
+use super::selected_projections;
+use crate::plan::{Budget, Method, PlanRequest, UnitPlan};
 use crate::request::{
     Allocation, CodeKinds, DenseTypes, Effort, KvBasesArg, LowRankArg, OrderArg, RotationArg,
     TreatmentRequest,
 };
 use htc_formats::DType;
-use htc_formats::model::Slot;
+use htc_formats::model::ProjectionKind;
 
 #[derive(Default)]
 pub(super) struct RequestInFile {
@@ -19,7 +19,7 @@ pub(super) struct RequestInFile {
     pub codes: CodeKinds,
     pub low_rank: LowRankArg,
     pub rotation: RotationArg,
-    pub slots: Option<Vec<Slot>>,
+    pub slots: Option<Vec<ProjectionKind>>,
     pub order: Option<OrderArg>,
     pub kv_bases: KvBasesArg,
     pub treatment: TreatmentRequest,
@@ -28,7 +28,12 @@ pub(super) struct RequestInFile {
 
 impl RequestInFile {
     /// Returns the request of a plan with these units; missing keys are derived from the units.
-    pub(super) fn of(self, method: Method, factor_type: DType, units: &[UnitPlan]) -> Request {
+    pub(super) fn into_request(
+        self,
+        method: Method,
+        factor_type: DType,
+        units: &[UnitPlan],
+    ) -> PlanRequest {
         let RequestInFile {
             budget,
             allocation,
@@ -42,18 +47,18 @@ impl RequestInFile {
             treatment,
             effort,
         } = self;
-        Request {
+        PlanRequest {
             method,
-            method_from: None,
+            method_implied_by: None,
             budget: budget.unwrap_or(Budget::FullRank),
             allocation,
-            slots: slots.unwrap_or_else(|| named_slots(units)),
+            projections: slots.unwrap_or_else(|| selected_projections(units)),
             factor_type,
-            dense,
+            dense_types: dense,
             codes,
             low_rank,
             rotation,
-            order,
+            channel_permutation: order,
             kv_bases,
             treatment,
             effort,
@@ -64,7 +69,7 @@ impl RequestInFile {
 impl Checker {
     pub(super) fn request(
         &mut self,
-        at: At,
+        at: FilePosition,
         entries: Vec<(String, Node)>,
     ) -> Option<RequestInFile> {
         let known = [
@@ -115,66 +120,66 @@ impl Checker {
         if let Some((_, node)) = allocator {
             let expected = "the name of an allocator";
             allocation.allocator = self
-                .parsed(at, "request.allocator", expected, &node)
+                .parse_text(at, "request.allocator", expected, &node)
                 .unwrap_or_default();
         }
         if let Some((_, node)) = floor {
             let expected = "a text with a rank, or with a fraction of the width";
-            allocation.floor = self.parsed(at, "request.rank_floor", expected, &node);
+            allocation.floor = self.parse_text(at, "request.rank_floor", expected, &node);
         }
         if let Some((_, node)) = cap {
-            let cap = self.whole(at, "request.rank_cap", (1, u64::from(u32::MAX)), &node);
+            let cap = self.parse_integer(at, "request.rank_cap", (1, u64::from(u32::MAX)), &node);
             allocation.cap = cap.map(|cap| cap as usize);
         }
         if let Some((_, node)) = first {
             let expected = "left-out or counted";
             allocation.first_positions = self
-                .parsed(at, "request.first_positions", expected, &node)
+                .parse_text(at, "request.first_positions", expected, &node)
                 .unwrap_or_default();
         }
         let mut types = DenseTypes::default();
         if let Some((_, node)) = dense {
-            types.slots = self.dense_type(at, "request.dense_type", &node);
+            types.projections = self.dense_type(at, "request.dense_type", &node);
         }
         if let Some((_, node)) = left {
-            types.left = self.dense_type(at, "request.left_type", &node);
+            types.selected = self.dense_type(at, "request.left_type", &node);
         }
         if let Some((_, node)) = outside {
-            types.outside = self.dense_type(at, "request.embedding_type", &node);
+            types.embedding_and_head = self.dense_type(at, "request.embedding_type", &node);
         }
         let codes = codes.and_then(|(_, node)| {
             let expected = "gguf, levels, trellis or all";
-            self.parsed(at, "request.codes", expected, &node)
+            self.parse_text(at, "request.codes", expected, &node)
         });
-        let low_rank =
-            low_rank.and_then(|(_, node)| self.parsed(at, "request.low_rank", "on or off", &node));
-        let rotation =
-            rotation.and_then(|(_, node)| self.parsed(at, "request.rotation", "on or off", &node));
+        let low_rank = low_rank
+            .and_then(|(_, node)| self.parse_text(at, "request.low_rank", "on or off", &node));
+        let rotation = rotation
+            .and_then(|(_, node)| self.parse_text(at, "request.rotation", "on or off", &node));
         let slots = slots.and_then(|(_, node)| self.slots(at, "request.slots", node));
         let order =
-            order.and_then(|(_, node)| self.parsed(at, "request.order", "on or off", &node));
-        let kv_bases =
-            kv_bases.and_then(|(_, node)| self.parsed(at, "request.kv_bases", "on or off", &node));
+            order.and_then(|(_, node)| self.parse_text(at, "request.order", "on or off", &node));
+        let kv_bases = kv_bases
+            .and_then(|(_, node)| self.parse_text(at, "request.kv_bases", "on or off", &node));
         let mut asked = TreatmentRequest::default();
         if let Some((_, node)) = gauge {
             let expected = "none, axiom, activation or whiten";
-            asked.gauge = self.parsed(at, "request.gauge", expected, &node);
+            asked.gauge = self.parse_text(at, "request.gauge", expected, &node);
         }
         if let Some((_, node)) = sink {
             let expected = "append, off, or channels:T with a whole number T of at least 1";
-            asked.sink = self.parsed(at, "request.sink", expected, &node);
+            asked.sink = self.parse_text(at, "request.sink", expected, &node);
         }
         if let Some((_, node)) = bias {
-            asked.bias = self.parsed(at, "request.bias", "auto, on or off", &node);
+            asked.bias = self.parse_text(at, "request.bias", "auto, on or off", &node);
         }
         if let Some((_, node)) = shrinkage {
             let expected = "a text with auto or a number from 0 to 1";
-            asked.shrinkage = self.parsed(at, "request.shrinkage", expected, &node);
+            asked.shrinkage = self.parse_text(at, "request.shrinkage", expected, &node);
         }
         let mut asked_effort = Effort::default();
         if let Some((_, node)) = effort {
             asked_effort = self
-                .parsed(at, "request.effort", "fast, normal or high", &node)
+                .parse_text(at, "request.effort", "fast, normal or high", &node)
                 .unwrap_or_default();
         }
         (self.misfits.count == before).then_some(RequestInFile {
@@ -192,38 +197,53 @@ impl Checker {
         })
     }
 
-    fn budget(&mut self, at: At, node: Node) -> Option<Budget> {
+    fn budget(&mut self, at: FilePosition, node: Node) -> Option<Budget> {
         let key = "request.budget";
         let expected = "\"full\", \"energy\", or an object with one of rank, ratio, parameters, bytes, mean_rank, file_size, bits";
         let mut entries = match node {
             Node::Text(text) if text == "full" => return Some(Budget::FullRank),
             Node::Text(text) if text == "energy" => return Some(Budget::Energy),
             Node::Object(entries) if entries.len() == 1 => entries,
-            node => return self.wrong(at, key, expected, &node),
+            node => return self.report_type(at, key, expected, &node),
         };
         let (name, node) = entries.pop()?;
         let positive = match node {
-            Node::Whole(n) => Some(n as f64),
-            Node::Other(f) => Some(f),
+            Node::Integer(n) => Some(n as f64),
+            Node::Number(f) => Some(f),
             _ => None,
         };
         let positive = positive.filter(|f| f.is_finite() && *f > 0.0);
         let most = u64::MAX;
         match (name.as_str(), positive) {
             ("rank", _) => {
-                let rank = self.whole(at, key, (1, u64::from(u32::MAX)), &node)?;
+                let rank = self.parse_integer(at, key, (1, u64::from(u32::MAX)), &node)?;
                 Some(Budget::Rank(rank as usize))
             }
-            ("parameters", _) => Some(Budget::Parameters(self.whole(at, key, (1, most), &node)?)),
-            ("bytes", _) => Some(Budget::Bytes(self.whole(at, key, (1, most), &node)?)),
-            ("file_size", _) => Some(Budget::FileSize(self.whole(at, key, (1, most), &node)?)),
+            ("parameters", _) => Some(Budget::Parameters(self.parse_integer(
+                at,
+                key,
+                (1, most),
+                &node,
+            )?)),
+            ("bytes", _) => Some(Budget::Bytes(self.parse_integer(
+                at,
+                key,
+                (1, most),
+                &node,
+            )?)),
+            ("file_size", _) => Some(Budget::FileSize(self.parse_integer(
+                at,
+                key,
+                (1, most),
+                &node,
+            )?)),
             ("bits", Some(bits)) => Some(Budget::Bits(bits)),
             ("ratio", Some(ratio)) => Some(Budget::Ratio(ratio)),
             ("mean_rank", Some(mean)) => Some(Budget::MeanRank(mean)),
             ("ratio" | "mean_rank" | "bits", None) => {
-                self.wrong(at, key, "a finite number above 0", &node)
+                self.report_type(at, key, "a finite number above 0", &node)
             }
-            _ => self.wrong(at, key, expected, &Node::Text(name)),
+            _ => self.report_type(at, key, expected, &Node::Text(name)),
         }
     }
 }

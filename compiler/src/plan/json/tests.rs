@@ -4,9 +4,9 @@ mod misfits;
 use htc_formats::bands::Codes;
 
 use super::*;
-use crate::plan::Form;
-use crate::plan::allocate::{Allocation, Allocator, Floor};
-use crate::plan::{Evidence, Method, Request, make};
+use crate::plan::MatrixForm;
+use crate::plan::allocate::{Allocation, Allocator, RankFloor};
+use crate::plan::{Evidence, Method, PlanRequest, compute};
 use crate::request::{
     BiasArg, CodeKinds, DenseType, DenseTypes, Effort, GaugeKind, ShrinkageArg, SinkProtection,
     TreatmentRequest,
@@ -34,14 +34,14 @@ fn hyper() -> HyperParameters {
 }
 
 fn source() -> Digest {
-    Digest::of(b"a model")
+    Digest::of_bytes(b"a model")
 }
 
 #[derive(Clone, Copy)]
 struct Source;
 
 impl SourceTypes for Source {
-    fn of(&self, matrix: MatrixId) -> Option<DType> {
+    fn dtype(&self, matrix: MatrixId) -> Option<DType> {
         let layer = matrix.layer().unwrap_or(1);
         Some([DType::F32, DType::F16, DType::Q8_0][layer % 3])
     }
@@ -58,42 +58,42 @@ fn parsed(text: &str) -> Result<Plan, PlanFileError> {
 }
 
 fn plan(method: Method, budget: Budget, allocation: Allocation) -> Plan {
-    let request = Request {
+    let request = PlanRequest {
         method,
-        method_from: None,
+        method_implied_by: None,
         budget,
         allocation,
-        slots: method.default_slots().to_vec(),
+        projections: method.default_projections().to_vec(),
         factor_type: DType::Q8_0,
-        dense: DenseTypes::default(),
+        dense_types: DenseTypes::default(),
         codes: CodeKinds::default(),
         low_rank: crate::request::LowRankArg::default(),
         rotation: crate::request::RotationArg::default(),
         kv_bases: crate::request::KvBasesArg::default(),
-        order: None,
+        channel_permutation: None,
         treatment: TreatmentRequest::default(),
         effort: Effort::default(),
     };
     let evidence = Evidence {
-        cache: Some(1 << 18),
+        l2_bytes: Some(1 << 18),
         variance: Some(vec![1.0, 4.0, 9.0]),
         ..Evidence::default()
     };
-    make(&hyper(), request, &evidence, Source).unwrap()
+    compute(&hyper(), request, &evidence, Source).unwrap()
 }
 
 fn plans() -> Vec<Plan> {
     let bounded = |allocator, floor, cap| Allocation {
         first_positions: match allocator {
-            Allocator::Phase => FirstPositions::Counted,
-            _ => FirstPositions::LeftOut,
+            Allocator::Phase => FirstPositions::Included,
+            _ => FirstPositions::Excluded,
         },
         allocator,
         floor,
         cap,
     };
     let mut plans = Vec::new();
-    for method in [Method::PerSlot, Method::SharedBasis] {
+    for method in [Method::PerProjection, Method::SharedBasis] {
         for (budget, allocation) in [
             (Budget::FullRank, Allocation::default()),
             (Budget::Rank(100), Allocation::default()),
@@ -104,17 +104,21 @@ fn plans() -> Vec<Plan> {
             ),
             (
                 Budget::Parameters(900_000),
-                bounded(Allocator::Phase, Some(Floor::Rank(40)), None),
+                bounded(Allocator::Phase, Some(RankFloor::Rank(40)), None),
             ),
             (
                 Budget::MeanRank(70.5),
-                bounded(Allocator::CacheFit, Some(Floor::Fraction(0.0625)), Some(96)),
+                bounded(
+                    Allocator::CacheFit,
+                    Some(RankFloor::Fraction(0.0625)),
+                    Some(96),
+                ),
             ),
         ] {
             plans.push(plan(method, budget, allocation));
         }
     }
-    for method in [Method::PerSlot, Method::SharedBasis] {
+    for method in [Method::PerProjection, Method::SharedBasis] {
         for (slots, outside) in [
             (Some(DType::Q8_0), None),
             (None, Some(DType::Q4K)),
@@ -124,17 +128,17 @@ fn plans() -> Vec<Plan> {
             let [slots, outside] = [slots, outside].map(|dtype| dtype.map(DenseType::from));
             let left = slots.or(outside);
             let dense = DenseTypes {
-                slots,
-                left,
-                outside,
+                projections: slots,
+                selected: left,
+                embedding_and_head: outside,
             };
-            let slots = plain.request.slots[..2].to_vec();
-            let asked = Request {
-                dense,
-                slots,
+            let slots = plain.request.projections[..2].to_vec();
+            let asked = PlanRequest {
+                dense_types: dense,
+                projections: slots,
                 ..plain.request
             };
-            plans.push(make(&hyper(), asked, &Evidence::default(), Source).unwrap());
+            plans.push(compute(&hyper(), asked, &Evidence::default(), Source).unwrap());
         }
     }
     plans
@@ -163,28 +167,31 @@ fn every_form_is_read_and_written() {
         .iter()
         .map(|unit| (unit.label(), unit.form.clone()))
         .collect();
-    let low_rank = Form::LowRank {
+    let low_rank = MatrixForm::LowRank {
         rank: 96,
         a: DType::Q8_0,
         b: DType::Q8_0,
     };
-    let residual = Form::Residual {
+    let residual = MatrixForm::Residual {
         base: DType::Q4K,
         rank: 32,
         a: DType::F16,
         b: DType::Q8_0,
     };
-    let dense = |weight| Form::Dense { weight };
+    let dense = |weight| MatrixForm::Dense { weight };
     let expected = [
         ("embedding", dense(DType::Q8_0)),
         ("layer 0: q", residual),
         ("layer 0: k", dense(DType::Q4_0)),
-        ("layer 1: o", Form::Kept),
+        ("layer 1: o", MatrixForm::Unchanged),
         ("head", low_rank),
     ];
     let expected = expected.map(|(label, form)| (label.to_owned(), form));
     assert_eq!(forms, expected);
-    assert_eq!(plan.request.slots, [Slot::Q, Slot::K, Slot::O]);
+    assert_eq!(
+        plan.request.projections,
+        [ProjectionKind::Q, ProjectionKind::K, ProjectionKind::O]
+    );
     let text = write(&plan, None).unwrap();
     assert_eq!(parsed(&text).unwrap(), plan, "{text}");
     let head = "  \"head\": {\"form\":\"low_rank\",\"rank\":96,\"types\":{\"a\":\"q8_0\",\"b\":\"q8_0\"},\"notes\":[\"by hand\"]},";
@@ -263,7 +270,7 @@ fn plan_with_only_an_embedding_is_valid() {
         .filter(|line| !line.contains("\"layer\"") && !line.contains("\"head\""))
         .collect();
     let plan = parsed(&alone).unwrap();
-    assert_eq!((plan.units.len(), plan.request.slots.len()), (1, 0));
+    assert_eq!((plan.units.len(), plan.request.projections.len()), (1, 0));
     assert_eq!(plan.request.budget, Budget::Ratio(1.0));
     assert_eq!(parsed(&write(&plan, None).unwrap()).unwrap(), plan);
 }
@@ -272,7 +279,7 @@ fn plan_with_only_an_embedding_is_valid() {
 fn head_of_a_tied_model_is_rejected() {
     struct Tied;
     impl SourceTypes for Tied {
-        fn of(&self, matrix: MatrixId) -> Option<DType> {
+        fn dtype(&self, matrix: MatrixId) -> Option<DType> {
             (matrix != MatrixId::Head).then_some(DType::F32)
         }
     }
@@ -291,7 +298,11 @@ fn head_of_a_tied_model_is_rejected() {
 
 #[test]
 fn treatment_round_trips() {
-    let mut plan = plan(Method::PerSlot, Budget::Rank(8), Allocation::default());
+    let mut plan = plan(
+        Method::PerProjection,
+        Budget::Rank(8),
+        Allocation::default(),
+    );
     let silent = write(&plan, None).unwrap();
     for key in ["gauge", "sink", "bias", "shrinkage"] {
         assert!(!silent.contains(key), "{silent}");
@@ -356,7 +367,10 @@ fn missing_keys_have_defaults() {
     let plan = parsed(GOOD).unwrap();
     let labels: Vec<_> = plan.units.iter().map(UnitPlan::label).collect();
     assert_eq!(labels, ["layer 0: q", "layer 0: k", "layer 2: up"]);
-    assert_eq!(plan.request.slots, [Slot::Q, Slot::K, Slot::Up]);
+    assert_eq!(
+        plan.request.projections,
+        [ProjectionKind::Q, ProjectionKind::K, ProjectionKind::Up]
+    );
     assert_eq!(plan.request.budget, Budget::Ratio(plan.ratio()));
     assert_eq!(plan.request.allocation, Allocation::default());
     assert_eq!(plan.units[1].notes, ["by hand"]);
@@ -388,7 +402,9 @@ fn syntax_errors_have_a_position() {
     ] {
         let error = parsed(text).unwrap_err();
         let PlanFileError::Syntax {
-            line: found, what, ..
+            line: found,
+            message: what,
+            ..
         } = &error
         else {
             panic!("{text}: {error}");
@@ -434,7 +450,7 @@ fn digest_is_computed_only_if_the_plan_has_one() {
         GOOD.replacen("\"method\"", &key, 1)
     };
     assert!(from(&named(source())).is_ok() && asked.get() == 1);
-    let error = from(&named(Digest::of(b"another")))
+    let error = from(&named(Digest::of_bytes(b"another")))
         .unwrap_err()
         .to_string();
     assert!(

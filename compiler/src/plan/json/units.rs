@@ -1,23 +1,25 @@
 //! Units of a plan file: projections, embedding and head with form, rank and types.
 
 use htc_formats::DType;
-use htc_formats::bands::{Codes, Layout};
+use htc_formats::bands::{CodeLayout, Codes};
 use htc_formats::model::{Form as FormName, HyperParameters, MatrixId};
 
-use super::check::{At, Checker};
+use super::check::{Checker, FilePosition};
 use super::node::{KeyLines, Node};
 use crate::plan::Method;
-use crate::plan::check::{Check, Fault, forms, may_have, rank_limit, together};
-use crate::plan::form::Form;
+use crate::plan::check::{
+    PlanChecker, PlanMismatch, allowed_forms, check_members, is_form_allowed, rank_limit,
+};
+use crate::plan::form::MatrixForm;
 use crate::plan::sources::SourceTypes;
-use crate::plan::unit::{Member, UnitPlan};
+use crate::plan::unit::{UnitMatrix, UnitPlan};
 use crate::request::DenseType;
 
 pub(super) struct Units<'a, S> {
     hyper: &'a HyperParameters,
     method: Option<Method>,
     source_type: &'a S,
-    check: Check<'a, S>,
+    check: PlanChecker<'a, S>,
     lines: Vec<usize>,
     pub plans: Vec<UnitPlan>,
 }
@@ -33,7 +35,7 @@ impl<'a, S: SourceTypes> Units<'a, S> {
             method,
             source_type,
             // An invalid method is already reported, so any value does.
-            check: Check::new(hyper, method.unwrap_or(Method::PerSlot), source_type),
+            check: PlanChecker::new(hyper, method.unwrap_or(Method::PerProjection), source_type),
             lines: Vec::new(),
             plans: Vec::new(),
         }
@@ -41,14 +43,14 @@ impl<'a, S: SourceTypes> Units<'a, S> {
 }
 
 #[derive(Clone, Copy)]
-struct UnitIn {
+struct UnitPosition {
     line: usize,
     /// Index in the list, from 0.
     number: usize,
 }
 
 /// Raw values of a unit's form.
-struct Given {
+struct RawForm {
     form: Option<(usize, Node)>,
     rank: Option<(usize, Node)>,
     types: Option<(usize, Node)>,
@@ -60,20 +62,20 @@ impl Checker {
     pub(super) fn units<S: SourceTypes>(
         &mut self,
         read: &mut Units<S>,
-        at: At,
+        at: FilePosition,
         lines: &KeyLines,
         items: Vec<Node>,
     ) {
         for (number, item) in items.into_iter().enumerate() {
             let line = lines.items.get(number).copied().unwrap_or(lines.line);
-            self.unit(read, UnitIn { line, number }, item);
+            self.unit(read, UnitPosition { line, number }, item);
         }
         if read.plans.is_empty() && self.misfits.count == 0 {
-            self.misfit(at, "units: expected at least one unit, found none");
+            self.report(at, "units: expected at least one unit, found none");
         }
     }
 
-    pub(super) fn outside<S: SourceTypes>(
+    pub(super) fn embedding_or_head<S: SourceTypes>(
         &mut self,
         read: &mut Units<S>,
         line: usize,
@@ -81,20 +83,20 @@ impl Checker {
         node: Node,
     ) {
         let place = matrix.name();
-        let at = At { line, place };
+        let at = FilePosition { line, place };
         let Node::Object(entries) = node else {
-            self.wrong::<()>(at, place, "an object", &node);
+            self.report_type::<()>(at, place, "an object", &node);
             return;
         };
         let known = ["form", "rank", "types", "notes"];
         let [form, rank, types, notes] = self.keys(entries, |_| line, place, known);
-        let Some(member) = Member::new(matrix, read.hyper, read.source_type) else {
-            let what = Fault::Absent { matrix }.to_string();
+        let Some(member) = UnitMatrix::new(matrix, read.hyper, read.source_type) else {
+            let what = PlanMismatch::Absent { matrix }.to_string();
             // Avoid repeating the key.
-            self.misfit(at, what.trim_start_matches(place).trim_start_matches(": "));
+            self.report(at, what.trim_start_matches(place).trim_start_matches(": "));
             return;
         };
-        let given = Given {
+        let given = RawForm {
             form,
             rank,
             types,
@@ -103,51 +105,57 @@ impl Checker {
         self.read(read, at, vec![member], given);
     }
 
-    fn unit<S: SourceTypes>(&mut self, read: &mut Units<S>, unit: UnitIn, node: Node) {
+    fn unit<S: SourceTypes>(&mut self, read: &mut Units<S>, unit: UnitPosition, node: Node) {
         let line = unit.line;
         let place = format!("unit {}", unit.number);
-        let at = At {
+        let at = FilePosition {
             line,
             place: &place,
         };
         let Node::Object(entries) = node else {
-            self.wrong::<()>(at, "unit", "an object", &node);
+            self.report_type::<()>(at, "unit", "an object", &node);
             return;
         };
         let known = ["layer", "slots", "form", "rank", "types", "notes"];
         let [layer, slots, form, rank, types, notes] = self.keys(entries, |_| line, &place, known);
         let last = read.hyper.layers as u64 - 1;
         let layer = match layer {
-            Some((_, node)) => self.whole(at, "layer", (0, last), &node),
-            None => self.missing(at, "layer"),
+            Some((_, node)) => self.parse_integer(at, "layer", (0, last), &node),
+            None => self.report_missing(at, "layer"),
         };
         let slots = match slots {
             Some((_, node)) => self.slots(at, "slots", node),
-            None => self.missing(at, "slots"),
+            None => self.report_missing(at, "slots"),
         };
         let (Some(layer), Some(slots)) = (layer, slots) else {
             return;
         };
         let layer = layer as usize;
-        let matrices = slots.iter().map(|&slot| MatrixId::Slot { layer, slot });
+        let matrices = slots.iter().map(|&slot| MatrixId::Projection {
+            layer,
+            projection: slot,
+        });
         let matrices: Vec<MatrixId> = matrices.collect();
         let shared = matches!(&form, Some((_, Node::Text(text))) if text == "shared_basis");
-        if let Some(fault) = read.method.and_then(|m| together(m, &matrices, shared)) {
-            self.misfit(at, fault.to_string());
+        if let Some(fault) = read
+            .method
+            .and_then(|m| check_members(m, &matrices, shared))
+        {
+            self.report(at, fault.to_string());
             return;
         }
         let members = matrices.into_iter();
-        let members = members.filter_map(|m| Member::new(m, read.hyper, read.source_type));
-        let given = Given {
+        let members = members.filter_map(|m| UnitMatrix::new(m, read.hyper, read.source_type));
+        let given = RawForm {
             form,
             rank,
             types,
             notes,
         };
-        let members: Vec<Member> = members.collect();
+        let members: Vec<UnitMatrix> = members.collect();
         let names: Vec<&str> = members.iter().map(|m| m.matrix.name()).collect();
         let place = format!("layer {layer}: {}", names.join("+"));
-        let at = At {
+        let at = FilePosition {
             line,
             place: &place,
         };
@@ -157,9 +165,9 @@ impl Checker {
     fn read<S: SourceTypes>(
         &mut self,
         read: &mut Units<S>,
-        at: At,
-        members: Vec<Member>,
-        given: Given,
+        at: FilePosition,
+        members: Vec<UnitMatrix>,
+        given: RawForm,
     ) {
         let notes = match given.notes {
             Some((_, node)) => self.notes(at, node),
@@ -171,7 +179,7 @@ impl Checker {
                 kept.and_then(|kept| self.stored(at, kept, &members, given.rank, given.types))
             }
             (Some(_), None) => None,
-            (None, _) => self.missing(at, "form"),
+            (None, _) => self.report_missing(at, "form"),
         };
         let Some(form) = form else {
             return;
@@ -181,19 +189,19 @@ impl Checker {
             form,
             notes,
         };
-        for fault in read.check.unit(&unit) {
+        for fault in read.check.check_unit(&unit) {
             let said = match fault {
-                Fault::Twice { matrix, first } => {
+                PlanMismatch::Twice { matrix, first } => {
                     let line = read.lines.get(first).copied().unwrap_or_default();
                     let name = matrix.name();
                     format!("slots: {name} of this layer stands on line {line} already")
                 }
                 fault => fault.to_string(),
             };
-            self.misfit(at, said);
+            self.report(at, said);
         }
         let (before, after) = (unit.bytes_before(), unit.bytes_after());
-        if unit.form != Form::Kept
+        if unit.form != MatrixForm::Unchanged
             && after >= before
             && !unit.notes.iter().any(|note| note.starts_with("grows: "))
         {
@@ -210,52 +218,54 @@ impl Checker {
 
     fn form(
         &mut self,
-        at: At,
+        at: FilePosition,
         node: &Node,
         method: Method,
-        members: &[Member],
+        members: &[UnitMatrix],
     ) -> Option<FormName> {
         let matrices: Vec<MatrixId> = members.iter().map(|m| m.matrix).collect();
         let name = match node {
             Node::Text(text) => FormName::ALL.into_iter().find(|name| name.name() == text),
             _ => None,
         };
-        let fits = name.filter(|name| may_have(method, &matrices, name.name()));
+        let fits = name.filter(|name| is_form_allowed(method, &matrices, name.name()));
         if fits.is_none() {
-            let expected = matrices.first().map_or("", |&matrix| forms(method, matrix));
-            self.wrong::<()>(at, "form", expected, node);
+            let expected = matrices
+                .first()
+                .map_or("", |&matrix| allowed_forms(method, matrix));
+            self.report_type::<()>(at, "form", expected, node);
         }
         fits
     }
 
     fn stored(
         &mut self,
-        at: At,
+        at: FilePosition,
         form: FormName,
-        members: &[Member],
+        members: &[UnitMatrix],
         rank: Option<(usize, Node)>,
         types: Option<(usize, Node)>,
-    ) -> Option<Form> {
+    ) -> Option<MatrixForm> {
         if form == FormName::Dense {
             if rank.is_some() {
-                self.misfit(at, "rank: a dense unit has none");
+                self.report(at, "rank: a dense unit has none");
             }
             if types.is_none() {
-                return Some(Form::Kept);
+                return Some(MatrixForm::Unchanged);
             }
             let cols = members.first().map_or(0, |member| member.cols);
             return self.dense(at, types, cols);
         }
         let limit = rank_limit(form == FormName::SharedBasis, members) as u64;
         let rank = match rank {
-            Some((_, node)) => self.whole(at, "rank", (1, limit), &node),
-            None => self.missing(at, "rank"),
+            Some((_, node)) => self.parse_integer(at, "rank", (1, limit), &node),
+            None => self.report_missing(at, "rank"),
         };
         let rank = rank.map(|rank| rank as usize);
         Some(match form {
             FormName::SharedBasis => {
                 let [basis, projected] = self.types(at, types, ["basis", "projected"])?;
-                Form::SharedBasis {
+                MatrixForm::SharedBasis {
                     rank: rank?,
                     basis: basis?,
                     projected: projected?,
@@ -263,7 +273,7 @@ impl Checker {
             }
             FormName::Residual => {
                 let [base, a, b] = self.types(at, types, ["base", "a", "b"])?;
-                Form::Residual {
+                MatrixForm::Residual {
                     base: base?,
                     rank: rank?,
                     a: a?,
@@ -272,7 +282,7 @@ impl Checker {
             }
             FormName::LowRank | FormName::Dense => {
                 let [a, b] = self.types(at, types, ["a", "b"])?;
-                Form::LowRank {
+                MatrixForm::LowRank {
                     rank: rank?,
                     a: a?,
                     b: b?,
@@ -281,54 +291,61 @@ impl Checker {
         })
     }
 
-    fn dense(&mut self, at: At, types: Option<(usize, Node)>, cols: usize) -> Option<Form> {
+    fn dense(
+        &mut self,
+        at: FilePosition,
+        types: Option<(usize, Node)>,
+        cols: usize,
+    ) -> Option<MatrixForm> {
         let key = "types.weight";
-        let [weight] = self.given(at, types, ["weight"])?;
+        let [weight] = self.raw_types(at, types, ["weight"])?;
         let Some((_, node)) = weight else {
-            return self.missing(at, key);
+            return self.report_missing(at, key);
         };
         let codes = match &node {
             Node::Text(text) if text.contains(':') => Some(text.parse()),
             Node::Text(text) => match text.parse() {
-                Ok(DenseType::Bands(code)) => Some(Codes::uniform(code, cols).map(Layout::from)),
+                Ok(DenseType::ColumnGroups(code)) => {
+                    Some(Codes::uniform(code, cols).map(CodeLayout::from))
+                }
                 _ => None,
             },
             _ => None,
         };
         match codes {
-            Some(Ok(codes)) => Some(Form::Bands { codes }),
+            Some(Ok(codes)) => Some(MatrixForm::ColumnGroups { codes }),
             Some(Err(error)) => {
-                self.misfit(at, format!("{key}: {error}"));
+                self.report(at, format!("{key}: {error}"));
                 None
             }
             None => match self.dense_type(at, key, &node)? {
-                DenseType::Blocks(weight) => Some(Form::Dense { weight }),
-                DenseType::Bands(_) => None,
+                DenseType::Blocks(weight) => Some(MatrixForm::Dense { weight }),
+                DenseType::ColumnGroups(_) => None,
             },
         }
     }
 
     fn types<const N: usize>(
         &mut self,
-        at: At,
+        at: FilePosition,
         types: Option<(usize, Node)>,
         keys: [&str; N],
     ) -> Option<[Option<DType>; N]> {
-        let values = self.given(at, types, keys)?;
+        let values = self.raw_types(at, types, keys)?;
         let mut found = [None; N];
         for ((value, key), found) in values.into_iter().zip(keys).zip(&mut found) {
             let key = format!("types.{key}");
             *found = match value {
                 Some((_, node)) => self.factor_type(at, &key, &node),
-                None => self.missing(at, &key),
+                None => self.report_missing(at, &key),
             };
         }
         Some(found)
     }
 
-    fn given<const N: usize>(
+    fn raw_types<const N: usize>(
         &mut self,
-        at: At,
+        at: FilePosition,
         types: Option<(usize, Node)>,
         keys: [&str; N],
     ) -> Option<[Option<(usize, Node)>; N]> {
@@ -336,9 +353,9 @@ impl Checker {
             Some((_, Node::Object(entries))) => entries,
             Some((_, node)) => {
                 let expected = format!("an object with {}", keys.join(" and "));
-                return self.wrong(at, "types", &expected, &node);
+                return self.report_type(at, "types", &expected, &node);
             }
-            None => return self.missing(at, "types"),
+            None => return self.report_missing(at, "types"),
         };
         Some(self.keys(entries, |_| at.line, at.place, keys))
     }

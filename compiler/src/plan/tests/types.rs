@@ -6,7 +6,7 @@ use super::*;
 fn unreachable_ratio_names_factor_types_that_meet_it() {
     let hyper = hyper(256, 8, 4, 768);
     let ask = |factor_type, source: DType| {
-        let request = request(Method::PerSlot, Budget::Ratio(0.9), factor_type);
+        let request = request(Method::PerProjection, Budget::Ratio(0.9), factor_type);
         make(&hyper, request, |_, _| source)
     };
     for source in [DType::Q4K, DType::Q4_0] {
@@ -40,31 +40,43 @@ fn exempt_channels_set_the_factor_type() {
         (DType::F16, DType::F16, DType::F16, DType::F16),
         (DType::BF16, DType::F32, DType::F32, DType::F32),
     ] {
-        let mut request = request(Method::PerSlot, Budget::Rank(8), asked);
+        let mut request = request(Method::PerProjection, Budget::Rank(8), asked);
         request.treatment.sink = Some(SinkProtection::Channels(2));
         let treatment = request.treatment.resolve(false).unwrap();
         let plan = make(&hyper, request.clone(), |_, _| source).unwrap();
         treatment.check(&plan).unwrap();
-        let unit = |slot| plan.unit_of(MatrixId::Slot { layer: 0, slot }).unwrap();
-        let Form::LowRank { a, b, .. } = unit(Slot::Q).form else {
-            panic!("{:?}", unit(Slot::Q));
+        let unit = |slot| {
+            plan.unit_of(MatrixId::Projection {
+                layer: 0,
+                projection: slot,
+            })
+            .unwrap()
+        };
+        let MatrixForm::LowRank { a, b, .. } = unit(ProjectionKind::Q).form else {
+            panic!("{:?}", unit(ProjectionKind::Q));
         };
         assert_eq!((a, b), (first, second), "{source} {asked}");
-        let told = unit(Slot::Q).notes.iter();
+        let told = unit(ProjectionKind::Q).notes.iter();
         let told = told.filter(|note| note.contains("exempt channels are exact"));
         let expected = usize::from(a != asked) + usize::from(b != asked);
         assert_eq!(told.count(), expected);
         request.treatment.sink = None;
         let plain = make(&hyper, request, |_, _| source).unwrap();
         let down = |plan: &Plan| {
-            let slot = Slot::Down;
-            plan.unit_of(MatrixId::Slot { layer: 0, slot })
-                .unwrap()
-                .form
-                .clone()
+            let slot = ProjectionKind::Down;
+            plan.unit_of(MatrixId::Projection {
+                layer: 0,
+                projection: slot,
+            })
+            .unwrap()
+            .form
+            .clone()
         };
         assert_eq!(down(&plain), down(&plan));
-        let exact = plain.units.iter().all(|unit| unit.inexact().is_none());
+        let exact = plain
+            .units
+            .iter()
+            .all(|unit| unit.rounded_source_type().is_none());
         assert_eq!(treatment.check(&plain).is_ok(), exact);
     }
 }

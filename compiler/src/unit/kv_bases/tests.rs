@@ -14,7 +14,7 @@ use htc_loader::{Model, Session};
 use super::*;
 use crate::calibrate::Calibration;
 use crate::calibrate::tests;
-use crate::event::Watch;
+use crate::event::Progress;
 use crate::math::Host;
 use crate::request::CalibrationOptions;
 
@@ -22,9 +22,9 @@ use crate::request::CalibrationOptions;
 const ROUNDED: f64 = 2e-3;
 
 #[derive(Default)]
-struct Seen([Vec<f32>; 3]);
+struct LayerVectors([Vec<f32>; 3]);
 
-impl Tap for Seen {
+impl Tap for LayerVectors {
     fn see(&mut self, _: usize, point: Point, x: &[f32]) {
         match point {
             Point::Queries => self.0[0].extend(x),
@@ -35,13 +35,13 @@ impl Tap for Seen {
     }
 }
 
-fn seen(model: &Arc<Model>, calibration: &Calibration) -> Vec<Seen> {
+fn seen(model: &Arc<Model>, calibration: &Calibration) -> Vec<LayerVectors> {
     let hyper = model.hyper().clone();
     let cpu = Cpu::with_threads(1).unwrap();
     let context = calibration.context;
     let session = Session::with_kv_type(Arc::clone(model), cpu.into(), context, KvType::F32);
     let mut session = session.unwrap();
-    let mut seen: Vec<Seen> = (0..hyper.layers).map(|_| Seen::default()).collect();
+    let mut seen: Vec<LayerVectors> = (0..hyper.layers).map(|_| LayerVectors::default()).collect();
     for window in calibration.windows.iter() {
         let mut x = vec![0.0; window.len() * hyper.width];
         session.reset();
@@ -117,7 +117,7 @@ fn orthonormality(label: &str, basis: &[f32], n: usize) -> f64 {
 }
 
 fn numbers(hyper: &HyperParameters, layer: usize, made: &[(Role, Vec<u8>)]) -> [Vec<f32>; 4] {
-    let expected = stored(hyper, layer);
+    let expected = stored_tensors(hyper, layer);
     let of = |at: usize| {
         let (role, bytes) = &made[at];
         assert_eq!(
@@ -132,13 +132,21 @@ fn numbers(hyper: &HyperParameters, layer: usize, made: &[(Role, Vec<u8>)]) -> [
 }
 
 /// Checks the bases of all layers of a model; returns the largest deviation from orthonormality.
-fn check(name: &str, model: &Arc<Model>, calibration: &Calibration, order: Option<&Order>) -> f64 {
+fn check(
+    name: &str,
+    model: &Arc<Model>,
+    calibration: &Calibration,
+    order: Option<&ChannelPermutation>,
+) -> f64 {
     let hyper = model.hyper().clone();
     let (size, heads) = (hyper.head_size, hyper.kv_heads);
     let group = hyper.heads / heads;
     let mut worst = 0.0f64;
-    for (layer, Seen([queries, keys, values])) in seen(model, calibration).iter().enumerate() {
-        let made = of_layer(&calibration.layers[layer], (&hyper, layer), order, &Host).unwrap();
+    for (layer, LayerVectors([queries, keys, values])) in
+        seen(model, calibration).iter().enumerate()
+    {
+        let made =
+            layer_tensors(&calibration.layers[layer], (&hyper, layer), order, &Host).unwrap();
         let roles_made: Vec<Role> = made.iter().map(|(role, _)| *role).collect();
         assert_eq!(roles_made, roles(layer));
         let [key_basis, key_energies, value_basis, value_energies] = numbers(&hyper, layer, &made);
@@ -153,8 +161,13 @@ fn check(name: &str, model: &Arc<Model>, calibration: &Calibration, order: Optio
             worst = worst.max(orthonormality(&label, basis, size));
             let mut values = of_heads(values, size, heads, head, 1);
             if let Some(order) = order {
-                let slot = Slot::V;
-                let places = order.outputs(MatrixId::Slot { layer, slot }).unwrap();
+                let slot = ProjectionKind::V;
+                let places = order
+                    .outputs(MatrixId::Projection {
+                        layer,
+                        projection: slot,
+                    })
+                    .unwrap();
                 let places = &places[row.clone()];
                 for value in &mut values {
                     let moved = places.iter().map(|&at| value[at as usize - head * size]);
@@ -183,8 +196,8 @@ fn calibrated(
     options.context = Some(context);
     options.tokens = tokens;
     options.cache = Some(cache.to_owned());
-    let source = Digest::of(model.file().path.as_os_str().as_encoded_bytes());
-    tests::calibrated(model, source, &options, 1, Watch::nobody()).unwrap()
+    let source = Digest::of_bytes(model.file().path.as_os_str().as_encoded_bytes());
+    tests::calibrated(model, source, &options, 1, Progress::silent()).unwrap()
 }
 
 /// The models cover heads of 8, 12 and 16 values, query and key norms, sliding windows with a
@@ -208,7 +221,8 @@ fn bases_diagonalise_moments_for_every_architecture() {
         let calibration = calibrated(&model, &text, scratch.path(), (32, 640));
         let name = path.display().to_string();
         check(&name, &model, &calibration, None);
-        let order = Order::of(model.file(), &calibration, 1, Watch::nobody()).unwrap();
+        let order =
+            ChannelPermutation::of(model.file(), &calibration, 1, Progress::silent()).unwrap();
         check(&name, &model, &calibration, Some(&order));
         sizes.push(model.hyper().head_size);
     }
@@ -235,7 +249,7 @@ fn stored_bases_of_a_trained_model_are_orthonormal() {
     let hyper = model.hyper();
     let size = hyper.head_size as u64;
     let of_head = 2 * (2 * size * size + 4 * size);
-    assert_eq!(bytes(hyper), hyper.kv_heads as u64 * of_head);
+    assert_eq!(layer_bytes(hyper), hyper.kv_heads as u64 * of_head);
 }
 
 #[test]
@@ -246,7 +260,7 @@ fn as_stored_rounds_like_f16() {
         block::encode(BASIS, &[number as f32], &mut bytes).unwrap();
         let mut stored = [0.0];
         block::decode(BASIS, &bytes, &mut stored).unwrap();
-        assert_eq!(as_stored(number), stored[0], "{number}");
-        assert_eq!(as_stored(-number), -stored[0], "{number}");
+        assert_eq!(round_to_f16(number), stored[0], "{number}");
+        assert_eq!(round_to_f16(-number), -stored[0], "{number}");
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::model_types;
-use crate::escape::one_line;
+use crate::escape::escape_truncated;
 
 /// What is wrong with a `config.json`, or with what was asked of it. Keys inside of other keys
 /// are written `outer.inner`.
@@ -113,7 +113,7 @@ pub enum ConfigError {
 /// Reads the whole configuration.
 pub(super) fn parse(json: &[u8]) -> Result<Map<String, Value>, ConfigError> {
     serde_json::from_slice(json).map_err(|error| ConfigError::Json {
-        error: one_line(&error.to_string()),
+        error: escape_truncated(&error.to_string()),
     })
 }
 
@@ -148,7 +148,7 @@ impl<'a> Object<'a> {
 
     /// The path of a key in this object.
     pub fn path(&self, key: &str) -> String {
-        let key = one_line(key);
+        let key = escape_truncated(key);
         match self.path.as_str() {
             "" => key,
             path => format!("{path}.{key}"),
@@ -240,7 +240,7 @@ fn describe(value: &Value) -> String {
         Value::Null => "null".to_owned(),
         Value::Bool(value) => value.to_string(),
         Value::Number(value) => value.to_string(),
-        Value::String(text) => format!("{:?}", one_line(text)),
+        Value::String(text) => format!("{:?}", escape_truncated(text)),
         Value::Array(values) => format!("an array of {}", values.len()),
         Value::Object(map) => format!("an object of {}", map.len()),
     }

@@ -21,7 +21,7 @@ pub use write::{ConfigFacts, HuggingFaceConfig};
 
 use super::{Architecture, BindError, ModelTensor, Place, Sliding, check_layers};
 use crate::dtype::DType;
-use crate::escape::one_line;
+use crate::escape::escape_truncated;
 use crate::model::{Activation, Forward, HyperParameters, Role, RopePairs, SlidingWindow};
 use config::Object;
 use model_types::{ModelType, Window};
@@ -58,7 +58,7 @@ fn check_supported(
 ) -> Result<(), BindError> {
     if let Some(quantised) = config.object("quantization_config")? {
         let method = match quantised.optional::<&str>("quant_method")? {
-            Some(method) => one_line(method),
+            Some(method) => escape_truncated(method),
             None => "an unnamed method".to_owned(),
         };
         return Err(ConfigError::Quantised { method }.into());
@@ -241,7 +241,7 @@ fn layer_types(config: &Object<'_>, layers: usize) -> Result<Option<Vec<bool>>, 
                 return Err(ConfigError::Value {
                     key: format!("{key}.{}", slides.len()),
                     expected: "\"full_attention\" or \"sliding_attention\"".to_owned(),
-                    found: one_line(&kind.to_string()),
+                    found: escape_truncated(&kind.to_string()),
                 }
                 .into());
             }

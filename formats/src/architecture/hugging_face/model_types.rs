@@ -2,8 +2,8 @@
 
 use super::config::{ConfigError, Object};
 use crate::architecture::{Architecture, SUPPORTED};
-use crate::escape::one_line;
-use crate::model::Slot;
+use crate::escape::escape_truncated;
+use crate::model::ProjectionKind;
 
 /// A value of `model_type`, and the values that transformers 5 gives to absent keys.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(super) struct ModelType {
     /// `None`: the key is not read.
     pub final_logit_softcapping: Option<Option<f32>>,
     /// Biases that a model has where a key says so, or never.
-    pub biases: &'static [(&'static [Slot], Option<&'static str>)],
+    pub biases: &'static [(&'static [ProjectionKind], Option<&'static str>)],
     /// What is not executed where it is true.
     pub false_keys: &'static [&'static str],
 }
@@ -71,8 +71,17 @@ pub(super) enum RopeKinds {
     PerLayer,
 }
 
-const ATTENTION: &[Slot] = &[Slot::Q, Slot::K, Slot::V, Slot::O];
-const FFN: &[Slot] = &[Slot::Gate, Slot::Up, Slot::Down];
+const ATTENTION: &[ProjectionKind] = &[
+    ProjectionKind::Q,
+    ProjectionKind::K,
+    ProjectionKind::V,
+    ProjectionKind::O,
+];
+const FFN: &[ProjectionKind] = &[
+    ProjectionKind::Gate,
+    ProjectionKind::Up,
+    ProjectionKind::Down,
+];
 
 static MODEL_TYPES: &[ModelType] = &[
     ModelType {
@@ -215,7 +224,7 @@ pub(super) fn of(
         return Ok((model, architecture));
     }
     let has_experts = EXPERT_KEYS.iter().any(|key| config.has(key));
-    let name = one_line(found);
+    let name = escape_truncated(found);
     Err(if config.has("vision_config") {
         ConfigError::Vision { found: name }
     } else if has_experts || found == "mixtral" || found.contains("moe") {

@@ -8,7 +8,7 @@ use super::model_types::{self, ModelType, RopeKinds, Window};
 use super::rope::Llama3;
 use crate::architecture::names::{StateError, architecture};
 use crate::dtype::DType;
-use crate::model::{Activation, HyperParameters, LongRope, RopePairs, Slot};
+use crate::model::{Activation, HyperParameters, LongRope, ProjectionKind, RopePairs};
 
 /// What a configuration says of a model beside its hyper-parameters.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +16,7 @@ pub struct ConfigFacts<'a> {
     /// Whether the head is the embedding.
     pub tied: bool,
     /// The slots that have a bias in some layer.
-    pub biases: &'a [Slot],
+    pub biases: &'a [ProjectionKind],
     /// The type that transformers executes the model in: f32, f16 or bf16.
     pub dtype: DType,
     /// Divisors of the rotary frequencies, where the model has some.
@@ -35,7 +35,7 @@ pub struct HuggingFaceConfig {
     /// The contents of `config.json`.
     pub json: Map<String, Value>,
     /// The slots that must have a bias in every layer, which is zero where the model has none.
-    pub biases: Vec<Slot>,
+    pub biases: Vec<ProjectionKind>,
     /// Whether the weights of norms are stored less one.
     pub norms_less_one: bool,
 }
@@ -360,7 +360,7 @@ impl State<'_> {
         &self,
         json: &mut Map<String, Value>,
         architecture: &crate::architecture::Architecture,
-    ) -> Result<Vec<Slot>, StateError> {
+    ) -> Result<Vec<ProjectionKind>, StateError> {
         let mut needed = Vec::new();
         let mut known = Vec::new();
         for (slots, key) in self.model.biases {
@@ -375,7 +375,7 @@ impl State<'_> {
         // Where no key tells, the architecture has them always or never.
         let always = architecture.always_biased();
         let ruled = self.model.biases.iter().flat_map(|(slots, _)| slots.iter());
-        let ruled: Vec<Slot> = ruled.copied().collect();
+        let ruled: Vec<ProjectionKind> = ruled.copied().collect();
         needed.extend(always.iter().filter(|slot| !ruled.contains(slot)));
         known.extend(&always);
         match self.facts.biases.iter().find(|slot| !known.contains(slot)) {

@@ -11,7 +11,7 @@ pub(in crate::block) struct Format {
     pub(super) dtype: DType,
     /// Log2 of the run length.
     pub(super) run_shift: u32,
-    pub(super) levels: Levels,
+    pub(super) levels: LevelSet,
     /// First and last integer scale and minimum of a run. Without integer scales both equal 1 if
     /// the scale is `d` or the minimum is `d_min`, 0 without a minimum.
     pub(super) scales: (f32, f32),
@@ -22,17 +22,17 @@ pub(in crate::block) struct Format {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Levels {
+pub(super) enum LevelSet {
     /// All integers from the first to the last.
-    Whole(f32, f32),
+    Integers(f32, f32),
     /// The table [`IQ4`].
     Iq4,
 }
 
-const fn one_scale(dtype: DType, levels: Levels, starts: &'static [f32]) -> Format {
+const fn one_scale(dtype: DType, levels: LevelSet, starts: &'static [f32]) -> Format {
     let limit = match levels {
-        Levels::Whole(low, _) => -low,
-        Levels::Iq4 => -IQ4[0],
+        LevelSet::Integers(low, _) => -low,
+        LevelSet::Iq4 => -IQ4[0],
     };
     Format {
         dtype,
@@ -49,7 +49,7 @@ const fn one_minimum(dtype: DType, last: f32) -> Format {
     Format {
         dtype,
         run_shift: 5,
-        levels: Levels::Whole(0.0, last),
+        levels: LevelSet::Integers(0.0, last),
         scales: (1.0, 1.0),
         minima: (1.0, 1.0),
         starts: &[],
@@ -57,10 +57,10 @@ const fn one_minimum(dtype: DType, last: f32) -> Format {
     }
 }
 
-const fn signed(
+const fn signed_scales(
     dtype: DType,
     run_shift: u32,
-    levels: Levels,
+    levels: LevelSet,
     scales: (f32, f32),
     starts: &'static [f32],
 ) -> Format {
@@ -73,7 +73,12 @@ const fn signed(
     }
 }
 
-const fn minima(dtype: DType, run_shift: u32, last: f32, integers: (f32, f32)) -> Format {
+const fn scales_and_minima(
+    dtype: DType,
+    run_shift: u32,
+    last: f32,
+    integers: (f32, f32),
+) -> Format {
     Format {
         run_shift,
         scales: integers,
@@ -87,30 +92,54 @@ const SIX_BITS: (f32, f32) = (0.0, 63.0);
 
 /// Starts of the searches. Many codes rarely need clipping, and each start is another chance to
 /// align numbers with codes.
-const FEW: &[f32] = &[-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0];
-const MANY: &[f32] = &[-3.0, -2.5, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0];
+const STARTS_FOR_FEW_CODES: &[f32] = &[-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0];
+const STARTS_FOR_MANY_CODES: &[f32] = &[-3.0, -2.5, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0];
 
-static Q8_0: Format = one_scale(DType::Q8_0, Levels::Whole(-127.0, 127.0), MANY);
-static Q5_0: Format = one_scale(DType::Q5_0, Levels::Whole(-16.0, 15.0), MANY);
-static Q4_0: Format = one_scale(DType::Q4_0, Levels::Whole(-8.0, 7.0), FEW);
-static IQ4_NL: Format = one_scale(DType::IQ4NL, Levels::Iq4, FEW);
+static Q8_0: Format = one_scale(
+    DType::Q8_0,
+    LevelSet::Integers(-127.0, 127.0),
+    STARTS_FOR_MANY_CODES,
+);
+static Q5_0: Format = one_scale(
+    DType::Q5_0,
+    LevelSet::Integers(-16.0, 15.0),
+    STARTS_FOR_MANY_CODES,
+);
+static Q4_0: Format = one_scale(
+    DType::Q4_0,
+    LevelSet::Integers(-8.0, 7.0),
+    STARTS_FOR_FEW_CODES,
+);
+static IQ4_NL: Format = one_scale(DType::IQ4NL, LevelSet::Iq4, STARTS_FOR_FEW_CODES);
 static Q5_1: Format = one_minimum(DType::Q5_1, 31.0);
 static Q4_1: Format = one_minimum(DType::Q4_1, 15.0);
-static Q6_K: Format = signed(
+static Q6_K: Format = signed_scales(
     DType::Q6K,
     4,
-    Levels::Whole(-32.0, 31.0),
+    LevelSet::Integers(-32.0, 31.0),
     (-128.0, 127.0),
-    MANY,
+    STARTS_FOR_MANY_CODES,
 );
-static Q3_K: Format = signed(DType::Q3K, 4, Levels::Whole(-4.0, 3.0), (-32.0, 31.0), FEW);
-static IQ4_XS: Format = signed(DType::IQ4XS, 5, Levels::Iq4, (-32.0, 31.0), FEW);
-static Q5_K: Format = minima(DType::Q5K, 5, 31.0, SIX_BITS);
-static Q4_K: Format = minima(DType::Q4K, 5, 15.0, SIX_BITS);
-static Q2_K: Format = minima(DType::Q2K, 4, 3.0, (0.0, 15.0));
+static Q3_K: Format = signed_scales(
+    DType::Q3K,
+    4,
+    LevelSet::Integers(-4.0, 3.0),
+    (-32.0, 31.0),
+    STARTS_FOR_FEW_CODES,
+);
+static IQ4_XS: Format = signed_scales(
+    DType::IQ4XS,
+    5,
+    LevelSet::Iq4,
+    (-32.0, 31.0),
+    STARTS_FOR_FEW_CODES,
+);
+static Q5_K: Format = scales_and_minima(DType::Q5K, 5, 31.0, SIX_BITS);
+static Q4_K: Format = scales_and_minima(DType::Q4K, 5, 15.0, SIX_BITS);
+static Q2_K: Format = scales_and_minima(DType::Q2K, 4, 3.0, (0.0, 15.0));
 
 impl Format {
-    pub(super) fn of(dtype: DType) -> Option<&'static Format> {
+    pub(super) fn for_dtype(dtype: DType) -> Option<&'static Format> {
         Some(match dtype {
             DType::Q8_0 => &Q8_0,
             DType::Q6K => &Q6_K,
@@ -141,40 +170,40 @@ impl Format {
     #[inline]
     pub(super) fn last_code(&self) -> u8 {
         match self.levels {
-            Levels::Whole(low, high) => (high - low) as u8,
-            Levels::Iq4 => IQ4.len() as u8 - 1,
+            LevelSet::Integers(low, high) => (high - low) as u8,
+            LevelSet::Iq4 => IQ4.len() as u8 - 1,
         }
     }
 
     #[inline]
     pub(super) fn level(&self, code: u8) -> f32 {
         match self.levels {
-            Levels::Whole(low, high) => f32::min(low + f32::from(code), high),
-            Levels::Iq4 => IQ4[usize::from(code).min(IQ4.len() - 1)],
+            LevelSet::Integers(low, high) => f32::min(low + f32::from(code), high),
+            LevelSet::Iq4 => IQ4[usize::from(code).min(IQ4.len() - 1)],
         }
     }
 
     #[inline(always)]
     pub(super) fn nearest(&self, scaled: f32) -> (u8, f32) {
         match self.levels {
-            Levels::Whole(low, high) => {
+            LevelSet::Integers(low, high) => {
                 let level = lanes::rounded(scaled, low, high);
-                (lanes::byte(level - low), level)
+                (lanes::to_byte(level - low), level)
             }
-            Levels::Iq4 => {
+            LevelSet::Iq4 => {
                 let code = iq4_code(scaled);
                 (code, IQ4[usize::from(code) % IQ4.len()])
             }
         }
     }
 
-    pub(super) fn check(&self, what: &'static str, found: usize) -> Result<(), BlockError> {
+    pub(super) fn check_len(&self, what: &'static str, found: usize) -> Result<(), BlockError> {
         if found == self.dtype.block_len() {
             return Ok(());
         }
         Err(BlockError::Block {
             dtype: self.dtype,
-            what,
+            array_name: what,
             expected: self.dtype.block_len(),
             found,
         })
@@ -186,7 +215,7 @@ impl Format {
         }
         Err(BlockError::Block {
             dtype: self.dtype,
-            what: "bytes",
+            array_name: "bytes",
             expected: self.dtype.block_bytes(),
             found,
         })
@@ -253,25 +282,25 @@ fn iq4_code(scaled: f32) -> u8 {
 }
 
 /// Levels in vectorised form, without table look-ups, for the search over a run.
-pub(super) trait Nearest: Copy {
-    fn ends(self) -> (f32, f32);
+pub(super) trait NearestLevel: Copy {
+    fn bounds(self) -> (f32, f32);
     fn nearest(self, scaled: Lanes) -> Lanes;
     /// Returns the gap between levels, the unit of the search's starts.
     fn gap(self) -> f32;
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Whole(pub(super) f32, pub(super) f32);
+pub(super) struct IntegerLevels(pub(super) f32, pub(super) f32);
 
-impl Nearest for Whole {
+impl NearestLevel for IntegerLevels {
     #[inline(always)]
-    fn ends(self) -> (f32, f32) {
+    fn bounds(self) -> (f32, f32) {
         (self.0, self.1)
     }
 
     #[inline(always)]
     fn nearest(self, scaled: Lanes) -> Lanes {
-        scaled.rounded(self.0, self.1)
+        scaled.round(self.0, self.1)
     }
 
     #[inline(always)]
@@ -281,11 +310,11 @@ impl Nearest for Whole {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Table;
+pub(super) struct Iq4Levels;
 
-impl Nearest for Table {
+impl NearestLevel for Iq4Levels {
     #[inline(always)]
-    fn ends(self) -> (f32, f32) {
+    fn bounds(self) -> (f32, f32) {
         (IQ4[0], IQ4[15])
     }
 
@@ -293,12 +322,12 @@ impl Nearest for Table {
     fn nearest(self, scaled: Lanes) -> Lanes {
         // Rounding to nearest, shifted by half a unit, rounds down except at bounds, which are
         // equally near to the level below.
-        let above = scaled + scaled - Lanes::all(TWICE_LOW + 0.5);
-        let whole = above.within(0.0, SPAN as f32) + Lanes::all(8_388_608.0);
+        let above = scaled + scaled - Lanes::splat(TWICE_LOW + 0.5);
+        let whole = above.clamp(0.0, SPAN as f32) + Lanes::splat(8_388_608.0);
         let levels = whole
-            .array()
+            .to_array()
             .map(|whole| LEVELS[(whole.to_bits() & 511) as usize]);
-        Lanes::of(&levels)
+        Lanes::load(&levels)
     }
 
     #[inline(always)]

@@ -41,23 +41,23 @@ mod vector {
         }
 
         #[inline(always)]
-        pub(in super::super) fn all(x: f32) -> Lanes {
+        pub(in super::super) fn splat(x: f32) -> Lanes {
             // SAFETY: SSE is part of x86-64.
             let half = unsafe { _mm_set1_ps(x) };
             Lanes(half, half)
         }
 
         #[inline(always)]
-        pub(in super::super) fn of(x: &[f32; WIDTH]) -> Lanes {
+        pub(in super::super) fn load(x: &[f32; WIDTH]) -> Lanes {
             let ([low, high], _) = x.as_chunks::<4>() else {
-                return Lanes::all(0.0);
+                return Lanes::splat(0.0);
             };
             // SAFETY: SSE is part of x86-64, and both pointers address four numbers.
             unsafe { Lanes(_mm_loadu_ps(low.as_ptr()), _mm_loadu_ps(high.as_ptr())) }
         }
 
         #[inline(always)]
-        pub(in super::super) fn array(self) -> [f32; WIDTH] {
+        pub(in super::super) fn to_array(self) -> [f32; WIDTH] {
             let mut array = [0.0; WIDTH];
             if let ([low, high], _) = array.as_chunks_mut::<4>() {
                 // SAFETY: SSE is part of x86-64, and both pointers address space for four numbers.
@@ -126,21 +126,21 @@ impl Lanes {
     }
 
     #[inline(always)]
-    pub(super) fn within(self, low: f32, high: f32) -> Lanes {
-        self.max(Lanes::all(low)).min(Lanes::all(high))
+    pub(super) fn clamp(self, low: f32, high: f32) -> Lanes {
+        self.max(Lanes::splat(low)).min(Lanes::splat(high))
     }
 
     /// Rounds to the nearest integers from `low` to `high`, ties to even; NaN gives `low`. The
     /// magnitudes of `low` and `high` must be small.
     #[inline(always)]
-    pub(super) fn rounded(self, low: f32, high: f32) -> Lanes {
-        let round = Lanes::all(ROUND);
-        self.within(low, high) + round - round
+    pub(super) fn round(self, low: f32, high: f32) -> Lanes {
+        let round = Lanes::splat(ROUNDING_MAGIC);
+        self.clamp(low, high) + round - round
     }
 
     #[inline(always)]
-    pub(super) fn total(self) -> f32 {
-        let [a, b, c, d, e, f, g, h] = self.array();
+    pub(super) fn horizontal_sum(self) -> f32 {
+        let [a, b, c, d, e, f, g, h] = self.to_array();
         ((a + e) + (c + g)) + ((b + f) + (d + h))
     }
 }
@@ -173,24 +173,24 @@ impl Mul for Lanes {
 }
 
 #[inline(always)]
-pub(super) fn ends<const N: usize>(x: &[f32; N]) -> (f32, f32) {
-    let (mut least, mut largest) = (Lanes::all(x[0]), Lanes::all(x[0]));
+pub(super) fn min_max<const N: usize>(x: &[f32; N]) -> (f32, f32) {
+    let (mut least, mut largest) = (Lanes::splat(x[0]), Lanes::splat(x[0]));
     for x in Lanes::chunks(x) {
-        (least, largest) = (least.min(Lanes::of(x)), largest.max(Lanes::of(x)));
+        (least, largest) = (least.min(Lanes::load(x)), largest.max(Lanes::load(x)));
     }
-    let least = least.array().into_iter().fold(x[0], f32::min);
-    (least, largest.array().into_iter().fold(x[0], f32::max))
+    let least = least.to_array().into_iter().fold(x[0], f32::min);
+    (least, largest.to_array().into_iter().fold(x[0], f32::max))
 }
 
 /// 1.5 · 2^23: sums with it have no fraction bits.
-const ROUND: f32 = 12_582_912.0;
+const ROUNDING_MAGIC: f32 = 12_582_912.0;
 
 /// Numbers below this decode to zero with any step, because the least step of every format is the
 /// least f16, 2^-24. Squares of larger numbers are not subnormal.
 pub(super) const NEGLIGIBLE: f32 = 1.0 / (1_u64 << 40) as f32;
 
 #[inline(always)]
-pub(super) fn inverse(x: f32) -> f32 {
+pub(super) fn reciprocal_or_zero(x: f32) -> f32 {
     if x == 0.0 { 0.0 } else { 1.0 / x }
 }
 
@@ -198,10 +198,10 @@ pub(super) fn inverse(x: f32) -> f32 {
 pub(super) fn rounded(value: f32, low: f32, high: f32) -> f32 {
     let value = if value > low { value } else { low };
     let value = if value < high { value } else { high };
-    (value + ROUND) - ROUND
+    (value + ROUNDING_MAGIC) - ROUNDING_MAGIC
 }
 
 #[inline(always)]
-pub(super) fn byte(whole: f32) -> u8 {
+pub(super) fn to_byte(whole: f32) -> u8 {
     (whole + 8_388_608.0).to_bits() as u8
 }

@@ -22,7 +22,7 @@ use std::ops::RangeInclusive;
 use half::f16;
 
 use self::format::Format;
-pub use self::near::Near;
+pub use self::near::NearbyKind;
 use super::BlockError;
 use crate::dtype::DType;
 
@@ -58,12 +58,12 @@ struct Run {
 
 impl Run {
     #[inline]
-    fn of((d, d_min): (f32, f32), (scale, minimum): (f32, f32)) -> Run {
+    fn new((d, d_min): (f32, f32), (scale, minimum): (f32, f32)) -> Run {
         let step = d * scale;
         Run {
             step,
             shift: -(d_min * minimum),
-            inverse: lanes::inverse(step),
+            inverse: lanes::reciprocal_or_zero(step),
         }
     }
 }
@@ -102,15 +102,15 @@ impl BlockFit {
         values: &[f32],
         importance: Option<&[f32]>,
     ) -> Result<BlockFit, BlockError> {
-        let format = Format::of(dtype).ok_or(BlockError::NotWritten { dtype })?;
-        format.check("values", values.len())?;
+        let format = Format::for_dtype(dtype).ok_or(BlockError::ReadOnlyType { dtype })?;
+        format.check_len("values", values.len())?;
         format.check_values(values, 0)?;
         let mut room = [1.0; MAX_LEN];
-        let weights = weights::of(format, importance, &mut room)?;
+        let weights = weights::normalise_importances(format, importance, &mut room)?;
         Ok(nested::search(format, values, weights))
     }
 
-    fn with(
+    fn from_integers(
         format: &'static Format,
         (d, d_min): (f16, f16),
         scales: [i8; MAX_RUNS],
@@ -119,7 +119,7 @@ impl BlockFit {
         let mut runs = [Run::default(); MAX_RUNS];
         let (of_scale, of_minimum) = (d.to_f32(), d_min.to_f32());
         for ((run, scale), minimum) in runs.iter_mut().zip(scales).zip(minima) {
-            *run = Run::of((of_scale, of_minimum), (scale.into(), minimum.into()));
+            *run = Run::new((of_scale, of_minimum), (scale.into(), minimum.into()));
         }
         BlockFit {
             format,
@@ -138,7 +138,7 @@ impl BlockFit {
 
     /// Returns the numbers per run, which share step and offset, or `None` for other types.
     pub fn run_len(dtype: DType) -> Option<usize> {
-        Format::of(dtype).map(Format::run_len)
+        Format::for_dtype(dtype).map(Format::run_len)
     }
 
     /// Returns the range of codes, the same for all numbers of the block.
@@ -185,14 +185,14 @@ impl BlockFit {
     /// # Errors
     ///
     /// [`BlockError::Block`] for a wrong number of values or codes.
-    pub fn round(&self, values: &[f32], codes: &mut [u8]) -> Result<(), BlockError> {
-        self.format.check("values", values.len())?;
-        self.format.check("codes", codes.len())?;
-        self.round_block(values, codes);
+    pub fn quantise(&self, values: &[f32], codes: &mut [u8]) -> Result<(), BlockError> {
+        self.format.check_len("values", values.len())?;
+        self.format.check_len("codes", codes.len())?;
+        self.quantise_block(values, codes);
         Ok(())
     }
 
-    fn round_block(&self, values: &[f32], codes: &mut [u8]) {
+    fn quantise_block(&self, values: &[f32], codes: &mut [u8]) {
         let len = self.format.run_len();
         let runs = values.chunks(len).zip(codes.chunks_mut(len));
         for (run, (values, codes)) in self.runs.iter().zip(runs) {
@@ -215,10 +215,10 @@ impl BlockFit {
         importance: Option<&[f32]>,
         codes: &[u8],
     ) -> Result<BlockFit, BlockError> {
-        self.format.check("values", values.len())?;
+        self.format.check_len("values", values.len())?;
         self.check_codes(codes)?;
         let mut room = [1.0; MAX_LEN];
-        let weights = weights::of(self.format, importance, &mut room)?;
+        let weights = weights::normalise_importances(self.format, importance, &mut room)?;
         Ok(refit::refit(self, values, weights, codes))
     }
 
@@ -235,7 +235,7 @@ impl BlockFit {
     }
 
     fn check_codes(&self, codes: &[u8]) -> Result<(), BlockError> {
-        self.format.check("codes", codes.len())?;
+        self.format.check_len("codes", codes.len())?;
         let last = self.format.last_code();
         match codes.iter().position(|&code| code > last) {
             Some(place) => Err(BlockError::Code {
@@ -261,12 +261,12 @@ pub(super) fn encode(
     for (number, (values, block)) in values.chunks_exact(len).zip(blocks).enumerate() {
         format.check_values(values, number * len)?;
         let fit = nested::search(format, values, weights);
-        fit.round_block(values, codes);
+        fit.quantise_block(values, codes);
         pack::pack(&fit, codes, block);
     }
     Ok(())
 }
 
-pub(super) fn format(dtype: DType) -> Option<&'static Format> {
-    Format::of(dtype)
+pub(super) fn format_of_type(dtype: DType) -> Option<&'static Format> {
+    Format::for_dtype(dtype)
 }

@@ -2,27 +2,27 @@
 
 use half::f16;
 
-use super::format::{Format, Levels};
+use super::format::{Format, LevelSet};
 use super::{BlockFit, MAX_RUNS, Run};
 
 /// Kind of difference between nearby fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Near {
+pub enum NearbyKind {
     /// Different steps; the middle of the run's range stays about the same.
     Steps,
     /// Different offsets only.
     Offsets,
 }
 
-const APART: f32 = 0.05;
+const STEP_SPACING: f32 = 0.05;
 const STEPS: i8 = 4;
 
 impl Format {
     /// Returns the position halfway between the first and the last code if all are offset; else
     /// zero.
-    fn middle(&self) -> f32 {
+    fn middle_code(&self) -> f32 {
         match self.levels {
-            Levels::Whole(0.0, high) => 0.5 * high,
+            LevelSet::Integers(0.0, high) => 0.5 * high,
             _ => 0.0,
         }
     }
@@ -32,11 +32,11 @@ impl BlockFit {
     /// Iterates over fits with other steps for a run (from four fifths to six fifths, and the
     /// neighbouring integers), or with the neighbouring integer offsets. Fits that cannot be stored
     /// are skipped.
-    pub fn near(&self, run: usize, of: Near) -> impl Iterator<Item = BlockFit> + '_ {
+    pub fn nearby_fits(&self, run: usize, of: NearbyKind) -> impl Iterator<Item = BlockFit> + '_ {
         let (run, whole) = (run % MAX_RUNS, self.format.runs() == 1);
         let (steps, minima) = match of {
-            Near::Steps => (STEPS, 0),
-            Near::Offsets => (0, i8::from(self.format.minima.1 > 1.0)),
+            NearbyKind::Steps => (STEPS, 0),
+            NearbyKind::Offsets => (0, i8::from(self.format.minima.1 > 1.0)),
         };
         let minima = move |distance| (-minima..=minima).map(move |next| (distance, next));
         let others = (-steps..=steps).flat_map(minima);
@@ -45,29 +45,31 @@ impl BlockFit {
         let others = others.filter(|other| *other != (0, 0));
         others.filter_map(move |(distance, next)| {
             if whole {
-                self.with_d(stored, distance.into())
+                self.with_scaled_step(stored, distance.into())
             } else {
-                self.with_run(run, stored, (distance.into(), next.into()))
+                self.with_run_step(run, stored, (distance.into(), next.into()))
             }
         })
     }
 
-    fn with_d(&self, (d, d_min): (f32, f32), distance: f32) -> Option<BlockFit> {
-        let other = f16::from_f32(d * (1.0 + APART * distance));
+    fn with_scaled_step(&self, (d, d_min): (f32, f32), distance: f32) -> Option<BlockFit> {
+        let other = f16::from_f32(d * (1.0 + STEP_SPACING * distance));
         // The minimum is subtracted: a larger step lowers the first code.
-        let moved = (other.to_f32() - d) * self.format.middle();
+        let moved = (other.to_f32() - d) * self.format.middle_code();
         let other_min = if moved == 0.0 {
             self.d_min
         } else {
             f16::from_f32(d_min + moved)
         };
         let fits = other.is_finite() && other_min.is_finite();
-        fits.then(|| BlockFit::with(self.format, (other, other_min), self.scales, self.minima))
+        fits.then(|| {
+            BlockFit::from_integers(self.format, (other, other_min), self.scales, self.minima)
+        })
     }
 
     /// Returns the fit whose run has a step larger by some multiples of [`APART`] or of its
     /// integer, and a minimum at some distance from the one that keeps its middle.
-    fn with_run(
+    fn with_run_step(
         &self,
         run: usize,
         (d, d_min): (f32, f32),
@@ -75,14 +77,14 @@ impl BlockFit {
     ) -> Option<BlockFit> {
         let format = self.format;
         let before = f32::from(self.scales[run]);
-        let apart = f32::max(1.0, (APART * before.abs()).round());
+        let apart = f32::max(1.0, (STEP_SPACING * before.abs()).round());
         // Small integers are further apart than that.
-        let furthest = f32::max(1.0, APART * f32::from(STEPS) * before.abs());
+        let furthest = f32::max(1.0, STEP_SPACING * f32::from(STEPS) * before.abs());
         if (apart * distance).abs() > furthest {
             return None;
         }
         let scale = before + apart * distance;
-        let moved = (scale - before) * d * format.middle();
+        let moved = (scale - before) * d * format.middle_code();
         let shifted = if d_min == 0.0 { 0.0 } else { moved / d_min };
         let minimum = (f32::from(self.minima[run]) + shifted).round() + next;
         let within = |integer: f32, (first, last): (f32, f32)| (first..=last).contains(&integer);
@@ -91,7 +93,7 @@ impl BlockFit {
         }
         let mut fit = *self;
         (fit.scales[run], fit.minima[run]) = (scale as i8, minimum as u8);
-        fit.runs[run] = Run::of((d, d_min), (scale, minimum));
+        fit.runs[run] = Run::new((d, d_min), (scale, minimum));
         Some(fit)
     }
 }
@@ -113,13 +115,13 @@ mod tests {
             for run in 0..len / run_len {
                 let here = run * run_len..(run + 1) * run_len;
                 let mut count = 0;
-                for near in [Near::Steps, Near::Offsets]
+                for near in [NearbyKind::Steps, NearbyKind::Offsets]
                     .into_iter()
-                    .flat_map(|of| fit.near(run, of))
+                    .flat_map(|of| fit.nearby_fits(run, of))
                 {
                     assert_ne!(near, fit);
                     let mut codes = vec![0; len];
-                    near.round(&values[..len], &mut codes).unwrap();
+                    near.quantise(&values[..len], &mut codes).unwrap();
                     let mut bytes = vec![0; dtype.block_bytes()];
                     near.pack(&codes, &mut bytes).unwrap();
                     let mut decoded = vec![0.0; len];
@@ -139,7 +141,7 @@ mod tests {
                     );
                     // The middle of the range moves by at most one and a half steps of the minimum.
                     let middle = |of: &BlockFit| {
-                        of.run(place).step * of.format.middle() + of.run(place).shift
+                        of.run(place).step * of.format.middle_code() + of.run(place).shift
                     };
                     let moved = (middle(&near) - middle(&fit)).abs();
                     let least = 1.51 * near.d_min.to_f32().abs() + 1e-3;

@@ -7,22 +7,28 @@
 
 use half::f16;
 
-use super::format::{Format, Levels, Nearest, Table, Whole};
+use super::format::{Format, IntegerLevels, Iq4Levels, LevelSet, NearestLevel};
 use super::lanes::{self, Lanes};
 use super::{BlockFit, MAX_RUNS, offset, step};
 use crate::block::float::{F16_LIMIT, f16_scale};
 
-const TURNS: usize = 2;
+const ITERATIONS: usize = 2;
 
 const NEIGHBOURS: [f32; 3] = [-1.0, 0.0, 1.0];
 
 pub(super) fn search(format: &'static Format, x: &[f32], w: &[f32]) -> BlockFit {
     match (format.levels, format.run_shift, format.runs()) {
-        (Levels::Whole(low, high), 5, 1) => best::<32, 1, _>(format, x, w, Whole(low, high)),
-        (Levels::Whole(low, high), 5, _) => best::<32, 8, _>(format, x, w, Whole(low, high)),
-        (Levels::Whole(low, high), _, _) => best::<16, 16, _>(format, x, w, Whole(low, high)),
-        (Levels::Iq4, _, 1) => best::<32, 1, _>(format, x, w, Table),
-        (Levels::Iq4, _, _) => best::<32, 8, _>(format, x, w, Table),
+        (LevelSet::Integers(low, high), 5, 1) => {
+            search_block::<32, 1, _>(format, x, w, IntegerLevels(low, high))
+        }
+        (LevelSet::Integers(low, high), 5, _) => {
+            search_block::<32, 8, _>(format, x, w, IntegerLevels(low, high))
+        }
+        (LevelSet::Integers(low, high), _, _) => {
+            search_block::<16, 16, _>(format, x, w, IntegerLevels(low, high))
+        }
+        (LevelSet::Iq4, _, 1) => search_block::<32, 1, _>(format, x, w, Iq4Levels),
+        (LevelSet::Iq4, _, _) => search_block::<32, 8, _>(format, x, w, Iq4Levels),
     }
 }
 
@@ -31,11 +37,11 @@ struct Block<'a, const N: usize, const R: usize, L> {
     x: &'a [[f32; N]],
     w: &'a [[f32; N]],
     levels: L,
-    alone: [(f32, f32); R],
+    run_fits: [(f32, f32); R],
 }
 
 /// Integers (as floats) and levels chosen for given scales of the scales.
-struct Chosen<const N: usize, const R: usize> {
+struct BlockCandidate<const N: usize, const R: usize> {
     d: f16,
     d_min: f16,
     scales: [f32; R],
@@ -45,7 +51,7 @@ struct Chosen<const N: usize, const R: usize> {
 }
 
 #[inline(always)]
-fn best<const N: usize, const R: usize, L: Nearest>(
+fn search_block<const N: usize, const R: usize, L: NearestLevel>(
     format: &'static Format,
     x: &[f32],
     w: &[f32],
@@ -56,18 +62,18 @@ fn best<const N: usize, const R: usize, L: Nearest>(
         x: x.as_chunks().0,
         w: w.as_chunks().0,
         levels,
-        alone: [(0.0, 0.0); R],
+        run_fits: [(0.0, 0.0); R],
     };
     let alike = w.iter().all(|&other| other == w[0]);
     let limit = F16_LIMIT * f32::max(format.scales.1, -format.scales.0);
-    for ((alone, x), w) in block.alone.iter_mut().zip(block.x).zip(block.w) {
+    for ((alone, x), w) in block.run_fits.iter_mut().zip(block.x).zip(block.w) {
         *alone = if format.has_minima() {
-            offset::search(x, w, levels.ends().1, format.minima == (1.0, 1.0), limit)
+            offset::search(x, w, levels.bounds().1, format.minima == (1.0, 1.0), limit)
         } else {
             (step::search(x, w, levels, format.starts, alike, limit), 0.0)
         };
     }
-    block.chosen().fit(format)
+    block.best_candidate().fit(format)
 }
 
 impl Format {
@@ -77,7 +83,7 @@ impl Format {
 
     /// Rounds a scale of the scales to f16. `None` if out of range, or negative where negative
     /// scales are not allowed.
-    pub(super) fn stored(&self, fitted: f64, minimum: bool) -> Option<f16> {
+    pub(super) fn round_super_scale(&self, fitted: f64, minimum: bool) -> Option<f16> {
         let signed = if minimum {
             self.minima == (1.0, 1.0)
         } else {
@@ -86,7 +92,7 @@ impl Format {
         let fits = fitted.abs() < f64::from(F16_LIMIT) && (signed || fitted >= 0.0);
         fits.then(|| {
             if minimum {
-                self.rounded_minimum(fitted as f32)
+                self.round_minimum(fitted as f32)
             } else {
                 f16_scale(fitted as f32)
             }
@@ -94,7 +100,7 @@ impl Format {
     }
 
     /// Rounds `d_min` up if it scales integer minima, which it would clip if too small.
-    fn rounded_minimum(&self, d_min: f32) -> f16 {
+    fn round_minimum(&self, d_min: f32) -> f16 {
         if self.minima == (1.0, 1.0) {
             f16::from_f32(d_min)
         } else {
@@ -103,18 +109,18 @@ impl Format {
     }
 }
 
-impl<const N: usize, const R: usize, L: Nearest> Block<'_, N, R, L> {
-    fn chosen(&self) -> Chosen<N, R> {
-        let (d, d_min) = self.first();
-        let mut best = self.with(f16_scale(d), self.format.rounded_minimum(d_min));
-        for _ in 0..TURNS {
-            let Some((d, d_min)) = best.fitted(self) else {
+impl<const N: usize, const R: usize, L: NearestLevel> Block<'_, N, R, L> {
+    fn best_candidate(&self) -> BlockCandidate<N, R> {
+        let (d, d_min) = self.initial_scales();
+        let mut best = self.choose_integers(f16_scale(d), self.format.round_minimum(d_min));
+        for _ in 0..ITERATIONS {
+            let Some((d, d_min)) = best.fit_super_scales(self) else {
                 break;
             };
             if (d, d_min) == (best.d, best.d_min) {
                 break;
             }
-            let next = self.with(d, d_min);
+            let next = self.choose_integers(d, d_min);
             if next.error >= best.error {
                 break;
             }
@@ -125,17 +131,17 @@ impl<const N: usize, const R: usize, L: Nearest> Block<'_, N, R, L> {
 
     /// Returns the scales of the scales that map the largest step and offset to the largest
     /// integers.
-    fn first(&self) -> (f32, f32) {
+    fn initial_scales(&self) -> (f32, f32) {
         let farther = |a: f32, b: f32| if b.abs() > a.abs() { b } else { a };
-        let step = self.alone.iter().map(|alone| alone.0).fold(0.0, farther);
-        let offset = self.alone.iter().map(|alone| alone.1).fold(0.0, farther);
+        let step = self.run_fits.iter().map(|alone| alone.0).fold(0.0, farther);
+        let offset = self.run_fits.iter().map(|alone| alone.1).fold(0.0, farther);
         let (low, high) = self.format.scales;
         let largest = if low < 0.0 { low } else { high };
         (step / largest, offset / f32::max(self.format.minima.1, 1.0))
     }
 
-    fn with(&self, d: f16, d_min: f16) -> Chosen<N, R> {
-        let mut chosen = Chosen {
+    fn choose_integers(&self, d: f16, d_min: f16) -> BlockCandidate<N, R> {
+        let mut chosen = BlockCandidate {
             d,
             d_min,
             scales: [0.0; R],
@@ -144,16 +150,19 @@ impl<const N: usize, const R: usize, L: Nearest> Block<'_, N, R, L> {
             error: 0.0,
         };
         let (d, d_min) = (d.to_f32(), d_min.to_f32());
-        let (of_step, of_offset) = (lanes::inverse(d), lanes::inverse(d_min));
-        let middle = 0.5 * self.levels.ends().1;
+        let (of_step, of_offset) = (
+            lanes::reciprocal_or_zero(d),
+            lanes::reciprocal_or_zero(d_min),
+        );
+        let middle = 0.5 * self.levels.bounds().1;
         for run in 0..R {
-            let (step, offset) = self.alone[run];
+            let (step, offset) = self.run_fits[run];
             let mut least = f32::INFINITY;
-            for scale in around(step * of_step, self.format.scales) {
+            for scale in neighbours(step * of_step, self.format.scales) {
                 // Keeps the middle of the codes.
                 let moved = offset + (d * scale - step) * middle;
-                for minimum in around(moved * of_offset, self.format.minima) {
-                    let (levels, error) = self.coded(run, d * scale, d_min * minimum);
+                for minimum in neighbours(moved * of_offset, self.format.minima) {
+                    let (levels, error) = self.encode_run(run, d * scale, d_min * minimum);
                     if error < least {
                         least = error;
                         chosen.scales[run] = scale;
@@ -168,26 +177,26 @@ impl<const N: usize, const R: usize, L: Nearest> Block<'_, N, R, L> {
     }
 
     #[inline(always)]
-    fn coded(&self, run: usize, step: f32, offset: f32) -> ([f32; N], f32) {
-        let inverse = lanes::inverse(step);
-        let (step, offset) = (Lanes::all(step), Lanes::all(offset));
-        let inverse = Lanes::all(inverse);
-        let (mut levels, mut errors) = ([0.0; N], Lanes::all(0.0));
+    fn encode_run(&self, run: usize, step: f32, offset: f32) -> ([f32; N], f32) {
+        let inverse = lanes::reciprocal_or_zero(step);
+        let (step, offset) = (Lanes::splat(step), Lanes::splat(offset));
+        let inverse = Lanes::splat(inverse);
+        let (mut levels, mut errors) = ([0.0; N], Lanes::splat(0.0));
         let numbers = Lanes::chunks(&self.x[run])
             .iter()
             .zip(Lanes::chunks(&self.w[run]));
         for ((x, w), levels) in numbers.zip(levels.as_chunks_mut().0) {
-            let x = Lanes::of(x);
+            let x = Lanes::load(x);
             let level = self.levels.nearest((x + offset) * inverse);
             let error = step * level - offset - x;
-            errors = errors + Lanes::of(w) * error * error;
-            *levels = level.array();
+            errors = errors + Lanes::load(w) * error * error;
+            *levels = level.to_array();
         }
-        (levels, errors.total())
+        (levels, errors.horizontal_sum())
     }
 }
 
-fn around(value: f32, (first, last): (f32, f32)) -> impl Iterator<Item = f32> {
+fn neighbours(value: f32, (first, last): (f32, f32)) -> impl Iterator<Item = f32> {
     let nearest = lanes::rounded(value, first, last);
     let tried = NEIGHBOURS.map(|distance| nearest + distance);
     tried
@@ -195,17 +204,17 @@ fn around(value: f32, (first, last): (f32, f32)) -> impl Iterator<Item = f32> {
         .filter(move |tried| (first..=last).contains(tried))
 }
 
-impl<const N: usize, const R: usize> Chosen<N, R> {
+impl<const N: usize, const R: usize> BlockCandidate<N, R> {
     /// Fits the scales of scales and minima to fixed integers and levels by least squares; `None`
     /// if they cannot be stored.
-    fn fitted<L>(&self, block: &Block<'_, N, R, L>) -> Option<(f16, f16)> {
-        let mut sums = Supers::default();
+    fn fit_super_scales<L>(&self, block: &Block<'_, N, R, L>) -> Option<(f16, f16)> {
+        let mut sums = SuperScaleProblem::default();
         for run in 0..R {
             let (x, w) = (&block.x[run], &block.w[run]);
-            let of_run = Moments::of(x, w, &self.levels[run]);
+            let of_run = Moments::compute(x, w, &self.levels[run]);
             sums.add(&of_run, self.scales[run], self.minima[run]);
         }
-        sums.solved(block.format, (self.d, self.d_min))
+        sums.solve(block.format, (self.d, self.d_min))
     }
 
     fn fit(&self, format: &'static Format) -> BlockFit {
@@ -214,7 +223,7 @@ impl<const N: usize, const R: usize> Chosen<N, R> {
             scales[run] = self.scales[run] as i8;
             minima[run] = self.minima[run] as u8;
         }
-        BlockFit::with(format, (self.d, self.d_min), scales, minima)
+        BlockFit::from_integers(format, (self.d, self.d_min), scales, minima)
     }
 }
 
@@ -231,17 +240,17 @@ pub(super) struct Moments {
 
 impl Moments {
     #[inline(always)]
-    pub(super) fn of<const N: usize>(x: &[f32; N], w: &[f32; N], q: &[f32; N]) -> Moments {
-        let mut sums = [Lanes::all(0.0); 5];
+    pub(super) fn compute<const N: usize>(x: &[f32; N], w: &[f32; N], q: &[f32; N]) -> Moments {
+        let mut sums = [Lanes::splat(0.0); 5];
         let numbers = Lanes::chunks(x).iter().zip(Lanes::chunks(w));
         for ((x, w), q) in numbers.zip(Lanes::chunks(q)) {
-            let (x, w, q) = (Lanes::of(x), Lanes::of(w), Lanes::of(q));
+            let (x, w, q) = (Lanes::load(x), Lanes::load(w), Lanes::load(q));
             let (wq, wx) = (w * q, w * x);
             for (sum, term) in sums.iter_mut().zip([wq * q, wq, w, wq * x, wx]) {
                 *sum = *sum + term;
             }
         }
-        let [qq, q, w, qx, x] = sums.map(|sum| f64::from(sum.total()));
+        let [qq, q, w, qx, x] = sums.map(|sum| f64::from(sum.horizontal_sum()));
         Moments { qq, q, w, qx, x }
     }
 }
@@ -249,7 +258,7 @@ impl Moments {
 /// Least-squares problem of the scales of the scales: numbers are `d a - d_min b` with `a = scale ·
 /// level` and `b = minimum`.
 #[derive(Default)]
-pub(super) struct Supers {
+pub(super) struct SuperScaleProblem {
     aa: f64,
     ab: f64,
     bb: f64,
@@ -257,7 +266,7 @@ pub(super) struct Supers {
     bx: f64,
 }
 
-impl Supers {
+impl SuperScaleProblem {
     pub(super) fn add(&mut self, of: &Moments, scale: f32, minimum: f32) {
         let (scale, minimum) = (f64::from(scale), f64::from(minimum));
         self.aa += scale * scale * of.qq;
@@ -269,19 +278,19 @@ impl Supers {
 
     /// Returns the solution rounded to f16; an undetermined unknown stays as it is. `None` if it
     /// cannot be stored.
-    pub(super) fn solved(&self, format: &Format, (d, d_min): (f16, f16)) -> Option<(f16, f16)> {
-        let Supers { aa, ab, bb, ax, bx } = *self;
+    pub(super) fn solve(&self, format: &Format, (d, d_min): (f16, f16)) -> Option<(f16, f16)> {
+        let SuperScaleProblem { aa, ab, bb, ax, bx } = *self;
         let determinant = aa * bb - ab * ab;
         let d_min = if determinant > 0.0 {
-            format.stored((ab * ax - aa * bx) / determinant, true)?
+            format.round_super_scale((ab * ax - aa * bx) / determinant, true)?
         } else if bb > 0.0 && aa == 0.0 {
-            format.stored(-bx / bb, true)?
+            format.round_super_scale(-bx / bb, true)?
         } else {
             d_min
         };
         // Optimal `d` for the rounded `d_min`.
         let d = if aa > 0.0 {
-            format.stored((ax + d_min.to_f64() * ab) / aa, false)?
+            format.round_super_scale((ax + d_min.to_f64() * ab) / aa, false)?
         } else {
             d
         };

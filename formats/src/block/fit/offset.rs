@@ -5,14 +5,14 @@
 
 use super::lanes::{self, Lanes, NEGLIGIBLE};
 
-const TURNS: usize = 2;
+const ITERATIONS: usize = 2;
 
 /// Distances, in codes, by which minimum or maximum lie outside of the codes.
-const ENDS: [f32; 4] = [-0.75, -0.25, 0.25, 0.75];
+const OVERHANGS: [f32; 4] = [-0.75, -0.25, 0.25, 0.75];
 
 /// A candidate: codes nearest to `y inverse + shift` decode to `step q - offset`.
 #[derive(Clone, Copy, PartialEq)]
-struct Tried {
+struct Candidate {
     /// Without the weighted sum of squares, a constant.
     error: f32,
     step: f32,
@@ -21,7 +21,7 @@ struct Tried {
 
 /// Inputs of the search over a run. Numbers are relative to the least one, which avoids
 /// cancellation in their sums.
-struct Numbers<'a, const N: usize> {
+struct RunSearch<'a, const N: usize> {
     y: [f32; N],
     w: &'a [f32; N],
     /// `Σ w` and `Σ w y`.
@@ -29,9 +29,9 @@ struct Numbers<'a, const N: usize> {
     sum: f32,
     high: f32,
     /// The least offset of `y`.
-    floor: f32,
+    min_offset: f32,
     /// Origin of `y`: the offset of `x` is that of `y` less this.
-    zero: f32,
+    origin: f32,
     limit: f32,
 }
 
@@ -46,45 +46,45 @@ pub(super) fn search<const N: usize>(
     free: bool,
     limit: f32,
 ) -> (f32, f32) {
-    let (least, largest) = lanes::ends(x);
+    let (least, largest) = lanes::min_max(x);
     let zero = if free { least } else { f32::min(least, 0.0) };
     let y = x.map(|x| x - zero);
-    let (mut weight, mut sum) = (Lanes::all(0.0), Lanes::all(0.0));
+    let (mut weight, mut sum) = (Lanes::splat(0.0), Lanes::splat(0.0));
     for (y, w) in Lanes::chunks(&y).iter().zip(Lanes::chunks(w)) {
-        let w = Lanes::of(w);
+        let w = Lanes::load(w);
         weight = weight + w;
-        sum = sum + w * Lanes::of(y);
+        sum = sum + w * Lanes::load(y);
     }
-    let (weight, sum) = (weight.total(), sum.total());
+    let (weight, sum) = (weight.horizontal_sum(), sum.horizontal_sum());
     let range = largest - zero;
     if range < NEGLIGIBLE {
         let offset = -zero - sum / weight;
         return (0.0, if free { offset } else { f32::max(offset, 0.0) });
     }
-    let numbers = Numbers {
+    let numbers = RunSearch {
         y,
         w,
         weight,
         sum,
         high,
-        floor: if free { f32::NEG_INFINITY } else { zero },
-        zero,
+        min_offset: if free { f32::NEG_INFINITY } else { zero },
+        origin: zero,
         limit,
     };
-    let mut best = Tried {
+    let mut best = Candidate {
         error: f32::INFINITY,
         step: range / high,
         offset: 0.0,
     };
-    for low_end in ENDS {
-        for high_end in ENDS {
+    for low_end in OVERHANGS {
+        for high_end in OVERHANGS {
             let inverse = (high + low_end + high_end) / range;
-            best = numbers.better(inverse, -low_end, best);
+            best = numbers.improve(inverse, -low_end, best);
         }
     }
-    for _ in 0..TURNS {
+    for _ in 0..ITERATIONS {
         let inverse = 1.0 / best.step;
-        let next = numbers.better(inverse, best.offset * inverse, best);
+        let next = numbers.improve(inverse, best.offset * inverse, best);
         if next == best {
             break;
         }
@@ -93,21 +93,21 @@ pub(super) fn search<const N: usize>(
     (best.step, best.offset - zero)
 }
 
-impl<const N: usize> Numbers<'_, N> {
+impl<const N: usize> RunSearch<'_, N> {
     /// Returns the fit to the codes nearest to `y inverse + shift`, if better than `best`.
     #[inline(always)]
-    fn better(&self, inverse: f32, shift: f32, best: Tried) -> Tried {
-        let (factor, term) = (Lanes::all(inverse), Lanes::all(shift));
-        let [mut q, mut qq, mut yq] = [Lanes::all(0.0); 3];
+    fn improve(&self, inverse: f32, shift: f32, best: Candidate) -> Candidate {
+        let (factor, term) = (Lanes::splat(inverse), Lanes::splat(shift));
+        let [mut q, mut qq, mut yq] = [Lanes::splat(0.0); 3];
         for (y, w) in Lanes::chunks(&self.y).iter().zip(Lanes::chunks(self.w)) {
-            let y = Lanes::of(y);
-            let code = (y * factor + term).rounded(0.0, self.high);
-            let weighted = Lanes::of(w) * code;
+            let y = Lanes::load(y);
+            let code = (y * factor + term).round(0.0, self.high);
+            let weighted = Lanes::load(w) * code;
             q = q + weighted;
             qq = qq + weighted * code;
             yq = yq + weighted * y;
         }
-        let [q, qq, yq] = [q, qq, yq].map(Lanes::total);
+        let [q, qq, yq] = [q, qq, yq].map(Lanes::horizontal_sum);
         let (n, sum) = (self.weight, self.sum);
         let determinant = n * qq - q * q;
         if determinant <= 0.0 {
@@ -115,14 +115,14 @@ impl<const N: usize> Numbers<'_, N> {
         }
         let mut step = (n * yq - sum * q) / determinant;
         let mut offset = (q * yq - qq * sum) / determinant;
-        if offset < self.floor {
-            (step, offset) = ((yq + self.floor * q) / qq, self.floor);
+        if offset < self.min_offset {
+            (step, offset) = ((yq + self.min_offset * q) / qq, self.min_offset);
         }
         let error =
             step * (step * qq - 2.0 * (yq + offset * q)) + offset * (n * offset + 2.0 * sum);
-        let fits = step < self.limit && (offset - self.zero).abs() < self.limit;
+        let fits = step < self.limit && (offset - self.origin).abs() < self.limit;
         if error < best.error && step > 0.0 && fits {
-            Tried {
+            Candidate {
                 error,
                 step,
                 offset,

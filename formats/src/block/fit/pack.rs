@@ -16,30 +16,30 @@ pub(super) fn pack(fit: &BlockFit, codes: &[u8], out: &mut [u8]) {
         }
         DType::Q4_0 | DType::IQ4NL => {
             out[..2].copy_from_slice(&d);
-            halves(codes, &mut out[2..]);
+            pack_nibbles(codes, &mut out[2..]);
         }
         DType::Q4_1 => {
             out[..2].copy_from_slice(&d);
             out[2..4].copy_from_slice(&minimum(fit));
-            halves(codes, &mut out[4..]);
+            pack_nibbles(codes, &mut out[4..]);
         }
         DType::Q5_0 => {
             out[..2].copy_from_slice(&d);
-            five_bits(codes, &mut out[2..]);
+            pack_five_bits(codes, &mut out[2..]);
         }
         DType::Q5_1 => {
             out[..2].copy_from_slice(&d);
             out[2..4].copy_from_slice(&minimum(fit));
-            five_bits(codes, &mut out[4..]);
+            pack_five_bits(codes, &mut out[4..]);
         }
         DType::Q4K => {
             out[..16].copy_from_slice(&six_bit_head(fit));
-            pairs_of_runs(codes, &mut out[16..]);
+            pack_nibbles_by_64(codes, &mut out[16..]);
         }
         DType::Q5K => {
             out[..16].copy_from_slice(&six_bit_head(fit));
-            high_bits(codes, 4, &mut out[16..48]);
-            pairs_of_runs(codes, &mut out[48..]);
+            pack_high_bits(codes, 4, &mut out[16..48]);
+            pack_nibbles_by_64(codes, &mut out[48..]);
         }
         DType::Q6K => q6_k(fit, codes, out),
         DType::Q3K => q3_k(fit, codes, out),
@@ -48,7 +48,7 @@ pub(super) fn pack(fit: &BlockFit, codes: &[u8], out: &mut [u8]) {
             for (head, (&scale, &minimum)) in heads {
                 *head = scale as u8 | (minimum << 4);
             }
-            two_bits(codes, &mut out[16..80]);
+            pack_two_bits(codes, &mut out[16..80]);
             out[80..82].copy_from_slice(&d);
             out[82..].copy_from_slice(&fit.d_min.to_le_bytes());
         }
@@ -63,32 +63,32 @@ fn minimum(fit: &BlockFit) -> [u8; 2] {
 }
 
 /// Packs code `i` of `2 n` into the low half of byte `i` and code `i + n` into the high half.
-fn halves(codes: &[u8], out: &mut [u8]) {
+fn pack_nibbles(codes: &[u8], out: &mut [u8]) {
     let (low, high) = codes.split_at(out.len());
     for ((pair, low), high) in out.iter_mut().zip(low).zip(high) {
         *pair = (low & 15) | (high << 4);
     }
 }
 
-fn pairs_of_runs(codes: &[u8], out: &mut [u8]) {
+fn pack_nibbles_by_64(codes: &[u8], out: &mut [u8]) {
     for (codes, out) in codes.chunks_exact(64).zip(out.chunks_exact_mut(32)) {
-        halves(codes, out);
+        pack_nibbles(codes, out);
     }
 }
 
 /// Packs the fifth bits of 32 codes, then their low four bits.
-fn five_bits(codes: &[u8], out: &mut [u8]) {
+fn pack_five_bits(codes: &[u8], out: &mut [u8]) {
     for (byte, codes) in out.iter_mut().zip(codes.chunks_exact(8)) {
         *byte = codes
             .iter()
             .rev()
             .fold(0, |bits, code| (bits << 1) | (code >> 4));
     }
-    halves(codes, &mut out[4..]);
+    pack_nibbles(codes, &mut out[4..]);
 }
 
 /// Stores bit `place` of code `i` of the `s`-th 32 as bit `s` of byte `i`.
-fn high_bits(codes: &[u8], place: u32, out: &mut [u8]) {
+fn pack_high_bits(codes: &[u8], place: u32, out: &mut [u8]) {
     out.fill(0);
     for (bit, codes) in codes.chunks_exact(32).enumerate() {
         for (byte, code) in out.iter_mut().zip(codes) {
@@ -99,7 +99,7 @@ fn high_bits(codes: &[u8], place: u32, out: &mut [u8]) {
 
 /// Packs the low two bits of codes: in each half of the block four runs of 32 are bits 0, 2, 4 and
 /// 6 of 32 bytes.
-fn two_bits(codes: &[u8], out: &mut [u8]) {
+fn pack_two_bits(codes: &[u8], out: &mut [u8]) {
     for (codes, out) in codes.chunks_exact(LEN / 2).zip(out.chunks_exact_mut(32)) {
         for (i, byte) in out.iter_mut().enumerate() {
             let bits = |run: usize| (codes[32 * run + i] & 3) << (2 * run);
@@ -123,8 +123,8 @@ fn six_bit_head(fit: &BlockFit) -> [u8; 16] {
 }
 
 fn q3_k(fit: &BlockFit, codes: &[u8], out: &mut [u8]) {
-    high_bits(codes, 2, &mut out[..32]);
-    two_bits(codes, &mut out[32..96]);
+    pack_high_bits(codes, 2, &mut out[..32]);
+    pack_two_bits(codes, &mut out[32..96]);
     let scales = fit.scales.map(|scale| (scale + 32) as u8);
     for i in 0..8 {
         out[96 + i] = (scales[i] & 15) | (scales[8 + i] << 4);
@@ -166,6 +166,6 @@ fn iq4_xs(fit: &BlockFit, codes: &[u8], out: &mut [u8]) {
         out[4 + i] = (scales[2 * i] & 15) | (scales[2 * i + 1] << 4);
     }
     for (codes, out) in codes.chunks_exact(32).zip(out[8..].chunks_exact_mut(16)) {
-        halves(codes, out);
+        pack_nibbles(codes, out);
     }
 }

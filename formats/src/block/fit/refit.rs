@@ -1,10 +1,10 @@
 //! Scales for fixed codes.
 
 use super::lanes;
-use super::nested::{Moments, Supers};
+use super::nested::{Moments, SuperScaleProblem};
 use super::{BlockFit, MAX_LEN, MAX_RUNS};
 
-const TURNS: usize = 2;
+const ITERATIONS: usize = 2;
 
 /// Distances of the candidates from the nearest scale; each has its own best minimum.
 const NEIGHBOURS: [f32; 5] = [-2.0, -1.0, 0.0, 1.0, 2.0];
@@ -30,9 +30,9 @@ pub(super) fn refit(fit: &BlockFit, values: &[f32], weights: &[f32], codes: &[u8
         }
         better
     };
-    for _ in 0..TURNS {
-        let integers = keep(with_integers(&best, &moments), &mut best);
-        let supers = keep(with_supers(&best, &moments), &mut best);
+    for _ in 0..ITERATIONS {
+        let integers = keep(refit_integers(&best, &moments), &mut best);
+        let supers = keep(refit_super_scales(&best, &moments), &mut best);
         if !(integers || supers) {
             break;
         }
@@ -42,16 +42,16 @@ pub(super) fn refit(fit: &BlockFit, values: &[f32], weights: &[f32], codes: &[u8
 
 fn moments(fit: &BlockFit, x: &[f32], w: &[f32], q: &[f32]) -> [Moments; MAX_RUNS] {
     match fit.format.run_len() {
-        16 => moments_of::<16>(x, w, q),
-        _ => moments_of::<32>(x, w, q),
+        16 => compute_moments::<16>(x, w, q),
+        _ => compute_moments::<32>(x, w, q),
     }
 }
 
-fn moments_of<const N: usize>(x: &[f32], w: &[f32], q: &[f32]) -> [Moments; MAX_RUNS] {
+fn compute_moments<const N: usize>(x: &[f32], w: &[f32], q: &[f32]) -> [Moments; MAX_RUNS] {
     let mut moments = [Moments::default(); MAX_RUNS];
     let runs = x.as_chunks::<N>().0.iter().zip(w.as_chunks::<N>().0);
     for ((moments, (x, w)), q) in moments.iter_mut().zip(runs).zip(q.as_chunks::<N>().0) {
-        *moments = Moments::of(x, w, q);
+        *moments = Moments::compute(x, w, q);
     }
     moments
 }
@@ -72,7 +72,7 @@ fn error(fit: &BlockFit, values: &[f32], weights: &[f32], levels: &[f32]) -> f64
 
 /// Chooses the best integers of every run for fixed scales of the scales; `None` for types without
 /// integers.
-fn with_integers(fit: &BlockFit, moments: &[Moments; MAX_RUNS]) -> Option<BlockFit> {
+fn refit_integers(fit: &BlockFit, moments: &[Moments; MAX_RUNS]) -> Option<BlockFit> {
     let format = fit.format;
     let runs = format.runs();
     if runs == 1 {
@@ -81,7 +81,11 @@ fn with_integers(fit: &BlockFit, moments: &[Moments; MAX_RUNS]) -> Option<BlockF
     let (d, d_min) = (fit.d.to_f64(), fit.d_min.to_f64());
     let (mut scales, mut minima) = (fit.scales, fit.minima);
     for (run, of) in moments.iter().enumerate().take(runs) {
-        let of_run = Integers { d, d_min, of };
+        let of_run = RunError {
+            d,
+            d_min,
+            moments: of,
+        };
         let old = (f32::from(fit.scales[run]), f32::from(fit.minima[run]));
         let mut best = (of_run.error(old), old);
         for scale in of_run.scales(format.scales, format.has_minima()) {
@@ -94,16 +98,21 @@ fn with_integers(fit: &BlockFit, moments: &[Moments; MAX_RUNS]) -> Option<BlockF
         scales[run] = best.1.0 as i8;
         minima[run] = best.1.1 as u8;
     }
-    Some(BlockFit::with(format, (fit.d, fit.d_min), scales, minima))
+    Some(BlockFit::from_integers(
+        format,
+        (fit.d, fit.d_min),
+        scales,
+        minima,
+    ))
 }
 
-fn with_supers(fit: &BlockFit, moments: &[Moments; MAX_RUNS]) -> Option<BlockFit> {
-    let mut sums = Supers::default();
+fn refit_super_scales(fit: &BlockFit, moments: &[Moments; MAX_RUNS]) -> Option<BlockFit> {
+    let mut sums = SuperScaleProblem::default();
     for ((of, scale), minimum) in moments.iter().zip(fit.scales).zip(fit.minima) {
         sums.add(of, f32::from(scale), f32::from(minimum));
     }
-    let (d, d_min) = sums.solved(fit.format, (fit.d, fit.d_min))?;
-    Some(BlockFit::with(
+    let (d, d_min) = sums.solve(fit.format, (fit.d, fit.d_min))?;
+    Some(BlockFit::from_integers(
         fit.format,
         (d, d_min),
         fit.scales,
@@ -111,16 +120,16 @@ fn with_supers(fit: &BlockFit, moments: &[Moments; MAX_RUNS]) -> Option<BlockFit
     ))
 }
 
-struct Integers<'a> {
+struct RunError<'a> {
     d: f64,
     d_min: f64,
-    of: &'a Moments,
+    moments: &'a Moments,
 }
 
-impl Integers<'_> {
+impl RunError<'_> {
     /// Weighted squared error, relative to all zeros.
     fn error(&self, (scale, minimum): (f32, f32)) -> f64 {
-        let of = self.of;
+        let of = self.moments;
         let (step, offset) = (self.d * f64::from(scale), self.d_min * f64::from(minimum));
         step * (step * of.qq - 2.0 * (of.qx + offset * of.q))
             + offset * (offset * of.w + 2.0 * of.x)
@@ -131,7 +140,7 @@ impl Integers<'_> {
         (first, last): (f32, f32),
         with_offset: bool,
     ) -> impl Iterator<Item = f32> + use<> {
-        let of = self.of;
+        let of = self.moments;
         let determinant = of.w * of.qq - of.q * of.q;
         let step = if with_offset && determinant > 0.0 {
             (of.w * of.qx - of.q * of.x) / determinant
@@ -150,7 +159,7 @@ impl Integers<'_> {
         if self.d_min == 0.0 {
             return old;
         }
-        let offset = (self.d * f64::from(scale) * self.of.q - self.of.x) / self.of.w;
+        let offset = (self.d * f64::from(scale) * self.moments.q - self.moments.x) / self.moments.w;
         lanes::rounded((offset / self.d_min) as f32, first, last)
     }
 }

@@ -6,17 +6,17 @@
 //! number differently among the levels, because clipping it, or leaving the last level unused,
 //! often pays. The best start after one fit is continued.
 
-use super::format::Nearest;
+use super::format::NearestLevel;
 use super::lanes::{self, Lanes, NEGLIGIBLE};
 
-const TURNS: usize = 2;
+const ITERATIONS: usize = 2;
 
 /// Additional starts for unequal importances, under which strong clipping may pay: multiples of the
 /// last level.
 const CLIPPING: [f32; 8] = [1.15, 1.3, 1.45, 1.65, 1.9, 2.2, 2.6, 3.1];
 
 #[derive(Clone, Copy, PartialEq)]
-struct Tried {
+struct Candidate {
     error: f32,
     step: f32,
 }
@@ -27,7 +27,7 @@ struct Tried {
 /// `starts` are distances, in level gaps, from the last level of either end to the extreme number.
 /// `alike` states that all weights are equal.
 #[inline(always)]
-pub(super) fn search<const N: usize, L: Nearest>(
+pub(super) fn search<const N: usize, L: NearestLevel>(
     x: &[f32; N],
     w: &[f32; N],
     levels: L,
@@ -35,15 +35,15 @@ pub(super) fn search<const N: usize, L: Nearest>(
     alike: bool,
     limit: f32,
 ) -> f32 {
-    let (least, largest) = lanes::ends(x);
+    let (least, largest) = lanes::min_max(x);
     let extreme = if -least > largest { least } else { largest };
     if extreme.abs() < NEGLIGIBLE {
         return 0.0;
     }
-    let (low, high) = levels.ends();
+    let (low, high) = levels.bounds();
     // Symmetric levels give equal errors with either sign; positive is chosen.
     let symmetric = low == -high;
-    let mut best = Tried {
+    let mut best = Candidate {
         error: f32::INFINITY,
         step: if symmetric {
             extreme.abs() / high
@@ -53,10 +53,10 @@ pub(super) fn search<const N: usize, L: Nearest>(
     };
     let mut try_ends = |[low, high]: [f32; 2]| {
         if symmetric {
-            best = better(x, w, levels, high / extreme.abs(), best, limit);
+            best = improve(x, w, levels, high / extreme.abs(), best, limit);
         } else {
-            best = better(x, w, levels, low / extreme, best, limit);
-            best = better(x, w, levels, high / extreme, best, limit);
+            best = improve(x, w, levels, low / extreme, best, limit);
+            best = improve(x, w, levels, high / extreme, best, limit);
         }
     };
     for start in starts {
@@ -68,8 +68,8 @@ pub(super) fn search<const N: usize, L: Nearest>(
             try_ends([low * factor, high * factor]);
         }
     }
-    for _ in 0..TURNS {
-        let next = better(x, w, levels, 1.0 / best.step, best, limit);
+    for _ in 0..ITERATIONS {
+        let next = improve(x, w, levels, 1.0 / best.step, best, limit);
         if next == best {
             break;
         }
@@ -81,33 +81,33 @@ pub(super) fn search<const N: usize, L: Nearest>(
 /// Returns the least-squares step for the levels nearest to the numbers times `inverse`, if better
 /// than `best`.
 #[inline(always)]
-fn better<const N: usize, L: Nearest>(
+fn improve<const N: usize, L: NearestLevel>(
     x: &[f32; N],
     w: &[f32; N],
     levels: L,
     inverse: f32,
-    best: Tried,
+    best: Candidate,
     limit: f32,
-) -> Tried {
+) -> Candidate {
     // The residual r is small, and nothing cancels in its sums: the step changes by a part Σ w q r
     // / Σ w q², which takes (Σ w q r)² / Σ w q² from Σ w r².
-    let factor = Lanes::all(inverse);
-    let [mut qq, mut qr, mut rr] = [Lanes::all(0.0); 3];
+    let factor = Lanes::splat(inverse);
+    let [mut qq, mut qr, mut rr] = [Lanes::splat(0.0); 3];
     for (x, w) in Lanes::chunks(x).iter().zip(Lanes::chunks(w)) {
-        let w = Lanes::of(w);
-        let scaled = Lanes::of(x) * factor;
+        let w = Lanes::load(w);
+        let scaled = Lanes::load(x) * factor;
         let level = levels.nearest(scaled);
         let (rest, weighted) = (scaled - level, w * level);
         qq = qq + weighted * level;
         qr = qr + weighted * rest;
         rr = rr + w * rest * rest;
     }
-    let [qq, qr, rr] = [qq, qr, rr].map(Lanes::total);
+    let [qq, qr, rr] = [qq, qr, rr].map(Lanes::horizontal_sum);
     let part = qr / qq;
     let error = (rr - qr * part) / (inverse * inverse);
     let step = (1.0 + part) / inverse;
     if qq > 0.0 && error < best.error && step.abs() < limit {
-        Tried { error, step }
+        Candidate { error, step }
     } else {
         best
     }

@@ -6,7 +6,7 @@ use crate::block::BlockError;
 
 /// Least weight relative to the largest. f32 sums do not resolve 2^-24 and less, and a number of
 /// zero weight would get an arbitrary code.
-const LEAST: f32 = 1.0 / (1 << 30) as f32;
+const MIN_WEIGHT: f32 = 1.0 / (1 << 30) as f32;
 
 /// Returns the importances of a block divided by a power of two, so that the largest is from 1 to
 /// below 2. All ones if importances are absent or all zero.
@@ -14,7 +14,7 @@ const LEAST: f32 = 1.0 / (1 << 30) as f32;
 /// # Errors
 ///
 /// [`BlockError::Block`] and [`BlockError::Importance`].
-pub(super) fn of<'a>(
+pub(super) fn normalise_importances<'a>(
     format: &Format,
     importance: Option<&[f32]>,
     room: &'a mut [f32; MAX_LEN],
@@ -24,12 +24,12 @@ pub(super) fn of<'a>(
     let Some(importance) = importance else {
         return Ok(room);
     };
-    format.check("importances", importance.len())?;
+    format.check_len("importances", importance.len())?;
     let refused = |value: &f32| !(0.0..f32::INFINITY).contains(value);
     if let Some(place) = importance.iter().position(refused) {
         return Err(BlockError::Importance {
             dtype: format.dtype,
-            place,
+            index: place,
             value: importance[place],
         });
     }
@@ -42,7 +42,7 @@ pub(super) fn of<'a>(
     let exponent = (largest.to_bits() >> 23).clamp(1, 253);
     let factor = f32::from_bits((254 - exponent) << 23);
     for (weight, importance) in room.iter_mut().zip(importance) {
-        *weight = f32::max(importance * factor, LEAST);
+        *weight = f32::max(importance * factor, MIN_WEIGHT);
     }
     Ok(room)
 }

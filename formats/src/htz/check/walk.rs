@@ -2,21 +2,21 @@
 
 use std::fmt::Display;
 
-use super::{HtzError, tensor};
+use super::{HtzError, tensor_error};
 use crate::DType;
-use crate::bands::BAND;
+use crate::bands::GROUP_COLS;
 use crate::htz::manifest::TensorEntry;
 use crate::limits::{MAX_TENSOR_NAME_BYTES, MAX_VOCABULARY};
 use crate::model::{
-    Form, HyperParameters, InputGroup, KvSide, MatrixId, Part, Role, Slot, StoredForm,
+    Form, HyperParameters, InputGroup, KvSide, MatrixId, Part, ProjectionKind, Role, StoredForm,
 };
 
 #[derive(Default)]
-pub(super) struct Stored {
+pub(super) struct StoredModel {
     /// Projections of the layers.
-    pub slots: Vec<StoredMatrix>,
+    pub projections: Vec<StoredMatrix>,
     /// Embedding and head.
-    pub outside: Vec<StoredMatrix>,
+    pub outside_layers: Vec<StoredMatrix>,
     pub bases: Vec<StoredBasis>,
     /// Refined matrices, in the order of activation.
     pub refined: Vec<MatrixId>,
@@ -40,12 +40,15 @@ pub(super) struct StoredBasis {
 
 /// Walks through the table in execution order, which is the same for every model. This detects
 /// missing, repeated, misplaced and unknown tensors, and the table bounds the work.
-pub(super) fn tensors(h: &HyperParameters, table: &[TensorEntry]) -> Result<Stored, HtzError> {
-    let mut walk = Walk { h, table, index: 0 };
-    let mut stored = Stored::default();
+pub(super) fn walk_tensor_table(
+    h: &HyperParameters,
+    table: &[TensorEntry],
+) -> Result<StoredModel, HtzError> {
+    let mut walk = TensorTableWalk { h, table, index: 0 };
+    let mut stored = StoredModel::default();
     let width = h.width as u64;
-    let embedding = walk.stored(MatrixId::Embedding, None)?;
-    stored.outside.push(embedding);
+    let embedding = walk.stored_matrix(MatrixId::Embedding, None)?;
+    stored.outside_layers.push(embedding);
     let pairs = h.rope_dimensions as u64 / 2;
     walk.optional_vector(Role::RopeFactors, pairs)?;
     // One requires the other.
@@ -58,59 +61,59 @@ pub(super) fn tensors(h: &HyperParameters, table: &[TensorEntry]) -> Result<Stor
         walk.group(
             layer,
             Some(InputGroup::Qkv),
-            &[Slot::Q, Slot::K, Slot::V],
+            &[ProjectionKind::Q, ProjectionKind::K, ProjectionKind::V],
             &mut stored,
         )?;
         walk.optional_vector(Role::QueryNorm { layer }, head)?;
         walk.optional_vector(Role::KeyNorm { layer }, head)?;
-        walk.group(layer, None, &[Slot::O], &mut stored)?;
+        walk.group(layer, None, &[ProjectionKind::O], &mut stored)?;
         walk.optional_vector(Role::PostAttentionNorm { layer }, width)?;
         walk.vector(Role::FfnNorm { layer }, width)?;
         walk.group(
             layer,
             Some(InputGroup::GateUp),
-            &[Slot::Gate, Slot::Up],
+            &[ProjectionKind::Gate, ProjectionKind::Up],
             &mut stored,
         )?;
-        walk.group(layer, None, &[Slot::Down], &mut stored)?;
+        walk.group(layer, None, &[ProjectionKind::Down], &mut stored)?;
         walk.optional_vector(Role::PostFfnNorm { layer }, width)?;
     }
     walk.vector(Role::OutputNorm, width)?;
     // The head defaults to the embedding.
     if walk.next_is(Role::Output) || walk.next_is(Role::OutputFactor { part: Part::A }) {
-        let head = walk.stored(MatrixId::Head, None)?;
-        stored.outside.push(head);
+        let head = walk.stored_matrix(MatrixId::Head, None)?;
+        stored.outside_layers.push(head);
     }
     walk.kv_bases()?;
     walk.refinements(&mut stored)?;
     match walk.table.get(walk.index) {
         None => Ok(stored),
-        Some(_) => Err(walk.order("the end of the table")),
+        Some(_) => Err(walk.order_error("the end of the table")),
     }
 }
 
-fn codes_of(cols: u64) -> String {
-    let every = format!("one for every {BAND} of {cols} columns");
-    match cols.next_multiple_of(BAND as u64) - cols {
+fn describe_codes(cols: u64) -> String {
+    let every = format!("one for every {GROUP_COLS} of {cols} columns");
+    match cols.next_multiple_of(GROUP_COLS as u64) - cols {
         0 => every,
         padding => format!("{every}, the last padded by {padding}, which is -{padding} at the end"),
     }
 }
 
-struct Walk<'a> {
+struct TensorTableWalk<'a> {
     h: &'a HyperParameters,
     table: &'a [TensorEntry],
     index: usize,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> TensorTableWalk<'a> {
     fn next_is(&self, role: Role) -> bool {
         self.table
             .get(self.index)
             .is_some_and(|entry| entry.role == role)
     }
 
-    fn order(&self, expected: impl Display) -> HtzError {
+    fn order_error(&self, expected: impl Display) -> HtzError {
         HtzError::TensorOrder {
             index: self.index,
             expected: expected.to_string(),
@@ -123,22 +126,22 @@ impl<'a> Walk<'a> {
 
     /// Returns the next tensor, which must have `role` and no column groups; its shape is not
     /// checked.
-    fn entry(&mut self, role: Role) -> Result<&'a TensorEntry, HtzError> {
-        let entry = self.any(role)?;
+    fn next_without_column_groups(&mut self, role: Role) -> Result<&'a TensorEntry, HtzError> {
+        let entry = self.next_entry(role)?;
         if entry.dtype == DType::Bands {
             let expected = "one of blocks, since only a dense matrix is in bands";
-            return Err(tensor(entry, "type", expected, entry.dtype));
+            return Err(tensor_error(entry, "type", expected, entry.dtype));
         }
         Ok(entry)
     }
 
-    fn any(&mut self, role: Role) -> Result<&'a TensorEntry, HtzError> {
+    fn next_entry(&mut self, role: Role) -> Result<&'a TensorEntry, HtzError> {
         match self.table.get(self.index) {
             Some(entry) if entry.role == role => {
                 self.index += 1;
                 if entry.name.len() as u64 > MAX_TENSOR_NAME_BYTES {
                     let expected = format!("at most {MAX_TENSOR_NAME_BYTES} bytes");
-                    return Err(tensor(
+                    return Err(tensor_error(
                         entry,
                         "length of the name",
                         expected,
@@ -151,42 +154,52 @@ impl<'a> Walk<'a> {
                 ] {
                     if side == 0 || side > MAX_VOCABULARY as u64 {
                         let expected = format!("1 to {MAX_VOCABULARY}");
-                        return Err(tensor(entry, property, expected, side));
+                        return Err(tensor_error(entry, property, expected, side));
                     }
                 }
                 if (entry.dtype == DType::Bands) != entry.codes.is_some() {
                     let codes = entry.codes.as_ref();
                     let found = codes.map_or("none".to_owned(), ToString::to_string);
                     let expected = format!("those of its bands with the type {}", DType::Bands);
-                    return Err(tensor(entry, "list of codes", expected, found));
+                    return Err(tensor_error(entry, "list of codes", expected, found));
                 }
                 if let Some(codes) = &entry.codes
                     && codes.cols() as u64 != entry.cols
                 {
-                    return Err(tensor(entry, "list of codes", codes_of(entry.cols), codes));
+                    return Err(tensor_error(
+                        entry,
+                        "list of codes",
+                        describe_codes(entry.cols),
+                        codes,
+                    ));
                 }
                 if let Some(codes) = &entry.codes
                     && !usize::try_from(entry.rows).is_ok_and(|rows| codes.has_rows(rows))
                 {
                     let expected = format!("classes of {} rows together", entry.rows);
-                    return Err(tensor(entry, "list of codes", expected, codes));
+                    return Err(tensor_error(entry, "list of codes", expected, codes));
                 }
                 match entry.stored_bytes() {
                     Some(bytes) if bytes == entry.length => Ok(entry),
-                    Some(bytes) => Err(tensor(entry, "length", bytes, entry.length)),
+                    Some(bytes) => Err(tensor_error(entry, "length", bytes, entry.length)),
                     None => {
                         let block = entry.dtype.block_len();
                         let expected = format!("a multiple of {block} for {}", entry.dtype);
-                        Err(tensor(entry, "number of columns", expected, entry.cols))
+                        Err(tensor_error(
+                            entry,
+                            "number of columns",
+                            expected,
+                            entry.cols,
+                        ))
                     }
                 }
             }
-            _ => Err(self.order(role)),
+            _ => Err(self.order_error(role)),
         }
     }
 
     fn matrix(&mut self, role: Role, rows: u64, cols: u64) -> Result<&'a TensorEntry, HtzError> {
-        let entry = self.entry(role)?;
+        let entry = self.next_without_column_groups(role)?;
         self.shaped(entry, rows, cols)
     }
 
@@ -198,31 +211,36 @@ impl<'a> Walk<'a> {
     ) -> Result<&'a TensorEntry, HtzError> {
         if (entry.rows, entry.cols) != (rows, cols) {
             let found = format!("[{}, {}]", entry.rows, entry.cols);
-            return Err(tensor(entry, "shape", format!("[{rows}, {cols}]"), found));
+            return Err(tensor_error(
+                entry,
+                "shape",
+                format!("[{rows}, {cols}]"),
+                found,
+            ));
         }
         Ok(entry)
     }
 
     /// Refinements of dense matrices, each at most once, in the order of activation. An embedding
     /// used for look-up only costs one row and is not refined.
-    fn refinements(&mut self, stored: &mut Stored) -> Result<(), HtzError> {
+    fn refinements(&mut self, stored: &mut StoredModel) -> Result<(), HtzError> {
         while let Some(Role::Refinement { matrix }) = self.table.get(self.index).map(|e| e.role) {
             let role = Role::Refinement { matrix };
-            let of = stored.slots.iter().chain(&stored.outside);
+            let of = stored.projections.iter().chain(&stored.outside_layers);
             let base = of.clone().find(|found| found.matrix == matrix);
             let tied = !of.clone().any(|found| found.matrix == MatrixId::Head);
             let looked_up = matrix == MatrixId::Embedding && !tied;
             let is_dense = base.is_some_and(|base| base.form == Form::Dense) && !looked_up;
             if !is_dense || stored.refined.contains(&matrix) {
-                return Err(
-                    self.order("the refinement of a dense matrix that has none yet, or the end")
-                );
+                return Err(self.order_error(
+                    "the refinement of a dense matrix that has none yet, or the end",
+                ));
             }
             let (rows, cols) = matrix.shape(self.h);
-            let entry = self.any(role)?;
+            let entry = self.next_entry(role)?;
             self.shaped(entry, rows as u64, cols as u64)?;
             if entry.dtype != DType::Bands {
-                return Err(tensor(entry, "type", DType::Bands, entry.dtype));
+                return Err(tensor_error(entry, "type", DType::Bands, entry.dtype));
             }
             stored.refined.push(matrix);
         }
@@ -241,23 +259,23 @@ impl<'a> Walk<'a> {
         let (heads, size) = (self.h.kv_heads as u64, self.h.head_size as u64);
         for layer in 0..self.h.layers {
             for side in KvSide::ALL {
-                self.plain(Role::KvBasis { layer, side }, heads * size, size)?;
-                self.plain(Role::KvEnergies { layer, side }, heads, size)?;
+                self.plain_matrix(Role::KvBasis { layer, side }, heads * size, size)?;
+                self.plain_matrix(Role::KvEnergies { layer, side }, heads, size)?;
             }
         }
         Ok(())
     }
 
     fn vector(&mut self, role: Role, cols: u64) -> Result<(), HtzError> {
-        self.plain(role, 1, cols)
+        self.plain_matrix(role, 1, cols)
     }
 
     /// A matrix of a plain type, which is read without decoding.
-    fn plain(&mut self, role: Role, rows: u64, cols: u64) -> Result<(), HtzError> {
+    fn plain_matrix(&mut self, role: Role, rows: u64, cols: u64) -> Result<(), HtzError> {
         let entry = self.matrix(role, rows, cols)?;
         match entry.dtype {
             DType::F32 | DType::F16 | DType::BF16 => Ok(()),
-            other => Err(tensor(entry, "type", "f32, f16 or bf16", other)),
+            other => Err(tensor_error(entry, "type", "f32, f16 or bf16", other)),
         }
     }
 
@@ -273,8 +291,8 @@ impl<'a> Walk<'a> {
         &mut self,
         layer: usize,
         group: Option<InputGroup>,
-        slots: &[Slot],
-        stored: &mut Stored,
+        slots: &[ProjectionKind],
+        stored: &mut StoredModel,
     ) -> Result<(), HtzError> {
         let mut basis = None;
         if let Some(group) = group {
@@ -293,14 +311,19 @@ impl<'a> Walk<'a> {
         }
         let mut projected = false;
         for &slot in slots {
-            let found = self.slot(layer, slot, basis)?;
+            let found = self.projection(layer, slot, basis)?;
             projected |= found.form == Form::SharedBasis;
-            stored.slots.push(found);
+            stored.projections.push(found);
         }
         match basis {
             Some(basis) if !projected => {
                 let expected = "one at least";
-                Err(tensor(basis, "number of slots that use it", expected, 0))
+                Err(tensor_error(
+                    basis,
+                    "number of slots that use it",
+                    expected,
+                    0,
+                ))
             }
             _ => Ok(()),
         }
@@ -308,23 +331,29 @@ impl<'a> Walk<'a> {
 
     /// A first factor `[rank, cols]` with a rank of at most `cols`.
     fn factor(&mut self, role: Role, cols: usize) -> Result<&'a TensorEntry, HtzError> {
-        let entry = self.entry(role)?;
+        let entry = self.next_without_column_groups(role)?;
         if entry.cols != cols as u64 || entry.rows > cols as u64 {
             let found = format!("[{}, {}]", entry.rows, entry.cols);
             let expected = format!("[1 to {cols}, {cols}]");
-            return Err(tensor(entry, "shape", expected, found));
+            return Err(tensor_error(entry, "shape", expected, found));
         }
         Ok(entry)
     }
 
-    fn slot(
+    fn projection(
         &mut self,
         layer: usize,
-        slot: Slot,
+        slot: ProjectionKind,
         basis: Option<&TensorEntry>,
     ) -> Result<StoredMatrix, HtzError> {
-        let found = self.stored(MatrixId::Slot { layer, slot }, basis)?;
-        let (rows, _) = self.h.slot_shape(slot);
+        let found = self.stored_matrix(
+            MatrixId::Projection {
+                layer,
+                projection: slot,
+            },
+            basis,
+        )?;
+        let (rows, _) = self.h.projection_shape(slot);
         let part = Part::Bias;
         self.optional_vector(Role::Linear { layer, slot, part }, rows as u64)?;
         Ok(found)
@@ -332,14 +361,14 @@ impl<'a> Walk<'a> {
 
     /// Reads the tensors of a matrix in any form. Types and rank of factors are taken from the
     /// table; shapes must follow from them.
-    fn stored(
+    fn stored_matrix(
         &mut self,
         matrix: MatrixId,
         basis: Option<&TensorEntry>,
     ) -> Result<StoredMatrix, HtzError> {
         let shape = matrix.shape(self.h);
-        let form = self.form_of(matrix, basis.is_some())?;
-        let ahead = |part| self.ahead(matrix, part);
+        let form = self.detect_form(matrix, basis.is_some())?;
+        let ahead = |part| self.peek_part(matrix, part);
         let dtype = |part| ahead(part).map_or(DType::F32, |entry| entry.dtype);
         // The rank is the number of rows of the first factor, whose shape is checked separately.
         let rank = |part| ahead(part).map_or(0, |entry| usize::try_from(entry.rows).unwrap_or(0));
@@ -380,7 +409,7 @@ impl<'a> Walk<'a> {
                     let entry = self.factor(expected.role, shape.1)?;
                     if entry.rows > shape.0 as u64 {
                         let most = format!("at most {}", shape.0);
-                        return Err(tensor(entry, "rank", most, entry.rows));
+                        return Err(tensor_error(entry, "rank", most, entry.rows));
                     }
                     entry
                 }
@@ -388,7 +417,7 @@ impl<'a> Walk<'a> {
                     let (rows, cols) = (expected.rows as u64, expected.cols as u64);
                     match expected.codes {
                         Some(_) => {
-                            let entry = self.any(expected.role)?;
+                            let entry = self.next_entry(expected.role)?;
                             self.shaped(entry, rows, cols)?
                         }
                         None => self.matrix(expected.role, rows, cols)?,
@@ -402,7 +431,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Returns a part of a matrix among the next tensors, as many as a form has.
-    fn ahead(&self, matrix: MatrixId, part: Part) -> Option<&'a TensorEntry> {
+    fn peek_part(&self, matrix: MatrixId, part: Part) -> Option<&'a TensorEntry> {
         let role = matrix.role(part)?;
         let next = self.table.get(self.index..).unwrap_or_default();
         let most = Form::Residual.parts().len();
@@ -410,7 +439,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Returns the form of the next tensors; a shared basis is allowed only if `shared`.
-    fn form_of(&self, matrix: MatrixId, shared: bool) -> Result<Form, HtzError> {
+    fn detect_form(&self, matrix: MatrixId, shared: bool) -> Result<Form, HtzError> {
         // A base with a residual begins like a dense matrix.
         let begins = [Form::Dense, Form::LowRank, Form::SharedBasis].into_iter();
         let firsts = begins.filter_map(|form| {
@@ -419,13 +448,13 @@ impl<'a> Walk<'a> {
         });
         match firsts.clone().find(|(_, role)| self.next_is(*role)) {
             Some((Form::Dense, _)) => {
-                let has = |part| self.ahead(matrix, part).is_some();
+                let has = |part| self.peek_part(matrix, part).is_some();
                 Ok(Form::of(has).unwrap_or(Form::Dense))
             }
             Some((form, _)) => Ok(form),
             None => {
                 let names: Vec<String> = firsts.map(|(_, role)| role.to_string()).collect();
-                Err(self.order(names.join(" or ")))
+                Err(self.order_error(names.join(" or ")))
             }
         }
     }

@@ -7,10 +7,10 @@ use crate::model::Role;
 
 impl HtzWriter {
     /// Returns the next unshared tensor of the source after all tensors of the artifact, if any.
-    pub fn source_turn(&self) -> Option<&SourceTensor> {
+    pub fn next_source_tensor(&self) -> Option<&SourceTensor> {
         let tensors = self.manifest.source.iter().flat_map(|of| &of.tensors);
         let mut own = tensors.filter(|tensor| !tensor.shared);
-        own.nth(self.source_turn)
+        own.nth(self.next_source_tensor)
     }
 
     /// Writes the next unshared source tensor, in the order of the draft, after all tensors of the
@@ -19,20 +19,20 @@ impl HtzWriter {
     /// # Errors
     /// [`HtzError::WrongTurn`], [`HtzError::OfSource`] for a wrong number of bytes, and I/O errors.
     pub fn write_source(&mut self, role: Role, bytes: &[u8]) -> Result<(), HtzError> {
-        let wrong = |expected: String| HtzError::WrongTurn {
+        let wrong = |expected: String| HtzError::OutOfOrder {
             expected,
             found: format!("{role} of the source"),
         };
-        if let Some(entry) = self.turn() {
+        if let Some(entry) = self.next_tensor() {
             return Err(wrong(entry.role.to_string()));
         }
-        let length = match self.source_turn() {
+        let length = match self.next_source_tensor() {
             Some(tensor) if tensor.role == role => tensor.entry().length,
             Some(tensor) => return Err(wrong(format!("{} of the source", tensor.role))),
             None => return Err(wrong("the end of the source's tensors".to_owned())),
         };
         if bytes.len() as u64 != length {
-            return Err(HtzError::OfSource {
+            return Err(HtzError::Source {
                 fault: Box::new(HtzError::Tensor {
                     tensor: role.to_string(),
                     property: "length",
@@ -47,18 +47,18 @@ impl HtzWriter {
             let Some(entry) = self.manifest.sections.get_mut(index) else {
                 return Err(wrong("the end of the sections".to_owned()));
             };
-            entry.sha256 = Digest::of(part);
+            entry.sha256 = Digest::of_bytes(part);
             let offset = entry.offset;
             self.append(offset, part)?;
             self.next_section += 1;
         }
-        self.source_turn += 1;
+        self.next_source_tensor += 1;
         Ok(())
     }
 
-    pub(super) fn end_source(&mut self) -> Result<(), HtzError> {
-        if let Some(tensor) = self.source_turn() {
-            return Err(HtzError::WrongTurn {
+    pub(super) fn finish_source(&mut self) -> Result<(), HtzError> {
+        if let Some(tensor) = self.next_source_tensor() {
+            return Err(HtzError::OutOfOrder {
                 expected: format!("{} of the source", tensor.role),
                 found: "the end of the tensors".to_owned(),
             });

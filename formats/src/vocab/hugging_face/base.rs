@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::json::{AddedToken, Component, Model, Part, Pattern, TokenizerJson};
+use super::json::{AddedToken, Component, ComponentStep, Model, Pattern, TokenizerJson};
 use super::{TOKENIZER_JSON, file, pre_tokenizer, unsupported};
 use crate::vocab::{BYTE_LEVEL, SENTENCE_PIECE, TokenKind, Vocabulary, VocabularyError};
 
@@ -12,30 +12,30 @@ const ADDED_SCORE: f32 = -1000.0;
 const PADDING_SCORE: f32 = -10000.0;
 
 /// Tokens and their rules, before special tokens are assigned.
-pub(super) struct Base {
+pub(super) struct VocabularyBuilder {
     pub(super) vocabulary: Vocabulary,
     /// Number of tokens of the model itself; added tokens follow.
-    pub(super) own: usize,
+    pub(super) model_tokens: usize,
     /// Limit on ids: twice the tokens listed in the files, so that a single id cannot cause a large
     /// allocation.
-    pub(super) most: usize,
+    pub(super) max_ids: usize,
     /// Tokens in `strip_before` and `strip_after`, as sets, because files may list a million tokens
     /// with duplicates.
     strips: [HashSet<u32>; 2],
 }
 
-impl Base {
-    pub(super) fn of_pieces(vocabulary: Vocabulary, added: usize) -> Self {
+impl VocabularyBuilder {
+    pub(super) fn from_pieces(vocabulary: Vocabulary, added: usize) -> Self {
         let own = vocabulary.tokens.len();
-        Base {
-            most: 2 * (own + added),
-            own,
+        VocabularyBuilder {
+            max_ids: 2 * (own + added),
+            model_tokens: own,
             vocabulary,
             strips: [HashSet::new(), HashSet::new()],
         }
     }
 
-    pub(super) fn of_json(tokenizer: TokenizerJson) -> Result<Self, VocabularyError> {
+    pub(super) fn from_json(tokenizer: TokenizerJson) -> Result<Self, VocabularyError> {
         let TokenizerJson {
             added_tokens,
             normalizer,
@@ -57,7 +57,7 @@ impl Base {
                     ..Vocabulary::default()
                 }
             }
-            None => spaces(normalizer.as_ref(), pre_tokenizer.as_ref(), &model)?,
+            None => space_treatment(normalizer.as_ref(), pre_tokenizer.as_ref(), &model)?,
         };
         let pre = vocabulary.pre;
 
@@ -78,9 +78,9 @@ impl Base {
         }
         vocabulary.merges = merges;
         drop(ids);
-        let mut base = Base {
-            most: 2 * (entries.len() + added_tokens.len()),
-            own: 0,
+        let mut base = VocabularyBuilder {
+            max_ids: 2 * (entries.len() + added_tokens.len()),
+            model_tokens: 0,
             vocabulary,
             strips: [HashSet::new(), HashSet::new()],
         };
@@ -93,18 +93,18 @@ impl Base {
             if kind == TokenKind::Unknown {
                 base.vocabulary.unknown = Some(id);
             }
-            base.put(id, text, kind)?;
+            base.set_token(id, text, kind)?;
         }
-        base.own = base.vocabulary.tokens.len();
+        base.model_tokens = base.vocabulary.tokens.len();
         for token in &added_tokens {
             base.add(token)?;
         }
         Ok(base)
     }
 
-    fn put(&mut self, id: u32, text: String, kind: TokenKind) -> Result<(), VocabularyError> {
+    fn set_token(&mut self, id: u32, text: String, kind: TokenKind) -> Result<(), VocabularyError> {
         let at = id as usize;
-        self.grow(id, &text)?;
+        self.extend_to(id, &text)?;
         let Vocabulary { tokens, kinds, .. } = &mut self.vocabulary;
         if kinds[at] != TokenKind::Unused {
             let problem = format!("tokens {:?} and {text:?} both have the id {id}", tokens[at]);
@@ -115,8 +115,8 @@ impl Base {
         Ok(())
     }
 
-    fn grow(&mut self, id: u32, text: &str) -> Result<(), VocabularyError> {
-        let most = self.most;
+    fn extend_to(&mut self, id: u32, text: &str) -> Result<(), VocabularyError> {
+        let most = self.max_ids;
         if id as usize >= most {
             let problem = format!("token {text:?} has the id {id}, expected one below {most}");
             return Err(file("the tokenizer's files", &problem));
@@ -132,7 +132,7 @@ impl Base {
             return Err(unsupported(TOKENIZER_JSON, "single_word", found, "false"));
         }
         let at = *id as usize;
-        self.grow(*id, content)?;
+        self.extend_to(*id, content)?;
         let Vocabulary {
             tokens,
             scores,
@@ -168,7 +168,7 @@ impl Base {
             return Ok(self.vocabulary);
         };
         let rows = usize::try_from(size).unwrap_or(usize::MAX);
-        if !(self.own..=self.most).contains(&rows) {
+        if !(self.model_tokens..=self.max_ids).contains(&rows) {
             let tokens = self.vocabulary.tokens.len();
             return Err(VocabularyError::Rows { tokens, rows });
         }
@@ -249,7 +249,7 @@ fn check_no_normalizer(normalizer: Option<&Component>) -> Result<(), VocabularyE
     if known {
         return Ok(());
     }
-    let found = pre_tokenizer::in_words(normalizer);
+    let found = pre_tokenizer::describe_component(normalizer);
     Err(unsupported(
         TOKENIZER_JSON,
         "normalizer",
@@ -258,13 +258,13 @@ fn check_no_normalizer(normalizer: Option<&Component>) -> Result<(), VocabularyE
     ))
 }
 
-fn spaces(
+fn space_treatment(
     normalizer: Option<&Component>,
     pre_tokenizer: Option<&Component>,
     model: &Model,
 ) -> Result<Vocabulary, VocabularyError> {
     if !model.byte_fallback {
-        let found = pre_tokenizer::in_words(pre_tokenizer);
+        let found = pre_tokenizer::describe_component(pre_tokenizer);
         let supported = "ByteLevel, or a model with byte_fallback";
         return Err(unsupported(
             TOKENIZER_JSON,
@@ -288,7 +288,7 @@ fn spaces(
         Replace,
         Other,
     }
-    fn rule<P>(part: &Part<P>) -> Rule {
+    fn rule<P>(part: &ComponentStep<P>) -> Rule {
         match (part.kind.as_str(), &part.pattern) {
             ("Prepend", None) if part.prepend.as_deref() == Some("\u{2581}") => Rule::Prefix,
             ("Replace", Some(Pattern::String(space)))
@@ -341,8 +341,8 @@ fn unsupported_spaces(
     normalizer: Option<&Component>,
     pre_tokenizer: Option<&Component>,
 ) -> VocabularyError {
-    let normalizer = pre_tokenizer::in_words(normalizer);
-    let pre_tokenizer = pre_tokenizer::in_words(pre_tokenizer);
+    let normalizer = pre_tokenizer::describe_component(normalizer);
+    let pre_tokenizer = pre_tokenizer::describe_component(pre_tokenizer);
     let found = format!("{normalizer} and {pre_tokenizer}");
     let supported = "Prepend and Replace of a space by U+2581, or Metaspace without split that prepends first or never";
     unsupported(

@@ -61,15 +61,15 @@ pub(super) struct Model {
 }
 
 /// A normaliser, pre-tokenizer or post-processor, or a sequence of them.
-pub(super) type Component = Part<Part<Nothing>>;
+pub(super) type Component = ComponentStep<ComponentStep<Never>>;
 
 /// A step of a component; missing fields are `None`.
 #[derive(Debug, Deserialize)]
-pub(super) struct Part<P> {
+pub(super) struct ComponentStep<P> {
     #[serde(rename = "type")]
     pub(super) kind: String,
     #[serde(alias = "normalizers", alias = "pretokenizers", alias = "processors")]
-    pub(super) parts: Option<Few<P>>,
+    pub(super) parts: Option<ShortList<P>>,
     pub(super) pattern: Option<Pattern>,
     pub(super) behavior: Option<String>,
     pub(super) invert: Option<bool>,
@@ -81,14 +81,14 @@ pub(super) struct Part<P> {
     pub(super) replacement: Option<String>,
     pub(super) prepend_scheme: Option<String>,
     pub(super) split: Option<bool>,
-    pub(super) single: Option<Few<TemplatePiece>>,
+    pub(super) single: Option<ShortList<TemplatePiece>>,
 }
 
 /// Uninhabited: sequences are not nested.
 #[derive(Debug)]
-pub(super) enum Nothing {}
+pub(super) enum Never {}
 
-impl<'de> Deserialize<'de> for Nothing {
+impl<'de> Deserialize<'de> for Never {
     fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
         Err(D::Error::custom("a sequence in a sequence"))
     }
@@ -125,8 +125,8 @@ pub(super) struct TokenizerConfig {
 pub(super) struct Config {
     pub(super) model_type: Option<String>,
     pub(super) vocab_size: Option<u64>,
-    pub(super) bos_token_id: Option<Ids>,
-    pub(super) eos_token_id: Option<Ids>,
+    pub(super) bos_token_id: Option<TokenIds>,
+    pub(super) eos_token_id: Option<TokenIds>,
     pub(super) text_config: Option<TextConfig>,
 }
 
@@ -134,8 +134,8 @@ pub(super) struct Config {
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct TextConfig {
     pub(super) vocab_size: Option<u64>,
-    pub(super) bos_token_id: Option<Ids>,
-    pub(super) eos_token_id: Option<Ids>,
+    pub(super) bos_token_id: Option<TokenIds>,
+    pub(super) eos_token_id: Option<TokenIds>,
 }
 
 /// `chat_template.json`.
@@ -161,16 +161,16 @@ impl TokenName {
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-pub(super) enum Ids {
+pub(super) enum TokenIds {
     One(u32),
     Several(Vec<u32>),
 }
 
-impl Ids {
+impl TokenIds {
     pub(super) fn list(&self) -> &[u32] {
         match self {
-            Ids::One(id) => std::slice::from_ref(id),
-            Ids::Several(ids) => ids,
+            TokenIds::One(id) => std::slice::from_ref(id),
+            TokenIds::Several(ids) => ids,
         }
     }
 }
@@ -306,18 +306,18 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Entries<T> {
 }
 
 fn tokens<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
-    from.deserialize_seq(AtMost::<T, MAX_VOCABULARY>(PhantomData))
+    from.deserialize_seq(LimitedList::<T, MAX_VOCABULARY>(PhantomData))
 }
 
 fn merges<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
-    from.deserialize_seq(AtMost::<T, MAX_MERGES>(PhantomData))
+    from.deserialize_seq(LimitedList::<T, MAX_MERGES>(PhantomData))
 }
 
 /// Parses a list with a limited length, because hostile lists take less space in a file than in
 /// memory.
-struct AtMost<T, const MOST: usize>(PhantomData<T>);
+struct LimitedList<T, const MOST: usize>(PhantomData<T>);
 
-impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for AtMost<T, MOST> {
+impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for LimitedList<T, MOST> {
     type Value = Vec<T>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
@@ -337,13 +337,13 @@ impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for AtMost<T, MOS
 }
 
 #[derive(Debug)]
-pub(super) struct Few<T>(pub(super) Vec<T>);
+pub(super) struct ShortList<T>(pub(super) Vec<T>);
 
-const FEW: usize = 16;
+const MAX_SHORT_LIST: usize = 16;
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for ShortList<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let items = deserializer.deserialize_seq(AtMost::<T, FEW>(PhantomData))?;
-        Ok(Few(items))
+        let items = deserializer.deserialize_seq(LimitedList::<T, MAX_SHORT_LIST>(PhantomData))?;
+        Ok(ShortList(items))
     }
 }

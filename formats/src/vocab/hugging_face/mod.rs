@@ -18,11 +18,11 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use base::Base;
+use base::VocabularyBuilder;
 use json::{
     AddedToken, ChatTemplate, Config, Entries, PostProcessor, TokenizerConfig, TokenizerJson,
 };
-use special::{Special, post_process};
+use special::{SpecialTokenSources, post_process};
 
 use super::{SENTENCE_PIECE, Vocabulary, VocabularyError};
 use crate::limits;
@@ -123,14 +123,15 @@ impl HuggingFaceFiles {
             parse(GENERATION_CONFIG, self.generation_config.as_deref())?.unwrap_or_default();
         let (base, processor) = match (&self.tokenizer_model, &self.tokenizer_json) {
             (Some(bytes), tokenizer) if sentence_piece::is_sentence_piece(bytes) => {
-                let base = self.of_pieces(sentence_piece::parse(bytes)?, &tokenizer_config)?;
+                let base = self
+                    .sentence_piece_vocabulary(sentence_piece::parse(bytes)?, &tokenizer_config)?;
                 let beside: Option<PostProcessor> = parse(TOKENIZER_JSON, tokenizer.as_deref())?;
                 (base, beside.and_then(|file| file.post_processor))
             }
             (_, Some(bytes)) => {
                 let mut tokenizer: TokenizerJson = parse_one(TOKENIZER_JSON, bytes)?;
                 let processor = tokenizer.post_processor.take();
-                (Base::of_json(tokenizer)?, processor)
+                (VocabularyBuilder::from_json(tokenizer)?, processor)
             }
             (Some(_), None) => {
                 let problem = "is no SentencePiece model, and there is no tokenizer.json beside it";
@@ -158,7 +159,7 @@ impl HuggingFaceFiles {
                 vocabulary.add_space_prefix = prefix;
             }
         }
-        let special = Special {
+        let special = SpecialTokenSources {
             names: [&tokenizer_config, &map],
             ids: [
                 (config.bos_token_id.as_ref(), config.eos_token_id.as_ref()),
@@ -171,7 +172,7 @@ impl HuggingFaceFiles {
                 ),
             ],
         };
-        special.set(&mut vocabulary)?;
+        special.set_special_tokens(&mut vocabulary)?;
         let (bos, eos) = match &processor {
             Some(processor) => post_process(processor, &mut vocabulary)?,
             None => (None, None),
@@ -183,19 +184,19 @@ impl HuggingFaceFiles {
         vocabulary.add_bos = flag(bos, tokenizer_config.add_bos_token, vocabulary.add_bos);
         vocabulary.add_eos = flag(eos, tokenizer_config.add_eos_token, vocabulary.add_eos);
         vocabulary.chat_template = self.template(tokenizer_config)?;
-        vocabulary.check()?;
+        vocabulary.validate()?;
         Ok(vocabulary)
     }
 
-    fn of_pieces(
+    fn sentence_piece_vocabulary(
         &self,
         vocabulary: Vocabulary,
         config: &TokenizerConfig,
-    ) -> Result<Base, VocabularyError> {
+    ) -> Result<VocabularyBuilder, VocabularyError> {
         let added: Entries<u32> =
             parse(ADDED_TOKENS, self.added_tokens.as_deref())?.unwrap_or_default();
         let decoder = &config.added_tokens_decoder.0;
-        let mut base = Base::of_pieces(vocabulary, added.0.len() + decoder.len());
+        let mut base = VocabularyBuilder::from_pieces(vocabulary, added.0.len() + decoder.len());
         for (content, id) in added.0 {
             base.add(&AddedToken {
                 id,
@@ -256,7 +257,7 @@ fn read(dir: &Path, name: &str, most: u64) -> Result<Option<Vec<u8>>, Vocabulary
         file: path.display().to_string(),
         problem,
     };
-    let open = match open::inside(dir, name) {
+    let open = match open::open_inside(dir, name) {
         Ok(open) => open,
         Err(MapError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
             return Ok(None);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::json::{Component, Nothing, Part, Pattern};
+use super::json::{Component, ComponentStep, Never, Pattern};
 use super::{TOKENIZER_JSON, unsupported};
 use crate::vocab::{PreTokenizer, VocabularyError};
 
@@ -26,7 +26,7 @@ const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}
 const DEEP_SEEK_V3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
 /// Characters of Chinese, Korean and ranges between.
 const CJK: &str = "[\u{4E00}-\u{9FA5}\u{800}-\u{4E00}\u{AC00}-\u{D7FF}]+";
-const LETTERS: &str = "\\s?[A-Za-z\u{B5}\u{C0}-\u{D6}\u{D8}-\u{F6}\u{F8}-\u{1BA}\u{1BC}-\u{1BF}\u{1C4}-\u{293}\
+const DEEP_SEEK_LETTERS: &str = "\\s?[A-Za-z\u{B5}\u{C0}-\u{D6}\u{D8}-\u{F6}\u{F8}-\u{1BA}\u{1BC}-\u{1BF}\u{1C4}-\u{293}\
      \u{295}-\u{2AF}\u{370}-\u{373}\u{376}\u{377}\u{37B}-\u{37D}\u{37F}\u{386}\u{388}-\u{38A}\
      \u{38C}\u{38E}-\u{3A1}\u{3A3}-\u{3F5}\u{3F7}-\u{481}\u{48A}-\u{52F}\u{531}-\u{556}\u{10A0}-\
      \u{10C5}\u{13A0}-\u{13F5}\u{13F8}-\u{13FD}\u{1C90}-\u{1CBA}\u{1CBD}-\u{1CBF}\u{1D00}-\
@@ -42,7 +42,7 @@ const LETTERS: &str = "\\s?[A-Za-z\u{B5}\u{C0}-\u{D6}\u{D8}-\u{F6}\u{F8}-\u{1BA}
      \u{10C80}-\u{10CB2}\u{10CC0}-\u{10CF2}\u{118A0}-\u{118DF}\u{1E900}-\u{1E943}]+";
 
 /// All known sequences, each with true if it belongs to vocabularies that ignore merges.
-const KNOWN: &[(&[Step], bool, PreTokenizer)] = &[
+const KNOWN_SEQUENCES: &[(&[Step], bool, PreTokenizer)] = &[
     (&[ByteLevel(true)], false, PreTokenizer::Gpt2),
     (
         &[Digits(true), ByteLevel(true)],
@@ -77,7 +77,7 @@ const KNOWN: &[(&[Step], bool, PreTokenizer)] = &[
     (
         &[
             Split(r"[\r\n]"),
-            Split(LETTERS),
+            Split(DEEP_SEEK_LETTERS),
             Split(
                 "\\s?[!-/:-~\u{FF01}-\u{FF0F}\u{FF1A}-\u{FF5E}\u{2018}-\u{201F}\u{3000}-\u{3002}]+",
             ),
@@ -118,12 +118,12 @@ pub(super) fn byte_level(
     ignore_merges: bool,
 ) -> Result<PreTokenizer, VocabularyError> {
     // A line end may be literal or escaped.
-    let patterns: Vec<String> = each(component, pattern, pattern)
+    let patterns: Vec<String> = collect_from_steps(component, pattern, pattern)
         .into_iter()
         .map(|pattern| pattern.replace('\r', r"\r").replace('\n', r"\n"))
         .collect();
     let mut patterns = patterns.iter().map(String::as_str);
-    let steps = each(component, shape, shape)
+    let steps = collect_from_steps(component, step_of, step_of)
         .into_iter()
         .map(|step| match (step?, patterns.next().unwrap_or_default()) {
             (Split(_), r"\p{N}") => Some(Digits(true)),
@@ -132,13 +132,13 @@ pub(super) fn byte_level(
             (step, _) => Some(step),
         })
         .collect::<Option<Vec<_>>>();
-    let known = KNOWN.iter().find(|(known, ignoring, _)| {
+    let known = KNOWN_SEQUENCES.iter().find(|(known, ignoring, _)| {
         *ignoring == ignore_merges && steps.as_deref() == Some(*known)
     });
     match known {
         Some((.., pre)) => Ok(*pre),
         None => {
-            let mut found = each(component, describe, describe).join(", ");
+            let mut found = collect_from_steps(component, describe, describe).join(", ");
             if ignore_merges {
                 found += " with ignore_merges";
             }
@@ -155,8 +155,8 @@ pub(super) fn byte_level(
 
 /// Returns the `tokenizer.json` form of a pre-tokenizer, and true if the model ignores merges with
 /// it.
-pub(super) fn json(pre: PreTokenizer) -> (Value, bool) {
-    let known = KNOWN.iter().find(|(.., known)| *known == pre);
+pub(super) fn to_json(pre: PreTokenizer) -> (Value, bool) {
+    let known = KNOWN_SEQUENCES.iter().find(|(.., known)| *known == pre);
     let (steps, ignoring) =
         known.map_or((&[][..], false), |(steps, ignoring, _)| (steps, *ignoring));
     let step = |step: &Step| match *step {
@@ -184,20 +184,20 @@ pub(super) fn json(pre: PreTokenizer) -> (Value, bool) {
 
 pub(super) fn is_byte_level(component: &Component) -> bool {
     let is = |kind: &str| kind == "ByteLevel";
-    each(component, |part| is(&part.kind), |part| is(&part.kind)).contains(&true)
+    collect_from_steps(component, |part| is(&part.kind), |part| is(&part.kind)).contains(&true)
 }
 
-pub(super) fn in_words(component: Option<&Component>) -> String {
+pub(super) fn describe_component(component: Option<&Component>) -> String {
     component.map_or_else(
         || "none".to_owned(),
-        |component| each(component, describe, describe).join(", "),
+        |component| collect_from_steps(component, describe, describe).join(", "),
     )
 }
 
-fn each<T>(
+fn collect_from_steps<T>(
     component: &Component,
     whole: impl Fn(&Component) -> T,
-    part: impl Fn(&Part<Nothing>) -> T,
+    part: impl Fn(&ComponentStep<Never>) -> T,
 ) -> Vec<T> {
     match &component.parts {
         Some(parts) if component.kind == "Sequence" => parts.0.iter().map(part).collect(),
@@ -205,14 +205,14 @@ fn each<T>(
     }
 }
 
-fn pattern<P>(part: &Part<P>) -> String {
+fn pattern<P>(part: &ComponentStep<P>) -> String {
     match &part.pattern {
         Some(Pattern::Regex(pattern)) => pattern.clone(),
         _ => String::new(),
     }
 }
 
-fn shape<P>(part: &Part<P>) -> Option<Step<'static>> {
+fn step_of<P>(part: &ComponentStep<P>) -> Option<Step<'static>> {
     match part.kind.as_str() {
         "Split" => {
             let behavior = part.behavior.as_deref().unwrap_or_default();
@@ -232,7 +232,7 @@ fn shape<P>(part: &Part<P>) -> Option<Step<'static>> {
     }
 }
 
-fn describe<P>(part: &Part<P>) -> String {
+fn describe<P>(part: &ComponentStep<P>) -> String {
     let mut text = part.kind.clone();
     match &part.pattern {
         Some(Pattern::Regex(pattern) | Pattern::String(pattern)) => {

@@ -7,7 +7,7 @@ use crate::limits;
 use crate::vocab::{SENTENCE_PIECE, TokenKind, Vocabulary, VocabularyError};
 
 /// First byte of every file: the key of its first piece.
-const FIRST: u8 = 1 << 3 | 2;
+const FIRST_BYTE: u8 = 1 << 3 | 2;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Field<'a> {
@@ -87,7 +87,7 @@ impl<'a> Iterator for Message<'a> {
 }
 
 #[derive(Debug)]
-struct Specification {
+struct TokenizerParameters {
     model_type: u64,
     whitespace_as_suffix: bool,
     unknown: u64,
@@ -100,9 +100,9 @@ struct Specification {
     escape_whitespaces: bool,
 }
 
-impl Default for Specification {
+impl Default for TokenizerParameters {
     fn default() -> Self {
-        Specification {
+        TokenizerParameters {
             model_type: 1,
             whitespace_as_suffix: false,
             unknown: 0,
@@ -120,7 +120,7 @@ impl Default for Specification {
 /// Returns true if `bytes` may be a SentencePiece model. Llama 3's `tokenizer.model` is another
 /// format.
 pub(super) fn is_sentence_piece(bytes: &[u8]) -> bool {
-    bytes.first() == Some(&FIRST)
+    bytes.first() == Some(&FIRST_BYTE)
 }
 
 /// Parses the bytes of a `tokenizer.model`. Special tokens are those stated in the file; BOS is
@@ -135,7 +135,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Vocabulary, VocabularyError> {
         add_bos: true,
         ..Vocabulary::default()
     };
-    let mut specification = Specification::default();
+    let mut specification = TokenizerParameters::default();
     for field in Message(bytes) {
         match field.map_err(damaged)? {
             (1, Field::Bytes(piece)) => {
@@ -194,7 +194,7 @@ fn read_piece(bytes: &[u8]) -> Result<(String, f32, TokenKind), &'static str> {
     Ok((text, score, kind))
 }
 
-fn read_trainer(bytes: &[u8], specification: &mut Specification) -> Result<(), &'static str> {
+fn read_trainer(bytes: &[u8], specification: &mut TokenizerParameters) -> Result<(), &'static str> {
     for field in Message(bytes) {
         match field? {
             (3, Field::Varint(value)) => specification.model_type = value,
@@ -208,7 +208,10 @@ fn read_trainer(bytes: &[u8], specification: &mut Specification) -> Result<(), &
     Ok(())
 }
 
-fn read_normalizer(bytes: &[u8], specification: &mut Specification) -> Result<(), &'static str> {
+fn read_normalizer(
+    bytes: &[u8],
+    specification: &mut TokenizerParameters,
+) -> Result<(), &'static str> {
     for field in Message(bytes) {
         match field? {
             (1, Field::Bytes(name)) => {
@@ -225,9 +228,9 @@ fn read_normalizer(bytes: &[u8], specification: &mut Specification) -> Result<()
 }
 
 /// Rejects settings under which the tokens would differ from SentencePiece's.
-fn check(specification: &Specification) -> Result<(), VocabularyError> {
+fn check(specification: &TokenizerParameters) -> Result<(), VocabularyError> {
     const BPE: u64 = 2;
-    let Specification {
+    let TokenizerParameters {
         model_type,
         characters_mapped,
         ..

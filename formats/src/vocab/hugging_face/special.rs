@@ -1,19 +1,22 @@
 //! Special tokens, and their addition around a text.
 
-use super::json::{Component, Ids, Part, TemplatePiece, TokenName, TokenizerConfig};
+use super::json::{Component, ComponentStep, TemplatePiece, TokenIds, TokenName, TokenizerConfig};
 use super::{TOKENIZER_JSON, unsupported};
 use crate::vocab::{Vocabulary, VocabularyError};
 
 /// Sources of BOS, EOS and the unknown token, by text and by id, in order of precedence.
-pub(super) struct Special<'a> {
+pub(super) struct SpecialTokenSources<'a> {
     /// `tokenizer_config.json` and `special_tokens_map.json`.
     pub(super) names: [&'a TokenizerConfig; 2],
     /// BOS and EOS of `config.json`, of its text part, and of `generation_config.json`.
-    pub(super) ids: [(Option<&'a Ids>, Option<&'a Ids>); 3],
+    pub(super) ids: [(Option<&'a TokenIds>, Option<&'a TokenIds>); 3],
 }
 
-impl Special<'_> {
-    pub(super) fn set(&self, vocabulary: &mut Vocabulary) -> Result<(), VocabularyError> {
+impl SpecialTokenSources<'_> {
+    pub(super) fn set_special_tokens(
+        &self,
+        vocabulary: &mut Vocabulary,
+    ) -> Result<(), VocabularyError> {
         let named = |which: &'static str, names: [Option<&TokenName>; 2]| {
             let mut names = names.into_iter().flatten();
             let Some(name) = names.find(|name| !name.text().is_empty()) else {
@@ -33,7 +36,7 @@ impl Special<'_> {
         let bos = named("BOS", names(|names| names.bos_token.as_ref()))?;
         let eos = named("EOS", names(|names| names.eos_token.as_ref()))?;
         let unknown = named("unknown", names(|names| names.unk_token.as_ref()))?;
-        let first = |list: Option<&Ids>| list.and_then(|ids| ids.list().first().copied());
+        let first = |list: Option<&TokenIds>| list.and_then(|ids| ids.list().first().copied());
         let bos_id = self.ids.iter().find_map(|(bos, _)| first(*bos));
         let eos_id = self.ids.iter().find_map(|(_, eos)| first(*eos));
         vocabulary.bos = bos.or(bos_id).or(vocabulary.bos);
@@ -41,7 +44,7 @@ impl Special<'_> {
         vocabulary.unknown = unknown.or(vocabulary.unknown);
 
         let lists = self.ids.iter().filter_map(|(_, eos)| *eos);
-        let mut ends: Vec<u32> = lists.flat_map(Ids::list).copied().collect();
+        let mut ends: Vec<u32> = lists.flat_map(TokenIds::list).copied().collect();
         ends.retain(|&id| Some(id) != vocabulary.eos);
         ends.sort_unstable();
         ends.dedup();
@@ -58,10 +61,10 @@ pub(super) fn post_process(
 ) -> Result<(Option<bool>, Option<bool>), VocabularyError> {
     let templates: Vec<_> = match &processor.parts {
         Some(parts) if processor.kind == "Sequence" => {
-            let template = |part: &Part<_>| (part.kind.clone(), texts(part));
+            let template = |part: &ComponentStep<_>| (part.kind.clone(), template_texts(part));
             parts.0.iter().map(template).collect()
         }
-        _ => vec![(processor.kind.clone(), texts(processor))],
+        _ => vec![(processor.kind.clone(), template_texts(processor))],
     };
     let refuse = |found: &str, supported: &str| {
         Err(unsupported(
@@ -104,7 +107,7 @@ pub(super) fn post_process(
     Ok(puts)
 }
 
-fn texts<P>(part: &Part<P>) -> Vec<Option<String>> {
+fn template_texts<P>(part: &ComponentStep<P>) -> Vec<Option<String>> {
     let pieces = part.single.iter().flat_map(|pieces| &pieces.0);
     pieces
         .map(|piece| match piece {

@@ -16,7 +16,7 @@ const SPACE: &str = "\u{2581}";
 impl HuggingFaceFiles {
     /// Returns the files of a vocabulary, for a model of `context` positions, without
     /// `config.json`, which states its size.
-    pub fn of_vocabulary(vocabulary: &Vocabulary, context: usize) -> HuggingFaceFiles {
+    pub fn from_vocabulary(vocabulary: &Vocabulary, context: usize) -> HuggingFaceFiles {
         let scored = vocabulary.model != BYTE_LEVEL && vocabulary.merges.is_empty();
         let bytes = |value: &Value| Some(format!("{value:#}\n").into_bytes());
         HuggingFaceFiles {
@@ -24,14 +24,14 @@ impl HuggingFaceFiles {
             // On one line, because indenting hundreds of thousands of merges would take several
             // times the space.
             tokenizer_json: Some(format!("{}\n", tokenizer(vocabulary)).into_bytes()),
-            tokenizer_config: bytes(&config(vocabulary, context, scored)),
-            generation_config: bytes(&generation(vocabulary)),
+            tokenizer_config: bytes(&tokenizer_config(vocabulary, context, scored)),
+            generation_config: bytes(&generation_config(vocabulary)),
             ..HuggingFaceFiles::default()
         }
     }
 
     /// Returns names and contents of the files present.
-    pub fn named(&self) -> Vec<(&'static str, &[u8])> {
+    pub fn names_and_contents(&self) -> Vec<(&'static str, &[u8])> {
         let files = [
             &self.tokenizer_model,
             &self.tokenizer_json,
@@ -50,7 +50,7 @@ impl HuggingFaceFiles {
     }
 }
 
-fn text(vocabulary: &Vocabulary, id: u32) -> &str {
+fn token_text(vocabulary: &Vocabulary, id: u32) -> &str {
     vocabulary
         .tokens
         .get(id as usize)
@@ -70,7 +70,7 @@ fn tokens(vocabulary: &Vocabulary) -> Vec<(u32, &str, TokenKind)> {
         .collect()
 }
 
-fn added(vocabulary: &Vocabulary, id: u32, token: &str, kind: TokenKind) -> Value {
+fn added_token(vocabulary: &Vocabulary, id: u32, token: &str, kind: TokenKind) -> Value {
     json!({
         "id": id,
         "content": token,
@@ -88,14 +88,14 @@ fn tokenizer(vocabulary: &Vocabulary) -> Value {
     let beside = all
         .iter()
         .filter(|(_, _, kind)| matches!(kind, TokenKind::Control | TokenKind::UserDefined));
-    let beside = beside.map(|&(id, token, kind)| added(vocabulary, id, token, kind));
+    let beside = beside.map(|&(id, token, kind)| added_token(vocabulary, id, token, kind));
     let vocab: Map<String, Value> = all
         .iter()
         .map(|&(id, token, _)| (token.to_owned(), json!(id)))
         .collect();
     let (mut pre, mut ignoring) = (Value::Null, false);
     if let Some(known) = vocabulary.pre {
-        (pre, ignoring) = pre_tokenizer::json(known);
+        (pre, ignoring) = pre_tokenizer::to_json(known);
     } else if vocabulary.space_prefix_once {
         pre = json!({
             "type": "Metaspace",
@@ -117,7 +117,7 @@ fn tokenizer(vocabulary: &Vocabulary) -> Value {
         "model": {
             "type": "BPE",
             "dropout": null,
-            "unk_token": unknown.map(|id| text(vocabulary, id)),
+            "unk_token": unknown.map(|id| token_text(vocabulary, id)),
             "continuing_subword_prefix": null,
             "end_of_word_suffix": null,
             "fuse_unk": !byte_level,
@@ -177,15 +177,14 @@ fn post_processor(vocabulary: &Vocabulary) -> Value {
         return Value::Null;
     }
     let around = |sequence: &str, number: u32| {
-        let special =
-            |id: u32| json!({"SpecialToken": {"id": text(vocabulary, id), "type_id": number}});
+        let special = |id: u32| json!({"SpecialToken": {"id": token_text(vocabulary, id), "type_id": number}});
         let mut pieces: Vec<Value> = bos.map(special).into_iter().collect();
         pieces.push(json!({"Sequence": {"id": sequence, "type_id": number}}));
         pieces.extend(eos.map(special));
         pieces
     };
     let special = bos.iter().chain(&eos).map(|&id| {
-        let token = text(vocabulary, id);
+        let token = token_text(vocabulary, id);
         (
             token.to_owned(),
             json!({"id": token, "ids": [id], "tokens": [token]}),
@@ -205,7 +204,7 @@ fn merges(vocabulary: &Vocabulary) -> Vec<[&str; 2]> {
     if vocabulary.scores.is_empty() {
         let merges = vocabulary.merges.iter();
         return merges
-            .map(|&(left, right)| [text(vocabulary, left), text(vocabulary, right)])
+            .map(|&(left, right)| [token_text(vocabulary, left), token_text(vocabulary, right)])
             .collect();
     }
     let all = tokens(vocabulary);
@@ -229,8 +228,8 @@ fn merges(vocabulary: &Vocabulary) -> Vec<[&str; 2]> {
     merges.into_iter().map(|(.., pair)| pair).collect()
 }
 
-fn config(vocabulary: &Vocabulary, context: usize, scored: bool) -> Value {
-    let name = |id: Option<u32>| id.map(|id| text(vocabulary, id));
+fn tokenizer_config(vocabulary: &Vocabulary, context: usize, scored: bool) -> Value {
+    let name = |id: Option<u32>| id.map(|id| token_text(vocabulary, id));
     let mut config = json!({
         // As in `tokenizer.json`, for any model.
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -253,8 +252,8 @@ fn config(vocabulary: &Vocabulary, context: usize, scored: bool) -> Value {
         let stripping = tokens(vocabulary).into_iter().filter(|(id, ..)| {
             vocabulary.strip_before.contains(id) || vocabulary.strip_after.contains(id)
         });
-        let stripping =
-            stripping.map(|(id, token, kind)| (id.to_string(), added(vocabulary, id, token, kind)));
+        let stripping = stripping
+            .map(|(id, token, kind)| (id.to_string(), added_token(vocabulary, id, token, kind)));
         let stripping: Map<String, Value> = stripping.collect();
         if !stripping.is_empty() {
             config["added_tokens_decoder"] = Value::Object(stripping);
@@ -263,7 +262,7 @@ fn config(vocabulary: &Vocabulary, context: usize, scored: bool) -> Value {
     config
 }
 
-fn generation(vocabulary: &Vocabulary) -> Value {
+fn generation_config(vocabulary: &Vocabulary) -> Value {
     let ends: Vec<u32> = vocabulary
         .eos
         .into_iter()

@@ -53,9 +53,9 @@ impl Cpu {
         attention.check()?;
         let Some(position) = positions.checked_sub(1) else {
             return Err(ShapeError {
-                what: "positions (at least)",
+                argument: "positions (at least)",
                 expected: 1,
-                found: 0,
+                actual: 0,
             });
         };
         let size = kv.head_size();

@@ -5,7 +5,7 @@ use super::decode::TILE;
 use crate::cpu::Cpu;
 use crate::cpu::kv::{KvNumbers, KvView};
 use crate::cpu::low_rank::{LowRankView, SmallMatrix, multiply};
-use crate::error::{ShapeError, expect, product};
+use crate::error::{ShapeError, check_size, checked_product};
 
 impl Cpu {
     /// Sums the attention weights that the queries `q [n, heads, head_size]` at positions `start
@@ -30,7 +30,11 @@ impl Cpu {
         let heads = kv.check_queries(q.len(), n, start, q.len())?;
         let total = start + n;
         let what = "out (numbers)";
-        expect(what, product(what, &[kv.kv_heads(), total])?, out.len())?;
+        check_size(
+            what,
+            checked_product(what, &[kv.kv_heads(), total])?,
+            out.len(),
+        )?;
         out.fill(0.0);
         if heads == 0 {
             return Ok(());

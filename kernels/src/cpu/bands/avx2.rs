@@ -13,7 +13,9 @@ mod trellis;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use htc_formats::bands::{CHUNK, Code, Kind, LEVEL_TABLES, QUADS, TRELLIS_TABLES, Trellis};
+use htc_formats::bands::{
+    CHUNK, CODEBOOKS, Code, CodeKind, QUADS_PER_GROUP, TRELLIS_TABLES, Trellis,
+};
 
 use super::scalar::{Stream, level_chunks};
 use super::{Group, Group16, Part, Room, Vector, dot_unpacked, part};
@@ -26,17 +28,17 @@ const WIDTH: usize = 32;
 #[target_feature(enable = "avx2,fma")]
 pub(in super::super) fn unpack(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
     match (code.kind(), code.bits()) {
-        (Kind::Trellis, 2) => trellis::<2>(code, band, groups, out),
-        (Kind::Trellis, 3) => trellis::<3>(code, band, groups, out),
-        (Kind::Trellis, 4) => trellis::<4>(code, band, groups, out),
-        (Kind::Trellis, _) => trellis::<5>(code, band, groups, out),
-        (Kind::Levels, 2) => levels::<2>(code, band, groups, out),
-        (Kind::Levels, 3) => levels::<3>(code, band, groups, out),
-        (Kind::Levels, 4) => levels::<4>(code, band, groups, out),
-        (Kind::Levels, 5) => levels::<5>(code, band, groups, out),
-        (Kind::Levels, 6) => levels::<6>(code, band, groups, out),
-        (Kind::Levels, 7) => levels::<7>(code, band, groups, out),
-        (Kind::Levels, _) => levels::<8>(code, band, groups, out),
+        (CodeKind::Trellis, 2) => trellis::<2>(code, band, groups, out),
+        (CodeKind::Trellis, 3) => trellis::<3>(code, band, groups, out),
+        (CodeKind::Trellis, 4) => trellis::<4>(code, band, groups, out),
+        (CodeKind::Trellis, _) => trellis::<5>(code, band, groups, out),
+        (CodeKind::Codebook, 2) => levels::<2>(code, band, groups, out),
+        (CodeKind::Codebook, 3) => levels::<3>(code, band, groups, out),
+        (CodeKind::Codebook, 4) => levels::<4>(code, band, groups, out),
+        (CodeKind::Codebook, 5) => levels::<5>(code, band, groups, out),
+        (CodeKind::Codebook, 6) => levels::<6>(code, band, groups, out),
+        (CodeKind::Codebook, 7) => levels::<7>(code, band, groups, out),
+        (CodeKind::Codebook, _) => levels::<8>(code, band, groups, out),
     }
 }
 
@@ -52,7 +54,7 @@ pub(in super::super) fn dot(
 ) {
     match (code.kind(), code.bits()) {
         // No matrix has such tables today.
-        (Kind::Trellis, _) if code.tables() != nibbles::TABLES => {
+        (CodeKind::Trellis, _) if code.table_index() != nibbles::TABLES => {
             let unpack =
                 |code, band: &[u8], groups, out: &mut [Group]| unpack(code, band, groups, out);
             let add = |integers: &[Group],
@@ -63,17 +65,17 @@ pub(in super::super) fn dot(
             };
             dot_unpacked((unpack, add), code, band, groups, vector, sums);
         }
-        (Kind::Trellis, 2) => trellis::dot::<2>(band, groups, vector, room, sums),
-        (Kind::Trellis, 3) => trellis::dot::<3>(band, groups, vector, room, sums),
-        (Kind::Trellis, 4) => trellis::dot::<4>(band, groups, vector, room, sums),
-        (Kind::Trellis, _) => trellis::dot::<5>(band, groups, vector, room, sums),
-        (Kind::Levels, 2) => levels::dot::<2>(band, groups, vector, sums),
-        (Kind::Levels, 3) => levels::dot::<3>(band, groups, vector, sums),
-        (Kind::Levels, 4) => levels::dot::<4>(band, groups, vector, sums),
-        (Kind::Levels, 5) => levels::dot::<5>(band, groups, vector, sums),
-        (Kind::Levels, 6) => levels::dot::<6>(band, groups, vector, sums),
-        (Kind::Levels, 7) => levels::dot::<7>(band, groups, vector, sums),
-        (Kind::Levels, _) => levels::dot::<8>(band, groups, vector, sums),
+        (CodeKind::Trellis, 2) => trellis::dot::<2>(band, groups, vector, room, sums),
+        (CodeKind::Trellis, 3) => trellis::dot::<3>(band, groups, vector, room, sums),
+        (CodeKind::Trellis, 4) => trellis::dot::<4>(band, groups, vector, room, sums),
+        (CodeKind::Trellis, _) => trellis::dot::<5>(band, groups, vector, room, sums),
+        (CodeKind::Codebook, 2) => levels::dot::<2>(band, groups, vector, sums),
+        (CodeKind::Codebook, 3) => levels::dot::<3>(band, groups, vector, sums),
+        (CodeKind::Codebook, 4) => levels::dot::<4>(band, groups, vector, sums),
+        (CodeKind::Codebook, 5) => levels::dot::<5>(band, groups, vector, sums),
+        (CodeKind::Codebook, 6) => levels::dot::<6>(band, groups, vector, sums),
+        (CodeKind::Codebook, 7) => levels::dot::<7>(band, groups, vector, sums),
+        (CodeKind::Codebook, _) => levels::dot::<8>(band, groups, vector, sums),
     }
 }
 
@@ -207,7 +209,7 @@ fn eights<const BITS: usize>(bytes: &[u8]) -> [__m256i; 2] {
 fn trellis<const BITS: usize>(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
     let Trellis {
         low, high, nibbles, ..
-    } = &TRELLIS_TABLES[code.tables()][BITS - 2];
+    } = &TRELLIS_TABLES[code.table_index()][BITS - 2];
     if let Some(tables) = nibbles {
         let [lowest, middle, highest] = [
             table(&tables[0])[0],
@@ -250,7 +252,7 @@ fn each_32(
     integers: impl Fn(&[u8]) -> __m256i,
 ) {
     let bits = usize::from(code.bits());
-    for quad in 0..QUADS {
+    for quad in 0..QUADS_PER_GROUP {
         let stream = Stream::of(code, band, quad, &groups);
         for (g, group) in out.iter_mut().enumerate() {
             let parts = group[quad].as_chunks_mut::<WIDTH>().0;
@@ -266,7 +268,7 @@ fn each_32(
 #[target_feature(enable = "avx2,fma")]
 fn levels<const BITS: usize>(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
     // Up to four bits the table holds both signs, beyond that magnitudes.
-    let magnitudes = LEVEL_TABLES.get(BITS - 2).copied().unwrap_or(&[]);
+    let magnitudes = CODEBOOKS.get(BITS - 2).copied().unwrap_or(&[]);
     let mut signed = [0_i8; 16];
     if BITS <= 4 {
         for (i, &magnitude) in magnitudes.iter().enumerate() {

@@ -3,7 +3,9 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use htc_formats::bands::{BAND, CHUNK, Code, GROUP_ROWS, Kind, QUADS, SCALE_BYTES};
+use htc_formats::bands::{
+    CHUNK, Code, CodeKind, GROUP_COLS, GROUP_ROWS, QUADS_PER_GROUP, SCALE_BYTES,
+};
 
 use super::wide::{
     Blocks, Bytes, FOUR_SCALES, LEVELS, MOST_PARTS, Plane, SCALES, STREAM, THREES, TRELLISES,

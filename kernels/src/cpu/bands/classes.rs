@@ -1,12 +1,12 @@
 //! Products of matrices with row classes: each class is multiplied as a separate matrix, and the
 //! results are scattered to the rows.
 
-use htc_formats::bands::{Banded, ClassedBands, MAP_ROWS, MAX_CLASSES};
+use htc_formats::bands::{ColumnGroupMatrix, MAP_BLOCK_ROWS, MAX_CLASSES, RowClassMatrix};
 
 use crate::cpu::Cpu;
 use crate::cpu::gemm::for_each_block;
 use crate::cpu::scratch::Scratch;
-use crate::error::{ShapeError, expect, product};
+use crate::error::{ShapeError, check_size, checked_product};
 
 impl Cpu {
     /// Computes `y = x Wᵀ` for a matrix in column groups, with or without row classes; `x [n,
@@ -19,18 +19,18 @@ impl Cpu {
     /// If a class map was not [checked](Banded::check) and is inconsistent.
     pub fn banded(
         &self,
-        w: Banded<'_>,
+        w: ColumnGroupMatrix<'_>,
         n: usize,
         x: &[f32],
         y: &mut [f32],
         scratch: &mut Scratch,
     ) -> Result<(), ShapeError> {
         match w {
-            Banded::Whole(w) => self.bands(w, n, x, y, scratch),
-            Banded::Classes(w) => {
-                expect(
+            ColumnGroupMatrix::Uniform(w) => self.bands(w, n, x, y, scratch),
+            ColumnGroupMatrix::Classes(w) => {
+                check_size(
                     "y (numbers)",
-                    product("y (numbers)", &[n, w.rows()])?,
+                    checked_product("y (numbers)", &[n, w.rows()])?,
                     y.len(),
                 )?;
                 let mut products = std::mem::take(&mut scratch.classes);
@@ -43,7 +43,7 @@ impl Cpu {
 
     fn classes(
         &self,
-        w: ClassedBands<'_>,
+        w: RowClassMatrix<'_>,
         n: usize,
         x: &[f32],
         y: &mut [f32],
@@ -64,7 +64,7 @@ impl Cpu {
             rest = others;
         }
         let (products, rows) = (&products[..start], w.rows());
-        let (shape, block) = ([n, rows], [n.max(1), MAP_ROWS]);
+        let (shape, block) = ([n, rows], [n.max(1), MAP_BLOCK_ROWS]);
         let mut none = vec![(); self.pool.threads()];
         for_each_block(
             &self.pool,
@@ -73,10 +73,10 @@ impl Cpu {
             block,
             &mut none,
             |[_, row], mut y, _| {
-                let block = w.block(row / MAP_ROWS);
+                let block = w.block(row / MAP_BLOCK_ROWS);
                 let mut before = block.before;
-                let mut from = [(0, 0); MAP_ROWS];
-                let from = &mut from[..MAP_ROWS.min(rows - row)];
+                let mut from = [(0, 0); MAP_BLOCK_ROWS];
+                let from = &mut from[..MAP_BLOCK_ROWS.min(rows - row)];
                 for (r, from) in from.iter_mut().enumerate() {
                     let class = block.class(r);
                     let (start, stride) = places[class];

@@ -30,8 +30,8 @@ use std::ops::Range;
 
 use htc_formats::DType;
 use htc_formats::bands::{
-    BAND, Banded, Bands, CHUNK, Code, GROUP_ROWS, Kind, LEVEL_UNIT, QUADS, SCALE_BYTES, STRIP_ROWS,
-    level_scales,
+    CHUNK, CODEBOOK_UNIT, Code, CodeKind, ColumnGroupMatrix, ColumnGroups, GROUP_COLS, GROUP_ROWS,
+    QUADS_PER_GROUP, SCALE_BYTES, TILE_ROWS, unpack_codebook_scales,
 };
 
 use super::Cpu;
@@ -39,13 +39,13 @@ use super::activations::{self, BLOCKS, Strip, quantise_rows};
 use super::gemm::{Target, for_each_block};
 use super::kernels::Kernels;
 use super::scratch::Scratch;
-use crate::error::{ShapeError, expect, product};
+use crate::error::{ShapeError, check_size, checked_product};
 
 /// Row groups of a whole tile.
-pub(super) const GROUPS: usize = STRIP_ROWS / GROUP_ROWS;
+pub(super) const GROUPS: usize = TILE_ROWS / GROUP_ROWS;
 
 /// Integers of a row group in a column group.
-pub(super) type Group = [[i8; CHUNK]; QUADS];
+pub(super) type Group = [[i8; CHUNK]; QUADS_PER_GROUP];
 
 /// Column group kernels of one instruction set; each function runs on one thread.
 #[derive(Clone, Copy)]
@@ -71,7 +71,7 @@ pub(super) type Group16 = [f32; GROUP_ROWS];
 /// Part of a single vector in a column group.
 pub(crate) struct Vector<'a> {
     /// Quantised values.
-    pub codes: &'a [i8; BAND],
+    pub codes: &'a [i8; GROUP_COLS],
     /// Scale of the codes.
     pub scale: f32,
     /// Sum of the codes.
@@ -89,10 +89,10 @@ impl Room {
 
 fn factors(code: Code, band: &[u8], groups: &Range<usize>) -> [Group16; GROUPS] {
     let mut factors = [[1.0; GROUP_ROWS]; GROUPS];
-    if code.kind() == Kind::Levels {
+    if code.kind() == CodeKind::Codebook {
         let (packed, _) = band.as_chunks::<SCALE_BYTES>();
         for (factors, packed) in factors.iter_mut().zip(&packed[groups.clone()]) {
-            *factors = level_scales(packed).map(f32::from);
+            *factors = unpack_codebook_scales(packed).map(f32::from);
         }
     }
     factors
@@ -110,7 +110,7 @@ fn dot_unpacked(
     vector: &Vector<'_>,
     sums: &mut [Group16],
 ) {
-    let mut integers = [[[0; CHUNK]; QUADS]; GROUPS];
+    let mut integers = [[[0; CHUNK]; QUADS_PER_GROUP]; GROUPS];
     let integers = &mut integers[..groups.len()];
     let factors = &factors(code, band, &groups)[..groups.len()];
     unpack(code, band, groups, integers);
@@ -125,7 +125,7 @@ fn dot_unpacked(
 #[derive(Clone, Copy)]
 pub(crate) struct Part<'a> {
     /// Quantised values.
-    pub codes: &'a [i8; BAND],
+    pub codes: &'a [i8; GROUP_COLS],
     /// Scale of the codes.
     pub scale: f32,
 }
@@ -149,15 +149,23 @@ impl Cpu {
     /// When `x` or `y` has another length.
     pub fn bands(
         &self,
-        w: Bands<'_>,
+        w: ColumnGroups<'_>,
         n: usize,
         x: &[f32],
         y: &mut [f32],
         scratch: &mut Scratch,
     ) -> Result<(), ShapeError> {
         let (rows, cols) = (w.rows(), w.cols());
-        expect("x (numbers)", product("x (numbers)", &[n, cols])?, x.len())?;
-        expect("y (numbers)", product("y (numbers)", &[n, rows])?, y.len())?;
+        check_size(
+            "x (numbers)",
+            checked_product("x (numbers)", &[n, cols])?,
+            x.len(),
+        )?;
+        check_size(
+            "y (numbers)",
+            checked_product("y (numbers)", &[n, rows])?,
+            y.len(),
+        )?;
         if n == 0 || rows == 0 {
             return Ok(());
         }
@@ -193,22 +201,27 @@ impl Cpu {
     /// When there is no such row or `out` has another length.
     pub fn embed_bands(
         &self,
-        w: Banded<'_>,
+        w: ColumnGroupMatrix<'_>,
         token: usize,
         out: &mut [f32],
     ) -> Result<(), ShapeError> {
-        expect("out (numbers)", w.cols(), out.len())?;
-        w.row(token, out).map_err(|_| ShapeError {
-            what: "matrix (rows, at most)",
+        check_size("out (numbers)", w.cols(), out.len())?;
+        w.decode_row(token, out).map_err(|_| ShapeError {
+            argument: "matrix (rows, at most)",
             expected: w.rows(),
-            found: token.saturating_add(1),
+            actual: token.saturating_add(1),
         })
     }
 }
 
-fn prepared<'a>(kernels: &Kernels, w: &Bands<'_>, x: &'a [f32], out: &'a mut [f32]) -> &'a [f32] {
+fn prepared<'a>(
+    kernels: &Kernels,
+    w: &ColumnGroups<'_>,
+    x: &'a [f32],
+    out: &'a mut [f32],
+) -> &'a [f32] {
     let rotated = w.codes().is_rotated();
-    if !w.codes().has(Kind::Trellis) && !rotated {
+    if !w.codes().contains_kind(CodeKind::Trellis) && !rotated {
         return x;
     }
     out.copy_from_slice(x);
@@ -217,12 +230,12 @@ fn prepared<'a>(kernels: &Kernels, w: &Bands<'_>, x: &'a [f32], out: &'a mut [f3
             .for_each(kernels.loops.rotate);
     }
     for (band, code) in w.codes().iter().enumerate() {
-        if code.kind() == Kind::Trellis {
-            let mut scales = [0.0; BAND];
+        if code.kind() == CodeKind::Trellis {
+            let mut scales = [0.0; GROUP_COLS];
             (kernels.decode)(DType::F16, w.column_scale_bytes(band), &mut scales);
             for row in out.chunks_exact_mut(w.cols()) {
                 // Scales beyond the last column are padding.
-                for (x, scale) in row[band * BAND..].iter_mut().zip(scales) {
+                for (x, scale) in row[band * GROUP_COLS..].iter_mut().zip(scales) {
                     *x *= scale;
                 }
             }
@@ -232,7 +245,7 @@ fn prepared<'a>(kernels: &Kernels, w: &Bands<'_>, x: &'a [f32], out: &'a mut [f3
 }
 
 struct Rows<'a> {
-    w: Bands<'a>,
+    w: ColumnGroups<'a>,
     row: usize,
     count: usize,
 }
@@ -249,7 +262,7 @@ impl Rows<'_> {
         y: Target<'_>,
     ) {
         let groups = self.count.div_ceil(GROUP_ROWS);
-        let first = self.row % STRIP_ROWS / GROUP_ROWS;
+        let first = self.row % TILE_ROWS / GROUP_ROWS;
         let sums = &mut sums[..2 * n * groups];
         sums.fill([0.0; GROUP_ROWS]);
         if n == 1 {
@@ -276,10 +289,10 @@ impl Rows<'_> {
                 scale: strip.scales[b],
                 sum: strip.sums[b],
             };
-            let bytes = self.w.band(self.row / STRIP_ROWS, band);
+            let bytes = self.w.tile_bytes(self.row / TILE_ROWS, band);
             let sums = match code.kind() {
-                Kind::Levels => &mut *levels,
-                Kind::Trellis => &mut *trellis,
+                CodeKind::Codebook => &mut *levels,
+                CodeKind::Trellis => &mut *trellis,
             };
             (kernels.dot)(code, bytes, groups.clone(), &vector, &mut room, sums);
         }
@@ -295,16 +308,16 @@ impl Rows<'_> {
     ) {
         let groups = range.len();
         let (levels, trellis) = sums.split_at_mut(n * groups);
-        let mut integers = [[[0; CHUNK]; QUADS]; GROUPS];
+        let mut integers = [[[0; CHUNK]; QUADS_PER_GROUP]; GROUPS];
         let integers = &mut integers[..groups];
         let mut parts = Vec::with_capacity(n);
         for (band, &code) in self.w.codes().iter().enumerate() {
-            let bytes = self.w.band(self.row / STRIP_ROWS, band);
+            let bytes = self.w.tile_bytes(self.row / TILE_ROWS, band);
             (kernels.unpack)(code, bytes, range.clone(), integers);
             let factors = &factors(code, bytes, &range)[..groups];
             let sums = match code.kind() {
-                Kind::Levels => &mut *levels,
-                Kind::Trellis => &mut *trellis,
+                CodeKind::Codebook => &mut *levels,
+                CodeKind::Trellis => &mut *trellis,
             };
             let (block, b) = (band / BLOCKS, band % BLOCKS);
             parts.clear();
@@ -318,14 +331,17 @@ impl Rows<'_> {
 
     fn finish(&self, kernels: &Kernels, n: usize, sums: &[Group16], mut y: Target<'_>) {
         let groups = self.count.div_ceil(GROUP_ROWS);
-        let mut scales = [[0.0; STRIP_ROWS]; 2];
-        for (scales, kind) in scales.iter_mut().zip([Kind::Levels, Kind::Trellis]) {
+        let mut scales = [[0.0; TILE_ROWS]; 2];
+        for (scales, kind) in scales
+            .iter_mut()
+            .zip([CodeKind::Codebook, CodeKind::Trellis])
+        {
             let bytes = self.w.row_scale_bytes(kind);
             if let Some(bytes) = bytes.get(2 * self.row..2 * (self.row + self.count)) {
                 (kernels.decode)(DType::F16, bytes, &mut scales[..self.count]);
             }
         }
-        scales[0] = scales[0].map(|scale| scale * LEVEL_UNIT);
+        scales[0] = scales[0].map(|scale| scale * CODEBOOK_UNIT);
         let (levels, trellis) = sums.split_at(n * groups);
         let sums = levels
             .chunks_exact(groups)

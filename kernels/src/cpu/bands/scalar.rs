@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use htc_formats::bands::{
-    BAND, CHUNK, Code, GROUP_ROWS, Kind, QUAD, QUADS, SCALE_BYTES, STATES, STRIP_ROWS,
-    TRELLIS_TABLES, level,
+    CHUNK, Code, CodeKind, GROUP_COLS, GROUP_ROWS, QUAD, QUADS_PER_GROUP, SCALE_BYTES, STATES,
+    TILE_ROWS, TRELLIS_TABLES, codebook_value,
 };
 
 use super::{BandKernels, Group, Group16, Part, Room, Vector};
@@ -15,11 +15,11 @@ pub(in super::super) const KERNELS: BandKernels = BandKernels { unpack, add, dot
 
 fn unpack(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
     match code.kind() {
-        Kind::Levels => levels(code, band, groups, out),
-        Kind::Trellis => {
+        CodeKind::Codebook => levels(code, band, groups, out),
+        CodeKind::Trellis => {
             let bits = usize::from(code.bits());
-            let values = &values()[code.tables()][bits - 2];
-            for quad in 0..QUADS {
+            let values = &values()[code.table_index()][bits - 2];
+            for quad in 0..QUADS_PER_GROUP {
                 let stream = Stream::of(code, band, quad, &groups);
                 for (g, group) in out.iter_mut().enumerate() {
                     let chunk = stream.bytes(g * CHUNK * bits / 8);
@@ -59,7 +59,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    const MOST: usize = STRIP_ROWS * QUAD * 5 / 8;
+    const MOST: usize = TILE_ROWS * QUAD * 5 / 8;
 
     const BEHIND: usize = 64;
 
@@ -67,7 +67,7 @@ impl Stream {
     #[inline(always)]
     pub fn of(code: Code, band: &[u8], quad: usize, groups: &Range<usize>) -> Stream {
         let chunk = CHUNK * usize::from(code.bits()) / 8;
-        let length = band.len() / QUADS;
+        let length = band.len() / QUADS_PER_GROUP;
         let stream = &band[quad * length..][..length];
         let mut bytes = [0; Stream::MOST + Stream::BEHIND];
         // A state reaches two bytes into the next group.
@@ -88,7 +88,7 @@ fn levels(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
     let bits = usize::from(code.bits());
     let mut values = [0; 256];
     for (value, code) in values.iter_mut().zip(0..=255) {
-        *value = level(bits as u8, code);
+        *value = codebook_value(bits as u8, code);
     }
     for (group, out) in out.iter_mut().enumerate() {
         let chunks = level_chunks(code, band, groups.start + group);
@@ -120,7 +120,7 @@ fn levels(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
 #[inline(always)]
 pub(super) fn level_chunks(code: Code, band: &[u8], group: usize) -> &[u8] {
     let groups = band.len() / code.group_bytes();
-    let bytes = QUADS * CHUNK * usize::from(code.bits()) / 8;
+    let bytes = QUADS_PER_GROUP * CHUNK * usize::from(code.bits()) / 8;
     &band[groups * SCALE_BYTES + group * bytes..][..bytes]
 }
 
@@ -142,7 +142,7 @@ fn add(integers: &[Group], factors: &[Group16], vectors: &[Part<'_>], sums: &mut
 }
 
 fn add_one(integers: &[Group], factors: &[Group16], part: &Part<'_>, sums: &mut [Group16]) {
-    let mut vector = [[0_i32; QUAD]; BAND / QUAD];
+    let mut vector = [[0_i32; QUAD]; GROUP_COLS / QUAD];
     for (wide, &code) in vector.as_flattened_mut().iter_mut().zip(part.codes) {
         *wide = code.into();
     }

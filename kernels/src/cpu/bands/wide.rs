@@ -44,10 +44,10 @@ macro_rules! wide {
             out: &mut [Group],
         ) {
             let bits = usize::from(code.bits());
-            if code.kind() == Kind::Trellis {
-                let [low, high] = &TRELLISES[code.tables()][bits - 2];
+            if code.kind() == CodeKind::Trellis {
+                let [low, high] = &TRELLISES[code.table_index()][bits - 2];
                 let tables = [constant(low), constant(high)];
-                for quad in 0..QUADS {
+                for quad in 0..QUADS_PER_GROUP {
                     let mut room = [0; STREAM];
                     stream(bits, band, &groups, quad, &mut room);
                     for (g, group) in out.iter_mut().enumerate() {
@@ -61,7 +61,7 @@ macro_rules! wide {
             let (_, chunks) = parts(band, code);
             for (group, out) in groups.zip(out) {
                 for (quad, out) in out.iter_mut().enumerate() {
-                    let chunk = &chunks[(group * QUADS + quad) * 8 * bits..][..8 * bits];
+                    let chunk = &chunks[(group * QUADS_PER_GROUP + quad) * 8 * bits..][..8 * bits];
                     store(out, flip(level_weights(bits, chunk)));
                 }
             }
@@ -108,16 +108,16 @@ macro_rules! wide {
             sums: &mut [Group16],
             stride: usize,
         ) {
-            let mut weights = [[words(0); QUADS]; G];
+            let mut weights = [[words(0); QUADS_PER_GROUP]; G];
             for g in 0..G {
-                for quad in 0..QUADS {
+                for quad in 0..QUADS_PER_GROUP {
                     weights[g][quad] = flip(load_integers(&integers[g][quad]));
                 }
             }
             for (t, (vector, &centre)) in vectors.iter().zip(centres).enumerate() {
                 let four = words_of(vector.codes);
                 let mut totals = [words(centre); G];
-                for quad in 0..QUADS {
+                for quad in 0..QUADS_PER_GROUP {
                     let four = words(four[quad]);
                     for g in 0..G {
                         totals[g] = dot(totals[g], weights[g][quad], four);
@@ -141,24 +141,24 @@ macro_rules! wide {
             sums: &mut [Group16],
         ) {
             match (code.kind(), code.bits()) {
-                (Kind::Trellis, 2) => trellis::<2>(code, band, groups, vector, sums),
-                (Kind::Trellis, 3) => trellis::<3>(code, band, groups, vector, sums),
-                (Kind::Trellis, 4) => trellis::<4>(code, band, groups, vector, sums),
-                (Kind::Trellis, _) => trellis::<5>(code, band, groups, vector, sums),
-                (Kind::Levels, 2) => levels::<2>(code, band, groups, vector, room, sums),
-                (Kind::Levels, 3) => levels::<3>(code, band, groups, vector, room, sums),
-                (Kind::Levels, 4) => levels::<4>(code, band, groups, vector, room, sums),
-                (Kind::Levels, 5) => levels::<5>(code, band, groups, vector, room, sums),
-                (Kind::Levels, 6) => levels::<6>(code, band, groups, vector, room, sums),
-                (Kind::Levels, 7) => levels::<7>(code, band, groups, vector, room, sums),
-                (Kind::Levels, _) => levels::<8>(code, band, groups, vector, room, sums),
+                (CodeKind::Trellis, 2) => trellis::<2>(code, band, groups, vector, sums),
+                (CodeKind::Trellis, 3) => trellis::<3>(code, band, groups, vector, sums),
+                (CodeKind::Trellis, 4) => trellis::<4>(code, band, groups, vector, sums),
+                (CodeKind::Trellis, _) => trellis::<5>(code, band, groups, vector, sums),
+                (CodeKind::Codebook, 2) => levels::<2>(code, band, groups, vector, room, sums),
+                (CodeKind::Codebook, 3) => levels::<3>(code, band, groups, vector, room, sums),
+                (CodeKind::Codebook, 4) => levels::<4>(code, band, groups, vector, room, sums),
+                (CodeKind::Codebook, 5) => levels::<5>(code, band, groups, vector, room, sums),
+                (CodeKind::Codebook, 6) => levels::<6>(code, band, groups, vector, room, sums),
+                (CodeKind::Codebook, 7) => levels::<7>(code, band, groups, vector, room, sums),
+                (CodeKind::Codebook, _) => levels::<8>(code, band, groups, vector, room, sums),
             }
         }
 
         #[inline(always)]
-        fn words_of(codes: &[i8; BAND]) -> [i32; QUADS] {
-            let mut words = [0; QUADS];
-            for quad in 0..QUADS {
+        fn words_of(codes: &[i8; GROUP_COLS]) -> [i32; QUADS_PER_GROUP] {
+            let mut words = [0; QUADS_PER_GROUP];
+            for quad in 0..QUADS_PER_GROUP {
                 let four = &codes.as_chunks::<4>().0[quad];
                 words[quad] = i32::from_le_bytes(four.map(i8::cast_unsigned));
             }
@@ -176,7 +176,7 @@ macro_rules! wide {
             vector: &Vector<'_>,
             sums: &mut [Group16],
         ) {
-            let tables = &TRELLISES[code.tables()][BITS - 2];
+            let tables = &TRELLISES[code.table_index()][BITS - 2];
             if sums.len() == GROUPS {
                 streams::<BITS, true>(tables, band, groups, vector, sums);
             } else {
@@ -194,14 +194,14 @@ macro_rules! wide {
         ) {
             let blocks = const { &Blocks::of(BITS) };
             let tables = [constant(low), constant(high)];
-            let length = band.len() / QUADS;
+            let length = band.len() / QUADS_PER_GROUP;
             let bytes = blocks.parts * 8 * BITS;
             let (start, end) = (groups.start * 8 * BITS, groups.end * 8 * BITS);
             let behind = if WHOLE || end == length { 0 } else { end };
             let last = if WHOLE { GROUPS / blocks.parts - 1 } else { (groups.len() - 1) / blocks.parts };
             let four = words_of(vector.codes);
             let mut totals = [words(-128 * vector.sum); GROUPS];
-            for quad in 0..QUADS {
+            for quad in 0..QUADS_PER_GROUP {
                 let stream = &band[quad * length..][..length];
                 let behind = u16::from_le_bytes(*part(stream, behind));
                 let blocks_of = &stream[start..end];
@@ -334,7 +334,7 @@ macro_rules! wide {
         }
 
         struct Spread {
-            ones: [i32; QUADS],
+            ones: [i32; QUADS_PER_GROUP],
             pairs: [Register; 4],
             fours: [Register; 2],
         }
@@ -342,7 +342,7 @@ macro_rules! wide {
         impl Spread {
             $(#[$attribute])*
             #[inline]
-            fn new(codes: &[i8; BAND]) -> Spread {
+            fn new(codes: &[i8; GROUP_COLS]) -> Spread {
                 let bytes = load(&codes.map(i8::cast_unsigned));
                 let (pairs, fours) = const { (&spread(32), &spread(16)) };
                 let mut spread = Spread {
@@ -422,7 +422,7 @@ macro_rules! wide {
         #[inline]
         fn by_planes<const BITS: usize>(group: &[u8], codes: &Spread) -> Register {
             let mut totals = words(0);
-            for quad in 0..QUADS {
+            for quad in 0..QUADS_PER_GROUP {
                 let weights = level_weights(BITS, &group[quad * 8 * BITS..][..8 * BITS]);
                 totals = dot(totals, weights, words(codes.ones[quad]));
             }
@@ -454,7 +454,7 @@ macro_rules! wide {
         /// around to the start of the stream.
         #[inline(always)]
         fn stream(bits: usize, band: &[u8], groups: &Range<usize>, quad: usize, room: &mut [u8]) {
-            let length = band.len() / QUADS;
+            let length = band.len() / QUADS_PER_GROUP;
             let stream = &band[quad * length..][..length];
             let (start, end) = (groups.start * 8 * bits, groups.end * 8 * bits);
             let count = end - start;

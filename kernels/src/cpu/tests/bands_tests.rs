@@ -1,8 +1,8 @@
 //! Matrices in column groups: unpacking, bit by bit, and products against the reference.
 
 use htc_formats::bands::{
-    Banded, Bands, CHUNK, Code, Codes, GROUP_ROWS, Kind, Layout, Packer, QUAD, QUADS, RowClass,
-    STRIP_ROWS, level_scales, rotate,
+    CHUNK, Code, CodeKind, CodeLayout, Codes, ColumnGroupMatrix, ColumnGroupWriter, ColumnGroups,
+    GROUP_ROWS, QUAD, QUADS_PER_GROUP, RowClass, TILE_ROWS, rotate, unpack_codebook_scales,
 };
 
 use super::*;
@@ -17,41 +17,41 @@ fn versions() -> Vec<(&'static str, BandKernels)> {
 }
 
 fn matrix(random: &mut Random, codes: &Codes, rows: usize) -> Vec<u8> {
-    let mut packer = Packer::new(codes, rows);
+    let mut packer = ColumnGroupWriter::new(codes, rows);
     for row in 0..rows {
-        for kind in [Kind::Levels, Kind::Trellis] {
-            if codes.has(kind) {
-                packer.row_scale(kind, row, random.number()).unwrap();
+        for kind in [CodeKind::Codebook, CodeKind::Trellis] {
+            if codes.contains_kind(kind) {
+                packer.set_row_scale(kind, row, random.number()).unwrap();
             }
         }
     }
     for (band, code) in codes.iter().enumerate() {
-        for strip in 0..packer.strips() {
-            let padded = packer.strip_rows(strip);
-            if code.kind() == Kind::Levels {
+        for strip in 0..packer.tiles() {
+            let padded = packer.tile_rows(strip);
+            if code.kind() == CodeKind::Codebook {
                 let scales: Vec<u8> = (0..padded).map(|_| random.bits() as u8 % 64).collect();
-                packer.level_scales(strip, band, &scales);
+                packer.set_codebook_scales(strip, band, &scales);
             }
-            for quad in 0..QUADS {
+            for quad in 0..QUADS_PER_GROUP {
                 let bits: Vec<u8> = (0..padded * QUAD).map(|_| random.bits() as u8).collect();
                 match code.kind() {
-                    Kind::Levels => {
+                    CodeKind::Codebook => {
                         let mask = ((1_u16 << code.bits()) - 1) as u8;
                         let codes: Vec<u8> = bits.iter().map(|b| b & mask).collect();
-                        packer.levels(strip, band, quad, &codes);
+                        packer.set_codebook_codes(strip, band, quad, &codes);
                     }
-                    Kind::Trellis => {
+                    CodeKind::Trellis => {
                         // Only the new bits are stored.
                         let states: Vec<u16> = bits.into_iter().map(u16::from).collect();
-                        packer.trellis(strip, band, quad, &states);
+                        packer.set_trellis_states(strip, band, quad, &states);
                     }
                 }
             }
         }
-        if code.kind() == Kind::Trellis {
+        if code.kind() == CodeKind::Trellis {
             for c in 0..32 {
                 let scale = random.number() / 32.0;
-                packer.column_scale(band * 32 + c, scale).unwrap();
+                packer.set_column_scale(band * 32 + c, scale).unwrap();
             }
         }
     }
@@ -59,7 +59,7 @@ fn matrix(random: &mut Random, codes: &Codes, rows: usize) -> Vec<u8> {
 }
 
 fn cases() -> Vec<Codes> {
-    let alone = Code::all().chain(Code::earlier());
+    let alone = Code::all().chain(Code::legacy());
     let alone = alone.map(|code| Codes::uniform(code, 64).unwrap());
     let mixed = ["1:l4x1,t3x1,l2x1", "2:t2x7,l5x3,t5x1"].map(|text| text.parse().unwrap());
     alone.chain(mixed).collect()
@@ -69,7 +69,7 @@ fn cases() -> Vec<Codes> {
 /// padding. Codes and scales of the padding are random, so that a product that uses them differs
 /// from the reference.
 fn padded() -> Vec<Codes> {
-    let alone = Code::all().chain(Code::earlier());
+    let alone = Code::all().chain(Code::legacy());
     let alone = alone.map(|code| Codes::uniform(code, 33).unwrap());
     let widths = [
         "1:l4x1-31",
@@ -88,7 +88,7 @@ fn padded() -> Vec<Codes> {
 
 fn rotated() -> Vec<Codes> {
     let all = cases().into_iter().chain(padded());
-    all.map(|codes| codes.of_rotated()).collect()
+    all.map(|codes| codes.with_rotation()).collect()
 }
 
 /// Of every length, so that numbers after whole column groups must stay.
@@ -113,17 +113,17 @@ fn all_versions_unpack_the_same_integers() {
     for codes in cases() {
         for rows in [1, 40, 256, 270] {
             let bytes = matrix(&mut random, &codes, rows);
-            let w = Bands::new(&codes, rows, &bytes).unwrap();
-            for strip in 0..rows.div_ceil(STRIP_ROWS) {
-                let groups = Codes::strip_rows(rows, strip) / GROUP_ROWS;
+            let w = ColumnGroups::new(&codes, rows, &bytes).unwrap();
+            for strip in 0..rows.div_ceil(TILE_ROWS) {
+                let groups = Codes::tile_rows(rows, strip) / GROUP_ROWS;
                 for range in [0..groups, groups / 2..groups, 0..groups.div_ceil(2)] {
                     for (band, &code) in codes.iter().enumerate() {
-                        let mut expected = vec![[[0; CHUNK]; QUADS]; range.len()];
+                        let mut expected = vec![[[0; CHUNK]; QUADS_PER_GROUP]; range.len()];
                         let flat = expected.as_flattened_mut().as_flattened_mut();
-                        w.integers(strip, band, range.clone(), flat);
+                        w.unpack_tile(strip, band, range.clone(), flat);
                         for (name, kernels) in versions() {
-                            let mut found = vec![[[99; CHUNK]; QUADS]; range.len()];
-                            let bytes = w.band(strip, band);
+                            let mut found = vec![[[99; CHUNK]; QUADS_PER_GROUP]; range.len()];
+                            let bytes = w.tile_bytes(strip, band);
                             (kernels.unpack)(code, bytes, range.clone(), &mut found);
                             assert!(found == expected, "{name} {code} {rows} {range:?}");
                         }
@@ -142,7 +142,7 @@ fn all_versions_give_exact_integer_sums() {
     for codes in cases() {
         for rows in [16, 48, 256, 272, 400] {
             let bytes = matrix(&mut random, &codes, rows);
-            let w = Bands::new(&codes, rows, &bytes).unwrap();
+            let w = ColumnGroups::new(&codes, rows, &bytes).unwrap();
             for (band, &code) in codes.iter().enumerate() {
                 let vectors = [
                     std::array::from_fn(|_| (random.bits() % 255) as u8 as i8)
@@ -151,8 +151,8 @@ fn all_versions_give_exact_integer_sums() {
                     [-127; 32],
                     std::array::from_fn(|i| if i % 2 == 0 { 120 } else { -120 }),
                 ];
-                for strip in 0..rows.div_ceil(STRIP_ROWS) {
-                    let groups = Codes::strip_rows(rows, strip) / GROUP_ROWS;
+                for strip in 0..rows.div_ceil(TILE_ROWS) {
+                    let groups = Codes::tile_rows(rows, strip) / GROUP_ROWS;
                     for range in [0..groups, groups / 2..groups, 0..groups.div_ceil(2)] {
                         for vector in &vectors {
                             let vector = Vector {
@@ -164,7 +164,7 @@ fn all_versions_give_exact_integer_sums() {
                                 .into_iter()
                                 .map(|(name, kernels)| {
                                     let mut sums = vec![[0.0; GROUP_ROWS]; range.len()];
-                                    let (bytes, range) = (w.band(strip, band), range.clone());
+                                    let (bytes, range) = (w.tile_bytes(strip, band), range.clone());
                                     (kernels.dot)(
                                         code, bytes, range, &vector, &mut room, &mut sums,
                                     );
@@ -190,21 +190,23 @@ fn several_vectors_match_single_vectors() {
     for codes in cases() {
         for rows in [16, 96, 256] {
             let bytes = matrix(&mut random, &codes, rows);
-            let w = Bands::new(&codes, rows, &bytes).unwrap();
+            let w = ColumnGroups::new(&codes, rows, &bytes).unwrap();
             let groups = rows / GROUP_ROWS;
             let vectors: Vec<[i8; 32]> = (0..8)
                 .map(|_| std::array::from_fn(|_| (random.bits() as u8 as i8).max(-127)))
                 .collect();
             for (band, &code) in codes.iter().enumerate() {
-                let bytes = w.band(0, band);
+                let bytes = w.tile_bytes(0, band);
                 let factors: Vec<[f32; GROUP_ROWS]> = (0..groups)
                     .map(|group| match code.kind() {
-                        Kind::Trellis => [1.0; GROUP_ROWS],
-                        Kind::Levels => level_scales(&bytes.as_chunks().0[group]).map(f32::from),
+                        CodeKind::Trellis => [1.0; GROUP_ROWS],
+                        CodeKind::Codebook => {
+                            unpack_codebook_scales(&bytes.as_chunks().0[group]).map(f32::from)
+                        }
                     })
                     .collect();
                 for (name, kernels) in versions() {
-                    let mut integers = vec![[[0; CHUNK]; QUADS]; groups];
+                    let mut integers = vec![[[0; CHUNK]; QUADS_PER_GROUP]; groups];
                     (kernels.unpack)(code, bytes, 0..groups, &mut integers);
                     for n in [1, 6, 8] {
                         let parts: Vec<_> = vectors[..n]
@@ -238,11 +240,11 @@ fn products_match_the_reference_on_any_number_of_threads() {
     for codes in cases().into_iter().chain(padded()).chain(rotated()) {
         for (rows, n) in [(1, 1), (40, 1), (256, 3), (530, 1), (530, 40), (1100, 2)] {
             let bytes = matrix(&mut random, &codes, rows);
-            let w = Bands::new(&codes, rows, &bytes).unwrap();
+            let w = ColumnGroups::new(&codes, rows, &bytes).unwrap();
             let cols = w.cols();
             let x = random.numbers(n * cols);
             let mut expected = vec![0.0; n * rows];
-            reference::quantised_bands(w, n, &x, &mut expected).unwrap();
+            reference::quantised_column_groups(w, n, &x, &mut expected).unwrap();
             let mut row = vec![0.0; cols];
             for k in available() {
                 let results = pools.each_ref().map(|pool| {
@@ -251,7 +253,7 @@ fn products_match_the_reference_on_any_number_of_threads() {
                     y
                 });
                 for i in 0..rows {
-                    w.row(i, &mut row).unwrap();
+                    w.decode_row(i, &mut row).unwrap();
                     for t in 0..n {
                         let x = &x[t * cols..][..cols];
                         let products = row.iter().zip(x).map(|(&w, &x)| f64::from(w * x).abs());
@@ -288,15 +290,15 @@ fn widest_matrices_match_the_reference() {
         let (rows, cols) = (40, codes.cols());
         assert!(cols > 65_500, "{codes}");
         let bytes = matrix(&mut random, &codes, rows);
-        let w = Bands::new(&codes, rows, &bytes).unwrap();
+        let w = ColumnGroups::new(&codes, rows, &bytes).unwrap();
         let mut weights = vec![0.0; rows * cols];
         for (row, weights) in weights.chunks_exact_mut(cols).enumerate() {
-            w.row(row, weights).unwrap();
+            w.decode_row(row, weights).unwrap();
         }
         for n in [1, 9] {
             let x = random.numbers(n * cols);
             let mut expected = vec![0.0; n * rows];
-            reference::quantised_bands(w, n, &x, &mut expected).unwrap();
+            reference::quantised_column_groups(w, n, &x, &mut expected).unwrap();
             for k in available() {
                 let cpu = on(k, &pool);
                 let mut y = vec![f32::NAN; n * rows];
@@ -314,7 +316,8 @@ fn widest_matrices_match_the_reference() {
                     );
                 }
                 let mut row = vec![f32::NAN; cols];
-                cpu.embed_bands(Banded::Whole(w), 39, &mut row).unwrap();
+                cpu.embed_bands(ColumnGroupMatrix::Uniform(w), 39, &mut row)
+                    .unwrap();
                 assert!(row == weights[39 * cols..], "{} {codes}", k.name);
             }
         }
@@ -342,8 +345,8 @@ fn row_classes_match_the_matrices_of_each_class() {
             count(1),
             count(2)
         );
-        let layout: Layout = text.parse().unwrap();
-        let Layout::Classes(classes) = &layout else {
+        let layout: CodeLayout = text.parse().unwrap();
+        let CodeLayout::Classes(classes) = &layout else {
             panic!("not in classes");
         };
         let of_class = |class: &RowClass| matrix(&mut random, &class.codes, class.rows);
@@ -354,7 +357,7 @@ fn row_classes_match_the_matrices_of_each_class() {
         for k in available() {
             let mut expected = vec![f32::NAN; n * rows];
             for (index, (class, part)) in classes.iter().zip(&parts).enumerate() {
-                let part = Bands::new(&class.codes, class.rows, part).unwrap();
+                let part = ColumnGroups::new(&class.codes, class.rows, part).unwrap();
                 let mut y = vec![0.0; n * class.rows];
                 let cpu = on(k, &pools[0]);
                 cpu.bands(part, n, &x, &mut y, &mut scratch).unwrap();
@@ -386,15 +389,16 @@ fn padding_columns_are_ignored() {
     for codes in padded() {
         let (rows, cols) = (40, codes.cols());
         let bytes = matrix(&mut random, &codes, rows);
-        let w = Bands::new(&codes, rows, &bytes).unwrap();
+        let w = ColumnGroups::new(&codes, rows, &bytes).unwrap();
         let (mut row, mut expected) = (vec![f32::NAN; cols], vec![0.0; cols]);
-        w.row(39, &mut expected).unwrap();
+        w.decode_row(39, &mut expected).unwrap();
         for k in available() {
             let cpu = on(k, &pool);
-            cpu.embed_bands(Banded::Whole(w), 39, &mut row).unwrap();
+            cpu.embed_bands(ColumnGroupMatrix::Uniform(w), 39, &mut row)
+                .unwrap();
             assert_eq!(row, expected);
             let mut whole = vec![0.0; cols.next_multiple_of(32)];
-            let refused = cpu.embed_bands(Banded::Whole(w), 39, &mut whole);
+            let refused = cpu.embed_bands(ColumnGroupMatrix::Uniform(w), 39, &mut whole);
             assert!(refused.is_err(), "{} {codes}", k.name);
             let mut y = vec![0.0; rows];
             let refused = cpu.bands(w, 1, &whole, &mut y, &mut scratch);
@@ -409,19 +413,19 @@ fn padding_columns_are_ignored() {
 
 #[test]
 fn extreme_codes_are_exact_and_nan_propagates() {
-    let codes = Codes::uniform(Code::levels(8).unwrap(), 64).unwrap();
-    let mut packer = Packer::new(&codes, 16);
+    let codes = Codes::uniform(Code::codebook(8).unwrap(), 64).unwrap();
+    let mut packer = ColumnGroupWriter::new(&codes, 16);
     for row in 0..16 {
-        packer.row_scale(Kind::Levels, row, 1.0).unwrap();
+        packer.set_row_scale(CodeKind::Codebook, row, 1.0).unwrap();
     }
     for band in 0..2 {
-        packer.level_scales(0, band, &[63; 16]);
-        for quad in 0..QUADS {
-            packer.levels(0, band, quad, &[0x80; 64]);
+        packer.set_codebook_scales(0, band, &[63; 16]);
+        for quad in 0..QUADS_PER_GROUP {
+            packer.set_codebook_codes(0, band, quad, &[0x80; 64]);
         }
     }
     let bytes = packer.finish();
-    let w = Bands::new(&codes, 16, &bytes).unwrap();
+    let w = ColumnGroups::new(&codes, 16, &bytes).unwrap();
     let pool = Arc::new(Pool::new(1).unwrap());
     let mut scratch = Scratch::new();
     for k in available() {
@@ -449,12 +453,12 @@ fn extreme_codes_are_exact_and_nan_propagates() {
         );
         let mut row = [0.0; 64];
         on(k, &pool)
-            .embed_bands(Banded::Whole(w), 3, &mut row)
+            .embed_bands(ColumnGroupMatrix::Uniform(w), 3, &mut row)
             .unwrap();
         assert_eq!(row, [-127.0 * 63.0 / 8192.0; 64]);
         assert!(
             on(k, &pool)
-                .embed_bands(Banded::Whole(w), 16, &mut row)
+                .embed_bands(ColumnGroupMatrix::Uniform(w), 16, &mut row)
                 .is_err()
         );
     }

@@ -343,7 +343,7 @@ fn hadamard_is_self_inverse_and_preserves_products() {
     assert!(spike.iter().all(|x| x.abs() == 1.0), "{spike:?}");
     for size in [0, 1, 27] {
         let error = cpu.hadamard(&mut [0.0; 27], size).unwrap_err();
-        assert!(error.found <= 1 || error.expected == 0, "{error}");
+        assert!(error.actual <= 1 || error.expected == 0, "{error}");
         assert!(reference::hadamard(&mut [0.0_f32; 27], size).is_err());
     }
     assert!(cpu.hadamard(&mut [0.0; 30], 4).is_err());

@@ -329,7 +329,7 @@ fn mismatched_projections_are_rejected_before_writing() {
         if outcome.is_err() {
             assert_eq!(numbers, [7.0; 9]);
         }
-        outcome.map_err(|e| (e.what, e.expected, e.found))
+        outcome.map_err(|e| (e.argument, e.expected, e.actual))
     };
     let inner = Input::Inner(0);
     assert_eq!(run(1, &x, &[factor], next, inner, 3), Ok(()));

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys::{self, CUresult};
 
-use crate::cuda::device::{DeviceError, Unavailable};
+use crate::cuda::device::{DeviceError, DeviceUnavailable};
 
 /// Driver functions called in this module tree. Their presence is checked once, because calling a
 /// missing one aborts the program.
@@ -60,34 +60,37 @@ const FUNCTIONS: &[&str] = &[
     "cuStreamSynchronize",
 ];
 
-pub(super) fn has(name: &str) -> bool {
+pub(super) fn has_function(name: &str) -> bool {
     // SAFETY: the library is present; the function is looked up, not called.
     unsafe { sys::culib().get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_ok()
 }
 
 /// Loads and initialises the driver library, once.
-pub(super) fn start() -> Result<(), Unavailable> {
-    static STARTED: OnceLock<Result<(), Unavailable>> = OnceLock::new();
+pub(super) fn load_driver() -> Result<(), DeviceUnavailable> {
+    static STARTED: OnceLock<Result<(), DeviceUnavailable>> = OnceLock::new();
     STARTED
         .get_or_init(|| {
             // SAFETY: libraries with the names of the driver are the driver, and loading them has
             // no other effect.
             if !unsafe { sys::is_culib_present() } {
-                return Err(Unavailable::NoLibrary);
+                return Err(DeviceUnavailable::NoLibrary);
             }
             for name in FUNCTIONS {
-                if !has(name) {
+                if !has_function(name) {
                     let message =
                         format!("its library has no {name}: a newer driver (12.0) is needed");
-                    return Err(Unavailable::NoDriver { message });
+                    return Err(DeviceUnavailable::NoDriver { message });
                 }
             }
             // SAFETY: the function exists, and 0 is the only valid flag.
             match unsafe { sys::cuInit(0) } {
                 CUresult::CUDA_SUCCESS => Ok(()),
-                CUresult::CUDA_ERROR_NO_DEVICE => Err(Unavailable::NoDevice { asked: 0, found: 0 }),
-                code => Err(Unavailable::NoDriver {
-                    message: meaning(code),
+                CUresult::CUDA_ERROR_NO_DEVICE => Err(DeviceUnavailable::NoDevice {
+                    requested: 0,
+                    available: 0,
+                }),
+                code => Err(DeviceUnavailable::NoDriver {
+                    message: error_description(code),
                 }),
             }
         })
@@ -95,7 +98,7 @@ pub(super) fn start() -> Result<(), Unavailable> {
 }
 
 /// Returns the driver's description of a code.
-pub(super) fn meaning(code: CUresult) -> String {
+pub(super) fn error_description(code: CUresult) -> String {
     let text = |get: unsafe fn(CUresult, *mut *const c_char) -> CUresult| {
         let mut text = std::ptr::null();
         // SAFETY: the functions were checked at start; the text is constant and NUL-terminated.
@@ -111,17 +114,17 @@ pub(super) fn meaning(code: CUresult) -> String {
     }
 }
 
-pub(super) fn check(code: CUresult, doing: &'static str) -> Result<(), DeviceError> {
+pub(super) fn check_driver(code: CUresult, doing: &'static str) -> Result<(), DeviceError> {
     if code == CUresult::CUDA_SUCCESS {
         return Ok(());
     }
     Err(DeviceError::Driver {
-        doing,
-        message: meaning(code),
+        operation: doing,
+        message: error_description(code),
     })
 }
 
-pub(super) fn is_of_a_kernel(code: CUresult) -> bool {
+pub(super) fn is_kernel_error(code: CUresult) -> bool {
     matches!(
         code,
         CUresult::CUDA_ERROR_ILLEGAL_ADDRESS

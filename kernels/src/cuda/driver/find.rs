@@ -4,20 +4,20 @@ use std::ffi::c_int;
 
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
 
-use super::api::{self, check};
-use crate::cuda::code::Architecture;
-use crate::cuda::device::{DeviceError, Unavailable};
-use crate::cuda::which::{Which, identifier};
+use super::api::{self, check_driver};
+use crate::cuda::code::GpuArchitecture;
+use crate::cuda::device::{DeviceError, DeviceUnavailable};
+use crate::cuda::which::{DeviceSelector, format_uuid};
 
 /// Minimum compute capability of the kernels. `__dp4a` needs 6.1 and independent thread scheduling
 /// 7.0; bfloat16 tensor cores and asynchronous copies came with 8.0, and current compilers do not
 /// target less than 7.5.
-pub const LEAST: Architecture = Architecture { major: 8, minor: 0 };
+pub const MIN_ARCHITECTURE: GpuArchitecture = GpuArchitecture { major: 8, minor: 0 };
 
 /// Properties of a device reported by the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Found {
+pub struct DeviceProperties {
     /// Driver index.
     pub index: usize,
     /// Name, e.g. `NVIDIA H100 PCIe`.
@@ -25,46 +25,46 @@ pub struct Found {
     /// UUID, stable across processes and reboots.
     pub uuid: [u8; 16],
     /// Architecture.
-    pub architecture: Architecture,
+    pub architecture: GpuArchitecture,
     /// Number of multiprocessors.
     pub multiprocessors: usize,
     /// L2 cache size in bytes.
     pub l2_bytes: usize,
     /// Maximum shared memory per block in bytes.
-    pub shared_bytes: usize,
+    pub max_shared_bytes: usize,
     /// Supports stream-ordered memory pools.
-    pub pools: bool,
+    pub has_memory_pools: bool,
 }
 
-impl Found {
+impl DeviceProperties {
     /// Returns the identifier in the format of `nvidia-smi -L`.
-    pub fn identifier(&self) -> String {
-        identifier(&self.uuid)
+    pub fn uuid_string(&self) -> String {
+        format_uuid(&self.uuid)
     }
 }
 
-pub(super) fn all() -> Result<Vec<Found>, DeviceError> {
-    api::start().map_err(DeviceError::Unavailable)?;
+pub(super) fn list_devices() -> Result<Vec<DeviceProperties>, DeviceError> {
+    api::load_driver().map_err(DeviceError::Unavailable)?;
     let mut count: c_int = 0;
     // SAFETY: the driver is initialised.
     let code = unsafe { sys::cuDeviceGetCount(&mut count) };
-    check(code, "counting devices")?;
-    (0..count.max(0)).map(device).collect()
+    check_driver(code, "counting devices")?;
+    (0..count.max(0)).map(device_properties).collect()
 }
 
-fn device(index: c_int) -> Result<Found, DeviceError> {
-    let handle = handle(index)?;
+fn device_properties(index: c_int) -> Result<DeviceProperties, DeviceError> {
+    let handle = device_handle(index)?;
     let mut name = [0_u8; 256];
     let mut uuid = sys::CUuuid { bytes: [0; 16] };
     // SAFETY: the driver is initialised and returned the handle; the length passed leaves the last
     // byte of `name` zero.
     unsafe {
         let room = name.len() as c_int - 1;
-        check(
+        check_driver(
             sys::cuDeviceGetName(name.as_mut_ptr().cast(), room, handle),
             "asking a device's name",
         )?;
-        check(
+        check_driver(
             sys::cuDeviceGetUuid_v2(&mut uuid, handle),
             "asking a device's identifier",
         )?;
@@ -73,15 +73,15 @@ fn device(index: c_int) -> Result<Found, DeviceError> {
         let mut value: c_int = 0;
         // SAFETY: as above.
         let code = unsafe { sys::cuDeviceGetAttribute(&mut value, which, handle) };
-        check(code, "asking what a device is").map(|()| value.max(0) as usize)
+        check_driver(code, "asking what a device is").map(|()| value.max(0) as usize)
     };
     let end = name.iter().position(|&byte| byte == 0).unwrap_or(0);
     let version = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
-    Ok(Found {
+    Ok(DeviceProperties {
         index: index.max(0) as usize,
         name: String::from_utf8_lossy(&name[..end]).into_owned(),
         uuid: uuid.bytes.map(|byte| byte as u8),
-        architecture: Architecture {
+        architecture: GpuArchitecture {
             major: version(attribute(
                 Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
             )?),
@@ -91,63 +91,70 @@ fn device(index: c_int) -> Result<Found, DeviceError> {
         },
         multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         l2_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
-        shared_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
-        pools: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? != 0,
+        max_shared_bytes: attribute(
+            Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+        )?,
+        has_memory_pools: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? != 0,
     })
 }
 
 /// Returns the driver handle of a device.
-pub(super) fn handle(index: c_int) -> Result<sys::CUdevice, DeviceError> {
+pub(super) fn device_handle(index: c_int) -> Result<sys::CUdevice, DeviceError> {
     let mut handle = 0;
     // SAFETY: the driver is initialised.
     match unsafe { sys::cuDeviceGet(&mut handle, index) } {
         CUresult::CUDA_SUCCESS => Ok(handle),
         code => Err(DeviceError::Driver {
-            doing: "asking for a device",
-            message: api::meaning(code),
+            operation: "asking for a device",
+            message: api::error_description(code),
         }),
     }
 }
 
-pub(super) fn one(which: Which) -> Result<Found, DeviceError> {
-    let all = all().map_err(|error| match (error, which) {
+pub(super) fn select_device(which: DeviceSelector) -> Result<DeviceProperties, DeviceError> {
+    let all = list_devices().map_err(|error| match (error, which) {
         // A driver without devices does not know the requested index.
-        (DeviceError::Unavailable(Unavailable::NoDevice { .. }), Which::Index(asked)) => {
-            DeviceError::Unavailable(Unavailable::NoDevice { asked, found: 0 })
-        }
-        (DeviceError::Unavailable(Unavailable::NoDevice { .. }), Which::Uuid(uuid)) => {
-            DeviceError::Unavailable(Unavailable::NoSuch {
-                asked: identifier(&uuid),
-                found: "none".to_owned(),
-            })
-        }
+        (
+            DeviceError::Unavailable(DeviceUnavailable::NoDevice { .. }),
+            DeviceSelector::Index(asked),
+        ) => DeviceError::Unavailable(DeviceUnavailable::NoDevice {
+            requested: asked,
+            available: 0,
+        }),
+        (
+            DeviceError::Unavailable(DeviceUnavailable::NoDevice { .. }),
+            DeviceSelector::Uuid(uuid),
+        ) => DeviceError::Unavailable(DeviceUnavailable::UnknownUuid {
+            requested: format_uuid(&uuid),
+            available: "none".to_owned(),
+        }),
         (error, _) => error,
     })?;
     let count = all.len();
     let identifiers = || {
-        let all = all.iter().map(Found::identifier);
+        let all = all.iter().map(DeviceProperties::uuid_string);
         all.collect::<Vec<_>>().join(", ")
     };
     let found = match which {
-        Which::Index(index) => all.get(index).ok_or(Unavailable::NoDevice {
-            asked: index,
-            found: count,
+        DeviceSelector::Index(index) => all.get(index).ok_or(DeviceUnavailable::NoDevice {
+            requested: index,
+            available: count,
         }),
-        Which::Uuid(uuid) => {
-            all.iter()
-                .find(|found| found.uuid == uuid)
-                .ok_or_else(|| Unavailable::NoSuch {
-                    asked: identifier(&uuid),
-                    found: identifiers(),
-                })
+        DeviceSelector::Uuid(uuid) => {
+            all.iter().find(|found| found.uuid == uuid).ok_or_else(|| {
+                DeviceUnavailable::UnknownUuid {
+                    requested: format_uuid(&uuid),
+                    available: identifiers(),
+                }
+            })
         }
     };
     let found = found.map_err(DeviceError::Unavailable)?;
-    if found.architecture < LEAST {
-        return Err(DeviceError::Unavailable(Unavailable::TooOld {
+    if found.architecture < MIN_ARCHITECTURE {
+        return Err(DeviceError::Unavailable(DeviceUnavailable::TooOld {
             name: found.name.clone(),
-            found: found.architecture.capability(),
-            least: "8.0",
+            capability: found.architecture.capability(),
+            minimum: "8.0",
         }));
     }
     Ok(found.clone())

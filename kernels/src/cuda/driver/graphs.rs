@@ -11,25 +11,25 @@ use cudarc::driver::sys::{
 use super::api;
 use super::{Shared, State};
 use crate::cuda::device::DeviceError;
-use crate::cuda::step::{Launch, Node, Step};
+use crate::cuda::step::{Launch, Step, StepOperation};
 
 /// Number of cached graphs. Sessions alternate between steps with and without logits and those of a
 /// draft model.
-const KEPT: usize = 8;
+const MAX_GRAPHS: usize = 8;
 
-const REFUSALS: u32 = 3;
+const MAX_FAILURES: u32 = 3;
 
-struct Kept {
+struct CachedGraph {
     step: Step,
     /// The graph from which `graph` was instantiated; updates name its nodes.
     template: CUgraph,
     /// One node per launch and copy of the step, in order.
     nodes: Vec<CUgraphNode>,
     /// The executable graph; null until instantiated.
-    graph: CUgraphExec,
+    executable: CUgraphExec,
 }
 
-impl Kept {
+impl CachedGraph {
     /// Frees the graph; the driver defers this until a running one has ended.
     ///
     /// # Safety
@@ -37,8 +37,8 @@ impl Kept {
     unsafe fn free(self) {
         // SAFETY: both handles are of the driver, and no other references exist.
         unsafe {
-            if !self.graph.is_null() {
-                let _ = sys::cuGraphExecDestroy(self.graph);
+            if !self.executable.is_null() {
+                let _ = sys::cuGraphExecDestroy(self.executable);
             }
             let _ = sys::cuGraphDestroy(self.template);
         }
@@ -47,18 +47,18 @@ impl Kept {
 
 /// Cached graphs in order of last use.
 #[derive(Default)]
-pub(super) struct Graphs {
-    kept: Vec<Kept>,
+pub(super) struct GraphCache {
+    cached: Vec<CachedGraph>,
     /// Steps for which creating a graph failed while launching them succeeded.
-    refused: u32,
+    failures: u32,
     /// Last error of these steps.
-    why: Option<DeviceError>,
+    last_error: Option<DeviceError>,
 }
 
-impl Graphs {
-    pub(super) fn given_up(&self) -> Option<&DeviceError> {
-        let given_up = self.refused >= REFUSALS;
-        self.why.as_ref().filter(|_| given_up)
+impl GraphCache {
+    pub(super) fn disabled_reason(&self) -> Option<&DeviceError> {
+        let given_up = self.failures >= MAX_FAILURES;
+        self.last_error.as_ref().filter(|_| given_up)
     }
 
     /// Frees all graphs.
@@ -66,72 +66,76 @@ impl Graphs {
     /// # Safety
     /// The context is current, and no graph is running.
     pub(super) unsafe fn free(&mut self) {
-        for kept in self.kept.drain(..) {
+        for kept in self.cached.drain(..) {
             // SAFETY: as above.
             unsafe { kept.free() };
         }
     }
 }
 
-enum How {
+enum GraphUse {
     Replayed,
     /// Number of launches and copies with new arguments.
     Updated(u64),
-    Made,
+    Created,
 }
 
 impl Shared {
     /// Launches the recorded step as a graph, or launch by launch if the driver cannot create one;
     /// then the error of a launch is attributed to it. The context is current.
-    pub(super) fn as_one(&self, state: &mut State) -> Result<(), DeviceError> {
-        let asked = state.graphs.refused < REFUSALS;
-        let made = asked.then(|| self.graph(state));
+    pub(super) fn submit_as_graph(&self, state: &mut State) -> Result<(), DeviceError> {
+        let asked = state.graphs.failures < MAX_FAILURES;
+        let made = asked.then(|| self.prepare_graph(state));
         if let Some(Ok(how)) = made {
             let counts = &mut state.counts;
             match how {
-                How::Replayed => counts.replayed += 1,
-                How::Updated(changed) => {
+                GraphUse::Replayed => counts.replayed += 1,
+                GraphUse::Updated(changed) => {
                     counts.updated += 1;
-                    counts.changed += changed;
+                    counts.changed_operations += changed;
                 }
-                How::Made => counts.made += 1,
+                GraphUse::Created => counts.created += 1,
             }
-            let graph = state.graphs.kept.last().map(|kept| kept.graph);
+            let graph = state.graphs.cached.last().map(|kept| kept.executable);
             let graph = graph.unwrap_or(std::ptr::null_mut());
-            state.last = last_kernel(&state.record.step).unwrap_or(state.last);
+            state.last_kernel = last_kernel(&state.record.step).unwrap_or(state.last_kernel);
             // SAFETY: the context is current and the graph was created in it.
             let code = unsafe { sys::cuGraphLaunch(graph, self.stream) };
-            return self.explain(state.last, code, "launching a step");
+            return self.check_launch(state.last_kernel, code, "launching a step");
         }
-        state.counts.plain += 1;
-        let launched = self.plainly(state);
+        state.counts.launched += 1;
+        let launched = self.submit_launches(state);
         if let (Some(Err(why)), Ok(())) = (made, &launched) {
-            state.graphs.refused += 1;
-            state.graphs.why = Some(why);
+            state.graphs.failures += 1;
+            state.graphs.last_error = Some(why);
         }
         launched
     }
 
-    fn graph(&self, state: &mut State) -> Result<How, DeviceError> {
+    fn prepare_graph(&self, state: &mut State) -> Result<GraphUse, DeviceError> {
         let step = std::mem::take(&mut state.record.step);
-        let how = self.graph_of(state, &step);
+        let how = self.find_or_create_graph(state, &step);
         state.record.step = step;
         how
     }
 
-    fn graph_of(&self, state: &mut State, step: &Step) -> Result<How, DeviceError> {
-        let kept = &mut state.graphs.kept;
+    fn find_or_create_graph(
+        &self,
+        state: &mut State,
+        step: &Step,
+    ) -> Result<GraphUse, DeviceError> {
+        let kept = &mut state.graphs.cached;
         if let Some(at) = kept.iter().rposition(|kept| kept.step == *step) {
             let same = kept.remove(at);
             kept.push(same);
-            return Ok(How::Replayed);
+            return Ok(GraphUse::Replayed);
         }
-        if let Some(at) = nearest(kept, step) {
+        if let Some(at) = nearest_graph(kept, step) {
             let mut like = kept.remove(at);
-            match self.change(state, &mut like, step) {
+            match self.update_nodes(state, &mut like, step) {
                 Ok(changed) => {
-                    state.graphs.kept.push(like);
-                    return Ok(How::Updated(changed));
+                    state.graphs.cached.push(like);
+                    return Ok(GraphUse::Updated(changed));
                 }
                 // SAFETY: the context is current. The graph may be partly updated, so it matches no
                 // step any more.
@@ -139,35 +143,35 @@ impl Shared {
             }
         }
         let overlap = state.overlap;
-        let made = match self.make(state, step) {
+        let made = match self.create_graph(state, step) {
             // If it also fails without early launches, they were not the cause.
             Err(_) if overlap && !state.overlap => {
-                let again = self.make(state, step);
+                let again = self.create_graph(state, step);
                 again.inspect_err(|_| state.overlap = true)?
             }
             made => made?,
         };
-        let kept = &mut state.graphs.kept;
-        if kept.len() == KEPT {
+        let kept = &mut state.graphs.cached;
+        if kept.len() == MAX_GRAPHS {
             // SAFETY: the context is current.
             unsafe { kept.remove(0).free() };
         }
         kept.push(made);
-        Ok(How::Made)
+        Ok(GraphUse::Created)
     }
 
-    fn make(&self, state: &mut State, step: &Step) -> Result<Kept, DeviceError> {
+    fn create_graph(&self, state: &mut State, step: &Step) -> Result<CachedGraph, DeviceError> {
         let mut template: CUgraph = std::ptr::null_mut();
         // SAFETY: the context is current.
         let code = unsafe { sys::cuGraphCreate(&mut template, 0) };
-        api::check(code, "beginning a graph")?;
-        let mut made = Kept {
+        api::check_driver(code, "beginning a graph")?;
+        let mut made = CachedGraph {
             step: step.clone(),
             template,
             nodes: Vec::with_capacity(step.nodes().len()),
-            graph: std::ptr::null_mut(),
+            executable: std::ptr::null_mut(),
         };
-        match self.fill(state, &mut made) {
+        match self.add_nodes(state, &mut made) {
             Ok(()) => Ok(made),
             Err(error) => {
                 // SAFETY: the context is current.
@@ -177,23 +181,23 @@ impl Shared {
         }
     }
 
-    fn fill(&self, state: &mut State, made: &mut Kept) -> Result<(), DeviceError> {
+    fn add_nodes(&self, state: &mut State, made: &mut CachedGraph) -> Result<(), DeviceError> {
         let overlap = state.overlap && state.modules.overlap;
         let mut early = false;
         let nodes = made.step.nodes();
         for (at, node) in nodes.iter().enumerate() {
             let before = made.nodes.last();
             let of_before = at.checked_sub(1).and_then(|at| nodes.get(at));
-            let overlaps = overlap && may_overlap(of_before, node);
+            let overlaps = overlap && can_overlap(of_before, node);
             let (behind, count) = match before {
                 Some(node) if !overlaps => (std::ptr::from_ref(node), 1),
                 _ => (std::ptr::null(), 0),
             };
             let mut new: CUgraphNode = std::ptr::null_mut();
             let code = match node {
-                Node::Launch(launch) => {
-                    let mut arguments = arguments(&made.step, launch);
-                    let launch = self.node_of_launch(state, launch, &mut arguments)?;
+                StepOperation::Launch(launch) => {
+                    let mut arguments = parameter_array(&made.step, launch);
+                    let launch = self.launch_node_params(state, launch, &mut arguments)?;
                     // SAFETY: the graph is under construction and owns the previous node; the
                     // driver copies the arguments, in the length that the kernel declares, before
                     // it returns.
@@ -207,8 +211,8 @@ impl Shared {
                         )
                     }
                 }
-                &Node::Copy { from, to, bytes } => {
-                    let copy = node_of_copy(from, to, bytes);
+                &StepOperation::Copy { from, to, bytes } => {
+                    let copy = copy_node_params(from, to, bytes);
                     // SAFETY: as above; both spans were checked when the copy was recorded.
                     unsafe {
                         sys::cuGraphAddMemcpyNode(
@@ -222,51 +226,64 @@ impl Shared {
                     }
                 }
             };
-            api::check(code, "adding to a graph")?;
+            api::check_driver(code, "adding to a graph")?;
             if let Some(&before) = before.filter(|_| overlaps) {
                 early = true;
-                let ordered = let_begin_early(made.template, before, new);
+                let ordered = add_programmatic_dependency(made.template, before, new);
                 ordered.inspect_err(|_| state.overlap = false)?;
             }
             made.nodes.push(new);
         }
         // SAFETY: the context is current and the graph is complete.
-        let code = unsafe { sys::cuGraphInstantiateWithFlags(&mut made.graph, made.template, 0) };
+        let code =
+            unsafe { sys::cuGraphInstantiateWithFlags(&mut made.executable, made.template, 0) };
         // The driver may reject programmatic dependencies.
-        let whole = api::check(code, "making a graph");
+        let whole = api::check_driver(code, "making a graph");
         whole.inspect_err(|_| state.overlap &= !early)
     }
 
-    fn change(&self, state: &mut State, like: &mut Kept, step: &Step) -> Result<u64, DeviceError> {
+    fn update_nodes(
+        &self,
+        state: &mut State,
+        like: &mut CachedGraph,
+        step: &Step,
+    ) -> Result<u64, DeviceError> {
         let mut changed = 0;
-        for at in step.changed_from(&like.step) {
+        for at in step.changed_operations(&like.step) {
             let (Some(node), Some(&name)) = (step.nodes().get(at), like.nodes.get(at)) else {
                 continue;
             };
             let code = match node {
-                Node::Launch(launch) => {
-                    let mut arguments = arguments(step, launch);
-                    let launch = self.node_of_launch(state, launch, &mut arguments)?;
+                StepOperation::Launch(launch) => {
+                    let mut arguments = parameter_array(step, launch);
+                    let launch = self.launch_node_params(state, launch, &mut arguments)?;
                     // SAFETY: the executable graph was instantiated from the graph of the node, and
                     // a running launch keeps its arguments; arguments as on creation.
-                    unsafe { sys::cuGraphExecKernelNodeSetParams_v2(like.graph, name, &launch) }
+                    unsafe {
+                        sys::cuGraphExecKernelNodeSetParams_v2(like.executable, name, &launch)
+                    }
                 }
-                &Node::Copy { from, to, bytes } => {
-                    let copy = node_of_copy(from, to, bytes);
+                &StepOperation::Copy { from, to, bytes } => {
+                    let copy = copy_node_params(from, to, bytes);
                     // SAFETY: as above; both spans were checked when the copy was recorded.
                     unsafe {
-                        sys::cuGraphExecMemcpyNodeSetParams(like.graph, name, &copy, self.context)
+                        sys::cuGraphExecMemcpyNodeSetParams(
+                            like.executable,
+                            name,
+                            &copy,
+                            self.context,
+                        )
                     }
                 }
             };
-            api::check(code, "changing a graph")?;
+            api::check_driver(code, "changing a graph")?;
             changed += 1;
         }
         like.step.clone_from(step);
         Ok(changed)
     }
 
-    fn node_of_launch(
+    fn launch_node_params(
         &self,
         state: &mut State,
         launch: &Launch,
@@ -292,7 +309,7 @@ impl Shared {
 
 /// Adds a programmatic dependency: the blocks of the launch begin when all of the previous launch
 /// have begun, and wait for its end themselves.
-fn let_begin_early(
+fn add_programmatic_dependency(
     template: CUgraph,
     before: CUgraphNode,
     new: CUgraphNode,
@@ -305,16 +322,16 @@ fn let_begin_early(
     };
     // SAFETY: the function was checked; both nodes are launches of the graph under construction.
     let code = unsafe { sys::cuGraphAddDependencies_v2(template, &before, &new, &edge, 1) };
-    api::check(code, "ordering a graph")
+    api::check_driver(code, "ordering a graph")
 }
 
 /// Decides if a launch may begin before the previous one has ended. Large blocks would be placed in
 /// pairs on the multiprocessors that are free first, and stay there when others become free. The
 /// decision is fixed at creation, regardless of grids in later updates.
-fn may_overlap(before: Option<&Node>, node: &Node) -> bool {
+fn can_overlap(before: Option<&StepOperation>, node: &StepOperation) -> bool {
     const LARGE: u32 = 512;
     match (before, node) {
-        (Some(Node::Launch(_)), Node::Launch(launch)) => {
+        (Some(StepOperation::Launch(_)), StepOperation::Launch(launch)) => {
             launch.threads < LARGE || launch.grid == [1, 1, 1]
         }
         _ => false,
@@ -324,15 +341,19 @@ fn may_overlap(before: Option<&Node>, node: &Node) -> bool {
 /// Returns the cached graph of the same launches with the fewest changed arguments. While the cache
 /// has free entries, graphs in which most launches differ are excluded: steps of two sessions, or
 /// of a model and its draft, have the same launches but nearly no common arguments.
-fn nearest(kept: &[Kept], step: &Step) -> Option<usize> {
+fn nearest_graph(kept: &[CachedGraph], step: &Step) -> Option<usize> {
     let nodes = step.nodes().len();
-    let mut fewest = 1 + if kept.len() < KEPT { nodes / 2 } else { nodes };
+    let mut fewest = 1 + if kept.len() < MAX_GRAPHS {
+        nodes / 2
+    } else {
+        nodes
+    };
     let mut nearest = None;
     for (at, kept) in kept.iter().enumerate().rev() {
-        if !kept.step.is_like(step) {
+        if !kept.step.has_same_operations(step) {
             continue;
         }
-        let changes = step.changed_from(&kept.step).take(fewest).count();
+        let changes = step.changed_operations(&kept.step).take(fewest).count();
         if changes < fewest {
             (nearest, fewest) = (Some(at), changes);
         }
@@ -340,11 +361,11 @@ fn nearest(kept: &[Kept], step: &Step) -> Option<usize> {
     nearest
 }
 
-fn arguments(step: &Step, launch: &Launch) -> [*mut c_void; 1] {
+fn parameter_array(step: &Step, launch: &Launch) -> [*mut c_void; 1] {
     [step.arguments(launch).as_ptr().cast_mut().cast()]
 }
 
-fn node_of_copy(from: u64, to: u64, bytes: usize) -> CUDA_MEMCPY3D {
+fn copy_node_params(from: u64, to: u64, bytes: usize) -> CUDA_MEMCPY3D {
     CUDA_MEMCPY3D {
         srcXInBytes: 0,
         srcY: 0,
@@ -376,7 +397,7 @@ fn node_of_copy(from: u64, to: u64, bytes: usize) -> CUDA_MEMCPY3D {
 
 fn last_kernel(step: &Step) -> Option<&'static str> {
     step.nodes().iter().rev().find_map(|node| match node {
-        Node::Launch(launch) => Some(launch.kernel),
-        Node::Copy { .. } => None,
+        StepOperation::Launch(launch) => Some(launch.kernel),
+        StepOperation::Copy { .. } => None,
     })
 }

@@ -5,27 +5,32 @@ use cudarc::driver::sys::{self, CUfunction, CUresult};
 use super::api;
 use super::{Shared, State};
 use crate::cuda::device::DeviceError;
-use crate::cuda::step::{Launch, Node, Step};
+use crate::cuda::step::{Launch, Step, StepOperation};
 
 impl Shared {
-    pub(super) fn plainly(&self, state: &mut State) -> Result<(), DeviceError> {
+    pub(super) fn submit_launches(&self, state: &mut State) -> Result<(), DeviceError> {
         let step = std::mem::take(&mut state.record.step);
         let done = step
             .nodes()
             .iter()
-            .try_for_each(|node| self.node(state, &step, node));
+            .try_for_each(|node| self.submit_node(state, &step, node));
         state.record.step = step;
         done
     }
 
-    fn node(&self, state: &mut State, step: &Step, node: &Node) -> Result<(), DeviceError> {
+    fn submit_node(
+        &self,
+        state: &mut State,
+        step: &Step,
+        node: &StepOperation,
+    ) -> Result<(), DeviceError> {
         match node {
-            Node::Launch(launch) => self.launch(state, step, launch),
-            &Node::Copy { from, to, bytes } => {
+            StepOperation::Launch(launch) => self.launch(state, step, launch),
+            &StepOperation::Copy { from, to, bytes } => {
                 // SAFETY: both spans were checked when the copy was recorded, and memory dropped
                 // meanwhile is freed after the step.
                 let code = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream) };
-                self.explain(state.last, code, "copying on the device")
+                self.check_launch(state.last_kernel, code, "copying on the device")
             }
         }
     }
@@ -35,7 +40,7 @@ impl Shared {
         state: &mut State,
         launch: &Launch,
     ) -> Result<CUfunction, DeviceError> {
-        let most = self.found.shared_bytes;
+        let most = self.found.max_shared_bytes;
         if launch.shared > most {
             return Err(DeviceError::Kernel {
                 kernel: launch.kernel,
@@ -52,7 +57,7 @@ impl Shared {
         let kernel = launch.kernel;
         let failed = |message| DeviceError::Kernel { kernel, message };
         let function = self.function(state, launch)?;
-        let before = std::mem::replace(&mut state.last, kernel);
+        let before = std::mem::replace(&mut state.last_kernel, kernel);
         let [x, y, z] = launch.grid;
         let arguments = step.arguments(launch).as_ptr();
         let mut parameters = [arguments.cast_mut().cast()];
@@ -75,9 +80,10 @@ impl Shared {
             )
         };
         if code != CUresult::CUDA_SUCCESS {
-            let meaning = api::meaning(code);
+            let meaning = api::error_description(code);
             return Err(
-                if api::is_of_a_kernel(code) && code != CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+                if api::is_kernel_error(code)
+                    && code != CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
                 {
                     // The error belongs to an earlier kernel; this one has not begun.
                     DeviceError::Kernel {
@@ -95,7 +101,7 @@ impl Shared {
         if self.waiting {
             // SAFETY: the context is current and owns the stream.
             let code = unsafe { sys::cuStreamSynchronize(self.stream) };
-            return self.explain(kernel, code, "waiting for it");
+            return self.check_launch(kernel, code, "waiting for it");
         }
         Ok(())
     }

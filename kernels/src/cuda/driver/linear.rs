@@ -10,31 +10,31 @@ use std::sync::{Arc, Mutex};
 use cudarc::cublas::sys as blas;
 use cudarc::cusolver::sys::{self as solver, cusolverStatus_t};
 
-use super::{Cuda, CudaMemory, locked};
-use crate::cuda::device::{Device, DeviceError, Memory};
+use super::{Cuda, CudaMemory, lock_ignoring_poison};
+use crate::cuda::device::{Device, DeviceError, DeviceMemory};
 use crate::error::{self, ShapeError};
 use crate::linear::{
-    Gram, Linear, LinearError, ProductShape, check_product, eigen_order, tall_shape,
+    GramMatrix, LinearAlgebra, LinearError, ProductShape, check_product, check_square, check_tall,
 };
 use gram::CudaGram;
-use handles::Handles;
+use handles::LibraryHandles;
 use library::{check_blas, check_solver};
 
-const THEIRS: &str = "of cuSOLVER or cuBLAS";
+const LIBRARY_KERNEL: &str = "of cuSOLVER or cuBLAS";
 
 const F64: solver::cudaDataType = solver::cudaDataType_t::CUDA_R_64F;
 
 /// Linear algebra on an NVIDIA GPU in the stream of its device. An operation ends an open step
 /// early, as an upload does.
 pub struct CudaLinear {
-    shared: Arc<Libraries>,
+    shared: Arc<LinearContext>,
 }
 
-struct Libraries {
+struct LinearContext {
     name: String,
     /// Locked during a whole operation, so that concurrent operations allocate their memory one
     /// after the other.
-    handles: Mutex<Handles>,
+    handles: Mutex<LibraryHandles>,
     device: Cuda,
 }
 
@@ -52,11 +52,11 @@ impl Cuda {
     /// # Errors
     /// [`LinearError::Unavailable`] if cuSOLVER or cuBLAS is missing or does not initialise.
     pub fn linear(&self) -> Result<CudaLinear, LinearError> {
-        library::start()?;
-        let handles = Handles::new(&self.shared)?;
+        library::load_libraries()?;
+        let handles = LibraryHandles::new(&self.shared)?;
         let name = format!("{} on {}", library::versions()?, self.name());
         Ok(CudaLinear {
-            shared: Arc::new(Libraries {
+            shared: Arc::new(LinearContext {
                 name,
                 handles: Mutex::new(handles),
                 device: self.clone(),
@@ -65,7 +65,7 @@ impl Cuda {
     }
 }
 
-struct Work {
+struct SolverWorkspace {
     device: *mut c_void,
     device_bytes: usize,
     host: *mut c_void,
@@ -73,40 +73,40 @@ struct Work {
     info: *mut c_int,
 }
 
-impl Libraries {
-    fn call<R>(&self, call: impl FnOnce() -> R) -> Result<R, DeviceError> {
+impl LinearContext {
+    fn call_library<R>(&self, call: impl FnOnce() -> R) -> Result<R, DeviceError> {
         let shared = &*self.device.shared;
-        shared.bind()?;
+        shared.make_current()?;
         // Locked during the call, so that operations of other threads come before or after it.
-        let mut state = locked(&shared.state);
-        shared.interrupt(&mut state)?;
-        state.last = THEIRS;
+        let mut state = lock_ignoring_poison(&shared.state);
+        shared.flush_step(&mut state)?;
+        state.last_kernel = LIBRARY_KERNEL;
         Ok(call())
     }
 
-    fn decompose(
+    fn run_decomposition(
         &self,
         (doing, order): (&'static str, usize),
         sizes: impl FnOnce(*mut usize, *mut usize) -> cusolverStatus_t,
-        run: impl FnOnce(Work) -> cusolverStatus_t,
+        run: impl FnOnce(SolverWorkspace) -> cusolverStatus_t,
     ) -> Result<(), LinearError> {
         let [mut device_bytes, mut host_bytes] = [0; 2];
-        let code = self.call(|| sizes(&mut device_bytes, &mut host_bytes))?;
+        let code = self.call_library(|| sizes(&mut device_bytes, &mut host_bytes))?;
         check_solver(code, doing)?;
         let room = self.device.allocate(device_bytes)?;
         let info = self.device.allocate(size_of::<c_int>())?;
         self.device.upload(&0_i32.to_ne_bytes(), &info, 0)?;
         let mut host = vec![0_u64; host_bytes.div_ceil(size_of::<u64>()).max(1)];
-        let work = Work {
+        let work = SolverWorkspace {
             device: pointer(&room),
             device_bytes,
             host: host.as_mut_ptr().cast(),
             host_bytes,
             info: pointer(&info).cast(),
         };
-        let code = self.call(|| run(work))?;
+        let code = self.call_library(|| run(work))?;
         // Queued work may use the host workspace until here, also if the call failed.
-        let waited = self.device.wait();
+        let waited = self.device.synchronize();
         drop(host);
         // A device error is more specific than the code of the library.
         waited?;
@@ -116,7 +116,7 @@ impl Libraries {
         match c_int::from_ne_bytes(told) {
             0 => Ok(()),
             argument if argument < 0 => Err(LinearError::Library {
-                doing,
+                operation: doing,
                 message: format!("argument {} is not valid", argument.unsigned_abs()),
             }),
             _ => Err(LinearError::NoConvergence { order }),
@@ -125,18 +125,18 @@ impl Libraries {
 
     /// Returns the upper triangle `R [columns, columns]` of `tall [rows, columns] = Q R`, with
     /// zeros below. Its singular values and right singular vectors are those of `tall`.
-    fn triangle(
+    fn qr_upper_triangle(
         &self,
-        handles: &Handles,
+        handles: &LibraryHandles,
         tall: &CudaMemory,
         [rows, columns]: [usize; 2],
     ) -> Result<CudaMemory, LinearError> {
         let device = &self.device;
-        let [m, n] = [dimension(rows)?, dimension(columns)?];
+        let [m, n] = [to_i64(rows)?, to_i64(columns)?];
         let scales = device.allocate(size_of::<f64>() * columns)?;
         let [a, tau] = [tall, &scales].map(pointer);
-        let Handles { solver, params, .. } = *handles;
-        self.decompose(
+        let LibraryHandles { solver, params, .. } = *handles;
+        self.run_decomposition(
             ("a QR decomposition by cuSOLVER", columns),
             // SAFETY: the context is current, and both sizes are writable.
             |on_device, on_host| unsafe {
@@ -180,21 +180,21 @@ impl Libraries {
         Ok(triangle)
     }
 
-    fn decompose_singular(
+    fn run_svd(
         &self,
-        handles: &Handles,
+        handles: &LibraryHandles,
         matrix: &CudaMemory,
         [rows, order]: [usize; 2],
         [values, right]: [&CudaMemory; 2],
     ) -> Result<(), LinearError> {
-        let [m, n] = [dimension(rows)?, dimension(order)?];
+        let [m, n] = [to_i64(rows)?, to_i64(order)?];
         // The left singular vectors are not used. They are allocated nevertheless: a related
         // cuSOLVER function is known to write them regardless, which leaves the device unusable.
-        let left = self.device.allocate(matrix.bytes())?;
+        let left = self.device.allocate(matrix.len())?;
         let [a, s, vt, u] = [matrix, values, right, &left].map(pointer);
-        let Handles { solver, params, .. } = *handles;
+        let LibraryHandles { solver, params, .. } = *handles;
         let [none, all] = [b'N', b'A'].map(|job| job as c_schar);
-        self.decompose(
+        self.run_decomposition(
             ("a singular value decomposition by cuSOLVER", order),
             // SAFETY: the context is current, and both sizes are writable.
             |on_device, on_host| unsafe {
@@ -236,7 +236,7 @@ impl Libraries {
     }
 }
 
-impl Linear for CudaLinear {
+impl LinearAlgebra for CudaLinear {
     fn name(&self) -> String {
         self.shared.name.clone()
     }
@@ -247,25 +247,25 @@ impl Linear for CudaLinear {
         values: &mut [f64],
         vectors: bool,
     ) -> Result<(), LinearError> {
-        let order = eigen_order(matrix, values)?;
+        let order = check_square(matrix, values)?;
         if order == 0 {
             return Ok(());
         }
-        let n = dimension(order)?;
+        let n = to_i64(order)?;
         let shared = &*self.shared;
-        let handles = locked(&shared.handles);
+        let handles = lock_ignoring_poison(&shared.handles);
         let device = &shared.device;
-        let on_device = put(device, matrix)?;
+        let on_device = upload_f64(device, matrix)?;
         let found = device.allocate(size_of_val(values))?;
         let [a, w] = [&on_device, &found].map(pointer);
-        let Handles { solver, params, .. } = *handles;
+        let LibraryHandles { solver, params, .. } = *handles;
         let lower = solver::cublasFillMode_t::CUBLAS_FILL_MODE_LOWER;
         let job = if vectors {
             solver::cusolverEigMode_t::CUSOLVER_EIG_MODE_VECTOR
         } else {
             solver::cusolverEigMode_t::CUSOLVER_EIG_MODE_NOVECTOR
         };
-        shared.decompose(
+        shared.run_decomposition(
             ("an eigenvalue decomposition by cuSOLVER", order),
             // SAFETY: the context is current, and both sizes are writable.
             |on_device, on_host| unsafe {
@@ -296,43 +296,43 @@ impl Linear for CudaLinear {
                 )
             },
         )?;
-        get(device, (&found, 0), values)?;
+        download_f64(device, (&found, 0), values)?;
         check_finite(order, values)?;
         if vectors {
-            get(device, (&on_device, 0), matrix)?;
+            download_f64(device, (&on_device, 0), matrix)?;
         }
         Ok(())
     }
 
-    fn right_singular(
+    fn right_singular_vectors(
         &self,
         tall: &[f64],
         values: &mut [f64],
         right: &mut [f64],
     ) -> Result<(), LinearError> {
-        let [rows, order] = tall_shape(tall, values, right)?;
+        let [rows, order] = check_tall(tall, values, right)?;
         if order == 0 {
             return Ok(());
         }
         let shared = &*self.shared;
-        let handles = locked(&shared.handles);
+        let handles = lock_ignoring_poison(&shared.handles);
         let device = &shared.device;
         let mut rows = rows;
-        let mut matrix = put(device, tall)?;
-        if is_much_taller(rows, order) {
+        let mut matrix = upload_f64(device, tall)?;
+        if prefers_qr_first(rows, order) {
             // The SVD then has fewer rows, and the memory of the rest is freed before it.
-            matrix = shared.triangle(&handles, &matrix, [rows, order])?;
+            matrix = shared.qr_upper_triangle(&handles, &matrix, [rows, order])?;
             rows = order;
         }
         let found = device.allocate(size_of_val(values))?;
         let found_right = device.allocate(size_of_val(right))?;
-        shared.decompose_singular(&handles, &matrix, [rows, order], [&found, &found_right])?;
-        get(device, (&found, 0), values)?;
+        shared.run_svd(&handles, &matrix, [rows, order], [&found, &found_right])?;
+        download_f64(device, (&found, 0), values)?;
         check_finite(order, values)?;
-        get(device, (&found_right, 0), right)
+        download_f64(device, (&found_right, 0), right)
     }
 
-    fn product(
+    fn multiply(
         &self,
         shape: ProductShape,
         left: &[f64],
@@ -344,12 +344,12 @@ impl Linear for CudaLinear {
             out.fill(0.0);
             return Ok(());
         }
-        let [m, n] = [dimension(shape.rows)?, dimension(shape.columns)?];
-        let k = dimension(shape.inner)?;
+        let [m, n] = [to_i64(shape.rows)?, to_i64(shape.columns)?];
+        let k = to_i64(shape.inner)?;
         let shared = &*self.shared;
-        let handles = locked(&shared.handles);
+        let handles = lock_ignoring_poison(&shared.handles);
         let device = &shared.device;
-        let [left, right] = [put(device, left)?, put(device, right)?];
+        let [left, right] = [upload_f64(device, left)?, upload_f64(device, right)?];
         let found = device.allocate(size_of_val(out))?;
         let [a, b] = [&left, &right].map(|memory| pointer(memory).cast_const().cast());
         let c = pointer(&found).cast();
@@ -357,7 +357,7 @@ impl Linear for CudaLinear {
         let [one, zero] = [1.0, 0.0];
         // SAFETY: the context is current, the matrices are allocations of those sizes, and the
         // factors are read during the call.
-        let code = shared.call(|| unsafe {
+        let code = shared.call_library(|| unsafe {
             blas::cublasDgemm_v2_64(
                 handles.blas,
                 as_it_is,
@@ -376,10 +376,10 @@ impl Linear for CudaLinear {
             )
         })?;
         check_blas(code, "a product by cuBLAS")?;
-        get(device, (&found, 0), out)
+        download_f64(device, (&found, 0), out)
     }
 
-    fn gram(&self, order: usize) -> Result<Box<dyn Gram>, LinearError> {
+    fn new_gram(&self, order: usize) -> Result<Box<dyn GramMatrix>, LinearError> {
         Ok(Box::new(CudaGram::new(&self.shared, order)?))
     }
 }
@@ -387,7 +387,7 @@ impl Linear for CudaLinear {
 /// Decides if a matrix is reduced by QR before its SVD. That saves operations from 5/3 as many rows
 /// as columns on, and is faster earlier: it consists mostly of matrix products, whereas half of the
 /// bidiagonalisation reads the whole matrix for each column.
-fn is_much_taller(rows: usize, columns: usize) -> bool {
+fn prefers_qr_first(rows: usize, columns: usize) -> bool {
     rows.saturating_sub(columns) >= columns.div_ceil(4)
 }
 
@@ -401,11 +401,11 @@ fn check_finite(order: usize, values: &[f64]) -> Result<(), LinearError> {
     }
 }
 
-fn dimension(size: usize) -> Result<i64, ShapeError> {
+fn to_i64(size: usize) -> Result<i64, ShapeError> {
     i64::try_from(size).map_err(|_| ShapeError {
-        what: "rows or columns (at most)",
+        argument: "rows or columns (at most)",
         expected: i64::MAX as usize,
-        found: size,
+        actual: size,
     })
 }
 
@@ -413,7 +413,7 @@ fn pointer(memory: &CudaMemory) -> *mut c_void {
     memory.address() as *mut c_void
 }
 
-fn put(device: &Cuda, numbers: &[f64]) -> Result<CudaMemory, LinearError> {
+fn upload_f64(device: &Cuda, numbers: &[f64]) -> Result<CudaMemory, LinearError> {
     let memory = device.allocate(size_of_val(numbers))?;
     overwrite(device, numbers, &memory)?;
     Ok(memory)
@@ -426,7 +426,7 @@ fn overwrite(device: &Cuda, numbers: &[f64], to: &CudaMemory) -> Result<(), Line
     Ok(device.upload(bytes, to, 0)?)
 }
 
-fn get(
+fn download_f64(
     device: &Cuda,
     (from, first): (&CudaMemory, usize),
     numbers: &mut [f64],
@@ -435,7 +435,7 @@ fn get(
     // SAFETY: the length is that of the vector, which is uniquely borrowed, and all bit patterns
     // are valid floats.
     let bytes = unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast::<u8>(), bytes) };
-    let at = error::product("first (bytes)", &[size_of::<f64>(), first])?;
+    let at = error::checked_product("first (bytes)", &[size_of::<f64>(), first])?;
     Ok(device.download(from, at, bytes)?)
 }
 
@@ -454,14 +454,18 @@ mod tests {
             (2, 1, true),
             (usize::MAX, usize::MAX, false),
         ] {
-            assert_eq!(is_much_taller(rows, columns), expected, "{rows} {columns}");
+            assert_eq!(
+                prefers_qr_first(rows, columns),
+                expected,
+                "{rows} {columns}"
+            );
         }
     }
 
     #[test]
     fn oversized_dimensions_are_rejected() {
-        assert_eq!(dimension(7), Ok(7));
-        assert!(dimension(usize::MAX).is_err());
+        assert_eq!(to_i64(7), Ok(7));
+        assert!(to_i64(usize::MAX).is_err());
     }
 
     #[test]

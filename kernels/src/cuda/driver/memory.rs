@@ -7,9 +7,9 @@ use cudarc::driver::sys::{
     self, CUdevice, CUdeviceptr, CUmemPool_attribute as Attribute, CUresult,
 };
 
-use super::api::check;
-use super::{Shared, locked};
-use crate::cuda::device::{DeviceError, Memory};
+use super::api::check_driver;
+use super::{Shared, lock_ignoring_poison};
+use crate::cuda::device::{DeviceError, DeviceMemory};
 
 /// An allocation on a GPU.
 pub struct CudaMemory {
@@ -29,13 +29,13 @@ impl std::fmt::Debug for CudaMemory {
 
 impl CudaMemory {
     pub(super) fn new(shared: &Arc<Shared>, bytes: usize) -> Result<CudaMemory, DeviceError> {
-        shared.bind()?;
-        let state = locked(&shared.state);
+        shared.make_current()?;
+        let state = lock_ignoring_poison(&shared.state);
         let mut address = 0;
         let allocate = |address: &mut CUdeviceptr| {
             // SAFETY: the context is current and owns the stream.
             unsafe {
-                if shared.found.pools {
+                if shared.found.has_memory_pools {
                     sys::cuMemAllocAsync(address, bytes, shared.stream)
                 } else {
                     sys::cuMemAlloc_v2(address, bytes)
@@ -47,21 +47,21 @@ impl CudaMemory {
             // SAFETY: as above. Freed memory may still be reserved for launches that have not
             // ended.
             let _ = unsafe { sys::cuStreamSynchronize(shared.stream) };
-            if let Ok(pool) = pool(shared.device) {
+            if let Ok(pool) = default_pool(shared.device) {
                 // SAFETY: the pool belongs to the device.
                 let _ = unsafe { sys::cuMemPoolTrimTo(pool, 0) };
             }
             code = allocate(&mut address);
         }
         if code == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
-            let [free, total] = room(shared)?;
+            let [free, total] = memory_info(shared)?;
             return Err(DeviceError::OutOfMemory {
                 needed: bytes,
                 free,
                 total,
             });
         }
-        shared.explain(state.last, code, "allocating memory")?;
+        shared.check_launch(state.last_kernel, code, "allocating memory")?;
         Ok(CudaMemory {
             shared: Arc::clone(shared),
             address,
@@ -70,24 +70,24 @@ impl CudaMemory {
     }
 }
 
-impl Memory for CudaMemory {
+impl DeviceMemory for CudaMemory {
     fn address(&self) -> u64 {
         self.address
     }
 
-    fn bytes(&self) -> usize {
+    fn len(&self) -> usize {
         self.bytes
     }
 }
 
 impl Drop for CudaMemory {
     fn drop(&mut self) {
-        let mut state = locked(&self.shared.state);
+        let mut state = lock_ignoring_poison(&self.shared.state);
         if state.record.open && !state.record.step.nodes().is_empty() {
-            state.record.freed.push(self.address);
+            state.record.deferred_frees.push(self.address);
             return;
         }
-        if self.shared.bind().is_ok() {
+        if self.shared.make_current().is_ok() {
             self.shared.free(self.address);
         }
     }
@@ -99,7 +99,7 @@ impl Shared {
         // SAFETY: it was allocated on this device, and no other references exist. An error here is
         // that of an earlier launch, which the next call reports.
         unsafe {
-            if self.found.pools {
+            if self.found.has_memory_pools {
                 let _ = sys::cuMemFreeAsync(address, self.stream);
             } else {
                 let _ = sys::cuStreamSynchronize(self.stream);
@@ -109,43 +109,43 @@ impl Shared {
     }
 }
 
-fn pool(device: CUdevice) -> Result<sys::CUmemoryPool, DeviceError> {
+fn default_pool(device: CUdevice) -> Result<sys::CUmemoryPool, DeviceError> {
     let mut pool = std::ptr::null_mut();
     // SAFETY: the device handle is valid.
     let code = unsafe { sys::cuDeviceGetDefaultMemPool(&mut pool, device) };
-    check(code, "asking for a device's pool of memory")?;
+    check_driver(code, "asking for a device's pool of memory")?;
     Ok(pool)
 }
 
 /// Lets the pool retain freed memory for later allocations instead of returning it to the system at
 /// each synchronisation.
-pub(super) fn keep_what_is_freed(device: CUdevice) -> Result<(), DeviceError> {
+pub(super) fn retain_freed_memory(device: CUdevice) -> Result<(), DeviceError> {
     let mut threshold = u64::MAX;
     let value: *mut c_void = std::ptr::from_mut(&mut threshold).cast();
     let which = Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-    let pool = pool(device)?;
+    let pool = default_pool(device)?;
     // SAFETY: the attribute is a 64-bit number, which is read during the call.
-    check(
+    check_driver(
         unsafe { sys::cuMemPoolSetAttribute(pool, which, value) },
         "setting up memory",
     )
 }
 
 /// Returns the free bytes, including those retained by the pool, and the total.
-pub(super) fn room(shared: &Shared) -> Result<[usize; 2], DeviceError> {
+pub(super) fn memory_info(shared: &Shared) -> Result<[usize; 2], DeviceError> {
     let [mut free, mut total] = [0; 2];
     // SAFETY: the context is current.
     let code = unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) };
-    check(code, "asking for free memory")?;
-    let kept = if shared.found.pools {
-        let pool = pool(shared.device)?;
+    check_driver(code, "asking for free memory")?;
+    let kept = if shared.found.has_memory_pools {
+        let pool = default_pool(shared.device)?;
         let ask = |which| {
             let mut bytes = 0_u64;
             // SAFETY: the attribute is a 64-bit number, and `bytes` has this type.
             let code = unsafe {
                 sys::cuMemPoolGetAttribute(pool, which, std::ptr::from_mut(&mut bytes).cast())
             };
-            check(code, "asking for kept memory").map(|()| bytes)
+            check_driver(code, "asking for kept memory").map(|()| bytes)
         };
         let reserved = ask(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
         let used = ask(Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;

@@ -7,34 +7,34 @@ use cudarc::driver::sys::{
     self, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult,
 };
 
-use super::Options;
+use super::CudaOptions;
 use super::api;
 use crate::cuda::cache;
-use crate::cuda::code::{self, Architecture, CodeForm, KernelCode};
+use crate::cuda::code::{self, CodeFormat, GpuArchitecture, KernelCode};
 use crate::cuda::compile::Compiler;
 use crate::cuda::device::DeviceError;
-use crate::cuda::source::PLAIN;
+use crate::cuda::source::NO_TENSOR_CORES;
 
 /// Dynamic shared memory that needs no opt-in, in bytes.
-const UNASKED: usize = 48 << 10;
+const DEFAULT_SHARED_BYTES: usize = 48 << 10;
 
 /// Architecture from which compiled kernels wait for their predecessors, as in `dialect.cuh`.
-const WAITING: Architecture = Architecture { major: 9, minor: 0 };
+const DEPENDENT_LAUNCH_ARCHITECTURE: GpuArchitecture = GpuArchitecture { major: 9, minor: 0 };
 
-const LOG: usize = 8 << 10;
+const LOG_BYTES: usize = 8 << 10;
 
 /// Loaded modules.
 #[derive(Default)]
 pub(super) struct Modules {
     modules: Vec<CUmodule>,
-    functions: HashMap<&'static str, Function>,
+    functions: HashMap<&'static str, LoadedFunction>,
     /// Kernels wait for their predecessors themselves and so may begin before those have ended:
     /// code for 9.0 and above.
     pub(super) overlap: bool,
 }
 
 #[derive(Clone, Copy)]
-struct Function {
+struct LoadedFunction {
     handle: CUfunction,
     shared: usize,
 }
@@ -50,9 +50,9 @@ impl Modules {
         let failed = |message| DeviceError::Kernel { kernel, message };
         let mut function = match self.functions.get(kernel) {
             Some(function) => *function,
-            None => Function {
-                handle: self.find(kernel)?,
-                shared: UNASKED,
+            None => LoadedFunction {
+                handle: self.find_function(kernel)?,
+                shared: DEFAULT_SHARED_BYTES,
             },
         };
         if shared > function.shared {
@@ -61,7 +61,7 @@ impl Modules {
             // SAFETY: the function belongs to a loaded module.
             let code = unsafe { sys::cuFuncSetAttribute(function.handle, which, bytes) };
             if code != CUresult::CUDA_SUCCESS {
-                let meaning = api::meaning(code);
+                let meaning = api::error_description(code);
                 return Err(failed(format!(
                     "{shared} bytes of shared memory: {meaning}"
                 )));
@@ -72,7 +72,7 @@ impl Modules {
         Ok(function.handle)
     }
 
-    pub(super) fn resident(
+    pub(super) fn resident_blocks(
         &mut self,
         kernel: &'static str,
         threads: u32,
@@ -88,11 +88,11 @@ impl Modules {
         };
         match code {
             CUresult::CUDA_SUCCESS => Ok(usize::try_from(blocks).unwrap_or(0)),
-            code => Err(failed(api::meaning(code))),
+            code => Err(failed(api::error_description(code))),
         }
     }
 
-    fn find(&self, kernel: &'static str) -> Result<CUfunction, DeviceError> {
+    fn find_function(&self, kernel: &'static str) -> Result<CUfunction, DeviceError> {
         let failed = |message| DeviceError::Kernel { kernel, message };
         let name = CString::new(kernel).map_err(|error| failed(error.to_string()))?;
         for &module in &self.modules {
@@ -101,7 +101,7 @@ impl Modules {
             match unsafe { sys::cuModuleGetFunction(&mut function, module, name.as_ptr()) } {
                 CUresult::CUDA_SUCCESS => return Ok(function),
                 CUresult::CUDA_ERROR_NOT_FOUND => {}
-                code => return Err(failed(api::meaning(code))),
+                code => return Err(failed(api::error_description(code))),
             }
         }
         Err(failed("there is no kernel of this name".to_owned()))
@@ -120,16 +120,16 @@ impl Modules {
     }
 }
 
-pub(super) fn load(
-    device: Architecture,
-    options: Options<'_>,
+pub(super) fn load_kernels(
+    device: GpuArchitecture,
+    options: CudaOptions<'_>,
 ) -> Result<(Modules, String), DeviceError> {
     let (further, without): (&[&str], _) = if options.tensor_cores {
         (&[], "")
     } else {
-        (&[PLAIN], " without tensor cores")
+        (&[NO_TENSOR_CORES], " without tensor cores")
     };
-    let sealed = match options.sealed {
+    let sealed = match options.precompiled {
         _ if !options.tensor_cores => "none are sealed without tensor cores".to_owned(),
         None => "the artifact has none".to_owned(),
         Some(sealed) => match load_any(sealed, device) {
@@ -152,7 +152,7 @@ pub(super) fn load(
     }
     let compiler = Compiler::load().map_err(|compiler| DeviceError::NoCode {
         architecture: device.to_string(),
-        sealed,
+        mismatch: sealed,
         compiler,
     })?;
     let compiled = compiler.compile_with(&[device], further)?;
@@ -172,16 +172,16 @@ pub(super) fn load(
 
 /// Loads the first candidate that the driver accepts. Output of a compiler newer than the driver
 /// may not load, neither as cubin nor as PTX.
-fn load_any(code: &KernelCode, device: Architecture) -> Result<(Modules, String), String> {
+fn load_any(code: &KernelCode, device: GpuArchitecture) -> Result<(Modules, String), String> {
     let mut faults = Vec::new();
-    for images in code::choices(code, device)? {
+    for images in code::compatible_images(code, device)? {
         let Some(first) = images.first() else {
             continue;
         };
         let named = format!("{} for {}", first.form, first.architecture);
         match load_images(&images) {
             Ok(modules) => {
-                let overlap = first.architecture >= WAITING;
+                let overlap = first.architecture >= DEPENDENT_LAUNCH_ARCHITECTURE;
                 return Ok((Modules { overlap, ..modules }, named));
             }
             Err(fault) => faults.push(format!("the {named} does not load: {fault}")),
@@ -205,7 +205,7 @@ fn load_images(images: &code::Images<'_>) -> Result<Modules, String> {
     Ok(loaded)
 }
 
-fn load_image(form: CodeForm, bytes: &[u8]) -> Result<CUmodule, String> {
+fn load_image(form: CodeFormat, bytes: &[u8]) -> Result<CUmodule, String> {
     // Copied to an aligned buffer with a terminating NUL: the driver reads PTX as text and a cubin
     // in words, with the length in its header.
     let mut image = vec![0_u64; bytes.len() / 8 + 1];
@@ -213,16 +213,16 @@ fn load_image(form: CodeForm, bytes: &[u8]) -> Result<CUmodule, String> {
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), image.as_mut_ptr().cast(), bytes.len());
     }
-    if form == CodeForm::Cubin && !bytes.starts_with(b"\x7fELF") {
+    if form == CodeFormat::Cubin && !bytes.starts_with(b"\x7fELF") {
         return Err("it is no file of instructions".to_owned());
     }
-    let mut log = vec![0_u8; LOG];
+    let mut log = vec![0_u8; LOG_BYTES];
     let mut options = [
         CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
         CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
     ];
     // The size is passed in the pointer value.
-    let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), (LOG - 1) as *mut c_void];
+    let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), (LOG_BYTES - 1) as *mut c_void];
     let mut module = std::ptr::null_mut();
     // SAFETY: the context is current; image, options and log live until the call returns.
     let code = unsafe {
@@ -241,5 +241,5 @@ fn load_image(form: CodeForm, bytes: &[u8]) -> Result<CUmodule, String> {
     let log = String::from_utf8_lossy(&log[..end]);
     let log = log.trim();
     let separator = if log.is_empty() { "" } else { ": " };
-    Err(format!("{}{separator}{log}", api::meaning(code)))
+    Err(format!("{}{separator}{log}", api::error_description(code)))
 }

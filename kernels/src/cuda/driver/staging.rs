@@ -6,42 +6,42 @@ use std::sync::Mutex;
 
 use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUresult, CUstream};
 
-use super::locked;
+use super::lock_ignoring_poison;
 
 /// Size of a buffer in bytes. Larger ones do not speed up copies, and reading a file overlaps with
 /// the copies from the second buffer on.
-pub(super) const BYTES: usize = 8 << 20;
+pub(super) const BUFFER_BYTES: usize = 8 << 20;
 
 /// A pinned host buffer and the event after the last copy that reads it.
 struct Buffer {
     host: *mut u8,
     event: CUevent,
-    used: bool,
+    in_use: bool,
 }
 
 /// Maximum number of buffers that are filled at a time by callers with an alternative; callers
 /// without one may take one more.
-pub(super) const MOST: usize = 8;
+pub(super) const MAX_BUFFERS: usize = 8;
 
 /// Free buffers, least recently returned first. While the device reads one, the processor fills
 /// another, e.g. from a mapped file. There are two, and more if several threads fill them.
-pub(super) struct Staging {
+pub(super) struct StagingPool {
     free: VecDeque<Buffer>,
-    made: usize,
+    allocated: usize,
 }
 
 // SAFETY: the pointers are owned by this structure; the driver may be called from any thread.
-unsafe impl Send for Staging {}
+unsafe impl Send for StagingPool {}
 
 /// A buffer that is returned on drop.
-pub(super) struct Taken<'a> {
-    staging: &'a Mutex<Staging>,
+pub(super) struct StagingBuffer<'a> {
+    staging: &'a Mutex<StagingPool>,
     buffer: Option<Buffer>,
 }
 
-type Code = Result<(), CUresult>;
+type DriverResult = Result<(), CUresult>;
 
-fn ok(code: CUresult) -> Code {
+fn to_result(code: CUresult) -> DriverResult {
     match code {
         CUresult::CUDA_SUCCESS => Ok(()),
         code => Err(code),
@@ -56,11 +56,11 @@ impl Buffer {
         let mut event: CUevent = std::ptr::null_mut();
         // SAFETY: the context is current; the allocation is freed if the next step fails.
         unsafe {
-            ok(sys::cuMemHostAlloc(&mut host, BYTES, 0))?;
+            to_result(sys::cuMemHostAlloc(&mut host, BUFFER_BYTES, 0))?;
             // Initialised, because `bytes` hands it out as a slice.
-            host.cast::<u8>().write_bytes(0, BYTES);
+            host.cast::<u8>().write_bytes(0, BUFFER_BYTES);
             let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
-            if let Err(code) = ok(sys::cuEventCreate(&mut event, flags)) {
+            if let Err(code) = to_result(sys::cuEventCreate(&mut event, flags)) {
                 let _ = sys::cuMemFreeHost(host);
                 return Err(code);
             }
@@ -68,16 +68,16 @@ impl Buffer {
         Ok(Buffer {
             host: host.cast(),
             event,
-            used: false,
+            in_use: false,
         })
     }
 }
 
-impl Staging {
+impl StagingPool {
     pub(super) const fn new() -> Self {
-        Staging {
+        StagingPool {
             free: VecDeque::new(),
-            made: 0,
+            allocated: 0,
         }
     }
 
@@ -87,35 +87,36 @@ impl Staging {
     /// # Safety
     /// The context of the device is current.
     pub(super) unsafe fn take(
-        staging: &Mutex<Staging>,
+        staging: &Mutex<StagingPool>,
         most: usize,
-    ) -> Result<Taken<'_>, CUresult> {
+    ) -> Result<StagingBuffer<'_>, CUresult> {
         let kept = {
-            let mut state = locked(staging);
-            if state.made - state.free.len() >= most {
+            let mut state = lock_ignoring_poison(staging);
+            if state.allocated - state.free.len() >= most {
                 return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
             }
-            let kept = if state.made < 2 {
+            let kept = if state.allocated < 2 {
                 None
             } else {
                 state.free.pop_front()
             };
-            state.made += usize::from(kept.is_none());
+            state.allocated += usize::from(kept.is_none());
             kept
         };
         let buffer = match kept {
             Some(buffer) => buffer,
             // SAFETY: guaranteed by the caller.
-            None => unsafe { Buffer::new() }.inspect_err(|_| locked(staging).made -= 1)?,
+            None => unsafe { Buffer::new() }
+                .inspect_err(|_| lock_ignoring_poison(staging).allocated -= 1)?,
         };
-        let mut taken = Taken {
+        let mut taken = StagingBuffer {
             staging,
             buffer: Some(buffer),
         };
-        if let Some(buffer) = taken.buffer.as_mut().filter(|buffer| buffer.used) {
+        if let Some(buffer) = taken.buffer.as_mut().filter(|buffer| buffer.in_use) {
             // SAFETY: the event belongs to the buffer. All reads have ended once it has completed.
-            ok(unsafe { sys::cuEventSynchronize(buffer.event) })?;
-            buffer.used = false;
+            to_result(unsafe { sys::cuEventSynchronize(buffer.event) })?;
+            buffer.in_use = false;
         }
         Ok(taken)
     }
@@ -126,16 +127,16 @@ impl Staging {
     /// The context of the device is current and owns `stream`, and `to` has at least this many
     /// bytes.
     pub(super) unsafe fn upload(
-        staging: &Mutex<Staging>,
+        staging: &Mutex<StagingPool>,
         from: &[u8],
         to: CUdeviceptr,
         stream: CUstream,
-    ) -> Code {
+    ) -> DriverResult {
         let mut at = to;
-        for part in from.chunks(BYTES) {
+        for part in from.chunks(BUFFER_BYTES) {
             // SAFETY: guaranteed by the caller.
             unsafe {
-                let mut taken = Staging::take(staging, usize::MAX)?;
+                let mut taken = StagingPool::take(staging, usize::MAX)?;
                 taken.bytes(part.len()).copy_from_slice(part);
                 taken.copy(&[(at, part.len())], stream)?;
             }
@@ -149,21 +150,21 @@ impl Staging {
     /// # Safety
     /// As [`Staging::upload`].
     pub(super) unsafe fn download(
-        staging: &Mutex<Staging>,
+        staging: &Mutex<StagingPool>,
         from: CUdeviceptr,
         to: &mut [u8],
         stream: CUstream,
-    ) -> Code {
+    ) -> DriverResult {
         let mut at = from;
-        for part in to.chunks_mut(BYTES) {
+        for part in to.chunks_mut(BUFFER_BYTES) {
             // SAFETY: guaranteed by the caller; the buffer holds a part, and is read after the
             // stream is synchronised.
             unsafe {
-                let mut taken = Staging::take(staging, usize::MAX)?;
+                let mut taken = StagingPool::take(staging, usize::MAX)?;
                 let bytes = taken.bytes(part.len());
                 let host = bytes.as_mut_ptr().cast();
-                ok(sys::cuMemcpyDtoHAsync_v2(host, at, part.len(), stream))?;
-                ok(sys::cuStreamSynchronize(stream))?;
+                to_result(sys::cuMemcpyDtoHAsync_v2(host, at, part.len(), stream))?;
+                to_result(sys::cuStreamSynchronize(stream))?;
                 part.copy_from_slice(bytes);
             }
             at += part.len() as u64;
@@ -186,7 +187,7 @@ impl Staging {
     }
 }
 
-impl Taken<'_> {
+impl StagingBuffer<'_> {
     /// Returns its first bytes, at most [`BYTES`].
     pub(super) fn bytes(&mut self, count: usize) -> &mut [u8] {
         match &mut self.buffer {
@@ -194,7 +195,7 @@ impl Taken<'_> {
             // reads it only after `copy`, which consumes it, and `download` reads it after the
             // stream is synchronised.
             Some(buffer) => unsafe {
-                std::slice::from_raw_parts_mut(buffer.host, count.min(BYTES))
+                std::slice::from_raw_parts_mut(buffer.host, count.min(BUFFER_BYTES))
             },
             None => &mut [],
         }
@@ -205,21 +206,25 @@ impl Taken<'_> {
     /// # Safety
     /// The context of the device is current and owns `stream`; the ranges are valid and have at
     /// most [`BYTES`] in total.
-    pub(super) unsafe fn copy(mut self, places: &[(CUdeviceptr, usize)], stream: CUstream) -> Code {
+    pub(super) unsafe fn copy(
+        mut self,
+        places: &[(CUdeviceptr, usize)],
+        stream: CUstream,
+    ) -> DriverResult {
         let Some(buffer) = &mut self.buffer else {
             return Ok(());
         };
         let mut from = buffer.host.cast_const();
-        buffer.used = true;
+        buffer.in_use = true;
         let copied = places.iter().try_for_each(|&(to, bytes)| {
             // SAFETY: guaranteed by the caller.
             let code = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, stream) };
             from = from.wrapping_add(bytes);
-            ok(code)
+            to_result(code)
         });
         // SAFETY: the event belongs to the buffer. It is recorded after the copies that were
         // queued, even if one was rejected.
-        let recorded = ok(unsafe { sys::cuEventRecord(buffer.event, stream) });
+        let recorded = to_result(unsafe { sys::cuEventRecord(buffer.event, stream) });
         if recorded.is_err() {
             // SAFETY: the context is current and owns the stream. Without the event the end of the
             // read is unknown.
@@ -229,10 +234,10 @@ impl Taken<'_> {
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for StagingBuffer<'_> {
     fn drop(&mut self) {
         if let Some(buffer) = self.buffer.take() {
-            locked(self.staging).free.push_back(buffer);
+            lock_ignoring_poison(self.staging).free.push_back(buffer);
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use htc_formats::bands::STATES;
 
-use super::kv::KvNumbers;
-use super::{F32, attention, products};
+use super::kv::KvElement;
+use super::{F32_BYTES, attention, products};
 
 /// The assumed shape: head size, query heads per kv head (over a long context), and column-group
 /// matrices with trellis codes and two tables.
@@ -13,24 +13,24 @@ const TABLES: usize = 2 * STATES;
 
 /// Returns the dynamic shared memory per block of a kernel in bytes, with f16 keys and values
 /// unless the kernel is for another type. Zero if the kernel uses none.
-pub fn asked(kernel: &str) -> usize {
-    let tiles = |size: usize, numbers: KvNumbers| {
-        let tile = attention::Tile::of_heads(size, numbers);
-        tile.map_or(0, |tile| tile.shared)
+pub fn dynamic_shared_bytes(kernel: &str) -> usize {
+    let tiles = |size: usize, numbers: KvElement| {
+        let tile = attention::TileKernel::for_heads(size, numbers);
+        tile.map_or(0, |tile| tile.shared_bytes)
     };
     match kernel {
-        "attend_split" => attention::shared_of_a_split(GROUP, HEAD, KvNumbers::F16),
-        "attend_join" | "join_quantise" => attention::shared_of_splits(attention::SPLITS),
-        "attend_tiles_64" => tiles(HEAD / 2, KvNumbers::F32),
-        "attend_tiles_128" => tiles(HEAD, KvNumbers::F32),
-        "attend_tiles_of_halves_64" => tiles(HEAD / 2, KvNumbers::F16),
-        "attend_tiles_of_halves_128" => tiles(HEAD, KvNumbers::F16),
-        "hadamard" | "heads_ready" | "kv_map" => HEAD * F32,
+        "attend_split" => attention::split_shared_bytes(GROUP, HEAD, KvElement::F16),
+        "attend_join" | "join_quantise" => attention::join_shared_bytes(attention::MAX_SPLITS),
+        "attend_tiles_64" => tiles(HEAD / 2, KvElement::F32),
+        "attend_tiles_128" => tiles(HEAD, KvElement::F32),
+        "attend_tiles_of_halves_64" => tiles(HEAD / 2, KvElement::F16),
+        "attend_tiles_of_halves_128" => tiles(HEAD, KvElement::F16),
+        "hadamard" | "heads_ready" | "kv_map" => HEAD * F32_BYTES,
         "bands_tiles" => TABLES,
-        "bands_1" | "bands_1_alone" => products::shared_of_bands(TABLES, 1),
-        "bands_2" => products::shared_of_bands(TABLES, 2),
-        "bands_4" => products::shared_of_bands(TABLES, 4),
-        "bands_8" => products::shared_of_bands(TABLES, 8),
+        "bands_1" | "bands_1_alone" => products::column_group_shared_bytes(TABLES, 1),
+        "bands_2" => products::column_group_shared_bytes(TABLES, 2),
+        "bands_4" => products::column_group_shared_bytes(TABLES, 4),
+        "bands_8" => products::column_group_shared_bytes(TABLES, 8),
         _ => 0,
     }
 }
@@ -60,16 +60,16 @@ mod tests {
                 if line.contains("DYNAMIC_SHARED(")
                     && let Some(name) = kernel
                 {
-                    assert!(asked(name) > 0, "{name} of {}", unit.name);
+                    assert!(dynamic_shared_bytes(name) > 0, "{name} of {}", unit.name);
                     found += 1;
                 }
             }
         }
         assert_eq!(found, 11);
         // Kernels instantiated from a template.
-        for name in products::BANDS {
-            assert!(asked(name) > TABLES, "{name}");
+        for name in products::COLUMN_GROUP_KERNELS {
+            assert!(dynamic_shared_bytes(name) > TABLES, "{name}");
         }
-        assert_eq!(asked("embed"), 0);
+        assert_eq!(dynamic_shared_bytes("embed"), 0);
     }
 }

@@ -4,81 +4,85 @@ use std::sync::Arc;
 
 mod tiles;
 
-pub(super) use tiles::Tile;
-use tiles::Tiles;
+pub(super) use tiles::TileKernel;
+use tiles::TilingPlan;
 
-use super::kv::{Coordinates, KvHeads, KvNumbers, KvRows, RowsArgument};
-use super::{F32, bytes, count, floats, get, misfit};
+use super::kv::{DeviceLowRankRows, KvElement, KvHeads, KvRows, KvRowsArgument};
+use super::{F32_BYTES, byte_span, download_floats, float_span, kernel_count, shape_mismatch};
 use crate::cpu::Attention;
-use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
+use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
 
 /// Threads per block, as in `attention.cu`.
 pub(super) const THREADS: u32 = 128;
 
 /// Maximum positions of a tile; each lane computes the weight of one.
-const TILE: usize = 32;
+const MAX_TILE_POSITIONS: usize = 32;
 
-const TOGETHER: usize = 8;
+const MAX_HEADS_PER_BLOCK: usize = 8;
 
 /// Minimum positions of a split and maximum splits of a context, as in `attention.cu`; the context
 /// length determines the size of a split.
-const LEAST_SPLIT: usize = 32;
-pub(super) const SPLITS: usize = 64;
+const MIN_SPLIT: usize = 32;
+pub(super) const MAX_SPLITS: usize = 64;
 
 /// Number of rows for which memory for all splits is allocated in advance.
-const FEW: usize = 32;
+const PREALLOCATED_ROWS: usize = 32;
 
 /// Returns the number of elements in the partial sums of attention for `rows` rows, if the rank of
 /// coordinates does not exceed the head size. A batch-invariant pass over many rows may need more.
-pub fn partial_numbers(rows: usize, heads: usize, size: usize) -> usize {
-    rows.max(SPLITS * rows.min(FEW)) * heads * (2 + 2 * size)
+pub fn partial_sum_len(rows: usize, heads: usize, size: usize) -> usize {
+    rows.max(MAX_SPLITS * rows.min(PREALLOCATED_ROWS)) * heads * (2 + 2 * size)
 }
 
-const SHARED: usize = 48 << 10;
+const MIN_SHARED_BYTES: usize = 48 << 10;
 
 /// KV cache of a layer.
 #[derive(Debug)]
-pub struct Held<'a, D: Device> {
+pub struct DeviceLayerCache<'a, D: Device> {
     /// Full-precision keys and values.
     pub full: [&'a KvRows<D>; 2],
     /// Low-rank keys and values.
-    pub low: Option<HeldLow<'a, D>>,
+    pub low_rank: Option<DeviceLowRankCache<'a, D>>,
     /// Positions before the batch.
     pub start: usize,
 }
 
 /// Low-rank part of the KV cache of a layer.
 #[derive(Debug)]
-pub struct HeldLow<'a, D: Device> {
+pub struct DeviceLowRankCache<'a, D: Device> {
     /// Coordinates of keys and of values.
-    pub sides: [&'a Coordinates<D>; 2],
+    pub keys_and_values: [&'a DeviceLowRankRows<D>; 2],
     /// Full rows before the compressed ones.
-    pub front: usize,
+    pub full_before: usize,
     /// Number of compressed rows.
     pub compressed: usize,
 }
 
 /// Scratch buffer, reused between calls.
 #[derive(Debug)]
-pub struct AttentionRoom<D: Device> {
+pub struct AttentionScratch<D: Device> {
     partial: Option<Arc<D::Memory>>,
 }
 
-impl<D: Device> Default for AttentionRoom<D> {
+impl<D: Device> Default for AttentionScratch<D> {
     fn default() -> Self {
-        AttentionRoom { partial: None }
+        AttentionScratch { partial: None }
     }
 }
 
-impl<D: Device> AttentionRoom<D> {
-    fn partial(&mut self, device: &D, numbers: &[usize]) -> Result<Arc<D::Memory>, DeviceError> {
+impl<D: Device> AttentionScratch<D> {
+    fn partial_sums(
+        &mut self,
+        device: &D,
+        numbers: &[usize],
+    ) -> Result<Arc<D::Memory>, DeviceError> {
         let needed = numbers
             .iter()
-            .try_fold(F32, |n, &count| n.checked_mul(count));
+            .try_fold(F32_BYTES, |n, &count| n.checked_mul(count));
         // An overflowing size exceeds the memory of any device.
         let needed = needed.unwrap_or(usize::MAX);
         let partial = match self.partial.take() {
-            Some(memory) if bytes(&*memory, "partial sums", 0, &[needed], 1).is_ok() => memory,
+            Some(memory) if byte_span(&*memory, "partial sums", 0, &[needed], 1).is_ok() => memory,
             _ => Arc::new(device.allocate(needed)?),
         };
         Ok(Arc::clone(self.partial.insert(partial)))
@@ -88,12 +92,12 @@ impl<D: Device> AttentionRoom<D> {
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Attend {
-    q: Span,
-    partial: Span,
-    keys: RowsArgument,
-    values: RowsArgument,
-    low: [Span; 2],
-    bases: [Span; 2],
+    q: DeviceSpan,
+    partial: DeviceSpan,
+    keys: KvRowsArgument,
+    values: KvRowsArgument,
+    low: [DeviceSpan; 2],
+    bases: [DeviceSpan; 2],
     heads: u32,
     kv_heads: u32,
     size: u32,
@@ -112,11 +116,11 @@ struct Attend {
 }
 
 // SAFETY: layout as in `attention.cu`, without padding.
-unsafe impl Arguments for Attend {}
+unsafe impl KernelArguments for Attend {}
 
 /// Partial results of the splits, before the reduction.
 #[derive(Debug)]
-pub struct Joined<D: Device> {
+pub struct PartialAttention<D: Device> {
     partial: Arc<D::Memory>,
     rows: usize,
     heads: usize,
@@ -128,9 +132,9 @@ pub struct Joined<D: Device> {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Join {
-    partial: Span,
-    basis: Span,
-    out: Span,
+    partial: DeviceSpan,
+    basis: DeviceSpan,
+    out: DeviceSpan,
     heads: u32,
     kv_heads: u32,
     size: u32,
@@ -140,18 +144,18 @@ pub(super) struct Join {
 }
 
 // SAFETY: layout as in `attention.cu`, without padding.
-unsafe impl Arguments for Join {}
+unsafe impl KernelArguments for Join {}
 
 /// Shape of the queries, and batch invariance.
 #[derive(Clone, Copy, Debug)]
-pub struct Queries {
+pub struct QueryShape {
     /// Rows: positions of the batch.
     pub rows: usize,
     /// Heads per row.
     pub heads: usize,
     /// Splits the context independently of the number of rows, so that each row gives the same bits
     /// as alone.
-    pub apart: bool,
+    pub batch_invariant: bool,
 }
 
 /// Computes causal attention of `q [rows, heads, size]`; its keys and values are the last full rows
@@ -168,14 +172,14 @@ pub struct Queries {
 /// A device error; [`DeviceError::Range`] for mismatched shapes.
 pub fn attention<D: Device>(
     device: &D,
-    queries: Queries,
+    queries: QueryShape,
     q: &D::Memory,
-    held: &Held<'_, D>,
+    held: &DeviceLayerCache<'_, D>,
     attention: &Attention,
-    room: &mut AttentionRoom<D>,
+    room: &mut AttentionScratch<D>,
     out: &D::Memory,
 ) -> Result<(), DeviceError> {
-    match attend(device, queries, q, held, attention, room, out)? {
+    match attend_splits(device, queries, q, held, attention, room, out)? {
         Some(joined) => joined.finish(device, out),
         None => Ok(()),
     }
@@ -186,23 +190,23 @@ pub fn attention<D: Device>(
 ///
 /// # Errors
 /// As [`attention`].
-pub fn attend<D: Device>(
+pub fn attend_splits<D: Device>(
     device: &D,
-    queries: Queries,
+    queries: QueryShape,
     q: &D::Memory,
-    held: &Held<'_, D>,
+    held: &DeviceLayerCache<'_, D>,
     attention: &Attention,
-    room: &mut AttentionRoom<D>,
+    room: &mut AttentionScratch<D>,
     out: &D::Memory,
-) -> Result<Option<Joined<D>>, DeviceError> {
+) -> Result<Option<PartialAttention<D>>, DeviceError> {
     const KERNEL: Kernel<Attend> = Kernel::new("attend_split", THREADS);
-    let Queries { rows, heads, .. } = queries;
+    let QueryShape { rows, heads, .. } = queries;
     let KvHeads {
         heads: kv_heads,
         size,
     } = held.full[0].shape();
-    let group = check(held, queries, attention)?;
-    if let Some(tiles) = Tiles::of(device, queries, held, attention) {
+    let group = check_shapes(held, queries, attention)?;
+    if let Some(tiles) = TilingPlan::for_batch(device, queries, held, attention) {
         let joined = tiles.attend(device, queries, (q, held), attention, room)?;
         return Ok(Some(joined));
     }
@@ -210,55 +214,59 @@ pub fn attend<D: Device>(
     let wide = size + low.ranks[1];
     let end = held.start + rows;
     // Many rows give enough blocks without further splits.
-    let few = rows == 1 || queries.apart || rows * kv_heads < device.multiprocessors();
+    let few = rows == 1 || queries.batch_invariant || rows * kv_heads < device.multiprocessors();
     let (split, splits) = if few {
-        (0, splits_of(held.start, end))
+        (0, max_splits(held.start, end))
     } else {
         (end, 1)
     };
     let numbers = [rows, heads, splits, 2 + wide];
     // Allocated for the maximum number of splits, so that the address is the same for each token.
-    let most = if few && rows <= FEW { SPLITS } else { splits };
-    let partial = room.partial(device, &[rows, heads, most, 2 + wide])?;
-    let [codes, _] = held.full[0].numbers().row_bytes(size);
-    let shared = Shared::most(group, size, low.ranks, codes);
+    let most = if few && rows <= PREALLOCATED_ROWS {
+        MAX_SPLITS
+    } else {
+        splits
+    };
+    let partial = room.partial_sums(device, &[rows, heads, most, 2 + wide])?;
+    let [codes, _] = held.full[0].kv_type().row_bytes(size);
+    let shared = SplitLayout::largest_that_fits(group, size, low.ranks, codes);
     let arguments = Attend {
-        q: floats(q, "queries", &[rows, heads, size])?,
-        partial: floats(&*partial, "partial sums", &numbers)?,
-        keys: held.full[0].argument()?,
-        values: held.full[1].argument()?,
+        q: float_span(q, "queries", &[rows, heads, size])?,
+        partial: float_span(&*partial, "partial sums", &numbers)?,
+        keys: held.full[0].kernel_argument()?,
+        values: held.full[1].kernel_argument()?,
         low: low.coordinates,
         bases: low.bases,
-        heads: count("heads", heads)?,
-        kv_heads: count("heads", kv_heads)?,
-        size: count("a head", size)?,
+        heads: kernel_count("heads", heads)?,
+        kv_heads: kernel_count("heads", kv_heads)?,
+        size: kernel_count("a head", size)?,
         ranks: [
-            count("the rank", low.ranks[0])?,
-            count("the rank", low.ranks[1])?,
+            kernel_count("the rank", low.ranks[0])?,
+            kernel_count("the rank", low.ranks[1])?,
         ],
-        low_capacity: count("rows", low.capacity)?,
-        front: count("rows", low.front)?,
-        compressed: count("rows", low.compressed)?,
-        start: count("positions", held.start)?,
-        window: count("positions", attention.window.unwrap_or(0).min(1 << 30))?,
-        splits: count("splits", splits)?,
-        split: count("positions", split)?,
-        together: count("heads", shared.together)?,
+        low_capacity: kernel_count("rows", low.capacity)?,
+        front: kernel_count("rows", low.front)?,
+        compressed: kernel_count("rows", low.compressed)?,
+        start: kernel_count("positions", held.start)?,
+        window: kernel_count("positions", attention.window.unwrap_or(0).min(1 << 30))?,
+        splits: kernel_count("splits", splits)?,
+        split: kernel_count("positions", split)?,
+        together: kernel_count("heads", shared.heads)?,
         scale: attention.scale,
         softcap: attention.softcap.unwrap_or(0.0),
-        tile: count("positions", shared.tile)?,
+        tile: kernel_count("positions", shared.tile)?,
     };
-    let blocks = rows * kv_heads * (group / shared.together);
+    let blocks = rows * kv_heads * (group / shared.heads);
     let grid = [
-        count("blocks of attention", blocks)?,
-        count("splits", splits)?,
+        kernel_count("blocks of attention", blocks)?,
+        kernel_count("splits", splits)?,
         1,
     ];
     // SAFETY: a block reads queries of its heads and rows below `start + rows`, which `check` has
     // verified to be full or low-rank, and writes the record of each of its heads; the spans cover
     // them. The shared memory matches its layout.
     unsafe { device.launch(&KERNEL, grid, shared.bytes, &arguments)? };
-    let joined = Joined {
+    let joined = PartialAttention {
         partial,
         rows,
         heads,
@@ -273,13 +281,13 @@ pub fn attend<D: Device>(
     Ok(None)
 }
 
-impl<D: Device> Joined<D> {
+impl<D: Device> PartialAttention<D> {
     /// Combines the splits and writes the attention to `out`.
     ///
     /// # Errors
     /// As [`attention`].
     pub fn finish(&self, device: &D, out: &D::Memory) -> Result<(), DeviceError> {
-        self.launch(device, (Span::NONE, 0), out)
+        self.launch(device, (DeviceSpan::NULL, 0), out)
     }
 
     /// Returns rows and elements per row.
@@ -288,39 +296,43 @@ impl<D: Device> Joined<D> {
     }
 
     /// Returns the head size.
-    pub(super) fn size(&self) -> usize {
+    pub(super) fn head_size(&self) -> usize {
         self.size
     }
 
     /// Returns the shared memory of a block.
-    pub(super) fn shared(&self) -> usize {
-        shared_of_splits(self.splits)
+    pub(super) fn shared_bytes(&self) -> usize {
+        join_shared_bytes(self.splits)
     }
 
     pub(super) fn grid(&self) -> Result<[u32; 3], DeviceError> {
-        Ok([count("heads of all rows", self.rows * self.heads)?, 1, 1])
+        Ok([
+            kernel_count("heads of all rows", self.rows * self.heads)?,
+            1,
+            1,
+        ])
     }
 
-    pub(super) fn argument(&self, out: &D::Memory) -> Result<Join, DeviceError> {
-        self.argument_with((Span::NONE, 0), out)
+    pub(super) fn join_arguments(&self, out: &D::Memory) -> Result<Join, DeviceError> {
+        self.argument_with((DeviceSpan::NULL, 0), out)
     }
 
     fn argument_with(
         &self,
-        (basis, rank): (Span, usize),
+        (basis, rank): (DeviceSpan, usize),
         out: &D::Memory,
     ) -> Result<Join, DeviceError> {
         let (rows, heads, size) = (self.rows, self.heads, self.size);
         let numbers = [rows, heads, self.splits, 2 + size + rank];
         Ok(Join {
-            partial: floats(&*self.partial, "partial sums", &numbers)?,
+            partial: float_span(&*self.partial, "partial sums", &numbers)?,
             basis,
-            out: floats(out, "out", &[rows, heads, size])?,
-            heads: count("heads", heads)?,
-            kv_heads: count("heads", self.kv_heads)?,
-            size: count("a head", size)?,
-            rank: count("the rank", rank)?,
-            splits: count("splits", self.splits)?,
+            out: float_span(out, "out", &[rows, heads, size])?,
+            heads: kernel_count("heads", heads)?,
+            kv_heads: kernel_count("heads", self.kv_heads)?,
+            size: kernel_count("a head", size)?,
+            rank: kernel_count("the rank", rank)?,
+            splits: kernel_count("splits", self.splits)?,
             unused: 0,
         })
     }
@@ -328,12 +340,12 @@ impl<D: Device> Joined<D> {
     fn launch(
         &self,
         device: &D,
-        (basis, rank): (Span, usize),
+        (basis, rank): (DeviceSpan, usize),
         out: &D::Memory,
     ) -> Result<(), DeviceError> {
         const JOIN: Kernel<Join> = Kernel::new("attend_join", THREADS);
         let joined = self.argument_with((basis, rank), out)?;
-        let shared = self.shared() + rank * F32;
+        let shared = self.shared_bytes() + rank * F32_BYTES;
         // SAFETY: a block reads the records of a head and writes its elements of `out`; its shared
         // memory has `rank` elements after those of the splits.
         unsafe { device.launch(&JOIN, self.grid()?, shared, &joined) }
@@ -341,10 +353,10 @@ impl<D: Device> Joined<D> {
 }
 
 /// Returns the maximum number of splits of the rows that end after `start` and at most at `end`.
-fn splits_of(start: usize, end: usize) -> usize {
+fn max_splits(start: usize, end: usize) -> usize {
     let of = |end: usize| {
-        let mut split = LEAST_SPLIT;
-        while end.div_ceil(split) > SPLITS {
+        let mut split = MIN_SPLIT;
+        while end.div_ceil(split) > MAX_SPLITS {
             split *= 2;
         }
         end.div_ceil(split)
@@ -352,36 +364,43 @@ fn splits_of(start: usize, end: usize) -> usize {
     (start + 1..=end).map(of).max().unwrap_or(1)
 }
 
-pub(super) fn shared_of_splits(splits: usize) -> usize {
-    2 * splits * F32
+pub(super) fn join_shared_bytes(splits: usize) -> usize {
+    2 * splits * F32_BYTES
 }
 
-pub(super) fn shared_of_a_split(group: usize, size: usize, numbers: KvNumbers) -> usize {
-    Shared::most(group, size, [0, 0], numbers.row_bytes(size)[0]).bytes
+pub(super) fn split_shared_bytes(group: usize, size: usize, numbers: KvElement) -> usize {
+    SplitLayout::largest_that_fits(group, size, [0, 0], numbers.row_bytes(size)[0]).bytes
 }
 
-struct Shared {
-    together: usize,
+struct SplitLayout {
+    heads: usize,
     tile: usize,
     bytes: usize,
 }
 
-impl Shared {
+impl SplitLayout {
     /// Returns the largest tile of positions that fits, and then as many of the `group` query heads
     /// of a kv head as fit. `codes` is the size of a row's codes in bytes.
-    fn most(group: usize, size: usize, ranks: [usize; 2], codes: usize) -> Shared {
-        let of = |together: usize, tile: usize| Shared {
-            together,
+    fn largest_that_fits(
+        group: usize,
+        size: usize,
+        ranks: [usize; 2],
+        codes: usize,
+    ) -> SplitLayout {
+        let of = |together: usize, tile: usize| SplitLayout {
+            heads: together,
             tile,
-            bytes: Shared::bytes(together, tile, size, ranks, codes),
+            bytes: SplitLayout::bytes(together, tile, size, ranks, codes),
         };
-        let tiles = (0..=TILE.ilog2()).rev().map(|log| 1_usize << log);
+        let tiles = (0..=MAX_TILE_POSITIONS.ilog2())
+            .rev()
+            .map(|log| 1_usize << log);
         let mut all = tiles.flat_map(|tile| {
-            let heads = (1..=TOGETHER.min(group)).rev();
+            let heads = (1..=MAX_HEADS_PER_BLOCK.min(group)).rev();
             let heads = heads.filter(|&together| group.is_multiple_of(together));
             heads.map(move |together| of(together, tile))
         });
-        let fits = all.find(|shared| shared.bytes <= SHARED);
+        let fits = all.find(|shared| shared.bytes <= MIN_SHARED_BYTES);
         fits.unwrap_or_else(|| of(1, 1))
     }
 
@@ -394,57 +413,57 @@ impl Shared {
         let weights = together.next_multiple_of(4) * tile;
         let queries = (together * size).next_multiple_of(4) + together * ranks[0];
         let sums = together * (size + ranks[1] + 3);
-        side(ranks[0]) + side(ranks[1]) + (weights + queries + sums) * F32
+        side(ranks[0]) + side(ranks[1]) + (weights + queries + sums) * F32_BYTES
     }
 }
 
 struct LowArguments {
-    coordinates: [Span; 2],
-    bases: [Span; 2],
+    coordinates: [DeviceSpan; 2],
+    bases: [DeviceSpan; 2],
     ranks: [usize; 2],
     capacity: usize,
     front: usize,
     compressed: usize,
 }
 
-fn low_arguments<D: Device>(held: &Held<'_, D>) -> Result<LowArguments, DeviceError> {
+fn low_arguments<D: Device>(held: &DeviceLayerCache<'_, D>) -> Result<LowArguments, DeviceError> {
     let size = held.full[0].shape().size;
     let mut arguments = LowArguments {
-        coordinates: [Span::NONE; 2],
-        bases: [Span::NONE; 2],
+        coordinates: [DeviceSpan::NULL; 2],
+        bases: [DeviceSpan::NULL; 2],
         ranks: [0; 2],
         capacity: 0,
         front: held.start,
         compressed: 0,
     };
-    let Some(low) = &held.low else {
+    let Some(low) = &held.low_rank else {
         return Ok(arguments);
     };
-    for (side, of_side) in low.sides.into_iter().enumerate() {
+    for (side, of_side) in low.keys_and_values.into_iter().enumerate() {
         let KvHeads { heads, size: rank } = of_side.rows.shape();
-        arguments.coordinates[side] = of_side.rows.argument()?.codes();
-        arguments.bases[side] = floats(&of_side.basis, "bases", &[heads, rank, size])?;
+        arguments.coordinates[side] = of_side.rows.kernel_argument()?.codes();
+        arguments.bases[side] = float_span(&of_side.basis, "bases", &[heads, rank, size])?;
         arguments.ranks[side] = rank;
     }
-    arguments.capacity = low.sides[0].rows.capacity();
-    (arguments.front, arguments.compressed) = (low.front, low.compressed);
+    arguments.capacity = low.keys_and_values[0].rows.capacity();
+    (arguments.front, arguments.compressed) = (low.full_before, low.compressed);
     Ok(arguments)
 }
 
-fn check<D: Device>(
-    held: &Held<'_, D>,
-    queries: Queries,
+fn check_shapes<D: Device>(
+    held: &DeviceLayerCache<'_, D>,
+    queries: QueryShape,
     attention: &Attention,
 ) -> Result<usize, DeviceError> {
     let shape = held.full[0].shape();
     let (front, compressed) = held
-        .low
+        .low_rank
         .as_ref()
-        .map_or((0, 0), |low| (low.front, low.compressed));
+        .map_or((0, 0), |low| (low.full_before, low.compressed));
     let full = (held.start + queries.rows).saturating_sub(compressed);
-    let range = |what, needed, found| Err(misfit(what, needed, found));
+    let range = |what, needed, found| Err(shape_mismatch(what, needed, found));
     let [keys, values] = held.full;
-    if values.shape() != shape || values.numbers() != keys.numbers() {
+    if values.shape() != shape || values.kv_type() != keys.kv_type() {
         return range(
             "numbers of a value's head, as a key's",
             shape.size,
@@ -455,17 +474,17 @@ fn check<D: Device>(
     if full > capacity || front > full {
         return range("positions in full", full.max(front), capacity);
     }
-    if let Some(low) = &held.low {
-        let [keys, values] = low.sides.map(|side| side.rows.capacity());
+    if let Some(low) = &held.low_rank {
+        let [keys, values] = low.keys_and_values.map(|side| side.rows.capacity());
         if compressed > keys || keys != values {
             return range("positions in low rank", compressed, keys.min(values));
         }
-        for side in low.sides {
+        for side in low.keys_and_values {
             if side.size != shape.size {
                 return range("numbers of a head", shape.size, side.size);
             }
-            let (heads, numbers) = (side.rows.shape().heads, side.rows.numbers());
-            if heads != shape.heads || numbers != KvNumbers::F16 {
+            let (heads, numbers) = (side.rows.shape().heads, side.rows.kv_type());
+            if heads != shape.heads || numbers != KvElement::F16 {
                 return range("heads of coordinates in half precision", shape.heads, heads);
             }
         }
@@ -486,10 +505,10 @@ fn check<D: Device>(
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Importance {
-    q: Span,
-    scale_of: Span,
-    out: Span,
-    keys: RowsArgument,
+    q: DeviceSpan,
+    scale_of: DeviceSpan,
+    out: DeviceSpan,
+    keys: KvRowsArgument,
     heads: u32,
     kv_heads: u32,
     size: u32,
@@ -501,7 +520,7 @@ struct Importance {
 }
 
 // SAFETY: layout as in `attention.cu`, without padding.
-unsafe impl Arguments for Importance {}
+unsafe impl KernelArguments for Importance {}
 
 /// Returns the attention weights that the last `window` rows of `q [rows, heads, size]` give to
 /// each of `end` positions with the keys `keys`, summed over these rows and the query heads of a kv
@@ -509,9 +528,9 @@ unsafe impl Arguments for Importance {}
 ///
 /// # Errors
 /// As [`attention`].
-pub fn importance<D: Device>(
+pub fn attention_importance<D: Device>(
     device: &D,
-    queries: Queries,
+    queries: QueryShape,
     window: usize,
     q: &D::Memory,
     (keys, end): (&KvRows<D>, usize),
@@ -523,39 +542,39 @@ pub fn importance<D: Device>(
         heads: kv_heads,
         size,
     } = keys.shape();
-    let held = Held {
+    let held = DeviceLayerCache {
         full: [keys, keys],
-        low: None,
+        low_rank: None,
         start: end.saturating_sub(queries.rows),
     };
-    check(&held, queries, attention)?;
+    check_shapes(&held, queries, attention)?;
     let heads = queries.heads;
     if window > queries.rows || window > end {
-        return Err(misfit("queries", window, queries.rows.min(end)));
+        return Err(shape_mismatch("queries", window, queries.rows.min(end)));
     }
-    let first = queries.rows.saturating_sub(window) * heads * size * F32;
-    let scales = device.allocate(2 * F32 * window * heads)?;
-    let out = device.allocate(F32 * kv_heads * end)?;
+    let first = queries.rows.saturating_sub(window) * heads * size * F32_BYTES;
+    let scales = device.allocate(2 * F32_BYTES * window * heads)?;
+    let out = device.allocate(F32_BYTES * kv_heads * end)?;
     let arguments = Importance {
-        q: bytes(q, "queries", first, &[window, heads, size], F32)?,
-        scale_of: floats(&scales, "scales of weights", &[window, heads, 2])?,
-        out: floats(&out, "importance", &[kv_heads, end])?,
-        keys: keys.argument()?,
-        heads: count("heads", heads)?,
-        kv_heads: count("heads", kv_heads)?,
-        size: count("a head", size)?,
-        queries: count("queries", window)?,
-        end: count("positions", end)?,
-        window: count("positions", attention.window.unwrap_or(0).min(1 << 30))?,
+        q: byte_span(q, "queries", first, &[window, heads, size], F32_BYTES)?,
+        scale_of: float_span(&scales, "scales of weights", &[window, heads, 2])?,
+        out: float_span(&out, "importance", &[kv_heads, end])?,
+        keys: keys.kernel_argument()?,
+        heads: kernel_count("heads", heads)?,
+        kv_heads: kernel_count("heads", kv_heads)?,
+        size: kernel_count("a head", size)?,
+        queries: kernel_count("queries", window)?,
+        end: kernel_count("positions", end)?,
+        window: kernel_count("positions", attention.window.unwrap_or(0).min(1 << 30))?,
         scale: attention.scale,
         softcap: attention.softcap.unwrap_or(0.0),
     };
-    let grid = [count("heads of queries", window * heads)?, 1, 1];
+    let grid = [kernel_count("heads of queries", window * heads)?, 1, 1];
     // SAFETY: a block reads a query and the keys of its visible positions and writes two elements;
     // the spans cover them.
     unsafe { device.launch(&OF_QUERIES, grid, 0, &arguments)? };
     // SAFETY: a thread reads all queries and the key of a position and writes one element; the
     // spans cover them.
-    unsafe { super::each(device, &OF_POSITIONS, kv_heads * end, &arguments)? };
-    get(device, &out, kv_heads * end)
+    unsafe { super::launch_per_element(device, &OF_POSITIONS, kv_heads * end, &arguments)? };
+    download_floats(device, &out, kv_heads * end)
 }

@@ -2,14 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-use super::kv::{KvHeads, KvNumbers, KvRows};
+use super::kv::{KvElement, KvHeads, KvRows};
 use super::*;
 use crate::cpu::Attention;
-use crate::cuda::{Emulated, EmulatedMemory};
+use crate::cuda::{EmulatedDevice, EmulatedMemory};
 
 #[derive(Clone, Copy)]
 struct Case {
-    numbers: KvNumbers,
+    numbers: KvElement,
     kv_heads: usize,
     /// Query heads per kv head.
     group: usize,
@@ -23,7 +23,7 @@ struct Case {
 }
 
 const SMALL: Case = Case {
-    numbers: KvNumbers::F16,
+    numbers: KvElement::F16,
     kv_heads: 1,
     group: 1,
     size: 32,
@@ -36,7 +36,7 @@ const SMALL: Case = Case {
 };
 
 struct Filled {
-    rows: [KvRows<Emulated>; 2],
+    rows: [KvRows<EmulatedDevice>; 2],
     numbers: [Vec<f32>; 2],
     q: Vec<f32>,
 }
@@ -46,7 +46,7 @@ impl Case {
         self.start + self.rows
     }
 
-    fn fill(&self, device: &Emulated) -> Filled {
+    fn fill(&self, device: &EmulatedDevice) -> Filled {
         let shape = KvHeads {
             heads: self.kv_heads,
             size: self.size,
@@ -56,13 +56,13 @@ impl Case {
             // Spare capacity, filled with NaN.
             let rows = KvRows::new(device, self.numbers, shape, positions + 3).unwrap();
             let of = |i: usize| self.magnitudes[side] * (i as f32 * [0.37, 0.91][side]).sin();
-            let x = put(device, &(0..positions * row).map(of).collect::<Vec<_>>());
-            let faults = Faults::new(device, 1).unwrap();
-            append(device, &rows, [0, positions, 0], &x.unwrap(), (&faults, 0)).unwrap();
-            assert_eq!(faults.take(device).unwrap(), None);
-            let wide = device.allocate(F32 * positions * row).unwrap();
-            widen(device, &rows, [0, positions], &wide, [0, positions]).unwrap();
-            let numbers = get(device, &wide, positions * row).unwrap();
+            let x = upload_floats(device, &(0..positions * row).map(of).collect::<Vec<_>>());
+            let faults = FaultEntries::new(device, 1).unwrap();
+            append_rows(device, &rows, [0, positions, 0], &x.unwrap(), (&faults, 0)).unwrap();
+            assert_eq!(faults.take_first(device).unwrap(), None);
+            let wide = device.allocate(F32_BYTES * positions * row).unwrap();
+            rows_to_f32(device, &rows, [0, positions], &wide, [0, positions]).unwrap();
+            let numbers = download_floats(device, &wide, positions * row).unwrap();
             (rows, numbers)
         });
         let [(keys, of_keys), (values, of_values)] = filled;
@@ -88,32 +88,32 @@ impl Case {
 
     fn attend(
         &self,
-        device: &Emulated,
+        device: &EmulatedDevice,
         filled: &Filled,
         at: usize,
         [q, out]: [&EmulatedMemory; 2],
         rows: usize,
     ) {
-        let queries = Queries {
+        let queries = QueryShape {
             rows,
             heads: self.kv_heads * self.group,
-            apart: self.apart,
+            batch_invariant: self.apart,
         };
-        let held = Held {
+        let held = DeviceLayerCache {
             full: [&filled.rows[0], &filled.rows[1]],
-            low: None,
+            low_rank: None,
             start: self.start + at,
         };
-        let mut room = AttentionRoom::default();
+        let mut room = AttentionScratch::default();
         attention(device, queries, q, &held, &self.attention(), &mut room, out).unwrap();
     }
 
-    fn found(&self, device: &Emulated, filled: &Filled, at: usize, rows: usize) -> Vec<f32> {
+    fn found(&self, device: &EmulatedDevice, filled: &Filled, at: usize, rows: usize) -> Vec<f32> {
         let row = self.row();
-        let q = put(device, &filled.q[at * row..(at + rows) * row]).unwrap();
-        let out = put(device, &vec![-77.0; rows * row]).unwrap();
+        let q = upload_floats(device, &filled.q[at * row..(at + rows) * row]).unwrap();
+        let out = upload_floats(device, &vec![-77.0; rows * row]).unwrap();
         self.attend(device, filled, at, [&q, &out], rows);
-        get(device, &out, rows * row).unwrap()
+        download_floats(device, &out, rows * row).unwrap()
     }
 
     fn expected(&self, filled: &Filled) -> Vec<f64> {
@@ -150,9 +150,9 @@ impl Case {
     }
 
     fn kernel(&self) -> &'static str {
-        let device = Emulated::new(4);
+        let device = EmulatedDevice::new(4);
         let filled = self.fill(&device);
-        let [q, out] = [0, 1].map(|_| device.allocate(F32 * self.rows * self.row()).unwrap());
+        let [q, out] = [0, 1].map(|_| device.allocate(F32_BYTES * self.rows * self.row()).unwrap());
         device.begin_step().unwrap();
         self.attend(&device, &filled, 0, [&q, &out], self.rows);
         device.end_step().unwrap();
@@ -160,7 +160,7 @@ impl Case {
     }
 
     fn agrees(&self, what: &str) {
-        let device = Emulated::new(5);
+        let device = EmulatedDevice::new(5);
         let filled = self.fill(&device);
         let found = self.found(&device, &filled, 0, self.rows);
         let bound = 2e-6 * f64::from(self.magnitudes[1]);
@@ -179,7 +179,7 @@ impl Case {
             ..self
         };
         case.agrees(what);
-        let device = Emulated::new(3);
+        let device = EmulatedDevice::new(3);
         let filled = case.fill(&device);
         let together = case.found(&device, &filled, 0, case.rows);
         for (at, row) in together.chunks_exact(case.row()).enumerate() {
@@ -189,11 +189,11 @@ impl Case {
     }
 }
 
-const NUMBERS: [KvNumbers; 4] = [
-    KvNumbers::F16,
-    KvNumbers::F32,
-    KvNumbers::Q8_0,
-    KvNumbers::Q4_0,
+const NUMBERS: [KvElement; 4] = [
+    KvElement::F16,
+    KvElement::F32,
+    KvElement::Q8_0,
+    KvElement::Q4_0,
 ];
 
 #[test]
@@ -222,7 +222,7 @@ fn tiled_attention_matches_reference_for_any_heads() {
         (1, 1, 200),
         (1, 1, 256),
     ] {
-        for numbers in [KvNumbers::F16, KvNumbers::F32] {
+        for numbers in [KvElement::F16, KvElement::F32] {
             let case = Case {
                 numbers,
                 kv_heads,
@@ -264,11 +264,11 @@ fn tiled_attention_applies_window_and_softcap() {
 #[test]
 fn tiled_attention_keeps_precision_of_cells() {
     for (numbers, magnitudes) in [
-        (KvNumbers::F16, [1e4, 1e4]),
-        (KvNumbers::F16, [1e-2, 1e-3]),
-        (KvNumbers::F32, [1e20, 1e10]),
-        (KvNumbers::F32, [1e-20, 1e-10]),
-        (KvNumbers::Q8_0, [1e3, 1e-3]),
+        (KvElement::F16, [1e4, 1e4]),
+        (KvElement::F16, [1e-2, 1e-3]),
+        (KvElement::F32, [1e20, 1e10]),
+        (KvElement::F32, [1e-20, 1e-10]),
+        (KvElement::Q8_0, [1e3, 1e-3]),
     ] {
         let case = Case {
             numbers,
@@ -282,14 +282,14 @@ fn tiled_attention_keeps_precision_of_cells() {
 #[test]
 fn many_rows_use_the_tiled_kernel() {
     for (numbers, size, expected) in [
-        (KvNumbers::F16, 13, "attend_tiles_of_halves_64"),
-        (KvNumbers::F16, 64, "attend_tiles_of_halves_64"),
-        (KvNumbers::F16, 65, "attend_tiles_of_halves_128"),
-        (KvNumbers::F16, 256, "attend_tiles_of_halves_128"),
-        (KvNumbers::F32, 64, "attend_tiles_64"),
-        (KvNumbers::Q8_0, 96, "attend_tiles_128"),
-        (KvNumbers::Q4_0, 256, "attend_tiles_128"),
-        (KvNumbers::F16, 257, "attend_split"),
+        (KvElement::F16, 13, "attend_tiles_of_halves_64"),
+        (KvElement::F16, 64, "attend_tiles_of_halves_64"),
+        (KvElement::F16, 65, "attend_tiles_of_halves_128"),
+        (KvElement::F16, 256, "attend_tiles_of_halves_128"),
+        (KvElement::F32, 64, "attend_tiles_64"),
+        (KvElement::Q8_0, 96, "attend_tiles_128"),
+        (KvElement::Q4_0, 256, "attend_tiles_128"),
+        (KvElement::F16, 257, "attend_split"),
     ] {
         let case = Case {
             numbers,
@@ -308,9 +308,9 @@ fn many_rows_use_the_tiled_kernel() {
 
 #[test]
 fn non_finite_query_affects_only_its_row() {
-    let device = Emulated::new(8);
+    let device = EmulatedDevice::new(8);
     for odd in [f32::NAN, f32::INFINITY] {
-        for numbers in [KvNumbers::F16, KvNumbers::F32] {
+        for numbers in [KvElement::F16, KvElement::F32] {
             let case = Case { numbers, ..SMALL };
             let mut filled = case.fill(&device);
             let expected = case.found(&device, &filled, 0, case.rows);
@@ -354,7 +354,7 @@ fn tiled_rows_are_independent_of_their_index() {
             window,
             ..SMALL
         };
-        let device = Emulated::new(6);
+        let device = EmulatedDevice::new(6);
         let filled = case.fill(&device);
         let whole = case.found(&device, &filled, 0, case.rows);
         for (at, rows) in [(0, 32), (1, 40), (37, 64), (85, 65)] {
@@ -371,11 +371,11 @@ fn tiled_rows_are_independent_of_their_index() {
 #[test]
 fn long_context_has_longer_splits() {
     for (numbers, group, size, window) in [
-        (KvNumbers::F16, 1, 8, None),
-        (KvNumbers::F32, 1, 8, Some(90)),
-        (KvNumbers::Q8_0, 2, 32, None),
-        (KvNumbers::Q4_0, 2, 32, None),
-        (KvNumbers::Q8_0, 2, 32, Some(90)),
+        (KvElement::F16, 1, 8, None),
+        (KvElement::F32, 1, 8, Some(90)),
+        (KvElement::Q8_0, 2, 32, None),
+        (KvElement::Q4_0, 2, 32, None),
+        (KvElement::Q8_0, 2, 32, Some(90)),
     ] {
         let case = Case {
             numbers,
@@ -394,7 +394,7 @@ fn long_context_has_longer_splits() {
 fn row_attention_matches_reference_for_any_heads() {
     for (group, size) in [(8, 8), (6, 20), (5, 12), (2, 256), (1, 1024)] {
         let case = Case {
-            numbers: KvNumbers::F32,
+            numbers: KvElement::F32,
             group,
             size,
             start: 70,

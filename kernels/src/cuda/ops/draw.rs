@@ -1,12 +1,12 @@
 //! Sampling of a token on the device, so that the host does not read all logits.
 
-use super::{F32, bytes, count};
-use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Memory, Span};
+use super::{F32_BYTES, byte_span, kernel_count};
+use crate::cuda::device::{Device, DeviceError, DeviceMemory, DeviceSpan, Kernel, KernelArguments};
 
 /// Sampling parameters: top-k, then top-p, then sampling by softmax weight at a temperature. Ties
 /// are ordered by token id.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Draw {
+pub struct SamplingParameters {
     /// Temperature, above 0, applied after top-k and top-p.
     pub temperature: f32,
     /// Number of candidates for top-k; 0 for all.
@@ -20,8 +20,8 @@ pub struct Draw {
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct DrawArgument {
-    x: Span,
-    out: Span,
+    x: DeviceSpan,
+    out: DeviceSpan,
     uniform: f64,
     numbers: u32,
     top_k: u32,
@@ -30,27 +30,27 @@ struct DrawArgument {
 }
 
 // SAFETY: layout as in `draw.cu`, without padding.
-unsafe impl Arguments for DrawArgument {}
+unsafe impl KernelArguments for DrawArgument {}
 
 /// Maximum number of logits; their weights are summed in 64 bits.
-pub const MOST_DRAWN: usize = 1 << 22;
+pub const MAX_SAMPLED_LOGITS: usize = 1 << 22;
 
 /// Index for "none".
-const NO_PLACE: u32 = u32::MAX;
+const NO_INDEX: u32 = u32::MAX;
 
 /// Output buffer of sampling.
 #[derive(Debug)]
-pub struct Drawing<D: Device> {
+pub struct TokenSampler<D: Device> {
     out: Option<D::Memory>,
 }
 
-impl<D: Device> Default for Drawing<D> {
+impl<D: Device> Default for TokenSampler<D> {
     fn default() -> Self {
-        Drawing { out: None }
+        TokenSampler { out: None }
     }
 }
 
-impl<D: Device> Drawing<D> {
+impl<D: Device> TokenSampler<D> {
     /// Begins to sample from the first `numbers` elements of `x`. Weights are integer multiples of
     /// 2^-40 of the largest: smaller ones are never drawn, and equal inputs give equal tokens.
     ///
@@ -61,23 +61,27 @@ impl<D: Device> Drawing<D> {
         &mut self,
         device: &D,
         (x, numbers): (&D::Memory, usize),
-        draw: &Draw,
+        draw: &SamplingParameters,
     ) -> Result<(), DeviceError> {
         const KERNEL: Kernel<DrawArgument> = Kernel::new("draw_token", 1024);
         let out = match self.out.take() {
             Some(out) => out,
-            None => device.allocate(2 * F32)?,
+            None => device.allocate(2 * F32_BYTES)?,
         };
         let out = self.out.insert(out);
-        if !(1..=MOST_DRAWN).contains(&numbers) {
-            return Err(super::misfit("numbers to draw from", numbers, MOST_DRAWN));
+        if !(1..=MAX_SAMPLED_LOGITS).contains(&numbers) {
+            return Err(super::shape_mismatch(
+                "numbers to draw from",
+                numbers,
+                MAX_SAMPLED_LOGITS,
+            ));
         }
         let arguments = DrawArgument {
-            x: bytes(x, "numbers", 0, &[numbers], F32)?,
-            out: out.span("what is drawn", 0, 2 * F32)?,
+            x: byte_span(x, "numbers", 0, &[numbers], F32_BYTES)?,
+            out: out.span("what is drawn", 0, 2 * F32_BYTES)?,
             uniform: draw.uniform,
-            numbers: count("numbers", numbers)?,
-            top_k: count("numbers", draw.top_k.min(numbers))?,
+            numbers: kernel_count("numbers", numbers)?,
+            top_k: kernel_count("numbers", draw.top_k.min(numbers))?,
             top_p: draw.top_p,
             temperature: draw.temperature,
         };
@@ -93,10 +97,10 @@ impl<D: Device> Drawing<D> {
         let Some(out) = &self.out else {
             return Ok(None);
         };
-        let mut words = [0; 2 * F32];
+        let mut words = [0; 2 * F32_BYTES];
         device.download(out, 0, &mut words)?;
         let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| words[4 * at + i]));
-        Ok((word(1) == NO_PLACE).then(|| word(0)))
+        Ok((word(1) == NO_INDEX).then(|| word(0)))
     }
 }
 
@@ -105,23 +109,23 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "test code")]
 
     use super::*;
-    use crate::cuda::{Emulated, ops};
+    use crate::cuda::{EmulatedDevice, ops};
 
-    const ALL: Draw = Draw {
+    const ALL: SamplingParameters = SamplingParameters {
         temperature: 1.0,
         top_k: 0,
         top_p: 1.0,
         uniform: 0.0,
     };
 
-    fn drawn(device: &Emulated, x: &[f32], draw: Draw) -> Option<u32> {
-        let memory = ops::put(device, x).unwrap();
-        let mut drawing = Drawing::default();
+    fn drawn(device: &EmulatedDevice, x: &[f32], draw: SamplingParameters) -> Option<u32> {
+        let memory = ops::upload_floats(device, x).unwrap();
+        let mut drawing = TokenSampler::default();
         drawing.begin(device, (&memory, x.len()), &draw).unwrap();
         drawing.take(device).unwrap()
     }
 
-    fn kept(x: &[f32], draw: Draw) -> Vec<(u32, f64)> {
+    fn kept(x: &[f32], draw: SamplingParameters) -> Vec<(u32, f64)> {
         let mut ranked: Vec<(u32, f32)> = (0..).zip(x.iter().copied()).collect();
         ranked.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap().then(a.0.cmp(&b.0)));
         if draw.top_k > 0 {
@@ -150,7 +154,7 @@ mod tests {
 
     #[test]
     fn each_candidate_is_drawn_by_its_weight() {
-        let device = Emulated::new(11);
+        let device = EmulatedDevice::new(11);
         let distinct = |i: usize| ((i * 7919 % 1009) as f32 - 500.0) * 0.01;
         let tied = |i: usize| (i * 7 % 5) as f32 * 0.5 - 2.0;
         for (numbers, of) in [
@@ -170,7 +174,7 @@ mod tests {
                 (0.5, 1, 0.5),
                 (1.0, usize::MAX, 0.01),
             ] {
-                let draw = Draw {
+                let draw = SamplingParameters {
                     temperature,
                     top_k,
                     top_p,
@@ -183,7 +187,7 @@ mod tests {
                     // Values close to an interval's end may round to the neighbour.
                     if at % some == 0 || at + 1 == kept.len() {
                         let uniform = before + weight / 2.0;
-                        let found = drawn(&device, &x, Draw { uniform, ..draw });
+                        let found = drawn(&device, &x, SamplingParameters { uniform, ..draw });
                         assert_eq!(found, Some(token), "{at} of {}: {draw:?}", kept.len());
                     }
                     before += weight;
@@ -192,7 +196,10 @@ mod tests {
                     (0.0, kept[0].0),
                     (1.0 - f64::EPSILON / 2.0, kept[kept.len() - 1].0),
                 ] {
-                    assert_eq!(drawn(&device, &x, Draw { uniform, ..draw }), Some(token));
+                    assert_eq!(
+                        drawn(&device, &x, SamplingParameters { uniform, ..draw }),
+                        Some(token)
+                    );
                 }
             }
         }
@@ -200,12 +207,12 @@ mod tests {
 
     #[test]
     fn extreme_logits_and_temperatures_are_handled() {
-        let device = Emulated::new(12);
+        let device = EmulatedDevice::new(12);
         let x = [f32::MIN, -0.0, f32::MAX, 0.0, f32::MIN];
         for temperature in [f32::from_bits(1), 1.0] {
             for top_p in [f32::from_bits(1), 0.5, 1.0] {
                 for uniform in [0.0, 0.999] {
-                    let draw = Draw {
+                    let draw = SamplingParameters {
                         temperature,
                         top_p,
                         uniform,
@@ -216,7 +223,7 @@ mod tests {
             }
         }
         // Both zeros compare equal: the first two of three.
-        let draw = |uniform| Draw {
+        let draw = |uniform| SamplingParameters {
             top_k: 2,
             uniform,
             ..ALL
@@ -224,7 +231,7 @@ mod tests {
         assert_eq!(drawn(&device, &[0.0, -0.0, 0.0], draw(0.4)), Some(0));
         assert_eq!(drawn(&device, &[0.0, -0.0, 0.0], draw(0.6)), Some(1));
         // A very high temperature gives equal weights.
-        let hot = |uniform| Draw {
+        let hot = |uniform| SamplingParameters {
             temperature: f32::MAX,
             uniform,
             ..ALL
@@ -235,7 +242,7 @@ mod tests {
 
     #[test]
     fn non_finite_logits_give_no_token() {
-        let device = Emulated::new(13);
+        let device = EmulatedDevice::new(13);
         for strange in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             for at in [0, 1023, 3000] {
                 let mut x = vec![1.0; 3001];
@@ -243,9 +250,9 @@ mod tests {
                 assert_eq!(drawn(&device, &x, ALL), None, "{strange} at {at}");
             }
         }
-        let x = ops::put(&device, &[1.0; 8]).unwrap();
-        for numbers in [0, 9, MOST_DRAWN + 1] {
-            let mut drawing = Drawing::default();
+        let x = ops::upload_floats(&device, &[1.0; 8]).unwrap();
+        for numbers in [0, 9, MAX_SAMPLED_LOGITS + 1] {
+            let mut drawing = TokenSampler::default();
             assert!(drawing.begin(&device, (&x, numbers), &ALL).is_err());
         }
     }

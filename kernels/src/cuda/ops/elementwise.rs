@@ -2,8 +2,8 @@
 
 use htc_formats::model::RopePairs;
 
-use super::{F32, bytes, count, each, floats, misfit};
-use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
+use super::{F32_BYTES, byte_span, float_span, kernel_count, launch_per_element, shape_mismatch};
+use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
 
 /// Shape of a row-major matrix of floats.
 #[derive(Clone, Copy, Debug)]
@@ -11,21 +11,21 @@ pub struct RowsShape {
     /// Rows.
     pub rows: usize,
     /// Elements per row.
-    pub width: usize,
+    pub cols: usize,
 }
 
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct RmsNorm {
-    x: Span,
-    weight: Span,
-    out: Span,
+    x: DeviceSpan,
+    weight: DeviceSpan,
+    out: DeviceSpan,
     width: u32,
     epsilon: f32,
 }
 
 // SAFETY: layout as in `elementwise.cu`, without padding.
-unsafe impl Arguments for RmsNorm {}
+unsafe impl KernelArguments for RmsNorm {}
 
 /// Returns the block size for the sum of squares of a row, as in `rows.cuh`: four elements per
 /// thread, in whole warps.
@@ -47,16 +47,16 @@ pub fn rms_norm<D: Device>(
     epsilon: f32,
     out: &D::Memory,
 ) -> Result<(), DeviceError> {
-    let RowsShape { rows, width } = shape;
+    let RowsShape { rows, cols: width } = shape;
     let arguments = RmsNorm {
-        x: floats(x, "x", &[rows, width])?,
-        weight: floats(weight, "the weight of a norm", &[width])?,
-        out: floats(out, "out", &[rows, width])?,
-        width: count("a row", width)?,
+        x: float_span(x, "x", &[rows, width])?,
+        weight: float_span(weight, "the weight of a norm", &[width])?,
+        out: float_span(out, "out", &[rows, width])?,
+        width: kernel_count("a row", width)?,
         epsilon,
     };
     let kernel = Kernel::<RmsNorm>::new("rms_norm", norm_threads(width));
-    let grid = [count("rows", rows)?, 1, 1];
+    let grid = [kernel_count("rows", rows)?, 1, 1];
     // SAFETY: a block reads and writes a row of each, which the spans cover.
     unsafe { device.launch(&kernel, grid, 0, &arguments) }
 }
@@ -64,15 +64,15 @@ pub fn rms_norm<D: Device>(
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Add {
-    x: Span,
-    y: Span,
+    x: DeviceSpan,
+    y: DeviceSpan,
     numbers: u64,
     width: u32,
     unused: u32,
 }
 
 // SAFETY: layout as in `elementwise.cu`, without padding.
-unsafe impl Arguments for Add {}
+unsafe impl KernelArguments for Add {}
 
 /// Computes `x += y` element by element.
 ///
@@ -86,14 +86,14 @@ pub fn add<D: Device>(
 ) -> Result<(), DeviceError> {
     const KERNEL: Kernel<Add> = Kernel::new("add", 256);
     let arguments = Add {
-        x: floats(x, "x", &[numbers])?,
-        y: floats(y, "y", &[numbers])?,
+        x: float_span(x, "x", &[numbers])?,
+        y: float_span(y, "y", &[numbers])?,
         numbers: numbers as u64,
         width: 0,
         unused: 0,
     };
     // SAFETY: a thread accesses one of `numbers` elements of each, which the spans cover.
-    unsafe { each(device, &KERNEL, numbers, &arguments) }
+    unsafe { launch_per_element(device, &KERNEL, numbers, &arguments) }
 }
 
 /// Computes `x += y` for each row.
@@ -107,22 +107,22 @@ pub fn add_rows<D: Device>(
     y: &D::Memory,
 ) -> Result<(), DeviceError> {
     const KERNEL: Kernel<Add> = Kernel::new("add_rows", 256);
-    let RowsShape { rows, width } = shape;
+    let RowsShape { rows, cols: width } = shape;
     let arguments = Add {
-        x: floats(x, "x", &[rows, width])?,
-        y: floats(y, "y", &[width])?,
+        x: float_span(x, "x", &[rows, width])?,
+        y: float_span(y, "y", &[width])?,
         numbers: (rows * width) as u64,
-        width: count("a row", width)?,
+        width: kernel_count("a row", width)?,
         unused: 0,
     };
     // SAFETY: a thread accesses one of `rows * width` elements of `x` and one of a row of `y`,
     // which the spans cover.
-    unsafe { each(device, &KERNEL, rows * width, &arguments) }
+    unsafe { launch_per_element(device, &KERNEL, rows * width, &arguments) }
 }
 
 /// Activation function of a gated MLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
+pub enum GateActivation {
     /// `x / (1 + exp(-x))`.
     Silu,
     /// GELU with the tanh approximation.
@@ -132,21 +132,21 @@ pub enum Gate {
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Activate {
-    gate: Span,
-    up: Span,
+    gate: DeviceSpan,
+    up: DeviceSpan,
     numbers: u64,
 }
 
 // SAFETY: layout as in `elementwise.cu`, without padding.
-unsafe impl Arguments for Activate {}
+unsafe impl KernelArguments for Activate {}
 
 /// Computes `gate = f(gate) * up` element by element.
 ///
 /// # Errors
 /// As [`rms_norm`].
-pub fn activate<D: Device>(
+pub fn gated_activation<D: Device>(
     device: &D,
-    function: Gate,
+    function: GateActivation,
     numbers: usize,
     gate: &D::Memory,
     up: &D::Memory,
@@ -154,29 +154,29 @@ pub fn activate<D: Device>(
     const SILU: Kernel<Activate> = Kernel::new("silu_mul", 256);
     const GELU: Kernel<Activate> = Kernel::new("gelu_mul", 256);
     let arguments = Activate {
-        gate: floats(gate, "gate", &[numbers])?,
-        up: floats(up, "up", &[numbers])?,
+        gate: float_span(gate, "gate", &[numbers])?,
+        up: float_span(up, "up", &[numbers])?,
         numbers: numbers as u64,
     };
     let kernel = match function {
-        Gate::Silu => &SILU,
-        Gate::GeluTanh => &GELU,
+        GateActivation::Silu => &SILU,
+        GateActivation::GeluTanh => &GELU,
     };
     // SAFETY: a thread accesses one of `numbers` elements of each, which the spans cover.
-    unsafe { each(device, kernel, numbers, &arguments) }
+    unsafe { launch_per_element(device, kernel, numbers, &arguments) }
 }
 
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Softcap {
-    x: Span,
+    x: DeviceSpan,
     numbers: u64,
     cap: f32,
     unused: u32,
 }
 
 // SAFETY: layout as in `elementwise.cu`, without padding.
-unsafe impl Arguments for Softcap {}
+unsafe impl KernelArguments for Softcap {}
 
 /// Computes `x = cap * tanh(x / cap)` element by element.
 ///
@@ -190,21 +190,21 @@ pub fn softcap<D: Device>(
 ) -> Result<(), DeviceError> {
     const KERNEL: Kernel<Softcap> = Kernel::new("softcap", 256);
     let arguments = Softcap {
-        x: floats(x, "x", &[numbers])?,
+        x: float_span(x, "x", &[numbers])?,
         numbers: numbers as u64,
         cap,
         unused: 0,
     };
     // SAFETY: a thread accesses one of `numbers` elements, which the span covers.
-    unsafe { each(device, &KERNEL, numbers, &arguments) }
+    unsafe { launch_per_element(device, &KERNEL, numbers, &arguments) }
 }
 
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Rotate {
-    frequencies: Span,
-    cosines: Span,
-    sines: Span,
+    frequencies: DeviceSpan,
+    cosines: DeviceSpan,
+    sines: DeviceSpan,
     start: u64,
     pairs: u32,
     n: u32,
@@ -213,14 +213,14 @@ struct Rotate {
 }
 
 // SAFETY: layout as in `elementwise.cu`, without padding.
-unsafe impl Arguments for Rotate {}
+unsafe impl KernelArguments for Rotate {}
 
 /// Computes cosines and sines `[n, pairs]`, both times `factor`, of the positions `start .. start +
 /// n` times each of `frequencies` (float64, radians per position).
 ///
 /// # Errors
 /// As [`rms_norm`].
-pub fn rotate_to<D: Device>(
+pub fn rope_tables<D: Device>(
     device: &D,
     positions: std::ops::Range<usize>,
     (frequencies, pairs): (&D::Memory, usize),
@@ -230,18 +230,18 @@ pub fn rotate_to<D: Device>(
     const KERNEL: Kernel<Rotate> = Kernel::new("rotate_to", 64);
     let n = positions.len();
     let arguments = Rotate {
-        frequencies: bytes(frequencies, "frequencies", 0, &[pairs], 8)?,
-        cosines: floats(cosines, "cosines", &[n, pairs])?,
-        sines: floats(sines, "sines", &[n, pairs])?,
+        frequencies: byte_span(frequencies, "frequencies", 0, &[pairs], 8)?,
+        cosines: float_span(cosines, "cosines", &[n, pairs])?,
+        sines: float_span(sines, "sines", &[n, pairs])?,
         start: positions.start as u64,
-        pairs: count("pairs", pairs)?,
-        n: count("positions", n)?,
+        pairs: kernel_count("pairs", pairs)?,
+        n: kernel_count("positions", n)?,
         factor,
         unused: 0,
     };
     // SAFETY: a thread writes one of `n * pairs` elements of each and reads a frequency; the spans
     // cover them.
-    unsafe { each(device, &KERNEL, n * pairs, &arguments) }
+    unsafe { launch_per_element(device, &KERNEL, n * pairs, &arguments) }
 }
 
 /// Shape of the heads for the rotary embedding.
@@ -260,9 +260,9 @@ pub struct RopeShape {
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Rope {
-    x: Span,
-    cosines: Span,
-    sines: Span,
+    x: DeviceSpan,
+    cosines: DeviceSpan,
+    sines: DeviceSpan,
     heads: u32,
     size: u32,
     pairs: u32,
@@ -270,7 +270,7 @@ struct Rope {
 }
 
 // SAFETY: layout as in `elementwise.cu`, without padding.
-unsafe impl Arguments for Rope {}
+unsafe impl KernelArguments for Rope {}
 
 /// Applies the rotary embedding to `x [rows, heads, size]` with `cosines` and `sines [rows,
 /// pairs]`.
@@ -292,18 +292,22 @@ pub fn rope<D: Device>(
         pairs,
     } = shape;
     if 2 * pairs > size {
-        return Err(misfit("pairs of a head", 2 * pairs * F32, size * F32));
+        return Err(shape_mismatch(
+            "pairs of a head",
+            2 * pairs * F32_BYTES,
+            size * F32_BYTES,
+        ));
     }
     let arguments = Rope {
-        x: floats(x, "x", &[rows, heads, size])?,
-        cosines: floats(cosines, "cosines", &[rows, pairs])?,
-        sines: floats(sines, "sines", &[rows, pairs])?,
-        heads: count("heads", heads)?,
-        size: count("a head", size)?,
-        pairs: count("pairs", pairs)?,
+        x: float_span(x, "x", &[rows, heads, size])?,
+        cosines: float_span(cosines, "cosines", &[rows, pairs])?,
+        sines: float_span(sines, "sines", &[rows, pairs])?,
+        heads: kernel_count("heads", heads)?,
+        size: kernel_count("a head", size)?,
+        pairs: kernel_count("pairs", pairs)?,
         neighbours: u32::from(which == RopePairs::Adjacent),
     };
-    let grid = [count("rows", rows)?, 1, 1];
+    let grid = [kernel_count("rows", rows)?, 1, 1];
     // SAFETY: a block accesses a row of each, which the spans cover, and the pairs lie within a
     // head.
     unsafe { device.launch(&KERNEL, grid, 0, &arguments) }
@@ -312,13 +316,13 @@ pub fn rope<D: Device>(
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Hadamard {
-    x: Span,
+    x: DeviceSpan,
     size: u32,
     factor: f32,
 }
 
 // SAFETY: layout as in `elementwise.cu`, without padding.
-unsafe impl Arguments for Hadamard {}
+unsafe impl KernelArguments for Hadamard {}
 
 /// Applies the normalised Walsh–Hadamard transform in place to each run of `size` elements of `x`,
 /// a power of two.
@@ -334,19 +338,19 @@ pub fn hadamard<D: Device>(
 ) -> Result<(), DeviceError> {
     const KERNEL: Kernel<Hadamard> = Kernel::new("hadamard", 128);
     if !size.is_power_of_two() || !numbers.is_multiple_of(size) {
-        return Err(misfit(
+        return Err(shape_mismatch(
             "a block of the Hadamard transform (a power of two that divides the numbers)",
-            size * F32,
-            numbers * F32,
+            size * F32_BYTES,
+            numbers * F32_BYTES,
         ));
     }
     let arguments = Hadamard {
-        x: floats(x, "x", &[numbers])?,
-        size: count("a block of the Hadamard transform", size)?,
+        x: float_span(x, "x", &[numbers])?,
+        size: kernel_count("a block of the Hadamard transform", size)?,
         factor: (1.0 / (size as f64).sqrt()) as f32,
     };
-    let grid = [count("blocks", numbers / size)?, 1, 1];
+    let grid = [kernel_count("blocks", numbers / size)?, 1, 1];
     // SAFETY: a block accesses `size` elements, which the span covers, and as many in its shared
     // memory.
-    unsafe { device.launch(&KERNEL, grid, size * F32, &arguments) }
+    unsafe { device.launch(&KERNEL, grid, size * F32_BYTES, &arguments) }
 }

@@ -1,49 +1,49 @@
 //! Dequantisation of matrix rows (token embedding).
 
-use super::matrix::{BandsPart, DeviceMatrix, Held, Planes, Tiles};
-use super::{F32, bytes, count};
-use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
+use super::matrix::{BlockArrays, ColumnGroupPart, DeviceLayout, DeviceMatrix, TilesArgument};
+use super::{F32_BYTES, byte_span, kernel_count};
+use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
 
 /// Rows per launch; their indices are passed as arguments.
-const ROWS: usize = 128;
+const ROWS_PER_LAUNCH: usize = 128;
 
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Embed {
-    w: Planes,
-    out: Span,
+    w: BlockArrays,
+    out: DeviceSpan,
     width: u32,
     factor: f32,
     count: u32,
     unused: u32,
-    rows: [u32; ROWS],
-    to: [u32; ROWS],
+    rows: [u32; ROWS_PER_LAUNCH],
+    to: [u32; ROWS_PER_LAUNCH],
 }
 
 // SAFETY: layout as in `products.cuh`, without padding.
-unsafe impl Arguments for Embed {}
+unsafe impl KernelArguments for Embed {}
 
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct BandsEmbed {
-    w: Tiles,
-    out: Span,
+    w: TilesArgument,
+    out: DeviceSpan,
     width: u32,
     factor: f32,
     rotated: u32,
     count: u32,
-    rows: [u32; ROWS],
-    to: [u32; ROWS],
+    rows: [u32; ROWS_PER_LAUNCH],
+    to: [u32; ROWS_PER_LAUNCH],
 }
 
 // SAFETY: layout as `Embed` in `bands.cu`, without padding.
-unsafe impl Arguments for BandsEmbed {}
+unsafe impl KernelArguments for BandsEmbed {}
 
 /// Dequantises the matrix rows given by `tokens` and scales them: `out [tokens.len(), cols]`.
 ///
 /// # Errors
 /// [`DeviceError::Range`] for a missing row or a short `out`, or a device error.
-pub fn embed<D: Device>(
+pub fn dequantise_rows<D: Device>(
     device: &D,
     matrix: &DeviceMatrix<D>,
     tokens: &[u32],
@@ -52,26 +52,26 @@ pub fn embed<D: Device>(
 ) -> Result<(), DeviceError> {
     let (rows, cols) = (matrix.rows(), matrix.cols());
     if let Some(&beyond) = tokens.iter().find(|&&token| token as usize >= rows) {
-        return Err(DeviceError::Range {
-            what: "a row of the embedding",
+        return Err(DeviceError::OutOfBounds {
+            operand: "a row of the embedding",
             start: beyond as usize,
             needed: 1,
-            found: rows,
+            available: rows,
         });
     }
-    let out = bytes(out, "out", 0, &[tokens.len(), cols], F32)?;
-    let to = Target {
+    let out = byte_span(out, "out", 0, &[tokens.len(), cols], F32_BYTES)?;
+    let to = EmbedOutput {
         out,
-        width: count("columns", cols)?,
+        width: kernel_count("columns", cols)?,
         factor: scale.unwrap_or(1.0),
     };
-    count("tokens", tokens.len())?;
-    match matrix.held() {
-        Held::Blocks(blocks) => {
-            let [.., name] = blocks.format.kernels();
-            for (rows, places, count) in launches(tokens.iter().copied().zip(0..)) {
+    kernel_count("tokens", tokens.len())?;
+    match matrix.layout() {
+        DeviceLayout::Blocks(blocks) => {
+            let [.., name] = blocks.format.kernel_names();
+            for (rows, places, count) in group_rows_by_launch(tokens.iter().copied().zip(0..)) {
                 let arguments = Embed {
-                    w: blocks.planes()?,
+                    w: blocks.kernel_argument()?,
                     out: to.out,
                     width: to.width,
                     factor: to.factor,
@@ -88,10 +88,10 @@ pub fn embed<D: Device>(
             }
             Ok(())
         }
-        Held::Bands(bands) => {
+        DeviceLayout::ColumnGroups(bands) => {
             for (class, part) in bands.parts.iter().enumerate() {
                 let of_class = tokens.iter().zip(0..).filter_map(|(&token, to)| {
-                    match bands.places.get(token as usize) {
+                    match bands.row_classes.get(token as usize) {
                         None => Some((token, to)),
                         Some(place) => {
                             (usize::from(place.class) == class).then_some((place.row, to))
@@ -106,18 +106,18 @@ pub fn embed<D: Device>(
 }
 
 #[derive(Clone, Copy)]
-struct Target {
-    out: Span,
+struct EmbedOutput {
+    out: DeviceSpan,
     width: u32,
     factor: f32,
 }
 
-fn launches(
+fn group_rows_by_launch(
     mut rows: impl Iterator<Item = (u32, u32)>,
-) -> impl Iterator<Item = ([u32; ROWS], [u32; ROWS], u32)> {
+) -> impl Iterator<Item = ([u32; ROWS_PER_LAUNCH], [u32; ROWS_PER_LAUNCH], u32)> {
     std::iter::from_fn(move || {
-        let (mut from, mut to, mut count) = ([0; ROWS], [0; ROWS], 0);
-        for ((row, place), index) in rows.by_ref().take(ROWS).zip(0..) {
+        let (mut from, mut to, mut count) = ([0; ROWS_PER_LAUNCH], [0; ROWS_PER_LAUNCH], 0);
+        for ((row, place), index) in rows.by_ref().take(ROWS_PER_LAUNCH).zip(0..) {
             (from[index], to[index]) = (row, place);
             count += 1;
         }
@@ -127,14 +127,14 @@ fn launches(
 
 fn embed_bands<D: Device>(
     device: &D,
-    part: &BandsPart<D>,
+    part: &ColumnGroupPart<D>,
     rows: impl Iterator<Item = (u32, u32)>,
-    to: Target,
+    to: EmbedOutput,
 ) -> Result<(), DeviceError> {
     const KERNEL: Kernel<BandsEmbed> = Kernel::new("bands_embed", 128);
-    for (rows, places, count) in launches(rows) {
+    for (rows, places, count) in group_rows_by_launch(rows) {
         let arguments = BandsEmbed {
-            w: part.tiles()?,
+            w: part.kernel_argument()?,
             out: to.out,
             width: to.width,
             factor: to.factor,

@@ -1,10 +1,10 @@
 //! Reporting of values that the KV cache type cannot represent.
 
-use crate::cuda::device::{Device, DeviceError, Memory, Span};
+use crate::cuda::device::{Device, DeviceError, DeviceMemory, DeviceSpan};
 
 /// Device memory in which kernels record the first unrepresentable value, one entry per launch.
 #[derive(Debug)]
-pub struct Faults<D: Device> {
+pub struct FaultEntries<D: Device> {
     memory: D::Memory,
     slots: usize,
 }
@@ -13,21 +13,21 @@ pub struct Faults<D: Device> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fault {
     /// Entry of the launch.
-    pub slot: usize,
+    pub entry: usize,
     /// Row, counted from the first that the launch wrote.
     pub row: usize,
     /// The value.
     pub value: f32,
 }
 
-impl<D: Device> Faults<D> {
+impl<D: Device> FaultEntries<D> {
     /// Allocates `slots` empty entries.
     ///
     /// # Errors
     /// A device error.
     pub fn new(device: &D, slots: usize) -> Result<Self, DeviceError> {
         let memory = device.allocate(8 * slots)?;
-        let faults = Faults { memory, slots };
+        let faults = FaultEntries { memory, slots };
         faults.clear(device)?;
         Ok(faults)
     }
@@ -41,7 +41,7 @@ impl<D: Device> Faults<D> {
     ///
     /// # Errors
     /// A device error.
-    pub fn take(&self, device: &D) -> Result<Option<Fault>, DeviceError> {
+    pub fn take_first(&self, device: &D) -> Result<Option<Fault>, DeviceError> {
         let mut bytes = vec![0; 8 * self.slots];
         device.download(&self.memory, 0, &mut bytes)?;
         let numbers = bytes.as_chunks::<8>().0.iter();
@@ -51,13 +51,13 @@ impl<D: Device> Faults<D> {
         };
         self.clear(device)?;
         Ok(Some(Fault {
-            slot,
+            entry: slot,
             row: (found >> 32) as usize,
             value: f32::from_bits(found as u32),
         }))
     }
 
-    pub(super) fn slot(&self, slot: usize) -> Result<Span, DeviceError> {
+    pub(super) fn entry_span(&self, slot: usize) -> Result<DeviceSpan, DeviceError> {
         self.memory.span("faults", 8 * slot, 8)
     }
 }

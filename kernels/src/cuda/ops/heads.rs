@@ -2,13 +2,13 @@
 
 use htc_formats::model::RopePairs;
 
-use super::faults::Faults;
-use super::kv::{KvHeads, KvRows, RowsArgument, check_rows};
-use super::{F32, count, floats, misfit};
-use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
+use super::faults::FaultEntries;
+use super::kv::{KvHeads, KvRows, KvRowsArgument, check_rows};
+use super::{F32_BYTES, float_span, kernel_count, shape_mismatch};
+use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
 
 /// Maximum parts of a launch.
-pub const HEADS_PARTS: usize = 3;
+pub const MAX_HEADS_PARTS: usize = 3;
 
 const SHARED: usize = 48 << 10;
 
@@ -23,11 +23,11 @@ pub struct HeadsShape {
 
 /// Destination of appended rows.
 #[derive(Debug)]
-pub struct AppendTo<'a, D: Device> {
+pub struct AppendTarget<'a, D: Device> {
     /// Destination rows.
     pub rows: &'a KvRows<D>,
     /// Fault entry.
-    pub slot: usize,
+    pub fault_entry: usize,
 }
 
 /// Operations on heads `x [rows, heads, size]`, applied in field order. Each gives the same bits as
@@ -43,30 +43,30 @@ pub struct HeadsPart<'a, D: Device> {
     /// Weight `[size]` and epsilon of a norm of each head.
     pub norm: Option<(&'a D::Memory, f32)>,
     /// Applies the rotary embedding.
-    pub turned: bool,
+    pub rotate: bool,
     /// KV cache rows to which the result is also written.
-    pub to: Option<AppendTo<'a, D>>,
+    pub append: Option<AppendTarget<'a, D>>,
 }
 
 /// Rotary embedding of the rows.
 #[derive(Debug)]
-pub struct Turn<'a, D: Device> {
+pub struct RopeRows<'a, D: Device> {
     /// Pairing of elements.
-    pub which: RopePairs,
+    pub pairing: RopePairs,
     /// Pairs per head.
     pub pairs: usize,
     /// Cosines and sines `[rows, pairs]`.
-    pub sides: [&'a D::Memory; 2],
+    pub cosines_and_sines: [&'a D::Memory; 2],
 }
 
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Part {
-    x: Span,
-    bias: Span,
-    weight: Span,
-    rows: RowsArgument,
-    fault: Span,
+    x: DeviceSpan,
+    bias: DeviceSpan,
+    weight: DeviceSpan,
+    rows: KvRowsArgument,
+    fault: DeviceSpan,
     heads: u32,
     epsilon: f32,
     turned: u32,
@@ -76,8 +76,8 @@ struct Part {
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Heads {
-    cosines: Span,
-    sines: Span,
+    cosines: DeviceSpan,
+    sines: DeviceSpan,
     n: u32,
     size: u32,
     pairs: u32,
@@ -86,76 +86,80 @@ struct Heads {
     position: u32,
     count: u32,
     unused: u32,
-    parts: [Part; HEADS_PARTS],
+    parts: [Part; MAX_HEADS_PARTS],
 }
 
 // SAFETY: layout as in `kv.cu`, without padding.
-unsafe impl Arguments for Heads {}
+unsafe impl KernelArguments for Heads {}
 
 /// Processes up to [`HEADS_PARTS`] parts with separate memory. Appending requires `faults`: the
 /// entries, the cache row of the first row, and the position that faults report for it.
 ///
 /// # Errors
 /// [`DeviceError::Range`] for mismatched shapes, or a device error.
-pub fn heads_ready<D: Device>(
+pub fn prepare_heads<D: Device>(
     device: &D,
     shape: HeadsShape,
-    turn: Option<&Turn<'_, D>>,
-    append: Option<(&Faults<D>, [usize; 2])>,
+    turn: Option<&RopeRows<'_, D>>,
+    append: Option<(&FaultEntries<D>, [usize; 2])>,
     parts: &[HeadsPart<'_, D>],
 ) -> Result<(), DeviceError> {
     const KERNEL: Kernel<Heads> = Kernel::new("heads_ready", 64);
     let HeadsShape { rows, size } = shape;
     let pairs = turn.map_or(0, |turn| turn.pairs);
-    let misfit = |what, needed, found| misfit(what, needed, found);
+    let misfit = |what, needed, found| shape_mismatch(what, needed, found);
     if 2 * pairs > size {
-        return Err(misfit("pairs of a head", 2 * pairs * F32, size * F32));
+        return Err(misfit(
+            "pairs of a head",
+            2 * pairs * F32_BYTES,
+            size * F32_BYTES,
+        ));
     }
-    if size * F32 > SHARED || parts.len() > HEADS_PARTS {
-        return Err(misfit("a head in shared memory", size * F32, SHARED));
+    if size * F32_BYTES > SHARED || parts.len() > MAX_HEADS_PARTS {
+        return Err(misfit("a head in shared memory", size * F32_BYTES, SHARED));
     }
     let [cosines, sines] = match turn {
         Some(turn) => turn
-            .sides
-            .map(|side| floats(side, "rotations", &[rows, pairs])),
-        None => [Ok(Span::NONE), Ok(Span::NONE)],
+            .cosines_and_sines
+            .map(|side| float_span(side, "rotations", &[rows, pairs])),
+        None => [Ok(DeviceSpan::NULL), Ok(DeviceSpan::NULL)],
     };
     let [first, position] = append.map_or([0; 2], |(_, places)| places);
     let mut arguments = Heads {
         cosines: cosines?,
         sines: sines?,
-        n: count("rows", rows)?,
-        size: count("a head", size)?,
-        pairs: count("pairs", pairs)?,
+        n: kernel_count("rows", rows)?,
+        size: kernel_count("a head", size)?,
+        pairs: kernel_count("pairs", pairs)?,
         neighbours: turn
-            .is_some_and(|turn| turn.which == RopePairs::Adjacent)
+            .is_some_and(|turn| turn.pairing == RopePairs::Adjacent)
             .into(),
-        first: count("rows", first)?,
-        position: count("positions", position)?,
+        first: kernel_count("rows", first)?,
+        position: kernel_count("positions", position)?,
         count: parts.len() as u32,
         unused: 0,
-        parts: [Part::NONE; HEADS_PARTS],
+        parts: [Part::NONE; MAX_HEADS_PARTS],
     };
     let mut blocks = 0;
     for (to, part) in arguments.parts.iter_mut().zip(parts) {
         *to = part.argument(shape, append)?;
-        to.turned = u32::from(part.turned && turn.is_some());
+        to.turned = u32::from(part.rotate && turn.is_some());
         blocks += rows * part.heads;
     }
-    let grid = [count("heads of all rows", blocks)?, 1, 1];
+    let grid = [kernel_count("heads of all rows", blocks)?, 1, 1];
     // SAFETY: a block reads and writes a head of its part, reads the bias, the weight and the
     // rotation of its row, and writes a row below the capacity; the spans cover them. Its shared
     // memory holds a head.
-    unsafe { device.launch(&KERNEL, grid, size * F32, &arguments) }
+    unsafe { device.launch(&KERNEL, grid, size * F32_BYTES, &arguments) }
 }
 
 impl Part {
     const NONE: Part = Part {
-        x: Span::NONE,
-        bias: Span::NONE,
-        weight: Span::NONE,
-        rows: RowsArgument::NONE,
-        fault: Span::NONE,
+        x: DeviceSpan::NULL,
+        bias: DeviceSpan::NULL,
+        weight: DeviceSpan::NULL,
+        rows: KvRowsArgument::NONE,
+        fault: DeviceSpan::NULL,
         heads: 0,
         epsilon: 0.0,
         turned: 0,
@@ -167,33 +171,33 @@ impl<D: Device> HeadsPart<'_, D> {
     fn argument(
         &self,
         HeadsShape { rows, size }: HeadsShape,
-        append: Option<(&Faults<D>, [usize; 2])>,
+        append: Option<(&FaultEntries<D>, [usize; 2])>,
     ) -> Result<Part, DeviceError> {
         let heads = self.heads;
         let mut part = Part {
-            x: floats(self.x, "heads", &[rows, heads, size])?,
-            heads: count("heads", heads)?,
+            x: float_span(self.x, "heads", &[rows, heads, size])?,
+            heads: kernel_count("heads", heads)?,
             ..Part::NONE
         };
         if let Some(bias) = self.bias {
-            part.bias = floats(bias, "a bias", &[heads, size])?;
+            part.bias = float_span(bias, "a bias", &[heads, size])?;
         }
         if let Some((weight, epsilon)) = self.norm {
-            part.weight = floats(weight, "the weight of a norm", &[size])?;
+            part.weight = float_span(weight, "the weight of a norm", &[size])?;
             part.epsilon = epsilon;
         }
-        if let (Some(to), Some((faults, [first, _]))) = (&self.to, append) {
+        if let (Some(to), Some((faults, [first, _]))) = (&self.append, append) {
             let shape = to.rows.shape();
             if shape != (KvHeads { heads, size }) {
-                return Err(misfit(
+                return Err(shape_mismatch(
                     "numbers of keys and values",
                     shape.heads * shape.size,
                     heads * size,
                 ));
             }
             check_rows(to.rows, first, rows)?;
-            part.rows = to.rows.argument()?;
-            part.fault = faults.slot(to.slot)?;
+            part.rows = to.rows.kernel_argument()?;
+            part.fault = faults.entry_span(to.fault_entry)?;
             part.appended = 1;
         }
         Ok(part)

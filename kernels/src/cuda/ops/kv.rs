@@ -1,14 +1,14 @@
 //! KV cache rows, full or as low-rank coordinates.
 
-use super::faults::Faults;
-use super::{F32, bytes, count, floats, get, misfit};
-use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
+use super::faults::FaultEntries;
+use super::{F32_BYTES, byte_span, download_floats, float_span, kernel_count, shape_mismatch};
+use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
 
-const BLOCK: usize = 32;
+const KV_BLOCK: usize = 32;
 
 /// Storage type of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KvNumbers {
+pub enum KvElement {
     /// Single precision.
     F32,
     /// Half precision.
@@ -19,28 +19,28 @@ pub enum KvNumbers {
     Q4_0,
 }
 
-impl KvNumbers {
-    fn code(self) -> u32 {
+impl KvElement {
+    fn kernel_code(self) -> u32 {
         match self {
-            KvNumbers::F32 => 0,
-            KvNumbers::F16 => 1,
-            KvNumbers::Q8_0 => 2,
-            KvNumbers::Q4_0 => 3,
+            KvElement::F32 => 0,
+            KvElement::F16 => 1,
+            KvElement::Q8_0 => 2,
+            KvElement::Q4_0 => 3,
         }
     }
 
     /// Returns the bytes of the codes of `size` elements, in whole blocks, and of their scales.
     pub(super) fn row_bytes(self, size: usize) -> [usize; 2] {
         match self {
-            KvNumbers::F32 => [4 * size, 0],
-            KvNumbers::F16 => [2 * size, 0],
-            KvNumbers::Q8_0 => [size, 2 * (size / BLOCK)],
-            KvNumbers::Q4_0 => [size / 2, 2 * (size / BLOCK)],
+            KvElement::F32 => [4 * size, 0],
+            KvElement::F16 => [2 * size, 0],
+            KvElement::Q8_0 => [size, 2 * (size / KV_BLOCK)],
+            KvElement::Q4_0 => [size / 2, 2 * (size / KV_BLOCK)],
         }
     }
 
     fn has_blocks(self) -> bool {
-        matches!(self, KvNumbers::Q8_0 | KvNumbers::Q4_0)
+        matches!(self, KvElement::Q8_0 | KvElement::Q4_0)
     }
 }
 
@@ -56,7 +56,7 @@ pub struct KvHeads {
 /// A buffer of rows `[heads, capacity, size]` of one type.
 #[derive(Debug)]
 pub struct KvRows<D: Device> {
-    numbers: KvNumbers,
+    numbers: KvElement,
     shape: KvHeads,
     capacity: usize,
     codes: D::Memory,
@@ -66,22 +66,22 @@ pub struct KvRows<D: Device> {
 /// Layout as in `kv.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct RowsArgument {
-    codes: Span,
-    scales: Span,
+pub(super) struct KvRowsArgument {
+    codes: DeviceSpan,
+    scales: DeviceSpan,
     numbers: u32,
     capacity: u32,
 }
 
-impl RowsArgument {
-    pub(super) const NONE: RowsArgument = RowsArgument {
-        codes: Span::NONE,
-        scales: Span::NONE,
+impl KvRowsArgument {
+    pub(super) const NONE: KvRowsArgument = KvRowsArgument {
+        codes: DeviceSpan::NULL,
+        scales: DeviceSpan::NULL,
         numbers: 0,
         capacity: 0,
     };
 
-    pub(super) fn codes(self) -> Span {
+    pub(super) fn codes(self) -> DeviceSpan {
         self.codes
     }
 }
@@ -93,14 +93,14 @@ impl<D: Device> KvRows<D> {
     /// [`DeviceError::OutOfMemory`].
     pub fn new(
         device: &D,
-        numbers: KvNumbers,
+        numbers: KvElement,
         shape: KvHeads,
         capacity: usize,
     ) -> Result<Self, DeviceError> {
-        if numbers.has_blocks() && !shape.size.is_multiple_of(BLOCK) {
-            return Err(misfit(
+        if numbers.has_blocks() && !shape.size.is_multiple_of(KV_BLOCK) {
+            return Err(shape_mismatch(
                 "numbers of a head (whole blocks)",
-                BLOCK,
+                KV_BLOCK,
                 shape.size,
             ));
         }
@@ -119,7 +119,7 @@ impl<D: Device> KvRows<D> {
         })
     }
 
-    pub(super) fn numbers(&self) -> KvNumbers {
+    pub(super) fn kv_type(&self) -> KvElement {
         self.numbers
     }
 
@@ -144,14 +144,14 @@ impl<D: Device> KvRows<D> {
         self.shape.heads * self.capacity * row
     }
 
-    pub(super) fn argument(&self) -> Result<RowsArgument, DeviceError> {
+    pub(super) fn kernel_argument(&self) -> Result<KvRowsArgument, DeviceError> {
         let [codes, scales] = self.numbers.row_bytes(self.shape.size);
         let rows = [self.shape.heads, self.capacity];
-        Ok(RowsArgument {
-            codes: bytes(&self.codes, "rows", 0, &rows, codes)?,
-            scales: bytes(&self.scales, "scales of rows", 0, &rows, scales)?,
-            numbers: self.numbers.code(),
-            capacity: count("rows of a head", self.capacity)?,
+        Ok(KvRowsArgument {
+            codes: byte_span(&self.codes, "rows", 0, &rows, codes)?,
+            scales: byte_span(&self.scales, "scales of rows", 0, &rows, scales)?,
+            numbers: self.numbers.kernel_code(),
+            capacity: kernel_count("rows of a head", self.capacity)?,
         })
     }
 
@@ -160,7 +160,7 @@ impl<D: Device> KvRows<D> {
     ///
     /// # Errors
     /// A device error; also for a row beyond the capacity.
-    pub fn moved(
+    pub fn with_capacity(
         &self,
         device: &D,
         rows: Option<&[u32]>,
@@ -188,7 +188,7 @@ impl<D: Device> KvRows<D> {
     ///
     /// # Errors
     /// A device error.
-    pub fn without(
+    pub fn without_rows(
         &self,
         device: &D,
         front: usize,
@@ -198,7 +198,7 @@ impl<D: Device> KvRows<D> {
         let rows = (0..front).chain(front + gap..used).map(|row| row as u32);
         let rows: Vec<u32> = rows.collect();
         let of_heads = rows.repeat(self.shape.heads);
-        self.moved(device, Some(&of_heads), rows.len(), self.capacity)
+        self.with_capacity(device, Some(&of_heads), rows.len(), self.capacity)
     }
 }
 
@@ -214,9 +214,9 @@ struct GatherShape {
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Gather {
-    from: Span,
-    to: Span,
-    rows: Span,
+    from: DeviceSpan,
+    to: DeviceSpan,
+    rows: DeviceSpan,
     heads: u32,
     used: u32,
     from_capacity: u32,
@@ -226,7 +226,7 @@ struct Gather {
 }
 
 // SAFETY: layout as in `kv.cu`, without padding.
-unsafe impl Arguments for Gather {}
+unsafe impl KernelArguments for Gather {}
 
 fn gather<D: Device>(
     device: &D,
@@ -245,7 +245,7 @@ fn gather<D: Device>(
     if used == 0 || row_bytes == 0 {
         return Ok(());
     }
-    let range = |what, needed, found| misfit(what, needed, found);
+    let range = |what, needed, found| shape_mismatch(what, needed, found);
     let last = match rows {
         None => used - 1,
         Some(rows) if rows.len() == heads * used => {
@@ -263,20 +263,20 @@ fn gather<D: Device>(
     }
     let named = rows.map(|rows| put_u32(device, rows)).transpose()?;
     let arguments = Gather {
-        from: bytes(from, "rows", 0, &[heads, shape.from], row_bytes)?,
-        to: bytes(to, "rows", 0, &[heads, shape.to], row_bytes)?,
+        from: byte_span(from, "rows", 0, &[heads, shape.from], row_bytes)?,
+        to: byte_span(to, "rows", 0, &[heads, shape.to], row_bytes)?,
         rows: match &named {
-            Some(memory) => bytes(memory, "rows that are moved", 0, &[heads, used], 4)?,
-            None => Span::NONE,
+            Some(memory) => byte_span(memory, "rows that are moved", 0, &[heads, used], 4)?,
+            None => DeviceSpan::NULL,
         },
-        heads: count("heads", heads)?,
-        used: count("rows", used)?,
-        from_capacity: count("rows", shape.from)?,
-        to_capacity: count("rows", shape.to)?,
-        row_bytes: count("bytes of a row", row_bytes)?,
+        heads: kernel_count("heads", heads)?,
+        used: kernel_count("rows", used)?,
+        from_capacity: kernel_count("rows", shape.from)?,
+        to_capacity: kernel_count("rows", shape.to)?,
+        row_bytes: kernel_count("bytes of a row", row_bytes)?,
         unused: 0,
     };
-    let grid = [count("rows of all heads", heads * used)?, 1, 1];
+    let grid = [kernel_count("rows of all heads", heads * used)?, 1, 1];
     // SAFETY: a block reads a row below `from` and writes one below `to` of its head, which the
     // spans cover.
     unsafe { device.launch(&KERNEL, grid, 0, &arguments) }
@@ -292,9 +292,9 @@ fn put_u32<D: Device>(device: &D, numbers: &[u32]) -> Result<D::Memory, DeviceEr
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Append {
-    x: Span,
-    rows: RowsArgument,
-    fault: Span,
+    x: DeviceSpan,
+    rows: KvRowsArgument,
+    fault: DeviceSpan,
     n: u32,
     heads: u32,
     size: u32,
@@ -304,43 +304,43 @@ struct Append {
 }
 
 // SAFETY: layout as in `kv.cu`, without padding.
-unsafe impl Arguments for Append {}
+unsafe impl KernelArguments for Append {}
 
 /// Writes `x [n, heads, size]` to the rows from `first` on. An unrepresentable value is recorded in
 /// entry `slot`, with rows counted from `position`.
 ///
 /// # Errors
 /// A device error; [`DeviceError::Range`] beyond the capacity.
-pub fn append<D: Device>(
+pub fn append_rows<D: Device>(
     device: &D,
     rows: &KvRows<D>,
     [first, n, position]: [usize; 3],
     x: &D::Memory,
-    (faults, slot): (&Faults<D>, usize),
+    (faults, slot): (&FaultEntries<D>, usize),
 ) -> Result<(), DeviceError> {
     const NUMBERS: Kernel<Append> = Kernel::new("kv_append", 256);
     const BLOCKS: Kernel<Append> = Kernel::new("kv_append_blocks", 64);
     let KvHeads { heads, size } = rows.shape;
     check_rows(rows, first, n)?;
     let arguments = Append {
-        x: floats(x, "keys or values", &[n, heads, size])?,
-        rows: rows.argument()?,
-        fault: faults.slot(slot)?,
-        n: count("rows", n)?,
-        heads: count("heads", heads)?,
-        size: count("a head", size)?,
-        first: count("rows", first)?,
-        position: count("positions", position)?,
+        x: float_span(x, "keys or values", &[n, heads, size])?,
+        rows: rows.kernel_argument()?,
+        fault: faults.entry_span(slot)?,
+        n: kernel_count("rows", n)?,
+        heads: kernel_count("heads", heads)?,
+        size: kernel_count("a head", size)?,
+        first: kernel_count("rows", first)?,
+        position: kernel_count("positions", position)?,
         unused: 0,
     };
     let (kernel, numbers) = if rows.numbers.has_blocks() {
-        (&BLOCKS, n * heads * (size / BLOCK))
+        (&BLOCKS, n * heads * (size / KV_BLOCK))
     } else {
         (&NUMBERS, n * heads * size)
     };
     // SAFETY: a thread reads an element or block of `x` and writes it to a row below the capacity;
     // the spans cover both.
-    unsafe { super::each(device, kernel, numbers, &arguments) }
+    unsafe { super::launch_per_element(device, kernel, numbers, &arguments) }
 }
 
 pub(super) fn check_rows<D: Device>(
@@ -351,11 +351,11 @@ pub(super) fn check_rows<D: Device>(
     if first.checked_add(n).is_some_and(|end| end <= rows.capacity) {
         Ok(())
     } else {
-        Err(DeviceError::Range {
-            what: "rows of a head",
+        Err(DeviceError::OutOfBounds {
+            operand: "rows of a head",
             start: first,
             needed: n,
-            found: rows.capacity,
+            available: rows.capacity,
         })
     }
 }
@@ -363,8 +363,8 @@ pub(super) fn check_rows<D: Device>(
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Widen {
-    rows: RowsArgument,
-    to: Span,
+    rows: KvRowsArgument,
+    to: DeviceSpan,
     heads: u32,
     size: u32,
     first: u32,
@@ -374,14 +374,14 @@ struct Widen {
 }
 
 // SAFETY: layout as in `kv.cu`, without padding.
-unsafe impl Arguments for Widen {}
+unsafe impl KernelArguments for Widen {}
 
 /// Writes `count` rows of each head from `first` on as `f32` to `to [heads, to_capacity, size]`,
 /// starting at row `to_first`.
 ///
 /// # Errors
 /// A device error; [`DeviceError::Range`] for a row beyond the capacity.
-pub fn widen<D: Device>(
+pub fn rows_to_f32<D: Device>(
     device: &D,
     rows: &KvRows<D>,
     [first, n]: [usize; 2],
@@ -393,16 +393,16 @@ pub fn widen<D: Device>(
     check_rows(rows, first, n)?;
     check_target(to_first, n, to_capacity)?;
     let arguments = Widen {
-        rows: rows.argument()?,
-        to: floats(to, "rows", &[heads, to_capacity, size])?,
-        heads: count("heads", heads)?,
-        size: count("a head", size)?,
-        first: count("rows", first)?,
-        count: count("rows", n)?,
-        to_first: count("rows", to_first)?,
-        to_capacity: count("rows", to_capacity)?,
+        rows: rows.kernel_argument()?,
+        to: float_span(to, "rows", &[heads, to_capacity, size])?,
+        heads: kernel_count("heads", heads)?,
+        size: kernel_count("a head", size)?,
+        first: kernel_count("rows", first)?,
+        count: kernel_count("rows", n)?,
+        to_first: kernel_count("rows", to_first)?,
+        to_capacity: kernel_count("rows", to_capacity)?,
     };
-    let grid = [count("rows of all heads", heads * n)?, 1, 1];
+    let grid = [kernel_count("rows of all heads", heads * n)?, 1, 1];
     // SAFETY: a block reads a row below the capacity and writes one below `to_capacity`; the spans
     // cover both.
     unsafe { device.launch(&KERNEL, grid, 0, &arguments) }
@@ -412,11 +412,11 @@ fn check_target(first: usize, n: usize, capacity: usize) -> Result<(), DeviceErr
     if first.checked_add(n).is_some_and(|end| end <= capacity) {
         Ok(())
     } else {
-        Err(DeviceError::Range {
-            what: "rows to write",
+        Err(DeviceError::OutOfBounds {
+            operand: "rows to write",
             start: first,
             needed: n,
-            found: capacity,
+            available: capacity,
         })
     }
 }
@@ -424,7 +424,7 @@ fn check_target(first: usize, n: usize, capacity: usize) -> Result<(), DeviceErr
 /// Low-rank coordinates `[heads, capacity, rank]` in half precision and their bases `[heads, rank,
 /// size]`.
 #[derive(Debug)]
-pub struct Coordinates<D: Device> {
+pub struct DeviceLowRankRows<D: Device> {
     /// Coordinates: heads of `rank` elements.
     pub rows: KvRows<D>,
     /// Bases.
@@ -436,9 +436,9 @@ pub struct Coordinates<D: Device> {
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Expand {
-    coordinates: Span,
-    basis: Span,
-    to: Span,
+    coordinates: DeviceSpan,
+    basis: DeviceSpan,
+    to: DeviceSpan,
     heads: u32,
     size: u32,
     rank: u32,
@@ -450,23 +450,23 @@ struct Expand {
 }
 
 // SAFETY: layout as in `kv.cu`, without padding.
-unsafe impl Arguments for Expand {}
+unsafe impl KernelArguments for Expand {}
 
 /// As [`widen`] for the first `n` rows of coordinates, multiplied by the basis.
 ///
 /// # Errors
 /// As [`widen`].
-pub fn expand<D: Device>(
+pub fn expand_low_rank<D: Device>(
     device: &D,
-    low: &Coordinates<D>,
+    low: &DeviceLowRankRows<D>,
     n: usize,
     to: &D::Memory,
     [to_first, to_capacity]: [usize; 2],
 ) -> Result<(), DeviceError> {
     const KERNEL: Kernel<Expand> = Kernel::new("kv_expand", 64);
     let (KvHeads { heads, size: rank }, size) = (low.rows.shape, low.size);
-    if low.rows.numbers != KvNumbers::F16 {
-        return Err(misfit(
+    if low.rows.numbers != KvElement::F16 {
+        return Err(shape_mismatch(
             "bytes of a coordinate",
             2,
             low.rows.numbers.row_bytes(1)[0],
@@ -475,19 +475,19 @@ pub fn expand<D: Device>(
     check_rows(&low.rows, 0, n)?;
     check_target(to_first, n, to_capacity)?;
     let arguments = Expand {
-        coordinates: low.rows.argument()?.codes,
-        basis: floats(&low.basis, "bases", &[heads, rank, size])?,
-        to: floats(to, "rows", &[heads, to_capacity, size])?,
-        heads: count("heads", heads)?,
-        size: count("a head", size)?,
-        rank: count("the rank", rank)?,
-        capacity: count("rows", low.rows.capacity)?,
-        count: count("rows", n)?,
-        to_first: count("rows", to_first)?,
-        to_capacity: count("rows", to_capacity)?,
+        coordinates: low.rows.kernel_argument()?.codes,
+        basis: float_span(&low.basis, "bases", &[heads, rank, size])?,
+        to: float_span(to, "rows", &[heads, to_capacity, size])?,
+        heads: kernel_count("heads", heads)?,
+        size: kernel_count("a head", size)?,
+        rank: kernel_count("the rank", rank)?,
+        capacity: kernel_count("rows", low.rows.capacity)?,
+        count: kernel_count("rows", n)?,
+        to_first: kernel_count("rows", to_first)?,
+        to_capacity: kernel_count("rows", to_capacity)?,
         unused: 0,
     };
-    let grid = [count("rows of all heads", heads * n)?, 1, 1];
+    let grid = [kernel_count("rows of all heads", heads * n)?, 1, 1];
     // SAFETY: a block reads a row of coordinates and the basis of its head and writes a row below
     // `to_capacity`; the spans cover them.
     unsafe { device.launch(&KERNEL, grid, 0, &arguments) }
@@ -496,11 +496,11 @@ pub fn expand<D: Device>(
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Map {
-    from: Span,
-    matrix: Span,
-    to: Span,
-    fault: Span,
-    squares: Span,
+    from: DeviceSpan,
+    matrix: DeviceSpan,
+    to: DeviceSpan,
+    fault: DeviceSpan,
+    squares: DeviceSpan,
     heads: u32,
     count: u32,
     from_capacity: u32,
@@ -512,7 +512,7 @@ struct Map {
 }
 
 // SAFETY: layout as in `kv.cu`, without padding.
-unsafe impl Arguments for Map {}
+unsafe impl KernelArguments for Map {}
 
 /// Multiplies `n` rows of each head, from `from.1` on, by its matrix in `matrix [heads, to size,
 /// from size]` and writes them from row `to.1` on, both in half precision. Returns the squared
@@ -521,46 +521,46 @@ unsafe impl Arguments for Map {}
 ///
 /// # Errors
 /// As [`append`]; also for rows of another type.
-pub fn map<D: Device>(
+pub fn map_rows<D: Device>(
     device: &D,
     n: usize,
     (from, from_first): (&KvRows<D>, usize),
     matrix: &D::Memory,
     (to, to_first): (&KvRows<D>, usize),
-    (faults, slot): (&Faults<D>, usize),
+    (faults, slot): (&FaultEntries<D>, usize),
 ) -> Result<Vec<[f32; 2]>, DeviceError> {
     const KERNEL: Kernel<Map> = Kernel::new("kv_map", 64);
     check_rows(from, from_first, n)?;
     check_rows(to, to_first, n)?;
     let heads = from.shape.heads;
-    let alike = from.numbers == KvNumbers::F16 && to.numbers == KvNumbers::F16;
+    let alike = from.numbers == KvElement::F16 && to.numbers == KvElement::F16;
     if !alike || to.shape.heads != heads {
-        return Err(misfit(
+        return Err(shape_mismatch(
             "heads of rows in half precision",
             heads,
             if alike { to.shape.heads } else { 0 },
         ));
     }
-    let squares = device.allocate(2 * F32 * heads * n)?;
+    let squares = device.allocate(2 * F32_BYTES * heads * n)?;
     let arguments = Map {
-        from: from.argument()?.codes,
-        matrix: floats(matrix, "matrices", &[heads, to.shape.size, from.shape.size])?,
-        to: to.argument()?.codes,
-        fault: faults.slot(slot)?,
-        squares: floats(&squares, "squares", &[heads, n, 2])?,
-        heads: count("heads", heads)?,
-        count: count("rows", n)?,
-        from_capacity: count("rows", from.capacity)?,
-        from_size: count("a head", from.shape.size)?,
-        from_first: count("rows", from_first)?,
-        to_capacity: count("rows", to.capacity)?,
-        to_size: count("a head", to.shape.size)?,
-        to_first: count("rows", to_first)?,
+        from: from.kernel_argument()?.codes,
+        matrix: float_span(matrix, "matrices", &[heads, to.shape.size, from.shape.size])?,
+        to: to.kernel_argument()?.codes,
+        fault: faults.entry_span(slot)?,
+        squares: float_span(&squares, "squares", &[heads, n, 2])?,
+        heads: kernel_count("heads", heads)?,
+        count: kernel_count("rows", n)?,
+        from_capacity: kernel_count("rows", from.capacity)?,
+        from_size: kernel_count("a head", from.shape.size)?,
+        from_first: kernel_count("rows", from_first)?,
+        to_capacity: kernel_count("rows", to.capacity)?,
+        to_size: kernel_count("a head", to.shape.size)?,
+        to_first: kernel_count("rows", to_first)?,
     };
-    let grid = [count("rows of all heads", heads * n)?, 1, 1];
+    let grid = [kernel_count("rows of all heads", heads * n)?, 1, 1];
     // SAFETY: a block reads a row below the capacity of `from` and the matrix of its head, and
     // writes a row of `to` and two squares; the spans cover them. Its shared memory holds a row.
-    unsafe { device.launch(&KERNEL, grid, from.shape.size * F32, &arguments)? };
-    let squares = get(device, &squares, 2 * heads * n)?;
+    unsafe { device.launch(&KERNEL, grid, from.shape.size * F32_BYTES, &arguments)? };
+    let squares = download_floats(device, &squares, 2 * heads * n)?;
     Ok(squares.as_chunks::<2>().0.to_vec())
 }

@@ -1,68 +1,68 @@
 //! Top-k selection on the device, so that the host does not read all logits.
 
-use super::{F32, bytes, count};
-use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Memory, Span};
+use super::{F32_BYTES, byte_span, kernel_count};
+use crate::cuda::device::{Device, DeviceError, DeviceMemory, DeviceSpan, Kernel, KernelArguments};
 
 /// Maximum k.
-pub const MOST_LARGEST: usize = 64;
+pub const MAX_TOP_K: usize = 64;
 
 const BLOCK: usize = 4096;
 
 /// Index for "none".
-const NO_PLACE: u32 = u32::MAX;
+const NO_INDEX: u32 = u32::MAX;
 
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Seek {
-    x: Span,
-    before: Span,
-    out: Span,
+    x: DeviceSpan,
+    before: DeviceSpan,
+    out: DeviceSpan,
     numbers: u32,
     most: u32,
 }
 
 // SAFETY: layout as in `sampling.cu`, without padding.
-unsafe impl Arguments for Seek {}
+unsafe impl KernelArguments for Seek {}
 
 /// Buffers of a top-k selection.
 #[derive(Debug)]
-pub struct Largest<D: Device> {
-    room: Option<D::Memory>,
+pub struct TopK<D: Device> {
+    buffer: Option<D::Memory>,
     /// Offset of the last record in words, and k.
-    found: usize,
-    most: usize,
+    result_offset: usize,
+    k: usize,
 }
 
-impl<D: Device> Default for Largest<D> {
+impl<D: Device> Default for TopK<D> {
     fn default() -> Self {
-        Largest {
-            room: None,
-            found: 0,
-            most: 0,
+        TopK {
+            buffer: None,
+            result_offset: 0,
+            k: 0,
         }
     }
 }
 
-impl<D: Device> Largest<D> {
+impl<D: Device> TopK<D> {
     /// Begins to select the `most` largest, at most [`MOST_LARGEST`], of the first `numbers`
     /// elements of `x`. Each block selects from its own elements, and the next pass from their
     /// results.
     ///
     /// # Errors
     /// [`DeviceError::Range`] for a short allocation or too large a k, or a device error.
-    pub fn seek(
+    pub fn begin(
         &mut self,
         device: &D,
         (x, numbers): (&D::Memory, usize),
         most: usize,
     ) -> Result<(), DeviceError> {
         const KERNEL: Kernel<Seek> = Kernel::new("largest", 256);
-        if !(1..=MOST_LARGEST).contains(&most) {
-            return Err(DeviceError::Range {
-                what: "the largest",
+        if !(1..=MAX_TOP_K).contains(&most) {
+            return Err(DeviceError::OutOfBounds {
+                operand: "the largest",
                 start: 0,
                 needed: most,
-                found: MOST_LARGEST,
+                available: MAX_TOP_K,
             });
         }
         let record = 1 + 2 * most;
@@ -73,35 +73,48 @@ impl<D: Device> Largest<D> {
         }
         let words = passes.iter().sum::<usize>() * record;
         if self
-            .room
+            .buffer
             .as_ref()
-            .is_none_or(|room| room.bytes() < words * F32)
+            .is_none_or(|room| room.len() < words * F32_BYTES)
         {
-            self.room = None;
-            self.room = Some(device.allocate(words * F32)?);
+            self.buffer = None;
+            self.buffer = Some(device.allocate(words * F32_BYTES)?);
         }
-        let Some(room) = &self.room else {
+        let Some(room) = &self.buffer else {
             return Ok(());
         };
         let (mut before, mut at, mut numbers) = (None, 0, numbers);
         for &blocks in &passes {
             let arguments = Seek {
                 x: match before {
-                    None => bytes(x, "numbers", 0, &[numbers], F32)?,
-                    Some(_) => Span::NONE,
+                    None => byte_span(x, "numbers", 0, &[numbers], F32_BYTES)?,
+                    Some(_) => DeviceSpan::NULL,
                 },
-                before: before.unwrap_or(Span::NONE),
-                out: bytes(room, "the largest", at * F32, &[blocks, record], F32)?,
-                numbers: count("numbers", numbers)?,
+                before: before.unwrap_or(DeviceSpan::NULL),
+                out: byte_span(
+                    room,
+                    "the largest",
+                    at * F32_BYTES,
+                    &[blocks, record],
+                    F32_BYTES,
+                )?,
+                numbers: kernel_count("numbers", numbers)?,
                 most: most as u32,
             };
             // SAFETY: a block reads its existing elements, or the records of the previous pass, and
             // writes a record; the spans cover them.
-            unsafe { device.launch(&KERNEL, [count("blocks", blocks)?, 1, 1], 0, &arguments)? };
-            (before, self.found) = (Some(arguments.out), at);
+            unsafe {
+                device.launch(
+                    &KERNEL,
+                    [kernel_count("blocks", blocks)?, 1, 1],
+                    0,
+                    &arguments,
+                )?
+            };
+            (before, self.result_offset) = (Some(arguments.out), at);
             (at, numbers) = (at + blocks * record, blocks * most);
         }
-        self.most = most;
+        self.k = most;
         Ok(())
     }
 
@@ -111,18 +124,18 @@ impl<D: Device> Largest<D> {
     /// # Errors
     /// The error of an earlier operation.
     pub fn take(&self, device: &D) -> Result<Option<Vec<(u32, f32)>>, DeviceError> {
-        let Some(room) = &self.room else {
+        let Some(room) = &self.buffer else {
             return Ok(None);
         };
-        let mut record = vec![0; (1 + 2 * self.most) * F32];
-        device.download(room, self.found * F32, &mut record)?;
-        let words = record.as_chunks::<F32>().0.iter();
+        let mut record = vec![0; (1 + 2 * self.k) * F32_BYTES];
+        device.download(room, self.result_offset * F32_BYTES, &mut record)?;
+        let words = record.as_chunks::<F32_BYTES>().0.iter();
         let words: Vec<u32> = words.map(|&bytes| u32::from_le_bytes(bytes)).collect();
-        let Some((&NO_PLACE, found)) = words.split_first() else {
+        let Some((&NO_INDEX, found)) = words.split_first() else {
             return Ok(None);
         };
         let found = found.as_chunks::<2>().0.iter();
-        let found = found.filter(|&&[_, place]| place != NO_PLACE);
+        let found = found.filter(|&&[_, place]| place != NO_INDEX);
         Ok(Some(
             found
                 .map(|&[value, place]| (place, f32::from_bits(value)))
@@ -136,18 +149,18 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "test code")]
 
     use super::*;
-    use crate::cuda::{Emulated, ops};
+    use crate::cuda::{EmulatedDevice, ops};
 
-    fn found(device: &Emulated, numbers: &[f32], most: usize) -> Option<Vec<(u32, f32)>> {
-        let x = ops::put(device, numbers).unwrap();
-        let mut largest = Largest::default();
-        largest.seek(device, (&x, numbers.len()), most).unwrap();
+    fn found(device: &EmulatedDevice, numbers: &[f32], most: usize) -> Option<Vec<(u32, f32)>> {
+        let x = ops::upload_floats(device, numbers).unwrap();
+        let mut largest = TopK::default();
+        largest.begin(device, (&x, numbers.len()), most).unwrap();
         largest.take(device).unwrap()
     }
 
     #[test]
     fn top_k_matches_a_full_sort() {
-        let device = Emulated::new(3);
+        let device = EmulatedDevice::new(3);
         for (numbers, most) in [
             (1, 1),
             (5, 64),
@@ -174,7 +187,7 @@ mod tests {
 
     #[test]
     fn non_finite_elements_give_no_result() {
-        let device = Emulated::new(4);
+        let device = EmulatedDevice::new(4);
         for strange in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             for at in [0, 4095, 9000] {
                 let mut x = vec![1.0; 9001];
@@ -182,11 +195,11 @@ mod tests {
                 assert_eq!(found(&device, &x, 2), None, "{strange} at {at}");
             }
         }
-        let x = ops::put(&device, &[1.0; 8]).unwrap();
-        let mut largest = Largest::default();
-        for most in [0, MOST_LARGEST + 1] {
-            assert!(largest.seek(&device, (&x, 8), most).is_err());
+        let x = ops::upload_floats(&device, &[1.0; 8]).unwrap();
+        let mut largest = TopK::default();
+        for most in [0, MAX_TOP_K + 1] {
+            assert!(largest.begin(&device, (&x, 8), most).is_err());
         }
-        assert!(largest.seek(&device, (&x, 9), 1).is_err());
+        assert!(largest.begin(&device, (&x, 9), 1).is_err());
     }
 }

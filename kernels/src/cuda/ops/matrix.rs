@@ -6,28 +6,28 @@ mod wide;
 
 use std::sync::OnceLock;
 
-use htc_formats::bands::Banded;
+use htc_formats::bands::ColumnGroupMatrix;
 
-pub(super) use bands::{BandsPart, Place, Tiles};
-pub(super) use format::{Format, Planes};
+pub(super) use bands::{ClassRow, ColumnGroupPart, TilesArgument};
+pub(super) use format::{BlockArrays, Format};
 
-use crate::cuda::device::{Device, DeviceError, Memory, Span};
+use crate::cuda::device::{Device, DeviceError, DeviceMemory, DeviceSpan};
 use crate::{Matrix, Pool};
 
 /// A matrix in host memory.
 #[derive(Clone, Copy, Debug)]
-pub enum Source<'a> {
+pub enum MatrixSource<'a> {
     /// In quantisation blocks.
     Blocks(Matrix<'a>),
     /// In column groups; a class map must be [checked](Banded::check).
-    Bands(Banded<'a>),
+    ColumnGroups(ColumnGroupMatrix<'a>),
 }
 
-impl Source<'_> {
+impl MatrixSource<'_> {
     fn shape(&self) -> [usize; 2] {
         match self {
-            Source::Blocks(matrix) => [matrix.rows(), matrix.cols()],
-            Source::Bands(bands) => [bands.rows(), bands.cols()],
+            MatrixSource::Blocks(matrix) => [matrix.rows(), matrix.cols()],
+            MatrixSource::ColumnGroups(bands) => [bands.rows(), bands.cols()],
         }
     }
 }
@@ -37,29 +37,29 @@ pub struct DeviceMatrix<D: Device> {
     rows: usize,
     cols: usize,
     bytes: usize,
-    held: Held<D>,
+    held: DeviceLayout<D>,
 }
 
-pub(super) enum Held<D: Device> {
-    Blocks(Blocks<D>),
-    Bands(Bands<D>),
+pub(super) enum DeviceLayout<D: Device> {
+    Blocks(BlockMatrix<D>),
+    ColumnGroups(DeviceColumnGroups<D>),
 }
 
 /// A block-quantised matrix as separate arrays.
-pub(super) struct Blocks<D: Device> {
+pub(super) struct BlockMatrix<D: Device> {
     pub format: Format,
     memory: D::Memory,
     /// Offset and length of each array in bytes.
-    places: [(usize, usize); Format::PLANES],
+    arrays: [(usize, usize); Format::ARRAYS],
     /// Elements per stored row.
     stride: usize,
 }
 
 /// A column-group matrix, with each class of rows as a separate part.
-pub(super) struct Bands<D: Device> {
-    pub parts: Vec<BandsPart<D>>,
+pub(super) struct DeviceColumnGroups<D: Device> {
+    pub parts: Vec<ColumnGroupPart<D>>,
     /// Class and index in the class of each row; empty without classes.
-    pub places: Vec<Place>,
+    pub row_classes: Vec<ClassRow>,
 }
 
 impl<D: Device> DeviceMatrix<D> {
@@ -67,8 +67,8 @@ impl<D: Device> DeviceMatrix<D> {
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`], or another device error.
-    pub fn new(device: &D, source: Source<'_>) -> Result<Self, DeviceError> {
-        Self::laid_out_by(None, device, source)
+    pub fn new(device: &D, source: MatrixSource<'_>) -> Result<Self, DeviceError> {
+        Self::new_with_pool(None, device, source)
     }
 
     /// As [`DeviceMatrix::new`], with the threads of a pool; each reads, repacks and uploads
@@ -76,32 +76,39 @@ impl<D: Device> DeviceMatrix<D> {
     ///
     /// # Errors
     /// As [`DeviceMatrix::new`].
-    pub fn laid_out_by(
+    pub fn new_with_pool(
         pool: Option<&Pool>,
         device: &D,
-        source: Source<'_>,
+        source: MatrixSource<'_>,
     ) -> Result<Self, DeviceError> {
         let [rows, cols] = source.shape();
         let held = match source {
-            Source::Blocks(matrix) => Held::Blocks(Blocks::new(pool, device, matrix)?),
-            Source::Bands(Banded::Whole(whole)) => Held::Bands(Bands {
-                parts: vec![BandsPart::new(pool, device, whole, None)?],
-                places: Vec::new(),
-            }),
-            Source::Bands(Banded::Classes(classes)) => {
-                let places = bands::places(&classes)?;
+            MatrixSource::Blocks(matrix) => {
+                DeviceLayout::Blocks(BlockMatrix::new(pool, device, matrix)?)
+            }
+            MatrixSource::ColumnGroups(ColumnGroupMatrix::Uniform(whole)) => {
+                DeviceLayout::ColumnGroups(DeviceColumnGroups {
+                    parts: vec![ColumnGroupPart::new(pool, device, whole, None)?],
+                    row_classes: Vec::new(),
+                })
+            }
+            MatrixSource::ColumnGroups(ColumnGroupMatrix::Classes(classes)) => {
+                let places = bands::class_rows(&classes)?;
                 let mut parts = Vec::new();
                 for (index, class) in classes.classes().enumerate() {
                     let rows = bands::rows_of_class(&places, index, class.rows());
-                    parts.push(BandsPart::new(pool, device, class, Some(&rows))?);
+                    parts.push(ColumnGroupPart::new(pool, device, class, Some(&rows))?);
                 }
-                Held::Bands(Bands { parts, places })
+                DeviceLayout::ColumnGroups(DeviceColumnGroups {
+                    parts,
+                    row_classes: places,
+                })
             }
         };
         Ok(DeviceMatrix {
             rows,
             cols,
-            bytes: Self::bytes_of(source),
+            bytes: Self::estimated_bytes(source),
             held,
         })
     }
@@ -123,39 +130,41 @@ impl<D: Device> DeviceMatrix<D> {
 
     /// Returns the name of the stored format: that of the source, or another that represents the
     /// same values.
-    pub fn held_as(&self) -> &'static str {
+    pub fn stored_format(&self) -> &'static str {
         match &self.held {
-            Held::Blocks(blocks) => blocks.format.name(),
-            Held::Bands(_) => "bands",
+            DeviceLayout::Blocks(blocks) => blocks.format.name(),
+            DeviceLayout::ColumnGroups(_) => "bands",
         }
     }
 
     /// Returns the size in bytes that a matrix will have on a device.
-    pub fn bytes_of(source: Source<'_>) -> usize {
+    pub fn estimated_bytes(source: MatrixSource<'_>) -> usize {
         match source {
-            Source::Blocks(matrix) => {
-                let format = Format::of(matrix.dtype());
-                format.places(matrix.rows(), matrix.cols()).1
+            MatrixSource::Blocks(matrix) => {
+                let format = Format::for_dtype(matrix.dtype());
+                format.array_ranges(matrix.rows(), matrix.cols()).1
             }
-            Source::Bands(Banded::Whole(whole)) => bands::bytes_of(whole, false),
-            Source::Bands(Banded::Classes(classes)) => classes
+            MatrixSource::ColumnGroups(ColumnGroupMatrix::Uniform(whole)) => {
+                bands::estimated_bytes(whole, false)
+            }
+            MatrixSource::ColumnGroups(ColumnGroupMatrix::Classes(classes)) => classes
                 .classes()
-                .map(|class| bands::bytes_of(class, true))
+                .map(|class| bands::estimated_bytes(class, true))
                 .sum(),
         }
     }
 
-    pub(super) fn held(&self) -> &Held<D> {
+    pub(super) fn layout(&self) -> &DeviceLayout<D> {
         &self.held
     }
 }
 
 /// Bytes that a thread repacks in host memory before an upload.
-pub(super) const STAGED: usize = 4 << 20;
+pub(super) const STAGING_BYTES: usize = 4 << 20;
 
 /// Runs `pieces` pieces of work, on a pool if given. Returns the error of a failed piece, after
 /// which no other is started.
-pub(super) fn in_pieces(
+pub(super) fn run_pieces(
     pool: Option<&Pool>,
     pieces: usize,
     piece: impl Fn(usize) -> Result<(), DeviceError> + Sync,
@@ -175,23 +184,23 @@ pub(super) fn in_pieces(
     failed.into_inner().map_or(Ok(()), Err)
 }
 
-fn aligned(bytes: usize) -> usize {
+fn align_allocation(bytes: usize) -> usize {
     bytes.next_multiple_of(256)
 }
 
-impl<D: Device> Blocks<D> {
+impl<D: Device> BlockMatrix<D> {
     fn new(pool: Option<&Pool>, device: &D, matrix: Matrix<'_>) -> Result<Self, DeviceError> {
-        let format = Format::of(matrix.dtype());
+        let format = Format::for_dtype(matrix.dtype());
         let (rows, cols) = (matrix.rows(), matrix.cols());
-        let (places, bytes) = format.places(rows, cols);
+        let (places, bytes) = format.array_ranges(rows, cols);
         let memory = device.allocate(bytes)?;
         let stride = format.stride(cols);
         let of_row = format.row_bytes(stride);
-        let at_a_time = (STAGED / of_row.iter().sum::<usize>().max(1)).max(1);
-        in_pieces(pool, rows.div_ceil(at_a_time), |piece| {
+        let at_a_time = (STAGING_BYTES / of_row.iter().sum::<usize>().max(1)).max(1);
+        run_pieces(pool, rows.div_ceil(at_a_time), |piece| {
             let first = piece * at_a_time;
             let count = at_a_time.min(rows - first);
-            let mut parts = [(0, 0); Format::PLANES];
+            let mut parts = [(0, 0); Format::ARRAYS];
             for ((part, (start, _)), bytes) in parts.iter_mut().zip(places).zip(of_row) {
                 *part = (start + first * bytes, count * bytes);
             }
@@ -203,36 +212,36 @@ impl<D: Device> Blocks<D> {
                     plane
                 });
                 for row in first..first + count {
-                    let mut of_planes: [&mut [u8]; Format::PLANES] = Default::default();
+                    let mut of_planes: [&mut [u8]; Format::ARRAYS] = Default::default();
                     let each = of_planes.iter_mut().zip(&mut planes).zip(of_row);
                     for ((of_plane, plane), bytes) in each {
                         let (numbers, behind) = std::mem::take(plane).split_at_mut(bytes);
                         (*of_plane, *plane) = (numbers, behind);
                     }
-                    format.lay_out(&matrix, row, of_planes)?;
+                    format.pack_row(&matrix, row, of_planes)?;
                 }
                 Ok(())
             })
         })?;
-        Ok(Blocks {
+        Ok(BlockMatrix {
             format,
             memory,
-            places,
+            arrays: places,
             stride,
         })
     }
 
     /// Returns the kernel arguments.
-    pub(super) fn planes(&self) -> Result<Planes, DeviceError> {
-        let mut spans = [Span::NONE; Format::PLANES];
-        for (span, (start, bytes)) in spans.iter_mut().zip(self.places) {
+    pub(super) fn kernel_argument(&self) -> Result<BlockArrays, DeviceError> {
+        let mut spans = [DeviceSpan::NULL; Format::ARRAYS];
+        for (span, (start, bytes)) in spans.iter_mut().zip(self.arrays) {
             if bytes > 0 {
                 *span = self.memory.span("a plane of a matrix", start, bytes)?;
             }
         }
-        Ok(Planes {
+        Ok(BlockArrays {
             spans,
-            stride: super::count("columns of a matrix", self.stride)?,
+            stride: super::kernel_count("columns of a matrix", self.stride)?,
             unused: 0,
         })
     }

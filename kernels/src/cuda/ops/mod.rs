@@ -19,39 +19,43 @@ mod matrix;
 mod matrix_tests;
 mod products;
 
-pub use asked::asked;
+pub use asked::dynamic_shared_bytes;
 pub use attention::{
-    AttentionRoom, Held, HeldLow, Joined, Queries, attend, attention, importance, partial_numbers,
+    AttentionScratch, DeviceLayerCache, DeviceLowRankCache, PartialAttention, QueryShape,
+    attend_splits, attention, attention_importance, partial_sum_len,
 };
-pub use draw::{Draw, Drawing, MOST_DRAWN};
+pub use draw::{MAX_SAMPLED_LOGITS, SamplingParameters, TokenSampler};
 pub use elementwise::{
-    Gate, RopeShape, RowsShape, activate, add, add_rows, hadamard, rms_norm, rope, rotate_to,
-    softcap,
+    GateActivation, RopeShape, RowsShape, add, add_rows, gated_activation, hadamard, rms_norm,
+    rope, rope_tables, softcap,
 };
-pub use embed::embed;
-pub use faults::{Fault, Faults};
-pub use heads::{AppendTo, HEADS_PARTS, HeadsPart, HeadsShape, Turn, heads_ready};
-pub use kv::{Coordinates, KvHeads, KvNumbers, KvRows, append, expand, map, widen};
-pub use largest::{Largest, MOST_LARGEST};
-pub use matrix::{DeviceMatrix, Source};
+pub use embed::dequantise_rows;
+pub use faults::{Fault, FaultEntries};
+pub use heads::{AppendTarget, HeadsPart, HeadsShape, MAX_HEADS_PARTS, RopeRows, prepare_heads};
+pub use kv::{
+    DeviceLowRankRows, KvElement, KvHeads, KvRows, append_rows, expand_low_rank, map_rows,
+    rows_to_f32,
+};
+pub use largest::{MAX_TOP_K, TopK};
+pub use matrix::{DeviceMatrix, MatrixSource};
 pub use products::{
-    Factor, Gated, Norm, Producer, Slot, Workspace, product, product_behind, project,
-    project_behind,
+    Factor, PendingGate, PendingNorm, PendingOperation, Projection, Workspace, product,
+    product_after, project, project_after,
 };
 
 use crate::error::ShapeError;
 
-use super::device::{Arguments, Device, DeviceError, Kernel, Memory, Span};
+use super::device::{Device, DeviceError, DeviceMemory, DeviceSpan, Kernel, KernelArguments};
 
-const F32: usize = size_of::<f32>();
+const F32_BYTES: usize = size_of::<f32>();
 
 /// Allocates memory and uploads numbers.
 ///
 /// # Errors
 /// A device error.
-pub fn put<D: Device>(device: &D, numbers: &[f32]) -> Result<D::Memory, DeviceError> {
+pub fn upload_floats<D: Device>(device: &D, numbers: &[f32]) -> Result<D::Memory, DeviceError> {
     let memory = device.allocate(size_of_val(numbers))?;
-    overwrite(device, numbers, &memory)?;
+    write_floats(device, numbers, &memory)?;
     Ok(memory)
 }
 
@@ -59,7 +63,7 @@ pub fn put<D: Device>(device: &D, numbers: &[f32]) -> Result<D::Memory, DeviceEr
 ///
 /// # Errors
 /// A device error; [`DeviceError::Range`] if it is too short.
-pub fn overwrite<D: Device>(
+pub fn write_floats<D: Device>(
     device: &D,
     numbers: &[f32],
     to: &D::Memory,
@@ -72,10 +76,14 @@ pub fn overwrite<D: Device>(
 ///
 /// # Errors
 /// The error of an earlier operation; [`DeviceError::Range`] if it is too short.
-pub fn read<D: Device>(device: &D, from: &D::Memory, to: &mut [f32]) -> Result<(), DeviceError> {
+pub fn read_floats<D: Device>(
+    device: &D,
+    from: &D::Memory,
+    to: &mut [f32],
+) -> Result<(), DeviceError> {
     let mut bytes = vec![0; size_of_val(to)];
     device.download(from, 0, &mut bytes)?;
-    for (to, &bytes) in to.iter_mut().zip(bytes.as_chunks::<F32>().0) {
+    for (to, &bytes) in to.iter_mut().zip(bytes.as_chunks::<F32_BYTES>().0) {
         *to = f32::from_le_bytes(bytes);
     }
     Ok(())
@@ -85,49 +93,53 @@ pub fn read<D: Device>(device: &D, from: &D::Memory, to: &mut [f32]) -> Result<(
 ///
 /// # Errors
 /// As [`read`].
-pub fn get<D: Device>(device: &D, from: &D::Memory, count: usize) -> Result<Vec<f32>, DeviceError> {
+pub fn download_floats<D: Device>(
+    device: &D,
+    from: &D::Memory,
+    count: usize,
+) -> Result<Vec<f32>, DeviceError> {
     let mut numbers = vec![0.0; count];
-    read(device, from, &mut numbers)?;
+    read_floats(device, from, &mut numbers)?;
     Ok(numbers)
 }
 
-fn floats(
-    memory: &impl Memory,
+fn float_span(
+    memory: &impl DeviceMemory,
     what: &'static str,
     numbers: &[usize],
-) -> Result<Span, DeviceError> {
-    bytes(memory, what, 0, numbers, F32)
+) -> Result<DeviceSpan, DeviceError> {
+    byte_span(memory, what, 0, numbers, F32_BYTES)
 }
 
-fn bytes(
-    memory: &impl Memory,
+fn byte_span(
+    memory: &impl DeviceMemory,
     what: &'static str,
     start: usize,
     counts: &[usize],
     unit: usize,
-) -> Result<Span, DeviceError> {
+) -> Result<DeviceSpan, DeviceError> {
     let total = counts.iter().try_fold(unit, |n, &c| n.checked_mul(c));
     memory.span(what, start, total.unwrap_or(usize::MAX))
 }
 
-fn misfit(what: &'static str, expected: usize, found: usize) -> DeviceError {
+fn shape_mismatch(what: &'static str, expected: usize, found: usize) -> DeviceError {
     DeviceError::Shape(ShapeError {
-        what,
+        argument: what,
         expected,
-        found,
+        actual: found,
     })
 }
 
-fn count(what: &'static str, n: usize) -> Result<u32, DeviceError> {
+fn kernel_count(what: &'static str, n: usize) -> Result<u32, DeviceError> {
     // Keeps twice the count a valid index.
     u32::try_from(n)
         .ok()
         .filter(|&n| n <= 1 << 30)
-        .ok_or(DeviceError::Range {
-            what,
+        .ok_or(DeviceError::OutOfBounds {
+            operand: what,
             start: 0,
             needed: n,
-            found: 1 << 30,
+            available: 1 << 30,
         })
 }
 
@@ -135,14 +147,14 @@ fn count(what: &'static str, n: usize) -> Result<u32, DeviceError> {
 ///
 /// # Safety
 /// As [`Device::launch`].
-unsafe fn each<D: Device, A: Arguments>(
+unsafe fn launch_per_element<D: Device, A: KernelArguments>(
     device: &D,
     kernel: &Kernel<A>,
     numbers: usize,
     arguments: &A,
 ) -> Result<(), DeviceError> {
     // Thread indices are 32-bit.
-    let blocks = count(kernel.name, numbers)?.div_ceil(kernel.threads);
+    let blocks = kernel_count(kernel.name, numbers)?.div_ceil(kernel.threads);
     // SAFETY: guaranteed by the caller.
     unsafe { device.launch(kernel, [blocks, 1, 1], 0, arguments) }
 }

@@ -12,66 +12,69 @@ mod pair;
 mod producer;
 
 #[cfg(test)]
-pub(super) use launches::BANDS;
-pub(super) use launches::shared_of_bands;
-use launches::{Order, Target, Targets, Vectors, lay, multiply, round};
-use pair::{MEETING, multiply_pair};
-pub use producer::{Gated, Norm, Producer};
+pub(super) use launches::COLUMN_GROUP_KERNELS;
+pub(super) use launches::column_group_shared_bytes;
+use launches::{
+    InputVectors, ProductOutput, SummationOrder, Targets, allocate_quantised, multiply,
+    quantise_inputs,
+};
+use pair::{BARRIER_WORDS, multiply_pair};
+pub use producer::{PendingGate, PendingNorm, PendingOperation};
 
 use super::matrix::DeviceMatrix;
-use super::{F32, bytes, misfit};
+use super::{F32_BYTES, byte_span, shape_mismatch};
 use crate::cpu::Input;
-use crate::cuda::device::{Device, DeviceError, Memory, Span};
+use crate::cuda::device::{Device, DeviceError, DeviceMemory, DeviceSpan};
 
 /// Scratch memory, reused between operations.
 #[derive(Debug)]
 pub struct Workspace<D: Device> {
     /// Quantised input.
-    input: Room<D>,
+    quantised_input: GrowingBuffer<D>,
     /// Outputs of factors.
-    inner: Room<D>,
+    factor_outputs: GrowingBuffer<D>,
     /// Quantised outputs of factors.
-    second: Vec<Room<D>>,
+    quantised_factor_outputs: Vec<GrowingBuffer<D>>,
     /// Zeroed arrival counters.
-    arrived: Option<D::Memory>,
+    arrival_counters: Option<D::Memory>,
     /// Zeroed counters of the grid barrier.
-    meeting: Option<D::Memory>,
+    barrier_counters: Option<D::Memory>,
     /// Launch strategy for factors and projections.
-    launches: Launches,
+    launches: LaunchStrategy,
     /// Summation order for batches.
-    order: Order,
+    order: SummationOrder,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Launches {
+enum LaunchStrategy {
     /// One for factors, then one for projections.
     #[default]
-    Two,
+    TwoStages,
     /// A single launch, if possible.
-    One,
+    SingleLaunch,
     /// One launch per product.
-    Apart,
+    PerProduct,
 }
 
 impl<D: Device> Default for Workspace<D> {
     fn default() -> Self {
         Workspace {
-            input: Room(None),
-            inner: Room(None),
-            second: Vec::new(),
-            arrived: None,
-            meeting: None,
-            launches: Launches::default(),
-            order: Order::default(),
+            quantised_input: GrowingBuffer(None),
+            factor_outputs: GrowingBuffer(None),
+            quantised_factor_outputs: Vec::new(),
+            arrival_counters: None,
+            barrier_counters: None,
+            launches: LaunchStrategy::default(),
+            order: SummationOrder::default(),
         }
     }
 }
 
 impl<D: Device> Workspace<D> {
     /// Returns a workspace that launches each product separately, for tests. Results are identical.
-    pub fn one_by_one() -> Self {
+    pub fn with_separate_launches() -> Self {
         Workspace {
-            launches: Launches::Apart,
+            launches: LaunchStrategy::PerProduct,
             ..Workspace::default()
         }
     }
@@ -80,29 +83,33 @@ impl<D: Device> Workspace<D> {
     /// in between, if all matrices are blocks of one format, with at most four factors, four
     /// projections and four vectors. Results are identical; whether it is faster depends on the
     /// device.
-    pub fn in_one_launch() -> Self {
+    pub fn with_single_launch() -> Self {
         Workspace {
-            launches: Launches::One,
+            launches: LaunchStrategy::SingleLaunch,
             ..Workspace::default()
         }
     }
 
     /// Sets batch invariance: each row of later batches gets the same bits as alone, regardless of
     /// the batch size.
-    pub fn keep_apart(&mut self, apart: bool) {
-        self.order = if apart { Order::OfOne } else { Order::OfMany };
+    pub fn set_batch_invariant(&mut self, apart: bool) {
+        self.order = if apart {
+            SummationOrder::SingleRow
+        } else {
+            SummationOrder::Tiled
+        };
     }
 }
 
 /// Returns `count` zeroed counters; every launch that uses them resets them.
-fn zeros<'a, D: Device>(
+fn zeroed_counters<'a, D: Device>(
     device: &D,
     memory: &'a mut Option<D::Memory>,
     count: usize,
 ) -> Result<&'a D::Memory, DeviceError> {
     const LEAST: usize = 4096;
     let kept = match memory.take() {
-        Some(memory) if memory.bytes() >= count * size_of::<u32>() => memory,
+        Some(memory) if memory.len() >= count * size_of::<u32>() => memory,
         _ => {
             let zeros = vec![0; count.next_multiple_of(LEAST).max(LEAST) * size_of::<u32>()];
             let memory = device.allocate(zeros.len())?;
@@ -114,12 +121,12 @@ fn zeros<'a, D: Device>(
 }
 
 #[derive(Debug)]
-struct Room<D: Device>(Option<D::Memory>);
+struct GrowingBuffer<D: Device>(Option<D::Memory>);
 
-impl<D: Device> Room<D> {
-    fn of(&mut self, device: &D, bytes: usize) -> Result<&D::Memory, DeviceError> {
+impl<D: Device> GrowingBuffer<D> {
+    fn reserve(&mut self, device: &D, bytes: usize) -> Result<&D::Memory, DeviceError> {
         let kept = match self.0.take() {
-            Some(memory) if memory.bytes() >= bytes => memory,
+            Some(memory) if memory.len() >= bytes => memory,
             other => {
                 // Freed first, so that its memory can be reused.
                 drop(other);
@@ -141,7 +148,7 @@ pub struct Factor<'a, D: Device> {
 }
 
 /// A linear projection, `y = W x`, or `y = W A x` with the matrix `A` of a [`Factor`].
-pub struct Slot<'a, D: Device> {
+pub struct Projection<'a, D: Device> {
     /// `W`.
     pub matrix: &'a DeviceMatrix<D>,
     /// Leading rows in use: elements per row of `y`.
@@ -153,13 +160,13 @@ pub struct Slot<'a, D: Device> {
     /// Output `[n, rows]`.
     pub y: &'a D::Memory,
     /// Accumulates into `y`, with the bits of a separate sum.
-    pub adds: bool,
+    pub accumulate: bool,
 }
 
 /// Rows per arrival counter in a launch that quantises its output.
-const COUNTED: usize = 32;
+const ROWS_PER_COUNTER: usize = 32;
 
-const ALIGNED: usize = 256;
+const ALIGNMENT: usize = 256;
 
 /// Computes `y [rows.len(), matrix.rows()]`, the products of a matrix with a range of rows of `x
 /// [n, matrix.cols()]`.
@@ -174,35 +181,35 @@ pub fn product<D: Device>(
     y: &D::Memory,
     workspace: &mut Workspace<D>,
 ) -> Result<(), DeviceError> {
-    product_behind(device, None, rows, matrix, [x, y], workspace)
+    product_after(device, None, rows, matrix, [x, y], workspace)
 }
 
 /// As [`product`], after a pending operation that produces all the rows.
 ///
 /// # Errors
 /// As [`product`].
-pub fn product_behind<D: Device>(
+pub fn product_after<D: Device>(
     device: &D,
-    before: Option<Producer<'_, D>>,
+    before: Option<PendingOperation<'_, D>>,
     rows: Range<usize>,
     matrix: &DeviceMatrix<D>,
     [x, y]: [&D::Memory; 2],
     workspace: &mut Workspace<D>,
 ) -> Result<(), DeviceError> {
     let (n, width) = (rows.len(), matrix.cols());
-    let start = rows.start.saturating_mul(width).saturating_mul(F32);
-    let x = bytes(x, "x", start, &[n, width], F32)?;
-    let to = Target {
-        y: bytes(y, "y", 0, &[n, matrix.rows()], F32)?,
+    let start = rows.start.saturating_mul(width).saturating_mul(F32_BYTES);
+    let x = byte_span(x, "x", start, &[n, width], F32_BYTES)?;
+    let to = ProductOutput {
+        y: byte_span(y, "y", 0, &[n, matrix.rows()], F32_BYTES)?,
         rows: matrix.rows(),
-        live: matrix.rows(),
-        rounded: None,
-        adds: false,
+        computed_rows: matrix.rows(),
+        quantised: None,
+        accumulate: false,
     };
     let all = vec![(matrix, to)];
-    let mut vectors = Vectors::new(n, width, x);
-    lay(device, &mut vectors, &all, &mut workspace.input)?;
-    round(device, before, &vectors, false)?;
+    let mut vectors = InputVectors::new(n, width, x);
+    allocate_quantised(device, &mut vectors, &all, &mut workspace.quantised_input)?;
+    quantise_inputs(device, before, &vectors, false)?;
     multiply(device, workspace.order, &[(vectors, all)])
 }
 
@@ -216,86 +223,94 @@ pub fn project<D: Device>(
     n: usize,
     x: &D::Memory,
     factors: &[Factor<'_, D>],
-    slots: &[Slot<'_, D>],
+    slots: &[Projection<'_, D>],
     workspace: &mut Workspace<D>,
 ) -> Result<(), DeviceError> {
-    project_behind(device, None, (n, x), factors, slots, workspace)
+    project_after(device, None, (n, x), factors, slots, workspace)
 }
 
 /// As [`project`], after a pending operation that produces `x`.
 ///
 /// # Errors
 /// As [`project`].
-pub fn project_behind<D: Device>(
+pub fn project_after<D: Device>(
     device: &D,
-    before: Option<Producer<'_, D>>,
+    before: Option<PendingOperation<'_, D>>,
     (n, x): (usize, &D::Memory),
     factors: &[Factor<'_, D>],
-    slots: &[Slot<'_, D>],
+    slots: &[Projection<'_, D>],
     workspace: &mut Workspace<D>,
 ) -> Result<(), DeviceError> {
-    let Some(width) = width_of(factors, slots)? else {
+    let Some(width) = input_width(factors, slots)? else {
         return before.map_or(Ok(()), |before| before.finish(device));
     };
-    let x = bytes(x, "x", 0, &[n, width], F32)?;
+    let x = byte_span(x, "x", 0, &[n, width], F32_BYTES)?;
     let mut end = 0_usize;
     let places: Vec<usize> = factors
         .iter()
         .map(|factor| {
-            let numbers = n.saturating_mul(factor.rows).saturating_mul(F32);
-            end = end.saturating_add(numbers.div_ceil(ALIGNED).saturating_mul(ALIGNED));
-            end - numbers.div_ceil(ALIGNED) * ALIGNED
+            let numbers = n.saturating_mul(factor.rows).saturating_mul(F32_BYTES);
+            end = end.saturating_add(numbers.div_ceil(ALIGNMENT).saturating_mul(ALIGNMENT));
+            end - numbers.div_ceil(ALIGNMENT) * ALIGNMENT
         })
         .collect();
-    let room = workspace.inner.of(device, end)?;
-    while workspace.second.len() < factors.len() {
-        workspace.second.push(Room(None));
+    let room = workspace.factor_outputs.reserve(device, end)?;
+    while workspace.quantised_factor_outputs.len() < factors.len() {
+        workspace.quantised_factor_outputs.push(GrowingBuffer(None));
     }
-    let counts = factors.iter().map(|factor| factor.rows.div_ceil(COUNTED));
+    let counts = factors
+        .iter()
+        .map(|factor| factor.rows.div_ceil(ROWS_PER_COUNTER));
     let arrived = match counts.clone().sum() {
         0 => None,
-        count => Some(zeros(device, &mut workspace.arrived, count)?),
+        count => Some(zeroed_counters(
+            device,
+            &mut workspace.arrival_counters,
+            count,
+        )?),
     };
     let mut counted = 0;
     let mut inner = Vec::with_capacity(factors.len());
     let mut done = Vec::with_capacity(factors.len());
     // Products of the input: projections and factors.
-    let mut first = targets(n, slots, Input::Vector)?;
+    let mut first = projection_targets(n, slots, Input::Vector)?;
     let of_factors = factors
         .iter()
         .zip(places)
         .zip(counts)
-        .zip(&mut workspace.second);
+        .zip(&mut workspace.quantised_factor_outputs);
     for (index, (((factor, start), count), of_inner)) in of_factors.enumerate() {
-        let x = bytes(room, "an inner vector", start, &[n, factor.rows], F32)?;
-        let mut vectors = Vectors::new(n, factor.rows, x);
-        let second = targets(n, slots, Input::Inner(index))?;
-        lay(device, &mut vectors, &second, of_inner)?;
-        let arrived = arrived.map_or(Ok(Span::NONE), |memory| {
-            bytes(memory, "counts", 4 * counted, &[count], 4)
+        let x = byte_span(room, "an inner vector", start, &[n, factor.rows], F32_BYTES)?;
+        let mut vectors = InputVectors::new(n, factor.rows, x);
+        let second = projection_targets(n, slots, Input::Inner(index))?;
+        allocate_quantised(device, &mut vectors, &second, of_inner)?;
+        let arrived = arrived.map_or(Ok(DeviceSpan::NULL), |memory| {
+            byte_span(memory, "counts", 4 * counted, &[count], 4)
         })?;
         counted += count;
         let rounded = match workspace.launches {
-            Launches::Apart => None,
-            Launches::Two | Launches::One => vectors.rounded(factor.matrix, arrived),
+            LaunchStrategy::PerProduct => None,
+            LaunchStrategy::TwoStages | LaunchStrategy::SingleLaunch => {
+                vectors.quantised_output(factor.matrix, arrived)
+            }
         };
-        let to = Target {
+        let to = ProductOutput {
             y: x,
             rows: factor.rows,
-            live: factor.rank,
-            rounded,
-            adds: false,
+            computed_rows: factor.rank,
+            quantised: rounded,
+            accumulate: false,
         };
         first.push((factor.matrix, to));
         inner.push((vectors, second));
         done.push(rounded.is_some());
     }
-    let mut vectors = Vectors::new(n, width, x);
-    lay(device, &mut vectors, &first, &mut workspace.input)?;
-    round(device, before, &vectors, false)?;
+    let mut vectors = InputVectors::new(n, width, x);
+    allocate_quantised(device, &mut vectors, &first, &mut workspace.quantised_input)?;
+    quantise_inputs(device, before, &vectors, false)?;
     let first = [(vectors, first)];
-    if workspace.launches == Launches::One {
-        let meeting = zeros(device, &mut workspace.meeting, MEETING)?;
+    if workspace.launches == LaunchStrategy::SingleLaunch {
+        let meeting = zeroed_counters(device, &mut workspace.barrier_counters, BARRIER_WORDS)?;
         let rounded = done.iter().all(|&done| done);
         if multiply_pair(device, meeting, &first, &inner, rounded)? {
             return Ok(());
@@ -303,29 +318,29 @@ pub fn project_behind<D: Device>(
     }
     multiply(device, workspace.order, &first)?;
     for ((vectors, _), &done) in inner.iter().zip(&done) {
-        round(device, None, vectors, done)?;
+        quantise_inputs(device, None, vectors, done)?;
     }
     let together = match workspace.launches {
-        Launches::Apart => 1,
-        Launches::Two | Launches::One => inner.len().max(1),
+        LaunchStrategy::PerProduct => 1,
+        LaunchStrategy::TwoStages | LaunchStrategy::SingleLaunch => inner.len().max(1),
     };
     let mut of_launches = inner.chunks(together);
     of_launches.try_for_each(|groups| multiply(device, workspace.order, groups))
 }
 
-fn targets<'a, D: Device>(
+fn projection_targets<'a, D: Device>(
     n: usize,
-    slots: &[Slot<'a, D>],
+    slots: &[Projection<'a, D>],
     input: Input,
 ) -> Result<Targets<'a, D>, DeviceError> {
     let of_input = slots.iter().filter(|slot| slot.input == input);
     let targets = of_input.map(|slot| {
-        let to = Target {
-            y: bytes(slot.y, "y", 0, &[n, slot.rows], F32)?,
+        let to = ProductOutput {
+            y: byte_span(slot.y, "y", 0, &[n, slot.rows], F32_BYTES)?,
             rows: slot.rows,
-            live: slot.rows,
-            rounded: None,
-            adds: slot.adds,
+            computed_rows: slot.rows,
+            quantised: None,
+            accumulate: slot.accumulate,
         };
         Ok((slot.matrix, to))
     });
@@ -333,20 +348,20 @@ fn targets<'a, D: Device>(
 }
 
 /// Checks all shapes and returns the width of the input, or `None` if nothing reads it.
-fn width_of<D: Device>(
+fn input_width<D: Device>(
     factors: &[Factor<'_, D>],
-    slots: &[Slot<'_, D>],
+    slots: &[Projection<'_, D>],
 ) -> Result<Option<usize>, DeviceError> {
     let mut width = None;
     let mut reads = |cols: usize| match width.replace(cols) {
-        Some(other) if other != cols => Err(misfit("columns of the input", cols, other)),
+        Some(other) if other != cols => Err(shape_mismatch("columns of the input", cols, other)),
         _ => Ok(()),
     };
     for factor in factors {
         reads(factor.matrix.cols())?;
         if factor.rows > factor.matrix.rows() || factor.rank > factor.rows {
             let rows = factor.matrix.rows().min(factor.rows);
-            return Err(misfit(
+            return Err(shape_mismatch(
                 "rows of a factor",
                 factor.rows.max(factor.rank),
                 rows,
@@ -359,12 +374,20 @@ fn width_of<D: Device>(
             Input::Inner(index) => {
                 let rows = factors.get(index).map_or(0, |factor| factor.rows);
                 if index >= factors.len() || rows != slot.cols {
-                    return Err(misfit("numbers of an inner vector", slot.cols, rows));
+                    return Err(shape_mismatch(
+                        "numbers of an inner vector",
+                        slot.cols,
+                        rows,
+                    ));
                 }
             }
         }
         if slot.rows > slot.matrix.rows() {
-            return Err(misfit("rows of a slot", slot.rows, slot.matrix.rows()));
+            return Err(shape_mismatch(
+                "rows of a slot",
+                slot.rows,
+                slot.matrix.rows(),
+            ));
         }
     }
     Ok(width)

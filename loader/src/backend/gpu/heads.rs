@@ -37,7 +37,7 @@ impl<D: Device> Step<D> {
         match self {
             Step::Bias { rows, bias, width } => {
                 let (rows, width) = (*rows, *width);
-                ops::add_rows(device, ops::RowsShape { rows, width }, x, bias)
+                ops::add_rows(device, ops::RowsShape { rows, cols: width }, x, bias)
             }
             Step::Norm {
                 heads,
@@ -46,7 +46,7 @@ impl<D: Device> Step<D> {
                 epsilon,
             } => {
                 let (rows, width) = (*heads, *size);
-                let shape = ops::RowsShape { rows, width };
+                let shape = ops::RowsShape { rows, cols: width };
                 ops::rms_norm(device, shape, x, weight, *epsilon, x)
             }
             Step::Turn { shape, turn } => {
@@ -124,7 +124,7 @@ impl<D: Device> Heads<D> {
         let found = self.parts.iter().position(|part| Arc::ptr_eq(&part.x, x));
         let index = match found {
             Some(index) => index,
-            None if self.parts.len() < ops::HEADS_PARTS => {
+            None if self.parts.len() < ops::MAX_HEADS_PARTS => {
                 self.parts.push(Part {
                     x: Arc::clone(x),
                     numbers,
@@ -219,8 +219,8 @@ impl<D: Device> Heads<D> {
     pub(super) fn launch<'a>(
         &'a self,
         device: &D,
-        append: Option<(&ops::Faults<D>, [usize; 2])>,
-        to: impl Fn(&Arc<D::Memory>) -> Option<ops::AppendTo<'a, D>>,
+        append: Option<(&ops::FaultEntries<D>, [usize; 2])>,
+        to: impl Fn(&Arc<D::Memory>) -> Option<ops::AppendTarget<'a, D>>,
     ) -> Result<(), DeviceError> {
         let (rows, size) = (self.rows.unwrap_or(1), self.size.unwrap_or(1));
         let part = |part: &'a Part<D>| ops::HeadsPart {
@@ -231,17 +231,17 @@ impl<D: Device> Heads<D> {
                 .norm
                 .as_ref()
                 .map(|(weight, epsilon)| (&**weight, *epsilon)),
-            turned: part.turned,
-            to: to(&part.x),
+            rotate: part.turned,
+            append: to(&part.x),
         };
         let parts: Vec<_> = self.parts.iter().map(part).collect();
-        let turn = self.turn.as_ref().map(|turn| ops::Turn {
-            which: turn.which,
+        let turn = self.turn.as_ref().map(|turn| ops::RopeRows {
+            pairing: turn.which,
             pairs: turn.pairs,
-            sides: turn.sides.each_ref().map(|side| &**side),
+            cosines_and_sines: turn.sides.each_ref().map(|side| &**side),
         });
         let shape = ops::HeadsShape { rows, size };
-        ops::heads_ready(device, shape, turn.as_ref(), append, &parts)
+        ops::prepare_heads(device, shape, turn.as_ref(), append, &parts)
     }
 
     /// Does all of it: one operation, or several of which the shape is not known, as they were asked for.

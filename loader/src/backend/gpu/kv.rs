@@ -8,12 +8,14 @@ use htc_kernels::cuda::{Device, DeviceError, ops};
 use super::heads::Heads;
 use super::{device_error, missing};
 use crate::error::ExecError;
-use crate::kv::{Energies, FIRST_CAPACITY, Kept, Kv, KvLayout, KvPlan, KvType, LayerBases};
+use crate::kv::{
+    CompressionEnergies, INITIAL_CAPACITY, KeptRows, Kv, KvLayout, KvPlan, KvType, LayerBases,
+};
 
 /// Rows that there may be room for where a sequence has so many positions.
 pub(super) fn most_room(positions: usize) -> usize {
-    if positions <= FIRST_CAPACITY {
-        FIRST_CAPACITY
+    if positions <= INITIAL_CAPACITY {
+        INITIAL_CAPACITY
     } else {
         positions.saturating_mul(2)
     }
@@ -28,7 +30,7 @@ pub struct GpuKv<D: Device> {
     layout: KvLayout,
     layers: Vec<Layer<D>>,
     /// Of what is looked at where it is written: one for keys and one for values.
-    faults: ops::Faults<D>,
+    faults: ops::FaultEntries<D>,
 }
 
 #[derive(Debug)]
@@ -40,7 +42,7 @@ struct Layer<D: Device> {
 /// Rows in low rank.
 #[derive(Debug)]
 struct Low<D: Device> {
-    sides: [ops::Coordinates<D>; 2],
+    sides: [ops::DeviceLowRankRows<D>; 2],
 }
 
 /// Rows of both sides in the place of those that there are; the same as before where there is no room for them.
@@ -80,11 +82,11 @@ impl<D: Device> Low<D> {
 
 impl<D: Device> GpuKv<D> {
     pub(super) fn new(device: &D, plan: &KvPlan) -> Result<Self, ExecError> {
-        let numbers = match plan.kind().stored() {
-            KvType::F32 => ops::KvNumbers::F32,
-            KvType::F16 => ops::KvNumbers::F16,
-            KvType::Q8_0 => ops::KvNumbers::Q8_0,
-            KvType::Q4_0 => ops::KvNumbers::Q4_0,
+        let numbers = match plan.kind().stored_type() {
+            KvType::F32 => ops::KvElement::F32,
+            KvType::F16 => ops::KvElement::F16,
+            KvType::Q8_0 => ops::KvElement::Q8_0,
+            KvType::Q4_0 => ops::KvElement::Q4_0,
         };
         let shape = ops::KvHeads {
             heads: plan.shape().kv_heads,
@@ -102,22 +104,22 @@ impl<D: Device> GpuKv<D> {
         Ok(GpuKv {
             layout: KvLayout::new(plan.clone()),
             layers: layers?,
-            faults: ops::Faults::new(device, 2).map_err(device_error)?,
+            faults: ops::FaultEntries::new(device, 2).map_err(device_error)?,
         })
     }
 
     pub(super) fn reserve(&mut self, device: &D, n: usize) -> Result<(), ExecError> {
         for (index, layer) in self.layers.iter_mut().enumerate() {
             let capacity = layer.full[0].capacity();
-            if let Some(capacity) = self.layout.room(index, n, capacity) {
-                let used = self.layout.full(index);
-                layer.replace(|rows| rows.moved(device, None, used, capacity))?;
+            if let Some(capacity) = self.layout.new_full_capacity(index, n, capacity) {
+                let used = self.layout.full_rows(index);
+                layer.replace(|rows| rows.with_capacity(device, None, used, capacity))?;
             }
             if let Some(low) = &mut layer.low
-                && let Some(capacity) = self.layout.low_room(index, low.capacity())
+                && let Some(capacity) = self.layout.new_low_rank_capacity(index, low.capacity())
             {
-                let used = self.layout.compressed(index);
-                low.replace(|rows| rows.moved(device, None, used, capacity))?;
+                let used = self.layout.low_rank_rows(index);
+                low.replace(|rows| rows.with_capacity(device, None, used, capacity))?;
             }
         }
         Ok(())
@@ -130,13 +132,13 @@ impl<D: Device> GpuKv<D> {
         layer: usize,
         n: usize,
         sides: [&Arc<D::Memory>; 2],
-        faults: &ops::Faults<D>,
+        faults: &ops::FaultEntries<D>,
     ) -> Result<(), ExecError> {
-        let (first, position) = (self.layout.full(layer), self.layout.len());
+        let (first, position) = (self.layout.full_rows(layer), self.layout.len());
         for (side, x) in sides.into_iter().enumerate() {
             let rows = &self.layers[layer].full[side];
             let slot = (faults, 2 * layer + side);
-            ops::append(device, rows, [first, n, position], x, slot).map_err(device_error)?;
+            ops::append_rows(device, rows, [first, n, position], x, slot).map_err(device_error)?;
         }
         Ok(())
     }
@@ -157,15 +159,15 @@ impl<D: Device> GpuKv<D> {
         layer: usize,
         heads: &Heads<D>,
         sides: [&Arc<D::Memory>; 2],
-        faults: &ops::Faults<D>,
+        faults: &ops::FaultEntries<D>,
     ) -> Result<(), ExecError> {
-        let places = [self.layout.full(layer), self.layout.len()];
+        let places = [self.layout.full_rows(layer), self.layout.len()];
         let full = &self.layers[layer].full;
         let to = |x: &Arc<D::Memory>| {
             let side = sides.iter().position(|side| Arc::ptr_eq(side, x))?;
-            Some(ops::AppendTo {
+            Some(ops::AppendTarget {
                 rows: &full[side],
-                slot: 2 * layer + side,
+                fault_entry: 2 * layer + side,
             })
         };
         let launched = heads.launch(device, Some((faults, places)), to);
@@ -173,18 +175,18 @@ impl<D: Device> GpuKv<D> {
     }
 
     /// What a layer holds, as attention reads it.
-    pub(super) fn held(&self, layer: usize) -> ops::Held<'_, D> {
+    pub(super) fn held(&self, layer: usize) -> ops::DeviceLayerCache<'_, D> {
         let held = &self.layers[layer];
-        let compressed = self.layout.compressed(layer);
+        let compressed = self.layout.low_rank_rows(layer);
         let low = held.low.as_ref().filter(|_| compressed > 0);
-        ops::Held {
+        ops::DeviceLayerCache {
             full: held.full.each_ref(),
-            low: low.map(|low| ops::HeldLow {
-                sides: low.sides.each_ref(),
-                front: self.layout.front(layer),
+            low_rank: low.map(|low| ops::DeviceLowRankCache {
+                keys_and_values: low.sides.each_ref(),
+                full_before: self.layout.front_rows(layer),
                 compressed,
             }),
-            start: self.layout.held(layer),
+            start: self.layout.positions(layer),
         }
     }
 
@@ -197,18 +199,18 @@ impl<D: Device> GpuKv<D> {
         n: usize,
     ) -> Result<[ops::KvRows<D>; 2], ExecError> {
         let (held, layout) = (&self.layers[layer], &self.layout);
-        let (front, compressed) = (layout.front(layer), layout.compressed(layer));
-        let (full, end) = (layout.full(layer) + n, layout.held(layer) + n);
+        let (front, compressed) = (layout.front_rows(layer), layout.low_rank_rows(layer));
+        let (full, end) = (layout.full_rows(layer) + n, layout.positions(layer) + n);
         let of_side = |side: usize| {
             let rows = &held.full[side];
-            let to = ops::KvRows::new(device, ops::KvNumbers::F32, rows.shape(), end)?;
-            ops::widen(device, rows, [0, front], to.memory(), [0, end])?;
+            let to = ops::KvRows::new(device, ops::KvElement::F32, rows.shape(), end)?;
+            ops::rows_to_f32(device, rows, [0, front], to.memory(), [0, end])?;
             if let Some(low) = &held.low {
                 let low = &low.sides[side];
-                ops::expand(device, low, compressed, to.memory(), [front, end])?;
+                ops::expand_low_rank(device, low, compressed, to.memory(), [front, end])?;
             }
             let behind = [front + compressed, end];
-            ops::widen(device, rows, [front, full - front], to.memory(), behind)?;
+            ops::rows_to_f32(device, rows, [front, full - front], to.memory(), behind)?;
             Ok(to)
         };
         let sides = [of_side(0), of_side(1)].map(|side| side.map_err(device_error));
@@ -218,11 +220,11 @@ impl<D: Device> GpuKv<D> {
 
     /// The error of a number that a launch had no place for.
     fn refused(&self, device: &D, layer: usize, position: usize) -> Result<(), ExecError> {
-        match self.faults.take(device).map_err(device_error)? {
+        match self.faults.take_first(device).map_err(device_error)? {
             None => Ok(()),
             Some(fault) => Err(ExecError::KvRange {
                 layer,
-                side: SIDES[fault.slot],
+                side: SIDES[fault.entry],
                 position: position + fault.row,
                 value: fault.value,
             }),
@@ -236,8 +238,8 @@ impl<D: Device> GpuKv<D> {
         bases: &Arc<LayerBases>,
         turns: Option<&[Vec<f32>; 2]>,
     ) -> Result<(), ExecError> {
-        let held = self.layout.compressed(layer);
-        let position = self.layout.evicted(layer) + self.layout.front(layer);
+        let held = self.layout.low_rank_rows(layer);
+        let position = self.layout.evicted(layer) + self.layout.front_rows(layer);
         let capacity = self.layers[layer].low.as_ref().map_or(0, Low::capacity);
         let mut sides = Vec::with_capacity(2);
         for side in 0..2 {
@@ -245,9 +247,10 @@ impl<D: Device> GpuKv<D> {
                 heads: bases.kv_heads,
                 size: bases.ranks[side],
             };
-            let basis = ops::put(device, &bases.components[side]).map_err(device_error)?;
-            let rows = ops::KvRows::new(device, ops::KvNumbers::F16, shape, capacity);
-            let to = ops::Coordinates {
+            let basis =
+                ops::upload_floats(device, &bases.components[side]).map_err(device_error)?;
+            let rows = ops::KvRows::new(device, ops::KvElement::F16, shape, capacity);
+            let to = ops::DeviceLowRankRows {
                 rows: rows.map_err(device_error)?,
                 basis,
                 size: bases.head_size,
@@ -259,20 +262,21 @@ impl<D: Device> GpuKv<D> {
                 let from = &low.sides[side].rows;
                 match turns {
                     Some(turns) => {
-                        let turn = ops::put(device, &turns[side]).map_err(device_error)?;
+                        let turn =
+                            ops::upload_floats(device, &turns[side]).map_err(device_error)?;
                         let slot = (&self.faults, side);
-                        ops::map(device, held, (from, 0), &turn, (&to.rows, 0), slot)
+                        ops::map_rows(device, held, (from, 0), &turn, (&to.rows, 0), slot)
                             .map_err(device_error)?;
                     }
                     None => {
-                        let kept = from.moved(device, None, held, capacity);
+                        let kept = from.with_capacity(device, None, held, capacity);
                         to.rows = kept.map_err(device_error)?;
                     }
                 }
             }
             self.refused(device, layer, position)?;
         }
-        let Ok(sides) = <[ops::Coordinates<D>; 2]>::try_from(sides) else {
+        let Ok(sides) = <[ops::DeviceLowRankRows<D>; 2]>::try_from(sides) else {
             return Ok(());
         };
         self.layers[layer].low = Some(Low { sides });
@@ -285,21 +289,24 @@ impl<D: Device> GpuKv<D> {
         layer: usize,
         front: usize,
         count: usize,
-    ) -> Result<Energies, ExecError> {
-        let (full, held) = (self.layout.full(layer), self.layout.compressed(layer));
+    ) -> Result<CompressionEnergies, ExecError> {
+        let (full, held) = (
+            self.layout.full_rows(layer),
+            self.layout.low_rank_rows(layer),
+        );
         let position = self.layout.evicted(layer) + front + held;
         let of_layer = &mut self.layers[layer];
         let Some(low) = &mut of_layer.low else {
             return Err(missing("bases of the layer"));
         };
         if held + count > low.capacity() {
-            let capacity = (held + count).max(2 * low.capacity()).max(FIRST_CAPACITY);
-            low.replace(|rows| rows.moved(device, None, held, capacity))?;
+            let capacity = (held + count).max(2 * low.capacity()).max(INITIAL_CAPACITY);
+            low.replace(|rows| rows.with_capacity(device, None, held, capacity))?;
         }
-        let mut energies = Energies::default();
+        let mut energies = CompressionEnergies::default();
         for side in 0..2 {
             let (from, to) = (&of_layer.full[side], &low.sides[side]);
-            let squares = ops::map(
+            let squares = ops::map_rows(
                 device,
                 count,
                 (from, front),
@@ -316,7 +323,7 @@ impl<D: Device> GpuKv<D> {
             }
         }
         self.refused(device, layer, position)?;
-        self.layers[layer].replace(|side| side.without(device, front, count, full))?;
+        self.layers[layer].replace(|side| side.without_rows(device, front, count, full))?;
         Ok(energies)
     }
 
@@ -330,8 +337,8 @@ impl<D: Device> GpuKv<D> {
             let (shape, n) = (side.shape(), rows.len());
             let numbers = shape.heads * n * shape.size;
             let to = device.allocate(numbers * size_of::<f32>())?;
-            ops::widen(device, side, [rows.start, n], &to, [0, n])?;
-            ops::get(device, &to, numbers)
+            ops::rows_to_f32(device, side, [rows.start, n], &to, [0, n])?;
+            ops::download_floats(device, &to, numbers)
         };
         let [keys, values] = &self.layers[layer].full;
         let sides = [of_side(keys), of_side(values)].map(|side| side.map_err(device_error));
@@ -339,15 +346,21 @@ impl<D: Device> GpuKv<D> {
         Ok([keys?, values?])
     }
 
-    pub(super) fn keep(&mut self, device: &D, layer: usize, kept: &Kept) -> Result<(), ExecError> {
+    pub(super) fn keep(
+        &mut self,
+        device: &D,
+        layer: usize,
+        kept: &KeptRows,
+    ) -> Result<(), ExecError> {
         let used = kept.rows.first().map_or(0, Vec::len);
         let rows: Vec<u32> = kept.rows.iter().flatten().map(|&row| row as u32).collect();
         let of_layer = &mut self.layers[layer];
         match (&mut of_layer.low, kept.low_rank) {
             (Some(low), true) => {
-                low.replace(|side| side.moved(device, Some(&rows), used, side.capacity()))
+                low.replace(|side| side.with_capacity(device, Some(&rows), used, side.capacity()))
             }
-            _ => of_layer.replace(|side| side.moved(device, Some(&rows), used, side.capacity())),
+            _ => of_layer
+                .replace(|side| side.with_capacity(device, Some(&rows), used, side.capacity())),
         }
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use htc_formats::model::{Activation, RopePairs};
 use htc_kernels::cpu::hadamard_block;
-use htc_kernels::cuda::{Device, DeviceError, Memory, ops};
+use htc_kernels::cuda::{Device, DeviceError, DeviceMemory, ops};
 use htc_kernels::{Pool, ShapeError};
 
 pub use self::buffers::{GpuBuffer, GpuRotation, GpuVector};
@@ -23,8 +23,8 @@ pub use self::need::{Need, Planned};
 use self::pending::Pending;
 use super::{Attention, Backend, Factor, HeadShape, Slot, refine_one_by_one};
 use crate::error::ExecError;
-use crate::kv::{Energies, Kept, Kv, KvPlan, LayerBases};
-use crate::sampling::Draw;
+use crate::kv::{CompressionEnergies, KeptRows, Kv, KvPlan, LayerBases};
+use crate::sampling::SamplingParameters;
 use crate::tensor::Tensor;
 
 /// Positions of a batch at most that is begun as one.
@@ -37,10 +37,10 @@ pub struct Gpu<D: Device> {
     /// Whose threads lay weights out; the caller's without one.
     pool: Option<Arc<Pool>>,
     products: ops::Workspace<D>,
-    attention: ops::AttentionRoom<D>,
-    largest: ops::Largest<D>,
-    drawing: ops::Drawing<D>,
-    faults: Option<ops::Faults<D>>,
+    attention: ops::AttentionScratch<D>,
+    largest: ops::TopK<D>,
+    drawing: ops::TokenSampler<D>,
+    faults: Option<ops::FaultEntries<D>>,
     /// Whether keys or values were written since faults were looked for.
     unchecked: bool,
     /// As [`Backend::keep_apart`].
@@ -58,9 +58,9 @@ impl<D: Device> Gpu<D> {
             device: device.clone(),
             pool: None,
             products: ops::Workspace::default(),
-            attention: ops::AttentionRoom::default(),
-            largest: ops::Largest::default(),
-            drawing: ops::Drawing::default(),
+            attention: ops::AttentionScratch::default(),
+            largest: ops::TopK::default(),
+            drawing: ops::TokenSampler::default(),
             faults: None,
             unchecked: false,
             apart: false,
@@ -80,7 +80,7 @@ impl<D: Device> Gpu<D> {
     #[must_use]
     pub fn one_by_one(mut self) -> Self {
         self.joins = false;
-        self.products = ops::Workspace::one_by_one();
+        self.products = ops::Workspace::with_separate_launches();
         self
     }
 
@@ -88,14 +88,14 @@ impl<D: Device> Gpu<D> {
     /// [`ops::Workspace::in_one_launch`].
     #[must_use]
     pub fn in_one_launch(mut self) -> Self {
-        self.products = ops::Workspace::in_one_launch();
+        self.products = ops::Workspace::with_single_launch();
         self
     }
 
     /// Room for so many numbers, of unspecified value.
     fn grow(&mut self, buffer: &mut GpuBuffer<D>, numbers: usize) -> Result<(), ExecError> {
         let needed = numbers * size_of::<f32>();
-        let has = buffer.memory.as_ref().map_or(0, |memory| memory.bytes());
+        let has = buffer.memory.as_ref().map_or(0, |memory| memory.len());
         if buffer.memory.is_none() || has < needed {
             // The old one goes first.
             self.finish()?;
@@ -125,11 +125,11 @@ impl<D: Device> Gpu<D> {
             return Ok(());
         };
         self.unchecked = false;
-        match faults.take(&self.device).map_err(device_error)? {
+        match faults.take_first(&self.device).map_err(device_error)? {
             None => Ok(()),
             Some(fault) => Err(ExecError::KvRange {
-                layer: fault.slot / 2,
-                side: kv::SIDES[fault.slot % 2],
+                layer: fault.entry / 2,
+                side: kv::SIDES[fault.entry % 2],
                 position: fault.row,
                 value: fault.value,
             }),
@@ -140,9 +140,9 @@ impl<D: Device> Gpu<D> {
 /// The error of something that has to be there and is not.
 fn missing(what: &'static str) -> ExecError {
     ExecError::Shape(ShapeError {
-        what,
+        argument: what,
         expected: 1,
-        found: 0,
+        actual: 0,
     })
 }
 
@@ -159,26 +159,26 @@ impl<D: Device> Backend for Gpu<D> {
     type Kv = GpuKv<D>;
 
     fn weight(&mut self, tensor: &Tensor) -> Result<ops::DeviceMatrix<D>, ExecError> {
-        let source = match tensor.bands()? {
+        let source = match tensor.column_groups()? {
             Some(bands) => {
                 bands.check()?;
-                ops::Source::Bands(bands)
+                ops::MatrixSource::ColumnGroups(bands)
             }
-            None => ops::Source::Blocks(tensor.matrix()?),
+            None => ops::MatrixSource::Blocks(tensor.matrix()?),
         };
         let pool = self.pool.as_deref();
-        ops::DeviceMatrix::laid_out_by(pool, &self.device, source).map_err(device_error)
+        ops::DeviceMatrix::new_with_pool(pool, &self.device, source).map_err(device_error)
     }
 
     fn vector(&mut self, numbers: Vec<f32>) -> Result<GpuVector<D>, ExecError> {
-        let memory = ops::put(&self.device, &numbers).map_err(device_error)?;
+        let memory = ops::upload_floats(&self.device, &numbers).map_err(device_error)?;
         let (memory, numbers) = (Arc::new(memory), numbers.len());
         Ok(GpuVector { memory, numbers })
     }
 
     fn kv(&mut self, plan: &KvPlan) -> Result<GpuKv<D>, ExecError> {
         let slots = 2 * plan.shape().layers;
-        let faults = ops::Faults::new(&self.device, slots).map_err(device_error)?;
+        let faults = ops::FaultEntries::new(&self.device, slots).map_err(device_error)?;
         self.faults = Some(faults);
         GpuKv::new(&self.device, plan)
     }
@@ -194,7 +194,7 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn upload(&mut self, from: &[f32], to: &mut GpuBuffer<D>) -> Result<(), ExecError> {
         self.finish()?;
-        ops::overwrite(&self.device, from, to.memory()?).map_err(device_error)
+        ops::write_floats(&self.device, from, to.memory()?).map_err(device_error)
     }
 
     fn read<'a>(
@@ -205,7 +205,7 @@ impl<D: Device> Backend for Gpu<D> {
     ) -> Result<&'a [f32], ExecError> {
         self.check()?;
         room.resize(numbers, 0.0);
-        ops::read(&self.device, from.memory()?, room).map_err(device_error)?;
+        ops::read_floats(&self.device, from.memory()?, room).map_err(device_error)?;
         Ok(room)
     }
 
@@ -219,13 +219,13 @@ impl<D: Device> Backend for Gpu<D> {
         numbers: usize,
         most: usize,
     ) -> Result<bool, ExecError> {
-        if most > ops::MOST_LARGEST {
+        if most > ops::MAX_TOP_K {
             return Ok(false);
         }
         self.finish()?;
         let of = (of.memory()?.as_ref(), numbers);
         self.largest
-            .seek(&self.device, of, most)
+            .begin(&self.device, of, most)
             .map_err(device_error)?;
         Ok(true)
     }
@@ -238,9 +238,9 @@ impl<D: Device> Backend for Gpu<D> {
         &mut self,
         of: &GpuBuffer<D>,
         numbers: usize,
-        draw: &Draw,
+        draw: &SamplingParameters,
     ) -> Result<bool, ExecError> {
-        if numbers > ops::MOST_DRAWN {
+        if numbers > ops::MAX_SAMPLED_LOGITS {
             return Ok(false);
         }
         self.finish()?;
@@ -263,7 +263,8 @@ impl<D: Device> Backend for Gpu<D> {
     ) -> Result<(), ExecError> {
         self.finish()?;
         self.begin(tokens.len())?;
-        ops::embed(&self.device, embedding, tokens, scale, out.memory()?).map_err(device_error)
+        ops::dequantise_rows(&self.device, embedding, tokens, scale, out.memory()?)
+            .map_err(device_error)
     }
 
     fn rms_norm(
@@ -367,7 +368,7 @@ impl<D: Device> Backend for Gpu<D> {
             return Ok(());
         };
         let of = (frequencies, pairs);
-        let filled = ops::rotate_to(&self.device, positions.clone(), of, factor, sides);
+        let filled = ops::rope_tables(&self.device, positions.clone(), of, factor, sides);
         filled.map_err(device_error)?;
         rotation.positions = positions;
         Ok(())
@@ -398,7 +399,7 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn keep_apart(&mut self, apart: bool) {
         self.apart = apart;
-        self.products.keep_apart(apart);
+        self.products.set_batch_invariant(apart);
     }
 
     fn append(
@@ -435,20 +436,20 @@ impl<D: Device> Backend for Gpu<D> {
         let queries = self.queries(shape);
         let (q, out, room) = (q.memory()?, out.memory()?, &mut self.attention);
         let device = &self.device;
-        let start = kv.layout().held(layer);
+        let start = kv.layout().positions(layer);
         let whole;
-        let held = if kv.layout().plan().reconstructs() && kv.layout().compressed(layer) > 0 {
+        let held = if kv.layout().plan().reconstructs() && kv.layout().low_rank_rows(layer) > 0 {
             let [keys, values] = kv.whole(device, layer, shape.rows)?;
             whole = [keys, values];
-            ops::Held {
+            ops::DeviceLayerCache {
                 full: [&whole[0], &whole[1]],
-                low: None,
+                low_rank: None,
                 start,
             }
         } else {
             kv.held(layer)
         };
-        let attended = ops::attend(device, queries, q, &held, attention, room, out);
+        let attended = ops::attend_splits(device, queries, q, &held, attention, room, out);
         match attended.map_err(device_error)? {
             Some(joined) => self.pend(Pending::Joined(joined, Arc::clone(out))),
             None => Ok(()),
@@ -479,7 +480,7 @@ impl<D: Device> Backend for Gpu<D> {
         layer: usize,
         front: usize,
         count: usize,
-    ) -> Result<Energies, ExecError> {
+    ) -> Result<CompressionEnergies, ExecError> {
         self.check()?;
         kv.compress(&self.device, layer, front, count)
     }
@@ -504,22 +505,22 @@ impl<D: Device> Backend for Gpu<D> {
         window: usize,
     ) -> Result<Vec<f32>, ExecError> {
         self.finish()?;
-        let end = kv.layout().held(layer) + shape.rows;
+        let end = kv.layout().positions(layer) + shape.rows;
         let (q, queries, device) = (q.memory()?, self.queries(shape), &self.device);
-        let found = match kv.layout().compressed(layer) {
+        let found = match kv.layout().low_rank_rows(layer) {
             0 => {
                 let [keys, _] = kv.held(layer).full;
-                ops::importance(device, queries, window, q, (keys, end), attention)
+                ops::attention_importance(device, queries, window, q, (keys, end), attention)
             }
             _ => {
                 let [keys, _] = kv.whole(device, layer, shape.rows)?;
-                ops::importance(device, queries, window, q, (&keys, end), attention)
+                ops::attention_importance(device, queries, window, q, (&keys, end), attention)
             }
         };
         found.map_err(device_error)
     }
 
-    fn keep(&mut self, kv: &mut GpuKv<D>, layer: usize, kept: &Kept) -> Result<(), ExecError> {
+    fn keep(&mut self, kv: &mut GpuKv<D>, layer: usize, kept: &KeptRows) -> Result<(), ExecError> {
         self.finish()?;
         kv.keep(&self.device, layer, kept)
     }
@@ -532,8 +533,8 @@ impl<D: Device> Backend for Gpu<D> {
         up: &GpuBuffer<D>,
     ) -> Result<(), ExecError> {
         let function = match activation {
-            Activation::Silu => ops::Gate::Silu,
-            Activation::GeluTanh => ops::Gate::GeluTanh,
+            Activation::Silu => ops::GateActivation::Silu,
+            Activation::GeluTanh => ops::GateActivation::GeluTanh,
         };
         let [gate, up] = [gate.memory()?, up.memory()?].map(Arc::clone);
         self.finish()?;
@@ -574,7 +575,7 @@ impl<D: Device> Backend for Gpu<D> {
         let before = self.finish_but(x)?;
         let (before, device) = (before.producer(), &self.device);
         let room = &mut self.products;
-        let product = ops::product_behind(device, before, rows, output, [x, out], room);
+        let product = ops::product_after(device, before, rows, output, [x, out], room);
         product.map_err(device_error)?;
         match cap {
             Some(cap) => ops::softcap(device, numbers, out, cap).map_err(device_error),
@@ -584,11 +585,11 @@ impl<D: Device> Backend for Gpu<D> {
 }
 
 impl<D: Device> Gpu<D> {
-    fn queries(&self, shape: HeadShape) -> ops::Queries {
-        ops::Queries {
+    fn queries(&self, shape: HeadShape) -> ops::QueryShape {
+        ops::QueryShape {
             rows: shape.rows,
             heads: shape.heads,
-            apart: self.apart,
+            batch_invariant: self.apart,
         }
     }
 }
@@ -596,6 +597,6 @@ impl<D: Device> Gpu<D> {
 fn rows<D: Device>(n: usize, vector: &GpuVector<D>) -> ops::RowsShape {
     ops::RowsShape {
         rows: n,
-        width: vector.numbers,
+        cols: vector.numbers,
     }
 }

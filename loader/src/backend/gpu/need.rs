@@ -41,16 +41,16 @@ impl Need {
         } in planned
         {
             for tensor in model.tensors() {
-                let source = match tensor.bands() {
-                    Ok(Some(bands)) => Some(ops::Source::Bands(bands)),
-                    Ok(None) => tensor.matrix().ok().map(ops::Source::Blocks),
+                let source = match tensor.column_groups() {
+                    Ok(Some(bands)) => Some(ops::MatrixSource::ColumnGroups(bands)),
+                    Ok(None) => tensor.matrix().ok().map(ops::MatrixSource::Blocks),
                     Err(_) => None,
                 };
-                let bytes = source.map_or(0, ops::DeviceMatrix::<D>::bytes_of);
+                let bytes = source.map_or(0, ops::DeviceMatrix::<D>::estimated_bytes);
                 all.weights = all.weights.saturating_add(bytes as u64);
             }
             let hyper = model.hyper();
-            let position = KvShape::from(hyper).position_bytes(kind.stored()) as u64;
+            let position = KvShape::from(hyper).position_bytes(kind.stored_type()) as u64;
             let kv = position.saturating_mul(super::kv::most_room(positions) as u64);
             all.kv = all.kv.saturating_add(kv);
             let activations = activations(hyper, positions.min(BATCH));
@@ -70,7 +70,7 @@ impl Need {
     /// # Errors
     /// [`DeviceError::OutOfMemory`] where it has not, with the numbers.
     pub fn check(self, device: &impl Device) -> Result<(), DeviceError> {
-        self.fits(device.room()?)
+        self.fits(device.memory_info()?)
     }
 
     fn fits(self, [free, total]: [usize; 2]) -> Result<(), DeviceError> {
@@ -92,7 +92,7 @@ impl Need {
 fn activations(hyper: &HyperParameters, rows: usize) -> u64 {
     let heads = 2 * (hyper.heads + hyper.kv_heads) * hyper.head_size;
     let row = 3 * hyper.width + heads + 2 * hyper.ffn + hyper.ffn.max(hyper.width) / 2;
-    let partial = ops::partial_numbers(rows, hyper.heads, hyper.head_size);
+    let partial = ops::partial_sum_len(rows, hyper.heads, hyper.head_size);
     let numbers = (row as u64).saturating_mul(rows as u64);
     let numbers = numbers.saturating_add(partial as u64);
     4 * numbers.saturating_add(hyper.vocabulary as u64)

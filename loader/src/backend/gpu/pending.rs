@@ -41,20 +41,20 @@ pub(super) enum Pending<D: Device> {
     },
     /// `gate = f(gate) * up`.
     Gated {
-        function: ops::Gate,
+        function: ops::GateActivation,
         numbers: usize,
         gate: Arc<D::Memory>,
         up: Arc<D::Memory>,
     },
     /// The last part of attention, and where it goes.
-    Joined(ops::Joined<D>, Arc<D::Memory>),
+    Joined(ops::PartialAttention<D>, Arc<D::Memory>),
     /// On the way from products to attention.
     Heads(Heads<D>),
 }
 
 impl<D: Device> Pending<D> {
     /// What a product can take along, if it reads it.
-    pub(super) fn producer(&self) -> Option<ops::Producer<'_, D>> {
+    pub(super) fn producer(&self) -> Option<ops::PendingOperation<'_, D>> {
         match self {
             Pending::None | Pending::Add { .. } | Pending::Heads(_) => None,
             Pending::Norm {
@@ -64,10 +64,10 @@ impl<D: Device> Pending<D> {
                 weight,
                 epsilon,
                 out,
-            } => Some(ops::Producer::Norm(ops::Norm {
+            } => Some(ops::PendingOperation::Norm(ops::PendingNorm {
                 shape: *shape,
                 x,
-                added: added.as_deref(),
+                residual: added.as_deref(),
                 weight,
                 epsilon: *epsilon,
                 out,
@@ -77,13 +77,13 @@ impl<D: Device> Pending<D> {
                 numbers,
                 gate,
                 up,
-            } => Some(ops::Producer::Gated(ops::Gated {
+            } => Some(ops::PendingOperation::Gated(ops::PendingGate {
                 function: *function,
                 numbers: *numbers,
                 gate,
                 up,
             })),
-            Pending::Joined(joined, out) => Some(ops::Producer::Joined(joined, out)),
+            Pending::Joined(joined, out) => Some(ops::PendingOperation::AttentionJoin(joined, out)),
         }
     }
 

@@ -26,20 +26,20 @@ impl<D: Device> Gpu<D> {
         }
         let mut second = Vec::with_capacity(slots.len());
         for slot in slots {
-            second.push(ops::Slot {
+            second.push(ops::Projection {
                 matrix: slot.weight,
                 rows: slot.rows,
                 cols: slot.cols,
                 input: slot.input,
                 y: slot.y.memory()?,
-                adds,
+                accumulate: adds,
             });
         }
         let x = x.memory()?;
         let before = self.finish_but(x)?;
         let (before, device) = (before.producer(), &self.device);
         let room = &mut self.products;
-        let projected = ops::project_behind(device, before, (n, x), &first, &second, room);
+        let projected = ops::project_after(device, before, (n, x), &first, &second, room);
         projected.map_err(device_error)
     }
 }

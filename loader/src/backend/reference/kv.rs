@@ -8,7 +8,9 @@ use htc_kernels::ShapeError;
 use htc_kernels::reference;
 
 use crate::error::ExecError;
-use crate::kv::{Energies, Kept, Kv, KvLayout, KvPlan, KvType, LayerBases, rounding};
+use crate::kv::{
+    CompressionEnergies, KeptRows, Kv, KvLayout, KvPlan, KvType, LayerBases, rounding,
+};
 
 /// Keys and values of each layer: those in full `[positions, kv_heads, head_size]`, and coordinates
 /// `[positions, kv_heads, rank]`.
@@ -64,8 +66,8 @@ impl ReferenceKv {
         n: usize,
         sides: [&[f64]; 2],
     ) -> Result<(), ExecError> {
-        let (row, kept, start) = (self.row(), self.layout.full(layer), self.layout.len());
-        let kv_type = self.layout.plan().kind().stored();
+        let (row, kept, start) = (self.row(), self.layout.full_rows(layer), self.layout.len());
+        let kv_type = self.layout.plan().kind().stored_type();
         for (side, rows) in sides.into_iter().enumerate() {
             let held = &mut self.layers[layer].full[side];
             // What was appended and not counted is appended again.
@@ -86,14 +88,17 @@ impl ReferenceKv {
     /// `[positions, kv_heads, head_size]`: those in low rank as what their coordinates stand for.
     pub(super) fn all(&self, layer: usize, n: usize) -> [Vec<f64>; 2] {
         let (row, shape) = (self.row(), self.layout.plan().shape());
-        let (full, front) = (self.layout.full(layer) + n, self.layout.front(layer));
+        let (full, front) = (
+            self.layout.full_rows(layer) + n,
+            self.layout.front_rows(layer),
+        );
         let held = &self.layers[layer];
         [0, 1].map(|side| {
             let rows = &held.full[side][..full * row];
             let mut all = rows[..front * row].to_vec();
             if let Some(bases) = &held.bases {
                 let rank = bases.ranks[side];
-                let count = self.layout.compressed(layer) * shape.kv_heads;
+                let count = self.layout.low_rank_rows(layer) * shape.kv_heads;
                 let heads = held.low[side][..count * rank].chunks_exact(rank);
                 for (index, coordinates) in heads.enumerate() {
                     let basis = bases.head(side, index % shape.kv_heads);
@@ -116,8 +121,8 @@ impl ReferenceKv {
         turns: Option<&[Vec<f32>; 2]>,
     ) -> Result<(), ExecError> {
         let heads = bases.kv_heads;
-        let position = self.layout.evicted(layer) + self.layout.front(layer);
-        let count = self.layout.compressed(layer) * heads;
+        let position = self.layout.evicted(layer) + self.layout.front_rows(layer);
+        let count = self.layout.low_rank_rows(layer) * heads;
         let held = &mut self.layers[layer];
         if let Some(turns) = turns {
             let mut low = [vec![], vec![]];
@@ -148,18 +153,18 @@ impl ReferenceKv {
         layer: usize,
         front: usize,
         count: usize,
-    ) -> Result<Energies, ExecError> {
+    ) -> Result<CompressionEnergies, ExecError> {
         let (row, size) = (self.row(), self.layout.plan().shape().head_size);
-        let compressed = self.layout.compressed(layer);
+        let compressed = self.layout.low_rank_rows(layer);
         let position = self.layout.evicted(layer) + front + compressed;
         let held = &mut self.layers[layer];
         let bases = held.bases.clone().ok_or(ShapeError {
-            what: "bases of the layer",
+            argument: "bases of the layer",
             expected: 1,
-            found: 0,
+            actual: 0,
         })?;
         let rows = front * row..(front + count) * row;
-        let mut energies = Energies::default();
+        let mut energies = CompressionEnergies::default();
         for (side, name) in SIDES.into_iter().enumerate() {
             // What was appended and not counted is appended again.
             held.low[side].truncate(compressed * bases.kv_heads * bases.ranks[side]);
@@ -199,7 +204,7 @@ impl ReferenceKv {
         })
     }
 
-    pub(super) fn keep(&mut self, layer: usize, kept: &Kept) {
+    pub(super) fn keep(&mut self, layer: usize, kept: &KeptRows) {
         let (heads, size) = (kept.rows.len(), self.layout.plan().shape().head_size);
         let held = &mut self.layers[layer];
         let count = kept.rows.first().map_or(0, Vec::len);

@@ -3,7 +3,7 @@
 use htc_kernels::cpu::{Cpu as Kernels, KvView, Scratch};
 use htc_kernels::reference;
 
-use super::sessions::{Bench, options};
+use super::sessions::{Fixture, options};
 use super::*;
 use crate::Pool;
 
@@ -15,7 +15,7 @@ const KINDS: [&str; 4] = [
 ];
 
 const PROMPT: usize = 400;
-const BEHIND: usize = 40;
+const SECOND_PASS: usize = 40;
 
 /// `Σ p U_v ṽ` and `qᵀ U_k k̃` are computed as `U_v Σ p ṽ` and `(U_kᵀ q)ᵀ k̃`, or row by row: only
 /// the order of sums differs.
@@ -38,20 +38,20 @@ impl Tap for Queries {
     }
 }
 
-fn compressed(bench: &Bench, kind: &str, reconstruct: bool) -> Session {
+fn compressed(bench: &Fixture, kind: &str, reconstruct: bool) -> Session {
     let mut options = options(kind);
     options.reconstruct = reconstruct;
     let mut session = bench.session(&options, 2);
     assert_eq!(session.next_pass(PROMPT), PROMPT);
     session.read_prompt(&bench.tokens[..PROMPT]).unwrap();
-    assert!(session.kv().compressed() > 0, "{kind}");
+    assert!(session.kv().low_rank_rows() > 0, "{kind}");
     session
 }
 
 fn held(session: &Session, layer: usize) -> [Vec<f32>; 2] {
     let kernels = Kernels::with_threads(1).unwrap();
     let kv = session.kv();
-    let positions = kv.layout().held(layer);
+    let positions = kv.layout().positions(layer);
     kernels
         .reconstruct(&kv.view(layer).unwrap(), positions)
         .unwrap()
@@ -66,7 +66,7 @@ fn apart(found: &[f32], expected: &[f32]) -> f64 {
 
 #[test]
 fn attention_on_coordinates_equals_attention_on_reconstructed_rows() {
-    let bench = Bench::new();
+    let bench = Fixture::new();
     let pool = Arc::new(Pool::new(2).unwrap());
     let mut scratch = Scratch::new();
     for kind in KINDS {
@@ -77,7 +77,7 @@ fn attention_on_coordinates_equals_attention_on_reconstructed_rows() {
         session.forward_with(next, &mut queries).unwrap();
         for (layer, q) in queries.0.iter().enumerate() {
             let kv = session.kv().view(layer).unwrap();
-            let positions = session.kv().layout().held(layer);
+            let positions = session.kv().layout().positions(layer);
             let attention = session.model().attention(layer).unwrap();
             let mut expected = vec![0.0; q.len()];
             reference::attention(q, 1, positions - 1, &kv, attention, &mut expected).unwrap();
@@ -104,7 +104,7 @@ fn attention_on_coordinates_equals_attention_on_reconstructed_rows() {
 
 #[test]
 fn logits_are_the_same_either_way() {
-    let bench = Bench::new();
+    let bench = Fixture::new();
     let vocabulary = bench.model.hyper().vocabulary;
     for kind in KINDS {
         let mut both = [false, true].map(|reconstruct| compressed(&bench, kind, reconstruct));
@@ -112,7 +112,7 @@ fn logits_are_the_same_either_way() {
             let [late, first] = both.each_ref().map(|session| held(session, layer));
             assert_eq!(late, first, "{kind}, layer {layer}");
         }
-        for (count, bound) in [(1, STEP), (BEHIND, PASS)] {
+        for (count, bound) in [(1, STEP), (SECOND_PASS, PASS)] {
             let [late, first] = both.each_mut().map(|session| {
                 session.truncate(PROMPT).unwrap();
                 session.forward(&bench.tokens[PROMPT..][..count]).unwrap();

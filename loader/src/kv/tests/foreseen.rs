@@ -1,21 +1,21 @@
 //! Verification passes: bit-identical to single steps, or refused.
 
-use super::sessions::{Bench, options};
+use super::sessions::{Fixture, options};
 use super::*;
-use crate::dial::Setting;
-use crate::generate::{GenerateError, Generator, Limits};
+use crate::dial::ActiveSetting;
+use crate::generate::{GenerateError, GenerateLimits, Generator};
 use crate::sampling::Sampler;
 use crate::speculate::{DraftLength, Speculator};
 use crate::{ExecError, Pool};
 
 /// An attention chunk of a step's positions ends within the drafted tokens.
 const PROMPT: usize = 252;
-const FORESEEN: usize = 9;
-const RIGHT: usize = 5;
+const DRAFTED: usize = 9;
+const ACCEPTED: usize = 5;
 
 #[test]
 fn every_row_has_the_bits_of_a_single_step() {
-    let bench = Bench::new();
+    let bench = Fixture::new();
     let (prompt, rest) = bench.tokens.split_at(PROMPT);
     let vocabulary = bench.model.hyper().vocabulary;
     for (kind, keep) in [
@@ -28,7 +28,7 @@ fn every_row_has_the_bits_of_a_single_step() {
         ("q4_0-rotated", None),
     ] {
         let mut options = options(kind);
-        options.keep = keep;
+        options.max_prompt_positions = keep;
         for threads in [1, 3] {
             let pool = Arc::new(Pool::new(threads).unwrap());
             for (one, other) in Cpu::each(&pool).into_iter().zip(Cpu::each(&pool)) {
@@ -43,18 +43,18 @@ fn every_row_has_the_bits_of_a_single_step() {
                     session.read_prompt(prompt).unwrap();
                     session
                 });
-                let logits = together.verify(&rest[..FORESEEN], &mut ()).unwrap();
+                let logits = together.verify(&rest[..DRAFTED], &mut ()).unwrap();
                 for (row, token) in logits.chunks_exact(vocabulary).zip(rest) {
                     let step = alone.step(&[*token]).unwrap();
                     assert!(row == step, "{label}");
                 }
-                let kept = prompt.len() + RIGHT;
+                let kept = prompt.len() + ACCEPTED;
                 together.truncate(kept).unwrap();
                 alone.truncate(kept).unwrap();
-                let next = &rest[FORESEEN..][..1];
+                let next = &rest[DRAFTED..][..1];
                 let found = together.step(next).unwrap().to_vec();
                 assert!(found == alone.step(next).unwrap(), "{label}");
-                assert_eq!(together.kv().evicted() > 0, keep.is_some(), "{label}");
+                assert_eq!(together.kv().evicted_rows() > 0, keep.is_some(), "{label}");
             }
         }
     }
@@ -62,18 +62,18 @@ fn every_row_has_the_bits_of_a_single_step() {
 
 #[test]
 fn kinds_that_compress_between_steps_refuse_verification() {
-    let bench = Bench::new();
+    let bench = Fixture::new();
     let tokenizer = bench.model.tokenizer().unwrap();
     for kind in ["static:0.5", "static-hybrid:0.5", "oja:0.5"] {
         let mut session = bench.session(&options(kind), 1);
         let refused = session.verify(&bench.tokens[..3], &mut ()).map(drop);
         let error = refused.unwrap_err();
-        let is_it = |error: &ExecError| matches!(error, ExecError::Kv(KvError::Foreseen { kind: found }) if found == kind);
+        let is_it = |error: &ExecError| matches!(error, ExecError::Kv(KvError::VerifyUnsupported { kind: found }) if found == kind);
         assert!(is_it(&error), "{error}");
         assert!(error.to_string().contains("q8_0"), "{error}");
         let mut greedy = Sampler::greedy();
         let length = DraftLength::Fixed(2);
-        let mut draft = Speculator::own(Setting::FULL, length, &greedy).unwrap();
+        let mut draft = Speculator::with_same_model(ActiveSetting::FULL, length, &greedy).unwrap();
         let prompt = &bench.tokens[..20];
         let generator = Generator::with_draft(
             &mut session,
@@ -81,7 +81,7 @@ fn kinds_that_compress_between_steps_refuse_verification() {
             &tokenizer,
             &mut greedy,
             prompt,
-            Limits::tokens(4),
+            GenerateLimits::tokens(4),
         );
         match generator.map(drop) {
             Err(GenerateError::Exec(error)) => assert!(is_it(&error), "{error}"),
@@ -93,10 +93,10 @@ fn kinds_that_compress_between_steps_refuse_verification() {
 
 #[test]
 fn a_draft_of_any_kind_changes_no_token() {
-    let bench = Bench::new();
+    let bench = Fixture::new();
     let tokenizer = bench.model.tokenizer().unwrap();
     let prompt = &bench.tokens[..150];
-    let mut limits = Limits::tokens(40);
+    let mut limits = GenerateLimits::tokens(40);
     limits.ignore_end = true;
     let mut greedy = Sampler::greedy();
     let mut plain = bench.session(&options("q8_0"), 2);
@@ -104,10 +104,10 @@ fn a_draft_of_any_kind_changes_no_token() {
     let expected: Vec<u32> = generator.map(|written| written.unwrap().token).collect();
     for (kind, keep) in [("oja:0.5", Some(110)), ("q4_0-rotated", Some(64))] {
         let mut options_of_draft = options(kind);
-        options_of_draft.keep = keep;
+        options_of_draft.max_prompt_positions = keep;
         let draft = bench.session(&options_of_draft, 2);
         let length = DraftLength::Fixed(4);
-        let mut draft = Speculator::other(draft, &bench.model, length, &greedy).unwrap();
+        let mut draft = Speculator::with_draft_model(draft, &bench.model, length, &greedy).unwrap();
         let mut session = bench.session(&options("q8_0"), 2);
         let generator = Generator::with_draft(
             &mut session,
@@ -119,8 +119,8 @@ fn a_draft_of_any_kind_changes_no_token() {
         );
         let found: Vec<u32> = generator.unwrap().map(|w| w.unwrap().token).collect();
         assert_eq!(found, expected, "{kind}");
-        assert!(draft.done().accepted > 0, "{kind}");
+        assert!(draft.stats().accepted > 0, "{kind}");
         let of_draft = draft.draft_session().unwrap();
-        assert!(of_draft.kv().evicted() > 0, "{kind}");
+        assert!(of_draft.kv().evicted_rows() > 0, "{kind}");
     }
 }

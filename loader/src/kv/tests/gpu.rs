@@ -2,7 +2,7 @@
 
 use htc_kernels::cuda::Device;
 
-use super::sessions::Bench;
+use super::sessions::Fixture;
 use super::*;
 #[cfg(feature = "emulated")]
 use crate::backend::EmulatedDevice;
@@ -31,7 +31,7 @@ fn cuda_and_the_oracle_agree_on_every_kind() {
 }
 
 fn agrees_on_every_kind<D: Device>(device: &D) {
-    let bench = Bench::new();
+    let bench = Fixture::new();
     let model = load(&mut Gpu::new(device));
     let reference = load(&mut Reference);
     for (kind, keep, reconstruct, bound) in [
@@ -48,9 +48,13 @@ fn agrees_on_every_kind<D: Device>(device: &D) {
         ("oja:0.5", Some(30), true, 5e-2),
     ] {
         let mut options = KvOptions::new(kind.parse::<KvKind>().unwrap());
-        (options.start, options.recent, options.window) = (4, 8, 8);
-        (options.oja.period, options.keep) = (8, keep);
-        (options.step, options.reconstruct) = (Some(32), reconstruct);
+        (
+            options.exempt_start,
+            options.exempt_recent,
+            options.importance_window,
+        ) = (4, 8, 8);
+        (options.oja.period, options.max_prompt_positions) = (8, keep);
+        (options.max_pass_positions, options.reconstruct) = (Some(32), reconstruct);
         let bases = || Some(Arc::clone(&bench.bases));
         let oracle = Session::with_kv(Arc::clone(&reference), Reference, 512, &options, bases());
         let backend = Gpu::new(device);

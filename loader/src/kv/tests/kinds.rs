@@ -34,7 +34,7 @@ fn kind_names_round_trip() {
         hybrid.rank(),
         Some(KvRank::Energy(part)) if part == 0.9
     ));
-    assert!(hybrid.exempts() && !parse("static:0.5").unwrap().exempts());
+    assert!(hybrid.has_exemptions() && !parse("static:0.5").unwrap().has_exemptions());
     for text in [
         "",
         "F16",
@@ -61,7 +61,10 @@ fn kind_names_round_trip() {
         "oja:inf",
     ] {
         let error = parse(text).unwrap_err();
-        assert!(matches!(error, KvError::Part { .. }), "{text}: {error}");
+        assert!(
+            matches!(error, KvError::FractionRange { .. }),
+            "{text}: {error}"
+        );
     }
 }
 
@@ -128,7 +131,7 @@ fn options_that_do_not_fit_the_model_are_refused() {
                 assert!(error.to_string().ends_with("use f16"), "{error}");
             }
         }
-        assert!(KvPlan::full(shape, KvType::F16).is_ok());
+        assert!(KvPlan::uncompressed(shape, KvType::F16).is_ok());
     }
     let oja = KvOptions::new(parse("oja:0.5").unwrap());
     let error = KvPlan::new(SHAPE, &oja, None).unwrap_err();
@@ -155,15 +158,24 @@ fn options_that_do_not_fit_the_model_are_refused() {
         change(&mut options);
         KvPlan::new(SHAPE, &options, Some(&bases)).unwrap_err()
     };
-    assert!(matches!(with(|o| o.step = Some(0)), KvError::Option { .. }));
-    assert!(matches!(with(|o| o.window = 0), KvError::Option { .. }));
+    assert!(matches!(
+        with(|o| o.max_pass_positions = Some(0)),
+        KvError::Option { .. }
+    ));
+    assert!(matches!(
+        with(|o| o.importance_window = 0),
+        KvError::Option { .. }
+    ));
     assert!(matches!(with(|o| o.oja.period = 0), KvError::Option { .. }));
     let rate = with(|o| o.oja.decode_rate = f32::NAN);
     assert!(matches!(rate, KvError::Option { .. }), "{rate}");
-    let error = with(|o| o.keep = Some(96));
-    assert!(matches!(error, KvError::Keep { least: 97, .. }), "{error}");
+    let error = with(|o| o.max_prompt_positions = Some(96));
+    assert!(
+        matches!(error, KvError::KeepTooSmall { least: 97, .. }),
+        "{error}"
+    );
     let mut plain = KvOptions::new(KvType::F16);
-    plain.keep = Some(33);
+    plain.max_prompt_positions = Some(33);
     assert!(KvPlan::new(SHAPE, &plain, None).is_ok());
 }
 
@@ -213,7 +225,7 @@ fn damaged_bases_are_refused_with_their_head() {
     assert!(KvBases::new(huge, good.clone()).is_err());
 }
 
-fn stored(bases: &KvBases) -> kv_bases::KvBases {
+fn stored(bases: &KvBases) -> kv_bases::StoredKvBases {
     let (shape, sides) = (bases.shape(), bases.sides());
     let size = shape.head_size;
     let basis = |side: usize, head: usize| {
@@ -236,7 +248,7 @@ fn stored(bases: &KvBases) -> kv_bases::KvBases {
         });
         bases.collect()
     };
-    kv_bases::KvBases {
+    kv_bases::StoredKvBases {
         head_size: size,
         layers: (0..shape.layers).map(layer).collect(),
     }
@@ -275,7 +287,7 @@ fn bases_of_an_artifact_become_orthonormal_again() {
 #[test]
 fn inconsistent_bases_of_an_artifact_are_refused() {
     let good = stored(&random_bases(&mut Random(6), SHAPE));
-    let refused = |change: &dyn Fn(&mut kv_bases::KvBases)| {
+    let refused = |change: &dyn Fn(&mut kv_bases::StoredKvBases)| {
         let mut stored = good.clone();
         change(&mut stored);
         KvBases::try_from(&stored).unwrap_err()

@@ -18,7 +18,7 @@ use super::*;
 use crate::backend::Backend;
 use crate::exec::{Point, Tap};
 use crate::model::Model;
-use crate::tokenizer::AddSpecial;
+use crate::tokenizer::AddSpecialTokens;
 use crate::{Cpu, Session};
 
 /// Numbers between -1 and 1 (SplitMix64).
@@ -122,7 +122,7 @@ pub(super) fn tokens(count: usize) -> Vec<u32> {
     let text = std::fs::read_to_string(text).unwrap();
     let text: String = text.chars().take(20 * count).collect();
     let tokenizer = Model::open(demo()).unwrap().tokenizer().unwrap();
-    let mut tokens = tokenizer.encode(&text, AddSpecial::Prompt);
+    let mut tokens = tokenizer.encode(&text, AddSpecialTokens::Prompt);
     assert!(tokens.len() >= count);
     tokens.truncate(count);
     tokens

@@ -20,24 +20,28 @@ pub(super) fn options(kind: &str) -> KvOptions {
 
 fn short(kind: &str) -> KvOptions {
     let mut options = options(kind);
-    (options.start, options.recent, options.window) = (4, 8, 8);
+    (
+        options.exempt_start,
+        options.exempt_recent,
+        options.importance_window,
+    ) = (4, 8, 8);
     options.oja.period = 8;
     options
 }
 
-pub(super) struct Bench {
+pub(super) struct Fixture {
     pub model: Arc<Model>,
     pub bases: Arc<KvBases>,
     pub tokens: Vec<u32>,
 }
 
-impl Bench {
+impl Fixture {
     pub fn new() -> Self {
         let mut cpu = Cpu::with_threads(2).unwrap();
         let model = load(&mut cpu);
         let tokens = tokens(500);
         let bases = calibrated(&model, &tokens[..200]);
-        Bench {
+        Fixture {
             model,
             bases,
             tokens,
@@ -62,7 +66,7 @@ fn read<B: Backend>(session: &mut Session<B>, tokens: &[u32], prompt: usize) -> 
 
 #[test]
 fn cpu_agrees_with_the_reference_on_every_kind() {
-    let bench = Bench::new();
+    let bench = Fixture::new();
     let mut oracle = Reference;
     let reference = load(&mut oracle);
     for (kind, keep, bound) in [
@@ -78,7 +82,7 @@ fn cpu_agrees_with_the_reference_on_every_kind() {
         ("oja:0.5", Some(40), 5e-2),
     ] {
         let mut options = short(kind);
-        (options.keep, options.step) = (keep, Some(48));
+        (options.max_prompt_positions, options.max_pass_positions) = (keep, Some(48));
         let bases = Some(Arc::clone(&bench.bases));
         let expected = Session::with_kv(Arc::clone(&reference), Reference, 512, &options, bases);
         let mut expected = expected.unwrap();
@@ -100,7 +104,7 @@ fn cpu_agrees_with_the_reference_on_every_kind() {
 
 #[test]
 fn rounding_errors_of_kinds_are_ordered() {
-    let bench = Bench::new();
+    let bench = Fixture::new();
     let exact = read(&mut bench.session(&options("f32"), 2), &bench.tokens, 400);
     let error = |kind: &str, change: fn(&mut KvOptions)| {
         let mut options = options(kind);
@@ -127,7 +131,7 @@ fn rounding_errors_of_kinds_are_ordered() {
 
 #[test]
 fn exempt_positions_equal_those_of_float16() {
-    let bench = Bench::new();
+    let bench = Fixture::new();
     let mut plain = bench.session(&options("f16"), 2);
     let mut hybrid = bench.session(&options("static-hybrid:0.5"), 2);
     // While all positions are exempt, results are bit-identical.
@@ -136,13 +140,13 @@ fn exempt_positions_equal_those_of_float16() {
         read(&mut hybrid, &bench.tokens[..64], 60),
     );
     assert_eq!(a, b);
-    assert_eq!(hybrid.kv().compressed(), 0);
+    assert_eq!(hybrid.kv().low_rank_rows(), 0);
     let [a, b] = [&mut plain, &mut hybrid].map(|session| {
         session.step(&bench.tokens[64..300]).unwrap();
         session.end_prompt().unwrap();
         let kv = session.kv();
         // The first layer's keys and values do not depend on attention.
-        let full = kv.layout().full(0);
+        let full = kv.layout().full_rows(0);
         let cpu = htc_kernels::cpu::Cpu::with_threads(1).unwrap();
         let rows = kv.full_rows(&cpu, 0, 0..full).unwrap();
         (full, rows)
@@ -163,10 +167,10 @@ fn exempt_positions_equal_those_of_float16() {
 
 #[test]
 fn logits_do_not_depend_on_threads_or_earlier_sequences() {
-    let bench = Bench::new();
+    let bench = Fixture::new();
     for kind in KINDS {
         let mut options = short(kind);
-        (options.step, options.keep) = (Some(70), Some(100));
+        (options.max_pass_positions, options.max_prompt_positions) = (Some(70), Some(100));
         let mut first = bench.session(&options, 1);
         let mut second = bench.session(&options, 3);
         let expected = read(&mut first, &bench.tokens[..230], 200);
@@ -196,10 +200,10 @@ fn logits_do_not_depend_on_threads_or_earlier_sequences() {
 
 #[test]
 fn truncation_equals_never_having_read() {
-    let bench = Bench::new();
+    let bench = Fixture::new();
     for kind in KINDS {
         let mut options = short(kind);
-        options.step = Some(50);
+        options.max_pass_positions = Some(50);
         let mut cut = bench.session(&options, 2);
         let mut whole = bench.session(&options, 2);
         cut.read_prompt(&bench.tokens[..150]).unwrap();
@@ -216,7 +220,10 @@ fn truncation_equals_never_having_read() {
             cut.truncate(length).unwrap();
             let layout = cut.kv().layout();
             for layer in 0..8 {
-                assert_eq!(layout.full(layer) + layout.compressed(layer), length);
+                assert_eq!(
+                    layout.full_rows(layer) + layout.low_rank_rows(layer),
+                    length
+                );
             }
             assert!(cut.step(&[next]).unwrap().iter().all(|x| x.is_finite()));
             cut.truncate(length).unwrap();
@@ -228,17 +235,17 @@ fn truncation_equals_never_having_read() {
 
 #[test]
 fn prompt_is_cut_to_the_positions_to_keep() {
-    let bench = Bench::new();
+    let bench = Fixture::new();
     for kind in KINDS {
         let mut options = short(kind);
-        options.keep = Some(60);
+        options.max_prompt_positions = Some(60);
         let mut session = bench.session(&options, 2);
         read(&mut session, &bench.tokens[..300], 300);
         let usage = session.kv_usage();
         assert_eq!((usage.positions, usage.evicted), (300, 8 * 240), "{kind}");
         let layout = session.kv().layout();
-        assert!((0..8).all(|layer| layout.held(layer) == 60));
-        let exempt = if options.kind.exempts() { 12 } else { 0 };
+        assert!((0..8).all(|layer| layout.positions(layer) == 60));
+        let exempt = if options.kind.has_exemptions() { 12 } else { 0 };
         let low = if options.kind.rank().is_some() {
             60 - exempt
         } else {
@@ -262,30 +269,30 @@ fn prompt_is_cut_to_the_positions_to_keep() {
         );
         assert_eq!(session.position(), 300);
         session.read_prompt(&bench.tokens[300..350]).unwrap();
-        assert!((0..8).all(|layer| session.kv().layout().held(layer) == 60));
+        assert!((0..8).all(|layer| session.kv().layout().positions(layer) == 60));
         session.reset();
         assert_eq!(session.kv_usage().evicted, 0);
     }
     let mut options = short("f16");
-    options.keep = Some(60);
+    options.max_prompt_positions = Some(60);
     let mut session = bench.session(&options, 1);
     session.read_prompt(&bench.tokens[..60]).unwrap();
     session.step(&bench.tokens[60..80]).unwrap();
-    assert_eq!(session.kv().evicted(), 0);
+    assert_eq!(session.kv().evicted_rows(), 0);
     let error = session.end_prompt().unwrap_err();
     assert!(
-        matches!(error, ExecError::Kv(KvError::Importance)),
+        matches!(error, ExecError::Kv(KvError::NoImportance)),
         "{error}"
     );
 }
 
 #[test]
 fn eviction_keeps_the_important_positions() {
-    let bench = Bench::new();
+    let bench = Fixture::new();
     let prompt = [&bench.tokens[..120], &bench.tokens[..60]].concat();
     let logits = |keep: Option<usize>, first: usize| {
         let mut options = options("f16");
-        options.keep = keep;
+        options.max_prompt_positions = keep;
         let mut session = bench.session(&options, 2);
         session.read_prompt(&prompt[first..]).unwrap();
         session.step(&bench.tokens[60..61]).unwrap().to_vec()
@@ -302,7 +309,7 @@ fn layers_with_windows_keep_their_positions() {
     let path = root.join("../tests/fixtures/architectures/gemma2/model.gguf");
     let model = Arc::new(Model::open(path).unwrap());
     let mut options = short("f16");
-    (options.window, options.keep) = (2, Some(6));
+    (options.importance_window, options.max_prompt_positions) = (2, Some(6));
     let windows: Vec<bool> = model
         .blocks
         .iter()
@@ -319,23 +326,23 @@ fn layers_with_windows_keep_their_positions() {
     session.read_prompt(&tokens).unwrap();
     for (layer, window) in windows.iter().enumerate() {
         let expected = if *window { 20 } else { 6 };
-        assert_eq!(session.kv().layout().held(layer), expected);
+        assert_eq!(session.kv().layout().positions(layer), expected);
     }
     let windowed = windows.iter().filter(|window| **window).count();
-    assert_eq!(session.kv_counters().windowed_layers, windowed);
+    assert_eq!(session.kv_counters().sliding_window_layers, windowed);
     assert!(session.step(&[5]).is_ok());
 }
 
 #[test]
 fn bases_adapt_to_the_text_and_report_their_drift() {
-    let bench = Bench::new();
+    let bench = Fixture::new();
     let mut options = options("oja:0.5");
-    options.step = Some(32);
+    options.max_pass_positions = Some(32);
     let mut session = bench.session(&options, 2);
     session.step(&bench.tokens[..480]).unwrap();
     session.end_prompt().unwrap();
     let counters = session.kv_counters();
-    assert_eq!(session.kv().compressed(), 8 * 416);
+    assert_eq!(session.kv().low_rank_rows(), 8 * 416);
     assert_eq!((counters.updates, counters.drift.len()), (13, 13));
     assert!(counters.update_time > std::time::Duration::ZERO);
     for pair in counters.drift.windows(2) {
@@ -366,12 +373,12 @@ fn bases_adapt_to_the_text_and_report_their_drift() {
 
 #[test]
 fn passes_respect_the_step_option() {
-    let bench = Bench::new();
+    let bench = Fixture::new();
     let mut options = options("oja:0.5");
     let session = bench.session(&options, 1);
     assert_eq!((session.batch(), session.next_pass(530)), (512, 265));
     assert_eq!((session.next_pass(1100), session.next_pass(5)), (512, 5));
-    options.step = Some(32);
+    options.max_pass_positions = Some(32);
     let mut session = bench.session(&options, 1);
     assert_eq!((session.batch(), session.next_pass(40)), (32, 32));
     assert!(session.forward(&bench.tokens[..33]).is_err());

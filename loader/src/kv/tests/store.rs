@@ -17,7 +17,7 @@ fn cpu() -> htc_kernels::cpu::Cpu {
 }
 
 fn full(kv_type: KvType) -> KvCache {
-    KvCache::new(&KvPlan::full(SHAPE, kv_type).unwrap())
+    KvCache::new(&KvPlan::uncompressed(SHAPE, kv_type).unwrap())
 }
 
 /// A float16 whose bits encode layer, side, position, head and dimension.
@@ -114,7 +114,7 @@ fn blocks_are_those_of_the_formats() {
     };
     let mut random = Random(20);
     for kv_type in [KvType::Q8_0, KvType::Q4_0] {
-        let mut cache = KvCache::new(&KvPlan::full(shape, kv_type).unwrap());
+        let mut cache = KvCache::new(&KvPlan::uncompressed(shape, kv_type).unwrap());
         let mut rows = vec![];
         for n in [1, 40, 250, 3] {
             cache.reserve(n);
@@ -192,7 +192,7 @@ fn coordinate_beyond_float16_is_refused_without_side_effects() {
     );
     let [_, values] = cache.full_rows(&cpu(), 0, 0..3).unwrap();
     assert_eq!(values[..2], [1.0, 1.0]);
-    assert_eq!((cache.compressed(), cache.layout().full(0)), (0, 3));
+    assert_eq!((cache.low_rank_rows(), cache.layout().full_rows(0)), (0, 3));
 }
 
 #[test]
@@ -295,12 +295,12 @@ impl<B: Backend> Runner<B> {
 
     fn make(&mut self, step: Move) {
         let layout = self.kv.layout();
-        let (full, compressed) = (layout.full(0), layout.compressed(0));
+        let (full, compressed) = (layout.full_rows(0), layout.low_rank_rows(0));
         match step {
             Move::Read(_) => {}
             Move::Compress(most) => {
                 let front = if compressed > 0 {
-                    layout.front(0)
+                    layout.front_rows(0)
                 } else {
                     full.min(5)
                 };
@@ -320,7 +320,7 @@ impl<B: Backend> Runner<B> {
                     group.collect::<Vec<_>>()
                 };
                 let heads = layout.plan().shape().kv_heads;
-                let kept = Kept {
+                let kept = KeptRows {
                     low_rank,
                     rows: (0..heads).map(of_head).collect(),
                 };
@@ -330,7 +330,7 @@ impl<B: Backend> Runner<B> {
             }
             Move::Cut(n) => {
                 // Only positions since the last eviction, as sessions ensure.
-                let tail = full - layout.front(0);
+                let tail = full - layout.front_rows(0);
                 let length = self.kv.len() - n.min(tail.saturating_sub(1));
                 self.kv.truncate(length);
             }

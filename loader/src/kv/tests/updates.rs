@@ -38,7 +38,7 @@ fn a_step_in_the_plane_is_that_of_the_formula() {
         let h = rate / m;
         let tangent = angle.tan() * (1.0 + h * (l2 - m)) / (1.0 + h * (l1 - m));
         angle = tangent.atan();
-        u = oja::step(&u, 2, &refs(&vectors), rate);
+        u = oja::oja_step(&u, 2, &refs(&vectors), rate);
         assert!(
             (f64::from(u[1] / u[0]) - tangent).abs() < 1e-5,
             "{u:?} {tangent}"
@@ -62,17 +62,17 @@ fn steps_converge_to_the_top_subspace_at_the_rate_of_the_gap() {
     for seed in 0..6 {
         let mut random = Random(seed);
         let mut u = basis(&mut random, rank, size);
-        let mut distances = vec![oja::distance(&u, &top, size)];
-        assert!(distances[0] > 0.5 && oja::overlap(&u, &top, size) < 0.95);
+        let mut distances = vec![oja::projection_distance(&u, &top, size)];
+        assert!(distances[0] > 0.5 && oja::subspace_overlap(&u, &top, size) < 0.95);
         for _ in 0..80 {
-            u = oja::step(&u, size, &refs(&vectors), rate);
-            distances.push(oja::distance(&u, &top, size));
+            u = oja::oja_step(&u, size, &refs(&vectors), rate);
+            distances.push(oja::projection_distance(&u, &top, size));
         }
         let found = (distances[40] / distances[30]).powf(0.1);
         assert!(found < expected + 2e-3, "{found} for {expected}");
         slowest = slowest.max(found);
         assert!(distances[80] < 1e-5, "{distances:?}");
-        assert!((oja::overlap(&u, &top, size) - 1.0).abs() < 1e-6);
+        assert!((oja::subspace_overlap(&u, &top, size) - 1.0).abs() < 1e-6);
     }
     assert!(
         (slowest - expected).abs() < 2e-3,
@@ -86,14 +86,14 @@ fn step_is_invariant_to_scale_and_count_and_cannot_diverge() {
     let (size, rank) = (16, 5);
     let u = basis(&mut random, rank, size);
     let vectors: Vec<_> = (0..20).map(|_| random.numbers(size)).collect();
-    let once = oja::step(&u, size, &refs(&vectors), 0.3);
+    let once = oja::oja_step(&u, size, &refs(&vectors), 0.3);
     let larger: Vec<Vec<f32>> = vectors
         .iter()
         .map(|x| x.iter().map(|x| x * 4096.0).collect())
         .collect();
     let twice = [vectors.clone(), vectors.clone()].concat();
     for again in [&larger, &twice] {
-        let found = oja::step(&u, size, &refs(again), 0.3);
+        let found = oja::oja_step(&u, size, &refs(again), 0.3);
         let difference = found.iter().zip(&once).map(|(a, b)| (a - b).abs());
         assert!(difference.fold(0.0, f32::max) < 1e-6);
     }
@@ -109,11 +109,11 @@ fn step_is_invariant_to_scale_and_count_and_cannot_diverge() {
     }
     for scale in [1e-15_f32, 1.0, 60_000.0] {
         let x: Vec<f32> = vectors[0].iter().map(|x| x * scale).collect();
-        let next = oja::step(&u, size, &[&x], 1.0);
-        let before = oja::distance(&next, &u, size);
+        let next = oja::oja_step(&u, size, &[&x], 1.0);
+        let before = oja::projection_distance(&next, &u, size);
         assert!(next.iter().all(|x| x.is_finite()) && before > 0.1);
-        let again = oja::step(&next, size, &[&x], 1.0);
-        assert!(oja::distance(&again, &next, size) < 1e-5);
+        let again = oja::oja_step(&next, size, &[&x], 1.0);
+        assert!(oja::projection_distance(&again, &next, size) < 1e-5);
     }
     let held = |u: &[f32]| -> f64 {
         let coordinates = vectors.iter().flat_map(|x| {
@@ -125,7 +125,7 @@ fn step_is_invariant_to_scale_and_count_and_cannot_diverge() {
     let mut next = u.clone();
     for _ in 0..100 {
         let before = held(&next);
-        next = oja::step(&next, size, &refs(&vectors), 1.0);
+        next = oja::oja_step(&next, size, &refs(&vectors), 1.0);
         assert!(held(&next) > before * (1.0 - 1e-6));
     }
     let gram: Vec<f64> = (0..size * size)
@@ -137,11 +137,11 @@ fn step_is_invariant_to_scale_and_count_and_cannot_diverge() {
     let (_, energies) = eigen(&gram, size);
     let most: f64 = energies[..rank].iter().map(|&e| f64::from(e)).sum();
     assert!(held(&next) > 0.999 * most, "{} of {most}", held(&next));
-    assert_eq!(oja::step(&u, size, &[], 1.0), u);
-    assert_eq!(oja::step(&u, size, &[&vec![0.0; size]], 1.0), u);
+    assert_eq!(oja::oja_step(&u, size, &[], 1.0), u);
+    assert_eq!(oja::oja_step(&u, size, &[&vec![0.0; size]], 1.0), u);
     let inside: Vec<f32> = u[..size].iter().map(|x| 3.0 * x).collect();
-    let next = oja::step(&u, size, &[&inside], 1.0);
-    assert!(oja::distance(&next, &u, size) < 1e-3);
+    let next = oja::oja_step(&u, size, &[&inside], 1.0);
+    assert!(oja::projection_distance(&next, &u, size) < 1e-3);
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn coordinates_are_turned_with_their_basis() {
     };
     let sides = random_bases(&mut random, shape);
     let mut options = KvOptions::new("static:0.5".parse::<KvKind>().unwrap());
-    options.start = 0;
+    options.exempt_start = 0;
     let plan = KvPlan::new(shape, &options, Some(&sides)).unwrap();
     let attended = |turns: Option<&[Vec<f32>; 2]>, bases: &[f32]| {
         let mut random = Random(12);

@@ -6,16 +6,16 @@ use crate::live::sensor::{MAX_WATTS, PLAUSIBLE_TEMPERATURE};
 
 /// Parameters of a control law.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LawOptions {
+pub struct ControlLawOptions {
     /// Enables the temperature limit (default true); otherwise thresholds and hysteresis are
     /// ignored.
     pub thermal: bool,
     /// Temperature up to which the full model is used, °C (65).
-    pub low: f64,
+    pub low_celsius: f64,
     /// Temperature from which the least fraction is used, °C (85).
-    pub high: f64,
+    pub high_celsius: f64,
     /// Least fraction, in (0, 1] (0.25).
-    pub least: f64,
+    pub min_fraction: f64,
     /// Required decrease in temperature before the fraction rises, K (2).
     pub hysteresis: f64,
     /// Maximum rise of the fraction per second (0.02: from a quarter to 1 in 37.5 s, similar to the
@@ -25,13 +25,13 @@ pub struct LawOptions {
     pub power_cap: Option<f64>,
 }
 
-impl Default for LawOptions {
+impl Default for ControlLawOptions {
     fn default() -> Self {
-        LawOptions {
+        ControlLawOptions {
             thermal: true,
-            low: 65.0,
-            high: 85.0,
-            least: 0.25,
+            low_celsius: 65.0,
+            high_celsius: 85.0,
+            min_fraction: 0.25,
             hysteresis: 2.0,
             recovery: 0.02,
             power_cap: None,
@@ -41,12 +41,12 @@ impl Default for LawOptions {
 
 /// A control law with valid parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Law(LawOptions);
+pub struct ControlLaw(ControlLawOptions);
 
 /// Error returned for invalid parameters of a law.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[non_exhaustive]
-pub enum LawError {
+pub enum ControlLawError {
     /// Implausible thresholds, or in the wrong order.
     #[error(
         "thermal thresholds are {low} and {high} °C, expected a lower and a higher temperature from {} to {}",
@@ -60,7 +60,7 @@ pub enum LawError {
     },
     /// The least fraction is outside (0, 1].
     #[error("the least fraction is {0}, expected more than 0 and at most 1")]
-    Least(f64),
+    MinFraction(f64),
     /// The hysteresis is negative or not less than the distance of the thresholds.
     #[error(
         "the hysteresis is {found} K, expected at least 0 and less than the {width} K between the thresholds"
@@ -79,16 +79,16 @@ pub enum LawError {
     PowerCap(f64),
 }
 
-impl Law {
+impl ControlLaw {
     /// Validates the parameters.
     ///
     /// # Errors
     /// [`LawError`] for an invalid parameter.
-    pub fn new(options: LawOptions) -> Result<Law, LawError> {
-        let LawOptions {
+    pub fn new(options: ControlLawOptions) -> Result<ControlLaw, ControlLawError> {
+        let ControlLawOptions {
             thermal,
-            low,
-            high,
+            low_celsius: low,
+            high_celsius: high,
             hysteresis,
             recovery,
             ..
@@ -96,20 +96,22 @@ impl Law {
         let is_temperature = |value| PLAUSIBLE_TEMPERATURE.contains(value);
         // Comparisons with NaN are false.
         if thermal && !(is_temperature(&low) && is_temperature(&high) && low < high) {
-            return Err(LawError::Thresholds { low, high });
+            return Err(ControlLawError::Thresholds { low, high });
         }
         if thermal && !(hysteresis >= 0.0 && hysteresis < high - low) {
-            return Err(LawError::Hysteresis {
+            return Err(ControlLawError::Hysteresis {
                 found: hysteresis,
                 width: high - low,
             });
         }
         if !(recovery > 0.0 && recovery <= 1.0) {
-            return Err(LawError::Recovery(recovery));
+            return Err(ControlLawError::Recovery(recovery));
         }
         match options.power_cap {
-            Some(watts) if !(watts > 0.0 && watts <= MAX_WATTS) => Err(LawError::PowerCap(watts)),
-            _ => Law(options).with_least(options.least),
+            Some(watts) if !(watts > 0.0 && watts <= MAX_WATTS) => {
+                Err(ControlLawError::PowerCap(watts))
+            }
+            _ => ControlLaw(options).with_min_fraction(options.min_fraction),
         }
     }
 
@@ -117,24 +119,30 @@ impl Law {
     ///
     /// # Errors
     /// [`LawError::Least`].
-    pub fn with_least(self, least: f64) -> Result<Law, LawError> {
+    pub fn with_min_fraction(self, least: f64) -> Result<ControlLaw, ControlLawError> {
         if least > 0.0 && least <= 1.0 {
-            Ok(Law(LawOptions { least, ..self.0 }))
+            Ok(ControlLaw(ControlLawOptions {
+                min_fraction: least,
+                ..self.0
+            }))
         } else {
-            Err(LawError::Least(least))
+            Err(ControlLawError::MinFraction(least))
         }
     }
 
     /// Returns r(T), the fraction at a temperature in °C, in [least, 1].
     pub fn fraction(&self, celsius: f64) -> f64 {
-        let LawOptions {
-            low, high, least, ..
+        let ControlLawOptions {
+            low_celsius: low,
+            high_celsius: high,
+            min_fraction: least,
+            ..
         } = self.0;
         (1.0 - (1.0 - least) * (celsius - low) / (high - low)).clamp(least, 1.0)
     }
 
     /// Returns the parameters.
-    pub fn options(&self) -> LawOptions {
+    pub fn options(&self) -> ControlLawOptions {
         self.0
     }
 
@@ -144,12 +152,12 @@ impl Law {
 
     /// Returns the upper threshold in °C.
     pub(super) fn high(&self) -> f64 {
-        self.0.high
+        self.0.high_celsius
     }
 
     /// Returns the least fraction.
-    pub fn least(&self) -> f64 {
-        self.0.least
+    pub fn min_fraction(&self) -> f64 {
+        self.0.min_fraction
     }
 
     pub(super) fn hysteresis(&self) -> f64 {

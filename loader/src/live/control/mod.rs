@@ -75,22 +75,22 @@ mod law;
 
 use std::time::Duration;
 
-pub use law::{Law, LawError, LawOptions};
+pub use law::{ControlLaw, ControlLawError, ControlLawOptions};
 use serde::Serialize;
 
 use super::sensor::Reading;
 
 /// Quantum of the fraction, which is rounded down to multiples, so that noise causes no change.
-pub const STEP: f64 = 1.0 / 256.0;
+pub const FRACTION_STEP: f64 = 1.0 / 256.0;
 
 /// Part of the budget above which the cap is lowered.
-const TOO_MUCH: f64 = 0.98;
-const AIM: f64 = 0.95;
+const CAP_UPPER: f64 = 0.98;
+const CAP_TARGET: f64 = 0.95;
 /// Part of the budget below which the cap recovers.
-const ENOUGH: f64 = 0.92;
+const CAP_LOWER: f64 = 0.92;
 
 /// Maximum recovery time per step, which prevents jumps of rarely polled devices.
-const LONGEST_STEP: Duration = Duration::from_secs(2);
+const MAX_RECOVERY_TIME: Duration = Duration::from_secs(2);
 
 /// Reason for the current fraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -108,17 +108,17 @@ pub enum Why {
 
 /// Availability of a quantity, compared with the previous reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sense {
+pub enum ReadingStatus {
     /// Not used by the law.
     Unused,
     /// Available.
-    Here,
+    Available,
     /// Missing for the first time.
     Lost,
     /// Still missing.
-    Away,
+    StillMissing,
     /// Available again.
-    Back,
+    Restored,
 }
 
 /// Decision on the fraction.
@@ -127,23 +127,23 @@ pub struct Decision {
     /// Fraction in [least, 1], a multiple of [`STEP`] or the least itself.
     pub fraction: f64,
     /// Limiting quantity.
-    pub why: Why,
+    pub reason: Why,
     /// The least fraction is in use, and the device is still above the upper threshold or its power
     /// cap.
-    pub beyond: bool,
+    pub limit_exceeded: bool,
     /// Status of the temperature; [`Sense::Unused`] if disabled.
-    pub temperature: Sense,
+    pub temperature: ReadingStatus,
     /// Status of the power; [`Sense::Unused`] without a cap.
-    pub power: Sense,
+    pub power: ReadingStatus,
 }
 
 /// Applies a [`Law`] to readings. Uses the time of the readings, no clock.
 #[derive(Clone, Debug)]
 pub struct Controller {
-    law: Law,
-    before: Option<Duration>,
+    law: ControlLaw,
+    last_time: Option<Duration>,
     /// T', °C.
-    held: Option<f64>,
+    held_temperature: Option<f64>,
     thermal: f64,
     cap: f64,
     fraction: f64,
@@ -153,11 +153,11 @@ pub struct Controller {
 
 impl Controller {
     /// Creates a controller at fraction 1.
-    pub fn new(law: Law) -> Controller {
+    pub fn new(law: ControlLaw) -> Controller {
         Controller {
             law,
-            before: None,
-            held: None,
+            last_time: None,
+            held_temperature: None,
             thermal: 1.0,
             cap: 1.0,
             fraction: 1.0,
@@ -167,7 +167,7 @@ impl Controller {
     }
 
     /// Returns the law.
-    pub fn law(&self) -> &Law {
+    pub fn law(&self) -> &ControlLaw {
         &self.law
     }
 
@@ -175,8 +175,8 @@ impl Controller {
     ///
     /// # Errors
     /// [`LawError`] outside (0, 1].
-    pub fn set_least(&mut self, least: f64) -> Result<(), LawError> {
-        self.law = self.law.with_least(least)?;
+    pub fn set_min_fraction(&mut self, least: f64) -> Result<(), ControlLawError> {
+        self.law = self.law.with_min_fraction(least)?;
         Ok(())
     }
 
@@ -184,36 +184,37 @@ impl Controller {
     /// [plausible](Reading::plausible_temperature) impose no limit; without any the fraction is 1.
     ///
     /// A reading with a time not after the previous one is applied without recovery.
-    pub fn step(&mut self, reading: &Reading) -> Decision {
-        let before = self.before.unwrap_or(reading.at);
-        let passed = reading.at.saturating_sub(before).min(LONGEST_STEP);
-        self.before = Some(reading.at.max(before));
+    pub fn apply_reading(&mut self, reading: &Reading) -> Decision {
+        let before = self.last_time.unwrap_or(reading.time);
+        let passed = reading.time.saturating_sub(before).min(MAX_RECOVERY_TIME);
+        self.last_time = Some(reading.time.max(before));
         let rise = self.law.recovery() * passed.as_secs_f64();
         let celsius = reading.plausible_temperature();
         let celsius = celsius.filter(|_| self.law.thermal());
         let watts = reading.plausible_power();
         let temperature = if self.law.thermal() {
-            sense(&mut self.has_temperature, celsius.is_some())
+            update_status(&mut self.has_temperature, celsius.is_some())
         } else {
-            Sense::Unused
+            ReadingStatus::Unused
         };
         let power = match self.law.power_cap() {
-            Some(_) => sense(&mut self.has_power, watts.is_some()),
-            None => Sense::Unused,
+            Some(_) => update_status(&mut self.has_power, watts.is_some()),
+            None => ReadingStatus::Unused,
         };
         self.follow_temperature(celsius, rise);
         self.follow_power(watts, rise);
 
-        let least = self.law.least();
+        let least = self.law.min_fraction();
         let limit = self.thermal.min(self.cap);
         self.fraction = if limit >= 1.0 {
             1.0
         } else {
-            ((limit / STEP).floor() * STEP).max(least)
+            ((limit / FRACTION_STEP).floor() * FRACTION_STEP).max(least)
         };
-        let gone = |of: Sense| matches!(of, Sense::Lost | Sense::Away);
+        let gone =
+            |of: ReadingStatus| matches!(of, ReadingStatus::Lost | ReadingStatus::StillMissing);
         let nothing = match temperature {
-            Sense::Unused => gone(power),
+            ReadingStatus::Unused => gone(power),
             sense => gone(sense),
         };
         let why = if self.fraction >= 1.0 {
@@ -228,34 +229,34 @@ impl Controller {
         let too_much = self.law.power_cap().is_some_and(over);
         Decision {
             fraction: self.fraction,
-            why,
-            beyond: self.fraction <= least && (too_warm || too_much),
+            reason: why,
+            limit_exceeded: self.fraction <= least && (too_warm || too_much),
             temperature,
             power,
         }
     }
 
     /// Returns the decision for a failed reading.
-    pub fn miss(&mut self, at: Duration) -> Decision {
-        self.step(&Reading {
-            at,
+    pub fn apply_failed_reading(&mut self, at: Duration) -> Decision {
+        self.apply_reading(&Reading {
+            time: at,
             ..Reading::default()
         })
     }
 
     fn follow_temperature(&mut self, celsius: Option<f64>, rise: f64) {
         let Some(celsius) = celsius else {
-            self.held = None;
+            self.held_temperature = None;
             self.thermal = 1.0;
             return;
         };
-        let held = match self.held {
+        let held = match self.held_temperature {
             Some(held) => held.min(celsius + self.law.hysteresis()).max(celsius),
             None => celsius,
         };
-        self.held = Some(held);
+        self.held_temperature = Some(held);
         let aim = self.law.fraction(held);
-        self.thermal = aim.min(self.thermal + rise).max(self.law.least());
+        self.thermal = aim.min(self.thermal + rise).max(self.law.min_fraction());
     }
 
     fn follow_power(&mut self, watts: Option<f64>, rise: f64) {
@@ -263,26 +264,26 @@ impl Controller {
             self.cap = 1.0;
             return;
         };
-        let least = self.law.least();
+        let least = self.law.min_fraction();
         // Scales the fraction that drew this power, because an unused allowance says nothing about
         // power.
         self.cap = match watts / budget {
-            part if part > TOO_MUCH => {
-                let scaled = self.fraction * (AIM / part).sqrt();
+            part if part > CAP_UPPER => {
+                let scaled = self.fraction * (CAP_TARGET / part).sqrt();
                 scaled.min(self.cap).max(least)
             }
-            part if part < ENOUGH => (self.cap + rise).clamp(least, 1.0),
+            part if part < CAP_LOWER => (self.cap + rise).clamp(least, 1.0),
             _ => self.cap.max(least),
         };
     }
 }
 
-fn sense(has: &mut bool, here: bool) -> Sense {
+fn update_status(has: &mut bool, here: bool) -> ReadingStatus {
     match (std::mem::replace(has, here), here) {
-        (true, true) => Sense::Here,
-        (true, false) => Sense::Lost,
-        (false, false) => Sense::Away,
-        (false, true) => Sense::Back,
+        (true, true) => ReadingStatus::Available,
+        (true, false) => ReadingStatus::Lost,
+        (false, false) => ReadingStatus::StillMissing,
+        (false, true) => ReadingStatus::Restored,
     }
 }
 

@@ -3,21 +3,21 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::live::sensor::sim::{Plant, SimOptions};
+use crate::live::sensor::sim::{SimOptions, ThermalPlant};
 
 const POLL: f64 = 0.5;
 
-fn law(options: LawOptions) -> Law {
-    Law::new(options).unwrap()
+fn law(options: ControlLawOptions) -> ControlLaw {
+    ControlLaw::new(options).unwrap()
 }
 
-fn usual() -> Law {
-    law(LawOptions::default())
+fn usual() -> ControlLaw {
+    law(ControlLawOptions::default())
 }
 
 fn reading(seconds: f64, celsius: f64) -> Reading {
     Reading {
-        at: Duration::from_secs_f64(seconds),
+        time: Duration::from_secs_f64(seconds),
         temperature: Some(celsius),
         ..Reading::default()
     }
@@ -35,7 +35,7 @@ fn law_matches_the_published_formula() {
         (150.0, 0.25),
     ] {
         assert_eq!(law.fraction(celsius), expected, "{celsius}");
-        let decision = Controller::new(law).step(&reading(0.0, celsius));
+        let decision = Controller::new(law).apply_reading(&reading(0.0, celsius));
         assert_eq!(decision.fraction, expected, "{celsius}");
     }
     // 0.0375 per degree between the thresholds.
@@ -43,104 +43,121 @@ fn law_matches_the_published_formula() {
         let celsius = f64::from(tenth) / 10.0;
         let expected = 1.0 - 0.0375 * (celsius - 65.0);
         assert!((law.fraction(celsius) - expected).abs() < 1e-12);
-        let fraction = Controller::new(law).step(&reading(0.0, celsius)).fraction;
-        assert!(fraction <= expected + 1e-12 && fraction > expected - STEP);
+        let fraction = Controller::new(law)
+            .apply_reading(&reading(0.0, celsius))
+            .fraction;
+        assert!(fraction <= expected + 1e-12 && fraction > expected - FRACTION_STEP);
     }
 }
 
 #[test]
 fn invalid_parameters_are_rejected() {
-    let usual = LawOptions::default();
+    let usual = ControlLawOptions::default();
     let refused = [
-        LawOptions { low: 85.0, ..usual },
-        LawOptions {
-            low: f64::NAN,
+        ControlLawOptions {
+            low_celsius: 85.0,
             ..usual
         },
-        LawOptions {
-            high: 64.0,
+        ControlLawOptions {
+            low_celsius: f64::NAN,
             ..usual
         },
-        LawOptions {
-            high: f64::INFINITY,
+        ControlLawOptions {
+            high_celsius: 64.0,
             ..usual
         },
-        LawOptions {
-            low: -41.0,
+        ControlLawOptions {
+            high_celsius: f64::INFINITY,
             ..usual
         },
-        LawOptions {
-            least: 0.0,
+        ControlLawOptions {
+            low_celsius: -41.0,
             ..usual
         },
-        LawOptions {
-            least: 1.1,
+        ControlLawOptions {
+            min_fraction: 0.0,
             ..usual
         },
-        LawOptions {
-            least: f64::NAN,
+        ControlLawOptions {
+            min_fraction: 1.1,
             ..usual
         },
-        LawOptions {
+        ControlLawOptions {
+            min_fraction: f64::NAN,
+            ..usual
+        },
+        ControlLawOptions {
             hysteresis: -0.1,
             ..usual
         },
-        LawOptions {
+        ControlLawOptions {
             hysteresis: 20.0,
             ..usual
         },
-        LawOptions {
+        ControlLawOptions {
             hysteresis: f64::NAN,
             ..usual
         },
-        LawOptions {
+        ControlLawOptions {
             recovery: 0.0,
             ..usual
         },
-        LawOptions {
+        ControlLawOptions {
             recovery: f64::NAN,
             ..usual
         },
-        LawOptions {
+        ControlLawOptions {
             power_cap: Some(0.0),
             ..usual
         },
-        LawOptions {
+        ControlLawOptions {
             power_cap: Some(f64::NAN),
             ..usual
         },
-        LawOptions {
+        ControlLawOptions {
             power_cap: Some(f64::INFINITY),
             ..usual
         },
     ];
     for options in refused {
-        let fault = Law::new(options).unwrap_err();
+        let fault = ControlLaw::new(options).unwrap_err();
         assert!(fault.to_string().contains("expected"), "{fault}");
     }
     let mut controller = Controller::new(law(usual));
-    assert!(controller.set_least(0.0).is_err() && controller.set_least(f64::NAN).is_err());
-    controller.set_least(0.5).unwrap();
-    assert_eq!(controller.step(&reading(0.0, 100.0)).fraction, 0.5);
-    controller.set_least(1.0).unwrap();
-    assert_eq!(controller.step(&reading(1.0, 100.0)).fraction, 1.0);
+    assert!(
+        controller.set_min_fraction(0.0).is_err() && controller.set_min_fraction(f64::NAN).is_err()
+    );
+    controller.set_min_fraction(0.5).unwrap();
+    assert_eq!(controller.apply_reading(&reading(0.0, 100.0)).fraction, 0.5);
+    controller.set_min_fraction(1.0).unwrap();
+    assert_eq!(controller.apply_reading(&reading(1.0, 100.0)).fraction, 1.0);
 }
 
 #[test]
 fn heating_acts_at_once_and_cooling_is_delayed() {
     let mut controller = Controller::new(usual());
-    let mut at = |seconds, celsius| controller.step(&reading(seconds, celsius)).fraction;
+    let mut at = |seconds, celsius| {
+        controller
+            .apply_reading(&reading(seconds, celsius))
+            .fraction
+    };
     assert_eq!(at(0.0, 75.0), 0.625);
     assert_eq!(at(0.5, 85.0), 0.25);
     assert_eq!(at(1.0, 84.0), 0.25);
     assert_eq!(at(1.5, 83.0), 0.25);
     // Beyond it the fraction rises by at most a hundredth per half second, rounded down.
-    assert_eq!(at(2.0, 75.0), (0.26 / STEP).floor() * STEP);
+    assert_eq!(
+        at(2.0, 75.0),
+        (0.26 / FRACTION_STEP).floor() * FRACTION_STEP
+    );
     let rising: Vec<f64> = (5..60)
         .map(|poll| at(f64::from(poll) / 2.0, 75.0))
         .collect();
     assert!(rising.is_sorted());
-    assert_eq!(rising.last(), Some(&((0.55 / STEP).floor() * STEP)));
+    assert_eq!(
+        rising.last(),
+        Some(&((0.55 / FRACTION_STEP).floor() * FRACTION_STEP))
+    );
     // Flicker within the hysteresis has no effect.
     for poll in 60..80 {
         let celsius = 75.0 + f64::from(poll % 3);
@@ -151,70 +168,83 @@ fn heating_acts_at_once_and_cooling_is_delayed() {
 #[test]
 fn missing_quantities_impose_no_limit_and_are_reported_once() {
     let mut controller = Controller::new(usual());
-    let mut at = |seconds, celsius| controller.step(&reading(seconds, celsius));
-    assert_eq!(at(0.0, 80.0).temperature, Sense::Here);
+    let mut at = |seconds, celsius| controller.apply_reading(&reading(seconds, celsius));
+    assert_eq!(at(0.0, 80.0).temperature, ReadingStatus::Available);
     for (poll, wrong) in [255.0, -1.0, f64::NAN, 151.0].into_iter().enumerate() {
         let decision = at(1.0 + poll as f64, wrong);
-        assert_eq!((decision.fraction, decision.why), (1.0, Why::NoReading));
+        assert_eq!((decision.fraction, decision.reason), (1.0, Why::NoReading));
         let expected = match poll {
-            0 => Sense::Lost,
-            _ => Sense::Away,
+            0 => ReadingStatus::Lost,
+            _ => ReadingStatus::StillMissing,
         };
         assert_eq!(decision.temperature, expected);
     }
     let back = at(6.0, 80.0);
-    assert_eq!((back.temperature, back.fraction), (Sense::Back, 0.4375));
-    assert_eq!(at(7.0, 80.0).temperature, Sense::Here);
     assert_eq!(
-        controller.miss(Duration::from_secs(8)).temperature,
-        Sense::Lost
+        (back.temperature, back.fraction),
+        (ReadingStatus::Restored, 0.4375)
     );
-    let first = Controller::new(usual()).step(&Reading::default());
-    assert_eq!((first.temperature, first.fraction), (Sense::Lost, 1.0));
-    assert_eq!(first.power, Sense::Unused);
+    assert_eq!(at(7.0, 80.0).temperature, ReadingStatus::Available);
+    assert_eq!(
+        controller
+            .apply_failed_reading(Duration::from_secs(8))
+            .temperature,
+        ReadingStatus::Lost
+    );
+    let first = Controller::new(usual()).apply_reading(&Reading::default());
+    assert_eq!(
+        (first.temperature, first.fraction),
+        (ReadingStatus::Lost, 1.0)
+    );
+    assert_eq!(first.power, ReadingStatus::Unused);
 }
 
 #[test]
 fn unused_temperature_imposes_no_limit() {
-    let mut controller = Controller::new(law(LawOptions {
+    let mut controller = Controller::new(law(ControlLawOptions {
         thermal: false,
-        low: f64::NAN,
+        low_celsius: f64::NAN,
         power_cap: Some(50.0),
-        ..LawOptions::default()
+        ..ControlLawOptions::default()
     }));
     let at = |seconds, temperature, power| Reading {
-        at: Duration::from_secs(seconds),
+        time: Duration::from_secs(seconds),
         temperature,
         power,
         energy: None,
     };
-    let hot = controller.step(&at(0, Some(120.0), Some(40.0)));
+    let hot = controller.apply_reading(&at(0, Some(120.0), Some(40.0)));
     assert_eq!(
-        (hot.fraction, hot.why, hot.temperature, hot.beyond),
-        (1.0, Why::Base, Sense::Unused, false)
+        (
+            hot.fraction,
+            hot.reason,
+            hot.temperature,
+            hot.limit_exceeded
+        ),
+        (1.0, Why::Base, ReadingStatus::Unused, false)
     );
-    let capped = controller.step(&at(1, None, Some(100.0)));
+    let capped = controller.apply_reading(&at(1, None, Some(100.0)));
     assert_eq!(
-        (capped.temperature, capped.why),
-        (Sense::Unused, Why::PowerCap)
+        (capped.temperature, capped.reason),
+        (ReadingStatus::Unused, Why::PowerCap)
     );
     assert!(capped.fraction < 1.0);
-    let lost = controller.miss(Duration::from_secs(2));
+    let lost = controller.apply_failed_reading(Duration::from_secs(2));
     assert_eq!(
-        (lost.fraction, lost.power, lost.why),
-        (1.0, Sense::Lost, Why::NoReading)
+        (lost.fraction, lost.power, lost.reason),
+        (1.0, ReadingStatus::Lost, Why::NoReading)
     );
 }
 
 #[test]
 fn cap_and_temperature_work_independently() {
-    let mut controller = Controller::new(law(LawOptions {
+    let mut controller = Controller::new(law(ControlLawOptions {
         power_cap: Some(50.0),
-        ..LawOptions::default()
+        ..ControlLawOptions::default()
     }));
     let mut at = |seconds: u64, temperature, power| {
-        controller.step(&Reading {
-            at: Duration::from_secs(seconds),
+        controller.apply_reading(&Reading {
+            time: Duration::from_secs(seconds),
             temperature,
             power,
             energy: None,
@@ -223,27 +253,37 @@ fn cap_and_temperature_work_independently() {
     let capped = at(0, None, Some(100.0));
     assert_eq!(
         (capped.temperature, capped.power),
-        (Sense::Lost, Sense::Here)
+        (ReadingStatus::Lost, ReadingStatus::Available)
     );
     // The square root of 0.475.
-    assert!((capped.fraction - 0.689).abs() < STEP && capped.why == Why::PowerCap);
+    assert!((capped.fraction - 0.689).abs() < FRACTION_STEP && capped.reason == Why::PowerCap);
     let warm = at(1, Some(75.0), None);
-    assert_eq!((warm.temperature, warm.power), (Sense::Back, Sense::Lost));
-    assert_eq!((warm.fraction, warm.why), (0.625, Why::Temperature));
+    assert_eq!(
+        (warm.temperature, warm.power),
+        (ReadingStatus::Restored, ReadingStatus::Lost)
+    );
+    assert_eq!((warm.fraction, warm.reason), (0.625, Why::Temperature));
     let blind = at(2, None, None);
-    assert_eq!((blind.fraction, blind.power), (1.0, Sense::Away));
+    assert_eq!(
+        (blind.fraction, blind.power),
+        (1.0, ReadingStatus::StillMissing)
+    );
     for second in 3..30 {
         at(second, Some(20.0), Some(100.0));
     }
     let least = at(30, Some(20.0), Some(100.0));
-    assert!(least.beyond && least.fraction == 0.25, "{least:?}");
-    assert!(!at(31, Some(20.0), Some(48.0)).beyond);
+    assert!(least.limit_exceeded && least.fraction == 0.25, "{least:?}");
+    assert!(!at(31, Some(20.0), Some(48.0)).limit_exceeded);
 }
 
 #[test]
 fn time_may_stand_still_or_go_back() {
     let mut controller = Controller::new(usual());
-    let mut at = |seconds, celsius| controller.step(&reading(seconds, celsius)).fraction;
+    let mut at = |seconds, celsius| {
+        controller
+            .apply_reading(&reading(seconds, celsius))
+            .fraction
+    };
     assert_eq!(at(1e6, 85.0), 0.25);
     assert_eq!(at(1e6, 20.0), 0.25);
     assert_eq!(at(0.0, 20.0), 0.25);
@@ -285,7 +325,7 @@ struct Distortion {
 
 fn run(
     mut decide: impl FnMut(&Reading) -> f64,
-    mut plant: Plant,
+    mut plant: ThermalPlant,
     options: &SimOptions,
     distortion: Distortion,
 ) -> Run {
@@ -309,7 +349,7 @@ fn run(
             watts - average
         };
         fraction = decide(&Reading {
-            at: Duration::from_secs_f64(poll as f64 * POLL),
+            time: Duration::from_secs_f64(poll as f64 * POLL),
             temperature: Some(if distortion.whole {
                 celsius.floor()
             } else {
@@ -325,10 +365,10 @@ fn run(
     run
 }
 
-fn controlled(law: Law, options: &SimOptions, distortion: Distortion) -> Run {
+fn controlled(law: ControlLaw, options: &SimOptions, distortion: Distortion) -> Run {
     let mut controller = Controller::new(law);
     run(
-        |reading| controller.step(reading).fraction,
+        |reading| controller.apply_reading(reading).fraction,
         options.plant(),
         options,
         distortion,
@@ -362,9 +402,12 @@ prop_compose! {
 }
 
 /// Returns `L` and `1/(e^(τ/RC) - 1)` of the documentation.
-fn gain(law: &Law, plant: &SimOptions) -> (f64, f64) {
-    let LawOptions {
-        low, high, least, ..
+fn gain(law: &ControlLaw, plant: &SimOptions) -> (f64, f64) {
+    let ControlLawOptions {
+        low_celsius: low,
+        high_celsius: high,
+        min_fraction: least,
+        ..
     } = law.options();
     let gain = plant.resistance * (plant.full - plant.idle) * (1.0 - least) / (high - low);
     (gain, 1.0 / ((POLL / plant.time).exp() - 1.0))
@@ -374,13 +417,14 @@ fn gain(law: &Law, plant: &SimOptions) -> (f64, f64) {
 /// one rounding step.
 fn ripple_bound(plant: &SimOptions, whole: bool) -> f64 {
     let (gain, most) = gain(&usual(), plant);
-    STEP + if !whole {
-        0.02 * POLL
-    } else if gain <= most {
-        0.0375
-    } else {
-        2.0 * 0.0375
-    }
+    FRACTION_STEP
+        + if !whole {
+            0.02 * POLL
+        } else if gain <= most {
+            0.0375
+        } else {
+            2.0 * 0.0375
+        }
 }
 
 proptest! {
@@ -405,7 +449,7 @@ proptest! {
 
     #[test]
     fn upper_threshold_is_never_exceeded(options in plants(), least in 0.05..0.9) {
-        let law = law(LawOptions { least, ..LawOptions::default() });
+        let law = law(ControlLawOptions { min_fraction: least, ..ControlLawOptions::default() });
         let (gain, most) = gain(&law, &options);
         let end = options.plant().equilibrium(Some(least));
         prop_assume!(gain <= most && end <= 85.0);
@@ -418,7 +462,7 @@ proptest! {
         let (least, most) = (options.plant().power(Some(0.25)), options.full);
         // Reachable with the margin of the target.
         let budget = (least + part * (most - least)) / 0.94;
-        let law = law(LawOptions { power_cap: Some(budget), ..LawOptions::default() });
+        let law = law(ControlLawOptions { power_cap: Some(budget), ..ControlLawOptions::default() });
         let distortion = Distortion { average, ..Distortion::default() };
         let run = controlled(law, &options, distortion);
         prop_assert!(run.ripple() <= 0.03, "{}", run.ripple());
@@ -433,10 +477,10 @@ proptest! {
     fn fraction_never_exceeds_the_law(
         celsius in proptest::collection::vec(0.0..120.0, 1..60), least in 0.01..1.0
     ) {
-        let law = law(LawOptions { least, ..LawOptions::default() });
+        let law = law(ControlLawOptions { min_fraction: least, ..ControlLawOptions::default() });
         let mut controller = Controller::new(law);
         for (poll, celsius) in celsius.into_iter().enumerate() {
-            let found = controller.step(&reading(poll as f64, celsius)).fraction;
+            let found = controller.apply_reading(&reading(poll as f64, celsius)).fraction;
             prop_assert!(found >= least && found <= law.fraction(celsius).max(least));
         }
     }
@@ -467,7 +511,7 @@ fn whole_degrees_on_a_fast_plant_ripple_by_two_degrees() {
     // More than one degree, at most two.
     let degrees = ripple(true);
     assert!(
-        degrees > 0.0375 + STEP && degrees <= ripple_bound(&quick, true),
+        degrees > 0.0375 + FRACTION_STEP && degrees <= ripple_bound(&quick, true),
         "{degrees}"
     );
     assert!(ripple(false) <= ripple_bound(&quick, false));
@@ -510,6 +554,6 @@ fn plant_settles_at_the_intersection_with_the_law() {
     let options = SimOptions::default();
     let run = controlled(usual(), &options, Distortion::default());
     let (fraction, celsius) = (run.fractions[1199], run.temperatures[1199]);
-    assert!((fraction - 0.6264).abs() < STEP, "{fraction}");
+    assert!((fraction - 0.6264).abs() < FRACTION_STEP, "{fraction}");
     assert!((celsius - 74.96).abs() < 0.5, "{celsius}");
 }

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use thiserror::Error;
 
-use super::control::{Controller, Decision, Law, LawError, Sense};
-use super::energy::{Energy, Meter, Phase};
-use super::event::{Event, Quantity, What};
-use super::sensor::{POLL, Reading, Sensor, SensorError};
-use super::{Clock, Follow};
+use super::control::{ControlLaw, ControlLawError, Controller, Decision, ReadingStatus};
+use super::energy::{Energy, EnergyAccumulator, EnergyPhase};
+use super::event::{Event, EventKind, Quantity};
+use super::sensor::{DEFAULT_POLL_INTERVAL, Reading, Sensor, SensorError};
+use super::{Clock, SharedFraction};
 
 /// Options of a governor.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,16 +24,16 @@ pub struct GovernorOptions {
     pub idle_watts: Option<f64>,
     /// Timeout of [`enter`](Governor::enter) and [`stop`](Governor::stop) for a sensor that does
     /// not respond (2 s).
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl Default for GovernorOptions {
     fn default() -> Self {
         GovernorOptions {
-            interval: POLL,
+            interval: DEFAULT_POLL_INTERVAL,
             longest_gap: Duration::from_secs(5),
             idle_watts: None,
-            patience: Duration::from_secs(2),
+            timeout: Duration::from_secs(2),
         }
     }
 }
@@ -54,14 +54,14 @@ impl GovernorOptions {
 #[non_exhaustive]
 pub enum GovernorError {
     /// The interval is too short.
-    #[error("{sensor} is read every {asked:?}, expected at least {least:?} between readings")]
+    #[error("{sensor} is read every {requested:?}, expected at least {minimum:?} between readings")]
     Interval {
         /// Sensor name.
         sensor: String,
         /// Requested interval.
-        asked: Duration,
+        requested: Duration,
         /// Shortest interval of the sensor.
-        least: Duration,
+        minimum: Duration,
     },
     /// The idle power is invalid.
     #[error("the idle power is {0} W, expected a finite number of at least 0")]
@@ -71,13 +71,13 @@ pub enum GovernorError {
     Thread(std::io::Error),
     /// The sensor does not respond.
     #[error(
-        "{sensor} has not answered for {patience:?}; its thread is left behind, check the device and its driver"
+        "{sensor} has not answered for {timeout:?}; its thread is left behind, check the device and its driver"
     )]
     Stuck {
         /// Sensor name.
         sensor: String,
         /// Timeout.
-        patience: Duration,
+        timeout: Duration,
     },
     /// The thread panicked, in the sensor or the event callback. The fraction is 1.
     #[error("the thread that reads {sensor} ended by a panic; this is an error in the program")]
@@ -95,42 +95,42 @@ pub enum GovernorError {
 pub struct Governor {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    follow: Arc<Follow>,
+    follow: Arc<SharedFraction>,
     sensor: String,
     patience: Duration,
 }
 
 #[derive(Debug)]
 struct Shared {
-    orders: Mutex<Orders>,
+    orders: Mutex<GovernorState>,
     /// Notified by both sides of every change of the orders.
     changed: Condvar,
-    meter: Mutex<Meter>,
+    meter: Mutex<EnergyAccumulator>,
 }
 
 #[derive(Debug)]
-struct Orders {
+struct GovernorState {
     stop: bool,
-    law: Law,
-    phase: Phase,
-    asked: u64,
-    entered: u64,
-    end: Option<End>,
+    law: ControlLaw,
+    phase: EnergyPhase,
+    requested_phases: u64,
+    completed_phases: u64,
+    end: Option<ThreadOutcome>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum ThreadOutcome {
     Stopped,
     Panicked,
 }
 
 impl Shared {
-    fn orders(&self) -> MutexGuard<'_, Orders> {
+    fn orders(&self) -> MutexGuard<'_, GovernorState> {
         // The fields are valid even after a panic.
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn meter(&self) -> MutexGuard<'_, Meter> {
+    fn meter(&self) -> MutexGuard<'_, EnergyAccumulator> {
         self.meter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -143,18 +143,18 @@ impl Governor {
     /// [`GovernorError::Interval`], [`GovernorError::IdleWatts`], [`GovernorError::Thread`].
     pub fn start(
         sensor: Box<dyn Sensor>,
-        law: Law,
+        law: ControlLaw,
         options: GovernorOptions,
-        follow: &Arc<Follow>,
+        follow: &Arc<SharedFraction>,
         on_event: impl FnMut(&Event) + Send + 'static,
     ) -> Result<Governor, GovernorError> {
         let name = sensor.name();
-        let least = sensor.lowest_interval().max(Duration::from_millis(1));
+        let least = sensor.min_interval().max(Duration::from_millis(1));
         if options.interval < least {
             return Err(GovernorError::Interval {
                 sensor: name,
-                asked: options.interval,
-                least,
+                requested: options.interval,
+                minimum: least,
             });
         }
         match options.idle_watts {
@@ -164,18 +164,21 @@ impl Governor {
             _ => {}
         }
         let shared = Arc::new(Shared {
-            orders: Mutex::new(Orders {
+            orders: Mutex::new(GovernorState {
                 stop: false,
                 law,
-                phase: Phase::Other,
-                asked: 0,
-                entered: 0,
+                phase: EnergyPhase::Other,
+                requested_phases: 0,
+                completed_phases: 0,
                 end: None,
             }),
             changed: Condvar::new(),
-            meter: Mutex::new(Meter::new(options.longest_gap, options.idle_watts)),
+            meter: Mutex::new(EnergyAccumulator::new(
+                options.longest_gap,
+                options.idle_watts,
+            )),
         });
-        let watch = Watch {
+        let watch = PollingThread {
             clock: sensor.clock(),
             sensor,
             controller: Controller::new(law),
@@ -187,18 +190,18 @@ impl Governor {
             was_beyond: false,
         };
         let builder = thread::Builder::new().name("htc-governor".to_owned());
-        let thread = builder.spawn(move || watch.guarded(options.interval));
+        let thread = builder.spawn(move || watch.run(options.interval));
         Ok(Governor {
             thread: Some(thread.map_err(GovernorError::Thread)?),
             shared,
             follow: Arc::clone(follow),
             sensor: name,
-            patience: options.patience,
+            patience: options.timeout,
         })
     }
 
     /// Returns the shared fraction.
-    pub fn follow(&self) -> &Arc<Follow> {
+    pub fn shared_fraction(&self) -> &Arc<SharedFraction> {
         &self.follow
     }
 
@@ -206,9 +209,9 @@ impl Governor {
     ///
     /// # Errors
     /// [`LawError`] outside (0, 1].
-    pub fn set_least(&self, least: f64) -> Result<(), LawError> {
+    pub fn set_min_fraction(&self, least: f64) -> Result<(), ControlLawError> {
         let mut orders = self.shared.orders();
-        orders.law = orders.law.with_least(least)?;
+        orders.law = orders.law.with_min_fraction(least)?;
         Ok(())
     }
 
@@ -218,13 +221,13 @@ impl Governor {
     /// # Errors
     /// [`GovernorError::Stuck`], [`GovernorError::Panicked`]; the phase then changes with the next
     /// reading, if any.
-    pub fn enter(&self, phase: Phase) -> Result<(), GovernorError> {
+    pub fn enter_phase(&self, phase: EnergyPhase) -> Result<(), GovernorError> {
         let mut orders = self.shared.orders();
         orders.phase = phase;
-        orders.asked += 1;
-        let ticket = orders.asked;
+        orders.requested_phases += 1;
+        let ticket = orders.requested_phases;
         self.shared.changed.notify_all();
-        let waited = self.wait(orders, |orders| orders.entered >= ticket);
+        let waited = self.wait(orders, |orders| orders.completed_phases >= ticket);
         waited.map(|_| ())
     }
 
@@ -252,7 +255,7 @@ impl Governor {
         self.shared.changed.notify_all();
         let ended = self.wait(orders, |_| false);
         // An abandoned thread sees the stop flag and changes nothing.
-        self.follow.set(1.0);
+        self.follow.set_fraction(1.0);
         ended?;
         // It is about to return and cannot panic.
         let _ = thread.join();
@@ -261,10 +264,10 @@ impl Governor {
 
     fn wait(
         &self,
-        orders: MutexGuard<'_, Orders>,
-        done: impl Fn(&Orders) -> bool,
+        orders: MutexGuard<'_, GovernorState>,
+        done: impl Fn(&GovernorState) -> bool,
     ) -> Result<(), GovernorError> {
-        let waiting = |orders: &mut Orders| !done(orders) && orders.end.is_none();
+        let waiting = |orders: &mut GovernorState| !done(orders) && orders.end.is_none();
         let waited = self
             .shared
             .changed
@@ -272,10 +275,10 @@ impl Governor {
         let (orders, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let sensor = || self.sensor.clone();
         match orders.end {
-            Some(End::Panicked) => Err(GovernorError::Panicked { sensor: sensor() }),
+            Some(ThreadOutcome::Panicked) => Err(GovernorError::Panicked { sensor: sensor() }),
             None if !done(&orders) => Err(GovernorError::Stuck {
                 sensor: sensor(),
-                patience: self.patience,
+                timeout: self.patience,
             }),
             _ => Ok(()),
         }
@@ -289,11 +292,11 @@ impl Drop for Governor {
     }
 }
 
-struct Watch<F> {
+struct PollingThread<F> {
     sensor: Box<dyn Sensor>,
     clock: Clock,
     controller: Controller,
-    follow: Arc<Follow>,
+    follow: Arc<SharedFraction>,
     shared: Arc<Shared>,
     on_event: F,
     was_lost: bool,
@@ -301,27 +304,27 @@ struct Watch<F> {
     was_beyond: bool,
 }
 
-impl<F: FnMut(&Event)> Watch<F> {
-    fn guarded(mut self, interval: Duration) {
+impl<F: FnMut(&Event)> PollingThread<F> {
+    fn run(mut self, interval: Duration) {
         // After a panic only fields that are overwritten are used.
-        let worked = catch_unwind(AssertUnwindSafe(|| self.work(interval)));
-        self.follow.set(1.0);
+        let worked = catch_unwind(AssertUnwindSafe(|| self.poll_until_stopped(interval)));
+        self.follow.set_fraction(1.0);
         self.follow.set_busy(true);
         let mut orders = self.shared.orders();
         orders.end = Some(match worked {
-            Ok(()) => End::Stopped,
-            Err(_) => End::Panicked,
+            Ok(()) => ThreadOutcome::Stopped,
+            Err(_) => ThreadOutcome::Panicked,
         });
         self.shared.changed.notify_all();
     }
 
-    fn work(&mut self, interval: Duration) {
-        self.tell(
+    fn poll_until_stopped(&mut self, interval: Duration) {
+        self.emit_event(
             &Reading {
-                at: self.clock.now(),
+                time: self.clock.now(),
                 ..Reading::default()
             },
-            What::Start {
+            EventKind::Start {
                 sensor: self.sensor.name(),
                 notes: self.sensor.notes().to_vec(),
             },
@@ -333,55 +336,57 @@ impl<F: FnMut(&Event)> Watch<F> {
                 if orders.stop {
                     break;
                 }
-                (orders.law, orders.phase, orders.asked)
+                (orders.law, orders.phase, orders.requested_phases)
             };
             // Already validated.
             if law != *self.controller.law() {
-                let _ = self.controller.set_least(law.least());
+                let _ = self.controller.set_min_fraction(law.min_fraction());
             }
-            let at = self.look();
+            let at = self.take_reading();
             let shared = Arc::clone(&self.shared);
             let mut orders = shared.orders();
-            if orders.entered < asked {
+            if orders.completed_phases < asked {
                 shared.meter().enter(phase, at);
-                self.follow.set_busy(phase != Phase::Idle);
-                orders.entered = asked;
+                self.follow.set_busy(phase != EnergyPhase::Idle);
+                orders.completed_phases = asked;
                 shared.changed.notify_all();
             }
-            let waiting = |orders: &mut Orders| !orders.stop && orders.entered >= orders.asked;
+            let waiting = |orders: &mut GovernorState| {
+                !orders.stop && orders.completed_phases >= orders.requested_phases
+            };
             let left = next.saturating_duration_since(Instant::now());
             drop(shared.changed.wait_timeout_while(orders, left, waiting));
         }
-        self.follow.set(1.0);
+        self.follow.set_fraction(1.0);
         let end = Reading {
-            at: self.clock.now(),
+            time: self.clock.now(),
             ..Reading::default()
         };
-        self.tell(&end, What::Stop);
+        self.emit_event(&end, EventKind::Stop);
     }
 
-    fn look(&mut self) -> Duration {
+    fn take_reading(&mut self) -> Duration {
         let (reading, decision, error) = match self.sensor.read() {
             Ok(reading) => {
                 self.shared.meter().push(&reading);
-                (reading, self.controller.step(&reading), None)
+                (reading, self.controller.apply_reading(&reading), None)
             }
             Err(error) => {
                 let at = self.clock.now();
                 let none = Reading {
-                    at,
+                    time: at,
                     ..Reading::default()
                 };
-                (none, self.controller.miss(at), Some(error))
+                (none, self.controller.apply_failed_reading(at), Some(error))
             }
         };
         let before = self.follow.fraction();
         // A reading after the timeout has no effect.
         if !self.shared.orders().stop {
-            self.follow.set(decision.fraction);
+            self.follow.set_fraction(decision.fraction);
             self.report(&reading, &decision, before, error.as_ref());
         }
-        reading.at
+        reading.time
     }
 
     fn report(
@@ -395,17 +400,20 @@ impl<F: FnMut(&Event)> Watch<F> {
             (Quantity::Temperature, decision.temperature),
             (Quantity::Power, decision.power),
         ];
-        let those = |wanted: Sense| -> Vec<Quantity> {
+        let those = |wanted: ReadingStatus| -> Vec<Quantity> {
             let found = senses.iter().filter(|(_, sense)| *sense == wanted);
             found.map(|(quantity, _)| *quantity).collect()
         };
-        let (lost, back) = (those(Sense::Lost), those(Sense::Back));
+        let (lost, back) = (those(ReadingStatus::Lost), those(ReadingStatus::Restored));
         if !lost.is_empty() {
-            let reason = error.map_or_else(|| said(reading, &lost), ToString::to_string);
+            let reason = error.map_or_else(
+                || describe_implausible_values(reading, &lost),
+                ToString::to_string,
+            );
             let first = !std::mem::replace(&mut self.was_lost, true);
-            self.tell(
+            self.emit_event(
                 reading,
-                What::Lost {
+                EventKind::Lost {
                     quantities: lost,
                     reason,
                     first,
@@ -413,23 +421,28 @@ impl<F: FnMut(&Event)> Watch<F> {
             );
         }
         if !back.is_empty() {
-            self.tell(reading, What::Back { quantities: back });
+            self.emit_event(reading, EventKind::Back { quantities: back });
         }
         if decision.fraction != before {
-            self.tell(reading, What::Change { why: decision.why });
+            self.emit_event(
+                reading,
+                EventKind::Change {
+                    why: decision.reason,
+                },
+            );
         }
-        if decision.beyond && !self.beyond {
+        if decision.limit_exceeded && !self.beyond {
             let first = !std::mem::replace(&mut self.was_beyond, true);
-            self.tell(reading, What::Beyond { first });
+            self.emit_event(reading, EventKind::Beyond { first });
         }
-        self.beyond = decision.beyond;
+        self.beyond = decision.limit_exceeded;
     }
 
-    fn tell(&mut self, reading: &Reading, what: What) {
+    fn emit_event(&mut self, reading: &Reading, what: EventKind) {
         // Zero for clocks before 1970.
         let unix = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         (self.on_event)(&Event {
-            at: reading.at.as_secs_f64(),
+            at: reading.time.as_secs_f64(),
             unix: unix.as_secs_f64(),
             temperature: reading.temperature,
             power: reading.power,
@@ -439,7 +452,7 @@ impl<F: FnMut(&Event)> Watch<F> {
     }
 }
 
-fn said(reading: &Reading, lost: &[Quantity]) -> String {
+fn describe_implausible_values(reading: &Reading, lost: &[Quantity]) -> String {
     let said = |quantity: &Quantity| {
         let (value, name) = match quantity {
             Quantity::Temperature => (reading.temperature, "temperature"),

@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::*;
-use crate::live::control::{LawOptions, Why};
+use crate::live::control::{ControlLawOptions, Why};
 use crate::live::energy::Source;
-use crate::live::sensor::sim::{SimOptions, Simulated};
+use crate::live::sensor::sim::{SimOptions, SimulatedSensor};
 
 const TICK: Duration = Duration::from_millis(2);
 
-fn law() -> Law {
-    Law::new(LawOptions::default()).unwrap()
+fn law() -> ControlLaw {
+    ControlLaw::new(ControlLawOptions::default()).unwrap()
 }
 
 fn quick() -> GovernorOptions {
@@ -58,12 +58,12 @@ impl Sensor for Script {
         };
         match act {
             Act::Say(celsius) => Ok(Reading {
-                at: self.clock.now(),
+                time: self.clock.now(),
                 temperature: Some(celsius),
                 power: Some(50.0),
                 energy: None,
             }),
-            Act::Fail => Err(SensorError::Ended {
+            Act::Fail => Err(SensorError::TraceEnded {
                 path: "trace".into(),
                 seconds: 1.0,
             }),
@@ -79,14 +79,14 @@ impl Sensor for Script {
         self.clock.clone()
     }
 
-    fn lowest_interval(&self) -> Duration {
+    fn min_interval(&self) -> Duration {
         Duration::ZERO
     }
 }
 
 fn start(sensor: Box<dyn Sensor>, options: GovernorOptions) -> (Governor, Receiver<Event>) {
     let (to, events): (Sender<Event>, _) = channel();
-    let follow = Follow::new();
+    let follow = SharedFraction::new();
     let governor = Governor::start(sensor, law(), options, &follow, move |event| {
         let _ = to.send(event.clone());
     });
@@ -108,11 +108,11 @@ fn lost_and_restored_sensor_is_reported_in_order() {
     ]);
     let (governor, events) = start(Script::boxed(acts), quick());
     let start = next(&events);
-    assert!(matches!(&start.what, What::Start { sensor, .. } if sensor == "script"));
+    assert!(matches!(&start.what, EventKind::Start { sensor, .. } if sensor == "script"));
     let least = next(&events);
     assert_eq!(
         least.what,
-        What::Change {
+        EventKind::Change {
             why: Why::Temperature
         }
     );
@@ -125,22 +125,22 @@ fn lost_and_restored_sensor_is_reported_in_order() {
     assert_eq!(lost.fraction, 1.0);
     assert_eq!(
         next(&events).what,
-        What::Change {
+        EventKind::Change {
             why: Why::NoReading
         }
     );
-    assert!(matches!(next(&events).what, What::Back { .. }));
+    assert!(matches!(next(&events).what, EventKind::Back { .. }));
     assert_eq!(next(&events).fraction, 0.25);
     let again = next(&events);
     assert_eq!(again.warning(), None);
     assert!(
-        matches!(&again.what, What::Lost { reason, first: false, .. } if reason.contains("trace"))
+        matches!(&again.what, EventKind::Lost { reason, first: false, .. } if reason.contains("trace"))
     );
     assert_eq!(next(&events).fraction, 1.0);
-    assert!(matches!(next(&events).what, What::Back { .. }));
-    assert_eq!(governor.follow().fraction(), 1.0);
+    assert!(matches!(next(&events).what, EventKind::Back { .. }));
+    assert_eq!(governor.shared_fraction().fraction(), 1.0);
     governor.stop().unwrap();
-    assert_eq!(next(&events).what, What::Stop);
+    assert_eq!(next(&events).what, EventKind::Stop);
     assert!(events.recv().is_err());
 }
 
@@ -151,7 +151,7 @@ fn unreachable_limit_is_reported_once() {
     next(&events);
     assert_eq!(next(&events).fraction, 0.25);
     let beyond = next(&events);
-    assert_eq!(beyond.what, What::Beyond { first: true });
+    assert_eq!(beyond.what, EventKind::Beyond { first: true });
     assert!(
         beyond
             .warning()
@@ -159,11 +159,11 @@ fn unreachable_limit_is_reported_once() {
     );
     // The fraction recovered for a second.
     let why = Why::Temperature;
-    assert_eq!(next(&events).what, What::Change { why });
-    assert_eq!(next(&events).what, What::Change { why });
-    assert_eq!(next(&events).what, What::Beyond { first: false });
+    assert_eq!(next(&events).what, EventKind::Change { why });
+    assert_eq!(next(&events).what, EventKind::Change { why });
+    assert_eq!(next(&events).what, EventKind::Beyond { first: false });
     drop(governor);
-    assert_eq!(next(&events).what, What::Stop);
+    assert_eq!(next(&events).what, EventKind::Stop);
 }
 
 #[test]
@@ -175,10 +175,10 @@ fn stop_does_not_wait_for_the_next_reading() {
     let (governor, events) = start(Script::boxed([Act::Say(75.0)]), hour);
     next(&events);
     assert_eq!(next(&events).fraction, 0.625);
-    let (begun, follow) = (Instant::now(), Arc::clone(governor.follow()));
+    let (begun, follow) = (Instant::now(), Arc::clone(governor.shared_fraction()));
     // A phase gets an immediate reading.
-    governor.enter(Phase::Work).unwrap();
-    governor.enter(Phase::Other).unwrap();
+    governor.enter_phase(EnergyPhase::Work).unwrap();
+    governor.enter_phase(EnergyPhase::Other).unwrap();
     let energy = governor.stop().unwrap().unwrap();
     assert!(begun.elapsed() < Duration::from_secs(5));
     assert_eq!(follow.fraction(), 1.0);
@@ -193,7 +193,7 @@ fn stop_does_not_wait_for_the_next_reading() {
 fn hanging_sensor_times_out() {
     let (hold, until) = channel();
     let options = GovernorOptions {
-        patience: Duration::from_millis(50),
+        timeout: Duration::from_millis(50),
         ..quick()
     };
     let (governor, events) = start(
@@ -202,8 +202,8 @@ fn hanging_sensor_times_out() {
     );
     next(&events);
     assert_eq!(next(&events).fraction, 0.25);
-    let (begun, follow) = (Instant::now(), Arc::clone(governor.follow()));
-    let stuck = governor.enter(Phase::Work).unwrap_err();
+    let (begun, follow) = (Instant::now(), Arc::clone(governor.shared_fraction()));
+    let stuck = governor.enter_phase(EnergyPhase::Work).unwrap_err();
     assert!(matches!(stuck, GovernorError::Stuck { .. }), "{stuck}");
     let stuck = governor.stop().unwrap_err();
     assert!(stuck.to_string().contains("script"), "{stuck}");
@@ -211,7 +211,7 @@ fn hanging_sensor_times_out() {
     assert_eq!(follow.fraction(), 1.0);
     // A late response has no effect.
     drop(hold);
-    assert_eq!(next(&events).what, What::Stop);
+    assert_eq!(next(&events).what, EventKind::Stop);
     assert!(events.recv().is_err());
     assert_eq!(follow.fraction(), 1.0);
 }
@@ -222,9 +222,9 @@ fn panic_resets_the_fraction_and_is_reported() {
     next(&events);
     assert_eq!(next(&events).fraction, 0.25);
     while events.recv().is_ok() {}
-    let follow = Arc::clone(governor.follow());
+    let follow = Arc::clone(governor.shared_fraction());
     assert!(matches!(
-        governor.enter(Phase::Work),
+        governor.enter_phase(EnergyPhase::Work),
         Err(GovernorError::Panicked { .. })
     ));
     assert!(matches!(
@@ -232,7 +232,7 @@ fn panic_resets_the_fraction_and_is_reported() {
         Err(GovernorError::Panicked { .. })
     ));
     assert_eq!(follow.fraction(), 1.0);
-    let follow = Follow::new();
+    let follow = SharedFraction::new();
     let bad = |_: &Event| panic!("on purpose");
     let governor = Governor::start(
         Script::boxed([Act::Say(85.0)]),
@@ -260,11 +260,11 @@ fn options_are_validated_and_least_can_change() {
         fn clock(&self) -> Clock {
             self.0.clock()
         }
-        fn lowest_interval(&self) -> Duration {
-            POLL
+        fn min_interval(&self) -> Duration {
+            DEFAULT_POLL_INTERVAL
         }
     }
-    let follow = Follow::new();
+    let follow = SharedFraction::new();
     let refused = |sensor: Box<dyn Sensor>, options| {
         Governor::start(sensor, law(), options, &follow, |_| {}).unwrap_err()
     };
@@ -287,31 +287,31 @@ fn options_are_validated_and_least_can_change() {
     let (governor, events) = start(Script::boxed([Act::Say(85.0)]), quick());
     next(&events);
     assert_eq!(next(&events).fraction, 0.25);
-    assert!(governor.set_least(0.0).is_err());
-    governor.set_least(0.125).unwrap();
+    assert!(governor.set_min_fraction(0.0).is_err());
+    governor.set_min_fraction(0.125).unwrap();
     assert_eq!(next(&events).fraction, 0.125);
-    governor.set_least(0.5).unwrap();
+    governor.set_min_fraction(0.5).unwrap();
     assert_eq!(next(&events).fraction, 0.5);
 }
 
 #[test]
 fn plant_is_controlled_and_energy_is_counted() {
     let options: SimOptions = "start=80,time=20".parse().unwrap();
-    let (follow, clock) = (Follow::new(), Clock::manual());
-    let plant = Simulated::new(options.plant(), Arc::clone(&follow), clock.clone());
+    let (follow, clock) = (SharedFraction::new(), Clock::manual());
+    let plant = SimulatedSensor::new(options.plant(), Arc::clone(&follow), clock.clone());
     let hour = GovernorOptions {
         interval: Duration::from_secs(3600),
         ..GovernorOptions::default()
     };
     let governor = Governor::start(Box::new(plant), law(), hour, &follow, |_| {}).unwrap();
     // Every phase has a reading, and virtual time passes only between them.
-    governor.enter(Phase::Idle).unwrap();
+    governor.enter_phase(EnergyPhase::Idle).unwrap();
     clock.advance(Duration::from_secs(10));
-    governor.enter(Phase::Work).unwrap();
+    governor.enter_phase(EnergyPhase::Work).unwrap();
     let cooled = follow.fraction();
     for _ in 0..400 {
         clock.advance(Duration::from_millis(500));
-        governor.enter(Phase::Work).unwrap();
+        governor.enter_phase(EnergyPhase::Work).unwrap();
     }
     // Recovery is limited to two seconds even after ten without a reading.
     assert!((cooled - 0.4775).abs() < 1.0 / 256.0, "{cooled}");

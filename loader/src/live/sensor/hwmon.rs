@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::rapl::Rapl;
-use super::{POLL, Reading, Sensor, SensorError, folders, number, short_text};
+use super::{
+    DEFAULT_POLL_INTERVAL, Reading, Sensor, SensorError, read_integer, read_short_file,
+    sorted_subfolders,
+};
 use crate::live::Clock;
 
 /// Root of the Linux sensor drivers.
@@ -20,7 +23,7 @@ pub const DRIVERS: [&str; 4] = ["coretemp", "k10temp", "zenpower", "cpu_thermal"
 const LABELS: [&str; 4] = ["Package id", "Physical id", "Tdie", "Tctl"];
 
 /// Maximum number of values of a driver, which counts them from 1.
-const MOST: usize = 1024;
+const MAX_VALUES: usize = 1024;
 
 /// All processors of the machine: the highest temperature, and the total power.
 #[derive(Debug)]
@@ -43,16 +46,16 @@ impl Hwmon {
     pub fn open(root: &Path, powercap: &Path, clock: Clock) -> Result<Hwmon, SensorError> {
         let (mut temperatures, mut known, mut others) = (Vec::new(), Vec::new(), Vec::new());
         let drivers = if root.is_dir() {
-            folders(root)?
+            sorted_subfolders(root)?
         } else {
             Vec::new()
         };
         for folder in drivers {
-            let Ok(driver) = short_text(&folder.join("name")) else {
+            let Ok(driver) = read_short_file(&folder.join("name")) else {
                 continue;
             };
             if DRIVERS.contains(&driver.as_str()) {
-                let (path, label) = value_of(&folder)?;
+                let (path, label) = processor_value(&folder)?;
                 known.push(match label {
                     Some(label) => format!("{driver} {label}"),
                     None => driver,
@@ -80,7 +83,7 @@ impl Hwmon {
                 hwmon.name += &format!("; power of {}", counters.names());
                 hwmon.counters = Some(counters);
                 // A power value requires counters at two different times.
-                hwmon.clock.wait(Rapl::shortest());
+                hwmon.clock.wait(Rapl::min_power_interval());
             }
             Ok(None) => hwmon.notes.push(format!(
                 "{}: no energy counters of the processor; there is no power, only a temperature",
@@ -96,16 +99,16 @@ impl Hwmon {
     }
 }
 
-fn value_of(folder: &Path) -> Result<(PathBuf, Option<String>), SensorError> {
+fn processor_value(folder: &Path) -> Result<(PathBuf, Option<String>), SensorError> {
     let mut labels = Vec::new();
-    for place in 1..MOST {
+    for place in 1..MAX_VALUES {
         let (input, label) = (
             folder.join(format!("temp{place}_input")),
             folder.join(format!("temp{place}_label")),
         );
         // Numbers have gaps for disabled cores.
         if input.exists() && label.exists() {
-            labels.push((input, short_text(&label)?));
+            labels.push((input, read_short_file(&label)?));
         }
     }
     let best = LABELS.iter().find_map(|wanted| {
@@ -126,13 +129,13 @@ impl Sensor for Hwmon {
     fn read(&mut self) -> Result<Reading, SensorError> {
         let mut warmest = f64::NEG_INFINITY;
         for path in &self.temperatures {
-            let thousandths: i64 = number(path)?;
+            let thousandths: i64 = read_integer(path)?;
             warmest = warmest.max(thousandths as f64 / 1000.0);
         }
         let at = self.clock.now();
         let counted = self.counters.as_mut().map(|of| of.read(at)).transpose()?;
         Ok(Reading {
-            at,
+            time: at,
             temperature: Some(warmest),
             power: counted.and_then(|(_, watts)| watts),
             energy: counted.map(|(joules, _)| joules),
@@ -143,8 +146,8 @@ impl Sensor for Hwmon {
         self.clock.clone()
     }
 
-    fn lowest_interval(&self) -> Duration {
-        POLL
+    fn min_interval(&self) -> Duration {
+        DEFAULT_POLL_INTERVAL
     }
 
     fn notes(&self) -> &[String] {

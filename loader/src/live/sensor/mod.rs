@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use htc_formats::escape::escaped;
+use htc_formats::escape::escape;
 use htc_formats::map::MapError;
 use htc_formats::open;
 use thiserror::Error;
 
-use super::{Clock, Follow};
-pub use spec::{Gpu, SensorSpec, SpecError};
+use super::{Clock, SharedFraction};
+pub use spec::{GpuSelector, SensorSpec, SensorSpecError};
 
 /// Plausible temperatures of a processor in °C.
 pub const PLAUSIBLE_TEMPERATURE: std::ops::RangeInclusive<f64> = -40.0..=150.0;
@@ -28,13 +28,13 @@ pub const MAX_WATTS: f64 = 1e5;
 
 /// Default polling interval. Faster polling costs driver calls without new information, because
 /// temperatures change over seconds and drivers average the power.
-pub const POLL: Duration = Duration::from_millis(500);
+pub const DEFAULT_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A sensor reading; missing values are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reading {
     /// Time on the sensor's [`Clock`].
-    pub at: Duration,
+    pub time: Duration,
     /// Temperature in °C.
     pub temperature: Option<f64>,
     /// Power in watts.
@@ -78,7 +78,7 @@ pub trait Sensor: Send {
     fn clock(&self) -> Clock;
 
     /// Returns the shortest interval between readings, in system time.
-    fn lowest_interval(&self) -> Duration;
+    fn min_interval(&self) -> Duration;
 
     /// Returns notes for users: limitations and remedies.
     fn notes(&self) -> &[String] {
@@ -102,7 +102,7 @@ pub enum SensorError {
         source: io::Error,
     },
     /// A system file does not contain an integer.
-    #[error("{}: expected a whole number, found `{}`", path.display(), escaped(found))]
+    #[error("{}: expected a whole number, found `{}`", path.display(), escape(found))]
     Number {
         /// Path of the file.
         path: PathBuf,
@@ -113,7 +113,7 @@ pub enum SensorError {
     #[error(
         "{}: no temperature of a processor: expected a driver of {}, found {}; load the processor's driver (modprobe \
          coretemp or k10temp), or choose another sensor",
-        root.display(), hwmon::DRIVERS.join(", "), listed(found)
+        root.display(), hwmon::DRIVERS.join(", "), join_names(found)
     )]
     NoProcessor {
         /// Root folder of the drivers.
@@ -122,18 +122,18 @@ pub enum SensorError {
         found: Vec<String>,
     },
     /// A trace is invalid.
-    #[error("{}: line {line}: {what}", path.display())]
+    #[error("{}: line {line}: {problem}", path.display())]
     Trace {
         /// Path of the file.
         path: PathBuf,
         /// Line number, from 1.
         line: usize,
         /// Problem and expected content.
-        what: String,
+        problem: String,
     },
     /// The trace has ended.
     #[error("{}: the trace ended after {seconds:.1} s", path.display())]
-    Ended {
+    TraceEnded {
         /// Path of the file.
         path: PathBuf,
         /// Its length.
@@ -149,28 +149,28 @@ pub enum SensorError {
         reason: String,
     },
     /// The GPU does not exist.
-    #[error("there is no GPU {asked}: {reason}; `nvidia-smi -L` lists them with their UUIDs")]
+    #[error("there is no GPU {requested}: {reason}; `nvidia-smi -L` lists them with their UUIDs")]
     NoGpu {
         /// Requested GPU.
-        asked: Gpu,
+        requested: GpuSelector,
         /// Message of the library.
         reason: String,
     },
     /// A GPU value cannot be read.
-    #[error("GPU {uuid}: its {what} cannot be read: {reason}")]
-    Gpu {
+    #[error("GPU {uuid}: its {quantity} cannot be read: {reason}")]
+    GpuQuery {
         /// UUID of the GPU.
         uuid: String,
         /// Name of the value.
-        what: &'static str,
+        quantity: &'static str,
         /// Message of the library.
         reason: String,
     },
 }
 
-fn listed(names: &[String]) -> String {
+fn join_names(names: &[String]) -> String {
     const SHOWN: usize = 8;
-    let shown: Vec<_> = names.iter().take(SHOWN).map(|name| escaped(name)).collect();
+    let shown: Vec<_> = names.iter().take(SHOWN).map(|name| escape(name)).collect();
     match names.len() {
         0 => "none".to_owned(),
         found if found > SHOWN => format!("{} and {} more", shown.join(", "), found - SHOWN),
@@ -182,7 +182,10 @@ fn listed(names: &[String]) -> String {
 ///
 /// # Errors
 /// [`SensorError`] if it is not available.
-pub fn open(spec: &SensorSpec, follow: &Arc<Follow>) -> Result<Box<dyn Sensor>, SensorError> {
+pub fn open_sensor(
+    spec: &SensorSpec,
+    follow: &Arc<SharedFraction>,
+) -> Result<Box<dyn Sensor>, SensorError> {
     let clock = Clock::system();
     Ok(match spec {
         SensorSpec::Nvml(gpu) => Box::new(nvml::NvmlSensor::open(gpu, clock)?),
@@ -193,11 +196,11 @@ pub fn open(spec: &SensorSpec, follow: &Arc<Follow>) -> Result<Box<dyn Sensor>, 
         )?),
         SensorSpec::Trace { path, speed } => {
             let trace = trace::Trace::read(path)?;
-            Box::new(trace::TraceSensor::new(trace, clock.times(*speed)))
+            Box::new(trace::TraceSensor::new(trace, clock.scaled(*speed)))
         }
         SensorSpec::Sim(options) => {
-            let clock = clock.times(options.speed);
-            Box::new(sim::Simulated::new(
+            let clock = clock.scaled(options.speed);
+            Box::new(sim::SimulatedSensor::new(
                 options.plant(),
                 Arc::clone(follow),
                 clock,
@@ -206,10 +209,10 @@ pub fn open(spec: &SensorSpec, follow: &Arc<Follow>) -> Result<Box<dyn Sensor>, 
     })
 }
 
-fn short_text(path: &Path) -> Result<String, SensorError> {
+fn read_short_file(path: &Path) -> Result<String, SensorError> {
     const LONGEST: u64 = 128;
     let mut bytes = Vec::new();
-    let file = open::regular(path)?;
+    let file = open::open_regular(path)?;
     let read = file.take(LONGEST).read_to_end(&mut bytes);
     read.map_err(|source| SensorError::Read {
         path: path.into(),
@@ -219,8 +222,8 @@ fn short_text(path: &Path) -> Result<String, SensorError> {
 }
 
 /// Reads an integer from a system file.
-fn number<T: std::str::FromStr>(path: &Path) -> Result<T, SensorError> {
-    let found = short_text(path)?;
+fn read_integer<T: std::str::FromStr>(path: &Path) -> Result<T, SensorError> {
+    let found = read_short_file(path)?;
     found.parse().map_err(|_| SensorError::Number {
         path: path.into(),
         found,
@@ -228,7 +231,7 @@ fn number<T: std::str::FromStr>(path: &Path) -> Result<T, SensorError> {
 }
 
 /// Returns the subfolders of a system folder, sorted by name for a reproducible order.
-fn folders(root: &Path) -> Result<Vec<PathBuf>, SensorError> {
+fn sorted_subfolders(root: &Path) -> Result<Vec<PathBuf>, SensorError> {
     // Machines have a few dozen.
     const MOST: usize = 4096;
     let failed = |source| SensorError::Read {
@@ -281,7 +284,7 @@ mod tests {
             ("4 2", None),
         ] {
             std::fs::write(&path, text).unwrap();
-            let found = number::<i64>(&path);
+            let found = read_integer::<i64>(&path);
             assert_eq!(
                 found.as_ref().ok().copied(),
                 expected,
@@ -289,12 +292,12 @@ mod tests {
             );
         }
         std::fs::write(&path, "1".repeat(1 << 20)).unwrap();
-        let fault = number::<i64>(&path).unwrap_err().to_string();
+        let fault = read_integer::<i64>(&path).unwrap_err().to_string();
         assert!(fault.len() < 400 && fault.contains("value"), "{fault}");
         std::fs::write(&path, b"\xff\x1b[2J").unwrap();
-        let fault = number::<i64>(&path).unwrap_err().to_string();
+        let fault = read_integer::<i64>(&path).unwrap_err().to_string();
         assert!(!fault.contains('\u{1b}'), "{fault}");
-        let absent = number::<i64>(&folder.path().join("absent")).unwrap_err();
+        let absent = read_integer::<i64>(&folder.path().join("absent")).unwrap_err();
         assert!(matches!(absent, SensorError::Open(_)));
     }
 }

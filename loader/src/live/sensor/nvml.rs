@@ -11,7 +11,7 @@ use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
-use super::{Gpu, POLL, Reading, Sensor, SensorError};
+use super::{DEFAULT_POLL_INTERVAL, GpuSelector, Reading, Sensor, SensorError};
 use crate::live::Clock;
 
 /// A GPU sensor.
@@ -31,14 +31,14 @@ impl NvmlSensor {
     /// # Errors
     /// [`SensorError::NoNvml`] if the library is missing or fails, [`SensorError::NoGpu`] for an
     /// unknown GPU.
-    pub fn open(gpu: &Gpu, clock: Clock) -> Result<NvmlSensor, SensorError> {
+    pub fn open(gpu: &GpuSelector, clock: Clock) -> Result<NvmlSensor, SensorError> {
         NvmlSensor::with_library(None, gpu, clock)
     }
 
     /// As [`open`](NvmlSensor::open), with an explicit library path.
     fn with_library(
         path: Option<&OsStr>,
-        gpu: &Gpu,
+        gpu: &GpuSelector,
         clock: Clock,
     ) -> Result<NvmlSensor, SensorError> {
         let library = match path {
@@ -49,12 +49,12 @@ impl NvmlSensor {
             reason: error.to_string(),
         })?;
         let found = match gpu {
-            Gpu::Index(index) => library.device_by_index(*index),
-            Gpu::Uuid(uuid) => library.device_by_uuid(uuid.as_str()),
+            GpuSelector::Index(index) => library.device_by_index(*index),
+            GpuSelector::Uuid(uuid) => library.device_by_uuid(uuid.as_str()),
         };
         let found = found.and_then(|device| Ok((device.uuid()?, device.name()?)));
         let (uuid, product) = found.map_err(|error| SensorError::NoGpu {
-            asked: gpu.clone(),
+            requested: gpu.clone(),
             reason: error.to_string(),
         })?;
         let mut sensor = NvmlSensor {
@@ -90,9 +90,9 @@ impl NvmlSensor {
         match device.and_then(|device| of(&device)) {
             Ok(value) => Ok(Some(value)),
             Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => Ok(None),
-            Err(error) => Err(SensorError::Gpu {
+            Err(error) => Err(SensorError::GpuQuery {
                 uuid: self.uuid.clone(),
-                what,
+                quantity: what,
                 reason: error.to_string(),
             }),
         }
@@ -111,7 +111,7 @@ impl Sensor for NvmlSensor {
         let counter = |device: &Device<'_>| device.total_energy_consumption();
         let millijoules = self.value("energy", counter)?;
         Ok(Reading {
-            at: self.clock.now(),
+            time: self.clock.now(),
             temperature: temperature.map(f64::from),
             power: milliwatts.map(|milliwatts| f64::from(milliwatts) / 1000.0),
             energy: millijoules.map(|millijoules| millijoules as f64 / 1000.0),
@@ -122,8 +122,8 @@ impl Sensor for NvmlSensor {
         self.clock.clone()
     }
 
-    fn lowest_interval(&self) -> Duration {
-        POLL
+    fn min_interval(&self) -> Duration {
+        DEFAULT_POLL_INTERVAL
     }
 
     fn notes(&self) -> &[String] {
@@ -142,8 +142,11 @@ mod tests {
         let none = folder.path().join("text.so");
         std::fs::write(&none, "no library").unwrap();
         for path in [absent, none] {
-            let opened =
-                NvmlSensor::with_library(Some(path.as_os_str()), &Gpu::Index(0), Clock::manual());
+            let opened = NvmlSensor::with_library(
+                Some(path.as_os_str()),
+                &GpuSelector::Index(0),
+                Clock::manual(),
+            );
             let fault = opened.unwrap_err();
             assert!(matches!(fault, SensorError::NoNvml { .. }), "{fault}");
             assert!(fault.to_string().contains("nvidia-smi works"), "{fault}");
@@ -152,10 +155,12 @@ mod tests {
 
     #[test]
     fn missing_gpu_is_named_in_the_error() {
-        let gpu = Gpu::Index(u32::MAX);
+        let gpu = GpuSelector::Index(u32::MAX);
         match NvmlSensor::open(&gpu, Clock::manual()) {
             Err(SensorError::NoNvml { .. }) => eprintln!("skipped: there is no NVML here"),
-            Err(SensorError::NoGpu { asked, .. }) => assert_eq!(asked, gpu),
+            Err(SensorError::NoGpu {
+                requested: asked, ..
+            }) => assert_eq!(asked, gpu),
             other => panic!("{other:?}"),
         }
     }

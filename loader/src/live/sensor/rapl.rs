@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{SensorError, folders, number, short_text};
+use super::{SensorError, read_integer, read_short_file, sorted_subfolders};
 
 /// Root of the counters on Linux.
 pub const ROOT: &str = "/sys/class/powercap";
@@ -17,7 +17,7 @@ pub const ROOT: &str = "/sys/class/powercap";
 const PREFIX: &str = "intel-rapl:";
 
 /// Shortest time between readings for a power value: counters advance about every millisecond.
-const SHORTEST: Duration = Duration::from_millis(20);
+const MIN_POWER_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Energy counters of all processors.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub struct Rapl {
     domains: Vec<Domain>,
     microjoules: u128,
     /// Time and sum of the last power computation, and the power.
-    before: (Duration, u128),
+    last_power: (Duration, u128),
     power: Option<f64>,
 }
 
@@ -35,7 +35,7 @@ struct Domain {
     counter: PathBuf,
     /// Wrap-around value of the counter, µJ.
     range: u64,
-    before: u64,
+    last_value: u64,
 }
 
 impl Rapl {
@@ -48,12 +48,12 @@ impl Rapl {
         if !root.is_dir() {
             return Ok(None);
         }
-        for folder in folders(root)? {
+        for folder in sorted_subfolders(root)? {
             let place = folder.file_name().and_then(|name| name.to_str());
             let Some(place) = place.and_then(|name| name.strip_prefix(PREFIX)) else {
                 continue;
             };
-            let name = short_text(&folder.join("name"))?;
+            let name = read_short_file(&folder.join("name"))?;
             let counted = if place.contains(':') {
                 name == "dram"
             } else {
@@ -66,7 +66,7 @@ impl Rapl {
         Ok((!domains.is_empty()).then_some(Rapl {
             domains,
             microjoules: 0,
-            before: (now, 0),
+            last_power: (now, 0),
             power: None,
         }))
     }
@@ -84,20 +84,20 @@ impl Rapl {
     /// [`SensorError`] if a counter cannot be read any more.
     pub fn read(&mut self, now: Duration) -> Result<(f64, Option<f64>), SensorError> {
         for domain in &mut self.domains {
-            self.microjoules += u128::from(domain.passed()?);
+            self.microjoules += u128::from(domain.microjoules_since_last()?);
         }
         let joules = |microjoules: u128| microjoules as f64 * 1e-6;
-        let (at, sum) = self.before;
+        let (at, sum) = self.last_power;
         let passed = now.saturating_sub(at);
-        if passed >= SHORTEST {
+        if passed >= MIN_POWER_INTERVAL {
             self.power = Some(joules(self.microjoules - sum) / passed.as_secs_f64());
-            self.before = (now, self.microjoules);
+            self.last_power = (now, self.microjoules);
         }
         Ok((joules(self.microjoules), self.power))
     }
 
-    pub(super) const fn shortest() -> Duration {
-        SHORTEST
+    pub(super) const fn min_power_interval() -> Duration {
+        MIN_POWER_INTERVAL
     }
 }
 
@@ -105,8 +105,8 @@ impl Domain {
     fn open(folder: &Path, name: String) -> Result<Domain, SensorError> {
         let counter = folder.join("energy_uj");
         Ok(Domain {
-            before: number(&counter)?,
-            range: number(&folder.join("max_energy_range_uj"))?,
+            last_value: read_integer(&counter)?,
+            range: read_integer(&folder.join("max_energy_range_uj"))?,
             name,
             counter,
         })
@@ -115,9 +115,9 @@ impl Domain {
     /// Returns the µJ since the previous reading. A counter wraps to 0 after its range, about every
     /// quarter of an hour at 300 W for the usual range. A value above the range is invalid and only
     /// sets a new starting point.
-    fn passed(&mut self) -> Result<u64, SensorError> {
-        let now: u64 = number(&self.counter)?;
-        let before = std::mem::replace(&mut self.before, now);
+    fn microjoules_since_last(&mut self) -> Result<u64, SensorError> {
+        let now: u64 = read_integer(&self.counter)?;
+        let before = std::mem::replace(&mut self.last_value, now);
         Ok(match now.checked_sub(before) {
             Some(passed) => passed,
             None => self.range.saturating_sub(before).saturating_add(now),

@@ -17,11 +17,11 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use htc_formats::escape::escaped;
+use htc_formats::escape::escape;
 
-use super::spec::speed_of;
+use super::spec::parse_speed;
 use super::{MAX_WATTS, Reading, Sensor, SensorError};
-use crate::live::{Clock, Follow};
+use crate::live::{Clock, SharedFraction};
 
 /// Parameters of `sim:KEY=VALUE,...`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -74,8 +74,8 @@ const KEYS: [&str; 8] = [
 
 impl SimOptions {
     /// Returns the plant in its initial state.
-    pub fn plant(&self) -> Plant {
-        let mut plant = Plant {
+    pub fn plant(&self) -> ThermalPlant {
+        let mut plant = ThermalPlant {
             options: *self,
             temperature: 0.0,
         };
@@ -89,7 +89,7 @@ impl SimOptions {
             Ok(value) if (least..=most).contains(&value) => Ok(value),
             _ => Err(format!(
                 "{key} is `{}`, expected a number from {least} to {most}",
-                escaped(text)
+                escape(text)
             )),
         };
         match key {
@@ -100,11 +100,11 @@ impl SimOptions {
             "resistance" => self.resistance = within(1e-6, 1e3)?,
             "time" => self.time = within(1e-3, 1e6)?,
             "start" => self.start = Some(within(-40.0, 150.0)?),
-            "speed" => self.speed = speed_of(text)?,
+            "speed" => self.speed = parse_speed(text)?,
             _ => {
                 return Err(format!(
                     "there is no key `{}`, expected one of {}",
-                    escaped(key),
+                    escape(key),
                     KEYS.join(", ")
                 ));
             }
@@ -122,7 +122,7 @@ impl FromStr for SimOptions {
         for pair in text.split(',').filter(|_| !text.is_empty()) {
             let (key, value) = pair
                 .split_once('=')
-                .ok_or_else(|| format!("expected KEY=VALUE, found `{}`", escaped(pair)))?;
+                .ok_or_else(|| format!("expected KEY=VALUE, found `{}`", escape(pair)))?;
             options.set(key, value)?;
             if given.contains(&key) {
                 return Err(format!("{key} is given twice"));
@@ -169,12 +169,12 @@ impl fmt::Display for SimOptions {
 
 /// A device with its cooler.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Plant {
+pub struct ThermalPlant {
     options: SimOptions,
     temperature: f64,
 }
 
-impl Plant {
+impl ThermalPlant {
     /// Returns the temperature in °C.
     pub fn temperature(&self) -> f64 {
         self.temperature
@@ -207,18 +207,18 @@ impl Plant {
 
 /// A plant as a sensor, driven by the active fraction.
 #[derive(Debug)]
-pub struct Simulated {
-    plant: Plant,
-    follow: Arc<Follow>,
+pub struct SimulatedSensor {
+    plant: ThermalPlant,
+    follow: Arc<SharedFraction>,
     clock: Clock,
     before: Duration,
     joules: f64,
 }
 
-impl Simulated {
+impl SimulatedSensor {
     /// Creates a plant driven by `follow` from now on.
-    pub fn new(plant: Plant, follow: Arc<Follow>, clock: Clock) -> Simulated {
-        Simulated {
+    pub fn new(plant: ThermalPlant, follow: Arc<SharedFraction>, clock: Clock) -> SimulatedSensor {
+        SimulatedSensor {
             before: clock.now(),
             plant,
             follow,
@@ -228,7 +228,7 @@ impl Simulated {
     }
 }
 
-impl Sensor for Simulated {
+impl Sensor for SimulatedSensor {
     fn name(&self) -> String {
         match self.plant.options.to_string().as_str() {
             "" => "simulated plant".to_owned(),
@@ -238,12 +238,12 @@ impl Sensor for Simulated {
 
     /// Reports the average power since the previous reading, as drivers do.
     fn read(&mut self) -> Result<Reading, SensorError> {
-        let (at, load) = (self.clock.now(), self.follow.load());
+        let (at, load) = (self.clock.now(), self.follow.plant_load());
         let passed = at.saturating_sub(self.before);
         self.joules += self.plant.step(load, passed);
         self.before = at;
         Ok(Reading {
-            at,
+            time: at,
             temperature: Some(self.plant.temperature()),
             power: Some(self.plant.power(load)),
             energy: Some(self.joules),
@@ -254,7 +254,7 @@ impl Sensor for Simulated {
         self.clock.clone()
     }
 
-    fn lowest_interval(&self) -> Duration {
+    fn min_interval(&self) -> Duration {
         Duration::ZERO
     }
 }
@@ -263,7 +263,7 @@ impl Sensor for Simulated {
 mod tests {
     use super::*;
 
-    fn plant(text: &str) -> Plant {
+    fn plant(text: &str) -> ThermalPlant {
         text.parse::<SimOptions>().unwrap().plant()
     }
 
@@ -304,15 +304,16 @@ mod tests {
 
     #[test]
     fn sensor_follows_the_fraction_and_counts_energy() {
-        let (follow, clock) = (Follow::new(), Clock::manual());
-        let mut sensor = Simulated::new(plant(""), Arc::clone(&follow), clock.clone().times(2.0));
+        let (follow, clock) = (SharedFraction::new(), Clock::manual());
+        let mut sensor =
+            SimulatedSensor::new(plant(""), Arc::clone(&follow), clock.clone().scaled(2.0));
         let first = sensor.read().unwrap();
         assert_eq!((first.energy, first.power), (Some(0.0), Some(105.0)));
-        follow.set(0.5);
+        follow.set_fraction(0.5);
         clock.advance(Duration::from_secs(3));
         let half = sensor.read().unwrap();
         assert_eq!((half.energy, half.power), (Some(360.0), Some(60.0)));
-        assert_eq!(half.at, Duration::from_secs(6));
+        assert_eq!(half.time, Duration::from_secs(6));
         follow.set_busy(false);
         clock.advance(Duration::from_secs(1));
         assert_eq!(sensor.read().unwrap().energy, Some(390.0));

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use htc_formats::escape::escaped;
+use htc_formats::escape::escape;
 use thiserror::Error;
 
 use super::sim::SimOptions;
@@ -13,7 +13,7 @@ use super::sim::SimOptions;
 #[derive(Clone, Debug, PartialEq)]
 pub enum SensorSpec {
     /// A GPU through NVML: `nvml`, `nvml:INDEX`, `nvml:UUID`.
-    Nvml(Gpu),
+    Nvml(GpuSelector),
     /// The processor through Linux drivers, with energy counters if readable: `hwmon`.
     Hwmon,
     /// A recorded trace: `trace:FILE`, `trace:FILE,speed=K`.
@@ -29,7 +29,7 @@ pub enum SensorSpec {
 
 /// Selects a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Gpu {
+pub enum GpuSelector {
     /// NVML index, from 0. It may change on reboot, and is not affected by CUDA_VISIBLE_DEVICES.
     Index(u32),
     /// UUID, `GPU-` and hexadecimal digits.
@@ -49,10 +49,10 @@ impl SensorSpec {
 
 /// Error returned for an invalid sensor specification.
 #[derive(Clone, Debug, PartialEq, Error)]
-#[error("`{}` names no sensor: {reason}", escaped(asked))]
-pub struct SpecError {
+#[error("`{}` names no sensor: {reason}", escape(spec))]
+pub struct SensorSpecError {
     /// The specification.
-    pub asked: String,
+    pub spec: String,
     /// Problem and allowed values.
     pub reason: String,
 }
@@ -66,33 +66,33 @@ const KINDS: &str =
     "expected nvml[:INDEX or :GPU-UUID], hwmon, trace:FILE[,speed=K] or sim[:KEY=VALUE,...]";
 
 impl FromStr for SensorSpec {
-    type Err = SpecError;
+    type Err = SensorSpecError;
 
-    fn from_str(text: &str) -> Result<Self, SpecError> {
+    fn from_str(text: &str) -> Result<Self, SensorSpecError> {
         let (kind, rest) = match text.split_once(':') {
             Some((kind, rest)) => (kind, Some(rest)),
             None => (text, None),
         };
         let found = match (kind, rest) {
-            ("nvml", None) => Ok(SensorSpec::Nvml(Gpu::Index(0))),
+            ("nvml", None) => Ok(SensorSpec::Nvml(GpuSelector::Index(0))),
             ("nvml", Some(gpu)) => gpu.parse().map(SensorSpec::Nvml),
             ("hwmon", None) => Ok(SensorSpec::Hwmon),
             ("hwmon", Some(_)) => Err("hwmon takes no parameters".to_owned()),
-            ("trace", Some(rest)) => trace(rest),
+            ("trace", Some(rest)) => parse_trace(rest),
             ("trace", None) => Err("expected trace:FILE".to_owned()),
             ("sim", rest) => rest.unwrap_or_default().parse().map(SensorSpec::Sim),
             _ => Err(KINDS.to_owned()),
         };
-        found.map_err(|reason| SpecError {
-            asked: text.to_owned(),
+        found.map_err(|reason| SensorSpecError {
+            spec: text.to_owned(),
             reason,
         })
     }
 }
 
-fn trace(rest: &str) -> Result<SensorSpec, String> {
+fn parse_trace(rest: &str) -> Result<SensorSpec, String> {
     let (path, speed) = match rest.rsplit_once(",speed=") {
-        Some((path, speed)) => (path, speed_of(speed)?),
+        Some((path, speed)) => (path, parse_speed(speed)?),
         None => (rest, 1.0),
     };
     match path {
@@ -105,17 +105,17 @@ fn trace(rest: &str) -> Result<SensorSpec, String> {
 }
 
 /// Parses a speed factor.
-pub(super) fn speed_of(text: &str) -> Result<f64, String> {
+pub(super) fn parse_speed(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(speed) if speed > 0.0 && speed <= MAX_SPEED => Ok(speed),
         _ => Err(format!(
             "speed is `{}`, expected a number above 0 and at most {MAX_SPEED}",
-            escaped(text)
+            escape(text)
         )),
     }
 }
 
-impl FromStr for Gpu {
+impl FromStr for GpuSelector {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -126,8 +126,8 @@ impl FromStr for Gpu {
         };
         match text.parse() {
             // The standard library also parses `+1`.
-            Ok(index) if !text.starts_with('+') => Ok(Gpu::Index(index)),
-            _ if is_uuid(text) => Ok(Gpu::Uuid(text.to_owned())),
+            Ok(index) if !text.starts_with('+') => Ok(GpuSelector::Index(index)),
+            _ if is_uuid(text) => Ok(GpuSelector::Uuid(text.to_owned())),
             _ => Err(
                 "expected nvml:INDEX with an index from 0, or nvml:GPU-UUID; `nvidia-smi -L` lists both"
                     .to_owned(),
@@ -136,11 +136,11 @@ impl FromStr for Gpu {
     }
 }
 
-impl fmt::Display for Gpu {
+impl fmt::Display for GpuSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Gpu::Index(index) => write!(f, "{index}"),
-            Gpu::Uuid(uuid) => f.write_str(uuid),
+            GpuSelector::Index(index) => write!(f, "{index}"),
+            GpuSelector::Uuid(uuid) => f.write_str(uuid),
         }
     }
 }

@@ -20,7 +20,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use htc_formats::escape::escaped;
+use htc_formats::escape::escape;
 use htc_formats::open;
 
 use super::{Reading, Sensor, SensorError};
@@ -62,22 +62,26 @@ impl Trace {
     /// the expected content.
     pub fn read(path: &Path) -> Result<Trace, SensorError> {
         let mut lines = Lines {
-            from: BufReader::new(open::regular(path)?),
+            from: BufReader::new(open::open_regular(path)?),
             path,
             line: 0,
         };
         let header = lines.next()?;
-        let header =
-            header.ok_or_else(|| lines.fault("expected names of columns, found an empty file"))?;
-        let columns = Columns::of(&header).map_err(|what| lines.fault(what))?;
+        let header = header
+            .ok_or_else(|| lines.error_at_line("expected names of columns, found an empty file"))?;
+        let columns = Columns::parse_header(&header).map_err(|what| lines.error_at_line(what))?;
         let (mut readings, mut first, mut before) = (Vec::new(), None, f64::NEG_INFINITY);
         while let Some(line) = lines.next()? {
             if readings.len() == MAX_ROWS {
-                return Err(lines.fault(format!("more than {MAX_ROWS} rows; cut the trace")));
+                return Err(
+                    lines.error_at_line(format!("more than {MAX_ROWS} rows; cut the trace"))
+                );
             }
-            let (seconds, mut reading) = columns.row(&line).map_err(|what| lines.fault(what))?;
+            let (seconds, mut reading) = columns
+                .parse_row(&line)
+                .map_err(|what| lines.error_at_line(what))?;
             if seconds < before {
-                return Err(lines.fault(format!(
+                return Err(lines.error_at_line(format!(
                     "time goes back by {} s; sort the rows, or cut the trace there",
                     before - seconds
                 )));
@@ -85,11 +89,11 @@ impl Trace {
             before = seconds;
             // Both are finite and far below the limit of Duration.
             let passed = seconds - *first.get_or_insert(seconds);
-            reading.at = Duration::try_from_secs_f64(passed).unwrap_or(Duration::MAX);
+            reading.time = Duration::try_from_secs_f64(passed).unwrap_or(Duration::MAX);
             readings.push(reading);
         }
         if readings.is_empty() {
-            Err(lines.fault("expected a row behind the names of columns, found none"))
+            Err(lines.error_at_line("expected a row behind the names of columns, found none"))
         } else {
             Ok(Trace {
                 path: path.into(),
@@ -104,23 +108,25 @@ impl Trace {
     }
 
     /// Returns the time from the first row to the last.
-    pub fn length(&self) -> Duration {
-        self.readings.last().map_or(Duration::ZERO, |last| last.at)
+    pub fn duration(&self) -> Duration {
+        self.readings
+            .last()
+            .map_or(Duration::ZERO, |last| last.time)
     }
 
     /// Returns the validity of the last row: the mean distance of rows, or one second for a single
     /// row.
-    fn spacing(&self) -> Duration {
+    fn last_row_duration(&self) -> Duration {
         match u32::try_from(self.readings.len() - 1) {
-            Ok(gaps) if gaps > 0 && self.length() > Duration::ZERO => self.length() / gaps,
+            Ok(gaps) if gaps > 0 && self.duration() > Duration::ZERO => self.duration() / gaps,
             _ => Duration::from_secs(1),
         }
     }
 
-    fn at(&self, time: Duration) -> Option<Reading> {
-        let next = self.readings.partition_point(|row| row.at <= time);
+    fn row_at(&self, time: Duration) -> Option<Reading> {
+        let next = self.readings.partition_point(|row| row.time <= time);
         let row = self.readings.get(next.checked_sub(1)?)?;
-        if next == self.readings.len() && time > row.at + self.spacing() {
+        if next == self.readings.len() && time > row.time + self.last_row_duration() {
             None
         } else {
             Some(*row)
@@ -148,10 +154,12 @@ impl Lines<'_> {
             return Ok(None);
         }
         if bytes.len() > MAX_LINE {
-            return Err(self.fault(format!("longer than {MAX_LINE} bytes; is this a CSV file?")));
+            return Err(
+                self.error_at_line(format!("longer than {MAX_LINE} bytes; is this a CSV file?"))
+            );
         }
         let text = std::str::from_utf8(&bytes)
-            .map_err(|_| self.fault("not UTF-8 text; is this a CSV file?"))?;
+            .map_err(|_| self.error_at_line("not UTF-8 text; is this a CSV file?"))?;
         let text = match self.line {
             1 => text.trim_start_matches('\u{feff}'),
             _ => text,
@@ -159,18 +167,18 @@ impl Lines<'_> {
         Ok(Some(text.trim().to_owned()))
     }
 
-    fn fault(&self, what: impl Into<String>) -> SensorError {
+    fn error_at_line(&self, what: impl Into<String>) -> SensorError {
         SensorError::Trace {
             path: self.path.into(),
             line: self.line,
-            what: what.into(),
+            problem: what.into(),
         }
     }
 }
 
 impl Columns {
-    fn of(header: &str) -> Result<Columns, String> {
-        let names: Vec<String> = header.split(',').map(name).collect();
+    fn parse_header(header: &str) -> Result<Columns, String> {
+        let names: Vec<String> = header.split(',').map(column_name).collect();
         if names.len() > MAX_COLUMNS {
             return Err(format!(
                 "{} columns, at most {MAX_COLUMNS} are allowed",
@@ -207,7 +215,7 @@ impl Columns {
         }
     }
 
-    fn row(&self, line: &str) -> Result<(f64, Reading), String> {
+    fn parse_row(&self, line: &str) -> Result<(f64, Reading), String> {
         let cells: Vec<&str> = line
             .split(',')
             .take(self.count + 1)
@@ -228,22 +236,19 @@ impl Columns {
                 let number = cell.split_once(' ').map_or(cell, |(number, _)| number);
                 let value = number.parse::<f64>();
                 value.map(Some).map_err(|_| {
-                    format!(
-                        "{what} is `{}`, expected a number or nothing",
-                        escaped(cell)
-                    )
+                    format!("{what} is `{}`, expected a number or nothing", escape(cell))
                 })
             }
         };
         let time = cells[self.time];
-        let seconds = seconds(time).ok_or_else(|| {
+        let seconds = parse_seconds(time).ok_or_else(|| {
             format!(
                 "time is `{}`, expected seconds or a date as 2026/04/28 23:41:52.807",
-                escaped(time)
+                escape(time)
             )
         })?;
         let reading = Reading {
-            at: Duration::ZERO,
+            time: Duration::ZERO,
             temperature: value(self.temperature, "temperature")?,
             power: value(self.power, "power")?,
             energy: value(self.energy, "energy")?,
@@ -252,7 +257,7 @@ impl Columns {
     }
 }
 
-fn name(cell: &str) -> String {
+fn column_name(cell: &str) -> String {
     let name = cell.split_once('[').map_or(cell, |(name, _)| name);
     name.trim().to_ascii_lowercase()
 }
@@ -260,7 +265,7 @@ fn name(cell: &str) -> String {
 /// Parses seconds, or a date and time in the Gregorian calendar, returned as seconds since the year
 /// 0: `YYYY/MM/DD HH:MM:SS.fff`, with `-` for `/` and `T` or nothing for the space, as in the
 /// published trace.
-fn seconds(text: &str) -> Option<f64> {
+fn parse_seconds(text: &str) -> Option<f64> {
     if let Ok(seconds) = text.parse::<f64>() {
         return (seconds.abs() <= MAX_SECONDS).then_some(seconds);
     }
@@ -328,11 +333,11 @@ impl Sensor for TraceSensor {
     fn read(&mut self) -> Result<Reading, SensorError> {
         let at = self.clock.now();
         let begun = *self.begun.get_or_insert(at);
-        match self.trace.at(at.saturating_sub(begun)) {
-            Some(row) => Ok(Reading { at, ..row }),
-            None => Err(SensorError::Ended {
+        match self.trace.row_at(at.saturating_sub(begun)) {
+            Some(row) => Ok(Reading { time: at, ..row }),
+            None => Err(SensorError::TraceEnded {
                 path: self.trace.path.clone(),
-                seconds: self.trace.length().as_secs_f64(),
+                seconds: self.trace.duration().as_secs_f64(),
             }),
         }
     }
@@ -341,7 +346,7 @@ impl Sensor for TraceSensor {
         self.clock.clone()
     }
 
-    fn lowest_interval(&self) -> Duration {
+    fn min_interval(&self) -> Duration {
         Duration::ZERO
     }
 }
@@ -359,7 +364,7 @@ mod tests {
 
     #[test]
     fn dates_are_converted_to_seconds() {
-        let between = |a: &str, b: &str| seconds(b).unwrap() - seconds(a).unwrap();
+        let between = |a: &str, b: &str| parse_seconds(b).unwrap() - parse_seconds(a).unwrap();
         for (a, b, expected) in [
             ("2026/04/2823:41:52.500", "2026/04/28 23:41:53.75", 1.25),
             ("2026-04-28T23:59:59", "2026-04-29T00:00:01", 2.0),
@@ -388,7 +393,7 @@ mod tests {
             "2026/04/28 1:2:inf",
             "+026/04/28 1:2:3",
         ] {
-            assert_eq!(seconds(wrong), None, "{wrong}");
+            assert_eq!(parse_seconds(wrong), None, "{wrong}");
         }
     }
 
@@ -399,7 +404,7 @@ mod tests {
                    2026/04/28 23:41:53.500, [N/A], X, 255\r\n";
         let found = trace(smi.as_bytes()).unwrap();
         let row = |at, temperature, power| Reading {
-            at: Duration::from_secs_f64(at),
+            time: Duration::from_secs_f64(at),
             temperature,
             power,
             energy: None,
@@ -415,7 +420,7 @@ mod tests {
         assert_eq!(plain.readings()[1].temperature, None);
         assert!(plain.readings()[2].temperature.is_some_and(f64::is_nan));
         assert_eq!(plain.readings()[2].energy, Some(9.0));
-        assert_eq!(plain.length(), Duration::from_secs(1));
+        assert_eq!(plain.duration(), Duration::from_secs(1));
     }
 
     #[test]
@@ -450,7 +455,11 @@ mod tests {
         ];
         for (text, at, said) in cases {
             match trace(text).unwrap_err() {
-                SensorError::Trace { line, what, .. } => {
+                SensorError::Trace {
+                    line,
+                    problem: what,
+                    ..
+                } => {
                     assert!(line == at && what.contains(said), "{line}: {what}");
                 }
                 other => panic!("{other}"),
@@ -502,7 +511,7 @@ mod tests {
         assert_eq!(said, expected);
         let ended = sensor.read().unwrap_err();
         assert!(
-            matches!(ended, SensorError::Ended { seconds: 4.0, .. }),
+            matches!(ended, SensorError::TraceEnded { seconds: 4.0, .. }),
             "{ended}"
         );
         let mut single = TraceSensor::new(trace(b"time,power\n0,1\n").unwrap(), clock.clone());

@@ -32,7 +32,7 @@ fn first(text: &str) -> Option<(char, Class)> {
     Some((character, class(character)))
 }
 
-fn some(len: usize) -> Option<usize> {
+fn non_zero(len: usize) -> Option<usize> {
     (len > 0).then_some(len)
 }
 
@@ -62,10 +62,10 @@ fn contraction(text: &str, any_case: bool) -> Option<usize> {
 }
 
 /// ` ?[^\s\p{L}\p{N}]+`
-fn others(text: &str) -> Option<usize> {
+fn symbols(text: &str) -> Option<usize> {
     let other = |character| class(character) & (SPACE | LETTER | NUMBER) == 0;
     let space = usize::from(text.starts_with(' '));
-    some(run(&text[space..], other)).map(|len| space + len)
+    non_zero(run(&text[space..], other)).map(|len| space + len)
 }
 
 /// `\s*[\r\n]+`
@@ -80,7 +80,7 @@ fn space(text: &str) -> Option<usize> {
     let last = text[..len].char_indices().next_back();
     match last {
         Some((before, _)) if before > 0 && len < text.len() => Some(before),
-        _ => some(len),
+        _ => non_zero(len),
     }
 }
 
@@ -88,12 +88,12 @@ fn space(text: &str) -> Option<usize> {
 pub(super) fn gpt_2(text: &str) -> Option<usize> {
     let word = |classes| {
         let space = usize::from(text.starts_with(' '));
-        some(run_of(&text[space..], classes)).map(|len| space + len)
+        non_zero(run_of(&text[space..], classes)).map(|len| space + len)
     };
     contraction(text, false)
         .or_else(|| word(LETTER))
         .or_else(|| word(NUMBER))
-        .or_else(|| others(text))
+        .or_else(|| symbols(text))
         .or_else(|| space(text))
 }
 
@@ -106,28 +106,28 @@ pub(super) fn llama_3(text: &str, digits: usize) -> Option<usize> {
                 0 if !is_line_end(character) => character.len_utf8(),
                 _ => 0,
             };
-            some(run_of(&text[before..], LETTER)).map(|len| before + len)
+            non_zero(run_of(&text[before..], LETTER)).map(|len| before + len)
         })
-        .or_else(|| some(run_of_numbers(text, digits)))
-        .or_else(|| others(text).map(|len| len + run(&text[len..], is_line_end)))
+        .or_else(|| non_zero(run_of_numbers(text, digits)))
+        .or_else(|| symbols(text).map(|len| len + run(&text[len..], is_line_end)))
         .or_else(|| lines(text))
         .or_else(|| space(text))
 }
 
 /// `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 pub(super) fn gpt_4o(text: &str) -> Option<usize> {
-    cased(text)
+    gpt_4o_words(text)
         .map(|len| len + contraction(&text[len..], true).unwrap_or(0))
-        .or_else(|| not_cased(text, 3))
+        .or_else(|| gpt_4o_rest(text, 3))
 }
 
 /// `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 pub(super) fn tekken(text: &str) -> Option<usize> {
-    cased(text).or_else(|| not_cased(text, 1))
+    gpt_4o_words(text).or_else(|| gpt_4o_rest(text, 1))
 }
 
 /// The first two alternatives of [`gpt_4o`] without the contraction.
-fn cased(text: &str) -> Option<usize> {
+fn gpt_4o_words(text: &str) -> Option<usize> {
     let (character, class) = first(text)?;
     let before = match class & (LETTER | NUMBER) {
         0 if !is_line_end(character) => character.len_utf8(),
@@ -158,14 +158,14 @@ fn word_with_end(text: &str) -> Option<usize> {
 
 /// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*` if [`word_with_end`] fails.
 fn word_without_end(text: &str) -> Option<usize> {
-    some(run_of(text, LEADING))
+    non_zero(run_of(text, LEADING))
 }
 
 /// The other alternatives of [`gpt_4o`].
-fn not_cased(text: &str, digits: usize) -> Option<usize> {
+fn gpt_4o_rest(text: &str, digits: usize) -> Option<usize> {
     let line_end_or_slash = |character| is_line_end(character) || character == '/';
-    some(run_of_numbers(text, digits))
-        .or_else(|| others(text).map(|len| len + run(&text[len..], line_end_or_slash)))
+    non_zero(run_of_numbers(text, digits))
+        .or_else(|| symbols(text).map(|len| len + run(&text[len..], line_end_or_slash)))
         .or_else(|| lines(text))
         .or_else(|| space(text))
 }
@@ -180,14 +180,14 @@ pub(super) fn deep_seek_v3(text: &str) -> Option<usize> {
     }
     let optional = class & (LETTER | PUNCTUATION | SYMBOL) == 0 && !is_line_end(character);
     let word = if optional {
-        some(run_of(rest, LETTER | MARK)).map(|len| character.len_utf8() + len)
+        non_zero(run_of(rest, LETTER | MARK)).map(|len| character.len_utf8() + len)
     } else {
         None
     };
-    word.or_else(|| some(run_of(text, LETTER | MARK)))
+    word.or_else(|| non_zero(run_of(text, LETTER | MARK)))
         .or_else(|| {
             let space = usize::from(character == ' ');
-            let len = space + some(run_of(&text[space..], PUNCTUATION | SYMBOL))?;
+            let len = space + non_zero(run_of(&text[space..], PUNCTUATION | SYMBOL))?;
             Some(len + run(&text[len..], is_line_end))
         })
         .or_else(|| lines(text))
@@ -203,7 +203,7 @@ fn spaced(text: &str, holds: impl Fn(char) -> bool) -> Option<usize> {
             return Some(character.len_utf8() + len);
         }
     }
-    some(run(text, holds))
+    non_zero(run(text, holds))
 }
 
 /// `[\r\n]`
@@ -213,17 +213,17 @@ pub(super) fn line_end(text: &str) -> Option<usize> {
 
 /// `\p{N}`
 pub(super) fn number(text: &str) -> Option<usize> {
-    some(run_of_numbers(text, 1))
+    non_zero(run_of_numbers(text, 1))
 }
 
 /// `\p{N}{1,3}`
 pub(super) fn three_numbers(text: &str) -> Option<usize> {
-    some(run_of_numbers(text, 3))
+    non_zero(run_of_numbers(text, 3))
 }
 
 /// `\p{N}+`
 pub(super) fn numbers(text: &str) -> Option<usize> {
-    some(run_of(text, NUMBER))
+    non_zero(run_of(text, NUMBER))
 }
 
 /// `\s?\p{L}+`
@@ -238,7 +238,7 @@ pub(super) fn punctuation(text: &str) -> Option<usize> {
 
 /// `[一-龥ࠀ-一가-\u{D7FF}]+`
 pub(super) fn cjk(text: &str) -> Option<usize> {
-    some(run(
+    non_zero(run(
         text,
         |character| matches!(character, '\u{800}'..='\u{9FA5}' | '\u{AC00}'..='\u{D7FF}'),
     ))
@@ -246,7 +246,7 @@ pub(super) fn cjk(text: &str) -> Option<usize> {
 
 /// `[一-龥぀-ゟ゠-ヿ]+`
 pub(super) fn cjk_and_kana(text: &str) -> Option<usize> {
-    some(run(
+    non_zero(run(
         text,
         |character| matches!(character, '\u{4E00}'..='\u{9FA5}' | '\u{3040}'..='\u{30FF}'),
     ))

@@ -19,42 +19,46 @@ use expressions::{
 enum Stage {
     /// Function that returns the number of bytes matched at the start of a text; `None` without a
     /// match.
-    At(fn(&str) -> Option<usize>),
+    Matches(fn(&str) -> Option<usize>),
     /// `\s+$`
     TrailingSpace,
 }
 
-use Stage::{At, TrailingSpace};
+use Stage::{Matches, TrailingSpace};
 
 fn stages(pre: PreTokenizer) -> &'static [Stage] {
     match pre {
-        PreTokenizer::Gpt2 => &[At(gpt_2)],
-        PreTokenizer::StarCoder => &[At(number), At(gpt_2)],
-        PreTokenizer::Llama3 | PreTokenizer::Dbrx => &[At(|text| llama_3(text, 3))],
-        PreTokenizer::Qwen2 => &[At(|text| llama_3(text, 1))],
+        PreTokenizer::Gpt2 => &[Matches(gpt_2)],
+        PreTokenizer::StarCoder => &[Matches(number), Matches(gpt_2)],
+        PreTokenizer::Llama3 | PreTokenizer::Dbrx => &[Matches(|text| llama_3(text, 3))],
+        PreTokenizer::Qwen2 => &[Matches(|text| llama_3(text, 1))],
         PreTokenizer::DeepSeekLlm => &[
-            At(line_end),
-            At(letters_deep_seek_llm),
-            At(punctuation_deep_seek_llm),
+            Matches(line_end),
+            Matches(letters_deep_seek_llm),
+            Matches(punctuation_deep_seek_llm),
             TrailingSpace,
-            At(cjk),
-            At(numbers),
+            Matches(cjk),
+            Matches(numbers),
         ],
         PreTokenizer::DeepSeekCoder => &[
-            At(line_end),
-            At(spaced_letters),
-            At(punctuation),
-            At(cjk),
-            At(number),
+            Matches(line_end),
+            Matches(spaced_letters),
+            Matches(punctuation),
+            Matches(cjk),
+            Matches(number),
         ],
-        PreTokenizer::DeepSeekV3 => &[At(three_numbers), At(cjk_and_kana), At(deep_seek_v3)],
-        PreTokenizer::Gpt4o => &[At(gpt_4o)],
-        PreTokenizer::Tekken => &[At(tekken)],
+        PreTokenizer::DeepSeekV3 => &[
+            Matches(three_numbers),
+            Matches(cjk_and_kana),
+            Matches(deep_seek_v3),
+        ],
+        PreTokenizer::Gpt4o => &[Matches(gpt_4o)],
+        PreTokenizer::Tekken => &[Matches(tekken)],
     }
 }
 
 /// Calls `word` with every word of `text`, in order; their concatenation is the text.
-pub(super) fn for_each(pre: PreTokenizer, text: &str, word: &mut dyn FnMut(&str)) {
+pub(super) fn for_each_word(pre: PreTokenizer, text: &str, word: &mut dyn FnMut(&str)) {
     cut(stages(pre), text, word);
 }
 
@@ -71,7 +75,7 @@ fn cut(stages: &[Stage], piece: &str, word: &mut dyn FnMut(&str)) {
             cut(next, before, word);
             cut(next, space, word);
         }
-        At(matched) => {
+        Matches(matched) => {
             let (mut done, mut at) = (0, 0);
             while let Some(character) = piece[at..].chars().next() {
                 match matched(&piece[at..]) {

@@ -2,7 +2,7 @@ use htc_formats::vocab::PreTokenizer;
 use proptest::prelude::*;
 use serde_json::Value;
 
-use super::for_each;
+use super::for_each_word;
 
 const ALL: [PreTokenizer; 10] = [
     PreTokenizer::Gpt2,
@@ -19,7 +19,7 @@ const ALL: [PreTokenizer; 10] = [
 
 fn words(pre: PreTokenizer, text: &str) -> Vec<String> {
     let mut words = Vec::new();
-    for_each(pre, text, &mut |word| words.push(word.to_owned()));
+    for_each_word(pre, text, &mut |word| words.push(word.to_owned()));
     words
 }
 

@@ -10,7 +10,7 @@ use htc_tests::{Scratch, TinyModel, htc};
 use serde_json::{Value, json};
 
 use super::super::compile;
-use super::refused;
+use super::assert_refused;
 
 struct Bad {
     scratch: Scratch,
@@ -46,13 +46,13 @@ impl Bad {
             htc!["tokenize", &path, "--text", &self.text, "--json"],
             htc!["compile", &path, "-o", &output],
         ] {
-            refused(run, 1, &words);
+            assert_refused(run, 1, &words);
         }
         assert!(!output.exists());
     }
 
     fn with_manifest(&self, change: impl FnOnce(&mut Value)) -> Vec<u8> {
-        let place = self.artifact.manifest_place();
+        let place = self.artifact.manifest_range();
         let mut bytes = self.artifact.bytes.clone();
         let mut manifest = serde_json::from_slice(&bytes[place.clone()]).unwrap();
         change(&mut manifest);
@@ -65,9 +65,9 @@ impl Bad {
 
     /// Recomputes both digests of the header.
     fn sealed(&self, mut bytes: Vec<u8>) -> Vec<u8> {
-        let manifest = Digest::of(&bytes[self.artifact.manifest_place()]);
+        let manifest = Digest::of_bytes(&bytes[self.artifact.manifest_range()]);
         bytes[40..72].copy_from_slice(&manifest.0);
-        let header = Digest::of(&bytes[..96]);
+        let header = Digest::of_bytes(&bytes[..96]);
         bytes[96..HEADER_BYTES].copy_from_slice(&header.0);
         bytes
     }
@@ -77,7 +77,7 @@ impl Bad {
 fn resealing_without_a_change_is_valid() {
     let bad = Bad::new();
     let path = bad.scratch.file("same.htz", bad.with_manifest(|_| ()));
-    htc!["verify", &path].run().ok();
+    htc!["verify", &path].run().assert_ok();
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn flipped_bit_in_the_header() {
 #[test]
 fn flipped_bit_in_the_manifest() {
     let bad = Bad::new();
-    let place = bad.artifact.manifest_place();
+    let place = bad.artifact.manifest_range();
     for byte in [place.start, place.start + place.len() / 3, place.end - 1] {
         let mut bytes = bad.artifact.bytes.clone();
         bytes[byte] ^= 1;
@@ -105,9 +105,9 @@ fn flipped_bit_in_the_manifest() {
 fn flipped_bit_in_the_data() {
     let bad = Bad::new();
     let mut bytes = bad.artifact.bytes.clone();
-    bytes[bad.artifact.place("layers.0.up.a").start + 5] ^= 1;
+    bytes[bad.artifact.tensor_range("layers.0.up.a").start + 5] ^= 1;
     let path = bad.scratch.file("bad.htz", &bytes);
-    refused(
+    assert_refused(
         htc!["verify", &path],
         1,
         &["bad.htz", "layers.0.up.a", "damaged", "copy"],
@@ -118,7 +118,7 @@ fn flipped_bit_in_the_data() {
 fn flipped_bit_in_the_tokenizer() {
     let bad = Bad::new();
     let mut bytes = bad.artifact.bytes.clone();
-    bytes[bad.artifact.section_place("tokenizer").start + 20] ^= 1;
+    bytes[bad.artifact.section_range("tokenizer").start + 20] ^= 1;
     let path = bad.scratch.file("bad.htz", &bytes);
     for run in [
         htc!["verify", &path],
@@ -126,7 +126,7 @@ fn flipped_bit_in_the_tokenizer() {
         htc!["eval", &path, "--text", &bad.text, "--context", "16"],
         htc!["tokenize", &path, "--text", &bad.text],
     ] {
-        refused(run, 1, &["bad.htz", "tokenizer", "damaged"]);
+        assert_refused(run, 1, &["bad.htz", "tokenizer", "damaged"]);
     }
 }
 
@@ -134,7 +134,7 @@ fn flipped_bit_in_the_tokenizer() {
 fn truncated_at_some_bytes() {
     let bad = Bad::new();
     let bytes = &bad.artifact.bytes;
-    let manifest = bad.artifact.manifest_place();
+    let manifest = bad.artifact.manifest_range();
     for cut in [
         8,
         127,
@@ -155,7 +155,7 @@ fn truncated_anywhere() {
     let head = (1..128).chain((128..bytes.len()).step_by(bytes.len() / 100));
     for cut in head {
         let path = bad.scratch.file("bad.htz", &bytes[..cut]);
-        refused(htc!["inspect", &path], 1, &["bad.htz"]);
+        assert_refused(htc!["inspect", &path], 1, &["bad.htz"]);
     }
 }
 
@@ -185,8 +185,8 @@ fn newer_minor_version_is_read() {
     let mut bytes = bad.artifact.bytes.clone();
     bytes[10] = 9;
     let path = bad.scratch.file("newer.htz", bad.sealed(bytes));
-    htc!["verify", &path].run().ok();
-    htc!["run", &path, "-p", "the", "-n", "2"].run().ok();
+    htc!["verify", &path].run().assert_ok();
+    htc!["run", &path, "-p", "the", "-n", "2"].run().assert_ok();
 }
 
 #[test]
@@ -205,14 +205,14 @@ fn absent_tokenizer() {
         manifest["sections"][0]["required"] = json!(false);
     });
     let path = bad.scratch.file("bad.htz", bytes);
-    htc!["inspect", &path].run().ok();
-    htc!["verify", &path].run().ok();
+    htc!["inspect", &path].run().assert_ok();
+    htc!["verify", &path].run().assert_ok();
     for run in [
         htc!["run", &path, "-p", "the", "-n", "2"],
         htc!["eval", &path, "--text", &bad.text, "--context", "16"],
         htc!["tokenize", &path, "--text", &bad.text, "--json"],
     ] {
-        refused(run, 1, &["bad.htz", "vocabulary"]);
+        assert_refused(run, 1, &["bad.htz", "vocabulary"]);
     }
 }
 
@@ -264,7 +264,7 @@ fn inconsistent_manifest() {
 #[test]
 fn manifest_that_is_not_json() {
     let bad = Bad::new();
-    let place = bad.artifact.manifest_place();
+    let place = bad.artifact.manifest_range();
     let nested = "[".repeat(place.len());
     let other = format!("{:<1$}", "\"a\n\u{1b}[2Jtext\"", place.len());
     for text in [nested.as_bytes(), &other.as_bytes()[..place.len()]] {
@@ -281,7 +281,7 @@ fn absurd_lengths_in_the_header() {
         for value in [0, 1 << 60, u64::MAX] {
             let mut bytes = bad.artifact.bytes.clone();
             put_u64(&mut bytes, at, value);
-            let header = Digest::of(&bytes[..96]);
+            let header = Digest::of_bytes(&bytes[..96]);
             bytes[96..HEADER_BYTES].copy_from_slice(&header.0);
             bad.refused_by_all(&bytes, &[word, &value.to_string()]);
         }
@@ -302,7 +302,7 @@ fn compiling_an_artifact() {
     let bad = Bad::new();
     let input = bad.scratch.path("good.htz");
     let output = bad.scratch.path("again.htz");
-    refused(
+    assert_refused(
         htc!["compile", &input, "-o", &output],
         1,
         &["good.htz", "artifact"],

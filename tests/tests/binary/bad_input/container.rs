@@ -7,7 +7,7 @@ use htc_formats::gguf::Value;
 use htc_tests::raw::{RawGguf, get_u64, put_u32, put_u64, tensor_row};
 use htc_tests::{Scratch, TinyModel, htc};
 
-use super::{BadModel, refused};
+use super::{BadModel, assert_refused};
 
 const ABSURD: (u64, &str) = (1 << 60, "1152921504606846976");
 
@@ -21,24 +21,24 @@ fn missing() {
     fs::remove_file(&bad.model).unwrap();
     let words = ["model.gguf: no such file or folder; check the path"];
     for outcome in [bad.run(), bad.eval(), bad.inspect(), bad.tokenize()] {
-        outcome.refused(1, &words);
+        outcome.assert_refused(1, &words);
     }
     let output = bad.scratch.path("out.htz");
-    refused(htc!["compile", &bad.model, "-o", output], 1, &words);
-    refused(htc!["verify", &bad.model], 1, &words);
-    refused(htc!["plan", &bad.model, "--ratio", "0.5"], 1, &words);
-    refused(htc!["analyse", &bad.model], 1, &words);
+    assert_refused(htc!["compile", &bad.model, "-o", output], 1, &words);
+    assert_refused(htc!["verify", &bad.model], 1, &words);
+    assert_refused(htc!["plan", &bad.model, "--ratio", "0.5"], 1, &words);
+    assert_refused(htc!["analyse", &bad.model], 1, &words);
     let below = bad.scratch.path("text.txt").join("model.htz");
     let words = ["model.htz: no such file or folder; check the path"];
-    refused(htc!["inspect", below], 1, &words);
-    bad.scratch.holds_only(&["text.txt"]);
+    assert_refused(htc!["inspect", below], 1, &words);
+    bad.scratch.assert_only_files(&["text.txt"]);
 }
 
 #[test]
 fn empty() {
-    BadModel::new("").is_refused_by_all(&["empty"]);
+    BadModel::new("").assert_refused_by_all(&["empty"]);
     let bad = BadModel::new("");
-    refused(htc!["verify", &bad.model], 1, &["model.gguf", "empty"]);
+    assert_refused(htc!["verify", &bad.model], 1, &["model.gguf", "empty"]);
 }
 
 #[test]
@@ -48,19 +48,19 @@ fn a_folder() {
     fs::create_dir(&folder).unwrap();
     let words = ["model.gguf", "no config.json", "name the folder"];
     for command in ["inspect", "run", "analyse", "plan"] {
-        refused(htc![command, &folder], 1, &words);
+        assert_refused(htc![command, &folder], 1, &words);
     }
     let output = scratch.path("out.htz");
-    refused(htc!["compile", &folder, "-o", output], 1, &words);
+    assert_refused(htc!["compile", &folder, "-o", output], 1, &words);
     let text = scratch.file("text.txt", "text");
-    refused(htc!["eval", &folder, "--text", &text], 1, &words);
+    assert_refused(htc!["eval", &folder, "--text", &text], 1, &words);
     let tokenize = htc!["tokenize", &folder, "--text", &text];
-    refused(
+    assert_refused(
         tokenize,
         1,
         &["tokenizer.json", "copy the tokenizer's files"],
     );
-    refused(htc!["verify", &folder], 1, &["model.gguf", "no digests"]);
+    assert_refused(htc!["verify", &folder], 1, &["model.gguf", "no digests"]);
 }
 
 /// Opening a pipe would wait forever for a writer.
@@ -76,14 +76,14 @@ fn a_pipe() {
             .success()
     );
     for command in ["inspect", "verify", "run"] {
-        refused(htc![command, &pipe], 1, &["model.gguf", "regular file"]);
+        assert_refused(htc![command, &pipe], 1, &["model.gguf", "regular file"]);
     }
 }
 
 #[test]
 fn a_device() {
     for device in ["/dev/zero", "/dev/null"] {
-        refused(htc!["inspect", device], 1, &[device, "regular file"]);
+        assert_refused(htc!["inspect", device], 1, &[device, "regular file"]);
     }
 }
 
@@ -96,7 +96,7 @@ fn not_gguf() {
         b"gguf in small letters",
         b"\x1b[2J\x07 control characters",
     ] {
-        BadModel::new(bytes).is_refused_by_all(&["not a", "GGUF"]);
+        BadModel::new(bytes).assert_refused_by_all(&["not a", "GGUF"]);
     }
 }
 
@@ -106,7 +106,7 @@ fn other_version() {
         let mut bytes = tiny();
         put_u32(&mut bytes, 4, version);
         let words = ["version", &version.to_string(), "2", "3"];
-        BadModel::new(bytes).is_refused_by_all(&words);
+        BadModel::new(bytes).assert_refused_by_all(&words);
     }
 }
 
@@ -114,7 +114,7 @@ fn other_version() {
 fn big_endian() {
     let mut bytes = tiny();
     put_u32(&mut bytes, 4, 3_u32.swap_bytes());
-    BadModel::new(bytes).is_refused_by_all(&["big-endian"]);
+    BadModel::new(bytes).assert_refused_by_all(&["big-endian"]);
 }
 
 #[test]
@@ -134,9 +134,9 @@ fn truncated_at_some_bytes() {
         length / 2,
         length - 64,
     ] {
-        BadModel::new(&bytes[..cut]).is_no_model(&[]);
+        BadModel::new(&bytes[..cut]).assert_no_model(&[]);
     }
-    BadModel::new(&bytes[..length / 2]).is_refused_by_all(&["truncated", "copy or download"]);
+    BadModel::new(&bytes[..length / 2]).assert_refused_by_all(&["truncated", "copy or download"]);
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn truncated_anywhere() {
     let head = (1..64).chain((64..bytes.len() - 64).step_by(bytes.len() / 150));
     for cut in head {
         let path = scratch.file("model.gguf", &bytes[..cut]);
-        refused(htc!["inspect", &path], 1, &["model.gguf"]);
+        assert_refused(htc!["inspect", &path], 1, &["model.gguf"]);
     }
 }
 
@@ -154,22 +154,22 @@ fn truncated_anywhere() {
 fn absurd_count_of_tensors() {
     for padding in [0, 100_000] {
         let bytes = RawGguf::new(3, ABSURD.0, 0).zeros(padding).bytes;
-        BadModel::new(bytes).is_refused_by_all(&["tensors", ABSURD.1]);
+        BadModel::new(bytes).assert_refused_by_all(&["tensors", ABSURD.1]);
     }
     let bytes = RawGguf::new(3, u64::MAX, 0).bytes;
-    BadModel::new(bytes).is_refused_by_all(&["tensors", "18446744073709551615"]);
+    BadModel::new(bytes).assert_refused_by_all(&["tensors", "18446744073709551615"]);
 }
 
 #[test]
 fn more_tensors_than_bytes() {
     let bytes = RawGguf::new(3, 1 << 20, 0).zeros(1000).bytes;
-    BadModel::new(bytes).is_refused_by_all(&["tensors", "1048576"]);
+    BadModel::new(bytes).assert_refused_by_all(&["tensors", "1048576"]);
 }
 
 #[test]
 fn absurd_count_of_metadata() {
     let bytes = RawGguf::new(3, 0, ABSURD.0).zeros(1000).bytes;
-    BadModel::new(bytes).is_refused_by_all(&["metadata", ABSURD.1]);
+    BadModel::new(bytes).assert_refused_by_all(&["metadata", ABSURD.1]);
 }
 
 #[test]
@@ -177,24 +177,24 @@ fn absurd_length_of_an_array() {
     for kind in [0, 4, 8, 9, 12] {
         let raw = RawGguf::new(3, 0, 1).text("a.list").u32(9).u32(kind);
         let bytes = raw.u64(ABSURD.0).zeros(1000).bytes;
-        BadModel::new(bytes).is_refused_by_all(&["a.list", ABSURD.1]);
+        BadModel::new(bytes).assert_refused_by_all(&["a.list", ABSURD.1]);
     }
 }
 
 #[test]
 fn absurd_length_of_a_string() {
     let key = RawGguf::new(3, 0, 1).u64(ABSURD.0).zeros(100).bytes;
-    BadModel::new(key).is_refused_by_all(&["key of metadata entry 0"]);
+    BadModel::new(key).assert_refused_by_all(&["key of metadata entry 0"]);
     let raw = RawGguf::new(3, 0, 1).text("a.text").u32(8);
-    BadModel::new(raw.u64(ABSURD.0).zeros(100).bytes).is_refused_by_all(&["a.text"]);
+    BadModel::new(raw.u64(ABSURD.0).zeros(100).bytes).assert_refused_by_all(&["a.text"]);
     let raw = RawGguf::new(3, 1, 0).u64(u64::MAX).zeros(100);
-    BadModel::new(raw.bytes).is_refused_by_all(&["name of tensor 0"]);
+    BadModel::new(raw.bytes).assert_refused_by_all(&["name of tensor 0"]);
 }
 
 #[test]
 fn unknown_type_of_metadata() {
     let raw = RawGguf::new(3, 0, 1).text("a.key").u32(13).zeros(100);
-    BadModel::new(raw.bytes).is_refused_by_all(&["a.key", "13", "expected"]);
+    BadModel::new(raw.bytes).assert_refused_by_all(&["a.key", "13", "expected"]);
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn deep_nesting() {
             raw = raw.u32(9).u64(1);
         }
         let bytes = raw.u32(0).u64(0).bytes;
-        BadModel::new(bytes).is_refused_by_all(&["a.tree", "nested"]);
+        BadModel::new(bytes).assert_refused_by_all(&["a.tree", "nested"]);
     }
 }
 
@@ -214,7 +214,7 @@ fn text_that_is_not_utf8() {
     let mut raw = RawGguf::new(3, 0, 1).text("a.text").u32(8).text("abcd");
     let last = raw.bytes.len() - 1;
     raw.bytes[last] = 0xff;
-    BadModel::new(raw.bytes).is_refused_by_all(&["a.text", "UTF-8"]);
+    BadModel::new(raw.bytes).assert_refused_by_all(&["a.text", "UTF-8"]);
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn a_key_twice() {
         .text("a.key")
         .u32(0)
         .zeros(1);
-    BadModel::new(raw.bytes).is_refused_by_all(&["a.key", "twice"]);
+    BadModel::new(raw.bytes).assert_refused_by_all(&["a.key", "twice"]);
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn a_tensor_twice() {
     let name = b"blk.0.ffn_gate.weight";
     let second = tensor_row(&bytes, "blk.1.ffn_gate.weight").dimensions - name.len();
     bytes[second..second + name.len()].copy_from_slice(name);
-    BadModel::new(bytes).is_refused_by_all(&["blk.0.ffn_gate.weight", "twice"]);
+    BadModel::new(bytes).assert_refused_by_all(&["blk.0.ffn_gate.weight", "twice"]);
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn offset_beyond_the_end() {
         put_u64(&mut bytes, row.offset, offset);
         let length = bytes.len().to_string();
         let words = ["blk.1.ffn_up.weight", &length, "truncated"];
-        BadModel::new(bytes).is_refused_by_all(&words);
+        BadModel::new(bytes).assert_refused_by_all(&words);
     }
 }
 
@@ -259,7 +259,7 @@ fn offset_not_aligned() {
     let offset = get_u64(&bytes, row.offset) + 4;
     put_u64(&mut bytes, row.offset, offset);
     let words = ["blk.1.ffn_up.weight", &offset.to_string(), "32"];
-    BadModel::new(bytes).is_refused_by_all(&words);
+    BadModel::new(bytes).assert_refused_by_all(&words);
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn overlapping_tensors() {
     let middle = get_u64(&bytes, gate.offset) + 64;
     put_u64(&mut bytes, up.offset, middle);
     let words = ["blk.0.ffn_gate.weight", "blk.0.ffn_up.weight", "overlap"];
-    BadModel::new(bytes).is_refused_by_all(&words);
+    BadModel::new(bytes).assert_refused_by_all(&words);
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn invalid_alignment() {
         bytes.remove(at - 1);
         put_u64(&mut bytes, key - 8, "general.alignment".len() as u64);
         let words = ["general.alignment", &alignment.to_string(), "power of two"];
-        BadModel::new(bytes).is_refused_by_all(&words);
+        BadModel::new(bytes).assert_refused_by_all(&words);
     }
 }
 
@@ -296,7 +296,7 @@ fn unknown_tensor_type() {
         let row = tensor_row(&bytes, "blk.0.attn_k.weight");
         put_u32(&mut bytes, row.kind, kind);
         let words = ["blk.0.attn_k.weight", &kind.to_string(), "newer"];
-        BadModel::new(bytes).is_refused_by_all(&words);
+        BadModel::new(bytes).assert_refused_by_all(&words);
     }
 }
 
@@ -313,7 +313,7 @@ fn impossible_shapes() {
         let row = tensor_row(&bytes, "blk.0.attn_q.weight");
         put_u64(&mut bytes, row.dims, dims[0]);
         put_u64(&mut bytes, row.dims + 8, dims[1]);
-        BadModel::new(bytes).is_refused_by_all(&["blk.0.attn_q.weight", word]);
+        BadModel::new(bytes).assert_refused_by_all(&["blk.0.attn_q.weight", word]);
     }
 }
 
@@ -324,7 +324,7 @@ fn too_many_dimensions() {
         let row = tensor_row(&bytes, "blk.0.attn_q.weight");
         put_u32(&mut bytes, row.dimensions, count);
         let words = ["blk.0.attn_q.weight", "dimensions", &count.to_string()];
-        BadModel::new(bytes).is_refused_by_all(&words);
+        BadModel::new(bytes).assert_refused_by_all(&words);
     }
 }
 
@@ -334,12 +334,12 @@ fn names_with_line_ends_and_control_characters() {
         .text("a\n\x1b[2Jkey\r\n")
         .u32(13)
         .zeros(100);
-    BadModel::new(raw.bytes).is_refused_by_all(&["13"]);
+    BadModel::new(raw.bytes).assert_refused_by_all(&["13"]);
     let raw = RawGguf::new(3, 1, 0)
         .text("a\n\x1b[2Jname\u{85}")
         .u32(7)
         .zeros(100);
-    BadModel::new(raw.bytes).is_refused_by_all(&["dimensions"]);
+    BadModel::new(raw.bytes).assert_refused_by_all(&["dimensions"]);
     let tiny = TinyModel::default();
     let text = Value::String("arch\n\x1b[2Jitecture".to_owned());
     BadModel::new(
@@ -347,18 +347,18 @@ fn names_with_line_ends_and_control_characters() {
             .with("general.architecture", text.clone())
             .bytes(),
     )
-    .is_no_model(&["architecture"]);
+    .assert_no_model(&["architecture"]);
     let bad = BadModel::new(tiny.with("tokenizer.ggml.model", text).bytes());
-    bad.tokenize().refused(1, &["tokenizer"]);
+    bad.tokenize().assert_refused(1, &["tokenizer"]);
 }
 
 #[test]
 fn a_path_with_a_line_end() {
     let scratch = Scratch::new();
     let path = scratch.file("two\nlines.gguf", "no model");
-    refused(htc!["inspect", &path], 1, &["two", "lines.gguf"]);
+    assert_refused(htc!["inspect", &path], 1, &["two", "lines.gguf"]);
     let missing = scratch.path("no\nsuch.gguf");
-    refused(htc!["run", &missing, "-p", "the"], 1, &["such.gguf"]);
+    assert_refused(htc!["run", &missing, "-p", "the"], 1, &["such.gguf"]);
 }
 
 #[test]
@@ -367,7 +367,7 @@ fn messages_have_a_bounded_length() {
     let raw = RawGguf::new(3, 0, 1).text(&long).u32(13).zeros(100);
     let bad = BadModel::new(raw.bytes);
     let outcome = bad.inspect();
-    outcome.refused(1, &["model.gguf"]);
+    outcome.assert_refused(1, &["model.gguf"]);
     assert!(
         outcome.stderr.len() < 2000,
         "{} bytes",

@@ -36,22 +36,22 @@ impl BadModel {
     }
 
     fn inspect(&self) -> Outcome {
-        htc!["inspect", &self.model].hostile().run()
+        htc!["inspect", &self.model].with_hostile_limits().run()
     }
 
     fn tokenize(&self) -> Outcome {
         let run = htc!["tokenize", &self.model, "--text", &self.text, "--json"];
-        run.hostile().run()
+        run.with_hostile_limits().run()
     }
 
     fn run(&self) -> Outcome {
         let run = htc!["run", &self.model, "-p", "the", "-n", "4"];
-        run.args(THREADS).hostile().run()
+        run.args(THREADS).with_hostile_limits().run()
     }
 
     fn eval(&self) -> Outcome {
         let run = htc!["eval", &self.model, "--text", &self.text, "--context", "16"];
-        run.args(THREADS).hostile().run()
+        run.args(THREADS).with_hostile_limits().run()
     }
 
     fn compile(&self) -> Outcome {
@@ -61,35 +61,35 @@ impl BadModel {
     fn compile_with(&self, options: &[&str]) -> Outcome {
         let output = self.scratch.path("out.htz");
         let run = htc!["compile", &self.model, "-o", &output].args(options);
-        let outcome = run.args(THREADS).hostile().run();
+        let outcome = run.args(THREADS).with_hostile_limits().run();
         if outcome.code() != Some(0) {
-            self.scratch.holds_only(&["model.gguf", "text.txt"]);
+            self.scratch.assert_only_files(&["model.gguf", "text.txt"]);
         }
         outcome
     }
 
     #[track_caller]
-    fn is_no_model(&self, words: &[&str]) {
+    fn assert_no_model(&self, words: &[&str]) {
         let words = [&["model.gguf"], words].concat();
-        self.run().refused(1, &words);
-        self.eval().refused(1, &words);
-        self.compile().refused(1, &words);
+        self.run().assert_refused(1, &words);
+        self.eval().assert_refused(1, &words);
+        self.compile().assert_refused(1, &words);
     }
 
     #[track_caller]
-    fn is_refused_by_all(&self, words: &[&str]) {
-        self.is_no_model(words);
+    fn assert_refused_by_all(&self, words: &[&str]) {
+        self.assert_no_model(words);
         let words = [&["model.gguf"], words].concat();
-        self.inspect().refused(1, &words);
+        self.inspect().assert_refused(1, &words);
         htc!["inspect", &self.model, "--json"]
-            .hostile()
+            .with_hostile_limits()
             .run()
-            .refused(1, &words);
-        self.tokenize().refused(1, &words);
+            .assert_refused(1, &words);
+        self.tokenize().assert_refused(1, &words);
     }
 }
 
 #[track_caller]
-fn refused(run: Htc, code: i32, words: &[&str]) {
-    run.hostile().run().refused(code, words);
+fn assert_refused(run: Htc, code: i32, words: &[&str]) {
+    run.with_hostile_limits().run().assert_refused(code, words);
 }

@@ -15,7 +15,7 @@ fn text(text: &str) -> Value {
 fn with_tensors(tiny: &TinyModel, change: impl FnOnce(&mut Vec<Tensor>)) -> BadModel {
     let mut tensors = tiny.tensors();
     change(&mut tensors);
-    BadModel::new(tiny.bytes_of(&tensors))
+    BadModel::new(tiny.bytes_with_tensors(&tensors))
 }
 
 fn with_tensor(tiny: &TinyModel, name: &str, change: impl FnOnce(&mut Tensor)) -> BadModel {
@@ -47,9 +47,9 @@ fn nan_weights() {
         });
         let options = [options, &["--rank", "8"]].concat();
         let outcome = bad.compile_with(&options);
-        outcome.refused(1, &["model.gguf", name, "NaN", "finite"]);
-        bad.run().refused(1, &["model.gguf", "finite"]);
-        bad.eval().refused(1, &["model.gguf", "finite"]);
+        outcome.assert_refused(1, &["model.gguf", name, "NaN", "finite"]);
+        bad.run().assert_refused(1, &["model.gguf", "finite"]);
+        bad.eval().assert_refused(1, &["model.gguf", "finite"]);
     }
 }
 
@@ -67,7 +67,7 @@ fn infinite_weights() {
         ] {
             let bad = with_tensor(&tiny, name, |tensor| tensor.values[70] = f32::NEG_INFINITY);
             let outcome = bad.compile_with(&["--rank", "8"]);
-            outcome.refused(1, &["model.gguf", name, "inf", "finite"]);
+            outcome.assert_refused(1, &["model.gguf", name, "inf", "finite"]);
         }
     }
 }
@@ -88,7 +88,7 @@ fn nan_scales_of_blocks() {
         bytes[start..start + 2].copy_from_slice(&[0xff, 0x7f]);
         let bad = BadModel::new(bytes);
         let outcome = bad.compile_with(&["--rank", "8"]);
-        outcome.refused(1, &["model.gguf", name, "finite"]);
+        outcome.assert_refused(1, &["model.gguf", name, "finite"]);
     }
 }
 
@@ -100,10 +100,10 @@ fn weights_too_large_for_the_factor_type() {
     });
     for factor_type in ["f16", "q8_0"] {
         let outcome = bad.compile_with(&["--rank", "32", "--factor-type", factor_type]);
-        outcome.refused(1, &["model.gguf", "blk.1.ffn_up.weight"]);
+        outcome.assert_refused(1, &["model.gguf", "blk.1.ffn_up.weight"]);
     }
     bad.compile_with(&["--rank", "32", "--factor-type", "f32"])
-        .ok();
+        .assert_ok();
 }
 
 #[test]
@@ -113,38 +113,40 @@ fn unsupported_tensor_type() {
     // NVFP4 has 36 bytes where F32 has 256, so the data fit.
     put_u32(&mut bytes, row.kind, 40);
     let bad = BadModel::new(bytes);
-    bad.is_no_model(&["blk.1.attn_k.weight", "NVFP4", "q8_0", "q4_k"]);
-    assert!(bad.inspect().ok().stderr.contains("NVFP4"));
+    bad.assert_no_model(&["blk.1.attn_k.weight", "NVFP4", "q8_0", "q4_k"]);
+    assert!(bad.inspect().assert_ok().stderr.contains("NVFP4"));
 }
 
 #[test]
 fn unknown_architecture() {
     for name in ["bert", "mamba", "", "LLAMA"] {
         let tiny = TinyModel::default().with("general.architecture", text(name));
-        BadModel::new(tiny.bytes()).is_no_model(&["architecture", name, "llama"]);
+        BadModel::new(tiny.bytes()).assert_no_model(&["architecture", name, "llama"]);
     }
 }
 
 #[test]
 fn absent_architecture() {
     let tiny = TinyModel::default().with("general.architecture", None);
-    BadModel::new(tiny.bytes()).is_no_model(&["general.architecture", "missing"]);
+    BadModel::new(tiny.bytes()).assert_no_model(&["general.architecture", "missing"]);
 }
 
 #[test]
 fn absent_tokenizer() {
     let tiny = TinyModel::default().with("tokenizer.ggml.model", None);
     let bad = BadModel::new(tiny.bytes());
-    bad.is_no_model(&["tokenizer"]);
-    bad.tokenize().refused(1, &["model.gguf", "tokenizer"]);
+    bad.assert_no_model(&["tokenizer"]);
+    bad.tokenize()
+        .assert_refused(1, &["model.gguf", "tokenizer"]);
 }
 
 #[test]
 fn absent_tokens() {
     for key in ["tokenizer.ggml.tokens", "tokenizer.ggml.scores"] {
         let bad = BadModel::new(TinyModel::default().with(key, None).bytes());
-        bad.is_no_model(&[key, "missing"]);
-        bad.tokenize().refused(1, &["model.gguf", key, "missing"]);
+        bad.assert_no_model(&[key, "missing"]);
+        bad.tokenize()
+            .assert_refused(1, &["model.gguf", key, "missing"]);
     }
 }
 
@@ -183,8 +185,8 @@ fn damaged_tokenizer() {
         ),
     ] {
         let bad = BadModel::new(TinyModel::default().with(key, value).bytes());
-        bad.is_no_model(words);
-        bad.tokenize().refused(1, words);
+        bad.assert_no_model(words);
+        bad.tokenize().assert_refused(1, words);
     }
 }
 
@@ -194,7 +196,7 @@ fn vocabulary_of_another_size_than_the_embedding() {
         tensor.rows -= 10;
         tensor.values.truncate(tensor.rows * tensor.cols);
     });
-    bad.is_no_model(&["vocabulary", "299", "289"]);
+    bad.assert_no_model(&["vocabulary", "299", "289"]);
 }
 
 #[test]
@@ -227,7 +229,7 @@ fn impossible_hyper_parameters() {
         ("llama.rope.dimension_count", 32, &["rope", "32"]),
     ] {
         let tiny = TinyModel::default().with(key, Value::U32(value));
-        BadModel::new(tiny.bytes()).is_no_model(words);
+        BadModel::new(tiny.bytes()).assert_no_model(words);
     }
     for value in [0.0, -1.0, f32::NAN, f32::INFINITY] {
         for key in [
@@ -235,7 +237,7 @@ fn impossible_hyper_parameters() {
             "llama.rope.freq_base",
         ] {
             let tiny = TinyModel::default().with(key, Value::F32(value));
-            BadModel::new(tiny.bytes()).is_no_model(&["positive"]);
+            BadModel::new(tiny.bytes()).assert_no_model(&["positive"]);
         }
     }
 }
@@ -251,18 +253,18 @@ fn absent_or_mistyped_hyper_parameters() {
         "llama.context_length",
     ] {
         let absent = TinyModel::default().with(key, None);
-        BadModel::new(absent.bytes()).is_no_model(&[key, "missing"]);
+        BadModel::new(absent.bytes()).assert_no_model(&[key, "missing"]);
         let mistyped = TinyModel::default().with(key, text("many"));
-        BadModel::new(mistyped.bytes()).is_no_model(&[key, "many"]);
+        BadModel::new(mistyped.bytes()).assert_no_model(&[key, "many"]);
     }
 }
 
 #[test]
 fn mixtures_of_experts_and_other_scalings_of_positions() {
     let experts = TinyModel::default().with("llama.expert_count", Value::U32(8));
-    BadModel::new(experts.bytes()).is_no_model(&["experts", "8"]);
+    BadModel::new(experts.bytes()).assert_no_model(&["experts", "8"]);
     let yarn = TinyModel::default().with("llama.rope.scaling.type", text("yarn"));
-    BadModel::new(yarn.bytes()).is_no_model(&["yarn", "linear"]);
+    BadModel::new(yarn.bytes()).assert_no_model(&["yarn", "linear"]);
 }
 
 #[test]
@@ -276,14 +278,14 @@ fn missing_tensor() {
         let bad = with_tensors(&TinyModel::default(), |tensors| {
             tensors.retain(|tensor| tensor.name != name);
         });
-        bad.is_no_model(&[name, "missing"]);
+        bad.assert_no_model(&[name, "missing"]);
     }
 }
 
 #[test]
 fn vocabulary_without_weights() {
     let bad = BadModel::new(TinyModel::default().vocabulary_only());
-    bad.is_no_model(&["missing", "vocabulary"]);
+    bad.assert_no_model(&["missing", "vocabulary"]);
 }
 
 #[test]
@@ -293,7 +295,7 @@ fn superfluous_tensor() {
         bias.name = "blk.0.attn_norm.bias".to_owned();
         tensors.push(bias);
     });
-    bad.is_no_model(&["blk.0.attn_norm.bias"]);
+    bad.assert_no_model(&["blk.0.attn_norm.bias"]);
 }
 
 #[test]
@@ -303,5 +305,5 @@ fn tensor_of_another_shape() {
     put_u64(&mut bytes, row.dims, 172);
     put_u64(&mut bytes, row.dims + 8, 64);
     let words = ["blk.0.ffn_gate.weight", "[64, 172]", "[172, 64]"];
-    BadModel::new(bytes).is_no_model(&words);
+    BadModel::new(bytes).assert_no_model(&words);
 }

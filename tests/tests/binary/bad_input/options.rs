@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use htc_tests::{Scratch, TinyModel, htc};
 
-use super::refused;
+use super::assert_refused;
 
 fn model() -> (Scratch, PathBuf) {
     let scratch = Scratch::new();
@@ -17,8 +17,8 @@ fn rank_zero() {
     let (scratch, model) = model();
     let output = scratch.path("out.htz");
     let run = htc!["compile", &model, "-o", &output, "--rank", "0"];
-    refused(run, 2, &["--rank", "at least 1"]);
-    scratch.holds_only(&["model.gguf"]);
+    assert_refused(run, 2, &["--rank", "at least 1"]);
+    scratch.assert_only_files(&["model.gguf"]);
 }
 
 #[test]
@@ -35,9 +35,9 @@ fn rank_larger_than_the_slot() {
             let run = htc!["compile", &model, "-o", &output, "--method", method];
             run.args(["--slots", slots, "--force", "--rank", rank])
         };
-        refused(with(rank), 2, &["--rank", rank, words[0], words[1]]);
-        scratch.holds_only(&["model.gguf"]);
-        with(largest).run().ok();
+        assert_refused(with(rank), 2, &["--rank", rank, words[0], words[1]]);
+        scratch.assert_only_files(&["model.gguf"]);
+        with(largest).run().assert_ok();
         std::fs::remove_file(&output).unwrap();
     }
 }
@@ -48,9 +48,9 @@ fn ratio_out_of_range() {
     let output = scratch.path("out.htz");
     for ratio in ["0", "-0.1", "1.0001", "nan", "inf"] {
         let run = htc!["compile", &model, "-o", &output, "--ratio", ratio];
-        refused(run, 2, &["--ratio", ratio]);
+        assert_refused(run, 2, &["--ratio", ratio]);
     }
-    scratch.holds_only(&["model.gguf"]);
+    scratch.assert_only_files(&["model.gguf"]);
 }
 
 #[test]
@@ -63,8 +63,8 @@ fn ratio_impossibly_small() {
             run.args(["--factor-type", factor_type, "--ratio", ratio])
         };
         let outcome = with("0.001").run();
-        outcome.refused(2, &["--ratio", "0.001", "smallest"]);
-        scratch.holds_only(&["model.gguf"]);
+        outcome.assert_refused(2, &["--ratio", "0.001", "smallest"]);
+        scratch.assert_only_files(&["model.gguf"]);
         let smallest = outcome
             .stderr
             .split_whitespace()
@@ -73,7 +73,7 @@ fn ratio_impossibly_small() {
             .filter_map(|word| word.parse::<f64>().ok())
             .find(|ratio| *ratio > 0.001);
         let smallest = smallest.unwrap_or_else(|| panic!("no ratio in {}", outcome.stderr));
-        with(&smallest.to_string()).run().ok();
+        with(&smallest.to_string()).run().assert_ok();
         std::fs::remove_file(&output).unwrap();
     }
 }
@@ -86,9 +86,9 @@ fn shared_basis_for_a_slot_that_shares_nothing() {
         let run = htc![
             "compile", &model, "-o", &output, "--method", "grc", "--slots", slots
         ];
-        refused(run, 2, &["--slots", "grc", "gp"]);
+        assert_refused(run, 2, &["--slots", "grc", "gp"]);
     }
-    scratch.holds_only(&["model.gguf"]);
+    scratch.assert_only_files(&["model.gguf"]);
 }
 
 #[test]
@@ -113,8 +113,8 @@ fn reference_with_another_vocabulary() {
         "--reference",
         &other
     ];
-    refused(run, 1, &["--reference", "vocabulary", "280"]);
+    assert_refused(run, 1, &["--reference", "vocabulary", "280"]);
     let missing = scratch.path("missing.gguf");
     let run = htc!["eval", &model, "--text", &text, "--reference", &missing];
-    refused(run, 1, &["missing.gguf", "no such file"]);
+    assert_refused(run, 1, &["missing.gguf", "no such file"]);
 }

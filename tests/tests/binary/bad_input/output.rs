@@ -8,7 +8,7 @@ use std::process::Command;
 use htc_tests::binary;
 use htc_tests::{Scratch, TinyModel, htc};
 
-use super::refused;
+use super::assert_refused;
 
 fn model(scratch: &Scratch) -> PathBuf {
     scratch.file("model.gguf", TinyModel::default().bytes())
@@ -20,8 +20,8 @@ fn output_folder_missing() {
     let model = model(&scratch);
     let output = scratch.path("no/such/folder/out.htz");
     let words = ["no/such/folder", "does not exist", "create"];
-    refused(htc!["compile", &model, "-o", &output], 1, &words);
-    scratch.holds_only(&["model.gguf"]);
+    assert_refused(htc!["compile", &model, "-o", &output], 1, &words);
+    scratch.assert_only_files(&["model.gguf"]);
 }
 
 #[test]
@@ -29,8 +29,8 @@ fn output_folder_is_a_file() {
     let scratch = Scratch::new();
     let model = model(&scratch);
     let output = model.join("out.htz");
-    refused(htc!["compile", &model, "-o", &output], 1, &["model.gguf"]);
-    scratch.holds_only(&["model.gguf"]);
+    assert_refused(htc!["compile", &model, "-o", &output], 1, &["model.gguf"]);
+    scratch.assert_only_files(&["model.gguf"]);
 }
 
 /// Even root cannot create files in /proc and /sys.
@@ -40,10 +40,10 @@ fn output_folder_of_the_system() {
     let model = model(&scratch);
     for folder in ["/proc", "/sys"] {
         let output = format!("{folder}/out.htz");
-        refused(htc!["compile", &model, "-o", &output], 1, &[folder]);
+        assert_refused(htc!["compile", &model, "-o", &output], 1, &[folder]);
         assert!(!fs::exists(&output).unwrap());
     }
-    scratch.holds_only(&["model.gguf"]);
+    scratch.assert_only_files(&["model.gguf"]);
 }
 
 #[test]
@@ -70,10 +70,11 @@ fn output_folder_not_writable() {
         }
     }
     let folder = target.folder().to_str().unwrap();
-    run.run().refused(1, &[folder, "written", "choose another"]);
+    run.run()
+        .assert_refused(1, &[folder, "written", "choose another"]);
     mode(&target, 0o755);
-    target.holds_only(&[]);
-    source.holds_only(&["model.gguf"]);
+    target.assert_only_files(&[]);
+    source.assert_only_files(&["model.gguf"]);
 }
 
 /// A limit on the size of files: writing fails midway, as on a full disk.
@@ -85,11 +86,11 @@ fn writing_fails_in_the_middle() {
     for blocks in [0, 1, 40, 150] {
         let run = htc!["compile", &model, "-o", &output, "--rank", "16"];
         let outcome = run.file_blocks(blocks).run();
-        outcome.refused(1, &["out.htz"]);
+        outcome.assert_refused(1, &["out.htz"]);
         if outcome.stderr.contains("kept in") {
-            scratch.holds_only(&[".out.htz.htc-work", "model.gguf"]);
+            scratch.assert_only_files(&[".out.htz.htc-work", "model.gguf"]);
         } else {
-            scratch.holds_only(&["model.gguf"]);
+            scratch.assert_only_files(&["model.gguf"]);
         }
     }
 }
@@ -150,13 +151,13 @@ fn output_exists() {
     let scratch = Scratch::new();
     let model = model(&scratch);
     let output = scratch.file("out.htz", "precious");
-    refused(
+    assert_refused(
         htc!["compile", &model, "-o", &output],
         1,
         &["out.htz", "exists", "--force"],
     );
     assert_eq!(fs::read(&output).unwrap(), b"precious");
-    scratch.holds_only(&["model.gguf", "out.htz"]);
+    scratch.assert_only_files(&["model.gguf", "out.htz"]);
 }
 
 #[test]
@@ -165,14 +166,14 @@ fn failing_with_force_keeps_the_old_output() {
     let bytes = TinyModel::default().bytes();
     let truncated = scratch.file("bad.gguf", &bytes[..bytes.len() / 2]);
     let output = scratch.file("out.htz", "precious");
-    refused(
+    assert_refused(
         htc!["compile", &truncated, "-o", &output, "--force"],
         1,
         &["bad.gguf"],
     );
     let good = model(&scratch);
     let run = htc!["compile", &good, "-o", &output, "--force", "--rank", "16"];
-    run.file_blocks(40).run().refused(1, &["out.htz"]);
+    run.file_blocks(40).run().assert_refused(1, &["out.htz"]);
     assert_eq!(fs::read(&output).unwrap(), b"precious");
 }
 
@@ -187,17 +188,17 @@ fn output_equal_to_input() {
     for output in [&model, &spelled, &scratch.path("link.htz")] {
         for force in [&[][..], &["--force"]] {
             let run = htc!["compile", &model, "-o", output].args(force);
-            refused(run, 2, &["same file", "-o"]);
+            assert_refused(run, 2, &["same file", "-o"]);
         }
     }
     let relative = htc!["compile", "model.gguf", "-o", "./model.gguf", "--force"];
-    refused(
+    assert_refused(
         relative.in_folder(scratch.folder()),
         2,
         &["same file", "-o"],
     );
     assert_eq!(fs::read(&model).unwrap(), before);
-    scratch.holds_only(&["folder", "link.htz", "model.gguf"]);
+    scratch.assert_only_files(&["folder", "link.htz", "model.gguf"]);
 }
 
 #[test]
@@ -214,17 +215,17 @@ fn output_is_a_file_of_the_model() {
     for name in files {
         let file = folder.join(name);
         let run = htc!["compile", &folder, "-o", &file, "--rank", "4", "--force"];
-        refused(run, 2, &["same file", "-o", name]);
+        assert_refused(run, 2, &["same file", "-o", name]);
         let run = htc![
             "compile", &folder, "-o", &output, "--rank", "4", "--report", &file
         ];
-        refused(run, 2, &["a file of the model", "--report", name]);
+        assert_refused(run, 2, &["a file of the model", "--report", name]);
         assert_eq!(
             fs::read(&file).unwrap(),
             fs::read(fixture.join(name)).unwrap()
         );
     }
-    scratch.holds_only(&["model"]);
+    scratch.assert_only_files(&["model"]);
 }
 
 #[test]
@@ -235,10 +236,10 @@ fn output_is_a_folder() {
     for output in ["folder", "folder/", "new/", ".", ".."] {
         for force in [&[][..], &["--force"]] {
             let run = htc!["compile", "model.gguf", "-o", output].args(force);
-            refused(run.in_folder(scratch.folder()), 1, &["folder"]);
+            assert_refused(run.in_folder(scratch.folder()), 1, &["folder"]);
         }
     }
-    scratch.holds_only(&["folder", "model.gguf"]);
+    scratch.assert_only_files(&["folder", "model.gguf"]);
     assert!(model.exists());
 }
 
@@ -247,7 +248,7 @@ fn output_is_a_device() {
     let scratch = Scratch::new();
     let model = model(&scratch);
     let run = htc!["compile", &model, "-o", "/dev/null", "--force"];
-    refused(run, 1, &["/dev/null"]);
+    assert_refused(run, 1, &["/dev/null"]);
     assert!(!fs::metadata("/dev/null").unwrap().is_file());
 }
 
@@ -256,8 +257,8 @@ fn output_in_the_current_folder() {
     let scratch = Scratch::new();
     model(&scratch);
     let run = htc!["compile", "model.gguf", "-o", "out.htz", "--rank", "8"];
-    run.in_folder(scratch.folder()).run().ok();
-    scratch.holds_only(&["model.gguf", "out.htz"]);
+    run.in_folder(scratch.folder()).run().assert_ok();
+    scratch.assert_only_files(&["model.gguf", "out.htz"]);
 }
 
 #[test]
@@ -268,11 +269,11 @@ fn output_name_of_the_greatest_length() {
     let output = scratch.path(&longest);
     htc!["compile", &model, "-o", &output, "--rank", "8"]
         .run()
-        .ok();
-    scratch.holds_only(&["model.gguf", &longest]);
+        .assert_ok();
+    scratch.assert_only_files(&["model.gguf", &longest]);
     let too_long = scratch.path(&format!("n{longest}"));
-    refused(htc!["compile", &model, "-o", &too_long], 1, &["too long"]);
-    scratch.holds_only(&["model.gguf", &longest]);
+    assert_refused(htc!["compile", &model, "-o", &too_long], 1, &["too long"]);
+    scratch.assert_only_files(&["model.gguf", &longest]);
 }
 
 #[test]
@@ -289,7 +290,7 @@ fn report_that_cannot_be_written() {
     let last = outcome.stderr.trim_end().lines().last().unwrap_or_default();
     assert!(last.contains("no/report.json"), "{}", outcome.stderr);
     if output.exists() {
-        htc!["verify", &output].run().ok();
+        htc!["verify", &output].run().assert_ok();
     }
 }
 
@@ -306,11 +307,11 @@ fn report_equal_to_input_or_output() {
         let run = htc![
             "compile", &model, "-o", &output, "--rank", "8", "--report", report
         ];
-        refused(run, 2, &["--report"]);
+        assert_refused(run, 2, &["--report"]);
         assert!(
             fs::read(&model).unwrap() == before,
             "the source is overwritten"
         );
-        scratch.holds_only(&["link.gguf", "model.gguf"]);
+        scratch.assert_only_files(&["link.gguf", "model.gguf"]);
     }
 }

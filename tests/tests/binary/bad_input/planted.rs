@@ -12,7 +12,7 @@ use htc_formats::gguf::{Value, ValueType};
 use htc_tests::raw::RawGguf;
 use htc_tests::{Scratch, TinyModel, binary, htc};
 
-use super::refused;
+use super::assert_refused;
 
 fn pipe(path: &Path) {
     let made = Command::new("mkfifo").arg(path).status().unwrap();
@@ -46,7 +46,7 @@ fn sparse_file_with_a_huge_list_of_strings() {
         let started = Instant::now();
         let outcome = htc![command, &path].allocations(400 << 20).run();
         let words = ["sparse.gguf", "\"list\"", "memory", "268435456"];
-        outcome.refused(1, &words);
+        outcome.assert_refused(1, &words);
         assert!(started.elapsed() < Duration::from_secs(20));
     }
 }
@@ -62,7 +62,7 @@ fn excessive_head_size() {
         .with("llama.attention.head_count_kv", Value::U32(1));
     let model = scratch.file("model.gguf", tiny.bytes());
     let run = htc!["run", &model, "-p", "the", "-n", "1"];
-    refused(run, 1, &["model.gguf", "head_size", "1048576", "4096"]);
+    assert_refused(run, 1, &["model.gguf", "head_size", "1048576", "4096"]);
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn pipes_in_a_folder() {
     let scratch = Scratch::new();
     let folder = folder(&scratch);
     let text = scratch.file("text.txt", "ab");
-    htc!["tokenize", &folder, "--text", &text].run().ok();
+    htc!["tokenize", &folder, "--text", &text].run().assert_ok();
     for name in [
         "tokenizer_config.json",
         "special_tokens_map.json",
@@ -82,7 +82,7 @@ fn pipes_in_a_folder() {
         let path = folder.join(name);
         pipe(&path);
         let run = htc!["tokenize", &folder, "--text", &text];
-        refused(run, 1, &[name, "regular file"]);
+        assert_refused(run, 1, &[name, "regular file"]);
         fs::remove_file(&path).unwrap();
     }
     for name in [
@@ -94,7 +94,7 @@ fn pipes_in_a_folder() {
         let kept = fs::read(&path).ok();
         let _ = fs::remove_file(&path);
         pipe(&path);
-        refused(htc!["inspect", &folder], 1, &[name, "regular file"]);
+        assert_refused(htc!["inspect", &folder], 1, &[name, "regular file"]);
         fs::remove_file(&path).unwrap();
         if let Some(kept) = kept {
             fs::write(&path, kept).unwrap();
@@ -129,9 +129,9 @@ fn pipes_for_texts_plans_and_reports() {
         htc!["report", &named, "-o", &output],
         htc!["tokenize", &model, "--text", "/dev/zero"],
     ] {
-        refused(run, 1, &["regular file"]);
+        assert_refused(run, 1, &["regular file"]);
     }
-    scratch.holds_only(&["model.gguf", "pipe"]);
+    scratch.assert_only_files(&["model.gguf", "pipe"]);
 }
 
 #[test]
@@ -141,9 +141,12 @@ fn pipes_that_are_open_are_read() {
     let text = scratch.file("text.txt", "the cat");
     let expected = htc!["tokenize", &model, "--text", &text, "--json"]
         .run()
-        .ok();
+        .assert_ok();
     let run = htc!["tokenize", &model, "--text", "/dev/stdin", "--json"];
-    assert_eq!(run.stdin("the cat").run().ok().stdout, expected.stdout);
+    assert_eq!(
+        run.stdin("the cat").run().assert_ok().stdout,
+        expected.stdout
+    );
     let shell = Command::new("bash")
         .arg("-c")
         .arg("\"$0\" tokenize \"$1\" --text <(printf 'the cat') --json")
@@ -164,24 +167,24 @@ fn links_out_of_a_folder() {
     let link = folder.join("chat_template.jinja");
     symlink("../secret", &link).unwrap();
     let run = htc!["tokenize", &folder, "--text", &text];
-    refused(run, 1, &["chat_template.jinja", "leads out of", "secret"]);
+    assert_refused(run, 1, &["chat_template.jinja", "leads out of", "secret"]);
     fs::remove_file(&link).unwrap();
     for name in ["config.json", "model.safetensors"] {
         let path = folder.join(name);
         let _ = fs::remove_file(&path);
         symlink("../secret", &path).unwrap();
-        refused(htc!["inspect", &folder], 1, &[name, "leads out of"]);
+        assert_refused(htc!["inspect", &folder], 1, &[name, "leads out of"]);
         fs::remove_file(&path).unwrap();
         fs::write(&path, "{}").unwrap();
     }
     let index = r#"{"weight_map": {"a": "../secret.safetensors"}}"#;
     fs::remove_file(folder.join("model.safetensors")).unwrap();
     fs::write(folder.join("model.safetensors.index.json"), index).unwrap();
-    refused(htc!["inspect", &folder], 1, &["../secret.safetensors"]);
+    assert_refused(htc!["inspect", &folder], 1, &["../secret.safetensors"]);
     let index = r#"{"weight_map": {"a": "a.safetensors"}}"#;
     fs::write(folder.join("model.safetensors.index.json"), index).unwrap();
     symlink("../secret", folder.join("a.safetensors")).unwrap();
-    refused(
+    assert_refused(
         htc!["inspect", &folder],
         1,
         &["a.safetensors", "leads out of"],
@@ -205,7 +208,7 @@ fn links_in_place_of_a_part() {
     scratch.file("other.gguf", part(1));
     symlink("../other.gguf", folder.join("m-00002-of-00002.gguf")).unwrap();
     let run = htc!["run", &first, "-p", "the"];
-    refused(run, 1, &["m-00002-of-00002.gguf", "leads out of"]);
+    assert_refused(run, 1, &["m-00002-of-00002.gguf", "leads out of"]);
 }
 
 /// The layout of downloads from the Hugging Face hub.
@@ -220,14 +223,14 @@ fn links_within_a_cache() {
     let text = scratch.file("text.txt", "ab");
     let expected = htc!["tokenize", &model, "--text", &text, "--json"]
         .run()
-        .ok();
+        .assert_ok();
     for (blob, name) in [("45", "tokenizer.json"), ("67", "config.json")] {
         fs::rename(model.join(name), blobs.join(blob)).unwrap();
         symlink(format!("../../blobs/{blob}"), snapshot.join(name)).unwrap();
     }
     let run = htc!["tokenize", &snapshot, "--text", &text, "--json"]
         .run()
-        .ok();
+        .assert_ok();
     assert_eq!(run.stdout, expected.stdout);
 }
 
@@ -303,6 +306,7 @@ fn ffn_too_wide_to_calibrate() {
         .arg(&text)
         .args(["--context", "16"]);
     let run = run.arg("--cache").arg(&cache).allocations(1 << 30);
-    run.run().refused(1, &["model.gguf", "no memory", "bytes"]);
+    run.run()
+        .assert_refused(1, &["model.gguf", "no memory", "bytes"]);
     assert!(!scratch.path("out.htz").exists());
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use htc_tests::material::words;
 use htc_tests::{Htc, Scratch, TinyModel, binary, htc};
 
-use super::refused;
+use super::assert_refused;
 
 fn model() -> (Scratch, PathBuf) {
     let scratch = Scratch::new();
@@ -40,7 +40,7 @@ fn text_shorter_than_a_window() {
             context,
             "--json"
         ];
-        refused(run, 1, &["short.txt", context, "longer text", "--context"]);
+        assert_refused(run, 1, &["short.txt", context, "longer text", "--context"]);
     }
 }
 
@@ -48,7 +48,7 @@ fn text_shorter_than_a_window() {
 fn missing_text() {
     let (scratch, model) = model();
     for run in readers(&model, &scratch.path("missing.txt")) {
-        refused(run, 1, &["missing.txt", "no such file"]);
+        assert_refused(run, 1, &["missing.txt", "no such file"]);
     }
 }
 
@@ -58,7 +58,7 @@ fn text_that_is_a_folder() {
     let folder = scratch.path("folder");
     std::fs::create_dir(&folder).unwrap();
     for run in readers(&model, &folder) {
-        refused(run, 1, &["folder", "directory"]);
+        assert_refused(run, 1, &["folder", "directory"]);
     }
 }
 
@@ -69,10 +69,10 @@ fn text_that_is_not_utf8() {
     bytes[123] = 0xe9;
     let text = scratch.file("latin1.txt", bytes);
     for run in readers(&model, &text) {
-        refused(run, 1, &["latin1.txt", "UTF-8", "123"]);
+        assert_refused(run, 1, &["latin1.txt", "UTF-8", "123"]);
     }
     let run = htc!["run", &model, "-n", "2"].stdin(&b"caf\xe9"[..]);
-    refused(run, 1, &["standard input", "UTF-8", "3"]);
+    assert_refused(run, 1, &["standard input", "UTF-8", "3"]);
 }
 
 #[test]

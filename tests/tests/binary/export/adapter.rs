@@ -60,16 +60,16 @@ fn base_plus_adapter_equals_the_artifact() {
         let mut sum = matrix(&base, name);
         assert_eq!(sum.values.iter().all(|value| *value == 0.0), zero, "{name}");
         sum.add(1.0, &product);
-        let expected = artifact.product(layer, slot);
+        let expected = artifact.dense_projection(layer, slot);
         let off = expected.relative_distance(&sum);
         assert!(off < 1e-12, "{name}: {off:.2e}");
     }
     let stored = |gguf: &Gguf, name: &str| gguf.bytes(gguf.tensor(name).unwrap()).to_vec();
     let up = "blk.0.ffn_up.weight";
-    assert!(stored(&lora, &format!("{up}.lora_a")) == artifact.stored("layers.0.up.a"));
-    assert!(stored(&lora, &format!("{up}.lora_b")) == artifact.stored("layers.0.up.b"));
+    assert!(stored(&lora, &format!("{up}.lora_a")) == artifact.tensor_bytes("layers.0.up.a"));
+    assert!(stored(&lora, &format!("{up}.lora_b")) == artifact.tensor_bytes("layers.0.up.b"));
     let q = stored(&base, "blk.0.attn_q.weight");
-    assert!(q == artifact.stored("layers.0.q.weight"));
+    assert!(q == artifact.tensor_bytes("layers.0.q.weight"));
     let notes = list(&report, "/notes");
     let first_note = notes[0].as_str().unwrap();
     assert!(

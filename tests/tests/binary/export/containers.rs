@@ -6,7 +6,7 @@ use htc_formats::gguf::{Gguf, Value};
 use htc_tests::{Scratch, TinyModel, htc};
 use serde_json::Value as Json;
 
-use super::{ARCHITECTURES, as_it_is, compile, fixture, to_folder, to_gguf};
+use super::{ARCHITECTURES, compile, compile_unchanged, fixture, to_folder, to_gguf};
 
 fn json(path: &std::path::Path) -> Json {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
@@ -18,7 +18,7 @@ fn folder_is_complete() {
     let written = scratch.file("text.txt", "the white rabbit  ran\n\nand the cat sat ");
     for name in ARCHITECTURES {
         for source in ["model.gguf", "."] {
-            let artifact = as_it_is(&scratch, &fixture(name).join(source), "model.htz");
+            let artifact = compile_unchanged(&scratch, &fixture(name).join(source), "model.htz");
             let out = to_folder(&scratch, &artifact, "out", &["--force"]);
             let mut names: Vec<String> = fs::read_dir(&out)
                 .unwrap()
@@ -64,7 +64,7 @@ fn rope_scalings_keep_their_published_form() {
         ("llama-linear-rope", "linear"),
         ("phi3", "longrope"),
     ] {
-        let artifact = as_it_is(&scratch, &fixture(name).join("model.gguf"), "model.htz");
+        let artifact = compile_unchanged(&scratch, &fixture(name).join("model.gguf"), "model.htz");
         let out = to_folder(&scratch, &artifact, "out", &["--force"]);
         let scaling = &json(&out.join("config.json"))["rope_scaling"];
         let found = scaling.get("rope_type").or(scaling.get("type"));
@@ -87,7 +87,7 @@ fn tokenizer_is_complete() {
         .with("tokenizer.ggml.eot_token_id", Value::U32(298))
         .with("tokenizer.ggml.add_bos_token", Value::Bool(false));
     let model = scratch.file("model.gguf", tiny.bytes());
-    let artifact = as_it_is(&scratch, &model, "model.htz");
+    let artifact = compile_unchanged(&scratch, &model, "model.htz");
     let (path, _) = to_gguf(&scratch, &artifact, "out.gguf", &[]);
     let (found, expected) = (Gguf::open(&path).unwrap(), Gguf::open(&model).unwrap());
     for (key, value) in expected.metadata() {
@@ -153,9 +153,9 @@ fn missing_biases_are_zero_or_refused() {
     let target = scratch.path("gemma.gguf");
     htc!["export", &artifact, "-o", &target]
         .run()
-        .refused(1, &["layers.0.q.bias", "gemma2", "--bias off"]);
+        .assert_refused(1, &["layers.0.q.bias", "gemma2", "--bias off"]);
     let target = scratch.path("gemma");
     htc!["export", &artifact, "--to-safetensors", &target]
         .run()
-        .refused(1, &["bias", "gemma2"]);
+        .assert_refused(1, &["bias", "gemma2"]);
 }

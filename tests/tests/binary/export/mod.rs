@@ -37,13 +37,13 @@ fn fixture(name: &str) -> PathBuf {
     root.join("fixtures/architectures").join(name)
 }
 
-const AS_IT_IS: &str = r#"{
+const UNCHANGED_PLAN: &str = r#"{
   "format": "htc-plan", "version": 1, "method": "gp", "factor_type": "f32",
   "units": [{"layer": 0, "slots": ["v"], "form": "dense"}]
 }"#;
 
-fn as_it_is(scratch: &Scratch, model: &Path, name: &str) -> PathBuf {
-    let plan = scratch.file("as-it-is.json", AS_IT_IS);
+fn compile_unchanged(scratch: &Scratch, model: &Path, name: &str) -> PathBuf {
+    let plan = scratch.file("as-it-is.json", UNCHANGED_PLAN);
     let options = ["--plan", plan.to_str().unwrap(), "--force"];
     compile(scratch, model, name, &options).0
 }
@@ -89,7 +89,7 @@ fn difference(model: &Path, other: &Path, tokens: &[u32]) -> f64 {
 #[test]
 fn exports_preserve_logits_for_every_architecture_and_form() {
     let scratch = Scratch::new();
-    let plan = scratch.file("as-it-is.json", AS_IT_IS);
+    let plan = scratch.file("as-it-is.json", UNCHANGED_PLAN);
     for name in ARCHITECTURES {
         let folder = fixture(name);
         let tokens = Array::read(&folder.join("tokens.npy")).tokens();
@@ -138,7 +138,7 @@ fn export_equals_the_reference_converter() {
     let scratch = Scratch::new();
     for name in ARCHITECTURES {
         let folder = fixture(name);
-        let artifact = as_it_is(&scratch, &folder, "folder.htz");
+        let artifact = compile_unchanged(&scratch, &folder, "folder.htz");
         let (path, _) = to_gguf(&scratch, &artifact, "out.gguf", &["--force"]);
         let (found, expected) = (
             Gguf::open(&path).unwrap(),
@@ -163,7 +163,7 @@ fn export_equals_the_reference_converter() {
             assert!(said, "{name}: {key} is {:?}", found.get(key));
         }
 
-        let artifact = as_it_is(&scratch, &folder.join("model.gguf"), "gguf.htz");
+        let artifact = compile_unchanged(&scratch, &folder.join("model.gguf"), "gguf.htz");
         let out = to_folder(&scratch, &artifact, "out", &["--force"]);
         let (found, expected) = (
             ModelFile::open(&out).unwrap(),
@@ -200,7 +200,7 @@ fn gguf_types_are_copied_unchanged() {
             ..TinyModel::default()
         };
         let source = scratch.file("model.gguf", tiny.bytes());
-        let artifact = as_it_is(&scratch, &source, "model.htz");
+        let artifact = compile_unchanged(&scratch, &source, "model.htz");
         let (path, report) = to_gguf(&scratch, &artifact, "out.gguf", &["--force"]);
         let (found, expected) = (Gguf::open(&path).unwrap(), Gguf::open(&source).unwrap());
         assert_eq!(found.tensors().len(), expected.tensors().len());
@@ -239,7 +239,7 @@ fn same_artifact_gives_identical_bytes() {
         outputs.push(fs::read(path).unwrap());
     }
     assert!(outputs.windows(2).all(|pair| pair[0] == pair[1]));
-    scratch.holds_only(&["1.gguf", "2.gguf", "5.gguf"]);
+    scratch.assert_only_files(&["1.gguf", "2.gguf", "5.gguf"]);
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn fallback_types_are_reported() {
     };
     assert!(about("q5_0", "12 ") && about("f16", "2 "), "{notes:?}");
     let said = htc!["export", &artifact, "-o", &path, "--as", "q4_k", "--force"].run();
-    let said = said.ok().stderr;
+    let said = said.assert_ok().stderr;
     assert!(
         said.contains("12 matrices have rows") && said.contains("q5_0"),
         "{said}"
@@ -278,7 +278,7 @@ fn memory_stays_at_the_largest_tensor() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::deep().bytes());
     assert!(fs::metadata(&model).unwrap().len() > 130_000_000);
-    let copied = as_it_is(&scratch, &model, "copied.htz");
+    let copied = compile_unchanged(&scratch, &model, "copied.htz");
     let (multiplied, _) = compile(&scratch, &model, "factors.htz", &["--rank", "16"]);
     for (artifact, option, name, form) in [
         (&copied, "-o", "copied.gguf", "f32"),
@@ -292,7 +292,7 @@ fn memory_stays_at_the_largest_tensor() {
             .args(["--threads", "2"])
             .allocations(40 << 20)
             .run()
-            .ok();
+            .assert_ok();
         assert!(form != "f32" || size_of(&output) > 130_000_000, "{name}");
     }
 }

@@ -6,24 +6,24 @@ use std::time::{Duration, Instant};
 use htc_tests::binary::wait;
 use htc_tests::{Scratch, TinyModel, htc};
 
-use super::{as_it_is, compile};
+use super::{compile, compile_unchanged};
 
 #[test]
 fn invalid_command_lines_are_usage_errors() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
-    let artifact = as_it_is(&scratch, &model, "model.htz");
+    let artifact = compile_unchanged(&scratch, &model, "model.htz");
     let before = scratch.names();
     let (out, folder) = (scratch.path("out.gguf"), scratch.path("out"));
     htc!["export", &artifact]
         .run()
-        .refused(2, &["--output", "--to-safetensors"]);
+        .assert_refused(2, &["--output", "--to-safetensors"]);
     htc!["export", &artifact, "-o", &out, "--to-safetensors", &folder]
         .run()
-        .refused(2, &["cannot be used with"]);
+        .assert_refused(2, &["cannot be used with"]);
     htc!["export", &artifact, "-o", &out, "--as", "iq3_s"]
         .run()
-        .refused(2, &["iq3_s", "q4_k", "bf16"]);
+        .assert_refused(2, &["iq3_s", "q4_k", "bf16"]);
     htc![
         "export",
         &artifact,
@@ -33,16 +33,16 @@ fn invalid_command_lines_are_usage_errors() {
         "q8_0"
     ]
     .run()
-    .refused(2, &["--as", "q8_0", "f16"]);
+    .assert_refused(2, &["--as", "q8_0", "f16"]);
     htc!["export", &artifact, "-o", &artifact, "--force"]
         .run()
-        .refused(2, &["model.htz", "artifact that is read"]);
+        .assert_refused(2, &["model.htz", "artifact that is read"]);
     htc!["export", &artifact, "--to-safetensors", &artifact]
         .run()
-        .refused(2, &["artifact that is read"]);
+        .assert_refused(2, &["artifact that is read"]);
     htc!["export", &artifact, "-o", &out, "--lora", &out]
         .run()
-        .refused(2, &["out.gguf"]);
+        .assert_refused(2, &["out.gguf"]);
     htc![
         "export",
         &artifact,
@@ -52,7 +52,7 @@ fn invalid_command_lines_are_usage_errors() {
         scratch.path("lora.gguf")
     ]
     .run()
-    .refused(2, &["--lora", "factors"]);
+    .assert_refused(2, &["--lora", "factors"]);
     assert_eq!(scratch.names(), before);
 }
 
@@ -60,30 +60,37 @@ fn invalid_command_lines_are_usage_errors() {
 fn existing_outputs_are_kept_without_force() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
-    let artifact = as_it_is(&scratch, &model, "model.htz");
+    let artifact = compile_unchanged(&scratch, &model, "model.htz");
     let out = scratch.file("out.gguf", "mine");
     htc!["export", &artifact, "-o", &out]
         .run()
-        .refused(1, &["out.gguf", "exists", "--force"]);
+        .assert_refused(1, &["out.gguf", "exists", "--force"]);
     assert_eq!(fs::read(&out).unwrap(), b"mine");
-    htc!["export", &artifact, "-o", &out, "--force"].run().ok();
+    htc!["export", &artifact, "-o", &out, "--force"]
+        .run()
+        .assert_ok();
     assert!(fs::read(&out).unwrap().starts_with(b"GGUF"));
 
     let folder = scratch.path("out");
     fs::create_dir(&folder).unwrap();
     htc!["export", &artifact, "--to-safetensors", &folder]
         .run()
-        .ok();
+        .assert_ok();
     let again = || htc!["export", &artifact, "--to-safetensors", &folder];
-    again().run().refused(1, &["out", "not empty", "--force"]);
-    again().arg("--force").run().ok();
+    again()
+        .run()
+        .assert_refused(1, &["out", "not empty", "--force"]);
+    again().arg("--force").run().assert_ok();
     fs::write(folder.join("thesis.txt"), "mine").unwrap();
-    again().arg("--force").run().refused(1, &["thesis.txt"]);
+    again()
+        .arg("--force")
+        .run()
+        .assert_refused(1, &["thesis.txt"]);
     assert_eq!(fs::read(folder.join("thesis.txt")).unwrap(), b"mine");
     let file = scratch.file("file", "mine");
     htc!["export", &artifact, "--to-safetensors", &file, "--force"]
         .run()
-        .refused(1, &["no folder"]);
+        .assert_refused(1, &["no folder"]);
     let mut names = scratch.names();
     names.retain(|name| name.starts_with('.'));
     assert!(names.is_empty(), "{names:?}");
@@ -93,34 +100,34 @@ fn existing_outputs_are_kept_without_force() {
 fn damage_and_other_files_are_refused() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
-    let artifact = as_it_is(&scratch, &model, "model.htz");
+    let artifact = compile_unchanged(&scratch, &model, "model.htz");
     let (out, folder) = (scratch.path("out.gguf"), scratch.path("out"));
     htc!["export", &model, "-o", &out]
         .run()
-        .refused(1, &["model.gguf"]);
+        .assert_refused(1, &["model.gguf"]);
     htc!["export", scratch.path("none.htz"), "-o", &out]
         .run()
-        .refused(1, &["none.htz"]);
+        .assert_refused(1, &["none.htz"]);
     let nowhere = scratch.path("no/such/out.gguf");
     htc!["export", &artifact, "-o", &nowhere]
         .run()
-        .refused(1, &["no/such"]);
+        .assert_refused(1, &["no/such"]);
     let nowhere = scratch.path("no/such/out");
     htc!["export", &artifact, "--to-safetensors", &nowhere]
         .run()
-        .refused(1, &["no/such"]);
+        .assert_refused(1, &["no/such"]);
     let opened = htc_tests::artifact::Artifact::open(&artifact);
     let mut bytes = opened.bytes.clone();
-    bytes[opened.place("layers.1.up.weight").start + 9] ^= 4;
+    bytes[opened.tensor_range("layers.1.up.weight").start + 9] ^= 4;
     let damaged = scratch.file("damaged.htz", bytes);
     let before = scratch.names();
     let words = ["damaged.htz", "layers.1.up.weight"];
     htc!["export", &damaged, "-o", &out]
         .run()
-        .refused(1, &words);
+        .assert_refused(1, &words);
     htc!["export", &damaged, "--to-safetensors", &folder]
         .run()
-        .refused(1, &words);
+        .assert_refused(1, &words);
     assert_eq!(scratch.names(), before);
 }
 
@@ -133,16 +140,19 @@ fn values_out_of_range_are_refused() {
             tensor.values[5] = 1e6;
         }
     }
-    let model = scratch.file("model.gguf", TinyModel::default().bytes_of(&tensors));
+    let model = scratch.file(
+        "model.gguf",
+        TinyModel::default().bytes_with_tensors(&tensors),
+    );
     let options = ["--rank", "full", "--slots", "v", "--factor-type", "f32"];
     let (artifact, _) = compile(&scratch, &model, "model.htz", &options);
     let out = scratch.path("out.gguf");
     htc!["export", &artifact, "-o", &out]
         .run()
-        .refused(1, &["attn_v", "f16", "--as", "bf16"]);
+        .assert_refused(1, &["attn_v", "f16", "--as", "bf16"]);
     htc!["export", &artifact, "-o", &out, "--as", "bf16"]
         .run()
-        .ok();
+        .assert_ok();
 }
 
 #[test]
@@ -177,6 +187,6 @@ fn interrupted_export_leaves_no_files() {
         assert!(kill.unwrap().success());
         let status = wait(&mut child, Duration::from_secs(10), "interrupted htc");
         assert_eq!(status.code(), Some(130), "{status}");
-        target.holds_only(&[]);
+        target.assert_only_files(&[]);
     }
 }

@@ -7,7 +7,7 @@ use htc_tests::{Scratch, TinyModel, htc};
 use serde_json::Value;
 
 use super::super::{compile, list, number, text};
-use super::{is_sound, page, sections};
+use super::{assert_sound, page, sections};
 
 #[test]
 fn bits_and_costs_are_shown() {
@@ -38,7 +38,7 @@ fn bits_and_costs_are_shown() {
     assert!((sum / expected - 1.0).abs() < 1e-9, "{sum} {expected}");
     let input = scratch.file("report.json", report.to_string());
     let html = page(&scratch, &[&input, &artifact], "page.html");
-    let root = is_sound(&html);
+    let root = assert_sound(&html);
     assert!(sections(&root).contains(&"bits"), "{:?}", sections(&root));
     let section = root.all("section");
     let section = section.iter().find(|s| s.attribute("id") == Some("bits"));
@@ -59,7 +59,7 @@ fn bits_and_costs_are_shown() {
 }
 
 fn inspected(artifact: &Path, report: &Value) {
-    let shown = htc!["inspect", artifact].run().ok().stderr;
+    let shown = htc!["inspect", artifact].run().assert_ok().stderr;
     for word in ["bits for each", "bits   error", "KL divergence", "95 %"] {
         assert!(shown.contains(word), "{word}: {shown}");
     }

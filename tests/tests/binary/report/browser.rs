@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{made, page};
+use super::{make_inputs, page};
 
 fn chromium() -> Option<PathBuf> {
     let folders = std::env::var_os("PATH")?;
@@ -88,7 +88,7 @@ fn measure_page(browser: &Path, folder: &Path, html: &Path, width: u32) -> serde
 #[test]
 fn page_fits_every_screen_and_loads_no_resources() {
     let Some(browser) = chromium() else { return };
-    let made = made("model");
+    let made = make_inputs("model");
     let inputs: Vec<&Path> = made.inputs.iter().map(PathBuf::as_path).collect();
     page(&made.scratch, &inputs, "page.html");
     let (folder, html) = (made.scratch.folder(), made.scratch.path("page.html"));
@@ -121,7 +121,7 @@ fn page_fits_every_screen_and_loads_no_resources() {
 #[test]
 fn page_renders_light_and_dark_without_errors() {
     let Some(browser) = chromium() else { return };
-    let made = made("model");
+    let made = make_inputs("model");
     let inputs: Vec<&Path> = made.inputs.iter().map(PathBuf::as_path).collect();
     page(&made.scratch, &inputs, "page.html");
     let mut pictures = Vec::new();

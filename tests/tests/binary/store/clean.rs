@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use htc_tests::{Htc, htc};
 
-use super::{Precious, Subject, WORK};
+use super::{ForeignFolder, Subject, WORK};
 
 fn set_age(folder: &Path, days: u64) {
     let age = Duration::from_secs(days * 24 * 60 * 60 + 60);
@@ -24,10 +24,10 @@ fn clean(subject: &Subject, options: &[&str]) -> Htc {
 #[test]
 fn old_work_and_statistics_are_removed() {
     let subject = Subject::new();
-    let precious = Precious::new(&subject.scratch);
-    let said = clean(&subject, &[]).run().ok().stderr;
+    let precious = ForeignFolder::new(&subject.scratch);
+    let said = clean(&subject, &[]).run().assert_ok().stderr;
     assert!(said.contains("nothing is 30 days old"), "{said}");
-    subject.calibrated().run().ok();
+    subject.calibrated().run().assert_ok();
     fs::remove_file(&subject.output).unwrap();
     subject.fail_halfway(|| subject.compile());
     let unfinished = ".htc-0123456789abcdef.unfinished";
@@ -37,12 +37,12 @@ fn old_work_and_statistics_are_removed() {
     let link = subject.scratch.path(".link.htc-work");
     std::os::unix::fs::symlink(&precious.0, &link).unwrap();
     set_age(&subject.scratch.path(WORK), 10);
-    set_age(&subject.entry(), 20);
+    set_age(&subject.cached_calibration(), 20);
     let before = subject.scratch.names();
     let said = clean(&subject, &["--older-than", "15"])
         .args(["--dry-run"])
         .run()
-        .ok()
+        .assert_ok()
         .stderr;
     assert!(
         said.contains("would remove") && said.contains("calibration-"),
@@ -50,8 +50,8 @@ fn old_work_and_statistics_are_removed() {
     );
     assert!(said.contains("20 days") && !said.contains(WORK), "{said}");
     assert_eq!(subject.scratch.names(), before);
-    subject.entry();
-    clean(&subject, &["--older-than", "15"]).run().ok();
+    subject.cached_calibration();
+    clean(&subject, &["--older-than", "15"]).run().assert_ok();
     assert_eq!(subject.scratch.names(), before);
     assert_eq!(
         fs::read_dir(subject.scratch.path("cache")).unwrap().count(),
@@ -59,10 +59,16 @@ fn old_work_and_statistics_are_removed() {
     );
     let lock = File::open(subject.scratch.path(WORK).join("lock")).unwrap();
     lock.lock().unwrap();
-    let said = clean(&subject, &["--older-than", "0"]).run().ok().stderr;
+    let said = clean(&subject, &["--older-than", "0"])
+        .run()
+        .assert_ok()
+        .stderr;
     assert!(said.contains(unfinished) && !said.contains(WORK), "{said}");
     drop(lock);
-    let said = clean(&subject, &["--older-than", "0"]).run().ok().stderr;
+    let said = clean(&subject, &["--older-than", "0"])
+        .run()
+        .assert_ok()
+        .stderr;
     assert!(said.contains(WORK), "{said}");
     let left = [
         ".link.htc-work",
@@ -71,13 +77,13 @@ fn old_work_and_statistics_are_removed() {
         "precious",
         "text.txt",
     ];
-    subject.scratch.holds_only(&left);
-    precious.is_untouched();
+    subject.scratch.assert_only_files(&left);
+    precious.assert_untouched();
 }
 
 #[test]
 fn missing_folder_is_an_error() {
     let subject = Subject::new();
     let run = htc!["clean", subject.scratch.path("no"), "--older-than", "0"];
-    run.run().refused(1, &["/no"]);
+    run.run().assert_refused(1, &["/no"]);
 }

@@ -8,25 +8,27 @@ use std::time::{Duration, Instant, SystemTime};
 use htc_tests::binary::wait;
 use htc_tests::{Scratch, TinyModel, htc};
 
-use super::{SOON, Subject, WORK, fail_halfway};
+use super::{HANG_DEADLINE, Subject, WORK, fail_halfway};
 
 #[test]
 fn errors_keep_finished_work() {
     let subject = Subject::new();
     let expected = subject.expected(Subject::compile);
     let blocks = subject.fail_halfway(|| subject.compile());
-    let journal = fs::read(subject.left("journal")).unwrap();
+    let journal = fs::read(subject.work_file("journal")).unwrap();
     assert!(!journal.is_empty());
     let further = subject.compile().file_blocks(blocks + 1).run();
-    further.refused(1, &["same command goes on", WORK]);
+    further.assert_refused(1, &["same command goes on", WORK]);
     assert!(
-        fs::read(subject.left("journal"))
+        fs::read(subject.work_file("journal"))
             .unwrap()
             .starts_with(&journal)
     );
-    subject.compile().run().ok();
-    subject.is_complete(&expected);
-    subject.scratch.holds_only(&["model.gguf", "out.htz"]);
+    subject.compile().run().assert_ok();
+    subject.assert_complete(&expected);
+    subject
+        .scratch
+        .assert_only_files(&["model.gguf", "out.htz"]);
 }
 
 /// Without a folder for the secret, the program could not recognise its own work.
@@ -41,17 +43,17 @@ fn without_a_state_folder_work_is_not_resumed() {
     let blocks = subject.fail_halfway(|| subject.compile());
     fs::remove_dir_all(subject.scratch.path(WORK)).unwrap();
     let failed = without().file_blocks(blocks).run();
-    failed.refused(1, &["out.htz"]);
+    failed.assert_refused(1, &["out.htz"]);
     assert!(!failed.stderr.contains("kept"), "{}", failed.stderr);
-    subject.scratch.holds_only(&["model.gguf"]);
+    subject.scratch.assert_only_files(&["model.gguf"]);
     subject.fail_halfway(|| subject.compile());
-    let outcome = without().run().ok();
+    let outcome = without().run().assert_ok();
     assert!(
         outcome.stderr.contains("XDG_STATE_HOME"),
         "{}",
         outcome.stderr
     );
-    subject.is_complete(&expected);
+    subject.assert_complete(&expected);
 }
 
 #[test]
@@ -73,10 +75,10 @@ fn edited_model_files_are_read_again() {
     };
     fail_halfway(compile);
     fs::write(&template, "{{ messages[0].content }} new").unwrap();
-    compile().run().ok();
+    compile().run().assert_ok();
     let resumed = fs::read(&output).unwrap();
     fs::remove_file(&output).unwrap();
-    compile().run().ok();
+    compile().run().assert_ok();
     assert!(fs::read(&output).unwrap() == resumed);
     let again = scratch.path("again.htz");
     fs::write(&template, "{{ messages[0].content }} old").unwrap();
@@ -84,7 +86,7 @@ fn edited_model_files_are_read_again() {
         "compile", "--method", "gp", &folder, "-o", &again, "--rank", "4"
     ]
     .run()
-    .ok();
+    .assert_ok();
     assert!(fs::read(&again).unwrap() != resumed);
 }
 
@@ -116,7 +118,7 @@ fn source_changed_during_compilation_is_refused() {
             .sum()
     };
     while journal() == 0 {
-        assert!(begun.elapsed() < SOON && child.try_wait().unwrap().is_none());
+        assert!(begun.elapsed() < HANG_DEADLINE && child.try_wait().unwrap().is_none());
         std::thread::sleep(Duration::from_millis(1));
     }
     // The low bits of a number of the last matrix.
@@ -128,7 +130,7 @@ fn source_changed_during_compilation_is_refused() {
     std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
     assert_eq!(status.code(), Some(1), "{said}");
     assert!(said.contains("model.gguf: it changed while"), "{said}");
-    scratch.holds_only(&["model.gguf"]);
+    scratch.assert_only_files(&["model.gguf"]);
 }
 
 #[test]
@@ -154,10 +156,12 @@ fn abandoned_work_is_removed() {
         "8"
     ]
     .run();
-    let said = outcome.ok().stderr;
+    let said = outcome.assert_ok().stderr;
     assert!(
         said.contains("note") && said.contains(WORK) && said.contains("30 days"),
         "{said}"
     );
-    subject.scratch.holds_only(&["model.gguf", "other.htz"]);
+    subject
+        .scratch
+        .assert_only_files(&["model.gguf", "other.htz"]);
 }

@@ -17,7 +17,7 @@ use htc_tests::{Htc, Scratch, TinyModel, htc};
 
 const WORK: &str = ".out.htz.htc-work";
 
-const SOON: Duration = Duration::from_secs(30);
+const HANG_DEADLINE: Duration = Duration::from_secs(30);
 
 fn pipe(path: &Path) {
     let made = Command::new("mkfifo").arg(path).status().unwrap();
@@ -44,7 +44,7 @@ impl Subject {
 
     fn compile(&self) -> Htc {
         let run = htc!["compile", &self.model, "-o", &self.output, "--rank", "16"];
-        run.deadline(SOON)
+        run.deadline(HANG_DEADLINE)
     }
 
     fn calibrated(&self) -> Htc {
@@ -61,27 +61,27 @@ impl Subject {
     }
 
     fn expected(&self, run: impl Fn(&Subject) -> Htc) -> Vec<u8> {
-        run(self).run().ok();
+        run(self).run().assert_ok();
         let bytes = fs::read(&self.output).unwrap();
         fs::remove_file(&self.output).unwrap();
         bytes
     }
 
-    fn left(&self, extension: &str) -> PathBuf {
+    fn work_file(&self, extension: &str) -> PathBuf {
         let entries = fs::read_dir(self.scratch.path(WORK)).unwrap();
         let mut paths = entries.map(|entry| entry.unwrap().path());
         let found = paths.find(|path| path.extension().is_some_and(|of| of == extension));
         found.unwrap_or_else(|| panic!("no {extension}"))
     }
 
-    fn entry(&self) -> PathBuf {
+    fn cached_calibration(&self) -> PathBuf {
         let mut found = fs::read_dir(self.scratch.path("cache")).unwrap();
         let one = found.next().unwrap().unwrap().path();
         assert!(found.next().is_none());
         one
     }
 
-    fn is_complete(&self, expected: &[u8]) {
+    fn assert_complete(&self, expected: &[u8]) {
         assert!(fs::read(&self.output).unwrap() == expected, "other bytes");
     }
 }
@@ -92,7 +92,7 @@ fn fail_halfway(run: impl Fn() -> Htc) -> u64 {
     let mut blocks: u64 = 10;
     while blocks < 4000 {
         let outcome = run().file_blocks(blocks).run();
-        outcome.refused(1, &[".htc-work"]);
+        outcome.assert_refused(1, &[".htc-work"]);
         if outcome.stderr.contains("is kept in") {
             return blocks;
         }
@@ -101,9 +101,9 @@ fn fail_halfway(run: impl Fn() -> Htc) -> u64 {
     panic!("nothing was finished");
 }
 
-struct Precious(PathBuf);
+struct ForeignFolder(PathBuf);
 
-impl Precious {
+impl ForeignFolder {
     const NAMES: [&str; 6] = [
         "file",
         "head",
@@ -116,10 +116,10 @@ impl Precious {
     fn new(scratch: &Scratch) -> Self {
         let folder = scratch.path("precious");
         fs::create_dir(&folder).unwrap();
-        for name in Precious::NAMES {
+        for name in ForeignFolder::NAMES {
             fs::write(folder.join(name), "precious").unwrap();
         }
-        Precious(folder)
+        ForeignFolder(folder)
     }
 
     fn file(&self) -> PathBuf {
@@ -127,12 +127,12 @@ impl Precious {
     }
 
     #[track_caller]
-    fn is_untouched(&self) {
+    fn assert_untouched(&self) {
         assert_eq!(
             fs::read_dir(&self.0).unwrap().count(),
-            Precious::NAMES.len()
+            ForeignFolder::NAMES.len()
         );
-        for name in Precious::NAMES {
+        for name in ForeignFolder::NAMES {
             assert_eq!(fs::read(self.0.join(name)).unwrap(), b"precious", "{name}");
         }
     }

@@ -18,8 +18,8 @@ fn plans_and_analyses_are_complete_or_absent() {
         let run = || htc![command, &subject.model, "-o", &output];
         let failed = run().file_blocks(0).run();
         assert_eq!(failed.code(), Some(1), "{}", failed.stderr);
-        subject.scratch.holds_only(&["model.gguf"]);
-        run().run().ok();
+        subject.scratch.assert_only_files(&["model.gguf"]);
+        run().run().assert_ok();
         assert!(fs::metadata(&output).unwrap().len() > 100);
         fs::remove_file(&output).unwrap();
     }
@@ -43,9 +43,9 @@ fn replaced_files_keep_their_permissions() {
         .arg("--force")
         .arg("--report")
         .arg(&report);
-    run.run().ok();
+    run.run().assert_ok();
     let run = htc!["plan", &subject.model, "-o", &plan, "--force"];
-    run.run().ok();
+    run.run().assert_ok();
     for path in [&report, &plan, &subject.output] {
         assert_eq!(mode(path), 0o600, "{}", path.display());
         assert!(fs::metadata(path).unwrap().len() > 3);
@@ -54,7 +54,7 @@ fn replaced_files_keep_their_permissions() {
     let any = subject.scratch.file("any", "");
     htc!["compile", &subject.model, "-o", &other, "--rank", "8"]
         .run()
-        .ok();
+        .assert_ok();
     assert_eq!(mode(&other), mode(&any));
 }
 
@@ -62,14 +62,19 @@ fn replaced_files_keep_their_permissions() {
 fn long_report_names_are_accepted_or_refused_early() {
     let subject = Subject::new();
     let longest = subject.scratch.path(&"r".repeat(255));
-    subject.compile().arg("--report").arg(&longest).run().ok();
+    subject
+        .compile()
+        .arg("--report")
+        .arg(&longest)
+        .run()
+        .assert_ok();
     assert!(fs::metadata(&longest).unwrap().len() > 100);
     fs::remove_file(&subject.output).unwrap();
     let beyond = subject.scratch.path(&"r".repeat(256));
     let run = subject.compile().arg("--report").arg(&beyond).run();
-    run.refused(1, &["cannot be written"]);
+    run.assert_refused(1, &["cannot be written"]);
     let run = htc!["plan", &subject.model, "-o", &beyond].run();
-    run.refused(1, &["cannot be written"]);
+    run.assert_refused(1, &["cannot be written"]);
     assert!(!subject.output.exists());
 }
 
@@ -85,7 +90,7 @@ fn pipe_in_place_of_a_report_is_refused() {
         "{}",
         outcome.stderr
     );
-    htc!["verify", &subject.output].run().ok();
+    htc!["verify", &subject.output].run().assert_ok();
 }
 
 #[test]
@@ -105,10 +110,10 @@ fn unreadable_output_folder_works() {
         run = run.as_user(65534);
     }
     fs::set_permissions(target.folder(), fs::Permissions::from_mode(0o300)).unwrap();
-    let outcome = run.run().ok();
+    let outcome = run.run().assert_ok();
     fs::set_permissions(target.folder(), fs::Permissions::from_mode(0o700)).unwrap();
     let said = outcome.stderr;
     assert!(said.contains("cannot be forced to the disk"), "{said}");
-    htc!["verify", &output].run().ok();
-    target.holds_only(&["out.htz"]);
+    htc!["verify", &output].run().assert_ok();
+    target.assert_only_files(&["out.htz"]);
 }

@@ -8,9 +8,9 @@ use super::Subject;
 #[test]
 fn lock_timeout_limits_the_wait() {
     let subject = Subject::new();
-    subject.calibrated().run().ok();
+    subject.calibrated().run().assert_ok();
     fs::remove_file(&subject.output).unwrap();
-    let lock = File::open(subject.entry().join("lock")).unwrap();
+    let lock = File::open(subject.cached_calibration().join("lock")).unwrap();
     lock.lock().unwrap();
     let outcome = subject.calibrated().args(["--lock-timeout", "1"]).run();
     assert_eq!(outcome.code(), Some(1), "{}", outcome.stderr);
@@ -27,16 +27,16 @@ fn lock_timeout_limits_the_wait() {
         lines[1]
     );
     let none = subject.calibrated().args(["--lock-timeout", "0"]).run();
-    none.refused(1, &["still holds"]);
+    none.assert_refused(1, &["still holds"]);
     drop(lock);
-    subject.calibrated().run().ok();
+    subject.calibrated().run().assert_ok();
 }
 
 #[test]
 fn statistics_of_another_user_require_trust_cache() {
     let subject = Subject::new();
     let expected = subject.expected(Subject::calibrated);
-    let entry = subject.entry();
+    let entry = subject.cached_calibration();
     for place in [&entry, &entry.join("layer-0000")] {
         if chown(place, Some(65534), None).is_err() {
             eprintln!("skipped: only root may give a file to somebody else");
@@ -44,30 +44,34 @@ fn statistics_of_another_user_require_trust_cache() {
         }
     }
     let refused = subject.calibrated().run();
-    refused.refused(1, &["another user (65534)", "--trust-cache", "--cache"]);
-    subject.calibrated().args(["--trust-cache"]).run().ok();
-    subject.is_complete(&expected);
+    refused.assert_refused(1, &["another user (65534)", "--trust-cache", "--cache"]);
+    subject
+        .calibrated()
+        .args(["--trust-cache"])
+        .run()
+        .assert_ok();
+    subject.assert_complete(&expected);
     fs::remove_file(&subject.output).unwrap();
     chown(&entry, Some(0), None).unwrap();
-    let outcome = subject.calibrated().run().ok();
+    let outcome = subject.calibrated().run().assert_ok();
     let said = outcome.stderr;
     assert!(
         said.contains("layer-0000") && said.contains("another user"),
         "{said}"
     );
-    subject.is_complete(&expected);
+    subject.assert_complete(&expected);
 }
 
 #[test]
 fn folders_are_private() {
     let subject = Subject::new();
-    subject.calibrated().run().ok();
+    subject.calibrated().run().assert_ok();
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    let (cache, entry) = (subject.scratch.path("cache"), subject.entry());
+    let (cache, entry) = (subject.scratch.path("cache"), subject.cached_calibration());
     assert_eq!((mode(&cache), mode(&entry)), (0o700, 0o700));
     fs::set_permissions(&entry, fs::Permissions::from_mode(0o777)).unwrap();
     fs::remove_file(&subject.output).unwrap();
-    subject.calibrated().run().ok();
+    subject.calibrated().run().assert_ok();
     assert_eq!(mode(&entry), 0o755);
     fs::remove_file(&subject.output).unwrap();
     subject.fail_halfway(|| subject.compile());

@@ -5,36 +5,36 @@ use std::sync::Arc;
 use htc_formats::htz::KernelCode;
 use htc_loader::Backend;
 use htc_loader::backend::Planned;
-use htc_loader::device::{Executor, Work};
-use htc_loader::dial::Setting;
+use htc_loader::device::{DeviceWork, Executor};
+use htc_loader::dial::ActiveSetting;
 use htc_loader::kv::KvOptions;
 use indicatif::ProgressBar;
 
-use super::{Bench, Loaded, Progress, WINDOW, itself, style};
-use crate::app::commands::{Failure, check_room, not_opened};
+use super::{BenchProgress, LoadedModel, PreparedBench, WINDOW, engine_name, style};
+use crate::app::commands::{Failure, check_memory, load_failure};
 use crate::app::interrupt::Interrupt;
-use crate::bench::energy::Metered;
+use crate::bench::energy::EnergyMeter;
 use crate::bench::llama_cpp::LlamaCpp;
 use crate::bench::machine::{Load, Ticks};
-use crate::bench::record::{Measuree, Quality};
-use crate::bench::runner::{Own, Runner};
-use crate::bench::{self, BenchError, Measured, NoSensors, Sensors, Step};
-use crate::device::On;
+use crate::bench::record::{ModelRecord, Quality};
+use crate::bench::runner::{InProcessRunner, Runner};
+use crate::bench::{self, BenchError, BenchResults, NoSensors, Sensors, Step};
+use crate::device::ExecutorDevice;
 use crate::event::Cancelled;
 use crate::measure::{self, EvaluateError, Execution};
-use crate::system::show::name_of;
+use crate::system::show::file_name;
 use crate::system::{memory, text};
 
-pub(super) struct Measuring<'b, 'a> {
-    bench: &'b mut Bench<'a>,
-    sensor: Option<&'b mut Metered>,
+pub(super) struct BenchWork<'b, 'a> {
+    bench: &'b mut PreparedBench<'a>,
+    sensor: Option<&'b mut EnergyMeter>,
 }
 
-type Both = (Measuree, Option<Measuree>);
+type SubjectAndBaseline = (ModelRecord, Option<ModelRecord>);
 
-pub(super) struct Found {
-    pub measured: Measured,
-    pub both: Both,
+pub(super) struct BenchOutcome {
+    pub measured: BenchResults,
+    pub subjects: SubjectAndBaseline,
     /// Device of the models in this process.
     pub device: String,
     /// Device memory of the models.
@@ -43,8 +43,8 @@ pub(super) struct Found {
     pub quality: Option<Quality>,
 }
 
-impl Work for Measuring<'_, '_> {
-    type Outcome = Result<Found, Failure>;
+impl DeviceWork for BenchWork<'_, '_> {
+    type Outcome = Result<BenchOutcome, Failure>;
 
     fn kernels(&self) -> Option<KernelCode> {
         self.bench.subject.model.kernels()
@@ -61,21 +61,24 @@ impl Work for Measuring<'_, '_> {
         match args.text {
             // llama.cpp's model is also executed here, for comparison.
             Some(_) => bench.models().map(|of| planned(&*of.model)).collect(),
-            None => bench.executed().map(|of| planned(&*of.model)).collect(),
+            None => bench
+                .executed_models()
+                .map(|of| planned(&*of.model))
+                .collect(),
         }
     }
 
-    fn on<E: Executor>(mut self, executor: &E) -> Self::Outcome {
+    fn run<E: Executor>(mut self, executor: &E) -> Self::Outcome {
         if !executor.has_own_memory() {
-            self.check_room()?;
+            self.check_memory()?;
         }
         let ticks = Ticks::now();
         let (measured, both, device_bytes) = self.measure(executor)?;
         let load = ticks.and_then(Ticks::since);
         self.bench.notes.extend(executor.remark());
-        Ok(Found {
+        Ok(BenchOutcome {
             measured,
-            both,
+            subjects: both,
             device: executor.name(),
             device_bytes,
             load,
@@ -84,16 +87,16 @@ impl Work for Measuring<'_, '_> {
     }
 }
 
-impl<'b, 'a> Measuring<'b, 'a> {
-    pub fn new(bench: &'b mut Bench<'a>, sensor: Option<&'b mut Metered>) -> Self {
-        Measuring { bench, sensor }
+impl<'b, 'a> BenchWork<'b, 'a> {
+    pub fn new(bench: &'b mut PreparedBench<'a>, sensor: Option<&'b mut EnergyMeter>) -> Self {
+        BenchWork { bench, sensor }
     }
 
-    fn check_room(&self) -> Result<(), Failure> {
+    fn check_memory(&self) -> Result<(), Failure> {
         let (bench, args) = (&self.bench, self.bench.args);
         let own = bench.models().map(|loaded| {
             let hyper = loaded.model.hyper();
-            memory::of_session(
+            memory::session_bytes(
                 hyper,
                 bench.positions,
                 args.threads.count(),
@@ -101,55 +104,62 @@ impl<'b, 'a> Measuring<'b, 'a> {
             )
         });
         let needed = own.fold(0, u64::saturating_add);
-        check_room(&bench.subject.path, needed)
+        check_memory(&bench.subject.path, needed)
     }
 
-    fn own<E: Executor>(
+    fn in_process_runner<E: Executor>(
         &self,
         executor: &E,
-        loaded: &Loaded,
-        setting: Setting,
-    ) -> Result<Own<E::Backend>, Failure> {
+        loaded: &LoadedModel,
+        setting: ActiveSetting,
+    ) -> Result<InProcessRunner<E::Backend>, Failure> {
         let model = executor.load(&loaded.model);
-        let model = model.map_err(|error| not_opened(&loaded.path, error))?;
+        let model = model.map_err(|error| load_failure(&loaded.path, error))?;
         let how = (self.bench.positions, self.bench.args.kv.kv_type, setting);
         let (name, tokenizer) = (loaded.name.clone(), loaded.tokenizer.clone());
-        Ok(Own::new(name, &model, tokenizer, executor.backend(), how)?)
+        Ok(InProcessRunner::new(
+            name,
+            &model,
+            tokenizer,
+            executor.backend(),
+            how,
+        )?)
     }
 
     fn measure<E: Executor>(
         &mut self,
         executor: &E,
-    ) -> Result<(Measured, Both, Option<u64>), Failure> {
+    ) -> Result<(BenchResults, SubjectAndBaseline, Option<u64>), Failure> {
         let failed = |error, interrupt: &Interrupt| match error {
             BenchError::Cancelled(_) => Failure::Interrupted(interrupt.message()),
             error => Failure::Bench(error),
         };
         let free = executor.free_bytes();
-        let mut own = self.own(executor, &self.bench.subject, self.bench.setting)?;
-        let mut of_subject = self.bench.subject.measuree(itself());
+        let mut own = self.in_process_runner(executor, &self.bench.subject, self.bench.setting)?;
+        let mut of_subject = self.bench.subject.measuree(engine_name());
         let model = Arc::clone(&self.bench.subject.model);
         let dial = model.dial();
         if self.bench.args.fraction.is_some() {
             of_subject.fraction = Some(dial.fraction(self.bench.setting));
         }
-        of_subject.touched_bytes = Some(dial.bytes(self.bench.setting));
-        let mut other = match &self.bench.baseline {
-            None => Other::None,
-            Some((loaded, None)) => {
-                Other::Own(Box::new(self.own(executor, loaded, Setting::FULL)?))
-            }
-            Some((loaded, Some(program))) => {
-                let found = self.bench.llama_cpp(loaded, program);
-                Other::LlamaCpp(Box::new(
-                    found.map_err(|e| failed(e, &self.bench.interrupt))?,
-                ))
-            }
-        };
-        if let Other::LlamaCpp(peer) = &other {
-            self.note_of(peer, executor);
+        of_subject.touched_bytes = Some(dial.active_bytes(self.bench.setting));
+        let mut other =
+            match &self.bench.baseline {
+                None => BaselineRunner::None,
+                Some((loaded, None)) => BaselineRunner::InProcess(Box::new(
+                    self.in_process_runner(executor, loaded, ActiveSetting::FULL)?,
+                )),
+                Some((loaded, Some(program))) => {
+                    let found = self.bench.llama_cpp(loaded, program);
+                    BaselineRunner::LlamaCpp(Box::new(
+                        found.map_err(|e| failed(e, &self.bench.interrupt))?,
+                    ))
+                }
+            };
+        if let BaselineRunner::LlamaCpp(peer) = &other {
+            self.add_llama_cpp_notes(peer, executor);
         }
-        let progress = Progress::new();
+        let progress = BenchProgress::new();
         let tell = |step: Step| progress.show(step);
         let watch: (&dyn Fn(Step), _) = (&tell, self.bench.interrupt.cancel());
         let mut none = NoSensors;
@@ -175,21 +185,21 @@ impl<'b, 'a> Measuring<'b, 'a> {
             self.bench.notes.extend(sensor.notes(&found));
         }
         let engine = match &other {
-            Other::LlamaCpp(peer) => {
+            BaselineRunner::LlamaCpp(peer) => {
                 format!(
                     "llama.cpp {}",
                     peer.build().unwrap_or("of an unknown build")
                 )
             }
-            _ => itself(),
+            _ => engine_name(),
         };
         let of_baseline = self
             .bench
             .baseline
             .as_ref()
-            .map(|(loaded, program)| Measuree {
+            .map(|(loaded, program)| ModelRecord {
                 touched_bytes: match program {
-                    None => Some(loaded.model.dial().bytes(Setting::FULL)),
+                    None => Some(loaded.model.dial().active_bytes(ActiveSetting::FULL)),
                     Some(_) => None,
                 },
                 ..loaded.measuree(engine)
@@ -197,7 +207,7 @@ impl<'b, 'a> Measuring<'b, 'a> {
         Ok((found, (of_subject, of_baseline), taken))
     }
 
-    fn note_of(&mut self, peer: &LlamaCpp, executor: &impl Executor) {
+    fn add_llama_cpp_notes(&mut self, peer: &LlamaCpp, executor: &impl Executor) {
         let notes = &mut self.bench.notes;
         if !peer.has_depth() {
             notes.push(
@@ -229,7 +239,7 @@ impl<'b, 'a> Measuring<'b, 'a> {
         let bar = ProgressBar::no_length();
         bar.set_style(style("{bar:30} {pos}/{len} windows, {eta} left"));
         let evaluation = measure::evaluate(
-            &On::new(executor, &self.bench.pool),
+            &ExecutorDevice::new(executor, &self.bench.pool),
             &subject.model,
             &subject.tokenizer,
             Some((&baseline.model, &baseline.tokenizer)),
@@ -264,23 +274,23 @@ impl<'b, 'a> Measuring<'b, 'a> {
                 error,
             },
         })?;
-        let text = name_of(path);
+        let text = file_name(path);
         Ok(Some(Quality { text, evaluation }))
     }
 }
 
-enum Other<B: Backend> {
+enum BaselineRunner<B: Backend> {
     None,
-    Own(Box<Own<B>>),
+    InProcess(Box<InProcessRunner<B>>),
     LlamaCpp(Box<LlamaCpp>),
 }
 
-impl<B: Backend> Other<B> {
+impl<B: Backend> BaselineRunner<B> {
     fn runner(&mut self) -> Option<&mut dyn Runner> {
         match self {
-            Other::None => None,
-            Other::Own(own) => Some(&mut **own),
-            Other::LlamaCpp(peer) => Some(&mut **peer),
+            BaselineRunner::None => None,
+            BaselineRunner::InProcess(own) => Some(&mut **own),
+            BaselineRunner::LlamaCpp(peer) => Some(&mut **peer),
         }
     }
 }

@@ -4,16 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use htc_formats::htz::{Digest, Htz, MAGIC};
-use htc_formats::learnt::Learnt;
+use htc_formats::learnt::TrainedDraft;
 use htc_formats::source::ModelFile;
 use htc_loader::adapt::{AdaptOptions, Adaptation};
-use htc_loader::dial::{Fraction, Setting};
+use htc_loader::dial::{ActiveFraction, ActiveSetting};
 use htc_loader::sampling::Sampler;
 use htc_loader::speculate::{DraftLength, Speculator};
 use htc_loader::{Backend, Model, Pool, Session};
 
-use super::super::{Failure, open_model, setting_of, source_of};
-use crate::app::cli::{AdaptArg, Beside, Drafter, RunArgs};
+use super::super::{Failure, open_included_source, open_model, setting_for_fraction};
+use crate::app::cli::{AdaptArg, DraftModel, ReferenceModel, RunArgs};
 use crate::system::disk;
 
 pub(super) struct Models {
@@ -21,7 +21,7 @@ pub(super) struct Models {
     pub path: PathBuf,
     pub model: Arc<Model>,
     /// Active fraction of the target.
-    pub fraction: Option<Fraction>,
+    pub fraction: Option<ActiveFraction>,
     pub draft: Option<Draft>,
 }
 
@@ -29,25 +29,25 @@ pub(super) struct Draft {
     pub path: PathBuf,
     /// `None` if the model drafts for itself.
     pub model: Option<Arc<Model>>,
-    setting: Setting,
+    setting: ActiveSetting,
 }
 
 impl Models {
     pub fn open(args: &RunArgs) -> Result<Models, Failure> {
         if let Some(verifier) = &args.verifier {
-            return Models::verified(args, verifier);
+            return Models::open_with_verifier(args, verifier);
         }
         let model = open_model(&args.model)?;
         let draft = match &args.speculate {
             None => None,
-            Some(Drafter::Own(fraction)) => Some(Draft {
+            Some(DraftModel::SelfDraft(fraction)) => Some(Draft {
                 path: args.model.clone(),
                 setting: setting(&args.model, &model, Some(*fraction))?,
                 model: None,
             }),
-            Some(Drafter::Model(path)) => Some(Draft {
+            Some(DraftModel::Model(path)) => Some(Draft {
                 path: path.clone(),
-                setting: Setting::FULL,
+                setting: ActiveSetting::FULL,
                 model: Some(open_model(path)?),
             }),
         };
@@ -60,21 +60,24 @@ impl Models {
     }
 
     /// Returns the target, and the draft if it is another model.
-    pub fn all(&self) -> impl Iterator<Item = &Model> {
+    pub fn iter(&self) -> impl Iterator<Item = &Model> {
         let draft = self.draft.as_ref().and_then(Draft::model);
         [&*self.model].into_iter().chain(draft)
     }
 
-    fn verified(args: &RunArgs, verifier: &Beside) -> Result<Models, Failure> {
+    fn open_with_verifier(args: &RunArgs, verifier: &ReferenceModel) -> Result<Models, Failure> {
         let fraction = match &args.speculate {
             None => None,
-            Some(Drafter::Own(fraction)) => Some(*fraction),
-            Some(Drafter::Model(_)) => return Err(Failure::TwoDrafts),
+            Some(DraftModel::SelfDraft(fraction)) => Some(*fraction),
+            Some(DraftModel::Model(_)) => return Err(Failure::TwoDrafts),
         };
         let draft = open_model(&args.model)?;
         let (path, model) = match verifier {
-            Beside::Source => (args.model.clone(), source_of(&args.model, &draft)?),
-            Beside::Model(path) => (path.clone(), source_at(path, &draft, args)?),
+            ReferenceModel::Source => (
+                args.model.clone(),
+                open_included_source(&args.model, &draft)?,
+            ),
+            ReferenceModel::Model(path) => (path.clone(), open_source(path, &draft, args)?),
         };
         Ok(Models {
             path,
@@ -89,7 +92,7 @@ impl Models {
     }
 }
 
-fn source_at(verifier: &Path, draft: &Model, args: &RunArgs) -> Result<Arc<Model>, Failure> {
+fn open_source(verifier: &Path, draft: &Model, args: &RunArgs) -> Result<Arc<Model>, Failure> {
     if !draft
         .file()
         .files
@@ -128,10 +131,10 @@ impl Draft {
         sampler: &Sampler,
     ) -> Result<Speculator<B>, Failure> {
         let speculator = match other {
-            None => Speculator::own(self.setting, length, sampler),
+            None => Speculator::with_same_model(self.setting, length, sampler),
             Some(mut draft) => {
                 draft.set(self.setting);
-                Speculator::other(draft, model, length, sampler)
+                Speculator::with_draft_model(draft, model, length, sampler)
             }
         };
         speculator.map_err(|error| Failure::Speculate {
@@ -141,12 +144,12 @@ impl Draft {
     }
 }
 
-pub(super) struct State {
+pub(super) struct AdaptationFile {
     path: PathBuf,
     digests: [Digest; 2],
 }
 
-impl State {
+impl AdaptationFile {
     /// Writes the adaptation.
     pub fn save(&self, adaptation: &Adaptation) -> Result<(), Failure> {
         let [draft, model] = self.digests;
@@ -158,7 +161,7 @@ pub(super) fn adaptation(
     args: &RunArgs,
     models: &Models,
     pool: &Arc<Pool>,
-) -> Result<Option<(Adaptation, Option<State>)>, Failure> {
+) -> Result<Option<(Adaptation, Option<AdaptationFile>)>, Failure> {
     let Some(draft) = &models.draft else {
         return match args.adapt {
             AdaptArg::Off if args.adapt_state.is_none() && args.draft_length.is_none() => Ok(None),
@@ -168,7 +171,7 @@ pub(super) fn adaptation(
     let file = draft.model.as_ref().unwrap_or(&models.model).file();
     let of_model = models.model.file();
     let adaptation = match args.adapt {
-        AdaptArg::Off if args.adapt_state.is_some() => return Err(Failure::NothingLearnt),
+        AdaptArg::Off if args.adapt_state.is_some() => return Err(Failure::StateWithoutAdaptation),
         AdaptArg::Off => return Ok(None),
         AdaptArg::Oja => Adaptation::oja(file, draft.setting, of_model, AdaptOptions::oja(), pool),
         AdaptArg::Gradient => Adaptation::gradient(file, AdaptOptions::gradient()),
@@ -182,21 +185,25 @@ pub(super) fn adaptation(
         return Ok(Some((adaptation, None)));
     };
     // Check before generating.
-    disk::check(path).map_err(|source| Failure::Write {
+    disk::check_writable(path).map_err(|source| Failure::Write {
         path: path.clone(),
         source,
     })?;
     let digests = [file, of_model].map(ModelFile::digest);
-    if let Some(learnt) = Learnt::read(path)? {
+    if let Some(learnt) = TrainedDraft::read(path)? {
         let restored = adaptation.restore(&learnt, digests[0], digests[1]);
         restored.map_err(|error| failed(path, error))?;
     }
     let path = path.clone();
-    Ok(Some((adaptation, Some(State { path, digests }))))
+    Ok(Some((adaptation, Some(AdaptationFile { path, digests }))))
 }
 
-fn setting(path: &Path, model: &Model, fraction: Option<Fraction>) -> Result<Setting, Failure> {
-    setting_of(model, fraction).map_err(|error| Failure::Generate {
+fn setting(
+    path: &Path,
+    model: &Model,
+    fraction: Option<ActiveFraction>,
+) -> Result<ActiveSetting, Failure> {
+    setting_for_fraction(model, fraction).map_err(|error| Failure::Generate {
         path: path.to_owned(),
         error: error.into(),
     })

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use htc_loader::dial::Fraction;
+use htc_loader::dial::ActiveFraction;
 use htc_loader::live::{
-    Energy, Event, EventsFile, Follow, Governor, GovernorOptions, Gpu, Law, LawOptions, Phase,
-    SensorSpec, open,
+    ControlLaw, ControlLawOptions, Energy, EnergyPhase, Event, EventsFile, Governor,
+    GovernorOptions, GpuSelector, SensorSpec, SharedFraction, open_sensor,
 };
 use htc_loader::{Backend, Session};
 
@@ -13,29 +13,29 @@ use super::super::Failure;
 use crate::app::cli::LiveArgs;
 
 /// Smallest step of the active fraction that a model must support.
-const STEP: f64 = 0.99;
+const MIN_FRACTION_STEP: f64 = 0.99;
 
-pub(super) struct Live {
+pub(super) struct DeviceMonitor {
     governor: Governor,
     limited: bool,
 }
 
-impl Live {
+impl DeviceMonitor {
     /// Starts monitoring if requested; `session` uses at most the fraction `most` of its weights,
     /// and runs on the GPU with this identifier, if any. `None`, with a warning, if the NVML or
     /// hwmon sensor does not open.
     pub fn start<B: Backend>(
         args: &LiveArgs,
         session: &mut Session<B>,
-        (most, gpu): (Fraction, Option<String>),
-    ) -> Result<Option<Live>, Failure> {
-        if !args.any() {
+        (most, gpu): (ActiveFraction, Option<String>),
+    ) -> Result<Option<DeviceMonitor>, Failure> {
+        if !args.is_requested() {
             return Ok(None);
         }
         let limited = args.thermal.is_some() || args.power_cap.is_some();
-        let least = session.model().dial().least() / most.get();
-        if limited && least > STEP {
-            if session.model().dial().least() < STEP {
+        let least = session.model().dial().smallest_fraction() / most.get();
+        if limited && least > MIN_FRACTION_STEP {
+            if session.model().dial().smallest_fraction() < MIN_FRACTION_STEP {
                 say!(
                     "htc: warning: --fraction leaves out all that could be, so that heat and power change nothing; ask for more \
                      with it"
@@ -47,28 +47,28 @@ impl Live {
                 )
             }
         }
-        let mut options = LawOptions {
+        let mut options = ControlLawOptions {
             thermal: args.thermal.is_some(),
-            ..LawOptions::default()
+            ..ControlLawOptions::default()
         };
         if let Some(thresholds) = args.thermal {
-            [options.low, options.high] = thresholds;
+            [options.low_celsius, options.high_celsius] = thresholds;
         }
         options.power_cap = args.power_cap;
-        options.least = if limited {
-            options.least.max(least).min(1.0)
+        options.min_fraction = if limited {
+            options.min_fraction.max(least).min(1.0)
         } else {
             // Monitoring alone limits nothing.
             1.0
         };
-        let law = Law::new(options)?;
+        let law = ControlLaw::new(options)?;
         let spec = match (&args.sensor, gpu) {
             (Some(spec), _) => spec.clone(),
-            (None, Some(gpu)) => SensorSpec::Nvml(Gpu::Uuid(gpu)),
+            (None, Some(gpu)) => SensorSpec::Nvml(GpuSelector::Uuid(gpu)),
             (None, None) => SensorSpec::Hwmon,
         };
-        let follow = Follow::new();
-        let sensor = match (open(&spec, &follow), &spec) {
+        let follow = SharedFraction::new();
+        let sensor = match (open_sensor(&spec, &follow), &spec) {
             (Ok(sensor), _) => sensor,
             // Without a sensor, generation continues with the full fraction.
             (Err(error), SensorSpec::Nvml(_) | SensorSpec::Hwmon) => {
@@ -104,14 +104,14 @@ impl Live {
         )?;
         if limited {
             let following = session.follow_with(Arc::clone(&follow), most);
-            following.map_err(|error| Failure::Follow(error.to_string()))?;
+            following.map_err(|error| Failure::Monitoring(error.to_string()))?;
         }
         // Wait for the first reading, so that it applies to the first token.
-        if let Err(error) = governor.enter(Phase::Work) {
+        if let Err(error) = governor.enter_phase(EnergyPhase::Work) {
             say!("htc: warning: {error}; nothing is followed");
             return Ok(None);
         }
-        Ok(Some(Live { governor, limited }))
+        Ok(Some(DeviceMonitor { governor, limited }))
     }
 
     /// Returns true if the active fraction may be reduced.
@@ -120,8 +120,8 @@ impl Live {
     }
 
     /// Ends monitoring and returns the energy, if known. A failed sensor does not affect the text.
-    pub fn end(self) -> Option<Energy> {
-        let energy = self.governor.enter(Phase::Other);
+    pub fn finish(self) -> Option<Energy> {
+        let energy = self.governor.enter_phase(EnergyPhase::Other);
         match energy.and_then(|()| self.governor.stop()) {
             Ok(energy) => energy,
             Err(error) => {
@@ -132,7 +132,7 @@ impl Live {
     }
 }
 
-pub(super) fn in_words(energy: &Energy, tokens: u64) -> String {
+pub(super) fn describe_energy(energy: &Energy, tokens: u64) -> String {
     let per_joule = match energy.tokens_per_joule(tokens) {
         Some(number) => format!(", {number:.3} tokens/J"),
         None => String::new(),

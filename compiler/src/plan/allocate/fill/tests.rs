@@ -42,7 +42,7 @@ impl Case {
                 1.0 - kept
             });
             losses.push(lost.collect());
-            ladders.push(Ladder::of(&costs));
+            ladders.push(Ladder::from_costs(&costs));
         }
         Case { ladders, losses }
     }
@@ -108,7 +108,7 @@ impl Case {
     fn largest_segment(&self) -> f64 {
         let units = self.ladders.iter().zip(&self.losses);
         let segments = units.map(|(ladder, losses)| {
-            let hull = hull(ladder, losses, Price::Budget);
+            let hull = hull(ladder, losses, GainDivisor::Budget);
             let gains = hull.windows(2).map(|s| losses[s[0]] - losses[s[1]]);
             gains.fold(0.0, f64::max)
         });
@@ -133,8 +133,8 @@ fn greedy_is_optimal_with_equal_step_costs() {
     for _ in 0..400 {
         let case = Case::random(&mut rng, Kind::EqualSteps);
         let choices = case.choices();
-        for budget in least(&case.ladders)..=case.highest() {
-            let rungs = marginal(&case.ladders, &case.losses, Price::Budget, budget);
+        for budget in least_cost(&case.ladders)..=case.highest() {
+            let rungs = least_loss_rungs(&case.ladders, &case.losses, GainDivisor::Budget, budget);
             assert!(case.cost(&rungs) <= budget);
             let (found, best) = (case.loss(&rungs), case.best(&choices, budget));
             assert!((found - best).abs() < 1e-12, "{found} {best}");
@@ -150,8 +150,8 @@ fn greedy_is_optimal_on_the_lagrangian_path() {
         let kind = [Kind::StepsByUnit, Kind::Any][i % 2];
         let case = Case::random(&mut rng, kind);
         let (choices, path) = (case.choices(), case.path());
-        for budget in least(&case.ladders)..=case.highest() {
-            let rungs = marginal(&case.ladders, &case.losses, Price::Budget, budget);
+        for budget in least_cost(&case.ladders)..=case.highest() {
+            let rungs = least_loss_rungs(&case.ladders, &case.losses, GainDivisor::Budget, budget);
             assert!(case.cost(&rungs) <= budget && is_full(&case, &rungs, budget));
             let (found, best) = (case.loss(&rungs), case.best(&choices, budget));
             if path.contains(&budget) {
@@ -168,7 +168,7 @@ fn greedy_is_optimal_on_the_lagrangian_path() {
 
 #[test]
 fn levels_follow_their_targets() {
-    let ladders = vec![Ladder::of(&[2, 4, 6, 8, 10, 12, 14, 16, 18, 20]); 3];
+    let ladders = vec![Ladder::from_costs(&[2, 4, 6, 8, 10, 12, 14, 16, 18, 20]); 3];
     let targets = [1.0, 2.0, 3.0];
     assert_eq!(proportional(&ladders, &targets, 36), [2, 5, 8]);
     assert_eq!(proportional(&ladders, &targets, 38), [3, 5, 8]);
@@ -179,11 +179,20 @@ fn levels_follow_their_targets() {
 
 #[test]
 fn remainder_of_a_capped_unit_goes_to_others() {
-    let ladders = [Ladder::of(&[1, 100]), Ladder::of(&[1, 2, 3, 4])];
+    let ladders = [
+        Ladder::from_costs(&[1, 100]),
+        Ladder::from_costs(&[1, 2, 3, 4]),
+    ];
     assert_eq!(proportional(&ladders, &[1.0, 1.0], 50), [0, 3]);
     let losses = [vec![1.0, 0.0], vec![1.0, 0.9, 0.8, 0.7]];
-    assert_eq!(marginal(&ladders, &losses, Price::Budget, 50), [0, 3]);
-    assert_eq!(marginal(&ladders, &losses, Price::Budget, 104), [1, 3]);
+    assert_eq!(
+        least_loss_rungs(&ladders, &losses, GainDivisor::Budget, 50),
+        [0, 3]
+    );
+    assert_eq!(
+        least_loss_rungs(&ladders, &losses, GainDivisor::Budget, 104),
+        [1, 3]
+    );
 }
 
 #[test]
@@ -195,16 +204,20 @@ fn round_up_never_rounds_down() {
 #[test]
 fn bytes_break_ties_of_equal_cost() {
     let mut ladders = vec![
-        Ladder::of(&[1, 11]),
-        Ladder::of(&[1, 11]),
-        Ladder::of(&[1, 11]),
+        Ladder::from_costs(&[1, 11]),
+        Ladder::from_costs(&[1, 11]),
+        Ladder::from_costs(&[1, 11]),
     ];
     let losses = vec![vec![1.0, 0.0]; 3];
     ladders[0].rungs[1].bytes = 21;
-    let climbed = |ladders: &[Ladder], budget| marginal(ladders, &losses, Price::Bytes, budget);
+    let climbed =
+        |ladders: &[Ladder], budget| least_loss_rungs(ladders, &losses, GainDivisor::Bytes, budget);
     assert_eq!(climbed(&ladders, 13), [0, 1, 0]);
     assert_eq!(climbed(&ladders, 23), [0, 1, 1]);
     ladders[2].rungs[1].bytes = 1;
     assert_eq!(climbed(&ladders, 13), [0, 0, 1]);
-    assert_eq!(marginal(&ladders, &losses, Price::Budget, 13), [1, 0, 0]);
+    assert_eq!(
+        least_loss_rungs(&ladders, &losses, GainDivisor::Budget, 13),
+        [1, 0, 0]
+    );
 }

@@ -3,20 +3,27 @@
 use super::*;
 use crate::plan::gpu;
 
-fn ranks(plan: &Plan, slot: Slot) -> Vec<Option<usize>> {
+fn ranks(plan: &Plan, slot: ProjectionKind) -> Vec<Option<usize>> {
     let layers = plan
         .units
         .iter()
         .map(|u| u.layer().unwrap())
         .max()
         .unwrap_or(0);
-    let rank = |layer| plan.unit_of(MatrixId::Slot { layer, slot }).unwrap().rank();
+    let rank = |layer| {
+        plan.unit_of(MatrixId::Projection {
+            layer,
+            projection: slot,
+        })
+        .unwrap()
+        .rank()
+    };
     (0..=layers).map(rank).collect()
 }
 
 fn known(allocator: Allocator, evidence: &Evidence, ratio: f64) -> Result<Plan, PlanError> {
     let request = request(allocator, Budget::Ratio(ratio));
-    make(&small(), request, evidence, |_, _| DType::F32)
+    compute(&small(), request, evidence, |_, _| DType::F32)
 }
 
 #[test]
@@ -86,7 +93,10 @@ fn evidence_of_another_model_is_rejected() {
         let mut changed = good.clone();
         change(&mut changed);
         let error = known(allocator, &changed, 0.5).unwrap_err();
-        assert!(matches!(error, PlanError::Evidence { .. }), "{error}");
+        assert!(
+            matches!(error, PlanError::InvalidEvidence { .. }),
+            "{error}"
+        );
         assert!(!error.to_string().contains('\n'));
     }
 }
@@ -104,7 +114,7 @@ fn ranks_follow_the_phases() {
         ["mix", "mix", "compress", "compress", "refine", "refine"]
     );
     let plan = known(Allocator::Phase, &evidence, 0.3).unwrap();
-    let (total, gates) = (plan.ratio(), ranks(&plan, Slot::Gate));
+    let (total, gates) = (plan.ratio(), ranks(&plan, ProjectionKind::Gate));
     assert!(total <= 0.3 && total > 0.3 - 0.01, "{total}");
     // Steps of 8: each rank is within one of its share of 1.5 : 0.35 : 1.2.
     let unit = gates[0].unwrap() as f64 / 1.5;
@@ -126,7 +136,7 @@ fn without_phases_allocation_is_uniform_with_a_note() {
         let plan = known(Allocator::Phase, &evidence, 0.3).unwrap();
         assert!(plan.notes[0].starts_with("phases_valid = false: "));
         assert!(plan.notes[0].contains(reason), "{:?}", plan.notes);
-        for slot in Slot::ALL {
+        for slot in ProjectionKind::ALL {
             let ranks = ranks(&plan, slot);
             assert!(ranks.windows(2).all(|pair| pair[0] == pair[1]), "{ranks:?}");
         }
@@ -140,7 +150,7 @@ fn curvature_gives_rank_in_proportion_to_the_profile() {
         ..Evidence::default()
     };
     let plan = known(Allocator::Curvature, &evidence, 0.35).unwrap();
-    let ups = ranks(&plan, Slot::Up);
+    let ups = ranks(&plan, ProjectionKind::Up);
     let unit = ups[5].unwrap() as f64 / 6.0;
     for (layer, rank) in ups.iter().enumerate() {
         let due = unit * (layer + 1) as f64;
@@ -153,18 +163,28 @@ fn published_bounds_conflict_on_8b() {
     let mut request = request(Allocator::Uniform, Budget::Ratio(0.9));
     request.allocation.floor = Some(PUBLISHED_FLOOR);
     request.allocation.cap = Some(PUBLISHED_CAP);
-    let made = |request: &Request| {
+    let made = |request: &PlanRequest| {
         let none = Evidence::default();
-        make(&eight_billion(), request.clone(), &none, |_, _| DType::F16)
+        compute(&eight_billion(), request.clone(), &none, |_, _| DType::F16)
     };
     let (floor, cap) = (2253, 1536);
     assert_eq!(made(&request), Err(PlanError::FloorAboveCap { floor, cap }));
     request.allocation.cap = None;
     request.budget = Budget::Ratio(1.0);
     let plan = made(&request).unwrap();
-    for slot in [Slot::Q, Slot::K, Slot::V, Slot::O] {
-        let unit = plan.unit_of(MatrixId::Slot { layer: 7, slot }).unwrap();
-        assert_eq!(unit.form, Form::Kept);
+    for slot in [
+        ProjectionKind::Q,
+        ProjectionKind::K,
+        ProjectionKind::V,
+        ProjectionKind::O,
+    ] {
+        let unit = plan
+            .unit_of(MatrixId::Projection {
+                layer: 7,
+                projection: slot,
+            })
+            .unwrap();
+        assert_eq!(unit.form, MatrixForm::Unchanged);
         assert!(
             unit.notes[0].contains("--rank-floor 2253"),
             "{:?}",
@@ -175,9 +195,9 @@ fn published_bounds_conflict_on_8b() {
     request.allocation.cap = cap.into();
     let plan = made(&request).unwrap();
     let gate = plan
-        .unit_of(MatrixId::Slot {
+        .unit_of(MatrixId::Projection {
             layer: 7,
-            slot: Slot::Gate,
+            projection: ProjectionKind::Gate,
         })
         .unwrap();
     assert_eq!(gate.rank(), Some(1536));
@@ -187,13 +207,13 @@ fn published_bounds_conflict_on_8b() {
         gate.notes
     );
     assert_eq!(
-        plan.unit_of(MatrixId::Slot {
+        plan.unit_of(MatrixId::Projection {
             layer: 7,
-            slot: Slot::K
+            projection: ProjectionKind::K
         })
         .unwrap()
         .form,
-        Form::Kept
+        MatrixForm::Unchanged
     );
 }
 
@@ -203,7 +223,7 @@ fn unit_without_smaller_factors_is_dense_with_a_note() {
     let four_bits = {
         let mut request = request(Allocator::Uniform, Budget::Bytes(u64::MAX));
         request.factor_type = DType::Q8_0;
-        make(&small(), request, &Evidence::default(), |_, _| DType::Q4_0).unwrap()
+        compute(&small(), request, &Evidence::default(), |_, _| DType::Q4_0).unwrap()
     };
     for unit in &four_bits.units {
         assert!(
@@ -215,15 +235,15 @@ fn unit_without_smaller_factors_is_dense_with_a_note() {
     }
     let narrow = hyper(1, (1, 1, 8), (8, 64));
     let mut asked = request(Allocator::Uniform, Budget::Parameters(10_000));
-    asked.slots = vec![Slot::Q];
+    asked.projections = vec![ProjectionKind::Q];
     asked.factor_type = DType::F16;
-    let plan = make(&narrow, asked, &Evidence::default(), |_, _| DType::F32).unwrap();
+    let plan = compute(&narrow, asked, &Evidence::default(), |_, _| DType::F32).unwrap();
     let told = "kept dense: rank 8 needs 256 bytes, the dense form 256";
     assert_eq!(plan.units[0].notes, [told]);
     let mut asked = request(Allocator::Uniform, Budget::Parameters(10_000));
-    asked.slots = vec![Slot::Q];
+    asked.projections = vec![ProjectionKind::Q];
     asked.factor_type = DType::F16;
-    let plan = make(&narrow, asked, &Evidence::default(), |_, _| DType::F64).unwrap();
+    let plan = compute(&narrow, asked, &Evidence::default(), |_, _| DType::F64).unwrap();
     let told = "kept dense: rank 8 takes 128 of the budget, the dense form 64";
     assert_eq!(plan.units[0].notes, [told]);
 }
@@ -259,7 +279,10 @@ fn waterfill_gives_rank_to_high_energy() {
     }
     // Per parameter the dense form of a flat spectrum keeps twice the energy of factors.
     let flat = plan.units.iter().filter(|u| u.layer().unwrap() % 2 == 1);
-    let dense = flat.clone().filter(|u| u.form == Form::Kept).count();
+    let dense = flat
+        .clone()
+        .filter(|u| u.form == MatrixForm::Unchanged)
+        .count();
     assert!(dense * 10 >= flat.count() * 9, "{dense}");
     assert!(
         plan.ratio() <= 0.55 && plan.ratio() > 0.545,
@@ -276,9 +299,9 @@ fn waterfill_gives_rank_to_high_energy() {
     let made = |allocator, floor| {
         let mut request = request(allocator, Budget::Ratio(0.55));
         request.allocation.floor = floor;
-        make(&small(), request, &both, |_, _| DType::F16).unwrap()
+        compute(&small(), request, &both, |_, _| DType::F16).unwrap()
     };
-    let floor = Some(Floor::Rank(8));
+    let floor = Some(RankFloor::Rank(8));
     let [plain, other] =
         [Allocator::Waterfill, Allocator::Whitened].map(|of| made(of, floor).units);
     assert_eq!(other, plain);
@@ -304,7 +327,7 @@ fn rounding_loss_is_added_to_rank_loss() {
     evidence.branches = None;
     let mut losses = |factor_type, dense| {
         asked.factor_type = factor_type;
-        asked.dense.slots = dense;
+        asked.dense_types.projections = dense;
         let (_, ladders) = prepare(&small(), &asked, &units, &evidence).unwrap();
         let losses = waterfill::losses(&asked, &units, &ladders, &evidence, 6).unwrap();
         let last = ladders[0].rungs.len() - 1;
@@ -330,7 +353,7 @@ fn branch_share_weighs_its_projections() {
     let asked = request(Allocator::Whitened, Budget::Ratio(0.3));
     let units = units(&small(), &asked, |_, _| DType::F32).unwrap();
     let spectrum = |u: &Unit| (0..u.full_rank()).map(|i| 0.9_f64.powi(i as i32)).collect();
-    let branches = |attention, feed_forward| Branches {
+    let branches = |attention, feed_forward| BranchShares {
         attention,
         feed_forward,
     };
@@ -347,7 +370,12 @@ fn branch_share_weighs_its_projections() {
     evidence.branches.as_mut().unwrap()[2] = branches(1.0, 1e-4);
     evidence.branches.as_mut().unwrap()[4] = branches(1e-4, 1.0);
     let plan = made(&evidence);
-    for (slot, layer) in [(Slot::Q, 2), (Slot::O, 2), (Slot::Gate, 4), (Slot::Down, 4)] {
+    for (slot, layer) in [
+        (ProjectionKind::Q, 2),
+        (ProjectionKind::O, 2),
+        (ProjectionKind::Gate, 4),
+        (ProjectionKind::Down, 4),
+    ] {
         let ranks = ranks(&plan, slot);
         let rank = |layer: usize| ranks[layer].unwrap_or(usize::MAX);
         for other in (0..6).filter(|&other| other != layer) {
@@ -414,7 +442,7 @@ fn energy_sets_the_total_only_without_a_budget() {
     let mut made = |budget, tokens| {
         evidence.tokens_per_joule = Some(tokens);
         let request = request(Allocator::DiffPlan, budget);
-        make(&small(), request, &evidence, |_, _| DType::F32).unwrap()
+        compute(&small(), request, &evidence, |_, _| DType::F32).unwrap()
     };
     let [free, dear] = [0.4, 0.004].map(|tokens| made(Budget::Ratio(0.5), tokens));
     assert_eq!(free.units, dear.units);
@@ -451,7 +479,7 @@ fn energy_sets_the_total_only_without_a_budget() {
         );
     }
     let uniform = request(Allocator::Waterfill, Budget::Energy);
-    let refused = make(&small(), uniform, &evidence, |_, _| DType::F32);
+    let refused = compute(&small(), uniform, &evidence, |_, _| DType::F32);
     assert_eq!(refused, Err(PlanError::NoBudget));
 }
 
@@ -459,15 +487,15 @@ fn energy_sets_the_total_only_without_a_budget() {
 fn cachefit_rank_is_exact_to_the_byte() {
     let mut request = request(Allocator::CacheFit, Budget::Ratio(1.0));
     request.method = Method::SharedBasis;
-    request.slots = vec![Slot::Q, Slot::K, Slot::V];
+    request.projections = vec![ProjectionKind::Q, ProjectionKind::K, ProjectionKind::V];
     request.factor_type = DType::Q8_0;
-    let cache = gpu::find("rtx-4070-laptop").unwrap().l2_bytes;
+    let cache = gpu::find_by_name("rtx-4070-laptop").unwrap().l2_bytes;
     let evidence = Evidence {
-        cache: Some(cache),
+        l2_bytes: Some(cache),
         ..Evidence::default()
     };
     let made = |evidence| {
-        make(&eight_billion(), request.clone(), evidence, |_, _| {
+        compute(&eight_billion(), request.clone(), evidence, |_, _| {
             DType::F16
         })
     };
@@ -486,11 +514,11 @@ fn cachefit_rank_is_exact_to_the_byte() {
         );
     }
     let others = 32 * 2 * (4096 * 4096 + 3 * 4096 * 14336);
-    let told = predict(&plan, MatrixId::Head, others, cache).to_string();
+    let told = predict_speed(&plan, MatrixId::Head, others, cache).to_string();
     assert_eq!(plan.notes, [told]);
     assert!(plan.notes[0].starts_with("a prediction by bytes alone"));
     let tiny = Evidence {
-        cache: Some(1000),
+        l2_bytes: Some(1000),
         ..Evidence::default()
     };
     let error = made(&tiny).unwrap_err();
@@ -500,50 +528,61 @@ fn cachefit_rank_is_exact_to_the_byte() {
 #[test]
 fn projections_with_one_input_share_the_cache() {
     let mut request = request(Allocator::CacheFit, Budget::Ratio(1.0));
-    request.slots = vec![Slot::Q, Slot::K, Slot::V, Slot::O];
+    request.projections = vec![
+        ProjectionKind::Q,
+        ProjectionKind::K,
+        ProjectionKind::V,
+        ProjectionKind::O,
+    ];
     let evidence = Evidence {
-        cache: Some(16 << 20),
+        l2_bytes: Some(16 << 20),
         ..Evidence::default()
     };
-    let plan = make(&eight_billion(), request, &evidence, |_, _| DType::F16).unwrap();
+    let plan = compute(&eight_billion(), request, &evidence, |_, _| DType::F16).unwrap();
     let bytes = |slot| {
-        plan.unit_of(MatrixId::Slot { layer: 5, slot })
-            .unwrap()
-            .bytes_after()
+        plan.unit_of(MatrixId::Projection {
+            layer: 5,
+            projection: slot,
+        })
+        .unwrap()
+        .bytes_after()
     };
-    let together = bytes(Slot::Q) + bytes(Slot::K) + bytes(Slot::V);
+    let together = bytes(ProjectionKind::Q) + bytes(ProjectionKind::K) + bytes(ProjectionKind::V);
     // One more step of 8 in all three takes 8 (8192 + 5120 + 5120) elements.
     let (limit, step) = (12 << 20, 2 * 8 * (8192 + 5120 + 5120));
     assert!(together <= limit && together + step > limit, "{together}");
     let rank = |slot| {
-        plan.unit_of(MatrixId::Slot { layer: 5, slot })
-            .unwrap()
-            .rank()
+        plan.unit_of(MatrixId::Projection {
+            layer: 5,
+            projection: slot,
+        })
+        .unwrap()
+        .rank()
     };
-    assert_eq!(rank(Slot::Q), rank(Slot::K));
-    assert!(bytes(Slot::O) <= limit && bytes(Slot::O) + 2 * 8 * 8192 > limit);
+    assert_eq!(rank(ProjectionKind::Q), rank(ProjectionKind::K));
+    assert!(bytes(ProjectionKind::O) <= limit && bytes(ProjectionKind::O) + 2 * 8 * 8192 > limit);
 }
 
 #[test]
 fn a_roofline_counts_bytes() {
     let mut asked = request(Allocator::Uniform, Budget::Ratio(0.5));
-    asked.slots = vec![Slot::Gate];
+    asked.projections = vec![ProjectionKind::Gate];
     let made = |hyper: &HyperParameters| {
-        make(hyper, asked.clone(), &Evidence::default(), |_, _| {
+        compute(hyper, asked.clone(), &Evidence::default(), |_, _| {
             DType::F16
         })
         .unwrap()
     };
     let plan = made(&eight_billion());
     let (before, after) = (4096 * 14336 * 2, plan.units[0].bytes_after());
-    let nothing_fits = predict(&plan, MatrixId::Head, 0, 1 << 20);
+    let nothing_fits = predict_speed(&plan, MatrixId::Head, 0, 1 << 20);
     assert_eq!(nothing_fits.streamed, before as f64 / after as f64);
     assert_eq!(nothing_fits.cached, nothing_fits.streamed);
-    let fits = predict(&plan, MatrixId::Head, 0, after * 4 / 3 + 4);
+    let fits = predict_speed(&plan, MatrixId::Head, 0, after * 4 / 3 + 4);
     assert_eq!(fits.streamed, nothing_fits.streamed);
     let expected = fits.streamed * L2_SPEEDUP;
     assert!((fits.cached - expected).abs() < 1e-9, "{fits:?}");
-    let others = predict(&plan, MatrixId::Head, 32 * before, 1 << 20);
+    let others = predict_speed(&plan, MatrixId::Head, 32 * before, 1 << 20);
     let expected = 2.0 / (1.0 + after as f64 / before as f64);
     assert!((others.streamed - expected).abs() < 1e-12, "{others:?}");
 }

@@ -5,7 +5,7 @@ use crate::request::{CodeKinds, DenseTypes, TreatmentRequest};
 
 struct Case {
     hyper: HyperParameters,
-    request: Request,
+    request: PlanRequest,
     evidence: Evidence,
     source: DType,
 }
@@ -14,42 +14,44 @@ impl Case {
     fn random(rng: &mut Rng, allocator: Allocator) -> Case {
         let kv_heads = 1 + rng.below(3);
         let heads = kv_heads * (1 + rng.below(3));
-        let head_size = rng.one_of(&[2, 8, 16, 24, 32]);
+        let head_size = rng.choose(&[2, 8, 16, 24, 32]);
         let width = 1 + rng.below(200);
         let ffn = 1 + rng.below(400);
         let hyper = hyper(1 + rng.below(5), (heads, kv_heads, head_size), (width, ffn));
-        let method = rng.one_of(&[Method::PerSlot, Method::SharedBasis]);
-        let mut slots: Vec<Slot> = Slot::ALL.to_vec();
-        slots.retain(|s| (method == Method::PerSlot || s.group().is_some()) && rng.below(4) > 0);
+        let method = rng.choose(&[Method::PerProjection, Method::SharedBasis]);
+        let mut slots: Vec<ProjectionKind> = ProjectionKind::ALL.to_vec();
+        slots.retain(|s| {
+            (method == Method::PerProjection || s.group().is_some()) && rng.below(4) > 0
+        });
         if slots.is_empty() {
-            slots = method.default_slots().to_vec();
+            slots = method.default_projections().to_vec();
         }
         let floats = [DType::F32, DType::F16, DType::BF16];
         let blocks = [DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
         let whole = [hyper.width, hyper.ffn, heads * head_size];
         let whole = whole.iter().all(|cols| cols.is_multiple_of(32));
         let source = match rng.below(2) {
-            0 if whole => rng.one_of(&[DType::Q8_0, DType::Q4_0]),
-            _ => rng.one_of(&floats),
+            0 if whole => rng.choose(&[DType::Q8_0, DType::Q4_0]),
+            _ => rng.choose(&floats),
         };
-        let mut request = Request {
+        let mut request = PlanRequest {
             method,
-            method_from: None,
+            method_implied_by: None,
             budget: Budget::FullRank,
             allocation: Allocation {
                 first_positions: Default::default(),
                 allocator,
                 floor: match rng.below(6) {
-                    0 => Some(Floor::Rank(1 + rng.below(40))),
-                    1 => Some(Floor::Fraction(0.01 + 0.4 * rng.unit())),
+                    0 => Some(RankFloor::Rank(1 + rng.below(40))),
+                    1 => Some(RankFloor::Fraction(0.01 + 0.4 * rng.unit())),
                     _ => None,
                 },
                 cap: (rng.below(4) == 0).then(|| 8 + rng.below(80)),
             },
-            slots,
-            order: None,
-            factor_type: rng.one_of(&[&floats[..], &blocks[..]].concat()),
-            dense: DenseTypes::default(),
+            projections: slots,
+            channel_permutation: None,
+            factor_type: rng.choose(&[&floats[..], &blocks[..]].concat()),
+            dense_types: DenseTypes::default(),
             codes: CodeKinds::default(),
             low_rank: crate::request::LowRankArg::default(),
             rotation: crate::request::RotationArg::default(),
@@ -80,7 +82,7 @@ impl Case {
 
     fn make(&self) -> Result<Plan, PlanError> {
         let request = self.request.clone();
-        make(&self.hyper, request, &self.evidence, |_, _| self.source)
+        compute(&self.hyper, request, &self.evidence, |_, _| self.source)
     }
 
     fn spent(&self, plan: &Plan) -> (f64, f64) {
@@ -119,7 +121,7 @@ impl Case {
         let floor = floor.map_or(1, |f| f.rank(self.hyper.width).unwrap());
         let cap = self.request.allocation.cap.unwrap_or(usize::MAX);
         let allocator = self.request.allocation.allocator;
-        let mut steps: Vec<(&[crate::plan::Member], Option<u64>, &Ladder)> = Vec::new();
+        let mut steps: Vec<(&[crate::plan::UnitMatrix], Option<u64>, &Ladder)> = Vec::new();
         for ((unit, ladder), made) in units.iter().zip(&ladders).zip(&plan.units) {
             let choice = made.rank().map_or(Choice::Dense, Choice::Rank);
             let rung = ladder
@@ -147,9 +149,9 @@ impl Case {
         for (members, step, ladder) in &steps {
             let together = matches!(allocator, Allocator::Uniform | Allocator::CacheFit)
                 || plan.notes.iter().any(|n| n.contains("uniform"));
-            let alike = |other: &&(&[crate::plan::Member], Option<u64>, &Ladder)| {
-                let slots = |m: &[crate::plan::Member]| -> Vec<Option<Slot>> {
-                    m.iter().map(crate::plan::Member::slot).collect()
+            let alike = |other: &&(&[crate::plan::UnitMatrix], Option<u64>, &Ladder)| {
+                let slots = |m: &[crate::plan::UnitMatrix]| -> Vec<Option<ProjectionKind>> {
+                    m.iter().map(crate::plan::UnitMatrix::slot).collect()
                 };
                 slots(other.0) == slots(members) && other.2.rungs == ladder.rungs
             };
@@ -223,8 +225,8 @@ fn non_finite_budgets_are_rejected() {
     let hyper = hyper(2, (4, 2, 16), (64, 160));
     let ask = |budget| {
         let mut request = request(Allocator::Uniform, budget);
-        request.allocation.floor = Some(Floor::Rank(8));
-        make(&hyper, request, &Evidence::default(), |_, _| DType::F32)
+        request.allocation.floor = Some(RankFloor::Rank(8));
+        compute(&hyper, request, &Evidence::default(), |_, _| DType::F32)
     };
     for ratio in [0.0, -0.5, 1.01, f64::NAN, f64::INFINITY] {
         let error = ask(Budget::Ratio(ratio)).unwrap_err();
@@ -239,7 +241,7 @@ fn non_finite_budgets_are_rejected() {
         assert!(matches!(error, PlanError::BudgetTooSmall { .. }), "{error}");
     }
     let all = ask(Budget::Bytes(u64::MAX)).unwrap();
-    assert!(all.units.iter().all(|u| u.form == Form::Kept));
+    assert!(all.units.iter().all(|u| u.form == MatrixForm::Unchanged));
 }
 
 #[test]
@@ -254,7 +256,7 @@ fn fixed_rank_rejects_allocation_options() {
         let mut request = request(allocator.parse().unwrap(), Budget::Rank(8));
         request.allocation.floor = floor.map(|f| f.parse().unwrap());
         request.allocation.cap = cap;
-        let error = make(&hyper, request, &Evidence::default(), |_, _| DType::F32);
+        let error = compute(&hyper, request, &Evidence::default(), |_, _| DType::F32);
         let error = error.unwrap_err().to_string();
         assert!(error.starts_with(option), "{error}");
     }
@@ -262,14 +264,18 @@ fn fixed_rank_rejects_allocation_options() {
 
 #[test]
 fn floors_and_caps_parse_as_ranks_or_fractions() {
-    assert_eq!("64".parse(), Ok(Floor::Rank(64)));
-    assert_eq!("0.55".parse(), Ok(Floor::Fraction(0.55)));
-    assert_eq!("1".parse(), Ok(Floor::Rank(1)));
-    assert_eq!("1.0".parse(), Ok(Floor::Fraction(1.0)));
-    for floor in [Floor::Rank(7), Floor::Fraction(1.0), Floor::Fraction(0.3)] {
+    assert_eq!("64".parse(), Ok(RankFloor::Rank(64)));
+    assert_eq!("0.55".parse(), Ok(RankFloor::Fraction(0.55)));
+    assert_eq!("1".parse(), Ok(RankFloor::Rank(1)));
+    assert_eq!("1.0".parse(), Ok(RankFloor::Fraction(1.0)));
+    for floor in [
+        RankFloor::Rank(7),
+        RankFloor::Fraction(1.0),
+        RankFloor::Fraction(0.3),
+    ] {
         assert_eq!(floor.to_string().parse(), Ok(floor));
     }
     for wrong in ["0", "-1", "0.0", "1.5", "nan", "half", ""] {
-        assert!(wrong.parse::<Floor>().is_err(), "{wrong}");
+        assert!(wrong.parse::<RankFloor>().is_err(), "{wrong}");
     }
 }

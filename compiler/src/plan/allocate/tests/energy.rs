@@ -7,7 +7,7 @@ fn measured(joules_per_byte: f64) -> Option<MeasuredEnergy> {
     Some(MeasuredEnergy {
         joules_per_byte,
         interval: Some((0.5 * joules_per_byte, 2.0 * joules_per_byte)),
-        joules_of_no_bytes: 1e6,
+        joules_per_token: 1e6,
         pairs: 8,
         sensor: "GPU".into(),
         digest: Default::default(),
@@ -30,8 +30,8 @@ fn measured_energy_pays_for_bytes() {
         energy: measured(1e3 / (4.0 * all)),
         ..given.clone()
     };
-    let made = |asked: &Request, evidence: &Evidence| {
-        make(&small(), asked.clone(), evidence, |_, _| DType::F32).unwrap()
+    let made = |asked: &PlanRequest, evidence: &Evidence| {
+        compute(&small(), asked.clone(), evidence, |_, _| DType::F32).unwrap()
     };
     asked.factor_type = DType::F32;
     let [one, other] = [&by_tokens, &by_bytes].map(|evidence| made(&asked, evidence));
@@ -70,7 +70,7 @@ fn measured_energy_pays_for_bytes() {
         assert!(said.contains(word), "{said}");
     }
     let mut beside = by_bytes.clone();
-    beside.energy.as_mut().unwrap().joules_of_no_bytes = 0.0;
+    beside.energy.as_mut().unwrap().joules_per_token = 0.0;
     assert_eq!(made(&asked, &beside).units, other.units);
     // Cancels under a byte budget, but not under a parameter budget, where the dense form has other
     // bytes.
@@ -105,7 +105,7 @@ fn measured_energy_pays_for_bytes() {
             "at most 1",
         ),
     ] {
-        let error = make(&small(), asked.clone(), &wrong, |_, _| DType::F32).unwrap_err();
+        let error = compute(&small(), asked.clone(), &wrong, |_, _| DType::F32).unwrap_err();
         assert!(error.to_string().contains(word), "{error}");
     }
 }

@@ -7,10 +7,10 @@ mod published;
 
 use crate::request::{CodeKinds, DenseTypes, TreatmentRequest};
 use htc_formats::DType;
-use htc_formats::model::{Forward, HyperParameters, MatrixId, Slot};
+use htc_formats::model::{Forward, HyperParameters, MatrixId, ProjectionKind};
 
 use super::*;
-use crate::plan::{Branches, Budget, Form, Method, Plan, UnitPlan, make, units};
+use crate::plan::{BranchShares, Budget, MatrixForm, Method, Plan, UnitPlan, compute, units};
 use crate::system::random::Rng;
 
 fn hyper(
@@ -45,24 +45,24 @@ fn eight_billion() -> HyperParameters {
     hyper(32, (32, 8, 128), (4096, 14336))
 }
 
-fn request(allocator: Allocator, budget: Budget) -> Request {
-    Request {
-        method: Method::PerSlot,
-        method_from: None,
+fn request(allocator: Allocator, budget: Budget) -> PlanRequest {
+    PlanRequest {
+        method: Method::PerProjection,
+        method_implied_by: None,
         budget,
         allocation: Allocation {
             first_positions: Default::default(),
             allocator,
             ..Allocation::default()
         },
-        slots: Slot::ALL.to_vec(),
+        projections: ProjectionKind::ALL.to_vec(),
         factor_type: DType::F16,
-        dense: DenseTypes::default(),
+        dense_types: DenseTypes::default(),
         codes: CodeKinds::default(),
         low_rank: crate::request::LowRankArg::default(),
         rotation: crate::request::RotationArg::default(),
         kv_bases: crate::request::KvBasesArg::default(),
-        order: None,
+        channel_permutation: None,
         treatment: TreatmentRequest::default(),
         effort: Default::default(),
     }
@@ -83,14 +83,14 @@ fn evidence(rng: &mut Rng, units: &[Unit], layers: usize) -> Evidence {
         whitened: Some(whitened),
         branches: Some(
             (0..layers)
-                .map(|_| Branches {
+                .map(|_| BranchShares {
                     attention: rng.unit(),
                     feed_forward: rng.unit(),
                 })
                 .collect(),
         ),
         variance: Some((0..layers).map(|_| 0.1 + rng.unit()).collect()),
-        cache: Some(1 << 30),
+        l2_bytes: Some(1 << 30),
         tokens_per_joule: Some(0.4),
         ..Evidence::default()
     }

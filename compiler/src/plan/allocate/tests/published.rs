@@ -110,8 +110,10 @@ const MOST_SECONDS: f64 = 5.0;
 fn published_spectra_are_allocated_within_the_time_limit() {
     let Some(published) = published() else { return };
     let hyper = eight_billion();
-    let name = |slot: Slot| match slot {
-        Slot::Q | Slot::K | Slot::V | Slot::O => slot.name().to_uppercase(),
+    let name = |slot: ProjectionKind| match slot {
+        ProjectionKind::Q | ProjectionKind::K | ProjectionKind::V | ProjectionKind::O => {
+            slot.name().to_uppercase()
+        }
         _ => slot.name().to_owned(),
     };
     let asked = request(Allocator::Waterfill, Budget::Ratio(0.6));
@@ -126,7 +128,7 @@ fn published_spectra_are_allocated_within_the_time_limit() {
         whitened: Some(spectra.clone()),
         spectra: Some(spectra),
         variance: Some((0..32).map(|l| 1.0 + (l as f64 - 12.0).powi(2)).collect()),
-        cache: Some(40 << 20),
+        l2_bytes: Some(40 << 20),
         tokens_per_joule: Some(0.4),
         ..Evidence::default()
     };
@@ -137,7 +139,7 @@ fn published_spectra_are_allocated_within_the_time_limit() {
                 let mut request = request(allocator, budget);
                 request.factor_type = factor_type;
                 let started = Instant::now();
-                let plan = make(&hyper, request, &evidence, |_, _| DType::F16).unwrap();
+                let plan = compute(&hyper, request, &evidence, |_, _| DType::F16).unwrap();
                 let seconds = started.elapsed().as_secs_f64();
                 let units = plan.units.iter().zip(evidence.spectra.as_ref().unwrap());
                 let lost = units.map(|(u, s)| {
@@ -145,7 +147,11 @@ fn published_spectra_are_allocated_within_the_time_limit() {
                     u.rank().map_or(0.0, |rank| lost[rank])
                 });
                 let lost = lost.sum::<f64>() / 224.0;
-                let dense = plan.units.iter().filter(|u| u.form == Form::Kept).count();
+                let dense = plan
+                    .units
+                    .iter()
+                    .filter(|u| u.form == MatrixForm::Unchanged)
+                    .count();
                 println!(
                     "{factor_type} {budget:?} {allocator}: {seconds:.3} s, mean energy lost {lost:.4}, \
                      ratio {:.4}, dense units {dense}",

@@ -23,7 +23,7 @@ fn codes_of_column_groups_round_trip() {
     let text = write(&plan, None).unwrap();
     assert_eq!(parsed(&text).unwrap(), plan, "{text}");
     let codes = plan.units.iter().map(|unit| match &unit.form {
-        Form::Bands { codes } => codes.to_string(),
+        MatrixForm::ColumnGroups { codes } => codes.to_string(),
         other => panic!("{other:?}"),
     });
     let expected = [
@@ -90,7 +90,7 @@ fn padding_note_appears_once() {
     let plan = parsed(&text("2:t3x5,l4x1-20", &stale)).unwrap();
     assert_eq!(plan.notes(), ["by hand".to_owned(), said("2 matrices")]);
     let codes = plan.units.iter().map(|unit| match &unit.form {
-        Form::Bands { codes } => codes.to_string(),
+        MatrixForm::ColumnGroups { codes } => codes.to_string(),
         other => panic!("{other:?}"),
     });
     let expected = ["2:t3x5,l4x1-20", "1:l4x8", "2:t3x6-20"];

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn misfits(from: &str, to: &str) -> Misfits {
+fn misfits(from: &str, to: &str) -> PlanFileMismatches {
     assert!(GOOD.contains(from), "{from}");
     let text = GOOD.replacen(from, to, 1);
     match parsed(&text) {
@@ -382,8 +382,14 @@ fn all_misfits_are_counted_and_the_first_listed() {
     let PlanFileError::Misfits { misfits, .. } = error else {
         panic!("{error}");
     };
-    assert_eq!((misfits.count, misfits.listed.len()), (1000, MAX_MISFITS));
+    assert_eq!(
+        (misfits.count, misfits.listed.len()),
+        (1000, MAX_LISTED_MISMATCHES)
+    );
     assert_eq!(misfits.listed[49].line, 56);
     assert_eq!(misfits.to_string().lines().last(), Some("and 950 more"));
-    assert_eq!(misfits.to_string().lines().count(), MAX_MISFITS + 1);
+    assert_eq!(
+        misfits.to_string().lines().count(),
+        MAX_LISTED_MISMATCHES + 1
+    );
 }

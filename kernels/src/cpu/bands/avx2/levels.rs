@@ -8,7 +8,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use htc_formats::bands::{BAND, CHUNK, GROUP_ROWS, LEVEL_TABLES, QUADS, SCALE_BYTES};
+use htc_formats::bands::{CHUNK, CODEBOOKS, GROUP_COLS, GROUP_ROWS, QUADS_PER_GROUP, SCALE_BYTES};
 
 use super::super::{Vector, part};
 use super::{Group16, Table, halves, load, table};
@@ -25,14 +25,14 @@ pub(super) fn dot<const BITS: usize>(
     let table = table(const { &entries(BITS) });
     let codes = Codes::new(vector.codes);
     let scale = _mm256_set1_ps(vector.scale);
-    let all = band.len() / (SCALE_BYTES + QUADS * CHUNK * BITS / 8);
+    let all = band.len() / (SCALE_BYTES + QUADS_PER_GROUP * CHUNK * BITS / 8);
     let (scales, chunks) = band.split_at(all * SCALE_BYTES);
     let scales = scales.as_chunks::<SCALE_BYTES>().0;
     for (group, sums) in groups.zip(sums) {
-        let group_bytes = QUADS * CHUNK * BITS / 8;
+        let group_bytes = QUADS_PER_GROUP * CHUNK * BITS / 8;
         let chunks = &chunks[group * group_bytes..][..group_bytes];
         let mut totals = [_mm256_setzero_si256(); 2];
-        for quad in 0..QUADS {
+        for quad in 0..QUADS_PER_GROUP {
             let chunk = &chunks[quad * CHUNK * BITS / 8..][..CHUNK * BITS / 8];
             prefetch(chunk.as_ptr().wrapping_add(AHEAD));
             for (half, total) in totals.iter_mut().enumerate() {
@@ -77,7 +77,7 @@ const fn entries(bits: usize) -> [i8; 64] {
     if bits == 8 {
         return entries;
     }
-    let magnitudes = LEVEL_TABLES[bits - 2];
+    let magnitudes = CODEBOOKS[bits - 2];
     let mut i = 0;
     while i < magnitudes.len() {
         entries[i] = magnitudes[i];
@@ -93,17 +93,17 @@ const AHEAD: usize = 1024;
 
 /// Codes of the vector, the four of a quad repeated in each lane.
 struct Codes {
-    magnitudes: [[i32; 8]; QUADS],
-    signed: [[i32; 8]; QUADS],
+    magnitudes: [[i32; 8]; QUADS_PER_GROUP],
+    signed: [[i32; 8]; QUADS_PER_GROUP],
 }
 
 impl Codes {
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    fn new(codes: &[i8; BAND]) -> Codes {
+    fn new(codes: &[i8; GROUP_COLS]) -> Codes {
         let mut words = Codes {
-            magnitudes: [[0; 8]; QUADS],
-            signed: [[0; 8]; QUADS],
+            magnitudes: [[0; 8]; QUADS_PER_GROUP],
+            signed: [[0; 8]; QUADS_PER_GROUP],
         };
         for (quad, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
             let four = _mm256_set1_epi32(i32::from_le_bytes(codes.map(i8::cast_unsigned)));

@@ -7,7 +7,7 @@
 
 use std::arch::x86_64::*;
 
-use htc_formats::bands::{BAND, CHUNK, QUADS};
+use htc_formats::bands::{CHUNK, GROUP_COLS, QUADS_PER_GROUP};
 
 use super::super::{Group, Part};
 use super::{Group16, load};
@@ -18,7 +18,7 @@ const TILE: usize = 6;
 const GROUPS: usize = 4;
 
 /// Weights of a row group in sixteen bits: columns by pairs, rows in halves.
-type Wide = [[[i16; 16]; 2]; BAND / 2];
+type Wide = [[[i16; 16]; 2]; GROUP_COLS / 2];
 
 /// Implements [`BandKernels::add`](super::super::BandKernels::add).
 #[target_feature(enable = "avx2,fma")]
@@ -29,7 +29,7 @@ pub(in super::super::super) fn add(
     sums: &mut [Group16],
 ) {
     let stride = integers.len();
-    let mut wide = [[[[0; 16]; 2]; BAND / 2]; GROUPS];
+    let mut wide = [[[[0; 16]; 2]; GROUP_COLS / 2]; GROUPS];
     for first in (0..stride).step_by(GROUPS) {
         let groups = &integers[first..stride.min(first + GROUPS)];
         let factors = &factors[first..first + groups.len()];
@@ -88,7 +88,7 @@ fn tile<const T: usize>(
     sums: &mut [Group16],
     stride: usize,
 ) {
-    let mut codes = [[0_i16; BAND]; T];
+    let mut codes = [[0_i16; GROUP_COLS]; T];
     for t in 0..T {
         for (half, codes) in codes[t].as_chunks_mut::<16>().0.iter_mut().enumerate() {
             // SAFETY: in bounds.
@@ -100,7 +100,7 @@ fn tile<const T: usize>(
     }
     for (g, (group, factors)) in groups.iter().zip(factors).enumerate() {
         let mut totals = [[_mm256_setzero_si256(); 2]; T];
-        for pair in 0..2 * QUADS {
+        for pair in 0..2 * QUADS_PER_GROUP {
             let rows = group[pair].each_ref();
             let mut weights = [_mm256_setzero_si256(); 2];
             for half in 0..2 {

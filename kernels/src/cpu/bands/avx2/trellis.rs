@@ -16,7 +16,7 @@ use std::arch::x86_64::*;
 use std::hint::black_box;
 use std::ops::Range;
 
-use htc_formats::bands::{BAND, GROUP_ROWS, QUADS, STRIP_ROWS};
+use htc_formats::bands::{GROUP_COLS, GROUP_ROWS, QUADS_PER_GROUP, TILE_ROWS};
 
 use super::super::{Room, Vector, part};
 use super::nibbles::{NIBBLES, Orders, weights};
@@ -25,11 +25,13 @@ use crate::cpu::blocks::prefetch;
 
 /// Bytes between streams, or pairs of them, of two and four bits: 256 rows and the overread after
 /// them.
-const STREAM: usize = 2 * STRIP_ROWS + 32;
+const STREAM: usize = 2 * TILE_ROWS + 32;
 
-const PLANE: usize = STRIP_ROWS + 32;
+const PLANE: usize = TILE_ROWS + 32;
 
-const _: () = assert!(QUADS * STREAM <= Room::BYTES && QUADS / 2 * 5 * PLANE <= Room::BYTES);
+const _: () = assert!(
+    QUADS_PER_GROUP * STREAM <= Room::BYTES && QUADS_PER_GROUP / 2 * 5 * PLANE <= Room::BYTES
+);
 
 /// Implements [`BandKernels::dot`](super::super::BandKernels::dot) for a trellis of `BITS` bits.
 #[target_feature(enable = "avx2,fma")]
@@ -55,7 +57,7 @@ pub(super) fn dot<const BITS: usize>(
     let scale = _mm256_set1_ps(vector.scale);
     let centre = _mm256_set1_epi32(-128 * vector.sum);
     let next = band.as_ptr().wrapping_add(band.len());
-    let ahead = band.len() / (STRIP_ROWS / GROUP_ROWS);
+    let ahead = band.len() / (TILE_ROWS / GROUP_ROWS);
     if BITS == 2 || BITS == 4 {
         for (b, sums) in sums.iter_mut().enumerate() {
             fetch(next, b * ahead, ahead);
@@ -88,7 +90,7 @@ struct Streams<'a> {
 
 impl<'a> Streams<'a> {
     fn whole(&self, quad: usize) -> &'a [u8] {
-        let length = self.band.len() / QUADS;
+        let length = self.band.len() / QUADS_PER_GROUP;
         &self.band[quad * length..][..length]
     }
 
@@ -106,7 +108,12 @@ impl<'a> Streams<'a> {
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn copies(streams: &Streams<'_>, room: &mut Room) {
-    for (quad, room) in room.0.chunks_exact_mut(STREAM).take(QUADS).enumerate() {
+    for (quad, room) in room
+        .0
+        .chunks_exact_mut(STREAM)
+        .take(QUADS_PER_GROUP)
+        .enumerate()
+    {
         let stream = streams.of(quad);
         let parts = stream.as_chunks::<32>().0.iter();
         for (part, out) in parts.zip(room.as_chunks_mut::<32>().0) {
@@ -120,7 +127,12 @@ fn copies(streams: &Streams<'_>, room: &mut Room) {
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn pairs(streams: &Streams<'_>, room: &mut Room) {
-    for (pair, room) in room.0.chunks_exact_mut(STREAM).take(QUADS / 2).enumerate() {
+    for (pair, room) in room
+        .0
+        .chunks_exact_mut(STREAM)
+        .take(QUADS_PER_GROUP / 2)
+        .enumerate()
+    {
         let (a, b) = (streams.of(2 * pair), streams.of(2 * pair + 1));
         let rows = a.as_chunks::<16>().0.iter().zip(b.as_chunks::<16>().0);
         for ((a, b), out) in rows.zip(room.as_chunks_mut::<32>().0) {
@@ -155,7 +167,10 @@ fn behind<const N: usize>(
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn planes<const BITS: usize>(streams: &Streams<'_>, room: &mut Room) {
-    let room_of_pairs = room.0.chunks_exact_mut(BITS * PLANE).take(QUADS / 2);
+    let room_of_pairs = room
+        .0
+        .chunks_exact_mut(BITS * PLANE)
+        .take(QUADS_PER_GROUP / 2);
     for (pair, room) in room_of_pairs.enumerate() {
         let (a, b) = (streams.of(2 * pair), streams.of(2 * pair + 1));
         let units = a.chunks_exact(8 * BITS).zip(b.chunks_exact(8 * BITS));
@@ -232,13 +247,13 @@ const fn unit_shuffles(bits: usize) -> [[u8; 32]; 2] {
 
 /// Codes of the vector in two digits, for pairs of columns as alternating bytes: `16 · second +
 /// first`.
-struct Digits([[[i16; 16]; 2]; BAND / 2]);
+struct Digits([[[i16; 16]; 2]; GROUP_COLS / 2]);
 
 impl Digits {
     /// If `within`, pairs columns 0 and 2, 1 and 3 of a quad; else the same columns of two quads.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    fn new(codes: &[i8; BAND], within: bool) -> Digits {
+    fn new(codes: &[i8; GROUP_COLS], within: bool) -> Digits {
         // SAFETY: in bounds.
         let codes = unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) };
         let (ones, eights) = (_mm256_set1_epi8(1), _mm256_set1_epi8(8));
@@ -256,13 +271,13 @@ impl Digits {
             _mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15)
         };
         let order = _mm256_broadcastsi128_si256(order);
-        let mut pairs = [[0_i16; BAND / 2]; 2];
+        let mut pairs = [[0_i16; GROUP_COLS / 2]; 2];
         for (pairs, digits) in pairs.iter_mut().zip([first, second]) {
             let digits = _mm256_shuffle_epi8(digits, order);
             // SAFETY: in bounds.
             unsafe { _mm256_storeu_si256(pairs.as_mut_ptr().cast(), digits) };
         }
-        let mut digits = Digits([[[0; 16]; 2]; BAND / 2]);
+        let mut digits = Digits([[[0; 16]; 2]; GROUP_COLS / 2]);
         for (i, both) in digits.0.iter_mut().enumerate() {
             for (digits, pairs) in both.iter_mut().zip(&pairs) {
                 // SAFETY: in bounds.
@@ -337,8 +352,8 @@ fn sixteen<const BITS: usize>(
     block: usize,
     centre: __m256i,
 ) -> [__m256i; 2] {
-    assert!(block < STRIP_ROWS / GROUP_ROWS);
-    let width = BAND / 2 / (QUADS * BITS / 4);
+    assert!(block < TILE_ROWS / GROUP_ROWS);
+    let width = GROUP_COLS / 2 / (QUADS_PER_GROUP * BITS / 4);
     let mut totals = [centre; 2];
     // Eight products go into each sum. The count is hidden from the compiler, which would otherwise
     // merge the loops and run out of registers.
@@ -374,7 +389,7 @@ fn thirty_two<const BITS: usize>(
     block: usize,
     centre: __m256i,
 ) -> [[__m256i; 2]; 2] {
-    assert!(block < STRIP_ROWS / GROUP_ROWS / 2);
+    assert!(block < TILE_ROWS / GROUP_ROWS / 2);
     // Eight products go into each sum, separately for even and odd rows.
     let (mut even, mut odd) = ([no_sums(); 2], [no_sums(); 2]);
     for (pair, digits) in digits.0.as_chunks::<4>().0.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! Extraction patterns and lookup tables of the kernels for 64-byte registers.
 
-use htc_formats::bands::{GROUP_ROWS, LEVEL_TABLES, QUAD, SCALE_BYTES, TRELLIS_TABLES, Trellis};
+use htc_formats::bands::{CODEBOOKS, GROUP_ROWS, QUAD, SCALE_BYTES, TRELLIS_TABLES, Trellis};
 
 /// Bytes of a register.
 pub(in crate::cpu::bands) const WIDTH: usize = 64;
@@ -120,7 +120,7 @@ const fn levels(bits: usize) -> Levels {
         }
         width /= 2;
     }
-    let table = LEVEL_TABLES[bits - 2];
+    let table = CODEBOOKS[bits - 2];
     let mut code = 0;
     while code < 2 * WIDTH {
         let magnitude = table[code % table.len()];

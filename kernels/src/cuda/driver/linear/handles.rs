@@ -7,12 +7,12 @@ use cudarc::cusolver::sys::{
     self as solver, cusolverDnHandle_t, cusolverDnParams_t, cusolverStatus_t,
 };
 
-use super::super::{Shared, locked};
-use super::library::{self, BLAS, SOLVER, check_blas, check_solver, unavailable};
+use super::super::{Shared, lock_ignoring_poison};
+use super::library::{self, BLAS, SOLVER, check_blas, check_solver, unavailable_error};
 use crate::linear::LinearError;
 
 /// One handle per library for the stream of a device. Not to be used by two threads at a time.
-pub(super) struct Handles {
+pub(super) struct LibraryHandles {
     shared: Arc<Shared>,
     pub(super) blas: cublasHandle_t,
     pub(super) solver: cusolverDnHandle_t,
@@ -21,27 +21,27 @@ pub(super) struct Handles {
 
 // SAFETY: handles may be used by any thread in which their context is current; each use makes it
 // current.
-unsafe impl Send for Handles {}
+unsafe impl Send for LibraryHandles {}
 
-impl Handles {
-    pub(super) fn new(shared: &Arc<Shared>) -> Result<Handles, LinearError> {
-        let mut handles = Handles {
+impl LibraryHandles {
+    pub(super) fn new(shared: &Arc<Shared>) -> Result<LibraryHandles, LinearError> {
+        let mut handles = LibraryHandles {
             shared: Arc::clone(shared),
             blas: std::ptr::null_mut(),
             solver: std::ptr::null_mut(),
             params: std::ptr::null_mut(),
         };
-        handles.begin()?;
+        handles.create()?;
         Ok(handles)
     }
 
-    fn begin(&mut self) -> Result<(), LinearError> {
+    fn create(&mut self) -> Result<(), LinearError> {
         let shared = Arc::clone(&self.shared);
-        shared.bind()?;
+        shared.make_current()?;
         // Locked until the handles exist: creating them allocates, which is not allowed during
         // stream capture.
-        let mut state = locked(&shared.state);
-        shared.interrupt(&mut state)?;
+        let mut state = lock_ignoring_poison(&shared.state);
+        shared.flush_step(&mut state)?;
         // SAFETY: the context is current, the functions exist, and the handle is writable.
         match unsafe { blas::cublasCreate_v2(&mut self.blas) } {
             cublasStatus_t::CUBLAS_STATUS_SUCCESS => {}
@@ -50,8 +50,8 @@ impl Handles {
                 if code == cublasStatus_t::CUBLAS_STATUS_ALLOC_FAILED {
                     return check_blas(code, "starting cuBLAS");
                 }
-                let message = format!("does not start: {}", library::blas_meaning(code));
-                return Err(unavailable(BLAS, message));
+                let message = format!("does not start: {}", library::blas_error_description(code));
+                return Err(unavailable_error(BLAS, message));
             }
         }
         // SAFETY: as above.
@@ -62,18 +62,21 @@ impl Handles {
                 if code == cusolverStatus_t::CUSOLVER_STATUS_ALLOC_FAILED {
                     return check_solver(code, "starting cuSOLVER");
                 }
-                let message = format!("does not start: {}", library::solver_meaning(code));
-                return Err(unavailable(SOLVER, message));
+                let message = format!(
+                    "does not start: {}",
+                    library::solver_error_description(code)
+                );
+                return Err(unavailable_error(SOLVER, message));
             }
         }
-        self.set_up()
+        self.configure()
     }
 
     /// Selects the stream of the device and bit-reproducible results. cuBLAS guarantees these on
     /// GPUs of the same model without atomics and with one stream per handle; a user workspace is
     /// needed only for handles with several streams. The default math mode multiplies 64-bit
     /// numbers in full precision.
-    fn set_up(&mut self) -> Result<(), LinearError> {
+    fn configure(&mut self) -> Result<(), LinearError> {
         const DOING: &str = "setting up cuBLAS";
         const DOING_SOLVER: &str = "setting up cuSOLVER";
         let stream = self.shared.stream;
@@ -97,13 +100,13 @@ impl Handles {
     }
 }
 
-impl Drop for Handles {
+impl Drop for LibraryHandles {
     fn drop(&mut self) {
-        if self.shared.bind().is_err() {
+        if self.shared.make_current().is_err() {
             return;
         }
         // Locked: freeing waits for the device, which is not allowed during stream capture.
-        let _state = locked(&self.shared.state);
+        let _state = lock_ignoring_poison(&self.shared.state);
         // SAFETY: the context is current, the handles were created by `begin`, and no other
         // references exist. Errors are ignored during teardown.
         unsafe {

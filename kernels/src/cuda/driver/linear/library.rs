@@ -43,7 +43,7 @@ const SOLVER_FUNCTIONS: &[&str] = &[
 ];
 
 /// Returns the error of an unusable library.
-pub(super) fn unavailable(library: &'static str, message: impl Into<String>) -> LinearError {
+pub(super) fn unavailable_error(library: &'static str, message: impl Into<String>) -> LinearError {
     LinearError::Unavailable {
         library,
         message: message.into(),
@@ -51,7 +51,7 @@ pub(super) fn unavailable(library: &'static str, message: impl Into<String>) -> 
 }
 
 /// Loads the libraries, once.
-pub(super) fn start() -> Result<(), LinearError> {
+pub(super) fn load_libraries() -> Result<(), LinearError> {
     static STARTED: OnceLock<Result<(), LinearError>> = OnceLock::new();
     STARTED.get_or_init(load).clone()
 }
@@ -63,20 +63,24 @@ fn load() -> Result<(), LinearError> {
     // A library whose dependencies are missing does not load either.
     let absent = "is not installed, or a library that it needs is not";
     if !blas_there {
-        return Err(unavailable(BLAS, absent));
+        return Err(unavailable_error(BLAS, absent));
     }
     if !solver_there {
-        return Err(unavailable(SOLVER, absent));
+        return Err(unavailable_error(SOLVER, absent));
     }
     for name in BLAS_FUNCTIONS {
         // SAFETY: the library is present; the function is looked up, not called.
         let found = unsafe { blas::culib().get::<unsafe extern "C" fn()>(name.as_bytes()) };
-        found.map_err(|_| unavailable(BLAS, format!("has no {name}: a newer one is needed")))?;
+        found.map_err(|_| {
+            unavailable_error(BLAS, format!("has no {name}: a newer one is needed"))
+        })?;
     }
     for name in SOLVER_FUNCTIONS {
         // SAFETY: as above.
         let found = unsafe { solver::culib().get::<unsafe extern "C" fn()>(name.as_bytes()) };
-        found.map_err(|_| unavailable(SOLVER, format!("has no {name}: a newer one is needed")))?;
+        found.map_err(|_| {
+            unavailable_error(SOLVER, format!("has no {name}: a newer one is needed"))
+        })?;
     }
     Ok(())
 }
@@ -112,7 +116,7 @@ pub(super) fn versions() -> Result<String, LinearError> {
 }
 
 /// Returns the description of a cuBLAS code.
-pub(super) fn blas_meaning(code: cublasStatus_t) -> String {
+pub(super) fn blas_error_description(code: cublasStatus_t) -> String {
     let text = |get: unsafe fn(cublasStatus_t) -> *const c_char| {
         // SAFETY: the functions were checked at start; the text is constant and NUL-terminated.
         unsafe {
@@ -128,7 +132,7 @@ pub(super) fn blas_meaning(code: cublasStatus_t) -> String {
     }
 }
 
-pub(super) fn solver_meaning(code: cusolverStatus_t) -> String {
+pub(super) fn solver_error_description(code: cusolverStatus_t) -> String {
     let words = match code {
         cusolverStatus_t::CUSOLVER_STATUS_NOT_INITIALIZED => "the library was not initialized",
         cusolverStatus_t::CUSOLVER_STATUS_ALLOC_FAILED => "no room for what the library needs",
@@ -147,8 +151,8 @@ pub(super) fn check_blas(code: cublasStatus_t, doing: &'static str) -> Result<()
         return Ok(());
     }
     Err(LinearError::Library {
-        doing,
-        message: blas_meaning(code),
+        operation: doing,
+        message: blas_error_description(code),
     })
 }
 
@@ -157,8 +161,8 @@ pub(super) fn check_solver(code: cusolverStatus_t, doing: &'static str) -> Resul
         return Ok(());
     }
     Err(LinearError::Library {
-        doing,
-        message: solver_meaning(code),
+        operation: doing,
+        message: solver_error_description(code),
     })
 }
 
@@ -169,11 +173,11 @@ mod tests {
     #[test]
     fn solver_codes_have_description_and_name() {
         assert_eq!(
-            solver_meaning(cusolverStatus_t::CUSOLVER_STATUS_ALLOC_FAILED),
+            solver_error_description(cusolverStatus_t::CUSOLVER_STATUS_ALLOC_FAILED),
             "no room for what the library needs (CUSOLVER_STATUS_ALLOC_FAILED)"
         );
         assert_eq!(
-            solver_meaning(cusolverStatus_t::CUSOLVER_STATUS_ZERO_PIVOT),
+            solver_error_description(cusolverStatus_t::CUSOLVER_STATUS_ZERO_PIVOT),
             "CUSOLVER_STATUS_ZERO_PIVOT"
         );
     }

@@ -1,13 +1,13 @@
 //! Attention of many rows in tiles of queries, with tensor cores.
 
-use super::super::kv::{KvNumbers, RowsArgument};
-use super::super::{F32, count, floats, misfit};
-use super::{AttentionRoom, Held, Joined, Queries, SPLITS};
+use super::super::kv::{KvElement, KvRowsArgument};
+use super::super::{F32_BYTES, float_span, kernel_count, shape_mismatch};
+use super::{AttentionScratch, DeviceLayerCache, MAX_SPLITS, PartialAttention, QueryShape};
 use crate::cpu::Attention;
-use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
+use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
 
 /// Minimum number of rows for tiles, equal to that of tiled matrix products.
-const LEAST: usize = 32;
+const MIN_ROWS: usize = 32;
 
 /// Queries and positions of a tile and threads of its block, as in `attention_tiles.cu`.
 const QUERIES: usize = 64;
@@ -15,20 +15,20 @@ const POSITIONS: usize = 32;
 const THREADS: u32 = 128;
 
 /// Maximum head size: the largest in use, and the limit for shared memory with the queries.
-const MOST_SIZE: usize = 256;
+const MAX_HEAD_SIZE: usize = 256;
 
 /// Minimum positions of a split, and maximum rows times splits, equal to the memory allocated for
 /// few rows with all their splits.
-const LEAST_SPLIT: usize = 256;
-const MOST_RECORDS: usize = super::FEW * SPLITS;
+const MIN_SPLIT: usize = 256;
+const MAX_RECORDS: usize = super::PREALLOCATED_ROWS * MAX_SPLITS;
 
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct AttendTiles {
-    q: Span,
-    partial: Span,
-    keys: RowsArgument,
-    values: RowsArgument,
+    q: DeviceSpan,
+    partial: DeviceSpan,
+    keys: KvRowsArgument,
+    values: KvRowsArgument,
     rows: u32,
     heads: u32,
     kv_heads: u32,
@@ -44,33 +44,33 @@ struct AttendTiles {
 }
 
 // SAFETY: layout as in `attention_tiles.cu`, without padding.
-unsafe impl Arguments for AttendTiles {}
+unsafe impl KernelArguments for AttendTiles {}
 
 /// Kernel for a tile of queries.
-pub(in super::super) struct Tile {
+pub(in super::super) struct TileKernel {
     kernel: &'static str,
     /// Shared memory of a block in bytes.
-    pub shared: usize,
+    pub shared_bytes: usize,
     /// Value columns per block.
-    wide: usize,
+    value_columns: usize,
 }
 
 /// Tiling of a batch.
-pub(super) struct Tiles {
-    tile: Tile,
+pub(super) struct TilingPlan {
+    tile: TileKernel,
     splits: usize,
     split: usize,
     first: usize,
 }
 
-impl Tile {
+impl TileKernel {
     /// Returns the kernel for a head size and storage type.
-    pub fn of_heads(size: usize, numbers: KvNumbers) -> Option<Tile> {
-        if size > MOST_SIZE {
+    pub fn for_heads(size: usize, numbers: KvElement) -> Option<TileKernel> {
+        if size > MAX_HEAD_SIZE {
             return None;
         }
         let (names, [parts, kv_parts]) = match numbers {
-            KvNumbers::F16 => (
+            KvElement::F16 => (
                 ["attend_tiles_of_halves_64", "attend_tiles_of_halves_128"],
                 [2, 1],
             ),
@@ -81,36 +81,36 @@ impl Tile {
             _ => (names[1], 128),
         };
         let row = size.next_multiple_of(32);
-        let queries = parts * QUERIES * row * 2 + QUERIES * (row / 32) * F32;
+        let queries = parts * QUERIES * row * 2 + QUERIES * (row / 32) * F32_BYTES;
         let shared = queries + kv_parts * POSITIONS * (row + wide) * 2;
-        Some(Tile {
+        Some(TileKernel {
             kernel,
-            shared,
-            wide,
+            shared_bytes: shared,
+            value_columns: wide,
         })
     }
 
-    fn blocks(&self, queries: Queries, size: usize) -> usize {
-        queries.rows.div_ceil(QUERIES) * queries.heads * size.div_ceil(self.wide)
+    fn blocks(&self, queries: QueryShape, size: usize) -> usize {
+        queries.rows.div_ceil(QUERIES) * queries.heads * size.div_ceil(self.value_columns)
     }
 }
 
-impl Tiles {
+impl TilingPlan {
     /// Returns the tiling of a batch, if it has enough rows, all positions are held in full, and a
     /// tile fits in shared memory.
-    pub fn of<D: Device>(
+    pub fn for_batch<D: Device>(
         device: &D,
-        queries: Queries,
-        held: &Held<'_, D>,
+        queries: QueryShape,
+        held: &DeviceLayerCache<'_, D>,
         attention: &Attention,
-    ) -> Option<Tiles> {
-        let in_full = held.low.as_ref().is_none_or(|low| low.compressed == 0);
-        if queries.apart || queries.rows < LEAST || !in_full {
+    ) -> Option<TilingPlan> {
+        let in_full = held.low_rank.as_ref().is_none_or(|low| low.compressed == 0);
+        if queries.batch_invariant || queries.rows < MIN_ROWS || !in_full {
             return None;
         }
         let size = held.full[0].shape().size;
-        let tile = Tile::of_heads(size, held.full[0].numbers())?;
-        if tile.shared > device.shared_of_block() {
+        let tile = TileKernel::for_heads(size, held.full[0].kv_type())?;
+        if tile.shared_bytes > device.max_shared_bytes() {
             return None;
         }
         let window = attention.window.unwrap_or(usize::MAX);
@@ -119,10 +119,10 @@ impl Tiles {
         let positions = held.start + queries.rows - first;
         let blocks = tile.blocks(queries, size);
         let wanted = (2 * device.multiprocessors()).div_ceil(blocks.max(1));
-        let most = (MOST_RECORDS / queries.rows).min(positions.div_ceil(LEAST_SPLIT));
+        let most = (MAX_RECORDS / queries.rows).min(positions.div_ceil(MIN_SPLIT));
         let splits = wanted.min(most).max(1);
         let split = positions.div_ceil(splits).next_multiple_of(POSITIONS);
-        Some(Tiles {
+        Some(TilingPlan {
             tile,
             splits: positions.div_ceil(split),
             split,
@@ -134,16 +134,16 @@ impl Tiles {
     pub fn attend<D: Device>(
         &self,
         device: &D,
-        queries: Queries,
-        (q, held): (&D::Memory, &Held<'_, D>),
+        queries: QueryShape,
+        (q, held): (&D::Memory, &DeviceLayerCache<'_, D>),
         attention: &Attention,
-        room: &mut AttentionRoom<D>,
-    ) -> Result<Joined<D>, DeviceError> {
-        let Queries { rows, heads, .. } = queries;
+        room: &mut AttentionScratch<D>,
+    ) -> Result<PartialAttention<D>, DeviceError> {
+        let QueryShape { rows, heads, .. } = queries;
         let shape = held.full[0].shape();
         let size = shape.size;
-        let joined = Joined {
-            partial: room.partial(device, &[rows, heads, self.splits, 2 + size])?,
+        let joined = PartialAttention {
+            partial: room.partial_sums(device, &[rows, heads, self.splits, 2 + size])?,
             rows,
             heads,
             kv_heads: shape.heads,
@@ -152,19 +152,19 @@ impl Tiles {
         };
         let numbers = [rows, heads, self.splits, 2 + size];
         let arguments = AttendTiles {
-            q: floats(q, "queries", &[rows, heads, size])?,
-            partial: floats(&*joined.partial, "partial sums", &numbers)?,
-            keys: held.full[0].argument()?,
-            values: held.full[1].argument()?,
-            rows: count("rows", rows)?,
-            heads: count("heads", heads)?,
-            kv_heads: count("heads", shape.heads)?,
-            size: count("a head", size)?,
-            start: count("positions", held.start)?,
-            window: count("positions", attention.window.unwrap_or(0).min(1 << 30))?,
-            splits: count("splits", self.splits)?,
-            split: count("positions", self.split)?,
-            first: count("positions", self.first)?,
+            q: float_span(q, "queries", &[rows, heads, size])?,
+            partial: float_span(&*joined.partial, "partial sums", &numbers)?,
+            keys: held.full[0].kernel_argument()?,
+            values: held.full[1].kernel_argument()?,
+            rows: kernel_count("rows", rows)?,
+            heads: kernel_count("heads", heads)?,
+            kv_heads: kernel_count("heads", shape.heads)?,
+            size: kernel_count("a head", size)?,
+            start: kernel_count("positions", held.start)?,
+            window: kernel_count("positions", attention.window.unwrap_or(0).min(1 << 30))?,
+            splits: kernel_count("splits", self.splits)?,
+            split: kernel_count("positions", self.split)?,
+            first: kernel_count("positions", self.first)?,
             unused: 0,
             scale: attention.scale,
             softcap: attention.softcap.unwrap_or(0.0),
@@ -172,18 +172,18 @@ impl Tiles {
         let end = held.start + rows;
         // The kernel adds tile and window sizes to 32-bit positions.
         if end > 1 << 30 {
-            return Err(misfit("positions", end, 1 << 30));
+            return Err(shape_mismatch("positions", end, 1 << 30));
         }
         let grid = [
-            count("tiles of queries", rows.div_ceil(QUERIES) * heads)?,
-            count("splits", self.splits)?,
-            count("parts of a head", size.div_ceil(self.tile.wide))?,
+            kernel_count("tiles of queries", rows.div_ceil(QUERIES) * heads)?,
+            kernel_count("splits", self.splits)?,
+            kernel_count("parts of a head", size.div_ceil(self.tile.value_columns))?,
         ];
         let kernel = Kernel::<AttendTiles>::new(self.tile.kernel, THREADS);
         // SAFETY: a block reads existing queries of a head and rows below `start + rows`, all of
         // them full, and writes the records of these queries; the spans cover them. The shared
         // memory matches its layout.
-        unsafe { device.launch(&kernel, grid, self.tile.shared, &arguments)? };
+        unsafe { device.launch(&kernel, grid, self.tile.shared_bytes, &arguments)? };
         Ok(joined)
     }
 }

@@ -1,20 +1,21 @@
 //! Column-group matrices in tiles of 32 rows, the layout of `bands.cu`.
 
 use htc_formats::bands::{
-    BAND, Bands, CHUNK, ClassedBands, Code, Codes, GROUP_ROWS, Kind, MAP_ROWS, MAX_CLASSES, QUAD,
-    QUADS, SCALE_BYTES, STATES, STRIP_ROWS, Trellis, code_at, level, level_scales,
+    CHUNK, Code, CodeKind, Codes, ColumnGroups, GROUP_COLS, GROUP_ROWS, MAP_BLOCK_ROWS,
+    MAX_CLASSES, QUAD, QUADS_PER_GROUP, RowClassMatrix, SCALE_BYTES, STATES, TILE_ROWS, Trellis,
+    code_at, codebook_value, unpack_codebook_scales,
 };
 
-use super::format::undecodable;
-use super::{STAGED, aligned, in_pieces};
+use super::format::decode_error;
+use super::{STAGING_BYTES, align_allocation, run_pieces};
 use crate::Pool;
-use crate::cuda::device::{Device, DeviceError, Memory, Span};
+use crate::cuda::device::{Device, DeviceError, DeviceMemory, DeviceSpan};
 
 /// Rows of a tile, one per lane of a warp.
 const TILE: usize = 32;
 
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Place {
+pub(in super::super) struct ClassRow {
     pub class: u8,
     pub row: u32,
 }
@@ -22,25 +23,25 @@ pub(in super::super) struct Place {
 /// Kernel argument: a matrix whose rows have the same codes. Layout as in `bands.cu`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(in super::super) struct Tiles {
-    words: Span,
-    codes: Span,
-    tables: Span,
-    of_levels: Span,
-    of_trellises: Span,
-    columns: Span,
-    places: Span,
+pub(in super::super) struct TilesArgument {
+    words: DeviceSpan,
+    codes: DeviceSpan,
+    tables: DeviceSpan,
+    of_levels: DeviceSpan,
+    of_trellises: DeviceSpan,
+    columns: DeviceSpan,
+    places: DeviceSpan,
     rows: u32,
     bands: u32,
     tile_words: u32,
     table_bytes: u32,
 }
 
-pub(in super::super) struct BandsPart<D: Device> {
+pub(in super::super) struct ColumnGroupPart<D: Device> {
     memory: D::Memory,
     layout: Layout,
     pub rows: usize,
-    pub bands: usize,
+    pub groups: usize,
     pub rotated: bool,
     /// Input vectors are multiplied by column scales.
     pub scaled: bool,
@@ -49,7 +50,7 @@ pub(in super::super) struct BandsPart<D: Device> {
 #[derive(Debug)]
 struct Layout {
     /// For each column group its first word in a tile and its kernel code.
-    bands: Vec<[u32; 2]>,
+    groups: Vec<[u32; 2]>,
     tables: Vec<u8>,
     tile_words: usize,
     /// Offset and length of each part in bytes, in the order of [`Tiles`]; zero length if absent.
@@ -73,14 +74,14 @@ impl Layout {
                 Some(&(_, at)) => at,
                 None => {
                     let at = tables.len() as u32;
-                    tables.extend(table(code));
+                    tables.extend(lookup_table(code));
                     tables.resize(tables.len().next_multiple_of(16), 0);
                     seen.push((code, at));
                     at
                 }
             };
             let bits = u32::from(code.bits());
-            let is_trellis = code.kind() == Kind::Trellis;
+            let is_trellis = code.kind() == CodeKind::Trellis;
             let kind = if is_trellis { TRELLIS } else { 0 };
             bands.push([tile_words as u32, bits | kind | table << 8]);
             tile_words += code.bits() as usize * TILE;
@@ -89,24 +90,24 @@ impl Layout {
             }
         }
         let tiles = rows.div_ceil(TILE);
-        let has = |kind| usize::from(codes.has(kind));
+        let has = |kind| usize::from(codes.contains_kind(kind));
         let sizes = [
             4 * tile_words * tiles,
             8 * codes.len(),
             tables.len(),
-            2 * rows * has(Kind::Levels),
-            2 * rows * has(Kind::Trellis),
-            2 * BAND * codes.len() * has(Kind::Trellis),
+            2 * rows * has(CodeKind::Codebook),
+            2 * rows * has(CodeKind::Trellis),
+            2 * GROUP_COLS * codes.len() * has(CodeKind::Trellis),
             4 * rows * usize::from(has_places),
         ];
         let mut bytes = 0;
         let parts = sizes.map(|size| {
             let start = bytes;
-            bytes += aligned(size);
+            bytes += align_allocation(size);
             (start, size)
         });
         Layout {
-            bands,
+            groups: bands,
             tables,
             tile_words,
             parts,
@@ -116,40 +117,40 @@ impl Layout {
 }
 
 /// Returns the lookup table of a code; 8-bit codebook codes need none.
-fn table(code: Code) -> Vec<u8> {
+fn lookup_table(code: Code) -> Vec<u8> {
     let bits = code.bits();
-    match Trellis::of(code) {
+    match Trellis::for_code(code) {
         Some(trellis) => (0..STATES)
             .map(|state| trellis.value(state).cast_unsigned())
             .collect(),
         None if bits == 8 => Vec::new(),
         None => (0..1 << bits)
-            .map(|code| level(bits, code).cast_unsigned())
+            .map(|code| codebook_value(bits, code).cast_unsigned())
             .collect(),
     }
 }
 
-pub(super) fn bytes_of(source: Bands<'_>, has_places: bool) -> usize {
+pub(super) fn estimated_bytes(source: ColumnGroups<'_>, has_places: bool) -> usize {
     Layout::new(source.codes(), source.rows(), has_places).bytes
 }
 
-pub(super) fn places(classes: &ClassedBands<'_>) -> Result<Vec<Place>, DeviceError> {
+pub(super) fn class_rows(classes: &RowClassMatrix<'_>) -> Result<Vec<ClassRow>, DeviceError> {
     let mut counts = [0_u32; MAX_CLASSES];
     let rows: Vec<usize> = classes.classes().map(|class| class.rows()).collect();
     let mut places = Vec::with_capacity(classes.rows());
-    for first in (0..classes.rows()).step_by(MAP_ROWS) {
-        let block = classes.block(first / MAP_ROWS);
-        for row in 0..MAP_ROWS.min(classes.rows() - first) {
+    for first in (0..classes.rows()).step_by(MAP_BLOCK_ROWS) {
+        let block = classes.block(first / MAP_BLOCK_ROWS);
+        for row in 0..MAP_BLOCK_ROWS.min(classes.rows() - first) {
             let class = block.class(row);
             let place = counts[class];
             if rows.get(class).is_none_or(|&rows| place as usize >= rows) {
                 let row = first + row;
-                return Err(undecodable(format!(
+                return Err(decode_error(format!(
                     "row {row} is one more than its class {class} has"
                 )));
             }
             counts[class] += 1;
-            places.push(Place {
+            places.push(ClassRow {
                 class: class as u8,
                 row: place,
             });
@@ -158,7 +159,7 @@ pub(super) fn places(classes: &ClassedBands<'_>) -> Result<Vec<Place>, DeviceErr
     Ok(places)
 }
 
-pub(super) fn rows_of_class(places: &[Place], class: usize, rows: usize) -> Vec<u32> {
+pub(super) fn rows_of_class(places: &[ClassRow], class: usize, rows: usize) -> Vec<u32> {
     let mut of_class = Vec::with_capacity(rows);
     for (row, place) in (0..).zip(places) {
         if usize::from(place.class) == class {
@@ -168,11 +169,11 @@ pub(super) fn rows_of_class(places: &[Place], class: usize, rows: usize) -> Vec<
     of_class
 }
 
-impl<D: Device> BandsPart<D> {
+impl<D: Device> ColumnGroupPart<D> {
     pub(super) fn new(
         pool: Option<&Pool>,
         device: &D,
-        source: Bands<'_>,
+        source: ColumnGroups<'_>,
         places: Option<&[u32]>,
     ) -> Result<Self, DeviceError> {
         let codes = source.codes();
@@ -183,26 +184,26 @@ impl<D: Device> BandsPart<D> {
             [] => Ok(()),
             bytes => device.upload(bytes, &memory, at),
         };
-        put(of_codes, &le_bytes(layout.bands.as_flattened()))?;
+        put(of_codes, &le_bytes(layout.groups.as_flattened()))?;
         put(tables, &layout.tables)?;
-        put(levels, source.row_scale_bytes(Kind::Levels))?;
-        put(trellises, source.row_scale_bytes(Kind::Trellis))?;
+        put(levels, source.row_scale_bytes(CodeKind::Codebook))?;
+        put(trellises, source.row_scale_bytes(CodeKind::Trellis))?;
         put(to, &le_bytes(places.unwrap_or(&[])))?;
-        let scaled = codes.has(Kind::Trellis);
+        let scaled = codes.contains_kind(CodeKind::Trellis);
         if scaled {
             put(columns, &column_scales(source))?;
         }
         let tile_bytes = 4 * layout.tile_words;
         let tiles = source.rows().div_ceil(TILE);
-        let at_a_time = (STAGED / tile_bytes.max(1)).max(1);
-        in_pieces(pool, tiles.div_ceil(at_a_time), |piece| {
+        let at_a_time = (STAGING_BYTES / tile_bytes.max(1)).max(1);
+        run_pieces(pool, tiles.div_ceil(at_a_time), |piece| {
             let first = piece * at_a_time;
             let count = at_a_time.min(tiles - first);
             let part = (words + first * tile_bytes, count * tile_bytes);
             device.upload_parts(&memory, &[part], &mut |bytes| {
                 let mut staged = vec![0; count * layout.tile_words];
                 for (tile, out) in (first..).zip(staged.chunks_exact_mut(layout.tile_words)) {
-                    lay_out(source, &layout, tile, out);
+                    pack_tile(source, &layout, tile, out);
                 }
                 for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip(&staged) {
                     *to = word.to_le_bytes();
@@ -210,19 +211,19 @@ impl<D: Device> BandsPart<D> {
                 Ok(())
             })
         })?;
-        Ok(BandsPart {
+        Ok(ColumnGroupPart {
             memory,
             layout,
             rows: source.rows(),
-            bands: codes.len(),
+            groups: codes.len(),
             rotated: codes.is_rotated(),
             scaled,
         })
     }
 
     /// Returns the kernel arguments.
-    pub(in super::super) fn tiles(&self) -> Result<Tiles, DeviceError> {
-        let mut spans = [Span::NONE; 7];
+    pub(in super::super) fn kernel_argument(&self) -> Result<TilesArgument, DeviceError> {
+        let mut spans = [DeviceSpan::NULL; 7];
         for (span, (start, bytes)) in spans.iter_mut().zip(self.layout.parts) {
             if bytes > 0 {
                 *span = self
@@ -239,8 +240,8 @@ impl<D: Device> BandsPart<D> {
             columns,
             places,
         ] = spans;
-        let count = super::super::count;
-        Ok(Tiles {
+        let count = super::super::kernel_count;
+        Ok(TilesArgument {
             words,
             codes,
             tables,
@@ -249,16 +250,16 @@ impl<D: Device> BandsPart<D> {
             columns,
             places,
             rows: count("rows of a matrix", self.rows)?,
-            bands: count("bands of a matrix", self.bands)?,
+            bands: count("bands of a matrix", self.groups)?,
             tile_words: count("words of a tile", self.layout.tile_words)?,
             table_bytes: count("bytes of tables", self.table_bytes())?,
         })
     }
 
     /// Returns the column scales, or [`Span::NONE`].
-    pub(in super::super) fn columns(&self) -> Result<Span, DeviceError> {
+    pub(in super::super) fn column_scales(&self) -> Result<DeviceSpan, DeviceError> {
         match self.layout.parts[5] {
-            (_, 0) => Ok(Span::NONE),
+            (_, 0) => Ok(DeviceSpan::NULL),
             (start, bytes) => self.memory.span("the scales of columns", start, bytes),
         }
     }
@@ -272,32 +273,32 @@ fn le_bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-fn column_scales(source: Bands<'_>) -> Vec<u8> {
-    let mut scales = Vec::with_capacity(2 * BAND * source.codes().len());
+fn column_scales(source: ColumnGroups<'_>) -> Vec<u8> {
+    let mut scales = Vec::with_capacity(2 * GROUP_COLS * source.codes().len());
     for band in 0..source.codes().len() {
         match source.column_scale_bytes(band) {
-            [] => scales.extend([half::f16::ONE.to_le_bytes(); BAND].as_flattened()),
+            [] => scales.extend([half::f16::ONE.to_le_bytes(); GROUP_COLS].as_flattened()),
             bytes => scales.extend(bytes),
         }
     }
     scales
 }
 
-fn lay_out(source: Bands<'_>, layout: &Layout, tile: usize, out: &mut [u32]) {
+fn pack_tile(source: ColumnGroups<'_>, layout: &Layout, tile: usize, out: &mut [u32]) {
     let first = tile * TILE;
-    let (strip, in_strip) = (first / STRIP_ROWS, first % STRIP_ROWS);
-    for (band, (&code, &[start, _])) in source.codes().iter().zip(&layout.bands).enumerate() {
-        let bytes = source.band(strip, band);
+    let (strip, in_strip) = (first / TILE_ROWS, first % TILE_ROWS);
+    for (band, (&code, &[start, _])) in source.codes().iter().zip(&layout.groups).enumerate() {
+        let bytes = source.tile_bytes(strip, band);
         let groups = bytes.len() / code.group_bytes();
         let rows = (groups * GROUP_ROWS - in_strip).min(TILE);
         let bits = usize::from(code.bits());
         let out = &mut out[start as usize..];
         for lane in 0..rows {
             let row = in_strip + lane;
-            for quad in 0..QUADS {
+            for quad in 0..QUADS_PER_GROUP {
                 let field = match code.kind() {
-                    Kind::Levels => level_field(bytes, groups, bits, row, quad),
-                    Kind::Trellis => trellis_field(bytes, bits, row, quad),
+                    CodeKind::Codebook => codebook_field(bytes, groups, bits, row, quad),
+                    CodeKind::Trellis => trellis_field(bytes, bits, row, quad),
                 };
                 let at = 4 * bits * quad;
                 let wide = u64::from(field) << (at % 32);
@@ -307,12 +308,12 @@ fn lay_out(source: Bands<'_>, layout: &Layout, tile: usize, out: &mut [u32]) {
                 }
             }
         }
-        if code.kind() == Kind::Levels {
+        if code.kind() == CodeKind::Codebook {
             let packed = bytes.as_chunks::<SCALE_BYTES>().0;
             let scales = &mut out[bits * TILE..][..SCALE_WORDS];
             for lane in 0..rows {
                 let row = in_strip + lane;
-                let scale = level_scales(&packed[row / GROUP_ROWS])[row % GROUP_ROWS];
+                let scale = unpack_codebook_scales(&packed[row / GROUP_ROWS])[row % GROUP_ROWS];
                 scales[lane / 4] |= u32::from(scale) << (lane % 4 * 8);
             }
         }
@@ -321,7 +322,7 @@ fn lay_out(source: Bands<'_>, layout: &Layout, tile: usize, out: &mut [u32]) {
 
 /// Returns the bits that four weights of a row add to the trellis state.
 fn trellis_field(band: &[u8], bits: usize, row: usize, quad: usize) -> u32 {
-    let length = band.len() / QUADS;
+    let length = band.len() / QUADS_PER_GROUP;
     let stream = &band[quad * length..][..length];
     let bit = row * QUAD * bits;
     // At most twenty bits that begin at a nibble.
@@ -332,8 +333,8 @@ fn trellis_field(band: &[u8], bits: usize, row: usize, quad: usize) -> u32 {
     word >> (bit % 8) & ((1 << (QUAD * bits)) - 1)
 }
 
-fn level_field(band: &[u8], groups: usize, bits: usize, row: usize, quad: usize) -> u32 {
-    let chunk = row / GROUP_ROWS * QUADS + quad;
+fn codebook_field(band: &[u8], groups: usize, bits: usize, row: usize, quad: usize) -> u32 {
+    let chunk = row / GROUP_ROWS * QUADS_PER_GROUP + quad;
     let bytes = CHUNK * bits / 8;
     let chunk = &band[groups * SCALE_BYTES + chunk * bytes..][..bytes];
     let mut field = 0;
@@ -341,7 +342,7 @@ fn level_field(band: &[u8], groups: usize, bits: usize, row: usize, quad: usize)
         let mut code = u32::from(code_at(chunk, bits, row % GROUP_ROWS * QUAD + i));
         if bits == 8 {
             // The lowest 8-bit code is not used by the symmetric codebook.
-            code = u32::from(level(8, code as u8).cast_unsigned());
+            code = u32::from(codebook_value(8, code as u8).cast_unsigned());
         }
         field |= code << (bits * i);
     }

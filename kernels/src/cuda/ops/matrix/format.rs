@@ -3,9 +3,9 @@
 use htc_formats::DType;
 use htc_formats::block::decode;
 
-use super::{aligned, wide};
+use super::{align_allocation, wide};
 use crate::Matrix;
-use crate::cuda::device::{DeviceError, Span};
+use crate::cuda::device::{DeviceError, DeviceSpan};
 
 /// A format with kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +27,8 @@ pub(in super::super) enum Format {
 /// Kernel argument: the arrays of a matrix. Layout as in `blocks.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(in super::super) struct Planes {
-    pub spans: [Span; Format::PLANES],
+pub(in super::super) struct BlockArrays {
+    pub spans: [DeviceSpan; Format::ARRAYS],
     pub stride: u32,
     pub unused: u32,
 }
@@ -48,10 +48,10 @@ macro_rules! names {
 
 impl Format {
     /// Number of arrays: codes, upper bits of codes, scales, and super-scales or minima.
-    pub const PLANES: usize = 4;
+    pub const ARRAYS: usize = 4;
 
     /// Returns the device format of a type.
-    pub fn of(dtype: DType) -> Format {
+    pub fn for_dtype(dtype: DType) -> Format {
         match dtype {
             DType::F16 => Format::F16,
             DType::BF16 => Format::BF16,
@@ -83,7 +83,7 @@ impl Format {
     }
 
     /// Returns the kernel names.
-    pub fn kernels(self) -> [&'static str; 5] {
+    pub fn kernel_names(self) -> [&'static str; 5] {
         match self {
             Format::F32 => names!("f32"),
             Format::F16 => names!("f16"),
@@ -99,7 +99,7 @@ impl Format {
 
     /// Returns the kernel names for two dependent products in one launch: for one vector and for
     /// four.
-    pub fn pairs(self) -> [&'static str; 2] {
+    pub fn pair_kernel_names(self) -> [&'static str; 2] {
         match self {
             Format::F32 => ["f32_pair_1", "f32_pair_4"],
             Format::F16 => ["f16_pair_1", "f16_pair_4"],
@@ -114,7 +114,7 @@ impl Format {
     }
 
     /// Returns the name of the tiled kernel for many vectors.
-    pub fn tiles(self) -> &'static str {
+    pub fn tile_kernel_name(self) -> &'static str {
         match self {
             Format::F32 => "f32_tiles",
             Format::F16 => "f16_tiles",
@@ -129,7 +129,7 @@ impl Format {
     }
 
     /// Returns the rows of a tile, as in `tiles.cuh` and `float_tiles.cu`.
-    pub fn rows_of_tile(self) -> u32 {
+    pub fn tile_rows(self) -> u32 {
         match self {
             Format::F16 | Format::BF16 => 128,
             _ => 64,
@@ -142,7 +142,7 @@ impl Format {
     }
 
     /// Returns the elements that a lane reads of a row at a time, 16 bytes of codes.
-    pub fn unit(self) -> usize {
+    pub fn lane_elements(self) -> usize {
         match self {
             Format::F32 => 4,
             Format::F16 | Format::BF16 => 8,
@@ -153,15 +153,15 @@ impl Format {
 
     /// Returns the rows that a warp multiplies at a time with a single vector, as in
     /// `products.cuh`; with several vectors it is one.
-    pub fn rows_of_one(self) -> u32 {
-        match self.unit() {
+    pub fn rows_per_warp(self) -> u32 {
+        match self.lane_elements() {
             32 => 1,
             _ => 2,
         }
     }
 
     /// Returns the block length; a prefix of the columns must be a multiple of it.
-    pub fn block(self) -> usize {
+    pub fn block_len(self) -> usize {
         match self {
             Format::F32 | Format::F16 | Format::BF16 => 1,
             Format::Q4K | Format::Q5K | Format::Q6K => 256,
@@ -171,11 +171,11 @@ impl Format {
 
     /// Returns the elements per stored row.
     pub fn stride(self, cols: usize) -> usize {
-        cols.next_multiple_of(self.unit())
+        cols.next_multiple_of(self.lane_elements())
     }
 
     /// Returns the bytes per row of `stride` elements in each array.
-    pub fn row_bytes(self, stride: usize) -> [usize; Format::PLANES] {
+    pub fn row_bytes(self, stride: usize) -> [usize; Format::ARRAYS] {
         match self {
             Format::F32 => [4 * stride, 0, 0, 0],
             Format::F16 | Format::BF16 => [2 * stride, 0, 0, 0],
@@ -190,27 +190,31 @@ impl Format {
     }
 
     /// Returns offset and length of each array in the allocation, and the total size.
-    pub fn places(self, rows: usize, cols: usize) -> ([(usize, usize); Format::PLANES], usize) {
+    pub fn array_ranges(
+        self,
+        rows: usize,
+        cols: usize,
+    ) -> ([(usize, usize); Format::ARRAYS], usize) {
         let mut end = 0;
         let places = self.row_bytes(self.stride(cols)).map(|bytes| {
             let start = end;
-            end += aligned(rows * bytes);
+            end += align_allocation(rows * bytes);
             (start, rows * bytes)
         });
         (places, end)
     }
 
     /// Packs a row of a matrix into its parts of the zero-initialised arrays.
-    pub fn lay_out(
+    pub fn pack_row(
         self,
         matrix: &Matrix<'_>,
         row: usize,
-        planes: [&mut [u8]; Format::PLANES],
+        planes: [&mut [u8]; Format::ARRAYS],
     ) -> Result<(), DeviceError> {
         let bytes = matrix.row(row);
         let [codes, high, scales, supers] = planes;
         match self {
-            Format::F32 => floats(matrix.dtype(), bytes, codes),
+            Format::F32 => copy_floats(matrix.dtype(), bytes, codes),
             Format::F16 | Format::BF16 => {
                 codes[..bytes.len()].copy_from_slice(bytes);
                 Ok(())
@@ -226,25 +230,25 @@ impl Format {
                 Ok(())
             }
             Format::Q4K => {
-                each(bytes, codes, scales, |block: &[u8; 144], codes, header| {
+                unpack_superblocks(bytes, codes, scales, |block: &[u8; 144], codes, header| {
                     header.copy_from_slice(&block[..16]);
                     pack_nibbles(&block[16..], 32, codes);
                 });
                 Ok(())
             }
             Format::Q5K => {
-                each(bytes, codes, scales, |block: &[u8; 176], codes, header| {
+                unpack_superblocks(bytes, codes, scales, |block: &[u8; 176], codes, header| {
                     header.copy_from_slice(&block[..16]);
                     pack_nibbles(&block[48..], 32, codes);
                 });
                 let blocks = bytes.as_chunks::<176>().0.iter();
                 for (block, high) in blocks.zip(high.as_chunks_mut::<32>().0) {
-                    fifth_bits(&block[16..48], high);
+                    repack_fifth_bits(&block[16..48], high);
                 }
                 Ok(())
             }
             Format::Q6K => {
-                each(bytes, codes, scales, |block: &[u8; 210], codes, scales| {
+                unpack_superblocks(bytes, codes, scales, |block: &[u8; 210], codes, scales| {
                     scales.copy_from_slice(&block[192..208]);
                     pack_nibbles(&block[..128], 64, codes);
                 });
@@ -252,18 +256,18 @@ impl Format {
                 let (high, supers) = (high.as_chunks_mut::<64>().0, supers.as_chunks_mut::<2>().0);
                 for ((block, high), super_) in blocks.zip(high).zip(supers) {
                     super_.copy_from_slice(&block[208..]);
-                    upper_bits(&block[128..192], high);
+                    repack_upper_bits(&block[128..192], high);
                 }
                 Ok(())
             }
             Format::Wide | Format::WideMinimum => {
-                wide::lay_out(matrix.dtype(), bytes, codes, scales, supers)
+                wide::pack_row(matrix.dtype(), bytes, codes, scales, supers)
             }
         }
     }
 }
 
-fn each<const BYTES: usize>(
+fn unpack_superblocks<const BYTES: usize>(
     bytes: &[u8],
     codes: &mut [u8],
     scales: &mut [u8],
@@ -298,7 +302,7 @@ fn pack_nibbles(from: &[u8], at_a_time: usize, codes: &mut [u8; 128]) {
 
 /// Repacks the fifth bits of 256 codes. A source byte has the bits of every 32nd code; in the
 /// result, bit 8 j + k of the word of 32 codes belongs to code 4 k + j.
-fn fifth_bits(from: &[u8], high: &mut [u8; 32]) {
+fn repack_fifth_bits(from: &[u8], high: &mut [u8; 32]) {
     let words = from.as_chunks::<4>().0;
     for (group, to) in high.as_chunks_mut::<4>().0.iter_mut().enumerate() {
         let each = words.iter().enumerate();
@@ -310,7 +314,7 @@ fn fifth_bits(from: &[u8], high: &mut [u8; 32]) {
 
 /// Repacks the upper two bits of 256 codes. In each half, a source byte has the bits of every 32nd
 /// code; in the result, bits 8 j + 2 k of the word of 16 codes belong to code 4 k + j.
-fn upper_bits(from: &[u8], high: &mut [u8; 64]) {
+fn repack_upper_bits(from: &[u8], high: &mut [u8; 64]) {
     for (half, high) in from
         .as_chunks::<32>()
         .0
@@ -329,18 +333,18 @@ fn upper_bits(from: &[u8], high: &mut [u8; 64]) {
     }
 }
 
-fn floats(dtype: DType, bytes: &[u8], out: &mut [u8]) -> Result<(), DeviceError> {
+fn copy_floats(dtype: DType, bytes: &[u8], out: &mut [u8]) -> Result<(), DeviceError> {
     let mut values = vec![0.0; bytes.len() / dtype.block_bytes().max(1)];
-    decode(dtype, bytes, &mut values).map_err(undecodable)?;
+    decode(dtype, bytes, &mut values).map_err(decode_error)?;
     for (out, value) in out.as_chunks_mut::<4>().0.iter_mut().zip(values) {
         *out = value.to_le_bytes();
     }
     Ok(())
 }
 
-pub(super) fn undecodable(error: impl std::fmt::Display) -> DeviceError {
+pub(super) fn decode_error(error: impl std::fmt::Display) -> DeviceError {
     DeviceError::Driver {
-        doing: "laying out a matrix for the device",
+        operation: "laying out a matrix for the device",
         message: error.to_string(),
     }
 }

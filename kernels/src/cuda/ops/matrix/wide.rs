@@ -10,7 +10,7 @@ use half::f16;
 use htc_formats::DType;
 use htc_formats::block::decode;
 
-use super::format::undecodable;
+use super::format::decode_error;
 use crate::cuda::device::DeviceError;
 
 const GROUP: usize = 16;
@@ -22,7 +22,7 @@ struct Group {
 }
 
 /// Packs a row of blocks.
-pub(super) fn lay_out(
+pub(super) fn pack_row(
     dtype: DType,
     bytes: &[u8],
     codes: &mut [u8],
@@ -34,13 +34,13 @@ pub(super) fn lay_out(
     let mut order: [u8; 128] = std::array::from_fn(|i| i as u8 + 1);
     let mut at = 0;
     for block in bytes.chunks_exact(dtype.block_bytes().max(1)) {
-        decode(dtype, block, &mut values).map_err(undecodable)?;
+        decode(dtype, block, &mut values).map_err(decode_error)?;
         for (index, values) in values.as_chunks::<GROUP>().0.iter().enumerate() {
             let group = match dtype {
-                DType::Q4_1 | DType::Q5_1 | DType::Q2K => with_minimum(dtype, block, index),
-                DType::Q8K => of_q8_k(block, index),
-                _ => multiples(values, &mut order).ok_or_else(|| {
-                    undecodable(format!("numbers of {dtype} are no multiples of a scale"))
+                DType::Q4_1 | DType::Q5_1 | DType::Q2K => group_with_minimum(dtype, block, index),
+                DType::Q8K => group_of_q8_k(block, index),
+                _ => exact_multiples(values, &mut order).ok_or_else(|| {
+                    decode_error(format!("numbers of {dtype} are no multiples of a scale"))
                 })?,
             };
             let to = &mut codes[at * GROUP..][..GROUP];
@@ -58,7 +58,7 @@ pub(super) fn lay_out(
 /// Finds a scale of which all values are exact multiples with 8-bit codes. Candidates for the code
 /// of the largest value are tried in `order`, in which successful ones move to the front, because a
 /// format has few. Non-finite values give the scale NaN, so that products are not finite either.
-fn multiples(values: &[f32; GROUP], order: &mut [u8]) -> Option<Group> {
+fn exact_multiples(values: &[f32; GROUP], order: &mut [u8]) -> Option<Group> {
     let mut group = Group {
         codes: [0; GROUP],
         scale: 0.0,
@@ -95,7 +95,7 @@ fn half(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-fn with_minimum(dtype: DType, block: &[u8], index: usize) -> Group {
+fn group_with_minimum(dtype: DType, block: &[u8], index: usize) -> Group {
     let first = index * GROUP;
     let group = |scale: f32, minimum: f32, code: &dyn Fn(usize) -> u8| Group {
         codes: std::array::from_fn(|i| code(first + i).cast_signed()),
@@ -118,7 +118,7 @@ fn with_minimum(dtype: DType, block: &[u8], index: usize) -> Group {
 }
 
 /// Returns a group of a block of q8_k, whose scale is a full float.
-fn of_q8_k(block: &[u8], index: usize) -> Group {
+fn group_of_q8_k(block: &[u8], index: usize) -> Group {
     Group {
         codes: std::array::from_fn(|i| block[4 + index * GROUP + i].cast_signed()),
         scale: f32::from_le_bytes([block[0], block[1], block[2], block[3]]),

@@ -1,45 +1,48 @@
 //! Tests of column-group matrices with every code, with and without rotation, padding and classes.
 
-use htc_formats::bands::{Banded, Bands, Code, Codes, Kind, Layout, Packer, QUAD, QUADS, RowClass};
+use htc_formats::bands::{
+    Code, CodeKind, CodeLayout, Codes, ColumnGroupMatrix, ColumnGroupWriter, ColumnGroups, QUAD,
+    QUADS_PER_GROUP, RowClass,
+};
 
 use super::*;
 use crate::reference;
 
 pub(super) fn matrix(random: &mut Random, codes: &Codes, rows: usize) -> Vec<u8> {
-    let mut packer = Packer::new(codes, rows);
+    let mut packer = ColumnGroupWriter::new(codes, rows);
     for row in 0..rows {
-        for kind in [Kind::Levels, Kind::Trellis] {
-            if codes.has(kind) {
-                packer.row_scale(kind, row, random.number()).unwrap();
+        for kind in [CodeKind::Codebook, CodeKind::Trellis] {
+            if codes.contains_kind(kind) {
+                packer.set_row_scale(kind, row, random.number()).unwrap();
             }
         }
     }
     for (band, code) in codes.iter().enumerate() {
-        for strip in 0..packer.strips() {
-            let padded = packer.strip_rows(strip);
-            if code.kind() == Kind::Levels {
+        for strip in 0..packer.tiles() {
+            let padded = packer.tile_rows(strip);
+            if code.kind() == CodeKind::Codebook {
                 let scales: Vec<u8> = random.bytes(padded).iter().map(|b| b % 64).collect();
-                packer.level_scales(strip, band, &scales);
+                packer.set_codebook_scales(strip, band, &scales);
             }
-            for quad in 0..QUADS {
+            for quad in 0..QUADS_PER_GROUP {
                 let bits = random.bytes(padded * QUAD);
                 match code.kind() {
-                    Kind::Levels => {
+                    CodeKind::Codebook => {
                         let mask = ((1_u16 << code.bits()) - 1) as u8;
                         let codes: Vec<u8> = bits.iter().map(|b| b & mask).collect();
-                        packer.levels(strip, band, quad, &codes);
+                        packer.set_codebook_codes(strip, band, quad, &codes);
                     }
-                    Kind::Trellis => {
+                    CodeKind::Trellis => {
                         let states: Vec<u16> = bits.into_iter().map(u16::from).collect();
-                        packer.trellis(strip, band, quad, &states);
+                        packer.set_trellis_states(strip, band, quad, &states);
                     }
                 }
             }
         }
-        if code.kind() == Kind::Trellis {
+        if code.kind() == CodeKind::Trellis {
             for c in 0..32 {
                 let scale = random.number() / 32.0;
-                packer.column_scale(band * 32 + c, scale).unwrap();
+                packer.set_column_scale(band * 32 + c, scale).unwrap();
             }
         }
     }
@@ -47,7 +50,7 @@ pub(super) fn matrix(random: &mut Random, codes: &Codes, rows: usize) -> Vec<u8>
 }
 
 pub(super) fn cases() -> Vec<Codes> {
-    let all = || Code::all().chain(Code::earlier());
+    let all = || Code::all().chain(Code::legacy());
     let alone = all().map(|code| Codes::uniform(code, 64).unwrap());
     let padded = all().map(|code| Codes::uniform(code, 33).unwrap());
     let mixed = [
@@ -63,17 +66,17 @@ pub(super) fn cases() -> Vec<Codes> {
         .chain(padded)
         .chain(mixed.map(|text| text.parse().unwrap()));
     plain
-        .flat_map(|codes| [codes.of_rotated(), codes])
+        .flat_map(|codes| [codes.with_rotation(), codes])
         .collect()
 }
 
-pub(super) fn check(w: Bands<'_>, n: usize, x: &[f32], y: &[f32], what: &str) {
+pub(super) fn check(w: ColumnGroups<'_>, n: usize, x: &[f32], y: &[f32], what: &str) {
     let (rows, cols) = (w.rows(), w.cols());
     let mut expected = vec![0.0; n * rows];
-    reference::quantised_bands(w, n, x, &mut expected).unwrap();
+    reference::quantised_column_groups(w, n, x, &mut expected).unwrap();
     let mut row = vec![0.0; cols];
     for i in 0..rows {
-        w.row(i, &mut row).unwrap();
+        w.decode_row(i, &mut row).unwrap();
         for t in 0..n {
             let x = &x[t * cols..][..cols];
             let products = row.iter().zip(x).map(|(&w, &x)| f64::from(w * x).abs());
@@ -95,11 +98,14 @@ fn products_of_every_code_agree_with_the_reference() {
     for codes in cases() {
         for (rows, n) in [(1, 1), (40, 1), (270, 3), (17, 9)] {
             let bytes = matrix(&mut random, &codes, rows);
-            let w = Bands::new(&codes, rows, &bytes).unwrap();
-            let device = Emulated::new(random.bits().into());
-            let source = Source::Bands(Banded::Whole(w));
+            let w = ColumnGroups::new(&codes, rows, &bytes).unwrap();
+            let device = EmulatedDevice::new(random.bits().into());
+            let source = MatrixSource::ColumnGroups(ColumnGroupMatrix::Uniform(w));
             let held = DeviceMatrix::new(&device, source).unwrap();
-            assert_eq!(held.bytes(), DeviceMatrix::<Emulated>::bytes_of(source));
+            assert_eq!(
+                held.bytes(),
+                DeviceMatrix::<EmulatedDevice>::estimated_bytes(source)
+            );
             let x = random.numbers(n * w.cols());
             let y = products(&device, &held, &x, &mut workspace);
             check(w, n, &x, &y, &format!("{codes} {rows}"));
@@ -113,9 +119,13 @@ fn column_group_rows_are_independent_of_the_batch() {
     for text in ["2:t2x9,l4x4,t3x10-3", "1:l2x1,l3x12", "2r:t4x3,t5x9"] {
         let codes: Codes = text.parse().unwrap();
         let bytes = matrix(&mut random, &codes, 35);
-        let w = Bands::new(&codes, 35, &bytes).unwrap();
-        let device = Emulated::new(random.bits().into());
-        let held = DeviceMatrix::new(&device, Source::Bands(Banded::Whole(w))).unwrap();
+        let w = ColumnGroups::new(&codes, 35, &bytes).unwrap();
+        let device = EmulatedDevice::new(random.bits().into());
+        let held = DeviceMatrix::new(
+            &device,
+            MatrixSource::ColumnGroups(ColumnGroupMatrix::Uniform(w)),
+        )
+        .unwrap();
         let x = random.numbers(17 * w.cols());
         rows_are_the_same_in_any_batch(&device, &held, &x, text);
     }
@@ -127,16 +137,20 @@ fn column_group_rows_are_dequantised_exactly() {
     for codes in cases() {
         let (rows, cols) = (300, codes.cols());
         let bytes = matrix(&mut random, &codes, rows);
-        let w = Bands::new(&codes, rows, &bytes).unwrap();
-        let device = Emulated::new(random.bits().into());
-        let held = DeviceMatrix::new(&device, Source::Bands(Banded::Whole(w))).unwrap();
+        let w = ColumnGroups::new(&codes, rows, &bytes).unwrap();
+        let device = EmulatedDevice::new(random.bits().into());
+        let held = DeviceMatrix::new(
+            &device,
+            MatrixSource::ColumnGroups(ColumnGroupMatrix::Uniform(w)),
+        )
+        .unwrap();
         let tokens = [299, 0, 254, 255, 256, 31];
         let out = room(&device, tokens.len() * cols);
-        embed(&device, &held, &tokens, None, &out).unwrap();
+        dequantise_rows(&device, &held, &tokens, None, &out).unwrap();
         let found = get(&device, &out, tokens.len() * cols);
         let mut row = vec![0.0; cols];
         for (found, &token) in found.chunks_exact(cols).zip(&tokens) {
-            w.row(token as usize, &mut row).unwrap();
+            w.decode_row(token as usize, &mut row).unwrap();
             assert_eq!(found, row, "{codes} row {token}");
         }
     }
@@ -148,9 +162,13 @@ fn a_block_processes_several_tiles() {
     let codes: Codes = "2:t3x2".parse().unwrap();
     let rows = 32 * 40 + 3;
     let bytes = matrix(&mut random, &codes, rows);
-    let w = Bands::new(&codes, rows, &bytes).unwrap();
-    let device = Emulated::new(1);
-    let held = DeviceMatrix::new(&device, Source::Bands(Banded::Whole(w))).unwrap();
+    let w = ColumnGroups::new(&codes, rows, &bytes).unwrap();
+    let device = EmulatedDevice::new(1);
+    let held = DeviceMatrix::new(
+        &device,
+        MatrixSource::ColumnGroups(ColumnGroupMatrix::Uniform(w)),
+    )
+    .unwrap();
     let x = random.numbers(w.cols());
     let y = products(&device, &held, &x, &mut Workspace::default());
     check(w, 1, &x, &y, "many tiles");
@@ -174,24 +192,24 @@ fn class_rows_give_products_of_their_class() {
             count(1),
             count(2)
         );
-        let layout: Layout = text.parse().unwrap();
-        let Layout::Classes(classes) = &layout else {
+        let layout: CodeLayout = text.parse().unwrap();
+        let CodeLayout::Classes(classes) = &layout else {
             unreachable!("classes");
         };
         let of_class = |class: &RowClass| matrix(&mut random, &class.codes, class.rows);
         let parts: Vec<Vec<u8>> = classes.iter().map(of_class).collect();
         let bytes = classes.pack(&of_rows, &parts);
         let w = layout.view(rows, &bytes).unwrap();
-        let device = Emulated::new(random.bits().into());
-        let held = DeviceMatrix::new(&device, Source::Bands(w)).unwrap();
+        let device = EmulatedDevice::new(random.bits().into());
+        let held = DeviceMatrix::new(&device, MatrixSource::ColumnGroups(w)).unwrap();
         assert_eq!(
             held.bytes(),
-            DeviceMatrix::<Emulated>::bytes_of(Source::Bands(w))
+            DeviceMatrix::<EmulatedDevice>::estimated_bytes(MatrixSource::ColumnGroups(w))
         );
         let x = random.numbers(n * w.cols());
         let y = products(&device, &held, &x, &mut workspace);
         for (index, (class, part)) in classes.iter().zip(&parts).enumerate() {
-            let part = Bands::new(&class.codes, class.rows, part).unwrap();
+            let part = ColumnGroups::new(&class.codes, class.rows, part).unwrap();
             let own: Vec<usize> = (0..rows)
                 .filter(|&row| usize::from(of_rows[row]) == index)
                 .collect();
@@ -203,11 +221,11 @@ fn class_rows_give_products_of_their_class() {
         }
         let tokens: Vec<u32> = (0..rows as u32).rev().collect();
         let out = room(&device, rows * w.cols());
-        embed(&device, &held, &tokens, Some(2.0), &out).unwrap();
+        dequantise_rows(&device, &held, &tokens, Some(2.0), &out).unwrap();
         let found = get(&device, &out, rows * w.cols());
         let mut row = vec![0.0; w.cols()];
         for (found, &token) in found.chunks_exact(w.cols()).zip(&tokens) {
-            w.row(token as usize, &mut row).unwrap();
+            w.decode_row(token as usize, &mut row).unwrap();
             row.iter_mut().for_each(|x| *x *= 2.0);
             assert_eq!(found, row, "row {token}");
         }
@@ -221,9 +239,13 @@ fn non_finite_input_makes_column_group_products_nan() {
     for text in ["1:l4x1,t3x1-5", "2r:t2x2,l8x1-5", "1:l8x3"] {
         let codes: Codes = text.parse().unwrap();
         let bytes = matrix(&mut random, &codes, 20);
-        let w = Bands::new(&codes, 20, &bytes).unwrap();
-        let device = Emulated::new(2);
-        let held = DeviceMatrix::new(&device, Source::Bands(Banded::Whole(w))).unwrap();
+        let w = ColumnGroups::new(&codes, 20, &bytes).unwrap();
+        let device = EmulatedDevice::new(2);
+        let held = DeviceMatrix::new(
+            &device,
+            MatrixSource::ColumnGroups(ColumnGroupMatrix::Uniform(w)),
+        )
+        .unwrap();
         for odd in [f32::NAN, f32::INFINITY] {
             let mut x = random.numbers(2 * w.cols());
             x[w.cols() - 1] = odd;
@@ -241,11 +263,11 @@ fn large_column_group_matrix_is_packed_by_any_threads() {
     let codes: Codes = "2:t3x12,l5x12".parse().unwrap();
     // Words of the codes plus a byte per row for each codebook column group.
     let of_tile = 4 * (12 * 3 * 32 + 12 * (5 * 32 + 8));
-    let at_a_time = 32 * (STAGED / of_tile);
+    let at_a_time = 32 * (STAGING_BYTES / of_tile);
     let (rows, cols) = (2 * at_a_time + 7, codes.cols());
     let bytes = matrix(&mut random, &codes, rows);
-    let w = Bands::new(&codes, rows, &bytes).unwrap();
-    let device = Emulated::new(random.bits().into());
+    let w = ColumnGroups::new(&codes, rows, &bytes).unwrap();
+    let device = EmulatedDevice::new(random.bits().into());
     let ends = [
         0,
         at_a_time - 1,
@@ -256,14 +278,14 @@ fn large_column_group_matrix_is_packed_by_any_threads() {
     ];
     let tokens = ends.map(|row| row as u32);
     for pool in [None, Some(&pool)] {
-        let source = Source::Bands(Banded::Whole(w));
-        let held = DeviceMatrix::laid_out_by(pool, &device, source).unwrap();
+        let source = MatrixSource::ColumnGroups(ColumnGroupMatrix::Uniform(w));
+        let held = DeviceMatrix::new_with_pool(pool, &device, source).unwrap();
         let out = room(&device, tokens.len() * cols);
-        embed(&device, &held, &tokens, None, &out).unwrap();
+        dequantise_rows(&device, &held, &tokens, None, &out).unwrap();
         let found = get(&device, &out, tokens.len() * cols);
         let mut row = vec![0.0; cols];
         for (found, &token) in found.chunks_exact(cols).zip(&tokens) {
-            w.row(token as usize, &mut row).unwrap();
+            w.decode_row(token as usize, &mut row).unwrap();
             assert_eq!(found, row, "row {token} of {rows}");
         }
     }

@@ -1,7 +1,7 @@
 //! Tests of block-quantised matrices of every type.
 
 use htc_formats::DType;
-use htc_formats::block::{decode, encode, writable};
+use htc_formats::block::{decode, encode, writable_types};
 
 use super::*;
 use crate::{Matrix, reference};
@@ -16,7 +16,7 @@ pub(super) fn matrix(random: &mut Random, dtype: DType, rows: usize, cols: usize
 
 fn block(random: &mut Random, dtype: DType) -> Vec<u8> {
     let (length, size) = (dtype.block_len(), dtype.block_bytes());
-    if writable().contains(&dtype) {
+    if writable_types().contains(&dtype) {
         let mut bytes = vec![0; size];
         encode(dtype, &random.numbers(length), &mut bytes).unwrap();
         return bytes;
@@ -84,8 +84,8 @@ fn products_of_every_type_agree_with_the_reference() {
             for (rows, n) in [(1, 1), (5, 2), (7, 3), (3, 9)] {
                 let bytes = matrix(&mut random, dtype, rows, cols);
                 let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
-                let device = Emulated::new(random.bits().into());
-                let held = DeviceMatrix::new(&device, Source::Blocks(w)).unwrap();
+                let device = EmulatedDevice::new(random.bits().into());
+                let held = DeviceMatrix::new(&device, MatrixSource::Blocks(w)).unwrap();
                 assert_eq!([held.rows(), held.cols()], [rows, cols]);
                 let x = random.numbers(n * cols);
                 let y = room(&device, n * rows);
@@ -109,8 +109,8 @@ fn block_rows_are_independent_of_the_batch() {
     for (dtype, rows, cols) in all.chain(wide) {
         let bytes = matrix(&mut random, dtype, rows, cols);
         let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
-        let device = Emulated::new(random.bits().into());
-        let held = DeviceMatrix::new(&device, Source::Blocks(w)).unwrap();
+        let device = EmulatedDevice::new(random.bits().into());
+        let held = DeviceMatrix::new(&device, MatrixSource::Blocks(w)).unwrap();
         let x = random.numbers(17 * cols);
         rows_are_the_same_in_any_batch(&device, &held, &x, dtype.name());
     }
@@ -123,12 +123,12 @@ fn block_rows_are_dequantised_exactly() {
         let (rows, cols) = (6, 3 * dtype.block_len().max(15));
         let bytes = matrix(&mut random, dtype, rows, cols);
         let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
-        let device = Emulated::new(random.bits().into());
-        let held = DeviceMatrix::new(&device, Source::Blocks(w)).unwrap();
+        let device = EmulatedDevice::new(random.bits().into());
+        let held = DeviceMatrix::new(&device, MatrixSource::Blocks(w)).unwrap();
         let tokens = [5, 0, 3, 3];
         for scale in [None, Some(11.313_708)] {
             let out = room(&device, tokens.len() * cols);
-            embed(&device, &held, &tokens, scale, &out).unwrap();
+            dequantise_rows(&device, &held, &tokens, scale, &out).unwrap();
             let found = get(&device, &out, tokens.len() * cols);
             let mut row = vec![0.0; cols];
             for (found, &token) in found.chunks_exact(cols).zip(&tokens) {
@@ -138,8 +138,8 @@ fn block_rows_are_dequantised_exactly() {
             }
         }
         let out = room(&device, cols);
-        assert!(embed(&device, &held, &[6], None, &out).is_err());
-        assert!(embed(&device, &held, &[1, 2], None, &out).is_err());
+        assert!(dequantise_rows(&device, &held, &[6], None, &out).is_err());
+        assert!(dequantise_rows(&device, &held, &[1, 2], None, &out).is_err());
     }
 }
 
@@ -148,11 +148,11 @@ fn more_rows_than_a_launch_are_dequantised() {
     let mut random = Random(4);
     let bytes = matrix(&mut random, DType::Q8_0, 300, 32);
     let w = Matrix::new(DType::Q8_0, 300, 32, &bytes).unwrap();
-    let device = Emulated::new(1);
-    let held = DeviceMatrix::new(&device, Source::Blocks(w)).unwrap();
+    let device = EmulatedDevice::new(1);
+    let held = DeviceMatrix::new(&device, MatrixSource::Blocks(w)).unwrap();
     let tokens: Vec<u32> = (0..260).map(|_| random.bits() % 300).collect();
     let out = room(&device, 260 * 32);
-    embed(&device, &held, &tokens, None, &out).unwrap();
+    dequantise_rows(&device, &held, &tokens, None, &out).unwrap();
     let found = get(&device, &out, 260 * 32);
     let mut row = [0.0; 32];
     for (found, &token) in found.chunks_exact(32).zip(&tokens) {
@@ -169,8 +169,8 @@ fn non_finite_input_makes_products_non_finite() {
         let cols = 512;
         let bytes = matrix(&mut random, dtype, 3, cols);
         let w = Matrix::new(dtype, 3, cols, &bytes).unwrap();
-        let device = Emulated::new(random.bits().into());
-        let held = DeviceMatrix::new(&device, Source::Blocks(w)).unwrap();
+        let device = EmulatedDevice::new(random.bits().into());
+        let held = DeviceMatrix::new(&device, MatrixSource::Blocks(w)).unwrap();
         for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             // In the second of three vectors only.
             let mut x = random.numbers(3 * cols);
@@ -195,7 +195,7 @@ fn non_finite_input_makes_products_non_finite() {
 #[test]
 fn extremes_do_not_overflow() {
     let mut workspace = Workspace::default();
-    let device = Emulated::new(6);
+    let device = EmulatedDevice::new(6);
     for dtype in OWN[FLOATS..].iter().copied().chain([DType::Q2K]) {
         let cols = 512;
         for fill in [0xff, 0x00, 0x80, 0x7f] {
@@ -213,7 +213,7 @@ fn extremes_do_not_overflow() {
                 }
             }
             let w = Matrix::new(dtype, 1, cols, &bytes).unwrap();
-            let held = DeviceMatrix::new(&device, Source::Blocks(w)).unwrap();
+            let held = DeviceMatrix::new(&device, MatrixSource::Blocks(w)).unwrap();
             for x in [[1.0; 512], [-1.0; 512]] {
                 let y = products(&device, &held, &x, &mut workspace);
                 check(w, &x, &y, &format!("{dtype} {fill:#x}"));
@@ -225,18 +225,18 @@ fn extremes_do_not_overflow() {
 #[test]
 fn device_size_matches_the_estimate() {
     let mut random = Random(7);
-    let device = Emulated::new(7);
+    let device = EmulatedDevice::new(7);
     for &dtype in DType::ALL {
         let bytes = matrix(&mut random, dtype, 64, 512);
         let w = Matrix::new(dtype, 64, 512, &bytes).unwrap();
-        let held = DeviceMatrix::new(&device, Source::Blocks(w)).unwrap();
-        let foreseen = DeviceMatrix::<Emulated>::bytes_of(Source::Blocks(w));
+        let held = DeviceMatrix::new(&device, MatrixSource::Blocks(w)).unwrap();
+        let foreseen = DeviceMatrix::<EmulatedDevice>::estimated_bytes(MatrixSource::Blocks(w));
         assert_eq!(held.bytes(), foreseen);
         // Formats with dedicated kernels need no more than the file, apart from alignment.
-        if held.held_as() == dtype.name() {
+        if held.stored_format() == dtype.name() {
             assert!(held.bytes() < bytes.len() + 4 * 256, "{dtype}");
         }
-        assert_eq!(held.held_as() == dtype.name(), OWN.contains(&dtype));
+        assert_eq!(held.stored_format() == dtype.name(), OWN.contains(&dtype));
     }
 }
 
@@ -247,8 +247,8 @@ fn products_are_independent_of_thread_order() {
     let w = Matrix::new(DType::Q4K, 9, 4096, &bytes).unwrap();
     let x = random.numbers(3 * 4096);
     let mut found = (0..6).map(|seed| {
-        let device = Emulated::new(seed);
-        let held = DeviceMatrix::new(&device, Source::Blocks(w)).unwrap();
+        let device = EmulatedDevice::new(seed);
+        let held = DeviceMatrix::new(&device, MatrixSource::Blocks(w)).unwrap();
         products(&device, &held, &x, &mut Workspace::default())
     });
     let first = found.next().unwrap();
@@ -266,13 +266,13 @@ fn large_block_matrix_is_packed_by_any_threads() {
         (DType::Q6K, 1024),
         (DType::Q5_1, 1024),
     ] {
-        let format = Format::of(dtype);
+        let format = Format::for_dtype(dtype);
         let of_row = format.row_bytes(format.stride(cols)).iter().sum::<usize>();
-        let at_a_time = STAGED / of_row;
+        let at_a_time = STAGING_BYTES / of_row;
         let rows = 2 * at_a_time + 7;
         let bytes = matrix(&mut random, dtype, rows, cols);
         let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
-        let device = Emulated::new(random.bits().into());
+        let device = EmulatedDevice::new(random.bits().into());
         let ends = [
             0,
             at_a_time - 1,
@@ -283,9 +283,9 @@ fn large_block_matrix_is_packed_by_any_threads() {
         ];
         let tokens = ends.map(|row| row as u32);
         for pool in [None, Some(&pool)] {
-            let held = DeviceMatrix::laid_out_by(pool, &device, Source::Blocks(w)).unwrap();
+            let held = DeviceMatrix::new_with_pool(pool, &device, MatrixSource::Blocks(w)).unwrap();
             let out = room(&device, tokens.len() * cols);
-            embed(&device, &held, &tokens, None, &out).unwrap();
+            dequantise_rows(&device, &held, &tokens, None, &out).unwrap();
             let found = get(&device, &out, tokens.len() * cols);
             let mut row = vec![0.0; cols];
             for (found, &token) in found.chunks_exact(cols).zip(&tokens) {
@@ -301,20 +301,20 @@ fn error_of_a_piece_is_returned() {
     let pool = Pool::new(3).unwrap();
     for pool in [None, Some(&pool)] {
         let begun = std::sync::atomic::AtomicUsize::new(0);
-        let failed = in_pieces(pool, 1000, |piece| {
+        let failed = run_pieces(pool, 1000, |piece| {
             begun.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             match piece {
                 5 => Err(crate::error::ShapeError {
-                    what: "piece",
+                    argument: "piece",
                     expected: 0,
-                    found: piece,
+                    actual: piece,
                 }
                 .into()),
                 _ => Ok(()),
             }
         });
-        assert!(matches!(failed, Err(DeviceError::Shape(error)) if error.found == 5));
+        assert!(matches!(failed, Err(DeviceError::Shape(error)) if error.actual == 5));
         assert!(begun.into_inner() >= 6);
-        assert_eq!(in_pieces(pool, 1000, |_| Ok(())), Ok(()));
+        assert_eq!(run_pieces(pool, 1000, |_| Ok(())), Ok(()));
     }
 }

@@ -20,8 +20,8 @@ fn stored(dtype: DType, numbers: &[f32]) -> Vec<u8> {
 fn check(dtype: DType, [rows, cols]: [usize; 2], w: &[f32], x: &[f32], what: &str) -> Vec<f32> {
     let bytes = stored(dtype, w);
     let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
-    let device = Emulated::new(rows as u64);
-    let held = DeviceMatrix::new(&device, Source::Blocks(w)).unwrap();
+    let device = EmulatedDevice::new(rows as u64);
+    let held = DeviceMatrix::new(&device, MatrixSource::Blocks(w)).unwrap();
     let mut workspace = Workspace::default();
     let y = products(&device, &held, x, &mut workspace);
     let mut numbers = vec![0.0; rows * cols];
@@ -141,7 +141,7 @@ fn integer_valued_products_are_exact() {
 #[test]
 fn factored_float_projections_match_separate_products() {
     let mut random = Random(44);
-    let device = Emulated::new(44);
+    let device = EmulatedDevice::new(44);
     let mut workspace = Workspace::default();
     let (width, rows, rank, n, of_slot) = (52, 75, 70, 40, [131, 9]);
     for dtype in FLOAT {
@@ -152,7 +152,7 @@ fn factored_float_projections_match_separate_products() {
         let a = Matrix::new(dtype, 90, width, &a_bytes).unwrap();
         let b_bytes = of_slot.map(|rows| make(&mut random, rows + 3, 90));
         let b = [0, 1].map(|i| Matrix::new(dtype, of_slot[i] + 3, 90, &b_bytes[i]).unwrap());
-        let hold = |w| DeviceMatrix::new(&device, Source::Blocks(w)).unwrap();
+        let hold = |w| DeviceMatrix::new(&device, MatrixSource::Blocks(w)).unwrap();
         let (held_a, held_b) = (hold(a), b.map(hold));
         let x = random.numbers(n * width);
         let there = put(&device, &x);
@@ -163,13 +163,13 @@ fn factored_float_projections_match_separate_products() {
             rows,
             rank,
         }];
-        let slots = [0, 1].map(|i| Slot {
+        let slots = [0, 1].map(|i| Projection {
             matrix: &held_b[i],
             rows: of_slot[i],
             cols: rows,
             input: Input::Inner(0),
             y: &y[i],
-            adds: i == 0,
+            accumulate: i == 0,
         });
         project(&device, n, &there, &factors, &slots, &mut workspace).unwrap();
         let leading = hold(a.first_rows(rows).unwrap());

@@ -10,10 +10,10 @@ mod tiles_tests;
 
 use htc_formats::DType;
 
-use super::matrix::{Format, STAGED, in_pieces};
+use super::matrix::{Format, STAGING_BYTES, run_pieces};
 use super::*;
 use crate::Pool;
-use crate::cuda::{Emulated, EmulatedMemory};
+use crate::cuda::{EmulatedDevice, EmulatedMemory};
 
 const OWN: [DType; 8] = [
     DType::F32,
@@ -55,23 +55,23 @@ impl Random {
     }
 }
 
-fn put(device: &Emulated, numbers: &[f32]) -> EmulatedMemory {
-    crate::cuda::ops::put(device, numbers).unwrap()
+fn put(device: &EmulatedDevice, numbers: &[f32]) -> EmulatedMemory {
+    crate::cuda::ops::upload_floats(device, numbers).unwrap()
 }
 
-fn get(device: &Emulated, memory: &EmulatedMemory, numbers: usize) -> Vec<f32> {
-    crate::cuda::ops::get(device, memory, numbers).unwrap()
+fn get(device: &EmulatedDevice, memory: &EmulatedMemory, numbers: usize) -> Vec<f32> {
+    crate::cuda::ops::download_floats(device, memory, numbers).unwrap()
 }
 
-fn room(device: &Emulated, numbers: usize) -> EmulatedMemory {
+fn room(device: &EmulatedDevice, numbers: usize) -> EmulatedMemory {
     put(device, &vec![-77.0; numbers])
 }
 
 fn products(
-    device: &Emulated,
-    matrix: &DeviceMatrix<Emulated>,
+    device: &EmulatedDevice,
+    matrix: &DeviceMatrix<EmulatedDevice>,
     x: &[f32],
-    workspace: &mut Workspace<Emulated>,
+    workspace: &mut Workspace<EmulatedDevice>,
 ) -> Vec<f32> {
     let n = x.len().checked_div(matrix.cols()).unwrap_or(1);
     let y = room(device, n * matrix.rows());
@@ -81,8 +81,8 @@ fn products(
 }
 
 fn rows_are_the_same_in_any_batch(
-    device: &Emulated,
-    matrix: &DeviceMatrix<Emulated>,
+    device: &EmulatedDevice,
+    matrix: &DeviceMatrix<EmulatedDevice>,
     x: &[f32],
     what: &str,
 ) {

@@ -1,7 +1,9 @@
 //! Tests of projections, dense and factored, at leading ranks.
 
 use htc_formats::DType;
-use htc_formats::bands::{Banded, Bands, ClassedBands, Codes, Packer, RowClass, RowClasses};
+use htc_formats::bands::{
+    Codes, ColumnGroupMatrix, ColumnGroupWriter, ColumnGroups, RowClass, RowClassMatrix, RowClasses,
+};
 use htc_formats::block::encode;
 
 use super::*;
@@ -15,23 +17,23 @@ fn matrix(random: &mut Random, dtype: DType, rows: usize, cols: usize) -> Vec<u8
 }
 
 fn held(
-    device: &Emulated,
+    device: &EmulatedDevice,
     random: &mut Random,
     dtype: DType,
     rows: usize,
     cols: usize,
-) -> (Vec<u8>, DeviceMatrix<Emulated>) {
+) -> (Vec<u8>, DeviceMatrix<EmulatedDevice>) {
     let bytes = matrix(random, dtype, rows, cols);
     let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
-    let held = DeviceMatrix::new(device, Source::Blocks(w)).unwrap();
+    let held = DeviceMatrix::new(device, MatrixSource::Blocks(w)).unwrap();
     (bytes, held)
 }
 
 #[test]
 fn projections_match_separate_products_at_any_rank() {
     let mut random = Random(21);
-    let device = Emulated::new(21);
-    for mut workspace in [Workspace::default(), Workspace::in_one_launch()] {
+    let device = EmulatedDevice::new(21);
+    for mut workspace in [Workspace::default(), Workspace::with_single_launch()] {
         for dtype in OWN
             .into_iter()
             .chain([DType::Q5_0, DType::Q4_1, DType::Q2K])
@@ -43,9 +45,9 @@ fn projections_match_separate_products_at_any_rank() {
 
 fn projections_are_products(
     random: &mut Random,
-    device: &Emulated,
+    device: &EmulatedDevice,
     dtype: DType,
-    workspace: &mut Workspace<Emulated>,
+    workspace: &mut Workspace<EmulatedDevice>,
 ) {
     let width = 256;
     let block = dtype.block_len();
@@ -70,21 +72,21 @@ fn projections_are_products(
             rank,
         }];
         let slots = [
-            Slot {
+            Projection {
                 matrix: &b,
                 rows: 9,
                 cols: rows,
                 input: Input::Inner(0),
                 y: &y,
-                adds: false,
+                accumulate: false,
             },
-            Slot {
+            Projection {
                 matrix: &dense,
                 rows: 6,
                 cols: width,
                 input: Input::Vector,
                 y: &of_dense,
-                adds: false,
+                accumulate: false,
             },
         ];
         project(device, n, &x_there, &factors, &slots, workspace).unwrap();
@@ -98,14 +100,14 @@ fn projections_are_products(
         let mut inner = match rows {
             0 => Vec::new(),
             _ => {
-                let first = DeviceMatrix::new(device, Source::Blocks(first)).unwrap();
+                let first = DeviceMatrix::new(device, MatrixSource::Blocks(first)).unwrap();
                 products(device, &first, &x, workspace)
             }
         };
         for row in inner.chunks_exact_mut(rows.max(1)) {
             row[rank..].fill(0.0);
         }
-        let second = DeviceMatrix::new(device, Source::Blocks(second)).unwrap();
+        let second = DeviceMatrix::new(device, MatrixSource::Blocks(second)).unwrap();
         let y = room(device, n * 9);
         let inner = put(device, &inner);
         product(device, 0..n, &second, &inner, &y, workspace).unwrap();
@@ -123,7 +125,7 @@ fn projections_are_products(
 #[test]
 fn projections_of_several_factors_are_independent() {
     let mut random = Random(22);
-    let device = Emulated::new(22);
+    let device = EmulatedDevice::new(22);
     let mut workspace = Workspace::default();
     let (width, n) = (256, 3);
     let x = random.numbers(n * width);
@@ -133,9 +135,9 @@ fn projections_of_several_factors_are_independent() {
     let (_, v) = held(&device, &mut random, DType::F16, 7, 64);
     let (_, o) = held(&device, &mut random, DType::F32, 3, 40);
     let codes: Codes = "2:t3x4,l4x4".parse().unwrap();
-    let bytes = Packer::new(&codes, 11).finish();
-    let banded = Banded::Whole(Bands::new(&codes, 11, &bytes).unwrap());
-    let banded = DeviceMatrix::new(&device, Source::Bands(banded)).unwrap();
+    let bytes = ColumnGroupWriter::new(&codes, 11).finish();
+    let banded = ColumnGroupMatrix::Uniform(ColumnGroups::new(&codes, 11, &bytes).unwrap());
+    let banded = DeviceMatrix::new(&device, MatrixSource::ColumnGroups(banded)).unwrap();
     let factor = |matrix: &'static str| match matrix {
         "a" => Factor {
             matrix: &a,
@@ -149,9 +151,9 @@ fn projections_of_several_factors_are_independent() {
         },
     };
     let there = put(&device, &x);
-    let run = |factors: &[Factor<'_, Emulated>],
-               slots: &[(&DeviceMatrix<Emulated>, Input)],
-               workspace: &mut Workspace<Emulated>| {
+    let run = |factors: &[Factor<'_, EmulatedDevice>],
+               slots: &[(&DeviceMatrix<EmulatedDevice>, Input)],
+               workspace: &mut Workspace<EmulatedDevice>| {
         let ys: Vec<_> = slots
             .iter()
             .map(|(matrix, _)| room(&device, n * matrix.rows()))
@@ -159,13 +161,13 @@ fn projections_of_several_factors_are_independent() {
         let slots: Vec<_> = slots
             .iter()
             .zip(&ys)
-            .map(|(&(matrix, input), y)| Slot {
+            .map(|(&(matrix, input), y)| Projection {
                 matrix,
                 rows: matrix.rows(),
                 cols: matrix.cols(),
                 input,
                 y,
-                adds: false,
+                accumulate: false,
             })
             .collect();
         project(&device, n, &there, factors, &slots, workspace).unwrap();
@@ -198,7 +200,7 @@ fn projections_of_several_factors_are_independent() {
 #[test]
 fn projections_share_launches() {
     let mut random = Random(25);
-    let device = Emulated::new(25);
+    let device = EmulatedDevice::new(25);
     let mut workspace = Workspace::default();
     let x = room(&device, 256);
     let of = |random: &mut Random, dtype, rows, cols| held(&device, random, dtype, rows, cols).1;
@@ -206,14 +208,16 @@ fn projections_share_launches() {
     let basis = of(&mut random, DType::Q8_0, 64, 256);
     let behind = [8, 4, 3].map(|rows| of(&mut random, DType::Q8_0, rows, 64));
     let codes: Codes = "2:t3x4,l4x4".parse().unwrap();
-    let bytes = Packer::new(&codes, 11).finish();
-    let banded = Banded::Whole(Bands::new(&codes, 11, &bytes).unwrap());
-    let banded = [(); 3].map(|()| DeviceMatrix::new(&device, Source::Bands(banded)).unwrap());
+    let bytes = ColumnGroupWriter::new(&codes, 11).finish();
+    let banded = ColumnGroupMatrix::Uniform(ColumnGroups::new(&codes, 11, &bytes).unwrap());
+    let banded =
+        [(); 3].map(|()| DeviceMatrix::new(&device, MatrixSource::ColumnGroups(banded)).unwrap());
     let y = room(&device, 11);
-    let mut launches = |factors: &[Factor<'_, Emulated>], matrices: &[DeviceMatrix<Emulated>]| {
+    let mut launches = |factors: &[Factor<'_, EmulatedDevice>],
+                        matrices: &[DeviceMatrix<EmulatedDevice>]| {
         let slots: Vec<_> = matrices
             .iter()
-            .map(|matrix| Slot {
+            .map(|matrix| Projection {
                 matrix,
                 rows: matrix.rows(),
                 cols: matrix.cols(),
@@ -222,12 +226,12 @@ fn projections_share_launches() {
                     _ => Input::Inner(0),
                 },
                 y: &y,
-                adds: false,
+                accumulate: false,
             })
             .collect();
-        let before = device.launches();
+        let before = device.launch_count();
         project(&device, 1, &x, factors, &slots, &mut workspace).unwrap();
-        device.launches() - before
+        device.launch_count() - before
     };
     assert_eq!(launches(&[], &three), 2);
     assert_eq!(launches(&[], &banded), 2);
@@ -245,14 +249,14 @@ fn pair_launch_gives_identical_bits() {
     let width = 256;
     let others = [DType::Q5_0, DType::Q4_1];
     for (seed, dtype) in OWN.into_iter().chain(others).enumerate() {
-        let device = Emulated::new(seed as u64);
+        let device = EmulatedDevice::new(seed as u64);
         let full = 96_usize.next_multiple_of(dtype.block_len());
         let mut of = |rows, cols| held(&device, &mut random, dtype, rows, cols).1;
         let (a, c) = (of(full, width), of(full, width));
         let (b, d, e) = (of(45, full), of(7, full), of(9, width));
         for (n, one) in [(1, true), (3, true), (4, true), (5, false)] {
             let x = put(&device, &random.numbers(n * width));
-            let run = |workspace: &mut Workspace<Emulated>| {
+            let run = |workspace: &mut Workspace<EmulatedDevice>| {
                 let ys = [45, 7, 9].map(|rows| room(&device, n * rows));
                 let factors = [(&a, full), (&c, full / 2 + 1)].map(|(matrix, rank)| Factor {
                     matrix,
@@ -269,22 +273,22 @@ fn pair_launch_gives_identical_bits() {
                     behind("d", &ys[1]),
                     behind("e", &ys[2]),
                 ];
-                let slots = slots.map(|(matrix, cols, input, y)| Slot {
+                let slots = slots.map(|(matrix, cols, input, y)| Projection {
                     matrix,
                     rows: matrix.rows(),
                     cols,
                     input,
                     y,
-                    adds: false,
+                    accumulate: false,
                 });
-                let before = device.launches();
+                let before = device.launch_count();
                 project(&device, n, &x, &factors, &slots, workspace).unwrap();
                 let found = ys.iter().zip(&slots);
                 let found = found.map(|(y, slot)| get(&device, y, n * slot.rows));
-                (found.collect::<Vec<_>>(), device.launches() - before)
+                (found.collect::<Vec<_>>(), device.launch_count() - before)
             };
             let (expected, two) = run(&mut Workspace::default());
-            let mut workspace = Workspace::in_one_launch();
+            let mut workspace = Workspace::with_single_launch();
             // Repeated, to check that the barrier counters are reset.
             for _ in 0..3 {
                 let (found, launches) = run(&mut workspace);
@@ -298,7 +302,7 @@ fn pair_launch_gives_identical_bits() {
 #[test]
 fn product_of_a_row_range_matches_the_full_product() {
     let mut random = Random(23);
-    let device = Emulated::new(23);
+    let device = EmulatedDevice::new(23);
     let mut workspace = Workspace::default();
     for (dtype, width) in [(DType::F32, 21), (DType::F16, 40), (DType::Q8_0, 64)] {
         let (_, w) = held(&device, &mut random, dtype, 10, width);
@@ -320,7 +324,7 @@ fn product_of_a_row_range_matches_the_full_product() {
 #[test]
 fn mismatched_projections_are_rejected() {
     let mut random = Random(24);
-    let device = Emulated::new(24);
+    let device = EmulatedDevice::new(24);
     let mut workspace = Workspace::default();
     let (_, a) = held(&device, &mut random, DType::Q8_0, 64, 128);
     let (_, b) = held(&device, &mut random, DType::Q8_0, 4, 64);
@@ -331,13 +335,13 @@ fn mismatched_projections_are_rejected() {
             rows,
             rank,
         }];
-        let slots = [Slot {
+        let slots = [Projection {
             matrix: &b,
             rows: of_slot,
             cols,
             input: Input::Inner(index),
             y: &y,
-            adds: false,
+            accumulate: false,
         }];
         project(&device, n, &x, &factors, &slots, &mut workspace)
     };
@@ -355,13 +359,14 @@ fn mismatched_projections_are_rejected() {
 #[test]
 fn accumulated_products_match_separate_sums() {
     let mut random = Random(27);
-    let device = Emulated::new(27);
+    let device = EmulatedDevice::new(27);
     let mut workspace = Workspace::default();
     let [codes, others]: [Codes; 2] =
         ["2:t3x4,l4x4", "2:l3x5,t2x3"].map(|text| text.parse().unwrap());
     let bytes = bands_tests::matrix(&mut random, &codes, 11);
-    let banded = Banded::Whole(Bands::new(&codes, 11, &bytes).unwrap());
-    let mut matrices = vec![DeviceMatrix::new(&device, Source::Bands(banded)).unwrap()];
+    let banded = ColumnGroupMatrix::Uniform(ColumnGroups::new(&codes, 11, &bytes).unwrap());
+    let mut matrices =
+        vec![DeviceMatrix::new(&device, MatrixSource::ColumnGroups(banded)).unwrap()];
     let of_rows: Vec<u8> = (0..11).map(|row| row % 2).collect();
     let classes = [(6, &codes), (5, &others)];
     let of_classes = classes.map(|(rows, codes)| bands_tests::matrix(&mut random, codes, rows));
@@ -371,8 +376,8 @@ fn accumulated_products_match_separate_sums() {
     });
     let classes = RowClasses::new(classes.to_vec()).unwrap();
     let bytes = classes.pack(&of_rows, &of_classes);
-    let classed = ClassedBands::new(&classes, 11, &bytes).unwrap();
-    let classed = Source::Bands(Banded::Classes(classed));
+    let classed = RowClassMatrix::new(&classes, 11, &bytes).unwrap();
+    let classed = MatrixSource::ColumnGroups(ColumnGroupMatrix::Classes(classed));
     matrices.push(DeviceMatrix::new(&device, classed).unwrap());
     for dtype in [DType::Q8_0, DType::Q4K, DType::F16, DType::Q8_0, DType::F32] {
         matrices.push(held(&device, &mut random, dtype, 11, 256).1);
@@ -380,16 +385,16 @@ fn accumulated_products_match_separate_sums() {
     for n in [1, 3, 8, 33] {
         let x = put(&device, &random.numbers(n * 256));
         let before = random.numbers(n * 11 + 1);
-        let mut of = |matrices: &[(&DeviceMatrix<Emulated>, bool)]| -> Vec<Vec<f32>> {
+        let mut of = |matrices: &[(&DeviceMatrix<EmulatedDevice>, bool)]| -> Vec<Vec<f32>> {
             let y: Vec<_> = matrices.iter().map(|_| put(&device, &before)).collect();
             let slots = matrices.iter().zip(&y);
-            let slots = slots.map(|(&(matrix, adds), y)| Slot {
+            let slots = slots.map(|(&(matrix, adds), y)| Projection {
                 matrix,
                 rows: 11,
                 cols: 256,
                 input: Input::Vector,
                 y,
-                adds,
+                accumulate: adds,
             });
             let slots: Vec<_> = slots.collect();
             project(&device, n, &x, &[], &slots, &mut workspace).unwrap();

@@ -1,7 +1,7 @@
 //! Tests of tiled products with many vectors.
 
 use htc_formats::DType;
-use htc_formats::bands::{Banded, Bands, Codes};
+use htc_formats::bands::{Codes, ColumnGroupMatrix, ColumnGroups};
 
 use super::{bands_tests, blocks_tests, *};
 use crate::Matrix;
@@ -36,8 +36,8 @@ fn tiled_products_match_the_reference() {
         ] {
             let bytes = blocks_tests::matrix(&mut random, dtype, rows, cols);
             let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
-            let device = Emulated::new(random.bits().into());
-            let held = DeviceMatrix::new(&device, Source::Blocks(w)).unwrap();
+            let device = EmulatedDevice::new(random.bits().into());
+            let held = DeviceMatrix::new(&device, MatrixSource::Blocks(w)).unwrap();
             let x = random.numbers(n * cols);
             let y = products(&device, &held, &x, &mut workspace);
             for (t, y) in y.chunks_exact(rows).enumerate() {
@@ -56,9 +56,13 @@ fn tiled_column_group_products_match_the_reference() {
         let shapes = [(40, 33), (1, 32), (70, 65), (290, 40)];
         let (rows, n) = shapes[index % shapes.len()];
         let bytes = bands_tests::matrix(&mut random, &codes, rows);
-        let w = Bands::new(&codes, rows, &bytes).unwrap();
-        let device = Emulated::new(random.bits().into());
-        let held = DeviceMatrix::new(&device, Source::Bands(Banded::Whole(w))).unwrap();
+        let w = ColumnGroups::new(&codes, rows, &bytes).unwrap();
+        let device = EmulatedDevice::new(random.bits().into());
+        let held = DeviceMatrix::new(
+            &device,
+            MatrixSource::ColumnGroups(ColumnGroupMatrix::Uniform(w)),
+        )
+        .unwrap();
         let x = random.numbers(n * w.cols());
         let y = products(&device, &held, &x, &mut workspace);
         bands_tests::check(w, n, &x, &y, &format!("{codes} {rows}"));
@@ -66,8 +70,8 @@ fn tiled_column_group_products_match_the_reference() {
 }
 
 fn rows_are_the_same_in_large_batches(
-    device: &Emulated,
-    matrix: &DeviceMatrix<Emulated>,
+    device: &EmulatedDevice,
+    matrix: &DeviceMatrix<EmulatedDevice>,
     x: &[f32],
     what: &str,
 ) {
@@ -106,17 +110,21 @@ fn tiled_rows_are_independent_of_the_large_batch() {
     ] {
         let bytes = blocks_tests::matrix(&mut random, dtype, rows, cols);
         let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
-        let device = Emulated::new(random.bits().into());
-        let held = DeviceMatrix::new(&device, Source::Blocks(w)).unwrap();
+        let device = EmulatedDevice::new(random.bits().into());
+        let held = DeviceMatrix::new(&device, MatrixSource::Blocks(w)).unwrap();
         let x = random.numbers(110 * cols);
         rows_are_the_same_in_large_batches(&device, &held, &x, dtype.name());
     }
     for text in ["2:t2x2,l4x1,t3x2-3", "2r:t4x3"] {
         let codes: Codes = text.parse().unwrap();
         let bytes = bands_tests::matrix(&mut random, &codes, 35);
-        let w = Bands::new(&codes, 35, &bytes).unwrap();
-        let device = Emulated::new(random.bits().into());
-        let held = DeviceMatrix::new(&device, Source::Bands(Banded::Whole(w))).unwrap();
+        let w = ColumnGroups::new(&codes, 35, &bytes).unwrap();
+        let device = EmulatedDevice::new(random.bits().into());
+        let held = DeviceMatrix::new(
+            &device,
+            MatrixSource::ColumnGroups(ColumnGroupMatrix::Uniform(w)),
+        )
+        .unwrap();
         let x = random.numbers(110 * w.cols());
         rows_are_the_same_in_large_batches(&device, &held, &x, text);
     }
@@ -125,12 +133,12 @@ fn tiled_rows_are_independent_of_the_large_batch() {
 #[test]
 fn batch_invariant_rows_match_single_steps() {
     let mut random = Random(34);
-    let device = Emulated::new(34);
+    let device = EmulatedDevice::new(34);
     for dtype in [DType::Q4K, DType::Q8_0, DType::F16, DType::F32] {
         let (rows, cols) = (5, 1280);
         let bytes = blocks_tests::matrix(&mut random, dtype, rows, cols);
         let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
-        let held = DeviceMatrix::new(&device, Source::Blocks(w)).unwrap();
+        let held = DeviceMatrix::new(&device, MatrixSource::Blocks(w)).unwrap();
         let x = random.numbers(40 * cols);
         let mut workspace = Workspace::default();
         let alone: Vec<u32> = x
@@ -140,10 +148,10 @@ fn batch_invariant_rows_match_single_steps() {
         let few = bits(&products(&device, &held, &x[..31 * cols], &mut workspace));
         assert!(few == alone[..31 * rows], "{dtype}");
         let tiled = bits(&products(&device, &held, &x, &mut workspace));
-        workspace.keep_apart(true);
+        workspace.set_batch_invariant(true);
         let apart = bits(&products(&device, &held, &x, &mut workspace));
         assert!(apart == alone && tiled != alone, "{dtype}");
-        workspace.keep_apart(false);
+        workspace.set_batch_invariant(false);
         assert!(
             bits(&products(&device, &held, &x, &mut workspace)) == tiled,
             "{dtype}"
@@ -155,12 +163,12 @@ fn batch_invariant_rows_match_single_steps() {
 fn non_finite_value_affects_only_its_vector() {
     let mut random = Random(35);
     let mut workspace = Workspace::default();
-    let device = Emulated::new(35);
+    let device = EmulatedDevice::new(35);
     for dtype in OWN.iter().copied().chain([DType::Q4_1]) {
         let (rows, cols, n) = (20, 256, 40);
         let bytes = blocks_tests::matrix(&mut random, dtype, rows, cols);
         let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
-        let held = DeviceMatrix::new(&device, Source::Blocks(w)).unwrap();
+        let held = DeviceMatrix::new(&device, MatrixSource::Blocks(w)).unwrap();
         for odd in [f32::NAN, f32::NEG_INFINITY] {
             let mut x = random.numbers(n * cols);
             x[33 * cols + 255] = odd;
@@ -178,7 +186,7 @@ fn non_finite_value_affects_only_its_vector() {
 #[test]
 fn extremes_do_not_overflow_in_tiles() {
     let mut workspace = Workspace::default();
-    let device = Emulated::new(36);
+    let device = EmulatedDevice::new(36);
     for (dtype, places) in [
         (DType::Q8_0, &[0][..]),
         (DType::Q4_0, &[0]),
@@ -196,7 +204,7 @@ fn extremes_do_not_overflow_in_tiles() {
                 }
             }
             let w = Matrix::new(dtype, 1, cols, &bytes).unwrap();
-            let held = DeviceMatrix::new(&device, Source::Blocks(w)).unwrap();
+            let held = DeviceMatrix::new(&device, MatrixSource::Blocks(w)).unwrap();
             for one in [1.0, -1.0] {
                 let x = vec![one; 32 * cols];
                 let y = products(&device, &held, &x, &mut workspace);
@@ -211,14 +219,15 @@ fn extremes_do_not_overflow_in_tiles() {
 #[test]
 fn factored_projections_match_in_tiles() {
     let mut random = Random(37);
-    let device = Emulated::new(37);
+    let device = EmulatedDevice::new(37);
     let mut workspace = Workspace::default();
     let (width, rows, rank, n) = (96, 64, 50, 40);
     let a_bytes = blocks_tests::matrix(&mut random, DType::Q8_0, 96, width);
     let b_bytes = blocks_tests::matrix(&mut random, DType::Q4_0, 9, 96);
     let a = Matrix::new(DType::Q8_0, 96, width, &a_bytes).unwrap();
     let b = Matrix::new(DType::Q4_0, 9, 96, &b_bytes).unwrap();
-    let [held_a, held_b] = [a, b].map(|w| DeviceMatrix::new(&device, Source::Blocks(w)).unwrap());
+    let [held_a, held_b] =
+        [a, b].map(|w| DeviceMatrix::new(&device, MatrixSource::Blocks(w)).unwrap());
     let x = random.numbers(n * width);
     let y = room(&device, n * 9);
     let there = put(&device, &x);
@@ -227,24 +236,24 @@ fn factored_projections_match_in_tiles() {
         rows,
         rank,
     }];
-    let slots = [Slot {
+    let slots = [Projection {
         matrix: &held_b,
         rows: 9,
         cols: rows,
         input: crate::cpu::Input::Inner(0),
         y: &y,
-        adds: false,
+        accumulate: false,
     }];
     project(&device, n, &there, &factors, &slots, &mut workspace).unwrap();
     let found = get(&device, &y, n * 9);
     let leading = a.first_rows(rows).unwrap();
-    let leading = DeviceMatrix::new(&device, Source::Blocks(leading)).unwrap();
+    let leading = DeviceMatrix::new(&device, MatrixSource::Blocks(leading)).unwrap();
     let mut inner = products(&device, &leading, &x, &mut workspace);
     inner
         .chunks_exact_mut(rows)
         .for_each(|row| row[rank..].fill(0.0));
     let second = b.first_cols(rows).unwrap();
-    let second = DeviceMatrix::new(&device, Source::Blocks(second)).unwrap();
+    let second = DeviceMatrix::new(&device, MatrixSource::Blocks(second)).unwrap();
     assert_eq!(
         bits(&found),
         bits(&products(&device, &second, &inner, &mut workspace))

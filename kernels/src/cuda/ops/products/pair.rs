@@ -1,25 +1,28 @@
 //! Factor and projection products in a single launch with a grid barrier in between.
 
-use super::super::{bytes, count};
-use super::launches::{Product, SLOTS, Targets, Terms, Vectors, WARPS, product_of, terms};
-use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
+use super::super::{byte_span, kernel_count};
+use super::launches::{
+    InputVectors, MAX_MATRICES, Product, ProductsByLayout, Targets, WARPS, group_by_layout,
+    product_argument,
+};
+use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
 
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Pair {
     first: Product,
     second: Product,
-    meeting: Span,
+    meeting: DeviceSpan,
 }
 
 // SAFETY: layout as in `products.cuh`, without padding.
-unsafe impl Arguments for Pair {}
+unsafe impl KernelArguments for Pair {}
 
 /// Maximum vectors, a single group: the arrival counters of the quantising block are per group.
-const MOST: usize = 4;
+const MAX_VECTORS: usize = 4;
 
 /// Words of a grid barrier: arrived blocks and completed barriers.
-pub(super) const MEETING: usize = 2;
+pub(super) const BARRIER_WORDS: usize = 2;
 
 /// Multiplies `first` and then `second`, which reads its outputs, in one launch. Returns false
 /// without launching unless all matrices are blocks of one format, at most four per stage, with few
@@ -32,36 +35,36 @@ pub(super) const MEETING: usize = 2;
 pub(super) fn multiply_pair<D: Device>(
     device: &D,
     meeting: &D::Memory,
-    first: &[(Vectors, Targets<'_, D>)],
-    second: &[(Vectors, Targets<'_, D>)],
+    first: &[(InputVectors, Targets<'_, D>)],
+    second: &[(InputVectors, Targets<'_, D>)],
     rounded: bool,
 ) -> Result<bool, DeviceError> {
-    let (before, behind) = (terms(first)?, terms(second)?);
+    let (before, behind) = (group_by_layout(first)?, group_by_layout(second)?);
     let Some(&(some, vectors, ..)) = before.in_blocks.first() else {
         return Ok(false);
     };
     let format = some.format;
-    let fits = |terms: &Terms<'_, D>| {
+    let fits = |terms: &ProductsByLayout<'_, D>| {
         let mut same = terms.in_blocks.iter();
         terms.in_bands.is_empty()
-            && (1..=SLOTS).contains(&terms.in_blocks.len())
-            && same.all(|(blocks, ..)| blocks.format.kernels() == format.kernels())
+            && (1..=MAX_MATRICES).contains(&terms.in_blocks.len())
+            && same.all(|(blocks, ..)| blocks.format.kernel_names() == format.kernel_names())
     };
     let n = vectors.n();
     let reads = rounded || format.reads_floats();
-    let few = (1..=MOST).contains(&n) && second.iter().all(|(vectors, _)| vectors.n() == n);
+    let few = (1..=MAX_VECTORS).contains(&n) && second.iter().all(|(vectors, _)| vectors.n() == n);
     if !fits(&before) || !fits(&behind) || !reads || !few {
         return Ok(false);
     }
-    let name = match (format.pairs(), n) {
+    let name = match (format.pair_kernel_names(), n) {
         ([one, _], 1) => one,
         ([_, four], _) => four,
     };
     let kernel = Kernel::<Pair>::new(name, WARPS * 32);
-    let resident = device.resident(&kernel, 0)?;
+    let resident = device.max_resident_blocks(&kernel, 0)?;
     let (first, second) = (
-        product_of(n, false, &before.in_blocks)?,
-        product_of(n, false, &behind.in_blocks)?,
+        product_argument(n, false, &before.in_blocks)?,
+        product_argument(n, false, &behind.in_blocks)?,
     );
     let blocks = first.blocks().max(second.blocks());
     if resident == 0 || blocks == 0 {
@@ -70,9 +73,9 @@ pub(super) fn multiply_pair<D: Device>(
     let arguments = Pair {
         first,
         second,
-        meeting: bytes(meeting, "a meeting", 0, &[MEETING], 4)?,
+        meeting: byte_span(meeting, "a meeting", 0, &[BARRIER_WORDS], 4)?,
     };
-    let grid = [count("blocks", blocks.min(resident))?, 1, 1];
+    let grid = [kernel_count("blocks", blocks.min(resident))?, 1, 1];
     // SAFETY: as for each product separately; blocks of the second stage run after all of the first
     // have finished and their writes are visible. All blocks of the grid are resident, so the
     // barrier completes.

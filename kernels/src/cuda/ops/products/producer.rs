@@ -1,33 +1,33 @@
 //! Operations that produce the rows of a product, fused with their quantisation if the product
 //! reads them quantised.
 
-use super::super::attention::{Join, Joined, THREADS};
-use super::super::elementwise::{self, Gate, RowsShape, norm_threads};
-use super::super::{count, each, floats};
-use super::launches::{BLOCK, Integers, SLOTS, slots_of};
-use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
+use super::super::attention::{Join, PartialAttention, THREADS};
+use super::super::elementwise::{self, GateActivation, RowsShape, norm_threads};
+use super::super::{float_span, kernel_count, launch_per_element};
+use super::launches::{BLOCK, MAX_MATRICES, QuantisedVectors, forms_argument};
+use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
 
 /// An operation that produces the input of a product. Each gives the same bits as the separate
 /// operations.
 #[derive(Debug)]
-pub enum Producer<'a, D: Device> {
+pub enum PendingOperation<'a, D: Device> {
     /// RMS norm with optional residual addition.
-    Norm(Norm<'a, D>),
+    Norm(PendingNorm<'a, D>),
     /// Gated activation.
-    Gated(Gated<'a, D>),
+    Gated(PendingGate<'a, D>),
     /// Final reduction of attention, and its output.
-    Joined(&'a Joined<D>, &'a D::Memory),
+    AttentionJoin(&'a PartialAttention<D>, &'a D::Memory),
 }
 
 /// Computes `x += added` and writes the norm of `x` to `out`.
 #[derive(Debug)]
-pub struct Norm<'a, D: Device> {
+pub struct PendingNorm<'a, D: Device> {
     /// Shape.
     pub shape: RowsShape,
     /// Input, distinct from `out`.
     pub x: &'a D::Memory,
     /// Residual added first.
-    pub added: Option<&'a D::Memory>,
+    pub residual: Option<&'a D::Memory>,
     /// Weight.
     pub weight: &'a D::Memory,
     /// Epsilon added to the mean square.
@@ -38,9 +38,9 @@ pub struct Norm<'a, D: Device> {
 
 /// Computes `gate = f(gate) * up`.
 #[derive(Debug)]
-pub struct Gated<'a, D: Device> {
+pub struct PendingGate<'a, D: Device> {
     /// `f`.
-    pub function: Gate,
+    pub function: GateActivation,
     /// Elements of all rows.
     pub numbers: usize,
     /// Gate and output.
@@ -52,34 +52,34 @@ pub struct Gated<'a, D: Device> {
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct NormQuantise {
-    x: Span,
-    y: Span,
-    weight: Span,
-    out: Span,
+    x: DeviceSpan,
+    y: DeviceSpan,
+    weight: DeviceSpan,
+    out: DeviceSpan,
     width: u32,
     epsilon: f32,
     count: u32,
     unused: u32,
-    to: [Integers; SLOTS],
+    to: [QuantisedVectors; MAX_MATRICES],
 }
 
 // SAFETY: layout as in `fused.cu`, without padding.
-unsafe impl Arguments for NormQuantise {}
+unsafe impl KernelArguments for NormQuantise {}
 
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct GateQuantise {
-    gate: Span,
-    up: Span,
+    gate: DeviceSpan,
+    up: DeviceSpan,
     n: u32,
     width: u32,
     count: u32,
     unused: u32,
-    to: [Integers; SLOTS],
+    to: [QuantisedVectors; MAX_MATRICES],
 }
 
 // SAFETY: layout as in `fused.cu`, without padding.
-unsafe impl Arguments for GateQuantise {}
+unsafe impl KernelArguments for GateQuantise {}
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -87,38 +87,38 @@ struct JoinQuantise {
     join: Join,
     count: u32,
     unused: u32,
-    to: [Integers; SLOTS],
+    to: [QuantisedVectors; MAX_MATRICES],
 }
 
 // SAFETY: layout as in `attention.cu`, without padding.
-unsafe impl Arguments for JoinQuantise {}
+unsafe impl KernelArguments for JoinQuantise {}
 
-impl<D: Device> Producer<'_, D> {
-    pub(super) fn fits(&self, x: Span, [n, width]: [usize; 2]) -> bool {
-        let begins = |memory| floats(memory, "x", &[n, width]).is_ok_and(|at| at == x);
+impl<D: Device> PendingOperation<'_, D> {
+    pub(super) fn can_fuse(&self, x: DeviceSpan, [n, width]: [usize; 2]) -> bool {
+        let begins = |memory| float_span(memory, "x", &[n, width]).is_ok_and(|at| at == x);
         match self {
-            Producer::Norm(norm) => {
-                let RowsShape { rows, width: of } = norm.shape;
+            PendingOperation::Norm(norm) => {
+                let RowsShape { rows, cols: of } = norm.shape;
                 (rows, of) == (n, width) && begins(norm.out)
             }
-            Producer::Gated(gated) => gated.numbers == n * width && begins(gated.gate),
-            Producer::Joined(joined, out) => {
-                let whole = joined.size().is_multiple_of(BLOCK);
+            PendingOperation::Gated(gated) => gated.numbers == n * width && begins(gated.gate),
+            PendingOperation::AttentionJoin(joined, out) => {
+                let whole = joined.head_size().is_multiple_of(BLOCK);
                 whole && joined.shape() == [n, width] && begins(out)
             }
         }
     }
 
-    pub(super) fn launch(
+    pub(super) fn launch_fused(
         &self,
         device: &D,
         shape: [usize; 2],
-        places: &[Integers],
+        places: &[QuantisedVectors],
     ) -> Result<(), DeviceError> {
         match self {
-            Producer::Norm(norm) => norm.launch(device, places),
-            Producer::Gated(gated) => gated.launch(device, shape, places),
-            Producer::Joined(joined, out) => join(device, joined, out, places),
+            PendingOperation::Norm(norm) => norm.launch(device, places),
+            PendingOperation::Gated(gated) => gated.launch(device, shape, places),
+            PendingOperation::AttentionJoin(joined, out) => join(device, joined, out, places),
         }
     }
 
@@ -128,95 +128,95 @@ impl<D: Device> Producer<'_, D> {
     /// [`DeviceError::Range`] for a short allocation, or a device error.
     pub fn finish(&self, device: &D) -> Result<(), DeviceError> {
         match self {
-            Producer::Norm(norm) => norm.launch(device, &[]),
-            Producer::Gated(gated) => {
-                let Gated {
+            PendingOperation::Norm(norm) => norm.launch(device, &[]),
+            PendingOperation::Gated(gated) => {
+                let PendingGate {
                     function,
                     numbers,
                     gate,
                     up,
                 } = *gated;
-                elementwise::activate(device, function, numbers, gate, up)
+                elementwise::gated_activation(device, function, numbers, gate, up)
             }
-            Producer::Joined(joined, out) => joined.finish(device, out),
+            PendingOperation::AttentionJoin(joined, out) => joined.finish(device, out),
         }
     }
 }
 
-impl<D: Device> Norm<'_, D> {
-    fn launch(&self, device: &D, places: &[Integers]) -> Result<(), DeviceError> {
-        let Norm {
+impl<D: Device> PendingNorm<'_, D> {
+    fn launch(&self, device: &D, places: &[QuantisedVectors]) -> Result<(), DeviceError> {
+        let PendingNorm {
             x, weight, epsilon, ..
         } = *self;
-        let RowsShape { rows, width } = self.shape;
-        if self.added.is_none() && places.is_empty() {
+        let RowsShape { rows, cols: width } = self.shape;
+        if self.residual.is_none() && places.is_empty() {
             return elementwise::rms_norm(device, self.shape, x, weight, epsilon, self.out);
         }
         let arguments = NormQuantise {
-            x: floats(x, "x", &[rows, width])?,
-            y: self.added.map_or(Ok(Span::NONE), |added| {
-                floats(added, "what is added", &[rows, width])
+            x: float_span(x, "x", &[rows, width])?,
+            y: self.residual.map_or(Ok(DeviceSpan::NULL), |added| {
+                float_span(added, "what is added", &[rows, width])
             })?,
-            weight: floats(weight, "the weight of a norm", &[width])?,
-            out: floats(self.out, "out", &[rows, width])?,
-            width: count("a row", width)?,
+            weight: float_span(weight, "the weight of a norm", &[width])?,
+            out: float_span(self.out, "out", &[rows, width])?,
+            width: kernel_count("a row", width)?,
             epsilon,
-            count: places.len().min(SLOTS) as u32,
+            count: places.len().min(MAX_MATRICES) as u32,
             unused: 0,
-            to: slots_of(places),
+            to: forms_argument(places),
         };
         let kernel = Kernel::<NormQuantise>::new("norm_quantise", norm_threads(width));
-        let grid = [count("rows", rows)?, 1, 1];
+        let grid = [kernel_count("rows", rows)?, 1, 1];
         // SAFETY: a block reads and writes a row of each and the quantised row of each form; the
         // spans cover them.
         unsafe { device.launch(&kernel, grid, 0, &arguments) }
     }
 }
 
-impl<D: Device> Gated<'_, D> {
+impl<D: Device> PendingGate<'_, D> {
     fn launch(
         &self,
         device: &D,
         [n, width]: [usize; 2],
-        places: &[Integers],
+        places: &[QuantisedVectors],
     ) -> Result<(), DeviceError> {
         const SILU: Kernel<GateQuantise> = Kernel::new("silu_quantise", 256);
         const GELU: Kernel<GateQuantise> = Kernel::new("gelu_quantise", 256);
         let arguments = GateQuantise {
-            gate: floats(self.gate, "gate", &[n, width])?,
-            up: floats(self.up, "up", &[n, width])?,
-            n: count("vectors", n)?,
-            width: count("columns", width)?,
-            count: places.len().min(SLOTS) as u32,
+            gate: float_span(self.gate, "gate", &[n, width])?,
+            up: float_span(self.up, "up", &[n, width])?,
+            n: kernel_count("vectors", n)?,
+            width: kernel_count("columns", width)?,
+            count: places.len().min(MAX_MATRICES) as u32,
             unused: 0,
-            to: slots_of(places),
+            to: forms_argument(places),
         };
         let kernel = match self.function {
-            Gate::Silu => &SILU,
-            Gate::GeluTanh => &GELU,
+            GateActivation::Silu => &SILU,
+            GateActivation::GeluTanh => &GELU,
         };
         let threads = 8 * n * width.div_ceil(BLOCK);
         // SAFETY: eight threads access a block of `n` rows of `width` elements of each and its
         // quantised form; the spans cover them.
-        unsafe { each(device, kernel, threads, &arguments) }
+        unsafe { launch_per_element(device, kernel, threads, &arguments) }
     }
 }
 
 fn join<D: Device>(
     device: &D,
-    joined: &Joined<D>,
+    joined: &PartialAttention<D>,
     out: &D::Memory,
-    places: &[Integers],
+    places: &[QuantisedVectors],
 ) -> Result<(), DeviceError> {
     const KERNEL: Kernel<JoinQuantise> = Kernel::new("join_quantise", THREADS);
     let arguments = JoinQuantise {
-        join: joined.argument(out)?,
-        count: places.len().min(SLOTS) as u32,
+        join: joined.join_arguments(out)?,
+        count: places.len().min(MAX_MATRICES) as u32,
         unused: 0,
-        to: slots_of(places),
+        to: forms_argument(places),
     };
     // SAFETY: a block reads the records of a head and writes its elements of `out` and the
     // quantised forms of its blocks; the spans cover them. Its shared memory has two elements per
     // split.
-    unsafe { device.launch(&KERNEL, joined.grid()?, joined.shared(), &arguments) }
+    unsafe { device.launch(&KERNEL, joined.grid()?, joined.shared_bytes(), &arguments) }
 }
