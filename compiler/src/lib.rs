@@ -37,7 +37,7 @@
 //! |------|-----|
 //! | options and their defaults | the methods of [`Compiler`]; each is an option of the command line |
 //! | predicted size and time | [`Compiler::forecast`] |
-//! | progress and cancellation | [`Compiler::run_with`], [`Event`], [`Compiler::cancelled_by`], [`Cancel`] |
+//! | progress and cancellation | [`Compiler::run_with`], [`Event`], [`Compiler::cancelled_by`], [`CancellationToken`] |
 //! | errors | [`CompileError`]: one line with the file or the option (named as its method) and a remedy |
 //! | analysis of a model before compression | [`analyse::analyse`] |
 //! | quality of a model on a text, and distance from another model | [`measure::evaluate`] |

@@ -1,7 +1,7 @@
 //! Folders by handle, which other users cannot replace by a folder or link of their own.
 //!
 //! A [`Folder`] is opened once; names are resolved relative to its handle. A private folder
-//! ([`Folder::own`]) belongs to the user of the process, and no other user may write to it. On
+//! ([`Folder::open_private`]) belongs to the user of the process, and no other user may write to it. On
 //! systems other than Unix, paths replace handles, and owners are not checked.
 
 #[cfg(not(unix))]
@@ -188,7 +188,7 @@ impl Folder {
     /// owner.
     ///
     /// # Errors
-    /// I/O errors, and [`ErrorKind::Other`] for any other kind of file.
+    /// I/O errors, and [`ErrorKind::BaselineRunner`] for any other kind of file.
     pub fn open_for_reading(&self, name: &OsStr) -> io::Result<File> {
         let file = sys::file(&self.handle, &self.path, name, sys::OpenMode::Read)?;
         self.check(&file, false)?;
@@ -199,7 +199,7 @@ impl Folder {
     /// file of this process's user, without symbolic or hard links.
     ///
     /// # Errors
-    /// As [`read`](Folder::read).
+    /// As [`read`](Folder::open_for_reading).
     pub fn open_for_writing(&self, name: &OsStr) -> io::Result<File> {
         let file = sys::file(&self.handle, &self.path, name, sys::OpenMode::Edit)?;
         self.check(&file, true)?;

@@ -136,7 +136,7 @@ impl TrainedDraft {
     /// Parses the bytes of a file; `path` is for messages.
     ///
     /// # Errors
-    /// [`LearntError`]; numbers that are not finite count as damage.
+    /// [`TrainedDraftError`]; numbers that are not finite count as damage.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<TrainedDraft, TrainedDraftError> {
         let path = || path.to_owned();
         let damaged = |what: &str| TrainedDraftError::Damaged {
@@ -209,7 +209,7 @@ impl TrainedDraft {
     /// Reads a file, or returns `None` if it does not exist.
     ///
     /// # Errors
-    /// [`LearntError`].
+    /// [`TrainedDraftError`].
     pub fn read(path: &Path) -> Result<Option<TrainedDraft>, TrainedDraftError> {
         let io = |error: io::Error| TrainedDraftError::Io {
             path: path.to_owned(),
@@ -234,7 +234,7 @@ impl TrainedDraft {
     /// Writes a file atomically. It replaces a trained draft, but no other file.
     ///
     /// # Errors
-    /// [`LearntError`].
+    /// [`TrainedDraftError`].
     pub fn write(&self, path: &Path) -> Result<(), TrainedDraftError> {
         let io = |error: io::Error| TrainedDraftError::Io {
             path: path.to_owned(),

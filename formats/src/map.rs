@@ -116,7 +116,7 @@ impl MappedFile {
     ///
     /// # Errors
     ///
-    /// As [`open`](MappedFile::open), and [`MapError::Outside`] for a link that leads elsewhere.
+    /// As [`open`](MappedFile::open), and [`MapError::LinkOutsideFolder`] for a link that leads elsewhere.
     pub fn open_inside(folder: &Path, name: &str) -> Result<Self, MapError> {
         MappedFile::from_file(folder.join(name), &open::open_inside(folder, name)?)
     }

@@ -27,7 +27,7 @@ pub fn open_regular(path: &Path) -> Result<File, MapError> {
 ///
 /// # Errors
 ///
-/// As [`regular`].
+/// As [`open_regular`].
 pub fn open_stream(path: &Path) -> Result<File, MapError> {
     let inherited = path == Path::new("/dev/stdin")
         || path.parent().is_some_and(|folder| {
@@ -46,7 +46,7 @@ pub fn open_stream(path: &Path) -> Result<File, MapError> {
 ///
 /// # Errors
 ///
-/// As [`regular`], and [`MapError::Outside`] for a link that leads elsewhere.
+/// As [`open_regular`], and [`MapError::LinkOutsideFolder`] for a link that leads elsewhere.
 pub fn open_inside(folder: &Path, name: &str) -> Result<File, MapError> {
     let path = folder.join(name);
     let kind = fs::symlink_metadata(&path).map_err(|error| io_error(&path, error))?;

@@ -250,7 +250,7 @@ impl DeviceChoice {
     /// reason, except for a build without GPU support.
     ///
     /// # Errors
-    /// [`ChoiceError`] if the device is not available, or its memory is insufficient.
+    /// [`DeviceChoiceError`] if the device is not available, or its memory is insufficient.
     pub fn execute<W: DeviceWork>(
         self,
         pool: &Arc<Pool>,

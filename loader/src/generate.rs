@@ -225,7 +225,7 @@ impl<'a, B: Backend> Generator<'a, B> {
         Ok(generator)
     }
 
-    /// Generates the next token; `None` after a [stop](Generator::stop).
+    /// Generates the next token; `None` after a [stop](Generator::stop_reason).
     ///
     /// # Errors
     /// [`GenerateError`] if the forward pass fails or no token can be sampled.

@@ -155,7 +155,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! With [`Speculator::own`](speculate::Speculator::own) the model drafts with less of its own weights, and the model that is
+//! With [`Speculator::with_same_model`](speculate::Speculator::with_same_model) the model drafts with less of its own weights, and the model that is
 //! drafted for may be the one that an artifact was made from, where it lies in the artifact (`htc compile --with-source`):
 //!
 //! ```no_run
@@ -312,7 +312,7 @@
 //! # On a GPU
 //!
 //! A [`device::DeviceChoice`] is a device by its name, and [`DeviceChoice::execute`](device::DeviceChoice::execute) does some
-//! [`device::Work`] there, with backends of whichever kind: on an NVIDIA GPU where there is one and it has room, else on the processor:
+//! [`device::DeviceWork`] there, with backends of whichever kind: on an NVIDIA GPU where there is one and it has room, else on the processor:
 //!
 //! ```
 //! # use std::sync::Arc;

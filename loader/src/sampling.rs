@@ -55,10 +55,10 @@ pub enum LogitsRequest {
 pub enum SamplerInput<'a> {
     /// One logit per token of the vocabulary.
     All(&'a [f32]),
-    /// The largest ones, as many as the sampler [wants](Sampler::wants), in descending order, of
+    /// The largest ones, as many as the sampler [wants](Sampler::logits_for_distribution), in descending order, of
     /// equal ones the lower id first. All logits are finite, including the others.
     TopK(&'a [(u32, f32)]),
-    /// Token [drawn](Draw) on the device from finite logits.
+    /// Token [drawn](SamplingParameters) on the device from finite logits.
     Drawn(u32),
 }
 
@@ -96,7 +96,7 @@ pub enum SamplingError {
     },
 }
 
-/// Token sampler, deterministic for a seed and device; a [device draw](Draw) rounds weights
+/// Token sampler, deterministic for a seed and device; a [device draw](SamplingParameters) rounds weights
 /// differently.
 #[derive(Clone, Debug)]
 pub struct Sampler {
@@ -194,7 +194,7 @@ impl Sampler {
         })
     }
 
-    /// Samples from the part of the logits that it [wants](Sampler::wants_one), or more.
+    /// Samples from the part of the logits that it [wants](Sampler::logits_for_sample), or more.
     ///
     /// # Errors
     /// As [`Sampler::sample`].

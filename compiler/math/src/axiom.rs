@@ -17,7 +17,7 @@
 //! further.
 //!
 //! **Result.** Unequal channels truncate better: an unstructured weight is close to a
-//! maximum of `f`, and the search stops at `LIMIT` for about a tenth of the channels of a small
+//! maximum of `f`, and the search stops at `MAX_ABS_LOG_GAUGE` for about a tenth of the channels of a small
 //! trained Llama, whose tail falls by a third to a half. The Frobenius error of the factors rises
 //! (there by a tenth to a half); only a measurement on text shows the benefit.
 //!
@@ -207,7 +207,7 @@ impl Evaluation {
             .collect()
     }
 
-    /// Returns the `λ` with mean zero and within [`LIMIT`] that minimises the upper bound.
+    /// Returns the `λ` with mean zero and within [`MAX_ABS_LOG_GAUGE`] that minimises the upper bound.
     fn minimum_of_bound(&self, lambda: &[f64]) -> Vec<f64> {
         let largest = self
             .reads

@@ -17,7 +17,7 @@ pub enum SvdMethod {
     /// Eigendecomposition of the smaller of `WᵀW` and `WWᵀ`: half the time or less. Singular values
     /// below about 1e-8 of the largest are noise, which float32 factors do not resolve.
     Gram,
-    /// `Gram` from order 64 on, otherwise `Svd`.
+    /// `GramAccumulator` from order 64 on, otherwise `Svd`.
     #[default]
     Auto,
 }

@@ -21,7 +21,7 @@ pub struct PrincipalBasis {
 }
 
 /// Computes all eigenvectors of `E[x xᵀ]` with their fractions of its trace, optimal at every rank
-/// (Eckart and Young 1936). Signs are fixed on numbers rounded by `as_stored`.
+/// (Eckart and Young 1936). Signs are fixed on numbers rounded by `round_to_f16`.
 ///
 /// # Errors
 /// An invalid or indefinite second moment.

@@ -73,8 +73,8 @@ pub struct SignedRank {
 pub struct VarianceCheck {
     /// Relative variance of the subject's speeds over that of the baseline's.
     pub ratio: f64,
-    /// Threshold for the ratio and its inverse: the larger of [`BY_NATURE`] and the quantile of F
-    /// for [`CHANCE`].
+    /// Threshold for the ratio and its inverse: the larger of [`NATURAL_VARIANCE_RATIO`] and the quantile of F
+    /// for [`FALSE_ALARM_RATE`].
     pub threshold: f64,
     /// True if the ratio is beyond the threshold.
     pub contaminated: bool,
@@ -247,7 +247,7 @@ fn exact_p_value(ranks: &[usize], plus: usize) -> f64 {
     (2.0 * tail as f64 / (1_u64 << ranks.len()) as f64).min(1.0)
 }
 
-/// Quantile of F for [`CHANCE`], on both sides.
+/// Quantile of F for [`FALSE_ALARM_RATE`], on both sides.
 fn variance_ratio_quantile(degrees: usize) -> Option<f64> {
     // With equal degrees of freedom, √ν (√F − 1/√F) / 2 has Student's distribution (Cacoullos
     // 1965).

@@ -105,7 +105,7 @@ impl CacheEntry {
     /// Removes all files but the lock.
     ///
     /// # Errors
-    /// [`CalibrateError::Cache`].
+    /// [`CalibrateError::CacheSize`].
     pub(crate) fn clear(&self) -> Result<(), CalibrateError> {
         remove_files(&self.folder).map_err(|error| CalibrateError::Cache {
             path: self.folder.path().to_owned(),

@@ -79,7 +79,7 @@ impl CalibrationFiles {
         self.entry.path(name)
     }
 
-    /// See [`Entry::lock`].
+    /// See [`CacheEntry::lock`].
     pub(super) fn lock(
         &self,
         options: &CalibrationOptions,
@@ -88,7 +88,7 @@ impl CalibrationFiles {
         self.entry.lock(options, watch)
     }
 
-    /// See [`Entry::locked`].
+    /// See [`CacheEntry::optional_lock`].
     pub(super) fn optional_lock(
         &self,
         lock: io::Result<File>,
@@ -195,7 +195,7 @@ impl CalibrationFiles {
     /// Writes and rereads the statistics of a layer; removes the residual stream before it.
     ///
     /// # Errors
-    /// [`CalibrateError::Cache`].
+    /// [`CalibrateError::CacheSize`].
     pub(super) fn write_layer(
         &self,
         layer: usize,
@@ -218,7 +218,7 @@ impl CalibrationFiles {
     /// it.
     ///
     /// # Errors
-    /// [`CalibrateError::Cache`].
+    /// [`CalibrateError::CacheSize`].
     pub(super) fn write_head(
         &self,
         hyper: &HyperParameters,

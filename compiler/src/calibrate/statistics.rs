@@ -50,14 +50,14 @@ pub fn sample_windows(extent: TextExtent) -> Vec<usize> {
 /// Statistics of a layer during the forward pass.
 pub struct LayerSums<'a> {
     cpu: &'a Cpu,
-    /// Inputs of the projections, indexed by [`Site`].
+    /// Inputs of the projections, indexed by [`ActivationPoint`].
     pub sites: [MomentSums; 4],
     /// Residual stream after the layer, without the first positions of windows, which have massive
     /// activations.
     pub stream: MomentSums,
     /// Residual stream after the layer at the first positions.
     pub sink: MomentSums,
-    /// Sums of the inputs at [`FIRST_SITES`] at the first positions.
+    /// Sums of the inputs at [`STREAM_POINTS`] at the first positions.
     pub first_inputs: [Vec<f64>; 2],
     /// Batched, since one row costs as much as many.
     first_rows: Vec<f32>,
@@ -66,7 +66,7 @@ pub struct LayerSums<'a> {
     /// Norm of the residual stream after the layer at every position, one window after another.
     pub token_norms: Vec<f32>,
     /// `[n, width]`: samples of [`stream`](Self::stream) at [`sample_count`] positions chosen by
-    /// [`sampled_place`].
+    /// [`sample_index`].
     pub sample: Vec<f32>,
     /// Sums of squared norms of the attention and feed-forward outputs, without first positions.
     pub branches: [f64; 2],

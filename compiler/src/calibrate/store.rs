@@ -22,7 +22,7 @@ const MAGIC: [u8; 8] = *b"htccal\0\x02";
 /// Identity of a file; files with another identity are not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// [`super::Options::key`].
+    /// [`super::CudaOptions::key`].
     pub key: Digest,
     /// Index of the layer; the head follows the last.
     pub layer: usize,

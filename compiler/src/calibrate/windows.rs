@@ -58,7 +58,7 @@ impl Windows {
 
     /// Splits into at most `most` calibration windows and held-out windows after them: at least a
     /// quarter of `most` (or of all), and surplus text up to half of the calibration windows or
-    /// `MOST_HELD_OUT`; at least two of three windows, and none of one.
+    /// `MAX_HELD_OUT`; at least two of three windows, and none of one.
     pub fn hold_out(mut self, most: usize) -> (Windows, Option<Windows>) {
         let (count, context) = (self.count(), self.context);
         let least = (count.min(most) / 4).max(2).min(count.saturating_sub(1));

@@ -70,7 +70,7 @@ impl CandidateEvaluator<'_> {
         Ok(best)
     }
 
-    /// Selects the best of [`Shrinkage::TRIED`]. Shrinkage matters for text unlike the calibration,
+    /// Selects the best of [`Shrinkage::CANDIDATES`]. Shrinkage matters for text unlike the calibration,
     /// so the texts after the first are used if present.
     fn best_shrinkage(
         &self,

@@ -60,7 +60,7 @@ impl CandidateEvaluator<'_> {
 
     /// Tunes an artifact with refinements as a whole. The result is kept if the whole measures
     /// better on the validation split within the limit and the bases alone lose at most
-    /// [`BASES_LOSE`].
+    /// [`MAX_BASE_LOSS_RATIO`].
     pub(super) fn tune_elastic(
         &self,
         (built, of_bases, before): (&BuiltArtifact, &BuiltArtifact, Option<&Tuning>),

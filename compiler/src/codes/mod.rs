@@ -1,7 +1,7 @@
 //! Coding of weights in GGUF block types with GPTQ error feedback.
 //!
 //! Scales are searched on the weights after feedback, weighted by column importance. The output
-//! error of each column is compensated by later columns ([`crate::math::Feedback`]).
+//! error of each column is compensated by later columns ([`crate::math::ErrorFeedback`]).
 
 use htc_formats::DType;
 use htc_formats::block::{BlockError, BlockFit, NearbyKind};

@@ -303,7 +303,7 @@ pub fn run_on_cpu<T, E: From<PoolError>>(
 /// linear algebra.
 ///
 /// # Errors
-/// [`ChoiceError`] if the device is missing or out of memory.
+/// [`DeviceChoiceError`] if the device is missing or out of memory.
 pub fn run_on_device<T>(
     choice: DeviceChoice,
     pool: &Arc<Pool>,

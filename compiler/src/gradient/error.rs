@@ -93,7 +93,7 @@ pub enum GradientError {
         /// What the system says.
         error: io::Error,
     },
-    /// What is being written cannot be; [`Cache`](GradientError::Cache) says where.
+    /// What is being written cannot be; [`CacheSize`](GradientError::CacheSize) says where.
     #[error(transparent)]
     Write(#[from] io::Error),
     /// The system gives no threads.

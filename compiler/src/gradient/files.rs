@@ -218,7 +218,7 @@ impl<'a> Files<'a> {
     /// Removes what a step and those behind it do not need.
     ///
     /// # Errors
-    /// [`GradientError::Cache`].
+    /// [`GradientError::CacheSize`].
     pub fn sweep(&self, step: Stage) -> Result<(), GradientError> {
         let needed: Vec<String> = self.needed(step).into_iter().map(Name::of_file).collect();
         let swept = self.entry.remove_leftovers(&needed);
@@ -258,7 +258,7 @@ impl<'a> Files<'a> {
     /// Writes a file; nothing has its name unless `write` succeeds.
     ///
     /// # Errors
-    /// Those of `write`, or [`GradientError::Cache`].
+    /// Those of `write`, or [`GradientError::CacheSize`].
     pub fn write(
         &self,
         name: Name,

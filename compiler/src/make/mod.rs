@@ -282,7 +282,7 @@ impl MakeInputs<'_> {
     /// Writes the points of the active fraction into the complete artifact of a key.
     ///
     /// # Errors
-    /// [`HtzError::Dial`] for points that do not match the artifact, and failures of the system.
+    /// [`HtzError::ActiveFraction`] for points that do not match the artifact, and failures of the system.
     pub fn put_active_fractions(
         &self,
         key: Digest,

@@ -48,7 +48,7 @@ impl ChannelPermutation {
     /// The result does not depend on the number of threads.
     ///
     /// # Errors
-    /// [`FindError`].
+    /// [`PermutationError`].
     pub fn of(
         source: &ModelFile,
         calibration: &Calibration,

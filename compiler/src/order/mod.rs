@@ -5,8 +5,8 @@
 //! the errors of earlier ones, so the most important come first; neighbours that share a scale or a
 //! bit width are similar.
 //!
-//! [`Order::of`] computes the permutation, [`Ordered`] permutes the tensors of a source,
-//! [`Order::inputs`] and [`Order::outputs`] are for statistics. Queries and keys are unchanged,
+//! [`ChannelPermutation::of`] computes the permutation, [`PermutedSource`] permutes the tensors of a source,
+//! [`ChannelPermutation::inputs`] and [`ChannelPermutation::outputs`] are for statistics. Queries and keys are unchanged,
 //! since the rotary embedding distinguishes their channels.
 
 mod find;

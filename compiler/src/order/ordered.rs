@@ -211,7 +211,7 @@ impl<'a> PermutedSource<'a> {
     /// Returns the bytes of a tensor in its source type.
     ///
     /// # Errors
-    /// [`OrderError::Blocks`].
+    /// [`PermuteError::Blocks`].
     pub fn bytes(&self, tensor: &'a ModelTensor) -> Result<Cow<'a, [u8]>, PermuteError> {
         let (bytes, axes) = (self.file.bytes(tensor), self.axes(tensor));
         if axes == AxisPermutations::default() {

@@ -149,7 +149,7 @@ impl Compiler {
     }
 
     /// Sets the approximation method. By default codes, or factors if another option requires them
-    /// ([`Wishes::method`]).
+    /// ([`PlanOptions::method`]).
     pub fn method(mut self, method: Method) -> Self {
         self.wishes.method = Some(method);
         self

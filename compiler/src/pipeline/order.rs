@@ -52,7 +52,7 @@ pub(super) fn check(source: &ModelFile, order: Option<OrderArg>) -> Result<(), P
 /// Computes the channel permutation of a request; `None` if channels stay in place.
 ///
 /// # Errors
-/// [`PlanError::OrderWithoutText`], and weights that do not decode.
+/// [`PlanError::PermutationNeedsCalibration`], and weights that do not decode.
 pub(super) fn find_permutation(
     source: &ModelFile,
     request: &PlanRequest,

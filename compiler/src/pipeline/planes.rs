@@ -56,7 +56,7 @@ impl ElasticRequest {
     /// Resolves the options of an elastic artifact; `None` if one plane is requested.
     ///
     /// # Errors
-    /// [`CompileError::Planes`] for requests that cannot have planes.
+    /// [`CompileError::BlockArrays`] for requests that cannot have planes.
     pub fn from_options(
         options: &CompileOptions,
         source: &ModelFile,

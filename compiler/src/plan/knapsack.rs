@@ -167,7 +167,7 @@ fn thin<T: Clone>(sums: &mut Vec<T>, longest: usize, bytes: impl Fn(&T) -> u64) 
 }
 
 /// Returns the Pareto-optimal sums of one choice for each matrix, smallest first; thinned above
-/// [`LONGEST_OF_GROUP`].
+/// [`MAX_GROUP_SUMS`].
 pub(super) fn pareto_sums(choices: &[Vec<Candidate>]) -> Vec<Candidate<Vec<MatrixForm>>> {
     let mut all = vec![Candidate {
         form: Vec::new(),

@@ -3,7 +3,7 @@
 //! A [`Plan`] is made from the model's shapes, the [`Budget`] and, for some
 //! [`allocate::Allocator`]s, [`Evidence`]. Every deviation from the request is recorded in a note.
 //! [`json`] writes plans as editable files and reads them back. Computed plans and plans from files
-//! pass the same validation; [`Form`] defines the stored tensors.
+//! pass the same validation; [`MatrixForm`] defines the stored tensors.
 
 pub mod allocate;
 mod check;

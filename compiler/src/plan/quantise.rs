@@ -1,9 +1,9 @@
 //! Allocates the bytes of a file to types of its matrices with the least total loss.
 //!
-//! The loss of a matrix in a type is measured before ([`Curve`]), in nats of KL divergence per
+//! The loss of a matrix in a type is measured before ([`LossCurve`]), in nats of KL divergence per
 //! token. Losses are added: errors of different matrices are small and nearly independent. The
 //! choice is a [knapsack](super::knapsack) with one item per matrix. Projections that may share a
-//! basis ([`SharedCurve`]) form one item, which combines their separate and their shared forms.
+//! basis ([`SharedLossCurve`]) form one item, which combines their separate and their shared forms.
 
 use htc_formats::DType;
 use htc_formats::model::{HyperParameters, MatrixId, ProjectionKind};

@@ -23,7 +23,7 @@ pub struct Refinement {
 }
 
 /// Returns the refinements with the least total loss in at most `budget` bytes, highest gain per
-/// byte first. `curves` give the loss of each member with a refinement and, as [`Form::Kept`],
+/// byte first. `curves` give the loss of each member with a refinement and, as [`MatrixForm::Unchanged`],
 /// without one.
 ///
 /// # Errors

@@ -13,7 +13,7 @@ use crate::request::{PlanRequest, SinkProtection};
 pub struct Unit {
     /// Index of the block.
     pub layer: usize,
-    /// One projection for [`Method::PerSlot`](crate::request::Method::PerSlot), the selected
+    /// One projection for [`Method::PerProjection`](crate::request::Method::PerProjection), the selected
     /// projections of a group for [`Method::SharedBasis`](crate::request::Method::SharedBasis).
     pub members: Vec<UnitMatrix>,
     /// Rows of all members together.
@@ -76,7 +76,7 @@ fn reads_stream(members: &[UnitMatrix]) -> bool {
     slot.is_some_and(|slot| slot.group().is_some())
 }
 
-/// Returns the activations that a matrix reads; see [`UnitPlan::place`].
+/// Returns the activations that a matrix reads; see [`UnitPlan::activation_point`].
 pub fn activation_point(matrix: MatrixId, tied: bool) -> Option<CalibratedInput> {
     match matrix {
         MatrixId::Projection {
@@ -175,7 +175,7 @@ impl UnitPlan {
         self.form.rank()
     }
 
-    /// Returns the stored tensors in the order of execution; see [`Form::tensors`].
+    /// Returns the stored tensors in the order of execution; see [`MatrixForm::tensors`].
     pub fn tensors(&self) -> Vec<StoredTensor> {
         self.form.tensors(&self.members)
     }

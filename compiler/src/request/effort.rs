@@ -8,7 +8,7 @@ use htc_formats::block::BlockFit;
 use super::DEFAULT_TOKENS;
 use super::goal::COMPARISON_FILES;
 
-/// Trade-off of compilation time against quality; [`Effort::work`] returns the settings.
+/// Trade-off of compilation time against quality; [`Effort::settings`] returns the settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Effort {

@@ -111,9 +111,9 @@ pub struct QualityGoal {
     pub limit: QualityLimit,
     /// Keeps a requested gauge even if it measures worse than none.
     pub keep_gauge: bool,
-    /// Tuning steps for norms and row scales of the whole artifact; see [`Goal::tune_steps`].
+    /// Tuning steps for norms and row scales of the whole artifact; see [`QualityGoal::tune_steps`].
     pub tune: Option<usize>,
-    /// Comparison with single-type files; see [`Goal::compared`].
+    /// Comparison with single-type files; see [`QualityGoal::max_comparison_files`].
     pub compare: Option<CompareArg>,
 }
 
@@ -139,7 +139,7 @@ impl QualityGoal {
         }
     }
 
-    /// Returns this goal, or the [balanced preset](Preset::Balanced) if the method allocates file
+    /// Returns this goal, or the [balanced preset](QualityPreset::Balanced) if the method allocates file
     /// bytes and neither a budget nor a limit is set.
     #[must_use]
     pub fn with_default_preset(self, wishes: &PlanOptions) -> QualityGoal {

@@ -515,7 +515,7 @@ impl Allocation {
 }
 
 /// Linear model of the energy per generated token on a machine:
-/// [`joules_of_no_bytes`](MeasuredEnergy::joules_of_no_bytes) plus
+/// [`joules_of_no_bytes`](MeasuredEnergy::joules_per_token) plus
 /// [`joules_per_byte`](MeasuredEnergy::joules_per_byte) for every byte of weights read. Measured by
 /// `htc bench --sensor` and fitted by [`bench::slope`](crate::bench::slope).
 #[derive(Clone, Debug, PartialEq)]

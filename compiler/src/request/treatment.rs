@@ -182,7 +182,7 @@ impl TreatmentRequest {
     /// Returns the request for a method that stores codes, which have no treatment.
     ///
     /// # Errors
-    /// [`TreatmentError::OfFactors`] if a treatment was requested.
+    /// [`TreatmentError::RequiresFactors`] if a treatment was requested.
     pub fn check_codes_only(self) -> Result<TreatmentRequest, TreatmentError> {
         let gauge = self.gauge.filter(|gauge| *gauge != GaugeKind::None);
         let sink = self.sink.filter(|sink| *sink != SinkProtection::Off);

@@ -18,18 +18,18 @@ pub const DEFAULT_FACTOR_TYPE: DType = DType::Q8_0;
 /// Explicit plan options; defaults of the rest may depend on calibration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PlanOptions {
-    /// Approximation method; see [`Wishes::method`].
+    /// Approximation method; see [`PlanOptions::method`].
     pub method: Option<Method>,
     /// Size budget; by default a ratio of [`DEFAULT_RATIO`], with [`Allocator::DiffPlan`]
     /// determined by energy, with [`Method::Quantise`] by the limit.
     pub budget: Option<Budget>,
-    /// Allocation strategy; see [`Wishes::allocator`].
+    /// Allocation strategy; see [`PlanOptions::allocator`].
     pub allocator: Option<Allocator>,
     /// Minimum rank of a factorised projection.
     pub rank_floor: Option<RankFloor>,
     /// Maximum rank of a factorised projection.
     pub rank_cap: Option<usize>,
-    /// Treatment of first positions in the variance; [`FirstPositions::LeftOut`] by default.
+    /// Treatment of first positions in the variance; [`FirstPositions::Excluded`] by default.
     pub first_positions: FirstPositions,
     /// Selected projections; empty for those of the method.
     pub projections: Vec<ProjectionKind>,
@@ -46,7 +46,7 @@ pub struct PlanOptions {
     pub low_rank: Option<LowRankArg>,
     /// Rotation before encoding in column groups; on by default.
     pub rotation: Option<RotationArg>,
-    /// Channel permutation; see [`Request::order`].
+    /// Channel permutation; see [`PlanRequest::channel_permutation`].
     pub order: Option<OrderArg>,
     /// Bases for a KV cache; off by default.
     pub kv_bases: KvBasesArg,
@@ -115,7 +115,7 @@ impl PlanOptions {
         }
     }
 
-    /// Returns the requested method. The default is [`Method::Quantise`], or [`Method::PerSlot`] if
+    /// Returns the requested method. The default is [`Method::Quantise`], or [`Method::PerProjection`] if
     /// an option applies only to factors. A file size is not such an option.
     pub fn method(&self) -> Method {
         let default = match self.method_implied_by() {
@@ -125,7 +125,7 @@ impl PlanOptions {
         self.method.unwrap_or(default)
     }
 
-    /// Returns the option that implies [`Method::PerSlot`], if no method is set.
+    /// Returns the option that implies [`Method::PerProjection`], if no method is set.
     pub fn method_implied_by(&self) -> Option<&'static str> {
         let of_factors = match self.budget {
             Some(Budget::FileSize(_) | Budget::Bits(_)) => None,
@@ -142,7 +142,7 @@ impl PlanOptions {
     /// Checks that the method supports all options.
     ///
     /// # Errors
-    /// [`TreatmentError::OfFactors`], [`TreatmentError::OfCodes`].
+    /// [`TreatmentError::RequiresFactors`], [`TreatmentError::RequiresCodes`].
     pub fn check(&self) -> Result<(), TreatmentError> {
         let method = self.method();
         if let Some(codes) = self.codes.filter(|_| method != Method::Quantise) {

@@ -319,7 +319,7 @@ impl<'a> ModelTreatment<'a> {
     /// calibration. It is cached, so an input must always be requested with the same damping.
     ///
     /// # Errors
-    /// Those of [`Feedback::new`].
+    /// Those of [`ErrorFeedback::new`].
     pub fn feedback(
         &self,
         place: CalibratedInput,

@@ -248,7 +248,7 @@ impl CodeLayout {
     /// Returns a view of `bytes` as a matrix of `rows` rows.
     ///
     /// # Errors
-    /// [`BandsError::Length`]; the content is checked by [`Banded::check`] only.
+    /// [`ColumnGroupError::Length`]; the content is checked by [`ColumnGroupMatrix::check`] only.
     pub fn view<'a>(
         &'a self,
         rows: usize,
@@ -352,7 +352,7 @@ impl ColumnGroupMatrix<'_> {
     /// Checks that all scales of rows and columns are finite and that a class map is consistent.
     ///
     /// # Errors
-    /// [`BandsError::Rows`] for an inconsistent map, [`BandsError::Scale`] for the first scale that
+    /// [`ColumnGroupError::InconsistentClassMap`] for an inconsistent map, [`ColumnGroupError::Scale`] for the first scale that
     /// is not finite.
     pub fn check(&self) -> Result<(), ColumnGroupError> {
         match self {
@@ -364,10 +364,10 @@ impl ColumnGroupMatrix<'_> {
         }
     }
 
-    /// Decodes a row, see [`Bands::row`].
+    /// Decodes a row, see [`ColumnGroups::decode_row`].
     ///
     /// # Errors
-    /// [`BandsError::Row`].
+    /// [`ColumnGroupError::Row`].
     pub fn decode_row(&self, row: usize, out: &mut [f32]) -> Result<(), ColumnGroupError> {
         match self {
             ColumnGroupMatrix::Uniform(bands) => bands.decode_row(row, out),
@@ -401,7 +401,7 @@ impl<'a> RowClassMatrix<'a> {
     /// Creates a view of `bytes` as a matrix of `rows` rows.
     ///
     /// # Errors
-    /// [`BandsError::Length`]; the content is checked by [`Banded::check`] only.
+    /// [`ColumnGroupError::Length`]; the content is checked by [`ColumnGroupMatrix::check`] only.
     pub fn new(
         classes: &'a RowClasses,
         rows: usize,
@@ -465,7 +465,7 @@ impl<'a> RowClassMatrix<'a> {
         ColumnGroups::new(&class.codes, class.rows, bytes).ok()
     }
 
-    /// Returns a block of [`MAP_ROWS`] rows of the map.
+    /// Returns a block of [`MAP_BLOCK_ROWS`] rows of the map.
     ///
     /// # Panics
     /// If `index` is out of range.
@@ -500,7 +500,7 @@ impl<'a> RowClassMatrix<'a> {
     /// Decodes a row.
     ///
     /// # Errors
-    /// [`BandsError::Row`].
+    /// [`ColumnGroupError::Row`].
     pub fn decode_row(&self, row: usize, out: &mut [f32]) -> Result<(), ColumnGroupError> {
         let outside = ColumnGroupError::Row {
             row,

@@ -12,8 +12,8 @@
 //! multiplies by one broadcast of four numbers into sixteen sums. `SPEC.md`, section "Bands", is
 //! normative.
 //!
-//! [`Codes`] holds the code of each column group and determines all sizes. [`Bands`] reads,
-//! [`Packer`] writes. [`Layout`] and [`Banded`] add row classes.
+//! [`Codes`] holds the code of each column group and determines all sizes. [`ColumnGroups`] reads,
+//! [`ColumnGroupWriter`] writes. [`CodeLayout`] and [`ColumnGroupMatrix`] add row classes.
 
 mod classes;
 mod code;

@@ -47,7 +47,7 @@ impl ColumnGroupWriter {
     /// Sets the scale of a row in column groups of a kind. Returns it rounded to f16.
     ///
     /// # Errors
-    /// [`BandsError::Scale`] if the rounded scale is not finite.
+    /// [`ColumnGroupError::Scale`] if the rounded scale is not finite.
     pub fn set_row_scale(
         &mut self,
         kind: CodeKind,
@@ -62,7 +62,7 @@ impl ColumnGroupWriter {
     /// Sets the scale of a column in a trellis column group. Returns it rounded to f16.
     ///
     /// # Errors
-    /// [`BandsError::Scale`] if the rounded scale is not finite.
+    /// [`ColumnGroupError::Scale`] if the rounded scale is not finite.
     pub fn set_column_scale(&mut self, col: usize, scale: f32) -> Result<f32, ColumnGroupError> {
         let at = self.codes.column_scales_offset(self.rows, col / GROUP_COLS);
         let at = at.map_or(usize::MAX, |at| at + 2 * (col % GROUP_COLS));

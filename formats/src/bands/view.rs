@@ -72,7 +72,7 @@ impl<'a> ColumnGroups<'a> {
     /// Creates a view of `bytes` as a matrix of `rows` rows.
     ///
     /// # Errors
-    /// [`BandsError::Length`].
+    /// [`ColumnGroupError::Length`].
     pub fn new(codes: &'a Codes, rows: usize, bytes: &'a [u8]) -> Result<Self, ColumnGroupError> {
         let expected = codes.bytes(rows);
         let found = bytes.len() as u64;
@@ -111,7 +111,7 @@ impl<'a> ColumnGroups<'a> {
     /// codebooks always are.
     ///
     /// # Errors
-    /// [`BandsError::Scale`] for the first that is not.
+    /// [`ColumnGroupError::Scale`] for the first that is not.
     pub fn check_scales(&self) -> Result<(), ColumnGroupError> {
         let finite = |of, index, value: f32| {
             if value.is_finite() {
@@ -186,7 +186,7 @@ impl<'a> ColumnGroups<'a> {
     /// matrix is [rotated](super::rotate) back.
     ///
     /// # Errors
-    /// [`BandsError::Row`].
+    /// [`ColumnGroupError::Row`].
     pub fn decode_row(&self, row: usize, out: &mut [f32]) -> Result<(), ColumnGroupError> {
         if row >= self.rows || out.len() != self.cols() {
             return Err(ColumnGroupError::Row {
@@ -225,7 +225,7 @@ impl<'a> ColumnGroups<'a> {
     }
 
     /// Decodes the integers of some row groups of a column group in a tile, in the arrangement of
-    /// [`unpack`](Bands::unpack).
+    /// [`unpack`](ColumnGroups::unpack).
     pub fn unpack_tile(&self, strip: usize, band: usize, groups: Range<usize>, out: &mut [i8]) {
         if let Some(&code) = self.codes.get(band) {
             ColumnGroups::unpack(code, self.tile_bytes(strip, band), groups, out);

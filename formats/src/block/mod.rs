@@ -198,7 +198,7 @@ pub fn writable_types() -> &'static [DType] {
 ///
 /// # Errors
 ///
-/// [`BlockError::Length`]; [`BlockError::NotWritten`] for formats that are not [`writable`];
+/// [`BlockError::Length`]; [`BlockError::ReadOnlyType`] for formats that are not [`writable_types`];
 /// [`BlockError::NoCode`] if a block format meets a number that is not finite or whose scale would
 /// overflow f16. After an error the content of `out` is unspecified.
 pub fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), BlockError> {

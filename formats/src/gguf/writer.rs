@@ -222,7 +222,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes the file. `fill` supplies the bytes of every tensor added with
-    /// [`later`](Writer::later), by its index among all tensors.
+    /// [`later`](Writer::deferred_tensor), by its index among all tensors.
     ///
     /// # Errors
     ///

@@ -26,7 +26,7 @@ pub const MAX_MANIFEST_BYTES: u64 = 16 << 20;
 /// Maximum size of a section after decoding.
 pub const MAX_SECTION_BYTES: u64 = 256 << 20;
 
-/// Maximum expansion of a compressed section beyond the first [`FREE_SECTION_BYTES`].
+/// Maximum expansion of a compressed section beyond the first [`UNBOUNDED_EXPANSION_BYTES`].
 pub const MAX_SECTION_EXPANSION: u64 = 64;
 
 /// Decoded size up to which a section may be compressed by any factor.

@@ -31,12 +31,12 @@ pub struct Manifest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub geometry: Option<GeometryRecord>,
     /// Measured distance of the artifact from its source (1.5), if any. In a writer's draft it
-    /// reserves space, see [`HtzWriter::put_quality`](super::HtzWriter::put_quality).
+    /// reserves space, see [`HtzWriter::write_quality`](super::HtzWriter::write_quality).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quality: Option<QualityRecord>,
     /// Quality by active fraction (1.7), from base only; empty without measurement or refinements.
     /// In a writer's draft it reserves space, see
-    /// [`HtzWriter::put_dial`](super::HtzWriter::put_dial).
+    /// [`HtzWriter::write_active_fractions`](super::HtzWriter::write_active_fractions).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dial: Vec<ActiveFractionPoint>,
     /// Source model (1.13), if its weights are stored after those of the artifact. Plan, quality,
@@ -56,7 +56,7 @@ impl Manifest {
     pub const VOCABULARY: &'static str = super::check::VOCABULARY;
 
     /// Additional feature required if the layer to probe was [chosen by the
-    /// user](super::Origin::Asked).
+    /// user](super::DepthSinkOrigin::RecordingAlgebra).
     pub const PROBE: &'static str = super::check::PROBE;
 
     /// Returns the tensor with a role.

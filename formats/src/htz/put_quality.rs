@@ -16,10 +16,10 @@ impl HtzWriter {
     ///
     /// It is written in place, before the artifact is [published](HtzWriter::publish). After an
     /// interruption the head does not match its digests, and another writer may [take
-    /// over](HtzWriter::take_over) the tensors.
+    /// over](HtzWriter::resume_tensors) the tensors.
     ///
     /// # Errors
-    /// [`HtzError::Quality`], [`HtzError::ManifestRoom`], errors of the artifact and I/O errors.
+    /// [`HtzError::Quality`], [`HtzError::ManifestSpace`], errors of the artifact and I/O errors.
     pub fn write_quality(
         folder: &Folder,
         name: &OsStr,
@@ -29,10 +29,10 @@ impl HtzWriter {
     }
 
     /// Writes the quality by active fraction into the manifest, like
-    /// [`put_quality`](HtzWriter::put_quality).
+    /// [`put_quality`](HtzWriter::write_quality).
     ///
     /// # Errors
-    /// Those of [`put_quality`](HtzWriter::put_quality), and [`HtzError::Dial`].
+    /// Those of [`put_quality`](HtzWriter::write_quality), and [`HtzError::ActiveFraction`].
     pub fn write_active_fractions(
         folder: &Folder,
         name: &OsStr,

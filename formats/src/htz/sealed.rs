@@ -148,7 +148,7 @@ impl Manifest {
     /// Returns offset and length of each source tensor in the file; empty without a source.
     ///
     /// # Errors
-    /// [`HtzError::OfSource`] for the first contradiction to the sections or the artifact's own
+    /// [`HtzError::Source`] for the first contradiction to the sections or the artifact's own
     /// tensors.
     pub(super) fn source_ranges(&self) -> Result<Vec<(u64, u64)>, HtzError> {
         let Some(record) = &self.source else {

@@ -62,7 +62,7 @@ impl HtzWriter {
     ///
     /// In `draft`, offsets, lengths, digests and sections are ignored. Errors of the plan, the
     /// depth sink and the numbers of the spectra may be set later. A quality reserves space for
-    /// [`put_quality`](HtzWriter::put_quality), and a [draft](super::TuningRecord::draft) of a
+    /// [`put_quality`](HtzWriter::write_quality), and a [draft](super::TuningRecord::draft) of a
     /// tuning for tuned scales. Tensors of a source [follow](HtzWriter::write_source) those of the
     /// artifact. All else is final.
     ///
@@ -111,7 +111,7 @@ impl HtzWriter {
 
     /// Begins the artifact `name` in a private folder, like [`create`](HtzWriter::create), in the
     /// file `partial`, which is kept on drop. A later writer with the same arguments can [take
-    /// over](HtzWriter::take_over).
+    /// over](HtzWriter::resume_tensors).
     ///
     /// # Errors
     /// Those of [`create`](HtzWriter::create).
@@ -282,7 +282,7 @@ impl HtzWriter {
     /// Writes the next tensor, in the order of the draft.
     ///
     /// # Errors
-    /// [`HtzError::WrongTurn`], [`HtzError::Tensor`] for a wrong number of bytes, and I/O errors.
+    /// [`HtzError::OutOfOrder`], [`HtzError::Tensor`] for a wrong number of bytes, and I/O errors.
     pub fn write_tensor(&mut self, role: Role, bytes: &[u8]) -> Result<(), HtzError> {
         let entry = match self.manifest.tensors.get_mut(self.next_tensor) {
             Some(entry) if entry.role == role => entry,
@@ -321,7 +321,7 @@ impl HtzWriter {
     /// header are written, and the file is flushed to disk and renamed.
     ///
     /// # Errors
-    /// [`HtzError::WrongTurn`] for a missing tensor, [`HtzError::ManifestRoom`], errors that a
+    /// [`HtzError::OutOfOrder`] for a missing tensor, [`HtzError::ManifestSpace`], errors that a
     /// reader would report for plan or geometry, and I/O errors. Then no file remains.
     pub fn finish(mut self, measured: impl FnOnce(&mut PlanRecord)) -> Result<(), HtzError> {
         if let Some(entry) = self.next_tensor() {

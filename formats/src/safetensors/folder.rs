@@ -55,7 +55,7 @@ impl ModelFolder {
     ///
     /// # Errors
     ///
-    /// [`FolderError`]. The contents of the configuration are not checked.
+    /// [`ModelFolderError`]. The contents of the configuration are not checked.
     pub fn open(path: impl AsRef<Path>) -> Result<ModelFolder, ModelFolderError> {
         let path = path.as_ref();
         let kind = std::fs::metadata(path).map_err(|error| MapError::Io {

@@ -3,7 +3,7 @@
 //! A file consists of the length of the header as a `u64`, the header, and the data of the tensors
 //! without gaps. The header is a JSON object with element type, shape and data offsets of every
 //! tensor; texts under the key `__metadata__` are ignored. A model is one such file, or several
-//! with an [index](Index), and a `config.json`: a [`Folder`].
+//! with an [index](Index), and a `config.json`: a [`ModelFolder`].
 //!
 //! The reader validates the whole header up front. The format is specified in the README of the
 //! `safetensors` project.

@@ -135,7 +135,7 @@ pub trait DeviceMemory: std::fmt::Debug + Send + Sync {
     /// Returns the span of `bytes` bytes from byte `start`.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] if it exceeds the allocation.
+    /// [`DeviceError::OutOfBounds`] if it exceeds the allocation.
     fn span(
         &self,
         what: &'static str,
@@ -175,7 +175,7 @@ impl DeviceSpan {
 /// source.
 ///
 /// # Safety
-/// The type is `repr(C)` without implicit padding and consists of integers, floats and [`Span`]s,
+/// The type is `repr(C)` without implicit padding and consists of integers, floats and [`DeviceSpan`]s,
 /// so its alignment is at most 8.
 pub unsafe trait KernelArguments: Copy + 'static {}
 
@@ -278,7 +278,7 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
     /// Copies host bytes to byte offset `at`.
     ///
     /// # Errors
-    /// [`DeviceError::Range`], or a driver error.
+    /// [`DeviceError::OutOfBounds`], or a driver error.
     fn upload(&self, from: &[u8], to: &Self::Memory, at: usize) -> Result<(), DeviceError>;
 
     /// Copies host bytes to several ranges of `to`. `fill` must write every byte of its buffer, the
@@ -286,7 +286,7 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
     /// fails.
     ///
     /// # Errors
-    /// The error of `fill`, [`DeviceError::Range`], or a driver error.
+    /// The error of `fill`, [`DeviceError::OutOfBounds`], or a driver error.
     fn upload_parts(
         &self,
         to: &Self::Memory,
@@ -299,13 +299,13 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
     /// Copies bytes from offset `at` to the host after all earlier operations.
     ///
     /// # Errors
-    /// [`DeviceError::Range`], or the error of an earlier operation.
+    /// [`DeviceError::OutOfBounds`], or the error of an earlier operation.
     fn download(&self, from: &Self::Memory, at: usize, to: &mut [u8]) -> Result<(), DeviceError>;
 
     /// Copies bytes between allocations.
     ///
     /// # Errors
-    /// [`DeviceError::Range`], or a driver error.
+    /// [`DeviceError::OutOfBounds`], or a driver error.
     fn copy(
         &self,
         from: (&Self::Memory, usize),

@@ -1,7 +1,7 @@
 //! Kernels for NVIDIA GPUs and the devices that run them.
 //!
 //! A [`Device`] has memory and launches kernels: a GPU, or its emulation on the processor
-//! (`Emulated`, with the feature `emulated`), which executes the same sources with the same
+//! (`EmulatedDevice`, with the feature `emulated`), which executes the same sources with the same
 //! launches. The functions of [`mod@ops`] are generic over it; they check the sizes of all operands
 //! and choose the grids.
 

@@ -315,7 +315,7 @@ impl Adaptation {
     /// Resumes from the state learnt between the same models.
     ///
     /// # Errors
-    /// [`AdaptError::Foreign`] for any other state.
+    /// [`AdaptError::StateMismatch`] for any other state.
     pub fn restore(
         &mut self,
         from: &learnt::TrainedDraft,

@@ -47,7 +47,7 @@ impl<B: Backend> Session<B> {
     /// and else no more than finding the setting. Nothing is copied. Does nothing in a session that follows nothing.
     ///
     /// # Errors
-    /// None that a follower of this crate causes; [`ExecError::Fraction`] for a number that is no fraction.
+    /// None that a follower of this crate causes; [`ExecError::ActiveFraction`] for a number that is no fraction.
     pub fn follow(&mut self) -> Result<(), ExecError> {
         let Some(followed) = &mut self.followed else {
             return Ok(());

@@ -19,8 +19,8 @@ impl<B: Backend> Session<B> {
         self.last_logits()
     }
 
-    /// As [`Session::step`], with no more of the logits than a sampler wants ([`Sampler::wants`](crate::sampling::Sampler::wants),
-    /// [`wants_one`](crate::sampling::Sampler::wants_one)), where the device can choose them, or the token itself.
+    /// As [`Session::step`], with no more of the logits than a sampler wants ([`Sampler::logits_for_distribution`](crate::sampling::Sampler::logits_for_distribution),
+    /// [`wants_one`](crate::sampling::Sampler::logits_for_sample)), where the device can choose them, or the token itself.
     ///
     /// # Errors
     /// As [`Session::step`].

@@ -58,7 +58,7 @@ impl<B: Backend> Session<B> {
     }
 
     /// Says that a prompt was read to its end: positions are compressed as they are in front of the
-    /// next pass, and evicted where [`KvOptions::keep`](crate::kv::KvOptions::keep) asks for that. Logits stay.
+    /// next pass, and evicted where [`KvOptions::max_prompt_positions`](crate::kv::KvOptions::max_prompt_positions) asks for that. Logits stay.
     ///
     /// # Errors
     /// [`ExecError::KvRange`] for a coordinate that float16 does not hold; [`ExecError`] of the

@@ -11,7 +11,7 @@
 //! float16 (OjaKV). The hybrid exempts the first and the last positions, and `oja` also adapts its
 //! bases.
 //!
-//! Every kind may drop positions after the prompt ([`KvOptions::keep`], as SnapKV does).
+//! Every kind may drop positions after the prompt ([`KvOptions::max_prompt_positions`], as SnapKV does).
 
 mod bases;
 mod cache;

@@ -11,7 +11,7 @@ use super::kind::{KvKind, KvType};
 pub struct KvOptions {
     /// Storage format.
     pub kind: KvKind,
-    /// Number of prompt positions to keep: the last [`window`](KvOptions::window) and the ones most
+    /// Number of prompt positions to keep: the last [`window`](KvOptions::importance_window) and the ones most
     /// attended by the last queries (SnapKV, Li et al. 2024), except in sliding-window layers.
     /// `None` keeps all.
     pub max_prompt_positions: Option<usize>,
@@ -70,7 +70,7 @@ impl KvOptions {
         }
     }
 
-    /// Returns the smallest valid [`keep`](KvOptions::keep).
+    /// Returns the smallest valid [`keep`](KvOptions::max_prompt_positions).
     pub fn min_keep(&self) -> usize {
         let ends = match self.kind {
             KvKind::StaticHybrid { .. } => self

@@ -81,12 +81,12 @@ impl Energy {
     }
 }
 
-/// Accumulates the energy of each [`Phase`] from readings, in constant memory. Times are those of
+/// Accumulates the energy of each [`EnergyPhase`] from readings, in constant memory. Times are those of
 /// the readings.
 ///
 /// Power is interpolated linearly between readings. Phases that change in between get their parts
 /// of the integral, and of a counter's difference in the same proportion; with a reading at the
-/// change, as in [`Governor::enter`](super::Governor::enter), no split is needed.
+/// change, as in [`Governor::enter_phase`](super::Governor::enter_phase), no split is needed.
 #[derive(Clone, Debug)]
 pub struct EnergyAccumulator {
     longest_gap: f64,
@@ -127,9 +127,9 @@ struct PhaseEnergy {
 }
 
 impl EnergyAccumulator {
-    /// Creates a meter in [`Phase::Other`]. Powers further apart than `longest_gap` are not
+    /// Creates a meter in [`EnergyPhase::BaselineRunner`]. Powers further apart than `longest_gap` are not
     /// interpolated: that time is [missed](Energy::missed). A counter bridges any gap. The idle
-    /// power in watts is the given one, or measured in [`Phase::Idle`].
+    /// power in watts is the given one, or measured in [`EnergyPhase::IdleWorkFolder`].
     pub fn new(longest_gap: Duration, idle_watts: Option<f64>) -> EnergyAccumulator {
         EnergyAccumulator {
             longest_gap: longest_gap.as_secs_f64(),

@@ -8,7 +8,7 @@
 //!    └──Reading──> Meter    └──> Event ──> EventsFile, messages
 //! ```
 //!
-//! The [`Governor`] is the thread that does all of this. [`Controller`] and [`Meter`] are pure
+//! The [`Governor`] is the thread that does all of this. [`Controller`] and [`EnergyAccumulator`] are pure
 //! arithmetic without threads, files or clocks, for programs with an existing loop.
 //!
 //! ```
@@ -40,7 +40,7 @@
 //! as possible generates more tokens per second and may draw as much as before. The method's claim
 //! ("higher temperature implies fewer FLOPs per token implies less heat generated per token",
 //! Adaptive Compression, section 4.1) refers to the first; in the second case no fraction cools the
-//! device, the controller ends at the least fraction, and [`What::Beyond`] is reported.
+//! device, the controller ends at the least fraction, and [`EventKind::Beyond`] is reported.
 
 mod clock;
 pub mod control;

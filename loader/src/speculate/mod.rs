@@ -4,7 +4,7 @@
 //! The draft is the same model with fewer active weights, which shares the mapping and the KV
 //! cache, or another model with the same vocabulary. The output is the model's own: token for token
 //! without temperature, because a pass over several positions is bit-identical to single steps
-//! ([`Session::verify`]), and in distribution with one, by [`Sampler::judge`].
+//! ([`Session::verify`]), and in distribution with one, by [`Sampler::verify_token`].
 
 mod pace;
 
@@ -109,7 +109,7 @@ pub struct SpeculationStats {
     pub draft_time: Duration,
     /// Time of passes of the model.
     pub verify_time: Duration,
-    /// Part of [`verify`](Speculated::verify) without a draft.
+    /// Part of [`verify`](SpeculationStats::verify_time) without a draft.
     pub without_draft_time: Duration,
 }
 

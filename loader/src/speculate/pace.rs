@@ -33,7 +33,7 @@ const ACCEPTANCE_DECAY_OVER_PAUSE: f64 = 0.25;
 /// Policy for the number of drafted tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DraftLength {
-    /// Fixed length, 1 to [`LONGEST_DRAFT`], while the context has space, except for baseline
+    /// Fixed length, 1 to [`MAX_DRAFT_LENGTH`], while the context has space, except for baseline
     /// tokens: the first and one after every 32 drafts.
     Fixed(usize),
     /// Length of the highest measured throughput, possibly none.

@@ -55,7 +55,7 @@ impl CodedTile {
     /// Writes the tile with this index.
     ///
     /// # Errors
-    /// [`BandsError::Scale`] for a row scale that exceeds f16.
+    /// [`ColumnGroupError::Scale`] for a row scale that exceeds f16.
     pub fn pack(
         &self,
         strip: usize,
@@ -85,5 +85,5 @@ impl CodedTile {
     }
 }
 
-/// In the order of [`CodedStrip::rows`].
+/// In the order of [`CodedTile::row_scales`].
 pub(super) const KINDS: [CodeKind; 2] = [CodeKind::Codebook, CodeKind::Trellis];

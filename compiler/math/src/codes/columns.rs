@@ -30,7 +30,7 @@ impl ColumnEnergies {
     /// Adds the next row.
     ///
     /// # Errors
-    /// [`BandsEncodeError::NotFinite`]; [`BandsEncodeError::Length`].
+    /// [`ColumnGroupsEncodeError::NotFinite`]; [`ColumnGroupsEncodeError::Length`].
     pub fn add_row(&mut self, row: &[f32]) -> Result<(), ColumnGroupsEncodeError> {
         let cols = self.sums.len();
         if row.len() != cols {
@@ -57,7 +57,7 @@ impl ColumnEnergies {
     /// Returns the scales for `codes`, enlarged by the expected carried errors.
     ///
     /// # Errors
-    /// [`BandsEncodeError::Length`] if the number of columns differs.
+    /// [`ColumnGroupsEncodeError::Length`] if the number of columns differs.
     pub fn scales(
         &self,
         codes: &Codes,
@@ -109,7 +109,7 @@ impl ColumnScales {
     /// Writes the scales.
     ///
     /// # Errors
-    /// [`BandsError::Scale`].
+    /// [`ColumnGroupError::Scale`].
     pub fn pack(&self, packer: &mut ColumnGroupWriter) -> Result<(), ColumnGroupError> {
         for (col, &scale) in self.scales.iter().enumerate() {
             if self.codes[col / GROUP_COLS].kind() == CodeKind::Trellis {

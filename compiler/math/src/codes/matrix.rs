@@ -7,7 +7,7 @@ use htc_formats::bands::{
 use super::{ColumnEnergies, QuantisationGuide, TileCoder};
 use crate::{FactoriseError, Weight};
 
-/// Errors of [`encode_bands`].
+/// Errors of [`encode_column_groups`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ColumnGroupsEncodeError {
     /// The number of values does not match the shape.
@@ -43,7 +43,7 @@ pub enum ColumnGroupsEncodeError {
 /// `guide`. Deterministic.
 ///
 /// # Errors
-/// [`BandsEncodeError`].
+/// [`ColumnGroupsEncodeError`].
 pub fn encode_column_groups(
     codes: &Codes,
     w: Weight<'_>,

@@ -1,7 +1,7 @@
 //! Encoders for the codes of [column groups](htc_formats::bands).
 //!
-//! [`ColumnEnergies`] gathers column scales from all rows, then [`StripCoder`] quantises tiles of
-//! 256 rows, optionally with [error feedback](crate::Feedback). [`encode_bands`] does both for a
+//! [`ColumnEnergies`] gathers column scales from all rows, then [`TileCoder`] quantises tiles of
+//! 256 rows, optionally with [error feedback](crate::ErrorFeedback). [`encode_column_groups`] does both for a
 //! matrix in memory.
 
 mod coded;

@@ -3,7 +3,7 @@
 //! With the second moment `H` of the output gradients and `C` of the inputs, the errors `E` cost `½
 //! tr(H E C Eᵀ)` (a Kronecker-factored Hessian: Martens and Grosse 2015). For `H = M G Mᵀ` with `M`
 //! unit upper triangular in blocks of rows and `G` block-diagonal, and `C = N D Nᵀ` as in
-//! [`Feedback`](crate::Feedback),
+//! [`ErrorFeedback`](crate::ErrorFeedback),
 //!
 //! ```text
 //! tr(H E C Eᵀ) = ‖G^½ Mᵀ E N D^½‖²,      (Mᵀ E)_b = E_b + Σ_{a<b} M_abᵀ E_a

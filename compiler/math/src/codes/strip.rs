@@ -1,6 +1,6 @@
 //! Quantisation of a tile of at most 256 rows with error feedback along columns.
 //!
-//! As [`Feedback::code`], with trellis columns four at a time. With `C = N D Nᵀ` the optimum for a
+//! As [`ErrorFeedback::quantise`], with trellis columns four at a time. With `C = N D Nᵀ` the optimum for a
 //! quad `q` of columns is the code nearest to `W_q + (Σ_{j<q} E_j N_jq) N_qq⁻¹` under the diagonal
 //! of the metric `N_qq D_q N_qqᵀ`. Padding columns carry no weight.
 
@@ -41,7 +41,7 @@ impl<'a> QuantisationGuide<'a> {
     /// Returns the guide for these codes, rotated if they are.
     ///
     /// # Errors
-    /// As [`Feedback::rotated`].
+    /// As [`ErrorFeedback::rotated`].
     pub fn for_codes(self, codes: &Codes) -> Result<QuantisationGuide<'a>, FactoriseError> {
         let columns = match self.columns {
             Some(columns) if codes.is_rotated() => Some(columns.rotated()?),
@@ -115,7 +115,7 @@ impl<'a> TileCoder<'a> {
     /// Quantises the rows of the next tile, `index`.
     ///
     /// # Errors
-    /// [`BandsEncodeError::Length`] for a wrong shape; [`BandsEncodeError::Scale`] if numbers are
+    /// [`ColumnGroupsEncodeError::Length`] for a wrong shape; [`ColumnGroupsEncodeError::Scale`] if numbers are
     /// too large.
     pub fn quantise(
         &mut self,

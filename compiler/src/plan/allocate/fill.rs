@@ -193,7 +193,7 @@ pub(super) fn proportional_by_kind(
 /// by less than that of the first segment that did not fit. With concave gains and equal steps,
 /// every budget is on the path.
 ///
-/// The gain is divided by the cost or, with [`Price::Bytes`], by the bytes: of steps with equal
+/// The gain is divided by the cost or, with [`GainDivisor::Bytes`], by the bytes: of steps with equal
 /// cost, the one that stores less comes first.
 pub(super) fn least_loss_rungs(
     ladders: &[Ladder],

@@ -146,7 +146,7 @@ impl fmt::Display for PlanFileMismatch {
 /// All mismatches of a plan in the order of the file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PlanFileMismatches {
-    /// First [`MAX_MISFITS`] mismatches.
+    /// First [`MAX_LISTED_MISMATCHES`] mismatches.
     pub listed: Vec<PlanFileMismatch>,
     /// Total number.
     pub count: usize,
@@ -410,7 +410,7 @@ pub fn read(
 /// `source` computes the digest of the model and is called only if the plan has one.
 ///
 /// # Errors
-/// [`PlanFileError`]; all mismatches are in [`PlanFileError::Misfits`].
+/// [`PlanFileError`]; all mismatches are in [`PlanFileError::PlanFileMismatches`].
 pub fn parse(
     path: &Path,
     bytes: &[u8],

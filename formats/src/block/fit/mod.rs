@@ -94,7 +94,7 @@ impl BlockFit {
     ///
     /// # Errors
     ///
-    /// [`BlockError::NotWritten`] for types outside of [`BlockFit::TYPES`]; [`BlockError::Block`]
+    /// [`BlockError::ReadOnlyType`] for types outside of [`BlockFit::TYPES`]; [`BlockError::Block`]
     /// for a wrong number of values or importances; [`BlockError::NoCode`] as for
     /// [`encode`](super::encode); [`BlockError::Importance`].
     pub fn search(

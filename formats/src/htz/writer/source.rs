@@ -17,7 +17,7 @@ impl HtzWriter {
     /// artifact.
     ///
     /// # Errors
-    /// [`HtzError::WrongTurn`], [`HtzError::OfSource`] for a wrong number of bytes, and I/O errors.
+    /// [`HtzError::OutOfOrder`], [`HtzError::Source`] for a wrong number of bytes, and I/O errors.
     pub fn write_source(&mut self, role: Role, bytes: &[u8]) -> Result<(), HtzError> {
         let wrong = |expected: String| HtzError::OutOfOrder {
             expected,

@@ -16,7 +16,7 @@ impl Cpu {
     /// When `x` or `y` has another length.
     ///
     /// # Panics
-    /// If a class map was not [checked](Banded::check) and is inconsistent.
+    /// If a class map was not [checked](ColumnGroupMatrix::check) and is inconsistent.
     pub fn banded(
         &self,
         w: ColumnGroupMatrix<'_>,

@@ -148,7 +148,7 @@ impl StagingPool {
     /// Copies bytes from the device after all earlier operations.
     ///
     /// # Safety
-    /// As [`Staging::upload`].
+    /// As [`StagingPool::upload`].
     pub(super) unsafe fn download(
         staging: &Mutex<StagingPool>,
         from: CUdeviceptr,

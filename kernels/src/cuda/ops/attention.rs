@@ -169,7 +169,7 @@ pub struct QueryShape {
 /// 3.2).
 ///
 /// # Errors
-/// A device error; [`DeviceError::Range`] for mismatched shapes.
+/// A device error; [`DeviceError::OutOfBounds`] for mismatched shapes.
 pub fn attention<D: Device>(
     device: &D,
     queries: QueryShape,

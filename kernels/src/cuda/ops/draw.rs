@@ -55,7 +55,7 @@ impl<D: Device> TokenSampler<D> {
     /// 2^-40 of the largest: smaller ones are never drawn, and equal inputs give equal tokens.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] for no elements, more than [`MOST_DRAWN`], or a short allocation; or
+    /// [`DeviceError::OutOfBounds`] for no elements, more than [`MAX_SAMPLED_LOGITS`], or a short allocation; or
     /// a device error.
     pub fn begin(
         &mut self,

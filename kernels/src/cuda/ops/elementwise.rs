@@ -38,7 +38,7 @@ pub(super) fn norm_threads(width: usize) -> u32 {
 /// Computes `out = x / sqrt(mean(x²) + epsilon) * weight` for each row; `out` may be `x`.
 ///
 /// # Errors
-/// [`DeviceError::Range`] for a short allocation, or a launch error.
+/// [`DeviceError::OutOfBounds`] for a short allocation, or a launch error.
 pub fn rms_norm<D: Device>(
     device: &D,
     shape: RowsShape,

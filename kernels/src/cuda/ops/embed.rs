@@ -42,7 +42,7 @@ unsafe impl KernelArguments for BandsEmbed {}
 /// Dequantises the matrix rows given by `tokens` and scales them: `out [tokens.len(), cols]`.
 ///
 /// # Errors
-/// [`DeviceError::Range`] for a missing row or a short `out`, or a device error.
+/// [`DeviceError::OutOfBounds`] for a missing row or a short `out`, or a device error.
 pub fn dequantise_rows<D: Device>(
     device: &D,
     matrix: &DeviceMatrix<D>,

@@ -92,11 +92,11 @@ struct Heads {
 // SAFETY: layout as in `kv.cu`, without padding.
 unsafe impl KernelArguments for Heads {}
 
-/// Processes up to [`HEADS_PARTS`] parts with separate memory. Appending requires `faults`: the
+/// Processes up to [`MAX_HEADS_PARTS`] parts with separate memory. Appending requires `faults`: the
 /// entries, the cache row of the first row, and the position that faults report for it.
 ///
 /// # Errors
-/// [`DeviceError::Range`] for mismatched shapes, or a device error.
+/// [`DeviceError::OutOfBounds`] for mismatched shapes, or a device error.
 pub fn prepare_heads<D: Device>(
     device: &D,
     shape: HeadsShape,

@@ -310,7 +310,7 @@ unsafe impl KernelArguments for Append {}
 /// entry `slot`, with rows counted from `position`.
 ///
 /// # Errors
-/// A device error; [`DeviceError::Range`] beyond the capacity.
+/// A device error; [`DeviceError::OutOfBounds`] beyond the capacity.
 pub fn append_rows<D: Device>(
     device: &D,
     rows: &KvRows<D>,
@@ -380,7 +380,7 @@ unsafe impl KernelArguments for Widen {}
 /// starting at row `to_first`.
 ///
 /// # Errors
-/// A device error; [`DeviceError::Range`] for a row beyond the capacity.
+/// A device error; [`DeviceError::OutOfBounds`] for a row beyond the capacity.
 pub fn rows_to_f32<D: Device>(
     device: &D,
     rows: &KvRows<D>,

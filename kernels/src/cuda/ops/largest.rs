@@ -44,12 +44,12 @@ impl<D: Device> Default for TopK<D> {
 }
 
 impl<D: Device> TopK<D> {
-    /// Begins to select the `most` largest, at most [`MOST_LARGEST`], of the first `numbers`
+    /// Begins to select the `most` largest, at most [`MAX_TOP_K`], of the first `numbers`
     /// elements of `x`. Each block selects from its own elements, and the next pass from their
     /// results.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] for a short allocation or too large a k, or a device error.
+    /// [`DeviceError::OutOfBounds`] for a short allocation or too large a k, or a device error.
     pub fn begin(
         &mut self,
         device: &D,

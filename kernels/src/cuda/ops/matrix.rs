@@ -19,7 +19,7 @@ use crate::{Matrix, Pool};
 pub enum MatrixSource<'a> {
     /// In quantisation blocks.
     Blocks(Matrix<'a>),
-    /// In column groups; a class map must be [checked](Banded::check).
+    /// In column groups; a class map must be [checked](ColumnGroupMatrix::check).
     ColumnGroups(ColumnGroupMatrix<'a>),
 }
 

@@ -62,7 +62,7 @@ pub fn upload_floats<D: Device>(device: &D, numbers: &[f32]) -> Result<D::Memory
 /// Copies numbers to the beginning of an allocation.
 ///
 /// # Errors
-/// A device error; [`DeviceError::Range`] if it is too short.
+/// A device error; [`DeviceError::OutOfBounds`] if it is too short.
 pub fn write_floats<D: Device>(
     device: &D,
     numbers: &[f32],
@@ -75,7 +75,7 @@ pub fn write_floats<D: Device>(
 /// Reads the first numbers of an allocation after all earlier operations.
 ///
 /// # Errors
-/// The error of an earlier operation; [`DeviceError::Range`] if it is too short.
+/// The error of an earlier operation; [`DeviceError::OutOfBounds`] if it is too short.
 pub fn read_floats<D: Device>(
     device: &D,
     from: &D::Memory,

@@ -2,7 +2,7 @@
 //!
 //! In a batch of fewer than 32 rows, each row has the same bits as alone: the order of summation
 //! depends on the matrix only. Larger batches use tensor cores, unless [batch
-//! invariance](Workspace::keep_apart) is set on the [`Workspace`]; there a row has the same bits at
+//! invariance](Workspace::set_batch_invariant) is set on the [`Workspace`]; there a row has the same bits at
 //! any index of any such batch, which differ from those in small batches.
 
 use std::ops::Range;
@@ -172,7 +172,7 @@ const ALIGNMENT: usize = 256;
 /// [n, matrix.cols()]`.
 ///
 /// # Errors
-/// [`DeviceError::Range`] for a short allocation, or a device error.
+/// [`DeviceError::OutOfBounds`] for a short allocation, or a device error.
 pub fn product<D: Device>(
     device: &D,
     rows: Range<usize>,
@@ -217,7 +217,7 @@ pub fn product_after<D: Device>(
 /// others to the inner vector of their factor.
 ///
 /// # Errors
-/// [`DeviceError::Range`] for mismatched shapes or a short allocation, or a device error.
+/// [`DeviceError::OutOfBounds`] for mismatched shapes or a short allocation, or a device error.
 pub fn project<D: Device>(
     device: &D,
     n: usize,

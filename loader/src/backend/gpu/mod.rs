@@ -85,7 +85,7 @@ impl<D: Device> Gpu<D> {
     }
 
     /// Both products of low-rank slots in one launch where they fit in one, to measure against two: the numbers are the same. See
-    /// [`ops::Workspace::in_one_launch`].
+    /// [`ops::Workspace::with_single_launch`].
     #[must_use]
     pub fn in_one_launch(mut self) -> Self {
         self.products = ops::Workspace::with_single_launch();

@@ -83,7 +83,7 @@ impl ControlLaw {
     /// Validates the parameters.
     ///
     /// # Errors
-    /// [`LawError`] for an invalid parameter.
+    /// [`ControlLawError`] for an invalid parameter.
     pub fn new(options: ControlLawOptions) -> Result<ControlLaw, ControlLawError> {
         let ControlLawOptions {
             thermal,
@@ -118,7 +118,7 @@ impl ControlLaw {
     /// Returns the law with another least fraction.
     ///
     /// # Errors
-    /// [`LawError::Least`].
+    /// [`ControlLawError::MinFraction`].
     pub fn with_min_fraction(self, least: f64) -> Result<ControlLaw, ControlLawError> {
         if least > 0.0 && least <= 1.0 {
             Ok(ControlLaw(ControlLawOptions {

@@ -2,7 +2,7 @@
 //!
 //! # The law
 //!
-//! With `r` the fraction, `r_min` the [least](LawOptions::least) one, and 1 the allocated rank
+//! With `r` the fraction, `r_min` the [least](ControlLawOptions::min_fraction) one, and 1 the allocated rank
 //! (Adaptive Compression, section 4.1):
 //!
 //! ```text
@@ -11,10 +11,10 @@
 //!
 //! A rise in temperature takes effect immediately. A fall takes effect
 //!
-//! * only beyond the [hysteresis](LawOptions::hysteresis): the law is applied to `T'`, which is T
+//! * only beyond the [hysteresis](ControlLawOptions::hysteresis): the law is applied to `T'`, which is T
 //!   pushed up by readings and held while T stays within `T' - h` (a one-sided play operator), so
 //!   that sensor flicker has no effect;
-//! * and at a limited rate, [`LawOptions::recovery`] per second.
+//! * and at a limited rate, [`ControlLawOptions::recovery`] per second.
 //!
 //! Both make the fraction smaller than the law alone, never larger.
 //!
@@ -69,7 +69,7 @@
 //! second, twice the polling interval. The dead band between 0.92 and 0.98 of the budget absorbs
 //! noise of some percent; the target inside it is below the budget by more than that, because a
 //! value that only approaches a budget from above never falls below it. A budget below `P(r_min)`
-//! cannot be met: the fraction is then the least, and [`Decision::beyond`] is set.
+//! cannot be met: the fraction is then the least, and [`Decision::limit_exceeded`] is set.
 
 mod law;
 
@@ -131,13 +131,13 @@ pub struct Decision {
     /// The least fraction is in use, and the device is still above the upper threshold or its power
     /// cap.
     pub limit_exceeded: bool,
-    /// Status of the temperature; [`Sense::Unused`] if disabled.
+    /// Status of the temperature; [`ReadingStatus::Unused`] if disabled.
     pub temperature: ReadingStatus,
-    /// Status of the power; [`Sense::Unused`] without a cap.
+    /// Status of the power; [`ReadingStatus::Unused`] without a cap.
     pub power: ReadingStatus,
 }
 
-/// Applies a [`Law`] to readings. Uses the time of the readings, no clock.
+/// Applies a [`ControlLaw`] to readings. Uses the time of the readings, no clock.
 #[derive(Clone, Debug)]
 pub struct Controller {
     law: ControlLaw,
@@ -174,7 +174,7 @@ impl Controller {
     /// Changes the least fraction, e.g. to that supported by a model, from the next reading on.
     ///
     /// # Errors
-    /// [`LawError`] outside (0, 1].
+    /// [`ControlLawError`] outside (0, 1].
     pub fn set_min_fraction(&mut self, least: f64) -> Result<(), ControlLawError> {
         self.law = self.law.with_min_fraction(least)?;
         Ok(())

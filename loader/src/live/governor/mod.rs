@@ -20,9 +20,9 @@ pub struct GovernorOptions {
     pub interval: Duration,
     /// Maximum time between readings for power integration, on the sensor's clock (5 s).
     pub longest_gap: Duration,
-    /// Idle power in watts; by default measured in [`Phase::Idle`].
+    /// Idle power in watts; by default measured in [`Phase::IdleWorkFolder`].
     pub idle_watts: Option<f64>,
-    /// Timeout of [`enter`](Governor::enter) and [`stop`](Governor::stop) for a sensor that does
+    /// Timeout of [`enter`](Governor::enter_phase) and [`stop`](Governor::stop) for a sensor that does
     /// not respond (2 s).
     pub timeout: Duration,
 }
@@ -87,9 +87,9 @@ pub enum GovernorError {
     },
 }
 
-/// Polls a sensor on a separate thread, applies a [`Law`], and accumulates energy.
+/// Polls a sensor on a separate thread, applies a [`ControlLaw`], and accumulates energy.
 ///
-/// It controls the fraction of its [`Follow`], which is reset to 1 afterwards. Dropping it stops
+/// It controls the fraction of its [`SharedFraction`], which is reset to 1 afterwards. Dropping it stops
 /// the thread.
 #[derive(Debug)]
 pub struct Governor {
@@ -208,7 +208,7 @@ impl Governor {
     /// Changes the least fraction, e.g. to that supported by a model, from the next reading on.
     ///
     /// # Errors
-    /// [`LawError`] outside (0, 1].
+    /// [`ControlLawError`] outside (0, 1].
     pub fn set_min_fraction(&self, least: f64) -> Result<(), ControlLawError> {
         let mut orders = self.shared.orders();
         orders.law = orders.law.with_min_fraction(least)?;
@@ -237,7 +237,7 @@ impl Governor {
     }
 
     /// Stops the thread, immediately unless it is reading the sensor. Returns the energy of the
-    /// work, up to the latest reading if its phase was not ended by [`enter`](Governor::enter).
+    /// work, up to the latest reading if its phase was not ended by [`enter`](Governor::enter_phase).
     ///
     /// # Errors
     /// [`GovernorError::Stuck`], [`GovernorError::Panicked`]; the fraction is 1 in any case.

@@ -203,7 +203,7 @@ fn words(words: &[i32; 8]) -> __m256i {
     unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }
 }
 
-/// Returns [`level_scales`](htc_formats::bands::level_scales) as floats.
+/// Returns [`unpack_codebook_scales`](htc_formats::bands::unpack_codebook_scales) as floats.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn factors(packed: &[u8; SCALE_BYTES]) -> [__m256; GROUP_ROWS / 8] {

@@ -53,7 +53,7 @@ struct Layout {
     groups: Vec<[u32; 2]>,
     tables: Vec<u8>,
     tile_words: usize,
-    /// Offset and length of each part in bytes, in the order of [`Tiles`]; zero length if absent.
+    /// Offset and length of each part in bytes, in the order of [`TilesArgument`]; zero length if absent.
     parts: [(usize, usize); 7],
     bytes: usize,
 }
@@ -256,7 +256,7 @@ impl<D: Device> ColumnGroupPart<D> {
         })
     }
 
-    /// Returns the column scales, or [`Span::NONE`].
+    /// Returns the column scales, or [`DeviceSpan::NULL`].
     pub(in super::super) fn column_scales(&self) -> Result<DeviceSpan, DeviceError> {
         match self.layout.parts[5] {
             (_, 0) => Ok(DeviceSpan::NULL),

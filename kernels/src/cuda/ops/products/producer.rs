@@ -125,7 +125,7 @@ impl<D: Device> PendingOperation<'_, D> {
     /// Produces the rows without quantisation.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] for a short allocation, or a device error.
+    /// [`DeviceError::OutOfBounds`] for a short allocation, or a device error.
     pub fn finish(&self, device: &D) -> Result<(), DeviceError> {
         match self {
             PendingOperation::Norm(norm) => norm.launch(device, &[]),
