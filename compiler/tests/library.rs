@@ -1,4 +1,4 @@
-//! The compiler called from another program.
+//! The compiler as a library.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code")]
 
@@ -49,7 +49,7 @@ fn what_is_not_said_has_the_defaults_of_the_command_line() {
     let texts = options.calibration.unwrap().texts;
     assert_eq!(texts[0].source, TextSource::Shipped);
     assert!(!options.overwrite);
-    // What only factors have decides for them.
+    // Low-rank options select factors.
     let options = Compiler::new("a.gguf", "a.htz").rank_floor(RankFloor::Rank(8));
     let options = options.options();
     let PlanSource::Compute { request, .. } = options.planning else {
@@ -70,7 +70,7 @@ fn texts_and_plans_are_inputs_too() {
         .held_out(demo("time_machine.txt"))
         .plan("plan.json");
     let inputs = compiler.inputs().unwrap();
-    // The model, two texts and the one to measure on, the plan: the shipped text is no file.
+    // Model, two texts and the validation text, plan: the shipped text is not a file.
     assert_eq!(inputs.len(), 5, "{inputs:?}");
     for input in [
         demo("reference-7m-f16.gguf"),
@@ -83,9 +83,8 @@ fn texts_and_plans_are_inputs_too() {
     }
 }
 
-/// What is finished stays in the work folder, and the same compilation goes on with it.
 #[test]
-fn a_cancelled_compilation_goes_on() {
+fn cancelled_compilation_resumes() {
     let folder = tempfile::tempdir().unwrap();
     let artifact = folder.path().join("m.htz");
     let cancel = CancellationToken::default();
@@ -111,7 +110,7 @@ fn a_cancelled_compilation_goes_on() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-/// What the builder refuses, each with the method that its message names.
+/// Configurations that the builder refuses, each with the method named in its message.
 fn refusals(folder: &Path) -> Vec<(Compiler, &'static str)> {
     let plain = || Compiler::new(demo("reference-7m-f16.gguf"), folder.join("m.htz"));
     let on = |text: PathBuf| plain().calibration(text).cache(folder.join("cache"));
@@ -195,7 +194,7 @@ fn refusals(folder: &Path) -> Vec<(Compiler, &'static str)> {
     ]
 }
 
-/// Flags are the command line's; a program has methods.
+/// Messages name methods; only the command line names flags.
 #[test]
 fn errors_name_methods_and_no_flags() {
     let folder = tempfile::tempdir().unwrap();
@@ -238,7 +237,6 @@ fn errors_name_methods_and_no_flags() {
     }
 }
 
-/// Nor does any message that was not reached above.
 #[test]
 fn no_message_in_the_source_has_a_flag() {
     let mut seen = 0;

@@ -1,21 +1,15 @@
-//! What executes a forward pass: the operations of a block, on buffers of their own.
+//! Backends: devices that execute the operations of a forward pass.
 //!
-//! [`exec`](crate::exec) decides what is computed and in which order, and a [`Backend`] how and
-//! where. Activations are [buffers](Backend::Buffer) of the backend from the tokens to the logits:
-//! nothing in between asks for them on the host, unless a [`Tap`](crate::exec::Tap) wants to see
-//! one. Numbers go in by [`Backend::embed`] and [`Backend::upload`] and come out by
-//! [`Backend::read`].
+//! [`exec`](crate::exec) decides the operations and their order, a [`Backend`] executes them.
+//! Activations stay in its [buffers](Backend::Buffer) from the tokens to the logits, unless a
+//! [`Tap`](crate::exec::Tap) reads them. [`Backend::embed`] and [`Backend::upload`] write,
+//! [`Backend::read`] reads.
 //!
-//! **Shapes** are checked above: those of the weights when a [`Model`](crate::Model) is bound, those
-//! of activations by the session that makes the buffers. A backend may rely on them, but not for
-//! memory safety: what it is given wrong must end in an error or a panic, never outside of a buffer.
+//! **Shapes** are checked by the callers: those of weights when a [`Model`](crate::Model) is bound, those of activations by the session. A wrong shape must lead to an error or a panic, never to an access outside of a buffer.
 //!
-//! **Time.** An operation may return before it is done, as launches on a GPU do, if whatever comes
-//! later sees its result; [`Backend::read`] waits. An error of an operation may be returned by a
-//! later one, by `read` at the latest.
+//! **Asynchrony.** An operation may return before it is done, as GPU launches do, if later operations see its result; [`Backend::read`] waits. Its error may be returned by a later operation, at the latest by `read`.
 //!
-//! **Threads.** A backend belongs to one session, which may move between threads. What sessions
-//! share, weights above all, is behind [`Backend::Weight`].
+//! **Threads.** A backend belongs to one session, which may move between threads. Sessions share weights through [`Backend::Weight`].
 
 mod cpu;
 mod gpu;
@@ -40,112 +34,110 @@ use crate::kv::{CompressionEnergies, KeptRows, Kv, KvError, KvPlan, LayerBases};
 use crate::sampling::SamplingParameters;
 use crate::tensor::Tensor;
 
-/// Executes on an NVIDIA GPU.
+/// Backend for an NVIDIA GPU.
 #[cfg(feature = "cuda")]
 pub type Cuda = Gpu<CudaDevice>;
 
-/// Executes on a GPU that the processor emulates, for tests.
+/// Backend for an emulated GPU, for tests.
 #[cfg(feature = "emulated")]
 pub type Emulated = Gpu<EmulatedDevice>;
 
-/// A matrix whose product with the input is an inner vector of factorised slots.
+/// First factor of factorised projections; its product with the input is their inner vector.
 #[derive(Debug)]
 pub struct Factor<'a, W> {
     /// The matrix.
     pub weight: &'a W,
-    /// Leading rows of it that are computed: [`rank`](Factor::rank), up to the next whole block of
-    /// whatever is multiplied with the result.
+    /// Leading rows to compute: [`rank`](Factor::rank), rounded up to whole blocks of the second
+    /// factor.
     pub rows: usize,
-    /// Components of the inner vector that count; those from here to [`rows`](Factor::rows) are
-    /// zero.
+    /// Rank in use; components from here to [`rows`](Factor::rows) are zero.
     pub rank: usize,
 }
 
-/// A linear slot, `y = W x`, or `y = W A x` with the matrix `A` of a [`Factor`].
+/// A linear projection, `y = W x`, or `y = W A x` with the matrix `A` of a [`Factor`].
 #[derive(Debug)]
 pub struct Slot<'a, B: Backend> {
     /// `W`.
     pub weight: &'a B::Weight,
-    /// Its rows: numbers in a row of `y`.
+    /// Rows of `W`, the length of a row of `y`.
     pub rows: usize,
-    /// Leading columns of it in use: the numbers in a row of `x`, or the factor's
-    /// [`rows`](Factor::rows).
+    /// Leading columns in use: the length of a row of `x`, or the factor's [`rows`](Factor::rows).
     pub cols: usize,
-    /// What it is multiplied with.
+    /// Input of the product.
     pub input: Input,
     /// `[n, rows]`.
     pub y: &'a mut B::Buffer,
 }
 
-/// Rows of heads.
+/// Shape of rows of heads.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadShape {
-    /// Rows: positions of the batch.
+    /// Positions of the batch.
     pub rows: usize,
-    /// Heads of a row.
+    /// Heads per row.
     pub heads: usize,
-    /// Numbers of a head.
+    /// Head size.
     pub size: usize,
 }
 
-/// The operations of a forward pass, on one device.
+/// Operations of a forward pass on one device.
 ///
-/// `x [n, width]` means `n` rows of so many numbers, one after the other from the beginning of the
-/// buffer; what a buffer holds beyond is of no meaning.
+/// `x [n, width]` means `n` contiguous rows of `width` numbers from the beginning of the buffer;
+/// the rest of the buffer is unspecified.
 pub trait Backend: Send + Sized {
-    /// Activations, where the operations need them. The default is empty.
+    /// Activations on the device. The default is empty.
     type Buffer: Default + Send;
-    /// A matrix of the model; sessions share it.
+    /// A matrix of the model, shared by sessions.
     type Weight: Send + Sync;
-    /// The weight of a norm, or a bias; sessions share it.
+    /// The weight of a norm, or a bias, shared by sessions.
     type Vector: Send + Sync;
-    /// Cosines and sines of the positions of a batch. The default is that of no position.
+    /// Cosines and sines of the positions of a batch. The default has no positions.
     type Rotation: Default + Send;
-    /// Keys and values of the positions read.
+    /// KV cache.
     type Kv: Kv;
 
-    /// Brings a matrix to where operations read it.
+    /// Loads a matrix to the device.
     ///
     /// # Errors
-    /// [`ExecError`] where it does not decode or there is no room for it.
+    /// [`ExecError`] if it does not decode or memory runs out.
     fn weight(&mut self, tensor: &Tensor) -> Result<Self::Weight, ExecError>;
 
-    /// Brings the weight of a norm, or a bias, to where operations read it.
+    /// Loads the weight of a norm, or a bias, to the device.
     ///
     /// # Errors
-    /// [`ExecError`] where there is no room for it.
+    /// [`ExecError`] if memory runs out.
     fn vector(&mut self, numbers: Vec<f32>) -> Result<Self::Vector, ExecError>;
 
-    /// An empty store of keys and values.
+    /// Returns an empty KV cache.
     ///
     /// # Errors
-    /// [`ExecError`] where the backend has none of this kind.
+    /// [`ExecError`] if the backend does not support its kind.
     fn kv(&mut self, plan: &KvPlan) -> Result<Self::Kv, ExecError>;
 
-    /// Makes room for `n` positions behind those that `kv` holds, in every layer; may give back room
-    /// that compression and eviction have left.
+    /// Reserves memory for `n` more positions in every layer of `kv`; may release memory left
+    /// unused by compression and eviction.
     ///
     /// # Errors
-    /// [`ExecError`] where there is no memory for them.
+    /// [`ExecError`] if memory runs out.
     fn reserve(&mut self, kv: &mut Self::Kv, n: usize) -> Result<(), ExecError>;
 
-    /// Gives `buffer` room for so many numbers, of unspecified value; memory that it has is kept.
+    /// Resizes `buffer` to at least `numbers` numbers of unspecified value, reusing its memory.
     ///
     /// # Errors
-    /// [`ExecError`] where there is no memory for them.
+    /// [`ExecError`] if memory runs out.
     fn resize(&mut self, buffer: &mut Self::Buffer, numbers: usize) -> Result<(), ExecError>;
 
-    /// Copies numbers of the host to the beginning of a buffer that has room for them.
+    /// Copies numbers of the host to the beginning of a buffer.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
     fn upload(&mut self, from: &[f32], to: &mut Self::Buffer) -> Result<(), ExecError>;
 
-    /// The first `numbers` numbers of a buffer, after everything that was begun is done: where they
-    /// lie, if that is memory of the host, else in `room`.
+    /// Waits for all operations and returns the first `numbers` numbers of a buffer: in place if
+    /// they are in host memory, else copied to `room`.
     ///
     /// # Errors
-    /// [`ExecError`] of the device, and of every operation before that has not returned its own.
+    /// [`ExecError`] of the device or of earlier operations.
     fn read<'a>(
         &mut self,
         from: &'a Self::Buffer,
@@ -153,8 +145,8 @@ pub trait Backend: Send + Sized {
         room: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], ExecError>;
 
-    /// Returns the error of an operation that has not returned its own, of those that numbers can cause; waits for
-    /// them where that needs it. The default has none: its operations return their own.
+    /// Returns pending errors of operations that depend on values, waiting if necessary. The
+    /// default has none.
     ///
     /// # Errors
     /// As [`Backend::append`].
@@ -162,8 +154,8 @@ pub trait Backend: Send + Sized {
         Ok(())
     }
 
-    /// Begins to look for the `most` largest of the first `numbers` numbers, so that not all of them need be
-    /// [read](Backend::read); whether it does. The default does not: where the host has the numbers there is nothing to gain.
+    /// Begins to select the `most` largest of the first `numbers` numbers, so that not all of them
+    /// need be [read](Backend::read). Returns false (the default) if unsupported.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
@@ -177,8 +169,8 @@ pub trait Backend: Send + Sized {
         Ok(false)
     }
 
-    /// What was [looked for](Backend::seek_largest), with its places, the largest first and of equal ones that of the lower place;
-    /// nothing where a number is not finite.
+    /// Returns the [selected](Backend::seek_largest) numbers with their indices, in descending
+    /// order, ties by lower index; `None` if a number is not finite.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
@@ -186,8 +178,8 @@ pub trait Backend: Send + Sized {
         Ok(None)
     }
 
-    /// Begins to draw a token from the first `numbers` numbers, so that they need not be [read](Backend::read); whether it does. The
-    /// default does not.
+    /// Begins to draw a token from the first `numbers` logits, so that they need not be
+    /// [read](Backend::read). Returns false (the default) if unsupported.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
@@ -201,7 +193,7 @@ pub trait Backend: Send + Sized {
         Ok(false)
     }
 
-    /// The token that was [drawn](Backend::begin_draw); nothing where a number is not finite.
+    /// Returns the [drawn](Backend::begin_draw) token; `None` if a number is not finite.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
@@ -209,7 +201,7 @@ pub trait Backend: Send + Sized {
         Ok(None)
     }
 
-    /// The rows of the embedding that `tokens` name, times `scale`: `out [n, width]`.
+    /// Looks up the embeddings of `tokens`, times `scale`: `out [n, width]`.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
@@ -221,8 +213,8 @@ pub trait Backend: Send + Sized {
         out: &mut Self::Buffer,
     ) -> Result<(), ExecError>;
 
-    /// `out = x / sqrt(mean(x²) + epsilon) * weight` for each row of `x [n, width]`, where `width`
-    /// is the length of `weight`.
+    /// Computes `out = x / sqrt(mean(x²) + epsilon) * weight` for each row of `x [n, width]`;
+    /// `width` is the length of `weight`.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
@@ -235,7 +227,7 @@ pub trait Backend: Send + Sized {
         out: &mut Self::Buffer,
     ) -> Result<(), ExecError>;
 
-    /// [`Backend::rms_norm`] with `x` as its own result.
+    /// Computes [`Backend::rms_norm`] in place.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
@@ -247,8 +239,8 @@ pub trait Backend: Send + Sized {
         epsilon: f32,
     ) -> Result<(), ExecError>;
 
-    /// Every slot of `slots`, applied to every row of `x [n, in]`: dense ones to the row itself,
-    /// others to the inner vector of their factor.
+    /// Applies every projection of `slots` to every row of `x [n, in]`: dense ones to the row
+    /// itself, others to the inner vector of their factor.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
@@ -260,8 +252,8 @@ pub trait Backend: Send + Sized {
         slots: &mut [Slot<'_, Self>],
     ) -> Result<(), ExecError>;
 
-    /// As [`Backend::project`] without factors, and adds what it gives to what is at each slot's `y`, number by number. `extra` holds
-    /// what is added where a backend has no better way.
+    /// As [`Backend::project`] without factors, adding the products to each `y`. `extra` is scratch
+    /// space.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
@@ -275,7 +267,7 @@ pub trait Backend: Send + Sized {
         refine_one_by_one(self, n, x, slots, extra)
     }
 
-    /// `x += bias` for each row of `x [n, width]`.
+    /// Computes `x += bias` for each row of `x [n, width]`.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
@@ -286,10 +278,10 @@ pub trait Backend: Send + Sized {
         bias: &Self::Vector,
     ) -> Result<(), ExecError>;
 
-    /// Makes `rotation` that of the positions `start .. start + n`: cosine and sine, both times
-    /// `factor`, of the position times each of `frequencies` (radians per position). Always called
-    /// with the same frequencies and factor for the same `rotation`. Angles need float64: at
-    /// position 100,000 a float32 angle is off by 0.004 radians.
+    /// Sets `rotation` to the positions `start .. start + n`: cosine and sine of position times
+    /// frequency (radians per position), both times `factor`. Frequencies and factor are always the
+    /// same for the same `rotation`. Angles need float64: at position 100,000 a float32 angle is
+    /// off by 0.004 radians.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
@@ -302,9 +294,8 @@ pub trait Backend: Send + Sized {
         factor: f32,
     ) -> Result<(), ExecError>;
 
-    /// The rotary embedding: turns the pairs of numbers of every head of a row by the angles of its
-    /// position; what belongs to no pair stays. With `p` frequencies pair `i < p` is `(2i, 2i + 1)` or
-    /// `(i, i + p)`.
+    /// Applies the rotary embedding to every head. With `p` frequencies, pair `i < p` is `(2i, 2i +
+    /// 1)` or `(i, i + p)`; other numbers are unchanged.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
@@ -316,18 +307,17 @@ pub trait Backend: Send + Sized {
         x: &mut Self::Buffer,
     ) -> Result<(), ExecError>;
 
-    /// Whether every row of the batches to come has the bits that it has in a batch of its own, to the last one;
-    /// else rows of a batch may be added up in another order than one alone. A batch that checks what was foreseen
-    /// needs them, and has few rows.
+    /// If true, every row of the following batches is bitwise identical to that of a batch with one
+    /// row; else sums may be in another order. Used for the small batches that verify draft tokens.
     fn keep_apart(&mut self, apart: bool);
 
-    /// Writes keys and values `[n, kv_heads, head_size]` of one layer behind the positions held, for
-    /// which room was [reserved](Backend::reserve); [`Kv::advance`] counts them once all layers have
-    /// theirs.
+    /// Writes keys and values `[n, kv_heads, head_size]` of one layer after the stored positions,
+    /// in [reserved](Backend::reserve) memory. [`Kv::advance`] counts them after all layers are
+    /// written.
     ///
     /// # Errors
-    /// [`ExecError::KvRange`] for a number that the store does not hold; the positions held are as
-    /// before.
+    /// [`ExecError::KvRange`] for a number outside the range of the KV type; the stored positions
+    /// are unchanged.
     fn append(
         &mut self,
         kv: &mut Self::Kv,
@@ -337,9 +327,10 @@ pub trait Backend: Send + Sized {
         values: &Self::Buffer,
     ) -> Result<(), ExecError>;
 
-    /// Causal attention of queries `[n, heads, head_size]`, whose keys and values were appended last,
-    /// over what `kv` holds of a layer; `out` has the shape of `q`. Query head `h` reads kv head
-    /// `h / (heads / kv_heads)`. What a layer holds in low rank is read as `U k̃` and `U ṽ`. One row is a step of decoding, several are a prefill.
+    /// Computes causal attention of queries `[n, heads, head_size]` over a layer of `kv`, to which
+    /// their keys and values were just appended; `out` has the shape of `q`. Query head `h` reads
+    /// kv head `h / (heads / kv_heads)`. Low-rank rows are read as `U k̃` and `U ṽ`. One row is a
+    /// decoding step, several are a prefill.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
@@ -353,23 +344,22 @@ pub trait Backend: Send + Sized {
         out: &mut Self::Buffer,
     ) -> Result<(), ExecError>;
 
-    /// The normalised Walsh–Hadamard transform of every head of `x`, in place, in blocks of
-    /// [`hadamard_block`](htc_kernels::cpu::hadamard_block) numbers. Its own inverse.
+    /// Applies the normalised Walsh–Hadamard transform, its own inverse, to every head of `x` in
+    /// place, in blocks of [`hadamard_block`](htc_kernels::cpu::hadamard_block) numbers.
     ///
     /// # Errors
-    /// [`ExecError`] for heads of an odd size, and of the device. That of a backend that has none, which
-    /// is what a backend says that does not implement it, is [`KvError::Unsupported`]; so do the
-    /// operations below.
+    /// [`ExecError`] for odd head sizes, and of the device. This and the following operations
+    /// return [`KvError::Unsupported`] by default.
     fn hadamard(&mut self, shape: HeadShape, x: &mut Self::Buffer) -> Result<(), ExecError> {
         let _ = (shape, x);
         Err(unsupported("heads that are turned"))
     }
 
-    /// The bases that a layer is compressed with from now on. What it holds in low rank is multiplied
-    /// with `turns [kv_heads, rank, rank]`, of keys and of values; `None` where it holds nothing.
+    /// Sets the bases that compress a layer from now on. Its low-rank rows are multiplied with
+    /// `turns [kv_heads, rank, rank]` of keys and of values; `None` if it has none.
     ///
     /// # Errors
-    /// [`ExecError::KvRange`] for a coordinate that float16 does not hold; nothing has changed then.
+    /// [`ExecError::KvRange`] for a coordinate outside float16's range; nothing has changed then.
     fn set_bases(
         &mut self,
         kv: &mut Self::Kv,
@@ -381,12 +371,12 @@ pub trait Backend: Send + Sized {
         Err(unsupported("bases"))
     }
 
-    /// Appends the coordinates of `count` rows in full, those behind the first `front`, to what a layer
-    /// holds in low rank, and closes the gap among the rows in full. The caller then counts them with
+    /// Converts `count` full rows of a layer, after the first `front`, to low rank: appends their
+    /// coordinates and removes the full rows. The caller then updates
     /// [`KvLayout::compress`](crate::kv::KvLayout::compress).
     ///
     /// # Errors
-    /// [`ExecError::KvRange`] for a coordinate that float16 does not hold; nothing has changed then.
+    /// [`ExecError::KvRange`] for a coordinate outside float16's range; nothing has changed then.
     fn compress(
         &mut self,
         kv: &mut Self::Kv,
@@ -398,7 +388,7 @@ pub trait Backend: Send + Sized {
         Err(unsupported("bases"))
     }
 
-    /// Keys and values of some rows that a layer holds in full, `[kv_heads, rows, head_size]` each.
+    /// Returns keys and values of full rows of a layer, `[kv_heads, rows, head_size]` each.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
@@ -412,9 +402,9 @@ pub trait Backend: Send + Sized {
         Err(unsupported("bases that follow the text"))
     }
 
-    /// The weights that the last `window` rows of queries `[n, heads, head_size]` give every position
-    /// that a layer holds, the batch's included, which were appended and not counted: sums over the
-    /// queries and over the heads that read a kv head, `[kv_heads, held + n]`.
+    /// Returns the attention weights of the last `window` rows of queries `[n, heads, head_size]`
+    /// on every position of a layer, including the appended, uncounted batch: sums over the queries
+    /// and the heads of a kv head, `[kv_heads, held + n]`.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
@@ -431,7 +421,7 @@ pub trait Backend: Send + Sized {
         Err(unsupported("positions that are evicted"))
     }
 
-    /// Drops the rows of a layer that `kept` does not name. The caller then counts them with
+    /// Drops the rows of a layer that are not in `kept`. The caller then updates
     /// [`KvLayout::evict`](crate::kv::KvLayout::evict).
     ///
     /// # Errors
@@ -441,7 +431,7 @@ pub trait Backend: Send + Sized {
         Err(unsupported("positions that are evicted"))
     }
 
-    /// `gate = activation(gate) * up`, number by number.
+    /// Computes `gate = activation(gate) * up` elementwise.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
@@ -453,7 +443,7 @@ pub trait Backend: Send + Sized {
         up: &Self::Buffer,
     ) -> Result<(), ExecError>;
 
-    /// `x += y`, number by number.
+    /// Computes `x += y` elementwise.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
@@ -464,14 +454,14 @@ pub trait Backend: Send + Sized {
         y: &Self::Buffer,
     ) -> Result<(), ExecError>;
 
-    /// A number `l` becomes `cap * tanh(l / cap)`.
+    /// Computes `x = cap * tanh(x / cap)` elementwise.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
     fn softcap(&mut self, numbers: usize, x: &mut Self::Buffer, cap: f32) -> Result<(), ExecError>;
 
-    /// The product of `output [vocabulary, width]`, or of a factor of it, with some rows of
-    /// `x [n, width]`: `out [rows.len(), vocabulary]`. With a `cap` a logit `l` becomes `cap * tanh(l / cap)`.
+    /// Computes logits: the product of `output [vocabulary, width]`, or of a factor of it, with
+    /// rows of `x [n, width]`: `out [rows.len(), vocabulary]`, soft-capped if `cap` is given.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
@@ -485,7 +475,7 @@ pub trait Backend: Send + Sized {
     ) -> Result<(), ExecError>;
 }
 
-/// [`Backend::refine`] by a product and a sum for each slot.
+/// Implements [`Backend::refine`] by a product and a sum per projection.
 fn refine_one_by_one<B: Backend>(
     backend: &mut B,
     n: usize,

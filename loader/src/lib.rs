@@ -1,7 +1,7 @@
-//! Opens a language model, binds it to its architecture and executes it. Models are `.htz`
-//! artifacts, GGUF files or folders with safetensors.
+//! Loads and executes language models. Models are `.htz` artifacts, GGUF files or folders with
+//! safetensors.
 //!
-//! Open, session, step, sample, text:
+//! A single step:
 //!
 //! ```
 //! # use htc_loader::{Cpu, Model, Session, sampling::Sampler, tokenizer::AddSpecial};
@@ -15,7 +15,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # From a prompt to text
+//! # Generation
 //!
 //! ```no_run
 //! use htc_loader::{Cpu, Model, Session, generate::{Limits, generate}, sampling::Sampler, tokenizer::AddSpecial};
@@ -32,9 +32,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! `examples/generate.rs` is a program that does it, piece by piece.
+//! See also `examples/generate.rs`.
 //!
-//! Where all positions that the model was trained for are used, writing stops, or the sequence slides:
+//! At the end of the model's context, generation stops or the sequence slides:
 //!
 //! ```
 //! # use htc_loader::generate::{Limits, OnFull, generate};
@@ -44,7 +44,7 @@
 //! # let model = Model::open(path)?;
 //! # let tokenizer = model.tokenizer()?;
 //! # let prompt = tokenizer.encode("Once upon a time", AddSpecial::Prompt);
-//! // Of a model of 512 positions.
+//! // A model with a context of 512 positions.
 //! let mut session = Session::new(model, Cpu::with_threads(2)?, 512)?;
 //! let mut limits = Limits::tokens(520);
 //! (limits.ignore_end, limits.on_full) = (true, OnFull::Slide);
@@ -55,9 +55,7 @@
 //!
 //! # Token by token
 //!
-//! A [`Session`] is a sequence that a model reads. [`Session::step`] reads tokens behind those
-//! before, any number of them, and gives the logits behind the last; what is done with them is the
-//! caller's:
+//! [`Session::step`] reads any number of tokens and returns the logits after the last:
 //!
 //! ```no_run
 //! # use htc_loader::{Cpu, Model, Session, sampling::Sampler, tokenizer::AddSpecial};
@@ -76,13 +74,13 @@
 //! # Ok(()) }
 //! ```
 //!
-//! [`generate::Generator`] does that with limits and times, and leaves the loop to its caller.
-//! [`Session::truncate`] takes back what was read last.
+//! [`generate::Generator`] adds limits and timings. [`Session::truncate`] removes the latest
+//! tokens.
 //!
 //! # Several sequences
 //!
-//! Sessions of one model share it, in an [`Arc`](std::sync::Arc), and may share the threads of a
-//! [`Pool`]. A session owns what it needs, so that it may move to another thread:
+//! Sessions share a model in an [`Arc`](std::sync::Arc), and may share the threads of a [`Pool`].
+//! They may move between threads:
 //!
 //! ```no_run
 //! # use std::sync::Arc;
@@ -97,27 +95,24 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # What goes wrong
+//! # Errors
 //!
-//! A file that is damaged, or that this build does not know, is refused by a [`LoadError`] when it is opened. A
-//! forward pass fails with an [`ExecError`]: where a session is full, or a number is beyond what its type holds.
+//! Opening a damaged or unsupported file returns a [`LoadError`]. A forward pass returns an
+//! [`ExecError`], e.g. if the session is full or a number is out of range.
 //!
-//! # Less than the whole model
+//! # Executing a part of the model
 //!
-//! * [`Session::set_fraction`] touches a part of the weights' bytes, from one token to the next: it leaves out
-//!   refinements of an elastic artifact, then components of what is in factors. Nothing is copied;
-//!   `examples/dial.rs` measures it.
-//! * [`Session::set_rank_fraction`] uses the leading part of every factorised matrix, from one
-//!   token to the next: components are stored in decreasing order of importance.
-//! * [`Session::block`] executes one block on a residual stream, and a [`exec::Tap`] sees what
-//!   happens inside; [`Session::forward_from`] executes from a block to the end.
+//! * [`Session::set_fraction`] limits the active fraction of weight bytes, copying nothing. It drops refinements of an elastic artifact, then components of factors (`examples/dial.rs`).
+//! * [`Session::set_rank_fraction`] uses the leading components of every factorised matrix.
+//! * [`Session::block`] executes one block; a [`exec::Tap`] observes its activations.
+//! * [`Session::forward_from`] executes from a block to the end.
 //!
 //! ```no_run
 //! # use htc_loader::dial::Fraction;
 //! # use htc_loader::{Cpu, Model, Session};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let tokens = [1, 2, 3];
-//! // Of `htc compile --planes 2`.
+//! // Compiled with `htc compile --planes 2`.
 //! let mut session = Session::new(Model::open("elastic.htz")?, Cpu::with_threads(2)?, 512)?;
 //! session.step(&tokens)?;
 //! let setting = session.set_fraction(Fraction::new(0.7)?)?;
@@ -127,10 +122,11 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # With a draft
+//! # Speculative decoding
 //!
-//! A cheaper model drafts tokens that the model reads in one pass: another one of the same vocabulary, or the model itself with
-//! less of its weights. What is written is the model's own ([`speculate`]).
+//! A cheaper draft model proposes tokens that the model verifies in one pass: another model of the
+//! same vocabulary, or the model itself with a part of its weights. The output is the model's own
+//! ([`speculate`]).
 //!
 //! ```
 //! # use htc_loader::dial::Setting;
@@ -155,8 +151,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! With [`Speculator::with_same_model`](speculate::Speculator::with_same_model) the model drafts with less of its own weights, and the model that is
-//! drafted for may be the one that an artifact was made from, where it lies in the artifact (`htc compile --with-source`):
+//! [`Speculator::own`](speculate::Speculator::own) drafts with a part of the model's own weights.
+//! An artifact can also draft for its source model, if it contains it (`htc compile
+//! --with-source`):
 //!
 //! ```no_run
 //! # use htc_loader::dial::{Fraction, Setting};
@@ -164,12 +161,12 @@
 //! # use htc_loader::{Cpu, Model, Session, sampling::Sampler};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let sampler = Sampler::greedy();
-//! // With 70 % of the bytes of an elastic artifact.
+//! // 70 % of the bytes of an elastic artifact.
 //! let model = Model::open("elastic.htz")?;
 //! let setting = model.dial().at(Fraction::new(0.7)?)?;
 //! let by_itself: Speculator = Speculator::own(setting, DraftLength::Auto, &sampler)?;
 //!
-//! // An artifact drafts for what it was made from.
+//! // An artifact drafts for its source.
 //! let draft = Model::open("with-source.htz")?;
 //! let source = draft.source()?.ok_or("no source in it")?;
 //! let draft = Session::new(draft, Cpu::with_threads(2)?, 512)?;
@@ -178,8 +175,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Where the source is a file of its own, the artifact's provenance has the digest that it must have, or what is written is some
-//! other model's text:
+//! If the source is a separate file, check its digest, since the output is the text of whichever
+//! model verifies:
 //!
 //! ```no_run
 //! # use htc_formats::htz::Htz;
@@ -193,7 +190,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A draft learns from what was not kept with one more call, [`Speculator::with_adaptation`](speculate::Speculator::with_adaptation):
+//! [`Speculator::with_adaptation`](speculate::Speculator::with_adaptation) lets a draft learn from
+//! rejected tokens:
 //!
 //! ```
 //! # use htc_loader::adapt::{AdaptOptions, Adaptation};
@@ -211,7 +209,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! What was learnt outlives the run, as a file that belongs to these two models and is refused for any other:
+//! The adaptation can be stored in a file, which is valid for these two models only:
 //!
 //! ```no_run
 //! # use std::path::Path;
@@ -225,13 +223,13 @@
 //! if let Some(learnt) = Learnt::read(state)? {
 //!     correction.restore(&learnt, of_draft, of_model)?;
 //! }
-//! // Texts are written, and `Speculator::adaptation` gives it back.
+//! // Generate text; `Speculator::adaptation` returns the adaptation.
 //! correction.state(of_draft, of_model).write(state)?;
 //! # Ok(()) }
 //! ```
 //!
-//! A draft in shared bases (`htc compile --method grc`) can let these follow the text instead, by Oja's rule; the model's own weights
-//! are projected anew:
+//! A draft with shared bases (`htc compile --method grc`) can instead adapt these to the text by
+//! Oja's rule, projecting the model's weights again:
 //!
 //! ```no_run
 //! # use std::sync::Arc;
@@ -250,11 +248,12 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # As much as the device allows
+//! # Temperature and power limits
 //!
-//! A [`live::Governor`] reads a sensor on a thread of its own; a session that [follows](Session::follow_with) it touches as much of
-//! the model as the temperature and a cap on the power allow, from one token to the next, and the joules of the
-//! work are known at the end. [`Generator`](generate::Generator) asks in front of each token; whoever steps by hand calls [`Session::follow`].
+//! A [`live::Governor`] reads a sensor on its own thread. A session that
+//! [follows](Session::follow_with) it adapts its active fraction to temperature and power cap, and
+//! the energy is measured. [`Generator`](generate::Generator) follows before each token; with
+//! manual steps call [`Session::follow`].
 //!
 //! ```
 //! # use htc_loader::dial::Fraction;
@@ -287,8 +286,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A budget of watts is a number of the same law, and every event of the thread is a line of JSON where an [`EventsFile`](live::EventsFile) is
-//! given:
+//! The same law takes a power cap in watts. An [`EventsFile`](live::EventsFile) stores every event
+//! as a line of JSON:
 //!
 //! ```
 //! # use htc_loader::live::{EventsFile, Follow, Governor, GovernorOptions, Law, LawOptions, open};
@@ -311,8 +310,8 @@
 //!
 //! # On a GPU
 //!
-//! A [`device::DeviceChoice`] is a device by its name, and [`DeviceChoice::execute`](device::DeviceChoice::execute) does some
-//! [`device::DeviceWork`] there, with backends of whichever kind: on an NVIDIA GPU where there is one and it has room, else on the processor:
+//! [`DeviceChoice::execute`](device::DeviceChoice::execute) runs a [`device::Work`] on the chosen
+//! device; `Auto` takes an NVIDIA GPU with enough memory, else the CPU:
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -339,10 +338,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # With less memory for what was read
+//! # KV cache compression
 //!
-//! [`Session::with_kv_of`] stores keys and values as a [`kv::KvKind`] says, in bases of the artifact where it asks for some, and keeps
-//! of a prompt as many positions as [`kv::KvOptions`] say:
+//! [`Session::with_kv_of`] stores keys and values as a [`kv::KvKind`], in bases of the artifact if
+//! needed, and evicts prompt positions according to [`kv::KvOptions`]:
 //!
 //! ```
 //! # use htc_loader::kv::{KvKind, KvOptions};
@@ -359,7 +358,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A kind is spelt as on the command line, too; those in low rank need an artifact of `htc compile --kv-bases`:
+//! Low-rank kinds need an artifact of `htc compile --kv-bases`. Kinds can be parsed from their
+//! command-line names:
 //!
 //! ```no_run
 //! # use htc_loader::kv::{KvKind, KvOptions};
@@ -371,13 +371,11 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # Where it executes
+//! # Backends
 //!
-//! A [`Backend`] owns activations, keys and values, and has the weights where it reads them. [`Cpu`]
-//! uses them in the mapped file, with the best instructions of the processor.
-//! [`backend::Reference`] computes everything in float64, slowly: what the others are held
-//! against. `Session` and `Model` without a parameter are those of the processor;
-//! [`Model::load`] opens a model for another backend.
+//! A [`Backend`] owns activations and the KV cache, and loads weights to its device. [`Cpu`], the
+//! default, uses them in the mapped file. [`backend::Reference`] computes in float64 for
+//! comparisons. [`Model::load`] loads a model to any backend.
 
 pub mod adapt;
 pub mod backend;

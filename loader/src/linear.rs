@@ -1,10 +1,10 @@
-//! A linear map in any of its stored forms, usable at any rank up to its own.
+//! Linear maps in all storage forms, at any rank up to the stored one.
 
 use htc_formats::DType;
 
 use crate::error::ExecError;
 
-/// A matrix of the model where a backend has it.
+/// A matrix on a backend.
 #[derive(Clone, Debug)]
 pub struct Placed<W> {
     pub(crate) weight: W,
@@ -13,10 +13,10 @@ pub struct Placed<W> {
     pub(crate) cols: usize,
 }
 
-/// `y = W x` of one slot, or of the head.
+/// Linear map `y = W x` of a projection or the head.
 #[derive(Clone, Debug)]
 pub enum Linear<W> {
-    /// `W [out, in]` as it is.
+    /// `W [out, in]`.
     Dense(Placed<W>),
     /// `W ≈ B A`.
     LowRank {
@@ -25,12 +25,12 @@ pub enum Linear<W> {
         /// `B [out, rank]`.
         b: Placed<W>,
     },
-    /// `W ≈ W̃ Pᵀ` with the basis `Pᵀ` of the slot's group, applied once for the group.
+    /// `W ≈ W̃ Pᵀ` with the group's basis `Pᵀ`, applied once per group.
     SharedBasis {
         /// `W̃ [out, rank]`.
         projected: Placed<W>,
     },
-    /// `W ≈ W₀ + B A`: a dense base, and what it lacks.
+    /// `W ≈ W₀ + B A`: a dense base and a low-rank residual.
     Residual {
         /// `W₀ [out, in]`.
         base: Placed<W>,
@@ -39,25 +39,27 @@ pub enum Linear<W> {
         /// `B [out, rank]`.
         b: Placed<W>,
     },
-    /// `W ≈ W₀ + W₁`: a dense base, and what it lacks, where that is in use.
+    /// `W ≈ W₀ + W₁`: a dense base and an optional refinement.
     Refined {
         /// `W₀ [out, in]`.
         base: Placed<W>,
         /// `W₁ [out, in]`.
         refinement: Placed<W>,
-        /// Its place among those of the model.
+        /// Index of the refinement in the model.
         place: usize,
     },
 }
 
-/// A share of each slot's rank, in (0, 1].
+/// Share of each projection's rank, in (0, 1].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RankFraction(f32);
 
 impl RankFraction {
-    /// Every slot at its own rank.
+    /// Full rank.
     pub const FULL: RankFraction = RankFraction(1.0);
 
+    /// Creates a fraction.
+    ///
     /// # Errors
     /// [`ExecError::RankFraction`] outside (0, 1].
     pub fn new(fraction: f32) -> Result<Self, ExecError> {
@@ -68,7 +70,7 @@ impl RankFraction {
         }
     }
 
-    /// The number of leading components used of a slot with `rank` of them: at least one.
+    /// Returns the number of leading components out of `rank`, at least one.
     pub fn of(self, rank: usize) -> usize {
         ((self.0 * rank as f32).round() as usize).clamp(1.min(rank), rank)
     }
@@ -79,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fraction_keeps_at_least_one_component_and_never_more_than_there_are() {
+    fn rank_fraction_keeps_between_one_and_all_components() {
         assert_eq!(RankFraction::FULL.of(96), 96);
         let quarter = RankFraction::new(0.25).unwrap();
         assert_eq!(quarter.of(96), 24);

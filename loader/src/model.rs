@@ -1,4 +1,4 @@
-//! Roles bound to the places where the forward pass uses them.
+//! Models: tensors bound to the steps of the forward pass.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ use crate::linear::{Linear, Placed};
 use crate::tensor::Tensor;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
-/// A block with its weights where a backend reads them.
+/// A block with its weights.
 pub(crate) struct Block<B: Backend> {
     /// Steps in the order of execution.
     pub steps: Vec<Step<B>>,
@@ -57,7 +57,7 @@ pub(crate) struct Project<B: Backend> {
     pub input: Register,
     pub site: ActivationPoint,
     pub group: Option<InputGroup>,
-    /// Basis that projections of the group share.
+    /// Basis shared by projections of the group.
     pub basis: Option<Placed<B::Weight>>,
     pub projections: Vec<Projection<B>>,
 }
@@ -66,12 +66,12 @@ pub(crate) struct Project<B: Backend> {
 pub(crate) struct Projection<B: Backend> {
     pub linear: Linear<B::Weight>,
     pub bias: Option<B::Vector>,
-    /// Numbers of an input row.
+    /// Input width.
     pub cols: usize,
     pub output: Register,
 }
 
-/// Attention of a block: its heads, and scale, cap and window.
+/// Attention of a block: heads, scale, cap and window.
 pub(crate) struct AttentionStep {
     pub q: Heads,
     pub kv: Heads,
@@ -79,7 +79,7 @@ pub(crate) struct AttentionStep {
 }
 
 impl<B: Backend> Block<B> {
-    /// Returns the attention of the block, if it has one.
+    /// Returns the attention of the block, if any.
     pub fn attention(&self) -> Option<&AttentionStep> {
         self.steps.iter().find_map(|step| match step {
             Step::Attention(step) => Some(step),
@@ -87,51 +87,50 @@ impl<B: Backend> Block<B> {
         })
     }
 
-    /// Returns whether the rotary embedding is that of layers with a window.
+    /// Returns true if the rotary embedding is that of layers with a window.
     fn has_local_rope(&self) -> bool {
         let local = |step: &Step<B>| matches!(step, Step::Rope { local: true, .. });
         self.steps.iter().any(local)
     }
 }
 
-/// What a dense matrix lacks, and its place among those of the model.
+/// Refinement of a dense matrix and its index in the model.
 type Refinement<W> = (Placed<W>, usize);
 
-/// A model, its weights where a backend reads them. Sessions share it in an
-/// [`Arc`](std::sync::Arc).
+/// A model with its weights on a backend. Sessions share it in an [`Arc`](std::sync::Arc).
 ///
-/// On the processor they stay in the mapped file: opening reads no weight but the norms.
+/// On the CPU, weights stay in the mapped file: opening reads only norms.
 pub struct Model<B: Backend = Cpu> {
     file: ModelFile,
     pub(crate) blocks: Vec<Block<B>>,
     spec: ModelSpec,
-    /// Numbers of a row of every [`Register`].
+    /// Row length of every [`Register`].
     pub(crate) register_widths: [usize; Register::ALL.len()],
     pub(crate) embedding: Placed<B::Weight>,
-    /// What the embedding lacks, and its place among refinements.
+    /// Refinement of the embedding.
     pub(crate) embedding_refinement: Option<Refinement<B::Weight>>,
     pub(crate) output_norm: B::Vector,
-    /// From the normed residual stream to the logits; where the model ties it to the embedding, that.
+    /// Output head; the embedding if tied.
     head: Linear<B::Weight>,
     dial: WeightBytes,
     pub(crate) rope: Rope,
 }
 
-/// Rotary frequencies, radians per position, one per rotated pair.
+/// Rotary frequencies, in radians per position, one per rotated pair.
 pub(crate) struct Rope {
-    /// In layers that see every position.
+    /// Of layers with full attention.
     frequencies: Vec<f64>,
-    /// The same where the context is longer than so many positions.
+    /// Longest short context, and frequencies beyond it.
     long: Option<(usize, Vec<f64>)>,
-    /// In layers with a window, where they rotate otherwise.
+    /// Of layers with a window, if different.
     local: Option<Vec<f64>>,
-    /// Factor of what is rotated.
+    /// Factor of rotated vectors.
     pub factor: f32,
 }
 
 impl Rope {
-    /// The frequencies of a sequence of at most `context` positions, and how many it may have
-    /// with them.
+    /// Returns the frequencies for sequences of at most `context` positions, and their largest
+    /// context.
     pub fn global(&self, context: usize) -> (&[f64], usize) {
         match &self.long {
             Some((limit, long)) if context > *limit => (long, usize::MAX),
@@ -140,39 +139,37 @@ impl Rope {
         }
     }
 
-    /// The frequencies of layers with a window.
+    /// Returns the frequencies of layers with a window.
     pub fn local(&self) -> Option<&[f64]> {
         self.local.as_deref()
     }
 }
 
 impl Model {
-    /// Opens a GGUF, a `.htz` or a folder with safetensors for the processor.
+    /// Opens a GGUF file, a `.htz` artifact or a folder with safetensors for the CPU.
     ///
     /// # Errors
-    /// [`LoadError`] where the file is missing, damaged or not supported.
+    /// [`LoadError`] if the file is missing, damaged or unsupported.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, LoadError> {
         Model::bind(ModelFile::open(path.as_ref())?)
     }
 
-    /// Binds the tensors of an opened file for the processor.
+    /// Binds the tensors of an opened file for the CPU.
     ///
     /// # Errors
-    /// [`LoadError`] where a tensor is missing, does not fit or does not decode.
+    /// [`LoadError`] if a tensor is missing, has a wrong shape or does not decode.
     pub fn bind(file: ModelFile) -> Result<Self, LoadError> {
-        // Tensors are taken as they are: that needs no threads.
         Model::placed(file, &mut InPlace)
     }
 
-    /// Its tensors where they lie in the file, norms and biases among them.
+    /// Returns its tensors in the file, including norms and biases.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = Tensor> {
         let file = self.file();
         file.tensors.iter().map(|tensor| Tensor::new(file, tensor))
     }
 
-    /// The model that an artifact was made from, where its weights lie in it, in the same mapping: nothing of it is
-    /// copied, and its weights are not read before it is executed. `None` where the artifact has none, and for what is
-    /// no artifact.
+    /// Returns the source model contained in an artifact, in the same mapping; `None` if there is
+    /// none. Copies nothing and reads no weights.
     ///
     /// # Errors
     /// [`LoadError`] as for any model.
@@ -181,19 +178,20 @@ impl Model {
         source.map(Model::bind).transpose()
     }
 
-    /// The kernels for GPUs that lie in an artifact. `None` where it has none, and where they are damaged: a device can do
-    /// without.
+    /// Returns the GPU kernels contained in an artifact; `None` if there are none or they are
+    /// damaged, since devices can do without.
     pub fn kernels(&self) -> Option<KernelCode> {
         self.file.kernels().ok().flatten()
     }
 }
 
 impl<B: Backend> Model<B> {
-    /// Binds the tensors of an opened file and brings them to where the sessions of a backend read
-    /// them: one of any session, which the model does not keep.
+    /// Binds the tensors of an opened file and loads them to the backend's device. The backend may
+    /// be that of any session.
     ///
     /// # Errors
-    /// [`LoadError`] where a tensor is missing, does not fit, does not decode or finds no room.
+    /// [`LoadError`] if a tensor is missing, has a wrong shape or does not decode, or memory runs
+    /// out.
     pub fn load(file: ModelFile, backend: &mut B) -> Result<Self, LoadError> {
         Model::placed(file, backend)
     }
@@ -217,7 +215,7 @@ impl<B: Backend> Model<B> {
                 binder.refined(MatrixId::Embedding, base)?
             }
         };
-        // Where it is the head, too.
+        // Also used by a tied head.
         let embedding_refinement = binder.refinement(MatrixId::Embedding, shape)?;
         let output_norm = binder.required_vector(Role::OutputNorm, hyper.width)?;
         let rope = rope(&file)?;
@@ -236,7 +234,7 @@ impl<B: Backend> Model<B> {
         })
     }
 
-    /// The numbers that define the forward pass.
+    /// Returns the hyper-parameters.
     pub fn hyper(&self) -> &HyperParameters {
         &self.file.hyper
     }
@@ -246,19 +244,19 @@ impl<B: Backend> Model<B> {
         &self.spec
     }
 
-    /// The opened file.
+    /// Returns the opened file.
     pub fn file(&self) -> &ModelFile {
         &self.file
     }
 
-    /// What its weights weigh, and which of them can be left out.
+    /// Returns the sizes of the weights and the parts that can be left out.
     pub fn dial(&self) -> &WeightBytes {
         &self.dial
     }
 
-    /// How the heads of a layer are rotated in a sequence of at most `context` positions: radians per
-    /// position, one for each rotated pair, and the factor of what is rotated. For a layer that the
-    /// model does not have, what layers without a window do.
+    /// Returns the rotary frequencies of a layer in radians per position, one per rotated pair, for
+    /// sequences of at most `context` positions, and the factor of rotated vectors. Unknown layers
+    /// are treated as having full attention.
     pub fn rotation(&self, layer: usize, context: usize) -> (&[f64], f32) {
         let local = self.blocks.get(layer).is_some_and(Block::has_local_rope);
         let frequencies = match self.rope.local().filter(|_| local) {
@@ -268,30 +266,31 @@ impl<B: Backend> Model<B> {
         (frequencies, self.rope.factor)
     }
 
-    /// Scale, cap and window of a layer's attention.
+    /// Returns scale, cap and window of a layer's attention.
     pub fn attention(&self, layer: usize) -> Option<&Attention> {
         let step = self.blocks.get(layer).and_then(Block::attention);
         step.map(|step| &step.attention)
     }
 
-    /// The bases for a KV cache that lie in the file; `None` where it has none. They are read and checked anew with each call.
+    /// Reads and checks the KV bases of the file; `None` if it has none.
     ///
     /// # Errors
-    /// [`LoadError::KvBasis`] for numbers that are not finite, rows that are not orthonormal, and energies that are none;
-    /// [`LoadError::Missing`], [`LoadError::Shape`] and [`LoadError::Block`] for tensors that no artifact has.
+    /// [`LoadError::KvBasis`] for non-finite numbers, rows that are not orthonormal, and invalid
+    /// energies; [`LoadError::Missing`], [`LoadError::Shape`] and [`LoadError::Block`] for invalid
+    /// tensors.
     pub fn kv_bases(&self) -> Result<Option<StoredKvBases>, LoadError> {
         StoredKvBases::from_file(&self.file)
     }
 
-    /// The tokenizer that lies in the file.
+    /// Returns the tokenizer of the file.
     ///
     /// # Errors
-    /// [`TokenizerError`] where there is none, or one of a kind that is not supported.
+    /// [`TokenizerError`] if it is missing or unsupported.
     pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
         Tokenizer::new(self.file.vocabulary.clone()?)
     }
 
-    /// What makes logits of the normed residual stream.
+    /// Returns the output head.
     pub(crate) fn head(&self) -> &Linear<B::Weight> {
         &self.head
     }
@@ -305,7 +304,7 @@ fn require(file: &ModelFile, role: Role) -> Result<Tensor, LoadError> {
     find(file, role).ok_or(LoadError::Missing(role))
 }
 
-/// Brings what lies in a file to where a backend reads it.
+/// Loads tensors of a file to a backend.
 trait Place<B: Backend> {
     fn weight(&mut self, tensor: &Tensor) -> Result<B::Weight, ExecError>;
     fn vector(&mut self, numbers: Vec<f32>) -> Result<B::Vector, ExecError>;
@@ -321,7 +320,6 @@ impl<B: Backend> Place<B> for B {
     }
 }
 
-/// What the processor does, without a processor at hand.
 struct InPlace;
 
 impl Place<Cpu> for InPlace {
@@ -334,7 +332,7 @@ impl Place<Cpu> for InPlace {
     }
 }
 
-/// Binds tensors. Here shapes are checked, once for all backends.
+/// Binds tensors and checks their shapes, once for all backends.
 struct Binder<'a, P> {
     file: &'a ModelFile,
     place: &'a mut P,
@@ -393,7 +391,7 @@ impl<P> Binder<'_, P> {
         self.vector(role, length)?.ok_or(LoadError::Missing(role))
     }
 
-    /// The form that a matrix is stored in; `None` where nothing of it is there.
+    /// Returns the storage form of a matrix; `None` if it has no tensors.
     fn form(&self, matrix: MatrixId) -> Option<Form> {
         Form::of(|part| {
             let role = matrix.role(part);
@@ -401,7 +399,6 @@ impl<P> Binder<'_, P> {
         })
     }
 
-    /// A matrix in its form, of the tensors that the form says it has.
     fn linear<B: Backend>(
         &mut self,
         matrix: MatrixId,
@@ -453,7 +450,7 @@ impl<P> Binder<'_, P> {
         })
     }
 
-    /// What a dense matrix lacks, where that is stored, and its place among the model's.
+    /// Binds the refinement of a dense matrix, if any, with its index.
     fn refinement<B: Backend>(
         &mut self,
         matrix: MatrixId,
@@ -470,7 +467,6 @@ impl<P> Binder<'_, P> {
         Ok(Some((placed, index)))
     }
 
-    /// A dense matrix with what it lacks, where that is stored.
     fn refined<B: Backend>(
         &mut self,
         matrix: MatrixId,
@@ -522,7 +518,6 @@ impl<P> Binder<'_, P> {
         place.transpose()
     }
 
-    /// Binds the tensors of a block to its steps.
     fn block<B: Backend>(&mut self, layer: usize, block: &BlockSpec) -> Result<Block<B>, LoadError>
     where
         P: Place<B>,
@@ -612,7 +607,6 @@ impl<P> Binder<'_, P> {
     }
 }
 
-/// The shape of a tensor, if it is the one expected.
 fn check(tensor: &Tensor, expected: [usize; 2]) -> Result<[usize; 2], LoadError> {
     let found = [tensor.rows(), tensor.cols()];
     if found == expected {
@@ -625,7 +619,6 @@ fn check(tensor: &Tensor, expected: [usize; 2]) -> Result<[usize; 2], LoadError>
     })
 }
 
-/// The rotary embedding of a file.
 fn rope(file: &ModelFile) -> Result<Rope, LoadError> {
     let hyper = &file.hyper;
     let factors = |tensor: Tensor| -> Result<Vec<f32>, LoadError> {
@@ -658,7 +651,7 @@ fn rope(file: &ModelFile) -> Result<Rope, LoadError> {
     })
 }
 
-/// `theta^(-2i/d) / (linear scale · factor_i)`, in radians per position.
+/// Returns `theta^(-2i/d) / (linear scale · factor_i)`, in radians per position.
 fn rope_frequencies(
     theta: f32,
     linear_scale: f32,

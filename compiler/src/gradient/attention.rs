@@ -1,7 +1,7 @@
-//! Causal attention with grouped heads, forwards and back, a tile of queries at a time.
+//! Causal grouped-query attention, forward and backward, in tiles of queries.
 //!
-//! The matrix of scores is never there as a whole: the way back makes it again from queries, keys and
-//! the logarithm of each query's sum, as FlashAttention does (Dao et al. 2022).
+//! The backward pass recomputes scores from queries, keys and each query's log-sum-exp, as
+//! FlashAttention does (Dao et al. 2022).
 
 use std::ops::Range;
 
@@ -11,19 +11,16 @@ use htc_kernels::cpu::Attention;
 
 use super::number::{Number, largest, product, room, sum_of};
 
-/// Queries of a tile.
+/// Queries per tile.
 const TILE: usize = 64;
 
-/// The shapes, and how scores are made.
 #[derive(Clone, Copy)]
 pub(super) struct Attend<'a> {
-    /// Query heads that share a key and value head.
+    /// Query heads per kv head.
     pub group: usize,
-    /// Numbers of a head.
     pub size: usize,
-    /// Positions of a window.
+    /// Positions of a window of text.
     pub context: usize,
-    /// Scale, cap and window.
     pub attention: &'a Attention,
 }
 
@@ -35,7 +32,6 @@ pub(super) struct Qkv<'a, T> {
     pub v: &'a [T],
 }
 
-/// One kv head of one window with its queries.
 struct Task<'a, T> {
     qkv: Qkv<'a, T>,
     of_tile: Attend<'a>,
@@ -56,7 +52,7 @@ impl Attend<'_> {
         }
     }
 
-    /// The tiles of queries: the head of the group, its rows and the keys that they see.
+    /// Yields head of the group, query rows and visible keys of each tile.
     fn tiles(&self) -> impl Iterator<Item = (usize, Range<usize>, Range<usize>)> {
         let (context, window) = (self.context, self.attention.window);
         let tiles = move |head| {
@@ -69,13 +65,12 @@ impl Attend<'_> {
         (0..self.group).flat_map(tiles)
     }
 
-    /// The keys that a position sees.
     fn seen(&self, position: usize) -> Range<usize> {
         let window = self.attention.window;
         window.map_or(0, |window| (position + 1).saturating_sub(window))..position + 1
     }
 
-    /// `out`, in the shape of the queries, and the logarithms of the sums, `[windows, heads, context]`.
+    /// Computes `out`, in the shape of the queries, and log-sum-exps `[windows, heads, context]`.
     pub fn forward<T: Number>(&self, pool: &Pool, qkv: Qkv<T>, out: &mut [T], sums: &mut [T]) {
         let rows = (self.group * self.context).max(1);
         let parts = out
@@ -90,7 +85,7 @@ impl Attend<'_> {
         });
     }
 
-    /// What [`forward`](Self::forward) passes back to queries, keys and values.
+    /// Backward pass of [`forward`](Self::forward).
     pub fn back<T: Number>(
         &self,
         pool: &Pool,
@@ -116,7 +111,6 @@ impl Attend<'_> {
 }
 
 impl<T: Number> Task<'_, T> {
-    /// Rows of a matrix of heads.
     fn rows<'b>(&self, of: &'b [T], rows: Range<usize>) -> MatRef<'b, T> {
         let size = self.of_tile.size;
         let of = &of[rows.start * size..rows.end * size];
@@ -129,13 +123,11 @@ impl<T: Number> Task<'_, T> {
         MatMut::from_row_major_slice_mut(of, rows.len(), size)
     }
 
-    /// Rows of the queries of a head, or of what has their shape.
     fn queries(&self, head: usize, rows: &Range<usize>) -> Range<usize> {
         let first = head * self.of_tile.context;
         first + rows.start..first + rows.end
     }
 
-    /// Products of queries and keys, scaled.
     fn scores<'s>(
         &self,
         queries: &Range<usize>,
@@ -152,7 +144,7 @@ impl<T: Number> Task<'_, T> {
         scores
     }
 
-    /// `out · d_out` of a query: the mean by the weights of what comes back to them.
+    /// Returns `out · d_out` of a query, the weighted mean of the weights' gradients.
     fn product_of(&self, out: &[T], d_out: &[T], query: usize) -> T {
         let at = query * self.of_tile.size..(query + 1) * self.of_tile.size;
         T::nearest(sum_of(&out[at.clone()], &d_out[at], |a, b| a * b))
@@ -219,7 +211,7 @@ impl<T: Number> Task<'_, T> {
     }
 }
 
-/// `c tanh(s / c)` and its derivative.
+/// Returns `c tanh(s / c)` and its derivative.
 pub(super) fn capped<T: Number>(score: T, cap: Option<f32>) -> [T; 2] {
     match cap {
         None => [score, T::from(1.0)],
@@ -230,7 +222,7 @@ pub(super) fn capped<T: Number>(score: T, cap: Option<f32>) -> [T; 2] {
     }
 }
 
-/// Scores become weights; gives the logarithm of their sum.
+/// Replaces scores by weights; returns the log-sum-exp.
 fn softmax<T: Number>(scores: &mut [T], cap: Option<f32>) -> T {
     if cap.is_some() {
         scores.iter_mut().for_each(|s| *s = capped(*s, cap)[0]);
@@ -243,11 +235,11 @@ fn softmax<T: Number>(scores: &mut [T], cap: Option<f32>) -> T {
     T::nearest(max.into() + sum.ln())
 }
 
-/// Scores become weights, and what comes back to the weights becomes what goes back to the scores, before
-/// their scale. `mean` is that of what comes back, by the weights.
+/// Replaces scores by weights, and gradients of weights by those of unscaled scores. `mean` is the
+/// weighted mean of the weights' gradients.
 fn softmax_back<T: Number>(scores: &mut [T], d: &mut [T], [sum, mean]: [T; 2], cap: Option<f32>) {
     let pairs = scores.iter_mut().zip(d);
-    // Without the cap in the loop, so that it becomes vectors.
+    // No cap in the loop, so that it vectorises.
     match cap {
         None => pairs.for_each(|(score, d)| {
             *score = (*score - sum).exp();

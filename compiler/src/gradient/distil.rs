@@ -1,7 +1,8 @@
-//! How far a compressed model is from its source, and the gradient of that with respect to what is tuned of it.
+//! Divergence of a compressed model from its source, and its gradient with respect to the tuned
+//! vectors.
 //!
-//! Both models are executed in float32 on weights as numbers, one layer in memory at a time: the residual streams of
-//! all windows of a call are there, in front of every layer where gradients are wanted.
+//! Both models run in float32 on decoded weights, one layer at a time. The residual streams of all
+//! windows are in memory, before every layer if gradients are requested.
 
 use htc_formats::model::{MatrixId, Role};
 use htc_kernels::cpu::Cpu;
@@ -16,7 +17,7 @@ use super::weights::{AnyHead, Stored, block, required};
 use crate::calibrate::windows::Windows;
 use crate::event::Progress;
 
-/// A source and what was made of it, executed side by side.
+/// A source and its compressed model.
 pub(crate) struct Distillation<'a> {
     source: &'a Model,
     made: &'a Model,
@@ -28,9 +29,8 @@ pub(crate) struct Distillation<'a> {
     work: Work<f32>,
 }
 
-/// What goes through all blocks.
 struct Through {
-    /// In front of every block and behind the last; that alone where no more is wanted.
+    /// Before every block and after the last; only the last without gradients.
     streams: Vec<Vec<f32>>,
 }
 
@@ -40,11 +40,11 @@ impl Through {
     }
 }
 
-/// What the source thinks of windows: the residual stream behind its last block.
+/// Predictions of the source: the residual stream after its last block.
 pub(crate) struct Expected(Vec<f32>);
 
 impl<'a> Distillation<'a> {
-    /// Of windows of `context` positions.
+    /// Creates a distillation with windows of `context` positions.
     pub fn new(
         [source, made]: [&'a Model; 2],
         cpu: Cpu,
@@ -62,13 +62,11 @@ impl<'a> Distillation<'a> {
         }
     }
 
-    /// Numbers of the streams that go through a block together.
     fn portion(&self) -> usize {
         let width = self.made.hyper().width.max(1);
         windows_at_a_time(self.made.spec(), self.context) * self.context * width
     }
 
-    /// The residual stream that tokens begin with.
     fn embed(&self, model: &Model, tokens: &[u32]) -> Result<Vec<f32>, GradientError> {
         let hyper = model.hyper();
         let embedding = Stored::new(model.file(), MatrixId::Embedding.weight())?;
@@ -82,7 +80,6 @@ impl<'a> Distillation<'a> {
         Ok(x)
     }
 
-    /// Tokens of whole windows through all blocks, with these scales where some are given.
     fn through(
         &mut self,
         model: &Model,
@@ -123,7 +120,7 @@ impl<'a> Distillation<'a> {
         Ok(block)
     }
 
-    /// What the source thinks of windows.
+    /// Returns the source's predictions for windows.
     ///
     /// # Errors
     /// [`GradientError`].
@@ -132,8 +129,8 @@ impl<'a> Distillation<'a> {
         Ok(Expected(found.streams.pop().unwrap_or_default()))
     }
 
-    /// The mean divergence of the model with these scales from its source, nats, over the positions that a measurement
-    /// counts: from half of each window on, without the last.
+    /// Returns the mean divergence in nats of the model with these scales, over the second half of
+    /// each window without the last position, as evaluations do.
     ///
     /// # Errors
     /// [`GradientError`].
@@ -157,8 +154,8 @@ impl<'a> Distillation<'a> {
         Ok(sum / (x.len() / width.max(1)).max(1) as f64)
     }
 
-    /// The mean divergence over all positions of whole windows, nats, and its gradients with respect to the scales, in
-    /// their order.
+    /// Returns the mean divergence in nats over all positions and its gradients with respect to the
+    /// scales.
     ///
     /// # Errors
     /// [`GradientError`].
@@ -205,8 +202,8 @@ impl<'a> Distillation<'a> {
         Ok((sum / positions, found))
     }
 
-    /// The sum of the divergences over rows of the two streams, and the gradient with respect to the weight of the
-    /// last norm; that with respect to the rows is put where it is wanted.
+    /// Returns the summed divergence over rows of the two streams and the gradient of the last
+    /// norm's weight; stores that of the rows if requested.
     fn head(
         &self,
         [x, expected]: [&[f32]; 2],

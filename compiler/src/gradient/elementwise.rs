@@ -1,4 +1,4 @@
-//! Norms and activations, forwards and back.
+//! Norms and activations, forward and backward.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use htc_kernels::Pool;
 
 use super::number::{Number, TASK_ROWS, both, sum_of};
 
-/// `out = x r weight` of every row, with `r = 1 / √(mean(x²) + ε)`, which is kept in `inverse [n]`.
+/// Computes `out = x r weight` for every row, and `r = 1 / √(mean(x²) + ε)` in `inverse [n]`.
 pub(super) fn rms_norm<T: Number>(
     pool: &Pool,
     x: &[T],
@@ -26,7 +26,7 @@ pub(super) fn rms_norm<T: Number>(
     });
 }
 
-/// One row of [`rms_norm`]; gives its `r`.
+/// Computes one row of [`rms_norm`]; returns its `r`.
 pub(super) fn norm_row<T: Number>(x: &[T], weight: &[T], epsilon: f64, out: &mut [T]) -> T {
     let mean = sum_of(x, x, |a, b| a * b) / x.len().max(1) as f64;
     let r = T::nearest(1.0 / (mean + epsilon).sqrt());
@@ -36,7 +36,7 @@ pub(super) fn norm_row<T: Number>(x: &[T], weight: &[T], epsilon: f64, out: &mut
     r
 }
 
-/// What [`rms_norm`] passes back to its `x` is added to `dx`.
+/// Adds the input gradient of [`rms_norm`] to `dx`.
 pub(super) fn rms_norm_back<T: Number>(
     pool: &Pool,
     x: &[T],
@@ -70,8 +70,8 @@ pub(super) fn norm_row_back<T: Number>(x: &[T], weight: &[T], r: T, dy: &[T], dx
     }
 }
 
-/// The gradient with respect to the weight of [`rms_norm`], `Σ dy ∘ x r` over the rows, is added to `sums [n]`.
-/// A position has `per_position` rows; sums are split by positions.
+/// Adds the weight gradient of [`rms_norm`], `Σ dy ∘ x r` over the rows, to `sums [n]`. A position
+/// has `per_position` rows; tasks are split by positions.
 pub(super) fn norm_weight_back<T: Number>(
     pool: &Pool,
     x: &[T],
@@ -97,7 +97,7 @@ pub(super) fn norm_weight_row_back<T: Number>(x: &[T], r: T, dy: &[T], sums: &mu
     }
 }
 
-/// `Σ dy ∘ (y - bias)` over the rows of `y [n, width]` is added to `sums [width]`.
+/// Adds `Σ dy ∘ (y - bias)` over the rows of `y [n, width]` to `sums [width]`.
 pub(super) fn rows_back<T: Number>(
     pool: &Pool,
     y: &[T],
@@ -120,7 +120,7 @@ pub(super) fn rows_back<T: Number>(
     });
 }
 
-/// Adds what `f` adds for the rows of every task to `sums`, task by task, so that no sum depends on the number of
+/// Accumulates `f` over row tasks in task order, so that sums do not depend on the number of
 /// threads.
 pub(super) fn add_in_order(
     pool: &Pool,
@@ -141,7 +141,7 @@ pub(super) fn add_in_order(
     }
 }
 
-/// `out = f(gate) up`.
+/// Computes `out = f(gate) up`.
 pub(super) fn activate<T: Number>(
     pool: &Pool,
     activation: Activation,
@@ -157,7 +157,7 @@ pub(super) fn activate<T: Number>(
     });
 }
 
-/// What [`activate`] passes back: `d_gate` and `d_up`.
+/// Computes `d_gate` and `d_up` of [`activate`].
 pub(super) fn activate_back<T: Number>(
     pool: &Pool,
     activation: Activation,
@@ -179,12 +179,11 @@ pub(super) fn activate_back<T: Number>(
 /// Numbers of a task, a multiple of [`TASK_ROWS`].
 const NUMBERS: usize = 1 << 14;
 
-/// An activation and its derivative.
 fn value_and_slope<T: Number>(activation: Activation, x: T) -> [T; 2] {
     let one = T::from(1.0);
     match activation {
         Activation::Silu => {
-            // Where the exponential is infinite the sigmoid is 0, and so are both.
+            // If the exponential is infinite, the sigmoid and both results are 0.
             let sigmoid = one / (one + (T::default() - x).exp());
             [x * sigmoid, sigmoid * (one + x * (one - sigmoid))]
         }

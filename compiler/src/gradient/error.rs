@@ -1,4 +1,4 @@
-//! Why a backward pass fails.
+//! Errors of a backward pass.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,94 +12,94 @@ use thiserror::Error;
 use crate::calibrate::CalibrateError;
 use crate::event::Cancelled;
 
-/// The model has no such matrix.
+/// Error returned for a matrix that the model does not have.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("{matrix}: the model has {layers} layers")]
 pub struct NoMatrix {
-    /// What was asked for.
+    /// Requested matrix.
     pub matrix: MatrixId,
-    /// Layers of the model.
+    /// Number of layers.
     pub layers: usize,
 }
 
-/// Why a backward pass fails.
+/// Error returned when a backward pass fails.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GradientError {
-    /// There is no text, or no place for the cache, as in a calibration.
+    /// Missing text or cache folder, as in a calibration.
     #[error(transparent)]
     Calibrate(#[from] CalibrateError),
-    /// A matrix is not there as it was trained.
+    /// A matrix is missing or not dense.
     #[error("{0} is missing; gradients are those of a model with all of its matrices dense")]
     Missing(Role),
-    /// The model has no such matrix.
+    /// Unknown matrix.
     #[error(transparent)]
     NoMatrix(#[from] NoMatrix),
     /// A tensor does not decode.
     #[error("{tensor}: {source}")]
     Block {
-        /// Its name in the source.
+        /// Tensor name.
         tensor: String,
-        /// Why.
+        /// Cause.
         source: BlockError,
     },
-    /// A matrix in bands does not decode.
+    /// A matrix in column groups does not decode.
     #[error("{tensor}: {source}")]
     Bands {
-        /// Its name.
+        /// Tensor name.
         tensor: String,
-        /// What the decoder says.
+        /// Error of the decoder.
         source: ColumnGroupError,
     },
-    /// A number is infinite or not a number.
+    /// A gradient is infinite or NaN.
     #[error(
         "{}: {place}: a gradient is not finite on this text; the model is damaged, or computes beyond float32",
         path.display()
     )]
     NotFinite {
-        /// The model.
+        /// Path of the model.
         path: PathBuf,
-        /// Where the first one is.
+        /// Location of the first such number.
         place: String,
     },
-    /// There is no room for the residual streams.
+    /// Insufficient disk space for the residual streams.
     #[error("{}: no space: the backward pass needs {needed} bytes, most of them for the residual stream in front of every layer, {free} are free there; free some, give another `cache` DIR, or ask for fewer tokens", path.display())]
     NoSpace {
-        /// The folder.
+        /// Cache folder.
         path: PathBuf,
-        /// Bytes of all streams, of two of gradients and of what is kept.
+        /// Bytes of all streams, two gradient files and the results.
         needed: u64,
-        /// What is free.
+        /// Free bytes.
         free: u64,
     },
-    /// The machine has not as much memory.
+    /// Insufficient memory.
     #[error("{}: no memory: the backward pass takes about {needed} bytes for a layer, {available} are available; end other programs", path.display())]
     NoMemory {
-        /// The model.
+        /// Path of the model.
         path: PathBuf,
         /// Bytes of a layer's weights, activations and sums.
         needed: u64,
-        /// What is available.
+        /// Available bytes.
         available: u64,
     },
-    /// A file changed while it was used.
+    /// A file changed while in use.
     #[error("{}: not what was written there; does another program use this folder? Start again", .0.display())]
     Changed(PathBuf),
-    /// A file of the cache cannot be written or read.
+    /// A cache file cannot be written or read.
     #[error("{}: {error}; give another folder with `cache` DIR", path.display())]
     Cache {
-        /// The folder.
+        /// Cache folder.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         error: io::Error,
     },
-    /// What is being written cannot be; [`CacheSize`](GradientError::CacheSize) says where.
+    /// A write failed; [`Cache`](GradientError::Cache) adds the path.
     #[error(transparent)]
     Write(#[from] io::Error),
-    /// The system gives no threads.
+    /// Threads cannot be started.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// Somebody asked for an end.
+    /// Cancelled by the caller.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }

@@ -1,4 +1,4 @@
-//! The files of one backward pass, in a folder of the cache in which one process at a time works.
+//! Files of a backward pass, in a cache folder used by one process at a time.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -16,16 +16,15 @@ use crate::calibrate::store::{Identity, open_sealed, sealed_bytes, write_sealed}
 use crate::event::{Event, Progress};
 use crate::system::disk;
 
-/// A file of the pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Name {
-    /// The residual stream in front of a block, or in front of the norm of the head.
+    /// Residual stream before a block or before the last norm.
     Stream(usize),
-    /// The gradients with respect to it.
+    /// Gradients of that stream.
     Gradient(usize),
-    /// What is kept of a layer, which for the first number behind the last one is the head.
+    /// Moments of a layer, or of the head after the last layer.
     Outputs(usize),
-    /// What is kept of the embedding.
+    /// Moments of the embedding.
     Embedding,
 }
 
@@ -40,23 +39,21 @@ impl Name {
     }
 }
 
-/// What the pass does, a step after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// All windows through a block.
+    /// Forward pass through a block.
     Forward(usize),
-    /// To the logits, and back to the stream behind the last block.
+    /// Logits, and back to the stream after the last block.
     Head,
-    /// All gradients back through a block.
+    /// Backward pass through a block.
     Back(usize),
-    /// Through the lookup.
+    /// Backward pass through the lookup.
     Embedding,
-    /// Nothing is left.
     Done,
 }
 
 impl Stage {
-    /// How many steps come in front of it.
+    /// Returns the index of the step.
     pub fn index(self, layers: usize) -> usize {
         match self {
             Stage::Forward(layer) => layer,
@@ -67,7 +64,6 @@ impl Stage {
         }
     }
 
-    /// What comes behind it.
     pub fn next(self, layers: usize) -> Stage {
         match self {
             Stage::Forward(layer) if layer + 1 < layers => Stage::Forward(layer + 1),
@@ -80,7 +76,6 @@ impl Stage {
     }
 }
 
-/// The files of one backward pass.
 pub(super) struct Files<'a> {
     entry: &'a CacheEntry,
     key: Digest,
@@ -106,7 +101,6 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Numbers of a file.
     fn numbers(&self, name: Name) -> usize {
         let hyper = self.hyper;
         match name {
@@ -119,13 +113,12 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Files that are kept, from the end of the model on.
+    /// Yields the files with results, from the end of the model.
     fn kept(&self) -> impl Iterator<Item = Name> {
         let outputs = (0..=self.hyper.layers).rev().map(Name::Outputs);
         outputs.chain([Name::Embedding])
     }
 
-    /// What a file is of: a name for each.
     fn identity(&self, name: Name) -> Identity {
         Identity {
             key: Digest::of_bytes(format!("{} {}", self.key, name.of_file()).as_bytes()),
@@ -133,7 +126,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// A file, where it is there and sound.
+    /// Opens a file if it exists and is valid.
     pub fn open(&self, name: Name, watch: Progress) -> Option<MappedFile> {
         let file = name.of_file();
         let damaged = |why: &str| {
@@ -146,7 +139,7 @@ impl<'a> Files<'a> {
         open_sealed(folder, file, self.identity(name), bytes, damaged)
     }
 
-    /// A file that was there a moment ago.
+    /// Opens a file that existed before.
     ///
     /// # Errors
     /// [`GradientError::Changed`].
@@ -155,7 +148,7 @@ impl<'a> Files<'a> {
         self.open(name, watch).ok_or_else(changed)
     }
 
-    /// Everything that is kept.
+    /// Opens all results.
     ///
     /// # Errors
     /// [`GradientError::Changed`].
@@ -164,25 +157,25 @@ impl<'a> Files<'a> {
             .kept()
             .map(|name| self.again(name, watch).map(StoredOutputs))
             .collect::<Result<_, _>>()?;
-        // By layer, then the head; the embedding is the last.
+        // Layers, head, embedding.
         let embedding = all.len() - 1;
         all[..embedding].reverse();
         Ok(all)
     }
 
-    /// What has to be done next, by what is there.
+    /// Returns the next step, given the existing files.
     pub fn next(&self, watch: Progress) -> Stage {
         let layers = self.hyper.layers;
         let is_sound = |name| self.open(name, watch).is_some();
-        // From the end of the model on, as far as they were made.
+        // Results exist from the end of the model on.
         let outputs = self.kept().take_while(|name| is_sound(*name)).count();
         if outputs == layers + 2 {
             return Stage::Done;
         }
         let streams = (1..=layers).take_while(|layer| is_sound(Name::Stream(*layer)));
         let streams = streams.count();
-        // The gradients in front of a layer are of use where it and all behind it are finished, and those
-        // in front of it can still be executed.
+        // Gradients before a layer are usable if all later layers are finished and earlier ones can
+        // still be executed.
         let at = (0..=layers).find(|&at| {
             let is_finished = outputs > layers - at;
             is_finished && streams + 1 >= at && is_sound(Name::Gradient(at))
@@ -195,7 +188,6 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// The files that a step and those behind it need.
     fn needed(&self, step: Stage) -> Vec<Name> {
         let layers = self.hyper.layers;
         let streams = |to: usize| (1..=to).map(Name::Stream);
@@ -215,18 +207,18 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Removes what a step and those behind it do not need.
+    /// Removes files not needed from a step on.
     ///
     /// # Errors
-    /// [`GradientError::CacheSize`].
+    /// [`GradientError::Cache`].
     pub fn sweep(&self, step: Stage) -> Result<(), GradientError> {
         let needed: Vec<String> = self.needed(step).into_iter().map(Name::of_file).collect();
         let swept = self.entry.remove_leftovers(&needed);
         swept.map_err(|error| self.failed(error))
     }
 
-    /// Makes sure that what is missing from a step on has room: every stream at once, two of gradients, and
-    /// what is kept.
+    /// Checks the disk space for all streams, two gradient files and the results missing from a
+    /// step on.
     ///
     /// # Errors
     /// [`GradientError::NoSpace`].
@@ -255,10 +247,10 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Writes a file; nothing has its name unless `write` succeeds.
+    /// Writes a file atomically.
     ///
     /// # Errors
-    /// Those of `write`, or [`GradientError::CacheSize`].
+    /// Those of `write`, or [`GradientError::Cache`].
     pub fn write(
         &self,
         name: Name,
@@ -273,7 +265,7 @@ impl<'a> Files<'a> {
                 bytes: Vec::new(),
             };
             outcome = write(&mut to);
-            // What is half written is not to take its name; the reason is in `outcome`.
+            // An incomplete file must not take the name; the reason is in `outcome`.
             match &outcome {
                 Ok(()) => Ok(()),
                 Err(_) => Err(io::ErrorKind::Other.into()),
@@ -292,14 +284,13 @@ impl<'a> Files<'a> {
     }
 }
 
-/// Where a file's numbers go.
 pub(super) struct To<'a> {
     to: &'a mut dyn Write,
     bytes: Vec<u8>,
 }
 
 impl To<'_> {
-    /// The next numbers.
+    /// Writes numbers.
     ///
     /// # Errors
     /// [`GradientError::Write`].
@@ -309,7 +300,7 @@ impl To<'_> {
         Ok(self.to.write_all(&self.bytes)?)
     }
 
-    /// Whatever writes itself.
+    /// Calls a writing function.
     ///
     /// # Errors
     /// [`GradientError::Write`].
@@ -321,7 +312,7 @@ impl To<'_> {
     }
 }
 
-/// `gradients, back through layer 3`.
+/// E.g. `gradients, back through layer 3`.
 impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

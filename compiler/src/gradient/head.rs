@@ -1,5 +1,4 @@
-//! From the residual stream behind the last block to the logits and the model's own choice of a token, and
-//! back.
+//! Output head, forward and backward: last norm, logits and token choice.
 
 use std::ops::Range;
 
@@ -10,21 +9,20 @@ use super::attention::capped;
 use super::elementwise::{norm_weight_back, rms_norm, rms_norm_back};
 use super::number::{Number, TASK_ROWS, largest, product, room, sum_of};
 
-/// Rows of the vocabulary that are numbers at a time.
+/// Vocabulary rows decoded at a time.
 const PANEL: usize = 4096;
 
-/// Logits that are there at a time, unless a task has more.
+/// Logits in memory at a time, unless a task has more.
 const LOGITS: usize = 1 << 26;
 
-/// Rows of the matrix, decoded where they are asked for.
+/// Source of matrix rows, decoded on demand.
 pub(super) trait Rows<T>: Sync {
-    /// Why they cannot be.
+    /// Error of decoding.
     type Error: Send;
 
-    /// `out [rows, width]`.
+    /// Decodes to `out [rows, width]`.
     fn rows(&self, rows: Range<usize>, out: &mut [T]) -> Result<(), Self::Error>;
 
-    /// The same on all threads.
     fn on_all_threads(
         &self,
         pool: &Pool,
@@ -47,17 +45,15 @@ pub(super) trait Rows<T>: Sync {
     }
 }
 
-/// The last norm and the matrix behind it.
 pub(super) struct Head<'a, T, R> {
     pub vocabulary: usize,
     pub norm: &'a [T],
     pub epsilon: f64,
-    /// Logits `l` become `c tanh(l / c)`.
+    /// Soft cap: logits `l` become `c tanh(l / c)`.
     pub cap: Option<f32>,
     pub matrix: &'a R,
 }
 
-/// Memory, kept from one call to the next.
 #[derive(Debug, Default)]
 pub(super) struct HeadWork<T> {
     normed: Vec<T>,
@@ -65,20 +61,18 @@ pub(super) struct HeadWork<T> {
     logits: Vec<T>,
     d_normed: Vec<T>,
     panel: Vec<T>,
-    /// Which rows are in it.
+    /// Rows in the buffer.
     held: Range<usize>,
-    /// Sums of the gradients with respect to the weight of the norm, where they are wanted: what comes back adds to
-    /// them.
+    /// Summed gradients of the norm's weight, if requested.
     pub norm: Option<Vec<f64>>,
 }
 
-/// Rows of the stream that are taken at a time.
 pub(super) fn batch(vocabulary: usize) -> usize {
     (LOGITS / vocabulary.max(1)).clamp(TASK_ROWS, 512)
 }
 
 impl<T: Number, R: Rows<T>> Head<'_, T, R> {
-    /// Logits `[n, vocabulary]` in front of the cap.
+    /// Computes logits `[n, vocabulary]` before the cap.
     pub fn logits<'w>(
         &self,
         pool: &Pool,
@@ -108,7 +102,6 @@ impl<T: Number, R: Rows<T>> Head<'_, T, R> {
         Ok(&mut work.logits)
     }
 
-    /// Rows of the matrix, unless they are there.
     fn decode(
         &self,
         pool: &Pool,
@@ -124,10 +117,10 @@ impl<T: Number, R: Rows<T>> Head<'_, T, R> {
         Ok(())
     }
 
-    /// For every row of `x [n, width]` a token is drawn as the model would, by a number of `draws [n]` in
-    /// [0, 1): the gradient of its negative log-likelihood with respect to `x` is `dx`. The
-    /// second moments of the gradient at each logit, in front of the cap, are added to `diagonal
-    /// [vocabulary]`: what is expected of the model's own choices, `p (1 − p)`, not what one choice gave.
+    /// Draws a token for every row of `x [n, width]` by `draws [n]` in [0, 1), and writes the
+    /// gradient of its negative log-likelihood to `dx`. Adds the second moments of the gradient at
+    /// each logit before the cap to `diagonal [vocabulary]`, as the expectation over all tokens, `p
+    /// (1 − p)`.
     pub fn back(
         &self,
         pool: &Pool,
@@ -159,9 +152,9 @@ impl<T: Number, R: Rows<T>> Head<'_, T, R> {
         self.through(pool, x, work, dx)
     }
 
-    /// The Kullback–Leibler divergence from what `teacher`, a head with its rows of the stream, thinks of the next
-    /// tokens to what this one thinks for `x [n, width]`: its sum over the rows, nats. Where `dx [n, width]` is given,
-    /// the gradient of the sum with respect to `x` is put there. `other` is the teacher's memory.
+    /// Returns the Kullback–Leibler divergence in nats of the predictions for `x [n, width]` from
+    /// those of `teacher`, a head with its stream, summed over rows. Writes the gradient to `dx [n,
+    /// width]` if given. `other` is the teacher's scratch space.
     pub fn divergence<S: Rows<T, Error = R::Error>>(
         &self,
         pool: &Pool,
@@ -194,7 +187,7 @@ impl<T: Number, R: Rows<T>> Head<'_, T, R> {
         }
     }
 
-    /// From the gradient with respect to the logits of `x`, which is in their place, to that with respect to `x`.
+    /// Converts in-place logit gradients of `x` to those of `x`.
     fn through(
         &self,
         pool: &Pool,
@@ -228,8 +221,8 @@ impl<T: Number, R: Rows<T>> Head<'_, T, R> {
     }
 }
 
-/// Logits of a row become the gradient of the divergence from what is expected, which is given. `weights` is working
-/// memory.
+/// Replaces logits of a row by the gradient of the divergence from the expected ones. `weights` is
+/// scratch space.
 fn diverge<T: Number>(
     logits: &mut [T],
     expected: &[T],
@@ -263,7 +256,8 @@ fn diverge<T: Number>(
     divergence
 }
 
-/// Logits become the gradient of what the token that `draw` chooses costs. `weights` is working memory.
+/// Replaces logits by the gradient of the loss of the token chosen by `draw`. `weights` is scratch
+/// space.
 fn choose<T: Number>(
     logits: &mut [T],
     cap: Option<f32>,
@@ -276,7 +270,7 @@ fn choose<T: Number>(
     let max = largest(weights);
     weights.iter_mut().for_each(|w| *w = (*w - max).exp());
     let sum = sum_of(weights, weights, |weight, _| weight);
-    // The last one where rounding leaves something over.
+    // The last one if rounding leaves a remainder.
     let (mut chosen, mut below) = (weights.len().saturating_sub(1), 0.0);
     for (token, &weight) in weights.iter().enumerate() {
         below += Into::<f64>::into(weight);

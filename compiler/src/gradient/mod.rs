@@ -1,15 +1,15 @@
-//! Second moments of the gradients at the outputs of every matrix: what an error of its weights costs.
+//! Second moments of the gradients at the outputs of every matrix, which measure the cost of weight
+//! errors.
 //!
-//! The text goes through the model once more, block by block, and the residual stream in front of every block
-//! is kept as a file. At the end a token is drawn at every position as the model would, and the gradient of its
-//! negative log-likelihood goes back block by block: each is executed again from its stream, so that the
-//! activations of a few windows, and weights and sums of one layer, are in memory at a time. Streams of every
-//! layer cost disk, 4 bytes for each position and channel; keeping but every √L-th would cost a third
-//! forward pass, and what is kept is less than the model for the few thousand tokens that are enough.
+//! A forward pass stores the residual stream before every block in a file. At the end a token is
+//! drawn from the model at every position, and the gradient of its negative log-likelihood is
+//! propagated back. Each block is executed again from its stream, so memory holds the activations
+//! of a few windows and the weights and sums of one layer. Streams take 4 bytes per position and
+//! channel; checkpoints at every √L-th layer would cost a third forward pass.
 //!
-//! Every step's result is a file of the cache, under a name made of the digests of the model and of the text, so
-//! that a pass that was interrupted goes on behind its last step, with the same bytes. The arithmetic is
-//! float32 on weights as numbers, in sums of a fixed order, on any number of threads.
+//! Every step's result is a cache file, named by the digests of model and text, so an interrupted
+//! pass resumes with the same bytes. Arithmetic is float32 with sums in a fixed order, on any
+//! number of threads.
 
 mod attention;
 mod block;
@@ -45,33 +45,33 @@ use store::StoredOutputs;
 pub use store::{MomentBlock, OutputMoments};
 use sums::OutputSums;
 
-/// Changes with the definition of what is kept: files of another version are not found.
+/// Version of the stored results; files of other versions are ignored.
 const VERSION: u32 = 2;
 
-/// What errors at the outputs of every matrix cost, layer by layer in the cache.
+/// Second moments of the output gradients of every matrix, stored in the cache.
 #[derive(Debug)]
 pub struct Gradients {
-    /// What names it.
+    /// Digest that names them.
     pub key: Digest,
-    /// Tokens that went through the model.
+    /// Number of tokens processed.
     pub tokens: usize,
-    /// Whether some of them were made now.
+    /// Whether any of them were computed by this call.
     pub is_new: bool,
     hyper: HyperParameters,
     spec: ModelSpec,
-    /// By layer, then the head, then the embedding.
+    /// Layers, head, embedding.
     outputs: Vec<StoredOutputs>,
 }
 
 impl Gradients {
-    /// The second moment of the gradients at the outputs of a matrix, read from its file.
+    /// Returns the second moment of the gradients at the outputs of a matrix, read from its file.
     ///
-    /// Of the head, tied to the embedding or not, it is the diagonal `[vocabulary]`. Rows of the embedding are
-    /// looked up: there it is that at the row `[width]`, so that errors `e` of its rows cost `½ Σ f e H
-    /// eᵀ` with the [`shares`](Self::shares) `f` of their tokens. An embedding that is tied costs both.
+    /// For the head, tied or not, it is the diagonal `[vocabulary]`; for the embedding that at the
+    /// looked-up row `[width]`, so that errors `e` of its rows cost `½ Σ f e H eᵀ` with token
+    /// [`shares`](Self::shares) `f`. A tied embedding costs both.
     ///
     /// # Errors
-    /// [`NoMatrix`] for a layer that the model does not have.
+    /// [`NoMatrix`] for a layer that does not exist.
     pub fn of(&self, matrix: MatrixId) -> Result<OutputMoments, NoMatrix> {
         let (hyper, layers) = (&self.hyper, self.hyper.layers);
         let missing = || NoMatrix { matrix, layers };
@@ -90,10 +90,10 @@ impl Gradients {
         })
     }
 
-    /// The share of every token among those that went through the model, `[vocabulary]`; they add up to 1.
+    /// Returns the share of every token in the text, `[vocabulary]`; sums to 1.
     ///
     /// # Errors
-    /// [`NoMatrix`] never: the file of the embedding was there.
+    /// None in practice: the embedding's file exists.
     pub fn shares(&self) -> Result<Vec<f32>, NoMatrix> {
         let (matrix, layers) = (MatrixId::Embedding, self.hyper.layers);
         let stored = self.outputs.last();
@@ -102,8 +102,8 @@ impl Gradients {
     }
 }
 
-/// The gradients of a model, whose digest is `source`, on about `tokens` tokens of the texts that it is calibrated
-/// on: windows spread evenly over each text, at least one of each.
+/// Computes the gradients of a model with digest `source` on about `tokens` tokens of its
+/// calibration texts: windows spread evenly over each text, at least one each.
 ///
 /// # Errors
 /// [`GradientError`].
@@ -153,7 +153,7 @@ pub fn gradients(
     })
 }
 
-/// Removes the gradients of a key from the cache.
+/// Removes gradients from the cache.
 ///
 /// # Errors
 /// [`GradientError::Calibrate`].
@@ -161,7 +161,8 @@ pub fn forget(options: &CalibrationOptions, key: Digest) -> Result<(), GradientE
     Ok(CacheEntry::open_gradients(options, key)?.clear()?)
 }
 
-/// The digest that names the gradients of a model on the windows of texts. The last bits depend on the kernels.
+/// Returns the digest for gradients of a model on windows of texts; it includes the kernels, which
+/// affect the last bits.
 fn key(source: Digest, text: &WeightedWindows) -> Digest {
     let named = format!(
         "htc {} gradients {VERSION} {}\nsource {source}\n{}",
@@ -172,7 +173,6 @@ fn key(source: Digest, text: &WeightedWindows) -> Digest {
     Digest::of_bytes(named.as_bytes())
 }
 
-/// Refuses what does not fit the machine before any of it is taken.
 fn check_memory(model: &Model, context: usize) -> Result<(), GradientError> {
     let needed = needed_memory(model.hyper(), model.spec(), context);
     match memory::available() {
@@ -185,7 +185,8 @@ fn check_memory(model: &Model, context: usize) -> Result<(), GradientError> {
     }
 }
 
-/// Returns the bytes of the weights, the activations and the sums of a layer, or of the head if that takes more.
+/// Returns the bytes of the weights, the activations and the sums of a layer, or of the head if
+/// that takes more.
 pub(crate) fn needed_memory(hyper: &HyperParameters, spec: &ModelSpec, context: usize) -> u64 {
     let positions = windows_at_a_time(spec, context) * context;
     let layers = spec.blocks.iter();
@@ -198,7 +199,8 @@ fn product(a: usize, b: usize) -> u64 {
     (a as u64).saturating_mul(b as u64)
 }
 
-/// Returns the bytes of a block's weights, of its values and their gradients at `positions`, and of the sums.
+/// Returns the bytes of a block's weights, of its values and their gradients at `positions`, and of
+/// the sums.
 fn block_memory(block: &BlockSpec, width: usize, positions: usize) -> u64 {
     let mut weights = 0u64;
     let mut sums = 0u64;
@@ -221,7 +223,7 @@ fn block_memory(block: &BlockSpec, width: usize, positions: usize) -> u64 {
     sums.saturating_add(numbers.saturating_mul(4))
 }
 
-/// Outputs of a matrix with so many rows whose gradients are multiplied with those of one of them.
+/// Returns the number of outputs whose gradients are multiplied with those of one output.
 pub(crate) fn outputs_together(rows: usize) -> usize {
     sums::blocks(rows).first().map_or(0, |(_, side)| *side)
 }

@@ -1,18 +1,18 @@
-//! Numbers of either width, and products of matrices of them.
+//! Float32 and float64 arithmetic and matrix products.
 
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Sub};
 
 use faer::{Accum, MatMut, MatRef, Par};
 use htc_kernels::Pool;
 
-/// Rows of a task: fixed, so that no result depends on the number of threads.
+/// Rows of a task: fixed, so that results do not depend on the number of threads.
 pub(super) const TASK_ROWS: usize = 64;
 
-/// How many products are added in one go on every processor. More would make the order of sums depend
-/// on the size of its caches.
+/// Products per accumulation step on every CPU. With more, the order of sums would depend on cache
+/// sizes.
 const DEPTH: usize = 512;
 
-/// What a pass computes in: float32, and float64 where it is compared with finite differences.
+/// Element type of a pass: float32, or float64 for finite differences.
 pub(super) trait Number:
     Copy
     + Default
@@ -28,16 +28,14 @@ pub(super) trait Number:
     + From<f32>
     + Into<f64>
 {
-    /// The number of this type that is nearest.
+    /// Rounds to this type.
     fn nearest(x: f64) -> Self;
 
-    /// `eˣ`.
     fn exp(self) -> Self;
 
-    /// The hyperbolic tangent.
     fn tanh(self) -> Self;
 
-    /// `dst = factor · a b`, or `dst += factor · a b`, on this thread.
+    /// Computes `dst = factor · a b`, or `dst += factor · a b`, on this thread.
     fn multiply(
         dst: MatMut<'_, Self>,
         accumulate: Accum,
@@ -78,13 +76,12 @@ macro_rules! number {
 number!(f32, exp_f32);
 number!(f64, f64::exp);
 
-/// `eˣ` within a few units of the last place for any `x` whose exponential is a normal number, by the polynomial of
-/// Cephes (Moshier); what is smaller or larger becomes the smallest or the largest of them. Written so that a
-/// loop over it becomes vectors, which the system's function does not.
+/// Returns `eˣ` to a few ulps, clamped to normal numbers, by the polynomial of Cephes (Moshier).
+/// Unlike the system's function, loops over it vectorise.
 fn exp_f32(x: f32) -> f32 {
     /// Adding it leaves an integer in the last bits.
     const ROUND: f32 = 12_582_912.0;
-    /// `ln 2` in two parts, of which multiples of the first are exact.
+    /// `ln 2` in two parts; multiples of the first are exact.
     const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
     let x = x.clamp(-87.3, 88.3);
     let rounded = x * std::f32::consts::LOG2_E + ROUND;
@@ -104,10 +101,10 @@ fn exp_f32(x: f32) -> f32 {
     (p * r * r + r + 1.0) * scale
 }
 
-/// Chains of a sum, which do not wait for each other.
+/// Independent partial sums.
 const CHAINS: usize = 8;
 
-/// `Σ f(xᵢ, yᵢ)` in float64, for slices of one length.
+/// Returns `Σ f(xᵢ, yᵢ)` in float64, for slices of the same length.
 pub(super) fn sum_of<T: Number>(x: &[T], y: &[T], f: impl Fn(f64, f64) -> f64) -> f64 {
     let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<CHAINS>(), y.as_chunks::<CHAINS>());
     let mut chains = [0.0; CHAINS];
@@ -123,7 +120,7 @@ pub(super) fn sum_of<T: Number>(x: &[T], y: &[T], f: impl Fn(f64, f64) -> f64) -
     chains.iter().sum::<f64>() + rest.sum::<f64>()
 }
 
-/// The largest number of some that are not none.
+/// Returns the largest of numbers that are not NaN.
 pub(super) fn largest<T: Number>(x: &[T]) -> T {
     let larger = |max: T, x: T| if x > max { x } else { max };
     let (chunks, rest) = x.as_chunks::<CHAINS>();
@@ -136,25 +133,20 @@ pub(super) fn largest<T: Number>(x: &[T]) -> T {
     rest.iter().copied().chain(chains).fold(chains[0], larger)
 }
 
-/// A dense matrix, row by row.
 #[derive(Clone, Debug)]
 pub(super) struct Matrix<T> {
-    /// Outputs of the linear map.
     pub rows: usize,
-    /// Its inputs.
     pub cols: usize,
-    /// `[rows, cols]`.
     pub values: Vec<T>,
 }
 
 impl<T: Number> Matrix<T> {
-    /// It as products take it.
     pub fn view(&self) -> MatRef<'_, T> {
         MatRef::from_row_major_slice(&self.values, self.rows, self.cols)
     }
 }
 
-/// `dst = factor · a b`, or `dst += factor · a b`, in a fixed order of sums.
+/// Computes `dst = factor · a b`, or `dst += factor · a b`, in a fixed order of sums.
 pub(super) fn product<T: Number>(
     mut dst: MatMut<'_, T>,
     mut accumulate: Accum,
@@ -171,7 +163,7 @@ pub(super) fn product<T: Number>(
     }
 }
 
-/// `y = x Wᵀ` for `x [n, cols]`, `y [n, rows]`.
+/// Computes `y = x Wᵀ` for `x [n, cols]`, `y [n, rows]`.
 pub(super) fn linear<T: Number>(pool: &Pool, w: &Matrix<T>, x: &[T], y: &mut [T]) {
     pool.chunks_mut(y, TASK_ROWS * w.rows, |task, y| {
         let n = y.len() / w.rows.max(1);
@@ -182,7 +174,7 @@ pub(super) fn linear<T: Number>(pool: &Pool, w: &Matrix<T>, x: &[T], y: &mut [T]
     });
 }
 
-/// What [`linear`] passes back: `dx = dy W`, or `dx += dy W`.
+/// Backward pass of [`linear`]: `dx = dy W`, or `dx += dy W`.
 pub(super) fn linear_back<T: Number>(
     pool: &Pool,
     w: &Matrix<T>,
@@ -199,13 +191,13 @@ pub(super) fn linear_back<T: Number>(
     });
 }
 
-/// The first `numbers` of a buffer whose memory is kept; what was in it stays in it.
+/// Returns the first `numbers` of a reused buffer, with unspecified contents.
 pub(super) fn room<T: Number>(buffer: &mut Vec<T>, numbers: usize) -> &mut [T] {
     buffer.resize(numbers, T::default());
     buffer
 }
 
-/// Calls `f` with the first row of every chunk of rows and the rows of two matrices, `[n, width]` each.
+/// Calls `f` with the first row of every chunk and the rows of two matrices `[n, width]`.
 pub(super) fn both<T: Number>(
     pool: &Pool,
     [a, b]: [&mut [T]; 2],
@@ -227,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exponentials_are_those_of_the_system() {
+    fn exp_f32_matches_the_system_function() {
         let numbers = (-8730..=8830).map(|x| x as f32 / 100.0 + 1e-3);
         for x in numbers.filter(|x| (-87.3..=88.3).contains(x)) {
             let (found, expected) = (f64::from(exp_f32(x)), f64::from(x).exp());
@@ -240,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_and_maxima_are_those_of_all_numbers() {
+    fn sums_and_maxima_include_all_numbers() {
         for count in [1, 7, 8, 21] {
             let x: Vec<f32> = (0..count).map(|i| ((i * 5) % 7) as f32 - 9.0).collect();
             let expected: f32 = x.iter().map(|x| x * x).sum();

@@ -1,4 +1,4 @@
-//! The text forwards through all blocks and gradients back, one block after the other.
+//! Forward and backward pass of a text, block by block.
 
 use std::ops::Range;
 
@@ -19,17 +19,16 @@ use crate::calibrate::windows::WeightedWindows;
 use crate::event::Progress;
 use crate::system::random::Rng;
 
-/// What the tokens are drawn by.
+/// Seed of the drawn tokens.
 const SEED: u64 = 0x6772_6164_6965_6e74;
 
-/// Positions that go through a block at a time, if their activations do not have more than
-/// [`ACTIVATIONS`] numbers: enough tasks for many threads.
+/// Positions per block call, if their activations do not exceed [`ACTIVATIONS`]: enough tasks for
+/// many threads.
 const POSITIONS: usize = 2048;
 
-/// Numbers of one kind of activations at most, unless a single window has more.
+/// Largest number of activations of one kind, unless a single window has more.
 const ACTIVATIONS: usize = 1 << 24;
 
-/// Windows that go through a block at a time.
 pub(super) fn windows_at_a_time(spec: &ModelSpec, context: usize) -> usize {
     let widths = Register::ALL.map(|register| spec.register_width(register));
     let widest = widths.into_iter().max().unwrap_or(0).max(1);
@@ -37,14 +36,12 @@ pub(super) fn windows_at_a_time(spec: &ModelSpec, context: usize) -> usize {
     (positions / context.max(1)).max(1)
 }
 
-/// Windows that go through a block together.
 struct Group {
     windows: Range<usize>,
-    /// What was summed before is to be multiplied by it.
+    /// Factor of the previous sums.
     factor: Option<f64>,
 }
 
-/// All windows on their way through the model and back.
 pub(super) struct Pass<'a> {
     files: &'a Files<'a>,
     text: &'a WeightedWindows,
@@ -54,12 +51,11 @@ pub(super) struct Pass<'a> {
     groups: Vec<Group>,
     saved: Saved<f32>,
     work: Work<f32>,
-    /// The residual stream and the gradients of a group.
+    /// Residual stream and gradients of a group.
     x: Vec<f32>,
     d: Vec<f32>,
 }
 
-/// Where the residual stream in front of a block comes from.
 enum Source<'a> {
     Tokens(Stored<'a>),
     File(MappedFile),
@@ -102,7 +98,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// One step, of which nothing is left but its files.
+    /// Executes a step; its results are files.
     pub fn step(&mut self, step: Stage) -> Result<(), GradientError> {
         match step {
             Stage::Forward(layer) => self.forward(layer),
@@ -113,13 +109,11 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Positions of some windows.
     fn positions(&self, windows: &Range<usize>) -> Range<usize> {
         let context = self.text.windows().context();
         windows.start * context..windows.end * context
     }
 
-    /// What goes into a block.
     fn source(&self, layer: usize) -> Result<Source<'a>, GradientError> {
         match layer {
             0 => {
@@ -133,7 +127,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// The residual stream of a group becomes `x`.
+    /// Reads the residual stream of a group into `x`.
     fn read(&mut self, source: &Source, group: usize) -> Result<(), GradientError> {
         let windows = self.groups[group].windows.clone();
         let (width, positions) = (self.model.hyper().width, self.positions(&windows));
@@ -285,7 +279,7 @@ impl<'a> Pass<'a> {
     }
 
     fn check(&self, x: &[f32], place: impl Fn() -> String) -> Result<(), GradientError> {
-        // Without a way out, so that the compiler makes vectors of it.
+        // No early exit, so that it vectorises.
         if x.iter().fold(true, |all, x| all & x.is_finite()) {
             Ok(())
         } else {
@@ -311,12 +305,11 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// What chooses the token at a position of the text, in [0, 1).
+/// Returns the random number in [0, 1) that chooses the token at a position.
 pub(super) fn draw(position: usize) -> f64 {
     Rng(SEED.wrapping_add(position as u64)).unit()
 }
 
-/// The numbers of some positions in a file.
 fn read_numbers(file: &MappedFile, positions: &Range<usize>, width: usize, out: &mut Vec<f32>) {
     let [start, end] = [positions.start, positions.end].map(|p| CONTENT_OFFSET + 4 * p * width);
     let numbers = file[start..end].as_chunks::<4>().0.iter();

@@ -1,4 +1,4 @@
-//! What of a model is tuned while its codes stay: the weights of norms, and a factor for each row of its slots.
+//! Parameters tuned with fixed codes: norm weights and a factor for each row of projections.
 
 use htc_formats::DType;
 use htc_formats::model::{Form, MatrixId, Part, ProjectionKind, Role};
@@ -8,32 +8,32 @@ use super::GradientError;
 use super::block::Block;
 use super::weights::required;
 
-/// A vector that is tuned.
+/// A tuned vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scale {
-    /// The weight of a norm: `[width]`, of queries and keys `[head]`.
+    /// Weight of a norm, `[width]`, or `[head]` for queries and keys.
     Norm(Role),
-    /// What the rows of a slot's matrix are multiplied by, `[out]`.
+    /// Row factors of a projection, `[out]`.
     Rows {
         /// Index of the block.
         layer: usize,
-        /// Which of its slots.
+        /// Projection within the block.
         slot: ProjectionKind,
     },
 }
 
-/// The vectors of a model that are tuned, in the order of execution.
+/// Tuned vectors of a model, in the order of execution.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scales {
-    /// What each is.
+    /// Identity of each vector.
     pub of: Vec<Scale>,
-    /// Their numbers, or something that there is of each number.
+    /// Values, or per-value data such as gradients.
     pub values: Vec<Vec<f32>>,
 }
 
 impl Scales {
-    /// Those of a model that was made of `source`: every norm, and the rows of slots that are not stored as they are
-    /// there. Factors are one.
+    /// Returns the vectors of a model compiled from `source`: every norm, and row factors
+    /// (initially 1) of projections stored differently from the source.
     ///
     /// # Errors
     /// [`GradientError::Block`], [`GradientError::Missing`].
@@ -59,20 +59,20 @@ impl Scales {
         Ok(Scales { of, values })
     }
 
-    /// Their numbers in all.
+    /// Returns the total number of values.
     pub fn count(&self) -> usize {
         self.values.iter().map(Vec::len).sum()
     }
 
-    /// Which vector this is.
+    /// Returns the index of a vector.
     pub fn index(&self, scale: Scale) -> Option<usize> {
         self.of.iter().position(|own| *own == scale)
     }
 
-    /// A vector.
+    /// Returns a norm's weight.
     ///
     /// # Errors
-    /// [`GradientError::Missing`] for a norm that is none of them.
+    /// [`GradientError::Missing`] if it is not tuned.
     pub fn norm(&self, role: Role) -> Result<&[f32], GradientError> {
         let values = self.get(Scale::Norm(role));
         values.ok_or(GradientError::Missing(role))
@@ -83,7 +83,7 @@ impl Scales {
         found.map(Vec::as_slice)
     }
 
-    /// Makes sums of `dy ∘ y` over positions gradients with respect to the factors of rows, which are in `y`.
+    /// Converts sums of `dy ∘ y` to gradients of row factors, which `y` includes.
     pub(super) fn divide_rows(&self, sums: &mut [Vec<f64>]) {
         let pairs = self.of.iter().zip(&self.values).zip(sums);
         for ((_, factors), sums) in pairs.filter(|((of, _), _)| matches!(of, Scale::Rows { .. })) {
@@ -92,7 +92,6 @@ impl Scales {
         }
     }
 
-    /// Puts them in the place of those of a block.
     pub(super) fn put(&self, layer: usize, block: &mut Block<f32>) {
         for (role, weight) in block.norms_mut() {
             if let Some(own) = self.get(Scale::Norm(role)) {
@@ -114,7 +113,7 @@ impl Scales {
     }
 }
 
-/// The tensors of a slot that have a row for each of its outputs: of which all are multiplied where its rows are.
+/// Returns the tensors that scale with the output rows of a projection.
 pub(crate) fn rows_of(
     file: &ModelFile,
     layer: usize,
@@ -131,7 +130,6 @@ pub(crate) fn rows_of(
     roles.filter(|&role| file.tensor(role).is_some())
 }
 
-/// Whether a slot is not as it is in the source.
 fn is_coded([file, source]: [&ModelFile; 2], layer: usize, slot: ProjectionKind) -> bool {
     let role = |part| Role::Linear { layer, slot, part };
     let has = |part| file.tensor(role(part)).is_some();

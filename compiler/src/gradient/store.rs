@@ -1,8 +1,8 @@
-//! What is kept of the gradients of a layer, of the head and of the embedding, as files.
+//! Stored second moments of a layer, the head and the embedding.
 //!
-//! A file is sealed as those of a calibration are. Its content is float32, little-endian: of every matrix the
-//! blocks of its second moment, lower triangles row by row; of the head the diagonal; of the embedding the
-//! blocks and the share of every token.
+//! Files are sealed like those of a calibration. The content is little-endian float32: for every
+//! matrix the blocks of its second moment as lower triangles, row by row; for the head the
+//! diagonal; for the embedding the blocks and the share of every token.
 
 use std::io::{self, Write};
 
@@ -12,32 +12,31 @@ use htc_formats::model::{BlockSpec, HyperParameters, ModelSpec, ProjectionKind};
 use super::sums::{OutputSums, blocks};
 use crate::calibrate::store::CONTENT_OFFSET;
 
-/// The second moment `H = E[g gᵀ]` of the gradients at the outputs of a matrix, `y = W x`: `g = ∂L/∂y` at one
-/// position, where `L` is the sum over the positions of a window of the negative log-likelihood, in nats, of a
-/// token that the model itself drew there; the mean is over positions.
+/// Second moment `H = E[g gᵀ]` of the gradients at the outputs of a matrix `y = W x`. `g = ∂L/∂y`
+/// at one position, where `L` is the negative log-likelihood in nats of tokens drawn from the
+/// model, summed over a window; the mean is over positions.
 ///
-/// An error `E` of the weights then costs about `½ tr(H E C Eᵀ)` nats of KL divergence from the source
-/// per token, with `C = E[x xᵀ]` of what the matrix reads, and errors of several matrices add up. Labels drawn
-/// from the model make `H` a factor of the Fisher information (Martens and Grosse 2015), whose other is `C`.
+/// A weight error `E` costs about `½ tr(H E C Eᵀ)` nats of KL divergence from the source per token,
+/// with `C = E[x xᵀ]` of the input; errors of several matrices add up. `H` and `C` are the factors
+/// of the Fisher information (Martens and Grosse 2015).
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutputMoments {
-    /// `tr(H) / m`: what an output costs on average.
+    /// `tr(H) / m`, the mean cost of an output.
     pub mean_diagonal: f64,
-    /// `[m]`: the diagonal of `H`.
+    /// Diagonal of `H`, `[m]`.
     pub diagonal: Vec<f32>,
-    /// What is kept beside the diagonal: one block for up to 4096 outputs, blocks of 256 rows for more, none for
-    /// the head.
+    /// Stored blocks: one for up to 4096 outputs, blocks of 256 rows for more, none for the head.
     pub blocks: Vec<MomentBlock>,
 }
 
-/// A square on the diagonal of a second moment.
+/// A diagonal block of a second moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MomentBlock {
-    /// Its first row and column.
+    /// First row and column.
     pub first: usize,
-    /// Its rows.
+    /// Number of rows.
     pub order: usize,
-    /// Its lower triangle, row by row: `order (order + 1) / 2` numbers.
+    /// Lower triangle, row by row: `order (order + 1) / 2` numbers.
     pub lower: Vec<f32>,
 }
 
@@ -64,25 +63,21 @@ impl OutputMoments {
     }
 }
 
-/// Numbers of the blocks of a matrix with so many outputs.
 fn block_numbers(order: usize) -> usize {
     let of_block = |(_, order): (usize, usize)| order * (order + 1) / 2;
     blocks(order).into_iter().map(of_block).sum()
 }
 
-/// What a file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
-    /// The projections of a layer.
     Layer(usize),
-    /// Its diagonal.
     Head,
-    /// Its second moment, and how often each token is looked up.
+    /// Second moment and token shares.
     Embedding,
 }
 
 impl Content {
-    /// Numbers of a file.
+    /// Returns the length of the file in numbers.
     pub fn numbers(self, hyper: &HyperParameters, spec: &ModelSpec) -> usize {
         match self {
             Content::Layer(layer) => {
@@ -96,12 +91,10 @@ impl Content {
     }
 }
 
-/// Writes the means of some sums.
 pub(super) fn write_sums(to: &mut dyn Write, sums: &OutputSums) -> io::Result<()> {
     sums.means().try_for_each(|mean| write_means(to, mean))
 }
 
-/// Writes numbers as float32.
 pub(super) fn write_means(
     to: &mut dyn Write,
     numbers: impl IntoIterator<Item = f64>,
@@ -110,13 +103,12 @@ pub(super) fn write_means(
     numbers.try_for_each(|number| to.write_all(&(number as f32).to_le_bytes()))
 }
 
-/// A file that was found to be complete and undamaged.
 #[derive(Debug)]
 pub(super) struct StoredOutputs(pub MappedFile);
 
 impl StoredOutputs {
-    /// Returns the moments of a projection, from a file of [`Content::Layer`]; `None` if the block does not have
-    /// it.
+    /// Returns the moments of a projection, from a file of [`Content::Layer`]; `None` if the block
+    /// does not have it.
     pub fn projection(&self, block: &BlockSpec, slot: ProjectionKind) -> Option<OutputMoments> {
         let mut before = 0;
         for projection in block.projections() {
@@ -128,17 +120,17 @@ impl StoredOutputs {
         None
     }
 
-    /// Those at the logits, of a file of [`Content::Head`].
+    /// Returns the moments at the logits, from a file of [`Content::Head`].
     pub fn head(&self, hyper: &HyperParameters) -> OutputMoments {
         OutputMoments::of_diagonal(self.numbers(0, hyper.vocabulary))
     }
 
-    /// Those at a row that is looked up, of a file of [`Content::Embedding`].
+    /// Returns the moments at a looked-up row, from a file of [`Content::Embedding`].
     pub fn embedding(&self, hyper: &HyperParameters) -> OutputMoments {
         self.blocks(0, hyper.width)
     }
 
-    /// The share of every token, of a file of [`Content::Embedding`].
+    /// Returns the share of every token, from a file of [`Content::Embedding`].
     pub fn shares(&self, hyper: &HyperParameters) -> Vec<f32> {
         self.numbers(block_numbers(hyper.width), hyper.vocabulary)
     }

@@ -1,17 +1,17 @@
-//! Second moments of gradients while they are summed.
+//! Accumulated second moments of gradients.
 
 use htc_kernels::cpu::Cpu;
 
 use crate::calibrate::moments::MomentSums;
 
-/// Rows of a matrix up to which the whole second moment of its outputs is kept: for more it would take more
-/// memory and time than the gradients themselves.
+/// Largest number of outputs with a full second moment: larger ones would cost more memory and time
+/// than the gradients.
 pub(super) const MOST_FULL: usize = 4096;
 
-/// Rows of a block of the diagonal that is kept of larger ones.
+/// Rows of a diagonal block of larger matrices.
 pub(super) const BLOCK: usize = 256;
 
-/// The blocks of the diagonal that are kept for so many outputs: the first row of each, and how many.
+/// Returns the first row and size of each diagonal block for `order` outputs.
 pub(super) fn blocks(order: usize) -> Vec<(usize, usize)> {
     let side = if order <= MOST_FULL {
         order.max(1)
@@ -24,7 +24,7 @@ pub(super) fn blocks(order: usize) -> Vec<(usize, usize)> {
         .collect()
 }
 
-/// `Σ g gᵀ` of the gradients at the outputs of one matrix: all of it, or blocks of its diagonal.
+/// `Σ g gᵀ` of the gradients at the outputs of a matrix, in full or in diagonal blocks.
 pub(super) struct OutputSums {
     order: usize,
     blocks: Vec<Block>,
@@ -36,7 +36,6 @@ struct Block {
 }
 
 impl OutputSums {
-    /// Those of no gradient, of matrices with `order` outputs.
     pub fn new(order: usize) -> Self {
         let block = |(first, order)| Block {
             first,
@@ -46,7 +45,7 @@ impl OutputSums {
         OutputSums { order, blocks }
     }
 
-    /// Bytes that they take.
+    /// Returns the size in bytes.
     pub fn bytes(order: usize) -> u64 {
         let of_block = |(_, order): (usize, usize)| MomentSums::bytes(order);
         let all = blocks(order).into_iter().map(of_block);
@@ -69,18 +68,18 @@ impl OutputSums {
         });
     }
 
-    /// Multiplies the weight of every gradient so far.
+    /// Scales the sums.
     pub fn reweigh(&mut self, factor: f64) {
         let moments = self.blocks.iter_mut().map(|block| &mut block.moments);
         moments.for_each(|moments| moments.reweigh(factor));
     }
 
-    /// Whether every number is finite in float32.
+    /// Returns true if all numbers are finite in float32.
     pub fn is_finite(&self) -> bool {
         self.blocks.iter().all(|block| block.moments.fits_float32())
     }
 
-    /// The lower triangles of the mean, block by block.
+    /// Returns the lower triangles of the mean, block by block.
     pub fn means(&self) -> impl Iterator<Item = Vec<f64>> {
         self.blocks
             .iter()

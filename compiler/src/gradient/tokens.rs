@@ -1,38 +1,38 @@
-//! What errors cost in the rows of a vocabulary: as logits, and where they are looked up.
+//! Costs of errors in vocabulary rows: at logits and at lookups.
 //!
-//! A text has a small part of a large vocabulary. Of the tokens of the next text as many are new as this one has
-//! tokens that occur once ([Good 1953](https://doi.org/10.1093/biomet/40.3-4.237)): about a fifth of some ten thousand
-//! tokens in 262144 rows. Rows that the text lacks are given that part; half of it alike, for which of them come is not known, and half as
-//! the model expects them.
+//! A text covers a small part of a large vocabulary. Good-Turing ([Good
+//! 1953](https://doi.org/10.1093/biomet/40.3-4.237)): the share of new tokens in the next text is
+//! that of tokens that occur once in this one, about a fifth of some ten thousand tokens in 262144
+//! rows. Unseen rows receive that share: half of it evenly, half by the model's predictions.
 
 use htc_formats::model::MatrixId;
 
 use super::{Gradients, NoMatrix};
 
-/// The least part of lookups that goes to tokens that the text lacks.
+/// Minimum share of lookups for unseen tokens.
 const LEAST_NEW: f64 = 0.01;
 
-/// What errors of the rows of a vocabulary cost.
+/// Costs of errors in vocabulary rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenCosts {
     /// Second moment of the gradient at every logit.
     pub logits: Vec<f32>,
-    /// How often every row is looked up; they add up to 1.
+    /// Lookup frequency of every row; sums to 1.
     pub lookups: Vec<f32>,
 }
 
 impl Gradients {
-    /// What is known of tokens, with what tokens may cost that the text lacks.
+    /// Returns the costs, smoothed for unseen tokens.
     ///
     /// # Errors
-    /// [`NoMatrix`] for the gradients of another model.
+    /// [`NoMatrix`] for gradients of another model.
     pub fn token_costs(&self) -> Result<TokenCosts, NoMatrix> {
         let logits = self.of(MatrixId::Head)?.diagonal;
         Ok(expected(logits, self.shares()?))
     }
 }
 
-/// Of what was found in a text what is to be expected of another.
+/// Smooths the statistics of one text to those expected of another.
 fn expected(mut logits: Vec<f32>, mut shares: Vec<f32>) -> TokenCosts {
     let lacks = |share: &f32| *share <= 0.0;
     let rows = shares.iter().filter(|share| lacks(share)).count() as f64;
@@ -71,8 +71,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_that_the_text_lacks_have_the_part_of_those_that_occur_once() {
-        // Ten tokens: one six times, four once; three rows are lacking, of which the model expects one.
+    fn unseen_rows_get_the_share_of_singletons() {
+        // Ten tokens: one occurs six times, four once; three are unseen, of which the model
+        // predicts one.
         let shares = vec![0.6, 0.1, 0.0, 0.1, 0.1, 0.0, 0.1, 0.0];
         let logits = vec![0.2, 0.1, 0.0, 0.1, 0.1, 0.04, 0.1, 0.0];
         let found = expected(logits.clone(), shares.clone());
@@ -81,14 +82,14 @@ mod tests {
         assert!(close(found.lookups[2], 0.4 / 6.0), "{:?}", found.lookups);
         assert!(close(found.lookups[5], 0.2 + 0.4 / 6.0));
         assert!(close(found.lookups.iter().sum(), 1.0));
-        // What errors of logits cost together is as it was; only who has it is not known.
+        // Smoothing preserves the sum of the logit costs.
         let sum = |all: &[f32]| all.iter().sum::<f32>();
         assert!(close(sum(&found.logits), f64::from(sum(&logits))));
         assert!(close(found.logits[2], 0.02 / 3.0) && close(found.logits[0], 0.2));
     }
 
     #[test]
-    fn nothing_changes_where_the_text_lacks_nothing() {
+    fn complete_coverage_is_not_smoothed() {
         let (logits, shares) = (vec![0.1, 0.3], vec![0.5, 0.5]);
         let found = expected(logits.clone(), shares.clone());
         assert_eq!((found.logits, found.lookups), (logits, shares));

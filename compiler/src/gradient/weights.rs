@@ -1,4 +1,4 @@
-//! The weights of a block as numbers, one block at a time.
+//! Decoded weights, one block at a time.
 
 use std::ops::Range;
 
@@ -17,17 +17,14 @@ use super::head::Rows;
 use super::heads::{HeadRows, Rotation};
 use super::number::{Matrix, Number, TASK_ROWS, product};
 
-/// A tensor where it lies in the source.
 #[derive(Clone, Copy)]
 pub(super) struct Stored<'a> {
     file: &'a ModelFile,
     tensor: &'a ModelTensor,
-    /// What is added to it.
     refinement: Option<&'a ModelTensor>,
 }
 
 impl<'a> Stored<'a> {
-    /// The tensor of a role.
     pub fn new(file: &'a ModelFile, role: Role) -> Result<Self, GradientError> {
         let tensor = file.tensor(role).ok_or(GradientError::Missing(role))?;
         let of_it = |of: &&ModelTensor| matches!(of.role, Role::Refinement { matrix } if matrix.weight() == role);
@@ -38,13 +35,12 @@ impl<'a> Stored<'a> {
         })
     }
 
-    /// The matrix of a model's head: its own, or the embedding that it is tied to.
+    /// Returns the head's matrix, or the embedding if tied.
     pub fn head(file: &'a ModelFile) -> Result<Self, GradientError> {
         Stored::new(file, MatrixId::Head.weight())
             .or_else(|_| Stored::new(file, MatrixId::Embedding.weight()))
     }
 
-    /// All of its numbers, decoded on all threads.
     fn matrix<T: Number>(&self, pool: &Pool) -> Result<Matrix<T>, GradientError> {
         let (rows, cols) = (self.tensor.rows, self.tensor.cols);
         let mut values = vec![T::default(); rows * cols];
@@ -69,7 +65,6 @@ impl<T: Number> Rows<T> for Stored<'_> {
 }
 
 impl Stored<'_> {
-    /// Puts the numbers of some rows of a tensor to what there is.
     fn numbers<T: Number>(
         &self,
         tensor: &ModelTensor,
@@ -107,11 +102,10 @@ impl Stored<'_> {
     }
 }
 
-/// The matrix of the head of a model, rows decoded where they are asked for, in whatever form it is stored.
+/// Output head in any form; rows are decoded on demand.
 pub(super) enum AnyHead<'a, T> {
-    /// As it is, its own or the embedding.
     Dense(Stored<'a>),
-    /// `W = B A`, or with a base `W₀ + B A`; `A` as numbers.
+    /// `W = B A`, or `W₀ + B A` with a base; `A` is decoded.
     Factors {
         base: Option<Stored<'a>>,
         a: Matrix<T>,
@@ -120,7 +114,6 @@ pub(super) enum AnyHead<'a, T> {
 }
 
 impl<'a, T: Number> AnyHead<'a, T> {
-    /// Those of a model.
     pub fn of(file: &'a ModelFile, pool: &Pool) -> Result<Self, GradientError> {
         let part = |part| MatrixId::Head.role(part);
         let has = |of| part(of).is_some_and(|role| file.tensor(role).is_some());
@@ -168,7 +161,6 @@ impl<T: Number> Rows<T> for AnyHead<'_, T> {
     }
 }
 
-/// The matrix of a slot as numbers, in whatever form it is stored.
 fn slot_matrix<T: Number>(
     file: &ModelFile,
     layer: usize,
@@ -205,7 +197,7 @@ fn slot_matrix<T: Number>(
     Ok(Matrix { rows, cols, values })
 }
 
-/// A vector of the model; `None` where it has none of that role.
+/// Returns a vector; `None` if the model has none.
 pub(super) fn vector<T: Number>(
     file: &ModelFile,
     role: Role,
@@ -219,7 +211,6 @@ pub(super) fn vector<T: Number>(
     Ok(Some(values))
 }
 
-/// A vector that every model has.
 pub(super) fn required<T: Number>(file: &ModelFile, role: Role) -> Result<Vec<T>, GradientError> {
     vector(file, role)?.ok_or(GradientError::Missing(role))
 }
@@ -254,7 +245,7 @@ pub(super) fn block<T: Number>(
     })
 }
 
-/// Compiles the steps of a block to single assignments: a register is the value that was written to it last.
+/// Converts the steps of a block to single-assignment form: a register is its last written value.
 struct Program<'a> {
     model: &'a Model,
     layer: usize,
@@ -270,7 +261,6 @@ impl Program<'_> {
         self.current[register as usize]
     }
 
-    /// Returns a new value, the register's from now on.
     fn write(&mut self, register: Register) -> Value {
         self.current[register as usize] = self.values;
         self.values += 1;

@@ -1,4 +1,4 @@
-//! Hyper-parameters and tensors as GGUF states them.
+//! Reads hyper-parameters and tensors of GGUF files.
 
 mod write;
 
@@ -10,12 +10,10 @@ use super::{Architecture, BindError, Found, Sliding, check_layers};
 use crate::gguf::{Array, Contents, FromValue, GgufError, TensorInfo, Value};
 use crate::model::{Forward, HyperParameters, LongRope, SlidingWindow};
 
-/// The files of a model.
 pub(super) struct Parts<'a> {
-    /// The file with the metadata.
     first: &'a Contents,
     others: &'a [&'a Contents],
-    /// Tensors by their names, each with its file.
+    /// Tensors by name, with the index of their file.
     tensors: HashMap<&'a str, (usize, &'a TensorInfo)>,
 }
 
@@ -38,18 +36,17 @@ impl<'a> Parts<'a> {
         std::iter::once(self.first).chain(self.others.iter().copied())
     }
 
-    /// The names of all tensors in the order of the files.
+    /// Returns all tensor names in file order.
     pub fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let tensors = self.files().flat_map(Contents::tensors);
         tensors.map(|tensor| tensor.name.as_str())
     }
 
-    /// The tensor of a name.
     pub fn find(&self, name: &str) -> Result<Option<Found>, BindError> {
         let Some(&(file, tensor)) = self.tensors.get(name) else {
             return Ok(None);
         };
-        // GGUF writes the row length first, and dimensions of length 1 behind it or not.
+        // GGUF writes the row length first, with or without trailing dimensions of length 1.
         let mut shape: Vec<u64> = tensor.dims.iter().rev().copied().collect();
         while shape.len() > 2 && shape[0] == 1 {
             shape.remove(0);
@@ -63,7 +60,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Reads the hyper-parameters, with the defaults that llama.cpp has for absent keys.
+/// Reads the hyper-parameters, with llama.cpp's defaults for absent keys.
 pub(super) fn hyper_parameters(
     parts: &Parts<'_>,
     architecture: &Architecture,
@@ -84,7 +81,7 @@ pub(super) fn hyper_parameters(
     let width: usize = keys.required("embedding_length")?;
     let layers = check_layers(keys.required("block_count")?)?;
     let heads: usize = keys.required("attention.head_count")?;
-    // Where it does not divide, the width of a head must be stated; 0 is refused below.
+    // If it does not divide, the head size must be stated; 0 is refused below.
     let divided = match width.checked_rem(heads) {
         Some(0) => width / heads,
         _ => 0,
@@ -133,7 +130,7 @@ pub(super) fn hyper_parameters(
     Ok(hyper)
 }
 
-/// Rows of the embedding: the tensor is what is executed, so it decides.
+/// Returns the rows of the embedding, which define the vocabulary size.
 fn vocabulary_rows(parts: &Parts<'_>) -> Result<usize, BindError> {
     let name = "token_embd.weight";
     match parts.tensors.get(name) {
@@ -144,8 +141,8 @@ fn vocabulary_rows(parts: &Parts<'_>) -> Result<usize, BindError> {
     }
 }
 
-/// The divisor of positions. An absent type means linear with the factor given, and a factor of
-/// 0 or none at all means 1. The factors of LongRoPE are tensors, and it scales nothing else.
+/// Returns the divisor of positions. An absent type means linear; a factor of 0 or none means 1.
+/// LongRoPE has tensors of factors instead.
 fn rope_scale(keys: &Keys<'_>) -> Result<f32, BindError> {
     let kind: &str = keys.or("rope.scaling.type", "linear")?;
     match kind {
@@ -160,8 +157,8 @@ fn rope_scale(keys: &Keys<'_>) -> Result<f32, BindError> {
     }
 }
 
-/// The window, 0 meaning none, and the layers that have it: a list of flags, the number of
-/// layers that a pattern is long, or what the architecture says.
+/// Returns the window (0 is none) and its layers: from a list of flags, the period of a pattern, or
+/// the architecture.
 fn sliding_window(
     keys: &Keys<'_>,
     architecture: &Architecture,
@@ -201,10 +198,11 @@ fn sliding_window(
     }))
 }
 
-/// The tensors of LongRoPE: factors for contexts up to the original one, and beyond.
+/// LongRoPE factors for contexts up to the original one, and beyond.
 const LONG_ROPE_TENSORS: [&str; 2] = ["rope_factors_short.weight", "rope_factors_long.weight"];
 
-/// LongRoPE, where the type of scaling or a tensor tells of it; then both tensors have to be there.
+/// Reads LongRoPE if the scaling type or one of its tensors is present; both tensors are then
+/// required.
 fn long_rope(
     parts: &Parts<'_>,
     keys: &Keys<'_>,
@@ -226,7 +224,6 @@ fn long_rope(
     }))
 }
 
-/// The keys under an architecture's prefix.
 struct Keys<'a> {
     gguf: &'a Contents,
     prefix: &'static str,

@@ -1,9 +1,8 @@
-//! Architectures as data, and the binding of a model's tensors to one of them.
+//! Supported architectures as tables, and the binding of a model's tensors to them.
 //!
-//! An architecture is a table: its names, a rule per tensor, and traits that the files
-//! of such models do not state. Binding reads the hyper-parameters, finds every tensor of the
-//! table, compares its shape, and refuses what is left over: a tensor that nothing reads, a bias
-//! for example, would silently change what the model computes.
+//! An architecture consists of its names, a rule per tensor, and traits that model files omit.
+//! Binding reads the hyper-parameters, finds every tensor of the table, checks its shape, and
+//! refuses unused tensors: ignoring a bias, for example, would silently change the model's output.
 
 mod gguf;
 mod hugging_face;
@@ -31,39 +30,36 @@ pub use hugging_face::{
 pub use names::{NamedTensor, StateError, tensor_names};
 pub use tables::SUPPORTED;
 
-/// An architecture that this project executes.
+/// A supported architecture.
 #[derive(Debug)]
 pub struct Architecture {
-    /// Value of `general.architecture` in GGUF and prefix of the hyper-parameters' keys.
+    /// Value of `general.architecture` in GGUF, and prefix of the hyper-parameter keys.
     pub name: &'static str,
-    /// Values of `model_type` in Hugging Face's `config.json`.
+    /// Values of `model_type` in `config.json`.
     pub model_types: &'static [&'static str],
-    /// Its tensors.
     groups: &'static [&'static Group],
     pub(crate) traits: Traits,
 }
 
-/// What models of an architecture have in common and their files do not state, or not always.
+/// Properties of an architecture that model files may omit.
 #[derive(Debug)]
 pub(crate) struct Traits {
-    /// The rotated pairs in GGUF, whose converter reorders queries and keys for some
-    /// architectures; in Hugging Face's folders they are always halves.
+    /// Rotary pairs in GGUF files; in Hugging Face folders they are always halves.
     pub gguf_rope_pairs: RopePairs,
     pub activation: Activation,
     pub embedding_scale: EmbeddingScale,
-    /// Hugging Face's folders hold the weights of the norms less one.
+    /// Whether Hugging Face folders store norm weights minus one.
     pub norms_less_one: bool,
     pub sliding: Sliding,
-    /// Base of the rotary embedding in layers with a window, where it is another.
+    /// Rotary base of layers with a window, if different.
     pub sliding_rope_theta: Option<f32>,
-    /// Base of the rotary embedding where the file states none.
+    /// Default rotary base.
     pub rope_theta: f32,
-    /// Soft cap of attention where the file states none.
+    /// Default soft cap of attention.
     pub attention_softcap: Option<f32>,
-    /// Soft cap of the logits where the file states none.
+    /// Default soft cap of the logits.
     pub logit_softcap: Option<f32>,
-    /// The number of layers of the one size whose attention is scaled by
-    /// `1 / sqrt(width / heads)`.
+    /// Number of layers of the model size with attention scale `1 / sqrt(width / heads)`.
     pub layers_scaled_by_width: Option<usize>,
 }
 
@@ -74,28 +70,28 @@ pub(crate) enum EmbeddingScale {
     RootOfWidth,
 }
 
-/// Which layers have the window that a file states.
+/// Layers that have a sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sliding {
     /// Every layer.
     Every,
-    /// All but every so manieth, where a file does not list them.
+    /// All but every n-th layer, unless the file lists them.
     AllBut {
         every: usize,
-        /// The window where the file states none.
+        /// Default window.
         positions: Option<usize>,
     },
 }
 
 impl Traits {
-    /// Factor of the products of queries and keys, where it is not `1 / sqrt(head_size)`.
+    /// Returns the attention scale if it is not `1 / sqrt(head_size)`.
     pub(crate) fn attention_scale(&self, layers: usize, width: usize, heads: usize) -> Option<f32> {
         (self.layers_scaled_by_width == Some(layers)).then(|| (heads as f32 / width as f32).sqrt())
     }
 }
 
 impl EmbeddingScale {
-    /// The factor; `None` is 1.
+    /// Returns the factor; `None` is 1.
     pub(crate) fn of(self, width: usize) -> Option<f32> {
         match self {
             EmbeddingScale::One => None,
@@ -105,8 +101,8 @@ impl EmbeddingScale {
 }
 
 impl Sliding {
-    /// The layers without a window, where a file does not list them; `every` is what it states
-    /// instead, 0 and 1 meaning that all layers have one or none.
+    /// Returns the layers with full attention if the file does not list them; `every` is the period
+    /// in the file: 0 means a window in all layers, 1 in none.
     pub(crate) fn full_layers(self, layers: usize, every: Option<usize>) -> Vec<usize> {
         let every = every.unwrap_or(match self {
             Sliding::Every => 0,
@@ -119,29 +115,25 @@ impl Sliding {
     }
 }
 
-/// Tensors that stand together in the tables.
 #[derive(Debug)]
 enum Group {
-    /// One of each in a model.
+    /// Once per model.
     Model(&'static [TensorRule]),
-    /// One of each in a block; `{}` in their names stands for its index.
+    /// Once per block; `{}` in the names stands for the block index.
     Block(&'static [TensorRule]),
 }
 
-/// What a tensor is called, what it holds and what shape it has.
 #[derive(Debug)]
 struct TensorRule {
     gguf: &'static str,
-    /// Empty where the folder states the numbers in its configuration.
+    /// Empty if `config.json` states the values.
     hugging_face: &'static str,
-    /// The roles it plays and how many rows each has, one under the other.
+    /// Roles and their rows, stacked in the tensor.
     holds: &'static [(BlockRole, Dim)],
     cols: Dim,
-    /// Whether a model without it is incomplete.
     required: bool,
 }
 
-/// A length in terms of the hyper-parameters.
 #[derive(Clone, Copy, Debug)]
 enum Dim {
     One,
@@ -169,41 +161,41 @@ impl Dim {
     }
 }
 
-/// A tensor with its place in the model.
+/// A tensor of a model with its role and location.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelTensor {
     /// Name in the file.
     pub name: String,
-    /// What it does.
+    /// Role in the model.
     pub role: Role,
-    /// How its numbers are stored.
+    /// Element type.
     pub dtype: DType,
     /// Rows; 1 for a vector.
     pub rows: usize,
-    /// Length of a row.
+    /// Columns.
     pub cols: usize,
-    /// The codes of its bands, where it is in [`DType::Bands`].
+    /// Codes of the column groups, for [`DType::Bands`].
     pub codes: Option<CodeLayout>,
-    /// Where its bytes are.
+    /// Location of the bytes.
     pub place: Place,
 }
 
-/// Where the bytes of a tensor are.
+/// Location of a tensor's bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Place {
     /// In a file of the model.
     File {
-        /// Which of the model's files.
+        /// Index of the file.
         index: usize,
-        /// Where, from the start of the file.
+        /// Byte range in the file.
         range: Range<usize>,
     },
-    /// Computed when the model was opened, from what a file states in another form.
+    /// Computed when the model was opened.
     Computed(Arc<[u8]>),
 }
 
 impl Place {
-    /// Bytes of the tensor.
+    /// Returns the size in bytes.
     pub fn len(&self) -> usize {
         match self {
             Place::File { range, .. } => range.len(),
@@ -211,17 +203,17 @@ impl Place {
         }
     }
 
-    /// Whether the tensor has no bytes.
+    /// Returns true if the tensor has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// A tensor as a container describes it.
+/// A tensor as described by its container.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
-    /// Lengths, rows first: `[rows, cols]`, or `[cols]` of a vector. Further dimensions of
-    /// length 1 are left out.
+    /// Dimensions, rows first: `[rows, cols]`, or `[cols]` of a vector; further dimensions of
+    /// length 1 are dropped.
     pub shape: Vec<u64>,
     pub dtype: DType,
     /// Index of the file.
@@ -229,42 +221,42 @@ pub(crate) struct Found {
     pub range: Range<usize>,
 }
 
-/// How a container names tensors.
+/// Naming scheme of tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
-    /// As llama.cpp does.
+    /// llama.cpp's names.
     Gguf,
-    /// As the classes of transformers do.
+    /// Names of the transformers classes.
     HuggingFace,
 }
 
-/// Why a file or a folder is not a model that this project executes.
+/// Error returned when a file or folder cannot be bound as a model.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BindError {
-    /// Another architecture.
+    /// Unsupported architecture.
     #[error("architecture {found:?} is not supported; supported: {}", supported())]
     Architecture {
         /// Its name.
         found: String,
     },
-    /// A metadata entry is missing or of another type, or a tensor's type is not supported.
+    /// A metadata entry is missing or has the wrong type, or a tensor type is unsupported.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// A configuration says something that is not executed, or not what it should.
+    /// An unsupported or inconsistent configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A tensor's type is not supported.
+    /// Unsupported tensor type.
     #[error(transparent)]
     Safetensors(#[from] SafetensorsError),
-    /// The numbers of a tensor, which have to be known when the model is opened, are not read.
+    /// Values of a tensor needed to open the model cannot be decoded.
     #[error("tensor {tensor:?}: {error}")]
     Numbers {
-        /// Its name.
+        /// Tensor name.
         tensor: String,
-        /// Why not.
+        /// Cause.
         error: BlockError,
     },
-    /// Hyper-parameters that no model can have.
+    /// Invalid hyper-parameters.
     #[error(transparent)]
     Hyper(#[from] HyperError),
     /// A mixture of experts.
@@ -277,7 +269,7 @@ pub enum BindError {
         /// Experts per block.
         experts: u64,
     },
-    /// Keys and values of different widths.
+    /// Keys and values of different head sizes.
     #[error("keys have {keys} dimensions per head and values {values}; they must agree")]
     HeadSizes {
         /// `attention.key_length`.
@@ -285,49 +277,49 @@ pub enum BindError {
         /// `attention.value_length`.
         values: usize,
     },
-    /// Attention that sees what follows.
+    /// Attention that is not causal.
     #[error(
         "attention.causal is false; only models whose positions see what precedes them are supported"
     )]
     NotCausal,
-    /// Positions scaled in another way.
+    /// Unsupported position scaling.
     #[error(
         "rope scaling {found:?} is not supported; supported: none, linear, longrope, and llama3's tensor of factors"
     )]
     RopeScaling {
-        /// Its name.
+        /// Name of the scaling.
         found: String,
     },
-    /// A window for another number of layers.
+    /// A window pattern for another number of layers.
     #[error(
         "the pattern of sliding windows is for {found} layers, the model has {layers}; \
          the file is damaged"
     )]
     Pattern {
-        /// Blocks of the model.
+        /// Layers of the model.
         layers: usize,
         /// Entries of the pattern.
         found: usize,
     },
-    /// A tensor that the architecture needs.
+    /// Missing tensor.
     #[error(
         "tensor {tensor:?} is missing; the model is incomplete (a vocabulary, or one file of several?)"
     )]
     MissingTensor {
-        /// Its name.
+        /// Tensor name.
         tensor: String,
     },
-    /// A tensor of another shape than the hyper-parameters give.
+    /// A tensor shape that contradicts the hyper-parameters.
     #[error("tensor {tensor:?}: expected shape {expected:?}, found {found:?} (rows first)")]
     TensorShape {
-        /// Its name.
+        /// Tensor name.
         tensor: String,
-        /// The shape that the hyper-parameters give.
+        /// Expected shape.
         expected: Vec<u64>,
-        /// The shape in the file.
+        /// Actual shape.
         found: Vec<u64>,
     },
-    /// Tensors that the architecture has no place for.
+    /// Tensors unknown to the architecture.
     #[error(
         "{count} tensors have no place in architecture {architecture:?}, the first is {tensor:?}; \
          leaving them out would change what the model computes"
@@ -335,9 +327,9 @@ pub enum BindError {
     UnexpectedTensors {
         /// The architecture.
         architecture: &'static str,
-        /// How many.
+        /// Number of tensors.
         count: usize,
-        /// The first of them in the order of the file.
+        /// First of them in file order.
         tensor: String,
     },
 }
@@ -348,7 +340,7 @@ fn supported() -> String {
 }
 
 impl BindError {
-    /// The tensor concerned, where it is one.
+    /// Returns the tensor concerned, if any.
     pub fn tensor(&self) -> Option<&str> {
         match self {
             BindError::MissingTensor { tensor }
@@ -364,7 +356,7 @@ impl BindError {
     }
 }
 
-/// Refuses a number of blocks beyond [`limits`], before anything is made for every block.
+/// Checks the number of layers against [`limits`] before allocating per layer.
 fn check_layers(found: usize) -> Result<usize, HyperError> {
     let limit = limits::MAX_LAYERS;
     if (1..=limit).contains(&found) {
@@ -377,21 +369,19 @@ fn check_layers(found: usize) -> Result<usize, HyperError> {
     })
 }
 
-/// Binds a GGUF file: its hyper-parameters, and its tensors in the order of execution.
+/// Binds a GGUF file: returns its hyper-parameters, and its tensors in the order of execution.
 ///
 /// # Errors
-///
-/// [`BindError`], whose variants are what is checked.
+/// [`BindError`].
 pub fn bind(gguf: &Contents) -> Result<(HyperParameters, Vec<ModelTensor>), BindError> {
     bind_parts(gguf, &[])
 }
 
-/// Binds a model in several GGUF files, of which the first has the metadata and no two have a
-/// tensor of the same name. Tensors are in the files by this order.
+/// Binds a model split over several GGUF files. The first has the metadata; tensor names are unique
+/// across files, and [`Place::File`] refers to their order.
 ///
 /// # Errors
-///
-/// [`BindError`], whose variants are what is checked.
+/// [`BindError`].
 pub fn bind_parts(
     first: &Contents,
     others: &[&Contents],
@@ -412,8 +402,7 @@ pub fn bind_parts(
 }
 
 impl Architecture {
-    /// Finds the tensors of a model of this architecture: `names` are all that the container
-    /// has, `find` describes one of them. In the order of execution.
+    /// Binds the tensors `names` of a container, which `find` describes, in the order of execution.
     pub(crate) fn bind_tensors<'a>(
         &self,
         hyper: &HyperParameters,
@@ -447,7 +436,6 @@ impl Architecture {
         }
     }
 
-    /// The slots whose bias every model has.
     fn always_biased(&self) -> Vec<ProjectionKind> {
         let required = self.expected(1, Naming::Gguf);
         let required = required.filter(|(_, _, rule)| rule.required);
@@ -467,7 +455,7 @@ impl Architecture {
             .collect()
     }
 
-    /// Names of all tensors of a model of `layers` blocks, with the roles they play.
+    /// Returns the tensor names of a model of `layers` blocks with their roles.
     fn names(&self, layers: usize, naming: Naming) -> impl Iterator<Item = (String, Role)> {
         self.expected(layers, naming)
             .flat_map(|(name, layer, rule)| {
@@ -476,8 +464,7 @@ impl Architecture {
             })
     }
 
-    /// Names, blocks and rules of all tensors of a model of `layers` blocks; a tensor outside
-    /// of blocks has block 0.
+    /// Returns name, block and rule of each tensor; tensors outside of blocks have block 0.
     fn expected(
         &self,
         layers: usize,
@@ -502,7 +489,7 @@ impl Architecture {
     }
 }
 
-/// Compares the shape of a tensor with its rule and takes it apart into the roles it plays.
+/// Checks the shape of a tensor and splits it into its roles.
 fn bind_rule(
     rule: &TensorRule,
     layer: usize,
@@ -513,7 +500,6 @@ fn bind_rule(
 ) -> Result<(), BindError> {
     let cols = rule.cols.of(hyper);
     let rows: usize = rule.holds.iter().map(|(_, rows)| rows.of(hyper)).sum();
-    // A vector is a matrix of one row.
     let (expected, vector) = (vec![rows as u64, cols as u64], vec![cols as u64]);
     let row_bytes = found.dtype.row_bytes(cols);
     let (true, Some(row_bytes)) = (

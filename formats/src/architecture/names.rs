@@ -1,48 +1,47 @@
-//! The tables from the other side: what a container calls the tensors of a model, for whoever writes one.
+//! Tensor names for writers of containers.
 
 use super::{Architecture, Naming, SUPPORTED};
 use crate::escape::escape_truncated;
 use crate::model::Role;
 
-/// A tensor as a container of an architecture has it.
+/// A tensor of an architecture as named in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedTensor {
-    /// Its name.
+    /// Name in the container.
     pub name: String,
-    /// What lies in it, one under the other: the roles of dense matrices and of vectors.
+    /// Roles stacked in the tensor: dense matrices and vectors.
     pub roles: Vec<Role>,
-    /// Whether a model without it is incomplete.
+    /// Whether the tensor is required.
     pub required: bool,
 }
 
-/// Why a model cannot be stated in a container.
+/// Error returned when a container cannot represent a model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
-    /// An architecture that has no table.
+    /// Unsupported architecture.
     #[error("architecture {found:?} is not supported")]
     Architecture {
         /// Its name.
         found: String,
     },
-    /// Something that the container has no words for.
+    /// A property that the container cannot express.
     #[error(
         "{what} is {found}; of an architecture {architecture:?}, {container} can only say {expected}"
     )]
     Inexpressible {
-        /// What it is of the model.
+        /// Property of the model.
         what: &'static str,
-        /// What the model has.
+        /// Its value in the model.
         found: String,
-        /// The architecture, as the container calls it.
+        /// The container's name for the architecture.
         architecture: &'static str,
-        /// The container.
+        /// Container format.
         container: &'static str,
-        /// What it may be.
+        /// Values that the container can express.
         expected: String,
     },
 }
 
-/// The architecture of a name.
 pub(super) fn architecture(name: &str) -> Result<&'static Architecture, StateError> {
     let mut all = SUPPORTED.iter().copied();
     let found = all.find(|architecture| architecture.name == name);
@@ -51,10 +50,9 @@ pub(super) fn architecture(name: &str) -> Result<&'static Architecture, StateErr
     })
 }
 
-/// The tensors of a model of `layers` blocks, in the order of execution: all that it may have.
+/// Returns all tensors that a model of `layers` blocks may have, in the order of execution.
 ///
 /// # Errors
-///
 /// [`StateError::Architecture`].
 pub fn tensor_names(
     architecture: &str,
@@ -79,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_table_can_be_read_backwards() {
+    fn tensor_names_cover_every_table() {
         for architecture in SUPPORTED {
             for naming in [Naming::Gguf, Naming::HuggingFace] {
                 let names = tensor_names(architecture.name, 3, naming).unwrap();

@@ -1,15 +1,15 @@
-//! The architectures that are executed, each a table.
+//! Tables of the supported architectures.
 
 use super::{Architecture, Dim, EmbeddingScale, Group, Sliding, TensorRule, Traits};
 use crate::model::{Activation, Part, ProjectionKind, Role, RopePairs};
 
-/// Every architecture that can be bound.
+/// All supported architectures.
 pub static SUPPORTED: &[&Architecture] = &[&LLAMA, &QWEN2, &QWEN3, &GEMMA2, &GEMMA3, &PHI3];
 
 const REQUIRED: bool = true;
 const OPTIONAL: bool = false;
 
-/// Llama 1 to 3, Mistral, and whatever else is converted under this name.
+/// Llama 1 to 3, Mistral, and other models converted under this name.
 static LLAMA: Architecture = Architecture {
     name: "llama",
     model_types: &["llama", "mistral"],
@@ -70,7 +70,7 @@ static QWEN3: Architecture = Architecture {
     traits: PLAIN,
 };
 
-/// Gemma 2: norms before and after, soft caps, every second layer with a window.
+/// Gemma 2: norms before and after, soft caps, a window in every second layer.
 static GEMMA2: Architecture = Architecture {
     name: "gemma2",
     model_types: &["gemma2"],
@@ -100,7 +100,7 @@ static GEMMA2: Architecture = Architecture {
     },
 };
 
-/// Gemma 3, its text: head norms, five layers with a window to one without.
+/// Gemma 3 (text): head norms, a window in five of six layers.
 static GEMMA3: Architecture = Architecture {
     name: "gemma3",
     model_types: &["gemma3_text"],
@@ -131,7 +131,7 @@ static GEMMA3: Architecture = Architecture {
     },
 };
 
-/// Phi 3 and 4: one tensor for queries, keys and values, one for gate and up, long rope.
+/// Phi 3 and 4: fused q/k/v and gate/up tensors, LongRoPE.
 static PHI3: Architecture = Architecture {
     name: "phi3",
     model_types: &["phi3"],
@@ -162,9 +162,8 @@ const PLAIN: Traits = Traits {
     layers_scaled_by_width: None,
 };
 
-// Names in GGUF and in Hugging Face's folders, what the tensor holds and in how many rows, the
-// length of a row, and whether a model must have it. One rule a line.
-
+// One rule per line: names in GGUF and Hugging Face folders, roles with their rows, row length, and
+// whether the tensor is required.
 #[rustfmt::skip]
 static EMBEDDING: Group = Group::Model(&[
     TensorRule { gguf: "token_embd.weight", hugging_face: "model.embed_tokens.weight", holds: &[(|_| Role::TokenEmbedding, Dim::Vocabulary)], cols: Dim::Width, required: REQUIRED },
@@ -262,8 +261,8 @@ static FFN_DOWN: Group = Group::Block(&[
 #[rustfmt::skip]
 static OUTPUT: Group = Group::Model(&[
     TensorRule { gguf: "output_norm.weight", hugging_face: "model.norm.weight", holds: &[(|_| Role::OutputNorm, Dim::One)], cols: Dim::Width, required: REQUIRED },
-    // Absent where the model ties it to the embedding.
-    TensorRule { gguf: "output.weight", hugging_face: "lm_head.weight", holds: &[(|_| Role::Output, Dim::Vocabulary)], cols: Dim::Width, required: OPTIONAL },
+// Absent if tied to the embedding.
+TensorRule { gguf: "output.weight", hugging_face: "lm_head.weight", holds: &[(|_| Role::Output, Dim::Vocabulary)], cols: Dim::Width, required: OPTIONAL },
 ]);
 
 const fn dense(layer: usize, slot: ProjectionKind) -> Role {

@@ -1,5 +1,4 @@
-//! What a form of a matrix stores: the one place that knows it. Whoever plans, writes, checks or
-//! loads asks here.
+//! Storage forms of a matrix: dense, low rank, shared basis or residual, and their tensors.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,27 +9,26 @@ use super::{HyperParameters, InputGroup, Part, ProjectionKind, Role};
 use crate::DType;
 use crate::bands::CodeLayout;
 
-/// A matrix that a plan decides about and a manifest has a record of, in the order of execution.
+/// A matrix that a plan treats and a manifest records, ordered as in the forward pass.
 ///
-/// Where a model ties its head to the embedding, that is one matrix, [`MatrixId::Embedding`], and there
-/// is no [`MatrixId::Head`].
+/// If the head is tied to the embedding, both are [`MatrixId::Embedding`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MatrixId {
-    /// Rows are looked up by token, `[vocabulary, width]`.
+    /// Token embedding, `[vocabulary, width]`.
     Embedding,
-    /// A linear slot of a block.
+    /// A projection of a block.
     Projection {
         /// Index of the block.
         layer: usize,
-        /// Which of the seven.
+        /// Projection within the block.
         projection: ProjectionKind,
     },
-    /// From the normed residual stream to the logits, `[vocabulary, width]`.
+    /// Output head, `[vocabulary, width]`.
     Head,
 }
 
 impl MatrixId {
-    /// The block it belongs to; `None` outside of blocks.
+    /// Returns the block index; `None` outside of blocks.
     pub const fn layer(self) -> Option<usize> {
         match self {
             MatrixId::Projection { layer, .. } => Some(layer),
@@ -38,7 +36,7 @@ impl MatrixId {
         }
     }
 
-    /// Which of a block's slots it is; `None` outside of blocks.
+    /// Returns the projection; `None` outside of blocks.
     pub const fn slot(self) -> Option<ProjectionKind> {
         match self {
             MatrixId::Projection {
@@ -48,7 +46,7 @@ impl MatrixId {
         }
     }
 
-    /// The name without the block: `q`, `embedding`, `head`.
+    /// Returns the name without the block: `q`, `embedding`, `head`.
     pub const fn name(self) -> &'static str {
         match self {
             MatrixId::Embedding => "embedding",
@@ -59,7 +57,7 @@ impl MatrixId {
         }
     }
 
-    /// Rows (outputs) and columns (inputs) of the dense matrix.
+    /// Returns the rows (outputs) and columns (inputs) of the dense matrix.
     pub fn shape(self, hyper: &HyperParameters) -> (usize, usize) {
         match self {
             MatrixId::Embedding | MatrixId::Head => (hyper.vocabulary, hyper.width),
@@ -69,8 +67,8 @@ impl MatrixId {
         }
     }
 
-    /// What a part of it does in the model; `None` for a part that no form of it has. Rows of an
-    /// embedding are looked up, so it has but its weight.
+    /// Returns the role of a part; `None` if the matrix has no such part. An embedding has only its
+    /// weight.
     pub const fn role(self, part: Part) -> Option<Role> {
         match (self, part) {
             (
@@ -89,7 +87,7 @@ impl MatrixId {
         }
     }
 
-    /// The role of the dense matrix.
+    /// Returns the role of the dense matrix.
     pub const fn weight(self) -> Role {
         match self {
             MatrixId::Embedding => Role::TokenEmbedding,
@@ -105,8 +103,8 @@ impl MatrixId {
         }
     }
 
-    /// The matrix that a tensor is a part of, and which part; `None` for bases and vectors that are
-    /// no bias.
+    /// Returns the matrix and the part that a role denotes; `None` for bases and for vectors other
+    /// than biases.
     pub const fn of(role: Role) -> Option<(MatrixId, Part)> {
         match role {
             Role::TokenEmbedding => Some((MatrixId::Embedding, Part::Weight)),
@@ -147,7 +145,6 @@ impl FromStr for MatrixId {
         {
             return Ok(found);
         }
-        // A slot is called as its weight, without the last word: one spelling for both.
         match format!("{text}.weight").parse() {
             Ok(Role::Linear { layer, slot, .. }) => Ok(MatrixId::Projection {
                 layer,
@@ -171,7 +168,7 @@ impl<'de> Deserialize<'de> for MatrixId {
     }
 }
 
-/// How a matrix is stored.
+/// Storage form of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
@@ -181,12 +178,12 @@ pub enum Form {
     LowRank,
     /// `W ≈ W̃ Pᵀ` with the basis `P` of the slot's group.
     SharedBasis,
-    /// `W ≈ W₀ + B A`: a dense base, and what it lacks.
+    /// `W ≈ W₀ + B A`: a dense base and a low-rank residual.
     Residual,
 }
 
 impl Form {
-    /// Every form.
+    /// All forms.
     pub const ALL: [Form; 4] = [
         Form::Dense,
         Form::LowRank,
@@ -194,7 +191,7 @@ impl Form {
         Form::Residual,
     ];
 
-    /// The name used in the manifest.
+    /// Returns the name used in the manifest.
     pub const fn name(self) -> &'static str {
         match self {
             Form::Dense => "dense",
@@ -204,7 +201,7 @@ impl Form {
         }
     }
 
-    /// The parts that a matrix of this form has of its own, in the order of execution.
+    /// Returns the parts that the form stores for each matrix, in the order of execution.
     pub const fn parts(self) -> &'static [Part] {
         match self {
             Form::Dense => &[Part::Weight],
@@ -214,8 +211,8 @@ impl Form {
         }
     }
 
-    /// The form of a matrix of which these parts are there. The last part of a form may be missing:
-    /// then the file lacks it, as whoever looks for the parts of the form will find out.
+    /// Detects the form from the parts that exist. Its last part may be missing, which the reader
+    /// of the parts then reports.
     pub fn of(has: impl Fn(Part) -> bool) -> Option<Form> {
         match (has(Part::Weight), has(Part::ResidualA)) {
             (true, true) => Some(Form::Residual),
@@ -227,7 +224,7 @@ impl Form {
     }
 }
 
-/// A stored form with its rank and the types of its tensors.
+/// A storage form with its rank and tensor types.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoredForm {
     /// `W [out, in]`.
@@ -235,14 +232,14 @@ pub enum StoredForm {
         /// Type of `W`.
         weight: DType,
     },
-    /// `W [out, in]` in bands of 32 columns: a dense matrix, too.
+    /// `W [out, in]` in groups of 32 columns; also a dense form.
     Bands {
-        /// The codes of its bands.
+        /// Codes of the column groups.
         codes: CodeLayout,
     },
     /// `A [rank, in]` and `B [out, rank]`.
     LowRank {
-        /// Components.
+        /// Rank.
         rank: usize,
         /// Type of `A`.
         a: DType,
@@ -251,7 +248,7 @@ pub enum StoredForm {
     },
     /// `W̃ [out, rank]`, and `Pᵀ [rank, in]` once for the group.
     SharedBasis {
-        /// Components.
+        /// Rank.
         rank: usize,
         /// Type of the basis.
         basis: DType,
@@ -262,7 +259,7 @@ pub enum StoredForm {
     Residual {
         /// Type of the base `W₀`.
         base: DType,
-        /// Components of what the base lacks.
+        /// Rank of the residual.
         rank: usize,
         /// Type of `A`.
         a: DType,
@@ -272,7 +269,7 @@ pub enum StoredForm {
 }
 
 impl StoredForm {
-    /// The form alone.
+    /// Returns the form without its parameters.
     pub const fn form(&self) -> Form {
         match self {
             StoredForm::Dense { .. } | StoredForm::Bands { .. } => Form::Dense,
@@ -282,7 +279,7 @@ impl StoredForm {
         }
     }
 
-    /// Components of its factors; `None` where there are none.
+    /// Returns the rank; `None` for dense forms.
     pub const fn rank(&self) -> Option<usize> {
         match self {
             StoredForm::Dense { .. } | StoredForm::Bands { .. } => None,
@@ -292,8 +289,8 @@ impl StoredForm {
         }
     }
 
-    /// The tensors of a matrix `[rows, cols]` in this form, in the order of execution; without the basis
-    /// of its group. A part that the matrix cannot have is left out, which [`MatrixId::role`] tells.
+    /// Returns the tensors of a matrix `[rows, cols]` in the order of execution, without the
+    /// group's basis. Parts without a [`MatrixId::role`] are left out.
     pub fn tensors(&self, matrix: MatrixId, (rows, cols): (usize, usize)) -> Vec<StoredTensor> {
         let shape = |part: Part| match (self.clone(), part) {
             (StoredForm::Dense { weight }, _) => (weight, rows, cols),
@@ -326,7 +323,7 @@ impl StoredForm {
             .collect()
     }
 
-    /// The codes of its bands; `None` with another form.
+    /// Returns the codes of the column groups; `None` for other forms.
     pub const fn codes(&self) -> Option<&CodeLayout> {
         match self {
             StoredForm::Bands { codes } => Some(codes),
@@ -334,7 +331,7 @@ impl StoredForm {
         }
     }
 
-    /// The basis `[rank, cols]` that a group's slots of this form share; `None` with another form.
+    /// Returns the basis `[rank, cols]` shared by a group's projections; `None` for other forms.
     pub fn basis(&self, layer: usize, group: InputGroup, cols: usize) -> Option<StoredTensor> {
         let &StoredForm::SharedBasis { rank, basis, .. } = self else {
             return None;
@@ -349,29 +346,28 @@ impl StoredForm {
     }
 }
 
-/// A tensor as it is to be stored.
+/// Role, type and shape of a stored tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredTensor {
-    /// What it does in the model.
+    /// Role in the model.
     pub role: Role,
-    /// How its numbers are stored.
+    /// Element type.
     pub dtype: DType,
     /// Rows.
     pub rows: usize,
-    /// Numbers in a row.
+    /// Columns.
     pub cols: usize,
-    /// The codes of its bands, where it is in [`DType::Bands`].
+    /// Codes of the column groups, for [`DType::Bands`].
     pub codes: Option<CodeLayout>,
 }
 
 impl StoredTensor {
-    /// Numbers in it.
+    /// Returns the number of elements.
     pub fn parameters(&self) -> u64 {
         self.rows as u64 * self.cols as u64
     }
 
-    /// Bytes that type and shape call for, of the whole blocks of each row: in a plan that was checked
-    /// and in a file that was, there is nothing behind them.
+    /// Returns the size in bytes; every row consists of whole blocks.
     pub fn bytes(&self) -> u64 {
         if let Some(codes) = &self.codes {
             return codes.bytes(self.rows);
@@ -414,14 +410,13 @@ mod tests {
     }
 
     #[test]
-    fn a_form_is_recognised_by_what_it_stores() {
+    fn form_is_detected_from_its_parts() {
         for (stored, form) in FORMS.into_iter().zip(Form::ALL) {
             assert_eq!(stored.form(), form);
             let tensors = stored.tensors(slot(), (768, 256));
             let has = |part| tensors.iter().any(|t| Some(t.role) == slot().role(part));
             assert_eq!(Form::of(has), Some(form));
             assert_eq!(tensors.len(), form.parts().len());
-            // In the order of execution, each of whole blocks, and the parts that the form has.
             let by_role = |a: &StoredTensor, b: &StoredTensor| {
                 a.role.execution_order() < b.role.execution_order()
             };
@@ -436,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_and_bytes_are_those_of_the_form() {
+    fn forms_give_shapes_and_bytes_of_their_tensors() {
         let of = |form: &StoredForm| -> Vec<_> {
             let tensors = form.tensors(slot(), (768, 256));
             tensors
@@ -466,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn matrices_survive_their_text_and_others_are_refused() {
+    fn matrix_ids_round_trip_through_text() {
         let all = [MatrixId::Embedding, slot(), MatrixId::Head];
         assert!(all.is_sorted());
         for matrix in all {
@@ -477,7 +472,6 @@ mod tests {
         for text in ["", "layers.3", "layers.03.q", "q", "output", "layers.0.q.a"] {
             assert!(text.parse::<MatrixId>().is_err(), "{text}");
         }
-        // An embedding is looked up row by row.
         assert_eq!(MatrixId::Embedding.role(Part::A), None);
         assert_eq!(MatrixId::Head.role(Part::Projected), None);
     }

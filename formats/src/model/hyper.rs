@@ -1,4 +1,4 @@
-//! The numbers of a forward pass.
+//! Hyper-parameters of the forward pass.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::ProjectionKind;
 use crate::limits;
 
-/// The numbers that define the forward pass of a model.
+/// Hyper-parameters that define the forward pass of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HyperParameters {
     /// Name of the architecture, for example `llama`.
     pub architecture: String,
-    /// Name of the model, where its author gave one.
+    /// Name of the model, if given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Tokens in the vocabulary (rows of the embedding).
@@ -21,11 +21,11 @@ pub struct HyperParameters {
     pub context: usize,
     /// Width of the residual stream.
     pub width: usize,
-    /// Blocks.
+    /// Number of blocks.
     pub layers: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: usize,
-    /// Key and value heads; divides `heads`.
+    /// Number of key and value heads; divides `heads`.
     pub kv_heads: usize,
     /// Width of a head.
     pub head_size: usize,
@@ -39,51 +39,50 @@ pub struct HyperParameters {
     pub rope_dimensions: usize,
     /// Positions are divided by this before rotation (1 = no scaling).
     pub rope_linear_scale: f32,
-    /// How the forward pass differs from the plain one.
+    /// Deviations from the plain forward pass.
     #[serde(default, skip_serializing_if = "Forward::is_plain")]
     pub forward: Forward,
 }
 
-/// How a forward pass differs from the plain one, which is Llama's: rotated pairs side by side,
-/// SiLU, attention over every earlier position, nothing scaled or capped. What else differs
-/// between architectures, biases and norms, is seen from the tensors that a model has.
+/// Deviations from the plain (Llama) forward pass: adjacent rotary pairs, SiLU, full causal
+/// attention, no scaling, no caps. Biases and norms follow from the tensors that a model has.
 ///
-/// Whoever reads one must understand all of it, so that unknown fields are refused.
+/// Unknown fields are refused, since a reader must implement all of them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Forward {
-    /// Which dimensions of a head are rotated together.
+    /// Dimensions of a head that are rotated together.
     pub rope_pairs: RopePairs,
-    /// The activation of the feed-forward network's gate.
+    /// Activation of the feed-forward gate.
     pub activation: Activation,
-    /// Factor of the embeddings; absent is 1.
+    /// Factor of the embeddings (default 1).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub embedding_scale: Option<f32>,
-    /// Factor of the products of queries and keys; absent is `1 / sqrt(head_size)`.
+    /// Factor of the attention scores (default `1 / sqrt(head_size)`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attention_scale: Option<f32>,
-    /// Scaled products `s` of queries and keys become `c tanh(s / c)`.
+    /// Soft cap of the scaled scores: `s` becomes `c tanh(s / c)`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attention_softcap: Option<f32>,
-    /// Logits `l` become `c tanh(l / c)`.
+    /// Soft cap of the logits: `l` becomes `c tanh(l / c)`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logit_softcap: Option<f32>,
-    /// Layers that see only the latest positions.
+    /// Layers with sliding-window attention.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sliding_window: Option<SlidingWindow>,
-    /// Rotary frequencies that depend on the length of the context.
+    /// Rotary frequencies that depend on the context length.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub long_rope: Option<LongRope>,
 }
 
 impl Forward {
-    /// Whether there is no difference.
+    /// Returns true if the forward pass is the plain one.
     pub fn is_plain(&self) -> bool {
         *self == Forward::default()
     }
 }
 
-/// Which dimensions of a head the rotary embedding rotates together.
+/// Dimensions that the rotary embedding rotates together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RopePairs {
@@ -94,62 +93,60 @@ pub enum RopePairs {
     Halves,
 }
 
-/// The activation of the gate.
+/// Activation of the gate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activation {
     /// `x / (1 + exp(-x))`.
     #[default]
     Silu,
-    /// GELU in its approximation by tanh.
+    /// GELU, tanh approximation.
     GeluTanh,
 }
 
-/// Attention over the latest positions only.
+/// Sliding-window attention.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SlidingWindow {
-    /// Positions that a position sees, itself among them.
+    /// Window length, including the position itself.
     pub positions: usize,
-    /// The layers that see every position all the same, ascending.
+    /// Layers with full attention, ascending.
     pub full_layers: Vec<usize>,
-    /// Base of the rotary embedding in the layers with a window, which then know neither
-    /// scaling nor factors; absent where they rotate as the others do.
+    /// Rotary base of the layers with a window, which then use no scaling and no factors; if
+    /// absent, they rotate like the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rope_theta: Option<f32>,
 }
 
-/// Rotary frequencies that depend on the length of the context (LongRoPE).
+/// Rotary frequencies that depend on the context length (LongRoPE).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LongRope {
-    /// Positions up to which a context counts as short:
-    /// [`RopeFactors`](super::Role::RopeFactors) then divide the frequencies, else
+    /// Longest context for [`RopeFactors`](super::Role::RopeFactors); longer ones use
     /// [`LongRopeFactors`](super::Role::LongRopeFactors).
     pub original_context: usize,
-    /// Factor of the rotated queries and keys, in short contexts too.
+    /// Factor of rotated queries and keys, also in short contexts.
     pub attention_factor: f32,
 }
 
-/// Hyper-parameters that no model can have, or that are beyond [`limits`].
+/// Error returned for invalid hyper-parameters or values beyond [`limits`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("hyper-parameter {name} is {found}, expected {expected}")]
 pub struct HyperError {
-    /// Which one, as [`HyperParameters`] names it.
+    /// Name of the field in [`HyperParameters`].
     pub name: &'static str,
-    /// What it may be.
+    /// Expected values.
     pub expected: String,
-    /// What it is.
+    /// Actual value.
     pub found: String,
 }
 
 impl HyperParameters {
-    /// Validates the numbers against each other and against [`limits`], so that the
-    /// shapes of all tensors fit a `usize`.
+    /// Validates the hyper-parameters against each other and [`limits`], so that all tensor shapes
+    /// fit a `usize`.
     ///
     /// # Errors
-    ///
-    /// [`HyperError`] names the first that is wrong.
+    /// [`HyperError`] for the first invalid value.
     pub fn check(&self) -> Result<(), HyperError> {
         let wrong = |name, found: &dyn fmt::Display, expected: String| {
             Err(HyperError {
@@ -253,7 +250,7 @@ impl HyperParameters {
         Ok(())
     }
 
-    /// The window of a layer's attention; `None` where it sees every position.
+    /// Returns the sliding window of a layer; `None` for full attention.
     pub fn window(&self, layer: usize) -> Option<&SlidingWindow> {
         let window = self.forward.sliding_window.as_ref()?;
         match window.full_layers.binary_search(&layer) {
@@ -262,7 +259,7 @@ impl HyperParameters {
         }
     }
 
-    /// Shape `[out, in]` of a slot's dense matrix.
+    /// Returns the shape `[out, in]` of a projection.
     pub fn projection_shape(&self, slot: ProjectionKind) -> (usize, usize) {
         let (q, kv) = (self.heads * self.head_size, self.kv_heads * self.head_size);
         match slot {
@@ -280,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_side_by_side_are_bounded() {
+    fn check_limits_total_width_of_heads() {
         let good = HyperParameters {
             architecture: "llama".to_owned(),
             name: None,
@@ -308,7 +305,6 @@ mod tests {
         let error = bad.check().unwrap_err();
         assert_eq!(error.name, "head_size");
         assert!(!error.to_string().contains('\n'));
-        // As wide as all heads together may be, but no head is.
         let bad = HyperParameters {
             heads: 1,
             kv_heads: 1,

@@ -1,8 +1,8 @@
-//! What an artifact has for a KV cache.
+//! Bases of an artifact for the KV cache.
 
 use super::{BlockRole, Role};
 
-/// What a KV cache keeps of a position.
+/// Keys or values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KvSide {
     /// Keys, after the rotary embedding.
@@ -12,10 +12,10 @@ pub enum KvSide {
 }
 
 impl KvSide {
-    /// Both, in the order of an artifact.
+    /// Both sides, in the order of an artifact.
     pub const ALL: [KvSide; 2] = [KvSide::Key, KvSide::Value];
 
-    /// The first word of roles, and what people call it.
+    /// Returns the prefix of role names: `key` or `value`.
     pub const fn name(self) -> &'static str {
         match self {
             KvSide::Key => "key",
@@ -24,7 +24,7 @@ impl KvSide {
     }
 }
 
-/// What a block's KV cache may be projected on, by the names used in roles.
+/// Names of the KV basis roles of a block.
 pub(super) const BLOCK_KV: [(&str, BlockRole); 4] = [
     ("key_basis", |layer| Role::KvBasis {
         layer,

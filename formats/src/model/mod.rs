@@ -1,4 +1,5 @@
-//! The vocabulary shared by all crates: projections, roles, hyper-parameters and the description of the forward pass.
+//! Vocabulary shared by all crates: projections, tensor roles, hyper-parameters and the description
+//! of the forward pass.
 
 mod form;
 mod hyper;
@@ -18,28 +19,28 @@ use kv::BLOCK_KV;
 pub use kv::KvSide;
 pub use spec::{BlockSpec, ModelSpec, Register, Step};
 
-/// One of the seven linear maps of a transformer block, `y = W x` with `W` of shape `[out, in]`.
+/// Linear projection of a transformer block, `y = W x` with `W [out, in]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProjectionKind {
-    /// Query projection, reads the residual stream.
+    /// Query projection.
     Q,
-    /// Key projection, reads the residual stream.
+    /// Key projection.
     K,
-    /// Value projection, reads the residual stream.
+    /// Value projection.
     V,
-    /// Attention output projection, writes to the residual stream.
+    /// Attention output projection.
     O,
-    /// Gate of the feed-forward network, reads the residual stream.
+    /// Gate projection of the feed-forward network.
     Gate,
-    /// Up projection of the feed-forward network, reads the residual stream.
+    /// Up projection of the feed-forward network.
     Up,
-    /// Down projection of the feed-forward network, writes to the residual stream.
+    /// Down projection of the feed-forward network.
     Down,
 }
 
 impl ProjectionKind {
-    /// Every slot in the order of execution.
+    /// All projections in the order of execution.
     pub const ALL: [ProjectionKind; 7] = [
         ProjectionKind::Q,
         ProjectionKind::K,
@@ -50,7 +51,7 @@ impl ProjectionKind {
         ProjectionKind::Down,
     ];
 
-    /// The name used on the command line and in the manifest.
+    /// Returns the name used on the command line and in the manifest.
     pub const fn name(self) -> &'static str {
         match self {
             ProjectionKind::Q => "q",
@@ -63,7 +64,7 @@ impl ProjectionKind {
         }
     }
 
-    /// What the slot reads.
+    /// Returns the activation point that is the projection's input.
     pub const fn input(self) -> ActivationPoint {
         match self {
             ProjectionKind::Q | ProjectionKind::K | ProjectionKind::V => ActivationPoint::Attention,
@@ -73,7 +74,7 @@ impl ProjectionKind {
         }
     }
 
-    /// The group of slots that read the same input as this one; `None` where it stands alone.
+    /// Returns the group of projections with the same input; `None` for `o` and `down`.
     pub const fn group(self) -> Option<InputGroup> {
         match self {
             ProjectionKind::Q | ProjectionKind::K | ProjectionKind::V => Some(InputGroup::Qkv),
@@ -100,22 +101,22 @@ impl FromStr for ProjectionKind {
     }
 }
 
-/// A place in a block whose activations linear slots read.
+/// Activation point of a block: an input of projections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ActivationPoint {
-    /// The normed residual stream that Q, K and V read.
+    /// Normed residual stream, input of `q`, `k` and `v`.
     Attention,
-    /// The heads' outputs, which O reads.
+    /// Concatenated head outputs, input of `o`.
     AttentionOutput,
-    /// The normed residual stream that gate and up read.
+    /// Normed residual stream, input of `gate` and `up`.
     Ffn,
-    /// The activated product of gate and up, which down reads.
+    /// Product of the activated gate and `up`, input of `down`.
     FfnHidden,
 }
 
 impl ActivationPoint {
-    /// All four in the order of execution.
+    /// All activation points in the order of execution.
     pub const ALL: [ActivationPoint; 4] = [
         ActivationPoint::Attention,
         ActivationPoint::AttentionOutput,
@@ -123,7 +124,7 @@ impl ActivationPoint {
         ActivationPoint::FfnHidden,
     ];
 
-    /// The name used in files and reports.
+    /// Returns the name used in files and reports.
     pub const fn name(self) -> &'static str {
         match self {
             ActivationPoint::Attention => "attention",
@@ -134,13 +135,13 @@ impl ActivationPoint {
     }
 }
 
-/// Slots that share their input and may therefore share a basis.
+/// Projections that share their input and may share a basis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InputGroup {
-    /// Q, K and V.
+    /// `q`, `k` and `v`.
     Qkv,
-    /// Gate and up.
+    /// `gate` and `up`.
     GateUp,
 }
 
@@ -148,7 +149,7 @@ impl InputGroup {
     /// Both groups in the order of execution.
     pub const ALL: [InputGroup; 2] = [InputGroup::Qkv, InputGroup::GateUp];
 
-    /// The name used in roles.
+    /// Returns the name used in roles.
     pub const fn name(self) -> &'static str {
         match self {
             InputGroup::Qkv => "qkv",
@@ -156,7 +157,7 @@ impl InputGroup {
         }
     }
 
-    /// The slots of the group in the order of execution.
+    /// Returns the projections of the group in the order of execution.
     pub const fn slots(self) -> &'static [ProjectionKind] {
         match self {
             InputGroup::Qkv => &[ProjectionKind::Q, ProjectionKind::K, ProjectionKind::V],
@@ -165,22 +166,22 @@ impl InputGroup {
     }
 }
 
-/// What part of a matrix a tensor is.
+/// Part of a matrix that a tensor stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Part {
-    /// The dense matrix `W`, `[out, in]`.
+    /// Dense matrix `W`, `[out, in]`.
     Weight,
-    /// The first factor of `W ≈ B A`, `[rank, in]`.
+    /// First factor of `W ≈ B A`, `[rank, in]`.
     A,
-    /// The second factor of `W ≈ B A`, `[out, rank]`.
+    /// Second factor of `W ≈ B A`, `[out, rank]`.
     B,
-    /// `W̃ = W P`, `[out, rank]`, to be used with the [`Role::Basis`] of the slot's group.
+    /// `W̃ = W P`, `[out, rank]`, used with the [`Role::Basis`] of the group.
     Projected,
-    /// The first factor of what the weight lacks, `W ≈ W₀ + B A`, `[rank, in]`.
+    /// First factor of the residual in `W ≈ W₀ + B A`, `[rank, in]`.
     ResidualA,
-    /// The second factor of what the weight lacks, `[out, rank]`.
+    /// Second factor of the residual, `[out, rank]`.
     ResidualB,
-    /// What is added to `W x`, `[1, out]`; with factors as with the dense matrix.
+    /// Bias added to `W x`, `[1, out]`; also with factors.
     Bias,
 }
 
@@ -195,10 +196,9 @@ impl Part {
         Part::Bias,
     ];
 
-    /// The factors of an output matrix.
     const OF_OUTPUT: [Part; 4] = [Part::A, Part::B, Part::ResidualA, Part::ResidualB];
 
-    /// The last word of a role.
+    /// Returns the last word of a role.
     pub const fn name(self) -> &'static str {
         match self {
             Part::Weight => "weight",
@@ -212,56 +212,56 @@ impl Part {
     }
 }
 
-/// What a tensor does in the model. Written as text in the manifest, for example
-/// `layers.3.q.weight`, `layers.3.qkv.basis` or `token_embedding`.
+/// Role of a tensor in the model. The manifest uses its text form, e.g. `layers.3.q.weight`,
+/// `layers.3.qkv.basis` or `token_embedding`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     /// `[vocabulary, width]`.
     TokenEmbedding,
-    /// `[1, rope_dimensions / 2]`: divisors of the rotary frequencies.
+    /// Divisors of the rotary frequencies, `[1, rope_dimensions / 2]`.
     RopeFactors,
-    /// `[1, rope_dimensions / 2]`: the divisors where the context is longer than
-    /// [`LongRope::original_context`].
+    /// Divisors for contexts longer than [`LongRope::original_context`], `[1, rope_dimensions /
+    /// 2]`.
     LongRopeFactors,
     /// `[1, width]`.
     AttentionNorm {
         /// Index of the block.
         layer: usize,
     },
-    /// Shared basis `Pᵀ` of a group of slots, `[rank, in]`.
+    /// Shared basis `Pᵀ` of a group of projections, `[rank, in]`.
     Basis {
         /// Index of the block.
         layer: usize,
-        /// The slots that share it.
+        /// Projections that share it.
         group: InputGroup,
     },
-    /// `[1, head_size]`: weight of the norm of every query head, before rotation.
+    /// Norm weight of every query head, before rotation, `[1, head_size]`.
     QueryNorm {
         /// Index of the block.
         layer: usize,
     },
-    /// `[1, head_size]`: weight of the norm of every key head, before rotation.
+    /// Norm weight of every key head, before rotation, `[1, head_size]`.
     KeyNorm {
         /// Index of the block.
         layer: usize,
     },
-    /// `[1, width]`: norm of what attention adds to the residual stream.
+    /// Norm of the attention output before it is added to the residual stream, `[1, width]`.
     PostAttentionNorm {
         /// Index of the block.
         layer: usize,
     },
-    /// `[1, width]`: norm of what the feed-forward network adds to the residual stream.
+    /// Norm of the feed-forward output before it is added to the residual stream, `[1, width]`.
     PostFfnNorm {
         /// Index of the block.
         layer: usize,
     },
-    /// A part of a linear slot.
+    /// A part of a projection.
     Linear {
         /// Index of the block.
         layer: usize,
-        /// Which of the seven.
+        /// Projection within the block.
         slot: ProjectionKind,
-        /// Dense weight or factor.
+        /// Dense weight, factor or bias.
         part: Part,
     },
     /// `[1, width]`.
@@ -271,47 +271,44 @@ pub enum Role {
     },
     /// `[1, width]`.
     OutputNorm,
-    /// `[vocabulary, width]`; absent where the model ties it to the embedding, or stores
-    /// factors instead.
+    /// Output head, `[vocabulary, width]`; absent if tied to the embedding or stored as factors.
     Output,
-    /// A factor of the output matrix: [`Part::A`], [`Part::B`], [`Part::ResidualA`] or
+    /// Factor of the output head: [`Part::A`], [`Part::B`], [`Part::ResidualA`] or
     /// [`Part::ResidualB`].
     OutputFactor {
-        /// Which factor.
+        /// The factor.
         part: Part,
     },
-    /// `[kv_heads · head_size, head_size]`: for each kv head an orthonormal basis of what a KV cache keeps of it, a row for
-    /// each component, in decreasing order of energy. For keys these are the eigenvectors of the second moment of the keys
-    /// and of the queries that meet them, both after the rotary embedding, for values those of the values alone (OjaKV,
-    /// appendix A.2). The forward pass does not read them.
+    /// Orthonormal basis of each kv head for the KV cache, `[kv_heads · head_size, head_size]`: one
+    /// row per component, in decreasing order of energy. For keys these are the eigenvectors of the
+    /// second moment of keys and queries after the rotary embedding, for values those of the values
+    /// (OjaKV, appendix A.2). Unused by the forward pass.
     KvBasis {
         /// Index of the block.
         layer: usize,
-        /// Of keys or of values.
+        /// Keys or values.
         side: KvSide,
     },
-    /// `[kv_heads, head_size]`: the part of its head's energy that each row of [`Role::KvBasis`] holds.
+    /// Share of the head's energy in each row of [`Role::KvBasis`], `[kv_heads, head_size]`.
     KvEnergies {
         /// Index of the block.
         layer: usize,
-        /// Of keys or of values.
+        /// Keys or values.
         side: KvSide,
     },
-    /// What the dense matrix, its base, lacks: of its shape, and added to it where a part of the model's bytes
-    /// allows.
+    /// Refinement of a dense matrix: has its shape and is added to it if the active fraction of
+    /// weight bytes allows.
     Refinement {
-        /// The matrix.
+        /// The refined matrix.
         matrix: MatrixId,
     },
 }
 
-/// The last word of a refinement's role.
 const REFINEMENT: &str = ".refinement";
 
-/// A role in every block, by the block's index.
+/// Constructor of a role from a block index.
 pub(crate) type BlockRole = fn(usize) -> Role;
 
-/// The vectors of a block that are no part of a slot, by the names used in roles.
 const BLOCK_VECTORS: [(&str, BlockRole); 6] = [
     ("attention_norm", |layer| Role::AttentionNorm { layer }),
     ("query_norm", |layer| Role::QueryNorm { layer }),
@@ -323,7 +320,6 @@ const BLOCK_VECTORS: [(&str, BlockRole); 6] = [
     ("post_ffn_norm", |layer| Role::PostFfnNorm { layer }),
 ];
 
-/// The tensors outside of blocks, by the names used in roles.
 const MODEL_TENSORS: [(&str, Role); 5] = [
     ("token_embedding", Role::TokenEmbedding),
     ("rope_factors", Role::RopeFactors),
@@ -333,7 +329,7 @@ const MODEL_TENSORS: [(&str, Role); 5] = [
 ];
 
 impl Role {
-    /// The block of the tensor; `None` outside of blocks.
+    /// Returns the block index; `None` outside of blocks.
     pub const fn layer(self) -> Option<usize> {
         match self {
             Role::TokenEmbedding
@@ -356,8 +352,7 @@ impl Role {
         }
     }
 
-    /// A key that sorts the tensors of a model into the order of execution, which is the order
-    /// of an artifact.
+    /// Returns a sort key for the order of execution, which is the order of an artifact.
     pub fn execution_order(self) -> impl Ord {
         let step = |slot: ProjectionKind| match slot {
             ProjectionKind::Q => 2,
@@ -386,10 +381,8 @@ impl Role {
             Role::OutputNorm => (2, 0, 0),
             Role::Output => (2, 1, 0),
             Role::OutputFactor { part } => (2, 1, part as usize),
-            // Behind what the forward pass reads, layer by layer.
             Role::KvBasis { side, .. } => (3, side as usize, 0),
             Role::KvEnergies { side, .. } => (3, side as usize, 1),
-            // Behind all bases.
             Role::Refinement { matrix } => match matrix {
                 MatrixId::Embedding => (4, 0, 0),
                 MatrixId::Projection {
@@ -419,7 +412,6 @@ impl fmt::Display for Role {
                 let mut names = BLOCK_VECTORS.iter().chain(&BLOCK_KV);
                 match names.find(|(_, role)| role(layer) == vector) {
                     Some((name, _)) => write!(f, "layers.{layer}.{name}"),
-                    // Every role is in one of the tables, which a test goes through.
                     None => Err(fmt::Error),
                 }
             }
@@ -469,7 +461,6 @@ impl FromStr for Role {
                     .ok_or_else(unknown)?,
             },
         };
-        // One spelling only: "layers.03.q.weight" is not "layers.3.q.weight".
         if role.to_string() == text {
             Ok(role)
         } else {
@@ -496,7 +487,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roles_survive_their_text() {
+    fn roles_round_trip_through_text() {
         let mut roles = vec![
             Role::TokenEmbedding,
             Role::RopeFactors,
@@ -530,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_execution_is_that_of_a_forward_pass() {
+    fn roles_sort_by_execution_order() {
         let layer = 3;
         let part = |slot, part| Role::Linear { layer, slot, part };
         let ordered = [

@@ -1,5 +1,4 @@
-//! The processor, over [`htc_kernels::cpu`]: the bytes of weights are used where they lie in the
-//! mapped file.
+//! CPU backend over [`htc_kernels::cpu`]; weights are used in the mapped file.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,41 +12,39 @@ use crate::error::ExecError;
 use crate::kv::{CompressionEnergies, KeptRows, Kv, KvCache, KvPlan, LayerBases};
 use crate::tensor::Tensor;
 
-/// Executes on the processor. Any number of sessions may share one [`Pool`] of threads; sessions
-/// that compute at the same time should not, for a pool does one piece of work at a time and the
-/// others then have a single thread each.
+/// CPU backend. Sessions may share one [`Pool`] of threads, but a pool executes one operation at a
+/// time: sessions that compute concurrently then have a single thread each.
 #[derive(Debug)]
 pub struct Cpu {
     cpu: cpu::Cpu,
-    /// Kept from operation to operation, so that a step allocates nothing.
+    /// Reused, so that a step allocates nothing.
     scratch: Scratch,
     /// As [`Backend::keep_apart`].
     apart: bool,
 }
 
 impl Cpu {
-    /// The best kernels that the processor has, on the threads of `pool`.
+    /// Creates a backend with the best kernels for the CPU, on the threads of `pool`.
     pub fn new(pool: &Arc<Pool>) -> Self {
         cpu::Cpu::new(Arc::clone(pool)).into()
     }
 
-    /// As [`Cpu::new`], on so many threads of its own.
+    /// As [`Cpu::new`], with a new pool of `threads` threads.
     ///
     /// # Errors
-    /// Where the number is 0 or absurd, or the system refuses a thread.
+    /// [`PoolError`] if the number is 0 or too large, or a thread cannot be started.
     pub fn with_threads(threads: usize) -> Result<Self, PoolError> {
         Ok(cpu::Cpu::with_threads(threads)?.into())
     }
 }
 
 impl Cpu {
-    /// One for each instruction set that the processor has kernels for, the best first: for
-    /// comparisons.
+    /// Returns a backend for each supported instruction set, best first, for comparisons.
     pub fn each(pool: &Arc<Pool>) -> Vec<Self> {
         cpu::Cpu::each(pool).into_iter().map(Cpu::from).collect()
     }
 
-    /// The instruction set of the kernels.
+    /// Returns the instruction set of the kernels.
     pub fn instruction_set(&self) -> &'static str {
         self.cpu.instruction_set()
     }
@@ -174,7 +171,7 @@ impl Backend for Cpu {
         let mut second = Vec::with_capacity(slots.len());
         for slot in slots {
             if let Some(w) = slot.weight.column_groups()? {
-                // A matrix in bands is dense, so that it reads the input.
+                // A matrix in column groups is dense and reads the input.
                 let x = &x[..n * w.cols()];
                 let y = &mut slot.y[..n * slot.rows];
                 self.cpu.banded(w, n, x, y, &mut self.scratch)?;
@@ -398,7 +395,7 @@ impl Backend for Cpu {
 #[derive(Debug, Default)]
 pub struct CpuRotation {
     pairs: usize,
-    /// The first position.
+    /// First position.
     start: usize,
     cos: Vec<f32>,
     sin: Vec<f32>,
@@ -406,7 +403,7 @@ pub struct CpuRotation {
 
 impl CpuRotation {
     fn fill(&mut self, start: usize, n: usize, frequencies: &[f64], factor: f32) {
-        // Where blocks are executed one by one, the same positions come again.
+        // Executing blocks one by one repeats the same positions.
         let filled = (self.start, self.cos.len(), self.pairs);
         if filled == (start, n * frequencies.len(), frequencies.len()) {
             return;

@@ -1,4 +1,4 @@
-//! The oracle: a whole forward pass in float64, as plainly as it can be written.
+//! Reference backend: a plain forward pass in float64.
 
 mod kv;
 
@@ -14,15 +14,14 @@ use crate::error::ExecError;
 use crate::kv::{CompressionEnergies, KeptRows, Kv, KvPlan, LayerBases};
 use crate::tensor::Tensor;
 
-/// Executes in float64 on one thread, for comparisons: activations are float64 from the embedding
-/// to the logits, weights are the numbers that their blocks decode to, and nothing is rounded but
-/// keys and values that are to be float16. It shares no arithmetic with the other backends.
+/// Float64 backend on one thread, for comparisons. Weights are decoded, and only keys and values
+/// stored in float16 are rounded. It shares no arithmetic with the other backends.
 ///
-/// It is slow, and keeps every weight as float32.
+/// It is slow, and stores every weight as float32.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reference;
 
-/// A matrix `[rows, cols]`, decoded.
+/// A decoded matrix `[rows, cols]`.
 #[derive(Clone, Debug)]
 pub struct ReferenceWeight {
     rows: usize,
@@ -35,7 +34,6 @@ impl ReferenceWeight {
         &self.numbers[row * self.cols..][..self.cols]
     }
 
-    /// The product of the first `rows` rows and the first `x.len()` columns with a vector.
     fn product(&self, rows: usize, x: &[f64]) -> Vec<f64> {
         let rows = (0..rows).map(|row| &self.row(row)[..x.len()]);
         let dot = |row: &[f32]| row.iter().zip(x).map(|(&w, x)| f64::from(w) * x).sum();
@@ -224,7 +222,6 @@ impl Backend for Reference {
         Ok(())
     }
 
-    /// Rows are computed one after the other.
     fn keep_apart(&mut self, _: bool) {}
 
     fn append(

@@ -1,4 +1,4 @@
-//! What a draft uses in the place of parts of its model, while it drafts.
+//! Replacements of parts of a draft model while it drafts.
 
 use htc_formats::model::Register;
 
@@ -8,14 +8,14 @@ use crate::error::ExecError;
 use crate::linear::{Linear, Placed};
 use crate::tensor::Tensor;
 
-/// What stands for parts of a model.
+/// Replacements for parts of a model.
 pub(crate) struct Adapted<B: Backend> {
     /// By layer.
     pub layers: Vec<Option<AdaptedLayer<B>>>,
     pub correction: Option<Correction<B>>,
 }
 
-/// A basis of Q, K and V, and what is behind it, each of the form [`Linear::SharedBasis`].
+/// Shared basis of Q, K and V and their projections, each a [`Linear::SharedBasis`].
 pub(crate) struct AdaptedLayer<B: Backend> {
     /// `Pᵀ [rank, width]`.
     pub basis: Placed<B::Weight>,
@@ -23,7 +23,7 @@ pub(crate) struct AdaptedLayer<B: Backend> {
     pub qkv: [Linear<B::Weight>; 3],
 }
 
-/// What is added to what the head reads, `h + B A h`.
+/// Low-rank correction of the head's input, `h + B A h`.
 pub(crate) struct Correction<B: Backend> {
     /// `A [rank, width]`.
     pub a: Placed<B::Weight>,
@@ -32,19 +32,19 @@ pub(crate) struct Correction<B: Backend> {
 }
 
 impl<B: Backend> Adapted<B> {
-    /// What stands for parts of a layer.
+    /// Returns the replacement of a layer, if any.
     pub fn layer(&self, index: usize) -> Option<&AdaptedLayer<B>> {
         self.layers.get(index).and_then(Option::as_ref)
     }
 }
 
 impl<B: Backend> Session<B> {
-    /// Uses this in the place of parts of the model from now on; gives what was used before.
+    /// Sets the replacements; returns the previous ones.
     pub(crate) fn adapt(&mut self, to: Option<Box<Adapted<B>>>) -> Option<Box<Adapted<B>>> {
         std::mem::replace(&mut self.adapted, to)
     }
 
-    /// A matrix that lies in no file, where operations read it.
+    /// Loads a matrix that is in no file to the backend.
     pub(crate) fn place(&mut self, tensor: &Tensor) -> Result<Placed<B::Weight>, ExecError> {
         Ok(Placed {
             weight: self.backend.weight(tensor)?,
@@ -54,7 +54,7 @@ impl<B: Backend> Session<B> {
         })
     }
 
-    /// What the head would read of the last row of the last batch without a correction, `[width]`.
+    /// Computes the uncorrected head input `[width]` of the last row of the last batch.
     pub(crate) fn head_input_before(&mut self, out: &mut Vec<f32>) -> Result<(), ExecError> {
         let width = self.model.hyper().width;
         let numbers = self.rows * width;
@@ -78,7 +78,7 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
-    /// Corrects what the head reads of the `n` rows of the batch, where there is a correction.
+    /// Corrects the head input of the batch's `n` rows, if there is a correction.
     pub(super) fn correct(&mut self, n: usize) -> Result<(), ExecError> {
         let Some(Correction { a, b }) = self.adapted.as_deref().and_then(|a| a.correction.as_ref())
         else {

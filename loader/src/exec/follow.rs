@@ -1,4 +1,4 @@
-//! As much of a model as its device allows.
+//! Active fraction controlled by the device's state.
 
 use std::sync::Arc;
 
@@ -8,24 +8,23 @@ use crate::dial::ActiveFraction;
 use crate::error::ExecError;
 use crate::live::SharedFraction;
 
-/// What a session follows.
 pub(super) struct Followed {
     follow: Arc<SharedFraction>,
-    /// What it touches at most, and the least that the model can do with.
+    /// Upper limit.
     most: ActiveFraction,
     least: f64,
-    /// What was allowed last.
+    /// Last allowed fraction.
     allowed: f64,
-    /// Least and largest part of the bytes that were in use; nothing was yet.
+    /// Smallest and largest fraction in use so far.
     range: Option<[f64; 2]>,
 }
 
 impl<B: Backend> Session<B> {
-    /// Touches of the part `most` of the weights' bytes as much as `follow` allows from now on, whenever
-    /// [`follow`](Session::follow) is called; never less than the model can do with.
+    /// Adapts the active fraction of weight bytes to `follow` on each call of
+    /// [`follow`](Session::follow), between the model's minimum and `most`.
     ///
     /// # Errors
-    /// [`ExecError::FractionBelow`] for a `most` that the model cannot do with.
+    /// [`ExecError::FractionBelow`] if `most` is below the model's minimum.
     pub fn follow_with(
         &mut self,
         follow: Arc<SharedFraction>,
@@ -43,17 +42,18 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
-    /// Takes up what is allowed at the moment, between two tokens: one load of one number where nothing has changed,
-    /// and else no more than finding the setting. Nothing is copied. Does nothing in a session that follows nothing.
+    /// Applies the currently allowed fraction, between two tokens. Costs one load if unchanged,
+    /// else finding the setting; copies nothing. Does nothing without
+    /// [`follow_with`](Session::follow_with).
     ///
     /// # Errors
-    /// None that a follower of this crate causes; [`ExecError::ActiveFraction`] for a number that is no fraction.
+    /// [`ExecError::Fraction`] for an invalid number, which followers of this crate never give.
     pub fn follow(&mut self) -> Result<(), ExecError> {
         let Some(followed) = &mut self.followed else {
             return Ok(());
         };
         let allowed = followed.follow.fraction();
-        // Compared as it is stored: nothing is computed from it.
+        // Bitwise comparison of the stored value.
         if allowed.to_bits() == followed.allowed.to_bits() && followed.range.is_some() {
             return Ok(());
         }
@@ -67,8 +67,8 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
-    /// Least and largest part of the weights' bytes that were in use whenever the session was told to
-    /// [follow](Session::follow); what is in use where it never was.
+    /// Returns the smallest and largest fraction of weight bytes in use at calls of
+    /// [`follow`](Session::follow); the current one if never called.
     pub fn fractions(&self) -> [f64; 2] {
         let followed = self.followed.as_ref().and_then(|of| of.range);
         followed.unwrap_or([self.model.dial().fraction(self.setting); 2])

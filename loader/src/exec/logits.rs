@@ -1,4 +1,4 @@
-//! Logits of what was read: of rows of the last batch, and as many as a sampler wants.
+//! Logits of the last batch, complete or selected by the device.
 
 use htc_formats::model::Register;
 
@@ -8,19 +8,19 @@ use crate::error::ExecError;
 use crate::sampling::{LogitsRequest, SamplerInput};
 
 impl<B: Backend> Session<B> {
-    /// Reads `tokens`, any number of them, after what was read before: the logits `[vocabulary]`
-    /// behind the last.
+    /// Reads `tokens` after those before; returns the logits `[vocabulary]` after the last.
     ///
     /// # Errors
-    /// [`ExecError`] for a token outside the vocabulary, no token at all, or more positions than
-    /// the session may have; the sequence is then as before.
+    /// [`ExecError`] for a token outside the vocabulary, no tokens, or too many positions; the
+    /// sequence is then unchanged.
     pub fn step(&mut self, tokens: &[u32]) -> Result<&[f32], ExecError> {
         self.read_all(tokens)?;
         self.last_logits()
     }
 
-    /// As [`Session::step`], with no more of the logits than a sampler wants ([`Sampler::logits_for_distribution`](crate::sampling::Sampler::logits_for_distribution),
-    /// [`wants_one`](crate::sampling::Sampler::logits_for_sample)), where the device can choose them, or the token itself.
+    /// As [`Session::step`], but returns only the logits or the token that a sampler requests
+    /// ([`Sampler::wants`](crate::sampling::Sampler::wants),
+    /// [`wants_one`](crate::sampling::Sampler::wants_one)), if the device can select them.
     ///
     /// # Errors
     /// As [`Session::step`].
@@ -33,7 +33,6 @@ impl<B: Backend> Session<B> {
         self.last_logits_for(wanted)
     }
 
-    /// Reads any number of tokens; none of them where one cannot be read.
     fn read_all(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
         self.check_tokens(tokens)?;
         self.check_context(tokens.len())?;
@@ -41,24 +40,23 @@ impl<B: Backend> Session<B> {
         self.read(tokens)
     }
 
-    /// Logits `[end - start, vocabulary]` of rows of the last batch.
+    /// Returns logits `[end - start, vocabulary]` of rows of the last batch.
     ///
     /// # Errors
-    /// [`ExecError::Rows`] where the last batch does not have them.
+    /// [`ExecError::Rows`] if the last batch has no such rows.
     pub fn logits(&mut self, start: usize, end: usize) -> Result<&[f32], ExecError> {
         let numbers = self.compute_logits(start, end)?;
         self.backend
             .read(&self.buffers.logits, numbers, &mut self.room)
     }
 
-    /// As [`Session::logits`], which stay where they are: how many numbers they are.
+    /// Computes [`Session::logits`] on the backend; returns their count.
     pub(super) fn compute_logits(&mut self, start: usize, end: usize) -> Result<usize, ExecError> {
         let numbers = self.project_logits(start, end)?;
         self.settle()?;
         Ok(numbers)
     }
 
-    /// The same, without asking whether anything went wrong on the way.
     fn project_logits(&mut self, start: usize, end: usize) -> Result<usize, ExecError> {
         if start > end || end > self.rows {
             return Err(ExecError::Rows {
@@ -86,10 +84,10 @@ impl<B: Backend> Session<B> {
         Ok(numbers)
     }
 
-    /// Logits `[vocabulary]` after the last token read.
+    /// Returns the logits `[vocabulary]` after the last token.
     ///
     /// # Errors
-    /// [`ExecError::Rows`] where nothing was read.
+    /// [`ExecError::Rows`] if nothing was read.
     pub fn last_logits(&mut self) -> Result<&[f32], ExecError> {
         match self.rows {
             0 => Err(ExecError::Rows {
@@ -101,8 +99,9 @@ impl<B: Backend> Session<B> {
         }
     }
 
-    /// As [`Session::last_logits`], with what of them is wanted where the device can choose it, else all of them. Of few enough that are
-    /// drawn from it gives these, as what is drawn is then the same everywhere.
+    /// Returns the requested part of [`Session::last_logits`] if the device can select it, else all
+    /// of them. For a small top-k, returns the candidates instead of a token, so that draws agree
+    /// on all devices.
     ///
     /// # Errors
     /// As [`Session::last_logits`].
@@ -128,7 +127,7 @@ impl<B: Backend> Session<B> {
             (Ok(false), LogitsRequest::Drawn(draw)) => backend.begin_draw(logits, numbers, &draw),
             _ => Ok(false),
         };
-        // What was wrong before comes first.
+        // Earlier errors come first.
         self.settle()?;
         if sought? && let Some(found) = self.backend.found_largest()? {
             self.largest = found;

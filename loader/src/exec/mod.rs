@@ -1,5 +1,5 @@
-//! The forward pass: one for prefill (many positions at once) and decode (one position), on any
-//! [`Backend`].
+//! The forward pass on any [`Backend`], for prefill (many positions at once) and decode (one
+//! position).
 
 mod adapted;
 mod block;
@@ -26,67 +26,63 @@ use crate::model::Model;
 pub(crate) use adapted::{Adapted, AdaptedLayer, Correction};
 pub use tap::{Point, Tap};
 
-/// Positions that one call of [`Session::forward`] takes at most.
+/// Largest batch of [`Session::forward`].
 pub const BATCH: usize = 512;
 
-/// Numbers in one activation buffer at most, where a single position does not need more: a file
-/// may claim any width.
+/// Largest activation buffer in numbers, unless a single position needs more: a file may claim any
+/// width.
 const BUFFER: usize = 1 << 24;
 
-/// A sequence being read or written by a model.
+/// A sequence that a model reads or generates.
 ///
-/// [`Session::step`] is all that reading and writing need. [`Session::forward`] and
-/// [`Session::logits`] are its halves, for whoever wants logits of more than the last position;
-/// [`Session::embed`], [`Session::block`], [`Session::head_input`] and [`Session::forward_from`] execute a
-/// part of the model.
+/// [`Session::step`] suffices for generation. [`Session::forward`] and [`Session::logits`] are its
+/// halves, for logits of more than the last position; [`Session::embed`], [`Session::block`],
+/// [`Session::head_input`] and [`Session::forward_from`] execute parts of the model.
 ///
-/// A session owns what it needs and may move to another thread.
+/// A session may move to another thread.
 pub struct Session<B: Backend = Cpu> {
     model: Arc<Model<B>>,
     backend: B,
     kv: B::Kv,
-    /// What is done with keys and values between passes.
     keeper: KvCachePolicy,
-    /// Blocks whose keys and values of all positions the KV cache holds.
+    /// Blocks that the KV cache covers for all positions.
     held: Range<usize>,
-    /// Positions that were announced.
+    /// Announced positions.
     context: usize,
     setting: ActiveSetting,
-    /// What a draft uses in the place of parts of the model.
     adapted: Option<Box<Adapted<B>>>,
-    /// What decides on the setting.
     followed: Option<follow::Followed>,
     buffers: Buffers<B>,
-    /// Where numbers of a device are copied to.
+    /// Host buffer for results of a device.
     room: Vec<f32>,
-    /// Of the last row, where a device chose them.
+    /// Selected logits of the last row.
     largest: Vec<(u32, f32)>,
     /// Rows of the last batch.
     rows: usize,
 }
 
-/// Activations of one batch, row by row; their memory is kept from batch to batch.
+/// Activations of one batch; memory is reused.
 struct Buffers<B: Backend> {
-    /// By [`Register`]. After the forward pass, [`Register::Normed`] is the input of the head.
+    /// By [`Register`]. After the forward pass, [`Register::Normed`] is the head's input.
     registers: [B::Buffer; Register::ALL.len()],
-    /// What a base lacks of a slot's result.
+    /// Scratch space for residuals.
     extra: B::Buffer,
     /// Between the factors of the head.
     inner: B::Buffer,
     rotation: B::Rotation,
-    /// That of layers with a window, where it is another.
+    /// Rotation of layers with a window, if different.
     local_rotation: B::Rotation,
     logits: B::Buffer,
 }
 
 impl<B: Backend> Session<B> {
-    /// An empty sequence that will have at most `context` positions. Models with LongRoPE
-    /// rotate by it, and refuse more; to others it means nothing.
+    /// Creates an empty session of at most `context` positions. Only LongRoPE models depend on
+    /// `context`: they rotate accordingly and refuse more.
     ///
-    /// The backend is one of the device that the model was [loaded](Model::load) to.
+    /// The backend must be on the device that the model was [loaded](Model::load) to.
     ///
     /// # Errors
-    /// [`ExecError`] where the backend has no room.
+    /// [`ExecError`] if memory runs out.
     pub fn new(
         model: impl Into<Arc<Model<B>>>,
         backend: B,
@@ -95,10 +91,10 @@ impl<B: Backend> Session<B> {
         Session::with_kv_type(model, backend, context, KvType::default())
     }
 
-    /// An empty sequence whose keys and values are stored as `kv_type`.
+    /// As [`Session::new`], with keys and values stored as `kv_type`.
     ///
     /// # Errors
-    /// [`ExecError`] where the backend has no room.
+    /// [`ExecError`] if memory runs out.
     pub fn with_kv_type(
         model: impl Into<Arc<Model<B>>>,
         backend: B,
@@ -108,12 +104,12 @@ impl<B: Backend> Session<B> {
         Session::with_kv(model, backend, context, &KvOptions::new(kv_type), None)
     }
 
-    /// An empty sequence whose keys and values are stored as `options` say. Kinds in low rank need the
-    /// `bases` of the model, which others ignore: [`KvBases`] can be made of [`Model::kv_bases`].
+    /// As [`Session::new`], with KV cache `options`. Low-rank kinds need the model's `bases`
+    /// ([`Model::kv_bases`]), others ignore them.
     ///
     /// # Errors
-    /// [`ExecError::Kv`] for options that do not fit the model, or bases that are missing or of another
-    /// model; [`ExecError`] where the backend has no room.
+    /// [`ExecError::Kv`] for options that do not fit the model, and for missing or foreign bases;
+    /// [`ExecError`] if memory runs out.
     pub fn with_kv(
         model: impl Into<Arc<Model<B>>>,
         mut backend: B,
@@ -148,13 +144,12 @@ impl<B: Backend> Session<B> {
         })
     }
 
-    /// The model that is executed.
+    /// Returns the model.
     pub fn model(&self) -> &Arc<Model<B>> {
         &self.model
     }
 
-    /// Positions that [`Session::forward`] takes at most: [`BATCH`], or fewer where the model is
-    /// so wide that the buffers would be out of proportion.
+    /// Returns the largest batch of [`Session::forward`]: [`BATCH`], or less for very wide models.
     pub fn batch(&self) -> usize {
         let h = self.model.hyper();
         let widest = h.width.max(h.ffn).max(h.heads * h.head_size);
@@ -162,65 +157,64 @@ impl<B: Backend> Session<B> {
         (BUFFER / widest.max(1)).clamp(1, BATCH).min(step)
     }
 
-    /// Positions that the sequence may have: those the model was trained for, or fewer where the
-    /// session was announced as one that LongRoPE rotates as a short one.
+    /// Returns the largest number of positions: the model's context, or the original context if
+    /// LongRoPE rotates a short sequence.
     pub fn limit(&self) -> usize {
         let (_, limit) = self.model.rope.global(self.context);
         limit.min(self.model.hyper().context)
     }
 
-    /// Positions read so far.
+    /// Returns the number of positions read.
     pub fn position(&self) -> usize {
         self.kv.len()
     }
 
-    /// The keys and values of the positions read so far.
+    /// Returns the KV cache.
     pub fn kv(&self) -> &B::Kv {
         &self.kv
     }
 
-    /// Uses the leading share of every factorised slot's rank from now on.
+    /// Uses only the leading share of every factorised projection's rank from now on.
     pub fn set_rank_fraction(&mut self, rank: RankFraction) {
         self.setting.rank = rank;
     }
 
-    /// Touches at most this part of the weights' bytes for every token from now on; gives what is in use then, and
-    /// changes nothing where that cannot be. Keys and values of the positions that were read stay as they are.
+    /// Limits the active fraction of weight bytes per token from now on; returns the new setting.
+    /// Stored keys and values are unchanged.
     ///
     /// # Errors
-    /// [`ExecError::FractionBelow`] for less than the model can do with.
+    /// [`ExecError::FractionBelow`] if below the model's minimum; the setting is then unchanged.
     pub fn set_fraction(&mut self, fraction: ActiveFraction) -> Result<ActiveSetting, ExecError> {
         self.setting = self.model.dial().setting_for(fraction)?;
         Ok(self.setting)
     }
 
-    /// What of the model is in use.
+    /// Returns the current setting.
     pub fn setting(&self) -> ActiveSetting {
         self.setting
     }
 
-    /// Uses as much of the model as a setting says from now on.
+    /// Applies a setting from now on.
     pub fn set(&mut self, setting: ActiveSetting) {
         self.setting = setting;
     }
 
-    /// Forgets the sequence.
+    /// Clears the sequence.
     pub fn reset(&mut self) {
-        // What was wrong with it is of no meaning now.
+        // Errors of the old sequence are obsolete.
         let _ = self.backend.settle();
         self.kv.truncate(0);
         self.keeper.reset();
         self.rows = 0;
     }
 
-    /// Keeps the first `positions` positions and forgets those behind them, logits of the last
-    /// batch included: what is read next follows there, as if nothing else had ever been read. Where
-    /// keys and values are compressed, those that were stay so, in the bases as they are; for no
-    /// positions that is [`Session::reset`].
+    /// Keeps the first `positions` positions, and forgets later ones and the last logits, as if
+    /// never read. Compressed positions stay compressed, in the current bases; 0 is
+    /// [`Session::reset`].
     ///
     /// # Errors
-    /// [`ExecError::Truncate`] where fewer were read, and [`ExecError::Kv`] for positions in front of
-    /// which others were evicted; the sequence is then as before.
+    /// [`ExecError::Truncate`] if fewer were read, and [`ExecError::Kv`] if earlier positions were
+    /// evicted; the sequence is then unchanged.
     pub fn truncate(&mut self, positions: usize) -> Result<(), ExecError> {
         let found = self.kv.len();
         if positions > found {
@@ -231,7 +225,7 @@ impl<B: Backend> Session<B> {
             });
         }
         self.keeper.check_truncate(positions)?;
-        // What was wrong with the positions behind, too, is forgotten; those before were asked for.
+        // Errors of dropped positions are obsolete; those of earlier ones were checked.
         if positions < found {
             let _ = self.backend.settle();
         }
@@ -243,16 +237,16 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
-    /// Reads `tokens` (at most [`Session::batch`]) after what was read before.
+    /// Reads `tokens` (at most [`Session::batch`]).
     ///
     /// # Errors
-    /// [`ExecError`] for a token outside the vocabulary or too many tokens; the sequence is
-    /// then as before.
+    /// [`ExecError`] for a token outside the vocabulary or too many tokens; the sequence is then
+    /// unchanged.
     pub fn forward(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
         self.forward_with(tokens, &mut ())
     }
 
-    /// [`Session::forward`], with a look at what happens inside of blocks.
+    /// As [`Session::forward`], with a tap on activations.
     ///
     /// # Errors
     /// As [`Session::forward`].
@@ -267,17 +261,16 @@ impl<B: Backend> Session<B> {
         self.blocks_and_norm(0, n, tap)
     }
 
-    /// The rest of a forward pass: reads the `n` positions that come next (at most
-    /// [`Session::batch`]) as what they are in front of block `layer`, the residual stream
-    /// `x [n, width]`, through that block and all behind it. Logits are then those that
-    /// [`Session::forward`] gives.
+    /// Executes the model from block `layer` on: reads the next `n` positions (at most
+    /// [`Session::batch`]) given their residual stream `x [n, width]` before that block. Logits are
+    /// then those of [`Session::forward`].
     ///
-    /// The blocks in front of `layer` know nothing of these positions, so that they cannot be used
-    /// before [`Session::reset`].
+    /// Earlier blocks do not store these positions, so they cannot be used before
+    /// [`Session::reset`].
     ///
     /// # Errors
-    /// [`ExecError`] for a block that does not exist or was not used for the positions before, an
-    /// `x` of another width, or too many positions.
+    /// [`ExecError`] for a block that does not exist or missed earlier positions, a wrong length of
+    /// `x`, or too many positions.
     pub fn forward_from(&mut self, layer: usize, x: &[f32]) -> Result<(), ExecError> {
         let n = self.upload(layer..self.model.blocks.len(), x)?;
         match n {
@@ -286,12 +279,12 @@ impl<B: Backend> Session<B> {
         }
     }
 
-    /// The residual stream `out [n, width]` that `tokens` (at most [`Session::batch`]) begin with.
-    /// Nothing is read; logits of the last batch are forgotten.
+    /// Computes the initial residual stream `out [n, width]` of `tokens` (at most
+    /// [`Session::batch`]) without reading them; forgets the last logits.
     ///
     /// # Errors
-    /// [`ExecError`] for a token outside the vocabulary, too many tokens, or an `out` of another
-    /// length.
+    /// [`ExecError`] for a token outside the vocabulary, too many tokens, or a wrong length of
+    /// `out`.
     pub fn embed(&mut self, tokens: &[u32], out: &mut [f32]) -> Result<(), ExecError> {
         let numbers = tokens.len() * self.model.hyper().width;
         expect_length(numbers, out.len())?;
@@ -308,13 +301,13 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
-    /// One block alone, on the residual stream `x [n, width]` of the `n` positions that come
-    /// next (at most [`Session::batch`]). [`Session::reset`] before the same positions go
-    /// through another block.
+    /// Executes one block on the residual stream `x [n, width]` of the next `n` positions (at most
+    /// [`Session::batch`]). Call [`Session::reset`] before passing the same positions through
+    /// another block.
     ///
     /// # Errors
-    /// [`ExecError`] for a block that does not exist or was not used for the positions before, an
-    /// `x` of another width, or too many positions.
+    /// [`ExecError`] for a block that does not exist or missed earlier positions, a wrong length of
+    /// `x`, or too many positions.
     pub fn block(
         &mut self,
         layer: usize,
@@ -334,12 +327,11 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
-    /// What the head reads of positions (at most [`Session::batch`]), in the place of the residual stream
-    /// `x [n, width]` behind the last block: the norm alone. No position is read; logits of the last
-    /// batch are forgotten.
+    /// Replaces the residual stream `x [n, width]` after the last block by the head's input:
+    /// applies the last norm. Reads no positions; forgets the last logits.
     ///
     /// # Errors
-    /// [`ExecError`] for an `x` of another width, or too many positions.
+    /// [`ExecError`] for a wrong length of `x`, or too many positions.
     pub fn head_input(&mut self, x: &mut [f32]) -> Result<(), ExecError> {
         let width = self.model.hyper().width;
         let n = x.len() / width.max(1);
@@ -359,7 +351,6 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
-    /// Embeds the tokens of a batch, for which there is room.
     fn embed_batch(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
         let scale = self.model.hyper().forward.embedding_scale;
         let (model, b) = (&self.model, &mut self.buffers);
@@ -382,7 +373,7 @@ impl<B: Backend> Session<B> {
         }
     }
 
-    /// Makes room for the next positions in front of some blocks and puts `x` there; the number of
+    /// Prepares the next positions for some blocks and uploads `x`; returns the number of
     /// positions.
     fn upload(&mut self, blocks: Range<usize>, x: &[f32]) -> Result<usize, ExecError> {
         let (width, layers) = (self.model.hyper().width, self.model.blocks.len());
@@ -398,7 +389,7 @@ impl<B: Backend> Session<B> {
         Ok(n)
     }
 
-    /// The blocks from `first` on, the norm behind the last, and the count of the positions.
+    /// Executes the blocks from `first` on and the last norm, and counts the positions.
     fn blocks_and_norm(
         &mut self,
         first: usize,
@@ -417,7 +408,6 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
-    /// The norm behind the last block, of the `n` rows of the residual stream.
     fn norm(&mut self, n: usize) -> Result<(), ExecError> {
         let (model, b) = (&self.model, &mut self.buffers);
         let epsilon = model.hyper().norm_epsilon;
@@ -444,7 +434,7 @@ impl<B: Backend> Session<B> {
         }
     }
 
-    /// Whether `n` positions more are rotated as those before.
+    /// Checks that `n` more positions are rotated like those before.
     fn check_context(&self, n: usize) -> Result<(), ExecError> {
         let (_, limit) = self.model.rope.global(self.context);
         let found = self.kv.len().saturating_add(n);
@@ -455,7 +445,7 @@ impl<B: Backend> Session<B> {
         }
     }
 
-    /// Makes room for `n` positions more, to be read by some blocks.
+    /// Reserves memory for `n` more positions in some blocks.
     fn prepare(&mut self, n: usize, blocks: Range<usize>) -> Result<(), ExecError> {
         self.check_batch(n)?;
         self.check_context(n)?;
@@ -484,13 +474,13 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
-    /// What operations of the last batch have yet to say. Where one of them failed, the batch is taken back. It is asked in front of
-    /// whatever builds on that batch, so that no other is to blame.
+    /// Returns pending errors of the last batch and removes that batch on failure. Called before
+    /// any operation on the batch, so that errors are attributed correctly.
     pub(super) fn settle(&mut self) -> Result<(), ExecError> {
         let settled = self.backend.settle();
         if settled.is_err() {
             let before = self.kv.len().saturating_sub(self.rows);
-            // Where positions are compressed or gone that came after it, nothing can be kept.
+            // Later compressed or evicted positions make the sequence unusable.
             if self.truncate(before).is_err() {
                 self.reset();
             }
@@ -511,7 +501,6 @@ impl<B: Backend> Buffers<B> {
         }
     }
 
-    /// Borrows two different registers.
     fn pair(&mut self, first: Register, second: Register) -> [&mut B::Buffer; 2] {
         debug_assert_ne!(first, second);
         let (low, high) = (first as usize, second as usize);
@@ -523,7 +512,6 @@ impl<B: Backend> Buffers<B> {
         }
     }
 
-    /// Borrows a register and the rotation of layers with or without a window.
     fn with_rotation(&mut self, register: Register, local: bool) -> (&mut B::Buffer, &B::Rotation) {
         let rotation = if local {
             &self.local_rotation
@@ -533,7 +521,6 @@ impl<B: Backend> Buffers<B> {
         (&mut self.registers[register as usize], rotation)
     }
 
-    /// Borrows a register and the scratch space of projections.
     fn with_extra(&mut self, register: Register) -> (&B::Buffer, &mut B::Buffer) {
         (&self.registers[register as usize], &mut self.extra)
     }

@@ -1,4 +1,4 @@
-//! Linear slots that read the same input, each in its stored form at the rank in use.
+//! Projections of one input, each in its stored form at the active rank.
 
 use std::ops::Range;
 
@@ -7,14 +7,13 @@ use crate::dial::ActiveSetting;
 use crate::error::ExecError;
 use crate::linear::{Linear, Placed, RankFraction};
 
-/// A slot and the buffer `[n, out]` it fills.
 pub(super) struct Output<'a, B: Backend> {
     pub linear: &'a Linear<B::Weight>,
     pub y: &'a mut B::Buffer,
 }
 
-/// Applies every slot of `outputs` to `x [n, in]`, the group's basis once for all of them. What a base
-/// lacks is computed in `extra`.
+/// Applies the projections `outputs` to `x [n, in]`, computing the group's basis once. `extra` is
+/// scratch space for residuals.
 pub(super) fn project<B: Backend>(
     backend: &mut B,
     n: usize,
@@ -46,7 +45,7 @@ pub(super) fn project<B: Backend>(
                 factors.push(first_factor(a, fraction, b.dtype.block_len()));
                 (b, Input::Inner(factors.len() - 1))
             }
-            // The basis, which a bound model has where a slot needs it.
+            // Bound models have the basis if a projection needs it.
             Linear::SharedBasis { projected } => (projected, Input::Inner(0)),
         };
         let cols = match input {
@@ -98,9 +97,8 @@ pub(super) fn project<B: Backend>(
     }
 }
 
-/// Logits of some rows of `x [n, width]`, with the head in any of its forms, at its own rank and with its
-/// refinement where that is in use. `inner`
-/// holds the vectors between factors, `extra` what a base lacks.
+/// Computes logits of rows of `x [n, width]` with the head in any form, at its active rank and with
+/// its active refinement. `inner` and `extra` are scratch space.
 pub(super) fn logits<B: Backend>(
     backend: &mut B,
     head: &Linear<B::Weight>,
@@ -146,15 +144,15 @@ pub(super) fn logits<B: Backend>(
             }
         }
         Linear::Refined { base, .. } => backend.logits(&base.weight, rows, x, cap, out),
-        // A head shares its input with nothing: no model is bound so.
+        // No model is bound with a shared basis for the head.
         Linear::SharedBasis { projected } => backend.logits(&projected.weight, rows, x, cap, out),
     }
 }
 
-/// The first factor of a slot, cut to the rank in use.
+/// Returns the first factor of a projection, truncated to the active rank.
 ///
-/// The second factor's rows are whole blocks, so the inner vector is computed up to the next
-/// block boundary; the components beyond the rank in use count as zero.
+/// The second factor's rows are whole blocks, so the inner vector is computed up to the next block
+/// boundary; components beyond the active rank are zero.
 fn first_factor<W>(
     first: &Placed<W>,
     fraction: RankFraction,

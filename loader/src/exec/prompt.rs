@@ -1,4 +1,4 @@
-//! Reading prompts, behind which keys and values are compressed and evicted.
+//! Prompt reading, followed by compression and eviction of keys and values.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use crate::kv::{KvBases, KvCounters, KvError, KvOptions, KvUsage};
 use crate::model::Model;
 
 impl<B: Backend> Session<B> {
-    /// [`Session::with_kv`], with the bases that lie in the model's artifact where the kind needs any.
+    /// As [`Session::with_kv`], with the bases of the model's artifact if needed.
     ///
     /// # Errors
-    /// As [`Session::with_kv`], [`ExecError::Load`] for bases that are unreadable.
+    /// As [`Session::with_kv`]; [`ExecError::Load`] for unreadable bases.
     pub fn with_kv_of(
         model: impl Into<Arc<Model<B>>>,
         backend: B,
@@ -30,14 +30,14 @@ impl<B: Backend> Session<B> {
         Session::with_kv(model, backend, context, options, bases.map(Arc::new))
     }
 
-    /// Positions that the next pass of a prompt should take where `left` of it are left: at most
-    /// [`Session::batch`]. Where the last queries of a pass decide what is kept, its last pass has
-    /// enough of them, if the prompt has.
+    /// Returns the size of the next batch of a prompt with `left` tokens left, at most
+    /// [`Session::batch`]. If eviction depends on the last queries, the last batch has enough of
+    /// them, if the prompt has.
     pub fn next_pass(&self, left: usize) -> usize {
         let (batch, options) = (self.batch(), self.keeper.options());
         let decides = options.max_prompt_positions.is_some() || options.kind.rank().is_some();
         let rest = left.saturating_sub(batch);
-        // Passes that were asked to be as short as the window stay as they are.
+        // Batches as short as the window stay as they are.
         let short =
             rest > 0 && rest < options.importance_window && batch > options.importance_window;
         if decides && short {
@@ -47,21 +47,21 @@ impl<B: Backend> Session<B> {
         }
     }
 
-    /// Reads a prompt, any number of tokens, pass after pass, and [ends](Session::end_prompt) it.
+    /// Reads a prompt of any length in batches, and [ends](Session::end_prompt) it.
     ///
     /// # Errors
-    /// [`ExecError`] as [`Session::forward`] and [`Session::end_prompt`].
+    /// As [`Session::forward`] and [`Session::end_prompt`].
     pub fn read_prompt(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
         self.keeper.begin_prompt();
         self.read(tokens)?;
         self.end_prompt()
     }
 
-    /// Says that a prompt was read to its end: positions are compressed as they are in front of the
-    /// next pass, and evicted where [`KvOptions::max_prompt_positions`](crate::kv::KvOptions::max_prompt_positions) asks for that. Logits stay.
+    /// Ends a prompt: compresses positions as before the next batch, and evicts according to
+    /// [`KvOptions::keep`](crate::kv::KvOptions::keep). Logits stay valid.
     ///
     /// # Errors
-    /// [`ExecError::KvRange`] for a coordinate that float16 does not hold; [`ExecError`] of the
+    /// [`ExecError::KvRange`] for a coordinate outside float16's range; [`ExecError`] of the
     /// backend.
     pub fn end_prompt(&mut self) -> Result<(), ExecError> {
         self.settle()?;
@@ -70,7 +70,6 @@ impl<B: Backend> Session<B> {
             .end_prompt(&mut self.backend, &mut self.kv, layers)
     }
 
-    /// Reads `tokens`, any number of them, pass after pass.
     pub(super) fn read(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
         let mut rest = tokens;
         while !rest.is_empty() {
@@ -81,18 +80,18 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
-    /// What the keys and values hold and take.
+    /// Returns the memory usage of the KV cache.
     pub fn kv_usage(&self) -> KvUsage {
         KvUsage::from_cache(&self.kv)
     }
 
-    /// What was done to keys and values since the sequence began.
+    /// Returns counters of compression and eviction.
     pub fn kv_counters(&self) -> &KvCounters {
         self.keeper.counters()
     }
 
-    /// Whether positions that were foreseen have the bits of single steps here, as they have but for kinds that compress
-    /// in front of a pass what earlier ones have read.
+    /// Checks that verified batches are bitwise identical to single steps: false for kinds that
+    /// compress between batches.
     pub(crate) fn check_foreseen(&self) -> Result<(), KvError> {
         let kind = self.keeper.options().kind;
         match kind.rank() {

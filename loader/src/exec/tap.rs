@@ -1,15 +1,15 @@
-//! A look at the activations inside a block.
+//! Observation of activations inside a block.
 
 use htc_formats::model::ActivationPoint;
 
 use crate::backend::Backend;
 use crate::error::ExecError;
 
-/// Where a [`Tap`] looks.
+/// Activation that a [`Tap`] can observe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Point {
-    /// What the slots of a site read, `[n, in]`.
+    /// Input `[n, in]` of the projections of an activation point.
     Input(ActivationPoint),
     /// Queries after the rotary embedding, `[n, heads, head_size]`.
     Queries,
@@ -17,25 +17,25 @@ pub enum Point {
     Keys,
     /// Values, `[n, kv_heads, head_size]`.
     Values,
-    /// What attention adds to the residual stream, `[n, width]`.
+    /// Attention output added to the residual stream, `[n, width]`.
     AttentionBranch,
-    /// What the feed-forward network adds to it, `[n, width]`.
+    /// Feed-forward output added to the residual stream, `[n, width]`.
     FfnBranch,
 }
 
-/// Sees the activations of a block as they are computed.
+/// Observer of a block's activations.
 pub trait Tap {
-    /// Whether this point is of interest: what is not stays on the backend.
+    /// Returns true if the point is to be observed; others stay on the backend.
     fn wants(&self, point: Point) -> bool {
         let _ = point;
         true
     }
 
-    /// `x` are the rows of the batch at this point, one after the other.
+    /// Receives the rows `x` of the batch at this point.
     fn see(&mut self, layer: usize, point: Point, x: &[f32]);
 }
 
-/// Looks at nothing.
+/// Observes nothing.
 impl Tap for () {
     fn wants(&self, _: Point) -> bool {
         false
@@ -44,18 +44,16 @@ impl Tap for () {
     fn see(&mut self, _: usize, _: Point, _: &[f32]) {}
 }
 
-/// A tap on the activations of one block.
 pub(super) struct Look<'a> {
     pub tap: &'a mut dyn Tap,
     pub layer: usize,
-    /// Rows of the batch.
     pub n: usize,
-    /// Where numbers of a device are copied to.
+    /// Host buffer for activations of a device.
     pub room: &'a mut Vec<f32>,
 }
 
 impl Look<'_> {
-    /// Shows `x [n, width]` to the tap, if it wants to see it.
+    /// Passes `x [n, width]` to the tap if requested.
     pub fn at<B: Backend>(
         &mut self,
         backend: &mut B,

@@ -1,4 +1,4 @@
-//! Reading positions that were foreseen.
+//! Verification of draft tokens.
 
 use super::{Session, Tap};
 use crate::backend::Backend;
@@ -6,15 +6,15 @@ use crate::error::ExecError;
 use crate::linear::{Linear, Placed};
 
 impl<B: Backend> Session<B> {
-    /// Reads `tokens` (few, at most [`Session::batch`]) after what was read before, in one pass and with the bits that
-    /// reading them one by one has: the logits `[n, vocabulary]` behind each.
+    /// Reads `tokens` (at most [`Session::batch`]) in one pass that is bitwise identical to reading
+    /// them one by one; returns the logits `[n, vocabulary]` after each.
     ///
-    /// Keys and values, too, are those of single steps; so what is kept after [`Session::truncate`] is what a session
-    /// has that read nothing else.
+    /// Keys and values, too, are those of single steps, so [`Session::truncate`] leaves the session
+    /// as if it had never read the rest.
     ///
     /// # Errors
-    /// As [`Session::forward`]; [`ExecError::Kv`] where keys and values are stored in low rank: single steps are then
-    /// compressed between one another, and what was compressed does not come back when it is cut off.
+    /// As [`Session::forward`]; [`ExecError::Kv`] for low-rank KV caches: single steps would
+    /// compress in between, which cannot be undone.
     pub fn verify(&mut self, tokens: &[u32], tap: &mut dyn Tap) -> Result<&[f32], ExecError> {
         self.check_foreseen()?;
         self.backend.keep_apart(true);
@@ -27,8 +27,8 @@ impl<B: Backend> Session<B> {
             .read(&self.buffers.logits, numbers, &mut self.room)
     }
 
-    /// Rows of the head, `[tokens, width]`: what the logits of these tokens are products with. A head in factors is
-    /// multiplied out for these rows.
+    /// Returns the head's rows for `tokens`, `[tokens, width]`; a factorised head is multiplied
+    /// out.
     pub(crate) fn head_vectors(
         &mut self,
         tokens: &[u32],
@@ -62,7 +62,6 @@ impl<B: Backend> Session<B> {
         }
     }
 
-    /// Rows of a matrix as numbers.
     fn rows_of(
         &mut self,
         w: &Placed<B::Weight>,
@@ -77,7 +76,7 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
-    /// Rows of `B A` as numbers, at the rank in use.
+    /// Returns rows of `B A`, at the active rank.
     fn rows_behind(
         &mut self,
         a: &Placed<B::Weight>,

@@ -1,4 +1,4 @@
-//! Gradients with respect to norms, and of the divergence from a source.
+//! Gradients of norms and of the divergence from a source.
 
 use htc_formats::model::ProjectionKind;
 use htc_kernels::cpu::Cpu;
@@ -13,9 +13,9 @@ use crate::system::random::Rng;
 
 const STEP: f64 = 1e-6;
 
-/// Along a random direction in the weight of every norm, whatever the architecture has of them.
+/// Along a random direction in the weight of every norm.
 #[test]
-fn gradients_of_norms_are_finite_differences() {
+fn norm_gradients_match_finite_differences() {
     let mut seen = 0;
     for path in architectures() {
         let mut whole: Whole<f64> = Whole::open(&path, CONTEXT, 1);
@@ -47,10 +47,10 @@ fn gradients_of_norms_are_finite_differences() {
     assert!(seen > 60, "{seen} norms");
 }
 
-/// Of a model whose norms and rows were changed, from itself: some numbers of each, by differences in float64. The
-/// bits are the same on several threads.
+/// Divergence of a model with changed norms and rows from itself, with float64 differences;
+/// identical bits on several threads.
 #[test]
-fn gradients_of_the_divergence_are_finite_differences() {
+fn divergence_gradients_match_finite_differences() {
     const CONTEXT: usize = 16;
     const STEP: f64 = 1e-5;
     for path in architectures() {
@@ -117,7 +117,6 @@ fn gradients_of_the_divergence_are_finite_differences() {
     }
 }
 
-/// As if every slot was in codes.
 fn with_all_rows(mut scales: Scales, whole: &Whole<f64>) -> Scales {
     for (layer, block) in whole.blocks.iter().enumerate() {
         for slot in ProjectionKind::ALL {

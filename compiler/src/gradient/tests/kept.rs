@@ -1,4 +1,4 @@
-//! What is kept of the gradients: what it is of, that nothing changes it, and what it says.
+//! Tests of the stored gradients: identity, reuse, damage and values.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -25,7 +25,6 @@ fn demo(name: &str) -> PathBuf {
     root.join(name)
 }
 
-/// Two texts of different weights, of which not every window is taken.
 fn options(cache: &Path) -> CalibrationOptions {
     let mut options = CalibrationOptions::new(demo("alice.txt"));
     options.texts.push(CalibrationText {
@@ -51,7 +50,6 @@ fn made(
     gradients(&model, SOURCE, &options(cache), TOKENS, threads, watch)
 }
 
-/// Every number that is kept.
 fn numbers(of: &Gradients) -> Vec<OutputMoments> {
     let slots = (0..of.hyper.layers).flat_map(|layer| {
         let slot = move |slot| MatrixId::Projection {
@@ -77,9 +75,9 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// What the files say is what the gradients of a pass in float64 say, without files, texts by their weights.
+/// Compares with a float64 pass without files.
 #[test]
-fn moments_are_those_of_the_gradients() {
+fn stored_moments_match_float64_gradients() {
     for path in architectures() {
         let cache = tempfile::tempdir().unwrap();
         let found = made(&path, cache.path(), 1, Progress::silent()).unwrap();
@@ -160,9 +158,9 @@ fn moments_are_those_of_the_gradients() {
     }
 }
 
-/// The same bits on any number of threads, and where every step was the last of a process.
+/// Identical bits on any number of threads and when interrupted after any step.
 #[test]
-fn a_pass_goes_on_where_it_was_interrupted() {
+fn interrupted_pass_resumes_with_identical_bytes() {
     let path = &architectures()[0];
     let scratch = || tempfile::tempdir().unwrap();
     let whole = scratch();
@@ -179,7 +177,7 @@ fn a_pass_goes_on_where_it_was_interrupted() {
     let found = loop {
         let cancel = CancellationToken::default();
         let left = Mutex::new(0);
-        // A step is done, and what follows is left in the middle.
+        // Stops in the middle of the following step.
         let tell = |event: Event| match event {
             Event::Done(_) => cancel.cancel(),
             Event::Gradients(steps) => *left.lock().unwrap() = steps,
@@ -210,9 +208,8 @@ fn a_pass_goes_on_where_it_was_interrupted() {
     assert_eq!(names(cache.path()), ["lock"]);
 }
 
-/// What is damaged is told, and made again.
 #[test]
-fn a_damaged_file_is_made_again() {
+fn damaged_file_is_recomputed() {
     let (path, cache) = (&architectures()[0], tempfile::tempdir().unwrap());
     let expected = numbers(&made(path, cache.path(), 1, Progress::silent()).unwrap());
     let entry = std::fs::read_dir(cache.path())
@@ -240,9 +237,8 @@ fn a_damaged_file_is_made_again() {
     );
 }
 
-/// Before anything is done.
 #[test]
-fn streams_that_have_no_room_are_refused() {
+fn insufficient_disk_space_is_refused() {
     let (path, cache) = (&architectures()[0], tempfile::tempdir().unwrap());
     let model = Model::open(path).unwrap();
     let key = Digest::of_bytes(b"key");
@@ -253,9 +249,8 @@ fn streams_that_have_no_room_are_refused() {
     assert!(refused.to_string().contains("residual stream"), "{refused}");
 }
 
-/// Blocks of the diagonal are those of the whole matrix.
 #[test]
-fn many_outputs_are_kept_in_blocks() {
+fn large_moments_are_stored_in_diagonal_blocks() {
     let order = MOST_FULL + 100;
     let mut random = Rng(1);
     let g: Vec<f32> = (0..3 * order).map(|_| random.normal() as f32).collect();
@@ -278,9 +273,9 @@ fn many_outputs_are_kept_in_blocks() {
     }
 }
 
-/// `½ tr(H E C Eᵀ)` against the divergence that an error really causes.
+/// Compares `½ tr(H E C Eᵀ)` with the measured divergence of an error.
 #[test]
-fn errors_cost_what_the_moments_say() {
+fn moments_predict_divergence_of_errors() {
     const CONTEXT: usize = 128;
     let (path, cache) = (demo("reference-7m-f16.gguf"), tempfile::tempdir().unwrap());
     let mut options = CalibrationOptions::new(demo("alice.txt"));
@@ -306,7 +301,7 @@ fn errors_cost_what_the_moments_say() {
     };
     let mut random = Rng(9);
     for (index, slot) in ProjectionKind::ALL.into_iter().enumerate() {
-        // Layers 0 to 7, in another order than slots.
+        // Layers 0 to 7 in an order different from the projections.
         let layer = (3 * index) % model.hyper().layers;
         let w = whole.blocks[layer].matrix(slot).clone();
         let rms = w.values.iter().map(|w| f64::from(w * w)).sum::<f64>() / w.values.len() as f64;
@@ -338,7 +333,7 @@ fn errors_cost_what_the_moments_say() {
             "layer {layer}, {slot}: {ratio}"
         );
     }
-    // Tied: an error costs where rows are looked up, and at the logits.
+    // Tied: errors cost at lookups and at the logits.
     let width = model.hyper().width;
     let rms = whole
         .embedding

@@ -1,4 +1,4 @@
-//! Gradients against finite differences in float64, for every architecture.
+//! Gradients against float64 finite differences, for every architecture.
 
 mod distil;
 mod kept;
@@ -15,7 +15,7 @@ use super::head::{Head, HeadWork};
 use crate::system::random::Rng;
 use whole::{Backward, Dense, Whole, architectures};
 
-/// Windows of a length that no tile divides, and that exceeds the windows of the models' attention.
+/// No multiple of the tile, and longer than the models' sliding windows.
 const CONTEXT: usize = 70;
 const WINDOWS: usize = 2;
 
@@ -37,7 +37,7 @@ fn close(found: f64, expected: f64, what: &str) {
 
 /// Along a random direction in every matrix and at the embeddings.
 #[test]
-fn gradients_are_finite_differences() {
+fn gradients_match_finite_differences() {
     const STEP: f64 = 1e-6;
     for path in architectures() {
         let mut whole: Whole<f64> = Whole::open(&path, CONTEXT, 1);
@@ -88,9 +88,8 @@ fn gradients_are_finite_differences() {
     }
 }
 
-/// Each position's gradient at the embeddings, one number at a time.
 #[test]
-fn every_position_has_its_own_gradient() {
+fn embedding_gradients_match_finite_differences() {
     const STEP: f64 = 1e-5;
     for path in architectures() {
         let whole: Whole<f64> = Whole::open(&path, 19, 1);
@@ -118,9 +117,9 @@ fn every_position_has_its_own_gradient() {
     }
 }
 
-/// The second moments at the logits are those of all choices, each as often as it is made.
+/// The second moments at the logits are averages over all choices.
 #[test]
-fn the_head_knows_every_choice() {
+fn head_moments_average_over_all_tokens() {
     for path in architectures() {
         let whole: Whole<f64> = Whole::open(&path, 8, 1);
         let vocabulary = whole.model.hyper().vocabulary;
@@ -147,10 +146,10 @@ fn the_head_knows_every_choice() {
     }
 }
 
-/// The same logits as the loader's oracle, in float64 and in float32, and float32's gradients are near
-/// those of float64; they are the same bits on several threads.
+/// Logits match the loader's reference backend in both precisions, float32 gradients are near
+/// float64, and threads do not change bits.
 #[test]
-fn the_pass_is_that_of_the_loader() {
+fn pass_matches_the_reference_backend() {
     for path in architectures() {
         let context = Model::open(&path).unwrap().hyper().context.min(CONTEXT);
         let wide: Whole<f64> = Whole::open(&path, context, 1);
@@ -200,9 +199,8 @@ fn the_pass_is_that_of_the_loader() {
     }
 }
 
-/// Of a large vocabulary, with rows of more than one task.
 #[test]
-fn a_head_in_panels_has_the_gradients_of_finite_differences() {
+fn head_in_panels_matches_finite_differences() {
     const STEP: f64 = 1e-5;
     let (width, vocabulary, n) = (6, 9001, 70);
     let mut random = Rng(5);

@@ -1,4 +1,4 @@
-//! A whole model, forwards and back, without files.
+//! Forward and backward pass of a whole model in memory.
 
 use std::convert::Infallible;
 use std::ops::Range;
@@ -26,18 +26,18 @@ pub fn architectures() -> Vec<PathBuf> {
     files
 }
 
-/// A whole model as numbers.
+/// A decoded model.
 pub struct Whole<T> {
     pub model: Model,
     pub blocks: Vec<Block<T>>,
     pub norm: Vec<T>,
     pub embedding: Dense<T>,
-    /// Where it is not the embedding.
+    /// If not tied to the embedding.
     pub head: Option<Dense<T>>,
     pub pool: Pool,
 }
 
-/// A matrix whose rows are looked up.
+/// Embedding or head matrix.
 #[derive(Clone)]
 pub struct Dense<T> {
     pub width: usize,
@@ -87,7 +87,7 @@ impl<T: Number> Whole<T> {
         }
     }
 
-    /// The residual stream that some tokens begin with.
+    /// Returns the initial residual stream.
     pub fn embed(&self, tokens: &[u32]) -> Vec<T> {
         let hyper = self.model.hyper();
         let mut x = vec![T::default(); tokens.len() * hyper.width];
@@ -100,7 +100,7 @@ impl<T: Number> Whole<T> {
         x
     }
 
-    /// What every block leaves behind.
+    /// Returns the saved values of every block.
     pub fn forward(&self, x: &[T]) -> Vec<Saved<T>> {
         let mut all: Vec<Saved<T>> = Vec::new();
         let mut x = x.to_vec();
@@ -113,7 +113,7 @@ impl<T: Number> Whole<T> {
         all
     }
 
-    /// Logits behind the cap.
+    /// Returns the logits after the cap.
     pub fn logits(&self, x: &[T]) -> Vec<T> {
         let all = self.forward(x);
         let head = self.head();
@@ -123,14 +123,14 @@ impl<T: Number> Whole<T> {
         logits.iter().map(|&l| capped(l, head.cap)[0]).collect()
     }
 
-    /// The weight of a norm.
+    /// Returns the weight of a norm.
     pub fn weight_of(&mut self, role: Role) -> &mut Vec<T> {
         let norms = self.blocks.iter_mut().flat_map(Block::norms_mut);
         let mut norms = norms.filter(|(found, _)| *found == role);
         norms.next().map_or(&mut self.norm, |(_, weight)| weight)
     }
 
-    /// The divergence of some logits from those of `x`, summed over the positions.
+    /// Returns the summed divergence of logits from those of `x`.
     pub fn divergence(&self, x: &[T], expected: &[T]) -> f64 {
         let (found, vocabulary) = (self.logits(x), self.model.hyper().vocabulary);
         let rows = found
@@ -148,7 +148,7 @@ impl<T: Number> Whole<T> {
         rows.map(of_row).sum()
     }
 
-    /// What some labels cost.
+    /// Returns the loss of labels.
     pub fn loss(&self, x: &[T], labels: &[usize]) -> f64 {
         let logits = self.logits(x);
         let rows = logits.chunks_exact(self.model.hyper().vocabulary);
@@ -159,7 +159,7 @@ impl<T: Number> Whole<T> {
         rows.zip(labels).map(of_row).sum()
     }
 
-    /// The tokens that the model chooses by some draws.
+    /// Returns the tokens drawn from the model.
     pub fn labels(&self, x: &[T], draws: &[f64]) -> Vec<usize> {
         let logits = self.logits(x);
         let rows = logits.chunks_exact(self.model.hyper().vocabulary);
@@ -174,8 +174,8 @@ impl<T: Number> Whole<T> {
         rows.zip(draws).map(of_row).collect()
     }
 
-    /// By layer and slot, the gradient at its output and what it read; the gradient at the embeddings;
-    /// what was summed at the head.
+    /// Returns gradients and inputs by layer and projection, the embedding gradient, and the head's
+    /// sums.
     pub fn back(&self, x: &[T], draws: &[f64]) -> Backward<T> {
         let all = self.forward(x);
         let vocabulary = self.model.hyper().vocabulary;
@@ -211,6 +211,6 @@ pub struct Backward<T> {
     pub slots: Vec<(usize, ProjectionKind, Vec<T>, Vec<T>)>,
     pub d: Vec<T>,
     pub diagonal: Vec<f64>,
-    /// With respect to the weights of all norms.
+    /// Gradients of all norm weights.
     pub norms: Vec<(Role, Vec<f64>)>,
 }

@@ -1,28 +1,26 @@
-//! Hyper-parameters as entries of GGUF: the reader from the other side.
+//! Writes hyper-parameters as GGUF metadata.
 //!
-//! What an entry cannot say is refused, since llama.cpp would compute something else.
+//! Values that metadata cannot express are refused, since llama.cpp would compute something else.
 
 use crate::architecture::names::{StateError, architecture};
 use crate::architecture::{Architecture, Sliding};
 use crate::gguf::{Array, Value};
 use crate::model::{HyperParameters, RopePairs, SlidingWindow};
 
-/// The pairs that rotate together in GGUF files of an architecture, whose rows of queries and keys
-/// are in that order.
+/// Returns the rotary pairs, and so the row order of queries and keys, in GGUF files of an
+/// architecture.
 ///
 /// # Errors
-///
 /// [`StateError::Architecture`].
 pub fn gguf_rope_pairs(name: &str) -> Result<RopePairs, StateError> {
     Ok(architecture(name)?.traits.gguf_rope_pairs)
 }
 
-/// The entries that state the hyper-parameters of a model; all but [`RopePairs`], which an architecture
-/// implies, see [`gguf_rope_pairs`], and the factors of rotary frequencies, which are tensors.
+/// Returns the metadata entries of a model's hyper-parameters. [`RopePairs`] follow from the
+/// architecture (see [`gguf_rope_pairs`]); factors of rotary frequencies are tensors.
 ///
 /// # Errors
-///
-/// [`StateError`] for a number that GGUF has no entry for, or that llama.cpp does not look at.
+/// [`StateError`] for a value that GGUF cannot store or llama.cpp ignores.
 pub fn gguf_metadata(hyper: &HyperParameters) -> Result<Vec<(String, Value)>, StateError> {
     let architecture = architecture(&hyper.architecture)?;
     check_implied(hyper, architecture)?;
@@ -60,7 +58,7 @@ pub fn gguf_metadata(hyper: &HyperParameters) -> Result<Vec<(String, Value)>, St
     }
     let forward = &hyper.forward;
     if let Some(long) = forward.long_rope {
-        // No type of scaling: the tensors of factors tell of it, and llama.cpp's converter leaves it out.
+        // No scaling type: like llama.cpp's converter, the tensors of factors imply it.
         put(
             "rope.scaling.original_context_length",
             count(long.original_context),
@@ -99,7 +97,7 @@ fn inexpressible(
     }
 }
 
-/// Compares what has no entry with what the architecture implies.
+/// Checks values without an entry against those that the architecture implies.
 fn check_implied(hyper: &HyperParameters, architecture: &Architecture) -> Result<(), StateError> {
     let (forward, traits) = (&hyper.forward, &architecture.traits);
     let refuse = |what, found, expected| Err(inexpressible(architecture, what, found, expected));
@@ -123,7 +121,7 @@ fn check_implied(hyper: &HyperParameters, architecture: &Architecture) -> Result
         let found = number(forward.attention_scale, plain);
         return refuse("the scale of attention", found, number(expected, plain));
     }
-    // Gemma's attention and logits are the only ones that llama.cpp caps, those of Gemma 2 always.
+    // llama.cpp caps only Gemma's attention and logits, those of Gemma 2 always.
     let gemma = architecture.name.starts_with("gemma");
     let capped = (traits.attention_softcap.is_some(), gemma);
     for (what, cap, default, known) in [
@@ -153,7 +151,6 @@ fn check_implied(hyper: &HyperParameters, architecture: &Architecture) -> Result
     Ok(())
 }
 
-/// The entries of a sliding window.
 fn window(
     hyper: &HyperParameters,
     architecture: &Architecture,
@@ -161,7 +158,7 @@ fn window(
     let traits = &architecture.traits;
     let positions = "attention.sliding_window";
     let Some(window) = &hyper.forward.sliding_window else {
-        // Where a file says nothing it has the architecture's window; 0 is none.
+        // An absent entry means the architecture's window, 0 none.
         let has_default = matches!(
             traits.sliding,
             Sliding::AllBut {
@@ -182,7 +179,7 @@ fn window(
     } = window;
     // Lossless: bounded by the limit of a context.
     let mut entries = vec![(positions, Value::U32(*width as u32))];
-    // Programs that do not read the list know the architecture's own pattern.
+    // Programs that ignore the list use the architecture's pattern.
     if *full_layers != traits.sliding.full_layers(hyper.layers, None) {
         let slides = (0..hyper.layers).map(|layer| full_layers.binary_search(&layer).is_err());
         entries.push((

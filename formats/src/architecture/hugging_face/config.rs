@@ -5,51 +5,50 @@ use serde_json::{Map, Value};
 use super::model_types;
 use crate::escape::escape_truncated;
 
-/// What is wrong with a `config.json`, or with what was asked of it. Keys inside of other keys
-/// are written `outer.inner`.
+/// Error returned for an invalid `config.json`. Nested keys are written `outer.inner`.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ConfigError {
-    /// Not JSON, or no object.
+    /// Not a JSON object.
     #[error("the configuration is unreadable: {error}")]
     Json {
-        /// What is wrong, and where.
+        /// Message of the parser.
         error: String,
     },
-    /// A key that had to be there.
+    /// Missing key.
     #[error("{key:?} is missing, expected {expected}")]
     Missing {
         /// The key.
         key: String,
-        /// The type it should have had.
+        /// Expected type.
         expected: &'static str,
     },
-    /// A value of another type than the key should have.
+    /// Value of the wrong type.
     #[error("{key:?}: expected {expected}, found {found}")]
     WrongType {
         /// The key.
         key: String,
-        /// The type it should have had.
+        /// Expected type.
         expected: &'static str,
-        /// What it is.
+        /// Actual value.
         found: String,
     },
-    /// A value that is not supported, or contradicts another.
+    /// Unsupported or contradictory value.
     #[error("{key:?} is {found}, expected {expected}")]
     Value {
         /// The key.
         key: String,
-        /// What it may be.
+        /// Expected values.
         expected: String,
-        /// What it is.
+        /// Actual value.
         found: String,
     },
-    /// Another type of model.
+    /// Unsupported model type.
     #[error(
         "model type {found:?} is not supported; supported: {}",
         model_types::names()
     )]
     ModelType {
-        /// Its name.
+        /// Model type.
         found: String,
     },
     /// A mixture of experts.
@@ -59,29 +58,29 @@ pub enum ConfigError {
         model_types::names()
     )]
     Experts {
-        /// The type of the model.
+        /// Model type.
         found: String,
     },
-    /// A model that reads more than text.
+    /// A multimodal model.
     #[error(
         "model type {found:?} reads images (\"vision_config\"), which is not supported; \
          supported are models of text of type {}",
         model_types::names()
     )]
     Vision {
-        /// The type of the model.
+        /// Model type.
         found: String,
     },
-    /// Weights that were quantised by another program.
+    /// Weights quantised by another program.
     #[error(
         "the weights are quantised by {method:?} (\"quantization_config\"), which is not \
          supported; compile the model they were made from"
     )]
     Quantised {
-        /// The method, as the configuration names it.
+        /// Quantisation method.
         method: String,
     },
-    /// A bias that the configuration rules out.
+    /// A bias that contradicts the configuration.
     #[error(
         "tensor {tensor:?} is there, {}; remove the tensor or mend the configuration",
         key.map_or_else(
@@ -90,34 +89,32 @@ pub enum ConfigError {
         )
     )]
     Bias {
-        /// The bias.
+        /// Tensor name.
         tensor: String,
-        /// The type of the model.
+        /// Model type.
         model_type: &'static str,
-        /// The key that would allow it, where there is one.
+        /// Key that would allow it, if any.
         key: Option<&'static str>,
     },
-    /// An output matrix in a model that is said to have none of its own.
+    /// An output matrix that differs from the embedding although tied.
     #[error(
         "tensor {output:?} differs from {embedding:?} although \"tie_word_embeddings\" says that \
          they are one; set it to false to use both, or remove the tensor"
     )]
     Tied {
-        /// The output matrix.
+        /// Output matrix.
         output: &'static str,
-        /// The embedding.
+        /// Embedding.
         embedding: &'static str,
     },
 }
 
-/// Reads the whole configuration.
 pub(super) fn parse(json: &[u8]) -> Result<Map<String, Value>, ConfigError> {
     serde_json::from_slice(json).map_err(|error| ConfigError::Json {
         error: escape_truncated(&error.to_string()),
     })
 }
 
-/// An object of the configuration, with the path to it.
 #[derive(Clone, Debug)]
 pub(super) struct Object<'a> {
     path: String,
@@ -125,7 +122,6 @@ pub(super) struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// The configuration itself.
     pub fn root(map: &'a Map<String, Value>) -> Self {
         Object {
             path: String::new(),
@@ -141,12 +137,12 @@ impl<'a> Object<'a> {
         self.map.keys().map(String::as_str)
     }
 
-    /// The path of this object; empty for the configuration itself.
+    /// Returns the path of this object; empty for the root.
     pub fn name(&self) -> &str {
         &self.path
     }
 
-    /// The path of a key in this object.
+    /// Returns the path of a key.
     pub fn path(&self, key: &str) -> String {
         let key = escape_truncated(key);
         match self.path.as_str() {
@@ -155,17 +151,17 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Whether there is a value, and it is not null.
+    /// Returns true if the value exists and is not null.
     pub fn has(&self, key: &str) -> bool {
         self.map.get(key).is_some_and(|value| !value.is_null())
     }
 
-    /// A value of any type, for messages; at most one line.
+    /// Describes a value for messages, in one line.
     pub fn describe(&self, key: &str) -> String {
         self.map.get(key).map_or("absent".to_owned(), describe)
     }
 
-    /// The object in this one; `None` where it is null or absent.
+    /// Returns a nested object; `None` if null or absent.
     pub fn object(&self, key: &str) -> Result<Option<Object<'a>>, ConfigError> {
         let map: Option<&'a Map<String, Value>> = self.optional(key)?;
         Ok(map.map(|map| Object {
@@ -174,12 +170,12 @@ impl<'a> Object<'a> {
         }))
     }
 
-    /// A value; `None` where it is null or absent.
+    /// Returns a value; `None` if null or absent.
     pub fn optional<T: FromJson<'a>>(&self, key: &str) -> Result<Option<T>, ConfigError> {
         self.nullable(key, None)
     }
 
-    /// A value; `default` where it is absent, `None` where it is null.
+    /// Returns a value; `default` if absent, `None` if null.
     pub fn nullable<T: FromJson<'a>>(
         &self,
         key: &str,
@@ -192,12 +188,12 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Whether something is so; null is as good as false, as in Python.
+    /// Returns a flag; null is false, as in Python.
     pub fn flag(&self, key: &str, default: bool) -> Result<bool, ConfigError> {
         Ok(self.nullable(key, Some(default))?.unwrap_or(false))
     }
 
-    /// A value; `default` where it is absent.
+    /// Returns a value; `default` if absent.
     pub fn or<T: FromJson<'a>>(&self, key: &str, default: T) -> Result<T, ConfigError> {
         match self.map.get(key) {
             None => Ok(default),
@@ -205,7 +201,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// A value that has to be there.
+    /// Returns a required value.
     pub fn required<T: FromJson<'a>>(&self, key: &str) -> Result<T, ConfigError> {
         match self.map.get(key) {
             Some(value) => self.typed(key, value),
@@ -224,7 +220,7 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// The error for a value that may not be what it is.
+    /// Returns the error for an unsupported value.
     pub fn refuse(&self, key: &str, expected: impl Into<String>) -> ConfigError {
         ConfigError::Value {
             key: self.path(key),
@@ -234,7 +230,6 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Type and value, for messages.
 fn describe(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
@@ -246,12 +241,12 @@ fn describe(value: &Value) -> String {
     }
 }
 
-/// What a value of the configuration can be asked for as.
+/// Types of values.
 pub(super) trait FromJson<'a>: Sized {
-    /// The type as messages name it.
+    /// Type name for messages.
     const EXPECTED: &'static str;
 
-    /// The value as this type; `None` when it is another.
+    /// Returns the value as this type; `None` if it is another.
     fn from_json(value: &'a Value) -> Option<Self>;
 }
 
@@ -274,7 +269,7 @@ impl FromJson<'_> for f64 {
 impl FromJson<'_> for f32 {
     const EXPECTED: &'static str = f64::EXPECTED;
 
-    // Rounded: hyper-parameters are used as f32 however they are stated.
+    // Rounded: hyper-parameters are f32.
     fn from_json(value: &Value) -> Option<Self> {
         value.as_f64().map(|value| value as f32)
     }

@@ -1,9 +1,8 @@
-//! Hyper-parameters and tensors as the folders of Hugging Face's tools state them.
+//! Reads models from folders in Hugging Face's format.
 //!
-//! What `config.json` leaves out has the value that transformers 5 gives it. Queries and keys
-//! are in the order of the heads' halves, which is how they are rotated; the weights of Gemma's
-//! norms are stored less one, and the divisors of rotary frequencies are numbers of the
-//! configuration: both become tensors that are computed when a model is opened.
+//! Absent keys of `config.json` have the defaults of transformers 5. Rotary pairs are halves.
+//! Gemma's norm weights are stored minus one, and divisors of rotary frequencies are in the
+//! configuration: both become tensors computed when a model is opened.
 
 mod config;
 mod model_types;
@@ -27,12 +26,11 @@ use config::Object;
 use model_types::{ModelType, Window};
 use rope::{Rope, Scaling};
 
-/// Binds a folder: what its configuration says, and the tensors of its files of weights in the
-/// order of execution.
+/// Binds a folder: returns the hyper-parameters of its configuration and the tensors of its weight
+/// files in the order of execution.
 ///
 /// # Errors
-///
-/// [`BindError`], whose variants are what is checked.
+/// [`BindError`].
 pub fn bind_hugging_face(
     config: &[u8],
     files: &[WeightFile<'_>],
@@ -44,13 +42,12 @@ pub fn bind_hugging_face(
     let (hyper, rope) = hyper_parameters(&config, model, architecture)?;
     hyper.check()?;
     let mut bound = tensors::bind(&config, model, architecture, &hyper, files)?;
-    // Only now: the shapes agree, so that what is computed is in proportion to the files.
+    // After the shape checks, so that computed tensors are in proportion to the files.
     bound.extend(rope_tensors(&rope, &hyper)?);
     bound.sort_by_key(|tensor| tensor.role.execution_order());
     Ok((hyper, bound))
 }
 
-/// Refuses what would be executed differently.
 fn check_supported(
     config: &Object<'_>,
     model: &ModelType,
@@ -92,7 +89,7 @@ fn hyper_parameters(
     let kv_heads = config.nullable("num_key_value_heads", model.num_key_value_heads)?;
     let head_size = match config.nullable("head_dim", model.head_dim)? {
         Some(head_size) => head_size,
-        // Without heads it is refused with the other numbers.
+        // Zero heads are refused with the other hyper-parameters.
         None => width.checked_div(heads).unwrap_or(0),
     };
     let context = config.or("max_position_embeddings", model.max_position_embeddings)?;
@@ -131,7 +128,7 @@ fn hyper_parameters(
         ffn: config.or("intermediate_size", model.intermediate_size)?,
         norm_epsilon: config.or("rms_norm_eps", model.rms_norm_eps)?,
         rope_theta: rope.theta,
-        // Rounded down, and saturating where it makes no sense.
+        // Rounded down, saturating for invalid values.
         rope_dimensions: (head_size as f64 * rope.part) as usize,
         rope_linear_scale: match rope.scaling {
             Scaling::Linear(factor) => factor,
@@ -142,7 +139,7 @@ fn hyper_parameters(
     Ok((hyper, rope))
 }
 
-/// The scale of attention, where it is not the plain one.
+/// Returns the attention scale if it is not the default.
 fn attention_scale(
     config: &Object<'_>,
     model: &ModelType,
@@ -166,7 +163,6 @@ fn softcap(
     }
 }
 
-/// The window and the layers that have it.
 fn sliding_window(
     config: &Object<'_>,
     model: &ModelType,
@@ -220,7 +216,7 @@ fn sliding_window(
     }))
 }
 
-/// For every layer whether it slides, where the configuration lists them.
+/// Returns for every layer whether it has a window, if the configuration lists them.
 fn layer_types(config: &Object<'_>, layers: usize) -> Result<Option<Vec<bool>>, BindError> {
     let key = "layer_types";
     let Some(types) = config.optional::<&[Value]>(key)? else {
@@ -250,7 +246,7 @@ fn layer_types(config: &Object<'_>, layers: usize) -> Result<Option<Vec<bool>>, 
     Ok(Some(slides))
 }
 
-/// The layers without a window where they are not listed.
+/// Returns the layers with full attention if they are not listed.
 fn full_layers(
     config: &Object<'_>,
     model: &ModelType,
@@ -281,7 +277,6 @@ fn full_layers(
     })
 }
 
-/// The divisors of rotary frequencies as tensors.
 fn rope_tensors(rope: &Rope, hyper: &HyperParameters) -> Result<Vec<ModelTensor>, ConfigError> {
     let frequencies = hyper.rope_dimensions / 2;
     let tensor = |role, name: &str, values: &[f32]| computed(name.to_owned(), role, values);
@@ -302,7 +297,6 @@ fn rope_tensors(rope: &Rope, hyper: &HyperParameters) -> Result<Vec<ModelTensor>
     })
 }
 
-/// A vector that is in no file.
 fn computed(name: String, role: Role, values: &[f32]) -> ModelTensor {
     let bytes: Arc<[u8]> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
     ModelTensor {
@@ -320,7 +314,7 @@ fn computed(name: String, role: Role, values: &[f32]) -> ModelTensor {
 mod tests {
     use super::*;
 
-    /// The defaults of the configuration classes of transformers 5.
+    /// Defaults of the configuration classes of transformers 5.
     #[test]
     fn sizes_have_defaults() {
         let (no_kv, no_window) = (0, 0);
@@ -376,7 +370,6 @@ mod tests {
                 window,
             );
             assert_eq!(found, expected, "{name}");
-            // The scale of attention is the plain one for all of them.
             assert_eq!(hyper.forward.attention_scale, None, "{name}");
         }
     }

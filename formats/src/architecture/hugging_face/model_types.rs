@@ -1,11 +1,11 @@
-//! The types of models, by what their configurations leave unsaid.
+//! Model types of Hugging Face and the defaults of their configurations.
 
 use super::config::{ConfigError, Object};
 use crate::architecture::{Architecture, SUPPORTED};
 use crate::escape::escape_truncated;
 use crate::model::ProjectionKind;
 
-/// A value of `model_type`, and the values that transformers 5 gives to absent keys.
+/// A value of `model_type` with the defaults of transformers 5 for absent keys.
 #[derive(Debug)]
 pub(super) struct ModelType {
     pub name: &'static str,
@@ -14,60 +14,59 @@ pub(super) struct ModelType {
     pub intermediate_size: usize,
     pub num_hidden_layers: usize,
     pub num_attention_heads: usize,
-    /// `None`: as many as query heads.
+    /// `None`: the number of query heads.
     pub num_key_value_heads: Option<usize>,
     /// `None`: the width divided by the heads.
     pub head_dim: Option<usize>,
     pub max_position_embeddings: usize,
     pub rms_norm_eps: f32,
     pub tie_word_embeddings: bool,
-    /// The key of the activation.
+    /// Key of the activation.
     pub activation: &'static str,
     pub window: Window,
     pub rope: RopeKinds,
-    /// The part of a head that is rotated may be stated.
+    /// Whether a partial rotary factor may be stated.
     pub rotates_partly: bool,
     /// `None`: the context.
     pub original_max_position_embeddings: Option<usize>,
-    /// The divisor's square in the scale of attention; `None`: the size of a head, always.
+    /// Square of the divisor of attention scores; `None`: always the head size.
     pub query_pre_attn_scalar: Option<f64>,
     /// `None`: the key is not read.
     pub attn_logit_softcapping: Option<Option<f32>>,
     /// `None`: the key is not read.
     pub final_logit_softcapping: Option<Option<f32>>,
-    /// Biases that a model has where a key says so, or never.
+    /// Projections with a bias, if the key is true; never without a key.
     pub biases: &'static [(&'static [ProjectionKind], Option<&'static str>)],
-    /// What is not executed where it is true.
+    /// Keys of unsupported features, which must be false.
     pub false_keys: &'static [&'static str],
 }
 
-/// How layers with a sliding window are stated, where `layer_types` does not.
+/// Source of the sliding window if `layer_types` is absent.
 #[derive(Debug)]
 pub(super) enum Window {
-    /// There are none.
+    /// No window.
     Never,
-    /// All layers, if there is a window at all.
+    /// All layers, if there is a window.
     Every { default: Option<usize> },
-    /// The layers from `max_window_layers`, if `use_sliding_window`.
+    /// Layers from `max_window_layers`, if `use_sliding_window`.
     Upper {
         default: usize,
         max_window_layers: usize,
     },
-    /// As the architecture says, with another period under one of these keys.
+    /// The architecture's pattern, with an optional period under one of these keys.
     Pattern {
         default: usize,
         keys: &'static [&'static str],
     },
 }
 
-/// Which kinds of rotary embeddings there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RopeKinds {
-    /// One for all layers, any that is supported.
+    /// One for all layers, any kind.
     Any,
-    /// One for all layers, plain or LongRoPE, by its older names too.
+    /// One for all layers, plain or LongRoPE, including older names.
     PlainOrLong,
-    /// One for the layers with a window, which is plain, and one for the others.
+    /// A plain one for layers with a window, another for the rest.
     PerLayer,
 }
 
@@ -200,7 +199,7 @@ const GEMMA: ModelType = ModelType {
     ..LLAMA
 };
 
-/// Keys that tell a mixture of experts, whatever it is called.
+/// Keys that identify a mixture of experts.
 const EXPERT_KEYS: [&str; 4] = [
     "num_local_experts",
     "num_experts",
@@ -208,12 +207,10 @@ const EXPERT_KEYS: [&str; 4] = [
     "moe_num_experts",
 ];
 
-/// The type of a name.
 pub(super) fn named(name: &str) -> Option<&'static ModelType> {
     MODEL_TYPES.iter().find(|model| model.name == name)
 }
 
-/// The type of a model and its architecture.
 pub(super) fn of(
     config: &Object<'_>,
 ) -> Result<(&'static ModelType, &'static Architecture), ConfigError> {
@@ -234,7 +231,6 @@ pub(super) fn of(
     })
 }
 
-/// The names of the types, for messages.
 pub(super) fn names() -> String {
     let names: Vec<&str> = MODEL_TYPES.iter().map(|model| model.name).collect();
     names.join(", ")

@@ -1,8 +1,8 @@
-//! Rotary embeddings as configurations state them.
+//! Reads rotary embeddings of configurations.
 //!
-//! transformers 5 writes `rope_parameters`, for some models one object per kind of layer; before,
-//! there were `rope_theta` and `rope_scaling`, whose kind was `type` and later `rope_type`. The
-//! kinds and their defaults are those of its `modeling_rope_utils.py`.
+//! transformers 5 writes `rope_parameters`, for some models one object per kind of layer. Older
+//! versions write `rope_theta` and `rope_scaling`, whose kind is `type` or `rope_type`. Kinds and
+//! defaults follow its `modeling_rope_utils.py`.
 
 use std::f64::consts::PI;
 
@@ -13,22 +13,20 @@ use super::model_types::{ModelType, RopeKinds};
 use crate::architecture::Traits;
 use crate::model::LongRope;
 
-/// The rotary embedding of a model.
 #[derive(Debug)]
 pub(super) struct Rope {
     pub theta: f32,
-    /// The base in layers with a window, where it is another.
+    /// Base in layers with a window, if different.
     pub sliding_theta: Option<f32>,
-    /// The part of a head that is rotated.
+    /// Rotated share of a head.
     pub part: f64,
     pub scaling: Scaling,
 }
 
-/// How positions or frequencies are scaled.
 #[derive(Debug)]
 pub(super) enum Scaling {
     None,
-    /// Positions are divided by this.
+    /// Divisor of positions.
     Linear(f32),
     Llama3(Llama3),
     Long {
@@ -38,7 +36,6 @@ pub(super) enum Scaling {
     },
 }
 
-/// Divisors of frequencies, with the key that states them.
 #[derive(Debug)]
 pub(super) struct Factors {
     pub key: String,
@@ -46,7 +43,7 @@ pub(super) struct Factors {
 }
 
 impl Factors {
-    /// Refuses another number of divisors than there are frequencies.
+    /// Checks the number of divisors.
     pub fn check(&self, frequencies: usize) -> Result<(), ConfigError> {
         if self.values.len() == frequencies {
             return Ok(());
@@ -59,11 +56,11 @@ impl Factors {
     }
 }
 
-/// The scaling of Llama 3.1: long waves are stretched, short ones are not, and those between
-/// partly.
+/// Scaling of Llama 3.1: stretches long wavelengths fully, medium ones partly, short ones not at
+/// all.
 #[derive(Debug)]
 pub(super) struct Llama3 {
-    /// The key of the object that states it.
+    /// Key of the object in the configuration.
     pub key: String,
     factor: f64,
     low_freq_factor: f64,
@@ -72,8 +69,8 @@ pub(super) struct Llama3 {
 }
 
 impl Llama3 {
-    /// The scaling that gives these factors, number for number, if it is one with the usual waves, 1 to 4,
-    /// and a power of two as the original context, as all published models have it.
+    /// Recovers the scaling that gives exactly these factors, assuming wavelength factors 1 and 4
+    /// and a power of two as the original context, as in all published models.
     pub fn of_factors(factors: &[f32], theta: f32, dimensions: usize) -> Option<Llama3> {
         let factor = factors.iter().copied().fold(1.0, f32::max);
         let scalings = (4..=20).map(|power| Llama3 {
@@ -87,7 +84,6 @@ impl Llama3 {
         scalings.next()
     }
 
-    /// What a configuration says of it.
     pub fn json(&self) -> Value {
         serde_json::json!({
             "rope_type": "llama3",
@@ -98,7 +94,7 @@ impl Llama3 {
         })
     }
 
-    /// What the frequencies of `dimensions` rotated dimensions are divided by.
+    /// Returns the divisors of the frequencies of `dimensions` rotated dimensions.
     pub fn factors(&self, theta: f32, dimensions: usize) -> Vec<f32> {
         let frequencies = (0..dimensions / 2).map(|i| {
             let exponent = -2.0 * i as f64 / dimensions as f64;
@@ -110,7 +106,7 @@ impl Llama3 {
     }
 
     fn factor(&self, frequency: f64) -> f32 {
-        // How often the wave fits the original context.
+        // Number of wavelengths in the original context.
         let waves = self.original_context * frequency / (2.0 * PI);
         let (low, high) = (self.low_freq_factor, self.high_freq_factor);
         let kept = ((waves - low) / (high - low)).clamp(0.0, 1.0);
@@ -118,7 +114,6 @@ impl Llama3 {
     }
 }
 
-/// Reads all that a configuration says about rotation.
 pub(super) fn read(
     config: &Object<'_>,
     model: &ModelType,
@@ -133,7 +128,7 @@ pub(super) fn read(
             (Stated(scaling.into_iter().chain(full).collect()), sliding)
         }
         (RopeKinds::PerLayer, None) => (Stated(scaling.into_iter().collect()), None),
-        // The older form wins where a configuration has both.
+        // The older form takes precedence.
         _ => match scaling.or(parameters) {
             Some(stated) => (Stated(vec![for_all_layers(stated, model)?]), None),
             None => (Stated(Vec::new()), None),
@@ -155,7 +150,6 @@ pub(super) fn read(
     })
 }
 
-/// Objects that state one thing together; the first that has a key states it.
 struct Stated<'a>(Vec<Object<'a>>);
 
 impl<'a> Stated<'a> {
@@ -177,7 +171,7 @@ impl<'a> Stated<'a> {
         }
     }
 
-    /// A number that is finite and positive as f32 too.
+    /// Returns a number that is finite and positive, also as f32.
     fn positive(&self, key: &str) -> Result<f64, ConfigError> {
         let object = self.find(key).ok_or_else(|| self.missing::<f64>(key))?;
         let value: f64 = object.required(key)?;
@@ -207,11 +201,10 @@ impl<'a> Stated<'a> {
     }
 }
 
-/// The keys under which the layers without a window and those with one have parameters of their
-/// own.
+/// Keys of the parameters of layers without and with a window.
 const LAYERS: [&str; 2] = ["full_attention", "sliding_attention"];
 
-/// What is stated of the layers without a window, and of those with one.
+/// Returns the parameters of layers without and with a window.
 fn per_layer<'a>(
     parameters: &Object<'a>,
 ) -> Result<(Option<Object<'a>>, Option<Object<'a>>), ConfigError> {
@@ -222,7 +215,6 @@ fn per_layer<'a>(
     Ok((parameters.object(full)?, parameters.object(sliding)?))
 }
 
-/// What is stated of all layers together.
 fn for_all_layers<'a>(stated: Object<'a>, model: &ModelType) -> Result<Object<'a>, ConfigError> {
     match LAYERS.into_iter().find(|key| stated.has(key)) {
         None => Ok(stated),
@@ -233,7 +225,7 @@ fn for_all_layers<'a>(stated: Object<'a>, model: &ModelType) -> Result<Object<'a
     }
 }
 
-/// The base in layers with a window, which know no scaling.
+/// Returns the base in layers with a window, which have no scaling.
 fn sliding_theta(
     config: &Object<'_>,
     stated: Option<Object<'_>>,
@@ -281,7 +273,7 @@ fn read_scaling(
     match (kind, model.rope) {
         ("default", _) => Ok(Scaling::None),
         ("linear", RopeKinds::Any | RopeKinds::PerLayer) => {
-            // In range: it has been looked at as f32.
+            // In range: `positive` has checked it as f32.
             Ok(Scaling::Linear(stated.positive("factor")? as f32))
         }
         ("llama3", RopeKinds::Any | RopeKinds::PerLayer) => {
@@ -312,7 +304,7 @@ fn read_scaling(
     }
 }
 
-/// The context before the scaling: stated beside the scaling or inside of it.
+/// Returns the original context, stated in the scaling or next to it.
 fn original_context(
     config: &Object<'_>,
     stated: &Stated<'_>,
@@ -353,8 +345,8 @@ fn llama3(
     Ok(scaling)
 }
 
-/// The factor of rotated queries and keys: as stated, or what LongRoPE's authors suggest for the
-/// factor of the context.
+/// Returns the factor of rotated queries and keys: as stated, or as the LongRoPE authors suggest
+/// for the context.
 fn attention_factor(
     stated: &Stated<'_>,
     context: usize,
@@ -367,11 +359,11 @@ fn attention_factor(
         Some(factor) => factor,
         None => context as f64 / original as f64,
     };
-    // What is no number is refused with the other hyper-parameters.
+    // Non-finite values are refused with the other hyper-parameters.
     Ok(suggested(factor, original))
 }
 
-/// The factor of rotated queries and keys where a configuration states none.
+/// Returns the default factor of rotated queries and keys.
 pub(super) fn suggested_factor(context: usize, original: usize) -> f32 {
     suggested(context as f64 / original as f64, original)
 }

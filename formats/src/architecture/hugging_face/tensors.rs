@@ -1,4 +1,4 @@
-//! The tensors of a folder.
+//! Tensors of a Hugging Face folder.
 
 use std::collections::HashMap;
 
@@ -16,15 +16,14 @@ const OUTPUT: &str = "lm_head.weight";
 /// A safetensors file of a model.
 #[derive(Clone, Copy, Debug)]
 pub struct WeightFile<'a> {
-    /// Which of the model's files it is.
+    /// Index of the file within the model.
     pub index: usize,
     /// All bytes of the file.
     pub bytes: &'a [u8],
-    /// What is in it.
+    /// Parsed header of the file.
     pub contents: &'a Contents,
 }
 
-/// The tensors by their names, in the order of the files.
 struct Tensors<'a> {
     files: &'a [WeightFile<'a>],
     places: HashMap<&'a str, (usize, &'a TensorInfo)>,
@@ -41,7 +40,6 @@ impl<'a> Tensors<'a> {
         Tensors { files, places }
     }
 
-    /// The names that a model has to have a place for.
     fn names(&self) -> impl Iterator<Item = &'a str> {
         let tensors = self.files.iter().flat_map(|f| f.contents.tensors());
         tensors
@@ -61,14 +59,13 @@ impl<'a> Tensors<'a> {
         }))
     }
 
-    /// Type, shape and bytes of a tensor.
     fn value(&self, name: &str) -> Option<(&'a TensorInfo, &'a [u8])> {
         let (file, tensor) = *self.places.get(name)?;
         Some((tensor, &self.files[file].bytes[tensor.range.clone()]))
     }
 }
 
-/// Finds the tensors of a model, norms as they are multiplied.
+/// Binds the tensors of a model; norm weights stored minus one are converted.
 pub(super) fn bind(
     config: &Object<'_>,
     model: &ModelType,
@@ -107,7 +104,7 @@ pub(super) fn bind(
     Ok(bound)
 }
 
-/// Where output and embedding are one, a file may have both, but not two.
+/// With tied embeddings, a file may have both tensors if they are equal.
 fn check_tied(tensors: &Tensors<'_>) -> Result<(), ConfigError> {
     let (Some((output, a)), Some((embedding, b))) =
         (tensors.value(OUTPUT), tensors.value(EMBEDDING))
@@ -123,7 +120,6 @@ fn check_tied(tensors: &Tensors<'_>) -> Result<(), ConfigError> {
     })
 }
 
-/// Compares the biases that may or may not be there with what the configuration says.
 fn check_biases(
     config: &Object<'_>,
     model: &ModelType,
@@ -172,7 +168,6 @@ fn is_norm(role: Role) -> bool {
     )
 }
 
-/// The weights of a norm that are stored less one.
 fn plus_one(norm: &ModelTensor, tensors: &Tensors<'_>) -> Result<ModelTensor, BindError> {
     let mut values = vec![0.0; norm.cols];
     let bytes = tensors

@@ -1,6 +1,6 @@
-//! A `config.json` of the hyper-parameters: the reader from the other side.
+//! Writes hyper-parameters as `config.json`.
 //!
-//! Everything is stated, nothing left to a default, in the keys that transformers 4 and 5 both read.
+//! All values are explicit, in keys that transformers 4 and 5 both read.
 
 use serde_json::{Map, Value, json};
 
@@ -10,18 +10,18 @@ use crate::architecture::names::{StateError, architecture};
 use crate::dtype::DType;
 use crate::model::{Activation, HyperParameters, LongRope, ProjectionKind, RopePairs};
 
-/// What a configuration says of a model beside its hyper-parameters.
+/// Facts of a configuration beyond the hyper-parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigFacts<'a> {
-    /// Whether the head is the embedding.
+    /// Whether the head is tied to the embedding.
     pub tied: bool,
-    /// The slots that have a bias in some layer.
+    /// Projections with a bias in some layer.
     pub biases: &'a [ProjectionKind],
-    /// The type that transformers executes the model in: f32, f16 or bf16.
+    /// Type in which transformers executes the model: f32, f16 or bf16.
     pub dtype: DType,
-    /// Divisors of the rotary frequencies, where the model has some.
+    /// Divisors of the rotary frequencies, if any.
     pub rope_factors: Option<&'a [f32]>,
-    /// Those of long contexts.
+    /// Divisors for long contexts, if any.
     pub long_rope_factors: Option<&'a [f32]>,
     /// Beginning of sequence.
     pub bos: Option<u32>,
@@ -29,18 +29,18 @@ pub struct ConfigFacts<'a> {
     pub eos: Option<u32>,
 }
 
-/// A configuration, and what the weights beside it must be like.
+/// A configuration with its requirements on the weights.
 #[derive(Clone, Debug)]
 pub struct HuggingFaceConfig {
     /// The contents of `config.json`.
     pub json: Map<String, Value>,
-    /// The slots that must have a bias in every layer, which is zero where the model has none.
+    /// Projections that need a bias in every layer (zero if the model has none).
     pub biases: Vec<ProjectionKind>,
-    /// Whether the weights of norms are stored less one.
+    /// Whether norm weights are stored minus one.
     pub norms_less_one: bool,
 }
 
-/// The class of transformers that executes models of a type.
+/// Transformers class by model type.
 const CLASSES: [(&str, &str); 7] = [
     ("llama", "LlamaForCausalLM"),
     ("mistral", "MistralForCausalLM"),
@@ -52,14 +52,13 @@ const CLASSES: [(&str, &str); 7] = [
 ];
 
 impl HuggingFaceConfig {
-    /// States a model whose queries and keys are in the order of the heads' halves.
+    /// Returns the configuration of a model whose rotary pairs are halves.
     ///
     /// # Errors
-    ///
-    /// [`StateError`] for what a model of its type cannot be.
+    /// [`StateError`] for values that the model type does not support.
     pub fn new(hyper: &HyperParameters, facts: &ConfigFacts<'_>) -> Result<Self, StateError> {
         let architecture = architecture(&hyper.architecture)?;
-        // Of the types of an architecture the one that has a window, if the model has one.
+        // Among the architecture's types, take the one with a window if the model has one.
         let windowed = hyper.forward.sliding_window.is_some();
         let mut names = architecture.model_types.iter();
         let fits = |name: &&&str| {
@@ -90,14 +89,13 @@ impl HuggingFaceConfig {
     }
 }
 
-/// What is stated, and of which type the model is to be.
 struct State<'a> {
     hyper: &'a HyperParameters,
     facts: &'a ConfigFacts<'a>,
     model: &'static ModelType,
 }
 
-/// A float32 with the digits that tell it from its neighbours, as a configuration would state it.
+/// Returns a float32 with the fewest digits that identify it.
 fn short(x: f32) -> Value {
     x.to_string()
         .parse::<f64>()
@@ -171,7 +169,6 @@ impl State<'_> {
         }
     }
 
-    /// Scale and caps.
     fn attention(&self, json: &mut Map<String, Value>) -> Result<(), StateError> {
         let forward = &self.hyper.forward;
         match (forward.attention_scale, self.model.query_pre_attn_scalar) {
@@ -288,7 +285,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// `rope_scaling`, and beside it the context of LongRoPE before its scaling.
+    /// Returns `rope_scaling`; also writes LongRoPE's original context to `json`.
     fn rope_scaling(&self, json: &mut Map<String, Value>) -> Result<Value, StateError> {
         let (hyper, facts) = (self.hyper, self.facts);
         let linear = hyper.rope_linear_scale;
@@ -321,7 +318,7 @@ impl State<'_> {
                 let found = Llama3::of_factors(factors, hyper.rope_theta, hyper.rope_dimensions);
                 match (found, kinds) {
                     (Some(found), _) => Ok(found.json()),
-                    // Any factors at all, in short contexts and in long ones.
+                    // Arbitrary factors, in short contexts and in long ones.
                     (None, RopeKinds::Any) => {
                         json.insert(original.into(), json!(hyper.context));
                         let plain = LongRope {
@@ -338,7 +335,7 @@ impl State<'_> {
 
     fn long_rope(&self, long: LongRope, short_factors: &[f32], long_factors: &[f32]) -> Value {
         let list = |factors: &[f32]| factors.iter().copied().map(short).collect::<Vec<_>>();
-        // transformers 4 takes no other key than these for Phi 3, under this name.
+        // For Phi 3, transformers 4 accepts only these keys under this name.
         let kind = match self.model.rope {
             RopeKinds::PlainOrLong => "type",
             RopeKinds::Any | RopeKinds::PerLayer => "rope_type",
@@ -355,7 +352,7 @@ impl State<'_> {
         scaling
     }
 
-    /// The keys of biases, and the slots that must have one then.
+    /// Writes the bias keys; returns the projections that then need a bias.
     fn biases(
         &self,
         json: &mut Map<String, Value>,
@@ -372,7 +369,7 @@ impl State<'_> {
                 needed.extend_from_slice(slots);
             }
         }
-        // Where no key tells, the architecture has them always or never.
+        // Without a key, the architecture has them always or never.
         let always = architecture.always_biased();
         let ruled = self.model.biases.iter().flat_map(|(slots, _)| slots.iter());
         let ruled: Vec<ProjectionKind> = ruled.copied().collect();
@@ -385,7 +382,8 @@ impl State<'_> {
     }
 }
 
-/// The divisor whose root's inverse is a scale: a whole number where that rounds to the same.
+/// Returns the number whose inverse square root is the scale; an integer if that rounds to the
+/// same.
 fn divisor(scale: f32) -> Value {
     let exact = f64::from(scale).powi(-2);
     if exact.round().powf(-0.5) as f32 == scale {
@@ -400,7 +398,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scales_are_stated_as_they_are_read() {
+    fn scales_round_trip_through_config() {
         for divisor_of in [144.0f64, 168.0, 256.0, 1000.5] {
             let scale = divisor_of.powf(-0.5) as f32;
             let stated = divisor(scale).as_f64().unwrap();

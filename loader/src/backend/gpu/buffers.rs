@@ -1,4 +1,4 @@
-//! What of a session and of a model lies on a device.
+//! Buffers in device memory.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use htc_kernels::cuda::Device;
 use super::missing;
 use crate::error::ExecError;
 
-/// Numbers on a device.
+/// Activations on a device.
 #[derive(Debug)]
 pub struct GpuBuffer<D: Device> {
     pub(super) memory: Option<Arc<D::Memory>>,
@@ -36,7 +36,7 @@ pub struct GpuVector<D: Device> {
 /// Cosines and sines `[n, pairs]` of the positions of a batch, on a device.
 #[derive(Debug)]
 pub struct GpuRotation<D: Device> {
-    /// Radians a position, float64.
+    /// Radians per position, float64.
     pub(super) frequencies: Option<D::Memory>,
     pub(super) sides: [GpuBuffer<D>; 2],
     pub(super) positions: Range<usize>,

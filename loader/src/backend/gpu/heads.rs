@@ -1,30 +1,27 @@
-//! What is done to queries, keys and values between their products and attention, collected until it is done in one launch.
+//! Operations on queries, keys and values between projection and attention, fused into one launch.
 
 use std::sync::Arc;
 
 use htc_formats::model::RopePairs;
 use htc_kernels::cuda::{Device, DeviceError, ops};
 
-/// Numbers of a head at most that the threads of its launch are made for: others have a launch of their own.
+/// Largest head size of the fused kernel.
 const SIZE: usize = 512;
 
-/// One operation on rows of heads.
 #[derive(Debug)]
 pub(super) enum Step<D: Device> {
-    /// A bias of so many numbers, added to each of `rows` rows.
+    /// A bias of `numbers` numbers, added to each of `rows` rows.
     Bias {
         rows: usize,
         bias: Arc<D::Memory>,
         width: usize,
     },
-    /// The norm of all heads.
     Norm {
         heads: usize,
         weight: Arc<D::Memory>,
         size: usize,
         epsilon: f32,
     },
-    /// The rotation.
     Turn {
         shape: ops::RopeShape,
         turn: Turn<D>,
@@ -32,7 +29,6 @@ pub(super) enum Step<D: Device> {
 }
 
 impl<D: Device> Step<D> {
-    /// Does it on its own.
     pub(super) fn launch(&self, device: &D, x: &D::Memory) -> Result<(), DeviceError> {
         match self {
             Step::Bias { rows, bias, width } => {
@@ -57,7 +53,6 @@ impl<D: Device> Step<D> {
     }
 }
 
-/// Rotations.
 #[derive(Debug)]
 pub(super) struct Turn<D: Device> {
     pub(super) which: RopePairs,
@@ -86,17 +81,17 @@ impl<D: Device> Turn<D> {
 #[derive(Debug)]
 struct Part<D: Device> {
     x: Arc<D::Memory>,
-    /// Of all rows.
+    /// Numbers in all rows.
     numbers: usize,
     bias: Option<(Arc<D::Memory>, usize)>,
     norm: Option<(Arc<D::Memory>, f32)>,
     turned: bool,
 }
 
-/// Operations on up to three buffers, each with a bias, a norm and a rotation in this order or a part of that.
+/// Operations on up to three buffers, each with an optional bias, norm and rotation in this order.
 #[derive(Debug)]
 pub(super) struct Heads<D: Device> {
-    /// Rows, and numbers of a head, as far as an operation said.
+    /// Rows and head size, if known.
     rows: Option<usize>,
     size: Option<usize>,
     turn: Option<Turn<D>>,
@@ -119,7 +114,7 @@ fn agrees(known: Option<usize>, found: usize) -> bool {
 }
 
 impl<D: Device> Heads<D> {
-    /// The part of a buffer, a new one where there is none and room for one.
+    /// Returns the part of a buffer, adding one if the limit allows.
     fn part(&mut self, x: &Arc<D::Memory>, numbers: usize) -> Option<&mut Part<D>> {
         let found = self.parts.iter().position(|part| Arc::ptr_eq(&part.x, x));
         let index = match found {
@@ -140,8 +135,8 @@ impl<D: Device> Heads<D> {
         part.filter(|part| part.numbers == numbers)
     }
 
-    /// Takes an operation on `x` in behind those before it, or gives it back where it does not fit; a part without operations may
-    /// be left then.
+    /// Appends an operation on `x`, or returns it if it does not fit; may leave a part without
+    /// operations.
     pub(super) fn join(&mut self, x: &Arc<D::Memory>, step: Step<D>) -> Result<(), Step<D>> {
         match step {
             Step::Bias { rows, bias, width } => {
@@ -197,7 +192,7 @@ impl<D: Device> Heads<D> {
         }
     }
 
-    /// Whether keys and values of `n` rows can be appended in the launch of what is here.
+    /// Returns true if keys and values of `n` rows can be appended in the same launch.
     pub(super) fn appends(
         &mut self,
         n: usize,
@@ -215,7 +210,7 @@ impl<D: Device> Heads<D> {
         fits && whole
     }
 
-    /// Does all of it in one launch, and appends where `to` says so for a buffer.
+    /// Executes all operations in one launch, appending keys and values as given by `to`.
     pub(super) fn launch<'a>(
         &'a self,
         device: &D,
@@ -244,7 +239,7 @@ impl<D: Device> Heads<D> {
         ops::prepare_heads(device, shape, turn.as_ref(), append, &parts)
     }
 
-    /// Does all of it: one operation, or several of which the shape is not known, as they were asked for.
+    /// Executes all operations: in one launch if their shape is known, else separately.
     pub(super) fn finish(&self, device: &D) -> Result<(), DeviceError> {
         let steps: usize = self.parts.iter().map(Part::steps).sum();
         let rows = self.rows.unwrap_or(1);
@@ -290,7 +285,7 @@ impl<D: Device> Part<D> {
             + usize::from(self.turned)
     }
 
-    /// Whether its numbers are rows of whole heads, and its bias is one of such a row.
+    /// Returns true if the numbers are rows of whole heads that match the bias.
     fn divides(&self, rows: usize, size: usize) -> bool {
         let row = rows * size;
         let of_row = |width: usize| width.is_multiple_of(size) && width * rows == self.numbers;

@@ -1,4 +1,4 @@
-//! Keys and values in the memory of a device.
+//! KV cache in device memory.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::kv::{
     CompressionEnergies, INITIAL_CAPACITY, KeptRows, Kv, KvLayout, KvPlan, KvType, LayerBases,
 };
 
-/// Rows that there may be room for where a sequence has so many positions.
+/// Returns the largest number of rows reserved for a sequence of `positions`.
 pub(super) fn most_room(positions: usize) -> usize {
     if positions <= INITIAL_CAPACITY {
         INITIAL_CAPACITY
@@ -23,13 +23,12 @@ pub(super) fn most_room(positions: usize) -> usize {
 
 pub(super) const SIDES: [&str; 2] = ["key", "value"];
 
-/// Keys (after rotation) and values of every position, in the memory of a device: the same rows in the same order as a
-/// [`KvCache`](crate::kv::KvCache) has.
+/// KV cache in device memory, with the same row order as [`KvCache`](crate::kv::KvCache).
 #[derive(Debug)]
 pub struct GpuKv<D: Device> {
     layout: KvLayout,
     layers: Vec<Layer<D>>,
-    /// Of what is looked at where it is written: one for keys and one for values.
+    /// Range faults of writes, for keys and for values.
     faults: ops::FaultEntries<D>,
 }
 
@@ -39,13 +38,12 @@ struct Layer<D: Device> {
     low: Option<Low<D>>,
 }
 
-/// Rows in low rank.
 #[derive(Debug)]
 struct Low<D: Device> {
     sides: [ops::DeviceLowRankRows<D>; 2],
 }
 
-/// Rows of both sides in the place of those that there are; the same as before where there is no room for them.
+/// Returns larger buffers for both sides, or the old ones if memory runs out.
 fn replaced<D: Device>(
     [keys, values]: [&mut ops::KvRows<D>; 2],
     mut with: impl FnMut(&ops::KvRows<D>) -> Result<ops::KvRows<D>, DeviceError>,
@@ -58,7 +56,6 @@ fn replaced<D: Device>(
 }
 
 impl<D: Device> Layer<D> {
-    /// What room for other rows is made with.
     fn replace(
         &mut self,
         with: impl FnMut(&ops::KvRows<D>) -> Result<ops::KvRows<D>, DeviceError>,
@@ -125,7 +122,8 @@ impl<D: Device> GpuKv<D> {
         Ok(())
     }
 
-    /// As [`Backend::append`](super::Backend::append); a number without a place is a fault of the slot of its layer and side.
+    /// As [`Backend::append`](super::Backend::append); a number out of range is recorded as a fault
+    /// of its layer and side.
     pub(super) fn append(
         &self,
         device: &D,
@@ -143,7 +141,6 @@ impl<D: Device> GpuKv<D> {
         Ok(())
     }
 
-    /// Heads of a row, and their numbers.
     pub(super) fn heads(&self) -> ops::KvHeads {
         let shape = self.layout.plan().shape();
         ops::KvHeads {
@@ -152,7 +149,7 @@ impl<D: Device> GpuKv<D> {
         }
     }
 
-    /// [`GpuKv::append`], in the launch that makes keys and values ready.
+    /// [`GpuKv::append`] fused into the launch that prepares keys and values.
     pub(super) fn append_heads(
         &self,
         device: &D,
@@ -174,7 +171,6 @@ impl<D: Device> GpuKv<D> {
         launched.map_err(device_error)
     }
 
-    /// What a layer holds, as attention reads it.
     pub(super) fn held(&self, layer: usize) -> ops::DeviceLayerCache<'_, D> {
         let held = &self.layers[layer];
         let compressed = self.layout.low_rank_rows(layer);
@@ -190,8 +186,8 @@ impl<D: Device> GpuKv<D> {
         }
     }
 
-    /// Keys and values of every position that a layer holds and of `n` that were appended, as float32: those in low rank as what
-    /// their coordinates stand for.
+    /// Returns keys and values of all positions of a layer, including `n` appended ones, as
+    /// float32; low-rank rows are reconstructed.
     pub(super) fn whole(
         &self,
         device: &D,
@@ -218,7 +214,6 @@ impl<D: Device> GpuKv<D> {
         Ok([keys?, values?])
     }
 
-    /// The error of a number that a launch had no place for.
     fn refused(&self, device: &D, layer: usize, position: usize) -> Result<(), ExecError> {
         match self.faults.take_first(device).map_err(device_error)? {
             None => Ok(()),
@@ -314,7 +309,7 @@ impl<D: Device> GpuKv<D> {
                 (&to.rows, held),
                 (&self.faults, side),
             );
-            // Sums head by head, as the processor has them.
+            // Sums per head, as on the CPU.
             for of_head in squares.map_err(device_error)?.chunks(count.max(1)) {
                 let sum = |which: usize| of_head.iter().map(|s| f64::from(s[which])).sum::<f64>();
                 let (before, kept) = (sum(0), sum(1));

@@ -1,5 +1,5 @@
-//! A device with memory of its own: weights, activations, keys and values lie there, and nothing of a token comes back but
-//! what is asked for.
+//! GPU backend: weights, activations and KV cache stay in device memory; only requested results are
+//! copied back.
 
 mod buffers;
 mod heads;
@@ -27,32 +27,31 @@ use crate::kv::{CompressionEnergies, KeptRows, Kv, KvPlan, LayerBases};
 use crate::sampling::SamplingParameters;
 use crate::tensor::Tensor;
 
-/// Positions of a batch at most that is begun as one.
+/// Largest batch that is recorded as one step.
 const STEP: usize = 16;
 
-/// Executes on a device. Sessions share the weights of a model; each has a backend of its own on the same device.
+/// GPU backend. Sessions share a model's weights; each has its own backend on the same device.
 #[derive(Debug)]
 pub struct Gpu<D: Device> {
     device: D,
-    /// Whose threads lay weights out; the caller's without one.
+    /// Threads that convert weights; without a pool, the caller's thread.
     pool: Option<Arc<Pool>>,
     products: ops::Workspace<D>,
     attention: ops::AttentionScratch<D>,
     largest: ops::TopK<D>,
     drawing: ops::TokenSampler<D>,
     faults: Option<ops::FaultEntries<D>>,
-    /// Whether keys or values were written since faults were looked for.
+    /// Whether keys or values were written since the last check for faults.
     unchecked: bool,
     /// As [`Backend::keep_apart`].
     apart: bool,
-    /// What was asked for and waits for what comes next.
     pending: Pending<D>,
-    /// Whether anything waits.
+    /// Whether operations are fused.
     joins: bool,
 }
 
 impl<D: Device> Gpu<D> {
-    /// A backend on a device.
+    /// Creates a backend on a device.
     pub fn new(device: &D) -> Self {
         Gpu {
             device: device.clone(),
@@ -69,14 +68,14 @@ impl<D: Device> Gpu<D> {
         }
     }
 
-    /// Has weights laid out by the threads of a pool.
+    /// Converts weights on the threads of a pool.
     #[must_use]
     pub fn laid_out_by(mut self, pool: &Arc<Pool>) -> Self {
         self.pool = Some(Arc::clone(pool));
         self
     }
 
-    /// Launches every operation on its own, for tests: the numbers are the same.
+    /// Launches every operation separately, for tests; results are identical.
     #[must_use]
     pub fn one_by_one(mut self) -> Self {
         self.joins = false;
@@ -84,20 +83,19 @@ impl<D: Device> Gpu<D> {
         self
     }
 
-    /// Both products of low-rank slots in one launch where they fit in one, to measure against two: the numbers are the same. See
-    /// [`ops::Workspace::with_single_launch`].
+    /// Fuses both products of low-rank projections into one launch if they fit, for benchmarks;
+    /// results are identical. See [`ops::Workspace::in_one_launch`].
     #[must_use]
     pub fn in_one_launch(mut self) -> Self {
         self.products = ops::Workspace::with_single_launch();
         self
     }
 
-    /// Room for so many numbers, of unspecified value.
     fn grow(&mut self, buffer: &mut GpuBuffer<D>, numbers: usize) -> Result<(), ExecError> {
         let needed = numbers * size_of::<f32>();
         let has = buffer.memory.as_ref().map_or(0, |memory| memory.len());
         if buffer.memory.is_none() || has < needed {
-            // The old one goes first.
+            // Frees the old buffer first.
             self.finish()?;
             buffer.memory = None;
             let memory = self.device.allocate(needed).map_err(device_error)?;
@@ -106,8 +104,8 @@ impl<D: Device> Gpu<D> {
         Ok(())
     }
 
-    /// Begins a forward pass, which ends where its numbers are read, or where it is given the numbers of positions in place of their
-    /// tokens. What few positions take is more launches than work, so they are begun as one.
+    /// Begins a forward pass, which ends when results are read or residual streams uploaded. Small
+    /// batches are recorded as one step, since launch overhead dominates.
     fn begin(&mut self, positions: usize) -> Result<(), ExecError> {
         if positions <= STEP {
             self.device.begin_step().map_err(device_error)
@@ -116,10 +114,10 @@ impl<D: Device> Gpu<D> {
         }
     }
 
-    /// The first number of keys and values that had no place, of all written since this was asked.
+    /// Returns the error of the first key or value out of range since the last check.
     fn check(&mut self) -> Result<(), ExecError> {
         self.finish()?;
-        // What is asked for next ends a step in any case: here it is begun as one.
+        // Any following operation would end the step; recording begins here.
         self.device.end_step().map_err(device_error)?;
         let Some(faults) = self.faults.as_ref().filter(|_| self.unchecked) else {
             return Ok(());
@@ -137,7 +135,6 @@ impl<D: Device> Gpu<D> {
     }
 }
 
-/// The error of something that has to be there and is not.
 fn missing(what: &'static str) -> ExecError {
     ExecError::Shape(ShapeError {
         argument: what,
@@ -146,7 +143,6 @@ fn missing(what: &'static str) -> ExecError {
     })
 }
 
-/// A device's error as that of an operation.
 fn device_error(error: DeviceError) -> ExecError {
     ExecError::Device(Box::new(error))
 }
@@ -341,12 +337,12 @@ impl<D: Device> Backend for Gpu<D> {
         factor: f32,
     ) -> Result<(), ExecError> {
         let positions = start..start + n;
-        // Where blocks are executed one by one, the same positions come again.
+        // Executing blocks one by one repeats the same positions.
         if rotation.positions == positions && rotation.pairs == frequencies.len() {
             return Ok(());
         }
         self.finish()?;
-        // Until it is filled it is that of no position.
+        // Empty until it is filled.
         rotation.positions = 0..0;
         let pairs = frequencies.len();
         if rotation.frequencies.is_some() && rotation.pairs == pairs {

@@ -1,4 +1,4 @@
-//! What a model will need of a device's memory, before any of it is asked for.
+//! Estimates of the device memory that a model needs.
 
 use htc_formats::model::HyperParameters;
 use htc_kernels::cuda::{Device, DeviceError, ops};
@@ -7,31 +7,31 @@ use crate::exec::BATCH;
 use crate::kv::{KvKind, KvShape};
 use crate::model::Model;
 
-/// Bytes of a device.
+/// Estimated device memory in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Need {
-    /// Weights, as they are laid out there.
+    /// Weights in the device layout.
     pub weights: u64,
-    /// Keys and values of all positions, in full, and the room that is kept for more.
+    /// KV cache of all positions in full precision, with spare capacity.
     pub kv: u64,
     /// Activations of a batch and logits of a position.
     pub activations: u64,
 }
 
-/// Sessions that are going to be.
+/// A planned session.
 #[derive(Clone, Copy)]
 pub struct Planned<'a> {
-    /// Their model.
+    /// Model of the session.
     pub model: &'a Model,
-    /// Positions of a session at most.
+    /// Largest number of positions.
     pub positions: usize,
-    /// How it stores them.
+    /// KV cache kind.
     pub kind: KvKind,
 }
 
 impl Need {
-    /// What a session of each of these needs, all of them together. A matrix that does not decode is not counted: it is refused by its
-    /// name when it is loaded.
+    /// Returns the memory of one session for each entry. Matrices that do not decode are skipped;
+    /// loading refuses them by name.
     pub fn of<D: Device>(planned: &[Planned<'_>]) -> Need {
         let mut all = Need::default();
         for &Planned {
@@ -59,16 +59,16 @@ impl Need {
         all
     }
 
-    /// All of it.
+    /// Returns the total.
     pub fn bytes(self) -> u64 {
         let sum = self.weights.saturating_add(self.kv);
         sum.saturating_add(self.activations)
     }
 
-    /// Whether a device has room for it.
+    /// Checks that the device has enough free memory.
     ///
     /// # Errors
-    /// [`DeviceError::OutOfMemory`] where it has not, with the numbers.
+    /// [`DeviceError::OutOfMemory`].
     pub fn check(self, device: &impl Device) -> Result<(), DeviceError> {
         self.fits(device.memory_info()?)
     }
@@ -87,8 +87,9 @@ impl Need {
     }
 }
 
-/// Buffers of a batch: the residual stream thrice, queries and what they attend to, keys and values, gate and up; and the
-/// integers that products read, a quarter of the widest and its scales; and what the pieces of contexts leave of attention.
+/// Buffers of a batch: three residual streams, queries and attention outputs, keys and values, gate
+/// and up; quantised inputs of products, a quarter of the widest plus scales; and partial attention
+/// results of context splits.
 fn activations(hyper: &HyperParameters, rows: usize) -> u64 {
     let heads = 2 * (hyper.heads + hyper.kv_heads) * hyper.head_size;
     let row = 3 * hyper.width + heads + 2 * hyper.ffn + hyper.ffn.max(hyper.width) / 2;
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_refused_with_its_numbers() {
+    fn insufficient_memory_is_refused_with_numbers() {
         let need = Need {
             weights: 100,
             kv: 20,
@@ -125,7 +126,7 @@ mod tests {
 
     #[cfg(feature = "emulated")]
     #[test]
-    fn a_model_needs_its_weights_and_its_positions() {
+    fn estimate_counts_weights_and_positions() {
         use crate::backend::EmulatedDevice;
         let path = concat!(
             env!("CARGO_MANIFEST_DIR"),
@@ -140,7 +141,7 @@ mod tests {
                 kind,
             }])
         };
-        // Matrices in float16 have the file's bytes, but for what aligns them; the file is little more.
+        // Float16 matrices have the file's size except for alignment; the file is slightly larger.
         let file = model.file().size();
         let weights = need(1).weights;
         assert!(

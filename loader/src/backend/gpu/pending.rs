@@ -1,16 +1,17 @@
-//! Operations that wait for the next one, to be launched with it.
+//! Operations deferred to be fused with the next one.
 //!
-//! | waits | comes next | in one launch |
+//! | deferred | next operation | in one launch |
 //! |---|---|---|
-//! | `add` | `rms_norm` of the sum | sum and norm, which wait on |
-//! | `rms_norm`, of a sum or not | `project`, `logits` of all its rows | sum, norm, and the integers that are multiplied |
-//! | `activate` | `project` of what it gives | the gate, and the integers |
-//! | `add_bias`, `rms_norm_in_place`, `rope` of heads | the same of them or of others, three buffers in all | all of them, which wait on ([`heads`](super::heads)) |
+//! | `add` | `rms_norm` of the sum | sum and norm, deferred further |
+//! | `rms_norm`, of a sum or not | `project`, `logits` of all its rows | sum, norm and quantisation |
+//! | `activate` | `project` of its output | gate and quantisation |
+//! | `add_bias`, `rms_norm_in_place`, `rope` of heads | the same operations, three buffers in all | all of them, deferred further ([`heads`](super::heads)) |
 //! | these, or nothing | `append` | these, and the keys and values |
-//! | the last part of `attention` | `project` of what it gives | what joins the splits, and the integers |
+//! | the last part of `attention` | `project` of its output | joining of splits and quantisation |
 //!
-//! Whatever else comes next finishes first what waits: so one operation waits at most, or one chain of the table, and nobody
-//! sees a buffer without it. Memory that it touches is kept alive. Every number has the bits that it has without this.
+//! Any other operation first launches the deferred one, so at most one operation or chain of the
+//! table is deferred and its effect is never missed. Its memory is kept alive. Results are bitwise
+//! identical to separate launches.
 
 use std::sync::Arc;
 
@@ -20,17 +21,15 @@ use super::heads::{Heads, Step};
 use super::{Gpu, GpuVector, device_error, rows};
 use crate::error::ExecError;
 
-/// What waits.
 #[derive(Debug)]
 pub(super) enum Pending<D: Device> {
     None,
-    /// `x += y`.
     Add {
         numbers: usize,
         x: Arc<D::Memory>,
         y: Arc<D::Memory>,
     },
-    /// `x += added`, where there is something to add, and `out` the norm of `x`.
+    /// `x += added`, if any, and `out` the norm of `x`.
     Norm {
         shape: ops::RowsShape,
         x: Arc<D::Memory>,
@@ -39,21 +38,20 @@ pub(super) enum Pending<D: Device> {
         epsilon: f32,
         out: Arc<D::Memory>,
     },
-    /// `gate = f(gate) * up`.
     Gated {
         function: ops::GateActivation,
         numbers: usize,
         gate: Arc<D::Memory>,
         up: Arc<D::Memory>,
     },
-    /// The last part of attention, and where it goes.
+    /// The last part of attention, and its output.
     Joined(ops::PartialAttention<D>, Arc<D::Memory>),
-    /// On the way from products to attention.
+    /// Operations between projection and attention.
     Heads(Heads<D>),
 }
 
 impl<D: Device> Pending<D> {
-    /// What a product can take along, if it reads it.
+    /// Returns the operation that a product reading its output can fuse.
     pub(super) fn producer(&self) -> Option<ops::PendingOperation<'_, D>> {
         match self {
             Pending::None | Pending::Add { .. } | Pending::Heads(_) => None,
@@ -87,7 +85,6 @@ impl<D: Device> Pending<D> {
         }
     }
 
-    /// Where it leaves what a product can read.
     fn out(&self) -> Option<&Arc<D::Memory>> {
         match self {
             Pending::None | Pending::Add { .. } | Pending::Heads(_) => None,
@@ -113,12 +110,11 @@ impl<D: Device> Gpu<D> {
         std::mem::replace(&mut self.pending, Pending::None)
     }
 
-    /// Launches what waits: whatever comes next is not joined with it.
     pub(super) fn finish(&mut self) -> Result<(), ExecError> {
         self.take().finish(&self.device)
     }
 
-    /// What waits to leave numbers at `x`; launches it if it is something else.
+    /// Takes the deferred operation if its output is `x`, else launches it.
     pub(super) fn finish_but(&mut self, x: &Arc<D::Memory>) -> Result<Pending<D>, ExecError> {
         let pending = self.take();
         if pending.out().is_some_and(|out| Arc::ptr_eq(out, x)) {
@@ -128,7 +124,7 @@ impl<D: Device> Gpu<D> {
         Ok(Pending::None)
     }
 
-    /// Lets something wait, behind which nothing does.
+    /// Defers an operation; none is deferred before.
     pub(super) fn pend(&mut self, pending: Pending<D>) -> Result<(), ExecError> {
         if !self.joins {
             return pending.finish(&self.device);
@@ -137,7 +133,7 @@ impl<D: Device> Gpu<D> {
         Ok(())
     }
 
-    /// What waits of operations on heads; launches it if it is something else.
+    /// Takes the deferred operations on heads; launches others.
     pub(super) fn take_heads(&mut self) -> Result<Heads<D>, ExecError> {
         match self.take() {
             Pending::Heads(heads) => Ok(heads),
@@ -145,7 +141,6 @@ impl<D: Device> Gpu<D> {
         }
     }
 
-    /// An operation on heads, which waits, joined with those before it.
     pub(super) fn pend_heads(
         &mut self,
         x: &Arc<D::Memory>,
@@ -162,7 +157,7 @@ impl<D: Device> Gpu<D> {
         self.pend(Pending::Heads(heads))
     }
 
-    /// The norm of `n` rows of `x`, which waits, joined with a sum that it is of.
+    /// Defers the norm of `n` rows of `x`, fused with a deferred sum.
     pub(super) fn pend_norm(
         &mut self,
         n: usize,

@@ -1,4 +1,4 @@
-//! Products of slots, which are kept or added.
+//! Projection products, stored or accumulated.
 
 use htc_kernels::cuda::{Device, ops};
 
@@ -7,7 +7,7 @@ use super::{Gpu, GpuBuffer, device_error};
 use crate::error::ExecError;
 
 impl<D: Device> Gpu<D> {
-    /// Every slot, whose products are at its `y` or are added to what is there.
+    /// Computes all projections; stores the products in each `y` or adds them to it.
     pub(super) fn project_to(
         &mut self,
         n: usize,

@@ -1,4 +1,4 @@
-//! Keys and values of the oracle: every number as float64, rounded as its kind says and no further.
+//! KV cache of the reference backend: float64, rounded only as the KV type requires.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::kv::{
     CompressionEnergies, KeptRows, Kv, KvLayout, KvPlan, KvType, LayerBases, rounding,
 };
 
-/// Keys and values of each layer: those in full `[positions, kv_heads, head_size]`, and coordinates
+/// Keys and values of each layer: full rows `[positions, kv_heads, head_size]`, and coordinates
 /// `[positions, kv_heads, rank]`.
 #[derive(Clone, Debug)]
 pub struct ReferenceKv {
@@ -70,7 +70,7 @@ impl ReferenceKv {
         let kv_type = self.layout.plan().kind().stored_type();
         for (side, rows) in sides.into_iter().enumerate() {
             let held = &mut self.layers[layer].full[side];
-            // What was appended and not counted is appended again.
+            // Overwrites positions that were appended but not counted.
             held.truncate(kept * row);
             for (t, numbers) in rows[..n * row].chunks_exact(row).enumerate() {
                 rounded(kv_type, numbers, held).map_err(|value| ExecError::KvRange {
@@ -84,8 +84,8 @@ impl ReferenceKv {
         Ok(())
     }
 
-    /// Keys and values of every position that a layer holds, `n` that were appended included,
-    /// `[positions, kv_heads, head_size]`: those in low rank as what their coordinates stand for.
+    /// Returns keys and values of all positions of a layer, including `n` appended ones,
+    /// `[positions, kv_heads, head_size]`; low-rank rows are reconstructed.
     pub(super) fn all(&self, layer: usize, n: usize) -> [Vec<f64>; 2] {
         let (row, shape) = (self.row(), self.layout.plan().shape());
         let (full, front) = (
@@ -166,7 +166,7 @@ impl ReferenceKv {
         let rows = front * row..(front + count) * row;
         let mut energies = CompressionEnergies::default();
         for (side, name) in SIDES.into_iter().enumerate() {
-            // What was appended and not counted is appended again.
+            // Overwrites positions that were appended but not counted.
             held.low[side].truncate(compressed * bases.kv_heads * bases.ranks[side]);
             let vectors = held.full[side][rows.clone()].chunks_exact(size).enumerate();
             for (index, vector) in vectors {
@@ -224,7 +224,8 @@ impl ReferenceKv {
     }
 }
 
-/// Appends a row of whole blocks as it is stored; else the first number that has no place.
+/// Appends a row of whole blocks, rounded to `kv_type`; fails with the first number outside its
+/// range.
 fn rounded(kv_type: KvType, numbers: &[f64], to: &mut Vec<f64>) -> Result<(), f32> {
     match kv_type {
         KvType::F16 | KvType::F32 => {
