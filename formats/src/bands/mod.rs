@@ -9,7 +9,7 @@
 //! additive tables, themselves sums of one entry per nibble of the state.
 //!
 //! Sixteen rows of four columns are 64 weights that a matrix-vector product decodes together and
-//! multiplies by one broadcast of four numbers into sixteen sums. `SPEC.md`, section "Bands", is
+//! multiplies by one broadcast of four numbers into sixteen sums. `SPEC.md`, section "Column groups", is
 //! normative.
 //!
 //! [`Codes`] holds the code of each column group and determines all sizes. [`ColumnGroups`] reads,
