@@ -1,355 +1,210 @@
 //! The page of a measurement of speed, which `htc bench -o` writes.
 
-mod energy;
+use maud::{Markup, html};
 
 use super::PageError;
-use super::html::{self, Block, Figure, Legend, Page, Section, Tile};
+use super::chart::{Chart, Point, Series, Xy, optional};
 use super::number::{brief, bytes, number, percent, seconds};
-use super::plot::{Axis, Colour, Drawing, Kind, Marker, PlotError, Point, Series, Xy};
-use super::table::{Cell, Table};
-use crate::bench::Side;
-use crate::bench::gates::Outcome;
+use super::scale::{Axis, Kind};
+use super::template::{Page, Section, Table, figure, list};
+use crate::bench::gates::{Judged, Outcome};
 use crate::bench::record::{Pair, PerJoule, Phase, Quantity, Record, Run};
 use crate::bench::statistics::Comparison;
-use crate::measure::Interval;
-use crate::system::show::bytes_for_people;
 
-/// The page about a measurement.
+/// Anchor, title, explanation and content of a section.
+type Spec = (
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&Record) -> Markup,
+);
+
+#[rustfmt::skip]
+const SECTIONS: [Spec; 7] = [
+    ("ratios", "Ratios to the baseline", "Speed of the subject over that of the baseline, pair by pair, in the order of measuring; above 1 the subject is faster.", ratios),
+    ("speeds", "Speeds", "Tokens per second of every run. Prefill reads the prompt up to the choice of the first token, decode is from the first token to the last, end to end is the tokens written over the time of both.", speeds),
+    ("context", "By length of context", "Speed of reading a context, and of writing after it; means of all pairs.", contexts),
+    ("energy", "Energy", "Tokens written per joule: over all energy from the prompt on, over the energy beyond the power of the idle device, and of decode alone. Pauses, warm-up and loading are not counted.", energy),
+    ("gates", "Gates", "The required limits, and whether they hold.", gates),
+    ("notes", "Notes", "", |record| list("About these numbers", &record.notes)),
+    ("conditions", "Conditions", "The machine and the protocol.", conditions),
+];
+
+/// Returns the page about a measurement.
 ///
 /// # Errors
-/// [`PageError`] where a plot is not drawn, or the page is out of proportion.
+/// [`PageError`] where the page would be too large.
 pub fn page(record: &Record) -> Result<String, PageError> {
-    let sections = vec![
-        ratios(record)?,
-        speeds(record)?,
-        contexts(record)?,
-        energy::section(record)?,
-        gates(record),
-        notes(record),
-        conditions(record),
-    ];
-    let html = html::write(&Page {
-        title: match &record.baseline {
-            Some(baseline) => {
-                let (subject, other) = (&record.subject, &baseline.name);
-                match subject.name == *other {
-                    true => format!("Speed of {} against {}", subject.name, baseline.engine),
-                    false => format!("Speed of {} against {other}", subject.name),
-                }
-            }
-            None => format!("Speed of {}", record.subject.name),
-        },
-        summary: summary(record),
-        tiles: tiles(record),
-        sections,
-        left_out: String::new(),
-        made_by: format!("Made by {} on {}.", record.program, record.conditions.date),
+    let (subject, baseline) = (&record.subject.name, record.baseline.as_ref());
+    let against = baseline.map(|other| {
+        let same = *subject == other.name;
+        let other = if same { &other.engine } else { &other.name };
+        format!(" against {other}")
     });
-    html.ok_or(PageError::TooLarge)
-}
-
-fn summary(record: &Record) -> Vec<String> {
-    let models = [Some(&record.subject), record.baseline.as_ref()];
-    let both = ["", "The baseline: "].into_iter().zip(models);
-    both.filter_map(|(lead, model)| Some(format!("{lead}{}.", model?)))
-        .collect()
-}
-
-/// Decode first: it is what people wait for.
-fn tiles(record: &Record) -> Vec<Tile> {
-    let phases = [Phase::Decode, Phase::Prefill, Phase::EndToEnd];
-    let found = phases
-        .iter()
-        .filter_map(|&phase| Some((phase, record.phases.get(phase)?)));
-    let tile = |(phase, found): (Phase, &Quantity)| match &found.comparison {
-        None => Tile {
-            number: format!("{} tokens/s", brief(found.subject.mean)),
-            about: phase.name().to_owned(),
-        },
-        Some(comparison) => Tile {
-            number: percent(comparison.ratio),
-            about: format!("of the baseline's {}{}", phase.name(), within(comparison)),
-        },
-    };
-    let mut tiles: Vec<Tile> = found.map(tile).collect();
-    let energy = record.energy.as_ref();
-    if let Some(found) = energy.and_then(|energy| energy.get(PerJoule::Run)) {
-        tiles.push(match &found.comparison {
-            None => Tile {
-                number: format!("{} tokens/J", brief(found.subject.mean)),
-                about: "with prefill".to_owned(),
-            },
-            Some(comparison) => Tile {
-                number: percent(comparison.ratio),
-                about: format!("of the baseline's tokens per joule{}", within(comparison)),
-            },
-        });
-    }
-    tiles
-}
-
-fn within(comparison: &Comparison) -> String {
-    match comparison.interval {
-        Some((low, high)) => format!(" ({} to {})", percent(low), percent(high)),
-        None => String::new(),
-    }
-}
-
-fn empty(id: &'static str, title: &'static str, lead: &str) -> Section {
-    Section {
+    let baseline = baseline.map(|other| format!("The baseline: {other}."));
+    let verdict = std::iter::once(format!("{}.", record.subject)).chain(baseline);
+    let sections = SECTIONS.iter().map(|(id, title, lead, content)| Section {
         id,
         title,
-        lead: lead.into(),
-        blocks: Vec::new(),
-    }
+        lead,
+        content: content(record),
+    });
+    let page = Page {
+        title: format!("Speed of {subject}{}", against.unwrap_or_default()),
+        verdict: verdict.collect(),
+        tiles: tiles(record),
+        sections: sections.collect(),
+        footer: vec![format!(
+            "Made by {} on {}.",
+            record.program, record.conditions.date
+        )],
+        ..Page::default()
+    };
+    page.render().ok_or(PageError::TooLarge)
 }
 
-const SUBJECT: (Colour, Marker) = (Colour::Thing(0), Marker::Circle);
-const BASELINE: (Colour, Marker) = (Colour::Thing(1), Marker::Square);
+/// Decode comes first: it is what people wait for.
+fn tiles(record: &Record) -> Vec<(String, String)> {
+    let tile = |quantity: &Quantity, unit: &str, name: &str| {
+        let Some(comparison) = &quantity.comparison else {
+            return (
+                format!("{} {unit}", brief(quantity.subject.mean)),
+                name.to_owned(),
+            );
+        };
+        let interval = comparison.interval;
+        let interval =
+            interval.map(|(low, high)| format!(" ({} to {})", percent(low), percent(high)));
+        let meaning = format!("of the baseline's {name}{}", interval.unwrap_or_default());
+        (percent(comparison.ratio), meaning)
+    };
+    let phases = [Phase::Decode, Phase::Prefill, Phase::EndToEnd].into_iter();
+    let speeds = phases.filter_map(|p| Some(tile(record.phases.get(p)?, "tokens/s", p.name())));
+    let energy = record.energy.as_ref().and_then(|e| e.get(PerJoule::Run));
+    let energy = energy.map(|quantity| tile(quantity, "tokens/J", "tokens per joule"));
+    speeds.chain(energy).collect()
+}
 
 /// A quantity of one run.
 type Value<'a> = &'a dyn Fn(&Run) -> Option<f64>;
 
-fn of(pair: &Pair, side: Side, value: Value) -> Option<f64> {
-    match side {
-        Side::Subject => value(&pair.subject),
-        Side::Baseline => value(pair.baseline.as_ref()?),
-    }
+/// Returns the task of a pair.
+fn task(pair: &Pair) -> String {
+    let kind = pair.prompt.map(|kind| format!("{}, ", kind.name()));
+    format!("{}{} tokens", kind.unwrap_or_default(), pair.tokens)
 }
 
-/// What a pair was about.
-fn about(pair: &Pair) -> String {
-    match pair.prompt {
-        Some(kind) => format!("{}, {} tokens", kind.name(), pair.tokens),
-        None => format!("{} tokens", pair.tokens),
-    }
-}
-
-fn series(
-    name: &str,
-    (colour, marker): (Colour, Marker),
-    line: bool,
-    points: Vec<Point>,
-) -> Series {
-    Series {
-        name: name.into(),
-        colour,
-        marker: Some(marker),
-        line,
-        points,
-    }
-}
-
-/// The legend of the series of plots that show the same.
-fn keys(plots: &[Xy]) -> Legend {
-    let first = plots.first().map_or(&[][..], |plot| &plot.series);
-    let key = |s: &Series| (s.colour, s.marker.map(Marker::letter), s.name.clone());
-    Legend::Keys(first.iter().map(key).collect())
-}
-
-/// Plots of the same kind beside each other, with one table.
-fn figure(plots: Vec<Xy>, column: &str, caption: &str) -> Result<Option<Block>, PlotError> {
-    let drawn: Result<Vec<Drawing>, PlotError> = plots.iter().map(Xy::draw).collect();
-    let mut tables = plots
-        .iter()
-        .map(|plot| (&plot.title, plot.table(caption, false)));
-    let Some((title, table)) = tables.next() else {
-        return Ok(None);
-    };
-    let mut table = table.within(column, title);
-    for (title, other) in tables {
-        table.append(title, other);
-    }
-    Ok(Some(Block::Figure(Figure {
-        caption: caption.to_owned(),
-        plots: drawn?,
-        legend: keys(&plots),
-        table,
-    })))
-}
-
-/// Pairs as dots and their mean with its interval.
-fn ratios(record: &Record) -> Result<Section, PlotError> {
-    let mut section = empty(
-        "ratios",
-        "Ratios to the baseline",
-        "Speed of the subject over that of the baseline, pair by pair, in the order of measuring; above 1 the subject is faster.",
-    );
-    let plots = Phase::ALL.into_iter().filter_map(|phase| {
-        let comparison = record.phases.get(phase)?.comparison?;
-        let value = |run: &Run| run.speed(phase);
-        Some(ratio_plot(record, phase.name(), comparison, &value))
-    });
-    let caption = "Ratio of every pair, and the mean of all with its 95 % interval (percentile bootstrap over pairs).";
-    section
-        .blocks
-        .extend(figure(plots.collect(), "phase", caption)?);
-    if !section.blocks.is_empty() {
-        let quantities =
-            Phase::ALL.map(|phase| (phase.name().to_owned(), record.phases.get(phase)));
-        section.blocks.push(Block::Table(statistics(
-            "Statistics",
-            "tokens/s",
-            &quantities,
-        )));
-    }
-    Ok(section)
-}
-
-/// The ratio of a quantity in every pair, and the mean of all.
-fn ratio_plot(record: &Record, title: &str, comparison: Comparison, value: Value) -> Xy {
+/// Creates the points of the pairs that have a value, in their order.
+fn points(record: &Record, value: impl Fn(&Pair) -> Option<f64>) -> Vec<Point> {
     let pairs = (1..).zip(&record.pairs);
-    let pairs = pairs.filter_map(|(at, pair)| {
-        let ratio = of(pair, Side::Subject, value)? / of(pair, Side::Baseline, value)?;
-        let name = about(pair);
-        Some(Point {
-            name,
-            ..Point::new(f64::from(at), ratio)
+    let points = pairs.filter_map(|(at, pair)| {
+        let point = Point::new(f64::from(at), value(pair)?);
+        Some(point.named(task(pair)))
+    });
+    points.collect()
+}
+
+/// Draws the ratio of a quantity in every pair, and the mean of all.
+fn ratio_chart(record: &Record, title: &str, comparison: Comparison, value: Value) -> Chart {
+    let ratios = points(record, |p| {
+        Some(value(&p.subject)? / value(p.baseline.as_ref()?)?)
+    });
+    let mean = Point::new((record.pairs.len() + 1) as f64, comparison.ratio);
+    let mean = mean.within(comparison.interval).named("all pairs");
+    let series = vec![
+        Series::muted("a pair", 4, ratios),
+        Series::scatter("mean, 95 % interval", 2, [mean]),
+    ];
+    let x = Axis::new("pair; the last is the mean", Kind::Whole);
+    let y = Axis::new("subject / baseline", Kind::Linear);
+    Xy::new(title, x, y, series).draw()
+}
+
+/// Draws a quantity of every run of both sides.
+fn run_chart(record: &Record, title: &str, unit: &str, value: Value) -> Chart {
+    let series = vec![
+        Series::scatter("subject", 0, points(record, |p| value(&p.subject))),
+        Series::scatter(
+            "baseline",
+            1,
+            points(record, |p| value(p.baseline.as_ref()?)),
+        ),
+    ];
+    let (x, y) = (
+        Axis::new("pair", Kind::Whole),
+        Axis::new(unit, Kind::Linear),
+    );
+    Xy::new(title, x, y, series).draw()
+}
+
+/// A quantity that was measured, with its name.
+type Named<'a> = (String, &'a Quantity);
+
+fn measured_phases(record: &Record) -> Vec<Named<'_>> {
+    let phases = Phase::ALL.into_iter();
+    let phases = phases.filter_map(|p| Some((p.name().to_owned(), record.phases.get(p)?)));
+    phases.collect()
+}
+
+fn ratios(record: &Record) -> Markup {
+    let charts = Phase::ALL.into_iter().filter_map(|phase| {
+        let comparison = record.phases.get(phase)?.comparison?;
+        Some(ratio_chart(record, phase.name(), comparison, &|run| {
+            run.speed(phase)
+        }))
+    });
+    html! {
+        (figure("Ratio of every pair, and the mean of all", "The 95 % interval is a percentile bootstrap over pairs.", charts))
+        @if record.baseline.is_some() { (statistics("Statistics", "tokens/s", &measured_phases(record))) }
+    }
+}
+
+fn speeds(record: &Record) -> Markup {
+    let phases = Phase::ALL
+        .into_iter()
+        .filter(|&p| record.phases.get(p).is_some());
+    let charts = phases.map(|p| run_chart(record, p.name(), "tokens/s", &|run| run.speed(p)));
+    html! {
+        (figure("Speed of every run, in the order of measuring", "", charts))
+        // With a baseline, the statistics are below the ratios.
+        @if record.baseline.is_none() { (statistics("Statistics", "tokens/s", &measured_phases(record))) }
+    }
+}
+
+fn contexts(record: &Record) -> Markup {
+    let phases = [
+        (Phase::Prefill, "prefill"),
+        (Phase::Decode, "decode after the context"),
+    ];
+    let charts = phases.map(|(phase, title)| {
+        let swept = || record.context.iter();
+        let quantities = || swept().filter_map(|s| Some((s.length as f64, s.phases.get(phase)?)));
+        let subject = quantities().map(|(at, q)| Point::new(at, q.subject.mean));
+        let baseline = quantities().filter_map(|(at, q)| Some(Point::new(at, q.baseline?.mean)));
+        let series = vec![
+            Series::line("subject", 0, subject),
+            Series::line("baseline", 1, baseline),
+        ];
+        let x = Axis::new("tokens of context (logarithmic)", Kind::Log);
+        Xy::new(title, x, Axis::new("tokens/s", Kind::Linear), series).draw()
+    });
+    let named = record.context.iter().flat_map(|swept| {
+        phases.into_iter().filter_map(|(phase, _)| {
+            let name = format!("{} tokens, {}", swept.length, phase.name());
+            Some((name, swept.phases.get(phase)?))
         })
     });
-    let mean = Point {
-        interval: comparison.interval,
-        name: "all pairs".into(),
-        ..Point::new((record.pairs.len() + 1) as f64, comparison.ratio)
-    };
-    let across = Axis::new("pair; the last is the mean", Kind::Whole);
-    let mut xy = Xy::new(title, across, Axis::new("subject / baseline", Kind::Linear));
-    xy.small = true;
-    xy.series = vec![
-        series(
-            "a pair",
-            (Colour::Muted, Marker::Ring),
-            false,
-            pairs.collect(),
-        ),
-        series(
-            "mean, 95 % interval",
-            (Colour::Thing(0), Marker::Diamond),
-            false,
-            vec![mean],
-        ),
-    ];
-    xy
-}
-
-/// A quantity of every run of both.
-fn run_plot(record: &Record, title: &str, unit: &str, value: Value) -> Xy {
-    let points = |side| -> Vec<Point> {
-        let pairs = (1..).zip(&record.pairs);
-        let points = pairs.filter_map(|(at, pair)| {
-            let name = about(pair);
-            Some(Point {
-                name,
-                ..Point::new(f64::from(at), of(pair, side, value)?)
-            })
-        });
-        points.collect()
-    };
-    let up = Axis::new(unit, Kind::FromZero);
-    let mut xy = Xy::new(title, Axis::new("pair", Kind::Whole), up);
-    xy.small = true;
-    xy.series = vec![
-        series("subject", SUBJECT, false, points(Side::Subject)),
-        series("baseline", BASELINE, false, points(Side::Baseline)),
-    ];
-    xy.series.retain(|series| !series.points.is_empty());
-    xy
-}
-
-/// Speeds of both as dots.
-fn speeds(record: &Record) -> Result<Section, PlotError> {
-    let mut section = empty(
-        "speeds",
-        "Speeds",
-        "Tokens per second of every run. Prefill reads the prompt up to the choice of the first token, decode is from the first token to the last, end to end is what is written over the time of both.",
-    );
-    let plots = Phase::ALL.into_iter().filter_map(|phase| {
-        record.phases.get(phase)?;
-        let value = |run: &Run| run.speed(phase);
-        Some(run_plot(record, phase.name(), "tokens/s", &value))
-    });
-    let caption = "Speed of every run, in the order of measuring.";
-    section
-        .blocks
-        .extend(figure(plots.collect(), "phase", caption)?);
-    if record.baseline.is_none() {
-        let quantities =
-            Phase::ALL.map(|phase| (phase.name().to_owned(), record.phases.get(phase)));
-        section.blocks.push(Block::Table(statistics(
-            "Statistics",
-            "tokens/s",
-            &quantities,
-        )));
+    html! {
+        (figure("Mean speed by length of context", "", charts))
+        (statistics("Statistics by length", "tokens/s", &named.collect::<Vec<_>>()))
     }
-    Ok(section)
 }
 
-/// The sweep as lines.
-fn contexts(record: &Record) -> Result<Section, PlotError> {
-    let mut section = empty(
-        "context",
-        "By length of context",
-        "Speed of reading a context of so many tokens, and of writing behind it; means of all pairs.",
-    );
-    let plots = [Phase::Prefill, Phase::Decode]
-        .into_iter()
-        .filter_map(|phase| {
-            let found: Vec<(f64, &Quantity)> = record
-                .context
-                .iter()
-                .filter_map(|swept| Some((swept.length as f64, swept.phases.get(phase)?)))
-                .collect();
-            if found.is_empty() {
-                return None;
-            }
-            let across = Axis::new("tokens of context (logarithmic)", Kind::Log);
-            let title = if phase == Phase::Decode {
-                "decode behind it"
-            } else {
-                "prefill"
-            };
-            let mut xy = Xy::new(title, across, Axis::new("tokens/s", Kind::FromZero));
-            xy.small = true;
-            let subject = found.iter().map(|(at, q)| Point::new(*at, q.subject.mean));
-            let baseline = found
-                .iter()
-                .filter_map(|(at, q)| Some(Point::new(*at, q.baseline?.mean)));
-            xy.series = vec![
-                series("subject", SUBJECT, true, subject.collect()),
-                series("baseline", BASELINE, true, baseline.collect()),
-            ];
-            xy.series.retain(|series| !series.points.is_empty());
-            Some(xy)
-        });
-    let caption = "Mean speed by length of context.";
-    section
-        .blocks
-        .extend(figure(plots.collect(), "phase", caption)?);
-    if !section.blocks.is_empty() {
-        let quantities: Vec<_> = record
-            .context
-            .iter()
-            .flat_map(|swept| {
-                [Phase::Prefill, Phase::Decode].map(|phase| {
-                    let name = format!("{} tokens, {}", swept.length, phase.name());
-                    (name, swept.phases.get(phase))
-                })
-            })
-            .collect();
-        section.blocks.push(Block::Table(statistics(
-            "Statistics by length",
-            "tokens/s",
-            &quantities,
-        )));
-    }
-    Ok(section)
-}
-
-/// What is said of quantities, a row for each that was measured.
-fn statistics(caption: &str, unit: &str, quantities: &[(String, Option<&Quantity>)]) -> Table {
+/// Returns a table with a row for each quantity.
+fn statistics(caption: &str, unit: &str, quantities: &[Named]) -> Markup {
     let (subject, baseline) = (format!("subject, {unit}"), format!("baseline, {unit}"));
-    let head = [
-        "what",
+    let mut table = Table::new(&[
+        "quantity",
         &subject,
         "sd",
         &baseline,
@@ -363,142 +218,185 @@ fn statistics(caption: &str, unit: &str, quantities: &[(String, Option<&Quantity
         "p",
         "variance ratio",
         "threshold",
-    ];
-    let mut table = Table::new(caption, head.map(str::to_owned).into());
-    let cell = |value: Option<f64>| value.map_or_else(Cell::none, |v| Cell::number(number(v)));
-    let interval = |of: Option<Interval>| match of {
-        Some((low, high)) => Cell::number(format!("{low:.4} to {high:.4}")),
-        None => Cell::none(),
-    };
-    let ratio = |of: Option<f64>| of.map_or_else(Cell::none, |v| Cell::number(format!("{v:.4}")));
-    for (name, quantity) in quantities {
-        let Some(quantity) = quantity else {
-            continue;
-        };
+    ]);
+    let value = |value: Option<f64>| optional(value, number);
+    let ratio = |ratio: Option<f64>| optional(ratio, |v| format!("{v:.4}"));
+    let interval = |(low, high): (f64, f64)| format!("{low:.4} to {high:.4}");
+    table.rows.extend(quantities.iter().map(|(name, quantity)| {
         let (subject, baseline) = (quantity.subject, quantity.baseline);
-        let found = quantity.comparison;
-        let (t, w) = (
-            found.and_then(|c| c.paired_t),
-            found.and_then(|c| c.wilcoxon),
-        );
-        let variance = found.and_then(|c| c.variance);
-        table.row(vec![
-            Cell::text(name),
-            cell(Some(subject.mean)),
-            cell(subject.sd),
-            cell(baseline.map(|b| b.mean)),
-            cell(baseline.and_then(|b| b.sd)),
-            ratio(found.map(|c| c.ratio)),
-            interval(found.and_then(|c| c.interval)),
-            ratio(found.map(|c| c.median_ratio)),
-            cell(t.map(|t| t.t)),
-            cell(t.map(|t| t.p)),
-            cell(w.map(|w| w.plus.min(w.minus))),
-            cell(w.map(|w| w.p)),
-            cell(variance.map(|v| v.ratio)),
-            cell(variance.map(|v| v.threshold)),
-        ]);
+        let comparison = quantity.comparison;
+        let t = comparison.and_then(|c| c.paired_t);
+        let wilcoxon = comparison.and_then(|c| c.wilcoxon);
+        let variance = comparison.and_then(|c| c.variance);
+        vec![
+            name.clone(),
+            number(subject.mean),
+            value(subject.sd),
+            value(baseline.map(|b| b.mean)),
+            value(baseline.and_then(|b| b.sd)),
+            ratio(comparison.map(|c| c.ratio)),
+            optional(comparison.and_then(|c| c.interval), interval),
+            ratio(comparison.map(|c| c.median_ratio)),
+            value(t.map(|t| t.t)),
+            value(t.map(|t| t.p)),
+            value(wilcoxon.map(|w| w.plus.min(w.minus))),
+            value(wilcoxon.map(|w| w.p)),
+            value(variance.map(|v| v.ratio)),
+            value(variance.map(|v| v.threshold)),
+        ]
+    }));
+    table.render(caption)
+}
+
+fn energy(record: &Record) -> Markup {
+    let Some(energy) = &record.energy else {
+        return html! {};
+    };
+    let measured = || {
+        PerJoule::ALL
+            .into_iter()
+            .filter_map(|of| Some((of, energy.get(of)?)))
+    };
+    let ratios = measured().filter_map(|(of, quantity)| {
+        let comparison = quantity.comparison?;
+        Some(ratio_chart(record, of.name(), comparison, &|run| {
+            run.per_joule(of)
+        }))
+    });
+    let runs = measured()
+        .map(|(of, _)| run_chart(record, of.name(), "tokens/J", &|run| run.per_joule(of)));
+    let named = measured().map(|(of, quantity)| (of.name().to_owned(), quantity));
+    let note = "Above 1 the subject needs less energy. The 95 % interval is a percentile bootstrap over pairs.";
+    html! {
+        (figure("Ratio of tokens per joule in every pair, and the mean of all", note, ratios))
+        (figure("Tokens per joule of every run, in the order of measuring", "", runs))
+        (statistics("Statistics of tokens per joule", "tokens/J", &named.collect::<Vec<_>>()))
+        (readings(record).render("Readings"))
+    }
+}
+
+/// Returns what the sensor said, a row for each run.
+fn readings(record: &Record) -> Table {
+    let mut table = Table::new(&[
+        "pair",
+        "task",
+        "side",
+        "J",
+        "J beyond idling",
+        "J of decode",
+        "W",
+        "°C before",
+        "°C after",
+        "highest °C",
+    ]);
+    for (at, pair) in (1..).zip(&record.pairs) {
+        let sides = [
+            ("subject", Some(&pair.subject)),
+            ("baseline", pair.baseline.as_ref()),
+        ];
+        let sides = sides
+            .into_iter()
+            .filter_map(|(side, run)| Some((side, run?.energy?.reading)));
+        table.rows.extend(sides.map(|(side, reading)| {
+            let values = [
+                reading.joules,
+                reading.net_joules,
+                reading.decode_joules,
+                reading.power_watts,
+                reading.temperature_before_celsius,
+                reading.temperature_after_celsius,
+                reading.temperature_celsius,
+            ];
+            let names: [String; 3] = [at.to_string(), task(pair), side.to_owned()];
+            names
+                .into_iter()
+                .chain(values.map(|v| optional(v, number)))
+                .collect()
+        }));
     }
     table
 }
 
-fn gates(record: &Record) -> Section {
-    let mut section = empty("gates", "Gates", "What was to hold, and what became of it.");
-    if !record.gates.is_empty() {
-        let head = ["metric", "of rank", "expected", "found", "outcome"];
-        let mut table = Table::new("Gates", head.map(str::to_owned).into());
-        for judged in &record.gates {
-            table.row(vec![
-                Cell::text(judged.gate.metric.to_string()),
-                judged
-                    .gate
-                    .rank
-                    .map_or_else(Cell::none, |rank| Cell::number(rank.to_string())),
-                Cell::text(judged.gate.bound.to_string()),
-                judged
-                    .found
-                    .map_or_else(Cell::none, |v| Cell::number(number(v))),
-                Cell::text(match judged.outcome {
-                    Outcome::Passed => "passed",
-                    Outcome::Failed => "failed",
-                    Outcome::OtherRank => "not for this model's rank",
-                }),
-            ]);
-        }
-        section.blocks.push(Block::Table(table));
-    }
-    section
+fn gates(record: &Record) -> Markup {
+    let mut table = Table::new(&["metric", "of rank", "required", "measured", "outcome"]);
+    let row = |judged: &Judged| {
+        let outcome = match judged.outcome {
+            Outcome::Passed => "passed",
+            Outcome::Failed => "failed",
+            Outcome::OtherRank => "not for this model's rank",
+        };
+        let gate = &judged.gate;
+        vec![
+            gate.metric.to_string(),
+            optional(gate.rank, |rank| rank.to_string()),
+            gate.bound.to_string(),
+            optional(judged.found, number),
+            outcome.to_owned(),
+        ]
+    };
+    table.rows = record.gates.iter().map(row).collect();
+    table.render("Gates")
 }
 
-fn notes(record: &Record) -> Section {
-    let mut section = empty("notes", "Notes", "");
-    if !record.notes.is_empty() {
-        let heading = "What is to be known of these numbers".to_owned();
-        section
-            .blocks
-            .push(Block::List(heading, record.notes.clone()));
-    }
-    section
-}
-
-/// On what, when and how.
-fn conditions(record: &Record) -> Section {
-    let mut section = empty(
-        "conditions",
-        "Conditions",
-        "On what it was measured, and how.",
-    );
+fn conditions(record: &Record) -> Markup {
     let (c, machine) = (&record.conditions, &record.conditions.machine);
-    let mut table = Table::new("Conditions", vec!["what".into(), "found".into()]);
-    let mut row = |name: &str, value: String| table.row(vec![Cell::text(name), Cell::text(value)]);
-    row("program", record.program.clone());
-    row("began", c.date.clone());
-    row("command", c.command.join(" "));
-    if let Some(processor) = &machine.processor {
-        row("processor", processor.clone());
-    }
-    row("device of htc", c.device.clone());
-    if let Some(bytes) = c.device_bytes {
-        row("memory of the device in use", bytes_for_people(bytes));
-    }
-    row("instruction set of htc", machine.instruction_set.to_owned());
-    row("cores", machine.cores.to_string());
-    row("system", machine.system.clone());
-    if let Some(load) = c.load {
-        row("processor time of other programs", percent(load.others));
-        row("processor time of the hypervisor", percent(load.stolen));
-    }
-    if let Some(sensor) = &c.sensor {
-        row("sensor", sensor.name.clone());
-        let between = seconds(sensor.seconds_between_readings);
-        row(
-            "time between its readings, beside those at the ends of a run",
-            between,
-        );
-        if let Some(watts) = sensor.idle_watts {
-            row("power of the idle device, W", number(watts));
-        }
-    }
-    row("threads", c.threads.to_string());
-    row("KV cache", c.kv_type.to_owned());
-    row("warm-up runs", c.warm_up.to_string());
-    row("pause before every run", seconds(c.cool_down_seconds));
-    row("samples of the bootstrap", c.bootstrap_samples.to_string());
-    row("seed", c.seed.to_string());
-    for (name, model) in [
-        ("bytes of the subject", Some(&record.subject)),
-        ("bytes of the baseline", record.baseline.as_ref()),
-    ] {
-        if let Some(model) = model {
-            row(name, bytes(model.bytes as f64));
-        }
-    }
-    if let Some(quality) = &record.quality
-        && let Some(found) = &quality.evaluation.reference
-    {
-        let ratio = format!("{:.4}", found.perplexity_ratio_all);
-        row("perplexity over the baseline's, all positions", ratio);
-    }
-    section.blocks.push(Block::Table(table));
-    section
+    let size = |size: u64| bytes(size as f64);
+    let sensor = c.sensor.as_ref();
+    let evaluation = record.quality.as_ref().map(|q| &q.evaluation);
+    let ratio = evaluation.and_then(|e| Some(e.reference.as_ref()?.perplexity_ratio_all));
+    let rows = [
+        ("program", Some(record.program.clone())),
+        ("start", Some(c.date.clone())),
+        ("command", Some(c.command.join(" "))),
+        ("processor", machine.processor.clone()),
+        ("device of htc", Some(c.device.clone())),
+        ("memory of the device in use", c.device_bytes.map(size)),
+        (
+            "instruction set of htc",
+            Some(machine.instruction_set.to_string()),
+        ),
+        ("cores", Some(machine.cores.to_string())),
+        ("system", Some(machine.system.clone())),
+        (
+            "processor time of other programs",
+            c.load.map(|l| percent(l.others)),
+        ),
+        (
+            "processor time of the hypervisor",
+            c.load.map(|l| percent(l.stolen)),
+        ),
+        ("sensor", sensor.map(|s| s.name.clone())),
+        (
+            "time between readings of the sensor",
+            sensor.map(|s| seconds(s.seconds_between_readings)),
+        ),
+        (
+            "power of the idle device, W",
+            sensor.and_then(|s| s.idle_watts).map(number),
+        ),
+        ("threads", Some(c.threads.to_string())),
+        ("KV cache", Some(c.kv_type.to_owned())),
+        ("warm-up runs", Some(c.warm_up.to_string())),
+        ("pause before every run", Some(seconds(c.cool_down_seconds))),
+        (
+            "samples of the bootstrap",
+            Some(c.bootstrap_samples.to_string()),
+        ),
+        ("seed", Some(c.seed.to_string())),
+        ("bytes of the subject", Some(size(record.subject.bytes))),
+        (
+            "bytes of the baseline",
+            record.baseline.as_ref().map(|b| size(b.bytes)),
+        ),
+        (
+            "perplexity over the baseline's, all positions",
+            ratio.map(|ratio| format!("{ratio:.4}")),
+        ),
+    ];
+    let mut table = Table::new(&["condition", "value"]);
+    let rows = rows.into_iter();
+    table.rows = rows
+        .filter_map(|(name, value)| Some(vec![name.to_owned(), value?]))
+        .collect();
+    table.render("Conditions")
 }
