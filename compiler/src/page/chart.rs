@@ -161,7 +161,7 @@ pub fn bars(title: &str, axis: &Axis, series: &[(&str, Colour)], groups: &[Group
             .rows
             .push(std::iter::once(name.clone()).chain(values).collect());
     }
-    let label = format!("{title}. Up to {}.", axis.format(largest));
+    let label = format!("{title}. {}: up to {}.", axis.name, axis.format(largest));
     Chart {
         title: title.to_owned(),
         svg: svg(height, &label, &content),

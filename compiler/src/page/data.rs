@@ -1,10 +1,10 @@
 //! The files of a page, put together: each artifact with its report and what was measured on it.
 
-use htc_formats::htz::{Digest, PlanRecord};
+use htc_formats::htz::PlanRecord;
+use serde_json::Value;
 
 use super::chart::shortened;
 use super::input::{Drift, Inputs, SealedArtifact};
-use crate::analyse::record::Analysis;
 use crate::measure::{Evaluation, Record};
 use crate::report::Report;
 
@@ -15,8 +15,6 @@ pub struct ArtifactData<'a> {
     pub name: String,
     /// The name of the source, where it is known.
     pub source: Option<String>,
-    /// Digest of the source.
-    pub source_sha256: Digest,
     /// Bytes of the source.
     pub before: u64,
     /// Bytes of the artifact.
@@ -42,7 +40,6 @@ impl<'a> ArtifactData<'a> {
         ArtifactData {
             name: name(&report.artifact),
             source: Some(name(&report.source)),
-            source_sha256: report.source_sha256,
             before: report.bytes.before,
             after: report.bytes.after,
             plan: &report.plan,
@@ -58,7 +55,6 @@ impl<'a> ArtifactData<'a> {
         ArtifactData {
             name: name(&file.name),
             source: reports.iter().find(same_source).map(|r| name(&r.source)),
-            source_sha256: provenance.source_sha256,
             before: provenance.source_bytes,
             after: file.bytes,
             plan: &file.manifest.plan,
@@ -80,8 +76,8 @@ impl<'a> ArtifactData<'a> {
 pub struct PageData<'a> {
     /// The artifacts.
     pub artifacts: Vec<ArtifactData<'a>>,
-    /// The analyses, each with its name on the page.
-    pub analyses: Vec<(String, &'a Analysis)>,
+    /// The analyses as JSON, each with its name on the page.
+    pub analyses: Vec<(String, Value)>,
     /// The evaluations.
     pub evaluated: &'a [Record],
     /// Records of drafts.
@@ -118,9 +114,11 @@ impl<'a> PageData<'a> {
             artifact.name = name;
         }
         let names = distinct(inputs.analyses.iter().map(|a| name(&a.model)));
+        let analyses = inputs.analyses.iter();
+        let analyses = analyses.map(|a| serde_json::to_value(a).unwrap_or_default());
         PageData {
             artifacts,
-            analyses: names.into_iter().zip(&inputs.analyses).collect(),
+            analyses: names.into_iter().zip(analyses).collect(),
             evaluated: &inputs.evaluated,
             drifts: &inputs.drifts,
         }

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::chart::{Band, Point, Series, Xy, shortened};
+use super::chart::{Band, Colour, Point, Series, Xy, shortened};
 use super::data::PageData;
 use super::input::{Drift, DriftPoint};
 use super::scale::{Axis, Kind};
@@ -61,10 +61,9 @@ fn chart(drifts: &[&Drift], y: Axis, value: Value, initial: Option<Value>) -> Xy
         series.push(Series::line(learns, number, points(drift, value)));
         if let Some(initial) = initial {
             let name = format!("{learns}, with the initial bases");
-            series.push(Series {
-                marker: None,
-                ..Series::line(name, drifts.len() + number, points(drift, initial))
-            });
+            let number = drifts.len() + number;
+            let line = Series::line(&name, number, points(drift, initial));
+            series.push(line.without_marker(Colour::Thing(number)));
         }
     }
     let mut xy = Xy::new("", Axis::new("windows", Kind::Linear), y, series);
@@ -108,7 +107,11 @@ fn bands(points: &[DriftPoint]) -> Vec<Band> {
                 from: bands.last().map_or(0.0, |band| band.to),
                 to,
                 name: point.text.clone(),
-                shade: if bands.len() % 2 == 0 { 0.35 } else { 0.0 },
+                shade: if bands.len().is_multiple_of(2) {
+                    0.35
+                } else {
+                    0.0
+                },
             }),
         }
     }

@@ -4,12 +4,14 @@ use htc_formats::bands::Layout;
 use htc_formats::htz::{SlotRecord, TensorEntry};
 use htc_formats::model::{MatrixId, Part, Role, Slot};
 use maud::{Markup, html};
+use serde_json::{Value, json};
 
-use super::chart::{Chart, Colour, Group, Heat, Point, Series, Xy, bars, optional, over_layers};
+use super::chart::{Chart, Colour, Group, Heat, Point, Series, Xy, bars, over_layers};
 use super::data::ArtifactData;
+use super::json::table;
 use super::number::{bytes, number, percent};
 use super::scale::{Axis, Kind};
-use super::template::{Table, figure};
+use super::template::figure;
 use crate::make::{MeasuredSlot, SinkCoverage};
 use crate::unit::Norm;
 
@@ -18,6 +20,15 @@ const MAX_GROUPS: usize = 64;
 
 /// Sets of projections with common factors at most that are drawn.
 const MAX_SETS: usize = 9;
+
+/// Columns of a table of errors, with their paths.
+const PREDICTIONS: [(&str, &str); 5] = [
+    ("layer", "layer"),
+    ("projection", "slot"),
+    ("predicted", "predicted"),
+    ("measured, weights", "error"),
+    ("measured, outputs", "output_error"),
+];
 
 /// Draws the bytes before and after by kind of tensor.
 pub fn bytes_by_kind(artifact: &ArtifactData, prefix: &str) -> Markup {
@@ -306,7 +317,7 @@ pub fn predicted_errors(artifact: &ArtifactData, prefix: &str) -> Markup {
                     "One point for each projection and layer.", [scatter(&in_norm(norm).collect::<Vec<_>>(), norm == Norm::Output)]))
             } @else {
                 // A prediction in the coordinates of a gauge has no measurement in the same norm.
-                (predictions(in_norm(norm)).render(&format!("{prefix}Predicted in the coordinates of the gauge “{norm}”, measured in other norms")))
+                (table(&in_norm(norm).map(|m| json!(m)).collect::<Vec<_>>(), &PREDICTIONS).render(&format!("{prefix}Predicted in the coordinates of the gauge “{norm}”, measured in other norms")))
             }
         }
     }
@@ -339,23 +350,6 @@ fn scatter(measured: &[&MeasuredSlot], of_outputs: bool) -> Chart {
     xy.draw()
 }
 
-fn predictions<'a>(measured: impl Iterator<Item = &'a MeasuredSlot>) -> Table {
-    let mut table = Table::new(&[
-        "layer",
-        "projection",
-        "predicted",
-        "measured, weights",
-        "measured, outputs",
-    ]);
-    table.rows.extend(measured.map(|m| {
-        let errors = [m.predicted, Some(m.error), m.output_error];
-        let errors = errors.map(|error| optional(error, number));
-        let names = [m.layer.to_string(), m.slot.name().to_owned()];
-        names.into_iter().chain(errors).collect()
-    }));
-    table
-}
-
 /// Draws the tail energy by iteration of the axiom gauge.
 pub fn axiom_search(artifact: &ArtifactData, prefix: &str) -> Markup {
     let searches = artifact.report.map_or(&[][..], |r| &r.treated.axiom);
@@ -384,7 +378,8 @@ pub fn sinks(artifact: &ArtifactData, prefix: &str) -> Markup {
     sets.sort_unstable();
     sets.dedup();
     let mut series = Vec::new();
-    let quantities: [(&str, fn(&SinkCoverage) -> f64); 2] = [
+    type Quantity = (&'static str, fn(&SinkCoverage) -> f64);
+    let quantities: [Quantity; 2] = [
         ("norm of the projection", |s| s.coverage),
         ("largest component", |s| s.largest),
     ];
@@ -393,7 +388,7 @@ pub fn sinks(artifact: &ArtifactData, prefix: &str) -> Markup {
             let of_set = treated.sinks.iter().filter(|s| s.slots == slots);
             let points = of_set.map(|s| Point::new(s.layer as f64, value(s)));
             let name = format!("{}: {quantity}", names(slots));
-            series.push(Series::line(name, series.len(), points));
+            series.push(Series::line(&name, series.len(), points));
         }
     }
     let chart = over_layers("", "coverage", Kind::Linear, series);
@@ -403,13 +398,14 @@ pub fn sinks(artifact: &ArtifactData, prefix: &str) -> Markup {
         treated.sinks.iter().filter(|s| s.appended).count(),
         treated.sinks.len(),
     );
-    let mut exempt = Table::new(&["layer", "projections", "channels"]);
-    exempt.rows.extend(treated.exempt.iter().map(|e| {
-        let channels: Vec<String> = e.channels.iter().map(usize::to_string).collect();
-        vec![e.layer.to_string(), names(&e.slots), channels.join(", ")]
-    }));
+    let exempt: Vec<Value> = treated.exempt.iter().map(|e| json!(e)).collect();
+    let columns = [
+        ("layer", "layer"),
+        ("projections", "slots"),
+        ("channels", "channels"),
+    ];
     html! {
         (figure(&format!("{prefix}Coverage of the sink direction by the factors"), &note, [chart]))
-        (exempt.render(&format!("{prefix}Channels that are kept exact")))
+        (table(&exempt, &columns).render(&format!("{prefix}Channels that are kept exact")))
     }
 }

@@ -16,6 +16,7 @@ pub mod data;
 mod drift;
 mod facts;
 pub mod input;
+mod json;
 mod matrices;
 mod number;
 mod quality;
@@ -25,10 +26,9 @@ pub mod template;
 use data::{ArtifactData, PageData};
 use input::Inputs;
 use maud::{Markup, html};
+use serde_json::Value;
 use template::{MAX_PAGE, Page, Section};
 use thiserror::Error;
-
-use crate::analyse::record::Analysis;
 
 /// Why there is no page. Every message is one line.
 #[derive(Debug, Error)]
@@ -44,7 +44,7 @@ pub enum PageError {
 enum Source {
     Files(fn(&PageData) -> Markup),
     Artifact(fn(&ArtifactData, &str) -> Markup),
-    Analysis(fn(&Analysis, &str) -> Markup),
+    Analysis(fn(&Value, &str) -> Markup),
 }
 
 /// Anchor, title and explanation of a section, and what it is made from.
@@ -150,7 +150,10 @@ fn title(data: &PageData) -> String {
 fn missing(data: &PageData) -> String {
     let compiled = data.artifacts.iter().any(|a| a.report.is_some());
     let measured = data.artifacts.iter().any(|a| a.scores.is_some());
-    let calibrated = data.analyses.iter().any(|(_, a)| a.calibration.is_some());
+    let calibrated = data
+        .analyses
+        .iter()
+        .any(|(_, a)| a["calibration"].is_object());
     let commands = [
         (compiled, "htc compile --report FILE"),
         (

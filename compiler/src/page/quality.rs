@@ -1,12 +1,14 @@
 //! Quality: the verdict, measurements against size, predictions, and elastic artifacts.
 
 use maud::{Markup, html};
+use serde_json::{Value, json};
 
-use super::chart::{Chart, Point, Series, Xy, optional};
+use super::chart::{Point, Series, Xy};
 use super::data::{ArtifactData, PageData};
+use super::json::{num, point, table, text};
 use super::number::{brief, bytes, number, percent};
 use super::scale::{Axis, Kind};
-use super::template::{Table, figure};
+use super::template::figure;
 use crate::measure::{Evaluation, Interval};
 use crate::report::{FileBeside, Report};
 
@@ -131,64 +133,67 @@ pub fn tiles(data: &PageData) -> Vec<(String, String)> {
     tiles
 }
 
-/// A measured model.
-struct Measurement<'a> {
-    name: String,
-    bytes: u64,
-    scores: &'a Evaluation,
-    role: Role,
+/// Columns of a table of measurements, with their paths.
+const COLUMNS: [(&str, &str); 10] = [
+    ("model", "model"),
+    ("role", "role"),
+    ("bytes", "bytes"),
+    ("perplexity", "scores/perplexity"),
+    ("95 % interval", "scores/perplexity_interval"),
+    ("over the source's", "scores/perplexity_ratio"),
+    ("95 % interval", "scores/perplexity_ratio_interval"),
+    ("KL, nats", "scores/kl"),
+    ("95 % interval", "scores/kl_interval"),
+    ("same top token", "scores/top1"),
+];
+
+/// Measurements that may be compared, by text, protocol and reference. Each has `model`, `role`, `bytes` and `scores`.
+#[derive(Default)]
+struct Comparisons(Vec<(String, Vec<Value>)>);
+
+impl Comparisons {
+    fn add(&mut self, protocol: &str, model: &str, [role, bytes, scores]: [Value; 3]) {
+        let measurement = json!({"model": model, "role": role, "bytes": bytes, "scores": scores});
+        match self.0.iter_mut().find(|(other, _)| other == protocol) {
+            Some((_, measurements)) => measurements.push(measurement),
+            None => self.0.push((protocol.to_owned(), vec![measurement])),
+        }
+    }
+
+    /// Adds the model that others are compared with, once, where there is one.
+    fn add_reference(&mut self, protocol: &str, model: &str, bytes: u64, scores: &Evaluation) {
+        let known = self.0.iter().filter(|(other, _)| other == protocol);
+        let mut known = known.flat_map(|(_, measurements)| measurements);
+        let is_known = known.any(|m| text(m, "role") == "source" && text(m, "model") == model);
+        if let Some(distance) = scores.reference.as_ref().filter(|_| !is_known) {
+            let scores = json!({"perplexity": distance.reference_perplexity});
+            self.add(protocol, model, ["source".into(), bytes.into(), scores]);
+        }
+    }
 }
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
-    Artifact,
-    Baseline,
-    Candidate,
-    Chosen,
-}
-
-/// What makes measurements comparable: text, protocol, and name and bytes of the reference.
-type Protocol = (String, Option<(String, u64)>);
-
-/// Measurements that may be compared.
-type Comparison<'a> = (Protocol, Vec<Measurement<'a>>);
 
 /// Draws each set of measurements that may be compared.
 pub fn against_size(data: &PageData) -> Markup {
-    let mut all: Vec<Comparison> = Vec::new();
-    let mut add = |protocol: Protocol, measurement| match all
-        .iter_mut()
-        .find(|(other, _)| *other == protocol)
-    {
-        Some((_, measurements)) => measurements.push(measurement),
-        None => all.push((protocol, vec![measurement])),
-    };
+    let mut all = Comparisons::default();
     for record in data.evaluated {
-        let reference = record.reference.as_ref();
-        let reference = reference.map(|file| (file.name.clone(), file.bytes));
-        let measurement = Measurement {
-            name: record.model.name.clone(),
-            bytes: record.model.bytes,
-            scores: &record.evaluation,
-            role: Role::Artifact,
-        };
-        add(
-            (windows(&record.evaluation, &record.text), reference),
-            measurement,
-        );
-    }
-    for artifact in &data.artifacts {
-        let Some(report) = artifact.report else {
-            continue;
-        };
-        let measurements = candidates(artifact, report).into_iter();
-        for (text, measurement) in measurements.chain(on_test_split(artifact, report)) {
-            let source = (report.source.clone(), report.bytes.before);
-            let reference = measurement.scores.reference.as_ref().map(|_| source);
-            add((text, reference), measurement);
+        let (scores, reference) = (&record.evaluation, record.reference.as_ref());
+        let of = reference
+            .map(|file| format!(", against {}", file.name))
+            .unwrap_or_default();
+        let protocol = windows(scores, &record.text) + &of;
+        let values = ["artifact".into(), record.model.bytes.into(), json!(scores)];
+        all.add(&protocol, &record.model.name, values);
+        if let Some(file) = reference {
+            all.add_reference(&protocol, &file.name, file.bytes, scores);
         }
     }
-    html! { @for comparison in &all { (compare(comparison)) } }
+    for artifact in &data.artifacts {
+        if let Some(report) = artifact.report {
+            add_candidates(artifact, report, &mut all);
+            add_test_split(artifact, report, &mut all);
+        }
+    }
+    html! { @for (protocol, measurements) in &all.0 { (compare(protocol, measurements)) } }
 }
 
 fn windows(scores: &Evaluation, text: &str) -> String {
@@ -197,196 +202,103 @@ fn windows(scores: &Evaluation, text: &str) -> String {
     format!("{tokens} tokens scored, {windows} windows of {context} tokens of {text}")
 }
 
-/// Returns the candidates among which an artifact was chosen, named by what tells them apart.
-fn candidates<'a>(artifact: &ArtifactData, report: &'a Report) -> Vec<(String, Measurement<'a>)> {
-    let trials = || report.trials.iter();
-    let ratios_differ = trials().any(|t| Some(t.ratio) != trials().next().map(|t| t.ratio));
-    let shrinkages = || trials().filter_map(|t| t.shrinkage);
-    let shrinkages_differ = shrinkages().any(|s| Some(s) != shrinkages().next());
-    let candidate = |trial: &'a crate::choose::Trial| {
-        let shrinkage = trial.shrinkage.filter(|_| shrinkages_differ);
-        let shrinkage = shrinkage.map(|part| format!(" {part}")).unwrap_or_default();
+/// Adds the candidates among which an artifact was chosen, named by what may tell them apart.
+fn add_candidates(artifact: &ArtifactData, report: &Report, all: &mut Comparisons) {
+    for trial in &report.trials {
+        let shrinkage = trial.shrinkage.map(|part| format!(" {part}"));
         let bias = if trial.bias { ", bias" } else { "" };
-        let ratio = ratios_differ.then(|| format!(" at {:.2}", trial.ratio));
         let name = match (trial.codes, trial.uniform) {
             (true, Some(dtype)) => dtype.to_string(),
             (true, None) => bytes(trial.bytes as f64),
-            (false, _) => format!(
-                "{}{shrinkage}{bias}{}",
-                trial.gauge,
-                ratio.unwrap_or_default()
-            ),
+            (false, _) => {
+                let shrinkage = shrinkage.unwrap_or_default();
+                format!("{}{shrinkage}{bias} at {:.2}", trial.gauge, trial.ratio)
+            }
         };
-        let of = if trial.elsewhere {
-            " of the texts after the first, for the shrinkage"
-        } else {
-            ""
-        };
+        let others = " of the texts after the first, for the shrinkage";
+        let of = if trial.elsewhere { others } else { "" };
         let (scores, tokens) = (&trial.evaluation, number(trial.evaluation.tokens as f64));
-        let role = if trial.chosen {
-            Role::Chosen
-        } else {
-            Role::Candidate
-        };
-        let text = format!(
-            "{tokens} tokens, {} validation windows{of}, candidates of {}",
-            scores.chunks, artifact.name
+        let (windows, artifact) = (scores.chunks, &artifact.name);
+        let protocol =
+            format!("{tokens} tokens, {windows} validation windows{of}, candidates of {artifact}");
+        let role = if trial.chosen { "chosen" } else { "candidate" };
+        all.add(
+            &protocol,
+            &name,
+            [role.into(), trial.bytes.into(), json!(scores)],
         );
-        let bytes = trial.bytes;
-        (
-            text,
-            Measurement {
-                name,
-                bytes,
-                scores,
-                role,
-            },
-        )
-    };
-    trials().map(candidate).collect()
+        all.add_reference(&protocol, &report.source, report.bytes.before, scores);
+    }
 }
 
-/// Returns the artifact itself and files in a single type, on the test split.
-fn on_test_split<'a>(
-    artifact: &ArtifactData,
-    report: &'a Report,
-) -> Vec<(String, Measurement<'a>)> {
+/// Adds the artifact itself and files in a single type, on the test split.
+fn add_test_split(artifact: &ArtifactData, report: &Report, all: &mut Comparisons) {
     let Some(quality) = &report.quality else {
-        return Vec::new();
+        return;
     };
     let scores = &quality.evaluation;
-    let test_split = windows(scores, &format!("{}, test split", quality.text));
-    let text = match quality.choosing_windows {
-        0 => test_split,
-        more => format!("{test_split}; {more} more are the validation split"),
-    };
-    let (name, bytes, role) = (artifact.name.clone(), artifact.after, Role::Artifact);
-    let own = (
-        text.clone(),
-        Measurement {
-            name,
-            bytes,
-            scores,
-            role,
-        },
-    );
-    let baselines = report.beside.iter().map(|file| {
-        let (name, bytes, role) = (file.dtype.to_string(), file.bytes, Role::Baseline);
-        let scores = &file.evaluation;
-        (
-            text.clone(),
-            Measurement {
-                name,
-                bytes,
-                scores,
-                role,
-            },
-        )
-    });
-    std::iter::once(own).chain(baselines).collect()
-}
-
-/// A measured number with its interval.
-type Measured = (f64, Option<Interval>);
-
-fn compare(comparison: &Comparison) -> Markup {
-    let ((text, reference), _) = comparison;
-    let relative = reference.is_some();
-    let (title, quantity) = if relative {
-        ("Perplexity over the source's", "perplexity / the source's")
-    } else {
-        ("Perplexity", "perplexity")
-    };
-    let perplexity = chart(comparison, Axis::new(quantity, Kind::Linear), |s| {
-        let distance = s.reference.as_ref().filter(|_| relative);
-        let ratio = distance.map(|d| (d.perplexity_ratio, d.perplexity_ratio_interval));
-        ratio.or((!relative).then_some((s.perplexity, s.perplexity_interval)))
-    });
-    let kl = chart(
-        comparison,
-        Axis::new("KL divergence, nats (logarithmic)", Kind::Log),
-        |s| s.reference.as_ref().map(|d| (d.kl, d.kl_interval)),
-    );
-    html! {
-        (figure(&format!("{title} against bytes: {text}"), "", [perplexity]))
-        (figure(&format!("KL divergence from the source against bytes: {text}"), "", [kl]))
-        (table(comparison).render(&format!("Measured on {text}")))
+    let mut protocol = windows(scores, &format!("{}, test split", quality.text));
+    if quality.choosing_windows > 0 {
+        protocol += &format!(
+            "; {} more are the validation split",
+            quality.choosing_windows
+        );
     }
+    all.add(
+        &protocol,
+        &artifact.name,
+        ["artifact".into(), artifact.after.into(), json!(scores)],
+    );
+    for file in &report.beside {
+        let values = [
+            "one type throughout".into(),
+            file.bytes.into(),
+            json!(file.evaluation),
+        ];
+        all.add(&protocol, &file.dtype.to_string(), values);
+    }
+    all.add_reference(&protocol, &report.source, report.bytes.before, scores);
 }
 
-/// Draws a number against bytes. The source is in the table: its size would squeeze the others together.
-fn chart(
-    (_, measurements): &Comparison,
-    axis: Axis,
-    value: impl Fn(&Evaluation) -> Option<Measured>,
-) -> Chart {
-    let points = |role: Role| {
-        let with_role = measurements.iter().filter(|m| m.role == role);
-        let points = with_role.filter_map(|m| {
-            let (y, interval) = value(m.scores)?;
-            let point = Point::new(m.bytes as f64, y).within(interval);
-            Some(point.labelled(m.name.clone()))
-        });
-        points.collect::<Vec<_>>()
-    };
-    let series = vec![
-        Series::scatter("one type throughout", 1, points(Role::Baseline)),
-        Series::muted("candidate", 4, points(Role::Candidate)),
-        Series::scatter("artifact", 0, points(Role::Artifact)),
-        Series::scatter("chosen", 2, points(Role::Chosen)),
-    ];
-    Xy::new("", Axis::new("bytes", Kind::Bytes), axis, series).draw()
-}
-
-fn table(((_, reference), measurements): &Comparison) -> Table {
-    let mut table = Table::new(&[
-        "model",
-        "bytes",
-        "perplexity",
-        "95 % interval",
-        "over the source's",
-        "95 % interval",
-        "KL, nats",
-        "95 % interval",
-        "same top token",
-        "role",
-    ]);
-    let value = |value: Option<f64>| optional(value, number);
-    let interval = |interval: Option<Interval>| {
-        optional(interval, |(low, high)| {
-            format!("{} to {}", number(low), number(high))
-        })
-    };
-    for one in measurements {
-        let (scores, distance) = (one.scores, one.scores.reference.as_ref());
-        let role = match one.role {
-            Role::Artifact => "artifact",
-            Role::Baseline => "one type throughout",
-            Role::Candidate => "candidate",
-            Role::Chosen => "chosen",
+fn compare(protocol: &str, measurements: &[Value]) -> Markup {
+    // The source is in the table: its size would squeeze the others together.
+    let chart = |quantity: &str, kind: Kind, path: &str| {
+        let paths = [
+            "bytes",
+            &format!("scores/{path}"),
+            &format!("scores/{path}_interval"),
+        ];
+        let with_role = |role: &str| {
+            let points = measurements.iter().filter(|m| text(m, "role") == role);
+            let points = points.filter_map(|m| Some(point(m, paths)?.labelled(text(m, "model"))));
+            points.collect::<Vec<Point>>()
         };
-        table.rows.push(vec![
-            one.name.clone(),
-            bytes(one.bytes as f64),
-            number(scores.perplexity),
-            interval(scores.perplexity_interval),
-            value(distance.map(|d| d.perplexity_ratio)),
-            interval(distance.and_then(|d| d.perplexity_ratio_interval)),
-            value(distance.map(|d| d.kl)),
-            interval(distance.and_then(|d| d.kl_interval)),
-            optional(distance.map(|d| d.top1), percent),
-            role.to_owned(),
-        ]);
+        let series = vec![
+            Series::scatter("one type throughout", 1, with_role("one type throughout")),
+            Series::muted("candidate", 4, with_role("candidate")),
+            Series::scatter("artifact", 0, with_role("artifact")),
+            Series::scatter("chosen", 2, with_role("chosen")),
+        ];
+        Xy::new(
+            "",
+            Axis::new("bytes", Kind::Bytes),
+            Axis::new(quantity, kind),
+            series,
+        )
+        .draw()
+    };
+    let relative = measurements.iter().any(|m| num(m, "scores/kl").is_some());
+    html! {
+        @if relative {
+            (figure(&format!("Perplexity over the source's against bytes: {protocol}"), "",
+                [chart("perplexity / the source's", Kind::Linear, "perplexity_ratio")]))
+            (figure(&format!("KL divergence from the source against bytes: {protocol}"), "",
+                [chart("KL divergence, nats (logarithmic)", Kind::Log, "kl")]))
+        } @else {
+            (figure(&format!("Perplexity against bytes: {protocol}"), "", [chart("perplexity", Kind::Linear, "perplexity")]))
+        }
+        (table(measurements, &COLUMNS).render(&format!("Measured on {protocol}")))
     }
-    let distances = measurements
-        .iter()
-        .filter_map(|m| m.scores.reference.as_ref());
-    let perplexity = distances.map(|d| d.reference_perplexity).next();
-    table.rows.extend(reference.as_ref().map(|(name, size)| {
-        let source = format!("{name} (source)");
-        vec![source, bytes(*size as f64), value(perplexity)]
-    }));
-    table
 }
 
 /// Draws predicted and measured divergence by the bytes of the file.

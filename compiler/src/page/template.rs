@@ -41,9 +41,10 @@ impl Table {
         let cell = |row: &[String], column: usize| {
             let text = row.get(column).map_or(ABSENT, String::as_str);
             let is_number = text.starts_with(|c: char| c.is_ascii_digit() || c == '-');
+            let class = is_number.then_some("n");
             html! {
-                @if column == 0 { th scope="row" .n[is_number] { (text) } }
-                @else { td .n[is_number] { (text) } }
+                @if column == 0 { th scope="row" class=[class] { (text) } }
+                @else { td class=[class] { (text) } }
             }
         };
         html! {
@@ -77,7 +78,7 @@ pub fn figure(caption: &str, note: &str, charts: impl IntoIterator<Item = Chart>
     };
     html! {
         @if !charts.is_empty() {
-            figure.many[several] {
+            figure class=[several.then_some("many")] {
                 div.plots { @for chart in &charts { div.plot {
                     @if several { p.of aria-hidden="true" { (chart.title) } }
                     (chart.svg)
@@ -254,7 +255,7 @@ mod tests {
         let hostile = || "<script>\"&\u{202e}\u{0}".to_owned();
         let axis = || Axis::new(hostile(), Kind::Linear);
         let point = Point::new(1.0, 2.0).labelled(hostile());
-        let series = vec![Series::line(hostile(), 0, [point])];
+        let series = vec![Series::line(&hostile(), 0, [point])];
         let heat = Heat {
             title: hostile(),
             quantity: hostile(),

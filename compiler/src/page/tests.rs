@@ -88,7 +88,7 @@ fn everything_in_a_report_is_on_its_page() {
         "chosen",
         "validation windows",
         "3 windows of 64 tokens of held-out, test split; 2 more are the validation split",
-        "whiten, bias",
+        "treatment, bias",
         "q k v: norm of the projection",
         "biases added",
     ] {
@@ -111,7 +111,8 @@ fn everything_in_a_report_is_on_its_page() {
     }
     assert!(!text.contains("<script"));
     assert!(
-        text.contains("Without data") && text.contains("htc analyse --calibration TEXT --json")
+        text.contains("More sections need")
+            && text.contains("htc analyse --calibration TEXT --json")
     );
 }
 
@@ -183,7 +184,7 @@ fn a_report_without_what_is_optional_leaves_it_out() {
     for id in ["quality", "predicted", "axiom", "sinks"] {
         assert!(!text.contains(&format!("<section id=\"{id}\"")), "{id}");
     }
-    assert!(text.contains("Its quality was not measured: htc eval"));
+    assert!(text.contains("Its quality was not measured: run htc eval"));
 }
 
 #[test]

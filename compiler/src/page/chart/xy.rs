@@ -101,12 +101,9 @@ pub struct Series {
 
 impl Series {
     /// Creates a line with the look of the n-th series.
-    pub fn line<P>(name: impl Into<String>, number: usize, points: P) -> Series
-    where
-        P: IntoIterator<Item = Point>,
-    {
+    pub fn line(name: &str, number: usize, points: impl IntoIterator<Item = Point>) -> Series {
         Series {
-            name: name.into(),
+            name: name.to_owned(),
             colour: Colour::Thing(number),
             marker: Some(number % MARKERS.len()),
             line: true,
@@ -115,37 +112,38 @@ impl Series {
     }
 
     /// Creates points with the look of the n-th series.
-    pub fn scatter<P>(name: impl Into<String>, number: usize, points: P) -> Series
-    where
-        P: IntoIterator<Item = Point>,
-    {
+    pub fn scatter(name: &str, number: usize, points: impl IntoIterator<Item = Point>) -> Series {
+        let line = false;
         Series {
-            line: false,
+            line,
             ..Series::line(name, number, points)
         }
     }
 
     /// Creates points of less weight.
-    pub fn muted<P>(name: impl Into<String>, number: usize, points: P) -> Series
-    where
-        P: IntoIterator<Item = Point>,
-    {
+    pub fn muted(name: &str, number: usize, points: impl IntoIterator<Item = Point>) -> Series {
+        let colour = Colour::Muted;
         Series {
-            colour: Colour::Muted,
+            colour,
             ..Series::scatter(name, number, points)
         }
     }
 
     /// Creates the line of a layer.
-    pub fn layer<P>(layer: usize, layers: usize, points: P) -> Series
-    where
-        P: IntoIterator<Item = Point>,
-    {
+    pub fn layer(layer: usize, layers: usize, points: impl IntoIterator<Item = Point>) -> Series {
         let depth = layer as f64 / layers.saturating_sub(1).max(1) as f64;
+        let name = format!("layer {layer}");
+        Series::line(&name, 0, points).without_marker(Colour::Depth(depth))
+    }
+
+    /// Removes the marker and changes the colour.
+    #[must_use]
+    pub fn without_marker(self, colour: Colour) -> Series {
+        let marker = None;
         Series {
-            colour: Colour::Depth(depth),
-            marker: None,
-            ..Series::line(format!("layer {layer}"), 0, points)
+            colour,
+            marker,
+            ..self
         }
     }
 }

@@ -39,14 +39,15 @@ pub fn assert_inside(drawing: &str) {
 }
 
 fn chart(x: Kind, y: Kind, xs: &[f64], ys: &[f64]) -> Xy {
-    let points = xs.iter().zip(ys).map(|(&x, &y)| Point {
-        interval: Some((y - 1.0, y + 1.0)),
-        labelled: true,
-        ..Point::new(x, y)
+    let points = xs.iter().zip(ys);
+    let points = points.map(|(&x, &y)| {
+        Point::new(x, y)
+            .within(Some((y - 1.0, y + 1.0)))
+            .labelled("")
     });
     let series = (0..7).map(|number| Series {
         line: number % 2 == 0,
-        ..Series::line(format!("series {number}"), number, points.clone())
+        ..Series::line(&format!("series {number}"), number, points.clone())
     });
     Xy::new(
         "title",
@@ -68,9 +69,9 @@ fn degenerate_points_are_drawn_inside_the_chart() {
                     name: "band".into(),
                     shade: 2.0,
                 }];
-                assert_inside(&chart.svg().into_string());
+                assert_inside(&chart.draw().svg.into_string());
                 chart.diagonal = true;
-                assert_inside(&chart.svg().into_string());
+                assert_inside(&chart.draw().svg.into_string());
             }
         }
     }
@@ -79,14 +80,9 @@ fn degenerate_points_are_drawn_inside_the_chart() {
 #[test]
 fn equal_steps_are_drawn_as_equal_distances() {
     let points = [0.0, 1.0, 2.0].map(|v| Point::new(v, v));
-    let series = vec![Series::scatter(
-        "s",
-        Colour::Thing(0),
-        Marker::Square,
-        points,
-    )];
+    let series = vec![Series::scatter("s", 1, points)];
     let (x, y) = (Axis::new("x", Kind::Whole), Axis::new("y", Kind::Linear));
-    let svg = Xy::new("t", x, y, series).svg().into_string();
+    let svg = Xy::new("t", x, y, series).draw().svg.into_string();
     let places: Vec<Vec<f64>> = svg
         .split(" d=\"M")
         .filter_map(|path| path.split_once("m-3.4"))
@@ -106,17 +102,16 @@ fn equal_steps_are_drawn_as_equal_distances() {
         });
     }
     assert!(
-        svg.contains("fill=\"var(--c0)\"") && svg.contains("y: 0 to 2"),
+        svg.contains("fill=\"var(--c1)\"") && svg.contains("y: 0 to 2"),
         "{svg}"
     );
 }
 
 #[test]
 fn labels_do_not_overlap() {
-    let point = |i: usize| Point {
-        name: format!("a candidate {i}"),
-        labelled: true,
-        ..Point::new(1.0 + (i % 4) as f64 * 0.1, 1.0 + (i / 4) as f64 * 0.01)
+    let point = |i: usize| {
+        let point = Point::new(1.0 + (i % 4) as f64 * 0.1, 1.0 + (i / 4) as f64 * 0.01);
+        point.labelled(format!("a candidate {i}"))
     };
     let series = vec![Series::line("s", 0, (0..12).map(point))];
     let (x, y) = (Axis::new("x", Kind::Linear), Axis::new("y", Kind::Linear));
@@ -135,11 +130,7 @@ fn tables_list_what_charts_draw() {
         for point in chart.series.iter_mut().flat_map(|s| &mut s.points) {
             point.name = name.into();
         }
-        let text = chart
-            .table("caption".into())
-            .render()
-            .unwrap()
-            .into_string();
+        let text = chart.table().render("caption").into_string();
         for part in [
             "1.5", "2.5", "0.125", "0.375", "-0.875", "1.375", name, "series 6",
         ] {
@@ -155,10 +146,6 @@ fn tables_are_no_larger_than_their_points() {
     let series = (0..2000).map(|i| Series::line("s", 0, [Point::new(f64::from(i), 1.0)]));
     let (x, y) = (Axis::new("x", Kind::Linear), Axis::new("y", Kind::Linear));
     let chart = Xy::new("t", x, y, series.collect());
-    let text = chart
-        .table("caption".into())
-        .render()
-        .unwrap()
-        .into_string();
+    let text = chart.table().render("caption").into_string();
     assert!(text.len() < 500_000, "{}", text.len());
 }
