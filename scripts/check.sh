@@ -12,7 +12,7 @@ cargo clippy --release --locked --workspace --all-targets -- -D warnings
 echo "== the library without its command line"
 cargo clippy --release --locked -p htc --no-default-features --lib --example build_script -- -D warnings
 library=$(cargo tree --locked -p htc --no-default-features -e normal,build --prefix none --format '{p}')
-if grep -E '^(clap|ctrlc|indicatif|minijinja|plotters) v' <<<"$library"; then
+if grep -E '^(clap|ctrlc|indicatif|maud|minijinja) v' <<<"$library"; then
   echo "htc without its feature cli depends on the above" >&2
   exit 1
 fi

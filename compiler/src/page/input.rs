@@ -1,98 +1,145 @@
-//! What a page is made from, recognised by what is in a file.
+//! The files that a page is made from, recognised by their content.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use htc_formats::htz::{Htz, HtzError, MAGIC, Manifest, PlanRecord};
+use htc_formats::htz::{Htz, HtzError, MAGIC, Manifest};
 use htc_formats::limits::MAX_LAYERS;
-use htc_formats::model::ProjectionKind;
+use htc_formats::model::Slot;
 use htc_formats::open;
-use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use thiserror::Error;
 
-use super::drift::Drift;
 use crate::analyse::record::{Analysis, Kind};
 use crate::measure::Record;
 use crate::report::Report;
-use crate::system::show::file_name;
+use crate::system::show::name_of;
 
 /// Bytes of all JSON files together: 32 MiB. The report of a model of a hundred layers has one.
 pub const MAX_JSON: u64 = 1 << 25;
 
-/// Why a file is nothing to make a page from. The message of each is one line.
+/// Numbers of a list at most, such as the steps of a search.
+const MAX_NUMBERS: usize = 4096;
+
+/// Entries of a list at most: one for each projection of each layer.
+const MAX_ENTRIES: usize = MAX_LAYERS * Slot::ALL.len();
+
+/// Points of a record of a draft at most.
+pub const MAX_DRIFT_POINTS: usize = 4096;
+
+/// Why a file cannot be part of a page. Every message is one line.
 #[derive(Debug, Error)]
 pub enum InputError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{}: cannot be read: {source}; give the file that a command wrote", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
-    /// It is out of proportion.
+    /// The reports are too large together.
     #[error("{}: reports have at most {MAX_JSON} bytes together, and with this file there are more; give the files that a command wrote, or fewer at a time", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
     },
-    /// It is something else.
+    /// The file is of another kind.
     #[error(
         "{}: expected the report of a compilation, an analysis, an evaluation or a .htz, found {found}; make one with htc compile --report FILE, htc analyse --json or htc eval --json", path.display()
     )]
     Unknown {
         /// The file.
         path: PathBuf,
-        /// What it looks like.
+        /// The kind that the file seems to be of.
         found: &'static str,
     },
-    /// It is one of them, and damaged.
+    /// The file is of a known kind and damaged.
     #[error("{}: {kind}, and damaged: {what}; make it anew with {command}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What it looks like.
+        /// The kind.
         kind: &'static str,
-        /// What is wrong.
+        /// The damage.
         what: String,
         /// The command that writes such files.
         command: &'static str,
     },
-    /// It is a damaged artifact.
+    /// The artifact is damaged.
     #[error(transparent)]
     Artifact(#[from] HtzError),
 }
 
-/// An artifact's manifest, and what the file is called.
+/// An artifact's manifest with the name of the file.
 #[derive(Clone, Debug)]
-pub struct Artifact {
+pub struct SealedArtifact {
     /// Name of the file.
     pub name: String,
-    /// Its bytes.
+    /// Bytes of the artifact.
     pub bytes: u64,
-    /// What it says of itself.
+    /// The manifest.
     pub manifest: Manifest,
 }
 
-/// Everything that was given, in the order it was given in.
+/// One run of a draft over texts, as `cargo run --release -p htc-loader --example drift` writes it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Drift {
+    /// The verifying model.
+    pub model: String,
+    /// The artifact that drafted for it.
+    pub draft: String,
+    /// How the draft learnt, `off` where it did not.
+    pub learns: String,
+    /// The points in the order of time.
+    pub points: Vec<DriftPoint>,
+}
+
+/// Means over some windows of a text.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DriftPoint {
+    /// The text.
+    pub text: String,
+    /// Windows of this text so far.
+    pub windows: u64,
+    /// Accepted part of the drafted tokens, the mean over windows.
+    pub acceptance: f64,
+    /// Standard error of that over windows.
+    pub standard_error: f64,
+    /// The logarithm of the draft's perplexity over the model's, on windows that neither had read.
+    pub log_perplexity_ratio: f64,
+    /// Standard error of that over windows.
+    pub log_perplexity_ratio_error: f64,
+    /// `‖P_t − P_0‖_F`, or of a correction `‖B A‖_F`.
+    pub distance: f64,
+    /// `tr(P_t P_0) / r`.
+    pub overlap: Option<f64>,
+    /// The part of the energy of differences that the bases miss.
+    pub residual: Option<f64>,
+    /// The same of the initial bases.
+    pub residual_frozen: Option<f64>,
+}
+
+/// The contents of all files, in the order in which they were given.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs {
     /// Reports of compilations.
     pub compiled: Vec<Report>,
     /// Artifacts.
-    pub artifacts: Vec<Artifact>,
+    pub artifacts: Vec<SealedArtifact>,
     /// Evaluations.
     pub evaluated: Vec<Record>,
     /// Analyses.
     pub analyses: Vec<Analysis>,
-    /// How drafts followed texts.
+    /// Records of drafts.
     pub drifts: Vec<Drift>,
     /// Bytes of JSON that were read.
     bytes: u64,
 }
 
-/// Keys that tell what a JSON file is; their values are not looked at.
+/// Keys that tell what a JSON file is; their values are not read.
 #[derive(Deserialize)]
 struct Keys {
     kind: Option<IgnoredAny>,
@@ -105,17 +152,17 @@ struct Keys {
 }
 
 impl Inputs {
-    /// Reads a file and puts it where it belongs.
+    /// Reads a file and adds its content.
     ///
     /// # Errors
-    /// [`InputError`] where it is nothing to make a page from.
+    /// [`InputError`] where the file cannot be part of a page.
     pub fn read(&mut self, path: &Path) -> Result<(), InputError> {
         let failed = |source| InputError::Read {
             path: path.into(),
             source,
         };
         let mut bytes = Vec::new();
-        let file = open::open_stream(path).map_err(|error| failed(error.into_io()))?;
+        let file = open::stream(path).map_err(|error| failed(error.into_io()))?;
         // All reports together: the page is made of all of them.
         let mut file = file.take(MAX_JSON + 1 - self.bytes);
         let mut magic = Vec::new();
@@ -126,12 +173,12 @@ impl Inputs {
             .map_err(failed)?;
         if magic == MAGIC {
             let htz = Htz::open(path)?;
-            let artifact = Artifact {
-                name: file_name(path),
-                bytes: htz.bytes_without_source(),
+            let artifact = SealedArtifact {
+                name: name_of(path),
+                bytes: htz.own_bytes(),
                 manifest: htz.manifest().clone(),
             };
-            check(&artifact.manifest.plan).map_err(|what| damaged(path, ARTIFACT, what))?;
+            check(&artifact.manifest.plan).map_err(|what| ARTIFACT.damaged(path, what))?;
             self.artifacts.push(artifact);
             return Ok(());
         }
@@ -148,85 +195,107 @@ impl Inputs {
         self.take(path, &bytes)
     }
 
-    /// Puts the JSON of a file where it belongs.
+    /// Adds the content of a JSON file.
     fn take(&mut self, path: &Path, json: &[u8]) -> Result<(), InputError> {
         let unknown = |found| InputError::Unknown {
             path: path.into(),
             found,
         };
         let keys: Keys = serde_json::from_slice(json).map_err(|error| {
-            let looks = json.trim_ascii_start().starts_with(b"{");
-            match (looks, error.is_eof() || error.is_syntax()) {
-                (true, true) => damaged(path, JSON, error.to_string()),
-                _ => unknown("no JSON object"),
+            let is_object = json.trim_ascii_start().starts_with(b"{");
+            if is_object && (error.is_eof() || error.is_syntax()) {
+                JSON.damaged(path, error.to_string())
+            } else {
+                unknown("no JSON object")
             }
         })?;
         if keys.kind.is_some() {
             if !is_analysis(json) {
                 return Err(unknown("JSON of another kind"));
             }
-            let analysis: Analysis = parse(path, ANALYSIS, json)?;
-            check_analysis(&analysis).map_err(|what| damaged(path, ANALYSIS, what))?;
-            self.analyses.push(analysis);
-            return Ok(());
-        }
-        if keys.format.is_some() {
+            self.analyses.push(ANALYSIS.parse(path, json)?);
+        } else if keys.format.is_some() {
             return Err(unknown("a plan"));
-        }
-        if keys.plan.is_some() && keys.artifact.is_some() {
-            let report: Report = parse(path, REPORT, json)?;
-            check_report(&report).map_err(|what| damaged(path, REPORT, what))?;
-            self.compiled.push(report);
-            return Ok(());
-        }
-        if keys.perplexity.is_some() {
-            self.evaluated.push(parse(path, EVALUATION, json)?);
-            return Ok(());
-        }
-        if keys.drift.is_some() {
-            let drift: Drift = parse(path, DRIFT, json)?;
-            drift.check().map_err(|what| damaged(path, DRIFT, what))?;
+        } else if keys.plan.is_some() && keys.artifact.is_some() {
+            self.compiled.push(REPORT.parse(path, json)?);
+        } else if keys.perplexity.is_some() {
+            self.evaluated.push(EVALUATION.parse(path, json)?);
+        } else if keys.drift.is_some() {
+            let drift: Drift = DRIFT.parse(path, json)?;
+            at_most("points", drift.points.len(), MAX_DRIFT_POINTS)
+                .map_err(|what| DRIFT.damaged(path, what))?;
             self.drifts.push(drift);
-            return Ok(());
+        } else if keys.peak_memory.is_some() {
+            return Err(unknown("the estimate of --dry-run"));
+        } else {
+            return Err(unknown("JSON with other keys"));
         }
-        if keys.peak_memory.is_some() {
-            return Err(unknown("what --dry-run foresees"));
-        }
-        Err(unknown("JSON with other keys"))
+        Ok(())
     }
 }
 
-/// What a kind of file is called, and the command that writes it.
-type Of = (&'static str, &'static str);
+/// A kind of file.
+struct FileKind {
+    name: &'static str,
+    /// The command that writes such files.
+    command: &'static str,
+}
 
-const REPORT: Of = ("the report of a compilation", "htc compile --report FILE");
-const EVALUATION: Of = ("an evaluation", "htc eval --json");
-const DRIFT: Of = ("how a draft followed a text", "the loader's example drift");
-const ARTIFACT: Of = ("an artifact", "htc compile");
-const ANALYSIS: Of = ("an analysis", "htc analyse --json");
-const JSON: Of = ("JSON", "the command that wrote it");
+const REPORT: FileKind = FileKind {
+    name: "the report of a compilation",
+    command: "htc compile --report FILE",
+};
+const EVALUATION: FileKind = FileKind {
+    name: "an evaluation",
+    command: "htc eval --json",
+};
+const DRIFT: FileKind = FileKind {
+    name: "the record of a draft",
+    command: "the loader's example drift",
+};
+const ARTIFACT: FileKind = FileKind {
+    name: "an artifact",
+    command: "htc compile",
+};
+const ANALYSIS: FileKind = FileKind {
+    name: "an analysis",
+    command: "htc analyse --json",
+};
+const JSON: FileKind = FileKind {
+    name: "JSON",
+    command: "the command that wrote it",
+};
 
-fn damaged(path: &Path, (kind, command): Of, what: String) -> InputError {
-    InputError::Damaged {
-        path: path.into(),
-        kind,
-        what,
-        command,
+impl FileKind {
+    fn damaged(&self, path: &Path, what: String) -> InputError {
+        InputError::Damaged {
+            path: path.into(),
+            kind: self.name,
+            what,
+            command: self.command,
+        }
+    }
+
+    fn parse<T: DeserializeOwned + Serialize>(
+        &self,
+        path: &Path,
+        json: &[u8],
+    ) -> Result<T, InputError> {
+        let parsed: T =
+            serde_json::from_slice(json).map_err(|error| self.damaged(path, error.to_string()))?;
+        check(&parsed).map_err(|what| self.damaged(path, what))?;
+        Ok(parsed)
     }
 }
 
-fn parse<T: DeserializeOwned>(path: &Path, of: Of, json: &[u8]) -> Result<T, InputError> {
-    serde_json::from_slice(json).map_err(|error| damaged(path, of, error.to_string()))
-}
-
-/// Whether the kind that stands in a file is that of an analysis.
+/// Returns whether the `kind` of a file is that of an analysis.
 fn is_analysis(json: &[u8]) -> bool {
     #[derive(Deserialize)]
-    struct Of {
+    struct OnlyKind {
         #[serde(rename = "kind")]
         _kind: Kind,
     }
-    serde_json::from_slice::<Of>(json).is_ok()
+    serde_json::from_slice::<OnlyKind>(json).is_ok()
 }
 
 fn other_format(magic: &[u8]) -> Option<&'static str> {
@@ -236,122 +305,39 @@ fn other_format(magic: &[u8]) -> Option<&'static str> {
     (!magic.is_empty() && !magic.is_ascii()).then_some("neither JSON nor a .htz")
 }
 
-/// What the page counts on: few layers, and not more slots than they have.
-fn check(plan: &PlanRecord) -> Result<(), String> {
-    let layers = plan.slots.iter().map(|s| s.layer);
-    in_order(layers.chain(plan.bases.iter().map(|b| b.layer)))?;
-    at_most("plan.slots", plan.slots.len(), ProjectionKind::ALL.len())?;
-    at_most("plan.matrices", plan.matrices.len(), 1)?;
-    at_most("plan.bases", plan.bases.len(), ProjectionKind::ALL.len())
+/// Refuses layers that no model has, and lists that are longer than any model needs: a page would be drawn with them.
+fn check(document: &impl Serialize) -> Result<(), String> {
+    let value = serde_json::to_value(document).map_err(|error| error.to_string())?;
+    check_value("the file", &value)
 }
 
-fn check_report(report: &Report) -> Result<(), String> {
-    check(&report.plan)?;
-    let measured = report.treated.measured.iter().map(|m| m.layer);
-    let axiom = report.treated.axiom.iter().map(|a| a.layer);
-    let sinks = report.treated.sinks.iter().map(|s| s.layer);
-    let exempt = report.treated.exempt.iter().map(|e| e.layer);
-    in_order(measured.chain(axiom).chain(sinks).chain(exempt))?;
-    for (name, count) in [
-        ("slots", report.summary.slots.len()),
-        ("measured", report.treated.measured.len()),
-        ("measured_matrices", report.treated.measured_matrices.len()),
-        ("axiom", report.treated.axiom.len()),
-        ("sinks", report.treated.sinks.len()),
-        ("exempt", report.treated.exempt.len()),
-        ("trials", report.trials.len()),
-        ("notes", report.summary.notes.len()),
-    ] {
-        at_most(name, count, ProjectionKind::ALL.len())?;
-    }
-    let steps = report.treated.axiom.iter().map(|a| a.trace.len()).max();
-    at_most("axiom.trace", steps.unwrap_or(0), 1)
-}
-
-/// A layer index beyond what any model has is damage, and would be drawn as a desert.
-fn in_order(layers: impl Iterator<Item = usize>) -> Result<(), String> {
-    match layers.max() {
-        Some(layer) if layer >= MAX_LAYERS => Err(format!(
-            "layer {layer}: expected an index below {MAX_LAYERS}"
-        )),
+fn check_value(name: &str, value: &Value) -> Result<(), String> {
+    match value {
+        Value::Array(items) => {
+            let of_numbers = items.first().is_some_and(|first| !first.is_object());
+            let most = if of_numbers { MAX_NUMBERS } else { MAX_ENTRIES };
+            at_most(name, items.len(), most)?;
+            items.iter().try_for_each(|item| check_value(name, item))
+        }
+        Value::Object(entries) => entries.iter().try_for_each(|(name, value)| {
+            let layer = value.as_u64().filter(|_| name == "layer");
+            match layer.filter(|layer| *layer >= MAX_LAYERS as u64) {
+                Some(layer) => Err(format!(
+                    "layer {layer}: expected an index below {MAX_LAYERS}"
+                )),
+                None => check_value(name, value),
+            }
+        }),
         _ => Ok(()),
     }
 }
 
-fn at_most(name: &str, count: usize, each: usize) -> Result<(), String> {
-    let most = MAX_LAYERS * each;
+fn at_most(name: &str, count: usize, most: usize) -> Result<(), String> {
     if count > most {
         Err(format!(
             "{name}: expected at most {most} entries, found {count}"
         ))
     } else {
         Ok(())
-    }
-}
-
-/// Numbers of a list that belongs to one spectrum or one layer.
-const MAX_POINTS: usize = 256;
-
-fn check_analysis(analysis: &Analysis) -> Result<(), String> {
-    let spectra = &analysis.spectra;
-    in_order(spectra.slots.iter().map(|s| s.layer))?;
-    at_most(
-        "spectra.slots",
-        spectra.slots.len(),
-        ProjectionKind::ALL.len(),
-    )?;
-    let mut lists = vec![
-        ("spectra.energies", spectra.energies.len()),
-        ("spectra.fractions", spectra.fractions.len()),
-    ];
-    lists.extend(
-        spectra
-            .slots
-            .iter()
-            .map(|s| ("spectra.slots.curve", s.curve.len())),
-    );
-    if let Some(sinks) = &analysis.sinks {
-        in_order(sinks.layers.iter().map(|l| l.layer))?;
-        at_most("sinks.layers", sinks.layers.len(), 1)?;
-        lists.extend(
-            sinks
-                .layers
-                .iter()
-                .map(|l| ("sinks.layers.coverage", l.coverage.len())),
-        );
-    }
-    if let Some(phases) = &analysis.phases {
-        for profile in [&phases.without_first, &phases.with_first] {
-            at_most("phases.variance", profile.variance.len(), 1)?;
-            at_most("phases.smoothed", profile.smoothed.len(), 1)?;
-            at_most(
-                "phases.phases",
-                profile.phases.as_ref().map_or(0, Vec::len),
-                1,
-            )?;
-        }
-    }
-    if let Some(depth) = &analysis.depth {
-        at_most("depth.curve", depth.curve.len(), 1)?;
-    }
-    if let Some(dimension) = &analysis.dimension {
-        in_order(dimension.layers.iter().map(|l| l.layer))?;
-        at_most("dimension.layers", dimension.layers.len(), 1)?;
-    }
-    if let Some(manifold) = &analysis.manifold {
-        in_order(manifold.layers.iter().map(|l| l.layer))?;
-        at_most("manifold.layers", manifold.layers.len(), 1)?;
-        lists.extend(
-            manifold
-                .layers
-                .iter()
-                .map(|l| ("manifold.layers.symmetry", l.symmetry.len())),
-        );
-    }
-    match lists.iter().find(|(_, count)| *count > MAX_POINTS) {
-        Some((name, count)) => Err(format!(
-            "{name}: expected at most {MAX_POINTS} entries, found {count}"
-        )),
-        None => Ok(()),
     }
 }

@@ -1,59 +1,173 @@
-//! A page about compressions and models: one HTML file that needs nothing beside itself.
+//! Reports as a page: one HTML file that needs nothing from elsewhere.
 //!
-//! 1. [`input`] recognises every file by what is in it and bounds what it may ask for.
-//! 2. [`subject`] puts together what belongs together: a report, its artifact, what was measured.
-//! 3. Each file of [`sections`] makes one part of the page, of plots ([`plot`]) and tables
-//!    ([`table`]): what a plot draws stands in the table below it.
-//! 4. [`html`] writes it all, every text escaped.
+//! 1. [`input`] recognises every file by its content and limits its size.
+//! 2. [`data`] puts together what belongs together: a report, its artifact, its measurements.
+//! 3. `quality`, `matrices`, `facts`, `analysis` and `drift` make the figures of the sections.
+//! 4. [`chart`] draws figures as SVG and [`template`] writes the page; `maud` escapes all text. Below each figure is a
+//!    table of its numbers.
 //!
-//! The page holds no time and no path: the same files in the same order give the same bytes. That of a measurement of
-//! speed ([`mod@bench`]) says when and on what it was made.
+//! The page has no time and no path in it: the same files in the same order give the same bytes. The page of a
+//! measurement of speed ([`mod@bench`]) says when and on what it was made.
 
+mod analysis;
 pub mod bench;
-pub mod drift;
-pub mod html;
+pub mod chart;
+pub mod data;
+mod drift;
+mod facts;
 pub mod input;
+mod json;
+mod matrices;
 mod number;
-pub mod plot;
-pub mod sections;
-pub mod subject;
-pub mod table;
+mod quality;
+pub mod scale;
+pub mod template;
 
-use html::{MAX_PAGE, Page};
+use data::{ArtifactData, PageData};
 use input::Inputs;
-use plot::PlotError;
-use subject::Given;
+use maud::{Markup, html};
+use serde_json::Value;
+use template::{MAX_PAGE, Page, Section};
 use thiserror::Error;
 
-/// Why there is no page. The message of each is one line.
+/// Why there is no page. Every message is one line.
 #[derive(Debug, Error)]
 pub enum PageError {
-    /// A plot is not drawn.
-    #[error(transparent)]
-    Plot(#[from] PlotError),
-    /// Browsers would not show it.
+    /// Browsers would not show the page.
     #[error(
         "the page would have more than {MAX_PAGE} bytes, which no browser shows well; give fewer files at a time"
     )]
     TooLarge,
 }
 
-/// The page about what was given.
+/// What a section is made from.
+enum Source {
+    Files(fn(&PageData) -> Markup),
+    Artifact(fn(&ArtifactData, &str) -> Markup),
+    Analysis(fn(&Value, &str) -> Markup),
+}
+
+/// Anchor, title and explanation of a section, and what it is made from.
+type Spec = (&'static str, &'static str, &'static str, Source);
+
+/// Sections about artifacts.
+#[rustfmt::skip]
+const ARTIFACTS: [Spec; 15] = [
+    ("quality", "Quality against size", "Lower and further left is better. Bars are 95 % intervals over windows of text; the points of one chart were measured on the same text by the same protocol.", Source::Files(quality::against_size)),
+    ("elastic", "Elastic: fewer bytes per token", "The quality of an elastic artifact when every token reads a part of the weights' bytes: the bases alone on the left, everything on the right. Measured on the test split.", Source::Artifact(quality::elastic)),
+    ("bytes", "Bytes by kind of tensor", "The bytes of the projections in all layers, and of everything else, in the source and in the artifact.", Source::Artifact(matrices::bytes_by_kind)),
+    ("bits", "Bits per weight", "The bits that each weight of a matrix takes in the artifact.", Source::Artifact(matrices::bits_per_weight)),
+    ("predictions", "Predicted and measured divergence", "What the codes of all matrices were predicted to add to the KL divergence, beside what was measured.", Source::Artifact(quality::predictions)),
+    ("ranks", "Rank by layer", "The directions that each projection keeps. A dense projection keeps all of them and has no point.", Source::Artifact(matrices::ranks)),
+    ("errors", "Error by projection", "The stored weights, after rounding, against the source: 0 is exact, 1 is as far away as zero weights. Cells without colour are dense or were not measured.", Source::Artifact(matrices::errors)),
+    ("predicted", "Predicted and measured error", "The prediction is the smallest error of any matrix of that rank, before rounding (Eckart and Young). Points on the line reach it; the distance above it is the cost of rounding.", Source::Artifact(matrices::predicted_errors)),
+    ("axiom", "Tail energy under the axiom gauge", "The tail energy of each layer by iteration; it should fall.", Source::Artifact(matrices::axiom_search)),
+    ("sinks", "Attention sinks in the factors", "Factors that do not cover the direction of the first position distort attention.", Source::Artifact(matrices::sinks)),
+    ("time", "Time by stage", "The seconds of every stage of the compilation.", Source::Artifact(facts::time)),
+    ("estimates", "Estimates", "What was estimated before the work, and what was measured. Memory is the process's own, without mapped files.", Source::Artifact(facts::estimates)),
+    ("notes", "Notes of the plan", "What differs from the request, and why.", Source::Artifact(facts::notes)),
+    ("drift", "Drafts that learn", "A draft that learns from rejected tokens, beside the same draft unchanged, while the text changes. Lines are means over windows with two standard errors.", Source::Files(drift::figures)),
+    ("origins", "Origins", "Sources, requests and programs. Digests are SHA-256.", Source::Files(facts::origins)),
+];
+
+/// Sections about the source.
+#[rustfmt::skip]
+const ANALYSES: [Spec; 8] = [
+    ("spectra", "Spectra", "The part of a weight's energy Σσ² that its first directions hold. The earlier a curve rises, the better low rank fits.", Source::Analysis(analysis::spectra)),
+    ("gauges", "Tail energy by gauge", "The smallest relative error at a rank, in the norm of each gauge: of the weights (none), of the weights by the size of each input (activation), of the outputs (whiten). Points are root mean squares over the layers; bars go from the best layer to the worst.", Source::Analysis(analysis::gauges)),
+    ("excess", "Excess of a shared basis", "The energy that a basis shared by q, k and v, or by gate and up, loses, over what a basis of the projection's own loses at the same rank: 1 is no worse. Points are root mean squares over the layers; bars go from the best layer to the worst.", Source::Analysis(analysis::excess)),
+    ("phases", "Phases", "The variance of the residual stream after each layer. A valley divides the depth into layers that mix, that compress and that refine.", Source::Analysis(analysis::phases)),
+    ("depth", "Depth sink", "The part of the variance of all layers that the leading directions of the layers so far explain. On a plateau later layers reuse directions of earlier ones.", Source::Analysis(analysis::depth_sink)),
+    ("dimension", "Intrinsic dimension", "The dimensions that the residual stream uses: principal components with 95 % of its variance, and the estimate from the distances to the two nearest neighbours (TwoNN).", Source::Analysis(analysis::dimension)),
+    ("manifold", "Curvature, axioms and symmetry", "The curvature of the neighbourhood graph of the residual stream, the principal directions that are found again in held-out text, and the heads that read nearly the same subspace.", Source::Analysis(analysis::manifold)),
+    ("outliers", "Attention sinks", "Positions, mostly the first, whose activations lie far out along one direction. A shared basis that does not cover the direction distorts attention.", Source::Analysis(analysis::sinks)),
+];
+
+/// Returns the page about some files. The analysis of a source stays closed below an artifact.
 ///
 /// # Errors
-/// [`PageError`] where a plot is not drawn, or the page is out of proportion.
+/// [`PageError`] where the page would be too large.
 pub fn page(inputs: &Inputs) -> Result<String, PageError> {
-    let given = Given::new(inputs);
-    let (sections, left_out) = sections::sections(&given)?;
-    let html = html::write(&Page {
-        title: sections::heading(&given),
-        summary: sections::summary(&given),
-        tiles: sections::tiles(&given),
+    let data = PageData::new(inputs);
+    let [mut sections, mut appendix] =
+        [&ARTIFACTS[..], &ANALYSES].map(|specs| specs.iter().map(|s| section(s, &data)).collect());
+    if data.artifacts.is_empty() {
+        let analyses: Vec<Section> = std::mem::take(&mut appendix);
+        sections.splice(..0, analyses);
+    }
+    let page = Page {
+        title: title(&data),
+        verdict: quality::verdict(&data),
+        tiles: quality::tiles(&data),
         sections,
-        left_out,
-        made_by: format!("Made by htc {}.", env!("CARGO_PKG_VERSION")),
-    });
-    html.ok_or(PageError::TooLarge)
+        appendix_title: "Analysis of the source".into(),
+        appendix,
+        footer: vec![
+            missing(&data),
+            format!("Made by htc {}.", env!("CARGO_PKG_VERSION")),
+        ],
+    };
+    page.render().ok_or(PageError::TooLarge)
+}
+
+fn section((id, title, lead, source): &Spec, data: &PageData) -> Section {
+    let prefix = |name: &str, count: usize| {
+        if count > 1 {
+            format!("{name}: ")
+        } else {
+            String::new()
+        }
+    };
+    let content = html! {
+        @match source {
+            Source::Files(make) => { (make(data)) }
+            Source::Artifact(make) => { @for one in &data.artifacts { (make(one, &prefix(&one.name, data.artifacts.len()))) } }
+            Source::Analysis(make) => { @for (name, one) in &data.analyses { (make(one, &prefix(name, data.analyses.len()))) } }
+        }
+    };
+    Section {
+        id,
+        title,
+        lead,
+        content,
+    }
+}
+
+fn title(data: &PageData) -> String {
+    match (&data.artifacts[..], &data.analyses[..]) {
+        ([], []) => "Measurements of models".to_owned(),
+        ([], [(model, _)]) => format!("Analysis of {model}"),
+        ([], several) => format!("Analysis of {} models", several.len()),
+        ([one], _) => match &one.source {
+            Some(source) => format!("{source}, compressed"),
+            None => format!("{}, a compressed model", one.name),
+        },
+        (several, _) => format!("{} compressed models", several.len()),
+    }
+}
+
+/// Names the commands whose output the page lacks.
+fn missing(data: &PageData) -> String {
+    let compiled = data.artifacts.iter().any(|a| a.report.is_some());
+    let measured = data.artifacts.iter().any(|a| a.scores.is_some());
+    let calibrated = data
+        .analyses
+        .iter()
+        .any(|(_, a)| a["calibration"].is_object());
+    let commands = [
+        (compiled, "htc compile --report FILE"),
+        (
+            measured || !data.evaluated.is_empty(),
+            "htc eval --text TEXT --reference MODEL --json",
+        ),
+        (calibrated, "htc analyse --calibration TEXT --json"),
+    ];
+    let missing = commands.iter().filter(|(found, _)| !found);
+    let missing: Vec<&str> = missing.map(|(_, command)| *command).collect();
+    if missing.is_empty() {
+        return String::new();
+    }
+    format!("More sections need the output of: {}.", missing.join("; "))
 }
 
 #[cfg(test)]

@@ -12,6 +12,15 @@ pub fn brief(value: f64) -> String {
     significant(value, 3)
 }
 
+/// Formats a number for a small cell: `0.1234` becomes `.123`.
+pub fn tiny(value: f64) -> String {
+    let text = brief(value);
+    match text.strip_prefix("0.") {
+        Some(rest) => format!(".{}", rest.chars().take(3).collect::<String>()),
+        None => text.chars().take(6).collect(),
+    }
+}
+
 /// As many significant digits, trailing zeros left out.
 fn significant(value: f64, digits: i32) -> String {
     if value == 0.0 {

@@ -86,9 +86,9 @@ fn everything_in_a_report_is_on_its_page() {
         "0.02344",
         "0.07031",
         "chosen",
-        "held-out windows that decided",
-        "windows of held-out of 64 tokens each that decided nothing; 2 others decided",
-        "whiten, bias",
+        "validation windows",
+        "3 windows of 64 tokens of held-out, test split; 2 more are the validation split",
+        "treatment, bias",
         "q k v: norm of the projection",
         "biases added",
     ] {
@@ -100,7 +100,7 @@ fn everything_in_a_report_is_on_its_page() {
         "ranks",
         "errors",
         "predicted",
-        "forecast",
+        "estimates",
         "axiom",
         "sinks",
         "time",
@@ -110,7 +110,10 @@ fn everything_in_a_report_is_on_its_page() {
         assert!(text.contains(&format!("<section id=\"{id}\"")), "{id}");
     }
     assert!(!text.contains("<script"));
-    assert!(text.contains("Left out") && text.contains("htc analyse --calibration TEXT --json"));
+    assert!(
+        text.contains("More sections need")
+            && text.contains("htc analyse --calibration TEXT --json")
+    );
 }
 
 /// A draft that learns beside one that does not: every quantity that there is, with the texts in their order.
@@ -140,7 +143,7 @@ fn drafts_that_learn_are_drawn_beside_those_that_do_not() {
         "oja",
         "0.375",
         "0.875",
-        "oja, by its bases as they began",
+        "oja, with the initial bases",
         "0.83",
         "first.txt",
         "&lt;b&gt;.txt",
@@ -157,7 +160,7 @@ fn drafts_that_learn_are_drawn_beside_those_that_do_not() {
     let mut damaged = drift("off", Value::Null);
     damaged["points"][1]["acceptance"] = json!("many");
     assert!(matches!(read(&damaged), Err(InputError::Damaged { .. })));
-    let many = vec![point("t", 1, 0.5, Value::Null); super::drift::MAX_POINTS + 1];
+    let many = vec![point("t", 1, 0.5, Value::Null); super::input::MAX_DRIFT_POINTS + 1];
     damaged["points"] = json!(many);
     assert!(matches!(read(&damaged), Err(InputError::Damaged { .. })));
 }
@@ -181,7 +184,7 @@ fn a_report_without_what_is_optional_leaves_it_out() {
     for id in ["quality", "predicted", "axiom", "sinks"] {
         assert!(!text.contains(&format!("<section id=\"{id}\"")), "{id}");
     }
-    assert!(text.contains("Its quality was not measured: htc eval"));
+    assert!(text.contains("Its quality was not measured: run htc eval"));
 }
 
 #[test]

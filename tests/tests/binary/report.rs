@@ -178,10 +178,7 @@ fn assert_sound(page: &str) -> Element {
         .filter(|m| m.attribute("http-equiv") == Some("Content-Security-Policy"));
     let policy: Vec<_> = policy.filter_map(|m| m.attribute("content")).collect();
     assert_eq!(policy.len(), 1);
-    assert!(
-        policy[0].contains("default-src &#39;none&#39;"),
-        "{policy:?}"
-    );
+    assert!(policy[0].contains("default-src 'none'"), "{policy:?}");
     assert_eq!(root.all("html")[0].attribute("lang"), Some("en"));
     assert_eq!(root.all("h1").len(), 1);
     let mut ids = BTreeSet::new();
@@ -216,16 +213,8 @@ fn assert_sound(page: &str) -> Element {
             assert_eq!(svg.attribute("role"), Some("img"));
             assert!(svg.attribute("viewBox").is_some());
             assert!(svg.attribute("width").is_none() && svg.attribute("height").is_none());
-            let named: Vec<&str> = svg
-                .attribute("aria-labelledby")
-                .unwrap()
-                .split(' ')
-                .collect();
-            for (element, id) in ["title", "desc"].into_iter().zip(named) {
-                let found = &svg.all(element)[0];
-                assert_eq!(found.attribute("id"), Some(id));
-                assert!(!found.text.trim().is_empty());
-            }
+            let label = svg.attribute("aria-label").unwrap();
+            assert!(label.contains(": "), "{label}");
         }
     }
     for table in root.all("table") {
@@ -327,7 +316,7 @@ fn each_kind_of_input_gives_a_page() {
         let text = page(&made.scratch, &[input], "alone.html");
         assert_sound(&text);
         assert!(
-            text.contains("Left out, with the command that gives it"),
+            text.contains("More sections need the output of"),
             "{}",
             input.display()
         );

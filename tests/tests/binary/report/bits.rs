@@ -52,7 +52,7 @@ fn bits_and_costs_are_shown() {
     assert_eq!(tips.len(), 14, "{tips:?}");
     let first = &tips[0];
     assert!(first.starts_with("layers.0.q: "), "{first}");
-    for word in ["bits", "of the expected divergence"] {
+    for word in ["bits", "of the predicted divergence"] {
         assert!(first.contains(word), "{first}");
     }
     inspected(&artifact, &report);

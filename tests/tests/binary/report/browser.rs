@@ -53,6 +53,7 @@ fn measure_page(browser: &Path, folder: &Path, html: &Path, width: u32) -> serde
             "<!DOCTYPE html><body style=margin:0><iframe id=f src=\"{name}\" style=\"border:0;width:{width}px;height:800px\"></iframe><pre id=o></pre><script>
             f.onload = () => {{
               const d = f.contentDocument, root = d.documentElement, w = f.contentWindow;
+              d.querySelectorAll('details').forEach(e => e.open = true);
               const texts = [...d.querySelectorAll('svg text')].map(t => t.getBoundingClientRect().height);
               o.textContent = JSON.stringify({{
                 width: root.scrollWidth, client: root.clientWidth,

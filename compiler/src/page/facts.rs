@@ -1,0 +1,157 @@
+//! Facts about a compilation: time, estimates, notes and origins.
+
+use maud::{Markup, html};
+
+use super::chart::{Colour, bars, optional};
+use super::data::{ArtifactData, PageData};
+use super::json::properties;
+use super::number::{bytes, number, seconds};
+use super::scale::{Axis, Kind};
+use super::template::{Table, figure, list};
+use crate::report::Seconds;
+
+/// Facts of a report, by their paths, separated by spaces.
+const REPORT: &str = "source source_sha256 artifact bytes with_source parameters request limit treatment \
+    plan/method plan/budget plan/factor_type plan/allocation/allocator \
+    plan/allocation/budget plan/allocation/rank_floor plan/allocation/rank_cap bases \
+    biases kv_bases calibration tuning/asked tuning/kept tuning/kl_before \
+    tuning/kl_after peak_memory";
+
+/// Facts of the manifest of an artifact, by their paths, separated by spaces.
+const MANIFEST: &str = "provenance plan/method plan/budget plan/factor_type plan/allocation";
+
+/// Facts of an analysis, by their paths, separated by spaces.
+const ANALYSIS: &str = "model source_sha256 shape calibration";
+
+/// Draws the seconds of every stage.
+pub fn time(artifact: &ArtifactData, prefix: &str) -> Markup {
+    let Some(report) = artifact.report else {
+        return html! {};
+    };
+    // Named one by one, so that a new stage cannot be forgotten.
+    let Seconds {
+        plan,
+        read,
+        calibrate,
+        factorise,
+        measure,
+        tune,
+        seal,
+        total,
+    } = report.seconds;
+    let stages = [
+        ("read", read),
+        ("calibrate", calibrate),
+        ("plan", plan),
+        ("factorise", factorise),
+        ("measure", measure),
+        ("tune", tune),
+        ("seal", seal),
+    ];
+    let groups = stages.map(|(name, value)| (name.to_owned(), vec![Some(value)]));
+    let axis = Axis::new("seconds", Kind::Linear);
+    let chart = bars(
+        "Seconds by stage",
+        &axis,
+        &[("seconds", Colour::Thing(0))],
+        &groups,
+    );
+    let note = format!(
+        "{} together, on {} threads.",
+        seconds(total),
+        report.threads
+    );
+    figure(&format!("{prefix}Seconds by stage"), &note, [chart])
+}
+
+/// Lists estimates of bytes, memory and time beside what was measured.
+pub fn estimates(artifact: &ArtifactData, prefix: &str) -> Markup {
+    let Some(report) = artifact.report else {
+        return html! {};
+    };
+    let (estimate, spent) = (&report.forecast, &report.seconds);
+    let stages = &estimate.stages;
+    // With a limit the search decides on the bytes.
+    let made = Some(report.bytes.after as f64).filter(|_| report.limit.is_none());
+    let memory = report.peak_memory.map(|peak| peak as f64);
+    type Row = (&'static str, f64, Option<f64>, fn(f64) -> String);
+    let rows: [Row; 8] = [
+        ("bytes of the artifact", estimate.bytes as f64, made, bytes),
+        (
+            "memory beside the source",
+            estimate.peak_memory as f64,
+            memory,
+            bytes,
+        ),
+        ("seconds", estimate.seconds, Some(spent.total), seconds),
+        (
+            "seconds to calibrate",
+            stages.calibrate,
+            Some(spent.calibrate),
+            seconds,
+        ),
+        ("seconds to plan", stages.plan, Some(spent.plan), seconds),
+        (
+            "seconds to factorise",
+            stages.factorise,
+            Some(spent.factorise),
+            seconds,
+        ),
+        (
+            "seconds to measure",
+            stages.measure,
+            Some(spent.measure),
+            seconds,
+        ),
+        ("seconds to tune", stages.tune, Some(spent.tune), seconds),
+    ];
+    let mut table = Table::new(&["quantity", "estimate", "measured", "measured / estimate"]);
+    let estimated = rows.into_iter().filter(|(_, estimate, ..)| *estimate > 0.0);
+    table
+        .rows
+        .extend(estimated.map(|(name, estimate, measured, format)| {
+            let ratio = measured.map(|m| (m / estimate * 1e4).round() / 1e4);
+            let measured = optional(measured, format);
+            vec![
+                name.to_owned(),
+                format(estimate),
+                measured,
+                optional(ratio, number),
+            ]
+        }));
+    table.render(&format!("{prefix}Estimates and measurements"))
+}
+
+/// Lists what differs from the request.
+pub fn notes(artifact: &ArtifactData, _prefix: &str) -> Markup {
+    let notes = artifact.report.map(|report| report.summary.notes.clone());
+    let notes = notes.unwrap_or_else(|| {
+        let allocation = artifact.plan.allocation.iter();
+        let of_plan = allocation.flat_map(|a| a.notes.iter().cloned());
+        of_plan.chain(crate::report::notes(artifact.plan)).collect()
+    });
+    list(&artifact.name, &notes)
+}
+
+/// Lists what each artifact and analysis was made from.
+pub fn origins(data: &PageData) -> Markup {
+    let of_artifact = |artifact: &ArtifactData| {
+        let report = serde_json::to_value(artifact.report).unwrap_or_default();
+        let manifest = artifact.file.map(|f| serde_json::to_value(&f.manifest));
+        let manifest = manifest.and_then(Result::ok).unwrap_or_default();
+        let paths = if report.is_null() {
+            MANIFEST
+        } else {
+            "provenance"
+        };
+        let mut table = properties(&artifact.name, &report, REPORT);
+        table.rows.extend(properties("", &manifest, paths).rows);
+        table.render(&format!("Origin of {}", artifact.name))
+    };
+    html! {
+        @for artifact in &data.artifacts { (of_artifact(artifact)) }
+        @for (name, analysis) in &data.analyses {
+            (properties(&format!("analysis of {name}"), analysis, ANALYSIS).render(&format!("Origin of the analysis of {name}")))
+        }
+    }
+}

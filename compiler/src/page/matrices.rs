@@ -1,0 +1,411 @@
+//! The matrices of an artifact: bytes, bits, ranks, errors, and what was done about them.
+
+use htc_formats::bands::Layout;
+use htc_formats::htz::{SlotRecord, TensorEntry};
+use htc_formats::model::{MatrixId, Part, Role, Slot};
+use maud::{Markup, html};
+use serde_json::{Value, json};
+
+use super::chart::{Chart, Colour, Group, Heat, Point, Series, Xy, bars, over_layers};
+use super::data::ArtifactData;
+use super::json::table;
+use super::number::{bytes, number, percent};
+use super::scale::{Axis, Kind};
+use super::template::figure;
+use crate::make::{MeasuredSlot, SinkCoverage};
+use crate::unit::Norm;
+
+/// Columns of a heat map of column groups at most; more groups are averaged.
+const MAX_GROUPS: usize = 64;
+
+/// Sets of projections with common factors at most that are drawn.
+const MAX_SETS: usize = 9;
+
+/// Columns of a table of errors, with their paths.
+const PREDICTIONS: [(&str, &str); 5] = [
+    ("layer", "layer"),
+    ("projection", "slot"),
+    ("predicted", "predicted"),
+    ("measured, weights", "error"),
+    ("measured, outputs", "output_error"),
+];
+
+/// Draws the bytes before and after by kind of tensor.
+pub fn bytes_by_kind(artifact: &ArtifactData, prefix: &str) -> Markup {
+    let series = [("before", Colour::Muted), ("after", Colour::Thing(0))];
+    let title = "Bytes by kind of tensor";
+    let groups: Vec<Group> = kinds(artifact)
+        .into_iter()
+        .map(|(name, sizes)| (name.to_owned(), sizes.map(|b| b.map(|b| b as f64)).into()))
+        .collect();
+    let chart = bars(title, &Axis::new("bytes", Kind::Bytes), &series, &groups);
+    let note = "“Everything else” is what no other kind names, with metadata and alignment.";
+    figure(&format!("{prefix}{title}"), note, [chart])
+}
+
+/// Returns each kind of tensor with its bytes before and after.
+fn kinds<'a>(artifact: &ArtifactData) -> Vec<(&'a str, [Option<u64>; 2])> {
+    let total = |values: &mut dyn Iterator<Item = u64>| values.fold(0, u64::saturating_add);
+    let mut kinds: Vec<(&str, [Option<u64>; 2])> = Vec::new();
+    for slot in Slot::ALL {
+        let slots = || artifact.plan.slots.iter().filter(|s| s.slot == slot);
+        let before = total(&mut slots().map(|s| s.bytes_before));
+        let after = total(&mut slots().map(|s| s.bytes_after));
+        kinds.push((slot.name(), [Some(before), Some(after)]));
+    }
+    let stored = |is_kind: fn(Role) -> bool| {
+        let tensors = artifact.file.map_or(&[][..], |f| &f.manifest.tensors);
+        let of_kind = tensors.iter().filter(|t| is_kind(t.role));
+        total(&mut of_kind.map(|t| t.length))
+    };
+    let (embeddings, norms) = (stored(is_vocabulary), stored(is_norm));
+    let source = artifact.plan.matrices.iter().fold(embeddings, |sum, m| {
+        let others = sum.saturating_sub(m.bytes_after);
+        others.saturating_add(m.bytes_before)
+    });
+    let bases = total(&mut artifact.plan.bases.iter().map(|b| b.bytes));
+    let biases = artifact.report.map_or(0, |r| r.summary.biases.bytes);
+    let others = [
+        ("shared bases", None, bases),
+        ("biases added", None, biases),
+        ("KV cache bases", None, stored(is_kv_basis)),
+        ("embeddings", Some(source), embeddings),
+        ("norms", Some(norms), norms),
+    ];
+    let others = others.into_iter().filter(|(_, _, after)| *after > 0);
+    kinds.extend(others.map(|(name, before, after)| (name, [before, Some(after)])));
+    let [before, after] = [0, 1].map(|at| total(&mut kinds.iter().filter_map(|k| k.1[at])));
+    let rest = [
+        artifact.before.saturating_sub(before),
+        artifact.after.saturating_sub(after),
+    ];
+    kinds.push(("everything else", rest.map(Some)));
+    kinds
+}
+
+fn is_vocabulary(role: Role) -> bool {
+    let factor = matches!(role, Role::OutputFactor { .. });
+    factor || matches!(role, Role::TokenEmbedding | Role::Output)
+}
+
+fn is_kv_basis(role: Role) -> bool {
+    matches!(role, Role::KvBasis { .. } | Role::KvEnergies { .. })
+}
+
+fn is_norm(role: Role) -> bool {
+    let weight = matches!(role, Role::Basis { .. } | Role::Linear { .. });
+    let rope = matches!(role, Role::RopeFactors | Role::LongRopeFactors);
+    !weight && !rope && !is_vocabulary(role) && !is_kv_basis(role)
+}
+
+/// Creates a heat map of projections by layers.
+fn by_layer(
+    artifact: &ArtifactData,
+    title: &str,
+    quantity: &str,
+    value: &dyn Fn(usize, Slot) -> Option<f64>,
+) -> Heat {
+    let row = |slot: Slot| {
+        let values = (0..artifact.layers()).map(|layer| value(layer, slot));
+        (slot.name().to_owned(), values.collect())
+    };
+    Heat {
+        title: title.to_owned(),
+        quantity: quantity.to_owned(),
+        columns_are: "layer",
+        columns: (0..artifact.layers()).map(|l| l.to_string()).collect(),
+        rows: Slot::ALL.map(row).into(),
+        ..Heat::default()
+    }
+}
+
+fn record<'a>(artifact: &ArtifactData<'a>, layer: usize, slot: Slot) -> Option<&'a SlotRecord> {
+    let mut slots = artifact.plan.slots.iter();
+    slots.find(|s| (s.layer, s.slot) == (layer, slot))
+}
+
+fn bits(bytes: u64, weights: u64) -> f64 {
+    8.0 * bytes as f64 / weights.max(1) as f64
+}
+
+/// Draws the bits of every matrix and of every column group.
+pub fn bits_per_weight(artifact: &ArtifactData, prefix: &str) -> Markup {
+    let title = "Bits per weight by projection and layer";
+    let mut heat = by_layer(artifact, title, "bits per weight", &|layer, slot| {
+        let record = record(artifact, layer, slot)?;
+        Some(bits(record.bytes_after, record.parameters_before))
+    });
+    let tip = |layer: usize, slot: Slot| {
+        let record = record(artifact, layer, slot)?;
+        let matrix = MatrixId::Slot { layer, slot };
+        let (after, weights) = (record.bytes_after, record.parameters_before);
+        Some(describe(artifact, matrix, after, weights))
+    };
+    let tips = |slot| (0..artifact.layers()).map(move |layer| tip(layer, slot).unwrap_or_default());
+    heat.tips = Slot::ALL.map(|slot| tips(slot).collect()).into();
+    let outside = artifact.plan.matrices.iter();
+    let outside = outside.map(|m| describe(artifact, m.matrix, m.bytes_after, m.parameters_before));
+    let outside = outside.collect::<Vec<_>>().join("; ");
+    let outside = if outside.is_empty() {
+        "none"
+    } else {
+        outside.as_str()
+    };
+    let note = format!(
+        "Point at a cell for its details. Changed matrices outside of the layers: {outside}."
+    );
+    let groups_note = "A row for each layer; groups from left to right in the order in which columns are stored. The vocabulary has a row for each class of tokens.";
+    html! {
+        (figure(&format!("{prefix}{title}"), &note, [heat.draw()]))
+        (figure(&format!("{prefix}Bits of groups of 32 columns"), groups_note, bits_by_group(artifact)))
+    }
+}
+
+/// Describes a matrix: bytes, bits, type and its part of the predicted divergence.
+fn describe(artifact: &ArtifactData, matrix: MatrixId, after: u64, weights: u64) -> String {
+    let size = bytes(after as f64);
+    let text = format!("{matrix}: {size}, {} bits", number(bits(after, weights)));
+    let predicted = artifact.report.and_then(|r| r.foreseen.as_ref());
+    let Some((all, own)) = predicted.and_then(|all| Some((all, all.of(matrix)?))) else {
+        return text;
+    };
+    let part = percent(own.kl / all.kl().max(f64::MIN_POSITIVE));
+    format!("{text}, {}, {part} of the predicted divergence", own.form)
+}
+
+/// Draws a heat map for each projection, of layers by column groups, and one for each matrix of the vocabulary, of
+/// classes of tokens by column groups.
+fn bits_by_group(artifact: &ArtifactData) -> Vec<Chart> {
+    let tensors = artifact.file.map_or(&[][..], |f| &f.manifest.tensors);
+    let grouped: Vec<_> = tensors.iter().filter_map(grouped).collect();
+    let mut maps: Vec<Heat> = Vec::new();
+    for slot in Slot::ALL {
+        let layers = grouped
+            .iter()
+            .filter(|(matrix, ..)| matrix.slot() == Some(slot));
+        let rows = layers.map(|(matrix, _, layout)| {
+            let layer = matrix.layer().unwrap_or(0);
+            (layer.to_string(), mean_bits(layout))
+        });
+        maps.extend(group_map(slot.name(), rows.collect()));
+    }
+    for (matrix, rows, layout) in grouped
+        .iter()
+        .filter(|(matrix, ..)| matrix.slot().is_none())
+    {
+        let classes = layout.each(*rows).map(|(rows, codes)| {
+            let bits = codes.iter().map(|code| f64::from(code.bits()));
+            (rows.to_string(), bits.collect())
+        });
+        maps.extend(group_map(&matrix.to_string(), classes.collect()));
+    }
+    let ranges = maps.iter().filter_map(Heat::range);
+    let range = ranges.reduce(|a, b| [a[0].min(b[0]), a[1].max(b[1])]);
+    for map in &mut maps {
+        map.shared_range = range;
+    }
+    maps.iter().map(Heat::draw).collect()
+}
+
+/// Returns the matrix of a tensor, its rows and the codes of its column groups, where groups have codes of their own.
+fn grouped(entry: &TensorEntry) -> Option<(MatrixId, usize, &Layout)> {
+    let part = Part::Weight;
+    let matrix = match entry.role {
+        Role::TokenEmbedding => MatrixId::Embedding,
+        Role::Output => MatrixId::Head,
+        Role::Linear {
+            layer,
+            slot,
+            part: own,
+        } if own == part => MatrixId::Slot { layer, slot },
+        _ => return None,
+    };
+    Some((matrix, entry.rows as usize, entry.codes.as_ref()?))
+}
+
+/// Returns the bits of every column group, averaged over classes of rows.
+fn mean_bits(layout: &Layout) -> Vec<f64> {
+    let (mut sums, mut all): (Vec<f64>, f64) = (Vec::new(), 0.0);
+    for (rows, codes) in layout.each(1) {
+        sums.resize(codes.len(), 0.0);
+        for (sum, code) in sums.iter_mut().zip(codes.iter()) {
+            *sum += rows as f64 * f64::from(code.bits());
+        }
+        all += rows as f64;
+    }
+    sums.into_iter().map(|sum| sum / all).collect()
+}
+
+fn group_map(name: &str, rows: Vec<(String, Vec<f64>)>) -> Option<Heat> {
+    let groups = rows.iter().map(|(_, bits)| bits.len()).max()?;
+    let columns = groups.min(MAX_GROUPS);
+    let first = |column: usize| column * groups / columns.max(1);
+    let mean = |bits: &[f64], column: usize| {
+        let part = bits.get(first(column)..first(column + 1).min(bits.len()))?;
+        (!part.is_empty()).then(|| part.iter().sum::<f64>() / part.len() as f64)
+    };
+    let means = |bits: Vec<f64>| (0..columns).map(|column| mean(&bits, column)).collect();
+    Some(Heat {
+        title: format!("Bits of the column groups of {name}"),
+        quantity: format!("{name}, bits"),
+        columns_are: "group",
+        columns: (0..columns)
+            .map(|column| first(column).to_string())
+            .collect(),
+        rows: rows
+            .into_iter()
+            .map(|(name, bits)| (name, means(bits)))
+            .collect(),
+        ..Heat::default()
+    })
+}
+
+/// Draws the rank of every factorised projection by layer.
+pub fn ranks(artifact: &ArtifactData, prefix: &str) -> Markup {
+    let series = |&slot: &Slot| {
+        let slots = artifact.plan.slots.iter().filter(|s| s.slot == slot);
+        let mut ranks: Vec<_> = slots.filter_map(|s| Some((s.layer, s.rank?))).collect();
+        ranks.sort_unstable();
+        let points = ranks.into_iter();
+        let points = points.map(|(layer, rank)| Point::new(layer as f64, rank as f64));
+        Series::line(slot.name(), slot as usize, points)
+    };
+    let chart = |slots: &[Slot], title: &str| {
+        let (x, y) = (
+            Axis::new("layer", Kind::Whole),
+            Axis::new("rank", Kind::Linear),
+        );
+        let mut xy = Xy::new(title, x, y, slots.iter().map(series).collect());
+        // In the layers between, the projection is dense.
+        xy.longest_step = 1.0;
+        xy.draw()
+    };
+    let allocation = artifact.plan.allocation.as_ref();
+    let allocator = allocation.map_or("uniform", |a| a.allocator.as_str());
+    let charts = [
+        chart(&Slot::ALL[..4], "Rank in attention"),
+        chart(&Slot::ALL[4..], "Rank in the feed-forward network"),
+    ];
+    let caption = format!("{prefix}Rank of each factorised projection");
+    figure(&caption, &format!("Allocator: {allocator}."), charts)
+}
+
+/// Draws the errors of weights and of outputs by projection and layer.
+pub fn errors(artifact: &ArtifactData, prefix: &str) -> Markup {
+    let outputs = |layer, slot| {
+        let mut measured = artifact.report?.treated.measured.iter();
+        let own = measured.find(|m| (m.layer, m.slot) == (layer, slot));
+        own?.output_error
+    };
+    let weights = |layer, slot| record(artifact, layer, slot)?.error;
+    let weights = by_layer(artifact, "", "‖W − Ŵ‖ / ‖W‖", &weights);
+    let outputs = by_layer(artifact, "", "error of the outputs", &outputs);
+    html! {
+        (figure(&format!("{prefix}Relative error of the weights by projection and layer"), "", [weights.draw()]))
+        (figure(&format!("{prefix}Relative error of the outputs on the calibration text"), "", [outputs.draw()]))
+    }
+}
+
+/// Draws predicted and measured errors of single projections.
+pub fn predicted_errors(artifact: &ArtifactData, prefix: &str) -> Markup {
+    let measured = artifact.report.map_or(&[][..], |r| &r.treated.measured);
+    let in_norm = |norm: Norm| measured.iter().filter(move |m| m.norm == norm);
+    html! {
+        @for norm in Norm::ALL {
+            @if matches!(norm, Norm::Frobenius | Norm::Output) {
+                (figure(&format!("{prefix}Predicted and measured error in the norm “{norm}”"),
+                    "One point for each projection and layer.", [scatter(&in_norm(norm).collect::<Vec<_>>(), norm == Norm::Output)]))
+            } @else {
+                // A prediction in the coordinates of a gauge has no measurement in the same norm.
+                (table(&in_norm(norm).map(|m| json!(m)).collect::<Vec<_>>(), &PREDICTIONS).render(&format!("{prefix}Predicted in the coordinates of the gauge “{norm}”, measured in other norms")))
+            }
+        }
+    }
+}
+
+fn scatter(measured: &[&MeasuredSlot], of_outputs: bool) -> Chart {
+    let series = Slot::ALL.map(|slot| {
+        let points = measured.iter().filter(|m| m.slot == slot).filter_map(|m| {
+            let error = if of_outputs {
+                m.output_error
+            } else {
+                Some(m.error)
+            };
+            let point = Point::new(m.predicted?, error?);
+            Some(point.named(format!("layer {}", m.layer)))
+        });
+        Series::scatter(slot.name(), slot as usize, points)
+    });
+    let quantity = if of_outputs {
+        "measured, outputs"
+    } else {
+        "measured, weights"
+    };
+    let (x, y) = (
+        Axis::new("predicted", Kind::Linear),
+        Axis::new(quantity, Kind::Linear),
+    );
+    let mut xy = Xy::new("", x, y, series.into());
+    xy.diagonal = true;
+    xy.draw()
+}
+
+/// Draws the tail energy by iteration of the axiom gauge.
+pub fn axiom_search(artifact: &ArtifactData, prefix: &str) -> Markup {
+    let searches = artifact.report.map_or(&[][..], |r| &r.treated.axiom);
+    let layers = searches.iter().map(|s| s.layer + 1).max().unwrap_or(0);
+    let series = searches.iter().map(|search| {
+        let steps = search.trace.iter().enumerate();
+        let points = steps.map(|(step, &v)| Point::new(step as f64, v));
+        Series::layer(search.layer, layers, points)
+    });
+    let (x, y) = (
+        Axis::new("iteration", Kind::Whole),
+        Axis::new("tail energy", Kind::Linear),
+    );
+    let chart = Xy::new("", x, y, series.collect()).draw();
+    let caption = format!("{prefix}Tail energy by iteration of the axiom gauge");
+    figure(&caption, "One curve for each layer.", [chart])
+}
+
+/// Draws how factors cover the direction of attention sinks, and lists the channels that are kept exact.
+pub fn sinks(artifact: &ArtifactData, prefix: &str) -> Markup {
+    let Some(treated) = artifact.report.map(|r| &r.treated) else {
+        return html! {};
+    };
+    let names = |slots: &[Slot]| slots.iter().map(|s| s.name()).collect::<Vec<_>>().join(" ");
+    let mut sets: Vec<&[Slot]> = treated.sinks.iter().map(|s| &s.slots[..]).collect();
+    sets.sort_unstable();
+    sets.dedup();
+    let mut series = Vec::new();
+    type Quantity = (&'static str, fn(&SinkCoverage) -> f64);
+    let quantities: [Quantity; 2] = [
+        ("norm of the projection", |s| s.coverage),
+        ("largest component", |s| s.largest),
+    ];
+    for slots in sets.into_iter().take(MAX_SETS) {
+        for (quantity, value) in quantities {
+            let of_set = treated.sinks.iter().filter(|s| s.slots == slots);
+            let points = of_set.map(|s| Point::new(s.layer as f64, value(s)));
+            let name = format!("{}: {quantity}", names(slots));
+            series.push(Series::line(&name, series.len(), points));
+        }
+    }
+    let chart = over_layers("", "coverage", Kind::Linear, series);
+    let [least, most] = treated.sink_thresholds().map(number);
+    let note = format!(
+        "Coverage without help. The direction was appended to {} of {} bases, which cover less of it than random ones of their ranks would ({least} to {most}).",
+        treated.sinks.iter().filter(|s| s.appended).count(),
+        treated.sinks.len(),
+    );
+    let exempt: Vec<Value> = treated.exempt.iter().map(|e| json!(e)).collect();
+    let columns = [
+        ("layer", "layer"),
+        ("projections", "slots"),
+        ("channels", "channels"),
+    ];
+    html! {
+        (figure(&format!("{prefix}Coverage of the sink direction by the factors"), &note, [chart]))
+        (table(&exempt, &columns).render(&format!("{prefix}Channels that are kept exact")))
+    }
+}

@@ -1,0 +1,358 @@
+//! Quality: the verdict, measurements against size, predictions, and elastic artifacts.
+
+use maud::{Markup, html};
+use serde_json::{Value, json};
+
+use super::chart::{Point, Series, Xy};
+use super::data::{ArtifactData, PageData};
+use super::json::{num, point, table, text};
+use super::number::{brief, bytes, number, percent};
+use super::scale::{Axis, Kind};
+use super::template::figure;
+use crate::measure::{Evaluation, Interval};
+use crate::report::{FileBeside, Report};
+
+/// Returns the most important results: of each artifact, or else of each evaluation.
+pub fn verdict(data: &PageData) -> Vec<String> {
+    let records = data.evaluated.iter().filter(|_| data.artifacts.is_empty());
+    let records = records.map(|record| {
+        let size = bytes(record.model.bytes as f64);
+        let scores = describe(&record.evaluation, &record.text);
+        format!("{} ({size}). {scores}", record.model.name)
+    });
+    data.artifacts
+        .iter()
+        .map(of_artifact)
+        .chain(records)
+        .collect()
+}
+
+/// Returns the bits of an artifact for each weight of its source, where the report tells them.
+fn bits_per_weight(artifact: &ArtifactData) -> Option<f64> {
+    let weights = artifact.report?.summary.parameters.before;
+    (weights > 0).then(|| 8.0 * artifact.after as f64 / weights as f64)
+}
+
+fn share(artifact: &ArtifactData) -> String {
+    let share = artifact.after as f64 / artifact.before.max(1) as f64;
+    format!("{} of the source's bytes", percent(share))
+}
+
+fn of_artifact(artifact: &ArtifactData) -> String {
+    let bits = bits_per_weight(artifact).map(|b| format!("{} bits per weight, ", brief(b)));
+    let (name, bits) = (&artifact.name, bits.unwrap_or_default());
+    let [after, before] = [artifact.after, artifact.before].map(|b| bytes(b as f64));
+    let recorded = artifact.file.and_then(|f| f.manifest.quality.as_ref());
+    let scores = match (artifact.scores, recorded) {
+        (Some((scores, text)), _) => describe(scores, text),
+        (None, Some(recorded)) => format!(
+            "Recorded in the artifact: on {} tokens of the test split its perplexity is {} times the source's{}, its KL divergence {} nats per token.",
+            number(recorded.tokens as f64),
+            number(recorded.perplexity_ratio.value),
+            within(recorded.perplexity_ratio.interval),
+            brief(recorded.kl.value),
+        ),
+        (None, None) => format!(
+            "Its quality was not measured: run htc eval {name} --text TEXT --reference {} --json, and pass the result to htc report.",
+            artifact.source.as_deref().unwrap_or("MODEL"),
+        ),
+    };
+    let baseline = baseline(artifact).unwrap_or_default();
+    format!(
+        "{name}: {bits}{after} instead of {before} ({}). {baseline}{scores}",
+        share(artifact)
+    )
+}
+
+/// Compares the artifact with the file in a single type that is nearest to its size.
+fn baseline(artifact: &ArtifactData) -> Option<String> {
+    let report = artifact.report?;
+    let own = report.quality.as_ref()?.evaluation.reference.as_ref()?;
+    let distance = |file: &&FileBeside| file.bytes.abs_diff(report.bytes.after);
+    let nearest = report.beside.iter().min_by_key(distance)?;
+    let other = nearest.evaluation.reference.as_ref()?;
+    let (dtype, size) = (nearest.dtype.to_string(), bytes(nearest.bytes as f64));
+    let (kl, own) = (brief(other.kl), brief(own.kl));
+    Some(format!(
+        "{dtype} throughout ({size}): KL divergence {kl}, this artifact: {own}. "
+    ))
+}
+
+fn within(interval: Option<Interval>) -> String {
+    let interval = interval.map(|(low, high)| {
+        let (low, high) = (number(low), number(high));
+        format!(" (95 % interval {low} to {high})")
+    });
+    interval.unwrap_or_default()
+}
+
+fn describe(scores: &Evaluation, text: &str) -> String {
+    let on = format!("On {} tokens of {text}", number(scores.tokens as f64));
+    let Some(distance) = &scores.reference else {
+        let perplexity = number(scores.perplexity);
+        let interval = within(scores.perplexity_interval);
+        return format!("{on} its perplexity is {perplexity}{interval}; no reference was given.");
+    };
+    let (ratio, kl) = (number(distance.perplexity_ratio), brief(distance.kl));
+    let interval = within(distance.perplexity_ratio_interval);
+    format!(
+        "{on} its perplexity is {ratio} times the source's{interval}, its KL divergence {kl} nats per token."
+    )
+}
+
+/// Returns the numbers that are read first, where the page is about one artifact.
+pub fn tiles(data: &PageData) -> Vec<(String, String)> {
+    let [artifact] = &data.artifacts[..] else {
+        return Vec::new();
+    };
+    let bits = bits_per_weight(artifact).map(|b| (brief(b), "bits per weight".to_owned()));
+    let mut tiles: Vec<(String, String)> = bits.into_iter().collect();
+    tiles.push((bytes(artifact.after as f64), share(artifact)));
+    let parameters = artifact.report.map(|r| r.summary.parameters);
+    if let Some(parameters) = parameters.filter(|p| p.before != p.after) {
+        let part = parameters.after as f64 / parameters.before.max(1) as f64;
+        tiles.push((percent(part), "of the parameters".to_owned()));
+    }
+    match artifact
+        .scores
+        .map(|(scores, _)| (scores, &scores.reference))
+    {
+        Some((_, Some(distance))) => {
+            let interval = within(distance.perplexity_ratio_interval);
+            let ratio = format!("{} ×", number(distance.perplexity_ratio));
+            tiles.push((ratio, format!("the source's perplexity{interval}")));
+            tiles.push((
+                brief(distance.kl),
+                "nats of KL divergence per token".to_owned(),
+            ));
+            tiles.push((percent(distance.top1), "same top token".to_owned()));
+        }
+        Some((scores, None)) => tiles.push((number(scores.perplexity), "perplexity".to_owned())),
+        None => {}
+    }
+    tiles
+}
+
+/// Columns of a table of measurements, with their paths.
+const COLUMNS: [(&str, &str); 10] = [
+    ("model", "model"),
+    ("role", "role"),
+    ("bytes", "bytes"),
+    ("perplexity", "scores/perplexity"),
+    ("95 % interval", "scores/perplexity_interval"),
+    ("over the source's", "scores/perplexity_ratio"),
+    ("95 % interval", "scores/perplexity_ratio_interval"),
+    ("KL, nats", "scores/kl"),
+    ("95 % interval", "scores/kl_interval"),
+    ("same top token", "scores/top1"),
+];
+
+/// Measurements that may be compared, by text, protocol and reference. Each has `model`, `role`, `bytes` and `scores`.
+#[derive(Default)]
+struct Comparisons(Vec<(String, Vec<Value>)>);
+
+impl Comparisons {
+    fn add(&mut self, protocol: &str, model: &str, [role, bytes, scores]: [Value; 3]) {
+        let measurement = json!({"model": model, "role": role, "bytes": bytes, "scores": scores});
+        match self.0.iter_mut().find(|(other, _)| other == protocol) {
+            Some((_, measurements)) => measurements.push(measurement),
+            None => self.0.push((protocol.to_owned(), vec![measurement])),
+        }
+    }
+
+    /// Adds the model that others are compared with, once, where there is one.
+    fn add_reference(&mut self, protocol: &str, model: &str, bytes: u64, scores: &Evaluation) {
+        let known = self.0.iter().filter(|(other, _)| other == protocol);
+        let mut known = known.flat_map(|(_, measurements)| measurements);
+        let is_known = known.any(|m| text(m, "role") == "source" && text(m, "model") == model);
+        if let Some(distance) = scores.reference.as_ref().filter(|_| !is_known) {
+            let scores = json!({"perplexity": distance.reference_perplexity});
+            self.add(protocol, model, ["source".into(), bytes.into(), scores]);
+        }
+    }
+}
+
+/// Draws each set of measurements that may be compared.
+pub fn against_size(data: &PageData) -> Markup {
+    let mut all = Comparisons::default();
+    for record in data.evaluated {
+        let (scores, reference) = (&record.evaluation, record.reference.as_ref());
+        let of = reference
+            .map(|file| format!(", against {}", file.name))
+            .unwrap_or_default();
+        let protocol = windows(scores, &record.text) + &of;
+        let values = ["artifact".into(), record.model.bytes.into(), json!(scores)];
+        all.add(&protocol, &record.model.name, values);
+        if let Some(file) = reference {
+            all.add_reference(&protocol, &file.name, file.bytes, scores);
+        }
+    }
+    for artifact in &data.artifacts {
+        if let Some(report) = artifact.report {
+            add_candidates(artifact, report, &mut all);
+            add_test_split(artifact, report, &mut all);
+        }
+    }
+    html! { @for (protocol, measurements) in &all.0 { (compare(protocol, measurements)) } }
+}
+
+fn windows(scores: &Evaluation, text: &str) -> String {
+    let tokens = number(scores.tokens as f64);
+    let (windows, context) = (scores.chunks, scores.context);
+    format!("{tokens} tokens scored, {windows} windows of {context} tokens of {text}")
+}
+
+/// Adds the candidates among which an artifact was chosen, named by what may tell them apart.
+fn add_candidates(artifact: &ArtifactData, report: &Report, all: &mut Comparisons) {
+    for trial in &report.trials {
+        let shrinkage = trial.shrinkage.map(|part| format!(" {part}"));
+        let bias = if trial.bias { ", bias" } else { "" };
+        let name = match (trial.codes, trial.uniform) {
+            (true, Some(dtype)) => dtype.to_string(),
+            (true, None) => bytes(trial.bytes as f64),
+            (false, _) => {
+                let shrinkage = shrinkage.unwrap_or_default();
+                format!("{}{shrinkage}{bias} at {:.2}", trial.gauge, trial.ratio)
+            }
+        };
+        let others = " of the texts after the first, for the shrinkage";
+        let of = if trial.elsewhere { others } else { "" };
+        let (scores, tokens) = (&trial.evaluation, number(trial.evaluation.tokens as f64));
+        let (windows, artifact) = (scores.chunks, &artifact.name);
+        let protocol =
+            format!("{tokens} tokens, {windows} validation windows{of}, candidates of {artifact}");
+        let role = if trial.chosen { "chosen" } else { "candidate" };
+        all.add(
+            &protocol,
+            &name,
+            [role.into(), trial.bytes.into(), json!(scores)],
+        );
+        all.add_reference(&protocol, &report.source, report.bytes.before, scores);
+    }
+}
+
+/// Adds the artifact itself and files in a single type, on the test split.
+fn add_test_split(artifact: &ArtifactData, report: &Report, all: &mut Comparisons) {
+    let Some(quality) = &report.quality else {
+        return;
+    };
+    let scores = &quality.evaluation;
+    let mut protocol = windows(scores, &format!("{}, test split", quality.text));
+    if quality.choosing_windows > 0 {
+        protocol += &format!(
+            "; {} more are the validation split",
+            quality.choosing_windows
+        );
+    }
+    all.add(
+        &protocol,
+        &artifact.name,
+        ["artifact".into(), artifact.after.into(), json!(scores)],
+    );
+    for file in &report.beside {
+        let values = [
+            "one type throughout".into(),
+            file.bytes.into(),
+            json!(file.evaluation),
+        ];
+        all.add(&protocol, &file.dtype.to_string(), values);
+    }
+    all.add_reference(&protocol, &report.source, report.bytes.before, scores);
+}
+
+fn compare(protocol: &str, measurements: &[Value]) -> Markup {
+    // The source is in the table: its size would squeeze the others together.
+    let chart = |quantity: &str, kind: Kind, path: &str| {
+        let paths = [
+            "bytes",
+            &format!("scores/{path}"),
+            &format!("scores/{path}_interval"),
+        ];
+        let with_role = |role: &str| {
+            let points = measurements.iter().filter(|m| text(m, "role") == role);
+            let points = points.filter_map(|m| Some(point(m, paths)?.labelled(text(m, "model"))));
+            points.collect::<Vec<Point>>()
+        };
+        let series = vec![
+            Series::scatter("one type throughout", 1, with_role("one type throughout")),
+            Series::muted("candidate", 4, with_role("candidate")),
+            Series::scatter("artifact", 0, with_role("artifact")),
+            Series::scatter("chosen", 2, with_role("chosen")),
+        ];
+        Xy::new(
+            "",
+            Axis::new("bytes", Kind::Bytes),
+            Axis::new(quantity, kind),
+            series,
+        )
+        .draw()
+    };
+    let relative = measurements.iter().any(|m| num(m, "scores/kl").is_some());
+    html! {
+        @if relative {
+            (figure(&format!("Perplexity over the source's against bytes: {protocol}"), "",
+                [chart("perplexity / the source's", Kind::Linear, "perplexity_ratio")]))
+            (figure(&format!("KL divergence from the source against bytes: {protocol}"), "",
+                [chart("KL divergence, nats (logarithmic)", Kind::Log, "kl")]))
+        } @else {
+            (figure(&format!("Perplexity against bytes: {protocol}"), "", [chart("perplexity", Kind::Linear, "perplexity")]))
+        }
+        (table(measurements, &COLUMNS).render(&format!("Measured on {protocol}")))
+    }
+}
+
+/// Draws predicted and measured divergence by the bytes of the file.
+pub fn predictions(artifact: &ArtifactData, prefix: &str) -> Markup {
+    let Some((report, predicted)) = artifact
+        .report
+        .and_then(|r| Some((r, r.foreseen.as_ref()?)))
+    else {
+        return html! {};
+    };
+    let measured = |bytes: u64, scores: &Evaluation| {
+        let distance = scores.reference.as_ref()?;
+        Some(Point::new(bytes as f64, distance.kl).within(distance.kl_interval))
+    };
+    let types = predicted.plain.iter();
+    let types = types.map(|f| Point::new(f.bytes as f64, f.kl).labelled(f.dtype.to_string()));
+    let baselines = report.beside.iter().filter_map(|f| {
+        let point = measured(f.bytes, &f.evaluation)?;
+        Some(point.named(f.dtype.to_string()))
+    });
+    let own = report.quality.iter();
+    let own = own.filter_map(|q| measured(report.bytes.after, &q.evaluation));
+    let trials = || report.trials.iter().filter(|trial| trial.codes);
+    let expected = trials().filter_map(|t| Some(Point::new(t.bytes as f64, t.expected?)));
+    let found = trials().filter_map(|t| measured(t.bytes, &t.evaluation));
+    let series = vec![
+        Series::muted("one type throughout, predicted", 4, types),
+        Series::muted("one type throughout, measured", 1, baselines),
+        Series::scatter("candidates, predicted", 3, expected),
+        Series::scatter("candidates, measured", 2, found),
+        Series::scatter("the artifact, measured", 1, own),
+    ];
+    let x = Axis::new("bytes of the file", Kind::Bytes);
+    let y = Axis::new("KL divergence, nats (logarithmic)", Kind::Log);
+    let note = "Predictions add up the losses of all matrices, from some rows of each and the gradients at its outputs. Measurements have 95 % intervals: candidates on the validation split, the artifact and files in one type on the test split.";
+    let caption = format!("{prefix}Predicted and measured KL divergence by the bytes of the file");
+    figure(&caption, note, [Xy::new("", x, y, series).draw()])
+}
+
+/// Draws the divergence of an elastic artifact at parts of its bytes.
+pub fn elastic(artifact: &ArtifactData, prefix: &str) -> Markup {
+    let dial = artifact.report.map_or(&[][..], |r| &r.dial);
+    let points = dial.iter().map(|p| {
+        let (fraction, refinements, ratio) = (p.fraction, p.refinements, p.perplexity_ratio);
+        let point = Point::new(p.bytes as f64, p.kl);
+        point.named(format!("fraction {fraction:.3}, {refinements} refinements, perplexity {ratio:.4} of the source's"))
+    });
+    let x = Axis::new("bytes read for every token", Kind::Bytes);
+    let y = Axis::new("KL divergence, nats (logarithmic)", Kind::Log);
+    let chart = Xy::new("", x, y, vec![Series::line("active fraction", 0, points)]).draw();
+    let caption = format!("{prefix}KL divergence by the bytes that are read for a token");
+    figure(
+        &caption,
+        "One point for each fraction that was measured.",
+        [chart],
+    )
+}

@@ -1,0 +1,231 @@
+//! Axis scales: from values to positions, and round values for the labels.
+
+use super::number::{bytes, number};
+
+/// Larger values are in tables only, so that differences stay finite.
+const LARGEST: f64 = 1e300;
+
+/// Smaller values have no place on a logarithmic axis.
+const SMALLEST_LOG: f64 = 1e-300;
+
+/// Tick labels of an axis, about.
+const TICKS: f64 = 5.0;
+
+/// How the values of an axis are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Starting near the data.
+    Linear,
+    /// Values that are not above zero have no place.
+    Log,
+    /// Whole numbers, with half a unit of space on both sides.
+    Whole,
+    /// Linear, labelled in bytes.
+    Bytes,
+}
+
+/// A quantity with its unit, and how it is shown.
+#[derive(Clone, Debug)]
+pub struct Axis {
+    /// The quantity with its unit.
+    pub name: String,
+    /// How it is shown.
+    pub kind: Kind,
+}
+
+impl Axis {
+    /// Creates an axis.
+    pub fn new(name: impl Into<String>, kind: Kind) -> Axis {
+        let name = name.into();
+        Axis { name, kind }
+    }
+
+    /// Formats a value of the quantity.
+    pub fn format(&self, value: f64) -> String {
+        if self.kind == Kind::Bytes {
+            bytes(value)
+        } else {
+            number(value)
+        }
+    }
+}
+
+/// The visible range of an axis, of a logarithmic one in decimal logarithms. Its ends are finite and differ.
+#[derive(Clone, Debug)]
+pub struct Scale {
+    kind: Kind,
+    low: f64,
+    high: f64,
+}
+
+impl Scale {
+    /// Returns whether a value has a place on an axis of this kind.
+    pub fn accepts(kind: Kind, value: f64) -> bool {
+        value.abs() <= LARGEST && (kind != Kind::Log || value >= SMALLEST_LOG)
+    }
+
+    /// Creates a scale that covers all values with a place.
+    pub fn covering(kind: Kind, values: impl IntoIterator<Item = f64>) -> Scale {
+        let accepted = values.into_iter().filter(|&v| Scale::accepts(kind, v));
+        let ends = |(low, high): (f64, f64), v: f64| (low.min(v), high.max(v));
+        let none = (f64::INFINITY, f64::NEG_INFINITY);
+        let (mut low, mut high) = accepted.map(|v| position(kind, v)).fold(none, ends);
+        if low > high {
+            (low, high) = (0.0, 1.0);
+        }
+        let size = low.abs().max(high.abs());
+        if kind == Kind::Whole {
+            // Half a unit vanishes beside very large numbers.
+            let half = (size * 1e-9).max(0.5);
+            (low, high) = (low - half, high + half);
+            return Scale { kind, low, high };
+        }
+        if high - low <= size * 1e-9 {
+            let pad = match kind {
+                Kind::Log => 0.3,
+                _ if size > 0.0 => size * 0.05,
+                _ => 1.0,
+            };
+            (low, high) = (low - pad, high + pad);
+        }
+        let margin = (high - low) * 0.06;
+        // An axis that nearly starts at zero starts there.
+        let from_zero = kind != Kind::Log && (0.0..=0.25 * high).contains(&low);
+        low = if from_zero { 0.0 } else { low - margin };
+        high += margin;
+        Scale { kind, low, high }
+    }
+
+    /// Returns the position of a value, from 0 at the low end to 1 at the high end.
+    pub fn fraction(&self, value: f64) -> f64 {
+        let part = (position(self.kind, value) - self.low) / (self.high - self.low);
+        if part.is_nan() {
+            0.0
+        } else {
+            part.clamp(0.0, 1.0)
+        }
+    }
+
+    /// Returns round values inside the range with their labels.
+    pub fn ticks(&self) -> Vec<(f64, String)> {
+        if self.kind != Kind::Log {
+            return linear_ticks(self.low, self.high, self.kind);
+        }
+        let (from, to) = (self.low.ceil() as i32, self.high.floor() as i32);
+        let (low, high) = (10f64.powf(self.low), 10f64.powf(self.high));
+        let parts: &[f64] = if to - from >= 2 {
+            &[1.0]
+        } else {
+            &[1.0, 2.0, 5.0]
+        };
+        let step = ((to - from + 3).max(1) as usize).div_ceil(7);
+        let exponents = (from - 1..=to + 1).step_by(step);
+        let all = exponents.flat_map(|e| parts.iter().map(move |part| part * 10f64.powi(e)));
+        let inside: Vec<f64> = all.filter(|v| (low..=high).contains(v)).collect();
+        if inside.len() < 2 {
+            return linear_ticks(low, high, Kind::Linear);
+        }
+        inside.into_iter().map(|v| (v, number(v))).collect()
+    }
+}
+
+fn position(kind: Kind, value: f64) -> f64 {
+    if kind == Kind::Log {
+        value.max(SMALLEST_LOG).log10()
+    } else {
+        value
+    }
+}
+
+/// Returns multiples of a round step, which is a whole number on an axis of whole numbers.
+fn linear_ticks(low: f64, high: f64, kind: Kind) -> Vec<(f64, String)> {
+    let whole = kind == Kind::Whole;
+    let rough = ((high - low) / TICKS).max(if whole { 1.0 } else { 0.0 });
+    let size = 10f64.powf(rough.log10().floor());
+    let steps = [1.0, 2.0, 2.5, 5.0, 10.0].map(|m| m * size);
+    let fits = |s: &f64| *s >= rough * (1.0 - 1e-9) && !(whole && s.fract() != 0.0);
+    let step = steps.into_iter().find(fits).unwrap_or(rough);
+    let first = (low / step).ceil();
+    if !step.is_normal() || !first.is_finite() || first.abs() > 1e12 {
+        return Vec::new();
+    }
+    let ticks = (0..=2 * TICKS as i32).map(|i| (first + f64::from(i)) * step);
+    let inside = ticks.take_while(|&v| v <= high);
+    inside
+        .map(|v| (v, tick_label(v, step, high, kind)))
+        .collect()
+}
+
+/// Formats a tick with as many decimals as its neighbours differ in.
+fn tick_label(value: f64, step: f64, high: f64, kind: Kind) -> String {
+    let units = [
+        (1e12, " TB"),
+        (1e9, " GB"),
+        (1e6, " MB"),
+        (1e3, " kB"),
+        (0.0, " B"),
+    ];
+    let fits = |unit: &(f64, &str)| high >= unit.0;
+    let unit = units.into_iter().filter(|_| kind == Kind::Bytes).find(fits);
+    let (size, unit) = unit.unwrap_or((1.0, ""));
+    let (value, step) = (value / size.max(1.0), step / size.max(1.0));
+    if value.abs() >= 1e6 || step < 1e-6 {
+        return number(value) + unit;
+    }
+    // A step of 2.5 has one decimal more than its size.
+    let scaled = |decimals: &usize| step * 10f64.powi(*decimals as i32);
+    let exact = |decimals: &usize| (scaled(decimals) - scaled(decimals).round()).abs() < 1e-6;
+    let decimals = (0..8).find(exact).unwrap_or(8);
+    // Adding zero removes the sign of minus zero.
+    format!("{:.decimals$}{unit}", value + 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_accepted_value_is_inside_its_scale() {
+        let cases: [&[f64]; 12] = [
+            &[],
+            &[0.0],
+            &[5.0],
+            &[-5.0],
+            &[3.0, 3.0, 3.0],
+            &[f64::MAX, f64::MIN],
+            &[LARGEST, -LARGEST],
+            &[f64::MIN_POSITIVE, f64::MAX],
+            &[5e-324, 0.0],
+            &[1.0, 1.0 + 1e-15],
+            &[f64::NAN, f64::INFINITY, 2.0],
+            &[1e18, 1e18 + 1000.0],
+        ];
+        for kind in [Kind::Linear, Kind::Log, Kind::Whole, Kind::Bytes] {
+            for values in cases {
+                let scale = Scale::covering(kind, values.iter().copied());
+                assert!(scale.low < scale.high, "{kind:?} {values:?}: {scale:?}");
+                assert!(scale.low.is_finite() && scale.high.is_finite());
+                assert!(scale.ticks().len() <= 12, "{kind:?} {values:?}: {scale:?}");
+                for &value in values {
+                    assert!((0.0..=1.0).contains(&scale.fraction(value)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn scales_start_near_the_data_with_distinct_labels() {
+        let labels = |kind, values: &[f64]| -> Vec<String> {
+            let scale = Scale::covering(kind, values.iter().copied());
+            scale.ticks().into_iter().map(|(_, label)| label).collect()
+        };
+        assert_eq!(labels(Kind::Whole, &[0.0, 9.0]), ["0", "2", "4", "6", "8"]);
+        let log = labels(Kind::Log, &[1e-4, 1.0]);
+        assert_eq!(log, ["0.0001", "0.001", "0.01", "0.1", "1"]);
+        let ratios = labels(Kind::Linear, &[1.0041, 1.0044]);
+        assert_eq!(ratios, ["1.0041", "1.0042", "1.0043", "1.0044"]);
+        let sizes = labels(Kind::Bytes, &[3_010_000.0, 3_040_000.0]);
+        assert_eq!(sizes, ["3.01 MB", "3.02 MB", "3.03 MB", "3.04 MB"]);
+        assert_eq!(labels(Kind::Linear, &[0.01, 0.8])[0], "0.0");
+    }
+}

@@ -1,0 +1,307 @@
+//! The template of every page: skeleton, sections, figures, tables. `maud` escapes all text.
+//!
+//! A page needs nothing from elsewhere, and its policy tells the browser to load nothing. There is no script.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::chart::{Chart, Legend};
+
+/// Forbids scripts, pictures, fonts, frames and the network.
+const POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
+
+const STYLE: &str = include_str!("style.css");
+
+/// Bytes of a page at most: 32 MiB. The page of a model of a hundred layers has one or two.
+pub const MAX_PAGE: usize = 1 << 25;
+
+/// The text of a value that is not there.
+pub const ABSENT: &str = "–";
+
+/// Rows under a heading; the first cell of a row says what the row is of, and cells at its end may be missing.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    /// The heading of each column.
+    pub head: Vec<String>,
+    /// The rows.
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// Creates a table without rows.
+    pub fn new<T: ToString>(head: &[T]) -> Table {
+        Table {
+            head: head.iter().map(T::to_string).collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Returns the table; nothing without rows.
+    pub fn render(&self, caption: &str) -> Markup {
+        let cell = |row: &[String], column: usize| {
+            let text = row.get(column).map_or(ABSENT, String::as_str);
+            let is_number = text.starts_with(|c: char| c.is_ascii_digit() || c == '-');
+            let class = is_number.then_some("n");
+            html! {
+                @if column == 0 { th scope="row" class=[class] { (text) } }
+                @else { td class=[class] { (text) } }
+            }
+        };
+        html! {
+            @if !self.rows.is_empty() {
+                div.wide role="region" tabindex="0" aria-label=(caption) {
+                    table {
+                        caption { (caption) }
+                        thead { tr { @for name in &self.head { th scope="col" { (name) } } } }
+                        tbody {
+                            @for row in &self.rows { tr { @for column in 0..self.head.len() { (cell(row, column)) } } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns charts with a caption, a legend and their numbers; nothing where all charts are empty.
+pub fn figure(caption: &str, note: &str, charts: impl IntoIterator<Item = Chart>) -> Markup {
+    let charts = charts.into_iter().filter(|c| !c.table.rows.is_empty());
+    let charts: Vec<Chart> = charts.collect();
+    let several = charts.len() > 1;
+    let table = |chart: &Chart| {
+        let title = if several {
+            format!(": {}", chart.title)
+        } else {
+            String::new()
+        };
+        chart.table.render(&format!("{caption}{title}"))
+    };
+    html! {
+        @if !charts.is_empty() {
+            figure class=[several.then_some("many")] {
+                div.plots { @for chart in &charts { div.plot {
+                    @if several { p.of aria-hidden="true" { (chart.title) } }
+                    (chart.svg)
+                } } }
+                (legend(&charts))
+                figcaption { (caption) ". " (note) }
+                details { summary { "Numbers" } @for chart in &charts { (table(chart)) } }
+            }
+        }
+    }
+}
+
+/// Returns the meaning of the colours of some charts, each colour once.
+fn legend(charts: &[Chart]) -> Markup {
+    let mut keys = Vec::new();
+    for key in charts.iter().flat_map(|chart| chart.legend.keys()) {
+        if !keys.contains(&key) {
+            keys.push(key);
+        }
+    }
+    let ramp = charts.iter().find_map(|chart| match &chart.legend {
+        Legend::Ramp { colour, low, high } => Some((colour, low, high)),
+        Legend::Keys(_) => None,
+    });
+    html! {
+        @if let Some((colour, low, high)) = ramp {
+            p.ramp {
+                (low) " "
+                span aria-hidden="true" {
+                    @for step in 0..9 { i style={ "background:" (colour(f64::from(step) / 8.0).css()) } {} }
+                }
+                " " (high)
+            }
+        }
+        @if !keys.is_empty() {
+            ul.keys { @for key in keys {
+                li { span.key style={ "color:" (key.colour.css()) } aria-hidden="true" { (key.symbol) } " " (key.name) }
+            } }
+        }
+    }
+}
+
+/// Returns a heading with lines below it; nothing without lines.
+pub fn list(heading: &str, lines: &[String]) -> Markup {
+    html! {
+        @if !lines.is_empty() { div.full { h3 { (heading) } ul { @for line in lines { li { (line) } } } } }
+    }
+}
+
+/// A part of a page; a section without content is left out.
+#[derive(Clone, Debug)]
+pub struct Section {
+    /// The anchor.
+    pub id: &'static str,
+    /// The heading.
+    pub title: &'static str,
+    /// An explanation in a sentence or two.
+    pub lead: &'static str,
+    /// Figures, tables and lists.
+    pub content: Markup,
+}
+
+impl Section {
+    fn render(&self) -> Markup {
+        html! {
+            section id=(self.id) {
+                h2 { (self.title) }
+                @if !self.lead.is_empty() { p { (self.lead) } }
+                div.figures { (self.content) }
+            }
+        }
+    }
+}
+
+/// A page.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    /// The heading.
+    pub title: String,
+    /// The most important results.
+    pub verdict: Vec<String>,
+    /// Numbers that are read first, each with its meaning.
+    pub tiles: Vec<(String, String)>,
+    /// The sections.
+    pub sections: Vec<Section>,
+    /// Title of the sections that are closed at first.
+    pub appendix_title: String,
+    /// Sections that are closed at first.
+    pub appendix: Vec<Section>,
+    /// Lines at the end.
+    pub footer: Vec<String>,
+}
+
+impl Page {
+    /// Returns the page as HTML; `None` where it would have more than [`MAX_PAGE`] bytes.
+    pub fn render(&self) -> Option<String> {
+        let shown = |sections: &[Section]| -> Vec<Section> {
+            let shown = sections.iter().filter(|s| !s.content.0.is_empty());
+            shown.cloned().collect()
+        };
+        let (sections, appendix) = (shown(&self.sections), shown(&self.appendix));
+        let body = html! {
+            a.skip href="#main" { "Skip to the figures" }
+            header {
+                h1 { (self.title) }
+                @for sentence in &self.verdict { p.verdict { (sentence) } }
+                @if !self.tiles.is_empty() {
+                    ul.tiles { @for (number, meaning) in &self.tiles { li { b { (number) } " " span { (meaning) } } } }
+                }
+                nav aria-label="Sections" { ul {
+                    @for section in &sections { li { a href={ "#" (section.id) } { (section.title) } } }
+                    @if !appendix.is_empty() { li { a href="#appendix" { (self.appendix_title) } } }
+                } }
+            }
+            main id="main" {
+                @for section in &sections { (section.render()) }
+                @if !appendix.is_empty() {
+                    details.appendix id="appendix" {
+                        summary { (self.appendix_title) }
+                        @for section in &appendix { (section.render()) }
+                    }
+                }
+            }
+            footer { @for line in self.footer.iter().filter(|l| !l.is_empty()) { p { (line) } } }
+        };
+        let page = html! {
+            (DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta http-equiv="Content-Security-Policy" content=(POLICY);
+                    meta name="viewport" content="width=device-width, initial-scale=1";
+                    meta name="color-scheme" content="light dark";
+                    meta name="referrer" content="no-referrer";
+                    title { (self.title) }
+                    style { (PreEscaped(STYLE)) }
+                }
+                body { (body) }
+            }
+        };
+        let html = page.into_string() + "\n";
+        (html.len() <= MAX_PAGE).then(|| html.replace(is_unsafe, "\u{fffd}"))
+    }
+}
+
+/// Returns whether a character is a control character, no character at all, or a mark that turns the direction of
+/// writing and could show a name as another.
+fn is_unsafe(c: char) -> bool {
+    let direction = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    direction || matches!(c, '\u{fffe}' | '\u{ffff}') || (c.is_control() && c != '\n' && c != '\t')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::chart::{Heat, Point, Series, Xy};
+    use super::super::scale::{Axis, Kind};
+    use super::*;
+
+    fn page(content: Markup) -> Page {
+        let (id, title, lead) = ("s", "Some section", "");
+        Page {
+            sections: vec![Section {
+                id,
+                title,
+                lead,
+                content,
+            }],
+            ..Page::default()
+        }
+    }
+
+    #[test]
+    fn text_is_escaped_everywhere() {
+        let hostile = || "<script>\"&\u{202e}\u{0}".to_owned();
+        let axis = || Axis::new(hostile(), Kind::Linear);
+        let point = Point::new(1.0, 2.0).labelled(hostile());
+        let series = vec![Series::line(&hostile(), 0, [point])];
+        let heat = Heat {
+            title: hostile(),
+            quantity: hostile(),
+            columns: vec![hostile()],
+            rows: vec![(hostile(), vec![Some(1.0)])],
+            tips: vec![vec![hostile()]],
+            ..Heat::default()
+        };
+        let charts = [
+            Xy::new(hostile(), axis(), axis(), series).draw(),
+            heat.draw(),
+        ];
+        let table = Table {
+            head: vec![hostile()],
+            rows: vec![vec![hostile()]],
+        };
+        let mut page = page(html! {
+            (figure(&hostile(), &hostile(), charts))
+            (table.render(&hostile()))
+            (list(&hostile(), &[hostile()]))
+        });
+        page.title = hostile();
+        page.verdict = vec![hostile()];
+        page.footer = vec![hostile()];
+        page.tiles = vec![(hostile(), hostile())];
+        page.appendix_title = hostile();
+        page.appendix = page.sections.clone();
+        let text = page.render().unwrap();
+        assert!(
+            !text.contains("<script") && !text.contains("\"&\u{fffd}"),
+            "{text}"
+        );
+        assert!(!text.contains(['\u{202e}', '\u{0}']));
+        assert!(text.matches("&lt;script&gt;").count() >= 20, "{text}");
+    }
+
+    #[test]
+    fn a_page_that_is_too_large_is_refused() {
+        let notes = |count: usize| list("l", &vec!["<".repeat(1 << 20); count]);
+        assert!(page(notes(2)).render().is_some());
+        assert!(page(notes(9)).render().is_none());
+    }
+
+    #[test]
+    fn a_section_without_content_is_left_out() {
+        let empty = page(list("l", &[])).render().unwrap();
+        assert!(!empty.contains("Some section"));
+    }
+}
