@@ -193,6 +193,9 @@ pub fn against_size(data: &PageData) -> Markup {
             add_test_split(artifact, report, &mut all);
         }
     }
+    for (_, measurements) in &mut all.0 {
+        measurements.sort_by_key(|m| text(m, "role") == "source");
+    }
     html! { @for (protocol, measurements) in &all.0 { (compare(protocol, measurements)) } }
 }
 

@@ -105,7 +105,8 @@ impl Series {
         Series {
             name: name.to_owned(),
             colour: Colour::Thing(number),
-            marker: Some(number % MARKERS.len()),
+            // The eighth series has the first colour again, and another marker.
+            marker: Some((number + number / 7) % MARKERS.len()),
             line: true,
             points: points.into_iter().collect(),
         }
