@@ -1,6 +1,6 @@
 //! The analysis of a model: spectra, gauges, residual stream, attention sinks.
 
-use htc_formats::model::Slot;
+use htc_formats::model::ProjectionKind;
 use maud::{Markup, html};
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use super::json::{at, indexed, layers, list, num, points, show, table, text};
 use super::scale::{Axis, Kind};
 use super::template::figure;
 
-fn of_projection(analysis: &Value, slot: Slot) -> Vec<&Value> {
+fn of_projection(analysis: &Value, slot: ProjectionKind) -> Vec<&Value> {
     let spectra = list(analysis, "spectra/slots").iter();
     spectra.filter(|s| text(s, "slot") == slot.name()).collect()
 }
@@ -18,7 +18,7 @@ fn of_projection(analysis: &Value, slot: Slot) -> Vec<&Value> {
 pub fn spectra(analysis: &Value, prefix: &str) -> Markup {
     let slots = list(analysis, "spectra/slots").iter();
     let last = slots.filter_map(|s| num(s, "layer")).fold(0.0, f64::max) as usize;
-    let curves = Slot::ALL.map(|slot| {
+    let curves = ProjectionKind::ALL.map(|slot| {
         let curve = |s: &&Value| {
             let points = points(list(s, "curve"), ["0", "1", "none"]);
             Series::layer(num(s, "layer").unwrap_or(0.0) as usize, last + 1, points)
@@ -31,7 +31,7 @@ pub fn spectra(analysis: &Value, prefix: &str) -> Markup {
         Xy::new(slot.name(), x, y, series).draw()
     });
     let by_projection = |quantity: &str, path: &str| {
-        let series = Slot::ALL.map(|slot| {
+        let series = ProjectionKind::ALL.map(|slot| {
             let points = points(of_projection(analysis, slot), ["layer", path, "none"]);
             Series::line(slot.name(), slot as usize, points)
         });
@@ -49,7 +49,7 @@ pub fn spectra(analysis: &Value, prefix: &str) -> Markup {
 
 /// Draws the tail energy by rank under each gauge.
 pub fn gauges(analysis: &Value, prefix: &str) -> Markup {
-    let charts = Slot::ALL.map(|slot| {
+    let charts = ProjectionKind::ALL.map(|slot| {
         let spectra = of_projection(analysis, slot);
         let gauges = ["none", "activation", "whiten"].into_iter().enumerate();
         let series = gauges.map(|(number, gauge)| {
@@ -75,7 +75,7 @@ pub fn excess(analysis: &Value, prefix: &str) -> Markup {
             .iter()
             .flat_map(|g| list(g, "members"))
     };
-    let series = Slot::ALL.map(|slot| {
+    let series = ProjectionKind::ALL.map(|slot| {
         let own: Vec<&Value> = members()
             .filter(|m| text(m, "slot") == slot.name())
             .collect();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use htc_formats::htz::{Htz, HtzError, MAGIC, Manifest};
 use htc_formats::limits::MAX_LAYERS;
-use htc_formats::model::Slot;
+use htc_formats::model::ProjectionKind;
 use htc_formats::open;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use thiserror::Error;
 use crate::analyse::record::{Analysis, Kind};
 use crate::measure::Record;
 use crate::report::Report;
-use crate::system::show::name_of;
+use crate::system::show::file_name;
 
 /// Bytes of all JSON files together: 32 MiB. The report of a model of a hundred layers has one.
 pub const MAX_JSON: u64 = 1 << 25;
@@ -24,7 +24,7 @@ pub const MAX_JSON: u64 = 1 << 25;
 const MAX_NUMBERS: usize = 4096;
 
 /// Entries of a list at most: one for each projection of each layer.
-const MAX_ENTRIES: usize = MAX_LAYERS * Slot::ALL.len();
+const MAX_ENTRIES: usize = MAX_LAYERS * ProjectionKind::ALL.len();
 
 /// Points of a record of a draft at most.
 pub const MAX_DRIFT_POINTS: usize = 4096;
@@ -162,7 +162,7 @@ impl Inputs {
             source,
         };
         let mut bytes = Vec::new();
-        let file = open::stream(path).map_err(|error| failed(error.into_io()))?;
+        let file = open::open_stream(path).map_err(|error| failed(error.into_io()))?;
         // All reports together: the page is made of all of them.
         let mut file = file.take(MAX_JSON + 1 - self.bytes);
         let mut magic = Vec::new();
@@ -174,8 +174,8 @@ impl Inputs {
         if magic == MAGIC {
             let htz = Htz::open(path)?;
             let artifact = SealedArtifact {
-                name: name_of(path),
-                bytes: htz.own_bytes(),
+                name: file_name(path),
+                bytes: htz.bytes_without_source(),
                 manifest: htz.manifest().clone(),
             };
             check(&artifact.manifest.plan).map_err(|what| ARTIFACT.damaged(path, what))?;

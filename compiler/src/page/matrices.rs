@@ -1,8 +1,8 @@
 //! The matrices of an artifact: bytes, bits, ranks, errors, and what was done about them.
 
-use htc_formats::bands::Layout;
-use htc_formats::htz::{SlotRecord, TensorEntry};
-use htc_formats::model::{MatrixId, Part, Role, Slot};
+use htc_formats::bands::CodeLayout;
+use htc_formats::htz::{ProjectionRecord, TensorEntry};
+use htc_formats::model::{MatrixId, Part, ProjectionKind, Role};
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ use super::json::table;
 use super::number::{bytes, number, percent};
 use super::scale::{Axis, Kind};
 use super::template::figure;
-use crate::make::{MeasuredSlot, SinkCoverage};
+use crate::make::{MeasuredProjection, SinkCoverage};
 use crate::unit::Norm;
 
 /// Columns of a heat map of column groups at most; more groups are averaged.
@@ -47,7 +47,7 @@ pub fn bytes_by_kind(artifact: &ArtifactData, prefix: &str) -> Markup {
 fn kinds<'a>(artifact: &ArtifactData) -> Vec<(&'a str, [Option<u64>; 2])> {
     let total = |values: &mut dyn Iterator<Item = u64>| values.fold(0, u64::saturating_add);
     let mut kinds: Vec<(&str, [Option<u64>; 2])> = Vec::new();
-    for slot in Slot::ALL {
+    for slot in ProjectionKind::ALL {
         let slots = || artifact.plan.slots.iter().filter(|s| s.slot == slot);
         let before = total(&mut slots().map(|s| s.bytes_before));
         let after = total(&mut slots().map(|s| s.bytes_after));
@@ -103,9 +103,9 @@ fn by_layer(
     artifact: &ArtifactData,
     title: &str,
     quantity: &str,
-    value: &dyn Fn(usize, Slot) -> Option<f64>,
+    value: &dyn Fn(usize, ProjectionKind) -> Option<f64>,
 ) -> Heat {
-    let row = |slot: Slot| {
+    let row = |slot: ProjectionKind| {
         let values = (0..artifact.layers()).map(|layer| value(layer, slot));
         (slot.name().to_owned(), values.collect())
     };
@@ -114,12 +114,16 @@ fn by_layer(
         quantity: quantity.to_owned(),
         columns_are: "layer",
         columns: (0..artifact.layers()).map(|l| l.to_string()).collect(),
-        rows: Slot::ALL.map(row).into(),
+        rows: ProjectionKind::ALL.map(row).into(),
         ..Heat::default()
     }
 }
 
-fn record<'a>(artifact: &ArtifactData<'a>, layer: usize, slot: Slot) -> Option<&'a SlotRecord> {
+fn record<'a>(
+    artifact: &ArtifactData<'a>,
+    layer: usize,
+    slot: ProjectionKind,
+) -> Option<&'a ProjectionRecord> {
     let mut slots = artifact.plan.slots.iter();
     slots.find(|s| (s.layer, s.slot) == (layer, slot))
 }
@@ -135,14 +139,17 @@ pub fn bits_per_weight(artifact: &ArtifactData, prefix: &str) -> Markup {
         let record = record(artifact, layer, slot)?;
         Some(bits(record.bytes_after, record.parameters_before))
     });
-    let tip = |layer: usize, slot: Slot| {
+    let tip = |layer: usize, slot: ProjectionKind| {
         let record = record(artifact, layer, slot)?;
-        let matrix = MatrixId::Slot { layer, slot };
+        let matrix = MatrixId::Projection {
+            layer,
+            projection: slot,
+        };
         let (after, weights) = (record.bytes_after, record.parameters_before);
         Some(describe(artifact, matrix, after, weights))
     };
     let tips = |slot| (0..artifact.layers()).map(move |layer| tip(layer, slot).unwrap_or_default());
-    heat.tips = Slot::ALL.map(|slot| tips(slot).collect()).into();
+    heat.tips = ProjectionKind::ALL.map(|slot| tips(slot).collect()).into();
     let outside = artifact.plan.matrices.iter();
     let outside = outside.map(|m| describe(artifact, m.matrix, m.bytes_after, m.parameters_before));
     let outside = outside.collect::<Vec<_>>().join("; ");
@@ -166,7 +173,7 @@ fn describe(artifact: &ArtifactData, matrix: MatrixId, after: u64, weights: u64)
     let size = bytes(after as f64);
     let text = format!("{matrix}: {size}, {} bits", number(bits(after, weights)));
     let predicted = artifact.report.and_then(|r| r.foreseen.as_ref());
-    let Some((all, own)) = predicted.and_then(|all| Some((all, all.of(matrix)?))) else {
+    let Some((all, own)) = predicted.and_then(|all| Some((all, all.matrix(matrix)?))) else {
         return text;
     };
     let part = percent(own.kl / all.kl().max(f64::MIN_POSITIVE));
@@ -179,7 +186,7 @@ fn bits_by_group(artifact: &ArtifactData) -> Vec<Chart> {
     let tensors = artifact.file.map_or(&[][..], |f| &f.manifest.tensors);
     let grouped: Vec<_> = tensors.iter().filter_map(grouped).collect();
     let mut maps: Vec<Heat> = Vec::new();
-    for slot in Slot::ALL {
+    for slot in ProjectionKind::ALL {
         let layers = grouped
             .iter()
             .filter(|(matrix, ..)| matrix.slot() == Some(slot));
@@ -193,7 +200,7 @@ fn bits_by_group(artifact: &ArtifactData) -> Vec<Chart> {
         .iter()
         .filter(|(matrix, ..)| matrix.slot().is_none())
     {
-        let classes = layout.each(*rows).map(|(rows, codes)| {
+        let classes = layout.codes_with_rows(*rows).map(|(rows, codes)| {
             let bits = codes.iter().map(|code| f64::from(code.bits()));
             (rows.to_string(), bits.collect())
         });
@@ -208,7 +215,7 @@ fn bits_by_group(artifact: &ArtifactData) -> Vec<Chart> {
 }
 
 /// Returns the matrix of a tensor, its rows and the codes of its column groups, where groups have codes of their own.
-fn grouped(entry: &TensorEntry) -> Option<(MatrixId, usize, &Layout)> {
+fn grouped(entry: &TensorEntry) -> Option<(MatrixId, usize, &CodeLayout)> {
     let part = Part::Weight;
     let matrix = match entry.role {
         Role::TokenEmbedding => MatrixId::Embedding,
@@ -217,16 +224,19 @@ fn grouped(entry: &TensorEntry) -> Option<(MatrixId, usize, &Layout)> {
             layer,
             slot,
             part: own,
-        } if own == part => MatrixId::Slot { layer, slot },
+        } if own == part => MatrixId::Projection {
+            layer,
+            projection: slot,
+        },
         _ => return None,
     };
     Some((matrix, entry.rows as usize, entry.codes.as_ref()?))
 }
 
 /// Returns the bits of every column group, averaged over classes of rows.
-fn mean_bits(layout: &Layout) -> Vec<f64> {
+fn mean_bits(layout: &CodeLayout) -> Vec<f64> {
     let (mut sums, mut all): (Vec<f64>, f64) = (Vec::new(), 0.0);
-    for (rows, codes) in layout.each(1) {
+    for (rows, codes) in layout.codes_with_rows(1) {
         sums.resize(codes.len(), 0.0);
         for (sum, code) in sums.iter_mut().zip(codes.iter()) {
             *sum += rows as f64 * f64::from(code.bits());
@@ -262,7 +272,7 @@ fn group_map(name: &str, rows: Vec<(String, Vec<f64>)>) -> Option<Heat> {
 
 /// Draws the rank of every factorised projection by layer.
 pub fn ranks(artifact: &ArtifactData, prefix: &str) -> Markup {
-    let series = |&slot: &Slot| {
+    let series = |&slot: &ProjectionKind| {
         let slots = artifact.plan.slots.iter().filter(|s| s.slot == slot);
         let mut ranks: Vec<_> = slots.filter_map(|s| Some((s.layer, s.rank?))).collect();
         ranks.sort_unstable();
@@ -270,7 +280,7 @@ pub fn ranks(artifact: &ArtifactData, prefix: &str) -> Markup {
         let points = points.map(|(layer, rank)| Point::new(layer as f64, rank as f64));
         Series::line(slot.name(), slot as usize, points)
     };
-    let chart = |slots: &[Slot], title: &str| {
+    let chart = |slots: &[ProjectionKind], title: &str| {
         let (x, y) = (
             Axis::new("layer", Kind::Whole),
             Axis::new("rank", Kind::Linear),
@@ -283,8 +293,11 @@ pub fn ranks(artifact: &ArtifactData, prefix: &str) -> Markup {
     let allocation = artifact.plan.allocation.as_ref();
     let allocator = allocation.map_or("uniform", |a| a.allocator.as_str());
     let charts = [
-        chart(&Slot::ALL[..4], "Rank in attention"),
-        chart(&Slot::ALL[4..], "Rank in the feed-forward network"),
+        chart(&ProjectionKind::ALL[..4], "Rank in attention"),
+        chart(
+            &ProjectionKind::ALL[4..],
+            "Rank in the feed-forward network",
+        ),
     ];
     let caption = format!("{prefix}Rank of each factorised projection");
     figure(&caption, &format!("Allocator: {allocator}."), charts)
@@ -323,8 +336,8 @@ pub fn predicted_errors(artifact: &ArtifactData, prefix: &str) -> Markup {
     }
 }
 
-fn scatter(measured: &[&MeasuredSlot], of_outputs: bool) -> Chart {
-    let series = Slot::ALL.map(|slot| {
+fn scatter(measured: &[&MeasuredProjection], of_outputs: bool) -> Chart {
+    let series = ProjectionKind::ALL.map(|slot| {
         let points = measured.iter().filter(|m| m.slot == slot).filter_map(|m| {
             let error = if of_outputs {
                 m.output_error
@@ -373,8 +386,9 @@ pub fn sinks(artifact: &ArtifactData, prefix: &str) -> Markup {
     let Some(treated) = artifact.report.map(|r| &r.treated) else {
         return html! {};
     };
-    let names = |slots: &[Slot]| slots.iter().map(|s| s.name()).collect::<Vec<_>>().join(" ");
-    let mut sets: Vec<&[Slot]> = treated.sinks.iter().map(|s| &s.slots[..]).collect();
+    let names =
+        |slots: &[ProjectionKind]| slots.iter().map(|s| s.name()).collect::<Vec<_>>().join(" ");
+    let mut sets: Vec<&[ProjectionKind]> = treated.sinks.iter().map(|s| &s.slots[..]).collect();
     sets.sort_unstable();
     sets.dedup();
     let mut series = Vec::new();

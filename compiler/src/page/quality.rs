@@ -10,7 +10,7 @@ use super::number::{brief, bytes, number, percent};
 use super::scale::{Axis, Kind};
 use super::template::figure;
 use crate::measure::{Evaluation, Interval};
-use crate::report::{FileBeside, Report};
+use crate::report::{BaselineFile, Report};
 
 /// Returns the most important results: of each artifact, or else of each evaluation.
 pub fn verdict(data: &PageData) -> Vec<String> {
@@ -68,7 +68,7 @@ fn of_artifact(artifact: &ArtifactData) -> String {
 fn baseline(artifact: &ArtifactData) -> Option<String> {
     let report = artifact.report?;
     let own = report.quality.as_ref()?.evaluation.reference.as_ref()?;
-    let distance = |file: &&FileBeside| file.bytes.abs_diff(report.bytes.after);
+    let distance = |file: &&BaselineFile| file.bytes.abs_diff(report.bytes.after);
     let nearest = report.beside.iter().min_by_key(distance)?;
     let other = nearest.evaluation.reference.as_ref()?;
     let (dtype, size) = (nearest.dtype.to_string(), bytes(nearest.bytes as f64));
