@@ -13,13 +13,13 @@ use crate::request::Treatment;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// Start of a measurement with this number of steps, each reported as [`Event::RunResult`].
+    /// Start of a measurement with this number of steps, each reported as [`Event::Done`].
     Measuring(Measurement, usize),
     /// Estimated seconds of the whole work.
     EstimatedSeconds(f64),
-    /// Remaining steps of a backward pass, each reported as [`Event::RunResult`].
+    /// Remaining steps of a backward pass, each reported as [`Event::Done`].
     Gradients(usize),
-    /// Maximum remaining steps of a tuning, each reported as [`Event::RunResult`].
+    /// Maximum remaining steps of a tuning, each reported as [`Event::Done`].
     Tuning(usize),
     /// Computing the digest of the source.
     Digest,
@@ -41,7 +41,7 @@ pub enum Event<'a> {
     Note(&'a str),
     /// Folder that keeps finished work for a later run; `None` if nothing is kept any more.
     KeptFolder(Option<&'a Path>),
-    /// Number of tensors to export, each reported as [`Event::RunResult`].
+    /// Number of tensors to export, each reported as [`Event::Done`].
     Exporting(usize),
     /// Number of steps that follow.
     StepCount(usize),

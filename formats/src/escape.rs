@@ -30,7 +30,7 @@ pub fn escape(text: &str) -> Cow<'_, str> {
     escape_except(text, |_| false)
 }
 
-/// Returns the text [`escaped`] except for line ends and tabs, for multi-line display.
+/// Returns the text [`escape`] except for line ends and tabs, for multi-line display.
 pub fn escape_multiline(text: &str) -> Cow<'_, str> {
     escape_except(text, |c| matches!(c, '\n' | '\t'))
 }

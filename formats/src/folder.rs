@@ -188,7 +188,7 @@ impl Folder {
     /// owner.
     ///
     /// # Errors
-    /// I/O errors, and [`ErrorKind::BaselineRunner`] for any other kind of file.
+    /// I/O errors, and [`ErrorKind::Other`] for any other kind of file.
     pub fn open_for_reading(&self, name: &OsStr) -> io::Result<File> {
         let file = sys::file(&self.handle, &self.path, name, sys::OpenMode::Read)?;
         self.check(&file, false)?;

@@ -18,7 +18,7 @@ use lost::MappedRegion;
 /// # Requirements
 ///
 /// During the lifetime of the value no process may truncate or modify the file. Access beyond a new
-/// end raises SIGBUS, reported with the file name if [`tell_of_lost_files`] was called.
+/// end raises SIGBUS, reported with the file name if [`install_sigbus_handler`] was called.
 /// Modifications bypass earlier checks. Renaming another file over it is safe, because the mapping
 /// keeps the old contents.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl MappedFile {
         MappedFile::from_file(path.to_owned(), &open::open_regular(path)?)
     }
 
-    /// Maps the file `name` in a model's folder, opened by [`open::inside`].
+    /// Maps the file `name` in a model's folder, opened by [`open::open_inside`].
     ///
     /// # Errors
     ///

@@ -26,7 +26,7 @@ impl ActiveFraction {
     /// Creates an active fraction.
     ///
     /// # Errors
-    /// [`ExecError::ActiveFraction`] outside (0, 1].
+    /// [`ExecError::Fraction`] outside (0, 1].
     pub fn new(fraction: f64) -> Result<Self, ExecError> {
         if fraction > 0.0 && fraction <= 1.0 {
             Ok(ActiveFraction(fraction))

@@ -151,7 +151,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! [`Speculator::own`](speculate::Speculator::own) drafts with a part of the model's own weights.
+//! [`Speculator::with_same_model`](speculate::Speculator::with_same_model) drafts with a part of the model's own weights.
 //! An artifact can also draft for its source model, if it contains it (`htc compile
 //! --with-source`):
 //!
@@ -310,7 +310,7 @@
 //!
 //! # On a GPU
 //!
-//! [`DeviceChoice::execute`](device::DeviceChoice::execute) runs a [`device::Work`] on the chosen
+//! [`DeviceChoice::execute`](device::DeviceChoice::execute) runs a [`device::DeviceWork`] on the chosen
 //! device; `Auto` takes an NVIDIA GPU with enough memory, else the CPU:
 //!
 //! ```

@@ -125,7 +125,7 @@ impl Tensor {
 }
 
 impl TinyModel {
-    /// Channel of the first position in [`blind`](Self::blind).
+    /// Channel of the first position in [`with_missed_sink`](Self::with_missed_sink).
     pub const MISSED_SINK_CHANNEL: usize = 63;
 
     /// Returns a model that takes seconds: every projection is a large decomposition.

@@ -13,7 +13,7 @@
 //! error on the mean input, with a gauge from the [`covariance`].
 //!
 //! [`low_rank_error`], [`shared_error`] and [`weighted_relative_error`] measure the error of stored factors;
-//! [`tail`] is the lower bound of Eckart and Young.
+//! [`relative_tail`] is the lower bound of Eckart and Young.
 //!
 //! [`codes`] searches the codes of [column groups](htc_formats::bands): trellis paths, codebooks
 //! and scales.

@@ -5,7 +5,7 @@ use super::low_rank::gauged_gram;
 use super::{Algebra, FactoriseError, Weight};
 
 /// Returns all `min(out, in)` singular values of a weight, decreasing, from the eigenvalues of the
-/// smaller Gram matrix, as on [`SvdMethod::GramAccumulator`](super::SvdMethod::GramAccumulator).
+/// smaller Gram matrix, as on [`SvdMethod::Gram`](super::SvdMethod::Gram).
 ///
 /// # Errors
 /// Numbers that are not finite.

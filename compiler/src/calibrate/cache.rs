@@ -81,7 +81,7 @@ pub(super) fn open_entry(
 /// Removes the statistics of a key from the cache.
 ///
 /// # Errors
-/// [`CalibrateError::CacheSize`].
+/// [`CalibrateError::Cache`].
 pub fn remove_entry(options: &CalibrationOptions, key: Digest) -> Result<(), CalibrateError> {
     CacheEntry::open(options, EntryKind::Calibration, key)?.clear()
 }

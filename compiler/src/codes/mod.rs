@@ -90,7 +90,7 @@ impl BlockFormat for GgufBlockType {
 }
 
 /// Coder of a matrix' rows with feedback and sweeps. The codes do not depend on the batching of
-/// rows, up to rounding unless batches are multiples of [`STRIP`].
+/// rows, up to rounding unless batches are multiples of [`ROWS_PER_TILE`].
 #[derive(Clone, Debug)]
 pub struct BlockCoder<'a> {
     dtype: DType,

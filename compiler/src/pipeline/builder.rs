@@ -276,7 +276,7 @@ impl Compiler {
         self
     }
 
-    /// Sets the L2 cache, in bytes, of the target GPU. [`gpu::find`](crate::plan::gpu::find)
+    /// Sets the L2 cache, in bytes, of the target GPU. [`gpu::find`](crate::plan::gpu::find_by_name)
     /// returns it for many GPUs by name.
     pub fn gpu(mut self, cache: u64) -> Self {
         self.target.l2_bytes = Some(cache);

@@ -128,7 +128,7 @@ pub fn measure(
     Ok(evidence)
 }
 
-/// Measures the loss of matrices with and without ([`plan::Form::Unchanged`]) coding their difference to
+/// Measures the loss of matrices with and without ([`plan::MatrixForm::Unchanged`]) coding their difference to
 /// an artifact.
 ///
 /// # Errors

@@ -42,7 +42,7 @@ pub fn encode_finite(dtype: DType, values: &[f32], bytes: &mut [u8]) -> Result<(
 /// nearest; f32, f16 and bf16 change each number.
 ///
 /// # Errors
-/// [`BlockError::Length`]; [`BlockError::ReadOnlyType`] for formats that are not [`writable`];
+/// [`BlockError::Length`]; [`BlockError::ReadOnlyType`] for formats that are not writable;
 /// [`BlockError::NoCode`] if a product is not finite. After an error the content of `bytes` is
 /// unspecified.
 pub fn scale_blocks(dtype: DType, bytes: &mut [u8], factor: f32) -> Result<(), BlockError> {

@@ -56,7 +56,7 @@ impl Manifest {
     pub const VOCABULARY: &'static str = super::check::VOCABULARY;
 
     /// Additional feature required if the layer to probe was [chosen by the
-    /// user](super::DepthSinkOrigin::RecordingAlgebra).
+    /// user](super::DepthSinkOrigin::Asked).
     pub const PROBE: &'static str = super::check::PROBE;
 
     /// Returns the tensor with a role.

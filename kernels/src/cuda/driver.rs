@@ -126,7 +126,7 @@ impl Cuda {
     /// Returns all devices known to the driver, including unsupported ones.
     ///
     /// # Errors
-    /// [`DeviceError::DeviceUnavailable`] without a library, a driver or any device.
+    /// [`DeviceError::Unavailable`] without a library, a driver or any device.
     pub fn devices() -> Result<Vec<DeviceProperties>, DeviceError> {
         find::list_devices()
     }
@@ -135,7 +135,7 @@ impl Cuda {
     /// device, otherwise from the cache or from NVRTC.
     ///
     /// # Errors
-    /// [`DeviceError::DeviceUnavailable`] without a usable device, [`DeviceError::NoCode`] without
+    /// [`DeviceError::Unavailable`] without a usable device, [`DeviceError::NoCode`] without
     /// kernels for it, [`DeviceError::Code`] if they do not compile or load.
     pub fn open(which: DeviceSelector, options: CudaOptions<'_>) -> Result<Cuda, DeviceError> {
         let found = find::select_device(which)?;

@@ -19,8 +19,8 @@ impl<B: Backend> Session<B> {
     }
 
     /// As [`Session::step`], but returns only the logits or the token that a sampler requests
-    /// ([`Sampler::wants`](crate::sampling::Sampler::wants),
-    /// [`wants_one`](crate::sampling::Sampler::wants_one)), if the device can select them.
+    /// ([`Sampler::logits_for_distribution`](crate::sampling::Sampler::logits_for_distribution),
+    /// [`logits_for_sample`](crate::sampling::Sampler::logits_for_sample)), if the device can select them.
     ///
     /// # Errors
     /// As [`Session::step`].

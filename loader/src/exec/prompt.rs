@@ -58,7 +58,7 @@ impl<B: Backend> Session<B> {
     }
 
     /// Ends a prompt: compresses positions as before the next batch, and evicts according to
-    /// [`KvOptions::keep`](crate::kv::KvOptions::keep). Logits stay valid.
+    /// [`KvOptions::keep`](crate::kv::KvOptions::max_prompt_positions). Logits stay valid.
     ///
     /// # Errors
     /// [`ExecError::KvRange`] for a coordinate outside float16's range; [`ExecError`] of the

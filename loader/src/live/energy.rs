@@ -127,9 +127,9 @@ struct PhaseEnergy {
 }
 
 impl EnergyAccumulator {
-    /// Creates a meter in [`EnergyPhase::BaselineRunner`]. Powers further apart than `longest_gap` are not
+    /// Creates a meter in [`EnergyPhase::Other`]. Powers further apart than `longest_gap` are not
     /// interpolated: that time is [missed](Energy::missed). A counter bridges any gap. The idle
-    /// power in watts is the given one, or measured in [`EnergyPhase::IdleWorkFolder`].
+    /// power in watts is the given one, or measured in [`EnergyPhase::Idle`].
     pub fn new(longest_gap: Duration, idle_watts: Option<f64>) -> EnergyAccumulator {
         EnergyAccumulator {
             longest_gap: longest_gap.as_secs_f64(),

@@ -159,7 +159,7 @@ impl Block {
 }
 
 /// Errors carried from the rows above, during quantisation from top to bottom. For the rows of each
-/// [`step`](Self::step) add [`of_row`](Self::of_row), quantise, then [`put`](Self::put) the errors
+/// [`rows_per_step`](Self::rows_per_step) add [`error_of_row`](Self::error_of_row), quantise, then [`record_errors`](Self::record_errors) the errors
 /// relative to the original rows.
 #[derive(Clone, Debug)]
 pub struct CarriedErrors<'a> {

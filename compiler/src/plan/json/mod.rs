@@ -410,7 +410,7 @@ pub fn read(
 /// `source` computes the digest of the model and is called only if the plan has one.
 ///
 /// # Errors
-/// [`PlanFileError`]; all mismatches are in [`PlanFileError::PlanFileMismatches`].
+/// [`PlanFileError`]; all mismatches are in [`PlanFileError::Misfits`].
 pub fn parse(
     path: &Path,
     bytes: &[u8],

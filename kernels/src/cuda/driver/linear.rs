@@ -50,7 +50,7 @@ impl Cuda {
     /// Returns double-precision linear algebra on this device.
     ///
     /// # Errors
-    /// [`LinearError::DeviceUnavailable`] if cuSOLVER or cuBLAS is missing or does not initialise.
+    /// [`LinearError::Unavailable`] if cuSOLVER or cuBLAS is missing or does not initialise.
     pub fn linear(&self) -> Result<CudaLinear, LinearError> {
         library::load_libraries()?;
         let handles = LibraryHandles::new(&self.shared)?;

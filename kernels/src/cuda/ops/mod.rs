@@ -89,10 +89,10 @@ pub fn read_floats<D: Device>(
     Ok(())
 }
 
-/// Returns the first `count` numbers of an allocation, as [`read`].
+/// Returns the first `count` numbers of an allocation, as [`read_floats`].
 ///
 /// # Errors
-/// As [`read`].
+/// As [`read_floats`].
 pub fn download_floats<D: Device>(
     device: &D,
     from: &D::Memory,

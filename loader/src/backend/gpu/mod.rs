@@ -84,7 +84,7 @@ impl<D: Device> Gpu<D> {
     }
 
     /// Fuses both products of low-rank projections into one launch if they fit, for benchmarks;
-    /// results are identical. See [`ops::Workspace::in_one_launch`].
+    /// results are identical. See [`ops::Workspace::with_single_launch`].
     #[must_use]
     pub fn in_one_launch(mut self) -> Self {
         self.products = ops::Workspace::with_single_launch();

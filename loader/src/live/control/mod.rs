@@ -124,7 +124,7 @@ pub enum ReadingStatus {
 /// Decision on the fraction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
-    /// Fraction in [least, 1], a multiple of [`STEP`] or the least itself.
+    /// Fraction in [least, 1], a multiple of [`FRACTION_STEP`] or the least itself.
     pub fraction: f64,
     /// Limiting quantity.
     pub reason: Why,

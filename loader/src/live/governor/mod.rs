@@ -20,7 +20,7 @@ pub struct GovernorOptions {
     pub interval: Duration,
     /// Maximum time between readings for power integration, on the sensor's clock (5 s).
     pub longest_gap: Duration,
-    /// Idle power in watts; by default measured in [`Phase::IdleWorkFolder`].
+    /// Idle power in watts; by default measured in [`EnergyPhase::Idle`](crate::live::EnergyPhase::Idle).
     pub idle_watts: Option<f64>,
     /// Timeout of [`enter`](Governor::enter_phase) and [`stop`](Governor::stop) for a sensor that does
     /// not respond (2 s).
