@@ -4,13 +4,13 @@
 //! A single step:
 //!
 //! ```
-//! # use htc_loader::{Cpu, Model, Session, sampling::Sampler, tokenizer::AddSpecial};
+//! # use htc_loader::{Cpu, Model, Session, sampling::Sampler, tokenizer::AddSpecialTokens};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo/reference-7m-f16.gguf");
 //! let model = Model::open(path)?;
 //! let tokenizer = model.tokenizer()?;
 //! let mut session = Session::new(model, Cpu::with_threads(2)?, 512)?;
-//! let logits = session.step(&tokenizer.encode("Once upon a", AddSpecial::Prompt))?;
+//! let logits = session.step(&tokenizer.encode("Once upon a", AddSpecialTokens::Prompt))?;
 //! println!("{}", tokenizer.decode(&[Sampler::greedy().sample(logits)?]));
 //! # Ok(()) }
 //! ```
@@ -18,14 +18,14 @@
 //! # Generation
 //!
 //! ```no_run
-//! use htc_loader::{Cpu, Model, Session, generate::{Limits, generate}, sampling::Sampler, tokenizer::AddSpecial};
+//! use htc_loader::{Cpu, Model, Session, generate::{GenerateLimits, generate}, sampling::Sampler, tokenizer::AddSpecialTokens};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let model = Model::open("model.htz")?;
 //! let tokenizer = model.tokenizer()?;
-//! let prompt = tokenizer.encode("Once upon a time", AddSpecial::Prompt);
+//! let prompt = tokenizer.encode("Once upon a time", AddSpecialTokens::Prompt);
 //! let mut session = Session::new(model, Cpu::with_threads(2)?, 512)?;
-//! generate(&mut session, &tokenizer, &mut Sampler::greedy(), &prompt, Limits::tokens(64), |text| {
+//! generate(&mut session, &tokenizer, &mut Sampler::greedy(), &prompt, GenerateLimits::tokens(64), |text| {
 //!     print!("{text}");
 //!     true
 //! })?;
@@ -37,17 +37,17 @@
 //! At the end of the model's context, generation stops or the sequence slides:
 //!
 //! ```
-//! # use htc_loader::generate::{Limits, OnFull, generate};
-//! # use htc_loader::{Cpu, Model, Session, sampling::Sampler, tokenizer::AddSpecial};
+//! # use htc_loader::generate::{GenerateLimits, ContextFullPolicy, generate};
+//! # use htc_loader::{Cpu, Model, Session, sampling::Sampler, tokenizer::AddSpecialTokens};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo/reference-7m-f16.gguf");
 //! # let model = Model::open(path)?;
 //! # let tokenizer = model.tokenizer()?;
-//! # let prompt = tokenizer.encode("Once upon a time", AddSpecial::Prompt);
+//! # let prompt = tokenizer.encode("Once upon a time", AddSpecialTokens::Prompt);
 //! // A model with a context of 512 positions.
 //! let mut session = Session::new(model, Cpu::with_threads(2)?, 512)?;
-//! let mut limits = Limits::tokens(520);
-//! (limits.ignore_end, limits.on_full) = (true, OnFull::Slide);
+//! let mut limits = GenerateLimits::tokens(520);
+//! (limits.ignore_end, limits.context_full) = (true, ContextFullPolicy::Slide);
 //! let written = generate(&mut session, &tokenizer, &mut Sampler::greedy(), &prompt, limits, |_| true)?;
 //! assert!(written.slides > 0);
 //! # Ok(()) }
@@ -58,11 +58,11 @@
 //! [`Session::step`] reads any number of tokens and returns the logits after the last:
 //!
 //! ```no_run
-//! # use htc_loader::{Cpu, Model, Session, sampling::Sampler, tokenizer::AddSpecial};
+//! # use htc_loader::{Cpu, Model, Session, sampling::Sampler, tokenizer::AddSpecialTokens};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let model = Model::open("model.htz")?;
 //! # let tokenizer = model.tokenizer()?;
-//! # let prompt = tokenizer.encode("Once upon a time", AddSpecial::Prompt);
+//! # let prompt = tokenizer.encode("Once upon a time", AddSpecialTokens::Prompt);
 //! # let mut session = Session::new(model, Cpu::with_threads(2)?, 512)?;
 //! # let mut sampler = Sampler::greedy();
 //! let mut decoder = tokenizer.decoder();
@@ -108,17 +108,17 @@
 //! * [`Session::forward_from`] executes from a block to the end.
 //!
 //! ```no_run
-//! # use htc_loader::dial::Fraction;
+//! # use htc_loader::dial::ActiveFraction;
 //! # use htc_loader::{Cpu, Model, Session};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let tokens = [1, 2, 3];
 //! // Compiled with `htc compile --planes 2`.
 //! let mut session = Session::new(Model::open("elastic.htz")?, Cpu::with_threads(2)?, 512)?;
 //! session.step(&tokens)?;
-//! let setting = session.set_fraction(Fraction::new(0.7)?)?;
+//! let setting = session.set_fraction(ActiveFraction::new(0.7)?)?;
 //! let logits = session.step(&[4])?;
 //! println!("{} logits", logits.len());
-//! println!("of {} bytes", session.model().dial().bytes(setting));
+//! println!("of {} bytes", session.model().dial().active_bytes(setting));
 //! # Ok(()) }
 //! ```
 //!
@@ -129,21 +129,21 @@
 //! ([`speculate`]).
 //!
 //! ```
-//! # use htc_loader::dial::Setting;
-//! # use htc_loader::generate::{Generator, Limits};
+//! # use htc_loader::dial::ActiveSetting;
+//! # use htc_loader::generate::{Generator, GenerateLimits};
 //! # use htc_loader::speculate::{DraftLength, Speculator};
-//! # use htc_loader::{Cpu, Model, Session, sampling::Sampler, tokenizer::AddSpecial};
+//! # use htc_loader::{Cpu, Model, Session, sampling::Sampler, tokenizer::AddSpecialTokens};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo/reference-7m-f16.gguf");
 //! # let model = std::sync::Arc::new(Model::open(path)?);
 //! # let small = model.clone();
 //! let tokenizer = model.tokenizer()?;
-//! let prompt = tokenizer.encode("Once upon a time", AddSpecial::Prompt);
+//! let prompt = tokenizer.encode("Once upon a time", AddSpecialTokens::Prompt);
 //! let mut sampler = Sampler::greedy();
 //! let draft = Session::new(small, Cpu::with_threads(2)?, 512)?;
-//! let mut draft = Speculator::other(draft, &model, DraftLength::Auto, &sampler)?;
+//! let mut draft = Speculator::with_draft_model(draft, &model, DraftLength::Auto, &sampler)?;
 //! let mut session = Session::new(model, Cpu::with_threads(2)?, 512)?;
-//! let (tokens, limits) = (&prompt, Limits::tokens(8));
+//! let (tokens, limits) = (&prompt, GenerateLimits::tokens(8));
 //! Generator::with_draft(&mut session, &mut draft, &tokenizer, &mut sampler, tokens, limits)?.run(|text| {
 //!     print!("{text}");
 //!     true
@@ -156,21 +156,21 @@
 //! --with-source`):
 //!
 //! ```no_run
-//! # use htc_loader::dial::{Fraction, Setting};
+//! # use htc_loader::dial::{ActiveFraction, ActiveSetting};
 //! # use htc_loader::speculate::{DraftLength, Speculator};
 //! # use htc_loader::{Cpu, Model, Session, sampling::Sampler};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let sampler = Sampler::greedy();
 //! // 70 % of the bytes of an elastic artifact.
 //! let model = Model::open("elastic.htz")?;
-//! let setting = model.dial().at(Fraction::new(0.7)?)?;
-//! let by_itself: Speculator = Speculator::own(setting, DraftLength::Auto, &sampler)?;
+//! let setting = model.dial().setting_for(ActiveFraction::new(0.7)?)?;
+//! let by_itself: Speculator = Speculator::with_same_model(setting, DraftLength::Auto, &sampler)?;
 //!
 //! // An artifact drafts for its source.
 //! let draft = Model::open("with-source.htz")?;
 //! let source = draft.source()?.ok_or("no source in it")?;
 //! let draft = Session::new(draft, Cpu::with_threads(2)?, 512)?;
-//! let for_its_source = Speculator::other(draft, &source, DraftLength::Auto, &sampler)?;
+//! let for_its_source = Speculator::with_draft_model(draft, &source, DraftLength::Auto, &sampler)?;
 //! # drop((by_itself, for_its_source));
 //! # Ok(()) }
 //! ```
@@ -204,7 +204,7 @@
 //! # let sampler = Sampler::greedy();
 //! let correction = Adaptation::gradient(small.file(), AdaptOptions::gradient())?;
 //! let draft = Session::new(small, Cpu::with_threads(2)?, 512)?;
-//! let draft = Speculator::other(draft, &model, DraftLength::Auto, &sampler)?.with_adaptation(correction);
+//! let draft = Speculator::with_draft_model(draft, &model, DraftLength::Auto, &sampler)?.with_adaptation(correction);
 //! # drop(draft);
 //! # Ok(()) }
 //! ```
@@ -213,14 +213,14 @@
 //!
 //! ```no_run
 //! # use std::path::Path;
-//! # use htc_formats::learnt::Learnt;
+//! # use htc_formats::learnt::TrainedDraft;
 //! # use htc_loader::Model;
 //! # use htc_loader::adapt::{AdaptOptions, Adaptation};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let (model, small) = (Model::open("model.gguf")?, Model::open("small.htz")?);
 //! let (state, [of_draft, of_model]) = (Path::new("learnt"), [&small, &model].map(|m| m.file().digest()));
 //! let mut correction = Adaptation::gradient(small.file(), AdaptOptions::gradient())?;
-//! if let Some(learnt) = Learnt::read(state)? {
+//! if let Some(learnt) = TrainedDraft::read(state)? {
 //!     correction.restore(&learnt, of_draft, of_model)?;
 //! }
 //! // Generate text; `Speculator::adaptation` returns the adaptation.
@@ -234,16 +234,16 @@
 //! ```no_run
 //! # use std::sync::Arc;
 //! # use htc_loader::adapt::{AdaptOptions, Adaptation};
-//! # use htc_loader::dial::Setting;
+//! # use htc_loader::dial::ActiveSetting;
 //! # use htc_loader::speculate::{DraftLength, Speculator};
 //! # use htc_loader::{Cpu, Model, Pool, Session, sampling::Sampler};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let sampler = Sampler::greedy();
 //! let pool = Arc::new(Pool::new(2)?);
 //! let (model, small) = (Model::open("model.gguf")?, Model::open("grc.htz")?);
-//! let bases = Adaptation::oja(small.file(), Setting::FULL, model.file(), AdaptOptions::oja(), &pool)?;
+//! let bases = Adaptation::oja(small.file(), ActiveSetting::FULL, model.file(), AdaptOptions::oja(), &pool)?;
 //! let draft = Session::new(small, Cpu::new(&pool), 512)?;
-//! let draft = Speculator::other(draft, &model, DraftLength::Auto, &sampler)?.with_adaptation(bases);
+//! let draft = Speculator::with_draft_model(draft, &model, DraftLength::Auto, &sampler)?.with_adaptation(bases);
 //! # drop(draft);
 //! # Ok(()) }
 //! ```
@@ -256,31 +256,31 @@
 //! manual steps call [`Session::follow`].
 //!
 //! ```
-//! # use htc_loader::dial::Fraction;
-//! # use htc_loader::generate::{Limits, generate};
-//! # use htc_loader::live::{Follow, Governor, GovernorOptions, Law, LawOptions, Phase, open};
-//! # use htc_loader::{Cpu, Model, Session, sampling::Sampler, tokenizer::AddSpecial};
+//! # use htc_loader::dial::ActiveFraction;
+//! # use htc_loader::generate::{GenerateLimits, generate};
+//! # use htc_loader::live::{SharedFraction, Governor, GovernorOptions, ControlLaw, ControlLawOptions, EnergyPhase, open_sensor};
+//! # use htc_loader::{Cpu, Model, Session, sampling::Sampler, tokenizer::AddSpecialTokens};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo/reference-7m-f16.gguf");
 //! let model = Model::open(path)?;
 //! let tokenizer = model.tokenizer()?;
-//! let prompt = tokenizer.encode("Once upon a time", AddSpecial::Prompt);
+//! let prompt = tokenizer.encode("Once upon a time", AddSpecialTokens::Prompt);
 //! let mut session = Session::new(model, Cpu::with_threads(2)?, 512)?;
-//! let follow = Follow::new();
-//! let law = Law::new(LawOptions { low: 65.0, high: 85.0, ..LawOptions::default() })?;
-//! let sensor = open(&"sim:start=70".parse()?, &follow)?;
+//! let follow = SharedFraction::new();
+//! let law = ControlLaw::new(ControlLawOptions { low_celsius: 65.0, high_celsius: 85.0, ..ControlLawOptions::default() })?;
+//! let sensor = open_sensor(&"sim:start=70".parse()?, &follow)?;
 //! let governor = Governor::start(sensor, law, GovernorOptions::default(), &follow, |event| {
 //!     if let Some(warning) = event.warning() {
 //!         eprintln!("{warning}");
 //!     }
 //! })?;
-//! session.follow_with(follow, Fraction::FULL)?;
-//! governor.enter(Phase::Work)?;
-//! generate(&mut session, &tokenizer, &mut Sampler::greedy(), &prompt, Limits::tokens(8), |text| {
+//! session.follow_with(follow, ActiveFraction::FULL)?;
+//! governor.enter_phase(EnergyPhase::Work)?;
+//! generate(&mut session, &tokenizer, &mut Sampler::greedy(), &prompt, GenerateLimits::tokens(8), |text| {
 //!     print!("{text}");
 //!     true
 //! })?;
-//! governor.enter(Phase::Other)?;
+//! governor.enter_phase(EnergyPhase::Other)?;
 //! let energy = governor.stop()?.ok_or("the sensor knows no power")?;
 //! println!("{:.1} J, {:?} tokens for each", energy.joules, energy.tokens_per_joule(8));
 //! # Ok(()) }
@@ -290,14 +290,14 @@
 //! as a line of JSON:
 //!
 //! ```
-//! # use htc_loader::live::{EventsFile, Follow, Governor, GovernorOptions, Law, LawOptions, open};
+//! # use htc_loader::live::{EventsFile, SharedFraction, Governor, GovernorOptions, ControlLaw, ControlLawOptions, open_sensor};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("events.ndjson");
-//! let follow = Follow::new();
-//! let law = Law::new(LawOptions { power_cap: Some(120.0), ..LawOptions::default() })?;
+//! let follow = SharedFraction::new();
+//! let law = ControlLaw::new(ControlLawOptions { power_cap: Some(120.0), ..ControlLawOptions::default() })?;
 //! let mut events = EventsFile::create(&path, false)?;
-//! let sensor = open(&"sim".parse()?, &follow)?;
+//! let sensor = open_sensor(&"sim".parse()?, &follow)?;
 //! let governor = Governor::start(sensor, law, GovernorOptions::default(), &follow, move |event| {
 //!     if let Err(error) = events.write(event) {
 //!         eprintln!("{error}");
@@ -315,14 +315,14 @@
 //!
 //! ```
 //! # use std::sync::Arc;
-//! # use htc_loader::device::{DeviceChoice, Executor, Work};
+//! # use htc_loader::device::{DeviceChoice, Executor, DeviceWork};
 //! # use htc_loader::{Model, Pool, Session};
 //! struct Greedy(Arc<Model>);
 //!
-//! impl Work for Greedy {
+//! impl DeviceWork for Greedy {
 //!     type Outcome = Result<Vec<f32>, Box<dyn std::error::Error>>;
 //!
-//!     fn on<E: Executor>(self, executor: &E) -> Self::Outcome {
+//!     fn run<E: Executor>(self, executor: &E) -> Self::Outcome {
 //!         let model = executor.load(&self.0)?;
 //!         let mut session = Session::new(model, executor.backend(), 512)?;
 //!         Ok(session.step(&[1, 2, 3])?.to_vec())
@@ -345,15 +345,15 @@
 //!
 //! ```
 //! # use htc_loader::kv::{KvKind, KvOptions};
-//! # use htc_loader::{Cpu, Model, Session, tokenizer::AddSpecial};
+//! # use htc_loader::{Cpu, Model, Session, tokenizer::AddSpecialTokens};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo/reference-7m-f16.gguf");
 //! let model = Model::open(path)?;
 //! let tokenizer = model.tokenizer()?;
 //! let mut options = KvOptions::new(KvKind::Q8_0 { rotated: true });
-//! options.keep = Some(64);
+//! options.max_prompt_positions = Some(64);
 //! let mut session = Session::with_kv_of(model, Cpu::with_threads(2)?, 512, &options)?;
-//! session.read_prompt(&tokenizer.encode("Once upon a time", AddSpecial::Prompt))?;
+//! session.read_prompt(&tokenizer.encode("Once upon a time", AddSpecialTokens::Prompt))?;
 //! println!("{} bytes a position", session.kv_usage().bytes_per_position);
 //! # Ok(()) }
 //! ```

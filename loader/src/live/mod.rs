@@ -13,21 +13,21 @@
 //!
 //! ```
 //! # use std::time::Duration;
-//! # use htc_loader::live::{Follow, Governor, GovernorOptions, Law, LawOptions, Phase, SensorSpec, open};
+//! # use htc_loader::live::{SharedFraction, Governor, GovernorOptions, ControlLaw, ControlLawOptions, EnergyPhase, SensorSpec, open_sensor};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let follow = Follow::new();
+//! let follow = SharedFraction::new();
 //! let spec: SensorSpec = "sim:start=80,speed=100".parse()?;
-//! let law = Law::new(LawOptions { least: 0.5, ..LawOptions::default() })?;
+//! let law = ControlLaw::new(ControlLawOptions { min_fraction: 0.5, ..ControlLawOptions::default() })?;
 //! let options = GovernorOptions { interval: Duration::from_millis(5), ..GovernorOptions::default() };
-//! let governor = Governor::start(open(&spec, &follow)?, law, options, &follow, |event| {
+//! let governor = Governor::start(open_sensor(&spec, &follow)?, law, options, &follow, |event| {
 //!     if let Some(warning) = event.warning() {
 //!         eprintln!("{warning}");
 //!     }
 //! })?;
-//! governor.enter(Phase::Work)?;
+//! governor.enter_phase(EnergyPhase::Work)?;
 //! // For each token, after session.follow_with(follow.clone(), Fraction::FULL)?: session.follow()?; session.step(&[token])?;
 //! assert!(follow.fraction() < 1.0);
-//! governor.enter(Phase::Other)?;
+//! governor.enter_phase(EnergyPhase::Other)?;
 //! let energy = governor.stop()?.ok_or("no power")?;
 //! println!("{:?} tokens per joule", energy.tokens_per_joule(64));
 //! # Ok(()) }
