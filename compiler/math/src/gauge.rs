@@ -9,8 +9,8 @@
 //!
 //! - [`Gauge::activation`]: `g_i = C_ii^½` (the family of ASVD, Yuan et al. 2023).
 //! - [`Gauge::whiten`]: `G = C^½` with the second moment `C = E[x xᵀ]`, hence
-//! `‖(W − Ŵ) G‖_F² = E‖(W − Ŵ) x‖²`: the best approximation of the outputs (the family of SVD-LLM,
-//! Wang et al. 2024, by eigendecomposition instead of Cholesky).
+//!   `‖(W − Ŵ) G‖_F² = E‖(W − Ŵ) x‖²`: the best approximation of the outputs (the family of SVD-LLM,
+//!   Wang et al. 2024, by eigendecomposition instead of Cholesky).
 //!
 //! Scaling a gauge does not change the factors, so the units of the activations do not matter.
 

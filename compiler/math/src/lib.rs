@@ -3,9 +3,9 @@
 //! Two constructions replace the dense weights `W [out, in]` of a transformer block:
 //!
 //! - [`shared_basis`]: projections that read the same input share one orthonormal basis
-//! `P [d, k]`; each keeps only `W̃ = W P` (global rank compression).
+//!   `P [d, k]`; each keeps only `W̃ = W P` (global rank compression).
 //! - [`low_rank`]: one projection becomes `B A` with `A [r, in]` and `B [out, r]`, its best
-//! approximation of rank `r`, and of every smaller rank by its first components.
+//!   approximation of rank `r`, and of every smaller rank by its first components.
 //!
 //! Both minimise the Frobenius norm of the error; [`low_rank_with`] and [`shared_basis_with`] that
 //! of a [`Gauge`], from calibration activations or from the weights alone ([`axiom_gauge`]),

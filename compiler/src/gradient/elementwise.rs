@@ -83,9 +83,10 @@ pub(super) fn norm_weight_back<T: Number>(
     let width = sums.len().max(1);
     let positions = inverse.len() / per_position.max(1);
     add_in_order(pool, positions, sums, |positions, part| {
-        for row in positions.start * per_position..positions.end * per_position {
+        let rows = positions.start * per_position..positions.end * per_position;
+        for (row, &inverse) in rows.clone().zip(&inverse[rows]) {
             let at = row * width..(row + 1) * width;
-            norm_weight_row_back(&x[at.clone()], inverse[row], &dy[at], part);
+            norm_weight_row_back(&x[at.clone()], inverse, &dy[at], part);
         }
     });
 }

@@ -125,6 +125,10 @@ pub enum DeviceUnavailable {
 }
 
 /// A device allocation, freed on drop in stream order, after all earlier launches.
+#[allow(
+    clippy::len_without_is_empty,
+    reason = "bytes of an allocation, which is never empty"
+)]
 pub trait DeviceMemory: std::fmt::Debug + Send + Sync {
     /// Returns the device address; only kernels may dereference it.
     fn address(&self) -> u64;

@@ -1,10 +1,10 @@
 //! Drafts that learn from rejected tokens, between steps. Two methods:
 //!
 //! * [`Adaptation::oja`]: the bases of Q, K and V of a shared-basis draft turn towards the difference of the draft's and
-//! the model's inputs, by Oja's rule (Online Basis of the geodesic-projection papers); the model's
-//! own weights are projected anew when the draft is next used.
+//!   the model's inputs, by Oja's rule (Online Basis of the geodesic-projection papers); the model's
+//!   own weights are projected anew when the draft is next used.
 //! * [`Adaptation::gradient`]: the input of the draft's head gets a low-rank correction, by gradient descent on the
-//! divergence from the model. Works for any draft.
+//!   divergence from the model. Works for any draft.
 //!
 //! All bases share one version number instead of one per layer, because each update covers all
 //! layers. A layer without a difference keeps its basis.

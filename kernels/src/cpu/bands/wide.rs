@@ -22,17 +22,17 @@ pub(super) use tables::*;
 /// Defines the kernels of [`BandKernels`](super::BandKernels) from register operations in scope.
 ///
 /// - `constant` is a register of the given bytes, `load` reads a slice padded with zeros, `load_behind`
-/// likewise with a 16-bit word after it;
+///   likewise with a 16-bit word after it;
 /// - `permute` selects bytes by the lower six bits of an index, `permute_two` by seven bits from two
-/// registers;
+///   registers;
 /// - `cut` extracts eight bits starting at a given bit of each word (`vpmultishiftqb`);
 /// - `shift` shifts 16-bit words right; `select` takes the first operand where the mask is set;
 /// - `add_bytes` adds bytes, `add_words` 32-bit words; `at_least` is the maximum of signed bytes; `flip`
-/// flips the highest bit of each byte;
+///   flips the highest bit of each byte;
 /// - `dot` adds four products of unsigned with signed bytes; `words` broadcasts a 32-bit word; `store`
-/// writes bytes;
+///   writes bytes;
 /// - `finish` adds sums times a factor per row, `finish_same` times one factor, `finish_scaled` times a
-/// factor and unsigned bytes.
+///   factor and unsigned bytes.
 macro_rules! wide {
     ($(#[$attribute:meta])*) => {
         /// Implements [`BandKernels::unpack`](super::BandKernels::unpack).
