@@ -218,8 +218,9 @@ fn block_memory(block: &BlockSpec, width: usize, positions: usize) -> u64 {
         Step::Norm { .. } | Step::Add { .. } => width,
     };
     let row: usize = block.steps.iter().map(written).sum();
-    // The values and their gradients, and the streams of the group.
-    let numbers = weights.saturating_add(product(positions, 2 * row + 4 * width));
+    // The values and their gradients, the streams of the group, and the rows being written to a file,
+    // with the factors of norms and attention.
+    let numbers = weights.saturating_add(product(positions, 2 * row + 7 * width));
     sums.saturating_add(numbers.saturating_mul(4))
 }
 

@@ -1,7 +1,7 @@
 //! The description of a model's forward pass: a list of blocks, each a short program of steps.
 //!
-//! Every consumer walks the same steps: the executor forwards, the gradient backwards, calibration at the
-//! inputs of [`Step::Project`], estimates and reports over [`ModelSpec::projections`].
+//! The executor walks the steps forwards and the gradient walks them backwards; calibration observes the
+//! inputs of [`Step::Project`] through the executor.
 
 use std::collections::HashSet;
 
