@@ -2,14 +2,14 @@
 //!
 //! 1. **Read.** The source is mapped and bound to its architecture, and its digest computed.
 //! 2. **Plan.** The form of every projection is decided from shapes, budget and the allocator's
-//!   measurements, or the plan is read from a file.
+//!    measurements, or the plan is read from a file.
 //! 3. **Factorise.** Units are decomposed in parallel, one thread each. The error of every unit is
-//!   measured on the stored values, after rounding.
+//!    measured on the stored values, after rounding.
 //! 4. **Seal.** Tensors are written in the order of execution as they become ready, into a work
-//!   folder from which an interrupted compilation resumes.
+//!    folder from which an interrupted compilation resumes.
 //! 5. **Choose.** Choices without a closed form, such as the gauge, are made by executing the
-//!   candidates on held-out text. Norms and rows of the best candidate are tuned if that measures
-//!   better, and it is published under the output's name.
+//!    candidates on held-out text. Norms and rows of the best candidate are tuned if that measures
+//!    better, and it is published under the output's name.
 //!
 //! Each stage takes the result of the stage before. At most one layer's results are in memory. The
 //! order of the arithmetic inside a unit does not depend on the number of threads, so the same

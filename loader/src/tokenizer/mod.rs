@@ -4,13 +4,13 @@
 //!
 //! 1. The text is cut at the user-defined tokens, the longest first, and optionally at the control tokens.
 //! 2. SentencePiece: each fragment gets a leading space if it opens the text or follows a special token
-//!   (the dummy prefix), and every space becomes U+2581. Starting from single characters, the
-//!   adjacent pair whose token has the best score is merged, the left-most first (Sennrich et al.
-//!   2016, with SentencePiece's scores instead of merge ranks). A character without token is encoded
-//!   as byte tokens (`<0x41>`), or as the unknown token if the vocabulary has none: one for a whole
-//!   run, as in SentencePiece. (llama.cpp fails on such a text.)
+//!    (the dummy prefix), and every space becomes U+2581. Starting from single characters, the
+//!    adjacent pair whose token has the best score is merged, the left-most first (Sennrich et al.
+//!    2016, with SentencePiece's scores instead of merge ranks). A character without token is encoded
+//!    as byte tokens (`<0x41>`), or as the unknown token if the vocabulary has none: one for a whole
+//!    run, as in SentencePiece. (llama.cpp fails on such a text.)
 //! 3. Byte-level BPE: each fragment is split into words. Starting from single bytes, the adjacent pair that
-//!   comes first in the list of merges is merged.
+//!    comes first in the list of merges is merged.
 //!
 //! SentencePiece vocabularies from `tokenizer.json` have a list of merges instead of scores.
 //! [`StreamDecoder`] decodes one token at a time.
