@@ -176,7 +176,7 @@ pub fn install_sigbus_handler(program: &'static str) -> io::Result<()> {
 ///
 /// None.
 #[cfg(not(unix))]
-pub fn tell_of_lost_files(_: &'static str) -> io::Result<()> {
+pub fn install_sigbus_handler(_: &'static str) -> io::Result<()> {
     Ok(())
 }
 

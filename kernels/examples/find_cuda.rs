@@ -42,6 +42,6 @@ fn list_devices() -> Result<String, String> {
 }
 
 #[cfg(not(feature = "cuda"))]
-fn found() -> Result<String, String> {
+fn list_devices() -> Result<String, String> {
     Err("this build has no feature cuda".to_owned())
 }

@@ -320,7 +320,7 @@ fn run_on_cuda<W: DeviceWork>(
 }
 
 #[cfg(not(feature = "cuda"))]
-fn on_cuda<W: DeviceWork>(
+fn run_on_cuda<W: DeviceWork>(
     which: DeviceSelector,
     _: &Arc<Pool>,
     work: W,

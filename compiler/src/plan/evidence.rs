@@ -23,7 +23,7 @@ pub struct Evidence {
     pub branches: Option<Vec<BranchShares>>,
     /// Variance of the residual stream in each layer, `σ²_ℓ = E‖h_ℓ − h̄_ℓ‖² / d`.
     pub variance: Option<Vec<f64>>,
-    /// L2 cache size of the target in bytes; [`super::gpu::find`] knows common GPUs.
+    /// L2 cache size of the target in bytes; [`super::gpu::find_by_name`] knows common GPUs.
     pub l2_bytes: Option<u64>,
     /// Generated tokens per joule of the dense model, measured on the target.
     pub tokens_per_joule: Option<f64>,

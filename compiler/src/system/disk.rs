@@ -16,7 +16,7 @@ pub fn free_bytes(folder: &Path) -> Option<u64> {
 
 /// Unknown here.
 #[cfg(not(unix))]
-pub fn free(_: &Path) -> Option<u64> {
+pub fn free_bytes(_: &Path) -> Option<u64> {
     None
 }
 

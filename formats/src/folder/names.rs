@@ -5,11 +5,11 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{Folder, FolderError, Found};
+use super::{EntryMetadata, Folder, FolderError};
 
 pub(super) type Handle = PathBuf;
 
-pub(super) enum Use {
+pub(super) enum OpenMode {
     Read,
     Edit,
     /// The file must not exist.
@@ -43,23 +43,23 @@ pub(super) fn enter(at: &Handle, path: &Path, name: &OsStr) -> Result<Handle, Fo
     }
 }
 
-pub(super) fn foreign(_: &Handle, _: bool) -> io::Result<Option<u32>> {
+pub(super) fn foreign_owner_of_folder(_: &Handle, _: bool) -> io::Result<Option<u32>> {
     Ok(None)
 }
 
-pub(super) fn foreign_file(_: &Metadata, _: bool) -> Option<u32> {
+pub(super) fn foreign_owner_of_file(_: &Metadata, _: bool) -> Option<u32> {
     None
 }
 
-pub(super) fn has_other_names(_: &Metadata) -> bool {
+pub(super) fn has_hard_links(_: &Metadata) -> bool {
     false
 }
 
-pub(super) fn close_to_others(_: &Handle) -> io::Result<()> {
+pub(super) fn remove_foreign_write_permission(_: &Handle) -> io::Result<()> {
     Ok(())
 }
 
-pub(super) fn file(at: &Handle, _: &Path, name: &OsStr, wanted: Use) -> io::Result<File> {
+pub(super) fn file(at: &Handle, _: &Path, name: &OsStr, wanted: OpenMode) -> io::Result<File> {
     let path = at.join(name);
     let is_link = fs::symlink_metadata(&path).is_ok_and(|found| found.is_symlink());
     if is_link {
@@ -68,9 +68,9 @@ pub(super) fn file(at: &Handle, _: &Path, name: &OsStr, wanted: Use) -> io::Resu
     let mut options = OpenOptions::new();
     options.read(true);
     match wanted {
-        Use::Read => &mut options,
-        Use::Edit => options.write(true).create(true).truncate(false),
-        Use::New(_) => options.write(true).create_new(true),
+        OpenMode::Read => &mut options,
+        OpenMode::Edit => options.write(true).create(true).truncate(false),
+        OpenMode::New(_) => options.write(true).create_new(true),
     };
     options.open(path)
 }
@@ -96,9 +96,9 @@ pub(super) fn set_mode(_: &File, _: u32) -> io::Result<()> {
     Ok(())
 }
 
-pub(super) fn find(at: &Handle, _: &Path, name: &OsStr) -> io::Result<Found> {
+pub(super) fn find(at: &Handle, _: &Path, name: &OsStr) -> io::Result<EntryMetadata> {
     let found = fs::symlink_metadata(at.join(name))?;
-    Ok(Found {
+    Ok(EntryMetadata {
         is_file: found.is_file(),
         is_folder: found.is_dir(),
         length: found.len(),

@@ -188,7 +188,7 @@ fn nvml_sensor(choice: DeviceChoice) -> Outcome<Option<SensorSpec>> {
 }
 
 #[cfg(not(feature = "cuda"))]
-fn nvml(_: DeviceChoice) -> Outcome<Option<SensorSpec>> {
+fn nvml_sensor(_: DeviceChoice) -> Outcome<Option<SensorSpec>> {
     Ok(None)
 }
 

@@ -138,7 +138,12 @@ fn on_cuda(
 }
 
 #[cfg(not(feature = "cuda"))]
-fn on_cuda(_: usize, _: Option<&KernelCode>, _: &Arc<Pool>, _: impl Task) -> Outcome<Value> {
+fn on_cuda(
+    _: DeviceSelector,
+    _: Option<&KernelCode>,
+    _: &Arc<Pool>,
+    _: impl Task,
+) -> Outcome<Value> {
     Err("this build has no device cuda; build it with the feature cuda".into())
 }
 

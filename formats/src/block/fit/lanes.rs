@@ -102,17 +102,17 @@ mod vector {
         }
 
         #[inline(always)]
-        pub(in super::super) fn all(x: f32) -> Lanes {
+        pub(in super::super) fn splat(x: f32) -> Lanes {
             Lanes([x; WIDTH])
         }
 
         #[inline(always)]
-        pub(in super::super) fn of(x: &[f32; WIDTH]) -> Lanes {
+        pub(in super::super) fn load(x: &[f32; WIDTH]) -> Lanes {
             Lanes(*x)
         }
 
         #[inline(always)]
-        pub(in super::super) fn array(self) -> [f32; WIDTH] {
+        pub(in super::super) fn to_array(self) -> [f32; WIDTH] {
             self.0
         }
     }
