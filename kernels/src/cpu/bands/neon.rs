@@ -11,8 +11,8 @@ use std::arch::asm;
 use std::ops::Range;
 
 use htc_formats::bands::{
-    BAND, CHUNK, Code, GROUP_ROWS, Kind, LEVEL_TABLES, QUADS, SCALE_BYTES, STRIP_ROWS,
-    TRELLIS_TABLES, level_scales,
+    CHUNK, CODEBOOKS, Code, CodeKind, GROUP_COLS, GROUP_ROWS, QUADS_PER_GROUP, SCALE_BYTES,
+    TILE_ROWS, TRELLIS_TABLES, unpack_codebook_scales,
 };
 
 use super::scalar::{Stream, level_chunks};
@@ -60,7 +60,7 @@ static LEVELS: [[i8; 64]; 6] = [
 ];
 
 const fn levels(bits: usize) -> [i8; 64] {
-    let table = LEVEL_TABLES[bits - 2];
+    let table = CODEBOOKS[bits - 2];
     let mut entries = [0; 64];
     let mut code = 0;
     while code < 64 {
@@ -162,10 +162,10 @@ neon! {
 
     fn unpack(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
         let bits = usize::from(code.bits());
-        if code.kind() == Kind::Trellis {
-            let tables = &TRELLIS_TABLES[code.tables()][bits - 2];
+        if code.kind() == CodeKind::Trellis {
+            let tables = &TRELLIS_TABLES[code.table_index()][bits - 2];
             let tables = [table(&tables.low), table(&tables.high)];
-            for quad in 0..QUADS {
+            for quad in 0..QUADS_PER_GROUP {
                 let stream = Stream::of(code, band, quad, &groups);
                 for (g, group) in out.iter_mut().enumerate() {
                     for (r, out) in group[quad].as_chunks_mut::<WIDTH>().0.iter_mut().enumerate() {
@@ -270,10 +270,10 @@ macro_rules! kernels {
             ) {
                 let bits = usize::from(code.bits());
                 let x = codes(vector.codes);
-                if code.kind() == Kind::Trellis {
-                    let tables = &TRELLIS_TABLES[code.tables()][bits - 2];
+                if code.kind() == CodeKind::Trellis {
+                    let tables = &TRELLIS_TABLES[code.table_index()][bits - 2];
                     let tables = [table(&tables.low), table(&tables.high)];
-                    let mut totals = [[vdupq_n_s32(0); 4]; STRIP_ROWS / GROUP_ROWS];
+                    let mut totals = [[vdupq_n_s32(0); 4]; TILE_ROWS / GROUP_ROWS];
                     for (quad, x) in x.into_iter().enumerate() {
                         let stream = Stream::of(code, band, quad, &groups);
                         for (g, totals) in totals[..groups.len()].iter_mut().enumerate() {
@@ -299,7 +299,7 @@ macro_rules! kernels {
                             *total = $dot(*total, level(bits, table, chunk, r), x);
                         }
                     }
-                    let factors = level_scales(&scales[group]);
+                    let factors = unpack_codebook_scales(&scales[group]);
                     finish(
                         sums,
                         totals,
@@ -310,8 +310,8 @@ macro_rules! kernels {
 
             #[inline]
             #[target_feature(enable = $features)]
-            fn codes(codes: &[i8; BAND]) -> [int8x16_t; QUADS] {
-                let mut quads = [vdupq_n_s8(0); QUADS];
+            fn codes(codes: &[i8; GROUP_COLS]) -> [int8x16_t; QUADS_PER_GROUP] {
+                let mut quads = [vdupq_n_s8(0); QUADS_PER_GROUP];
                 for (quad, codes) in quads.iter_mut().zip(codes.as_chunks::<4>().0) {
                     let word = i32::from_le_bytes(codes.map(i8::cast_unsigned));
                     *quad = vreinterpretq_s8_s32(vdupq_n_s32(word));
