@@ -50,6 +50,9 @@ pub const MAX_INDEX_BYTES: u64 = 1 << 24;
 /// Layers of a transformer.
 pub const MAX_LAYERS: usize = 1 << 12;
 
+/// Experts of a block; published models have up to 512.
+pub const MAX_EXPERTS: usize = 1 << 12;
+
 /// Any width of a model: residual stream, feed-forward layer, all heads.
 pub const MAX_WIDTH: usize = 1 << 20;
 

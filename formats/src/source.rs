@@ -55,7 +55,8 @@ pub struct ModelFile {
     /// Vocabulary with a token per row of the embedding, or the error that prevented its use;
     /// execution does not need it.
     pub vocabulary: Result<Vocabulary, VocabularyError>,
-    /// Tensors in execution order, their shapes checked against `hyper`.
+    /// Tensors in execution order but for refinements, which come last; their shapes checked against
+    /// `hyper`.
     pub tensors: Vec<ModelTensor>,
 }
 
@@ -206,7 +207,13 @@ impl ModelFile {
 
     /// Returns the tensor with a role, if any.
     pub fn tensor(&self, role: Role) -> Option<&ModelTensor> {
-        self.tensors.iter().find(|tensor| tensor.role == role)
+        if let Role::Refinement { .. } = role {
+            return self.tensors.iter().find(|tensor| tensor.role == role);
+        }
+        let order = role.execution_order();
+        let by_order = |tensor: &ModelTensor| tensor.role.execution_order().cmp(&order);
+        let index = self.tensors.binary_search_by(by_order).ok()?;
+        self.tensors.get(index)
     }
 
     /// Returns the bytes of a tensor of this model.

@@ -175,7 +175,8 @@ fn any_model() -> impl Strategy<Value = Model> {
     )
         .prop_map(
             |(layers, (rope, has_kv_bases), source, output, basis, budget, (text, note))| {
-                let choose = |layer: usize, slot| layers[layer][slot as usize];
+                let choose =
+                    |layer: usize, slot: ProjectionKind| layers[layer][slot.index().unwrap()];
                 let mut model = model(hyper(layers.len()), rope, output, basis, choose);
                 model.manifest.plan.budget = budget;
                 model.manifest.provenance.source_format = text.clone();

@@ -73,6 +73,7 @@ fn defaults_match_transformers() {
                     rope_theta,
                 }),
                 long_rope: None,
+                experts: None,
             },
         };
         let (found, tensors) = small(model_type).bind().unwrap();

@@ -1,23 +1,26 @@
 //! Models: tensors bound to the steps of the forward pass.
 
+mod bind;
+
 use std::path::Path;
 
 use htc_formats::htz::KernelCode;
-use htc_formats::model::spec::{self, Branch, Heads};
+use htc_formats::model::spec::{Branch, Heads};
 use htc_formats::model::{
-    Activation, ActivationPoint, BlockSpec, Form, HyperParameters, InputGroup, MatrixId, ModelSpec,
-    Part, ProjectionKind, Register, Role, RopePairs,
+    Activation, ActivationPoint, HyperParameters, InputGroup, MatrixId, ModelSpec, Register, Role,
+    RopePairs,
 };
 use htc_formats::source::{ModelFile, SourceError};
 use htc_kernels::cpu::Attention;
 
 use crate::backend::{Backend, Cpu};
-use crate::dial::{self, WeightBytes};
-use crate::error::{ExecError, LoadError};
+use crate::dial::WeightBytes;
+use crate::error::LoadError;
 use crate::kv_bases::StoredKvBases;
 use crate::linear::{Linear, Placed};
 use crate::tensor::Tensor;
 use crate::tokenizer::{Tokenizer, TokenizerError};
+use bind::{Binder, InPlace, Place, check, find, require};
 
 /// A block with its weights.
 pub(crate) struct Block<B: Backend> {
@@ -47,6 +50,7 @@ pub(crate) enum Step<B: Backend> {
         activation: Activation,
         width: usize,
     },
+    Experts(Experts<B>),
     Add {
         branch: Branch,
     },
@@ -69,6 +73,25 @@ pub(crate) struct Projection<B: Backend> {
     /// Input width.
     pub cols: usize,
     pub output: Register,
+}
+
+/// A mixture of experts, each a gated feed-forward network.
+pub(crate) struct Experts<B: Backend> {
+    pub router: Projection<B>,
+    pub experts: Vec<Expert<B>>,
+    /// Experts applied to each position.
+    pub used: usize,
+    /// Whether the weights of the used experts are divided by their sum.
+    pub normalised: bool,
+    pub activation: Activation,
+    /// Width of an expert's hidden layer.
+    pub hidden: usize,
+}
+
+/// Projections of one expert.
+pub(crate) struct Expert<B: Backend> {
+    pub gate_up: [Projection<B>; 2],
+    pub down: Projection<B>,
 }
 
 /// Attention of a block: heads, scale, cap and window.
@@ -294,329 +317,6 @@ impl<B: Backend> Model<B> {
     pub(crate) fn head(&self) -> &Linear<B::Weight> {
         &self.head
     }
-}
-
-fn find(file: &ModelFile, role: Role) -> Option<Tensor> {
-    file.tensor(role).map(|tensor| Tensor::new(file, tensor))
-}
-
-fn require(file: &ModelFile, role: Role) -> Result<Tensor, LoadError> {
-    find(file, role).ok_or(LoadError::Missing(role))
-}
-
-/// Loads tensors of a file to a backend.
-trait Place<B: Backend> {
-    fn weight(&mut self, tensor: &Tensor) -> Result<B::Weight, ExecError>;
-    fn vector(&mut self, numbers: Vec<f32>) -> Result<B::Vector, ExecError>;
-}
-
-impl<B: Backend> Place<B> for B {
-    fn weight(&mut self, tensor: &Tensor) -> Result<B::Weight, ExecError> {
-        Backend::weight(self, tensor)
-    }
-
-    fn vector(&mut self, numbers: Vec<f32>) -> Result<B::Vector, ExecError> {
-        Backend::vector(self, numbers)
-    }
-}
-
-struct InPlace;
-
-impl Place<Cpu> for InPlace {
-    fn weight(&mut self, tensor: &Tensor) -> Result<Tensor, ExecError> {
-        tensor.validated()
-    }
-
-    fn vector(&mut self, numbers: Vec<f32>) -> Result<Vec<f32>, ExecError> {
-        Ok(numbers)
-    }
-}
-
-/// Binds tensors and checks their shapes, once for all backends.
-struct Binder<'a, P> {
-    file: &'a ModelFile,
-    place: &'a mut P,
-}
-
-impl<P> Binder<'_, P> {
-    fn place<B: Backend>(
-        &mut self,
-        tensor: &Tensor,
-        expected: [usize; 2],
-    ) -> Result<Placed<B::Weight>, LoadError>
-    where
-        P: Place<B>,
-    {
-        let [rows, cols] = check(tensor, expected)?;
-        let weight = self.place.weight(tensor);
-        let weight = weight.map_err(|source| LoadError::Backend {
-            tensor: tensor.name().to_owned(),
-            source,
-        })?;
-        Ok(Placed {
-            weight,
-            dtype: tensor.dtype(),
-            rows,
-            cols,
-        })
-    }
-
-    fn vector<B: Backend>(
-        &mut self,
-        role: Role,
-        length: usize,
-    ) -> Result<Option<B::Vector>, LoadError>
-    where
-        P: Place<B>,
-    {
-        let Some(tensor) = find(self.file, role) else {
-            return Ok(None);
-        };
-        check(&tensor, [1, length])?;
-        let vector = self.place.vector(tensor.to_f32()?);
-        vector.map(Some).map_err(|source| LoadError::Backend {
-            tensor: tensor.name().to_owned(),
-            source,
-        })
-    }
-
-    fn required_vector<B: Backend>(
-        &mut self,
-        role: Role,
-        length: usize,
-    ) -> Result<B::Vector, LoadError>
-    where
-        P: Place<B>,
-    {
-        self.vector(role, length)?.ok_or(LoadError::Missing(role))
-    }
-
-    /// Returns the storage form of a matrix; `None` if it has no tensors.
-    fn form(&self, matrix: MatrixId) -> Option<Form> {
-        Form::of(|part| {
-            let role = matrix.role(part);
-            role.is_some_and(|role| self.file.tensor(role).is_some())
-        })
-    }
-
-    fn linear<B: Backend>(
-        &mut self,
-        matrix: MatrixId,
-        form: Form,
-        basis: Option<&Placed<B::Weight>>,
-    ) -> Result<Linear<B::Weight>, LoadError>
-    where
-        P: Place<B>,
-    {
-        let (rows, cols) = matrix.shape(&self.file.hyper);
-        let file = self.file;
-        let part = |part: Part| {
-            let missing = LoadError::Missing(matrix.weight());
-            require(file, matrix.role(part).ok_or(missing)?)
-        };
-        Ok(match form {
-            Form::Dense => {
-                let base = self.place(&part(Part::Weight)?, [rows, cols])?;
-                self.refined(matrix, base)?
-            }
-            Form::LowRank => {
-                let (a, b) = (part(Part::A)?, part(Part::B)?);
-                Linear::LowRank {
-                    b: self.place(&b, [rows, a.rows()])?,
-                    a: self.place(&a, [a.rows(), cols])?,
-                }
-            }
-            Form::SharedBasis => {
-                let group = matrix
-                    .layer()
-                    .zip(matrix.slot().and_then(ProjectionKind::group));
-                let missing = group.map_or(matrix.weight(), |(layer, group)| Role::Basis {
-                    layer,
-                    group,
-                });
-                let basis = basis.ok_or(LoadError::Missing(missing))?;
-                let projected = self.place(&part(Part::Projected)?, [rows, basis.rows])?;
-                Linear::SharedBasis { projected }
-            }
-            Form::Residual => {
-                let base = part(Part::Weight)?;
-                let (a, b) = (part(Part::ResidualA)?, part(Part::ResidualB)?);
-                Linear::Residual {
-                    base: self.place(&base, [rows, cols])?,
-                    b: self.place(&b, [rows, a.rows()])?,
-                    a: self.place(&a, [a.rows(), cols])?,
-                }
-            }
-        })
-    }
-
-    /// Binds the refinement of a dense matrix, if any, with its index.
-    fn refinement<B: Backend>(
-        &mut self,
-        matrix: MatrixId,
-        shape: [usize; 2],
-    ) -> Result<Option<Refinement<B::Weight>>, LoadError>
-    where
-        P: Place<B>,
-    {
-        let file = self.file;
-        let Some((index, tensor)) = dial::find_refinement(file, matrix) else {
-            return Ok(None);
-        };
-        let placed = self.place(&Tensor::new(file, tensor), shape)?;
-        Ok(Some((placed, index)))
-    }
-
-    fn refined<B: Backend>(
-        &mut self,
-        matrix: MatrixId,
-        base: Placed<B::Weight>,
-    ) -> Result<Linear<B::Weight>, LoadError>
-    where
-        P: Place<B>,
-    {
-        let found = self.refinement(matrix, [base.rows, base.cols])?;
-        Ok(match found {
-            None => Linear::Dense(base),
-            Some((refinement, place)) => Linear::Refined {
-                base,
-                refinement,
-                place,
-            },
-        })
-    }
-
-    fn slot<B: Backend>(
-        &mut self,
-        layer: usize,
-        slot: ProjectionKind,
-        basis: Option<&Placed<B::Weight>>,
-    ) -> Result<Linear<B::Weight>, LoadError>
-    where
-        P: Place<B>,
-    {
-        let matrix = MatrixId::Projection {
-            layer,
-            projection: slot,
-        };
-        let form = self.form(matrix);
-        let form = form.ok_or(LoadError::Missing(matrix.weight()))?;
-        self.linear(matrix, form, basis)
-    }
-
-    fn basis<B: Backend>(
-        &mut self,
-        layer: usize,
-        group: InputGroup,
-    ) -> Result<Option<Placed<B::Weight>>, LoadError>
-    where
-        P: Place<B>,
-    {
-        let width = self.file.hyper.width;
-        let tensor = find(self.file, Role::Basis { layer, group });
-        let place = tensor.map(|basis| self.place(&basis, [basis.rows(), width]));
-        place.transpose()
-    }
-
-    fn block<B: Backend>(&mut self, layer: usize, block: &BlockSpec) -> Result<Block<B>, LoadError>
-    where
-        P: Place<B>,
-    {
-        let steps = block.steps.iter().map(|step| self.step(layer, step));
-        Ok(Block {
-            steps: steps.collect::<Result<_, _>>()?,
-        })
-    }
-
-    fn step<B: Backend>(&mut self, layer: usize, step: &spec::Step) -> Result<Step<B>, LoadError>
-    where
-        P: Place<B>,
-    {
-        let hyper = &self.file.hyper;
-        Ok(match *step {
-            spec::Step::Norm {
-                weight,
-                input,
-                output,
-            } => Step::Norm {
-                weight: self.required_vector(weight, hyper.width)?,
-                input,
-                output,
-            },
-            spec::Step::Project(ref step) => Step::Project(self.project(layer, step)?),
-            spec::Step::HeadNorm { weight, heads } => Step::HeadNorm {
-                weight: self.required_vector(weight, heads.size)?,
-                heads,
-            },
-            spec::Step::Rope { heads, local } => Step::Rope {
-                heads,
-                pairs: hyper.forward.rope_pairs,
-                local,
-            },
-            spec::Step::Attention(step) => Step::Attention(AttentionStep {
-                q: Heads {
-                    register: Register::Query,
-                    count: step.heads,
-                    size: step.head_size,
-                },
-                kv: Heads {
-                    register: Register::Key,
-                    count: step.kv_heads,
-                    size: step.head_size,
-                },
-                attention: Attention {
-                    scale: step.scale,
-                    softcap: step.softcap,
-                    window: step.window,
-                },
-            }),
-            spec::Step::Activate { activation, width } => Step::Activate { activation, width },
-            spec::Step::Add { branch } => Step::Add { branch },
-        })
-    }
-
-    fn project<B: Backend>(
-        &mut self,
-        layer: usize,
-        step: &spec::Project,
-    ) -> Result<Project<B>, LoadError>
-    where
-        P: Place<B>,
-    {
-        let basis = match step.group {
-            Some(group) => self.basis(layer, group)?,
-            None => None,
-        };
-        let mut projections = Vec::with_capacity(step.projections.len());
-        for projection in &step.projections {
-            let (slot, part) = (projection.kind, Part::Bias);
-            projections.push(Projection {
-                linear: self.slot(layer, slot, basis.as_ref())?,
-                bias: self.vector(Role::Linear { layer, slot, part }, projection.rows)?,
-                cols: projection.cols,
-                output: projection.output,
-            });
-        }
-        Ok(Project {
-            input: step.input,
-            site: step.point,
-            group: step.group,
-            basis,
-            projections,
-        })
-    }
-}
-
-fn check(tensor: &Tensor, expected: [usize; 2]) -> Result<[usize; 2], LoadError> {
-    let found = [tensor.rows(), tensor.cols()];
-    if found == expected {
-        return Ok(found);
-    }
-    Err(LoadError::Shape {
-        tensor: tensor.name().to_owned(),
-        expected,
-        found,
-    })
 }
 
 fn rope(file: &ModelFile) -> Result<Rope, LoadError> {

@@ -23,5 +23,5 @@ pub mod reference;
 pub mod scratch;
 
 pub use binary::{Htc, Outcome};
-pub use model::TinyModel;
+pub use model::{TinyExperts, TinyModel};
 pub use scratch::Scratch;

@@ -57,7 +57,9 @@ pub struct TinyModel {
     pub ffn: usize,
     /// Context length.
     pub context: usize,
-    /// Type of matrices; vectors are f32.
+    /// Experts in place of the dense feed-forward networks; the architecture is then qwen3moe.
+    pub experts: Option<TinyExperts>,
+    /// Type of matrices; vectors and routers are f32.
     pub dtype: DType,
     /// Adds an output matrix that is not tied to the embedding.
     pub output: bool,
@@ -65,6 +67,17 @@ pub struct TinyModel {
     pub seed: u64,
     /// Metadata that replaces or extends the defaults; `None` removes an entry.
     pub metadata: Vec<(String, Option<Value>)>,
+}
+
+/// Mixture of experts of a [`TinyModel`].
+#[derive(Clone, Copy, Debug)]
+pub struct TinyExperts {
+    /// Experts of a layer.
+    pub count: usize,
+    /// Experts applied to each position.
+    pub used: usize,
+    /// Width of an expert's hidden layer.
+    pub ffn: usize,
 }
 
 impl Default for TinyModel {
@@ -78,6 +91,7 @@ impl Default for TinyModel {
             head_size: 16,
             ffn: 172,
             context: 256,
+            experts: None,
             dtype: DType::F32,
             output: false,
             seed: 1,
@@ -93,6 +107,8 @@ pub struct Tensor {
     pub name: String,
     /// Type.
     pub dtype: DType,
+    /// Matrices of these rows and columns in a tensor of three dimensions; `None` if it has two.
+    pub stack: Option<usize>,
     /// Rows; 1 for a vector.
     pub rows: usize,
     /// Length of a row.
@@ -103,7 +119,8 @@ pub struct Tensor {
 
 impl Tensor {
     fn bytes(&self) -> Vec<u8> {
-        let length = self.dtype.matrix_bytes(self.rows, self.cols).unwrap();
+        let rows = self.stack.unwrap_or(1) * self.rows;
+        let length = self.dtype.matrix_bytes(rows, self.cols).unwrap();
         let mut bytes = vec![0; length];
         block::encode(self.dtype, &self.values, &mut bytes).unwrap();
         bytes
@@ -117,9 +134,10 @@ impl Tensor {
     }
 
     fn dims(&self) -> Vec<u64> {
-        match self.rows {
-            1 => vec![self.cols as u64],
-            rows => vec![self.cols as u64, rows as u64],
+        match (self.stack, self.rows) {
+            (Some(count), rows) => vec![self.cols as u64, rows as u64, count as u64],
+            (None, 1) => vec![self.cols as u64],
+            (None, rows) => vec![self.cols as u64, rows as u64],
         }
     }
 }
@@ -219,6 +237,7 @@ impl TinyModel {
             Tensor {
                 name,
                 dtype: self.dtype,
+                stack: None,
                 rows,
                 cols,
                 values,
@@ -233,20 +252,22 @@ impl TinyModel {
             false,
         ));
         let mut norms = Random::new(self.seed ^ 0xff);
-        let mut norm = |name: String| Tensor {
+        let mut norm = |name: String, cols: usize| Tensor {
             name,
             dtype: DType::F32,
+            stack: None,
             rows: 1,
-            cols: self.width,
-            values: (0..self.width)
-                .map(|_| 1.0 + 0.1 * norms.normal())
-                .collect(),
+            cols,
+            values: (0..cols).map(|_| 1.0 + 0.1 * norms.normal()).collect(),
         };
         for layer in 0..self.layers {
-            tensors.push(norm(format!("blk.{layer}.attn_norm.weight")));
+            tensors.push(norm(format!("blk.{layer}.attn_norm.weight"), self.width));
             for slot in GGUF_PROJECTIONS {
                 if slot == "ffn_gate" {
-                    tensors.push(norm(format!("blk.{layer}.ffn_norm.weight")));
+                    tensors.push(norm(format!("blk.{layer}.ffn_norm.weight"), self.width));
+                }
+                if self.experts.is_some() && slot.starts_with("ffn") {
+                    continue;
                 }
                 let (rows, cols) = self.shape(slot);
                 let scale = 1.0 / (cols as f32).sqrt();
@@ -258,8 +279,33 @@ impl TinyModel {
                     true,
                 ));
             }
+            if let Some(experts) = self.experts {
+                for name in ["attn_q_norm", "attn_k_norm"] {
+                    tensors.push(norm(format!("blk.{layer}.{name}.weight"), self.head_size));
+                }
+                let name = |name: &str| format!("blk.{layer}.{name}.weight");
+                let (count, ffn, width) = (experts.count, experts.ffn, self.width);
+                let router = matrix(name("ffn_gate_inp"), count, width, 0.25, false);
+                tensors.push(Tensor {
+                    dtype: DType::F32,
+                    ..router
+                });
+                for (slot, rows, cols) in [
+                    ("ffn_gate_exps", ffn, width),
+                    ("ffn_up_exps", ffn, width),
+                    ("ffn_down_exps", width, ffn),
+                ] {
+                    let scale = 1.0 / (cols as f32).sqrt();
+                    let stacked = matrix(name(slot), count * rows, cols, scale, true);
+                    tensors.push(Tensor {
+                        stack: Some(count),
+                        rows,
+                        ..stacked
+                    });
+                }
+            }
         }
-        tensors.push(norm("output_norm.weight".into()));
+        tensors.push(norm("output_norm.weight".into(), self.width));
         if self.output {
             tensors.push(matrix(
                 "output.weight".into(),
@@ -326,19 +372,32 @@ impl TinyModel {
             })
             .collect();
         let text = |text: &str| Value::String(text.to_owned());
+        let architecture = match self.experts {
+            Some(_) => "qwen3moe",
+            None => "llama",
+        };
+        let mut hyper = vec![
+            ("context_length", number(self.context)),
+            ("embedding_length", number(self.width)),
+            ("block_count", number(self.layers)),
+            ("feed_forward_length", number(self.ffn)),
+            ("attention.head_count", number(self.heads)),
+            ("attention.head_count_kv", number(self.kv_heads)),
+            ("attention.key_length", number(self.head_size)),
+            ("attention.value_length", number(self.head_size)),
+            ("rope.dimension_count", number(self.head_size)),
+            ("attention.layer_norm_rms_epsilon", Value::F32(1e-5)),
+        ];
+        if let Some(experts) = self.experts {
+            hyper.extend([
+                ("expert_count", number(experts.count)),
+                ("expert_used_count", number(experts.used)),
+                ("expert_feed_forward_length", number(experts.ffn)),
+            ]);
+        }
         let mut entries: Vec<(String, Value)> = [
-            ("general.architecture", text("llama")),
+            ("general.architecture", text(architecture)),
             ("general.name", text("tiny")),
-            ("llama.context_length", number(self.context)),
-            ("llama.embedding_length", number(self.width)),
-            ("llama.block_count", number(self.layers)),
-            ("llama.feed_forward_length", number(self.ffn)),
-            ("llama.attention.head_count", number(self.heads)),
-            ("llama.attention.head_count_kv", number(self.kv_heads)),
-            ("llama.attention.key_length", number(self.head_size)),
-            ("llama.attention.value_length", number(self.head_size)),
-            ("llama.rope.dimension_count", number(self.head_size)),
-            ("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5)),
             ("tokenizer.ggml.model", text("llama")),
             ("tokenizer.ggml.tokens", Value::Array(Array::String(pieces))),
             ("tokenizer.ggml.scores", Value::Array(Array::F32(scores))),
@@ -350,6 +409,8 @@ impl TinyModel {
         .into_iter()
         .map(|(key, value)| (key.to_owned(), value))
         .collect();
+        let named = |(key, value)| (format!("{architecture}.{key}"), value);
+        entries.splice(2..2, hyper.into_iter().map(named));
         for (key, value) in &self.metadata {
             entries.retain(|(other, _)| other != key);
             entries.extend(value.clone().map(|value| (key.clone(), value)));

@@ -65,8 +65,13 @@ impl ResidualSide {
             | ProjectionKind::K
             | ProjectionKind::V
             | ProjectionKind::Gate
-            | ProjectionKind::Up => ResidualSide::Read,
-            ProjectionKind::O | ProjectionKind::Down => ResidualSide::Write,
+            | ProjectionKind::Up
+            | ProjectionKind::Router
+            | ProjectionKind::ExpertGate(_)
+            | ProjectionKind::ExpertUp(_) => ResidualSide::Read,
+            ProjectionKind::O | ProjectionKind::Down | ProjectionKind::ExpertDown(_) => {
+                ResidualSide::Write
+            }
         }
     }
 }

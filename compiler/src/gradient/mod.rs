@@ -215,6 +215,7 @@ fn block_memory(block: &BlockSpec, width: usize, positions: usize) -> u64 {
         // Rows and heads of queries, keys and values, and of the outputs.
         Step::Attention(a) => (3 * a.heads + 2 * a.kv_heads) * a.head_size,
         Step::Activate { width, .. } => *width,
+        Step::Experts(experts) => 2 * width + 3 * experts.hidden,
         Step::Norm { .. } | Step::Add { .. } => width,
     };
     let row: usize = block.steps.iter().map(written).sum();

@@ -321,6 +321,7 @@ impl Program<'_> {
                 up: self.current(Register::Up),
                 y: self.write(Register::Gate),
             }),
+            spec::Step::Experts(_) => return Err(GradientError::Experts),
             spec::Step::Add { .. } => steps.push(Step::Add {
                 stream: self.current(Register::Residual),
                 delta: self.current(Register::Delta),

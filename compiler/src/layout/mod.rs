@@ -287,9 +287,8 @@ pub fn error_field_mut(plan: &mut PlanRecord, matrix: MatrixId) -> Option<&mut O
             layer,
             projection: slot,
         } => {
-            let found = plan
-                .slots
-                .get_mut(layer * ProjectionKind::ALL.len() + slot as usize);
+            let index = layer * ProjectionKind::ALL.len() + slot.index()?;
+            let found = plan.slots.get_mut(index);
             let found = found.filter(|record| (record.layer, record.slot) == (layer, slot));
             found.map(|record| &mut record.error)
         }

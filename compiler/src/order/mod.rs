@@ -74,6 +74,11 @@ impl ChannelPermutation {
                 ProjectionKind::V => Some(&self.layers[layer].values),
                 ProjectionKind::O | ProjectionKind::Down => Some(&self.stream),
                 ProjectionKind::Gate | ProjectionKind::Up => Some(&self.layers[layer].hidden),
+                // Experts are not permuted.
+                ProjectionKind::Router
+                | ProjectionKind::ExpertGate(_)
+                | ProjectionKind::ExpertUp(_)
+                | ProjectionKind::ExpertDown(_) => None,
             },
         }
     }

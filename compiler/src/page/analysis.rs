@@ -33,7 +33,7 @@ pub fn spectra(analysis: &Value, prefix: &str) -> Markup {
     let by_projection = |quantity: &str, path: &str| {
         let series = ProjectionKind::ALL.map(|slot| {
             let points = points(of_projection(analysis, slot), ["layer", path, "none"]);
-            Series::line(slot.name(), slot as usize, points)
+            Series::line(slot.name(), slot.index().unwrap_or_default(), points)
         });
         over_layers("", quantity, Kind::Linear, series.into())
     };
@@ -81,7 +81,7 @@ pub fn excess(analysis: &Value, prefix: &str) -> Markup {
             .collect();
         Series::line(
             slot.name(),
-            slot as usize,
+            slot.index().unwrap_or_default(),
             by_fraction(analysis, &own, "excess"),
         )
     });

@@ -278,7 +278,7 @@ pub fn ranks(artifact: &ArtifactData, prefix: &str) -> Markup {
         ranks.sort_unstable();
         let points = ranks.into_iter();
         let points = points.map(|(layer, rank)| Point::new(layer as f64, rank as f64));
-        Series::line(slot.name(), slot as usize, points)
+        Series::line(slot.name(), slot.index().unwrap_or_default(), points)
     };
     let chart = |slots: &[ProjectionKind], title: &str| {
         let (x, y) = (
@@ -347,7 +347,7 @@ fn scatter(measured: &[&MeasuredProjection], of_outputs: bool) -> Chart {
             let point = Point::new(m.predicted?, error?);
             Some(point.named(format!("layer {}", m.layer)))
         });
-        Series::scatter(slot.name(), slot as usize, points)
+        Series::scatter(slot.name(), slot.index().unwrap_or_default(), points)
     });
     let quantity = if of_outputs {
         "measured, outputs"

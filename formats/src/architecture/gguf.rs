@@ -8,7 +8,7 @@ pub use write::{gguf_metadata, gguf_rope_pairs};
 
 use super::{Architecture, BindError, Found, Sliding, check_layers};
 use crate::gguf::{Array, Contents, FromValue, GgufError, TensorInfo, Value};
-use crate::model::{Forward, HyperParameters, LongRope, SlidingWindow};
+use crate::model::{Experts, Forward, HyperParameters, LongRope, SlidingWindow};
 
 pub(super) struct Parts<'a> {
     first: &'a Contents,
@@ -74,10 +74,7 @@ pub(super) fn hyper_parameters(
     if !keys.or("attention.causal", true)? {
         return Err(BindError::NotCausal);
     }
-    let experts: u64 = keys.or("expert_count", 0)?;
-    if experts > 0 {
-        return Err(BindError::Experts { experts });
-    }
+    let experts = experts(&keys, architecture)?;
     let width: usize = keys.required("embedding_length")?;
     let layers = check_layers(keys.required("block_count")?)?;
     let heads: usize = keys.required("attention.head_count")?;
@@ -108,6 +105,7 @@ pub(super) fn hyper_parameters(
             .or(traits.logit_softcap),
         sliding_window: sliding_window(&keys, architecture, layers)?,
         long_rope: long_rope(parts, &keys, context)?,
+        experts,
     };
     let hyper = HyperParameters {
         architecture: architecture.name.to_owned(),
@@ -128,6 +126,26 @@ pub(super) fn hyper_parameters(
     };
     hyper.check()?;
     Ok(hyper)
+}
+
+/// Returns the mixture of experts; the number of experts must agree with the architecture.
+fn experts(keys: &Keys<'_>, architecture: &Architecture) -> Result<Option<Experts>, BindError> {
+    if !architecture.has_experts() {
+        let experts: u64 = keys.or("expert_count", 0)?;
+        return match experts {
+            0 => Ok(None),
+            experts => Err(BindError::Experts { experts }),
+        };
+    }
+    Ok(Some(Experts {
+        count: keys.required("expert_count")?,
+        used: keys.required("expert_used_count")?,
+        ffn: keys.required("expert_feed_forward_length")?,
+        normalised: keys.or(
+            "expert_weights_norm",
+            architecture.traits.normalises_experts,
+        )?,
+    }))
 }
 
 /// Returns the rows of the embedding, which define the vocabulary size.

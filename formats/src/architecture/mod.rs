@@ -1,13 +1,23 @@
-//! Supported architectures as tables, and the binding of a model's tensors to them.
+//! Supported architectures, and the binding of a model's tensors to them.
 //!
-//! An architecture consists of its names, a rule per tensor, and traits that model files omit.
+//! An architecture is a table in a module of its own: its names, a rule per tensor, and traits that model
+//! files omit.
 //! Binding reads the hyper-parameters, finds every tensor of the table, checks its shape, and
 //! refuses unused tensors: ignoring a bias, for example, would silently change the model's output.
 
+mod gemma2;
+mod gemma3;
 mod gguf;
 mod hugging_face;
+mod llama;
+mod model_type;
 mod names;
-mod tables;
+mod phi3;
+mod qwen2;
+mod qwen3;
+mod qwen3moe;
+mod rules;
+mod shared;
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -18,147 +28,38 @@ use crate::block::BlockError;
 use crate::dtype::DType;
 use crate::gguf::{Contents, GgufError};
 use crate::limits;
-use crate::model::{
-    Activation, BlockRole, HyperError, HyperParameters, Part, ProjectionKind, Role, RopePairs,
-};
+use crate::model::{HyperError, HyperParameters, Part, ProjectionKind, Role};
 use crate::safetensors::SafetensorsError;
 
 pub use gguf::{gguf_metadata, gguf_rope_pairs};
 pub use hugging_face::{
     ConfigError, ConfigFacts, HuggingFaceConfig, WeightFile, bind_hugging_face,
 };
+use model_type::ModelType;
 pub use names::{NamedTensor, StateError, tensor_names};
-pub use tables::SUPPORTED;
+use rules::{Dim, ExpertRule, Group};
+pub(crate) use rules::{Sliding, Traits};
 
-/// A supported architecture.
+/// All supported architectures.
+pub static SUPPORTED: &[&Architecture] = &[
+    &llama::ARCHITECTURE,
+    &qwen2::ARCHITECTURE,
+    &qwen3::ARCHITECTURE,
+    &qwen3moe::ARCHITECTURE,
+    &gemma2::ARCHITECTURE,
+    &gemma3::ARCHITECTURE,
+    &phi3::ARCHITECTURE,
+];
+
+/// A supported architecture: its names, tensors and properties, each in a module of its own.
 #[derive(Debug)]
 pub struct Architecture {
     /// Value of `general.architecture` in GGUF, and prefix of the hyper-parameter keys.
     pub name: &'static str,
-    /// Values of `model_type` in `config.json`.
-    pub model_types: &'static [&'static str],
+    /// Its models in Hugging Face folders.
+    pub(crate) model_types: &'static [ModelType],
     groups: &'static [&'static Group],
     pub(crate) traits: Traits,
-}
-
-/// Properties of an architecture that model files may omit.
-#[derive(Debug)]
-pub(crate) struct Traits {
-    /// Rotary pairs in GGUF files; in Hugging Face folders they are always halves.
-    pub gguf_rope_pairs: RopePairs,
-    pub activation: Activation,
-    pub embedding_scale: EmbeddingScale,
-    /// Whether Hugging Face folders store norm weights minus one.
-    pub norms_less_one: bool,
-    pub sliding: Sliding,
-    /// Rotary base of layers with a window, if different.
-    pub sliding_rope_theta: Option<f32>,
-    /// Default rotary base.
-    pub rope_theta: f32,
-    /// Default soft cap of attention.
-    pub attention_softcap: Option<f32>,
-    /// Default soft cap of the logits.
-    pub logit_softcap: Option<f32>,
-    /// Number of layers of the model size with attention scale `1 / sqrt(width / heads)`.
-    pub layers_scaled_by_width: Option<usize>,
-}
-
-/// Factor of the embeddings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EmbeddingScale {
-    One,
-    RootOfWidth,
-}
-
-/// Layers that have a sliding window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sliding {
-    /// Every layer.
-    Every,
-    /// All but every n-th layer, unless the file lists them.
-    AllBut {
-        every: usize,
-        /// Default window.
-        positions: Option<usize>,
-    },
-}
-
-impl Traits {
-    /// Returns the attention scale if it is not `1 / sqrt(head_size)`.
-    pub(crate) fn attention_scale(&self, layers: usize, width: usize, heads: usize) -> Option<f32> {
-        (self.layers_scaled_by_width == Some(layers)).then(|| (heads as f32 / width as f32).sqrt())
-    }
-}
-
-impl EmbeddingScale {
-    /// Returns the factor; `None` is 1.
-    pub(crate) fn of(self, width: usize) -> Option<f32> {
-        match self {
-            EmbeddingScale::One => None,
-            EmbeddingScale::RootOfWidth => Some((width as f32).sqrt()),
-        }
-    }
-}
-
-impl Sliding {
-    /// Returns the layers with full attention if the file does not list them; `every` is the period
-    /// in the file: 0 means a window in all layers, 1 in none.
-    pub(crate) fn full_layers(self, layers: usize, every: Option<usize>) -> Vec<usize> {
-        let every = every.unwrap_or(match self {
-            Sliding::Every => 0,
-            Sliding::AllBut { every, .. } => every,
-        });
-        match every {
-            0 => Vec::new(),
-            every => (0..layers).filter(|l| l % every == every - 1).collect(),
-        }
-    }
-}
-
-#[derive(Debug)]
-enum Group {
-    /// Once per model.
-    Model(&'static [TensorRule]),
-    /// Once per block; `{}` in the names stands for the block index.
-    Block(&'static [TensorRule]),
-}
-
-#[derive(Debug)]
-struct TensorRule {
-    gguf: &'static str,
-    /// Empty if `config.json` states the values.
-    hugging_face: &'static str,
-    /// Roles and their rows, stacked in the tensor.
-    holds: &'static [(BlockRole, Dim)],
-    cols: Dim,
-    required: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Dim {
-    One,
-    Vocabulary,
-    Width,
-    Queries,
-    KeysValues,
-    Head,
-    Ffn,
-    RotaryPairs,
-}
-
-impl Dim {
-    fn of(self, hyper: &HyperParameters) -> usize {
-        match self {
-            Dim::One => 1,
-            Dim::Vocabulary => hyper.vocabulary,
-            Dim::Width => hyper.width,
-            Dim::Queries => hyper.heads * hyper.head_size,
-            Dim::KeysValues => hyper.kv_heads * hyper.head_size,
-            Dim::Head => hyper.head_size,
-            Dim::Ffn => hyper.ffn,
-            Dim::RotaryPairs => hyper.rope_dimensions / 2,
-        }
-    }
 }
 
 /// A tensor of a model with its role and location.
@@ -412,14 +313,17 @@ impl Architecture {
     ) -> Result<Vec<ModelTensor>, BindError> {
         let mut bound: Vec<ModelTensor> = Vec::new();
         let mut used = HashSet::new();
-        for (name, layer, rule) in self.expected(hyper.layers, naming) {
-            match find(&name)? {
+        let experts = hyper.forward.experts.map_or(0, |experts| experts.count);
+        for tensor in self.expected(hyper.layers, experts, naming) {
+            match find(&tensor.name)? {
                 Some(found) => {
-                    bind_rule(rule, layer, &name, &found, hyper, &mut bound)?;
-                    used.insert(name);
+                    bind_tensor(&tensor, &found, hyper, &mut bound)?;
+                    used.insert(tensor.name);
                 }
-                None if rule.required => {
-                    return Err(BindError::MissingTensor { tensor: name });
+                None if tensor.required => {
+                    return Err(BindError::MissingTensor {
+                        tensor: tensor.name,
+                    });
                 }
                 None => {}
             }
@@ -436,15 +340,14 @@ impl Architecture {
         }
     }
 
+    /// Returns the projections that have a bias in every model.
     fn always_biased(&self) -> Vec<ProjectionKind> {
-        let required = self.expected(1, Naming::Gguf);
-        let required = required.filter(|(_, _, rule)| rule.required);
-        let roles = required.flat_map(|(_, layer, rule)| {
-            let roles = rule.holds.iter();
-            roles.map(move |(role, _)| role(layer))
-        });
+        let roles = self
+            .expected(1, 1, Naming::Gguf)
+            .filter(|tensor| tensor.required)
+            .flat_map(|tensor| tensor.holds);
         roles
-            .filter_map(|role| match role {
+            .filter_map(|(role, _)| match role {
                 Role::Linear {
                     slot,
                     part: Part::Bias,
@@ -455,70 +358,146 @@ impl Architecture {
             .collect()
     }
 
-    /// Returns the tensor names of a model of `layers` blocks with their roles.
-    fn names(&self, layers: usize, naming: Naming) -> impl Iterator<Item = (String, Role)> {
-        self.expected(layers, naming)
-            .flat_map(|(name, layer, rule)| {
-                let roles = rule.holds.iter();
-                roles.map(move |(role, _)| (name.clone(), role(layer)))
-            })
+    /// Returns true if the models of the architecture are mixtures of experts.
+    fn has_experts(&self) -> bool {
+        let groups = self.groups.iter();
+        groups
+            .into_iter()
+            .any(|group| matches!(group, Group::Experts(_)))
     }
 
-    /// Returns name, block and rule of each tensor; tensors outside of blocks have block 0.
+    /// Returns the tensors that a model of `layers` blocks with `experts` experts each may have.
     fn expected(
         &self,
         layers: usize,
+        experts: usize,
         naming: Naming,
-    ) -> impl Iterator<Item = (String, usize, &'static TensorRule)> {
+    ) -> impl Iterator<Item = ExpectedTensor> {
         self.groups.iter().flat_map(move |group| {
-            let (rules, layers) = match group {
-                Group::Model(rules) => (rules, 1),
-                Group::Block(rules) => (rules, layers),
+            let layers = match group {
+                Group::Model(_) => 1,
+                Group::Block(_) | Group::Experts(_) => layers,
             };
-            (0..layers).flat_map(move |layer| {
-                rules.iter().filter_map(move |rule| {
-                    let name = match naming {
-                        Naming::Gguf => rule.gguf,
-                        Naming::HuggingFace => rule.hugging_face,
-                    };
-                    let name = name.replace("{}", &layer.to_string());
-                    (!name.is_empty()).then_some((name, layer, rule))
-                })
-            })
+            (0..layers).flat_map(move |layer| group.expected(layer, experts, naming))
         })
     }
 }
 
+/// A tensor that a model may have.
+struct ExpectedTensor {
+    name: String,
+    /// Roles and their rows, stacked in the tensor.
+    holds: Vec<(Role, Dim)>,
+    cols: Dim,
+    required: bool,
+    /// Whether each role is a matrix of its own, so that the tensor has three dimensions.
+    is_stack: bool,
+}
+
+impl ExpectedTensor {
+    /// Returns the shape with these lengths, rows first.
+    fn shape(&self, hyper: &HyperParameters) -> Vec<u64> {
+        let cols = self.cols.of(hyper) as u64;
+        let mut rows = self.holds.iter().map(|(_, rows)| rows.of(hyper) as u64);
+        if self.is_stack && self.holds.len() > 1 {
+            vec![self.holds.len() as u64, rows.next().unwrap_or(0), cols]
+        } else {
+            vec![rows.sum(), cols]
+        }
+    }
+}
+
+impl Group {
+    /// Returns the tensors of one block, or of the model.
+    fn expected(
+        &self,
+        layer: usize,
+        experts: usize,
+        naming: Naming,
+    ) -> Box<dyn Iterator<Item = ExpectedTensor> + '_> {
+        match self {
+            Group::Model(rules) | Group::Block(rules) => {
+                Box::new(rules.iter().filter_map(move |rule| {
+                    let name = match naming {
+                        Naming::Gguf => rule.gguf,
+                        Naming::HuggingFace => rule.hugging_face,
+                    };
+                    let holds = rule.holds.iter();
+                    (!name.is_empty()).then(|| ExpectedTensor {
+                        name: name.replace("{}", &layer.to_string()),
+                        holds: holds.map(|(role, rows)| (role(layer), *rows)).collect(),
+                        cols: rule.cols,
+                        required: rule.required,
+                        is_stack: false,
+                    })
+                }))
+            }
+            Group::Experts(rules) => Box::new(
+                rules
+                    .iter()
+                    .flat_map(move |rule| rule.expected(layer, experts, naming)),
+            ),
+        }
+    }
+}
+
+impl ExpertRule {
+    /// Returns one tensor for all experts of a block, or one for each.
+    fn expected(&self, layer: usize, experts: usize, naming: Naming) -> Vec<ExpectedTensor> {
+        let holds = (0..experts).map(|expert| {
+            // Lossless: the number of experts is limited.
+            let slot = (self.projection)(expert as u16);
+            let part = Part::Weight;
+            (Role::Linear { layer, slot, part }, self.rows)
+        });
+        let tensor = |name: &str, holds| ExpectedTensor {
+            name: name.replace("{}", &layer.to_string()),
+            holds,
+            cols: self.cols,
+            required: true,
+            is_stack: true,
+        };
+        match naming {
+            Naming::Gguf => vec![tensor(self.gguf, holds.collect())],
+            Naming::HuggingFace => holds
+                .enumerate()
+                .map(|(expert, held)| {
+                    let name = self.hugging_face.replace("{e}", &expert.to_string());
+                    tensor(&name, vec![held])
+                })
+                .collect(),
+        }
+    }
+}
+
 /// Checks the shape of a tensor and splits it into its roles.
-fn bind_rule(
-    rule: &TensorRule,
-    layer: usize,
-    name: &str,
+fn bind_tensor(
+    expected: &ExpectedTensor,
     found: &Found,
     hyper: &HyperParameters,
     bound: &mut Vec<ModelTensor>,
 ) -> Result<(), BindError> {
-    let cols = rule.cols.of(hyper);
-    let rows: usize = rule.holds.iter().map(|(_, rows)| rows.of(hyper)).sum();
-    let (expected, vector) = (vec![rows as u64, cols as u64], vec![cols as u64]);
+    let cols = expected.cols.of(hyper);
+    let (shape, vector) = (expected.shape(hyper), vec![cols as u64]);
+    let is_vector = shape[0] == 1;
     let row_bytes = found.dtype.row_bytes(cols);
     let (true, Some(row_bytes)) = (
-        found.shape == expected || (rows == 1 && found.shape == vector),
+        found.shape == shape || (is_vector && found.shape == vector),
         row_bytes,
     ) else {
         return Err(BindError::TensorShape {
-            tensor: name.to_owned(),
-            expected: if rows == 1 { vector } else { expected },
+            tensor: expected.name.clone(),
+            expected: if is_vector { vector } else { shape },
             found: found.shape.clone(),
         });
     };
     let mut start = found.range.start;
-    for (role, rows) in rule.holds {
+    for (role, rows) in &expected.holds {
         let rows = rows.of(hyper);
         let end = start + rows * row_bytes;
         bound.push(ModelTensor {
-            name: name.to_owned(),
-            role: role(layer),
+            name: expected.name.clone(),
+            role: *role,
             dtype: found.dtype,
             rows,
             cols,

@@ -50,22 +50,24 @@ pub(super) fn architecture(name: &str) -> Result<&'static Architecture, StateErr
     })
 }
 
-/// Returns all tensors that a model of `layers` blocks may have, in the order of execution.
+/// Returns all tensors that a model of `layers` blocks with `experts` experts each may have, in the
+/// order of execution.
 ///
 /// # Errors
 /// [`StateError::Architecture`].
 pub fn tensor_names(
     architecture: &str,
     layers: usize,
+    experts: usize,
     naming: Naming,
 ) -> Result<Vec<NamedTensor>, StateError> {
     let architecture = self::architecture(architecture)?;
-    let expected = architecture.expected(layers, naming);
+    let expected = architecture.expected(layers, experts, naming);
     let mut tensors: Vec<NamedTensor> = expected
-        .map(|(name, layer, rule)| NamedTensor {
-            name,
-            roles: rule.holds.iter().map(|(role, _)| role(layer)).collect(),
-            required: rule.required,
+        .map(|tensor| NamedTensor {
+            name: tensor.name,
+            roles: tensor.holds.into_iter().map(|(role, _)| role).collect(),
+            required: tensor.required,
         })
         .collect();
     tensors.sort_by_key(|tensor| tensor.roles.first().map(|role| role.execution_order()));
@@ -74,23 +76,44 @@ pub fn tensor_names(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
+    use crate::model::{Part, ProjectionKind};
 
     #[test]
-    fn tensor_names_cover_every_table() {
+    fn every_role_of_an_architecture_has_one_name() {
         for architecture in SUPPORTED {
             for naming in [Naming::Gguf, Naming::HuggingFace] {
-                let names = tensor_names(architecture.name, 3, naming).unwrap();
-                let forwards: Vec<_> = architecture.names(3, naming).collect();
-                let backwards = names.iter().flat_map(|tensor| {
-                    let roles = tensor.roles.iter();
-                    roles.map(|role| (tensor.name.clone(), *role))
-                });
-                let backwards: Vec<_> = backwards.collect();
-                assert_eq!(backwards.len(), forwards.len());
-                assert!(forwards.iter().all(|one| backwards.contains(one)));
+                let names = tensor_names(architecture.name, 3, 2, naming).unwrap();
+                let roles: Vec<Role> = names.iter().flat_map(|t| &t.roles).copied().collect();
+                assert!(roles.is_sorted_by_key(|role| role.execution_order()));
+                let unique: HashSet<Role> = roles.iter().copied().collect();
+                assert_eq!(unique.len(), roles.len(), "{}", architecture.name);
+                for role in [Role::TokenEmbedding, Role::FfnNorm { layer: 2 }] {
+                    assert!(unique.contains(&role));
+                }
             }
         }
-        assert!(tensor_names("gpt2", 3, Naming::Gguf).is_err());
+        assert!(tensor_names("gpt2", 3, 2, Naming::Gguf).is_err());
+    }
+
+    #[test]
+    fn experts_are_one_stack_in_gguf_and_one_tensor_each_in_folders() {
+        let layer = 1;
+        let down = |expert| Role::Linear {
+            layer,
+            slot: ProjectionKind::ExpertDown(expert),
+            part: Part::Weight,
+        };
+        let find = |naming, name: &str| {
+            let names = tensor_names("qwen3moe", 2, 3, naming).unwrap();
+            let tensor = names.into_iter().find(|tensor| tensor.name == name);
+            tensor.unwrap().roles
+        };
+        let stack = find(Naming::Gguf, "blk.1.ffn_down_exps.weight");
+        assert_eq!(stack, [down(0), down(1), down(2)]);
+        let name = "model.layers.1.mlp.experts.2.down_proj.weight";
+        assert_eq!(find(Naming::HuggingFace, name), [down(2)]);
     }
 }

@@ -17,7 +17,7 @@ use crate::model::{Form, HyperParameters, MatrixId, Part, Role};
 use crate::wire;
 use walk::{StoredMatrix, StoredModel, walk_tensor_table};
 
-const KNOWN_FEATURES: [&str; 13] = [
+const KNOWN_FEATURES: [&str; 14] = [
     FORWARD,
     ROLES,
     TYPES,
@@ -31,6 +31,7 @@ const KNOWN_FEATURES: [&str; 13] = [
     PADDING,
     ROTATION,
     KV_BASES,
+    EXPERTS,
 ];
 
 /// The hyper-parameters have a `forward`.
@@ -65,6 +66,9 @@ const ROTATION: &str = "rotated_bands";
 
 /// Bases of a KV cache (1.12).
 const KV_BASES: &str = "kv_bases";
+
+/// A mixture of experts (1.15).
+const EXPERTS: &str = "experts";
 
 /// Layer to probe chosen by the user (1.4).
 pub(super) const PROBE: &str = "probe";
@@ -160,6 +164,7 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
         (TABLES, tensors.iter().any(has_new_tables)),
         (PADDING, tensors.iter().any(is_padded)),
         (ROTATION, tensors.iter().any(is_rotated)),
+        (EXPERTS, hyper.forward.experts.is_some()),
         (KV_BASES, tensors.iter().any(|entry| is_kv(entry.role))),
     ]
     .into_iter()

@@ -73,6 +73,9 @@ pub struct Forward {
     /// Rotary frequencies that depend on the context length.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub long_rope: Option<LongRope>,
+    /// Experts in place of the dense feed-forward networks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub experts: Option<Experts>,
 }
 
 impl Forward {
@@ -127,6 +130,23 @@ pub struct LongRope {
     pub original_context: usize,
     /// Factor of rotated queries and keys, also in short contexts.
     pub attention_factor: f32,
+}
+
+/// A mixture of experts: in every block, a router chooses feed-forward networks for each position.
+///
+/// The scores of a position are the softmax of the router's outputs; the experts of the largest scores
+/// are applied, and their outputs added with the scores as weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experts {
+    /// Experts of a block.
+    pub count: usize,
+    /// Experts applied to each position.
+    pub used: usize,
+    /// Width of an expert's hidden layer.
+    pub ffn: usize,
+    /// Whether the weights of the used experts are divided by their sum.
+    pub normalised: bool,
 }
 
 /// Error returned for invalid hyper-parameters or values beyond [`limits`].
@@ -236,6 +256,17 @@ impl HyperParameters {
                 return wrong(name, &found, format!("1 to {limit}"));
             }
         }
+        if let Some(experts) = forward.experts {
+            for (name, found, limit) in [
+                ("experts.count", experts.count, limits::MAX_EXPERTS),
+                ("experts.used", experts.used, experts.count),
+                ("experts.ffn", experts.ffn, limits::MAX_WIDTH),
+            ] {
+                if !(1..=limit).contains(&found) {
+                    return wrong(name, &found, format!("1 to {limit}"));
+                }
+            }
+        }
         if let Some(window) = window {
             let full = &window.full_layers;
             let name = "sliding_window.full_layers";
@@ -259,15 +290,22 @@ impl HyperParameters {
         }
     }
 
-    /// Returns the shape `[out, in]` of a projection.
+    /// Returns the shape `[out, in]` of a projection; empty for experts that the model does not have.
     pub fn projection_shape(&self, slot: ProjectionKind) -> (usize, usize) {
         let (q, kv) = (self.heads * self.head_size, self.kv_heads * self.head_size);
+        let (experts, expert_ffn) = match self.forward.experts {
+            Some(experts) => (experts.count, experts.ffn),
+            None => (0, 0),
+        };
         match slot {
             ProjectionKind::Q => (q, self.width),
             ProjectionKind::K | ProjectionKind::V => (kv, self.width),
             ProjectionKind::O => (self.width, q),
             ProjectionKind::Gate | ProjectionKind::Up => (self.ffn, self.width),
             ProjectionKind::Down => (self.width, self.ffn),
+            ProjectionKind::Router => (experts, self.width),
+            ProjectionKind::ExpertGate(_) | ProjectionKind::ExpertUp(_) => (expert_ffn, self.width),
+            ProjectionKind::ExpertDown(_) => (self.width, expert_ffn),
         }
     }
 }

@@ -5,7 +5,9 @@
 
 use std::collections::HashSet;
 
-use super::{Activation, ActivationPoint, HyperParameters, InputGroup, Part, ProjectionKind, Role};
+use super::{
+    Activation, ActivationPoint, Experts, HyperParameters, InputGroup, Part, ProjectionKind, Role,
+};
 
 /// A value that steps read and write. Every register holds one row per position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,25 +24,34 @@ pub enum Register {
     Value,
     /// Outputs of the attention heads.
     Attended,
-    /// Gate of the feed-forward network; after [`Step::Activate`] its hidden vector.
+    /// Outputs of the router, one number per expert.
+    Router,
+    /// Rows that one expert reads.
+    ExpertInput,
+    /// Gate of the feed-forward network or of one expert; after the activation its hidden vector.
     Gate,
-    /// Up projection of the feed-forward network.
+    /// Up projection of the feed-forward network or of one expert.
     Up,
+    /// Rows that one expert writes.
+    ExpertOutput,
     /// Output of a branch, to be added to the residual stream.
     Delta,
 }
 
 impl Register {
     /// All registers.
-    pub const ALL: [Register; 9] = [
+    pub const ALL: [Register; 12] = [
         Register::Residual,
         Register::Normed,
         Register::Query,
         Register::Key,
         Register::Value,
         Register::Attended,
+        Register::Router,
+        Register::ExpertInput,
         Register::Gate,
         Register::Up,
+        Register::ExpertOutput,
         Register::Delta,
     ];
 }
@@ -119,6 +130,36 @@ pub struct AttentionStep {
     pub window: Option<usize>,
 }
 
+/// A gated feed-forward network of a mixture of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expert {
+    /// Writes [`Register::Gate`].
+    pub gate: Projection,
+    /// Writes [`Register::Up`].
+    pub up: Projection,
+    /// Writes [`Register::ExpertOutput`].
+    pub down: Projection,
+}
+
+/// A mixture of experts, from [`Register::Normed`] into [`Register::Delta`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpertsStep {
+    /// Writes [`Register::Router`], one score per expert.
+    pub router: Projection,
+    /// The experts.
+    pub experts: Vec<Expert>,
+    /// Experts applied to each position, those of the largest scores.
+    pub used: usize,
+    /// Whether the weights of the used experts are divided by their sum.
+    pub normalised: bool,
+    /// Activation of the gates.
+    pub activation: Activation,
+    /// Width of the residual stream.
+    pub width: usize,
+    /// Width of an expert's hidden layer.
+    pub hidden: usize,
+}
+
 /// A step of a block.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
@@ -156,11 +197,28 @@ pub enum Step {
         /// Numbers of a row.
         width: usize,
     },
+    /// Applies the experts that a router chooses.
+    Experts(ExpertsStep),
     /// `residual += delta`.
     Add {
         /// Branch that ends here.
         branch: Branch,
     },
+}
+
+impl Step {
+    /// Returns the projections of the step in the order of execution.
+    pub fn projections(&self) -> impl Iterator<Item = &Projection> {
+        let (inputs, experts) = match self {
+            Step::Project(project) => (project.projections.as_slice(), None),
+            Step::Experts(step) => (std::slice::from_ref(&step.router), Some(&step.experts)),
+            _ => (&[][..], None),
+        };
+        let experts = experts.into_iter().flatten();
+        inputs
+            .iter()
+            .chain(experts.flat_map(|expert| [&expert.gate, &expert.up, &expert.down]))
+    }
 }
 
 /// A block of the model.
@@ -173,10 +231,7 @@ pub struct BlockSpec {
 impl BlockSpec {
     /// Returns the projections of the block in the order of execution.
     pub fn projections(&self) -> impl Iterator<Item = &Projection> {
-        self.steps.iter().flat_map(|step| match step {
-            Step::Project(project) => project.projections.as_slice(),
-            _ => &[],
-        })
+        self.steps.iter().flat_map(Step::projections)
     }
 
     /// Returns the attention of the block, if it has one.
@@ -227,25 +282,25 @@ impl ModelSpec {
     /// Returns the numbers of a row of `register`: the most that any block needs.
     pub fn register_width(&self, register: Register) -> usize {
         let steps = self.blocks.iter().flat_map(|block| &block.steps);
-        let width = |step: &Step| match step {
-            Step::Project(project) => {
-                let written = project.projections.iter().filter(|p| p.output == register);
-                written.map(|p| p.rows).max().unwrap_or(0)
-            }
-            Step::Attention(attention) if register == Register::Attended => {
+        let written = |step: &Step| match (step, register) {
+            (Step::Attention(attention), Register::Attended) => {
                 attention.heads * attention.head_size
             }
-            _ => 0,
+            (Step::Experts(experts), Register::ExpertInput) => experts.width,
+            _ => {
+                let outputs = step.projections().filter(|p| p.output == register);
+                outputs.map(|projection| projection.rows).max().unwrap_or(0)
+            }
         };
         match register {
             Register::Residual | Register::Normed | Register::Delta => self.width,
-            _ => steps.map(width).max().unwrap_or(0),
+            _ => steps.map(written).max().unwrap_or(0),
         }
     }
 }
 
-/// Builds the blocks of decoders: attention and a gated feed-forward network, each a branch that reads the
-/// normed residual stream.
+/// Builds the blocks of decoders: attention and a gated feed-forward network or a mixture of experts, each a
+/// branch that reads the normed residual stream.
 struct Builder<'a> {
     hyper: &'a HyperParameters,
     roles: HashSet<Role>,
@@ -351,6 +406,17 @@ impl Builder<'_> {
             input: Register::Residual,
             output: Register::Normed,
         });
+        match self.hyper.forward.experts {
+            Some(experts) => steps.push(self.experts(layer, experts)),
+            None => self.dense_feed_forward(layer, steps),
+        }
+        steps.extend(self.optional_norm(Role::PostFfnNorm { layer }, Register::Delta));
+        steps.push(Step::Add {
+            branch: Branch::Ffn,
+        });
+    }
+
+    fn dense_feed_forward(&self, layer: usize, steps: &mut Vec<Step>) {
         steps.push(Step::Project(Project {
             input: Register::Normed,
             point: ActivationPoint::Ffn,
@@ -370,9 +436,28 @@ impl Builder<'_> {
             group: None,
             projections: vec![self.projection(layer, ProjectionKind::Down, Register::Delta)],
         }));
-        steps.extend(self.optional_norm(Role::PostFfnNorm { layer }, Register::Delta));
-        steps.push(Step::Add {
-            branch: Branch::Ffn,
-        });
+    }
+
+    fn experts(&self, layer: usize, experts: Experts) -> Step {
+        // Lossless: the number of experts is limited.
+        let indices = 0..experts.count as u16;
+        let expert = |index| Expert {
+            gate: self.projection(layer, ProjectionKind::ExpertGate(index), Register::Gate),
+            up: self.projection(layer, ProjectionKind::ExpertUp(index), Register::Up),
+            down: self.projection(
+                layer,
+                ProjectionKind::ExpertDown(index),
+                Register::ExpertOutput,
+            ),
+        };
+        Step::Experts(ExpertsStep {
+            router: self.projection(layer, ProjectionKind::Router, Register::Router),
+            experts: indices.map(expert).collect(),
+            used: experts.used,
+            normalised: experts.normalised,
+            activation: self.hyper.forward.activation,
+            width: self.hyper.width,
+            hidden: experts.ffn,
+        })
     }
 }

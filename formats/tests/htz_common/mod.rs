@@ -312,7 +312,7 @@ pub fn mixed() -> Model {
         ProjectionKind::O => Choice::LowRank(DType::BF16, 5),
         ProjectionKind::Gate => Choice::Dense(DType::Q4_0),
         ProjectionKind::Up => Choice::LowRank(DType::Q8_0, 32),
-        ProjectionKind::Down => Choice::LowRank(DType::F16, 3),
+        _ => Choice::LowRank(DType::F16, 3),
     };
     model(hyper(1), true, Some(DType::Q8_0), (DType::F32, 6), choose)
 }
@@ -341,6 +341,7 @@ pub fn varied() -> Model {
             original_context: 32,
             attention_factor: 1.25,
         }),
+        experts: None,
     };
     let hyper = HyperParameters {
         forward,

@@ -285,13 +285,15 @@ pub fn projection_parameters(file: &ModelFile) -> u64 {
 
 fn gguf_name(role: Role) -> Option<String> {
     let of_slot = |slot| match slot {
-        ProjectionKind::Q => "attn_q",
-        ProjectionKind::K => "attn_k",
-        ProjectionKind::V => "attn_v",
-        ProjectionKind::O => "attn_output",
-        ProjectionKind::Gate => "ffn_gate",
-        ProjectionKind::Up => "ffn_up",
-        ProjectionKind::Down => "ffn_down",
+        ProjectionKind::Q => Some("attn_q"),
+        ProjectionKind::K => Some("attn_k"),
+        ProjectionKind::V => Some("attn_v"),
+        ProjectionKind::O => Some("attn_output"),
+        ProjectionKind::Gate => Some("ffn_gate"),
+        ProjectionKind::Up => Some("ffn_up"),
+        ProjectionKind::Down => Some("ffn_down"),
+        // Random models are dense.
+        _ => None,
     };
     Some(match role {
         Role::TokenEmbedding => "token_embd.weight".to_owned(),
@@ -304,7 +306,7 @@ fn gguf_name(role: Role) -> Option<String> {
             slot,
             part: Part::Weight,
         } => {
-            format!("blk.{layer}.{}.weight", of_slot(slot))
+            format!("blk.{layer}.{}.weight", of_slot(slot)?)
         }
         _ => return None,
     })

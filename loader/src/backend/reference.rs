@@ -9,7 +9,7 @@ use htc_formats::model::{Activation, RopePairs};
 use htc_kernels::reference::{self, AttentionShape};
 
 pub use self::kv::ReferenceKv;
-use super::{Attention, Backend, Factor, HeadShape, Input, Slot};
+use super::{Attention, Backend, Factor, HeadShape, Input, Route, Slot};
 use crate::error::ExecError;
 use crate::kv::{CompressionEnergies, KeptRows, Kv, KvPlan, LayerBases};
 use crate::tensor::Tensor;
@@ -372,6 +372,35 @@ impl Backend for Reference {
 
     fn add(&mut self, numbers: usize, x: &mut Vec<f64>, y: &Vec<f64>) -> Result<(), ExecError> {
         Ok(reference::add_assign(&mut x[..numbers], &y[..numbers])?)
+    }
+
+    fn gather_rows(
+        &mut self,
+        width: usize,
+        routes: &[Route],
+        x: &Vec<f64>,
+        out: &mut Vec<f64>,
+    ) -> Result<(), ExecError> {
+        for (route, out) in routes.iter().zip(out.chunks_exact_mut(width)) {
+            out.copy_from_slice(&x[route.row * width..][..width]);
+        }
+        Ok(())
+    }
+
+    fn scatter_rows(
+        &mut self,
+        width: usize,
+        routes: &[Route],
+        x: &Vec<f64>,
+        out: &mut Vec<f64>,
+    ) -> Result<(), ExecError> {
+        for (route, x) in routes.iter().zip(x.chunks_exact(width)) {
+            let row = &mut out[route.row * width..][..width];
+            for (sum, x) in row.iter_mut().zip(x) {
+                *sum += f64::from(route.weight) * x;
+            }
+        }
+        Ok(())
     }
 
     fn softcap(&mut self, numbers: usize, x: &mut Vec<f64>, cap: f32) -> Result<(), ExecError> {

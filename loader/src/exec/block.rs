@@ -11,26 +11,26 @@ use crate::backend::{Backend, HeadShape};
 use crate::dial::ActiveSetting;
 use crate::error::ExecError;
 use crate::kv::KvCachePolicy;
-use crate::linear::Linear;
-use crate::model::{AttentionStep, Project, Step};
+use crate::linear::{Linear, Placed};
+use crate::model::{AttentionStep, Project, Projection, Step};
 
 /// The state that the steps of a block share.
-struct Execution<'a, B: Backend> {
-    backend: &'a mut B,
+pub(super) struct Execution<'a, B: Backend> {
+    pub backend: &'a mut B,
     kv: &'a mut B::Kv,
     keeper: &'a mut KvCachePolicy,
-    buffers: &'a mut Buffers<B>,
+    pub buffers: &'a mut Buffers<B>,
     /// Index of the block.
     index: usize,
     /// Rows of the batch.
-    n: usize,
+    pub n: usize,
     /// Width of the residual stream.
-    width: usize,
+    pub width: usize,
     epsilon: f32,
-    setting: ActiveSetting,
+    pub setting: ActiveSetting,
     /// Replacement of the Q, K and V projections and their basis.
     adapted: Option<&'a AdaptedLayer<B>>,
-    look: Look<'a>,
+    pub look: Look<'a>,
 }
 
 impl<B: Backend> Session<B> {
@@ -96,6 +96,7 @@ impl<B: Backend> Execution<'_, B> {
                 let numbers = self.n * width;
                 self.backend.activate(*activation, numbers, gate, up)
             }
+            Step::Experts(step) => self.experts(step),
             Step::Add { branch } => {
                 let point = match branch {
                     Branch::Attention => Point::AttentionBranch,
@@ -117,7 +118,12 @@ impl<B: Backend> Execution<'_, B> {
     }
 
     /// Shows a register to the tap.
-    fn observe(&mut self, point: Point, width: usize, register: Register) -> Result<(), ExecError> {
+    pub(super) fn observe(
+        &mut self,
+        point: Point,
+        width: usize,
+        register: Register,
+    ) -> Result<(), ExecError> {
         let x = &self.buffers[register];
         self.look.at(self.backend, point, width, x)
     }
@@ -152,23 +158,43 @@ impl<B: Backend> Execution<'_, B> {
             Some(adapted) => adapted.qkv.iter().collect(),
             None => linears.collect(),
         };
+        debug_assert_eq!(linears.len(), step.projections.len());
+        let maps = linears.into_iter().zip(&step.projections);
+        self.apply(self.n, step.input, maps, basis, setting)
+    }
+
+    /// Applies linear maps with the biases and outputs of `maps` to the `n` rows of a register.
+    pub(super) fn apply<'m>(
+        &mut self,
+        n: usize,
+        input: Register,
+        maps: impl Iterator<Item = (&'m Linear<B::Weight>, &'m Projection<B>)> + Clone,
+        basis: Option<&Placed<B::Weight>>,
+        setting: ActiveSetting,
+    ) -> Result<(), ExecError>
+    where
+        B: 'm,
+    {
         // The outputs leave their registers while the input is borrowed.
-        let registers = step.projections.iter().map(|projection| projection.output);
+        let registers = maps.clone().map(|(_, projection)| projection.output);
         let mut taken: Vec<B::Buffer> = registers
+            .clone()
             .map(|register| std::mem::take(&mut self.buffers[register]))
             .collect();
-        let outputs = linears.into_iter().zip(&mut taken);
-        let outputs = outputs.map(|(linear, y)| Output { linear, y }).collect();
-        let (x, extra) = self.buffers.with_extra(step.input);
-        let projected = project(self.backend, self.n, x, basis, setting, outputs, extra);
-        for (projection, buffer) in step.projections.iter().zip(taken) {
-            self.buffers[projection.output] = buffer;
+        let outputs = maps.clone().zip(&mut taken);
+        let outputs = outputs
+            .map(|((linear, _), y)| Output { linear, y })
+            .collect();
+        let (x, extra) = self.buffers.with_extra(input);
+        let projected = project(self.backend, n, x, basis, setting, outputs, extra);
+        for (register, buffer) in registers.zip(taken) {
+            self.buffers[register] = buffer;
         }
         projected?;
-        for projection in &step.projections {
+        for (_, projection) in maps {
             if let Some(bias) = &projection.bias {
                 let y = &mut self.buffers[projection.output];
-                self.backend.add_bias(self.n, y, bias)?;
+                self.backend.add_bias(n, y, bias)?;
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 
 mod adapted;
 mod block;
+mod experts;
 mod follow;
 mod logits;
 mod project;

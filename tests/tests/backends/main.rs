@@ -97,7 +97,9 @@ macro_rules! suite {
         });
         suite!(@tests $attribute $backend: neighbours::{sequences_equal_single_operations});
         suite!(@tests $attribute $backend: products::{projections, logits});
-        suite!(@tests $attribute $backend: models::{architectures, demo, factorised, coded});
+        suite!(@tests $attribute $backend: models::{
+            architectures, demo, experts, factorised, coded
+        });
         suite!(@tests $attribute $backend: sessions::{
             step_equals_forward_and_logits, forward_from_a_layer_equals_the_whole_pass,
             head_input_gives_the_logits, layers_track_their_own_positions,

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use htc_formats::DType;
 use htc_formats::source::ModelFile;
 use htc_loader::backend::Reference;
 use htc_loader::dial::ActiveSetting;
@@ -11,7 +12,7 @@ use htc_loader::tokenizer::AddSpecialTokens;
 use htc_loader::{Backend, Model, Session};
 use htc_tests::logits::largest_difference;
 use htc_tests::npy::Array;
-use htc_tests::{Scratch, TinyModel, htc, material};
+use htc_tests::{Scratch, TinyExperts, TinyModel, htc, material};
 
 use super::Named;
 
@@ -133,6 +134,31 @@ pub fn demo<B: Backend>(backends: fn() -> Vec<Named<B>>) {
             file: &file,
             tokens: &tokens,
             kv_type,
+            setting: ActiveSetting::FULL,
+        };
+        case.assert_agrees(backends(), bound);
+    }
+}
+
+/// Mixtures of experts, as floats and in blocks.
+pub fn experts<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+    let scratch = Scratch::new();
+    let tokens: Vec<u32> = (0..40).map(|i| 3 + i * 7 % 290).collect();
+    for (dtype, bound) in [(DType::F32, FLOAT), (DType::Q8_0, BLOCKS)] {
+        let tiny = TinyModel {
+            experts: Some(TinyExperts {
+                count: 5,
+                used: 2,
+                ffn: 64,
+            }),
+            dtype,
+            ..TinyModel::default()
+        };
+        let path = scratch.file(&format!("{dtype}.gguf"), tiny.bytes());
+        let case = Case {
+            file: &ModelFile::open(&path).unwrap(),
+            tokens: &tokens,
+            kv_type: KvType::F32,
             setting: ActiveSetting::FULL,
         };
         case.assert_agrees(backends(), bound);

@@ -121,21 +121,19 @@ fn check_implied(hyper: &HyperParameters, architecture: &Architecture) -> Result
         let found = number(forward.attention_scale, plain);
         return refuse("the scale of attention", found, number(expected, plain));
     }
-    // llama.cpp caps only Gemma's attention and logits, those of Gemma 2 always.
-    let gemma = architecture.name.starts_with("gemma");
-    let capped = (traits.attention_softcap.is_some(), gemma);
+    // llama.cpp caps attention only where it has a default.
     for (what, cap, default, known) in [
         (
             "the cap of attention",
             forward.attention_softcap,
             traits.attention_softcap,
-            capped.0,
+            traits.attention_softcap.is_some(),
         ),
         (
             "the cap of logits",
             forward.logit_softcap,
             traits.logit_softcap,
-            capped.1,
+            traits.caps_logits,
         ),
     ] {
         match (cap, default) {

@@ -18,12 +18,12 @@ pub use config::ConfigError;
 pub use tensors::WeightFile;
 pub use write::{ConfigFacts, HuggingFaceConfig};
 
+use super::model_type::{ModelType, Window};
 use super::{Architecture, BindError, ModelTensor, Place, Sliding, check_layers};
 use crate::dtype::DType;
 use crate::escape::escape_truncated;
-use crate::model::{Activation, Forward, HyperParameters, Role, RopePairs, SlidingWindow};
+use crate::model::{Activation, Experts, Forward, HyperParameters, Role, RopePairs, SlidingWindow};
 use config::Object;
-use model_types::{ModelType, Window};
 use rope::{Rope, Scaling};
 
 /// Binds a folder: returns the hyper-parameters of its configuration and the tensors of its weight
@@ -114,6 +114,7 @@ fn hyper_parameters(
             Scaling::Long { rope, .. } => Some(*rope),
             _ => None,
         },
+        experts: experts(config, model)?,
     };
     let hyper = HyperParameters {
         architecture: architecture.name.to_owned(),
@@ -137,6 +138,28 @@ fn hyper_parameters(
         forward,
     };
     Ok((hyper, rope))
+}
+
+/// Reads a mixture of experts in every layer; other choices of layers are refused.
+fn experts(config: &Object<'_>, model: &ModelType) -> Result<Option<Experts>, ConfigError> {
+    let Some(defaults) = &model.experts else {
+        return Ok(None);
+    };
+    if config.or("decoder_sparse_step", 1)? != 1 {
+        return Err(config.refuse("decoder_sparse_step", "1, experts in every layer"));
+    }
+    let dense: &[serde_json::Value] = config.or("mlp_only_layers", &[][..])?;
+    if !dense.is_empty() {
+        return Err(config.refuse("mlp_only_layers", "none, experts in every layer"));
+    }
+    let mut keys = defaults.count_keys.iter();
+    let key = keys.find(|key| config.has(key));
+    Ok(Some(Experts {
+        count: key.map_or(Ok(defaults.count), |key| config.required(key))?,
+        used: config.or("num_experts_per_tok", defaults.num_experts_per_tok)?,
+        ffn: config.or("moe_intermediate_size", defaults.moe_intermediate_size)?,
+        normalised: config.flag("norm_topk_prob", defaults.norm_topk_prob)?,
+    }))
 }
 
 /// Returns the attention scale if it is not the default.

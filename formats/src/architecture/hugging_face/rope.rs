@@ -9,8 +9,8 @@ use std::f64::consts::PI;
 use serde_json::Value;
 
 use super::config::{ConfigError, FromJson, Object};
-use super::model_types::{ModelType, RopeKinds};
 use crate::architecture::Traits;
+use crate::architecture::model_type::{ModelType, RopeKinds};
 use crate::model::LongRope;
 
 #[derive(Debug)]

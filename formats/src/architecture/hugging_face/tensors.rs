@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::computed;
 use super::config::{ConfigError, Object};
-use super::model_types::ModelType;
+use crate::architecture::model_type::ModelType;
 use crate::architecture::{Architecture, BindError, Found, ModelTensor, Naming};
 use crate::block;
 use crate::model::{HyperParameters, Part, Role};
@@ -132,13 +132,12 @@ fn check_biases(
             Some(key) => config.flag(key, false)?,
             None => false,
         };
-        for (name, role) in architecture.names(hyper.layers, Naming::HuggingFace) {
-            let Role::Linear { slot, part, .. } = role else {
-                continue;
-            };
-            if part != Part::Bias || !slots.contains(&slot) {
+        for tensor in architecture.expected(hyper.layers, 0, Naming::HuggingFace) {
+            let is_bias = |role: &Role| matches!(role, Role::Linear { slot, part: Part::Bias, .. } if slots.contains(slot));
+            if !tensor.holds.iter().any(|(role, _)| is_bias(role)) {
                 continue;
             }
+            let name = tensor.name;
             match (tensors.places.contains_key(name.as_str()), stated) {
                 (true, true) | (false, false) => {}
                 (false, true) => return Err(BindError::MissingTensor { tensor: name }),

@@ -4,8 +4,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::model_types::{self, ModelType, RopeKinds, Window};
 use super::rope::Llama3;
+use crate::architecture::model_type::{ModelType, RopeKinds, Window};
 use crate::architecture::names::{StateError, architecture};
 use crate::dtype::DType;
 use crate::model::{Activation, HyperParameters, LongRope, ProjectionKind, RopePairs};
@@ -40,17 +40,6 @@ pub struct HuggingFaceConfig {
     pub norms_less_one: bool,
 }
 
-/// Transformers class by model type.
-const CLASSES: [(&str, &str); 7] = [
-    ("llama", "LlamaForCausalLM"),
-    ("mistral", "MistralForCausalLM"),
-    ("qwen2", "Qwen2ForCausalLM"),
-    ("qwen3", "Qwen3ForCausalLM"),
-    ("gemma2", "Gemma2ForCausalLM"),
-    ("gemma3_text", "Gemma3ForCausalLM"),
-    ("phi3", "Phi3ForCausalLM"),
-];
-
 impl HuggingFaceConfig {
     /// Returns the configuration of a model whose rotary pairs are halves.
     ///
@@ -60,13 +49,11 @@ impl HuggingFaceConfig {
         let architecture = architecture(&hyper.architecture)?;
         // Among the architecture's types, take the one with a window if the model has one.
         let windowed = hyper.forward.sliding_window.is_some();
-        let mut names = architecture.model_types.iter();
-        let fits = |name: &&&str| {
-            let known = model_types::named(name);
-            known.is_some_and(|of| windowed != matches!(of.window, Window::Never))
-        };
-        let name = names.clone().find(fits).or_else(|| names.next());
-        let model = name.and_then(|name| model_types::named(name));
+        let types = architecture.model_types;
+        let mut fitting = types
+            .iter()
+            .filter(|model| windowed != matches!(model.window, Window::Never));
+        let model = fitting.next().or(types.first());
         let model = model.ok_or_else(|| StateError::Architecture {
             found: hyper.architecture.clone(),
         })?;
@@ -132,7 +119,6 @@ impl State<'_> {
 
     fn sizes(&self) -> Map<String, Value> {
         let hyper = self.hyper;
-        let class = CLASSES.iter().find(|(name, _)| *name == self.model.name);
         let activation = match hyper.forward.activation {
             Activation::Silu => "silu",
             Activation::GeluTanh => "gelu_pytorch_tanh",
@@ -143,7 +129,7 @@ impl State<'_> {
             _ => "float32",
         };
         let sizes = json!({
-            "architectures": [class.map_or("", |(_, class)| *class)],
+            "architectures": [self.model.class],
             "model_type": self.model.name,
             "vocab_size": hyper.vocabulary,
             "hidden_size": hyper.width,

@@ -69,13 +69,14 @@ pub(super) fn walk_tensor_table(
         walk.group(layer, None, &[ProjectionKind::O], &mut stored)?;
         walk.optional_vector(Role::PostAttentionNorm { layer }, width)?;
         walk.vector(Role::FfnNorm { layer }, width)?;
-        walk.group(
-            layer,
-            Some(InputGroup::GateUp),
-            &[ProjectionKind::Gate, ProjectionKind::Up],
-            &mut stored,
-        )?;
-        walk.group(layer, None, &[ProjectionKind::Down], &mut stored)?;
+        match h.forward.experts {
+            Some(experts) => walk.experts(layer, experts.count, &mut stored)?,
+            None => {
+                let gate_up = &[ProjectionKind::Gate, ProjectionKind::Up];
+                walk.group(layer, Some(InputGroup::GateUp), gate_up, &mut stored)?;
+                walk.group(layer, None, &[ProjectionKind::Down], &mut stored)?;
+            }
+        }
         walk.optional_vector(Role::PostFfnNorm { layer }, width)?;
     }
     walk.vector(Role::OutputNorm, width)?;
@@ -327,6 +328,26 @@ impl<'a> TensorTableWalk<'a> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The router and the experts of a block.
+    fn experts(
+        &mut self,
+        layer: usize,
+        count: usize,
+        stored: &mut StoredModel,
+    ) -> Result<(), HtzError> {
+        self.group(layer, None, &[ProjectionKind::Router], stored)?;
+        // Lossless: the number of experts is limited.
+        for expert in 0..count as u16 {
+            let projections = [
+                ProjectionKind::ExpertGate(expert),
+                ProjectionKind::ExpertUp(expert),
+                ProjectionKind::ExpertDown(expert),
+            ];
+            self.group(layer, None, &projections, stored)?;
+        }
+        Ok(())
     }
 
     /// A first factor `[rank, cols]` with a rank of at most `cols`.

@@ -1,0 +1,46 @@
+//! Qwen 3 with a mixture of experts (30B-A3B, 235B-A22B, Coder).
+
+use super::Architecture;
+use super::model_type::{ExpertDefaults, ModelType};
+use super::rules::Traits;
+use super::shared::{
+    ATTENTION, ATTENTION_NORM, ATTENTION_OUTPUT, EMBEDDING, FFN_NORM, HEAD_NORMS,
+    OPTIONAL_QKV_BIASES, OUTPUT, PLAIN, QWEN_TYPE, ROUTER, SEPARATE_EXPERTS, SEPARATE_QKV,
+};
+
+pub(super) static ARCHITECTURE: Architecture = Architecture {
+    name: "qwen3moe",
+    model_types: &[ModelType {
+        name: "qwen3_moe",
+        class: "Qwen3MoeForCausalLM",
+        hidden_size: 2048,
+        intermediate_size: 6144,
+        num_hidden_layers: 24,
+        num_key_value_heads: Some(4),
+        biases: &[(ATTENTION, Some("attention_bias"))],
+        experts: Some(ExpertDefaults {
+            count_keys: &["num_experts", "num_local_experts"],
+            count: 128,
+            num_experts_per_tok: 8,
+            moe_intermediate_size: 768,
+            norm_topk_prob: false,
+        }),
+        ..QWEN_TYPE
+    }],
+    groups: &[
+        &EMBEDDING,
+        &ATTENTION_NORM,
+        &SEPARATE_QKV,
+        &OPTIONAL_QKV_BIASES,
+        &HEAD_NORMS,
+        &ATTENTION_OUTPUT,
+        &FFN_NORM,
+        &ROUTER,
+        &SEPARATE_EXPERTS,
+        &OUTPUT,
+    ],
+    traits: Traits {
+        normalises_experts: true,
+        ..PLAIN
+    },
+};

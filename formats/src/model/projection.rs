@@ -1,0 +1,272 @@
+//! Projections of a block, the inputs they read, and the parts that store them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// Linear projection of a transformer block, `y = W x` with `W [out, in]`.
+///
+/// Its text form is its name, followed by a dot and the index of the expert if it belongs to one:
+/// `q`, `expert_down.17`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ProjectionKind {
+    /// Query projection.
+    Q,
+    /// Key projection.
+    K,
+    /// Value projection.
+    V,
+    /// Attention output projection.
+    O,
+    /// Gate projection of the feed-forward network.
+    Gate,
+    /// Up projection of the feed-forward network.
+    Up,
+    /// Down projection of the feed-forward network.
+    Down,
+    /// Router of a mixture of experts, one row per expert.
+    Router,
+    /// Gate projection of an expert.
+    ExpertGate(u16),
+    /// Up projection of an expert.
+    ExpertUp(u16),
+    /// Down projection of an expert.
+    ExpertDown(u16),
+}
+
+impl ProjectionKind {
+    /// The projections of a block with attention and a dense feed-forward network, in the order of
+    /// execution. [`ModelSpec`](super::ModelSpec) lists those of a model.
+    pub const ALL: [ProjectionKind; 7] = [
+        ProjectionKind::Q,
+        ProjectionKind::K,
+        ProjectionKind::V,
+        ProjectionKind::O,
+        ProjectionKind::Gate,
+        ProjectionKind::Up,
+        ProjectionKind::Down,
+    ];
+
+    /// Returns the index in [`ProjectionKind::ALL`], if it is one of them.
+    pub fn index(self) -> Option<usize> {
+        let mut all = ProjectionKind::ALL.iter();
+        all.position(|projection| *projection == self)
+    }
+
+    /// Returns the name without the expert.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ProjectionKind::Q => "q",
+            ProjectionKind::K => "k",
+            ProjectionKind::V => "v",
+            ProjectionKind::O => "o",
+            ProjectionKind::Gate => "gate",
+            ProjectionKind::Up => "up",
+            ProjectionKind::Down => "down",
+            ProjectionKind::Router => "router",
+            ProjectionKind::ExpertGate(_) => "expert_gate",
+            ProjectionKind::ExpertUp(_) => "expert_up",
+            ProjectionKind::ExpertDown(_) => "expert_down",
+        }
+    }
+
+    /// Returns the index of the expert that the projection belongs to, if any.
+    pub const fn expert(self) -> Option<u16> {
+        match self {
+            ProjectionKind::ExpertGate(expert)
+            | ProjectionKind::ExpertUp(expert)
+            | ProjectionKind::ExpertDown(expert) => Some(expert),
+            _ => None,
+        }
+    }
+
+    /// Returns the activation point that is the projection's input.
+    pub const fn input(self) -> ActivationPoint {
+        match self {
+            ProjectionKind::Q | ProjectionKind::K | ProjectionKind::V => ActivationPoint::Attention,
+            ProjectionKind::O => ActivationPoint::AttentionOutput,
+            ProjectionKind::Gate
+            | ProjectionKind::Up
+            | ProjectionKind::Router
+            | ProjectionKind::ExpertGate(_)
+            | ProjectionKind::ExpertUp(_) => ActivationPoint::Ffn,
+            ProjectionKind::Down | ProjectionKind::ExpertDown(_) => ActivationPoint::FfnHidden,
+        }
+    }
+
+    /// Returns the group of projections that may share a basis, if any.
+    pub const fn group(self) -> Option<InputGroup> {
+        match self {
+            ProjectionKind::Q | ProjectionKind::K | ProjectionKind::V => Some(InputGroup::Qkv),
+            ProjectionKind::Gate | ProjectionKind::Up => Some(InputGroup::GateUp),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for ProjectionKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        match self.expert() {
+            Some(expert) => write!(f, ".{expert}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for ProjectionKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let unknown = || {
+            format!(
+                "unknown projection {text:?}; projections are q, k, v, o, gate, up, down, router, \
+                 expert_gate.N, expert_up.N, expert_down.N"
+            )
+        };
+        let found = match text.split_once('.') {
+            None => ProjectionKind::ALL
+                .into_iter()
+                .chain([ProjectionKind::Router])
+                .find(|projection| projection.name() == text),
+            Some((name, expert)) => {
+                let expert = expert.parse().map_err(|_| unknown())?;
+                [
+                    ProjectionKind::ExpertGate(expert),
+                    ProjectionKind::ExpertUp(expert),
+                    ProjectionKind::ExpertDown(expert),
+                ]
+                .into_iter()
+                .find(|projection| projection.name() == name)
+            }
+        };
+        found
+            .filter(|projection| projection.to_string() == text)
+            .ok_or_else(unknown)
+    }
+}
+
+impl Serialize for ProjectionKind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ProjectionKind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+/// Activation point of a block: an input of projections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ActivationPoint {
+    /// Normed residual stream, input of `q`, `k` and `v`.
+    Attention,
+    /// Concatenated head outputs, input of `o`.
+    AttentionOutput,
+    /// Normed residual stream, input of `gate` and `up`.
+    Ffn,
+    /// Product of the activated gate and `up`, input of `down`.
+    FfnHidden,
+}
+
+impl ActivationPoint {
+    /// All activation points in the order of execution.
+    pub const ALL: [ActivationPoint; 4] = [
+        ActivationPoint::Attention,
+        ActivationPoint::AttentionOutput,
+        ActivationPoint::Ffn,
+        ActivationPoint::FfnHidden,
+    ];
+
+    /// Returns the name used in files and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ActivationPoint::Attention => "attention",
+            ActivationPoint::AttentionOutput => "attention_output",
+            ActivationPoint::Ffn => "ffn",
+            ActivationPoint::FfnHidden => "ffn_hidden",
+        }
+    }
+}
+
+/// Projections that share their input and may share a basis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InputGroup {
+    /// `q`, `k` and `v`.
+    Qkv,
+    /// `gate` and `up`.
+    GateUp,
+}
+
+impl InputGroup {
+    /// Both groups in the order of execution.
+    pub const ALL: [InputGroup; 2] = [InputGroup::Qkv, InputGroup::GateUp];
+
+    /// Returns the name used in roles.
+    pub const fn name(self) -> &'static str {
+        match self {
+            InputGroup::Qkv => "qkv",
+            InputGroup::GateUp => "gate_up",
+        }
+    }
+
+    /// Returns the projections of the group in the order of execution.
+    pub const fn slots(self) -> &'static [ProjectionKind] {
+        match self {
+            InputGroup::Qkv => &[ProjectionKind::Q, ProjectionKind::K, ProjectionKind::V],
+            InputGroup::GateUp => &[ProjectionKind::Gate, ProjectionKind::Up],
+        }
+    }
+}
+
+/// Part of a matrix that a tensor stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Part {
+    /// Dense matrix `W`, `[out, in]`.
+    Weight,
+    /// First factor of `W ≈ B A`, `[rank, in]`.
+    A,
+    /// Second factor of `W ≈ B A`, `[out, rank]`.
+    B,
+    /// `W̃ = W P`, `[out, rank]`, used with the [`Role::Basis`] of the group.
+    Projected,
+    /// First factor of the residual in `W ≈ W₀ + B A`, `[rank, in]`.
+    ResidualA,
+    /// Second factor of the residual, `[out, rank]`.
+    ResidualB,
+    /// Bias added to `W x`, `[1, out]`; also with factors.
+    Bias,
+}
+
+impl Part {
+    pub(super) const ALL: [Part; 7] = [
+        Part::Weight,
+        Part::A,
+        Part::B,
+        Part::Projected,
+        Part::ResidualA,
+        Part::ResidualB,
+        Part::Bias,
+    ];
+
+    pub(super) const OF_OUTPUT: [Part; 4] = [Part::A, Part::B, Part::ResidualA, Part::ResidualB];
+
+    /// Returns the last word of a role.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Part::Weight => "weight",
+            Part::A => "a",
+            Part::B => "b",
+            Part::Projected => "projected",
+            Part::ResidualA => "residual_a",
+            Part::ResidualB => "residual_b",
+            Part::Bias => "bias",
+        }
+    }
+}

@@ -1,0 +1,438 @@
+//! Roles of a model's tensors.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::kv::BLOCK_KV;
+use super::{InputGroup, KvSide, MatrixId, Part, ProjectionKind};
+
+/// Role of a tensor in the model. The manifest uses its text form, e.g. `layers.3.q.weight`,
+/// `layers.3.qkv.basis` or `token_embedding`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Role {
+    /// `[vocabulary, width]`.
+    TokenEmbedding,
+    /// Divisors of the rotary frequencies, `[1, rope_dimensions / 2]`.
+    RopeFactors,
+    /// Divisors for contexts longer than [`LongRope::original_context`], `[1, rope_dimensions /
+    /// 2]`.
+    LongRopeFactors,
+    /// `[1, width]`.
+    AttentionNorm {
+        /// Index of the block.
+        layer: usize,
+    },
+    /// Shared basis `Pᵀ` of a group of projections, `[rank, in]`.
+    Basis {
+        /// Index of the block.
+        layer: usize,
+        /// Projections that share it.
+        group: InputGroup,
+    },
+    /// Norm weight of every query head, before rotation, `[1, head_size]`.
+    QueryNorm {
+        /// Index of the block.
+        layer: usize,
+    },
+    /// Norm weight of every key head, before rotation, `[1, head_size]`.
+    KeyNorm {
+        /// Index of the block.
+        layer: usize,
+    },
+    /// Norm of the attention output before it is added to the residual stream, `[1, width]`.
+    PostAttentionNorm {
+        /// Index of the block.
+        layer: usize,
+    },
+    /// Norm of the feed-forward output before it is added to the residual stream, `[1, width]`.
+    PostFfnNorm {
+        /// Index of the block.
+        layer: usize,
+    },
+    /// A part of a projection.
+    Linear {
+        /// Index of the block.
+        layer: usize,
+        /// Projection within the block.
+        slot: ProjectionKind,
+        /// Dense weight, factor or bias.
+        part: Part,
+    },
+    /// `[1, width]`.
+    FfnNorm {
+        /// Index of the block.
+        layer: usize,
+    },
+    /// `[1, width]`.
+    OutputNorm,
+    /// Output head, `[vocabulary, width]`; absent if tied to the embedding or stored as factors.
+    Output,
+    /// Factor of the output head: [`Part::A`], [`Part::B`], [`Part::ResidualA`] or
+    /// [`Part::ResidualB`].
+    OutputFactor {
+        /// The factor.
+        part: Part,
+    },
+    /// Orthonormal basis of each kv head for the KV cache, `[kv_heads · head_size, head_size]`: one
+    /// row per component, in decreasing order of energy. For keys these are the eigenvectors of the
+    /// second moment of keys and queries after the rotary embedding, for values those of the values
+    /// (OjaKV, appendix A.2). Unused by the forward pass.
+    KvBasis {
+        /// Index of the block.
+        layer: usize,
+        /// Keys or values.
+        side: KvSide,
+    },
+    /// Share of the head's energy in each row of [`Role::KvBasis`], `[kv_heads, head_size]`.
+    KvEnergies {
+        /// Index of the block.
+        layer: usize,
+        /// Keys or values.
+        side: KvSide,
+    },
+    /// Refinement of a dense matrix: has its shape and is added to it if the active fraction of
+    /// weight bytes allows.
+    Refinement {
+        /// The refined matrix.
+        matrix: MatrixId,
+    },
+}
+
+const REFINEMENT: &str = ".refinement";
+
+/// Constructor of a role from a block index.
+pub(crate) type BlockRole = fn(usize) -> Role;
+
+const BLOCK_VECTORS: [(&str, BlockRole); 6] = [
+    ("attention_norm", |layer| Role::AttentionNorm { layer }),
+    ("query_norm", |layer| Role::QueryNorm { layer }),
+    ("key_norm", |layer| Role::KeyNorm { layer }),
+    ("post_attention_norm", |layer| Role::PostAttentionNorm {
+        layer,
+    }),
+    ("ffn_norm", |layer| Role::FfnNorm { layer }),
+    ("post_ffn_norm", |layer| Role::PostFfnNorm { layer }),
+];
+
+const MODEL_TENSORS: [(&str, Role); 5] = [
+    ("token_embedding", Role::TokenEmbedding),
+    ("rope_factors", Role::RopeFactors),
+    ("long_rope_factors", Role::LongRopeFactors),
+    ("output_norm", Role::OutputNorm),
+    ("output", Role::Output),
+];
+
+impl Role {
+    /// Returns the block index; `None` outside of blocks.
+    pub const fn layer(self) -> Option<usize> {
+        match self {
+            Role::TokenEmbedding
+            | Role::RopeFactors
+            | Role::LongRopeFactors
+            | Role::OutputNorm
+            | Role::Output
+            | Role::OutputFactor { .. } => None,
+            Role::AttentionNorm { layer }
+            | Role::QueryNorm { layer }
+            | Role::KeyNorm { layer }
+            | Role::PostAttentionNorm { layer }
+            | Role::Basis { layer, .. }
+            | Role::Linear { layer, .. }
+            | Role::FfnNorm { layer }
+            | Role::PostFfnNorm { layer }
+            | Role::KvBasis { layer, .. }
+            | Role::KvEnergies { layer, .. } => Some(layer),
+            Role::Refinement { matrix } => matrix.layer(),
+        }
+    }
+
+    /// Returns a sort key for the order of execution, which is the order of an artifact.
+    pub fn execution_order(self) -> impl Ord {
+        // The projections of an expert follow each other.
+        let of_expert = |expert: u16, within: usize| 15 + 3 * usize::from(expert) + within;
+        let step = |slot: ProjectionKind| match slot {
+            ProjectionKind::Q => 2,
+            ProjectionKind::K => 3,
+            ProjectionKind::V => 4,
+            ProjectionKind::O => 7,
+            ProjectionKind::Gate => 11,
+            ProjectionKind::Up => 12,
+            ProjectionKind::Down => 13,
+            ProjectionKind::Router => 14,
+            ProjectionKind::ExpertGate(expert) => of_expert(expert, 0),
+            ProjectionKind::ExpertUp(expert) => of_expert(expert, 1),
+            ProjectionKind::ExpertDown(expert) => of_expert(expert, 2),
+        };
+        let after_experts = of_expert(u16::MAX, 3);
+        let (stage, step, part) = match self {
+            Role::TokenEmbedding => (0, 0, 0),
+            Role::RopeFactors => (0, 1, 0),
+            Role::LongRopeFactors => (0, 2, 0),
+            Role::AttentionNorm { .. } => (1, 0, 0),
+            Role::Basis { group, .. } => match group {
+                InputGroup::Qkv => (1, 1, 0),
+                InputGroup::GateUp => (1, 10, 0),
+            },
+            Role::Linear { slot, part, .. } => (1, step(slot), part as usize),
+            Role::QueryNorm { .. } => (1, 5, 0),
+            Role::KeyNorm { .. } => (1, 6, 0),
+            Role::PostAttentionNorm { .. } => (1, 8, 0),
+            Role::FfnNorm { .. } => (1, 9, 0),
+            Role::PostFfnNorm { .. } => (1, after_experts, 0),
+            Role::OutputNorm => (2, 0, 0),
+            Role::Output => (2, 1, 0),
+            Role::OutputFactor { part } => (2, 1, part as usize),
+            Role::KvBasis { side, .. } => (3, side as usize, 0),
+            Role::KvEnergies { side, .. } => (3, side as usize, 1),
+            Role::Refinement { matrix } => match matrix {
+                MatrixId::Embedding => (4, 0, 0),
+                MatrixId::Projection {
+                    projection: slot, ..
+                } => (4, step(slot), 0),
+                MatrixId::Head => (4, after_experts, 0),
+            },
+        };
+        (stage, self.layer(), step, part)
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some((name, _)) = MODEL_TENSORS.iter().find(|(_, role)| role == self) {
+            return f.write_str(name);
+        }
+        match *self {
+            Role::Basis { layer, group } => write!(f, "layers.{layer}.{}.basis", group.name()),
+            Role::Linear { layer, slot, part } => {
+                write!(f, "layers.{layer}.{}.{}", slot.name(), part.name())
+            }
+            Role::OutputFactor { part } => write!(f, "output.{}", part.name()),
+            Role::Refinement { matrix } => write!(f, "{matrix}{REFINEMENT}"),
+            vector => {
+                let layer = vector.layer().unwrap_or_default();
+                let mut names = BLOCK_VECTORS.iter().chain(&BLOCK_KV);
+                match names.find(|(_, role)| role(layer) == vector) {
+                    Some((name, _)) => write!(f, "layers.{layer}.{name}"),
+                    None => Err(fmt::Error),
+                }
+            }
+        }
+    }
+}
+
+impl FromStr for Role {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let unknown = || format!("unknown role {text:?}");
+        if let Some((_, role)) = MODEL_TENSORS.iter().find(|(name, _)| *name == text) {
+            return Ok(*role);
+        }
+        if let Some(matrix) = text.strip_suffix(REFINEMENT) {
+            let matrix = matrix.parse().map_err(|_| unknown())?;
+            return Ok(Role::Refinement { matrix });
+        }
+        if let Some(name) = text.strip_prefix("output.") {
+            let part = Part::OF_OUTPUT.into_iter().find(|p| p.name() == name);
+            let part = part.ok_or_else(unknown)?;
+            return Ok(Role::OutputFactor { part });
+        }
+        let rest = text.strip_prefix("layers.").ok_or_else(unknown)?;
+        let (layer, rest) = rest.split_once('.').ok_or_else(unknown)?;
+        let layer: usize = layer.parse().map_err(|_| unknown())?;
+        let role = match rest.rsplit_once('.') {
+            None => {
+                let mut names = BLOCK_VECTORS.iter().chain(&BLOCK_KV);
+                let (_, role) = names.find(|(n, _)| *n == rest).ok_or_else(unknown)?;
+                role(layer)
+            }
+            Some((group, "basis")) => Role::Basis {
+                layer,
+                group: InputGroup::ALL
+                    .into_iter()
+                    .find(|g| g.name() == group)
+                    .ok_or_else(unknown)?,
+            },
+            Some((slot, part)) => Role::Linear {
+                layer,
+                slot: slot.parse().map_err(|_| unknown())?,
+                part: Part::ALL
+                    .into_iter()
+                    .find(|p| p.name() == part)
+                    .ok_or_else(unknown)?,
+            },
+        };
+        if role.to_string() == text {
+            Ok(role)
+        } else {
+            Err(unknown())
+        }
+    }
+}
+
+impl Serialize for Role {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Role {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_round_trip_through_text() {
+        let mut roles = vec![
+            Role::TokenEmbedding,
+            Role::RopeFactors,
+            Role::LongRopeFactors,
+            Role::OutputNorm,
+            Role::Output,
+            Role::AttentionNorm { layer: 0 },
+            Role::QueryNorm { layer: 1 },
+            Role::KeyNorm { layer: 2 },
+            Role::PostAttentionNorm { layer: 3 },
+            Role::FfnNorm { layer: 31 },
+            Role::PostFfnNorm { layer: 4 },
+        ];
+        let experts = [
+            ProjectionKind::Router,
+            ProjectionKind::ExpertGate(0),
+            ProjectionKind::ExpertUp(17),
+            ProjectionKind::ExpertDown(u16::MAX),
+        ];
+        for slot in ProjectionKind::ALL.into_iter().chain(experts) {
+            for part in Part::ALL {
+                let layer = 12;
+                roles.push(Role::Linear { layer, slot, part });
+            }
+        }
+        for group in InputGroup::ALL {
+            roles.push(Role::Basis { layer: 7, group });
+        }
+        roles.extend(Part::OF_OUTPUT.map(|part| Role::OutputFactor { part }));
+        for side in KvSide::ALL {
+            roles.push(Role::KvBasis { layer: 5, side });
+            roles.push(Role::KvEnergies { layer: 6, side });
+        }
+        for role in roles {
+            assert_eq!(role.to_string().parse::<Role>().unwrap(), role);
+        }
+    }
+
+    #[test]
+    fn roles_sort_by_execution_order() {
+        let layer = 3;
+        let part = |slot, part| Role::Linear { layer, slot, part };
+        let ordered = [
+            Role::TokenEmbedding,
+            Role::RopeFactors,
+            Role::LongRopeFactors,
+            Role::PostFfnNorm { layer: 2 },
+            Role::AttentionNorm { layer },
+            Role::Basis {
+                layer,
+                group: InputGroup::Qkv,
+            },
+            part(ProjectionKind::Q, Part::A),
+            part(ProjectionKind::Q, Part::B),
+            part(ProjectionKind::Q, Part::Bias),
+            part(ProjectionKind::K, Part::Projected),
+            part(ProjectionKind::V, Part::Weight),
+            part(ProjectionKind::V, Part::ResidualA),
+            part(ProjectionKind::V, Part::ResidualB),
+            part(ProjectionKind::V, Part::Bias),
+            Role::QueryNorm { layer },
+            Role::KeyNorm { layer },
+            part(ProjectionKind::O, Part::Weight),
+            Role::PostAttentionNorm { layer },
+            Role::FfnNorm { layer },
+            Role::Basis {
+                layer,
+                group: InputGroup::GateUp,
+            },
+            part(ProjectionKind::Gate, Part::Weight),
+            part(ProjectionKind::Up, Part::Weight),
+            part(ProjectionKind::Down, Part::Weight),
+            part(ProjectionKind::Router, Part::Weight),
+            part(ProjectionKind::ExpertGate(0), Part::Weight),
+            part(ProjectionKind::ExpertUp(0), Part::Weight),
+            part(ProjectionKind::ExpertDown(0), Part::Weight),
+            part(ProjectionKind::ExpertGate(1), Part::Weight),
+            part(ProjectionKind::ExpertDown(u16::MAX), Part::Bias),
+            Role::PostFfnNorm { layer },
+            Role::AttentionNorm { layer: 4 },
+            Role::OutputNorm,
+            Role::Output,
+            Role::OutputFactor {
+                part: Part::ResidualA,
+            },
+            Role::OutputFactor {
+                part: Part::ResidualB,
+            },
+            Role::KvBasis {
+                layer: 0,
+                side: KvSide::Key,
+            },
+            Role::KvEnergies {
+                layer: 0,
+                side: KvSide::Key,
+            },
+            Role::KvBasis {
+                layer: 0,
+                side: KvSide::Value,
+            },
+            Role::KvEnergies {
+                layer: 0,
+                side: KvSide::Value,
+            },
+            Role::KvBasis {
+                layer: 1,
+                side: KvSide::Key,
+            },
+            Role::Refinement {
+                matrix: MatrixId::Embedding,
+            },
+        ];
+        assert!(ordered.is_sorted_by(|a, b| a.execution_order() < b.execution_order()));
+    }
+
+    #[test]
+    fn other_spellings_of_a_role_are_refused() {
+        for text in [
+            "",
+            "layers",
+            "layers.",
+            "layers.3",
+            "layers.03.q.weight",
+            "layers.+3.q.weight",
+            "layers.3.q.basis",
+            "layers.3.key.basis",
+            "layers.3.query_basis",
+            "layers.03.key_basis",
+            "key_basis",
+            "layers.3.x.weight",
+            "layers.3.q.weight.a",
+            "layers.3.q.1.weight",
+            "layers.3.expert_gate.weight",
+            "layers.3.expert_gate.01.weight",
+            "layers.3.expert_gate.65536.weight",
+            "layers.3.router.2.weight",
+            "output.weight",
+            "output.bias",
+            "output.",
+            "layers.99999999999999999999.q.weight",
+        ] {
+            assert!(text.parse::<Role>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Mixtures of experts: logits compared with transformers and with dense models, and the program on them.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "all of this crate is test code"
+)]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use htc_formats::gguf::Value;
+use htc_loader::Model;
+use htc_loader::backend::Reference;
+use htc_loader::kv::KvType;
+use htc_tests::logits::{at_positions, largest_difference, last_logits, with_kv_type};
+use htc_tests::material::{shared, words};
+use htc_tests::model::Tensor;
+use htc_tests::npy::Array;
+use htc_tests::{Scratch, TinyExperts, TinyModel, htc};
+
+fn tiny() -> TinyModel {
+    TinyModel {
+        experts: Some(TinyExperts {
+            count: 6,
+            used: 2,
+            ffn: 48,
+        }),
+        ..TinyModel::default()
+    }
+}
+
+fn tokens() -> Vec<u32> {
+    (0..40).map(|i| 3 + i * 7 % 290).collect()
+}
+
+#[test]
+fn qwen3moe_gives_the_logits_of_transformers() {
+    let Some(folder) = shared("reference/arch/qwen3moe") else {
+        return;
+    };
+    let tokens = Array::read(&folder.join("tokens.npy")).tokens();
+    let expected = Array::read(&folder.join("logits.npy")).f32();
+    // Also with the spelling of transformers 5.
+    let scratch = Scratch::new();
+    let saved = scratch.path("saved");
+    std::fs::create_dir(&saved).unwrap();
+    for (from, to) in [
+        ("config.transformers5.json", "config.json"),
+        ("model.safetensors", "model.safetensors"),
+        ("tokenizer.json", "tokenizer.json"),
+        ("tokenizer_config.json", "tokenizer_config.json"),
+    ] {
+        std::fs::copy(folder.join(from), saved.join(to)).unwrap();
+    }
+    for path in [&folder.join("model.gguf"), &folder, &saved] {
+        let model = Arc::new(Model::open(path).unwrap());
+        for (kv_type, bound) in [(KvType::F32, 1e-3), (KvType::F16, 5e-3)] {
+            for threads in [1, 2] {
+                let positions = [0, 1, 31, 100, 159];
+                for found in with_kv_type(&model, &tokens, &positions, threads, kv_type) {
+                    let difference = largest_difference(&found, &expected);
+                    assert!(difference < bound, "{}: {difference:.2e}", path.display());
+                }
+            }
+        }
+        let last = last_logits(path, &tokens, Reference);
+        let expected = &expected[expected.len() - last.len()..];
+        let difference = largest_difference(&last, expected);
+        assert!(difference < 1e-4, "{}: {difference:.2e}", path.display());
+    }
+}
+
+fn logits(scratch: &Scratch, name: &str, model: &TinyModel, tensors: &[Tensor]) -> Vec<f32> {
+    let path = scratch.file(name, model.bytes_with_tensors(tensors));
+    let model = Arc::new(Model::open(&path).unwrap());
+    let [batched, single] = at_positions(&model, &tokens(), &[0, 7, 39], 2);
+    assert!(largest_difference(&single, &batched) < 1e-4);
+    batched
+}
+
+/// Weights that add up to 1 leave the output of experts that are all the same.
+#[test]
+fn identical_experts_equal_a_dense_network() {
+    let scratch = Scratch::new();
+    let dense = TinyModel {
+        ffn: 48,
+        ..TinyModel::default()
+    };
+    let mut of_dense = dense.tensors();
+    let mut of_experts = tiny().tensors();
+    for tensor in &mut of_experts {
+        let found = of_dense.iter_mut().find(|dense| match tensor.stack {
+            Some(_) => tensor.name.replace("_exps", "") == dense.name,
+            None => tensor.name == dense.name,
+        });
+        match (found, tensor.stack) {
+            (Some(dense), Some(count)) => tensor.values = dense.values.repeat(count),
+            (Some(dense), None) => tensor.values.clone_from(&dense.values),
+            (None, _) => {}
+        }
+    }
+    let norms = of_experts.iter().filter(|tensor| {
+        let name = tensor.name.as_str();
+        name.ends_with("attn_q_norm.weight") || name.ends_with("attn_k_norm.weight")
+    });
+    of_dense.extend(norms.cloned());
+    // qwen3 has the same attention and a dense network.
+    let number = |n: usize| Value::U32(u32::try_from(n).unwrap());
+    let dense = dense
+        .with("general.architecture", Value::String("qwen3".to_owned()))
+        .with("qwen3.context_length", number(256))
+        .with("qwen3.embedding_length", number(64))
+        .with("qwen3.block_count", number(2))
+        .with("qwen3.feed_forward_length", number(48))
+        .with("qwen3.attention.head_count", number(4))
+        .with("qwen3.attention.head_count_kv", number(2))
+        .with("qwen3.attention.key_length", number(16))
+        .with("qwen3.attention.value_length", number(16))
+        .with("qwen3.attention.layer_norm_rms_epsilon", Value::F32(1e-5));
+    let expected = logits(&scratch, "dense.gguf", &dense, &of_dense);
+    let found = logits(&scratch, "experts.gguf", &tiny(), &of_experts);
+    let difference = largest_difference(&found, &expected);
+    assert!(difference < 1e-5, "{difference:.2e}");
+    // Weights that are not divided by their sum make the output smaller.
+    let raw = tiny().with("qwen3moe.expert_weights_norm", Value::Bool(false));
+    let found = logits(&scratch, "raw.gguf", &raw, &of_experts);
+    assert!(largest_difference(&found, &expected) > 1e-2);
+}
+
+#[test]
+fn permuting_experts_with_their_scores_changes_nothing() {
+    let scratch = Scratch::new();
+    let model = tiny();
+    let tensors = model.tensors();
+    let expected = logits(&scratch, "model.gguf", &model, &tensors);
+    let reversed = |values: &[f32], count: usize| -> Vec<f32> {
+        let parts = values.chunks(values.len() / count);
+        parts.rev().flatten().copied().collect()
+    };
+    let mut permuted = tensors.clone();
+    for tensor in &mut permuted {
+        if tensor.stack.is_some() || tensor.name.ends_with("ffn_gate_inp.weight") {
+            tensor.values = reversed(&tensor.values, 6);
+        }
+    }
+    let found = logits(&scratch, "permuted.gguf", &model, &permuted);
+    let difference = largest_difference(&found, &expected);
+    assert!(difference < 1e-5, "{difference:.2e}");
+    // Without their scores the experts are others.
+    let routers = tensors.iter().filter(|tensor| tensor.stack.is_none());
+    let stacks = permuted.iter().filter(|tensor| tensor.stack.is_some());
+    let mixed: Vec<Tensor> = routers.chain(stacks).cloned().collect();
+    let found = logits(&scratch, "mixed.gguf", &model, &mixed);
+    assert!(largest_difference(&found, &expected) > 1e-2);
+}
+
+#[test]
+fn number_of_used_experts_is_followed() {
+    let scratch = Scratch::new();
+    let with_used = |used: u32| {
+        let model = tiny().with("qwen3moe.expert_used_count", Value::U32(used));
+        logits(&scratch, &format!("{used}.gguf"), &model, &tiny().tensors())
+    };
+    let [one, two, all] = [1, 2, 6].map(with_used);
+    assert!(largest_difference(&one, &two) > 1e-2);
+    assert!(largest_difference(&two, &all) > 1e-2);
+}
+
+#[test]
+fn damaged_mixtures_are_refused() {
+    let scratch = Scratch::new();
+    let refused = |name: &str, model: &TinyModel, tensors: &[Tensor], expected: &str| {
+        let path = scratch.file(name, model.bytes_with_tensors(tensors));
+        let error = Model::open(&path).err().unwrap().to_string();
+        assert!(error.contains(expected), "{error}");
+        assert!(!error.contains('\n'));
+    };
+    let tensors = tiny().tensors();
+    let without = tiny().with("qwen3moe.expert_count", None);
+    refused("count.gguf", &without, &tensors, "expert_count");
+    let many = tiny().with("qwen3moe.expert_count", Value::U32(u32::MAX));
+    refused("many.gguf", &many, &tensors, "experts.count is 4294967295");
+    let used = tiny().with("qwen3moe.expert_used_count", Value::U32(7));
+    refused(
+        "used.gguf",
+        &used,
+        &tensors,
+        "experts.used is 7, expected 1 to 6",
+    );
+    let other = tiny().with("qwen3moe.expert_count", Value::U32(5));
+    refused("other.gguf", &other, &tensors, "expected shape");
+    let mut flat = tensors.clone();
+    for tensor in &mut flat {
+        if let Some(count) = tensor.stack.take() {
+            tensor.rows *= count;
+        }
+    }
+    refused("flat.gguf", &tiny(), &flat, "expected shape [6, 48, 64]");
+    let mut missing = tensors;
+    missing.retain(|tensor| tensor.name != "blk.1.ffn_gate_inp.weight");
+    refused(
+        "router.gguf",
+        &tiny(),
+        &missing,
+        "\"blk.1.ffn_gate_inp.weight\" is missing",
+    );
+}
+
+#[test]
+fn program_executes_and_evaluates_experts_but_does_not_compile_them() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", tiny().bytes());
+    let text = scratch.file("text.txt", words(400).into_bytes());
+    let run = htc!["run", &model, "-p", "the cat", "-n", "8", "--temp", "0"];
+    assert!(run.run().assert_ok().stdout.len() > 7);
+    let report = htc!["eval", &model, "--text", &text, "--context", "32", "--json"];
+    let report = String::from_utf8(report.run().assert_ok().stdout).unwrap();
+    assert!(report.contains("perplexity"), "{report}");
+    let output = scratch.path("model.htz");
+    for arguments in [htc!["compile", &model, "-o", &output], htc!["plan", &model]] {
+        let expected = "is a mixture of 6 experts, and only dense models are compiled";
+        arguments
+            .run()
+            .assert_refused(1, &["cannot compile", expected]);
+    }
+    assert!(!Path::new(&output).exists());
+}
