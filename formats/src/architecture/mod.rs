@@ -162,8 +162,8 @@ pub enum BindError {
     Hyper(#[from] HyperError),
     /// A mixture of experts.
     #[error(
-        "the model is a mixture of {experts} experts, which is not supported; \
-         supported are dense models of {}",
+        "the model is a mixture of {experts} experts, which is not supported for its architecture; \
+         supported: {}",
         supported()
     )]
     Experts {

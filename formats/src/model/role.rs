@@ -206,7 +206,7 @@ impl fmt::Display for Role {
         match *self {
             Role::Basis { layer, group } => write!(f, "layers.{layer}.{}.basis", group.name()),
             Role::Linear { layer, slot, part } => {
-                write!(f, "layers.{layer}.{}.{}", slot.name(), part.name())
+                write!(f, "layers.{layer}.{slot}.{}", part.name())
             }
             Role::OutputFactor { part } => write!(f, "output.{}", part.name()),
             Role::Refinement { matrix } => write!(f, "{matrix}{REFINEMENT}"),

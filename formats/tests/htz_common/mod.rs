@@ -17,7 +17,7 @@ use htc_formats::htz::{
     Section, SpectrumRecord, TensorEntry, TreatmentRecord,
 };
 use htc_formats::model::{
-    Activation, Forward, HyperParameters, LongRope, MatrixId, Part, ProjectionKind, Role,
+    Activation, Experts, Forward, HyperParameters, LongRope, MatrixId, Part, ProjectionKind, Role,
     RopePairs, SlidingWindow,
 };
 use htc_formats::vocab::{TokenKind, Vocabulary};
@@ -158,12 +158,32 @@ pub fn model(
     }
     let (mut slots, mut bases) = (Vec::new(), Vec::new());
     for layer in 0..hyper.layers {
-        let groups: [&[ProjectionKind]; 4] = [
-            &[ProjectionKind::Q, ProjectionKind::K, ProjectionKind::V],
-            &[ProjectionKind::O],
-            &[ProjectionKind::Gate, ProjectionKind::Up],
-            &[ProjectionKind::Down],
+        let mut groups = vec![
+            vec![ProjectionKind::Q, ProjectionKind::K, ProjectionKind::V],
+            vec![ProjectionKind::O],
         ];
+        match hyper.forward.experts {
+            None => groups.extend([
+                vec![ProjectionKind::Gate, ProjectionKind::Up],
+                vec![ProjectionKind::Down],
+            ]),
+            Some(experts) => {
+                let of_expert = |expert| {
+                    [
+                        ProjectionKind::ExpertGate(expert),
+                        ProjectionKind::ExpertUp(expert),
+                        ProjectionKind::ExpertDown(expert),
+                    ]
+                };
+                let experts = (0..experts.count as u16).flat_map(of_expert);
+                groups.push(
+                    [ProjectionKind::Router]
+                        .into_iter()
+                        .chain(experts)
+                        .collect(),
+                );
+            }
+        }
         for (index, group) in groups.into_iter().enumerate() {
             if index == 0 {
                 let name = format!("blk.{layer}.attn_norm.weight");
@@ -315,6 +335,29 @@ pub fn mixed() -> Model {
         _ => Choice::LowRank(DType::F16, 3),
     };
     model(hyper(1), true, Some(DType::Q8_0), (DType::F32, 6), choose)
+}
+
+/// Returns two layers with three experts each.
+pub fn with_experts() -> Model {
+    let choose = |_, slot| match slot {
+        ProjectionKind::ExpertUp(1) => Choice::LowRank(DType::F16, 3),
+        ProjectionKind::ExpertDown(_) => Choice::Dense(DType::Q8_0),
+        _ => Choice::Dense(DType::F16),
+    };
+    let experts = Experts {
+        count: 3,
+        used: 2,
+        ffn: 32,
+        normalised: true,
+    };
+    let hyper = HyperParameters {
+        forward: Forward {
+            experts: Some(experts),
+            ..Forward::default()
+        },
+        ..hyper(2)
+    };
+    model(hyper, false, None, (DType::F32, 6), choose)
 }
 
 /// Returns the small model with all additions of format 1.1.

@@ -53,8 +53,7 @@ pub enum ConfigError {
     },
     /// A mixture of experts.
     #[error(
-        "model type {found:?} is a mixture of experts, which is not supported; \
-         supported are dense models of type {}",
+        "model type {found:?}, a mixture of experts, is not supported; supported: {}",
         model_types::names()
     )]
     Experts {
