@@ -74,7 +74,6 @@ pub(super) fn hyper_parameters(
     if !keys.or("attention.causal", true)? {
         return Err(BindError::NotCausal);
     }
-    let experts = experts(&keys, architecture)?;
     let width: usize = keys.required("embedding_length")?;
     let layers = check_layers(keys.required("block_count")?)?;
     let heads: usize = keys.required("attention.head_count")?;
@@ -92,6 +91,7 @@ pub(super) fn hyper_parameters(
         });
     }
     let context: usize = keys.required("context_length")?;
+    let ffn = keys.required("feed_forward_length")?;
     let forward = Forward {
         rope_pairs: traits.gguf_rope_pairs,
         activation: traits.activation,
@@ -105,7 +105,7 @@ pub(super) fn hyper_parameters(
             .or(traits.logit_softcap),
         sliding_window: sliding_window(&keys, architecture, layers)?,
         long_rope: long_rope(parts, &keys, context)?,
-        experts,
+        experts: experts(&keys, architecture, ffn)?,
     };
     let hyper = HyperParameters {
         architecture: architecture.name.to_owned(),
@@ -117,7 +117,7 @@ pub(super) fn hyper_parameters(
         heads,
         kv_heads: keys.or("attention.head_count_kv", heads)?,
         head_size,
-        ffn: keys.required("feed_forward_length")?,
+        ffn,
         norm_epsilon: keys.required("attention.layer_norm_rms_epsilon")?,
         rope_theta: keys.or("rope.freq_base", traits.rope_theta)?,
         rope_dimensions: keys.or("rope.dimension_count", head_size)?,
@@ -128,19 +128,19 @@ pub(super) fn hyper_parameters(
     Ok(hyper)
 }
 
-/// Returns the mixture of experts; the number of experts must agree with the architecture.
-fn experts(keys: &Keys<'_>, architecture: &Architecture) -> Result<Option<Experts>, BindError> {
+/// Returns the mixture of experts of an architecture that has one.
+fn experts(
+    keys: &Keys<'_>,
+    architecture: &Architecture,
+    ffn: usize,
+) -> Result<Option<Experts>, BindError> {
     if !architecture.has_experts() {
-        let experts: u64 = keys.or("expert_count", 0)?;
-        return match experts {
-            0 => Ok(None),
-            experts => Err(BindError::Experts { experts }),
-        };
+        return Ok(None);
     }
     Ok(Some(Experts {
         count: keys.required("expert_count")?,
         used: keys.required("expert_used_count")?,
-        ffn: keys.required("expert_feed_forward_length")?,
+        ffn: keys.or("expert_feed_forward_length", ffn)?,
         normalised: keys.or(
             "expert_weights_norm",
             architecture.traits.normalises_experts,

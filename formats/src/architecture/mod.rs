@@ -10,6 +10,7 @@ mod gemma3;
 mod gguf;
 mod hugging_face;
 mod llama;
+mod mixtral;
 mod model_type;
 mod names;
 mod phi3;
@@ -43,6 +44,7 @@ pub(crate) use rules::{Sliding, Traits};
 /// All supported architectures.
 pub static SUPPORTED: &[&Architecture] = &[
     &llama::ARCHITECTURE,
+    &mixtral::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
     &qwen3moe::ARCHITECTURE,
@@ -162,9 +164,8 @@ pub enum BindError {
     Hyper(#[from] HyperError),
     /// A mixture of experts.
     #[error(
-        "the model is a mixture of {experts} experts, which is not supported for its architecture; \
-         supported: {}",
-        supported()
+        "the model is a mixture of {experts} experts, where its architecture is supported {}",
+        if *experts > 0 { "without experts alone" } else { "with experts alone" }
     )]
     Experts {
         /// Experts per block.
@@ -236,7 +237,8 @@ pub enum BindError {
 }
 
 fn supported() -> String {
-    let names: Vec<&str> = SUPPORTED.iter().map(|a| a.name).collect();
+    let mut names: Vec<&str> = SUPPORTED.iter().map(|a| a.name).collect();
+    names.dedup();
     names.join(", ")
 }
 
@@ -289,13 +291,18 @@ pub fn bind_parts(
 ) -> Result<(HyperParameters, Vec<ModelTensor>), BindError> {
     let parts = gguf::Parts::new(first, others);
     let name: &str = first.required("general.architecture")?;
-    let architecture =
-        SUPPORTED
-            .iter()
-            .find(|a| a.name == name)
-            .ok_or_else(|| BindError::Architecture {
-                found: name.to_owned(),
-            })?;
+    let experts: u64 = first
+        .optional(&format!("{name}.expert_count"))?
+        .unwrap_or(0);
+    let mut named = SUPPORTED.iter().filter(|a| a.name == name).peekable();
+    if named.peek().is_none() {
+        let found = name.to_owned();
+        return Err(BindError::Architecture { found });
+    }
+    // A name may stand for dense models and for mixtures of experts.
+    let architecture = named
+        .find(|a| a.has_experts() == (experts > 0))
+        .ok_or(BindError::Experts { experts })?;
     let hyper = gguf::hyper_parameters(&parts, architecture)?;
     let find = |name: &str| parts.find(name);
     let tensors = architecture.bind_tensors(&hyper, Naming::Gguf, parts.names(), find)?;

@@ -50,8 +50,10 @@ pub(crate) struct ExpertDefaults {
     pub count_keys: &'static [&'static str],
     pub count: usize,
     pub num_experts_per_tok: usize,
-    pub moe_intermediate_size: usize,
-    pub norm_topk_prob: bool,
+    /// `None`: `intermediate_size`.
+    pub moe_intermediate_size: Option<usize>,
+    /// `None`: always, without a key.
+    pub norm_topk_prob: Option<bool>,
 }
 
 /// Source of the sliding window if `layer_types` is absent.

@@ -22,8 +22,8 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
             count_keys: &["num_experts", "num_local_experts"],
             count: 128,
             num_experts_per_tok: 8,
-            moe_intermediate_size: 768,
-            norm_topk_prob: false,
+            moe_intermediate_size: Some(768),
+            norm_topk_prob: Some(false),
         }),
         ..QWEN_TYPE
     }],

@@ -4,7 +4,7 @@ use super::model_type::{ModelType, RopeKinds, Window};
 use super::rules::{Dim, EmbeddingScale, ExpertRule, Group, Sliding, TensorRule, Traits};
 use crate::model::{Activation, Part, ProjectionKind, Role, RopePairs};
 
-const REQUIRED: bool = true;
+pub const REQUIRED: bool = true;
 const OPTIONAL: bool = false;
 
 /// Projections of attention.

@@ -157,8 +157,14 @@ fn experts(config: &Object<'_>, model: &ModelType) -> Result<Option<Experts>, Co
     Ok(Some(Experts {
         count: key.map_or(Ok(defaults.count), |key| config.required(key))?,
         used: config.or("num_experts_per_tok", defaults.num_experts_per_tok)?,
-        ffn: config.or("moe_intermediate_size", defaults.moe_intermediate_size)?,
-        normalised: config.flag("norm_topk_prob", defaults.norm_topk_prob)?,
+        ffn: match defaults.moe_intermediate_size {
+            Some(default) => config.or("moe_intermediate_size", default)?,
+            None => config.or("intermediate_size", model.intermediate_size)?,
+        },
+        normalised: match defaults.norm_topk_prob {
+            Some(default) => config.flag("norm_topk_prob", default)?,
+            None => true,
+        },
     }))
 }
 
