@@ -36,7 +36,7 @@ impl<'a> Panels<'a> {
         }
     }
 
-    /// `T = W` when it has at least as many rows as columns, `T = Wᵀ` otherwise.
+    /// `T = W` with at least as many rows as columns, otherwise `Wᵀ`.
     pub fn tall(weight: Weight<'a>, algebra: &'a dyn Algebra) -> Self {
         if weight.rows < weight.cols {
             Panels::transposed_weight(weight, algebra)
@@ -97,7 +97,7 @@ impl<'a> Panels<'a> {
         gram.finish()
     }
 
-    /// Computes `T X [long, r]` for `X [short, r]` by panels of rows: `visit(first row, rows)`.
+    /// Computes `T X [long, r]` by panels of rows: `visit(first row, rows)`.
     pub fn times(
         &self,
         x: MatRef<'_, f64>,

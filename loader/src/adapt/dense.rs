@@ -6,10 +6,7 @@ use htc_formats::source::ModelFile;
 use crate::error::LoadError;
 use crate::tensor::Tensor;
 
-/// Returns the full `W [out, in]` of a projection.
-///
-/// # Errors
-/// [`LoadError`] if a part is missing or does not decode.
+/// `W [out, in]`.
 pub(super) fn decode_projection(
     file: &ModelFile,
     layer: usize,

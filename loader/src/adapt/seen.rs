@@ -6,18 +6,17 @@ use crate::backend::Backend;
 use crate::error::ExecError;
 use crate::exec::{Point, Session, Tap};
 
-/// Recorded inputs of some layers and of the head.
 pub(crate) struct ActivationRecorder {
     draft: LayerInputs,
     verifier: LayerInputs,
-    /// Per drafted token, the layers' inputs `[layers, width]`.
+    /// `[layers, width]` per drafted token.
     steps: Vec<Vec<f32>>,
     heads: Vec<(Vec<f32>, Vec<f32>)>,
     records_head: bool,
     verifier_logits: Vec<f32>,
 }
 
-/// Attention inputs of some layers in the last batch: `[layers][rows, width]`.
+/// In the last batch: `[layers][rows, width]`.
 pub(crate) struct LayerInputs {
     layers: Vec<usize>,
     rows: Vec<Vec<f32>>,

@@ -27,7 +27,6 @@ pub const ARCHITECTURES: [&str; 9] = [
     "phi3",
 ];
 
-/// Returns the folder of a small model with its tokens.
 pub fn fixture(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures");
     root.join(name)
@@ -77,8 +76,7 @@ impl Case<'_> {
 
 const FLOAT: f64 = 1e-4;
 
-/// Returns the tolerance for f16 keys and values, which may round differently from the oracle: the
-/// effect is at most that of rounding all of them.
+/// At most the effect of rounding all keys and values.
 fn of_f16_keys(file: &ModelFile, tokens: &[u32]) -> f64 {
     let [exact, rounded] = [KvType::F32, KvType::F16].map(|kv_type| {
         let setting = ActiveSetting::FULL;
@@ -96,9 +94,7 @@ fn of_f16_keys(file: &ModelFile, tokens: &[u32]) -> f64 {
     bound.max(FLOAT)
 }
 
-/// Weights in blocks are multiplied with 8-bit activations, rounded before each factor; random
-/// weights amplify this from layer to layer. A misplaced block or scale causes differences of one
-/// and more.
+/// Weights in blocks are multiplied with 8-bit activations; random weights amplify the rounding.
 const BLOCKS: f64 = 0.3;
 
 pub fn architectures<B: Backend>(backends: fn() -> Vec<Named<B>>) {
@@ -139,7 +135,6 @@ pub fn demo<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     }
 }
 
-/// Low rank and shared bases, as floats and in blocks, at the full rank and at parts of it.
 pub fn factorised<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let scratch = Scratch::new();
     let tiny = TinyModel {
@@ -179,8 +174,6 @@ pub fn factorised<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     }
 }
 
-/// Matrices in codes, including head and embedding, and an elastic artifact with no, some and all
-/// residuals.
 pub fn coded<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let scratch = Scratch::new();
     let tiny = TinyModel {

@@ -67,8 +67,7 @@ fn dry_run_writes_nothing_and_predicts_exact_bytes() {
     nowhere.run().assert_refused(1, &["/no/such"]);
 }
 
-/// Returns the peak anonymous memory of a process, without mapped files, which the system can
-/// evict.
+/// Without mapped files, which the system can evict.
 fn peak_memory(run: Htc) -> f64 {
     let mut child = run.spawn();
     let mut most = 0.0f64;
@@ -116,7 +115,7 @@ fn predicted_memory_bounds_actual_memory() {
                 let said = number(&forecast, "/peak_memory");
                 let used = peak_memory(run());
                 eprintln!("{options:?}: {said} forecast, {used} used");
-                // Sampling may miss a peak, and the allocator may keep freed memory.
+                // Sampling may miss a peak.
                 assert!(used <= said, "{options:?}: {used} used, {said} forecast");
                 assert!(
                     used > 0.2 * said,

@@ -1,6 +1,3 @@
-//! `htc plan`, `htc compile --plan` and `htc compile --dry-run`, with every allocator that needs no
-//! calibration.
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -10,8 +7,7 @@ use serde_json::Value;
 
 use super::{METHODS, assert_close, compile, list, number, text};
 
-/// Allocators that work without calibration, with their required options; phase falls back with a
-/// note.
+/// With their required options.
 pub(super) const ALLOCATORS: [&[&str]; 5] = [
     &["--allocator", "uniform"],
     &["--allocator", "waterfill"],
@@ -20,12 +16,10 @@ pub(super) const ALLOCATORS: [&[&str]; 5] = [
     &["--allocator", "phase"],
 ];
 
-/// Wide enough for several steps of rank.
 pub(super) fn model(scratch: &Scratch) -> PathBuf {
     scratch.file("model.gguf", wide(3).bytes())
 }
 
-/// A model twice as wide as the default.
 pub(super) fn wide(layers: usize) -> TinyModel {
     TinyModel {
         layers,

@@ -1,5 +1,3 @@
-//! `htc report`: a page that is well-formed, complete, self-contained and reproducible.
-
 mod bits;
 mod browser;
 
@@ -101,8 +99,7 @@ impl Element {
     }
 }
 
-/// Parses a page strictly: elements are properly nested, attributes quoted and unique, and `<`, `>`
-/// and `&` escaped.
+/// Strict: elements are nested, attributes quoted and unique, and `<`, `>` and `&` escaped.
 #[track_caller]
 fn parse(page: &str) -> Element {
     let mut rest = page.strip_prefix("<!DOCTYPE html>").expect("a doctype");
@@ -300,7 +297,6 @@ fn tables_have_the_numbers_of_the_report() {
         let Some(error) = slot["error"].as_f64() else {
             continue;
         };
-        // Four significant digits without trailing zeros.
         let digits = (3 - error.log10().floor() as i32).max(0) as usize;
         let told = format!("{error:.digits$}");
         let told = told.trim_end_matches('0');

@@ -55,9 +55,6 @@ impl ColumnEnergies {
     }
 
     /// Returns the scales for `codes`, enlarged by the expected carried errors.
-    ///
-    /// # Errors
-    /// [`ColumnGroupsEncodeError::Length`] if the number of columns differs.
     pub fn scales(
         &self,
         codes: &Codes,
@@ -134,8 +131,8 @@ impl ColumnScales {
         std::array::from_fn(|c| self.scales.get(first + c).copied().unwrap_or(0.0))
     }
 
-    /// Returns the scale of a row: for codebooks from its largest number, for a trellis its root
-    /// mean square relative to the columns.
+    /// For codebooks from the largest number, for a trellis the root mean square relative to the
+    /// columns.
     pub(super) fn row_scale(&self, kind: CodeKind, row: &[f32]) -> f32 {
         match kind {
             CodeKind::Codebook => {

@@ -4,7 +4,7 @@ use super::matrix::{BlockArrays, ColumnGroupPart, DeviceLayout, DeviceMatrix, Ti
 use super::{F32_BYTES, byte_span, kernel_count};
 use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
 
-/// Rows per launch; their indices are passed as arguments.
+/// Their indices are passed as arguments.
 const ROWS_PER_LAUNCH: usize = 128;
 
 #[derive(Clone, Copy)]
@@ -40,9 +40,6 @@ struct BandsEmbed {
 unsafe impl KernelArguments for BandsEmbed {}
 
 /// Dequantises the matrix rows given by `tokens` and scales them: `out [tokens.len(), cols]`.
-///
-/// # Errors
-/// [`DeviceError::OutOfBounds`] for a missing row or a short `out`, or a device error.
 pub fn dequantise_rows<D: Device>(
     device: &D,
     matrix: &DeviceMatrix<D>,
