@@ -7,21 +7,17 @@ use super::CalibrateError;
 use crate::request::{ShippedPart, TextSource, shipped_digest, shipped_text};
 use crate::system::text;
 
-/// Text as one model reads it.
+/// As one model reads it.
 #[derive(Debug)]
 pub(super) struct CalibrationContents {
     pub(super) text: String,
-    /// Digest of the complete source text.
+    /// Of the complete source text.
     pub(super) sha256: Digest,
-    /// Names of the skipped parts of the shipped text.
+    /// Of the shipped text.
     pub(super) left_out: Vec<String>,
 }
 
 impl CalibrationContents {
-    /// Reads a file, or the parts of the shipped text that the tokenizer covers.
-    ///
-    /// # Errors
-    /// [`CalibrateError::Text`].
     pub(super) fn read(
         source: &TextSource,
         tokenizer: &Tokenizer,
@@ -52,8 +48,7 @@ impl CalibrationContents {
     }
 }
 
-/// At most three tokens per two characters: otherwise the script is encoded as bytes, which the
-/// model cannot read.
+/// Otherwise the script is encoded as bytes, which the model cannot read.
 fn is_covered(part: &ShippedPart, tokenizer: &Tokenizer) -> bool {
     let text = part.text();
     let tokens = tokenizer.encode(&text, AddSpecialTokens::TextOnly).len();

@@ -5,13 +5,12 @@ use htc_kernels::cpu::{COLUMN_STEP, Cpu, MOST_COLUMNS};
 
 use crate::math::{Algebra, FactoriseError, GramAccumulator};
 
-/// Side of the tiles. One thread sums a tile, so that the sums do not depend on the number of
-/// threads.
+/// One thread sums a tile, so that the sums do not depend on the number of threads.
 const TILE: usize = MOST_COLUMNS;
 
 const TILES_PER_TASK: usize = 4;
 
-/// Vectors whose products are summed in float32 first.
+/// Summed in float32 first.
 const FLOAT32_ROWS: usize = 512;
 
 const CACHE_LINE_FLOATS: usize = 16;
@@ -39,9 +38,9 @@ struct Strip {
     /// Zero-padded to a multiple of [`COLUMN_STEP`].
     width: usize,
     padded: usize,
-    /// Current vectors, `[n, padded]` from `start` on.
+    /// `[n, padded]` from `start` on.
     numbers: Vec<f32>,
-    /// Start of a cache line, for aligned loads.
+    /// Aligned to a cache line.
     start: usize,
     sum: Vec<f64>,
 }
@@ -64,9 +63,6 @@ impl MomentSums {
 
     /// Creates empty sums with products on the device of `algebra`, if given, until
     /// [`settle`](Self::settle).
-    ///
-    /// # Errors
-    /// Out of device memory.
     pub fn with_algebra(
         algebra: Option<&dyn Algebra>,
         order: usize,
@@ -89,9 +85,6 @@ impl MomentSums {
     }
 
     /// Fetches the products from the device.
-    ///
-    /// # Errors
-    /// The first error of the device.
     pub fn fetch(&mut self) -> Result<(), FactoriseError> {
         let here = Products::Tiles(Vec::new());
         let sums = match std::mem::replace(&mut self.products, here) {
@@ -114,9 +107,6 @@ impl MomentSums {
     }
 
     /// Checks for device errors so far.
-    ///
-    /// # Errors
-    /// The first error of the device.
     pub fn check(&self) -> Result<(), FactoriseError> {
         match &self.products {
             Products::Device(Err(error)) => Err(error.clone()),
@@ -124,7 +114,7 @@ impl MomentSums {
         }
     }
 
-    /// Returns the bytes of the sums of vectors of `order` numbers, including the current vectors.
+    /// Returns the bytes of the sums of vectors of `order` numbers.
     pub fn bytes(order: usize) -> u64 {
         let strips = order.div_ceil(TILE) as u64;
         let tile = (TILE.min(order).next_multiple_of(COLUMN_STEP)) as u64;
@@ -181,7 +171,7 @@ impl MomentSums {
         }
     }
 
-    /// Multiplies the weight of all vectors so far by `factor`; later ones have weight 1.
+    /// Multiplies the weight of all vectors so far by `factor`.
     pub fn reweigh(&mut self, factor: f64) {
         self.weight *= factor;
         let sums = self.strips.iter_mut().flat_map(|strip| &mut strip.sum);
@@ -491,7 +481,6 @@ mod tests {
                 "{order}: {forecast} {taken}"
             );
         }
-        // A file of some megabytes may claim this width.
         assert!(MomentSums::bytes(65536) > 17_000_000_000);
     }
 

@@ -39,8 +39,7 @@ impl CandidateEvaluator<'_> {
             let found = self.measure(plan, treatment, windows)?;
             best = self.keep_better(best, found);
         }
-        // A gauge from weights alone is used only if it measures better: a smaller tail in its
-        // coordinates does not imply a better model.
+        // A smaller tail in its coordinates does not imply a better model.
         if best.treatment.gauge.needs_measurement() {
             let plain = Treatment {
                 gauge: GaugeKind::None,
@@ -70,8 +69,8 @@ impl CandidateEvaluator<'_> {
         Ok(best)
     }
 
-    /// Selects the best of [`Shrinkage::CANDIDATES`]. Shrinkage matters for text unlike the calibration,
-    /// so the texts after the first are used if present.
+    /// Shrinkage matters for text unlike the calibration, so the texts after the first are used if
+    /// present.
     fn best_shrinkage(
         &self,
         plan: &Plan,

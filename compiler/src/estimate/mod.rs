@@ -34,7 +34,6 @@ pub struct Estimate {
     pub stages: StageSeconds,
 }
 
-/// Inputs of an estimate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EstimateInputs<'a> {
     /// Source model.
@@ -57,11 +56,10 @@ pub(crate) struct EstimateInputs<'a> {
     pub speed: Speed,
     /// Models are executed in device memory.
     pub uses_device_memory: bool,
-    /// Matrix algebra runs on a device, with copies to it.
+    /// With copies to the device.
     pub uses_device_algebra: bool,
 }
 
-/// Returns the estimate from shapes, ranks and the speed of this machine.
 pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Estimate {
     let EstimateInputs {
         source,
@@ -88,7 +86,6 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
     let measured = if measures { plan.units() } else { &[] };
     let spectra = measured.iter().map(|u| spectrum_bytes(u, plan.request()));
     let spectra = threads as u64 * spectra.max().unwrap_or(0);
-    // Codes need gradients for any plan.
     let goes_back = planning_needs_gradients(options) || plan.needs_gradients();
     let back = match (goes_back, calibration) {
         (true, Some(found)) => {
@@ -125,7 +122,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
         calibration_bytes(&source.hyper, context, threads, gauged) + sessions
     });
     let held_out = calibration.and_then(|found| found.held_out.as_ref());
-    // Residuals of bases are evaluated and coded once more, and measured at every active fraction.
+    // Coded once more, and measured at every active fraction.
     let refined = options.planes > 1;
     // With every candidate if a limit applies to the whole.
     let refinements = match (refined, options.goal.limit.is_none()) {
@@ -138,7 +135,6 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
     } else {
         0
     };
-    // One half validates every candidate, the other tests the chosen one.
     let times = match candidates {
         1 => 1.0,
         many => 0.5 * (many + 1) as f64,
@@ -182,7 +178,6 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
             + (candidates + compared) as f64
                 * stages::kv_bases_seconds(source, plan.request(), speed, threads),
         measure: held_out.map_or(0.0, |windows| {
-            // Source and candidate.
             let tokens = windows.count() * calibration.map_or(0, |found| found.context);
             2.0 * times * forward_seconds(source, tokens, threads, true).unwrap_or(0.0)
         }),
@@ -192,15 +187,13 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
         (0, _) | (_, None) => 0,
         (_, Some(found)) => {
             let (hyper, context) = (&source.hyper, found.context);
-            // State of both ends of an elastic artifact stays allocated.
             let ends = u64::from(options.planes);
             ends * gradient::needed_memory(hyper, &source.spec(), context)
                 + tune::memory_bytes(hyper, context)
         }
     };
     let peak_memory = calibrated + memory.max(tuning);
-    // Arenas of the C library retain freed memory between multi-threaded stages: a third was
-    // observed.
+    // Arenas of the C library retain freed memory: a third was observed.
     let kept = if quantises && threads > 1 {
         peak_memory / 2
     } else {
@@ -221,36 +214,35 @@ fn planning_needs_gradients(options: &CompileOptions) -> bool {
     }
 }
 
-/// Base memory: code's data, stacks, the model's tables.
+/// Code's data, stacks, the model's tables.
 const BASE_BYTES: u64 = 8 << 20;
-/// Memory per thread: stack, and packed panels of matrix products.
+/// Stack, and packed panels of matrix products.
 const BYTES_PER_THREAD: u64 = 4 << 20;
-/// Memory of the vocabulary relative to its stored size: texts, merges, serialised form.
+/// Texts, merges, serialised form.
 const VOCABULARY_FACTOR: u64 = 4;
 
-/// Returns an upper bound for calibration statistics: f64 second moments of the four activation
-/// points of two layers with roots and inverses; one more and a product per thread. The moment of
-/// the hidden layer has no root, and without a gauge is held once. During forward passes only the
-/// sums of one layer and the activations of a batch are in memory.
+/// Upper bound: f64 second moments of the four activation points of two layers with roots and
+/// inverses; one more and a product per thread. The moment of the hidden layer has no root. During
+/// forward passes only the sums of one layer and the activations of a batch are in memory.
 fn calibration_bytes(hyper: &HyperParameters, context: usize, threads: usize, gauged: bool) -> u64 {
     let square = |n: usize| 8 * (n as u64).pow(2);
     let (width, heads) = (square(hyper.width), square(hyper.heads * hyper.head_size));
     let hidden = square(hyper.ffn);
     let batch = 512 * 4 * (8 * hyper.width + 4 * hyper.ffn + 4 * hyper.heads * hyper.head_size);
-    // Summed parts of a batch are copied first, with queries, keys and values by head.
+    // With queries, keys and values by head.
     let summed = 4 * hyper.width + hyper.ffn + (hyper.heads + 3 * hyper.kv_heads) * hyper.head_size;
     let of_hidden = if gauged { 4 * hidden } else { hidden };
     2 * (2 * 3 * width + 3 * heads)
         + of_hidden
         + threads as u64 * 2 * width.max(heads).max(hidden)
         + (batch + 512 * 4 * summed) as u64
-        // The KV cache covers all layers, though one at a time is executed.
+        // Though one layer at a time is executed.
         + 2 * 4 * (hyper.layers * hyper.kv_heads * hyper.head_size) as u64
             * context.max(512) as u64
 }
 
-/// Returns the memory of two models executed together, with logits. They run when no unit is
-/// factorised, but memory may be retained.
+/// Two models executed together, with logits. No unit is factorised then, but memory may be
+/// retained.
 fn session_bytes(hyper: &HyperParameters, context: usize) -> u64 {
     let width = 8 * hyper.width + 4 * hyper.ffn + 4 * hyper.heads * hyper.head_size;
     let kv = 2 * 4 * hyper.layers * hyper.kv_heads * hyper.head_size * context.max(512);
@@ -258,9 +250,9 @@ fn session_bytes(hyper: &HyperParameters, context: usize) -> u64 {
     2 * (512 * 4 * width + kv + logits) as u64
 }
 
-/// Returns an upper bound for axiom gauge searches, one layer per thread: truncated projections in
-/// f32, for each the f64 Gram matrix of the smaller side (four more in use at a time), or a vector
-/// if the residual stream is the larger side; two panels.
+/// Upper bound, one layer per thread: truncated projections in f32, for each the f64 Gram matrix of
+/// the smaller side (four more in use at a time), or a vector if the residual stream is the larger
+/// side; two panels.
 fn axiom_gauge_bytes(hyper: &HyperParameters, plan: &Plan, threads: usize) -> u64 {
     let of_layer = |layer: usize| {
         let slots = truncated_projections(plan, layer).map(|(_, member, _)| {
@@ -278,23 +270,14 @@ fn axiom_gauge_bytes(hyper: &HyperParameters, plan: &Plan, threads: usize) -> u6
     largest * threads.min(hyper.layers) as u64
 }
 
-/// Returns an upper bound of the memory of a compilation without the mapped source:
+/// Upper bound of the memory of a compilation without the mapped source.
 ///
-/// ```text
-/// BASE + threads · PER_THREAD + VOCABULARY · vocabulary
-///   + max( threads · largest spectrum,  threads · largest search of a gauge,  threads · largest unit + largest results in flight )
-/// ```
-///
-/// With `q` and `l` the shorter and longer side of a unit's weight and `r` its rank,
-///
-/// * a spectrum needs the weights in f32 and three f64 matrices `q × q`: the Gram matrix and its reduction;
-/// * a unit needs the weights in f32; six f64 matrices `q × q` for eigenvectors, or with a singular value decomposition
-///   (`down`) eight and the weights twice in f64; the factors four times (f64, f32, encoded,
-///   decoded); two panels of 512 rows;
-/// * KV cache bases of a layer need eight f64 matrices of the order of a head, and three times the stored size;
-/// * the results within the window of steps may wait to be written.
-///
-/// Stages do not overlap, and later stages reuse freed memory.
+/// With `q` and `l` the shorter and longer side of a unit's weight: a spectrum needs the weights in
+/// f32 and three f64 matrices `q × q`; a unit the weights in f32, six f64 matrices `q × q` for
+/// eigenvectors, or with a singular value decomposition (`down`) eight and the weights twice in
+/// f64, the factors four times (f64, f32, encoded, decoded) and two panels of 512 rows; KV cache
+/// bases of a layer eight f64 matrices of the order of a head, and three times the stored size.
+/// Results within the window of steps may wait to be written. Stages do not overlap.
 fn peak_memory(
     (jobs, hyper): (&[WriteStep], &HyperParameters),
     stages_before: u64,
@@ -332,7 +315,6 @@ fn spectrum_bytes(unit: &UnitPlan, request: &PlanRequest) -> u64 {
         Method::PerProjection | Method::Quantise => rows.min(cols),
         Method::SharedBasis => cols,
     };
-    // Feedback of rotated and plain inputs, and the source of the former.
     let rotated = if stages::evaluates_rotation(request) {
         4 * 6 * cols * cols
     } else {
@@ -350,7 +332,7 @@ fn unit_bytes(unit: &UnitPlan) -> u64 {
         .any(|m| m.slot() == Some(htc_formats::model::ProjectionKind::Down));
     let decomposition = match unit.form {
         MatrixForm::Unchanged => return 0,
-        // In chunks of rows; results are counted while waiting.
+        // Results are counted while waiting.
         MatrixForm::Dense { .. } => {
             return joint_row_bytes(unit, CARRIED_ELEMENTS) + ENCODING_BYTES + result_bytes(unit);
         }
@@ -364,7 +346,6 @@ fn unit_bytes(unit: &UnitPlan) -> u64 {
         MatrixForm::SharedBasis { .. } => 8 * 6 * cols * cols,
     };
     let factors = rank * (rows + cols) * 4 * 8;
-    // Decoded base, its bytes, and the error.
     let base = match unit.form {
         MatrixForm::Residual { .. } => 3 * 4 * rows * cols,
         _ => 0,
@@ -372,9 +353,9 @@ fn unit_bytes(unit: &UnitPlan) -> u64 {
     4 * rows * cols + base + decomposition + factors + panels(rows, cols)
 }
 
-/// Returns the memory of all rows, original and decoded in chunks; with joint rows the second
-/// moment of their gradients twice in f32 and once in f64, with losses, carried errors and stored
-/// values; two column products, with those of rotated inputs and their sources.
+/// All rows, original and decoded in chunks; with joint rows the second moment of their gradients
+/// twice in f32 and once in f64, with losses, carried errors and stored values; two column
+/// products, with those of rotated inputs.
 fn column_group_bytes(unit: &UnitPlan) -> u64 {
     let (rows, cols) = shape(unit);
     let squares = match &unit.form {
@@ -384,11 +365,10 @@ fn column_group_bytes(unit: &UnitPlan) -> u64 {
     4 * rows * cols + joint_row_bytes(unit, CARRIED_ELEMENTS + 4) + 4 * squares * cols * cols
 }
 
-/// Carried elements per weight of joint rows.
+/// Per weight of joint rows.
 const CARRIED_ELEMENTS: u64 = 1;
 
-/// Returns the memory of joint rows: the second moment of their gradients, and `numbers` elements
-/// per weight.
+/// The second moment of their gradients, and `numbers` elements per weight.
 fn joint_row_bytes(unit: &UnitPlan, numbers: u64) -> u64 {
     let (_, cols) = shape(unit);
     let members = unit.members.iter();
@@ -406,7 +386,7 @@ fn panels(rows: u64, cols: u64) -> u64 {
     2 * 8 * 512 * rows.max(cols).min(rows.min(cols).max(512))
 }
 
-/// Memory of encoding a chunk of rows, original and decoded.
+/// A chunk of rows, original and decoded.
 const ENCODING_BYTES: u64 = 16 << 20;
 
 fn result_bytes(unit: &UnitPlan) -> u64 {

@@ -1,5 +1,3 @@
-//! Exports an artifact as GGUF, and optionally its factors as a LoRA adapter.
-
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -17,10 +15,10 @@ use super::{ExportError, check};
 use crate::event::Event;
 use crate::system::disk;
 
-/// Version of the block formats, which llama.cpp requires in quantised files.
+/// Of the block formats; llama.cpp requires it in quantised files.
 const QUANTIZATION_VERSION: u32 = 2;
 
-/// Bytes between syncs to disk, so that the last one is quick.
+/// So that the last sync is quick.
 const SYNC_INTERVAL_BYTES: u64 = 64 << 20;
 
 pub(super) struct GgufFile<'a> {

@@ -28,10 +28,9 @@ pub(super) struct Piece<'a> {
     pub order: Option<HeadPermutation>,
 }
 
-/// Source of rows.
 #[derive(Debug)]
 pub(super) enum Content<'a> {
-    /// Stored bytes that are already in the output's type.
+    /// In the output's type already.
     Stored(StoredTensor<'a>),
     Matrix(Matrix<'a>),
     Tensor(StoredTensor<'a>),
@@ -80,7 +79,6 @@ impl OutputTensor<'_> {
     }
 }
 
-/// Requirements of a container.
 #[derive(Debug)]
 pub(super) struct ContainerRequirements {
     pub naming: Naming,
@@ -90,7 +88,7 @@ pub(super) struct ContainerRequirements {
     pub pairs: RopePairs,
     /// Set if norms are stored minus one.
     pub norms_less_one: bool,
-    /// Projections with a bias in every layer; zeros if the model has none.
+    /// Projections with a bias in every layer.
     pub biases: Vec<ProjectionKind>,
     /// Type of encoded matrices.
     pub dtype: DType,
@@ -295,8 +293,7 @@ impl<'a> Planner<'a, '_> {
         Ok(common)
     }
 
-    /// Returns the model's part of a matrix whose factors go into an adapter; `None` without
-    /// factors.
+    /// The model's part; `None` without factors.
     fn adapter_base(&self, matrix: &Matrix<'a>) -> Result<Option<(DType, Piece<'a>)>, ExportError> {
         let (dtype, content) = match matrix.form {
             Form::Dense => return Ok(None),

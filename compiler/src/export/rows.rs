@@ -25,7 +25,7 @@ impl<'a> StoredTensor<'a> {
         Some(StoredTensor { tensor, bytes })
     }
 
-    /// Returns the tensor of a role, or an error if it is missing.
+    /// Returns the tensor of a role.
     pub fn get(file: &'a ModelFile, role: Role) -> Result<StoredTensor<'a>, ExportError> {
         StoredTensor::find(file, role).ok_or(ExportError::Missing(role))
     }
@@ -99,8 +99,7 @@ impl<'a> Matrix<'a> {
         StoredTensor::get(self.file, role)
     }
 
-    /// Returns the factors `(B, A)` of `B A`; `None` for a dense matrix. For a base with a low-rank
-    /// residual they are those of the residual.
+    /// Returns the factors `(B, A)` of `B A`, if any, also those of a residual.
     pub fn factors(&self) -> Result<Option<(StoredTensor<'a>, StoredTensor<'a>)>, ExportError> {
         Ok(match self.form {
             Form::Dense => None,
@@ -153,7 +152,7 @@ impl<'a> Matrix<'a> {
             .collect())
     }
 
-    /// Returns a decoder of the rows; decodes the factor that all rows need.
+    /// Returns a decoder of the rows.
     pub fn rows(&self) -> Result<RowDecoder<'a>, ExportError> {
         let product = match self.factors()? {
             None => None,
@@ -187,7 +186,7 @@ impl<'a> RowDecoder<'a> {
         }
     }
 
-    /// Decodes some rows; products of factors are computed in float64 and rounded once.
+    /// Decodes some rows; products are rounded once.
     pub fn decode(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), ExportError> {
         if let Some(dense) = &self.dense {
             dense.decode(rows.clone(), out)?;

@@ -1,6 +1,5 @@
 //! Losses and distances of single positions.
 
-/// Score of one position.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Score {
     /// Negative log-likelihood of the next token, in nats.
@@ -30,8 +29,8 @@ pub(super) fn score(logits: &[f32], target: usize) -> Score {
     }
 }
 
-/// With logits `x` of the reference and `y` of the model, minus their maxima, the divergence is `Σ
-/// exp(x) (x − y) / Σ exp(x) − ln Σ exp(x) + ln Σ exp(y)`. Lossless artifacts need float64.
+/// `Σ exp(x) (x − y) / Σ exp(x) − ln Σ exp(x) + ln Σ exp(y)` for logits `x` of the reference and
+/// `y` of the model, minus their maxima. Lossless artifacts need float64.
 pub(super) fn score_with_reference(logits: &[f32], reference: &[f32], target: usize) -> Score {
     let (largest_y, top) = largest(logits);
     let (largest_x, other_top) = largest(reference);
@@ -44,7 +43,7 @@ pub(super) fn score_with_reference(logits: &[f32], reference: &[f32], target: us
         apart += weight * (x - y);
     }
     let divergence = apart / sum_x - sum_x.ln() + sum_y.ln();
-    // Negative values are rounding of these sums, about 1e-15.
+    // Rounding, about 1e-15.
     let divergence = if divergence < 0.0 { 0.0 } else { divergence };
     Score {
         loss: largest_y + sum_y.ln() - f64::from(logits[target]),
@@ -59,7 +58,6 @@ mod tests {
 
     #[test]
     fn losses_and_divergence_equal_the_closed_form() {
-        // p = (1/2, 1/4, 1/4), q = (1/4, 1/2, 1/4), with arbitrary offsets.
         let ln = |x: f32| x.ln();
         let p = [ln(0.5) + 3.0, ln(0.25) + 3.0, ln(0.25) + 3.0];
         let q = [ln(0.25) - 50.0, ln(0.5) - 50.0, ln(0.25) - 50.0];

@@ -1,5 +1,3 @@
-//! The matrices of an artifact: bytes, bits, ranks, errors, and what was done about them.
-
 use htc_formats::bands::CodeLayout;
 use htc_formats::htz::{ProjectionRecord, TensorEntry};
 use htc_formats::model::{MatrixId, Part, ProjectionKind, Role};
@@ -15,13 +13,11 @@ use super::template::figure;
 use crate::make::{MeasuredProjection, SinkCoverage};
 use crate::unit::Norm;
 
-/// Columns of a heat map of column groups at most; more groups are averaged.
+/// More groups are averaged.
 const MAX_GROUPS: usize = 64;
 
-/// Sets of projections with common factors at most that are drawn.
 const MAX_SETS: usize = 9;
 
-/// Columns of a table of errors, with their paths.
 const PREDICTIONS: [(&str, &str); 5] = [
     ("layer", "layer"),
     ("projection", "slot"),
@@ -43,7 +39,7 @@ pub fn bytes_by_kind(artifact: &ArtifactData, prefix: &str) -> Markup {
     figure(&format!("{prefix}{title}"), note, [chart])
 }
 
-/// Returns each kind of tensor with its bytes before and after.
+/// With the bytes before and after.
 fn kinds<'a>(artifact: &ArtifactData) -> Vec<(&'a str, [Option<u64>; 2])> {
     let total = |values: &mut dyn Iterator<Item = u64>| values.fold(0, u64::saturating_add);
     let mut kinds: Vec<(&str, [Option<u64>; 2])> = Vec::new();
@@ -98,7 +94,6 @@ fn is_norm(role: Role) -> bool {
     !weight && !rope && !is_vocabulary(role) && !is_kv_basis(role)
 }
 
-/// Creates a heat map of projections by layers.
 fn by_layer(
     artifact: &ArtifactData,
     title: &str,
@@ -168,7 +163,6 @@ pub fn bits_per_weight(artifact: &ArtifactData, prefix: &str) -> Markup {
     }
 }
 
-/// Describes a matrix: bytes, bits, type and its part of the predicted divergence.
 fn describe(artifact: &ArtifactData, matrix: MatrixId, after: u64, weights: u64) -> String {
     let size = bytes(after as f64);
     let text = format!("{matrix}: {size}, {} bits", number(bits(after, weights)));
@@ -180,8 +174,8 @@ fn describe(artifact: &ArtifactData, matrix: MatrixId, after: u64, weights: u64)
     format!("{text}, {}, {part} of the predicted divergence", own.form)
 }
 
-/// Draws a heat map for each projection, of layers by column groups, and one for each matrix of the vocabulary, of
-/// classes of tokens by column groups.
+/// For each projection layers by column groups, for each matrix of the vocabulary classes of tokens
+/// by column groups.
 fn bits_by_group(artifact: &ArtifactData) -> Vec<Chart> {
     let tensors = artifact.file.map_or(&[][..], |f| &f.manifest.tensors);
     let grouped: Vec<_> = tensors.iter().filter_map(grouped).collect();
@@ -214,7 +208,7 @@ fn bits_by_group(artifact: &ArtifactData) -> Vec<Chart> {
     maps.iter().map(Heat::draw).collect()
 }
 
-/// Returns the matrix of a tensor, its rows and the codes of its column groups, where groups have codes of their own.
+/// `None` without codes by group.
 fn grouped(entry: &TensorEntry) -> Option<(MatrixId, usize, &CodeLayout)> {
     let part = Part::Weight;
     let matrix = match entry.role {
@@ -233,7 +227,7 @@ fn grouped(entry: &TensorEntry) -> Option<(MatrixId, usize, &CodeLayout)> {
     Some((matrix, entry.rows as usize, entry.codes.as_ref()?))
 }
 
-/// Returns the bits of every column group, averaged over classes of rows.
+/// Averaged over classes of rows.
 fn mean_bits(layout: &CodeLayout) -> Vec<f64> {
     let (mut sums, mut all): (Vec<f64>, f64) = (Vec::new(), 0.0);
     for (rows, codes) in layout.codes_with_rows(1) {
@@ -286,7 +280,6 @@ pub fn ranks(artifact: &ArtifactData, prefix: &str) -> Markup {
             Axis::new("rank", Kind::Linear),
         );
         let mut xy = Xy::new(title, x, y, slots.iter().map(series).collect());
-        // In the layers between, the projection is dense.
         xy.longest_step = 1.0;
         xy.draw()
     };
@@ -329,7 +322,7 @@ pub fn predicted_errors(artifact: &ArtifactData, prefix: &str) -> Markup {
                 (figure(&format!("{prefix}Predicted and measured error in the norm “{norm}”"),
                     "One point for each projection and layer.", [scatter(&in_norm(norm).collect::<Vec<_>>(), norm == Norm::Output)]))
             } @else {
-                // A prediction in the coordinates of a gauge has no measurement in the same norm.
+                // Has no measurement in the same norm.
                 (table(&in_norm(norm).map(|m| json!(m)).collect::<Vec<_>>(), &PREDICTIONS).render(&format!("{prefix}Predicted in the coordinates of the gauge “{norm}”, measured in other norms")))
             }
         }
@@ -381,7 +374,7 @@ pub fn axiom_search(artifact: &ArtifactData, prefix: &str) -> Markup {
     figure(&caption, "One curve for each layer.", [chart])
 }
 
-/// Draws how factors cover the direction of attention sinks, and lists the channels that are kept exact.
+/// Draws the coverage of attention sinks, and lists the exempt channels.
 pub fn sinks(artifact: &ArtifactData, prefix: &str) -> Markup {
     let Some(treated) = artifact.report.map(|r| &r.treated) else {
         return html! {};

@@ -2,12 +2,12 @@
 
 use crate::system::show::format_bytes;
 
-/// Four significant digits; very large and very small numbers with an exponent.
+/// Four significant digits.
 pub fn number(value: f64) -> String {
     significant(value, 4)
 }
 
-/// Three significant digits, for a number that is read in passing.
+/// Three significant digits.
 pub fn brief(value: f64) -> String {
     significant(value, 3)
 }
@@ -21,7 +21,7 @@ pub fn tiny(value: f64) -> String {
     }
 }
 
-/// As many significant digits, trailing zeros left out.
+/// Without trailing zeros.
 fn significant(value: f64, digits: i32) -> String {
     if value == 0.0 {
         return "0".into();
@@ -47,13 +47,13 @@ fn significant(value: f64, digits: i32) -> String {
     text.to_owned()
 }
 
-/// A whole number with a thin gap between thousands: `14 792 928`.
+/// With a thin gap: `14 792 928`.
 fn grouped(value: f64) -> String {
     let sign = if value < 0.0 { "-" } else { "" };
     format!("{sign}{}", count(value.abs() as u64))
 }
 
-/// A count with a narrow space between thousands, which does not break.
+/// A count with narrow, unbreakable spaces between thousands.
 pub fn count(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::with_capacity(digits.len() * 2);

@@ -12,7 +12,7 @@ use super::template::figure;
 use crate::measure::{Evaluation, Interval};
 use crate::report::{BaselineFile, Report};
 
-/// Returns the most important results: of each artifact, or else of each evaluation.
+/// Returns the results of each artifact, or else of each evaluation.
 pub fn verdict(data: &PageData) -> Vec<String> {
     let records = data.evaluated.iter().filter(|_| data.artifacts.is_empty());
     let records = records.map(|record| {
@@ -27,7 +27,6 @@ pub fn verdict(data: &PageData) -> Vec<String> {
         .collect()
 }
 
-/// Returns the bits of an artifact for each weight of its source, where the report tells them.
 fn bits_per_weight(artifact: &ArtifactData) -> Option<f64> {
     let weights = artifact.report?.summary.parameters.before;
     (weights > 0).then(|| 8.0 * artifact.after as f64 / weights as f64)
@@ -64,7 +63,7 @@ fn of_artifact(artifact: &ArtifactData) -> String {
     )
 }
 
-/// Compares the artifact with the file in a single type that is nearest to its size.
+/// The file in a single type that is nearest in size.
 fn baseline(artifact: &ArtifactData) -> Option<String> {
     let report = artifact.report?;
     let own = report.quality.as_ref()?.evaluation.reference.as_ref()?;
@@ -100,7 +99,7 @@ fn describe(scores: &Evaluation, text: &str) -> String {
     )
 }
 
-/// Returns the numbers that are read first, where the page is about one artifact.
+/// Returns the main numbers of a single artifact.
 pub fn tiles(data: &PageData) -> Vec<(String, String)> {
     let [artifact] = &data.artifacts[..] else {
         return Vec::new();
@@ -133,7 +132,6 @@ pub fn tiles(data: &PageData) -> Vec<(String, String)> {
     tiles
 }
 
-/// Columns of a table of measurements, with their paths.
 const COLUMNS: [(&str, &str); 10] = [
     ("model", "model"),
     ("role", "role"),
@@ -147,7 +145,7 @@ const COLUMNS: [(&str, &str); 10] = [
     ("same top token", "scores/top1"),
 ];
 
-/// Measurements that may be compared, by text, protocol and reference. Each has `model`, `role`, `bytes` and `scores`.
+/// By text, protocol and reference; each has `model`, `role`, `bytes` and `scores`.
 #[derive(Default)]
 struct Comparisons(Vec<(String, Vec<Value>)>);
 
@@ -160,7 +158,7 @@ impl Comparisons {
         }
     }
 
-    /// Adds the model that others are compared with, once, where there is one.
+    /// Once.
     fn add_reference(&mut self, protocol: &str, model: &str, bytes: u64, scores: &Evaluation) {
         let known = self.0.iter().filter(|(other, _)| other == protocol);
         let mut known = known.flat_map(|(_, measurements)| measurements);
@@ -205,7 +203,7 @@ fn windows(scores: &Evaluation, text: &str) -> String {
     format!("{tokens} tokens scored, {windows} windows of {context} tokens of {text}")
 }
 
-/// Adds the candidates among which an artifact was chosen, named by what may tell them apart.
+/// Named by their differences.
 fn add_candidates(artifact: &ArtifactData, report: &Report, all: &mut Comparisons) {
     for trial in &report.trials {
         let shrinkage = trial.shrinkage.map(|part| format!(" {part}"));
@@ -234,7 +232,7 @@ fn add_candidates(artifact: &ArtifactData, report: &Report, all: &mut Comparison
     }
 }
 
-/// Adds the artifact itself and files in a single type, on the test split.
+/// On the test split.
 fn add_test_split(artifact: &ArtifactData, report: &Report, all: &mut Comparisons) {
     let Some(quality) = &report.quality else {
         return;
@@ -264,7 +262,6 @@ fn add_test_split(artifact: &ArtifactData, report: &Report, all: &mut Comparison
 }
 
 fn compare(protocol: &str, measurements: &[Value]) -> Markup {
-    // The source is in the table: its size would squeeze the others together.
     let chart = |quantity: &str, kind: Kind, path: &str| {
         let paths = [
             "bytes",
@@ -304,7 +301,7 @@ fn compare(protocol: &str, measurements: &[Value]) -> Markup {
     }
 }
 
-/// Draws predicted and measured divergence by the bytes of the file.
+/// Draws predicted and measured divergence by bytes.
 pub fn predictions(artifact: &ArtifactData, prefix: &str) -> Markup {
     let Some((report, predicted)) = artifact
         .report
@@ -341,7 +338,7 @@ pub fn predictions(artifact: &ArtifactData, prefix: &str) -> Markup {
     figure(&caption, note, [Xy::new("", x, y, series).draw()])
 }
 
-/// Draws the divergence of an elastic artifact at parts of its bytes.
+/// Draws the divergence of an elastic artifact by bytes.
 pub fn elastic(artifact: &ArtifactData, prefix: &str) -> Markup {
     let dial = artifact.report.map_or(&[][..], |r| &r.dial);
     let points = dial.iter().map(|p| {

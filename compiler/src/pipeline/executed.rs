@@ -16,8 +16,8 @@ use crate::estimate::matrices;
 use crate::event::{Event, Progress};
 use crate::request::CompileOptions;
 
-/// Calls `work` with the requested device. With a calibration text, the device must have memory for
-/// the model. Without one, a GPU only decomposes weights and the test devices are not used.
+/// With a calibration text, the device must have memory for the model. Without one, a GPU only
+/// decomposes weights.
 pub(super) fn with_device<T>(
     options: &CompileOptions,
     source: &ModelFile,

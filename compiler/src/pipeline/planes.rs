@@ -1,5 +1,4 @@
-//! Elastic artifacts: the bases are an artifact of a smaller size, and residuals are added as
-//! separate planes.
+//! Elastic artifacts: the bases are a smaller artifact, and residuals are added as separate planes.
 
 use htc_formats::htz::HtzError;
 use htc_formats::model::Role;
@@ -22,12 +21,12 @@ use crate::request::{BASE_FRACTION, CodeKinds, CompileOptions, PlanSource, Quali
 use crate::system::clock::{Stage, StageClock};
 use crate::system::show::format_bytes;
 
-/// Iterations of planning residuals with the bytes left over by the iteration before.
+/// With the bytes left over by the iteration before.
 const MAX_ITERATIONS: usize = 4;
 
 const SLACK: u64 = 256;
 
-/// Approximate size of a two-plane artifact relative to a one-plane artifact of the same loss.
+/// Approximate, at the same loss.
 const TWO_PLANE_OVERHEAD: f64 = 1.12;
 
 #[derive(Clone, Debug)]
@@ -39,9 +38,9 @@ pub(super) struct ElasticRequest {
 
 #[derive(Clone, Copy, Debug)]
 enum SizeTarget {
-    /// Maximum bytes of the whole file.
+    /// Of the whole file.
     Bytes(u64),
-    /// The smallest file that meets this limit with all bytes in use.
+    /// The smallest file, with all bytes in use.
     Within(QualityLimit),
 }
 
@@ -106,7 +105,7 @@ impl ElasticRequest {
         Ok(Some(ElasticRequest { size, bases }))
     }
 
-    /// Returns the requested bytes of the whole file, or those predicted to meet the limit.
+    /// Returns the bytes of the whole file, requested or predicted.
     pub fn expected_bytes(&self, prepared: &Prepared) -> Result<u64, PlanError> {
         match self.size {
             SizeTarget::Bytes(total) => Ok(total),
@@ -114,8 +113,7 @@ impl ElasticRequest {
         }
     }
 
-    /// Returns the ratio at which the complete artifact is predicted to meet its limit and for
-    /// which a plan of the bases exists.
+    /// At which the complete artifact is predicted to meet its limit.
     fn start_ratio(prepared: &Prepared) -> f64 {
         let mut ratio = prepared.start_ratio.unwrap_or(1.0);
         loop {
@@ -138,8 +136,7 @@ impl ElasticRequest {
         }
     }
 
-    /// Makes bases and residuals of the requested size, or of the smallest size that meets the
-    /// limit.
+    /// Makes bases and residuals of the requested size, or the smallest within the limit.
     pub fn make(
         &self,
         prepared: &Prepared,
@@ -193,8 +190,7 @@ impl ElasticRequest {
         Ok(chosen)
     }
 
-    /// Searches for the smallest complete artifact that meets a limit, by executing candidates
-    /// without tuned norms. Returns it with the number of candidates.
+    /// Executes candidates without tuned norms; returns the artifact with the number of candidates.
     fn search_smallest(
         &self,
         limit: QualityLimit,
@@ -255,8 +251,7 @@ impl ElasticRequest {
         Ok((found, tried))
     }
 
-    /// Adds residuals to the chosen bases, up to `total` bytes, and measures the artifact at
-    /// several active fractions.
+    /// Up to `total` bytes, at several active fractions.
     fn add_residuals_and_measure(
         &self,
         (prepared, total): (&Prepared, u64),
@@ -298,7 +293,7 @@ impl ElasticRequest {
         Ok(chosen)
     }
 
-    /// Adds as many residuals to the bases as fit into the given bytes; `None` if none fits.
+    /// As many residuals as fit into the given bytes; `None` if none fits.
     fn build_with_residuals(
         &self,
         of: (&Prepared, u64),

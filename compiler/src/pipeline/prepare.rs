@@ -1,5 +1,4 @@
-//! All steps before factorisation: opens, calibrates and plans the source, and reports every error
-//! that can be found early.
+//! All steps before factorisation, which report every error that can be found early.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -34,8 +33,7 @@ use crate::system::clock::{Stage, StageClock};
 use crate::system::disk;
 use crate::system::memory;
 
-/// Ratio used to estimate the cost of a search: projections of all kinds are factorised there, with
-/// ranks close to their maximum.
+/// Projections of all kinds are factorised there, with ranks close to their maximum.
 const ESTIMATE_RATIO: f64 = 0.5;
 
 pub(super) struct Prepared {
@@ -79,7 +77,7 @@ impl Prepared {
         HtzWriter::predict_length(draft, &self.sections)
     }
 
-    /// Returns the predicted losses of codes, if types were chosen by them.
+    /// Returns the predicted losses of codes.
     pub fn predicted_losses(&self, plan: &Plan) -> Result<Option<EstimatedLosses>, PlanError> {
         let (source, calibration) = (&self.source, self.calibration.as_ref());
         let made_from = self.plan_inputs.as_ref();
@@ -131,7 +129,6 @@ impl Prepared {
     }
 }
 
-/// Returns the ratio at which the search for a file within a limit starts.
 pub(super) fn start_ratio(
     source: &ModelFile,
     made_from: Option<&PlanInputs>,
@@ -141,7 +138,7 @@ pub(super) fn start_ratio(
     made_from?.predicted_ratio(source, calibration, limit)
 }
 
-/// Returns the plan, or the plan of another ratio if it was not read from a file.
+/// `plan`, or the plan of another ratio.
 pub(super) fn plan_at(
     source: &ModelFile,
     plan: &Plan,
@@ -161,7 +158,7 @@ pub(super) fn plan_at(
     }
 }
 
-/// Returns the requested treatment of weights, completed from the plan.
+/// Completed from the plan.
 pub(super) fn complete_treatment(
     plan: &Plan,
     asked: TreatmentRequest,
@@ -182,7 +179,7 @@ pub(super) fn tokenizer_section(source: &ModelFile) -> Result<Section, CompileEr
     Ok(Section::tokenizer(vocabulary)?)
 }
 
-/// A source that passed all checks that do not read its weights.
+/// Without reading its weights.
 pub(super) struct CheckedSource {
     source: ModelFile,
     sections: Vec<Section>,
@@ -353,8 +350,7 @@ pub(super) fn prepare(
     })
 }
 
-/// Returns the maximum disk space of concurrent candidates and baseline files. A replaced artifact
-/// stays until the new one is complete.
+/// A replaced artifact stays until the new one is complete.
 fn disk_space_needed(
     options: &CompileOptions,
     plan: &Plan,
@@ -376,8 +372,7 @@ fn disk_space_needed(
     at_a_time as u64 * artifact + wholes + beside
 }
 
-/// Returns the bytes of the complete artifact. With a requested size, the plan of an elastic
-/// artifact covers only the bases.
+/// With a requested size, the plan of an elastic artifact covers only the bases.
 fn complete_bytes(options: &CompileOptions, artifact: u64) -> u64 {
     if options.planes == 2 && options.goal.limit.is_none() {
         (artifact as f64 / BASE_FRACTION) as u64
@@ -402,12 +397,8 @@ pub struct PlanWithEvidence {
     pub plan_inputs: Option<PlanInputs>,
 }
 
-/// Makes the plan for a model, or reads it from its file. The model is executed and its weights are
-/// read only after all other checks have passed.
-///
-/// # Errors
-/// [`CompileError::Plan`], [`CompileError::PlanFile`], [`CompileError::Calibrate`],
-/// [`CompileError::Unit`].
+/// Makes the plan for a model, or reads it from its file. The model is executed only after all
+/// other checks have passed.
 pub fn plan(
     source: &ModelFile,
     planning: &PlanSource,
@@ -420,8 +411,7 @@ pub fn plan(
     let source_type = ModelFileTypes(source);
     let read = OnceCell::new();
     let digest = || *read.get_or_init(|| digest_of(source, clock, watch));
-    // Read only once: the file may be a pipe. A plan that will be made is checked first with the
-    // evidence known already.
+    // Read only once: the file may be a pipe.
     let known = match planning {
         PlanSource::File(path) => {
             let plan = plan::json::read(path, &source.hyper, digest, source_type)?;
@@ -538,9 +528,6 @@ fn check_request(
 }
 
 /// Calibrates a source on the text of `options`.
-///
-/// # Errors
-/// [`CompileError::Calibrate`].
 pub fn calibrate(
     source: &ModelFile,
     digest: Digest,
@@ -553,7 +540,7 @@ pub fn calibrate(
         error,
     })?;
     let calibrated = calibrate::calibrate(&Arc::new(model), digest, options, device, watch)?;
-    // Statistics of a changed source must not stay in the cache under this digest.
+    // Must not stay in the cache under this digest.
     if calibrated.is_new && source.digest() != digest {
         calibrate::remove_entry(options, calibrated.key)?;
         return Err(CompileError::SourceChanged(source.path.clone()));

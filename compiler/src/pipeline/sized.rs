@@ -1,5 +1,4 @@
-//! Plans of files with a size budget: converts bits or ratios to bytes, and finds the plan whose
-//! file takes no more.
+//! Plans of files with a size budget.
 
 use htc_formats::bands::{Code, CodeLayout};
 use htc_formats::block::BlockFit;
@@ -14,14 +13,14 @@ use crate::plan::{
 use crate::report::{EstimatedLosses, EstimatedMatrixLoss, UniformFile};
 use crate::request::{DenseType, QualityLimit, Treatment};
 
-/// Iterations of planning with the bytes left over by the iteration before.
+/// With the bytes left over by the iteration before.
 const MAX_ITERATIONS: usize = 6;
 
 const BISECTION_STEPS: usize = 9;
 
 const SLACK: u64 = 128;
 
-/// Maximum slack before a size counts as infeasible.
+/// A larger slack means that a size is infeasible.
 const LARGEST_SLACK: u64 = 1 << 20;
 
 /// Inputs from which the plans of a request are made.
@@ -31,7 +30,7 @@ pub struct PlanInputs {
     pub request: PlanRequest,
     /// Measurements.
     pub evidence: Evidence,
-    /// Parts of the file outside the plan, if its size is distributed.
+    /// If its size is distributed.
     pub(super) file: Option<FileParts>,
 }
 
@@ -45,10 +44,6 @@ pub(super) struct FileParts {
 }
 
 impl PlanInputs {
-    /// Returns the plan of the request.
-    ///
-    /// # Errors
-    /// [`PlanError`].
     pub(super) fn plan(
         &self,
         source: &ModelFile,
@@ -64,8 +59,7 @@ impl PlanInputs {
         })
     }
 
-    /// Searches upwards from a predicted minimum for the smallest feasible size. The bytes outside
-    /// the matrices depend on the plan, so the minimum is not known exactly.
+    /// Upwards from a predicted minimum: the bytes outside the matrices depend on the plan.
     fn smallest_feasible_size(
         &self,
         mut smallest: u64,
@@ -91,8 +85,8 @@ impl PlanInputs {
         smallest
     }
 
-    /// Returns the plan of another ratio: of parameters, or for file sizes of the larger of the
-    /// source's bytes and those of the artifact that keeps every matrix.
+    /// Of parameters, or for file sizes of the larger of the source's bytes and those of the
+    /// artifact that keeps every matrix.
     pub(super) fn plan_at_ratio(
         &self,
         ratio: f64,
@@ -120,11 +114,7 @@ impl PlanInputs {
         Ok((ratio * whole as f64) as u64)
     }
 
-    /// Returns the alternatives to a plan with a file size: the plan that gives every matrix the
-    /// same type, and, if the plan has factors, the plan without.
-    ///
-    /// # Errors
-    /// [`PlanError`].
+    /// For a file size: one type for every matrix, and, if the plan has factors, no factors.
     pub(super) fn alternatives(
         &self,
         plan: &Plan,
@@ -149,9 +139,7 @@ impl PlanInputs {
             .collect())
     }
 
-    /// Returns the plan with one type for all matrices that has the least predicted loss, among
-    /// those whose files are no larger than requested; `None` if there is none or no size was
-    /// requested.
+    /// The least predicted loss among files that are no larger than requested.
     fn best_uniform_plan(
         &self,
         source: &ModelFile,
@@ -185,8 +173,7 @@ impl PlanInputs {
         Ok(best.map(|(_, plan)| plan))
     }
 
-    /// Returns the plan without factors, if the plan has any. The joint loss of factors is more
-    /// reliable measured than summed.
+    /// The joint loss of factors is more reliable measured than summed.
     fn plan_without_factors(
         &self,
         plan: &Plan,
@@ -207,12 +194,8 @@ impl PlanInputs {
         }
     }
 
-    /// Returns up to `most` plans with the same GGUF type for all matrices whose files are closest
-    /// to `bytes`, alternating smaller and larger, from half to twice of it. Excludes the plan
-    /// itself.
-    ///
-    /// # Errors
-    /// [`PlanError`].
+    /// Up to `most` plans with one GGUF type for all matrices whose files are closest to `bytes`,
+    /// from half to twice of it. Excludes the plan itself.
     pub(super) fn baseline_plans(
         &self,
         (plan, bytes, most): (&Plan, u64, usize),
@@ -252,11 +235,8 @@ impl PlanInputs {
         Ok(found)
     }
 
-    /// Returns the predicted loss of each matrix of a plan, and of files with one type throughout;
-    /// `None` if types are not chosen by predicted loss.
-    ///
-    /// # Errors
-    /// [`PlanError`].
+    /// Of each matrix, and of files with one type throughout; `None` if types are not chosen by
+    /// predicted loss.
     pub(super) fn predicted_losses(
         &self,
         plan: &Plan,
@@ -303,8 +283,7 @@ impl PlanInputs {
         Ok(Some(foreseen))
     }
 
-    /// Returns the fraction of the source's bytes at which the predicted loss is well within a
-    /// limit; `None` without a limit or a size to distribute.
+    /// The fraction of the source's bytes at which the predicted loss is well within a limit.
     pub(super) fn predicted_ratio(
         &self,
         source: &ModelFile,
@@ -312,8 +291,8 @@ impl PlanInputs {
         limit: QualityLimit,
     ) -> Option<f64> {
         self.file.as_ref()?;
-        // Measured losses exceed summed ones, most where losses are large. A relative increase of
-        // the perplexity is about equal to the divergence.
+        // Measured losses exceed summed ones. A relative increase of the perplexity is about equal
+        // to the divergence.
         let nats = limit.kl.into_iter().chain(limit.perplexity_increase);
         let wanted = 0.6 * nats.min_by(f64::total_cmp)?;
         let (mut fails, mut holds) = (0.0, 1.0);
@@ -343,7 +322,7 @@ impl PlanInputs {
         let length = |plan: &Plan| file.file_length(plan, source, calibration);
         let matrices = |plan: &Plan| -> u64 { plan.units().iter().map(|u| u.bytes_after()).sum() };
         request.budget = match to_file_budget(request.budget, source, file.source) {
-            // The requested size is that of the source; an artifact with few weights may be larger.
+            // An artifact with few weights may be larger than the source.
             Budget::FileSize(total) if total == file.source => {
                 Budget::FileSize(file.unchanged_bytes(&request, source, calibration)?)
             }
@@ -393,16 +372,15 @@ pub(super) fn searched_size_note(limit: QualityLimit) -> String {
     format!("its size was sought as the smallest within {limit}")
 }
 
-/// Calls `make` repeatedly with the bytes reserved for everything outside the matrices, and returns
-/// the largest result of at most `total` bytes. The reserve depends on the plan and vice versa.
-/// `None` if every result was too large.
+/// Calls `make` repeatedly with the bytes reserved for everything outside the matrices, which
+/// depend on the plan, and returns the largest result of at most `total` bytes.
 fn fit_to_size<T>(
     total: u64,
     mut beside: u64,
     mut make: impl FnMut(u64) -> Result<(u64, T), PlanError>,
 ) -> Result<Option<T>, PlanError> {
     let mut best: Option<(u64, T)> = None;
-    // Names of codes may need more than the reserve: every file that is too large increases it.
+    // Every file that is too large increases the reserve.
     let (mut slack, mut turns) = (SLACK, 0);
     while turns < MAX_ITERATIONS {
         let (bytes, made) = match make(beside) {
@@ -434,7 +412,7 @@ impl FileParts {
         calibration: Option<&Calibration>,
     ) -> Result<u64, PlanError> {
         let mut request = request.clone();
-        // The longest possible number, so that the length is an upper bound.
+        // An upper bound of the length.
         request.budget = Budget::FileSize(u64::MAX);
         let kept = unchanged_plan(source, &request)?;
         Ok(self
@@ -461,7 +439,7 @@ impl FileParts {
             &treatment,
             measured,
         );
-        // Reserved whether norms are tuned or not: the plan must not depend on it.
+        // The plan must not depend on tuning.
         let draft = layout::reserve_tuning(draft, measured);
         let length = HtzWriter::predict_length(draft, std::slice::from_ref(&self.tokenizer));
         length.map_err(|error| PlanError::Inconsistent(Some(error.to_string())))

@@ -16,10 +16,6 @@ pub(super) fn digest_of(source: &ModelFile, clock: &StageClock, watch: Progress)
     clock.time(Stage::Read, || source.digest())
 }
 
-/// Checks that the source still has the given digest.
-///
-/// # Errors
-/// [`CompileError::SourceChanged`].
 pub(super) fn check_unchanged(
     source: &ModelFile,
     digest: Digest,
@@ -33,9 +29,6 @@ pub(super) fn check_unchanged(
 }
 
 /// Opens a model for compilation.
-///
-/// # Errors
-/// [`CompileError::Source`], [`CompileError::AlreadyCompiled`].
 pub fn open(input: &Path) -> Result<ModelFile, CompileError> {
     let source = ModelFile::open(input)?;
     match source.container {
@@ -54,8 +47,7 @@ pub(super) fn source_files(source: &ModelFile) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Returns true if a path leads to the source, to one of its files, or to one in its folder from
-/// which its vocabulary may be read.
+/// The source, one of its files, or one in its folder from which its vocabulary may be read.
 pub(crate) fn is_source_file(source: &ModelFile, path: &Path) -> bool {
     let vocabulary = HuggingFaceFiles::NAMES.map(|name| source.path.join(name));
     let files = source.files.iter().map(|file| file.path());

@@ -1,5 +1,5 @@
-//! Form of a matrix in the artifact and the tensors it stores. [`StoredForm`] is the counterpart
-//! used by the loader and by the manifest.
+//! Form of a matrix in the artifact and the tensors it stores. [`StoredForm`] is the counterpart of
+//! the loader and the manifest.
 
 use htc_formats::DType;
 use htc_formats::bands::CodeLayout;
@@ -86,7 +86,7 @@ impl MatrixForm {
         MatrixForm::factored(method, rank, first, second)
     }
 
-    /// Returns the types of the first and the second factor; f32 without factors.
+    /// Returns the types of both factors; f32 without.
     pub const fn factor_types(&self) -> [DType; 2] {
         match self {
             MatrixForm::LowRank { a, b, .. } | MatrixForm::Residual { a, b, .. } => [*a, *b],
@@ -134,7 +134,7 @@ impl MatrixForm {
     }
 
     /// Returns the tensors of matrices with the same input: their common basis, if any, then those
-    /// of each member in the order of execution.
+    /// of each member.
     pub fn tensors(&self, members: &[UnitMatrix]) -> Vec<StoredTensor> {
         let first = members.first();
         let basis = first.and_then(|member| {
@@ -173,8 +173,7 @@ impl MatrixForm {
         }
     }
 
-    /// Returns the type names in a plan's file. Unrotated column groups with one code give its
-    /// name, others the list.
+    /// Unrotated column groups with one code give its name, others the list.
     pub(super) fn type_names(&self) -> Vec<(&'static str, String)> {
         if let MatrixForm::ColumnGroups { codes } = self {
             let named = codes.uniform_code().filter(|code| code.is_current());
@@ -187,8 +186,7 @@ impl MatrixForm {
     }
 }
 
-/// Returns the type of a factor with rows of `cols` elements: the requested type if its blocks fit,
-/// else q8_0 if that fits and has shorter blocks, else f16.
+/// The requested type if its blocks fit, else q8_0 if that fits and has shorter blocks, else f16.
 pub(super) fn factor_type_for(asked: DType, cols: usize) -> DType {
     let fits = |dtype: DType| cols.is_multiple_of(dtype.block_len());
     let shorter = DType::Q8_0.block_len() < asked.block_len();
@@ -199,8 +197,7 @@ pub(super) fn factor_type_for(asked: DType, cols: usize) -> DType {
     }
 }
 
-/// Returns the type in which a factor holds elements of the sources exactly: the requested type if
-/// it is exact, else that of the sources, else f32.
+/// The requested type if it is exact, else that of the sources, else f32.
 pub(super) fn exact_type(asked: DType, source_types: impl Iterator<Item = DType> + Clone) -> DType {
     let holds = |dtype: DType| {
         let short = matches!(dtype, DType::F16 | DType::BF16);

@@ -2,8 +2,7 @@
 //!
 //! The error of a column is that of its code times its weight, `D_j Σ_i h_i w_ij²`: `h` is the cost
 //! of output errors, `D` the part that error feedback cannot compensate. The loss of a code is
-//! measured on a sample of rows and distributed over the groups by weight. Steps between codes are
-//! taken in the order of gain per byte.
+//! measured on a sample of rows and distributed over the groups by weight.
 
 use std::borrow::Cow;
 
@@ -22,11 +21,9 @@ use crate::unit::UnitError;
 
 const PLANS_PER_MATRIX: usize = 40;
 
-/// Intermediate plans, which use up the rest of a budget: in row classes one group may be a large
-/// step.
+/// They use up the rest of a budget.
 const INTERMEDIATE_STEPS: u64 = 32;
 
-/// Inputs for the plans of a matrix.
 pub(super) struct MatrixInputs<'a> {
     pub member: &'a UnitMatrix,
     /// Name of the tensor.
@@ -51,7 +48,6 @@ impl MatrixInputs<'_> {
     }
 }
 
-/// Sampled rows of a class of rows with common codes.
 pub(super) struct RowClassSample<'a> {
     pub rows: usize,
     pub sample: &'a RowSample,
@@ -66,7 +62,6 @@ struct UniformCode {
     loss: f64,
 }
 
-/// Plans of a matrix in column groups.
 #[derive(Default)]
 pub(super) struct ColumnGroupPlans {
     /// Main plans, smallest first.
@@ -75,8 +70,7 @@ pub(super) struct ColumnGroupPlans {
     pub intermediate: Vec<LossPoint>,
 }
 
-/// Returns plans smaller than the source: with all rows as one class, and with the given classes.
-/// Empty if out of range for all codes.
+/// With all rows as one class, and with the given classes; only plans smaller than the source.
 pub(super) fn points(
     matrix: &MatrixInputs<'_>,
     all: &RowClassSample<'_>,
@@ -163,7 +157,7 @@ fn measure_codes(
     };
     let mut whole: Vec<UniformCode> = Vec::with_capacity(matrix.codes.len());
     for &code in &matrix.codes {
-        // Odd bit widths are scaled by the errors of Gaussian numbers.
+        // By the errors of Gaussian numbers.
         let in_proportion = !matrix.costs.iter().any(|cost| cost.of_logits);
         let below = whole.last().filter(|below| {
             in_proportion
@@ -187,7 +181,6 @@ fn measure_codes(
                 bytes: bytes_of_band(code, class.rows),
                 loss,
             }),
-            // Out of range of the scales.
             Err(ColumnGroupsEncodeError::Scale(_)) => {}
             Err(error) => return Err(refused(error)),
         }
@@ -227,7 +220,7 @@ fn bytes_of_band(code: Code, rows: usize) -> u64 {
     (rows.div_ceil(GROUP_ROWS) * code.group_bytes() + scales) as u64
 }
 
-/// Share of each column group in the cost of a class's errors.
+/// Of a class.
 fn group_weights(matrix: &MatrixInputs<'_>, sample: &RowSample) -> Result<Vec<f64>, UnitError> {
     let mut columns = vec![0.0; sample.cols];
     let mut values = Cow::Borrowed(&sample.values);
@@ -258,7 +251,6 @@ fn group_weights(matrix: &MatrixInputs<'_>, sample: &RowSample) -> Result<Vec<f6
         }
         feedback => feedback,
     };
-    // Relative to the mean diagonal of the second moment.
     let conditional = |col: usize| {
         let feedback = feedback.map(|feedback| feedback.importance()[col]);
         feedback.map_or(1.0, f64::from)
@@ -271,7 +263,7 @@ fn group_weights(matrix: &MatrixInputs<'_>, sample: &RowSample) -> Result<Vec<f6
         // Rotation does not change the sum.
         let mean = own.iter().sum::<f64>() / cost.order.max(1) as f64;
         let row = |index: usize| cost.rows.get(index).map_or(0.0, |h| f64::from(h.max(0.0)));
-        // Error feedback follows the first cost; the others see errors without it.
+        // Error feedback follows the first cost.
         match (i, feedback) {
             (0, Some(_)) => count(&row, &|col| mean * conditional(col)),
             _ if matrix.rotated => {
@@ -344,8 +336,8 @@ struct Step {
     gain: f64,
 }
 
-/// Returns plans from all smallest to all largest codes, in steps of about equal bytes, and
-/// intermediate plans. A class has a hull of codes and group weights.
+/// From all smallest to all largest codes, in steps of about equal bytes, and intermediate plans. A
+/// class has a hull of codes and group weights.
 fn plans(classes: &[(Vec<UniformCode>, Vec<f64>)]) -> (Vec<GroupCodes>, Vec<GroupCodes>) {
     let mut steps: Vec<Step> = Vec::new();
     let mut codes = Vec::with_capacity(classes.len());
@@ -369,7 +361,6 @@ fn plans(classes: &[(Vec<UniformCode>, Vec<f64>)]) -> (Vec<GroupCodes>, Vec<Grou
         loss += first.loss;
         whole += (last.bytes - first.bytes) * worth.len() as u64;
     }
-    // Gains decrease along the hull, so steps of one group stay in order.
     let per_byte = |step: &Step| step.gain / step.bytes as f64;
     steps.sort_by(|a, b| {
         let order = per_byte(b).total_cmp(&per_byte(a));
@@ -398,7 +389,7 @@ fn plans(classes: &[(Vec<UniformCode>, Vec<f64>)]) -> (Vec<GroupCodes>, Vec<Grou
     (plans, between)
 }
 
-/// For each part of `every` additional bytes, takes the following steps that fit.
+/// The following steps that fit.
 fn add_intermediate(
     classes: &[(Vec<UniformCode>, Vec<f64>)],
     (codes, loss): (&[Vec<Code>], f64),

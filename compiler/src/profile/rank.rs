@@ -1,4 +1,4 @@
-//! Losses of low-rank factors for the few candidates that pass the [bound](super::bound).
+//! Losses of low-rank factors for the candidates that pass the [bound](super::bound).
 //!
 //! A projection is decomposed once under its output gauge; rounded factors are measured on the same
 //! rows as codes. The loss counts [`TIMES`] times.
@@ -15,7 +15,7 @@ use crate::plan::{
 };
 use crate::unit::{UnitError, decomposition_path, dense_weight};
 
-/// Returns the groups that may share a basis: Q, K, V and gate, up.
+/// Q, K, V and gate, up.
 pub(super) fn groups(members: &[UnitMatrix]) -> Vec<Vec<UnitMatrix>> {
     let of = |member: &UnitMatrix| Some((member.matrix.layer()?, member.slot()?.group()?));
     let groups = members.chunk_by(|a, b| of(a).is_some() && of(a) == of(b));
@@ -26,8 +26,7 @@ pub(super) fn groups(members: &[UnitMatrix]) -> Vec<Vec<UnitMatrix>> {
     groups.filter(shares).map(<[UnitMatrix]>::to_vec).collect()
 }
 
-/// Adds separate factors to the curve of a projection; returns the smallest ratio of the bound to
-/// the codes' loss.
+/// Returns the smallest ratio of the bound to the codes' loss.
 pub(super) fn add_factors(
     looked: CurveInputs<'_>,
     read: &MatrixCosts<'_>,
@@ -72,8 +71,7 @@ pub(super) fn add_factors(
     Ok(Some(screened.closest))
 }
 
-/// Measures a shared basis; returns its curve and the smallest ratio of the bound to the codes'
-/// loss.
+/// Also returns the smallest ratio of the bound to the codes' loss.
 pub(super) fn shared_basis_curve(
     looked: CurveInputs<'_>,
     reads: &[MatrixCosts<'_>],
@@ -146,7 +144,7 @@ fn gauge(
         .unwrap_or_default())
 }
 
-/// `first [rank, cols]`, `second [outs, rank]`, components in decreasing order.
+/// `first [rank, cols]`, `second [outs, rank]`.
 struct Factors<'a> {
     first: &'a [f32],
     second: &'a [f32],
@@ -155,7 +153,7 @@ struct Factors<'a> {
 }
 
 impl Factors<'_> {
-    /// Decodes the sampled rows; `None` if out of range.
+    /// `None` if out of range.
     fn stored(&self, form: &MatrixForm, sample: &RowSample) -> Option<Vec<f32>> {
         let rank = form.rank().filter(|rank| *rank <= self.rank)?;
         let [first, second] = form.factor_types();

@@ -30,7 +30,7 @@ pub(super) struct ErrorCost {
     pub moment: Vec<f64>,
 }
 
-/// Returns the costs of a matrix' errors; an embedding has also those of lookups.
+/// An embedding has also those of lookups.
 pub(super) fn costs(
     gradients: &Gradients,
     order: Option<&ChannelPermutation>,
@@ -85,7 +85,6 @@ pub(super) fn costs(
     Ok(costs)
 }
 
-/// Sampled rows of a matrix.
 pub(super) struct RowSample {
     pub rows: usize,
     pub cols: usize,
@@ -100,11 +99,10 @@ pub(super) struct RowSample {
 
 const LARGEST_EXPONENT: f64 = 30.0;
 
-/// Fraction drawn uniformly, since costs are estimates.
+/// Costs are estimates.
 const UNIFORM_FRACTION: f64 = 0.2;
 
-/// Inclusion probabilities for about `wanted` rows, by cost: a thousandth of the vocabulary has
-/// most of it.
+/// By cost: a thousandth of the vocabulary has most of it.
 fn inclusion_probabilities(costs: &[ErrorCost], rows: &[u32], wanted: usize) -> Vec<f64> {
     let mut parts = vec![0.0; rows.len()];
     let mut all = 0.0;
@@ -140,7 +138,7 @@ fn inclusion_probabilities(costs: &[ErrorCost], rows: &[u32], wanted: usize) -> 
     parts.iter().map(|part| (part * factor).min(1.0)).collect()
 }
 
-/// Systematic sampling; returns rows and the number of rows each represents.
+/// With the number of rows that each represents.
 fn systematic_sample(chances: &[f64]) -> impl Iterator<Item = (usize, f64)> {
     let mut sum = 0.5;
     chances
@@ -342,7 +340,6 @@ mod tests {
             order: 1,
             moment: vec![2.0],
         };
-        // q = 2 (1/2)^2 of row 4, and 2 1^2 of row 1.
         let stored = [0.5, 2.0];
         let plain = 2.0 * 0.25 + 10.0 * 0.25 * 1.0;
         assert!((sample.cost(&stored, &cost) - plain).abs() < 1e-6);

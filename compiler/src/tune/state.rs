@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Decay rates of Adam (Kingma and Ba 2015), as in the prototype.
+/// Of Adam (Kingma and Ba 2015).
 const BETAS: [f64; 2] = [0.9, 0.98];
 
 const RATE: f64 = 2e-3;
@@ -25,13 +25,13 @@ pub struct TuningPoint {
 }
 
 impl TuningPoint {
-    /// With refinements the product of both divergences, so that relative changes count.
+    /// With refinements the product of both, so that relative changes count.
     fn loss(&self) -> f64 {
         self.kl.max(0.0) * self.bases.map_or(1.0, |kl| kl.max(0.0))
     }
 }
 
-/// State of the descent. All vectors have one entry per tuned parameter.
+/// One entry per tuned parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TuningState {
     /// Number of steps.
@@ -42,7 +42,7 @@ pub(super) struct TuningState {
     pub change: Vec<f32>,
     /// Changes at the best measurement.
     pub best: Vec<f32>,
-    /// Running means of the gradients, and roots of those of their squares.
+    /// Means of the gradients, and roots of those of their squares.
     moments: [Vec<f32>; 2],
 }
 
@@ -93,7 +93,7 @@ impl TuningState {
         }
     }
 
-    /// Takes a step of Adam; the rate warms up and decays linearly over `steps`.
+    /// Takes a step of Adam; the rate warms up and decays linearly.
     pub fn descend(&mut self, gradients: impl IntoIterator<Item = f64>, steps: usize) {
         let at = self.step as f64 + 1.0;
         let left = 1.0 - self.step as f64 / steps.max(1) as f64;
@@ -104,7 +104,6 @@ impl TuningState {
         for ((change, (first, second)), g) in self.change.iter_mut().zip(moments).zip(gradients) {
             let root = f64::from(*second);
             *first = (BETAS[0] * f64::from(*first) + (1.0 - BETAS[0]) * g) as f32;
-            // Squares of small gradients would underflow.
             let root = (BETAS[1] * root * root + (1.0 - BETAS[1]) * g * g).sqrt();
             *second = root as f32;
             let step = f64::from(*first) / corrections[0];
@@ -153,7 +152,7 @@ impl TuningState {
         })
     }
 
-    /// Returns the maximum number of bytes of a state after `steps` steps.
+    /// Returns the maximum size of a state.
     pub fn max_bytes(count: usize, steps: usize) -> usize {
         16 * count + 128 * (steps + 2)
     }

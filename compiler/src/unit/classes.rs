@@ -1,9 +1,7 @@
 //! Classes of vocabulary rows: rows whose errors cost about the same share the same codes.
 //!
-//! The cost of a row's errors is proportional to its energy and to the weight of errors at its
-//! output. A row that costs four times another should have one more bit per weight. In the
-//! vocabulary of a large model the rows of frequent tokens cost a hundred times as much as most
-//! others.
+//! A row that costs four times another should have one more bit per weight. The rows of frequent
+//! tokens of a large vocabulary cost a hundred times as much as most others.
 
 use htc_formats::bands::MAX_CLASSES;
 use htc_formats::model::MatrixId;
@@ -16,14 +14,10 @@ use crate::order::PermutedSource;
 
 const MIN_ROWS: usize = 256;
 
-/// Candidate boundaries between classes: steps of the costs' logarithm.
+/// Of the costs' logarithm.
 const STEPS: usize = 256;
 
-/// Returns the relative cost of errors of every row of a vocabulary matrix; `None` for other
-/// matrices and without gradients.
-///
-/// # Errors
-/// Values that do not decode or are not finite, and gradients of another model.
+/// `None` for other matrices than those of the vocabulary and without gradients.
 pub(crate) fn row_costs(
     source: &PermutedSource<'_>,
     tensor: &ModelTensor,
@@ -56,8 +50,7 @@ fn rank_rows(costs: &[f64]) -> Vec<u32> {
     rows
 }
 
-/// Splits the rows into classes of the given sizes, those that cost most first. Rows of a class are
-/// in ascending order.
+/// Those that cost most first; rows of a class are ascending.
 pub(crate) fn split_into_classes(costs: &[f64], counts: &[usize]) -> Vec<Vec<u32>> {
     let ranked = rank_rows(costs);
     let mut rest = &ranked[..];
@@ -71,12 +64,11 @@ pub(crate) fn split_into_classes(costs: &[f64], counts: &[usize]) -> Vec<Vec<u32
     members.collect()
 }
 
-/// Returns the class sizes for which separate codes gain most, at least two; `None` if there are
-/// too few rows, or all cost the same.
+/// The sizes for which separate codes gain most, at least two; `None` if there are too few rows, or
+/// all cost the same.
 ///
 /// With bits allocated by cost, the errors of classes of `n_c` rows that cost `m_c` on average are
-/// proportional to `exp(Σ n_c log m_c / n)`. The minimum is searched among boundaries at equal
-/// steps of the costs' logarithm.
+/// proportional to `exp(Σ n_c log m_c / n)`.
 pub(crate) fn class_sizes(costs: &[f64]) -> Option<Vec<usize>> {
     let ranked = rank_rows(costs);
     let of = |rank: usize| costs[ranked[rank] as usize];
@@ -113,10 +105,9 @@ pub(crate) fn class_sizes(costs: &[f64]) -> Option<Vec<usize>> {
     })
 }
 
-/// Returns the boundaries of at most [`MAX_CLASSES`] classes of `0..last` with the least total
-/// loss, including 0 and `last`.
+/// At most [`MAX_CLASSES`] classes of `0..last`, including 0 and `last`.
 fn best_cuts(last: usize, loss: impl Fn(usize, usize) -> f64) -> Vec<usize> {
-    // By number of classes and end: the loss, and the start of the last class.
+    // The loss, and the start of the last class.
     let mut best: Vec<Vec<(f64, usize)>> =
         vec![(0..=last).map(|end| (loss(0, end.max(1)), 0)).collect()];
     for classes in 1..MAX_CLASSES {

@@ -25,8 +25,8 @@ use crate::math::{
 use crate::order::PermutedSource;
 use crate::plan::{UnitMatrix, UnitPlan};
 
-/// Approximate number of values decoded at a time, so that a vocabulary matrix need not be in
-/// memory as a whole. Errors are summed portion by portion, independent of the number of threads.
+/// A vocabulary matrix need not be in memory as a whole. Errors are summed portion by portion,
+/// independent of the number of threads.
 const PORTION: usize = 1 << 20;
 
 pub(super) fn dense(
@@ -128,7 +128,7 @@ fn encode_members(
     let inputs = inputs
         .transpose()
         .map_err(|error| factorise_error(source, unit, error))?;
-    // Biases of dense matrices are not corrected, so the second moment counts, not the covariance.
+    // Biases of dense matrices are not corrected.
     let inputs = inputs.flatten();
     let moment = inputs.as_ref().map(InputStatistics::second_moment);
     let mut tensors = Vec::with_capacity(unit.members.len());
@@ -155,8 +155,7 @@ fn encode_members(
     })
 }
 
-/// Returns the error energies of `stored` in place of a weight: plain, and weighted by the second
-/// moment of the inputs, if any.
+/// Plain, and weighted by the second moment of the inputs.
 pub(super) fn error_energies(
     weight: Weight<'_>,
     stored: &[f32],
@@ -273,8 +272,7 @@ impl<'a> MatrixRows<'a> {
     }
 }
 
-/// Encodes a matrix whose rows have classes and returns the bytes and error energies. The rows of a
-/// class are coded as a separate matrix.
+/// The rows of a class are coded as a separate matrix.
 fn encode_classes(
     (source, tensor): (&PermutedSource<'_>, &ModelTensor),
     (of, costs): (&RowClasses, &[f64]),
@@ -312,8 +310,7 @@ fn encode_classes(
     Ok((of.pack(&of_rows, &parts), sums))
 }
 
-/// Encodes rows in column groups and returns the bytes and error energies. The rows are read twice,
-/// several tiles at a time: the scales of columns depend on all rows.
+/// The rows are read twice: the scales of columns depend on all rows.
 fn encode_column_groups(
     matrix: &MatrixRows<'_>,
     (bands, guide): (&Codes, QuantisationGuide<'_>),
@@ -329,7 +326,7 @@ fn encode_column_groups(
     let portions = || (0..rows).step_by(step);
     let decode =
         |first: usize, values: &mut Vec<f32>| matrix.decode(first..rows.min(first + step), values);
-    // The codes are of the rotated weights; errors are measured on the unrotated ones.
+    // Errors are measured on the unrotated weights.
     let decode_for_codes = |first: usize, values: &mut Vec<f32>| {
         decode(first, values)?;
         if bands.is_rotated() {

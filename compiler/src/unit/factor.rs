@@ -122,8 +122,7 @@ impl<'a> Factoriser<'a> {
         })
     }
 
-    /// Returns the sink direction for factors of the given rank. Factors that cover at least as
-    /// much of it as random directions would are left unchanged.
+    /// Factors that cover at least as much of it as random directions would are left unchanged.
     fn sink(&self, rank: usize) -> Option<Sink<'_>> {
         self.direction.as_deref().map(|direction| Sink {
             direction,
@@ -135,8 +134,7 @@ impl<'a> Factoriser<'a> {
         move |error| factorise_error(self.source, self.unit, index, error)
     }
 
-    /// Stores a member as `B A`. `part` scales the errors of the weight and of its outputs: 1, or
-    /// the fraction that a base left over.
+    /// `part` scales the errors: 1, or the fraction that a base left over.
     fn low_rank(
         &self,
         index: usize,
@@ -246,8 +244,6 @@ impl<'a> Factoriser<'a> {
         Ok(decoded)
     }
 
-    /// Measures the output error of the stored factors and computes the bias that corrects its
-    /// mean.
     fn measure(
         &self,
         index: usize,
@@ -301,9 +297,8 @@ impl<'a> Factoriser<'a> {
     }
 }
 
-/// Returns the decomposition path of a projection. Down uses the SVD of W; for the others the
-/// cheaper path gives the same factors up to rounding. Under a full gauge the SVD would need the
-/// gauge's root, which is as wide as the hidden layer; `W C Wᵀ` is narrower.
+/// Down uses the SVD of W; for the others the cheaper path gives the same factors up to rounding.
+/// Under a full gauge the SVD would need the gauge's root, which is as wide as the hidden layer.
 pub(crate) fn decomposition_path(slot: Option<ProjectionKind>, gauge: &Gauge) -> SvdMethod {
     match (slot, gauge) {
         (Some(ProjectionKind::Down), Gauge::None) => SvdMethod::Svd,
@@ -324,7 +319,7 @@ fn factorise_error(
     }
 }
 
-/// Returns the gauges of a unit's inputs and outputs, and the norm that they represent.
+/// With the norm that they represent.
 fn gauges(
     unit: &UnitPlan,
     place: Option<CalibratedInput>,
@@ -353,7 +348,7 @@ fn gauges(
     Ok((gauge, None, norm))
 }
 
-/// Adds the projection's own bias, if any, to the loss of a factorisation on the mean input.
+/// `lost` is the loss of a factorisation on the mean input.
 fn add_existing_bias(
     source: &PermutedSource<'_>,
     matrix: MatrixId,

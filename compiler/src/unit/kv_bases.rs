@@ -1,4 +1,4 @@
-//! Initial bases of an adaptive KV cache, computed from the statistics of a layer.
+//! Initial bases of an adaptive KV cache, from the statistics of a layer.
 
 use htc_formats::DType;
 use htc_formats::block;
@@ -9,13 +9,12 @@ use crate::calibrate::{StoredLayer, StoredMoment};
 use crate::math::{Algebra, SecondMoment, principal_basis};
 use crate::order::{ChannelPermutation, permuted_moment};
 
-/// Type of stored bases. For unit rows, f16 changes orthonormality by less than a thousandth at
-/// half the bytes of f32; the projections in the cache are no more exact.
+/// Changes orthonormality by less than a thousandth.
 const BASIS: DType = DType::F16;
 
 const ENERGIES: DType = DType::F32;
 
-/// Square f64 matrices used by a decomposition, including the moment and the result.
+/// Including the moment and the result.
 const SQUARES: u64 = 8;
 
 /// Returns the stored tensors of a layer, in the order of an artifact.
@@ -45,30 +44,26 @@ pub fn roles(layer: usize) -> Vec<Role> {
     KvSide::ALL.into_iter().flat_map(of_side).collect()
 }
 
-/// Returns the stored bytes of a layer, without alignment between tensors.
+/// Returns the stored bytes of a layer, without alignment.
 pub fn layer_bytes(hyper: &HyperParameters) -> u64 {
     let tensors = stored_tensors(hyper, 0);
     tensors.iter().map(StoredTensor::bytes).sum()
 }
 
-/// Returns the working memory in bytes for one layer, on one thread.
+/// For one layer, on one thread.
 pub(crate) fn working_bytes(hyper: &HyperParameters) -> u64 {
     let square = 8 * (hyper.head_size as u64).pow(2);
     SQUARES * square + 3 * layer_bytes(hyper)
 }
 
-/// Returns the sum of `n³` over the `n x n` matrices decomposed for all layers.
+/// Sum of `n³` for all layers.
 pub(crate) fn decomposition_cost(hyper: &HyperParameters) -> f64 {
     let decompositions = KvSide::ALL.len() * hyper.layers * hyper.kv_heads;
     decompositions as f64 * (hyper.head_size as f64).powi(3)
 }
 
-/// Computes the tensors of a layer with their bytes, on the calling thread. The basis of keys has
-/// the principal components of queries and keys together, each vector counted once; that of values
-/// those of values, in the stored channel order.
-///
-/// # Errors
-/// [`UnitError::Factorise`], with the tensor's name, for statistics that no activations can have.
+/// Computes the tensors of a layer with their bytes. The basis of keys has the principal components
+/// of queries and keys together, that of values those of values, in the stored channel order.
 pub fn layer_tensors(
     calibrated: &StoredLayer,
     (hyper, layer): (&HyperParameters, usize),
@@ -101,8 +96,7 @@ pub fn layer_tensors(
     Ok([keys, values].concat())
 }
 
-/// Returns `E[x xᵀ] [n, n]` of the union of two sets of vectors, row by row; zero above the
-/// diagonal.
+/// Of the union of two sets of vectors, row by row; zero above the diagonal.
 fn combined_moment(one: &StoredMoment, other: &StoredMoment) -> Vec<f64> {
     let total = (one.count + other.count).max(1) as f64;
     let parts = [one, other].map(|of| of.count as f64 / total);
@@ -169,8 +163,7 @@ fn encode_tensor(role: Role, dtype: DType, values: &[f32]) -> Result<Vec<u8>, Un
     Ok(bytes)
 }
 
-/// Rounds a number to the 11 significant bits of f16, half to even. Valid for magnitudes of normal
-/// f16 numbers, such as the largest entry of a row of unit length.
+/// 11 significant bits, half to even, for magnitudes of normal f16 numbers.
 fn round_to_f16(number: f64) -> f32 {
     const DROPPED: u32 = f32::MANTISSA_DIGITS - 11;
     let bits = (number as f32).to_bits();

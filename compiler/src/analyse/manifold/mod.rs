@@ -11,7 +11,7 @@ use super::sample::Sample;
 use crate::calibrate::StoredLayer;
 use crate::math::FactoriseError;
 
-/// Returns the rules, without layers.
+/// Without layers.
 pub(super) fn empty() -> Manifold {
     Manifold {
         symmetry: SymmetryRule {
@@ -31,10 +31,6 @@ pub(super) fn empty() -> Manifold {
     }
 }
 
-/// Computes the manifold after one layer.
-///
-/// # Errors
-/// Invalid statistics.
 pub(super) fn layer_manifold(
     layer: usize,
     stored: &StoredLayer,

@@ -9,16 +9,14 @@ use crate::analyse::record::{HeadPair, Symmetry, rounded};
 use crate::calibrate::{StoredLayer, StoredMoment};
 use crate::math::{FactoriseError, Host, symmetric_eigen, symmetric_eigenvalues};
 
-/// Fraction of a head's energy `E‖x‖²` that its subspace holds.
+/// Of `E‖x‖²`.
 pub(super) const ENERGY: f64 = 0.9;
 
-/// Minimum mean cosine: at 18 degrees a subspace still holds nine tenths (`cos²`) of the other.
+/// At 18 degrees a subspace still holds nine tenths of the other.
 pub(super) const THRESHOLD: f64 = 0.95;
 
 const MAX_LISTED_PAIRS: usize = 16;
 
-/// # Errors
-/// Invalid statistics.
 pub(super) fn layer_symmetry(stored: &StoredLayer) -> Result<Vec<Symmetry>, FactoriseError> {
     let mut subspaces: [Vec<Mat<f64>>; 3] = Default::default();
     for head in 0..stored.kv_heads() {
@@ -48,7 +46,6 @@ fn compare(of: &str, subspaces: &[Mat<f64>]) -> Result<Symmetry, FactoriseError>
         for (a, first) in subspaces[..b].iter().enumerate() {
             pairs += 1;
             let larger = first.ncols().max(second.ncols());
-            // Root of the mean of cos² over random subspaces.
             let chance = (larger as f64 / first.nrows().max(1) as f64).sqrt();
             if chance >= THRESHOLD {
                 undecided += 1;
@@ -77,7 +74,7 @@ fn compare(of: &str, subspaces: &[Mat<f64>]) -> Result<Symmetry, FactoriseError>
     })
 }
 
-/// Mean singular value of `AᵀB`, over the smaller dimension.
+/// Over the smaller dimension.
 fn mean_cosine(a: &Mat<f64>, b: &Mat<f64>) -> Result<f64, FactoriseError> {
     let (a, b) = if a.ncols() <= b.ncols() {
         (a, b)

@@ -59,7 +59,7 @@ impl DeviceWork for BenchWork<'_, '_> {
             kind,
         };
         match args.text {
-            // llama.cpp's model is also executed here, for comparison.
+            // For comparison.
             Some(_) => bench.models().map(|of| planned(&*of.model)).collect(),
             None => bench
                 .executed_models()

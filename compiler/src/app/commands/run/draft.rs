@@ -121,8 +121,7 @@ impl Draft {
         self.model.as_deref()
     }
 
-    /// Returns the speculator for sessions of `model`; `other` is a session of a separate draft
-    /// model.
+    /// `other` is a session of a separate draft model.
     pub fn speculator<B: Backend>(
         &self,
         model: &Model<B>,
@@ -184,7 +183,6 @@ pub(super) fn adaptation(
     let Some(path) = &args.adapt_state else {
         return Ok(Some((adaptation, None)));
     };
-    // Check before generating.
     disk::check_writable(path).map_err(|source| Failure::Write {
         path: path.clone(),
         source,
