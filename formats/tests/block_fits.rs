@@ -1,6 +1,3 @@
-//! Block fits: consistency with the decoder, the search compared with exhaustive ones, and scales
-//! refitted to codes.
-
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -132,9 +129,7 @@ fn encode_equals_block_fits() {
     }
 }
 
-/// Over many blocks the search with importances must have a clearly lower weighted error than
-/// without. In a single block it is hardly ever higher, because both end in minima near their
-/// starts.
+/// In a single block the error is hardly ever higher, because both end in minima near their starts.
 #[test]
 fn importances_lower_the_error_under_them() {
     for &dtype in BlockFit::TYPES {
@@ -198,7 +193,6 @@ fn scales_fitted_to_codes_are_better_and_never_worse() {
         for _ in 0..4096 / dtype.block_len() {
             let (values, weights) = (random.block(dtype), random.importance(dtype));
             let fit = BlockFit::search(dtype, &values, None).unwrap();
-            // Codes as left by error feedback: nearest to other numbers.
             let moved: Vec<f32> = values
                 .iter()
                 .map(|x| 1.1 * x + 0.1 * random.normal())

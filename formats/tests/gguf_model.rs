@@ -131,7 +131,7 @@ fn tensors_are_in_the_order_of_execution() {
     assert_eq!(model.vocabulary.as_ref().unwrap().tokens.len(), 5);
 }
 
-/// The file was written by gguf-py (`scripts/make_block_fixtures.py`).
+/// Written by `scripts/make_block_fixtures.py`.
 #[test]
 fn model_written_by_gguf_py_binds() {
     let path = concat!(
@@ -201,7 +201,6 @@ fn every_wrong_shape_is_named() {
             let error = bound_after(|tensors| tensors[at].1[dim] += 1).unwrap_err();
             let mut wrong = expected.clone();
             wrong[dim] += 1;
-            // The file has the row length first, messages have it last.
             wrong.reverse();
             match error {
                 BindError::TensorShape {
@@ -337,8 +336,6 @@ fn rope_scalings_are_read() {
     );
 }
 
-/// With one of the two tensors missing, or both despite the scaling type, rotations would be
-/// silently wrong.
 #[test]
 fn long_rope_requires_both_tensors() {
     let path = concat!(

@@ -1,5 +1,3 @@
-//! Row classes of column-group matrices: rows match their class, and inconsistent maps are refused.
-
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -31,7 +29,7 @@ fn classes(of_rows: &[u8], codes: &[&str]) -> (CodeLayout, RowClasses) {
     (layout, of)
 }
 
-/// Returns a matrix whose row scales identify its class and rows.
+/// Row scales identify class and rows.
 fn part(class: usize, of: &RowClasses) -> Vec<u8> {
     let class_of = of.iter().nth(class).unwrap();
     let mut packer = ColumnGroupWriter::new(&class_of.codes, class_of.rows);
@@ -112,7 +110,6 @@ fn inconsistent_maps_and_wrong_lengths_are_refused() {
     layout.view(rows, &bytes).unwrap().check().unwrap();
     assert!(layout.view(rows + 1, &bytes).is_err());
     assert!(layout.view(rows, &bytes[1..]).is_err());
-    // The class of a row, changed to an existing and to a missing one, and a count of each block.
     for (at, row) in [
         (16, 256),
         (80 + 16 + 63, 512),

@@ -65,8 +65,7 @@ impl Vocabulary {
             .collect()
     }
 
-    /// Returns descriptions of the properties that GGUF cannot express, without which some texts
-    /// are tokenised differently.
+    /// Returns descriptions of the properties that GGUF cannot express.
     pub fn properties_lost_in_gguf(&self) -> Vec<&'static str> {
         let byte_level = self.model == BYTE_LEVEL;
         let default = |id: Option<u32>| id.is_none() && !byte_level && self.tokens.len() > 2;
@@ -101,7 +100,7 @@ impl Vocabulary {
         .collect()
     }
 
-    /// Returns the token formed by each merge, or `None` if there is no token with its text.
+    /// `None` if there is no token with its text.
     fn merged_tokens(&self) -> Vec<Option<u32>> {
         let ids: HashMap<&str, u32> = self.tokens.iter().map(String::as_str).zip(0..).collect();
         let of = |id: u32| self.tokens.get(id as usize).map_or("", String::as_str);
@@ -114,8 +113,8 @@ impl Vocabulary {
             .collect()
     }
 
-    /// Returns scores equivalent to the merges if [`merges_are_scores`](Self::merges_are_scores):
-    /// the earlier a merge forms a token, the higher its score.
+    /// If [`merges_are_scores`](Self::merges_are_scores): the earlier a merge forms a token, the
+    /// higher its score.
     fn scores_from_merges(&self) -> Vec<f32> {
         let mut scores = vec![-(self.merges.len() as f32); self.tokens.len()];
         for (rank, token) in self.merged_tokens().into_iter().enumerate().rev() {
@@ -126,8 +125,8 @@ impl Vocabulary {
         scores
     }
 
-    /// Returns true if the merges are equivalent to scores: every pair of tokens that forms a
-    /// merged token is a merge, and merges of the same token are adjacent.
+    /// Every pair of tokens that forms a merged token is a merge, and merges of the same token are
+    /// adjacent.
     fn merges_are_scores(&self) -> bool {
         let made = self.merged_tokens();
         let mut runs = made.clone();

@@ -6,8 +6,7 @@ use htc_formats::model::{HyperParameters, KvSide, Role};
 
 use super::{Choice, Model, hyper, model};
 
-/// Returns the addition of format 1.12: bases of keys and values for two layers with two heads
-/// each.
+/// Format 1.12.
 pub fn based() -> Model {
     let hyper = HyperParameters {
         kv_heads: 2,
@@ -18,8 +17,7 @@ pub fn based() -> Model {
     with_kv_bases(dense)
 }
 
-/// Adds bases to a model without refinements: for keys the rows of a Hadamard matrix, for values
-/// the axes, with energies that halve.
+/// For keys the rows of a Hadamard matrix, for values the axes, with energies that halve.
 pub fn with_kv_bases(mut model: Model) -> Model {
     let manifest = &mut model.manifest;
     let (layers, heads) = (manifest.hyper.layers, manifest.hyper.kv_heads);

@@ -1,5 +1,3 @@
-//! Fits that differ from a given one in a single run, or in the scale of a single-run block.
-
 use half::f16;
 
 use super::format::{Format, LevelSet};
@@ -18,8 +16,7 @@ const STEP_SPACING: f32 = 0.05;
 const STEPS: i8 = 4;
 
 impl Format {
-    /// Returns the position halfway between the first and the last code if all are offset; else
-    /// zero.
+    /// If all codes are offset; else zero.
     fn middle_code(&self) -> f32 {
         match self.levels {
             LevelSet::Integers(0.0, high) => 0.5 * high,
@@ -30,8 +27,7 @@ impl Format {
 
 impl BlockFit {
     /// Iterates over fits with other steps for a run (from four fifths to six fifths, and the
-    /// neighbouring integers), or with the neighbouring integer offsets. Fits that cannot be stored
-    /// are skipped.
+    /// neighbouring integers), or with the neighbouring integer offsets.
     pub fn nearby_fits(&self, run: usize, of: NearbyKind) -> impl Iterator<Item = BlockFit> + '_ {
         let (run, whole) = (run % MAX_RUNS, self.format.runs() == 1);
         let (steps, minima) = match of {
@@ -40,7 +36,7 @@ impl BlockFit {
         };
         let minima = move |distance| (-minima..=minima).map(move |next| (distance, next));
         let others = (-steps..=steps).flat_map(minima);
-        // Converted once, because conversions dominate the cost.
+        // Conversions dominate the cost.
         let stored = (self.d.to_f32(), self.d_min.to_f32());
         let others = others.filter(|other| *other != (0, 0));
         others.filter_map(move |(distance, next)| {
@@ -54,7 +50,7 @@ impl BlockFit {
 
     fn with_scaled_step(&self, (d, d_min): (f32, f32), distance: f32) -> Option<BlockFit> {
         let other = f16::from_f32(d * (1.0 + STEP_SPACING * distance));
-        // The minimum is subtracted: a larger step lowers the first code.
+        // A larger step lowers the first code.
         let moved = (other.to_f32() - d) * self.format.middle_code();
         let other_min = if moved == 0.0 {
             self.d_min
@@ -67,8 +63,8 @@ impl BlockFit {
         })
     }
 
-    /// Returns the fit whose run has a step larger by some multiples of [`APART`] or of its
-    /// integer, and a minimum at some distance from the one that keeps its middle.
+    /// The step is larger by some multiples of [`APART`] or of its integer; the minimum is at some
+    /// distance from the one that keeps the middle.
     fn with_run_step(
         &self,
         run: usize,
@@ -78,7 +74,6 @@ impl BlockFit {
         let format = self.format;
         let before = f32::from(self.scales[run]);
         let apart = f32::max(1.0, (STEP_SPACING * before.abs()).round());
-        // Small integers are further apart than that.
         let furthest = f32::max(1.0, STEP_SPACING * f32::from(STEPS) * before.abs());
         if (apart * distance).abs() > furthest {
             return None;
@@ -139,7 +134,6 @@ mod tests {
                         (0.75..1.25).contains(&parts) || apart < 1.01,
                         "{dtype}: {parts}"
                     );
-                    // The middle of the range moves by at most one and a half steps of the minimum.
                     let middle = |of: &BlockFit| {
                         of.run(place).step * of.format.middle_code() + of.run(place).shift
                     };

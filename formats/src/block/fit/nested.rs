@@ -1,9 +1,8 @@
 //! Fit of a whole block: the integers of its runs, and their scales.
 //!
-//! Each run is first fitted alone. The largest steps and offsets determine the scales of the
-//! scales. Then the integers of each run are chosen together with its codes by true error, among
-//! the nearest ones and their neighbours. Finally the scales of the scales are fitted to all codes,
-//! and the choice is repeated.
+//! Each run is first fitted alone. Then the integers of each run are chosen together with its codes
+//! by true error, among the nearest ones and their neighbours. Finally the scales of the scales are
+//! fitted to all codes, and the choice is repeated.
 
 use half::f16;
 
@@ -40,7 +39,7 @@ struct Block<'a, const N: usize, const R: usize, L> {
     run_fits: [(f32, f32); R],
 }
 
-/// Integers (as floats) and levels chosen for given scales of the scales.
+/// For given scales of the scales.
 struct BlockCandidate<const N: usize, const R: usize> {
     d: f16,
     d_min: f16,
@@ -81,8 +80,7 @@ impl Format {
         self.minima.1 > 0.0
     }
 
-    /// Rounds a scale of the scales to f16. `None` if out of range, or negative where negative
-    /// scales are not allowed.
+    /// `None` if out of range, or negative where that is not allowed.
     pub(super) fn round_super_scale(&self, fitted: f64, minimum: bool) -> Option<f16> {
         let signed = if minimum {
             self.minima == (1.0, 1.0)
@@ -99,7 +97,7 @@ impl Format {
         })
     }
 
-    /// Rounds `d_min` up if it scales integer minima, which it would clip if too small.
+    /// Up if it scales integer minima, which it would clip.
     fn round_minimum(&self, d_min: f32) -> f16 {
         if self.minima == (1.0, 1.0) {
             f16::from_f32(d_min)
@@ -129,8 +127,7 @@ impl<const N: usize, const R: usize, L: NearestLevel> Block<'_, N, R, L> {
         best
     }
 
-    /// Returns the scales of the scales that map the largest step and offset to the largest
-    /// integers.
+    /// They map the largest step and offset to the largest integers.
     fn initial_scales(&self) -> (f32, f32) {
         let farther = |a: f32, b: f32| if b.abs() > a.abs() { b } else { a };
         let step = self.run_fits.iter().map(|alone| alone.0).fold(0.0, farther);
@@ -159,7 +156,6 @@ impl<const N: usize, const R: usize, L: NearestLevel> Block<'_, N, R, L> {
             let (step, offset) = self.run_fits[run];
             let mut least = f32::INFINITY;
             for scale in neighbours(step * of_step, self.format.scales) {
-                // Keeps the middle of the codes.
                 let moved = offset + (d * scale - step) * middle;
                 for minimum in neighbours(moved * of_offset, self.format.minima) {
                     let (levels, error) = self.encode_run(run, d * scale, d_min * minimum);
@@ -205,8 +201,7 @@ fn neighbours(value: f32, (first, last): (f32, f32)) -> impl Iterator<Item = f32
 }
 
 impl<const N: usize, const R: usize> BlockCandidate<N, R> {
-    /// Fits the scales of scales and minima to fixed integers and levels by least squares; `None`
-    /// if they cannot be stored.
+    /// Least squares for fixed integers and levels; `None` if the result cannot be stored.
     fn fit_super_scales<L>(&self, block: &Block<'_, N, R, L>) -> Option<(f16, f16)> {
         let mut sums = SuperScaleProblem::default();
         for run in 0..R {
@@ -276,8 +271,7 @@ impl SuperScaleProblem {
         self.bx += minimum * of.x;
     }
 
-    /// Returns the solution rounded to f16; an undetermined unknown stays as it is. `None` if it
-    /// cannot be stored.
+    /// Rounded to f16; an undetermined unknown stays as it is. `None` if it cannot be stored.
     pub(super) fn solve(&self, format: &Format, (d, d_min): (f16, f16)) -> Option<(f16, f16)> {
         let SuperScaleProblem { aa, ab, bb, ax, bx } = *self;
         let determinant = aa * bb - ab * ab;

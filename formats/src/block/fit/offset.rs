@@ -1,16 +1,13 @@
-//! Step and offset of a run.
-//!
-//! As for a step alone (`step.rs`), with two unknowns: the starts place the minimum and maximum at
-//! different positions among the codes.
+//! Step and offset of a run: as for a step alone (`step.rs`), with two unknowns.
 
 use super::lanes::{self, Lanes, NEGLIGIBLE};
 
 const ITERATIONS: usize = 2;
 
-/// Distances, in codes, by which minimum or maximum lie outside of the codes.
+/// In codes, by which minimum or maximum lie outside of the codes.
 const OVERHANGS: [f32; 4] = [-0.75, -0.25, 0.25, 0.75];
 
-/// A candidate: codes nearest to `y inverse + shift` decode to `step q - offset`.
+/// Codes nearest to `y inverse + shift` decode to `step q - offset`.
 #[derive(Clone, Copy, PartialEq)]
 struct Candidate {
     /// Without the weighted sum of squares, a constant.
@@ -19,8 +16,7 @@ struct Candidate {
     offset: f32,
 }
 
-/// Inputs of the search over a run. Numbers are relative to the least one, which avoids
-/// cancellation in their sums.
+/// Numbers are relative to the least one, which avoids cancellation.
 struct RunSearch<'a, const N: usize> {
     y: [f32; N],
     w: &'a [f32; N],
@@ -35,9 +31,9 @@ struct RunSearch<'a, const N: usize> {
     limit: f32,
 }
 
-/// Searches the step, not negative, and the offset for codes from 0 to `high`. The offset has
-/// either sign if `free`, else it is not negative. Both are below `limit` in magnitude, which must
-/// exceed the magnitude of every number.
+/// Searches the step, not negative, and the offset, which is not negative unless `free`, for codes
+/// from 0 to `high`. Both are below `limit` in magnitude, which must exceed the magnitude of every
+/// number.
 #[inline(always)]
 pub(super) fn search<const N: usize>(
     x: &[f32; N],
@@ -94,7 +90,7 @@ pub(super) fn search<const N: usize>(
 }
 
 impl<const N: usize> RunSearch<'_, N> {
-    /// Returns the fit to the codes nearest to `y inverse + shift`, if better than `best`.
+    /// If better than `best`.
     #[inline(always)]
     fn improve(&self, inverse: f32, shift: f32, best: Candidate) -> Candidate {
         let (factor, term) = (Lanes::splat(inverse), Lanes::splat(shift));

@@ -52,12 +52,12 @@ pub(super) fn pack(fit: &BlockFit, codes: &[u8], out: &mut [u8]) {
             out[80..82].copy_from_slice(&d);
             out[82..].copy_from_slice(&fit.d_min.to_le_bytes());
         }
-        // iq4_xs is the only type left.
+        // Only iq4_xs is left.
         _ => iq4_xs(fit, codes, out),
     }
 }
 
-/// Returns the stored minimum of q4_1 and q5_1: the negated offset.
+/// Of q4_1 and q5_1: the negated offset.
 fn minimum(fit: &BlockFit) -> [u8; 2] {
     (-fit.d_min).to_le_bytes()
 }
@@ -108,7 +108,7 @@ fn pack_two_bits(codes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// Returns the first 16 bytes of q4_k and q5_k, see `scales_and_minima`.
+/// Of q4_k and q5_k, see `scales_and_minima`.
 fn six_bit_head(fit: &BlockFit) -> [u8; 16] {
     let (scales, minima) = (fit.scales.map(|scale| scale as u8), fit.minima);
     let mut head = [0; 16];

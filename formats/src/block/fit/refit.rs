@@ -6,10 +6,9 @@ use super::{BlockFit, MAX_LEN, MAX_RUNS};
 
 const ITERATIONS: usize = 2;
 
-/// Distances of the candidates from the nearest scale; each has its own best minimum.
+/// From the nearest scale.
 const NEIGHBOURS: [f32; 5] = [-2.0, -1.0, 0.0, 1.0, 2.0];
 
-/// Returns the fit with the best scales for the codes, or the fit unchanged if none are better.
 /// Needs one value and one weight per code.
 pub(super) fn refit(fit: &BlockFit, values: &[f32], weights: &[f32], codes: &[u8]) -> BlockFit {
     let mut room = [0.0; MAX_LEN];
@@ -56,7 +55,7 @@ fn compute_moments<const N: usize>(x: &[f32], w: &[f32], q: &[f32]) -> [Moments;
     moments
 }
 
-/// Returns the weighted squared error, in f64 so that comparisons are reliable.
+/// In f64, so that comparisons are reliable.
 fn error(fit: &BlockFit, values: &[f32], weights: &[f32], levels: &[f32]) -> f64 {
     let len = fit.format.run_len();
     let numbers = values.chunks(len).zip(weights.chunks(len));
@@ -70,8 +69,7 @@ fn error(fit: &BlockFit, values: &[f32], weights: &[f32], levels: &[f32]) -> f64
     sum
 }
 
-/// Chooses the best integers of every run for fixed scales of the scales; `None` for types without
-/// integers.
+/// For fixed scales of the scales; `None` for types without integers.
 fn refit_integers(fit: &BlockFit, moments: &[Moments; MAX_RUNS]) -> Option<BlockFit> {
     let format = fit.format;
     let runs = format.runs();
@@ -147,7 +145,7 @@ impl RunError<'_> {
         } else {
             of.qx / of.qq
         };
-        // NaN if no code or no scale has an effect, which rounds to the first integer.
+        // NaN rounds to the first integer.
         let nearest = lanes::rounded((step / self.d) as f32, first, last);
         let tried = NEIGHBOURS.map(|distance| nearest + distance);
         tried

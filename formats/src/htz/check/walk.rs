@@ -1,4 +1,4 @@
-//! Walk through a tensor table, which determines the form of each matrix and checks all shapes.
+//! Walk through a tensor table, which determines the form of each matrix and checks shapes.
 
 use std::fmt::Display;
 
@@ -38,8 +38,7 @@ pub(super) struct StoredBasis {
     pub bytes: u64,
 }
 
-/// Walks through the table in execution order, which is the same for every model. This detects
-/// missing, repeated, misplaced and unknown tensors, and the table bounds the work.
+/// In execution order, which is the same for every model.
 pub(super) fn walk_tensor_table(
     h: &HyperParameters,
     table: &[TensorEntry],
@@ -51,7 +50,6 @@ pub(super) fn walk_tensor_table(
     stored.outside_layers.push(embedding);
     let pairs = h.rope_dimensions as u64 / 2;
     walk.optional_vector(Role::RopeFactors, pairs)?;
-    // One requires the other.
     if h.forward.long_rope.is_some() {
         walk.vector(Role::LongRopeFactors, pairs)?;
     }
@@ -124,8 +122,7 @@ impl<'a> TensorTableWalk<'a> {
         }
     }
 
-    /// Returns the next tensor, which must have `role` and no column groups; its shape is not
-    /// checked.
+    /// Its shape is not checked.
     fn next_without_column_groups(&mut self, role: Role) -> Result<&'a TensorEntry, HtzError> {
         let entry = self.next_entry(role)?;
         if entry.dtype == DType::Bands {
@@ -221,8 +218,8 @@ impl<'a> TensorTableWalk<'a> {
         Ok(entry)
     }
 
-    /// Refinements of dense matrices, each at most once, in the order of activation. An embedding
-    /// used for look-up only costs one row and is not refined.
+    /// Of dense matrices, each at most once, in the order of activation. An embedding used for
+    /// look-up only is not refined.
     fn refinements(&mut self, stored: &mut StoredModel) -> Result<(), HtzError> {
         while let Some(Role::Refinement { matrix }) = self.table.get(self.index).map(|e| e.role) {
             let role = Role::Refinement { matrix };
@@ -247,7 +244,7 @@ impl<'a> TensorTableWalk<'a> {
         Ok(())
     }
 
-    /// Bases and energies of a KV cache, for keys and values of every layer, or none.
+    /// For keys and values of every layer, or none.
     fn kv_bases(&mut self) -> Result<(), HtzError> {
         let first = Role::KvBasis {
             layer: 0,
@@ -270,7 +267,7 @@ impl<'a> TensorTableWalk<'a> {
         self.plain_matrix(role, 1, cols)
     }
 
-    /// A matrix of a plain type, which is read without decoding.
+    /// Read without decoding.
     fn plain_matrix(&mut self, role: Role, rows: u64, cols: u64) -> Result<(), HtzError> {
         let entry = self.matrix(role, rows, cols)?;
         match entry.dtype {
@@ -359,8 +356,7 @@ impl<'a> TensorTableWalk<'a> {
         Ok(found)
     }
 
-    /// Reads the tensors of a matrix in any form. Types and rank of factors are taken from the
-    /// table; shapes must follow from them.
+    /// Types and rank of factors are taken from the table.
     fn stored_matrix(
         &mut self,
         matrix: MatrixId,
@@ -370,7 +366,6 @@ impl<'a> TensorTableWalk<'a> {
         let form = self.detect_form(matrix, basis.is_some())?;
         let ahead = |part| self.peek_part(matrix, part);
         let dtype = |part| ahead(part).map_or(DType::F32, |entry| entry.dtype);
-        // The rank is the number of rows of the first factor, whose shape is checked separately.
         let rank = |part| ahead(part).map_or(0, |entry| usize::try_from(entry.rows).unwrap_or(0));
         let stored = match form {
             Form::Dense => match ahead(Part::Weight).and_then(|entry| entry.codes.clone()) {
@@ -430,7 +425,7 @@ impl<'a> TensorTableWalk<'a> {
         Ok(found)
     }
 
-    /// Returns a part of a matrix among the next tensors, as many as a form has.
+    /// Among the next tensors, as many as a form has.
     fn peek_part(&self, matrix: MatrixId, part: Part) -> Option<&'a TensorEntry> {
         let role = matrix.role(part)?;
         let next = self.table.get(self.index..).unwrap_or_default();
@@ -438,9 +433,8 @@ impl<'a> TensorTableWalk<'a> {
         next.iter().take(most).find(|entry| entry.role == role)
     }
 
-    /// Returns the form of the next tensors; a shared basis is allowed only if `shared`.
+    /// A shared basis is allowed only if `shared`.
     fn detect_form(&self, matrix: MatrixId, shared: bool) -> Result<Form, HtzError> {
-        // A base with a residual begins like a dense matrix.
         let begins = [Form::Dense, Form::LowRank, Form::SharedBasis].into_iter();
         let firsts = begins.filter_map(|form| {
             let role = matrix.role(*form.parts().first()?)?;

@@ -1,5 +1,5 @@
-//! Schemas of the JSON files of a folder. All are typed, because a generic tree would take many
-//! times the size of a file.
+//! Schemas of the JSON files of a folder, typed, because a generic tree would take many times the
+//! size of a file.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -26,7 +26,7 @@ pub(super) struct PostProcessor {
     pub(super) post_processor: Option<Component>,
 }
 
-/// An added token in `tokenizer.json`, or in `tokenizer_config.json` with its id as the key.
+/// Also in `tokenizer_config.json`, with its id as the key.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct AddedToken {
     #[serde(default)]
@@ -60,10 +60,10 @@ pub(super) struct Model {
     pub(super) merges: Vec<Merge>,
 }
 
-/// A normaliser, pre-tokenizer or post-processor, or a sequence of them.
+/// Or a sequence of them.
 pub(super) type Component = ComponentStep<ComponentStep<Never>>;
 
-/// A step of a component; missing fields are `None`.
+/// Missing fields are `None`.
 #[derive(Debug, Deserialize)]
 pub(super) struct ComponentStep<P> {
     #[serde(rename = "type")]
@@ -130,7 +130,7 @@ pub(super) struct Config {
     pub(super) text_config: Option<TextConfig>,
 }
 
-/// Text part of the `config.json` of a multimodal model.
+/// Of a multimodal model.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct TextConfig {
     pub(super) vocab_size: Option<u64>,
@@ -202,11 +202,11 @@ impl Template {
     }
 }
 
-/// A merge, written as two texts or, in older files, as one text with a space between them.
+/// Two texts or, in older files, one text with a space between them.
 #[derive(Debug)]
 pub(super) struct Merge {
     pub(super) text: String,
-    /// End of the first part, and start of the second.
+    /// End of the first part, start of the second.
     split: (usize, usize),
 }
 
@@ -294,7 +294,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Entries<T> {
                 Ok(Entries(entries))
             }
 
-            /// Unigram models have a list of texts and scores here; they are refused later by name.
+            /// Unigram models have a list here; they are refused later by name.
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
                 while list.next_element::<IgnoredAny>()?.is_some() {}
                 Ok(Entries::default())
@@ -313,8 +313,7 @@ fn merges<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec
     from.deserialize_seq(LimitedList::<T, MAX_MERGES>(PhantomData))
 }
 
-/// Parses a list with a limited length, because hostile lists take less space in a file than in
-/// memory.
+/// Hostile lists take less space in a file than in memory.
 struct LimitedList<T, const MOST: usize>(PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for LimitedList<T, MOST> {
