@@ -150,9 +150,6 @@ pub fn install_sigbus_handler(program: &'static str) -> io::Result<()> {
 }
 
 /// Does nothing: this system has no SIGBUS.
-///
-/// # Errors
-/// None.
 #[cfg(not(unix))]
 pub fn install_sigbus_handler(_: &'static str) -> io::Result<()> {
     Ok(())

@@ -176,7 +176,6 @@ pub(super) struct Evaluation {
 }
 
 impl Evaluation {
-    /// Returns `∂f/∂λ`.
     pub fn gradient(&self) -> Vec<f64> {
         self.reads
             .iter()
@@ -309,7 +308,6 @@ impl<'a> Objective<'a> {
         })
     }
 
-    /// Evaluates `f(λ)` and its gradient.
     pub fn evaluate(&self, lambda: &[f64]) -> Result<Evaluation, FactoriseError> {
         let mut reads = vec![0.0; self.channels];
         let mut writes = reads.clone();

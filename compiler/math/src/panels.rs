@@ -113,7 +113,7 @@ impl<'a> Panels<'a> {
         })
     }
 
-    /// Returns `T` in float64, column-major.
+    /// In float64, column-major.
     pub fn dense(&self) -> Result<Mat<f64>, FactoriseError> {
         let mut dense = Mat::zeros(self.rows(), self.cols());
         self.for_each(|start, panel| {
@@ -126,7 +126,7 @@ impl<'a> Panels<'a> {
         Ok(dense)
     }
 
-    /// Visits panels `[≤ panel, short]` of `T` in float64 with their first row, in order.
+    /// In order, with their first row: `[≤ panel, short]`.
     pub fn for_each(
         &self,
         mut visit: impl FnMut(usize, MatRef<'_, f64>) -> Result<(), FactoriseError>,

@@ -16,7 +16,7 @@ const FLOAT32_ROWS: usize = 512;
 const CACHE_LINE_FLOATS: usize = 16;
 
 /// `Σ 1`, `Σ x` and the lower triangle of `Σ x xᵀ`, in float64. On the CPU products are summed in
-/// float32 over [`ROWS`] vectors.
+/// float32 over [`FLOAT32_ROWS`] vectors.
 #[derive(Debug)]
 pub struct MomentSums {
     order: usize,
@@ -54,15 +54,13 @@ struct Tile {
 }
 
 impl MomentSums {
-    /// Creates empty sums for vectors of `order` numbers.
     pub fn new(order: usize) -> Self {
         let strips = strips(order);
         let products = Products::Tiles(tiles(&strips));
         MomentSums::empty(order, strips, products)
     }
 
-    /// Creates empty sums with products on the device of `algebra`, if given, until
-    /// [`settle`](Self::settle).
+    /// Products are on the device of `algebra`, if given, until [`fetch`](Self::fetch).
     pub fn with_algebra(
         algebra: Option<&dyn Algebra>,
         order: usize,
@@ -114,7 +112,7 @@ impl MomentSums {
         }
     }
 
-    /// Returns the bytes of the sums of vectors of `order` numbers.
+    /// Of the sums of vectors of `order` numbers.
     pub fn bytes(order: usize) -> u64 {
         let strips = order.div_ceil(TILE) as u64;
         let tile = (TILE.min(order).next_multiple_of(COLUMN_STEP)) as u64;
@@ -171,7 +169,7 @@ impl MomentSums {
         }
     }
 
-    /// Multiplies the weight of all vectors so far by `factor`.
+    /// Later vectors have weight 1.
     pub fn reweigh(&mut self, factor: f64) {
         self.weight *= factor;
         let sums = self.strips.iter_mut().flat_map(|strip| &mut strip.sum);
@@ -191,7 +189,6 @@ impl MomentSums {
         }
     }
 
-    /// Returns true if the second moment is finite in float32.
     pub fn fits_float32(&self) -> bool {
         let limit = f64::from(f32::MAX) * self.weight();
         // False for NaN, too.
@@ -204,7 +201,6 @@ impl MomentSums {
             }
     }
 
-    /// Returns the number of vectors.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -215,8 +211,7 @@ impl MomentSums {
         sums.map(|sum| sum / self.weight()).collect()
     }
 
-    /// Returns the lower triangle of `E[x xᵀ]`, row by row. Sums on a device must be
-    /// [settled](Self::settle) before.
+    /// Row by row; sums on a device must be [fetched](Self::fetch) before.
     pub fn second_moment(&self) -> Vec<f64> {
         let tiles = match &self.products {
             Products::Tiles(tiles) => &tiles[..],

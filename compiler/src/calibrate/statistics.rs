@@ -15,7 +15,6 @@ pub const STREAM_POINTS: [ActivationPoint; 2] = [ActivationPoint::Attention, Act
 
 const MAX_SAMPLES: usize = 512;
 
-/// Returns the number of stored vectors.
 pub fn sample_count(extent: TextExtent) -> usize {
     later_positions(extent).min(MAX_SAMPLES)
 }
@@ -78,11 +77,9 @@ pub struct LayerSums<'a> {
 
 /// Moments of one kv head.
 pub struct HeadSums {
-    /// Queries of all query heads of the group.
+    /// Of all query heads of the group.
     pub queries: MomentSums,
-    /// Keys.
     pub keys: MomentSums,
-    /// Values.
     pub values: MomentSums,
 }
 
@@ -95,7 +92,6 @@ pub fn input_width(hyper: &HyperParameters, site: ActivationPoint) -> usize {
     }
 }
 
-/// Returns the bytes of the sums of a layer.
 pub fn sums_bytes(hyper: &HyperParameters) -> u64 {
     let sites = ActivationPoint::ALL.map(|site| MomentSums::bytes(input_width(hyper, site)));
     let streams = 2 * MomentSums::bytes(hyper.width);
@@ -142,7 +138,6 @@ impl<'a> LayerSums<'a> {
         })
     }
 
-    /// Sets the position in the window of the next rows.
     pub fn set_position(&mut self, position: usize) {
         self.position = position;
     }
@@ -179,7 +174,6 @@ impl<'a> LayerSums<'a> {
         sums.try_for_each(MomentSums::fetch)
     }
 
-    /// Checks for device errors so far.
     pub fn check(&self) -> Result<(), FactoriseError> {
         let mut sums = self.sites.iter().chain([&self.stream]);
         sums.try_for_each(MomentSums::check)
@@ -190,7 +184,7 @@ impl<'a> LayerSums<'a> {
         self.first_rows.clear();
     }
 
-    /// Multiplies the weight of all sums so far by `factor`.
+    /// Of all vectors so far.
     pub fn reweigh(&mut self, factor: f64) {
         self.flush_first_rows();
         let heads = self.heads.iter_mut();

@@ -19,21 +19,19 @@ use crate::system::disk;
 
 const MAGIC: [u8; 8] = *b"htccal\0\x02";
 
-/// Identity of a file; files with another identity are not used.
+/// Files with another identity are not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// [`super::CudaOptions::key`].
     pub key: Digest,
-    /// Index of the layer; the head follows the last.
+    /// The head follows the last.
     pub layer: usize,
 }
 
 /// Size of the calibration text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextExtent {
-    /// Tokens per window.
+    /// In tokens.
     pub context: usize,
-    /// Number of windows.
     pub windows: usize,
 }
 
@@ -115,12 +113,10 @@ pub(crate) fn sealed_bytes(content: usize) -> usize {
     content.saturating_add(HEADER + 32)
 }
 
-/// Returns the bytes of the file of the head's input.
 pub fn head_bytes(hyper: &HyperParameters) -> usize {
     HEADER + moment_bytes(hyper.width) + 32
 }
 
-/// Returns the bytes of the file of a layer.
 pub fn file_bytes(hyper: &HyperParameters, extent: TextExtent) -> usize {
     let moments: usize = orders(hyper).into_iter().map(moment_bytes).sum();
     let first_inputs = 8 * STREAM_POINTS.len() * hyper.width;
@@ -129,7 +125,6 @@ pub fn file_bytes(hyper: &HyperParameters, extent: TextExtent) -> usize {
     HEADER + moments + 8 * (extent.context + 2) + first_inputs + sample + token_norms + 32
 }
 
-/// Writes a layer's statistics atomically.
 pub fn write_layer(
     folder: &Folder,
     name: &OsStr,
@@ -164,7 +159,6 @@ pub fn write_layer(
     })
 }
 
-/// Writes the moments of the head's input atomically.
 pub fn write_head(
     folder: &Folder,
     name: &OsStr,
@@ -209,11 +203,8 @@ fn write_moments(to: &mut dyn Write, moments: &MomentSums) -> io::Result<()> {
     Ok(())
 }
 
-/// Reader or writer that computes the digest of its data.
 pub struct HashedStream<W> {
-    /// Inner reader or writer.
     pub to: W,
-    /// Digest so far.
     pub hasher: Hasher,
 }
 

@@ -72,7 +72,6 @@ fn is_zero(steps: &usize) -> bool {
 pub(super) struct Candidate {
     pub plan: Plan,
     pub treatment: Treatment,
-    /// Index of its trial.
     pub trial: usize,
     pub distance: Distance,
     pub bytes: u64,

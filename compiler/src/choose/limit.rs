@@ -132,7 +132,6 @@ impl<C> SizeSearch<'_, C> {
     }
 }
 
-/// Step sizes of the search.
 #[derive(Clone, Copy, Debug)]
 pub struct SearchSteps {
     /// In a ratio of 1.

@@ -9,9 +9,8 @@ use crate::request::{GaugeKind, Shrinkage, Treatment};
 
 #[derive(Debug)]
 pub(super) struct ValidationWindows {
-    /// Windows of all texts.
     pub all: Windows,
-    /// Windows of the texts after the first, if any.
+    /// After the first, if any.
     pub other_texts: Option<Windows>,
 }
 

@@ -36,25 +36,18 @@ pub struct Estimate {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EstimateInputs<'a> {
-    /// Source model.
     pub source: &'a ModelFile,
-    /// Plan of the compilation.
     pub plan: &'a Plan,
-    /// Treatment of weights.
     pub treatment: Treatment,
-    /// Activation statistics, if any.
     pub calibration: Option<&'a Calibration>,
-    /// Number of candidates.
     pub candidates: usize,
-    /// Tuning steps for norms and rows.
+    /// For norms and rows.
     pub tune: usize,
     /// Bytes of an artifact.
     pub bytes: u64,
-    /// Bytes of the stored vocabulary.
+    /// Bytes as stored.
     pub vocabulary: u64,
-    /// Speed of this machine.
     pub speed: Speed,
-    /// Models are executed in device memory.
     pub uses_device_memory: bool,
     /// With copies to the device.
     pub uses_device_algebra: bool,

@@ -43,16 +43,14 @@ impl StageSeconds {
     }
 }
 
-/// Properties of a compilation that are known in advance.
+/// Known in advance.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload<'a> {
-    /// Source model.
     pub source: &'a ModelFile,
-    /// Calibration tokens; 0 without calibration.
+    /// 0 without calibration.
     pub tokens: usize,
-    /// Tokens with a backward pass; 0 without gradients.
+    /// 0 without gradients.
     pub gradient_tokens: usize,
-    /// Number of threads.
     pub threads: usize,
 }
 
@@ -62,7 +60,7 @@ const MOMENT_COST: f64 = 1.0;
 /// Forward, recomputation, backward.
 const GRADIENT_PASSES: f64 = 3.0;
 
-/// Returns the seconds of calibration and gradients.
+/// Also of gradients.
 pub fn calibration_seconds(work: Workload, speed: Speed) -> f64 {
     let Workload {
         source,
@@ -103,14 +101,13 @@ fn gradient_sums(member: &UnitMatrix) -> f64 {
     }
 }
 
-/// Returns true if rotated inputs are evaluated.
 pub fn evaluates_rotation(request: &PlanRequest) -> bool {
     request.method == Method::Quantise
         && request.rotation == RotationArg::On
         && !request.codes.column_group_codes().is_empty()
 }
 
-/// Returns the seconds for the curves of all matrices.
+/// Of all matrices.
 pub fn curve_seconds(
     source: &ModelFile,
     (effort, codes, rotates): (EffortSettings, CodeKinds, bool),
@@ -246,7 +243,6 @@ fn coded_matrix_cost(member: &UnitMatrix, (of_number, feedback): (f64, f64), rot
     numbers * (of_number + (feedback + 2.0) * cols) + moment_factor_cost(member, rotated)
 }
 
-/// Returns the seconds of tuning.
 pub fn tuning_seconds(source: &ModelFile, steps: usize, speed: Speed, threads: usize) -> f64 {
     let hyper = &source.hyper;
     let members = plan::matrices(hyper, &ModelFileTypes(source));

@@ -69,7 +69,7 @@ fn is_export_file(name: &OsStr) -> bool {
 }
 
 impl ModelFolder<'_> {
-    /// Returns the bytes of the weights.
+    /// Of the weights.
     pub fn length(&self) -> u64 {
         self.outputs.iter().map(OutputTensor::bytes).sum()
     }

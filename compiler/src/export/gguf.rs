@@ -83,7 +83,6 @@ impl<'a> GgufFile<'a> {
         Ok(writer)
     }
 
-    /// Returns the bytes of the file.
     pub fn length(&self) -> Result<u64, ExportError> {
         Ok(self.writer()?.file_length()?)
     }

@@ -5,7 +5,6 @@ use htc_formats::model::{HyperParameters, ProjectionKind, Role, RopePairs};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HeadPermutation {
-    /// Rows of a head.
     pub head: usize,
     rotated: usize,
     from: RopePairs,

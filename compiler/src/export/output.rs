@@ -52,7 +52,6 @@ impl<'a> Content<'a> {
 }
 
 impl OutputTensor<'_> {
-    /// Returns the size in bytes.
     pub fn bytes(&self) -> u64 {
         self.dtype.matrix_bytes(self.rows, self.cols).unwrap_or(0) as u64
     }
@@ -82,7 +81,7 @@ impl OutputTensor<'_> {
 #[derive(Debug)]
 pub(super) struct ContainerRequirements {
     pub naming: Naming,
-    /// Name of the container in messages.
+    /// In messages.
     pub container: &'static str,
     /// Rotary layout of queries and keys.
     pub pairs: RopePairs,
@@ -92,7 +91,6 @@ pub(super) struct ContainerRequirements {
     pub biases: Vec<ProjectionKind>,
     /// Type of encoded matrices.
     pub dtype: DType,
-    /// Set if factors go into an adapter.
     pub lora: bool,
 }
 

@@ -18,14 +18,12 @@ pub(super) struct StoredTensor<'a> {
 }
 
 impl<'a> StoredTensor<'a> {
-    /// Returns the tensor of a role, if any.
     pub fn find(file: &'a ModelFile, role: Role) -> Option<StoredTensor<'a>> {
         let tensor = file.tensor(role)?;
         let bytes = file.bytes(tensor);
         Some(StoredTensor { tensor, bytes })
     }
 
-    /// Returns the tensor of a role.
     pub fn get(file: &'a ModelFile, role: Role) -> Result<StoredTensor<'a>, ExportError> {
         StoredTensor::find(file, role).ok_or(ExportError::Missing(role))
     }
@@ -36,7 +34,6 @@ impl<'a> StoredTensor<'a> {
         self.bytes.get(rows.start * row..rows.end * row)
     }
 
-    /// Decodes some rows.
     pub fn decode(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), ExportError> {
         let role = self.tensor.role;
         if let Some(codes) = &self.tensor.codes {
@@ -92,7 +89,6 @@ impl<'a> Matrix<'a> {
         })
     }
 
-    /// Returns the tensor of a part.
     pub fn part(&self, part: Part) -> Result<StoredTensor<'a>, ExportError> {
         let missing = ExportError::Missing(self.id.weight());
         let role = self.id.role(part).ok_or(missing)?;
@@ -176,7 +172,6 @@ pub(super) struct RowDecoder<'a> {
 }
 
 impl<'a> RowDecoder<'a> {
-    /// Returns a decoder of the rows of a tensor.
     pub fn from_tensor(stored: StoredTensor<'a>) -> RowDecoder<'a> {
         RowDecoder {
             dense: Some(stored),

@@ -32,12 +32,10 @@ enum JournalEntry<T> {
     Complete(Digest),
 }
 
-/// State of an artifact left by an earlier run.
+/// Left by an earlier run.
 #[derive(Debug)]
 pub struct ResumeState<T> {
-    /// Digests of the complete tensors.
     pub tensors: Vec<Digest>,
-    /// Finished steps with their measurements.
     pub steps: Vec<(usize, T)>,
     /// Digest of header and manifest, of a complete artifact.
     pub complete: Option<Digest>,
@@ -272,7 +270,6 @@ fn verify_seal<'a>(secret: &Secret, about: &[&[u8]], line: &'a [u8]) -> Option<(
     (as_written == line).then_some((expected, said))
 }
 
-/// Journal of an artifact.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
@@ -283,15 +280,10 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Records that the next tensor is complete.
     pub fn record_tensor(&mut self, digest: Digest) -> Result<(), HtzError> {
         self.line(&JournalEntry::<()>::Tensor(digest))
     }
 
-    /// Records that a step is done.
-    ///
-    /// # Errors
-    /// [`HtzError::Io`].
     pub fn record_step<T: Serialize>(&mut self, step: usize, found: &T) -> Result<(), HtzError> {
         self.line(&JournalEntry::Step(step, found))
     }
@@ -301,7 +293,6 @@ impl Journal {
         self.line(&JournalEntry::<()>::Complete(head))
     }
 
-    /// Rewrites the journal with the given state.
     pub fn rewrite<T: Serialize>(&mut self, left: &ResumeState<T>) -> Result<(), HtzError> {
         let ResumeState {
             tensors,

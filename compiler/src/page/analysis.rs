@@ -14,7 +14,6 @@ fn of_projection(analysis: &Value, slot: ProjectionKind) -> Vec<&Value> {
     spectra.filter(|s| text(s, "slot") == slot.name()).collect()
 }
 
-/// Draws the spectra of the weights.
 pub fn spectra(analysis: &Value, prefix: &str) -> Markup {
     let slots = list(analysis, "spectra/slots").iter();
     let last = slots.filter_map(|s| num(s, "layer")).fold(0.0, f64::max) as usize;
@@ -47,7 +46,7 @@ pub fn spectra(analysis: &Value, prefix: &str) -> Markup {
     }
 }
 
-/// Draws the tail energy by rank under each gauge.
+/// By rank under each gauge.
 pub fn gauges(analysis: &Value, prefix: &str) -> Markup {
     let charts = ProjectionKind::ALL.map(|slot| {
         let spectra = of_projection(analysis, slot);
@@ -110,7 +109,7 @@ fn by_fraction(analysis: &Value, items: &[&Value], path: &str) -> Vec<Point> {
     points.collect()
 }
 
-/// Draws the variance of the residual stream with its phases.
+/// With its phases.
 pub fn phases(analysis: &Value, prefix: &str) -> Markup {
     let one = |path: &str, positions: &str| {
         let profile = at(analysis, path);
@@ -199,7 +198,6 @@ pub fn depth_sink(analysis: &Value, prefix: &str) -> Markup {
     figure(&format!("{prefix}{title}"), &note, charts)
 }
 
-/// Draws the intrinsic dimension of the residual stream.
 pub fn dimension(analysis: &Value, prefix: &str) -> Markup {
     let dimension = at(analysis, "dimension");
     let items = list(dimension, "layers");

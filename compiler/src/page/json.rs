@@ -20,7 +20,6 @@ pub fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
     })
 }
 
-/// Returns the number at a path.
 pub fn num(value: &Value, path: &str) -> Option<f64> {
     at(value, path).as_f64()
 }
@@ -30,7 +29,6 @@ pub fn text<'a>(value: &'a Value, path: &str) -> &'a str {
     at(value, path).as_str().unwrap_or_default()
 }
 
-/// Returns the items of the list at a path.
 pub fn list<'a>(value: &'a Value, path: &str) -> &'a [Value] {
     at(value, path).as_array().map_or(&[], Vec::as_slice)
 }

@@ -26,7 +26,6 @@ const PREDICTIONS: [(&str, &str); 5] = [
     ("measured, outputs", "output_error"),
 ];
 
-/// Draws the bytes before and after by kind of tensor.
 pub fn bytes_by_kind(artifact: &ArtifactData, prefix: &str) -> Markup {
     let series = [("before", Colour::Muted), ("after", Colour::Thing(0))];
     let title = "Bytes by kind of tensor";
@@ -127,7 +126,7 @@ fn bits(bytes: u64, weights: u64) -> f64 {
     8.0 * bytes as f64 / weights.max(1) as f64
 }
 
-/// Draws the bits of every matrix and of every column group.
+/// Of every matrix and of every column group.
 pub fn bits_per_weight(artifact: &ArtifactData, prefix: &str) -> Markup {
     let title = "Bits per weight by projection and layer";
     let mut heat = by_layer(artifact, title, "bits per weight", &|layer, slot| {
@@ -264,7 +263,6 @@ fn group_map(name: &str, rows: Vec<(String, Vec<f64>)>) -> Option<Heat> {
     })
 }
 
-/// Draws the rank of every factorised projection by layer.
 pub fn ranks(artifact: &ArtifactData, prefix: &str) -> Markup {
     let series = |&slot: &ProjectionKind| {
         let slots = artifact.plan.slots.iter().filter(|s| s.slot == slot);
@@ -296,7 +294,7 @@ pub fn ranks(artifact: &ArtifactData, prefix: &str) -> Markup {
     figure(&caption, &format!("Allocator: {allocator}."), charts)
 }
 
-/// Draws the errors of weights and of outputs by projection and layer.
+/// By projection and layer.
 pub fn errors(artifact: &ArtifactData, prefix: &str) -> Markup {
     let outputs = |layer, slot| {
         let mut measured = artifact.report?.treated.measured.iter();
@@ -312,7 +310,7 @@ pub fn errors(artifact: &ArtifactData, prefix: &str) -> Markup {
     }
 }
 
-/// Draws predicted and measured errors of single projections.
+/// Of single projections.
 pub fn predicted_errors(artifact: &ArtifactData, prefix: &str) -> Markup {
     let measured = artifact.report.map_or(&[][..], |r| &r.treated.measured);
     let in_norm = |norm: Norm| measured.iter().filter(move |m| m.norm == norm);
@@ -356,7 +354,7 @@ fn scatter(measured: &[&MeasuredProjection], of_outputs: bool) -> Chart {
     xy.draw()
 }
 
-/// Draws the tail energy by iteration of the axiom gauge.
+/// By iteration.
 pub fn axiom_search(artifact: &ArtifactData, prefix: &str) -> Markup {
     let searches = artifact.report.map_or(&[][..], |r| &r.treated.axiom);
     let layers = searches.iter().map(|s| s.layer + 1).max().unwrap_or(0);

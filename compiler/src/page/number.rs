@@ -66,17 +66,15 @@ pub fn count(value: u64) -> String {
     text
 }
 
-/// Bytes with a unit.
 pub fn bytes(value: f64) -> String {
     format_bytes(value.max(0.0).round() as u64)
 }
 
-/// A share as a percentage.
+/// Percentage.
 pub fn percent(share: f64) -> String {
     format!("{} %", significant(100.0 * share, 3))
 }
 
-/// A duration in seconds.
 pub fn seconds(value: f64) -> String {
     format!("{} s", significant(value, 3))
 }

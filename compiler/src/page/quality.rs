@@ -170,7 +170,6 @@ impl Comparisons {
     }
 }
 
-/// Draws each set of measurements that may be compared.
 pub fn against_size(data: &PageData) -> Markup {
     let mut all = Comparisons::default();
     for record in data.evaluated {

@@ -32,7 +32,6 @@ const TWO_PLANE_OVERHEAD: f64 = 1.12;
 #[derive(Clone, Debug)]
 pub(super) struct ElasticRequest {
     size: SizeTarget,
-    /// Options of the bases.
     pub bases: CompileOptions,
 }
 

@@ -60,7 +60,6 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// Returns the bytes of the artifact of a plan.
     pub fn artifact_bytes(&self, plan: &Plan) -> Result<u64, HtzError> {
         let (source, calibration) = (&self.source, self.calibration.as_ref());
         let (treatment, digest_later) = (&self.treatment, Digest::default());
@@ -77,7 +76,6 @@ impl Prepared {
         HtzWriter::predict_length(draft, &self.sections)
     }
 
-    /// Returns the predicted losses of codes.
     pub fn predicted_losses(&self, plan: &Plan) -> Result<Option<EstimatedLosses>, PlanError> {
         let (source, calibration) = (&self.source, self.calibration.as_ref());
         let made_from = self.plan_inputs.as_ref();
@@ -100,7 +98,6 @@ impl Prepared {
         Ok(plain.transpose()?.unwrap_or_default())
     }
 
-    /// Returns the bytes of the file at a ratio.
     pub fn size_at(&self, ratio: f64) -> Result<u64, PlanError> {
         let (source, calibration) = (&self.source, self.calibration.as_ref());
         match &self.plan_inputs {
@@ -116,7 +113,6 @@ impl Prepared {
         alternatives(&self.source, plan, made_from, (calibration, limit))
     }
 
-    /// Returns the plan, or that of another ratio.
     pub fn plan_at(&self, ratio: Option<f64>) -> Result<Plan, PlanError> {
         let (source, calibration) = (&self.source, self.calibration.as_ref());
         plan_at(

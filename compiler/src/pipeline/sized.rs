@@ -37,9 +37,7 @@ pub struct PlanInputs {
 #[derive(Clone, Debug)]
 pub(super) struct FileParts {
     pub tokenizer: Section,
-    /// Bytes of the source.
     pub source: u64,
-    /// Description of the linear algebra library.
     pub linear_algebra: String,
 }
 

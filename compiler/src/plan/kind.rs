@@ -21,7 +21,7 @@ impl ProjectionGroup {
         names.join(", ")
     }
 
-    /// Returns the parameters of one unit at the given rank.
+    /// Of one unit.
     pub fn cost(&self, rank: usize) -> u64 {
         rank as u64 * (self.outs + self.cols) as u64
     }

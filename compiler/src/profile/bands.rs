@@ -26,14 +26,12 @@ const INTERMEDIATE_STEPS: u64 = 32;
 
 pub(super) struct MatrixInputs<'a> {
     pub member: &'a UnitMatrix,
-    /// Name of the tensor.
     pub tensor: &'a str,
     /// Costs of errors; empty if unknown.
     pub costs: &'a [ErrorCost],
     pub feedback: Option<&'a ErrorFeedback>,
-    /// Codes to choose from.
     pub codes: Vec<Code>,
-    /// True if the matrix is rotated before coding.
+    /// Before coding.
     pub rotated: bool,
 }
 

@@ -107,7 +107,6 @@ pub(super) struct LowRankCandidates {
 }
 
 impl LowRankCandidates {
-    /// Returns the largest rank.
     pub fn largest(&self) -> usize {
         self.forms
             .iter()

@@ -128,7 +128,7 @@ impl<'a> MatrixCosts<'a> {
         })
     }
 
-    /// Returns the second moment of the inputs.
+    /// Of the inputs.
     pub fn moment(&self) -> Option<SecondMoment<'_>> {
         self.inputs.as_ref().map(InputStatistics::second_moment)
     }
@@ -141,7 +141,6 @@ impl<'a> MatrixCosts<'a> {
         }
     }
 
-    /// Samples rows of the matrix.
     pub fn sample(
         &self,
         looked: CurveInputs<'_>,

@@ -89,11 +89,10 @@ pub(super) struct RowSample {
     pub rows: usize,
     pub cols: usize,
     pub values: Vec<f32>,
-    /// Row indices in the matrix.
+    /// In the matrix.
     pub indices: Vec<usize>,
-    /// Number of rows that each sampled row represents.
     pub represented_rows: Vec<f64>,
-    /// Sweeps of the coder.
+    /// Of the coder.
     pub sweeps: usize,
 }
 
@@ -190,7 +189,7 @@ impl RowSample {
         })
     }
 
-    /// Returns the sampled rows as decoded from a type.
+    /// As decoded from `dtype`.
     pub fn stored(
         &self,
         tensor: &ModelTensor,

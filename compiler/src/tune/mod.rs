@@ -67,9 +67,8 @@ pub struct TuningInputs<'a> {
 
 #[derive(Clone, Debug)]
 pub(crate) struct TuningResult {
-    /// Changes of the artifact; empty without an improvement.
+    /// Empty without an improvement.
     pub changes: BTreeMap<Role, TensorChange>,
-    /// Course of the tuning.
     pub course: Tuning,
 }
 

@@ -40,7 +40,7 @@ pub(super) struct TuningState {
     pub trace: Vec<TuningPoint>,
     /// Relative change of each parameter.
     pub change: Vec<f32>,
-    /// Changes at the best measurement.
+    /// At the best measurement.
     pub best: Vec<f32>,
     /// Means of the gradients, and roots of those of their squares.
     moments: [Vec<f32>; 2],
@@ -53,7 +53,6 @@ struct StateHeader {
 }
 
 impl TuningState {
-    /// Creates the initial state.
     pub fn new(count: usize) -> TuningState {
         let zeros = || vec![0.0; count];
         TuningState {
@@ -78,13 +77,11 @@ impl TuningState {
         Some(others.iter().fold(*first, smaller))
     }
 
-    /// Returns the number of measurements since then.
     pub fn measurements_since_best(&self) -> usize {
         let least = self.best_point().map_or(0, |point| point.step);
         self.trace.iter().filter(|point| point.step > least).count()
     }
 
-    /// Records a measurement.
     pub fn record(&mut self, kl: f64, bases: Option<f64>) {
         let step = self.step;
         self.trace.push(TuningPoint { step, kl, bases });
@@ -113,7 +110,6 @@ impl TuningState {
         self.step += 1;
     }
 
-    /// Serialises the state.
     pub fn to_bytes(&self) -> Vec<u8> {
         let head = StateHeader {
             step: self.step,
@@ -128,7 +124,7 @@ impl TuningState {
         bytes
     }
 
-    /// Parses a state of `count` parameters; `None` if invalid.
+    /// `None` if invalid.
     pub fn from_bytes(bytes: &[u8], count: usize) -> Option<TuningState> {
         let end = bytes.iter().position(|byte| *byte == b'\n')?;
         let StateHeader { step, trace } = serde_json::from_slice(&bytes[..end]).ok()?;
@@ -152,7 +148,6 @@ impl TuningState {
         })
     }
 
-    /// Returns the maximum size of a state.
     pub fn max_bytes(count: usize, steps: usize) -> usize {
         16 * count + 128 * (steps + 2)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// Bounded queue that drops its oldest items.
+/// Drops the oldest items.
 #[derive(Debug)]
 pub struct BoundedQueue<T> {
     waiting: VecDeque<T>,
@@ -11,7 +11,7 @@ pub struct BoundedQueue<T> {
 }
 
 impl<T> BoundedQueue<T> {
-    /// Creates a queue with this capacity, at least one.
+    /// At least one.
     pub fn new(most: usize) -> Self {
         BoundedQueue {
             waiting: VecDeque::new(),
@@ -28,17 +28,15 @@ impl<T> BoundedQueue<T> {
         self.waiting.push_back(item);
     }
 
-    /// Returns the number of queued items.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Removes and returns all items, the oldest first.
+    /// The oldest first.
     pub fn drain(&mut self) -> VecDeque<T> {
         std::mem::take(&mut self.waiting)
     }
 
-    /// Returns the number of dropped items.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

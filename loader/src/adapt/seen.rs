@@ -46,7 +46,7 @@ impl LayerInputs {
 }
 
 impl ActivationRecorder {
-    /// Creates a recorder of these layers, in ascending order.
+    /// In ascending order.
     pub fn new(layers: &[usize], wants_head: bool) -> Self {
         ActivationRecorder {
             draft: LayerInputs::new(layers),
@@ -58,12 +58,10 @@ impl ActivationRecorder {
         }
     }
 
-    /// Returns the tap of the draft.
     pub fn draft_tap(&mut self) -> &mut LayerInputs {
         &mut self.draft
     }
 
-    /// Returns the tap of the verifier.
     pub fn verifier_tap(&mut self) -> &mut LayerInputs {
         &mut self.verifier
     }

@@ -145,7 +145,6 @@ impl DraftLengthPolicy {
         (mean + slope * (n as f64 - sum / weight)).max(1e-9)
     }
 
-    /// Records a round.
     pub fn record_round(
         &mut self,
         length: usize,

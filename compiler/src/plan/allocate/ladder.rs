@@ -64,7 +64,6 @@ pub(super) struct Rung {
     pub choice: Choice,
     /// In the currency of the budget; strictly increasing.
     pub cost: u64,
-    /// Bytes stored.
     pub bytes: u64,
     /// The rank; for the dense form that of the same cost.
     pub level: f64,

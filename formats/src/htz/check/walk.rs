@@ -13,9 +13,8 @@ use crate::model::{
 
 #[derive(Default)]
 pub(super) struct StoredModel {
-    /// Projections of the layers.
+    /// Of the layers.
     pub projections: Vec<StoredMatrix>,
-    /// Embedding and head.
     pub outside_layers: Vec<StoredMatrix>,
     pub bases: Vec<StoredBasis>,
     /// Refined matrices, in the order of activation.

@@ -35,9 +35,7 @@ type SubjectAndBaseline = (ModelRecord, Option<ModelRecord>);
 pub(super) struct BenchOutcome {
     pub measured: BenchResults,
     pub subjects: SubjectAndBaseline,
-    /// Device of the models in this process.
     pub device: String,
-    /// Device memory of the models.
     pub device_bytes: Option<u64>,
     pub load: Option<Load>,
     pub quality: Option<Quality>,

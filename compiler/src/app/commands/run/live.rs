@@ -112,7 +112,6 @@ impl DeviceMonitor {
         Ok(Some(DeviceMonitor { governor, limited }))
     }
 
-    /// Returns true if the active fraction may be reduced.
     pub fn limits(&self) -> bool {
         self.limited
     }

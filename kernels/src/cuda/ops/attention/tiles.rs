@@ -125,7 +125,6 @@ impl TilingPlan {
         })
     }
 
-    /// Launches the splits.
     pub fn attend<D: Device>(
         &self,
         device: &D,

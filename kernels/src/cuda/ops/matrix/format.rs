@@ -49,7 +49,6 @@ impl Format {
     /// Number of arrays: codes, upper bits of codes, scales, and super-scales or minima.
     pub const ARRAYS: usize = 4;
 
-    /// Returns the device format of a type.
     pub fn for_dtype(dtype: DType) -> Format {
         match dtype {
             DType::F16 => Format::F16,
@@ -80,7 +79,6 @@ impl Format {
         }
     }
 
-    /// Returns the kernel names.
     pub fn kernel_names(self) -> [&'static str; 5] {
         match self {
             Format::F32 => names!("f32"),
@@ -110,7 +108,6 @@ impl Format {
         }
     }
 
-    /// Returns the name of the tiled kernel for many vectors.
     pub fn tile_kernel_name(self) -> &'static str {
         match self {
             Format::F32 => "f32_tiles",
@@ -166,7 +163,6 @@ impl Format {
         }
     }
 
-    /// Returns the elements per stored row.
     pub fn stride(self, cols: usize) -> usize {
         cols.next_multiple_of(self.lane_elements())
     }

@@ -30,14 +30,12 @@ pub(super) const MAX_MATRICES: usize = 4;
 
 #[derive(Clone, Copy)]
 pub(super) struct ProductOutput {
-    /// Output `[n, rows]`.
+    /// `[n, rows]`
     pub y: DeviceSpan,
     pub rows: usize,
-    /// Rows that are computed; the rest are zero.
+    /// The rest are zero.
     pub computed_rows: usize,
-    /// Optional quantised output.
     pub quantised: Option<QuantisedOutput>,
-    /// Accumulates into `y`.
     pub accumulate: bool,
 }
 
@@ -161,7 +159,6 @@ pub(super) struct Product {
 }
 
 impl Product {
-    /// Returns the number of thread blocks.
     pub fn blocks(&self) -> usize {
         let slots = self.slots.iter().take(self.count as usize);
         slots.map(|slot| slot.blocks as usize).sum()
