@@ -52,7 +52,7 @@ pub use source::open;
 const COMPARISON_IMPOSSIBLE: &str = "nothing is compared: that takes a plan of the method quantise that is made, a type of \
      GGUF for a file of about this size, and held-out windows that decide nothing";
 
-/// Under its final name.
+/// A compilation whose artifact has been published under its final name.
 struct PublishedArtifact {
     prepared: Prepared,
     chosen: SelectedArtifact,
@@ -195,7 +195,8 @@ fn compile_on(
     Ok(Report::new(options, &prepared.source, made))
 }
 
-/// The work is discarded when the source itself is at fault.
+/// Keeps finished work when a compilation fails, so that the same compilation can resume. The work
+/// is discarded when the source itself is at fault: it is useless for another source.
 fn keep_work_on_error<T>(
     work: WorkFolder,
     made: Result<T, CompileError>,
@@ -214,7 +215,8 @@ fn keep_work_on_error<T>(
     made
 }
 
-/// A guess without calibration, or if there is no plateau.
+/// Returns the layer at which the residual stream stops growing dimensionally, for depth probes; a
+/// guess without calibration, or if there is no plateau.
 fn depth_sink(
     prepared: &Prepared,
     device: &dyn Device,

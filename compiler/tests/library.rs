@@ -108,7 +108,7 @@ fn cancelled_compilation_resumes() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-/// With the method named in the message.
+/// Configurations that the builder refuses, each with the method named in its message.
 fn refusals(folder: &Path) -> Vec<(Compiler, &'static str)> {
     let plain = || Compiler::new(demo("reference-7m-f16.gguf"), folder.join("m.htz"));
     let on = |text: PathBuf| plain().calibration(text).cache(folder.join("cache"));

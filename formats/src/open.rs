@@ -63,7 +63,7 @@ fn is_blob(home: &Path, target: &Path) -> bool {
     cache.is_some_and(|cache| target.parent() == Some(&cache.join("blobs")))
 }
 
-/// Reported as `path` in errors; links are refused unless `follow`.
+/// Opens `place`, reported as `path` in errors. Links are refused unless `follow`.
 fn open_checked(path: &Path, place: &Path, follow: bool) -> Result<File, MapError> {
     let mut options = OpenOptions::new();
     options.read(true);

@@ -133,7 +133,7 @@ pub const fn align_up(value: u64, alignment: u64) -> Option<u64> {
     value.checked_next_multiple_of(alignment)
 }
 
-/// They must be within the block.
+/// Returns the `N` bytes from `at` on, which must be within the block.
 #[inline(always)]
 pub(crate) fn subarray<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut taken = [0; N];

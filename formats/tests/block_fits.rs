@@ -129,7 +129,9 @@ fn encode_equals_block_fits() {
     }
 }
 
-/// In a single block the error is hardly ever higher, because both end in minima near their starts.
+/// Over many blocks the search with importances must have a clearly lower weighted error than
+/// without. In a single block it is hardly ever higher, because both end in minima near their
+/// starts.
 #[test]
 fn importances_lower_the_error_under_them() {
     for &dtype in BlockFit::TYPES {

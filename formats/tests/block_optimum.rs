@@ -133,7 +133,8 @@ fn error_of(x: &[f64], w: &[f64], step: f64, offset: f64, levels: &[f64]) -> f64
     terms.sum()
 }
 
-/// In steps of a tenth of a code.
+/// Tries all positions of the least and the largest number among the codes, in steps of a tenth of
+/// a code.
 #[test]
 fn a_scale_and_a_minimum_are_near_the_optimum() {
     for (dtype, last, most) in [

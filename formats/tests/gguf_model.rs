@@ -131,7 +131,7 @@ fn tensors_are_in_the_order_of_execution() {
     assert_eq!(model.vocabulary.as_ref().unwrap().tokens.len(), 5);
 }
 
-/// Written by `scripts/make_block_fixtures.py`.
+/// The file was written by gguf-py (`scripts/make_block_fixtures.py`).
 #[test]
 fn model_written_by_gguf_py_binds() {
     let path = concat!(

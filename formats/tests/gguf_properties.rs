@@ -228,7 +228,7 @@ fn writer_refuses_files_that_the_reader_refuses() {
     assert!(matches!(error(&writer), WriteError::Limit { limit: 4, .. }));
 }
 
-/// Written by `scripts/make_block_fixtures.py`.
+/// The file was written by gguf-py (`scripts/make_block_fixtures.py`).
 #[test]
 fn file_written_by_gguf_py_is_read() {
     let path = concat!(

@@ -29,7 +29,7 @@ fn classes(of_rows: &[u8], codes: &[&str]) -> (CodeLayout, RowClasses) {
     (layout, of)
 }
 
-/// Row scales identify class and rows.
+/// Returns a matrix whose row scales identify its class and rows.
 fn part(class: usize, of: &RowClasses) -> Vec<u8> {
     let class_of = of.iter().nth(class).unwrap();
     let mut packer = ColumnGroupWriter::new(&class_of.codes, class_of.rows);

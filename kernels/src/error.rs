@@ -30,7 +30,7 @@ pub(crate) fn check_size(
     }
 }
 
-/// On overflow returns an error that no slice can satisfy.
+/// Returns the product of `factors`; on overflow, an error that no slice can satisfy.
 pub(crate) fn checked_product(what: &'static str, factors: &[usize]) -> Result<usize, ShapeError> {
     factors
         .iter()

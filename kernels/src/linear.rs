@@ -18,7 +18,10 @@ pub enum LinearError {
     Shape(#[from] ShapeError),
     /// No convergence, e.g. for non-finite numbers.
     #[error("the decomposition of a matrix of order {order} did not converge")]
-    NoConvergence { order: usize },
+    NoConvergence {
+        /// Number of rows and columns, or of columns of a tall matrix.
+        order: usize,
+    },
     /// A library is missing, too old, or fails to start.
     #[error(
         "{library} {message}; install cuSOLVER and cuBLAS of the CUDA toolkit (12.2 or newer), or put the libraries of the packages nvidia-cusolver and nvidia-cublas of PyPI, and of those they need, on the library path"

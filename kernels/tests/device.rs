@@ -22,7 +22,8 @@ use htc_kernels::linear::{LinearAlgebra, ProductShape};
 use htc_kernels::reference;
 use matrices::{assert_close, assert_orthonormal, matmul, numbers, transposed};
 
-/// Without a GPU returns `None`; fails if HTC_NEED_CUDA is set.
+/// Opens the first device. Without a GPU prints a message and returns `None`; fails if
+/// HTC_NEED_CUDA is set.
 fn open_device(change: impl Fn(&mut CudaOptions<'_>)) -> Option<Cuda> {
     let mut options = CudaOptions::default();
     change(&mut options);

@@ -381,6 +381,7 @@ pub const GGUF_PROJECTIONS: [&str; 7] = [
 /// Command line names of the projections, in the same order.
 pub const PROJECTION_NAMES: [&str; 7] = ["q", "k", "v", "o", "gate", "up", "down"];
 
+/// Id of the first piece that is neither special nor a byte.
 pub const FIRST_PIECE: usize = 259;
 
 const PIECES: [&str; 40] = [

@@ -48,6 +48,7 @@ pub fn to_column_major(matrix: MatRef<'_, f64>) -> Vec<f64> {
 /// Results are reproducible to the byte on any number of threads, but differ between
 /// implementations in the last bits.
 pub trait Algebra: fmt::Debug + Send + Sync {
+    /// Returns the library and device, for the provenance of an artifact.
     fn name(&self) -> String;
 
     /// Returns the number of rows of `width` numbers per product.

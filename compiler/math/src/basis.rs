@@ -337,7 +337,7 @@ fn check(weights: &[Weight<'_>], k: usize) -> Result<usize, FactoriseError> {
     Ok(d)
 }
 
-/// `P [d, k]`, unrounded, and all eigenvalues.
+/// Returns `P [d, k]`, unrounded, and all eigenvalues of `K`, decreasing.
 fn leading_eigenvectors(
     gram: Mat<f64>,
     k: usize,
@@ -354,7 +354,7 @@ fn leading_eigenvectors(
     Ok((found.vectors, found.values))
 }
 
-/// Lower triangle of `K = Σ w_i G W_iᵀ W_i G`.
+/// Returns the lower triangle of `K = Σ w_i G W_iᵀ W_i G`.
 fn shared_gram(
     weights: &[Weight<'_>],
     weighting: BasisWeighting,
@@ -452,7 +452,8 @@ pub fn shared_components(
     })
 }
 
-/// From the eigenvectors of `S Sᵀ`, for the stacked weighted weights `S [outs, d]`.
+/// Computes `P [d, outs]` from the eigenvectors of `S Sᵀ`, for the stacked weighted weights `S
+/// [outs, d]`.
 fn leading_from_row_gram(
     weights: &[Weight<'_>],
     (outs, d): (usize, usize),

@@ -436,7 +436,7 @@ fn best_neighbouring_scales<C: BlockFormat>(
     better
 }
 
-/// `N [n, n]`, row-major, and `D`; reads `entry` on and below the diagonal.
+/// Returns `N [n, n]`, row-major, and `D`; reads `entry` on and below the diagonal.
 fn factorise_moment(
     n: usize,
     entry: impl Fn(usize, usize) -> f64,

@@ -410,7 +410,7 @@ fn mirror(mut matrix: MatMut<'_, f64>) {
     }
 }
 
-/// Without overflow.
+/// Returns the mean without overflow.
 fn mean(values: impl ExactSizeIterator<Item = f64> + Clone) -> f64 {
     let largest = values.clone().fold(0.0, f64::max);
     if largest == 0.0 {

@@ -125,7 +125,7 @@ fn largest_entry_is_negative(vector: impl IntoIterator<Item = f32>) -> bool {
     largest < 0.0
 }
 
-/// 1 for other numbers.
+/// Returns the largest power of two not above a positive normal number, otherwise 1.
 fn power_of_two_below(number: f64) -> f64 {
     const EXPONENT: u64 = 0x7FF0_0000_0000_0000;
     if number.is_normal() {

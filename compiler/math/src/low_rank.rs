@@ -263,7 +263,7 @@ pub(super) fn non_exempt_columns(
         .collect())
 }
 
-/// Coverage of `G⁻¹ ŝ` by the right singular vectors, `Vᵀ G⁻¹ = S^(t-1) A`.
+/// Returns the coverage of `G⁻¹ ŝ` by the right singular vectors, `Vᵀ G⁻¹ = S^(t-1) A`.
 fn direction_coverage(
     a: &[f32],
     values: &[f64],
@@ -281,7 +281,7 @@ fn direction_coverage(
     Ok(coverage_of_parts(parts))
 }
 
-/// Beyond rounding.
+/// Returns true if `B A` and the weight differ on `unit` beyond rounding.
 fn misses_direction(weight: Weight<'_>, a: &[f32], b: &[f32], unit: &[f64]) -> bool {
     let r = a.len() / weight.cols;
     let inner: Vec<f64> = a
@@ -301,8 +301,10 @@ fn misses_direction(weight: Weight<'_>, a: &[f32], b: &[f32], unit: &[f64]) -> b
     missed > f64::from(f32::EPSILON).powi(2) * exact
 }
 
-/// The first component is `u uᵀ H W` with `u ∝ H W ŝ`; the others are the best factors of `(1 − u
-/// uᵀ) H W`. `None` if `W ŝ = 0`.
+/// Computes factors whose first component reproduces the weight on `unit` while the others map it
+/// to zero; `None` if `W ŝ = 0`.
+///
+/// The first is `u uᵀ H W` with `u ∝ H W ŝ`; the others are the best factors of `(1 − u uᵀ) H W`.
 fn factors_with_direction(
     weight: Weight<'_>,
     r: usize,
@@ -353,8 +355,8 @@ fn factors_with_direction(
     Ok(Some(prepend_component(&along, &c, unit, others)))
 }
 
-/// The component along `c` completes `along`, the output at `unit`, including the rounding of the
-/// others.
+/// Prepends a component along `c` that completes `along`, the output at `unit`, including the
+/// rounding of the others.
 fn prepend_component(along: &[f64], c: &[f64], unit: &[f64], (a, b): FactorPair) -> FactorPair {
     let (n, r) = (c.len(), a.len() / c.len() + 1);
     let inner: Vec<f64> = a.chunks_exact(n).map(|row| dot(row, unit)).collect();
@@ -393,7 +395,7 @@ fn add(sum: &mut [f64], factor: f64, x: &[f32]) {
     }
 }
 
-/// Whichever is tall, except for a full gauge on the left.
+/// Returns `H W G` or its transpose, whichever is tall, except for a full gauge on the left.
 fn gauged_panels<'a>(
     weight: Weight<'a>,
     (input, output): (&'a Gauge, Option<&'a Diagonal>),
@@ -409,7 +411,7 @@ fn gauged_panels<'a>(
     })
 }
 
-/// Lower triangle, for the short side of `H W G`.
+/// Returns the lower triangle of the Gram matrix of the short side of `H W G`.
 pub(super) fn gauged_gram(
     weight: Weight<'_>,
     (input, output): (&Gauge, Option<&Diagonal>),
@@ -450,7 +452,8 @@ fn gauged_dense(
     }
 }
 
-/// From the singular vectors `x [short, r]` of the short side of `H W G`.
+/// Returns `A [r, in]` and `B [out, r]` from the singular vectors `x [short, r]` of the short side
+/// of `H W G`.
 fn factors(
     weight: Weight<'_>,
     x: Mat<f64>,
@@ -494,7 +497,7 @@ fn factors(
     }
 }
 
-/// With a floor for noise.
+/// Raises the leading singular values to a power, with a floor for noise.
 fn singular_value_powers(values: &[f64], exponent: f64) -> Vec<f64> {
     let floor = f64::EPSILON.sqrt() * values.first().copied().unwrap_or(0.0);
     let power = |s: &f64| match s.max(floor) {

@@ -44,7 +44,8 @@ pub(super) fn right_singular(tall: Mat<f64>, k: usize) -> Result<LeadingVectors,
     }
 }
 
-/// Without vectors, destroys the matrix.
+/// Replaces a symmetric column-major matrix by its eigenvectors, in increasing order of the
+/// eigenvalues written to `values`; without vectors, destroys it.
 fn divide_and_conquer(
     matrix: &mut [f64],
     values: &mut [f64],

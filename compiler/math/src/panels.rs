@@ -36,7 +36,7 @@ impl<'a> Panels<'a> {
         }
     }
 
-    /// `T = W` with at least as many rows as columns, otherwise `Wᵀ`.
+    /// `T = W` when it has at least as many rows as columns, `T = Wᵀ` otherwise.
     pub fn tall(weight: Weight<'a>, algebra: &'a dyn Algebra) -> Self {
         if weight.rows < weight.cols {
             Panels::transposed_weight(weight, algebra)
@@ -113,7 +113,7 @@ impl<'a> Panels<'a> {
         })
     }
 
-    /// In float64, column-major.
+    /// Returns `T` in float64, column-major.
     pub fn dense(&self) -> Result<Mat<f64>, FactoriseError> {
         let mut dense = Mat::zeros(self.rows(), self.cols());
         self.for_each(|start, panel| {
@@ -126,7 +126,7 @@ impl<'a> Panels<'a> {
         Ok(dense)
     }
 
-    /// In order, with their first row: `[≤ panel, short]`.
+    /// Visits panels `[≤ panel, short]` of `T` in float64 with their first row, in order.
     pub fn for_each(
         &self,
         mut visit: impl FnMut(usize, MatRef<'_, f64>) -> Result<(), FactoriseError>,

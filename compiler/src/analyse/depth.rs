@@ -24,7 +24,7 @@ pub(super) fn cumulated(moments: impl Iterator<Item = StoredMoment>) -> Option<M
     sum
 }
 
-/// `1 / trace`, or zero for a constant stream.
+/// Returns the weight of a layer's covariance: 1 / trace, or zero for a constant stream.
 pub(super) fn weight(moment: &StoredMoment) -> f64 {
     let trace = moment.variance() * moment.mean.len() as f64;
     if trace > 0.0 { 1.0 / trace } else { 0.0 }

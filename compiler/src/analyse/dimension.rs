@@ -51,7 +51,7 @@ pub(super) fn components_for(values: &[f64], part: f64) -> usize {
     }
 }
 
-/// Lower triangle.
+/// Returns the lower triangle of `E[(x − E[x])(x − E[x])ᵀ]`.
 pub(super) fn covariance(moment: &StoredMoment) -> Mat<f64> {
     let n = moment.mean.len();
     let mut covariance = Mat::zeros(n, n);
@@ -157,7 +157,7 @@ fn interval_ends<T: Copy>(sorted: &[T]) -> Option<(T, T)> {
     Some((*low, *high))
 }
 
-/// Of the distances to the two nearest neighbours.
+/// `ln(r₂ / r₁)` of the distances to the two nearest neighbours, if positive.
 fn ratios(distances: &Mat<f64>) -> Vec<Option<f64>> {
     let n = distances.nrows();
     let of = |i: usize| {
@@ -181,7 +181,7 @@ fn sorted<'a>(values: impl Iterator<Item = &'a f64>) -> Vec<f64> {
     sorted
 }
 
-/// Slope of `−ln(1 − F(μ))` over `ln μ` through the origin, without the largest ratios.
+/// Fits the slope of `−ln(1 − F(μ))` over `ln μ` through the origin, without the largest ratios.
 fn two_nn(ratios: &[f64]) -> Option<f64> {
     let n = ratios.len();
     if n < 3 {

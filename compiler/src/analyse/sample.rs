@@ -8,7 +8,7 @@ use faer::{Accum, Mat, Par};
 use crate::math::{FactoriseError, Host, symmetric_eigen, symmetric_eigenvalues};
 use crate::system::random::Rng;
 
-/// In the order of the text, relative to their mean.
+/// Distinct vectors in the order of the text, relative to their mean.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     /// `[n, width]`.
@@ -77,7 +77,7 @@ impl Sample {
         distances
     }
 
-    /// Decreasing, up to a common factor.
+    /// Returns the variances along the principal directions, decreasing, up to a common factor.
     pub(super) fn variances(&self) -> Result<Vec<f64>, FactoriseError> {
         let centred = self.centred();
         if centred.nrows() == 0 || centred.ncols() == 0 {
@@ -88,7 +88,8 @@ impl Sample {
         Ok(values)
     }
 
-    /// `[width, k]`; `count` computes `k` from the variances.
+    /// Returns the leading principal directions `[width, k]`; `count` computes `k` from the
+    /// variances.
     pub(super) fn directions(
         &self,
         count: impl FnOnce(&[f64]) -> usize,
@@ -194,7 +195,7 @@ fn centred(mut rows: Mat<f64>) -> Mat<f64> {
     rows
 }
 
-/// Their nonzero eigenvalues are equal.
+/// The smaller of `X Xᵀ` and `XᵀX`; their nonzero eigenvalues are equal.
 fn shorter_gram(x: &Mat<f64>) -> Mat<f64> {
     let (n, width) = x.shape();
     let (left, right) = if width <= n {

@@ -21,7 +21,7 @@ const CHARACTERS: usize = 64;
 
 const CHANNELS: usize = 8;
 
-/// Without coverage; with its direction `ŝ`, if any.
+/// Returns the sink of a layer, without coverage, and its direction `ŝ`, if any.
 pub(super) fn layer_sink(
     layer: usize,
     stored: &StoredLayer,

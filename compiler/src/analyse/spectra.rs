@@ -46,7 +46,7 @@ pub(super) fn empty() -> Spectra {
     }
 }
 
-/// Grouped by common input, in execution order.
+/// Returns the projections of every layer grouped by common input, in execution order.
 pub(super) fn units(source: &ModelFile) -> Vec<Unit> {
     let mut units: Vec<Unit> = Vec::new();
     for layer in 0..source.hyper.layers {
@@ -109,7 +109,8 @@ pub(super) struct UnitSpectra {
     pub(super) coverage: Vec<SinkCoverage>,
 }
 
-/// For Q, K and V also computes the coverage of `sink`.
+/// Computes the spectra of a unit's projections and the cost of a shared basis; for Q, K and V also
+/// the coverage of `sink`.
 pub(super) fn unit_spectra(
     source: &ModelFile,
     unit: &Unit,

@@ -221,7 +221,7 @@ impl EnergyMeter {
     }
 }
 
-/// If power is unknown for more than half of the time.
+/// `None` if power is unknown for more than half of the time.
 fn energy_between(before: Option<Energy>, after: Option<Energy>) -> Option<Energy> {
     let after = after?;
     let of = |value: fn(&Energy) -> f64| value(&after) - before.as_ref().map_or(0.0, value);

@@ -241,7 +241,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// One token, if either side has no positions left.
+    /// One token, from prefill, if either side has no positions left for more.
     fn tokens_after_context(&self, length: usize) -> usize {
         let contexts = [
             self.runners.0.context(),

@@ -207,7 +207,7 @@ impl Run {
     }
 }
 
-/// Two consecutive runs of the same task, or one without a baseline.
+/// Two consecutive runs of the same task, or one run if there is no baseline.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pair {
     /// Kind of prompt; absent for a context of a given length.

@@ -242,7 +242,7 @@ fn exact_p_value(ranks: &[usize], plus: usize) -> f64 {
     (2.0 * tail as f64 / (1_u64 << ranks.len()) as f64).min(1.0)
 }
 
-/// On both sides.
+/// Quantile of F for [`FALSE_ALARM_RATE`], on both sides.
 fn variance_ratio_quantile(degrees: usize) -> Option<f64> {
     // With equal degrees of freedom, √ν (√F − 1/√F) / 2 has Student's distribution (Cacoullos
     // 1965).

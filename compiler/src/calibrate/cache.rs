@@ -49,7 +49,7 @@ pub fn cache_folder(options: &CalibrationOptions) -> Result<PathBuf, CalibrateEr
     }
 }
 
-/// Must be owned by this user, or readable if trusted.
+/// Opens the folder of one entry: owned by this user, or readable if trusted.
 pub(super) fn open_entry(
     cache: &Path,
     name: &OsStr,
@@ -78,7 +78,7 @@ pub fn remove_entry(options: &CalibrationOptions, key: Digest) -> Result<(), Cal
     CacheEntry::open(options, EntryKind::Calibration, key)?.clear()
 }
 
-/// But not its lock.
+/// Removes the files of an entry, but not its lock.
 pub(super) fn remove_files(folder: &Folder) -> io::Result<()> {
     let names = folder.names()?;
     let mut names = names.iter().filter(|name| is_entry_file(name));

@@ -7,7 +7,7 @@ use super::CalibrateError;
 use crate::request::{ShippedPart, TextSource, shipped_digest, shipped_text};
 use crate::system::text;
 
-/// As one model reads it.
+/// Text as one model reads it.
 #[derive(Debug)]
 pub(super) struct CalibrationContents {
     pub(super) text: String,
@@ -48,7 +48,8 @@ impl CalibrationContents {
     }
 }
 
-/// Otherwise the script is encoded as bytes, which the model cannot read.
+/// At most three tokens per two characters: otherwise the script is encoded as bytes, which the
+/// model cannot read.
 fn is_covered(part: &ShippedPart, tokenizer: &Tokenizer) -> bool {
     let text = part.text();
     let tokens = tokenizer.encode(&text, AddSpecialTokens::TextOnly).len();

@@ -72,7 +72,7 @@ impl CacheEntry {
         }
     }
 
-    /// `None` for a complete entry in a read-only folder.
+    /// Returns the lock; `None` for a complete entry in a read-only folder.
     pub(crate) fn optional_lock(
         &self,
         lock: io::Result<File>,

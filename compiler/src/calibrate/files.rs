@@ -88,7 +88,8 @@ impl CalibrationFiles {
         self.entry.optional_lock(lock, complete)
     }
 
-    /// Without the residual stream after the last layer all are recomputed.
+    /// Reads the finished statistics; without the residual stream after the last layer none, so
+    /// that all are recomputed.
     pub(super) fn finished(&self, hyper: &HyperParameters, watch: Progress) -> FinishedStatistics {
         let stored = (0..hyper.layers).map_while(|layer| self.stored(layer, hyper, watch));
         let mut layers: Vec<_> = stored.map(Arc::new).collect();

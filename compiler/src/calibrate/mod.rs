@@ -73,7 +73,7 @@ impl CalibrationOptions {
         Ok(())
     }
 
-    /// The kernels determine the last bits.
+    /// Token ids stand for the texts and the tokenizer; the kernels determine the last bits.
     fn key(&self, source: Digest, text: &WeightedWindows, device: &dyn Device) -> Digest {
         // Exhaustive, so that new fields are considered here.
         let CalibrationOptions {

@@ -112,7 +112,7 @@ impl MomentSums {
         }
     }
 
-    /// Of the sums of vectors of `order` numbers.
+    /// Returns the bytes of the sums of vectors of `order` numbers, including the current vectors.
     pub fn bytes(order: usize) -> u64 {
         let strips = order.div_ceil(TILE) as u64;
         let tile = (TILE.min(order).next_multiple_of(COLUMN_STEP)) as u64;
@@ -169,7 +169,7 @@ impl MomentSums {
         }
     }
 
-    /// Later vectors have weight 1.
+    /// Multiplies the weight of all vectors so far by `factor`; later ones have weight 1.
     pub fn reweigh(&mut self, factor: f64) {
         self.weight *= factor;
         let sums = self.strips.iter_mut().flat_map(|strip| &mut strip.sum);
@@ -211,7 +211,8 @@ impl MomentSums {
         sums.map(|sum| sum / self.weight()).collect()
     }
 
-    /// Row by row; sums on a device must be [fetched](Self::fetch) before.
+    /// Returns the lower triangle of `E[x xᵀ]`, row by row. Sums on a device must be
+    /// [fetched](Self::fetch) before.
     pub fn second_moment(&self) -> Vec<f64> {
         let tiles = match &self.products {
             Products::Tiles(tiles) => &tiles[..],

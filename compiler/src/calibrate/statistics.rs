@@ -26,8 +26,9 @@ fn later_positions(extent: TextExtent) -> usize {
         .saturating_mul(extent.windows)
 }
 
-/// The offset advances by the golden ratio; an equal step may be commensurate with the window
-/// length.
+/// Returns the index of the `index`-th of `kept` samples: one per stretch of equal length. The
+/// offset advances by the golden ratio; an equal step may be commensurate with the window length
+/// and hit few positions.
 fn sample_index(index: usize, kept: usize, of: usize) -> usize {
     /// Of the golden ratio, times 2³².
     const STEP: u32 = 2_654_435_769;
@@ -184,7 +185,7 @@ impl<'a> LayerSums<'a> {
         self.first_rows.clear();
     }
 
-    /// Of all vectors so far.
+    /// Multiplies the weight of all sums so far by `factor`.
     pub fn reweigh(&mut self, factor: f64) {
         self.flush_first_rows();
         let heads = self.heads.iter_mut();
@@ -259,7 +260,7 @@ impl Tap for LayerSums<'_> {
     }
 }
 
-/// For instruction-level parallelism.
+/// Eight independent chains for instruction-level parallelism.
 fn squared_norm(x: &[f32]) -> f64 {
     let (chunks, rest) = x.as_chunks::<8>();
     let mut chains = [0.0; 8];

@@ -29,8 +29,8 @@ impl QualityLimit {
 }
 
 impl CandidateEvaluator<'_> {
-    /// By [`smallest`] over ratios in steps of a hundredth, finer for file sizes, starting at
-    /// `ratio`.
+    /// Returns the smallest artifact within the limit, by [`smallest`] over ratios in steps of a
+    /// hundredth, finer for file sizes. `ratio` is the start.
     pub(super) fn find_smallest_artifact(
         &self,
         planner: Planner,

@@ -214,9 +214,10 @@ const BYTES_PER_THREAD: u64 = 4 << 20;
 /// Texts, merges, serialised form.
 const VOCABULARY_FACTOR: u64 = 4;
 
-/// Upper bound: f64 second moments of the four activation points of two layers with roots and
-/// inverses; one more and a product per thread. The moment of the hidden layer has no root. During
-/// forward passes only the sums of one layer and the activations of a batch are in memory.
+/// Returns an upper bound for calibration statistics: f64 second moments of the four activation
+/// points of two layers with roots and inverses; one more and a product per thread. The moment of
+/// the hidden layer has no root, and without a gauge is held once. During forward passes only the
+/// sums of one layer and the activations of a batch are in memory.
 fn calibration_bytes(hyper: &HyperParameters, context: usize, threads: usize, gauged: bool) -> u64 {
     let square = |n: usize| 8 * (n as u64).pow(2);
     let (width, heads) = (square(hyper.width), square(hyper.heads * hyper.head_size));
@@ -234,8 +235,8 @@ fn calibration_bytes(hyper: &HyperParameters, context: usize, threads: usize, ga
             * context.max(512) as u64
 }
 
-/// Two models executed together, with logits. No unit is factorised then, but memory may be
-/// retained.
+/// Returns the memory of two models executed together, with logits. They run when no unit is
+/// factorised, but memory may be retained.
 fn session_bytes(hyper: &HyperParameters, context: usize) -> u64 {
     let width = 8 * hyper.width + 4 * hyper.ffn + 4 * hyper.heads * hyper.head_size;
     let kv = 2 * 4 * hyper.layers * hyper.kv_heads * hyper.head_size * context.max(512);
@@ -243,9 +244,9 @@ fn session_bytes(hyper: &HyperParameters, context: usize) -> u64 {
     2 * (512 * 4 * width + kv + logits) as u64
 }
 
-/// Upper bound, one layer per thread: truncated projections in f32, for each the f64 Gram matrix of
-/// the smaller side (four more in use at a time), or a vector if the residual stream is the larger
-/// side; two panels.
+/// Returns an upper bound for axiom gauge searches, one layer per thread: truncated projections in
+/// f32, for each the f64 Gram matrix of the smaller side (four more in use at a time), or a vector
+/// if the residual stream is the larger side; two panels.
 fn axiom_gauge_bytes(hyper: &HyperParameters, plan: &Plan, threads: usize) -> u64 {
     let of_layer = |layer: usize| {
         let slots = truncated_projections(plan, layer).map(|(_, member, _)| {
@@ -263,14 +264,23 @@ fn axiom_gauge_bytes(hyper: &HyperParameters, plan: &Plan, threads: usize) -> u6
     largest * threads.min(hyper.layers) as u64
 }
 
-/// Upper bound of the memory of a compilation without the mapped source.
+/// Returns an upper bound of the memory of a compilation without the mapped source:
 ///
-/// With `q` and `l` the shorter and longer side of a unit's weight: a spectrum needs the weights in
-/// f32 and three f64 matrices `q × q`; a unit the weights in f32, six f64 matrices `q × q` for
-/// eigenvectors, or with a singular value decomposition (`down`) eight and the weights twice in
-/// f64, the factors four times (f64, f32, encoded, decoded) and two panels of 512 rows; KV cache
-/// bases of a layer eight f64 matrices of the order of a head, and three times the stored size.
-/// Results within the window of steps may wait to be written. Stages do not overlap.
+/// ```text
+/// BASE + threads · PER_THREAD + VOCABULARY · vocabulary
+///   + max( threads · largest spectrum,  threads · largest search of a gauge,  threads · largest unit + largest results in flight )
+/// ```
+///
+/// With `q` and `l` the shorter and longer side of a unit's weight and `r` its rank,
+///
+/// * a spectrum needs the weights in f32 and three f64 matrices `q × q`: the Gram matrix and its reduction;
+/// * a unit needs the weights in f32; six f64 matrices `q × q` for eigenvectors, or with a singular value decomposition
+///   (`down`) eight and the weights twice in f64; the factors four times (f64, f32, encoded,
+///   decoded); two panels of 512 rows;
+/// * KV cache bases of a layer need eight f64 matrices of the order of a head, and three times the stored size;
+/// * the results within the window of steps may wait to be written.
+///
+/// Stages do not overlap, and later stages reuse freed memory.
 fn peak_memory(
     (jobs, hyper): (&[WriteStep], &HyperParameters),
     stages_before: u64,
@@ -346,9 +356,9 @@ fn unit_bytes(unit: &UnitPlan) -> u64 {
     4 * rows * cols + base + decomposition + factors + panels(rows, cols)
 }
 
-/// All rows, original and decoded in chunks; with joint rows the second moment of their gradients
-/// twice in f32 and once in f64, with losses, carried errors and stored values; two column
-/// products, with those of rotated inputs.
+/// Returns the memory of all rows, original and decoded in chunks; with joint rows the second
+/// moment of their gradients twice in f32 and once in f64, with losses, carried errors and stored
+/// values; two column products, with those of rotated inputs and their sources.
 fn column_group_bytes(unit: &UnitPlan) -> u64 {
     let (rows, cols) = shape(unit);
     let squares = match &unit.form {
@@ -361,7 +371,8 @@ fn column_group_bytes(unit: &UnitPlan) -> u64 {
 /// Per weight of joint rows.
 const CARRIED_ELEMENTS: u64 = 1;
 
-/// The second moment of their gradients, and `numbers` elements per weight.
+/// Returns the memory of joint rows: the second moment of their gradients, and `numbers` elements
+/// per weight.
 fn joint_row_bytes(unit: &UnitPlan, numbers: u64) -> u64 {
     let (_, cols) = shape(unit);
     let members = unit.members.iter();

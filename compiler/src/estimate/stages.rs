@@ -60,7 +60,7 @@ const MOMENT_COST: f64 = 1.0;
 /// Forward, recomputation, backward.
 const GRADIENT_PASSES: f64 = 3.0;
 
-/// Also of gradients.
+/// Returns the seconds of calibration and gradients.
 pub fn calibration_seconds(work: Workload, speed: Speed) -> f64 {
     let Workload {
         source,
@@ -84,7 +84,7 @@ pub fn calibration_seconds(work: Workload, speed: Speed) -> f64 {
     forward + speed.product_seconds(moments / MOMENT_COST + gradients) / threads.max(1) as f64
 }
 
-/// 0 for embedding and head.
+/// Returns the weights of a projection; 0 for embedding and head.
 fn slot_weights(member: &UnitMatrix) -> f64 {
     match member.matrix {
         MatrixId::Projection { .. } => (member.rows * member.cols) as f64,
@@ -107,7 +107,7 @@ pub fn evaluates_rotation(request: &PlanRequest) -> bool {
         && !request.codes.column_group_codes().is_empty()
 }
 
-/// Of all matrices.
+/// Returns the seconds for the curves of all matrices.
 pub fn curve_seconds(
     source: &ModelFile,
     (effort, codes, rotates): (EffortSettings, CodeKinds, bool),
@@ -167,7 +167,8 @@ pub fn coding_cost(cols: usize) -> f64 {
     SCALE_SEARCH_COST + FEEDBACK_COST * cols as f64
 }
 
-/// Of the second moment, and of rotated inputs; only the first matrix with an input counts.
+/// Returns the multiply-adds for the factor of the second moment, and of rotated inputs; only the
+/// first matrix with an input counts.
 fn moment_factor_cost(member: &UnitMatrix, rotated: bool) -> f64 {
     let first = match member.matrix {
         MatrixId::Projection {
@@ -222,7 +223,8 @@ fn joint_rows(member: &UnitMatrix) -> f64 {
     }
 }
 
-/// The factor of the gradients' second moment, and the carried errors.
+/// Returns the multiply-adds of feedback across rows: the factor of the gradients' second moment,
+/// and the carried errors.
 fn row_feedback_cost(member: &UnitMatrix) -> f64 {
     let (rows, cols) = (member.rows as f64, member.cols as f64);
     let together = joint_rows(member);
@@ -280,7 +282,8 @@ pub(super) fn tuning_factor(options: &CompileOptions) -> f64 {
     }
 }
 
-/// `None` for methods other than quantise and for plans from files.
+/// Returns the estimate before any work with the method quantise; `None` for other methods and for
+/// plans from files.
 pub(crate) fn estimate_before_work(
     source: &ModelFile,
     options: &CompileOptions,

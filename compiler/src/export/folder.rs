@@ -33,7 +33,8 @@ pub(super) struct ModelFolder<'a> {
     pub outputs: &'a [OutputTensor<'a>],
 }
 
-/// The folder is missing, empty, or that of an earlier export and may be replaced.
+/// Checks that a folder may be written: it is missing, empty, or that of an earlier export and may
+/// be replaced.
 pub(super) fn check_destination(path: &Path, overwrite: bool) -> Result<(), ExportError> {
     let failed = |source| ExportError::Write {
         path: path.to_owned(),
@@ -69,7 +70,7 @@ fn is_export_file(name: &OsStr) -> bool {
 }
 
 impl ModelFolder<'_> {
-    /// Of the weights.
+    /// Returns the bytes of the weights.
     pub fn length(&self) -> u64 {
         self.outputs.iter().map(OutputTensor::bytes).sum()
     }

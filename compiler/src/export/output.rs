@@ -291,7 +291,8 @@ impl<'a> Planner<'a, '_> {
         Ok(common)
     }
 
-    /// The model's part; `None` without factors.
+    /// Returns the model's part of a matrix whose factors go into an adapter; `None` without
+    /// factors.
     fn adapter_base(&self, matrix: &Matrix<'a>) -> Result<Option<(DType, Piece<'a>)>, ExportError> {
         let (dtype, content) = match matrix.form {
             Form::Dense => return Ok(None),

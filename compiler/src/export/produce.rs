@@ -113,7 +113,7 @@ impl Producer<'_> {
         Ok(())
     }
 
-    /// The bytes do not depend on the number of threads.
+    /// Decodes and encodes on all threads; the bytes do not depend on the number of threads.
     fn encode(
         &self,
         output: &OutputTensor<'_>,

@@ -37,7 +37,8 @@ pub(super) fn fitting_type(asked: DType, cols: usize) -> DType {
     }
 }
 
-/// The smallest type that every backend of llama.cpp supports.
+/// Returns the smallest type for a matrix of zeros that every backend of llama.cpp supports; zero
+/// bytes decode to zeros in it.
 pub(super) fn zeros_type(cols: usize) -> DType {
     match DType::Q2K.row_bytes(cols) {
         Some(_) => DType::Q2K,

@@ -251,7 +251,7 @@ fn squared_norms(
     Ok(sums)
 }
 
-/// As integers, faster than decoding.
+/// Squared codes are summed exactly as integers, which is faster than decoding.
 fn q8_squared_norm(row: &[u8], scales: &mut Q8Scales) -> Result<f64, BlockError> {
     let (blocks, _) = row.as_chunks::<Q8_BYTES>();
     for (bytes, block) in scales.bytes.chunks_exact_mut(2).zip(blocks) {

@@ -289,7 +289,8 @@ impl MakeInputs<'_> {
         journal.record_complete(Digest::of_bytes(artifact.open()?.header_and_manifest()))
     }
 
-    /// On several threads; writes units in order.
+    /// Makes the missing units on several threads and writes them in order; returns their
+    /// measurements.
     fn write_missing(
         &self,
         plan: &Plan,
@@ -420,7 +421,8 @@ impl ArtifactWriter<'_> {
     }
 }
 
-/// One layer per thread; units that requested them lazily would wait for each other.
+/// Searches the axiom gauges of all wanted layers, one layer per thread. Units that requested them
+/// lazily would wait for each other.
 fn search_axioms(
     treatment: &ModelTreatment,
     source: &ModelFile,
@@ -448,7 +450,8 @@ fn search_axioms(
     )
 }
 
-/// From the unfinished file, so that they do not depend on the run that wrote it.
+/// Computes the spectra of all layers from the tensors in the unfinished file. They do not depend
+/// on the run that wrote them.
 fn stored_spectra(
     writer: &HtzWriter,
     layers: usize,

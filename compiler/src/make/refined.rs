@@ -32,7 +32,8 @@ impl MakeInputs<'_> {
         HtzWriter::predict_length(draft, self.sections)
     }
 
-    /// With space for `points` active fractions.
+    /// Returns the manifest with residuals before they are made, with space for `points` active
+    /// fractions.
     fn draft_with_residuals(
         &self,
         base: &Manifest,

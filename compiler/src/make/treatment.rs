@@ -107,7 +107,7 @@ pub struct TreatmentReport {
 }
 
 impl TreatmentReport {
-    /// In the order of execution.
+    /// Adds a unit; units come in the order of execution.
     pub(crate) fn add(&mut self, unit: &UnitPlan, factors: &UnitMeasurements) {
         let Some(layer) = unit.layer() else {
             self.add_outside(unit, factors);

@@ -29,8 +29,8 @@ pub(super) fn score(logits: &[f32], target: usize) -> Score {
     }
 }
 
-/// `Σ exp(x) (x − y) / Σ exp(x) − ln Σ exp(x) + ln Σ exp(y)` for logits `x` of the reference and
-/// `y` of the model, minus their maxima. Lossless artifacts need float64.
+/// With logits `x` of the reference and `y` of the model, minus their maxima, the divergence is `Σ
+/// exp(x) (x − y) / Σ exp(x) − ln Σ exp(x) + ln Σ exp(y)`. Lossless artifacts need float64.
 pub(super) fn score_with_reference(logits: &[f32], reference: &[f32], target: usize) -> Score {
     let (largest_y, top) = largest(logits);
     let (largest_x, other_top) = largest(reference);

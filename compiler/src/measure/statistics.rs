@@ -98,7 +98,7 @@ pub(crate) fn student_quantile(degrees: usize, probability: f64) -> Option<f64> 
     Some((0.5 * (low + high)).tan() * (degrees as f64).sqrt())
 }
 
-/// Of `± √degrees tan angle` (Abramowitz and Stegun, 26.7.3 and 26.7.4).
+/// Probability of `± √degrees tan angle` (Abramowitz and Stegun, 26.7.3 and 26.7.4).
 fn student_within(angle: f64, degrees: usize) -> f64 {
     let (sin, cos) = angle.sin_cos();
     let odd = degrees % 2 == 1;

@@ -151,7 +151,7 @@ pub fn permuted_lower(values: &[f64], order: &[u32]) -> Vec<f64> {
     found
 }
 
-/// Packed lower triangle.
+/// Permutes rows and columns of a symmetric matrix, given as its packed lower triangle.
 pub(crate) fn permuted_triangle<T: Copy>(lower: &[T], order: &[u32]) -> Vec<T> {
     let mut found = Vec::with_capacity(lower.len());
     for (row, &a) in order.iter().enumerate() {

@@ -155,7 +155,7 @@ impl<'a> PermutedSource<'a> {
         Ok(())
     }
 
-    /// They compensate a tuned norm before the matrix.
+    /// Column scales that compensate a tuned norm before the matrix.
     fn scales(&self, base: &ModelFile, role: Role) -> Result<Option<Vec<f32>>, DecodeError> {
         let Some(norm) = norm_before(role, base) else {
             return Ok(None);

@@ -46,7 +46,7 @@ pub fn spectra(analysis: &Value, prefix: &str) -> Markup {
     }
 }
 
-/// By rank under each gauge.
+/// Draws the tail energy by rank under each gauge.
 pub fn gauges(analysis: &Value, prefix: &str) -> Markup {
     let charts = ProjectionKind::ALL.map(|slot| {
         let spectra = of_projection(analysis, slot);
@@ -109,7 +109,7 @@ fn by_fraction(analysis: &Value, items: &[&Value], path: &str) -> Vec<Point> {
     points.collect()
 }
 
-/// With its phases.
+/// Draws the variance of the residual stream with its phases.
 pub fn phases(analysis: &Value, prefix: &str) -> Markup {
     let one = |path: &str, positions: &str| {
         let profile = at(analysis, path);

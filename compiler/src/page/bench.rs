@@ -161,7 +161,7 @@ fn task(pair: &Value) -> String {
     format!("{kind}{between}{} tokens", show(pair, "tokens"))
 }
 
-/// In their order, without pairs that have no value.
+/// Creates the points of the pairs that have a value, in their order.
 fn pairs(record: &Value, value: impl Fn(&Value) -> Option<f64>) -> Vec<Point> {
     let pairs = (1..).zip(list(record, "pairs"));
     let points = pairs.filter_map(|(at, pair)| {

@@ -296,7 +296,7 @@ impl Heat {
     }
 }
 
-/// From 0 to 1.
+/// Returns the place of a value between two others, from 0 to 1.
 fn amount(value: f64, low: f64, high: f64) -> f64 {
     // Halves, so that the difference is finite.
     let part = (value / 2.0 - low / 2.0) / (high / 2.0 - low / 2.0);

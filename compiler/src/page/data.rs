@@ -124,7 +124,7 @@ impl<'a> PageData<'a> {
     }
 }
 
-/// The second `a` becomes `a (2)`.
+/// Makes names differ: the second `a` becomes `a (2)`.
 fn distinct(names: impl Iterator<Item = String>) -> Vec<String> {
     let names: Vec<String> = names.collect();
     let numbered = names.iter().enumerate().map(|(at, name)| {

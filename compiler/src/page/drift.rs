@@ -8,7 +8,7 @@ use super::input::{Drift, DriftPoint};
 use super::scale::{Axis, Kind};
 use super::template::figure;
 
-/// With its standard error.
+/// A value of a point with its standard error.
 type Value = fn(&DriftPoint) -> Option<(f64, f64)>;
 
 /// Title and axis, value, and value with the initial bases.
@@ -97,7 +97,7 @@ fn places(points: &[DriftPoint]) -> Vec<f64> {
     places.collect()
 }
 
-/// Every second text is shaded.
+/// Returns where each text lies, every second one shaded.
 fn bands(points: &[DriftPoint]) -> Vec<Band> {
     let mut bands: Vec<Band> = Vec::new();
     for (point, to) in points.iter().zip(places(points)) {

@@ -137,7 +137,7 @@ pub struct Inputs {
     bytes: u64,
 }
 
-/// They identify a JSON file.
+/// Keys that tell what a JSON file is; their values are not read.
 #[derive(Deserialize)]
 struct Keys {
     kind: Option<IgnoredAny>,

@@ -38,7 +38,7 @@ pub fn bytes_by_kind(artifact: &ArtifactData, prefix: &str) -> Markup {
     figure(&format!("{prefix}{title}"), note, [chart])
 }
 
-/// With the bytes before and after.
+/// Returns each kind of tensor with its bytes before and after.
 fn kinds<'a>(artifact: &ArtifactData) -> Vec<(&'a str, [Option<u64>; 2])> {
     let total = |values: &mut dyn Iterator<Item = u64>| values.fold(0, u64::saturating_add);
     let mut kinds: Vec<(&str, [Option<u64>; 2])> = Vec::new();
@@ -126,7 +126,7 @@ fn bits(bytes: u64, weights: u64) -> f64 {
     8.0 * bytes as f64 / weights.max(1) as f64
 }
 
-/// Of every matrix and of every column group.
+/// Draws the bits of every matrix and of every column group.
 pub fn bits_per_weight(artifact: &ArtifactData, prefix: &str) -> Markup {
     let title = "Bits per weight by projection and layer";
     let mut heat = by_layer(artifact, title, "bits per weight", &|layer, slot| {
@@ -173,8 +173,8 @@ fn describe(artifact: &ArtifactData, matrix: MatrixId, after: u64, weights: u64)
     format!("{text}, {}, {part} of the predicted divergence", own.form)
 }
 
-/// For each projection layers by column groups, for each matrix of the vocabulary classes of tokens
-/// by column groups.
+/// Draws a heat map for each projection, of layers by column groups, and one for each matrix of the vocabulary, of
+/// classes of tokens by column groups.
 fn bits_by_group(artifact: &ArtifactData) -> Vec<Chart> {
     let tensors = artifact.file.map_or(&[][..], |f| &f.manifest.tensors);
     let grouped: Vec<_> = tensors.iter().filter_map(grouped).collect();
@@ -207,7 +207,7 @@ fn bits_by_group(artifact: &ArtifactData) -> Vec<Chart> {
     maps.iter().map(Heat::draw).collect()
 }
 
-/// `None` without codes by group.
+/// Returns the matrix of a tensor, its rows and the codes of its column groups, where groups have codes of their own.
 fn grouped(entry: &TensorEntry) -> Option<(MatrixId, usize, &CodeLayout)> {
     let part = Part::Weight;
     let matrix = match entry.role {
@@ -294,7 +294,7 @@ pub fn ranks(artifact: &ArtifactData, prefix: &str) -> Markup {
     figure(&caption, &format!("Allocator: {allocator}."), charts)
 }
 
-/// By projection and layer.
+/// Draws the errors of weights and of outputs by projection and layer.
 pub fn errors(artifact: &ArtifactData, prefix: &str) -> Markup {
     let outputs = |layer, slot| {
         let mut measured = artifact.report?.treated.measured.iter();
@@ -310,7 +310,7 @@ pub fn errors(artifact: &ArtifactData, prefix: &str) -> Markup {
     }
 }
 
-/// Of single projections.
+/// Draws predicted and measured errors of single projections.
 pub fn predicted_errors(artifact: &ArtifactData, prefix: &str) -> Markup {
     let measured = artifact.report.map_or(&[][..], |r| &r.treated.measured);
     let in_norm = |norm: Norm| measured.iter().filter(move |m| m.norm == norm);
@@ -354,7 +354,7 @@ fn scatter(measured: &[&MeasuredProjection], of_outputs: bool) -> Chart {
     xy.draw()
 }
 
-/// By iteration.
+/// Draws the tail energy by iteration of the axiom gauge.
 pub fn axiom_search(artifact: &ArtifactData, prefix: &str) -> Markup {
     let searches = artifact.report.map_or(&[][..], |r| &r.treated.axiom);
     let layers = searches.iter().map(|s| s.layer + 1).max().unwrap_or(0);

@@ -21,7 +21,7 @@ pub fn tiny(value: f64) -> String {
     }
 }
 
-/// Without trailing zeros.
+/// As many significant digits, trailing zeros left out.
 fn significant(value: f64, digits: i32) -> String {
     if value == 0.0 {
         return "0".into();
@@ -47,7 +47,7 @@ fn significant(value: f64, digits: i32) -> String {
     text.to_owned()
 }
 
-/// With a thin gap: `14 792 928`.
+/// A whole number with a thin gap between thousands: `14 792 928`.
 fn grouped(value: f64) -> String {
     let sign = if value < 0.0 { "-" } else { "" };
     format!("{sign}{}", count(value.abs() as u64))

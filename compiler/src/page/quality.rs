@@ -63,7 +63,7 @@ fn of_artifact(artifact: &ArtifactData) -> String {
     )
 }
 
-/// The file in a single type that is nearest in size.
+/// Compares the artifact with the file in a single type that is nearest to its size.
 fn baseline(artifact: &ArtifactData) -> Option<String> {
     let report = artifact.report?;
     let own = report.quality.as_ref()?.evaluation.reference.as_ref()?;
@@ -145,7 +145,7 @@ const COLUMNS: [(&str, &str); 10] = [
     ("same top token", "scores/top1"),
 ];
 
-/// By text, protocol and reference; each has `model`, `role`, `bytes` and `scores`.
+/// Measurements that may be compared, by text, protocol and reference. Each has `model`, `role`, `bytes` and `scores`.
 #[derive(Default)]
 struct Comparisons(Vec<(String, Vec<Value>)>);
 
@@ -158,7 +158,7 @@ impl Comparisons {
         }
     }
 
-    /// Once.
+    /// Adds the model that others are compared with, once, where there is one.
     fn add_reference(&mut self, protocol: &str, model: &str, bytes: u64, scores: &Evaluation) {
         let known = self.0.iter().filter(|(other, _)| other == protocol);
         let mut known = known.flat_map(|(_, measurements)| measurements);
@@ -202,7 +202,7 @@ fn windows(scores: &Evaluation, text: &str) -> String {
     format!("{tokens} tokens scored, {windows} windows of {context} tokens of {text}")
 }
 
-/// Named by their differences.
+/// Adds the candidates among which an artifact was chosen, named by what may tell them apart.
 fn add_candidates(artifact: &ArtifactData, report: &Report, all: &mut Comparisons) {
     for trial in &report.trials {
         let shrinkage = trial.shrinkage.map(|part| format!(" {part}"));
@@ -231,7 +231,7 @@ fn add_candidates(artifact: &ArtifactData, report: &Report, all: &mut Comparison
     }
 }
 
-/// On the test split.
+/// Adds the artifact itself and files in a single type, on the test split.
 fn add_test_split(artifact: &ArtifactData, report: &Report, all: &mut Comparisons) {
     let Some(quality) = &report.quality else {
         return;

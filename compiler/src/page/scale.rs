@@ -153,7 +153,7 @@ fn linear_ticks(low: f64, high: f64, kind: Kind) -> Vec<(f64, String)> {
         .collect()
 }
 
-/// With as many decimals as its neighbours differ in.
+/// Formats a tick with as many decimals as its neighbours differ in.
 fn tick_label(value: f64, step: f64, high: f64, kind: Kind) -> String {
     let units = [
         (1e12, " TB"),

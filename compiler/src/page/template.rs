@@ -89,7 +89,7 @@ pub fn figure(caption: &str, note: &str, charts: impl IntoIterator<Item = Chart>
     }
 }
 
-/// Each colour once.
+/// Returns the meaning of the colours of some charts, each colour once.
 fn legend(charts: &[Chart]) -> Markup {
     let mut keys = Vec::new();
     for key in charts.iter().flat_map(|chart| chart.legend.keys()) {
@@ -222,7 +222,8 @@ impl Page {
     }
 }
 
-/// Control characters, noncharacters, and marks of the direction of writing.
+/// Returns whether a character is a control character, no character at all, or a mark that turns the direction of
+/// writing and could show a name as another.
 fn is_unsafe(c: char) -> bool {
     let direction = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     direction || matches!(c, '\u{fffe}' | '\u{ffff}') || (c.is_control() && c != '\n' && c != '\t')

@@ -16,8 +16,8 @@ use crate::estimate::matrices;
 use crate::event::{Event, Progress};
 use crate::request::CompileOptions;
 
-/// With a calibration text, the device must have memory for the model. Without one, a GPU only
-/// decomposes weights.
+/// Calls `work` with the requested device. With a calibration text, the device must have memory for
+/// the model. Without one, a GPU only decomposes weights and the test devices are not used.
 pub(super) fn with_device<T>(
     options: &CompileOptions,
     source: &ModelFile,

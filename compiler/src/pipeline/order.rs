@@ -9,7 +9,8 @@ use crate::order::ChannelPermutation;
 use crate::plan::{Method, PlanError, PlanRequest};
 use crate::request::OrderArg;
 
-/// The requested one, else on with codes if the source can be permuted.
+/// Returns the permutation setting for a new plan: the requested one, else on with codes if the
+/// source can be permuted.
 pub(super) fn resolve_setting(
     source: &ModelFile,
     request: &PlanRequest,
@@ -30,7 +31,7 @@ pub(super) fn resolve_setting(
     }
 }
 
-/// If that is requested.
+/// Checks that every tensor of the source can be permuted, if that is requested.
 pub(super) fn check(source: &ModelFile, order: Option<OrderArg>) -> Result<(), PlanError> {
     let in_blocks = source.tensors.iter().find(|t| t.dtype.block_len() > 1);
     match in_blocks.filter(|_| order == Some(OrderArg::On)) {
@@ -42,7 +43,7 @@ pub(super) fn check(source: &ModelFile, order: Option<OrderArg>) -> Result<(), P
     }
 }
 
-/// `None` if channels stay in place.
+/// Computes the channel permutation of a request; `None` if channels stay in place.
 pub(super) fn find_permutation(
     source: &ModelFile,
     request: &PlanRequest,

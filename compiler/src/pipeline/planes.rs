@@ -112,7 +112,8 @@ impl ElasticRequest {
         }
     }
 
-    /// At which the complete artifact is predicted to meet its limit.
+    /// Returns the ratio at which the complete artifact is predicted to meet its limit and for
+    /// which a plan of the bases exists.
     fn start_ratio(prepared: &Prepared) -> f64 {
         let mut ratio = prepared.start_ratio.unwrap_or(1.0);
         loop {
@@ -250,7 +251,8 @@ impl ElasticRequest {
         Ok((found, tried))
     }
 
-    /// Up to `total` bytes, at several active fractions.
+    /// Adds residuals to the chosen bases, up to `total` bytes, and measures the artifact at
+    /// several active fractions.
     fn add_residuals_and_measure(
         &self,
         (prepared, total): (&Prepared, u64),
@@ -292,7 +294,7 @@ impl ElasticRequest {
         Ok(chosen)
     }
 
-    /// As many residuals as fit into the given bytes; `None` if none fits.
+    /// Adds as many residuals to the bases as fit into the given bytes; `None` if none fits.
     fn build_with_residuals(
         &self,
         of: (&Prepared, u64),

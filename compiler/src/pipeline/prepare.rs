@@ -134,7 +134,7 @@ pub(super) fn start_ratio(
     made_from?.predicted_ratio(source, calibration, limit)
 }
 
-/// `plan`, or the plan of another ratio.
+/// Returns the plan, or the plan of another ratio if it was not read from a file.
 pub(super) fn plan_at(
     source: &ModelFile,
     plan: &Plan,
@@ -154,7 +154,7 @@ pub(super) fn plan_at(
     }
 }
 
-/// Completed from the plan.
+/// Returns the requested treatment of weights, completed from the plan.
 pub(super) fn complete_treatment(
     plan: &Plan,
     asked: TreatmentRequest,
@@ -175,7 +175,7 @@ pub(super) fn tokenizer_section(source: &ModelFile) -> Result<Section, CompileEr
     Ok(Section::tokenizer(vocabulary)?)
 }
 
-/// Without reading its weights.
+/// A source that passed all checks that do not read its weights.
 pub(super) struct CheckedSource {
     source: ModelFile,
     sections: Vec<Section>,
@@ -368,7 +368,8 @@ fn disk_space_needed(
     at_a_time as u64 * artifact + wholes + beside
 }
 
-/// With a requested size, the plan of an elastic artifact covers only the bases.
+/// Returns the bytes of the complete artifact. With a requested size, the plan of an elastic
+/// artifact covers only the bases.
 fn complete_bytes(options: &CompileOptions, artifact: u64) -> u64 {
     if options.planes == 2 && options.goal.limit.is_none() {
         (artifact as f64 / BASE_FRACTION) as u64

@@ -57,7 +57,8 @@ impl PlanInputs {
         })
     }
 
-    /// Upwards from a predicted minimum: the bytes outside the matrices depend on the plan.
+    /// Searches upwards from a predicted minimum for the smallest feasible size. The bytes outside
+    /// the matrices depend on the plan, so the minimum is not known exactly.
     fn smallest_feasible_size(
         &self,
         mut smallest: u64,
@@ -83,8 +84,8 @@ impl PlanInputs {
         smallest
     }
 
-    /// Of parameters, or for file sizes of the larger of the source's bytes and those of the
-    /// artifact that keeps every matrix.
+    /// Returns the plan of another ratio: of parameters, or for file sizes of the larger of the
+    /// source's bytes and those of the artifact that keeps every matrix.
     pub(super) fn plan_at_ratio(
         &self,
         ratio: f64,
@@ -112,7 +113,8 @@ impl PlanInputs {
         Ok((ratio * whole as f64) as u64)
     }
 
-    /// For a file size: one type for every matrix, and, if the plan has factors, no factors.
+    /// Returns the alternatives to a plan with a file size: the plan that gives every matrix the
+    /// same type, and, if the plan has factors, the plan without.
     pub(super) fn alternatives(
         &self,
         plan: &Plan,
@@ -137,7 +139,9 @@ impl PlanInputs {
             .collect())
     }
 
-    /// The least predicted loss among files that are no larger than requested.
+    /// Returns the plan with one type for all matrices that has the least predicted loss, among
+    /// those whose files are no larger than requested; `None` if there is none or no size was
+    /// requested.
     fn best_uniform_plan(
         &self,
         source: &ModelFile,
@@ -171,7 +175,8 @@ impl PlanInputs {
         Ok(best.map(|(_, plan)| plan))
     }
 
-    /// The joint loss of factors is more reliable measured than summed.
+    /// Returns the plan without factors, if the plan has any. The joint loss of factors is more
+    /// reliable measured than summed.
     fn plan_without_factors(
         &self,
         plan: &Plan,
@@ -192,8 +197,9 @@ impl PlanInputs {
         }
     }
 
-    /// Up to `most` plans with one GGUF type for all matrices whose files are closest to `bytes`,
-    /// from half to twice of it. Excludes the plan itself.
+    /// Returns up to `most` plans with the same GGUF type for all matrices whose files are closest
+    /// to `bytes`, alternating smaller and larger, from half to twice of it. Excludes the plan
+    /// itself.
     pub(super) fn baseline_plans(
         &self,
         (plan, bytes, most): (&Plan, u64, usize),
@@ -233,8 +239,8 @@ impl PlanInputs {
         Ok(found)
     }
 
-    /// Of each matrix, and of files with one type throughout; `None` if types are not chosen by
-    /// predicted loss.
+    /// Returns the predicted loss of each matrix of a plan, and of files with one type throughout;
+    /// `None` if types are not chosen by predicted loss.
     pub(super) fn predicted_losses(
         &self,
         plan: &Plan,
@@ -281,7 +287,8 @@ impl PlanInputs {
         Ok(Some(foreseen))
     }
 
-    /// The fraction of the source's bytes at which the predicted loss is well within a limit.
+    /// Returns the fraction of the source's bytes at which the predicted loss is well within a
+    /// limit; `None` without a limit or a size to distribute.
     pub(super) fn predicted_ratio(
         &self,
         source: &ModelFile,

@@ -47,7 +47,8 @@ pub(super) fn source_files(source: &ModelFile) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The source, one of its files, or one in its folder from which its vocabulary may be read.
+/// Returns true if a path leads to the source, to one of its files, or to one in its folder from
+/// which its vocabulary may be read.
 pub(crate) fn is_source_file(source: &ModelFile, path: &Path) -> bool {
     let vocabulary = HuggingFaceFiles::NAMES.map(|name| source.path.join(name));
     let files = source.files.iter().map(|file| file.path());

@@ -73,7 +73,9 @@ pub struct LossPoint {
     pub loss: f64,
 }
 
-/// Relative contributions of a layer's two branches to the residual stream: `E‖y‖² / E‖h_ℓ‖²`.
+/// Relative contributions of a layer's two branches to the residual stream: the mean squared norm
+/// of each, `E‖y‖²`, divided by that of the stream after the layer, `E‖h_ℓ‖²`, which is the divisor
+/// of the next norm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BranchShares {
     /// Q, K, V and O.

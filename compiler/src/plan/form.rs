@@ -186,7 +186,8 @@ impl MatrixForm {
     }
 }
 
-/// The requested type if its blocks fit, else q8_0 if that fits and has shorter blocks, else f16.
+/// Returns the type of a factor with rows of `cols` elements: the requested type if its blocks fit,
+/// else q8_0 if that fits and has shorter blocks, else f16.
 pub(super) fn factor_type_for(asked: DType, cols: usize) -> DType {
     let fits = |dtype: DType| cols.is_multiple_of(dtype.block_len());
     let shorter = DType::Q8_0.block_len() < asked.block_len();
@@ -197,7 +198,8 @@ pub(super) fn factor_type_for(asked: DType, cols: usize) -> DType {
     }
 }
 
-/// The requested type if it is exact, else that of the sources, else f32.
+/// Returns the type in which a factor holds elements of the sources exactly: the requested type if
+/// it is exact, else that of the sources, else f32.
 pub(super) fn exact_type(asked: DType, source_types: impl Iterator<Item = DType> + Clone) -> DType {
     let holds = |dtype: DType| {
         let short = matches!(dtype, DType::F16 | DType::BF16);

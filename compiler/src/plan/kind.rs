@@ -21,7 +21,7 @@ impl ProjectionGroup {
         names.join(", ")
     }
 
-    /// Of one unit.
+    /// Returns the parameters of one unit at the given rank.
     pub fn cost(&self, rank: usize) -> u64 {
         rank as u64 * (self.outs + self.cols) as u64
     }

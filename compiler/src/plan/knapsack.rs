@@ -162,7 +162,8 @@ fn thin<T: Clone>(sums: &mut Vec<T>, longest: usize, bytes: impl Fn(&T) -> u64) 
     }
 }
 
-/// Smallest first; thinned above [`MAX_GROUP_SUMS`].
+/// Returns the Pareto-optimal sums of one choice for each matrix, smallest first; thinned above
+/// [`MAX_GROUP_SUMS`].
 pub(super) fn pareto_sums(choices: &[Vec<Candidate>]) -> Vec<Candidate<Vec<MatrixForm>>> {
     let mut all = vec![Candidate {
         form: Vec::new(),

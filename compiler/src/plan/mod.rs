@@ -175,7 +175,8 @@ fn validated(
         .map_err(|faults| PlanError::Inconsistent(faults.first().map(ToString::to_string)))
 }
 
-/// Unplanned projections, and the head or the tied embedding.
+/// Returns the bytes that a token reads apart from the units of a plan: unplanned projections, and
+/// the head or the tied embedding.
 fn unplanned_bytes(
     hyper: &HyperParameters,
     plan: &Plan,
@@ -225,7 +226,8 @@ fn unselected_dense_units(
     units.collect()
 }
 
-/// As in the source, or in the requested type if that is smaller; with notes on deviations.
+/// Returns the dense form of matrices with the same input: as in the source, or in the requested
+/// type if that is smaller. The notes list deviations.
 fn dense_form(members: &[UnitMatrix], asked: Option<DenseType>) -> (MatrixForm, Vec<String>) {
     let Some(asked) = asked else {
         return (MatrixForm::Unchanged, Vec::new());

@@ -73,8 +73,8 @@ pub(super) fn allocate(
 /// than estimated.
 const MAX_RELATIVE_LOSS: f64 = 0.9;
 
-/// In codes alone, or with factors and shared bases if these are estimated to lose clearly less.
-/// `None` if even the smallest forms are too large.
+/// Returns the units of a budget and their loss: in codes alone, or with factors and shared bases
+/// if these are estimated to lose clearly less. `None` if even the smallest forms are too large.
 fn least_loss_units(
     members: &[UnitMatrix],
     (choices, curves): (&[Vec<Candidate>], &[LossCurve]),

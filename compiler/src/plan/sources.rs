@@ -4,8 +4,10 @@ use htc_formats::DType;
 use htc_formats::model::{MatrixId, ProjectionKind};
 use htc_formats::source::ModelFile;
 
-/// Lookup of the types in which a source stores its matrices; also a function of layer and
-/// projection.
+/// Lookup of the types in which a source stores its matrices.
+///
+/// Implemented for functions of layer and projection, which describe a model without embedding and
+/// head.
 pub trait SourceTypes {
     /// Returns the type of a matrix; `None` if the model does not store it.
     fn dtype(&self, matrix: MatrixId) -> Option<DType>;

@@ -43,7 +43,8 @@ impl Unit {
         label(&self.members)
     }
 
-    /// The type may fall back to others.
+    /// Returns the factored form of a rank in the requested type, or in the types that it falls
+    /// back to.
     pub(super) fn factored_form(&self, request: &PlanRequest, rank: usize) -> MatrixForm {
         let asked = request.factor_type;
         let (first, second) = match self.exact_type(request) {

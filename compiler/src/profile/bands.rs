@@ -68,7 +68,8 @@ pub(super) struct ColumnGroupPlans {
     pub intermediate: Vec<LossPoint>,
 }
 
-/// With all rows as one class, and with the given classes; only plans smaller than the source.
+/// Returns plans smaller than the source: with all rows as one class, and with the given classes.
+/// Empty if out of range for all codes.
 pub(super) fn points(
     matrix: &MatrixInputs<'_>,
     all: &RowClassSample<'_>,
@@ -218,7 +219,7 @@ fn bytes_of_band(code: Code, rows: usize) -> u64 {
     (rows.div_ceil(GROUP_ROWS) * code.group_bytes() + scales) as u64
 }
 
-/// Of a class.
+/// Share of each column group in the cost of a class's errors.
 fn group_weights(matrix: &MatrixInputs<'_>, sample: &RowSample) -> Result<Vec<f64>, UnitError> {
     let mut columns = vec![0.0; sample.cols];
     let mut values = Cow::Borrowed(&sample.values);
@@ -334,8 +335,8 @@ struct Step {
     gain: f64,
 }
 
-/// From all smallest to all largest codes, in steps of about equal bytes, and intermediate plans. A
-/// class has a hull of codes and group weights.
+/// Returns plans from all smallest to all largest codes, in steps of about equal bytes, and
+/// intermediate plans. A class has a hull of codes and group weights.
 fn plans(classes: &[(Vec<UniformCode>, Vec<f64>)]) -> (Vec<GroupCodes>, Vec<GroupCodes>) {
     let mut steps: Vec<Step> = Vec::new();
     let mut codes = Vec::with_capacity(classes.len());
@@ -387,7 +388,7 @@ fn plans(classes: &[(Vec<UniformCode>, Vec<f64>)]) -> (Vec<GroupCodes>, Vec<Grou
     (plans, between)
 }
 
-/// The following steps that fit.
+/// For each part of `every` additional bytes, takes the following steps that fit.
 fn add_intermediate(
     classes: &[(Vec<UniformCode>, Vec<f64>)],
     (codes, loss): (&[Vec<Code>], f64),

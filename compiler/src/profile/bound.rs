@@ -83,7 +83,8 @@ impl fmt::Display for LowRankSummary {
     }
 }
 
-/// Enough for every rank at which factors pay, and less than the input width.
+/// Returns the number of sampled rows: enough for every rank at which factors pay, within the cost
+/// limit, and less than the input width.
 pub(crate) fn rows_for_bound(rows: usize, cols: usize) -> usize {
     let largest = rows * cols / (rows + cols).max(1);
     let wanted = (largest as f64 / COVERED_RANKS).ceil() as usize;
@@ -92,7 +93,7 @@ pub(crate) fn rows_for_bound(rows: usize, cols: usize) -> usize {
     wanted.min(most)
 }
 
-/// By component.
+/// Energy of projections by component.
 pub(super) struct EnergySpectrum {
     /// In nats per token, decreasing.
     energies: Vec<f64>,
@@ -213,14 +214,15 @@ impl EnergySpectrum {
     }
 }
 
-/// Minimum fraction of a component's energy.
+/// Returns the minimum fraction of a component's energy lost by rounding.
 pub(super) fn rounding_loss(dtype: DType) -> f64 {
     let block = dtype.block_len();
     let bits = 8.0 * dtype.row_bytes(block).unwrap_or(0) as f64 / block as f64;
     4f64.powf(-bits)
 }
 
-/// Of the largest plan that fits, times a quarter per additional bit per weight.
+/// Loss of the largest plan that fits, or of the smallest, times a quarter per additional bit per
+/// weight.
 fn code_loss(codes: &[(u64, f64)], numbers: f64, bytes: u64) -> f64 {
     let within = codes.iter().rev().find(|(of, _)| *of <= bytes);
     let Some((of, loss)) = within.or(codes.first()) else {

@@ -128,7 +128,7 @@ impl<'a> MatrixCosts<'a> {
         })
     }
 
-    /// Of the inputs.
+    /// Returns the second moment of the inputs.
     pub fn moment(&self) -> Option<SecondMoment<'_>> {
         self.inputs.as_ref().map(InputStatistics::second_moment)
     }
@@ -173,7 +173,7 @@ fn group_curve(
 /// The others lose more than column groups of the same size.
 const BLOCK_TYPES_WITH_GROUPS: [DType; 4] = [DType::Q4K, DType::Q5K, DType::Q6K, DType::Q8_0];
 
-/// Whole blocks, smaller than the source.
+/// Returns the candidate types: whole blocks, smaller than the source.
 pub(crate) fn types(member: &UnitMatrix, codes: CodeKinds) -> impl Iterator<Item = DType> {
     let (cols, before) = (member.cols, member.source_type.row_bytes(member.cols));
     let all = match codes {
@@ -186,7 +186,7 @@ pub(crate) fn types(member: &UnitMatrix, codes: CodeKinds) -> impl Iterator<Item
     all.iter().copied().filter(fits)
 }
 
-/// With the ratio of the low-rank bound to the codes' loss.
+/// Also returns the ratio of the low-rank bound to the codes' loss.
 fn matrix_curve(
     looked: CurveInputs<'_>,
     member: &UnitMatrix,

@@ -150,7 +150,8 @@ pub fn refinements(
     Ok(curves::measure(looked, measured.threads(), watch)?.0)
 }
 
-/// Relative to `E‖h‖²`, by which the next norm divides.
+/// Branches are relative to `E‖h‖²`, by which the next norm divides: RMSNorm does not subtract the
+/// mean.
 fn branches_and_variance(layer: &StoredLayer, first: FirstPositions) -> (BranchShares, f64) {
     let stream = layer.stream();
     let variance = match first {

@@ -15,7 +15,7 @@ use crate::plan::{
 };
 use crate::unit::{UnitError, decomposition_path, dense_weight};
 
-/// Q, K, V and gate, up.
+/// Returns the groups that may share a basis: Q, K, V and gate, up.
 pub(super) fn groups(members: &[UnitMatrix]) -> Vec<Vec<UnitMatrix>> {
     let of = |member: &UnitMatrix| Some((member.matrix.layer()?, member.slot()?.group()?));
     let groups = members.chunk_by(|a, b| of(a).is_some() && of(a) == of(b));
@@ -71,7 +71,8 @@ pub(super) fn add_factors(
     Ok(Some(screened.closest))
 }
 
-/// Also returns the smallest ratio of the bound to the codes' loss.
+/// Measures a shared basis; returns its curve and the smallest ratio of the bound to the codes'
+/// loss.
 pub(super) fn shared_basis_curve(
     looked: CurveInputs<'_>,
     reads: &[MatrixCosts<'_>],
@@ -153,7 +154,7 @@ struct Factors<'a> {
 }
 
 impl Factors<'_> {
-    /// `None` if out of range.
+    /// Decodes the sampled rows; `None` if out of range.
     fn stored(&self, form: &MatrixForm, sample: &RowSample) -> Option<Vec<f32>> {
         let rank = form.rank().filter(|rank| *rank <= self.rank)?;
         let [first, second] = form.factor_types();

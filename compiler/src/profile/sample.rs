@@ -101,7 +101,8 @@ const LARGEST_EXPONENT: f64 = 30.0;
 /// Costs are estimates.
 const UNIFORM_FRACTION: f64 = 0.2;
 
-/// By cost: a thousandth of the vocabulary has most of it.
+/// Inclusion probabilities for about `wanted` rows, by cost: a thousandth of the vocabulary has
+/// most of it.
 fn inclusion_probabilities(costs: &[ErrorCost], rows: &[u32], wanted: usize) -> Vec<f64> {
     let mut parts = vec![0.0; rows.len()];
     let mut all = 0.0;
@@ -137,7 +138,7 @@ fn inclusion_probabilities(costs: &[ErrorCost], rows: &[u32], wanted: usize) -> 
     parts.iter().map(|part| (part * factor).min(1.0)).collect()
 }
 
-/// With the number of rows that each represents.
+/// Systematic sampling; returns rows and the number of rows each represents.
 fn systematic_sample(chances: &[f64]) -> impl Iterator<Item = (usize, f64)> {
     let mut sum = 0.5;
     chances
@@ -189,7 +190,7 @@ impl RowSample {
         })
     }
 
-    /// As decoded from `dtype`.
+    /// Returns the sampled rows as decoded from a type.
     pub fn stored(
         &self,
         tensor: &ModelTensor,

@@ -22,7 +22,7 @@ pub struct BaselineFile {
 }
 
 impl BaselineFile {
-    /// Smallest first.
+    /// Returns the measured files, smallest first.
     pub(super) fn from_trials(measured: Vec<Trial>) -> Vec<BaselineFile> {
         let files = measured.into_iter().filter_map(|trial| {
             Some(BaselineFile {

@@ -188,7 +188,7 @@ impl Summary {
 }
 
 impl Summary {
-    /// In place of the resulting file size.
+    /// Shows the requested quality limit in place of the resulting file size.
     pub(crate) fn show_limit(&mut self, limit: &str, request: &PlanRequest) {
         let PlanRequest { method, effort, .. } = *request;
         if method == Method::Quantise {

@@ -28,7 +28,7 @@ pub fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// The files need not exist yet.
+/// Returns true if two paths are the same file, which need not exist yet.
 pub(crate) fn is_same_file(a: &Path, b: &Path) -> bool {
     let place = |path: &Path| -> Option<PathBuf> {
         fs::canonicalize(path).ok().or_else(|| {

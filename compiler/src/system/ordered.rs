@@ -26,7 +26,7 @@ impl<T, E> Shared<T, E> {
     }
 }
 
-/// Also by a panic.
+/// Stops all threads when dropped, also by a panic.
 struct StopOnDrop<'a, T, E>(&'a Shared<T, E>);
 
 impl<T, E> Drop for StopOnDrop<'_, T, E> {

@@ -107,7 +107,7 @@ impl TuningInputs<'_> {
         self.calibration.context
     }
 
-    /// By the tokens and weights of their texts.
+    /// Windows are drawn by the tokens and weights of their texts.
     fn batch(&self, step: usize) -> Vec<u32> {
         let context = self.context().max(1);
         let mut random = Rng(SEED.wrapping_add(step as u64));
@@ -247,8 +247,8 @@ impl DistillationPair<'_> {
         Ok(())
     }
 
-    /// With refinements of the sum of both logarithms, so that neither is tuned at the expense of
-    /// the other.
+    /// With refinements the gradient of the sum of both logarithms, so that neither is tuned at the
+    /// expense of the other.
     fn gradients(&mut self, tokens: &[u32], scales: &Scales) -> Result<Vec<f64>, TuneError> {
         let (kl, gradients) = self.whole.gradients(tokens, scales)?;
         let mut sums: Vec<f64> = gradients.into_iter().flatten().collect();
@@ -310,7 +310,7 @@ fn tensor_changes(
     Ok(changes)
 }
 
-/// Besides the weights and activations of a layer.
+/// Returns the memory of a tuning in addition to the weights and activations of a layer.
 pub(crate) fn memory_bytes(hyper: &HyperParameters, context: usize) -> u64 {
     let windows = (POSITIONS_PER_STEP / context.max(1)).max(1);
     let streams = (hyper.layers + 3) * windows + 3 * MAX_WINDOWS;
@@ -320,7 +320,7 @@ pub(crate) fn memory_bytes(hyper: &HyperParameters, context: usize) -> u64 {
         .saturating_mul(position)
 }
 
-/// Also of their measurements.
+/// Returns the approximate positions of `steps` steps and of their measurements.
 pub(crate) fn positions(steps: usize) -> (usize, usize) {
     let measured = match steps {
         0 => 0,

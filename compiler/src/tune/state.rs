@@ -25,13 +25,13 @@ pub struct TuningPoint {
 }
 
 impl TuningPoint {
-    /// With refinements the product of both, so that relative changes count.
+    /// With refinements the product of both divergences, so that relative changes count.
     fn loss(&self) -> f64 {
         self.kl.max(0.0) * self.bases.map_or(1.0, |kl| kl.max(0.0))
     }
 }
 
-/// One entry per tuned parameter.
+/// State of the descent. All vectors have one entry per tuned parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TuningState {
     /// Number of steps.
@@ -124,7 +124,7 @@ impl TuningState {
         bytes
     }
 
-    /// `None` if invalid.
+    /// Parses a state of `count` parameters; `None` if invalid.
     pub fn from_bytes(bytes: &[u8], count: usize) -> Option<TuningState> {
         let end = bytes.iter().position(|byte| *byte == b'\n')?;
         let StateHeader { step, trace } = serde_json::from_slice(&bytes[..end]).ok()?;

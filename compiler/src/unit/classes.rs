@@ -17,7 +17,8 @@ const MIN_ROWS: usize = 256;
 /// Of the costs' logarithm.
 const STEPS: usize = 256;
 
-/// `None` for other matrices than those of the vocabulary and without gradients.
+/// Returns the relative cost of errors of every row of a vocabulary matrix; `None` for other
+/// matrices and without gradients.
 pub(crate) fn row_costs(
     source: &PermutedSource<'_>,
     tensor: &ModelTensor,
@@ -50,7 +51,8 @@ fn rank_rows(costs: &[f64]) -> Vec<u32> {
     rows
 }
 
-/// Those that cost most first; rows of a class are ascending.
+/// Splits the rows into classes of the given sizes, those that cost most first. Rows of a class are
+/// in ascending order.
 pub(crate) fn split_into_classes(costs: &[f64], counts: &[usize]) -> Vec<Vec<u32>> {
     let ranked = rank_rows(costs);
     let mut rest = &ranked[..];
@@ -64,11 +66,12 @@ pub(crate) fn split_into_classes(costs: &[f64], counts: &[usize]) -> Vec<Vec<u32
     members.collect()
 }
 
-/// The sizes for which separate codes gain most, at least two; `None` if there are too few rows, or
-/// all cost the same.
+/// Returns the class sizes for which separate codes gain most, at least two; `None` if there are
+/// too few rows, or all cost the same.
 ///
 /// With bits allocated by cost, the errors of classes of `n_c` rows that cost `m_c` on average are
-/// proportional to `exp(Σ n_c log m_c / n)`.
+/// proportional to `exp(Σ n_c log m_c / n)`. The minimum is searched among boundaries at equal
+/// steps of the costs' logarithm.
 pub(crate) fn class_sizes(costs: &[f64]) -> Option<Vec<usize>> {
     let ranked = rank_rows(costs);
     let of = |rank: usize| costs[ranked[rank] as usize];
@@ -105,7 +108,8 @@ pub(crate) fn class_sizes(costs: &[f64]) -> Option<Vec<usize>> {
     })
 }
 
-/// At most [`MAX_CLASSES`] classes of `0..last`, including 0 and `last`.
+/// Returns the boundaries of at most [`MAX_CLASSES`] classes of `0..last` with the least total
+/// loss, including 0 and `last`.
 fn best_cuts(last: usize, loss: impl Fn(usize, usize) -> f64) -> Vec<usize> {
     // The loss, and the start of the last class.
     let mut best: Vec<Vec<(f64, usize)>> =

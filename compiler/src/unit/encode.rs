@@ -155,7 +155,8 @@ fn encode_members(
     })
 }
 
-/// Plain, and weighted by the second moment of the inputs.
+/// Returns the error energies of `stored` in place of a weight: plain, and weighted by the second
+/// moment of the inputs, if any.
 pub(super) fn error_energies(
     weight: Weight<'_>,
     stored: &[f32],
@@ -272,7 +273,8 @@ impl<'a> MatrixRows<'a> {
     }
 }
 
-/// The rows of a class are coded as a separate matrix.
+/// Encodes a matrix whose rows have classes and returns the bytes and error energies. The rows of a
+/// class are coded as a separate matrix.
 fn encode_classes(
     (source, tensor): (&PermutedSource<'_>, &ModelTensor),
     (of, costs): (&RowClasses, &[f64]),
@@ -310,7 +312,8 @@ fn encode_classes(
     Ok((of.pack(&of_rows, &parts), sums))
 }
 
-/// The rows are read twice: the scales of columns depend on all rows.
+/// Encodes rows in column groups and returns the bytes and error energies. The rows are read twice,
+/// several tiles at a time: the scales of columns depend on all rows.
 fn encode_column_groups(
     matrix: &MatrixRows<'_>,
     (bands, guide): (&Codes, QuantisationGuide<'_>),

@@ -134,7 +134,8 @@ impl<'a> Factoriser<'a> {
         move |error| factorise_error(self.source, self.unit, index, error)
     }
 
-    /// `part` scales the errors: 1, or the fraction that a base left over.
+    /// Stores a member as `B A`. `part` scales the errors of the weight and of its outputs: 1, or
+    /// the fraction that a base left over.
     fn low_rank(
         &self,
         index: usize,
@@ -297,8 +298,9 @@ impl<'a> Factoriser<'a> {
     }
 }
 
-/// Down uses the SVD of W; for the others the cheaper path gives the same factors up to rounding.
-/// Under a full gauge the SVD would need the gauge's root, which is as wide as the hidden layer.
+/// Returns the decomposition path of a projection. Down uses the SVD of W; for the others the
+/// cheaper path gives the same factors up to rounding. Under a full gauge the SVD would need the
+/// gauge's root, which is as wide as the hidden layer; `W C Wᵀ` is narrower.
 pub(crate) fn decomposition_path(slot: Option<ProjectionKind>, gauge: &Gauge) -> SvdMethod {
     match (slot, gauge) {
         (Some(ProjectionKind::Down), Gauge::None) => SvdMethod::Svd,
@@ -319,7 +321,7 @@ fn factorise_error(
     }
 }
 
-/// With the norm that they represent.
+/// Returns the gauges of a unit's inputs and outputs, and the norm that they represent.
 fn gauges(
     unit: &UnitPlan,
     place: Option<CalibratedInput>,

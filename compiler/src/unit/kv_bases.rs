@@ -50,13 +50,13 @@ pub fn layer_bytes(hyper: &HyperParameters) -> u64 {
     tensors.iter().map(StoredTensor::bytes).sum()
 }
 
-/// For one layer, on one thread.
+/// Returns the working memory in bytes for one layer, on one thread.
 pub(crate) fn working_bytes(hyper: &HyperParameters) -> u64 {
     let square = 8 * (hyper.head_size as u64).pow(2);
     SQUARES * square + 3 * layer_bytes(hyper)
 }
 
-/// Sum of `n³` for all layers.
+/// Returns the sum of `n³` over the `n x n` matrices decomposed for all layers.
 pub(crate) fn decomposition_cost(hyper: &HyperParameters) -> f64 {
     let decompositions = KvSide::ALL.len() * hyper.layers * hyper.kv_heads;
     decompositions as f64 * (hyper.head_size as f64).powi(3)
@@ -96,7 +96,8 @@ pub fn layer_tensors(
     Ok([keys, values].concat())
 }
 
-/// Of the union of two sets of vectors, row by row; zero above the diagonal.
+/// Returns `E[x xᵀ] [n, n]` of the union of two sets of vectors, row by row; zero above the
+/// diagonal.
 fn combined_moment(one: &StoredMoment, other: &StoredMoment) -> Vec<f64> {
     let total = (one.count + other.count).max(1) as f64;
     let parts = [one, other].map(|of| of.count as f64 / total);
@@ -163,7 +164,8 @@ fn encode_tensor(role: Role, dtype: DType, values: &[f32]) -> Result<Vec<u8>, Un
     Ok(bytes)
 }
 
-/// 11 significant bits, half to even, for magnitudes of normal f16 numbers.
+/// Rounds a number to the 11 significant bits of f16, half to even. Valid for magnitudes of normal
+/// f16 numbers, such as the largest entry of a row of unit length.
 fn round_to_f16(number: f64) -> f32 {
     const DROPPED: u32 = f32::MANTISSA_DIGITS - 11;
     let bits = (number as f32).to_bits();

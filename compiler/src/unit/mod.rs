@@ -253,7 +253,7 @@ pub(crate) fn weight_name(source: &ModelFile, matrix: MatrixId) -> String {
         .map_or_else(|| role.to_string(), |t| t.name.clone())
 }
 
-/// In its stored channel order.
+/// Decodes a matrix in its stored channel order.
 pub(crate) fn dense_weight(
     source: &PermutedSource<'_>,
     member: &UnitMatrix,

@@ -11,7 +11,7 @@ use crate::order::{PermutedSource, permuted, permuted_triangle};
 /// Relative to the mean diagonal; gradients come from only some thousand sampled tokens.
 const DAMPING: f64 = 0.2;
 
-/// In the stored channel order; `None` without gradients.
+/// Returns the row feedback of a matrix in its stored channel order; `None` without gradients.
 pub(super) fn row_feedback(
     source: &PermutedSource<'_>,
     matrix: MatrixId,
@@ -63,8 +63,8 @@ fn uncoupled_rows(mut weights: Vec<f32>, damping: f64) -> RowFeedback {
     RowFeedback::from_weights(weights)
 }
 
-/// As a head: the gradient at the logits times the size of the input. As an embedding: the token's
-/// frequency times the size of the gradient.
+/// Returns the costs of rows of an embedding or a head. As a head: the gradient at the logits times
+/// the size of the input. As an embedding: the token's frequency times the size of the gradient.
 fn vocabulary_row_costs(
     gradients: &Gradients,
     matrix: MatrixId,

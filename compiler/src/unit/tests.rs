@@ -164,7 +164,7 @@ impl ProjectionLoss {
     }
 }
 
-/// Of the number before.
+/// Asserts that each number is at most the given fraction of the one before.
 #[track_caller]
 fn assert_falls(label: &str, lost: &[f64], most: &[f64]) {
     let parts: Vec<f64> = lost.windows(2).map(|pair| pair[1] / pair[0]).collect();

@@ -21,7 +21,8 @@ use crate::request::{Effort, GaugeKind, SinkProtection, Treatment};
 /// Those of a layer and of the next, as several threads work.
 const CACHE_CAPACITY: usize = 8;
 
-/// Computed by the first thread that requests it; the most recent inputs are cached.
+/// Lazily computed value per input, by the first thread that requests it; the most recent inputs
+/// are cached.
 type InputCache<T> = Mutex<Vec<(CalibratedInput, CacheEntry<T>)>>;
 type CacheEntry<T> = Arc<OnceLock<Result<Arc<T>, FactoriseError>>>;
 
@@ -366,7 +367,8 @@ fn cache_entry<T>(kept: &InputCache<T>, place: CalibratedInput) -> CacheEntry<T>
     made
 }
 
-/// Those that lose something by truncation, each with its rank; excludes residuals.
+/// Returns the projections of a layer that lose something by truncation, each with its rank;
+/// excludes residuals, which are no truncation.
 pub(crate) fn truncated_projections(
     plan: &Plan,
     layer: usize,

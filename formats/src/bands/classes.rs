@@ -33,9 +33,9 @@ pub struct RowClass {
     pub codes: Codes,
 }
 
-/// The two to four classes of a matrix.
+/// The two to four classes of a matrix. Clones share memory.
 ///
-/// As text, a class is `rows*codes`, and classes are separated by semicolons:
+/// As text, and in a manifest, a class is `rows*codes`, and classes are separated by semicolons:
 /// `8192*2:t4x20;253952*2:t2x20`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RowClasses(Arc<[RowClass]>);

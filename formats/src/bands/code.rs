@@ -358,7 +358,8 @@ impl Codes {
         wire::align_up(self.rows_end(rows).saturating_add(columns), 64).unwrap_or(u64::MAX)
     }
 
-    /// One row scale for each kind present, padded to whole row groups.
+    /// Returns the end of the row scales: one per row for each kind present, padded to whole row
+    /// groups.
     fn rows_end(&self, rows: usize) -> u64 {
         let kinds = [CodeKind::Codebook, CodeKind::Trellis].into_iter();
         let kinds = kinds.filter(|&kind| self.contains_kind(kind)).count() as u64;

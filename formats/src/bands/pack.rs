@@ -153,7 +153,7 @@ pub fn stored_scale(scale: f32) -> f32 {
     f16::from_f32(scale).to_f32()
 }
 
-/// As bit planes of four, two and one bits.
+/// Packs the codes of a chunk as bit planes of four, two and one bits.
 fn pack_chunk(codes: &[u8], bits: usize, out: &mut [u8]) {
     if bits == 8 {
         return out.copy_from_slice(codes);

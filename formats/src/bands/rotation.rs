@@ -37,7 +37,7 @@ where
 mod tests {
     use super::*;
 
-    /// The parity of common bits.
+    /// Sign of entry `i, j`: the parity of their common bits.
     fn entry(i: usize, j: usize) -> f64 {
         let sign = if (i & j).count_ones().is_multiple_of(2) {
             1.0

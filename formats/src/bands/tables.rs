@@ -32,7 +32,8 @@ impl Trellis {
         }
     }
 
-    /// For bits 0 to 3 of a state, for bits 4 and 5, 6 and 7, and 8 to 11.
+    /// Builds tables that are sums: entries for bits 0 to 3 of a state, for bits 4 and 5, 6 and 7,
+    /// and 8 to 11.
     const fn from_nibbles(
         lowest: [i8; 16],
         [fourth, sixth]: [[i8; 4]; 2],

@@ -8,7 +8,7 @@ use crate::wire;
 /// `half` selects the processor's conversion on each call.
 const CONVERSION_CHUNK: usize = 64;
 
-/// Branch-free, so that loops vectorise.
+/// Converts an f16 exactly. Branch-free, so that loops vectorise.
 #[inline(always)]
 pub(super) fn f16_to_f32(bytes: [u8; 2]) -> f32 {
     let bits = u32::from(u16::from_le_bytes(bytes));

@@ -211,7 +211,7 @@ pub fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), BlockE
     Ok(())
 }
 
-/// Infinite without f16 numbers or scales.
+/// Returns the magnitude limit of a format; infinite without f16 numbers or scales.
 fn magnitude_limit(dtype: DType) -> f32 {
     match dtype {
         DType::F16 => float::F16_LIMIT,

@@ -62,7 +62,7 @@ fn foreign_owner(owner: u32, system: bool) -> Option<u32> {
     (!ours).then_some(owner)
 }
 
-/// With `system`, the system's user is accepted.
+/// Returns the owner of a folder of another user. With `system`, the system's user is accepted.
 pub(super) fn foreign_owner_of_folder(handle: &Handle, system: bool) -> io::Result<Option<u32>> {
     Ok(foreign_owner(handle.metadata()?.uid(), system))
 }

@@ -251,7 +251,7 @@ fn alignment(metadata: &[(String, Value)]) -> Result<u64, GgufError> {
     Ok(found)
 }
 
-/// The offset is relative to the data.
+/// A raw entry of the tensor table; the offset is relative to the data.
 struct RawTensorInfo {
     name: String,
     ggml_type: GgmlType,

@@ -44,7 +44,7 @@ value_types! {
 }
 
 impl ValueType {
-    /// In a file.
+    /// Minimum bytes of a value in a file.
     pub(super) const fn min_bytes(self) -> u64 {
         match self {
             ValueType::U8 | ValueType::I8 | ValueType::Bool => 1,

@@ -70,7 +70,8 @@ pub(super) const PROBE: &str = "probe";
 
 const KNOWN_SECTIONS: [&str; 2] = [TOKENIZER, KERNELS];
 
-/// For an artifact of format 1.`minor`. Sections are given by name and requirement.
+/// Checks that this build supports the features and sections that an artifact of format 1.`minor`
+/// requires. Sections are given by name and requirement.
 pub(super) fn check_requirements<'a>(
     features: &[String],
     mut sections: impl Iterator<Item = (&'a str, bool)>,
@@ -198,7 +199,8 @@ fn is_rotated(entry: &TensorEntry) -> bool {
     entry.codes.as_ref().is_some_and(CodeLayout::is_rotated)
 }
 
-/// So that older readers accept artifacts they support.
+/// Returns the first minor version that covers the manifest, so that older readers accept artifacts
+/// they support.
 pub(super) fn required_minor(manifest: &Manifest) -> u16 {
     let Manifest {
         requires,

@@ -35,7 +35,7 @@ impl ActiveFractionPoint {
     }
 }
 
-/// From base only to all refinements.
+/// Checks that the points fit the artifact and range from base only to all refinements.
 pub(super) fn check_points(manifest: &Manifest) -> Result<(), HtzError> {
     let points = &manifest.dial;
     let fault = |property: &str, expected: String, found: String| {

@@ -14,7 +14,7 @@ pub struct GeometryRecord {
     pub spectra: Vec<SpectrumRecord>,
 }
 
-/// First layer where the cumulative explained variance is near its plateau.
+/// First layer where the cumulative explained variance of the residual stream is near its plateau.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DepthSinkRecord {
     /// Index of the layer.

@@ -36,7 +36,7 @@ impl fmt::Display for GpuArchitecture {
 impl FromStr for GpuArchitecture {
     type Err = String;
 
-    /// The last digit is the minor number.
+    /// Parses `sm_90` or `sm_120`; the last digit is the minor number.
     fn from_str(text: &str) -> Result<GpuArchitecture, String> {
         let digits = text
             .strip_prefix("sm_")

@@ -51,7 +51,7 @@ impl SourceTensor {
         entry
     }
 
-    /// Possibly more than any file has.
+    /// Iterates over the lengths of its sections, possibly more than any file has.
     fn section_lengths(&self) -> impl Iterator<Item = u64> {
         let length = if self.shared { 0 } else { self.entry().length };
         let starts = (0..length.div_ceil(MAX_SECTION_BYTES)).map(|part| part * MAX_SECTION_BYTES);
@@ -138,7 +138,7 @@ impl Manifest {
         self.sections.get(first..).unwrap_or_default()
     }
 
-    /// Empty without a source.
+    /// Returns offset and length of each source tensor in the file; empty without a source.
     pub(super) fn source_ranges(&self) -> Result<Vec<(u64, u64)>, HtzError> {
         let Some(record) = &self.source else {
             return Ok(Vec::new());

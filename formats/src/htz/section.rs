@@ -137,8 +137,8 @@ pub(super) fn decode(entry: &SectionEntry, bytes: &[u8]) -> Result<Vec<u8>, HtzE
     }
 }
 
-/// Logarithm for a frame of `decoded_length` bytes. The decoder allocates the window before reading
-/// content.
+/// Returns the logarithm of the largest window allowed for a frame of `decoded_length` bytes. The
+/// decoder allocates the window before reading content.
 fn window_log(decoded_length: u64) -> u32 {
     const MIN_WINDOW_LOG: u32 = 10;
     decoded_length

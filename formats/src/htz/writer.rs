@@ -352,7 +352,7 @@ impl HtzWriter {
         }
     }
 
-    /// After zero padding. Can be retried after an error.
+    /// Writes `bytes` at `offset`, after zero padding. Can be retried after an error.
     fn append(&mut self, offset: u64, bytes: &[u8]) -> Result<(), HtzError> {
         const ZEROS: [u8; ALIGNMENT as usize] = [0; ALIGNMENT as usize];
         let padding = &ZEROS[..(offset - self.end) as usize];

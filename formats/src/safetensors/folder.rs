@@ -154,7 +154,7 @@ fn parse_shard(map: Arc<MappedFile>) -> Result<Shard, ModelFolderError> {
     Ok(Shard { map, contents })
 }
 
-/// They must contain exactly the listed tensors.
+/// Opens the files listed in an index and checks that they contain exactly the listed tensors.
 fn open_indexed_shards(folder: &Path, file: &MappedFile) -> Result<Vec<Shard>, ModelFolderError> {
     check_size(file, limits::MAX_INDEX_BYTES)?;
     let path = || file.path().to_owned();

@@ -64,7 +64,7 @@ struct Entry {
     data_offsets: [u64; 2],
 }
 
-/// Without a tree, so that the number of tensors bounds memory.
+/// Parses the JSON without building a tree, so that the number of tensors bounds memory.
 fn parse_entries(header: &[u8]) -> Result<Vec<HeaderEntry>, SafetensorsError> {
     let json = |error: serde_json::Error| SafetensorsError::Json {
         error: escape_truncated(&error.to_string()),
@@ -230,7 +230,8 @@ fn check_tensor(
     })
 }
 
-/// From `start` to `end` of the file, without gap or overlap; sorts them by offset.
+/// Checks that the tensors cover the data, from `start` to `end` of the file, without gap or
+/// overlap. Sorts them by offset.
 fn check_coverage(
     tensors: &mut [TensorInfo],
     start: usize,

@@ -113,8 +113,8 @@ impl Vocabulary {
             .collect()
     }
 
-    /// If [`merges_are_scores`](Self::merges_are_scores): the earlier a merge forms a token, the
-    /// higher its score.
+    /// Returns scores equivalent to the merges if [`merges_are_scores`](Self::merges_are_scores):
+    /// the earlier a merge forms a token, the higher its score.
     fn scores_from_merges(&self) -> Vec<f32> {
         let mut scores = vec![-(self.merges.len() as f32); self.tokens.len()];
         for (rank, token) in self.merged_tokens().into_iter().enumerate().rev() {
@@ -125,8 +125,8 @@ impl Vocabulary {
         scores
     }
 
-    /// Every pair of tokens that forms a merged token is a merge, and merges of the same token are
-    /// adjacent.
+    /// Returns true if the merges are equivalent to scores: every pair of tokens that forms a
+    /// merged token is a merge, and merges of the same token are adjacent.
     fn merges_are_scores(&self) -> bool {
         let made = self.merged_tokens();
         let mut runs = made.clone();

@@ -70,7 +70,7 @@ pub const FFN: u64 = 12;
 pub const TOKENS: u64 = 5;
 pub const LAYERS: usize = 2;
 
-/// 4 query heads and 2 KV heads of size 2.
+/// Metadata of a small Llama: 4 query heads and 2 KV heads of size 2.
 pub fn model_metadata() -> Writer<'static> {
     let mut writer = Writer::new();
     for (key, value) in [
@@ -110,7 +110,7 @@ fn vocabulary(writer: &mut Writer<'_>) {
         );
 }
 
-/// With tied `output`.
+/// Names and dimensions of the tensors that [`model_metadata`] requires, with tied `output`.
 pub fn model_tensors() -> Vec<(String, Vec<u64>)> {
     let mut tensors = vec![
         ("output_norm.weight".to_owned(), vec![WIDTH]),

@@ -17,7 +17,8 @@ pub fn based() -> Model {
     with_kv_bases(dense)
 }
 
-/// For keys the rows of a Hadamard matrix, for values the axes, with energies that halve.
+/// Adds bases to a model without refinements: for keys the rows of a Hadamard matrix, for values
+/// the axes, with energies that halve.
 pub fn with_kv_bases(mut model: Model) -> Model {
     let manifest = &mut model.manifest;
     let (layers, heads) = (manifest.hyper.layers, manifest.hyper.kv_heads);

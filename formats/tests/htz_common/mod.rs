@@ -99,7 +99,8 @@ pub fn vocabulary(tokens: usize) -> Vocabulary {
     }
 }
 
-/// In (-1, 1).
+/// Returns deterministic numbers in (-1, 1) in the given type, from a linear congruential generator
+/// and exact arithmetic.
 pub fn numbers(dtype: DType, bytes: usize, seed: u64) -> Vec<u8> {
     let mut state = seed;
     let mut next = move || {

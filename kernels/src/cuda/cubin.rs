@@ -28,8 +28,11 @@ pub enum CubinError {
     /// A field has an unexpected value.
     #[error("compiled code: {what} is {found}, expected {expected}")]
     Unexpected {
+        /// Field name.
         what: &'static str,
+        /// Expected value.
         expected: &'static str,
+        /// Actual value.
         found: String,
     },
 }

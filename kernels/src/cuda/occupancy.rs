@@ -1,3 +1,5 @@
+//! Predicted occupancy: resident blocks per multiprocessor, from the resource usage of a kernel.
+
 use super::code::GpuArchitecture;
 
 /// Limits of a multiprocessor, from the tables of the CUDA programming guide.

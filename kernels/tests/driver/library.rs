@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::process::Command;
 
+/// File name of the CUDA driver.
 pub const DRIVER: &str = "libcuda.so.1";
 /// Searched before any system library.
 pub const BLAS: &str = "libcublas.so";
+/// File name of cuSOLVER that is searched first.
 pub const SOLVER: &str = "libcusolver.so";
 
 pub fn compile_library(kernels: &Path, folder: &Path, name: &str, source: &str, options: &[&str]) {

@@ -6,7 +6,7 @@ use htc_formats::source::ModelFile;
 use crate::error::LoadError;
 use crate::tensor::Tensor;
 
-/// `W [out, in]`.
+/// Returns the full `W [out, in]` of a projection.
 pub(super) fn decode_projection(
     file: &ModelFile,
     layer: usize,

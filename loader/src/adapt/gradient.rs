@@ -84,7 +84,8 @@ impl LowRankCorrection {
     }
 }
 
-/// The derivatives are by the draft's likeliest logits; in nats.
+/// Returns the divergence of `draft` from `model`, both logits, in nats, and its derivatives by the
+/// draft's likeliest logits.
 pub(super) fn divergence(model: &[f32], draft: &[f32]) -> (f64, Vec<(u32, f64)>) {
     let [p, q] = [model, draft].map(log_softmax);
     let kl = p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum();

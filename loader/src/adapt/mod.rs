@@ -496,7 +496,7 @@ impl DraftBases {
         Ok(all)
     }
 
-    /// `[out, rank]`, of the model's own `W`.
+    /// Returns `W P [out, rank]` of the model's own `W`.
     fn project(
         &self,
         layer: usize,
@@ -524,7 +524,7 @@ impl DraftBases {
     }
 }
 
-/// Float16 if that is impossible.
+/// Encodes a matrix in a type, or float16 if that is impossible.
 fn encode_matrix(
     name: &str,
     dtype: DType,

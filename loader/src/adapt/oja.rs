@@ -107,7 +107,7 @@ impl OnlineBasis {
     }
 }
 
-/// Without cancellation.
+/// Returns the squared norm of `x` outside of orthonormal rows, without cancellation.
 fn residual_energy(rows: &[f32], x: &[f32]) -> f64 {
     let mut rest: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
     for row in rows.chunks_exact(x.len().max(1)) {
@@ -124,7 +124,7 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
     products.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
 }
 
-/// Gram-Schmidt, twice; drops dependent rows.
+/// Orthonormalises rows by Gram-Schmidt, twice; drops dependent rows.
 fn orthonormal(rows: &[f32], width: usize) -> Vec<f32> {
     let mut done: Vec<Vec<f64>> = Vec::new();
     for row in rows.chunks_exact(width.max(1)) {
@@ -215,7 +215,7 @@ mod tests {
         assert!((little.distance() / first_order - 1.0).abs() < 0.01);
     }
 
-    /// The tangent of the angle falls as `exp(−(λ_strong − λ_weak) Σ η)`.
+    /// The tangent of the angle to the strong directions falls as `exp(−(λ_strong − λ_weak) Σ η)`.
     #[test]
     fn the_basis_turns_to_the_strongest_directions_at_the_predicted_rate() {
         let mut random = random();

@@ -11,7 +11,7 @@ pub struct BoundedQueue<T> {
 }
 
 impl<T> BoundedQueue<T> {
-    /// At least one.
+    /// Creates a queue with this capacity, at least one.
     pub fn new(most: usize) -> Self {
         BoundedQueue {
             waiting: VecDeque::new(),
@@ -32,7 +32,7 @@ impl<T> BoundedQueue<T> {
         self.waiting.len()
     }
 
-    /// The oldest first.
+    /// Removes and returns all items, the oldest first.
     pub fn drain(&mut self) -> VecDeque<T> {
         std::mem::take(&mut self.waiting)
     }

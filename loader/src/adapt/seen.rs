@@ -16,7 +16,7 @@ pub(crate) struct ActivationRecorder {
     verifier_logits: Vec<f32>,
 }
 
-/// In the last batch: `[layers][rows, width]`.
+/// Attention inputs of some layers in the last batch: `[layers][rows, width]`.
 pub(crate) struct LayerInputs {
     layers: Vec<usize>,
     rows: Vec<Vec<f32>>,
@@ -46,7 +46,7 @@ impl LayerInputs {
 }
 
 impl ActivationRecorder {
-    /// In ascending order.
+    /// Creates a recorder of these layers, in ascending order.
     pub fn new(layers: &[usize], wants_head: bool) -> Self {
         ActivationRecorder {
             draft: LayerInputs::new(layers),

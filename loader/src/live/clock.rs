@@ -37,7 +37,7 @@ impl Clock {
         }
     }
 
-    /// Must be finite and above 0.
+    /// Returns the clock scaled by `speed`, which must be finite and above 0.
     pub(super) fn scaled(mut self, speed: f64) -> Clock {
         self.speed *= speed;
         self

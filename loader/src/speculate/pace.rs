@@ -109,7 +109,7 @@ impl DraftLengthPolicy {
         0
     }
 
-    /// Of the highest throughput, with its speed-up.
+    /// Returns the length of the highest throughput, and its speed-up.
     fn best_length(&self, most: usize) -> (usize, f64) {
         let [seconds, tokens] = self.single_row_passes;
         let alone = tokens / seconds.max(1e-9);
@@ -120,8 +120,8 @@ impl DraftLengthPolicy {
         )
     }
 
-    /// `(1 − α^(n+1)) / (1 − α)` tokens per round with acceptance probability `α` (Leviathan et al.
-    /// 2023, equation 1).
+    /// Returns tokens per second at a draft length: `(1 − α^(n+1)) / (1 − α)` per round with
+    /// acceptance probability `α` (Leviathan et al. 2023, equation 1).
     fn tokens_per_second(&self, length: usize) -> f64 {
         let acceptance = self.acceptance();
         let tokens: f64 = (0..=length).map(|n| acceptance.powi(n as i32)).sum();
@@ -129,7 +129,7 @@ impl DraftLengthPolicy {
         tokens / (length as f64 * seconds / drafts.max(1e-9) + self.pass_seconds(length + 1))
     }
 
-    /// With one prior observation of each outcome.
+    /// Returns the acceptance probability, with one prior observation of each outcome.
     fn acceptance(&self) -> f64 {
         (self.accepted + 1.0) / (self.checked + 2.0)
     }

@@ -189,7 +189,7 @@ impl MergeBuffers<'_> {
         self.symbols.clear();
     }
 
-    /// Unless they are no token together.
+    /// Queues the two symbols from `left` to `end` if together they are a token.
     fn queue_pair(&mut self, left: u32, end: u32) {
         let ids = &self.tables.ids;
         if let Some(token) = ids.id(&self.prefixes, left as usize, end as usize) {

@@ -4,7 +4,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Two adjacent symbols that together are a token, ordered by rank, then position.
+/// Two adjacent symbols that together are a token. Ordered by rank, then position; the least is
+/// merged first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Pair {
     /// 0 is the best; ties share a rank.

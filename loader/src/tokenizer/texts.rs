@@ -27,7 +27,7 @@ pub(super) struct SubstringIds {
 pub(super) struct PrefixHashes(Vec<Hash>);
 
 impl SubstringIds {
-    /// The texts are distinct.
+    /// Ids and their distinct texts.
     pub(super) fn new<'a>(texts: impl Iterator<Item = (&'a str, u32)>) -> Self {
         let random = RandomState::new();
         // At 0 and 1, permutations of the same bytes collide.

@@ -34,7 +34,7 @@ pub(super) struct TokenMatcher {
     edges: HashMap<(u32, u8), u32>,
 }
 
-/// The greatest is considered next.
+/// Occurrence; the greatest is considered next.
 type Occurrence = (u32, Reverse<u32>, Reverse<usize>, u32);
 
 impl TokenMatcher {

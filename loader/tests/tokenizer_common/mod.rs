@@ -9,7 +9,7 @@ use htc_formats::vocab::{HuggingFaceFiles, Vocabulary};
 use htc_loader::tokenizer::Tokenizer;
 use serde_json::Value;
 
-/// If absent, prints a line and returns `None`.
+/// Path of `NAME` in `HTC_SHARED` or `../shared`; if absent, prints a line and returns `None`.
 pub fn shared(name: &str) -> Option<PathBuf> {
     let shared = std::env::var_os("HTC_SHARED").map_or_else(
         || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared"),

@@ -76,7 +76,8 @@ impl Case<'_> {
 
 const FLOAT: f64 = 1e-4;
 
-/// At most the effect of rounding all keys and values.
+/// Returns the tolerance for f16 keys and values, which may round differently from the oracle: the
+/// effect is at most that of rounding all of them.
 fn of_f16_keys(file: &ModelFile, tokens: &[u32]) -> f64 {
     let [exact, rounded] = [KvType::F32, KvType::F16].map(|kv_type| {
         let setting = ActiveSetting::FULL;

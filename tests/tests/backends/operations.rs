@@ -306,7 +306,8 @@ impl Operation for Rotate {
         get(backend, &x, self.x.len())
     }
 
-    /// Relative to the pair's length.
+    /// Roundings of cosine, sine and their products with the factor, then of two products and their
+    /// sum, each relative to the pair's length.
     fn bounds(&self, _: &[f32]) -> Vec<f64> {
         let heads = self.x.chunks_exact(self.shape.size);
         let length = |head: &[f32]| {

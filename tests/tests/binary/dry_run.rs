@@ -67,7 +67,8 @@ fn dry_run_writes_nothing_and_predicts_exact_bytes() {
     nowhere.run().assert_refused(1, &["/no/such"]);
 }
 
-/// Without mapped files, which the system can evict.
+/// Returns the peak anonymous memory of a process, without mapped files, which the system can
+/// evict.
 fn peak_memory(run: Htc) -> f64 {
     let mut child = run.spawn();
     let mut most = 0.0f64;

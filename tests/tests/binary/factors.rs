@@ -106,7 +106,8 @@ fn components_are_in_decreasing_order_of_importance() {
     }
 }
 
-/// Of the sum of `Wᵀ W / ‖W‖²`.
+/// The shared basis consists of the leading eigenvectors of the sum of `Wᵀ W / ‖W‖²`, and
+/// projections are `W P`.
 #[test]
 fn shared_bases_are_the_leading_eigenvectors() {
     let tiny = TinyModel::default();

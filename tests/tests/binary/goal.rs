@@ -11,8 +11,8 @@ use super::number;
 
 const MODEL: &str = "reference-7m-f16.gguf";
 
-/// Calibrated on 64 short windows and measured on the 32 following, which alternate between
-/// validation and test split.
+/// The demo model, calibrated on 64 short windows and measured on the 32 following, which alternate
+/// between validation and test split.
 fn calibrated(scratch: &Scratch, name: &str, output: &str) -> Htc {
     htc![
         name,

@@ -99,7 +99,8 @@ impl Element {
     }
 }
 
-/// Strict: elements are nested, attributes quoted and unique, and `<`, `>` and `&` escaped.
+/// Parses a page strictly: elements are properly nested, attributes quoted and unique, and `<`, `>`
+/// and `&` escaped.
 #[track_caller]
 fn parse(page: &str) -> Element {
     let mut rest = page.strip_prefix("<!DOCTYPE html>").expect("a doctype");

@@ -33,7 +33,7 @@ pub fn source(tensors: &[Tensor], layer: usize, slot: &str) -> Matrix {
     Matrix::new(tensor.rows, tensor.cols, &tensor.values)
 }
 
-/// In windows of 16 tokens.
+/// Options of a calibration on a short text, in windows of 16 tokens.
 pub fn calibrated(scratch: &Scratch) -> Vec<String> {
     let file = scratch.file(
         "text.txt",
@@ -165,7 +165,7 @@ fn bytes_do_not_depend_on_threads() {
     }
 }
 
-/// Computed without executing the model.
+/// The input of the first layer, computed without executing the model: the normed embeddings.
 fn first_inputs(tensors: &[Tensor], tokens: &[u32]) -> Vec<Vec<f64>> {
     let of = |name: &str| tensors.iter().find(|tensor| tensor.name == name).unwrap();
     let (embedding, norm) = (of("token_embd.weight"), of("blk.0.attn_norm.weight"));
@@ -181,7 +181,7 @@ fn first_inputs(tensors: &[Tensor], tokens: &[u32]) -> Vec<Vec<f64>> {
     tokens.iter().map(normed).collect()
 }
 
-/// `W E[x] = Ŵ E[x] + b`.
+/// The mean output of a corrected projection equals that of its weight: `W E[x] = Ŵ E[x] + b`.
 #[test]
 fn bias_correction_makes_the_mean_error_zero() {
     let tiny = TinyModel::default();

@@ -131,8 +131,8 @@ impl ColumnScales {
         std::array::from_fn(|c| self.scales.get(first + c).copied().unwrap_or(0.0))
     }
 
-    /// For codebooks from the largest number, for a trellis the root mean square relative to the
-    /// columns.
+    /// Returns the scale of a row: for codebooks from its largest number, for a trellis its root
+    /// mean square relative to the columns.
     pub(super) fn row_scale(&self, kind: CodeKind, row: &[f32]) -> f32 {
         match kind {
             CodeKind::Codebook => {

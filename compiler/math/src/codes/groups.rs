@@ -14,7 +14,7 @@ const SCALE_SEARCH_RANGE: Range<f32> = 0.7..1.3;
 
 const SCALES_TRIED: usize = 10;
 
-/// In units of the row scale.
+/// Group of a row, in units of the row scale.
 struct ScaledGroup {
     width: usize,
     exact: [f32; GROUP_COLS],

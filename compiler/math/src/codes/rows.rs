@@ -83,7 +83,7 @@ impl RowFeedback {
         &self.weights
     }
 
-    /// First row, order and second moment.
+    /// Returns the first row, the order and the second moment of a row's block.
     pub(super) fn block_of_row(&self, row: usize) -> Option<(usize, usize, &[f32])> {
         let mut blocks = self.blocks.iter();
         let found = blocks.find(|of| (of.first..of.first + of.order).contains(&row))?;

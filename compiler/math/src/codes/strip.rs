@@ -74,7 +74,7 @@ pub(super) struct TileState {
     pub coded: CodedTile,
 }
 
-/// Of each quad.
+/// First and last state of each quad's sequence.
 type EndStates = Vec<Option<(u16, u16)>>;
 
 struct RowRange {
@@ -352,13 +352,13 @@ pub(super) fn round_to_f16(row: usize, scale: f32) -> Result<f32, ColumnGroupsEn
     .into())
 }
 
-/// Zero for a zero scale.
+/// Divides by a scale; zero for a zero scale.
 pub(super) fn divide_or_zero(x: f32, scale: f32) -> f32 {
     if scale > 0.0 { x / scale } else { 0.0 }
 }
 
 impl TileState {
-    /// `[rows + _, 4]`.
+    /// Returns the targets of a quad, `[rows + _, 4]`.
     fn quad_targets(&self, first: usize, metric: &QuadMetric) -> Vec<[f32; QUAD]> {
         let mut wanted = vec![[0.0; QUAD]; self.counts.len()];
         let width = QUAD.min(self.cols - first);
@@ -375,7 +375,7 @@ impl TileState {
         wanted
     }
 
-    /// `[padded, 4]`.
+    /// Returns the nearest states for a quad, `[padded, 4]`.
     fn search(
         &self,
         search: &mut Viterbi,

@@ -142,8 +142,8 @@ impl Viterbi {
         first
     }
 
-    /// From the last weight to the first. `keeps` are the bits that the last state takes over, if
-    /// fixed.
+    /// Fills the costs from the last weight to the first. `keeps` are the bits that the last state
+    /// takes over, if fixed.
     fn fill_costs(&mut self, targets: &[f32], importance: Option<&[f32]>, keeps: Option<usize>) {
         let kept = self.state_classes();
         self.costs.resize((targets.len() + 1) * kept, 0.0);
@@ -209,7 +209,8 @@ impl Viterbi {
     }
 }
 
-/// Two fused operations, bit-identical on every processor.
+/// Returns the error of a weight minus its squared target: two fused operations, bit-identical on
+/// every processor.
 #[inline(always)]
 fn weight_cost([weight, slope]: [f32; 2], value: f32, cost: f32) -> f32 {
     value.mul_add(weight.mul_add(value, slope), cost)
@@ -219,7 +220,7 @@ fn terms(target: f32, weight: f32) -> [f32; 2] {
     [weight, -2.0 * weight * target]
 }
 
-/// One weight, over least costs by kept bits.
+/// Step of one weight, over least costs by kept bits.
 type Step = fn(&Values, [f32; 2], &[f32], &mut [f32]);
 
 fn select_step(bits: u32) -> Step {

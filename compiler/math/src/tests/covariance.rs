@@ -68,7 +68,7 @@ fn whitened(w: &Dense, r: usize, order: usize, values: &[f64]) -> LowRank {
     low_rank_with(w.weight(), r, &options).unwrap()
 }
 
-/// `Σ_{i>r} λ_i(W Σ Wᵀ)`.
+/// Closed form under the covariance: `Σ_{i>r} λ_i(W Σ Wᵀ)`.
 #[test]
 fn covariance_is_the_best_norm_with_a_bias() {
     let (m, n, r) = (20, 30, 6);

@@ -8,7 +8,7 @@ pub(super) const ESTIMATOR: &str = "forman_augmented";
 
 pub(super) const NEIGHBOURS: usize = 8;
 
-/// `None` for too few vectors.
+/// Computes the curvature from squared distances; `None` for too few vectors.
 pub(super) fn sample_curvature(distances: &Mat<f64>) -> Option<Curvature> {
     (distances.nrows() > NEIGHBOURS)
         .then(|| neighbours(distances))

@@ -11,7 +11,7 @@ use super::sample::Sample;
 use crate::calibrate::StoredLayer;
 use crate::math::FactoriseError;
 
-/// Without layers.
+/// Returns the rules, without layers.
 pub(super) fn empty() -> Manifold {
     Manifold {
         symmetry: SymmetryRule {

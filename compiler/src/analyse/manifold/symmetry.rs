@@ -74,7 +74,7 @@ fn compare(of: &str, subspaces: &[Mat<f64>]) -> Result<Symmetry, FactoriseError>
     })
 }
 
-/// Over the smaller dimension.
+/// Mean singular value of `AᵀB`, over the smaller dimension.
 fn mean_cosine(a: &Mat<f64>, b: &Mat<f64>) -> Result<f64, FactoriseError> {
     let (a, b) = if a.ncols() <= b.ncols() {
         (a, b)

@@ -86,7 +86,7 @@ fn format_seconds(seconds: u64, format: &str) -> Result<String, Error> {
     Ok(out)
 }
 
-/// Of the Gregorian calendar.
+/// Converts days since 1970 to year, month and day of the Gregorian calendar.
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
     /// Days in 400 years.
     const CYCLE: u64 = 146_097;

@@ -135,7 +135,7 @@ fn error_message(error: Error) -> String {
     format!("{line}{what}")
 }
 
-/// As Python's `json.dumps` with `ensure_ascii=False`.
+/// `json.dumps` of Python with `ensure_ascii=False`: a space after commas and colons.
 fn to_json(value: Value, options: Kwargs) -> Result<Value, Error> {
     let failed =
         |error: serde_json::Error| Error::new(ErrorKind::BadSerialization, error.to_string());

@@ -325,7 +325,8 @@ impl<'a> PreparedBench<'a> {
         Ok(())
     }
 
-    /// With automatic choice, a comparison with llama.cpp, which runs on the CPU, uses the CPU.
+    /// Returns the device. With automatic choice, a comparison with llama.cpp, which runs on the
+    /// CPU, uses the CPU.
     fn device(&self) -> DeviceArgs {
         let beside_llama_cpp = matches!(self.baseline, Some((_, Some(_))));
         match self.args.device.device {

@@ -469,7 +469,8 @@ fn open_model(path: &Path) -> Result<Arc<Model>, Failure> {
     model.map_err(|error| load_failure(path, error))
 }
 
-/// With automatic choice and no GPU, prints the reason afterwards.
+/// Runs work on the requested device. With automatic choice and no GPU, prints the reason
+/// afterwards.
 fn on_device<T>(
     args: DeviceArgs,
     pool: &Arc<Pool>,

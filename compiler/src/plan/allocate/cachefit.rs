@@ -21,7 +21,7 @@ pub const CACHE_SHARE: f64 = 0.75;
 /// Speed of the L2 cache relative to memory, as published.
 pub const L2_SPEEDUP: f64 = 10.0;
 
-/// At the largest rank that fits the cache.
+/// Caps the ladders of projections with the same input at the largest rank that fits the cache.
 pub(super) fn cap_ladders(
     ladders: &mut [Ladder],
     units: &[Unit],

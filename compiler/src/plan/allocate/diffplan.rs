@@ -77,8 +77,9 @@ pub(super) fn losses(
     }
 }
 
-/// `ĉ R` of every unit at every rung in joules per token: the bytes of the rung times the slope, or
-/// the dense model's energy per token distributed by elements, `in + out` for a rank.
+/// Returns `ĉ R` of every unit at every rung in joules per token. Decoding reads every element
+/// once. With energy measured per byte it is the bytes of the rung times the slope; otherwise the
+/// dense model's energy per token is distributed by elements, `in + out` for a rank.
 pub(super) fn joules(
     units: &[Unit],
     ladders: &[Ladder],
@@ -159,7 +160,7 @@ struct RankLevel {
     energy: f64,
 }
 
-/// At the price where the total cost equals the budget.
+/// Returns the soft rank of every unit at the price where the total cost equals the budget.
 pub(super) fn soft_levels(
     ladders: &[Ladder],
     losses: &[Vec<f64>],

@@ -86,7 +86,7 @@ impl BudgetTotals {
     }
 }
 
-/// The printed value is itself a valid budget.
+/// Rounds up at a decimal, so that the printed value is itself a valid budget.
 pub(in crate::plan) fn round_up(value: f64, decimals: i32) -> f64 {
     let scale = 10.0_f64.powi(decimals);
     (value * scale).ceil() / scale
@@ -253,7 +253,8 @@ fn gain(ladder: &Ladder, losses: &[f64], price: GainDivisor, (from, to): (usize,
     }
 }
 
-/// Of gain over cost, from the lowest rung; collinear points are included, to keep segments short.
+/// Returns the rungs on the upper concave hull of gain over cost, from the lowest rung. Collinear
+/// points are included, to keep segments short.
 fn hull(ladder: &Ladder, losses: &[f64], price: GainDivisor) -> Vec<usize> {
     let slope = |from: usize, to: usize| gain(ladder, losses, price, (from, to));
     let mut hull: Vec<usize> = Vec::new();

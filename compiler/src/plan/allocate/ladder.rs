@@ -239,7 +239,7 @@ impl Ladder {
         self.rungs[rung].cost
     }
 
-    /// `None` on the highest rung.
+    /// Returns the cost of the step to the next rung; `None` on the highest.
     pub(super) fn step_cost(&self, rung: usize) -> Option<u64> {
         let next = self.rungs.get(rung + 1)?;
         Some(next.cost - self.rungs[rung].cost)
@@ -272,8 +272,9 @@ fn dense_note(rung: Rung, step: usize, dense_bytes: u64, dense_cost: u64) -> Str
     }
 }
 
-/// The block of a block format; the block of q8_0 if that would leave fewer than four steps; else
-/// the smallest step. At most the even share.
+/// Returns the rank step of a unit: the block of a block format; the block of q8_0 if that would
+/// leave fewer than four steps (the factor with rows of that length is then stored as q8_0); else
+/// the smallest step. A step is at most the even share.
 pub(in crate::plan) fn step(limit: usize, even: usize, factor_type: DType) -> usize {
     let (block, shorter) = (factor_type.block_len(), DType::Q8_0.block_len());
     let steps = match block {

@@ -21,8 +21,8 @@ const ROUNDING_LOSS: [(DType, f64); 14] = [
     (DType::Q2K, 6.6e-2),
 ];
 
-/// Zero for forms as in the source. The errors of two factors are independent, and both affect the
-/// product.
+/// Returns the fraction of the energy lost by rounding; zero for forms as in the source. The errors
+/// of two factors are independent, and both affect the product.
 pub(super) fn rounding_loss(form: &MatrixForm) -> f64 {
     let of = |dtype: DType| {
         let known = ROUNDING_LOSS.iter().find(|(of, _)| *of == dtype);

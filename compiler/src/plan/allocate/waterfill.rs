@@ -139,7 +139,8 @@ pub(super) fn from_spectra(
     Ok(losses)
 }
 
-/// Beyond the first k singular values, for all k from 0. A zero matrix loses nothing.
+/// Returns the fraction of the energy beyond the first k singular values, for all k from 0. A zero
+/// matrix loses nothing.
 pub(crate) fn lost_energy(spectrum: &[f64]) -> Vec<f64> {
     let largest = spectrum.first().copied().unwrap_or_default();
     let mut lost = vec![0.0; spectrum.len() + 1];

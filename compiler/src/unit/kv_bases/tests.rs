@@ -51,7 +51,7 @@ fn seen(model: &Arc<Model>, calibration: &Calibration) -> Vec<LayerVectors> {
     seen
 }
 
-/// From rows of `heads` heads.
+/// Returns the vectors `[count, n]` of neighbouring heads, from rows of `heads` heads.
 fn of_heads(x: &[f32], size: usize, heads: usize, first: usize, count: usize) -> Vec<Vec<f64>> {
     let rows = x.chunks_exact(heads * size);
     let parts = rows.flat_map(|row| row[first * size..][..count * size].chunks_exact(size));

@@ -282,7 +282,7 @@ fn iq4_code(scaled: f32) -> u8 {
 pub(super) trait NearestLevel: Copy {
     fn bounds(self) -> (f32, f32);
     fn nearest(self, scaled: Lanes) -> Lanes;
-    /// The unit of the search's starts.
+    /// Returns the gap between levels, the unit of the search's starts.
     fn gap(self) -> f32;
 }
 

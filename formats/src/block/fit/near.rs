@@ -16,7 +16,8 @@ const STEP_SPACING: f32 = 0.05;
 const STEPS: i8 = 4;
 
 impl Format {
-    /// If all codes are offset; else zero.
+    /// Returns the position halfway between the first and the last code if all are offset; else
+    /// zero.
     fn middle_code(&self) -> f32 {
         match self.levels {
             LevelSet::Integers(0.0, high) => 0.5 * high,
@@ -63,8 +64,8 @@ impl BlockFit {
         })
     }
 
-    /// The step is larger by some multiples of [`APART`] or of its integer; the minimum is at some
-    /// distance from the one that keeps the middle.
+    /// Returns the fit whose run has a step larger by some multiples of [`APART`] or of its
+    /// integer, and a minimum at some distance from the one that keeps its middle.
     fn with_run_step(
         &self,
         run: usize,

@@ -39,7 +39,7 @@ struct Block<'a, const N: usize, const R: usize, L> {
     run_fits: [(f32, f32); R],
 }
 
-/// For given scales of the scales.
+/// Integers (as floats) and levels chosen for given scales of the scales.
 struct BlockCandidate<const N: usize, const R: usize> {
     d: f16,
     d_min: f16,
@@ -97,7 +97,7 @@ impl Format {
         })
     }
 
-    /// Up if it scales integer minima, which it would clip.
+    /// Rounds `d_min` up if it scales integer minima, which it would clip if too small.
     fn round_minimum(&self, d_min: f32) -> f16 {
         if self.minima == (1.0, 1.0) {
             f16::from_f32(d_min)
@@ -127,7 +127,8 @@ impl<const N: usize, const R: usize, L: NearestLevel> Block<'_, N, R, L> {
         best
     }
 
-    /// They map the largest step and offset to the largest integers.
+    /// Returns the scales of the scales that map the largest step and offset to the largest
+    /// integers.
     fn initial_scales(&self) -> (f32, f32) {
         let farther = |a: f32, b: f32| if b.abs() > a.abs() { b } else { a };
         let step = self.run_fits.iter().map(|alone| alone.0).fold(0.0, farther);
@@ -201,7 +202,8 @@ fn neighbours(value: f32, (first, last): (f32, f32)) -> impl Iterator<Item = f32
 }
 
 impl<const N: usize, const R: usize> BlockCandidate<N, R> {
-    /// Least squares for fixed integers and levels; `None` if the result cannot be stored.
+    /// Fits the scales of scales and minima to fixed integers and levels by least squares; `None`
+    /// if they cannot be stored.
     fn fit_super_scales<L>(&self, block: &Block<'_, N, R, L>) -> Option<(f16, f16)> {
         let mut sums = SuperScaleProblem::default();
         for run in 0..R {
@@ -271,7 +273,8 @@ impl SuperScaleProblem {
         self.bx += minimum * of.x;
     }
 
-    /// Rounded to f16; an undetermined unknown stays as it is. `None` if it cannot be stored.
+    /// Returns the solution rounded to f16; an undetermined unknown stays as it is. `None` if it
+    /// cannot be stored.
     pub(super) fn solve(&self, format: &Format, (d, d_min): (f16, f16)) -> Option<(f16, f16)> {
         let SuperScaleProblem { aa, ab, bb, ax, bx } = *self;
         let determinant = aa * bb - ab * ab;

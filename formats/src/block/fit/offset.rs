@@ -16,7 +16,8 @@ struct Candidate {
     offset: f32,
 }
 
-/// Numbers are relative to the least one, which avoids cancellation.
+/// Inputs of the search over a run. Numbers are relative to the least one, which avoids
+/// cancellation in their sums.
 struct RunSearch<'a, const N: usize> {
     y: [f32; N],
     w: &'a [f32; N],
@@ -90,7 +91,7 @@ pub(super) fn search<const N: usize>(
 }
 
 impl<const N: usize> RunSearch<'_, N> {
-    /// If better than `best`.
+    /// Returns the fit to the codes nearest to `y inverse + shift`, if better than `best`.
     #[inline(always)]
     fn improve(&self, inverse: f32, shift: f32, best: Candidate) -> Candidate {
         let (factor, term) = (Lanes::splat(inverse), Lanes::splat(shift));

@@ -57,7 +57,7 @@ pub(super) fn pack(fit: &BlockFit, codes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// Of q4_1 and q5_1: the negated offset.
+/// Returns the stored minimum of q4_1 and q5_1: the negated offset.
 fn minimum(fit: &BlockFit) -> [u8; 2] {
     (-fit.d_min).to_le_bytes()
 }
@@ -108,7 +108,7 @@ fn pack_two_bits(codes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// Of q4_k and q5_k, see `scales_and_minima`.
+/// Returns the first 16 bytes of q4_k and q5_k, see `scales_and_minima`.
 fn six_bit_head(fit: &BlockFit) -> [u8; 16] {
     let (scales, minima) = (fit.scales.map(|scale| scale as u8), fit.minima);
     let mut head = [0; 16];

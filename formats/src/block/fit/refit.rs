@@ -55,7 +55,7 @@ fn compute_moments<const N: usize>(x: &[f32], w: &[f32], q: &[f32]) -> [Moments;
     moments
 }
 
-/// In f64, so that comparisons are reliable.
+/// Returns the weighted squared error, in f64 so that comparisons are reliable.
 fn error(fit: &BlockFit, values: &[f32], weights: &[f32], levels: &[f32]) -> f64 {
     let len = fit.format.run_len();
     let numbers = values.chunks(len).zip(weights.chunks(len));
@@ -69,7 +69,8 @@ fn error(fit: &BlockFit, values: &[f32], weights: &[f32], levels: &[f32]) -> f64
     sum
 }
 
-/// For fixed scales of the scales; `None` for types without integers.
+/// Chooses the best integers of every run for fixed scales of the scales; `None` for types without
+/// integers.
 fn refit_integers(fit: &BlockFit, moments: &[Moments; MAX_RUNS]) -> Option<BlockFit> {
     let format = fit.format;
     let runs = format.runs();

@@ -75,7 +75,8 @@ pub(super) fn search<const N: usize, L: NearestLevel>(
     best.step
 }
 
-/// If better than `best`.
+/// Returns the least-squares step for the levels nearest to the numbers times `inverse`, if better
+/// than `best`.
 #[inline(always)]
 fn improve<const N: usize, L: NearestLevel>(
     x: &[f32; N],

@@ -8,8 +8,8 @@ use crate::block::BlockError;
 /// would get an arbitrary code.
 const MIN_WEIGHT: f32 = 1.0 / (1 << 30) as f32;
 
-/// Divided by a power of two, so that the largest is from 1 to below 2. All ones if importances are
-/// absent or all zero.
+/// Returns the importances of a block divided by a power of two, so that the largest is from 1 to
+/// below 2. All ones if importances are absent or all zero.
 pub(super) fn normalise_importances<'a>(
     format: &Format,
     importance: Option<&[f32]>,

@@ -37,7 +37,8 @@ pub(super) struct StoredBasis {
     pub bytes: u64,
 }
 
-/// In execution order, which is the same for every model.
+/// Walks through the table in execution order, which is the same for every model. This detects
+/// missing, repeated, misplaced and unknown tensors, and the table bounds the work.
 pub(super) fn walk_tensor_table(
     h: &HyperParameters,
     table: &[TensorEntry],
@@ -217,8 +218,8 @@ impl<'a> TensorTableWalk<'a> {
         Ok(entry)
     }
 
-    /// Of dense matrices, each at most once, in the order of activation. An embedding used for
-    /// look-up only is not refined.
+    /// Refinements of dense matrices, each at most once, in the order of activation. An embedding
+    /// used for look-up only costs one row and is not refined.
     fn refinements(&mut self, stored: &mut StoredModel) -> Result<(), HtzError> {
         while let Some(Role::Refinement { matrix }) = self.table.get(self.index).map(|e| e.role) {
             let role = Role::Refinement { matrix };
@@ -243,7 +244,7 @@ impl<'a> TensorTableWalk<'a> {
         Ok(())
     }
 
-    /// For keys and values of every layer, or none.
+    /// Bases and energies of a KV cache, for keys and values of every layer, or none.
     fn kv_bases(&mut self) -> Result<(), HtzError> {
         let first = Role::KvBasis {
             layer: 0,
@@ -266,7 +267,7 @@ impl<'a> TensorTableWalk<'a> {
         self.plain_matrix(role, 1, cols)
     }
 
-    /// Read without decoding.
+    /// A matrix of a plain type, which is read without decoding.
     fn plain_matrix(&mut self, role: Role, rows: u64, cols: u64) -> Result<(), HtzError> {
         let entry = self.matrix(role, rows, cols)?;
         match entry.dtype {
@@ -424,7 +425,7 @@ impl<'a> TensorTableWalk<'a> {
         Ok(found)
     }
 
-    /// Among the next tensors, as many as a form has.
+    /// Returns a part of a matrix among the next tensors, as many as a form has.
     fn peek_part(&self, matrix: MatrixId, part: Part) -> Option<&'a TensorEntry> {
         let role = matrix.role(part)?;
         let next = self.table.get(self.index..).unwrap_or_default();

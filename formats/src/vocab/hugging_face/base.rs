@@ -11,7 +11,7 @@ const ADDED_SCORE: f32 = -1000.0;
 /// As converters assign it to unused ids.
 const PADDING_SCORE: f32 = -10000.0;
 
-/// Before special tokens are assigned.
+/// Tokens and their rules, before special tokens are assigned.
 pub(super) struct VocabularyBuilder {
     pub(super) vocabulary: Vocabulary,
     /// Added tokens follow.
@@ -191,7 +191,7 @@ impl VocabularyBuilder {
 }
 
 impl Vocabulary {
-    /// Named and scored like by converters to GGUF.
+    /// Appends ids without text up to `len`, named and scored like by converters to GGUF.
     fn pad(&mut self, len: usize) {
         let scored = !self.scores.is_empty();
         for id in self.tokens.len()..len {

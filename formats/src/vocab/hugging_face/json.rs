@@ -26,7 +26,7 @@ pub(super) struct PostProcessor {
     pub(super) post_processor: Option<Component>,
 }
 
-/// Also in `tokenizer_config.json`, with its id as the key.
+/// An added token in `tokenizer.json`, or in `tokenizer_config.json` with its id as the key.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct AddedToken {
     #[serde(default)]
@@ -130,7 +130,7 @@ pub(super) struct Config {
     pub(super) text_config: Option<TextConfig>,
 }
 
-/// Of a multimodal model.
+/// Text part of the `config.json` of a multimodal model.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct TextConfig {
     pub(super) vocab_size: Option<u64>,
@@ -202,7 +202,7 @@ impl Template {
     }
 }
 
-/// Two texts or, in older files, one text with a space between them.
+/// A merge, written as two texts or, in older files, as one text with a space between them.
 #[derive(Debug)]
 pub(super) struct Merge {
     pub(super) text: String,

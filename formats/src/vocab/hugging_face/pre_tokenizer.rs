@@ -153,7 +153,8 @@ pub(super) fn byte_level(
     }
 }
 
-/// With true if the model ignores merges.
+/// Returns the `tokenizer.json` form of a pre-tokenizer, and true if the model ignores merges with
+/// it.
 pub(super) fn to_json(pre: PreTokenizer) -> (Value, bool) {
     let known = KNOWN_SEQUENCES.iter().find(|(.., known)| *known == pre);
     let (steps, ignoring) =

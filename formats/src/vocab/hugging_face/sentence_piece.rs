@@ -224,7 +224,7 @@ fn read_normalizer(
     Ok(())
 }
 
-/// Under other settings tokens would differ from SentencePiece's.
+/// Rejects settings under which the tokens would differ from SentencePiece's.
 fn check(specification: &TokenizerParameters) -> Result<(), VocabularyError> {
     const BPE: u64 = 2;
     let TokenizerParameters {
@@ -266,7 +266,8 @@ fn check(specification: &TokenizerParameters) -> Result<(), VocabularyError> {
     Ok(())
 }
 
-/// From which [`parse`] reads the same vocabulary.
+/// Returns the bytes of a `tokenizer.model` for a vocabulary with scores, from which [`parse`]
+/// reads the same vocabulary.
 pub(super) fn write(vocabulary: &Vocabulary) -> Vec<u8> {
     let mut out = Vec::new();
     let tokens = vocabulary.tokens.iter().zip(&vocabulary.scores);

@@ -4,7 +4,7 @@ use super::json::{Component, ComponentStep, TemplatePiece, TokenIds, TokenName, 
 use super::{TOKENIZER_JSON, unsupported};
 use crate::vocab::{Vocabulary, VocabularyError};
 
-/// By text and by id, in order of precedence.
+/// Sources of BOS, EOS and the unknown token, by text and by id, in order of precedence.
 pub(super) struct SpecialTokenSources<'a> {
     /// `tokenizer_config.json` and `special_tokens_map.json`.
     pub(super) names: [&'a TokenizerConfig; 2],
@@ -53,8 +53,8 @@ impl SpecialTokenSources<'_> {
     }
 }
 
-/// For adding BOS before and EOS after a text; `None` if the post-processor states neither. The
-/// tokens it adds serve as BOS or EOS if no other file names them.
+/// Returns the flags for adding BOS before and EOS after a text, as given by a post-processor;
+/// `None` if it states neither. The tokens it adds serve as BOS or EOS if no other file names them.
 pub(super) fn post_process(
     processor: &Component,
     vocabulary: &mut Vocabulary,

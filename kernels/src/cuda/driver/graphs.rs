@@ -42,7 +42,7 @@ impl CachedGraph {
     }
 }
 
-/// In order of last use.
+/// Cached graphs in order of last use.
 #[derive(Default)]
 pub(super) struct GraphCache {
     cached: Vec<CachedGraph>,

@@ -24,7 +24,8 @@ const LIBRARY_KERNEL: &str = "of cuSOLVER or cuBLAS";
 
 const F64: solver::cudaDataType = solver::cudaDataType_t::CUDA_R_64F;
 
-/// Linear algebra on an NVIDIA GPU in the stream of its device.
+/// Linear algebra on an NVIDIA GPU in the stream of its device. An operation ends an open step
+/// early, as an upload does.
 pub struct CudaLinear {
     shared: Arc<LinearContext>,
 }

@@ -11,7 +11,7 @@ use super::lock_ignoring_poison;
 /// Larger buffers do not speed up copies.
 pub(super) const BUFFER_BYTES: usize = 8 << 20;
 
-/// With the event after the last copy that reads it.
+/// A pinned host buffer and the event after the last copy that reads it.
 struct Buffer {
     host: *mut u8,
     event: CUevent,

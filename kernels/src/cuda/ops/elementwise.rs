@@ -27,7 +27,8 @@ struct RmsNorm {
 // SAFETY: layout as in `elementwise.cu`, without padding.
 unsafe impl KernelArguments for RmsNorm {}
 
-/// As in `rows.cuh`: four elements per thread, in whole warps.
+/// Returns the block size for the sum of squares of a row, as in `rows.cuh`: four elements per
+/// thread, in whole warps.
 pub(super) fn norm_threads(width: usize) -> u32 {
     const WARP: usize = 32;
     let warps = width.div_ceil(4 * WARP).clamp(1, 32);

@@ -63,7 +63,7 @@ pub struct KvRows<D: Device> {
     scales: D::Memory,
 }
 
-/// As in `kv.cuh`.
+/// Layout as in `kv.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct KvRowsArgument {

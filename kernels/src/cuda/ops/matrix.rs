@@ -19,6 +19,7 @@ use crate::{Matrix, Pool};
 pub enum MatrixSource<'a> {
     /// In quantisation blocks.
     Blocks(Matrix<'a>),
+    /// In column groups; a class map must be [checked](ColumnGroupMatrix::check).
     ColumnGroups(ColumnGroupMatrix<'a>),
 }
 
@@ -53,7 +54,7 @@ pub(super) struct BlockMatrix<D: Device> {
     stride: usize,
 }
 
-/// Each class of rows is a separate part.
+/// A column-group matrix, with each class of rows as a separate part.
 pub(super) struct DeviceColumnGroups<D: Device> {
     pub parts: Vec<ColumnGroupPart<D>>,
     /// Empty without classes.

@@ -124,7 +124,7 @@ impl<D: Device> GrowingBuffer<D> {
     }
 }
 
-/// First matrix of a low-rank factorisation; its product is the inner vector.
+/// First matrix of a low-rank factorisation; its product with the input is an inner vector.
 pub struct Factor<'a, D: Device> {
     /// The matrix.
     pub matrix: &'a DeviceMatrix<D>,

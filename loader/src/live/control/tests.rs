@@ -394,7 +394,7 @@ prop_compose! {
     }
 }
 
-/// As in the module's documentation.
+/// Returns `L` and `1/(e^(τ/RC) - 1)` of the documentation.
 fn gain(law: &ControlLaw, plant: &SimOptions) -> (f64, f64) {
     let ControlLawOptions {
         low_celsius: low,

@@ -222,7 +222,7 @@ fn read_integer<T: std::str::FromStr>(path: &Path) -> Result<T, SensorError> {
     })
 }
 
-/// Sorted by name, for a reproducible order.
+/// Returns the subfolders of a system folder, sorted by name for a reproducible order.
 fn sorted_subfolders(root: &Path) -> Result<Vec<PathBuf>, SensorError> {
     const MOST: usize = 4096;
     let failed = |source| SensorError::Read {

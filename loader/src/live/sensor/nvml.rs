@@ -72,7 +72,7 @@ impl NvmlSensor {
         Ok(sensor)
     }
 
-    /// `None` if not supported.
+    /// Returns a value of the GPU; `None` if not supported.
     fn value<T>(
         &self,
         what: &'static str,

@@ -76,7 +76,7 @@ impl SimOptions {
         plant
     }
 
-    /// The bounds keep all derived values finite.
+    /// Sets a parameter. The bounds keep all derived values finite.
     fn set(&mut self, key: &str, text: &str) -> Result<(), String> {
         let within = |least: f64, most: f64| match text.parse::<f64>() {
             Ok(value) if (least..=most).contains(&value) => Ok(value),

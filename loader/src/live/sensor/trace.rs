@@ -109,7 +109,8 @@ impl Trace {
             .map_or(Duration::ZERO, |last| last.time)
     }
 
-    /// Mean distance of rows, or one second for a single row.
+    /// Returns the validity of the last row: the mean distance of rows, or one second for a single
+    /// row.
     fn last_row_duration(&self) -> Duration {
         match u32::try_from(self.readings.len() - 1) {
             Ok(gaps) if gaps > 0 && self.duration() > Duration::ZERO => self.duration() / gaps,

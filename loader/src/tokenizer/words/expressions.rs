@@ -121,7 +121,7 @@ pub(super) fn tekken(text: &str) -> Option<usize> {
     gpt_4o_words(text).or_else(|| gpt_4o_rest(text, 1))
 }
 
-/// Without the contraction.
+/// The first two alternatives of [`gpt_4o`] without the contraction.
 fn gpt_4o_words(text: &str) -> Option<usize> {
     let (character, class) = first(text)?;
     let before = match class & (LETTER | NUMBER) {

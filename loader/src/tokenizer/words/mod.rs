@@ -53,7 +53,7 @@ fn stages(pre: PreTokenizer) -> &'static [Stage] {
     }
 }
 
-/// Their concatenation is the text.
+/// Calls `word` with every word of `text`, in order; their concatenation is the text.
 pub(super) fn for_each_word(pre: PreTokenizer, text: &str, word: &mut dyn FnMut(&str)) {
     cut(stages(pre), text, word);
 }

@@ -414,7 +414,7 @@ fn vectors_per_read(n: usize) -> (usize, usize) {
     }
 }
 
-/// At most 65535, the limit of the grid.
+/// Returns the number of groups of vectors, limited to 65535 by the grid.
 fn vector_groups(n: usize, together: usize) -> Result<u32, DeviceError> {
     let groups = n.div_ceil(together);
     match u32::try_from(groups) {
@@ -518,7 +518,8 @@ fn multiply_blocks<D: Device>(
 pub(in super::super) const COLUMN_GROUP_KERNELS: [&str; 4] =
     ["bands_1", "bands_2", "bands_4", "bands_8"];
 
-/// Lookup tables, and per vector two sums for each part of each row.
+/// Returns the shared memory of their blocks: lookup tables, and per vector two sums for each part
+/// of each row.
 pub(in super::super) fn column_group_shared_bytes(tables: usize, together: usize) -> usize {
     tables.next_multiple_of(16) + together * 2 * COLUMN_GROUP_SUMS * 32 * F32_BYTES
 }
