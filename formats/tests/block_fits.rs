@@ -1,3 +1,5 @@
+//! Block fits, compared with the decoder and with exhaustive searches.
+
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -1,3 +1,5 @@
+//! Row classes of column-group matrices.
+
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -14,6 +14,7 @@ pub const INTERRUPTED: u8 = 130;
 const GRACE_PERIOD: Duration = Duration::from_millis(1500);
 
 #[derive(Clone, Debug, Default)]
+/// Interrupt state of a command, with the folder of kept work.
 pub struct Interrupt {
     cancel: CancellationToken,
     kept: Arc<Mutex<Option<PathBuf>>>,

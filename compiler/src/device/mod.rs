@@ -1,3 +1,5 @@
+//! Execution of models during a compilation, with trait objects instead of backend types.
+
 mod algebra;
 
 pub use algebra::panel_rows;

@@ -1,5 +1,6 @@
 //! Plain Rust matrices, column-major, as a reference.
 
+/// Returns pseudo-random numbers between -1 and 1.
 pub fn numbers(seed: u64, count: usize) -> Vec<f64> {
     let mut state = seed;
     let mut next = || {
@@ -11,6 +12,7 @@ pub fn numbers(seed: u64, count: usize) -> Vec<f64> {
     (0..count).map(|_| next()).collect()
 }
 
+/// Returns `a [rows, inner] b [inner, columns]`.
 pub fn matmul(a: &[f64], b: &[f64], [rows, inner, columns]: [usize; 3]) -> Vec<f64> {
     let mut out = vec![0.0; rows * columns];
     for (j, out) in out.chunks_exact_mut(rows).enumerate() {
@@ -23,12 +25,14 @@ pub fn matmul(a: &[f64], b: &[f64], [rows, inner, columns]: [usize; 3]) -> Vec<f
     out
 }
 
+/// Returns the transpose of `a [rows, columns]`.
 pub fn transposed(a: &[f64], rows: usize) -> Vec<f64> {
     let columns = a.len() / rows;
     let at = |k: usize| a[k / columns + rows * (k % columns)];
     (0..a.len()).map(at).collect()
 }
 
+/// Asserts that finite numbers differ by at most `bound`.
 pub fn assert_close(found: &[f64], expected: &[f64], bound: f64, what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (i, (a, b)) in found.iter().zip(expected).enumerate() {
@@ -36,6 +40,7 @@ pub fn assert_close(found: &[f64], expected: &[f64], bound: f64, what: &str) {
     }
 }
 
+/// Asserts that the columns of `a [n, n]` are orthonormal.
 pub fn assert_orthonormal(a: &[f64], n: usize, bound: f64, what: &str) {
     let one = |k: usize| f64::from(k.is_multiple_of(n + 1));
     let one: Vec<f64> = (0..n * n).map(one).collect();
