@@ -23,7 +23,7 @@ use unix as sys;
 /// Suffix of the name of an incomplete file.
 pub const UNFINISHED_SUFFIX: &str = ".unfinished";
 
-/// With 64 random bits the first one succeeds.
+/// Attempts to find a free name; with 64 random bits the first one succeeds.
 const ATTEMPTS: usize = 16;
 
 /// Returns the user's cache folder for htc, if the environment defines one.

@@ -25,7 +25,7 @@ use super::{Algebra, FactoriseError, Weight};
 /// Limit of `|log g_i|`: an unused channel would absorb all of the scale.
 const MAX_ABS_LOG_GAUGE: f64 = 2.772_588_722_239_781;
 
-/// Of the predicted decrease (Armijo 1966).
+/// Fraction of the predicted decrease that a step has to deliver (Armijo 1966).
 const ARMIJO_FRACTION: f64 = 1e-4;
 
 const MAX_HALVINGS: usize = 6;

@@ -10,7 +10,8 @@ use faer::{Col, Conj, Mat, Par};
 
 use super::{FactoriseError, LeadingVectors, power_of_two_below};
 
-/// From here QR pays off, because half of the bidiagonalisation is memory-bound.
+/// Rows per column from which a QR factorisation first pays off: half of the bidiagonalisation is
+/// memory-bound.
 const QR_FIRST_ASPECT: f64 = 1.25;
 
 pub(super) fn eigen(mut matrix: Mat<f64>, k: usize) -> Result<LeadingVectors, FactoriseError> {

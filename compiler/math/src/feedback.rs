@@ -84,7 +84,7 @@ pub struct ErrorFeedback {
     rotated: OnceLock<Result<Box<ErrorFeedback>, FactoriseError>>,
 }
 
-/// Their errors are carried together.
+/// Columns whose errors are carried together.
 const COLUMN_CHUNK: usize = 64;
 
 /// Computes `H C H` in place for a symmetric `C [n, n]`, the second moment of

@@ -28,7 +28,7 @@ const CHANNEL_FLOOR: f64 = 1e-6;
 /// Relative, for an invertible `C^½`.
 const EIGENVALUE_FLOOR: f64 = 1e-12;
 
-/// For rounding.
+/// Tolerance of `|C_ij| ≤ (C_ii C_jj)^½` for rounding.
 const CAUCHY_SCHWARZ_TOLERANCE: f64 = 1.0 + 1e-3;
 
 /// Smaller ones are rounding.

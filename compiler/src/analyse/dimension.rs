@@ -31,7 +31,8 @@ const SUBSAMPLES: usize = 5;
 
 const MAX_DEVIATION: f64 = 1.0;
 
-/// Of the largest ratios: distant vectors weigh most and do not follow the law (Facco et al. 2017).
+/// Fraction of the largest ratios left out: distant vectors weigh most and do not follow the law
+/// (Facco et al. 2017).
 const DISCARDED: f64 = 0.1;
 
 pub(super) fn components_for(values: &[f64], part: f64) -> usize {

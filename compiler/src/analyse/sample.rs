@@ -133,7 +133,7 @@ impl Sample {
 
 pub(super) struct WeightedSample<'a> {
     rows: &'a Mat<f64>,
-    /// If that is the smaller product.
+    /// `X Xᵀ`, if that is the smaller product.
     products: Option<Mat<f64>>,
 }
 

@@ -34,7 +34,7 @@ const COVERAGE_FRACTIONS: [f64; 2] = [1.0 / 4.0, 1.0 / 2.0];
 
 const STEPS: usize = 32;
 
-/// Of the eigenvalues of a Gram matrix.
+/// Rounding of the eigenvalues of a Gram matrix.
 const ROUNDING: f64 = 1e-12;
 
 pub(super) fn empty() -> Spectra {

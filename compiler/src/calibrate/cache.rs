@@ -12,7 +12,7 @@ use htc_formats::htz::Digest;
 use super::entry::CacheEntry;
 use super::{CalibrateError, CalibrationOptions};
 
-/// Held by the working process.
+/// Lock file of an entry, held by the working process.
 pub(super) const LOCK: &str = "lock";
 
 pub(super) const HEAD: &str = "head";

@@ -11,9 +11,9 @@ use crate::system::text;
 #[derive(Debug)]
 pub(super) struct CalibrationContents {
     pub(super) text: String,
-    /// Of the complete source text.
+    /// Digest of the complete source text.
     pub(super) sha256: Digest,
-    /// Of the shipped text.
+    /// Names of the skipped parts of the shipped text.
     pub(super) left_out: Vec<String>,
 }
 

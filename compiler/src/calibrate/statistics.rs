@@ -78,7 +78,7 @@ pub struct LayerSums<'a> {
 
 /// Moments of one kv head.
 pub struct HeadSums {
-    /// Of all query heads of the group.
+    /// Queries of all query heads of the group.
     pub queries: MomentSums,
     pub keys: MomentSums,
     pub values: MomentSums,

@@ -15,7 +15,8 @@ use crate::request::QualityLimit;
 use crate::system::clock::Stage;
 use crate::tune::{Tuning, TuningInputs, TuningResult};
 
-/// With scales tuned for the whole artifact, relative to the loss with separately tuned scales.
+/// Maximum loss of bases with scales tuned for the whole artifact, relative to the loss with
+/// separately tuned scales.
 const MAX_BASE_LOSS_RATIO: f64 = 1.05;
 
 impl CandidateEvaluator<'_> {

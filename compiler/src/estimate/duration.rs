@@ -15,13 +15,14 @@ use crate::plan::{MatrixForm, UnitPlan};
 /// Full speed, in a fraction of a second.
 const ORDER: usize = 384;
 
-/// Without feedback, in types with a scale search.
+/// Multiply-adds equivalent to encoding one element without feedback in types with a scale search,
+/// with error measurement.
 const PRODUCTS_PER_ENCODED_ELEMENT: f64 = 2000.0;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct OperationCount {
     products: f64,
-    /// Of decomposed matrices.
+    /// Sum of the cubed orders of decomposed matrices.
     cubes: f64,
 }
 

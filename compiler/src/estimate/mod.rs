@@ -41,7 +41,7 @@ pub(crate) struct EstimateInputs<'a> {
     pub treatment: Treatment,
     pub calibration: Option<&'a Calibration>,
     pub candidates: usize,
-    /// For norms and rows.
+    /// Tuning steps for norms and rows.
     pub tune: usize,
     /// Bytes of an artifact.
     pub bytes: u64,
@@ -49,7 +49,7 @@ pub(crate) struct EstimateInputs<'a> {
     pub vocabulary: u64,
     pub speed: Speed,
     pub uses_device_memory: bool,
-    /// With copies to the device.
+    /// Matrix algebra runs on a device, with copies to it.
     pub uses_device_algebra: bool,
 }
 

@@ -43,7 +43,7 @@ impl StageSeconds {
     }
 }
 
-/// Known in advance.
+/// Properties of a compilation that are known in advance.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload<'a> {
     pub source: &'a ModelFile,

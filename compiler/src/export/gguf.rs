@@ -15,10 +15,10 @@ use super::{ExportError, check};
 use crate::event::Event;
 use crate::system::disk;
 
-/// Of the block formats; llama.cpp requires it in quantised files.
+/// Version of the block formats, which llama.cpp requires in quantised files.
 const QUANTIZATION_VERSION: u32 = 2;
 
-/// So that the last sync is quick.
+/// Bytes between syncs to disk, so that the last one is quick.
 const SYNC_INTERVAL_BYTES: u64 = 64 << 20;
 
 pub(super) struct GgufFile<'a> {

@@ -266,7 +266,7 @@ fn q8_squared_norm(row: &[u8], scales: &mut Q8Scales) -> Result<f64, BlockError>
     Ok(energies.sum())
 }
 
-/// With a scale of two bytes.
+/// A scale of two bytes and 32 codes.
 const Q8_BYTES: usize = 34;
 
 struct Q8Scales {

@@ -363,7 +363,7 @@ struct ArtifactWriter<'a> {
     written: Vec<Role>,
     writer: &'a mut HtzWriter,
     journal: &'a mut Journal,
-    /// They wait for their turn.
+    /// Finished tensors that wait for their turn.
     ready: BTreeMap<Role, Cow<'a, [u8]>>,
     found: Vec<(usize, UnitMeasurements)>,
     watch: Progress<'a>,

@@ -17,7 +17,7 @@ use crate::request::Treatment;
 use crate::system::ordered;
 use crate::unit::{self, UnitMeasurements, UnitsError};
 
-/// They may wait to be written.
+/// Residuals per thread that may wait to be written.
 const PENDING_PER_THREAD: usize = 2;
 
 impl MakeInputs<'_> {

@@ -6,7 +6,7 @@ pub(super) struct Score {
     pub loss: f64,
     /// Loss of the reference; 0 without one.
     pub reference_loss: f64,
-    /// From the reference, with agreement on the most likely token.
+    /// Divergence from the reference, and agreement on the most likely token.
     pub distance: Option<(f64, bool)>,
 }
 

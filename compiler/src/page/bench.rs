@@ -34,7 +34,7 @@ const PER_JOULE: [Quantity; 3] = [
     ],
 ];
 
-/// With their paths in a quantity.
+/// Columns of statistics, with their paths in a quantity.
 const STATISTICS: [(&str, &str); 14] = [
     ("quantity", "name"),
     ("subject", "subject/mean"),
@@ -52,7 +52,7 @@ const STATISTICS: [(&str, &str); 14] = [
     ("threshold", "comparison/variance/threshold"),
 ];
 
-/// With their paths in a run.
+/// Columns of what the sensor said, with their paths in a run.
 const READINGS: [(&str, &str); 9] = [
     ("task", "name"),
     ("J", "joules"),

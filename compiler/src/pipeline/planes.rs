@@ -21,7 +21,7 @@ use crate::request::{BASE_FRACTION, CodeKinds, CompileOptions, PlanSource, Quali
 use crate::system::clock::{Stage, StageClock};
 use crate::system::show::format_bytes;
 
-/// With the bytes left over by the iteration before.
+/// Iterations of planning residuals with the bytes left over by the iteration before.
 const MAX_ITERATIONS: usize = 4;
 
 const SLACK: u64 = 256;
@@ -37,7 +37,7 @@ pub(super) struct ElasticRequest {
 
 #[derive(Clone, Copy, Debug)]
 enum SizeTarget {
-    /// Of the whole file.
+    /// Maximum bytes of the whole file.
     Bytes(u64),
     /// The smallest file, with all bytes in use.
     Within(QualityLimit),

@@ -13,7 +13,7 @@ use crate::plan::{
 use crate::report::{EstimatedLosses, EstimatedMatrixLoss, UniformFile};
 use crate::request::{DenseType, QualityLimit, Treatment};
 
-/// With the bytes left over by the iteration before.
+/// Iterations of planning with the bytes left over by the iteration before.
 const MAX_ITERATIONS: usize = 6;
 
 const BISECTION_STEPS: usize = 9;
@@ -30,7 +30,7 @@ pub struct PlanInputs {
     pub request: PlanRequest,
     /// Measurements.
     pub evidence: Evidence,
-    /// If its size is distributed.
+    /// Parts of the file outside the plan, if its size is distributed.
     pub(super) file: Option<FileParts>,
 }
 

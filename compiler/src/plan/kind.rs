@@ -91,7 +91,7 @@ pub(super) fn projection_groups(
     }
 }
 
-/// Of a group with a shared basis.
+/// Largest ratio of inputs to outputs of a group with a shared basis.
 pub(crate) const MAX_ASPECT: usize = 16;
 
 pub(super) fn units(

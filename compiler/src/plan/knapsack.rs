@@ -9,7 +9,8 @@ use super::form::MatrixForm;
 
 const MAX_SUMS: usize = 1 << 14;
 
-/// Of a group with shared forms.
+/// Maximum length of the list of a group with shared forms. A bucket is about as wide as the step
+/// between two forms of a matrix.
 const MAX_GROUP_SUMS: usize = 1 << 9;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -75,7 +76,7 @@ pub(super) fn core<T>(mut choices: Vec<Vec<Candidate<T>>>, budget: u64) -> Vec<V
 struct Sum {
     bytes: u64,
     loss: f64,
-    /// Of the preceding sum and of the choice of the last matrix.
+    /// Indices of the preceding sum and of the choice of the last matrix.
     from: u32,
     choice: u32,
 }

@@ -21,7 +21,8 @@ use crate::unit::UnitError;
 
 const PLANS_PER_MATRIX: usize = 40;
 
-/// They use up the rest of a budget.
+/// Intermediate plans, which use up the rest of a budget: in row classes one group may be a large
+/// step.
 const INTERMEDIATE_STEPS: u64 = 32;
 
 pub(super) struct MatrixInputs<'a> {

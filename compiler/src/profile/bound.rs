@@ -34,7 +34,7 @@ const COVERED_RANKS: f64 = 0.8;
 /// Components left out are missing for every token alike.
 pub(super) const FACTOR_LOSS_MULTIPLIER: f64 = 2.0;
 
-/// Of the codes' loss.
+/// Factors are evaluated below this multiple of the codes' loss.
 const MARGIN: f64 = 1.25;
 
 #[derive(Debug, Default)]

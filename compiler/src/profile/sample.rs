@@ -92,7 +92,7 @@ pub(super) struct RowSample {
     /// In the matrix.
     pub indices: Vec<usize>,
     pub represented_rows: Vec<f64>,
-    /// Of the coder.
+    /// Sweeps of the coder.
     pub sweeps: usize,
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Of Adam (Kingma and Ba 2015).
+/// Decay rates of Adam (Kingma and Ba 2015), as in the prototype.
 const BETAS: [f64; 2] = [0.9, 0.98];
 
 const RATE: f64 = 2e-3;
@@ -40,7 +40,7 @@ pub(super) struct TuningState {
     pub trace: Vec<TuningPoint>,
     /// Relative change of each parameter.
     pub change: Vec<f32>,
-    /// At the best measurement.
+    /// Changes at the best measurement.
     pub best: Vec<f32>,
     /// Means of the gradients, and roots of those of their squares.
     moments: [Vec<f32>; 2],

@@ -14,7 +14,7 @@ use crate::order::PermutedSource;
 
 const MIN_ROWS: usize = 256;
 
-/// Of the costs' logarithm.
+/// Candidate boundaries between classes: steps of the costs' logarithm.
 const STEPS: usize = 256;
 
 /// Returns the relative cost of errors of every row of a vocabulary matrix; `None` for other

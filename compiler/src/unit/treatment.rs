@@ -18,7 +18,7 @@ use crate::order::{ChannelPermutation, PermutedSource, permuted, permuted_moment
 use crate::plan::{MatrixForm, Plan, UnitPlan};
 use crate::request::{Effort, GaugeKind, SinkProtection, Treatment};
 
-/// Those of a layer and of the next, as several threads work.
+/// Number of cached gauges: those of a layer and of the next, as several threads work.
 const CACHE_CAPACITY: usize = 8;
 
 /// Lazily computed value per input, by the first thread that requests it; the most recent inputs

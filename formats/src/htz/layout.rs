@@ -9,7 +9,8 @@ pub const MAGIC: [u8; 8] = *b"\x89HTZ\r\n\x1a\n";
 /// Major version that this crate reads and writes.
 pub const FORMAT_MAJOR: u16 = 1;
 
-/// Latest minor version that this crate writes.
+/// Latest minor version that this crate writes, if no earlier one suffices. Any minor version with
+/// known features is read.
 pub const FORMAT_MINOR: u16 = 14;
 
 /// Size of the header.

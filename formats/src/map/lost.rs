@@ -100,7 +100,7 @@ mod handler {
         b": the file became shorter while it was read, or its disk fails; copy it \
         again and let nothing write to it meanwhile\n";
 
-    /// With the name of the program.
+    /// Name of the program, and the previous signal action.
     static PREVIOUS_ACTION: OnceLock<(&'static str, libc::sigaction)> = OnceLock::new();
 
     pub(in crate::map) fn install(program: &'static str) -> io::Result<()> {

@@ -132,7 +132,7 @@ pub struct Adaptation {
     width: usize,
     kind: Method,
     queue: BoundedQueue<Rejection>,
-    /// Of the state, and in use by the draft.
+    /// Version of the state, and the version in use by the draft.
     version: u64,
     draft_version: u64,
     learnt: AdaptationStats,

@@ -11,7 +11,7 @@ pub(super) struct Pair {
     /// 0 is the best; ties share a rank.
     pub(super) rank: u32,
     pub(super) left: u32,
-    /// Of both symbols when the pair was found.
+    /// Bytes of both symbols when the pair was found.
     pub(super) len: u32,
 }
 

@@ -18,7 +18,7 @@ type Hash = [u64; 2];
 pub(super) struct SubstringIds {
     ids: HashMap<(Hash, usize), u32>,
     points: Hash,
-    /// From 0.
+    /// Powers of the points, from 0.
     powers: Vec<Hash>,
     longest: usize,
 }

@@ -20,9 +20,9 @@ struct Node {
     byte: u8,
     /// In bytes.
     depth: u32,
-    /// Of the longest proper suffix in the trie.
+    /// Node of the longest proper suffix in the trie.
     suffix: u32,
-    /// Of the longest token that ends here: this one, or one along the suffix links.
+    /// Node of the longest token that ends here: this one, or one along the suffix links.
     longest: u32,
     /// `NONE` if none has exactly this text.
     token: u32,

@@ -38,7 +38,7 @@ pub(super) fn fake_llama_bench(scratch: &Scratch, does: &str) -> PathBuf {
     path
 }
 
-/// For arguments `-m MODEL -p P -n N ...`.
+/// A valid result for arguments `-m MODEL -p P -n N ...`.
 pub(super) const RESULT: &str = "printf '[{\"build_commit\": \"abc\", \"backends\": \"CPU\", \"n_prompt\": %s, \"n_gen\": %s, \"avg_ts\": 50.0}]\\n' \"$4\" \"$6\"";
 
 pub(super) fn llama_cpp_argument(program: &Path) -> String {

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::{METHODS, assert_close, compile, list, number, text};
 
-/// With their required options.
+/// Allocators that work without calibration, with their required options; phase falls back with a
+/// note.
 pub(super) const ALLOCATORS: [&[&str]; 5] = [
     &["--allocator", "uniform"],
     &["--allocator", "waterfill"],

@@ -17,7 +17,7 @@ const COARSE_SCALES: usize = 14;
 #[derive(Clone, Debug)]
 pub struct CodebookEncoder {
     bits: u8,
-    /// For numbers in `[i / 2, (i + 1) / 2)`.
+    /// Index and value of the nearest magnitude for numbers in `[i / 2, (i + 1) / 2)`.
     nearest: Vec<(u8, i8)>,
 }
 

@@ -17,7 +17,7 @@ pub(super) struct ColumnFit {
     gram: Vec<f32>,
     /// `g [cols]`.
     slope: Vec<f64>,
-    /// Of an incomplete block of rows.
+    /// `V` and `E` of an incomplete block of rows.
     values: Vec<f32>,
     errors: Vec<f32>,
 }

@@ -9,10 +9,10 @@ use crate::analyse::record::{HeadPair, Symmetry, rounded};
 use crate::calibrate::{StoredLayer, StoredMoment};
 use crate::math::{FactoriseError, Host, symmetric_eigen, symmetric_eigenvalues};
 
-/// Of `E‖x‖²`.
+/// Fraction of a head's energy `E‖x‖²` that its subspace holds.
 pub(super) const ENERGY: f64 = 0.9;
 
-/// At 18 degrees a subspace still holds nine tenths of the other.
+/// Minimum mean cosine: at 18 degrees a subspace still holds nine tenths (`cos²`) of the other.
 pub(super) const THRESHOLD: f64 = 0.95;
 
 const MAX_LISTED_PAIRS: usize = 16;

@@ -324,7 +324,7 @@ fn show_origin(manifest: &Manifest) {
     }
 }
 
-/// For the displayed number of components.
+/// Fraction of the energy for the displayed number of components.
 const ENERGY_FRACTION: f32 = 0.9;
 
 fn show_kv_bases(artifact: &Htz) {

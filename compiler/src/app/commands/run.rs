@@ -299,7 +299,7 @@ struct Record {
     slides: usize,
     /// After the first token; `null` with fewer than two tokens.
     tokens_per_second: Option<f64>,
-    /// Of drafted tokens; `null` without a draft.
+    /// Accepted fraction of drafted tokens; `null` without a draft.
     acceptance: Option<f64>,
     /// Relative to decoding without a draft.
     speed_up: Option<f64>,

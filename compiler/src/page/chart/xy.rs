@@ -43,7 +43,7 @@ pub struct Point {
     interval: Option<(f64, f64)>,
     /// Empty if the series tells.
     name: String,
-    /// If there is space.
+    /// Whether the name is written beside the point, where there is space.
     labelled: bool,
 }
 

@@ -244,8 +244,8 @@ impl Format {
 const TWICE_LOW: f32 = 2.0 * IQ4[0];
 const SPAN: usize = (2.0 * (IQ4[15] - IQ4[0])) as usize;
 
-/// By the integer part of a doubled number, counted from the doubled lowest level. Bounds between
-/// levels are sums of neighbours, hence integers. Padded so that nine bits are an index.
+/// Codes by the integer part of a doubled number, counted from the doubled lowest level. Bounds
+/// between levels are sums of neighbours, hence integers. Padded so that nine bits are an index.
 static CODES: [u8; 512] = {
     let mut codes = [15; 512];
     let mut i = 0;

@@ -6,7 +6,7 @@ use super::{BlockFit, MAX_LEN, MAX_RUNS};
 
 const ITERATIONS: usize = 2;
 
-/// From the nearest scale.
+/// Distances of the candidates from the nearest scale; each has its own best minimum.
 const NEIGHBOURS: [f32; 5] = [-2.0, -1.0, 0.0, 1.0, 2.0];
 
 /// Needs one value and one weight per code.

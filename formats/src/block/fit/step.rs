@@ -10,7 +10,8 @@ use super::lanes::{self, Lanes, NEGLIGIBLE};
 
 const ITERATIONS: usize = 2;
 
-/// For unequal importances: multiples of the last level.
+/// Additional starts for unequal importances, under which strong clipping may pay: multiples of the
+/// last level.
 const CLIPPING: [f32; 8] = [1.15, 1.3, 1.45, 1.65, 1.9, 2.2, 2.6, 3.1];
 
 #[derive(Clone, Copy, PartialEq)]

@@ -13,7 +13,7 @@ use crate::model::{
 
 #[derive(Default)]
 pub(super) struct StoredModel {
-    /// Of the layers.
+    /// Projections of the layers.
     pub projections: Vec<StoredMatrix>,
     pub outside_layers: Vec<StoredMatrix>,
     pub bases: Vec<StoredBasis>,

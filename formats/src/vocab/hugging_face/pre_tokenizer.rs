@@ -8,7 +8,7 @@ use crate::vocab::{PreTokenizer, VocabularyError};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step<'a> {
-    /// At matches of a regular expression, which are isolated.
+    /// Splits at matches of a regular expression and isolates them.
     Split(&'a str),
     /// Individually if true.
     Digits(bool),

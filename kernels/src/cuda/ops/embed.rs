@@ -4,7 +4,7 @@ use super::matrix::{BlockArrays, ColumnGroupPart, DeviceLayout, DeviceMatrix, Ti
 use super::{F32_BYTES, byte_span, kernel_count};
 use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
 
-/// Their indices are passed as arguments.
+/// Rows per launch; their indices are passed as arguments.
 const ROWS_PER_LAUNCH: usize = 128;
 
 #[derive(Clone, Copy)]

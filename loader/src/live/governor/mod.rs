@@ -101,7 +101,7 @@ pub struct Governor {
 #[derive(Debug)]
 struct Shared {
     orders: Mutex<GovernorState>,
-    /// On every change of the orders.
+    /// Notified by both sides of every change of the orders.
     changed: Condvar,
     meter: Mutex<EnergyAccumulator>,
 }

@@ -12,7 +12,7 @@ use super::{SensorError, read_integer, read_short_file, sorted_subfolders};
 /// Root of the counters on Linux.
 pub const ROOT: &str = "/sys/class/powercap";
 
-/// Of Intel and AMD; `intel-rapl-mmio:` duplicates them.
+/// Folder prefix of Intel and AMD counters. `intel-rapl-mmio:` duplicates them.
 const PREFIX: &str = "intel-rapl:";
 
 /// Counters advance about every millisecond.

@@ -98,7 +98,8 @@ fn eckart_young_tails_match_the_published_values() {
     assert!(compared >= 36);
 }
 
-/// For a model of 8 billion parameters.
+/// Time limit in seconds for a model of 8 billion parameters: a nested loop over units and ranks
+/// would take minutes.
 const MOST_SECONDS: f64 = 5.0;
 
 /// Layers in between use the spectra of the nearest published one.

@@ -17,7 +17,7 @@ pub(super) struct CudaGram {
     /// Overwritten by the first addition.
     sums: CudaMemory,
     has_sums: bool,
-    /// Reused; stream order makes later uploads wait for its readers.
+    /// Reused upload buffer. Stream order makes later uploads wait for its readers.
     vectors: Option<CudaMemory>,
     shared: Arc<LinearContext>,
 }

@@ -32,7 +32,7 @@ pub(in super::super) struct BlockArrays {
     pub unused: u32,
 }
 
-/// For 1, 2, 4 and 8 vectors, and for dequantised rows.
+/// Kernel names of a format: for 1, 2, 4 and 8 vectors, and for dequantised rows.
 macro_rules! names {
     ($name:literal) => {
         [
