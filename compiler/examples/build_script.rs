@@ -1,5 +1,4 @@
-//! Example of a `build.rs` that ships a compressed model: it lists the files that the artifact
-//! depends on, and compiles when they have changed.
+//! Example of a `build.rs` that ships a compressed model.
 //!
 //! usage: build_script MODEL ARTIFACT
 

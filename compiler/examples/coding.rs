@@ -1,9 +1,8 @@
 //! Measures the time of coding, relative to the estimates.
 //!
-//! `coding [TURNS]` codes a tile of 256 and of 1024 columns in every GGUF type that searches for
-//! its scales. It prints the time per value in units of multiplications in matrix products, the
-//! shortest of 12 turns each to exclude other load. The last line has the mean and the estimate,
-//! which should agree within a factor of 4 on any CPU.
+//! `coding [TURNS]` prints the time per value of every GGUF type that searches for its scales, in
+//! units of multiplications in matrix products. The last line has the mean and the estimate, which
+//! should agree within a factor of 4.
 
 use std::error::Error;
 use std::time::Instant;

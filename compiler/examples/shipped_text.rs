@@ -1,5 +1,4 @@
-//! Writes the shipped calibration text to standard output, as `--calibration shipped` reads it if
-//! the model has tokens for all of it, for calibrating other programs on the same text.
+//! Writes the shipped calibration text to standard output, for calibrating other programs.
 
 use std::io::{self, Write as _};
 

@@ -13,18 +13,17 @@ use crate::request::Treatment;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// Start of a measurement with this number of steps, each reported as [`Event::Done`].
+    /// Start of a measurement with this number of steps.
     Measuring(Measurement, usize),
     /// Estimated seconds of the whole work.
     EstimatedSeconds(f64),
-    /// Remaining steps of a backward pass, each reported as [`Event::Done`].
+    /// Remaining steps of a backward pass.
     Gradients(usize),
-    /// Maximum remaining steps of a tuning, each reported as [`Event::Done`].
+    /// Maximum remaining steps of a tuning.
     Tuning(usize),
     /// Computing the digest of the source.
     Digest,
-    /// Start of a calibration: windows pass through each layer and the head; the first `found`
-    /// passes are cached.
+    /// Start of a calibration; the first `found` passes are cached.
     Calibrating {
         /// Number of windows.
         windows: usize,
@@ -39,9 +38,9 @@ pub enum Event<'a> {
     Warning(&'a str),
     /// Note on the work.
     Note(&'a str),
-    /// Folder that keeps finished work for a later run; `None` if nothing is kept any more.
+    /// Folder of finished work; `None` if nothing is kept any more.
     KeptFolder(Option<&'a Path>),
-    /// Number of tensors to export, each reported as [`Event::Done`].
+    /// Number of tensors to export.
     Exporting(usize),
     /// Number of steps that follow.
     StepCount(usize),
@@ -102,8 +101,7 @@ impl Measurement {
 pub struct CancellationToken(Arc<AtomicBool>);
 
 impl CancellationToken {
-    /// Requests cancellation, from any thread. Stages check it between steps: units, windows or
-    /// tensors.
+    /// Requests cancellation; stages check it between steps.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -127,8 +125,7 @@ pub struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    /// Returns a watch that reports to `tell`, from any thread, and ends when `cancel` is
-    /// requested.
+    /// Returns a watch that reports to `tell` and ends when `cancel` is requested.
     pub fn new(tell: &'a (dyn Fn(Event) + Sync), cancel: &'a CancellationToken) -> Self {
         let cancel = Some(cancel);
         Progress { sink: tell, cancel }
@@ -158,9 +155,6 @@ impl<'a> Progress<'a> {
     }
 
     /// Reports a finished step.
-    ///
-    /// # Errors
-    /// [`Cancelled`] if cancellation was requested.
     pub fn step_done(&self, what: &str) -> Result<(), Cancelled> {
         self.report(Event::Done(what));
         self.check_cancelled()

@@ -72,8 +72,7 @@
 //!
 //! # Layers
 //!
-//! Modules are layers: each may use those above it in this list, and none below it. The arithmetic
-//! is in the separate crate [`math`], which depends on none of them.
+//! Modules are layers: each may use those above it in this list, and none below it.
 //!
 //! 1. `system`: disk, memory, clocks, bounded texts, random numbers, thread pools
 //! 2. `request`: typed options and their defaults

@@ -1,19 +1,9 @@
-//! The compilation pipeline, from a model file to a sealed artifact.
+//! The compilation pipeline, from a model file to a sealed artifact: reads, plans, factorises,
+//! seals and chooses (see the [stages](crate#stages)).
 //!
-//! 1. **Read.** The source is mapped and bound to its architecture, and its digest computed.
-//! 2. **Plan.** The form of every projection is decided from shapes, budget and the allocator's
-//!    measurements, or the plan is read from a file.
-//! 3. **Factorise.** Units are decomposed in parallel, one thread each. The error of every unit is
-//!    measured on the stored values, after rounding.
-//! 4. **Seal.** Tensors are written in the order of execution as they become ready, into a work
-//!    folder from which an interrupted compilation resumes.
-//! 5. **Choose.** Choices without a closed form, such as the gauge, are made by executing the
-//!    candidates on held-out text. Norms and rows of the best candidate are tuned if that measures
-//!    better, and it is published under the output's name.
-//!
-//! Each stage takes the result of the stage before. At most one layer's results are in memory. The
-//! order of the arithmetic inside a unit does not depend on the number of threads, so the same
-//! source and the same request give the same bytes on the same instruction set.
+//! At most one layer's results are in memory. The order of the arithmetic inside a unit does not
+//! depend on the number of threads, so the same source and the same request give the same bytes on
+//! the same instruction set.
 
 mod builder;
 pub mod clean;
@@ -59,7 +49,6 @@ pub use sized::PlanInputs;
 pub(crate) use source::is_source_file;
 pub use source::open;
 
-/// Note for a requested comparison that is not possible.
 const COMPARISON_IMPOSSIBLE: &str = "nothing is compared: that takes a plan of the method quantise that is made, a type of \
      GGUF for a file of about this size, and held-out windows that decide nothing";
 
@@ -72,10 +61,7 @@ struct PublishedArtifact {
     synced: io::Result<()>,
 }
 
-/// Compiles a model and returns its report.
-///
-/// # Errors
-/// [`CompileError`]; the output's name is then unchanged.
+/// Compiles a model and returns its report; on an error the output's name is unchanged.
 pub fn compile(options: &CompileOptions, watch: Progress) -> Result<Report, CompileError> {
     let (clock, peak) = (StageClock::default(), PeakMemory::default());
     let _watched = peak.watch();
@@ -85,8 +71,7 @@ pub fn compile(options: &CompileOptions, watch: Progress) -> Result<Report, Comp
     };
     let watch = watch.with_sink(&tell);
 
-    // Everything that can be refused, including a concurrent compilation of the same artifact, is
-    // refused before the first long read.
+    // Before the first long read.
     let admitted = open_and_check(options)?;
     let elastic = ElasticRequest::from_options(options, admitted.source())?;
     let source = admitted.source().clone();
@@ -258,9 +243,6 @@ fn calibration_report(found: &Calibration, chosen: &SelectedArtifact) -> Calibra
 }
 
 /// Plans a compilation without writing anything, and returns its predicted size and time.
-///
-/// # Errors
-/// Those of [`compile`] that occur before factorisation.
 pub fn forecast(options: &CompileOptions, watch: Progress) -> Result<Forecast, CompileError> {
     let admitted = open_and_check(options)?;
     let elastic = ElasticRequest::from_options(options, admitted.source())?;
@@ -309,11 +291,8 @@ pub fn forecast(options: &CompileOptions, watch: Progress) -> Result<Forecast, C
     })
 }
 
-/// Finds the smallest plan whose artifact meets a limit. Candidates are written to a work folder
-/// named after `scratch`.
-///
-/// # Errors
-/// [`CompileError`].
+/// Finds the smallest plan whose artifact meets a limit, with candidates in a work folder named
+/// after `scratch`.
 pub fn search(
     source: &ModelFile,
     planned: &PlanWithEvidence,
@@ -372,7 +351,6 @@ pub fn search(
     };
     let chosen = choose::choose(&inputs, plans, wanted, &work, &clock, watch);
     let mut chosen = keep_work_on_error(work, chosen.map_err(CompileError::from), watch)?;
-    // The plan records the treatment that was measured, so that compiling it gives the same result.
     let Treatment {
         gauge,
         sink,

@@ -49,7 +49,6 @@ fn what_is_not_said_has_the_defaults_of_the_command_line() {
     let texts = options.calibration.unwrap().texts;
     assert_eq!(texts[0].source, TextSource::Shipped);
     assert!(!options.overwrite);
-    // Low-rank options select factors.
     let options = Compiler::new("a.gguf", "a.htz").rank_floor(RankFloor::Rank(8));
     let options = options.options();
     let PlanSource::Compute { request, .. } = options.planning else {
@@ -70,7 +69,6 @@ fn texts_and_plans_are_inputs_too() {
         .held_out(demo("time_machine.txt"))
         .plan("plan.json");
     let inputs = compiler.inputs().unwrap();
-    // Model, two texts and the validation text, plan: the shipped text is not a file.
     assert_eq!(inputs.len(), 5, "{inputs:?}");
     for input in [
         demo("reference-7m-f16.gguf"),
@@ -189,12 +187,10 @@ fn refusals(folder: &Path) -> Vec<(Compiler, &'static str)> {
             "calibration",
         ),
         (calibrated().cache(demo("alice.txt")), "cache"),
-        // A text of one window.
         (on(window).context(64).max_kl(0.1), "max_kl"),
     ]
 }
 
-/// Messages name methods; only the command line names flags.
 #[test]
 fn errors_name_methods_and_no_flags() {
     let folder = tempfile::tempdir().unwrap();
@@ -245,7 +241,6 @@ fn no_message_in_the_source_has_a_flag() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                // The rooms of the command line.
                 if !path.ends_with("src/app") && !path.ends_with("src/page") {
                     folders.push(path);
                 }

@@ -1,10 +1,6 @@
-//! Benchmark of the block encoders.
-//!
-//! `cargo run --release -p htc-formats --example encoding [FILE]` prints the relative loss of
-//! energy and millions of numbers per second on one thread, for every type with a scale search:
-//! encoding a row, searching scales with importances, taking codes one at a time as GPTQ does, and
-//! refitting scales. The input is Gaussian noise or a file of f16. Rates are the best of many short
-//! rounds.
+//! Benchmark of the block encoders: `cargo run --release -p htc-formats --example encoding [FILE]`
+//! prints the relative loss of energy and millions of numbers per second on one thread, for every
+//! type with a scale search, on Gaussian noise or a file of f16.
 
 use std::time::Instant;
 
@@ -76,7 +72,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Returns Gaussian numbers: sums of twelve outputs of Knuth's MMIX generator.
+/// Sums of twelve outputs of Knuth's MMIX generator.
 fn normal(count: usize) -> Vec<f32> {
     let mut state = 1_u64;
     let mut uniform = || {

@@ -22,8 +22,8 @@ macro_rules! dtypes {
                 #[serde(rename = $name)]
                 $variant,
             )*
-            /// Not a block type: a matrix in [column groups](crate::bands) of 32 columns, whose
-            /// separately stored codes determine its size.
+            /// Not a block type: a matrix in [column groups](crate::bands), whose separately stored
+            /// codes determine its size.
             #[serde(rename = "bands")]
             Bands,
         }
@@ -87,8 +87,8 @@ dtypes! {
 }
 
 impl DType {
-    /// Returns the bytes of a row of `cols` numbers. `None` if `cols` is not a whole number of
-    /// blocks, on overflow, and for column groups, whose rows are not contiguous.
+    /// Returns the bytes of a row of `cols` numbers; `None` for partial blocks, on overflow, and
+    /// for column groups.
     pub const fn row_bytes(self, cols: usize) -> Option<usize> {
         if matches!(self, DType::Bands) || !cols.is_multiple_of(self.block_len()) {
             return None;

@@ -1,13 +1,10 @@
-//! Escaping of untrusted text for display.
-//!
-//! Names of files, tensors, tokens and metadata could move a terminal's cursor, change its title
-//! (by ESC, or the single character U+009B), or reverse the writing direction.
+//! Escaping of untrusted text for display: it could move a terminal's cursor, change its title, or
+//! reverse the writing direction.
 
 use std::borrow::Cow;
 
-/// Returns true for a printable character without side effects: no control character (C0, DEL, C1),
-/// bidirectional mark, line or paragraph separator, or invisible format character (byte order mark,
-/// word joiners, tags).
+/// Returns true for a printable character without side effects: no control character, bidirectional
+/// mark, line or paragraph separator, or invisible format character.
 pub fn is_plain(c: char) -> bool {
     !(c.is_control()
         || matches!(
@@ -51,7 +48,6 @@ fn escape_except(text: &str, kept: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(line)
 }
 
-/// Returns the [`escaped`] text, truncated for a message.
 pub(crate) fn escape_truncated(text: &str) -> String {
     const LONGEST: usize = 200;
     let end = text.char_indices().nth(LONGEST).map(|(end, _)| end);

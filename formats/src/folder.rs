@@ -1,8 +1,8 @@
 //! Folders by handle, which other users cannot replace by a folder or link of their own.
 //!
-//! A [`Folder`] is opened once; names are resolved relative to its handle. A private folder
-//! ([`Folder::open_private`]) belongs to the user of the process, and no other user may write to it. On
-//! systems other than Unix, paths replace handles, and owners are not checked.
+//! A private folder ([`Folder::open_private`]) belongs to the user of the process, and no other
+//! user may write to it. On systems other than Unix, paths replace handles, and owners are not
+//! checked.
 
 #[cfg(not(unix))]
 mod names;
@@ -44,7 +44,7 @@ pub struct Folder {
     trusted: bool,
 }
 
-/// Error returned when a folder cannot be used. Every message names the path.
+/// Error returned when a folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// A system call failed.
@@ -101,10 +101,7 @@ pub struct EntryMetadata {
 }
 
 impl Folder {
-    /// Opens a folder named by the user. Links are followed, and any owner is accepted.
-    ///
-    /// # Errors
-    /// I/O errors.
+    /// Opens a folder named by the user, of any owner; links are followed.
     pub fn open(path: &Path) -> io::Result<Folder> {
         let path = if path.as_os_str().is_empty() {
             Path::new(".")
@@ -118,21 +115,17 @@ impl Folder {
         })
     }
 
-    /// Opens the folder of a file. Returns it with the name of the file.
+    /// Opens the folder of a file.
     ///
     /// # Errors
-    /// I/O errors; [`ErrorKind::InvalidFilename`] if the path names no file.
+    /// [`ErrorKind::InvalidFilename`] if the path names no file.
     pub fn parent_of(path: &Path) -> io::Result<(Folder, OsString)> {
         let name = path.file_name().ok_or(ErrorKind::InvalidFilename)?;
         let folder = Folder::open(path.parent().unwrap_or(Path::new("")))?;
         Ok((folder, name.to_owned()))
     }
 
-    /// Opens the private folder `name`, creating it if missing. It belongs to the user of this
-    /// process, and no other user may write to it.
-    ///
-    /// # Errors
-    /// [`FolderError`].
+    /// Opens the private folder `name`, creating it if missing.
     pub fn open_private(&self, name: &OsStr) -> Result<Folder, FolderError> {
         let path = self.path.join(name);
         let io = |error| FolderError::Io {
@@ -155,11 +148,7 @@ impl Folder {
         })
     }
 
-    /// Opens the folder `name` for reading. It must belong to the user of this process or to the
-    /// system, unless `trusted`.
-    ///
-    /// # Errors
-    /// [`FolderError`].
+    /// Opens the folder `name` for reading, of this user or the system unless `trusted`.
     pub fn open_existing(&self, name: &OsStr, trusted: bool) -> Result<Folder, FolderError> {
         let path = self.path.join(name);
         let handle = sys::enter(&self.handle, &path, name)?;
@@ -184,22 +173,15 @@ impl Folder {
         &self.path
     }
 
-    /// Opens the file `name` for reading. It must be a regular file, no link, with an accepted
-    /// owner.
-    ///
-    /// # Errors
-    /// I/O errors, and [`ErrorKind::Other`] for any other kind of file.
+    /// Opens the regular file `name`, no link, for reading.
     pub fn open_for_reading(&self, name: &OsStr) -> io::Result<File> {
         let file = sys::file(&self.handle, &self.path, name, sys::OpenMode::Read)?;
         self.check(&file, false)?;
         Ok(file)
     }
 
-    /// Opens the file `name` for reading and writing, creating it if missing. It must be a regular
-    /// file of this process's user, without symbolic or hard links.
-    ///
-    /// # Errors
-    /// As [`read`](Folder::open_for_reading).
+    /// Opens the file `name` for reading and writing, creating it if missing; it must be a regular
+    /// file of this user, without links.
     pub fn open_for_writing(&self, name: &OsStr) -> io::Result<File> {
         let file = sys::file(&self.handle, &self.path, name, sys::OpenMode::Edit)?;
         self.check(&file, true)?;
@@ -224,11 +206,8 @@ impl Folder {
         }
     }
 
-    /// Creates a file with an unused random name and permissions `mode`, less the umask. It is
+    /// Creates a file with an unused random name and permissions `mode`, less the umask, that is
     /// removed on drop.
-    ///
-    /// # Errors
-    /// I/O errors.
     pub fn temporary(&self, mode: u32) -> io::Result<TemporaryFile<'_>> {
         let (name, file) = self.create_unfinished(mode)?;
         Ok(TemporaryFile {
@@ -238,11 +217,7 @@ impl Folder {
         })
     }
 
-    /// Creates a folder with an unused random name, readable by everybody less the umask. It is
-    /// removed on drop, together with its files.
-    ///
-    /// # Errors
-    /// I/O errors.
+    /// Creates a folder with an unused random name that is removed on drop, with its files.
     pub fn temporary_folder(&self) -> io::Result<TemporaryFolder<'_>> {
         for _ in 0..ATTEMPTS {
             let name = random_name()?;
@@ -262,9 +237,6 @@ impl Folder {
     }
 
     /// Creates a file like [`temporary`](Folder::temporary) that is not removed on drop.
-    ///
-    /// # Errors
-    /// I/O errors.
     pub fn create_unfinished(&self, mode: u32) -> io::Result<(OsString, File)> {
         for _ in 0..ATTEMPTS {
             let name = random_name()?;
@@ -276,25 +248,20 @@ impl Folder {
         Err(ErrorKind::AlreadyExists.into())
     }
 
-    /// Renames the file `name`, optionally into another folder of the same file system. An existing
-    /// target is replaced only if `replace`.
+    /// Renames the file `name`, optionally into another folder of the same file system.
     ///
     /// # Errors
-    /// I/O errors; [`ErrorKind::AlreadyExists`].
+    /// [`ErrorKind::AlreadyExists`] for an existing target, unless `replace`.
     pub fn rename(&self, name: &OsStr, to: &Folder, new: &OsStr, replace: bool) -> io::Result<()> {
         sys::rename((self, name), (to, new), replace)
     }
 
-    /// Returns the permissions for a file that will replace `name`: those of the existing file,
-    /// else all, less the umask.
+    /// Returns the permissions for a file that will replace `name`.
     pub fn mode_for_replacement(&self, name: &OsStr) -> u32 {
         sys::mode(&self.handle, &self.path, name).unwrap_or(0o666)
     }
 
     /// Copies the permissions of the regular file `name`, which `file` will replace.
-    ///
-    /// # Errors
-    /// I/O errors.
     pub fn copy_mode(&self, name: &OsStr, file: &File) -> io::Result<()> {
         match sys::mode(&self.handle, &self.path, name) {
             Some(mode) => sys::set_mode(file, mode),
@@ -303,40 +270,28 @@ impl Folder {
     }
 
     /// Returns the metadata of an entry, without following links.
-    ///
-    /// # Errors
-    /// I/O errors.
     pub fn metadata(&self, name: &OsStr) -> io::Result<EntryMetadata> {
         sys::find(&self.handle, &self.path, name)
     }
 
     /// Removes a file, or a link itself.
-    ///
-    /// # Errors
-    /// I/O errors.
     pub fn remove(&self, name: &OsStr) -> io::Result<()> {
         sys::remove(&self.handle, &self.path, name, false)
     }
 
     /// Removes an empty folder.
-    ///
-    /// # Errors
-    /// I/O errors.
     pub fn remove_folder(&self, name: &OsStr) -> io::Result<()> {
         sys::remove(&self.handle, &self.path, name, true)
     }
 
     /// Returns the names of all entries, sorted.
-    ///
-    /// # Errors
-    /// I/O errors.
     pub fn names(&self) -> io::Result<Vec<OsString>> {
         let mut names = sys::names(&self.handle, &self.path)?;
         names.sort();
         Ok(names)
     }
 
-    /// Returns the total size of the entries in bytes, and their last modification.
+    /// Returns the total size of the entries, and their last modification.
     pub fn size_and_modified(&self) -> (u64, Option<SystemTime>) {
         let names = self.names().unwrap_or_default();
         let found = names.iter().filter_map(|name| self.metadata(name).ok());
@@ -351,11 +306,7 @@ impl Folder {
             .is_ok_and(|found| sys::is_same(&found, &folder.handle))
     }
 
-    /// Flushes the directory entries to disk. File systems without this operation for folders,
-    /// which keep their own journal, succeed.
-    ///
-    /// # Errors
-    /// I/O errors, for instance if the folder is writable but not readable.
+    /// Flushes the directory entries to disk, if the file system supports it.
     pub fn sync(&self) -> io::Result<()> {
         match sys::sync(&self.handle) {
             Err(error)
@@ -393,16 +344,15 @@ impl TemporaryFolder<'_> {
         &self.folder
     }
 
-    /// Renames the folder to `name` in its parent. An existing folder of that name is replaced,
-    /// with its files, only if `replace`.
+    /// Renames the folder to `name` in its parent; an existing folder is replaced, with its files,
+    /// only if `replace`.
     ///
     /// # Errors
     /// I/O errors; then the existing folder is unchanged, and this one is removed.
     pub fn persist(mut self, name: &OsStr, replace: bool) -> io::Result<()> {
         let parent = self.parent;
         let taken = replace && parent.metadata(name).is_ok();
-        // Swaps the existing folder with an empty temporary one, which is then removed with its
-        // files.
+        // The temporary folder is then removed with the old files.
         let aside = if taken {
             Some(parent.temporary_folder()?)
         } else {
@@ -413,7 +363,6 @@ impl TemporaryFolder<'_> {
         }
         if let Err(error) = parent.rename(&self.name, parent, name, false) {
             if let Some(aside) = &aside {
-                // If this fails too, the existing folder stays under its temporary name.
                 let _ = parent.rename(&aside.name, parent, name, false);
             }
             return Err(error);
@@ -428,8 +377,7 @@ impl Drop for TemporaryFolder<'_> {
         if self.persisted {
             return;
         }
-        // The name may refer to another folder by now. Entries that cannot be removed keep a name
-        // that marks them as incomplete.
+        // The name may refer to another folder by now.
         if let Ok(folder) = self.parent.open_existing(&self.name, true) {
             for name in folder.names().unwrap_or_default() {
                 let _ = folder.remove(&name);
@@ -456,8 +404,8 @@ impl TemporaryFile<'_> {
         self.file.as_ref().ok_or_else(|| ErrorKind::NotFound.into())
     }
 
-    /// Renames the file to `name` in its folder. An existing file is replaced only if `replace`;
-    /// its permissions are kept.
+    /// Renames the file to `name` in its folder; an existing file is replaced only if `replace`,
+    /// and passes on its permissions.
     ///
     /// # Errors
     /// I/O errors; then the file is removed.
@@ -479,10 +427,7 @@ impl Drop for TemporaryFile<'_> {
     }
 }
 
-/// Creates a folder and its missing parents, accessible to the user of this process only.
-///
-/// # Errors
-/// I/O errors.
+/// Creates a folder and its missing parents, private to this user.
 pub fn create_private_dir_all(path: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);

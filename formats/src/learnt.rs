@@ -134,9 +134,6 @@ impl TrainedDraft {
     }
 
     /// Parses the bytes of a file; `path` is for messages.
-    ///
-    /// # Errors
-    /// [`TrainedDraftError`]; numbers that are not finite count as damage.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<TrainedDraft, TrainedDraftError> {
         let path = || path.to_owned();
         let damaged = |what: &str| TrainedDraftError::Damaged {
@@ -207,9 +204,6 @@ impl TrainedDraft {
     }
 
     /// Reads a file, or returns `None` if it does not exist.
-    ///
-    /// # Errors
-    /// [`TrainedDraftError`].
     pub fn read(path: &Path) -> Result<Option<TrainedDraft>, TrainedDraftError> {
         let io = |error: io::Error| TrainedDraftError::Io {
             path: path.to_owned(),
@@ -231,10 +225,7 @@ impl TrainedDraft {
         TrainedDraft::parse(path, &bytes).map(Some)
     }
 
-    /// Writes a file atomically. It replaces a trained draft, but no other file.
-    ///
-    /// # Errors
-    /// [`TrainedDraftError`].
+    /// Writes a file atomically, in place of a trained draft, but of no other file.
     pub fn write(&self, path: &Path) -> Result<(), TrainedDraftError> {
         let io = |error: io::Error| TrainedDraftError::Io {
             path: path.to_owned(),

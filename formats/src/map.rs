@@ -1,5 +1,4 @@
-//! Read-only memory-mapped files, the only use of `mmap` in the project. All readers of weight
-//! files borrow from a [`MappedFile`].
+//! Read-only memory-mapped files, the only use of `mmap` in the project.
 
 mod lost;
 
@@ -13,14 +12,11 @@ use memmap2::Mmap;
 use crate::open;
 use lost::MappedRegion;
 
-/// A whole file, mapped read-only. Share it as `Arc<MappedFile>`.
+/// A whole file, mapped read-only.
 ///
 /// # Requirements
-///
 /// During the lifetime of the value no process may truncate or modify the file. Access beyond a new
-/// end raises SIGBUS, reported with the file name if [`install_sigbus_handler`] was called.
-/// Modifications bypass earlier checks. Renaming another file over it is safe, because the mapping
-/// keeps the old contents.
+/// end raises SIGBUS, see [`install_sigbus_handler`]. Renaming another file over it is safe.
 #[derive(Debug)]
 pub struct MappedFile {
     path: PathBuf,
@@ -28,7 +24,7 @@ pub struct MappedFile {
     region: &'static MappedRegion,
 }
 
-/// Error returned when a file cannot be opened or mapped. Every message names the path.
+/// Error returned when a file cannot be opened or mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
     /// A system call failed.
@@ -103,29 +99,17 @@ impl MapError {
 
 impl MappedFile {
     /// Maps the file at `path`.
-    ///
-    /// # Errors
-    ///
-    /// [`MapError`] if the file is missing, unreadable, empty, or no regular file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, MapError> {
         let path = path.as_ref();
         MappedFile::from_file(path.to_owned(), &open::open_regular(path)?)
     }
 
     /// Maps the file `name` in a model's folder, opened by [`open::open_inside`].
-    ///
-    /// # Errors
-    ///
-    /// As [`open`](MappedFile::open), and [`MapError::LinkOutsideFolder`] for a link that leads elsewhere.
     pub fn open_inside(folder: &Path, name: &str) -> Result<Self, MapError> {
         MappedFile::from_file(folder.join(name), &open::open_inside(folder, name)?)
     }
 
     /// Maps an open regular file; `path` is for errors.
-    ///
-    /// # Errors
-    ///
-    /// [`MapError::Io`], [`MapError::Empty`].
     pub fn from_file(path: PathBuf, file: &File) -> Result<Self, MapError> {
         let io = |error| MapError::Io {
             path: path.clone(),
@@ -138,8 +122,7 @@ impl MappedFile {
         // the value lives. Constant length and contents of the file are a documented requirement of
         // the type, which no system API can enforce.
         let map = unsafe { Mmap::map(file) }.map_err(io)?;
-        // Weights are read completely for every token: huge pages reduce page-table walks. Best
-        // effort, because many file systems do not support them.
+        // Weights are read completely for every token: huge pages reduce page-table walks.
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
         let region = MappedRegion::add(&path, &map);
@@ -158,23 +141,15 @@ impl Drop for MappedFile {
     }
 }
 
-/// Installs a SIGBUS handler: if a mapped file was truncated, the process exits with code 1 and one
-/// line on standard error, `PROGRAM: error: FILE: ...`. Libraries should not call it, because
-/// signals belong to the program.
-///
-/// # Errors
-///
-/// I/O errors; then the signal is handled as before.
+/// Installs a SIGBUS handler: if a mapped file was truncated, the process exits with code 1 and
+/// `PROGRAM: error: FILE: ...` on standard error. Libraries should not call it, because signals
+/// belong to the program.
 #[cfg(unix)]
 pub fn install_sigbus_handler(program: &'static str) -> io::Result<()> {
     lost::install(program)
 }
 
 /// Does nothing: this system has no SIGBUS.
-///
-/// # Errors
-///
-/// None.
 #[cfg(not(unix))]
 pub fn install_sigbus_handler(_: &'static str) -> io::Result<()> {
     Ok(())

@@ -1,7 +1,7 @@
 //! Opening of untrusted paths: only regular files, and for a model's folder only files within it.
 //!
-//! Pipes and terminals block, devices may have side effects, and a link in a downloaded folder may
-//! lead to any file of the user.
+//! Pipes block, devices may have side effects, and a link in a downloaded folder may lead to any
+//! file of the user.
 
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io;
@@ -10,24 +10,14 @@ use std::path::{Path, PathBuf};
 use crate::map::MapError;
 
 /// Opens a regular file for reading, without blocking.
-///
-/// # Errors
-///
-/// [`MapError`] for a folder, pipe, socket or device, or on failure of the system.
 pub fn open_regular(path: &Path) -> Result<File, MapError> {
-    // Checked before opening, which may have side effects on a device, and after it, because the
-    // file may have been replaced.
+    // Opening a device may have side effects, and the file may have been replaced meanwhile.
     check_file_type(path, fs::metadata(path))?;
     open_checked(path, path, true)
 }
 
 /// Opens a text stream: a regular file, or a descriptor inherited by this process (`/dev/stdin`,
-/// and `/dev/fd/N` for `<(command)`), which may be a pipe. Named pipes are refused, because they
-/// may have no other end.
-///
-/// # Errors
-///
-/// As [`open_regular`].
+/// and `/dev/fd/N` for `<(command)`).
 pub fn open_stream(path: &Path) -> Result<File, MapError> {
     let inherited = path == Path::new("/dev/stdin")
         || path.parent().is_some_and(|folder| {
@@ -41,12 +31,8 @@ pub fn open_stream(path: &Path) -> Result<File, MapError> {
 }
 
 /// Opens the regular file `name` in `folder`. A link is followed to files in the same folder or
-/// below it, or from a snapshot of the Hugging Face hub's cache to the blobs of that cache
+/// below it, or from a snapshot of the Hugging Face hub's cache to its blobs
 /// (`MODEL/snapshots/REVISION/name` to `MODEL/blobs/DIGEST`).
-///
-/// # Errors
-///
-/// As [`open_regular`], and [`MapError::LinkOutsideFolder`] for a link that leads elsewhere.
 pub fn open_inside(folder: &Path, name: &str) -> Result<File, MapError> {
     let path = folder.join(name);
     let kind = fs::symlink_metadata(&path).map_err(|error| io_error(&path, error))?;
@@ -68,8 +54,7 @@ pub fn open_inside(folder: &Path, name: &str) -> Result<File, MapError> {
     open_checked(&path, &target, false)
 }
 
-/// Returns true if `target` is a blob of the cache of snapshot `home`. Both are canonical, so no
-/// link leads out of the cache.
+/// Both paths are canonical, so no link leads out of the cache of snapshot `home`.
 fn is_blob(home: &Path, target: &Path) -> bool {
     let snapshots = home
         .ancestors()

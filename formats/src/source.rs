@@ -45,22 +45,20 @@ pub enum Container {
 pub struct ModelFile {
     /// Path that was opened: a folder, a file, or the first of several files.
     pub path: PathBuf,
-    /// All files of the model, including configuration and index, sorted by name; tensors refer to
-    /// them. Files read only for the vocabulary are not included.
+    /// All files of the model, sorted by name, except those read only for the vocabulary.
     pub files: Vec<Arc<MappedFile>>,
     /// Container format.
     pub container: Container,
     /// Validated hyper-parameters.
     pub hyper: HyperParameters,
-    /// Vocabulary with a token per row of the embedding, or the error that prevented its use;
-    /// execution does not need it.
+    /// Vocabulary with a token per row of the embedding, or the reason for its absence.
     pub vocabulary: Result<Vocabulary, VocabularyError>,
     /// Tensors in execution order but for refinements, which come last; their shapes checked against
     /// `hyper`.
     pub tensors: Vec<ModelTensor>,
 }
 
-/// Error returned when a file cannot be opened as a model. Every message names the path.
+/// Error returned when a file cannot be opened as a model.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// The container is invalid.
@@ -98,11 +96,6 @@ pub enum SourceError {
 impl ModelFile {
     /// Opens a model of any container format, detected by the first bytes of a file, or by a file
     /// name that belongs to a model folder.
-    ///
-    /// # Errors
-    ///
-    /// [`SourceError::Container`]; the errors of [`open_gguf`](ModelFile::open_gguf),
-    /// [`open_htz`](ModelFile::open_htz) and [`open_folder`](ModelFile::open_folder).
     pub fn open(path: impl AsRef<Path>) -> Result<ModelFile, SourceError> {
         let path = path.as_ref();
         let map = match MappedFile::open(path) {
@@ -127,9 +120,8 @@ impl ModelFile {
     /// Opens a GGUF model; a split model by any of its parts.
     ///
     /// # Errors
-    ///
-    /// [`SourceError`] for invalid files, mismatched parts, and models that are incomplete or of no
-    /// architecture in [`architecture::SUPPORTED`].
+    /// [`SourceError`] for invalid files, mismatched parts, and models that are incomplete or not
+    /// [`architecture::SUPPORTED`].
     pub fn open_gguf(path: impl AsRef<Path>) -> Result<Self, SourceError> {
         let split = SplitModel::open(path)?;
         let gguf = split.first_part();
@@ -159,9 +151,8 @@ impl ModelFile {
     /// file.
     ///
     /// # Errors
-    ///
-    /// [`SourceError`] for invalid or missing files, and models that are incomplete or of no
-    /// architecture in [`architecture::SUPPORTED`].
+    /// [`SourceError`] for invalid or missing files, and models that are incomplete or not
+    /// [`architecture::SUPPORTED`].
     pub fn open_folder(path: impl AsRef<Path>) -> Result<Self, SourceError> {
         let folder = ModelFolder::open(path)?;
         let files = folder.files();
@@ -233,8 +224,8 @@ impl ModelFile {
         self.tensors.iter().map(|t| t.place.len() as u64).sum()
     }
 
-    /// Returns the size of all files; of an artifact without the weights of its source, and of a
-    /// source in an artifact the size of its tensors.
+    /// Returns the size of all files, without source weights in an artifact, or of the tensors of
+    /// such a source.
     pub fn size(&self) -> u64 {
         match (self.container, &self.files[..]) {
             (Container::EmbeddedSource { .. }, _) => return self.tensor_bytes(),
@@ -248,9 +239,9 @@ impl ModelFile {
         self.files.iter().map(|file| file.len() as u64).sum()
     }
 
-    /// Returns the digest that identifies the model. For a single file it is the digest of that
-    /// file; for several, of the lines `DIGEST  NAME\n` that `sha256sum` writes for them. A source
-    /// in an artifact has its digest at compilation.
+    /// Returns the digest that identifies the model: of a single file, or of the lines `DIGEST
+    /// NAME\n` that `sha256sum` writes for several. A source in an artifact has its digest at
+    /// compilation.
     pub fn digest(&self) -> Digest {
         if let Container::EmbeddedSource { sha256 } = self.container {
             return sha256;
@@ -273,7 +264,6 @@ pub fn is_in_folder(path: &Path) -> bool {
     name == CONFIG || name == INDEX || path.extension().is_some_and(|e| e == "safetensors")
 }
 
-/// Returns the file of a folder that caused an error.
 fn file_of_error(folder: &ModelFolder, error: &BindError) -> PathBuf {
     let of_tensor = error.tensor().map(|name| {
         let mut shards = folder.shards().iter();

@@ -1,5 +1,4 @@
-//! Checked little-endian reads and writes, and alignment. All files of the project are
-//! little-endian. Tensor data are decoded in [`block`](crate::block).
+//! Checked little-endian reads and writes, and alignment.
 
 /// Error of a read. Offsets are relative to the bytes of the [`Cursor`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,9 +32,7 @@ pub enum WireError {
     },
 }
 
-/// Bounds-checked reader of consecutive little-endian values.
-///
-/// A failed read does not move the cursor.
+/// Bounds-checked reader of little-endian values; a failed read does not move it.
 #[derive(Clone, Debug)]
 pub struct Cursor<'a> {
     bytes: &'a [u8],
@@ -71,10 +68,9 @@ impl<'a> Cursor<'a> {
         self.bytes.len() - self.at
     }
 
-    /// Returns the next `count` bytes. The count is a `u64`, as in files.
+    /// Returns the next `count` bytes.
     ///
     /// # Errors
-    ///
     /// [`WireError::Truncated`] if fewer are left.
     pub fn bytes(&mut self, count: u64) -> Result<&'a [u8], WireError> {
         let taken = usize::try_from(count)
@@ -110,10 +106,6 @@ impl<'a> Cursor<'a> {
     numbers!(u8, u16, u32, u64, i8, i16, i32, i64, f32, f64);
 
     /// Reads one boolean byte.
-    ///
-    /// # Errors
-    ///
-    /// [`WireError`] at the end of the bytes or if the byte is neither 0 nor 1.
     pub fn bool(&mut self) -> Result<bool, WireError> {
         let offset = self.at;
         match self.u8()? {
@@ -127,10 +119,6 @@ impl<'a> Cursor<'a> {
     }
 
     /// Returns the next `count` bytes as UTF-8 text.
-    ///
-    /// # Errors
-    ///
-    /// [`WireError`] if fewer are left or they are not UTF-8.
     pub fn str(&mut self, count: u64) -> Result<&'a str, WireError> {
         let offset = self.at;
         std::str::from_utf8(self.bytes(count)?).map_err(|_| {
@@ -140,8 +128,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Returns the least multiple of `alignment` that is at least `value`; `None` on overflow or if
-/// `alignment` is 0.
+/// Returns the least multiple of `alignment` that is at least `value`, if possible.
 pub const fn align_up(value: u64, alignment: u64) -> Option<u64> {
     value.checked_next_multiple_of(alignment)
 }

@@ -208,7 +208,7 @@ fn tables_are_symmetric_and_their_sums_fit_a_byte() {
     }
 }
 
-/// Entries must never change, because existing artifacts depend on them.
+/// Existing artifacts depend on them.
 #[test]
 fn tables_are_unchanged() {
     let digest = |values: Vec<i8>| {
@@ -264,7 +264,6 @@ fn wrong_lengths_rows_and_scales_are_refused_by_name() {
         bands.decode_row(40, &mut [0.0; 64]).is_err()
             && bands.decode_row(0, &mut [0.0; 63]).is_err()
     );
-    // Scales of 40 rows, padded to 48: of codebooks, then of trellises, then of columns.
     for (at, said) in [
         (2 * 39, "row 39"),
         (96 + 2 * 7, "row 7"),
@@ -297,8 +296,6 @@ fn padding_columns_do_not_affect_rows() {
         });
         rows.collect::<Vec<_>>()
     };
-    // Scales of 40 rows, padded to 48, of both kinds, then those of 32 columns; three quads of the
-    // trellis belong to the matrix.
     let padding = 192 + 2 * 12..192 + 2 * 32;
     let mut other = bytes.clone();
     for byte in &mut other[padding.clone()] {

@@ -1,5 +1,4 @@
-//! Block fits: consistency with the decoder, the search compared with exhaustive ones, and scales
-//! refitted to codes.
+//! Block fits, compared with the decoder and with exhaustive searches.
 
 #![allow(
     clippy::unwrap_used,
@@ -198,7 +197,6 @@ fn scales_fitted_to_codes_are_better_and_never_worse() {
         for _ in 0..4096 / dtype.block_len() {
             let (values, weights) = (random.block(dtype), random.importance(dtype));
             let fit = BlockFit::search(dtype, &values, None).unwrap();
-            // Codes as left by error feedback: nearest to other numbers.
             let moved: Vec<f32> = values
                 .iter()
                 .map(|x| 1.1 * x + 0.1 * random.normal())

@@ -41,7 +41,6 @@ fn decoders_give_the_bits_of_gguf_py() {
         for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
             assert_eq!(found.to_bits(), expected.to_bits(), "{dtype} number {i}");
         }
-        // The numbers not stored in the fixture.
         let bytes: Vec<u8> = found.iter().flat_map(|value| value.to_le_bytes()).collect();
         let line = format!("{}  {dtype}", Digest::of_bytes(&bytes));
         assert!(digests.lines().any(|l| l == line), "{line} not found");
@@ -89,8 +88,8 @@ fn q8_0_is_no_worse_than_gguf_py() {
 
 #[test]
 fn f16_is_ieee_binary16() {
-    // Closed forms: the least subnormal, the largest number below one, a tie to even either way,
-    // the least number that rounds to infinity and its predecessor.
+    // The least subnormal, the largest number below one, ties, the least number that rounds to
+    // infinity and its predecessor.
     for (value, bits) in [
         (2f32.powi(-24), 0x0001),
         (2f32.powi(-25), 0x0000),
@@ -192,7 +191,6 @@ proptest! {
             decode(dtype, &bytes, &mut back).unwrap();
             for (&x, &y) in values.iter().zip(&back) {
                 let (x, y) = (f64::from(x), f64::from(y));
-                // Subnormals of f16 have the absolute step 2^-24.
                 let bound = (step * x.abs()).max(if dtype == DType::F16 { 2f64.powi(-25) } else { 0.0 });
                 prop_assert!((x - y).abs() <= bound, "{dtype}: {x} became {y}");
             }
@@ -218,7 +216,6 @@ proptest! {
         let largest = values.iter().fold(0f32, |m, v| m.max(v.abs()));
         let step = largest / 127.0;
         let plain: Vec<f32> = values.iter().map(|x| (x / step).round() * step).collect();
-        // Rounding of the scale to f16 is uncorrelated with the codes.
         let rounding = 32.0 * f64::from(largest * 2f32.powi(-11)).powi(2);
         prop_assert!(error(&back) <= 1.01 * error(&plain) + rounding);
         prop_assert_eq!(round_trip(&back), back);

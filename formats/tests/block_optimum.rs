@@ -12,8 +12,7 @@ use block_common::{Random, error};
 use htc_formats::DType;
 use htc_formats::block::BlockFit;
 
-/// Returns the least weighted squared error with any real scale: between two scales at which a
-/// level changes, the best scale has a closed form.
+/// Between two scales at which a level changes, the best scale has a closed form.
 fn least_error(x: &[f32], w: &[f32], levels: &[f64]) -> f64 {
     let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
     let w: Vec<f64> = w.iter().map(|&w| f64::from(w)).collect();
@@ -51,8 +50,7 @@ const IQ4: [f64; 16] = [
 #[test]
 fn a_scale_is_near_the_optimum() {
     let whole = |low: i32, high: i32| (low..=high).map(f64::from).collect::<Vec<f64>>();
-    // Measured bounds relative to the optimum, for the sum and for a single block, without and with
-    // importances.
+    // Measured bounds for the sum and for a single block, without and with importances.
     for (dtype, levels, within) in [
         (DType::Q4_0, whole(-8, 7), [1.001, 1.02, 1.01, 1.5]),
         (DType::Q5_0, whole(-16, 15), [1.004, 1.03, 1.015, 1.3]),
@@ -165,7 +163,6 @@ fn a_scale_and_a_minimum_are_near_the_optimum() {
     }
 }
 
-/// Tries every integer scale of every run, with scales of the scales around the one of the fit.
 #[test]
 fn integer_scales_are_near_the_optimum() {
     let whole = |low: i32, high: i32| (low..=high).map(f64::from).collect::<Vec<f64>>();

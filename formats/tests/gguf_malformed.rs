@@ -106,7 +106,6 @@ fn big_endian_is_refused() {
 #[test]
 fn every_truncation_is_refused() {
     let bytes = gguf_common::tiny_model();
-    // Padding after the last tensor may be missing.
     let contents = Contents::parse(&bytes).unwrap();
     let end = contents
         .tensors()
@@ -392,8 +391,7 @@ fn metadata_of_a_model_alone_is_a_valid_file() {
     assert!(contents.data_offset() > raw.bytes.len() as u64);
 }
 
-/// A list of empty texts takes three times its file size in memory, and a sparse file costs
-/// nothing. It must be refused before allocation.
+/// Empty texts take three times their file size in memory.
 #[test]
 fn memory_for_metadata_is_bounded() {
     let limit = limits::MAX_METADATA_MEMORY;

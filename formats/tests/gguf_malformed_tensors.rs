@@ -49,7 +49,6 @@ fn impossible_shapes_are_refused() {
         &[u64::MAX, 2],
         &[1 << 32, 1 << 32],
         &[1 << 16, 1 << 16, 1 << 16, 1 << 16],
-        // The number of elements fits, the number of bytes does not.
         &[1 << 62, 2],
     ] {
         let mut raw = Raw::new(3, 1, 0);

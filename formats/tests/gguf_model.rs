@@ -201,7 +201,6 @@ fn every_wrong_shape_is_named() {
             let error = bound_after(|tensors| tensors[at].1[dim] += 1).unwrap_err();
             let mut wrong = expected.clone();
             wrong[dim] += 1;
-            // The file has the row length first, messages have it last.
             wrong.reverse();
             match error {
                 BindError::TensorShape {
@@ -339,8 +338,6 @@ fn rope_scalings_are_read() {
     );
 }
 
-/// With one of the two tensors missing, or both despite the scaling type, rotations would be
-/// silently wrong.
 #[test]
 fn long_rope_requires_both_tensors() {
     let path = concat!(

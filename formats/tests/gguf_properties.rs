@@ -115,7 +115,7 @@ proptest! {
         let contents = Contents::parse(&bytes).unwrap();
         prop_assert_eq!(contents.alignment(), 1 << shift);
         prop_assert_eq!(contents.data_offset() % (1 << shift), 0);
-        // Compared as text, in which NaN equals itself.
+        // NaN equals itself as text.
         let read = &contents.metadata()[..metadata.len()];
         for ((key, value), (read_key, read_value)) in metadata.iter().zip(read) {
             prop_assert_eq!(key, read_key);
@@ -285,7 +285,6 @@ fn file_written_by_gguf_py_is_read() {
     assert_eq!(decoded("f16"), (vec![4, 3, 2], counting));
     let (dims, values) = decoded("q8_0");
     assert_eq!(dims, [64, 2]);
-    // Half a code of the largest scale, 127 / 127, and the scale's rounding.
     assert!(
         values
             .iter()
@@ -295,7 +294,6 @@ fn file_written_by_gguf_py_is_read() {
     assert_eq!(decoded("i32").1, [0.0, 1.0, 2.0, 3.0, 4.0]);
     let (dims, values) = decoded("q5_1");
     assert_eq!(dims, [64, 2]);
-    // Half a step of 31 / 31 from a minimum representable in f16.
     assert!(values.iter().enumerate().all(|(i, x)| *x == i as f32));
 }
 

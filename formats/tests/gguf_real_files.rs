@@ -1,5 +1,4 @@
-//! Files written by other programs, if their folder is present: `HTC_SHARED`, or `../shared` next
-//! to the repository.
+//! Files written by other programs, if present in `HTC_SHARED` or `../shared`.
 
 #![allow(
     clippy::unwrap_used,
@@ -140,7 +139,7 @@ fn all_formats_of_one_model_decode_alike() {
     let Some(reference) = decode("f16") else {
         return;
     };
-    // Relative errors of whole matrices; a wrong scale, sign or order of codes gives about 1.
+    // A wrong scale, sign or order of codes gives about 1.
     for (format, bound) in [
         ("q8_0", 0.01),
         ("q6_k", 0.03),

@@ -28,7 +28,7 @@ struct Part {
     more: Vec<(&'static str, Value)>,
 }
 
-/// Returns the small model in three parts, of which the first holds metadata only.
+/// The first part holds metadata only.
 fn parts() -> Vec<Part> {
     let all = model_tensors();
     let half = all.len() / 2;

@@ -178,7 +178,6 @@ fn vocabularies_of_other_sources_are_checked() {
     ));
 }
 
-/// Reads a byte-level vocabulary: a, b, c, ab, abc, <x>.
 fn byte_level_with(changes: &[(&str, Option<Value>)]) -> Result<Vocabulary, VocabularyError> {
     let texts = |list: &[&str]| {
         let list = list.iter().map(|text| (*text).to_owned());
@@ -296,7 +295,6 @@ fn chat_templates_are_read() {
     assert_eq!(without.chat_template, None);
 }
 
-/// Special tokens of Phi-3 strip the following whitespace, which its files do not state.
 #[test]
 fn phi_3_is_recognised_by_name() {
     for (name, expected) in [

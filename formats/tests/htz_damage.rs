@@ -57,11 +57,9 @@ fn flipped_bit_is_attributed_to_the_damaged_item() {
         assert!(matches!(flipped(at), HtzError::HeaderDigest { .. }), "{at}");
     }
     let end = data_offset(&mixed().bytes());
-    // The first and the last byte of the manifest; the last is a space.
     for at in [128, end - 1] {
         assert!(matches!(flipped(at), HtzError::ManifestDigest { .. }));
     }
-    // The seventh tensor, and the padding after it.
     let (offset, length) = place("tensors", 7);
     assert_ne!(length % 256, 0);
     for at in [offset, offset + length - 1] {

@@ -1,5 +1,4 @@
-//! Invalid contents under valid digests, from a careless or hostile writer. Each test is named
-//! after the fault.
+//! Invalid contents under valid digests, one test per fault.
 
 #![allow(
     clippy::unwrap_used,
@@ -190,7 +189,6 @@ fn a_feature_or_a_required_section_that_is_unknown() {
         ["format 1.0", "\"bias\"", "update htc"],
         |json| json["requires"] = json!(["bias"])
     );
-    // The feature is named even if it changes the rest of the manifest.
     refuses!(HtzError::Unsupported { .. }, ["\"bias\""], |json| {
         json["requires"] = json!(["bias"]);
         json["tensors"] = json!({});
@@ -552,7 +550,6 @@ fn a_geometry_that_contradicts_the_tensors_or_itself() {
     for (slot, key, value, texts) in [
         (0, "layer", json!(1), ["layers.0.q", "layer is 1"]),
         (1, "slot", json!("v"), ["layers.0.k", "slot is v"]),
-        // The rank of the basis, the rows of a dense projection, the rank of separate factors.
         (0, "components", json!(5), ["layers.0.q", "expected 6"]),
         (1, "components", json!(6), ["layers.0.k", "expected 16"]),
         (3, "components", json!(32), ["layers.0.o", "expected 5"]),

@@ -143,7 +143,6 @@ fn geometry_is_read_back_and_optional() {
         measured.unwrap().depth_sink.origin,
         htz::DepthSinkOrigin::Measured
     );
-    // Readers before 1.4 do not support a layer chosen by the user.
     let mut asked = probed();
     let record = asked.manifest.geometry.as_mut().unwrap();
     record.depth_sink.origin = htz::DepthSinkOrigin::Asked;
@@ -255,10 +254,9 @@ fn the_golden_artifacts_open() {
     }
 }
 
-/// The golden artifacts must equal the output of `write`. To regenerate one after a change of the
-/// format, remove it and run `cargo test --release -p htc-formats --test htz_format`; the first run
-/// writes it and fails. Artifacts of released versions are never regenerated. (A new release of
-/// zstd may change the compressed tokenizer; then compare the rest by hand.)
+/// To regenerate an artifact after a change of the format, remove it and run `cargo test --release
+/// -p htc-formats --test htz_format`; the first run writes it and fails. Artifacts of released
+/// versions are never regenerated. (A new release of zstd may change the compressed tokenizer.)
 #[test]
 fn the_golden_artifacts_are_reproduced() {
     for (minor, model, _) in golden() {
@@ -360,7 +358,7 @@ fn written_artifact_is_read_back() {
     assert_eq!(htz.map().path(), path);
 }
 
-/// Uses the numbers of the specification rather than the code's constants.
+/// The numbers are those of the specification.
 #[test]
 fn layout_follows_the_specification() {
     let file = mixed().bytes();

@@ -127,7 +127,6 @@ fn any_choice(slot: ProjectionKind) -> impl Strategy<Value = Choice> {
         Just((DType::Q8_0, 32)),
     ]
     .prop_map(move |(dtype, rank)| match slot {
-        // Their matrices have 16 rows, which excludes rank 32.
         ProjectionKind::K | ProjectionKind::V if rank > 16 => Choice::LowRank(DType::F16, 16),
         _ => Choice::LowRank(dtype, rank),
     });

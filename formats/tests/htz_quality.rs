@@ -207,7 +207,6 @@ fn invalid_measurement_is_refused() {
             json!([1.25, 1]),
             ["perplexity_ratio.interval", "1.25 to 1"],
         ),
-        // JSON's replacement for a number that is not finite.
         (
             "/quality/kl/value",
             Value::Null,

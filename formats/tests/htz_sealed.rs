@@ -94,7 +94,6 @@ fn the_source_is_a_model_in_the_same_mapping() {
     );
 }
 
-/// Sharing is detected by bytes: K has the same type and shape in both.
 #[test]
 fn equal_tensors_are_shared() {
     let model = sealed();
@@ -352,7 +351,6 @@ fn long_tensor_spans_contiguous_sections() {
     let mut artifact = model(hyper, false, None, (DType::F32, 6), |_, _| {
         Choice::Dense(DType::Q4_0)
     });
-    // 256 bytes per row, so that the last one has its own section.
     let mut sealed = with_source(artifact.clone(), DType::Q8_0);
     let embedding = Role::TokenEmbedding;
     let record = sealed.manifest.source.as_mut().unwrap();

@@ -120,7 +120,6 @@ mod resumed {
         }
     }
 
-    /// After a crash within a tensor, or within header and manifest.
     #[test]
     fn partial_tensor_is_truncated() {
         let (model, folder) = (mixed(), tempfile::tempdir().unwrap());

@@ -1,4 +1,4 @@
-//! Row classes of column-group matrices: rows match their class, and inconsistent maps are refused.
+//! Row classes of column-group matrices.
 
 #![allow(
     clippy::unwrap_used,
@@ -112,7 +112,6 @@ fn inconsistent_maps_and_wrong_lengths_are_refused() {
     layout.view(rows, &bytes).unwrap().check().unwrap();
     assert!(layout.view(rows + 1, &bytes).is_err());
     assert!(layout.view(rows, &bytes[1..]).is_err());
-    // The class of a row, changed to an existing and to a missing one, and a count of each block.
     for (at, row) in [
         (16, 256),
         (80 + 16 + 63, 512),

@@ -22,7 +22,7 @@ fn window(model_type: &str, keys: Value) -> Option<SlidingWindow> {
 
 #[test]
 fn defaults_match_transformers() {
-    // Only sizes are stated. Expected values are the defaults of transformers 5.
+    // The defaults of transformers 5.
     for model_type in TYPES {
         let gemma = model_type.starts_with("gemma");
         let expected = HyperParameters {
@@ -57,7 +57,6 @@ fn defaults_match_transformers() {
                     Activation::Silu
                 },
                 embedding_scale: gemma.then(|| 8f32.sqrt()),
-                // 256 to the power of -1/2, while heads have size 4.
                 attention_scale: gemma.then_some(1.0 / 16.0),
                 attention_softcap: (model_type == "gemma2").then_some(50.0),
                 logit_softcap: (model_type == "gemma2").then_some(30.0),
@@ -178,7 +177,6 @@ fn fused_projections_are_split_in_order() {
 #[test]
 fn gemma_norms_of_every_float_type_gain_one() {
     let name = "model.layers.2.self_attn.k_norm.weight";
-    // -0.5, 1.5, 0, 2 in f16 and in bf16.
     for (dtype, codes) in [
         ("F16", [0xb800u16, 0x3e00, 0, 0x4000]),
         ("BF16", [0xbf00, 0x3fc0, 0, 0x4000]),

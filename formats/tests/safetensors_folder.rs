@@ -92,7 +92,6 @@ fn a_folder_opens_by_any_of_its_files() {
             assert_eq!(opened.bytes(tensor), model.tensors[&tensor.name].bytes);
         }
     }
-    // The digest is that of the list written by `sha256sum`.
     let opened = ModelFile::open(folder.path()).unwrap();
     let lines: String = files
         .iter()
@@ -113,7 +112,7 @@ fn a_folder_opens_by_any_of_its_files() {
 
 #[test]
 fn a_file_in_the_current_folder_needs_no_path() {
-    // Tests of a package run in its folder, which has no model.
+    // Tests run in the folder of their package.
     let error = ModelFile::open_folder("Cargo.toml").unwrap_err();
     assert!(
         error.to_string().starts_with(".: there is no config.json"),

@@ -156,7 +156,6 @@ proptest! {
         let mut header = Map::new();
         let mut data = Vec::new();
         for (name, (element, shape, fill)) in &tensors {
-            // Eight numbers of any type are a whole number of bytes.
             let shape: Vec<u64> = shape.iter().copied().chain([8]).collect();
             let bits = element.bits() * shape.iter().product::<u64>();
             let start = data.len();

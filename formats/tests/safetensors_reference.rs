@@ -1,6 +1,5 @@
 //! Folders written by transformers and their GGUF conversions by llama.cpp must be the same model.
-//! Small ones are in the repository; larger ones are compared if their folder is present:
-//! `HTC_SHARED`, or `../shared` next to the repository.
+//! Larger ones are compared if present in `HTC_SHARED` or `../shared`.
 
 #![allow(
     clippy::unwrap_used,
@@ -32,8 +31,7 @@ fn decoded(model: &ModelFile, tensor: &ModelTensor) -> Vec<f32> {
     values
 }
 
-/// Restores the row order of queries and keys, which the converter stores for some architectures
-/// with the halves of each head interleaved.
+/// The converter interleaves the halves of each head for some architectures.
 fn halves(values: &[f32], heads: usize, head_size: usize) -> Vec<f32> {
     let row = values.len() / (heads * head_size);
     let mut back = Vec::with_capacity(values.len());
@@ -93,7 +91,7 @@ fn compare(name: &str, path: &Path) {
             expected = halves(&expected, heads, gguf.hyper.head_size);
         }
         if computed {
-            // Computed here in f64 or f32, by the converter in the type of the weights.
+            // The converter computes in the type of the weights.
             for (a, b) in found.iter().zip(&expected) {
                 assert!((a / b - 1.0).abs() < 1e-5, "{name} {role}: {a} {b}");
             }

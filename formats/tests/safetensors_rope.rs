@@ -211,7 +211,6 @@ fn llama_3_scaling_becomes_frequency_divisors() {
     }
     assert!(kinds.iter().all(|&kind| kind > 0), "{kinds:?}");
 
-    // The context defaults to the original one: every wave is short.
     let mut short = model.clone();
     short.config["rope_scaling"]
         .as_object_mut()
@@ -293,8 +292,6 @@ fn long_rope_has_divisors_for_short_and_long_contexts() {
     // sqrt(1 + ln 2 / ln 32).
     let factor = (1.0f64 + 0.2).sqrt() as f32;
     assert!((long(inner.clone(), plain.clone()).unwrap().attention_factor - factor).abs() < 1e-7);
-    // A stated factor takes precedence over the ratio of contexts, a stated attention factor over
-    // both.
     let stated = json!({"factor": 1024.0});
     let factor = (1.0f64 + 2.0).sqrt() as f32;
     assert!(

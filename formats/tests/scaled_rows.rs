@@ -31,7 +31,6 @@ fn blocks_times_a_factor_decode_to_products() {
             scale_blocks(dtype, &mut scaled, factor).unwrap();
             let largest = before.iter().fold(0.0, |max: f32, x| max.max(x.abs()));
             for (found, number) in decoded(dtype, &scaled, count).iter().zip(&before) {
-                // Scale and minimum are rounded separately; bf16 has eight bits.
                 let unit = if dtype == DType::BF16 {
                     1.0 / 256.0
                 } else {
@@ -124,7 +123,6 @@ fn check(layout: &CodeLayout, rows: usize, mut bytes: Vec<u8>) {
         matches!(refused, Err(ColumnGroupError::Scale { axis: "row", .. })),
         "{layout}: {refused:?}"
     );
-    // The number of factors must match the rows, even if the padded size is the same.
     let others = vec![1.0; rows + 16];
     let refused = layout.scale_rows(&mut bytes, &others);
     assert!(

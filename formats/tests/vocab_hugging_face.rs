@@ -1,5 +1,4 @@
-//! Vocabularies of Hugging Face folders: supported features and error messages. Token ids are
-//! compared with other programs in the loader's tests.
+//! Vocabularies of Hugging Face folders: supported features and error messages.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +23,6 @@ fn sequence(parts: &[Value]) -> Value {
 
 const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Returns a byte-level `tokenizer.json` of a, b, c, ab, abc and an added <x>.
 fn tokenizer() -> Value {
     json!({
         "version": "1.0",
@@ -307,7 +305,6 @@ fn special_tokens_are_read_by_name_and_id() {
     assert_eq!((vocabulary.bos, vocabulary.eos), (Some(1), Some(2)));
     assert_eq!(vocabulary.end_of_generation, [3, 4, 6]);
 
-    // Names take precedence over ids, and the tokenizer's own file over the other.
     let names = HuggingFaceFiles {
         tokenizer_config: bytes_of(json!({
             "bos_token": {"content": "<x>", "lstrip": false},
@@ -386,7 +383,6 @@ fn vocabulary_has_the_size_of_the_embedding() {
     assert_eq!(nested.tokens.len(), 9);
     let cut = sized(json!({"vocab_size": 6})).unwrap();
     assert_eq!((cut.tokens.len(), cut.strip_after.len()), (6, 0));
-    // The model's own tokens must fit, and a size must not exceed the listed tokens by far.
     for rows in [4_usize, 1 << 20] {
         let refused = sized(json!({"vocab_size": rows}));
         assert_eq!(refused, Err(VocabularyError::Rows { tokens: 8, rows }));
@@ -497,7 +493,7 @@ fn folders_and_ggufs_agree() {
     assert!(models > 5);
 }
 
-/// Linear search for duplicates among a million added tokens that strip spaces took minutes.
+/// A linear search for duplicates took minutes.
 #[test]
 fn a_million_added_tokens_are_read_quickly() {
     const TOKENS: u32 = 1_150_000;

@@ -1,5 +1,4 @@
-//! Vocabularies of SentencePiece models. Token ids are compared with other programs in the loader's
-//! tests.
+//! Vocabularies of SentencePiece models.
 
 #![allow(clippy::unwrap_used)]
 
@@ -75,7 +74,6 @@ fn sentence_piece_models_of_other_kinds_are_refused_by_name() {
 fn damaged_sentence_piece_models_are_refused() {
     let whole = sentence_piece(&[BPE], &[(4, 0)]);
     for len in 0..whole.len() {
-        // Truncated between two fields, it is a valid shorter model, if of another kind.
         let _ = of_model(whole[..len].to_vec());
     }
     let start = piece("<unk>", 0.0, 2);

@@ -137,7 +137,6 @@ fn vocabulary_round_trips_through_gguf() {
         assert_eq!(by_gguf(&vocabulary), expected);
     }
     for (path, mut vocabulary) in real() {
-        // Recognised by the name of the model, which is no entry of the vocabulary.
         vocabulary.strip_after.clear();
         assert!(by_gguf(&vocabulary) == vocabulary, "{}", path.display());
     }
@@ -154,7 +153,6 @@ fn vocabulary_round_trips_through_a_folder() {
     }
     for (path, vocabulary) in real() {
         let mut found = by_folder(&vocabulary);
-        // Tokens with flags are listed as added tokens, which changes their scores and kinds.
         for &id in &vocabulary.strip_after {
             found.scores[id as usize] = vocabulary.scores[id as usize];
             if vocabulary.kinds[id as usize] == TokenKind::Unknown {

@@ -1,8 +1,7 @@
 //! Compiles every GPU kernel for the given architectures, prints the resources of each, and fails
 //! if registers spill or occupancy is too low: `check_cuda sm_80 sm_90`.
 //!
-//! Dynamic shared memory is counted for one shape: heads of 128 numbers, with the requests of
-//! [`htc_kernels::cuda::ops::asked`]. Without NVRTC the check is skipped with a message.
+//! Without NVRTC the check is skipped with a message.
 
 #[cfg(feature = "cuda")]
 fn main() -> std::process::ExitCode {
@@ -25,8 +24,7 @@ mod check {
     use htc_kernels::cuda::ops::dynamic_shared_bytes;
     use htc_kernels::cuda::source::{NO_TENSOR_CORES, UNITS};
 
-    /// Minimum of resident warps per multiprocessor, limited by registers and shared memory: enough
-    /// to hide memory latency when each warp has several loads in flight.
+    /// Minimum of resident warps per multiprocessor, enough to hide memory latency.
     const MIN_WARPS: u32 = 16;
 
     const MIN_WARPS_EXCEPTIONS: [(&str, u32); 4] = [
@@ -174,11 +172,6 @@ mod check {
     }
 
     /// Returns the bytes of spilled registers of a kernel from the log of the assembler:
-    ///
-    /// ```text
-    /// ptxas info    : Function properties for NAME
-    /// ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
-    /// ```
     fn spilled_bytes(log: &str, kernel: &str) -> Option<u32> {
         let mut lines = log.lines();
         lines.find(|line| {

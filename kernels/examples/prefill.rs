@@ -1,8 +1,5 @@
-//! Benchmarks matrix products with many vectors against f16 weights.
-//!
-//! `cargo run --release -p htc-kernels --example prefill [THREADS [ROWS COLS]]` prints, for every
-//! format and number of vectors, GFLOP/s and the ratio to f16 weights. Each number is the best of
-//! interleaved rounds.
+//! Benchmarks products with many vectors against f16 weights: `cargo run --release -p htc-kernels
+//! --example prefill [THREADS [ROWS COLS]]` prints GFLOP/s for every format and number of vectors.
 
 use std::time::Instant;
 
@@ -39,7 +36,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "{} on {threads} threads, {rows} rows of {cols}: GFLOP/s (ratio to f16)",
         cpu.instruction_set()
     );
-    // Moderate numbers in every format: the byte 0x2c makes f16 near 0.06.
     let bytes = vec![0x2c_u8; DType::F16.matrix_bytes(rows, cols).ok_or("blocks")?];
     let mut scratch = Scratch::new();
     for n in [2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 512] {

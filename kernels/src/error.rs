@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Error of an argument whose size does not fit the others.
+/// A size that does not fit the other arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{argument}: expected {expected}, found {actual}")]
 pub struct ShapeError {
@@ -14,7 +14,6 @@ pub struct ShapeError {
     pub actual: usize,
 }
 
-/// Checks that `found == expected`.
 pub(crate) fn check_size(
     what: &'static str,
     expected: usize,
@@ -43,7 +42,6 @@ pub(crate) fn checked_product(what: &'static str, factors: &[usize]) -> Result<u
         })
 }
 
-/// Checks that `found` is a whole number of rows of `width`.
 pub(crate) fn check_rows(what: &'static str, width: usize, found: usize) -> Result<(), ShapeError> {
     match found.checked_rem(width) {
         Some(0) => Ok(()),
@@ -56,7 +54,6 @@ pub(crate) fn check_rows(what: &'static str, width: usize, found: usize) -> Resu
     }
 }
 
-/// Checks the shapes of a rotary embedding.
 pub(crate) fn check_rope(
     numbers: usize,
     head_size: usize,

@@ -1,8 +1,7 @@
 //! Dense linear algebra in double precision, by a device's libraries.
 //!
-//! All matrices are column-major without gaps. An implementation checks every shape before it
-//! computes anything, and is deterministic: the same numbers give the same bytes, independent of
-//! threads and earlier calls.
+//! Matrices are column-major without gaps. An implementation checks every shape first and is
+//! deterministic, independent of threads and earlier calls.
 
 use crate::cuda::device::DeviceError;
 use crate::error::{self, ShapeError, check_size};
@@ -63,9 +62,6 @@ pub trait LinearAlgebra: std::fmt::Debug + Send + Sync {
     /// Computes eigenvalues of a symmetric `matrix [n, n]`, ascending, into `values [n]`. Only the
     /// lower triangle is read. With `vectors` the matrix is replaced by orthonormal eigenvectors
     /// (column `j` for `values[j]`); without, its content is unspecified afterwards.
-    ///
-    /// # Errors
-    /// [`LinearError`], before or after the matrix was written to.
     fn symmetric_eigen(
         &self,
         matrix: &mut [f64],
@@ -75,9 +71,6 @@ pub trait LinearAlgebra: std::fmt::Debug + Send + Sync {
 
     /// Computes singular values of `tall [m, n]`, `m ≥ n`, decreasing, into `values [n]`, and the
     /// transposed right singular vectors into `right [n, n]` (row `j` for `values[j]`).
-    ///
-    /// # Errors
-    /// [`LinearError`].
     fn right_singular_vectors(
         &self,
         tall: &[f64],
@@ -86,9 +79,6 @@ pub trait LinearAlgebra: std::fmt::Debug + Send + Sync {
     ) -> Result<(), LinearError>;
 
     /// Computes `out [rows, columns] = left [rows, inner] right [inner, columns]`.
-    ///
-    /// # Errors
-    /// [`LinearError`].
     fn multiply(
         &self,
         shape: ProductShape,
@@ -97,41 +87,24 @@ pub trait LinearAlgebra: std::fmt::Debug + Send + Sync {
         out: &mut [f64],
     ) -> Result<(), LinearError>;
 
-    /// Creates a zero Gram matrix of vectors of `order` numbers on the device. It keeps the
-    /// resources it needs alive.
-    ///
-    /// # Errors
-    /// [`DeviceError::OutOfMemory`] if the sums do not fit, and any other [`LinearError`].
+    /// Creates a zero Gram matrix of vectors of `order` numbers on the device.
     fn new_gram(&self, order: usize) -> Result<Box<dyn GramMatrix>, LinearError>;
 }
 
 /// Accumulated Gram matrix `Σ v vᵀ` on a device.
 pub trait GramMatrix: std::fmt::Debug + Send {
     /// Adds `scale · Σ v vᵀ` of the columns `v` of `vectors [order, n]`.
-    ///
-    /// # Errors
-    /// [`LinearError`]. Earlier sums are kept if the vectors have another order or exceed the
-    /// memory.
     fn add(&mut self, scale: f64, vectors: &[f64]) -> Result<(), LinearError>;
 
     /// Multiplies the sums by a factor.
-    ///
-    /// # Errors
-    /// [`LinearError`].
     fn scale(&mut self, factor: f64) -> Result<(), LinearError>;
 
     /// Reads columns of the sums from `first` into `out [order, n]`: the lower triangle, with zeros
     /// above.
-    ///
-    /// # Errors
-    /// [`LinearError`], also of earlier additions.
     fn read(&self, first: usize, out: &mut [f64]) -> Result<(), LinearError>;
 }
 
 /// Returns the order of a matrix for an eigendecomposition.
-///
-/// # Errors
-/// When it is not square, or `values` has another length.
 pub fn check_square(matrix: &[f64], values: &[f64]) -> Result<usize, ShapeError> {
     let order = values.len();
     let what = "matrix (numbers)";
@@ -144,9 +117,6 @@ pub fn check_square(matrix: &[f64], values: &[f64]) -> Result<usize, ShapeError>
 }
 
 /// Returns rows and columns of a matrix for a singular value decomposition.
-///
-/// # Errors
-/// When it has fewer rows than columns, or an output has another size.
 pub fn check_tall(tall: &[f64], values: &[f64], right: &[f64]) -> Result<[usize; 2], ShapeError> {
     let columns = values.len();
     let square = error::checked_product("right (numbers)", &[columns, columns])?;
@@ -163,9 +133,6 @@ pub fn check_tall(tall: &[f64], values: &[f64], right: &[f64]) -> Result<[usize;
 }
 
 /// Checks the sizes of the arguments of a product.
-///
-/// # Errors
-/// For the first mismatch.
 pub fn check_product(
     shape: ProductShape,
     left: &[f64],
@@ -188,9 +155,6 @@ pub fn check_product(
 }
 
 /// Returns the number of vectors of this order.
-///
-/// # Errors
-/// When the last one is incomplete.
 pub fn vector_count(order: usize, vectors: &[f64]) -> Result<usize, ShapeError> {
     error::check_rows("vectors (numbers, whole vectors)", order, vectors.len())?;
     Ok(vectors.len().checked_div(order).unwrap_or(0))

@@ -4,10 +4,8 @@ use htc_formats::DType;
 
 use crate::error::{ShapeError, check_size};
 
-/// View of a stored matrix `W` of shape `[rows, cols]`, used as `y = W x`.
-///
-/// A row is a whole number of blocks of [`dtype`](Matrix::dtype); rows are contiguous, or further
-/// apart for a [prefix of columns](Matrix::first_cols) of a wider matrix.
+/// View of a stored matrix `W [rows, cols]`. Rows are whole blocks of [`dtype`](Matrix::dtype),
+/// contiguous, or further apart for a [prefix of columns](Matrix::first_cols).
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix<'a> {
     dtype: DType,
@@ -20,10 +18,6 @@ pub struct Matrix<'a> {
 
 impl<'a> Matrix<'a> {
     /// Views exactly the bytes of the rows.
-    ///
-    /// # Errors
-    /// When `cols` is not a whole number of blocks or `bytes` has another length than `rows *
-    /// dtype.row_bytes(cols)`.
     pub fn new(
         dtype: DType,
         rows: usize,
@@ -76,28 +70,20 @@ impl<'a> Matrix<'a> {
         &self.bytes[start..start + self.row_bytes]
     }
 
-    /// Bytes of a row, without gaps.
     pub(crate) fn row_bytes(&self) -> usize {
         self.row_bytes
     }
 
-    /// Bytes from one row to the next.
     pub(crate) fn stride(&self) -> usize {
         self.stride
     }
 
     /// Returns the first `rows` rows: a factor `A` of `W ≈ B A` at a smaller rank.
-    ///
-    /// # Errors
-    /// When there are fewer rows.
     pub fn first_rows(self, rows: usize) -> Result<Self, ShapeError> {
         self.row_range(0, rows)
     }
 
     /// Returns `count` rows from row `first`.
-    ///
-    /// # Errors
-    /// When there are fewer rows than `first + count`.
     pub fn row_range(self, first: usize, count: usize) -> Result<Self, ShapeError> {
         let fits = first.checked_add(count).is_some_and(|end| end <= self.rows);
         if !fits {
@@ -122,9 +108,6 @@ impl<'a> Matrix<'a> {
     }
 
     /// Returns the first `cols` columns: a factor `B` of `W ≈ B A` at a smaller rank.
-    ///
-    /// # Errors
-    /// When there are fewer columns or `cols` is not a whole number of blocks.
     pub fn first_cols(self, cols: usize) -> Result<Self, ShapeError> {
         if cols > self.cols {
             return Err(ShapeError {

@@ -1,10 +1,8 @@
 //! Fork-join over a fixed number of threads.
 //!
-//! A forward pass of a small model forks some fifty times in a few hundred microseconds, so idle
-//! workers spin before they sleep. Tasks are taken one at a time from a counter: a busy core takes
-//! fewer of them, and a worker that wakes after the last task is taken is not waited for.
-//!
-//! All `unsafe` of the fork-join is in this file.
+//! A forward pass forks some fifty times in a few hundred microseconds, so idle workers spin before
+//! they sleep. A busy core takes fewer tasks, and a worker that wakes after the last task is taken
+//! is not waited for.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -16,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-/// Time a worker spins before it sleeps: longer than the gap between two kernels of a decoding
-/// step, short enough not to heat an idle machine.
+/// Longer than the gap between two kernels of a decoding step, short enough not to heat an idle
+/// machine.
 const SPIN: Duration = Duration::from_micros(100);
 
 const PAUSES_PER_CLOCK_READ: usize = 64;
@@ -45,9 +43,7 @@ pub enum PoolError {
     },
 }
 
-/// Fixed number of threads, including the caller, that split one job at a time.
-///
-/// A pool of one thread has no workers and runs everything in the caller. A nested
+/// Fixed number of threads, including the caller, that split one job at a time. A nested
 /// [`run`](Pool::run), or one from a second thread while another is in progress, is executed by its
 /// caller alone.
 pub struct Pool {
@@ -63,18 +59,17 @@ impl std::fmt::Debug for Pool {
     }
 }
 
-/// Value on separate cache lines, against false sharing.
+/// Prevents false sharing.
 #[repr(align(128))]
 struct CachePadded<T>(T);
 
 struct Job {
-    /// Valid from the opening of the job until its last worker leaves.
+    /// Valid until the last worker leaves the job.
     task: *const (dyn Fn(usize) + Sync),
     tasks: usize,
 }
 
-/// Bits of [`Shared::state`]: number of workers inside the job, open flag, closing flag, and above
-/// them the job number.
+/// Bits of [`Shared::state`]: workers inside the job, open flag, closing flag, job number.
 const INSIDE: u64 = 0xFFFF;
 const OPEN: u64 = 1 << 16;
 const CLOSING: u64 = 1 << 17;
@@ -146,7 +141,7 @@ impl Pool {
     }
 
     /// Calls `f` once with every number below `tasks`, on all threads in unspecified order, and
-    /// waits for all calls.
+    /// waits.
     ///
     /// # Panics
     /// Propagates a panic of `f` after all running calls have ended; the remaining calls are
@@ -160,9 +155,8 @@ impl Pool {
         self.shared.fork_join(tasks, &f);
     }
 
-    /// Calls `f(stage, task)` once for every stage and every task below `tasks[stage]`, on all
-    /// threads, in one fork and join. After all calls of a stage, `after(stage)` is called once,
-    /// and then the next stage begins.
+    /// Calls `f(stage, task)` once for every stage and every task below `tasks[stage]`, in one fork
+    /// and join. `after(stage)` is called once after each stage.
     ///
     /// # Panics
     /// As [`run`](Pool::run); remaining stages are skipped.
@@ -175,11 +169,9 @@ impl Pool {
         let next = [(); N].map(|()| CachePadded(AtomicUsize::new(0)));
         let done = [(); N].map(|()| CachePadded(AtomicUsize::new(0)));
         let finished = CachePadded(AtomicUsize::new(0));
-        // The first thread may take all tasks; late ones take the rest.
         self.run(self.threads(), |_| {
             let abandon = AbandonOnUnwind(&finished.0);
             for stage in 0..N {
-                // A stage without tasks is finished by an empty task.
                 let count = tasks[stage].max(1);
                 loop {
                     let task = next[stage].0.fetch_add(1, Ordering::Relaxed);
@@ -206,10 +198,7 @@ impl Pool {
     }
 
     /// Cuts `data` into chunks of `chunk` numbers, the last possibly shorter, and calls `f` with
-    /// the index of each chunk and the chunk, on all threads. A `chunk` of 0 counts as 1.
-    ///
-    /// # Panics
-    /// As [`run`](Pool::run).
+    /// the index of each chunk and the chunk, on all threads.
     pub fn chunks_mut<T: Send>(
         &self,
         data: &mut [T],
@@ -220,7 +209,6 @@ impl Pool {
         // SAFETY: the pointer is only used to give each part of a slice of Send values to one task.
         unsafe impl<T: Send> Sync for Base<T> {}
         impl<T> Base<T> {
-            /// A method, so that a closure borrows the whole of `self`, which is Sync.
             fn get(&self) -> *mut T {
                 self.0
             }
@@ -241,10 +229,9 @@ impl Pool {
     }
 }
 
-/// Stage count that marks a panic.
 const ABANDONED: usize = usize::MAX / 2;
 
-/// On unwinding, releases the threads that wait for the stage.
+/// Releases the waiting threads.
 struct AbandonOnUnwind<'a>(&'a AtomicUsize);
 
 impl Drop for AbandonOnUnwind<'_> {
@@ -253,8 +240,7 @@ impl Drop for AbandonOnUnwind<'_> {
     }
 }
 
-/// Spins until `done`, then yields, because with more threads than cores the awaited thread may
-/// need this core.
+/// Yields after spinning, because the awaited thread may need this core.
 fn spin_until(done: impl Fn() -> bool) {
     let mut spins = 0usize;
     while !done() {
@@ -273,7 +259,6 @@ impl Drop for Pool {
         drop(lock(&self.shared.sleep));
         self.shared.wake.notify_all();
         for worker in self.workers.drain(..) {
-            // A worker catches the panics of its tasks, so joining it cannot fail.
             let _ = worker.join();
         }
     }
@@ -310,7 +295,7 @@ impl Shared {
         }
     }
 
-    /// Takes tasks until none is left; stores the first panic for the caller of `run`.
+    /// Stores the first panic for the caller of `run`.
     fn take_tasks(&self, tasks: usize, f: &(dyn Fn(usize) + Sync)) {
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             loop {
@@ -350,7 +335,7 @@ impl Shared {
         }
     }
 
-    /// Waits for an open job other than `last`; `None` when the pool closes.
+    /// Waits for a job other than `last`; `None` when the pool closes.
     fn wait_for_job(&self, last: u64) -> Option<u64> {
         let ready = |state: u64| state & OPEN != 0 && state / NEXT_JOB != last;
         let begin = Instant::now();
@@ -421,7 +406,6 @@ mod tests {
             pool.run(2, |_| {
                 lock(&threads).insert(std::thread::current().id());
                 let begin = Instant::now();
-                // Wait for the other thread, up to a timeout.
                 while lock(&threads).len() < 2 && begin.elapsed() < Duration::from_secs(10) {
                     std::thread::yield_now();
                 }

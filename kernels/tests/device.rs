@@ -72,7 +72,6 @@ fn bytes_come_back_as_they_went() {
     let Some(device) = open_device(|_| ()) else {
         return;
     };
-    // Three times the size of the copy buffers.
     let bytes: Vec<u8> = (0..60_000_001_usize)
         .map(|i| ((i * i) >> 7) as u8)
         .collect();
@@ -150,15 +149,12 @@ fn excessive_allocations_report_sizes() {
         } => assert_eq!((needed, all), (2 * total, total)),
         other => panic!("{other}"),
     }
-    // The device stays usable.
     assert_eq!(
         download(&device, &upload(&device, &[1.0, 2.0]), 2),
         [1.0, 2.0]
     );
 }
 
-/// Checked by residuals, at small and large norms and at orders at which libraries switch
-/// algorithms; deterministic on any thread.
 #[test]
 fn matrices_are_decomposed_and_multiplied_in_double_precision() {
     let Some(device) = open_device(|_| ()) else {
@@ -174,7 +170,6 @@ fn matrices_are_decomposed_and_multiplied_in_double_precision() {
             return;
         }
     };
-    // Large orders take minutes on the emulation.
     let largest = if device.name().starts_with("Emulated") {
         65
     } else {
@@ -215,7 +210,6 @@ fn symmetric(n: usize, norm: f64) -> Vec<f64> {
     pairs.map(|(a, b)| (a + b) / 2.0).collect()
 }
 
-/// Error bound of decompositions of order `n`, relative to the norm.
 fn bound(n: usize) -> f64 {
     1e-13 * n as f64
 }
@@ -266,7 +260,6 @@ fn tall_matrices_are_decomposed(linear: &CudaLinear, n: usize, norm: f64) {
         assert!(values.iter().rev().is_sorted(), "{values:?}");
         let vectors = transposed(&right, n);
         assert_orthonormal(&vectors, n, bound(n), &what("singular vectors"));
-        // The column norms of A V are the singular values.
         let lengths = matmul(&tall, &vectors, [rows, n, n]);
         let length = |column: &[f64]| {
             let squares = column.iter().map(|x| (x / norm).powi(2));
@@ -342,7 +335,6 @@ fn integer_products_are_identical_with_and_without_tensor_cores() {
         assert!(found == plain, "{code:?}");
         assert!(found.iter().any(|&y| y != 0.0), "{code:?}");
     }
-    // Formats with specialised kernels, and two that are stored as eight-bit codes.
     for dtype in [
         DType::Q8_0,
         DType::Q4_0,
@@ -433,8 +425,6 @@ fn sampling_matches_probabilities_of_a_large_vocabulary() {
     }
 }
 
-/// Tensor cores add floats in another order: within a bound of the reference, and exact where
-/// single precision is.
 #[test]
 fn float_products_of_many_vectors_match_the_reference() {
     let [Some(with), Some(without)] = [true, false]

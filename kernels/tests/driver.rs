@@ -1,8 +1,5 @@
-//! The CUDA device with a mock driver library that executes on the emulation: detection, order of
-//! calls, lifetimes, graphs, and error messages.
-//!
-//! A library is loaded once per process, so each scenario runs this test in a child process;
-//! environment variables select the scenario and the library.
+//! The CUDA device with a mock driver library that executes on the emulation. A library is loaded
+//! once per process, so each scenario runs in a child process.
 
 #![cfg(all(feature = "cuda", feature = "emulated", target_os = "linux"))]
 #![allow(
@@ -12,7 +9,6 @@
     reason = "test code"
 )]
 
-/// Tests of a real device.
 #[path = "device.rs"]
 mod device;
 #[path = "driver/library.rs"]
@@ -86,7 +82,6 @@ fn devices_are_found_or_the_reason_is_reported() {
     let short = tempfile::tempdir().unwrap();
     compile_library(folder.path(), DRIVER, "libcuda.cpp", &[]);
     compile_library(short.path(), DRIVER, "short.cpp", &[]);
-    // A system driver would be found if no library precedes it.
     if !Path::new("/dev/nvidiactl").exists() {
         run_scenarios(empty.path(), &[("no-library", &[])]);
     }
@@ -166,7 +161,6 @@ fn linear_algebra_uses_the_libraries() {
     let folder = tempfile::tempdir().unwrap();
     compile_library(folder.path(), DRIVER, "libcuda.cpp", &[]);
     let at = |name: &str| folder.path().join(name);
-    // System libraries would be found if none precedes them.
     let known = Command::new("/sbin/ldconfig").arg("-p").output();
     let known = known.map_or_else(|_| Vec::new(), |output| output.stdout);
     let known = String::from_utf8_lossy(&known);

@@ -1,5 +1,4 @@
-//! Replays the published trace of a decoding GPU through the controller and the meter, if it is
-//! present in `HTC_SHARED` or `../shared`.
+//! Replays the published trace of a decoding GPU, if it is present in `HTC_SHARED` or `../shared`.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,7 +15,7 @@ use htc_loader::live::{
     ReadingStatus, Sensor, SensorError, Source, Why,
 };
 
-/// Four passes of 384 tokens (Adaptive Compression, the telemetry of its thermal section).
+/// Adaptive Compression, the telemetry of its thermal section.
 const TOKENS: u64 = 4 * 384;
 
 const LOAD: f64 = 50.0;
@@ -39,7 +38,6 @@ fn published_trace_is_read_completely() {
     let Some(trace) = published() else { return };
     let rows = trace.readings();
     assert_eq!(rows.len(), 94);
-    // From 23:41:52.807 to 23:43:31.164.
     assert!((trace.duration().as_secs_f64() - 98.357).abs() < 1e-3);
     let celsius: Vec<f64> = rows
         .iter()
@@ -47,7 +45,6 @@ fn published_trace_is_read_completely() {
         .collect();
     assert_eq!(celsius.iter().copied().fold(f64::MAX, f64::min), 41.0);
     assert_eq!(celsius.iter().copied().fold(f64::MIN, f64::max), 75.0);
-    // The summary's mean of all samples.
     let mean = celsius.iter().sum::<f64>() / 94.0;
     assert!((mean - 60.670_212_765_957_444).abs() < 1e-12);
 
@@ -57,7 +54,7 @@ fn published_trace_is_read_completely() {
         .filter(|watts| *watts > LOAD)
         .collect();
     loaded.sort_by(f64::total_cmp);
-    // Published load: 88 to 113 W, without the ends of passes.
+    // Without the ends of passes.
     let part = |part: f64| loaded[(part * (loaded.len() - 1) as f64) as usize];
     assert!(part(0.1) >= 87.5 && part(0.9) <= 113.0, "{loaded:?}");
 }
@@ -83,10 +80,8 @@ fn controller_reduces_the_rank_and_restores_it() {
         fractions.push(decision.fraction);
         clock.advance(Duration::from_millis(500));
     }
-    // 75 °C is halfway: neither the base nor the least fraction.
     let least = fractions.iter().copied().fold(f64::MAX, f64::min);
     assert_eq!((fractions[0], least), (1.0, 0.625));
-    // It cools below 65 °C for 30 s, enough to restore everything at 0.02 per second.
     assert_eq!(fractions.last(), Some(&1.0));
     assert!(
         changes > 10 && changes < fractions.len() / 2,
@@ -94,7 +89,6 @@ fn controller_reduces_the_rank_and_restores_it() {
         fractions.len()
     );
 
-    // After its end there is no sensor and no limit.
     assert!(clock.now() > length);
     assert!(matches!(sensor.read(), Err(SensorError::TraceEnded { .. })));
     let lost = controller.apply_failed_reading(clock.now());
@@ -134,7 +128,6 @@ fn idle_time_is_excluded_from_work() {
         (work.source, work.missed, work.resets),
         (Source::Integral, 0.0, 0)
     );
-    // A minute of work, with short breaks between passes at 18 W, and half a minute of idling.
     assert!((work.seconds - 61.286).abs() < 1e-3, "{work:?}");
     assert!(
         (all.seconds - work.seconds - 30.701).abs() < 1e-3,
@@ -147,8 +140,7 @@ fn idle_time_is_excluded_from_work() {
         (90.0..100.0).contains(&watts(&work)) && watts(&all) < 70.0,
         "{work:?} {all:?}"
     );
-    // The published 0.415 is about 27.5 tokens per second over the mean power including idle time,
-    // 66.3 W.
+    // The published 0.415 includes idle time.
     let per_joule = work.tokens_per_joule(TOKENS).unwrap();
     assert!((0.24..0.27).contains(&per_joule), "{per_joule}");
     assert!(work.net_tokens_per_joule(TOKENS).unwrap() > per_joule);

@@ -1,5 +1,4 @@
-//! Byte-level vocabularies against PyPI's `tokenizers`, on a small vocabulary trained with it
-//! (`scripts/make_tokenizer_fixtures.py`).
+//! Byte-level vocabularies against PyPI's `tokenizers` (`scripts/make_tokenizer_fixtures.py`).
 
 #![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions fail as those do.
 
@@ -31,7 +30,7 @@ fn ids_with_every_pre_tokenizer() {
         assert_eq!(vocabulary.pre, PreTokenizer::from_name(name), "{name}");
         let tokenizer = Tokenizer::new(vocabulary).unwrap();
         for (text, expected) in cases(&fixture_ids["texts"], &fixture_ids["ids"][name]) {
-            // The other program always parses special tokens.
+            // The peer always parses special tokens.
             let found = tokenizer.encode_with_special(text, AddSpecialTokens::TextOnly);
             assert_eq!(found, expected, "{name}: {text:?}");
             let plain = tokenizer.encode(text, AddSpecialTokens::TextOnly);
@@ -55,7 +54,6 @@ fn special_tokens_are_parsed_only_on_request() {
     let a = token(tokenizer.vocabulary(), "a");
     let special = |add| tokenizer.encode_with_special(text, add);
     assert_eq!(special(AddSpecialTokens::TextOnly), [1, a, 2]);
-    // BOS and EOS are present already.
     assert_eq!(special(AddSpecialTokens::AsConfigured), [1, a, 2]);
     assert_eq!(special(AddSpecialTokens::Prompt), [1, a, 2]);
     let plain = tokenizer.encode(text, AddSpecialTokens::AsConfigured);
@@ -108,7 +106,6 @@ fn whole_words_take_precedence_over_merges() {
     }
 }
 
-/// Quadratic reference: merge the first pair of the list, the left-most first.
 #[test]
 fn long_words_match_the_quadratic_reference() {
     let vocabulary = small();
@@ -135,7 +132,6 @@ fn long_words_match_the_quadratic_reference() {
     );
 }
 
-/// Quadratic time would not end.
 #[test]
 fn long_words_are_fast() {
     let tokenizer = Tokenizer::new(small()).unwrap();

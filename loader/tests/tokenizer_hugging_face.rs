@@ -54,8 +54,6 @@ fn folders_and_ggufs_give_the_same_ids() {
     }
 }
 
-/// Byte fallback and a list of merges, with every supported normaliser and pre-tokenizer, on a
-/// subset of the demo model's vocabulary.
 #[test]
 fn characters_with_byte_fallback() {
     let expected = fixture("characters_ids.json");
@@ -109,7 +107,6 @@ fn scores_and_merges_agree() {
         let ids = a.encode(&text, AddSpecialTokens::TextOnly);
         assert!(ids == b.encode(&text, AddSpecialTokens::TextOnly), "{name}");
     }
-    // One long run without any cut.
     let run = "ab".repeat(1 << 19);
     let ids = b.encode(&run, AddSpecialTokens::TextOnly);
     assert!(b.decode(&ids) == run);

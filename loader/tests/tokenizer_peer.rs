@@ -164,7 +164,6 @@ fn demo_model() {
         );
         let whole = tokenizer.encode(text, AddSpecialTokens::AsConfigured);
         assert_eq!(whole, [&[1], expected].concat(), "{text:?}");
-        // U+2581 encodes a space, so it is decoded to one.
         assert_eq!(
             tokenizer.decode(&whole),
             text.replace('\u{2581}', " "),
@@ -173,8 +172,7 @@ fn demo_model() {
     }
 }
 
-/// Overlapping user-defined tokens, two of them with the name of a control token, and tied scores,
-/// among them the two zeros.
+/// Overlapping user-defined tokens, two of them named like a control token, and tied scores.
 fn small(add_space_prefix: bool) -> Vocabulary {
     let mut tokens = vec!["<unk>".to_owned(), "<s>".to_owned()];
     let mut scores = vec![0.0; 258];

@@ -26,7 +26,7 @@ fn vocabulary(add_space_prefix: bool) -> Vocabulary {
     let (tokens, kinds): (Vec<_>, Vec<_>) = tokens.into_iter().unzip();
     Vocabulary {
         model: "llama".to_owned(),
-        // Few distinct scores, so that ties are common.
+        // Ties are common.
         scores: (0..tokens.len()).map(|id| -((id % 5) as f32)).collect(),
         tokens,
         kinds,
@@ -44,8 +44,7 @@ fn tokenizer(add_space_prefix: bool) -> Tokenizer {
     Tokenizer::new(vocabulary(add_space_prefix)).unwrap()
 }
 
-/// Any text, or one that the vocabulary can write in many ways. U+2581 is excluded: it is decoded
-/// to a space.
+/// U+2581 would be decoded to a space.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof!["[ abcdé日\n<s>]{0,60}", any::<String>()]
         .prop_map(|text: String| text.replace('\u{2581}', ""))
@@ -79,7 +78,6 @@ fn ids() -> impl Strategy<Value = Vec<u32>> {
     let lead = [0xC3, 0xE6, 0x97, 0xA5, 0xF0, 0x9F, 0xED, 0xA0, 0xFF];
     let id = prop_oneof![
         0u32..290,
-        // Bytes that begin, continue and break characters.
         proptest::sample::select(lead.map(|byte| byte + 3).to_vec()),
         any::<u32>(),
     ];
@@ -139,8 +137,6 @@ fn byte_level() -> Vec<Tokenizer> {
         .into()
 }
 
-/// Anything in the shape of a vocabulary: overlapping texts, valid and invalid byte tokens, all
-/// kinds, and merges with and without resulting tokens.
 fn arbitrary_vocabulary() -> impl Strategy<Value = Vocabulary> {
     let token = (
         prop_oneof![
@@ -178,7 +174,7 @@ fn arbitrary_vocabulary() -> impl Strategy<Value = Vocabulary> {
             let len = tokens.len();
             let (mut tokens, kinds): (Vec<String>, Vec<_>) = tokens.into_iter().unzip();
             if joinable {
-                // Otherwise hardly any list of merges would be valid.
+                // Otherwise hardly any list would be valid.
                 for (at, &(left, right)) in merges.iter().enumerate() {
                     let text = |id: u32| tokens.get(id as usize).cloned().unwrap_or_default();
                     let joint = text(left) + &text(right);

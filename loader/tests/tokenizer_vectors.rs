@@ -1,5 +1,4 @@
-//! Ids of published vocabularies, if present in `../shared`: llama.cpp's test strings, and digests
-//! of whole texts tokenised by llama.cpp.
+//! Ids of published vocabularies, if present in `../shared`, against llama.cpp.
 
 #![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions fail as those do.
 
@@ -57,8 +56,8 @@ fn qwen_2() {
     check("qwen2");
 }
 
-/// Every text with every vocabulary, against the digests written by
-/// `scripts/make_tokenizer_fixtures.py --peer llama-tokenize` (llama.cpp, commit 0c1e57098).
+/// Digests by `scripts/make_tokenizer_fixtures.py --peer llama-tokenize` (llama.cpp, commit
+/// 0c1e57098).
 #[test]
 fn whole_texts() {
     let digests = fixture("token_digests.json");

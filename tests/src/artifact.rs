@@ -25,8 +25,7 @@ impl Artifact {
         Artifact { bytes, manifest }
     }
 
-    /// Returns true if it differs from another only in its quality record, which depends on the
-    /// evaluation text.
+    /// Returns true if it differs from another only in its quality record.
     pub fn equals_except_quality(&self, other: &Artifact) -> bool {
         let but = |of: &Artifact| Manifest {
             quality: None,

@@ -1,4 +1,4 @@
-//! Runs the binary with arguments, resource limits and a deadline, and returns an [`Outcome`].
+//! Runs the binary with arguments, resource limits and a deadline.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
@@ -12,8 +12,7 @@ use serde_json::Value;
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Address space for runs on hostile files: enough for a small process with a few threads, and far
-/// less than the counts in such files would allocate.
+/// Address space for runs on hostile files, far less than the counts in such files would allocate.
 pub const HOSTILE_MEMORY: u64 = 600 << 20;
 
 /// Deadline for runs on hostile files.
@@ -24,7 +23,6 @@ pub fn path() -> PathBuf {
     let path = match std::env::var_os("HTC_BIN") {
         Some(path) => PathBuf::from(path),
         None => {
-            // target/<profile>/deps/<test>: the binary is two levels up.
             let test = std::env::current_exe().unwrap();
             let profile = test.parent().and_then(Path::parent).unwrap();
             profile.join("htc")
@@ -39,7 +37,7 @@ pub fn path() -> PathBuf {
     path
 }
 
-/// Returns a path next to the binary for state and caches, so that the tester's home is not used.
+/// Spares the tester's home.
 fn next_to_binary(name: &str) -> OsString {
     let mut path = path();
     path.pop();
@@ -86,7 +84,7 @@ impl Htc {
             variables: vec![
                 ("XDG_STATE_HOME", Some(next_to_binary("state-of-tests"))),
                 ("XDG_CACHE_HOME", Some(next_to_binary("cache-of-tests"))),
-                // Disables GPUs, so that runs are the same on every machine.
+                // Runs are the same on every machine.
                 ("CUDA_VISIBLE_DEVICES", Some("-1".into())),
             ],
             stdout: None,
@@ -148,15 +146,14 @@ impl Htc {
         self
     }
 
-    /// Limits the address space: everything that is mapped or allocated.
+    /// Limits the address space.
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Self {
         self.limits.push(format!("ulimit -v {}", bytes / 1024));
         self
     }
 
-    /// Limits allocations; files mapped read-only do not count. (Linux's `RLIMIT_DATA`: private
-    /// writable memory of every origin.)
+    /// Limits allocations; files mapped read-only do not count.
     #[must_use]
     pub fn allocations(mut self, bytes: u64) -> Self {
         self.limits.push(format!("ulimit -d {}", bytes / 1024));
@@ -181,7 +178,6 @@ impl Htc {
         let mut command = if self.limits.is_empty() {
             Command::new(path())
         } else {
-            // Limits hold for the shell and the process that replaces it.
             let mut shell = Command::new("sh");
             let script = format!("{} && exec \"$@\"", self.limits.join(" && "));
             shell.arg("-c").arg(script).arg("sh").arg(path());
@@ -227,7 +223,6 @@ impl Htc {
             .unwrap_or_else(|error| panic!("{shown}: {error}"));
         let mut stdin = child.stdin.take().unwrap();
         let input = self.input.take().unwrap_or_default();
-        // A program that does not read its input closes the pipe early.
         let writer = thread::spawn(move || drop(stdin.write_all(&input)));
         let stdout = read_all(child.stdout.take());
         let stderr = read_all(child.stderr.take());
@@ -325,8 +320,8 @@ impl Outcome {
         })
     }
 
-    /// Asserts failure with an exit code and a single line on standard error that contains all
-    /// `words`, ignoring case; standard output must be empty.
+    /// Asserts failure with an exit code and one line on standard error that contains all `words`,
+    /// ignoring case.
     #[track_caller]
     pub fn assert_refused(&self, code: i32, words: &[&str]) {
         let about = format!("{}: {}\n{}", self.command, self.ended(), self.stderr);

@@ -87,8 +87,8 @@ impl Matrix {
         difference.norm() / self.norm()
     }
 
-    /// Returns the eigenvalues in decreasing order and the eigenvectors (as rows, in that order) of
-    /// a symmetric matrix, by Jacobi rotations.
+    /// Returns the eigenvalues in decreasing order and the eigenvectors (as rows) of a symmetric
+    /// matrix, by Jacobi rotations.
     pub fn eigen(&self) -> (Vec<f64>, Matrix) {
         let n = self.rows;
         let mut a = self.clone();

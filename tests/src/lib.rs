@@ -1,7 +1,5 @@
-//! Shared code of the suites in `tests/`. They run the binary `htc` as a person or a script would,
-//! on generated models, on the demo model of the repository and, if present, on shared material.
-//!
-//! The binary is the one built next to the tests, or the one in `HTC_BIN`.
+//! Shared code of the suites in `tests/`, which run the binary `htc` (next to the tests, or in
+//! `HTC_BIN`) on generated models, the demo model and shared material.
 
 #![allow(
     clippy::unwrap_used,

@@ -8,8 +8,7 @@ use htc_loader::backend::Reference;
 use htc_loader::kv::KvType;
 use htc_loader::{Backend, Cpu, Model, Pool, Session};
 
-/// Returns logits at some positions with the prompt in one batch, and one token at a time, with an
-/// f32 KV cache.
+/// Returns logits at some positions with the prompt in one batch, and one token at a time.
 pub fn at_positions(
     model: &Arc<Model>,
     tokens: &[u32],
@@ -49,8 +48,7 @@ pub fn with_kv_type(
     [batched, single]
 }
 
-/// Returns the last logits after a prompt, of the model in a file on a backend, with an f32 KV
-/// cache.
+/// Returns the last logits after a prompt.
 pub fn last_logits<B: Backend>(path: &Path, tokens: &[u32], mut backend: B) -> Vec<f32> {
     let file = ModelFile::open(path).unwrap();
     let model = Model::load(file, &mut backend).unwrap();
@@ -58,8 +56,7 @@ pub fn last_logits<B: Backend>(path: &Path, tokens: &[u32], mut backend: B) -> V
     session.unwrap().step(tokens).unwrap().to_vec()
 }
 
-/// Asserts that an artifact and its export have the same logits in float64, and nearly the same
-/// with 8-bit activations.
+/// Asserts that an artifact and its export have the same logits.
 pub fn assert_export_matches(artifact: &Path, exported: &Path, tokens: &[u32]) {
     let [found, expected] = [artifact, exported].map(|path| last_logits(path, tokens, Reference));
     let difference = largest_difference(&found, &expected);
@@ -81,7 +78,6 @@ pub fn largest_difference(found: &[f32], expected: &[f32]) -> f64 {
         / n;
     let pairs = found.iter().zip(expected);
     let differences = pairs.map(|(&a, &b)| (f64::from(a) - f64::from(b)).abs());
-    // `max` ignores NaN.
     assert!(found.iter().all(|v| v.is_finite()));
     differences.fold(0.0, f64::max) / variance.sqrt()
 }

@@ -88,7 +88,7 @@ impl FakeGpuMachine {
         self.assert_released(1);
     }
 
-    /// Asserts that all resources of every device were released, in runs with one device at a time.
+    /// Asserts that all resources of every device were released.
     pub fn assert_all_released(&self) {
         self.assert_released(usize::MAX);
     }

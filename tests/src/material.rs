@@ -35,8 +35,7 @@ pub fn shared(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// Returns pseudo-random words over the alphabet of [`TinyModel`](crate::TinyModel)'s vocabulary;
-/// always the same.
+/// Returns pseudo-random words over the alphabet of [`TinyModel`](crate::TinyModel).
 pub fn words(count: usize) -> String {
     const WORDS: [&str; 16] = [
         "the", "cat", "and", "dog", "sat", "on", "a", "hat", "then", "she", "ran", "in", "sand",

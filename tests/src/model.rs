@@ -27,8 +27,7 @@ impl Random {
         (self.bits() % end as u64) as usize
     }
 
-    /// Returns an approximately normal number with mean 0 and variance 1: the sum of twelve uniform
-    /// numbers.
+    /// Returns an approximately normal number.
     pub fn normal(&mut self) -> f32 {
         let sum: u64 = (0..3)
             .map(|_| {
@@ -40,7 +39,7 @@ impl Random {
     }
 }
 
-/// Configuration of the model. Every field may be changed before it is built.
+/// Configuration of the model.
 #[derive(Clone, Debug)]
 pub struct TinyModel {
     /// Number of layers.
@@ -81,7 +80,7 @@ pub struct TinyExperts {
 }
 
 impl Default for TinyModel {
-    /// Two layers of width 64 in f32; rows of the feed-forward layer are not whole q8_0 blocks.
+    /// Rows of the feed-forward layer are not whole q8_0 blocks.
     fn default() -> Self {
         TinyModel {
             layers: 2,
@@ -146,7 +145,7 @@ impl TinyModel {
     /// Channel of the first position in [`with_missed_sink`](Self::with_missed_sink).
     pub const MISSED_SINK_CHANNEL: usize = 63;
 
-    /// Returns a model that takes seconds: every projection is a large decomposition.
+    /// Returns a model with large decompositions.
     #[must_use]
     pub fn large() -> Self {
         TinyModel {
@@ -160,7 +159,7 @@ impl TinyModel {
         }
     }
 
-    /// Returns a model of 40 layers, so that a layer is a small part of it.
+    /// Returns a model of 40 layers.
     #[must_use]
     pub fn deep() -> Self {
         TinyModel {
@@ -175,13 +174,12 @@ impl TinyModel {
     }
 
     /// Returns the tensors of the default model, with a first position along a channel that the
-    /// attention of the first layer hardly weighs, so that its leading components miss it.
+    /// first layer's attention hardly weighs.
     pub fn with_missed_sink() -> Vec<Tensor> {
         let mut tensors = TinyModel::default().tensors();
         for tensor in &mut tensors {
             let cols = tensor.cols;
             match tensor.name.as_str() {
-                // BOS is token 1.
                 "token_embd.weight" => {
                     tensor.values[cols..2 * cols].fill(0.0);
                     tensor.values[cols + Self::MISSED_SINK_CHANNEL] = 5.0;
@@ -224,7 +222,7 @@ impl TinyModel {
         let mut matrix = |name: String, rows: usize, cols: usize, scale: f32, fading: bool| {
             let values = (0..rows * cols)
                 .map(|i| {
-                    // Matrices with fading columns have a spectrum suitable for low rank.
+                    // A spectrum suitable for low rank.
                     let col = (i % cols) as f32 / cols as f32;
                     let fade = if fading {
                         (-4.0 * col).exp() * 2.8
@@ -328,8 +326,7 @@ impl TinyModel {
         file(self.all_metadata(), tensors)
     }
 
-    /// Returns the model split over several files, with their names, as `llama-gguf-split` writes
-    /// them: the first has the metadata, and tensors are distributed in turn.
+    /// Returns the model split over several files, as `llama-gguf-split` writes them.
     pub fn parts(&self, name: &str, count: usize) -> Vec<(String, Vec<u8>)> {
         let all = self.tensors();
         let part = |number: usize| {
@@ -448,7 +445,6 @@ pub const PROJECTION_NAMES: [&str; 7] = ["q", "k", "v", "o", "gate", "up", "down
 /// Id of the first piece that is neither special nor a byte.
 pub const FIRST_PIECE: usize = 259;
 
-/// Pieces in the order of byte-pair merges, then single characters.
 const PIECES: [&str; 40] = [
     "▁t", "he", "▁a", "in", "▁s", "▁the", "an", "at", "▁h", "nd", "▁and", "en", "▁c", "▁cat",
     "▁sat", "on", "▁r", "ed", "▁then", "▁hat", "▁", "e", "t", "a", "o", "i", "n", "s", "r", "h",

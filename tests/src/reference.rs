@@ -1,5 +1,4 @@
-//! Plain float64 forward pass of a llama model: the oracle for execution where no values of another
-//! program exist.
+//! Plain float64 forward pass of a llama model.
 
 use crate::TinyModel;
 use crate::float64::Matrix;
@@ -19,8 +18,7 @@ pub fn logits(tiny: &TinyModel, tokens: &[u32]) -> Vec<Vec<f64>> {
     apply(&tensor(&tiny.tensors(), name), &head_inputs(tiny, tokens))
 }
 
-/// Returns the input of the head `[width]` for each token: the normed residual stream after the
-/// last layer.
+/// Returns the input of the head `[width]` for each token.
 pub fn head_inputs(tiny: &TinyModel, tokens: &[u32]) -> Vec<Vec<f64>> {
     let weights = tiny.tensors();
     let tensor = |name: &str| tensor(&weights, name);

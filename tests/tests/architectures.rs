@@ -1,5 +1,4 @@
-//! Every architecture: logits compared to transformers, for the small models of the repository and
-//! larger shared ones, before and after compilation.
+//! Every architecture, before and after compilation: logits compared to transformers.
 
 #![allow(
     clippy::unwrap_used,
@@ -61,8 +60,7 @@ impl Fixture {
     }
 }
 
-/// Made by `scripts/make_architecture_fixtures.py`. The tokens exceed the sliding windows of 16 and
-/// the original context of 32 positions.
+/// The tokens exceed the sliding windows of 16 and the original context of 32 positions.
 fn small() -> Vec<Fixture> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures");
     let fixture = |name| Fixture::read(name, root.join(name), &[0, 1, 15, 31, 47]);
@@ -77,8 +75,7 @@ fn large() -> Vec<Fixture> {
     NAMES.into_iter().filter_map(fixture).collect()
 }
 
-/// Tolerances in standard deviations of the logits. Rounding keys and values to f16 alone causes
-/// differences of up to 5e-3.
+/// In standard deviations of the logits.
 const KV: [(KvType, f64); 2] = [(KvType::F32, 1e-3), (KvType::F16, 5e-3)];
 
 fn gives_the_logits_of_transformers(model: impl Fn(&Fixture) -> PathBuf) {
@@ -152,7 +149,6 @@ fn full_rank_loses_nothing() {
 #[test]
 fn half_rank_artifact_runs() {
     let scratch = Scratch::new();
-    // Half the rank of the narrowest projections, keys and values: 8 and 32 or more.
     let small = small().into_iter().map(|fixture| (fixture, "4"));
     let large = large().into_iter().map(|fixture| (fixture, "16"));
     for (fixture, rank) in small.chain(large) {

@@ -137,8 +137,7 @@ fn rank_fraction_equals_artifact_of_that_rank() {
     }
 }
 
-/// The same for factors under a gauge and with an appended sink direction. A bias is that of the
-/// full rank, at any rank.
+/// A bias is that of the full rank, at any rank.
 #[test]
 fn rank_fraction_respects_gauges_and_sinks() {
     let scratch = Scratch::new();
@@ -182,7 +181,6 @@ fn rank_fraction_respects_gauges_and_sinks() {
             assert!(difference < 1e-4, "{label}: {difference:.2e}");
             let expected = at_fraction(&small, cpu(), 1.0);
             let difference = largest_difference(&half, &expected);
-            // The smaller artifact's bias corrects more than that of the full rank.
             assert!(
                 (difference < 1e-3) == (bias == "off"),
                 "{label}: {difference:.2e}"
@@ -201,8 +199,7 @@ fn at_fraction<B: Backend>(file: &ModelFile, mut backend: B, fraction: f32) -> V
     session.step(&TOKENS).unwrap().to_vec()
 }
 
-/// Regression test of greedy generation with the demo model, on every instruction set. The margins
-/// between logits exceed the differences between instruction sets.
+/// The margins between logits exceed the differences between instruction sets.
 #[test]
 fn demo_generates_the_recorded_tokens() {
     const WRITTEN: [u32; 64] = [

@@ -1,10 +1,9 @@
 //! Trains the tables of `htc_formats::bands` on Gaussian numbers and prints them: `cargo run
-//! --release -p htc-math --example tables`. Deterministic.
+//! --release -p htc-math --example tables`.
 //!
 //! Trellis: alternates between paths for given tables and tables of least squared error for these
-//! paths. Random starts end far from the best known tables (with four bits .196 to .32 bits above
-//! Shannon's bound, over sixteen starts); repeated perturbation of the best tables finds better
-//! ones (.178). Codebook: alternates between scales and levels.
+//! paths; perturbation of the best tables finds better ones than random starts. Codebook:
+//! alternates between scales and levels.
 
 use std::error::Error;
 
@@ -28,7 +27,6 @@ fn paths(code: Code, x: &[f32], value: impl Fn(usize) -> f32) -> Vec<u16> {
     states
 }
 
-/// Mean squared error with the best common scale.
 fn error(x: &[f32], y: impl Iterator<Item = f32>) -> f64 {
     let (mut xx, mut xy, mut yy) = (0.0, 0.0, 0.0);
     for (&x, y) in x.iter().zip(y) {
@@ -38,9 +36,8 @@ fn error(x: &[f32], y: impl Iterator<Item = f32>) -> f64 {
     (xx - xy * xy / yy) / x.len() as f64
 }
 
-/// First bit and number of bits of the state that select an entry of each table. The first two
-/// tables serve the low half of a state, the others the high half. (Tables of version 1 were two of
-/// 64 free entries.)
+/// First bit and number of bits of the state that select an entry of each table; two tables serve
+/// the low half of a state, two the high half.
 const FIELDS: [(usize, usize); 4] = [(0, 4), (4, 2), (6, 2), (8, 4)];
 
 const PERTURBED_STARTS: u64 = 48;
@@ -56,7 +53,7 @@ fn value<T: Copy + std::iter::Sum<T>>(tables: &[Vec<T>], state: usize) -> T {
         .sum()
 }
 
-/// Fits the tables of least squared error for the paths, each with the others fixed, in turn.
+/// Each table with the others fixed, in turn.
 fn fit(tables: &mut [Vec<f64>], x: &[f32], states: &[u16]) {
     for _ in 0..4 {
         for (side, field) in FIELDS.into_iter().enumerate() {
@@ -78,7 +75,6 @@ fn fit(tables: &mut [Vec<f64>], x: &[f32], states: &[u16]) {
 }
 
 fn rounded(mut tables: Vec<Vec<f64>>) -> (Vec<Vec<i32>>, f64) {
-    // A shift of one table's mean can be moved to another.
     let mut moved = 0.0;
     let last = tables.len() - 1;
     for table in &mut tables[..last] {
@@ -102,7 +98,6 @@ fn trained(code: Code, mut tables: Vec<Vec<f64>>, x: &[f32]) -> Vec<Vec<f64>> {
     tables
 }
 
-/// Prints the best tables of a random start and of perturbed restarts from the best.
 fn trellis(bits: u8) -> Result<(), Box<dyn Error>> {
     let code = Code::trellis(bits)?;
     let (train, test) = (numbers(1, 256 * SEQUENCE), numbers(2, 96 * SEQUENCE));
@@ -153,7 +148,6 @@ fn nearest(borders: &[f64], x: f64) -> usize {
     borders.partition_point(|&border| x > border)
 }
 
-/// Returns the scale of least error for a group, a multiple of `unit`, and its error.
 fn best_scale(magnitudes: &[f64], borders: &[f64], group: &[f32], unit: f64) -> (f64, f64) {
     let largest = group
         .iter()
@@ -182,7 +176,6 @@ fn levels(bits: u8) {
     let mut magnitudes: Vec<f64> = (0..count)
         .map(|i| (f64::from(i) + 0.5) / f64::from(count))
         .collect();
-    // The largest level is 1: a group's scale is about its largest number.
     let mut mse = 0.0;
     for _ in 0..30 {
         let (mut sums, mut weights, mut total) = (

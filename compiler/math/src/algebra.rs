@@ -51,30 +51,20 @@ pub trait Algebra: fmt::Debug + Send + Sync {
     /// Returns the library and device, for the provenance of an artifact.
     fn name(&self) -> String;
 
-    /// Returns the number of rows of `width` numbers per product: enough for full speed with a
-    /// small float64 copy.
+    /// Returns the number of rows of `width` numbers per product.
     fn panel_rows(&self, width: usize) -> usize {
         let _ = width;
         512
     }
 
     /// Returns the `k` leading eigenvectors of the symmetric matrix given by its lower triangle.
-    ///
-    /// # Errors
-    /// [`FactoriseError::NoConvergence`] or an error of the device.
     fn eigen(&self, matrix: Mat<f64>, k: usize) -> Result<LeadingVectors, FactoriseError>;
 
     /// Returns all eigenvalues, decreasing, of the symmetric matrix given by its lower triangle;
     /// much cheaper than vectors.
-    ///
-    /// # Errors
-    /// As [`eigen`](Algebra::eigen).
     fn eigenvalues(&self, matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseError>;
 
     /// Returns the `k` leading right singular vectors of `tall [m, n]`, `m ≥ n`.
-    ///
-    /// # Errors
-    /// As [`eigen`](Algebra::eigen).
     fn right_singular_vectors(
         &self,
         tall: Mat<f64>,
@@ -82,9 +72,6 @@ pub trait Algebra: fmt::Debug + Send + Sync {
     ) -> Result<LeadingVectors, FactoriseError>;
 
     /// Computes `out = scale · X Y`, or adds it to `out`.
-    ///
-    /// # Errors
-    /// An error of the device.
     fn multiply(
         &self,
         out: MatMut<'_, f64>,
@@ -95,19 +82,13 @@ pub trait Algebra: fmt::Debug + Send + Sync {
     ) -> Result<(), FactoriseError>;
 
     /// Returns `X Y` in the lower triangle of a square matrix; the rest is unspecified.
-    ///
-    /// # Errors
-    /// An error of the device.
     fn multiply_lower(
         &self,
         x: MatRef<'_, f64>,
         y: MatRef<'_, f64>,
     ) -> Result<Mat<f64>, FactoriseError>;
 
-    /// Returns a zero Gram matrix for rows of `order` numbers.
-    ///
-    /// # Errors
-    /// An error of the device, e.g. out of memory.
+    /// Returns a zero Gram matrix of this order.
     fn new_gram(&self, order: usize) -> Result<Box<dyn GramAccumulator>, FactoriseError>;
 }
 
@@ -119,27 +100,15 @@ pub trait GramAccumulator: fmt::Debug + Send {
     fn row_len(&self) -> usize;
 
     /// Adds `scale · XᵀX` of `rows [n, order]`.
-    ///
-    /// # Errors
-    /// An error of the device.
     fn add_rows(&mut self, scale: f64, rows: MatRef<'_, f64>) -> Result<(), FactoriseError>;
 
     /// Multiplies the sums by `factor`.
-    ///
-    /// # Errors
-    /// An error of the device.
     fn scale(&mut self, factor: f64) -> Result<(), FactoriseError>;
 
     /// Returns some columns of the sums, `[order, n]`; entries above the diagonal are unspecified.
-    ///
-    /// # Errors
-    /// An error of the device.
     fn columns(&self, which: Range<usize>) -> Result<Mat<f64>, FactoriseError>;
 
     /// Returns the sums `[order, order]`; only the lower triangle is valid.
-    ///
-    /// # Errors
-    /// An error of the device.
     fn finish(self: Box<Self>) -> Result<Mat<f64>, FactoriseError> {
         let order = self.row_len();
         let mut sums = Mat::zeros(order, order);

@@ -1,30 +1,19 @@
 //! The axiom gauge: a diagonal gauge of the residual stream that needs no calibration.
 //!
 //! For the projections of one block that read the residual stream (Q, K, V, gate, up) and those
-//! that write to it (O, down), one factor `g_i > 0` per channel minimises the energy lost by
-//! truncation to the planned ranks in the coordinates `x_i / g_i`,
-//!
-//! ```text
-//! f(λ) = Σ_reads tail_r(W diag(e^{−λ})) + Σ_writes tail_r(diag(e^{λ}) W),   λ = log g,
-//! ```
-//!
-//! where `tail_r(X) = Σ_{i>r} σ_i(X)²`. Its gradient is `∂f/∂λ_i = −2 Σ_reads ‖X_tail[:,i]‖² + 2
-//! Σ_writes ‖X_tail[i,:]‖²`.
+//! that write to it (O, down), one factor `g_i > 0` per channel minimises `f(λ) = Σ_reads tail_r(W
+//! diag(e^{−λ})) + Σ_writes tail_r(diag(e^{λ}) W)` for `λ = log g` and the planned ranks, where
+//! `tail_r(X) = Σ_{i>r} σ_i(X)²`.
 //!
 //! With the present approximation, moving `λ` by `δ` loses `Σ_i (a_i e^{−2δ_i} + b_i e^{2δ_i})` for
-//! tail energies `a_i` of the reads and `b_i` of the writes: an upper bound. Its minimum has a
-//! closed form up to one number, and a step there cannot raise `f`. A line search tries to go
-//! further.
+//! tail energies `a_i` of the reads and `b_i` of the writes: an upper bound, so a step to its
+//! minimum cannot raise `f`. A line search tries to go further.
 //!
-//! **Result.** Unequal channels truncate better: an unstructured weight is close to a
-//! maximum of `f`, and the search stops at `MAX_ABS_LOG_GAUGE` for about a tenth of the channels of a small
-//! trained Llama, whose tail falls by a third to a half. The Frobenius error of the factors rises
-//! (there by a tenth to a half); only a measurement on text shows the benefit.
+//! The tail falls, but the Frobenius error of the factors rises; only a measurement on text shows
+//! the benefit.
 //!
-//! **Cost.** About 20 evaluations of `f`, each with one eigendecomposition per projection, of the order of its smaller
-//! side. At `d = 1024` a block of seven projections takes about a second on one core, and eight
-//! times that at twice the width; half a dozen [`evaluations`](AxiomOptions::evaluations) reach
-//! most of the decrease. Blocks are independent.
+//! Takes about 20 evaluations of `f`, each with one eigendecomposition per projection, of the order
+//! of its smaller side.
 
 use faer::Mat;
 use htc_formats::model::ProjectionKind;
@@ -33,8 +22,7 @@ use super::gauge::{Diagonal, Gauge};
 use super::panels::Panels;
 use super::{Algebra, FactoriseError, Weight};
 
-/// Limit of `|log g_i|`, a factor of 16 from the mean: an unused channel would absorb all of the
-/// scale.
+/// Limit of `|log g_i|`: an unused channel would absorb all of the scale.
 const MAX_ABS_LOG_GAUGE: f64 = 2.772_588_722_239_781;
 
 /// Fraction of the predicted decrease that a step has to deliver (Armijo 1966).
@@ -45,7 +33,7 @@ const MAX_HALVINGS: usize = 6;
 /// In units of the minimum of the bound.
 const MAX_STEP: f64 = 4.0;
 
-/// Relative floor of tail energies, so that untruncated channels do not follow rounding noise.
+/// Relative, so that untruncated channels do not follow rounding noise.
 const TAIL_ENERGY_FLOOR: f64 = 1e-6;
 
 /// Relation of a projection to the residual stream.
@@ -120,28 +108,18 @@ pub struct AxiomGauge {
 }
 
 impl AxiomGauge {
-    /// Returns the gauge at the inputs of the reads, `1/g`.
-    ///
-    /// # Errors
-    /// None for a gauge that [`axiom_gauge`] returned.
+    /// Returns the gauge `1/g` at the inputs of the reads.
     pub fn input_gauge(&self) -> Result<Gauge, FactoriseError> {
         Diagonal::new(self.entries.iter().map(|g| 1.0 / g).collect()).map(Gauge::Diagonal)
     }
 
-    /// Returns the gauge at the outputs of the writes, `g`.
-    ///
-    /// # Errors
-    /// None for a gauge that [`axiom_gauge`] returned.
+    /// Returns the gauge `g` at the outputs of the writes.
     pub fn output_gauge(&self) -> Result<Diagonal, FactoriseError> {
         Diagonal::new(self.entries.clone())
     }
 }
 
 /// Searches the gauge that minimises the tail energy of `slots` at their ranks.
-///
-/// # Errors
-/// No projection, different numbers of channels, a rank outside `1..=min(out, in)`, numbers that
-/// are not finite.
 pub fn axiom_gauge(
     slots: &[AxiomProjection<'_>],
     options: AxiomOptions,
@@ -203,7 +181,6 @@ pub(super) struct Evaluation {
 }
 
 impl Evaluation {
-    /// Returns `∂f/∂λ`.
     pub fn gradient(&self) -> Vec<f64> {
         self.reads
             .iter()
@@ -212,7 +189,7 @@ impl Evaluation {
             .collect()
     }
 
-    /// Returns the `λ` with mean zero and within [`MAX_ABS_LOG_GAUGE`] that minimises the upper bound.
+    /// Returns the minimum within [`MAX_ABS_LOG_GAUGE`], with mean zero.
     fn minimum_of_bound(&self, lambda: &[f64]) -> Vec<f64> {
         let largest = self
             .reads
@@ -285,9 +262,9 @@ struct PreparedProjection<'a> {
 }
 
 enum ChannelEnergy {
-    /// Lower triangle of the Gram matrix `[d, d]`, for few channels.
+    /// `[d, d]`, lower triangle, for few channels.
     Gram(Mat<f64>),
-    /// Energy per channel, for many channels.
+    /// Per channel, for many channels.
     Energies(Vec<f64>),
 }
 
@@ -336,7 +313,6 @@ impl<'a> Objective<'a> {
         })
     }
 
-    /// Evaluates `f(λ)` and its gradient.
     pub fn evaluate(&self, lambda: &[f64]) -> Result<Evaluation, FactoriseError> {
         let mut reads = vec![0.0; self.channels];
         let mut writes = reads.clone();
@@ -358,7 +334,7 @@ impl<'a> Objective<'a> {
 }
 
 impl PreparedProjection<'_> {
-    /// Returns the truncation error per channel when channel `i` is multiplied by `scale[i]`.
+    /// Channel `i` is multiplied by `scale[i]`.
     fn tail_energies(
         &self,
         scale: &[f64],

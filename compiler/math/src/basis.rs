@@ -8,20 +8,20 @@ use super::panels::Panels;
 use super::sink::{Sink, SinkOutcome, append_direction};
 use super::{Algebra, FactoriseError, Host, Weight, largest_entry_is_negative};
 
-/// Relative eigenvalues below this are rounding.
+/// Smaller ones are rounding.
 const RELATIVE_EIGENVALUE_FLOOR: f64 = 1e-14;
 
 /// Weight of each projection in the shared basis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BasisWeighting {
-    /// `1/‖W‖_F²`, under a gauge `1/‖W G‖_F²`: independent of scale. Ignores zero projections.
+    /// `1/‖W‖_F²`, under a gauge `1/‖W G‖_F²`: independent of scale.
     #[default]
     Normalised,
     /// 1, as in the literature: projections with large entries dominate.
     Equal,
 }
 
-/// Options of [`shared_basis_with`]. The default is that of [`shared_basis`].
+/// Options of [`shared_basis_with`].
 #[derive(Clone, Copy, Debug)]
 pub struct BasisOptions<'a> {
     /// Weight of each projection.
@@ -60,19 +60,18 @@ pub struct SharedBasis {
     /// Per projection `W̃ = W P`, row-major `[out, k]`. Under a gauge `W G P`, scaled by the
     /// lengths of the rows of `basis`.
     pub projected: Vec<Vec<f32>>,
-    /// Decreasing eigenvalues of `K` over the columns that are not exempt. With
-    /// [`BasisWeighting::Normalised`] their sum is the number of non-zero projections.
+    /// Decreasing eigenvalues of `K` over the columns that are not exempt.
     pub eigenvalues: Vec<f64>,
     /// Outcome of the sink direction, if given.
     pub sink: Option<SinkOutcome>,
 }
 
 /// Computes the `k` leading eigenvectors `P` of `K = Σ w_i W_iᵀ W_i [d, d]` and the projected
-/// weights: `P` minimises `Σ w_i ‖W_i − W_i P Pᵀ‖_F²` among all orthonormal `[d, k]`.
+/// weights: `P` minimises `Σ w_i ‖W_i − W_i P Pᵀ‖_F²`.
 ///
 /// # Errors
-/// No weight, weights with different inputs, `k` outside `1..=d`, numbers that are not finite or
-/// exceed float32.
+/// Weights with different inputs, `k` outside `1..=d`, numbers that are not finite or exceed
+/// float32.
 pub fn shared_basis(
     weights: &[Weight<'_>],
     k: usize,
@@ -87,13 +86,9 @@ pub fn shared_basis(
 
 /// Computes [`shared_basis`] under a gauge, with exempt columns and a sink direction.
 ///
-/// With a gauge `G` the eigenvectors are those of `K = Σ w_i G W_iᵀ W_i G`, and every weight
-/// becomes `W_i G P · Pᵀ G⁻¹`, which minimises `Σ w_i ‖(W_i − Ŵ_i) G‖_F²` among all products with a
-/// common right factor of rank `k`.
-///
-/// Always stores `k` rows. If the basis covers less of the sink direction than the threshold, that
-/// direction becomes the first component: `Ŵ_i ŝ = W_i ŝ` at every rank. The others are optimal
-/// given it.
+/// With a gauge `G` every weight becomes `W_i G P · Pᵀ G⁻¹`, which minimises `Σ w_i ‖(W_i − Ŵ_i)
+/// G‖_F²`. If the basis covers less of the sink direction than the threshold, that direction
+/// becomes the first component: `Ŵ_i ŝ = W_i ŝ` at every rank.
 ///
 /// # Errors
 /// Those of [`shared_basis`], a gauge or a direction of another width, a second moment with
@@ -188,7 +183,7 @@ fn projected(
 }
 
 /// Makes an uncovered `G⁻¹ ŝ` the first vector of `p [d, k]`, followed by the leading eigenvectors
-/// of `K` deflated by it. `gram` is the lower triangle of `K`.
+/// of `K` deflated by it.
 fn cover_sink(
     p: &mut Mat<f64>,
     sink: Sink<'_>,
@@ -405,9 +400,6 @@ fn shared_gram(
 }
 
 /// Returns the square roots of all eigenvalues of the `K` of [`shared_basis`], decreasing.
-///
-/// # Errors
-/// No weight, weights with different inputs, numbers that are not finite.
 pub fn shared_singular_values(
     weights: &[Weight<'_>],
     weighting: BasisWeighting,
@@ -423,17 +415,14 @@ pub fn shared_singular_values(
 /// All components of a shared basis with their energies per projection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedComponents {
-    /// `Pᵀ`, row-major `[n, d]`, orthonormal. `n` is `d`, or the total number of outputs if
-    /// smaller; rows without energy are zero then.
+    /// `Pᵀ`, row-major `[n, d]`, orthonormal; `n` is `d`, or the total number of outputs if
+    /// smaller.
     pub basis: Vec<f64>,
     /// Per projection, `‖W p_j‖²` by component `j`: the error of rank `k` is the sum from `k` on.
     pub energies: Vec<Vec<f64>>,
 }
 
 /// Computes the basis of [`shared_basis`] at full rank, in float64.
-///
-/// # Errors
-/// No weight, weights with different inputs, numbers that are not finite.
 pub fn shared_components(
     weights: &[Weight<'_>],
     weighting: BasisWeighting,

@@ -5,8 +5,7 @@ use super::{FactoriseError, Weight};
 
 /// Returns `b = (W − B A) E[x]`, so that `E[B A x + b] = E[W x]`.
 ///
-/// `a [r, in]` and `b [out, r]` are row-major; a shared basis `Pᵀ` and its `W̃` fit as well. `mean`
-/// is `E[x] [in]`.
+/// `a [r, in]` and `b [out, r]` are row-major; a shared basis `Pᵀ` and its `W̃` fit as well.
 ///
 /// # Errors
 /// Lengths that do not fit, numbers that are not finite, a bias that exceeds float32.

@@ -1,21 +1,17 @@
 //! Covariance of a projection's inputs: the optimal norm for factors with a bias correction.
 //!
-//! With a bias `b`, and `C = E[x xᵀ]`, `μ = E[x]`, `Σ = C − μ μᵀ`,
+//! With `C = E[x xᵀ]`, `μ = E[x]` and `Σ = C − μ μᵀ`,
 //!
-//! ```text
-//! E‖W x − (Ŵ x + b)‖² = tr((W − Ŵ) Σ (W − Ŵ)ᵀ) + ‖(W − Ŵ) μ − b‖²
-//! ```
+//! `E‖W x − (Ŵ x + b)‖² = tr((W − Ŵ) Σ (W − Ŵ)ᵀ) + ‖(W − Ŵ) μ − b‖²`.
 //!
-//! since `x − μ` has no mean. The second term is zero for `b = (W − Ŵ) μ`
-//! ([`bias_correction`](super::bias_correction)), so the best factors minimise the first, with `Σ`
-//! instead of `C` in every gauge. Without a bias `C` is the right norm.
-//!
-//! The bias does not apply to a sink direction: if `Ŵ ŝ = W ŝ`, the output there is off by `b`.
+//! The second term is zero for `b = (W − Ŵ) μ` ([`bias_correction`](super::bias_correction)), so
+//! the best factors minimise the first. If `Ŵ ŝ = W ŝ` for a sink direction, the output there is
+//! off by `b`.
 
 use super::{FactoriseError, SecondMoment, Weight};
 
-/// Resolution of a second moment stored in float32: smaller `C_ii − μ_i²` are raised to this
-/// fraction of `C_ii`, so that a nearly constant channel keeps a positive variance.
+/// Resolution of a second moment stored in float32; keeps the variance of a nearly constant channel
+/// positive.
 const VARIANCE_FLOOR: f64 = 1.0 / (1 << 22) as f64;
 
 /// Returns `Σ = C − μ μᵀ [n, n]`, row-major, zero above the diagonal, clamped to the Cauchy-Schwarz
@@ -55,7 +51,7 @@ pub fn covariance(moment: SecondMoment<'_>, mean: &[f64]) -> Result<Vec<f64>, Fa
     Ok(covariance)
 }
 
-/// Returns `‖W μ‖² = E‖W x‖² − tr(W Σ Wᵀ)`; NaN when a length does not fit.
+/// Returns `‖W μ‖²`; NaN when a length does not fit.
 pub fn mean_energy(weight: Weight<'_>, mean: &[f64]) -> f64 {
     if weight.check(0).is_err() || mean.len() != weight.cols {
         return f64::NAN;

@@ -14,7 +14,6 @@ use super::{FactoriseError, LeadingVectors, power_of_two_below};
 /// memory-bound.
 const QR_FIRST_ASPECT: f64 = 1.25;
 
-/// Returns the `k` leading eigenvectors of the symmetric matrix given by its lower triangle.
 pub(super) fn eigen(mut matrix: Mat<f64>, k: usize) -> Result<LeadingVectors, FactoriseError> {
     let n = matrix.nrows();
     if n == 1 {
@@ -72,7 +71,6 @@ pub(super) fn eigen(mut matrix: Mat<f64>, k: usize) -> Result<LeadingVectors, Fa
     })
 }
 
-/// Returns all eigenvalues of the symmetric matrix given by its lower triangle, decreasing.
 pub(super) fn eigenvalues(mut matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseError> {
     let n = matrix.nrows();
     if n == 1 {
@@ -103,15 +101,12 @@ pub(super) fn eigenvalues(mut matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseErr
 }
 
 struct Tridiagonal {
-    /// Divided by `scale`.
     diagonal: Col<f64>,
     below: Col<f64>,
     scale: f64,
-    /// Factors of the reflections stored below the diagonal of the matrix.
     reflectors: Mat<f64>,
 }
 
-/// Tridiagonalises a symmetric matrix of order at least 2.
 fn tridiagonalise(matrix: &mut Mat<f64>) -> Tridiagonal {
     let n = matrix.nrows();
     let block = qr::recommended_block_size::<f64>(n, n);
@@ -128,9 +123,9 @@ fn tridiagonalise(matrix: &mut Mat<f64>) -> Tridiagonal {
         MemStack::new(&mut memory),
         Default::default(),
     );
-    // faer 0.24 compares with absolute thresholds in its divide and conquer: singular values came
-    // out wrong in the second digit at a norm of 1e-24 and in the fifth at 1e12. LAPACK scales the
-    // tridiagonal matrix to 1 there; a power of two does it without rounding.
+    // faer 0.24 compares with absolute thresholds in its divide and conquer, which fails at small
+    // and large norms. LAPACK scales the tridiagonal matrix to 1 there; a power of two does it
+    // without rounding.
     let at = |i: usize, j: usize| if i < n { matrix[(i, j)] } else { 0.0 };
     let largest = (0..n)
         .map(|i| at(i, i).abs().max(at(i + 1, i).abs()))
@@ -144,7 +139,6 @@ fn tridiagonalise(matrix: &mut Mat<f64>) -> Tridiagonal {
     }
 }
 
-/// Returns the `k` leading right singular vectors of `tall [m, n]`, `m ≥ n`.
 pub(super) fn right_singular(tall: Mat<f64>, k: usize) -> Result<LeadingVectors, FactoriseError> {
     let (m, n) = tall.shape();
     let square = if m as f64 >= QR_FIRST_ASPECT * n as f64 {
@@ -178,7 +172,6 @@ pub(super) fn right_singular(tall: Mat<f64>, k: usize) -> Result<LeadingVectors,
     })
 }
 
-/// Returns `R` of the QR factorisation.
 fn qr_triangle(mut tall: Mat<f64>) -> Mat<f64> {
     let (m, n) = tall.shape();
     let block = qr::recommended_block_size::<f64>(m, n);

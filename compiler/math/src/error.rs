@@ -1,6 +1,6 @@
 use thiserror::Error;
 
-/// Error of a factorisation. The caller adds the name of the tensor.
+/// Error of a factorisation.
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum FactoriseError {
     /// No weight was given.

@@ -1,20 +1,15 @@
 //! Quantisation with error feedback (GPTQ / LDLQ): later columns compensate for the output error of
 //! earlier ones.
 //!
-//! With `E = W − Ŵ` and the second moment `C` of the inputs, `E‖(W − Ŵ) x‖² = tr(E C Eᵀ)`. For `C =
-//! N D Nᵀ` with `N` unit upper triangular and `D` diagonal,
+//! With `E = W − Ŵ` and the second moment `C = N D Nᵀ` of the inputs, `N` unit upper triangular,
 //!
-//! ```text
-//! tr(E C Eᵀ) = Σ_k D_k ‖(E N)_k‖²,      (E N)_k = E_k + Σ_{j<k} E_j N_jk
-//! ```
+//! `E‖(W − Ŵ) x‖² = tr(E C Eᵀ) = Σ_k D_k ‖(E N)_k‖²`,
 //!
 //! so the optimum for column `k`, given those before it, is the code nearest to `W_k + Σ_{j<k} E_j
-//! N_jk` ("QuIP", Chee et al. 2023, equation 2, LDLQ; the same as GPTQ, Frantar et al. 2022).
-//! `D_k`, the variance of input `k` unexplained by later inputs, weights the column in the search
-//! for scales.
+//! N_jk` ("QuIP", Chee et al. 2023, equation 2; the same as GPTQ, Frantar et al. 2022). `D_k`
+//! weights the column in the search for scales.
 //!
-//! Then sweeps of coordinate descent move each code towards the minimum of `tr(E C Eᵀ)`, all others
-//! fixed.
+//! Then sweeps of coordinate descent move each code towards the minimum of `tr(E C Eᵀ)`.
 
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::cholesky::llt::factor;
@@ -45,7 +40,7 @@ pub trait BlockFormat {
     /// Returns the nearest code at an index of a block, and its value.
     fn nearest(&self, scales: &Self::Scales, place: usize, value: f32) -> (u8, f32);
 
-    /// Returns the length of a run, in which a code stands for `step · level + shift`, in float32.
+    /// Returns the length of a run, in which a code stands for `step · level + shift`.
     fn run_len(&self) -> usize;
 
     /// Returns the level of a code.
@@ -63,7 +58,7 @@ pub trait BlockFormat {
     ) -> impl Iterator<Item = Self::Scales>;
 }
 
-/// Neighbouring scales, in search order.
+/// In search order.
 const NEIGHBOUR_KINDS: [NearbyKind; 2] = [NearbyKind::Steps, NearbyKind::Offsets];
 
 /// Quantised rows.
@@ -92,8 +87,8 @@ pub struct ErrorFeedback {
 /// Columns whose errors are carried together.
 const COLUMN_CHUNK: usize = 64;
 
-/// Computes `H C H` in place for a symmetric `C [n, n]`: the second moment of inputs
-/// [rotated](htc_formats::bands::rotate) by column groups.
+/// Computes `H C H` in place for a symmetric `C [n, n]`, the second moment of
+/// [rotated](htc_formats::bands::rotate) inputs.
 pub fn rotate_moment<T>(n: usize, moment: &mut [T])
 where
     T: Copy + From<f32> + Add<Output = T> + Sub<Output = T> + Mul<Output = T>,
@@ -115,10 +110,6 @@ impl ErrorFeedback {
     }
 
     /// Factorises `C + damping · mean(diag C) · 1` for the second moment `C`.
-    ///
-    /// # Errors
-    /// An invalid second moment, one that is not definite despite damping, or a damping that is
-    /// negative or not finite.
     pub fn new(moment: SecondMoment<'_>, damping: f64) -> Result<Self, FactoriseError> {
         moment.check()?;
         if !damping.is_finite() || damping < 0.0 {
@@ -148,9 +139,6 @@ impl ErrorFeedback {
     }
 
     /// Returns the feedback of [rotated](htc_formats::bands::rotate) inputs, computed on first use.
-    ///
-    /// # Errors
-    /// Rounding leaves the matrix not definite.
     pub fn rotated(&self) -> Result<&ErrorFeedback, FactoriseError> {
         let n = self.order;
         let feedback = self.rotated.get_or_init(|| {
@@ -181,9 +169,6 @@ impl ErrorFeedback {
     }
 
     /// Quantises rows, independently of each other, on the calling thread.
-    ///
-    /// # Errors
-    /// Rows of a wrong length or not whole blocks, or numbers that are not finite.
     pub fn quantise<C: BlockFormat>(
         &self,
         rows: Weight<'_>,
@@ -291,8 +276,8 @@ impl ErrorFeedback {
         })
     }
 
-    /// Rounds columns of a row in order and carries each error to the later targets. Returns `Σ D_k
-    /// (target - value)²`, or `None` once it reaches `most`.
+    /// Carries each error to the later targets. Returns `Σ D_k (target - value)²`, or `None` once
+    /// it reaches `most`.
     pub(crate) fn quantise_run(
         &self,
         start: usize,
@@ -315,7 +300,6 @@ impl ErrorFeedback {
         Some(lost)
     }
 
-    /// Returns scales with a smaller loss under feedback for the run at `start`, if any.
     fn improve_scales_with_feedback<C: BlockFormat>(
         &self,
         code: &C,
@@ -338,8 +322,7 @@ impl ErrorFeedback {
         })
     }
 
-    /// Returns scales with a smaller loss for fixed codes of a run, if any. `slopes` are half of
-    /// the negative gradient.
+    /// `slopes` are half of the negative gradient.
     fn improve_scales_of_codes<C: BlockFormat>(
         &self,
         code: &C,
@@ -369,14 +352,13 @@ impl ErrorFeedback {
         })
     }
 
-    /// Updates the slopes of a row after a column moved by `by`.
     pub(crate) fn update_slopes(&self, column: usize, by: f32, slopes: &mut [f32]) {
         let of_column = &self.moment[column * self.order..][..self.order];
         let pairs = slopes.iter_mut().zip(of_column);
         pairs.for_each(|(slope, of)| *slope -= by * of);
     }
 
-    /// Runs one sweep of coordinate descent; returns the number of changes.
+    /// Returns the number of changes.
     fn sweep<C: BlockFormat>(
         &self,
         rows: Weight<'_>,
@@ -436,7 +418,6 @@ impl ErrorFeedback {
     }
 }
 
-/// Returns the neighbouring scales of least loss below `least`, if any.
 fn best_neighbouring_scales<C: BlockFormat>(
     code: &C,
     (scales, run): (&C::Scales, usize),
@@ -460,7 +441,7 @@ fn factorise_moment(
     n: usize,
     entry: impl Fn(usize, usize) -> f64,
 ) -> Result<(Vec<f32>, Vec<f32>), FactoriseError> {
-    // Reversed: a Cholesky factor explains rows by earlier rows.
+    // A Cholesky factor explains rows by earlier rows.
     let mut reversed = Mat::from_fn(n, n, |i, j| {
         if j <= i {
             entry(n - 1 - i, n - 1 - j)
@@ -482,10 +463,10 @@ fn factorise_moment(
     Ok((factor, conditional))
 }
 
-/// Below it a rank-deficient second moment has no Cholesky factor in float64.
+/// A rank-deficient second moment needs it for a Cholesky factor in float64.
 pub(crate) const MIN_DAMPING: f64 = 1e-8;
 
-/// Replaces the lower triangle by the Cholesky factor.
+/// Replaces the lower triangle.
 pub(crate) fn cholesky_in_place(matrix: &mut Mat<f64>) -> Result<(), FactoriseError> {
     let n = matrix.nrows();
     let params = Default::default();

@@ -2,17 +2,13 @@
 //!
 //! An invertible gauge `G [in, in]` on the inputs and a diagonal `H [out, out]` on the outputs make
 //! [`low_rank_with`](super::low_rank_with) and [`shared_basis_with`](super::shared_basis_with)
-//! minimise `‖H (W − Ŵ) G‖_F`: they decompose `H W G`, and the inverses go back into the factors.
+//! minimise `‖H (W − Ŵ) G‖_F`: they decompose `H W G`, and the inverses go back into the factors. A
+//! large entry means a large weight of the error; the literature often names the inverse `G`.
 //!
-//! Where the literature truncates `W G⁻¹` and multiplies `G` back, its `G` is the inverse of the
-//! one here. A large entry always means a large weight of the error:
-//!
-//! - [`Gauge::activation`]: `g_i = C_ii^½` (the family of ASVD, Yuan et al. 2023).
-//! - [`Gauge::whiten`]: `G = C^½` with the second moment `C = E[x xᵀ]`, hence
-//!   `‖(W − Ŵ) G‖_F² = E‖(W − Ŵ) x‖²`: the best approximation of the outputs (the family of SVD-LLM,
-//!   Wang et al. 2024, by eigendecomposition instead of Cholesky).
-//!
-//! Scaling a gauge does not change the factors, so the units of the activations do not matter.
+//! [`Gauge::activation`] has `g_i = C_ii^½` (the family of ASVD, Yuan et al. 2023),
+//! [`Gauge::whiten`] `G = C^½` with the second moment `C = E[x xᵀ]`, the best approximation of the
+//! outputs (the family of SVD-LLM, Wang et al. 2024, by eigendecomposition instead of Cholesky).
+//! Scaling a gauge does not change the factors.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -26,16 +22,16 @@ pub const DEFAULT_EXPONENT: f64 = 1.0;
 /// Fraction of `tr(C)/n · I` in [`Gauge::whiten`].
 pub const DEFAULT_SHRINKAGE: f64 = 1e-2;
 
-/// Relative floor of `C_ii` in [`Gauge::activation`], for channels unseen by calibration.
+/// Relative, for channels unseen by calibration.
 const CHANNEL_FLOOR: f64 = 1e-6;
 
-/// Relative floor of the eigenvalues in [`Gauge::whiten`], for an invertible `C^½`.
+/// Relative, for an invertible `C^½`.
 const EIGENVALUE_FLOOR: f64 = 1e-12;
 
 /// Tolerance of `|C_ij| ≤ (C_ii C_jj)^½` for rounding.
 const CAUCHY_SCHWARZ_TOLERANCE: f64 = 1.0 + 1e-3;
 
-/// Smaller relative eigenvalues, negated, are rounding.
+/// Smaller ones are rounding.
 pub(super) const NEGATIVE_EIGENVALUE_TOLERANCE: f64 = 1e-6;
 
 const MAX_ENTRY_RATIO: f64 = 1e12;
@@ -50,7 +46,7 @@ pub struct SecondMoment<'a> {
 }
 
 impl<'a> SecondMoment<'a> {
-    /// Checks length, finite entries, the diagonal's sign and the Cauchy-Schwarz bound.
+    /// Checks length, finite entries and the Cauchy-Schwarz bound.
     pub(super) fn check(&self) -> Result<(), FactoriseError> {
         let n = self.order;
         if n == 0 || n.checked_mul(n) != Some(self.values.len()) {
@@ -107,9 +103,6 @@ pub struct Diagonal {
 
 impl Diagonal {
     /// Creates the gauge with these entries.
-    ///
-    /// # Errors
-    /// An entry that is not finite, not above zero, or less than 1e-12 of the largest.
     pub fn new(mut entries: Vec<f64>) -> Result<Self, FactoriseError> {
         let largest = entries.iter().copied().fold(0.0, f64::max);
         let possible = |g: f64| g.is_finite() && g > 0.0 && g * MAX_ENTRY_RATIO >= largest;
@@ -147,8 +140,7 @@ impl Diagonal {
     }
 }
 
-/// `C^½` for a shrunk second moment `C`, computed on first use: a projection with fewer outputs
-/// than inputs needs only `C`.
+/// `C^½` for a shrunk second moment `C`, computed on first use.
 #[derive(Debug)]
 pub struct Whitening {
     /// Lower triangle, with a mean diagonal in `[1, 4)`.
@@ -254,11 +246,7 @@ impl Gauge {
 
     /// Returns `G = C'^½` with `C' = (1 − s) C + s tr(C)/n I` for the second moment `C` at the
     /// input and the shrinkage `s`, usually [`DEFAULT_SHRINKAGE`]. A second moment of zeros gives
-    /// [`Gauge::None`].
-    ///
-    /// # Errors
-    /// An invalid second moment, a shrinkage outside `0..=1`. An indefinite `C` is only detected
-    /// with the root.
+    /// [`Gauge::None`]. An indefinite `C` is only detected with the root.
     pub fn whiten(moment: SecondMoment<'_>, shrinkage: f64) -> Result<Self, FactoriseError> {
         if !(0.0..=1.0).contains(&shrinkage) {
             return Err(FactoriseError::Shrinkage { found: shrinkage });
@@ -318,7 +306,7 @@ impl Gauge {
         }
     }
 
-    /// Returns the power of two left out by the methods below.
+    /// Returns the power of two left out below.
     pub(super) fn scale(&self) -> f64 {
         match self {
             Gauge::None => 1.0,
@@ -380,8 +368,7 @@ pub(super) fn product(
 }
 
 /// Visits blocks of rows `Y_I` (with their first row) such that `Σ_I T_Iᵀ Y_I` has the symmetric
-/// part `Tᵀ C T`, for a symmetric `C [n, n]` given by its lower triangle and `T [n, c]`: half the
-/// work of `C T`.
+/// part `Tᵀ C T`, with half the work of `C T`; reads the lower triangle of `C [n, n]`.
 pub(super) fn for_each_quadratic_block(
     lower: MatRef<'_, f64>,
     t: MatRef<'_, f64>,

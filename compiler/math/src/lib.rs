@@ -1,22 +1,11 @@
 //! Factorisations and quantisation of dense weights, as pure arithmetic on buffers.
 //!
-//! Two constructions replace the dense weights `W [out, in]` of a transformer block:
-//!
-//! - [`shared_basis`]: projections that read the same input share one orthonormal basis
-//!   `P [d, k]`; each keeps only `W̃ = W P` (global rank compression).
-//! - [`low_rank`]: one projection becomes `B A` with `A [r, in]` and `B [out, r]`, its best
-//!   approximation of rank `r`, and of every smaller rank by its first components.
-//!
-//! Both minimise the Frobenius norm of the error; [`low_rank_with`] and [`shared_basis_with`] that
-//! of a [`Gauge`], from calibration activations or from the weights alone ([`axiom_gauge`]),
-//! optionally with exact directions ([`Sink`]) or input columns. [`bias_correction`] restores the
-//! error on the mean input, with a gauge from the [`covariance`].
-//!
-//! [`low_rank_error`], [`shared_error`] and [`weighted_relative_error`] measure the error of stored factors;
-//! [`relative_tail`] is the lower bound of Eckart and Young.
-//!
-//! [`codes`] searches the codes of [column groups](htc_formats::bands): trellis paths, codebooks
-//! and scales.
+//! [`shared_basis`] gives projections that read the same input one orthonormal basis `P [d, k]` and
+//! `W̃ = W P` each; [`low_rank`] turns a projection into `B A` with `A [r, in]` and `B [out, r]`,
+//! usable at every smaller rank. Both minimise the Frobenius norm of the error, [`low_rank_with`]
+//! and [`shared_basis_with`] that of a [`Gauge`], optionally with exact directions ([`Sink`]) or
+//! input columns. [`bias_correction`] restores the error on the mean input, with a gauge from the
+//! [`covariance`]. [`codes`] searches the codes of [column groups](htc_formats::bands).
 //!
 //! Factorisations compute in float64; only stored factors are rounded to float32. Products and
 //! decompositions go through an [`Algebra`]: the [`Host`] on the calling thread, or a device.
@@ -91,9 +80,6 @@ pub struct Weight<'a> {
 
 impl Weight<'_> {
     /// Checks the length and that every number is finite.
-    ///
-    /// # Errors
-    /// [`FactoriseError`], which names the weight by `index`.
     pub fn check(&self, index: usize) -> Result<(), FactoriseError> {
         if self.rows == 0 || self.cols == 0 {
             return Err(FactoriseError::Empty {
@@ -129,9 +115,8 @@ impl Weight<'_> {
     }
 }
 
-/// Returns true if the entry of largest magnitude (the first of equal ones) is negative, which
-/// fixes the sign of singular vectors. Decided on the stored float32, independently of the
-/// backend's last bits.
+/// Decides the sign of singular vectors on the stored float32, independently of the backend's last
+/// bits.
 fn largest_entry_is_negative(vector: impl IntoIterator<Item = f32>) -> bool {
     let largest = vector.into_iter().fold(
         0.0f32,

@@ -7,8 +7,7 @@ use super::panels::Panels;
 use super::sink::{Coverage, Sink, SinkOutcome, coverage_of_parts};
 use super::{Algebra, FactoriseError, Host, LeadingVectors, Weight, largest_entry_is_negative};
 
-/// Method by which [`low_rank`] computes the singular vectors of the smaller side; the other side
-/// is `W` times these.
+/// Method by which [`low_rank`] computes the singular vectors of the smaller side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SvdMethod {
     /// Singular value decomposition of `W`: singular values are exact to about 1e-15 of the
@@ -28,11 +27,8 @@ const MIN_GRAM_ORDER: usize = 64;
 ///
 /// A row of `A` belongs to one component, so its scaling is free. A block in a row of `B` shares
 /// one scale across components: with `t = 1` large components push small ones below the step, with
-/// `t = 0` the step is too coarse for the large ones. Relative error that q8_0 adds to `B A`, mean
-/// over the layers of a small trained Llama at r = 64, for t = 0, ¼, ½, ¾, 1: Q 0.72 0.70 0.71 0.74
-/// 0.80 %, K 0.76 0.74 0.75 0.79 0.87 %, gate 0.63
-/// 0.62 0.62 0.63 0.66 %, down 0.60 0.60 0.60 0.61 0.61 %; singular values that fall as 1/i:
-/// 0.76 0.65 0.67 0.80 1.18 %.
+/// `t = 0` the step is too coarse for the large ones. On a small Llama the error of q8_0 is least
+/// at ¼ to ½.
 const B_EXPONENT: f64 = 0.25;
 
 type FactorPair = (Vec<f32>, Vec<f32>);
@@ -40,9 +36,8 @@ type FactorPair = (Vec<f32>, Vec<f32>);
 /// Low-rank factors `W ≈ B A`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LowRank {
-    /// `A = S^¾ Vᵀ`, row-major `[r, in]`: components in decreasing order, with a positive entry of
-    /// largest magnitude. Under a gauge `S^¾ Vᵀ G⁻¹`. Exempt columns come first, then an uncovered
-    /// sink direction.
+    /// `A = S^¾ Vᵀ`, row-major `[r, in]`, with a positive entry of largest magnitude per row. Under
+    /// a gauge `S^¾ Vᵀ G⁻¹`. Exempt columns come first, then an uncovered sink direction.
     pub a: Vec<f32>,
     /// `B = U S^¼`, row-major `[out, r]`. Under a gauge `H⁻¹ U S^¼`.
     pub b: Vec<f32>,
@@ -52,7 +47,7 @@ pub struct LowRank {
     pub sink: Option<SinkOutcome>,
 }
 
-/// Options of [`low_rank_with`]. The default is that of [`low_rank`].
+/// Options of [`low_rank_with`].
 #[derive(Clone, Copy, Debug)]
 pub struct LowRankOptions<'a> {
     /// Method for the singular vectors.
@@ -83,9 +78,6 @@ impl Default for LowRankOptions<'_> {
 }
 
 /// Computes the best approximation of rank `r` in the Frobenius norm.
-///
-/// # Errors
-/// `r` outside `1..=min(out, in)`, numbers that are not finite.
 pub fn low_rank(weight: Weight<'_>, r: usize, path: SvdMethod) -> Result<LowRank, FactoriseError> {
     let options = LowRankOptions {
         method: path,
@@ -98,11 +90,8 @@ pub fn low_rank(weight: Weight<'_>, r: usize, path: SvdMethod) -> Result<LowRank
 /// so at rank `r'`.
 ///
 /// If the components cover less of the sink direction `ŝ` than the threshold, the first component
-/// reproduces `W ŝ` and the others map `ŝ` to zero: `B A ŝ = W ŝ` at every rank, with the least
-/// error under that constraint.
-///
-/// Exempt columns come first, as components of a row of the identity and the column itself; the
-/// others approximate the remaining columns.
+/// reproduces `W ŝ`: `B A ŝ = W ŝ` at every rank. Exempt columns come first, as components of a row
+/// of the identity and the column itself.
 ///
 /// # Errors
 /// `r` outside `1..=min(out, in)`, numbers that are not finite, a gauge or a direction of another
@@ -251,10 +240,6 @@ fn low_rank_with_exempt(
     Ok(LowRank { a, b, ..rest })
 }
 
-/// Returns the inputs, of `n`, that are not exempt.
-///
-/// # Errors
-/// Invalid exempt channels, or more than `r`.
 pub(super) fn non_exempt_columns(
     exempt: &[usize],
     n: usize,
@@ -522,7 +507,6 @@ fn singular_value_powers(values: &[f64], exponent: f64) -> Vec<f64> {
     values.iter().map(power).collect()
 }
 
-/// Makes the entry of largest magnitude of every row of `A` positive.
 fn fix_signs(a: &mut [f32], on_b: &mut [f64]) {
     let width = a.len() / on_b.len();
     for (row, factor) in a.chunks_exact_mut(width).zip(on_b) {

@@ -85,7 +85,7 @@ pub fn weighted_relative_error(
 /// Returns `E‖(W − B A) x‖² = tr((W − B A) C (W − B A)ᵀ)` and `E‖W x‖²` in float64, for inputs with
 /// the second moment `C` and decoded `a [r, in]` and `b [out, r]`, row-major.
 ///
-/// NaN for wrong lengths. Takes about `2 out in²` operations.
+/// NaN for wrong lengths.
 pub fn weighted_energies(
     weight: Weight<'_>,
     a: &[f32],
@@ -187,7 +187,7 @@ pub fn dense_energies(weight: Weight<'_>, stored: &[f32]) -> ErrorEnergies {
 }
 
 /// Returns `E‖(W − W′) x‖²` and `E‖W x‖²` in float64, for inputs with the second moment `C` and a
-/// decoded dense `W′`; NaN for wrong lengths. Takes about `2 out in²` operations.
+/// decoded dense `W′`; NaN for wrong lengths.
 pub fn weighted_dense_energies(
     weight: Weight<'_>,
     stored: &[f32],
@@ -257,7 +257,6 @@ fn lengths_match(weight: Weight<'_>, stored: &[f32], moment: SecondMoment<'_>) -
         && moment.check().is_ok()
 }
 
-/// Returns `tr(Tᵀ C T)`.
 fn energy(t: MatRef<'_, f64>, moment: SecondMoment<'_>) -> f64 {
     let mut sum = 0.0;
     let done = for_each_quadratic_block(moment.lower(), t, &Host, |start, block| {
@@ -273,7 +272,6 @@ fn energy(t: MatRef<'_, f64>, moment: SecondMoment<'_>) -> f64 {
 /// Returns `(Σ_{i≥r} σ_i²)^½ / (Σ_i σ_i²)^½` of decreasing singular values, zero for a zero weight:
 /// the least relative error of rank `r` (Eckart and Young 1936).
 pub fn relative_tail(singular_values: &[f64], r: usize) -> f64 {
-    // From the small end, for accuracy.
     let energy = |s: &[f64]| s.iter().rev().map(|v| v * v).sum::<f64>();
     let total = energy(singular_values);
     if total == 0.0 {

@@ -1,7 +1,6 @@
-//! Eigen- and singular vectors by OpenBLAS, the alternative to `faer` under the feature `openblas`.
-//!
-//! Uses the system library on one thread. A build that does not know the processor silently falls
-//! back to slow code; then set `OPENBLAS_CORETYPE` to a supported processor.
+//! Eigen- and singular vectors by the system's OpenBLAS on one thread (feature `openblas`). A build
+//! that does not know the processor silently falls back to slow code; then set `OPENBLAS_CORETYPE`
+//! to a supported processor.
 
 use std::ffi::{c_char, c_int};
 use std::sync::Once;
@@ -12,8 +11,7 @@ use ndarray_linalg::{JobSvd, SVDDCInto};
 
 use super::{FactoriseError, LeadingVectors, to_column_major};
 
-/// Returns the `k` leading eigenvectors of the symmetric matrix given by its lower triangle (LAPACK
-/// `dsyevd`; `ndarray-linalg` offers only the slower `dsyev`).
+/// LAPACK `dsyevd`; `ndarray-linalg` offers only the slower `dsyev`.
 pub(super) fn eigen(matrix: Mat<f64>, k: usize) -> Result<LeadingVectors, FactoriseError> {
     let n = matrix.nrows();
     let mut vectors = to_column_major(matrix.as_ref());
@@ -22,7 +20,6 @@ pub(super) fn eigen(matrix: Mat<f64>, k: usize) -> Result<LeadingVectors, Factor
     Ok(LeadingVectors::from_ascending(values, &vectors, k))
 }
 
-/// Returns all eigenvalues of the symmetric matrix given by its lower triangle, decreasing.
 pub(super) fn eigenvalues(matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseError> {
     let mut values = vec![0.0; matrix.nrows()];
     divide_and_conquer(&mut to_column_major(matrix.as_ref()), &mut values, false)?;
@@ -30,7 +27,7 @@ pub(super) fn eigenvalues(matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseError> 
     Ok(values)
 }
 
-/// Returns the `k` leading right singular vectors of `tall [m, n]`, `m ≥ n` (LAPACK `dgesdd`).
+/// LAPACK `dgesdd`.
 pub(super) fn right_singular(tall: Mat<f64>, k: usize) -> Result<LeadingVectors, FactoriseError> {
     use_one_thread();
     let (m, n) = tall.shape();

@@ -97,7 +97,7 @@ impl<'a> Panels<'a> {
         gram.finish()
     }
 
-    /// Computes `T X [long, r]` for `X [short, r]` by panels of rows: `visit(first row, rows)`.
+    /// Computes `T X [long, r]` by panels of rows: `visit(first row, rows)`.
     pub fn times(
         &self,
         x: MatRef<'_, f64>,

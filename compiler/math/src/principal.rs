@@ -1,9 +1,8 @@
 //! Principal components of vectors: the initial bases of an adaptive KV cache.
 //!
 //! OjaKV (appendix A.2) starts from the leading singular vectors of calibration activations: for
-//! keys of queries and keys together, for values of values alone. The paper concatenates them as
-//! `[N, 2 d_h]` and takes left vectors, whose length is `N` and not the stated `d_h`; consistent is
-//! the stacked `X [2 N, d_h]` with its right vectors, the eigenvectors of `Xᵀ X`.
+//! keys of queries and keys together. It concatenates them as `[N, 2 d_h]`; consistent with the
+//! stated length is the stacked `X [2 N, d_h]` with the eigenvectors of `Xᵀ X`.
 
 use faer::Mat;
 
@@ -14,17 +13,14 @@ use super::{Algebra, FactoriseError, SecondMoment, largest_entry_is_negative, sy
 #[derive(Clone, Debug, PartialEq)]
 pub struct PrincipalBasis {
     /// `[n, n]`, row-major: one row per component, in decreasing order of energy, with a positive
-    /// entry of largest magnitude as stored.
+    /// entry of largest magnitude.
     pub components: Vec<f64>,
-    /// `[n]`: fraction of the energy `E‖x‖²` per component. The sum is 1, or 0 without energy.
+    /// `[n]`: fraction of the energy `E‖x‖²` per component.
     pub energies: Vec<f64>,
 }
 
 /// Computes all eigenvectors of `E[x xᵀ]` with their fractions of its trace, optimal at every rank
 /// (Eckart and Young 1936). Signs are fixed on numbers rounded by `round_to_f16`.
-///
-/// # Errors
-/// An invalid or indefinite second moment.
 pub fn principal_basis(
     moment: SecondMoment<'_>,
     as_stored: impl Fn(f64) -> f32,

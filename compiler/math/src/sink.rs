@@ -1,16 +1,15 @@
 //! Directions and channels that a projection must not lose.
 //!
 //! The first position of a sequence draws attention from all others (an attention sink) and lies
-//! along one direction `ŝ` of the residual stream, with a few channels of enormous magnitude. A
-//! basis that misses either breaks attention. A [`Sink`] adds `ŝ` to a basis, and exempt channels
-//! ([`largest_columns`], [`largest_moments`]) stay exact.
+//! along one direction `ŝ`, with a few channels of enormous magnitude; a basis that misses either
+//! breaks attention. A [`Sink`] adds `ŝ` to a basis, and exempt channels stay exact.
 
 use serde::{Deserialize, Serialize};
 
 use super::{FactoriseError, Weight};
 
 /// Returns the root mean square coverage of a direction by a random basis, `(rank / width)^½`: the
-/// usual [threshold](Sink::threshold), below which a basis avoids the direction.
+/// usual [threshold](Sink::threshold).
 pub fn random_coverage(rank: usize, width: usize) -> f64 {
     let part = rank as f64 / width.max(1) as f64;
     part.min(1.0).sqrt()
@@ -45,7 +44,7 @@ pub struct SinkOutcome {
     /// Coverage by the unmodified factors; under a gauge `G` that of `G⁻¹ ŝ` by the vectors of the
     /// decomposition.
     pub coverage: Coverage,
-    /// True if the direction replaced a component, as the first, and is exact at every rank.
+    /// True if the direction became the first component.
     pub appended: bool,
 }
 
@@ -61,9 +60,6 @@ pub struct Coverage {
 
 /// Returns the coverage of `direction` by the orthonormal rows of `basis`, row-major `[k,
 /// direction.len()]`.
-///
-/// # Errors
-/// A direction that is empty, zero or not finite, a basis of another width.
 pub fn coverage(basis: &[f64], direction: &[f64]) -> Result<Coverage, FactoriseError> {
     let unit = normalise(direction)?;
     check_width(basis, &unit)?;
@@ -74,11 +70,7 @@ pub fn coverage(basis: &[f64], direction: &[f64]) -> Result<Coverage, FactoriseE
 /// spans `direction`, unless it already [covers](coverage) `threshold` of it. Returns the coverage
 /// before and true if a row was added.
 ///
-/// The row comes from orthogonalising twice, which suffices for orthogonality up to rounding
-/// (Giraud, Langou and Rozložník 2005).
-///
-/// # Errors
-/// As [`coverage`].
+/// Orthogonalising twice suffices (Giraud, Langou and Rozložník 2005).
 pub fn append_direction(
     basis: &mut Vec<f64>,
     direction: &[f64],
@@ -155,9 +147,6 @@ fn dot(x: &[f64], y: &[f64]) -> f64 {
 
 /// Returns the `count` input columns of largest norm over all `weights`, ascending: exempt channels
 /// without calibration.
-///
-/// # Errors
-/// No weight, weights with different inputs, numbers that are not finite, more columns than exist.
 pub fn largest_columns(weights: &[Weight<'_>], count: usize) -> Result<Vec<usize>, FactoriseError> {
     let inputs = weights.first().ok_or(FactoriseError::NoWeights)?.cols;
     let mut energy = vec![0.0; inputs];
@@ -181,9 +170,6 @@ pub fn largest_columns(weights: &[Weight<'_>], count: usize) -> Result<Vec<usize
 
 /// Returns the `count` channels of largest second moment `C_ii = E[x_i²]`, ascending: exempt
 /// channels after calibration.
-///
-/// # Errors
-/// Entries that are negative or not finite, more channels than exist.
 pub fn largest_moments(diagonal: &[f64], count: usize) -> Result<Vec<usize>, FactoriseError> {
     match diagonal.iter().position(|c| !c.is_finite() || *c < 0.0) {
         None => indices_of_largest(diagonal, count),

@@ -4,11 +4,8 @@ use super::gauge::Gauge;
 use super::low_rank::gauged_gram;
 use super::{Algebra, FactoriseError, Weight};
 
-/// Returns all `min(out, in)` singular values of a weight, decreasing, from the eigenvalues of the
-/// smaller Gram matrix, as on [`SvdMethod::Gram`](super::SvdMethod::Gram).
-///
-/// # Errors
-/// Numbers that are not finite.
+/// Returns all `min(out, in)` singular values of a weight, decreasing, as on
+/// [`SvdMethod::Gram`](super::SvdMethod::Gram).
 pub fn singular_values(
     weight: Weight<'_>,
     algebra: &dyn Algebra,
@@ -16,14 +13,8 @@ pub fn singular_values(
     gauged_singular_values(weight, &Gauge::None, algebra)
 }
 
-/// Returns the singular values of `W G`. With an unshrunk [`Gauge::whiten`] of the second moment of
-/// the inputs, the sum of squares after the `k`-th is a lower bound of `E‖(W − Ŵ) x‖²` for rank `k`
-/// (Eckart and Young 1936); applied to some rows of a weight, for those rows in any approximation
-/// of the whole.
-///
-/// # Errors
-/// Numbers that are not finite, a gauge of another width, a second moment with negative
-/// eigenvalues.
+/// Returns the singular values of `W G`. With an unshrunk [`Gauge::whiten`], the sum of squares
+/// after the `k`-th is a lower bound of `E‖(W − Ŵ) x‖²` for rank `k` (Eckart and Young 1936).
 pub fn gauged_singular_values(
     weight: Weight<'_>,
     input: &Gauge,

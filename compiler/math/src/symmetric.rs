@@ -5,9 +5,6 @@ use faer::Mat;
 use super::{Algebra, FactoriseError, LeadingVectors};
 
 /// Returns the `k` leading eigenvectors of the symmetric matrix given by its lower triangle.
-///
-/// # Errors
-/// A matrix that is empty, not square or not finite, `k` above its order.
 pub fn symmetric_eigen(
     matrix: Mat<f64>,
     k: usize,
@@ -24,9 +21,6 @@ pub fn symmetric_eigen(
 }
 
 /// Returns all eigenvalues of the symmetric matrix given by its lower triangle, decreasing.
-///
-/// # Errors
-/// A matrix that is empty, not square or not finite.
 pub fn symmetric_eigenvalues(
     matrix: Mat<f64>,
     algebra: &dyn Algebra,

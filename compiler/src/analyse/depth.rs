@@ -9,10 +9,10 @@ use crate::math::{Algebra, FactoriseError, symmetric_eigen, symmetric_eigenvalue
 
 const TOLERANCE: f64 = 1e-3;
 
-/// Maximum mean step on the plateau, relative to that of the curve.
+/// Relative to the mean step of the curve.
 const MAX_PLATEAU_STEP: f64 = 0.5;
 
-/// Sums the covariances of the stream after each layer over their traces; lower triangle.
+/// Of the covariances of the stream after each layer over their traces; lower triangle.
 pub(super) fn cumulated(moments: impl Iterator<Item = StoredMoment>) -> Option<Mat<f64>> {
     let mut sum: Option<Mat<f64>> = None;
     for moment in moments {
@@ -30,7 +30,6 @@ pub(super) fn weight(moment: &StoredMoment) -> f64 {
     if trace > 0.0 { 1.0 / trace } else { 0.0 }
 }
 
-/// Cumulated covariance of all layers.
 pub(super) struct CumulatedCovariance {
     matrix: Mat<f64>,
     trace: f64,
@@ -39,8 +38,6 @@ pub(super) struct CumulatedCovariance {
 }
 
 impl CumulatedCovariance {
-    /// # Errors
-    /// Invalid statistics.
     pub(super) fn new(
         mut lower: Mat<f64>,
         algebra: &dyn Algebra,
@@ -59,8 +56,6 @@ impl CumulatedCovariance {
         })
     }
 
-    /// # Errors
-    /// Invalid statistics.
     pub(super) fn explained(
         &self,
         part: Mat<f64>,
@@ -87,13 +82,12 @@ impl CumulatedCovariance {
     }
 }
 
-/// Cumulates the streams after the layers `0..=last`.
 pub(super) fn cumulated_up_to(calibration: &Calibration, last: usize) -> Option<Mat<f64>> {
     let layers = calibration.layers.iter().take(last + 1);
     cumulated(layers.map(|layer| layer.stream()))
 }
 
-/// Finds the depth sink of a curve; `weights` are those of the layers.
+/// `weights` are those of the layers.
 pub(super) fn depth_sink(curve: &[f64], rank: usize, weights: Vec<f64>) -> DepthSink {
     let layers = curve.len();
     let two_thirds = (2.0 * layers as f64 / 3.0).round() as usize;
@@ -146,7 +140,6 @@ mod tests {
 
     #[test]
     fn plateau_tolerance_follows_the_slope_of_the_curve() {
-        // 0.17 per layer on average.
         let found = sink_of(&[0.1, 0.5, 0.7, 0.9, 0.9491, 0.9501]);
         assert_eq!((found.layer, found.two_thirds), (Some(3), 4));
         assert_eq!((found.agrees, found.tolerance), (Some(true), 0.17002));
@@ -227,7 +220,6 @@ mod tests {
         let curve: Vec<f64> = (0..7)
             .map(|l| whole.explained(up_to(l), &Host).unwrap())
             .collect();
-        // Direction 3 holds a quarter of each of the last four layers: 1/7 of the whole.
         assert!((curve[6] - curve[2] - 1.0 / 7.0).abs() < 1e-3, "{curve:?}");
         assert!(curve.windows(2).all(|pair| pair[0] <= pair[1] + 1e-12));
         assert_eq!(depth_sink(&curve, whole.rank, Vec::new()).layer, Some(3));

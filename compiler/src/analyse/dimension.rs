@@ -10,21 +10,19 @@ use crate::calibrate::StoredMoment;
 use crate::math::{FactoriseError, Host, symmetric_eigenvalues};
 use crate::system::random::Rng;
 
-/// Fraction of the variance that the principal components hold.
 pub(super) const ENERGY: f64 = 0.95;
 
-/// Confidence level of the intervals.
 pub(super) const CONFIDENCE: f64 = 0.95;
 
-/// Bootstrap replicates of TwoNN; the outermost 25 on either side are left out.
+/// The outermost 25 on either side are left out.
 pub(super) const REPLICATES: usize = 1000;
 
-/// Bootstrap replicates of PCA; the outermost 5 on either side are left out.
+/// The outermost 5 on either side are left out.
 pub(super) const PCA_REPLICATES: usize = 200;
 
 const MIN_BLOCKS: usize = 8;
 
-/// Seed of all random choices; a layer adds its index.
+/// A layer adds its index.
 pub(super) const SEED: u64 = 0x6874_635f_616e_616c;
 
 const SUBSAMPLE_SIZE: usize = 64;
@@ -37,7 +35,6 @@ const MAX_DEVIATION: f64 = 1.0;
 /// (Facco et al. 2017).
 const DISCARDED: f64 = 0.1;
 
-/// Returns the smallest number of decreasing `values` whose sum reaches `part` of the total.
 pub(super) fn components_for(values: &[f64], part: f64) -> usize {
     let total: f64 = values.iter().map(|v| v.max(0.0)).sum();
     let mut sum = 0.0;
@@ -70,10 +67,6 @@ pub(super) fn covariance(moment: &StoredMoment) -> Mat<f64> {
     covariance
 }
 
-/// Computes the dimensions of one stream from its second moment and sample.
-///
-/// # Errors
-/// Invalid statistics.
 pub(super) fn analyse_layer(
     layer: usize,
     moment: &StoredMoment,
@@ -120,11 +113,11 @@ fn draw_blocks(blocks: usize, random: &mut Rng) -> Vec<usize> {
 
 type Resampled = ((usize, usize), usize);
 
-/// Returns the interval of `value` and the median of the replicates, by resampling windows, since
-/// the vectors of one text are dependent (Künsch 1989). `None` for fewer than [`BLOCKS`] windows.
+/// Resamples windows, since the vectors of one text are dependent (Künsch 1989); returns the
+/// interval of `value` and the median of the replicates. `None` for fewer than [`BLOCKS`] windows.
 ///
-/// Repeated vectors bias the components of a replicate downwards, so the interval is the spread
-/// relative to the median, scaled to `value`.
+/// Repeated vectors bias the components of a replicate downwards, so the interval is scaled to
+/// `value`.
 fn resampled_pca(
     value: usize,
     sample: &Sample,
@@ -178,7 +171,6 @@ fn ratios(distances: &Mat<f64>) -> Vec<Option<f64>> {
                 next = next.min(distance);
             }
         }
-        // The square of a small distance may underflow to zero.
         (nearest > 0.0 && next.is_finite()).then(|| (next / nearest).ln() / 2.0)
     };
     (0..n).map(of).collect()
@@ -207,7 +199,7 @@ fn two_nn(ratios: &[f64]) -> Option<f64> {
     (squares > 0.0 && slope.is_finite()).then_some(slope)
 }
 
-/// Neighbours are those of the whole sample, since repeated vectors would be their own neighbours.
+/// Repeated vectors would be their own neighbours in a replicate.
 fn two_nn_interval(
     ratios: &[Option<f64>],
     blocks: &[Range<usize>],
@@ -374,8 +366,6 @@ mod tests {
         assert!(low <= twonn.value && twonn.value <= high);
     }
 
-    /// Windows of 32 vectors, in which the second of two directions is constant within a window: 16
-    /// independent values, not 512.
     fn windows(random: &mut Rng) -> Sample {
         let mut values = Vec::new();
         for _ in 0..16 {
@@ -389,8 +379,6 @@ mod tests {
         Sample::new(&values, 3, &of)
     }
 
-    /// The true value is 2: the second direction has 6 % of the variance. Only the interval by
-    /// windows covers it.
     #[test]
     fn resampling_windows_gives_valid_intervals() {
         let mut random = Rng(11);
@@ -414,7 +402,6 @@ mod tests {
         assert!(by_vectors < trials * 75 / 100, "{by_vectors}");
     }
 
-    /// A replicate draws about 63 % of the windows and has as many components.
     #[test]
     fn replicates_have_their_own_components() {
         let rows = |copy: usize| (0..32).map(move |window| (window, copy));

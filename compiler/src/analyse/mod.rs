@@ -1,17 +1,5 @@
 //! Analysis of a model for compression, from its weights and the statistics of
 //! [`crate::calibrate`].
-//!
-//! - [`record`]: the result, written as JSON.
-//! - `spectra`: singular values, and the cost of shared bases.
-//! - `phases`: variance of the residual stream by depth.
-//! - `sinks`: sink directions, outlier positions and channels.
-//! - `depth`: the layer after which the stream gains no dimensions.
-//! - `dimension`: intrinsic dimensions.
-//! - `manifold`: symmetry, curvature and axioms.
-//! - `sample`: stored vectors.
-//! - `page`: text output.
-//!
-//! The numbers do not depend on the number of threads.
 
 mod depth;
 mod dimension;
@@ -82,10 +70,7 @@ pub enum AnalyseError {
     Cancelled(#[from] Cancelled),
 }
 
-/// Analyses a model, with one unit and one layer's statistics per thread in memory.
-///
-/// # Errors
-/// [`AnalyseError`].
+/// Analyses a model.
 pub fn analyse(
     subject: AnalysisInput,
     threads: usize,
@@ -220,9 +205,6 @@ fn stream(
 }
 
 /// Computes the depth sink; one eigendecomposition of model width per layer.
-///
-/// # Errors
-/// [`AnalyseError::Statistics`], [`AnalyseError::Thread`].
 pub fn depth_sink(
     source: &ModelFile,
     calibration: &Calibration,

@@ -4,8 +4,6 @@ use super::record::{PhaseProfiles, Profile, rounded};
 use crate::calibrate::Calibration;
 use crate::plan::phases::{Phases, ProfileError};
 
-/// # Errors
-/// [`ProfileError`] if a variance is invalid.
 pub(super) fn phase_profiles(calibration: &Calibration) -> Result<PhaseProfiles, ProfileError> {
     let mut without = Vec::new();
     let mut with = Vec::new();

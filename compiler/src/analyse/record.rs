@@ -1,7 +1,6 @@
 //! Result of an analysis, as written to JSON.
 //!
-//! Values that were not measured are absent; others have six significant digits. The same model and
-//! text give the same bytes. Projections are named `q k v o gate up down`; layers, positions,
+//! Values that were not measured are absent; others have six significant digits. Layers, positions,
 //! channels and heads count from 0.
 
 use htc_formats::htz::Digest;
@@ -50,7 +49,7 @@ pub struct Analysis {
     /// Intrinsic dimensions; absent if uncalibrated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dimension: Option<Dimension>,
-    /// Symmetry, curvature and axioms of the residual stream; absent if uncalibrated.
+    /// Symmetry, curvature and axioms of the residual stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifold: Option<Manifold>,
 }
@@ -87,7 +86,7 @@ pub struct CalibrationInfo {
     pub context: usize,
 }
 
-/// Spectra of all projections and of the groups that may share a basis.
+/// Spectra of projections and of groups that may share a basis.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spectra {
     /// Energy fractions of `Σ σ²` for [`Spectrum::ranks`]: 0.5, 0.75, 0.9, 0.95, 0.99.
@@ -134,7 +133,7 @@ pub struct Tails {
     /// Under the gauge `activation`; absent if uncalibrated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activation: Option<Vec<f64>>,
-    /// Under the gauge `whiten`, i.e. of the outputs; absent if uncalibrated.
+    /// Under the gauge `whiten`, i.e. of the outputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whiten: Option<Vec<f64>>,
 }
@@ -212,13 +211,12 @@ pub struct SinkLayer {
     pub positions: Vec<SinkPosition>,
     /// Number of such positions.
     pub positions_found: usize,
-    /// Tokens with outlier norms, first positions left out; absent from version 1.
+    /// Tokens with outlier norms; absent from version 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<SinkTokens>,
-    /// Coverage of the sink direction at the input of attention by the shared basis of Q, K and V,
-    /// made from the weights alone; empty at layer 0.
+    /// Coverage of the sink direction by the shared basis of Q, K and V; empty at layer 0.
     pub coverage: Vec<SinkCoverage>,
-    /// Channels of largest `E[x_i²]` at the input of attention, at most 8, largest first.
+    /// Channels of largest `E[x_i²]` at the input of attention, largest first.
     pub channels: Vec<Channel>,
 }
 
@@ -241,7 +239,7 @@ pub struct SinkTokens {
     pub norm_mean: f64,
     /// Standard deviation of these norms.
     pub norm_deviation: f64,
-    /// Number of tokens more than [`Sinks::deviations`] standard deviations above the mean.
+    /// Number of such tokens.
     pub found: usize,
     /// The largest of them, at most 16, largest first.
     pub largest: Vec<SinkToken>,
@@ -288,24 +286,21 @@ pub struct Channel {
 
 /// Depth sink: the layer after which the residual stream gains no dimensions.
 ///
-/// With `C_ℓ` the covariance of the stream after layer ℓ (first positions left out), `A_ℓ = Σ_{j≤ℓ}
-/// C_j / tr C_j`. The curve is the fraction of the variance of `A_{L−1}` that the
-/// [`rank`](Self::rank) leading eigenvectors of `A_ℓ` explain. No subspace explains more than that
-/// of `A_{L−1}` itself (Ky Fan), so the last value is the plateau. The tolerance is relative to the
-/// curve's slope, since with few layers every step exceeds a fixed tolerance.
+/// With `C_ℓ` the covariance of the stream after layer ℓ, `A_ℓ = Σ_{j≤ℓ} C_j / tr C_j`. The curve
+/// is the fraction of the variance of `A_{L−1}` that the [`rank`](Self::rank) leading eigenvectors
+/// of `A_ℓ` explain; its last value is the plateau (Ky Fan).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DepthSink {
     /// Explained fraction, by layer.
     pub curve: Vec<f64>,
-    /// `1 / tr C_ℓ`, the weight of each layer; 0 for a constant stream. Absent from version 1.
+    /// `1 / tr C_ℓ`, the weight of each layer; 0 for a constant stream.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub weights: Vec<f64>,
     /// Fewest eigenvectors of `A_{L−1}` with 95 % of its trace.
     pub rank: usize,
     /// Tolerance of the plateau: the mean step `(last − first) / (L−1)`, at least 1e-3.
     pub tolerance: f64,
-    /// First layer ℓ* within the tolerance, if later layers add on average at most half of the mean
-    /// step, or 1e-3.
+    /// First layer ℓ* within the tolerance, if later layers add little.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<usize>,
     /// `ℓ*/L`.
@@ -321,7 +316,7 @@ pub struct DepthSink {
     pub agrees: Option<bool>,
 }
 
-/// Intrinsic dimensions of the residual stream after each layer, first positions left out.
+/// Intrinsic dimensions of the residual stream after each layer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Dimension {
     /// Confidence level of the intervals: 0.95.
@@ -344,11 +339,10 @@ pub struct DimensionLayer {
     pub layer: usize,
     /// Fewest principal components with 95 % of the variance.
     pub pca: Pca,
-    /// Estimate from the two nearest neighbours (Facco et al. 2017); absent for fewer than three
-    /// distinct vectors.
+    /// Estimate from the two nearest neighbours (Facco et al. 2017).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub twonn: Option<TwoNn>,
-    /// Agreement of small samples; absent if there are too few vectors.
+    /// Agreement of small samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stability: Option<Stability>,
 }
@@ -362,7 +356,7 @@ pub struct Pca {
     pub relative: f64,
     /// Number of vectors.
     pub samples: u64,
-    /// Value of the stored sample alone, at most its number of vectors.
+    /// Value of the stored sample alone.
     pub sample_value: usize,
     /// Vectors of the sample.
     pub sample_samples: usize,
@@ -372,9 +366,8 @@ pub struct Pca {
     /// Median of the bootstrap replicates; absent with [`interval`](Self::interval).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicates_median: Option<usize>,
-    /// Bootstrap interval of [`value`](Self::value) by resampling windows (Künsch 1989): the spread
-    /// of the replicates relative to their median. Absent for fewer than 8 windows. Version 1
-    /// resampled vectors.
+    /// Bootstrap interval of [`value`](Self::value) by resampling windows (Künsch 1989); absent for
+    /// fewer than 8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<(usize, usize)>,
 }
@@ -388,8 +381,7 @@ pub struct TwoNn {
     pub relative: f64,
     /// Number of distinct vectors with a ratio of distances.
     pub samples: usize,
-    /// Percentile bootstrap interval by resampling windows; absent for fewer than 8. Version 1
-    /// resampled ratios.
+    /// Percentile bootstrap interval by resampling windows; absent for fewer than 8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<(f64, f64)>,
 }
@@ -436,7 +428,7 @@ pub struct SymmetryRule {
 pub struct CurvatureRule {
     /// `forman_augmented`: `4 − deg u − deg v + 3 · triangles` of an edge.
     pub estimator: String,
-    /// Nearest neighbours per vector in the graph; either direction makes an edge.
+    /// Nearest neighbours per vector in the graph.
     pub neighbours: usize,
 }
 
@@ -460,15 +452,15 @@ pub struct ManifoldLayer {
     pub samples: usize,
     /// Phase 2, symmetry: one entry each for queries, keys and values.
     pub symmetry: Vec<Symmetry>,
-    /// Phase 3, curvature; absent if the sample is too small for the graph.
+    /// Phase 3, curvature.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub curvature: Option<Curvature>,
-    /// Phase 4, axioms; absent if the sample is too small to be halved.
+    /// Phase 4, axioms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub axioms: Option<Axioms>,
 }
 
-/// Similarity of the heads of a layer; queries are grouped by kv head.
+/// Similarity of the heads of a layer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Symmetry {
     /// `queries` and `keys` after the rotary embedding, or `values`.

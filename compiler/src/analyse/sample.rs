@@ -17,8 +17,7 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Takes the distinct rows of `values [n, width]`, since distances of zero would distort the
-    /// neighbourhoods.
+    /// Takes the distinct rows, since distances of zero would distort the neighbourhoods.
     pub(super) fn new(values: &[f32], width: usize, windows: &[usize]) -> Sample {
         let mut different: Vec<&[f32]> = Vec::new();
         let mut of = Vec::new();
@@ -29,12 +28,10 @@ impl Sample {
             }
         }
         let n = different.len();
-        // Avoids loss of precision far from the origin.
         let rows = centred(Mat::from_fn(n, width, |i, j| f64::from(different[i][j])));
         Sample { rows, windows: of }
     }
 
-    /// Returns the range of rows of each window, in the order of the text.
     pub(super) fn blocks(&self) -> Vec<Range<usize>> {
         let mut begin = 0;
         let of_windows = self.windows.chunk_by(|one, next| one == next);
@@ -53,7 +50,6 @@ impl Sample {
         self.rows.ncols()
     }
 
-    /// Returns the vectors at the given rows.
     pub(super) fn select(&self, places: &[usize]) -> Sample {
         let rows = Mat::from_fn(places.len(), self.width(), |i, j| self.rows[(places[i], j)]);
         let windows = places.iter().map(|&place| self.windows[place]).collect();
@@ -82,9 +78,6 @@ impl Sample {
     }
 
     /// Returns the variances along the principal directions, decreasing, up to a common factor.
-    ///
-    /// # Errors
-    /// Overflow of float64.
     pub(super) fn variances(&self) -> Result<Vec<f64>, FactoriseError> {
         let centred = self.centred();
         if centred.nrows() == 0 || centred.ncols() == 0 {
@@ -97,9 +90,6 @@ impl Sample {
 
     /// Returns the leading principal directions `[width, k]`; `count` computes `k` from the
     /// variances.
-    ///
-    /// # Errors
-    /// Overflow of float64.
     pub(super) fn directions(
         &self,
         count: impl FnOnce(&[f64]) -> usize,
@@ -111,7 +101,6 @@ impl Sample {
         }
         let mut found = symmetric_eigen(shorter_gram(&centred), n.min(width), &Host)?;
         found.values.iter_mut().for_each(|v| *v = v.max(0.0));
-        // Directions of no variance are not determined.
         let determined = found
             .values
             .partition_point(|v| *v > 1e-12 * found.values[0]);
@@ -136,13 +125,12 @@ impl Sample {
         Ok(directions)
     }
 
-    /// Centres again: a part of a sample has another mean.
+    /// A part of a sample has another mean.
     fn centred(&self) -> Mat<f64> {
         centred(self.rows.clone())
     }
 }
 
-/// Variances of a sample with weighted vectors.
 pub(super) struct WeightedSample<'a> {
     rows: &'a Mat<f64>,
     /// `X Xᵀ`, if that is the smaller product.
@@ -150,7 +138,6 @@ pub(super) struct WeightedSample<'a> {
 }
 
 impl<'a> WeightedSample<'a> {
-    /// Prepares repeated weightings of a sample.
     pub(super) fn new(sample: &'a Sample) -> WeightedSample<'a> {
         let (n, width) = sample.rows.shape();
         let products = (n < width).then(|| shorter_gram(&sample.rows));
@@ -160,11 +147,7 @@ impl<'a> WeightedSample<'a> {
         }
     }
 
-    /// Returns the variances of the sample in which vector `i` occurs `times[i]` times, up to a
-    /// common factor.
-    ///
-    /// # Errors
-    /// Overflow of float64.
+    /// Vector `i` occurs `times[i]` times; up to a common factor.
     pub(super) fn variances(&self, times: &[f64]) -> Result<Vec<f64>, FactoriseError> {
         let drawn: Vec<usize> = (0..times.len()).filter(|&i| times[i] > 0.0).collect();
         let all: f64 = times.iter().sum();

@@ -12,7 +12,7 @@ use crate::calibrate::windows::Windows;
 use crate::math::{FactoriseError, Host, largest_moments, symmetric_eigen};
 use crate::unit::UnitError;
 
-/// Threshold for outlier norms, in standard deviations above the mean.
+/// In standard deviations above the mean.
 pub(super) const DEVIATIONS: f64 = 3.0;
 
 const POSITIONS: usize = 16;
@@ -22,9 +22,6 @@ const CHARACTERS: usize = 64;
 const CHANNELS: usize = 8;
 
 /// Returns the sink of a layer, without coverage, and its direction `ŝ`, if any.
-///
-/// # Errors
-/// Invalid statistics.
 pub(super) fn layer_sink(
     layer: usize,
     stored: &StoredLayer,
@@ -57,10 +54,6 @@ pub(super) fn layer_sink(
     Ok((sink, direction))
 }
 
-/// Scales a direction of the stream by the weights of a layer's attention norm.
-///
-/// # Errors
-/// Weights that do not decode.
 pub(super) fn attention_input_direction(
     source: &ModelFile,
     layer: usize,
@@ -86,7 +79,7 @@ struct Outliers {
     positions: Vec<SinkPosition>,
 }
 
-/// Positions with `‖h‖ > μ + 3 σ`; possible only with more than ten positions.
+/// `‖h‖ > μ + 3 σ` is possible only with more than ten positions.
 fn outliers(norms: &[f64]) -> Outliers {
     let count = norms.len().max(1) as f64;
     let mean = norms.iter().sum::<f64>() / count;
@@ -107,7 +100,7 @@ fn outliers(norms: &[f64]) -> Outliers {
     }
 }
 
-/// `norms` is `[windows, context]`. First positions are left out, which would hide the others.
+/// `norms` is `[windows, context]`. First positions would hide the others.
 fn tokens(norms: &[f32], context: usize) -> SinkTokens {
     let places = || {
         let norms = norms.iter().map(|&norm| f64::from(norm)).enumerate();
@@ -136,7 +129,6 @@ fn tokens(norms: &[f32], context: usize) -> SinkTokens {
     }
 }
 
-/// Adds the token texts to the positions and tokens of a layer.
 pub(super) fn name_tokens(layer: &mut SinkLayer, windows: &Windows, vocabulary: &Vocabulary) {
     let text = |id: u32| {
         vocabulary
@@ -189,7 +181,6 @@ mod tests {
 
     #[test]
     fn positions_beyond_three_deviations_are_outliers() {
-        // One norm of n differs: it is (n − 1)^½ deviations above the mean.
         let norms = |n: usize| {
             let mut norms = vec![1.0; n];
             norms[2] = 5.0;

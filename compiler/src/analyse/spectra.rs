@@ -17,10 +17,8 @@ use crate::request::{GaugeKind, Treatment};
 use crate::unit::UnitError;
 use crate::unit::{ModelTreatment, spectrum};
 
-/// Energy fractions whose ranks are listed.
 pub(super) const ENERGIES: [f64; 5] = [0.5, 0.75, 0.9, 0.95, 0.99];
 
-/// Fractions of the full rank whose tails are listed.
 pub(super) const FRACTIONS: [f64; 8] = [
     1.0 / 16.0,
     1.0 / 8.0,
@@ -39,7 +37,6 @@ const STEPS: usize = 32;
 /// Rounding of the eigenvalues of a Gram matrix.
 const ROUNDING: f64 = 1e-12;
 
-/// Returns empty spectra.
 pub(super) fn empty() -> Spectra {
     Spectra {
         energies: ENERGIES.to_vec(),
@@ -91,7 +88,6 @@ fn single_member_unit(layer: usize, member: UnitMatrix) -> Unit {
     }
 }
 
-/// Gauges under which spectra are computed.
 pub(super) struct Gauges<'a> {
     none: ModelTreatment<'a>,
     calibrated: Option<[ModelTreatment<'a>; 2]>,
@@ -107,7 +103,6 @@ impl<'a> Gauges<'a> {
     }
 }
 
-/// Spectra of one unit.
 pub(super) struct UnitSpectra {
     pub(super) slots: Vec<Spectrum>,
     pub(super) group: Option<SharedBasisSpectrum>,
@@ -116,9 +111,6 @@ pub(super) struct UnitSpectra {
 
 /// Computes the spectra of a unit's projections and the cost of a shared basis; for Q, K and V also
 /// the coverage of `sink`.
-///
-/// # Errors
-/// [`UnitError`] if a weight is missing, does not decode or is not finite.
 pub(super) fn unit_spectra(
     source: &ModelFile,
     unit: &Unit,
@@ -171,7 +163,6 @@ pub(super) fn unit_spectra(
     })
 }
 
-/// Returns the rank for a fraction of the full rank, at least 1.
 pub(super) fn rank_at(fraction: f64, full: usize) -> usize {
     ((fraction * full as f64).round() as usize).max(1)
 }

@@ -6,15 +6,13 @@ use clap::CommandFactory;
 
 use crate::app::cli::Cli;
 
-/// Builder methods whose options have other names.
 const RENAMED_OPTIONS: [(&str, &str); 3] = [
     ("output", "-o"),
     ("overwrite", "--force"),
     ("kernels", "--cuda-arch"),
 ];
 
-/// Returns the message with builder methods in backticks replaced by options: `` `rank_cap` 4 ``
-/// becomes `--rank-cap 4`. Other quoted text is unchanged.
+/// Replaces builder methods in backticks by options: `` `rank_cap` 4 `` becomes `--rank-cap 4`.
 pub fn with_option_names(message: &str) -> String {
     let options = options();
     let mut typed = String::with_capacity(message.len());
@@ -48,7 +46,6 @@ fn option_name(method: &str, options: &BTreeSet<String>) -> Option<String> {
     (!method.contains('-') && options.contains(&long)).then(|| format!("--{long}"))
 }
 
-/// Returns the long options of all commands.
 fn options() -> BTreeSet<String> {
     let command = Cli::command();
     let commands = command.get_subcommands();

@@ -10,20 +10,18 @@ use crate::event::CancellationToken;
 /// Exit code after SIGINT, by shell convention 128 + 2.
 pub const INTERRUPTED: u8 = 130;
 
-/// Grace period before the program exits. The remaining files are as after a kill: the next run
-/// resumes.
+/// The remaining files are as after a kill.
 const GRACE_PERIOD: Duration = Duration::from_millis(1500);
 
-/// Interrupt state of a command, with the folder of kept work.
 #[derive(Clone, Debug, Default)]
+/// Interrupt state of a command, with the folder of kept work.
 pub struct Interrupt {
     cancel: CancellationToken,
     kept: Arc<Mutex<Option<PathBuf>>>,
 }
 
 impl Interrupt {
-    /// Installs the handler for SIGINT, SIGTERM and SIGHUP. If one is ignored (`nohup`) or the
-    /// system refuses, signals keep their default effect.
+    /// Installs the handler for SIGINT, SIGTERM and SIGHUP; ignored ones (`nohup`) stay ignored.
     pub fn install() -> Interrupt {
         let this = Interrupt::default();
         let seen = this.clone();

@@ -1,8 +1,5 @@
-//! Output for users: standard error, and standard output if it is a terminal.
-//!
-//! Untrusted text is escaped by [`htc_formats::escape`], so that control characters never reach a
-//! terminal: messages always, generated text if standard output is a terminal, JSON by its own
-//! escapes.
+//! Output for users. Untrusted text is escaped by [`htc_formats::escape`]: messages always,
+//! generated text if standard output is a terminal, JSON by its own escapes.
 
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
@@ -12,7 +9,7 @@ use htc_formats::escape::{escape, escape_multiline, is_plain};
 use serde::Serialize;
 use serde_json::ser::{CharEscape, Formatter, PrettyFormatter};
 
-/// Prints lines on standard error. Write errors (closed pipe, full disk) are ignored.
+/// Prints lines on standard error; ignores write errors.
 pub fn print_message(message: fmt::Arguments<'_>) {
     let message = message.to_string();
     let mut lines = escape_multiline(&message).into_owned();
@@ -25,8 +22,8 @@ pub fn display_path(path: &Path) -> String {
     escape(&path.to_string_lossy()).into_owned()
 }
 
-/// Shortens a message to one line that fits a screen, since names in files may have any length. The
-/// start, with the cause, and the end, with the remedy, are kept.
+/// Shortens a message to one line that fits a screen; keeps the start, with the cause, and the end,
+/// with the remedy.
 pub fn shorten_message(message: &str) -> String {
     const HEAD: usize = 700;
     const TAIL: usize = 300;
@@ -58,9 +55,6 @@ impl StandardOutput {
     }
 
     /// Writes a text: unchanged to a file or a pipe, escaped to a terminal.
-    ///
-    /// # Errors
-    /// Errors of the system.
     pub fn write_text(&mut self, text: &str) -> io::Result<()> {
         if self.terminal {
             self.to.write_all(escape_multiline(text).as_bytes())?
@@ -77,11 +71,7 @@ impl Default for StandardOutput {
     }
 }
 
-/// Writes a value as indented JSON. Characters that affect a terminal are written as `\u202e`,
-/// equivalent for parsers.
-///
-/// # Errors
-/// Errors of the system.
+/// Writes a value as indented JSON, with characters that affect a terminal as `\u202e`.
 pub fn write_json(value: &impl Serialize, to: impl Write) -> io::Result<()> {
     let mut to = BufWriter::with_capacity(1 << 16, to);
     let mut serializer =

@@ -1,8 +1,7 @@
 //! Energy and temperature of benchmark runs.
 //!
 //! A [`Governor`] reads the sensor at the start, first token and end of every run, and in between
-//! as often as possible. Joules come from the device's energy counter, else from the trapezoidal
-//! integral of its power. Pauses, warm-up and loading do not count; net joules are above the idle
+//! as often as possible. Pauses, warm-up and loading do not count; net joules are above the idle
 //! power, which is measured first with the models loaded.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +20,7 @@ use super::record::{EnergyReading, Run};
 use super::{BenchError, BenchResults, Sensors, Side, pause};
 use crate::event::CancellationToken;
 
-/// Duration of the idle measurement: five readings of a sensor polled every 500 ms.
+/// Duration of the idle measurement.
 pub const IDLE: Duration = Duration::from_secs(2);
 
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -122,9 +121,6 @@ pub struct EnergyMeter {
 
 impl EnergyMeter {
     /// Opens the sensor of `spec`.
-    ///
-    /// # Errors
-    /// [`EnergyError`] if the sensor is not available.
     pub fn open(spec: &SensorSpec) -> Result<EnergyMeter, EnergyError> {
         let plant = SharedFraction::new();
         plant.set_busy(false);
@@ -242,7 +238,7 @@ fn energy_between(before: Option<Energy>, after: Option<Energy>) -> Option<Energ
     (seconds > 0.0 && missed <= seconds).then_some(found)
 }
 
-/// Missed seconds count with the mean power of the rest.
+/// Missed seconds count with the mean power.
 fn extrapolate_joules(energy: Energy, joules: f64) -> Option<f64> {
     let whole = joules * (energy.seconds + energy.missed) / energy.seconds;
     whole.is_finite().then_some(whole)
@@ -257,7 +253,7 @@ impl Sensors for EnergyMeter {
     }
 
     fn start(&mut self, side: Side) -> Result<(), BenchError> {
-        // The reading at the boundary still belongs to the time before.
+        // Still belongs to the time before.
         self.governor.enter_phase(EnergyPhase::Work)?;
         self.plant.set_fraction(match side {
             Side::Subject => self.fractions[0],

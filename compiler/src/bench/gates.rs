@@ -9,8 +9,7 @@
 //!
 //! A metric is a phase (`prefill`, `decode`, `end_to_end`) and `speed` (mean tokens/s), `ratio`
 //! (mean ratio to the baseline), `ratio_lower95` (lower end of its 95 % interval) or `time_ratio`
-//! (mean ratio of times); or `perplexity_increase` (0.15 is 15 %). A gate with a `rank` applies
-//! only to artifacts whose factors all have that rank.
+//! (mean ratio of times); or `perplexity_increase` (0.15 is 15 %).
 
 use std::fmt;
 use std::io::Read;
@@ -291,9 +290,6 @@ impl fmt::Display for JudgedGate {
 }
 
 /// Reads a built-in set by name, or a file of gates.
-///
-/// # Errors
-/// [`GateError`] if unreadable or invalid.
 pub fn read(name: &Path) -> Result<Vec<Gate>, GateError> {
     let built_in = BUILT_IN.iter().find(|(known, _)| Path::new(known) == name);
     let text = match built_in {
@@ -345,9 +341,6 @@ pub fn rank_of(plan: &PlanRecord) -> Option<usize> {
 }
 
 /// Checks that all gates for this model can be judged.
-///
-/// # Errors
-/// [`GateError`] for the first that cannot, or if no gate applies.
 pub fn check(
     gates: &[Gate],
     rank: Option<usize>,
@@ -403,7 +396,6 @@ impl Gate {
         let outcome = match (self.is_for(rank), found) {
             (false, _) => Outcome::OtherRank,
             (true, Some(found)) if self.bound.holds(found) => Outcome::Passed,
-            // A metric without a value fails.
             (true, _) => Outcome::Failed,
         };
         let gate = *self;

@@ -1,7 +1,7 @@
 //! Runs llama.cpp's `llama-bench` as a separate process.
 //!
-//! Prefill and decode are two runs, `-p P -n 0` and `-p 0 -n N -d P`. Builds without `-d`, such as
-//! ik_llama.cpp, decode from an empty context. End to end follows from the two speeds.
+//! Prefill and decode are two runs, `-p P -n 0` and `-p 0 -n N -d P`; builds without `-d` decode
+//! from an empty context. End to end follows from the two speeds.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -123,8 +123,7 @@ fn find_program(path: &Path) -> Result<PathBuf, LlamaCppError> {
 }
 
 impl LlamaCpp {
-    /// Prepares `llama-bench` (a path or the folder of a build) for a GGUF model; `limit` is the
-    /// time limit per measurement.
+    /// Prepares `llama-bench` (a path or the folder of a build) for a GGUF model.
     ///
     /// # Errors
     /// [`BenchError`] if it cannot be started or is another program.
@@ -170,7 +169,6 @@ impl LlamaCpp {
         self.build.as_deref()
     }
 
-    /// Returns the time of `passes` tokens at the measured speed.
     fn measure(
         &mut self,
         (prompt, tokens, depth): (usize, usize, usize),
@@ -238,7 +236,7 @@ impl LlamaCpp {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        // Allows to kill its children, too.
+        // Allows to kill its children.
         #[cfg(unix)]
         {
             use std::os::unix::process::CommandExt as _;
@@ -295,7 +293,6 @@ impl LlamaCpp {
             .into());
         };
         let [out, err] = [out, err].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        // Some builds exit with an error after `--help`.
         let asked_for_help = command.get_args().any(|argument| argument == "--help");
         if !status.success() && !asked_for_help {
             let said = err.trim().lines().last().unwrap_or("without a word");
@@ -318,7 +315,7 @@ impl LlamaCpp {
 
 struct RunningProcess {
     child: Child,
-    /// Already waited for: the process id may be reused.
+    /// The process id may be reused.
     ended: bool,
 }
 
@@ -344,7 +341,6 @@ fn spawn_reader(stream: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>>
             _ = stream.by_ref().take(MAX_OUTPUT).read_to_end(&mut bytes);
             _ = std::io::copy(&mut stream, &mut std::io::sink());
         }
-        // The receiver may be gone.
         _ = sender.send(bytes);
     });
     receiver

@@ -5,7 +5,7 @@ use serde::Serialize;
 /// Machine on which a benchmark ran.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Machine {
-    /// Name of the processor, from `/proc/cpuinfo`; absent on other systems than Linux.
+    /// Name of the processor, from `/proc/cpuinfo`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processor: Option<String>,
     /// Instruction set of the CPU kernels.
@@ -46,7 +46,7 @@ pub struct Load {
     pub stolen: f64,
 }
 
-/// Load by other programs or machines from which a benchmark adds a note.
+/// Load by others from which a benchmark adds a note.
 pub const MAX_QUIET_LOAD: f64 = 0.05;
 
 /// Processor time since boot, in ticks (proc(5)).
@@ -91,7 +91,7 @@ fn parse(stat: &str, own: &str) -> Option<Ticks> {
         return None;
     };
     let busy = user + nice + system + interrupt + soft;
-    // After the program's name: user and system time of the process and its children.
+    // User and system time of the process and its children.
     let (_, fields) = own.rsplit_once(')')?;
     let fields = fields.split_whitespace().skip(11).take(4);
     let own: Vec<u64> = fields.map_while(|n| n.parse().ok()).collect();

@@ -1,11 +1,4 @@
 //! Benchmarks: speed of a model, alone or in pairs with a baseline.
-//!
-//! 1. [`task`]: prompts and contexts.
-//! 2. [`runner`]: a model in this process; [`llama_cpp`]: llama.cpp's `llama-bench`.
-//! 3. [`run`]: warm-up, then pairs of consecutive runs whose first side alternates.
-//! 4. [`energy`]: joules and temperatures; [`slope`]: joules per byte.
-//! 5. [`statistics`]: statistics of the pairs; [`gates`]: thresholds.
-//! 6. [`record`]: the result.
 
 pub mod energy;
 pub mod gates;
@@ -32,7 +25,7 @@ use record::{ContextPoint, EnergyReading, Pair, Run};
 use runner::Runner;
 use task::{PromptKind, Task};
 
-/// Default number of pairs: one for each of four kinds of prompts and two lengths.
+/// Default number of pairs.
 pub const DEFAULT_PAIRS: u32 = 8;
 
 /// Tokens written after a context of a given length.
@@ -43,7 +36,7 @@ pub const TOKENS_AFTER_CONTEXT: usize = 32;
 pub struct Protocol {
     /// Number of pairs, each of one task; tasks repeat in turn.
     pub pairs: usize,
-    /// Warm-up runs of both sides before the first pair and before every context length.
+    /// Warm-up runs before the first pair and every context length.
     pub warm_up: usize,
     /// Pause before every run: 30 s on a GPU in the published protocol.
     pub cool_down: Duration,
@@ -89,18 +82,11 @@ pub struct Step {
     pub total: usize,
 }
 
-/// Device sensors, called at the [`start`](Sensors::start), first token ([`mark`](Sensors::mark))
-/// and end ([`stop`](Sensors::stop)) of a run.
+/// Device sensors.
 pub trait Sensors {
     /// Measures the idle device.
-    ///
-    /// # Errors
-    /// [`BenchError`] if the sensor fails or the user cancels.
     fn idle(&mut self, cancel: &CancellationToken) -> Result<(), BenchError>;
     /// Starts a run of one side.
-    ///
-    /// # Errors
-    /// [`BenchError::Sensor`] if the sensor does not answer.
     fn start(&mut self, side: Side) -> Result<(), BenchError>;
     /// Marks the first token.
     ///
@@ -108,9 +94,6 @@ pub trait Sensors {
     /// [`BenchError::Sensor`].
     fn mark(&mut self) -> Result<(), BenchError>;
     /// Ends the run and returns its readings; `None` without a sensor.
-    ///
-    /// # Errors
-    /// [`BenchError::Sensor`].
     fn stop(&mut self) -> Result<Option<EnergyReading>, BenchError>;
 }
 
@@ -204,9 +187,6 @@ pub struct BenchResults {
 }
 
 /// Runs the benchmark; without a baseline a pair is a single run.
-///
-/// # Errors
-/// [`BenchError`] if a run fails or the user cancels.
 pub fn run<'a>(
     subject: &'a mut dyn Runner,
     baseline: Option<&'a mut dyn Runner>,

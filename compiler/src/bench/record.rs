@@ -83,11 +83,11 @@ pub struct EnergyReading {
     pub decode_joules: Option<f64>,
     /// Mean power, in watts.
     pub power_watts: Option<f64>,
-    /// Seconds of the run without readings; they count with the mean power of the rest.
+    /// Seconds of the run without readings.
     pub missed_seconds: Option<f64>,
     /// Number of readings after the first.
     pub readings: Option<u64>,
-    /// Temperature at the start of the run, in degrees Celsius.
+    /// Temperature at the start, in degrees Celsius.
     pub temperature_before_celsius: Option<f64>,
     /// Temperature after the run.
     pub temperature_after_celsius: Option<f64>,
@@ -112,7 +112,7 @@ impl EnergyReading {
 pub struct RunEnergy {
     /// Tokens written per joule, prefill included.
     pub tokens_per_joule: Option<f64>,
-    /// Tokens written per joule above idle power; `None` if that is not positive.
+    /// Tokens per joule above idle power; `None` if that is not positive.
     pub net_tokens_per_joule: Option<f64>,
     /// Tokens after the first per joule since the first.
     pub decode_tokens_per_joule: Option<f64>,
@@ -145,7 +145,7 @@ pub struct Run {
     pub tokens: usize,
     /// Seconds of prefill.
     pub prefill_seconds: f64,
-    /// Seconds of decode; absent if only one token was written, which belongs to prefill.
+    /// Seconds of decode; absent if only one token was written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decode_seconds: Option<f64>,
     /// Prompt tokens per second.
@@ -247,8 +247,7 @@ pub struct Quantity {
 }
 
 impl Quantity {
-    /// Computes the statistics of `value`; `None` if never measured. Pairs with a missing value are
-    /// not compared.
+    /// Computes the statistics of `value`; `None` if never measured.
     pub fn from_pairs(
         pairs: &[Pair],
         value: impl Fn(&Run) -> Option<f64>,
@@ -376,7 +375,7 @@ pub struct ModelRecord {
 pub struct Quality {
     /// File name of the text.
     pub text: String,
-    /// The evaluation; its reference is the baseline's model, executed by htc.
+    /// The evaluation; the reference is the baseline's model.
     #[serde(flatten)]
     pub evaluation: Evaluation,
 }
@@ -395,14 +394,14 @@ pub struct Conditions {
     pub load: Option<Load>,
     /// Device that executed the models of this process.
     pub device: String,
-    /// Device memory in use after the last run, by all programs, if known.
+    /// Device memory in use after the last run, by all programs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_bytes: Option<u64>,
     /// Threads of both models.
     pub threads: usize,
     /// KV cache type of both models.
     pub kv_type: &'static str,
-    /// Warm-up runs of both models before the first pair of every group.
+    /// Warm-up runs of both models before every group.
     pub warm_up: usize,
     /// Pause before every run.
     pub cool_down_seconds: f64,

@@ -39,9 +39,6 @@ pub trait Runner {
     fn context(&self) -> Option<usize>;
 
     /// Prepares a task before the clock starts.
-    ///
-    /// # Errors
-    /// [`BenchError`] if the task cannot be done.
     fn prepare(&mut self, task: Task) -> Result<(), BenchError>;
 
     /// Returns true if the energy of a run is for its task alone.
@@ -51,9 +48,6 @@ pub trait Runner {
 
     /// Runs a prepared task and returns its timing, without the time of `mark`, which is called
     /// after the first token.
-    ///
-    /// # Errors
-    /// [`BenchError`] if the run or `mark` fails or is cancelled.
     fn run(
         &mut self,
         task: Task,
@@ -73,9 +67,6 @@ pub struct InProcessRunner<B: Backend = Cpu> {
 
 impl<B: Backend> InProcessRunner<B> {
     /// Creates a session of at most `context` positions.
-    ///
-    /// # Errors
-    /// [`BenchError::Exec`] if out of memory.
     pub fn new(
         name: String,
         model: &Arc<Model<B>>,
@@ -105,9 +96,6 @@ impl<B: Backend> InProcessRunner<B> {
 }
 
 /// Returns the positions that a task needs.
-///
-/// # Errors
-/// [`BenchError::TooLong`] if the context is shorter.
 pub fn required_positions(
     task: Task,
     name: &str,

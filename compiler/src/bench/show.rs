@@ -164,7 +164,6 @@ fn tests(comparison: &Comparison) -> Vec<String> {
     [t, w, v].into_iter().flatten().collect()
 }
 
-/// Formats a probability.
 pub fn format_p_value(p: f64) -> String {
     if p < 1e-3 {
         format!("{p:.1e}")

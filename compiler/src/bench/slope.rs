@@ -1,15 +1,11 @@
 //! Joules per weight byte read, from records of `htc bench` with a sensor.
 //!
-//! Records are of a model against itself with a fraction of its bytes, or of an artifact against
-//! its source. Each run has `x`, the weight bytes read per token, and `y`, the joules of decode per
-//! token. Other costs are common to both runs of a pair, so the slope is a regression through the
-//! origin on the differences:
+//! Each run has `x`, the weight bytes read per token, and `y`, the joules of decode per token. The
+//! slope is a regression through the origin on the differences of pairs,
 //!
-//! ```text
-//! b = Σ Δx Δy / Σ Δx²,    a = mean(y) - b mean(x)
-//! ```
+//! `b = Σ Δx Δy / Σ Δx²`, `a = mean(y) - b mean(x)`,
 //!
-//! Its interval is a percentile bootstrap over pairs.
+//! with a percentile bootstrap over pairs as its interval.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -117,7 +113,6 @@ struct Record {
     schema: u32,
     threads: usize,
     kv_type: String,
-    /// Absent in older records (CPU).
     #[serde(default)]
     device: String,
     machine: Machine,
@@ -163,14 +158,10 @@ impl Run {
     }
 }
 
-/// A run: weight bytes per token and joules per token.
+/// Weight bytes and joules per token.
 type EnergyPoint = (f64, f64);
 
 /// Fits the line through these records; `None` without files.
-///
-/// # Errors
-/// [`SlopeError`] if a record is unsuitable or of another machine, program or sensor; or if the
-/// slope is not positive.
 pub fn read(paths: &[PathBuf]) -> Result<Option<MeasuredEnergy>, SlopeError> {
     if paths.len() > MAX_FILES {
         return Err(SlopeError::TooMany(paths.len()));

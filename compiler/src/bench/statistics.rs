@@ -1,7 +1,7 @@
-//! Statistics of paired measurements.
+//! Statistics of paired measurements: two consecutive measurements of the same task, so that slow
+//! changes affect both.
 //!
-//! A pair is two consecutive measurements of the same task, so that slow changes affect both. The
-//! interval of the mean ratio is a percentile bootstrap over pairs (Efron and Tibshirani, An
+//! The interval of the mean ratio is a percentile bootstrap over pairs (Efron and Tibshirani, An
 //! Introduction to the Bootstrap, 1993, section 13.3). Student's test assumes normal differences,
 //! Wilcoxon's only symmetric ones.
 
@@ -19,8 +19,7 @@ const MAX_EXACT_RANKS: usize = 25;
 /// Probability that two equally steady programs are called contaminated.
 pub const FALSE_ALARM_RATE: f64 = 0.01;
 
-/// Natural ratio of relative variances: 5 times the standard deviation. A program restarted for
-/// every run differed by 3.5 times on an idle machine.
+/// Natural ratio of relative variances.
 pub const NATURAL_VARIANCE_RATIO: f64 = 25.0;
 
 /// Summary of measurements of one kind.
@@ -48,7 +47,7 @@ pub struct PairedT {
     pub t: f64,
     /// Degrees of freedom: pairs minus one.
     pub degrees: usize,
-    /// Probability of a `t` at least as far from zero under the null hypothesis.
+    /// Two-sided p value.
     pub p: f64,
 }
 
@@ -59,22 +58,20 @@ pub struct SignedRank {
     pub plus: f64,
     /// Sum of the ranks of negative differences.
     pub minus: f64,
-    /// Number of nonzero differences; zeros are left out, as in Wilcoxon's paper.
+    /// Number of nonzero differences, as in Wilcoxon's paper.
     pub count: usize,
-    /// Probability of sums at least as unequal under the null hypothesis.
+    /// Two-sided p value.
     pub p: f64,
-    /// True if `p` is exact; else it is of a normal approximation without continuity correction.
+    /// True if `p` is exact, else a normal approximation.
     pub exact: bool,
 }
 
-/// Check for other work on the machine during the runs of one program: two steady programs have
-/// similar relative variances (squares of standard deviation over mean).
+/// Check for other work on the machine: two steady programs have similar relative variances.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct VarianceCheck {
     /// Relative variance of the subject's speeds over that of the baseline's.
     pub ratio: f64,
-    /// Threshold for the ratio and its inverse: the larger of [`NATURAL_VARIANCE_RATIO`] and the quantile of F
-    /// for [`FALSE_ALARM_RATE`].
+    /// Threshold for the ratio and its inverse.
     pub threshold: f64,
     /// True if the ratio is beyond the threshold.
     pub contaminated: bool,
@@ -87,7 +84,7 @@ pub struct Comparison {
     pub ratio: f64,
     /// Median of the ratios.
     pub median_ratio: f64,
-    /// Mean of the inverse ratios (ratios of times for speeds).
+    /// Mean of the inverse ratios.
     pub time_ratio: f64,
     /// 95 % interval of `ratio`; absent for one pair.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,7 +97,7 @@ pub struct Comparison {
     /// Wilcoxon's test; absent if all differences are zero.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wilcoxon: Option<SignedRank>,
-    /// Check for contamination; absent for one pair or if one side does not vary.
+    /// Check for contamination.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub variance: Option<VarianceCheck>,
 }
@@ -175,7 +172,7 @@ pub fn bootstrap(values: &[f64], seed: u64) -> Option<Interval> {
     let mut sample = || (0..n).map(|_| values[random.below(n)]).sum::<f64>() / n as f64;
     let mut means: Vec<f64> = (0..SAMPLES).map(|_| sample()).collect();
     means.sort_by(f64::total_cmp);
-    // Linear interpolation between order statistics, as in numpy and R.
+    // As in numpy and R.
     let at = |part: f64| {
         let place = part * (SAMPLES - 1) as f64;
         let (below, rest) = (place.floor() as usize, place.fract());
@@ -204,7 +201,7 @@ pub fn signed_rank(differences: &[f64]) -> Option<SignedRank> {
         return None;
     }
     found.sort_by(|a, b| a.abs().total_cmp(&b.abs()));
-    // Twice the ranks: integers also for ties, which share their mean rank.
+    // Integers also for ties, which share their mean rank.
     let mut doubled: Vec<usize> = Vec::with_capacity(found.len());
     for tied in found.chunk_by(|a, b| a.abs() == b.abs()) {
         let first = doubled.len() + 1;
@@ -230,10 +227,8 @@ pub fn signed_rank(differences: &[f64]) -> Option<SignedRank> {
     })
 }
 
-/// Sums over all signs of these ranks.
 fn exact_p_value(ranks: &[usize], plus: usize) -> f64 {
     let all: usize = ranks.iter().sum();
-    // Number of sign choices by sum; up to 2²⁵ in total.
     let mut ways = vec![0_u64; all + 1];
     ways[0] = 1;
     for &rank in ranks {

@@ -88,7 +88,7 @@ impl Task {
         self.tokens
     }
 
-    /// Returns the prompt tokens, with BOS if used. A context repeats the concatenated prompts.
+    /// Returns the prompt tokens. A context repeats the concatenated prompts.
     pub fn prompt_tokens(self, tokenizer: &Tokenizer) -> Vec<u32> {
         match self.kind {
             TaskKind::Prompt(kind) => {

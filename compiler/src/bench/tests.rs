@@ -151,7 +151,6 @@ fn pairs_take_tasks_in_turn_and_alternate_who_is_first() {
     );
     let pair = &measured.pairs[1];
     assert!(!pair.subject_first && pair.tokens == 11);
-    // 100 tokens in 0.2 s, 10 after the first in 0.1 s, 11 in all.
     let of = |run: &record::Run| {
         [run.prefill, run.decode.unwrap(), run.end_to_end.unwrap()].map(f64::round)
     };

@@ -15,15 +15,11 @@ use super::{CalibrateError, CalibrationOptions};
 /// Lock file of an entry, held by the working process.
 pub(super) const LOCK: &str = "lock";
 
-/// File with the statistics of the head's input.
 pub(super) const HEAD: &str = "head";
 
-/// Kind of a cache entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EntryKind {
-    /// Activations.
     Calibration,
-    /// Gradients.
     Gradients,
 }
 
@@ -66,7 +62,6 @@ pub(super) fn open_entry(
     folder::create_private_dir_all(cache).map_err(failed)?;
     let parent = Folder::open(cache).map_err(failed)?;
     match parent.open_private(name) {
-        // Entries of the system user are trusted, too.
         Err(FolderError::ForeignOwner { path, owner }) => match parent.open_existing(name, trusted)
         {
             Err(FolderError::ForeignOwner { .. }) => {
@@ -79,9 +74,6 @@ pub(super) fn open_entry(
 }
 
 /// Removes the statistics of a key from the cache.
-///
-/// # Errors
-/// [`CalibrateError::Cache`].
 pub fn remove_entry(options: &CalibrationOptions, key: Digest) -> Result<(), CalibrateError> {
     CacheEntry::open(options, EntryKind::Calibration, key)?.clear()
 }
@@ -93,7 +85,6 @@ pub(super) fn remove_files(folder: &Folder) -> io::Result<()> {
     names.try_for_each(|name| folder.remove(name))
 }
 
-/// Returns true for names of files that calibrations and backward passes write.
 pub(super) fn is_entry_file(name: &OsStr) -> bool {
     let bytes = name.as_encoded_bytes();
     bytes == HEAD.as_bytes()
@@ -121,9 +112,6 @@ pub struct IdleEntry {
 
 impl IdleEntry {
     /// Removes the entry.
-    ///
-    /// # Errors
-    /// I/O errors.
     pub fn remove(&self) -> io::Result<()> {
         remove_files(&self.folder)?;
         self.folder.remove(OsStr::new(LOCK))?;
@@ -132,9 +120,6 @@ impl IdleEntry {
 }
 
 /// Returns the entries of this user that no process uses.
-///
-/// # Errors
-/// I/O errors.
 pub fn idle_entries(cache: &Path) -> io::Result<Vec<IdleEntry>> {
     let names = Folder::open(cache)?.names()?;
     let entries = names.into_iter().filter(|name| {

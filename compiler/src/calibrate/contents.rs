@@ -18,10 +18,6 @@ pub(super) struct CalibrationContents {
 }
 
 impl CalibrationContents {
-    /// Reads a file, or the parts of the shipped text that the tokenizer covers.
-    ///
-    /// # Errors
-    /// [`CalibrateError::Text`].
     pub(super) fn read(
         source: &TextSource,
         tokenizer: &Tokenizer,

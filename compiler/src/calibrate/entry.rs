@@ -16,13 +16,11 @@ use crate::event::{Event, Progress};
 use crate::request::CalibrationOptions;
 use crate::system::lock;
 
-/// Folder of one cache entry.
 pub(crate) struct CacheEntry {
     folder: Folder,
 }
 
 impl CacheEntry {
-    /// Opens the entry of a key.
     pub(super) fn open(
         options: &CalibrationOptions,
         kind: EntryKind,
@@ -33,7 +31,6 @@ impl CacheEntry {
         Ok(CacheEntry { folder })
     }
 
-    /// Opens the entry of a backward pass.
     pub(crate) fn open_gradients(
         options: &CalibrationOptions,
         key: Digest,
@@ -41,21 +38,14 @@ impl CacheEntry {
         CacheEntry::open(options, EntryKind::Gradients, key)
     }
 
-    /// Returns the folder.
     pub(crate) fn folder(&self) -> &Folder {
         &self.folder
     }
 
-    /// Returns the path of a file in the entry.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Waits for the lock of the entry.
-    ///
-    /// # Errors
-    /// [`CalibrateError::Locked`], [`CalibrateError::Cancelled`]; the inner error is ignored for
-    /// complete entries.
     pub(crate) fn lock(
         &self,
         options: &CalibrationOptions,
@@ -102,10 +92,6 @@ impl CacheEntry {
         }
     }
 
-    /// Removes all files but the lock.
-    ///
-    /// # Errors
-    /// [`CalibrateError::CacheSize`].
     pub(crate) fn clear(&self) -> Result<(), CalibrateError> {
         remove_files(&self.folder).map_err(|error| CalibrateError::Cache {
             path: self.folder.path().to_owned(),
@@ -113,10 +99,6 @@ impl CacheEntry {
         })
     }
 
-    /// Removes files of this program that are not in `needed`.
-    ///
-    /// # Errors
-    /// I/O errors.
     pub(crate) fn remove_leftovers(&self, needed: &[String]) -> io::Result<()> {
         for name in self.folder.names()? {
             if is_entry_file(&name) && !needed.iter().any(|of| name == of.as_str()) {

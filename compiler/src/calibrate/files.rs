@@ -1,6 +1,3 @@
-//! Files of one calibration: the statistics of each layer and of the head's input, and the last
-//! residual stream.
-
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -31,11 +28,10 @@ fn stream_name(layer: usize) -> String {
     format!("stream-{layer:04}")
 }
 
-/// Finished statistics of one calibration.
 pub(super) struct FinishedStatistics {
     /// Layers from the first on.
     pub layers: Vec<Arc<StoredLayer>>,
-    /// Head input; only if all layers are finished.
+    /// Only if all layers are finished.
     pub head: Option<Arc<StoredHead>>,
 }
 
@@ -45,7 +41,6 @@ impl FinishedStatistics {
     }
 }
 
-/// Files of one calibration.
 pub(super) struct CalibrationFiles {
     entry: CacheEntry,
     key: Digest,
@@ -53,7 +48,6 @@ pub(super) struct CalibrationFiles {
 }
 
 impl CalibrationFiles {
-    /// Opens the cache entry of a key.
     pub(super) fn open(
         options: &CalibrationOptions,
         key: Digest,
@@ -66,7 +60,6 @@ impl CalibrationFiles {
         })
     }
 
-    /// Returns the extent of the windows.
     pub(super) fn extent(&self) -> TextExtent {
         self.extent
     }
@@ -79,7 +72,6 @@ impl CalibrationFiles {
         self.entry.path(name)
     }
 
-    /// See [`CacheEntry::lock`].
     pub(super) fn lock(
         &self,
         options: &CalibrationOptions,
@@ -88,7 +80,6 @@ impl CalibrationFiles {
         self.entry.lock(options, watch)
     }
 
-    /// See [`CacheEntry::optional_lock`].
     pub(super) fn optional_lock(
         &self,
         lock: io::Result<File>,
@@ -117,7 +108,6 @@ impl CalibrationFiles {
         FinishedStatistics { layers, head }
     }
 
-    /// Checks that the disk has space for the missing files.
     pub(super) fn check_disk_space(
         &self,
         hyper: &HyperParameters,
@@ -142,7 +132,6 @@ impl CalibrationFiles {
         }
     }
 
-    /// Removes leftovers of killed runs.
     pub(super) fn remove_leftovers(
         &self,
         finished: &FinishedStatistics,
@@ -192,10 +181,7 @@ impl CalibrationFiles {
         Identity { key, layer }
     }
 
-    /// Writes and rereads the statistics of a layer; removes the residual stream before it.
-    ///
-    /// # Errors
-    /// [`CalibrateError::CacheSize`].
+    /// Removes the residual stream before the layer.
     pub(super) fn write_layer(
         &self,
         layer: usize,
@@ -214,11 +200,7 @@ impl CalibrationFiles {
         stored.ok_or_else(|| cache_error(&path)(io::Error::other(WRITTEN_DAMAGED)))
     }
 
-    /// Writes and rereads the statistics of the head's input; removes the residual stream before
-    /// it.
-    ///
-    /// # Errors
-    /// [`CalibrateError::CacheSize`].
+    /// Removes the residual stream before it.
     pub(super) fn write_head(
         &self,
         hyper: &HyperParameters,
@@ -243,24 +225,15 @@ impl CalibrationFiles {
         removed.map_err(cache_error(&self.path(&done)))
     }
 
-    /// Returns the path of the residual stream after a layer.
     pub(super) fn stream_path(&self, layer: usize) -> PathBuf {
         self.path(&stream_name(layer))
     }
 
-    /// Opens the residual stream after a layer.
-    ///
-    /// # Errors
-    /// I/O errors.
     pub(super) fn read_stream(&self, layer: usize) -> io::Result<File> {
         self.folder()
             .open_for_reading(OsStr::new(&stream_name(layer)))
     }
 
-    /// Writes the residual stream after a layer atomically.
-    ///
-    /// # Errors
-    /// I/O errors, also of `write`.
     pub(super) fn write_stream(
         &self,
         layer: usize,
@@ -286,7 +259,6 @@ impl CalibrationFiles {
     }
 }
 
-/// Adds the path to an I/O error.
 pub(super) fn cache_error(path: &Path) -> impl FnOnce(io::Error) -> CalibrateError {
     let path = path.to_owned();
     move |error| CalibrateError::Cache { path, error }

@@ -29,7 +29,7 @@ trait Pass {
 
     fn check(&self) -> Result<(), FactoriseError>;
 
-    /// Processes positions from `position` on; `x [n, width]` is the residual stream.
+    /// `x [n, width]` is the residual stream from `position` on.
     fn batch(
         &mut self,
         sequence: &mut dyn Sequence,
@@ -99,7 +99,6 @@ impl Pass for HeadNorm<'_> {
     }
 }
 
-/// Forward pass of all windows.
 pub(super) struct ForwardPass<'a> {
     files: &'a CalibrationFiles,
     text: &'a WeightedWindows,
@@ -113,7 +112,7 @@ pub(super) struct ForwardPass<'a> {
 }
 
 impl<'a> ForwardPass<'a> {
-    /// Creates the pass; `first` is the stage for errors.
+    /// `first` is the stage for errors.
     pub(super) fn new(
         files: &'a CalibrationFiles,
         text: &'a WeightedWindows,
@@ -149,7 +148,6 @@ impl<'a> ForwardPass<'a> {
         })
     }
 
-    /// Runs all windows through one layer; returns its stored statistics.
     pub(super) fn layer(
         &mut self,
         layer: usize,
@@ -171,7 +169,6 @@ impl<'a> ForwardPass<'a> {
         files.write_layer(layer, hyper, digest, &sums, self.watch)
     }
 
-    /// Runs all windows through the norm before the head; returns the stored statistics.
     pub(super) fn head(
         &mut self,
         before: Option<&StoredLayer>,
@@ -239,7 +236,6 @@ impl<'a> ForwardPass<'a> {
             let mut block = Block { layer, sums };
             let passed = self.pass(layer, source, &mut block, Some(&mut hashed));
             outcome = passed.map(|()| hashed.hasher.finish());
-            // Prevents the renaming of an incomplete file.
             match &outcome {
                 Ok(_) => Ok(()),
                 Err(_) => Err(io::ErrorKind::Other.into()),

@@ -1,12 +1,9 @@
 //! Statistics of a model's activations on calibration text.
 //!
 //! All windows go through one block after the other, so that only one layer's statistics are in
-//! memory; between blocks the residual stream is in a file. The activations are those of the
-//! original model, so that projections can be factorised independently.
-//!
-//! The statistics of each layer and of the head's input are files in the cache, under a digest of
-//! the model, the text and the options. Interrupted runs resume after the last finished layer. Sums
-//! have a fixed order: their bytes do not depend on the number of threads.
+//! memory; between blocks the residual stream is in a file. The statistics are files in the cache,
+//! under a digest of the model, the text and the options; interrupted runs resume after the last
+//! finished layer. Sums have a fixed order: their bytes do not depend on the number of threads.
 
 pub mod cache;
 mod contents;
@@ -48,9 +45,6 @@ const VERSION: u32 = 4;
 
 impl CalibrationOptions {
     /// Checks that the model can be calibrated with these options.
-    ///
-    /// # Errors
-    /// [`CalibrateError::FewTokens`], [`CalibrateError::LongContext`].
     pub fn check(&self, hyper: &HyperParameters) -> Result<(), CalibrateError> {
         let (tokens, limit) = (self.tokens, hyper.context);
         let context = self.window_size(limit);
@@ -81,8 +75,7 @@ impl CalibrationOptions {
 
     /// Token ids stand for the texts and the tokenizer; the kernels determine the last bits.
     fn key(&self, source: Digest, text: &WeightedWindows, device: &dyn Device) -> Digest {
-        // Exhaustive, so that new fields are considered here. The other fields are in the windows
-        // or do not matter.
+        // Exhaustive, so that new fields are considered here.
         let CalibrationOptions {
             texts: _,
             tokens: _,
@@ -120,7 +113,7 @@ pub struct CalibratedText {
     pub tokens: usize,
     /// Weight of each token.
     pub weight: f64,
-    /// Skipped parts of the shipped text, whose script the tokenizer does not cover.
+    /// Skipped parts of the shipped text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
 }
@@ -146,7 +139,7 @@ pub enum CalibratedInput {
         /// Activation point within the block.
         site: ActivationPoint,
     },
-    /// Input of the head or tied embedding: the normed residual stream after the last block.
+    /// Input of the head or tied embedding.
     Head,
 }
 
@@ -206,7 +199,7 @@ impl Calibration {
         names.join(", ")
     }
 
-    /// Returns the digest of the text; for several, of one line per text with digest and weight.
+    /// Returns the digest of the text, or of the digests and weights of several.
     pub fn text_digest(&self) -> Digest {
         match &self.texts[..] {
             [text] => text.sha256,
@@ -221,9 +214,6 @@ impl Calibration {
 }
 
 /// Calibrates a model, whose digest is `source`, on a device.
-///
-/// # Errors
-/// [`CalibrateError`].
 pub fn calibrate(
     model: &Arc<Model>,
     source: Digest,
@@ -300,9 +290,6 @@ pub fn calibrate(
 }
 
 /// Returns the calibration windows of a model.
-///
-/// # Errors
-/// [`CalibrateError`].
 pub fn calibration_windows(
     model: &Model,
     options: &CalibrationOptions,

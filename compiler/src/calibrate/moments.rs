@@ -5,19 +5,18 @@ use htc_kernels::cpu::{COLUMN_STEP, Cpu, MOST_COLUMNS};
 
 use crate::math::{Algebra, FactoriseError, GramAccumulator};
 
-/// Side of the tiles. One thread sums a tile, so that the sums do not depend on the number of
-/// threads.
+/// One thread sums a tile, so that the sums do not depend on the number of threads.
 const TILE: usize = MOST_COLUMNS;
 
 const TILES_PER_TASK: usize = 4;
 
-/// Vectors whose products are summed in float32 first.
+/// Summed in float32 first.
 const FLOAT32_ROWS: usize = 512;
 
 const CACHE_LINE_FLOATS: usize = 16;
 
 /// `Σ 1`, `Σ x` and the lower triangle of `Σ x xᵀ`, in float64. On the CPU products are summed in
-/// float32 over [`ROWS`] vectors.
+/// float32 over [`FLOAT32_ROWS`] vectors.
 #[derive(Debug)]
 pub struct MomentSums {
     order: usize,
@@ -39,9 +38,9 @@ struct Strip {
     /// Zero-padded to a multiple of [`COLUMN_STEP`].
     width: usize,
     padded: usize,
-    /// Current vectors, `[n, padded]` from `start` on.
+    /// `[n, padded]` from `start` on.
     numbers: Vec<f32>,
-    /// Start of a cache line, for aligned loads.
+    /// Aligned to a cache line.
     start: usize,
     sum: Vec<f64>,
 }
@@ -55,18 +54,13 @@ struct Tile {
 }
 
 impl MomentSums {
-    /// Creates empty sums for vectors of `order` numbers.
     pub fn new(order: usize) -> Self {
         let strips = strips(order);
         let products = Products::Tiles(tiles(&strips));
         MomentSums::empty(order, strips, products)
     }
 
-    /// Creates empty sums with products on the device of `algebra`, if given, until
-    /// [`settle`](Self::settle).
-    ///
-    /// # Errors
-    /// Out of device memory.
+    /// Products are on the device of `algebra`, if given, until [`fetch`](Self::fetch).
     pub fn with_algebra(
         algebra: Option<&dyn Algebra>,
         order: usize,
@@ -89,9 +83,6 @@ impl MomentSums {
     }
 
     /// Fetches the products from the device.
-    ///
-    /// # Errors
-    /// The first error of the device.
     pub fn fetch(&mut self) -> Result<(), FactoriseError> {
         let here = Products::Tiles(Vec::new());
         let sums = match std::mem::replace(&mut self.products, here) {
@@ -114,9 +105,6 @@ impl MomentSums {
     }
 
     /// Checks for device errors so far.
-    ///
-    /// # Errors
-    /// The first error of the device.
     pub fn check(&self) -> Result<(), FactoriseError> {
         match &self.products {
             Products::Device(Err(error)) => Err(error.clone()),
@@ -201,7 +189,6 @@ impl MomentSums {
         }
     }
 
-    /// Returns true if the second moment is finite in float32.
     pub fn fits_float32(&self) -> bool {
         let limit = f64::from(f32::MAX) * self.weight();
         // False for NaN, too.
@@ -214,7 +201,6 @@ impl MomentSums {
             }
     }
 
-    /// Returns the number of vectors.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -226,7 +212,7 @@ impl MomentSums {
     }
 
     /// Returns the lower triangle of `E[x xᵀ]`, row by row. Sums on a device must be
-    /// [settled](Self::settle) before.
+    /// [fetched](Self::fetch) before.
     pub fn second_moment(&self) -> Vec<f64> {
         let tiles = match &self.products {
             Products::Tiles(tiles) => &tiles[..],
@@ -491,7 +477,6 @@ mod tests {
                 "{order}: {forecast} {taken}"
             );
         }
-        // A file of some megabytes may claim this width.
         assert!(MomentSums::bytes(65536) > 17_000_000_000);
     }
 

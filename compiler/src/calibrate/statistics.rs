@@ -15,8 +15,6 @@ pub const STREAM_POINTS: [ActivationPoint; 2] = [ActivationPoint::Attention, Act
 
 const MAX_SAMPLES: usize = 512;
 
-/// Returns the number of stored vectors, at most the positions that are not the first of their
-/// window.
 pub fn sample_count(extent: TextExtent) -> usize {
     later_positions(extent).min(MAX_SAMPLES)
 }
@@ -32,7 +30,7 @@ fn later_positions(extent: TextExtent) -> usize {
 /// offset advances by the golden ratio; an equal step may be commensurate with the window length
 /// and hit few positions.
 fn sample_index(index: usize, kept: usize, of: usize) -> usize {
-    /// Golden ratio times 2³².
+    /// Of the golden ratio, times 2³².
     const STEP: u32 = 2_654_435_769;
     let (begin, end) = (index * of / kept, (index + 1) * of / kept);
     let turn = u64::from((index as u32).wrapping_mul(STEP));
@@ -52,23 +50,21 @@ pub struct LayerSums<'a> {
     cpu: &'a Cpu,
     /// Inputs of the projections, indexed by [`ActivationPoint`].
     pub sites: [MomentSums; 4],
-    /// Residual stream after the layer, without the first positions of windows, which have massive
-    /// activations.
+    /// Residual stream after the layer, without the first positions of windows.
     pub stream: MomentSums,
     /// Residual stream after the layer at the first positions.
     pub sink: MomentSums,
     /// Sums of the inputs at [`STREAM_POINTS`] at the first positions.
     pub first_inputs: [Vec<f64>; 2],
-    /// Batched, since one row costs as much as many.
+    /// One row costs as much as many.
     first_rows: Vec<f32>,
     /// Sums of the residual stream's norms after the layer, by position in the window.
     pub norms: Vec<f64>,
-    /// Norm of the residual stream after the layer at every position, one window after another.
+    /// Norm of the residual stream after the layer at every position.
     pub token_norms: Vec<f32>,
-    /// `[n, width]`: samples of [`stream`](Self::stream) at [`sample_count`] positions chosen by
-    /// [`sample_index`].
+    /// `[n, width]`: samples of [`stream`](Self::stream).
     pub sample: Vec<f32>,
-    /// Sums of squared norms of the attention and feed-forward outputs, without first positions.
+    /// Sums of squared norms of the attention and feed-forward outputs.
     pub branches: [f64; 2],
     /// Per kv head: queries of its heads and keys after the rotary embedding, and values.
     pub heads: Vec<HeadSums>,
@@ -84,9 +80,7 @@ pub struct LayerSums<'a> {
 pub struct HeadSums {
     /// Queries of all query heads of the group.
     pub queries: MomentSums,
-    /// Keys.
     pub keys: MomentSums,
-    /// Values.
     pub values: MomentSums,
 }
 
@@ -99,7 +93,6 @@ pub fn input_width(hyper: &HyperParameters, site: ActivationPoint) -> usize {
     }
 }
 
-/// Returns the bytes of the sums of a layer.
 pub fn sums_bytes(hyper: &HyperParameters) -> u64 {
     let sites = ActivationPoint::ALL.map(|site| MomentSums::bytes(input_width(hyper, site)));
     let streams = 2 * MomentSums::bytes(hyper.width);
@@ -110,9 +103,6 @@ pub fn sums_bytes(hyper: &HyperParameters) -> u64 {
 
 impl<'a> LayerSums<'a> {
     /// Creates empty statistics, with products on the device of `algebra`, if given.
-    ///
-    /// # Errors
-    /// Out of device memory.
     pub fn new(
         cpu: &'a Cpu,
         algebra: Option<&dyn Algebra>,
@@ -149,7 +139,6 @@ impl<'a> LayerSums<'a> {
         })
     }
 
-    /// Sets the position in the window of the next rows.
     pub fn set_position(&mut self, position: usize) {
         self.position = position;
     }
@@ -180,19 +169,12 @@ impl<'a> LayerSums<'a> {
     }
 
     /// Flushes deferred rows and fetches device sums.
-    ///
-    /// # Errors
-    /// The first error of the device.
     pub fn finish(&mut self) -> Result<(), FactoriseError> {
         self.flush_first_rows();
         let mut sums = self.sites.iter_mut().chain([&mut self.stream]);
         sums.try_for_each(MomentSums::fetch)
     }
 
-    /// Checks for device errors so far.
-    ///
-    /// # Errors
-    /// The first error of the device.
     pub fn check(&self) -> Result<(), FactoriseError> {
         let mut sums = self.sites.iter().chain([&self.stream]);
         sums.try_for_each(MomentSums::check)
@@ -319,7 +301,6 @@ mod tests {
                 assert!(stretch.contains(place), "{index} of {kept}: {place}");
             }
         }
-        // 128 windows of 511 vectors: an equal step would hit four positions.
         let mut positions: Vec<usize> = (0..512)
             .map(|index| sample_index(index, 512, 65_408) % 511)
             .collect();

@@ -1,9 +1,9 @@
 //! File format of the statistics of a layer and of the head's input.
 //!
 //! Little-endian: magic; cache key; layer (the head follows the last); digest of the residual
-//! stream after the layer; the moments in a fixed order. For layers also: norms, branches, mean
-//! inputs at the first position, samples, norms at every position. Last the digest of everything
-//! before. All lengths follow from the shapes. Second moments are float32.
+//! stream after the layer; the moments in a fixed order, second moments in float32. For layers
+//! also: norms, branches, mean inputs at the first position, samples, norms at every position. Last
+//! the digest of everything before. All lengths follow from the shapes.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -19,21 +19,19 @@ use crate::system::disk;
 
 const MAGIC: [u8; 8] = *b"htccal\0\x02";
 
-/// Identity of a file; files with another identity are not used.
+/// Files with another identity are not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// [`super::CudaOptions::key`].
     pub key: Digest,
-    /// Index of the layer; the head follows the last.
+    /// The head follows the last.
     pub layer: usize,
 }
 
 /// Size of the calibration text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextExtent {
-    /// Tokens per window.
+    /// In tokens.
     pub context: usize,
-    /// Number of windows.
     pub windows: usize,
 }
 
@@ -109,20 +107,16 @@ fn positions(extent: TextExtent) -> usize {
 
 const HEADER: usize = 8 + 32 + 8 + 32;
 
-/// Offset of the content of a sealed file.
 pub(crate) const CONTENT_OFFSET: usize = HEADER;
 
-/// Returns the bytes of a sealed file with `content` bytes of content.
 pub(crate) fn sealed_bytes(content: usize) -> usize {
     content.saturating_add(HEADER + 32)
 }
 
-/// Returns the bytes of the file of the head's input.
 pub fn head_bytes(hyper: &HyperParameters) -> usize {
     HEADER + moment_bytes(hyper.width) + 32
 }
 
-/// Returns the bytes of the file of a layer.
 pub fn file_bytes(hyper: &HyperParameters, extent: TextExtent) -> usize {
     let moments: usize = orders(hyper).into_iter().map(moment_bytes).sum();
     let first_inputs = 8 * STREAM_POINTS.len() * hyper.width;
@@ -131,10 +125,6 @@ pub fn file_bytes(hyper: &HyperParameters, extent: TextExtent) -> usize {
     HEADER + moments + 8 * (extent.context + 2) + first_inputs + sample + token_norms + 32
 }
 
-/// Writes a layer's statistics atomically.
-///
-/// # Errors
-/// I/O errors.
 pub fn write_layer(
     folder: &Folder,
     name: &OsStr,
@@ -169,10 +159,6 @@ pub fn write_layer(
     })
 }
 
-/// Writes the moments of the head's input atomically.
-///
-/// # Errors
-/// I/O errors.
 pub fn write_head(
     folder: &Folder,
     name: &OsStr,
@@ -183,10 +169,7 @@ pub fn write_head(
     write_sealed(folder, name, identity, behind, |to| write_moments(to, sums))
 }
 
-/// Writes a sealed file: identity, output of `write`, digest.
-///
-/// # Errors
-/// I/O errors, also of `write`.
+/// Identity, output of `write`, digest.
 pub(crate) fn write_sealed(
     folder: &Folder,
     name: &OsStr,
@@ -220,11 +203,8 @@ fn write_moments(to: &mut dyn Write, moments: &MomentSums) -> io::Result<()> {
     Ok(())
 }
 
-/// Reader or writer that computes the digest of its data.
 pub struct HashedStream<W> {
-    /// Inner reader or writer.
     pub to: W,
-    /// Digest so far.
     pub hasher: Hasher,
 }
 
@@ -259,7 +239,7 @@ pub struct StoredLayer {
 }
 
 impl StoredLayer {
-    /// Opens the file of a layer; `None` if missing, or after calling `damaged` if invalid.
+    /// Opens the file of a layer; `None` if missing, or if invalid, after calling `damaged`.
     pub fn open(
         folder: &Folder,
         name: &OsStr,
@@ -295,12 +275,12 @@ impl StoredLayer {
         self.moment(site as usize)
     }
 
-    /// Returns the moments of the residual stream after the layer, without first positions.
+    /// Returns the moments of the residual stream without first positions.
     pub fn stream(&self) -> StoredMoment {
         self.moment(ActivationPoint::ALL.len())
     }
 
-    /// Returns the moments of the residual stream after the layer at first positions.
+    /// Returns the moments of the residual stream at first positions.
     pub fn sink(&self) -> StoredMoment {
         self.moment(ActivationPoint::ALL.len() + 1)
     }
@@ -310,13 +290,13 @@ impl StoredLayer {
         self.kv_heads
     }
 
-    /// Returns the moments of a kv head: queries, keys (both after the rotary embedding), values.
+    /// Returns the moments of queries, keys and values of a kv head.
     pub fn head(&self, kv_head: usize) -> [StoredMoment; 3] {
         let first = ActivationPoint::ALL.len() + 2 + 3 * kv_head;
         [0, 1, 2].map(|part| self.moment(first + part))
     }
 
-    /// Returns the mean norms of the residual stream after the layer, by position.
+    /// Returns the mean norms of the residual stream, by position.
     pub fn norms(&self) -> Vec<f64> {
         self.numbers(self.after_moments(), self.extent.context)
     }
@@ -327,16 +307,14 @@ impl StoredLayer {
         [numbers[0], numbers[1]]
     }
 
-    /// Returns the mean input at first positions; `None` for activation points that do not read the
-    /// residual stream.
+    /// Returns the mean input at first positions, for readers of the residual stream.
     pub fn first_input(&self, site: ActivationPoint) -> Option<Vec<f64>> {
         let index = STREAM_POINTS.iter().position(|of| *of == site)?;
         let start = self.after_branches() + 8 * index * self.width;
         Some(self.numbers(start, self.width))
     }
 
-    /// Returns `[n, width]`: the residual stream after the layer at up to 512 positions, spread
-    /// evenly, first positions left out.
+    /// Returns `[n, width]`: samples of the residual stream.
     pub fn sample(&self) -> Vec<f32> {
         let count = sample_count(self.extent) * self.width;
         self.float32(self.after_branches() + self.first_inputs(), count)
@@ -347,8 +325,7 @@ impl StoredLayer {
         sample_windows(self.extent)
     }
 
-    /// Returns `[windows, context]`: the norm of the residual stream after the layer at every
-    /// position.
+    /// Returns `[windows, context]`: the norm of the residual stream at every position.
     pub fn token_norms(&self) -> Vec<f32> {
         let sample = 4 * sample_count(self.extent) * self.width;
         let start = self.after_branches() + self.first_inputs() + sample;
@@ -414,8 +391,8 @@ impl StoredHead {
     }
 }
 
-/// Opens a sealed file of `expected` bytes; `None` if missing, or after calling `damaged` if
-/// invalid.
+/// Opens a sealed file of `expected` bytes; `None` if missing, or if invalid, after calling
+/// `damaged`.
 pub(crate) fn open_sealed(
     folder: &Folder,
     name: &OsStr,

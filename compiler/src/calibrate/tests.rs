@@ -15,7 +15,6 @@ use super::*;
 use crate::device;
 use crate::system::random::Rng;
 
-/// Runs [`calibrate`] on the CPU.
 pub(crate) fn calibrated(
     model: &Arc<Model>,
     source: Digest,
@@ -129,7 +128,6 @@ fn statistics_match_the_observed_vectors() {
     assert!(sums.is_finite());
     let of = |point: Point| &seen[widths.iter().position(|(p, _)| *p == point).unwrap()];
     for kv in 0..2 {
-        // Query heads 2 kv and 2 kv + 1 read this head.
         let queries = [0, 1]
             .map(|i| head(of(Point::Queries), 2 * kv + i, 4))
             .concat();
@@ -300,7 +298,6 @@ fn variance_with_combines_two_moments() {
         mean: vec![2.0, 0.0],
         second: vec![14.0 / 3.0, 0.0, 0.0],
     };
-    // E[x²] = 62, E[x] = 6.
     assert!((first.variance_with(&later) - (62.0 - 36.0) / 2.0).abs() < 1e-5);
     assert!((later.variance() - 1.0 / 3.0).abs() < 1e-6);
 }

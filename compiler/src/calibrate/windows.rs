@@ -6,7 +6,7 @@ use htc_formats::htz::{Digest, Hasher};
 use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
 use thiserror::Error;
 
-/// Maximum held-out windows, unless a quarter of the calibration windows is more.
+/// Unless a quarter of the calibration windows is more.
 pub(super) const MAX_HELD_OUT: usize = 64;
 
 /// Error returned when a text is shorter than a window.
@@ -29,9 +29,6 @@ pub struct Windows {
 
 impl Windows {
     /// Cuts a text into at most `most` windows.
-    ///
-    /// # Errors
-    /// [`TextTooShort`] if there is no complete window.
     pub fn new(
         tokenizer: &Tokenizer,
         text: &str,
@@ -57,8 +54,7 @@ impl Windows {
     }
 
     /// Splits into at most `most` calibration windows and held-out windows after them: at least a
-    /// quarter of `most` (or of all), and surplus text up to half of the calibration windows or
-    /// `MAX_HELD_OUT`; at least two of three windows, and none of one.
+    /// quarter, and surplus text up to half of the calibration windows or `MAX_HELD_OUT`.
     pub fn hold_out(mut self, most: usize) -> (Windows, Option<Windows>) {
         let (count, context) = (self.count(), self.context);
         let least = (count.min(most) / 4).max(2).min(count.saturating_sub(1));
@@ -134,7 +130,7 @@ pub struct WeightedWindows {
 }
 
 impl WeightedWindows {
-    /// Joins texts of one window length with their weights; `None` if there are no windows.
+    /// Joins texts of one window length; `None` without windows.
     pub fn new(texts: Vec<(Windows, f64)>) -> Option<WeightedWindows> {
         let shares = texts.iter().map(|(of, weight)| (of.count(), *weight));
         let shares = shares.collect();
@@ -142,7 +138,7 @@ impl WeightedWindows {
         Some(WeightedWindows { windows, shares })
     }
 
-    /// Returns about `most` windows, spread evenly over each text, at least one of each.
+    /// Returns about `most` windows, spread evenly, at least one of each text.
     #[must_use]
     pub fn thinned(&self, most: usize) -> WeightedWindows {
         let (windows, all) = (&self.windows, self.windows.count().max(1));
@@ -170,8 +166,7 @@ impl WeightedWindows {
         &self.windows
     }
 
-    /// Returns the factor for earlier sums if the window at `index` begins a text: the ratio of the
-    /// weights.
+    /// Returns the ratio of the weights if the window at `index` begins a text.
     pub fn reweigh_factor_at(&self, index: usize) -> Option<f64> {
         let mut first = 0;
         self.shares.windows(2).find_map(|pair| {
@@ -195,8 +190,7 @@ impl WeightedWindows {
     }
 }
 
-/// Held-out windows. Even windows of each text form the validation split, odd ones the test split;
-/// they alternate because the parts of a text differ.
+/// Held-out windows. Even windows of each text form the validation split, odd ones the test split.
 #[derive(Clone, Debug)]
 pub struct HeldOut {
     texts: Vec<Windows>,
@@ -219,17 +213,17 @@ impl HeldOut {
         Windows::joined(self.texts.iter().cloned())
     }
 
-    /// Returns the validation split: the first, third, ... window of each text.
+    /// Returns the validation split.
     pub fn validation(&self) -> Option<Windows> {
         Windows::joined(self.texts.iter().map(|text| text.every_other(0)))
     }
 
-    /// Returns the validation split without the first text; `None` if there is no other text.
+    /// Returns the validation split without the first text, if there are others.
     pub fn validation_of_other_texts(&self) -> Option<Windows> {
         Windows::joined(self.texts.iter().skip(1).map(|text| text.every_other(0)))
     }
 
-    /// Returns the test split: the second, fourth, ... window of each text, if any.
+    /// Returns the test split.
     pub fn test(&self) -> Option<Windows> {
         Windows::joined(self.texts.iter().map(|text| text.every_other(1)))
     }

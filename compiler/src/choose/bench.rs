@@ -33,16 +33,16 @@ pub struct Trial {
     pub sink: String,
     /// True with bias correction.
     pub bias: bool,
-    /// Shrinkage of the second moment for `whiten`; absent with other gauges.
+    /// Shrinkage of the second moment, with the gauge `whiten`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shrinkage: Option<f64>,
-    /// True if measured only on the texts after the first, to choose the shrinkage.
+    /// True if measured only on the texts after the first.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub elsewhere: bool,
     /// True for codes, false for factors.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub codes: bool,
-    /// Type or code of all matrices; absent for mixed types and for factors.
+    /// Common type or code of all matrices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uniform: Option<DenseType>,
     /// Parameters after over parameters before, of the selected projections.
@@ -72,7 +72,6 @@ fn is_zero(steps: &usize) -> bool {
 pub(super) struct Candidate {
     pub plan: Plan,
     pub treatment: Treatment,
-    /// Index of its trial.
     pub trial: usize,
     pub distance: Distance,
     pub bytes: u64,

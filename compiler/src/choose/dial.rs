@@ -17,11 +17,7 @@ use crate::system::clock::StageClock;
 /// Number of measured active fractions: both ends and equidistant points between.
 pub const ACTIVE_FRACTION_POINTS: usize = 5;
 
-/// Tunes the scales of an artifact with refinements on the validation split, within a limit for the
-/// whole.
-///
-/// # Errors
-/// [`TrialError`].
+/// Tunes the scales of an artifact with refinements, within a limit for the whole.
 pub fn tune_elastic(
     inputs: &MakeInputs,
     chosen: &mut SelectedArtifact,
@@ -49,9 +45,6 @@ pub fn tune_elastic(
 }
 
 /// Measures a whole artifact with refinements on the validation split, reusing earlier results.
-///
-/// # Errors
-/// [`TrialError`], also with too few windows for a limit.
 pub fn measure_whole(
     inputs: &MakeInputs,
     built: &BuiltArtifact,
@@ -70,10 +63,7 @@ pub fn measure_whole(
 }
 
 /// Measures the chosen artifact at several active fractions on the test split and records the
-/// results in it.
-///
-/// # Errors
-/// [`TrialError`].
+/// results.
 pub fn measure_active_fractions(
     inputs: &MakeInputs,
     chosen: &mut SelectedArtifact,
@@ -135,7 +125,6 @@ fn measured_settings(dial: &WeightBytes) -> Vec<ActiveSetting> {
         let part = step as f64 / (ACTIVE_FRACTION_POINTS - 1) as f64;
         let between = ActiveFraction::new(first + (1.0 - first) * part);
         let between = between.and_then(|fraction| dial.setting_for(fraction));
-        // Large matrices may leave no setting between two points.
         if let Ok(between) = between
             && between.refinements < all
             && found

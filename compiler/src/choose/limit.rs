@@ -10,13 +10,11 @@ use crate::request::QualityLimit;
 
 impl QualityLimit {
     /// Returns true if a candidate is within the limit at the upper end of its 95 % interval, since
-    /// the minimum over a dozen candidates is biased by chance. Without an interval it is not.
+    /// the minimum over a dozen candidates is biased by chance.
     ///
-    /// The perplexity uses all positions, which carry as much information as twice the windows with
-    /// their second halves. It must also hold on text sampled from the source, where its increase
-    /// is the exponential of the divergence: `E log p/q` over `p`. The additional effect of the
-    /// actual tokens is mostly chance and differs between kinds of text; the divergence is known
-    /// about four times as precisely, so the search does not exploit chance.
+    /// The perplexity uses all positions. It must also hold on text sampled from the source, where
+    /// its increase is the exponential of the divergence; that is known about four times as
+    /// precisely, so the search does not exploit chance.
     pub(crate) fn holds(self, found: &Distance) -> bool {
         let within = |limit: Option<f64>, interval: Option<Interval>| {
             let held = |limit| interval.is_some_and(|(_, upper)| upper <= limit);
@@ -80,8 +78,8 @@ pub struct SizeSearch<'a, C> {
 
 impl<C> SizeSearch<'_, C> {
     /// Finds the smallest candidate within the limit by bisection over ratios, assuming
-    /// monotonicity and starting near `start`. `at` makes the candidate of a ratio; `None` if no
-    /// candidate is that small. The inner error is the whole model if even that exceeds the limit.
+    /// monotonicity and starting near `start`. `at` makes the candidate of a ratio, if there is
+    /// one. The inner error is the whole model if even that exceeds the limit.
     ///
     /// # Errors
     /// Those of `at`.
@@ -95,7 +93,6 @@ impl<C> SizeSearch<'_, C> {
         let started = (f64::from(whole) * ratio).round() as u32;
         let (mut fails, mut holds) = (0, started);
         let mut best = start;
-        // Increase until the limit holds.
         while !(self.holds)(&best) {
             if holds >= whole {
                 return Ok(Err(best));
@@ -108,7 +105,6 @@ impl<C> SizeSearch<'_, C> {
             }
         }
         while holds - fails > 1 {
-            // Decrease until it fails, then bisect.
             let next = match fails {
                 0 if holds > stride => holds - stride,
                 _ => (fails + holds) / 2,
@@ -117,7 +113,6 @@ impl<C> SizeSearch<'_, C> {
             match at(next)? {
                 Some(found) if (self.holds)(&found) => {
                     holds = next;
-                    // Of two within the limit, keep the smaller.
                     let (smaller, larger) = if (self.bytes)(&found) <= (self.bytes)(&best) {
                         (found, best)
                     } else {
@@ -137,10 +132,9 @@ impl<C> SizeSearch<'_, C> {
     }
 }
 
-/// Step sizes of the search.
 #[derive(Clone, Copy, Debug)]
 pub struct SearchSteps {
-    /// Steps in a ratio of 1.
+    /// In a ratio of 1.
     whole: u32,
     stride: u32,
 }

@@ -1,13 +1,12 @@
 //! Selection by measurement: candidates are made in the work folder and compared with the source on
 //! held-out text.
 //!
-//! Gauges and the ratio for a limit have no closed form. Candidates are ranked by their KL
-//! divergence from the source: it is paired token by token and needs far less text than a
-//! difference of perplexities.
+//! Candidates are ranked by their KL divergence from the source: it is paired token by token and
+//! needs far less text than a difference of perplexities.
 //!
 //! The best of many candidates looks too good on the text that selected it. Every other held-out
 //! window therefore belongs to the validation split, which selects, and the others to the test
-//! split, which measures the quality of the result. Without a choice all windows measure quality.
+//! split, which measures the result. Without a choice all windows measure quality.
 
 mod bench;
 mod dial;
@@ -65,7 +64,7 @@ pub struct SelectedArtifact {
     pub tuning: Option<Tuning>,
     /// Earlier tuning of the bases of an elastic artifact.
     pub tuning_of_bases: Option<Tuning>,
-    /// Quality at active fractions of the bytes, from the bases on; empty without refinements.
+    /// Quality at active fractions of the bytes; empty without refinements.
     pub active_fractions: Vec<ActiveFractionPoint>,
     /// Requested limit, if any.
     pub limit: Option<String>,
@@ -73,7 +72,6 @@ pub struct SelectedArtifact {
     pub notes: Vec<String>,
 }
 
-/// Formats one line per candidate; empty without a choice.
 impl fmt::Display for SelectedArtifact {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         show_trials(f, &self.trials, self.limit.as_deref())
@@ -93,11 +91,7 @@ pub struct PlanProvider<'a> {
     pub alternatives: &'a dyn Fn(&Plan) -> Result<Vec<Plan>, PlanError>,
 }
 
-/// Selects the treatment with the best measurement and the smallest ratio within the limit. Quality
-/// is measured on the test split.
-///
-/// # Errors
-/// [`TrialError`].
+/// Selects the treatment with the best measurement and the smallest ratio within the limit.
 pub fn choose(
     inputs: &MakeInputs,
     plans: PlanProvider,
@@ -230,7 +224,7 @@ fn select_candidate(
     Ok(best)
 }
 
-/// Returns the note on a limit that is exceeded on the test split when no choice was made.
+/// Returns the note on a limit that is exceeded on the test split.
 pub fn limit_exceeded_note(limit: QualityLimit, quality: Option<&Evaluation>) -> String {
     let windows = quality.map_or(0, |quality| quality.chunks);
     format!(

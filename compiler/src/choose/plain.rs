@@ -10,11 +10,7 @@ use crate::plan::Plan;
 use crate::system::clock::StageClock;
 use crate::unit::UnitsError;
 
-/// Makes and measures the artifacts of single-type plans on the test split. They influence no
-/// choice and are deleted.
-///
-/// # Errors
-/// [`TrialError`].
+/// Makes and measures the artifacts of single-type plans on the test split.
 pub fn measure_single_type_files(
     inputs: &MakeInputs,
     plans: &[Plan],
@@ -28,7 +24,6 @@ pub fn measure_single_type_files(
     let (Some(windows), [_, ..]) = (windows, plans) else {
         return Ok(Vec::new());
     };
-    // Bases of an elastic artifact are coded differently.
     let inputs = &MakeInputs {
         is_base: false,
         ..*inputs

@@ -8,8 +8,8 @@ use crate::calibrate::windows::Windows;
 use crate::measure::{Distance, Evaluation};
 
 impl CandidateEvaluator<'_> {
-    /// Writes the quality on some windows into an artifact; `choosing` is the number of validation
-    /// windows. Returns a note if a value cannot be represented.
+    /// `choosing` is the number of validation windows. Returns a note if a value cannot be
+    /// represented.
     pub(super) fn put_quality(
         &self,
         key: Digest,
@@ -20,7 +20,7 @@ impl CandidateEvaluator<'_> {
         let text = self.held_out_text();
         let record = record(text, windows, choosing, found);
         match self.write_quality(key, Some(record)) {
-            // Perplexity may overflow; a record of an earlier run must be removed.
+            // Also removes a record of an earlier run.
             Err(HtzError::Quality {
                 property, found, ..
             }) => {

@@ -12,7 +12,7 @@ const GAUGES: [GaugeKind; 3] = [GaugeKind::Whiten, GaugeKind::Activation, GaugeK
 /// Request of a selection and the available data.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ChoiceRequest {
-    /// Number of plans tried with the best treatment; zero counts as one.
+    /// Number of plans tried; zero counts as one.
     pub plans: usize,
     /// Requested treatment; missing parts are chosen by measurement.
     pub treatment: TreatmentRequest,
@@ -73,7 +73,7 @@ impl ChoiceRequest {
             Some(gauge) if gauge.needs_measurement() => 2,
             _ => 1,
         };
-        // The largest ratio, and seven halvings of a hundred.
+        // The largest ratio, and seven halvings.
         let ratios = if self.goal.limit.is_none() { 0 } else { 8 };
         let shrinkages = if self.tries_shrinkages() {
             Shrinkage::CANDIDATES.len()

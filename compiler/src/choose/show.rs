@@ -6,7 +6,6 @@ use super::Trial;
 use crate::request::GaugeKind;
 use crate::system::show::{format_bytes, format_interval};
 
-/// Formats one line per candidate; empty without a choice.
 pub(crate) fn show_trials(
     f: &mut fmt::Formatter<'_>,
     trials: &[Trial],

@@ -9,9 +9,8 @@ use crate::request::{GaugeKind, Shrinkage, Treatment};
 
 #[derive(Debug)]
 pub(super) struct ValidationWindows {
-    /// Windows of all texts.
     pub all: Windows,
-    /// Windows of the texts after the first, if any.
+    /// After the first, if any.
     pub other_texts: Option<Windows>,
 }
 
@@ -39,8 +38,7 @@ impl CandidateEvaluator<'_> {
             let found = self.measure(plan, treatment, windows)?;
             best = self.keep_better(best, found);
         }
-        // A gauge from weights alone is used only if it measures better: a smaller tail in its
-        // coordinates does not imply a better model.
+        // A smaller tail in its coordinates does not imply a better model.
         if best.treatment.gauge.needs_measurement() {
             let plain = Treatment {
                 gauge: GaugeKind::None,
@@ -70,8 +68,8 @@ impl CandidateEvaluator<'_> {
         Ok(best)
     }
 
-    /// Selects the best of [`Shrinkage::CANDIDATES`]. Shrinkage matters for text unlike the calibration,
-    /// so the texts after the first are used if present.
+    /// Shrinkage matters for text unlike the calibration, so the texts after the first are used if
+    /// present.
     fn best_shrinkage(
         &self,
         plan: &Plan,

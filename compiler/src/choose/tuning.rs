@@ -20,9 +20,8 @@ use crate::tune::{Tuning, TuningInputs, TuningResult};
 const MAX_BASE_LOSS_RATIO: f64 = 1.05;
 
 impl CandidateEvaluator<'_> {
-    /// Tunes the artifact of a candidate. Returns the result and makes the candidate its trial if
-    /// it measures better on the validation split within the limit, else returns the artifact
-    /// unchanged.
+    /// Returns the tuned artifact if it measures better on the validation split within the limit,
+    /// else the artifact unchanged.
     pub(super) fn tune_candidate(
         &self,
         candidate: &mut Candidate,
@@ -58,8 +57,7 @@ impl CandidateEvaluator<'_> {
         }
     }
 
-    /// Tunes an artifact with refinements as a whole. The result is kept if the whole measures
-    /// better on the validation split within the limit and the bases alone lose at most
+    /// Keeps the result if the whole measures better and the bases alone lose at most
     /// [`MAX_BASE_LOSS_RATIO`].
     pub(super) fn tune_elastic(
         &self,
@@ -98,9 +96,8 @@ impl CandidateEvaluator<'_> {
         Ok((None, Some(course)))
     }
 
-    /// Runs the tuning. Returns its course and the tuned artifact if any step gained; `None`
-    /// without a calibration. With refinements, the bases count too, and their scales have already
-    /// had as many steps.
+    /// Returns the course and the tuned artifact if any step gained. With refinements, the bases
+    /// count too.
     fn run_tuning(
         &self,
         (built, bases): (&BuiltArtifact, Option<(&BuiltArtifact, usize)>),

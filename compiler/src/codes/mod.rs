@@ -1,7 +1,5 @@
-//! Coding of weights in GGUF block types with GPTQ error feedback.
-//!
-//! Scales are searched on the weights after feedback, weighted by column importance. The output
-//! error of each column is compensated by later columns ([`crate::math::ErrorFeedback`]).
+//! Coding of weights in GGUF block types with GPTQ error feedback ([`crate::math::ErrorFeedback`]).
+//! Scales are searched on the weights after feedback, weighted by column importance.
 
 use htc_formats::DType;
 use htc_formats::block::{BlockError, BlockFit, NearbyKind};
@@ -11,14 +9,13 @@ use thiserror::Error;
 use crate::math::codes::{CarriedErrors, RowFeedback};
 use crate::math::{BlockFormat, ErrorFeedback, FactoriseError, Weight};
 
-/// Damping relative to the mean diagonal of the second moment, for inputs that the calibration text
-/// hardly excites.
+/// Damping relative to the mean diagonal of the second moment.
 pub const DAMPING: f64 = 0.02;
 
 /// Damping of a tied embedding, whose columns are equally important for lookups.
 pub const DAMPING_TIED: f64 = 0.3;
 
-/// Multiplier of the damping for bases with a refinement, which has to code weight errors.
+/// Multiplier of the damping for bases with a refinement.
 pub const DAMPING_OF_BASES: f64 = 5.0;
 
 /// Rows coded together without row feedback.
@@ -89,8 +86,8 @@ impl BlockFormat for GgufBlockType {
     }
 }
 
-/// Coder of a matrix' rows with feedback and sweeps. The codes do not depend on the batching of
-/// rows, up to rounding unless batches are multiples of [`ROWS_PER_TILE`].
+/// Coder of a matrix' rows with feedback and sweeps. Batches should be multiples of
+/// [`ROWS_PER_TILE`].
 #[derive(Clone, Debug)]
 pub struct BlockCoder<'a> {
     dtype: DType,
@@ -118,9 +115,6 @@ impl<'a> BlockCoder<'a> {
     }
 
     /// Codes the next rows into `bytes`; `stored` receives the decoded values.
-    ///
-    /// # Errors
-    /// [`CodeError`].
     pub fn code(
         &mut self,
         rows: Weight<'_>,
@@ -247,7 +241,6 @@ mod tests {
         (0..n * n).map(|at| entry(at / n, at % n)).collect()
     }
 
-    /// `tr(H E C Eᵀ)` for `H` of [`outputs`] and `C` of [`moment`].
     fn cost(rows: usize, cols: usize, errors: &[f32]) -> f64 {
         let (h, c) = (outputs(rows), moment(cols));
         let row = |r: usize| &errors[r * cols..][..cols];
@@ -315,7 +308,6 @@ mod tests {
                 "{dtype}"
             );
             let some = coded(Some(&outputs), 7).1;
-            // Rounding decides between scales of equal loss here, so results differ.
             let parts = some / together.1;
             assert!((parts - 1.0).abs() < 0.03, "{dtype}: {parts}");
         }

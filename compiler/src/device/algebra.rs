@@ -7,13 +7,12 @@ use htc_kernels::linear::{self, LinearAlgebra, LinearError, ProductShape};
 
 use crate::math::{Algebra, FactoriseError, GramAccumulator, LeadingVectors, to_column_major};
 
-/// Returns the rows of length `width` per transfer to a device: 64 MiB, within 512 to 8192 rows.
+/// Returns the rows of length `width` per transfer: 64 MiB, within 512 to 8192 rows.
 pub fn panel_rows(width: usize) -> usize {
     const BYTES: usize = 64 << 20;
     (BYTES / (size_of::<f64>() * width.max(1))).clamp(512, 8192)
 }
 
-/// Adapter from a device's linear algebra to [`Algebra`].
 #[derive(Debug)]
 pub(super) struct DeviceAlgebra(pub Box<dyn LinearAlgebra>);
 

@@ -1,5 +1,4 @@
-//! Execution of models during a compilation, with trait objects instead of the loader's backend
-//! types.
+//! Execution of models during a compilation, with trait objects instead of backend types.
 
 mod algebra;
 
@@ -21,7 +20,7 @@ use htc_loader::{Backend, ExecError, Model, Session};
 use crate::math::{Algebra, Host};
 use algebra::DeviceAlgebra;
 
-/// Reason why the host does the linear algebra although the device could.
+/// Reason why the host does the linear algebra.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum HostAlgebraReason {
     /// The libraries are missing or do not start.
@@ -51,19 +50,19 @@ pub trait Device: Sync {
     /// Returns the display name.
     fn name(&self) -> String;
 
-    /// Returns a description of the arithmetic for the provenance: instruction set and GPU.
+    /// Returns instruction set and GPU, for the provenance.
     fn arithmetic(&self) -> String;
 
     /// Returns the host's threads.
     fn pool(&self) -> &Arc<Pool>;
 
-    /// Returns true if weights and KV cache are in device memory instead of host memory.
+    /// Returns true if weights and KV cache are not in host memory.
     fn has_own_memory(&self) -> bool;
 
     /// Returns the device's linear algebra, if used.
     fn device_algebra(&self) -> Option<&dyn Algebra>;
 
-    /// Returns the reason why the host does the linear algebra although the device could.
+    /// Returns the reason why the host does the linear algebra.
     fn host_algebra_reason(&self) -> Option<&HostAlgebraReason>;
 
     /// Returns the linear algebra: the device's, or the host's.
@@ -75,9 +74,6 @@ pub trait Device: Sync {
     fn unload_idle_models(&self);
 
     /// Creates a sequence of at most `context` positions.
-    ///
-    /// # Errors
-    /// [`ExecError`] if out of memory.
     fn sequence<'d>(
         &'d self,
         model: &Arc<Model>,
@@ -103,29 +99,14 @@ pub trait Sequence {
     /// [`Session::set`].
     fn set(&mut self, setting: ActiveSetting);
     /// [`Session::forward`].
-    ///
-    /// # Errors
-    /// See there.
     fn forward(&mut self, tokens: &[u32]) -> Result<(), ExecError>;
     /// [`Session::logits`].
-    ///
-    /// # Errors
-    /// See there.
     fn logits(&mut self, start: usize, end: usize) -> Result<&[f32], ExecError>;
     /// [`Session::embed`].
-    ///
-    /// # Errors
-    /// See there.
     fn embed(&mut self, tokens: &[u32], out: &mut [f32]) -> Result<(), ExecError>;
     /// [`Session::block`].
-    ///
-    /// # Errors
-    /// See there.
     fn block(&mut self, layer: usize, x: &mut [f32], tap: &mut dyn Tap) -> Result<(), ExecError>;
     /// [`Session::head_input`].
-    ///
-    /// # Errors
-    /// See there.
     fn head_input(&mut self, x: &mut [f32]) -> Result<(), ExecError>;
 }
 
@@ -173,9 +154,9 @@ type LoadedModel<B> = (Weak<Model>, Arc<Model<B>>);
 pub struct ExecutorDevice<'e, E: Executor> {
     executor: &'e E,
     pool: Arc<Pool>,
-    /// Models in use, which are loaded once.
+    /// Loaded once.
     loaded: Mutex<Vec<LoadedModel<E::Backend>>>,
-    /// Decided once: the bytes of an artifact depend on it.
+    /// The bytes of an artifact depend on it.
     algebra: Result<Option<DeviceAlgebra>, HostAlgebraReason>,
 }
 
@@ -301,9 +282,6 @@ pub fn run_on_cpu<T, E: From<PoolError>>(
 /// Runs `work` on the chosen device. If `sessions` do not fit the choice fails, or falls back to
 /// the CPU if automatic; `told` receives the reason. If `matrices` do not fit, the host does the
 /// linear algebra.
-///
-/// # Errors
-/// [`DeviceChoiceError`] if the device is missing or out of memory.
 pub fn run_on_device<T>(
     choice: DeviceChoice,
     pool: &Arc<Pool>,

@@ -1,5 +1,5 @@
-//! Estimates of compilation time: operation counts from shapes, divided by the speed of a short
-//! benchmark of the same code on this machine.
+//! Estimates of compilation time: operation counts divided by the speed of a short benchmark on
+//! this machine.
 
 use std::time::Instant;
 
@@ -12,8 +12,7 @@ use super::stages;
 use crate::math::{SvdMethod, Weight, low_rank, low_rank_error};
 use crate::plan::{MatrixForm, UnitPlan};
 
-/// Order of the benchmark matrix: large enough for full speed, small enough for a fraction of a
-/// second.
+/// Full speed, in a fraction of a second.
 const ORDER: usize = 384;
 
 /// Multiply-adds equivalent to encoding one element without feedback in types with a scale search,
@@ -22,7 +21,6 @@ const PRODUCTS_PER_ENCODED_ELEMENT: f64 = 2000.0;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct OperationCount {
-    /// Multiply-adds in matrix products.
     products: f64,
     /// Sum of the cubed orders of decomposed matrices.
     cubes: f64,
@@ -52,7 +50,6 @@ impl Speed {
             let found = low_rank(weight, ORDER / 2, SvdMethod::Gram);
             std::hint::black_box(found.is_ok());
         });
-        // Subtract the products for the Gram matrix and the factors.
         let decomposition = (whole - 1.5 * product).max(0.1 * whole);
         Speed(OperationCount {
             products,
@@ -70,7 +67,7 @@ impl Speed {
         count / self.0.products
     }
 
-    /// Returns the seconds of decompositions on one thread; `cubes` is the sum of the cubed orders.
+    /// Returns the seconds of decompositions on one thread.
     pub fn decomposition_seconds(self, cubes: f64) -> f64 {
         cubes / self.0.cubes
     }
@@ -102,9 +99,9 @@ fn best_of_three(run: impl Fn()) -> f64 {
     seconds.fold(f64::INFINITY, f64::min).max(1e-9)
 }
 
-/// Returns the operations for Gram matrix, decomposition, product with the vectors, and error. With
-/// a second moment, the Gram matrix and the output error multiply with it, and its root is
-/// decomposed if there are more outputs than inputs.
+/// Gram matrix, decomposition, product with the vectors, and error. With a second moment, the Gram
+/// matrix and the output error multiply with it, and its root is decomposed if there are more
+/// outputs than inputs.
 fn count_operations(unit: &UnitPlan, calibrated: bool) -> OperationCount {
     let rank = unit.rank().unwrap_or(0) as f64;
     let rows: f64 = unit.members.iter().map(|m| m.rows as f64).sum();
@@ -144,13 +141,11 @@ fn count_operations(unit: &UnitPlan, calibrated: bool) -> OperationCount {
     }
 }
 
-/// Fraction of a forward pass in matrix products; the rest is attention, norms and output
-/// processing.
+/// The rest is attention, norms and output processing.
 const PRODUCT_FRACTION: f64 = 0.6;
 
-/// Returns the seconds of a forward pass of `tokens` through all blocks, optionally with logits:
-/// the time of one product with a weight of the model, scaled by size. `None` if the model has no
-/// such weight.
+/// Returns the seconds of a forward pass of `tokens`, optionally with logits: the time of one
+/// product with a weight of the model, scaled by size.
 pub fn forward_seconds(
     source: &ModelFile,
     tokens: usize,

@@ -16,7 +16,6 @@ fn panel(width: usize) -> u64 {
     F64 * (device::panel_rows(width) * width) as u64
 }
 
-/// Returns the device memory in bytes, with or without calibration.
 pub(crate) fn device_bytes(
     hyper: &HyperParameters,
     calibrated: bool,
@@ -24,12 +23,11 @@ pub(crate) fn device_bytes(
 ) -> AlgebraMemory {
     let widths = ActivationPoint::ALL.map(|site| input_width(hyper, site) as u64);
     let widest = widths.into_iter().fold(0, u64::max);
-    // One per activation point, one for the stream after the layer, each with the vectors to add.
+    // One per activation point, one for the stream.
     let squares = widths.into_iter().chain([hyper.width as u64]).map(square);
     let sums = squares.fold(0, u64::saturating_add);
     let vectors = (5 * F64 * BATCH as u64).saturating_mul(widest);
-    // Roots are taken of any input; without a second moment the hidden layer is only the wider side
-    // of a weight.
+    // Without a second moment the hidden layer is only the wider side of a weight.
     let order = if calibrated {
         widest
     } else {
@@ -38,7 +36,7 @@ pub(crate) fn device_bytes(
             .into_iter()
             .fold(0, u64::max)
     };
-    // With vectors and library workspace. Each thread has at most two sums with a panel each.
+    // Each thread has at most two sums with a panel each.
     let decomposition = square(order).saturating_mul(4);
     let of_thread = square(hyper.width as u64).saturating_add(panel(hyper.width));
     let of_threads = of_thread.saturating_mul(2 * threads as u64);
@@ -52,8 +50,7 @@ pub(crate) fn device_bytes(
     }
 }
 
-/// Returns the host memory of a thread that multiplies on a device: copies of a panel and of a
-/// square.
+/// Copies of a panel and of a square.
 pub(super) fn host_copy_bytes(width: usize) -> u64 {
     (4 * panel(width)).saturating_add(square(width as u64).saturating_mul(2))
 }
@@ -78,7 +75,6 @@ mod tests {
         assert_eq!(with.sums, squares + 8 * 5 * 512 * 14_336);
         let more = 4 * 8 * (14_336 * 14_336 - 4096 * 4096);
         assert_eq!(with.decomposition - without.decomposition, more);
-        // Two squares and two panels of 64 MiB per thread.
         let threads = device_bytes(&hyper, false, 5).decomposition - without.decomposition;
         assert_eq!(threads, 4 * 2 * (8 * 4096 * 4096 + (64 << 20)));
         assert_eq!(host_copy_bytes(4096), 4 * (64 << 20) + 2 * 8 * 4096 * 4096);

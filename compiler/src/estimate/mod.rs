@@ -34,34 +34,25 @@ pub struct Estimate {
     pub stages: StageSeconds,
 }
 
-/// Inputs of an estimate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EstimateInputs<'a> {
-    /// Source model.
     pub source: &'a ModelFile,
-    /// Plan of the compilation.
     pub plan: &'a Plan,
-    /// Treatment of weights.
     pub treatment: Treatment,
-    /// Activation statistics, if any.
     pub calibration: Option<&'a Calibration>,
-    /// Number of candidates.
     pub candidates: usize,
     /// Tuning steps for norms and rows.
     pub tune: usize,
     /// Bytes of an artifact.
     pub bytes: u64,
-    /// Bytes of the stored vocabulary.
+    /// Bytes as stored.
     pub vocabulary: u64,
-    /// Speed of this machine.
     pub speed: Speed,
-    /// Models are executed in device memory.
     pub uses_device_memory: bool,
     /// Matrix algebra runs on a device, with copies to it.
     pub uses_device_algebra: bool,
 }
 
-/// Returns the estimate from shapes, ranks and the speed of this machine.
 pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Estimate {
     let EstimateInputs {
         source,
@@ -88,7 +79,6 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
     let measured = if measures { plan.units() } else { &[] };
     let spectra = measured.iter().map(|u| spectrum_bytes(u, plan.request()));
     let spectra = threads as u64 * spectra.max().unwrap_or(0);
-    // Codes need gradients for any plan.
     let goes_back = planning_needs_gradients(options) || plan.needs_gradients();
     let back = match (goes_back, calibration) {
         (true, Some(found)) => {
@@ -125,7 +115,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
         calibration_bytes(&source.hyper, context, threads, gauged) + sessions
     });
     let held_out = calibration.and_then(|found| found.held_out.as_ref());
-    // Residuals of bases are evaluated and coded once more, and measured at every active fraction.
+    // Coded once more, and measured at every active fraction.
     let refined = options.planes > 1;
     // With every candidate if a limit applies to the whole.
     let refinements = match (refined, options.goal.limit.is_none()) {
@@ -138,7 +128,6 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
     } else {
         0
     };
-    // One half validates every candidate, the other tests the chosen one.
     let times = match candidates {
         1 => 1.0,
         many => 0.5 * (many + 1) as f64,
@@ -182,7 +171,6 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
             + (candidates + compared) as f64
                 * stages::kv_bases_seconds(source, plan.request(), speed, threads),
         measure: held_out.map_or(0.0, |windows| {
-            // Source and candidate.
             let tokens = windows.count() * calibration.map_or(0, |found| found.context);
             2.0 * times * forward_seconds(source, tokens, threads, true).unwrap_or(0.0)
         }),
@@ -192,15 +180,13 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
         (0, _) | (_, None) => 0,
         (_, Some(found)) => {
             let (hyper, context) = (&source.hyper, found.context);
-            // State of both ends of an elastic artifact stays allocated.
             let ends = u64::from(options.planes);
             ends * gradient::needed_memory(hyper, &source.spec(), context)
                 + tune::memory_bytes(hyper, context)
         }
     };
     let peak_memory = calibrated + memory.max(tuning);
-    // Arenas of the C library retain freed memory between multi-threaded stages: a third was
-    // observed.
+    // Arenas of the C library retain freed memory: a third was observed.
     let kept = if quantises && threads > 1 {
         peak_memory / 2
     } else {
@@ -221,11 +207,11 @@ fn planning_needs_gradients(options: &CompileOptions) -> bool {
     }
 }
 
-/// Base memory: code's data, stacks, the model's tables.
+/// Code's data, stacks, the model's tables.
 const BASE_BYTES: u64 = 8 << 20;
-/// Memory per thread: stack, and packed panels of matrix products.
+/// Stack, and packed panels of matrix products.
 const BYTES_PER_THREAD: u64 = 4 << 20;
-/// Memory of the vocabulary relative to its stored size: texts, merges, serialised form.
+/// Texts, merges, serialised form.
 const VOCABULARY_FACTOR: u64 = 4;
 
 /// Returns an upper bound for calibration statistics: f64 second moments of the four activation
@@ -237,14 +223,14 @@ fn calibration_bytes(hyper: &HyperParameters, context: usize, threads: usize, ga
     let (width, heads) = (square(hyper.width), square(hyper.heads * hyper.head_size));
     let hidden = square(hyper.ffn);
     let batch = 512 * 4 * (8 * hyper.width + 4 * hyper.ffn + 4 * hyper.heads * hyper.head_size);
-    // Summed parts of a batch are copied first, with queries, keys and values by head.
+    // With queries, keys and values by head.
     let summed = 4 * hyper.width + hyper.ffn + (hyper.heads + 3 * hyper.kv_heads) * hyper.head_size;
     let of_hidden = if gauged { 4 * hidden } else { hidden };
     2 * (2 * 3 * width + 3 * heads)
         + of_hidden
         + threads as u64 * 2 * width.max(heads).max(hidden)
         + (batch + 512 * 4 * summed) as u64
-        // The KV cache covers all layers, though one at a time is executed.
+        // Though one layer at a time is executed.
         + 2 * 4 * (hyper.layers * hyper.kv_heads * hyper.head_size) as u64
             * context.max(512) as u64
 }
@@ -332,7 +318,6 @@ fn spectrum_bytes(unit: &UnitPlan, request: &PlanRequest) -> u64 {
         Method::PerProjection | Method::Quantise => rows.min(cols),
         Method::SharedBasis => cols,
     };
-    // Feedback of rotated and plain inputs, and the source of the former.
     let rotated = if stages::evaluates_rotation(request) {
         4 * 6 * cols * cols
     } else {
@@ -350,7 +335,7 @@ fn unit_bytes(unit: &UnitPlan) -> u64 {
         .any(|m| m.slot() == Some(htc_formats::model::ProjectionKind::Down));
     let decomposition = match unit.form {
         MatrixForm::Unchanged => return 0,
-        // In chunks of rows; results are counted while waiting.
+        // Results are counted while waiting.
         MatrixForm::Dense { .. } => {
             return joint_row_bytes(unit, CARRIED_ELEMENTS) + ENCODING_BYTES + result_bytes(unit);
         }
@@ -364,7 +349,6 @@ fn unit_bytes(unit: &UnitPlan) -> u64 {
         MatrixForm::SharedBasis { .. } => 8 * 6 * cols * cols,
     };
     let factors = rank * (rows + cols) * 4 * 8;
-    // Decoded base, its bytes, and the error.
     let base = match unit.form {
         MatrixForm::Residual { .. } => 3 * 4 * rows * cols,
         _ => 0,
@@ -384,7 +368,7 @@ fn column_group_bytes(unit: &UnitPlan) -> u64 {
     4 * rows * cols + joint_row_bytes(unit, CARRIED_ELEMENTS + 4) + 4 * squares * cols * cols
 }
 
-/// Carried elements per weight of joint rows.
+/// Per weight of joint rows.
 const CARRIED_ELEMENTS: u64 = 1;
 
 /// Returns the memory of joint rows: the second moment of their gradients, and `numbers` elements
@@ -406,7 +390,7 @@ fn panels(rows: u64, cols: u64) -> u64 {
     2 * 8 * 512 * rows.max(cols).min(rows.min(cols).max(512))
 }
 
-/// Memory of encoding a chunk of rows, original and decoded.
+/// A chunk of rows, original and decoded.
 const ENCODING_BYTES: u64 = 16 << 20;
 
 fn result_bytes(unit: &UnitPlan) -> u64 {

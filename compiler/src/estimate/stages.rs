@@ -1,8 +1,8 @@
-//! Estimates of the duration of compilation stages from shapes alone, before the first stage.
+//! Estimates of the duration of compilation stages from shapes alone.
 //!
 //! Stages are counted in multiply-adds and divided by the speed of a short benchmark ([`Speed`]).
-//! The constants for other operations are ratios of times measured with one thread on an AMD EPYC
-//! (AVX2), by `examples/coding.rs` and by the stages of compilations of the demo model.
+//! The constants are ratios of times measured with one thread on an AMD EPYC (AVX2), by
+//! `examples/coding.rs` and by compilations of the demo model.
 
 use htc_formats::bands::CodeKind;
 use htc_formats::block::BlockFit;
@@ -23,9 +23,9 @@ use crate::{gradient, tune};
 /// Seconds of the stages of a compilation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageSeconds {
-    /// Forward passes for calibration, and backward passes with the method quantise.
+    /// Forward passes for calibration, and backward passes.
     pub calibrate: f64,
-    /// Measuring the loss of each matrix in each type; spectra for other methods are not included.
+    /// Measuring the loss of each matrix in each type.
     pub plan: f64,
     /// Factorising or coding, and writing, of all candidates.
     pub factorise: f64,
@@ -46,20 +46,18 @@ impl StageSeconds {
 /// Properties of a compilation that are known in advance.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload<'a> {
-    /// Source model.
     pub source: &'a ModelFile,
-    /// Calibration tokens; 0 without calibration.
+    /// 0 without calibration.
     pub tokens: usize,
-    /// Tokens with a backward pass; 0 without gradients.
+    /// 0 without gradients.
     pub gradient_tokens: usize,
-    /// Number of threads.
     pub threads: usize,
 }
 
-/// Cost of second moments relative to matrix products.
+/// Relative to matrix products.
 const MOMENT_COST: f64 = 1.0;
 
-/// Passes of a gradient: forward, recomputation, backward.
+/// Forward, recomputation, backward.
 const GRADIENT_PASSES: f64 = 3.0;
 
 /// Returns the seconds of calibration and gradients.
@@ -74,7 +72,7 @@ pub fn calibration_seconds(work: Workload, speed: Speed) -> f64 {
     let hyper = &source.hyper;
     let heads = hyper.heads * hyper.head_size;
     let square = |n: usize| (n as f64).powi(2);
-    // Lower triangles of the inputs of attention, O, gate and down.
+    // Lower triangles of the inputs.
     let sites = 2.0 * square(hyper.width) + square(heads) + square(hyper.ffn);
     let moments = 0.5 * hyper.layers as f64 * sites * tokens as f64;
     let forward = forward_seconds(source, tokens, threads, false).unwrap_or(0.0);
@@ -103,7 +101,6 @@ fn gradient_sums(member: &UnitMatrix) -> f64 {
     }
 }
 
-/// Returns true if rotated inputs are evaluated.
 pub fn evaluates_rotation(request: &PlanRequest) -> bool {
     request.method == Method::Quantise
         && request.rotation == RotationArg::On
@@ -121,17 +118,14 @@ pub fn curve_seconds(
         let rows = member.rows.min(effort.sampled_rows) as f64;
         let types = curves::types(&member, codes).count() as f64;
         let cols = member.cols as f64;
-        // Every second code of column groups is measured.
         let bands = codes
             .column_group_codes()
             .into_iter()
             .filter(|code| code.bits() % 2 == 0);
         let searched: f64 = bands.clone().map(|code| search_cost(code.kind())).sum();
-        // The output error in each type, and the factor of the moment.
         let errors = 2.0 * rows * cols * cols;
         let measured = types + bands.count() as f64;
         let codings = types * coding_cost(member.cols) + searched;
-        // The bound of factors, separate and with a shared basis.
         let bounds = if codes.includes_gguf() && member.slot().is_some() {
             2.0 * bound::rows_for_bound(member.rows, member.cols) as f64 * cols * cols
         } else {
@@ -144,11 +138,9 @@ pub fn curve_seconds(
     speed.product_seconds(products) / threads.max(1) as f64
 }
 
-/// Multiply-adds equivalent to the scale search of one element, with feedback, trial codes and
-/// writing: mean over all types.
+/// Multiply-adds per element, with feedback, trial codes and writing: mean over all types.
 const SCALE_SEARCH_COST: f64 = 4500.0;
 
-/// Returns the same for codebooks and trellises.
 fn search_cost(kind: CodeKind) -> f64 {
     match kind {
         CodeKind::Codebook => 600.0,
@@ -156,10 +148,10 @@ fn search_cost(kind: CodeKind) -> f64 {
     }
 }
 
-/// Multiply-adds per element and column for feedback and sweeps.
+/// Multiply-adds per element and column, with sweeps.
 const FEEDBACK_COST: f64 = 3.6;
 
-/// Same for feedback alone: column groups have no sweeps except codebooks.
+/// Column groups have no sweeps except codebooks.
 const COLUMN_GROUP_FEEDBACK_COST: f64 = 1.6;
 
 fn feedback_cost(is_banded: bool) -> f64 {
@@ -170,8 +162,7 @@ fn feedback_cost(is_banded: bool) -> f64 {
     }
 }
 
-/// Returns the multiply-adds for coding one element with feedback in a GGUF type, in a matrix of
-/// `cols` columns: mean over all types.
+/// Returns the multiply-adds for coding one element with feedback in a GGUF type.
 pub fn coding_cost(cols: usize) -> f64 {
     SCALE_SEARCH_COST + FEEDBACK_COST * cols as f64
 }
@@ -198,7 +189,7 @@ fn moment_factor_cost(member: &UnitMatrix, rotated: bool) -> f64 {
     }
 }
 
-/// Returns the multiply-adds for a unit coded with feedback; `None` for others.
+/// Returns the multiply-adds for a unit coded with feedback.
 pub fn coded_unit_cost(unit: &UnitPlan) -> Option<f64> {
     let (of_number, is_banded) = match &unit.form {
         MatrixForm::Dense { weight } if BlockFit::TYPES.contains(weight) => {
@@ -225,7 +216,6 @@ pub fn coded_unit_cost(unit: &UnitPlan) -> Option<f64> {
     Some(all.sum())
 }
 
-/// Returns the number of rows with joint error feedback.
 fn joint_rows(member: &UnitMatrix) -> f64 {
     match member.matrix {
         MatrixId::Projection { .. } => gradient::outputs_together(member.rows) as f64,
@@ -255,15 +245,13 @@ fn coded_matrix_cost(member: &UnitMatrix, (of_number, feedback): (f64, f64), rot
     numbers * (of_number + (feedback + 2.0) * cols) + moment_factor_cost(member, rotated)
 }
 
-/// Returns the seconds of tuning.
 pub fn tuning_seconds(source: &ModelFile, steps: usize, speed: Speed, threads: usize) -> f64 {
     let hyper = &source.hyper;
     let members = plan::matrices(hyper, &ModelFileTypes(source));
     let weights: f64 = members.iter().map(slot_weights).sum();
     let logits = (hyper.vocabulary * hyper.width) as f64;
     let (stepped, measured) = tune::positions(steps);
-    // Per step the source's forward pass and the artifact's gradient; half of the tokens are
-    // measured with logits.
+    // Half of the tokens are measured with logits.
     let step = (1.0 + GRADIENT_PASSES) * weights + 3.0 * logits;
     let products = stepped as f64 * step + measured as f64 * (weights + logits);
     speed.product_seconds(products) / threads.max(1) as f64
@@ -286,8 +274,7 @@ pub(super) fn kv_bases_seconds(
 
 const SEARCH_CANDIDATES: f64 = 7.0;
 
-/// Returns the cost of tuning relative to one model: bases are tuned alone, then both ends
-/// together.
+/// Bases are tuned alone, then both ends together.
 pub(super) fn tuning_factor(options: &CompileOptions) -> f64 {
     match options.planes {
         2 => 3.0,
@@ -327,7 +314,7 @@ pub(crate) fn estimate_before_work(
         threads,
     };
     let members = plan::matrices(&source.hyper, &ModelFileTypes(source));
-    // Assume the slowest permitted code for every matrix.
+    // The slowest permitted code.
     let is_banded = !codes.column_group_codes().is_empty();
     let kinds = codes
         .column_group_codes()
@@ -339,13 +326,12 @@ pub(crate) fn estimate_before_work(
         .map(|member| coded_matrix_cost(member, (longest, feedback_cost(is_banded)), rotates));
     let once = speed.product_seconds(coded.sum()) / threads.max(1) as f64
         + kv_bases_seconds(source, request, speed, threads);
-    // Including the best single type, or the search.
     let candidates = if options.goal.limit.is_none() {
         2.0
     } else {
         SEARCH_CANDIDATES
     };
-    // At most half of the calibration tokens are held out, half of those for validation.
+    // At most half of the calibration tokens are held out.
     let held_out = (candidates + 1.0 + compared) * 0.5 * tokens as f64 / 2.0;
     let measure = forward_seconds(source, held_out as usize, threads, true);
     Some(StageSeconds {
@@ -395,7 +381,6 @@ mod tests {
     #[test]
     fn coding_cost_is_the_sum_of_its_parts() {
         assert!(close(coding_cost(256), 5421.6) && close(coding_cost(1024), 8186.4));
-        // K: only elements, error and feedback of 8 joint rows.
         let numbers = 8.0 * 256.0 * (4500.0 + (3.6 + 2.0) * 256.0);
         let rows = 8.0 * 8.0 * (8.0 + 0.5 * 256.0);
         let of = |slot, form| coded_unit_cost(&unit(slot, form));

@@ -30,8 +30,8 @@ pub(super) fn compare_hyper_parameters(
     })
 }
 
-/// Compares the vocabulary of an output. A folder cannot mark tokens as unused, which become normal
-/// ones, or several tokens as unknown, which become control tokens.
+/// A folder cannot mark tokens as unused, which become normal ones, or several tokens as unknown,
+/// which become control tokens.
 pub(super) fn compare_vocabularies(
     expected: &Vocabulary,
     found: &Vocabulary,

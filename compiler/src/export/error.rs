@@ -13,8 +13,7 @@ use thiserror::Error;
 
 use crate::event::Cancelled;
 
-/// Errors of an export. Each message is one line with the file concerned. Options are named as in
-/// the library, in backticks.
+/// Errors of an export. Options are named as in the library, in backticks.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ExportError {
@@ -145,7 +144,6 @@ pub enum ExportError {
 }
 
 impl ExportError {
-    /// Returns a conversion of codec errors that adds the tensor's name.
     pub(super) fn from_block_error(tensor: &str) -> impl FnOnce(BlockError) -> ExportError {
         let tensor = tensor.to_owned();
         |error| ExportError::Block { tensor, error }

@@ -23,7 +23,7 @@ use super::{ExportError, check};
 use crate::event::Event;
 use crate::system::disk;
 
-/// Maximum bytes of weights per file, unless a single tensor has more.
+/// Unless a single tensor has more.
 const MAX_SHARD_BYTES: u64 = 4 << 30;
 
 pub(super) struct ModelFolder<'a> {
@@ -35,9 +35,6 @@ pub(super) struct ModelFolder<'a> {
 
 /// Checks that a folder may be written: it is missing, empty, or that of an earlier export and may
 /// be replaced.
-///
-/// # Errors
-/// The reason why it may not.
 pub(super) fn check_destination(path: &Path, overwrite: bool) -> Result<(), ExportError> {
     let failed = |source| ExportError::Write {
         path: path.to_owned(),
@@ -46,7 +43,7 @@ pub(super) fn check_destination(path: &Path, overwrite: bool) -> Result<(), Expo
     let (parent, name) = Folder::parent_of(path).map_err(failed)?;
     match parent.metadata(&name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // Fails early if the parent folder is not writable.
+            // Fails early.
             return parent.temporary_folder().map(|_| ()).map_err(failed);
         }
         Err(error) => return Err(failed(error)),
@@ -107,7 +104,7 @@ impl ModelFolder<'_> {
         reopen(fresh.folder().path(), model)?;
         producer.watch.check_cancelled()?;
         if !self.overwrite {
-            // Fails for a folder that is no longer empty; the rename then reports it.
+            // The rename reports a folder that is no longer empty.
             let _ = parent.remove_folder(&name);
         }
         fresh.persist(&name, self.overwrite).map_err(failed)?;
@@ -185,7 +182,7 @@ impl ModelFolder<'_> {
             problem: error.to_string(),
         })?;
         let finish = || -> io::Result<()> {
-            // The library creates files that only their owner can read.
+            // The library creates private files.
             let mode = fs::metadata(path.with_file_name(CONFIG))?.permissions();
             fs::set_permissions(path, mode)?;
             File::open(path)?.sync_all()
@@ -205,7 +202,7 @@ fn reopen(path: &Path, model: &ModelFile) -> Result<(), ExportError> {
     let opened = ModelFile::open_folder(path);
     let opened = opened.map_err(|error| ExportError::Reopened(error.to_string()))?;
     let mut found = opened.hyper;
-    // A configuration states neither the name, nor rotary factors outside of LongRoPE.
+    // A configuration states neither.
     found.name.clone_from(&model.hyper.name);
     if model.hyper.forward.long_rope.is_none() {
         found.forward.long_rope = None;
@@ -222,7 +219,7 @@ struct LazyTensor<'a> {
     output: &'a OutputTensor<'a>,
     shape: Vec<usize>,
     producer: &'a Producer<'a>,
-    /// First error: the library's interface cannot return one.
+    /// The library's interface cannot return one.
     failure: &'a RefCell<Option<ExportError>>,
 }
 

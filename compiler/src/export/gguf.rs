@@ -1,5 +1,3 @@
-//! Exports an artifact as GGUF, and optionally its factors as a LoRA adapter.
-
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -85,7 +83,6 @@ impl<'a> GgufFile<'a> {
         Ok(writer)
     }
 
-    /// Returns the bytes of the file.
     pub fn length(&self) -> Result<u64, ExportError> {
         Ok(self.writer()?.file_length()?)
     }

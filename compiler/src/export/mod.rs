@@ -1,10 +1,9 @@
 //! Exports an artifact to other formats: GGUF for llama.cpp, or a folder for transformers.
 //!
-//! Matrices in a type of the container are copied block by block. All other forms are decoded row
-//! by row and encoded in the requested type. Products of factors are computed in float64 and
-//! rounded once. Rows of queries and keys are permuted if the container has another rotary layout.
-//! Properties that the container cannot express are refused or reported. The output is read again
-//! and compared before it is renamed. One tensor is in memory at a time.
+//! Matrices in a type of the container are copied block by block; all other forms are decoded row
+//! by row and encoded in the requested type, products of factors in float64. Properties that the
+//! container cannot express are refused or reported. The output is read again and compared before
+//! it is renamed.
 
 mod check;
 mod error;
@@ -62,7 +61,7 @@ pub enum ExportTarget {
     Gguf {
         /// The model.
         path: PathBuf,
-        /// Optional file for the factors as an adapter; otherwise their products are in the model.
+        /// Optional file for the factors as an adapter.
         lora: Option<PathBuf>,
     },
     /// A folder with safetensors.
@@ -72,10 +71,7 @@ pub enum ExportTarget {
     },
 }
 
-/// Exports an artifact.
-///
-/// # Errors
-/// [`ExportError`]; no output is left then.
+/// Exports an artifact; leaves no output on an error.
 pub fn export(options: &ExportOptions, watch: Progress) -> Result<ExportReport, ExportError> {
     let artifact = Htz::open(&options.artifact)?;
     let file = ModelFile::from_htz(&artifact)?;
@@ -135,7 +131,7 @@ impl Job<'_> {
         );
         self.check_disk_space(path, lengths.0 + lengths.1.unwrap_or(0))?;
         self.begin(&outputs);
-        // The adapter first: the model alone may be useless.
+        // The model alone may be useless.
         if let Some(adapter) = &adapter {
             adapter.write(&self.producer, None)?;
         }

@@ -1,13 +1,10 @@
-//! Rotary layout of query and key heads.
-//!
-//! GGUF files of Llama store rotated pairs as neighbours, all other formats in halves. An artifact
-//! keeps the layout of its source; for the other one, rows of queries and keys are permuted.
+//! Rotary layout of query and key heads: GGUF files of Llama store rotated pairs as neighbours, all
+//! other formats in halves. For the other layout, rows of queries and keys are permuted.
 
 use htc_formats::model::{HyperParameters, ProjectionKind, Role, RopePairs};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HeadPermutation {
-    /// Rows of a head.
     pub head: usize,
     rotated: usize,
     from: RopePairs,
@@ -15,8 +12,7 @@ pub(super) struct HeadPermutation {
 }
 
 impl HeadPermutation {
-    /// Returns the permutation of the rows, or of the entries of a vector, of a role; `None` for
-    /// none.
+    /// Returns the permutation of the rows, or of the entries of a vector, of a role.
     pub fn for_role(role: Role, hyper: &HyperParameters, to: RopePairs) -> Option<HeadPermutation> {
         let rotates = match role {
             Role::Linear { slot, .. } => matches!(slot, ProjectionKind::Q | ProjectionKind::K),
@@ -50,7 +46,7 @@ impl HeadPermutation {
             }
     }
 
-    /// Permutes rows of `size` entries, starting at the beginning of a head.
+    /// Permutes rows of `size` entries from the beginning of a head.
     pub fn apply<T: Copy>(&self, rows: &mut [T], size: usize) {
         let stored = rows.to_vec();
         for (row, out) in rows.chunks_exact_mut(size).enumerate() {
@@ -75,7 +71,6 @@ mod tests {
         let (halves, adjacent) = (RopePairs::Halves, RopePairs::Adjacent);
         let mut rows: Vec<usize> = (0..24).collect();
         to(halves, adjacent).apply(&mut rows, 2);
-        // As llama.cpp's converter does: the first of each half, then the second.
         assert_eq!(rows[..12], [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 10, 11]);
         assert_eq!(rows[12..14], [12, 13]);
         to(adjacent, halves).apply(&mut rows, 2);

@@ -28,10 +28,9 @@ pub(super) struct Piece<'a> {
     pub order: Option<HeadPermutation>,
 }
 
-/// Source of rows.
 #[derive(Debug)]
 pub(super) enum Content<'a> {
-    /// Stored bytes that are already in the output's type.
+    /// In the output's type already.
     Stored(StoredTensor<'a>),
     Matrix(Matrix<'a>),
     Tensor(StoredTensor<'a>),
@@ -53,7 +52,6 @@ impl<'a> Content<'a> {
 }
 
 impl OutputTensor<'_> {
-    /// Returns the size in bytes.
     pub fn bytes(&self) -> u64 {
         self.dtype.matrix_bytes(self.rows, self.cols).unwrap_or(0) as u64
     }
@@ -80,21 +78,19 @@ impl OutputTensor<'_> {
     }
 }
 
-/// Requirements of a container.
 #[derive(Debug)]
 pub(super) struct ContainerRequirements {
     pub naming: Naming,
-    /// Name of the container in messages.
+    /// In messages.
     pub container: &'static str,
     /// Rotary layout of queries and keys.
     pub pairs: RopePairs,
     /// Set if norms are stored minus one.
     pub norms_less_one: bool,
-    /// Projections with a bias in every layer; zeros if the model has none.
+    /// Projections with a bias in every layer.
     pub biases: Vec<ProjectionKind>,
     /// Type of encoded matrices.
     pub dtype: DType,
-    /// Set if factors go into an adapter.
     pub lora: bool,
 }
 

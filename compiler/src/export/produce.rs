@@ -13,10 +13,9 @@ use super::rows::{RowDecoder, StoredTensor};
 use crate::event::Progress;
 use crate::system::ordered;
 
-/// Approximate number of values encoded at a time; short enough to react to cancellation.
+/// Short enough to react to cancellation.
 const ENCODE_CHUNK: usize = 1 << 17;
 
-/// Approximate number of bytes copied at a time.
 const COPY_CHUNK: usize = 1 << 22;
 
 pub(super) struct Producer<'a> {
@@ -25,11 +24,11 @@ pub(super) struct Producer<'a> {
     pub watch: Progress<'a>,
 }
 
-/// Consumer of the bytes of a tensor, in order.
+/// Gets the bytes of a tensor in order.
 pub(super) type ByteSink<'a> = dyn FnMut(&[u8]) -> Result<(), ExportError> + 'a;
 
 impl Producer<'_> {
-    /// Verifies the digests of a tensor's sources and passes its bytes to the sink.
+    /// Verifies the digests of the sources and passes the bytes to the sink.
     pub fn tensor(
         &self,
         output: &OutputTensor<'_>,

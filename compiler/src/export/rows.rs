@@ -18,14 +18,12 @@ pub(super) struct StoredTensor<'a> {
 }
 
 impl<'a> StoredTensor<'a> {
-    /// Returns the tensor of a role, if any.
     pub fn find(file: &'a ModelFile, role: Role) -> Option<StoredTensor<'a>> {
         let tensor = file.tensor(role)?;
         let bytes = file.bytes(tensor);
         Some(StoredTensor { tensor, bytes })
     }
 
-    /// Returns the tensor of a role, or an error if it is missing.
     pub fn get(file: &'a ModelFile, role: Role) -> Result<StoredTensor<'a>, ExportError> {
         StoredTensor::find(file, role).ok_or(ExportError::Missing(role))
     }
@@ -36,7 +34,6 @@ impl<'a> StoredTensor<'a> {
         self.bytes.get(rows.start * row..rows.end * row)
     }
 
-    /// Decodes some rows.
     pub fn decode(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), ExportError> {
         let role = self.tensor.role;
         if let Some(codes) = &self.tensor.codes {
@@ -92,15 +89,13 @@ impl<'a> Matrix<'a> {
         })
     }
 
-    /// Returns the tensor of a part.
     pub fn part(&self, part: Part) -> Result<StoredTensor<'a>, ExportError> {
         let missing = ExportError::Missing(self.id.weight());
         let role = self.id.role(part).ok_or(missing)?;
         StoredTensor::get(self.file, role)
     }
 
-    /// Returns the factors `(B, A)` of `B A`; `None` for a dense matrix. For a base with a low-rank
-    /// residual they are those of the residual.
+    /// Returns the factors `(B, A)` of `B A`, if any, also those of a residual.
     pub fn factors(&self) -> Result<Option<(StoredTensor<'a>, StoredTensor<'a>)>, ExportError> {
         Ok(match self.form {
             Form::Dense => None,
@@ -153,7 +148,7 @@ impl<'a> Matrix<'a> {
             .collect())
     }
 
-    /// Returns a decoder of the rows; decodes the factor that all rows need.
+    /// Returns a decoder of the rows.
     pub fn rows(&self) -> Result<RowDecoder<'a>, ExportError> {
         let product = match self.factors()? {
             None => None,
@@ -177,7 +172,6 @@ pub(super) struct RowDecoder<'a> {
 }
 
 impl<'a> RowDecoder<'a> {
-    /// Returns a decoder of the rows of a tensor.
     pub fn from_tensor(stored: StoredTensor<'a>) -> RowDecoder<'a> {
         RowDecoder {
             dense: Some(stored),
@@ -187,7 +181,7 @@ impl<'a> RowDecoder<'a> {
         }
     }
 
-    /// Decodes some rows; products of factors are computed in float64 and rounded once.
+    /// Decodes some rows; products are rounded once.
     pub fn decode(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), ExportError> {
         if let Some(dense) = &self.dense {
             dense.decode(rows.clone(), out)?;

@@ -2,7 +2,7 @@
 
 use htc_formats::DType;
 
-/// Returns true if llama.cpp multiplies with matrices of a type, so that they can be copied.
+/// Returns true if llama.cpp multiplies with matrices of a type.
 pub(super) fn is_executed(dtype: DType) -> bool {
     match dtype {
         DType::F64
@@ -18,8 +18,8 @@ pub(super) fn is_executed(dtype: DType) -> bool {
     }
 }
 
-/// Returns `asked` if rows of `cols` values are whole blocks of it, else the next fitting type with
-/// no fewer bits, by the table of `llama-quantize`.
+/// Returns `asked` if rows are whole blocks of it, else the next fitting type with no fewer bits,
+/// by the table of `llama-quantize`.
 pub(super) fn fitting_type(asked: DType, cols: usize) -> DType {
     if asked.row_bytes(cols).is_some() {
         return asked;

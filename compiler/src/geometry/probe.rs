@@ -2,9 +2,8 @@
 //! --probe`.
 //!
 //! The weight of component `j` is `|a_j| |b_j|` for factors, `|p_j| |w_j|` for a shared basis, and
-//! the norm of row `j` for a dense projection; a base with a residual has both. Factors without a
-//! gauge have the singular values as weights, up to rounding. Norms do not detect changes of signs
-//! or of the order within a vector.
+//! the norm of row `j` for a dense projection; a base with a residual has both. Norms do not detect
+//! changes of signs or of the order within a vector.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,7 +20,7 @@ use crate::system::ordered;
 /// Relative tolerance for different orders of addition.
 pub const TOLERANCE: f64 = 1e-9;
 
-/// Approximate numbers per job; independent of the number of threads, as is the order of sums.
+/// Independent of the number of threads, as is the order of sums.
 const NUMBERS_PER_JOB: usize = 1 << 20;
 
 /// Error returned when spectra cannot be computed.
@@ -85,11 +84,7 @@ pub fn empty_record(
     }
 }
 
-/// Computes the spectra of a layer's seven projections; the result does not depend on the number of
-/// threads.
-///
-/// # Errors
-/// [`ProbeError`].
+/// Computes the spectra of a layer's seven projections.
 pub fn spectra<'a>(
     tensors: &'a [TensorEntry],
     bytes: impl Fn(&'a TensorEntry) -> &'a [u8] + Sync,
@@ -118,7 +113,6 @@ pub fn spectra<'a>(
     ordered::for_each(
         threads,
         portions.len(),
-        // Results are small.
         threads.saturating_mul(4),
         |portion| {
             let (index, row, step) = portions[portion];

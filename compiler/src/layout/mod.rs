@@ -28,7 +28,7 @@ pub enum WriteStep<'a> {
     KvBases(usize),
 }
 
-/// Returns the steps of writing; with `biases` every factorised projection gets a bias.
+/// Returns the steps of writing.
 pub fn write_steps<'a>(source: &'a ModelFile, plan: &'a Plan, biases: bool) -> Vec<WriteStep<'a>> {
     let bases = 0..if plan.has_kv_bases() {
         source.hyper.layers
@@ -40,7 +40,6 @@ pub fn write_steps<'a>(source: &'a ModelFile, plan: &'a Plan, biases: bool) -> V
         .iter()
         .filter(|tensor| !(biases && is_corrected(plan, tensor.role)))
         .filter_map(|tensor| match replacing_unit(plan, tensor.role) {
-            // The first member of a unit stands for all of them.
             Some((unit, matrix)) => {
                 (unit.members[0].matrix == matrix).then_some(WriteStep::Compute(unit))
             }
@@ -50,7 +49,6 @@ pub fn write_steps<'a>(source: &'a ModelFile, plan: &'a Plan, biases: bool) -> V
         .collect()
 }
 
-/// Returns the unit that replaces a source tensor, and its matrix.
 fn replacing_unit(plan: &Plan, role: Role) -> Option<(&UnitPlan, MatrixId)> {
     let (matrix, Part::Weight) = MatrixId::of(role)? else {
         return None;
@@ -122,8 +120,7 @@ fn factor_name(source: &ModelFile, role: Role) -> String {
     }
 }
 
-/// Creates the manifest before factorisation, with space for the quality if `measured`. `order` is
-/// the digest of the channel permutation.
+/// Creates the manifest before factorisation. `order` is the digest of the channel permutation.
 pub fn draft_manifest(
     source: &ModelFile,
     source_sha256: Digest,
@@ -162,7 +159,6 @@ pub fn draft_manifest(
                 Container::Htz { major, minor } => format!("htz {major}.{minor}"),
                 Container::EmbeddedSource { .. } => "in an htz".to_owned(),
             },
-            // Without a text no model is executed.
             instruction_set: calibration.map_or_else(
                 || htc_kernels::cpu::instruction_set().to_owned(),
                 |found| found.arithmetic.clone(),
@@ -338,7 +334,7 @@ fn matrix_record(source: &ModelFile, plan: &Plan, matrix: MatrixId) -> MatrixRec
     let unit = plan.unit_of(matrix);
     let form = unit.map_or(&MatrixForm::Unchanged, |unit| &unit.form);
     let stored = form.to_stored(weight.map_or(DType::F32, |tensor| tensor.dtype));
-    // Tensors of this matrix; shared bases are counted separately.
+    // Shared bases are counted separately.
     let own = stored.tensors(matrix, (rows, cols));
     let sum = |of: fn(&StoredTensor) -> u64| own.iter().map(of).sum();
     MatrixRecord {

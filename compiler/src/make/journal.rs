@@ -1,8 +1,6 @@
-//! Journal of the finished parts of an artifact, sealed with a secret of the user.
-//!
-//! A line of the journal is a seal followed by JSON. A seal covers its line, every line before it
-//! and the key of the artifact. A line that was changed, moved or added by somebody else is
-//! rejected, with all lines after it.
+//! Journal of the finished parts of an artifact. A line is a seal, made with a secret of the user,
+//! followed by JSON. A seal covers its line, every line before it and the key of the artifact, so
+//! that changed, moved and added lines are rejected, with all lines after.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -34,14 +32,12 @@ enum JournalEntry<T> {
     Complete(Digest),
 }
 
-/// State of an artifact left by an earlier run.
+/// Left by an earlier run.
 #[derive(Debug)]
 pub struct ResumeState<T> {
-    /// Digests of the complete tensors.
     pub tensors: Vec<Digest>,
-    /// Finished steps with their measurements.
     pub steps: Vec<(usize, T)>,
-    /// Digest of header and manifest, if the artifact was complete.
+    /// Digest of header and manifest, of a complete artifact.
     pub complete: Option<Digest>,
 }
 
@@ -89,10 +85,7 @@ impl<'a> Artifact<'a> {
         self.name("partial")
     }
 
-    /// Starts writing the artifact from the beginning. Copies are quick and are not resumed.
-    ///
-    /// # Errors
-    /// [`HtzError`].
+    /// Starts writing the artifact from the beginning.
     pub fn restart(
         &self,
         journal: &mut Journal,
@@ -108,9 +101,6 @@ impl<'a> Artifact<'a> {
     }
 
     /// Opens the complete artifact.
-    ///
-    /// # Errors
-    /// [`HtzError`].
     pub fn open(&self) -> Result<Htz, HtzError> {
         let (name, path) = (self.complete_name(), self.path(&self.complete_name()));
         let file = self
@@ -146,11 +136,8 @@ impl<'a> Artifact<'a> {
         sound
     }
 
-    /// Reads the journal and opens it for appending. Truncates a partial last line, and lines that
-    /// are not sealed with the user's secret; warns about the latter.
-    ///
-    /// # Errors
-    /// [`HtzError::Io`].
+    /// Reads the journal and opens it for appending. Truncates a partial last line, and lines
+    /// without the user's seal; warns about the latter.
     pub fn journal<T: Serialize + DeserializeOwned>(
         &self,
         watch: Progress,
@@ -238,8 +225,8 @@ impl<'a> Artifact<'a> {
             .map_err(|source| io_failure("write", &self.path(&name), source))
     }
 
-    /// Returns the state that a stage stored under a name, if its seal is valid; `None` if there is
-    /// none, or it exceeds `most` bytes.
+    /// Returns the state that a stage stored under a name, at most `most` bytes, if its seal is
+    /// valid.
     pub fn state(&self, name: &str, most: usize) -> Option<Vec<u8>> {
         let file = self
             .folder()
@@ -253,10 +240,7 @@ impl<'a> Artifact<'a> {
         Some(said.to_vec())
     }
 
-    /// Stores a stage's state under a name and replaces the previous state.
-    ///
-    /// # Errors
-    /// [`HtzError::Io`].
+    /// Stores a stage's state under a name.
     pub fn keep_state(&self, name: &str, bytes: &[u8]) -> Result<(), HtzError> {
         let file = self.name(&format!("{name}.state"));
         let about: [&[u8]; 3] = [b"htc state 1\n", &self.key.0, name.as_bytes()];
@@ -286,7 +270,6 @@ fn verify_seal<'a>(secret: &Secret, about: &[&[u8]], line: &'a [u8]) -> Option<(
     (as_written == line).then_some((expected, said))
 }
 
-/// Journal of an artifact.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
@@ -297,34 +280,19 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Records that the next tensor is complete.
-    ///
-    /// # Errors
-    /// [`HtzError::Io`].
     pub fn record_tensor(&mut self, digest: Digest) -> Result<(), HtzError> {
         self.line(&JournalEntry::<()>::Tensor(digest))
     }
 
-    /// Records that a step is done.
-    ///
-    /// # Errors
-    /// [`HtzError::Io`].
     pub fn record_step<T: Serialize>(&mut self, step: usize, found: &T) -> Result<(), HtzError> {
         self.line(&JournalEntry::Step(step, found))
     }
 
     /// Records that the artifact is complete, with the digest of its header and manifest.
-    ///
-    /// # Errors
-    /// [`HtzError::Io`].
     pub fn record_complete(&mut self, head: Digest) -> Result<(), HtzError> {
         self.line(&JournalEntry::<()>::Complete(head))
     }
 
-    /// Rewrites the journal with the given state.
-    ///
-    /// # Errors
-    /// [`HtzError::Io`].
     pub fn rewrite<T: Serialize>(&mut self, left: &ResumeState<T>) -> Result<(), HtzError> {
         let ResumeState {
             tensors,
@@ -379,7 +347,6 @@ mod tests {
         let artifact = work.artifact(digest(0));
         let (left, mut journal) = read(&artifact);
         assert!(left.tensors.is_empty() && left.steps.is_empty());
-        // Numbers are preserved to the last bit.
         let found = vec![0.1 + 0.2, 1e-308, 5e300];
         journal.record_tensor(digest(1)).unwrap();
         journal.record_step(3, &found).unwrap();

@@ -40,8 +40,8 @@ pub use tuned::TensorChange;
 pub use with_source::ArtifactWithSource;
 use work::WorkFolder;
 
-/// Version of the arithmetic. It changes whenever the same source and request give other results;
-/// work of another version is not resumed.
+/// Version of the arithmetic, which changes whenever the same source and request give other
+/// results.
 pub const ARITHMETIC_VERSION: u32 = 8;
 
 /// Inputs shared by all artifacts of a compilation.
@@ -61,13 +61,13 @@ pub struct MakeInputs<'a> {
     pub depth_sink: DepthSinkRecord,
     /// Sections after the tensors: the vocabulary, and compiled GPU kernels.
     pub sections: &'a [Section],
-    /// Reserves space in the artifact for the quality that is measured on the chosen candidate.
+    /// Reserves space in the artifact for the measured quality.
     pub reserve_quality: bool,
-    /// Reserves space in the artifact for the record of tuning the chosen candidate.
+    /// Reserves space in the artifact for the record of tuning.
     pub reserve_tuning: bool,
-    /// Set for bases whose residuals will be coded where that pays per byte.
+    /// Set for bases whose residuals will be coded.
     pub is_base: bool,
-    /// Device that executes models; the threads of its pool factorise.
+    /// Device that executes models.
     pub device: &'a dyn Device,
 }
 
@@ -116,13 +116,12 @@ impl MakeInputs<'_> {
         draft
     }
 
-    /// Returns a digest of everything that the bytes of a plan's artifact depend on.
+    /// Returns a digest of everything that the artifact depends on.
     pub fn key(&self, plan: &Plan, treatment: Treatment) -> Digest {
         self.key_of_draft(&self.draft(plan, treatment), treatment, plan)
     }
 
     fn key_of_draft(&self, draft: &Manifest, treatment: Treatment, plan: &Plan) -> Digest {
-        // Destructured so that added fields must be considered here.
         let MakeInputs {
             source,
             digest,
@@ -134,7 +133,7 @@ impl MakeInputs<'_> {
             permutation: _,
             reserve_quality: _,
             reserve_tuning: _,
-            // Only the name of its linear algebra; the rest is in the calibration's key.
+            // The rest is in the calibration's key.
             device,
         } = self;
         let Treatment {
@@ -163,8 +162,6 @@ impl MakeInputs<'_> {
         let gradients = gradients.map(|found| found.key);
         let container = source.container;
         let effort = plan.request().effort;
-        // The manifest has the plan, hyper-parameters and provenance; the tokenizer section has the
-        // vocabulary with its chat template.
         let manifest = serde_json::to_string(draft).unwrap_or_default();
         let entries: Vec<_> = sections.iter().map(Section::entry).collect();
         let section = serde_json::to_string(&entries).unwrap_or_default();
@@ -180,9 +177,6 @@ impl MakeInputs<'_> {
     }
 
     /// Makes the artifact of a plan, or returns the complete one.
-    ///
-    /// # Errors
-    /// [`MakeError`]; finished work stays in the work folder.
     pub fn build(
         &self,
         plan: &Plan,
@@ -208,7 +202,6 @@ impl MakeInputs<'_> {
             let geometry = draft.geometry.clone();
             let mut writer = HtzWriter::resume(work.folder(), &name, &partial, draft, sections)?;
             let taken = writer.resume_tensors(&left.tensors)?;
-            // The journal may list more tensors than the file has, or belong to a lost file.
             if taken < left.tensors.len() {
                 left.tensors.truncate(taken);
                 journal.rewrite(&left)?;
@@ -262,10 +255,10 @@ impl MakeInputs<'_> {
     }
 
     /// Writes measured quality into the complete artifact of a key, or removes that of an earlier
-    /// run. The artifact is then final.
+    /// run.
     ///
     /// # Errors
-    /// [`HtzError::Quality`] for an invalid quality, and failures of the system.
+    /// [`HtzError::Quality`] for an invalid quality.
     pub fn put_quality(
         &self,
         key: Digest,
@@ -282,7 +275,7 @@ impl MakeInputs<'_> {
     /// Writes the points of the active fraction into the complete artifact of a key.
     ///
     /// # Errors
-    /// [`HtzError::ActiveFraction`] for points that do not match the artifact, and failures of the system.
+    /// [`HtzError::ActiveFraction`] for points that do not match the artifact.
     pub fn put_active_fractions(
         &self,
         key: Digest,
@@ -414,7 +407,7 @@ impl ArtifactWriter<'_> {
                 self.journal.record_tensor(entry.sha256)?;
             }
         }
-        // Already written, but made again because another tensor of the unit was missing.
+        // Made again because another tensor of the unit was missing.
         let written = &self.written;
         self.ready.retain(|role, _| !written.contains(role));
         match job {
@@ -447,7 +440,6 @@ fn search_axioms(
     ordered::for_each(
         threads,
         layers.len(),
-        // Gauges need little memory.
         layers.len(),
         |index| {
             let layer = layers[index];
@@ -512,8 +504,8 @@ fn roles(job: WriteStep, biases: bool) -> Vec<Role> {
     }
 }
 
-/// Returns the number of results that may wait to be written: those of one layer, or more if the
-/// threads would not find enough work within one.
+/// Returns the number of results that may wait to be written: those of one layer, or enough to keep
+/// the threads busy.
 pub fn pending_limit(jobs: &[WriteStep], layers: usize, threads: usize) -> usize {
     let units = jobs.iter().filter(|j| matches!(j, WriteStep::Compute(_)));
     let distance = jobs.len().div_ceil(units.count().max(1));

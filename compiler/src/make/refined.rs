@@ -22,9 +22,6 @@ const PENDING_PER_THREAD: usize = 2;
 
 impl MakeInputs<'_> {
     /// Returns the bytes of the artifact with these residuals.
-    ///
-    /// # Errors
-    /// Those of a reader of the resulting manifest.
     pub fn bytes_with_residuals(
         &self,
         base: &Manifest,
@@ -71,7 +68,6 @@ impl MakeInputs<'_> {
             (false, _) | (_, []) => Vec::new(),
             (true, _) => vec![ActiveFractionPoint::default(); points],
         };
-        // The record of tuning the bases stays until the whole is tuned.
         match draft.provenance.tuning {
             Some(_) => draft,
             None => layout::reserve_tuning(draft, self.reserve_tuning),
@@ -79,11 +75,7 @@ impl MakeInputs<'_> {
     }
 
     /// Makes a copy of a complete artifact with these residuals and space for `points` active
-    /// fractions, or returns the existing one. The original stays. An interrupted copy is started
-    /// again.
-    ///
-    /// # Errors
-    /// [`MakeError`].
+    /// fractions, or returns the existing one.
     pub fn with_residuals(
         &self,
         built: &BuiltArtifact,

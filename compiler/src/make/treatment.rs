@@ -16,11 +16,11 @@ pub struct MeasuredProjection {
     pub slot: ProjectionKind,
     /// `‖W − Ŵ‖_F / ‖W‖_F`, after storing.
     pub error: f64,
-    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` on the calibration, after storing; absent without one.
+    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` on the calibration, after storing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_error: Option<f64>,
-    /// Smallest error possible at the rank, before storing, in the norm of [`norm`](Self::norm);
-    /// for a shared basis that of all its projections. Absent with exempt channels.
+    /// Smallest error possible at the rank, in the norm of [`norm`](Self::norm); for a shared basis
+    /// that of all its projections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted: Option<f64>,
     /// Norm of [`predicted`](Self::predicted).
@@ -34,12 +34,10 @@ pub struct MeasuredMatrix {
     pub matrix: MatrixId,
     /// `‖W − Ŵ‖_F / ‖W‖_F`, after storing.
     pub error: f64,
-    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` on the calibration, after storing; absent without one, and for
-    /// an embedding that is not also the head.
+    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` on the calibration, after storing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_error: Option<f64>,
-    /// Smallest error possible at the rank, before storing, in the norm of [`norm`](Self::norm).
-    /// Absent if it is no truncation.
+    /// Smallest error possible at the rank, in the norm of [`norm`](Self::norm).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted: Option<f64>,
     /// Norm of [`predicted`](Self::predicted).
@@ -51,7 +49,7 @@ pub struct MeasuredMatrix {
 pub struct AxiomSearch {
     /// Index of the layer.
     pub layer: usize,
-    /// Tail energy of the layer's projections at their ranks, without a gauge.
+    /// Tail energy of the layer's projections, without a gauge.
     pub before: f64,
     /// Tail energy under the gauge, in its coordinates.
     pub after: f64,
@@ -70,10 +68,10 @@ pub struct SinkCoverage {
     pub coverage: f64,
     /// Largest coverage by a single component.
     pub largest: f64,
-    /// Threshold: coverage of any direction by a random basis of this rank, `(k/d)^½`. Factors
-    /// below it miss the direction and are completed, unless they reproduce it nevertheless.
+    /// Threshold: coverage by a random basis of this rank, `(k/d)^½`. Factors below it are
+    /// completed, unless they reproduce the direction.
     pub random: f64,
-    /// Set if the direction replaced a component; it is then the first.
+    /// Set if the direction became the first component.
     pub appended: bool,
 }
 
@@ -170,7 +168,6 @@ impl TreatmentReport {
             }));
     }
 
-    /// Returns the output errors of projections, if measured.
     pub(crate) fn output_errors(&self) -> Vec<(ProjectionKind, f64)> {
         let errors = self.measured.iter();
         errors
@@ -178,13 +175,11 @@ impl TreatmentReport {
             .collect()
     }
 
-    /// Returns the lowest and highest threshold of [`sinks`](Self::sinks).
     pub(crate) fn sink_thresholds(&self) -> [f64; 2] {
         let of = || self.sinks.iter().map(|sink| sink.random);
         [of().fold(f64::INFINITY, f64::min), of().fold(0.0, f64::max)]
     }
 
-    /// Formats the report as lines of text.
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if !self.axiom.is_empty() {

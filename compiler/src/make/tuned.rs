@@ -61,11 +61,8 @@ impl TensorChange {
 }
 
 impl MakeInputs<'_> {
-    /// Makes a copy of a complete artifact with these changes, or returns the existing one. The
-    /// original stays. With residuals there is space for `points` active fractions.
-    ///
-    /// # Errors
-    /// [`MakeError`].
+    /// Makes a copy of a complete artifact with these changes, or returns the existing one. With
+    /// residuals there is space for `points` active fractions.
     pub fn with_tuned(
         &self,
         built: &BuiltArtifact,

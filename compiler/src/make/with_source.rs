@@ -17,19 +17,15 @@ pub struct ArtifactWithSource {
     pub key: Digest,
     /// Bytes of the file.
     pub file_bytes: u64,
-    /// Bytes of the source's tensors that differ from the artifact's.
+    /// Bytes of the source's tensors that are stored in addition.
     pub source_bytes: u64,
-    /// Bytes of the source's tensors that are identical to the artifact's and are stored once.
+    /// Bytes of the source's tensors that are identical to the artifact's.
     pub shared_bytes: u64,
 }
 
 impl MakeInputs<'_> {
-    /// Copies a complete artifact, with its quality and active fractions, and appends the source's
-    /// weights tensor by tensor; or returns the existing copy. The original stays. An interrupted
-    /// copy is started again.
-    ///
-    /// # Errors
-    /// [`MakeError`].
+    /// Copies a complete artifact and appends the source's weights tensor by tensor; or returns the
+    /// existing copy.
     pub fn with_source(
         &self,
         built: &BuiltArtifact,
@@ -38,7 +34,6 @@ impl MakeInputs<'_> {
     ) -> Result<ArtifactWithSource, MakeError> {
         let source = self.source;
         let base = work.artifact(built.key).open()?;
-        // The measurements are in the header, but not in the key.
         let named = format!(
             "with source {} {}",
             built.key,

@@ -1,11 +1,10 @@
-//! Work folder next to an artifact. It keeps the finished parts of a compilation so that the same
-//! command resumes after any interruption.
+//! Work folder next to an artifact, from which the same command resumes after any interruption.
 //!
 //! A growing artifact is `KEY.partial`; `KEY.journal` lists its complete tensors and the
 //! measurements of its units; a complete one is `KEY.htz`. The key is a digest of everything that
-//! its bytes depend on, so that another command never resumes from it. The journal is sealed with a
-//! secret of the user, and only tensors whose digest matches it are reused; files of other users
-//! are ignored. The folder is removed at the end of the compilation and stays if it fails.
+//! its bytes depend on. The journal is sealed with a secret of the user, and only tensors whose
+//! digest matches it are reused. The folder is removed at the end of the compilation and stays if
+//! it fails.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -31,11 +30,10 @@ const LOCK: &str = "lock";
 
 const ATTEMPTS: usize = 8;
 
-/// Age at which abandoned work is removed by the next compilation in the same folder.
+/// Age at which abandoned work is removed by the next compilation.
 pub const MAX_IDLE_AGE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// Work folder of an artifact. Dropping it removes the folder, unless [`keep`](Self::keep) was
-/// called.
+/// Work folder of an artifact, removed on drop unless [`keep`](Self::keep) was called.
 #[derive(Debug)]
 pub struct WorkFolder {
     parent: Folder,
@@ -49,12 +47,12 @@ pub struct WorkFolder {
 }
 
 impl WorkFolder {
-    /// Opens or creates the work folder for the artifact `output`. Removes old abandoned work
-    /// folders next to it.
+    /// Opens or creates the work folder for the artifact `output`, and removes old abandoned ones
+    /// next to it.
     ///
     /// # Errors
     /// [`HtzError::NotWritable`] or [`HtzError::Io`] if it cannot be created, belongs to another
-    /// user, or is locked by another process.
+    /// user, or is locked.
     pub fn open(output: &Path, watch: Progress) -> Result<WorkFolder, HtzError> {
         let path = disk::folder_of(output);
         let name = work_folder_name(output);
@@ -112,8 +110,7 @@ impl WorkFolder {
         Err(held())
     }
 
-    /// Leaves the folder for the next run if it has finished work that can be resumed; returns true
-    /// then.
+    /// Leaves the folder for the next run if its work can be resumed; returns true then.
     pub fn keep(mut self) -> bool {
         let finished = || -> io::Result<bool> {
             let names = self.folder.names()?;
@@ -124,7 +121,7 @@ impl WorkFolder {
         self.stays
     }
 
-    /// Returns the folder if its work can be resumed by the next run.
+    /// Returns the folder if its work can be resumed.
     pub fn resumable_path(&self) -> Option<&Path> {
         self.not_resumable.is_none().then(|| self.path())
     }
@@ -185,9 +182,6 @@ pub struct IdleWorkFolder {
 
 impl IdleWorkFolder {
     /// Returns this user's unused work folders in a folder.
-    ///
-    /// # Errors
-    /// Failures of the system.
     pub fn all(parent: &Folder) -> io::Result<Vec<IdleWorkFolder>> {
         let names = parent.names()?;
         let of_work = names.iter().filter(|name| is_work(name));
@@ -212,9 +206,6 @@ impl IdleWorkFolder {
     }
 
     /// Removes the work folder.
-    ///
-    /// # Errors
-    /// Failures of the system.
     pub fn remove(&self, parent: &Folder) -> io::Result<()> {
         remove(parent, &self.name, &self.folder)
     }
@@ -243,10 +234,10 @@ fn sweep(parent: &Folder, but: &OsStr, watch: Progress) {
     }
 }
 
-/// Removes a work folder by its handle: its known files, then the folder if it is empty.
+/// Its known files, then the folder if it is empty.
 fn remove(parent: &Folder, name: &OsStr, folder: &Folder) -> io::Result<()> {
     for file in folder.names()?.iter().filter(|name| is_work_file(name)) {
-        // The lock is removed last: it excludes other processes until then.
+        // Excludes other processes until then.
         if file != LOCK {
             folder.remove(file)?;
         }
@@ -371,7 +362,6 @@ mod tests {
             }
             work
         };
-        // Opening a folder sweeps the others, so the old one comes last.
         let _held = made("held.htz", 2 * MAX_IDLE_AGE);
         assert!(made("new.htz", MAX_IDLE_AGE / 2).keep());
         assert!(made("old.htz", 2 * MAX_IDLE_AGE).keep());

@@ -1,8 +1,7 @@
 //! Evaluation of a model on a text: perplexity, and the distance to a reference.
 //!
-//! Every position but the last predicts its successor. `perplexity` follows llama.cpp: only
-//! positions in the second half of a window are scored. `perplexity_all` scores all positions.
-//! Standard errors are over windows: see [`statistics`].
+//! `perplexity` follows llama.cpp: only positions in the second half of a window are scored;
+//! `perplexity_all` scores all. Standard errors are over windows: see [`statistics`].
 
 mod score;
 pub mod statistics;
@@ -88,7 +87,7 @@ pub struct Evaluation {
 /// Distance of a model from its reference.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Distance {
-    /// Mean Kullback–Leibler divergence of the model's distribution from the reference's, in nats.
+    /// Mean Kullback–Leibler divergence from the reference, in nats.
     pub kl: f64,
     /// Standard error of `kl`.
     pub kl_stderr: Option<f64>,
@@ -105,12 +104,12 @@ pub struct Distance {
     /// Standard error of `perplexity_ratio`.
     #[serde(default)]
     pub perplexity_ratio_stderr: Option<f64>,
-    /// Interval of `perplexity_ratio`: that of the paired differences of the losses, exponentiated.
+    /// Interval of `perplexity_ratio`, from paired differences of the losses.
     pub perplexity_ratio_interval: Option<Interval>,
     /// `perplexity_ratio` over all positions; 0 in records of older versions.
     #[serde(default)]
     pub perplexity_ratio_all: f64,
-    /// Interval of `perplexity_ratio_all`, with about half the variance of the other.
+    /// Interval of `perplexity_ratio_all`.
     #[serde(default)]
     pub perplexity_ratio_all_interval: Option<Interval>,
 }
@@ -206,9 +205,6 @@ pub fn evaluate(
 }
 
 /// Evaluates `model` on windows of a text, as [`evaluate`].
-///
-/// # Errors
-/// [`EvaluateError`] if the output of a model is not finite.
 pub fn evaluate_windows(
     device: &dyn Device,
     model: &Arc<Model>,
@@ -255,7 +251,6 @@ pub fn reference_kv_type(kind: KvKind) -> KvType {
     }
 }
 
-/// The first row is position `start` of the window.
 fn score_batch<'d>(
     pool: &Pool,
     (own, mut other): (&mut (dyn Sequence + 'd), Option<&mut (dyn Sequence + 'd)>),

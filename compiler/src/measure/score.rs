@@ -1,6 +1,5 @@
 //! Losses and distances of single positions.
 
-/// Score of one position.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Score {
     /// Negative log-likelihood of the next token, in nats.
@@ -44,7 +43,7 @@ pub(super) fn score_with_reference(logits: &[f32], reference: &[f32], target: us
         apart += weight * (x - y);
     }
     let divergence = apart / sum_x - sum_x.ln() + sum_y.ln();
-    // Negative values are rounding of these sums, about 1e-15.
+    // Rounding, about 1e-15.
     let divergence = if divergence < 0.0 { 0.0 } else { divergence };
     Score {
         loss: largest_y + sum_y.ln() - f64::from(logits[target]),
@@ -59,7 +58,6 @@ mod tests {
 
     #[test]
     fn losses_and_divergence_equal_the_closed_form() {
-        // p = (1/2, 1/4, 1/4), q = (1/4, 1/2, 1/4), with arbitrary offsets.
         let ln = |x: f32| x.ln();
         let p = [ln(0.5) + 3.0, ln(0.25) + 3.0, ln(0.25) + 3.0];
         let q = [ln(0.25) - 50.0, ln(0.5) - 50.0, ln(0.25) - 50.0];

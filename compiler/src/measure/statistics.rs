@@ -76,17 +76,16 @@ impl ClusteredMean {
     }
 }
 
-/// Returns the two-sided 95 % quantile of Student's t; `None` for zero degrees of freedom.
+/// Two-sided 95 %; `None` for zero degrees of freedom.
 pub(super) fn student(degrees: usize) -> Option<f64> {
     student_quantile(degrees, CONFIDENCE)
 }
 
-/// Returns the two-sided quantile of Student's t; `None` for zero degrees of freedom.
+/// Two-sided; `None` for zero degrees of freedom.
 pub(crate) fn student_quantile(degrees: usize, probability: f64) -> Option<f64> {
     if degrees == 0 {
         return None;
     }
-    // Bisection for the angle with tangent t / √ν.
     let (mut low, mut high) = (0.0, FRAC_PI_2);
     for _ in 0..f64::MANTISSA_DIGITS {
         let middle = 0.5 * (low + high);
@@ -103,7 +102,6 @@ pub(crate) fn student_quantile(degrees: usize, probability: f64) -> Option<f64> 
 fn student_within(angle: f64, degrees: usize) -> f64 {
     let (sin, cos) = angle.sin_cos();
     let odd = degrees % 2 == 1;
-    // Series of every second power of the cosine, up to degrees − 2.
     let mut power = if odd { 1 } else { 0 };
     let mut term = if odd { cos } else { 1.0 };
     let mut sum = 0.0;
@@ -119,8 +117,8 @@ fn student_within(angle: f64, degrees: usize) -> f64 {
     }
 }
 
-/// Returns the two-sided p value of Student's t, for at least one degree of freedom: the incomplete
-/// beta function `I_x(ν/2, 1/2)` of `x = ν / (ν + t²)` (Abramowitz and Stegun, 26.5.4 with 15.1.1).
+/// Two-sided p value, for at least one degree of freedom: the incomplete beta function `I_x(ν/2,
+/// 1/2)` of `x = ν / (ν + t²)` (Abramowitz and Stegun, 26.5.4 with 15.1.1).
 pub(crate) fn student_beyond(t: f64, degrees: usize) -> f64 {
     let (nu, t) = (degrees as f64, t.abs());
     if t < 1.0 {
@@ -149,8 +147,8 @@ pub(crate) fn student_beyond(t: f64, degrees: usize) -> f64 {
     }
 }
 
-/// Returns the two-sided p value of a standard normal variable, by the series of the error function
-/// (Abramowitz and Stegun, 7.1.6) or the continued fraction of its complement (7.1.14).
+/// Two-sided p value, by the series of the error function (Abramowitz and Stegun, 7.1.6) or the
+/// continued fraction of its complement (7.1.14).
 pub(crate) fn normal_beyond(z: f64) -> f64 {
     let x = z.abs() / std::f64::consts::SQRT_2;
     let bell = (-x * x).exp() / PI.sqrt();
@@ -208,7 +206,7 @@ mod tests {
         assert!((error - (variance / 3.0).sqrt()).abs() < 1e-15);
     }
 
-    /// By hand: sums 2 and 12, counts 2 and 4, hence m = 7/3 and residuals ± 8/3.
+    /// m = 7/3, residuals ± 8/3.
     #[test]
     fn unequal_windows_follow_the_ratio_estimator() {
         let found = clustered(&[&[1.0, 1.0], &[3.0, 3.0, 3.0, 3.0]]);
@@ -317,7 +315,6 @@ mod tests {
             } else {
                 FRAC_2_PI * (1.0 / t).atan()
             };
-            // 1 − t / √(2 + t²), without cancellation.
             let root = (2.0 + t * t).sqrt();
             let two = 2.0 / (root * (root + t));
             for (degrees, expected) in [(1, one), (2, two)] {

@@ -44,11 +44,6 @@ impl ChannelPermutation {
     /// Computes the permutation: inputs sorted by their contribution to the outputs, `E[x_j²]
     /// ‖w_j‖²` for input `j` and its column `w_j`, largest first. Matrices that read the stream
     /// have equal weight; value channels are summed over their query heads.
-    ///
-    /// The result does not depend on the number of threads.
-    ///
-    /// # Errors
-    /// [`PermutationError`].
     pub fn of(
         source: &ModelFile,
         calibration: &Calibration,
@@ -146,7 +141,6 @@ fn column_energies(source: &ModelFile, role: Role) -> Result<Vec<f64>, Permutati
 }
 
 impl LayerPermutation {
-    /// Sorts hidden units and the inputs of O by contribution.
     pub(super) fn from_contributions(
         hyper: &HyperParameters,
         hidden: &[f64],

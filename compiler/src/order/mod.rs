@@ -1,13 +1,9 @@
-//! Channel permutation of a stored model, which leaves its function unchanged.
+//! Channel permutation of a stored model, which leaves its function unchanged: of the residual
+//! stream, the hidden units and the value channels of a head.
 //!
-//! The channels of the residual stream, the hidden units of a feed-forward network and the value
-//! channels of a head can be permuted if all writers and readers agree. Later columns compensate
-//! the errors of earlier ones, so the most important come first; neighbours that share a scale or a
-//! bit width are similar.
-//!
-//! [`ChannelPermutation::of`] computes the permutation, [`PermutedSource`] permutes the tensors of a source,
-//! [`ChannelPermutation::inputs`] and [`ChannelPermutation::outputs`] are for statistics. Queries and keys are unchanged,
-//! since the rotary embedding distinguishes their channels.
+//! Later columns compensate the errors of earlier ones, so the most important come first;
+//! neighbours that share a scale or a bit width are similar. Queries and keys are unchanged, since
+//! the rotary embedding distinguishes their channels.
 
 mod find;
 mod ordered;
@@ -23,18 +19,18 @@ pub use ordered::{DecodeError, PermuteError, PermutedSource};
 /// Permutation of a model's channels and units: lists of source indices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChannelPermutation {
-    /// `[width]`: channels of the residual stream.
+    /// `[width]`
     stream: Vec<u32>,
     layers: Vec<LayerPermutation>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LayerPermutation {
-    /// `[ffn]`: hidden units.
+    /// `[ffn]`
     hidden: Vec<u32>,
-    /// `[kv_heads · head_size]`: value channels, each within its head.
+    /// `[kv_heads · head_size]`, each within its head.
     values: Vec<u32>,
-    /// `[heads · head_size]`: inputs of O, equal for all query heads of a value head.
+    /// `[heads · head_size]`: inputs of O.
     heads: Vec<u32>,
 }
 
@@ -60,8 +56,7 @@ impl ChannelPermutation {
         }
     }
 
-    /// Returns the permutation of a matrix' outputs (of an embedding, its rows' elements); `None`
-    /// for the identity.
+    /// Returns the permutation of a matrix' outputs (of an embedding, its rows' elements).
     pub fn outputs(&self, matrix: MatrixId) -> Option<&[u32]> {
         match matrix {
             MatrixId::Head => None,
@@ -149,7 +144,7 @@ pub fn permuted_moment(moment: &StoredMoment, order: &[u32]) -> StoredMoment {
     }
 }
 
-/// Permutes rows and columns of a symmetric matrix `[n, n]`, lower triangle.
+/// Permutes a symmetric matrix `[n, n]`, lower triangle.
 pub fn permuted_lower(values: &[f64], order: &[u32]) -> Vec<f64> {
     let n = order.len();
     let mut found = vec![0.0; n * n];

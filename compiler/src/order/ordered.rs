@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use super::{AxisPermutations, ChannelPermutation};
 
-/// Source with permuted tensors. Dereferences to the [`ModelFile`] for everything else.
+/// Source with permuted tensors.
 #[derive(Clone, Copy, Debug)]
 pub struct PermutedSource<'a> {
     file: &'a ModelFile,
@@ -86,7 +86,7 @@ impl<'a> PermutedSource<'a> {
         }
     }
 
-    /// Returns the difference of the source to a permuted artifact, for its dense matrices.
+    /// Returns the difference of the source to a permuted artifact.
     pub fn minus(self, base: &'a ModelFile) -> Self {
         PermutedSource {
             base: Some(base),
@@ -114,10 +114,7 @@ impl<'a> PermutedSource<'a> {
             .map_or_else(AxisPermutations::default, |order| order.axes(tensor.role))
     }
 
-    /// Decodes some rows of a tensor, `[rows, cols]`, minus the base if any.
-    ///
-    /// # Errors
-    /// [`DecodeError`].
+    /// Decodes some rows of a tensor, minus the base if any.
     pub fn decode(
         &self,
         tensor: &ModelTensor,
@@ -209,9 +206,6 @@ impl<'a> PermutedSource<'a> {
     }
 
     /// Returns the bytes of a tensor in its source type.
-    ///
-    /// # Errors
-    /// [`PermuteError::Blocks`].
     pub fn bytes(&self, tensor: &'a ModelTensor) -> Result<Cow<'a, [u8]>, PermuteError> {
         let (bytes, axes) = (self.file.bytes(tensor), self.axes(tensor));
         if axes == AxisPermutations::default() {

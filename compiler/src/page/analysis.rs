@@ -14,7 +14,6 @@ fn of_projection(analysis: &Value, slot: ProjectionKind) -> Vec<&Value> {
     spectra.filter(|s| text(s, "slot") == slot.name()).collect()
 }
 
-/// Draws the spectra of the weights.
 pub fn spectra(analysis: &Value, prefix: &str) -> Markup {
     let slots = list(analysis, "spectra/slots").iter();
     let last = slots.filter_map(|s| num(s, "layer")).fold(0.0, f64::max) as usize;
@@ -60,7 +59,6 @@ pub fn gauges(analysis: &Value, prefix: &str) -> Markup {
         let y = Axis::new("relative error", Kind::Linear);
         Xy::new(slot.name(), x, y, series.collect()).draw()
     });
-    // Without a second gauge the spectra show the same.
     let shown = charts
         .iter()
         .any(|chart: &Chart| chart.legend.keys().len() > 1);
@@ -68,7 +66,7 @@ pub fn gauges(analysis: &Value, prefix: &str) -> Markup {
     figure(&caption, "", charts.into_iter().filter(|_| shown))
 }
 
-/// Draws what a shared basis loses beyond one of a projection's own.
+/// Draws the additional loss of a shared basis.
 pub fn excess(analysis: &Value, prefix: &str) -> Markup {
     let members = || {
         list(analysis, "spectra/groups")
@@ -95,7 +93,7 @@ pub fn excess(analysis: &Value, prefix: &str) -> Markup {
     )
 }
 
-/// Creates, at each fraction of the rank, the root mean square over items, from the least to the largest value.
+/// Creates, at each fraction of the rank, the root mean square and range over items.
 fn by_fraction(analysis: &Value, items: &[&Value], path: &str) -> Vec<Point> {
     let fractions = list(analysis, "spectra/fractions").iter().enumerate();
     let points = fractions.filter_map(|(i, fraction)| {
@@ -200,7 +198,6 @@ pub fn depth_sink(analysis: &Value, prefix: &str) -> Markup {
     figure(&format!("{prefix}{title}"), &note, charts)
 }
 
-/// Draws the intrinsic dimension of the residual stream.
 pub fn dimension(analysis: &Value, prefix: &str) -> Markup {
     let dimension = at(analysis, "dimension");
     let items = list(dimension, "layers");

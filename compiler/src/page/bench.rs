@@ -11,7 +11,7 @@ use super::scale::{Axis, Kind};
 use super::template::{self, Page, Section, figure};
 use crate::bench::record::Record;
 
-/// Name of a quantity, its path in the record or a length of context, and its key in a run.
+/// Name, path in the record or a length of context, and key in a run.
 type Quantity = [&'static str; 3];
 
 const SPEEDS: [Quantity; 3] = [
@@ -65,12 +65,12 @@ const READINGS: [(&str, &str); 9] = [
     ("highest °C", "temperature_celsius"),
 ];
 
-/// Conditions of the measurement, by their paths in the record, separated by spaces.
+/// Paths in the record, separated by spaces.
 const CONDITIONS: &str = "program date command machine device device_bytes load sensor threads kv_type warm_up \
     cool_down_seconds bootstrap_samples seed subject baseline quality/text \
     quality/perplexity quality/perplexity_ratio quality/perplexity_ratio_all quality/kl";
 
-/// Anchor, title, explanation and content of a section.
+/// Anchor, title, explanation and content.
 type Spec = (
     &'static str,
     &'static str,
@@ -100,9 +100,6 @@ fn strings(record: &Value, path: &str) -> Vec<String> {
 }
 
 /// Returns the page about a measurement.
-///
-/// # Errors
-/// [`PageError`] where the page would be too large.
 pub fn page(record: &Record) -> Result<String, PageError> {
     let (subject, baseline) = (&record.subject.name, record.baseline.as_ref());
     let against = baseline.map(|other| {
@@ -133,7 +130,6 @@ pub fn page(record: &Record) -> Result<String, PageError> {
     page.render().ok_or(PageError::TooLarge)
 }
 
-/// Decode comes first: it is what people wait for.
 fn tiles(record: &Value) -> Vec<(String, String)> {
     let tile = |name: &str, path: &str, unit: &str| {
         let quantity = at(record, path);
@@ -159,7 +155,6 @@ fn tiles(record: &Value) -> Vec<(String, String)> {
     tiles.into_iter().flatten().collect()
 }
 
-/// Returns the task of a pair.
 fn task(pair: &Value) -> String {
     let kind = text(pair, "prompt");
     let between = if kind.is_empty() { "" } else { ", " };
@@ -176,7 +171,6 @@ fn pairs(record: &Value, value: impl Fn(&Value) -> Option<f64>) -> Vec<Point> {
     points.collect()
 }
 
-/// Draws the ratios of quantities in every pair, and their means, with their statistics.
 fn ratios(record: &Value, quantities: &[Quantity]) -> Markup {
     let charts = quantities.iter().filter_map(|[name, path, key]| {
         let comparison = at(record, &format!("{path}/comparison"));
@@ -215,7 +209,6 @@ fn named(name: &str, value: &Value) -> Value {
     named
 }
 
-/// Draws quantities of every run of both sides.
 fn runs(record: &Value, quantities: &[Quantity], caption: &str, unit: &str) -> Markup {
     let charts = quantities.iter().map(|[name, _, key]| {
         let series = ["subject", "baseline"]

@@ -1,4 +1,4 @@
-//! Charts as inline SVG: bars, heat maps, and lines and points over two axes. Colours are variables of the style sheet.
+//! Charts as inline SVG, with colours from the style sheet.
 
 mod xy;
 
@@ -10,10 +10,10 @@ use super::number;
 use super::scale::{Axis, Kind};
 use super::template::{ABSENT, Table};
 
-/// Width of the view box of every chart; a page scales it to the space that there is.
+/// A page scales it.
 const WIDTH: f64 = 400.0;
 
-/// Rows of bars or of a heat map at most; the table has all.
+/// The table has all.
 const MAX_ROWS: usize = 1000;
 
 /// A colour by its purpose.
@@ -21,7 +21,7 @@ const MAX_ROWS: usize = 1000;
 pub enum Colour {
     /// Data of less weight.
     Muted,
-    /// One of several things, which are different in kind; seven colours come again.
+    /// One of several kinds; seven colours repeat.
     Thing(usize),
     /// A layer, from 0 (the first) to 1 (the last).
     Depth(f64),
@@ -96,7 +96,7 @@ fn round(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
-/// Returns an element with a view box; `label` describes it to those who do not see it.
+/// `label` is for readers who cannot see it.
 fn svg(height: f64, label: &str, content: &Markup) -> Markup {
     html! {
         svg viewBox={ "0 0 " (WIDTH) " " (round(height)) } role="img" aria-label=(label) { (content) }
@@ -112,7 +112,6 @@ pub fn shortened(text: &str, characters: usize) -> String {
     head + "…"
 }
 
-/// Returns the smallest and the largest finite value.
 fn range(values: impl Iterator<Item = f64>) -> Option<[f64; 2]> {
     let finite: Vec<f64> = values.filter(|v| v.is_finite()).collect();
     let low = finite.iter().copied().reduce(f64::min)?;
@@ -122,7 +121,7 @@ fn range(values: impl Iterator<Item = f64>) -> Option<[f64; 2]> {
 /// A bar or group of bars: its name, and a value for each series.
 pub type Group = (String, Vec<Option<f64>>);
 
-/// Draws horizontal bars from zero on. Values below zero have no bar.
+/// Draws horizontal bars from zero on.
 pub fn bars(title: &str, axis: &Axis, series: &[(&str, Colour)], groups: &[Group]) -> Chart {
     const LEFT: f64 = 118.0;
     const LONGEST: f64 = WIDTH - LEFT - 72.0;
@@ -188,9 +187,9 @@ pub struct Heat {
     pub columns: Vec<String>,
     /// Names of the rows, and a value for each column.
     pub rows: Vec<Group>,
-    /// A text for each cell, shown under the pointer; empty without any.
+    /// A tooltip for each cell, or none.
     pub tips: Vec<Vec<String>>,
-    /// Values of the faintest and the strongest colour, where they are not the smallest and the largest.
+    /// Values of the faintest and the strongest colour.
     pub shared_range: Option<[f64; 2]>,
 }
 
@@ -209,7 +208,6 @@ impl Heat {
         let [low, high] = self.shared_range.or(self.range()).unwrap_or_default();
         let shown = self.rows.len().min(MAX_ROWS);
         let height = (220.0 / shown.max(1) as f64).clamp(4.0, 27.0);
-        // Of low rows one of several has its name.
         let named = (12.0 / height).ceil() as usize;
         let bottom = round(Self::TOP + shown as f64 * height + 14.0);
         let every = self.columns.len().div_ceil(12).max(1);
@@ -245,7 +243,6 @@ impl Heat {
         }
     }
 
-    /// Returns where a column starts.
     fn edge(&self, column: usize) -> f64 {
         let part = column as f64 / self.columns.len().max(1) as f64;
         Self::LEFT + (WIDTH - Self::LEFT - 6.0) * part
@@ -255,7 +252,7 @@ impl Heat {
         round((self.edge(column) + self.edge(column + 1)) / 2.0)
     }
 
-    /// Draws a cell; `value` is its part of the range and the value itself.
+    /// `value` is its part of the range and the value itself.
     fn cell(
         &self,
         column: usize,
@@ -280,7 +277,7 @@ impl Heat {
         }
     }
 
-    /// Layers are many, so the columns of the map are the rows of the table.
+    /// Layers are many, so columns become rows.
     fn table(&self) -> Table {
         if self.range().is_none() {
             return Table::default();
@@ -301,7 +298,7 @@ impl Heat {
 
 /// Returns the place of a value between two others, from 0 to 1.
 fn amount(value: f64, low: f64, high: f64) -> f64 {
-    // Halves, so that the difference of two finite numbers is finite.
+    // Halves, so that the difference is finite.
     let part = (value / 2.0 - low / 2.0) / (high / 2.0 - low / 2.0);
     if part.is_nan() {
         0.5

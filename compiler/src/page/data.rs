@@ -1,4 +1,4 @@
-//! The files of a page, put together: each artifact with its report and what was measured on it.
+//! The files of a page, put together by artifact.
 
 use htc_formats::htz::PlanRecord;
 use serde_json::Value;
@@ -29,7 +29,7 @@ pub struct ArtifactData<'a> {
     pub scores: Option<(&'a Evaluation, &'a str)>,
 }
 
-/// Cuts a name, since captions repeat it.
+/// Captions repeat it.
 fn name(text: &str) -> String {
     shortened(text, 160)
 }
@@ -76,7 +76,7 @@ impl<'a> ArtifactData<'a> {
 pub struct PageData<'a> {
     /// The artifacts.
     pub artifacts: Vec<ArtifactData<'a>>,
-    /// The analyses as JSON, each with its name on the page.
+    /// The analyses as JSON, with their names.
     pub analyses: Vec<(String, Value)>,
     /// The evaluations.
     pub evaluated: &'a [Record],
@@ -85,7 +85,7 @@ pub struct PageData<'a> {
 }
 
 impl<'a> PageData<'a> {
-    /// Puts reports, artifacts and evaluations of the same artifact together.
+    /// Puts the files of the same artifact together.
     pub fn new(inputs: &'a Inputs) -> PageData<'a> {
         let mut files: Vec<&SealedArtifact> = inputs.artifacts.iter().collect();
         let mut artifacts: Vec<ArtifactData> = Vec::new();
@@ -104,7 +104,6 @@ impl<'a> PageData<'a> {
             let (name, bytes) = (&artifact.name, artifact.after);
             let same = |r: &&Record| r.model.name == *name && r.model.bytes == bytes;
             let records = inputs.evaluated.iter().filter(same);
-            // A measurement with a reference says more.
             if let Some(best) = records.max_by_key(|r| r.evaluation.reference.is_some()) {
                 artifact.scores = Some((&best.evaluation, &best.text));
             }

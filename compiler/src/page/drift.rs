@@ -11,7 +11,7 @@ use super::template::figure;
 /// A value of a point with its standard error.
 type Value = fn(&DriftPoint) -> Option<(f64, f64)>;
 
-/// Title and axis of each quantity, its value, and its value with the initial bases.
+/// Title and axis, value, and value with the initial bases.
 #[rustfmt::skip]
 const QUANTITIES: [(&str, &str, Value, Option<Value>); 5] = [
     ("Accepted part of the drafted tokens", "part accepted", |p| Some((p.acceptance, p.standard_error)), None),
@@ -84,7 +84,7 @@ fn points(drift: &Drift, value: Value) -> Vec<Point> {
     points.collect()
 }
 
-/// Returns the windows of all texts up to each point; those of a text count from its start.
+/// Windows of all texts up to each point.
 fn places(points: &[DriftPoint]) -> Vec<f64> {
     let (mut before, mut last): (f64, Option<&DriftPoint>) = (0.0, None);
     let places = points.iter().map(|point| {

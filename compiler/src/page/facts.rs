@@ -10,17 +10,15 @@ use super::scale::{Axis, Kind};
 use super::template::{Table, figure, list};
 use crate::report::Seconds;
 
-/// Facts of a report, by their paths, separated by spaces.
+/// Paths, separated by spaces.
 const REPORT: &str = "source source_sha256 artifact bytes with_source parameters request limit treatment \
     plan/method plan/budget plan/factor_type plan/allocation/allocator \
     plan/allocation/budget plan/allocation/rank_floor plan/allocation/rank_cap bases \
     biases kv_bases calibration tuning/asked tuning/kept tuning/kl_before \
     tuning/kl_after peak_memory";
 
-/// Facts of the manifest of an artifact, by their paths, separated by spaces.
 const MANIFEST: &str = "provenance plan/method plan/budget plan/factor_type plan/allocation";
 
-/// Facts of an analysis, by their paths, separated by spaces.
 const ANALYSIS: &str = "model source_sha256 shape calibration";
 
 /// Draws the seconds of every stage.
@@ -28,7 +26,7 @@ pub fn time(artifact: &ArtifactData, prefix: &str) -> Markup {
     let Some(report) = artifact.report else {
         return html! {};
     };
-    // Named one by one, so that a new stage cannot be forgotten.
+    // A new stage cannot be forgotten.
     let Seconds {
         plan,
         read,
@@ -64,14 +62,13 @@ pub fn time(artifact: &ArtifactData, prefix: &str) -> Markup {
     figure(&format!("{prefix}Seconds by stage"), &note, [chart])
 }
 
-/// Lists estimates of bytes, memory and time beside what was measured.
+/// Lists estimates beside measurements.
 pub fn estimates(artifact: &ArtifactData, prefix: &str) -> Markup {
     let Some(report) = artifact.report else {
         return html! {};
     };
     let (estimate, spent) = (&report.forecast, &report.seconds);
     let stages = &estimate.stages;
-    // With a limit the search decides on the bytes.
     let made = Some(report.bytes.after as f64).filter(|_| report.limit.is_none());
     let memory = report.peak_memory.map(|peak| peak as f64);
     type Row = (&'static str, f64, Option<f64>, fn(f64) -> String);

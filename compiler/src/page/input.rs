@@ -17,19 +17,18 @@ use crate::measure::Record;
 use crate::report::Report;
 use crate::system::show::file_name;
 
-/// Bytes of all JSON files together: 32 MiB. The report of a model of a hundred layers has one.
+/// Bytes of all JSON files together.
 pub const MAX_JSON: u64 = 1 << 25;
 
-/// Numbers of a list at most, such as the steps of a search.
 const MAX_NUMBERS: usize = 4096;
 
-/// Entries of a list at most: one for each projection of each layer.
+/// One for each projection of each layer.
 const MAX_ENTRIES: usize = MAX_LAYERS * ProjectionKind::ALL.len();
 
 /// Points of a record of a draft at most.
 pub const MAX_DRIFT_POINTS: usize = 4096;
 
-/// Why a file cannot be part of a page. Every message is one line.
+/// Reason why a file cannot be part of a page.
 #[derive(Debug, Error)]
 pub enum InputError {
     /// The file cannot be read.
@@ -104,11 +103,11 @@ pub struct DriftPoint {
     pub text: String,
     /// Windows of this text so far.
     pub windows: u64,
-    /// Accepted part of the drafted tokens, the mean over windows.
+    /// Accepted part of the drafted tokens.
     pub acceptance: f64,
     /// Standard error of that over windows.
     pub standard_error: f64,
-    /// The logarithm of the draft's perplexity over the model's, on windows that neither had read.
+    /// Logarithm of the ratio of perplexities, on unread windows.
     pub log_perplexity_ratio: f64,
     /// Standard error of that over windows.
     pub log_perplexity_ratio_error: f64,
@@ -116,13 +115,13 @@ pub struct DriftPoint {
     pub distance: f64,
     /// `tr(P_t P_0) / r`.
     pub overlap: Option<f64>,
-    /// The part of the energy of differences that the bases miss.
+    /// Energy of differences that the bases miss.
     pub residual: Option<f64>,
     /// The same of the initial bases.
     pub residual_frozen: Option<f64>,
 }
 
-/// The contents of all files, in the order in which they were given.
+/// Contents of all files, in the given order.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs {
     /// Reports of compilations.
@@ -135,7 +134,6 @@ pub struct Inputs {
     pub analyses: Vec<Analysis>,
     /// Records of drafts.
     pub drifts: Vec<Drift>,
-    /// Bytes of JSON that were read.
     bytes: u64,
 }
 
@@ -153,9 +151,6 @@ struct Keys {
 
 impl Inputs {
     /// Reads a file and adds its content.
-    ///
-    /// # Errors
-    /// [`InputError`] where the file cannot be part of a page.
     pub fn read(&mut self, path: &Path) -> Result<(), InputError> {
         let failed = |source| InputError::Read {
             path: path.into(),
@@ -163,7 +158,6 @@ impl Inputs {
         };
         let mut bytes = Vec::new();
         let file = open::open_stream(path).map_err(|error| failed(error.into_io()))?;
-        // All reports together: the page is made of all of them.
         let mut file = file.take(MAX_JSON + 1 - self.bytes);
         let mut magic = Vec::new();
         let length = MAGIC.len() as u64;
@@ -195,7 +189,6 @@ impl Inputs {
         self.take(path, &bytes)
     }
 
-    /// Adds the content of a JSON file.
     fn take(&mut self, path: &Path, json: &[u8]) -> Result<(), InputError> {
         let unknown = |found| InputError::Unknown {
             path: path.into(),
@@ -234,10 +227,8 @@ impl Inputs {
     }
 }
 
-/// A kind of file.
 struct FileKind {
     name: &'static str,
-    /// The command that writes such files.
     command: &'static str,
 }
 
@@ -288,7 +279,6 @@ impl FileKind {
     }
 }
 
-/// Returns whether the `kind` of a file is that of an analysis.
 fn is_analysis(json: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct OnlyKind {
@@ -305,7 +295,7 @@ fn other_format(magic: &[u8]) -> Option<&'static str> {
     (!magic.is_empty() && !magic.is_ascii()).then_some("neither JSON nor a .htz")
 }
 
-/// Refuses layers that no model has, and lists that are longer than any model needs: a page would be drawn with them.
+/// Refuses lists that are longer than any model needs.
 fn check(document: &impl Serialize) -> Result<(), String> {
     let value = serde_json::to_value(document).map_err(|error| error.to_string())?;
     check_value("the file", &value)

@@ -1,4 +1,4 @@
-//! Values of JSON documents by their paths, such as `pca/value`. What is missing, or of another type, is absent.
+//! Values of JSON documents by their paths, such as `pca/value`; missing ones are absent.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use super::number::{bytes, number};
 use super::scale::Kind;
 use super::template::{ABSENT, Table};
 
-/// Returns the value at a path; null where there is none.
+/// Returns the value at a path, or null.
 pub fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
     let keys = path.split('/').filter(|key| !key.is_empty());
     keys.fold(value, |value, key| match value {
@@ -20,22 +20,20 @@ pub fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
     })
 }
 
-/// Returns the number at a path.
 pub fn num(value: &Value, path: &str) -> Option<f64> {
     at(value, path).as_f64()
 }
 
-/// Returns the text at a path; empty where there is none.
+/// Returns the text at a path, or an empty one.
 pub fn text<'a>(value: &'a Value, path: &str) -> &'a str {
     at(value, path).as_str().unwrap_or_default()
 }
 
-/// Returns the items of the list at a path.
 pub fn list<'a>(value: &'a Value, path: &str) -> &'a [Value] {
     at(value, path).as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Formats the value at a path for people: numbers, and bytes by their name.
+/// Formats the value at a path for people.
 pub fn show(value: &Value, path: &str) -> String {
     let key = path.rsplit('/').next().unwrap_or_default();
     let is_size = key.ends_with("bytes") || key.ends_with("memory");
@@ -66,7 +64,7 @@ pub fn show(value: &Value, path: &str) -> String {
     }
 }
 
-/// Creates a table of items with the value at a path in each column.
+/// Creates a table of items; a column for each path.
 pub fn table<'a>(items: impl IntoIterator<Item = &'a Value>, columns: &[(&str, &str)]) -> Table {
     let head: Vec<&str> = columns.iter().map(|(head, _)| *head).collect();
     let mut table = Table::new(&head);
@@ -75,7 +73,7 @@ pub fn table<'a>(items: impl IntoIterator<Item = &'a Value>, columns: &[(&str, &
     table
 }
 
-/// Creates a table of the values at some paths, separated by spaces, and of all values below them.
+/// Creates a table of the values at and below some paths, separated by spaces.
 pub fn properties(name: &str, value: &Value, paths: &str) -> Table {
     let mut table = Table::new(&["property", name]);
     for path in paths.split_whitespace() {
@@ -101,7 +99,7 @@ fn add(table: &mut Table, path: &str, value: &Value) {
     }
 }
 
-/// Creates the point of an item that has both values, with the interval at a third path.
+/// Creates a point from the values at two paths, with the interval at a third.
 pub fn point(item: &Value, [x, y, interval]: [&str; 3]) -> Option<Point> {
     let ends = at(item, interval);
     let ends = num(ends, "0").zip(num(ends, "1"));
@@ -114,7 +112,7 @@ pub fn points<'a>(items: impl IntoIterator<Item = &'a Value>, paths: [&str; 3]) 
     points.collect()
 }
 
-/// Draws a series over layers for each name with the paths of its value and interval.
+/// Draws a series over layers for each name with its paths.
 pub fn layers(
     items: &[Value],
     title: &str,
@@ -131,7 +129,7 @@ pub fn layers(
     over_layers(title, quantity, kind, series.collect())
 }
 
-/// Creates the points of a list of numbers, by their index.
+/// Creates the points of a list of numbers.
 pub fn indexed(value: &Value, path: &str) -> Vec<Point> {
     let values = list(value, path).iter().enumerate();
     let points = values.filter_map(|(at, v)| Some(Point::new(at as f64, v.as_f64()?)));

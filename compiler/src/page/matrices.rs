@@ -1,5 +1,3 @@
-//! The matrices of an artifact: bytes, bits, ranks, errors, and what was done about them.
-
 use htc_formats::bands::CodeLayout;
 use htc_formats::htz::{ProjectionRecord, TensorEntry};
 use htc_formats::model::{MatrixId, Part, ProjectionKind, Role};
@@ -15,13 +13,11 @@ use super::template::figure;
 use crate::make::{MeasuredProjection, SinkCoverage};
 use crate::unit::Norm;
 
-/// Columns of a heat map of column groups at most; more groups are averaged.
+/// More groups are averaged.
 const MAX_GROUPS: usize = 64;
 
-/// Sets of projections with common factors at most that are drawn.
 const MAX_SETS: usize = 9;
 
-/// Columns of a table of errors, with their paths.
 const PREDICTIONS: [(&str, &str); 5] = [
     ("layer", "layer"),
     ("projection", "slot"),
@@ -30,7 +26,6 @@ const PREDICTIONS: [(&str, &str); 5] = [
     ("measured, outputs", "output_error"),
 ];
 
-/// Draws the bytes before and after by kind of tensor.
 pub fn bytes_by_kind(artifact: &ArtifactData, prefix: &str) -> Markup {
     let series = [("before", Colour::Muted), ("after", Colour::Thing(0))];
     let title = "Bytes by kind of tensor";
@@ -98,7 +93,6 @@ fn is_norm(role: Role) -> bool {
     !weight && !rope && !is_vocabulary(role) && !is_kv_basis(role)
 }
 
-/// Creates a heat map of projections by layers.
 fn by_layer(
     artifact: &ArtifactData,
     title: &str,
@@ -168,7 +162,6 @@ pub fn bits_per_weight(artifact: &ArtifactData, prefix: &str) -> Markup {
     }
 }
 
-/// Describes a matrix: bytes, bits, type and its part of the predicted divergence.
 fn describe(artifact: &ArtifactData, matrix: MatrixId, after: u64, weights: u64) -> String {
     let size = bytes(after as f64);
     let text = format!("{matrix}: {size}, {} bits", number(bits(after, weights)));
@@ -233,7 +226,7 @@ fn grouped(entry: &TensorEntry) -> Option<(MatrixId, usize, &CodeLayout)> {
     Some((matrix, entry.rows as usize, entry.codes.as_ref()?))
 }
 
-/// Returns the bits of every column group, averaged over classes of rows.
+/// Averaged over classes of rows.
 fn mean_bits(layout: &CodeLayout) -> Vec<f64> {
     let (mut sums, mut all): (Vec<f64>, f64) = (Vec::new(), 0.0);
     for (rows, codes) in layout.codes_with_rows(1) {
@@ -270,7 +263,6 @@ fn group_map(name: &str, rows: Vec<(String, Vec<f64>)>) -> Option<Heat> {
     })
 }
 
-/// Draws the rank of every factorised projection by layer.
 pub fn ranks(artifact: &ArtifactData, prefix: &str) -> Markup {
     let series = |&slot: &ProjectionKind| {
         let slots = artifact.plan.slots.iter().filter(|s| s.slot == slot);
@@ -286,7 +278,6 @@ pub fn ranks(artifact: &ArtifactData, prefix: &str) -> Markup {
             Axis::new("rank", Kind::Linear),
         );
         let mut xy = Xy::new(title, x, y, slots.iter().map(series).collect());
-        // In the layers between, the projection is dense.
         xy.longest_step = 1.0;
         xy.draw()
     };
@@ -329,7 +320,7 @@ pub fn predicted_errors(artifact: &ArtifactData, prefix: &str) -> Markup {
                 (figure(&format!("{prefix}Predicted and measured error in the norm “{norm}”"),
                     "One point for each projection and layer.", [scatter(&in_norm(norm).collect::<Vec<_>>(), norm == Norm::Output)]))
             } @else {
-                // A prediction in the coordinates of a gauge has no measurement in the same norm.
+                // Has no measurement in the same norm.
                 (table(&in_norm(norm).map(|m| json!(m)).collect::<Vec<_>>(), &PREDICTIONS).render(&format!("{prefix}Predicted in the coordinates of the gauge “{norm}”, measured in other norms")))
             }
         }
@@ -381,7 +372,7 @@ pub fn axiom_search(artifact: &ArtifactData, prefix: &str) -> Markup {
     figure(&caption, "One curve for each layer.", [chart])
 }
 
-/// Draws how factors cover the direction of attention sinks, and lists the channels that are kept exact.
+/// Draws the coverage of attention sinks, and lists the exempt channels.
 pub fn sinks(artifact: &ArtifactData, prefix: &str) -> Markup {
     let Some(treated) = artifact.report.map(|r| &r.treated) else {
         return html! {};

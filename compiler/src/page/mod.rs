@@ -1,13 +1,8 @@
-//! Reports as a page: one HTML file that needs nothing from elsewhere.
+//! Reports as a page: one self-contained HTML file.
 //!
-//! 1. [`input`] recognises every file by its content and limits its size.
-//! 2. [`data`] puts together what belongs together: a report, its artifact, its measurements.
-//! 3. `quality`, `matrices`, `facts`, `analysis` and `drift` make the figures of the sections.
-//! 4. [`chart`] draws figures as SVG and [`template`] writes the page; `maud` escapes all text. Below each figure is a
-//!    table of its numbers.
-//!
-//! The page has no time and no path in it: the same files in the same order give the same bytes. The page of a
-//! measurement of speed ([`mod@bench`]) says when and on what it was made.
+//! [`input`] recognises files by their content and limits their size; [`data`] joins a report, its
+//! artifact and its measurements; [`chart`] draws figures as SVG, each with a table of its numbers;
+//! [`template`] writes the page. The same files in the same order give the same bytes.
 
 mod analysis;
 pub mod bench;
@@ -30,7 +25,7 @@ use serde_json::Value;
 use template::{MAX_PAGE, Page, Section};
 use thiserror::Error;
 
-/// Why there is no page. Every message is one line.
+/// Reason why there is no page.
 #[derive(Debug, Error)]
 pub enum PageError {
     /// Browsers would not show the page.
@@ -40,17 +35,15 @@ pub enum PageError {
     TooLarge,
 }
 
-/// What a section is made from.
 enum Source {
     Files(fn(&PageData) -> Markup),
     Artifact(fn(&ArtifactData, &str) -> Markup),
     Analysis(fn(&Value, &str) -> Markup),
 }
 
-/// Anchor, title and explanation of a section, and what it is made from.
+/// Anchor, title, explanation and source.
 type Spec = (&'static str, &'static str, &'static str, Source);
 
-/// Sections about artifacts.
 #[rustfmt::skip]
 const ARTIFACTS: [Spec; 15] = [
     ("quality", "Quality against size", "Lower and further left is better. Bars are 95 % intervals over windows of text; the points of one chart were measured on the same text by the same protocol.", Source::Files(quality::against_size)),
@@ -70,7 +63,6 @@ const ARTIFACTS: [Spec; 15] = [
     ("origins", "Origins", "Sources, requests and programs. Digests are SHA-256.", Source::Files(facts::origins)),
 ];
 
-/// Sections about the source.
 #[rustfmt::skip]
 const ANALYSES: [Spec; 8] = [
     ("spectra", "Spectra", "The part of a weight's energy Σσ² that its first directions hold. The earlier a curve rises, the better low rank fits.", Source::Analysis(analysis::spectra)),
@@ -83,10 +75,10 @@ const ANALYSES: [Spec; 8] = [
     ("outliers", "Attention sinks", "Positions, mostly the first, whose activations lie far out along one direction. A shared basis that does not cover the direction distorts attention.", Source::Analysis(analysis::sinks)),
 ];
 
-/// Returns the page about some files. The analysis of a source stays closed below an artifact.
+/// Returns the page about some files.
 ///
 /// # Errors
-/// [`PageError`] where the page would be too large.
+/// [`PageError`] if the page is too large.
 pub fn page(inputs: &Inputs) -> Result<String, PageError> {
     let data = PageData::new(inputs);
     let [mut sections, mut appendix] =
@@ -146,7 +138,6 @@ fn title(data: &PageData) -> String {
     }
 }
 
-/// Names the commands whose output the page lacks.
 fn missing(data: &PageData) -> String {
     let compiled = data.artifacts.iter().any(|a| a.report.is_some());
     let measured = data.artifacts.iter().any(|a| a.scores.is_some());

@@ -2,12 +2,12 @@
 
 use crate::system::show::format_bytes;
 
-/// Four significant digits; very large and very small numbers with an exponent.
+/// Four significant digits.
 pub fn number(value: f64) -> String {
     significant(value, 4)
 }
 
-/// Three significant digits, for a number that is read in passing.
+/// Three significant digits.
 pub fn brief(value: f64) -> String {
     significant(value, 3)
 }
@@ -53,7 +53,7 @@ fn grouped(value: f64) -> String {
     format!("{sign}{}", count(value.abs() as u64))
 }
 
-/// A count with a narrow space between thousands, which does not break.
+/// A count with narrow, unbreakable spaces between thousands.
 pub fn count(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::with_capacity(digits.len() * 2);
@@ -66,17 +66,15 @@ pub fn count(value: u64) -> String {
     text
 }
 
-/// Bytes with a unit.
 pub fn bytes(value: f64) -> String {
     format_bytes(value.max(0.0).round() as u64)
 }
 
-/// A share as a percentage.
+/// Percentage.
 pub fn percent(share: f64) -> String {
     format!("{} %", significant(100.0 * share, 3))
 }
 
-/// A duration in seconds.
 pub fn seconds(value: f64) -> String {
     format!("{} s", significant(value, 3))
 }

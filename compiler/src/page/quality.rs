@@ -12,7 +12,7 @@ use super::template::figure;
 use crate::measure::{Evaluation, Interval};
 use crate::report::{BaselineFile, Report};
 
-/// Returns the most important results: of each artifact, or else of each evaluation.
+/// Returns the results of each artifact, or else of each evaluation.
 pub fn verdict(data: &PageData) -> Vec<String> {
     let records = data.evaluated.iter().filter(|_| data.artifacts.is_empty());
     let records = records.map(|record| {
@@ -27,7 +27,6 @@ pub fn verdict(data: &PageData) -> Vec<String> {
         .collect()
 }
 
-/// Returns the bits of an artifact for each weight of its source, where the report tells them.
 fn bits_per_weight(artifact: &ArtifactData) -> Option<f64> {
     let weights = artifact.report?.summary.parameters.before;
     (weights > 0).then(|| 8.0 * artifact.after as f64 / weights as f64)
@@ -100,7 +99,7 @@ fn describe(scores: &Evaluation, text: &str) -> String {
     )
 }
 
-/// Returns the numbers that are read first, where the page is about one artifact.
+/// Returns the main numbers of a single artifact.
 pub fn tiles(data: &PageData) -> Vec<(String, String)> {
     let [artifact] = &data.artifacts[..] else {
         return Vec::new();
@@ -133,7 +132,6 @@ pub fn tiles(data: &PageData) -> Vec<(String, String)> {
     tiles
 }
 
-/// Columns of a table of measurements, with their paths.
 const COLUMNS: [(&str, &str); 10] = [
     ("model", "model"),
     ("role", "role"),
@@ -172,7 +170,6 @@ impl Comparisons {
     }
 }
 
-/// Draws each set of measurements that may be compared.
 pub fn against_size(data: &PageData) -> Markup {
     let mut all = Comparisons::default();
     for record in data.evaluated {
@@ -264,7 +261,6 @@ fn add_test_split(artifact: &ArtifactData, report: &Report, all: &mut Comparison
 }
 
 fn compare(protocol: &str, measurements: &[Value]) -> Markup {
-    // The source is in the table: its size would squeeze the others together.
     let chart = |quantity: &str, kind: Kind, path: &str| {
         let paths = [
             "bytes",
@@ -304,7 +300,7 @@ fn compare(protocol: &str, measurements: &[Value]) -> Markup {
     }
 }
 
-/// Draws predicted and measured divergence by the bytes of the file.
+/// Draws predicted and measured divergence by bytes.
 pub fn predictions(artifact: &ArtifactData, prefix: &str) -> Markup {
     let Some((report, predicted)) = artifact
         .report
@@ -341,7 +337,7 @@ pub fn predictions(artifact: &ArtifactData, prefix: &str) -> Markup {
     figure(&caption, note, [Xy::new("", x, y, series).draw()])
 }
 
-/// Draws the divergence of an elastic artifact at parts of its bytes.
+/// Draws the divergence of an elastic artifact by bytes.
 pub fn elastic(artifact: &ArtifactData, prefix: &str) -> Markup {
     let dial = artifact.report.map_or(&[][..], |r| &r.dial);
     let points = dial.iter().map(|p| {

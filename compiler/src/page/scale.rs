@@ -2,13 +2,11 @@
 
 use super::number::{bytes, number};
 
-/// Larger values are in tables only, so that differences stay finite.
+/// Keeps differences finite.
 const LARGEST: f64 = 1e300;
 
-/// Smaller values have no place on a logarithmic axis.
 const SMALLEST_LOG: f64 = 1e-300;
 
-/// Tick labels of an axis, about.
 const TICKS: f64 = 5.0;
 
 /// How the values of an axis are shown.
@@ -18,7 +16,7 @@ pub enum Kind {
     Linear,
     /// Values that are not above zero have no place.
     Log,
-    /// Whole numbers, with half a unit of space on both sides.
+    /// Whole numbers, with half a unit of space at the ends.
     Whole,
     /// Linear, labelled in bytes.
     Bytes,
@@ -50,7 +48,8 @@ impl Axis {
     }
 }
 
-/// The visible range of an axis, of a logarithmic one in decimal logarithms. Its ends are finite and differ.
+/// Visible range of an axis, in decimal logarithms if it is logarithmic; the ends are finite and
+/// differ.
 #[derive(Clone, Debug)]
 pub struct Scale {
     kind: Kind,
@@ -59,12 +58,12 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Returns whether a value has a place on an axis of this kind.
+    /// Returns true if an axis of this kind has a place for a value.
     pub fn accepts(kind: Kind, value: f64) -> bool {
         value.abs() <= LARGEST && (kind != Kind::Log || value >= SMALLEST_LOG)
     }
 
-    /// Creates a scale that covers all values with a place.
+    /// Creates a scale that covers all acceptable values.
     pub fn covering(kind: Kind, values: impl IntoIterator<Item = f64>) -> Scale {
         let accepted = values.into_iter().filter(|&v| Scale::accepts(kind, v));
         let ends = |(low, high): (f64, f64), v: f64| (low.min(v), high.max(v));
@@ -75,7 +74,6 @@ impl Scale {
         }
         let size = low.abs().max(high.abs());
         if kind == Kind::Whole {
-            // Half a unit vanishes beside very large numbers.
             let half = (size * 1e-9).max(0.5);
             (low, high) = (low - half, high + half);
             return Scale { kind, low, high };
@@ -89,14 +87,13 @@ impl Scale {
             (low, high) = (low - pad, high + pad);
         }
         let margin = (high - low) * 0.06;
-        // An axis that nearly starts at zero starts there.
         let from_zero = kind != Kind::Log && (0.0..=0.25 * high).contains(&low);
         low = if from_zero { 0.0 } else { low - margin };
         high += margin;
         Scale { kind, low, high }
     }
 
-    /// Returns the position of a value, from 0 at the low end to 1 at the high end.
+    /// Returns the position of a value, from 0 to 1.
     pub fn fraction(&self, value: f64) -> f64 {
         let part = (position(self.kind, value) - self.low) / (self.high - self.low);
         if part.is_nan() {
@@ -137,7 +134,7 @@ fn position(kind: Kind, value: f64) -> f64 {
     }
 }
 
-/// Returns multiples of a round step, which is a whole number on an axis of whole numbers.
+/// Multiples of a round step.
 fn linear_ticks(low: f64, high: f64, kind: Kind) -> Vec<(f64, String)> {
     let whole = kind == Kind::Whole;
     let rough = ((high - low) / TICKS).max(if whole { 1.0 } else { 0.0 });
@@ -172,11 +169,10 @@ fn tick_label(value: f64, step: f64, high: f64, kind: Kind) -> String {
     if value.abs() >= 1e6 || step < 1e-6 {
         return number(value) + unit;
     }
-    // A step of 2.5 has one decimal more than its size.
     let scaled = |decimals: &usize| step * 10f64.powi(*decimals as i32);
     let exact = |decimals: &usize| (scaled(decimals) - scaled(decimals).round()).abs() < 1e-6;
     let decimals = (0..8).find(exact).unwrap_or(8);
-    // Adding zero removes the sign of minus zero.
+    // Removes the sign of minus zero.
     format!("{:.decimals$}{unit}", value + 0.0)
 }
 

@@ -1,24 +1,22 @@
-//! The template of every page: skeleton, sections, figures, tables. `maud` escapes all text.
-//!
-//! A page needs nothing from elsewhere, and its policy tells the browser to load nothing. There is no script.
+//! The template of every page, without scripts. `maud` escapes all text, and the policy forbids to
+//! load anything.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::chart::{Chart, Legend};
 
-/// Forbids scripts, pictures, fonts, frames and the network.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
 const STYLE: &str = include_str!("style.css");
 
-/// Bytes of a page at most: 32 MiB. The page of a model of a hundred layers has one or two.
+/// Maximum bytes of a page.
 pub const MAX_PAGE: usize = 1 << 25;
 
 /// The text of a value that is not there.
 pub const ABSENT: &str = "–";
 
-/// Rows under a heading; the first cell of a row says what the row is of, and cells at its end may be missing.
+/// Rows under a heading; cells at the end of a row may be missing.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     /// The heading of each column.
@@ -63,7 +61,7 @@ impl Table {
     }
 }
 
-/// Returns charts with a caption, a legend and their numbers; nothing where all charts are empty.
+/// Returns charts with a caption, a legend and their numbers; nothing if all are empty.
 pub fn figure(caption: &str, note: &str, charts: impl IntoIterator<Item = Chart>) -> Markup {
     let charts = charts.into_iter().filter(|c| !c.table.rows.is_empty());
     let charts: Vec<Chart> = charts.collect();
@@ -128,7 +126,7 @@ pub fn list(heading: &str, lines: &[String]) -> Markup {
     }
 }
 
-/// A part of a page; a section without content is left out.
+/// A part of a page.
 #[derive(Clone, Debug)]
 pub struct Section {
     /// The anchor.
@@ -173,7 +171,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Returns the page as HTML; `None` where it would have more than [`MAX_PAGE`] bytes.
+    /// Returns the page as HTML; `None` above [`MAX_PAGE`] bytes.
     pub fn render(&self) -> Option<String> {
         let shown = |sections: &[Section]| -> Vec<Section> {
             let shown = sections.iter().filter(|s| !s.content.0.is_empty());

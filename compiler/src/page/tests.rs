@@ -15,7 +15,6 @@ fn slot(layer: u64, name: &str, error: Value) -> Value {
         "error": error, "note": null})
 }
 
-/// A report with everything that a report may have.
 fn report() -> Value {
     let scores = json!({"perplexity": 12.5, "stderr": 0.25, "perplexity_interval": [11.5, 13.5],
         "perplexity_all": 13.0, "stderr_all": 0.2,
@@ -116,7 +115,6 @@ fn everything_in_a_report_is_on_its_page() {
     );
 }
 
-/// A draft that learns beside one that does not: every quantity that there is, with the texts in their order.
 #[test]
 fn drafts_that_learn_are_drawn_beside_those_that_do_not() {
     let point = |text: &str, windows: u64, acceptance: f64, overlap: Value| {
@@ -148,7 +146,6 @@ fn drafts_that_learn_are_drawn_beside_those_that_do_not() {
         "first.txt",
         "&lt;b&gt;.txt",
         "d.htz drafts for m.gguf",
-        // Windows of the first text and of the second.
         "90",
     ] {
         assert!(text.contains(part), "{part} in {text}");
@@ -220,7 +217,6 @@ fn files_are_recognised_by_what_is_in_them() {
             "{error}"
         );
     }
-    // What is not looked at may be as deep as it likes.
     let deep = format!("{}1{}", "{\"a\":".repeat(300), "}".repeat(300));
     assert!(matches!(read_text(&deep), Err(InputError::Unknown { .. })));
     let mut cut = report().to_string();
@@ -263,8 +259,6 @@ fn a_layer_that_no_model_has_is_damage() {
     assert!(matches!(read(&report), Err(InputError::Damaged { .. })));
 }
 
-/// Every number of a report in turn is replaced by one that nobody expects; the page is made, or
-/// the file is refused.
 #[test]
 fn no_number_of_a_report_breaks_the_page() {
     let report = report();

@@ -1,4 +1,4 @@
-//! Removal of the leftovers of earlier runs: abandoned work, unfinished files, cached statistics.
+//! Removal of the leftovers of earlier runs.
 
 use std::ffi::OsStr;
 use std::io;
@@ -11,7 +11,7 @@ use thiserror::Error;
 use crate::calibrate::cache;
 use crate::make::work::{IdleWorkFolder, is_older};
 
-/// Younger unfinished files may still be written to.
+/// Younger ones may still be written to.
 const UNFINISHED_AGE: Duration = Duration::from_secs(60 * 60);
 
 /// Request for [`clean`].
@@ -54,7 +54,7 @@ pub enum CleanError {
     },
 }
 
-/// Removes leftovers of this user's runs that no running process uses, and calls `tell` for each.
+/// Removes leftovers of this user's runs that no process uses, and calls `tell` for each.
 ///
 /// # Errors
 /// [`CleanError`] if a folder cannot be read.

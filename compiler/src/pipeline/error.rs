@@ -25,8 +25,8 @@ use crate::tune::TuneError;
 use crate::unit::UnitError;
 use crate::unit::UnitsError;
 
-/// Errors of a compilation. Each message is one line with the file or option concerned. Options are
-/// named as methods of [`Compiler`](crate::Compiler), in backticks.
+/// Errors of a compilation. Options are named as methods of [`Compiler`](crate::Compiler), in
+/// backticks.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CompileError {
@@ -154,8 +154,7 @@ pub enum CompileError {
     /// The search over candidates failed.
     #[error(transparent)]
     Trial(TrialError),
-    /// The compilation was cancelled. Finished work is kept, and the same compilation resumes from
-    /// it.
+    /// The compilation was cancelled; the same one resumes from the finished work.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
     /// The artifact cannot be written.

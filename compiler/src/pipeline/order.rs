@@ -11,9 +11,6 @@ use crate::request::OrderArg;
 
 /// Returns the permutation setting for a new plan: the requested one, else on with codes if the
 /// source can be permuted.
-///
-/// # Errors
-/// [`PlanError::OrderOfBlocks`].
 pub(super) fn resolve_setting(
     source: &ModelFile,
     request: &PlanRequest,
@@ -35,9 +32,6 @@ pub(super) fn resolve_setting(
 }
 
 /// Checks that every tensor of the source can be permuted, if that is requested.
-///
-/// # Errors
-/// [`PlanError::OrderOfBlocks`].
 pub(super) fn check(source: &ModelFile, order: Option<OrderArg>) -> Result<(), PlanError> {
     let in_blocks = source.tensors.iter().find(|t| t.dtype.block_len() > 1);
     match in_blocks.filter(|_| order == Some(OrderArg::On)) {
@@ -50,9 +44,6 @@ pub(super) fn check(source: &ModelFile, order: Option<OrderArg>) -> Result<(), P
 }
 
 /// Computes the channel permutation of a request; `None` if channels stay in place.
-///
-/// # Errors
-/// [`PlanError::PermutationNeedsCalibration`], and weights that do not decode.
 pub(super) fn find_permutation(
     source: &ModelFile,
     request: &PlanRequest,

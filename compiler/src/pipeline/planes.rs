@@ -1,5 +1,4 @@
-//! Elastic artifacts: the bases are an artifact of a smaller size, and residuals are added as
-//! separate planes.
+//! Elastic artifacts: the bases are a smaller artifact, and residuals are added as separate planes.
 
 use htc_formats::htz::HtzError;
 use htc_formats::model::Role;
@@ -27,13 +26,12 @@ const MAX_ITERATIONS: usize = 4;
 
 const SLACK: u64 = 256;
 
-/// Approximate size of a two-plane artifact relative to a one-plane artifact of the same loss.
+/// Approximate, at the same loss.
 const TWO_PLANE_OVERHEAD: f64 = 1.12;
 
 #[derive(Clone, Debug)]
 pub(super) struct ElasticRequest {
     size: SizeTarget,
-    /// Options of the bases.
     pub bases: CompileOptions,
 }
 
@@ -41,7 +39,7 @@ pub(super) struct ElasticRequest {
 enum SizeTarget {
     /// Maximum bytes of the whole file.
     Bytes(u64),
-    /// The smallest file that meets this limit with all bytes in use.
+    /// The smallest file, with all bytes in use.
     Within(QualityLimit),
 }
 
@@ -106,7 +104,7 @@ impl ElasticRequest {
         Ok(Some(ElasticRequest { size, bases }))
     }
 
-    /// Returns the requested bytes of the whole file, or those predicted to meet the limit.
+    /// Returns the bytes of the whole file, requested or predicted.
     pub fn expected_bytes(&self, prepared: &Prepared) -> Result<u64, PlanError> {
         match self.size {
             SizeTarget::Bytes(total) => Ok(total),
@@ -138,8 +136,7 @@ impl ElasticRequest {
         }
     }
 
-    /// Makes bases and residuals of the requested size, or of the smallest size that meets the
-    /// limit.
+    /// Makes bases and residuals of the requested size, or the smallest within the limit.
     pub fn make(
         &self,
         prepared: &Prepared,
@@ -193,8 +190,7 @@ impl ElasticRequest {
         Ok(chosen)
     }
 
-    /// Searches for the smallest complete artifact that meets a limit, by executing candidates
-    /// without tuned norms. Returns it with the number of candidates.
+    /// Executes candidates without tuned norms; returns the artifact with the number of candidates.
     fn search_smallest(
         &self,
         limit: QualityLimit,

@@ -1,5 +1,4 @@
-//! All steps before factorisation: opens, calibrates and plans the source, and reports every error
-//! that can be found early.
+//! All steps before factorisation, which report every error that can be found early.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -34,8 +33,7 @@ use crate::system::clock::{Stage, StageClock};
 use crate::system::disk;
 use crate::system::memory;
 
-/// Ratio used to estimate the cost of a search: projections of all kinds are factorised there, with
-/// ranks close to their maximum.
+/// Projections of all kinds are factorised there, with ranks close to their maximum.
 const ESTIMATE_RATIO: f64 = 0.5;
 
 pub(super) struct Prepared {
@@ -62,7 +60,6 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// Returns the bytes of the artifact of a plan.
     pub fn artifact_bytes(&self, plan: &Plan) -> Result<u64, HtzError> {
         let (source, calibration) = (&self.source, self.calibration.as_ref());
         let (treatment, digest_later) = (&self.treatment, Digest::default());
@@ -79,7 +76,6 @@ impl Prepared {
         HtzWriter::predict_length(draft, &self.sections)
     }
 
-    /// Returns the predicted losses of codes, if types were chosen by them.
     pub fn predicted_losses(&self, plan: &Plan) -> Result<Option<EstimatedLosses>, PlanError> {
         let (source, calibration) = (&self.source, self.calibration.as_ref());
         let made_from = self.plan_inputs.as_ref();
@@ -102,7 +98,6 @@ impl Prepared {
         Ok(plain.transpose()?.unwrap_or_default())
     }
 
-    /// Returns the bytes of the file at a ratio.
     pub fn size_at(&self, ratio: f64) -> Result<u64, PlanError> {
         let (source, calibration) = (&self.source, self.calibration.as_ref());
         match &self.plan_inputs {
@@ -118,7 +113,6 @@ impl Prepared {
         alternatives(&self.source, plan, made_from, (calibration, limit))
     }
 
-    /// Returns the plan, or that of another ratio.
     pub fn plan_at(&self, ratio: Option<f64>) -> Result<Plan, PlanError> {
         let (source, calibration) = (&self.source, self.calibration.as_ref());
         plan_at(
@@ -131,7 +125,6 @@ impl Prepared {
     }
 }
 
-/// Returns the ratio at which the search for a file within a limit starts.
 pub(super) fn start_ratio(
     source: &ModelFile,
     made_from: Option<&PlanInputs>,
@@ -353,8 +346,7 @@ pub(super) fn prepare(
     })
 }
 
-/// Returns the maximum disk space of concurrent candidates and baseline files. A replaced artifact
-/// stays until the new one is complete.
+/// A replaced artifact stays until the new one is complete.
 fn disk_space_needed(
     options: &CompileOptions,
     plan: &Plan,
@@ -402,12 +394,8 @@ pub struct PlanWithEvidence {
     pub plan_inputs: Option<PlanInputs>,
 }
 
-/// Makes the plan for a model, or reads it from its file. The model is executed and its weights are
-/// read only after all other checks have passed.
-///
-/// # Errors
-/// [`CompileError::Plan`], [`CompileError::PlanFile`], [`CompileError::Calibrate`],
-/// [`CompileError::Unit`].
+/// Makes the plan for a model, or reads it from its file. The model is executed only after all
+/// other checks have passed.
 pub fn plan(
     source: &ModelFile,
     planning: &PlanSource,
@@ -420,8 +408,7 @@ pub fn plan(
     let source_type = ModelFileTypes(source);
     let read = OnceCell::new();
     let digest = || *read.get_or_init(|| digest_of(source, clock, watch));
-    // Read only once: the file may be a pipe. A plan that will be made is checked first with the
-    // evidence known already.
+    // Read only once: the file may be a pipe.
     let known = match planning {
         PlanSource::File(path) => {
             let plan = plan::json::read(path, &source.hyper, digest, source_type)?;
@@ -538,9 +525,6 @@ fn check_request(
 }
 
 /// Calibrates a source on the text of `options`.
-///
-/// # Errors
-/// [`CompileError::Calibrate`].
 pub fn calibrate(
     source: &ModelFile,
     digest: Digest,
@@ -553,7 +537,7 @@ pub fn calibrate(
         error,
     })?;
     let calibrated = calibrate::calibrate(&Arc::new(model), digest, options, device, watch)?;
-    // Statistics of a changed source must not stay in the cache under this digest.
+    // Must not stay in the cache under this digest.
     if calibrated.is_new && source.digest() != digest {
         calibrate::remove_entry(options, calibrated.key)?;
         return Err(CompileError::SourceChanged(source.path.clone()));

@@ -1,5 +1,4 @@
-//! Plans of files with a size budget: converts bits or ratios to bytes, and finds the plan whose
-//! file takes no more.
+//! Plans of files with a size budget.
 
 use htc_formats::bands::{Code, CodeLayout};
 use htc_formats::block::BlockFit;
@@ -21,7 +20,7 @@ const BISECTION_STEPS: usize = 9;
 
 const SLACK: u64 = 128;
 
-/// Maximum slack before a size counts as infeasible.
+/// A larger slack means that a size is infeasible.
 const LARGEST_SLACK: u64 = 1 << 20;
 
 /// Inputs from which the plans of a request are made.
@@ -38,17 +37,11 @@ pub struct PlanInputs {
 #[derive(Clone, Debug)]
 pub(super) struct FileParts {
     pub tokenizer: Section,
-    /// Bytes of the source.
     pub source: u64,
-    /// Description of the linear algebra library.
     pub linear_algebra: String,
 }
 
 impl PlanInputs {
-    /// Returns the plan of the request.
-    ///
-    /// # Errors
-    /// [`PlanError`].
     pub(super) fn plan(
         &self,
         source: &ModelFile,
@@ -122,9 +115,6 @@ impl PlanInputs {
 
     /// Returns the alternatives to a plan with a file size: the plan that gives every matrix the
     /// same type, and, if the plan has factors, the plan without.
-    ///
-    /// # Errors
-    /// [`PlanError`].
     pub(super) fn alternatives(
         &self,
         plan: &Plan,
@@ -210,9 +200,6 @@ impl PlanInputs {
     /// Returns up to `most` plans with the same GGUF type for all matrices whose files are closest
     /// to `bytes`, alternating smaller and larger, from half to twice of it. Excludes the plan
     /// itself.
-    ///
-    /// # Errors
-    /// [`PlanError`].
     pub(super) fn baseline_plans(
         &self,
         (plan, bytes, most): (&Plan, u64, usize),
@@ -254,9 +241,6 @@ impl PlanInputs {
 
     /// Returns the predicted loss of each matrix of a plan, and of files with one type throughout;
     /// `None` if types are not chosen by predicted loss.
-    ///
-    /// # Errors
-    /// [`PlanError`].
     pub(super) fn predicted_losses(
         &self,
         plan: &Plan,
@@ -312,8 +296,8 @@ impl PlanInputs {
         limit: QualityLimit,
     ) -> Option<f64> {
         self.file.as_ref()?;
-        // Measured losses exceed summed ones, most where losses are large. A relative increase of
-        // the perplexity is about equal to the divergence.
+        // Measured losses exceed summed ones. A relative increase of the perplexity is about equal
+        // to the divergence.
         let nats = limit.kl.into_iter().chain(limit.perplexity_increase);
         let wanted = 0.6 * nats.min_by(f64::total_cmp)?;
         let (mut fails, mut holds) = (0.0, 1.0);
@@ -343,7 +327,7 @@ impl PlanInputs {
         let length = |plan: &Plan| file.file_length(plan, source, calibration);
         let matrices = |plan: &Plan| -> u64 { plan.units().iter().map(|u| u.bytes_after()).sum() };
         request.budget = match to_file_budget(request.budget, source, file.source) {
-            // The requested size is that of the source; an artifact with few weights may be larger.
+            // An artifact with few weights may be larger than the source.
             Budget::FileSize(total) if total == file.source => {
                 Budget::FileSize(file.unchanged_bytes(&request, source, calibration)?)
             }
@@ -393,16 +377,15 @@ pub(super) fn searched_size_note(limit: QualityLimit) -> String {
     format!("its size was sought as the smallest within {limit}")
 }
 
-/// Calls `make` repeatedly with the bytes reserved for everything outside the matrices, and returns
-/// the largest result of at most `total` bytes. The reserve depends on the plan and vice versa.
-/// `None` if every result was too large.
+/// Calls `make` repeatedly with the bytes reserved for everything outside the matrices, which
+/// depend on the plan, and returns the largest result of at most `total` bytes.
 fn fit_to_size<T>(
     total: u64,
     mut beside: u64,
     mut make: impl FnMut(u64) -> Result<(u64, T), PlanError>,
 ) -> Result<Option<T>, PlanError> {
     let mut best: Option<(u64, T)> = None;
-    // Names of codes may need more than the reserve: every file that is too large increases it.
+    // Every file that is too large increases the reserve.
     let (mut slack, mut turns) = (SLACK, 0);
     while turns < MAX_ITERATIONS {
         let (bytes, made) = match make(beside) {
@@ -434,7 +417,7 @@ impl FileParts {
         calibration: Option<&Calibration>,
     ) -> Result<u64, PlanError> {
         let mut request = request.clone();
-        // The longest possible number, so that the length is an upper bound.
+        // An upper bound of the length.
         request.budget = Budget::FileSize(u64::MAX);
         let kept = unchanged_plan(source, &request)?;
         Ok(self
@@ -461,7 +444,7 @@ impl FileParts {
             &treatment,
             measured,
         );
-        // Reserved whether norms are tuned or not: the plan must not depend on it.
+        // The plan must not depend on tuning.
         let draft = layout::reserve_tuning(draft, measured);
         let length = HtzWriter::predict_length(draft, std::slice::from_ref(&self.tokenizer));
         length.map_err(|error| PlanError::Inconsistent(Some(error.to_string())))

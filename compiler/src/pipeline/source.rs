@@ -16,10 +16,6 @@ pub(super) fn digest_of(source: &ModelFile, clock: &StageClock, watch: Progress)
     clock.time(Stage::Read, || source.digest())
 }
 
-/// Checks that the source still has the given digest.
-///
-/// # Errors
-/// [`CompileError::SourceChanged`].
 pub(super) fn check_unchanged(
     source: &ModelFile,
     digest: Digest,

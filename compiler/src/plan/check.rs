@@ -1,5 +1,4 @@
-//! Validation of plans, both computed and read from a file: units must fit the model and each
-//! other.
+//! Validation of plans: units must fit the model and each other.
 
 use std::collections::HashMap;
 
@@ -14,7 +13,7 @@ use super::sources::SourceTypes;
 use super::unit::{UnitMatrix, UnitPlan};
 use crate::request::Method;
 
-/// Mismatch in a plan. Each message is one line that begins with the key of the plan's file.
+/// Mismatch in a plan. Messages begin with the key of the plan's file.
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum PlanMismatch {
     /// A unit without matrices, or with matrices that cannot form one unit.
@@ -116,7 +115,7 @@ pub enum PlanMismatch {
 pub(super) fn rank_limit(shared: bool, members: &[UnitMatrix]) -> usize {
     let cols = members.first().map_or(0, |member| member.cols);
     let outs: usize = members.iter().map(|member| member.rows).sum();
-    // A basis of the whole input is the identity, whatever the number of rows.
+    // A basis of the whole input is the identity.
     if shared { cols } else { outs.min(cols) }
 }
 
@@ -168,7 +167,7 @@ pub(super) fn is_form_allowed(method: Method, matrices: &[MatrixId], form: &str)
         (None, _) => false,
         (_, "dense") => true,
         (Some(MatrixId::Embedding), _) => false,
-        // The error of a base with GPTQ feedback has no dominant directions.
+        // Its error has no dominant directions.
         (Some(_), "residual") if method == Method::Quantise => false,
         (Some(MatrixId::Head), form) => matches!(form, "low_rank" | "residual"),
         (Some(MatrixId::Projection { .. }), "low_rank") => {
@@ -283,7 +282,6 @@ fn check_form(form: &MatrixForm, members: &[UnitMatrix]) -> Vec<PlanMismatch> {
     for (key, dtype) in form.types() {
         let of_factors = form.rank().is_some() && key != "base";
         let length = match (key, form.rank()) {
-            // Report an invalid rank only once.
             ("b" | "projected", Some(rank)) if !possible(&rank) => continue,
             ("b" | "projected", Some(rank)) => rank,
             _ => cols,

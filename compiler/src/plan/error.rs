@@ -23,8 +23,7 @@ fn budget_as_builder_call(budget: Budget) -> String {
     format!("`{name}` {}", words.next().unwrap_or_default())
 }
 
-/// Error returned when no plan satisfies a request. Every message names the option, as the
-/// builder's method, and a remedy.
+/// Error returned when no plan satisfies a request.
 #[derive(Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum PlanError {
@@ -61,7 +60,7 @@ pub enum PlanError {
         /// Smallest ratio of any plan.
         smallest: f64,
     },
-    /// A ratio that is unreachable in the requested factor type but reachable in another.
+    /// A ratio that is reachable in another factor type.
     #[error(
         "`ratio` {ratio}: with factors in {factor_type} a plan comes to {reached:.4}, because they take no less than \
          slots do in the source; with `factor_type` {} it is met",
@@ -271,7 +270,6 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    /// Returns true if a larger budget is the remedy.
     pub(crate) fn is_too_small(&self) -> bool {
         matches!(
             self,

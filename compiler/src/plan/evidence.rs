@@ -1,5 +1,4 @@
-//! Evidence for allocators beyond shapes. Every part is optional; an allocator returns an error if
-//! it needs a missing one.
+//! Evidence for allocators beyond shapes; every part is optional.
 
 use htc_formats::model::MatrixId;
 
@@ -12,12 +11,9 @@ use crate::request::{MeasuredEnergy, TargetMachine};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Evidence {
     /// Singular values of each unit's weight, in decreasing order. For a shared basis, the members
-    /// are stacked with their basis weights (square roots of the eigenvalues of `Σ w_i W_iᵀ W_i`).
-    /// The length is the smaller side or the unit's limit.
+    /// are stacked with their basis weights. The length is the smaller side or the unit's limit.
     pub spectra: Option<Vec<Vec<f64>>>,
-    /// Singular values of `W C^{1/2}`, where `C` is the second moment of the unit's input. Their
-    /// squares sum to `E‖W x‖²`, and the truncated part of that sum is `E‖(W − Ŵ) x‖²`. Each unit
-    /// is divided by its sum, so a common factor cancels.
+    /// Singular values of `W C^{1/2}`, where `C` is the second moment of the unit's input.
     pub whitened: Option<Vec<Vec<f64>>>,
     /// Contribution of each layer's branches to the residual stream.
     pub branches: Option<Vec<BranchShares>>,
@@ -31,10 +27,9 @@ pub struct Evidence {
     pub energy: Option<MeasuredEnergy>,
     /// Loss of each matrix in each form.
     pub curves: Option<Vec<LossCurve>>,
-    /// Loss of projections with a shared basis, for groups where this may pay; the groups are
-    /// disjoint.
+    /// Loss of projections with a shared basis; the groups are disjoint.
     pub shared: Vec<SharedLossCurve>,
-    /// Human-readable summary of the evaluation of factors, if any were evaluated.
+    /// Summary of the evaluation of factors.
     pub factor_summary: Option<String>,
     /// Bytes of the file apart from its matrices: header, manifest, norms, vocabulary.
     pub overhead_bytes: Option<u64>,
@@ -47,7 +42,7 @@ pub struct LossCurve {
     pub matrix: MatrixId,
     /// Candidate forms in any order.
     pub points: Vec<LossPoint>,
-    /// Intermediate forms with a lower gain per byte; they use the remainder of a budget.
+    /// Intermediate forms with a lower gain per byte.
     pub intermediate: Vec<LossPoint>,
 }
 
@@ -65,7 +60,7 @@ pub struct SharedLossCurve {
 pub struct SharedLossPoint {
     /// Form of the group.
     pub form: MatrixForm,
-    /// Estimated increase of the KL divergence from the source for each member, nats per token.
+    /// Estimated increase of the KL divergence for each member, nats per token.
     pub losses: Vec<f64>,
 }
 
@@ -74,7 +69,7 @@ pub struct SharedLossPoint {
 pub struct LossPoint {
     /// Dense or separately factorised form.
     pub form: MatrixForm,
-    /// Estimated increase of the KL divergence from the source, nats per token.
+    /// Estimated increase of the KL divergence, nats per token.
     pub loss: f64,
 }
 

@@ -1,5 +1,5 @@
-//! Form of a matrix in the artifact and the tensors it stores. [`StoredForm`] is the counterpart
-//! used by the loader and by the manifest.
+//! Form of a matrix in the artifact and the tensors it stores. [`StoredForm`] is the counterpart of
+//! the loader and the manifest.
 
 use htc_formats::DType;
 use htc_formats::bands::CodeLayout;
@@ -86,7 +86,7 @@ impl MatrixForm {
         MatrixForm::factored(method, rank, first, second)
     }
 
-    /// Returns the types of the first and the second factor; f32 without factors.
+    /// Returns the types of both factors; f32 without.
     pub const fn factor_types(&self) -> [DType; 2] {
         match self {
             MatrixForm::LowRank { a, b, .. } | MatrixForm::Residual { a, b, .. } => [*a, *b],
@@ -134,7 +134,7 @@ impl MatrixForm {
     }
 
     /// Returns the tensors of matrices with the same input: their common basis, if any, then those
-    /// of each member in the order of execution.
+    /// of each member.
     pub fn tensors(&self, members: &[UnitMatrix]) -> Vec<StoredTensor> {
         let first = members.first();
         let basis = first.and_then(|member| {
@@ -173,8 +173,7 @@ impl MatrixForm {
         }
     }
 
-    /// Returns the type names in a plan's file. Unrotated column groups with one code give its
-    /// name, others the list.
+    /// Unrotated column groups with one code give its name, others the list.
     pub(super) fn type_names(&self) -> Vec<(&'static str, String)> {
         if let MatrixForm::ColumnGroups { codes } = self {
             let named = codes.uniform_code().filter(|code| code.is_current());

@@ -55,7 +55,7 @@ pub const ALL: [Gpu; 32] = [
     gpu("v100", 6 << 10, 900.0),
 ];
 
-/// Returns the GPU with the given name. Case, spaces, hyphens and the vendor prefix are ignored.
+/// Returns the GPU with the given name; case, spaces, hyphens and the vendor prefix are ignored.
 ///
 /// # Errors
 /// A one-line message with the known names.

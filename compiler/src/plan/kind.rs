@@ -68,8 +68,7 @@ pub(super) fn projection_groups(
                         .collect();
                     let cols = shape(*members.first()?).1;
                     let outs = members.iter().map(|&s| shape(s).0).sum();
-                    // A basis of the whole input is the identity, so the limit is the input width
-                    // even with fewer outputs.
+                    // A basis of the whole input is the identity.
                     let limit = cols;
                     Some(ProjectionGroup {
                         members,
@@ -79,8 +78,7 @@ pub(super) fn projection_groups(
                     })
                 })
                 .collect();
-            // The Gram matrix is as wide as the input regardless of file size; real models have
-            // more outputs than inputs here.
+            // The Gram matrix is as wide as the input.
             match kinds.iter().find(|k| k.cols > MAX_ASPECT * k.outs) {
                 None => Ok(kinds),
                 Some(kind) => Err(PlanError::InputTooWide {

@@ -3,7 +3,7 @@
 //!
 //! The solver keeps lists of Pareto-optimal sums (Nemhauser and Ullmann, "Discrete dynamic
 //! programming and capital allocation", 1969). It is exact while a list has at most [`LONGEST`]
-//! sums; beyond, exact to the width of a bucket.
+//! sums; beyond, to the width of a bucket.
 
 use super::form::MatrixForm;
 
@@ -36,12 +36,11 @@ pub(super) fn pareto_front<T>(mut all: Vec<Candidate<T>>) -> Vec<Candidate<T>> {
     all
 }
 
-/// Number of choices kept on each side of the one selected by the price of a byte (the core of a
-/// knapsack: Balas and Zemel, "An algorithm for large zero-one knapsack problems", 1980).
+/// Choices kept on each side of the one selected by the price of a byte (the core of a knapsack:
+/// Balas and Zemel, "An algorithm for large zero-one knapsack problems", 1980).
 const CORE_RADIUS: usize = 4;
 
-/// Keeps the choices around those that the budget's price selects, and the smallest. Choices are
-/// sorted by size. Others occur in the best plans only if bytes are left over.
+/// Keeps the choices around those that the budget's price selects, and the smallest.
 pub(super) fn core<T>(mut choices: Vec<Vec<Candidate<T>>>, budget: u64) -> Vec<Vec<Candidate<T>>> {
     let at = |of: &[Candidate<T>], price: f64| {
         let costs = of.iter().map(|c| c.loss + price * c.bytes as f64);
@@ -73,7 +72,6 @@ pub(super) fn core<T>(mut choices: Vec<Vec<Candidate<T>>>, budget: u64) -> Vec<V
     choices
 }
 
-/// A Pareto-optimal sum over the first matrices.
 #[derive(Clone, Copy, Debug)]
 struct Sum {
     bytes: u64,
@@ -83,14 +81,13 @@ struct Sum {
     choice: u32,
 }
 
-/// Returns one choice for each matrix with the least total loss in at most `budget` bytes, and that
-/// loss. `None` if even the smallest choices exceed the budget.
+/// Returns one choice for each matrix and the total loss; `None` if even the smallest choices
+/// exceed the budget.
 pub(super) fn solve<T: Clone>(
     choices: &[Vec<Candidate<T>>],
     budget: u64,
 ) -> Option<(Vec<Candidate<T>>, f64)> {
     let smallest = |of: &Vec<Candidate<T>>| of.iter().map(|choice| choice.bytes).min();
-    // Least bytes of the matrices from each index on.
     let mut needed = vec![0; choices.len() + 1];
     for (index, of) in choices.iter().enumerate().rev() {
         needed[index] = needed[index + 1] + smallest(of)?;
@@ -188,8 +185,8 @@ pub(super) fn pareto_sums(choices: &[Vec<Candidate>]) -> Vec<Candidate<Vec<Matri
     all
 }
 
-/// Spends the remainder of a budget: repeatedly applies the larger choice that fits and reduces the
-/// loss most. Returns the total reduction.
+/// Repeatedly applies the larger choice that fits and reduces the loss most; returns the total
+/// reduction.
 pub(super) fn spend_remainder<T: Clone>(
     chosen: &mut [Candidate<T>],
     of: [&[Vec<Candidate<T>>]; 2],
@@ -292,7 +289,6 @@ mod tests {
         let (chosen, lost) = solve(&choices, budget).unwrap();
         let bytes: u64 = chosen.iter().map(|choice| choice.bytes).sum();
         assert!(bytes <= budget && bytes as f64 > 0.999 * budget as f64);
-        // Lagrange: for every price λ, min Σ loss + λ (bytes − budget) is below the optimum.
         let bound = |price: f64| {
             let of = |of: &Vec<Candidate>| {
                 let costs = of.iter().map(|c| c.loss + price * c.bytes as f64);

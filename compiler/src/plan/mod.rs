@@ -2,8 +2,7 @@
 //!
 //! A [`Plan`] is made from the model's shapes, the [`Budget`] and, for some
 //! [`allocate::Allocator`]s, [`Evidence`]. Every deviation from the request is recorded in a note.
-//! [`json`] writes plans as editable files and reads them back. Computed plans and plans from files
-//! pass the same validation; [`MatrixForm`] defines the stored tensors.
+//! [`json`] writes plans as editable files and reads them back; these pass the same validation.
 
 pub mod allocate;
 mod check;
@@ -50,7 +49,7 @@ pub use sources::{ModelFileTypes, SourceTypes};
 pub(crate) use unit::label;
 pub use unit::{Unit, UnitMatrix, UnitPlan, activation_point};
 
-/// Forms of all planned matrices in the order of execution; others stay as in the source.
+/// Forms of all planned matrices; others stay as in the source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     request: PlanRequest,
@@ -59,11 +58,8 @@ pub struct Plan {
     expected_loss: Option<f64>,
 }
 
-/// Returns the units of a plan in the order of [`Plan::units`]; [`Evidence`] is measured on them.
-/// `source_type` gives the type of a matrix in the source.
-///
-/// # Errors
-/// [`PlanError::NoSlots`], [`PlanError::NoSharedInput`], [`PlanError::InputTooWide`].
+/// Returns the units of a plan in the order of [`Plan::units`]. `source_type` gives the type of a
+/// matrix in the source.
 pub fn units(
     hyper: &HyperParameters,
     request: &PlanRequest,
@@ -79,8 +75,7 @@ pub fn units(
 /// Computes a plan. `source_type` gives the type of a matrix in the source.
 ///
 /// # Errors
-/// [`PlanError`] if no plan satisfies the request. If the ratio is missed because the factor type
-/// takes as many bytes as the source, the error names the types that meet it.
+/// [`PlanError`] if no plan satisfies the request.
 pub fn compute(
     hyper: &HyperParameters,
     request: PlanRequest,
@@ -250,7 +245,6 @@ fn dense_form(members: &[UnitMatrix], asked: Option<DenseType>) -> (MatrixForm, 
                 },
                 asked,
             ),
-            // Rows too wide for column groups.
             Err(_) => {
                 let weight = DType::F16;
                 (MatrixForm::Dense { weight }, DenseType::Blocks(weight))
@@ -324,13 +318,12 @@ fn fixed_ranks(
     }
 }
 
-/// Applies a decision to a unit. Factors that are not smaller than the dense form are dropped,
-/// unless full rank was requested.
+/// Factors that are not smaller than the dense form are dropped, unless full rank was requested.
 fn apply_decision(unit: Unit, decision: Decision, request: &PlanRequest) -> UnitPlan {
     let asked = request.factor_type;
     let mut notes = decision.notes;
     let (dense, of_dense) = dense_form(&unit.members, request.dense_type_of_selected());
-    // Compare with the dense type of the projections, if any, else with the source.
+    // With the dense type of the projections, if any.
     let (compared, _) = dense_form(&unit.members, request.dense_types.projections);
     let form = match decision.choice {
         Choice::Dense => dense.clone(),
@@ -381,7 +374,7 @@ fn apply_decision(unit: Unit, decision: Decision, request: &PlanRequest) -> Unit
 }
 
 impl Plan {
-    /// Returns a plan of these units after validation; its notes name the padded matrices.
+    /// Returns a plan of these units after validation.
     ///
     /// # Errors
     /// All faults of the units.
@@ -434,8 +427,7 @@ impl Plan {
         self.request.kv_bases == KvBasesArg::On
     }
 
-    /// Returns true if execution needs gradients of the outputs: for column groups, and for GGUF
-    /// types with error feedback when all matrices are quantised.
+    /// Returns true if execution needs gradients of the outputs.
     pub fn needs_gradients(&self) -> bool {
         let quantises = self.request.method == Method::Quantise;
         self.units.iter().any(|unit| match &unit.form {
@@ -450,8 +442,8 @@ impl Plan {
         self.request.treatment = treatment;
     }
 
-    /// Returns the treatment of units with factors. With the method `quantise` and a calibration,
-    /// the gauge is [`GaugeKind::Whiten`], as during planning.
+    /// Returns the treatment of units with factors; with the method `quantise` the gauge is
+    /// [`GaugeKind::Whiten`], as during planning.
     pub fn treatment_of_factors(&self, treatment: Treatment, calibrated: bool) -> Treatment {
         let factors = self.units.iter().any(|unit| unit.rank().is_some());
         let gauge = match self.request.method {
@@ -461,13 +453,12 @@ impl Plan {
         Treatment { gauge, ..treatment }
     }
 
-    /// Returns the estimated increase of the KL divergence from the source, nats per token, if
-    /// types were chosen by it.
+    /// Returns the estimated increase of the KL divergence, nats per token, if types were chosen by
+    /// it.
     pub fn estimated_loss(&self) -> Option<f64> {
         self.expected_loss
     }
 
-    /// Adds a note on the whole plan.
     pub(crate) fn add_note(&mut self, said: String) {
         self.notes.push(said);
     }
@@ -498,7 +489,6 @@ impl Plan {
 
     /// Returns the unit that contains a matrix.
     pub fn unit_of(&self, matrix: MatrixId) -> Option<&UnitPlan> {
-        // Units are sorted by layer, but not within a layer.
         let block = |matrix: MatrixId| match matrix {
             MatrixId::Embedding => (0, 0),
             MatrixId::Projection { layer, .. } => (1, layer),
@@ -513,8 +503,7 @@ impl Plan {
             .find(|unit| unit.members.iter().any(|member| member.matrix == matrix))
     }
 
-    /// Returns parameters after over parameters before of the selected projections; 1 if none is
-    /// selected.
+    /// Returns parameters after over parameters before of the selected projections.
     pub fn ratio(&self) -> f64 {
         let selected = |unit: &&UnitPlan| {
             let mut slots = unit.members.iter().filter_map(UnitMatrix::slot);
@@ -532,10 +521,6 @@ impl Plan {
 
 impl Treatment {
     /// Checks that a plan permits this treatment.
-    ///
-    /// # Errors
-    /// [`TreatmentError::Channels`] if more channels are exempt than a unit has ranks,
-    /// [`TreatmentError::ChannelType`] if the factor type cannot hold them exactly.
     pub fn check(&self, plan: &Plan) -> Result<(), TreatmentError> {
         let SinkProtection::Channels(channels) = self.sink else {
             return Ok(());

@@ -13,8 +13,7 @@ struct PaddedMatrices {
     count: usize,
 }
 
-/// Adds one note on padded matrices and their columns to a plan, and removes outdated ones from an
-/// edited file.
+/// Removes outdated notes from an edited file.
 pub(super) fn update_padding_note(units: &[UnitPlan], notes: &mut Vec<String>) {
     let said = padding_note(units);
     notes.retain(|note| !note.starts_with(NOTE_PREFIX) || Some(note) == said.as_ref());

@@ -1,4 +1,4 @@
-//! Depth phases of a model, detected in the variance of its residual stream: mix, compress, refine.
+//! Depth phases of a model, by the variance of its residual stream: mix, compress, refine.
 
 use std::fmt;
 
@@ -76,19 +76,16 @@ pub struct ProfileError {
 pub struct Phases {
     /// Smoothed profile; empty without calibration.
     pub smoothed: Vec<f64>,
-    /// Phase of every layer, or the reason for the absence of phases.
+    /// Phase of every layer, or the reason for their absence.
     pub phases: Result<Vec<Phase>, NoPhasesReason>,
 }
 
 impl Phases {
-    /// Detects the phases of a profile `σ²_ℓ` with one value per layer; `None` without calibration.
+    /// Detects the phases of a profile `σ²_ℓ` with one value per layer.
     ///
     /// The profile is smoothed by a moving average over three layers with repeated edges. The
     /// valley is the contiguous run around the first smallest value that stays within
-    /// [`COMPRESS_BELOW`] of it: the rule of the MCR phase detection.
-    ///
-    /// # Errors
-    /// [`ProfileError`] if a value is negative, infinite or not a number.
+    /// [`COMPRESS_BELOW`] of it (MCR).
     pub fn detect(profile: Option<&[f64]>) -> Result<Phases, ProfileError> {
         let Some(profile) = profile.filter(|p| !p.is_empty()) else {
             return Ok(Phases {
@@ -104,7 +101,7 @@ impl Phases {
             });
         }
         let last = profile.len() - 1;
-        // Divide before adding, to avoid overflow.
+        // Avoids overflow.
         let smoothed: Vec<f64> = (0..=last)
             .map(|i| {
                 let taps = [i.saturating_sub(1), i, (i + 1).min(last)];
@@ -133,7 +130,7 @@ fn find_valley(smoothed: &[f64]) -> Result<Vec<Phase>, NoPhasesReason> {
         largest = largest.max(value);
     }
     let smallest = smoothed[lowest];
-    // Not a quotient: the smallest may be zero.
+    // The smallest may be zero.
     if largest < FLAT_BELOW * smallest || largest == 0.0 {
         let ratio = if largest == 0.0 {
             1.0
@@ -175,14 +172,12 @@ mod tests {
 
     #[test]
     fn valley_separates_mix_from_refine() {
-        // Smoothed: 7.33, 5, 2.33, 1.33, 1, 3.67, 6.33, 9.
         assert_eq!(found(&[9.0, 4.0, 2.0, 1.0, 1.0, 1.0, 9.0, 9.0]), "mmmccrrr");
     }
 
     #[test]
     fn deepest_valley_wins_and_ties_take_the_first() {
         let deeper = [8.0, 8.0, 3.0, 3.0, 3.0, 8.0, 8.0, 2.0, 2.0, 2.0, 8.0, 8.0];
-        // The first valley is also within 1.5 of the smallest value, but not contiguous.
         assert_eq!(found(&deeper), "mmmmmmmmcrrr");
         let equal = [8.0, 8.0, 2.0, 2.0, 2.0, 8.0, 8.0, 2.0, 2.0, 2.0, 8.0, 8.0];
         assert_eq!(found(&equal), "mmmcrrrrrrrr");

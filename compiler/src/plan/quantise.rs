@@ -2,8 +2,8 @@
 //!
 //! The loss of a matrix in a type is measured before ([`LossCurve`]), in nats of KL divergence per
 //! token. Losses are added: errors of different matrices are small and nearly independent. The
-//! choice is a [knapsack](super::knapsack) with one item per matrix. Projections that may share a
-//! basis ([`SharedLossCurve`]) form one item, which combines their separate and their shared forms.
+//! choice is a [knapsack](super::knapsack) with one item per matrix, or per group that may share a
+//! basis ([`SharedLossCurve`]).
 
 use htc_formats::DType;
 use htc_formats::model::{HyperParameters, MatrixId, ProjectionKind};
@@ -34,7 +34,7 @@ pub fn matrices(hyper: &HyperParameters, source_type: &impl SourceTypes) -> Vec<
         .collect()
 }
 
-/// Selects the form of every matrix. Returns the units and their estimated loss, nats per token.
+/// Returns the units and their estimated loss, nats per token.
 pub(super) fn allocate(
     hyper: &HyperParameters,
     request: &PlanRequest,
@@ -45,7 +45,6 @@ pub(super) fn allocate(
     let (beside, budget) = match (request.budget, evidence.overhead_bytes) {
         (Budget::FileSize(total), Some(beside)) => (beside, total.saturating_sub(beside)),
         (Budget::Bytes(total), _) => (0, total),
-        // Bits and ratios are converted to bytes if a file is given.
         (Budget::FileSize(_) | Budget::Bits(_) | Budget::Ratio(_), None) => {
             let needs = "the bytes of the file beside its matrices";
             return Err(lacking(needs, "give the file"));
@@ -70,8 +69,8 @@ pub(super) fn allocate(
     })
 }
 
-/// Required loss of factors relative to codes alone. Truncation errors are not additive like
-/// rounding errors and cost more than estimated.
+/// Relative to codes alone: truncation errors are not additive like rounding errors and cost more
+/// than estimated.
 const MAX_RELATIVE_LOSS: f64 = 0.9;
 
 /// Returns the units of a budget and their loss: in codes alone, or with factors and shared bases
@@ -151,7 +150,6 @@ fn units_with_shared_bases(
     for curve in shared {
         let of = |matrix: &MatrixId| members.iter().position(|member| member.matrix == *matrix);
         let of: Option<Vec<usize>> = curve.members.iter().map(of).collect();
-        // Skip groups with unknown or already grouped matrices.
         let Some(of) = of.filter(|of| of.iter().all(|&index| !grouped[index])) else {
             continue;
         };
@@ -222,8 +220,7 @@ fn least_bytes(
     all - saved.sum::<u64>().min(all)
 }
 
-/// Returns the Pareto-optimal sums of separate forms for matrices with the same input: bytes and
-/// nats per token, smallest first.
+/// Returns the Pareto-optimal sums of separate forms: bytes and nats per token, smallest first.
 pub fn pareto_sums_of(members: &[UnitMatrix], curves: &[LossCurve]) -> Vec<(u64, f64)> {
     let own: Vec<Vec<Candidate>> = members
         .iter()
@@ -236,9 +233,6 @@ pub fn pareto_sums_of(members: &[UnitMatrix], curves: &[LossCurve]) -> Vec<(u64,
 /// Returns the plan with every matrix in one type, and its estimated loss. Matrices that would not
 /// shrink, or whose rows are not whole blocks, stay as in the source. `None` if nothing was
 /// measured for the type.
-///
-/// # Errors
-/// [`PlanError::Inconsistent`].
 pub fn single_type_plan(
     hyper: &HyperParameters,
     request: PlanRequest,
@@ -271,9 +265,6 @@ pub fn single_type_plan(
 
 /// Returns the plan with every matrix in one block type, without measurements. Matrices that would
 /// not shrink, or whose rows are not whole blocks, stay as in the source. `None` if all of them do.
-///
-/// # Errors
-/// [`PlanError::Inconsistent`].
 pub fn single_block_type_plan(
     hyper: &HyperParameters,
     request: PlanRequest,
@@ -312,8 +303,7 @@ fn has_type(form: &MatrixForm, dense: DenseType) -> bool {
     }
 }
 
-/// Returns the estimated loss of each matrix of a plan if its form was measured; unchanged matrices
-/// have loss 0.
+/// Returns the estimated loss of each matrix of a plan if its form was measured.
 pub fn losses<'a>(
     plan: &'a Plan,
     curves: &'a [LossCurve],
@@ -403,7 +393,6 @@ mod tests {
         let curve = LossCurve {
             matrix: MatrixId::Embedding,
             points: vec![
-                // Larger than q4_k and worse.
                 point(DType::Q5K, 0.5),
                 point(DType::Q4K, 0.4),
                 point(DType::Q8_0, 0.1),

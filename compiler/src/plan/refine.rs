@@ -1,5 +1,4 @@
-//! Allocates bytes to refinements: the matrices that get one, its codes, and the order in which
-//! refinements are loaded.
+//! Allocates bytes to refinements.
 
 use htc_formats::bands::{CodeLayout, Codes};
 use htc_formats::model::MatrixId;
@@ -23,8 +22,8 @@ pub struct Refinement {
 }
 
 /// Returns the refinements with the least total loss in at most `budget` bytes, highest gain per
-/// byte first. `curves` give the loss of each member with a refinement and, as [`MatrixForm::Unchanged`],
-/// without one.
+/// byte first. `curves` give the loss of each member with a refinement and, as
+/// [`MatrixForm::Unchanged`], without one.
 ///
 /// # Errors
 /// [`PlanError::NoMeasurement`] for a matrix without a curve.
@@ -44,12 +43,11 @@ pub fn choose_refinements(
             remedy: "calibrate with `calibration`",
         })?);
     }
-    // The empty refinement takes no bytes, so a choice always fits.
+    // The empty refinement always fits.
     let (chosen, _) = solve(&core(choices.clone(), budget), budget).unwrap_or_default();
     let mut found: Vec<Refinement> = Vec::new();
     for ((member, of), choice) in members.iter().zip(&choices).zip(chosen) {
         let alone = of.first().map_or(0.0, |choice| choice.loss);
-        // Refinements have the same codes in all rows.
         if let MatrixForm::ColumnGroups {
             codes: CodeLayout::Uniform(codes),
         } = choice.form
@@ -85,8 +83,7 @@ fn candidate_refinements(member: &UnitMatrix, curve: &LossCurve) -> Vec<Candidat
     pareto_front(all.collect())
 }
 
-/// Returns the matrices of a plan that accept a refinement: dense, and read completely for every
-/// token.
+/// Returns the matrices that accept a refinement: dense, and read completely for every token.
 pub fn refinable_matrices<'a>(
     members: impl Iterator<Item = (&'a UnitMatrix, &'a MatrixForm)>,
     tied: bool,

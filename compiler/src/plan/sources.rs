@@ -9,7 +9,7 @@ use htc_formats::source::ModelFile;
 /// Implemented for functions of layer and projection, which describe a model without embedding and
 /// head.
 pub trait SourceTypes {
-    /// Returns the type of a matrix; `None` if the model does not store it, such as a tied head.
+    /// Returns the type of a matrix; `None` if the model does not store it.
     fn dtype(&self, matrix: MatrixId) -> Option<DType>;
 }
 

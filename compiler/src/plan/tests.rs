@@ -63,8 +63,6 @@ fn ratio_is_met_from_below_within_one_step() {
                 let kinds = projection_groups(&hyper, &request).unwrap();
                 let plan = make(&hyper, request, |_, _| DType::F32).unwrap();
                 assert!(plan.ratio() <= ratio, "{ratio} {}", plan.ratio());
-                // The slack is less than the largest step: a kind that reached its dense size
-                // leaves a remainder.
                 let dense: u64 = kinds.iter().map(ProjectionGroup::dense).sum();
                 let largest = kinds.iter().map(|k| k.cost(granule)).max().unwrap();
                 let slack = kinds.len() as f64 * largest as f64 / dense as f64;
@@ -222,7 +220,6 @@ fn factor_with_partial_blocks_falls_back_to_f16_with_a_note() {
 
 #[test]
 fn k_quants_fall_back_to_q8_0_if_blocks_do_not_fit() {
-    // Four steps of 256 fit only the wide projections.
     let wide = hyper(1024, 16, 4, 3072);
     let ratio = request(Method::PerProjection, Budget::Ratio(0.6), DType::Q4K);
     let plan = make(&wide, ratio, |_, _| DType::F16).unwrap();
@@ -247,7 +244,6 @@ fn k_quants_fall_back_to_q8_0_if_blocks_do_not_fit() {
     assert!(rank < 256 && rank.is_multiple_of(32), "{rank}");
     assert_eq!((a, b), (DType::Q4K, DType::Q8_0));
     assert_eq!(k.notes.len(), 1);
-    // Rows of 20 are not blocks of q8_0 either.
     let rank = request(Method::PerProjection, Budget::Rank(20), DType::Q6K);
     let plan = make(&wide, rank, |_, _| DType::F16).unwrap();
     let (rank, a, b) = (20, DType::Q6K, DType::F16);

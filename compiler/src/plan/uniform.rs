@@ -1,9 +1,8 @@
 //! Uniform allocation for an unbounded ratio: the same ratio for every selected projection, the
 //! same rank in every layer.
 //!
-//! It counts parameters, not bytes: projections whose factors take more bytes than their dense form
-//! are detected only afterwards, and the ratio is missed. The allocators of [`super::allocate`]
-//! avoid this. This one is unchanged so that existing requests reproduce their bytes.
+//! It counts parameters, not bytes, so the ratio may be missed; the allocators of
+//! [`super::allocate`] avoid this. Kept so that existing requests reproduce their bytes.
 
 use htc_formats::DType;
 
@@ -11,11 +10,8 @@ use super::PlanError;
 use super::allocate::{round_up, smallest_step, step};
 use super::kind::ProjectionGroup;
 
-/// Returns the rank of each kind such that the total meets `ratio` from below within one step.
-///
 /// Every kind starts at one granule. Then the kind with the lowest ratio gets another, while the
 /// total permits it, its ratio is below the target, and its parameters stay within its dense form.
-/// Rounding remainders are thus reused.
 pub(super) fn allocate(
     kinds: &[ProjectionGroup],
     ratio: f64,
@@ -32,7 +28,7 @@ pub(super) fn allocate(
         .map(|kind| granule(kind, ratio, factor_type))
         .collect();
     if total(&granules) > budget {
-        // A whole block may exceed the remainder, so ranks start at the finest steps.
+        // A whole block may exceed the remainder.
         granules = kinds.iter().map(|kind| smallest_step(kind.limit)).collect();
     }
     let mut ranks = granules.clone();

@@ -1,5 +1,3 @@
-//! Units of a plan: a projection, or projections that share a basis, before and after the decision.
-
 use htc_formats::DType;
 use htc_formats::model::{HyperParameters, MatrixId, ProjectionKind, StoredTensor};
 
@@ -13,8 +11,8 @@ use crate::request::{PlanRequest, SinkProtection};
 pub struct Unit {
     /// Index of the block.
     pub layer: usize,
-    /// One projection for [`Method::PerProjection`](crate::request::Method::PerProjection), the selected
-    /// projections of a group for [`Method::SharedBasis`](crate::request::Method::SharedBasis).
+    /// One projection, or with [`Method::SharedBasis`](crate::request::Method::SharedBasis) those
+    /// of a group.
     pub members: Vec<UnitMatrix>,
     /// Rows of all members together.
     pub outs: usize,
@@ -25,8 +23,7 @@ pub struct Unit {
 }
 
 impl Unit {
-    /// Returns the largest rank of its weights. A basis of the whole input may be larger, without
-    /// effect.
+    /// Returns the largest rank of its weights.
     pub fn full_rank(&self) -> usize {
         self.outs.min(self.cols)
     }
@@ -51,8 +48,7 @@ impl Unit {
     pub(super) fn factored_form(&self, request: &PlanRequest, rank: usize) -> MatrixForm {
         let asked = request.factor_type;
         let (first, second) = match self.exact_type(request) {
-            // Zeros and ones are exact in any floating-point type; a block type would also round
-            // the intermediate values to eight bits.
+            // Zeros and ones are exact in any floating-point type.
             Some(exact) if asked.block_len() > 1 => (DType::F16, exact),
             Some(exact) => (asked, exact),
             None => (
@@ -76,7 +72,7 @@ fn reads_stream(members: &[UnitMatrix]) -> bool {
     slot.is_some_and(|slot| slot.group().is_some())
 }
 
-/// Returns the activations that a matrix reads; see [`UnitPlan::activation_point`].
+/// Returns the activations that a matrix reads.
 pub fn activation_point(matrix: MatrixId, tied: bool) -> Option<CalibratedInput> {
     match matrix {
         MatrixId::Projection {
@@ -91,7 +87,6 @@ pub fn activation_point(matrix: MatrixId, tied: bool) -> Option<CalibratedInput>
     }
 }
 
-/// Returns a display name such as `layer 3: q+k+v` or `embedding`.
 pub(crate) fn label(members: &[UnitMatrix]) -> String {
     let names: Vec<_> = members.iter().map(|m| m.matrix.name()).collect();
     let names = names.join("+");
@@ -104,8 +99,8 @@ pub(crate) fn label(members: &[UnitMatrix]) -> String {
 /// Decision on one matrix, or on projections of a layer that share a basis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnitPlan {
-    /// One matrix, or the selected projections of a group for
-    /// [`Method::SharedBasis`](crate::request::Method::SharedBasis).
+    /// One matrix, or with [`Method::SharedBasis`](crate::request::Method::SharedBasis) the
+    /// projections of a group.
     pub members: Vec<UnitMatrix>,
     /// Form in which the unit is stored.
     pub form: MatrixForm,
@@ -127,7 +122,7 @@ pub struct UnitMatrix {
 }
 
 impl UnitMatrix {
-    /// Returns the matrix of a model; `None` if the model does not store it.
+    /// Returns the matrix of a model, if stored.
     pub fn new(
         matrix: MatrixId,
         hyper: &HyperParameters,
@@ -164,8 +159,7 @@ impl UnitPlan {
         self.members.first()?.matrix.layer()
     }
 
-    /// Returns the activations that its members read; `None` for an embedding, unless the head is
-    /// `tied` to it.
+    /// Returns the activations that its members read.
     pub fn activation_point(&self, tied: bool) -> Option<CalibratedInput> {
         activation_point(self.members.first()?.matrix, tied)
     }
@@ -175,7 +169,7 @@ impl UnitPlan {
         self.form.rank()
     }
 
-    /// Returns the stored tensors in the order of execution; see [`MatrixForm::tensors`].
+    /// Returns the stored tensors; see [`MatrixForm::tensors`].
     pub fn tensors(&self) -> Vec<StoredTensor> {
         self.form.tensors(&self.members)
     }
@@ -184,14 +178,12 @@ impl UnitPlan {
         reads_stream(&self.members)
     }
 
-    /// Returns the type of the factors that hold source elements and the type in which these would
-    /// be exact; `None` if they are equal, or without factors.
+    /// `None` if both types are equal, or without factors.
     pub(super) fn rounded_source_type(&self) -> Option<(DType, DType)> {
         let types = self.members.iter().map(|member| member.source_type);
         let (stored, exact) = match self.form {
             MatrixForm::LowRank { b, .. } => (b, exact_type(b, types)),
             MatrixForm::SharedBasis { projected, .. } => (projected, exact_type(projected, types)),
-            // The error of a base has no source elements.
             MatrixForm::Residual { b, .. } => (b, DType::F32),
             MatrixForm::Unchanged | MatrixForm::Dense { .. } | MatrixForm::ColumnGroups { .. } => {
                 return None;

@@ -2,8 +2,7 @@
 //!
 //! The error of a column is that of its code times its weight, `D_j Σ_i h_i w_ij²`: `h` is the cost
 //! of output errors, `D` the part that error feedback cannot compensate. The loss of a code is
-//! measured on a sample of rows and distributed over the groups by weight. Steps between codes are
-//! taken in the order of gain per byte.
+//! measured on a sample of rows and distributed over the groups by weight.
 
 use std::borrow::Cow;
 
@@ -26,17 +25,14 @@ const PLANS_PER_MATRIX: usize = 40;
 /// step.
 const INTERMEDIATE_STEPS: u64 = 32;
 
-/// Inputs for the plans of a matrix.
 pub(super) struct MatrixInputs<'a> {
     pub member: &'a UnitMatrix,
-    /// Name of the tensor.
     pub tensor: &'a str,
     /// Costs of errors; empty if unknown.
     pub costs: &'a [ErrorCost],
     pub feedback: Option<&'a ErrorFeedback>,
-    /// Codes to choose from.
     pub codes: Vec<Code>,
-    /// True if the matrix is rotated before coding.
+    /// Before coding.
     pub rotated: bool,
 }
 
@@ -51,7 +47,6 @@ impl MatrixInputs<'_> {
     }
 }
 
-/// Sampled rows of a class of rows with common codes.
 pub(super) struct RowClassSample<'a> {
     pub rows: usize,
     pub sample: &'a RowSample,
@@ -66,7 +61,6 @@ struct UniformCode {
     loss: f64,
 }
 
-/// Plans of a matrix in column groups.
 #[derive(Default)]
 pub(super) struct ColumnGroupPlans {
     /// Main plans, smallest first.
@@ -163,7 +157,7 @@ fn measure_codes(
     };
     let mut whole: Vec<UniformCode> = Vec::with_capacity(matrix.codes.len());
     for &code in &matrix.codes {
-        // Odd bit widths are scaled by the errors of Gaussian numbers.
+        // By the errors of Gaussian numbers.
         let in_proportion = !matrix.costs.iter().any(|cost| cost.of_logits);
         let below = whole.last().filter(|below| {
             in_proportion
@@ -187,7 +181,6 @@ fn measure_codes(
                 bytes: bytes_of_band(code, class.rows),
                 loss,
             }),
-            // Out of range of the scales.
             Err(ColumnGroupsEncodeError::Scale(_)) => {}
             Err(error) => return Err(refused(error)),
         }
@@ -258,7 +251,6 @@ fn group_weights(matrix: &MatrixInputs<'_>, sample: &RowSample) -> Result<Vec<f6
         }
         feedback => feedback,
     };
-    // Relative to the mean diagonal of the second moment.
     let conditional = |col: usize| {
         let feedback = feedback.map(|feedback| feedback.importance()[col]);
         feedback.map_or(1.0, f64::from)
@@ -271,7 +263,7 @@ fn group_weights(matrix: &MatrixInputs<'_>, sample: &RowSample) -> Result<Vec<f6
         // Rotation does not change the sum.
         let mean = own.iter().sum::<f64>() / cost.order.max(1) as f64;
         let row = |index: usize| cost.rows.get(index).map_or(0.0, |h| f64::from(h.max(0.0)));
-        // Error feedback follows the first cost; the others see errors without it.
+        // Error feedback follows the first cost.
         match (i, feedback) {
             (0, Some(_)) => count(&row, &|col| mean * conditional(col)),
             _ if matrix.rotated => {
@@ -369,7 +361,6 @@ fn plans(classes: &[(Vec<UniformCode>, Vec<f64>)]) -> (Vec<GroupCodes>, Vec<Grou
         loss += first.loss;
         whole += (last.bytes - first.bytes) * worth.len() as u64;
     }
-    // Gains decrease along the hull, so steps of one group stay in order.
     let per_byte = |step: &Step| step.gain / step.bytes as f64;
     steps.sort_by(|a, b| {
         let order = per_byte(b).total_cmp(&per_byte(a));

@@ -4,8 +4,7 @@
 //! best approximation on them (Eckart and Young 1936). With rows weighted by the root of their
 //! error cost, half of the energy after the `k`-th singular value is nats per token. Rounding adds
 //! at least `4^-b` of the components' energy per factor of `b` bits. Codes lose the value of the
-//! curve, times `4^-d` for `d` more bits per weight. So a direction pays if its share of the energy
-//! exceeds `1.386 b (m + n) / (m n)` of the loss.
+//! curve, times `4^-d` for `d` more bits per weight.
 
 use std::fmt;
 
@@ -29,17 +28,15 @@ const MAX_ROWS: usize = 1024;
 
 const MAX_PRODUCTS: usize = 1 << 34;
 
-/// Fraction of the sampled rows up to which ranks can be bounded.
+/// Ranks can be bounded up to it.
 const COVERED_RANKS: f64 = 0.8;
 
-/// Multiplier for the loss of factors: components left out are missing for every token alike, so
-/// losses add up to more than their sum.
+/// Components left out are missing for every token alike.
 pub(super) const FACTOR_LOSS_MULTIPLIER: f64 = 2.0;
 
 /// Factors are evaluated below this multiple of the codes' loss.
 const MARGIN: f64 = 1.25;
 
-/// Summary of the low-rank candidates.
 #[derive(Debug, Default)]
 pub(super) struct LowRankSummary {
     candidates: usize,
@@ -98,21 +95,19 @@ pub(crate) fn rows_for_bound(rows: usize, cols: usize) -> usize {
 
 /// Energy of projections by component.
 pub(super) struct EnergySpectrum {
-    /// Loss per component in nats per token, decreasing.
+    /// In nats per token, decreasing.
     energies: Vec<f64>,
     covered_ranks: usize,
 }
 
-/// Result of the bound.
 pub(super) struct LowRankCandidates {
     /// Forms that may pay.
     pub forms: Vec<MatrixForm>,
-    /// Smallest ratio of the bound to the loss of codes of equal size.
+    /// Smallest ratio of the bound to the loss of codes.
     pub closest: f64,
 }
 
 impl LowRankCandidates {
-    /// Returns the largest rank.
     pub fn largest(&self) -> usize {
         self.forms
             .iter()
@@ -123,7 +118,7 @@ impl LowRankCandidates {
 }
 
 impl EnergySpectrum {
-    /// Computes the spectrum of projections with the same input; `None` if their costs are unknown.
+    /// Computes the spectrum of projections with the same input.
     pub fn of_projections(
         looked: CurveInputs<'_>,
         reads: &[MatrixCosts<'_>],
@@ -171,7 +166,7 @@ impl EnergySpectrum {
     }
 
     /// Returns the factors that may lose less than codes of equal size; `codes` is the Pareto front
-    /// in bytes and nats. `None` if codes lose nothing.
+    /// in bytes and nats.
     pub fn screen(
         &self,
         members: &[UnitMatrix],
@@ -237,7 +232,6 @@ fn code_loss(codes: &[(u64, f64)], numbers: f64, bytes: u64) -> f64 {
     loss * 4f64.powf(-bits)
 }
 
-/// Candidate ranks: steps of 8 to 32, then 48 and 64, steps of 32 to 256, then eight per octave.
 fn ranks(limit: usize) -> impl Iterator<Item = usize> {
     let mut rank = 0_usize;
     std::iter::from_fn(move || {
@@ -309,7 +303,6 @@ mod tests {
         let random: Vec<f64> = (0..512).map(falls).collect();
         let energy: f64 = random.iter().sum();
         assert!(screened(&one, random, energy).forms.is_empty());
-        // Feedback compensates: the codes' energy is less than that of the outputs.
         let mut of_rank = vec![0.0; 512];
         of_rank[..32].fill(16.0);
         let found = screened(&one, of_rank.clone(), 512.0);

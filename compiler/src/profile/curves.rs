@@ -42,11 +42,6 @@ pub struct CurveInputs<'a> {
 pub type MeasuredCurves = (Vec<LossCurve>, Vec<SharedLossCurve>, Option<String>);
 
 /// Measures the curves of matrices, those of shared bases, and a summary of low-rank candidates.
-/// The result does not depend on the number of threads.
-///
-/// # Errors
-/// [`UnitsError::Unit`] if a weight does not decode or is not finite, or a second moment is
-/// invalid.
 pub fn measure(
     looked: CurveInputs<'_>,
     threads: usize,
@@ -101,7 +96,6 @@ impl CurveInputs<'_> {
     }
 }
 
-/// Matrix with the costs of its errors.
 pub(super) struct MatrixCosts<'a> {
     pub member: &'a UnitMatrix,
     pub tensor: &'a ModelTensor,
@@ -147,7 +141,6 @@ impl<'a> MatrixCosts<'a> {
         }
     }
 
-    /// Samples rows of the matrix.
     pub fn sample(
         &self,
         looked: CurveInputs<'_>,
@@ -158,7 +151,6 @@ impl<'a> MatrixCosts<'a> {
     }
 }
 
-/// Adds the tensor to a numerical error.
 pub(super) fn factorise_error(tensor: &ModelTensor, source: FactoriseError) -> UnitError {
     UnitError::Factorise {
         tensor: tensor.name.clone(),
@@ -178,7 +170,7 @@ fn group_curve(
     rank::shared_basis_curve(looked, &each?, curves)
 }
 
-/// The other types lose more than column groups of the same size.
+/// The others lose more than column groups of the same size.
 const BLOCK_TYPES_WITH_GROUPS: [DType; 4] = [DType::Q4K, DType::Q5K, DType::Q6K, DType::Q8_0];
 
 /// Returns the candidate types: whole blocks, smaller than the source.
@@ -221,7 +213,6 @@ fn matrix_curve(
     for dtype in types(member, codes) {
         let stored = match sample.stored(tensor, dtype, feedback.as_deref()) {
             Ok(stored) => stored,
-            // Out of range of the type.
             Err(UnitError::Block {
                 source: BlockError::NoCode { .. },
                 ..
@@ -238,7 +229,6 @@ fn matrix_curve(
         });
     }
     if source.is_difference() {
-        // The base alone.
         points.push(LossPoint {
             form: MatrixForm::Unchanged,
             loss: loss(&vec![0.0; sample.values.len()]),

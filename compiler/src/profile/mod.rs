@@ -56,11 +56,7 @@ impl<'a> ProfileInputs<'a> {
     }
 }
 
-/// Measures the evidence that the allocator of a request needs. The numbers do not depend on the
-/// number of threads.
-///
-/// # Errors
-/// [`UnitsError::Unit`] if a weight does not decode or is not finite.
+/// Measures the evidence that the allocator of a request needs.
 pub fn measure(
     measured: ProfileInputs,
     request: &PlanRequest,
@@ -80,7 +76,7 @@ pub fn measure(
     }
     let calibrated = measured.calibration.is_some();
     if request.method == Method::Quantise {
-        // Same treatment as the factors of the plan; codes have no gauge.
+        // As the factors of the plan.
         let treatment = Treatment::with_gauge(GaugeKind::Whiten);
         let treatment = measured.treatment(treatment);
         let treatment = treatment.with_permutation(measured.order);
@@ -113,7 +109,7 @@ pub fn measure(
         } else {
             GaugeKind::None
         };
-        // Always without biases, so that candidates with and without biases have the same plan.
+        // Candidates with and without biases have the same plan.
         let treatment = Treatment::with_gauge(kind);
         let treatment = measured
             .treatment(treatment)
@@ -128,11 +124,8 @@ pub fn measure(
     Ok(evidence)
 }
 
-/// Measures the loss of matrices with and without ([`plan::MatrixForm::Unchanged`]) coding their difference to
-/// an artifact.
-///
-/// # Errors
-/// See [`measure`].
+/// Measures the loss of matrices with and without ([`plan::MatrixForm::Unchanged`]) coding their
+/// difference to an artifact.
 pub fn refinements(
     measured: ProfileInputs,
     base: &ModelFile,
@@ -184,7 +177,7 @@ pub fn reads_activations(allocator: Allocator) -> bool {
     }
 }
 
-/// Returns true if the allocator of a request uses the spectra of the weights.
+/// Returns true if the allocator uses the spectra of the weights.
 pub fn reads_weights(request: &PlanRequest, target: &TargetMachine, calibrated: bool) -> bool {
     match request.allocation.allocator {
         Allocator::Waterfill => true,
@@ -194,7 +187,7 @@ pub fn reads_weights(request: &PlanRequest, target: &TargetMachine, calibrated: 
     }
 }
 
-/// Returns true if [`measure`] provides the evidence of the allocator.
+/// Returns true if [`measure`] provides the allocator's evidence.
 pub fn is_measured(request: &PlanRequest, target: &TargetMachine, calibrated: bool) -> bool {
     if request.method == Method::Quantise {
         return true;

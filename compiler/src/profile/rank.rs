@@ -1,4 +1,4 @@
-//! Losses of low-rank factors for the few candidates that pass the [bound](super::bound).
+//! Losses of low-rank factors for the candidates that pass the [bound](super::bound).
 //!
 //! A projection is decomposed once under its output gauge; rounded factors are measured on the same
 //! rows as codes. The loss counts [`TIMES`] times.
@@ -26,8 +26,7 @@ pub(super) fn groups(members: &[UnitMatrix]) -> Vec<Vec<UnitMatrix>> {
     groups.filter(shares).map(<[UnitMatrix]>::to_vec).collect()
 }
 
-/// Adds separate factors to the curve of a projection; returns the smallest ratio of the bound to
-/// the codes' loss.
+/// Returns the smallest ratio of the bound to the codes' loss.
 pub(super) fn add_factors(
     looked: CurveInputs<'_>,
     read: &MatrixCosts<'_>,
@@ -146,7 +145,7 @@ fn gauge(
         .unwrap_or_default())
 }
 
-/// `first [rank, cols]`, `second [outs, rank]`, components in decreasing order.
+/// `first [rank, cols]`, `second [outs, rank]`.
 struct Factors<'a> {
     first: &'a [f32],
     second: &'a [f32],

@@ -30,7 +30,7 @@ pub(super) struct ErrorCost {
     pub moment: Vec<f64>,
 }
 
-/// Returns the costs of a matrix' errors; an embedding has also those of lookups.
+/// An embedding has also those of lookups.
 pub(super) fn costs(
     gradients: &Gradients,
     order: Option<&ChannelPermutation>,
@@ -85,14 +85,12 @@ pub(super) fn costs(
     Ok(costs)
 }
 
-/// Sampled rows of a matrix.
 pub(super) struct RowSample {
     pub rows: usize,
     pub cols: usize,
     pub values: Vec<f32>,
-    /// Row indices in the matrix.
+    /// In the matrix.
     pub indices: Vec<usize>,
-    /// Number of rows that each sampled row represents.
     pub represented_rows: Vec<f64>,
     /// Sweeps of the coder.
     pub sweeps: usize,
@@ -100,7 +98,7 @@ pub(super) struct RowSample {
 
 const LARGEST_EXPONENT: f64 = 30.0;
 
-/// Fraction drawn uniformly, since costs are estimates.
+/// Costs are estimates.
 const UNIFORM_FRACTION: f64 = 0.2;
 
 /// Inclusion probabilities for about `wanted` rows, by cost: a thousandth of the vocabulary has
@@ -342,7 +340,6 @@ mod tests {
             order: 1,
             moment: vec![2.0],
         };
-        // q = 2 (1/2)^2 of row 4, and 2 1^2 of row 1.
         let stored = [0.5, 2.0];
         let plain = 2.0 * 0.25 + 10.0 * 0.25 * 1.0;
         assert!((sample.cost(&stored, &cost) - plain).abs() < 1e-6);

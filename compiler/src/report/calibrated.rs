@@ -31,9 +31,9 @@ pub struct CalibrationReport {
     pub layers: usize,
     /// Gauge of the errors.
     pub gauge: String,
-    /// One entry per kind of projection that is factorised in some layer.
+    /// One entry per kind of factorised projection.
     pub output_errors: Vec<OutputError>,
-    /// Error of the head or tied embedding, unless stored as in the source.
+    /// Error of the head or tied embedding, if encoded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head: Option<HeadError>,
 }
@@ -59,7 +59,6 @@ pub struct OutputError {
 }
 
 impl CalibrationReport {
-    /// Creates the section from the errors of single matrices.
     pub(crate) fn new(
         calibration: &Calibration,
         gauge: GaugeKind,

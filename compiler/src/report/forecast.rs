@@ -18,10 +18,9 @@ pub struct Forecast {
     pub source: String,
     /// File name of the artifact.
     pub artifact: String,
-    /// Bytes of the source and of the artifact; exact unless a limit decides.
+    /// Bytes of the source and of the artifact.
     pub bytes: BeforeAfter,
-    /// Maximum additional bytes for the source's weights, if included; shared tensors are stored
-    /// once.
+    /// Maximum additional bytes for the source's weights, if included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub with_source: Option<u64>,
     /// Limit on the quality, as typed, if it decides on the size.
@@ -29,9 +28,9 @@ pub struct Forecast {
     pub limit: Option<String>,
     /// Free bytes at the artifact's location, if known.
     pub free_bytes: Option<u64>,
-    /// Upper estimate of the memory without the mapped source, from shapes and ranks.
+    /// Upper estimate of the memory without the mapped source.
     pub peak_memory: u64,
-    /// Estimated seconds, from the shapes and the speed of this machine.
+    /// Estimated seconds.
     pub seconds: f64,
     /// Estimated seconds by stage, without the cache.
     pub stages: StageSeconds,

@@ -10,7 +10,7 @@ use crate::request::DenseType;
 pub struct EstimatedLosses {
     /// Matrices of the artifact in execution order.
     pub matrices: Vec<EstimatedMatrixLoss>,
-    /// Files that store every matrix in one type, if it fits and is smaller.
+    /// Files that store every matrix in one type.
     pub plain: Vec<UniformFile>,
 }
 

@@ -63,7 +63,7 @@ pub struct Report {
     /// Candidates among which the artifact was chosen.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trials: Vec<Trial>,
-    /// Measured files in one type of about the same size, smallest first.
+    /// Measured files in one type, smallest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<BaselineFile>,
     /// Estimated losses, if codes were chosen by them.
@@ -75,7 +75,7 @@ pub struct Report {
     /// Preceding tuning of an elastic artifact's bases alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tuning_of_bases: Option<Tuning>,
-    /// Measurements of an elastic artifact at active fractions; absent for a single plane.
+    /// Measurements of an elastic artifact at active fractions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dial: Vec<ActiveFractionPoint>,
     /// Record of every projection of every layer.
@@ -239,7 +239,6 @@ impl Report {
     }
 }
 
-/// Returns a table of an elastic artifact's active fractions; empty without points.
 pub(crate) fn active_fraction_table(dial: &[ActiveFractionPoint]) -> Vec<String> {
     if dial.is_empty() {
         return Vec::new();

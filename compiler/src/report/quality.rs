@@ -16,7 +16,7 @@ use crate::system::show::{file_name, format_interval};
 pub struct Quality {
     /// File names of the texts.
     pub text: String,
-    /// Number of windows of the validation split; 0 if nothing was chosen by them.
+    /// Number of windows of the validation split.
     pub choosing_windows: usize,
     /// Evaluation on the other held-out windows.
     pub evaluation: Evaluation,

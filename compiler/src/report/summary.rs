@@ -97,14 +97,14 @@ pub struct ProjectionSummary {
     pub factorised: usize,
     /// Layers in which it is dense.
     pub dense: usize,
-    /// Layers in which it is dense in another type than the source's; absent if zero.
+    /// Layers in which it is dense in another type.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub encoded: usize,
     /// Smallest and largest rank; absent if dense in all layers.
     pub rank: Option<(usize, usize)>,
     /// Bytes, without shared bases.
     pub bytes: BeforeAfter,
-    /// Root mean square over the layers of `‖W − Ŵ‖_F / ‖W‖_F`, if measured.
+    /// Root mean square over the layers of `‖W − Ŵ‖_F / ‖W‖_F`.
     pub error: Option<f64>,
     /// Largest error of a layer.
     pub largest_error: Option<f64>,
@@ -142,7 +142,6 @@ impl Summary {
         let outside = |of: fn(&MatrixRecord) -> u64| record.matrices.iter().map(of).sum::<u64>();
         parameters.after += outside(|m| m.parameters_after);
         parameters.after -= outside(|m| m.parameters_before);
-        // They replace the projections' biases.
         let own = source.tensors.iter().filter(|tensor| {
             let bias = |unit: &UnitPlan| biases.count > 0 && unit.rank().is_some();
             match MatrixId::of(tensor.role) {
@@ -218,7 +217,6 @@ fn summarise_projection(plan: &PlanRecord, slot: ProjectionKind) -> ProjectionSu
     let errors: Vec<f64> = records.iter().filter_map(|s| s.error).collect();
     let squares: f64 = errors.iter().map(|e| e * e).sum();
     let dense = |s: &&&ProjectionRecord| s.form == Form::Dense;
-    // Projections stored as in the source have no error.
     let encoded =
         |s: &&&ProjectionRecord| dense(s) && (s.error.is_some() || s.bytes_after != s.bytes_before);
     let encoded = records.iter().filter(encoded).count();
@@ -265,7 +263,7 @@ fn all_notes(plan: &Plan, record: &PlanRecord, ratio: f64) -> Vec<String> {
     said
 }
 
-/// Returns the notes of all projections, each once, then those of the other matrices.
+/// Returns the notes of all projections, each once, then the others.
 pub fn notes(plan: &PlanRecord) -> Vec<String> {
     let mut said: Vec<(&str, Vec<ProjectionKind>, usize)> = Vec::new();
     for record in &plan.slots {

@@ -57,12 +57,8 @@ fn same_inode(_: &Path, _: &Path) -> bool {
 }
 
 /// Checks that a file can be created at `path`.
-///
-/// # Errors
-/// I/O errors.
 pub fn check_writable(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
-        // Devices and pipes are opened when written.
         Ok(found) if !found.is_file() => return Ok(()),
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -71,10 +67,7 @@ pub fn check_writable(path: &Path) -> io::Result<()> {
     folder.temporary(0o600).map(|_| ())
 }
 
-/// Writes a file atomically, without sync, and keeps the permissions of a replaced file.
-///
-/// # Errors
-/// I/O errors; `path` is unchanged then.
+/// Writes a file atomically, without sync; keeps the permissions of a replaced file.
 pub fn write(
     path: &Path,
     replace: bool,
@@ -91,9 +84,6 @@ pub fn write(
 }
 
 /// Writes the file `name` of an open folder, as [`write()`].
-///
-/// # Errors
-/// I/O errors.
 pub fn write_in(
     folder: &Folder,
     name: &OsStr,
@@ -123,7 +113,6 @@ fn open_special(path: &Path) -> io::Result<File> {
             error
         }
     })?;
-    // Only opening is non-blocking.
     let flags = rustix::fs::fcntl_getfl(&file)?;
     rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
     Ok(file)

@@ -9,9 +9,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Waits for the lock on a file, at most `timeout`. Calls `held` once if another process has it;
 /// `ended` may stop waiting. Returns true if taken or unsupported.
-///
-/// # Errors
-/// I/O errors.
 pub fn acquire(
     file: &File,
     timeout: Duration,

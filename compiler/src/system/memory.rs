@@ -19,7 +19,7 @@ pub struct ResidentMemory {
     pub anonymous: u64,
 }
 
-/// Peak of the anonymous memory of the process; mapped files do not count.
+/// Peak of the anonymous memory of the process.
 #[derive(Clone, Debug, Default)]
 pub struct PeakMemory(Arc<AtomicU64>);
 
@@ -37,7 +37,6 @@ impl Drop for PeakWatch {
         self.ended.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // The thread cannot fail.
             _ = thread.join();
         }
     }
@@ -51,7 +50,7 @@ impl PeakMemory {
         }
     }
 
-    /// Starts a sampling thread; without a thread only explicit samples count.
+    /// Starts a sampling thread.
     pub fn watch(&self) -> PeakWatch {
         let ended = Arc::new(AtomicBool::new(false));
         let (peak, is_over) = (self.clone(), Arc::clone(&ended));
@@ -79,11 +78,10 @@ pub fn resident() -> Option<ResidentMemory> {
     parse(&std::fs::read_to_string("/proc/self/status").ok()?)
 }
 
-/// Returns the available memory, limited by the control group; `None` on other systems than Linux.
+/// Returns the available memory, limited by the control group; `None` if unknown.
 pub fn available() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let free = kibibytes(&read("/proc/meminfo")?, "MemAvailable")?;
-    // Without a limit the file contains `max`.
     let number = |path: &str| read(path)?.trim().parse::<u64>().ok();
     let limit = number("/sys/fs/cgroup/memory.max");
     let used = number("/sys/fs/cgroup/memory.current");
@@ -91,7 +89,7 @@ pub fn available() -> Option<u64> {
     Some(within.map_or(free, |within| within.min(free)))
 }
 
-/// Returns the minimum memory of a session without the mapped model.
+/// Returns the minimum memory of a session.
 pub fn session_bytes(
     hyper: &HyperParameters,
     positions: usize,
@@ -104,9 +102,8 @@ pub fn session_bytes(
     };
     let kv_width = product(&[hyper.kv_heads, hyper.head_size]) as usize;
     let stored = kv.into().stored_type();
-    // Low-rank KV types need less.
     let kv = product(&[KvShape::from(hyper).position_bytes(stored), positions]);
-    // Queries, weighted sums and a tile of keys, 64 rows each.
+    // A tile of keys has 64 rows.
     let attention = product(&[4, 3 * 64, hyper.head_size, threads]);
     let heads = product(&[hyper.heads, hyper.head_size]) as usize;
     let row = 4 * hyper.width + 2 * heads + 2 * kv_width + 2 * hyper.ffn + hyper.vocabulary;

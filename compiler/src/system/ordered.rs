@@ -17,7 +17,6 @@ struct Shared<T, E> {
 
 impl<T, E> Shared<T, E> {
     fn lock(&self) -> MutexGuard<'_, State<T, E>> {
-        // The scope propagates a worker's panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -40,7 +39,7 @@ impl<T, E> Drop for StopOnDrop<'_, T, E> {
 /// the calling thread. At most `window` results exist at a time.
 ///
 /// # Errors
-/// The error of the first failed job, or of `consume`; an I/O error if no thread can be started.
+/// That of the first failed job, or of `consume`.
 pub fn for_each<T: Send, E: Send + From<std::io::Error>>(
     threads: usize,
     jobs: usize,
@@ -66,7 +65,6 @@ pub fn for_each<T: Send, E: Send + From<std::io::Error>>(
         })
     };
     let worker = || {
-        // Dropped only by a panic.
         let on_panic = StopOnDrop(&shared);
         loop {
             let mut state = shared.lock();
@@ -94,7 +92,6 @@ pub fn for_each<T: Send, E: Send + From<std::io::Error>>(
     std::thread::scope(|scope| {
         let _stop = StopOnDrop(&shared);
         for started in 0..threads.clamp(1, jobs.max(1)) {
-            // Fewer threads do the same work.
             match std::thread::Builder::new().spawn_scoped(scope, worker) {
                 Ok(_) => {}
                 Err(error) if started == 0 => return Err(E::from(error)),

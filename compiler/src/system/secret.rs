@@ -1,6 +1,5 @@
-//! Secret key of the user, to authenticate work that is resumed later.
-//!
-//! 32 random bytes in the user's state folder. Records are sealed with HMAC-SHA256 (RFC 2104).
+//! Secret key of the user, 32 random bytes, to authenticate work that is resumed later. Records are
+//! sealed with HMAC-SHA256 (RFC 2104).
 
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -44,9 +43,6 @@ pub enum SecretError {
 
 impl Secret {
     /// Returns the secret of the user, created if missing.
-    ///
-    /// # Errors
-    /// [`SecretError`].
     pub fn of_user() -> Result<Secret, SecretError> {
         Secret::in_folder(&state_folder().ok_or(SecretError::NoState)?)
     }
@@ -71,16 +67,12 @@ impl Secret {
             temporary.persist(OsStr::new(NAME), false)
         });
         match made {
-            // Another process was faster.
             Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(failed(error)),
             _ => read(&own),
         }
     }
 
     /// Returns a temporary secret for this process.
-    ///
-    /// # Errors
-    /// I/O errors.
     pub fn for_this_run() -> io::Result<Secret> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).map_err(io::Error::other)?;
@@ -138,7 +130,6 @@ fn is_private(found: &std::fs::Metadata) -> bool {
     std::os::unix::fs::MetadataExt::mode(found) & 0o077 == 0
 }
 
-/// On other systems the folder is private.
 #[cfg(not(unix))]
 fn is_private(_: &std::fs::Metadata) -> bool {
     true
@@ -146,7 +137,7 @@ fn is_private(_: &std::fs::Metadata) -> bool {
 
 fn state_folder() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from);
-    // As the XDG Base Directory Specification requires.
+    // XDG Base Directory Specification.
     let absolute = |name| variable(name).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME")
         .or_else(|| Some(absolute("HOME")?.join(".local/state")))
@@ -158,7 +149,7 @@ fn state_folder() -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    /// RFC 4231, test case 1; a shorter key is padded with zeros.
+    /// RFC 4231, test case 1.
     #[test]
     fn seals_are_hmac_sha256() {
         let mut key = [0; 32];

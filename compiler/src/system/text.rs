@@ -40,17 +40,11 @@ pub enum TextError {
 }
 
 /// Reads a whole UTF-8 text from a file.
-///
-/// # Errors
-/// [`TextError`].
 pub fn read(path: &Path) -> Result<String, TextError> {
     read_from(open(path)?, path)
 }
 
 /// Opens a text: a file or a pipe.
-///
-/// # Errors
-/// [`TextError::Read`].
 pub fn open(path: &Path) -> Result<File, TextError> {
     open::open_stream(path).map_err(|error| TextError::Read {
         path: path.into(),
@@ -59,9 +53,6 @@ pub fn open(path: &Path) -> Result<File, TextError> {
 }
 
 /// Reads a whole UTF-8 text from a stream; `name` is for errors.
-///
-/// # Errors
-/// See [`read`].
 pub fn read_from(stream: impl Read, name: &Path) -> Result<String, TextError> {
     let mut bytes = Vec::new();
     stream

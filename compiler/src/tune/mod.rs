@@ -1,9 +1,8 @@
 //! Tuning of an artifact: gradient descent on its norm weights and row scales, minimising the
 //! divergence of its logits from the source's on the calibration text.
 //!
-//! Codes do not change, and scales are there in any case, so tuning costs no bytes. Projections
-//! stored as in the source and the vocabulary matrix are unchanged. The state with the smallest
-//! divergence on held-out text is kept.
+//! Codes do not change, so tuning costs no bytes. The state with the smallest divergence on
+//! held-out text is kept.
 //!
 //! A step runs a few windows through both models and back, with one layer in memory at a time. An
 //! interrupted tuning resumes after its last step, with the same bytes for any number of threads.
@@ -34,7 +33,7 @@ pub use error::TuneError;
 pub use state::TuningPoint;
 use state::TuningState;
 
-/// Version of a step; states of other versions are ignored.
+/// States of other versions are ignored.
 const VERSION: u32 = 4;
 
 const SEED: u64 = 0x7475_6e69_6e67;
@@ -66,12 +65,10 @@ pub struct TuningInputs<'a> {
     pub threads: usize,
 }
 
-/// Result of a tuning.
 #[derive(Clone, Debug)]
 pub(crate) struct TuningResult {
-    /// Changes of the artifact; empty without an improvement.
+    /// Empty without an improvement.
     pub changes: BTreeMap<Role, TensorChange>,
-    /// Course of the tuning.
     pub course: Tuning,
 }
 
@@ -82,24 +79,23 @@ pub struct Tuning {
     pub asked: usize,
     /// Executed steps.
     pub taken: usize,
-    /// Step of the kept state; 0 if the artifact is unchanged.
+    /// Step of the kept state; 0 if unchanged.
     pub kept: usize,
     /// Number of tuned parameters.
     pub numbers: usize,
-    /// Divergences on some validation windows, of the models in float32.
+    /// Divergences on validation windows, of the models in float32.
     pub trace: Vec<TuningPoint>,
     /// Divergence before tuning on all validation windows, in nats.
     pub kl_before: f64,
     /// Divergence after tuning; absent if no step improved it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kl_after: Option<f64>,
-    /// Reason if the result cannot be stored in its type and is discarded.
+    /// Reason if the result cannot be stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without_code: Option<String>,
 }
 
 impl Tuning {
-    /// Discards the result because it cannot be stored.
     pub(crate) fn discard(&mut self, why: &dyn std::error::Error) {
         self.kept = 0;
         self.without_code = Some(why.to_string());
@@ -160,10 +156,7 @@ impl TuningInputs<'_> {
         Digest::of_bytes(named.as_bytes()).to_string()
     }
 
-    /// Tunes, resuming an interrupted run; `artifact` stores the state.
-    ///
-    /// # Errors
-    /// [`TuneError`].
+    /// Resumes an interrupted run; `artifact` stores the state.
     pub(crate) fn tune(
         &self,
         artifact: Artifact,
@@ -194,7 +187,7 @@ impl TuningInputs<'_> {
                 }
                 let scales = apply_changes(&base, &state.change);
                 let gradients = ends.gradients(&self.batch(state.step), &scales)?;
-                // Gradients with respect to relative changes.
+                // With respect to relative changes.
                 let numbers = base.values.iter().flatten();
                 let pairs = gradients.into_iter().zip(numbers);
                 state.descend(pairs.map(|(g, w)| g * f64::from(*w)), self.steps);
@@ -261,7 +254,6 @@ impl DistillationPair<'_> {
         let mut sums: Vec<f64> = gradients.into_iter().flatten().collect();
         if let Some(bases) = &mut self.bases {
             let (of_bases, gradients) = bases.gradients(tokens, scales)?;
-            // A divergence of zero has zero gradients.
             let [whole, bases] = [kl, of_bases].map(|kl| 1.0 / kl.max(f64::MIN_POSITIVE));
             let pairs = sums.iter_mut().zip(gradients.into_iter().flatten());
             pairs.for_each(|(sum, g)| *sum = whole * *sum + bases * g);

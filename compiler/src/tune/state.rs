@@ -42,7 +42,7 @@ pub(super) struct TuningState {
     pub change: Vec<f32>,
     /// Changes at the best measurement.
     pub best: Vec<f32>,
-    /// Running means of the gradients, and roots of those of their squares.
+    /// Means of the gradients, and roots of those of their squares.
     moments: [Vec<f32>; 2],
 }
 
@@ -53,7 +53,6 @@ struct StateHeader {
 }
 
 impl TuningState {
-    /// Creates the initial state.
     pub fn new(count: usize) -> TuningState {
         let zeros = || vec![0.0; count];
         TuningState {
@@ -78,13 +77,11 @@ impl TuningState {
         Some(others.iter().fold(*first, smaller))
     }
 
-    /// Returns the number of measurements since then.
     pub fn measurements_since_best(&self) -> usize {
         let least = self.best_point().map_or(0, |point| point.step);
         self.trace.iter().filter(|point| point.step > least).count()
     }
 
-    /// Records a measurement.
     pub fn record(&mut self, kl: f64, bases: Option<f64>) {
         let step = self.step;
         self.trace.push(TuningPoint { step, kl, bases });
@@ -93,7 +90,7 @@ impl TuningState {
         }
     }
 
-    /// Takes a step of Adam; the rate warms up and decays linearly over `steps`.
+    /// Takes a step of Adam; the rate warms up and decays linearly.
     pub fn descend(&mut self, gradients: impl IntoIterator<Item = f64>, steps: usize) {
         let at = self.step as f64 + 1.0;
         let left = 1.0 - self.step as f64 / steps.max(1) as f64;
@@ -104,7 +101,6 @@ impl TuningState {
         for ((change, (first, second)), g) in self.change.iter_mut().zip(moments).zip(gradients) {
             let root = f64::from(*second);
             *first = (BETAS[0] * f64::from(*first) + (1.0 - BETAS[0]) * g) as f32;
-            // Squares of small gradients would underflow.
             let root = (BETAS[1] * root * root + (1.0 - BETAS[1]) * g * g).sqrt();
             *second = root as f32;
             let step = f64::from(*first) / corrections[0];
@@ -114,7 +110,6 @@ impl TuningState {
         self.step += 1;
     }
 
-    /// Serialises the state.
     pub fn to_bytes(&self) -> Vec<u8> {
         let head = StateHeader {
             step: self.step,
@@ -153,7 +148,6 @@ impl TuningState {
         })
     }
 
-    /// Returns the maximum number of bytes of a state after `steps` steps.
     pub fn max_bytes(count: usize, steps: usize) -> usize {
         16 * count + 128 * (steps + 2)
     }

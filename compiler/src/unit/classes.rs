@@ -1,9 +1,7 @@
 //! Classes of vocabulary rows: rows whose errors cost about the same share the same codes.
 //!
-//! The cost of a row's errors is proportional to its energy and to the weight of errors at its
-//! output. A row that costs four times another should have one more bit per weight. In the
-//! vocabulary of a large model the rows of frequent tokens cost a hundred times as much as most
-//! others.
+//! A row that costs four times another should have one more bit per weight. The rows of frequent
+//! tokens of a large vocabulary cost a hundred times as much as most others.
 
 use htc_formats::bands::MAX_CLASSES;
 use htc_formats::model::MatrixId;
@@ -21,9 +19,6 @@ const STEPS: usize = 256;
 
 /// Returns the relative cost of errors of every row of a vocabulary matrix; `None` for other
 /// matrices and without gradients.
-///
-/// # Errors
-/// Values that do not decode or are not finite, and gradients of another model.
 pub(crate) fn row_costs(
     source: &PermutedSource<'_>,
     tensor: &ModelTensor,
@@ -116,7 +111,7 @@ pub(crate) fn class_sizes(costs: &[f64]) -> Option<Vec<usize>> {
 /// Returns the boundaries of at most [`MAX_CLASSES`] classes of `0..last` with the least total
 /// loss, including 0 and `last`.
 fn best_cuts(last: usize, loss: impl Fn(usize, usize) -> f64) -> Vec<usize> {
-    // By number of classes and end: the loss, and the start of the last class.
+    // The loss, and the start of the last class.
     let mut best: Vec<Vec<(f64, usize)>> =
         vec![(0..=last).map(|end| (loss(0, end.max(1)), 0)).collect()];
     for classes in 1..MAX_CLASSES {

@@ -25,8 +25,8 @@ use crate::math::{
 use crate::order::PermutedSource;
 use crate::plan::{UnitMatrix, UnitPlan};
 
-/// Approximate number of values decoded at a time, so that a vocabulary matrix need not be in
-/// memory as a whole. Errors are summed portion by portion, independent of the number of threads.
+/// A vocabulary matrix need not be in memory as a whole. Errors are summed portion by portion,
+/// independent of the number of threads.
 const PORTION: usize = 1 << 20;
 
 pub(super) fn dense(
@@ -128,7 +128,7 @@ fn encode_members(
     let inputs = inputs
         .transpose()
         .map_err(|error| factorise_error(source, unit, error))?;
-    // Biases of dense matrices are not corrected, so the second moment counts, not the covariance.
+    // Biases of dense matrices are not corrected.
     let inputs = inputs.flatten();
     let moment = inputs.as_ref().map(InputStatistics::second_moment);
     let mut tensors = Vec::with_capacity(unit.members.len());
@@ -329,7 +329,7 @@ fn encode_column_groups(
     let portions = || (0..rows).step_by(step);
     let decode =
         |first: usize, values: &mut Vec<f32>| matrix.decode(first..rows.min(first + step), values);
-    // The codes are of the rotated weights; errors are measured on the unrotated ones.
+    // Errors are measured on the unrotated weights.
     let decode_for_codes = |first: usize, values: &mut Vec<f32>| {
         decode(first, values)?;
         if bands.is_rotated() {

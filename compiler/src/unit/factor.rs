@@ -122,8 +122,7 @@ impl<'a> Factoriser<'a> {
         })
     }
 
-    /// Returns the sink direction for factors of the given rank. Factors that cover at least as
-    /// much of it as random directions would are left unchanged.
+    /// Factors that cover at least as much of it as random directions would are left unchanged.
     fn sink(&self, rank: usize) -> Option<Sink<'_>> {
         self.direction.as_deref().map(|direction| Sink {
             direction,
@@ -246,8 +245,6 @@ impl<'a> Factoriser<'a> {
         Ok(decoded)
     }
 
-    /// Measures the output error of the stored factors and computes the bias that corrects its
-    /// mean.
     fn measure(
         &self,
         index: usize,
@@ -353,7 +350,7 @@ fn gauges(
     Ok((gauge, None, norm))
 }
 
-/// Adds the projection's own bias, if any, to the loss of a factorisation on the mean input.
+/// `lost` is the loss of a factorisation on the mean input.
 fn add_existing_bias(
     source: &PermutedSource<'_>,
     matrix: MatrixId,

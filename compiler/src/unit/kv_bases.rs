@@ -1,4 +1,4 @@
-//! Initial bases of an adaptive KV cache, computed from the statistics of a layer.
+//! Initial bases of an adaptive KV cache, from the statistics of a layer.
 
 use htc_formats::DType;
 use htc_formats::block;
@@ -9,13 +9,12 @@ use crate::calibrate::{StoredLayer, StoredMoment};
 use crate::math::{Algebra, SecondMoment, principal_basis};
 use crate::order::{ChannelPermutation, permuted_moment};
 
-/// Type of stored bases. For unit rows, f16 changes orthonormality by less than a thousandth at
-/// half the bytes of f32; the projections in the cache are no more exact.
+/// Changes orthonormality by less than a thousandth.
 const BASIS: DType = DType::F16;
 
 const ENERGIES: DType = DType::F32;
 
-/// Square f64 matrices used by a decomposition, including the moment and the result.
+/// Including the moment and the result.
 const SQUARES: u64 = 8;
 
 /// Returns the stored tensors of a layer, in the order of an artifact.
@@ -45,7 +44,7 @@ pub fn roles(layer: usize) -> Vec<Role> {
     KvSide::ALL.into_iter().flat_map(of_side).collect()
 }
 
-/// Returns the stored bytes of a layer, without alignment between tensors.
+/// Returns the stored bytes of a layer, without alignment.
 pub fn layer_bytes(hyper: &HyperParameters) -> u64 {
     let tensors = stored_tensors(hyper, 0);
     tensors.iter().map(StoredTensor::bytes).sum()
@@ -63,12 +62,8 @@ pub(crate) fn decomposition_cost(hyper: &HyperParameters) -> f64 {
     decompositions as f64 * (hyper.head_size as f64).powi(3)
 }
 
-/// Computes the tensors of a layer with their bytes, on the calling thread. The basis of keys has
-/// the principal components of queries and keys together, each vector counted once; that of values
-/// those of values, in the stored channel order.
-///
-/// # Errors
-/// [`UnitError::Factorise`], with the tensor's name, for statistics that no activations can have.
+/// Computes the tensors of a layer with their bytes. The basis of keys has the principal components
+/// of queries and keys together, that of values those of values, in the stored channel order.
 pub fn layer_tensors(
     calibrated: &StoredLayer,
     (hyper, layer): (&HyperParameters, usize),

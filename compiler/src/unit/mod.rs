@@ -1,4 +1,4 @@
-//! Turns one unit of the plan from the source's bytes into stored tensors with measured errors.
+//! Turns one unit of the plan into stored tensors with measured errors.
 
 pub(crate) mod classes;
 mod encode;
@@ -46,18 +46,15 @@ pub struct UnitMeasurements {
     /// `‖W − Ŵ‖_F / ‖W‖_F` of every member, after storing.
     pub errors: Vec<f64>,
     /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` of every member on the calibration's activations, after
-    /// storing and with the correcting bias, if any. Empty without activations.
+    /// storing and with the correcting bias. Empty without activations.
     pub output_errors: Vec<f64>,
     /// Eckart-Young bound on the relative error of every member at its rank, in the norm of
-    /// [`norm`](Self::norm), before storing; for a shared basis that of all members together. The
-    /// output norm is relative to `E‖W x‖²` even with a bias, although the bias leaves only the
-    /// variance. `None` with exempt channels, which the decomposition does not see, and for forms
-    /// that are no truncation of the weight.
+    /// [`norm`](Self::norm); for a shared basis that of all members together. `None` with exempt
+    /// channels, and for forms that are no truncation of the weight.
     pub predicted: Option<Vec<f64>>,
     /// Norm of [`predicted`](Self::predicted).
     pub norm: Norm,
-    /// Outcome of the sink protection of each decomposition, if any: one per member, or one for a
-    /// shared basis.
+    /// Outcome of the sink protection: one per member, or one for a shared basis.
     pub sinks: Vec<SinkOutcome>,
     /// Input channels that are exact.
     pub exempt: Vec<usize>,
@@ -184,7 +181,6 @@ pub enum UnitError {
 }
 
 impl UnitError {
-    /// Converts an error of decoding a tensor.
     pub(crate) fn from_decode_error(tensor: &str, error: DecodeError) -> UnitError {
         let tensor = tensor.to_owned();
         match error {
@@ -196,7 +192,6 @@ impl UnitError {
         }
     }
 
-    /// Converts an error of encoding a tensor.
     pub(crate) fn from_code_error(tensor: &str, error: CodeError) -> UnitError {
         let tensor = tensor.to_owned();
         match error {
@@ -206,8 +201,7 @@ impl UnitError {
     }
 }
 
-/// Returns the stored tensors of a unit: those of its form, then the correcting biases, if
-/// requested.
+/// Returns the stored tensors of a unit: those of its form, then the correcting biases.
 pub fn stored_tensors(unit: &UnitPlan, biases: bool) -> Vec<StoredTensor> {
     let mut tensors = unit.tensors();
     if biases && unit.rank().is_some() {
@@ -225,9 +219,6 @@ pub fn stored_tensors(unit: &UnitPlan, biases: bool) -> Vec<StoredTensor> {
 }
 
 /// Factorises or encodes a unit, on the calling thread.
-///
-/// # Errors
-/// [`UnitError`], with the tensor's name.
 pub fn factorise(
     source: &PermutedSource<'_>,
     unit: &UnitPlan,
@@ -240,12 +231,10 @@ pub fn factorise(
     }
 }
 
-/// Returns the input that the members of a unit share.
 pub(crate) fn input_of_unit(source: &ModelFile, unit: &UnitPlan) -> Option<CalibratedInput> {
     unit.activation_point(source.tensor(Role::Output).is_none())
 }
 
-/// Returns the index of the weight that an error refers to, if any.
 pub(crate) fn weight_index(error: &FactoriseError) -> Option<usize> {
     match *error {
         FactoriseError::Empty { index, .. }
@@ -257,7 +246,6 @@ pub(crate) fn weight_index(error: &FactoriseError) -> Option<usize> {
     }
 }
 
-/// Returns the name of a matrix in the source.
 pub(crate) fn weight_name(source: &ModelFile, matrix: MatrixId) -> String {
     let role = matrix.weight();
     source
@@ -279,9 +267,6 @@ pub(crate) fn dense_weight(
 }
 
 /// Checks that a kept tensor has only finite values.
-///
-/// # Errors
-/// [`UnitError::NotFinite`] for the first value that is not.
 pub fn check_finite(
     source: &ModelFile,
     tensor: &htc_formats::source::ModelTensor,

@@ -1,5 +1,4 @@
-//! Weights of errors per row, and error feedback along rows, from the gradients at a matrix's
-//! outputs.
+//! Weights of errors per row, and error feedback along rows.
 
 use htc_formats::model::MatrixId;
 
@@ -9,14 +8,10 @@ use crate::gradient::{Gradients, MomentBlock};
 use crate::math::codes::{OutputBlock, RowFeedback};
 use crate::order::{PermutedSource, permuted, permuted_triangle};
 
-/// Fraction of the mean diagonal of the second moment that is added to its diagonal: gradients come
-/// from only some thousand tokens sampled from the model.
+/// Relative to the mean diagonal; gradients come from only some thousand sampled tokens.
 const DAMPING: f64 = 0.2;
 
 /// Returns the row feedback of a matrix in its stored channel order; `None` without gradients.
-///
-/// # Errors
-/// Gradients of another model, or an invalid second moment.
 pub(super) fn row_feedback(
     source: &PermutedSource<'_>,
     matrix: MatrixId,
@@ -41,7 +36,6 @@ pub(super) fn row_feedback(
                 ..block
             })
             .collect(),
-        // The permutation distributes a block over several stored ones.
         (Some(order), _) => {
             let weights = permuted(&outputs.diagonal, order);
             return Ok(Some(uncoupled_rows(weights, DAMPING)));

@@ -1,5 +1,4 @@
-//! Singular values of a unit's weights, and components shared by its projections, from the source's
-//! bytes.
+//! Singular values of a unit's weights, and components shared by its projections.
 
 use super::{ModelTreatment, UnitError, dense_weight, weight_name};
 use crate::calibrate::CalibratedInput;
@@ -12,10 +11,7 @@ use crate::order::PermutedSource;
 use crate::plan::Unit;
 
 /// Returns the singular values of a unit's weight under its gauge, decreasing; for a shared basis
-/// the square roots of the eigenvalues of the matrix whose eigenvectors form the basis.
-///
-/// # Errors
-/// [`UnitError`] if a weight is missing, does not decode or is not finite.
+/// the square roots of the eigenvalues.
 pub fn unit_singular_values(
     source: &PermutedSource<'_>,
     unit: &Unit,
@@ -40,7 +36,6 @@ pub fn unit_singular_values(
             let weighting = BasisWeighting::Normalised;
             shared_singular_values(weights, weighting, algebra).map_err(failed(0))
         }
-        // One component suffices to obtain all values.
         (false, &[weight], gauge) => {
             let options = LowRankOptions {
                 method: SvdMethod::Gram,
@@ -65,9 +60,6 @@ pub fn unit_singular_values(
 
 /// Returns the components of the shared basis of a unit's projections, without a gauge and with
 /// equal weights.
-///
-/// # Errors
-/// [`UnitError`] if a weight is missing, does not decode or is not finite.
 pub fn shared_basis_components(
     source: &PermutedSource<'_>,
     unit: &Unit,

@@ -1,6 +1,3 @@
-//! Checks that each step of the encoding reduces the loss `tr(H E C Eᵀ)` of projections of a
-//! trained model, under both measured second moments.
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -97,7 +94,7 @@ struct ProjectionLoss {
     rows: usize,
     cols: usize,
     values: Vec<f32>,
-    /// Undamped `C` and `H`.
+    /// Undamped.
     inputs: Mat<f64>,
     outputs: Mat<f64>,
     along_columns: Arc<ErrorFeedback>,
@@ -186,8 +183,6 @@ const SLOTS: [(usize, ProjectionKind); 3] = [
     (6, ProjectionKind::O),
 ];
 
-/// Plain rounding, feedback along columns, feedback along rows, and finally fitted column scales
-/// for trellises or sweeps over codebooks.
 #[test]
 fn each_encoding_step_reduces_the_loss_of_column_groups() {
     let cache = tempfile::tempdir().unwrap();

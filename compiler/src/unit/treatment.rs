@@ -1,5 +1,4 @@
-//! Gauges of activation points and layers, from calibration or weights, and the directions that
-//! factors must preserve.
+//! Gauges of activation points and layers, and the directions that factors must preserve.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -30,23 +29,20 @@ type CacheEntry<T> = Arc<OnceLock<Result<Arc<T>, FactoriseError>>>;
 type AxiomEntry = Arc<OnceLock<Result<Option<Arc<AxiomGauge>>, UnitError>>>;
 
 /// Width from which an evaluation of the axiom gauge takes many seconds, and the number of
-/// evaluations for such layers. They reach most of the decrease.
+/// evaluations for such layers.
 const WIDE: usize = 2048;
 const EVALUATIONS_WHERE_WIDE: usize = 8;
 
-/// Input statistics of an activation point or of the head on the calibration text. They weigh and
-/// measure the errors of its projections.
+/// Input statistics of an activation point or of the head on the calibration text.
 ///
-/// Every projection of every architecture can have a bias, and with `--bias on` each factorised one
-/// has. Then errors are weighted by the [covariance], as the bias corrects the mean. Otherwise, for
-/// the head (which never has a bias) and for dense projections (whose bias is unchanged), they are
-/// weighted by the second moment.
+/// With correcting biases errors are weighted by the [covariance]. Otherwise, for the head and for
+/// dense projections, they are weighted by the second moment.
 #[derive(Debug)]
 pub struct InputStatistics {
     order: usize,
     /// Lower triangle of `E[x xᵀ] [n, n]`.
     second: Vec<f64>,
-    /// If biases correct: the mean, and the lower triangle of the covariance.
+    /// The mean, and the lower triangle of the covariance.
     corrected: Option<(Vec<f64>, Vec<f64>)>,
 }
 
@@ -86,8 +82,7 @@ impl InputStatistics {
     }
 
     /// Returns the output energies lost by factors (after the bias correction, if any) and in
-    /// total, and the square root of the fraction of the total that weighs errors; 1 without a
-    /// bias.
+    /// total, and the square root of the fraction of the total that weighs errors.
     pub fn energies(
         &self,
         weight: Weight<'_>,
@@ -112,11 +107,9 @@ impl InputStatistics {
 
 /// Treatment of a model's projections, unit by unit.
 ///
-/// An axiom gauge belongs to a layer. It is folded into each projection separately, so layers need
-/// not agree on one, and each searching thread holds one layer's weights in memory. The search
-/// minimises the tails of the layer's factorised projections at the ranks of the plan. Projections
-/// that share a basis count with their individual tail at its rank, a lower bound of the loss of
-/// the shared basis. Projections at full rank lose nothing and do not count.
+/// An axiom gauge belongs to a layer and is folded into each projection separately. The search
+/// minimises the tails of the layer's factorised projections at the ranks of the plan; those that
+/// share a basis count with their individual tail at its rank, a lower bound.
 #[derive(Debug, Default)]
 pub struct ModelTreatment<'a> {
     treatment: Treatment,
@@ -133,7 +126,7 @@ pub struct ModelTreatment<'a> {
 }
 
 impl<'a> ModelTreatment<'a> {
-    /// Creates a treatment for spectra and single units. Without a calibration every gauge is
+    /// Creates a treatment for spectra and single units; without a calibration every gauge is
     /// [`Gauge::None`].
     pub fn new(
         treatment: Treatment,
@@ -197,8 +190,7 @@ impl<'a> ModelTreatment<'a> {
         ModelTreatment { effort, ..self }
     }
 
-    /// Marks the weights as bases of an elastic artifact. Their residuals are coded later where
-    /// that pays per byte, which is not known yet.
+    /// Marks the weights as bases of an elastic artifact.
     #[must_use]
     pub fn for_bases(self, refined: bool) -> Self {
         ModelTreatment {
@@ -233,8 +225,7 @@ impl<'a> ModelTreatment<'a> {
     }
 
     /// Returns the sink direction that factors must cover: the mean input at the first position of
-    /// a sequence, after the norm and its weight. `None` if nothing is appended, if that mean is
-    /// zero, and for the head, which no attention follows.
+    /// a sequence. `None` if nothing is appended, and for the head.
     pub fn sink(&self, place: CalibratedInput) -> Option<Vec<f64>> {
         let CalibratedInput::Site { layer, site } = place else {
             return None;
@@ -252,9 +243,6 @@ impl<'a> ModelTreatment<'a> {
 
     /// Returns the input channels that the factors of a unit keep exact, ascending; none for the
     /// head.
-    ///
-    /// # Errors
-    /// More channels than exist, and weights or moments that are not finite.
     pub fn exempt(
         &self,
         place: CalibratedInput,
@@ -280,9 +268,6 @@ impl<'a> ModelTreatment<'a> {
 
     /// Returns the axiom gauge of a layer, computed by the first thread that requests it; `None`
     /// with another gauge, or if truncation loses nothing.
-    ///
-    /// # Errors
-    /// [`UnitError`], with the tensor's name.
     pub fn axiom(&self, layer: usize) -> Result<Option<Arc<AxiomGauge>>, UnitError> {
         let (GaugeKind::Axiom, Some((source, plan))) = (self.treatment.gauge, self.planned) else {
             return Ok(None);
@@ -298,9 +283,6 @@ impl<'a> ModelTreatment<'a> {
     }
 
     /// Returns the statistics of an input; `None` without a calibration.
-    ///
-    /// # Errors
-    /// A mean that is inconsistent with the second moment.
     pub fn inputs(
         &self,
         place: CalibratedInput,
@@ -315,11 +297,8 @@ impl<'a> ModelTreatment<'a> {
         self.treatment.bias && place != CalibratedInput::Head
     }
 
-    /// Returns the error feedback for the matrices that read an input; `None` without a
-    /// calibration. It is cached, so an input must always be requested with the same damping.
-    ///
-    /// # Errors
-    /// Those of [`ErrorFeedback::new`].
+    /// Returns the error feedback for the matrices that read an input. It is cached, so an input
+    /// must always be requested with the same damping.
     pub fn feedback(
         &self,
         place: CalibratedInput,
@@ -329,7 +308,7 @@ impl<'a> ModelTreatment<'a> {
             return Ok(None);
         };
         let made = cache_entry(&self.feedbacks, place);
-        // Outside the lock, so that other inputs can be computed meanwhile.
+        // Other inputs can be computed meanwhile.
         made.get_or_init(|| {
             let moment = self.moment(calibration, place);
             let second = SecondMoment {
@@ -344,9 +323,6 @@ impl<'a> ModelTreatment<'a> {
 
     /// Returns the gauge of an input, of its covariance if biases correct the mean. [`Gauge::None`]
     /// with the axiom gauge, which belongs to a layer.
-    ///
-    /// # Errors
-    /// Those of the gauge's constructor.
     pub fn gauge(&self, place: CalibratedInput) -> Result<Arc<Gauge>, FactoriseError> {
         let (kind, Some(calibration)) = (self.treatment.gauge, self.calibration) else {
             return Ok(Arc::new(Gauge::None));
@@ -379,7 +355,7 @@ fn cache_entry<T>(kept: &InputCache<T>, place: CalibratedInput) -> CacheEntry<T>
     if let Some((_, made)) = all.iter().find(|(of, _)| *of == place) {
         return Arc::clone(made);
     }
-    // The widest are useless after their layer, and the next layer needs the memory.
+    // The next layer needs the memory.
     if is_wide(place) {
         all.retain(|(of, _)| !is_wide(*of));
     }

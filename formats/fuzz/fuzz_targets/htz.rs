@@ -1,6 +1,6 @@
 //! Opens, decodes and verifies arbitrary artifacts.
 //!
-//! Digests reject nearly every input, so each is also used as the body after a valid header. Its
+//! Digests reject nearly every input, so each is also used as the body after a valid header; its
 //! first byte is the number of 256-byte units of manifest.
 #![no_main]
 

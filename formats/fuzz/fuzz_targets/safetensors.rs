@@ -1,5 +1,5 @@
-//! Parses arbitrary bytes as safetensors file, header, index and configuration. Configurations are
-//! bound to small models of the sizes in `tests/fixtures`.
+//! Parses arbitrary bytes as safetensors file, header, index and configuration; configurations are
+//! bound to small models.
 
 #![no_main]
 
@@ -9,7 +9,7 @@ use htc_formats::architecture::{WeightFile, bind_hugging_face};
 use htc_formats::safetensors::{Contents, Index, SafetensorsError};
 use libfuzzer_sys::fuzz_target;
 
-/// Tensors of a one-layer Llama: width 4, one KV head of size 2, two query heads.
+/// Width 4, one KV head of size 2, two query heads.
 const LLAMA: [(&str, &str, usize); 12] = [
     ("model.embed_tokens.weight", "3,4", 12),
     ("model.norm.weight", "4", 4),
@@ -25,7 +25,6 @@ const LLAMA: [(&str, &str, usize); 12] = [
     ("model.layers.0.mlp.down_proj.weight", "4,4", 16),
 ];
 
-/// Additional tensors of Gemma 3.
 const GEMMA: [(&str, &str, usize); 4] = [
     ("model.layers.0.pre_feedforward_layernorm.weight", "4", 4),
     ("model.layers.0.post_feedforward_layernorm.weight", "4", 4),
@@ -33,7 +32,6 @@ const GEMMA: [(&str, &str, usize); 4] = [
     ("model.layers.0.self_attn.k_norm.weight", "2", 2),
 ];
 
-/// Tensors of Phi 3 in which it differs from Llama.
 const PHI: [(&str, &str, usize); 2] = [
     ("model.layers.0.self_attn.qkv_proj.weight", "8,4", 32),
     ("model.layers.0.mlp.gate_up_proj.weight", "8,4", 32),

@@ -1,7 +1,6 @@
 //! Parses arbitrary tokenizers and encodes arbitrary texts.
 //!
-//! The first byte of an input selects the format: `tokenizer.model`, `tokenizer.json`, one of its
-//! companion files, or the JSON of a vocabulary. The bytes after the last zero are the text.
+//! The first byte selects the format of the tokenizer; the bytes after the last zero are the text.
 
 #![no_main]
 

@@ -1,9 +1,9 @@
-//! Column-group matrices with row classes. Each class has its own codes, so that costlier rows,
-//! such as frequent tokens of an embedding, get more bits.
+//! Column-group matrices with row classes, each with its own codes, so that costlier rows, such as
+//! frequent tokens of an embedding, get more bits.
 //!
 //! The bytes begin with a class map in blocks of 256 rows: for each class the number of its rows
-//! before the block, then two bits per row with its class. The matrices of the classes follow, with
-//! rows in ascending order.
+//! before the block, then two bits per row. The matrices of the classes follow, with rows in
+//! ascending order.
 
 use std::fmt;
 use std::str::FromStr;
@@ -44,8 +44,7 @@ impl RowClasses {
     /// Creates the list of classes.
     ///
     /// # Errors
-    /// [`CodesError::Classes`] for fewer than two or more than [`MAX_CLASSES`] classes, an empty
-    /// class, or classes of different widths.
+    /// [`CodesError::Classes`] for a wrong number of classes, an empty class, or different widths.
     pub fn new(classes: Vec<RowClass>) -> Result<RowClasses, CodesError> {
         let wrong = |found: String| Err(CodesError::Classes { found });
         if !(2..=MAX_CLASSES).contains(&classes.len()) {
@@ -148,8 +147,6 @@ impl fmt::Display for RowClasses {
 }
 
 /// Layout of a column-group matrix: the same codes in all rows, or row classes.
-///
-/// Its text is that of [`Codes`] or [`RowClasses`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum CodeLayout {
     /// The same codes in all rows.
@@ -210,7 +207,7 @@ impl CodeLayout {
         }
     }
 
-    /// Iterates over the codes of a matrix of `rows` rows, each with its number of rows.
+    /// Iterates over the codes of a matrix, each with its number of rows.
     pub fn codes_with_rows(&self, rows: usize) -> impl Iterator<Item = (usize, &Codes)> {
         let (whole, classes) = match self {
             CodeLayout::Uniform(codes) => (Some((rows, codes)), None),
@@ -245,10 +242,11 @@ impl CodeLayout {
         self.weighted_mean(|code| f64::from(code.bits()))
     }
 
-    /// Returns a view of `bytes` as a matrix of `rows` rows.
+    /// Returns a view of `bytes` as a matrix of `rows` rows; the content is checked by
+    /// [`ColumnGroupMatrix::check`] only.
     ///
     /// # Errors
-    /// [`ColumnGroupError::Length`]; the content is checked by [`ColumnGroupMatrix::check`] only.
+    /// [`ColumnGroupError::Length`].
     pub fn view<'a>(
         &'a self,
         rows: usize,
@@ -292,7 +290,6 @@ impl FromStr for CodeLayout {
             expected: "rows, a star and codes, as 8192*2:t4x20".to_owned(),
             found: escape_truncated(found),
         };
-        // Bounds the work on malformed input.
         let classes = text.splitn(MAX_CLASSES + 1, ';').map(|class| {
             let (rows, codes) = class.split_once('*').ok_or_else(|| malformed(class))?;
             let number: usize = rows.parse().map_err(|_| malformed(class))?;
@@ -350,10 +347,6 @@ impl ColumnGroupMatrix<'_> {
     }
 
     /// Checks that all scales of rows and columns are finite and that a class map is consistent.
-    ///
-    /// # Errors
-    /// [`ColumnGroupError::InconsistentClassMap`] for an inconsistent map, [`ColumnGroupError::Scale`] for the first scale that
-    /// is not finite.
     pub fn check(&self) -> Result<(), ColumnGroupError> {
         match self {
             ColumnGroupMatrix::Uniform(bands) => bands.check_scales(),
@@ -398,10 +391,7 @@ impl MapBlock<'_> {
 }
 
 impl<'a> RowClassMatrix<'a> {
-    /// Creates a view of `bytes` as a matrix of `rows` rows.
-    ///
-    /// # Errors
-    /// [`ColumnGroupError::Length`]; the content is checked by [`ColumnGroupMatrix::check`] only.
+    /// Creates a view of `bytes` as a matrix of `rows` rows, see [`CodeLayout::view`].
     pub fn new(
         classes: &'a RowClasses,
         rows: usize,
@@ -458,7 +448,7 @@ impl<'a> RowClassMatrix<'a> {
         (0..self.classes.0.len()).filter_map(move |index| of.class(index))
     }
 
-    /// Returns the rows of a class as a matrix, or `None` if there is no such class.
+    /// Returns the rows of a class as a matrix.
     pub fn class(&self, index: usize) -> Option<ColumnGroups<'a>> {
         let class = self.classes.0.get(index)?;
         let bytes = self.bytes.get(self.classes.class_range(index))?;
@@ -511,7 +501,6 @@ impl<'a> RowClassMatrix<'a> {
         if row >= self.rows() {
             return Err(outside);
         }
-        // An unchecked map may name classes and rows that do not exist.
         let (class, index) = self.locate_row(row);
         self.class(class).ok_or(outside)?.decode_row(index, out)
     }
@@ -520,7 +509,6 @@ impl<'a> RowClassMatrix<'a> {
 fn count_rows(of_rows: &[u8], rows: usize, class: usize) -> usize {
     let whole = &of_rows[..rows / 4];
     let same = [0b11_11_11_11_u8, 0b10_10_10_10, 0b01_01_01_01, 0][class & 3];
-    // Both bits of a row become 1 if it has the class.
     let has = |byte: u8| {
         let found = byte ^ same;
         found & (found >> 1) & 0b01_01_01_01

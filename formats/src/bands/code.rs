@@ -22,12 +22,12 @@ pub enum CodeKind {
     Trellis,
 }
 
-/// Code of a column group: its kind, its bits per weight and the version of its trellis tables.
+/// Code of a column group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Code {
     kind: CodeKind,
     bits: u8,
-    /// Version of the trellis tables; 1 for codebooks, which have a single version.
+    /// 1 for codebooks, which have a single version.
     version: u8,
 }
 
@@ -132,7 +132,7 @@ impl Code {
         self.version
     }
 
-    /// Returns true for a member of [`all`](Self::all), which its name alone identifies.
+    /// Returns true if the name alone identifies the code.
     pub const fn is_current(self) -> bool {
         matches!(self.kind, CodeKind::Codebook) || self.version == TABLES_VERSION
     }
@@ -147,8 +147,7 @@ impl Code {
         self.bits
     }
 
-    /// Bytes of a column group in sixteen rows, with the scales of a codebook but not those of
-    /// columns.
+    /// Bytes of a column group in sixteen rows, without column scales.
     pub const fn group_bytes(self) -> usize {
         let weights = QUADS_PER_GROUP * CHUNK * self.bits as usize / 8;
         match self.kind {
@@ -158,8 +157,7 @@ impl Code {
     }
 }
 
-/// Formats the code as `levels4` or `trellis3`, with earlier tables as `trellis3 (tables 1)`, which
-/// is parsed only in the text of [`Codes`].
+/// Earlier tables as `trellis3 (tables 1)`, which only the text of [`Codes`] parses.
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.kind, self.bits)?;
@@ -191,12 +189,11 @@ pub(super) fn parse_canonical_number<T: FromStr + fmt::Display>(text: &str) -> O
     (number.to_string() == text).then_some(number)
 }
 
-/// Codes of all column groups of a matrix, from the first columns to the last. Clones share memory.
-/// The last column group is padded if it is incomplete.
+/// Codes of all column groups of a matrix; an incomplete last group is padded.
 ///
-/// As text, and in a manifest: the version of the tables (1 if there are only codebooks) and the
-/// runs of equal codes, `2:t3x60,l4x4`; padding follows after a minus: `2:t3x5,l4x1-20`. An `r`
-/// after the version marks a [rotated](super::rotate) matrix: `2r:t3x60,l4x4`.
+/// As text: the version of the tables (1 if there are only codebooks) and the runs of equal codes,
+/// `2:t3x60,l4x4`; padding follows after a minus: `2:t3x5,l4x1-20`. An `r` after the version marks
+/// a [rotated](super::rotate) matrix: `2r:t3x60,l4x4`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Codes(Arc<CodesData>);
 
@@ -205,13 +202,13 @@ struct CodesData {
     codes: Vec<Code>,
     cols: usize,
     rotated: bool,
-    /// Byte offset of each column group within sixteen rows, and their total size.
+    /// Within sixteen rows, and the total size.
     starts: Vec<u64>,
     trellises: Vec<usize>,
 }
 
 impl Codes {
-    /// Creates the codes of a matrix of `cols` columns. An incomplete last column group is padded.
+    /// Creates the codes of a matrix of `cols` columns.
     ///
     /// # Errors
     /// [`CodesError::Width`] if the number of codes does not match the columns;
@@ -313,8 +310,7 @@ impl Codes {
         (self.len() * GROUP_COLS).saturating_sub(self.0.cols)
     }
 
-    /// Columns of a column group without padding: 32, fewer in the last one, 0 if it does not
-    /// exist.
+    /// Columns of a column group without padding.
     pub fn group_cols(&self, band: usize) -> usize {
         self.0
             .cols
@@ -427,7 +423,6 @@ mod tests {
 
     #[test]
     fn sizes_follow_from_rows_and_codes() {
-        // Rows are padded to 16. A codebook has 12 bytes of scales per 16 rows.
         let levels = Codes::uniform(Code::codebook(4).unwrap(), 64).unwrap();
         assert_eq!(levels.bytes(20), 64 + 2 * 2 * (12 + 256));
         let trellis = Codes::uniform(Code::trellis(3).unwrap(), 64).unwrap();

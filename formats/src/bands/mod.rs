@@ -1,16 +1,14 @@
-//! Column-group matrices: every 32 columns have their own code. An incomplete last column group is
+//! Column-group matrices: every 32 columns have their own code; an incomplete last column group is
 //! padded.
 //!
-//! Two kinds of code share one arrangement of the weights. A **codebook** is a non-uniform
-//! symmetric table of 2 to 8 bits, with a scale for each row and column group. A **trellis** has 2
-//! to 5 bits per weight, a scale for each row and one for each column. Each weight shifts that
-//! number of new bits into a state of twelve bits; its value is the sum of two table entries, one
-//! for each half of the state. This is the bitshift trellis of QTIP (Tseng et al. 2024) with
-//! additive tables, themselves sums of one entry per nibble of the state.
+//! A **codebook** is a non-uniform symmetric table of 2 to 8 bits, with a scale for each row and
+//! column group. A **trellis** has 2 to 5 bits per weight, a scale for each row and one for each
+//! column. Each weight shifts new bits into a state of twelve bits; its value is the sum of two
+//! table entries, one for each half of the state: the bitshift trellis of QTIP (Tseng et al. 2024)
+//! with additive tables.
 //!
-//! Sixteen rows of four columns are 64 weights that a matrix-vector product decodes together and
-//! multiplies by one broadcast of four numbers into sixteen sums. `SPEC.md`, section "Column groups", is
-//! normative.
+//! Sixteen rows of four columns are 64 weights that a matrix-vector product decodes together.
+//! `SPEC.md`, section "Column groups", is normative.
 //!
 //! [`Codes`] holds the code of each column group and determines all sizes. [`ColumnGroups`] reads,
 //! [`ColumnGroupWriter`] writes. [`CodeLayout`] and [`ColumnGroupMatrix`] add row classes.
@@ -39,16 +37,16 @@ pub use view::{ColumnGroupError, ColumnGroups, code_at, unpack_codebook_scales};
 /// Columns of a column group.
 pub const GROUP_COLS: usize = 32;
 
-/// Rows of a tile; the last tile may have fewer. A trellis runs down a tile.
+/// Rows of a tile, down which a trellis runs; the last tile may have fewer.
 pub const TILE_ROWS: usize = 256;
 
 /// Rows of a row group; rows are padded to a multiple of it.
 pub const GROUP_ROWS: usize = 16;
 
-/// Columns that one trellis sequence covers, and neighbours that are multiplied together.
+/// Columns that one trellis sequence covers.
 pub const QUAD: usize = 4;
 
-/// Weights that are decoded together: a [`QUAD`] of columns in a row group.
+/// Weights that are decoded together.
 pub const CHUNK: usize = GROUP_ROWS * QUAD;
 
 /// Quads of a column group.

@@ -7,12 +7,10 @@ use super::{
     QUADS_PER_GROUP, SCALE_BYTES, TILE_ROWS,
 };
 
-/// Writer of a column-group matrix, piece by piece in any order. Unset pieces are zero.
+/// Writer of a column-group matrix, piece by piece in any order; unset pieces are zero.
 ///
 /// A piece is the scale of a row or column, a codebook column group in a tile, or four trellis
-/// columns in a tile. Rows are padded to whole row groups of sixteen. Codes of padding rows are
-/// ignored, except that a trellis passes through them. Codes and scales of padding columns are
-/// ignored and should be zero.
+/// columns in a tile. Codes of padding rows are ignored, except that a trellis passes through them.
 ///
 /// # Panics
 /// Methods panic for pieces of the wrong length or outside of the matrix.
@@ -34,7 +32,7 @@ impl ColumnGroupWriter {
         }
     }
 
-    /// Returns the number of rows of a piece: those of the tile, padded to whole row groups.
+    /// Returns the number of rows of a piece, padded to whole row groups.
     pub fn tile_rows(&self, strip: usize) -> usize {
         Codes::tile_rows(self.rows, strip)
     }
@@ -89,8 +87,8 @@ impl ColumnGroupWriter {
     }
 
     /// Sets four columns of a trellis column group in a tile: one state per weight, row by row. The
-    /// low bits of each state are new. Its other bits are those of the following state; the first
-    /// state follows the last.
+    /// low bits of each state are new, the others those of the following state; the first state
+    /// follows the last.
     pub fn set_trellis_states(&mut self, strip: usize, band: usize, quad: usize, states: &[u16]) {
         let code = self.codes[band];
         assert_eq!(code.kind(), CodeKind::Trellis);

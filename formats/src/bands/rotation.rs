@@ -1,5 +1,4 @@
-//! Rotation of a column group's columns. An outlier is spread over all 32 columns, so that codes
-//! and 8-bit activations round it like other numbers.
+//! Rotation of a column group's columns, which spreads an outlier over all 32.
 //!
 //! The Hadamard matrix of Sylvester's construction, `H [32, 32]` divided by √32, is orthonormal and
 //! its own inverse: `W x = (W H)(H x)` for each column group.
@@ -13,9 +12,8 @@ use super::GROUP_COLS;
 /// `1 / √32`, which makes the matrix orthonormal.
 pub const ROTATION_UNIT: f32 = 0.176_776_7;
 
-/// Rotates the full column groups of a row; the rotation is its own inverse. An incomplete group
-/// stays unchanged. The order of additions is fixed on every processor: pairs 16 apart, then 8, 4,
-/// 2 and 1, and [`ROTATION_UNIT`] last.
+/// Rotates the full column groups of a row. The order of additions is fixed: pairs 16 apart, then
+/// 8, 4, 2 and 1, and [`ROTATION_UNIT`] last.
 pub fn rotate<T>(row: &mut [T])
 where
     T: Copy + From<f32> + Add<Output = T> + Sub<Output = T> + Mul<Output = T>,

@@ -9,9 +9,8 @@ impl CodeLayout {
     /// nearest f16.
     ///
     /// # Errors
-    /// [`ColumnGroupError::Length`] if `bytes` is no matrix with one row per factor; [`ColumnGroupError::InconsistentClassMap`]
-    /// for an inconsistent class map; [`ColumnGroupError::Scale`] if a product is not finite. After an
-    /// error the content of `bytes` is unspecified.
+    /// [`ColumnGroupError`] for wrong lengths, an inconsistent class map, or a product that is not
+    /// finite; then the content of `bytes` is unspecified.
     pub fn scale_rows(&self, bytes: &mut [u8], factors: &[f32]) -> Result<(), ColumnGroupError> {
         let rows = factors.len();
         let view = self.view(rows, bytes)?;

@@ -1,9 +1,8 @@
 //! Tables of the codes, trained once on Gaussian numbers by `compiler/math/examples/tables.rs`.
-//! Trellises of version 1 come from an earlier form of it, with 64 free entries per table.
 
 use super::{Code, CodeKind, STATES};
 
-/// Current version of the tables, recorded in an artifact. All earlier versions can be read.
+/// Current version of the tables, recorded in an artifact.
 pub const TABLES_VERSION: u8 = 2;
 
 /// The two tables of a trellis. The integer of a state is the sum of the entries for its low and
@@ -16,8 +15,8 @@ pub struct Trellis {
     pub high: [i8; 64],
     /// Standard deviation of the training data, in units of the integers.
     pub deviation: f32,
-    /// Equivalent tables for the lowest, middle and highest four bits, absent in version 1.
-    /// Processors look up sixteen entries in one instruction, 64 in seven.
+    /// Equivalent tables for the lowest, middle and highest four bits, for look-ups in one
+    /// instruction; absent in version 1.
     pub nibbles: Option<[[i8; 16]; 3]>,
 }
 

@@ -1,5 +1,4 @@
-//! Text form of the codes of a matrix: `2:t3x60,l4x4`; with twenty columns of padding
-//! `2:t3x60,l4x4-20`; rotated `2r:t3x60,l4x4`.
+//! Text form of the codes of a matrix, see [`Codes`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -82,7 +81,6 @@ impl FromStr for Codes {
             }
             codes.extend(std::iter::repeat_n(code, count));
         }
-        // The codes cover at least one column group, which exceeds the padding.
         let cols = codes.len() * GROUP_COLS - padding;
         let codes = Codes::new(codes, cols)?;
         if codes.version() != known {

@@ -107,11 +107,7 @@ impl<'a> ColumnGroups<'a> {
         self.bytes
     }
 
-    /// Checks that all scales of rows and columns, including padding, are finite. Those of
-    /// codebooks always are.
-    ///
-    /// # Errors
-    /// [`ColumnGroupError::Scale`] for the first that is not.
+    /// Checks that all scales of rows and columns, including padding, are finite.
     pub fn check_scales(&self) -> Result<(), ColumnGroupError> {
         let finite = |of, index, value: f32| {
             if value.is_finite() {
@@ -143,21 +139,20 @@ impl<'a> ColumnGroups<'a> {
         scales.map_or(0.0, |at| self.f16_at(at + 2 * row))
     }
 
-    /// Returns the column scales of a trellis column group, those of padding last, or `None` for a
-    /// codebook.
+    /// Returns the column scales of a trellis column group, those of padding last.
     pub fn column_scales(&self, band: usize) -> Option<[f32; GROUP_COLS]> {
         let at = self.codes.column_scales_offset(self.rows, band)?;
         Some(std::array::from_fn(|c| self.f16_at(at + 2 * c)))
     }
 
-    /// Returns the stored row scales of a kind as little-endian f16; empty if the kind is absent.
+    /// Returns the stored row scales of a kind as little-endian f16.
     pub fn row_scale_bytes(&self, kind: CodeKind) -> &'a [u8] {
         let at = self.codes.row_scales_offset(self.rows, kind);
         self.f16_bytes(at, self.rows)
     }
 
     /// Returns the stored column scales of a trellis column group, including padding, as
-    /// little-endian f16; empty for a codebook.
+    /// little-endian f16.
     pub fn column_scale_bytes(&self, band: usize) -> &'a [u8] {
         self.f16_bytes(self.codes.column_scales_offset(self.rows, band), GROUP_COLS)
     }
@@ -233,8 +228,7 @@ impl<'a> ColumnGroups<'a> {
     }
 
     /// Decodes the integers of some row groups from the bytes of a column group in a tile: `out
-    /// [groups, 8 quads, 16 rows, 4 columns]`. This is the reference that all kernels must match
-    /// bit by bit.
+    /// [groups, 8 quads, 16 rows, 4 columns]`. This is the reference for all kernels.
     ///
     /// # Panics
     /// If the groups exceed the bytes, or `out` has the wrong length.
@@ -275,7 +269,7 @@ fn integer_at(code: Code, band: &[u8], r: usize, c: usize) -> i8 {
     }
 }
 
-/// Returns the state whose first bit is `bit` of the circular stream.
+/// Its first bit is `bit` of the circular stream.
 fn state_at(stream: &[u8], bit: usize) -> usize {
     let byte = |i: usize| u32::from(stream[(bit / 8 + i) % stream.len()]);
     let word = byte(0) | byte(1) << 8 | byte(2) << 16;
@@ -306,9 +300,6 @@ pub fn code_at(chunk: &[u8], bits: usize, i: usize) -> u8 {
 /// Returns the scales of the sixteen rows of a row group in a codebook column group. The low four
 /// bits of rows `j` and `j + 8` are the halves of byte `j`; the high two bits of rows `j`, `j + 4`,
 /// ... are in byte `8 + j`.
-///
-/// # Panics
-/// Never: the input has the size of a row group.
 pub fn unpack_codebook_scales(packed: &[u8; SCALE_BYTES]) -> [u8; GROUP_ROWS] {
     std::array::from_fn(|j| {
         let low = packed[j % 8] >> (j / 8 * 4) & 15;
@@ -322,5 +313,5 @@ fn row_group_scales(band: &[u8], group: usize) -> [u8; GROUP_ROWS] {
     unpack_codebook_scales(&groups[group])
 }
 
-/// Ensures that a state begins at each weight of a stream.
+/// A state begins at each weight of a stream.
 const _: () = assert!(CHUNK * 2 >= STATE_BITS as usize);

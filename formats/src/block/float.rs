@@ -5,7 +5,7 @@ use half::{bf16, f16};
 
 use crate::wire;
 
-/// Numbers converted per call of `half`, which selects the processor's conversion on each call.
+/// `half` selects the processor's conversion on each call.
 const CONVERSION_CHUNK: usize = 64;
 
 /// Converts an f16 exactly. Branch-free, so that loops vectorise.
@@ -98,8 +98,7 @@ pub(super) fn scale<const N: usize>(block: &[u8; N], at: usize) -> f32 {
 /// Magnitude from which numbers round to an infinite f16.
 pub(super) const F16_LIMIT: f32 = 65520.0;
 
-/// Rounds a scale to the nearest f16; subnormals, which are coarse, round away from zero, because
-/// too small a scale clips.
+/// Subnormals round away from zero, because too small a scale clips.
 pub(super) fn f16_scale(scale: f32) -> f16 {
     let nearest = f16::from_f32(scale);
     let magnitude = nearest.to_f32().abs();

@@ -1,5 +1,5 @@
-//! Codebooks of the iq1, iq2 and iq3 formats, in the packed form of `gguf-py`: the first number of
-//! a group is lowest.
+//! Codebooks of the iq1, iq2 and iq3 formats, packed as in `gguf-py`: the first number of a group
+//! is lowest.
 
 const fn unpack_groups_of_8<const N: usize>(packed: [u16; N], numbers: [i8; 4]) -> [[i8; 8]; N] {
     let mut groups = [[0; 8]; N];

@@ -4,8 +4,7 @@
 //! (`ggml-common.h`). The decoders perform the same f32 operations in the same order as the numpy
 //! decoders of the `gguf` Python package and are bit-identical to them.
 //!
-//! [`encode`] writes rows. Algorithms that choose codes themselves use a [`BlockFit`] for each
-//! block: first the scales, then one code at a time, then the bytes.
+//! [`encode`] writes rows.
 //!
 //! ```
 //! use htc_formats::DType;
@@ -163,7 +162,6 @@ pub fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), BlockEr
         DType::IQ3S => decode_blocks(bytes, out, grouped::decode_iq3_s),
         DType::TQ1_0 => decode_blocks(bytes, out, ternary::decode_tq1_0),
         DType::TQ2_0 => decode_blocks(bytes, out, ternary::decode_tq2_0),
-        // Rejected by the length check, because it has no blocks.
         DType::Bands => {}
     }
     Ok(())
@@ -192,15 +190,13 @@ pub fn writable_types() -> &'static [DType] {
 
 /// Encodes whole blocks. `out` must have exactly the size of `values.len()` numbers.
 ///
-/// Float formats round to nearest, ties to even, as in IEEE 754: overflow gives infinity, and NaN
-/// stays NaN. All others use a [`BlockFit`] with the nearest codes. The bytes are identical on
-/// every machine.
+/// Float formats round to nearest, ties to even; all others use a [`BlockFit`] with the nearest
+/// codes. The bytes are identical on every machine.
 ///
 /// # Errors
-///
-/// [`BlockError::Length`]; [`BlockError::ReadOnlyType`] for formats that are not [`writable_types`];
-/// [`BlockError::NoCode`] if a block format meets a number that is not finite or whose scale would
-/// overflow f16. After an error the content of `out` is unspecified.
+/// [`BlockError::Length`]; [`BlockError::ReadOnlyType`] for formats that are not
+/// [`writable_types`]; [`BlockError::NoCode`] if a block format meets a number that is not finite
+/// or whose scale would overflow f16.
 pub fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), BlockError> {
     check_lengths(dtype, out.len(), values.len())?;
     match dtype {
@@ -245,7 +241,7 @@ fn check_lengths(dtype: DType, bytes: usize, numbers: usize) -> Result<(), Block
     })
 }
 
-/// Calls `decode` on every block. Array types expose all lengths to the compiler.
+/// Array types expose all lengths to the compiler.
 #[inline(always)]
 fn decode_blocks<const BYTES: usize, const LEN: usize>(
     bytes: &[u8],

@@ -6,8 +6,7 @@ use super::float::f16_to_f32;
 use super::{BlockError, decode, encode, writable_types};
 use crate::dtype::DType;
 
-/// Returns the offsets of a block's f16 factors (scales and additive terms), or `None` for formats
-/// without them or read-only formats.
+/// Scales and additive terms; `None` for formats without them and read-only ones.
 const fn scale_offsets(dtype: DType) -> Option<&'static [usize]> {
     match dtype {
         DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::IQ4NL | DType::IQ4XS => Some(&[0]),
@@ -20,10 +19,6 @@ const fn scale_offsets(dtype: DType) -> Option<&'static [usize]> {
 }
 
 /// Encodes like [`encode`](super::encode) and rejects numbers whose stored form is not finite.
-///
-/// # Errors
-/// As [`encode`](super::encode); [`BlockError::NoCode`]. After an error the content of `bytes` is
-/// unspecified.
 pub fn encode_finite(dtype: DType, values: &[f32], bytes: &mut [u8]) -> Result<(), BlockError> {
     encode(dtype, values, bytes)?;
     let mut stored = vec![0.0; values.len()];
@@ -39,12 +34,11 @@ pub fn encode_finite(dtype: DType, values: &[f32], bytes: &mut [u8]) -> Result<(
 }
 
 /// Multiplies whole blocks by a factor. Formats with codes change only their f16 scales, rounded to
-/// nearest; f32, f16 and bf16 change each number.
+/// nearest.
 ///
 /// # Errors
-/// [`BlockError::Length`]; [`BlockError::ReadOnlyType`] for formats that are not writable;
-/// [`BlockError::NoCode`] if a product is not finite. After an error the content of `bytes` is
-/// unspecified.
+/// [`BlockError::Length`]; [`BlockError::ReadOnlyType`]; [`BlockError::NoCode`] if a product is not
+/// finite.
 pub fn scale_blocks(dtype: DType, bytes: &mut [u8], factor: f32) -> Result<(), BlockError> {
     if !writable_types().contains(&dtype) {
         return Err(BlockError::ReadOnlyType { dtype });

@@ -1,4 +1,4 @@
-//! Folders by path, for systems without folder handles. Links are checked, owners are not.
+//! Folders by path, for systems without handles. Links are checked, owners are not.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -124,7 +124,7 @@ pub(super) fn is_same(one: &Handle, other: &Handle) -> bool {
     one == other
 }
 
-/// No operation: these systems open no folders and keep names in their own journal.
+/// These systems keep names in their own journal.
 pub(super) fn sync(_: &Handle) -> io::Result<()> {
     Ok(())
 }

@@ -22,8 +22,7 @@ pub(super) enum OpenMode {
     New(u32),
 }
 
-/// Flags of a handle for look-ups, which needs no read permission if the system supports such
-/// handles.
+/// Needs no read permission.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const LOOK_UP: OFlags = OFlags::PATH;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -47,7 +46,7 @@ pub(super) fn enter(at: &Handle, path: &Path, name: &OsStr) -> Result<Handle, Fo
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::openat(at, name, flags, Mode::empty()) {
         Ok(handle) => Ok(handle.into()),
-        // Errors of various systems for a link under O_NOFOLLOW.
+        // Of various systems, for a link under O_NOFOLLOW.
         Err(Errno::LOOP | Errno::MLINK | Errno::NOTDIR) => Err(FolderError::NotAFolder {
             path: path.to_owned(),
         }),
@@ -90,7 +89,7 @@ pub(super) fn file(at: &Handle, _: &Path, name: &OsStr, wanted: OpenMode) -> io:
         OpenMode::Edit => (OFlags::RDWR | OFlags::CREATE, 0o666),
         OpenMode::New(mode) => (OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode),
     };
-    // Never blocks: a pipe in place of the file is rejected after opening.
+    // A pipe in place of the file is rejected after opening.
     let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let mode = Mode::from_bits_truncate(mode as _);
     match rustix::fs::openat(at, name, flags, mode) {

@@ -8,7 +8,7 @@ use crate::limits;
 use crate::map::MapError;
 use crate::wire::WireError;
 
-/// Error returned when a file cannot be opened as GGUF. Every message names the path.
+/// Error returned when a file cannot be opened as GGUF.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The file could not be mapped.

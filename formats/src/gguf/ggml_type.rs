@@ -1,5 +1,4 @@
-//! Element types of ggml: names and block sizes, including types that cannot be decoded, so that
-//! any file can be inspected.
+//! Element types of ggml: names and block sizes, including types that cannot be decoded.
 
 use std::fmt;
 
@@ -101,8 +100,7 @@ impl GgmlType {
         decoded.find(|&dtype| GgmlType::from_dtype(dtype) == Some(self))
     }
 
-    /// Returns the bytes of `rows` rows of `cols` numbers, or `None` for partial blocks or on
-    /// overflow.
+    /// Returns the bytes of `rows` rows of `cols` numbers, if possible.
     pub const fn matrix_bytes(self, rows: u64, cols: u64) -> Option<u64> {
         if !cols.is_multiple_of(self.block_len()) {
             return None;

@@ -1,8 +1,8 @@
-//! GGUF, versions 2 and 3, little-endian: a bounded reader and a writer.
+//! GGUF, versions 2 and 3, little-endian (the `ggml` project's `docs/gguf.md`): a bounded reader
+//! and a writer.
 //!
 //! A file consists of magic, version, number of tensors, number of metadata entries, the entries,
-//! the tensor table, padding, and tensor data. The reader validates all of it up front. The format
-//! is specified in the `ggml` project's `docs/gguf.md`.
+//! the tensor table, padding, and tensor data. The reader validates all of it up front.
 
 mod error;
 mod ggml_type;
@@ -40,7 +40,7 @@ pub struct Contents {
     alignment: u64,
     data_offset: u64,
     metadata: Vec<(String, Value)>,
-    // Indices into `metadata` and `tensors`, sorted by name.
+    // Sorted by name.
     key_order: Vec<u32>,
     tensors: Vec<TensorInfo>,
     tensor_order: Vec<u32>,
@@ -62,7 +62,6 @@ pub struct TensorInfo {
 impl TensorInfo {
     /// Length of a row.
     pub fn cols(&self) -> usize {
-        // Lossless: the reader checked that the product fits `usize`.
         self.dims[0] as usize
     }
 
@@ -74,7 +73,6 @@ impl TensorInfo {
     /// Returns the decodable type.
     ///
     /// # Errors
-    ///
     /// [`GgufError::UnsupportedType`].
     pub fn dtype(&self) -> Result<DType, GgufError> {
         self.ggml_type
@@ -88,10 +86,6 @@ impl TensorInfo {
 
 impl Contents {
     /// Parses and validates the bytes of a whole file.
-    ///
-    /// # Errors
-    ///
-    /// [`GgufError`].
     pub fn parse(bytes: &[u8]) -> Result<Self, GgufError> {
         reader::parse(bytes)
     }
@@ -106,8 +100,7 @@ impl Contents {
         self.alignment
     }
 
-    /// Offset of the tensor data. Without tensors it may exceed the file size, because trailing
-    /// padding is optional.
+    /// Offset of the tensor data; it may exceed the file size without tensors.
     pub fn data_offset(&self) -> u64 {
         self.data_offset
     }
@@ -126,10 +119,9 @@ impl Contents {
         Some(&self.metadata[self.key_order[found] as usize].1)
     }
 
-    /// Returns the value of a key as a `T`, or `None` if the key is absent.
+    /// Returns the value of a key, if present.
     ///
     /// # Errors
-    ///
     /// [`GgufError::WrongType`].
     pub fn optional<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<Option<T>, GgufError> {
         self.get(key)
@@ -143,11 +135,10 @@ impl Contents {
             .transpose()
     }
 
-    /// Returns the value of a key as a `T`.
+    /// Returns the value of a key.
     ///
     /// # Errors
-    ///
-    /// [`GgufError::MissingKey`] if the key is absent, else as [`optional`](Self::optional).
+    /// [`GgufError::MissingKey`], [`GgufError::WrongType`].
     pub fn required<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<T, GgufError> {
         self.optional(key)?.ok_or_else(|| GgufError::MissingKey {
             key: key.to_owned(),
@@ -179,10 +170,6 @@ pub struct Gguf {
 
 impl Gguf {
     /// Maps and validates the file at `path`.
-    ///
-    /// # Errors
-    ///
-    /// [`OpenError`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         Gguf::from_map(MappedFile::open(path)?)
     }
@@ -204,7 +191,6 @@ impl Gguf {
     /// Returns the bytes of a tensor of this file.
     ///
     /// # Panics
-    ///
     /// May panic for a tensor of another file.
     pub fn bytes(&self, tensor: &TensorInfo) -> &[u8] {
         &self.map[tensor.range.clone()]

@@ -34,7 +34,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Contents, GgufError> {
     }
     let alignment = alignment(&metadata)?;
 
-    // Checked only here, because the tensor table follows the metadata.
+    // The tensor table follows the metadata.
     let place = || "tensors".to_owned();
     check_limit(place, tensor_count, limits::MAX_TENSORS)?;
     check_count(place, tensor_count, MIN_TENSOR_BYTES, &cursor)?;
@@ -90,8 +90,7 @@ fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
     }
 }
 
-/// Memory used by metadata so far, counted before allocation: a sparse file can hold any number of
-/// empty strings.
+/// Counted before allocation: a sparse file can hold any number of empty strings.
 #[derive(Debug, Default)]
 struct MetadataMemory(u64);
 
@@ -390,7 +389,7 @@ fn check_limit(place: impl Fn() -> String, found: u64, limit: u64) -> Result<(),
     })
 }
 
-/// Rejects a count of items of at least `each` bytes that exceeds the remaining bytes.
+/// Items have at least `each` bytes.
 fn check_count(
     place: impl Fn() -> String,
     found: u64,

@@ -1,8 +1,7 @@
-//! Split models, `NAME-00001-of-00003.gguf` and so on, as written by `llama-gguf-split` and
-//! llama.cpp's converter.
+//! Split models, `NAME-00001-of-00003.gguf` and so on, as written by `llama-gguf-split`.
 //!
-//! The first part holds the metadata of the model. Every part states its index from 0 (`split.no`),
-//! the number of parts (`split.count`) and the total number of tensors (`split.tensors.count`).
+//! The first part holds the metadata. Every part states its index from 0 (`split.no`), the number
+//! of parts (`split.count`) and the total number of tensors (`split.tensors.count`).
 
 use std::collections::HashMap;
 use std::io;
@@ -17,7 +16,6 @@ const NUMBER: &str = "split.no";
 const COUNT: &str = "split.count";
 const TENSORS: &str = "split.tensors.count";
 
-/// Keys that may differ between parts.
 const PART_KEYS: [&str; 2] = [NUMBER, ALIGNMENT_KEY];
 
 /// A model in one or several mapped GGUF files.
@@ -28,12 +26,8 @@ pub struct SplitModel {
 }
 
 impl SplitModel {
-    /// Maps and validates the file at `path`. If it is any part of a split model, the other parts
-    /// are opened from the same folder.
-    ///
-    /// # Errors
-    ///
-    /// [`OpenError`].
+    /// Maps and validates the file at `path`, with the other parts of a split model from the same
+    /// folder.
     pub fn open(path: impl AsRef<Path>) -> Result<SplitModel, OpenError> {
         let path = path.as_ref();
         let named = Gguf::open(path)?;
@@ -149,7 +143,6 @@ struct PartNames {
 impl PartNames {
     fn from_part(path: &Path, part: usize, count: usize) -> Result<PartNames, SplitError> {
         let end = part_suffix(part, count);
-        // A name that is not UTF-8 never has the expected end.
         let name = path.file_name().and_then(|name| name.to_str());
         match name.and_then(|name| name.strip_suffix(&end)) {
             Some(prefix) => Ok(PartNames {

@@ -245,7 +245,7 @@ impl FromValue<'_> for usize {
 impl FromValue<'_> for f32 {
     const EXPECTED: &'static str = "a floating-point number";
 
-    // f64 is rounded, because hyper-parameters are used as f32.
+    // Hyper-parameters are used as f32.
     fn from_value(value: &Value) -> Option<Self> {
         match *value {
             Value::F32(v) => Some(v),

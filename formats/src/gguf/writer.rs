@@ -8,9 +8,8 @@ use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, GgmlType, MAGIC};
 use crate::limits;
 use crate::wire;
 
-/// Builder of a GGUF file. Data are borrowed, or supplied during writing, one tensor at a time.
-///
-/// Tensors are laid out in the order of addition. Validation happens on writing.
+/// Builder of a GGUF file, with tensors in the order of addition. Data are borrowed, or supplied
+/// during writing, one tensor at a time.
 #[derive(Clone, Debug)]
 pub struct Writer<'a> {
     alignment: u64,
@@ -188,10 +187,6 @@ impl<'a> Writer<'a> {
     }
 
     /// Returns the size of the file in bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`WriteError`] for invalid contents.
     pub fn file_length(&self) -> Result<u64, WriteError> {
         let mut end = self.head()?.len() as u64;
         for tensor in &self.tensors {
@@ -201,10 +196,6 @@ impl<'a> Writer<'a> {
     }
 
     /// Returns the bytes of the file.
-    ///
-    /// # Errors
-    ///
-    /// [`WriteError`] for invalid contents.
     pub fn to_bytes(&self) -> Result<Vec<u8>, WriteError> {
         let mut bytes = Vec::new();
         self.write_to(&mut bytes)?;
@@ -214,9 +205,7 @@ impl<'a> Writer<'a> {
     /// Writes the file.
     ///
     /// # Errors
-    ///
-    /// [`WriteError`] for invalid contents (before the first byte is written), or if `out` fails;
-    /// [`WriteError::Length`] for a tensor without data.
+    /// [`WriteError`] for invalid contents, a tensor without data, or if `out` fails.
     pub fn write_to(&self, out: &mut impl Write) -> Result<(), WriteError> {
         self.write_with(out, |_, _| Ok(()))
     }
@@ -225,9 +214,7 @@ impl<'a> Writer<'a> {
     /// [`later`](Writer::deferred_tensor), by its index among all tensors.
     ///
     /// # Errors
-    ///
-    /// Those of [`write_to`](Writer::write_to), [`WriteError::Length`] if `fill` writes a wrong
-    /// number of bytes, and those of `fill`.
+    /// Those of [`write_to`](Writer::write_to) and of `fill`, and [`WriteError::Length`].
     pub fn write_with<E: From<WriteError>>(
         &self,
         out: &mut impl Write,
@@ -259,7 +246,7 @@ impl<'a> Writer<'a> {
             };
             written += length;
         }
-        // The end is aligned too, as other writers do.
+        // As other writers do.
         self.pad(out, &mut written).map_err(io)
     }
 
@@ -279,7 +266,6 @@ impl<'a> Writer<'a> {
         let mut metadata: Vec<(&str, &Value)> =
             self.metadata.iter().map(|(k, v)| (k.as_str(), v)).collect();
         let keys: Vec<&str> = metadata.iter().map(|(key, _)| *key).collect();
-        // Lossless: the alignment is bounded above.
         let alignment = Value::U32(self.alignment as u32);
         if self.alignment != DEFAULT_ALIGNMENT {
             metadata.push((ALIGNMENT_KEY, &alignment));
@@ -410,7 +396,6 @@ fn put_row(out: &mut Vec<u8>, tensor: &Tensor<'_>, offset: u64) -> Result<(), Wr
         return Err(tensor.wrong_length(expected, found));
     }
     put_text(out, name);
-    // Lossless: bounded by `MAX_DIMENSIONS`.
     wire::put_u32(out, dims.len() as u32);
     dims.iter().for_each(|&dim| wire::put_u64(out, dim));
     wire::put_u32(out, tensor.ggml_type.id());

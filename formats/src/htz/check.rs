@@ -1,4 +1,4 @@
-//! Consistency checks of a manifest and the layout of the file, shared by reader and writer.
+//! Consistency checks of a manifest and the layout of the file.
 
 mod walk;
 
@@ -34,16 +34,15 @@ const KNOWN_FEATURES: [&str; 14] = [
     EXPERTS,
 ];
 
-/// The hyper-parameters have a `forward`.
 const FORWARD: &str = "forward";
 
-/// Roles added after format 1.0.
+/// After format 1.0.
 const ROLES: &str = "roles";
 
-/// Element types added after format 1.0.
+/// After format 1.0.
 const TYPES: &str = "types";
 
-/// Forms of format 1.4: a base with a residual, a factorised head.
+/// A base with a residual, a factorised head (1.4).
 const FORMS: &str = "forms";
 
 /// Column groups (1.6).
@@ -215,7 +214,6 @@ pub(super) fn required_minor(manifest: &Manifest) -> u16 {
         geometry,
         quality,
         source,
-        // Present with refinements only.
         dial: _,
         hyper: _,
         tensors: _,
@@ -337,9 +335,7 @@ fn check_provenance(provenance: &Provenance) -> Result<(), HtzError> {
     Ok(())
 }
 
-/// Checks the offsets of tensors and sections for data beginning at `data_offset`, and returns the
-/// length of the file. Each manifest has exactly one valid layout, which excludes overlap and gaps
-/// other than padding.
+/// Returns the length of the file. Each manifest has exactly one valid layout.
 pub(super) fn check_layout(manifest: &Manifest, data_offset: u64) -> Result<u64, HtzError> {
     let mut end = data_offset;
     for entry in &manifest.tensors {
@@ -371,7 +367,7 @@ fn describe_offset(offset: Option<u64>) -> String {
     offset.map_or_else(|| "one that fits".to_owned(), |offset| offset.to_string())
 }
 
-/// Returns the offset of an item of `length` bytes after `end`, and advances `end`.
+/// Advances `end` past the item.
 pub(super) fn allocate_aligned(end: &mut u64, length: u64) -> Option<u64> {
     let offset = wire::align_up(*end, ALIGNMENT)?;
     *end = offset.checked_add(length)?;
@@ -442,7 +438,6 @@ fn check_plan(
             },
         )?;
     }
-    // A subset of the matrices outside of layers, in order.
     let mut outside = stored.outside_layers.iter();
     for record in &plan.matrices {
         let Some(found) = outside.find(|found| found.matrix == record.matrix) else {

@@ -8,7 +8,7 @@ use super::{HtzError, Manifest};
 
 const MAX_POINTS: usize = 64;
 
-/// Quality with only the first refinements active, measured on the windows of the quality record.
+/// Quality with only the first refinements active.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ActiveFractionPoint {
     /// Number of active refinements.
@@ -17,7 +17,7 @@ pub struct ActiveFractionPoint {
     pub bytes: u64,
     /// The same relative to all refinements active.
     pub fraction: f64,
-    /// Mean Kullback–Leibler divergence from the source's distributions, in nats.
+    /// Mean Kullback–Leibler divergence, in nats.
     pub kl: f64,
     /// Perplexity relative to the source's.
     pub perplexity_ratio: f64,

@@ -54,7 +54,7 @@ impl FromStr for Digest {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let malformed = || "a SHA-256 digest is 64 lower-case hexadecimal digits".to_owned();
-        // One spelling only, so that digests can be compared as text.
+        // Digests can be compared as text.
         let nibble = |c: u8| match c {
             b'0'..=b'9' => Ok(c - b'0'),
             b'a'..=b'f' => Ok(c - b'a' + 10),
@@ -88,7 +88,7 @@ impl<'de> Deserialize<'de> for Digest {
 mod tests {
     use super::*;
 
-    /// FIPS 180-4 example of a one-block message.
+    /// FIPS 180-4.
     const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
     #[test]

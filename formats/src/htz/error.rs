@@ -10,8 +10,6 @@ use crate::vocab::VocabularyError;
 use crate::wire::WireError;
 
 /// Error returned when an artifact is rejected or cannot be written.
-///
-/// Every message is one line and names the remedy, if any.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HtzError {

@@ -1,5 +1,3 @@
-//! Geometry record: the spectrum of every stored projection, and the default layer to probe.
-
 use std::fmt::Display;
 
 use serde::{Deserialize, Serialize};
@@ -28,7 +26,7 @@ pub struct DepthSinkRecord {
 impl DepthSinkRecord {
     /// Returns two thirds of the depth, rounded to an existing layer.
     pub fn from_depth(layers: usize) -> DepthSinkRecord {
-        // This order avoids overflow.
+        // Avoids overflow.
         let two_thirds = layers - layers / 3 - usize::from(layers % 3 == 2);
         DepthSinkRecord {
             layer: two_thirds.min(layers.saturating_sub(1)),
@@ -60,7 +58,7 @@ impl DepthSinkOrigin {
     }
 }
 
-/// Spectrum of a stored projection; the specification defines its components.
+/// Spectrum of a stored projection.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpectrumRecord {
     /// Index of the layer.

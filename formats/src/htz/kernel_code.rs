@@ -8,7 +8,7 @@ use crate::wire::{self, Cursor, WireError};
 
 const VERSION: u32 = 1;
 
-/// Maximum images of a record: the parts of the kernels, twice for each architecture.
+/// The parts of the kernels, twice for each architecture.
 const MAX_IMAGES: u32 = 4096;
 
 /// NVIDIA GPU architecture, by compute capability.
@@ -28,7 +28,6 @@ impl GpuArchitecture {
 }
 
 impl fmt::Display for GpuArchitecture {
-    /// Writes the form `sm_90`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "sm_{}{}", self.major, self.minor)
     }
@@ -148,9 +147,6 @@ impl KernelCode {
     }
 
     /// Parses a record that takes up all bytes.
-    ///
-    /// # Errors
-    /// [`KernelCodeError`].
     pub fn parse(bytes: &[u8]) -> Result<KernelCode, KernelCodeError> {
         let number = |property, expected: &dyn fmt::Display, found| KernelCodeError::Number {
             property,
@@ -170,7 +166,7 @@ impl KernelCode {
             let expected = format!("at most {MAX_IMAGES}");
             return Err(number("the number of images", &expected, count.into()));
         }
-        // Allocates as data are read, not by the stated count.
+        // The stated count may be wrong.
         let mut images = Vec::new();
         for _ in 0..count {
             let [major, minor, form] = cursor.array()?;

@@ -3,8 +3,7 @@
 use super::{Digest, HtzError};
 use crate::wire::{self, Cursor};
 
-/// Magic of every artifact. Its first byte is not ASCII, and line ends of both kinds follow, so
-/// that text-mode transfers are detected.
+/// Magic of every artifact, which detects text-mode transfers.
 pub const MAGIC: [u8; 8] = *b"\x89HTZ\r\n\x1a\n";
 
 /// Major version that this crate reads and writes.
@@ -26,7 +25,7 @@ pub const MAX_MANIFEST_BYTES: u64 = 16 << 20;
 /// Maximum size of a section after decoding.
 pub const MAX_SECTION_BYTES: u64 = 256 << 20;
 
-/// Maximum expansion of a compressed section beyond the first [`UNBOUNDED_EXPANSION_BYTES`].
+/// Maximum expansion of a compressed section, see [`UNBOUNDED_EXPANSION_BYTES`].
 pub const MAX_SECTION_EXPANSION: u64 = 64;
 
 /// Decoded size up to which a section may be compressed by any factor.
@@ -67,7 +66,7 @@ impl Header {
         bytes
     }
 
-    /// Parses and validates the header in the order of the specification.
+    /// Parses and validates the header.
     pub fn decode(file: &[u8]) -> Result<Header, HtzError> {
         let start = &file[..file.len().min(MAGIC.len())];
         // A file that ends within the magic counts as truncated.
@@ -142,8 +141,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Returns the end of the manifest, where the data begin. Does not overflow for a manifest
-    /// within [`MAX_MANIFEST_BYTES`].
+    /// Returns the end of the manifest, where the data begin.
     pub fn data_offset(&self) -> u64 {
         HEADER_BYTES as u64 + self.manifest_length
     }

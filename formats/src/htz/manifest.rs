@@ -8,10 +8,8 @@ use crate::DType;
 use crate::bands::CodeLayout;
 use crate::model::{Form, HyperParameters, InputGroup, MatrixId, ProjectionKind, Role};
 
-/// Contents and origin of an artifact.
-///
-/// Serialised as JSON. A reader ignores unknown keys, because everything it must understand is
-/// listed in [`requires`](Manifest::requires).
+/// Contents and origin of an artifact, as JSON. A reader ignores unknown keys, because everything
+/// it must understand is listed in [`requires`](Manifest::requires).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Features that a reader must support, including
@@ -30,32 +28,29 @@ pub struct Manifest {
     /// Stored spectra against which a probe compares (1.3), if computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub geometry: Option<GeometryRecord>,
-    /// Measured distance of the artifact from its source (1.5), if any. In a writer's draft it
-    /// reserves space, see [`HtzWriter::write_quality`](super::HtzWriter::write_quality).
+    /// Measured distance of the artifact from its source (1.5). In a draft it reserves space, see
+    /// [`HtzWriter::write_quality`](super::HtzWriter::write_quality).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quality: Option<QualityRecord>,
-    /// Quality by active fraction (1.7), from base only; empty without measurement or refinements.
-    /// In a writer's draft it reserves space, see
+    /// Quality by active fraction (1.7), from base only. In a draft it reserves space, see
     /// [`HtzWriter::write_active_fractions`](super::HtzWriter::write_active_fractions).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dial: Vec<ActiveFractionPoint>,
-    /// Source model (1.13), if its weights are stored after those of the artifact. Plan, quality,
-    /// active-fraction points and requested size ignore it.
+    /// Source model (1.13), if its weights are stored after those of the artifact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<SourceRecord>,
 }
 
 impl Manifest {
-    /// Returns the features that an artifact with these hyper-parameters and tensors must require.
+    /// Returns the features that such an artifact must require.
     pub fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]) -> Vec<String> {
         super::check::required_features(hyper, tensors)
     }
 
-    /// Additional feature required if the vocabulary [needs
-    /// it](crate::vocab::Vocabulary::needs_format_1_1).
+    /// Feature required if the vocabulary [needs it](crate::vocab::Vocabulary::needs_format_1_1).
     pub const VOCABULARY: &'static str = super::check::VOCABULARY;
 
-    /// Additional feature required if the layer to probe was [chosen by the
+    /// Feature required if the layer to probe was [chosen by the
     /// user](super::DepthSinkOrigin::Asked).
     pub const PROBE: &'static str = super::check::PROBE;
 
@@ -73,7 +68,7 @@ impl Manifest {
 /// A row-major matrix in the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorEntry {
-    /// Name in the source of the tensor, or of the tensor it was made from; informative only.
+    /// Name of the tensor in the source; informative only.
     pub name: String,
     /// Role in the model, unique among tensors.
     pub role: Role,
@@ -127,8 +122,7 @@ impl TensorEntry {
         self.rows.saturating_mul(self.cols)
     }
 
-    /// Returns the bytes implied by shape and type. `None` for partial blocks, on overflow, or if
-    /// the codes do not match.
+    /// Returns the bytes implied by shape and type, if they fit.
     pub fn stored_bytes(&self) -> Option<u64> {
         match (&self.codes, self.dtype) {
             (None, DType::Bands) => return None,
@@ -181,7 +175,7 @@ pub struct SectionEntry {
 /// Request and decisions of the compression plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanRecord {
-    /// Name of the method: `gp` (low rank per projection) or `grc` (bases shared by projections).
+    /// Name of the method: `gp` or `grc`.
     pub method: String,
     /// Requested budget.
     pub budget: Budget,
@@ -189,13 +183,12 @@ pub struct PlanRecord {
     pub factor_type: DType,
     /// One record for each projection of each layer, in execution order.
     pub slots: Vec<ProjectionRecord>,
-    /// One record for each shared basis, in execution order. Its parameters are counted in no
-    /// projection.
+    /// One record for each shared basis, in execution order.
     pub bases: Vec<BasisRecord>,
-    /// Records of embedding and head (1.4), in execution order; absent if both are unchanged.
+    /// Records of embedding and head (1.4); absent if both are unchanged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matrices: Vec<MatrixRecord>,
-    /// Allocation of the budget (1.2); absent if uniform over the selected projections.
+    /// Allocation of the budget (1.2); absent if uniform.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocation: Option<AllocationRecord>,
 }
@@ -205,8 +198,7 @@ pub struct PlanRecord {
 pub struct AllocationRecord {
     /// Name of the allocator.
     pub allocator: String,
-    /// Requested budget that [`PlanRecord::budget`] cannot express, for example `bytes 5000000`;
-    /// the latter then holds the result.
+    /// Requested budget that [`PlanRecord::budget`] cannot express, e.g. `bytes 5000000`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<String>,
     /// Minimum rank: a rank, or with a decimal point a fraction of the width.
@@ -255,7 +247,7 @@ pub struct ProjectionRecord {
     pub bytes_before: u64,
     /// Bytes stored for this projection alone.
     pub bytes_after: u64,
-    /// `‖W − Ŵ‖ / ‖W‖` in the Frobenius norm for the stored `Ŵ`, if measured.
+    /// `‖W − Ŵ‖ / ‖W‖` in the Frobenius norm for the stored `Ŵ`.
     pub error: Option<f64>,
     /// Reason why the form or type differs from the request.
     pub note: Option<String>,
@@ -282,7 +274,7 @@ pub struct MatrixRecord {
     pub bytes_before: u64,
     /// Bytes stored.
     pub bytes_after: u64,
-    /// `‖W − Ŵ‖ / ‖W‖` in the Frobenius norm for the stored `Ŵ`, if measured.
+    /// `‖W − Ŵ‖ / ‖W‖` in the Frobenius norm for the stored `Ŵ`.
     pub error: Option<f64>,
     /// Reason why it differs from the request.
     pub note: Option<String>,
@@ -303,8 +295,7 @@ pub struct BasisRecord {
     pub bytes: u64,
 }
 
-/// Source and program of an artifact. Without times and paths, so that equal source and options
-/// give equal bytes.
+/// Source and program of an artifact, without times and paths.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Provenance {
     /// Name of the program.
@@ -318,20 +309,17 @@ pub struct Provenance {
     /// Format of the source, for example `gguf v3`.
     pub source_format: String,
     /// Instruction set that computed the factors, and after `; models on` the device that executed
-    /// the source, if different. Others may round differently.
+    /// the source, if different.
     pub instruction_set: String,
-    /// Linear-algebra library of the decompositions; others may round differently.
+    /// Linear-algebra library of the decompositions.
     pub linear_algebra: String,
     /// Calibration text (1.2), if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<CalibrationRecord>,
-    /// Error metric and corrections (1.3); absent if [`CalibrationRecord::gauge`] states all, which
-    /// it does not for the gauge `whiten` with shrinkage.
+    /// Error metric and corrections (1.3); absent if [`CalibrationRecord::gauge`] states all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub treatment: Option<TreatmentRecord>,
-    /// Identifies the permutation of stored channels and units (1.6); absent if unchanged. The
-    /// artifact computes the same function under any permutation, so this serves comparisons with
-    /// the source's weights.
+    /// Identifies the permutation of stored channels and units (1.6).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Digest>,
     /// Tuning after encoding (1.6), if any.
@@ -339,14 +327,13 @@ pub struct Provenance {
     pub tuning: Option<TuningRecord>,
 }
 
-/// Tuning of norm weights, and possibly of row scales of projections, on the source's logits with
-/// all codes fixed. Errors of projections are those before tuning.
+/// Tuning of norm weights and row scales on the source's logits. Errors of projections are those
+/// before tuning.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TuningRecord {
-    /// Steps of gradient descent; 0 only in a writer's draft, where it reserves space.
+    /// Steps of gradient descent; 0 only in a writer's draft.
     pub steps: u64,
-    /// Mean Kullback–Leibler divergence before tuning, in nats, on the validation split that
-    /// decided on acceptance.
+    /// Mean Kullback–Leibler divergence before tuning, in nats, on the validation split.
     pub kl_before: f64,
     /// The same after tuning.
     pub kl_after: f64,
@@ -380,16 +367,14 @@ impl TuningRecord {
 pub struct TreatmentRecord {
     /// Error metric: `none`, `axiom`, `activation`, `whiten`.
     pub gauge: String,
-    /// Directions that the factors of projections reading the residual stream preserve exactly:
-    /// `append`, that of the first position where they missed it; `channels:T`, a number of input
-    /// channels. Absent if none.
+    /// Directions that the factors preserve exactly: `append`, that of the first position where
+    /// they missed it; `channels:T`, a number of input channels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sink: Option<String>,
     /// Biases compensate the loss of the factors on the mean input.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bias: bool,
-    /// Shrinkage of the second moment of the gauge `whiten` towards a multiple of the identity
-    /// (1.5), from 0 (none) to 1; absent with other gauges.
+    /// Shrinkage of the second moment of the gauge `whiten` (1.5), from 0 (none) to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shrinkage: Option<f64>,
 }
@@ -397,7 +382,7 @@ pub struct TreatmentRecord {
 /// Calibration texts that were run through the source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CalibrationRecord {
-    /// Digest of the text; of several texts, that of the lines `DIGEST WEIGHT`, one for each.
+    /// Digest of the text; of several, that of the lines `DIGEST WEIGHT`.
     pub text_sha256: Digest,
     /// Number of tokens.
     pub tokens: u64,

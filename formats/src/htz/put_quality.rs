@@ -11,12 +11,10 @@ use crate::map::{MapError, MappedFile};
 
 impl HtzWriter {
     /// Writes the quality measured on the complete artifact `name` of a private folder into the
-    /// space that its draft reserved, or removes it. Otherwise only the minor version and the
-    /// digests of manifest and header change.
+    /// space that its draft reserved, or removes it.
     ///
     /// It is written in place, before the artifact is [published](HtzWriter::publish). After an
-    /// interruption the head does not match its digests, and another writer may [take
-    /// over](HtzWriter::resume_tensors) the tensors.
+    /// interruption another writer may [take over](HtzWriter::resume_tensors) the tensors.
     ///
     /// # Errors
     /// [`HtzError::Quality`], [`HtzError::ManifestSpace`], errors of the artifact and I/O errors.
@@ -57,7 +55,6 @@ fn rewrite_manifest(
     let artifact = Htz::from_map(MappedFile::from_file(path.clone(), &file)?)?;
     let header = Header::decode(artifact.map())?;
     let mut manifest = artifact.manifest().clone();
-    // Unmaps the file before it changes.
     drop(artifact);
     change(&mut manifest);
     let head = encode_head(&manifest, header)?;

@@ -1,5 +1,4 @@
-//! Quality record: distance of the artifact from its source on a test split that influenced no
-//! decision.
+//! Quality record: distance of the artifact from its source on a test split.
 
 use std::fmt::Display;
 
@@ -10,19 +9,19 @@ use serde_json::{Map, Value};
 use super::{Digest, HtzError};
 use crate::limits::MAX_CONTEXT;
 
-/// The longest shortest decimal form of all finite non-negative numbers.
+/// Has the longest decimal form of all finite non-negative numbers.
 pub(super) const LONGEST_NUMBER: f64 = 2.225_073_858_507_201_4e-308;
 
 const MAX_PROTOCOL_BYTES: usize = 64;
 
-/// Distance of the artifact from its source, measured by executing both on a test split.
+/// Distance of the artifact from its source, measured on a test split.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QualityRecord {
-    /// Digest of the text: a separate one, or the calibration text from which it was held out.
+    /// Digest of the text.
     pub text_sha256: Digest,
-    /// Digest of the token ids of the windows, each as 32-bit little-endian number.
+    /// Digest of the token ids of the windows, as 32-bit little-endian numbers.
     pub tokens_sha256: Digest,
-    /// Positions that are counted; [`SECOND_HALF`](QualityRecord::SECOND_HALF) in this version.
+    /// Positions that are counted: [`SECOND_HALF`](QualityRecord::SECOND_HALF).
     pub protocol: String,
     /// Tokens per window.
     pub context: u64,
@@ -30,15 +29,15 @@ pub struct QualityRecord {
     pub windows: u64,
     /// Number of counted positions.
     pub tokens: u64,
-    /// Number of windows of the validation split; 0 if no decision was based on measurements.
+    /// Number of windows of the validation split.
     pub choosing_windows: u64,
-    /// Mean Kullback–Leibler divergence from the source's distributions, in nats.
+    /// Mean Kullback–Leibler divergence, in nats.
     pub kl: Measurement,
     /// Perplexity relative to the source's.
     pub perplexity_ratio: Measurement,
 }
 
-/// A measurement. With a single window it has no standard error and no interval.
+/// A measurement; a single window has no standard error and no interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Measurement {
     /// Measured value.
@@ -52,8 +51,8 @@ pub struct Measurement {
 }
 
 impl QualityRecord {
-    /// Protocol that counts the positions in the second half of each window. The first token of a
-    /// window is replaced by BOS if the model requires one; keys and values are f16.
+    /// Protocol that counts the positions in the second half of each window; keys and values are
+    /// f16.
     pub const SECOND_HALF: &'static str = "second_half";
 
     /// Returns a record for a draft, which reserves space.
@@ -75,7 +74,7 @@ impl QualityRecord {
         let number = Measurement {
             value: LONGEST_NUMBER,
             stderr: Some(LONGEST_NUMBER),
-            // The lower bound for a divergence may be negative.
+            // A lower bound may be negative.
             interval: Some((-LONGEST_NUMBER, -LONGEST_NUMBER)),
         };
         QualityRecord {
@@ -179,7 +178,7 @@ fn quality_error(property: impl Display, expected: impl Display, found: impl Dis
     }
 }
 
-/// Field by field, so that errors name the field.
+/// Errors name the field.
 impl<'de> Deserialize<'de> for QualityRecord {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let named = |error| D::Error::custom(format!("quality: {error}"));

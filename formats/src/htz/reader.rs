@@ -14,10 +14,8 @@ use crate::vocab::{Vocabulary, VocabularyError};
 
 /// A validated artifact: its bytes and its manifest.
 ///
-/// Opening validates the header and the whole manifest; [`verify_all`](Htz::verify_all) checks the
-/// digests of all bytes.
-///
-/// `B` holds the bytes: a shared mapping, or for instance `&Vec<u8>`.
+/// [`verify_all`](Htz::verify_all) checks the digests of all bytes. `B` holds the bytes: a shared
+/// mapping, or for instance `&Vec<u8>`.
 #[derive(Debug)]
 pub struct Htz<B = Arc<MappedFile>> {
     bytes: B,
@@ -36,9 +34,6 @@ impl Htz {
     }
 
     /// Validates the artifact in a mapped file.
-    ///
-    /// # Errors
-    /// Those of [`parse`](Htz::parse), inside [`HtzError::InFile`].
     pub fn from_map(map: MappedFile) -> Result<Htz, HtzError> {
         let map = Arc::new(map);
         Htz::parse(Arc::clone(&map)).map_err(|fault| fault.in_file(map.path()))
@@ -57,13 +52,9 @@ impl Htz {
 
 impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
     /// Validates the artifact in `bytes`, in the order of the specification.
-    ///
-    /// # Errors
-    /// The first error found, see [`HtzError`].
     pub fn parse(bytes: B) -> Result<Htz<B>, HtzError> {
         let file: &[u8] = &bytes;
         let header = Header::decode(file)?;
-        // Cannot fail: the header was compared with the length of the file.
         let data_offset = usize::try_from(header.data_offset()).unwrap_or(usize::MAX);
         let text = file.get(super::HEADER_BYTES..data_offset).unwrap_or(&[]);
         let found = Digest::of_bytes(text);
@@ -102,12 +93,12 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
         (FORMAT_MAJOR, self.minor)
     }
 
-    /// Returns the bytes of a tensor of this artifact; empty if the entry exceeds the file.
+    /// Returns the bytes of a tensor of this artifact.
     pub fn tensor_bytes(&self, entry: &TensorEntry) -> &[u8] {
         self.range(entry.offset, entry.length)
     }
 
-    /// Returns the stored bytes of a section of this artifact; empty if the entry exceeds the file.
+    /// Returns the stored bytes of a section of this artifact.
     pub fn section_bytes(&self, entry: &SectionEntry) -> &[u8] {
         self.range(entry.offset, entry.length)
     }
@@ -125,18 +116,13 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
     /// Verifies the digest of a section and decodes it.
     ///
     /// # Errors
-    /// [`HtzError::ItemDigest`] if damaged, [`HtzError::Section`] if it does not decode as stated
-    /// in its entry.
+    /// [`HtzError::ItemDigest`], [`HtzError::Section`].
     pub fn section(&self, entry: &SectionEntry) -> Result<Vec<u8>, HtzError> {
         self.verify_section(entry)?;
         section::decode(entry, self.section_bytes(entry))
     }
 
     /// Returns the vocabulary.
-    ///
-    /// # Errors
-    /// Those of [`section`](Htz::section), and [`HtzError::Vocabulary`] if it is missing or does
-    /// not fit the model.
     pub fn vocabulary(&self) -> Result<Vocabulary, HtzError> {
         let entry = self
             .manifest
@@ -149,9 +135,6 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
     }
 
     /// Returns the GPU kernels compiled ahead of time, if any.
-    ///
-    /// # Errors
-    /// Those of [`section`](Htz::section), and [`HtzError::Section`] for an invalid record.
     pub fn kernels(&self) -> Result<Option<KernelCode>, HtzError> {
         let Some(entry) = self.manifest.section(KERNELS) else {
             return Ok(None);
@@ -194,7 +177,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
     /// Checks that all padding bytes are zero.
     ///
     /// # Errors
-    /// [`HtzError::Padding`] for the first that is not.
+    /// [`HtzError::Padding`].
     pub fn verify_padding(&self) -> Result<(), HtzError> {
         let tensors = self.manifest.tensors.iter().map(|e| (e.offset, e.length));
         let sections = self.manifest.sections.iter().map(|e| (e.offset, e.length));
@@ -212,8 +195,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
         Ok(())
     }
 
-    /// Verifies the digests of all tensors and sections, and the padding. Together with the checks
-    /// on opening this detects any change.
+    /// Verifies the digests of all tensors and sections, and the padding.
     ///
     /// `progress` receives every item, damaged or not; the first error is returned.
     ///
@@ -231,7 +213,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
                 first = result;
             }
         };
-        // The rest of the file. No overflow, because items are disjoint.
+        // Items are disjoint.
         let mut padding = (self.bytes.len() - self.data_offset) as u64;
         for entry in &self.manifest.tensors {
             let item = format!("tensor {}", entry.role);
@@ -273,14 +255,14 @@ fn parse_manifest(text: &[u8], minor: u16) -> Result<Manifest, HtzError> {
     let syntax = |error: &dyn std::fmt::Display| HtzError::ManifestSyntax {
         detail: escape_truncated(&error.to_string()),
     };
-    // Otherwise skipped keys would not be checked.
+    // So that skipped keys are checked too.
     let text = str::from_utf8(text).map_err(|error| syntax(&error))?;
     if !text.trim_end_matches(' ').ends_with('}') {
         return Err(syntax(
             &"something other than spaces follows the JSON object",
         ));
     }
-    // Requirements are checked first, because a feature may change the rest of the manifest.
+    // A feature may change the rest of the manifest.
     let needs: Requirements = serde_json::from_str(text).map_err(|error| syntax(&error))?;
     let sections = needs.sections.iter().map(|s| (s.name.as_str(), s.required));
     check::check_requirements(&needs.requires, sections, minor)?;

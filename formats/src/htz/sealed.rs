@@ -1,7 +1,5 @@
-//! Source weights in an artifact.
-//!
-//! They are stored in optional sections: one per tensor, or several if a tensor exceeds the maximum
-//! section size. Tensors common to both models are stored once.
+//! Source weights in an artifact, in optional sections: one per tensor, or several if it exceeds
+//! the maximum section size. Tensors common to both models are stored once.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -18,7 +16,6 @@ use crate::source::ModelFile;
 
 const SECTION_PREFIX: &str = "source.";
 
-// The parts of a long tensor are contiguous.
 const _: () = assert!(MAX_SECTION_BYTES.is_multiple_of(ALIGNMENT));
 
 /// Source model stored in an artifact (1.13).
@@ -50,7 +47,6 @@ impl SourceTensor {
     pub(super) fn entry(&self) -> TensorEntry {
         let mut entry = TensorEntry::new(&self.name, self.role, self.dtype, 0, 0);
         (entry.rows, entry.cols) = (self.rows, self.cols);
-        // Partial blocks are detected by the walk through the table.
         entry.length = entry.stored_bytes().unwrap_or(0);
         entry
     }
@@ -71,8 +67,7 @@ impl SourceTensor {
 }
 
 impl SourceRecord {
-    /// Creates the record of a source that will be added to its artifact. Tensors with equal bytes
-    /// and role are shared.
+    /// Creates the record of a source; tensors with equal bytes and role are shared.
     pub fn new(source: &ModelFile, artifact: &Htz) -> SourceRecord {
         let own = by_role(artifact.manifest());
         let tensors = source.tensors.iter().map(|tensor| {
@@ -96,8 +91,7 @@ impl SourceRecord {
         }
     }
 
-    /// Returns the source's tensor table without offsets, from which the [required
-    /// features](Manifest::required_features) follow.
+    /// Returns the source's tensor table without offsets.
     pub fn entries(&self) -> Vec<TensorEntry> {
         self.tensors.iter().map(SourceTensor::entry).collect()
     }
@@ -121,8 +115,7 @@ impl SourceRecord {
 }
 
 impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
-    /// Returns the number of bytes before the source weights: the size of the artifact without its
-    /// source, apart from the source record.
+    /// Returns the size of the artifact without its source.
     pub fn bytes_without_source(&self) -> u64 {
         let first = self.manifest().source_sections().first();
         first.map_or(self.file_length(), |entry| entry.offset)
@@ -130,7 +123,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
 }
 
 impl Manifest {
-    /// Returns the bytes of the sections with source weights, without shared tensors.
+    /// Returns the bytes of the sections with source weights.
     pub fn source_bytes(&self) -> u64 {
         let sections = self.source_sections().iter();
         sections.fold(0, |sum, entry| sum.saturating_add(entry.length))
@@ -146,10 +139,6 @@ impl Manifest {
     }
 
     /// Returns offset and length of each source tensor in the file; empty without a source.
-    ///
-    /// # Errors
-    /// [`HtzError::Source`] for the first contradiction to the sections or the artifact's own
-    /// tensors.
     pub(super) fn source_ranges(&self) -> Result<Vec<(u64, u64)>, HtzError> {
         let Some(record) = &self.source else {
             return Ok(Vec::new());
@@ -186,8 +175,6 @@ impl Manifest {
                 if found.length != length {
                     return Err(fault(tensor, "length of a section", length, found.length));
                 }
-                // Further parts are contiguous, because the maximum section size is a multiple of
-                // the alignment.
                 if part == 0 {
                     offset = found.offset;
                 }

@@ -23,8 +23,7 @@ pub struct Section {
 }
 
 impl Section {
-    /// Creates a section of `data`, compressed if that makes it smaller. The bytes are reproducible
-    /// with the same release of zstd.
+    /// Creates a section of `data`, compressed if that makes it smaller.
     ///
     /// # Errors
     /// [`HtzError::Section`] for more than [`MAX_SECTION_BYTES`].
@@ -67,9 +66,6 @@ impl Section {
     }
 
     /// Creates the section [`TOKENIZER`].
-    ///
-    /// # Errors
-    /// [`HtzError::Vocabulary`] for an inconsistent vocabulary.
     pub fn tokenizer(vocabulary: &Vocabulary) -> Result<Section, HtzError> {
         vocabulary.validate()?;
         let json = serde_json::to_vec(vocabulary).map_err(syntax)?;
@@ -77,9 +73,6 @@ impl Section {
     }
 
     /// Creates the optional section [`KERNELS`].
-    ///
-    /// # Errors
-    /// [`HtzError::Section`] if the code is too large.
     pub fn kernels(code: &KernelCode) -> Result<Section, HtzError> {
         Section::new(KERNELS, false, &code.to_bytes())
     }
@@ -113,12 +106,11 @@ pub(super) fn decode(entry: &SectionEntry, bytes: &[u8]) -> Result<Vec<u8>, HtzE
             };
             let mut rest = bytes;
             let mut data = Vec::new();
-            // Reserved once, because a growing buffer exists twice for a moment.
+            // A growing buffer exists twice for a moment.
             let room = usize::try_from(entry.decoded_length.saturating_add(1));
             data.try_reserve_exact(room.unwrap_or(usize::MAX))
                 .map_err(|error| broken(std::io::Error::other(error)))?;
-            // Grows with the actual data. One byte more than stated suffices to detect a wrong
-            // length.
+            // One byte more than stated suffices to detect a wrong length.
             let mut decoder = zstd::stream::read::Decoder::with_buffer(&mut rest)
                 .map_err(broken)?
                 .single_frame();
@@ -161,8 +153,7 @@ pub(super) fn parse_vocabulary(
     tokens: usize,
     features: &[String],
 ) -> Result<Vocabulary, HtzError> {
-    // Counts before storing: an empty text has three bytes here and 24 in memory. The model's
-    // tensors bound the number of tokens.
+    // Counts before storing: an empty text has three bytes here and 24 in memory.
     let counted: VocabularyCounts = serde_json::from_slice(data).map_err(syntax)?;
     if counted.tokens.0 > tokens {
         return Err(HtzError::Vocabulary(VocabularyError::Rows {
@@ -294,7 +285,6 @@ mod tests {
             (&b""[..], Encoding::Raw),
             (b"x", Encoding::Raw),
             (&b"abc".repeat(1000), Encoding::Zstd),
-            // 1 MiB may be compressed by any factor.
             (&vec![7; 1 << 20], Encoding::Zstd),
             (&vec![0; 8 << 20], Encoding::Raw),
         ] {
@@ -347,8 +337,7 @@ mod tests {
 
     #[test]
     fn a_frame_with_a_huge_window_is_refused() {
-        // RFC 8878: magic, a frame header without content size, a window of 2^27 bytes, and one
-        // last raw block of one byte.
+        // RFC 8878, with a window of 2^27 bytes.
         let mut frame = vec![
             0x28,
             0xb5,

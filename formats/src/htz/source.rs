@@ -8,9 +8,6 @@ use crate::source::{Container, ModelFile, ModelTensor, Place, SourceError};
 
 impl ModelFile {
     /// Opens an artifact without verifying the digests of its tensors.
-    ///
-    /// # Errors
-    /// [`SourceError::Htz`].
     pub fn open_htz(path: impl AsRef<Path>) -> Result<ModelFile, SourceError> {
         Ok(ModelFile::from_htz(&Htz::open(path)?)?)
     }
@@ -18,8 +15,7 @@ impl ModelFile {
     /// Creates a model file from an open artifact.
     ///
     /// # Errors
-    /// [`HtzError::ItemDigest`] or [`HtzError::Section`] for a damaged tokenizer, inside
-    /// [`HtzError::InFile`].
+    /// [`HtzError::InFile`] for a damaged tokenizer.
     pub fn from_htz(htz: &Htz) -> Result<ModelFile, HtzError> {
         let manifest = htz.manifest();
         let vocabulary = match htz.vocabulary() {
@@ -41,7 +37,6 @@ impl ModelFile {
                     name: entry.name.clone(),
                     role: entry.role,
                     dtype: entry.dtype,
-                    // Lossless: the file, hence its tensors, is in memory.
                     rows: entry.rows as usize,
                     cols: entry.cols as usize,
                     codes: entry.codes.clone(),
@@ -55,11 +50,7 @@ impl ModelFile {
     }
 
     /// Returns the source model stored in an artifact, in the same mapping; `None` without one, and
-    /// for other files. Tensors have the bytes, types and names of the source; digests are not
-    /// verified.
-    ///
-    /// # Errors
-    /// [`HtzError`], inside [`HtzError::InFile`].
+    /// for other files. Digests are not verified.
     pub fn embedded_source(&self) -> Result<Option<ModelFile>, HtzError> {
         let (Container::Htz { .. }, [map]) = (self.container, &self.files[..]) else {
             return Ok(None);
@@ -76,7 +67,6 @@ impl ModelFile {
             name: tensor.name.clone(),
             role: tensor.role,
             dtype: tensor.dtype,
-            // Lossless, as above.
             rows: tensor.rows as usize,
             cols: tensor.cols as usize,
             codes: None,
@@ -97,11 +87,7 @@ impl ModelFile {
         }))
     }
 
-    /// Returns the GPU kernels of an artifact, compiled ahead of time. `None` without any, and for
-    /// other files.
-    ///
-    /// # Errors
-    /// [`HtzError`] if they are damaged.
+    /// Returns the GPU kernels of an artifact; `None` without any, and for other files.
     pub fn kernels(&self) -> Result<Option<KernelCode>, HtzError> {
         let (Container::Htz { .. }, [map]) = (self.container, &self.files[..]) else {
             return Ok(None);

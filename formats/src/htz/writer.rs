@@ -1,5 +1,3 @@
-//! Writer of artifacts: one tensor in memory at a time, atomic on disk.
-
 mod source;
 
 use std::ffi::{OsStr, OsString};
@@ -22,9 +20,8 @@ use crate::model::Role;
 
 /// Writer of an artifact, tensor by tensor.
 ///
-/// The file grows under a temporary name in its final folder and is renamed when it is complete and
-/// flushed to disk. Dropping the writer removes it, unless it was begun with
-/// [`resume`](HtzWriter::resume).
+/// The file grows under a temporary name in its final folder and is renamed when it is complete.
+/// Dropping the writer removes it, unless it was begun with [`resume`](HtzWriter::resume).
 #[derive(Debug)]
 pub struct HtzWriter {
     path: PathBuf,
@@ -51,7 +48,6 @@ struct UnfinishedFile {
 impl Drop for UnfinishedFile {
     fn drop(&mut self) {
         if !self.keep_on_drop {
-            // If removal fails, the name marks the file as incomplete.
             let _ = self.folder.remove(&self.unfinished);
         }
     }
@@ -60,11 +56,11 @@ impl Drop for UnfinishedFile {
 impl HtzWriter {
     /// Begins the artifact `path` with tensors and plan of `draft` and with `sections`.
     ///
-    /// In `draft`, offsets, lengths, digests and sections are ignored. Errors of the plan, the
+    /// In `draft`, offsets, lengths, digests and sections are ignored; errors of the plan, the
     /// depth sink and the numbers of the spectra may be set later. A quality reserves space for
     /// [`put_quality`](HtzWriter::write_quality), and a [draft](super::TuningRecord::draft) of a
     /// tuning for tuned scales. Tensors of a source [follow](HtzWriter::write_source) those of the
-    /// artifact. All else is final.
+    /// artifact.
     ///
     /// # Errors
     /// Errors that a reader would report for the manifest; [`HtzError::Exists`],
@@ -110,11 +106,8 @@ impl HtzWriter {
     }
 
     /// Begins the artifact `name` in a private folder, like [`create`](HtzWriter::create), in the
-    /// file `partial`, which is kept on drop. A later writer with the same arguments can [take
+    /// file `partial`, which is kept on drop, so that a later writer can [take
     /// over](HtzWriter::resume_tensors).
-    ///
-    /// # Errors
-    /// Those of [`create`](HtzWriter::create).
     pub fn resume(
         folder: &Arc<Folder>,
         name: &OsStr,
@@ -154,7 +147,7 @@ impl HtzWriter {
             manifest,
             sections,
             header,
-            // Reserves space for header and manifest, which are written last.
+            // Header and manifest are written last.
             end: header.data_offset(),
             next_tensor: 0,
             next_section: 0,
@@ -163,10 +156,7 @@ impl HtzWriter {
     }
 
     /// Accepts tensors that an earlier writer wrote to the same unfinished file, as long as their
-    /// bytes have these digests, and returns their number. The rest of the file is truncated.
-    ///
-    /// # Errors
-    /// I/O errors.
+    /// bytes have these digests, and returns their number.
     pub fn resume_tensors(&mut self, digests: &[Digest]) -> Result<usize, HtzError> {
         let length = self.io("read", |file| Ok(file.metadata()?.len()))?;
         let mut taken = 0;
@@ -204,9 +194,8 @@ impl HtzWriter {
         Ok(taken)
     }
 
-    /// Moves the complete artifact `name` to its destination on the same file system. A replaced
-    /// file passes on its permissions. The inner result states whether the new name was flushed to
-    /// disk, which fails if the folder is writable but not readable.
+    /// Moves the complete artifact `name` to its destination on the same file system. The inner
+    /// result states whether the new name was flushed to disk.
     ///
     /// # Errors
     /// [`HtzError::Exists`] and I/O errors; then the artifact stays in place.
@@ -230,16 +219,11 @@ impl HtzWriter {
     }
 
     /// Checks early that an artifact can be written to `path`.
-    ///
-    /// # Errors
-    /// Those of [`create`](HtzWriter::create) that concern the path alone.
     pub fn check_destination(path: impl AsRef<Path>, overwrite: bool) -> Result<(), HtzError> {
         destination(path.as_ref(), overwrite).map(|_| ())
     }
 
-    /// Returns the exact size of the artifact that [`create`](HtzWriter::create) would give. It
-    /// does not depend on the source's digest, errors, numbers of spectra, depth sink or tensor
-    /// contents.
+    /// Returns the exact size of the artifact that [`create`](HtzWriter::create) would give.
     ///
     /// # Errors
     /// Errors that a reader would report for the manifest.
@@ -257,14 +241,11 @@ impl HtzWriter {
     }
 
     /// Maps the unfinished file.
-    ///
-    /// # Errors
-    /// [`MapError`].
     pub fn map_unfinished(&self) -> Result<MappedFile, MapError> {
         MappedFile::from_file(self.temp_path(), &self.file)
     }
 
-    /// Returns the next tensor, or `None` if all are written.
+    /// Returns the next tensor to write.
     pub fn next_tensor(&self) -> Option<&TensorEntry> {
         self.manifest.tensors.get(self.next_tensor)
     }
@@ -317,12 +298,12 @@ impl HtzWriter {
         self.manifest.geometry = Some(geometry);
     }
 
-    /// Completes the artifact: `measured` sets the errors of the plan; sections, manifest and
-    /// header are written, and the file is flushed to disk and renamed.
+    /// Completes the artifact: `measured` sets the errors of the plan; the file is flushed to disk
+    /// and renamed.
     ///
     /// # Errors
     /// [`HtzError::OutOfOrder`] for a missing tensor, [`HtzError::ManifestSpace`], errors that a
-    /// reader would report for plan or geometry, and I/O errors. Then no file remains.
+    /// reader would report for plan or geometry, and I/O errors; then no file remains.
     pub fn finish(mut self, measured: impl FnOnce(&mut PlanRecord)) -> Result<(), HtzError> {
         if let Some(entry) = self.next_tensor() {
             return Err(HtzError::OutOfOrder {
@@ -402,13 +383,11 @@ fn rename_error(action: &'static str, path: &Path, source: io::Error) -> HtzErro
     }
 }
 
-/// Sets the offsets of all tensors and sections, reserves space for the manifest, and checks
-/// everything that does not need tensor data.
+/// Sets all offsets, and checks everything that does not need tensor data.
 fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzError> {
     manifest.sections = sections.iter().map(|s| s.entry().clone()).collect();
     let of_source = manifest.source.iter().flat_map(SourceRecord::sections);
     manifest.sections.extend(of_source);
-    // Measurements need the complete artifact.
     let quality = manifest.quality.take();
     let dial = std::mem::take(&mut manifest.dial).len();
     let tuning = manifest
@@ -437,7 +416,6 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     for entry in &mut manifest.sections {
         entry.offset = check::allocate_aligned(&mut end, entry.length).unwrap_or(u64::MAX);
     }
-    // Also detects offsets that overflow.
     let file_length = check::check_layout(manifest, data_offset)?;
     Ok(Header {
         minor: check::required_minor(manifest),
@@ -447,8 +425,7 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     })
 }
 
-/// Returns the bytes to reserve for the manifest including all later values, such that header and
-/// manifest end at a multiple of [`ALIGNMENT`].
+/// Includes all later values; header and manifest end at a multiple of [`ALIGNMENT`].
 fn manifest_space(
     manifest: &Manifest,
     quality: Option<QualityRecord>,
@@ -532,12 +509,11 @@ fn destination(path: &Path, overwrite: bool) -> Result<(PathBuf, OsString), HtzE
     }
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => Err(not_a_file("a folder")),
-        // A device or a pipe would be replaced by the artifact.
+        // They would be replaced by the artifact.
         Ok(found) if !found.is_file() => Err(not_a_file("a special file")),
         Ok(_) if !overwrite => Err(HtzError::Exists {
             path: path.to_owned(),
         }),
-        // Detected now rather than after hours of work.
         Err(source) if source.kind() == ErrorKind::InvalidFilename => Err(HtzError::Io {
             action: "create",
             path: path.to_owned(),

@@ -11,7 +11,7 @@ use crate::escape::escape;
 
 const MAX_NAME_BYTES: usize = 512;
 
-/// A node of the list, which registers one mapping at a time.
+/// Registers one mapping at a time.
 #[derive(Debug)]
 pub(super) struct MappedRegion {
     taken: AtomicBool,
@@ -48,7 +48,7 @@ impl MappedRegion {
         }
         let text = path.to_string_lossy();
         let text = escape(&text);
-        // Keeps the end of the name, which distinguishes files. Cuts at a character boundary.
+        // The end of the name distinguishes files.
         let mut cut = text.len().saturating_sub(MAX_NAME_BYTES);
         while !text.is_char_boundary(cut) {
             cut += 1;
@@ -60,7 +60,7 @@ impl MappedRegion {
         region.length.store(kept.len(), Ordering::Relaxed);
         let start = bytes.as_ptr() as usize;
         region.start.store(start, Ordering::Relaxed);
-        // Stored last with Release ordering, which publishes the other fields.
+        // Release ordering publishes the other fields.
         region.end.store(start + bytes.len(), Ordering::Release);
         region
     }
@@ -111,12 +111,12 @@ mod handler {
         unsafe {
             let mut action = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
             libc::sigemptyset(&raw mut action.sa_mask);
-            // Uses the alternate signal stack, which Rust's threads have.
+            // Rust's threads have one.
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
             let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
                 on_bus_error;
             action.sa_sigaction = handler as usize;
-            // The previous action must be known before the handler can run.
+            // It must be known before the handler can run.
             if libc::sigaction(libc::SIGBUS, std::ptr::null(), before.as_mut_ptr()) != 0 {
                 return Err(io::Error::last_os_error());
             }

@@ -166,8 +166,7 @@ pub enum IndexError {
     },
 }
 
-/// Error returned when a folder cannot be opened. Every message names the folder, and the file in
-/// it.
+/// Error returned when a folder cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelFolderError {
     /// A file could not be mapped.

@@ -18,15 +18,13 @@ pub const WEIGHTS: &str = "model.safetensors";
 /// Index of weights in several files.
 pub const INDEX: &str = "model.safetensors.index.json";
 
-/// Suffixes of tensors that older tools saved although they are computed from the configuration.
-/// They are ignored.
+/// Older tools saved these tensors, although they follow from the configuration.
 const COMPUTED_BUFFERS: [&str; 3] = [
     ".rotary_emb.inv_freq",
     ".rotary_emb.cos_cached",
     ".rotary_emb.sin_cached",
 ];
 
-/// Returns true for a tensor computed from the configuration, which may be missing.
 pub(crate) fn is_computed_buffer(tensor: &str) -> bool {
     COMPUTED_BUFFERS.iter().any(|end| tensor.ends_with(end))
 }
@@ -51,11 +49,7 @@ pub struct ModelFolder {
 
 impl ModelFolder {
     /// Maps and validates the folder at `path`, or the folder of the configuration, index or weight
-    /// file at `path`.
-    ///
-    /// # Errors
-    ///
-    /// [`ModelFolderError`]. The contents of the configuration are not checked.
+    /// file at `path`; the contents of the configuration are not checked.
     pub fn open(path: impl AsRef<Path>) -> Result<ModelFolder, ModelFolderError> {
         let path = path.as_ref();
         let kind = std::fs::metadata(path).map_err(|error| MapError::Io {

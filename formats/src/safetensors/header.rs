@@ -34,7 +34,6 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Contents, SafetensorsError> {
             limit: limits::MAX_HEADER_BYTES,
         });
     }
-    // Lossless: the header is inside of `rest`.
     let (header, data) = rest.split_at(stated as usize);
     let rows = parse_entries(header)?;
     let data_offset = LENGTH_BYTES + header.len();
@@ -128,7 +127,7 @@ pub(super) fn check_count<E: Error>(tensors: usize) -> Result<(), E> {
     Err(E::custom(format!("there are more than {limit} tensors")))
 }
 
-/// An object of texts, which are validated and dropped.
+/// Texts are validated and dropped.
 struct IgnoredTexts;
 
 impl<'de> Deserialize<'de> for IgnoredTexts {
@@ -200,7 +199,7 @@ fn check_tensor(
     let bits = shape
         .iter()
         .try_fold(element.bits(), |product, &dim| product.checked_mul(dim));
-    // An empty tensor has no bits, even if the product of its other dimensions overflows.
+    // Even if the product of its other dimensions overflows.
     let bits = if shape.contains(&0) { Some(0) } else { bits };
     let expected = bits
         .filter(|bits| bits.is_multiple_of(8))
@@ -222,7 +221,6 @@ fn check_tensor(
             length: data_length as u64,
         });
     }
-    // Lossless: both are inside of the data.
     let (start, end) = (start as usize, end as usize);
     Ok(TensorInfo {
         name,

@@ -15,16 +15,12 @@ use crate::escape::escape_truncated;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Index {
     shards: Vec<String>,
-    /// Tensors sorted by name, each with its index into `shards`.
+    /// Sorted by name, with the index into `shards`.
     tensors: Vec<(String, usize)>,
 }
 
 impl Index {
     /// Parses an index.
-    ///
-    /// # Errors
-    ///
-    /// [`IndexError`].
     pub fn parse(json: &[u8]) -> Result<Index, IndexError> {
         let file: File = serde_json::from_slice(json).map_err(|error| IndexError::Json {
             error: escape_truncated(&error.to_string()),
@@ -37,7 +33,7 @@ impl Index {
                 shard: escape_truncated(shard),
             });
         }
-        // Maps indices in order of appearance to indices in order of name.
+        // From order of appearance to order of name.
         let mut places = vec![0; files.len()];
         for (place, &file) in files.values().enumerate() {
             places[file] = place;
@@ -62,7 +58,7 @@ impl Index {
         &self.shards
     }
 
-    /// Tensors sorted by name, each with the index of its file in [`shards`](Index::shards).
+    /// Tensors sorted by name, with the index in [`shards`](Index::shards).
     pub fn tensors(&self) -> &[(String, usize)] {
         &self.tensors
     }

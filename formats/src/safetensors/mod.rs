@@ -1,12 +1,10 @@
-//! Bounded reader of safetensors, and of model folders in the layout of Hugging Face.
+//! Bounded reader of safetensors (README of the `safetensors` project), and of model folders in the
+//! layout of Hugging Face.
 //!
 //! A file consists of the length of the header as a `u64`, the header, and the data of the tensors
 //! without gaps. The header is a JSON object with element type, shape and data offsets of every
 //! tensor; texts under the key `__metadata__` are ignored. A model is one such file, or several
 //! with an [index](Index), and a `config.json`: a [`ModelFolder`].
-//!
-//! The reader validates the whole header up front. The format is specified in the README of the
-//! `safetensors` project.
 
 mod error;
 mod folder;
@@ -47,7 +45,6 @@ impl TensorInfo {
     /// Returns the supported type.
     ///
     /// # Errors
-    ///
     /// [`SafetensorsError::UnsupportedType`].
     pub fn dtype(&self) -> Result<DType, SafetensorsError> {
         self.element
@@ -61,10 +58,6 @@ impl TensorInfo {
 
 impl Contents {
     /// Parses and validates the bytes of a whole file.
-    ///
-    /// # Errors
-    ///
-    /// [`SafetensorsError`].
     pub fn parse(bytes: &[u8]) -> Result<Self, SafetensorsError> {
         header::parse(bytes)
     }

@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use super::{BYTE_LEVEL, PreTokenizer, TokenKind, Vocabulary, VocabularyError, check_model};
 use crate::gguf::{Contents, GgufError};
 
-/// Keys of tokens other than EOS that end generation: end of turn or message, and end of the middle
-/// part of an infilling prompt.
+/// Besides EOS: end of turn or message, and end of the middle part of an infilling prompt.
 pub(super) const END_KEYS: [&str; 5] = [
     "tokenizer.ggml.eot_token_id",
     "tokenizer.ggml.eom_token_id",
@@ -19,22 +18,16 @@ impl Vocabulary {
     /// Reads the vocabulary from GGUF metadata. Missing entries have the defaults of llama.cpp.
     ///
     /// SentencePiece: BOS 1, EOS 2 and unknown 0 if the vocabulary has such tokens; BOS and a space
-    /// before a text, no EOS after it. Scores are required, because they determine the order of
-    /// merges.
+    /// before a text, no EOS after it. Scores are required.
     ///
-    /// Byte-level BPE: no special tokens (llama.cpp's are Falcon's); BOS before a text only if all
-    /// models with the pre-tokenizer use it. The pre-tokenizer is required, because a guess would
-    /// silently degrade the model; `default`, which stands for a guess, is refused. Scores are
-    /// ignored.
-    ///
-    /// # Errors
-    ///
-    /// [`VocabularyError`].
+    /// Byte-level BPE: no special tokens; BOS before a text only if all models with the
+    /// pre-tokenizer use it. The pre-tokenizer is required, because a guess would silently degrade
+    /// the model; `default` is refused.
     pub fn from_gguf(gguf: &Contents) -> Result<Self, VocabularyError> {
         let model: &str = gguf
             .optional("tokenizer.ggml.model")?
             .ok_or(VocabularyError::Absent)?;
-        // Checked first, because other kinds need other entries.
+        // Other kinds need other entries.
         check_model(model)?;
         let byte_level = model == BYTE_LEVEL;
         let pre = if byte_level {
@@ -80,7 +73,7 @@ impl Vocabulary {
                 pre.is_none_or(PreTokenizer::adds_bos),
             )?,
             add_eos: flag("tokenizer.ggml.add_eos_token", false)?,
-            // Converters copy the entry into byte-level vocabularies, where it is meaningless.
+            // Meaningless in byte-level vocabularies.
             add_space_prefix: !byte_level && flag("tokenizer.ggml.add_space_prefix", true)?,
             merges,
             pre,
@@ -133,8 +126,8 @@ fn kind(found: i32, token: usize) -> Result<TokenKind, VocabularyError> {
         .ok_or(VocabularyError::Kind { token, found })
 }
 
-/// Returns the special tokens of Phi-3 that strip the following whitespace. GGUF has no entry for
-/// this; llama.cpp recognises the models by name.
+/// GGUF has no entry for the special tokens of Phi-3 that strip the following whitespace; llama.cpp
+/// recognises the models by name.
 fn stripping_tokens(name: &str, vocabulary: &Vocabulary) -> Vec<u32> {
     const NOT_STRIPPING: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
     let name = name.to_lowercase();

@@ -56,8 +56,8 @@ impl TryFrom<u8> for TokenKind {
 
 /// A vocabulary: tokens and tokenisation rules.
 ///
-/// Its JSON is a section of a `.htz`. Fields of later versions of the format have defaults and are
-/// omitted at their default, so that older vocabularies keep their bytes.
+/// Its JSON is a section of a `.htz`. Later fields have defaults and are omitted at their default,
+/// so that older vocabularies keep their bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Vocabulary {
     /// Kind of tokenizer: [`SENTENCE_PIECE`] or [`BYTE_LEVEL`].
@@ -279,10 +279,6 @@ impl Vocabulary {
     }
 
     /// Validates a vocabulary from any source.
-    ///
-    /// # Errors
-    ///
-    /// [`VocabularyError`].
     pub fn validate(&self) -> Result<(), VocabularyError> {
         check_model(&self.model)?;
         let expected = self.tokens.len();
@@ -360,7 +356,6 @@ impl Vocabulary {
     /// Checks that the embedding has one row per token.
     ///
     /// # Errors
-    ///
     /// [`VocabularyError::Rows`].
     pub fn check_rows(&self, rows: usize) -> Result<(), VocabularyError> {
         let tokens = self.tokens.len();

@@ -2,16 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A pre-tokenizer, defined by regular expressions. They are documented at their implementations in
-/// the loader.
+/// A pre-tokenizer, documented at its implementation in the loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "&'static str", try_from = "String")]
 pub enum PreTokenizer {
-    /// GPT-2: letters, numbers and other characters, each with the preceding space.
+    /// GPT-2.
     Gpt2,
     /// StarCoder, SmolLM: individual digits, then GPT-2.
     StarCoder,
-    /// Llama 3: up to three digits; a word that is a token is not merged.
+    /// Llama 3.
     Llama3,
     /// DBRX, Phi-4: Llama 3's expression with ordinary merging.
     Dbrx,
@@ -23,13 +22,13 @@ pub enum PreTokenizer {
     DeepSeekCoder,
     /// DeepSeek V3 and R1.
     DeepSeekV3,
-    /// GPT-4o, Phi-4-mini: words end before a capital letter.
+    /// GPT-4o, Phi-4-mini.
     Gpt4o,
-    /// Mistral NeMo: as GPT-4o without English contractions, with individual digits.
+    /// Mistral NeMo.
     Tekken,
 }
 
-/// All names in GGUF (`tokenizer.ggml.pre`); the first of each is written.
+/// In GGUF (`tokenizer.ggml.pre`); the first of each is written.
 const NAMES: &[(&str, PreTokenizer)] = &[
     ("gpt-2", PreTokenizer::Gpt2),
     ("phi-2", PreTokenizer::Gpt2),
@@ -77,7 +76,7 @@ impl PreTokenizer {
         names.join(", ")
     }
 
-    /// Returns true if a word that is a token takes precedence over merging.
+    /// Returns true if tokens take precedence over merging.
     pub fn ignores_merges(self) -> bool {
         matches!(self, PreTokenizer::Llama3 | PreTokenizer::Tekken)
     }

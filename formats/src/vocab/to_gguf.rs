@@ -65,8 +65,7 @@ impl Vocabulary {
             .collect()
     }
 
-    /// Returns descriptions of the properties that GGUF cannot express, without which some texts
-    /// are tokenised differently.
+    /// Returns descriptions of the properties that GGUF cannot express.
     pub fn properties_lost_in_gguf(&self) -> Vec<&'static str> {
         let byte_level = self.model == BYTE_LEVEL;
         let default = |id: Option<u32>| id.is_none() && !byte_level && self.tokens.len() > 2;
@@ -101,7 +100,7 @@ impl Vocabulary {
         .collect()
     }
 
-    /// Returns the token formed by each merge, or `None` if there is no token with its text.
+    /// `None` if there is no token with its text.
     fn merged_tokens(&self) -> Vec<Option<u32>> {
         let ids: HashMap<&str, u32> = self.tokens.iter().map(String::as_str).zip(0..).collect();
         let of = |id: u32| self.tokens.get(id as usize).map_or("", String::as_str);

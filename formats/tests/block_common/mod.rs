@@ -3,7 +3,7 @@
 use htc_formats::DType;
 use htc_formats::block::BlockFit;
 
-/// Deterministic random numbers (Knuth's MMIX).
+/// Knuth's MMIX.
 pub struct Random(pub u64);
 
 impl Random {

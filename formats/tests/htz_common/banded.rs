@@ -7,24 +7,22 @@ use htc_formats::model::{HyperParameters, MatrixId, Part, ProjectionKind, Role};
 
 use super::{Choice, Model, hyper, model, numbers};
 
-/// Returns the small model with the additions of format 1.6: embedding, a projection and head in
-/// column groups.
+/// Format 1.6: embedding, a projection and head in column groups.
 pub fn banded() -> Model {
     in_bands(1, hyper(1))
 }
 
-/// Returns the small model with the addition of format 1.8: rows of the embedding in three classes.
+/// Format 1.8: rows of the embedding in three classes.
 pub fn classed() -> Model {
     in_classes(in_bands(1, hyper(1)), 1)
 }
 
-/// [`classed`] with the addition of format 1.9: tables of version 2.
+/// Format 1.9: tables of version 2.
 pub fn tabled() -> Model {
     in_classes(in_bands(2, hyper(1)), 2)
 }
 
-/// [`tabled`] with the addition of format 1.10: 20 and 44 columns, so that the last column group of
-/// each matrix is padded; and one refinement.
+/// Format 1.10: 20 and 44 columns; and one refinement.
 pub fn padded() -> Model {
     let narrow = HyperParameters {
         width: 20,
@@ -50,8 +48,7 @@ pub fn padded() -> Model {
     model
 }
 
-/// [`tabled`] with the addition of format 1.11: a projection, the head and a class of the embedding
-/// rotated.
+/// Format 1.11: a projection, the head and a class of the embedding.
 pub fn rotated() -> Model {
     let mut model = tabled();
     for (role, codes) in [

@@ -22,8 +22,7 @@ pub fn json(file: &[u8]) -> serde_json::Value {
     serde_json::from_slice(&file[HEADER_BYTES..data_offset(file)]).expect("the manifest is JSON")
 }
 
-/// Replaces the manifest within its reserved space and corrects the digests; returns `false` if it
-/// does not fit.
+/// Corrects the digests; returns `false` if the manifest does not fit.
 pub fn put_manifest(file: &mut [u8], text: &[u8]) -> bool {
     let end = data_offset(file);
     let room = &mut file[HEADER_BYTES..end];

@@ -6,8 +6,7 @@ use htc_formats::model::{HyperParameters, KvSide, Role};
 
 use super::{Choice, Model, hyper, model};
 
-/// Returns the addition of format 1.12: bases of keys and values for two layers with two heads
-/// each.
+/// Format 1.12.
 pub fn based() -> Model {
     let hyper = HyperParameters {
         kv_heads: 2,

@@ -50,7 +50,7 @@ pub struct Model {
     pub kernels: Option<htc_formats::htz::KernelCode>,
 }
 
-/// Layers of width 32, two query heads, one KV head, hidden width 64, 12 tokens.
+/// Width 32, two query heads, one KV head, hidden width 64, 12 tokens.
 pub fn hyper(layers: usize) -> HyperParameters {
     HyperParameters {
         architecture: "llama".to_owned(),
@@ -116,13 +116,12 @@ pub fn numbers(dtype: DType, bytes: usize, seed: u64) -> Vec<u8> {
                 let value = (next() >> 8) as f32 / 8388608.0 - 1.0;
                 out.extend_from_slice(&value.to_le_bytes());
             }
-            // 0x2c00 is 1/16, 0x3b80 is 1/256: an exponent below that of 1, and any mantissa.
+            // 0x2c00 is 1/16, 0x3b80 is 1/256.
             DType::F16 => out.extend_from_slice(&((next() as u16 & 0x83ff) | 0x2c00).to_le_bytes()),
             DType::BF16 => {
                 out.extend_from_slice(&((next() as u16 & 0x807f) | 0x3b80).to_le_bytes());
             }
             DType::Q8_0 => {
-                // A scale of 2^-10, then 32 signed bytes.
                 out.extend_from_slice(&0x1400_u16.to_le_bytes());
                 out.extend((0..32).map(|_| next() as u8));
             }
@@ -324,7 +323,7 @@ pub fn model(
     }
 }
 
-/// Returns one layer with every form, most types, RoPE factors and an output matrix.
+/// One layer with every form and most types.
 pub fn mixed() -> Model {
     let choose = |_, slot| match slot {
         ProjectionKind::Q | ProjectionKind::V => Choice::Shared(DType::F16),
@@ -423,8 +422,7 @@ pub fn varied() -> Model {
     model
 }
 
-/// Returns the small model with all additions of format 1.4: bases with residuals, one after the
-/// projection's bias, an embedding of another type, and a factorised head.
+/// Format 1.4: bases with residuals, an embedding of another type, and a factorised head.
 pub fn formed() -> Model {
     let choose = |_, slot| match slot {
         ProjectionKind::Q => Choice::Shared(DType::F16),
@@ -500,7 +498,7 @@ pub fn probed() -> Model {
     model
 }
 
-/// [`probed`] with all additions of format 1.5: a shrinkage and an arbitrary quality.
+/// Format 1.5: a shrinkage and a quality.
 pub fn measured() -> Model {
     let mut model = probed();
     model.manifest.provenance.treatment = Some(TreatmentRecord {

@@ -21,8 +21,7 @@ pub fn planes_behind_kv_bases() -> Model {
     model
 }
 
-/// [`banded`] with refinements of three matrices, not in execution order, and active-fraction
-/// points.
+/// Refinements of three matrices, not in execution order, and active-fraction points.
 pub fn refined() -> Model {
     let mut model = banded();
     let slot = |slot| MatrixId::Projection {

@@ -6,8 +6,7 @@ use htc_formats::model::{ProjectionKind, Role};
 
 use super::{Choice, Model, mixed, model};
 
-/// Returns the addition of format 1.13: the source of [`mixed`], which shares embedding, RoPE
-/// factors, first norm and head with the artifact.
+/// Format 1.13: the source of [`mixed`], which shares some tensors with the artifact.
 pub fn sealed() -> Model {
     with_source(mixed(), DType::Q8_0)
 }

@@ -62,7 +62,7 @@ pub struct Model {
     pub tensors: BTreeMap<String, Tensor>,
 }
 
-/// Returns a small model of a type, whose configuration states its sizes only.
+/// The configuration states sizes only.
 pub fn small(model_type: &str) -> Model {
     let config = json!({
         "model_type": model_type,

@@ -37,7 +37,7 @@ pub fn piece(text: &str, score: f32, kind: u64) -> Vec<u8> {
 
 pub const BPE: (u64, u64) = (3, 2);
 
-/// Returns a model of six pieces; `trainer` and `normalizer` are numeric fields of those messages.
+/// `trainer` and `normalizer` are numeric fields of those messages.
 pub fn sentence_piece(trainer: &[(u64, u64)], normalizer: &[(u64, u64)]) -> Vec<u8> {
     let fields = |list: &[(u64, u64)]| {
         list.iter()

@@ -14,9 +14,8 @@ const FOLDER: &str = "kernels";
 
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
-/// Returns the cache key of an architecture and extra compiler options. [`digest`] covers sources,
-/// headers and standard options; the compiler version is left out, so code from any compiler is
-/// reused.
+/// Returns the cache key of an architecture and extra options; without the compiler version, so
+/// that code from any compiler is reused.
 fn cache_key(architecture: GpuArchitecture, further: &[&str]) -> Digest {
     let mut hasher = Hasher::default();
     hasher.update(&sources_digest().0);
@@ -27,8 +26,8 @@ fn cache_key(architecture: GpuArchitecture, further: &[&str]) -> Digest {
     hasher.finish()
 }
 
-/// Returns the cached code for an architecture and extra options, or `None` if the file is missing,
-/// damaged, owned by another user or built from other sources.
+/// Returns the cached code, or `None` if the file is missing, damaged, owned by another user or
+/// built from other sources.
 pub(super) fn read(
     cache: &Path,
     architecture: GpuArchitecture,
@@ -62,7 +61,7 @@ pub(super) fn write(
     file.persist(OsStr::new(&name), true)
 }
 
-/// Opens the cache folder. Only its owner may write to it, because its code is executed.
+/// Opens the cache folder, to which only its owner may write, because its code is executed.
 fn open_folder(cache: &Path) -> io::Result<Folder> {
     folder::create_private_dir_all(cache)?;
     let parent = Folder::open(cache)?;
@@ -99,13 +98,11 @@ mod tests {
         assert_eq!(read(cache.path(), DEVICE, &["--fast"]), None);
         let other = GpuArchitecture { major: 8, minor: 9 };
         assert_eq!(read(cache.path(), other, &[]), None);
-        // Extra options give another file.
         let mut fast = code();
         fast.compiler = "NVRTC 13.1".to_owned();
         write(cache.path(), DEVICE, &["--fast"], &fast).unwrap();
         assert_eq!(read(cache.path(), DEVICE, &["--fast"]), Some(fast));
         assert_eq!(read(cache.path(), DEVICE, &[]), Some(code()));
-        // Code of other sources under the same key.
         let mut others = code();
         others.sources = Digest::of_bytes(b"others");
         write(cache.path(), DEVICE, &[], &others).unwrap();

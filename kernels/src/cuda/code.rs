@@ -9,9 +9,6 @@ pub type Images<'a> = Vec<&'a CodeImage>;
 
 /// Returns the parts of `code` that run on a device of this architecture, best first: cubins of the
 /// architecture or the nearest lower minor version, then PTX of the nearest lower architecture.
-///
-/// # Errors
-/// Returns a message if no image runs on the device.
 pub fn compatible_images(
     code: &KernelCode,
     device: GpuArchitecture,

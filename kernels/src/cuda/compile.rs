@@ -12,7 +12,6 @@ use super::device::DeviceError;
 use super::source::{HEADERS, KernelSource, OPTIONS, UNITS, sources_digest};
 use crate::Pool;
 
-/// NVRTC functions called below; their presence is checked once.
 const FUNCTIONS: &[&str] = &[
     "nvrtcCompileProgram",
     "nvrtcCreateProgram",
@@ -77,9 +76,6 @@ impl Compiler {
     }
 
     /// As [`Compiler::compile`], with extra options, which the result does not record.
-    ///
-    /// # Errors
-    /// As [`Compiler::compile`].
     pub fn compile_with(
         &self,
         architectures: &[GpuArchitecture],
@@ -116,9 +112,6 @@ impl Compiler {
     }
 
     /// Compiles one unit for one architecture with extra options.
-    ///
-    /// # Errors
-    /// As [`Compiler::compile`].
     pub fn compile_unit(
         &self,
         unit: &KernelSource,

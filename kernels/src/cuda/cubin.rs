@@ -37,7 +37,7 @@ pub enum CubinError {
     },
 }
 
-/// Attributes of kernels, with the names of `cuobjdump -elf`.
+/// Attributes, as named by `cuobjdump -elf`.
 mod attribute {
     pub const MAX_THREADS: u8 = 0x05;
     pub const FRAME_SIZE: u8 = 0x11;
@@ -45,8 +45,7 @@ mod attribute {
     pub const REGCOUNT: u8 = 0x2f;
 }
 
-/// Bytes of shared memory reserved by the system. From 9.0 on they are included in the size of a
-/// `NOBITS` section.
+/// Shared memory reserved by the system; from 9.0 on included in the size of a `NOBITS` section.
 const RESERVED_SHARED_BYTES: u64 = 1 << 10;
 
 const MAX_SECTIONS: usize = 1 << 16;
@@ -80,7 +79,6 @@ pub fn read_kernel_resources(file: &[u8]) -> Result<Vec<KernelResources>, CubinE
     let names = sections.get(symbols.link as usize);
     let names = names.ok_or(missing("the names of symbols"))?.bytes;
     let global = attributes(section(".nv.info").ok_or(missing(".nv.info"))?.bytes)?;
-    // The attribute holds a symbol index and a value.
     let of_symbol = |which: u8, kernel: &str| -> Result<Option<u32>, CubinError> {
         for attribute in global.iter().filter(|a| a.kind == which) {
             let mut cursor = Cursor::new(attribute.bytes);
@@ -120,7 +118,6 @@ pub fn read_kernel_resources(file: &[u8]) -> Result<Vec<KernelResources>, CubinE
 }
 
 fn sections(file: &[u8]) -> Result<Vec<Section<'_>>, CubinError> {
-    /// ELF `SHT_NOBITS`.
     const SHT_NOBITS: u32 = 8;
     let mut header = Cursor::new(file);
     let magic: [u8; 6] = header.array()?;

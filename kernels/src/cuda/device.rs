@@ -124,7 +124,7 @@ pub enum DeviceUnavailable {
     },
 }
 
-/// A device allocation, freed on drop in stream order, after all earlier launches.
+/// A device allocation, freed on drop after all earlier launches.
 #[allow(
     clippy::len_without_is_empty,
     reason = "bytes of an allocation, which is never empty"
@@ -175,12 +175,11 @@ impl DeviceSpan {
     pub const NULL: DeviceSpan = DeviceSpan { address: 0 };
 }
 
-/// Kernel arguments: one structure with the layout of the struct of the same name in the kernel
-/// source.
+/// Kernel arguments, with the layout of the struct of the same name in the kernel source.
 ///
 /// # Safety
-/// The type is `repr(C)` without implicit padding and consists of integers, floats and [`DeviceSpan`]s,
-/// so its alignment is at most 8.
+/// The type is `repr(C)` without implicit padding and consists of integers, floats and
+/// [`DeviceSpan`]s.
 pub unsafe trait KernelArguments: Copy + 'static {}
 
 /// A kernel and the number of threads per block.
@@ -204,7 +203,7 @@ impl<A: KernelArguments> Kernel<A> {
     }
 }
 
-/// Implements [`Device::upload_parts`] with a buffer in ordinary host memory.
+/// [`Device::upload_parts`] through host memory.
 pub(super) fn upload_parts_via_host<D: Device>(
     device: &D,
     to: &D::Memory,
@@ -244,8 +243,7 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
         None
     }
 
-    /// Returns a note for users about launches on this device, e.g. that the driver does not
-    /// support graphs.
+    /// Returns a note for users about launches, e.g. that the driver does not support graphs.
     fn launch_note(&self) -> Option<String> {
         None
     }
@@ -256,9 +254,6 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
     /// Returns the maximum number of co-resident blocks of a kernel with `shared` bytes of dynamic
     /// shared memory on the idle device. A grid whose blocks wait for one another must not be
     /// larger. Zero if unknown.
-    ///
-    /// # Errors
-    /// [`DeviceError`] of the driver.
     fn max_resident_blocks<A: KernelArguments>(
         &self,
         _kernel: &Kernel<A>,
@@ -274,23 +269,13 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
     fn allocate(&self, bytes: usize) -> Result<Self::Memory, DeviceError>;
 
     /// Returns the free and total bytes.
-    ///
-    /// # Errors
-    /// [`DeviceError`] of the driver.
     fn memory_info(&self) -> Result<[usize; 2], DeviceError>;
 
     /// Copies host bytes to byte offset `at`.
-    ///
-    /// # Errors
-    /// [`DeviceError::OutOfBounds`], or a driver error.
     fn upload(&self, from: &[u8], to: &Self::Memory, at: usize) -> Result<(), DeviceError>;
 
     /// Copies host bytes to several ranges of `to`. `fill` must write every byte of its buffer, the
-    /// parts one after the other; the previous content is unspecified. Copies nothing if `fill`
-    /// fails.
-    ///
-    /// # Errors
-    /// The error of `fill`, [`DeviceError::OutOfBounds`], or a driver error.
+    /// parts one after the other; copies nothing if it fails.
     fn upload_parts(
         &self,
         to: &Self::Memory,
@@ -301,15 +286,9 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
     }
 
     /// Copies bytes from offset `at` to the host after all earlier operations.
-    ///
-    /// # Errors
-    /// [`DeviceError::OutOfBounds`], or the error of an earlier operation.
     fn download(&self, from: &Self::Memory, at: usize, to: &mut [u8]) -> Result<(), DeviceError>;
 
     /// Copies bytes between allocations.
-    ///
-    /// # Errors
-    /// [`DeviceError::OutOfBounds`], or a driver error.
     fn copy(
         &self,
         from: (&Self::Memory, usize),
@@ -335,32 +314,21 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
     ) -> Result<(), DeviceError>;
 
     /// Waits for all earlier operations.
-    ///
-    /// # Errors
-    /// The error of an earlier operation.
     fn synchronize(&self) -> Result<(), DeviceError>;
 
     /// Begins to record launches and copies until [`Device::end_step`], which may submit them as
-    /// one graph. Replaying a graph costs a fraction of its launches. An upload, download or wait
-    /// ends the step early and submits the recorded operations first. Steps do not nest and are
-    /// shared by all clones of the device.
-    ///
-    /// # Errors
-    /// [`DeviceError`] of the driver.
+    /// one graph. An upload, download or wait submits the recorded operations early. Steps do not
+    /// nest and are shared by all clones of the device.
     fn begin_step(&self) -> Result<(), DeviceError> {
         Ok(())
     }
 
     /// Submits the operations recorded since [`Device::begin_step`], if any.
-    ///
-    /// # Errors
-    /// The errors of the launches and copies of the step.
     fn end_step(&self) -> Result<(), DeviceError> {
         Ok(())
     }
 
-    /// Returns double-precision linear algebra on this device, or `None` if the host implementation
-    /// is to be used.
+    /// Returns double-precision linear algebra on this device, or `None` to use that of the host.
     fn linear_algebra(&self) -> Option<Result<Box<dyn LinearAlgebra>, LinearError>> {
         None
     }

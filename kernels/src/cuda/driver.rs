@@ -42,13 +42,11 @@ pub struct CudaOptions<'a> {
     /// Submits each step as one CUDA graph instead of single launches.
     pub use_graphs: bool,
     /// Lets a launch in a graph begin before the previous one has ended (programmatic dependent
-    /// launch; requires compute capability 9.0 and CUDA 12.3). Default: on, unless
-    /// `HTC_NO_OVERLAP=1` is set.
+    /// launch; compute capability 9.0, CUDA 12.3). Default: on, unless `HTC_NO_OVERLAP=1` is set.
     pub overlap_launches: bool,
-    /// Waits after each launch, so that errors are attributed to their kernel. Slow.
+    /// Waits after each launch, so that errors are attributed to their kernel.
     pub synchronous_launches: bool,
-    /// Uses tensor cores. Otherwise the kernels are compiled with warp shuffles instead: integer
-    /// results are bit-identical, float results stay within the same error bounds. Slow, for
+    /// Uses tensor cores; otherwise warp shuffles, with bit-identical integer results, for
     /// comparison. Default: on, unless `HTC_PLAIN_MMA=1` is set.
     pub tensor_cores: bool,
 }
@@ -84,10 +82,9 @@ struct State {
     record: StepRecording,
     modules: Modules,
     graphs: GraphCache,
-    /// Programmatic dependent launch is enabled and the driver has not rejected it.
+    /// Off if the driver has rejected it.
     overlap: bool,
     counts: StepCounts,
-    /// Kernel that was launched last.
     last_kernel: &'static str,
 }
 
@@ -149,7 +146,6 @@ impl Cuda {
             }
             code => check_driver(code, "opening a device")?,
         }
-        // From here on, dropping it releases all resources.
         let mut shared = Shared {
             options_graphs: options.use_graphs,
             waiting: options.synchronous_launches,
@@ -228,7 +224,6 @@ impl Shared {
         check_driver(code, doing)
     }
 
-    /// Ends an open step early: launches the recorded operations.
     fn flush_step(&self, state: &mut State) -> Result<(), DeviceError> {
         if !std::mem::take(&mut state.record.open) {
             return Ok(());
@@ -241,7 +236,6 @@ impl Shared {
         launched
     }
 
-    /// Discards the recorded step and frees the allocations that waited for it.
     fn clear_step(&self, state: &mut State) {
         state.record.step.clear();
         for address in std::mem::take(&mut state.record.deferred_frees) {

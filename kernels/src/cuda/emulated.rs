@@ -1,5 +1,5 @@
-//! An emulated device: kernels compiled by the C++ compiler, whose threads run one after the other
-//! on the processor.
+//! An emulated device: kernels compiled by the C++ compiler, with their threads run one after the
+//! other.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +29,6 @@ unsafe extern "C" {
     fn htc_emulate_resident(threads: c_uint) -> c_uint;
 }
 
-/// Serialises launches of the emulation.
 static RUNNING: Mutex<()> = Mutex::new(());
 
 fn lock_emulation() -> MutexGuard<'static, ()> {
@@ -40,9 +39,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A GPU emulated on the processor. It draws the order of threads and blocks from a seed and
-/// reports undefined behaviour of GPUs: divergent barriers, warp exchanges that not all lanes
-/// reach, arguments of the wrong size.
+/// A GPU emulated on the processor, with an order of threads and blocks drawn from a seed. Reports
+/// divergent barriers, warp exchanges that not all lanes reach, and arguments of the wrong size.
 #[derive(Clone, Debug)]
 pub struct EmulatedDevice {
     seed: u64,
@@ -64,7 +62,6 @@ struct StepRecording {
     step: Step,
     /// Allocations dropped while recorded launches may still access them.
     deferred_frees: Vec<(u64, usize)>,
-    /// Last completed step, as submitted.
     last: Step,
     counts: StepCounts,
 }
@@ -122,8 +119,7 @@ impl EmulatedDevice {
         self.launches.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the build uses AddressSanitizer, which aborts the program on out-of-bounds
-    /// accesses of kernels.
+    /// Returns true if the build uses AddressSanitizer.
     pub fn is_sanitized() -> bool {
         // SAFETY: it returns a constant.
         unsafe { htc_emulate_sanitized() != 0 }

@@ -1,9 +1,6 @@
-//! Kernels for NVIDIA GPUs and the devices that run them.
-//!
-//! A [`Device`] has memory and launches kernels: a GPU, or its emulation on the processor
-//! (`EmulatedDevice`, with the feature `emulated`), which executes the same sources with the same
-//! launches. The functions of [`mod@ops`] are generic over it; they check the sizes of all operands
-//! and choose the grids.
+//! Kernels for NVIDIA GPUs and the [`Device`]s that run them: a GPU, or its emulation
+//! (`EmulatedDevice`, feature `emulated`) from the same sources. The functions of [`mod@ops`] check
+//! the sizes of all operands and choose the grids.
 
 #[cfg(feature = "cuda")]
 mod cache;

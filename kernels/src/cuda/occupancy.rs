@@ -19,7 +19,7 @@ const REGISTERS: u32 = 64 << 10;
 
 const REGISTER_STEP: u32 = 256;
 
-/// Shared memory allocation granularity of a block, and the system reserve per block.
+/// Granularity of a block, and the system reserve per block.
 const SHARED_STEP: u32 = 128;
 const RESERVED_SHARED_BYTES: u32 = 1 << 10;
 
@@ -45,8 +45,8 @@ impl MultiprocessorLimits {
         })
     }
 
-    /// Returns the number of resident blocks with the given threads per block, registers per
-    /// thread, and static plus dynamic shared memory per block.
+    /// Returns the number of resident blocks for threads and registers of a block, and its static
+    /// plus dynamic shared memory.
     pub fn resident_blocks(&self, threads: u32, registers: u32, shared: u32) -> u32 {
         let warps = threads.div_ceil(WARP).max(1);
         if shared > self.shared_of_block || registers > 255 {
@@ -63,7 +63,7 @@ impl MultiprocessorLimits {
             .min(self.blocks)
     }
 
-    /// Returns the occupancy in percent of the maximum resident warps.
+    /// Returns the occupancy in percent of the resident warps.
     pub fn occupancy_percent(&self, threads: u32, registers: u32, shared: u32) -> u32 {
         let warps =
             threads.div_ceil(WARP).max(1) * self.resident_blocks(threads, registers, shared);
@@ -82,16 +82,13 @@ mod tests {
     #[test]
     fn resident_blocks_match_the_occupancy_calculator() {
         for (multiprocessor, threads, registers, shared, resident) in [
-            // Limited by warps.
             (of(8, 0), 256, 32, 0, 8),
             (of(8, 9), 256, 32, 0, 6),
             (of(8, 9), 1024, 32, 0, 1),
-            // Limited by registers.
             (of(8, 0), 256, 64, 0, 4),
             (of(9, 0), 128, 168, 0, 3),
             (of(8, 0), 256, 255, 0, 1),
             (of(8, 0), 1024, 65, 0, 0),
-            // Limited by blocks.
             (of(8, 0), 32, 16, 0, 32),
             (of(8, 6), 32, 16, 0, 16),
             // Limited by shared memory, one kilobyte of each block being reserved.

@@ -48,15 +48,13 @@ pub const UNITS: &[KernelSource] = sources! {
     "vectors" from "vectors.cu",
 };
 
-/// Compiler options besides the architecture. Line numbers have no runtime cost and let profilers
-/// show the source.
+/// Compiler options besides the architecture; line numbers are for profilers.
 pub const OPTIONS: &[&str] = &["--std=c++17", "--generate-line-info"];
 
 /// Extra option for kernels without tensor cores.
 pub const NO_TENSOR_CORES: &str = "--define-macro=HTC_PLAIN_MMA";
 
-/// Returns the digest of sources and options. Code compiled from other sources may expect other
-/// arguments.
+/// Returns the digest of sources and options.
 pub fn sources_digest() -> Digest {
     let mut hasher = Hasher::default();
     let mut part = |text: &str| {
@@ -98,7 +96,6 @@ mod tests {
                     continue;
                 };
                 let name = rest.trim_matches(['"', '<', '>']);
-                // The include of the emulation is conditional.
                 let known = name == "emulate.h" || HEADERS.iter().any(|h| h.name == name);
                 assert!(known, "{} includes {name}", source.name);
             }

@@ -4,43 +4,30 @@ use std::ops::Range;
 
 use super::device::{Kernel, KernelArguments};
 
-/// An operation of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum StepOperation {
     /// A kernel launch.
     Launch(Launch),
     /// A copy between device addresses.
-    Copy {
-        /// Source address.
-        from: u64,
-        /// Destination address.
-        to: u64,
-        /// Length in bytes.
-        bytes: usize,
-    },
+    Copy { from: u64, to: u64, bytes: usize },
 }
 
-/// A launch of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Launch {
-    /// Kernel name.
     pub(super) kernel: &'static str,
-    /// Threads per block.
     pub(super) threads: u32,
-    /// Grid in blocks.
     pub(super) grid: [u32; 3],
-    /// Bytes of dynamic shared memory.
+    /// Dynamic shared memory.
     pub(super) shared: usize,
-    /// Range of its arguments in the words of the step.
+    /// In the words of the step.
     argument_words: Range<usize>,
-    /// Bytes of the arguments.
     pub(super) argument_bytes: usize,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Step {
     nodes: Vec<StepOperation>,
-    /// 64-bit words, so that each argument structure is aligned.
+    /// Words, so that each argument structure is aligned.
     words: Vec<u64>,
 }
 
@@ -90,7 +77,7 @@ impl Step {
         self.words.get(launch.argument_words.clone()).unwrap_or(&[])
     }
 
-    /// Returns true if both have the same sequence of kernels and copies, regardless of arguments.
+    /// Compares kernels and copies, but not arguments.
     pub(super) fn has_same_operations(&self, other: &Step) -> bool {
         let alike = |(a, b): (&StepOperation, &StepOperation)| match (a, b) {
             (StepOperation::Launch(a), StepOperation::Launch(b)) => {
@@ -124,8 +111,8 @@ pub struct StepCounts {
     pub changed_operations: u64,
     /// Submitted as a new graph.
     pub created: u64,
-    /// Submitted launch by launch, on request or because the driver could not create a graph.
+    /// Submitted launch by launch.
     pub launched: u64,
-    /// Ended early by an upload, download or wait, and submitted launch by launch.
+    /// Ended early by an upload, download or wait.
     pub interrupted: u64,
 }

@@ -78,13 +78,10 @@ fn undefined_behaviour_is_reported() {
         assert!(error.contains(expected), "{what}: {error}");
         assert!(error.starts_with("kernel trial: "), "{error}");
     }
-    // An error leaves no state.
     let sum = (0..32).sum::<i32>() as f32;
     assert_eq!(trial(&device, 0).unwrap(), vec![sum; 64]);
-    // A warp reduction equals five exchanges.
     let sum = trial(&device, 10).unwrap();
     assert!(sum[0] > 0.0 && sum.iter().all(|&x| x == sum[0]), "{sum:?}");
-    // Unwritten shared memory is NaN.
     assert!(trial(&device, 8).unwrap().iter().all(|x| x.is_nan()));
 }
 
@@ -172,7 +169,7 @@ fn write_behind(device: &EmulatedDevice) -> EmulatedMemory {
     to
 }
 
-/// Environment variable that names the violation to commit in a subprocess.
+/// The violation to commit in a subprocess.
 const FORBIDDEN: &str = "HTC_FORBIDDEN";
 
 #[test]
@@ -213,7 +210,6 @@ fn sanitizers_abort_on_violations() {
 #[test]
 fn write_past_the_end_is_detected() {
     if EmulatedDevice::is_sanitized() {
-        // The sanitizer would abort here, see `sanitizers_abort_on_violations`.
         return;
     }
     let to = write_behind(&EmulatedDevice::new(0));
@@ -301,7 +297,7 @@ unsafe impl KernelArguments for FragmentTrial {}
 
 const FRAGMENT_TRIAL: Kernel<FragmentTrial> = Kernel::new("fragment_trial", 32);
 
-/// Returns the warp product of rows `[16, 32]` and columns `[32, 8]`, added to `16 x 8` integers.
+/// Warp product of rows `[16, 32]` and columns `[32, 8]`.
 fn add_fragments(
     device: &EmulatedDevice,
     rows: &[i8],
@@ -396,7 +392,7 @@ unsafe impl KernelArguments for FloatFragmentTrial {}
 
 const FLOAT_FRAGMENT_TRIAL: Kernel<FloatFragmentTrial> = Kernel::new("float_fragment_trial", 32);
 
-/// Returns the warp product of rows `[16, 16]` and columns `[16, 8]`, added to `before [16, 8]`.
+/// Warp product of rows `[16, 16]` and columns `[16, 8]`.
 fn add_float_fragments(
     device: &EmulatedDevice,
     [rows, columns]: [&[u16]; 2],
@@ -466,7 +462,6 @@ fn float_fragments_follow_the_ptx_layout() {
             let found = add_float_fragments(&device, [&rows, &columns], &before, how);
             assert_eq!(found, expected);
         }
-        // With rounding.
         let rows: Vec<u16> = (0..256).map(|i| bits((i as f32).sin())).collect();
         let columns: Vec<u16> = (0..128).map(|i| bits((i as f32).cos())).collect();
         let [found, by_lanes] = [false, true].map(|by_lanes| {

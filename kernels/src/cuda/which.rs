@@ -21,8 +21,6 @@ impl Default for DeviceSelector {
 impl FromStr for DeviceSelector {
     type Err = String;
 
-    /// Parses an index or an identifier in the format of `nvidia-smi -L`: `GPU-` and 32 hexadecimal
-    /// digits in groups.
     fn from_str(text: &str) -> Result<DeviceSelector, String> {
         if let Ok(index) = text.parse() {
             return Ok(DeviceSelector::Index(index));
@@ -61,7 +59,6 @@ pub(super) fn format_uuid(uuid: &[u8; 16]) -> String {
         if matches!(i, 0 | 4 | 6 | 8 | 10) {
             text.push('-');
         }
-        // Writing to a String does not fail.
         let _ = write!(text, "{byte:02x}");
     }
     text

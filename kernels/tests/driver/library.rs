@@ -5,12 +5,11 @@ use std::process::Command;
 
 /// File name of the CUDA driver.
 pub const DRIVER: &str = "libcuda.so.1";
-/// File name of cuBLAS that is searched first, before any system library.
+/// Searched before any system library.
 pub const BLAS: &str = "libcublas.so";
 /// File name of cuSOLVER that is searched first.
 pub const SOLVER: &str = "libcusolver.so";
 
-/// Compiles a library from a source next to this file, in the crate at `kernels`, into a folder.
 pub fn compile_library(kernels: &Path, folder: &Path, name: &str, source: &str, options: &[&str]) {
     let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
     let include = |folder: &str| format!("-I{}", kernels.join(folder).display());

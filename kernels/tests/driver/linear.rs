@@ -57,7 +57,6 @@ pub fn run(name: &str, log: &Path) {
     }
 }
 
-/// A library problem is reported with its remedy on every request.
 fn missing_libraries(log: &Path, expected: &str) {
     let device = open();
     for _ in 0..2 {
@@ -72,7 +71,6 @@ fn missing_libraries(log: &Path, expected: &str) {
             assert!(text.contains(part), "{text}");
         }
     }
-    // The device stays usable.
     let x = upload(&device, &[1.0; 300]);
     ops::add(&device, 300, &x, &x).unwrap();
     assert_eq!(download(&device, &x, 300), [2.0; 300]);
@@ -100,7 +98,6 @@ fn orthonormal(a: &[f64], n: usize) {
     matrices::assert_orthonormal(a, n, 1e-10, "vectors");
 }
 
-/// Known orthonormal matrix: a reflection.
 fn reflection(n: usize) -> Vec<f64> {
     let v: Vec<f64> = (0..n).map(|i| 1.0 + (i as f64 * 0.7).sin()).collect();
     let length: f64 = v.iter().map(|x| x * x).sum();
@@ -111,7 +108,6 @@ fn reflection(n: usize) -> Vec<f64> {
 fn eigen(linear: &CudaLinear, matrix: &[f64], vectors: bool) -> [Vec<f64>; 2] {
     let order = matrix.len().isqrt();
     let mut matrix = matrix.to_vec();
-    // The upper triangle is ignored.
     for (column, numbers) in matrix.chunks_exact_mut(order).enumerate() {
         numbers[..column].fill(f64::NAN);
     }
@@ -127,7 +123,6 @@ fn eigenvalues(log: &Path) {
     let linear = device.linear().unwrap();
     let expected = "cuSOLVER 11.10.9, cuBLAS 12.11.10 on Emulated 0, sm_90";
     assert_eq!(linear.name(), expected);
-    // Of [2 1; 1 2].
     let [values, vectors] = eigen(&linear, &[2.0, 1.0, 1.0, 2.0], true);
     close(&values, &[1.0, 3.0]);
     let half = 0.5_f64.sqrt();
@@ -140,7 +135,6 @@ fn eigenvalues(log: &Path) {
     linear.symmetric_eigen(&mut [], &mut [], true).unwrap();
     for n in [3, 65] {
         let q = reflection(n);
-        // Distinct, of both signs, unsorted.
         let known: Vec<f64> = (0..n).map(|i| ((i * 29) % n) as f64 - 1.5).collect();
         let scaled: Vec<f64> = (0..n * n).map(|k| q[k] * known[k / n]).collect();
         let matrix = matmul(&scaled, &transposed(&q, n), [n, n, n]);
@@ -175,7 +169,6 @@ fn singular_values(log: &Path) {
     let [values, right] = singular(&linear, &[3.0, 0.0, 4.0], 1);
     close(&values, &[5.0]);
     close(&[right[0].abs()], &[1.0]);
-    // Of [0 2; 1 0; 0 0]: the rows of Vᵀ are in the order of the values.
     let [values, right] = singular(&linear, &[0.0, 1.0, 0.0, 2.0, 0.0, 0.0], 2);
     close(&values, &[2.0, 1.0]);
     close(
@@ -214,7 +207,6 @@ fn singular_values(log: &Path) {
         "1 x 1", "2 x 2", "20 x 20", "24 x 20", "20 x 20", "20 x 20", "1 x 1",
     ];
     assert_eq!(sizes, expected);
-    // Of lower rank.
     let tall = matmul(&numbers(1, 30), &numbers(2, 8), [15, 2, 4]);
     let [values, right] = singular(&linear, &tall, 4);
     close(&values[2..], &[0.0, 0.0]);
@@ -261,12 +253,10 @@ fn sums_of_products(log: &Path) {
         gram.read(0, &mut out).unwrap();
         out
     };
-    // Before any addition.
     assert_eq!(read(&*gram, n), vec![0.0; n * n]);
     gram.scale(2.0).unwrap();
     gram.add(1.0, &[]).unwrap();
     assert_eq!(read(&*gram, n), vec![0.0; n * n]);
-    // Fewer and more vectors than the buffer holds, without waiting.
     let parts: Vec<Vec<f64>> = [4, 1, 30, 2]
         .map(|count| numbers(count, n * count as usize))
         .into();
@@ -291,13 +281,11 @@ fn sums_of_products(log: &Path) {
     let mut some = vec![0.0; 2 * n];
     gram.read(1, &mut some).unwrap();
     assert_eq!(some, read(&*gram, n)[n..3 * n]);
-    // Reading has no side effect; later additions accumulate.
     assert_eq!(read(&*gram, n), read(&*gram, n));
     gram.scale(0.0).unwrap();
     assert_eq!(read(&*gram, n), vec![0.0; n * n]);
     empty.add(1.0, &[]).unwrap();
     empty.read(0, &mut []).unwrap();
-    // The sums outlive the library and the device handle.
     drop((linear, device));
     gram.add(1.0, &vec![1.0; n]).unwrap();
     let ones = |k: usize| f64::from(k % n >= k / n);
@@ -433,7 +421,6 @@ fn out_of_memory(log: &Path) {
         let full = matches!(error, LinearError::Device(DeviceError::OutOfMemory { .. }));
         assert!(full, "{error:?}");
     };
-    // The matrix does not fit; then it does, but not the workspace.
     for order in [200, 150] {
         let mut matrix = vec![1.0; order * order];
         full(linear.symmetric_eigen(&mut matrix, &mut vec![0.0; order], true));
@@ -442,7 +429,6 @@ fn out_of_memory(log: &Path) {
     let mut gram = linear.new_gram(2).unwrap();
     gram.add(1.0, &[1.0, 2.0]).unwrap();
     full(gram.add(1.0, &vec![1.0; 40_000]));
-    // Earlier sums and memory are kept.
     gram.add(1.0, &[1.0, 0.0]).unwrap();
     let mut out = [f64::NAN; 4];
     gram.read(0, &mut out).unwrap();
@@ -459,7 +445,6 @@ fn out_of_memory(log: &Path) {
     assert_all_freed(log);
 }
 
-/// Library calls end an open step, and each sees the other's results.
 fn calls_end_an_open_step(log: &Path) {
     let device = open();
     let [x, y] = [1.0, 10.0].map(|value| upload(&device, &[value; 600]));
@@ -471,7 +456,6 @@ fn calls_end_an_open_step(log: &Path) {
     gram.add(1.0, &[1.0, 2.0]).unwrap();
     device.begin_step().unwrap();
     ops::add(&device, 600, &x, &y).unwrap();
-    // Nothing to upload, so the call itself ends the step.
     gram.scale(2.0).unwrap();
     assert_eq!(counts(&device), [0, 0, 0, 0, 2]);
     device.end_step().unwrap();
@@ -482,7 +466,6 @@ fn calls_end_an_open_step(log: &Path) {
     gram.read(0, &mut out).unwrap();
     assert_eq!(out, [2.0, 4.0, 0.0, 8.0]);
     assert_eq!(download(&device, &x, 600), [31.0; 600]);
-    // Freed while a step is open.
     device.begin_step().unwrap();
     ops::add(&device, 600, &x, &y).unwrap();
     drop((gram, linear));
@@ -492,7 +475,6 @@ fn calls_end_an_open_step(log: &Path) {
     assert_all_freed(log);
 }
 
-/// Several threads get the same bits as one.
 fn threads_get_identical_bits(log: &Path) {
     fn of(linear: &dyn LinearAlgebra, seed: u64) -> Vec<u64> {
         let mut all = Vec::new();
@@ -525,7 +507,6 @@ fn threads_get_identical_bits(log: &Path) {
             scope.spawn(move || {
                 for _ in 0..5 {
                     assert_eq!(&of(linear, seed), expected);
-                    // Separate handles work too, concurrently with steps.
                     assert_eq!(&of(&device.linear().unwrap(), seed), expected);
                     let [x, y] = [1.0, 10.0].map(|value| upload(device, &[value; 300]));
                     device.begin_step().unwrap();
@@ -536,7 +517,6 @@ fn threads_get_identical_bits(log: &Path) {
             });
         }
     });
-    // New threads, without a current context.
     let mut gram = linear.new_gram(1).unwrap();
     gram.add(1.0, &[2.0]).unwrap();
     let scaled = std::thread::spawn(move || {
@@ -551,7 +531,6 @@ fn threads_get_identical_bits(log: &Path) {
     assert_all_freed(log);
 }
 
-/// Later failures are not attributed to an earlier kernel.
 fn a_kernel_of_the_libraries() {
     let device = open();
     let linear = device.linear().unwrap();

@@ -1,6 +1,6 @@
 //! Plain Rust matrices, column-major, as a reference.
 
-/// Pseudo-random numbers between -1 and 1.
+/// Returns pseudo-random numbers between -1 and 1.
 pub fn numbers(seed: u64, count: usize) -> Vec<f64> {
     let mut state = seed;
     let mut next = || {

@@ -67,7 +67,6 @@ pub fn read_call_log(log: &Path) -> Vec<String> {
     log.lines().map(str::to_owned).collect()
 }
 
-/// Asserts that everything was freed once, without overruns.
 pub fn assert_all_freed(log: &Path) {
     let called = read_call_log(log);
     let left = "left: 0 allocations, 0 of the host, 0 modules, 0 streams, 0 events, 0 graphs, 0 handles of libraries";
@@ -80,7 +79,6 @@ pub fn assert_all_freed(log: &Path) {
 }
 
 pub fn run(name: &str, log: &Path) {
-    // Removes the log of an earlier scenario of this name with another library.
     let _ = std::fs::remove_file(log);
     match name {
         "no-library" => assert_eq!(
@@ -245,7 +243,6 @@ fn operations(log: &Path) {
         ops::rms_norm(device, shape, &x, &weight, 1e-5, &out).unwrap();
         ops::add(device, 600, &out, &x).unwrap();
         ops::softcap(device, 600, &out, 3.0).unwrap();
-        // Still read by the launch.
         drop((x, weight));
         download(device, &out, 600)
     }
@@ -269,7 +266,6 @@ fn copies_in_parts(log: &Path) {
             scope.spawn(move || {
                 for piece in 0..pieces {
                     let at = place(thread, piece);
-                    // Out of order, with gaps between them.
                     let parts = [(at + 700_000, 300_000), (at, 600_000), (at + 650_000, 0)];
                     let written = device.upload_parts(memory, &parts, &mut |bytes| {
                         assert_eq!(bytes.len(), 900_000);
@@ -314,7 +310,6 @@ fn copies_in_parts(log: &Path) {
     device.upload_parts(&memory, &[], fill).unwrap();
     let beyond = device.upload_parts(&memory, &[(0, 4), ((64 << 20) - 3, 4)], fill);
     assert!(matches!(beyond, Err(DeviceError::OutOfBounds { .. })));
-    // A failed write leaves memory unchanged and releases the buffer.
     let failed = device.upload_parts(&memory, &[(3, 100)], &mut |bytes| {
         bytes.fill(9);
         Err(DeviceError::Driver {
@@ -329,7 +324,6 @@ fn copies_in_parts(log: &Path) {
     assert_all_freed(log);
 }
 
-/// More than the buffers hold, so that they are reused.
 fn copies(log: &Path) {
     let device = open();
     let bytes: Vec<u8> = (0..40_000_001_usize)
@@ -364,7 +358,6 @@ fn out_of_memory() {
         total: 1_000_000,
     };
     assert_eq!(error, expected);
-    // Memory freed after a launch is available once the launch has ended.
     drop(first);
     assert_eq!(device.allocate(600_000).unwrap().len(), 600_000);
 }
@@ -380,7 +373,6 @@ fn shared_memory(log: &Path) {
     ops::hadamard(&device, size, size, &x).unwrap();
     let found = download(&device, &x, size);
     assert!(found.iter().zip(&numbers).all(|(a, b)| (a - b).abs() < 0.1));
-    // Requested once.
     let asked = |line: &&String| line.as_str() == "shared memory of hadamard: 65536";
     assert_eq!(read_call_log(log).iter().filter(asked).count(), 1);
     let arguments = Trial {
@@ -435,7 +427,6 @@ fn errors_of_kernels() {
     let error = unsafe { device.launch(&many, [1, 1, 1], 0, &arguments) }.unwrap_err();
     let error = error.to_string();
     assert!(error.contains("1 x 1 x 1 blocks of 128 threads"), "{error}");
-    // A barrier that half the threads do not reach, detected at run time.
     trial(&device, &to, 1).unwrap();
     let error = device.synchronize().unwrap_err();
     let expected = "an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS), noticed when waiting for the device";

@@ -22,7 +22,6 @@ pub fn counts(device: &Cuda) -> [u64; 5] {
     [replayed, updated, made, plain, interrupted]
 }
 
-/// `x += y`, `x += y` and optionally a copy of `x`.
 pub fn step(
     device: &Cuda,
     [x, y]: [&CudaMemory; 2],
@@ -48,18 +47,15 @@ pub fn repeated_steps_are_replayed(log: &Path) {
     step(&device, [&x, &y], 600, Some(&z)).unwrap();
     assert_eq!((first(&x), first(&z)), (41.0, 41.0));
     assert_eq!(counts(&device), [1, 0, 1, 0, 0]);
-    // Other arguments and another grid of every launch: a separate graph.
     step(&device, [&y, &z], 1, Some(&x)).unwrap();
     assert_eq!((first(&y), first(&x)), (92.0, 92.0));
     assert_eq!(download(&device, &y, 2)[1], 10.0);
     assert_eq!(counts(&device), [1, 0, 2, 0, 0]);
-    // Other launches; all graphs are cached.
     step(&device, [&y, &z], 1, None).unwrap();
     step(&device, [&y, &z], 1, Some(&x)).unwrap();
     step(&device, [&y, &z], 1, None).unwrap();
     assert_eq!(first(&y), 92.0 + 6.0 * 41.0);
     assert_eq!(counts(&device), [3, 0, 3, 0, 0]);
-    // An empty step, and an end without begin.
     device.begin_step().unwrap();
     device.end_step().unwrap();
     device.end_step().unwrap();
@@ -75,7 +71,6 @@ pub fn repeated_steps_are_replayed(log: &Path) {
     assert_all_freed(log);
 }
 
-/// Unchanged parts of a cached step are not updated.
 pub fn partly_changed_steps_are_updated(log: &Path, updates: bool) {
     let device = open();
     let [x, y, z] = [1.0, 10.0, 100.0].map(|value| upload(&device, &[value; 600]));
@@ -95,7 +90,6 @@ pub fn partly_changed_steps_are_updated(log: &Path, updates: bool) {
             .into_iter()
             .filter(|l| l == "change a node")
     };
-    // One number of `y` grows by 100 each time.
     assert_eq!(step((&y, 600), &copies[0]), (21.0, 21.0));
     // Changes: the copy; the second launch, by its arguments and by its grid; both; none.
     assert_eq!(step((&y, 600), &copies[1]), (241.0, 41.0));
@@ -103,7 +97,6 @@ pub fn partly_changed_steps_are_updated(log: &Path, updates: bool) {
     assert_eq!(step((&z, 1), &copies[1]), (961.0, 161.0));
     assert_eq!(step((&y, 600), &copies[0]), (1781.0, 181.0));
     assert_eq!(step((&y, 600), &copies[0]), (2801.0, 201.0));
-    // A rejected update creates a new graph.
     let expected = if updates { [1, 4, 1] } else { [1, 0, 5] };
     let [replayed, updated, made, ..] = counts(&device);
     assert_eq!([replayed, updated, made], expected);
@@ -114,8 +107,6 @@ pub fn partly_changed_steps_are_updated(log: &Path, updates: bool) {
     assert_all_freed(log);
 }
 
-/// Programmatic dependent launch is used after a launch, but not after a copy, nor for large grids
-/// of large blocks. If the driver rejects it, the graph is created without.
 pub fn dependent_launches_begin_early(log: &Path, accepted: bool) {
     let open = || open_with(|options| options.overlap_launches = true).unwrap();
     let early = || {
@@ -127,7 +118,6 @@ pub fn dependent_launches_begin_early(log: &Path, accepted: bool) {
         let shape = ops::RowsShape { rows, cols: 4096 };
         device.begin_step().unwrap();
         ops::add(device, 600, &x, &y).unwrap();
-        // A block of 1024 threads per row.
         ops::rms_norm(device, shape, &x, &weight, 0.0, &y).unwrap();
         device.copy((&y, 0), (&x, 0), 2400).unwrap();
         ops::add(device, 600, &x, &y).unwrap();
@@ -151,8 +141,6 @@ pub fn dependent_launches_begin_early(log: &Path, accepted: bool) {
     assert_all_freed(log);
 }
 
-/// Steps that differ much have separate graphs up to the cache size; each updates the most similar
-/// one.
 pub fn steps_of_many_kinds(log: &Path) {
     let device = open();
     let [x, y] = [1.0, 10.0].map(|value| upload(&device, &[value; 600]));
@@ -171,7 +159,6 @@ pub fn steps_of_many_kinds(log: &Path) {
     steps(9..12);
     assert_eq!(counts(&device), [8, 3, 8, 0, 0]);
     assert_eq!(device.step_counts().changed_operations, 6);
-    // One of the eight has the first of these launches.
     device.begin_step().unwrap();
     ops::add(&device, 6, &x, &y).unwrap();
     ops::add(&device, 300, &x, &y).unwrap();
@@ -211,7 +198,6 @@ pub fn steps_without_graphs(log: &Path) {
     assert_eq!(counts(&device), [0, 0, 0, 1, 0]);
     let device = open_with(|options| options.synchronous_launches = true).unwrap();
     let to = device.allocate(256).unwrap();
-    // The error names the kernel at once.
     let error = trial(&device, &to, 1).unwrap_err().to_string();
     assert!(error.starts_with("kernel trial: "), "{error}");
     assert!(error.ends_with("noticed when waiting for it"), "{error}");
@@ -227,7 +213,6 @@ pub fn steps_that_end_early(log: &Path) {
     let [x, y] = [1.0, 10.0].map(|value| upload(&device, &[value; 600]));
     device.begin_step().unwrap();
     ops::add(&device, 600, &x, &y).unwrap();
-    // It sees the recorded work, and later work sees it.
     assert_eq!(download(&device, &x, 1), [11.0]);
     ops::add(&device, 600, &x, &y).unwrap();
     device.end_step().unwrap();
@@ -238,7 +223,6 @@ pub fn steps_that_end_early(log: &Path) {
     device.upload(&[0; 4], &x, 0).unwrap();
     device.end_step().unwrap();
     assert_eq!(download(&device, &x, 2), [0.0, 31.0]);
-    // A faulty launch is reported by name, and the next step is a graph again.
     let absent = Kernel::<Trial>::new("absent", 64);
     let arguments = Trial {
         to: x.span("to", 0, 256).unwrap(),
@@ -259,7 +243,6 @@ pub fn steps_that_end_early(log: &Path) {
     assert_all_freed(log);
 }
 
-/// Memory dropped during a step is freed after it and not reused before.
 pub fn dropped_memory_survives_until_the_step_ends(log: &Path) {
     let device = open();
     let [x, y] = [1.0, 10.0].map(|value| upload(&device, &[value; 600]));
@@ -270,7 +253,6 @@ pub fn dropped_memory_survives_until_the_step_ends(log: &Path) {
     device.copy((&x, 0), (&z, 0), 2400).unwrap();
     device.end_step().unwrap();
     assert_eq!(download(&device, &z, 600), [11.0; 600]);
-    // An unfinished step leaks nothing.
     device.begin_step().unwrap();
     ops::add(&device, 600, &x, &z).unwrap();
     drop((x, z, device));

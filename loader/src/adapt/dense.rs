@@ -7,9 +7,6 @@ use crate::error::LoadError;
 use crate::tensor::Tensor;
 
 /// Returns the full `W [out, in]` of a projection.
-///
-/// # Errors
-/// [`LoadError`] if a part is missing or does not decode.
 pub(super) fn decode_projection(
     file: &ModelFile,
     layer: usize,

@@ -4,7 +4,7 @@
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-/// Tokens per side whose logits a step uses.
+/// Per side.
 pub(super) const LIKELIEST: usize = 32;
 
 /// `A [rank, width]`, random, and `B [width, rank]`, initially zero.
@@ -50,8 +50,8 @@ impl LowRankCorrection {
         squares.sqrt()
     }
 
-    /// Takes one step for the input `h [width]` and the gradient `g [width]` of the loss. Polyak's
-    /// step: to first order it lowers the loss by the fraction `rate`, shared between both factors.
+    /// Takes one step for the input `h [width]` and the gradient `g [width]` of the loss: Polyak's
+    /// step, which to first order lowers the loss by the fraction `rate`.
     pub fn update(&mut self, h: &[f32], g: &[f32], loss: f64, rate: f64) {
         let rank = self.rank();
         let dot = |a: &[f32], b: &[f32]| -> f64 {
@@ -65,7 +65,6 @@ impl LowRankCorrection {
                 *back += f64::from(b) * f64::from(g);
             }
         }
-        // Squared norms of the gradients of B, g uᵀ, and of A, (Bᵀ g) hᵀ.
         let squares = |numbers: &[f64]| numbers.iter().map(|x| x * x).sum::<f64>();
         let all = dot(g, g) * squares(&inner) + squares(&back) * dot(h, h);
         if !(all > 0.0 && all.is_finite() && loss.is_finite()) {

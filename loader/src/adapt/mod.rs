@@ -1,13 +1,9 @@
-//! Drafts that learn from rejected tokens, between steps. Two methods:
+//! Drafts that learn from rejected tokens, between steps.
 //!
-//! * [`Adaptation::oja`]: the bases of Q, K and V of a shared-basis draft turn towards the difference of the draft's and
-//!   the model's inputs, by Oja's rule (Online Basis of the geodesic-projection papers); the model's
-//!   own weights are projected anew when the draft is next used.
-//! * [`Adaptation::gradient`]: the input of the draft's head gets a low-rank correction, by gradient descent on the
-//!   divergence from the model. Works for any draft.
-//!
-//! All bases share one version number instead of one per layer, because each update covers all
-//! layers. A layer without a difference keeps its basis.
+//! With [`Adaptation::oja`] the bases of Q, K and V of a shared-basis draft turn towards the
+//! difference of the draft's and the model's inputs, by Oja's rule (Online Basis of the
+//! geodesic-projection papers). With [`Adaptation::gradient`] the input of any draft's head gets a
+//! low-rank correction, by gradient descent on the divergence from the model.
 //!
 //! Neither method changes the model or the output distribution. A draft keeps the keys and values
 //! computed before an update.
@@ -117,16 +113,16 @@ pub struct AdaptationStats {
     /// `tr(P_t P_0) / r`, mean over layers. `None` for gradients.
     pub overlap: Option<f64>,
     /// Fraction of the differences' energy outside of the current and the initial bases, before
-    /// each update: means over all samples. `None` for gradients.
+    /// each update. `None` for gradients.
     pub residual: Option<[f64; 2]>,
     /// Time spent.
     pub time: Duration,
 }
 
 enum Rejection {
-    /// Differences of the layers' inputs, `[layers, width]`.
+    /// `[layers, width]`.
     Inputs(Vec<f32>),
-    /// Input of the head; the divergence and its derivatives by logits.
+    /// Input; the divergence and its derivatives by logits.
     Head(Vec<f32>, f64, Vec<(u32, f64)>),
 }
 
@@ -161,11 +157,6 @@ struct DraftBases {
 
 impl Adaptation {
     /// Adapts the bases of Q, K and V of a draft, at the rank that `setting` uses.
-    ///
-    /// Reads the weights of `model` again for every update, on the threads of `pool`.
-    ///
-    /// # Errors
-    /// [`AdaptError`].
     pub fn oja(
         draft: &ModelFile,
         setting: ActiveSetting,
@@ -228,9 +219,6 @@ impl Adaptation {
     }
 
     /// Adapts a low-rank correction of the head's input.
-    ///
-    /// # Errors
-    /// [`AdaptError::Option`].
     pub fn gradient(draft: &ModelFile, options: AdaptOptions) -> Result<Self, AdaptError> {
         options.check()?;
         let width = draft.hyper.width;
@@ -355,7 +343,6 @@ impl Adaptation {
         Ok(())
     }
 
-    /// Creates a recorder for one round.
     pub(crate) fn new_recorder(&self) -> ActivationRecorder {
         match &self.kind {
             Method::Oja(bases) => ActivationRecorder::new(&bases.layers, false),
@@ -363,7 +350,6 @@ impl Adaptation {
         }
     }
 
-    /// Queues the rejected token with this index.
     pub(crate) fn queue_rejection(&mut self, mut seen: ActivationRecorder, rejected: usize) {
         let begun = Instant::now();
         let rejection = match &self.kind {
@@ -423,7 +409,7 @@ impl Adaptation {
         Ok(())
     }
 
-    /// Updates if enough rejections are queued. Returns the adapted parts if they changed.
+    /// Returns the adapted parts if they changed.
     pub(crate) fn update_draft<B: Backend>(
         &mut self,
         draft: &mut Session<B>,
@@ -553,12 +539,10 @@ fn encode_matrix(
     };
     let stored = Some(dtype).filter(|_| fits).and_then(encode);
     let stored = stored.or_else(|| encode(DType::F16));
-    // Float16 always encodes.
     let (dtype, bytes) = stored.unwrap_or((DType::F16, Vec::new()));
     Tensor::computed(name, dtype, [rows, cols], bytes)
 }
 
-/// Returns the types of a layer's basis and projected weights, if any.
 fn shared_basis_types(file: &ModelFile, layer: usize) -> Option<[DType; 4]> {
     let group = InputGroup::Qkv;
     let mut dtypes = [file.tensor(Role::Basis { layer, group })?.dtype; 4];
@@ -569,7 +553,6 @@ fn shared_basis_types(file: &ModelFile, layer: usize) -> Option<[DType; 4]> {
     Some(dtypes)
 }
 
-/// Returns the digest of a model's channel permutation, if any.
 fn channel_permutation_digest(file: &ModelFile) -> Option<Digest> {
     match file.container {
         Container::Htz { .. } => Htz::open(&file.path).ok()?.manifest().provenance.order,

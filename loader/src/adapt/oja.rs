@@ -1,17 +1,15 @@
 //! Online subspace update by Oja's rule (Oja 1982).
 //!
 //! A sample `x` moves every row, `w_i ← w_i + η x (xᵀ w_i)`, and the rows are re-orthonormalised.
-//! With `c = W x` the rows become `W + η c xᵀ`, whose Gram matrix `I + γ c cᵀ`, `γ = 2η + η² |x|²`,
-//! has the inverse square root `I + β ĉ ĉᵀ` with `β = (1 + γ |c|²)^(−1/2) − 1`. So the nearest
-//! orthonormal rows (the polar factor, Löwdin's orthogonalisation) take only two matrix-vector
-//! products.
+//! With `c = W x` the Gram matrix of the rows becomes `I + γ c cᵀ`, `γ = 2η + η² |x|²`, with the
+//! inverse square root `I + β ĉ ĉᵀ`, `β = (1 + γ |c|²)^(−1/2) − 1`: the nearest orthonormal rows
+//! take two matrix-vector products.
 
-/// Updates between full orthonormalisations.
 const ORTHONORMALISE_EVERY: u64 = 64;
 
 const MIN_SQUARED_NORM: f64 = 1e-12;
 
-/// Orthonormal rows `[rank, width]` with their initial state.
+/// `[rank, width]`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OnlineBasis {
     width: usize,
@@ -97,13 +95,12 @@ impl OnlineBasis {
         1.0 - self.energy_outside_initial() / self.rank().max(1) as f64
     }
 
-    /// Returns the squared norm of the rows outside of the initial span.
     fn energy_outside_initial(&self) -> f64 {
         let rows = self.rows.chunks_exact(self.width);
         rows.map(|row| residual_energy(&self.first, row)).sum()
     }
 
-    /// Returns the fraction of a vector's energy outside of the current and the initial span.
+    /// Returns the fractions of a vector's energy outside of the current and the initial span.
     pub fn residual(&self, x: &[f32]) -> [f64; 2] {
         let all = dot(x, x).max(MIN_SQUARED_NORM);
         [&self.rows, &self.first].map(|rows| residual_energy(rows, x) / all)
@@ -201,7 +198,6 @@ mod tests {
             let moved: Vec<f32> = row.iter().zip(&x).map(|(w, x)| w + along * x).collect();
             assert!(basis.residual(&moved)[0] < 1e-6, "{moved:?}");
         }
-        // The projector moves by η (x xᵀ P + P x xᵀ − 2 P x xᵀ P) to first order.
         let distance = basis.distance();
         let [outside, _] = before.residual(&x);
         let all = dot(&x, &x);
@@ -230,7 +226,6 @@ mod tests {
             let scaled = numbers.iter().enumerate();
             scaled.map(|(i, x)| x * scale(i) as f32).collect()
         };
-        // Rows along weak directions, tilted by .05.
         let mut rows = vec![0.0; 3 * WIDTH];
         for i in 0..3 {
             rows[i * WIDTH + 6 + i] = 1.0;

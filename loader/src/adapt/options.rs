@@ -20,7 +20,7 @@ pub struct AdaptOptions {
 }
 
 impl AdaptOptions {
-    /// Returns the papers' options: `η_t = 0.01 / √t`, a queue of 256, updates of 4.
+    /// Returns the options of the papers.
     pub fn oja() -> Self {
         AdaptOptions {
             queue_capacity: 256,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// Bounded queue that drops its oldest items.
+/// Drops the oldest items.
 #[derive(Debug)]
 pub struct BoundedQueue<T> {
     waiting: VecDeque<T>,
@@ -28,7 +28,6 @@ impl<T> BoundedQueue<T> {
         self.waiting.push_back(item);
     }
 
-    /// Returns the number of queued items.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
@@ -38,7 +37,6 @@ impl<T> BoundedQueue<T> {
         std::mem::take(&mut self.waiting)
     }
 
-    /// Returns the number of dropped items.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

@@ -6,11 +6,10 @@ use crate::backend::Backend;
 use crate::error::ExecError;
 use crate::exec::{Point, Session, Tap};
 
-/// Recorded inputs of some layers and of the head.
 pub(crate) struct ActivationRecorder {
     draft: LayerInputs,
     verifier: LayerInputs,
-    /// Per drafted token, the layers' inputs `[layers, width]`.
+    /// `[layers, width]` per drafted token.
     steps: Vec<Vec<f32>>,
     heads: Vec<(Vec<f32>, Vec<f32>)>,
     records_head: bool,
@@ -59,12 +58,10 @@ impl ActivationRecorder {
         }
     }
 
-    /// Returns the tap of the draft.
     pub fn draft_tap(&mut self) -> &mut LayerInputs {
         &mut self.draft
     }
 
-    /// Returns the tap of the verifier.
     pub fn verifier_tap(&mut self) -> &mut LayerInputs {
         &mut self.verifier
     }

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time since an origin: the monotonic system clock, or a manual clock for simulations in virtual
-/// time.
+/// Time since an origin: the monotonic system clock, or a manual clock for simulations.
 #[derive(Clone, Debug)]
 pub struct Clock {
     source: ClockSource,
@@ -17,7 +16,6 @@ pub struct Clock {
 #[derive(Clone, Debug)]
 enum ClockSource {
     System(Instant),
-    /// Nanoseconds.
     Manual(Arc<AtomicU64>),
 }
 
@@ -56,12 +54,11 @@ impl Clock {
         if self.speed == 1.0 {
             passed
         } else {
-            // Saturates at the maximum Duration, 6e11 years.
             Duration::try_from_secs_f64(passed.as_secs_f64() * self.speed).unwrap_or(Duration::MAX)
         }
     }
 
-    /// Advances a manual clock by a time before scaling; no effect on the system clock.
+    /// Advances a manual clock by a time before scaling.
     pub fn advance(&self, by: Duration) {
         if let ClockSource::Manual(nanoseconds) = &self.source {
             let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
@@ -72,7 +69,6 @@ impl Clock {
         }
     }
 
-    /// Sleeps, or advances a manual clock.
     pub(super) fn wait(&self, time: Duration) {
         match &self.source {
             ClockSource::System(_) => thread::sleep(time),

@@ -1,9 +1,7 @@
 //! Energy accounting.
 //!
-//! Tokens per joule are tokens over `∫ P dt` during work only: the published 0.415 tokens per joule
-//! counted half a minute of idling at 3 to 5 W as work. The integral is the difference of the
-//! device's energy counter, if any, which misses nothing between two readings; otherwise the
-//! trapezoidal rule on the power.
+//! Tokens per joule are tokens over `∫ P dt` during work only. The integral is the difference of
+//! the device's energy counter, if any; otherwise the trapezoidal rule on the power.
 
 use std::time::Duration;
 
@@ -64,7 +62,7 @@ impl Energy {
     }
 
     /// Returns tokens per joule of total energy. Missed seconds count with the mean power; `None`
-    /// if less than half of the time is covered or no energy was drawn.
+    /// if less than half of the time is covered.
     pub fn tokens_per_joule(&self, tokens: u64) -> Option<f64> {
         self.per_joule(tokens, self.joules)
     }
@@ -81,21 +79,19 @@ impl Energy {
     }
 }
 
-/// Accumulates the energy of each [`EnergyPhase`] from readings, in constant memory. Times are those of
-/// the readings.
+/// Accumulates the energy of each [`EnergyPhase`] from readings, in constant memory, by the times
+/// of the readings.
 ///
-/// Power is interpolated linearly between readings. Phases that change in between get their parts
-/// of the integral, and of a counter's difference in the same proportion; with a reading at the
-/// change, as in [`Governor::enter_phase`](super::Governor::enter_phase), no split is needed.
+/// Phases that change between two readings get their parts of the interpolated power, and of a
+/// counter's difference in the same proportion.
 #[derive(Clone, Debug)]
 pub struct EnergyAccumulator {
     longest_gap: f64,
     given_idle: Option<f64>,
     phase: EnergyPhase,
-    /// Time up to which phases are assigned, seconds.
+    /// In seconds.
     now: Option<f64>,
     last: Option<Sample>,
-    /// Time since the last sample, by phase.
     pending: [PhaseTime; 3],
     accounts: [PhaseEnergy; 3],
     resets: u64,
@@ -110,9 +106,9 @@ struct Sample {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct PhaseTime {
-    /// ∫ dt.
+    /// `∫ dt`
     seconds: f64,
-    /// ∫ (t - t₀) dt, s².
+    /// `∫ (t - t₀) dt`, s²
     moment: f64,
 }
 
@@ -128,8 +124,8 @@ struct PhaseEnergy {
 
 impl EnergyAccumulator {
     /// Creates a meter in [`EnergyPhase::Other`]. Powers further apart than `longest_gap` are not
-    /// interpolated: that time is [missed](Energy::missed). A counter bridges any gap. The idle
-    /// power in watts is the given one, or measured in [`EnergyPhase::Idle`].
+    /// interpolated: that time is [missed](Energy::missed). The idle power in watts is the given
+    /// one, or measured in [`EnergyPhase::Idle`].
     pub fn new(longest_gap: Duration, idle_watts: Option<f64>) -> EnergyAccumulator {
         EnergyAccumulator {
             longest_gap: longest_gap.as_secs_f64(),
@@ -154,7 +150,7 @@ impl EnergyAccumulator {
         self.phase
     }
 
-    /// Adds a reading. Readings without power and counter, or older than the latest, are ignored.
+    /// Adds a reading; ignores those without power and counter, or older than the latest.
     pub fn push(&mut self, reading: &Reading) {
         let sample = Sample {
             at: reading.time.as_secs_f64(),
@@ -170,14 +166,12 @@ impl EnergyAccumulator {
         let pending = std::mem::take(&mut self.pending);
         match self.last.replace(sample) {
             Some(last) if sample.at > last.at => self.distribute_energy(last, sample, &pending),
-            // No time has passed.
             Some(_) => {}
             None => self.add_missed_time(&pending),
         }
     }
 
-    /// Returns the energy of the work so far; `None` without power. Time since the latest reading
-    /// counts as missed until the next.
+    /// Returns the energy of the work so far; `None` without power.
     pub fn energy(&self) -> Option<Energy> {
         let work = self.accounts[EnergyPhase::Work as usize];
         let idle = self.accounts[EnergyPhase::Idle as usize];
@@ -208,7 +202,6 @@ impl EnergyAccumulator {
         let since = self.last.map_or(from, |last| last.at);
         let share = &mut self.pending[self.phase as usize];
         share.seconds += to - from;
-        // The integral of (t - t₀) from `from` to `to`.
         share.moment += (to - from) * (0.5 * (to + from) - since);
     }
 
@@ -223,7 +216,6 @@ impl EnergyAccumulator {
         let integral = |(first, last): (f64, f64), share: &PhaseTime| {
             first * share.seconds + (last - first) / width * share.moment
         };
-        // With zero power the counter's difference is split by time.
         let whole = line.map(|line| {
             pending
                 .iter()
@@ -326,7 +318,6 @@ mod tests {
 
     #[test]
     fn phase_change_between_readings_splits_the_integral() {
-        // P = 10 + 20 t from 0 to 4; work from 1 to 3: 10·2 + 10·(9 - 1) = 100 J of 200.
         let mut integral = meter();
         integral.push(&watts(0.0, 10.0));
         integral.enter(EnergyPhase::Work, seconds(1.0));
@@ -334,7 +325,6 @@ mod tests {
         integral.push(&watts(4.0, 90.0));
         let energy = integral.energy().unwrap();
         assert_eq!((energy.joules, energy.seconds), (100.0, 2.0));
-        // A counter with twice the energy is split in the same proportion.
         let counter = |power: [Option<f64>; 2]| {
             let mut meter = meter();
             meter.push(&reading(0.0, power[0], Some(7.0)));
@@ -377,7 +367,6 @@ mod tests {
         meter.push(&watts(2.0, 100.0));
         meter.push(&watts(3.0, f64::NAN));
         meter.push(&watts(4.0, 100.0));
-        // Too far apart for interpolation.
         meter.push(&watts(12.0, 100.0));
         meter.push(&watts(13.0, -1.0));
         meter.push(&watts(13.0, 100.0));
@@ -392,7 +381,6 @@ mod tests {
         }
         meter.enter(EnergyPhase::Other, seconds(21.0));
         let energy = meter.energy().unwrap();
-        // 10 s of work with readings, 11 s without.
         assert_eq!((energy.seconds, energy.missed), (10.0, 11.0));
         meter.push(&watts(22.0, 100.0));
         let energy = meter.energy().unwrap();

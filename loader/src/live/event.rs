@@ -15,7 +15,7 @@ use super::control::Why;
 pub struct Event {
     /// Seconds on the sensor's clock.
     pub at: f64,
-    /// Unix time of the system clock, which users may change.
+    /// Unix time of the system clock.
     pub unix: f64,
     /// Temperature reading in °C, plausible or not.
     pub temperature: Option<f64>,
@@ -88,8 +88,7 @@ impl Quantity {
 }
 
 impl Event {
-    /// Returns a warning for users, if any: once for a lost sensor, once for limits that cannot be
-    /// met, and for limitations of a sensor.
+    /// Returns a warning for users, if any, once for each cause.
     pub fn warning(&self) -> Option<String> {
         match &self.what {
             EventKind::Start { sensor, notes } if !notes.is_empty() => {
@@ -160,24 +159,20 @@ pub enum EventsError {
     },
 }
 
-/// JSON Lines file of events, each complete in the file as soon as it occurs.
+/// JSON Lines file of events, each complete as soon as it occurs.
 #[derive(Debug)]
 pub struct EventsFile {
     path: PathBuf,
     file: File,
-    /// Bytes of complete lines; `None` after a write error.
+    /// `None` after a write error.
     complete_bytes: Option<u64>,
 }
 
 impl EventsFile {
     /// Creates a new file and moves it to its name. If the name exists, it is an error, or with
-    /// `replace` the file or link is replaced; neither a link target nor the old file is written
-    /// to, and devices and pipes are left alone.
-    ///
-    /// # Errors
-    /// [`EventsError`].
+    /// `replace` the file or link is replaced; devices and pipes are left alone.
     pub fn create(path: &Path, replace: bool) -> Result<EventsFile, EventsError> {
-        // A link to a device counts as a device.
+        // Also a link to a device.
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
             return Err(EventsError::NotAFile { path: path.into() });
         }
@@ -207,8 +202,7 @@ impl EventsFile {
     /// Writes an event.
     ///
     /// # Errors
-    /// [`EventsError::Write`], once: a partial line is removed, and later events are silently
-    /// dropped.
+    /// [`EventsError::Write`], once: a partial line is removed, and later events are dropped.
     pub fn write(&mut self, event: &Event) -> Result<(), EventsError> {
         let Some(whole) = self.complete_bytes else {
             return Ok(());
@@ -225,7 +219,6 @@ impl EventsFile {
             }
             Err(source) => {
                 self.complete_bytes = None;
-                // If this fails too, the file ends with a partial line.
                 let _ = self.file.set_len(whole);
                 Err(EventsError::Write {
                     path: self.path.clone(),
@@ -296,7 +289,6 @@ mod tests {
         assert!(lines[1]["temperature"].is_null());
         assert_eq!(lines[2]["quantities"][1], "power");
         assert_eq!(lines[2]["reason"], "a \"quote\"\n");
-        // No temporary file remains.
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 

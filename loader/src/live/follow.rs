@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Debug)]
 pub struct SharedFraction {
     fraction: AtomicU64,
-    /// The device is working, according to the marked phases; used by simulated plants.
+    /// According to the marked phases.
     busy: AtomicBool,
 }
 
@@ -31,9 +31,8 @@ impl SharedFraction {
         self.busy.load(Ordering::Relaxed).then(|| self.fraction())
     }
 
-    /// Sets the fraction, for programs with a [`Controller`](super::Controller) in a separate loop.
+    /// Sets the fraction, for programs with a separate loop.
     pub fn set_fraction(&self, fraction: f64) {
-        // Relaxed, as it orders no other memory.
         self.fraction.store(fraction.to_bits(), Ordering::Relaxed);
     }
 

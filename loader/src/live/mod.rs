@@ -8,8 +8,8 @@
 //!    └──Reading──> Meter    └──> Event ──> EventsFile, messages
 //! ```
 //!
-//! The [`Governor`] is the thread that does all of this. [`Controller`] and [`EnergyAccumulator`] are pure
-//! arithmetic without threads, files or clocks, for programs with an existing loop.
+//! The [`Governor`] is the thread that does all of this. [`Controller`] and [`EnergyAccumulator`]
+//! are pure arithmetic without threads, files or clocks, for programs with an existing loop.
 //!
 //! ```
 //! # use std::time::Duration;
@@ -37,10 +37,7 @@
 //!
 //! A smaller fraction reads fewer bytes per token, which costs less energy *per token*. Its effect
 //! on power depends on the loop: one with a fixed token rate draws less, one that decodes as fast
-//! as possible generates more tokens per second and may draw as much as before. The method's claim
-//! ("higher temperature implies fewer FLOPs per token implies less heat generated per token",
-//! Adaptive Compression, section 4.1) refers to the first; in the second case no fraction cools the
-//! device, the controller ends at the least fraction, and [`EventKind::Beyond`] is reported.
+//! as possible generates more tokens per second and may draw as much as before.
 
 mod clock;
 pub mod control;

@@ -3,8 +3,8 @@
 //!
 //! The draft is the same model with fewer active weights, which shares the mapping and the KV
 //! cache, or another model with the same vocabulary. The output is the model's own: token for token
-//! without temperature, because a pass over several positions is bit-identical to single steps
-//! ([`Session::verify`]), and in distribution with one, by [`Sampler::verify_token`].
+//! without temperature ([`Session::verify`]), and in distribution with one
+//! ([`Sampler::verify_token`]).
 
 mod pace;
 
@@ -119,7 +119,7 @@ impl SpeculationStats {
         (self.drafted > 0).then(|| self.accepted as f64 / self.drafted as f64)
     }
 
-    /// Returns the ratio of overall tokens per second to those without a draft, if known; excludes
+    /// Returns the ratio of tokens per second to those without a draft, if known; excludes
     /// adaptation.
     pub fn speed_up(&self) -> Option<f64> {
         let tokens = (self.without_draft + self.rounds + self.accepted) as f64;
@@ -152,9 +152,6 @@ pub struct Speculator<B: Backend = Cpu> {
 
 impl<B: Backend> Speculator<B> {
     /// Creates a drafter that uses the session's own model with fewer active weights.
-    ///
-    /// # Errors
-    /// [`SpeculateError::Length`].
     pub fn with_same_model(
         setting: ActiveSetting,
         length: DraftLength,
@@ -166,9 +163,6 @@ impl<B: Backend> Speculator<B> {
 
     /// Creates a drafter from a fresh session of another model, with any KV cache, for sessions of
     /// `model`.
-    ///
-    /// # Errors
-    /// [`SpeculateError`] for another vocabulary, or a length out of range.
     pub fn with_draft_model(
         draft: Session<B>,
         model: &crate::Model<B>,
@@ -182,7 +176,6 @@ impl<B: Backend> Speculator<B> {
         let vocabularies = [draft.model().file(), model.file()].map(|file| &file.vocabulary);
         let differs = match vocabularies {
             [Ok(one), Ok(other)] => vocabulary_difference(one, other),
-            // Both may lack a tokenizer if only token ids are used.
             [Err(one), Err(other)] => (one.to_string() != other.to_string())
                 .then(|| format!("it cannot be read: {one}; and there: {other}")),
             [Err(error), Ok(_)] => Some(format!("that of the draft cannot be read: {error}")),
@@ -254,10 +247,6 @@ impl<B: Backend> Speculator<B> {
         }
     }
 
-    /// Takes prompt tokens that the session has read.
-    ///
-    /// # Errors
-    /// [`ExecError`] of the draft.
     pub(crate) fn read_prompt(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
         self.read.extend_from_slice(tokens);
         if let DraftSource::SeparateModel(draft) = &mut self.drafter {
@@ -278,7 +267,6 @@ impl<B: Backend> Speculator<B> {
         }
     }
 
-    /// Returns the positions read.
     pub(crate) fn position(&self) -> usize {
         self.read.len()
     }
@@ -293,11 +281,8 @@ impl<B: Backend> Speculator<B> {
         }
     }
 
-    /// Generates 1 to `most` tokens after `unread` into `out`. Afterwards the session has read all
-    /// but the last.
-    ///
-    /// # Errors
-    /// [`GenerateError`].
+    /// Generates 1 to `most` tokens after `unread` into `out`; the session has then read all but
+    /// the last.
     pub(crate) fn round(
         &mut self,
         session: &mut Session<B>,
@@ -372,7 +357,6 @@ impl<B: Backend> Speculator<B> {
         Ok(())
     }
 
-    /// Returns the number of tokens that a separate draft model has not read.
     fn unread_tokens(&self) -> usize {
         match &self.drafter {
             DraftSource::SameModel { .. } => 0,
@@ -380,9 +364,7 @@ impl<B: Backend> Speculator<B> {
         }
     }
 
-    /// Lets a separate draft model read tokens generated without it.
     fn catch_up(&mut self) -> Result<(), ExecError> {
-        // A single unread token is read with the next.
         if self.unread_tokens() > 1
             && let DraftSource::SeparateModel(draft) = &mut self.drafter
         {
@@ -394,7 +376,6 @@ impl<B: Backend> Speculator<B> {
         Ok(())
     }
 
-    /// Returns the free positions of the draft's context.
     fn free_draft_positions(&self) -> usize {
         match &self.drafter {
             DraftSource::SameModel { .. } => usize::MAX,
@@ -402,7 +383,7 @@ impl<B: Backend> Speculator<B> {
         }
     }
 
-    /// Drafts `length` tokens after `unread`; restores a session that drafts for itself.
+    /// Restores a session that drafts for itself.
     fn draft(
         &mut self,
         session: &mut Session<B>,
@@ -501,7 +482,6 @@ impl<B: Backend> Speculator<B> {
     }
 }
 
-/// Drafts one token after `tokens`, with its distribution.
 fn draft_token<B: Backend>(
     session: &mut Session<B>,
     sampler: &mut Sampler,

@@ -5,36 +5,32 @@ use std::time::Duration;
 /// Maximum draft length.
 pub const MAX_DRAFT_LENGTH: usize = 16;
 
-/// Initial tokens without a draft, as a baseline.
+/// Initial tokens without a draft.
 const BASELINE_TOKENS: usize = 3;
 
-/// Length and initial number of trial drafts.
 const TRIAL_LENGTH: usize = 4;
 const INITIAL_TRIALS: usize = 3;
 
-/// Rounds with drafts between two baseline tokens.
+/// Rounds with drafts between two tokens without.
 const BASELINE_INTERVAL: usize = 32;
 
-/// Decay of measurements.
 const DECAY: f64 = 0.9;
 
-/// Minimum speed-up for drafting.
 const MIN_SPEED_UP: f64 = 1.05;
 
-/// Tokens until the next trial: initially, and at most.
+/// Initially, and at most.
 const PAUSE_TOKENS: [usize; 2] = [32, 1024];
 
-/// Largest number of unread tokens for a trial, because reading them takes time.
+/// Reading them takes time.
 const MAX_UNREAD_FOR_TRIAL: usize = 40;
 
-/// Decay of acceptance over a pause.
 const ACCEPTANCE_DECAY_OVER_PAUSE: f64 = 0.25;
 
 /// Policy for the number of drafted tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DraftLength {
     /// Fixed length, 1 to [`MAX_DRAFT_LENGTH`], while the context has space, except for baseline
-    /// tokens: the first and one after every 32 drafts.
+    /// tokens.
     Fixed(usize),
     /// Length of the highest measured throughput, possibly none.
     #[default]
@@ -44,16 +40,14 @@ pub enum DraftLength {
 #[derive(Clone, Debug)]
 pub(super) struct DraftLengthPolicy {
     length: DraftLength,
-    /// Accepted and checked tokens.
     accepted: f64,
     checked: f64,
-    /// Seconds of drafted tokens: sum and count.
+    /// Sum and count of seconds.
     draft: [f64; 2],
-    /// Seconds of passes over one row: sum and count.
+    /// Sum and count of seconds.
     single_row_passes: [f64; 2],
     rounds_since_baseline: usize,
-    /// Regression of seconds over `n` rows: weight, and sums of `n`, `n²`, seconds and `n` times
-    /// seconds.
+    /// Regression of seconds: weight, and sums of `n`, `n²`, seconds and `n` times seconds.
     passes: [f64; 5],
     pause_left: usize,
     next_pause: usize,
@@ -76,8 +70,8 @@ impl DraftLengthPolicy {
         }
     }
 
-    /// Returns the draft length of the next round, at most `most`, with `behind` tokens unread by
-    /// the draft.
+    /// Returns the draft length of the next round, at most `most`; the draft has not read `behind`
+    /// tokens.
     pub fn next_length(&mut self, most: usize, behind: usize) -> usize {
         let most = most.min(MAX_DRAFT_LENGTH);
         if let DraftLength::Fixed(length) = self.length {
@@ -106,7 +100,6 @@ impl DraftLengthPolicy {
         }
         self.pause_left = self.next_pause;
         self.next_pause = (2 * self.next_pause).min(PAUSE_TOKENS[1]);
-        // The trial after a pause counts most.
         (self.accepted, self.checked) = (
             self.accepted * ACCEPTANCE_DECAY_OVER_PAUSE,
             self.checked * ACCEPTANCE_DECAY_OVER_PAUSE,
@@ -141,7 +134,6 @@ impl DraftLengthPolicy {
         (self.accepted + 1.0) / (self.checked + 2.0)
     }
 
-    /// Returns the seconds of a pass over `n` rows.
     fn pass_seconds(&self, n: usize) -> f64 {
         let [weight, sum, squares, seconds, products] = self.passes;
         let spread = weight * squares - sum * sum;
@@ -153,7 +145,6 @@ impl DraftLengthPolicy {
         (mean + slope * (n as f64 - sum / weight)).max(1e-9)
     }
 
-    /// Records a round.
     pub fn record_round(
         &mut self,
         length: usize,
@@ -190,7 +181,6 @@ impl DraftLengthPolicy {
 mod tests {
     use super::*;
 
-    /// Chosen lengths, with constant costs in milliseconds.
     fn lengths(draft: f64, passes: impl Fn(usize) -> f64, accepted: usize) -> Vec<usize> {
         let mut pace = DraftLengthPolicy::new(DraftLength::Auto);
         let ms = |ms: f64| Duration::from_secs_f64(ms / 1e3);
@@ -232,7 +222,6 @@ mod tests {
         );
     }
 
-    /// A perfect draft as slow as the model does not pay off.
     #[test]
     fn baseline_time_is_not_derived_from_long_passes() {
         let found = lengths(
@@ -277,7 +266,6 @@ mod tests {
         assert!((gain - speed(found)).abs() < 1e-6, "{gain}");
     }
 
-    /// Chosen lengths, given seconds per drafted token and accepted tokens of each round.
     fn simulated_lengths(rounds: usize, does: impl Fn(usize) -> (f64, usize)) -> Vec<usize> {
         let mut pace = DraftLengthPolicy::new(DraftLength::Auto);
         let round = |number| {

@@ -1,9 +1,6 @@
-//! Byte-to-character mapping of byte-level vocabularies (GPT-2).
-//!
-//! Bytes that are printable in Latin-1 map to themselves; the others, in order, to the characters
-//! from U+0100.
+//! Byte-to-character mapping of byte-level vocabularies (GPT-2): printable Latin-1 bytes map to
+//! themselves, the others in order to the characters from U+0100.
 
-/// Returns the character of a byte.
 pub(super) const fn byte_to_char(byte: u8) -> char {
     let code = match byte {
         b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF => byte as u32,
@@ -27,8 +24,7 @@ fn char_to_byte(character: char) -> Option<u8> {
     })
 }
 
-/// Appends the bytes of a token's text; the text itself if any of its characters is not in the
-/// mapping.
+/// Text with a character outside the mapping is kept.
 pub(super) fn decode(text: &str, bytes: &mut Vec<u8>) {
     let start = bytes.len();
     for character in text.chars() {
@@ -52,7 +48,6 @@ mod tests {
         let mut bytes = Vec::new();
         decode(&all, &mut bytes);
         assert_eq!(bytes, Vec::from_iter(0..=255));
-        // Well-known pieces of GPT-2's vocabulary.
         assert_eq!(
             [b' ', b'\n', b'a', 0xC3].map(byte_to_char),
             ['Ġ', 'Ċ', 'a', 'Ã']

@@ -7,7 +7,6 @@ use htc_formats::vocab::{PreTokenizer, TokenKind, Vocabulary};
 use super::pairs::{MergeList, MergeListBuffers, NONE};
 use super::{TokenizerError, alphabet, words};
 
-/// Tables of one vocabulary.
 #[derive(Clone, Debug)]
 pub(super) struct ByteLevelBpe {
     pre: PreTokenizer,
@@ -18,7 +17,6 @@ pub(super) struct ByteLevelBpe {
 }
 
 impl ByteLevelBpe {
-    /// `ids` maps texts to ids.
     pub(super) fn new(
         vocabulary: &Vocabulary,
         pre: PreTokenizer,
@@ -49,12 +47,11 @@ impl ByteLevelBpe {
         })
     }
 
-    /// Creates buffers for encoding.
     pub(super) fn new_merge_buffers(&self) -> MergeListBuffers<'_> {
         self.pairs.start()
     }
 
-    /// Appends the tokens of `text`. A byte without token is dropped, as in Hugging Face
+    /// Appends the tokens of `text`; a byte without token is dropped, as in Hugging Face
     /// tokenizers.
     pub(super) fn encode(
         &self,

@@ -1,5 +1,4 @@
-//! SentencePiece vocabularies with a list of merges: starts from characters, or byte tokens, and
-//! merges pairs.
+//! SentencePiece vocabularies with a list of merges.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,19 +7,16 @@ use htc_formats::vocab::Vocabulary;
 use super::pairs::{MergeList, MergeListBuffers, NONE};
 use super::{SPACE, TokenizerError, byte_tokens};
 
-/// Tables of one vocabulary.
 #[derive(Clone, Debug)]
 pub(super) struct CharacterBpe {
     tokens: HashMap<char, u32>,
     bytes: Box<[u32; 256]>,
     pairs: MergeList,
-    /// Characters before a space in any token. A text can be cut at all other spaces without
-    /// preventing any merge.
+    /// A text can be cut at all spaces after other characters without preventing a merge.
     before_space: HashSet<char>,
 }
 
 impl CharacterBpe {
-    /// `ids` maps texts to ids.
     pub(super) fn new(
         vocabulary: &Vocabulary,
         ids: &HashMap<&str, u32>,
@@ -48,12 +44,11 @@ impl CharacterBpe {
         })
     }
 
-    /// Creates buffers for encoding.
     pub(super) fn start(&self) -> MergeListBuffers<'_> {
         self.pairs.start()
     }
 
-    /// Appends the tokens of `text`, with spaces already replaced by U+2581.
+    /// Spaces are already replaced by U+2581.
     pub(super) fn encode(
         &self,
         joining: &mut MergeListBuffers<'_>,

@@ -1,9 +1,6 @@
-//! Control tokens recognised by their text, regardless of the kind in the file.
-//!
-//! Some converters marked end-of-turn and infilling tokens as user-defined or normal. llama.cpp
-//! therefore recognises them by name; this module uses the same names.
+//! Control tokens recognised by their text with the names that llama.cpp uses, because some
+//! converters marked them as user-defined or normal.
 
-/// Returns true if a token of this text ends generation.
 pub(super) fn ends_text(text: &str) -> bool {
     matches!(
         text,
@@ -29,7 +26,6 @@ pub(super) fn ends_text(text: &str) -> bool {
             | "<end_of_utterance>"
             | "<｜end▁of▁sentence｜>"
             | "[e~["
-            // Infilling padding and file separators end the middle part.
             | "<|fim_pad|>"
             | "<fim-pad>"
             | "<fim_pad>"
@@ -44,7 +40,6 @@ pub(super) fn ends_text(text: &str) -> bool {
     )
 }
 
-/// Returns true if a token of this text is an infilling marker: prefix, suffix or middle.
 pub(super) fn marks_infill(text: &str) -> bool {
     matches!(
         text,

@@ -7,8 +7,7 @@ use super::{Algorithm, SPACE, Tokenizer, alphabet, byte_value};
 /// Decodes a sequence token by token, emitting complete characters only.
 ///
 /// Invalid bytes are replaced by U+FFFD, one per maximal prefix of a character (Unicode 16, section
-/// 3.9, as [`String::from_utf8_lossy`]). Control and unknown tokens, and ids outside the
-/// vocabulary, have no text.
+/// 3.9, as [`String::from_utf8_lossy`]).
 #[derive(Clone, Debug)]
 pub struct StreamDecoder<'a> {
     tokenizer: &'a Tokenizer,
@@ -26,7 +25,7 @@ impl<'a> StreamDecoder<'a> {
         }
     }
 
-    /// Returns the text that `token` completes; empty while a character is incomplete.
+    /// Returns the completed text; empty while a character is incomplete.
     pub fn push(&mut self, token: u32) -> String {
         let mut text = String::new();
         self.push_to(token, &mut text);
@@ -46,7 +45,6 @@ impl<'a> StreamDecoder<'a> {
             return;
         };
         match kind {
-            // No text, so the space after BOS is still the first of the text.
             TokenKind::Control | TokenKind::Unknown | TokenKind::Unused => return,
             TokenKind::Byte => {
                 if let Some(byte) = byte_value(piece) {
@@ -58,7 +56,7 @@ impl<'a> StreamDecoder<'a> {
                 alphabet::decode(piece, &mut self.pending);
                 self.take_complete(text);
             }
-            // Encoding adds no space before a user-defined token, and matches it literally.
+            // Encoding matches it literally.
             TokenKind::UserDefined => {
                 self.flush(text);
                 text.push_str(piece);
@@ -103,6 +101,6 @@ impl<'a> StreamDecoder<'a> {
 }
 
 fn may_continue(bytes: &[u8]) -> bool {
-    // A truncated character is the only error for which the standard library reports no length.
+    // The standard library reports no length for a truncated character.
     matches!(std::str::from_utf8(bytes), Err(error) if error.valid_up_to() == 0 && error.error_len().is_none())
 }

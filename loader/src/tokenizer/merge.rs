@@ -1,9 +1,8 @@
 //! SentencePiece merging by score.
 //!
-//! Two characters that are adjacent in no token are never merged. The text is cut at every such
-//! place and the parts are merged separately; the result is the same, because choices in different
-//! parts are independent, and the queue stays short. Time is O(n log n) in the length of a part,
-//! regardless of the length of its symbols.
+//! Two characters that are adjacent in no token are never merged, so the text is cut at every such
+//! place and the parts are merged separately, which keeps the queue short. Time is O(n log n) in
+//! the length of a part.
 
 use std::collections::HashMap;
 
@@ -15,22 +14,18 @@ use super::{TokenizerError, byte_tokens};
 
 const NONE: u32 = u32::MAX;
 
-/// Positions in a part are 32-bit. Longer parts are cut, which needs a text of more than 4 GiB
-/// without any cut.
+/// Positions in a part are 32-bit.
 const MAX_PART: usize = u32::MAX as usize - 4;
 
-/// Lookup tables of merging.
 #[derive(Clone, Debug)]
 pub(super) struct ScoreMerger {
-    /// Id of every non-empty text.
     ids: SubstringIds,
-    /// Rank of every token by score, 0 the best; ties share a rank.
+    /// 0 is the best; ties share a rank.
     ranks: Vec<u32>,
-    /// Character pairs adjacent in some token, with the token of exactly this pair, or `NONE`.
+    /// The token of exactly this pair, or `NONE`, for pairs adjacent in some token.
     neighbours: HashMap<(char, char), u32>,
-    /// Token of every byte, or `NONE`.
     bytes: Box<[u32; 256]>,
-    /// Token for characters without token or bytes; `NONE` if every byte has a token.
+    /// `NONE` if every byte has a token.
     unknown: u32,
 }
 
@@ -39,7 +34,7 @@ impl ScoreMerger {
         let mut ids = HashMap::with_capacity(vocabulary.tokens.len());
         let mut neighbours = HashMap::new();
         for (id, text) in (0..).zip(&vocabulary.tokens) {
-            // An empty text never occurs; several tokens may have it.
+            // Several tokens may have it.
             if text.is_empty() {
                 continue;
             }
@@ -82,7 +77,6 @@ impl ScoreMerger {
         })
     }
 
-    /// Creates buffers for encoding.
     pub(super) fn new_buffers(&self) -> MergeBuffers<'_> {
         MergeBuffers {
             tables: self,
@@ -103,28 +97,25 @@ impl ScoreMerger {
     }
 }
 
-/// Run of characters, indexed by the position of its first byte in the part. The next one starts at
-/// its end.
+/// Indexed by the position of its first byte in the part.
 #[derive(Clone, Copy, Debug)]
 struct Symbol {
-    /// Bytes; 0 if no symbol starts here.
+    /// 0 if no symbol starts here.
     len: u32,
-    /// Position of the previous symbol; `NONE` for the first.
+    /// `NONE` for the first.
     previous: u32,
 }
 
-/// Reusable buffers of one part.
 #[derive(Debug)]
 pub(super) struct MergeBuffers<'a> {
     tables: &'a ScoreMerger,
-    /// By position in the part.
     symbols: Vec<Symbol>,
     queue: PairQueue,
     prefixes: PrefixHashes,
 }
 
 impl MergeBuffers<'_> {
-    /// Appends the tokens of `text`, with spaces already replaced by U+2581.
+    /// Spaces are already replaced by U+2581.
     pub(super) fn encode(&mut self, text: &str, ids: &mut Vec<u32>) {
         let mut start = 0;
         let mut before: Option<char> = None;
@@ -163,7 +154,6 @@ impl MergeBuffers<'_> {
         self.finish_part(&text[start..], ids);
     }
 
-    /// Merges the symbols of one part, appends its tokens and clears the buffers.
     fn finish_part(&mut self, part: &str, ids: &mut Vec<u32>) {
         let end = part.len() as u32;
         self.tables.ids.prepare(part, &mut self.prefixes);
@@ -172,8 +162,8 @@ impl MergeBuffers<'_> {
                 len: left_len,
                 previous,
             } = self.symbols[left as usize];
-            // Symbols only grow, or vanish into the previous one. So the pair is unchanged exactly
-            // if the left one exists and both have the same total length.
+            // Symbols only grow, or vanish into the previous one, so the pair is unchanged if the
+            // left one exists and both have the same total length.
             let right = left + left_len;
             if left_len == 0 || right == end || left_len + self.symbols[right as usize].len != len {
                 continue;
@@ -218,7 +208,7 @@ fn ranks(scores: &[f32]) -> Vec<u32> {
     order.sort_unstable_by(|&a, &b| scores[b].total_cmp(&scores[a]));
     let mut ranks = vec![0; scores.len()];
     for two in order.windows(2) {
-        // Compared as floats, because the sort order distinguishes negative zero from zero.
+        // The sort order distinguishes negative zero from zero.
         let lower = scores[two[1]] < scores[two[0]];
         ranks[two[1]] = ranks[two[0]] + u32::from(lower);
     }

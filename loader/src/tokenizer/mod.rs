@@ -1,18 +1,13 @@
-//! Tokenizers: text to token ids and back.
+//! Tokenizers: text to token ids and back, id for id as llama.cpp.
 //!
-//! The algorithms match llama.cpp, id for id:
+//! The text is cut at the user-defined tokens, the longest first, and optionally at the control
+//! tokens. SentencePiece: each fragment gets a leading space if it opens the text or follows a
+//! special token, and every space becomes U+2581. Starting from single characters, the adjacent
+//! pair whose token has the best score (or is first in the list of merges, from `tokenizer.json`)
+//! is merged, the left-most first (Sennrich et al. 2016). A character without token is encoded as
+//! byte tokens, or as one unknown token for a whole run if the vocabulary has none. Byte-level BPE:
+//! each fragment is split into words, whose bytes are merged in the order of the list of merges.
 //!
-//! 1. The text is cut at the user-defined tokens, the longest first, and optionally at the control tokens.
-//! 2. SentencePiece: each fragment gets a leading space if it opens the text or follows a special token
-//!    (the dummy prefix), and every space becomes U+2581. Starting from single characters, the
-//!    adjacent pair whose token has the best score is merged, the left-most first (Sennrich et al.
-//!    2016, with SentencePiece's scores instead of merge ranks). A character without token is encoded
-//!    as byte tokens (`<0x41>`), or as the unknown token if the vocabulary has none: one for a whole
-//!    run, as in SentencePiece. (llama.cpp fails on such a text.)
-//! 3. Byte-level BPE: each fragment is split into words. Starting from single bytes, the adjacent pair that
-//!    comes first in the list of merges is merged.
-//!
-//! SentencePiece vocabularies from `tokenizer.json` have a list of merges instead of scores.
 //! [`StreamDecoder`] decodes one token at a time.
 
 mod alphabet;
@@ -40,7 +35,7 @@ pub use decode::StreamDecoder;
 use merge::ScoreMerger;
 use user_defined::{Fragment, TokenMatcher};
 
-/// Space inside a SentencePiece vocabulary (U+2581).
+/// Inside a SentencePiece vocabulary.
 const SPACE: &str = "\u{2581}";
 
 /// Error of an unusable vocabulary.
@@ -124,12 +119,11 @@ pub enum TokenizerError {
     },
 }
 
-/// Maximum total size of all special tokens (user-defined, control, unknown) in bytes. Search
-/// tables take some fifty bytes per byte; real vocabularies have some ten thousand.
+/// Maximum total size of all special tokens in bytes; search tables take some fifty bytes per byte.
 pub const MAX_SPECIAL_BYTES: usize = 1 << 20;
 
-/// Maximum size of one special token in bytes: every one that begins at a position of a text is
-/// searched there. Those of published models have up to about a hundred.
+/// Maximum size of one special token in bytes; every one that begins at a position of a text is
+/// searched there.
 pub const MAX_SPECIAL_TOKEN_BYTES: usize = 256;
 
 /// Selects the special tokens that [`Tokenizer::encode`] adds.
@@ -145,11 +139,8 @@ pub enum AddSpecialTokens {
 
 #[derive(Clone, Debug)]
 enum Algorithm {
-    /// SentencePiece by scores.
     Scores(ScoreMerger),
-    /// SentencePiece by a list of merges.
     Characters(CharacterBpe),
-    /// Byte-level BPE.
     ByteLevel(ByteLevelBpe),
 }
 
@@ -166,9 +157,6 @@ pub struct Tokenizer {
 
 impl Tokenizer {
     /// Builds the tables of a vocabulary.
-    ///
-    /// # Errors
-    /// [`TokenizerError`] for an invalid vocabulary.
     pub fn new(mut vocabulary: Vocabulary) -> Result<Self, TokenizerError> {
         validate(&vocabulary)?;
         vocabulary.strip_before.sort_unstable();
@@ -200,7 +188,7 @@ impl Tokenizer {
     }
 
     /// Returns the token ids of `text`. Control tokens spelt in the text are treated as text,
-    /// user-defined tokens as tokens. Time is O(n log n) in the length of the text.
+    /// user-defined tokens as tokens.
     pub fn encode(&self, text: &str, add: AddSpecialTokens) -> Vec<u32> {
         self.encode_fragments(&self.user_defined, text, &[], add)
     }
@@ -212,8 +200,8 @@ impl Tokenizer {
     }
 
     /// Same as [`encode_with_special`](Self::encode_with_special), except that control tokens
-    /// inside the byte ranges `said` are treated as text, such as a user's message in a prompt
-    /// template. So is a control token partly inside a range.
+    /// inside the byte ranges `said`, also partly, are treated as text, such as a user's message in
+    /// a prompt template.
     ///
     /// The ranges are ascending, do not overlap, and lie on character boundaries.
     pub fn encode_conversation(
@@ -398,7 +386,7 @@ impl Tokenizer {
         self.vocabulary.eos
     }
 
-    /// Returns true if the token ends generation: EOS, end tokens listed in the model's files, and
+    /// Returns true if the token ends generation: EOS, end tokens of the model's files, and
     /// end-of-turn tokens recognised by their text.
     pub fn is_end_token(&self, token: u32) -> bool {
         self.end_tokens.binary_search(&token).is_ok()
@@ -488,7 +476,7 @@ fn build_algorithm(vocabulary: &Vocabulary) -> Result<Algorithm, TokenizerError>
     }
     let mut ids = HashMap::with_capacity(vocabulary.tokens.len());
     for (id, text) in (0..).zip(&vocabulary.tokens) {
-        // An empty text never occurs; several tokens may have it.
+        // Several tokens may have it.
         if text.is_empty() {
             continue;
         }

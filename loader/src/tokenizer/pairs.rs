@@ -1,5 +1,5 @@
-//! Merging by an ordered list of pairs (byte pair encoding, Sennrich et al. 2016): the adjacent
-//! pair that comes first in the list is merged, the left-most first, until none is left.
+//! Byte pair encoding (Sennrich et al. 2016): the adjacent pair that comes first in the list is
+//! merged, the left-most first.
 
 use std::collections::HashMap;
 
@@ -8,25 +8,21 @@ use htc_formats::vocab::Vocabulary;
 use super::TokenizerError;
 use super::queue::{Pair, PairQueue};
 
-/// No token.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Positions are 32-bit. Longer sequences are cut, which needs a word of more than 4 GB.
+/// Positions are 32-bit.
 const MAX_PART: usize = u32::MAX as usize - 4;
 
 #[derive(Clone, Copy, Debug)]
 struct MergeRule {
-    /// Rank in the list.
     rank: u32,
     token: u32,
 }
 
-/// List of pairs as a lookup table.
 #[derive(Clone, Debug)]
 pub(super) struct MergeList(HashMap<(u32, u32), MergeRule>);
 
 impl MergeList {
-    /// `ids` maps texts to ids.
     pub(super) fn new(
         vocabulary: &Vocabulary,
         ids: &HashMap<&str, u32>,
@@ -53,7 +49,6 @@ impl MergeList {
         Ok(Self(pairs))
     }
 
-    /// Creates buffers for merging.
     pub(super) fn start(&self) -> MergeListBuffers<'_> {
         MergeListBuffers {
             pairs: self,
@@ -63,18 +58,17 @@ impl MergeList {
     }
 }
 
-/// Token, indexed by the position of its first part. The next one starts at its end.
+/// Indexed by the position of its first part.
 #[derive(Clone, Copy, Debug)]
 struct Symbol {
     /// `NONE` is never merged.
     token: u32,
-    /// Number of merged parts; 0 if no token starts here.
+    /// In parts; 0 if no token starts here.
     len: u32,
-    /// Position of the previous token; `NONE` for the first.
+    /// `NONE` for the first.
     previous: u32,
 }
 
-/// Reusable buffers of one sequence.
 #[derive(Debug)]
 pub(super) struct MergeListBuffers<'a> {
     pairs: &'a MergeList,
@@ -83,7 +77,6 @@ pub(super) struct MergeListBuffers<'a> {
 }
 
 impl MergeListBuffers<'_> {
-    /// Appends a token to the sequence.
     pub(super) fn push(&mut self, token: u32, ids: &mut Vec<u32>) {
         if self.symbols.len() >= MAX_PART {
             self.finish(ids);
@@ -99,7 +92,6 @@ impl MergeListBuffers<'_> {
         }
     }
 
-    /// Merges the sequence, appends its tokens and clears the buffers.
     pub(super) fn finish(&mut self, ids: &mut Vec<u32>) {
         let end = self.symbols.len() as u32;
         while let Some(Pair { left, len, .. }) = self.queue.pop() {
@@ -108,8 +100,8 @@ impl MergeListBuffers<'_> {
                 previous,
                 token,
             } = self.symbols[left as usize];
-            // Tokens only grow, or vanish into the previous one. So the pair is unchanged exactly
-            // if the left one exists and both have the same total length.
+            // Tokens only grow, or vanish into the previous one, so the pair is unchanged if the
+            // left one exists and both have the same total length.
             let right = left + left_len;
             if left_len == 0 || right == end || left_len + self.symbols[right as usize].len != len {
                 continue;
@@ -144,7 +136,6 @@ impl MergeListBuffers<'_> {
         self.pairs.0.get(&(left, right)).copied()
     }
 
-    /// Queues two neighbours if they are in the list.
     fn queue_pair(&mut self, left: u32, right: u32) {
         let (a, b) = (self.symbols[left as usize], self.symbols[right as usize]);
         if let Some(MergeRule { rank, .. }) = self.merge_rule(a.token, b.token) {

@@ -1,8 +1,5 @@
-//! Priority queue of merging.
-//!
-//! A single heap over millions of pairs would miss the cache at every level. Instead the pairs are
-//! spread over many small heaps by rank on a coarse logarithmic scale, which fills them evenly:
-//! token frequencies are about inverse to ranks (Zipf's law).
+//! Priority queue of merging: many small heaps by rank on a coarse logarithmic scale, which stay in
+//! the cache and fill evenly, because token frequencies are about inverse to ranks (Zipf's law).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,9 +8,8 @@ use std::collections::BinaryHeap;
 /// merged first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Pair {
-    /// Rank of the token by score, 0 the best; ties share a rank.
+    /// 0 is the best; ties share a rank.
     pub(super) rank: u32,
-    /// Position of the left symbol.
     pub(super) left: u32,
     /// Bytes of both symbols when the pair was found.
     pub(super) len: u32,
@@ -22,7 +18,6 @@ pub(super) struct Pair {
 const DIGITS: u32 = 4;
 const HEAPS: usize = (33 - DIGITS as usize) << DIGITS;
 
-/// Pairs, the least first.
 #[derive(Debug)]
 pub(super) struct PairQueue {
     heaps: Vec<BinaryHeap<Reverse<Pair>>>,
@@ -85,7 +80,6 @@ mod tests {
             let mut queue = PairQueue::new();
             let pairs: Vec<_> =
                 keys.iter().map(|&(rank, left)| Pair { rank, left, len: 2 }).collect();
-            // Half are pushed after a pop, as in merging.
             let (early, late) = pairs.split_at(pairs.len() / 2);
             early.iter().for_each(|&pair| queue.push(pair));
             let first = queue.pop();

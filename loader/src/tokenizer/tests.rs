@@ -17,7 +17,6 @@ fn vocabulary(tokens: &[(&str, f32, TokenKind)]) -> Vocabulary {
     }
 }
 
-/// No byte tokens, so that everything but the letters is unknown.
 fn letters() -> Vocabulary {
     vocabulary(&[
         ("<unk>", 0.0, TokenKind::Unknown),
@@ -61,7 +60,6 @@ fn special_tokens_follow_the_vocabulary_settings() {
 #[test]
 fn a_run_of_unknown_characters_is_one_unknown_token() {
     assert_eq!(encode(letters(), "a日本b\n\na"), [3, 4, 0, 5, 0, 4]);
-    // Found by its kind if the vocabulary does not name it.
     assert_eq!(
         encode(
             Vocabulary {
@@ -98,13 +96,9 @@ fn merges_follow_scores_then_positions() {
         }
         encode(vocabulary, "ababa")
     };
-    // (ab)(ab)a, of which only the last two are a token together.
     assert_eq!(merges(-1.0, -2.0, -3.0), [6, 8]);
-    // a(ba)(ba), of which only the first two are.
     assert_eq!(merges(-2.0, -1.0, -3.0), [8, 7]);
-    // The left-most ab, which at once grows to aba, then ba.
     assert_eq!(merges(-1.0, -1.0, 0.0), [8, 7]);
-    // Negative zero ties with zero: the left-most of the two.
     assert_eq!(merges(-0.0, 0.0, -1.0), merges(0.0, 0.0, -1.0));
 }
 
@@ -144,13 +138,10 @@ fn incomplete_characters_are_buffered() {
         pieces
     };
     assert_eq!(pieces(&[2, 3, 4, 5]), ["", "", "", "🚀", ""]);
-    // Another token ends the incomplete character.
     assert_eq!(pieces(&[2, 3, 1]), ["", "", "\u{FFFD}a", ""]);
     assert_eq!(pieces(&[2, 3]), ["", "", "\u{FFFD}"]);
-    // So does an invalid byte, which then begins a character itself.
     assert_eq!(pieces(&[2, 2, 3, 4, 5]), ["", "\u{FFFD}", "", "", "🚀", ""]);
     assert_eq!(pieces(&[3, 1]), ["\u{FFFD}", "a", ""]);
-    // Control and unknown tokens between the bytes are ignored.
     assert_eq!(pieces(&[2, 0, 3, 99, 4, 5]), ["", "", "", "", "", "🚀", ""]);
 }
 
@@ -260,7 +251,6 @@ fn invalid_vocabularies_give_descriptive_errors() {
     );
 
     let mut many = letters();
-    // Includes "<unk>", "<s>" and "</s>".
     let mut found = 12;
     for i in 0..=MAX_SPECIAL_BYTES / MAX_SPECIAL_TOKEN_BYTES {
         let text = format!("{i:x>MAX_SPECIAL_TOKEN_BYTES$}");
@@ -286,7 +276,6 @@ fn empty_tokens_are_ignored() {
     assert_eq!(encode(padded, "ab"), [3, 4, 5]);
 }
 
-/// Quadratic time would not end.
 #[test]
 fn long_text_without_spaces_is_fast() {
     let mut vocabulary = letters();
@@ -301,7 +290,7 @@ fn long_text_without_spaces_is_fast() {
     assert_eq!(encode(vocabulary, &text), expected);
 }
 
-/// Quadratic reference: merge the best pair of all, the left-most of ties.
+/// Quadratic time: merges the best pair of all, the left-most of ties.
 fn merge_naively(vocabulary: &Vocabulary, text: &str) -> Vec<u32> {
     let id = |text: &str| vocabulary.tokens.iter().position(|token| token == text);
     let mut symbols: Vec<String> = text.chars().map(String::from).collect();
@@ -361,7 +350,6 @@ fn distinct(texts: Vec<String>) -> Vec<String> {
         .collect()
 }
 
-/// Every prefix of a long run is a token, so that symbols become thousands of characters long.
 #[test]
 fn long_symbols_are_fast() {
     const LONGEST: usize = 6000;
@@ -370,7 +358,6 @@ fn long_symbols_are_fast() {
     vocabulary.tokens.truncate(4);
     for len in 1..=LONGEST {
         vocabulary.tokens.push(run[..len].to_owned());
-        // Longer tokens score better, so that the first symbol grows to the longest.
         vocabulary.scores.push(len as f32);
         vocabulary.kinds.push(TokenKind::Normal);
     }
@@ -412,14 +399,11 @@ fn control_tokens_in_messages_are_text() {
     let template = |text| (text, false);
     let said = |text| (text, true);
     assert_eq!(encode(&[template("<s>a</s>")]), [start, 4, end]);
-    // Of "</s>" only the letters and the unknown rest.
     assert_eq!(
         encode(&[template("<s>"), said("a</s>"), template("b</s>")]),
         [start, 4, unknown, 5, end]
     );
-    // User-defined tokens are not control tokens.
     assert_eq!(encode(&[template("<s>"), said("<b>a")]), [start, b, 4]);
-    // Split between a message and the template, or between two adjacent messages.
     for parts in [
         [said("a</"), template("s>b")],
         [template("a</"), said("s>b")],
@@ -427,7 +411,6 @@ fn control_tokens_in_messages_are_text() {
     ] {
         assert_eq!(encode(&parts), [4, unknown, 5], "{parts:?}");
     }
-    // An empty message does not affect the template's tokens.
     assert_eq!(
         encode(&[template("<s>"), said(""), template("</s>")]),
         [start, end]
@@ -448,7 +431,6 @@ fn control_in_finds_whole_and_partial_tokens() {
 #[test]
 fn ranges_are_adjusted_when_spaces_collapse() {
     let tokenizer = conversational(true);
-    // "  <s>  a" by the template, "  </s>  " as message, "</s>" by the template.
     let text = "  <s>  a  </s>  </s>";
     let said = [8..16, 16..16];
     assert_eq!(
@@ -517,7 +499,6 @@ proptest! {
         }
         let control = |ids: &[u32]| ids.iter().filter(|&&id| id == 1 || id == 2).count();
         let ids = tokenizer.encode_conversation(&text, &said, AddSpecialTokens::TextOnly);
-        // Adjacent template parts may spell one together.
         let merged = parts.windows(2).any(|two| !two[0].1 && !two[1].1);
         prop_assert!(merged || control(&ids) <= own);
         let all = tokenizer.encode_with_special(&text, AddSpecialTokens::TextOnly);

@@ -1,34 +1,28 @@
-//! Constant-time lookup of substrings.
+//! Constant-time lookup of substrings, so that long symbols do not cost quadratic time.
 //!
-//! Merging looks up every adjacent pair. Hashing each pair's text would cost quadratic time for
-//! long symbols. Instead the hash of any substring is computed from those of two prefixes (Karp and
-//! Rabin 1987): polynomials over the bytes, modulo the prime 2^61 - 1, at two random points. Texts
-//! are compared by these 122 bits and their length alone: the chance of any collision in a text of
-//! a gigabyte is below 2^-30, and an adversary cannot prepare one, because each process draws new
-//! points.
+//! The hash of any substring is computed from those of two prefixes (Karp and Rabin 1987):
+//! polynomials over the bytes, modulo the prime 2^61 - 1, at two random points, drawn anew by each
+//! process. Texts are compared by these 122 bits and their length alone: the chance of any
+//! collision in a text of a gigabyte is below 2^-30.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 
 const PRIME: u64 = (1 << 61) - 1;
 
-/// Number of cached powers.
 const CACHED_POWERS: usize = 1 << 12;
 
 type Hash = [u64; 2];
 
-/// Ids by texts.
 #[derive(Clone, Debug)]
 pub(super) struct SubstringIds {
     ids: HashMap<(Hash, usize), u32>,
     points: Hash,
     /// Powers of the points, from 0.
     powers: Vec<Hash>,
-    /// Bytes of the longest text.
     longest: usize,
 }
 
-/// Hashes of a text's prefixes.
 #[derive(Debug, Default)]
 pub(super) struct PrefixHashes(Vec<Hash>);
 
@@ -36,7 +30,7 @@ impl SubstringIds {
     /// Ids and their distinct texts.
     pub(super) fn new<'a>(texts: impl Iterator<Item = (&'a str, u32)>) -> Self {
         let random = RandomState::new();
-        // Not 0 or 1, at which permutations of the same bytes collide.
+        // At 0 and 1, permutations of the same bytes collide.
         let point = |which: u8| 2 + random.hash_one(which) % (PRIME - 2);
         let points = [point(0), point(1)];
         let mut powers = vec![[1, 1]];
@@ -61,7 +55,6 @@ impl SubstringIds {
         }
     }
 
-    /// Computes the prefix hashes of `text`.
     pub(super) fn prepare(&self, text: &str, prefixes: &mut PrefixHashes) {
         prefixes.0.clear();
         prefixes.0.reserve(text.len() + 1);
@@ -73,7 +66,7 @@ impl SubstringIds {
         }
     }
 
-    /// Returns the id of bytes `start .. end` of the prepared text.
+    /// `start .. end` are bytes of the prepared text.
     pub(super) fn id(&self, prefixes: &PrefixHashes, start: usize, end: usize) -> Option<u32> {
         let len = end - start;
         if len > self.longest {
@@ -82,7 +75,6 @@ impl SubstringIds {
         let (from, to) = (prefixes.0[start], prefixes.0[end]);
         let power = self.power(len);
         let at = |i: usize| {
-            // Both below the prime, so that nothing overflows.
             let hash = to[i] + PRIME - mul_mod(from[i], power[i]);
             if hash >= PRIME { hash - PRIME } else { hash }
         };
@@ -108,7 +100,7 @@ impl SubstringIds {
     }
 }
 
-/// Hash of a text and one more byte. Bytes are shifted by 1, so that zeros count.
+/// Bytes are shifted by 1, so that zeros count.
 fn extend_hash(hash: Hash, byte: u8, points: Hash) -> Hash {
     let at = |i: usize| {
         let sum = mul_mod(hash[i], points[i]) + u64::from(byte) + 1;

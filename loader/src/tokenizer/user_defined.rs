@@ -1,8 +1,6 @@
-//! Splitting of a text at its user-defined tokens.
-//!
-//! The longest token is matched first, everywhere, left to right; then the next one in the
-//! remaining fragments, and so on. All occurrences are found in one pass by an Aho-Corasick
-//! automaton (1975), so the time does not grow with the number of tokens.
+//! Splitting of a text at its user-defined tokens: the longest first, everywhere, left to right;
+//! then the next one in the remaining fragments. All occurrences are found in one pass by an
+//! Aho-Corasick automaton (1975).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -10,31 +8,26 @@ use std::ops::Range;
 
 const NONE: u32 = u32::MAX;
 
-/// Text between user-defined tokens, or one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fragment<'a> {
-    /// Non-empty text.
     Text(&'a str),
-    /// User-defined token.
     Token(u32),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
     parent: u32,
-    /// Byte of the edge from the parent.
     byte: u8,
-    /// Bytes from the root.
+    /// In bytes.
     depth: u32,
     /// Node of the longest proper suffix in the trie.
     suffix: u32,
     /// Node of the longest token that ends here: this one, or one along the suffix links.
     longest: u32,
-    /// Token of exactly this text, or `NONE`.
+    /// `NONE` if none has exactly this text.
     token: u32,
 }
 
-/// Automaton of all user-defined tokens of a vocabulary.
 #[derive(Clone, Debug)]
 pub(super) struct TokenMatcher {
     nodes: Vec<Node>,
@@ -45,7 +38,7 @@ pub(super) struct TokenMatcher {
 type Occurrence = (u32, Reverse<u32>, Reverse<usize>, u32);
 
 impl TokenMatcher {
-    /// Ids and texts, ids ascending, texts distinct. Empty texts are ignored.
+    /// Ids are ascending, texts distinct; empty texts are ignored.
     pub(super) fn new<'a>(tokens: impl Iterator<Item = (u32, &'a str)>) -> Self {
         let root = Node {
             parent: 0,
@@ -88,7 +81,7 @@ impl TokenMatcher {
         child
     }
 
-    /// Sets the suffix links, shorter nodes first because longer ones depend on them.
+    /// Shorter nodes first, because longer ones depend on them.
     fn link(&mut self) {
         let mut order = Vec::from_iter(1..self.nodes.len() as u32);
         order.sort_by_key(|&node| self.nodes[node as usize].depth);
@@ -124,14 +117,12 @@ impl TokenMatcher {
         }
     }
 
-    /// Returns the fragments of `text`, in order.
     #[cfg(test)]
     pub(super) fn split<'a>(&self, text: &'a str) -> Vec<Fragment<'a>> {
         self.split_where(text, |_, _| true)
     }
 
-    /// Returns the fragments of `text`, in order, cut only at occurrences that are `allowed` by
-    /// byte range and id.
+    /// Cuts only at occurrences that are `allowed` by byte range and id.
     pub(super) fn split_where<'a>(
         &self,
         text: &'a str,
@@ -176,7 +167,6 @@ impl TokenMatcher {
             if before <= start && allowed(&(start..end), token) {
                 chosen.insert(start, (end, token));
             } else if before <= start {
-                // A shorter one that ends here may be allowed.
                 let suffix = self.nodes[node as usize].suffix;
                 queue.extend(self.occurrence(self.nodes[suffix as usize].longest, end));
             } else if before < end {

@@ -23,7 +23,6 @@ pub fn shared(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// Path of a vocabulary in `models/gguf-vocab`.
 pub fn published(name: &str) -> Option<PathBuf> {
     shared(&format!("models/gguf-vocab/ggml-vocab-{name}.gguf"))
 }
@@ -36,7 +35,6 @@ pub fn tokenizer_of(path: &PathBuf) -> Tokenizer {
     Tokenizer::new(vocabulary_of(path)).unwrap()
 }
 
-/// Texts in `text`, with their names.
 pub fn texts() -> Vec<(String, String)> {
     let Some(folder) = shared("text") else {
         return Vec::new();
@@ -55,7 +53,6 @@ pub fn texts() -> Vec<(String, String)> {
     texts
 }
 
-/// JSON file in `tests/fixtures`.
 pub fn fixture(name: &str) -> Value {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("tests/fixtures")
@@ -63,7 +60,6 @@ pub fn fixture(name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// Vocabulary of a `tokenizer.json`.
 pub fn from_json(tokenizer: &Value) -> Vocabulary {
     HuggingFaceFiles {
         tokenizer_json: Some(serde_json::to_vec(tokenizer).unwrap()),
@@ -78,7 +74,6 @@ pub fn ids(value: &Value) -> Vec<u32> {
     list.iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
-/// Pairs the texts with the lists of ids.
 pub fn cases<'a>(texts: &'a Value, listed: &'a Value) -> Vec<(&'a str, Vec<u32>)> {
     let (texts, listed) = (texts.as_array().unwrap(), listed.as_array().unwrap());
     assert_eq!(texts.len(), listed.len());

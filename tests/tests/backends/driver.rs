@@ -2,8 +2,7 @@
 
 use htc_tests::machine::FakeGpuMachine;
 
-/// Part of the suite: operations, models, sessions, a draft. All of it would take minutes on the
-/// single thread.
+/// All of it would take minutes on the single thread.
 const PART: &[&str] = &[
     "drafts_stay_in_sync_with_their_session",
     "key_out_of_range_rolls_back",
@@ -36,7 +35,6 @@ fn gpu_suite_passes_on_a_simulated_driver() {
     let names = PART.iter().map(|name| format!("on::cuda::{name}"));
     let run = machine
         .program(&std::env::current_exe().unwrap())
-        // Devices share state in the driver.
         .args(["--ignored", "--exact", "--test-threads=1"])
         .args(names)
         .output()

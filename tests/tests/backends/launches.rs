@@ -33,7 +33,7 @@ fn fused_and_separate(
 #[derive(Debug, PartialEq)]
 struct LaunchCounts {
     fused: u64,
-    /// Launches with other parameters than in the step before, which are updated on the device.
+    /// Updated on the device.
     changed: u64,
     separate: u64,
 }
@@ -44,7 +44,6 @@ fn assert_same_logits(file: &ModelFile, tokens: &[u32], kv_type: KvType) -> Laun
         let mut logits = Vec::new();
         session.forward(&tokens[..batch]).unwrap();
         logits.extend_from_slice(session.logits(1, batch).unwrap());
-        // Products of low rank allocate their counters in the first pass.
         let first = device.step_counts();
         assert!(first.interrupted <= 1 && first.launched == 0, "{first:?}");
         session.forward(&tokens[batch..short]).unwrap();
@@ -111,9 +110,8 @@ fn fused_operations_give_identical_logits() {
     }
 }
 
-/// Launches per token: of the demo model (eight layers in f16), and of models of two layers in q8_0
-/// in several forms. Per token change the embedding (with or without residual), the rotation, and
-/// for each layer the destination of keys and values and the attended length.
+/// Per token change the embedding, the rotation, and for each layer the destination of keys and
+/// values and the attended length.
 const DEMO: LaunchCounts = took(84, 2 + 2 * 8, 124);
 const DENSE: LaunchCounts = took(24, 2 + 2 * 2, 43);
 const LOW_RANK: LaunchCounts = took(32, 2 + 2 * 2, 71);
@@ -202,7 +200,7 @@ fn sampling_runs_on_the_device() {
         (of(1.0, 65).logits_for_sample(), "drawn", 1),
         (of(1.0, 0).logits_for_sample(), "drawn", 1),
     ] {
-        // The first steps of a kind may allocate and build a new graph; the last reuses it.
+        // The first steps of a kind may build a new graph.
         for turn in 0..4 {
             let (before, launches) = (device.step_counts(), device.launch_count());
             let found = match session.step_for(&[5], wanted).unwrap() {

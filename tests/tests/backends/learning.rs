@@ -1,5 +1,3 @@
-//! Drafts that learn, on any backend: they learn the same as on the oracle.
-
 use std::sync::Arc;
 
 use htc_formats::htz::Digest;
@@ -25,7 +23,6 @@ fn both_adaptations(draft: &ModelFile, model: &ModelFile) -> [(&'static str, Ada
     let pool = Arc::new(Pool::new(1).unwrap());
     let (mut oja, mut gradient) = (AdaptOptions::oja(), AdaptOptions::gradient());
     (oja.rejections_per_update, gradient.rejections_per_update) = (1, 1);
-    // High rates, so that a short text has a large effect.
     (oja.rate, gradient.rate) = (0.5, 0.5);
     [
         (
@@ -76,7 +73,6 @@ fn learn<B: Backend>(
     let tokens = text(&mut speculator, WRITTEN);
     let adaptation = speculator.adaptation().unwrap();
     let (learnt, state) = (adaptation.stats(), adaptation.state(DRAFT, MODEL));
-    // The draft applies updates when it is next used.
     text(&mut speculator, 4);
     Outcome {
         tokens,
@@ -117,7 +113,6 @@ pub fn drafts_learn_the_same_as_on_the_oracle<B: Backend>(backends: fn() -> Vec<
             let found = learn(models, || backends().swap_remove(index).1, how);
             assert_eq!(found.tokens, text, "{what}");
             let (learnt, wanted) = (found.learnt, expected.learnt);
-            // A correction may be right from its first update on.
             let least = if kind == "oja" { 4 } else { 1 };
             assert!(wanted.updates >= least, "{what}: {wanted:?}");
             assert_eq!(learnt.updates, wanted.updates, "{what}");

@@ -34,8 +34,6 @@ fn session<B: Backend>(file: &ModelFile, mut backend: B, context: usize) -> Sess
     Session::with_kv_type(model, backend, context, KvType::F16).unwrap()
 }
 
-/// A session that follows a target fraction gives identical logits to one whose fraction is set
-/// explicitly, at every fraction; the KV cache is unchanged.
 pub fn sessions_follow_the_fraction_between_tokens<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let [_, file] = artifact(256);
     for ((name, first), (_, second)) in backends().into_iter().zip(backends()) {
@@ -77,7 +75,6 @@ pub fn sessions_follow_the_fraction_between_tokens<B: Backend>(backends: fn() ->
         assert_eq!(by_hand.fractions(), [1.0; 2]);
         assert_eq!(following.kv().bytes(), by_hand.kv().bytes());
 
-        // Fractions relative to a maximum multiply, and never exceed it.
         let half = ActiveFraction::new(0.8).unwrap();
         following.follow_with(Arc::clone(&most), half).unwrap();
         let of_part = by_hand.set_fraction(half).unwrap();
@@ -92,8 +89,6 @@ pub fn sessions_follow_the_fraction_between_tokens<B: Backend>(backends: fn() ->
     }
 }
 
-/// A full sequence restarts with its first tokens and its last half, which are read again; also
-/// with a draft.
 pub fn full_context_slides<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     const CONTEXT: usize = 48;
     const TOKENS: usize = 100;

@@ -1,6 +1,4 @@
 //! Checks every backend against the float64 oracle: every operation, and whole models.
-//!
-//! Each operation has its own tolerance. To add a backend, add a line to [`suite`].
 
 #![allow(
     clippy::unwrap_used,
@@ -58,7 +56,7 @@ fn emulated() -> Vec<Named<Emulated>> {
     vec![("emulated".into(), Gpu::new(&device))]
 }
 
-/// The first NVIDIA GPU. Its tests are ignored by default instead of skipped silently.
+/// Ignored by default instead of skipped silently.
 #[cfg(feature = "cuda")]
 fn cuda() -> Vec<Named<Cuda>> {
     let device =
@@ -66,8 +64,7 @@ fn cuda() -> Vec<Named<Cuda>> {
     vec![(format!("cuda, {}", device.code_origin()), Gpu::new(&device))]
 }
 
-/// Defines the tests of each backend with an optional attribute; `in_short` omits those with long
-/// texts.
+/// `in_short` omits tests with long texts.
 macro_rules! suite {
     ($($(#[$attribute:meta])? $backend:ident;)*) => {
         $(

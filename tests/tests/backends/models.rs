@@ -28,7 +28,6 @@ pub const ARCHITECTURES: [&str; 9] = [
     "phi3",
 ];
 
-/// Returns the folder of a small model with its tokens.
 pub fn fixture(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures");
     root.join(name)
@@ -97,9 +96,7 @@ fn of_f16_keys(file: &ModelFile, tokens: &[u32]) -> f64 {
     bound.max(FLOAT)
 }
 
-/// Weights in blocks are multiplied with 8-bit activations, rounded before each factor; random
-/// weights amplify this from layer to layer. A misplaced block or scale causes differences of one
-/// and more.
+/// Weights in blocks are multiplied with 8-bit activations; random weights amplify the rounding.
 const BLOCKS: f64 = 0.3;
 
 pub fn architectures<B: Backend>(backends: fn() -> Vec<Named<B>>) {
@@ -205,8 +202,6 @@ pub fn factorised<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     }
 }
 
-/// Matrices in codes, including head and embedding, and an elastic artifact with no, some and all
-/// residuals.
 pub fn coded<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let scratch = Scratch::new();
     let tiny = TinyModel {

@@ -1,5 +1,4 @@
-//! Sequences of operations: a backend may fuse neighbours only if one reads the output of the
-//! other.
+//! Sequences of operations, which a backend may fuse.
 
 use htc_formats::model::{Activation, RopePairs};
 use htc_loader::Backend;
@@ -13,7 +12,6 @@ const ROWS: usize = 3;
 const WIDTH: usize = 32;
 const ALL: usize = ROWS * WIDTH;
 
-/// Neighbouring operations on other buffers, with fewer values or in another order than in a model.
 struct OperationSequence {
     numbers: Vec<f32>,
 }
@@ -80,7 +78,7 @@ impl Operation for OperationSequence {
         found
     }
 
-    /// A few roundings of values below a hundred, each propagated by the next operations.
+    /// A few roundings, each propagated by the next operations.
     fn bounds(&self, expected: &[f32]) -> Vec<f64> {
         expected
             .iter()

@@ -10,7 +10,6 @@ use htc_tests::model::Random;
 
 use super::Named;
 
-/// A computation on a backend.
 pub trait Operation {
     fn run<B: Backend>(&self, backend: &mut B) -> Vec<f32>;
 
@@ -19,10 +18,9 @@ pub trait Operation {
     fn name(&self) -> String;
 }
 
-/// Half a unit in the last place of an f32, relative to it.
+/// Relative.
 pub const HALF_ULP: f64 = 6e-8;
 
-/// Runs an operation on every backend and compares it to the oracle.
 pub fn assert_agrees<B: Backend>(backends: &mut [Named<B>], operation: &impl Operation) {
     let expected = operation.run(&mut Reference);
     let bounds = operation.bounds(&expected);
@@ -46,7 +44,6 @@ pub fn numbers(random: &mut Random, count: usize) -> Vec<f32> {
     (0..count).map(|_| random.normal()).collect()
 }
 
-/// Returns a buffer of the given size.
 pub fn allocate<B: Backend>(backend: &mut B, numbers: usize) -> B::Buffer {
     let mut buffer = B::Buffer::default();
     backend.resize(&mut buffer, numbers).unwrap();
@@ -64,7 +61,6 @@ pub fn get<B: Backend>(backend: &mut B, buffer: &B::Buffer, numbers: usize) -> V
     backend.read(buffer, numbers, &mut room).unwrap().to_vec()
 }
 
-/// A matrix of random values, stored as `dtype`.
 pub fn tensor(random: &mut Random, dtype: DType, shape: [usize; 2]) -> Tensor {
     let values = numbers(random, shape[0] * shape[1]);
     let mut bytes = vec![0; dtype.matrix_bytes(shape[0], shape[1]).unwrap()];
@@ -113,7 +109,7 @@ impl Operation for Embedding {
         get(backend, &out, count)
     }
 
-    /// One rounding of the product with the scale; exact without a scale.
+    /// One rounding.
     fn bounds(&self, expected: &[f32]) -> Vec<f64> {
         let exact = if self.scale.is_some() { HALF_ULP } else { 0.0 };
         relative(expected, exact)
@@ -163,7 +159,7 @@ impl Operation for Norm {
         get(backend, &out, self.x.len())
     }
 
-    /// The mean of squares is a sum of positive numbers; the rest are a few roundings.
+    /// A few roundings.
     fn bounds(&self, expected: &[f32]) -> Vec<f64> {
         relative(expected, 1e-6)
     }
@@ -253,8 +249,7 @@ impl Operation for Gate {
         get(backend, &gate, count)
     }
 
-    /// An exponential with a relative error of 3e-7; where GELU is nearly zero, the difference of
-    /// two numbers near one.
+    /// An exponential with a relative error of 3e-7.
     fn bounds(&self, expected: &[f32]) -> Vec<f64> {
         let of = |(expected, up): (&f32, &f32)| {
             2e-6 * f64::from(expected.abs()) + 2e-7 * f64::from(up.abs())
@@ -300,7 +295,7 @@ impl Operation for Rotate {
     fn run<B: Backend>(&self, backend: &mut B) -> Vec<f32> {
         let mut rotation = B::Rotation::default();
         let (n, frequencies) = (self.shape.rows, &self.frequencies);
-        // Other positions first, as rotations are reused.
+        // Rotations are reused.
         for (start, n) in [(0, n + 1), (self.start, n), (self.start, n)] {
             let filled = backend.rotate_to(&mut rotation, start, n, frequencies, self.factor);
             filled.unwrap();
@@ -387,7 +382,6 @@ impl Operation for Attend {
             let count = n * row * self.group;
             let mut out = allocate(backend, count);
             backend.reserve(&mut kv, n).unwrap();
-            // The other layer has keys and values swapped.
             backend.append(&mut kv, 0, n, &values, &keys).unwrap();
             backend.append(&mut kv, 1, n, &keys, &values).unwrap();
             let attended = backend.attention(shape, &q, &kv, 1, &self.attention, &mut out);
@@ -403,8 +397,7 @@ impl Operation for Attend {
         found
     }
 
-    /// Relative to the largest value, which bounds a mean of values; the errors of the weights are
-    /// those of an exponential.
+    /// Relative to the largest value, which bounds a mean of values.
     fn bounds(&self, expected: &[f32]) -> Vec<f64> {
         let largest = self.values.iter().fold(0.0, |m: f32, x| m.max(x.abs()));
         vec![2e-6 * f64::from(largest); expected.len()]
@@ -457,7 +450,6 @@ pub fn attention<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     }
 }
 
-/// Reported by `append`, or by the next operation that waits for it.
 pub fn keys_out_of_range_are_refused_with_their_layer<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let shape = KvShape {
         layers: 3,

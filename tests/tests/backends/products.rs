@@ -10,8 +10,7 @@ use htc_tests::model::Random;
 use super::Named;
 use super::operations::{Operation, allocate, assert_agrees, get, numbers, put, tensor};
 
-/// Error of a product of floats relative to `Σ |w x|`: a rounding for each term of several partial
-/// sums.
+/// Relative to `Σ |w x|`.
 const PRODUCT: f64 = 2e-6;
 
 #[derive(Clone)]
@@ -28,8 +27,7 @@ impl Uncertain {
         }
     }
 
-    /// Adds the rounding of inputs that a backend may apply for weights of this type: in blocks, to
-    /// a 127th of the largest of 32.
+    /// A backend may round inputs in blocks, to a 127th of the largest of 32.
     fn rounded_for(&self, dtype: DType) -> Self {
         let mut seen = self.clone();
         if dtype.block_len() == 1 {
@@ -68,7 +66,7 @@ impl Uncertain {
 
 enum Form {
     Dense(Tensor),
-    /// Index of a first factor, and the second factor.
+    /// Index of the first factor.
     Factored(usize, Tensor),
 }
 
@@ -155,8 +153,6 @@ impl Operation for Projection {
     }
 }
 
-/// Dense, low rank and shared basis in every type, at the full rank and at parts of it, in whole
-/// and partial blocks.
 pub fn projections<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let mut random = Random::new(11);
     let backends = &mut backends();
@@ -229,7 +225,7 @@ impl Operation for Logits {
         get(backend, &out, count)
     }
 
-    /// The bound of the product, as the slope of tanh is at most 1, plus that of tanh itself.
+    /// The slope of tanh is at most 1.
     fn bounds(&self, _: &[f32]) -> Vec<f64> {
         let width = self.output.cols();
         let of_row = |t: usize| {

@@ -69,7 +69,6 @@ pub fn truncated_tokens_leave_no_trace<B: Backend>(backends: fn() -> Vec<Named<B
     for kv_type in [KvType::F16, KvType::F32] {
         for (name, [mut cut, mut fresh]) in two(backends, &tiny(), 2048, kv_type) {
             for kept in [300, 299, 1, 0] {
-                // Truncated within a batch, and at its end, where results must be identical.
                 for whole in [300, kept] {
                     cut.reset();
                     fresh.reset();
@@ -116,8 +115,7 @@ fn ignore_empty_batch(error: ExecError) -> Result<(), ExecError> {
     }
 }
 
-/// Returns the input of a layer, computed layer by layer; the first `begin` positions are one
-/// batch.
+/// The first `begin` positions are one batch.
 fn stream<B: Backend>(
     session: &mut Session<B>,
     tokens: &[u32],
@@ -156,7 +154,6 @@ pub fn forward_from_a_layer_equals_the_whole_pass<B: Backend>(backends: fn() -> 
                 part.forward_from(layer, &x[18 * width..]).unwrap();
                 let then = part.last_logits().unwrap();
                 for (found, expected) in [(&found[..], &expected[..]), (then, &next)] {
-                    // The oracle's stream is float64, but is passed as f32.
                     let difference = largest_difference(found, expected);
                     let bound = if name == "reference" { 1e-5 } else { 0.0 };
                     assert!(difference <= bound, "{name}, {layer}: {difference:.2e}");
@@ -204,7 +201,6 @@ pub fn layers_track_their_own_positions<B: Backend>(backends: fn() -> Vec<Named<
     let row = vec![0.1; file.hyper.width];
     for (name, [mut session, _]) in two(backends, &file, 64, KvType::F16) {
         session.step(&[1, 2]).unwrap();
-        // All layers have read two positions; from now on only the last two are advanced.
         session.forward_from(1, &row).unwrap();
         assert_eq!(session.position(), 3);
         let refused = |error: ExecError| match error {
@@ -282,7 +278,6 @@ pub fn generator_and_generate_give_the_same_text<B: Backend>(backends: fn() -> V
         assert_eq!((summary.tokens, summary.stop), (9, Stop::Limit));
         assert_eq!(summary.prompt_tokens, prompt.len());
 
-        // Stopping early leaves a usable session, in which only the last token is unread.
         second.reset();
         let mut chosen = sampler();
         let new = Generator::new(&mut second, &tokenizer, &mut chosen, &prompt, limits);
@@ -302,7 +297,6 @@ pub fn generator_and_generate_give_the_same_text<B: Backend>(backends: fn() -> V
 }
 
 pub fn refused_tokens_leave_the_session_unchanged<B: Backend>(backends: fn() -> Vec<Named<B>>) {
-    // LongRoPE: 32 positions are a short sequence.
     let file = ModelFile::open(fixture("phi3").join("model.gguf")).unwrap();
     let vocabulary = file.hyper.vocabulary as u32;
     let tokens: Vec<u32> = tokens(40).iter().map(|token| token % vocabulary).collect();
@@ -334,14 +328,11 @@ pub fn refused_tokens_leave_the_session_unchanged<B: Backend>(backends: fn() -> 
     }
 }
 
-/// A device may report late that a key exceeds its type; the batch is then rolled back.
 pub fn key_out_of_range_rolls_back<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     const TOKEN: usize = 9;
     let tiny = TinyModel::default();
     let mut tensors = tiny.tensors();
     for tensor in &mut tensors {
-        // A single token lies along the first channel, for which keys of the first layer exceed
-        // f16.
         let along = |row: usize| match (tensor.name.as_str(), row) {
             ("token_embd.weight", TOKEN) => Some(1.0),
             ("token_embd.weight", _) => Some(0.0),
@@ -375,8 +366,6 @@ pub fn key_out_of_range_rolls_back<B: Backend>(backends: fn() -> Vec<Named<B>>) 
         fresh.step(&[3, 5, 4]).unwrap();
         let expected = fresh.step(&[6, 8]).unwrap().to_vec();
         assert_eq!(session.step(&[6, 8]).unwrap(), expected, "{name}");
-        // The error of a batch without requested logits is reported by the next call, and dropped
-        // by a reset.
         let failed = session
             .forward(&[TOKEN as u32])
             .and_then(|()| session.forward(&[8]))
@@ -399,8 +388,6 @@ pub fn key_out_of_range_rolls_back<B: Backend>(backends: fn() -> Vec<Named<B>>) 
     }
 }
 
-/// The requested logits are the largest of all, and sampling from them gives the same token as from
-/// all; so does sampling on the device.
 pub fn requested_logits_suffice_for_sampling<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     for (name, [mut all, mut some]) in two(backends, &tiny(), 64, KvType::F16) {
         for (temperature, top_k, top_p) in [

@@ -71,7 +71,6 @@ pub fn limits(tokens: usize) -> GenerateLimits {
     limits
 }
 
-/// Returns the generated tokens.
 pub fn generate_tokens<B: Backend>(generator: Generator<'_, B>) -> (Vec<u32>, Stop) {
     let mut generator = generator;
     let tokens = generator
@@ -143,7 +142,6 @@ pub fn drafts_change_no_token<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     }
 }
 
-/// Returns a model and an artifact of it with shared bases of this rank.
 pub fn in_shared_bases(rank: &str) -> [ModelFile; 2] {
     let scratch = Scratch::new();
     let (model, shared) = (scratch.path("model.gguf"), scratch.path("grc.htz"));
@@ -168,7 +166,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Consecutive texts that begin with these tokens; all but the last token of each is read.
+/// All but the last token of each is read.
 fn by_single_steps<B: Backend>(plain: &mut Session<B>, begin: [&[u32]; 3]) -> [Text; 3] {
     let mut greedy = Sampler::greedy();
     let mut unread = None;
@@ -188,8 +186,6 @@ fn by_single_steps<B: Backend>(plain: &mut Session<B>, begin: [&[u32]; 3]) -> [T
     })
 }
 
-/// Logits are identical with a draft that is never used, with and without adaptation, to those of a
-/// session without a draft.
 pub fn unused_drafts_change_no_bit<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let [model, shared] = in_shared_bases("8");
     let pool = Arc::new(Pool::new(1).unwrap());
@@ -265,8 +261,6 @@ fn assert_identical<B: Backend>(
     assert_eq!(learnt.unwrap_or(0), 0, "{label}");
 }
 
-/// Two consecutive texts of a session that stops within the drafted tokens, and one that fills its
-/// context.
 pub fn drafts_stay_in_sync_with_their_session<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let mut greedy = Sampler::greedy();
     for ((name, one), (_, two)) in backends().into_iter().zip(backends()) {
@@ -291,7 +285,6 @@ pub fn drafts_stay_in_sync_with_their_session<B: Backend>(backends: fn() -> Vec<
         };
         let (first, stop, position) = run(&[1, 50, 60], limits(40), 6);
         assert_eq!((stop, position), (Stop::Receiver, 3 + 5), "{name}");
-        // The last token of the first text was not read.
         let next = [first[5], 90, 91];
         let (second, _, position) = run(&next, limits(5), 99);
         assert_eq!((second.len(), position), (5, 8 + 3 + 4), "{name}");
@@ -308,7 +301,6 @@ pub fn drafts_stay_in_sync_with_their_session<B: Backend>(backends: fn() -> Vec<
     }
 }
 
-/// Frequencies of triples of tokens, each drawn from three candidates, against their probabilities.
 pub fn drafts_preserve_the_sampling_distribution<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     const RUNS: u32 = 4000;
     let prompt = [1, 40, 77];
@@ -363,7 +355,7 @@ pub fn drafts_preserve_the_sampling_distribution<B: Backend>(backends: fn() -> V
             (f64::from(found) - expected).powi(2) / expected
         })
         .sum();
-    // Quantile of 26 degrees of freedom exceeded by one in a million; the seeds are fixed.
+    // The quantile of 26 degrees of freedom exceeded by one in a million.
     assert!(statistic < 76.0, "{statistic}");
 }
 

@@ -87,8 +87,6 @@ fn without_calibration_only_spectra_are_reported() {
     }
 }
 
-/// The model is much wider than its projections have outputs; no matrix of width x width is
-/// allocated.
 #[test]
 fn memory_stays_near_the_size_of_the_weights() {
     let scratch = Scratch::new();
@@ -163,14 +161,13 @@ fn calibration_adds_the_residual_stream() {
         let [low, high] = list(found, "/pca/interval") else {
             panic!("{found}");
         };
-        // Bootstrap interval over windows.
         assert!(low.as_f64() <= Some(value) && Some(value) <= high.as_f64());
         assert_eq!(number(found, "/pca/windows"), windows);
         assert!(number(found, "/pca/replicates_median") <= number(found, "/pca/sample_value"));
         assert_eq!(list(found, "/stability/pca").len(), 5);
         assert!(number(found, "/twonn/interval/0") <= number(found, "/twonn/interval/1"));
     }
-    // Every window begins with the same token, so the first position has one direction.
+    // Every window begins with the same token.
     for (layer, sink) in list(&analysis, "/sinks/layers").iter().enumerate() {
         assert_close(number(sink, "/share"), 1.0, 1e-5);
         assert_eq!(

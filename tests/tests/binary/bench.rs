@@ -1,5 +1,4 @@
-//! `htc bench`: pairs, gates, and working and broken llama-bench programs. Nothing here checks
-//! actual speeds.
+//! `htc bench` without checks of actual speeds.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,7 +14,6 @@ use serde_json::Value;
 
 use super::{assert_close, compile, list, number, text};
 
-/// A model whose context fits the prompts, which its vocabulary splits into letters.
 pub(super) fn tiny(scratch: &Scratch, name: &str, seed: u64) -> PathBuf {
     let model = TinyModel {
         context: 1024,
@@ -25,13 +23,12 @@ pub(super) fn tiny(scratch: &Scratch, name: &str, seed: u64) -> PathBuf {
     scratch.file(name, model.bytes())
 }
 
-/// A run that generates few tokens.
 pub(super) fn bench(model: &Path) -> Htc {
     let htc = htc!["bench", model, "--tokens", "4,6", "--threads", "1"];
     htc.arg("--json")
 }
 
-/// A script in place of `llama-bench` that supports `--help` and else runs `does`.
+/// Supports `--help` and else runs `does`.
 pub(super) fn fake_llama_bench(scratch: &Scratch, does: &str) -> PathBuf {
     let script = format!(
         "#!/bin/sh\nif [ \"$1\" = --help ]; then echo '  -p, --n-prompt <n>  -n, --n-gen  -d, --n-depth <n>  -o, --output'; exit 0; fi\n{does}\n"
@@ -158,7 +155,6 @@ fn pairs_and_statistics_are_reported() {
     ] {
         assert!(html.contains(words), "no {words}");
     }
-    // Two for each of three phases, and two of the sweep.
     assert_eq!(html.matches("<svg ").count(), 8);
 }
 
@@ -355,7 +351,6 @@ fn llama_cpp_is_measured_in_the_same_pairs() {
     let log = scratch.path("log");
     let does = format!("echo \"$@\" >> '{}'\n{RESULT}", log.display());
     let program = fake_llama_bench(&scratch, &does);
-    // The program itself, and its folder.
     for place in [program.as_path(), scratch.folder()] {
         fs::write(&log, "").unwrap();
         let run = bench(&model).args(["--pairs", "2", "--context", "32", "--kv", "f32"]);
@@ -368,7 +363,6 @@ fn llama_cpp_is_measured_in_the_same_pairs() {
         for pair in list(&found, "/pairs") {
             assert_close(number(pair, "/baseline/decode"), 50.0, 1e-6);
             assert_close(number(pair, "/baseline/prefill"), 50.0, 1e-6);
-            // N tokens in the time of the prompt and of N - 1.
             let prompt = number(pair, "/baseline/prompt_tokens");
             assert_eq!(prompt, number(pair, "/subject/prompt_tokens"));
             let tokens = number(pair, "/tokens");
@@ -441,7 +435,6 @@ fn llama_cpp_failures_give_one_line_errors() {
         ),
         ("yes", &["not finished after 2 s", "--time-limit"]),
         ("sleep 100", &["not finished after 2 s"]),
-        // The program ends, and its child keeps the pipe open.
         ("sleep 5 & exit 0", &["not finished after 2 s"]),
     ] {
         with(&fake_llama_bench(&scratch, does)).assert_refused(1, words);

@@ -1,5 +1,3 @@
-//! Files in a single type as candidates and as baselines of the report.
-
 use htc_tests::material::words;
 use htc_tests::scratch::names_in;
 use htc_tests::{Htc, Scratch, TinyModel, htc};

@@ -32,8 +32,6 @@ fn energy_determines_the_budget_and_is_shown() {
     assert!(shown.contains("a prediction by bytes alone"), "{shown}");
 }
 
-/// Factors in 8 bits of a 4-bit source take no less than it does. The error names types that meet
-/// the ratio.
 #[test]
 fn ratio_of_a_quantised_source_is_met_or_refused() {
     let scratch = Scratch::new();

@@ -25,7 +25,6 @@ fn compile(scratch: &Scratch, output: &str, options: &[&str]) -> Htc {
 
 const TEXT: &str = "alice.txt";
 
-/// Unprivileged user for tests run as root.
 const NOBODY: u32 = 65534;
 
 fn cached_calibration(scratch: &Scratch) -> PathBuf {

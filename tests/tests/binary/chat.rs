@@ -113,7 +113,6 @@ fn failing_templates_are_reported() {
     }
 }
 
-/// The template interpreter does not limit allocations; its separate process does.
 #[cfg(target_os = "linux")]
 #[test]
 fn template_memory_is_limited() {
@@ -155,15 +154,12 @@ fn control_tokens_in_messages_are_plain_text() {
     };
     let tokens = |outcome: &Outcome| read(outcome).parse::<usize>().unwrap();
     let plain = run_chat(template, "the cat sat").assert_ok();
-    // As text, "</s>" is four tokens more; as a token it would be one.
     let spelt = run_chat(template, "the cat</s> sat").assert_ok();
     assert_eq!(tokens(&spelt), tokens(&plain) + 4, "{}", spelt.stderr);
     assert!(tokens(&plain) >= 3);
     let half = "<s>{{ messages[0].content }}s>";
     let joined = run_chat(half, "the</").assert_ok();
-    // "<s>", then "▁the", "<", "/", "s", ">"; as a token "</s>" would be one.
     assert_eq!(tokens(&joined), 6, "{}", joined.stderr);
-    // The template cuts the message, so the origin of a token is ambiguous.
     let cuts = "<s>{{ messages[0].content[1:] }}</s>";
     run_chat(cuts, "the cat").assert_ok();
     run_chat(cuts, "the</s> cat").assert_refused(1, &["</s>", "control token", "chat template"]);

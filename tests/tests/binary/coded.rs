@@ -1,5 +1,3 @@
-//! Whole models in codes: one with an untied head, and one of every architecture.
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -96,7 +94,6 @@ fn untied_head_is_stored_in_codes() {
             .filter_map(|t| t.codes.as_ref());
         assert!(codes.any(|codes| codes.contains_kind(CodeKind::Trellis)));
         let difference = cpu_difference(&path);
-        // Activations in 8 bits, in a small model.
         assert!(difference < 0.15, "{difference:.2e}");
         let kl = divergence(&scratch, &path, &model);
         println!("{bytes} bytes: KL {kl:.5}, {difference:.4} from the reference");
@@ -109,7 +106,6 @@ fn untied_head_is_stored_in_codes() {
     assert!(before < 0.02, "{before}");
 }
 
-/// Made by `scripts/make_architecture_fixtures.py`.
 fn architectures() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures");
     let folders = fs::read_dir(root).unwrap();
@@ -120,8 +116,8 @@ fn architectures() -> Vec<PathBuf> {
     files
 }
 
-/// Column groups of these small models are half padding, so codes take more than f16, which a
-/// matrix keeps if the size allows. At 11/12 of the f16 size most matrices are in codes.
+/// Column groups of these small models are half padding; at 11/12 of the f16 size most matrices are
+/// in codes.
 #[test]
 fn every_architecture_runs_in_codes() {
     let scratch = Scratch::new();

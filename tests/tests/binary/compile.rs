@@ -1,5 +1,3 @@
-//! `htc compile`: the artifact matches the request, and the report matches the artifact.
-
 use std::fs;
 
 use htc_formats::DType;
@@ -179,9 +177,7 @@ fn default_projections_depend_on_the_method() {
     }
 }
 
-/// Ratios of parameters on the selected projections are met from below. The unused budget is less
-/// than one rank step of the projection with the largest step, or every projection is at its share
-/// or one step below its dense size.
+/// The unused budget is less than one rank step of the projection with the largest step.
 #[test]
 fn ratios_are_met_from_below() {
     let scratch = Scratch::new();
@@ -366,8 +362,7 @@ fn growing_projections_stay_dense_and_are_reported() {
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let output = scratch.path("out.htz");
     let report = scratch.path("report.json");
-    // At rank 32 in f32, factors of [64, 64] are as large as the matrix, those of [32, 64] are
-    // larger, those of the feed-forward layer are smaller.
+    // At rank 32 in f32, only the factors of the feed-forward layer are smaller than the matrix.
     let outcome = htc!["compile", &model, "-o", &output, "--report", &report]
         .args(["--rank", "32", "--factor-type", "f32"])
         .run()
@@ -410,7 +405,6 @@ fn factors_that_do_not_fit_blocks_are_reported() {
             .unwrap()
             .dtype
     };
-    // Rows of 64 are whole blocks of 32; rows of 20 and of 172 are not.
     assert_eq!(dtype("layers.0.q.a"), DType::Q8_0);
     for role in ["layers.0.q.b", "layers.0.down.a", "layers.0.down.b"] {
         assert_eq!(dtype(role), DType::F16, "{role}");
@@ -454,7 +448,6 @@ fn unselected_tensors_are_copied_unchanged() {
             );
             passed += 1;
         }
-        // Embedding, output, norms, and o, gate, up, down of two layers.
         assert_eq!(passed, 3 + 2 * (2 + 4));
     }
 }
@@ -478,8 +471,7 @@ fn quantised_sources_are_compiled() {
         let (artifact, _) = compile(&scratch, &model, &format!("{kind}.htz"), &options);
         let options = ["--chunks", "1", "--reference", model.to_str().unwrap()];
         let result = eval(&artifact, &demo("alice.txt"), &options).run().json();
-        // Products with the source's type round activations to 8 bits; those with f32 factors do
-        // not.
+        // Products with the source's type round activations to 8 bits.
         assert_close(number(&result, "/perplexity_ratio"), 1.0, 5e-3);
         assert!(number(&result, "/kl") < 2e-3, "{kind}: {result}");
     }

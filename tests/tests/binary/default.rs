@@ -1,6 +1,3 @@
-//! `htc compile` and `htc plan` without a method: defaults inferred from other options, and their
-//! messages.
-
 use std::fs;
 use std::path::PathBuf;
 

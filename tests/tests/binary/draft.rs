@@ -1,5 +1,3 @@
-//! `htc run --speculate` and `--verifier`: the text is the model's own for every draft.
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -49,7 +47,6 @@ fn drafts_do_not_change_greedy_text() {
 fn learning_drafts_do_not_change_the_text() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "model.gguf", DType::F32);
-    // Rank 4, so that it is often wrong.
     let grc = ["--method", "grc", "--rank", "4", "--factor-type", "f16"];
     let (artifact, _) = compile(&scratch, &model, "grc.htz", &grc);
     let (other, _) = compile(&scratch, &model, "gp.htz", &["--rank", "16"]);
@@ -109,7 +106,6 @@ fn json_reports_drafted_and_accepted_tokens() {
     let by_itself = json(run(&model).args(["--speculate", "1"]));
     assert!(number(&by_itself, "/speed_up") > 0.0);
     assert_eq!(number(&found, "/fraction_min"), 1.0);
-    // Keys and values of two layers with two heads of 16 values in f16.
     assert_eq!(number(&found, "/kv_bytes_per_token"), 256.0);
     let drafted = json(run(&model).args(["--speculate", "1", "--draft-length", "3"]));
     assert_eq!(drafted["text"], found["text"]);

@@ -41,7 +41,7 @@ fn sensor_option_adds_joules() {
     assert_close(touched, fraction, 1e-9);
     let mut ratios = 0.0;
     for pair in list(&found, "/pairs") {
-        // Part of the time of a short run is attributed to the readings at its ends.
+        // A short run is attributed in part to the readings at its ends.
         for (side, watts) in [("subject", 10.0 + 100.0 * fraction), ("baseline", 110.0)] {
             let run = &pair[side];
             let power = number(run, "/power_watts");
@@ -124,7 +124,6 @@ fn missing_sensor_quantities_are_null() {
     over.run().assert_refused(2, &["warm.csv", "-o"]);
 }
 
-/// llama-bench loads its model in every run, so its joules are not comparable, which is reported.
 #[test]
 fn joules_of_llama_cpp_are_null() {
     let scratch = Scratch::new();
@@ -168,7 +167,6 @@ fn plan_uses_measured_energy() {
     let run = bench(&artifact).args(["--fraction", "0.8", "--pairs", "2"]);
     let run = run.arg("--against").arg(&artifact);
     let found = run.args(["--sensor", "sim"]).run().json();
-    // Synthetic joules with a slope, independent of timing.
     let with_slope = |name: &str, slope: f64| {
         let mut found = found.clone();
         let touched =

@@ -1,5 +1,3 @@
-//! `htc eval`: both protocols, the distance to a reference, and values of other programs.
-
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -112,8 +110,7 @@ fn score(model: &Arc<Model>, window: &[u32]) -> Vec<TokenScore> {
         .collect()
 }
 
-/// Returns the mean over windows with equally many values, and its standard error, with each window
-/// as one observation.
+/// Each window is one observation.
 fn mean_and_error(values: &[f64], windows: usize) -> (f64, f64) {
     let mean_of = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let mean = mean_of(values);
@@ -133,8 +130,8 @@ fn best(distribution: &[f64]) -> usize {
     best
 }
 
-/// Recomputes the protocols: the text is cut into windows, the first token of each becomes BOS if
-/// the model adds one, and positions from half of the window on count (or all).
+/// The first token of each window becomes BOS if the model adds one, and positions from half of the
+/// window on count (or all).
 fn assert_definitions(add_bos: bool) {
     let scratch = Scratch::new();
     let text = scratch.file("words.txt", words(150));
@@ -184,7 +181,6 @@ fn assert_definitions(add_bos: bool) {
     let (mean, error) = mean_and_error(&half, chunks);
     assert_close(number(&found, "/perplexity"), mean.exp(), 1e-5);
     assert_close(number(&found, "/stderr"), mean.exp() * error, 1e-3);
-    // Student's t of two degrees of freedom.
     let half_width = 4.302_652_73 * error;
     let (low, high) = ((mean - half_width).exp(), (mean + half_width).exp());
     assert_close(number(&found, "/perplexity_interval/0"), low, 1e-3);
@@ -261,7 +257,6 @@ fn chunks_bound_the_windows() {
         let options = [&["--context", "64"], chunks].concat();
         number(&eval(&model, &words, &options).run().json(), "/tokens")
     };
-    // Positions 32 to 62 of each window predict their successors.
     assert_eq!(tokens(&["--chunks", "1"]), 31.0);
     assert_eq!(tokens(&["--chunks", "3"]), 93.0);
     let all = tokens(&[]);
@@ -303,8 +298,7 @@ fn windows_longer_than_a_batch_are_one_window() {
     assert_eq!(number(&result, "/tokens"), 599.0);
 }
 
-/// Comparison with llama.cpp on the same files; one test per line, so that they run in parallel.
-/// Its standard error assumes independent tokens and is not compared.
+/// One test per line, so that they run in parallel.
 mod llama_cpp {
     use super::*;
 

@@ -25,7 +25,6 @@ fn exempt_channels_are_exact() {
             ..TinyModel::default()
         };
         let model = scratch.file(&format!("model-{number}.gguf"), tiny.bytes());
-        // The rounded values in the file.
         let mut tensors = tiny.tensors();
         for tensor in &mut tensors {
             tensor.values = tensor.decoded();

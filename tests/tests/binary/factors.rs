@@ -50,8 +50,8 @@ fn reported_errors_are_those_of_the_stored_factors() {
     }
 }
 
-/// Eckart-Young: the best approximation of rank r drops the smallest singular values. Their squares
-/// are the smallest eigenvalues of `W Wᵀ` (or `Wᵀ W`).
+/// Eckart-Young: the squares of the dropped singular values are the smallest eigenvalues of `W Wᵀ`
+/// (or `Wᵀ W`).
 #[test]
 fn per_slot_errors_are_the_eckart_young_tail() {
     let tiny = TinyModel::default();

@@ -1,5 +1,3 @@
-//! Forms other than factors: dense in another type, a factorised head, a base with a residual.
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -219,7 +217,6 @@ fn codes_of_every_table_version_run() {
         let dense = scratch.file("dense.gguf", dense);
         let [expected, _] = logits(&dense);
         for found in logits(&path) {
-            // Activations are rounded to 8 bits before codes.
             let difference = largest_difference(&found, &expected);
             assert!(difference < 0.05, "{codes}: {difference:.2e}");
         }

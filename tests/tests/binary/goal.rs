@@ -1,6 +1,3 @@
-//! Decisions by measurement on held-out text: gauge, biases, and the smallest artifact within a
-//! limit.
-
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -68,7 +65,6 @@ fn best_measured_gauge_is_chosen_by_default() {
         .collect();
     assert_eq!(gauges[..3], ["whiten", "activation", "none"]);
     assert_eq!(trials.len(), 4, "{gauges:?}");
-    // The fourth is the best of them with biases.
     let best = trials[..3].iter().min_by(|a, b| kl(a).total_cmp(&kl(b)));
     assert_eq!(trials[3]["gauge"], best.unwrap()["gauge"]);
     assert_eq!(trials[3]["bias"], true);
@@ -147,7 +143,6 @@ fn quality_equals_eval_on_the_held_out_text() {
 fn gauge_that_measures_worse_is_refused() {
     let scratch = Scratch::new();
     let options = ["--ratio", "0.5", "--gauge", "axiom", "--bias", "off"];
-    // The feed-forward network, in which it loses most.
     let run = || {
         let run = calibrated(&scratch, "compile", "out").args(options);
         run.args(["--slots", "gate,up", "--allocator", "uniform"])
@@ -183,8 +178,6 @@ fn smallest_artifact_within_the_limit_is_found() {
         ),
     ];
     for (option, value, upper, most) in cases {
-        // The upper end of the interval counts; for the perplexity also on text sampled from the
-        // source.
         let of_source = |of: &Value| number(of, "/kl_interval/1").exp();
         let upper = |of: &Value| match option {
             "--max-kl" => number(of, upper),
@@ -252,7 +245,6 @@ fn plan_command_searches_within_a_limit() {
 #[test]
 fn infeasible_or_unmeasurable_limits_are_refused() {
     let scratch = Scratch::new();
-    // Factors in 4 bits cannot be that close at any rank.
     let options = ["--max-kl", "1e-12", "--gauge", "none", "--bias", "off"];
     let strict = command(&scratch, "compile", &options);
     let strict = strict.args(["--allocator", "uniform", "--factor-type", "q4_0"]);

@@ -1,5 +1,4 @@
-//! The program on a simulated GPU: driver, compiler and libraries with NVIDIA's names that compute
-//! on the CPU. Everything except the GPU itself is tested.
+//! The program on a simulated GPU.
 
 use std::path::Path;
 
@@ -45,7 +44,6 @@ fn run_and_eval_work_on_a_simulated_driver() {
     let told = one_by_one.stderr.matches("makes no graph").count();
     assert_eq!(told, 1, "{}", one_by_one.stderr);
     assert!(!found.stderr.contains("makes no graph"), "{}", found.stderr);
-    // Thermal limits follow this GPU, which NVML does not know.
     let run = htc!["run", &model, "-p", "the cat", "-n", "2", "--temp", "0"];
     let run = run.args(["--ignore-eos", "--device", "cuda", "--thermal", "65,85"]);
     let hot = machine.configure(run).run().assert_ok();
@@ -81,8 +79,7 @@ fn cusolver_decomposes_weights() {
         let compile = compile.args(["--slots", "q,k,v,gate,up", "--report", "json"]);
         machine.configure(compile.args(["--device", device, "--threads", threads]))
     };
-    // A library with missing functions is treated as absent: the CPU decomposes, with a warning and
-    // a remedy. (Without the file a system library might be found.)
+    // A system library might be found without the file.
     machine.install(BLAS, "libcublas.cpp", &[]);
     machine.install(SOLVER, "libcusolver.cpp", &["-DHTC_SHORT"]);
     let said = compile("gp", "plain.htz", "cuda", "2").run().assert_ok();
@@ -167,12 +164,10 @@ fn whole_compilation_runs_on_the_device() {
     };
     let (cpu, cuda) = (kl("cpu"), kl("cuda"));
     assert!((cuda / cpu - 1.0).abs() < 0.02, "{cuda} {cpu}");
-    // Windows of inputs as wide as the model, and as the hidden layer.
     let called = machine.call_log();
     for summed in ["sums of 16 x 64\n", "sums of 16 x 172\n"] {
         assert!(called.contains(summed), "{called}");
     }
-    // Roots of gauges and weights; the depth sink; bases of a head for the KV cache.
     for decomposed in [
         "eigenvectors of 64\n",
         "eigenvalues of 64\n",

@@ -1,6 +1,3 @@
-//! Calibration of the head's input: its cached statistics, the gauges of its factors, the error of
-//! its outputs.
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -73,7 +70,7 @@ fn cached(scratch: &Scratch) -> PathBuf {
     found.next().unwrap().unwrap().path()
 }
 
-/// Count, mean and lower triangle of the second moment in the head's file.
+/// Count, mean and lower triangle of the second moment.
 fn stored_moment(bytes: &[u8], width: usize) -> (u64, Vec<f64>, Vec<f64>) {
     const HEADER: usize = 8 + 32 + 8 + 32;
     let (count, rest) = bytes[HEADER..bytes.len() - 32].split_at(8);
@@ -195,7 +192,6 @@ fn gauges_lower_the_logit_error_of_a_head() {
         ("activation", "activation"),
         ("whiten", "output"),
     ] {
-        // The head has no bias, so the option does not change its factors.
         let mut same = Vec::new();
         for bias in ["off", "on"] {
             let run = calibrated(&scratch, &model, &plan, &gauge_options(gauge, bias));
@@ -241,7 +237,6 @@ fn dense_heads_report_the_logit_error() {
         [&head, &tied].map(|m| text(m, "/matrix")),
         ["head", "embedding"]
     );
-    // The same values and inputs, but a tied embedding is also coded for lookups.
     for (key, more) in [("/error", 0.7..1.0), ("/output_error", 1.0..1.3)] {
         let ratio = number(&tied, key) / number(&head, key);
         assert!(more.contains(&ratio), "{key}: {ratio}");
@@ -295,7 +290,6 @@ fn head_statistics_are_cached_like_layers() {
         assert_eq!(names(), complete);
     }
 
-    // All layers and the last stream exist: only the head is computed.
     let killed_in_time = (0..20).any(|_| {
         fs::remove_dir_all(&folder).unwrap();
         let mut child = run().spawn();

@@ -94,7 +94,6 @@ fn same_command_resumes_after_sigterm() {
     interrupted_by("-TERM");
 }
 
-/// The terminal is closed.
 #[test]
 fn same_command_resumes_after_sighup() {
     interrupted_by("-HUP");
@@ -268,7 +267,7 @@ fn interrupted_replacement_keeps_the_old_artifact() {
     assert_eq!(fs::read(&output).unwrap(), b"old");
 }
 
-/// `kill` is built into the shell; the program may be missing.
+/// The program `kill` may be missing.
 fn send(signal: &str, child: &std::process::Child) {
     let pid = child.id().to_string();
     let mut shell = Command::new("sh");

@@ -1,5 +1,3 @@
-//! Compilations in codes that are killed during the backward pass, during coding, or at any time.
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +13,7 @@ use htc_tests::{Htc, Scratch, htc};
 
 use super::plan::wide;
 
-/// A model whose trellises take some milliseconds each, calibrated on words, with gradients.
+/// Trellises take some milliseconds each.
 fn compile(scratch: &Scratch, threads: &str) -> Htc {
     compile_as(scratch, threads, &["--effort", "fast", "--tune", "0"])
 }
@@ -87,7 +85,7 @@ fn killed_trellis_coding_resumes() {
         let enough = lines(&before) + more;
         kill_when(compile(&scratch, "2").spawn(), || {
             let now = journals(&scratch);
-            // Lines never disappear; a repeated step would write the same line again.
+            // A repeated step would write the same line again.
             for (path, said) in &before {
                 let kept = now.get(path).is_some_and(|now| now.starts_with(said));
                 assert!(kept, "{}: {now:?}", path.display());
@@ -139,7 +137,6 @@ fn killed_backward_pass_resumes() {
     });
     assert!(steps(&scratch, "outputs-").is_empty());
     let forwards = steps(&scratch, "stream-0001");
-    // The head, which comes first, and the last layer.
     kill_when(compile(&scratch, "2").spawn(), || {
         steps(&scratch, "outputs-").len() >= 2
     });
@@ -172,12 +169,10 @@ fn compilation_killed_at_any_time_resumes() {
         }
         child.kill().unwrap();
         let status = child.wait().unwrap();
-        // It may have ended just before, or only have had to clean up.
         if scratch.path("out.htz").exists() {
             break status.success();
         }
         kills += 1;
-        // Finished work stays finished, so there is enough time for the rest.
         after = (after + whole / 20).min(whole / 2);
         assert!(kills < 200, "no progress");
     };

@@ -1,5 +1,3 @@
-//! `htc run --kv`, `--kv-keep`, `--on-full` and `htc eval --kv`: storage of keys and values.
-
 use std::path::{Path, PathBuf};
 
 use htc_tests::material::words;
@@ -7,7 +5,6 @@ use htc_tests::{Htc, Scratch, TinyModel, htc};
 
 use super::number;
 
-/// Two layers, two heads of keys and of values, of 32 values.
 const NUMBERS: f64 = 2.0 * 2.0 * 2.0 * 32.0;
 
 fn source(scratch: &Scratch) -> PathBuf {
@@ -86,7 +83,6 @@ fn every_kv_kind_runs_and_reports_its_size() {
             _ => assert!(taken < f16, "{kind}: {taken}"),
         }
     }
-    // Uncompressed and exempt positions count in the total.
     let hybrid = run(&model, "48").args(["--kv", "static-hybrid:0.5", "--json"]);
     let hybrid = hybrid.run().assert_ok().json();
     let positions = number(&hybrid, "/prompt_tokens") + number(&hybrid, "/tokens") - 1.0;

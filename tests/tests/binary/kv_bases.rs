@@ -1,5 +1,3 @@
-//! `htc compile --kv-bases`: bases for an adaptive KV cache, in the artifact and for its readers.
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -80,7 +78,6 @@ fn bases_do_not_change_other_tensors() {
     );
     assert_eq!(kv.manifest.plan, other.manifest.plan);
 
-    // Two layers of two heads of 16, in f16 and f32.
     let bytes = 2.0 * 2.0 * 2.0 * (2.0 * 256.0 + 4.0 * 16.0);
     assert_eq!(number(&report, "/kv_bases"), bytes);
     assert!(plain.get("kv_bases").is_none());
@@ -114,7 +111,7 @@ fn bases_do_not_change_other_tensors() {
 #[test]
 fn reader_returns_the_bases_of_every_head() {
     let scratch = Scratch::new();
-    // Two query heads to each of three KV heads, of a size that is no power of two.
+    // The size is no power of two.
     let tiny = TinyModel {
         heads: 6,
         kv_heads: 3,
@@ -332,7 +329,6 @@ fn bases_require_a_calibration() {
         .assert_refused(2, &["request.kv_bases", "on or off"]);
 }
 
-/// With a single KV head the energies have one row; they are still not counted as weights.
 #[test]
 fn exports_and_bits_per_weight_exclude_bases() {
     let scratch = Scratch::new();

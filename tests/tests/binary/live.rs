@@ -1,6 +1,3 @@
-//! `htc run --thermal`, `--power-cap`, `--sensor`, `--events`: readings of a device, and the active
-//! fraction that follows from them.
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -70,7 +67,6 @@ fn hot_device_reduces_the_fraction() {
             assert!(number(event, key) >= 0.0);
         }
     }
-    // Halfway from 60 to 80 °C: halfway from 1 to the minimum.
     let fraction = number(&told[1], "/fraction");
     assert!((fraction - (1.0 + least) / 2.0).abs() < 1.0 / 128.0);
     assert!((number(&told[1], "/temperature") - 70.0).abs() < 0.01);
@@ -120,7 +116,6 @@ fn power_cap_limits_and_energy_is_reported() {
     assert!(joules > 0.0);
     assert!((rate * joules / 48.0 - 1.0).abs() < 1e-6, "{rate} {joules}");
     assert_eq!(number(&found, "/fraction_min"), 1.0);
-    // Independent of the speed of its clock.
     let trace = scratch.file("trace", "time,power\n0,50\n1000000,50\n");
     let mut sensor = std::ffi::OsString::from("trace:");
     sensor.push(&trace);
@@ -150,8 +145,6 @@ fn lost_or_invalid_sensors_do_not_limit() {
         sensor.push(&trace);
         let file = scratch.path(&format!("{name}.events"));
         if name == "ended" {
-            // It ends before it is read again; the text is long enough as it slides past the
-            // context.
             sensor.push(",speed=10000");
         }
         let followed = match name {

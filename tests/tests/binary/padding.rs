@@ -1,5 +1,3 @@
-//! Matrices whose columns are not whole column groups: the last group is padded, which is reported.
-
 use std::fs;
 use std::path::PathBuf;
 
@@ -15,8 +13,6 @@ use super::{eval, list, number};
 
 const TOKENS: [u32; 8] = [1, 261, 297, 70, 280, 5, 298, 3];
 
-/// No matrix has a multiple of 32 columns: 60 for the embedding and readers of the stream, 56 for
-/// o, 172 for down.
 fn model(scratch: &Scratch) -> PathBuf {
     let tiny = TinyModel {
         width: 60,
@@ -100,7 +96,6 @@ fn any_width_is_stored_in_padded_column_groups() {
             assert_eq!(layout.padding() as u64, padding);
             of_kind += usize::from(layout.contains_kind(kind));
         }
-        // Codes with more bits than trellises have are codebooks.
         assert!(of_kind > 5, "{codes}: {of_kind}");
         let exported = scratch.path("exported.gguf");
         htc!["export", &one, "-o", &exported, "--as", "f32", "--force"]

@@ -1,6 +1,3 @@
-//! `htc plan`, `htc compile --plan` and `htc compile --dry-run`, with every allocator that needs no
-//! calibration.
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -20,12 +17,10 @@ pub(super) const ALLOCATORS: [&[&str]; 5] = [
     &["--allocator", "phase"],
 ];
 
-/// Wide enough for several steps of rank.
 pub(super) fn model(scratch: &Scratch) -> PathBuf {
     scratch.file("model.gguf", wide(3).bytes())
 }
 
-/// A model twice as wide as the default.
 pub(super) fn wide(layers: usize) -> TinyModel {
     TinyModel {
         layers,

@@ -111,7 +111,6 @@ fn active_residuals_are_added_to_the_bases() {
         };
         let exact = logits(&file, Reference, setting);
         let found = logits(&file, cpu(), setting);
-        // Activations in 8 bits, in a small model.
         let difference = largest_difference(&found, &exact);
         assert!(difference < 0.15, "{refinements}: {difference:.2e}");
         if let Some(before) = &before {

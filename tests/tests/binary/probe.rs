@@ -11,7 +11,6 @@ use serde_json::Value;
 
 use super::{METHODS, assert_close, compile, list, number, text};
 
-/// Two thirds of three layers.
 const DEPTH_SINK: usize = 2;
 
 fn model(scratch: &Scratch) -> PathBuf {
@@ -113,7 +112,6 @@ fn mostly_dense_artifact_is_confirmed() {
 fn damaged(scratch: &Scratch, artifact: &Artifact, role: &str) -> PathBuf {
     let mut bytes = artifact.bytes.clone();
     let place = artifact.tensor_range(role);
-    // The high byte of the second number: its exponent and sign.
     bytes[place.start + 7] ^= 0x03;
     scratch.file("damaged.htz", bytes)
 }
@@ -166,7 +164,6 @@ fn damage_in_another_layer_is_found_when_probed() {
     assert!(outcome.stderr.contains("layers.0.gate.b is damaged"));
 }
 
-/// Digests are valid but spectra are not, for example by another arithmetic.
 #[test]
 fn wrong_spectra_with_valid_digests_fail() {
     let scratch = Scratch::new();
@@ -238,8 +235,6 @@ fn nonexistent_layer_is_a_usage_error() {
     }
 }
 
-/// After the first layer of the flat model, the stream no longer grows; a model that grows to its
-/// end has no plateau.
 #[test]
 fn calibration_measures_the_depth_sink() {
     let scratch = Scratch::new();

@@ -1,5 +1,3 @@
-//! The quality record of an artifact: measurements on the test split, and nothing else.
-
 use std::fs;
 use std::path::PathBuf;
 use std::thread::sleep;
@@ -69,12 +67,10 @@ fn artifact_records_quality_on_the_test_split() {
         assert!(estimate.stderr > Some(0.0));
     }
     assert_eq!((quality.windows, quality.choosing_windows), (16, 16));
-    // From half of each window on, except for the last position, which predicts nothing.
     assert_eq!((quality.context, quality.tokens), (64, 16 * 31));
     assert_eq!(quality.protocol, QualityRecord::SECOND_HALF);
     let text = fs::read(demo("alice.txt")).unwrap();
     assert_eq!(quality.text_sha256, Digest::of_bytes(&text));
-    // Values of candidates are of the validation split, and not in the artifact.
     let trials = list(&report, "/trials");
     assert!(trials.len() > 5);
     let manifest = String::from_utf8(artifact.bytes[artifact.manifest_range()].to_vec()).unwrap();
@@ -111,7 +107,6 @@ fn artifact_records_quality_on_the_test_split() {
     htc!["report", &path, "-o", &page].run().assert_ok();
     let page = fs::read_to_string(&page).unwrap();
     assert!(page.contains("Recorded in the artifact: on 496 tokens of the test split"));
-    // `htc eval` measures the same where nothing decided: on the windows of a text of its own.
     let held_out = demo("time_machine.txt");
     let start: String = fs::read_to_string(held_out)
         .unwrap()
@@ -160,7 +155,7 @@ fn artifact_without_text_has_no_quality() {
             .stderr
             .contains("quality")
     );
-    // Space for longer errors, offsets and spectra, at most 24 bytes each.
+    // At most 24 bytes for each error, offset and spectrum.
     let spaces = manifest.iter().rev().take_while(|byte| **byte == b' ');
     let numbers = 3 * artifact.manifest.plan.slots.len() + artifact.manifest.tensors.len() + 1;
     assert!(spaces.count() < 256 + 20 * numbers);

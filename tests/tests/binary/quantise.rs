@@ -1,5 +1,3 @@
-//! `htc compile --method quantise`: a type for every matrix, and files of the requested size.
-
 use std::fs;
 use std::path::Path;
 
@@ -106,7 +104,6 @@ fn every_matrix_is_coded_within_the_predicted_time() {
         let coded = tensor.dtype.block_len() > 1 || tensor.codes.is_some();
         assert!(coded, "{} {}", tensor.name, tensor.dtype);
     }
-    // Costs of vocabulary rows differ enough for row classes.
     let embedding = manifest.tensor(Role::TokenEmbedding).unwrap();
     let classes = matches!(embedding.codes, Some(CodeLayout::Classes(_)));
     assert!(classes, "{:?}", embedding.codes);
@@ -123,7 +120,6 @@ fn each_kind_of_code_is_closer_than_the_previous() {
         let mut weights = artifact.manifest.tensors.iter().filter(|t| t.rows > 1);
         let wanted = |list: &CodeLayout| match codes {
             "levels" => !list.contains_kind(CodeKind::Trellis),
-            // Codes with more bits than trellises have are codebooks.
             _ => {
                 let mut all = list.codes_with_rows(1).flat_map(|(_, codes)| codes.iter());
                 list.contains_kind(CodeKind::Trellis) || all.all(|code| code.bits() > 5)
@@ -287,7 +283,7 @@ fn calibrated_codes_lose_less_than_plain_ones() {
 fn smallest_file_within_a_limit_is_found() {
     let scratch = Scratch::new();
     let options = ["--max-kl", "0.05", "--calibration-tokens", "16384"];
-    // Fast codes, as a dozen artifacts are made.
+    // A dozen artifacts are made.
     let untuned = ["--tune", "0", "--codes", "levels", "--effort", "fast"];
     let report = htc![
         "compile",
@@ -375,7 +371,6 @@ fn channels_are_permuted_if_possible() {
     let inspected = htc!["inspect", scratch.path("on.htz")].run().assert_ok();
     let said = format!("stored in an order of its own, sha256 {}", on.unwrap());
     assert!(inspected.stderr.contains(&said), "{}", inspected.stderr);
-    // Both lose about as much; a wrong permutation would destroy the model.
     let [on, off] = ["on.htz", "off.htz"].map(|name| divergence(&scratch.path(name)));
     assert!(on < 1.2 * off, "{on} in order, {off} without");
     compile(&scratch, "no.htz", &["--order", "perhaps"])

@@ -1,6 +1,3 @@
-//! Joint choice of codes and factors: `htc compile --method quantise` on sources of low rank, and
-//! on others.
-
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -184,7 +181,6 @@ fn mixed_plan_round_trips() {
     let written_again = Artifact::open(&scratch.path("planned-1.htz"));
     let slots = &written_again.manifest.plan.slots;
     assert!(slots.iter().any(|slot| slot.form == Form::LowRank));
-    // Factors use the gauge with which they were measured.
     let treatment = written_again.manifest.provenance.treatment.unwrap();
     assert_eq!(treatment.gauge, "whiten");
 }

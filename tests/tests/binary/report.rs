@@ -1,5 +1,3 @@
-//! `htc report`: a page that is well-formed, complete, self-contained and reproducible.
-
 mod bits;
 mod browser;
 
@@ -300,7 +298,6 @@ fn tables_have_the_numbers_of_the_report() {
         let Some(error) = slot["error"].as_f64() else {
             continue;
         };
-        // Four significant digits without trailing zeros.
         let digits = (3 - error.log10().floor() as i32).max(0) as usize;
         let told = format!("{error:.digits$}");
         let told = told.trim_end_matches('0');

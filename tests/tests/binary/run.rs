@@ -196,7 +196,6 @@ fn generation_stops_at_the_end_of_the_context() {
     assert!(run.assert_ok().stderr.contains("context"));
 }
 
-/// LongRoPE depends on the maximum length of a sequence; without -n it is a short one.
 #[test]
 fn long_rope_does_not_depend_on_the_token_limit() {
     let model =
@@ -232,7 +231,6 @@ fn streamed_text_is_valid_utf8() {
     let scratch = Scratch::new();
     let model = tiny(&scratch);
     for seed in 0..8 {
-        // Most tokens are single bytes, so most sequences are not UTF-8.
         let run = htc!["run", &model, "-p", "häuser", "-n", "200", "--ignore-eos"];
         let run = run.args(["--temp", "3", "--top-k", "0", "--top-p", "1"]);
         let outcome = run.arg("--seed").arg(seed.to_string()).run().assert_ok();

@@ -1,4 +1,4 @@
-//! Behaviour on a terminal: progress, and no waiting for a prompt. `script` provides the terminal.
+//! Behaviour on a terminal, provided by `script`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -43,7 +43,7 @@ fn compile_shows_progress_by_projection() {
         return;
     };
     assert_eq!(code, Some(0), "{shown}");
-    // The display is refreshed some times a second, so not every projection appears.
+    // The display is refreshed some times a second.
     let layers = (0..8).filter(|layer| shown.contains(&format!("layer {layer}:")));
     assert!(layers.count() >= 1, "{shown}");
 }
@@ -61,7 +61,6 @@ fn run_does_not_wait_for_a_prompt() {
     );
 }
 
-/// ESC, a C1 control character, a right-to-left override, and DEL.
 const HOSTILE: &str = "x\u{1b}[2J\u{9b}1m\u{202e}y\u{7f}";
 
 fn controls_terminal(c: char) -> bool {

@@ -1,5 +1,3 @@
-//! Several calibration texts with weights, and shrinkage chosen on a text of another kind.
-
 use std::fs;
 
 use htc_tests::artifact::Artifact;

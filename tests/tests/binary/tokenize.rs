@@ -1,5 +1,3 @@
-//! `htc tokenize`: ids computed by hand, and those of llama.cpp for published vocabularies.
-
 use std::fs;
 use std::path::Path;
 
@@ -30,9 +28,7 @@ fn ids_of_a_known_vocabulary() {
         ("the", vec![1, token("▁the")]),
         ("the cat", vec![1, token("▁the"), token("▁cat")]),
         ("then", vec![1, token("▁then")]),
-        // "he" is merged before "▁h", so "▁h" never occurs.
         ("her", vec![1, token("▁"), token("he"), token("r")]),
-        // Not in the vocabulary: its bytes.
         ("é", vec![1, token("▁"), byte(0xc3), byte(0xa9)]),
         ("\n", vec![1, token("▁"), token("\n")]),
     ];
@@ -82,7 +78,6 @@ fn without_json_tokens_go_to_stderr() {
 }
 
 /// `.inp` has texts, `.out` the ids of llama.cpp without the BOS that some vocabularies add.
-/// Compares every `step`-th text.
 fn compare(name: &str, bos: Option<u32>, step: usize) {
     let Some(model) = shared(&format!("models/gguf-vocab/ggml-vocab-{name}.gguf")) else {
         return;
@@ -163,8 +158,7 @@ fn unsupported_tokenizers_are_refused_by_name() {
     }
 }
 
-/// Output is buffered: a hundred thousand tokens take few system calls. A datagram socket preserves
-/// the boundaries of writes.
+/// A datagram socket preserves the boundaries of writes.
 #[test]
 fn token_output_is_buffered() {
     use std::os::fd::OwnedFd;
@@ -177,7 +171,6 @@ fn token_output_is_buffered() {
     let reader = std::thread::spawn(move || {
         let mut room = vec![0; 1 << 20];
         let (mut writes, mut bytes) = (0, 0);
-        // An empty message, sent below, is the end.
         while let Ok(length @ 1..) = from.recv(&mut room) {
             (writes, bytes) = (writes + 1, bytes + length);
         }

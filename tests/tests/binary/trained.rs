@@ -33,16 +33,15 @@ fn stories_compile_with_both_methods() {
             htc!["verify", &artifact].run().assert_ok();
             let result = eval(&artifact, &text, &["--context", "256", "--chunks", "4"]);
             let perplexity = number(&result.run().json(), "/perplexity");
-            // Plain truncation ruins a model of width 64; the test is that it runs and is measured.
+            // Plain truncation ruins a model of width 64.
             assert!(perplexity > 2.0, "{method} {ratio}: {perplexity}");
             assert!(method == "gp" || perplexity < 20.0, "{ratio}: {perplexity}");
         }
     }
 }
 
-/// Perplexity relative to the source's by an independent script (numpy and torch): plain SVD of all
-/// seven projections, factors in f16, WikiText-2's test split, 60 windows, all positions. Ranks
-/// here are up to a granule of 8 lower, which matters more for small ranks.
+/// The script (numpy and torch) uses plain SVD, factors in f16, WikiText-2's test split, 60
+/// windows, all positions. Ranks here are up to a granule of 8 lower.
 #[test]
 fn truncation_loss_equals_an_independent_script() {
     let Some(text) = shared("text/wikitext2.test.raw.txt") else {
@@ -62,9 +61,8 @@ fn truncation_loss_equals_an_independent_script() {
     }
 }
 
-/// The same script with errors weighted by activations and by their second moment, calibrated on
-/// the head of WikiText-2's training split. A third of its windows suffices to distinguish the
-/// four, and nothing is measured during compilation, as nothing is chosen.
+/// The same script, calibrated on the head of WikiText-2's training split; a third of its windows
+/// suffices.
 #[test]
 fn weighted_truncation_loss_equals_an_independent_script() {
     let (Some(text), Some(calibration)) = (
@@ -76,8 +74,7 @@ fn weighted_truncation_loss_equals_an_independent_script() {
     let model = demo("reference-7m-f16.gguf");
     let scratch = Scratch::new();
     let cache = scratch.path("cache");
-    // By default candidates are measured on the end of the calibration text; one window suffices
-    // here.
+    // One window suffices.
     let held_out = std::fs::read_to_string(&text).unwrap();
     let held_out: String = held_out.chars().take(3000).collect();
     let held_out = scratch.file("held-out.txt", held_out);

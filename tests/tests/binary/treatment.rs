@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 
 use super::{METHODS, assert_close, compile, eval, list, number, text};
 
-/// Projections that read the residual stream.
 pub const READS: [(&str, &str); 5] = [
     ("q", "attn_q"),
     ("k", "attn_k"),
@@ -21,7 +20,6 @@ pub const READS: [(&str, &str); 5] = [
     ("up", "ffn_up"),
 ];
 
-/// Projections that a method can compress.
 pub fn all_slots(method: &str) -> [&'static str; 2] {
     match method {
         "grc" => ["--slots", "q,k,v,gate,up"],
@@ -57,14 +55,11 @@ pub fn with<'a>(options: &[&'a str], more: &'a [String]) -> Vec<&'a str> {
     options.iter().copied().chain(more).collect()
 }
 
-/// A model of the repository with an architecture's shapes.
 pub fn fixture(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures");
     root.join(name).join("model.gguf")
 }
 
-/// The initial tail energy is the error of plain factors; the search lowers it, and the resulting
-/// factors have the final tail energy.
 #[test]
 fn axiom_gauge_lowers_the_tail_energy() {
     let tiny = TinyModel::default();
@@ -263,8 +258,7 @@ fn bias_correction_makes_the_mean_error_zero() {
     }
 }
 
-/// At full rank a correction is only rounding, so the model's own bias remains, which Qwen 2 has
-/// and Mistral has not. At lower rank every architecture runs with a bias on each projection.
+/// Qwen 2 has a bias of its own, Mistral has not.
 #[test]
 fn every_architecture_supports_biases() {
     let scratch = Scratch::new();
@@ -308,8 +302,7 @@ fn every_architecture_supports_biases() {
     }
 }
 
-/// The first position lies along a channel that no projection weighs: leading components miss it,
-/// an appended sink does not.
+/// Leading components miss a first position along a channel that no projection weighs.
 #[test]
 fn appended_sink_is_exact() {
     let tiny = TinyModel::default();
@@ -340,7 +333,6 @@ fn appended_sink_is_exact() {
                 let exact = source(&tensors, 0, name).times(&direction);
                 exact.relative_distance(&artifact.dense_projection(0, slot).times(&direction))
             });
-            // The first component alone preserves it, so any smaller rank does.
             let first = READS[..3].iter().map(|(slot, name)| {
                 let (a, b) = match method {
                     "grc" => ("qkv.basis".to_owned(), format!("{slot}.projected")),
@@ -377,7 +369,6 @@ fn appended_sink_is_exact() {
             assert_eq!(of["appended"], avoids, "{method}: {of}");
         }
         assert_eq!(text(&report, "/treatment/sink"), "append");
-        // O and down do not read the residual stream.
         let slots: Vec<&Value> = list(&report, "/sinks")
             .iter()
             .flat_map(|of| list(of, "/slots"))
@@ -547,7 +538,6 @@ fn treatment_of_a_trained_model() {
     assert_eq!(text(&report, "/treatment/sink"), "append");
     for of in list(&report, "/measured") {
         assert_eq!(of["norm"], "output");
-        // Shrinkage also counts directions that are rare in the text; f16 rounding is small.
         let (predicted, error) = (number(of, "/predicted"), number(of, "/output_error"));
         assert!(predicted > 0.99 * error, "{of}");
         assert!(predicted < 1.3 * error || error < 0.1, "{of}");

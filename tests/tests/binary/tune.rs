@@ -1,5 +1,3 @@
-//! `htc compile --tune`: tuning of norms and rows after all matrices are stored.
-
 use std::fs;
 use std::path::PathBuf;
 use std::thread::sleep;
@@ -43,8 +41,7 @@ fn bytes(scratch: &Scratch, name: &str) -> Vec<u8> {
 #[test]
 fn only_norms_and_rows_are_tuned() {
     let scratch = Scratch::new();
-    // In GGUF types, whose size steps exceed the space for the tuning record, so the plan is the
-    // same.
+    // Size steps exceed the space for the tuning record, so the plan is the same.
     let coded = ["--codes", "gguf", "--tune"];
     let plain = compile(&scratch, "plain.htz", &[&coded[..], &["0"]].concat())
         .run()
@@ -57,7 +54,6 @@ fn only_norms_and_rows_are_tuned() {
     assert!(said.contains("  tuned       "), "{said}");
     let tuned = outcome.json();
     assert_eq!(number(&tuned, "/tuning/asked"), 12.0);
-    // Five norms of 64 values, and the rows of seven projections in two layers.
     let rows = 2 * (64 + 32 + 32 + 64 + 192 + 192 + 64);
     assert_eq!(number(&tuned, "/tuning/numbers"), f64::from(320 + rows));
     let (before, after) = (
@@ -152,7 +148,6 @@ fn killed_tuning_resumes() {
     assert!(bytes(&scratch, "killed.htz") == bytes(&scratch, "whole.htz"));
 }
 
-/// Tuning would increase a norm at the maximum of its type: the result is discarded, with a note.
 #[test]
 fn tuned_values_out_of_range_are_discarded() {
     let scratch = Scratch::new();

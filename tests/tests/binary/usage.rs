@@ -1,5 +1,3 @@
-//! The command line: help, versions, and errors found before any file is opened.
-
 use htc_tests::{Scratch, TinyModel, htc};
 
 const COMMANDS: [&str; 11] = [
@@ -168,7 +166,7 @@ fn missing_arguments_are_named() {
         if outcome.stderr.lines().count() == 1 {
             outcome.assert_refused(2, words);
         } else {
-            // A command without any argument may show its help instead.
+            // A command without any argument may show its help.
             assert_eq!(outcome.code(), Some(2), "{arguments:?}");
             assert_eq!(arguments.len(), 1, "{arguments:?}: {}", outcome.stderr);
             assert!(outcome.stderr.contains("Usage"), "{}", outcome.stderr);
@@ -225,7 +223,6 @@ fn conflicting_options_are_named() {
 fn assert_names_the_option(command: &[&str], options: &[(&str, &[&str])]) {
     for (option, values) in options {
         for value in *values {
-            // An option and its value as two words, and as one.
             htc![]
                 .args(command)
                 .args([option, value])

@@ -54,7 +54,6 @@ fn assert_found_in(part: impl Fn(&Artifact) -> Range<usize>, named: &[&str]) {
 
 #[test]
 fn flipped_bit_in_the_header_is_found() {
-    // After the magic, which identifies the type of file.
     assert_found_in(|_| 8..128, &["header", "copy"]);
 }
 
@@ -116,7 +115,7 @@ fn damage_is_listed_as_json() {
     assert_eq!(outcome.stderr.lines().count(), 1);
 }
 
-/// Flips bits all over the file; the odd step covers all bits of a byte.
+/// The odd step covers all bits of a byte.
 #[test]
 fn flipped_bit_anywhere_is_found() {
     let scratch = Scratch::new();

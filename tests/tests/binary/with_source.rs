@@ -1,5 +1,3 @@
-//! `htc compile --with-source`: an artifact that drafts for its source without another file.
-
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -290,9 +288,7 @@ fn sizes_refer_to_the_compressed_part() {
     let weights = ModelFile::open(&model).unwrap().tensor_bytes() as f64;
     assert_eq!(source + shared, weights);
     assert_eq!(source, with.manifest.source_bytes() as f64);
-    // Norms, embedding and head, which are unchanged.
     assert!(shared >= 2.0 * 4.0 * 256.0 * 299.0, "{shared}");
-    // The rest is alignment and the manifest.
     assert!(file - number(&report, "/bytes/after") - source < 16_384.0);
 
     let dry = htc![
@@ -412,7 +408,6 @@ fn quality_and_active_fractions_are_preserved() {
     assert_eq!(with.dial, other.dial);
     assert_eq!(with.provenance, other.provenance);
     assert_eq!(with.requires, other.requires);
-    // Permuted tensors are not shared with the source.
     assert!(number(&report, "/bytes/after") <= 110e3);
     let expected = run(&model).run().assert_ok().stdout;
     for fraction in ["0.8", "1"] {
@@ -434,7 +429,6 @@ fn quality_and_active_fractions_are_preserved() {
 #[cfg(target_os = "linux")]
 #[test]
 fn source_is_not_read_without_a_draft() {
-    /// Pages that the system reads ahead.
     const AROUND: u64 = 256 << 10;
     let scratch = Scratch::new();
     let large = TinyModel {
@@ -462,12 +456,10 @@ fn source_is_not_read_without_a_draft() {
             << 10
     };
     let opened = Model::open(&path).unwrap();
-    // Keeps the whole file mapped.
     let _map = Arc::clone(&opened.file().files[0]);
     let source = opened.source().unwrap().unwrap();
     let own = opened.file().size();
     assert!(source.file().size() > 4 * own);
-    // Binding the source for a draft reads only its norms.
     assert!(resident() < own + AROUND, "{} of {own}", resident());
     bits(opened);
     assert!(resident() < own + 2 * AROUND, "{} of {own}", resident());

@@ -14,9 +14,9 @@ pub struct CodedTile {
 
 #[derive(Clone, Debug)]
 pub(super) enum CodedColumnGroup {
-    /// A scale per row; for each quad a code per weight, row by row.
+    /// A scale per row; a code per weight for each quad, row by row.
     Codebook(Vec<u8>, [Vec<u8>; QUADS_PER_GROUP]),
-    /// For each quad a state per weight, row by row.
+    /// A state per weight for each quad.
     Trellis([Vec<u16>; QUADS_PER_GROUP]),
 }
 
@@ -53,9 +53,6 @@ impl CodedTile {
     }
 
     /// Writes the tile with this index.
-    ///
-    /// # Errors
-    /// [`ColumnGroupError::Scale`] for a row scale that exceeds f16.
     pub fn pack(
         &self,
         strip: usize,
@@ -85,5 +82,5 @@ impl CodedTile {
     }
 }
 
-/// In the order of [`CodedTile::row_scales`].
+/// As in [`CodedTile::row_scales`].
 pub(super) const KINDS: [CodeKind; 2] = [CodeKind::Codebook, CodeKind::Trellis];

@@ -55,9 +55,6 @@ impl ColumnEnergies {
     }
 
     /// Returns the scales for `codes`, enlarged by the expected carried errors.
-    ///
-    /// # Errors
-    /// [`ColumnGroupsEncodeError::Length`] if the number of columns differs.
     pub fn scales(
         &self,
         codes: &Codes,

@@ -11,7 +11,7 @@ use super::{CodebookEncoder, ColumnGroupsEncodeError};
 use crate::ErrorFeedback;
 
 impl TileState {
-    /// Computes `E C`, half of the negative gradient of `tr(E C Eᵀ)`.
+    /// Computes `E C`, half of the negative gradient.
     pub fn compute_slopes(&self, feedback: &ErrorFeedback, slopes: &mut Vec<f32>) {
         let pairs = self.weights.iter().zip(&self.values);
         let errors: Vec<f32> = pairs.map(|(w, value)| w - value).collect();
@@ -104,7 +104,6 @@ impl TileState {
             for ((scales, by), factor) in self.coded.row_scales.iter_mut().zip(by).zip(&mut factors)
             {
                 if let Some(scale) = scales.get_mut(r) {
-                    // A larger factor is no valid fit.
                     let fit = *scale * (1.0 + by.clamp(-0.5, 0.5) as f32);
                     let before = std::mem::replace(scale, round_to_f16(self.first + r, fit)?);
                     *factor = divide_or_zero(*scale, before);

@@ -9,7 +9,7 @@ use super::strip::{TileState, divide_or_zero};
 use super::{CodebookEncoder, NearestLevel};
 use crate::ErrorFeedback;
 
-/// Scales to try with feedback, relative to the best one without.
+/// Relative to the best scale without feedback.
 const SCALE_SEARCH_RANGE: Range<f32> = 0.7..1.3;
 
 const SCALES_TRIED: usize = 10;
@@ -46,7 +46,7 @@ impl ScaledGroup {
         &self.targets[..self.width]
     }
 
-    /// Quantises with `scale`; returns codes and loss, or `None` once the loss reaches `most`.
+    /// Returns codes and loss, or `None` once the loss reaches `most`.
     fn quantise(
         &self,
         levels: &CodebookEncoder,
@@ -76,7 +76,6 @@ impl ScaledGroup {
         Some((codes, lost))
     }
 
-    /// Returns the scale of least loss and its codes.
     fn quantise_best(
         &self,
         levels: &CodebookEncoder,
@@ -107,8 +106,8 @@ impl ScaledGroup {
     }
 }
 
-/// Refits the integer scale of a group with fixed codes; returns true if it changed. `values` are
-/// the dequantised codes, `slopes` half of the negative gradient of the row's loss.
+/// Refits the integer scale with fixed codes; returns true if it changed. `slopes` are half of the
+/// negative gradient.
 pub(super) fn refit_scale(
     feedback: &ErrorFeedback,
     columns: Range<usize>,

@@ -61,21 +61,17 @@ impl CodebookEncoder {
 
     /// Returns the scale, 0 to 63, of about the least weighted squared error of `x`, in integer
     /// units at scale 1.
-    ///
-    /// # Panics
-    /// Panics if the lengths of `importance` and `x` differ.
     pub fn best_scale(&self, x: &[f32], importance: Option<&[f32]>) -> u8 {
         assert!(importance.is_none_or(|weights| weights.len() == x.len()));
         let largest = x.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
         if largest == 0.0 {
             return 0;
         }
-        // Clipping below a third never pays; a third is optimal for two bits.
+        // Clipping below a third never pays.
         let whole = |share: f32| {
             ((largest / 127.0 * share) as usize).clamp(1, usize::from(MAX_CODEBOOK_SCALE))
         };
         let (first, last) = (whole(0.3), (whole(1.25) + 1).min(MAX_CODEBOOK_SCALE.into()));
-        // Coarse search, then around the best.
         let step = (last - first) / COARSE_SCALES + 1;
         let mut best = (f32::INFINITY, first);
         let look = |scale: usize, best: &mut (f32, usize)| {

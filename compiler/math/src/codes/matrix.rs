@@ -40,10 +40,7 @@ pub enum ColumnGroupsEncodeError {
 }
 
 /// Encodes `w [rows, codes.cols()]`, rotated if the codes require it, with the error feedback of
-/// `guide`. Deterministic.
-///
-/// # Errors
-/// [`ColumnGroupsEncodeError`].
+/// `guide`.
 pub fn encode_column_groups(
     codes: &Codes,
     w: Weight<'_>,

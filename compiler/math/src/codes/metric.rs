@@ -12,7 +12,6 @@ pub(super) struct QuadMetric {
 }
 
 impl QuadMetric {
-    /// Returns the metric under feedback. Padding columns have no weight.
     pub fn with_feedback(feedback: Option<&ErrorFeedback>, first: usize) -> QuadMetric {
         let mut inverse = [[0.0; QUAD]; QUAD];
         for (i, row) in inverse.iter_mut().enumerate() {

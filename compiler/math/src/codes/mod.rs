@@ -1,8 +1,5 @@
-//! Encoders for the codes of [column groups](htc_formats::bands).
-//!
-//! [`ColumnEnergies`] gathers column scales from all rows, then [`TileCoder`] quantises tiles of
-//! 256 rows, optionally with [error feedback](crate::ErrorFeedback). [`encode_column_groups`] does both for a
-//! matrix in memory.
+//! Encoders for the codes of [column groups](htc_formats::bands): [`ColumnEnergies`] gathers column
+//! scales, then [`TileCoder`] quantises tiles of 256 rows; [`encode_column_groups`] does both.
 
 mod coded;
 mod columns;

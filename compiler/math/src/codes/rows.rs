@@ -1,16 +1,10 @@
 //! Error feedback from rows to the rows below.
 //!
 //! With the second moment `H` of the output gradients and `C` of the inputs, the errors `E` cost `½
-//! tr(H E C Eᵀ)` (a Kronecker-factored Hessian: Martens and Grosse 2015). For `H = M G Mᵀ` with `M`
-//! unit upper triangular in blocks of rows and `G` block-diagonal, and `C = N D Nᵀ` as in
-//! [`ErrorFeedback`](crate::ErrorFeedback),
-//!
-//! ```text
-//! tr(H E C Eᵀ) = ‖G^½ Mᵀ E N D^½‖²,      (Mᵀ E)_b = E_b + Σ_{a<b} M_abᵀ E_a
-//! ```
-//!
-//! so the optimum for block `b`, given those above, is to quantise `W_b + Σ_{a<b} M_abᵀ E_a` with
-//! feedback along columns, weighted by the diagonal of `G_b` (Tseng et al. 2025, "YAQA").
+//! tr(H E C Eᵀ)` (Martens and Grosse 2015). For `H = M G Mᵀ` with `M` unit upper triangular in
+//! blocks of rows and `G` block-diagonal, the optimum for block `b`, given those above, is to
+//! quantise `W_b + Σ_{a<b} M_abᵀ E_a` with feedback along columns, weighted by the diagonal of
+//! `G_b` (Tseng et al. 2025, "YAQA").
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatMut, MatRef, Par};
@@ -18,7 +12,7 @@ use faer::{Accum, Mat, MatMut, MatRef, Par};
 use crate::FactoriseError;
 use crate::feedback::{MIN_DAMPING, cholesky_in_place};
 
-/// Rows that are quantised before their errors are carried.
+/// Quantised before their errors are carried.
 const ROWS_PER_STEP: usize = 32;
 
 /// Diagonal block of the second moment of the outputs.
@@ -61,9 +55,6 @@ impl RowFeedback {
 
     /// Factorises consecutive blocks of a second moment plus `damping` times the mean of its
     /// diagonal.
-    ///
-    /// # Errors
-    /// Blocks that are not definite despite damping, or a damping that is negative or not finite.
     pub fn new(blocks: &[OutputBlock<'_>], damping: f64) -> Result<RowFeedback, FactoriseError> {
         if !damping.is_finite() || damping < 0.0 {
             return Err(FactoriseError::Damping { found: damping });
@@ -87,7 +78,7 @@ impl RowFeedback {
         Ok(found)
     }
 
-    /// Returns the row weights after compensation by the rows below, in units of the mean.
+    /// Returns the row weights after compensation by the rows below.
     pub fn weights(&self) -> &[f32] {
         &self.weights
     }
@@ -158,8 +149,8 @@ impl Block {
     }
 }
 
-/// Errors carried from the rows above, during quantisation from top to bottom. For the rows of each
-/// [`rows_per_step`](Self::rows_per_step) add [`error_of_row`](Self::error_of_row), quantise, then [`record_errors`](Self::record_errors) the errors
+/// Errors carried from the rows above. For each [`rows_per_step`](Self::rows_per_step) add
+/// [`error_of_row`](Self::error_of_row), quantise, then [`record_errors`](Self::record_errors)
 /// relative to the original rows.
 #[derive(Clone, Debug)]
 pub struct CarriedErrors<'a> {

@@ -1,8 +1,9 @@
-//! Quantisation of a tile of at most 256 rows with error feedback along columns.
+//! Quantisation of a tile of at most 256 rows with error feedback along columns, as
+//! [`ErrorFeedback::quantise`], with trellis columns four at a time.
 //!
-//! As [`ErrorFeedback::quantise`], with trellis columns four at a time. With `C = N D Nᵀ` the optimum for a
-//! quad `q` of columns is the code nearest to `W_q + (Σ_{j<q} E_j N_jq) N_qq⁻¹` under the diagonal
-//! of the metric `N_qq D_q N_qqᵀ`. Padding columns carry no weight.
+//! With `C = N D Nᵀ` the optimum for a quad `q` of columns is the code nearest to `W_q + (Σ_{j<q}
+//! E_j N_jq) N_qq⁻¹` under the diagonal of the metric `N_qq D_q N_qqᵀ`. Padding columns carry no
+//! weight.
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
@@ -19,11 +20,9 @@ use super::trellis::PathStart;
 use super::{CodebookEncoder, ColumnGroupsEncodeError, ColumnScales, RowFeedback, Viterbi};
 use crate::{ErrorFeedback, FactoriseError, Weight};
 
-/// Lookahead rows of the path search.
 const LOOKAHEAD_ROWS: usize = 8;
 
-/// Largest number of columns for which column scales are refitted: cost is quadratic, the gain one
-/// percent.
+/// Largest number of columns for which column scales are refitted.
 pub const MAX_FIT_COLUMNS: usize = 4096;
 
 /// Error weights and error feedback.
@@ -39,9 +38,6 @@ pub struct QuantisationGuide<'a> {
 
 impl<'a> QuantisationGuide<'a> {
     /// Returns the guide for these codes, rotated if they are.
-    ///
-    /// # Errors
-    /// As [`ErrorFeedback::rotated`].
     pub fn for_codes(self, codes: &Codes) -> Result<QuantisationGuide<'a>, FactoriseError> {
         let columns = match self.columns {
             Some(columns) if codes.is_rotated() => Some(columns.rotated()?),
@@ -83,7 +79,7 @@ type EndStates = Vec<Option<(u16, u16)>>;
 
 struct RowRange {
     rows: std::ops::Range<usize>,
-    /// Lookahead: next rows, and the end of the tile for tail-biting.
+    /// Next rows, and the end of the tile for tail-biting.
     lookahead: std::ops::Range<usize>,
     tail: std::ops::Range<usize>,
     ends: bool,
@@ -113,10 +109,6 @@ impl<'a> TileCoder<'a> {
     }
 
     /// Quantises the rows of the next tile, `index`.
-    ///
-    /// # Errors
-    /// [`ColumnGroupsEncodeError::Length`] for a wrong shape; [`ColumnGroupsEncodeError::Scale`] if numbers are
-    /// too large.
     pub fn quantise(
         &mut self,
         index: usize,
@@ -302,8 +294,7 @@ impl<'a> TileCoder<'a> {
         Ok(())
     }
 
-    /// Runs one sweep over the codebook codes; returns true if any changed. Repeating the trellis
-    /// search gains nothing.
+    /// Returns true if any code changed. Repeating the trellis search gains nothing.
     fn sweep(
         &mut self,
         strip: &mut TileState,
@@ -348,7 +339,6 @@ fn trellis_for(searches: &mut Vec<Viterbi>, code: Code) -> Option<&mut Viterbi> 
     searches.get_mut(at)
 }
 
-/// Rounds a row scale to f16.
 pub(super) fn round_to_f16(row: usize, scale: f32) -> Result<f32, ColumnGroupsEncodeError> {
     let rounded = stored_scale(scale);
     if rounded.is_finite() {
@@ -453,7 +443,6 @@ impl TileState {
         }
     }
 
-    /// Carries errors within a column group.
     fn carry_within_group(&mut self, feedback: &ErrorFeedback, coded: std::ops::Range<usize>) {
         let end = ((coded.start / GROUP_COLS + 1) * GROUP_COLS).min(self.cols);
         for r in 0..self.rows {
@@ -469,7 +458,6 @@ impl TileState {
         }
     }
 
-    /// Carries the errors of a column group to later ones.
     fn carry_to_later_groups(&mut self, feedback: &ErrorFeedback, band: usize) {
         let (start, behind) = (band * GROUP_COLS, (band + 1) * GROUP_COLS);
         if behind >= self.cols {

@@ -2,7 +2,7 @@
 
 use htc_formats::bands::{Code, STATE_BITS, STATES, Trellis};
 
-/// Weights on each side of the seam that determine its state.
+/// Weights on each side of the seam.
 const SEAM: usize = 64;
 
 const LANES: usize = 8;
@@ -18,13 +18,10 @@ pub enum PathStart {
     After(u16),
 }
 
-/// Viterbi's algorithm (Viterbi 1967; for codes of this kind Tseng et al. 2024, "QTIP"): finds the
-/// path of least weighted squared error. Tail-biting: the bits of the first weights continue after
-/// the last, so `n` weights take exactly `n` times the bits of the code. The state at the seam is
-/// that of the best open path through the 64 weights on each side.
-///
-/// A weight costs 4096 additions and comparisons at any bit width. Results do not depend on the
-/// processor. Holds some megabytes; reuse it.
+/// Viterbi's algorithm (Viterbi 1967; Tseng et al. 2024, "QTIP"): finds the path of least weighted
+/// squared error. Tail-biting: the bits of the first weights continue after the last; the state at
+/// the seam is that of the best open path through the 64 weights on each side. Holds some
+/// megabytes; reuse it.
 #[derive(Clone, Debug)]
 pub struct Viterbi {
     code: Code,
@@ -56,9 +53,8 @@ impl Viterbi {
         }
     }
 
-    /// Computes the states of a sequence, the four columns of a tile row by row: the low bits of
-    /// each are new, the others those of the next state, and the last precedes the first. `targets`
-    /// are in the units of the table's integers.
+    /// Computes the states of a sequence, the four columns of a tile row by row. `targets` are in
+    /// the units of the table's integers.
     ///
     /// # Panics
     /// Panics if lengths differ, or with less than twelve bits in all.
@@ -85,10 +81,7 @@ impl Viterbi {
     }
 
     /// Fills `states` with the best path through all targets, of which the last may be a lookahead.
-    /// `last` is the state of the sequence's first weight if the targets reach its end.
-    ///
-    /// # Panics
-    /// Panics with more states than targets, or if lengths differ.
+    /// `last` is the state of the first weight if the targets reach the end of the sequence.
     pub fn encode_part(
         &mut self,
         targets: &[f32],
@@ -129,7 +122,6 @@ impl Viterbi {
         STATES >> self.bits()
     }
 
-    /// Returns the number of classes of states by kept bits.
     fn state_at_seam(&mut self, targets: &[f32], importance: Option<&[f32]>) -> u16 {
         let around = SEAM.min(targets.len() / 2);
         let (mut x, mut weights, mut path) = std::mem::take(&mut self.seam);
@@ -187,7 +179,6 @@ impl Viterbi {
         best.1
     }
 
-    /// Returns the cheapest state at weight `t` that may follow this class.
     fn cheapest(
         &self,
         targets: &[f32],
@@ -250,7 +241,7 @@ fn select_step(bits: u32) -> Step {
     }
 }
 
-/// [`step`] for AVX2 with FMA; bit-identical.
+/// Bit-identical to [`step`].
 #[cfg(target_arch = "x86_64")]
 fn step_avx2<const BITS: usize, const KEPT: usize>(
     values: &Values,
@@ -268,7 +259,6 @@ fn step_avx2<const BITS: usize, const KEPT: usize>(
         after: &mut [f32; KEPT],
     ) {
         let (weight, slope) = (_mm256_set1_ps(weight), _mm256_set1_ps(slope));
-        // Each of two neighbours four times.
         let pairs = _mm256_set_epi32(1, 1, 1, 1, 0, 0, 0, 0);
         for chunk in 0..KEPT / LANES {
             let mut least = _mm256_set1_ps(f32::INFINITY);

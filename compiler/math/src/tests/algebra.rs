@@ -12,7 +12,7 @@ use super::super::{
 use super::Dense;
 use super::gauge::Moment;
 
-/// The host, which records its calls and fails from call number `refuses_from` on.
+/// Fails from call number `refuses_from` on.
 #[derive(Debug, Default)]
 struct RecordingAlgebra {
     calls: Mutex<Vec<&'static str>>,
@@ -104,7 +104,6 @@ fn bits(parts: &[&[f32]], values: &[f64]) -> Vec<u64> {
     parts.chain(values.iter().map(|v| v.to_bits())).collect()
 }
 
-/// Inputs of the factorisations. Gauges are created for each, because a root is computed once.
 #[derive(Clone, Copy)]
 struct Inputs<'a> {
     tall: &'a Dense,
@@ -187,14 +186,11 @@ impl<'a> Inputs<'a> {
                 "eigen 1, gram 1, multiply 1",
             ),
             (
-                // The root and its inverse; the weight times the root, vectors times both and times
-                // the weight.
                 "of a long weight under a gauge",
                 self.factors(tall, SvdMethod::Gram, true),
                 "eigen 2, gram 1, multiply 4, multiply lower 2",
             ),
             (
-                // The moment times the weight, one diagonal block, and the weight times that.
                 "of a short weight under a gauge",
                 self.factors(wide, SvdMethod::Gram, true),
                 "eigen 1, multiply 4",

@@ -86,7 +86,6 @@ fn check_gradient(slots: &[AxiomProjection<'_>], d: usize) {
     let here = objective.evaluate(&lambda).unwrap();
     let gradient = here.gradient();
     let largest = gradient.iter().fold(0.0f64, |m, g| m.max(g.abs()));
-    // Rounding error of the whole energy, divided by the step.
     let energy: f64 = slots.iter().map(|s| s.weight.norm_squared()).sum();
     let h = 1e-5;
     for i in 0..d {
@@ -144,9 +143,7 @@ fn the_tail_never_rises_and_the_mean_is_one() {
     }
 }
 
-/// Two channels, the first of which is never truncated: `f = a² e^{−2λ} + b² e^{2λ}` for the
-/// second, whose minimum `2ab` is at `e^λ = (a/b)^½`; the mean of `λ` moves the first the other
-/// way.
+/// `f = a² e^{−2λ} + b² e^{2λ}` has its minimum at `e^λ = (a/b)^½`.
 #[test]
 fn two_channels_have_the_minimum_of_the_closed_form() {
     let square = |first: f64, second: f64| {

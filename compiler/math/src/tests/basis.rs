@@ -36,7 +36,6 @@ fn projection_error(w: &Dense, p: &Mat<f64>) -> f64 {
     norm(&(&w - &kept * p.transpose())) / norm(&w)
 }
 
-/// `Σ ‖W_i − W_i P Pᵀ‖² / ‖W_i‖²`, the objective of the normalised basis.
 fn objective(slots: &[Dense], p: &Mat<f64>) -> f64 {
     slots.iter().map(|w| projection_error(w, p).powi(2)).sum()
 }
@@ -70,7 +69,6 @@ fn diagonal_weight_gives_unit_vectors_in_order() {
     assert_eq!(found.projected, [projected.concat()]);
 }
 
-/// The eigenvectors of `[[1, c], [c, 1]]` have entries of equal magnitude, up to rounding.
 #[test]
 fn of_equal_magnitudes_the_lowest_index_is_positive() {
     for c in [-0.3, 0.3, 0.7] {

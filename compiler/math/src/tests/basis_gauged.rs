@@ -211,7 +211,6 @@ fn exempt_columns_are_exact() {
     }
 }
 
-/// The loss is the tail of `W_R C_RR W_Rᵀ` over the columns `R` that are not exempt.
 #[test]
 fn loss_with_exempt_columns_is_the_tail_of_the_others() {
     let (m, n, k) = (20, 30, 9);
@@ -241,11 +240,9 @@ fn loss_with_exempt_columns_is_the_tail_of_the_others() {
     close(lost, (left / whole).sqrt(), 1e-6);
 }
 
-/// Holds at any smaller rank.
 #[test]
 fn the_sink_direction_is_exact() {
     let d = 40;
-    // Weights that hardly see the sink direction.
     let slots = attention(d, 41).map(|w| {
         Dense::from_fn(w.rows, d, |i, j| {
             let value = f64::from(w.values[i * d + j]);

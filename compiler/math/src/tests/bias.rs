@@ -1,7 +1,6 @@
 use super::super::{FactoriseError, SvdMethod, bias_correction, low_rank};
 use super::{Dense, Rng, close, matrix};
 
-/// `E[Ŵ x + b] = E[W x]` over samples, of the stored factors.
 #[test]
 fn the_mean_output_is_that_of_the_weight() {
     let (m, n, r, samples) = (12, 17, 4, 50);

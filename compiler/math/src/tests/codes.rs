@@ -20,7 +20,6 @@ fn squares(x: impl Iterator<Item = f32>) -> f64 {
     x.map(|x| f64::from(x).powi(2)).sum()
 }
 
-/// Half the binary logarithm of the relative error, over Shannon's bound.
 fn bits_above(bits: f64, error: f64) -> f64 {
     bits + 0.5 * error.log2()
 }
@@ -48,7 +47,7 @@ fn a_trellis_is_near_shannons_bound_on_gaussian_numbers() {
     }
 }
 
-/// Compares every cycle of 15 bits, three weights of five, with the search.
+/// Every cycle of 15 bits, three weights of five.
 #[test]
 fn no_path_through_the_same_seam_is_better() {
     let mut viterbi = Viterbi::new(Code::trellis(5).unwrap()).unwrap();
@@ -157,7 +156,6 @@ fn matrix_loss_matches_the_loss_of_the_code() {
     for (i, w) in w.iter_mut().enumerate() {
         *w *= [0.3, 1.0, 2.0][i / cols % 3] * [0.5, 1.5][i % 2];
     }
-    // Against Shannon's bound for a Gaussian, for which codebooks of few bits are worse.
     for code in Code::all() {
         let codes = Codes::uniform(code, cols).unwrap();
         let above = bits_above(code.bits().into(), loss(&codes, rows, &w));
@@ -207,13 +205,11 @@ fn odd_matrices_have_codes_or_are_refused() {
     assert!(Viterbi::new(Code::codebook(4).unwrap()).is_none());
 }
 
-/// Second moment of `n` inputs each of which depends on the one before.
 fn moment(n: usize) -> Vec<f64> {
     let entry = |i: usize, j: usize| 0.9f64.powi(i.abs_diff(j) as i32);
     (0..n * n).map(|at| entry(at / n, at % n)).collect()
 }
 
-/// Matrix of normal numbers whose loss is `tr(H E C Eᵀ)`.
 struct Lossy {
     rows: usize,
     cols: usize,
@@ -323,7 +319,6 @@ fn each_step_with_feedback_loses_less_of_the_outputs() {
     }
 }
 
-/// Second moment of `n` outputs driven by `n / 5` factors.
 fn few_directions(n: usize) -> Vec<f64> {
     let count = n / 5;
     let of = normal(8, n * count, 1.0);
@@ -443,8 +438,6 @@ fn padded_column_group_loses_as_much_as_whole_ones() {
         let w = normal(3, rows * cols, 0.05);
         for (codes, whole) in of_width(cols).iter().zip(&whole) {
             let found = loss(codes, rows, &w);
-            // In a narrow matrix the last column group, possibly of another code, is more than a
-            // sixth.
             let same = codes.uniform_code().is_some() && cols > 32;
             println!("{codes}: {found:.5}, {whole:.5} of 192 columns");
             assert!(found < 1.03 * whole || !same, "{codes}: {found} {whole}");
@@ -501,12 +494,10 @@ fn with_zeros(narrow: &Lossy, wide: usize) -> Lossy {
         values: (0..rows * wide).map(place).map(value).collect(),
         inputs: (0..wide * wide).map(place).map(input).collect(),
         outputs: narrow.outputs.clone(),
-        // Relative to the mean of the diagonal, which the zeros lower.
         damping: narrow.damping * wide as f64 / cols as f64,
     }
 }
 
-/// Holds with feedback along columns, along rows, and sweeps.
 #[test]
 fn padding_is_no_worse_than_columns_of_zeros() {
     let (rows, cols, wide) = (96, 172, 192);
@@ -546,7 +537,6 @@ fn padding_is_no_worse_than_columns_of_zeros() {
         }
         for (step, [padded, zeros]) in sums.iter().enumerate() {
             println!("{codes}: {padded:.5}, with zeros {zeros:.5}");
-            // Zeros also make the scales of trellises smaller, which helps a little here.
             let most = if codes.contains_kind(CodeKind::Trellis) {
                 1.15
             } else {

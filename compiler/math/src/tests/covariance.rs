@@ -35,7 +35,6 @@ impl Population {
         }
     }
 
-    /// `C = E[x xᵀ]` by its definition; NaN above the diagonal, which must not be read.
     fn second_moment(&self) -> Vec<f64> {
         let n = self.mean.len();
         let mut second = vec![f64::NAN; n * n];
@@ -48,7 +47,6 @@ impl Population {
         second
     }
 
-    /// `E‖W x − Ŵ x − b‖²` by its definition.
     fn lost(&self, w: &Dense, found: &LowRank, r: usize, bias: &[f32]) -> f64 {
         let missing = w.f64() - matrix(&found.b, w.rows, r) * matrix(&found.a, r, w.cols);
         let at = |x: &[f64], o: usize| -> f64 {

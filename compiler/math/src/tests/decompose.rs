@@ -17,7 +17,6 @@ const RIGHT_SINGULAR: &[(&str, Solver)] = &[
     ("openblas", super::super::openblas::right_singular),
 ];
 
-/// Spectra that are easy, graded, clustered, repeated, with zeros.
 fn spectra(n: usize) -> Vec<(&'static str, Vec<f64>)> {
     let at = |i: usize| i as f64 / n as f64;
     vec![
@@ -56,14 +55,13 @@ fn scaled_columns(m: &Mat<f64>, factors: &[f64]) -> Mat<f64> {
     Mat::from_fn(m.nrows(), factors.len(), |i, j| m[(i, j)] * factors[j])
 }
 
-/// Sets the upper triangle to NaN to check that it is not read.
 fn lower(m: &Mat<f64>) -> Mat<f64> {
     Mat::from_fn(m.nrows(), m.ncols(), |i, j| {
         if i >= j { m[(i, j)] } else { f64::NAN }
     })
 }
 
-/// Orders on both sides of the threshold of divide and conquer, which is 128.
+/// The threshold of divide and conquer is 128.
 #[test]
 fn eigenpairs_satisfy_their_equation() {
     for n in [1, 2, 17, 127, 128, 129, 300] {
@@ -114,7 +112,6 @@ fn right_singular_vectors_satisfy_their_equation() {
                     let found = solve(matrix.clone(), n).unwrap();
                     assert!(decreasing(&found.values));
                     assert!(orthonormality(&found.vectors) < 1e-13, "{backend} {name}");
-                    // The columns of T V are orthogonal, with the singular values as norms.
                     let product = &matrix * &found.vectors;
                     let gram = product.transpose() * &product;
                     for j in 0..n {

@@ -65,7 +65,6 @@ fn exempt_columns_are_exact_and_the_others_as_without_them() {
     }
 }
 
-/// The lower bound is the tail of `H W_R C_RR W_Rᵀ H` over the other columns.
 #[test]
 fn loss_with_exempt_columns_reaches_the_lower_bound() {
     let (m, n, r) = (20, 30, 9);

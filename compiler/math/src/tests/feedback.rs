@@ -4,7 +4,7 @@ use htc_formats::block::NearbyKind;
 use super::Dense;
 use super::gauge::Moment;
 
-/// Integers times a step per block: the largest number has the code `reach`.
+/// The largest number has the code `reach`.
 struct Grid {
     block: usize,
     reach: f32,
@@ -139,7 +139,6 @@ fn second_column_compensates_for_the_first() {
     let coded = feedback.quantise(weight.weight(), &wide, 0).unwrap();
     assert_eq!(coded.codes, [2, 2]);
     assert_eq!(coded.scales, [1.0, 0.3]);
-    // The error of the first column is 0.4, the target of the second 0.3 + 0.4 · 0.9 = 0.66.
     let half = Half;
     let weight = Dense {
         values: vec![0.4, 0.3],

@@ -12,7 +12,7 @@ const PATHS: [SvdMethod; 2] = [SvdMethod::Svd, SvdMethod::Gram];
 
 const SHAPES: [(usize, usize); 6] = [(24, 24), (40, 30), (30, 40), (90, 70), (70, 90), (20, 600)];
 
-/// Second moment with known roots; NaN in the upper triangle, which must not be read.
+/// NaN in the upper triangle, which must not be read.
 pub(super) struct Moment {
     turn: Mat<f64>,
     eigenvalues: Vec<f64>,
@@ -198,7 +198,6 @@ fn gauged_truncation_reaches_the_tail_of_the_gauged_weight() {
     }
 }
 
-/// The minimum of `E‖(W − Ŵ) x‖²` is the tail of `W C^½`.
 #[test]
 fn whitened_truncation_is_the_best_for_the_outputs() {
     for (m, n) in [(30, 20), (20, 30), (80, 70), (70, 80)] {
@@ -266,7 +265,6 @@ fn whitened_truncation_is_the_best_for_the_outputs() {
     }
 }
 
-/// `W x = (W D⁻¹)(D x)`, where the second moment becomes `D C D`.
 #[test]
 fn a_diagonal_before_whitening_changes_nothing() {
     for (m, n) in [(40, 30), (30, 40), (70, 70)] {
@@ -352,7 +350,6 @@ fn a_common_factor_of_the_gauge_leaves_the_factors() {
     }
 }
 
-/// With half of the directions, half the rank suffices.
 #[test]
 fn singular_second_moment() {
     for (m, n) in [(50, 40), (40, 50), (64, 64)] {
@@ -395,7 +392,6 @@ fn inputs_that_never_occur() {
     assert!(matches!(Gauge::whiten(moment, 0.01), Ok(Gauge::None)));
     assert!(matches!(Gauge::activation(&[0.0; 3], 1.0), Ok(Gauge::None)));
 
-    // A dead channel counts a thousandth of the root mean square.
     let w = Dense::normal(5, 4, 59);
     let gauge = Gauge::activation(&[4.0, 0.0, 4.0, 4.0], 1.0).unwrap();
     let g = [2.0, 3f64.sqrt() * 1e-3, 2.0, 2.0];

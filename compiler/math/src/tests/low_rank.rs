@@ -24,7 +24,6 @@ fn geometric(q: usize, condition: f64) -> Vec<f64> {
         .collect()
 }
 
-/// Relative to the largest entry of the component.
 fn factor_difference(one: &LowRank, other: &LowRank, w: &Dense, r: usize) -> f64 {
     let mut worst = 0.0f64;
     for j in 0..r {
@@ -108,8 +107,6 @@ fn orthogonal_weight_has_equal_singular_values() {
     }
 }
 
-/// Both orientations, QR first or not, one panel or several, orders on both sides of the solvers'
-/// thresholds.
 #[test]
 fn known_spectrum() {
     for (m, n) in [
@@ -192,13 +189,11 @@ fn paths_agree_to_rounding_when_well_conditioned() {
         for (s, g) in svd.singular_values.iter().zip(&gram.singular_values) {
             close(*g, *s, 1e-12);
         }
-        // float32 resolves 6e-8.
         let difference = factor_difference(&svd, &gram, &w, r);
         assert!(difference < 2e-7, "{m} x {n}: {difference:e}");
     }
 }
 
-/// The stored product differs by less than 1e-7 of `‖W‖`, the rounding of the factors.
 #[test]
 fn paths_agree_within_the_bound_when_ill_conditioned() {
     let bound = 1e-7;
@@ -307,7 +302,6 @@ fn huge_and_small_scales() {
     }
 }
 
-/// Scaling by a power of two is exact.
 #[test]
 fn singular_values_scale_with_the_weight() {
     for (m, n) in [(40, 30), (150, 140), (140, 400)] {
@@ -339,7 +333,6 @@ fn split_is_the_best_of_those_measured_under_q8_0() {
         let w = Dense::with_spectrum(m, n, &spectrum, 53);
         let r = 64;
         let found = low_rank(w.weight(), r, SvdMethod::Auto).unwrap();
-        // B = U S^t from the stored B = U S^¼.
         let total = |t: f64| {
             let power = |j: usize| found.singular_values[j].powf(t - 0.25);
             let b: Vec<f32> = (0..m * r)

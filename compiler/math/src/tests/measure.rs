@@ -184,7 +184,6 @@ fn tail_of_a_pythagorean_triple() {
     assert_eq!(relative_tail(&[], 0), 0.0);
 }
 
-/// The singular values of an 8B Llama and the tails that were published with them.
 #[test]
 fn tail_of_published_spectra_is_the_published_one() {
     let shared = std::env::var_os("HTC_SHARED").map_or_else(

@@ -88,7 +88,6 @@ fn matrix(values: &[f32], rows: usize, cols: usize) -> Mat<f64> {
     Mat::from_fn(rows, cols, |i, j| f64::from(values[i * cols + j]))
 }
 
-/// Random orthonormal columns: Gram-Schmidt, twice.
 fn orthonormal(rows: usize, cols: usize, seed: u64) -> Mat<f64> {
     assert!(cols <= rows);
     let mut rng = Rng(seed);
@@ -117,7 +116,6 @@ fn norm(m: &Mat<f64>) -> f64 {
         .sqrt()
 }
 
-/// Largest entry of `|QᵀQ − I|`.
 fn orthonormality(q: &Mat<f64>) -> f64 {
     let gram = q.transpose() * q;
     let mut worst = 0.0f64;

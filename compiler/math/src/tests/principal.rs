@@ -5,7 +5,6 @@ fn exact(number: f64) -> f32 {
     number as f32
 }
 
-/// Lower triangle of `Σ x xᵀ / count` over vectors `[count, n]`.
 fn moment(vectors: &Mat<f64>) -> Vec<f64> {
     let n = vectors.ncols();
     let full = vectors.transpose() * vectors;
@@ -94,16 +93,13 @@ fn a_planted_subspace_is_found() {
     let leading: f64 = basis.energies[..5].iter().sum();
     assert!(leading > 1.0 - 1e-5, "{leading}");
     let u = Mat::from_fn(5, N, |i, j| basis.components[i * N + j]);
-    // tr(U₁ᵀ U₂ U₂ᵀ U₁) / r
     let overlap = norm(&(&u * &planted)).powi(2) / 5.0;
     assert!(overlap > 1.0 - 1e-6, "{overlap}");
 }
 
-/// Entries that are equal as stored count as equal, and the first of them is positive.
 #[test]
 fn signs_are_fixed_on_the_stored_entries() {
     let n = 2;
-    // The components (1, -1) and (1, 1) over √2, the former with more energy.
     let lower = [1.0, f64::NAN, -0.25, 1.0];
     let coarse = |x: f64| (x * 1024.0).round() as f32 / 1024.0;
     let moment = SecondMoment {

@@ -31,7 +31,6 @@ fn the_appended_basis_reproduces_the_direction() {
         let p = orthonormal(d, k, 1);
         let mut rng = Rng(2);
         let random: Vec<f64> = (0..d).map(|_| 1e5 * rng.normal()).collect();
-        // Almost inside the span: one orthogonalisation would not be enough.
         let nearly = |part: f64| -> Vec<f64> {
             (0..d)
                 .map(|i| (0..k).map(|j| p[(i, j)]).sum::<f64>() + part * random[i] / 1e5)
@@ -95,7 +94,6 @@ fn coverage_and_rotation() {
     assert_eq!((none.norm, none.largest), (0.0, 0.0));
 }
 
-/// The mean of the squares is exactly the rank over the width.
 #[test]
 fn random_bases_reach_the_random_coverage() {
     let d = 24;
@@ -115,7 +113,6 @@ fn random_bases_reach_the_random_coverage() {
     );
 }
 
-/// Weight that hardly sees the sink direction.
 fn blind(m: usize, n: usize) -> (Dense, Vec<f64>) {
     let mut rng = Rng(11);
     let last = |j: usize| 4 * j >= 3 * n;
@@ -198,7 +195,6 @@ fn right_vectors(matrix: &Mat<f64>, r: usize) -> Mat<f64> {
     Mat::from_fn(matrix.ncols(), r, |i, j| product[(i, j)] / left.values[j])
 }
 
-/// At every smaller rank, with the tail of the weight orthogonal to the output.
 fn best_with_the_direction(
     kept: &LowRank,
     gauged: &Mat<f64>,

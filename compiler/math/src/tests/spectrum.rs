@@ -34,7 +34,6 @@ fn values_are_those_of_the_decomposition() {
     }
 }
 
-/// At every rank and for any row weights.
 #[test]
 fn spectrum_of_some_rows_bounds_their_loss_in_any_approximation() {
     let (rows, cols, seen) = (48, 36, 14);

@@ -1,7 +1,6 @@
 use super::super::*;
 use super::*;
 
-/// Lower triangle of `Q diag(values) Qᵀ` with a random orthonormal `Q`.
 fn symmetric(values: &[f64]) -> (Mat<f64>, Mat<f64>) {
     let n = values.len();
     let q = orthonormal(n, n, 3);
@@ -119,7 +118,6 @@ fn few_outputs_have_few_components() {
             let lost = (energies[4..].iter().sum::<f64>() / total).sqrt();
             assert!((stored - lost).abs() < 1e-6, "{stored} {lost}");
         }
-        // Seven orthonormal directions, then zeros.
         for (i, row) in found.basis.chunks_exact(40).enumerate() {
             for (j, other) in found.basis.chunks_exact(40).enumerate() {
                 let product: f64 = row.iter().zip(other).map(|(x, y)| x * y).sum();

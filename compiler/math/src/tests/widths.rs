@@ -4,7 +4,6 @@ use super::codes::{loss, normal};
 use crate::codes::{QuantisationGuide, RowFeedback, encode_column_groups, gaussian_relative_error};
 use crate::{ErrorFeedback, SecondMoment, Weight};
 
-/// Inputs that are correlated by `0.9^|i - j|`.
 struct Wide {
     cols: usize,
     values: Vec<f32>,
@@ -34,7 +33,6 @@ impl Wide {
         }
     }
 
-    /// Weighted `tr(H E C Eᵀ)`.
     fn lost(&self, codes: &Codes, guide: QuantisationGuide<'_>) -> f64 {
         let (rows, cols, values) = (ROWS, self.cols, &self.values[..]);
         let bytes = encode_column_groups(codes, Weight { rows, cols, values }, guide).unwrap();
@@ -90,7 +88,6 @@ fn feedback_gains_as_much_in_wide_matrices_as_in_narrow_ones() {
     }
 }
 
-/// Rotated or not, whole or padded.
 #[test]
 fn widest_matrices_have_the_loss_of_their_codes() {
     let rows = 16;

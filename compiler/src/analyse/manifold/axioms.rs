@@ -10,22 +10,16 @@ use crate::analyse::sample::{Sample, shuffled};
 use crate::math::FactoriseError;
 use crate::system::random::Rng;
 
-/// Variance of the first half that the candidates hold.
 pub(super) const ENERGY: f64 = 0.95;
 
-/// Fraction of the sample held out for the rebuild.
 pub(super) const HELD_OUT: f64 = 0.5;
 
-/// Maximum missed fraction of a survivor, relative to that of a random subspace, `1 − k/d`;
-/// otherwise all directions would survive in a nearly full subspace.
+/// Relative to that of a random subspace, `1 − k/d`.
 pub(super) const MAX_MISSED: f64 = 0.5;
 
 const MIN_HALF_SAMPLES: usize = 2;
 
-/// Finds the axioms; `None` if the sample is too small or the directions fill the space.
-///
-/// # Errors
-/// Overflow of float64.
+/// `None` if the sample is too small or the directions fill the space.
 pub(super) fn sample_axioms(
     layer: usize,
     sample: &Sample,

@@ -1,16 +1,11 @@
-//! Curvature of the nearest-neighbour graph.
-//!
-//! Forman's curvature of an edge with triangles as faces (Samal et al. 2018) is `4 − deg u − deg v
-//! + 3 t` for `t` triangles: positive as on a sphere, negative as in a tree.
+//! Curvature of the nearest-neighbour graph: Forman's, with triangles as faces (Samal et al. 2018).
 
 use faer::Mat;
 
 use crate::analyse::record::{Curvature, rounded};
 
-/// Name of the estimator.
 pub(super) const ESTIMATOR: &str = "forman_augmented";
 
-/// Nearest neighbours per vector.
 pub(super) const NEIGHBOURS: usize = 8;
 
 /// Computes the curvature from squared distances; `None` for too few vectors.
@@ -80,13 +75,11 @@ mod tests {
             let found = curvature(&graph(n, |i, j| (i + 1) % n == j)).unwrap();
             assert_eq!((found.mean, found.deviation, found.edges), (0.0, 0.0, n));
         }
-        // A complete graph: 4 − 2 (n − 1) + 3 (n − 2) = n.
         for n in [2, 3, 9] {
             let found = curvature(&graph(n, |_, _| true)).unwrap();
             assert_eq!((found.mean, found.negative), (n as f64, 0.0));
             assert_eq!(found.edges, n * (n - 1) / 2);
         }
-        // A star: 4 − 1 − n, as in a tree.
         let star = curvature(&graph(9, |i, _| i == 0)).unwrap();
         assert_eq!((star.mean, star.negative, star.edges), (-5.0, 1.0, 8));
         assert!(curvature(&graph(5, |_, _| false)).is_none());

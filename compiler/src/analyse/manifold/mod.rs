@@ -31,10 +31,6 @@ pub(super) fn empty() -> Manifold {
     }
 }
 
-/// Computes the manifold after one layer.
-///
-/// # Errors
-/// Invalid statistics.
 pub(super) fn layer_manifold(
     layer: usize,
     stored: &StoredLayer,

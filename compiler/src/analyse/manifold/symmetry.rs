@@ -17,8 +17,6 @@ pub(super) const THRESHOLD: f64 = 0.95;
 
 const MAX_LISTED_PAIRS: usize = 16;
 
-/// # Errors
-/// Invalid statistics.
 pub(super) fn layer_symmetry(stored: &StoredLayer) -> Result<Vec<Symmetry>, FactoriseError> {
     let mut subspaces: [Vec<Mat<f64>>; 3] = Default::default();
     for head in 0..stored.kv_heads() {
@@ -48,7 +46,6 @@ fn compare(of: &str, subspaces: &[Mat<f64>]) -> Result<Symmetry, FactoriseError>
         for (a, first) in subspaces[..b].iter().enumerate() {
             pairs += 1;
             let larger = first.ncols().max(second.ncols());
-            // Root of the mean of cos² over random subspaces.
             let chance = (larger as f64 / first.nrows().max(1) as f64).sqrt();
             if chance >= THRESHOLD {
                 undecided += 1;

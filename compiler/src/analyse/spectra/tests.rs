@@ -29,7 +29,6 @@ fn known_spectrum_is_summarised() {
     assert_eq!((found.norm, found.largest, found.layer), (5.0, 4.0, 3));
     assert_eq!(found.stable_rank, 1.5625);
     assert_eq!(found.ranks, [1, 2, 3, 3, 4]);
-    // Ranks 1 1 1 2 3 3 4 4 of 5.
     let tail = |squares: f64| rounded((squares / 25.0).sqrt());
     let expected = [9.0, 9.0, 9.0, 5.0, 1.0, 1.0, 0.0, 0.0].map(tail);
     assert_eq!(found.tails.none, expected);
@@ -105,8 +104,7 @@ fn coverage_is_the_norm_of_the_projection() {
     assert_eq!((found[1].rank, found[1].norm), (2, 0.6));
 }
 
-/// Published singular values of an 8B Llama. The weights are unpublished, so shared bases cannot be
-/// checked.
+/// The weights are unpublished, so shared bases cannot be checked.
 #[test]
 fn published_spectra_are_reproduced() {
     let shared = std::env::var_os("HTC_SHARED").map_or_else(

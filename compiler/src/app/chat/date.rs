@@ -47,7 +47,6 @@ pub fn format_utc(at: SystemTime) -> String {
     )
 }
 
-/// Formats seconds since 1970.
 fn format_seconds(seconds: u64, format: &str) -> Result<String, Error> {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil_from_days(days);
@@ -89,7 +88,7 @@ fn format_seconds(seconds: u64, format: &str) -> Result<String, Error> {
 
 /// Converts days since 1970 to year, month and day of the Gregorian calendar.
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
-    /// Days in 400 years, the period of the calendar.
+    /// Days in 400 years.
     const CYCLE: u64 = 146_097;
     /// Days from 1 March of the year 0 to 1970.
     const EPOCH: u64 = 719_468;

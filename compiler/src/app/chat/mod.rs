@@ -1,7 +1,7 @@
 //! Chat templates: conversion of conversations to prompts.
 //!
-//! A chat template is a program from a model file. It runs in a separate process with bounded
-//! memory and time, since no Jinja interpreter bounds the allocations of a template.
+//! A chat template is a program from a model file. It runs in a separate process, since no Jinja
+//! interpreter bounds the allocations of a template.
 
 pub mod date;
 mod said;
@@ -16,7 +16,6 @@ use thiserror::Error;
 pub use said::{RenderedConversation, render_with_ranges};
 pub use template::{Conversation, Message};
 
-/// Address space limit of the process.
 const ADDRESS_SPACE_LIMIT: u64 = 1 << 30;
 
 const TIME_LIMIT: Duration = Duration::from_secs(10);
@@ -51,7 +50,7 @@ pub fn render(conversation: &Conversation) -> Result<String, ChatError> {
         .stderr(Stdio::piped())
         .spawn()?;
     let request = serde_json::to_vec(conversation).map_err(io::Error::from)?;
-    // Use threads, to avoid a deadlock on full pipes.
+    // Avoids a deadlock on full pipes.
     let (mut stdin, stdout, stderr) =
         (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let limit = template::MAX_TEXT_BYTES as u64 + 1;
@@ -91,7 +90,6 @@ pub fn render(conversation: &Conversation) -> Result<String, ChatError> {
             Some(status) if status.code() == Some(1) => {
                 failed(String::from_utf8_lossy(&words).trim().to_owned())
             }
-            // Failed allocations and stack overflows abort the process.
             Some(_) => failed("it takes more memory than any conversation needs".to_owned()),
         }
     })
@@ -106,9 +104,6 @@ fn read(from: Option<impl Read>, limit: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Child side of [`render`]: reads a conversation from standard input and writes its text.
-///
-/// # Errors
-/// A one-line message.
 pub fn serve() -> Result<(), String> {
     limit_resources().map_err(|error| format!("memory cannot be limited: {error}"))?;
     let mut request = Vec::new();
@@ -127,11 +122,11 @@ pub fn serve() -> Result<(), String> {
     written.map_err(|error| error.to_string())
 }
 
-/// Limits memory and CPU time; the parent may exit before the timeout.
+/// The parent may exit before the timeout.
 #[cfg(unix)]
 fn limit_resources() -> io::Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    // On macOS every process maps more than that from the start, and the limit is refused.
+    // On macOS every process maps more than that.
     #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
     let limits = [
         (Resource::As, ADDRESS_SPACE_LIMIT),
@@ -140,7 +135,7 @@ fn limit_resources() -> io::Result<()> {
     #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
     let limits = [(Resource::Cpu, TIME_LIMIT.as_secs())];
     for (resource, limit) in limits {
-        // An inherited limit may be lower and cannot be raised.
+        // An inherited limit cannot be raised.
         let inherited = getrlimit(resource).maximum.unwrap_or(u64::MAX);
         let limit = Some(limit.min(inherited));
         setrlimit(

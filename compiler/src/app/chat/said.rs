@@ -1,10 +1,8 @@
 //! Location of message contents in a rendered conversation.
 //!
-//! A template writes control tokens as text, and users may spell them too. The conversation is
-//! therefore rendered twice: as it is, and with two marker characters around every message that
-//! occur nowhere else. If both texts agree without the markers, these locate the contents even if
-//! the template trimmed, repeated or quoted them. A template that inspects, cuts or reorders
-//! contents may give another text; then the locations are unknown.
+//! Users may spell control tokens too. The conversation is therefore rendered twice: as it is, and
+//! with two marker characters around every message that occur nowhere else. If both texts agree
+//! without the markers, these locate the contents; otherwise the locations are unknown.
 
 use std::ops::Range;
 
@@ -59,8 +57,7 @@ fn unused_markers(conversation: &Conversation) -> Option<[char; 2]> {
     Some([free.next()?, free.next()?])
 }
 
-/// Returns the conversation with markers around contents. Surrounding spaces stay outside, for
-/// templates that trim.
+/// Surrounding spaces stay outside, for templates that trim.
 fn with_markers(conversation: &Conversation, [begin, end]: [char; 2]) -> Conversation {
     let mut marked = conversation.clone();
     for message in &mut marked.messages {

@@ -1,9 +1,6 @@
-//! Jinja chat templates with the environment of the `transformers` library.
-//!
-//! `trim_blocks`, `lstrip_blocks` and loop controls are enabled, and strings and mappings have
-//! Python's methods. `raise_exception` ends rendering with its message. `strftime_now` returns the
-//! current date, as in training: templates that use it render differently on another day.
-//! Generation tags have no effect.
+//! Jinja chat templates with the environment of the `transformers` library: `trim_blocks`,
+//! `lstrip_blocks`, loop controls, `raise_exception`, and `strftime_now` with the current date;
+//! strings and mappings have Python's methods. Generation tags have no effect.
 
 use std::io::{self, Write};
 
@@ -17,7 +14,7 @@ use super::date;
 /// Maximum bytes of the rendered text: about a million tokens.
 pub const MAX_TEXT_BYTES: usize = 4 << 20;
 
-/// Maximum instructions; a template needs some hundreds per message.
+/// A template needs some hundreds per message.
 const FUEL: u64 = 10_000_000;
 
 /// Conversation with its template.
@@ -44,8 +41,7 @@ pub struct Message {
 
 /// Renders a conversation up to the start of the model's answer.
 ///
-/// Steps and text length are bounded; memory is not, since a template may double a string some
-/// forty times. [`render`](super::render) bounds it too.
+/// Steps and text length are bounded; memory is not, see [`render`](super::render).
 ///
 /// # Errors
 /// A one-line message on the template.
@@ -83,8 +79,7 @@ pub fn render(conversation: &Conversation) -> Result<String, String> {
     }
 }
 
-/// Replaces `{% generation %}` and its end, which `transformers` removes, by tags without effect
-/// that keep their whitespace control.
+/// Keeps their whitespace control.
 fn without_generation_tags(template: &str) -> String {
     let mut out = String::with_capacity(template.len());
     let mut rest = template;

@@ -53,7 +53,6 @@ pub(super) fn execute(args: &BenchArgs) -> Result<(), Failure> {
     };
     let (compared, text) = (args.baseline().is_some(), args.text.is_some());
     gates::check(&gates, rank, compared, text, args.pairs as usize)?;
-    // A missing sensor is an error if one was requested.
     let mut sensor = args.sensor.as_ref().map(EnergyMeter::open).transpose()?;
     let mut bench = PreparedBench::new(args)?;
     let began = SystemTime::now();
@@ -299,7 +298,6 @@ impl<'a> PreparedBench<'a> {
                 full.push(length.to_string());
                 tasks.push(Task::context(length, 1));
             } else {
-                // If the context does not fit, this error is reported.
                 let behind = if length <= room {
                     TOKENS_AFTER_CONTEXT
                 } else {

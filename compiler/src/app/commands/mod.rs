@@ -251,7 +251,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Returns [`USAGE`] if another command line is the remedy, else [`FAILURE`].
+    /// Returns [`USAGE`] if another command line is the remedy.
     pub fn exit_code(&self) -> u8 {
         match self {
             Failure::Kept { error, .. } => error.exit_code(),
@@ -320,7 +320,7 @@ impl Failure {
             Failure::Kept { error, folder } => {
                 return format!("{}; {}", error.message(), kept_note(folder));
             }
-            // Their backticks quote keys of files, which may equal option names.
+            // Keys of files may equal option names.
             Failure::Gguf(_)
             | Failure::Htz(_)
             | Failure::Source(_)
@@ -413,7 +413,7 @@ pub fn print_error(message: &str) {
     say!("htc: {}", shorten_message(message));
 }
 
-/// Converts a usage error to one line: the paragraphs before the usage, then the remedy.
+/// Converts a usage error to one line.
 pub fn one_line(message: &str) -> String {
     let said: Vec<&str> = message
         .lines()
@@ -452,7 +452,7 @@ fn print_device_remarks(executor: &impl Executor) {
     }
 }
 
-/// Checks free memory before any allocation: a small file may claim any number of heads.
+/// A small file may claim any number of heads.
 fn check_memory(path: &Path, needed: u64) -> Result<(), Failure> {
     match memory::available() {
         Some(free) if needed > free => Err(Failure::Memory {

@@ -76,7 +76,6 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
         chosen = Some(found);
     }
     let plan = chosen.as_ref().map_or(&planned.plan, |found| &found.plan);
-    // A plan made without calibration may be compiled with one.
     let asked = asked.or_else_from(plan.request().treatment);
     let treatment = asked.resolve(true).map_err(CompileError::from)?;
     treatment.check(plan).map_err(CompileError::from)?;
@@ -96,8 +95,8 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     write_plan(plan, output, args.force)
 }
 
-/// Writes a plan. It has no digest of the source, which would require reading every byte; such a
-/// plan fits any model of its shapes.
+/// A digest of the source would require reading every byte; without one, the plan fits any model of
+/// its shapes.
 fn write_plan(plan: &Plan, output: Option<&Path>, force: bool) -> Result<(), Failure> {
     let text = json::write(plan, None).map_err(io::Error::from);
     match output {

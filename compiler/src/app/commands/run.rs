@@ -172,7 +172,7 @@ impl DeviceWork for RunWork<'_> {
             speculator: speculator.as_ref(),
         };
         run.print_summary(args, models.fraction.is_some());
-        // Print the text first: it matters more than the state of the draft.
+        // The text matters more than the state of the draft.
         if args.json {
             print_json(&run.record(text))?;
         }
@@ -301,21 +301,20 @@ struct Record {
     tokens_per_second: Option<f64>,
     /// Accepted fraction of drafted tokens; `null` without a draft.
     acceptance: Option<f64>,
-    /// Relative to decoding without a draft; `null` if no token was decoded without one.
+    /// Relative to decoding without a draft.
     speed_up: Option<f64>,
     drafted: u64,
     accepted: u64,
     fraction_min: f64,
     fraction_max: f64,
-    /// Energy during generation; `null` if the sensor does not measure it.
+    /// During generation.
     joules: Option<f64>,
     tokens_per_joule: Option<f64>,
-    /// Bytes of one more position in all layers, once stored in the KV cache's type.
+    /// In all layers, once stored in the KV cache's type.
     kv_bytes_per_token: usize,
     kv_bytes: usize,
 }
 
-/// Error that ended generation.
 enum WriteError {
     Generate(GenerateError),
     Output(io::Error),
@@ -380,8 +379,7 @@ fn describe_draft(done: &SpeculationStats) -> String {
     )
 }
 
-/// Returns the tokens of the prompt rendered by the chat template. Only text of the template itself
-/// becomes control tokens.
+/// Only text of the template itself becomes control tokens.
 fn conversation(
     args: &RunArgs,
     tokenizer: &Tokenizer,

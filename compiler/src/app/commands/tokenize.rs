@@ -45,7 +45,7 @@ pub(super) fn execute(args: &TokenizeArgs) -> Result<(), Failure> {
     if args.json {
         return print_json(&Tokens { tokens });
     }
-    // Write chunks of lines, to reduce system calls.
+    // Reduces system calls.
     for some in tokens.chunks(1 << 12) {
         let lines = some.iter().map(|&token| {
             let piece = tokenizer.piece(token).unwrap_or_default();

@@ -59,7 +59,6 @@ fn run_energy_excludes_pauses_and_reports_idle_power() {
         let found = found.unwrap();
         assert!((found - expected).abs() < 1e-6, "{found} {expected}");
     };
-    // 60 W for 2 and 4 s, 10 W of it idle power.
     let subject = of(Side::Subject, 2, 4);
     close(subject.joules, 360.0);
     close(subject.decode_joules, 240.0);
@@ -119,7 +118,7 @@ impl Sensor for ScriptedSensor {
         self.clock.clone()
     }
     fn min_interval(&self) -> Duration {
-        // Polled only on request, so that the test does not depend on system time.
+        // Polled only on request.
         seconds(3600)
     }
 }
@@ -155,7 +154,6 @@ fn missed_time_is_reported_and_too_much_gives_no_energy() {
     metered.mark().unwrap();
     metered.stop().unwrap();
     metered.start(Side::Subject).unwrap();
-    // Too far apart for interpolation.
     clock.advance(seconds(10));
     metered.mark().unwrap();
     for _ in 0..3 {

@@ -59,8 +59,7 @@ proptest! {
     }
 }
 
-/// Two pairs by hand: Δx = 2 for both, Δy = 4 and 8, so b = (8 + 16) / 8 = 3 and a = (16 - 3 · 8) /
-/// 4 = -2.
+/// Δx = 2 for both, Δy = 4 and 8.
 #[test]
 fn pairs_of_different_slopes_have_an_interval() {
     let found = read_all(&[record([3, 1], &[[5.0, 1.0], [9.0, 1.0]])])
@@ -68,7 +67,6 @@ fn pairs_of_different_slopes_have_an_interval() {
         .unwrap();
     assert!((found.joules_per_byte - 3.0).abs() < 1e-12, "{found:?}");
     assert!((found.joules_per_token + 2.0).abs() < 1e-12, "{found:?}");
-    // A quarter of the samples has the one pair twice, a quarter the other.
     assert_eq!(found.interval, Some((2.0, 4.0)));
     assert_eq!((found.pairs, &found.sensor[..]), (2, "GPU"));
     let one = read_all(&[record([3, 1], &[[5.0, 1.0]])]).unwrap().unwrap();

@@ -2,8 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Tokens/s in tenths for eight conditions, uncompressed and with 1536 and 1024 components. The raw
-/// pairs are unpublished; these reproduce all digits of the summaries in the papers'
+/// Tokens/s in tenths. The raw pairs are unpublished; these reproduce all digits of the papers'
 /// `statistical_tests.json`.
 const BASELINE: [u32; 8] = [360, 360, 360, 361, 361, 362, 362, 362];
 const K1536: [u32; 8] = [354, 359, 364, 354, 363, 272, 371, 380];
@@ -65,7 +64,6 @@ fn published_statistics_of_1024_components() {
 fn published_contamination_is_detected() {
     let contaminated = [37.9, 38.0, 36.7, 35.8];
     let found = variance_check(&contaminated, &[37.9, 38.0, 37.9, 37.9]).unwrap();
-    // 21 is the ratio of the standard deviations.
     near((found.ratio).sqrt() * 37.1 / 37.925, 20.98, 1e-3);
     assert!(found.contaminated, "{found:?}");
     let clean = variance_check(&[39.3, 39.2, 39.2, 39.2], &[39.2, 39.3, 39.3, 39.3]).unwrap();
@@ -128,12 +126,9 @@ fn signed_rank_p_is_exact() {
     let signed: Vec<f64> = [1.0, 2.0, -3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0].into();
     let found = signed_rank(&signed).unwrap();
     assert_eq!((found.plus, found.minus), (52.0, 3.0));
-    // Sums up to 3: none, 1, 2, 3 and 1 + 2, of 1024, on both sides.
     near(found.p, 2.0 * 5.0 / 1024.0, 1e-15);
-    // Ties get the mean of their ranks: 1, 2.5, 2.5, 4; zeros get none.
     let tied = signed_rank(&[0.5, -1.0, 1.0, 2.0, 0.0]).unwrap();
     assert_eq!((tied.plus, tied.minus, tied.count), (7.5, 2.5, 4));
-    // Sums up to 2.5 of these ranks: none, 1, 2.5 and 2.5, of 16.
     near(tied.p, 2.0 * 4.0 / 16.0, 1e-15);
 }
 
@@ -153,7 +148,7 @@ fn the_normal_approximation_continues_the_exact_distribution() {
     near(normal.p, counted, 0.05);
 }
 
-/// The middle 95 % of all sample means, enumerated: n values give nⁿ samples.
+/// n values give nⁿ samples.
 #[test]
 fn bootstrap_matches_enumerated_samples() {
     let values = [1.0, 2.0, 4.0, 8.0, 16.0];

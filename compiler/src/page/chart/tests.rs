@@ -49,7 +49,6 @@ fn heat_maps_list_their_numbers() {
     }
 }
 
-/// Maps that share a legend have its colours, whatever part of the range they have themselves.
 #[test]
 fn heat_maps_have_the_colours_of_their_shared_range() {
     let colours = |values: [f64; 2], range| {

@@ -8,17 +8,15 @@ use super::{Chart, Colour, Key, Legend, WIDTH, optional, range, round, shortened
 
 const HEIGHT: f64 = 250.0;
 
-/// The rectangle between the axes.
 const LEFT: f64 = 58.0;
 const RIGHT: f64 = WIDTH - 14.0;
 const TOP: f64 = 24.0;
 const BOTTOM: f64 = HEIGHT - 42.0;
 
-/// Width of a character of a label, about.
+/// Approximate.
 const CHARACTER: f64 = 6.2;
 
-/// Shapes of points, which tell apart what colours alone may not: a character that looks alike, the path around the
-/// point, and whether it is filled.
+/// A similar character, the path around the point, and whether it is filled.
 const MARKERS: [(char, &str, bool); 7] = [
     (
         '●',
@@ -43,7 +41,7 @@ pub struct Point {
     x: f64,
     y: f64,
     interval: Option<(f64, f64)>,
-    /// What the point is of, where the series does not tell.
+    /// Empty if the series tells.
     name: String,
     /// Whether the name is written beside the point, where there is space.
     labelled: bool,
@@ -67,14 +65,14 @@ impl Point {
         Point { interval, ..self }
     }
 
-    /// Adds a name, which is in the table and shown under the pointer.
+    /// Adds a name, shown in the table and under the pointer.
     #[must_use]
     pub fn named(self, name: impl Into<String>) -> Point {
         let name = name.into();
         Point { name, ..self }
     }
 
-    /// Adds a name that is written beside the point, too.
+    /// Adds a name that is written beside the point.
     #[must_use]
     pub fn labelled(self, name: impl Into<String>) -> Point {
         Point {
@@ -91,7 +89,7 @@ pub struct Series {
     pub name: String,
     /// The colour.
     pub colour: Colour,
-    /// Index of the marker; without one there is only the line.
+    /// Index of the marker, if any.
     pub marker: Option<usize>,
     /// Whether a line joins the points, in their order.
     pub line: bool,
@@ -105,7 +103,7 @@ impl Series {
         Series {
             name: name.to_owned(),
             colour: Colour::Thing(number),
-            // The eighth series has the first colour again, and another marker.
+            // The eighth series has another marker.
             marker: Some((number + number / 7) % MARKERS.len()),
             line: true,
             points: points.into_iter().collect(),
@@ -149,7 +147,7 @@ impl Series {
     }
 }
 
-/// A part of the horizontal axis with a name, shaded between 0 and 1.
+/// A shaded part of the horizontal axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Band {
     /// The start.
@@ -173,7 +171,7 @@ pub struct Xy {
     pub diagonal: bool,
     /// Shaded parts of the background.
     pub bands: Vec<Band>,
-    /// A line ends where the next point is farther away than this.
+    /// A line ends where the next point is farther away.
     pub longest_step: f64,
 }
 
@@ -260,7 +258,6 @@ impl Xy {
             format!("M{}", places.collect::<Vec<_>>().join("L"))
         });
         let line: String = runs.collect();
-        // A single point without a line must still be visible.
         let marker = series.marker.or((visible.len() == 1).then_some(0));
         html! {
             @if !line.is_empty() { path d=(line) stroke=(colour) class="line" {} }
@@ -278,7 +275,7 @@ impl Xy {
         }
     }
 
-    /// Places the names of points where nothing else is; a name without a free place is left out.
+    /// A name without a free place is left out.
     fn labels(&self, frame: &Frame) -> Vec<(Area, String)> {
         let visible = self.points().filter_map(|p| Some((p, frame.place(p)?)));
         let visible: Vec<(&Point, (f64, f64))> = visible.collect();
@@ -303,14 +300,14 @@ impl Xy {
         labels
     }
 
-    /// Returns the points: a row for each, or for each place where the series share them and no point has a name.
+    /// A row for each point, or for each place that the series share.
     fn table(&self) -> Table {
         let mut places: Vec<f64> = self.points().map(|p| p.x).collect();
         places.sort_by(f64::total_cmp);
         places.dedup();
         let cells = places.len().saturating_mul(self.series.len());
         let named = self.points().any(|p| !p.name.is_empty());
-        // A table with a column for each series is not to be far larger than the points are many.
+        // The table must not be far larger than the number of points.
         if named || cells > 8 * self.points().count() + 4096 {
             return self.long_table(named);
         }
@@ -366,7 +363,6 @@ impl Xy {
     }
 }
 
-/// The scales of a chart.
 struct Frame {
     x: Scale,
     y: Scale,
@@ -403,7 +399,6 @@ impl Frame {
         round(BOTTOM - self.y.fraction(value) * (BOTTOM - TOP))
     }
 
-    /// Returns the position of a point, where it has one on these axes.
     fn place(&self, point: &Point) -> Option<(f64, f64)> {
         let visible =
             Scale::accepts(self.kinds[0], point.x) && Scale::accepts(self.kinds[1], point.y);
@@ -418,7 +413,7 @@ impl Frame {
         interval.map(|(low, high)| (self.up(low), self.up(high)))
     }
 
-    /// Returns the horizontal ticks whose labels do not touch the one before them.
+    /// Labels do not touch.
     fn horizontal_ticks(&self) -> Vec<(f64, String)> {
         let mut end = f64::NEG_INFINITY;
         let ticks = self.x.ticks().into_iter().filter_map(|(value, label)| {
@@ -431,7 +426,6 @@ impl Frame {
         ticks.collect()
     }
 
-    /// Draws bands, grid, labels and names of the axes.
     fn background(&self, chart: &Xy) -> Markup {
         html! {
             @for band in &chart.bands {
@@ -462,7 +456,6 @@ impl Frame {
     }
 }
 
-/// A part of the drawing that is taken.
 #[derive(Clone, Copy, Debug)]
 struct Area {
     left: f64,
@@ -490,7 +483,7 @@ impl Area {
         self.left >= LEFT && self.right <= WIDTH && self.top >= TOP && self.bottom <= BOTTOM
     }
 
-    /// Returns places for a label of a width: right and left of a point, then above and below it.
+    /// Right and left of a point, then above and below it.
     fn beside((x, y): (f64, f64), width: f64) -> Vec<Area> {
         let area = |left: f64, y: f64| Area::new(left, y - 6.5, left + width, y + 6.5);
         let around = [-14.0, 14.0, -27.0, 27.0].into_iter();

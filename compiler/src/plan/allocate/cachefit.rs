@@ -1,10 +1,9 @@
 //! Allocator `cachefit`: the largest rank whose factors fit the L2 cache of the target GPU, and its
 //! roofline prediction.
 //!
-//! A working set is the stored bytes of projections with the same input (Q, K and V; gate and up;
-//! O; down), which one step of a block reads. It may fill [`CACHE_SHARE`] of the cache; the rest is
-//! for the KV cache and the residual stream. The rank that fits caps every unit of the set, and the
-//! budget is allocated evenly within these caps.
+//! A working set is the stored bytes of projections with the same input, which one step of a block
+//! reads. It may fill [`CACHE_SHARE`] of the cache. The rank that fits caps every unit of the set,
+//! and the budget is allocated evenly within these caps.
 
 use std::fmt;
 
@@ -19,8 +18,7 @@ use crate::plan::{Evidence, Plan, PlanError};
 /// Fraction of the L2 cache that a working set may fill.
 pub const CACHE_SHARE: f64 = 0.75;
 
-/// Speed of the L2 cache relative to memory: the figure of the published model, not measured on the
-/// target.
+/// Speed of the L2 cache relative to memory, as published.
 pub const L2_SPEEDUP: f64 = 10.0;
 
 /// Caps the ladders of projections with the same input at the largest rank that fits the cache.
@@ -65,7 +63,6 @@ fn cap_working_set(ladders: &mut [Ladder], set: &[Unit], limit: u64) -> Result<(
         .collect();
     levels.sort_by(f64::total_cmp);
     levels.dedup();
-    // Highest rung at or below a level.
     let rung_at = |ladder: &Ladder, level: f64| -> usize {
         let above = ladder.rungs.partition_point(|r| r.level <= level);
         above.saturating_sub(1)
@@ -98,7 +95,7 @@ fn cap_working_set(ladders: &mut [Ladder], set: &[Unit], limit: u64) -> Result<(
     Ok(())
 }
 
-/// Predicted decode throughput relative to the source, at batch size 1. Neither figure is measured.
+/// Predicted decode throughput relative to the source, at batch size 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SpeedPrediction {
     /// Ratio of the bytes read per token, all from memory.
@@ -108,7 +105,6 @@ pub struct SpeedPrediction {
     pub cached: f64,
 }
 
-/// Formats the prediction for display.
 impl fmt::Display for SpeedPrediction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -121,11 +117,9 @@ impl fmt::Display for SpeedPrediction {
     }
 }
 
-/// Returns the predicted `T / T_base` of a plan by a roofline. A token at batch size 1 takes about
-/// two operations per element, far below the arithmetic peak of any GPU, so only bytes count.
-/// `head` is the matrix that computes the logits; an untied embedding is not read. `other_bytes`
-/// are read in addition to the plan's units (head, unselected projections); `cache` is the L2 size
-/// in bytes.
+/// Returns the predicted `T / T_base` of a plan by a roofline, in which only bytes count. `head`
+/// computes the logits; `other_bytes` are read in addition to the plan's units; `cache` is the L2
+/// size in bytes.
 pub fn predict_speed(plan: &Plan, head: MatrixId, other_bytes: u64, cache: u64) -> SpeedPrediction {
     let streams = |unit: &&UnitPlan| {
         let mut members = unit.members.iter();

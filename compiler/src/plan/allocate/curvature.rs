@@ -1,4 +1,4 @@
-//! Allocator `curvature`: rank proportional to the profile of the residual stream, after the MCR
+//! Allocator `curvature`: rank proportional to the variance of the residual stream, after the MCR
 //! heuristic `k_ℓ ∝ MCR_ℓ / mean`.
 
 use super::phase::{check_length, profile_error};
@@ -7,9 +7,8 @@ use crate::plan::phases::{Phases, ProfileError};
 use crate::plan::unit::Unit;
 use crate::plan::{Evidence, PlanError};
 
-/// Published floor of the heuristic, available as an option. On square matrices it exceeds the rank
-/// where factors are as large as the matrix, so attention stays dense; at widths above 2792 it
-/// exceeds [`PUBLISHED_CAP`].
+/// Published floor of the heuristic. On square matrices it exceeds the rank where factors are as
+/// large as the matrix, so attention stays dense.
 pub const PUBLISHED_FLOOR: RankFloor = RankFloor::Fraction(0.55);
 
 /// Published cap of the heuristic, for a model of width 4096.
@@ -30,7 +29,7 @@ pub(super) fn scales(
     };
     check_length(allocator, profile, layers)?;
     Phases::detect(Some(profile)).map_err(|error| profile_error(allocator, &error))?;
-    // Divide before adding, to avoid overflow.
+    // Avoids overflow.
     let mean: f64 = profile.iter().map(|v| v / layers as f64).sum();
     if mean == 0.0 {
         let error = ProfileError {

@@ -3,24 +3,15 @@
 //! Every unit has a softmax over rank levels. With the probabilities `p`, and the loss `E`, cost
 //! `C` and rank `R` of each level, `r_soft = Σ p R`, gradient descent minimises
 //!
-//! ```text
-//! Σ_units  Σ p E  +  α Σ p C  +  λ ĉ r_soft
-//! ```
+//! `Σ_units  Σ p E  +  α Σ p C  +  λ ĉ r_soft`.
 //!
-//! The gradient for the logit of a level is `p ((E − Σ p E) + α (C − Σ p C) + λ ĉ (R − r_soft))`.
-//! The published price `α` of `α ‖r‖₁` has no value; with a budget, bisection finds the `α` at
-//! which the soft plan costs the budget. Soft ranks are rounded to steps, and the budget is
-//! allocated in proportion to them. With a parameter budget, `ĉ` times a rank is proportional to
-//! the cost: a change of `λ ĉ` is compensated by `α` and the plan does not depend on it.
+//! With a budget, bisection finds the `α` at which the soft plan costs it. Soft ranks are rounded
+//! to steps, and the budget is allocated in proportion to them. Without a budget `α` is zero; the
+//! objective is linear in `p`, so the minimum is the level with the least `E + λ ĉ R`.
 //!
-//! With energy measured per byte, `ĉ R` is the slope of that line times the bytes of a level. The
-//! intercept is the same for every plan and is excluded; `ĉ` from tokens per joule alone attributes
-//! it to the weights. The dense form counts its bytes too: the term changes the plan under a
-//! parameter budget if the dense form is more expensive per parameter than factors, and cancels
-//! under a byte budget.
-//!
-//! Without a budget `α` is zero and energy determines the total. The objective is linear in `p`, so
-//! the minimum is the level with the least `E + λ ĉ R`, found by a search over all rungs.
+//! With energy measured per byte, `ĉ R` is its slope times the bytes of a level. The term changes
+//! the plan under a parameter budget if the dense form is more expensive per parameter than
+//! factors, and cancels under a byte budget.
 
 use super::ladder::{Currency, Ladder};
 use super::{Allocator, waterfill};
@@ -62,13 +53,13 @@ pub(super) fn energy_note(energy: &MeasuredEnergy) -> String {
 pub(super) const ENERGY_TOTAL_NOTE: &str = "diffplan: without a budget the energy term decided the total, a joule per token \
      weighing as much as 0.005 of a matrix's energy lost";
 
-/// Upper limit of joules per byte for validation; real machines take about 1e-10.
+/// Real machines take about 1e-10.
 const MAX_JOULES_PER_BYTE: f64 = 1.0;
 
 const RANK_LEVELS: usize = 16;
 const ITERATIONS: usize = 64;
 const LEARNING_RATE: f64 = 16.0;
-/// Bisection steps over the price interval of twelve powers of ten.
+/// Over twelve powers of ten.
 const BISECTION_STEPS: usize = 32;
 
 pub(super) fn losses(
@@ -142,7 +133,7 @@ pub(super) fn joules(
     }
 }
 
-/// Returns the rung of every unit with the least sum of loss and energy; ties go to the lower rung.
+/// Ties go to the lower rung.
 pub(super) fn least_energy_rungs(
     ladders: &[Ladder],
     losses: &[Vec<f64>],
@@ -292,7 +283,6 @@ mod tests {
             let exact = p[i] * (objective[i] - mean);
             assert!((numeric - exact).abs() < 1e-9, "{numeric} {exact}");
         }
-        // The energy term alone is the published λ ĉ p (R − r_soft).
         let soft: f64 = p.iter().zip(&levels).map(|(p, l)| p * l.rank).sum();
         let by_rank: Vec<f64> = levels.iter().map(|l| energy * l.rank).collect();
         let mean: f64 = p.iter().zip(&by_rank).map(|(p, f)| p * f).sum();

@@ -126,7 +126,7 @@ fn climb(
         .map(|(i, &r)| QueueEntry(worth(i, r), Reverse(i)))
         .collect();
     while let Some(QueueEntry(_, Reverse(i))) = queue.pop() {
-        // A step that does not fit now never fits later, since the remainder only shrinks.
+        // The remainder only shrinks.
         if let Some(cost) = ladders[i].step_cost(rungs[i]).filter(|&cost| cost <= left) {
             left -= cost;
             rungs[i] += 1;
@@ -135,8 +135,8 @@ fn climb(
     }
 }
 
-/// Returns rungs with levels proportional to `targets` within floors, caps and steps: the unit
-/// furthest below its target is raised first.
+/// Levels proportional to `targets` within floors, caps and steps: the unit furthest below its
+/// target is raised first.
 pub(super) fn proportional(ladders: &[Ladder], targets: &[f64], budget: u64) -> Vec<usize> {
     let mut rungs = vec![0; ladders.len()];
     climb(ladders, &mut rungs, budget, |i, rung| {
@@ -151,7 +151,6 @@ pub(super) fn proportional_by_kind(
     targets: &[f64],
     budget: u64,
 ) -> Vec<usize> {
-    // Indices of the first unit of every kind, and of the kind of every unit.
     let mut firsts: Vec<usize> = Vec::new();
     let mut kinds = Vec::with_capacity(units.len());
     let alike = |a: usize, b: usize| {
@@ -185,16 +184,13 @@ pub(super) fn proportional_by_kind(
 /// Returns rungs with the least total loss; `losses` has a decreasing value for every rung of every
 /// unit.
 ///
-/// The gain over the cost need not be concave: the step to the dense form may gain more than the
-/// ranks before it, and block formats make some ranks cheap. The climb therefore follows the upper
-/// concave hull of every unit, steepest segment first. This is the path of the Lagrangian
-/// relaxation: no choice of the same cost gains more at any of its points. Budgets between points
-/// are filled with later segments that fit, then rung by rung; the gain is then below the optimum
-/// by less than that of the first segment that did not fit. With concave gains and equal steps,
-/// every budget is on the path.
+/// The gain over the cost need not be concave, so the climb follows the upper concave hull of every
+/// unit, steepest segment first: the path of the Lagrangian relaxation, at whose points no choice
+/// of the same cost gains more. Budgets between points are filled with later segments that fit,
+/// then rung by rung.
 ///
-/// The gain is divided by the cost or, with [`GainDivisor::Bytes`], by the bytes: of steps with equal
-/// cost, the one that stores less comes first.
+/// The gain is divided by the cost or, with [`GainDivisor::Bytes`], by the bytes: of steps with
+/// equal cost, the one that stores less comes first.
 pub(super) fn least_loss_rungs(
     ladders: &[Ladder],
     losses: &[Vec<f64>],
@@ -238,9 +234,8 @@ pub(super) fn least_loss_rungs(
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GainDivisor {
-    /// Cost in the currency of the budget.
     Budget,
-    /// Additional bytes stored; steps without additional bytes come first.
+    /// Steps without additional bytes come first.
     Bytes,
 }
 

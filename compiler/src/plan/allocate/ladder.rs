@@ -52,13 +52,11 @@ impl Bounds {
     }
 }
 
-/// Fraction of an even share that `whitened` guarantees each unit without a floor. The allocator
-/// adds relative errors of the stream as if they were small and passed through the model unchanged.
-/// This fails for a unit that loses most of its output, and early layers would be starved: their
-/// branches add little to the stream but determine much of it later. On the demo model (calibrated
-/// on *Alice*, `whiten`, f16; KL divergence on the beginning of WikiText-2's test split) a quarter
-/// and half of the even share give 0.0007 and 0.0001 for grc at a ratio of 0.9, 0.0012 and 0.0007
-/// at 0.8, 0.0070 and 0.0068 at 0.6; for gp 0.0270 and 0.0278 at 0.8, 0.157 and 0.161 at 0.6.
+/// Fraction of an even share that `whitened` guarantees each unit without a floor.
+///
+/// The allocator adds relative errors of the stream as if they were small and passed through the
+/// model unchanged. This fails for a unit that loses most of its output, and early layers would be
+/// starved. On the demo model a half loses less than a quarter or about the same.
 const MIN_SHARE: f64 = 0.5;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -66,9 +64,8 @@ pub(super) struct Rung {
     pub choice: Choice,
     /// In the currency of the budget; strictly increasing.
     pub cost: u64,
-    /// Bytes stored.
     pub bytes: u64,
-    /// The rank; for the dense form the rank whose factors would cost the same.
+    /// The rank; for the dense form that of the same cost.
     pub level: f64,
 }
 
@@ -81,11 +78,8 @@ pub(super) struct Ladder {
 }
 
 impl Ladder {
-    /// Returns the ladder of a unit. `share` is the budget over the cost of all dense forms; with
-    /// `finest`, ranks use the smallest steps for any factor type.
-    ///
-    /// # Errors
-    /// [`PlanError::CapTooSmall`].
+    /// `share` is the budget over the cost of all dense forms; with `finest`, ranks use the
+    /// smallest steps for any factor type.
     pub(super) fn new(
         unit: &Unit,
         request: &PlanRequest,
@@ -125,8 +119,7 @@ impl Ladder {
         let pays = |rung: &Rung| rung.bytes < dense_bytes && rung.cost < dense_cost;
         let mut rungs = Vec::new();
         let mut dearest: Option<Rung> = None;
-        // From the largest rank down, to skip ranks that cost no less than a larger one: blocks of
-        // some types fit only some ranks.
+        // Skips ranks that cost no less than a larger one.
         for rank in (1..=limit / step).rev().map(|n| n * step) {
             let rung = at(rank);
             if pays(&rung) && dearest.is_none_or(|above| rung.cost < above.cost) {

@@ -1,12 +1,8 @@
 //! Allocates a budget to the units of a model.
 //!
 //! Every unit has a ladder: its candidate forms by cost, from the smallest rank that the floor
-//! permits to the dense matrix, which loses nothing. Ranks whose factors are not smaller than the
-//! dense form are omitted, so no decision is reverted afterwards. An allocator ranks the steps, and
-//! units climb until no step fits: the budget is met from below within one step, after floors and
-//! caps.
-//!
-//! The result is deterministic; ties go to the first unit.
+//! permits to the dense matrix. An allocator ranks the steps, and units climb until no step fits:
+//! the budget is met from below within one step, after floors and caps. Ties go to the first unit.
 
 mod cachefit;
 mod curvature;
@@ -36,9 +32,7 @@ pub(crate) use waterfill::lost_energy;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// Factors of a rank.
     Rank(usize),
-    /// As in the source.
     Dense,
 }
 
@@ -85,7 +79,7 @@ fn prepare(
         built => built,
     }?;
     if fill::least_cost(&ladders) > totals.budget {
-        // A whole block may exceed the remainder, so retry with the finest steps.
+        // A whole block may exceed the remainder.
         ladders = build(true)?;
     }
     let least = fill::least_cost(&ladders);
@@ -137,7 +131,6 @@ pub(super) fn allocate(
             fill::least_loss_rungs(&ladders, &losses, price, totals.budget)
         }
         Allocator::DiffPlan => {
-            // Report errors of options before those of missing measurements.
             let energy = diffplan::joules(units, &ladders, evidence)?;
             let losses = diffplan::losses(units, &ladders, evidence)?;
             if request.budget == Budget::Energy {
@@ -159,8 +152,8 @@ pub(super) fn allocate(
     })
 }
 
-/// Returns the weights of an even allocation: 1 per unit for a rank budget, else the rank whose
-/// factors have as many elements as the dense form, which gives every unit the same ratio.
+/// 1 per unit for a rank budget, else the rank whose factors have as many elements as the dense
+/// form.
 fn even_targets(units: &[Unit], currency: Currency) -> Vec<f64> {
     let target = |u: &Unit| match currency {
         Currency::Rank => 1.0,

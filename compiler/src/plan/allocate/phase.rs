@@ -1,4 +1,4 @@
-//! Allocator `phase`: rank by the phase of the layer, after MCR's phase-aware allocation.
+//! Allocator `phase`: rank by the phase of the layer (MCR).
 
 use super::{Allocator, by_layer};
 use crate::plan::phases::{NoPhasesReason, Phase, Phases, ProfileError};

@@ -1,12 +1,9 @@
-//! Loss by the rounding of a type, in addition to the loss of a rank.
-
 use htc_formats::DType;
 
 use crate::math::codes::gaussian_relative_error;
 use crate::plan::form::MatrixForm;
 
-/// Approximate fraction of a matrix's energy lost by rounding to each type: for normally
-/// distributed elements with the encoders of this program. Checked by a test.
+/// Approximate, for normally distributed elements with the encoders of this program.
 const ROUNDING_LOSS: [(DType, f64); 14] = [
     (DType::F16, 4.4e-8),
     (DType::BF16, 2.8e-6),
@@ -39,7 +36,6 @@ pub(super) fn rounding_loss(form: &MatrixForm) -> f64 {
         MatrixForm::SharedBasis {
             basis, projected, ..
         } => of(basis) + of(projected),
-        // The factors hold the small error of the base.
         MatrixForm::Residual { base, .. } => of(base),
     }
 }

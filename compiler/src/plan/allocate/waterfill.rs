@@ -1,22 +1,15 @@
 //! Allocators `waterfill` and `whitened`: rank by the energy gained per cost.
 //!
-//! The loss of a unit at rank `k` is `Σ_{i>k} σ_i² / Σ σ_i²`, a fraction of its energy; the dense
-//! form loses nothing, and the next rank gains `σ_{k+1}² / Σ σ_i²`. Singular values of the weight
-//! give the weight's energy; those of `W C^{1/2}` give the energy of its output on the calibration
-//! text.
-//!
-//! Energies are relative to each unit's total. A transformer computes the same function if V is
-//! scaled by a number and O by its inverse, likewise up and down, or a norm's gain and the
-//! projections that read it. The absolute output energy of a projection is therefore meaningless,
-//! and the relative error is invariant.
+//! The loss of a unit at rank `k` is `Σ_{i>k} σ_i² / Σ σ_i²`; the dense form loses nothing.
+//! Singular values of the weight give the weight's energy; those of `W C^{1/2}` give the energy of
+//! its output on the calibration text. Energies are relative to each unit's total, because the
+//! absolute energy is meaningless: a transformer computes the same function if V is scaled by a
+//! number and O by its inverse.
 //!
 //! With [`Evidence::branches`], `whitened` multiplies the relative error by the share of the
-//! projection's branch in the residual stream. Errors of Q, K, V or O reach the rest of the model
-//! only through the output of attention, errors of gate, up or down only through that of the
-//! feed-forward network, and the next norm divides by the stream. To first order the product is the
-//! relative error of the stream, comparable across projections and layers, and also invariant under
-//! these scalings. The rounding losses of factor and dense types are added. Gains are divided by
-//! bytes in any currency.
+//! projection's branch in the residual stream: to first order the relative error of the stream,
+//! comparable across projections and layers. The rounding losses of factor and dense types are
+//! added. Gains are divided by bytes in any currency.
 
 use htc_formats::model::ProjectionKind;
 
@@ -154,8 +147,7 @@ pub(crate) fn lost_energy(spectrum: &[f64]) -> Vec<f64> {
     if largest == 0.0 {
         return lost;
     }
-    // Relative to the largest, to avoid overflow, and from the small end, to keep the digits of the
-    // tail.
+    // From the small end, to keep the digits of the tail.
     for (k, s) in spectrum.iter().enumerate().rev() {
         lost[k] = lost[k + 1] + (s / largest).powi(2);
     }

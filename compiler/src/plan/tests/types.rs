@@ -1,5 +1,3 @@
-//! Factor types: those that meet a ratio, and those that hold exempt channels exactly.
-
 use super::*;
 
 #[test]

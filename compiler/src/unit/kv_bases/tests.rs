@@ -1,6 +1,3 @@
-//! Checks bases of models of every architecture against keys, queries and values of their forward
-//! passes in float64.
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,7 +15,7 @@ use crate::event::Progress;
 use crate::math::Host;
 use crate::request::CalibrationOptions;
 
-/// Tolerance for f16, relative to the energy of a head.
+/// Relative to the energy of a head.
 const ROUNDED: f64 = 2e-3;
 
 #[derive(Default)]
@@ -94,8 +91,7 @@ fn assert_diagonalises(label: &str, vectors: &[Vec<f64>], basis: &[f32], energie
     assert!((sum - 1.0).abs() < 1e-5, "{label}: {sum}");
 }
 
-/// Asserts that the largest entry of each row is positive; returns the maximum deviation from
-/// orthonormality.
+/// Returns the maximum deviation; the largest entry of each row must be positive.
 fn orthonormality(label: &str, basis: &[f32], n: usize) -> f64 {
     let mut worst = 0.0f64;
     for (i, a) in basis.chunks_exact(n).enumerate() {
@@ -131,7 +127,7 @@ fn numbers(hyper: &HyperParameters, layer: usize, made: &[(Role, Vec<u8>)]) -> [
     [0, 1, 2, 3].map(of)
 }
 
-/// Checks the bases of all layers of a model; returns the largest deviation from orthonormality.
+/// Returns the largest deviation from orthonormality.
 fn check(
     name: &str,
     model: &Arc<Model>,
@@ -200,9 +196,8 @@ fn calibrated(
     tests::calibrated(model, source, &options, 1, Progress::silent()).unwrap()
 }
 
-/// The models cover heads of 8, 12 and 16 values, query and key norms, sliding windows with a
-/// separate rotary embedding, biases and partial rotation; all with two query heads per KV head.
-/// Each is also checked with permuted values.
+/// Heads of 8, 12 and 16 values, query and key norms, sliding windows with a separate rotary
+/// embedding, biases and partial rotation; each also with permuted values.
 #[test]
 fn bases_diagonalise_moments_for_every_architecture() {
     let scratch = tempfile::tempdir().unwrap();
@@ -233,8 +228,7 @@ fn bases_diagonalise_moments_for_every_architecture() {
     );
 }
 
-/// A trained model with several KV heads: f16 keeps the bases orthonormal to less than a
-/// thousandth; the reader's tolerance is a hundredth.
+/// The reader's tolerance is a hundredth.
 #[test]
 fn stored_bases_of_a_trained_model_are_orthonormal() {
     let scratch = tempfile::tempdir().unwrap();

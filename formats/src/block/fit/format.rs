@@ -12,20 +12,18 @@ pub(in crate::block) struct Format {
     /// Log2 of the run length.
     pub(super) run_shift: u32,
     pub(super) levels: LevelSet,
-    /// First and last integer scale and minimum of a run. Without integer scales both equal 1 if
-    /// the scale is `d` or the minimum is `d_min`, 0 without a minimum.
+    /// First and last of a run. Without integer scales both equal 1 if the scale is `d` or the
+    /// minimum is `d_min`, 0 without a minimum.
     pub(super) scales: (f32, f32),
     pub(super) minima: (f32, f32),
     pub(super) starts: &'static [f32],
-    /// Limit of magnitudes as a multiple of [`F16_LIMIT`], from which the scale would be infinite.
+    /// As a multiple of [`F16_LIMIT`], from which the scale would be infinite.
     pub(super) limit: f32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum LevelSet {
-    /// All integers from the first to the last.
     Integers(f32, f32),
-    /// The table [`IQ4`].
     Iq4,
 }
 
@@ -90,8 +88,7 @@ const fn scales_and_minima(
 
 const SIX_BITS: (f32, f32) = (0.0, 63.0);
 
-/// Starts of the searches. Many codes rarely need clipping, and each start is another chance to
-/// align numbers with codes.
+/// Many codes rarely need clipping.
 const STARTS_FOR_FEW_CODES: &[f32] = &[-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0];
 const STARTS_FOR_MANY_CODES: &[f32] = &[-3.0, -2.5, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0];
 
@@ -222,7 +219,7 @@ impl Format {
     }
 
     pub(super) fn check_values(&self, values: &[f32], before: usize) -> Result<(), BlockError> {
-        // Magnitudes sort like their bits, with infinity and NaN last.
+        // With infinity and NaN last.
         let magnitude = |value: &f32| value.abs().to_bits();
         let limit = self.magnitude_limit().to_bits();
         if values.iter().map(magnitude).fold(0, u32::max) < limit {
@@ -281,7 +278,7 @@ fn iq4_code(scaled: f32) -> u8 {
     CODES[(above as usize).min(SPAN)]
 }
 
-/// Levels in vectorised form, without table look-ups, for the search over a run.
+/// Vectorised, without table look-ups.
 pub(super) trait NearestLevel: Copy {
     fn bounds(self) -> (f32, f32);
     fn nearest(self, scaled: Lanes) -> Lanes;

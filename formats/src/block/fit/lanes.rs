@@ -1,8 +1,8 @@
-//! Vectors of eight f32. Sums have a fixed order, so that results are bit-identical on every
+//! Vectors of eight f32 with sums in a fixed order, so that results are bit-identical on every
 //! processor.
 //!
-//! SSE intrinsics, which every x86-64 processor supports, replace unreliable auto-vectorisation,
-//! without which the search is ten times slower.
+//! SSE intrinsics replace unreliable auto-vectorisation, without which the search is ten times
+//! slower.
 
 use std::ops::{Add, Mul, Sub};
 
@@ -130,8 +130,7 @@ impl Lanes {
         self.max(Lanes::splat(low)).min(Lanes::splat(high))
     }
 
-    /// Rounds to the nearest integers from `low` to `high`, ties to even; NaN gives `low`. The
-    /// magnitudes of `low` and `high` must be small.
+    /// Ties to even; NaN gives `low`. The magnitudes of `low` and `high` must be small.
     #[inline(always)]
     pub(super) fn round(self, low: f32, high: f32) -> Lanes {
         let round = Lanes::splat(ROUNDING_MAGIC);
@@ -185,8 +184,7 @@ pub(super) fn min_max<const N: usize>(x: &[f32; N]) -> (f32, f32) {
 /// 1.5 · 2^23: sums with it have no fraction bits.
 const ROUNDING_MAGIC: f32 = 12_582_912.0;
 
-/// Numbers below this decode to zero with any step, because the least step of every format is the
-/// least f16, 2^-24. Squares of larger numbers are not subnormal.
+/// Numbers below this decode to zero with any step, at least 2^-24.
 pub(super) const NEGLIGIBLE: f32 = 1.0 / (1_u64 << 40) as f32;
 
 #[inline(always)]

@@ -3,7 +3,7 @@
 //! A block consists of runs of 16 or 32 numbers, each `step · level - offset`, with the level of
 //! its code and step and offset of its run. These are `d · scale` and `d_min · minimum`, with f16
 //! `d` and `d_min` of the block and integers of the run. Types with one run have only `d` and
-//! `d_min`. One search serves all types, parameterised by [`Format`].
+//! `d_min`.
 //!
 //! The arithmetic is f32 in a fixed order: bit-identical on every machine.
 
@@ -32,12 +32,11 @@ const MAX_RUNS: usize = 16;
 
 /// Fixed scales of a block, by which its numbers are encoded.
 ///
-/// Codes are indices into the ascending levels of the block, from 0. For most types they equal the
-/// stored bits.
+/// Codes are indices into the ascending levels of the block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BlockFit {
     format: &'static Format,
-    /// Scale of the scales, and of the minima, as stored.
+    /// As stored; also of the minima.
     d: f16,
     d_min: f16,
     scales: [i8; MAX_RUNS],
@@ -49,8 +48,7 @@ pub struct BlockFit {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Run {
     step: f32,
-    /// Negated offset; -0.0 for types without, because adding it preserves every number, also zeros
-    /// of either sign.
+    /// -0.0 for types without, because adding it preserves every number.
     shift: f32,
     /// `1 / step`, or 0 if `step` is 0.
     inverse: f32,
@@ -89,14 +87,11 @@ impl BlockFit {
     /// alternating least-squares fits and rounding from several starts, then the integers of the
     /// runs and their neighbours.
     ///
-    /// Only ratios of importances matter. Each is raised to at least 2^-30 of the largest, so that
-    /// unimportant numbers still get near codes.
+    /// Only ratios of importances matter; each is raised to at least 2^-30 of the largest.
     ///
     /// # Errors
-    ///
-    /// [`BlockError::ReadOnlyType`] for types outside of [`BlockFit::TYPES`]; [`BlockError::Block`]
-    /// for a wrong number of values or importances; [`BlockError::NoCode`] as for
-    /// [`encode`](super::encode); [`BlockError::Importance`].
+    /// [`BlockError::ReadOnlyType`] for types outside of [`BlockFit::TYPES`];
+    /// [`BlockError::Block`], [`BlockError::NoCode`], [`BlockError::Importance`].
     pub fn search(
         dtype: DType,
         values: &[f32],
@@ -136,7 +131,7 @@ impl BlockFit {
         self.format.dtype
     }
 
-    /// Returns the numbers per run, which share step and offset, or `None` for other types.
+    /// Returns the numbers per run, which share step and offset.
     pub fn run_len(dtype: DType) -> Option<usize> {
         Format::for_dtype(dtype).map(Format::run_len)
     }
@@ -202,13 +197,10 @@ impl BlockFit {
         }
     }
 
-    /// Fits the scales to fixed codes by weighted least squares. Returns the fit unchanged if none
-    /// better is found.
+    /// Fits the scales to fixed codes by weighted least squares; unchanged if none better is found.
     ///
     /// # Errors
-    ///
-    /// [`BlockError::Block`], [`BlockError::Importance`] as from [`search`](BlockFit::search), and
-    /// [`BlockError::Code`].
+    /// As [`search`](BlockFit::search), and [`BlockError::Code`].
     pub fn refit(
         &self,
         values: &[f32],

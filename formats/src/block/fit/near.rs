@@ -1,5 +1,3 @@
-//! Fits that differ from a given one in a single run, or in the scale of a single-run block.
-
 use half::f16;
 
 use super::format::{Format, LevelSet};
@@ -30,8 +28,7 @@ impl Format {
 
 impl BlockFit {
     /// Iterates over fits with other steps for a run (from four fifths to six fifths, and the
-    /// neighbouring integers), or with the neighbouring integer offsets. Fits that cannot be stored
-    /// are skipped.
+    /// neighbouring integers), or with the neighbouring integer offsets.
     pub fn nearby_fits(&self, run: usize, of: NearbyKind) -> impl Iterator<Item = BlockFit> + '_ {
         let (run, whole) = (run % MAX_RUNS, self.format.runs() == 1);
         let (steps, minima) = match of {
@@ -40,7 +37,7 @@ impl BlockFit {
         };
         let minima = move |distance| (-minima..=minima).map(move |next| (distance, next));
         let others = (-steps..=steps).flat_map(minima);
-        // Converted once, because conversions dominate the cost.
+        // Conversions dominate the cost.
         let stored = (self.d.to_f32(), self.d_min.to_f32());
         let others = others.filter(|other| *other != (0, 0));
         others.filter_map(move |(distance, next)| {
@@ -54,7 +51,7 @@ impl BlockFit {
 
     fn with_scaled_step(&self, (d, d_min): (f32, f32), distance: f32) -> Option<BlockFit> {
         let other = f16::from_f32(d * (1.0 + STEP_SPACING * distance));
-        // The minimum is subtracted: a larger step lowers the first code.
+        // A larger step lowers the first code.
         let moved = (other.to_f32() - d) * self.format.middle_code();
         let other_min = if moved == 0.0 {
             self.d_min
@@ -78,7 +75,6 @@ impl BlockFit {
         let format = self.format;
         let before = f32::from(self.scales[run]);
         let apart = f32::max(1.0, (STEP_SPACING * before.abs()).round());
-        // Small integers are further apart than that.
         let furthest = f32::max(1.0, STEP_SPACING * f32::from(STEPS) * before.abs());
         if (apart * distance).abs() > furthest {
             return None;
@@ -139,7 +135,6 @@ mod tests {
                         (0.75..1.25).contains(&parts) || apart < 1.01,
                         "{dtype}: {parts}"
                     );
-                    // The middle of the range moves by at most one and a half steps of the minimum.
                     let middle = |of: &BlockFit| {
                         of.run(place).step * of.format.middle_code() + of.run(place).shift
                     };

@@ -1,9 +1,8 @@
 //! Fit of a whole block: the integers of its runs, and their scales.
 //!
-//! Each run is first fitted alone. The largest steps and offsets determine the scales of the
-//! scales. Then the integers of each run are chosen together with its codes by true error, among
-//! the nearest ones and their neighbours. Finally the scales of the scales are fitted to all codes,
-//! and the choice is repeated.
+//! Each run is first fitted alone. Then the integers of each run are chosen together with its codes
+//! by true error, among the nearest ones and their neighbours. Finally the scales of the scales are
+//! fitted to all codes, and the choice is repeated.
 
 use half::f16;
 
@@ -81,8 +80,7 @@ impl Format {
         self.minima.1 > 0.0
     }
 
-    /// Rounds a scale of the scales to f16. `None` if out of range, or negative where negative
-    /// scales are not allowed.
+    /// `None` if out of range, or negative where that is not allowed.
     pub(super) fn round_super_scale(&self, fitted: f64, minimum: bool) -> Option<f16> {
         let signed = if minimum {
             self.minima == (1.0, 1.0)
@@ -159,7 +157,6 @@ impl<const N: usize, const R: usize, L: NearestLevel> Block<'_, N, R, L> {
             let (step, offset) = self.run_fits[run];
             let mut least = f32::INFINITY;
             for scale in neighbours(step * of_step, self.format.scales) {
-                // Keeps the middle of the codes.
                 let moved = offset + (d * scale - step) * middle;
                 for minimum in neighbours(moved * of_offset, self.format.minima) {
                     let (levels, error) = self.encode_run(run, d * scale, d_min * minimum);

@@ -1,16 +1,13 @@
-//! Step and offset of a run.
-//!
-//! As for a step alone (`step.rs`), with two unknowns: the starts place the minimum and maximum at
-//! different positions among the codes.
+//! Step and offset of a run: as for a step alone (`step.rs`), with two unknowns.
 
 use super::lanes::{self, Lanes, NEGLIGIBLE};
 
 const ITERATIONS: usize = 2;
 
-/// Distances, in codes, by which minimum or maximum lie outside of the codes.
+/// In codes, by which minimum or maximum lie outside of the codes.
 const OVERHANGS: [f32; 4] = [-0.75, -0.25, 0.25, 0.75];
 
-/// A candidate: codes nearest to `y inverse + shift` decode to `step q - offset`.
+/// Codes nearest to `y inverse + shift` decode to `step q - offset`.
 #[derive(Clone, Copy, PartialEq)]
 struct Candidate {
     /// Without the weighted sum of squares, a constant.
@@ -35,9 +32,9 @@ struct RunSearch<'a, const N: usize> {
     limit: f32,
 }
 
-/// Searches the step, not negative, and the offset for codes from 0 to `high`. The offset has
-/// either sign if `free`, else it is not negative. Both are below `limit` in magnitude, which must
-/// exceed the magnitude of every number.
+/// Searches the step, not negative, and the offset, which is not negative unless `free`, for codes
+/// from 0 to `high`. Both are below `limit` in magnitude, which must exceed the magnitude of every
+/// number.
 #[inline(always)]
 pub(super) fn search<const N: usize>(
     x: &[f32; N],

@@ -52,7 +52,7 @@ pub(super) fn pack(fit: &BlockFit, codes: &[u8], out: &mut [u8]) {
             out[80..82].copy_from_slice(&d);
             out[82..].copy_from_slice(&fit.d_min.to_le_bytes());
         }
-        // iq4_xs is the only type left.
+        // Only iq4_xs is left.
         _ => iq4_xs(fit, codes, out),
     }
 }

@@ -9,7 +9,6 @@ const ITERATIONS: usize = 2;
 /// Distances of the candidates from the nearest scale; each has its own best minimum.
 const NEIGHBOURS: [f32; 5] = [-2.0, -1.0, 0.0, 1.0, 2.0];
 
-/// Returns the fit with the best scales for the codes, or the fit unchanged if none are better.
 /// Needs one value and one weight per code.
 pub(super) fn refit(fit: &BlockFit, values: &[f32], weights: &[f32], codes: &[u8]) -> BlockFit {
     let mut room = [0.0; MAX_LEN];
@@ -147,7 +146,7 @@ impl RunError<'_> {
         } else {
             of.qx / of.qq
         };
-        // NaN if no code or no scale has an effect, which rounds to the first integer.
+        // NaN rounds to the first integer.
         let nearest = lanes::rounded((step / self.d) as f32, first, last);
         let tried = NEIGHBOURS.map(|distance| nearest + distance);
         tried

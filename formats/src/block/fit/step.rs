@@ -1,10 +1,9 @@
 //! Step of a run without an offset.
 //!
-//! For fixed levels the best step is a linear least-squares problem with a closed form; for a fixed
-//! step the best levels are the nearest ones. Alternating never increases the error (Lloyd, "Least
-//! squares quantization in PCM", 1982), but finds a local optimum. The starts place the extreme
-//! number differently among the levels, because clipping it, or leaving the last level unused,
-//! often pays. The best start after one fit is continued.
+//! For fixed levels the best step is a linear least-squares problem; for a fixed step the best
+//! levels are the nearest ones. Alternating never increases the error (Lloyd, "Least squares
+//! quantization in PCM", 1982), but finds a local optimum, so it starts with several positions of
+//! the extreme number among the levels.
 
 use super::format::NearestLevel;
 use super::lanes::{self, Lanes, NEGLIGIBLE};
@@ -21,8 +20,8 @@ struct Candidate {
     step: f32,
 }
 
-/// Searches the step of a run, of either sign. It is below `limit` in magnitude, which must exceed
-/// the largest magnitude divided by that of the lowest level.
+/// Searches the step of a run, of either sign, below `limit` in magnitude, which must exceed the
+/// largest magnitude divided by that of the lowest level.
 ///
 /// `starts` are distances, in level gaps, from the last level of either end to the extreme number.
 /// `alike` states that all weights are equal.
@@ -41,7 +40,6 @@ pub(super) fn search<const N: usize, L: NearestLevel>(
         return 0.0;
     }
     let (low, high) = levels.bounds();
-    // Symmetric levels give equal errors with either sign; positive is chosen.
     let symmetric = low == -high;
     let mut best = Candidate {
         error: f32::INFINITY,

@@ -4,16 +4,12 @@ use super::MAX_LEN;
 use super::format::Format;
 use crate::block::BlockError;
 
-/// Least weight relative to the largest. f32 sums do not resolve 2^-24 and less, and a number of
-/// zero weight would get an arbitrary code.
+/// Relative to the largest. f32 sums do not resolve 2^-24 and less, and a number of zero weight
+/// would get an arbitrary code.
 const MIN_WEIGHT: f32 = 1.0 / (1 << 30) as f32;
 
 /// Returns the importances of a block divided by a power of two, so that the largest is from 1 to
 /// below 2. All ones if importances are absent or all zero.
-///
-/// # Errors
-///
-/// [`BlockError::Block`] and [`BlockError::Importance`].
 pub(super) fn normalise_importances<'a>(
     format: &Format,
     importance: Option<&[f32]>,
@@ -37,8 +33,7 @@ pub(super) fn normalise_importances<'a>(
     if largest == 0.0 {
         return Ok(room);
     }
-    // Applied twice, because the reciprocal of the least powers of two overflows; subnormal
-    // importances keep their ratios.
+    // Applied twice, because the reciprocal of the least powers of two overflows.
     let exponent = (largest.to_bits() >> 23).clamp(1, 253);
     let factor = f32::from_bits((254 - exponent) << 23);
     for (weight, importance) in room.iter_mut().zip(importance) {

@@ -1,4 +1,4 @@
-//! Walk through a tensor table, which determines the form of each matrix and checks all shapes.
+//! Walk through a tensor table, which determines the form of each matrix and checks shapes.
 
 use std::fmt::Display;
 
@@ -15,7 +15,6 @@ use crate::model::{
 pub(super) struct StoredModel {
     /// Projections of the layers.
     pub projections: Vec<StoredMatrix>,
-    /// Embedding and head.
     pub outside_layers: Vec<StoredMatrix>,
     pub bases: Vec<StoredBasis>,
     /// Refined matrices, in the order of activation.
@@ -51,7 +50,6 @@ pub(super) fn walk_tensor_table(
     stored.outside_layers.push(embedding);
     let pairs = h.rope_dimensions as u64 / 2;
     walk.optional_vector(Role::RopeFactors, pairs)?;
-    // One requires the other.
     if h.forward.long_rope.is_some() {
         walk.vector(Role::LongRopeFactors, pairs)?;
     }
@@ -125,8 +123,7 @@ impl<'a> TensorTableWalk<'a> {
         }
     }
 
-    /// Returns the next tensor, which must have `role` and no column groups; its shape is not
-    /// checked.
+    /// Its shape is not checked.
     fn next_without_column_groups(&mut self, role: Role) -> Result<&'a TensorEntry, HtzError> {
         let entry = self.next_entry(role)?;
         if entry.dtype == DType::Bands {
@@ -380,8 +377,7 @@ impl<'a> TensorTableWalk<'a> {
         Ok(found)
     }
 
-    /// Reads the tensors of a matrix in any form. Types and rank of factors are taken from the
-    /// table; shapes must follow from them.
+    /// Types and rank of factors are taken from the table.
     fn stored_matrix(
         &mut self,
         matrix: MatrixId,
@@ -391,7 +387,6 @@ impl<'a> TensorTableWalk<'a> {
         let form = self.detect_form(matrix, basis.is_some())?;
         let ahead = |part| self.peek_part(matrix, part);
         let dtype = |part| ahead(part).map_or(DType::F32, |entry| entry.dtype);
-        // The rank is the number of rows of the first factor, whose shape is checked separately.
         let rank = |part| ahead(part).map_or(0, |entry| usize::try_from(entry.rows).unwrap_or(0));
         let stored = match form {
             Form::Dense => match ahead(Part::Weight).and_then(|entry| entry.codes.clone()) {
@@ -459,9 +454,8 @@ impl<'a> TensorTableWalk<'a> {
         next.iter().take(most).find(|entry| entry.role == role)
     }
 
-    /// Returns the form of the next tensors; a shared basis is allowed only if `shared`.
+    /// A shared basis is allowed only if `shared`.
     fn detect_form(&self, matrix: MatrixId, shared: bool) -> Result<Form, HtzError> {
-        // A base with a residual begins like a dense matrix.
         let begins = [Form::Dense, Form::LowRank, Form::SharedBasis].into_iter();
         let firsts = begins.filter_map(|form| {
             let role = matrix.role(*form.parts().first()?)?;

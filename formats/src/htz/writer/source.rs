@@ -6,15 +6,14 @@ use crate::htz::{Digest, SourceTensor};
 use crate::model::Role;
 
 impl HtzWriter {
-    /// Returns the next unshared tensor of the source after all tensors of the artifact, if any.
+    /// Returns the next unshared tensor of the source to write.
     pub fn next_source_tensor(&self) -> Option<&SourceTensor> {
         let tensors = self.manifest.source.iter().flat_map(|of| &of.tensors);
         let mut own = tensors.filter(|tensor| !tensor.shared);
         own.nth(self.next_source_tensor)
     }
 
-    /// Writes the next unshared source tensor, in the order of the draft, after all tensors of the
-    /// artifact.
+    /// Writes the next unshared source tensor, after all tensors of the artifact.
     ///
     /// # Errors
     /// [`HtzError::OutOfOrder`], [`HtzError::Source`] for a wrong number of bytes, and I/O errors.

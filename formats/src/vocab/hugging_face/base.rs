@@ -6,21 +6,19 @@ use super::json::{AddedToken, Component, ComponentStep, Model, Pattern, Tokenize
 use super::{TOKENIZER_JSON, file, pre_tokenizer, unsupported};
 use crate::vocab::{BYTE_LEVEL, SENTENCE_PIECE, TokenKind, Vocabulary, VocabularyError};
 
-/// Score that converters to GGUF assign to tokens added to a SentencePiece model.
+/// As converters to GGUF assign it.
 const ADDED_SCORE: f32 = -1000.0;
-/// Score that converters assign to unused ids.
+/// As converters assign it to unused ids.
 const PADDING_SCORE: f32 = -10000.0;
 
 /// Tokens and their rules, before special tokens are assigned.
 pub(super) struct VocabularyBuilder {
     pub(super) vocabulary: Vocabulary,
-    /// Number of tokens of the model itself; added tokens follow.
+    /// Added tokens follow.
     pub(super) model_tokens: usize,
-    /// Limit on ids: twice the tokens listed in the files, so that a single id cannot cause a large
-    /// allocation.
+    /// Twice the tokens listed in the files, so that a single id cannot cause a large allocation.
     pub(super) max_ids: usize,
-    /// Tokens in `strip_before` and `strip_after`, as sets, because files may list a million tokens
-    /// with duplicates.
+    /// As sets, because files may list a million tokens with duplicates.
     strips: [HashSet<u32>; 2],
 }
 
@@ -234,7 +232,7 @@ fn check_model(model: &Model) -> Result<(), VocabularyError> {
     Ok(())
 }
 
-/// Rejects normalisers other than NFC before byte-level pre-tokenizers.
+/// Byte-level pre-tokenizers follow NFC only.
 fn check_no_normalizer(normalizer: Option<&Component>) -> Result<(), VocabularyError> {
     let Some(component) = normalizer else {
         return Ok(());
@@ -306,7 +304,6 @@ fn space_treatment(
             _ => vec![rule(component)],
         },
     };
-    // No space is left to split at after the replacement.
     let splits_at_space = |component: &Component| {
         component.kind == "Split"
             && matches!(&component.pattern, Some(Pattern::String(space)) if space == " ")
@@ -362,8 +359,7 @@ fn is_byte(text: &str) -> bool {
     })
 }
 
-/// Returns true for control tokens that some models' files do not mark; converters to GGUF
-/// recognise them by text.
+/// Some models' files do not mark them; converters to GGUF recognise them by text.
 fn looks_special(text: &str) -> bool {
     let between = |start, end| text.starts_with(start) && text.ends_with(end);
     matches!(text, "<pad>" | "<mask>" | "<2mass>" | "[@BOS@]")

@@ -1,5 +1,5 @@
-//! Schemas of the JSON files of a folder. All are typed, because a generic tree would take many
-//! times the size of a file.
+//! Schemas of the JSON files of a folder, typed, because a generic tree would take many times the
+//! size of a file.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -60,10 +60,10 @@ pub(super) struct Model {
     pub(super) merges: Vec<Merge>,
 }
 
-/// A normaliser, pre-tokenizer or post-processor, or a sequence of them.
+/// Or a sequence of them.
 pub(super) type Component = ComponentStep<ComponentStep<Never>>;
 
-/// A step of a component; missing fields are `None`.
+/// Missing fields are `None`.
 #[derive(Debug, Deserialize)]
 pub(super) struct ComponentStep<P> {
     #[serde(rename = "type")]
@@ -206,7 +206,7 @@ impl Template {
 #[derive(Debug)]
 pub(super) struct Merge {
     pub(super) text: String,
-    /// End of the first part, and start of the second.
+    /// End of the first part, start of the second.
     split: (usize, usize),
 }
 
@@ -294,7 +294,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Entries<T> {
                 Ok(Entries(entries))
             }
 
-            /// Unigram models have a list of texts and scores here; they are refused later by name.
+            /// Unigram models have a list here; they are refused later by name.
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
                 while list.next_element::<IgnoredAny>()?.is_some() {}
                 Ok(Entries::default())
@@ -313,8 +313,7 @@ fn merges<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec
     from.deserialize_seq(LimitedList::<T, MAX_MERGES>(PhantomData))
 }
 
-/// Parses a list with a limited length, because hostile lists take less space in a file than in
-/// memory.
+/// Hostile lists take less space in a file than in memory.
 struct LimitedList<T, const MOST: usize>(PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for LimitedList<T, MOST> {

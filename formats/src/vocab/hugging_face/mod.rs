@@ -1,10 +1,8 @@
 //! Reader of vocabularies from folders of the Hugging Face hub.
 //!
-//! Tokens are in `tokenizer.model` (SentencePiece) or `tokenizer.json` (Hugging Face tokenizers).
-//! The former is preferred: the model was trained with it, and converters to GGUF read it. Other
-//! files state special tokens and the chat template.
-//!
-//! Normalisation to Unicode NFC is ignored, as in GGUF; most text is in that form anyway.
+//! Tokens are in `tokenizer.model` (SentencePiece), which is preferred, or `tokenizer.json`; other
+//! files state special tokens and the chat template. Normalisation to Unicode NFC is ignored, as in
+//! GGUF.
 
 mod base;
 mod json;
@@ -58,12 +56,8 @@ impl Vocabulary {
     /// Reads the vocabulary of a folder in Hugging Face's layout, from the files
     /// [`HuggingFaceFiles::NAMES`].
     ///
-    /// If `config.json` states a vocabulary size, the vocabulary has that size: ids without a text
-    /// are filled up, and added tokens beyond it, which have no embedding, are dropped.
-    ///
-    /// # Errors
-    ///
-    /// [`VocabularyError`].
+    /// If `config.json` states a vocabulary size, ids without a text are filled up, and added
+    /// tokens beyond it are dropped.
     pub fn from_hugging_face(dir: &Path) -> Result<Self, VocabularyError> {
         HuggingFaceFiles::read(dir)?.vocabulary()
     }
@@ -84,11 +78,6 @@ impl HuggingFaceFiles {
     ];
 
     /// Reads the files of a folder.
-    ///
-    /// # Errors
-    ///
-    /// [`VocabularyError::File`] for a file that is too large or unreadable; missing files are no
-    /// error.
     pub fn read(dir: &Path) -> Result<Self, VocabularyError> {
         let tokenizer = |name| read(dir, name, limits::MAX_TOKENIZER_FILE_BYTES);
         let config = |name| read(dir, name, limits::MAX_CONFIG_FILE_BYTES);
@@ -106,10 +95,6 @@ impl HuggingFaceFiles {
     }
 
     /// Returns the vocabulary described by the files.
-    ///
-    /// # Errors
-    ///
-    /// As [`Vocabulary::from_hugging_face`].
     pub fn vocabulary(&self) -> Result<Vocabulary, VocabularyError> {
         let tokenizer_config: TokenizerConfig =
             parse(TOKENIZER_CONFIG, self.tokenizer_config.as_deref())?.unwrap_or_default();
@@ -151,7 +136,7 @@ impl HuggingFaceFiles {
         let gemma = |kind: &String| kind.starts_with("gemma");
         if vocabulary.model == SENTENCE_PIECE {
             if config.model_type.as_ref().is_some_and(gemma) {
-                // Overrides the SentencePiece model, with which these are not used.
+                // They are not used with the SentencePiece model.
                 vocabulary.add_space_prefix = false;
             } else if let Some(prefix) = tokenizer_config.add_prefix_space
                 && vocabulary.merges.is_empty()

@@ -10,9 +10,9 @@ use crate::vocab::{PreTokenizer, VocabularyError};
 enum Step<'a> {
     /// Splits at matches of a regular expression and isolates them.
     Split(&'a str),
-    /// Splits at digits, individually if true.
+    /// Individually if true.
     Digits(bool),
-    /// Maps bytes to characters, after splitting by GPT-2's expression if true.
+    /// After splitting by GPT-2's expression if true.
     ByteLevel(bool),
 }
 
@@ -41,7 +41,7 @@ const DEEP_SEEK_LETTERS: &str = "\\s?[A-Za-z\u{B5}\u{C0}-\u{D6}\u{D8}-\u{F6}\u{F
      \u{FF21}-\u{FF3A}\u{FF41}-\u{FF5A}\u{10400}-\u{1044F}\u{104B0}-\u{104D3}\u{104D8}-\u{104FB}\
      \u{10C80}-\u{10CB2}\u{10CC0}-\u{10CF2}\u{118A0}-\u{118DF}\u{1E900}-\u{1E943}]+";
 
-/// All known sequences, each with true if it belongs to vocabularies that ignore merges.
+/// True if vocabularies ignore merges.
 const KNOWN_SEQUENCES: &[(&[Step], bool, PreTokenizer)] = &[
     (&[ByteLevel(true)], false, PreTokenizer::Gpt2),
     (
@@ -216,8 +216,7 @@ fn step_of<P>(part: &ComponentStep<P>) -> Option<Step<'static>> {
     match part.kind.as_str() {
         "Split" => {
             let behavior = part.behavior.as_deref().unwrap_or_default();
-            // The second form keeps matches and drops the rest. It is used with expressions that
-            // match everything.
+            // The second form drops the text between matches; the expressions match everything.
             let isolated = matches!(
                 (behavior, part.invert.unwrap_or(false)),
                 ("Isolated", false) | ("Removed", true)

@@ -1,12 +1,11 @@
-//! `tokenizer.model`: SentencePiece's Protocol Buffers message (`sentencepiece_model.proto`).
-//!
-//! The parser reads only relevant fields, does not recurse, and stores only the pieces.
+//! `tokenizer.model`: SentencePiece's Protocol Buffers message (`sentencepiece_model.proto`). The
+//! parser reads only relevant fields and does not recurse.
 
 use super::{TOKENIZER_MODEL, unsupported};
 use crate::limits;
 use crate::vocab::{SENTENCE_PIECE, TokenKind, Vocabulary, VocabularyError};
 
-/// First byte of every file: the key of its first piece.
+/// The key of the first piece.
 const FIRST_BYTE: u8 = 1 << 3 | 2;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -117,14 +116,12 @@ impl Default for TokenizerParameters {
     }
 }
 
-/// Returns true if `bytes` may be a SentencePiece model. Llama 3's `tokenizer.model` is another
-/// format.
+/// Llama 3's `tokenizer.model` is another format.
 pub(super) fn is_sentence_piece(bytes: &[u8]) -> bool {
     bytes.first() == Some(&FIRST_BYTE)
 }
 
-/// Parses the bytes of a `tokenizer.model`. Special tokens are those stated in the file; BOS is
-/// added before a text, no EOS after it.
+/// Special tokens are those stated in the file; BOS is added before a text, no EOS after it.
 pub(super) fn parse(bytes: &[u8]) -> Result<Vocabulary, VocabularyError> {
     let damaged = |problem: &str| VocabularyError::File {
         file: TOKENIZER_MODEL.to_owned(),
@@ -288,7 +285,7 @@ pub(super) fn write(vocabulary: &Vocabulary) -> Vec<u8> {
         put_bytes(&mut out, 1, &piece);
     }
     const BPE: u64 = 2;
-    // A missing token is -1, a negative number of 64 bits.
+    // A missing token is -1.
     let id = |id: Option<u32>| id.map_or(u64::MAX, u64::from);
     let has_bytes = vocabulary.kinds.contains(&TokenKind::Byte);
     let mut trainer = Vec::new();

@@ -1,8 +1,8 @@
 //! Writer of vocabularies as Hugging Face folders.
 //!
-//! transformers reads `tokenizer.json`. A vocabulary with scores also gets a `tokenizer.model`,
-//! which this project and converters read. The merges of `tokenizer.json` are then all pairs of
-//! tokens that form a third one, ordered by its score, as in transformers.
+//! transformers reads `tokenizer.json`. A vocabulary with scores also gets a `tokenizer.model`; the
+//! merges of `tokenizer.json` are then all pairs of tokens that form a third one, ordered by its
+//! score.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,14 +15,13 @@ const SPACE: &str = "\u{2581}";
 
 impl HuggingFaceFiles {
     /// Returns the files of a vocabulary, for a model of `context` positions, without
-    /// `config.json`, which states its size.
+    /// `config.json`.
     pub fn from_vocabulary(vocabulary: &Vocabulary, context: usize) -> HuggingFaceFiles {
         let scored = vocabulary.model != BYTE_LEVEL && vocabulary.merges.is_empty();
         let bytes = |value: &Value| Some(format!("{value:#}\n").into_bytes());
         HuggingFaceFiles {
             tokenizer_model: scored.then(|| sentence_piece::write(vocabulary)),
-            // On one line, because indenting hundreds of thousands of merges would take several
-            // times the space.
+            // Indenting would take several times the space.
             tokenizer_json: Some(format!("{}\n", tokenizer(vocabulary)).into_bytes()),
             tokenizer_config: bytes(&tokenizer_config(vocabulary, context, scored)),
             generation_config: bytes(&generation_config(vocabulary)),
@@ -220,7 +219,6 @@ fn merges(vocabulary: &Vocabulary) -> Vec<[&str; 2]> {
             }
         }
     }
-    // Merges of the same token are adjacent, in arbitrary order.
     merges.sort_by(|one, other| {
         let order = other.0.total_cmp(&one.0);
         order.then_with(|| (one.1, one.2, one.3).cmp(&(other.1, other.2, other.3)))
@@ -248,7 +246,6 @@ fn tokenizer_config(vocabulary: &Vocabulary, context: usize, scored: bool) -> Va
         config["chat_template"] = json!(template);
     }
     if scored {
-        // `tokenizer.model` cannot express these.
         let stripping = tokens(vocabulary).into_iter().filter(|(id, ..)| {
             vocabulary.strip_before.contains(id) || vocabulary.strip_after.contains(id)
         });

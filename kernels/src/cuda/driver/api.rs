@@ -7,8 +7,7 @@ use cudarc::driver::sys::{self, CUresult};
 
 use crate::cuda::device::{DeviceError, DeviceUnavailable};
 
-/// Driver functions called in this module tree. Their presence is checked once, because calling a
-/// missing one aborts the program.
+/// Checked once, because calling a missing function aborts the program.
 const FUNCTIONS: &[&str] = &[
     "cuCtxSetCurrent",
     "cuDeviceGet",
@@ -65,7 +64,6 @@ pub(super) fn has_function(name: &str) -> bool {
     unsafe { sys::culib().get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_ok()
 }
 
-/// Loads and initialises the driver library, once.
 pub(super) fn load_driver() -> Result<(), DeviceUnavailable> {
     static STARTED: OnceLock<Result<(), DeviceUnavailable>> = OnceLock::new();
     STARTED
@@ -97,7 +95,6 @@ pub(super) fn load_driver() -> Result<(), DeviceUnavailable> {
         .clone()
 }
 
-/// Returns the driver's description of a code.
 pub(super) fn error_description(code: CUresult) -> String {
     let text = |get: unsafe fn(CUresult, *mut *const c_char) -> CUresult| {
         let mut text = std::ptr::null();

@@ -9,9 +9,7 @@ use crate::cuda::code::GpuArchitecture;
 use crate::cuda::device::{DeviceError, DeviceUnavailable};
 use crate::cuda::which::{DeviceSelector, format_uuid};
 
-/// Minimum compute capability of the kernels. `__dp4a` needs 6.1 and independent thread scheduling
-/// 7.0; bfloat16 tensor cores and asynchronous copies came with 8.0, and current compilers do not
-/// target less than 7.5.
+/// Minimum compute capability: bfloat16 tensor cores and asynchronous copies came with 8.0.
 pub const MIN_ARCHITECTURE: GpuArchitecture = GpuArchitecture { major: 8, minor: 0 };
 
 /// Properties of a device reported by the driver.
@@ -98,7 +96,6 @@ fn device_properties(index: c_int) -> Result<DeviceProperties, DeviceError> {
     })
 }
 
-/// Returns the driver handle of a device.
 pub(super) fn device_handle(index: c_int) -> Result<sys::CUdevice, DeviceError> {
     let mut handle = 0;
     // SAFETY: the driver is initialised.

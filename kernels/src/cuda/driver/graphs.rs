@@ -13,8 +13,7 @@ use super::{Shared, State};
 use crate::cuda::device::DeviceError;
 use crate::cuda::step::{Launch, Step, StepOperation};
 
-/// Number of cached graphs. Sessions alternate between steps with and without logits and those of a
-/// draft model.
+/// Enough for steps with and without logits and those of a draft model.
 const MAX_GRAPHS: usize = 8;
 
 const MAX_FAILURES: u32 = 3;
@@ -23,15 +22,13 @@ struct CachedGraph {
     step: Step,
     /// The graph from which `graph` was instantiated; updates name its nodes.
     template: CUgraph,
-    /// One node per launch and copy of the step, in order.
+    /// In the order of the step.
     nodes: Vec<CUgraphNode>,
-    /// The executable graph; null until instantiated.
+    /// Null until instantiated.
     executable: CUgraphExec,
 }
 
 impl CachedGraph {
-    /// Frees the graph; the driver defers this until a running one has ended.
-    ///
     /// # Safety
     /// The context is current.
     unsafe fn free(self) {
@@ -49,9 +46,8 @@ impl CachedGraph {
 #[derive(Default)]
 pub(super) struct GraphCache {
     cached: Vec<CachedGraph>,
-    /// Steps for which creating a graph failed while launching them succeeded.
+    /// Steps for which creating a graph failed, but launching succeeded.
     failures: u32,
-    /// Last error of these steps.
     last_error: Option<DeviceError>,
 }
 
@@ -61,8 +57,6 @@ impl GraphCache {
         self.last_error.as_ref().filter(|_| given_up)
     }
 
-    /// Frees all graphs.
-    ///
     /// # Safety
     /// The context is current, and no graph is running.
     pub(super) unsafe fn free(&mut self) {
@@ -81,8 +75,8 @@ enum GraphUse {
 }
 
 impl Shared {
-    /// Launches the recorded step as a graph, or launch by launch if the driver cannot create one;
-    /// then the error of a launch is attributed to it. The context is current.
+    /// Launches the recorded step as a graph, or launch by launch if the driver cannot create one.
+    /// The context is current.
     pub(super) fn submit_as_graph(&self, state: &mut State) -> Result<(), DeviceError> {
         let asked = state.graphs.failures < MAX_FAILURES;
         let made = asked.then(|| self.prepare_graph(state));
@@ -307,8 +301,8 @@ impl Shared {
     }
 }
 
-/// Adds a programmatic dependency: the blocks of the launch begin when all of the previous launch
-/// have begun, and wait for its end themselves.
+/// Lets the launch begin when all blocks of the previous one have begun; it waits for their end
+/// itself.
 fn add_programmatic_dependency(
     template: CUgraph,
     before: CUgraphNode,
@@ -326,8 +320,7 @@ fn add_programmatic_dependency(
 }
 
 /// Decides if a launch may begin before the previous one has ended. Large blocks would be placed in
-/// pairs on the multiprocessors that are free first, and stay there when others become free. The
-/// decision is fixed at creation, regardless of grids in later updates.
+/// pairs on the multiprocessors that are free first, and stay there when others become free.
 fn can_overlap(before: Option<&StepOperation>, node: &StepOperation) -> bool {
     const LARGE: u32 = 512;
     match (before, node) {
@@ -339,8 +332,8 @@ fn can_overlap(before: Option<&StepOperation>, node: &StepOperation) -> bool {
 }
 
 /// Returns the cached graph of the same launches with the fewest changed arguments. While the cache
-/// has free entries, graphs in which most launches differ are excluded: steps of two sessions, or
-/// of a model and its draft, have the same launches but nearly no common arguments.
+/// has free entries, graphs in which most launches differ are excluded, because they belong to
+/// another session or model.
 fn nearest_graph(kept: &[CachedGraph], step: &Step) -> Option<usize> {
     let nodes = step.nodes().len();
     let mut fewest = 1 + if kept.len() < MAX_GRAPHS {

@@ -1,4 +1,4 @@
-//! Dense linear algebra on a GPU with cuSOLVER and cuBLAS. The libraries are loaded on first use.
+//! Dense linear algebra on a GPU with cuSOLVER and cuBLAS.
 
 mod gram;
 mod handles;
@@ -32,8 +32,7 @@ pub struct CudaLinear {
 
 struct LinearContext {
     name: String,
-    /// Locked during a whole operation, so that concurrent operations allocate their memory one
-    /// after the other.
+    /// Locked during a whole operation, so that concurrent ones allocate one after the other.
     handles: Mutex<LibraryHandles>,
     device: Cuda,
 }
@@ -77,7 +76,6 @@ impl LinearContext {
     fn call_library<R>(&self, call: impl FnOnce() -> R) -> Result<R, DeviceError> {
         let shared = &*self.device.shared;
         shared.make_current()?;
-        // Locked during the call, so that operations of other threads come before or after it.
         let mut state = lock_ignoring_poison(&shared.state);
         shared.flush_step(&mut state)?;
         state.last_kernel = LIBRARY_KERNEL;
@@ -105,7 +103,7 @@ impl LinearContext {
             info: pointer(&info).cast(),
         };
         let code = self.call_library(|| run(work))?;
-        // Queued work may use the host workspace until here, also if the call failed.
+        // Queued work may use the host workspace until here.
         let waited = self.device.synchronize();
         drop(host);
         // A device error is more specific than the code of the library.
@@ -124,7 +122,7 @@ impl LinearContext {
     }
 
     /// Returns the upper triangle `R [columns, columns]` of `tall [rows, columns] = Q R`, with
-    /// zeros below. Its singular values and right singular vectors are those of `tall`.
+    /// zeros below.
     fn qr_upper_triangle(
         &self,
         handles: &LibraryHandles,
@@ -166,8 +164,7 @@ impl LinearContext {
                 )
             },
         )?;
-        // The entries below the diagonal are Householder vectors of Q: only the upper part of each
-        // column is copied, on the device.
+        // Below the diagonal are Householder vectors of Q.
         let size = size_of::<f64>();
         let zeros = vec![0_u8; size * columns * columns];
         let triangle = device.allocate(zeros.len())?;
@@ -188,8 +185,7 @@ impl LinearContext {
         [values, right]: [&CudaMemory; 2],
     ) -> Result<(), LinearError> {
         let [m, n] = [to_i64(rows)?, to_i64(order)?];
-        // The left singular vectors are not used. They are allocated nevertheless: a related
-        // cuSOLVER function is known to write them regardless, which leaves the device unusable.
+        // The left singular vectors are not used, but cuSOLVER may write them regardless.
         let left = self.device.allocate(matrix.len())?;
         let [a, s, vt, u] = [matrix, values, right, &left].map(pointer);
         let LibraryHandles { solver, params, .. } = *handles;
@@ -320,7 +316,6 @@ impl LinearAlgebra for CudaLinear {
         let mut rows = rows;
         let mut matrix = upload_f64(device, tall)?;
         if prefers_qr_first(rows, order) {
-            // The SVD then has fewer rows, and the memory of the rest is freed before it.
             matrix = shared.qr_upper_triangle(&handles, &matrix, [rows, order])?;
             rows = order;
         }
@@ -384,15 +379,13 @@ impl LinearAlgebra for CudaLinear {
     }
 }
 
-/// Decides if a matrix is reduced by QR before its SVD. That saves operations from 5/3 as many rows
-/// as columns on, and is faster earlier: it consists mostly of matrix products, whereas half of the
-/// bidiagonalisation reads the whole matrix for each column.
+/// Decides if a matrix is reduced by QR before its SVD, which is faster from fewer than 5/3 as many
+/// rows as columns on, because it consists mostly of matrix products.
 fn prefers_qr_first(rows: usize, columns: usize) -> bool {
     rows.saturating_sub(columns) >= columns.div_ceil(4)
 }
 
-/// Returns an error for values that are not finite, which a decomposition may pass through
-/// unnoticed.
+/// Fails for values that are not finite, which a decomposition may not notice.
 fn check_finite(order: usize, values: &[f64]) -> Result<(), LinearError> {
     if values.iter().all(|value| value.is_finite()) {
         Ok(())

@@ -117,8 +117,7 @@ fn default_pool(device: CUdevice) -> Result<sys::CUmemoryPool, DeviceError> {
     Ok(pool)
 }
 
-/// Lets the pool retain freed memory for later allocations instead of returning it to the system at
-/// each synchronisation.
+/// Lets the pool retain freed memory instead of returning it at each synchronisation.
 pub(super) fn retain_freed_memory(device: CUdevice) -> Result<(), DeviceError> {
     let mut threshold = u64::MAX;
     let value: *mut c_void = std::ptr::from_mut(&mut threshold).cast();
@@ -131,7 +130,7 @@ pub(super) fn retain_freed_memory(device: CUdevice) -> Result<(), DeviceError> {
     )
 }
 
-/// Returns the free bytes, including those retained by the pool, and the total.
+/// Returns the free bytes, including those of the pool, and the total.
 pub(super) fn memory_info(shared: &Shared) -> Result<[usize; 2], DeviceError> {
     let [mut free, mut total] = [0; 2];
     // SAFETY: the context is current.

@@ -15,21 +15,19 @@ use crate::cuda::compile::Compiler;
 use crate::cuda::device::DeviceError;
 use crate::cuda::source::NO_TENSOR_CORES;
 
-/// Dynamic shared memory that needs no opt-in, in bytes.
+/// Needs no opt-in.
 const DEFAULT_SHARED_BYTES: usize = 48 << 10;
 
-/// Architecture from which compiled kernels wait for their predecessors, as in `dialect.cuh`.
+/// As in `dialect.cuh`.
 const DEPENDENT_LAUNCH_ARCHITECTURE: GpuArchitecture = GpuArchitecture { major: 9, minor: 0 };
 
 const LOG_BYTES: usize = 8 << 10;
 
-/// Loaded modules.
 #[derive(Default)]
 pub(super) struct Modules {
     modules: Vec<CUmodule>,
     functions: HashMap<&'static str, LoadedFunction>,
-    /// Kernels wait for their predecessors themselves and so may begin before those have ended:
-    /// code for 9.0 and above.
+    /// The code waits for its predecessors itself (from 9.0), so launches may overlap.
     pub(super) overlap: bool,
 }
 
@@ -107,8 +105,6 @@ impl Modules {
         Err(failed("there is no kernel of this name".to_owned()))
     }
 
-    /// Unloads the modules.
-    ///
     /// # Safety
     /// The context is current, and no launch is running.
     pub(super) unsafe fn free(&mut self) {
@@ -140,7 +136,6 @@ pub(super) fn load_kernels(
     let kept = options
         .cache
         .and_then(|cache| cache::read(cache, device, further));
-    // Cached code that the driver rejects is recompiled if there is a compiler.
     if let Some(kept) = kept
         && let Ok((modules, form)) = load_any(&kept, device)
     {
@@ -170,8 +165,7 @@ pub(super) fn load_kernels(
     }
 }
 
-/// Loads the first candidate that the driver accepts. Output of a compiler newer than the driver
-/// may not load, neither as cubin nor as PTX.
+/// Loads the first candidate that the driver accepts; output of a newer compiler may not load.
 fn load_any(code: &KernelCode, device: GpuArchitecture) -> Result<(Modules, String), String> {
     let mut faults = Vec::new();
     for images in code::compatible_images(code, device)? {
@@ -206,8 +200,7 @@ fn load_images(images: &code::Images<'_>) -> Result<Modules, String> {
 }
 
 fn load_image(form: CodeFormat, bytes: &[u8]) -> Result<CUmodule, String> {
-    // Copied to an aligned buffer with a terminating NUL: the driver reads PTX as text and a cubin
-    // in words, with the length in its header.
+    // The driver reads PTX as text and a cubin in words.
     let mut image = vec![0_u64; bytes.len() / 8 + 1];
     // SAFETY: the buffer has at least one byte more than `bytes`.
     unsafe {

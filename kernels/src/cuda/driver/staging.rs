@@ -8,8 +8,7 @@ use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUresult, CUstream};
 
 use super::lock_ignoring_poison;
 
-/// Size of a buffer in bytes. Larger ones do not speed up copies, and reading a file overlaps with
-/// the copies from the second buffer on.
+/// Larger buffers do not speed up copies.
 pub(super) const BUFFER_BYTES: usize = 8 << 20;
 
 /// A pinned host buffer and the event after the last copy that reads it.
@@ -19,12 +18,11 @@ struct Buffer {
     in_use: bool,
 }
 
-/// Maximum number of buffers that are filled at a time by callers with an alternative; callers
-/// without one may take one more.
+/// Callers without an alternative may take one more.
 pub(super) const MAX_BUFFERS: usize = 8;
 
 /// Free buffers, least recently returned first. While the device reads one, the processor fills
-/// another, e.g. from a mapped file. There are two, and more if several threads fill them.
+/// another.
 pub(super) struct StagingPool {
     free: VecDeque<Buffer>,
     allocated: usize,
@@ -33,7 +31,7 @@ pub(super) struct StagingPool {
 // SAFETY: the pointers are owned by this structure; the driver may be called from any thread.
 unsafe impl Send for StagingPool {}
 
-/// A buffer that is returned on drop.
+/// Returned to the pool on drop.
 pub(super) struct StagingBuffer<'a> {
     staging: &'a Mutex<StagingPool>,
     buffer: Option<Buffer>,
@@ -57,7 +55,6 @@ impl Buffer {
         // SAFETY: the context is current; the allocation is freed if the next step fails.
         unsafe {
             to_result(sys::cuMemHostAlloc(&mut host, BUFFER_BYTES, 0))?;
-            // Initialised, because `bytes` hands it out as a slice.
             host.cast::<u8>().write_bytes(0, BUFFER_BYTES);
             let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
             if let Err(code) = to_result(sys::cuEventCreate(&mut event, flags)) {
@@ -81,8 +78,7 @@ impl StagingPool {
         }
     }
 
-    /// Returns a buffer that is no longer in use, or an out-of-memory code if `most` buffers are
-    /// taken.
+    /// Returns a buffer, or an out-of-memory code if `most` are taken.
     ///
     /// # Safety
     /// The context of the device is current.
@@ -121,11 +117,10 @@ impl StagingPool {
         Ok(taken)
     }
 
-    /// Copies bytes to the device. On return `from` has been read; the copy may still be queued.
+    /// Copies bytes to the device; on return `from` has been read.
     ///
     /// # Safety
-    /// The context of the device is current and owns `stream`, and `to` has at least this many
-    /// bytes.
+    /// The context is current and owns `stream`, and `to` has at least this many bytes.
     pub(super) unsafe fn upload(
         staging: &Mutex<StagingPool>,
         from: &[u8],
@@ -172,8 +167,6 @@ impl StagingPool {
         Ok(())
     }
 
-    /// Frees the buffers.
-    ///
     /// # Safety
     /// The context of the device is current, and no copy is running.
     pub(super) unsafe fn free(&mut self) {
@@ -188,7 +181,6 @@ impl StagingPool {
 }
 
 impl StagingBuffer<'_> {
-    /// Returns its first bytes, at most [`BYTES`].
     pub(super) fn bytes(&mut self, count: usize) -> &mut [u8] {
         match &mut self.buffer {
             // SAFETY: the buffer has [`BYTES`] initialised bytes and is uniquely owned. The device
@@ -204,8 +196,8 @@ impl StagingBuffer<'_> {
     /// Copies its bytes to device ranges, one after the other.
     ///
     /// # Safety
-    /// The context of the device is current and owns `stream`; the ranges are valid and have at
-    /// most [`BYTES`] in total.
+    /// The context is current and owns `stream`; the ranges are valid and have at most [`BYTES`] in
+    /// total.
     pub(super) unsafe fn copy(
         mut self,
         places: &[(CUdeviceptr, usize)],

@@ -5,14 +5,13 @@ use htc_formats::bands::STATES;
 use super::kv::KvElement;
 use super::{F32_BYTES, attention, products};
 
-/// The assumed shape: head size, query heads per kv head (over a long context), and column-group
-/// matrices with trellis codes and two tables.
+/// The assumed shape.
 const HEAD: usize = 128;
 const GROUP: usize = 4;
 const TABLES: usize = 2 * STATES;
 
 /// Returns the dynamic shared memory per block of a kernel in bytes, with f16 keys and values
-/// unless the kernel is for another type. Zero if the kernel uses none.
+/// unless the kernel is for another type.
 pub fn dynamic_shared_bytes(kernel: &str) -> usize {
     let tiles = |size: usize, numbers: KvElement| {
         let tile = attention::TileKernel::for_heads(size, numbers);
@@ -54,7 +53,6 @@ mod tests {
                         .and_then(|(_, named)| named.split_once(','));
                     kernel = named.map(|(name, _)| name);
                 } else if line.starts_with("template") || line.starts_with("DEVICE") {
-                    // Code shared by several kernels.
                     kernel = None;
                 }
                 if line.contains("DYNAMIC_SHARED(")
@@ -66,7 +64,6 @@ mod tests {
             }
         }
         assert_eq!(found, 11);
-        // Kernels instantiated from a template.
         for name in products::COLUMN_GROUP_KERNELS {
             assert!(dynamic_shared_bytes(name) > TABLES, "{name}");
         }

@@ -12,7 +12,6 @@ use super::{F32_BYTES, byte_span, download_floats, float_span, kernel_count, sha
 use crate::cpu::Attention;
 use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
 
-/// Threads per block, as in `attention.cu`.
 pub(super) const THREADS: u32 = 128;
 
 /// Maximum positions of a tile; each lane computes the weight of one.
@@ -20,16 +19,15 @@ const MAX_TILE_POSITIONS: usize = 32;
 
 const MAX_HEADS_PER_BLOCK: usize = 8;
 
-/// Minimum positions of a split and maximum splits of a context, as in `attention.cu`; the context
-/// length determines the size of a split.
+/// As in `attention.cu`.
 const MIN_SPLIT: usize = 32;
 pub(super) const MAX_SPLITS: usize = 64;
 
-/// Number of rows for which memory for all splits is allocated in advance.
+/// Rows for which all splits are allocated in advance.
 const PREALLOCATED_ROWS: usize = 32;
 
 /// Returns the number of elements in the partial sums of attention for `rows` rows, if the rank of
-/// coordinates does not exceed the head size. A batch-invariant pass over many rows may need more.
+/// coordinates does not exceed the head size.
 pub fn partial_sum_len(rows: usize, heads: usize, size: usize) -> usize {
     rows.max(MAX_SPLITS * rows.min(PREALLOCATED_ROWS)) * heads * (2 + 2 * size)
 }
@@ -79,7 +77,6 @@ impl<D: Device> AttentionScratch<D> {
         let needed = numbers
             .iter()
             .try_fold(F32_BYTES, |n, &count| n.checked_mul(count));
-        // An overflowing size exceeds the memory of any device.
         let needed = needed.unwrap_or(usize::MAX);
         let partial = match self.partial.take() {
             Some(memory) if byte_span(&*memory, "partial sums", 0, &[needed], 1).is_ok() => memory,
@@ -158,18 +155,15 @@ pub struct QueryShape {
     pub batch_invariant: bool,
 }
 
-/// Computes causal attention of `q [rows, heads, size]`; its keys and values are the last full rows
-/// in `held`, and `out` has the shape of `q`. Query head `h` reads kv head `h / (heads / kv
-/// heads)`.
+/// Computes causal attention of `q [rows, heads, size]`, the last full rows in `held`; `out` has
+/// the shape of `q`. Query head `h` reads kv head `h / (heads / kv heads)`.
 ///
-/// The context is split among blocks, each of which writes its maximum score, its sum of weights
-/// and its weighted sums; a second launch combines them, as in Flash-Decoding (Dao et al. 2023). If
-/// all positions are held in full, many rows are processed in tiles by tensor cores. Weighted sums
-/// of coordinates are accumulated separately and expanded in the second launch (OjaKV, section
-/// 3.2).
+/// The context is split among blocks, which a second launch combines (Flash-Decoding, Dao et al.
+/// 2023). If all positions are held in full, many rows are processed in tiles by tensor cores.
+/// Weighted sums of coordinates are expanded in the second launch (OjaKV, section 3.2).
 ///
 /// # Errors
-/// A device error; [`DeviceError::OutOfBounds`] for mismatched shapes.
+/// [`DeviceError::OutOfBounds`] for mismatched shapes.
 pub fn attention<D: Device>(
     device: &D,
     queries: QueryShape,
@@ -187,9 +181,6 @@ pub fn attention<D: Device>(
 
 /// As [`attention`] without the final reduction, if that needs full rows only; otherwise finishes
 /// it and returns `None`.
-///
-/// # Errors
-/// As [`attention`].
 pub fn attend_splits<D: Device>(
     device: &D,
     queries: QueryShape,
@@ -221,7 +212,7 @@ pub fn attend_splits<D: Device>(
         (end, 1)
     };
     let numbers = [rows, heads, splits, 2 + wide];
-    // Allocated for the maximum number of splits, so that the address is the same for each token.
+    // For the maximum number, so that the address is the same for each token.
     let most = if few && rows <= PREALLOCATED_ROWS {
         MAX_SPLITS
     } else {
@@ -283,24 +274,18 @@ pub fn attend_splits<D: Device>(
 
 impl<D: Device> PartialAttention<D> {
     /// Combines the splits and writes the attention to `out`.
-    ///
-    /// # Errors
-    /// As [`attention`].
     pub fn finish(&self, device: &D, out: &D::Memory) -> Result<(), DeviceError> {
         self.launch(device, (DeviceSpan::NULL, 0), out)
     }
 
-    /// Returns rows and elements per row.
     pub(super) fn shape(&self) -> [usize; 2] {
         [self.rows, self.heads * self.size]
     }
 
-    /// Returns the head size.
     pub(super) fn head_size(&self) -> usize {
         self.size
     }
 
-    /// Returns the shared memory of a block.
     pub(super) fn shared_bytes(&self) -> usize {
         join_shared_bytes(self.splits)
     }
@@ -352,7 +337,6 @@ impl<D: Device> PartialAttention<D> {
     }
 }
 
-/// Returns the maximum number of splits of the rows that end after `start` and at most at `end`.
 fn max_splits(start: usize, end: usize) -> usize {
     let of = |end: usize| {
         let mut split = MIN_SPLIT;
@@ -380,7 +364,7 @@ struct SplitLayout {
 
 impl SplitLayout {
     /// Returns the largest tile of positions that fits, and then as many of the `group` query heads
-    /// of a kv head as fit. `codes` is the size of a row's codes in bytes.
+    /// of a kv head as fit.
     fn largest_that_fits(
         group: usize,
         size: usize,
@@ -525,9 +509,6 @@ unsafe impl KernelArguments for Importance {}
 /// Returns the attention weights that the last `window` rows of `q [rows, heads, size]` give to
 /// each of `end` positions with the keys `keys`, summed over these rows and the query heads of a kv
 /// head: `[kv heads, end]`.
-///
-/// # Errors
-/// As [`attention`].
 pub fn attention_importance<D: Device>(
     device: &D,
     queries: QueryShape,

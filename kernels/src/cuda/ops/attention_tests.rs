@@ -1,5 +1,3 @@
-//! Tests of attention on the emulated device, by row and in tiles, against double-precision sums.
-
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use super::kv::{KvElement, KvHeads, KvRows};
@@ -11,7 +9,6 @@ use crate::cuda::{EmulatedDevice, EmulatedMemory};
 struct Case {
     numbers: KvElement,
     kv_heads: usize,
-    /// Query heads per kv head.
     group: usize,
     size: usize,
     start: usize,
@@ -53,7 +50,6 @@ impl Case {
         };
         let (positions, row) = (self.positions(), self.kv_heads * self.size);
         let filled = [0, 1].map(|side| {
-            // Spare capacity, filled with NaN.
             let rows = KvRows::new(device, self.numbers, shape, positions + 3).unwrap();
             let of = |i: usize| self.magnitudes[side] * (i as f32 * [0.37, 0.91][side]).sin();
             let x = upload_floats(device, &(0..positions * row).map(of).collect::<Vec<_>>());
@@ -234,7 +230,6 @@ fn tiled_attention_matches_reference_for_any_heads() {
             case.agrees(&format!("{numbers:?} {kv_heads} {group} {size}"));
         }
     }
-    // Heads too large for tiles.
     let case = Case { size: 264, ..SMALL };
     case.agrees("264");
 }
@@ -337,7 +332,6 @@ fn tiled_rows_are_independent_of_their_index() {
         ..SMALL
     };
     long.agrees("long");
-    // Rows that see nothing of the second split, and rows that see nothing of the first.
     for window in [None, Some(60)] {
         let case = Case {
             start: 100,

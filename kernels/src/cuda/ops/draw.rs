@@ -3,8 +3,7 @@
 use super::{F32_BYTES, byte_span, kernel_count};
 use crate::cuda::device::{Device, DeviceError, DeviceMemory, DeviceSpan, Kernel, KernelArguments};
 
-/// Sampling parameters: top-k, then top-p, then sampling by softmax weight at a temperature. Ties
-/// are ordered by token id.
+/// Sampling parameters: top-k, top-p, then softmax at a temperature; ties by token id.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SamplingParameters {
     /// Temperature, above 0, applied after top-k and top-p.
@@ -35,7 +34,6 @@ unsafe impl KernelArguments for DrawArgument {}
 /// Maximum number of logits; their weights are summed in 64 bits.
 pub const MAX_SAMPLED_LOGITS: usize = 1 << 22;
 
-/// Index for "none".
 const NO_INDEX: u32 = u32::MAX;
 
 /// Output buffer of sampling.
@@ -52,11 +50,11 @@ impl<D: Device> Default for TokenSampler<D> {
 
 impl<D: Device> TokenSampler<D> {
     /// Begins to sample from the first `numbers` elements of `x`. Weights are integer multiples of
-    /// 2^-40 of the largest: smaller ones are never drawn, and equal inputs give equal tokens.
+    /// 2^-40 of the largest.
     ///
     /// # Errors
-    /// [`DeviceError::OutOfBounds`] for no elements, more than [`MAX_SAMPLED_LOGITS`], or a short allocation; or
-    /// a device error.
+    /// [`DeviceError::OutOfBounds`] for no elements, more than [`MAX_SAMPLED_LOGITS`], or a short
+    /// allocation.
     pub fn begin(
         &mut self,
         device: &D,
@@ -90,9 +88,6 @@ impl<D: Device> TokenSampler<D> {
     }
 
     /// Returns the token after all earlier operations; `None` if a logit is not finite.
-    ///
-    /// # Errors
-    /// The error of an earlier operation.
     pub fn take(&self, device: &D) -> Result<Option<u32>, DeviceError> {
         let Some(out) = &self.out else {
             return Ok(None);
@@ -184,7 +179,6 @@ mod tests {
                 let mut before = 0.0;
                 let some = (kept.len() / 12).max(1);
                 for (at, &(token, weight)) in kept.iter().enumerate() {
-                    // Values close to an interval's end may round to the neighbour.
                     if at % some == 0 || at + 1 == kept.len() {
                         let uniform = before + weight / 2.0;
                         let found = drawn(&device, &x, SamplingParameters { uniform, ..draw });
@@ -222,7 +216,6 @@ mod tests {
                 }
             }
         }
-        // Both zeros compare equal: the first two of three.
         let draw = |uniform| SamplingParameters {
             top_k: 2,
             uniform,
@@ -230,7 +223,6 @@ mod tests {
         };
         assert_eq!(drawn(&device, &[0.0, -0.0, 0.0], draw(0.4)), Some(0));
         assert_eq!(drawn(&device, &[0.0, -0.0, 0.0], draw(0.6)), Some(1));
-        // A very high temperature gives equal weights.
         let hot = |uniform| SamplingParameters {
             temperature: f32::MAX,
             uniform,

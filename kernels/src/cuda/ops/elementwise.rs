@@ -36,9 +36,6 @@ pub(super) fn norm_threads(width: usize) -> u32 {
 }
 
 /// Computes `out = x / sqrt(mean(x²) + epsilon) * weight` for each row; `out` may be `x`.
-///
-/// # Errors
-/// [`DeviceError::OutOfBounds`] for a short allocation, or a launch error.
 pub fn rms_norm<D: Device>(
     device: &D,
     shape: RowsShape,
@@ -75,9 +72,6 @@ struct Add {
 unsafe impl KernelArguments for Add {}
 
 /// Computes `x += y` element by element.
-///
-/// # Errors
-/// As [`rms_norm`].
 pub fn add<D: Device>(
     device: &D,
     numbers: usize,
@@ -97,9 +91,6 @@ pub fn add<D: Device>(
 }
 
 /// Computes `x += y` for each row.
-///
-/// # Errors
-/// As [`rms_norm`].
 pub fn add_rows<D: Device>(
     device: &D,
     shape: RowsShape,
@@ -141,9 +132,6 @@ struct Activate {
 unsafe impl KernelArguments for Activate {}
 
 /// Computes `gate = f(gate) * up` element by element.
-///
-/// # Errors
-/// As [`rms_norm`].
 pub fn gated_activation<D: Device>(
     device: &D,
     function: GateActivation,
@@ -179,9 +167,6 @@ struct Softcap {
 unsafe impl KernelArguments for Softcap {}
 
 /// Computes `x = cap * tanh(x / cap)` element by element.
-///
-/// # Errors
-/// As [`rms_norm`].
 pub fn softcap<D: Device>(
     device: &D,
     numbers: usize,
@@ -217,9 +202,6 @@ unsafe impl KernelArguments for Rotate {}
 
 /// Computes cosines and sines `[n, pairs]`, both times `factor`, of the positions `start .. start +
 /// n` times each of `frequencies` (float64, radians per position).
-///
-/// # Errors
-/// As [`rms_norm`].
 pub fn rope_tables<D: Device>(
     device: &D,
     positions: std::ops::Range<usize>,
@@ -274,9 +256,6 @@ unsafe impl KernelArguments for Rope {}
 
 /// Applies the rotary embedding to `x [rows, heads, size]` with `cosines` and `sines [rows,
 /// pairs]`.
-///
-/// # Errors
-/// As [`rms_norm`]; also if a head is too short for its pairs.
 pub fn rope<D: Device>(
     device: &D,
     which: RopePairs,
@@ -326,10 +305,6 @@ unsafe impl KernelArguments for Hadamard {}
 
 /// Applies the normalised Walsh–Hadamard transform in place to each run of `size` elements of `x`,
 /// a power of two.
-///
-/// # Errors
-/// As [`rms_norm`]; also for a size that is no power of two or does not divide the number of
-/// elements.
 pub fn hadamard<D: Device>(
     device: &D,
     numbers: usize,

@@ -40,9 +40,6 @@ struct BandsEmbed {
 unsafe impl KernelArguments for BandsEmbed {}
 
 /// Dequantises the matrix rows given by `tokens` and scales them: `out [tokens.len(), cols]`.
-///
-/// # Errors
-/// [`DeviceError::OutOfBounds`] for a missing row or a short `out`, or a device error.
 pub fn dequantise_rows<D: Device>(
     device: &D,
     matrix: &DeviceMatrix<D>,

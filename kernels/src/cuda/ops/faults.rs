@@ -22,9 +22,6 @@ pub struct Fault {
 
 impl<D: Device> FaultEntries<D> {
     /// Allocates `slots` empty entries.
-    ///
-    /// # Errors
-    /// A device error.
     pub fn new(device: &D, slots: usize) -> Result<Self, DeviceError> {
         let memory = device.allocate(8 * slots)?;
         let faults = FaultEntries { memory, slots };
@@ -38,9 +35,6 @@ impl<D: Device> FaultEntries<D> {
 
     /// Returns the fault of the first entry that has one, after all earlier operations, and clears
     /// all entries.
-    ///
-    /// # Errors
-    /// A device error.
     pub fn take_first(&self, device: &D) -> Result<Option<Fault>, DeviceError> {
         let mut bytes = vec![0; 8 * self.slots];
         device.download(&self.memory, 0, &mut bytes)?;

@@ -30,8 +30,7 @@ pub struct AppendTarget<'a, D: Device> {
     pub fault_entry: usize,
 }
 
-/// Operations on heads `x [rows, heads, size]`, applied in field order. Each gives the same bits as
-/// the separate operation.
+/// Operations on heads `x [rows, heads, size]`, applied in field order.
 #[derive(Debug)]
 pub struct HeadsPart<'a, D: Device> {
     /// The values, updated in place.
@@ -93,10 +92,10 @@ struct Heads {
 unsafe impl KernelArguments for Heads {}
 
 /// Processes up to [`MAX_HEADS_PARTS`] parts with separate memory. Appending requires `faults`: the
-/// entries, the cache row of the first row, and the position that faults report for it.
+/// entries, the cache row of the first row, and the position reported for it.
 ///
 /// # Errors
-/// [`DeviceError::OutOfBounds`] for mismatched shapes, or a device error.
+/// [`DeviceError::OutOfBounds`] for mismatched shapes.
 pub fn prepare_heads<D: Device>(
     device: &D,
     shape: HeadsShape,

@@ -29,7 +29,7 @@ impl KvElement {
         }
     }
 
-    /// Returns the bytes of the codes of `size` elements, in whole blocks, and of their scales.
+    /// Returns the bytes of codes, in whole blocks, and of scales.
     pub(super) fn row_bytes(self, size: usize) -> [usize; 2] {
         match self {
             KvElement::F32 => [4 * size, 0],
@@ -107,7 +107,6 @@ impl<D: Device> KvRows<D> {
         let [codes, scales] = numbers.row_bytes(shape.size).map(|row| {
             let bytes = shape.heads.checked_mul(capacity);
             let bytes = bytes.and_then(|rows| rows.checked_mul(row));
-            // An overflowing size exceeds the memory of any device.
             device.allocate(bytes.unwrap_or(usize::MAX))
         });
         Ok(KvRows {
@@ -157,9 +156,6 @@ impl<D: Device> KvRows<D> {
 
     /// Returns a copy with the given capacity: its first `used` rows, or the rows named by `rows
     /// [heads, used]`.
-    ///
-    /// # Errors
-    /// A device error; also for a row beyond the capacity.
     pub fn with_capacity(
         &self,
         device: &D,
@@ -185,9 +181,6 @@ impl<D: Device> KvRows<D> {
 
     /// Returns a copy of the `used` rows without the `gap` rows after the first `front` of each
     /// head.
-    ///
-    /// # Errors
-    /// A device error.
     pub fn without_rows(
         &self,
         device: &D,
@@ -308,9 +301,6 @@ unsafe impl KernelArguments for Append {}
 
 /// Writes `x [n, heads, size]` to the rows from `first` on. An unrepresentable value is recorded in
 /// entry `slot`, with rows counted from `position`.
-///
-/// # Errors
-/// A device error; [`DeviceError::OutOfBounds`] beyond the capacity.
 pub fn append_rows<D: Device>(
     device: &D,
     rows: &KvRows<D>,
@@ -378,9 +368,6 @@ unsafe impl KernelArguments for Widen {}
 
 /// Writes `count` rows of each head from `first` on as `f32` to `to [heads, to_capacity, size]`,
 /// starting at row `to_first`.
-///
-/// # Errors
-/// A device error; [`DeviceError::OutOfBounds`] for a row beyond the capacity.
 pub fn rows_to_f32<D: Device>(
     device: &D,
     rows: &KvRows<D>,
@@ -453,9 +440,6 @@ struct Expand {
 unsafe impl KernelArguments for Expand {}
 
 /// As [`rows_to_f32`] for the first `n` rows of coordinates, multiplied by the basis.
-///
-/// # Errors
-/// As [`rows_to_f32`].
 pub fn expand_low_rank<D: Device>(
     device: &D,
     low: &DeviceLowRankRows<D>,
@@ -518,9 +502,6 @@ unsafe impl KernelArguments for Map {}
 /// from size]` and writes them from row `to.1` on, both in half precision. Returns the squared
 /// norms of each row before and after, head by head. An unrepresentable value is recorded in entry
 /// `slot`.
-///
-/// # Errors
-/// As [`append_rows`]; also for rows of another type.
 pub fn map_rows<D: Device>(
     device: &D,
     n: usize,

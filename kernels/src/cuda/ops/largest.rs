@@ -1,5 +1,3 @@
-//! Top-k selection on the device, so that the host does not read all logits.
-
 use super::{F32_BYTES, byte_span, kernel_count};
 use crate::cuda::device::{Device, DeviceError, DeviceMemory, DeviceSpan, Kernel, KernelArguments};
 
@@ -8,7 +6,6 @@ pub const MAX_TOP_K: usize = 64;
 
 const BLOCK: usize = 4096;
 
-/// Index for "none".
 const NO_INDEX: u32 = u32::MAX;
 
 #[derive(Clone, Copy)]
@@ -28,7 +25,6 @@ unsafe impl KernelArguments for Seek {}
 #[derive(Debug)]
 pub struct TopK<D: Device> {
     buffer: Option<D::Memory>,
-    /// Offset of the last record in words, and k.
     result_offset: usize,
     k: usize,
 }
@@ -44,12 +40,11 @@ impl<D: Device> Default for TopK<D> {
 }
 
 impl<D: Device> TopK<D> {
-    /// Begins to select the `most` largest, at most [`MAX_TOP_K`], of the first `numbers`
-    /// elements of `x`. Each block selects from its own elements, and the next pass from their
-    /// results.
+    /// Begins to select the `most` largest, at most [`MAX_TOP_K`], of the first `numbers` elements
+    /// of `x`.
     ///
     /// # Errors
-    /// [`DeviceError::OutOfBounds`] for a short allocation or too large a k, or a device error.
+    /// [`DeviceError::OutOfBounds`] for a short allocation or too large a k.
     pub fn begin(
         &mut self,
         device: &D,
@@ -120,9 +115,6 @@ impl<D: Device> TopK<D> {
 
     /// Returns index and value of the selected elements after all earlier operations, in descending
     /// order with ties by index; `None` if an element is not finite.
-    ///
-    /// # Errors
-    /// The error of an earlier operation.
     pub fn take(&self, device: &D) -> Result<Option<Vec<(u32, f32)>>, DeviceError> {
         let Some(room) = &self.buffer else {
             return Ok(None);
@@ -168,7 +160,6 @@ mod tests {
             (4096, 1),
             (4097, 64),
             (40_000, 1),
-            // In three passes.
             (262_145, 64),
         ] {
             let x: Vec<f32> = (0..numbers)

@@ -45,11 +45,10 @@ pub(super) enum DeviceLayout<D: Device> {
     ColumnGroups(DeviceColumnGroups<D>),
 }
 
-/// A block-quantised matrix as separate arrays.
 pub(super) struct BlockMatrix<D: Device> {
     pub format: Format,
     memory: D::Memory,
-    /// Offset and length of each array in bytes.
+    /// Offset and length in bytes.
     arrays: [(usize, usize); Format::ARRAYS],
     /// Elements per stored row.
     stride: usize,
@@ -58,24 +57,18 @@ pub(super) struct BlockMatrix<D: Device> {
 /// A column-group matrix, with each class of rows as a separate part.
 pub(super) struct DeviceColumnGroups<D: Device> {
     pub parts: Vec<ColumnGroupPart<D>>,
-    /// Class and index in the class of each row; empty without classes.
+    /// Empty without classes.
     pub row_classes: Vec<ClassRow>,
 }
 
 impl<D: Device> DeviceMatrix<D> {
     /// Uploads a matrix, repacked some rows at a time.
-    ///
-    /// # Errors
-    /// [`DeviceError::OutOfMemory`], or another device error.
     pub fn new(device: &D, source: MatrixSource<'_>) -> Result<Self, DeviceError> {
         Self::new_with_pool(None, device, source)
     }
 
     /// As [`DeviceMatrix::new`], with the threads of a pool; each reads, repacks and uploads
     /// separate rows.
-    ///
-    /// # Errors
-    /// As [`DeviceMatrix::new`].
     pub fn new_with_pool(
         pool: Option<&Pool>,
         device: &D,
@@ -159,11 +152,10 @@ impl<D: Device> DeviceMatrix<D> {
     }
 }
 
-/// Bytes that a thread repacks in host memory before an upload.
+/// Bytes repacked in host memory before an upload.
 pub(super) const STAGING_BYTES: usize = 4 << 20;
 
-/// Runs `pieces` pieces of work, on a pool if given. Returns the error of a failed piece, after
-/// which no other is started.
+/// Runs pieces of work, on a pool if given; stops at the first error.
 pub(super) fn run_pieces(
     pool: Option<&Pool>,
     pieces: usize,
@@ -177,7 +169,6 @@ pub(super) fn run_pieces(
         if failed.get().is_none()
             && let Err(error) = piece(index)
         {
-            // Any of several errors may be kept.
             let _ = failed.set(error);
         }
     });
@@ -231,7 +222,6 @@ impl<D: Device> BlockMatrix<D> {
         })
     }
 
-    /// Returns the kernel arguments.
     pub(super) fn kernel_argument(&self) -> Result<BlockArrays, DeviceError> {
         let mut spans = [DeviceSpan::NULL; Format::ARRAYS];
         for (span, (start, bytes)) in spans.iter_mut().zip(self.arrays) {

@@ -1,7 +1,5 @@
-//! Operations on device memory, with size checks and launch configuration.
-//!
-//! Elements are `f32` unless stated otherwise, contiguous from the beginning of an allocation,
-//! which may be longer.
+//! Operations on device memory. Elements are contiguous `f32` from the beginning of an allocation
+//! unless stated otherwise.
 
 mod asked;
 mod attention;
@@ -50,9 +48,6 @@ use super::device::{Device, DeviceError, DeviceMemory, DeviceSpan, Kernel, Kerne
 const F32_BYTES: usize = size_of::<f32>();
 
 /// Allocates memory and uploads numbers.
-///
-/// # Errors
-/// A device error.
 pub fn upload_floats<D: Device>(device: &D, numbers: &[f32]) -> Result<D::Memory, DeviceError> {
     let memory = device.allocate(size_of_val(numbers))?;
     write_floats(device, numbers, &memory)?;
@@ -60,9 +55,6 @@ pub fn upload_floats<D: Device>(device: &D, numbers: &[f32]) -> Result<D::Memory
 }
 
 /// Copies numbers to the beginning of an allocation.
-///
-/// # Errors
-/// A device error; [`DeviceError::OutOfBounds`] if it is too short.
 pub fn write_floats<D: Device>(
     device: &D,
     numbers: &[f32],
@@ -73,9 +65,6 @@ pub fn write_floats<D: Device>(
 }
 
 /// Reads the first numbers of an allocation after all earlier operations.
-///
-/// # Errors
-/// The error of an earlier operation; [`DeviceError::OutOfBounds`] if it is too short.
 pub fn read_floats<D: Device>(
     device: &D,
     from: &D::Memory,
@@ -90,9 +79,6 @@ pub fn read_floats<D: Device>(
 }
 
 /// Returns the first `count` numbers of an allocation, as [`read_floats`].
-///
-/// # Errors
-/// As [`read_floats`].
 pub fn download_floats<D: Device>(
     device: &D,
     from: &D::Memory,
@@ -131,7 +117,6 @@ fn shape_mismatch(what: &'static str, expected: usize, found: usize) -> DeviceEr
 }
 
 fn kernel_count(what: &'static str, n: usize) -> Result<u32, DeviceError> {
-    // Keeps twice the count a valid index.
     u32::try_from(n)
         .ok()
         .filter(|&n| n <= 1 << 30)
@@ -143,8 +128,6 @@ fn kernel_count(what: &'static str, n: usize) -> Result<u32, DeviceError> {
         })
 }
 
-/// Launches a kernel with one thread per element.
-///
 /// # Safety
 /// As [`Device::launch`].
 unsafe fn launch_per_element<D: Device, A: KernelArguments>(
@@ -153,7 +136,6 @@ unsafe fn launch_per_element<D: Device, A: KernelArguments>(
     numbers: usize,
     arguments: &A,
 ) -> Result<(), DeviceError> {
-    // Thread indices are 32-bit.
     let blocks = kernel_count(kernel.name, numbers)?.div_ceil(kernel.threads);
     // SAFETY: guaranteed by the caller.
     unsafe { device.launch(kernel, [blocks, 1, 1], 0, arguments) }

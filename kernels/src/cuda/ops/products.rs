@@ -1,9 +1,6 @@
-//! Matrix-vector and matrix-matrix products.
-//!
-//! In a batch of fewer than 32 rows, each row has the same bits as alone: the order of summation
-//! depends on the matrix only. Larger batches use tensor cores, unless [batch
-//! invariance](Workspace::set_batch_invariant) is set on the [`Workspace`]; there a row has the same bits at
-//! any index of any such batch, which differ from those in small batches.
+//! Matrix products. In a batch of fewer than 32 rows, each row has the same bits as alone. Larger
+//! batches use tensor cores, unless [batch invariance](Workspace::set_batch_invariant) is set;
+//! there a row has the same bits at any index of any such batch.
 
 use std::ops::Range;
 
@@ -29,19 +26,12 @@ use crate::cuda::device::{Device, DeviceError, DeviceMemory, DeviceSpan};
 /// Scratch memory, reused between operations.
 #[derive(Debug)]
 pub struct Workspace<D: Device> {
-    /// Quantised input.
     quantised_input: GrowingBuffer<D>,
-    /// Outputs of factors.
     factor_outputs: GrowingBuffer<D>,
-    /// Quantised outputs of factors.
     quantised_factor_outputs: Vec<GrowingBuffer<D>>,
-    /// Zeroed arrival counters.
     arrival_counters: Option<D::Memory>,
-    /// Zeroed counters of the grid barrier.
     barrier_counters: Option<D::Memory>,
-    /// Launch strategy for factors and projections.
     launches: LaunchStrategy,
-    /// Summation order for batches.
     order: SummationOrder,
 }
 
@@ -71,7 +61,7 @@ impl<D: Device> Default for Workspace<D> {
 }
 
 impl<D: Device> Workspace<D> {
-    /// Returns a workspace that launches each product separately, for tests. Results are identical.
+    /// Returns a workspace with a launch per product and identical results, for tests.
     pub fn with_separate_launches() -> Self {
         Workspace {
             launches: LaunchStrategy::PerProduct,
@@ -80,9 +70,8 @@ impl<D: Device> Workspace<D> {
     }
 
     /// Returns a workspace that runs factors and projections in a single launch with a grid barrier
-    /// in between, if all matrices are blocks of one format, with at most four factors, four
-    /// projections and four vectors. Results are identical; whether it is faster depends on the
-    /// device.
+    /// in between, if all matrices are blocks of one format, with at most four factors, projections
+    /// and vectors. Results are identical.
     pub fn with_single_launch() -> Self {
         Workspace {
             launches: LaunchStrategy::SingleLaunch,
@@ -90,8 +79,7 @@ impl<D: Device> Workspace<D> {
         }
     }
 
-    /// Sets batch invariance: each row of later batches gets the same bits as alone, regardless of
-    /// the batch size.
+    /// Gives each row of later batches the same bits as alone.
     pub fn set_batch_invariant(&mut self, apart: bool) {
         self.order = if apart {
             SummationOrder::SingleRow
@@ -101,7 +89,7 @@ impl<D: Device> Workspace<D> {
     }
 }
 
-/// Returns `count` zeroed counters; every launch that uses them resets them.
+/// Returns `count` counters; every launch that uses them resets them.
 fn zeroed_counters<'a, D: Device>(
     device: &D,
     memory: &'a mut Option<D::Memory>,
@@ -128,7 +116,6 @@ impl<D: Device> GrowingBuffer<D> {
         let kept = match self.0.take() {
             Some(memory) if memory.len() >= bytes => memory,
             other => {
-                // Freed first, so that its memory can be reused.
                 drop(other);
                 device.allocate(bytes.checked_next_power_of_two().unwrap_or(bytes))?
             }
@@ -143,7 +130,7 @@ pub struct Factor<'a, D: Device> {
     pub matrix: &'a DeviceMatrix<D>,
     /// Number of leading rows computed.
     pub rows: usize,
-    /// Rank: components of the inner vector in use; the rest up to `rows` are zero.
+    /// Components of the inner vector in use; the rest up to `rows` are zero.
     pub rank: usize,
 }
 
@@ -163,16 +150,13 @@ pub struct Projection<'a, D: Device> {
     pub accumulate: bool,
 }
 
-/// Rows per arrival counter in a launch that quantises its output.
+/// In a launch that quantises its output.
 const ROWS_PER_COUNTER: usize = 32;
 
 const ALIGNMENT: usize = 256;
 
 /// Computes `y [rows.len(), matrix.rows()]`, the products of a matrix with a range of rows of `x
 /// [n, matrix.cols()]`.
-///
-/// # Errors
-/// [`DeviceError::OutOfBounds`] for a short allocation, or a device error.
 pub fn product<D: Device>(
     device: &D,
     rows: Range<usize>,
@@ -185,9 +169,6 @@ pub fn product<D: Device>(
 }
 
 /// As [`product`], after a pending operation that produces all the rows.
-///
-/// # Errors
-/// As [`product`].
 pub fn product_after<D: Device>(
     device: &D,
     before: Option<PendingOperation<'_, D>>,
@@ -215,9 +196,6 @@ pub fn product_after<D: Device>(
 
 /// Applies every projection to each row of `x [n, in]`: those with [`Input::Vector`] to the row,
 /// others to the inner vector of their factor.
-///
-/// # Errors
-/// [`DeviceError::OutOfBounds`] for mismatched shapes or a short allocation, or a device error.
 pub fn project<D: Device>(
     device: &D,
     n: usize,
@@ -230,9 +208,6 @@ pub fn project<D: Device>(
 }
 
 /// As [`project`], after a pending operation that produces `x`.
-///
-/// # Errors
-/// As [`project`].
 pub fn project_after<D: Device>(
     device: &D,
     before: Option<PendingOperation<'_, D>>,
@@ -272,7 +247,6 @@ pub fn project_after<D: Device>(
     let mut counted = 0;
     let mut inner = Vec::with_capacity(factors.len());
     let mut done = Vec::with_capacity(factors.len());
-    // Products of the input: projections and factors.
     let mut first = projection_targets(n, slots, Input::Vector)?;
     let of_factors = factors
         .iter()
@@ -347,7 +321,7 @@ fn projection_targets<'a, D: Device>(
     targets.collect()
 }
 
-/// Checks all shapes and returns the width of the input, or `None` if nothing reads it.
+/// Checks all shapes; `None` if nothing reads the input.
 fn input_width<D: Device>(
     factors: &[Factor<'_, D>],
     slots: &[Projection<'_, D>],

@@ -18,8 +18,7 @@ pub struct ControlLawOptions {
     pub min_fraction: f64,
     /// Required decrease in temperature before the fraction rises, K (2).
     pub hysteresis: f64,
-    /// Maximum rise of the fraction per second (0.02: from a quarter to 1 in 37.5 s, similar to the
-    /// speed of coolers).
+    /// Maximum rise of the fraction per second (0.02, similar to the speed of coolers).
     pub recovery: f64,
     /// Power limit in watts.
     pub power_cap: Option<f64>,
@@ -94,7 +93,6 @@ impl ControlLaw {
             ..
         } = options;
         let is_temperature = |value| PLAUSIBLE_TEMPERATURE.contains(value);
-        // Comparisons with NaN are false.
         if thermal && !(is_temperature(&low) && is_temperature(&high) && low < high) {
             return Err(ControlLawError::Thresholds { low, high });
         }
@@ -116,9 +114,6 @@ impl ControlLaw {
     }
 
     /// Returns the law with another least fraction.
-    ///
-    /// # Errors
-    /// [`ControlLawError::MinFraction`].
     pub fn with_min_fraction(self, least: f64) -> Result<ControlLaw, ControlLawError> {
         if least > 0.0 && least <= 1.0 {
             Ok(ControlLaw(ControlLawOptions {
@@ -150,7 +145,6 @@ impl ControlLaw {
         self.0.thermal
     }
 
-    /// Returns the upper threshold in °C.
     pub(super) fn high(&self) -> f64 {
         self.0.high_celsius
     }

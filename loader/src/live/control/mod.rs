@@ -1,75 +1,40 @@
 //! Control of the active fraction of a model by temperature and power.
 //!
 //! # The law
+//! With `r` the fraction, `r_min` the [least](ControlLawOptions::min_fraction) one, and 1 the
+//! allocated rank (Adaptive Compression, section 4.1), `r(T) = clip(1 - (1 - r_min)(T - T_low) /
+//! (T_high - T_low), r_min, 1)`.
 //!
-//! With `r` the fraction, `r_min` the [least](ControlLawOptions::min_fraction) one, and 1 the allocated rank
-//! (Adaptive Compression, section 4.1):
-//!
-//! ```text
-//! r(T) = clip(1 - (1 - r_min)(T - T_low) / (T_high - T_low), r_min, 1)
-//! ```
-//!
-//! A rise in temperature takes effect immediately. A fall takes effect
-//!
-//! * only beyond the [hysteresis](ControlLawOptions::hysteresis): the law is applied to `T'`, which is T
-//!   pushed up by readings and held while T stays within `T' - h` (a one-sided play operator), so
-//!   that sensor flicker has no effect;
-//! * and at a limited rate, [`ControlLawOptions::recovery`] per second.
-//!
-//! Both make the fraction smaller than the law alone, never larger.
+//! A rise in temperature takes effect immediately; a fall only beyond the
+//! [hysteresis](ControlLawOptions::hysteresis) (the law is applied to `T'`, which readings push up
+//! and which is held while T stays within `T' - h`) and at the rate
+//! [`ControlLawOptions::recovery`]. Both make the fraction smaller than the law alone, never
+//! larger.
 //!
 //! # Stability
+//! For a first-order plant `C dT/dt = P - (T - T_a)/R` with `P = P₀ + ΔP r`, polled every `τ`
+//! seconds, with `a = e^(-τ/RC)` and the loop gain `L = R ΔP (1 - r_min)/(T_high - T_low)`, the law
+//! alone has the pole `z = a - (1 - a) L`. It is stable for `L < coth(τ/2RC)` and converges
+//! monotonically for `L ≤ 1/(e^(τ/RC) - 1)`; for a slow plant that means `ΔP (1 - r_min) τ / C ≤
+//! T_high - T_low`. Under the second condition T never exceeds T_high if the least fraction can
+//! hold the device there and it starts no warmer.
 //!
-//! Take a first-order plant, `C dT/dt = P - (T - T_a)/R` with `P = P₀ + ΔP r`, whose fraction is
-//! set every `τ` seconds. With `a = e^(-τ/RC)` and the loop gain `L = R ΔP (1 - r_min)/(T_high -
-//! T_low)`, the law alone gives
-//!
-//! ```text
-//! T[n+1] = a T[n] + (1 - a)(T_a + R P₀ + R ΔP r(T[n])),    with the pole  z = a - (1 - a) L.
-//! ```
-//!
-//! It is stable while `z > -1`, that is `L < (1 + a)/(1 - a) = coth(τ/2RC)`, and converges
-//! monotonically while `z ≥ 0`, that is `L ≤ 1/(e^(τ/RC) - 1)`. For a slow plant (`τ ≪ RC`) the
-//! second is about `ΔP (1 - r_min) τ / C ≤ T_high - T_low`: the heating per poll by the power that
-//! can be saved is at most the width of the law, 53 °C per second for the defaults. Sensor lag acts
-//! like a longer `τ`.
-//!
-//! Under the second condition *T never exceeds T_high*, provided that the least fraction can hold
-//! the device there (`T_a + R P(r_min) ≤ T_high`) and it starts no warmer: for `T[n] ≤ T_high`, the
-//! recursion with the unclipped line is nondecreasing in T\[n\] and maps T_high to at most T_high;
-//! the clipped law is below the line for T < T_low, and smaller fractions give lower temperatures.
-//! Between two readings T moves monotonically towards an equilibrium, so hysteresis and recovery
-//! preserve the guarantee.
-//!
-//! The loop *does not oscillate* at any gain: if the law alone has a limit cycle (`L >
-//! coth(τ/2RC)`), a fraction that fell rises by at most `recovery · τ` per poll, so it meets the
-//! law from below in steps of that size and stays within the play. The remaining ripple has that
-//! height. With whole degrees, as from NVML, it is at most the slope of the law for one degree
-//! under the second condition, and for two otherwise (0.0375 and 0.075 for the defaults; confirmed
-//! on 60,000 plants with time constants from 2 s to 10 min), and T_high may be exceeded by less
-//! than a degree. (A model with few fractions alternates between two of them, at the pace of the
-//! recovery, if the law ends in between.) If the first condition is violated, the device is too
-//! fast for any law polled every `τ` seconds, and may exceed T_high for a while.
+//! The loop does not oscillate at any gain, because the recovery limits each rise to `recovery · τ`
+//! per poll, which stays within the play; with whole degrees the ripple is at most the slope of the
+//! law for one degree under the second condition, and for two otherwise. If the first condition is
+//! violated, the device may exceed T_high for a while.
 //!
 //! # The power cap
-//!
 //! Scaling by `P_budget / P` each time, as the method is usually described, fails in a closed loop,
-//! because P results from the previous fraction: `r[n+1] = P_budget / P(r[n])` has the fixed point
-//! `r P(r) = P_budget`, at which `P > P_budget`, and its derivative there is `-r ΔP / P`; for a
-//! device without idle power that is -1, and it oscillates forever. The fraction in use must be
-//! scaled instead, that is, integrated:
+//! because P results from the previous fraction. The fraction in use is scaled instead:
 //!
-//! ```text
-//! c[n+1] = r[n] · (0.95 P_budget / P[n])^½    where P > 0.98 P_budget
-//! c[n+1] = c[n] + recovery · τ                where P < 0.92 P_budget,    else c[n];    r = min(r(T), c)
-//! ```
+//! `c[n+1] = r[n] · (0.95 P_budget / P[n])^½` where `P > 0.98 P_budget`, `c[n] + recovery · τ`
+//! where `P < 0.92 P_budget`, else `c[n]`; `r = min(r(T), c)`.
 //!
 //! With the exponent β, `log c` has the pole `1 - β r ΔP/P` with `0 < r ΔP/P ≤ 1`: it converges
 //! monotonically for β ≤ 1. The exponent ½ is for drivers that average the power over about a
-//! second, twice the polling interval. The dead band between 0.92 and 0.98 of the budget absorbs
-//! noise of some percent; the target inside it is below the budget by more than that, because a
-//! value that only approaches a budget from above never falls below it. A budget below `P(r_min)`
-//! cannot be met: the fraction is then the least, and [`Decision::limit_exceeded`] is set.
+//! second, and the dead band absorbs noise. A budget below `P(r_min)` cannot be met: the fraction
+//! is then the least, and [`Decision::limit_exceeded`] is set.
 
 mod law;
 
@@ -83,13 +48,11 @@ use super::sensor::Reading;
 /// Quantum of the fraction, which is rounded down to multiples, so that noise causes no change.
 pub const FRACTION_STEP: f64 = 1.0 / 256.0;
 
-/// Part of the budget above which the cap is lowered.
 const CAP_UPPER: f64 = 0.98;
 const CAP_TARGET: f64 = 0.95;
-/// Part of the budget below which the cap recovers.
 const CAP_LOWER: f64 = 0.92;
 
-/// Maximum recovery time per step, which prevents jumps of rarely polled devices.
+/// Prevents jumps of rarely polled devices.
 const MAX_RECOVERY_TIME: Duration = Duration::from_secs(2);
 
 /// Reason for the current fraction.
@@ -128,8 +91,7 @@ pub struct Decision {
     pub fraction: f64,
     /// Limiting quantity.
     pub reason: Why,
-    /// The least fraction is in use, and the device is still above the upper threshold or its power
-    /// cap.
+    /// The least fraction is in use, and a limit is still exceeded.
     pub limit_exceeded: bool,
     /// Status of the temperature; [`ReadingStatus::Unused`] if disabled.
     pub temperature: ReadingStatus,
@@ -142,7 +104,7 @@ pub struct Decision {
 pub struct Controller {
     law: ControlLaw,
     last_time: Option<Duration>,
-    /// T', °C.
+    /// `T'` in °C.
     held_temperature: Option<f64>,
     thermal: f64,
     cap: f64,
@@ -172,16 +134,13 @@ impl Controller {
     }
 
     /// Changes the least fraction, e.g. to that supported by a model, from the next reading on.
-    ///
-    /// # Errors
-    /// [`ControlLawError`] outside (0, 1].
     pub fn set_min_fraction(&mut self, least: f64) -> Result<(), ControlLawError> {
         self.law = self.law.with_min_fraction(least)?;
         Ok(())
     }
 
     /// Returns the decision for a reading. Quantities that are missing or not
-    /// [plausible](Reading::plausible_temperature) impose no limit; without any the fraction is 1.
+    /// [plausible](Reading::plausible_temperature) impose no limit.
     ///
     /// A reading with a time not after the previous one is applied without recovery.
     pub fn apply_reading(&mut self, reading: &Reading) -> Decision {

@@ -1,5 +1,3 @@
-//! Tests of the law against its formula, and of the loop with simulated plants.
-
 use proptest::prelude::*;
 
 use super::*;
@@ -38,7 +36,6 @@ fn law_matches_the_published_formula() {
         let decision = Controller::new(law).apply_reading(&reading(0.0, celsius));
         assert_eq!(decision.fraction, expected, "{celsius}");
     }
-    // 0.0375 per degree between the thresholds.
     for tenth in 650..850 {
         let celsius = f64::from(tenth) / 10.0;
         let expected = 1.0 - 0.0375 * (celsius - 65.0);
@@ -145,7 +142,6 @@ fn heating_acts_at_once_and_cooling_is_delayed() {
     assert_eq!(at(0.5, 85.0), 0.25);
     assert_eq!(at(1.0, 84.0), 0.25);
     assert_eq!(at(1.5, 83.0), 0.25);
-    // Beyond it the fraction rises by at most a hundredth per half second, rounded down.
     assert_eq!(
         at(2.0, 75.0),
         (0.26 / FRACTION_STEP).floor() * FRACTION_STEP
@@ -158,7 +154,6 @@ fn heating_acts_at_once_and_cooling_is_delayed() {
         rising.last(),
         Some(&((0.55 / FRACTION_STEP).floor() * FRACTION_STEP))
     );
-    // Flicker within the hysteresis has no effect.
     for poll in 60..80 {
         let celsius = 75.0 + f64::from(poll % 3);
         assert_eq!(at(f64::from(poll) / 2.0, celsius), rising[54]);
@@ -255,7 +250,6 @@ fn cap_and_temperature_work_independently() {
         (capped.temperature, capped.power),
         (ReadingStatus::Lost, ReadingStatus::Available)
     );
-    // The square root of 0.475.
     assert!((capped.fraction - 0.689).abs() < FRACTION_STEP && capped.reason == Why::PowerCap);
     let warm = at(1, Some(75.0), None);
     assert_eq!(
@@ -295,7 +289,7 @@ fn time_may_stand_still_or_go_back() {
 
 struct Run {
     fractions: Vec<f64>,
-    /// At every poll, °C.
+    /// In °C.
     temperatures: Vec<f64>,
     watts: Vec<f64>,
 }
@@ -381,7 +375,6 @@ fn plants() -> impl Strategy<Value = SimOptions> {
 }
 
 prop_compose! {
-    /// Time constants from 2 s to 10 min, powers from small boards to server accelerators.
     fn any_plants()(
         time in (2.0_f64.ln()..600.0_f64.ln()).prop_map(f64::exp),
         ambient in 10.0..40.0,
@@ -413,8 +406,6 @@ fn gain(law: &ControlLaw, plant: &SimOptions) -> (f64, f64) {
     (gain, 1.0 / ((POLL / plant.time).exp() - 1.0))
 }
 
-/// Returns the maximum ripple: the recovery of a poll, or for whole degrees 0.0375 per degree; plus
-/// one rounding step.
 fn ripple_bound(plant: &SimOptions, whole: bool) -> f64 {
     let (gain, most) = gain(&usual(), plant);
     FRACTION_STEP
@@ -460,7 +451,6 @@ proptest! {
     #[test]
     fn reachable_cap_is_met(options in plants(), part in 0.0..1.0, average in 0.0..2.0) {
         let (least, most) = (options.plant().power(Some(0.25)), options.full);
-        // Reachable with the margin of the target.
         let budget = (least + part * (most - least)) / 0.94;
         let law = law(ControlLawOptions { power_cap: Some(budget), ..ControlLawOptions::default() });
         let distortion = Distortion { average, ..Distortion::default() };
@@ -488,8 +478,7 @@ proptest! {
 
 #[test]
 fn whole_degrees_on_a_fast_plant_ripple_by_two_degrees() {
-    // L = 8.04 = coth(τ/2RC), the stability limit of the law alone, and more than twice the limit
-    // of the second condition.
+    // Between the two conditions of the module's documentation.
     let quick = SimOptions {
         ambient: 14.0,
         idle: 1.0,
@@ -508,7 +497,6 @@ fn whole_degrees_on_a_fast_plant_ripple_by_two_degrees() {
         };
         controlled(usual(), &quick, distortion).ripple()
     };
-    // More than one degree, at most two.
     let degrees = ripple(true);
     assert!(
         degrees > 0.0375 + FRACTION_STEP && degrees <= ripple_bound(&quick, true),
@@ -519,7 +507,6 @@ fn whole_degrees_on_a_fast_plant_ripple_by_two_degrees() {
 
 #[test]
 fn law_alone_oscillates_as_documented() {
-    // L = 5.6, coth(0.5) = 2.16: the pole is at -3.2, though the least fraction ends at 62.5 °C.
     let quick = SimOptions {
         time: 0.5,
         idle: 0.0,
@@ -533,7 +520,6 @@ fn law_alone_oscillates_as_documented() {
     let found = controlled(law, &quick, Distortion::default());
     assert!(found.ripple() <= 0.03, "{}", found.ripple());
 
-    // Plain scaling oscillates forever without idle power, and exceeds the budget with it.
     let cool = SimOptions {
         idle: 0.0,
         full: 100.0,
@@ -550,7 +536,6 @@ fn law_alone_oscillates_as_documented() {
 
 #[test]
 fn plant_settles_at_the_intersection_with_the_law() {
-    // r = 1 - 0.0375 (T - 65) and T = 25 + 0.7 (15 + 90 r): r = 2.106 - 2.3625 r.
     let options = SimOptions::default();
     let run = controlled(usual(), &options, Distortion::default());
     let (fraction, celsius) = (run.fractions[1199], run.temperatures[1199]);

@@ -18,12 +18,11 @@ use super::{Clock, SharedFraction};
 pub struct GovernorOptions {
     /// Time between readings, in system time (500 ms).
     pub interval: Duration,
-    /// Maximum time between readings for power integration, on the sensor's clock (5 s).
+    /// Maximum time between readings for power integration (5 s).
     pub longest_gap: Duration,
     /// Idle power in watts; by default measured in [`EnergyPhase::Idle`](crate::live::EnergyPhase::Idle).
     pub idle_watts: Option<f64>,
-    /// Timeout of [`enter`](Governor::enter_phase) and [`stop`](Governor::stop) for a sensor that does
-    /// not respond (2 s).
+    /// Timeout for a sensor that does not respond (2 s).
     pub timeout: Duration,
 }
 
@@ -39,8 +38,7 @@ impl Default for GovernorOptions {
 }
 
 impl GovernorOptions {
-    /// Returns options for a sensor whose clock runs `speed` times as fast as the system clock:
-    /// readings one interval apart are still integrated.
+    /// Returns options for a sensor whose clock runs `speed` times as fast as the system clock.
     pub fn with_speed(self, speed: f64) -> Self {
         GovernorOptions {
             longest_gap: self.longest_gap.mul_f64(speed.max(1.0)),
@@ -126,7 +124,6 @@ enum ThreadOutcome {
 
 impl Shared {
     fn orders(&self) -> MutexGuard<'_, GovernorState> {
-        // The fields are valid even after a panic.
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -138,9 +135,6 @@ impl Shared {
 impl Governor {
     /// Starts the thread, with an immediate first reading. `on_event` is called on that thread and
     /// must not block.
-    ///
-    /// # Errors
-    /// [`GovernorError::Interval`], [`GovernorError::IdleWatts`], [`GovernorError::Thread`].
     pub fn start(
         sensor: Box<dyn Sensor>,
         law: ControlLaw,
@@ -206,21 +200,18 @@ impl Governor {
     }
 
     /// Changes the least fraction, e.g. to that supported by a model, from the next reading on.
-    ///
-    /// # Errors
-    /// [`ControlLawError`] outside (0, 1].
     pub fn set_min_fraction(&self, least: f64) -> Result<(), ControlLawError> {
         let mut orders = self.shared.orders();
         orders.law = orders.law.with_min_fraction(least)?;
         Ok(())
     }
 
-    /// Changes the energy phase. It waits for an extra reading at this moment: call it at the
-    /// beginning and end of work, not per token.
+    /// Changes the energy phase. It waits for an extra reading: call it at the beginning and end of
+    /// work.
     ///
     /// # Errors
     /// [`GovernorError::Stuck`], [`GovernorError::Panicked`]; the phase then changes with the next
-    /// reading, if any.
+    /// reading.
     pub fn enter_phase(&self, phase: EnergyPhase) -> Result<(), GovernorError> {
         let mut orders = self.shared.orders();
         orders.phase = phase;
@@ -236,8 +227,7 @@ impl Governor {
         self.shared.meter().energy()
     }
 
-    /// Stops the thread, immediately unless it is reading the sensor. Returns the energy of the
-    /// work, up to the latest reading if its phase was not ended by [`enter`](Governor::enter_phase).
+    /// Stops the thread. Returns the energy of the work up to the latest reading.
     ///
     /// # Errors
     /// [`GovernorError::Stuck`], [`GovernorError::Panicked`]; the fraction is 1 in any case.
@@ -254,10 +244,8 @@ impl Governor {
         orders.stop = true;
         self.shared.changed.notify_all();
         let ended = self.wait(orders, |_| false);
-        // An abandoned thread sees the stop flag and changes nothing.
         self.follow.set_fraction(1.0);
         ended?;
-        // It is about to return and cannot panic.
         let _ = thread.join();
         Ok(())
     }
@@ -287,7 +275,6 @@ impl Governor {
 
 impl Drop for Governor {
     fn drop(&mut self) {
-        // A destructor cannot return the error.
         let _ = self.end();
     }
 }
@@ -306,7 +293,6 @@ struct PollingThread<F> {
 
 impl<F: FnMut(&Event)> PollingThread<F> {
     fn run(mut self, interval: Duration) {
-        // After a panic only fields that are overwritten are used.
         let worked = catch_unwind(AssertUnwindSafe(|| self.poll_until_stopped(interval)));
         self.follow.set_fraction(1.0);
         self.follow.set_busy(true);
@@ -338,7 +324,6 @@ impl<F: FnMut(&Event)> PollingThread<F> {
                 }
                 (orders.law, orders.phase, orders.requested_phases)
             };
-            // Already validated.
             if law != *self.controller.law() {
                 let _ = self.controller.set_min_fraction(law.min_fraction());
             }
@@ -381,7 +366,6 @@ impl<F: FnMut(&Event)> PollingThread<F> {
             }
         };
         let before = self.follow.fraction();
-        // A reading after the timeout has no effect.
         if !self.shared.orders().stop {
             self.follow.set_fraction(decision.fraction);
             self.report(&reading, &decision, before, error.as_ref());
@@ -439,7 +423,6 @@ impl<F: FnMut(&Event)> PollingThread<F> {
     }
 
     fn emit_event(&mut self, reading: &Reading, what: EventKind) {
-        // Zero for clocks before 1970.
         let unix = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         (self.on_event)(&Event {
             at: reading.time.as_secs_f64(),

@@ -157,7 +157,6 @@ fn unreachable_limit_is_reported_once() {
             .warning()
             .is_some_and(|said| said.contains("90.0 °C"))
     );
-    // The fraction recovered for a second.
     let why = Why::Temperature;
     assert_eq!(next(&events).what, EventKind::Change { why });
     assert_eq!(next(&events).what, EventKind::Change { why });
@@ -176,7 +175,6 @@ fn stop_does_not_wait_for_the_next_reading() {
     next(&events);
     assert_eq!(next(&events).fraction, 0.625);
     let (begun, follow) = (Instant::now(), Arc::clone(governor.shared_fraction()));
-    // A phase gets an immediate reading.
     governor.enter_phase(EnergyPhase::Work).unwrap();
     governor.enter_phase(EnergyPhase::Other).unwrap();
     let energy = governor.stop().unwrap().unwrap();
@@ -209,7 +207,6 @@ fn hanging_sensor_times_out() {
     assert!(stuck.to_string().contains("script"), "{stuck}");
     assert!(begun.elapsed() < Duration::from_secs(10));
     assert_eq!(follow.fraction(), 1.0);
-    // A late response has no effect.
     drop(hold);
     assert_eq!(next(&events).what, EventKind::Stop);
     assert!(events.recv().is_err());
@@ -304,7 +301,6 @@ fn plant_is_controlled_and_energy_is_counted() {
         ..GovernorOptions::default()
     };
     let governor = Governor::start(Box::new(plant), law(), hour, &follow, |_| {}).unwrap();
-    // Every phase has a reading, and virtual time passes only between them.
     governor.enter_phase(EnergyPhase::Idle).unwrap();
     clock.advance(Duration::from_secs(10));
     governor.enter_phase(EnergyPhase::Work).unwrap();
@@ -313,7 +309,6 @@ fn plant_is_controlled_and_energy_is_counted() {
         clock.advance(Duration::from_millis(500));
         governor.enter_phase(EnergyPhase::Work).unwrap();
     }
-    // Recovery is limited to two seconds even after ten without a reading.
     assert!((cooled - 0.4775).abs() < 1.0 / 256.0, "{cooled}");
     assert!(
         (follow.fraction() - 0.626).abs() < 0.01,

@@ -1,5 +1,5 @@
-//! The processor of a Linux machine: temperature from kernel drivers (`/sys/class/hwmon`), power
-//! from energy counters ([`rapl`](super::rapl)).
+//! The processor of a Linux machine: temperature from kernel drivers, power from energy counters
+//! ([`rapl`](super::rapl)).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,15 +14,14 @@ use crate::live::Clock;
 /// Root of the Linux sensor drivers.
 pub const ROOT: &str = "/sys/class/hwmon";
 
-/// Processor temperature drivers: Intel, AMD, an alternative AMD driver, and single-board
-/// computers.
+/// Processor temperature drivers.
 pub const DRIVERS: [&str; 4] = ["coretemp", "k10temp", "zenpower", "cpu_thermal"];
 
-/// Labels of the processor temperature, best first: Intel's package, AMD's die, and AMD's control
-/// temperature, which has an offset on older processors. Core values are ignored.
+/// Best first: Intel's package, AMD's die, and AMD's control temperature, which has an offset on
+/// older processors.
 const LABELS: [&str; 4] = ["Package id", "Physical id", "Tdie", "Tctl"];
 
-/// Maximum number of values of a driver, which counts them from 1.
+/// Counted from 1.
 const MAX_VALUES: usize = 1024;
 
 /// All processors of the machine: the highest temperature, and the total power.
@@ -39,10 +38,6 @@ impl Hwmon {
     /// Opens the processors of drivers below `root` ([`ROOT`]) and the counters below `powercap`
     /// ([`rapl::ROOT`](super::rapl::ROOT)). Without counters there is only a temperature, and a
     /// [note](Sensor::notes) with the reason.
-    ///
-    /// # Errors
-    /// [`SensorError::NoProcessor`] without a driver, or another [`SensorError`] if files cannot be
-    /// read.
     pub fn open(root: &Path, powercap: &Path, clock: Clock) -> Result<Hwmon, SensorError> {
         let (mut temperatures, mut known, mut others) = (Vec::new(), Vec::new(), Vec::new());
         let drivers = if root.is_dir() {
@@ -82,7 +77,6 @@ impl Hwmon {
             Ok(Some(counters)) => {
                 hwmon.name += &format!("; power of {}", counters.names());
                 hwmon.counters = Some(counters);
-                // A power value requires counters at two different times.
                 hwmon.clock.wait(Rapl::min_power_interval());
             }
             Ok(None) => hwmon.notes.push(format!(
@@ -106,7 +100,7 @@ fn processor_value(folder: &Path) -> Result<(PathBuf, Option<String>), SensorErr
             folder.join(format!("temp{place}_input")),
             folder.join(format!("temp{place}_label")),
         );
-        // Numbers have gaps for disabled cores.
+        // Disabled cores leave gaps.
         if input.exists() && label.exists() {
             labels.push((input, read_short_file(&label)?));
         }
@@ -283,7 +277,6 @@ mod tests {
         );
         let powercap = folder.path().join("powercap");
         counter(&powercap, "intel-rapl:0", "package-0", 1);
-        // Unreadable even for root.
         let path = powercap.join("intel-rapl:0/energy_uj");
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();

@@ -26,8 +26,7 @@ pub const PLAUSIBLE_TEMPERATURE: std::ops::RangeInclusive<f64> = -40.0..=150.0;
 /// Maximum plausible power in watts, that of a rack.
 pub const MAX_WATTS: f64 = 1e5;
 
-/// Default polling interval. Faster polling costs driver calls without new information, because
-/// temperatures change over seconds and drivers average the power.
+/// Default polling interval; drivers average the power over about a second.
 pub const DEFAULT_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A sensor reading; missing values are `None`.
@@ -44,8 +43,8 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Returns the temperature if plausible: not NaN, not an error value such as -1 or 255, and
-    /// within [`PLAUSIBLE_TEMPERATURE`].
+    /// Returns the temperature if plausible: not an error value such as -1 or 255, and within
+    /// [`PLAUSIBLE_TEMPERATURE`].
     pub fn plausible_temperature(&self) -> Option<f64> {
         self.temperature
             .filter(|celsius| PLAUSIBLE_TEMPERATURE.contains(celsius) && *celsius != -1.0)
@@ -69,9 +68,6 @@ pub trait Sensor: Send {
     fn name(&self) -> String;
 
     /// Takes a reading.
-    ///
-    /// # Errors
-    /// [`SensorError`] if no value is available; a later call may succeed.
     fn read(&mut self) -> Result<Reading, SensorError>;
 
     /// Returns the clock of the readings.
@@ -179,9 +175,6 @@ fn join_names(names: &[String]) -> String {
 }
 
 /// Opens a sensor. A simulated plant is driven by the fraction in `follow`.
-///
-/// # Errors
-/// [`SensorError`] if it is not available.
 pub fn open_sensor(
     spec: &SensorSpec,
     follow: &Arc<SharedFraction>,
@@ -221,7 +214,6 @@ fn read_short_file(path: &Path) -> Result<String, SensorError> {
     Ok(String::from_utf8_lossy(&bytes).trim_end().to_owned())
 }
 
-/// Reads an integer from a system file.
 fn read_integer<T: std::str::FromStr>(path: &Path) -> Result<T, SensorError> {
     let found = read_short_file(path)?;
     found.parse().map_err(|_| SensorError::Number {
@@ -232,7 +224,6 @@ fn read_integer<T: std::str::FromStr>(path: &Path) -> Result<T, SensorError> {
 
 /// Returns the subfolders of a system folder, sorted by name for a reproducible order.
 fn sorted_subfolders(root: &Path) -> Result<Vec<PathBuf>, SensorError> {
-    // Machines have a few dozen.
     const MOST: usize = 4096;
     let failed = |source| SensorError::Read {
         path: root.into(),

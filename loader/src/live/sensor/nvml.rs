@@ -1,8 +1,5 @@
-//! NVIDIA GPUs through the management library (NVML), loaded when a sensor is opened, so the
-//! program also runs without it.
-//!
-//! NVML reports the die temperature in whole degrees, the board power (averaged over a second since
-//! Ampere), and since Volta the energy since the driver was loaded.
+//! NVIDIA GPUs through the management library (NVML), loaded when a sensor is opened: temperature
+//! in whole degrees, averaged power, and energy since Volta.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -18,7 +15,7 @@ use crate::live::Clock;
 #[derive(Debug)]
 pub struct NvmlSensor {
     library: Nvml,
-    /// Used for lookup on each reading, because the index may change.
+    /// The index may change.
     uuid: String,
     name: String,
     notes: Vec<String>,
@@ -27,15 +24,10 @@ pub struct NvmlSensor {
 
 impl NvmlSensor {
     /// Loads the library and finds a GPU.
-    ///
-    /// # Errors
-    /// [`SensorError::NoNvml`] if the library is missing or fails, [`SensorError::NoGpu`] for an
-    /// unknown GPU.
     pub fn open(gpu: &GpuSelector, clock: Clock) -> Result<NvmlSensor, SensorError> {
         NvmlSensor::with_library(None, gpu, clock)
     }
 
-    /// As [`open`](NvmlSensor::open), with an explicit library path.
     fn with_library(
         path: Option<&OsStr>,
         gpu: &GpuSelector,

@@ -1,9 +1,8 @@
 //! Energy counters of processors: RAPL (running average power limit) of Intel and AMD, in
 //! `/sys/class/powercap` on Linux.
 //!
-//! Packages are counted, and their memory (`dram`, not included in a package) if present. Parts of
-//! a package (`core`, `uncore`) and the whole system (`psys`, which includes packages) are excluded
-//! to avoid double counting.
+//! Packages and their memory (`dram`) are counted; parts of a package and the whole system (`psys`)
+//! are not, to avoid double counting.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,7 +15,7 @@ pub const ROOT: &str = "/sys/class/powercap";
 /// Folder prefix of Intel and AMD counters. `intel-rapl-mmio:` duplicates them.
 const PREFIX: &str = "intel-rapl:";
 
-/// Shortest time between readings for a power value: counters advance about every millisecond.
+/// Counters advance about every millisecond.
 const MIN_POWER_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Energy counters of all processors.
@@ -24,7 +23,7 @@ const MIN_POWER_INTERVAL: Duration = Duration::from_millis(20);
 pub struct Rapl {
     domains: Vec<Domain>,
     microjoules: u128,
-    /// Time and sum of the last power computation, and the power.
+    /// Time, sum and power of the last computation.
     last_power: (Duration, u128),
     power: Option<f64>,
 }
@@ -33,16 +32,13 @@ pub struct Rapl {
 struct Domain {
     name: String,
     counter: PathBuf,
-    /// Wrap-around value of the counter, µJ.
+    /// In µJ.
     range: u64,
     last_value: u64,
 }
 
 impl Rapl {
     /// Opens the counters below a folder at time `now`; `None` if there are none.
-    ///
-    /// # Errors
-    /// [`SensorError`] if a counter cannot be read; Linux restricts them to root.
     pub fn open(root: &Path, now: Duration) -> Result<Option<Rapl>, SensorError> {
         let mut domains = Vec::new();
         if !root.is_dir() {
@@ -79,9 +75,6 @@ impl Rapl {
 
     /// Returns joules since opening, and the power since the previous reading in watts; `None`
     /// shortly after opening.
-    ///
-    /// # Errors
-    /// [`SensorError`] if a counter cannot be read any more.
     pub fn read(&mut self, now: Duration) -> Result<(f64, Option<f64>), SensorError> {
         for domain in &mut self.domains {
             self.microjoules += u128::from(domain.microjoules_since_last()?);
@@ -112,9 +105,8 @@ impl Domain {
         })
     }
 
-    /// Returns the µJ since the previous reading. A counter wraps to 0 after its range, about every
-    /// quarter of an hour at 300 W for the usual range. A value above the range is invalid and only
-    /// sets a new starting point.
+    /// A counter wraps to 0 after its range. A value above the range is invalid and only sets a new
+    /// starting point.
     fn microjoules_since_last(&mut self) -> Result<u64, SensorError> {
         let now: u64 = read_integer(&self.counter)?;
         let before = std::mem::replace(&mut self.last_value, now);
@@ -131,7 +123,6 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Creates a counter folder as on Linux.
     pub(in crate::live::sensor) fn counter(root: &Path, place: &str, name: &str, microjoules: u64) {
         let folder = root.join(place);
         fs::create_dir_all(&folder).unwrap();
@@ -162,7 +153,6 @@ pub(super) mod tests {
         assert_eq!(rapl.read(seconds(1)).unwrap(), (0.0, None));
         all(25_000_000);
         assert_eq!(rapl.read(seconds(3)).unwrap(), (60.0, Some(30.0)));
-        // Without elapsed time the power is unchanged.
         assert_eq!(rapl.read(seconds(3)).unwrap(), (60.0, Some(30.0)));
         assert_eq!(rapl.read(seconds(2)).unwrap(), (60.0, Some(30.0)));
     }
@@ -175,7 +165,6 @@ pub(super) mod tests {
         let mut rapl = Rapl::open(root.path(), seconds(0)).unwrap().unwrap();
         set(4_000_000);
         assert_eq!(rapl.read(seconds(1)).unwrap(), (5.0, Some(5.0)));
-        // A value above the range.
         set(2_000_000_000);
         rapl.read(seconds(2)).unwrap();
         set(0);

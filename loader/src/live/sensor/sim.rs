@@ -1,16 +1,11 @@
-//! A simulated thermal plant.
+//! A simulated thermal plant: a device and its cooler as one body of heat capacity `C` with the
+//! thermal resistance `R` to the room,
 //!
-//! A device and its cooler as one body of heat capacity `C` with the thermal resistance `R` to the
-//! room (first-order RC, the lumped-capacity model of heat transfer):
+//! `C dT/dt = P - (T - T_ambient) / R`, `P = idle + (full - idle) · (1 - share + share ·
+//! fraction)`,
 //!
-//! ```text
-//! C dT/dt = P - (T - T_ambient) / R,    P = idle + (full - idle) · (1 - share + share · fraction)
-//! ```
-//!
-//! For constant P this has the exact solution `T(t) = T∞ + (T₀ - T∞) e^(-t/RC)` with `T∞ =
-//! T_ambient + R P`, which is used for steps of any length. Real coolers have several time
-//! constants (the published trace rises by 12 °C in the first second and by 20 °C in the next
-//! minute); the slow one matters for a controller that polls twice a second.
+//! with the exact solution `T(t) = T∞ + (T₀ - T∞) e^(-t/RC)`, `T∞ = T_ambient + R P`, for constant
+//! P.
 
 use std::fmt;
 use std::str::FromStr;
@@ -30,13 +25,11 @@ pub struct SimOptions {
     pub ambient: f64,
     /// `idle`: idle power, watts (15).
     pub idle: f64,
-    /// `full`: power at fraction 1, watts (105, as in the published trace under load).
+    /// `full`: power at fraction 1, watts (105).
     pub full: f64,
-    /// `share`: part of `full - idle` that follows the fraction, in [0, 1] (1). It is smaller for a
-    /// loop that decodes as fast as possible, which converts savings into more tokens.
+    /// `share`: part of `full - idle` that follows the fraction, in [0, 1] (1).
     pub share: f64,
-    /// `resistance`: thermal resistance to the room, K/W (0.7: at fraction 1 the device settles at
-    /// 98.5 °C).
+    /// `resistance`: thermal resistance to the room, K/W (0.7).
     pub resistance: f64,
     /// `time`: time constant R C, seconds (42).
     pub time: f64,
@@ -236,7 +229,7 @@ impl Sensor for SimulatedSensor {
         }
     }
 
-    /// Reports the average power since the previous reading, as drivers do.
+    /// The power is the average since the previous reading, as of drivers.
     fn read(&mut self) -> Result<Reading, SensorError> {
         let (at, load) = (self.clock.now(), self.follow.plant_load());
         let passed = at.saturating_sub(self.before);
@@ -272,7 +265,6 @@ mod tests {
         let mut body = plant("start=25");
         assert_eq!(body.equilibrium(Some(1.0)), 98.5);
         assert_eq!(body.equilibrium(None), 35.5);
-        // After one time constant all but 1/e of the way, in one step or in many.
         let joules = body.step(Some(1.0), Duration::from_secs(42));
         let expected = 98.5 - 73.5 / std::f64::consts::E;
         assert!((body.temperature() - expected).abs() < 1e-9);
@@ -289,7 +281,6 @@ mod tests {
 
     #[test]
     fn plant_solves_its_differential_equation() {
-        // Against Euler's method with small steps, float64.
         let (mut body, mut euler, dt) = (plant("start=30,time=10,share=0.6"), 30.0, 1e-4);
         let capacity = 10.0 / 0.7;
         for step in 0..200_000 {
@@ -317,7 +308,6 @@ mod tests {
         follow.set_busy(false);
         clock.advance(Duration::from_secs(1));
         assert_eq!(sensor.read().unwrap().energy, Some(390.0));
-        // Without elapsed time no energy is drawn.
         assert_eq!(sensor.read().unwrap().energy, Some(390.0));
     }
 }

@@ -30,7 +30,7 @@ pub enum SensorSpec {
 /// Selects a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GpuSelector {
-    /// NVML index, from 0. It may change on reboot, and is not affected by CUDA_VISIBLE_DEVICES.
+    /// NVML index, from 0, not affected by CUDA_VISIBLE_DEVICES.
     Index(u32),
     /// UUID, `GPU-` and hexadecimal digits.
     Uuid(String),
@@ -59,7 +59,6 @@ pub struct SensorSpecError {
 
 const MAX_UUID: usize = 96;
 
-/// Maximum speed factor.
 pub(super) const MAX_SPEED: f64 = 1e4;
 
 const KINDS: &str =
@@ -104,7 +103,6 @@ fn parse_trace(rest: &str) -> Result<SensorSpec, String> {
     }
 }
 
-/// Parses a speed factor.
 pub(super) fn parse_speed(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(speed) if speed > 0.0 && speed <= MAX_SPEED => Ok(speed),

@@ -26,15 +26,15 @@ use htc_formats::open;
 use super::{Reading, Sensor, SensorError};
 use crate::live::Clock;
 
-/// Maximum bytes of a line; loggers with all values of a GPU write some hundreds.
+/// Maximum bytes of a line.
 pub const MAX_LINE: usize = 4096;
 
-/// Maximum rows: twelve days at one per second, 64 MB in memory.
+/// Maximum rows: twelve days at one per second.
 pub const MAX_ROWS: usize = 1 << 20;
 
 const MAX_COLUMNS: usize = 512;
 
-/// Limit of a time in seconds, more than since the year 0.
+/// More than since the year 0.
 const MAX_SECONDS: f64 = 1e11;
 
 /// A recorded trace.
@@ -56,10 +56,6 @@ struct Columns {
 impl Trace {
     /// Reads a whole trace from a regular file with lines of at most [`MAX_LINE`] bytes and at most
     /// [`MAX_ROWS`] rows.
-    ///
-    /// # Errors
-    /// [`SensorError::Open`], [`SensorError::Read`], or [`SensorError::Trace`] with the line and
-    /// the expected content.
     pub fn read(path: &Path) -> Result<Trace, SensorError> {
         let mut lines = Lines {
             from: BufReader::new(open::open_regular(path)?),
@@ -87,7 +83,6 @@ impl Trace {
                 )));
             }
             before = seconds;
-            // Both are finite and far below the limit of Duration.
             let passed = seconds - *first.get_or_insert(seconds);
             reading.time = Duration::try_from_secs_f64(passed).unwrap_or(Duration::MAX);
             readings.push(reading);
@@ -232,7 +227,6 @@ impl Columns {
         let value = |place: Option<usize>, what: &str| match place.map(|place| cells[place]) {
             None | Some("" | "N/A" | "[N/A]" | "[Not Supported]") => Ok(None),
             Some(cell) => {
-                // Ignores a unit after the number.
                 let number = cell.split_once(' ').map_or(cell, |(number, _)| number);
                 let value = number.parse::<f64>();
                 value.map(Some).map_err(|_| {
@@ -262,9 +256,8 @@ fn column_name(cell: &str) -> String {
     name.trim().to_ascii_lowercase()
 }
 
-/// Parses seconds, or a date and time in the Gregorian calendar, returned as seconds since the year
-/// 0: `YYYY/MM/DD HH:MM:SS.fff`, with `-` for `/` and `T` or nothing for the space, as in the
-/// published trace.
+/// Seconds, or a date and time in the Gregorian calendar as seconds since the year 0: `YYYY/MM/DD
+/// HH:MM:SS.fff`, with `-` for `/` and `T` or nothing for the space.
 fn parse_seconds(text: &str) -> Option<f64> {
     if let Ok(seconds) = text.parse::<f64>() {
         return (seconds.abs() <= MAX_SECONDS).then_some(seconds);
@@ -289,12 +282,11 @@ fn parse_seconds(text: &str) -> Option<f64> {
         let value = text.parse::<f64>().ok().filter(|_| plain)?;
         (value < most).then_some(value)
     };
-    // Allows leap seconds.
     let of_day = part(hour, 24.0)? * 3600.0 + part(minute, 60.0)? * 60.0 + part(second, 61.0)?;
     if parts.next().is_some() || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
     }
-    // Days of the previous months, counted from March so that a leap day is the last.
+    // Counted from March, so that a leap day is the last.
     let (year, month) = if month < 3 {
         (year - 1, month + 9)
     } else {
@@ -305,8 +297,7 @@ fn parse_seconds(text: &str) -> Option<f64> {
     Some(days as f64 * 86400.0 + of_day)
 }
 
-/// Plays a trace as a sensor: each row is valid until the time of the next, on a clock that starts
-/// with the first reading. After the end, readings fail.
+/// Plays a trace as a sensor: each row is valid until the next. After the end, readings fail.
 #[derive(Debug)]
 pub struct TraceSensor {
     trace: Trace,

@@ -2,7 +2,6 @@
 
 use unicode_general_category::{GeneralCategory, get_general_category};
 
-/// Bit set of classes.
 pub(super) type Class = u8;
 
 /// `\p{L}`
@@ -40,7 +39,7 @@ const ASCII: [Class; 128] = {
     table
 };
 
-/// Returns the class of a character in Unicode 16.
+/// Unicode 16.
 pub(super) fn class(character: char) -> Class {
     use GeneralCategory::{
         ClosePunctuation, ConnectorPunctuation, CurrencySymbol, DashPunctuation, DecimalNumber,

@@ -1,14 +1,10 @@
 //! Pre-tokenizer expressions: each function returns the number of bytes matched at the start of a
 //! text, at least one.
-//!
-//! `\s+(?!\S)|\s+` ends most of them: whitespace, except the last character before a non-space,
-//! which belongs to the next match.
 
 use super::class::{
     Class, LEADING, LETTER, MARK, NUMBER, PUNCTUATION, SPACE, SYMBOL, TRAILING, class,
 };
 
-/// Returns the bytes of leading characters for which `holds`.
 fn run(text: &str, holds: impl Fn(char) -> bool) -> usize {
     text.find(|character| !holds(character))
         .unwrap_or(text.len())
@@ -18,7 +14,6 @@ fn run_of(text: &str, classes: Class) -> usize {
     run(text, |character| class(character) & classes != 0)
 }
 
-/// Same as [`run`] for at most `most` numbers.
 fn run_of_numbers(text: &str, most: usize) -> usize {
     let numbers = text.chars().take(most);
     numbers
@@ -46,7 +41,7 @@ fn contraction(text: &str, any_case: bool) -> Option<usize> {
     let mut next = || {
         let character = rest.next()?;
         Some(match character {
-            // The long s, which matches s case-insensitively.
+            // Matches s case-insensitively.
             'ſ' if any_case => ('s', 2),
             _ if any_case => (character.to_ascii_lowercase(), 1),
             _ => (character, 1),
@@ -133,7 +128,6 @@ fn gpt_4o_words(text: &str) -> Option<usize> {
         0 if !is_line_end(character) => character.len_utf8(),
         _ => 0,
     };
-    // The optional character is tried first; a mark may be that or the word itself.
     let either = |word: fn(&str) -> Option<usize>| {
         word(&text[before..])
             .map(|len| before + len)
@@ -161,7 +155,6 @@ fn word_without_end(text: &str) -> Option<usize> {
     non_zero(run_of(text, LEADING))
 }
 
-/// The other alternatives of [`gpt_4o`].
 fn gpt_4o_rest(text: &str, digits: usize) -> Option<usize> {
     let line_end_or_slash = |character| is_line_end(character) || character == '/';
     non_zero(run_of_numbers(text, digits))
@@ -278,7 +271,7 @@ pub(super) fn letters_deep_seek_llm(text: &str) -> Option<usize> {
     })
 }
 
-/// Letters listed in DeepSeek LLM's expression, as ranges: those of scripts with capitals.
+/// As ranges.
 #[rustfmt::skip]
 const LETTERS: &[(char, char)] = &[
     ('A', 'Z'), ('a', 'z'), ('\u{B5}', '\u{B5}'), ('\u{C0}', '\u{D6}'), ('\u{D8}', '\u{F6}'),

@@ -1,10 +1,7 @@
 //! Pre-tokenizers: splitting of a text into words for byte-level merging.
 //!
-//! Models specify regular expressions. Each of the few in use is implemented as a function,
-//! documented by its expression, in guaranteed linear time, unlike a backtracking engine.
-//!
-//! A pre-tokenizer is a sequence of stages. Each stage splits the pieces of the previous one into
-//! matches and the text between, without looking outside the piece.
+//! Each of the regular expressions in use is implemented as a function in linear time. Each stage
+//! of a pre-tokenizer splits the pieces of the previous one into matches and the text between.
 
 mod class;
 mod expressions;
@@ -17,8 +14,7 @@ use expressions::{
 };
 
 enum Stage {
-    /// Function that returns the number of bytes matched at the start of a text; `None` without a
-    /// match.
+    /// Returns the number of bytes matched at the start of a text.
     Matches(fn(&str) -> Option<usize>),
     /// `\s+$`
     TrailingSpace,

@@ -39,8 +39,6 @@ fn words_match_the_published_expressions() {
     }
 }
 
-/// Quadratic cases of a backtracking matcher: long runs of one class, with and without a mismatch
-/// after them.
 #[test]
 fn runs_take_linear_time() {
     let runs = [

@@ -63,7 +63,6 @@ impl Bad {
         self.sealed(bytes)
     }
 
-    /// Recomputes both digests of the header.
     fn sealed(&self, mut bytes: Vec<u8>) -> Vec<u8> {
         let manifest = Digest::of_bytes(&bytes[self.artifact.manifest_range()]);
         bytes[40..72].copy_from_slice(&manifest.0);
@@ -196,7 +195,6 @@ fn feature_of_a_newer_version() {
     bad.refused_by_all(&bytes, &["telepathy", "update"]);
 }
 
-/// The format allows it for unsupported tokenizers; commands that need text refuse.
 #[test]
 fn absent_tokenizer() {
     let bad = Bad::new();

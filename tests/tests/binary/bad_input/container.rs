@@ -63,7 +63,6 @@ fn a_folder() {
     assert_refused(htc!["verify", &folder], 1, &["model.gguf", "no digests"]);
 }
 
-/// Opening a pipe would wait forever for a writer.
 #[test]
 fn a_pipe() {
     let scratch = Scratch::new();
@@ -233,7 +232,6 @@ fn a_key_twice() {
 #[test]
 fn a_tensor_twice() {
     let mut bytes = tiny();
-    // Names of the same length: the second becomes the first.
     let name = b"blk.0.ffn_gate.weight";
     let second = tensor_row(&bytes, "blk.1.ffn_gate.weight").dimensions - name.len();
     bytes[second..second + name.len()].copy_from_slice(name);
@@ -277,7 +275,7 @@ fn overlapping_tensors() {
 fn invalid_alignment() {
     for alignment in [0, 3, 48, 1 << 30] {
         let tiny = TinyModel::default();
-        // Another key is written, and then renamed to bypass the writer's checks.
+        // The writer checks its keys.
         let tiny = tiny.with("general.alignment2", Value::U32(alignment));
         let mut bytes = tiny.bytes();
         let at = tensor_row(&bytes, "general.alignment2").dimensions;

@@ -1,5 +1,5 @@
-//! Bad input, one test per fault, named after it. Each error is a single line that names the file,
-//! the tensor or the option, and the remedy. No panic, no leftover files, and no excessive memory.
+//! Bad input, one test per fault: each error is a single line that names the file, the tensor or
+//! the option, and the remedy.
 
 mod artifact;
 mod container;
@@ -14,7 +14,6 @@ use std::path::PathBuf;
 use htc_tests::material::words;
 use htc_tests::{Htc, Outcome, Scratch, htc};
 
-/// The memory limit assumes few threads, however many cores there are.
 const THREADS: [&str; 2] = ["--threads", "2"];
 
 struct BadModel {

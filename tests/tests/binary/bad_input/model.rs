@@ -110,7 +110,6 @@ fn weights_too_large_for_the_factor_type() {
 fn unsupported_tensor_type() {
     let mut bytes = TinyModel::default().bytes();
     let row = tensor_row(&bytes, "blk.1.attn_k.weight");
-    // NVFP4 has 36 bytes where F32 has 256, so the data fit.
     put_u32(&mut bytes, row.kind, 40);
     let bad = BadModel::new(bytes);
     bad.assert_no_model(&["blk.1.attn_k.weight", "NVFP4", "q8_0", "q4_k"]);

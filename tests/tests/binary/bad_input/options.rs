@@ -1,5 +1,3 @@
-//! Options that only the model shows to be invalid. They are usage errors: exit code 2.
-
 use std::path::PathBuf;
 
 use htc_tests::{Scratch, TinyModel, htc};

@@ -1,5 +1,3 @@
-//! Outputs that cannot be written: nothing is left under their name or next to it.
-
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -33,7 +31,7 @@ fn output_folder_is_a_file() {
     scratch.assert_only_files(&["model.gguf"]);
 }
 
-/// Even root cannot create files in /proc and /sys.
+/// Even root cannot create files there.
 #[test]
 fn output_folder_of_the_system() {
     let scratch = Scratch::new();
@@ -57,7 +55,7 @@ fn output_folder_not_writable() {
     mode(&target, 0o555);
     let output = target.path("out.htz");
     let run = htc!["compile", &model, "-o", &output];
-    // Permissions do not restrict root, who can run as an unprivileged user instead.
+    // Permissions do not restrict root.
     let root = fs::File::create(target.path("probe")).is_ok();
     let run = if root { run.as_user(65534) } else { run };
     if root {
@@ -77,7 +75,6 @@ fn output_folder_not_writable() {
     source.assert_only_files(&["model.gguf"]);
 }
 
-/// A limit on the size of files: writing fails midway, as on a full disk.
 #[test]
 fn writing_fails_in_the_middle() {
     let scratch = Scratch::new();
@@ -95,8 +92,7 @@ fn writing_fails_in_the_middle() {
     }
 }
 
-/// A file system of 128 kB, if one can be mounted: an artifact that does not fit is refused before
-/// the work, also in a dry run.
+/// Needs a file system of 128 kB, if one can be mounted.
 #[test]
 fn disk_full() {
     for more in [None, Some("--dry-run")] {

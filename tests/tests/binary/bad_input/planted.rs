@@ -1,6 +1,3 @@
-//! Hostile models: excessive numbers, pipes instead of files, links to files elsewhere, and files
-//! that change while they are used.
-
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::symlink;
@@ -29,8 +26,7 @@ fn folder(scratch: &Scratch) -> PathBuf {
     folder
 }
 
-/// A list of empty strings takes 24 bytes of memory per eight bytes of the file, which are free in
-/// a sparse file.
+/// An empty string takes 24 bytes of memory per eight bytes of a sparse file.
 #[test]
 fn sparse_file_with_a_huge_list_of_strings() {
     const LENGTH: u64 = 2_200_000_000;
@@ -211,7 +207,6 @@ fn links_in_place_of_a_part() {
     assert_refused(run, 1, &["m-00002-of-00002.gguf", "leads out of"]);
 }
 
-/// The layout of downloads from the Hugging Face hub.
 #[test]
 fn links_within_a_cache() {
     let scratch = Scratch::new();
@@ -251,14 +246,12 @@ fn model_that_shrinks_while_mapped() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The model is opened before the prompt is read.
     let maps = format!("/proc/{}/maps", child.id());
     let started = Instant::now();
     while !fs::read_to_string(&maps).unwrap().contains("shrinks.gguf") {
         assert!(started.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(5));
     }
-    // Norms are read at opening, which takes a moment longer.
     std::thread::sleep(Duration::from_millis(500));
     File::options()
         .write(true)
@@ -277,7 +270,6 @@ fn model_that_shrinks_while_mapped() {
     );
 }
 
-/// The sums of a layer of this width take 275 GB; the file has 25 MB.
 #[test]
 fn ffn_too_wide_to_calibrate() {
     let scratch = Scratch::new();

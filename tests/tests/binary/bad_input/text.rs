@@ -78,7 +78,7 @@ fn text_that_is_not_utf8() {
 #[test]
 fn text_without_end() {
     let (_scratch, model) = model();
-    // Devices are refused, but standard input may be anything.
+    // Standard input may be a device.
     let limited = "ulimit -v 4194304 && exec \"$0\" tokenize \"$1\" --text /dev/stdin </dev/zero";
     let outcome = Command::new("sh")
         .args(["-c", limited])

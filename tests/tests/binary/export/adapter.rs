@@ -47,7 +47,6 @@ fn base_plus_adapter_equals_the_artifact() {
     ] {
         assert_eq!(lora.get(key), Some(&Value::String(value.to_owned())));
     }
-    // Products are not scaled by the rank.
     assert_eq!(lora.get("adapter.lora.alpha"), Some(&Value::F32(0.0)));
     assert_eq!(lora.tensors().len(), 6);
     for (name, layer, slot, zero) in [

@@ -132,7 +132,6 @@ fn exports_preserve_logits_for_every_architecture_and_form() {
     }
 }
 
-/// The fixtures' GGUF and folders come from other programs; exporting either gives the other.
 #[test]
 fn export_equals_the_reference_converter() {
     let scratch = Scratch::new();
@@ -157,7 +156,6 @@ fn export_equals_the_reference_converter() {
             assert!(same, "{name}: {} has other bytes", tensor.name);
         }
         assert_eq!(found.tensors().len(), expected.tensors().len(), "{name}");
-        // All metadata of the converter except the name.
         for (key, value) in expected.metadata() {
             let said = key == "general.name" || found.get(key) == Some(value);
             assert!(said, "{name}: {key} is {:?}", found.get(key));
@@ -245,7 +243,6 @@ fn same_artifact_gives_identical_bytes() {
 #[test]
 fn fallback_types_are_reported() {
     let scratch = Scratch::new();
-    // Width 64, and 172 in the feed-forward network.
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let options = ["--rank", "8", "--slots", "q,k,v,o,gate,up,down"];
     let (artifact, _) = compile(&scratch, &model, "model.htz", &options);

@@ -43,7 +43,7 @@ fn run(browser: &Path, profile: &Path, options: &[&str], file: &Path) -> (String
     (text(output.stdout), text(output.stderr))
 }
 
-/// Returns measurements of a page in a frame of the given width, taken by a page around it.
+/// Measures in a frame of the given width.
 fn measure_page(browser: &Path, folder: &Path, html: &Path, width: u32) -> serde_json::Value {
     let wrapper = folder.join(format!("wrapper-{width}.html"));
     let name = html.file_name().unwrap().to_str().unwrap();
@@ -118,7 +118,6 @@ fn page_fits_every_screen_and_loads_no_resources() {
     }
 }
 
-/// Identical pictures would mean that the dark scheme has no effect.
 #[test]
 fn page_renders_light_and_dark_without_errors() {
     let Some(browser) = chromium() else { return };

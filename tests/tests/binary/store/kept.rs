@@ -1,5 +1,3 @@
-//! Finished work survives every kind of end, and only the same command resumes from it.
-
 use std::fs::{self, File};
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::Path;
@@ -31,7 +29,6 @@ fn errors_keep_finished_work() {
         .assert_only_files(&["model.gguf", "out.htz"]);
 }
 
-/// Without a folder for the secret, the program could not recognise its own work.
 #[test]
 fn without_a_state_folder_work_is_not_resumed() {
     let subject = Subject::new();
@@ -121,7 +118,6 @@ fn source_changed_during_compilation_is_refused() {
         assert!(begun.elapsed() < HANG_DEADLINE && child.try_wait().unwrap().is_none());
         std::thread::sleep(Duration::from_millis(1));
     }
-    // The low bits of a number of the last matrix.
     let mut file = File::options().write(true).open(&model).unwrap();
     file.seek(SeekFrom::End(-4)).unwrap();
     file.write_all(&[1]).unwrap();

@@ -1,6 +1,3 @@
-//! State kept between runs: files planted by others are not trusted, followed or waited for, and no
-//! work is lost.
-
 mod clean;
 mod kept;
 mod outputs;
@@ -86,9 +83,9 @@ impl Subject {
     }
 }
 
-/// Fails midway, as on a full disk, after some work is finished; returns the limit in blocks.
+/// Fails after some work is finished; returns the limit in blocks.
 fn fail_halfway(run: impl Fn() -> Htc) -> u64 {
-    // The first tensor may be large, and shells count blocks differently.
+    // Shells count blocks differently.
     let mut blocks: u64 = 10;
     while blocks < 4000 {
         let outcome = run().file_blocks(blocks).run();

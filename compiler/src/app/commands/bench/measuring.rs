@@ -35,9 +35,7 @@ type SubjectAndBaseline = (ModelRecord, Option<ModelRecord>);
 pub(super) struct BenchOutcome {
     pub measured: BenchResults,
     pub subjects: SubjectAndBaseline,
-    /// Device of the models in this process.
     pub device: String,
-    /// Device memory of the models.
     pub device_bytes: Option<u64>,
     pub load: Option<Load>,
     pub quality: Option<Quality>,
@@ -59,7 +57,7 @@ impl DeviceWork for BenchWork<'_, '_> {
             kind,
         };
         match args.text {
-            // llama.cpp's model is also executed here, for comparison.
+            // For comparison.
             Some(_) => bench.models().map(|of| planned(&*of.model)).collect(),
             None => bench
                 .executed_models()

@@ -17,10 +17,8 @@ use crate::app::cli::{AdaptArg, DraftModel, ReferenceModel, RunArgs};
 use crate::system::disk;
 
 pub(super) struct Models {
-    /// Target model.
     pub path: PathBuf,
     pub model: Arc<Model>,
-    /// Active fraction of the target.
     pub fraction: Option<ActiveFraction>,
     pub draft: Option<Draft>,
 }
@@ -116,13 +114,11 @@ fn open_source(verifier: &Path, draft: &Model, args: &RunArgs) -> Result<Arc<Mod
 }
 
 impl Draft {
-    /// Returns the draft model, if it is another.
     pub fn model(&self) -> Option<&Model> {
         self.model.as_deref()
     }
 
-    /// Returns the speculator for sessions of `model`; `other` is a session of a separate draft
-    /// model.
+    /// `other` is a session of a separate draft model.
     pub fn speculator<B: Backend>(
         &self,
         model: &Model<B>,
@@ -150,7 +146,6 @@ pub(super) struct AdaptationFile {
 }
 
 impl AdaptationFile {
-    /// Writes the adaptation.
     pub fn save(&self, adaptation: &Adaptation) -> Result<(), Failure> {
         let [draft, model] = self.digests;
         Ok(adaptation.state(draft, model).write(&self.path)?)
@@ -184,7 +179,6 @@ pub(super) fn adaptation(
     let Some(path) = &args.adapt_state else {
         return Ok(Some((adaptation, None)));
     };
-    // Check before generating.
     disk::check_writable(path).map_err(|source| Failure::Write {
         path: path.clone(),
         source,

@@ -12,7 +12,7 @@ use htc_loader::{Backend, Session};
 use super::super::Failure;
 use crate::app::cli::LiveArgs;
 
-/// Smallest step of the active fraction that a model must support.
+/// A model must support such steps.
 const MIN_FRACTION_STEP: f64 = 0.99;
 
 pub(super) struct DeviceMonitor {
@@ -22,8 +22,7 @@ pub(super) struct DeviceMonitor {
 
 impl DeviceMonitor {
     /// Starts monitoring if requested; `session` uses at most the fraction `most` of its weights,
-    /// and runs on the GPU with this identifier, if any. `None`, with a warning, if the NVML or
-    /// hwmon sensor does not open.
+    /// on this GPU, if any. `None`, with a warning, if the NVML or hwmon sensor does not open.
     pub fn start<B: Backend>(
         args: &LiveArgs,
         session: &mut Session<B>,
@@ -70,7 +69,6 @@ impl DeviceMonitor {
         let follow = SharedFraction::new();
         let sensor = match (open_sensor(&spec, &follow), &spec) {
             (Ok(sensor), _) => sensor,
-            // Without a sensor, generation continues with the full fraction.
             (Err(error), SensorSpec::Nvml(_) | SensorSpec::Hwmon) => {
                 say!("htc: warning: {error}; nothing is followed");
                 return Ok(None);
@@ -106,7 +104,7 @@ impl DeviceMonitor {
             let following = session.follow_with(Arc::clone(&follow), most);
             following.map_err(|error| Failure::Monitoring(error.to_string()))?;
         }
-        // Wait for the first reading, so that it applies to the first token.
+        // So that it applies to the first token.
         if let Err(error) = governor.enter_phase(EnergyPhase::Work) {
             say!("htc: warning: {error}; nothing is followed");
             return Ok(None);
@@ -114,7 +112,6 @@ impl DeviceMonitor {
         Ok(Some(DeviceMonitor { governor, limited }))
     }
 
-    /// Returns true if the active fraction may be reduced.
     pub fn limits(&self) -> bool {
         self.limited
     }

@@ -1,6 +1,5 @@
 use super::*;
 
-/// Values of hostile or degenerate files.
 const DEGENERATE: [&[f64]; 10] = [
     &[],
     &[1.0],
@@ -16,7 +15,7 @@ const DEGENERATE: [&[f64]; 10] = [
 
 const KINDS: [Kind; 4] = [Kind::Linear, Kind::Log, Kind::Whole, Kind::Bytes];
 
-/// Asserts that every number of an attribute is finite and in the view box, or near it where a text stands.
+/// A text may stand near the view box.
 #[track_caller]
 pub fn assert_inside(drawing: &str) {
     for (name, most) in [(" x=\"", WIDTH), (" y=\"", 1000.0), (" width=\"", WIDTH)] {
@@ -140,7 +139,6 @@ fn tables_list_what_charts_draw() {
     }
 }
 
-/// A table with a column for each of many series would be as large as the product of series and places.
 #[test]
 fn tables_are_no_larger_than_their_points() {
     let series = (0..2000).map(|i| Series::line("s", 0, [Point::new(f64::from(i), 1.0)]));

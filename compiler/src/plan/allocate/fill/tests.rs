@@ -8,11 +8,8 @@ struct Case {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// Decreasing spectra, equal step costs.
     EqualSteps,
-    /// Decreasing spectra, one step cost per unit.
     StepsByUnit,
-    /// Arbitrary losses and costs, as with dense forms.
     Any,
 }
 

@@ -116,7 +116,6 @@ fn ranks_follow_the_phases() {
     let plan = known(Allocator::Phase, &evidence, 0.3).unwrap();
     let (total, gates) = (plan.ratio(), ranks(&plan, ProjectionKind::Gate));
     assert!(total <= 0.3 && total > 0.3 - 0.01, "{total}");
-    // Steps of 8: each rank is within one of its share of 1.5 : 0.35 : 1.2.
     let unit = gates[0].unwrap() as f64 / 1.5;
     for (rank, scale) in gates.iter().zip([1.5, 1.5, 0.35, 0.35, 1.2, 1.2]) {
         assert!(
@@ -219,7 +218,6 @@ fn published_bounds_conflict_on_8b() {
 
 #[test]
 fn unit_without_smaller_factors_is_dense_with_a_note() {
-    // Factors of 8.5 bits for a source of 4.5, and matrices with fewer elements than a rank.
     let four_bits = {
         let mut request = request(Allocator::Uniform, Budget::Bytes(u64::MAX));
         request.factor_type = DType::Q8_0;
@@ -250,7 +248,6 @@ fn unit_without_smaller_factors_is_dense_with_a_note() {
 
 #[test]
 fn waterfill_gives_rank_to_high_energy() {
-    // Even layers have their energy in rank 16, odd layers in all directions.
     let asked = request(Allocator::Waterfill, Budget::Ratio(0.55));
     let units = units(&small(), &asked, |_, _| DType::F32).unwrap();
     let spectrum = |u: &Unit| -> Vec<f64> {
@@ -277,7 +274,6 @@ fn waterfill_gives_rank_to_high_energy() {
     {
         assert!(unit.rank().unwrap() >= 16, "{unit:?}");
     }
-    // Per parameter the dense form of a flat spectrum keeps twice the energy of factors.
     let flat = plan.units.iter().filter(|u| u.layer().unwrap() % 2 == 1);
     let dense = flat
         .clone()
@@ -289,8 +285,6 @@ fn waterfill_gives_rank_to_high_energy() {
         "{}",
         plan.ratio()
     );
-    // `whitened` gives the same result with the other spectra and a floor; without a floor every
-    // unit keeps half of an even share.
     let both = Evidence {
         whitened: Some(spectra.clone()),
         spectra: Some(spectra),
@@ -365,7 +359,6 @@ fn branch_share_weighs_its_projections() {
     let even = made(&evidence);
     evidence.branches = Some(vec![branches(0.25, 0.25); 6]);
     assert_eq!(made(&evidence), even);
-    // σ² falls by 0.81 per rank: a weight of 1e4 equals ln(1e4) / -ln(0.81) = 43.7 ranks.
     evidence.branches = Some(vec![branches(1e-4, 1e-4); 6]);
     evidence.branches.as_mut().unwrap()[2] = branches(1.0, 1e-4);
     evidence.branches.as_mut().unwrap()[4] = branches(1e-4, 1.0);
@@ -460,7 +453,6 @@ fn energy_sets_the_total_only_without_a_budget() {
         "{ratios:?}"
     );
     assert!(plans[0].notes[0].contains("decided the total"));
-    // Closed form: λ ĉ per rank against the energy of a step of 8.
     let all: f64 = units.iter().map(|u| u.parameters() as f64).sum();
     let spectra = evidence.whitened.as_ref().unwrap();
     for ((unit, planned), spectrum) in units.iter().zip(&plans[2].units).zip(spectra) {
@@ -500,8 +492,6 @@ fn cachefit_rank_is_exact_to_the_byte() {
         })
     };
     let plan = made(&evidence).unwrap();
-    // A rank has 4096 elements in the basis and 6144 in the projected weights, of 34 / 32 bytes;
-    // three quarters of 32 MiB hold 2313 of them, in steps of 32.
     let limit = 3 * cache / 4;
     for unit in &plan.units {
         assert_eq!(unit.rank(), Some(2304));
@@ -548,7 +538,6 @@ fn projections_with_one_input_share_the_cache() {
         .bytes_after()
     };
     let together = bytes(ProjectionKind::Q) + bytes(ProjectionKind::K) + bytes(ProjectionKind::V);
-    // One more step of 8 in all three takes 8 (8192 + 5120 + 5120) elements.
     let (limit, step) = (12 << 20, 2 * 8 * (8192 + 5120 + 5120));
     assert!(together <= limit && together + step > limit, "{together}");
     let rank = |slot| {

@@ -145,7 +145,6 @@ impl Case {
                 }
             }
         }
-        // No unit has room for one more step; with equal ranks in all layers, no kind has.
         for (members, step, ladder) in &steps {
             let together = matches!(allocator, Allocator::Uniform | Allocator::CacheFit)
                 || plan.notes.iter().any(|n| n.contains("uniform"));

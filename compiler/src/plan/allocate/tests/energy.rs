@@ -39,7 +39,6 @@ fn measured_energy_pays_for_bytes() {
     assert_eq!(one.units, other.units);
     asked.factor_type = DType::F16;
     let [one, other] = [&by_tokens, &by_bytes].map(|evidence| made(&asked, evidence));
-    // Half the price per rank, and less rank than the dense form justifies at the full price.
     assert_ne!(one.units, other.units);
     let spectra = given.whitened.as_ref().unwrap();
     for ((unit, planned), spectrum) in units.iter().zip(&other.units).zip(spectra) {
@@ -47,8 +46,6 @@ fn measured_energy_pays_for_bytes() {
         let numbers = unit.outs + unit.cols;
         let weight =
             |rank: usize| lost[rank] + 0.005 * 1e3 * (2 * rank * numbers) as f64 / (4.0 * all);
-        // Ranks in steps of 8 whose factors have fewer elements than the dense form, and then fewer
-        // bytes.
         let ranks = (8..=unit.full_rank()).step_by(8);
         let ranks = ranks.filter(|rank| rank * numbers < unit.outs * unit.cols);
         let least = ranks
@@ -72,8 +69,6 @@ fn measured_energy_pays_for_bytes() {
     let mut beside = by_bytes.clone();
     beside.energy.as_mut().unwrap().joules_per_token = 0.0;
     assert_eq!(made(&asked, &beside).units, other.units);
-    // Cancels under a byte budget, but not under a parameter budget, where the dense form has other
-    // bytes.
     let [cheap, dear] = [1e-9, 1e-6].map(|slope| Evidence {
         energy: measured(slope),
         ..by_bytes.clone()

@@ -11,7 +11,6 @@ const LAYERS: [usize; 5] = [0, 7, 15, 23, 31];
 
 struct Published {
     folder: PathBuf,
-    /// By names such as `layer7.gate`.
     spectra: BTreeMap<String, Vec<f64>>,
 }
 
@@ -63,7 +62,6 @@ fn ranks_by_energy_match_the_published_values() {
                 let energy: f64 = energy.parse().unwrap();
                 let found = lost.partition_point(|l| *l > 1.0 - energy);
                 let told = rank.as_u64().unwrap() as usize;
-                // The published sums are in float32: a rank may be off by one near the threshold.
                 let close = (1.0 - lost[told] - energy).abs() < 1e-4;
                 assert!(
                     found == told || found.abs_diff(told) == 1 && close,
@@ -104,8 +102,7 @@ fn eckart_young_tails_match_the_published_values() {
 /// would take minutes.
 const MOST_SECONDS: f64 = 5.0;
 
-/// All allocators on 224 units with ranks up to 4096; layers in between use the spectra of the
-/// nearest published one. Allocators that use the spectra lose less than the others.
+/// Layers in between use the spectra of the nearest published one.
 #[test]
 fn published_spectra_are_allocated_within_the_time_limit() {
     let Some(published) = published() else { return };

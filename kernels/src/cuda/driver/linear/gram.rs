@@ -12,10 +12,9 @@ use crate::cuda::device::{Device, DeviceMemory};
 use crate::error::{self, check_size};
 use crate::linear::{GramMatrix, LinearError, vector_count};
 
-/// Accumulated sum of outer products of vectors on an NVIDIA GPU.
 pub(super) struct CudaGram {
     order: usize,
-    /// Unspecified until the first addition, which overwrites it.
+    /// Overwritten by the first addition.
     sums: CudaMemory,
     has_sums: bool,
     /// Reused upload buffer. Stream order makes later uploads wait for its readers.
@@ -48,7 +47,6 @@ impl CudaGram {
         let needed = size_of_val(vectors);
         let room = match self.vectors.take() {
             Some(room) if room.len() >= needed => room,
-            // Freed before a larger one is allocated.
             room => {
                 drop(room);
                 self.shared.device.allocate(needed)?
@@ -99,7 +97,6 @@ impl GramMatrix for CudaGram {
         if !self.has_sums {
             return Ok(());
         }
-        // Scales the whole square, including the unused part above the diagonal.
         let numbers = to_i64(self.sums.len() / size_of::<f64>())?;
         let shared = &*self.shared;
         let handles = lock_ignoring_poison(&shared.handles);

@@ -11,7 +11,7 @@ use super::super::{Shared, lock_ignoring_poison};
 use super::library::{self, BLAS, SOLVER, check_blas, check_solver, unavailable_error};
 use crate::linear::LinearError;
 
-/// One handle per library for the stream of a device. Not to be used by two threads at a time.
+/// Not to be used by two threads at a time.
 pub(super) struct LibraryHandles {
     shared: Arc<Shared>,
     pub(super) blas: cublasHandle_t,
@@ -72,10 +72,8 @@ impl LibraryHandles {
         self.configure()
     }
 
-    /// Selects the stream of the device and bit-reproducible results. cuBLAS guarantees these on
-    /// GPUs of the same model without atomics and with one stream per handle; a user workspace is
-    /// needed only for handles with several streams. The default math mode multiplies 64-bit
-    /// numbers in full precision.
+    /// Selects the stream and bit-reproducible results, which cuBLAS guarantees without atomics and
+    /// with one stream per handle.
     fn configure(&mut self) -> Result<(), LinearError> {
         const DOING: &str = "setting up cuBLAS";
         const DOING_SOLVER: &str = "setting up cuSOLVER";

@@ -11,8 +11,7 @@ use crate::linear::LinearError;
 pub(super) const BLAS: &str = "cuBLAS";
 pub(super) const SOLVER: &str = "cuSOLVER";
 
-/// cuBLAS functions called in the other modules. Their presence is checked once, because calling a
-/// missing one aborts the program.
+/// Checked once, because calling a missing function aborts the program.
 const BLAS_FUNCTIONS: &[&str] = &[
     "cublasCreate_v2",
     "cublasDestroy_v2",
@@ -42,7 +41,6 @@ const SOLVER_FUNCTIONS: &[&str] = &[
     "cusolverGetProperty",
 ];
 
-/// Returns the error of an unusable library.
 pub(super) fn unavailable_error(library: &'static str, message: impl Into<String>) -> LinearError {
     LinearError::Unavailable {
         library,
@@ -50,7 +48,6 @@ pub(super) fn unavailable_error(library: &'static str, message: impl Into<String
     }
 }
 
-/// Loads the libraries, once.
 pub(super) fn load_libraries() -> Result<(), LinearError> {
     static STARTED: OnceLock<Result<(), LinearError>> = OnceLock::new();
     STARTED.get_or_init(load).clone()
@@ -60,7 +57,6 @@ fn load() -> Result<(), LinearError> {
     // SAFETY: libraries with these names are those libraries, and loading them has no other effect.
     let [blas_there, solver_there] =
         unsafe { [blas::is_culib_present(), solver::is_culib_present()] };
-    // A library whose dependencies are missing does not load either.
     let absent = "is not installed, or a library that it needs is not";
     if !blas_there {
         return Err(unavailable_error(BLAS, absent));
@@ -115,7 +111,6 @@ pub(super) fn versions() -> Result<String, LinearError> {
     ))
 }
 
-/// Returns the description of a cuBLAS code.
 pub(super) fn blas_error_description(code: cublasStatus_t) -> String {
     let text = |get: unsafe fn(cublasStatus_t) -> *const c_char| {
         // SAFETY: the functions were checked at start; the text is constant and NUL-terminated.

@@ -6,19 +6,18 @@ use super::{AttentionScratch, DeviceLayerCache, MAX_SPLITS, PartialAttention, Qu
 use crate::cpu::Attention;
 use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
 
-/// Minimum number of rows for tiles, equal to that of tiled matrix products.
+/// As for tiled matrix products.
 const MIN_ROWS: usize = 32;
 
-/// Queries and positions of a tile and threads of its block, as in `attention_tiles.cu`.
+/// As in `attention_tiles.cu`.
 const QUERIES: usize = 64;
 const POSITIONS: usize = 32;
 const THREADS: u32 = 128;
 
-/// Maximum head size: the largest in use, and the limit for shared memory with the queries.
+/// The limit for shared memory with the queries.
 const MAX_HEAD_SIZE: usize = 256;
 
-/// Minimum positions of a split, and maximum rows times splits, equal to the memory allocated for
-/// few rows with all their splits.
+/// The maximum equals the memory allocated for few rows with all splits.
 const MIN_SPLIT: usize = 256;
 const MAX_RECORDS: usize = super::PREALLOCATED_ROWS * MAX_SPLITS;
 
@@ -46,16 +45,13 @@ struct AttendTiles {
 // SAFETY: layout as in `attention_tiles.cu`, without padding.
 unsafe impl KernelArguments for AttendTiles {}
 
-/// Kernel for a tile of queries.
 pub(in super::super) struct TileKernel {
     kernel: &'static str,
     /// Shared memory of a block in bytes.
     pub shared_bytes: usize,
-    /// Value columns per block.
     value_columns: usize,
 }
 
-/// Tiling of a batch.
 pub(super) struct TilingPlan {
     tile: TileKernel,
     splits: usize,
@@ -64,7 +60,6 @@ pub(super) struct TilingPlan {
 }
 
 impl TileKernel {
-    /// Returns the kernel for a head size and storage type.
     pub fn for_heads(size: usize, numbers: KvElement) -> Option<TileKernel> {
         if size > MAX_HEAD_SIZE {
             return None;
@@ -96,8 +91,8 @@ impl TileKernel {
 }
 
 impl TilingPlan {
-    /// Returns the tiling of a batch, if it has enough rows, all positions are held in full, and a
-    /// tile fits in shared memory.
+    /// Returns the tiling of a batch with enough rows, if all positions are held in full and a tile
+    /// fits in shared memory.
     pub fn for_batch<D: Device>(
         device: &D,
         queries: QueryShape,
@@ -130,7 +125,6 @@ impl TilingPlan {
         })
     }
 
-    /// Launches the splits.
     pub fn attend<D: Device>(
         &self,
         device: &D,

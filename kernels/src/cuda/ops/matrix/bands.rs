@@ -11,7 +11,7 @@ use super::{STAGING_BYTES, align_allocation, run_pieces};
 use crate::Pool;
 use crate::cuda::device::{Device, DeviceError, DeviceMemory, DeviceSpan};
 
-/// Rows of a tile, one per lane of a warp.
+/// One row per lane of a warp.
 const TILE: usize = 32;
 
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ pub(in super::super) struct ClassRow {
     pub row: u32,
 }
 
-/// Kernel argument: a matrix whose rows have the same codes. Layout as in `bands.cu`.
+/// A matrix whose rows have the same codes, laid out as in `bands.cu`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(in super::super) struct TilesArgument {
@@ -49,18 +49,18 @@ pub(in super::super) struct ColumnGroupPart<D: Device> {
 
 #[derive(Debug)]
 struct Layout {
-    /// For each column group its first word in a tile and its kernel code.
+    /// First word in a tile and kernel code.
     groups: Vec<[u32; 2]>,
     tables: Vec<u8>,
     tile_words: usize,
-    /// Offset and length of each part in bytes, in the order of [`TilesArgument`]; zero length if absent.
+    /// Offset and length in bytes, in the order of [`TilesArgument`]; zero length if absent.
     parts: [(usize, usize); 7],
     bytes: usize,
 }
 
 const TRELLIS: u32 = 16;
 
-/// Row scales of a codebook column group in a tile, in 32-bit words.
+/// In 32-bit words.
 const SCALE_WORDS: usize = TILE / 4;
 
 impl Layout {
@@ -116,7 +116,6 @@ impl Layout {
     }
 }
 
-/// Returns the lookup table of a code; 8-bit codebook codes need none.
 fn lookup_table(code: Code) -> Vec<u8> {
     let bits = code.bits();
     match Trellis::for_code(code) {
@@ -221,7 +220,6 @@ impl<D: Device> ColumnGroupPart<D> {
         })
     }
 
-    /// Returns the kernel arguments.
     pub(in super::super) fn kernel_argument(&self) -> Result<TilesArgument, DeviceError> {
         let mut spans = [DeviceSpan::NULL; 7];
         for (span, (start, bytes)) in spans.iter_mut().zip(self.layout.parts) {
@@ -256,7 +254,6 @@ impl<D: Device> ColumnGroupPart<D> {
         })
     }
 
-    /// Returns the column scales, or [`DeviceSpan::NULL`].
     pub(in super::super) fn column_scales(&self) -> Result<DeviceSpan, DeviceError> {
         match self.layout.parts[5] {
             (_, 0) => Ok(DeviceSpan::NULL),
@@ -325,7 +322,6 @@ fn trellis_field(band: &[u8], bits: usize, row: usize, quad: usize) -> u32 {
     let length = band.len() / QUADS_PER_GROUP;
     let stream = &band[quad * length..][..length];
     let bit = row * QUAD * bits;
-    // At most twenty bits that begin at a nibble.
     let mut word = 0;
     for (i, byte) in stream[bit / 8..].iter().take(3).enumerate() {
         word |= u32::from(*byte) << (8 * i);

@@ -7,7 +7,6 @@ use super::{align_allocation, wide};
 use crate::Matrix;
 use crate::cuda::device::{DeviceError, DeviceSpan};
 
-/// A format with kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Format {
     F32,
@@ -24,7 +23,7 @@ pub(in super::super) enum Format {
     WideMinimum,
 }
 
-/// Kernel argument: the arrays of a matrix. Layout as in `blocks.cuh`.
+/// Arrays of a matrix, laid out as in `blocks.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(in super::super) struct BlockArrays {
@@ -50,7 +49,6 @@ impl Format {
     /// Number of arrays: codes, upper bits of codes, scales, and super-scales or minima.
     pub const ARRAYS: usize = 4;
 
-    /// Returns the device format of a type.
     pub fn for_dtype(dtype: DType) -> Format {
         match dtype {
             DType::F16 => Format::F16,
@@ -61,7 +59,6 @@ impl Format {
             DType::Q5K => Format::Q5K,
             DType::Q6K => Format::Q6K,
             DType::Q4_1 | DType::Q5_1 | DType::Q2K => Format::WideMinimum,
-            // Integers of 16 bits and more, and 64-bit floats, are decoded to f32.
             dtype if dtype.block_len() == 1 => Format::F32,
             _ => Format::Wide,
         }
@@ -82,7 +79,6 @@ impl Format {
         }
     }
 
-    /// Returns the kernel names.
     pub fn kernel_names(self) -> [&'static str; 5] {
         match self {
             Format::F32 => names!("f32"),
@@ -97,8 +93,7 @@ impl Format {
         }
     }
 
-    /// Returns the kernel names for two dependent products in one launch: for one vector and for
-    /// four.
+    /// Returns the names of the kernels of two dependent products, for one vector and for four.
     pub fn pair_kernel_names(self) -> [&'static str; 2] {
         match self {
             Format::F32 => ["f32_pair_1", "f32_pair_4"],
@@ -113,7 +108,6 @@ impl Format {
         }
     }
 
-    /// Returns the name of the tiled kernel for many vectors.
     pub fn tile_kernel_name(self) -> &'static str {
         match self {
             Format::F32 => "f32_tiles",
@@ -152,7 +146,7 @@ impl Format {
     }
 
     /// Returns the rows that a warp multiplies at a time with a single vector, as in
-    /// `products.cuh`; with several vectors it is one.
+    /// `products.cuh`.
     pub fn rows_per_warp(self) -> u32 {
         match self.lane_elements() {
             32 => 1,
@@ -160,7 +154,7 @@ impl Format {
         }
     }
 
-    /// Returns the block length; a prefix of the columns must be a multiple of it.
+    /// Returns the block length, a divisor of column prefixes.
     pub fn block_len(self) -> usize {
         match self {
             Format::F32 | Format::F16 | Format::BF16 => 1,
@@ -169,7 +163,6 @@ impl Format {
         }
     }
 
-    /// Returns the elements per stored row.
     pub fn stride(self, cols: usize) -> usize {
         cols.next_multiple_of(self.lane_elements())
     }
@@ -189,7 +182,6 @@ impl Format {
         }
     }
 
-    /// Returns offset and length of each array in the allocation, and the total size.
     pub fn array_ranges(
         self,
         rows: usize,
@@ -281,9 +273,9 @@ fn unpack_superblocks<const BYTES: usize>(
     }
 }
 
-/// Repacks the low four bits of 256 codes: in every 32, the first sixteen go to low nibbles, the
-/// others to high ones. In the source, each `at_a_time` bytes hold as many codes in their low
-/// nibbles, followed by as many in their high ones.
+/// Repacks the low four bits of 256 codes: in every 32, the first sixteen go to low nibbles. In the
+/// source, each `at_a_time` bytes hold as many codes in their low nibbles, then as many in their
+/// high ones.
 fn pack_nibbles(from: &[u8], at_a_time: usize, codes: &mut [u8; 128]) {
     let parts = from.chunks_exact(at_a_time);
     for (bytes, codes) in parts.zip(codes.chunks_exact_mut(at_a_time)) {

@@ -1,10 +1,8 @@
 //! Fallback layout for formats without dedicated kernels: 8-bit codes with a scale per 16 elements,
 //! and a minimum if the format has one.
 //!
-//! Values of a block are `scale · code` or `scale · code + minimum`, with codes of at most eight
-//! bits. Without a minimum, scale and code have so few bits (a half-precision scale times six bits,
-//! by seven) that values are exact, and a scale of which all values are exact multiples is found
-//! from the values alone. With a minimum they are rounded, so scales are read from the block.
+//! Without a minimum, scale and code have so few bits that values are exact, and the scale is found
+//! from the values alone. With one they are rounded, and scales are read from the block.
 
 use half::f16;
 use htc_formats::DType;
@@ -21,7 +19,6 @@ struct Group {
     minimum: f32,
 }
 
-/// Packs a row of blocks.
 pub(super) fn pack_row(
     dtype: DType,
     bytes: &[u8],
@@ -55,9 +52,8 @@ pub(super) fn pack_row(
     Ok(())
 }
 
-/// Finds a scale of which all values are exact multiples with 8-bit codes. Candidates for the code
-/// of the largest value are tried in `order`, in which successful ones move to the front, because a
-/// format has few. Non-finite values give the scale NaN, so that products are not finite either.
+/// Finds a scale of which all values are exact multiples with 8-bit codes. Successful candidates
+/// move to the front of `order`, because a format has few. Non-finite values give the scale NaN.
 fn exact_multiples(values: &[f32; GROUP], order: &mut [u8]) -> Option<Group> {
     let mut group = Group {
         codes: [0; GROUP],
@@ -75,7 +71,7 @@ fn exact_multiples(values: &[f32; GROUP], order: &mut [u8]) -> Option<Group> {
     }
     for tried in 0..order.len() {
         let most = order[tried];
-        // The largest gets a negative code, as -128 exists but +128 does not.
+        // -128 exists, +128 does not.
         let scale = -largest / f32::from(most);
         let exact = values.iter().zip(&mut group.codes).all(|(&value, code)| {
             let nearest = (value / scale).round();
@@ -102,7 +98,7 @@ fn group_with_minimum(dtype: DType, block: &[u8], index: usize) -> Group {
         scale,
         minimum,
     };
-    // In every 32 codes the first sixteen are in low nibbles, the others in high ones.
+    // The first sixteen of 32 codes are in low nibbles.
     let nibble = |at: usize, i: usize| block[at + i % 16] >> (i / 16 * 4) & 15;
     match dtype {
         DType::Q2K => group(
@@ -117,7 +113,6 @@ fn group_with_minimum(dtype: DType, block: &[u8], index: usize) -> Group {
     }
 }
 
-/// Returns a group of a block of q8_k, whose scale is a full float.
 fn group_of_q8_k(block: &[u8], index: usize) -> Group {
     Group {
         codes: std::array::from_fn(|i| block[4 + index * GROUP + i].cast_signed()),

@@ -1,5 +1,3 @@
-//! Tests of column-group matrices with every code, with and without rotation, padding and classes.
-
 use htc_formats::bands::{
     Code, CodeKind, CodeLayout, Codes, ColumnGroupMatrix, ColumnGroupWriter, ColumnGroups, QUAD,
     QUADS_PER_GROUP, RowClass,
@@ -261,7 +259,6 @@ fn large_column_group_matrix_is_packed_by_any_threads() {
     let mut random = Random(16);
     let pool = Pool::new(3).unwrap();
     let codes: Codes = "2:t3x12,l5x12".parse().unwrap();
-    // Words of the codes plus a byte per row for each codebook column group.
     let of_tile = 4 * (12 * 3 * 32 + 12 * (5 * 32 + 8));
     let at_a_time = 32 * (STAGING_BYTES / of_tile);
     let (rows, cols) = (2 * at_a_time + 7, codes.cols());

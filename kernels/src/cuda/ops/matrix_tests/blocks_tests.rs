@@ -38,7 +38,7 @@ fn block(random: &mut Random, dtype: DType) -> Vec<u8> {
     }
 }
 
-/// Checks products with a tolerance of half a quantisation step of `x` per element, plus rounding.
+/// Tolerance: half a quantisation step of `x` per element, plus rounding.
 pub(super) fn check(w: Matrix<'_>, x: &[f32], y: &[f32], what: &str) {
     let rows = w.rows();
     let integers = w.dtype().block_len() > 1;
@@ -172,7 +172,6 @@ fn non_finite_input_makes_products_non_finite() {
         let device = EmulatedDevice::new(random.bits().into());
         let held = DeviceMatrix::new(&device, MatrixSource::Blocks(w)).unwrap();
         for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            // In the second of three vectors only.
             let mut x = random.numbers(3 * cols);
             x[cols + 300] = odd;
             let y = products(&device, &held, &x, &mut workspace);
@@ -232,7 +231,6 @@ fn device_size_matches_the_estimate() {
         let held = DeviceMatrix::new(&device, MatrixSource::Blocks(w)).unwrap();
         let foreseen = DeviceMatrix::<EmulatedDevice>::estimated_bytes(MatrixSource::Blocks(w));
         assert_eq!(held.bytes(), foreseen);
-        // Formats with dedicated kernels need no more than the file, apart from alignment.
         if held.stored_format() == dtype.name() {
             assert!(held.bytes() < bytes.len() + 4 * 256, "{dtype}");
         }

@@ -1,5 +1,3 @@
-//! Tests of float matrices with many vectors, which tensor cores multiply in split precision.
-
 use super::tiles_tests::bits;
 use super::*;
 use crate::Matrix;
@@ -88,7 +86,6 @@ fn split_precision_keeps_values_of_any_magnitude() {
             let x: Vec<f32> = (0..n * cols).map(|i| x[i] * magnitude(i)).collect();
             check(dtype, [rows, cols], &w, &x, what);
         }
-        // Values that bf16 rounds to infinity.
         let mut x = random.numbers(n * cols);
         x[5] = f32::MAX;
         x[n * cols - 1] = -f32::MAX;
@@ -100,7 +97,6 @@ fn split_precision_keeps_values_of_any_magnitude() {
             let x: Vec<f32> = x.iter().map(|x| x.clamp(-0.25, 0.25)).collect();
             check(dtype, [rows, cols], &large, &x, "the largest weight of all");
         }
-        // 32 values of each magnitude; small ones must not be lost next to large ones.
         let x = random.numbers(n * cols);
         for hidden in 0..3 {
             let magnitudes: [f32; 3] = std::array::from_fn(|of| {

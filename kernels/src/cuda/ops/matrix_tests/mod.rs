@@ -28,7 +28,7 @@ const OWN: [DType; 8] = [
 
 const FLOATS: usize = 3;
 
-/// Error of a float product relative to `Σ |w x|`.
+/// Relative to `Σ |w x|`.
 const PRODUCT: f64 = 1e-6;
 
 struct Random(u64);

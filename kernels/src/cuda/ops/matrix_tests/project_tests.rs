@@ -195,8 +195,6 @@ fn projections_of_several_factors_are_independent() {
     }
 }
 
-/// A decoding step of several projections takes few launches: the input is quantised once, matrices
-/// of one format share a launch, and the last block of the first factor quantises for the second.
 #[test]
 fn projections_share_launches() {
     let mut random = Random(25);
@@ -289,7 +287,7 @@ fn pair_launch_gives_identical_bits() {
             };
             let (expected, two) = run(&mut Workspace::default());
             let mut workspace = Workspace::with_single_launch();
-            // Repeated, to check that the barrier counters are reset.
+            // The barrier counters must be reset.
             for _ in 0..3 {
                 let (found, launches) = run(&mut workspace);
                 assert!(found == expected, "{dtype} {n}");

@@ -8,61 +8,52 @@ use super::producer::PendingOperation;
 use super::{ALIGNMENT, GrowingBuffer};
 use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
 
-/// Elements per quantisation step of a vector.
+/// Elements per quantisation step.
 pub(super) const BLOCK: usize = 32;
 
 const MAX_VECTORS_PER_READ: usize = 8;
 
-/// Minimum number of vectors for tensor cores, whose tiles hold twice as many: weights are read and
-/// unpacked once per 64 vectors instead of once per 8, which pays even if half of a tile is empty.
-/// Drafted tokens and steps of several sequences stay below it and keep the bits of single steps.
-/// Estimated, not measured.
+/// Minimum number of vectors for tensor cores, whose tiles hold twice as many: estimated, not
+/// measured.
 const MIN_TILED_VECTORS: usize = 32;
 
-/// Rows of a column-group tile, vectors of a tile, and threads of its block, as in `tiles.cuh` and
-/// `float_tiles.cu`.
+/// As in `tiles.cuh` and `float_tiles.cu`.
 const TILE: usize = 64;
 const TILE_THREADS: u32 = 256;
 
-/// Warps of a block for few vectors.
 pub(super) const WARPS: u32 = 4;
 
-/// Partial sums per column-group row, as in `bands.cu`.
+/// As in `bands.cu`.
 const COLUMN_GROUP_SUMS: usize = 32;
 
-/// Maximum matrices per launch.
 pub(super) const MAX_MATRICES: usize = 4;
 
-/// Output of a product.
 #[derive(Clone, Copy)]
 pub(super) struct ProductOutput {
-    /// Output `[n, rows]`.
+    /// `[n, rows]`
     pub y: DeviceSpan,
     pub rows: usize,
-    /// Rows that are computed; the rest are zero.
+    /// The rest are zero.
     pub computed_rows: usize,
-    /// Optional quantised output.
     pub quantised: Option<QuantisedOutput>,
-    /// Accumulates into `y`.
     pub accumulate: bool,
 }
 
 #[derive(Clone, Copy)]
 pub(super) struct QuantisedOutput {
-    /// Zeroed arrival counters, one per 32 rows.
+    /// One per 32 rows.
     arrived: DeviceSpan,
     to: QuantisedVectors,
 }
 
-/// Matrices and their outputs.
 pub(super) type Targets<'a, D> = Vec<(&'a DeviceMatrix<D>, ProductOutput)>;
 
 pub(super) struct InputVectors {
     n: usize,
     width: usize,
     x: DeviceSpan,
-    /// Quantised forms: first the plain one, if needed, then one for each column-group matrix with
-    /// its own rotation or scales, in order.
+    /// First the plain form, if needed, then one for each column-group matrix with its own rotation
+    /// or scales.
     quantised: Vec<QuantisedVectors>,
     has_plain_form: bool,
 }
@@ -83,7 +74,7 @@ impl InputVectors {
     }
 
     /// Returns the quantised output for `matrix`, if it can produce the plain form and this is
-    /// needed. It requires a zeroed counter per 32 rows.
+    /// needed.
     pub fn quantised_output<D: Device>(
         &self,
         matrix: &DeviceMatrix<D>,
@@ -103,8 +94,7 @@ impl InputVectors {
     }
 }
 
-/// Codes, steps and sums of quantised vectors, and the transform that a column-group matrix applies
-/// first.
+/// Codes, steps and sums, and the transform that a column-group matrix applies first.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct QuantisedVectors {
@@ -169,7 +159,6 @@ pub(super) struct Product {
 }
 
 impl Product {
-    /// Returns the number of thread blocks.
     pub fn blocks(&self) -> usize {
         let slots = self.slots.iter().take(self.count as usize);
         slots.map(|slot| slot.blocks as usize).sum()
@@ -241,7 +230,7 @@ pub(super) fn allocate_quantised<D: Device>(
 }
 
 /// Quantises vectors into the [allocated](lay) forms, fused with the pending operation if it fits.
-/// With `done`, the plain form was already written by the preceding product.
+/// With `done`, the plain form was already written.
 pub(super) fn quantise_inputs<D: Device>(
     device: &D,
     mut before: Option<PendingOperation<'_, D>>,
@@ -273,7 +262,7 @@ fn allocate_forms<D: Device>(
     if parts.is_empty() {
         return Ok(Vec::new());
     }
-    // Both are 32-bit indices on the GPU, and so are the derived sizes.
+    // 32-bit indices on the GPU.
     let (n, width) = (vectors.n, vectors.width);
     kernel_count("vectors", n)?;
     kernel_count("columns", width)?;
@@ -323,12 +312,10 @@ fn quantise<D: Device>(
     unsafe { device.launch(&KERNEL, grid, 0, &arguments) }
 }
 
-/// Returns the forms as a kernel argument.
 pub(super) fn forms_argument(places: &[QuantisedVectors]) -> [QuantisedVectors; MAX_MATRICES] {
     std::array::from_fn(|i| places.get(i).copied().unwrap_or(QuantisedVectors::NONE))
 }
 
-/// Products grouped by matrix layout.
 pub(super) struct ProductsByLayout<'a, D: Device> {
     pub in_blocks: Vec<BlockProduct<'a, D>>,
     pub in_bands: Vec<(&'a ColumnGroupPart<D>, QuantisedVectors, ProductOutput)>,
@@ -376,8 +363,7 @@ pub(super) fn group_by_layout<'a, D: Device>(
     })
 }
 
-/// Multiplies the leading rows and columns of matrices with vectors of that width, with the same
-/// number of vectors for each. Results have the same bits as separate products, or those of tiles.
+/// Multiplies the leading rows and columns of matrices with vectors of that width.
 pub(super) fn multiply<D: Device>(
     device: &D,
     order: SummationOrder,
@@ -392,7 +378,6 @@ pub(super) fn multiply<D: Device>(
         return Ok(());
     }
     let tiled = order == SummationOrder::Tiled && n >= MIN_TILED_VECTORS;
-    // Matrices of a format share launches.
     while let Some(&(first, ..)) = in_blocks.first() {
         let of_format = |&(blocks, ..): &BlockProduct<'_, D>| {
             blocks.format.kernel_names() == first.format.kernel_names()
@@ -409,7 +394,6 @@ pub(super) fn multiply<D: Device>(
     Ok(())
 }
 
-/// Summation order for batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum SummationOrder {
     /// Single-row order for small batches, tiled otherwise.
@@ -439,8 +423,8 @@ fn vector_groups(n: usize, together: usize) -> Result<u32, DeviceError> {
     }
 }
 
-/// Returns the warps per row, so that few rows still occupy a GPU: four, two or one, with at least
-/// one unit per lane. Determines the summation order, so it depends on the matrix only.
+/// Returns the warps per row, so that few rows still occupy a GPU. Depends on the matrix only,
+/// because it determines the summation order.
 fn warps_per_row<D: Device>(matrix: &DeviceMatrix<D>, format: Format) -> u32 {
     const LANES: usize = 32;
     match matrix.cols() / format.lane_elements() / LANES {
@@ -546,11 +530,9 @@ fn multiply_column_groups<D: Device>(
     tiled: bool,
     parts: &[(&ColumnGroupPart<D>, QuantisedVectors, ProductOutput)],
 ) -> Result<(), DeviceError> {
-    /// Threads of a block, and of one that occupies its multiprocessor alone.
     const THREADS: u32 = 512;
     const EXCLUSIVE_THREADS: u32 = 1024;
-    /// Maximum resident blocks per multiprocessor with one vector; each processes several tiles
-    /// with the same tables.
+    /// Each processes several tiles with the same tables.
     const MAX_RESIDENT_BLOCKS: usize = 2;
     let mut slots = Vec::with_capacity(MAX_MATRICES);
     let (mut blocks, mut shared) = (0, 0);

@@ -1,5 +1,3 @@
-//! Factor and projection products in a single launch with a grid barrier in between.
-
 use super::super::{byte_span, kernel_count};
 use super::launches::{
     InputVectors, MAX_MATRICES, Product, ProductsByLayout, Targets, WARPS, group_by_layout,
@@ -18,10 +16,10 @@ struct Pair {
 // SAFETY: layout as in `products.cuh`, without padding.
 unsafe impl KernelArguments for Pair {}
 
-/// Maximum vectors, a single group: the arrival counters of the quantising block are per group.
+/// The arrival counters of the quantising block are per group of vectors.
 const MAX_VECTORS: usize = 4;
 
-/// Words of a grid barrier: arrived blocks and completed barriers.
+/// Arrived blocks and completed barriers.
 pub(super) const BARRIER_WORDS: usize = 2;
 
 /// Multiplies `first` and then `second`, which reads its outputs, in one launch. Returns false
@@ -29,9 +27,8 @@ pub(super) const BARRIER_WORDS: usize = 2;
 /// vectors, on a device that reports its resident blocks. The vectors of `second` must be quantised
 /// by `first` or be read as floats.
 ///
-/// The grid does not exceed the number of resident blocks, so that every block at the barrier runs.
-/// It is an ordinary launch: earlier launches of this stream end without it, and later ones begin
-/// after all its blocks have begun. Load of other programs is not considered.
+/// The grid does not exceed the number of resident blocks, so that every block at the barrier runs,
+/// unless other programs occupy the device.
 pub(super) fn multiply_pair<D: Device>(
     device: &D,
     meeting: &D::Memory,

@@ -1,6 +1,3 @@
-//! Operations that produce the rows of a product, fused with their quantisation if the product
-//! reads them quantised.
-
 use super::super::attention::{Join, PartialAttention, THREADS};
 use super::super::elementwise::{self, GateActivation, RowsShape, norm_threads};
 use super::super::{float_span, kernel_count, launch_per_element};
@@ -123,9 +120,6 @@ impl<D: Device> PendingOperation<'_, D> {
     }
 
     /// Produces the rows without quantisation.
-    ///
-    /// # Errors
-    /// [`DeviceError::OutOfBounds`] for a short allocation, or a device error.
     pub fn finish(&self, device: &D) -> Result<(), DeviceError> {
         match self {
             PendingOperation::Norm(norm) => norm.launch(device, &[]),
