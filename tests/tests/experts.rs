@@ -7,7 +7,7 @@
     reason = "all of this crate is test code"
 )]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use htc_formats::gguf::Value;
@@ -36,40 +36,52 @@ fn tokens() -> Vec<u32> {
 }
 
 #[test]
-fn qwen3moe_gives_the_logits_of_transformers() {
-    let Some(folder) = shared("reference/arch/qwen3moe") else {
-        return;
-    };
-    let tokens = Array::read(&folder.join("tokens.npy")).tokens();
-    let expected = Array::read(&folder.join("logits.npy")).f32();
-    // Also with the spelling of transformers 5.
-    let scratch = Scratch::new();
+fn mixtures_give_the_logits_of_transformers() {
+    for name in ["qwen3moe", "mixtral"] {
+        let Some(folder) = shared(&format!("reference/arch/{name}")) else {
+            return;
+        };
+        let tokens = Array::read(&folder.join("tokens.npy")).tokens();
+        let expected = Array::read(&folder.join("logits.npy")).f32();
+        let scratch = Scratch::new();
+        let saved = saved_by_transformers_5(&scratch, &folder);
+        for path in [&folder.join("model.gguf"), &folder, &saved] {
+            assert_gives(path, &tokens, &expected);
+        }
+    }
+}
+
+/// Returns a folder with the configuration as transformers 5 spells it.
+fn saved_by_transformers_5(scratch: &Scratch, folder: &Path) -> PathBuf {
     let saved = scratch.path("saved");
     std::fs::create_dir(&saved).unwrap();
-    for (from, to) in [
-        ("config.transformers5.json", "config.json"),
-        ("model.safetensors", "model.safetensors"),
-        ("tokenizer.json", "tokenizer.json"),
-        ("tokenizer_config.json", "tokenizer_config.json"),
-    ] {
-        std::fs::copy(folder.join(from), saved.join(to)).unwrap();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if name.ends_with(".safetensors") || name.starts_with("tokenizer") {
+            std::fs::copy(&path, saved.join(name)).unwrap();
+        }
     }
-    for path in [&folder.join("model.gguf"), &folder, &saved] {
-        let model = Arc::new(Model::open(path).unwrap());
-        for (kv_type, bound) in [(KvType::F32, 1e-3), (KvType::F16, 5e-3)] {
-            for threads in [1, 2] {
-                let positions = [0, 1, 31, 100, 159];
-                for found in with_kv_type(&model, &tokens, &positions, threads, kv_type) {
-                    let difference = largest_difference(&found, &expected);
-                    assert!(difference < bound, "{}: {difference:.2e}", path.display());
-                }
+    let config = folder.join("config.transformers5.json");
+    std::fs::copy(config, saved.join("config.json")).unwrap();
+    saved
+}
+
+fn assert_gives(path: &Path, tokens: &[u32], expected: &[f32]) {
+    let model = Arc::new(Model::open(path).unwrap());
+    for (kv_type, bound) in [(KvType::F32, 1e-3), (KvType::F16, 5e-3)] {
+        for threads in [1, 2] {
+            let positions = [0, 1, 31, 100, 159];
+            for found in with_kv_type(&model, tokens, &positions, threads, kv_type) {
+                let difference = largest_difference(&found, expected);
+                assert!(difference < bound, "{}: {difference:.2e}", path.display());
             }
         }
-        let last = last_logits(path, &tokens, Reference);
-        let expected = &expected[expected.len() - last.len()..];
-        let difference = largest_difference(&last, expected);
-        assert!(difference < 1e-4, "{}: {difference:.2e}", path.display());
     }
+    let last = last_logits(path, tokens, Reference);
+    let expected = &expected[expected.len() - last.len()..];
+    let difference = largest_difference(&last, expected);
+    assert!(difference < 1e-4, "{}: {difference:.2e}", path.display());
 }
 
 fn logits(scratch: &Scratch, name: &str, model: &TinyModel, tensors: &[Tensor]) -> Vec<f32> {

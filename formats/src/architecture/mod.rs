@@ -164,8 +164,11 @@ pub enum BindError {
     Hyper(#[from] HyperError),
     /// A mixture of experts.
     #[error(
-        "the model is a mixture of {experts} experts, where its architecture is supported {}",
-        if *experts > 0 { "without experts alone" } else { "with experts alone" }
+        "{}",
+        match experts {
+            0 => "expert_count is 0 or missing, but the architecture is a mixture of experts; the file is damaged".to_owned(),
+            count => format!("the model is a mixture of {count} experts; only dense models of its architecture are supported"),
+        }
     )]
     Experts {
         /// Experts per block.

@@ -526,9 +526,19 @@ fn form_for_people(form: Form) -> &'static str {
     }
 }
 
+fn feed_forward(h: &HyperParameters) -> String {
+    match h.forward.experts {
+        None => format!("ffn {}", h.ffn),
+        Some(experts) => format!(
+            "{} of {} experts of {}",
+            experts.used, experts.count, experts.ffn
+        ),
+    }
+}
+
 fn show_hyper(h: &HyperParameters) {
     say!(
-        "{}{}: {} layers, width {}, {} heads of {} ({} for keys and values), ffn {}, vocabulary {}, context {}",
+        "{}{}: {} layers, width {}, {} heads of {} ({} for keys and values), {}, vocabulary {}, context {}",
         shorten(&h.architecture),
         h.name
             .as_deref()
@@ -539,7 +549,7 @@ fn show_hyper(h: &HyperParameters) {
         h.heads,
         h.head_size,
         h.kv_heads,
-        h.ffn,
+        feed_forward(h),
         h.vocabulary,
         h.context
     );
