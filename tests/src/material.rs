@@ -2,6 +2,25 @@
 
 use std::path::{Path, PathBuf};
 
+/// Names of the small models in `tests/fixtures/architectures`, which have dense feed-forward networks.
+pub const ARCHITECTURES: [&str; 9] = [
+    "llama",
+    "llama-linear-rope",
+    "llama3-rope",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma2",
+    "gemma3",
+    "phi3",
+];
+
+/// Returns the folder of one of the [`ARCHITECTURES`].
+pub fn architecture(name: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    root.join("fixtures/architectures").join(name)
+}
+
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()

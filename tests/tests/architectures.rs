@@ -14,21 +14,9 @@ use htc_loader::Model;
 use htc_loader::kv::KvType;
 use htc_tests::artifact::Artifact;
 use htc_tests::logits::{largest_difference, with_kv_type};
-use htc_tests::material::{shared, words};
+use htc_tests::material::{ARCHITECTURES, architecture, shared, words};
 use htc_tests::npy::Array;
 use htc_tests::{Scratch, htc};
-
-const NAMES: [&str; 9] = [
-    "llama",
-    "llama-linear-rope",
-    "llama3-rope",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "gemma2",
-    "gemma3",
-    "phi3",
-];
 
 struct Fixture {
     name: String,
@@ -62,9 +50,8 @@ impl Fixture {
 
 /// The tokens exceed the sliding windows of 16 and the original context of 32 positions.
 fn small() -> Vec<Fixture> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures");
-    let fixture = |name| Fixture::read(name, root.join(name), &[0, 1, 15, 31, 47]);
-    NAMES.into_iter().map(fixture).collect()
+    let fixture = |name| Fixture::read(name, architecture(name), &[0, 1, 15, 31, 47]);
+    ARCHITECTURES.into_iter().map(fixture).collect()
 }
 
 fn large() -> Vec<Fixture> {
@@ -72,7 +59,7 @@ fn large() -> Vec<Fixture> {
         let folder = shared(&format!("reference/arch/{name}"))?;
         Some(Fixture::read(name, folder, &[0, 1, 31, 100, 159]))
     };
-    NAMES.into_iter().filter_map(fixture).collect()
+    ARCHITECTURES.into_iter().filter_map(fixture).collect()
 }
 
 /// In standard deviations of the logits.

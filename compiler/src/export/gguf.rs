@@ -151,7 +151,7 @@ fn reopen(bytes: &[u8], model: &ModelFile) -> Result<(), ExportError> {
     let unreadable = |error: &dyn std::fmt::Display| ExportError::Reopened(error.to_string());
     let contents = Contents::parse(bytes).map_err(|error| unreadable(&error))?;
     let bound = architecture::bind(&contents).map_err(|error| unreadable(&error))?;
-    let pairs = architecture::gguf_rope_pairs(&model.hyper.architecture)?;
+    let pairs = architecture::gguf_rope_pairs(&model.hyper)?;
     check::compare_hyper_parameters(&model.hyper, pairs, &bound.0)?;
     match &model.vocabulary {
         Ok(expected) => {

@@ -107,7 +107,7 @@ impl Job<'_> {
         let wanted = ContainerRequirements {
             naming: Naming::Gguf,
             container: "GGUF",
-            pairs: gguf_rope_pairs(&file.hyper.architecture)?,
+            pairs: gguf_rope_pairs(&file.hyper)?,
             norms_less_one: false,
             biases: Vec::new(),
             dtype: options.dtype,

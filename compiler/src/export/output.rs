@@ -107,7 +107,7 @@ pub(super) fn outputs<'a>(
     wanted: &ContainerRequirements,
 ) -> Result<Outputs<'a>, ExportError> {
     let hyper = &file.hyper;
-    let names = tensor_names(&hyper.architecture, hyper.layers, 0, wanted.naming)?;
+    let names = tensor_names(hyper, wanted.naming)?;
     check_supported(file, wanted, &names)?;
     let planner = Planner { file, wanted };
     let mut outputs = Outputs::default();

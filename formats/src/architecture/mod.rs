@@ -323,8 +323,7 @@ impl Architecture {
     ) -> Result<Vec<ModelTensor>, BindError> {
         let mut bound: Vec<ModelTensor> = Vec::new();
         let mut used = HashSet::new();
-        let experts = hyper.forward.experts.map_or(0, |experts| experts.count);
-        for tensor in self.expected(hyper.layers, experts, naming) {
+        for tensor in self.expected(hyper.layers, hyper.experts(), naming) {
             match find(&tensor.name)? {
                 Some(found) => {
                     bind_tensor(&tensor, &found, hyper, &mut bound)?;

@@ -2,7 +2,7 @@
 
 use super::{Architecture, Naming, SUPPORTED};
 use crate::escape::escape_truncated;
-use crate::model::Role;
+use crate::model::{HyperParameters, Role};
 
 /// A tensor of an architecture as named in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,36 +42,41 @@ pub enum StateError {
     },
 }
 
-pub(super) fn architecture(name: &str) -> Result<&'static Architecture, StateError> {
+/// Returns the architecture of a model: a name may stand for dense models and for mixtures of experts.
+pub(super) fn architecture(hyper: &HyperParameters) -> Result<&'static Architecture, StateError> {
+    let name = &hyper.architecture;
+    let has_experts = hyper.forward.experts.is_some();
     let mut all = SUPPORTED.iter().copied();
-    let found = all.find(|architecture| architecture.name == name);
+    let found = all.find(|a| a.name == name && a.has_experts() == has_experts);
     found.ok_or_else(|| StateError::Architecture {
         found: escape_truncated(name),
     })
 }
 
-/// Returns all tensors that a model of `layers` blocks with `experts` experts each may have, in the
-/// order of execution.
+/// Returns all tensors that a model may have, in the order of execution.
 ///
 /// # Errors
 /// [`StateError::Architecture`].
 pub fn tensor_names(
-    architecture: &str,
-    layers: usize,
-    experts: usize,
+    hyper: &HyperParameters,
     naming: Naming,
 ) -> Result<Vec<NamedTensor>, StateError> {
-    let architecture = self::architecture(architecture)?;
-    let expected = architecture.expected(layers, experts, naming);
-    let mut tensors: Vec<NamedTensor> = expected
-        .map(|tensor| NamedTensor {
-            name: tensor.name,
-            roles: tensor.holds.into_iter().map(|(role, _)| role).collect(),
-            required: tensor.required,
-        })
-        .collect();
-    tensors.sort_by_key(|tensor| tensor.roles.first().map(|role| role.execution_order()));
-    Ok(tensors)
+    Ok(architecture(hyper)?.tensor_names(hyper.layers, hyper.experts(), naming))
+}
+
+impl Architecture {
+    fn tensor_names(&self, layers: usize, experts: usize, naming: Naming) -> Vec<NamedTensor> {
+        let expected = self.expected(layers, experts, naming);
+        let mut tensors: Vec<NamedTensor> = expected
+            .map(|tensor| NamedTensor {
+                name: tensor.name,
+                roles: tensor.holds.into_iter().map(|(role, _)| role).collect(),
+                required: tensor.required,
+            })
+            .collect();
+        tensors.sort_by_key(|tensor| tensor.roles.first().map(|role| role.execution_order()));
+        tensors
+    }
 }
 
 #[cfg(test)]
@@ -79,13 +84,14 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::architecture::qwen3moe;
     use crate::model::{Part, ProjectionKind};
 
     #[test]
     fn every_role_of_an_architecture_has_one_name() {
         for architecture in SUPPORTED {
             for naming in [Naming::Gguf, Naming::HuggingFace] {
-                let names = tensor_names(architecture.name, 3, 2, naming).unwrap();
+                let names = architecture.tensor_names(3, 2, naming);
                 let roles: Vec<Role> = names.iter().flat_map(|t| &t.roles).copied().collect();
                 let unique: HashSet<Role> = roles.iter().copied().collect();
                 assert_eq!(unique.len(), roles.len(), "{}", architecture.name);
@@ -94,7 +100,6 @@ mod tests {
                 }
             }
         }
-        assert!(tensor_names("gpt2", 3, 2, Naming::Gguf).is_err());
     }
 
     #[test]
@@ -106,7 +111,7 @@ mod tests {
             part: Part::Weight,
         };
         let find = |naming, name: &str| {
-            let names = tensor_names("qwen3moe", 2, 3, naming).unwrap();
+            let names = qwen3moe::ARCHITECTURE.tensor_names(2, 3, naming);
             let tensor = names.into_iter().find(|tensor| tensor.name == name);
             tensor.unwrap().roles
         };

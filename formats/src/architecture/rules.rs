@@ -132,7 +132,6 @@ pub(super) enum Dim {
 
 impl Dim {
     pub fn of(self, hyper: &HyperParameters) -> usize {
-        let experts = hyper.forward.experts;
         match self {
             Dim::One => 1,
             Dim::Vocabulary => hyper.vocabulary,
@@ -141,8 +140,8 @@ impl Dim {
             Dim::KeysValues => hyper.kv_heads * hyper.head_size,
             Dim::Head => hyper.head_size,
             Dim::Ffn => hyper.ffn,
-            Dim::Experts => experts.map_or(0, |experts| experts.count),
-            Dim::ExpertFfn => experts.map_or(0, |experts| experts.ffn),
+            Dim::Experts => hyper.experts(),
+            Dim::ExpertFfn => hyper.forward.experts.map_or(0, |experts| experts.ffn),
             Dim::RotaryPairs => hyper.rope_dimensions / 2,
         }
     }

@@ -281,6 +281,11 @@ impl HyperParameters {
         Ok(())
     }
 
+    /// Returns the number of experts of a block; 0 for dense models.
+    pub fn experts(&self) -> usize {
+        self.forward.experts.map_or(0, |experts| experts.count)
+    }
+
     /// Returns the sliding window of a layer; `None` for full attention.
     pub fn window(&self, layer: usize) -> Option<&SlidingWindow> {
         let window = self.forward.sliding_window.as_ref()?;

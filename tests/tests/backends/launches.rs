@@ -11,7 +11,7 @@ use htc_loader::{Model, Session};
 use htc_tests::npy::Array;
 use htc_tests::{Scratch, TinyModel, htc, material};
 
-use super::models::{ARCHITECTURES, fixture};
+use htc_tests::material::{ARCHITECTURES, architecture as fixture};
 
 fn fused_and_separate(
     file: &ModelFile,

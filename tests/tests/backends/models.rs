@@ -1,7 +1,5 @@
 //! Whole models, in one batch and token by token.
 
-use std::path::{Path, PathBuf};
-
 use htc_formats::DType;
 use htc_formats::source::ModelFile;
 use htc_loader::backend::Reference;
@@ -11,27 +9,11 @@ use htc_loader::linear::RankFraction;
 use htc_loader::tokenizer::AddSpecialTokens;
 use htc_loader::{Backend, Model, Session};
 use htc_tests::logits::largest_difference;
+use htc_tests::material::{ARCHITECTURES, architecture};
 use htc_tests::npy::Array;
 use htc_tests::{Scratch, TinyExperts, TinyModel, htc, material};
 
 use super::Named;
-
-pub const ARCHITECTURES: [&str; 9] = [
-    "llama",
-    "llama-linear-rope",
-    "llama3-rope",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "gemma2",
-    "gemma3",
-    "phi3",
-];
-
-pub fn fixture(name: &str) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures");
-    root.join(name)
-}
 
 struct Case<'a> {
     file: &'a ModelFile,
@@ -101,7 +83,7 @@ const BLOCKS: f64 = 0.3;
 
 pub fn architectures<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     for name in ARCHITECTURES {
-        let folder = fixture(name);
+        let folder = architecture(name);
         let tokens = Array::read(&folder.join("tokens.npy")).tokens();
         let file = ModelFile::open(folder.join("model.gguf")).unwrap();
         let of_f16 = of_f16_keys(&file, &tokens);

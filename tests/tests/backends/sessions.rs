@@ -14,7 +14,7 @@ use htc_tests::logits::largest_difference;
 use htc_tests::{Scratch, TinyModel, material};
 
 use super::Named;
-use super::models::fixture;
+use htc_tests::material::architecture as fixture;
 
 fn tiny() -> ModelFile {
     let scratch = Scratch::new();

@@ -9,7 +9,7 @@ use htc_loader::kv::KvType;
 use htc_loader::{Backend, Cpu, Model, Session};
 use htc_tests::artifact::Artifact;
 use htc_tests::logits::largest_difference;
-use htc_tests::material::words;
+use htc_tests::material::{ARCHITECTURES, architecture, words};
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 
 use super::number;
@@ -107,13 +107,8 @@ fn untied_head_is_stored_in_codes() {
 }
 
 fn architectures() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures");
-    let folders = fs::read_dir(root).unwrap();
-    let files = folders.map(|folder| folder.unwrap().path().join("model.gguf"));
-    let mut files: Vec<PathBuf> = files.collect();
-    files.sort();
-    assert_eq!(files.len(), 9);
-    files
+    let files = ARCHITECTURES.map(|name| architecture(name).join("model.gguf"));
+    files.into()
 }
 
 /// Column groups of these small models are half padding; at 11/12 of the f16 size most matrices are

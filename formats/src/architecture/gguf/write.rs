@@ -12,8 +12,8 @@ use crate::model::{HyperParameters, RopePairs, SlidingWindow};
 ///
 /// # Errors
 /// [`StateError::Architecture`].
-pub fn gguf_rope_pairs(name: &str) -> Result<RopePairs, StateError> {
-    Ok(architecture(name)?.traits.gguf_rope_pairs)
+pub fn gguf_rope_pairs(hyper: &HyperParameters) -> Result<RopePairs, StateError> {
+    Ok(architecture(hyper)?.traits.gguf_rope_pairs)
 }
 
 /// Returns the metadata entries of a model's hyper-parameters. [`RopePairs`] follow from the
@@ -22,7 +22,7 @@ pub fn gguf_rope_pairs(name: &str) -> Result<RopePairs, StateError> {
 /// # Errors
 /// [`StateError`] for a value that GGUF cannot store or llama.cpp ignores.
 pub fn gguf_metadata(hyper: &HyperParameters) -> Result<Vec<(String, Value)>, StateError> {
-    let architecture = architecture(&hyper.architecture)?;
+    let architecture = architecture(hyper)?;
     check_implied(hyper, architecture)?;
     let mut entries = vec![
         (
@@ -75,6 +75,11 @@ pub fn gguf_metadata(hyper: &HyperParameters) -> Result<Vec<(String, Value)>, St
         if let Some(cap) = cap {
             put(key, Value::F32(cap));
         }
+    }
+    if let Some(experts) = forward.experts {
+        put("expert_count", count(experts.count));
+        put("expert_used_count", count(experts.used));
+        put("expert_feed_forward_length", count(experts.ffn));
     }
     for (key, value) in window(hyper, architecture)? {
         put(key, value);
@@ -141,6 +146,13 @@ fn check_implied(hyper: &HyperParameters, architecture: &Architecture) -> Result
             (None, Some(_)) => return refuse(what, "none".to_owned(), "a number".to_owned()),
             _ => {}
         }
+    }
+    if let Some(experts) = forward.experts
+        && experts.normalised != traits.normalises_experts
+    {
+        let [found, expected] = [experts.normalised, traits.normalises_experts];
+        let what = "the normalisation of the experts' weights";
+        return refuse(what, found.to_string(), expected.to_string());
     }
     if hyper.rope_linear_scale != 1.0 && forward.long_rope.is_some() {
         let found = "both linear and LongRoPE".to_owned();

@@ -402,4 +402,50 @@ mod tests {
             assert_eq!(hyper.forward.attention_scale, None, "{name}");
         }
     }
+
+    #[test]
+    fn experts_round_trip_through_config() {
+        let read = |json: &str| {
+            let map = config::parse(json.as_bytes()).unwrap();
+            let config = Object::root(&map);
+            let (model, architecture) = model_types::of(&config).unwrap();
+            hyper_parameters(&config, model, architecture).unwrap().0
+        };
+        for (model_type, count, used, ffn, normalised) in [
+            ("qwen3_moe", 128, 8, 768, false),
+            ("mixtral", 8, 2, 14336, true),
+        ] {
+            let defaults = read(&format!("{{\"model_type\":\"{model_type}\"}}"));
+            let expected = Experts {
+                count,
+                used,
+                ffn,
+                normalised,
+            };
+            assert_eq!(defaults.forward.experts, Some(expected), "{model_type}");
+            let other = Experts {
+                count: 6,
+                used: 3,
+                ffn: 96,
+                normalised: true,
+            };
+            let mut hyper = defaults.clone();
+            hyper.forward.experts = Some(other);
+            if model_type == "mixtral" {
+                hyper.ffn = other.ffn;
+            }
+            let facts = ConfigFacts {
+                tied: false,
+                biases: &[],
+                dtype: DType::F32,
+                rope_factors: None,
+                long_rope_factors: None,
+                bos: None,
+                eos: None,
+            };
+            let written = HuggingFaceConfig::new(&hyper, &facts).unwrap();
+            let json = serde_json::to_string(&written.json).unwrap();
+            assert_eq!(read(&json), hyper, "{json}");
+        }
+    }
 }

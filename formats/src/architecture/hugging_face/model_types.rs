@@ -31,7 +31,7 @@ pub(super) fn of(
     let name = escape_truncated(found);
     Err(if config.has("vision_config") {
         ConfigError::Vision { found: name }
-    } else if has_experts || found == "mixtral" || found.contains("moe") {
+    } else if has_experts || found.contains("moe") {
         ConfigError::Experts { found: name }
     } else {
         ConfigError::ModelType { found: name }

@@ -46,7 +46,7 @@ impl HuggingFaceConfig {
     /// # Errors
     /// [`StateError`] for values that the model type does not support.
     pub fn new(hyper: &HyperParameters, facts: &ConfigFacts<'_>) -> Result<Self, StateError> {
-        let architecture = architecture(&hyper.architecture)?;
+        let architecture = architecture(hyper)?;
         // Among the architecture's types, take the one with a window if the model has one.
         let windowed = hyper.forward.sliding_window.is_some();
         let types = architecture.model_types;
@@ -66,6 +66,7 @@ impl HuggingFaceConfig {
         let mut json = state.sizes();
         state.attention(&mut json)?;
         state.window(&mut json)?;
+        state.experts(&mut json)?;
         state.rope(&mut json)?;
         let biases = state.biases(&mut json, architecture)?;
         Ok(HuggingFaceConfig {
@@ -230,6 +231,31 @@ impl State<'_> {
                 json.insert("sliding_window".into(), json!(positions.unwrap_or(default)));
                 json.insert("layer_types".into(), kinds());
             }
+        }
+        Ok(())
+    }
+
+    fn experts(&self, json: &mut Map<String, Value>) -> Result<(), StateError> {
+        let (Some(experts), Some(defaults)) = (self.hyper.forward.experts, &self.model.experts)
+        else {
+            return Ok(());
+        };
+        let (width, ffn) = match defaults.moe_intermediate_size {
+            Some(_) => ("moe_intermediate_size", self.hyper.ffn),
+            None => ("intermediate_size", experts.ffn),
+        };
+        let normalised = "norm_topk_prob";
+        if defaults.norm_topk_prob.is_none() && !experts.normalised {
+            return self.refuse("the normalisation of the experts' weights", false, "true");
+        }
+        json.insert("intermediate_size".into(), json!(ffn));
+        json.insert(width.into(), json!(experts.ffn));
+        for key in defaults.count_keys.iter().take(1) {
+            json.insert((*key).into(), json!(experts.count));
+        }
+        json.insert("num_experts_per_tok".into(), json!(experts.used));
+        if defaults.norm_topk_prob.is_some() {
+            json.insert(normalised.into(), json!(experts.normalised));
         }
         Ok(())
     }

@@ -12,30 +12,13 @@ use htc_formats::gguf::Gguf;
 use htc_formats::source::ModelFile;
 use htc_loader::Model;
 use htc_tests::logits::{at_positions, largest_difference};
-use htc_tests::material::words;
+use htc_tests::material::{ARCHITECTURES, architecture as fixture, words};
 use htc_tests::npy::Array;
 use htc_tests::scratch::names_in;
 use htc_tests::{Scratch, TinyModel, htc};
 use serde_json::Value;
 
 use super::{compile, eval, list, number, text};
-
-const ARCHITECTURES: [&str; 9] = [
-    "llama",
-    "llama-linear-rope",
-    "llama3-rope",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "gemma2",
-    "gemma3",
-    "phi3",
-];
-
-fn fixture(name: &str) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    root.join("fixtures/architectures").join(name)
-}
 
 const UNCHANGED_PLAN: &str = r#"{
   "format": "htc-plan", "version": 1, "method": "gp", "factor_type": "f32",
