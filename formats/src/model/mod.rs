@@ -97,7 +97,9 @@ impl FromStr for ProjectionKind {
         ProjectionKind::ALL
             .into_iter()
             .find(|s| s.name() == text)
-            .ok_or_else(|| format!("unknown slot {text:?}; slots are q, k, v, o, gate, up, down"))
+            .ok_or_else(|| {
+                format!("unknown projection {text:?}; projections are q, k, v, o, gate, up, down")
+            })
     }
 }
 
