@@ -554,16 +554,8 @@ impl<P> Binder<'_, P> {
                 local,
             },
             spec::Step::Attention(step) => Step::Attention(AttentionStep {
-                q: Heads {
-                    register: Register::Query,
-                    count: step.heads,
-                    size: step.head_size,
-                },
-                kv: Heads {
-                    register: Register::Key,
-                    count: step.kv_heads,
-                    size: step.head_size,
-                },
+                q: step.queries,
+                kv: step.keys,
                 attention: Attention {
                     scale: step.scale,
                     softcap: step.softcap,

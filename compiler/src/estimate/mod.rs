@@ -194,7 +194,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
             let (hyper, context) = (&source.hyper, found.context);
             // State of both ends of an elastic artifact stays allocated.
             let ends = u64::from(options.planes);
-            ends * gradient::needed_memory(hyper, &source.spec(), context)
+            ends * gradient::distillation_memory(hyper, &source.spec(), context)
                 + tune::memory_bytes(hyper, context)
         }
     };
