@@ -1,7 +1,7 @@
 //! Units of a plan: a projection, or projections that share a basis, before and after the decision.
 
 use htc_formats::DType;
-use htc_formats::model::{HyperParameters, MatrixId, ProjectionKind, StoredTensor};
+use htc_formats::model::{HyperParameters, MatrixId, ModelSpec, ProjectionKind, StoredTensor};
 
 use super::form::{MatrixForm, exact_type, factor_type_for};
 use super::sources::SourceTypes;
@@ -89,6 +89,11 @@ pub fn activation_point(matrix: MatrixId, tied: bool) -> Option<CalibratedInput>
         MatrixId::Head => Some(CalibratedInput::Head),
         MatrixId::Embedding => tied.then_some(CalibratedInput::Head),
     }
+}
+
+/// Returns the projections of all blocks in the order of execution.
+pub(super) fn projections(hyper: &HyperParameters) -> Vec<MatrixId> {
+    ModelSpec::new(hyper, []).matrices().collect()
 }
 
 /// Returns a display name such as `layer 3: q+k+v` or `embedding`.
