@@ -1,5 +1,6 @@
 //! Text output of an analysis.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 
 use htc_formats::escape::escape;
@@ -64,7 +65,8 @@ impl Analysis {
         };
         let energy = |part: f64| self.spectra.energies.iter().position(|e| *e == part);
         let (e95, e99) = (energy(0.95), energy(0.99));
-        for slot in ProjectionKind::ALL {
+        let slots: BTreeSet<ProjectionKind> = self.spectra.slots.iter().map(|s| s.slot).collect();
+        for &slot in &slots {
             let of_slot = self.spectra.slots.iter().filter(|s| s.slot == slot);
             let found: Vec<&Spectrum> = of_slot.collect();
             let Some(first) = found.first() else { continue };
@@ -101,10 +103,7 @@ impl Analysis {
             let range = range(errors, 4);
             (!range.is_empty()).then(|| format!("{slot} {range}"))
         };
-        let shared: Vec<String> = ProjectionKind::ALL
-            .into_iter()
-            .filter_map(of_slot)
-            .collect();
+        let shared: Vec<String> = slots.into_iter().filter_map(of_slot).collect();
         writeln!(
             f,
             "  errors in a basis of half the width: shared by q, k, v and by gate, up: {}",

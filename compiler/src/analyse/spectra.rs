@@ -1,6 +1,6 @@
 //! Singular values of every projection, and the cost of shared bases.
 
-use htc_formats::model::{InputGroup, MatrixId, ProjectionKind};
+use htc_formats::model::{InputGroup, ProjectionKind};
 use htc_formats::source::ModelFile;
 
 use super::record::{
@@ -49,30 +49,24 @@ pub(super) fn empty() -> Spectra {
 /// Returns the projections of every layer grouped by common input, in execution order.
 pub(super) fn units(source: &ModelFile) -> Vec<Unit> {
     let mut units: Vec<Unit> = Vec::new();
-    for layer in 0..source.hyper.layers {
-        for slot in ProjectionKind::ALL {
-            let matrix = MatrixId::Projection {
-                layer,
-                projection: slot,
-            };
-            let Some(member) = UnitMatrix::new(matrix, &source.hyper, &ModelFileTypes(source))
-            else {
-                continue;
-            };
-            match units.last_mut() {
-                Some(unit)
-                    if unit.layer == layer
-                        && unit.members.iter().all(|m| {
-                            let group = m.slot().and_then(ProjectionKind::group);
-                            group.is_some() && group == slot.group()
-                        }) =>
-                {
-                    unit.members.push(member);
-                    unit.outs += member.rows;
-                    unit.rank_limit = unit.outs.min(member.cols);
-                }
-                _ => units.push(single_member_unit(layer, member)),
+    for projection in source.spec().projections() {
+        let (layer, types) = (projection.layer, ModelFileTypes(source));
+        let Some(member) = UnitMatrix::new(projection.matrix(), &source.hyper, &types) else {
+            continue;
+        };
+        match units.last_mut() {
+            Some(unit)
+                if unit.layer == layer
+                    && unit.members.iter().all(|m| {
+                        let group = m.slot().and_then(ProjectionKind::group);
+                        group.is_some() && group == projection.kind.group()
+                    }) =>
+            {
+                unit.members.push(member);
+                unit.outs += member.rows;
+                unit.rank_limit = unit.outs.min(member.cols);
             }
+            _ => units.push(single_member_unit(layer, member)),
         }
     }
     units

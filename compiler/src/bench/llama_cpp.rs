@@ -16,7 +16,7 @@ use htc_loader::tokenizer::Tokenizer;
 use serde::Deserialize;
 use thiserror::Error;
 
-use super::runner::{FirstTokenCallback, Runner, Timing};
+use super::runner::{RunWatch, Runner, Timing};
 use super::task::Task;
 use super::{BenchError, CANCEL_POLL_INTERVAL, check_cancelled};
 use crate::event::CancellationToken;
@@ -364,19 +364,14 @@ impl Runner for LlamaCpp {
         false
     }
 
-    fn run(
-        &mut self,
-        task: Task,
-        mark: FirstTokenCallback,
-        cancel: &CancellationToken,
-    ) -> Result<Timing, BenchError> {
+    fn run(&mut self, task: Task, watch: RunWatch) -> Result<Timing, BenchError> {
         let prompt = task.prompt_tokens(&self.tokenizer).len();
         let tokens = task.tokens();
-        let prefill = self.measure((prompt, 0, 0), prompt, cancel)?;
-        mark()?;
+        let prefill = self.measure((prompt, 0, 0), prompt, watch.cancel)?;
+        (watch.first_token)()?;
         let decode = match tokens.saturating_sub(1) {
             0 => Duration::ZERO,
-            passes => self.measure((0, tokens, prompt), passes, cancel)?,
+            passes => self.measure((0, tokens, prompt), passes, watch.cancel)?,
         };
         Ok(Timing {
             prompt_tokens: prompt,

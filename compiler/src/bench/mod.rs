@@ -22,7 +22,7 @@ use crate::event::{CancellationToken, Cancelled};
 
 use llama_cpp::LlamaCppError;
 use record::{ContextPoint, EnergyReading, Pair, Run};
-use runner::Runner;
+use runner::{RunWatch, Runner};
 use task::{PromptKind, Task};
 
 /// Default number of pairs.
@@ -297,7 +297,11 @@ impl Bench<'_> {
         runner.prepare(task)?;
         let sensors = &mut *self.sensors;
         sensors.start(side)?;
-        let timing = runner.run(task, &mut || sensors.mark(), cancel);
+        let watch = RunWatch {
+            first_token: &mut || sensors.mark(),
+            cancel,
+        };
+        let timing = runner.run(task, watch);
         let reading = sensors.stop();
         self.done += 1;
         let timing = timing?;

@@ -27,8 +27,13 @@ pub struct Timing {
     pub decode: Duration,
 }
 
-/// Callback between prefill and decode.
-pub type FirstTokenCallback<'a> = &'a mut dyn FnMut() -> Result<(), BenchError>;
+/// What a run calls and asks meanwhile.
+pub struct RunWatch<'a> {
+    /// Called between prefill and decode.
+    pub first_token: &'a mut dyn FnMut() -> Result<(), BenchError>,
+    /// Whether to stop.
+    pub cancel: &'a CancellationToken,
+}
 
 /// Program under measurement.
 pub trait Runner {
@@ -46,14 +51,12 @@ pub trait Runner {
         true
     }
 
-    /// Runs a prepared task and returns its timing, without the time of `mark`, which is called
-    /// after the first token.
-    fn run(
-        &mut self,
-        task: Task,
-        mark: FirstTokenCallback,
-        cancel: &CancellationToken,
-    ) -> Result<Timing, BenchError>;
+    /// Runs a prepared task and returns its timing, without the time of the callback after the
+    /// first token.
+    ///
+    /// # Errors
+    /// [`BenchError`] if the run or the callback fails or is cancelled.
+    fn run(&mut self, task: Task, watch: RunWatch) -> Result<Timing, BenchError>;
 }
 
 /// Model in this process. Its output equals that of `htc run --temp 0 --ignore-eos`.
@@ -137,12 +140,7 @@ impl<B: Backend> Runner for InProcessRunner<B> {
         Ok(())
     }
 
-    fn run(
-        &mut self,
-        task: Task,
-        mark: FirstTokenCallback,
-        cancel: &CancellationToken,
-    ) -> Result<Timing, BenchError> {
+    fn run(&mut self, task: Task, watch: RunWatch) -> Result<Timing, BenchError> {
         let failed = |error| BenchError::Generate {
             model: self.name.clone(),
             error,
@@ -154,10 +152,10 @@ impl<B: Backend> Runner for InProcessRunner<B> {
         let mut generator = generator.map_err(failed)?;
         let mut marking = None;
         while generator.step().map_err(failed)?.is_some() {
-            check_cancelled(cancel)?;
+            check_cancelled(watch.cancel)?;
             if marking.is_none() {
                 let since = Instant::now();
-                mark()?;
+                (watch.first_token)()?;
                 marking = Some(since.elapsed());
             }
         }

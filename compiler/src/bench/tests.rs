@@ -2,7 +2,7 @@ use std::cell::RefCell;
 
 use super::gates::{self, GateError, Outcome};
 use super::record::{Conditions, ModelRecord, Phase, Record};
-use super::runner::{FirstTokenCallback, Timing};
+use super::runner::{RunWatch, Timing};
 use super::*;
 
 struct ScriptedRunner<'a> {
@@ -42,13 +42,8 @@ impl Runner for ScriptedRunner<'_> {
         Ok(())
     }
 
-    fn run(
-        &mut self,
-        task: Task,
-        mark: FirstTokenCallback,
-        _: &CancellationToken,
-    ) -> Result<Timing, BenchError> {
-        mark()?;
+    fn run(&mut self, task: Task, watch: RunWatch) -> Result<Timing, BenchError> {
+        (watch.first_token)()?;
         self.log.borrow_mut().push((self.name, task));
         let time = self.milliseconds[self.runs % self.milliseconds.len()];
         self.runs += 1;

@@ -181,7 +181,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
         (_, Some(found)) => {
             let (hyper, context) = (&source.hyper, found.context);
             let ends = u64::from(options.planes);
-            ends * gradient::needed_memory(hyper, &source.spec(), context)
+            ends * gradient::distillation_memory(hyper, &source.spec(), context)
                 + tune::memory_bytes(hyper, context)
         }
     };

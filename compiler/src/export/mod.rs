@@ -16,12 +16,13 @@ mod report;
 mod rows;
 mod types;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use htc_formats::DType;
 use htc_formats::architecture::{ConfigFacts, HuggingFaceConfig, Naming, gguf_rope_pairs};
 use htc_formats::htz::{Htz, HtzWriter};
-use htc_formats::model::{MatrixId, Part, ProjectionKind, Role, RopePairs};
+use htc_formats::model::{MatrixId, ProjectionKind, Role, RopePairs};
 use htc_formats::source::ModelFile;
 
 pub use error::ExportError;
@@ -193,14 +194,10 @@ impl Job<'_> {
         };
         let short = factors(Role::RopeFactors)?;
         let long = factors(Role::LongRopeFactors)?;
-        let has_bias = |slot: &ProjectionKind| {
-            let mut layers = 0..hyper.layers;
-            let part = Part::Bias;
-            let slot = *slot;
-            layers.any(|layer| file.tensor(Role::Linear { layer, slot, part }).is_some())
-        };
-        let biases: Vec<ProjectionKind> =
-            ProjectionKind::ALL.into_iter().filter(has_bias).collect();
+        let spec = file.spec();
+        let biased = spec.projections().filter(|projection| projection.bias);
+        let biases: BTreeSet<ProjectionKind> = biased.map(|projection| projection.kind).collect();
+        let biases: Vec<ProjectionKind> = biases.into_iter().collect();
         let vocabulary = file.vocabulary.as_ref().ok();
         let facts = ConfigFacts {
             tied: Matrix::find(file, MatrixId::Head).is_none(),
@@ -215,16 +212,11 @@ impl Job<'_> {
     }
 
     fn common_type(&self) -> Result<DType, ExportError> {
-        let slots = (0..self.file.hyper.layers).flat_map(|layer| {
-            ProjectionKind::ALL.map(|slot| MatrixId::Projection {
-                layer,
-                projection: slot,
-            })
-        });
-        let ids = [MatrixId::Embedding, MatrixId::Head]
-            .into_iter()
-            .chain(slots);
-        let matrices = ids.filter_map(|id| Matrix::find(self.file, id));
+        let spec = self.file.spec();
+        let ids = [MatrixId::Embedding, MatrixId::Head].into_iter();
+        let matrices = ids
+            .chain(spec.matrices())
+            .filter_map(|id| Matrix::find(self.file, id));
         let mut common = None;
         for matrix in matrices {
             let dtype = match matrix.stored_type()? {

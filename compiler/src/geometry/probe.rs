@@ -5,14 +5,15 @@
 //! the norm of row `j` for a dense projection; a base with a residual has both. Norms do not detect
 //! changes of signs or of the order within a vector.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use htc_formats::DType;
 use htc_formats::bands::ColumnGroupError;
 use htc_formats::block::{self, BlockError};
 use htc_formats::htz::{DepthSinkRecord, GeometryRecord, SpectrumRecord, TensorEntry};
-use htc_formats::model::{HyperParameters, Part, ProjectionKind, Role};
+use htc_formats::model::spec::Projection;
+use htc_formats::model::{HyperParameters, ModelSpec, Part, ProjectionKind, Role};
 use thiserror::Error;
 
 use crate::system::ordered;
@@ -58,10 +59,11 @@ pub fn empty_record(
         .filter(|entry| axis(entry.role) == Some(Axis::Columns))
         .map(|entry| (entry.role, entry.cols))
         .collect();
-    let spectrum = |layer: usize, slot: ProjectionKind| {
+    let spectrum = |projection: &Projection| {
+        let (layer, slot) = (projection.layer, projection.kind);
         let rank = |part| ranks.get(&Role::Linear { layer, slot, part }).copied();
         let factors = rank(Part::B).or_else(|| rank(Part::Projected));
-        let rows = hyper.projection_shape(slot).0 as u64;
+        let rows = projection.rows as u64;
         SpectrumRecord {
             layer,
             slot,
@@ -70,21 +72,18 @@ pub fn empty_record(
             energy: 0.0,
         }
     };
-    let slots = |layer| {
-        ProjectionKind::ALL
-            .into_iter()
-            .map(move |slot| (layer, slot))
-    };
+    let spec = ModelSpec::new(hyper, []);
     GeometryRecord {
         depth_sink,
-        spectra: (0..hyper.layers)
-            .flat_map(slots)
-            .map(|(layer, slot)| spectrum(layer, slot))
-            .collect(),
+        spectra: spec.projections().map(spectrum).collect(),
     }
 }
 
-/// Computes the spectra of a layer's seven projections.
+/// Computes the spectra of a layer's projections in the order of execution; the result does not
+/// depend on the number of threads.
+///
+/// # Errors
+/// [`ProbeError`].
 pub fn spectra<'a>(
     tensors: &'a [TensorEntry],
     bytes: impl Fn(&'a TensorEntry) -> &'a [u8] + Sync,
@@ -172,7 +171,12 @@ pub fn spectra<'a>(
             energy: energies.iter().sum(),
         }
     };
-    Ok(ProjectionKind::ALL.into_iter().map(spectrum).collect())
+    let slots = found.iter().filter_map(|(entry, _)| match entry.role {
+        Role::Linear { slot, .. } => Some(slot),
+        _ => None,
+    });
+    let slots: BTreeSet<ProjectionKind> = slots.collect();
+    Ok(slots.into_iter().map(spectrum).collect())
 }
 
 /// Returns true if two spectra are equal up to the order of additions.

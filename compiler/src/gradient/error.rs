@@ -1,12 +1,13 @@
 //! Errors of a backward pass.
 
-use std::io;
 use std::path::PathBuf;
+use std::{fmt, io};
 
 use htc_formats::bands::ColumnGroupError;
 use htc_formats::block::BlockError;
 use htc_formats::model::{MatrixId, Role};
 use htc_kernels::PoolError;
+use htc_loader::Model;
 use thiserror::Error;
 
 use crate::calibrate::CalibrateError;
@@ -105,4 +106,31 @@ pub enum GradientError {
     /// Cancelled by the caller.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
+}
+
+/// Checks that numbers in a pass of a model are finite. `place` names where they are.
+pub(super) fn check_finite(
+    model: &Model,
+    numbers: &[f32],
+    place: impl fmt::Display,
+) -> Result<(), GradientError> {
+    // No early exit, so that it vectorises.
+    let are_finite = numbers.iter().fold(true, |all, x| all & x.is_finite());
+    require_finite(model, are_finite, place)
+}
+
+/// Returns the error of numbers that are not finite unless they are.
+pub(super) fn require_finite(
+    model: &Model,
+    are_finite: bool,
+    place: impl fmt::Display,
+) -> Result<(), GradientError> {
+    if are_finite {
+        Ok(())
+    } else {
+        Err(GradientError::NotFinite {
+            path: model.file().path.clone(),
+            place: place.to_string(),
+        })
+    }
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use faer::{Accum, MatMut, MatRef};
 use htc_kernels::Pool;
+use htc_loader::Model;
 
 use super::attention::capped;
 use super::elementwise::{norm_weight_back, rms_norm, rms_norm_back};
@@ -71,7 +72,32 @@ pub(super) fn batch(vocabulary: usize) -> usize {
     (LOGITS / vocabulary.max(1)).clamp(TASK_ROWS, 512)
 }
 
-impl<T: Number, R: Rows<T>> Head<'_, T, R> {
+/// Returns the bytes that the logits of a batch and their gradients take, with what they are computed from.
+pub(super) fn memory(vocabulary: usize, width: usize) -> u64 {
+    let positions = batch(vocabulary);
+    let tasks = positions.div_ceil(TASK_ROWS);
+    // Sums and weights of every task, and the diagonal.
+    let logits = 4 * positions + 12 * tasks + 8;
+    let rows = 4 * (PANEL.min(vocabulary) + 2 * positions);
+    let (vocabulary, width) = (vocabulary as u64, width as u64);
+    vocabulary
+        .saturating_mul(logits as u64)
+        .saturating_add(width.saturating_mul(rows as u64))
+}
+
+impl<'a, T: Number, R: Rows<T>> Head<'a, T, R> {
+    /// Returns the head of a model with this norm and matrix.
+    pub fn new(model: &Model, norm: &'a [T], matrix: &'a R) -> Self {
+        let hyper = model.hyper();
+        Head {
+            vocabulary: hyper.vocabulary,
+            norm,
+            epsilon: hyper.norm_epsilon.into(),
+            cap: hyper.forward.logit_softcap,
+            matrix,
+        }
+    }
+
     /// Computes logits `[n, vocabulary]` before the cap.
     pub fn logits<'w>(
         &self,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use htc_formats::model::RopePairs;
+use htc_formats::model::spec::Heads;
 use htc_kernels::Pool;
 
 use super::number::{Number, TASK_ROWS};
@@ -86,6 +87,15 @@ pub(super) struct HeadRows {
     pub count: usize,
     /// Numbers of a head.
     pub size: usize,
+}
+
+impl From<Heads> for HeadRows {
+    fn from(heads: Heads) -> Self {
+        HeadRows {
+            count: heads.count,
+            size: heads.size,
+        }
+    }
 }
 
 impl HeadRows {

@@ -19,16 +19,19 @@ mod error;
 mod files;
 mod head;
 mod heads;
+mod memory;
 mod number;
 mod pass;
 pub(crate) mod scales;
+mod steps;
 mod store;
 mod sums;
 mod tokens;
+mod values;
 mod weights;
 
 use htc_formats::htz::Digest;
-use htc_formats::model::{BlockSpec, HyperParameters, MatrixId, ModelSpec, Step};
+use htc_formats::model::{HyperParameters, MatrixId, ModelSpec};
 use htc_kernels::cpu::Cpu;
 use htc_loader::Model;
 
@@ -37,13 +40,13 @@ use crate::calibrate::entry::CacheEntry;
 use crate::calibrate::windows::WeightedWindows;
 use crate::event::{Event, Progress};
 use crate::request::CalibrationOptions;
-use crate::system::memory;
+use crate::system;
 pub use error::{GradientError, NoMatrix};
 use files::{Files, Stage};
-use pass::{Pass, windows_at_a_time};
+pub(crate) use memory::{distillation_memory, needed_memory};
+use pass::Pass;
 use store::StoredOutputs;
 pub use store::{MomentBlock, OutputMoments};
-use sums::OutputSums;
 
 /// Version of the stored results; files of other versions are ignored.
 const VERSION: u32 = 2;
@@ -175,7 +178,7 @@ fn key(source: Digest, text: &WeightedWindows) -> Digest {
 
 fn check_memory(model: &Model, context: usize) -> Result<(), GradientError> {
     let needed = needed_memory(model.hyper(), model.spec(), context);
-    match memory::available() {
+    match system::memory::available() {
         Some(available) if available < needed => Err(GradientError::NoMemory {
             path: model.file().path.clone(),
             needed,
@@ -183,46 +186,6 @@ fn check_memory(model: &Model, context: usize) -> Result<(), GradientError> {
         }),
         _ => Ok(()),
     }
-}
-
-/// Returns the bytes of the weights, the activations and the sums of a layer, or of the head if
-/// that takes more.
-pub(crate) fn needed_memory(hyper: &HyperParameters, spec: &ModelSpec, context: usize) -> u64 {
-    let positions = windows_at_a_time(spec, context) * context;
-    let layers = spec.blocks.iter();
-    let layers = layers.map(|block| block_memory(block, spec.width, positions));
-    let head = 8 * product(head::batch(hyper.vocabulary), hyper.vocabulary);
-    layers.max().unwrap_or(0).max(head)
-}
-
-fn product(a: usize, b: usize) -> u64 {
-    (a as u64).saturating_mul(b as u64)
-}
-
-/// Returns the bytes of a block's weights, of its values and their gradients at `positions`, and of
-/// the sums.
-fn block_memory(block: &BlockSpec, width: usize, positions: usize) -> u64 {
-    let mut weights = 0u64;
-    let mut sums = 0u64;
-    for projection in block.projections() {
-        weights = weights.saturating_add(product(projection.rows, projection.cols));
-        sums = sums.saturating_add(OutputSums::bytes(projection.rows));
-    }
-    let written = |step: &Step| match step {
-        Step::Project(project) => project.projections.iter().map(|p| p.rows).sum(),
-        Step::HeadNorm { heads, .. } => heads.width(),
-        Step::Rope { heads, .. } => heads.iter().map(|heads| heads.width()).sum(),
-        // Rows and heads of queries, keys and values, and of the outputs.
-        Step::Attention(a) => (3 * a.heads + 2 * a.kv_heads) * a.head_size,
-        Step::Activate { width, .. } => *width,
-        Step::Experts(experts) => 2 * width + 3 * experts.hidden,
-        Step::Norm { .. } | Step::Add { .. } => width,
-    };
-    let row: usize = block.steps.iter().map(written).sum();
-    // The values and their gradients, the streams of the group, and the rows being written to a file,
-    // with the factors of norms and attention.
-    let numbers = weights.saturating_add(product(positions, 2 * row + 7 * width));
-    sums.saturating_add(numbers.saturating_mul(4))
 }
 
 /// Returns the number of outputs whose gradients are multiplied with those of one output.

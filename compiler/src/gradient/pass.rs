@@ -3,17 +3,18 @@
 use std::ops::Range;
 
 use htc_formats::map::MappedFile;
-use htc_formats::model::{MatrixId, ModelSpec, ProjectionKind, Register, Role};
+use htc_formats::model::{MatrixId, ModelSpec, Register, Role};
 use htc_kernels::cpu::Cpu;
 use htc_loader::Model;
 
 use super::GradientError;
-use super::block::{Saved, Work};
+use super::error::{check_finite, require_finite};
 use super::files::{Files, Name, Stage};
 use super::head::{Head, HeadWork, Rows};
 use super::store::{write_means, write_sums};
 use super::sums::OutputSums;
-use super::weights::{self, Stored, required};
+use super::values::{ValueGradients, Values};
+use super::weights::{Blocks, Stored, required};
 use crate::calibrate::store::CONTENT_OFFSET;
 use crate::calibrate::windows::WeightedWindows;
 use crate::event::Progress;
@@ -45,12 +46,12 @@ struct Group {
 pub(super) struct Pass<'a> {
     files: &'a Files<'a>,
     text: &'a WeightedWindows,
-    model: &'a Model,
+    blocks: Blocks<'a, f32>,
     cpu: Cpu,
     watch: Progress<'a>,
     groups: Vec<Group>,
-    saved: Saved<f32>,
-    work: Work<f32>,
+    values: Values<f32>,
+    gradients: ValueGradients<f32>,
     /// Residual stream and gradients of a group.
     x: Vec<f32>,
     d: Vec<f32>,
@@ -87,12 +88,12 @@ impl<'a> Pass<'a> {
         Pass {
             files,
             text,
-            model,
+            blocks: Blocks::new(model, windows.context()),
             cpu,
             watch,
             groups,
-            saved: Saved::default(),
-            work: Work::default(),
+            values: Values::default(),
+            gradients: ValueGradients::default(),
             x: Vec::new(),
             d: Vec::new(),
         }
@@ -118,7 +119,7 @@ impl<'a> Pass<'a> {
         match layer {
             0 => {
                 let role = MatrixId::Embedding.weight();
-                Ok(Source::Tokens(Stored::new(self.model.file(), role)?))
+                Ok(Source::Tokens(Stored::new(self.blocks.model.file(), role)?))
             }
             _ => {
                 let file = self.files.again(Name::Stream(layer), self.watch)?;
@@ -130,11 +131,17 @@ impl<'a> Pass<'a> {
     /// Reads the residual stream of a group into `x`.
     fn read(&mut self, source: &Source, group: usize) -> Result<(), GradientError> {
         let windows = self.groups[group].windows.clone();
-        let (width, positions) = (self.model.hyper().width, self.positions(&windows));
+        let (width, positions) = (self.blocks.model.hyper().width, self.positions(&windows));
         match source {
             Source::File(file) => read_numbers(file, &positions, width, &mut self.x),
             Source::Tokens(embedding) => {
-                let scale = self.model.hyper().forward.embedding_scale.unwrap_or(1.0);
+                let scale = self
+                    .blocks
+                    .model
+                    .hyper()
+                    .forward
+                    .embedding_scale
+                    .unwrap_or(1.0);
                 self.x.resize(positions.len() * width, 0.0);
                 let tokens = self.text.windows().tokens_at(positions);
                 for (x, &token) in self.x.chunks_exact_mut(width.max(1)).zip(tokens) {
@@ -148,16 +155,15 @@ impl<'a> Pass<'a> {
     }
 
     fn forward(&mut self, layer: usize) -> Result<(), GradientError> {
-        let (cpu, files) = (self.cpu.clone(), self.files);
-        let context = self.text.windows().context();
-        let block = weights::block(self.model, layer, context, cpu.pool())?;
+        let (cpu, files, model) = (self.cpu.clone(), self.files, self.blocks.model);
+        let block = self.blocks.load(layer, cpu.pool())?;
         let source = self.source(layer)?;
         files.write(Name::Stream(layer + 1), |to| {
             for group in 0..self.groups.len() {
                 self.read(&source, group)?;
-                block.forward(cpu.pool(), &self.x, &mut self.saved);
-                self.check(self.saved.out(&block), || format!("layer {layer}"))?;
-                to.numbers(self.saved.out(&block))?;
+                let out = block.forward(cpu.pool(), &self.x, &mut self.values);
+                check_finite(model, out, format_args!("layer {layer}"))?;
+                to.numbers(out)?;
                 self.watch.check_cancelled()?;
             }
             Ok(())
@@ -165,18 +171,13 @@ impl<'a> Pass<'a> {
     }
 
     fn head(&mut self) -> Result<(), GradientError> {
-        let (cpu, files, hyper) = (self.cpu.clone(), self.files, self.model.hyper());
+        let (cpu, files, model) = (self.cpu.clone(), self.files, self.blocks.model);
+        let hyper = model.hyper();
         let (matrix, norm) = (
-            Stored::head(self.model.file())?,
-            required(self.model.file(), Role::OutputNorm)?,
+            Stored::head(model.file())?,
+            required(model.file(), Role::OutputNorm)?,
         );
-        let head = Head {
-            vocabulary: hyper.vocabulary,
-            norm: &norm,
-            epsilon: hyper.norm_epsilon.into(),
-            cap: hyper.forward.logit_softcap,
-            matrix: &matrix,
-        };
+        let head = Head::new(model, &norm, &matrix);
         let source = self.source(hyper.layers)?;
         let mut diagonal = vec![0.0; hyper.vocabulary];
         let (mut weight, mut work) = (0.0, HeadWork::default());
@@ -195,7 +196,7 @@ impl<'a> Pass<'a> {
                     self.d.resize(x.len(), 0.0);
                     let sums = (&mut diagonal[..], &mut self.d[..]);
                     head.back(cpu.pool(), x, &draws, &mut work, sums)?;
-                    self.check(&self.d, || "head".to_owned())?;
+                    check_finite(model, &self.d, "head")?;
                     to.numbers(&self.d)?;
                     position += n;
                     weight += n as f64;
@@ -211,17 +212,12 @@ impl<'a> Pass<'a> {
     }
 
     fn back(&mut self, layer: usize) -> Result<(), GradientError> {
-        let (cpu, files, hyper) = (self.cpu.clone(), self.files, self.model.hyper());
-        let context = self.text.windows().context();
-        let block = weights::block(self.model, layer, context, cpu.pool())?;
+        let (cpu, files, model) = (self.cpu.clone(), self.files, self.blocks.model);
+        let block = self.blocks.load(layer, cpu.pool())?;
         let source = self.source(layer)?;
         let behind = files.again(Name::Gradient(layer + 1), self.watch)?;
-        let projections = || block.projections();
-        let slots: Vec<ProjectionKind> = projections().map(|p| p.slot).collect();
-        let mut sums: Vec<OutputSums> = projections()
-            .map(|p| OutputSums::new(p.matrix.rows))
-            .collect();
-        let place = || format!("layer {layer}");
+        let rows = block.projections().map(|p| p.matrix.rows);
+        let mut sums: Vec<OutputSums> = rows.map(OutputSums::new).collect();
         files.write(Name::Gradient(layer), |to| {
             for group in 0..self.groups.len() {
                 if let Some(factor) = self.groups[group].factor {
@@ -229,79 +225,52 @@ impl<'a> Pass<'a> {
                 }
                 self.read(&source, group)?;
                 let positions = self.positions(&self.groups[group].windows);
-                read_numbers(&behind, &positions, hyper.width, &mut self.d);
-                block.forward(cpu.pool(), &self.x, &mut self.saved);
-                let observe = &mut |slot: ProjectionKind, g: &[f32]| {
-                    let of_slot = slots.iter().position(|found| *found == slot);
-                    if let Some(sums) = of_slot.and_then(|index| sums.get_mut(index)) {
-                        sums.add(&cpu, g);
-                    }
-                };
-                block.back(cpu.pool(), &self.d, &self.saved, &mut self.work, observe);
-                self.check(self.work.stream(), place)?;
-                to.numbers(self.work.stream())?;
+                read_numbers(&behind, &positions, model.hyper().width, &mut self.d);
+                block.forward(cpu.pool(), &self.x, &mut self.values);
+                let (values, gradients) = (&self.values, &mut self.gradients);
+                let d = block.backward(cpu.pool(), &self.d, values, gradients);
+                check_finite(model, d, format_args!("layer {layer}"))?;
+                to.numbers(d)?;
+                for (projection, sums) in block.projections().zip(&mut sums) {
+                    sums.add(&cpu, self.gradients.of(projection.y));
+                }
                 self.watch.check_cancelled()?;
             }
             Ok(())
         })?;
-        self.check_sums(&sums, place)?;
+        let are_finite = sums.iter().all(OutputSums::is_finite);
+        require_finite(model, are_finite, format_args!("layer {layer}"))?;
         files.write(Name::Outputs(layer), |to| {
             to.write(|to| sums.iter().try_for_each(|sums| write_sums(to, sums)))
         })
     }
 
     fn embedding(&mut self) -> Result<(), GradientError> {
-        let (files, hyper) = (self.files, self.model.hyper());
+        let (files, hyper) = (self.files, self.blocks.model.hyper());
         let scale = hyper.forward.embedding_scale.unwrap_or(1.0);
         let behind = files.again(Name::Gradient(0), self.watch)?;
-        let mut sums = [OutputSums::new(hyper.width)];
+        let mut sums = OutputSums::new(hyper.width);
         let (mut shares, mut weight) = (vec![0.0; hyper.vocabulary], 0.0);
         for group in &self.groups {
             if let Some(factor) = group.factor {
                 weight *= factor;
                 shares.iter_mut().for_each(|sum| *sum *= factor);
-                sums[0].reweigh(factor);
+                sums.reweigh(factor);
             }
             let positions = self.positions(&group.windows);
             read_numbers(&behind, &positions, hyper.width, &mut self.d);
             self.d.iter_mut().for_each(|d| *d *= scale);
-            sums[0].add(&self.cpu, &self.d);
+            sums.add(&self.cpu, &self.d);
             weight += positions.len() as f64;
             for &token in self.text.windows().tokens_at(positions) {
                 shares[token as usize] += 1.0;
             }
         }
-        self.check_sums(&sums, || "embedding".to_owned())?;
+        require_finite(self.blocks.model, sums.is_finite(), "embedding")?;
         files.write(Name::Embedding, |to| {
-            to.write(|to| write_sums(to, &sums[0]))?;
+            to.write(|to| write_sums(to, &sums))?;
             to.write(|to| write_means(to, shares.iter().map(|sum| sum / weight)))
         })
-    }
-
-    fn check(&self, x: &[f32], place: impl Fn() -> String) -> Result<(), GradientError> {
-        // No early exit, so that it vectorises.
-        if x.iter().fold(true, |all, x| all & x.is_finite()) {
-            Ok(())
-        } else {
-            Err(self.not_finite(place()))
-        }
-    }
-
-    fn check_sums(
-        &self,
-        sums: &[OutputSums],
-        place: impl Fn() -> String,
-    ) -> Result<(), GradientError> {
-        if sums.iter().all(OutputSums::is_finite) {
-            Ok(())
-        } else {
-            Err(self.not_finite(place()))
-        }
-    }
-
-    fn not_finite(&self, place: String) -> GradientError {
-        let path = self.model.file().path.clone();
-        GradientError::NotFinite { path, place }
     }
 }
 

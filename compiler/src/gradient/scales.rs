@@ -93,17 +93,14 @@ impl Scales {
     }
 
     pub(super) fn put(&self, layer: usize, block: &mut Block<f32>) {
-        for (role, weight) in block.norms_mut() {
-            if let Some(own) = self.get(Scale::Norm(role)) {
-                weight.copy_from_slice(own);
+        for norm in block.norms_mut() {
+            if let Some(own) = self.get(Scale::Norm(norm.role)) {
+                norm.weight.copy_from_slice(own);
             }
         }
-        for scale in &self.of {
-            let &Scale::Rows { layer: own, slot } = scale else {
-                continue;
-            };
-            let matrix = block.matrix_mut(slot).filter(|_| own == layer);
-            if let (Some(matrix), Some(factors)) = (matrix, self.get(*scale)) {
+        for projection in block.projections_mut() {
+            let (slot, matrix) = (projection.slot, &mut projection.matrix);
+            if let Some(factors) = self.get(Scale::Rows { layer, slot }) {
                 let rows = matrix.values.chunks_exact_mut(matrix.cols.max(1));
                 for (row, factor) in rows.zip(factors) {
                     row.iter_mut().for_each(|weight| *weight *= factor);

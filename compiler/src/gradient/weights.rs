@@ -4,18 +4,19 @@ use std::ops::Range;
 
 use faer::{Accum, MatMut, MatRef};
 use htc_formats::block;
-use htc_formats::model::spec;
+use htc_formats::model::spec::{self, AttentionStep};
 use htc_formats::model::{Form, MatrixId, Part, ProjectionKind, Register, Role};
 use htc_formats::source::{ModelFile, ModelTensor};
-use htc_kernels::Pool;
-use htc_kernels::cpu::Attention;
+use htc_kernels::{Pool, cpu};
 use htc_loader::Model;
 
 use super::GradientError;
-use super::block::{Block, Norm, Projection, Step, Value};
+use super::block::Block;
 use super::head::Rows;
 use super::heads::{HeadRows, Rotation};
 use super::number::{Matrix, Number, TASK_ROWS, product};
+use super::steps::{Activate, Add, Attention, Norm, Project, Projection, Rope, Step};
+use super::values::Value;
 
 #[derive(Clone, Copy)]
 pub(super) struct Stored<'a> {
@@ -215,139 +216,151 @@ pub(super) fn required<T: Number>(file: &ModelFile, role: Role) -> Result<Vec<T>
     vector(file, role)?.ok_or(GradientError::Missing(role))
 }
 
-/// Loads a block of the model for windows of `context` tokens.
-pub(super) fn block<T: Number>(
-    model: &Model,
-    layer: usize,
+/// The blocks of a model, decoded one at a time for windows of `context` tokens.
+pub(super) struct Blocks<'a, T> {
+    pub model: &'a Model,
     context: usize,
-    pool: &Pool,
-) -> Result<Block<T>, GradientError> {
-    let norm = Role::AttentionNorm { layer };
-    let spec = model.spec().blocks.get(layer);
-    let mut program = Program {
-        model,
-        layer,
-        context,
-        pool,
-        current: [0; Register::ALL.len()],
-        values: 1,
-    };
-    let mut steps = Vec::new();
-    for step in &spec.ok_or(GradientError::Missing(norm))?.steps {
-        program.step(step, &mut steps)?;
+    /// Rotary embeddings of layers without and with a window.
+    rotations: [Option<Rotation<T>>; 2],
+}
+
+impl<'a, T: Number> Blocks<'a, T> {
+    pub fn new(model: &'a Model, context: usize) -> Self {
+        let mut blocks = Blocks {
+            model,
+            context,
+            rotations: [None, None],
+        };
+        for (layer, block) in model.spec().blocks.iter().enumerate() {
+            for step in &block.steps {
+                if let spec::Step::Rope { local, .. } = *step {
+                    let rotation = blocks.rotation(layer, local);
+                    blocks.rotations[usize::from(local)] = Some(rotation);
+                }
+            }
+        }
+        blocks
     }
-    Ok(Block {
-        epsilon: model.hyper().norm_epsilon.into(),
-        context,
-        steps,
-        values: program.values,
-        out: program.current(Register::Residual),
-    })
+
+    fn rotation(&self, layer: usize, local: bool) -> Rotation<T> {
+        let known = self.rotations[usize::from(local)].clone();
+        known.unwrap_or_else(|| {
+            let (frequencies, factor) = self.model.rotation(layer, self.context);
+            let pairs = self.model.hyper().forward.rope_pairs;
+            Rotation::new(pairs, self.context, frequencies, factor)
+        })
+    }
+
+    /// Decodes a block.
+    pub fn load(&self, layer: usize, pool: &Pool) -> Result<Block<T>, GradientError> {
+        let missing = GradientError::Missing(Role::AttentionNorm { layer });
+        let spec = self.model.spec().blocks.get(layer).ok_or(missing)?;
+        let mut program = Program {
+            blocks: self,
+            layer,
+            pool,
+            current: [0; Register::ALL.len()],
+            values: 1,
+            steps: Vec::with_capacity(spec.steps.len()),
+        };
+        for step in &spec.steps {
+            program.step(step)?;
+        }
+        Ok(Block {
+            values: program.values,
+            out: program.current(Register::Residual),
+            steps: program.steps,
+        })
+    }
 }
 
 /// Converts the steps of a block to single-assignment form: a register is its last written value.
-struct Program<'a> {
-    model: &'a Model,
+struct Program<'a, T> {
+    blocks: &'a Blocks<'a, T>,
     layer: usize,
-    context: usize,
     pool: &'a Pool,
     /// By [`Register`].
     current: [Value; Register::ALL.len()],
     values: usize,
+    steps: Vec<Step<T>>,
 }
 
-impl Program<'_> {
+impl<T: Number> Program<'_, T> {
     fn current(&self, register: Register) -> Value {
         self.current[register as usize]
     }
 
-    fn write(&mut self, register: Register) -> Value {
-        self.current[register as usize] = self.values;
+    fn value(&mut self) -> Value {
         self.values += 1;
         self.values - 1
     }
 
-    fn step<T: Number>(
-        &mut self,
-        step: &spec::Step,
-        steps: &mut Vec<Step<T>>,
-    ) -> Result<(), GradientError> {
-        match *step {
+    fn write(&mut self, register: Register) -> Value {
+        self.current[register as usize] = self.value();
+        self.current(register)
+    }
+
+    fn step(&mut self, step: &spec::Step) -> Result<(), GradientError> {
+        let step = match *step {
             spec::Step::Norm {
                 weight,
                 input,
                 output,
-            } => steps.push(self.norm(weight, 1, [input, output])?),
+            } => self.norm(weight, 1, [input, output])?,
             spec::Step::HeadNorm { weight, heads } => {
-                steps.push(self.norm(weight, heads.count, [heads.register; 2])?);
+                self.norm(weight, heads.count, [heads.register; 2])?
             }
-            spec::Step::Project(ref step) => steps.push(self.project(step)?),
-            spec::Step::Rope { heads, .. } => {
+            spec::Step::Project(ref step) => self.project(step)?,
+            spec::Step::Rope { heads, local } => {
                 for heads in heads {
-                    let (frequencies, factor) = self.model.rotation(self.layer, self.context);
-                    let pairs = self.model.hyper().forward.rope_pairs;
-                    steps.push(Step::Rope {
-                        heads: HeadRows {
-                            count: heads.count,
-                            size: heads.size,
-                        },
-                        rotation: Rotation::new(pairs, self.context, frequencies, factor),
+                    let rope = Rope {
+                        heads: heads.into(),
+                        rotation: self.blocks.rotation(self.layer, local),
                         x: self.current(heads.register),
                         y: self.write(heads.register),
-                    });
+                    };
+                    self.steps.push(Step::Rope(rope));
                 }
+                return Ok(());
             }
-            spec::Step::Attention(attention) => {
-                let qkv = [Register::Query, Register::Key, Register::Value];
-                let heads = |count| HeadRows {
-                    count,
-                    size: attention.head_size,
-                };
-                steps.push(Step::Attention {
-                    attention: Attention {
-                        scale: attention.scale,
-                        softcap: attention.softcap,
-                        window: attention.window,
-                    },
-                    queries: heads(attention.heads),
-                    shared: heads(attention.kv_heads),
-                    qkv: qkv.map(|register| self.current(register)),
-                    y: self.write(Register::Attended),
-                });
-            }
-            spec::Step::Activate { activation, .. } => steps.push(Step::Activate {
+            spec::Step::Attention(ref step) => self.attention(step),
+            spec::Step::Activate { activation, .. } => Step::Activate(Activate {
                 activation,
                 gate: self.current(Register::Gate),
                 up: self.current(Register::Up),
                 y: self.write(Register::Gate),
             }),
             spec::Step::Experts(_) => return Err(GradientError::Experts),
-            spec::Step::Add { .. } => steps.push(Step::Add {
+            spec::Step::Add { .. } => Step::Add(Add {
                 stream: self.current(Register::Residual),
                 delta: self.current(Register::Delta),
                 y: self.write(Register::Residual),
             }),
-        }
+        };
+        self.steps.push(step);
         Ok(())
     }
 
-    fn norm<T: Number>(
+    fn norm(
         &mut self,
         role: Role,
         per_position: usize,
         [input, output]: [Register; 2],
     ) -> Result<Step<T>, GradientError> {
+        let model = self.blocks.model;
         Ok(Step::Norm(Norm {
             role,
-            weight: required(self.model.file(), role)?,
+            weight: required(model.file(), role)?,
+            epsilon: model.hyper().norm_epsilon.into(),
             per_position,
             x: self.current(input),
+            inverse: self.value(),
             y: self.write(output),
         }))
     }
 
-    fn project<T: Number>(&mut self, step: &spec::Project) -> Result<Step<T>, GradientError> {
-        let (file, layer) = (self.model.file(), self.layer);
+    fn project(&mut self, step: &spec::Project) -> Result<Step<T>, GradientError> {
+        let (file, layer) = (self.blocks.model.file(), self.layer);
         let x = self.current(step.input);
         let mut projections = Vec::with_capacity(step.projections.len());
         for projection in &step.projections {
@@ -359,6 +372,24 @@ impl Program<'_> {
                 y: self.write(projection.output),
             });
         }
-        Ok(Step::Project { x, projections })
+        Ok(Step::Project(Project { x, projections }))
+    }
+
+    fn attention(&mut self, step: &AttentionStep) -> Step<T> {
+        let registers = [step.queries.register, step.keys.register, Register::Value];
+        Step::Attention(Attention {
+            attention: cpu::Attention {
+                scale: step.scale,
+                softcap: step.softcap,
+                window: step.window,
+            },
+            context: self.blocks.context,
+            heads: [step.queries, step.keys, step.keys].map(HeadRows::from),
+            rows: registers.map(|register| self.current(register)),
+            qkv: [(); 3].map(|()| self.value()),
+            attended: self.value(),
+            sums: self.value(),
+            y: self.write(Register::Attended),
+        })
     }
 }

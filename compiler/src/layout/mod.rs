@@ -6,7 +6,8 @@ use htc_formats::htz::{
     Digest, Manifest, MatrixRecord, PlanRecord, ProjectionRecord, Provenance, QualityRecord,
     TensorEntry, TreatmentRecord, TuningRecord,
 };
-use htc_formats::model::{MatrixId, Part, ProjectionKind, Role, StoredTensor};
+use htc_formats::model::spec::Projection;
+use htc_formats::model::{MatrixId, Part, Role, StoredTensor};
 use htc_formats::source::{Container, ModelFile, ModelTensor};
 use htc_formats::vocab::Vocabulary;
 
@@ -209,14 +210,11 @@ fn treatment_record(treatment: &Treatment) -> Option<TreatmentRecord> {
 
 /// Creates the record of a plan, without errors.
 pub fn plan_record(source: &ModelFile, plan: &Plan) -> PlanRecord {
-    let hyper = &source.hyper;
-    let mut slots = Vec::with_capacity(hyper.layers * ProjectionKind::ALL.len());
+    let spec = source.spec();
+    let slots = spec.projections();
+    let slots = slots.map(|projection| slot_record(source, plan, projection));
+    let slots = slots.collect();
     let mut bases = Vec::new();
-    for layer in 0..hyper.layers {
-        for slot in ProjectionKind::ALL {
-            slots.push(slot_record(source, plan, layer, slot));
-        }
-    }
     for unit in plan.units() {
         for stored in unit.tensors() {
             if let Role::Basis { layer, group } = stored.role {
@@ -283,9 +281,8 @@ pub fn error_field_mut(plan: &mut PlanRecord, matrix: MatrixId) -> Option<&mut O
             layer,
             projection: slot,
         } => {
-            let index = layer * ProjectionKind::ALL.len() + slot.index()?;
-            let found = plan.slots.get_mut(index);
-            let found = found.filter(|record| (record.layer, record.slot) == (layer, slot));
+            let mut records = plan.slots.iter_mut();
+            let found = records.find(|record| (record.layer, record.slot) == (layer, slot));
             found.map(|record| &mut record.error)
         }
         MatrixId::Embedding | MatrixId::Head => {
@@ -296,23 +293,11 @@ pub fn error_field_mut(plan: &mut PlanRecord, matrix: MatrixId) -> Option<&mut O
     }
 }
 
-fn slot_record(
-    source: &ModelFile,
-    plan: &Plan,
-    layer: usize,
-    slot: ProjectionKind,
-) -> ProjectionRecord {
-    let found = matrix_record(
-        source,
-        plan,
-        MatrixId::Projection {
-            layer,
-            projection: slot,
-        },
-    );
+fn slot_record(source: &ModelFile, plan: &Plan, projection: &Projection) -> ProjectionRecord {
+    let found = matrix_record(source, plan, projection.matrix());
     ProjectionRecord {
-        layer,
-        slot,
+        layer: projection.layer,
+        slot: projection.kind,
         form: found.form,
         rank: found.rank,
         rows: found.rows,

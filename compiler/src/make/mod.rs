@@ -15,7 +15,7 @@ use htc_formats::htz::{
     ActiveFractionPoint, DepthSinkOrigin, DepthSinkRecord, Digest, HtzError, HtzWriter, Manifest,
     PlanRecord, QualityRecord, Section, SpectrumRecord, TensorEntry,
 };
-use htc_formats::model::{ProjectionKind, Role};
+use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
 
 use crate::calibrate::Calibration;
@@ -464,7 +464,7 @@ fn stored_spectra(
         let range = start.zip(end).map(|(start, end)| start..end);
         range.and_then(|range| map.get(range)).unwrap_or(&[])
     };
-    let mut spectra = Vec::with_capacity(layers * ProjectionKind::ALL.len());
+    let mut spectra = Vec::new();
     for layer in 0..layers {
         spectra.extend(probe::spectra(
             writer.written_tensors(),

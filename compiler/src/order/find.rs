@@ -1,7 +1,7 @@
 //! Channel permutation from the weights and calibration of a model.
 
 use htc_formats::block::{self, BlockError};
-use htc_formats::model::{ActivationPoint, HyperParameters, Part, ProjectionKind, Role};
+use htc_formats::model::{ActivationPoint, BlockSpec, HyperParameters, Role};
 use htc_formats::source::ModelFile;
 use thiserror::Error;
 
@@ -50,7 +50,7 @@ impl ChannelPermutation {
         threads: usize,
         watch: Progress,
     ) -> Result<ChannelPermutation, PermutationError> {
-        let hyper = &source.hyper;
+        let (hyper, spec) = (&source.hyper, source.spec());
         let mut stream = vec![0.0; hyper.width];
         let mut layers = Vec::with_capacity(hyper.layers);
         watch.report(Event::Measuring(
@@ -59,9 +59,9 @@ impl ChannelPermutation {
         ));
         ordered::for_each(
             threads,
-            hyper.layers,
-            hyper.layers,
-            |layer| contributions(source, calibration, layer),
+            spec.blocks.len(),
+            spec.blocks.len(),
+            |layer| contributions(source, calibration, layer, &spec.blocks[layer]),
             |layer, found| {
                 watch.step_done(&format!("order of layer {layer}"))?;
                 add(&mut stream, &found.stream);
@@ -93,18 +93,15 @@ fn contributions(
     source: &ModelFile,
     calibration: &Calibration,
     layer: usize,
+    block: &BlockSpec,
 ) -> Result<Contributions, PermutationError> {
-    let part = Part::Weight;
     let of = |site: ActivationPoint| -> Result<Vec<f64>, PermutationError> {
         let read = calibration
             .inputs(CalibratedInput::Site { layer, site })
             .diagonal();
         let mut sum = vec![0.0; read.len()];
-        for slot in ProjectionKind::ALL
-            .into_iter()
-            .filter(|slot| slot.input() == site)
-        {
-            let weights = column_energies(source, Role::Linear { layer, slot, part })?;
+        for projection in block.projections().filter(|p| p.kind.input() == site) {
+            let weights = column_energies(source, projection.matrix().weight())?;
             add(&mut sum, &divide_by_mean(weights));
         }
         Ok(product(&read, &sum))

@@ -1,6 +1,5 @@
 //! The analysis of a model: spectra, gauges, residual stream, attention sinks.
 
-use htc_formats::model::ProjectionKind;
 use maud::{Markup, html};
 use serde_json::Value;
 
@@ -9,15 +8,29 @@ use super::json::{at, indexed, layers, list, num, points, show, table, text};
 use super::scale::{Axis, Kind};
 use super::template::figure;
 
-fn of_projection(analysis: &Value, slot: ProjectionKind) -> Vec<&Value> {
+fn of_projection<'a>(analysis: &'a Value, slot: &str) -> Vec<&'a Value> {
     let spectra = list(analysis, "spectra/slots").iter();
-    spectra.filter(|s| text(s, "slot") == slot.name()).collect()
+    spectra.filter(|s| text(s, "slot") == slot).collect()
+}
+
+/// Returns the names of all projections, in the order of the first layer.
+fn projections(analysis: &Value) -> Vec<&str> {
+    let mut names = Vec::new();
+    for name in list(analysis, "spectra/slots")
+        .iter()
+        .map(|s| text(s, "slot"))
+    {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
 }
 
 pub fn spectra(analysis: &Value, prefix: &str) -> Markup {
     let slots = list(analysis, "spectra/slots").iter();
     let last = slots.filter_map(|s| num(s, "layer")).fold(0.0, f64::max) as usize;
-    let curves = ProjectionKind::ALL.map(|slot| {
+    let curves = projections(analysis).into_iter().map(|slot| {
         let curve = |s: &&Value| {
             let points = points(list(s, "curve"), ["0", "1", "none"]);
             Series::layer(num(s, "layer").unwrap_or(0.0) as usize, last + 1, points)
@@ -27,14 +40,15 @@ pub fn spectra(analysis: &Value, prefix: &str) -> Markup {
             Axis::new("energy", Kind::Linear),
         );
         let series = of_projection(analysis, slot).iter().map(curve).collect();
-        Xy::new(slot.name(), x, y, series).draw()
+        Xy::new(slot, x, y, series).draw()
     });
     let by_projection = |quantity: &str, path: &str| {
-        let series = ProjectionKind::ALL.map(|slot| {
+        let slots = projections(analysis).into_iter().enumerate();
+        let series = slots.map(|(number, slot)| {
             let points = points(of_projection(analysis, slot), ["layer", path, "none"]);
-            Series::line(slot.name(), slot.index().unwrap_or_default(), points)
+            Series::line(slot, number, points)
         });
-        over_layers("", quantity, Kind::Linear, series.into())
+        over_layers("", quantity, Kind::Linear, series.collect())
     };
     let mut energies = list(analysis, "spectra/energies").iter();
     let rank_95 = energies.position(|e| e.as_f64() == Some(0.95));
@@ -48,7 +62,7 @@ pub fn spectra(analysis: &Value, prefix: &str) -> Markup {
 
 /// Draws the tail energy by rank under each gauge.
 pub fn gauges(analysis: &Value, prefix: &str) -> Markup {
-    let charts = ProjectionKind::ALL.map(|slot| {
+    let charts = projections(analysis).into_iter().map(|slot| {
         let spectra = of_projection(analysis, slot);
         let gauges = ["none", "activation", "whiten"].into_iter().enumerate();
         let series = gauges.map(|(number, gauge)| {
@@ -57,11 +71,11 @@ pub fn gauges(analysis: &Value, prefix: &str) -> Markup {
         });
         let x = Axis::new("part of the full rank", Kind::Linear);
         let y = Axis::new("relative error", Kind::Linear);
-        Xy::new(slot.name(), x, y, series.collect()).draw()
+        Xy::new(slot, x, y, series.collect()).draw()
     });
-    let shown = charts
-        .iter()
-        .any(|chart: &Chart| chart.legend.keys().len() > 1);
+    let charts: Vec<Chart> = charts.collect();
+    // Without a second gauge the spectra show the same.
+    let shown = charts.iter().any(|chart| chart.legend.keys().len() > 1);
     let caption = format!("{prefix}Tail energy by rank and gauge");
     figure(&caption, "", charts.into_iter().filter(|_| shown))
 }
@@ -73,19 +87,14 @@ pub fn excess(analysis: &Value, prefix: &str) -> Markup {
             .iter()
             .flat_map(|g| list(g, "members"))
     };
-    let series = ProjectionKind::ALL.map(|slot| {
-        let own: Vec<&Value> = members()
-            .filter(|m| text(m, "slot") == slot.name())
-            .collect();
-        Series::line(
-            slot.name(),
-            slot.index().unwrap_or_default(),
-            by_fraction(analysis, &own, "excess"),
-        )
+    let slots = projections(analysis).into_iter().enumerate();
+    let series = slots.map(|(number, slot)| {
+        let own: Vec<&Value> = members().filter(|m| text(m, "slot") == slot).collect();
+        Series::line(slot, number, by_fraction(analysis, &own, "excess"))
     });
     let x = Axis::new("rank of the basis, part of the width", Kind::Linear);
     let y = Axis::new("energy lost / of its own basis (logarithmic)", Kind::Log);
-    let chart = Xy::new("", x, y, series.into()).draw();
+    let chart = Xy::new("", x, y, series.collect()).draw();
     figure(
         &format!("{prefix}Excess by rank and projection"),
         "",

@@ -1,6 +1,9 @@
 //! The files of a page, put together by artifact.
 
+use std::collections::BTreeSet;
+
 use htc_formats::htz::PlanRecord;
+use htc_formats::model::ProjectionKind;
 use serde_json::Value;
 
 use super::chart::shortened;
@@ -68,6 +71,12 @@ impl<'a> ArtifactData<'a> {
     pub fn layers(&self) -> usize {
         let layers = self.plan.slots.iter().map(|s| s.layer + 1);
         layers.max().unwrap_or(0)
+    }
+
+    /// Returns the projections of a block in the order of execution.
+    pub fn projections(&self) -> Vec<ProjectionKind> {
+        let slots: BTreeSet<_> = self.plan.slots.iter().map(|s| s.slot).collect();
+        slots.into_iter().collect()
     }
 }
 

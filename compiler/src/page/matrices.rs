@@ -1,6 +1,6 @@
 use htc_formats::bands::CodeLayout;
 use htc_formats::htz::{ProjectionRecord, TensorEntry};
-use htc_formats::model::{MatrixId, Part, ProjectionKind, Role};
+use htc_formats::model::{ActivationPoint, MatrixId, Part, ProjectionKind, Role};
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ pub fn bytes_by_kind(artifact: &ArtifactData, prefix: &str) -> Markup {
 fn kinds<'a>(artifact: &ArtifactData) -> Vec<(&'a str, [Option<u64>; 2])> {
     let total = |values: &mut dyn Iterator<Item = u64>| values.fold(0, u64::saturating_add);
     let mut kinds: Vec<(&str, [Option<u64>; 2])> = Vec::new();
-    for slot in ProjectionKind::ALL {
+    for slot in artifact.projections() {
         let slots = || artifact.plan.slots.iter().filter(|s| s.slot == slot);
         let before = total(&mut slots().map(|s| s.bytes_before));
         let after = total(&mut slots().map(|s| s.bytes_after));
@@ -108,7 +108,7 @@ fn by_layer(
         quantity: quantity.to_owned(),
         columns_are: "layer",
         columns: (0..artifact.layers()).map(|l| l.to_string()).collect(),
-        rows: ProjectionKind::ALL.map(row).into(),
+        rows: artifact.projections().into_iter().map(row).collect(),
         ..Heat::default()
     }
 }
@@ -143,7 +143,8 @@ pub fn bits_per_weight(artifact: &ArtifactData, prefix: &str) -> Markup {
         Some(describe(artifact, matrix, after, weights))
     };
     let tips = |slot| (0..artifact.layers()).map(move |layer| tip(layer, slot).unwrap_or_default());
-    heat.tips = ProjectionKind::ALL.map(|slot| tips(slot).collect()).into();
+    let slots = artifact.projections().into_iter();
+    heat.tips = slots.map(|slot| tips(slot).collect()).collect();
     let outside = artifact.plan.matrices.iter();
     let outside = outside.map(|m| describe(artifact, m.matrix, m.bytes_after, m.parameters_before));
     let outside = outside.collect::<Vec<_>>().join("; ");
@@ -179,7 +180,7 @@ fn bits_by_group(artifact: &ArtifactData) -> Vec<Chart> {
     let tensors = artifact.file.map_or(&[][..], |f| &f.manifest.tensors);
     let grouped: Vec<_> = tensors.iter().filter_map(grouped).collect();
     let mut maps: Vec<Heat> = Vec::new();
-    for slot in ProjectionKind::ALL {
+    for slot in artifact.projections() {
         let layers = grouped
             .iter()
             .filter(|(matrix, ..)| matrix.slot() == Some(slot));
@@ -264,31 +265,33 @@ fn group_map(name: &str, rows: Vec<(String, Vec<f64>)>) -> Option<Heat> {
 }
 
 pub fn ranks(artifact: &ArtifactData, prefix: &str) -> Markup {
-    let series = |&slot: &ProjectionKind| {
+    let series = |(number, slot): (usize, ProjectionKind)| {
         let slots = artifact.plan.slots.iter().filter(|s| s.slot == slot);
         let mut ranks: Vec<_> = slots.filter_map(|s| Some((s.layer, s.rank?))).collect();
         ranks.sort_unstable();
         let points = ranks.into_iter();
         let points = points.map(|(layer, rank)| Point::new(layer as f64, rank as f64));
-        Series::line(slot.name(), slot.index().unwrap_or_default(), points)
+        Series::line(slot.name(), number, points)
     };
-    let chart = |slots: &[ProjectionKind], title: &str| {
+    let chart = |inputs: [ActivationPoint; 2], title: &str| {
+        let slots = artifact.projections().into_iter().enumerate();
+        let slots = slots.filter(|(_, slot)| inputs.contains(&slot.input()));
         let (x, y) = (
             Axis::new("layer", Kind::Whole),
             Axis::new("rank", Kind::Linear),
         );
-        let mut xy = Xy::new(title, x, y, slots.iter().map(series).collect());
+        let mut xy = Xy::new(title, x, y, slots.map(series).collect());
+        // In the layers between, the projection is dense.
         xy.longest_step = 1.0;
         xy.draw()
     };
     let allocation = artifact.plan.allocation.as_ref();
     let allocator = allocation.map_or("uniform", |a| a.allocator.as_str());
+    let attention = [ActivationPoint::Attention, ActivationPoint::AttentionOutput];
+    let ffn = [ActivationPoint::Ffn, ActivationPoint::FfnHidden];
     let charts = [
-        chart(&ProjectionKind::ALL[..4], "Rank in attention"),
-        chart(
-            &ProjectionKind::ALL[4..],
-            "Rank in the feed-forward network",
-        ),
+        chart(attention, "Rank in attention"),
+        chart(ffn, "Rank in the feed-forward network"),
     ];
     let caption = format!("{prefix}Rank of each factorised projection");
     figure(&caption, &format!("Allocator: {allocator}."), charts)
@@ -318,7 +321,7 @@ pub fn predicted_errors(artifact: &ArtifactData, prefix: &str) -> Markup {
         @for norm in Norm::ALL {
             @if matches!(norm, Norm::Frobenius | Norm::Output) {
                 (figure(&format!("{prefix}Predicted and measured error in the norm “{norm}”"),
-                    "One point for each projection and layer.", [scatter(&in_norm(norm).collect::<Vec<_>>(), norm == Norm::Output)]))
+                    "One point for each projection and layer.", [scatter(artifact, &in_norm(norm).collect::<Vec<_>>(), norm == Norm::Output)]))
             } @else {
                 // Has no measurement in the same norm.
                 (table(&in_norm(norm).map(|m| json!(m)).collect::<Vec<_>>(), &PREDICTIONS).render(&format!("{prefix}Predicted in the coordinates of the gauge “{norm}”, measured in other norms")))
@@ -327,8 +330,9 @@ pub fn predicted_errors(artifact: &ArtifactData, prefix: &str) -> Markup {
     }
 }
 
-fn scatter(measured: &[&MeasuredProjection], of_outputs: bool) -> Chart {
-    let series = ProjectionKind::ALL.map(|slot| {
+fn scatter(artifact: &ArtifactData, measured: &[&MeasuredProjection], of_outputs: bool) -> Chart {
+    let slots = artifact.projections().into_iter().enumerate();
+    let series = slots.map(|(number, slot)| {
         let points = measured.iter().filter(|m| m.slot == slot).filter_map(|m| {
             let error = if of_outputs {
                 m.output_error
@@ -338,7 +342,7 @@ fn scatter(measured: &[&MeasuredProjection], of_outputs: bool) -> Chart {
             let point = Point::new(m.predicted?, error?);
             Some(point.named(format!("layer {}", m.layer)))
         });
-        Series::scatter(slot.name(), slot.index().unwrap_or_default(), points)
+        Series::scatter(slot.name(), number, points)
     });
     let quantity = if of_outputs {
         "measured, outputs"
@@ -349,7 +353,7 @@ fn scatter(measured: &[&MeasuredProjection], of_outputs: bool) -> Chart {
         Axis::new("predicted", Kind::Linear),
         Axis::new(quantity, Kind::Linear),
     );
-    let mut xy = Xy::new("", x, y, series.into());
+    let mut xy = Xy::new("", x, y, series.collect());
     xy.diagonal = true;
     xy.draw()
 }

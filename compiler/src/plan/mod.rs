@@ -183,14 +183,8 @@ fn unplanned_bytes(
     head: MatrixId,
     source_type: &impl SourceTypes,
 ) -> u64 {
-    let slots = (0..hyper.layers).flat_map(|layer| {
-        let slots = ProjectionKind::ALL.into_iter();
-        slots.map(move |slot| MatrixId::Projection {
-            layer,
-            projection: slot,
-        })
-    });
-    let beside = slots
+    let beside = unit::projections(hyper)
+        .into_iter()
         .chain([head])
         .filter(|&matrix| plan.unit_of(matrix).is_none());
     let members = beside.filter_map(|matrix| UnitMatrix::new(matrix, hyper, source_type));
@@ -202,18 +196,13 @@ fn unselected_dense_units(
     request: &PlanRequest,
     source_type: &impl SourceTypes,
 ) -> Vec<UnitPlan> {
-    let slots = (0..hyper.layers).flat_map(|layer| {
-        let others = ProjectionKind::ALL.into_iter();
-        let others = others.filter(|slot| !request.projections.contains(slot));
-        others.map(move |slot| MatrixId::Projection {
-            layer,
-            projection: slot,
-        })
-    });
+    let is_selected = |slot: ProjectionKind| request.projections.contains(&slot);
+    let others = unit::projections(hyper).into_iter();
+    let others = others.filter(|matrix| !matrix.slot().is_some_and(is_selected));
     let outside = [MatrixId::Embedding, MatrixId::Head].into_iter();
     let of_type = |asked: Option<DenseType>| move |matrix| Some((matrix, asked?));
     let wanted = outside.filter_map(of_type(request.dense_types.embedding_and_head));
-    let wanted = wanted.chain(slots.filter_map(of_type(request.dense_types.projections)));
+    let wanted = wanted.chain(others.filter_map(of_type(request.dense_types.projections)));
     let units = wanted.filter_map(|(matrix, asked)| {
         let members = vec![UnitMatrix::new(matrix, hyper, source_type)?];
         let (form, notes) = dense_form(&members, Some(asked));

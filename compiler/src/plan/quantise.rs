@@ -6,11 +6,11 @@
 //! basis ([`SharedLossCurve`]).
 
 use htc_formats::DType;
-use htc_formats::model::{HyperParameters, MatrixId, ProjectionKind};
+use htc_formats::model::{HyperParameters, MatrixId};
 
 use super::form::MatrixForm;
 use super::knapsack::{Candidate, core, pareto_front, pareto_sums, solve, spend_remainder};
-use super::unit::{UnitMatrix, UnitPlan};
+use super::unit::{UnitMatrix, UnitPlan, projections};
 use crate::request::DenseType;
 
 use super::{
@@ -19,18 +19,9 @@ use super::{
 
 /// Returns all matrices that a model stores, in the order of execution.
 pub fn matrices(hyper: &HyperParameters, source_type: &impl SourceTypes) -> Vec<UnitMatrix> {
-    let slots = (0..hyper.layers).flat_map(|layer| {
-        let slots = ProjectionKind::ALL.into_iter();
-        slots.map(move |slot| MatrixId::Projection {
-            layer,
-            projection: slot,
-        })
-    });
-    let all = [MatrixId::Embedding]
-        .into_iter()
-        .chain(slots)
-        .chain([MatrixId::Head]);
-    all.filter_map(|matrix| UnitMatrix::new(matrix, hyper, source_type))
+    let all = [MatrixId::Embedding].into_iter().chain(projections(hyper));
+    all.chain([MatrixId::Head])
+        .filter_map(|matrix| UnitMatrix::new(matrix, hyper, source_type))
         .collect()
 }
 
@@ -375,6 +366,7 @@ fn pareto_forms(member: &UnitMatrix, curves: &[LossCurve]) -> Vec<Candidate> {
 #[cfg(test)]
 mod tests {
     use htc_formats::DType;
+    use htc_formats::model::ProjectionKind;
 
     use super::*;
 

@@ -1,5 +1,5 @@
 use htc_formats::DType;
-use htc_formats::model::{HyperParameters, MatrixId, ProjectionKind, StoredTensor};
+use htc_formats::model::{HyperParameters, MatrixId, ModelSpec, ProjectionKind, StoredTensor};
 
 use super::form::{MatrixForm, exact_type, factor_type_for};
 use super::sources::SourceTypes;
@@ -87,6 +87,12 @@ pub fn activation_point(matrix: MatrixId, tied: bool) -> Option<CalibratedInput>
     }
 }
 
+/// Returns the projections of all blocks in the order of execution.
+pub(super) fn projections(hyper: &HyperParameters) -> Vec<MatrixId> {
+    ModelSpec::new(hyper, []).matrices().collect()
+}
+
+/// Returns a display name such as `layer 3: q+k+v` or `embedding`.
 pub(crate) fn label(members: &[UnitMatrix]) -> String {
     let names: Vec<_> = members.iter().map(|m| m.matrix.name()).collect();
     let names = names.join("+");

@@ -1,5 +1,6 @@
 //! Calibration section of the report.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use htc_formats::escape::escape;
@@ -65,6 +66,7 @@ impl CalibrationReport {
         treated: &TreatmentReport,
     ) -> Self {
         let errors = treated.output_errors();
+        let slots: BTreeSet<ProjectionKind> = errors.iter().map(|(slot, _)| *slot).collect();
         let of_slot = |slot: ProjectionKind| {
             let errors = errors.iter().filter(|(of, _)| *of == slot);
             let errors: Vec<f64> = errors.map(|(_, error)| *error).collect();
@@ -84,10 +86,7 @@ impl CalibrationReport {
             found_layers: calibration.cached_layers,
             layers: calibration.layers.len(),
             gauge: gauge.name().to_owned(),
-            output_errors: ProjectionKind::ALL
-                .into_iter()
-                .filter_map(of_slot)
-                .collect(),
+            output_errors: slots.into_iter().filter_map(of_slot).collect(),
             head: treated.measured_matrices.iter().find_map(|of| {
                 Some(HeadError {
                     matrix: of.matrix,

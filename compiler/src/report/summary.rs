@@ -1,5 +1,6 @@
 //! Summary of a plan.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use htc_formats::htz::{Form, MatrixRecord, PlanRecord, ProjectionRecord};
@@ -125,6 +126,8 @@ impl Summary {
             .sum();
         let bases: u64 = record.bases.iter().map(|b| b.parameters).sum();
         let basis_bytes: u64 = record.bases.iter().map(|b| b.bytes).sum();
+        let slots: BTreeSet<ProjectionKind> = record.slots.iter().map(|s| s.slot).collect();
+        let slots: Vec<ProjectionKind> = slots.into_iter().collect();
         let sum = |of: &dyn Fn(&ProjectionRecord) -> u64, chosen: &[ProjectionKind]| -> u64 {
             let chosen = |s: &&ProjectionRecord| chosen.contains(&s.slot);
             record.slots.iter().filter(chosen).map(of).sum()
@@ -138,7 +141,7 @@ impl Summary {
         } else {
             Biases::default()
         };
-        let mut parameters = counted(&ProjectionKind::ALL, others);
+        let mut parameters = counted(&slots, others);
         let outside = |of: fn(&MatrixRecord) -> u64| record.matrices.iter().map(of).sum::<u64>();
         parameters.after += outside(|m| m.parameters_after);
         parameters.after -= outside(|m| m.parameters_before);
@@ -167,9 +170,9 @@ impl Summary {
                 after: basis_bytes + sum(&|s| s.bytes_after, selected),
             },
             ratio,
-            slots: ProjectionKind::ALL
-                .iter()
-                .map(|&s| summarise_projection(record, s))
+            slots: slots
+                .into_iter()
+                .map(|slot| summarise_projection(record, slot))
                 .collect(),
             bases: Bases {
                 count: record.bases.len(),

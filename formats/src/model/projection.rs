@@ -1,5 +1,6 @@
 //! Projections of a block, the inputs they read, and the parts that store them.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
@@ -9,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 ///
 /// Its text form is its name, followed by a dot and the index of the expert if it belongs to one:
 /// `q`, `expert_down.17`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProjectionKind {
     /// Query projection.
     Q,
@@ -47,6 +48,25 @@ impl ProjectionKind {
         ProjectionKind::Up,
         ProjectionKind::Down,
     ];
+
+    /// Returns a number that is larger for projections that are executed later in the block.
+    pub(super) fn execution_order(self) -> usize {
+        // The projections of an expert follow each other.
+        let of_expert = |expert: u16, within: usize| 8 + 3 * usize::from(expert) + within;
+        match self {
+            ProjectionKind::Q => 0,
+            ProjectionKind::K => 1,
+            ProjectionKind::V => 2,
+            ProjectionKind::O => 3,
+            ProjectionKind::Gate => 4,
+            ProjectionKind::Up => 5,
+            ProjectionKind::Down => 6,
+            ProjectionKind::Router => 7,
+            ProjectionKind::ExpertGate(expert) => of_expert(expert, 0),
+            ProjectionKind::ExpertUp(expert) => of_expert(expert, 1),
+            ProjectionKind::ExpertDown(expert) => of_expert(expert, 2),
+        }
+    }
 
     /// Returns the index in [`ProjectionKind::ALL`], if it is one of them.
     pub fn index(self) -> Option<usize> {
@@ -102,6 +122,19 @@ impl ProjectionKind {
             ProjectionKind::Gate | ProjectionKind::Up => Some(InputGroup::GateUp),
             _ => None,
         }
+    }
+}
+
+/// The order of execution.
+impl Ord for ProjectionKind {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.execution_order().cmp(&other.execution_order())
+    }
+}
+
+impl PartialOrd for ProjectionKind {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 

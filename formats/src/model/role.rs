@@ -150,22 +150,16 @@ impl Role {
 
     /// Returns a sort key for the order of execution, which is the order of an artifact.
     pub fn execution_order(self) -> impl Ord {
-        // The projections of an expert follow each other.
-        let of_expert = |expert: u16, within: usize| 15 + 3 * usize::from(expert) + within;
-        let step = |slot: ProjectionKind| match slot {
-            ProjectionKind::Q => 2,
-            ProjectionKind::K => 3,
-            ProjectionKind::V => 4,
-            ProjectionKind::O => 7,
-            ProjectionKind::Gate => 11,
-            ProjectionKind::Up => 12,
-            ProjectionKind::Down => 13,
-            ProjectionKind::Router => 14,
-            ProjectionKind::ExpertGate(expert) => of_expert(expert, 0),
-            ProjectionKind::ExpertUp(expert) => of_expert(expert, 1),
-            ProjectionKind::ExpertDown(expert) => of_expert(expert, 2),
+        // Norms are between projections.
+        let step = |slot: ProjectionKind| {
+            let order = slot.execution_order();
+            match slot {
+                ProjectionKind::Q | ProjectionKind::K | ProjectionKind::V => 2 + order,
+                ProjectionKind::O => 4 + order,
+                _ => 7 + order,
+            }
         };
-        let after_experts = of_expert(u16::MAX, 3);
+        let after_experts = usize::MAX;
         let (stage, step, part) = match self {
             Role::TokenEmbedding => (0, 0, 0),
             Role::RopeFactors => (0, 1, 0),

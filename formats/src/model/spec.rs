@@ -6,7 +6,8 @@
 use std::collections::HashSet;
 
 use super::{
-    Activation, ActivationPoint, Experts, HyperParameters, InputGroup, Part, ProjectionKind, Role,
+    Activation, ActivationPoint, Experts, HyperParameters, InputGroup, MatrixId, Part,
+    ProjectionKind, Role,
 };
 
 /// A value that steps read and write. Every register holds one row per position.
@@ -82,6 +83,16 @@ pub struct Projection {
     pub output: Register,
 }
 
+impl Projection {
+    /// Returns the name of `W`.
+    pub const fn matrix(&self) -> MatrixId {
+        MatrixId::Projection {
+            layer: self.layer,
+            projection: self.kind,
+        }
+    }
+}
+
 /// Projections that read the same input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Project {
@@ -113,15 +124,14 @@ impl Heads {
     }
 }
 
-/// Causal attention of [`Register::Query`] over the cached keys and values, into [`Register::Attended`].
+/// Causal attention of queries over the cached keys and values, into [`Register::Attended`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionStep {
     /// Query heads.
-    pub heads: usize,
-    /// Key and value heads; divides `heads`.
-    pub kv_heads: usize,
-    /// Numbers of a head.
-    pub head_size: usize,
+    pub queries: Heads,
+    /// Key heads, whose number divides that of the queries; value heads in [`Register::Value`] have
+    /// the same shape.
+    pub keys: Heads,
     /// Factor of the products of queries and keys.
     pub scale: f32,
     /// Scaled products `s` become `c tanh(s / c)`.
@@ -154,8 +164,6 @@ pub struct ExpertsStep {
     pub normalised: bool,
     /// Activation of the gates.
     pub activation: Activation,
-    /// Width of the residual stream.
-    pub width: usize,
     /// Width of an expert's hidden layer.
     pub hidden: usize,
 }
@@ -219,6 +227,31 @@ impl Step {
             .iter()
             .chain(experts.flat_map(|expert| [&expert.gate, &expert.up, &expert.down]))
     }
+
+    /// Returns the registers that the step writes, with the numbers of a row of each. `width` is
+    /// that of the residual stream.
+    pub fn writes(&self, width: usize) -> Vec<(Register, usize)> {
+        match self {
+            Step::Norm { output, .. } => vec![(*output, width)],
+            Step::Project(step) => {
+                let written = step.projections.iter();
+                written.map(|p| (p.output, p.rows)).collect()
+            }
+            Step::HeadNorm { heads, .. } => vec![(heads.register, heads.width())],
+            Step::Rope { heads, .. } => heads.map(|of| (of.register, of.width())).to_vec(),
+            Step::Attention(step) => vec![(Register::Attended, step.queries.width())],
+            Step::Experts(step) => vec![
+                (Register::Router, step.experts.len()),
+                (Register::ExpertInput, width),
+                (Register::Gate, step.hidden),
+                (Register::Up, step.hidden),
+                (Register::ExpertOutput, width),
+                (Register::Delta, width),
+            ],
+            Step::Activate { width, .. } => vec![(Register::Gate, *width)],
+            Step::Add { .. } => vec![(Register::Residual, width)],
+        }
+    }
 }
 
 /// A block of the model.
@@ -232,14 +265,6 @@ impl BlockSpec {
     /// Returns the projections of the block in the order of execution.
     pub fn projections(&self) -> impl Iterator<Item = &Projection> {
         self.steps.iter().flat_map(Step::projections)
-    }
-
-    /// Returns the attention of the block, if it has one.
-    pub fn attention(&self) -> Option<&AttentionStep> {
-        self.steps.iter().find_map(|step| match step {
-            Step::Attention(attention) => Some(attention),
-            _ => None,
-        })
     }
 
     /// Returns the roles of the weights of the block's norms, in the order of execution.
@@ -279,22 +304,21 @@ impl ModelSpec {
         self.blocks.iter().flat_map(BlockSpec::projections)
     }
 
+    /// Returns the matrices of all blocks in the order of execution.
+    pub fn matrices(&self) -> impl Iterator<Item = MatrixId> {
+        self.projections().map(Projection::matrix)
+    }
+
     /// Returns the numbers of a row of `register`: the most that any block needs.
     pub fn register_width(&self, register: Register) -> usize {
         let steps = self.blocks.iter().flat_map(|block| &block.steps);
-        let written = |step: &Step| match (step, register) {
-            (Step::Attention(attention), Register::Attended) => {
-                attention.heads * attention.head_size
-            }
-            (Step::Experts(experts), Register::ExpertInput) => experts.width,
-            _ => {
-                let outputs = step.projections().filter(|p| p.output == register);
-                outputs.map(|projection| projection.rows).max().unwrap_or(0)
-            }
-        };
+        let written = steps.flat_map(|step| step.writes(self.width));
+        let written = written.filter(|(of, _)| *of == register);
+        let widest = written.map(|(_, width)| width).max().unwrap_or(0);
         match register {
-            Register::Residual | Register::Normed | Register::Delta => self.width,
-            _ => steps.map(written).max().unwrap_or(0),
+            // Also of the embedding and the last norm.
+            Register::Residual | Register::Normed => widest.max(self.width),
+            _ => widest,
         }
     }
 }
@@ -381,9 +405,8 @@ impl Builder<'_> {
         });
         let plain_scale = || 1.0 / (hyper.head_size as f32).sqrt();
         steps.push(Step::Attention(AttentionStep {
-            heads: hyper.heads,
-            kv_heads: hyper.kv_heads,
-            head_size: hyper.head_size,
+            queries: query,
+            keys: key,
             scale: hyper.forward.attention_scale.unwrap_or_else(plain_scale),
             softcap: hyper.forward.attention_softcap,
             window: window.map(|window| window.positions),
@@ -456,8 +479,10 @@ impl Builder<'_> {
             used: experts.used,
             normalised: experts.normalised,
             activation: self.hyper.forward.activation,
-            width: self.hyper.width,
             hidden: experts.ffn,
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,7 @@
 //! Binds tensors to the steps of the forward pass and checks their shapes, once for all backends.
 
-use htc_formats::model::spec::{self, Heads};
-use htc_formats::model::{
-    BlockSpec, Form, InputGroup, MatrixId, Part, ProjectionKind, Register, Role,
-};
+use htc_formats::model::spec;
+use htc_formats::model::{BlockSpec, Form, InputGroup, MatrixId, Part, ProjectionKind, Role};
 use htc_formats::source::ModelFile;
 use htc_kernels::cpu::Attention;
 
@@ -283,16 +281,8 @@ impl<P> Binder<'_, P> {
                 local,
             },
             spec::Step::Attention(step) => Step::Attention(AttentionStep {
-                q: Heads {
-                    register: Register::Query,
-                    count: step.heads,
-                    size: step.head_size,
-                },
-                kv: Heads {
-                    register: Register::Key,
-                    count: step.kv_heads,
-                    size: step.head_size,
-                },
+                q: step.queries,
+                kv: step.keys,
                 attention: Attention {
                     scale: step.scale,
                     softcap: step.softcap,

@@ -3,6 +3,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use htc_formats::DType;
+use htc_formats::model::MatrixId;
 
 use super::*;
 

@@ -25,6 +25,16 @@ impl Stored {
         decoded
     }
 
+    /// Stores a part of a projection of layer 3.
+    fn part(&mut self, slot: ProjectionKind, part: Part, cols: usize, values: &[f32]) {
+        self.push(linear(slot, part), DType::F32, cols, values);
+    }
+
+    /// Returns the spectrum of a projection of layer 3.
+    fn spectrum(&self, slot: ProjectionKind) -> SpectrumRecord {
+        of(&self.spectra(3, 1), slot)
+    }
+
     fn spectra(&self, layer: usize, threads: usize) -> Vec<SpectrumRecord> {
         let bytes = |entry: &TensorEntry| {
             let start = entry.offset as usize;
@@ -32,6 +42,11 @@ impl Stored {
         };
         spectra(&self.tensors, bytes, layer, threads).unwrap()
     }
+}
+
+fn of(spectra: &[SpectrumRecord], slot: ProjectionKind) -> SpectrumRecord {
+    let mut spectra = spectra.iter();
+    *spectra.find(|spectrum| spectrum.slot == slot).unwrap()
 }
 
 fn linear(slot: ProjectionKind, part: Part) -> Role {
@@ -77,50 +92,25 @@ fn factors_without_a_gauge_have_singular_values_as_weights() {
     };
     let factors = low_rank(weight, rank, SvdMethod::Svd).unwrap();
     let mut stored = Stored::default();
-    stored.push(
-        linear(ProjectionKind::O, Part::A),
-        DType::F32,
-        n,
-        &factors.a,
-    );
-    stored.push(
-        linear(ProjectionKind::O, Part::B),
-        DType::F32,
-        rank,
-        &factors.b,
-    );
+    stored.part(ProjectionKind::O, Part::A, n, &factors.a);
+    stored.part(ProjectionKind::O, Part::B, rank, &factors.b);
     let found = stored.spectra(3, 2);
     let squared: Vec<f64> = factors.singular_values[..rank]
         .iter()
         .map(|v| v * v)
         .collect();
-    is(&found[ProjectionKind::O.index().unwrap()], &squared, 1e-6);
+    is(&of(&found, ProjectionKind::O), &squared, 1e-6);
 }
 
 #[test]
 fn residual_components_follow_the_rows_of_the_base() {
     let mut stored = Stored::default();
     let base = [3.0, 4.0, 0.0, 5.0, 12.0, 0.0];
-    stored.push(
-        linear(ProjectionKind::K, Part::Weight),
-        DType::F32,
-        3,
-        &base,
-    );
+    stored.part(ProjectionKind::K, Part::Weight, 3, &base);
     let (a, b) = ([2.0, 0.0, 0.0], [0.0, 7.0]);
-    stored.push(
-        linear(ProjectionKind::K, Part::ResidualA),
-        DType::F32,
-        3,
-        &a,
-    );
-    stored.push(
-        linear(ProjectionKind::K, Part::ResidualB),
-        DType::F32,
-        1,
-        &b,
-    );
-    let found = stored.spectra(3, 1)[ProjectionKind::K.index().unwrap()];
+    stored.part(ProjectionKind::K, Part::ResidualA, 3, &a);
+    stored.part(ProjectionKind::K, Part::ResidualB, 1, &b);
+    let found = stored.spectrum(ProjectionKind::K);
     assert_eq!(found.components, 3);
     assert_eq!((found.largest, found.energy), (14.0, 25.0 + 169.0 + 196.0));
 }
@@ -129,31 +119,18 @@ fn residual_components_follow_the_rows_of_the_base() {
 fn rows_of_a_dense_projection_are_components() {
     let mut stored = Stored::default();
     let values = [3.0, 4.0, 0.0, 5.0, 12.0, 0.0];
-    stored.push(
-        linear(ProjectionKind::K, Part::Weight),
-        DType::F32,
-        3,
-        &values,
-    );
-    stored.push(
-        linear(ProjectionKind::K, Part::Bias),
-        DType::F32,
-        2,
-        &[9.0, 9.0],
-    );
+    stored.part(ProjectionKind::K, Part::Weight, 3, &values);
+    stored.part(ProjectionKind::K, Part::Bias, 2, &[9.0, 9.0]);
     let (layer, slot, part) = (2, ProjectionKind::K, Part::Weight);
     let other = Role::Linear { layer, slot, part };
     stored.push(other, DType::F32, 1, &[7.0]);
-    let found = stored.spectra(3, 1)[ProjectionKind::K.index().unwrap()];
+    let found = stored.spectrum(ProjectionKind::K);
     assert_eq!(
         (found.layer, found.slot, found.components),
         (3, ProjectionKind::K, 2)
     );
     assert_eq!((found.largest, found.energy), (13.0, 25.0 + 169.0));
-    assert_eq!(
-        stored.spectra(2, 1)[ProjectionKind::K.index().unwrap()].energy,
-        49.0
-    );
+    assert_eq!(of(&stored.spectra(2, 1), ProjectionKind::K).energy, 49.0);
 }
 
 #[test]
@@ -185,20 +162,12 @@ fn spectra_match_decoded_values_for_every_form_and_type() {
             pairs.map(|(a, b)| a * b).collect()
         };
         is(
-            &found[ProjectionKind::V.index().unwrap()],
+            &of(&found, ProjectionKind::V),
             &product(&basis, &projected),
             1e-13,
         );
-        is(
-            &found[ProjectionKind::K.index().unwrap()],
-            &rows(&dense, width),
-            1e-13,
-        );
-        is(
-            &found[ProjectionKind::Down.index().unwrap()],
-            &product(&a, &b),
-            1e-13,
-        );
+        is(&of(&found, ProjectionKind::K), &rows(&dense, width), 1e-13);
+        is(&of(&found, ProjectionKind::Down), &product(&a, &b), 1e-13);
     }
 }
 
@@ -208,12 +177,12 @@ fn spectra_do_not_depend_on_the_number_of_threads() {
     let mut stored = Stored::default();
     let a = normal(1, rank * width);
     let b = normal(2, out * rank);
-    stored.push(linear(ProjectionKind::Up, Part::A), DType::F32, width, &a);
-    stored.push(linear(ProjectionKind::Up, Part::B), DType::F32, rank, &b);
+    stored.part(ProjectionKind::Up, Part::A, width, &a);
+    stored.part(ProjectionKind::Up, Part::B, rank, &b);
     let one = stored.spectra(3, 1);
     let pairs = rows(&a, width).into_iter().zip(columns(&b, rank));
     let energies: Vec<f64> = pairs.map(|(a, b)| a * b).collect();
-    is(&one[ProjectionKind::Up.index().unwrap()], &energies, 1e-12);
+    is(&of(&one, ProjectionKind::Up), &energies, 1e-12);
     for threads in [2, 5] {
         assert_eq!(stored.spectra(3, threads), one);
     }

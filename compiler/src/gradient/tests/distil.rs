@@ -1,6 +1,5 @@
 //! Gradients of norms and of the divergence from a source.
 
-use htc_formats::model::ProjectionKind;
 use htc_kernels::cpu::Cpu;
 use htc_loader::Model;
 
@@ -67,10 +66,10 @@ fn divergence_gradients_match_finite_differences() {
         let put = |whole: &mut Whole<f64>, scale: Scale, values: &[f64]| match scale {
             Scale::Norm(role) => *whole.weight_of(role) = values.to_vec(),
             Scale::Rows { layer, slot } => {
-                let from = before[layer].matrix(slot);
-                let to = &mut whole.blocks[layer].matrix_mut(slot).unwrap().values;
-                for (index, (to, from)) in to.iter_mut().zip(&from.values).enumerate() {
-                    *to = from * values[index / before[layer].matrix(slot).cols];
+                let from = &before[layer].projection(slot).matrix;
+                let to = &mut whole.blocks[layer].projection_mut(slot).matrix;
+                for (index, (to, w)) in to.values.iter_mut().zip(&from.values).enumerate() {
+                    *to = w * values[index / from.cols];
                 }
             }
         };
@@ -119,10 +118,10 @@ fn divergence_gradients_match_finite_differences() {
 
 fn with_all_rows(mut scales: Scales, whole: &Whole<f64>) -> Scales {
     for (layer, block) in whole.blocks.iter().enumerate() {
-        for slot in ProjectionKind::ALL {
+        for projection in block.projections() {
+            let slot = projection.slot;
             scales.of.push(Scale::Rows { layer, slot });
-            let rows = block.matrix(slot).rows;
-            scales.values.push(vec![1.0; rows]);
+            scales.values.push(vec![1.0; projection.matrix.rows]);
         }
     }
     scales

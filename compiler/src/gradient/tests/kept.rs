@@ -51,14 +51,8 @@ fn made(
 }
 
 fn numbers(of: &Gradients) -> Vec<OutputMoments> {
-    let slots = (0..of.hyper.layers).flat_map(|layer| {
-        let slot = move |slot| MatrixId::Projection {
-            layer,
-            projection: slot,
-        };
-        ProjectionKind::ALL.map(slot)
-    });
-    let all = slots.chain([MatrixId::Head, MatrixId::Embedding]);
+    let all = of.spec.matrices();
+    let all = all.chain([MatrixId::Head, MatrixId::Embedding]);
     all.map(|matrix| of.of(matrix).unwrap()).collect()
 }
 
@@ -300,18 +294,19 @@ fn moments_predict_divergence_of_errors() {
         all / tokens.len() as f64
     };
     let mut random = Rng(9);
-    for (index, slot) in ProjectionKind::ALL.into_iter().enumerate() {
+    let slots: Vec<_> = whole.blocks[0].projections().map(|p| p.slot).collect();
+    for (index, slot) in slots.into_iter().enumerate() {
         // Layers 0 to 7 in an order different from the projections.
         let layer = (3 * index) % model.hyper().layers;
-        let w = whole.blocks[layer].matrix(slot).clone();
+        let w = whole.blocks[layer].projection(slot).matrix.clone();
         let rms = w.values.iter().map(|w| f64::from(w * w)).sum::<f64>() / w.values.len() as f64;
         let error = Mat::from_fn(w.rows, w.cols, |_, _| 0.03 * rms.sqrt() * random.normal());
-        let moved = &mut whole.blocks[layer].matrix_mut(slot).unwrap().values;
+        let moved = &mut whole.blocks[layer].projection_mut(slot).matrix.values;
         for (index, moved) in moved.iter_mut().enumerate() {
             *moved += error[(index / w.cols, index % w.cols)] as f32;
         }
         let measured = divergence(&whole);
-        *whole.blocks[layer].matrix_mut(slot).unwrap() = w;
+        whole.blocks[layer].projection_mut(slot).matrix = w;
         let h = costs
             .of(MatrixId::Projection {
                 layer,
@@ -346,13 +341,8 @@ fn moments_predict_divergence_of_errors() {
         .map(|_| 0.03 * rms * random.normal())
         .collect();
     let mut reads = vec![0.0; width * width];
-    let tail = whole.forward(&whole.embed(&tokens));
-    for row in tail
-        .last()
-        .unwrap()
-        .out(whole.blocks.last().unwrap())
-        .chunks_exact(width)
-    {
+    let (_, out) = whole.forward(&whole.embed(&tokens));
+    for row in out.chunks_exact(width) {
         let square: f64 = row.iter().map(|x| f64::from(x * x)).sum();
         let r = 1.0 / (square / width as f64 + f64::from(model.hyper().norm_epsilon)).sqrt();
         let x: Vec<f64> = row

@@ -2,6 +2,7 @@
 
 mod distil;
 mod kept;
+mod memory;
 mod whole;
 
 use htc_formats::source::ModelFile;
@@ -58,13 +59,13 @@ fn gradients_match_finite_differences() {
         let found: f64 = d.iter().zip(&direction).map(|(a, b)| a * b).sum();
         let name = path.display();
         close(found, expected, &format!("{name}: embeddings"));
-        assert_eq!(slots.len(), 7 * whole.blocks.len());
+        assert_eq!(slots.len(), whole.model.spec().projections().count());
         for (layer, slot, g, read) in slots {
-            let matrix = whole.blocks[layer].matrix(slot).clone();
+            let matrix = whole.blocks[layer].projection(slot).matrix.clone();
             let (rows, cols) = (matrix.rows, matrix.cols);
             let direction: Vec<f64> = matrix.values.iter().map(|_| random.normal()).collect();
             let mut end = |step: f64| {
-                let values = &mut whole.blocks[layer].matrix_mut(slot).unwrap().values;
+                let values = &mut whole.blocks[layer].projection_mut(slot).matrix.values;
                 for ((to, w), d) in values.iter_mut().zip(&matrix.values).zip(&direction) {
                     *to = w + step * d;
                 }

@@ -9,10 +9,12 @@ use htc_kernels::Pool;
 use htc_loader::Model;
 
 use crate::gradient::attention::capped;
-use crate::gradient::block::{Block, Saved, Work};
+use crate::gradient::block::Block;
 use crate::gradient::head::{Head, HeadWork, Rows};
 use crate::gradient::number::Number;
-use crate::gradient::weights::{Stored, block, required};
+use crate::gradient::steps::Step;
+use crate::gradient::values::{ValueGradients, Values};
+use crate::gradient::weights::{Blocks, Stored, required};
 
 pub fn architectures() -> Vec<PathBuf> {
     let root = concat!(
@@ -58,7 +60,9 @@ impl<T: Number> Whole<T> {
         let model = Model::open(path).unwrap();
         let pool = Pool::new(threads).unwrap();
         let hyper = model.hyper();
-        let blocks = (0..hyper.layers).map(|layer| block(&model, layer, context, &pool).unwrap());
+        let blocks = Blocks::new(&model, context);
+        let blocks = (0..hyper.layers).map(|layer| blocks.load(layer, &pool).unwrap());
+        let blocks = blocks.collect();
         let dense = |role| -> Option<Dense<T>> {
             let stored = Stored::new(model.file(), role).ok()?;
             let mut values = vec![T::default(); hyper.vocabulary * hyper.width];
@@ -69,7 +73,7 @@ impl<T: Number> Whole<T> {
         Whole {
             embedding: dense(MatrixId::Embedding.weight()).unwrap(),
             head: dense(MatrixId::Head.weight()),
-            blocks: blocks.collect(),
+            blocks,
             norm: required(model.file(), Role::OutputNorm).unwrap(),
             pool,
             model,
@@ -77,14 +81,8 @@ impl<T: Number> Whole<T> {
     }
 
     fn head(&self) -> Head<'_, T, Dense<T>> {
-        let hyper = self.model.hyper();
-        Head {
-            vocabulary: hyper.vocabulary,
-            norm: &self.norm,
-            epsilon: hyper.norm_epsilon.into(),
-            cap: hyper.forward.logit_softcap,
-            matrix: self.head.as_ref().unwrap_or(&self.embedding),
-        }
+        let matrix = self.head.as_ref().unwrap_or(&self.embedding);
+        Head::new(&self.model, &self.norm, matrix)
     }
 
     /// Returns the initial residual stream.
@@ -100,34 +98,32 @@ impl<T: Number> Whole<T> {
         x
     }
 
-    /// Returns the saved values of every block.
-    pub fn forward(&self, x: &[T]) -> Vec<Saved<T>> {
-        let mut all: Vec<Saved<T>> = Vec::new();
+    /// Returns the values of every block, and the residual stream after the last.
+    pub fn forward(&self, x: &[T]) -> (Vec<Values<T>>, Vec<T>) {
+        let mut all: Vec<Values<T>> = Vec::new();
         let mut x = x.to_vec();
         for block in &self.blocks {
-            let mut saved = Saved::default();
-            block.forward(&self.pool, &x, &mut saved);
-            x = saved.out(block).to_vec();
-            all.push(saved);
+            let mut values = Values::default();
+            x = block.forward(&self.pool, &x, &mut values).to_vec();
+            all.push(values);
         }
-        all
+        (all, x)
     }
 
     /// Returns the logits after the cap.
     pub fn logits(&self, x: &[T]) -> Vec<T> {
-        let all = self.forward(x);
+        let (_, out) = self.forward(x);
         let head = self.head();
-        let out = all.last().unwrap().out(self.blocks.last().unwrap());
         let mut work = HeadWork::default();
-        let Ok(logits) = head.logits(&self.pool, out, &mut work);
+        let Ok(logits) = head.logits(&self.pool, &out, &mut work);
         logits.iter().map(|&l| capped(l, head.cap)[0]).collect()
     }
 
     /// Returns the weight of a norm.
     pub fn weight_of(&mut self, role: Role) -> &mut Vec<T> {
         let norms = self.blocks.iter_mut().flat_map(Block::norms_mut);
-        let mut norms = norms.filter(|(found, _)| *found == role);
-        norms.next().map_or(&mut self.norm, |(_, weight)| weight)
+        let mut norms = norms.filter(|norm| norm.role == role);
+        norms.next().map_or(&mut self.norm, |norm| &mut norm.weight)
     }
 
     /// Returns the summed divergence of logits from those of `x`.
@@ -177,26 +173,34 @@ impl<T: Number> Whole<T> {
     /// Returns gradients and inputs by layer and projection, the embedding gradient, and the head's
     /// sums.
     pub fn back(&self, x: &[T], draws: &[f64]) -> Backward<T> {
-        let all = self.forward(x);
+        let (all, out) = self.forward(x);
         let vocabulary = self.model.hyper().vocabulary;
         let mut diagonal = vec![0.0; vocabulary];
         let mut d = vec![T::default(); x.len()];
         let (head, mut work) = (self.head(), HeadWork::default());
         work.norm = Some(vec![0.0; self.norm.len()]);
-        let out = all.last().unwrap().out(self.blocks.last().unwrap());
         let to = (&mut diagonal[..], &mut d[..]);
-        let Ok(()) = head.back(&self.pool, out, draws, &mut work, to);
+        let Ok(()) = head.back(&self.pool, &out, draws, &mut work, to);
         let mut norms = vec![(Role::OutputNorm, work.norm.unwrap())];
         let mut slots = Vec::new();
         for (layer, block) in self.blocks.iter().enumerate().rev() {
-            let (saved, mut work) = (&all[layer], Work::default());
-            work.norms = Some(block.zero_norms());
-            block.back(&self.pool, &d, saved, &mut work, &mut |slot, g| {
-                let read = saved.input(block, slot).to_vec();
-                slots.push((layer, slot, g.to_vec(), read));
-            });
-            d = work.stream().to_vec();
-            norms.extend(work.norms.unwrap());
+            let (values, mut gradients) = (&all[layer], ValueGradients::default());
+            let before = block.backward(&self.pool, &d, values, &mut gradients);
+            d = before.to_vec();
+            for step in &block.steps {
+                match step {
+                    Step::Project(step) => slots.extend(step.projections.iter().map(|of| {
+                        let (g, read) = (gradients.of(of.y), values.of(step.x));
+                        (layer, of.slot, g.to_vec(), read.to_vec())
+                    })),
+                    Step::Norm(norm) => {
+                        let mut sums = vec![0.0; norm.weight.len()];
+                        norm.add_weight_gradient(&self.pool, values, &gradients, &mut sums);
+                        norms.push((norm.role, sums));
+                    }
+                    _ => {}
+                }
+            }
         }
         Backward {
             slots,

@@ -7,16 +7,15 @@ use std::ops::Range;
 mod launches;
 mod pair;
 mod producer;
+mod quantise;
 
 #[cfg(test)]
 pub(super) use launches::COLUMN_GROUP_KERNELS;
 pub(super) use launches::column_group_shared_bytes;
-use launches::{
-    InputVectors, ProductOutput, SummationOrder, Targets, allocate_quantised, multiply,
-    quantise_inputs,
-};
+use launches::{ProductOutput, SummationOrder, Targets, multiply};
 use pair::{BARRIER_WORDS, multiply_pair};
 pub use producer::{PendingGate, PendingNorm, PendingOperation};
+use quantise::{InputVectors, allocate_quantised, quantise_inputs};
 
 use super::matrix::DeviceMatrix;
 use super::{F32_BYTES, byte_span, shape_mismatch};

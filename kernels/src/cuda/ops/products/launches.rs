@@ -3,15 +3,12 @@
 use super::super::matrix::{
     BlockArrays, BlockMatrix, ColumnGroupPart, DeviceLayout, DeviceMatrix, Format, TilesArgument,
 };
-use super::super::{F32_BYTES, byte_span, kernel_count, shape_mismatch};
-use super::producer::PendingOperation;
-use super::{ALIGNMENT, GrowingBuffer};
+use super::super::{F32_BYTES, kernel_count, shape_mismatch};
+use super::quantise::{InputVectors, QuantisedOutput, QuantisedVectors, needs_own_quantisation};
 use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
 
-/// Elements per quantisation step.
-pub(super) const BLOCK: usize = 32;
-
-const MAX_VECTORS_PER_READ: usize = 8;
+/// Vectors that a warp multiplies with a row that it has read.
+pub(super) const MAX_VECTORS_PER_READ: usize = 8;
 
 /// Minimum number of vectors for tensor cores, whose tiles hold twice as many: estimated, not
 /// measured.
@@ -39,95 +36,8 @@ pub(super) struct ProductOutput {
     pub accumulate: bool,
 }
 
-#[derive(Clone, Copy)]
-pub(super) struct QuantisedOutput {
-    /// One per 32 rows.
-    arrived: DeviceSpan,
-    to: QuantisedVectors,
-}
-
+/// Matrices and their outputs.
 pub(super) type Targets<'a, D> = Vec<(&'a DeviceMatrix<D>, ProductOutput)>;
-
-pub(super) struct InputVectors {
-    n: usize,
-    width: usize,
-    x: DeviceSpan,
-    /// First the plain form, if needed, then one for each column-group matrix with its own rotation
-    /// or scales.
-    quantised: Vec<QuantisedVectors>,
-    has_plain_form: bool,
-}
-
-impl InputVectors {
-    pub fn new(n: usize, width: usize, x: DeviceSpan) -> Self {
-        InputVectors {
-            n,
-            width,
-            x,
-            quantised: Vec::new(),
-            has_plain_form: false,
-        }
-    }
-
-    pub fn n(&self) -> usize {
-        self.n
-    }
-
-    /// Returns the quantised output for `matrix`, if it can produce the plain form and this is
-    /// needed.
-    pub fn quantised_output<D: Device>(
-        &self,
-        matrix: &DeviceMatrix<D>,
-        arrived: DeviceSpan,
-    ) -> Option<QuantisedOutput> {
-        let computes =
-            matches!(matrix.layout(), DeviceLayout::Blocks(_)) && self.n <= MAX_VECTORS_PER_READ;
-        let to = *self.quantised.first()?;
-        (computes && self.has_plain_form).then_some(QuantisedOutput { arrived, to })
-    }
-
-    fn split(&self) -> (QuantisedVectors, &[QuantisedVectors]) {
-        match self.quantised.split_first() {
-            Some((&first, own)) if self.has_plain_form => (first, own),
-            _ => (QuantisedVectors::NONE, &self.quantised),
-        }
-    }
-}
-
-/// Codes, steps and sums, and the transform that a column-group matrix applies first.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(super) struct QuantisedVectors {
-    codes: DeviceSpan,
-    steps: DeviceSpan,
-    sums: DeviceSpan,
-    columns: DeviceSpan,
-    rotated: u32,
-    unused: u32,
-}
-
-impl QuantisedVectors {
-    const NONE: QuantisedVectors = QuantisedVectors {
-        codes: DeviceSpan::NULL,
-        steps: DeviceSpan::NULL,
-        sums: DeviceSpan::NULL,
-        columns: DeviceSpan::NULL,
-        rotated: 0,
-        unused: 0,
-    };
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Quantise {
-    x: DeviceSpan,
-    n: u32,
-    width: u32,
-    to: [QuantisedVectors; MAX_MATRICES],
-}
-
-// SAFETY: layout as in `vectors.cu`, without padding.
-unsafe impl KernelArguments for Quantise {}
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -195,127 +105,7 @@ struct BandsProduct {
 // SAFETY: layout as `Product` in `bands.cu`, without padding.
 unsafe impl KernelArguments for BandsProduct {}
 
-fn needs_own_quantisation<D: Device>(part: &ColumnGroupPart<D>) -> bool {
-    part.scaled || part.rotated
-}
-
-fn column_group_parts<D: Device>(matrix: &DeviceMatrix<D>) -> &[ColumnGroupPart<D>] {
-    match matrix.layout() {
-        DeviceLayout::Blocks(_) => &[],
-        DeviceLayout::ColumnGroups(bands) => &bands.parts,
-    }
-}
-
-pub(super) fn allocate_quantised<D: Device>(
-    device: &D,
-    vectors: &mut InputVectors,
-    matrices: &[(&DeviceMatrix<D>, ProductOutput)],
-    room: &mut GrowingBuffer<D>,
-) -> Result<(), DeviceError> {
-    let reads_integers = |&(matrix, _): &(&DeviceMatrix<D>, ProductOutput)| match matrix.layout() {
-        DeviceLayout::Blocks(blocks) => !blocks.format.reads_floats(),
-        DeviceLayout::ColumnGroups(bands) => {
-            bands.parts.iter().any(|part| !needs_own_quantisation(part))
-        }
-    };
-    let plain = matrices.iter().any(reads_integers);
-    let own = matrices
-        .iter()
-        .flat_map(|&(matrix, _)| column_group_parts(matrix));
-    let own = own.filter(|part| needs_own_quantisation(*part)).map(Some);
-    let wanted: Vec<_> = plain.then_some(None).into_iter().chain(own).collect();
-    vectors.quantised = allocate_forms(device, vectors, &wanted, room)?;
-    vectors.has_plain_form = plain;
-    Ok(())
-}
-
-/// Quantises vectors into the [allocated](lay) forms, fused with the pending operation if it fits.
-/// With `done`, the plain form was already written.
-pub(super) fn quantise_inputs<D: Device>(
-    device: &D,
-    mut before: Option<PendingOperation<'_, D>>,
-    vectors: &InputVectors,
-    done: bool,
-) -> Result<(), DeviceError> {
-    let places = &vectors.quantised;
-    let places = if done { vectors.split().1 } else { places };
-    for places in places.chunks(MAX_MATRICES) {
-        match before.take() {
-            Some(before) if before.can_fuse(vectors.x, [vectors.n, vectors.width]) => {
-                before.launch_fused(device, [vectors.n, vectors.width], places)?;
-            }
-            before => {
-                before.map_or(Ok(()), |before| before.finish(device))?;
-                quantise(device, vectors, places)?;
-            }
-        }
-    }
-    before.map_or(Ok(()), |before| before.finish(device))
-}
-
-fn allocate_forms<D: Device>(
-    device: &D,
-    vectors: &InputVectors,
-    parts: &[Option<&ColumnGroupPart<D>>],
-    room: &mut GrowingBuffer<D>,
-) -> Result<Vec<QuantisedVectors>, DeviceError> {
-    if parts.is_empty() {
-        return Ok(Vec::new());
-    }
-    // 32-bit indices on the GPU.
-    let (n, width) = (vectors.n, vectors.width);
-    kernel_count("vectors", n)?;
-    kernel_count("columns", width)?;
-    let blocks = n * width.div_ceil(BLOCK);
-    let codes = (blocks * BLOCK).next_multiple_of(ALIGNMENT);
-    let numbers = (blocks * F32_BYTES).next_multiple_of(ALIGNMENT);
-    let each = codes + 2 * numbers;
-    let memory = room.reserve(device, each * parts.len())?;
-    let place = |(index, part): (usize, &Option<&ColumnGroupPart<D>>)| {
-        let start = index * each;
-        Ok(QuantisedVectors {
-            codes: byte_span(memory, "codes", start, &[blocks], BLOCK)?,
-            steps: byte_span(memory, "steps", start + codes, &[blocks], F32_BYTES)?,
-            sums: byte_span(
-                memory,
-                "sums",
-                start + codes + numbers,
-                &[blocks],
-                F32_BYTES,
-            )?,
-            columns: part.map_or(Ok(DeviceSpan::NULL), ColumnGroupPart::column_scales)?,
-            rotated: part.is_some_and(|part| part.rotated).into(),
-            unused: 0,
-        })
-    };
-    parts.iter().enumerate().map(place).collect()
-}
-
-fn quantise<D: Device>(
-    device: &D,
-    vectors: &InputVectors,
-    places: &[QuantisedVectors],
-) -> Result<(), DeviceError> {
-    const KERNEL: Kernel<Quantise> = Kernel::new("quantise", 256);
-    let (n, width) = (vectors.n, vectors.width);
-    let arguments = Quantise {
-        x: vectors.x,
-        n: kernel_count("vectors", n)?,
-        width: kernel_count("columns", width)?,
-        to: forms_argument(places),
-    };
-    let blocks = n * width.div_ceil(BLOCK);
-    let grid = kernel_count("blocks of vectors", (8 * blocks).div_ceil(256))?;
-    let grid = [grid, places.len().min(MAX_MATRICES) as u32, 1];
-    // SAFETY: eight threads read a block of `n` vectors of `width` elements and write its codes,
-    // step and sums, which the spans cover; column scales belong to a matrix with as many columns.
-    unsafe { device.launch(&KERNEL, grid, 0, &arguments) }
-}
-
-pub(super) fn forms_argument(places: &[QuantisedVectors]) -> [QuantisedVectors; MAX_MATRICES] {
-    std::array::from_fn(|i| places.get(i).copied().unwrap_or(QuantisedVectors::NONE))
-}
-
+/// Products grouped by matrix layout.
 pub(super) struct ProductsByLayout<'a, D: Device> {
     pub in_blocks: Vec<BlockProduct<'a, D>>,
     pub in_bands: Vec<(&'a ColumnGroupPart<D>, QuantisedVectors, ProductOutput)>,

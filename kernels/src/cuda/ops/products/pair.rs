@@ -1,8 +1,8 @@
 use super::super::{byte_span, kernel_count};
 use super::launches::{
-    InputVectors, MAX_MATRICES, Product, ProductsByLayout, Targets, WARPS, group_by_layout,
-    product_argument,
+    MAX_MATRICES, Product, ProductsByLayout, Targets, WARPS, group_by_layout, product_argument,
 };
+use super::quantise::InputVectors;
 use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
 
 #[derive(Clone, Copy)]
@@ -47,9 +47,9 @@ pub(super) fn multiply_pair<D: Device>(
             && (1..=MAX_MATRICES).contains(&terms.in_blocks.len())
             && same.all(|(blocks, ..)| blocks.format.kernel_names() == format.kernel_names())
     };
-    let n = vectors.n();
+    let n = vectors.n;
     let reads = rounded || format.reads_floats();
-    let few = (1..=MAX_VECTORS).contains(&n) && second.iter().all(|(vectors, _)| vectors.n() == n);
+    let few = (1..=MAX_VECTORS).contains(&n) && second.iter().all(|(vectors, _)| vectors.n == n);
     if !fits(&before) || !fits(&behind) || !reads || !few {
         return Ok(false);
     }

@@ -1,7 +1,8 @@
 use super::super::attention::{Join, PartialAttention, THREADS};
 use super::super::elementwise::{self, GateActivation, RowsShape, norm_threads};
 use super::super::{float_span, kernel_count, launch_per_element};
-use super::launches::{BLOCK, MAX_MATRICES, QuantisedVectors, forms_argument};
+use super::launches::MAX_MATRICES;
+use super::quantise::{BLOCK, QuantisedVectors, forms_argument};
 use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
 
 /// An operation that produces the input of a product. Each gives the same bits as the separate

@@ -1,0 +1,105 @@
+//! Memory of a backward pass and of a distillation, from the description of a model.
+
+use htc_formats::model::spec::Projection;
+use htc_formats::model::{BlockSpec, HyperParameters, ModelSpec, Step};
+
+use super::head;
+use super::pass::windows_at_a_time;
+use super::sums::OutputSums;
+
+/// Numbers that a pass through a block keeps at one position.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Numbers {
+    /// Of the values, with those that only the backward pass reads.
+    pub values: usize,
+    /// Of the gradients.
+    pub gradients: usize,
+}
+
+impl Numbers {
+    /// Returns the numbers of a block in a residual stream of `width`.
+    pub fn of(block: &BlockSpec, width: usize) -> Numbers {
+        // The stream before the block.
+        let (mut passed, mut factors) = (width, 0);
+        for step in &block.steps {
+            passed += step.writes(width).iter().map(|(_, row)| row).sum::<usize>();
+            match step {
+                Step::Norm { .. } => factors += 1,
+                Step::HeadNorm { heads, .. } => factors += heads.count,
+                // Queries, keys, values and outputs once more, in another layout.
+                Step::Attention(step) => {
+                    passed += 2 * (step.queries.width() + step.keys.width());
+                    factors += step.queries.count;
+                }
+                _ => {}
+            }
+        }
+        Numbers {
+            values: passed + factors,
+            gradients: passed,
+        }
+    }
+}
+
+/// Bytes of what a pass keeps, the most that any block needs of each.
+struct Kept {
+    /// Values at the positions of a call.
+    values: u64,
+    gradients: u64,
+    /// Decoded weights.
+    weights: u64,
+    /// Second moments of the gradients.
+    sums: u64,
+    /// Residual stream at the positions of a call.
+    stream: u64,
+}
+
+impl Kept {
+    fn of(spec: &ModelSpec, context: usize) -> Kept {
+        let positions = windows_at_a_time(spec, context).saturating_mul(context);
+        let most = |of: &dyn Fn(&BlockSpec) -> u64| spec.blocks.iter().map(of).max().unwrap_or(0);
+        let numbers = |block: &BlockSpec| Numbers::of(block, spec.width);
+        let of_projections = |block: &BlockSpec, of: fn(&Projection) -> u64| {
+            block.projections().map(of).fold(0, u64::saturating_add)
+        };
+        let weights = |p: &Projection| floats(p.rows, p.cols);
+        Kept {
+            values: most(&|block| floats(positions, numbers(block).values)),
+            gradients: most(&|block| floats(positions, numbers(block).gradients)),
+            weights: most(&|block| of_projections(block, weights)),
+            sums: most(&|block| of_projections(block, |p| OutputSums::bytes(p.rows))),
+            stream: floats(positions, spec.width),
+        }
+    }
+}
+
+/// Returns the bytes of a matrix in float32.
+fn floats(rows: usize, cols: usize) -> u64 {
+    4 * (rows as u64).saturating_mul(cols as u64)
+}
+
+/// Returns the bytes that [`gradients`](super::gradients) takes: the values and the streams before
+/// and after a block all the time, and either a layer's gradients, weights and sums or the head.
+pub(crate) fn needed_memory(hyper: &HyperParameters, spec: &ModelSpec, context: usize) -> u64 {
+    let kept = Kept::of(spec, context);
+    // With the rows being written to a file.
+    let layer = [kept.gradients, kept.weights, kept.sums, kept.stream];
+    let layer = layer.into_iter().fold(0, u64::saturating_add);
+    let head = head::memory(hyper.vocabulary, hyper.width);
+    let beside = kept.values.saturating_add(2 * kept.stream);
+    beside.saturating_add(layer.max(head))
+}
+
+/// Returns the bytes that a [`Distillation`](super::distil::Distillation) takes without the streams
+/// of its windows: the values and gradients all the time, and either a layer's weights or the heads
+/// of both models.
+pub(crate) fn distillation_memory(
+    hyper: &HyperParameters,
+    spec: &ModelSpec,
+    context: usize,
+) -> u64 {
+    let kept = Kept::of(spec, context);
+    let heads = head::memory(hyper.vocabulary, hyper.width).saturating_mul(2);
+    let passes = kept.values.saturating_add(kept.gradients);
+    passes.saturating_add(kept.weights.max(heads))
+}
