@@ -396,6 +396,6 @@ pub mod tokenizer;
 
 pub use backend::{Backend, Cpu};
 pub use error::{ExecError, LoadError};
-pub use exec::Session;
+pub use exec::{Engine, Session};
 pub use htc_kernels::{Pool, PoolError};
 pub use model::Model;

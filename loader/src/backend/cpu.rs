@@ -7,7 +7,7 @@ use htc_formats::model::{Activation, RopePairs};
 use htc_kernels::cpu::{self, KvView, Scratch};
 use htc_kernels::{Pool, PoolError};
 
-use super::{Attention, Backend, Factor, HeadShape, Slot};
+use super::{Attention, Backend, Factor, HeadShape, Queries, Slot};
 use crate::error::ExecError;
 use crate::kv::{CompressionEnergies, KeptRows, Kv, KvCache, KvPlan, LayerBases};
 use crate::tensor::Tensor;
@@ -84,6 +84,10 @@ impl Backend for Cpu {
         Ok(())
     }
 
+    fn copy_kv(&mut self, kv: &KvCache) -> Result<KvCache, ExecError> {
+        Ok(kv.clone())
+    }
+
     fn resize(&mut self, buffer: &mut Vec<f32>, numbers: usize) -> Result<(), ExecError> {
         buffer.resize(numbers, 0.0);
         Ok(())
@@ -101,6 +105,19 @@ impl Backend for Cpu {
         _: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], ExecError> {
         Ok(&from[..numbers])
+    }
+
+    fn copy_rows(
+        &mut self,
+        width: usize,
+        x: &Vec<f32>,
+        rows: Range<usize>,
+        out: &mut Vec<f32>,
+        first: usize,
+    ) -> Result<(), ExecError> {
+        let x = &x[rows.start * width..rows.end * width];
+        out[first * width..][..x.len()].copy_from_slice(x);
+        Ok(())
     }
 
     fn embed(
@@ -204,12 +221,11 @@ impl Backend for Cpu {
     fn rotate_to(
         &mut self,
         rotation: &mut CpuRotation,
-        start: usize,
-        n: usize,
+        positions: &[Range<usize>],
         frequencies: &[f64],
         factor: f32,
     ) -> Result<(), ExecError> {
-        rotation.fill(start, n, frequencies, factor);
+        rotation.fill(positions, frequencies, factor);
         Ok(())
     }
 
@@ -238,26 +254,26 @@ impl Backend for Cpu {
         &mut self,
         kv: &mut KvCache,
         layer: usize,
-        n: usize,
+        rows: Range<usize>,
         keys: &Vec<f32>,
         values: &Vec<f32>,
     ) -> Result<(), ExecError> {
-        let numbers = n * kv.row_len();
-        kv.append(&self.cpu, layer, &keys[..numbers], &values[..numbers])
+        let numbers = rows.start * kv.row_len()..rows.end * kv.row_len();
+        kv.append(&self.cpu, layer, &keys[numbers.clone()], &values[numbers])
     }
 
     fn attention(
         &mut self,
-        shape: HeadShape,
-        q: &Vec<f32>,
+        queries: Queries<'_, Vec<f32>>,
         kv: &KvCache,
         layer: usize,
         attention: &Attention,
         out: &mut Vec<f32>,
     ) -> Result<(), ExecError> {
-        let (n, start) = (shape.rows, kv.layout().positions(layer));
-        let numbers = n * shape.heads * shape.size;
-        let (q, out) = (&q[..numbers], &mut out[..numbers]);
+        let (n, start) = (queries.shape.rows, kv.layout().positions(layer));
+        let row = queries.shape.heads * queries.shape.size;
+        let numbers = queries.first * row..(queries.first + n) * row;
+        let (q, out) = (&queries.buffer[numbers.clone()], &mut out[numbers]);
         let reconstructs = kv.layout().plan().reconstructs();
         let (mut kv, scratch) = (kv.view(layer)?, &mut self.scratch);
         let whole;
@@ -267,7 +283,6 @@ impl Backend for Cpu {
             kv = KvView::new(&whole[0][..], &whole[1], heads, size, start + n)?;
         }
         if n == 1 || self.apart {
-            let row = shape.heads * shape.size;
             let rows = q.chunks_exact(row).zip(out.chunks_exact_mut(row));
             for (position, (q, out)) in (start + 1..).zip(rows) {
                 self.cpu
@@ -316,18 +331,16 @@ impl Backend for Cpu {
 
     fn importance(
         &mut self,
-        shape: HeadShape,
-        q: &Vec<f32>,
+        queries: Queries<'_, Vec<f32>>,
         kv: &KvCache,
         layer: usize,
         attention: &Attention,
         window: usize,
     ) -> Result<Vec<f32>, ExecError> {
-        let (row, end) = (
-            shape.heads * shape.size,
-            kv.layout().positions(layer) + shape.rows,
-        );
-        let q = &q[(shape.rows - window) * row..shape.rows * row];
+        let HeadShape { rows, heads, size } = queries.shape;
+        let (row, end) = (heads * size, kv.layout().positions(layer) + rows);
+        let last = queries.first + rows;
+        let q = &queries.buffer[(last - window) * row..last * row];
         let view = kv.view(layer)?;
         let mut out = vec![0.0; view.kv_heads() * end];
         self.cpu
@@ -395,23 +408,23 @@ impl Backend for Cpu {
 #[derive(Debug, Default)]
 pub struct CpuRotation {
     pairs: usize,
-    /// First position.
-    start: usize,
+    positions: Vec<Range<usize>>,
     cos: Vec<f32>,
     sin: Vec<f32>,
 }
 
 impl CpuRotation {
-    fn fill(&mut self, start: usize, n: usize, frequencies: &[f64], factor: f32) {
+    fn fill(&mut self, positions: &[Range<usize>], frequencies: &[f64], factor: f32) {
         // Executing blocks one by one repeats the same positions.
-        let filled = (self.start, self.cos.len(), self.pairs);
-        if filled == (start, n * frequencies.len(), frequencies.len()) {
+        if self.positions == positions && self.pairs == frequencies.len() {
             return;
         }
-        (self.start, self.pairs) = (start, frequencies.len());
+        self.positions.clear();
+        self.positions.extend_from_slice(positions);
+        self.pairs = frequencies.len();
         self.cos.clear();
         self.sin.clear();
-        for position in start..start + n {
+        for position in positions.iter().cloned().flatten() {
             for &frequency in frequencies {
                 let (sin, cos) = (position as f64 * frequency).sin_cos();
                 self.cos.push(cos as f32 * factor);

@@ -9,7 +9,7 @@ use htc_formats::model::{Activation, RopePairs};
 use htc_kernels::reference::{self, AttentionShape};
 
 pub use self::kv::ReferenceKv;
-use super::{Attention, Backend, Factor, HeadShape, Input, Slot};
+use super::{Attention, Backend, Factor, HeadShape, Input, Queries, Slot};
 use crate::error::ExecError;
 use crate::kv::{CompressionEnergies, KeptRows, Kv, KvPlan, LayerBases};
 use crate::tensor::Tensor;
@@ -90,6 +90,10 @@ impl Backend for Reference {
         Ok(())
     }
 
+    fn copy_kv(&mut self, kv: &ReferenceKv) -> Result<ReferenceKv, ExecError> {
+        Ok(kv.clone())
+    }
+
     fn resize(&mut self, buffer: &mut Vec<f64>, numbers: usize) -> Result<(), ExecError> {
         buffer.resize(numbers, 0.0);
         Ok(())
@@ -111,6 +115,19 @@ impl Backend for Reference {
         room.clear();
         room.extend(from[..numbers].iter().map(|&x| x as f32));
         Ok(room)
+    }
+
+    fn copy_rows(
+        &mut self,
+        width: usize,
+        x: &Vec<f64>,
+        rows: Range<usize>,
+        out: &mut Vec<f64>,
+        first: usize,
+    ) -> Result<(), ExecError> {
+        let x = &x[rows.start * width..rows.end * width];
+        out[first * width..][..x.len()].copy_from_slice(x);
+        Ok(())
     }
 
     fn embed(
@@ -192,12 +209,11 @@ impl Backend for Reference {
     fn rotate_to(
         &mut self,
         rotation: &mut ReferenceRotation,
-        start: usize,
-        n: usize,
+        positions: &[Range<usize>],
         frequencies: &[f64],
         factor: f32,
     ) -> Result<(), ExecError> {
-        let positions = start..start + n;
+        let positions = positions.iter().cloned().flatten();
         let angles = positions.flat_map(|p| frequencies.iter().map(move |f| p as f64 * f));
         let factor = f64::from(factor);
         rotation.pairs = frequencies.len();
@@ -228,23 +244,23 @@ impl Backend for Reference {
         &mut self,
         kv: &mut ReferenceKv,
         layer: usize,
-        n: usize,
+        rows: Range<usize>,
         keys: &Vec<f64>,
         values: &Vec<f64>,
     ) -> Result<(), ExecError> {
-        kv.append(layer, n, [keys, values])
+        kv.append(layer, rows, [keys, values])
     }
 
     fn attention(
         &mut self,
-        shape: HeadShape,
-        q: &Vec<f64>,
+        queries: Queries<'_, Vec<f64>>,
         kv: &ReferenceKv,
         layer: usize,
         attention: &Attention,
         out: &mut Vec<f64>,
     ) -> Result<(), ExecError> {
-        let HeadShape { rows, heads, size } = shape;
+        let HeadShape { rows, heads, size } = queries.shape;
+        let row = heads * size;
         let kv_heads = kv.layout().plan().shape().kv_heads;
         let [all_keys, all_values] = kv.all(layer, rows);
         let stored = |[head, position, dimension]: [usize; 3]| {
@@ -256,14 +272,14 @@ impl Backend for Reference {
             kv_heads,
             size,
         };
-        let q = &q[..rows * shape.heads * size];
+        let numbers = queries.first * row..(queries.first + rows) * row;
         reference::attention_with(
-            q,
+            &queries.buffer[numbers.clone()],
             kv.layout().positions(layer),
             heads,
             attention,
             stored,
-            out,
+            &mut out[numbers],
         );
         Ok(())
     }
@@ -304,14 +320,14 @@ impl Backend for Reference {
 
     fn importance(
         &mut self,
-        shape: HeadShape,
-        q: &Vec<f64>,
+        queries: Queries<'_, Vec<f64>>,
         kv: &ReferenceKv,
         layer: usize,
         attention: &Attention,
         window: usize,
     ) -> Result<Vec<f32>, ExecError> {
-        let HeadShape { rows, heads, size } = shape;
+        let HeadShape { rows, heads, size } = queries.shape;
+        let q = &queries.buffer[queries.first * heads * size..];
         let kv_heads = kv.layout().plan().shape().kv_heads;
         let end = kv.layout().positions(layer) + rows;
         let [keys, _] = kv.all(layer, rows);

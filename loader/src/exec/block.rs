@@ -6,19 +6,17 @@ use htc_kernels::cpu::Attention;
 
 use super::project::{Output, project};
 use super::tap::{Look, Point, Tap};
-use super::{AdaptedLayer, Buffers, Session};
-use crate::backend::{Backend, HeadShape};
+use super::{AdaptedLayer, Buffers, Part, Runner};
+use crate::backend::{Backend, HeadShape, Queries};
 use crate::dial::ActiveSetting;
 use crate::error::ExecError;
-use crate::kv::KvCachePolicy;
 use crate::linear::Linear;
 use crate::model::{AttentionStep, Project, Step};
 
 /// The state that the steps of a block share.
-struct Execution<'a, B: Backend> {
+struct Execution<'a, 'p, B: Backend> {
     backend: &'a mut B,
-    kv: &'a mut B::Kv,
-    keeper: &'a mut KvCachePolicy,
+    parts: &'a mut [Part<'p, B>],
     buffers: &'a mut Buffers<B>,
     /// Index of the block.
     index: usize,
@@ -33,20 +31,20 @@ struct Execution<'a, B: Backend> {
     look: Look<'a>,
 }
 
-impl<B: Backend> Session<B> {
-    /// Executes block `index` on the `n` rows of the batch, which follow the positions read so far. The
-    /// batch's rotations have to be set.
-    pub(super) fn block_of_batch(
+impl<B: Backend> Runner<B> {
+    /// Executes block `index` on the `n` rows of the batch, which follow the positions that their
+    /// sequences have read. The batch's rotations have to be set.
+    pub(super) fn block(
         &mut self,
         index: usize,
         n: usize,
+        parts: &mut [Part<'_, B>],
         tap: &mut dyn Tap,
     ) -> Result<(), ExecError> {
         let hyper = self.model.hyper();
         let mut execution = Execution {
             backend: &mut self.backend,
-            kv: &mut self.kv,
-            keeper: &mut self.keeper,
+            parts,
             buffers: &mut self.buffers,
             index,
             n,
@@ -66,7 +64,7 @@ impl<B: Backend> Session<B> {
     }
 }
 
-impl<B: Backend> Execution<'_, B> {
+impl<B: Backend> Execution<'_, '_, B> {
     fn step(&mut self, step: &Step<B>) -> Result<(), ExecError> {
         match step {
             Step::Norm {
@@ -180,7 +178,8 @@ impl<B: Backend> Execution<'_, B> {
         self.observe(Point::Queries, q.width(), Register::Query)?;
         self.observe(Point::Keys, kv.width(), Register::Key)?;
         self.observe(Point::Values, kv.width(), Register::Value)?;
-        let rotates = self.keeper.is_rotated();
+        // Sequences of a batch store keys and values alike.
+        let rotates = self.parts.iter().any(|part| part.sequence.is_rotated());
         if rotates {
             for (shape, register) in [
                 (queries, Register::Query),
@@ -198,17 +197,29 @@ impl<B: Backend> Execution<'_, B> {
         Ok(())
     }
 
-    /// Appends keys and values to the cache, attends to it, and lets the cache's policy look at the queries.
-    fn attend(&mut self, queries: HeadShape, attention: &Attention) -> Result<(), ExecError> {
-        let (index, n) = (self.index, self.n);
-        let [k, v] = self.buffers.pair(Register::Key, Register::Value);
-        self.backend.append(self.kv, index, n, k, v)?;
-        let [q, out] = self.buffers.pair(Register::Query, Register::Attended);
-        let kv = &mut *self.kv;
-        self.backend
-            .attention(queries, q, kv, index, attention, out)?;
-        let q = (queries, &*q);
-        self.keeper
-            .record_importance(self.backend, kv, index, q, attention)
+    /// Appends keys and values to the cache of each sequence, attends to it, and lets the cache's
+    /// policy look at the queries.
+    fn attend(&mut self, heads: HeadShape, attention: &Attention) -> Result<(), ExecError> {
+        let index = self.index;
+        for Part { sequence, rows } in &mut *self.parts {
+            let [k, v] = self.buffers.pair(Register::Key, Register::Value);
+            let kv = &mut sequence.kv;
+            self.backend.append(kv, index, rows.clone(), k, v)?;
+            let [q, out] = self.buffers.pair(Register::Query, Register::Attended);
+            let queries = || Queries {
+                buffer: &*q,
+                first: rows.start,
+                shape: HeadShape {
+                    rows: rows.len(),
+                    ..heads
+                },
+            };
+            self.backend
+                .attention(queries(), kv, index, attention, out)?;
+            sequence
+                .policy
+                .record_importance(self.backend, kv, index, queries(), attention)?;
+        }
+        Ok(())
     }
 }

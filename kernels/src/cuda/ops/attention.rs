@@ -10,7 +10,7 @@ use tiles::TilingPlan;
 use super::kv::{DeviceLowRankRows, KvElement, KvHeads, KvRows, KvRowsArgument};
 use super::{F32_BYTES, byte_span, download_floats, float_span, kernel_count, shape_mismatch};
 use crate::cpu::Attention;
-use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
+use crate::cuda::device::{Device, DeviceError, DeviceMemory, DeviceSpan, Kernel, KernelArguments};
 
 /// Threads per block, as in `attention.cu`.
 pub(super) const THREADS: u32 = 128;
@@ -122,8 +122,7 @@ unsafe impl KernelArguments for Attend {}
 #[derive(Debug)]
 pub struct PartialAttention<D: Device> {
     partial: Arc<D::Memory>,
-    rows: usize,
-    heads: usize,
+    queries: QueryShape,
     kv_heads: usize,
     size: usize,
     splits: usize,
@@ -149,6 +148,8 @@ unsafe impl KernelArguments for Join {}
 /// Shape of the queries, and batch invariance.
 #[derive(Clone, Copy, Debug)]
 pub struct QueryShape {
+    /// First row of the queries, and of the output, in its buffer.
+    pub first: usize,
     /// Rows: positions of the batch.
     pub rows: usize,
     /// Heads per row.
@@ -158,7 +159,29 @@ pub struct QueryShape {
     pub batch_invariant: bool,
 }
 
-/// Computes causal attention of `q [rows, heads, size]`; its keys and values are the last full rows
+impl QueryShape {
+    /// Returns the rows of `memory [.., heads, size]`.
+    fn span(
+        self,
+        memory: &impl DeviceMemory,
+        what: &'static str,
+        size: usize,
+    ) -> Result<DeviceSpan, DeviceError> {
+        let QueryShape {
+            first, rows, heads, ..
+        } = self;
+        let row = heads.saturating_mul(size).saturating_mul(F32_BYTES);
+        byte_span(
+            memory,
+            what,
+            first.saturating_mul(row),
+            &[rows, heads, size],
+            F32_BYTES,
+        )
+    }
+}
+
+/// Computes causal attention of `q [rows, heads, size]`, from the first row on; its keys and values are the last full rows
 /// in `held`, and `out` has the shape of `q`. Query head `h` reads kv head `h / (heads / kv
 /// heads)`.
 ///
@@ -231,7 +254,7 @@ pub fn attend_splits<D: Device>(
     let [codes, _] = held.full[0].kv_type().row_bytes(size);
     let shared = SplitLayout::largest_that_fits(group, size, low.ranks, codes);
     let arguments = Attend {
-        q: float_span(q, "queries", &[rows, heads, size])?,
+        q: queries.span(q, "queries", size)?,
         partial: float_span(&*partial, "partial sums", &numbers)?,
         keys: held.full[0].kernel_argument()?,
         values: held.full[1].kernel_argument()?,
@@ -268,8 +291,7 @@ pub fn attend_splits<D: Device>(
     unsafe { device.launch(&KERNEL, grid, shared.bytes, &arguments)? };
     let joined = PartialAttention {
         partial,
-        rows,
-        heads,
+        queries,
         kv_heads,
         size,
         splits,
@@ -290,9 +312,12 @@ impl<D: Device> PartialAttention<D> {
         self.launch(device, (DeviceSpan::NULL, 0), out)
     }
 
-    /// Returns rows and elements per row.
-    pub(super) fn shape(&self) -> [usize; 2] {
-        [self.rows, self.heads * self.size]
+    /// Returns true if the output is the first `n` rows of `width` elements.
+    pub(super) fn fills(&self, [n, width]: [usize; 2]) -> bool {
+        let QueryShape {
+            first, rows, heads, ..
+        } = self.queries;
+        (first, rows, heads * self.size) == (0, n, width)
     }
 
     /// Returns the head size.
@@ -307,7 +332,7 @@ impl<D: Device> PartialAttention<D> {
 
     pub(super) fn grid(&self) -> Result<[u32; 3], DeviceError> {
         Ok([
-            kernel_count("heads of all rows", self.rows * self.heads)?,
+            kernel_count("heads of all rows", self.queries.rows * self.queries.heads)?,
             1,
             1,
         ])
@@ -322,12 +347,13 @@ impl<D: Device> PartialAttention<D> {
         (basis, rank): (DeviceSpan, usize),
         out: &D::Memory,
     ) -> Result<Join, DeviceError> {
-        let (rows, heads, size) = (self.rows, self.heads, self.size);
+        let QueryShape { rows, heads, .. } = self.queries;
+        let size = self.size;
         let numbers = [rows, heads, self.splits, 2 + size + rank];
         Ok(Join {
             partial: float_span(&*self.partial, "partial sums", &numbers)?,
             basis,
-            out: float_span(out, "out", &[rows, heads, size])?,
+            out: self.queries.span(out, "out", size)?,
             heads: kernel_count("heads", heads)?,
             kv_heads: kernel_count("heads", self.kv_heads)?,
             size: kernel_count("a head", size)?,
@@ -442,7 +468,7 @@ fn low_arguments<D: Device>(held: &DeviceLayerCache<'_, D>) -> Result<LowArgumen
     for (side, of_side) in low.keys_and_values.into_iter().enumerate() {
         let KvHeads { heads, size: rank } = of_side.rows.shape();
         arguments.coordinates[side] = of_side.rows.kernel_argument()?.codes();
-        arguments.bases[side] = float_span(&of_side.basis, "bases", &[heads, rank, size])?;
+        arguments.bases[side] = float_span(&*of_side.basis, "bases", &[heads, rank, size])?;
         arguments.ranks[side] = rank;
     }
     arguments.capacity = low.keys_and_values[0].rows.capacity();
@@ -522,7 +548,7 @@ struct Importance {
 // SAFETY: layout as in `attention.cu`, without padding.
 unsafe impl KernelArguments for Importance {}
 
-/// Returns the attention weights that the last `window` rows of `q [rows, heads, size]` give to
+/// Returns the attention weights that the last `window` rows of the queries give to
 /// each of `end` positions with the keys `keys`, summed over these rows and the query heads of a kv
 /// head: `[kv heads, end]`.
 ///
@@ -552,11 +578,16 @@ pub fn attention_importance<D: Device>(
     if window > queries.rows || window > end {
         return Err(shape_mismatch("queries", window, queries.rows.min(end)));
     }
-    let first = queries.rows.saturating_sub(window) * heads * size * F32_BYTES;
+    let first = queries.first + queries.rows.saturating_sub(window);
+    let asked = QueryShape {
+        first,
+        rows: window,
+        ..queries
+    };
     let scales = device.allocate(2 * F32_BYTES * window * heads)?;
     let out = device.allocate(F32_BYTES * kv_heads * end)?;
     let arguments = Importance {
-        q: byte_span(q, "queries", first, &[window, heads, size], F32_BYTES)?,
+        q: asked.span(q, "queries", size)?,
         scale_of: float_span(&scales, "scales of weights", &[window, heads, 2])?,
         out: float_span(&out, "importance", &[kv_heads, end])?,
         keys: keys.kernel_argument()?,

@@ -1,5 +1,7 @@
 //! KV cache rows, full or as low-rank coordinates.
 
+use std::sync::Arc;
+
 use super::faults::FaultEntries;
 use super::{F32_BYTES, byte_span, download_floats, float_span, kernel_count, shape_mismatch};
 use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
@@ -306,24 +308,44 @@ struct Append {
 // SAFETY: layout as in `kv.cu`, without padding.
 unsafe impl KernelArguments for Append {}
 
-/// Writes `x [n, heads, size]` to the rows from `first` on. An unrepresentable value is recorded in
-/// entry `slot`, with rows counted from `position`.
+/// Rows of a batch that are appended to a cache.
+#[derive(Clone, Copy, Debug)]
+pub struct AppendedRows {
+    /// First row in the batch.
+    pub from: usize,
+    /// Number of rows.
+    pub count: usize,
+    /// Row of the cache for the first one.
+    pub to: usize,
+    /// Position that faults report for the first one.
+    pub position: usize,
+}
+
+/// Writes rows of `x [.., heads, size]` to the cache. An unrepresentable value is recorded in entry
+/// `slot`.
 ///
 /// # Errors
 /// A device error; [`DeviceError::OutOfBounds`] beyond the capacity.
 pub fn append_rows<D: Device>(
     device: &D,
     rows: &KvRows<D>,
-    [first, n, position]: [usize; 3],
+    appended: AppendedRows,
     x: &D::Memory,
     (faults, slot): (&FaultEntries<D>, usize),
 ) -> Result<(), DeviceError> {
     const NUMBERS: Kernel<Append> = Kernel::new("kv_append", 256);
     const BLOCKS: Kernel<Append> = Kernel::new("kv_append_blocks", 64);
     let KvHeads { heads, size } = rows.shape;
+    let AppendedRows {
+        from,
+        count: n,
+        to: first,
+        position,
+    } = appended;
     check_rows(rows, first, n)?;
+    let from = from.saturating_mul(heads * size * F32_BYTES);
     let arguments = Append {
-        x: float_span(x, "keys or values", &[n, heads, size])?,
+        x: byte_span(x, "keys or values", from, &[n, heads, size], F32_BYTES)?,
         rows: rows.kernel_argument()?,
         fault: faults.entry_span(slot)?,
         n: kernel_count("rows", n)?,
@@ -428,9 +450,25 @@ pub struct DeviceLowRankRows<D: Device> {
     /// Coordinates: heads of `rank` elements.
     pub rows: KvRows<D>,
     /// Bases.
-    pub basis: D::Memory,
+    pub basis: Arc<D::Memory>,
     /// Head size.
     pub size: usize,
+}
+
+impl<D: Device> DeviceLowRankRows<D> {
+    /// Returns a copy of the first `used` rows that shares the bases.
+    ///
+    /// # Errors
+    /// A device error.
+    pub fn copied(&self, device: &D, used: usize) -> Result<Self, DeviceError> {
+        Ok(DeviceLowRankRows {
+            rows: self
+                .rows
+                .with_capacity(device, None, used, self.rows.capacity)?,
+            basis: Arc::clone(&self.basis),
+            size: self.size,
+        })
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -476,7 +514,7 @@ pub fn expand_low_rank<D: Device>(
     check_target(to_first, n, to_capacity)?;
     let arguments = Expand {
         coordinates: low.rows.kernel_argument()?.codes,
-        basis: float_span(&low.basis, "bases", &[heads, rank, size])?,
+        basis: float_span(&*low.basis, "bases", &[heads, rank, size])?,
         to: float_span(to, "rows", &[heads, to_capacity, size])?,
         heads: kernel_count("heads", heads)?,
         size: kernel_count("a head", size)?,
