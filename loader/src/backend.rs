@@ -9,7 +9,7 @@
 //!
 //! **Asynchrony.** An operation may return before it is done, as GPU launches do, if later operations see its result; [`Backend::read`] waits. Its error may be returned by a later operation, at the latest by `read`.
 //!
-//! **Threads.** A backend belongs to one session, which may move between threads. Sessions share weights through [`Backend::Weight`].
+//! **Threads.** A backend belongs to one session or engine, which may move between threads. Sessions share weights through [`Backend::Weight`].
 
 mod cpu;
 mod gpu;
@@ -69,15 +69,13 @@ pub struct Slot<'a, B: Backend> {
     pub y: &'a mut B::Buffer,
 }
 
-/// Queries of one sequence in a batch.
+/// Consecutive rows of a batch that belong to one sequence.
 #[derive(Debug)]
-pub struct Queries<'a, T> {
-    /// `[n, heads, head_size]`, rows of all sequences of the batch.
-    pub buffer: &'a T,
-    /// First row of the sequence.
-    pub first: usize,
-    /// Shape of the sequence's rows.
-    pub shape: HeadShape,
+pub struct SequenceRows<'a, K> {
+    /// The rows.
+    pub rows: Range<usize>,
+    /// KV cache, to which keys and values of the rows were just appended, but not counted.
+    pub kv: &'a K,
 }
 
 /// Shape of rows of heads.
@@ -357,17 +355,18 @@ pub trait Backend: Send + Sized {
         values: &Self::Buffer,
     ) -> Result<(), ExecError>;
 
-    /// Computes causal attention of queries over a layer of `kv`, to which their keys and values
-    /// were just appended; writes the same rows of `out`. Query head `h` reads kv head `h / (heads /
-    /// kv_heads)`. Low-rank rows are read as `U k̃` and `U ṽ`. One row is a decoding step, several
+    /// Computes causal attention of queries `[n, heads, head_size]`, the rows of each sequence over
+    /// a layer of its KV cache; `out` has the shape of `q`. Query head `h` reads kv head `h / (heads
+    /// / kv_heads)`. Low-rank rows are read as `U k̃` and `U ṽ`. One row is a decoding step, several
     /// are a prefill.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
     fn attention(
         &mut self,
-        queries: Queries<'_, Self::Buffer>,
-        kv: &Self::Kv,
+        shape: HeadShape,
+        q: &Self::Buffer,
+        batch: &[SequenceRows<'_, Self::Kv>],
         layer: usize,
         attention: &Attention,
         out: &mut Self::Buffer,
@@ -431,21 +430,22 @@ pub trait Backend: Send + Sized {
         Err(unsupported("bases that follow the text"))
     }
 
-    /// Returns the attention weights of the last `window` rows of queries on every position of a
-    /// layer, including the appended, uncounted rows: sums over the queries and the heads of a kv
-    /// head, `[kv_heads, held + rows]`.
+    /// Returns the attention weights of the last `window` queries of a sequence on every position of
+    /// a layer, including the appended, uncounted rows: sums over the queries and the heads of a kv
+    /// head, `[kv_heads, held + rows]`. `q` and `shape` are those of the batch.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
     fn importance(
         &mut self,
-        queries: Queries<'_, Self::Buffer>,
-        kv: &Self::Kv,
+        shape: HeadShape,
+        q: &Self::Buffer,
+        sequence: SequenceRows<'_, Self::Kv>,
         layer: usize,
         attention: &Attention,
         window: usize,
     ) -> Result<Vec<f32>, ExecError> {
-        let _ = (queries, kv, layer, attention, window);
+        let _ = (shape, q, sequence, layer, attention, window);
         Err(unsupported("positions that are evicted"))
     }
 

@@ -9,7 +9,7 @@ use htc_formats::model::{Activation, RopePairs};
 use htc_kernels::reference::{self, AttentionShape};
 
 pub use self::kv::ReferenceKv;
-use super::{Attention, Backend, Factor, HeadShape, Input, Queries, Slot};
+use super::{Attention, Backend, Factor, HeadShape, Input, SequenceRows, Slot};
 use crate::error::ExecError;
 use crate::kv::{CompressionEnergies, KeptRows, Kv, KvPlan, LayerBases};
 use crate::tensor::Tensor;
@@ -253,34 +253,36 @@ impl Backend for Reference {
 
     fn attention(
         &mut self,
-        queries: Queries<'_, Vec<f64>>,
-        kv: &ReferenceKv,
+        shape: HeadShape,
+        q: &Vec<f64>,
+        batch: &[SequenceRows<'_, ReferenceKv>],
         layer: usize,
         attention: &Attention,
         out: &mut Vec<f64>,
     ) -> Result<(), ExecError> {
-        let HeadShape { rows, heads, size } = queries.shape;
-        let row = heads * size;
-        let kv_heads = kv.layout().plan().shape().kv_heads;
-        let [all_keys, all_values] = kv.all(layer, rows);
-        let stored = |[head, position, dimension]: [usize; 3]| {
-            let at = (position * kv_heads + head) * size + dimension;
-            [all_keys[at], all_values[at]]
-        };
-        let heads = AttentionShape {
-            heads,
-            kv_heads,
-            size,
-        };
-        let numbers = queries.first * row..(queries.first + rows) * row;
-        reference::attention_with(
-            &queries.buffer[numbers.clone()],
-            kv.layout().positions(layer),
-            heads,
-            attention,
-            stored,
-            &mut out[numbers],
-        );
+        let (size, row) = (shape.size, shape.heads * shape.size);
+        for SequenceRows { rows, kv } in batch {
+            let kv_heads = kv.layout().plan().shape().kv_heads;
+            let [all_keys, all_values] = kv.all(layer, rows.len());
+            let stored = |[head, position, dimension]: [usize; 3]| {
+                let at = (position * kv_heads + head) * size + dimension;
+                [all_keys[at], all_values[at]]
+            };
+            let heads = AttentionShape {
+                heads: shape.heads,
+                kv_heads,
+                size,
+            };
+            let numbers = rows.start * row..rows.end * row;
+            reference::attention_with(
+                &q[numbers.clone()],
+                kv.layout().positions(layer),
+                heads,
+                attention,
+                stored,
+                &mut out[numbers],
+            );
+        }
         Ok(())
     }
 
@@ -320,14 +322,18 @@ impl Backend for Reference {
 
     fn importance(
         &mut self,
-        queries: Queries<'_, Vec<f64>>,
-        kv: &ReferenceKv,
+        shape: HeadShape,
+        q: &Vec<f64>,
+        sequence: SequenceRows<'_, ReferenceKv>,
         layer: usize,
         attention: &Attention,
         window: usize,
     ) -> Result<Vec<f32>, ExecError> {
-        let HeadShape { rows, heads, size } = queries.shape;
-        let q = &queries.buffer[queries.first * heads * size..];
+        let (HeadShape { heads, size, .. }, kv) = (shape, sequence.kv);
+        let (q, rows) = (
+            &q[sequence.rows.start * heads * size..],
+            sequence.rows.len(),
+        );
         let kv_heads = kv.layout().plan().shape().kv_heads;
         let end = kv.layout().positions(layer) + rows;
         let [keys, _] = kv.all(layer, rows);

@@ -7,7 +7,7 @@ use htc_kernels::cpu::Attention;
 use super::project::{Output, project};
 use super::tap::{Look, Point, Tap};
 use super::{AdaptedLayer, Buffers, Part, Runner};
-use crate::backend::{Backend, HeadShape, Queries};
+use crate::backend::{Backend, HeadShape, SequenceRows};
 use crate::dial::ActiveSetting;
 use crate::error::ExecError;
 use crate::linear::Linear;
@@ -201,24 +201,26 @@ impl<B: Backend> Execution<'_, '_, B> {
     /// policy look at the queries.
     fn attend(&mut self, heads: HeadShape, attention: &Attention) -> Result<(), ExecError> {
         let index = self.index;
+        let [k, v] = self.buffers.pair(Register::Key, Register::Value);
         for Part { sequence, rows } in &mut *self.parts {
-            let [k, v] = self.buffers.pair(Register::Key, Register::Value);
-            let kv = &mut sequence.kv;
-            self.backend.append(kv, index, rows.clone(), k, v)?;
-            let [q, out] = self.buffers.pair(Register::Query, Register::Attended);
-            let queries = || Queries {
-                buffer: &*q,
-                first: rows.start,
-                shape: HeadShape {
-                    rows: rows.len(),
-                    ..heads
-                },
-            };
             self.backend
-                .attention(queries(), kv, index, attention, out)?;
-            sequence
-                .policy
-                .record_importance(self.backend, kv, index, queries(), attention)?;
+                .append(&mut sequence.kv, index, rows.clone(), k, v)?;
+        }
+        let [q, out] = self.buffers.pair(Register::Query, Register::Attended);
+        let batch = self.parts.iter();
+        let batch: Vec<_> = batch
+            .map(|part| SequenceRows {
+                rows: part.rows.clone(),
+                kv: &part.sequence.kv,
+            })
+            .collect();
+        self.backend
+            .attention(heads, q, &batch, index, attention, out)?;
+        for Part { sequence, rows } in &mut *self.parts {
+            let (rows, kv) = (rows.clone(), &sequence.kv);
+            let rows = SequenceRows { rows, kv };
+            let (policy, backend) = (&mut sequence.policy, &mut *self.backend);
+            policy.record_importance(backend, index, (heads, &*q), rows, attention)?;
         }
         Ok(())
     }

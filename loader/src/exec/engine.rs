@@ -253,7 +253,11 @@ impl<B: Backend> Engine<B> {
             self.runner.model.blocks.len(),
             self.runner.model.hyper().vocabulary,
         );
-        let mut logits = self.runner.read_logits(numbers)?;
+        // No buffer exists before the first logits.
+        let mut logits = match numbers {
+            0 => &[],
+            _ => self.runner.read_logits(numbers)?,
+        };
         for Part { sequence, rows } in parts {
             sequence.advance(rows.len(), 0..blocks);
         }

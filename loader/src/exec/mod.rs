@@ -1,5 +1,5 @@
 //! The forward pass on any [`Backend`], for prefill (many positions at once) and decode (one
-//! position).
+//! position), of one sequence ([`Session`]) or several ([`Engine`]).
 
 mod adapted;
 mod block;

@@ -13,7 +13,7 @@ use super::kind::KvKind;
 use super::layout::KeptRows;
 use super::options::{KvOptions, KvPlan};
 use super::{Kv, evict, oja};
-use crate::backend::{Backend, Queries};
+use crate::backend::{Backend, HeadShape, SequenceRows};
 use crate::error::ExecError;
 
 /// Policy and state of a sequence's KV cache.
@@ -106,12 +106,12 @@ impl KvCachePolicy {
     pub(crate) fn record_importance<B: Backend>(
         &mut self,
         backend: &mut B,
-        kv: &B::Kv,
         layer: usize,
-        queries: Queries<'_, B::Buffer>,
+        (shape, q): (HeadShape, &B::Buffer),
+        sequence: SequenceRows<'_, B::Kv>,
         attention: &Attention,
     ) -> Result<(), ExecError> {
-        let rows = queries.shape.rows;
+        let (rows, kv) = (sequence.rows.len(), sequence.kv);
         let updates = self.updates_after_pass(rows);
         let positions = kv.layout().positions(layer) + rows;
         let evicts = self
@@ -122,7 +122,8 @@ impl KvCachePolicy {
             && !self.prompt_ended;
         if updates || evicts {
             let window = self.options.importance_window.min(rows);
-            self.importance[layer] = backend.importance(queries, kv, layer, attention, window)?;
+            self.importance[layer] =
+                backend.importance(shape, q, sequence, layer, attention, window)?;
         }
         Ok(())
     }

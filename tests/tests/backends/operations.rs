@@ -2,7 +2,7 @@
 
 use htc_formats::DType;
 use htc_formats::model::{Activation, RopePairs};
-use htc_loader::backend::{Attention, HeadShape, Queries, Reference};
+use htc_loader::backend::{Attention, HeadShape, Reference, SequenceRows};
 use htc_loader::kv::{Kv, KvPlan, KvShape, KvType};
 use htc_loader::tensor::Tensor;
 use htc_loader::{Backend, ExecError};
@@ -392,12 +392,11 @@ impl Operation for Attend {
             // The other layer has keys and values swapped.
             backend.append(&mut kv, 0, 0..n, &values, &keys).unwrap();
             backend.append(&mut kv, 1, 0..n, &keys, &values).unwrap();
-            let queries = Queries {
-                buffer: &q,
-                first: 0,
-                shape,
+            let own = SequenceRows {
+                rows: 0..n,
+                kv: &kv,
             };
-            let attended = backend.attention(queries, &kv, 1, &self.attention, &mut out);
+            let attended = backend.attention(shape, &q, &[own], 1, &self.attention, &mut out);
             attended.unwrap();
             found.extend(get(backend, &out, count));
             kv.advance(n);

@@ -1,6 +1,7 @@
 //! GPU backend: weights, activations and KV cache stay in device memory; only requested results are
 //! copied back.
 
+mod attending;
 mod buffers;
 mod heads;
 mod kv;
@@ -21,9 +22,9 @@ use self::heads::{Step, Turn};
 pub use self::kv::GpuKv;
 pub use self::need::{Need, Planned};
 use self::pending::Pending;
-use super::{Attention, Backend, Factor, HeadShape, Queries, Slot, refine_one_by_one};
+use super::{Attention, Backend, Factor, HeadShape, SequenceRows, Slot, refine_one_by_one};
 use crate::error::ExecError;
-use crate::kv::{CompressionEnergies, KeptRows, Kv, KvPlan, LayerBases};
+use crate::kv::{CompressionEnergies, KeptRows, KvPlan, LayerBases};
 use crate::sampling::SamplingParameters;
 use crate::tensor::Tensor;
 
@@ -448,36 +449,16 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn attention(
         &mut self,
-        queries: Queries<'_, GpuBuffer<D>>,
-        kv: &GpuKv<D>,
+        shape: HeadShape,
+        q: &GpuBuffer<D>,
+        batch: &[SequenceRows<'_, GpuKv<D>>],
         layer: usize,
         attention: &Attention,
         out: &mut GpuBuffer<D>,
     ) -> Result<(), ExecError> {
         self.finish()?;
-        let (shape, q) = (self.queries(&queries), queries.buffer.memory()?);
-        let (out, room) = (out.memory()?, &mut self.attention);
-        let device = &self.device;
-        let start = kv.layout().positions(layer);
-        let whole;
-        let held = if kv.layout().plan().reconstructs() && kv.layout().low_rank_rows(layer) > 0 {
-            let [keys, values] = kv.whole(device, layer, shape.rows)?;
-            whole = [keys, values];
-            ops::DeviceLayerCache {
-                full: [&whole[0], &whole[1]],
-                low_rank: None,
-                start,
-            }
-        } else {
-            kv.held(layer)
-        };
-        let attended = ops::attend_splits(device, shape, q, &held, attention, room, out);
-        match attended.map_err(device_error)? {
-            // Only the whole output is fused with the next product.
-            Some(joined) if shape.first == 0 => self.pend(Pending::Joined(joined, Arc::clone(out))),
-            Some(joined) => joined.finish(device, out).map_err(device_error),
-            None => Ok(()),
-        }
+        let places = [q.memory()?, out.memory()?];
+        self.attend(shape, places, batch, layer, attention)
     }
 
     fn hadamard(&mut self, shape: HeadShape, x: &mut GpuBuffer<D>) -> Result<(), ExecError> {
@@ -521,26 +502,15 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn importance(
         &mut self,
-        queries: Queries<'_, GpuBuffer<D>>,
-        kv: &GpuKv<D>,
+        shape: HeadShape,
+        q: &GpuBuffer<D>,
+        sequence: SequenceRows<'_, GpuKv<D>>,
         layer: usize,
         attention: &Attention,
         window: usize,
     ) -> Result<Vec<f32>, ExecError> {
         self.finish()?;
-        let (shape, q) = (self.queries(&queries), queries.buffer.memory()?);
-        let (end, device) = (kv.layout().positions(layer) + shape.rows, &self.device);
-        let found = match kv.layout().low_rank_rows(layer) {
-            0 => {
-                let [keys, _] = kv.held(layer).full;
-                ops::attention_importance(device, shape, window, q, (keys, end), attention)
-            }
-            _ => {
-                let [keys, _] = kv.whole(device, layer, shape.rows)?;
-                ops::attention_importance(device, shape, window, q, (&keys, end), attention)
-            }
-        };
-        found.map_err(device_error)
+        self.weights(shape, q.memory()?, sequence, layer, attention, window)
     }
 
     fn keep(&mut self, kv: &mut GpuKv<D>, layer: usize, kept: &KeptRows) -> Result<(), ExecError> {
@@ -603,17 +573,6 @@ impl<D: Device> Backend for Gpu<D> {
         match cap {
             Some(cap) => ops::softcap(device, numbers, out, cap).map_err(device_error),
             None => Ok(()),
-        }
-    }
-}
-
-impl<D: Device> Gpu<D> {
-    fn queries(&self, of: &Queries<'_, GpuBuffer<D>>) -> ops::QueryShape {
-        ops::QueryShape {
-            first: of.first,
-            rows: of.shape.rows,
-            heads: of.shape.heads,
-            batch_invariant: self.apart,
         }
     }
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::ExecError;
-use crate::backend::{Attention, HeadShape, Queries, Reference};
+use crate::backend::{Attention, HeadShape, Reference, SequenceRows};
 
 const SHAPE: KvShape = KvShape {
     layers: 2,
@@ -280,16 +280,15 @@ impl<B: Backend> Runner<B> {
             softcap: None,
             window: None,
         };
-        let queries = || Queries {
-            buffer: &q,
-            first: 0,
-            shape,
+        let own = || SequenceRows {
+            rows: 0..n,
+            kv: &*kv,
         };
         backend
-            .attention(queries(), kv, 0, &attention, &mut out)
+            .attention(shape, &q, &[own()], 0, &attention, &mut out)
             .unwrap();
         let mut found = backend
-            .importance(queries(), kv, 0, &attention, n.min(3))
+            .importance(shape, &q, own(), 0, &attention, n.min(3))
             .unwrap();
         kv.advance(n);
         let mut scratch = vec![];

@@ -212,12 +212,11 @@ fn coordinates_are_turned_with_their_basis() {
         cpu.reserve(&mut kv, 1).unwrap();
         let last = [&rows[0][..size], &rows[1][..size]].map(<[f32]>::to_vec);
         cpu.append(&mut kv, 0, 0..1, &last[0], &last[1]).unwrap();
-        let queries = crate::backend::Queries {
-            buffer: &q,
-            first: 0,
-            shape,
+        let own = crate::backend::SequenceRows {
+            rows: 0..1,
+            kv: &kv,
         };
-        cpu.attention(queries, &kv, 0, &attention, &mut out)
+        cpu.attention(shape, &q, &[own], 0, &attention, &mut out)
             .unwrap();
         out
     };
