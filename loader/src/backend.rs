@@ -9,7 +9,7 @@
 //!
 //! **Asynchrony.** An operation may return before it is done, as GPU launches do, if later operations see its result; [`Backend::read`] waits. Its error may be returned by a later operation, at the latest by `read`.
 //!
-//! **Threads.** A backend belongs to one session, which may move between threads. Sessions share weights through [`Backend::Weight`].
+//! **Threads.** A backend belongs to one session or engine, which may move between threads. Sessions share weights through [`Backend::Weight`].
 
 mod cpu;
 mod gpu;
@@ -67,6 +67,15 @@ pub struct Slot<'a, B: Backend> {
     pub input: Input,
     /// `[n, rows]`.
     pub y: &'a mut B::Buffer,
+}
+
+/// Consecutive rows of a batch that belong to one sequence.
+#[derive(Debug)]
+pub struct SequenceRows<'a, K> {
+    /// The rows.
+    pub rows: Range<usize>,
+    /// KV cache, to which keys and values of the rows were just appended, but not counted.
+    pub kv: &'a K,
 }
 
 /// Shape of rows of heads.
@@ -131,6 +140,12 @@ pub trait Backend: Send + Sized {
     /// # Errors
     /// [`ExecError`] if memory runs out.
     fn reserve(&mut self, kv: &mut Self::Kv, n: usize) -> Result<(), ExecError>;
+
+    /// Returns a copy of a KV cache with the same positions.
+    ///
+    /// # Errors
+    /// [`ExecError`] if memory runs out.
+    fn copy_kv(&mut self, kv: &Self::Kv) -> Result<Self::Kv, ExecError>;
 
     /// Resizes `buffer` to at least `numbers` numbers of unspecified value, reusing its memory.
     ///
@@ -212,6 +227,19 @@ pub trait Backend: Send + Sized {
         Ok(None)
     }
 
+    /// Copies `rows` of `x [n, width]` to the rows of `out` from `first` on.
+    ///
+    /// # Errors
+    /// [`ExecError`] of the device.
+    fn copy_rows(
+        &mut self,
+        width: usize,
+        x: &Self::Buffer,
+        rows: Range<usize>,
+        out: &mut Self::Buffer,
+        first: usize,
+    ) -> Result<(), ExecError>;
+
     /// Looks up the embeddings of `tokens`, times `scale`: `out [n, width]`.
     ///
     /// # Errors
@@ -289,18 +317,17 @@ pub trait Backend: Send + Sized {
         bias: &Self::Vector,
     ) -> Result<(), ExecError>;
 
-    /// Sets `rotation` to the positions `start .. start + n`: cosine and sine of position times
-    /// frequency (radians per position), both times `factor`. Frequencies and factor are always the
-    /// same for the same `rotation`. Angles need float64: at position 100,000 a float32 angle is
-    /// off by 0.004 radians.
+    /// Sets `rotation` to the positions of the rows, given as ranges in order: cosine and sine of
+    /// position times frequency (radians per position), both times `factor`. Frequencies and factor
+    /// are always the same for the same `rotation`. Angles need float64: at position 100,000 a
+    /// float32 angle is off by 0.004 radians.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
     fn rotate_to(
         &mut self,
         rotation: &mut Self::Rotation,
-        start: usize,
-        n: usize,
+        positions: &[Range<usize>],
         frequencies: &[f64],
         factor: f32,
     ) -> Result<(), ExecError>;
@@ -319,12 +346,13 @@ pub trait Backend: Send + Sized {
     ) -> Result<(), ExecError>;
 
     /// If true, every row of the following batches is bitwise identical to that of a batch with one
-    /// row; else sums may be in another order. Used for the small batches that verify draft tokens.
+    /// row; else sums may be in another order. Used to verify draft tokens, and for batches of
+    /// several sequences.
     fn keep_apart(&mut self, apart: bool);
 
-    /// Writes keys and values `[n, kv_heads, head_size]` of one layer after the stored positions,
-    /// in [reserved](Backend::reserve) memory. [`Kv::advance`] counts them after all layers are
-    /// written.
+    /// Writes `rows` of keys and values `[n, kv_heads, head_size]` of one layer after the stored
+    /// positions, in [reserved](Backend::reserve) memory. [`Kv::advance`] counts them after all
+    /// layers are written.
     ///
     /// # Errors
     /// [`ExecError::KvRange`] for a number outside the range of the KV type; the stored positions
@@ -333,15 +361,15 @@ pub trait Backend: Send + Sized {
         &mut self,
         kv: &mut Self::Kv,
         layer: usize,
-        n: usize,
+        rows: Range<usize>,
         keys: &Self::Buffer,
         values: &Self::Buffer,
     ) -> Result<(), ExecError>;
 
-    /// Computes causal attention of queries `[n, heads, head_size]` over a layer of `kv`, to which
-    /// their keys and values were just appended; `out` has the shape of `q`. Query head `h` reads
-    /// kv head `h / (heads / kv_heads)`. Low-rank rows are read as `U k̃` and `U ṽ`. One row is a
-    /// decoding step, several are a prefill.
+    /// Computes causal attention of queries `[n, heads, head_size]`, the rows of each sequence over
+    /// a layer of its KV cache; `out` has the shape of `q`. Query head `h` reads kv head `h / (heads
+    /// / kv_heads)`. Low-rank rows are read as `U k̃` and `U ṽ`. One row is a decoding step, several
+    /// are a prefill.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
@@ -349,7 +377,7 @@ pub trait Backend: Send + Sized {
         &mut self,
         shape: HeadShape,
         q: &Self::Buffer,
-        kv: &Self::Kv,
+        batch: &[SequenceRows<'_, Self::Kv>],
         layer: usize,
         attention: &Attention,
         out: &mut Self::Buffer,
@@ -413,9 +441,9 @@ pub trait Backend: Send + Sized {
         Err(unsupported("bases that follow the text"))
     }
 
-    /// Returns the attention weights of the last `window` rows of queries `[n, heads, head_size]`
-    /// on every position of a layer, including the appended, uncounted batch: sums over the queries
-    /// and the heads of a kv head, `[kv_heads, held + n]`.
+    /// Returns the attention weights of the last `window` queries of a sequence on every position of
+    /// a layer, including the appended, uncounted rows: sums over the queries and the heads of a kv
+    /// head, `[kv_heads, held + rows]`. `q` and `shape` are those of the batch.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
@@ -423,12 +451,12 @@ pub trait Backend: Send + Sized {
         &mut self,
         shape: HeadShape,
         q: &Self::Buffer,
-        kv: &Self::Kv,
+        sequence: SequenceRows<'_, Self::Kv>,
         layer: usize,
         attention: &Attention,
         window: usize,
     ) -> Result<Vec<f32>, ExecError> {
-        let _ = (shape, q, kv, layer, attention, window);
+        let _ = (shape, q, sequence, layer, attention, window);
         Err(unsupported("positions that are evicted"))
     }
 

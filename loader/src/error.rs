@@ -9,6 +9,7 @@ use htc_formats::source::SourceError;
 use htc_kernels::ShapeError;
 use thiserror::Error;
 
+use crate::exec::SequenceId;
 use crate::kv::KvError;
 
 /// Error of loading a model.
@@ -93,7 +94,7 @@ pub enum ExecError {
     Batch {
         /// Tokens given.
         found: usize,
-        /// Limit of [`Session::batch`](crate::Session::batch).
+        /// Limit of [`Session::batch`](crate::Session::batch) or of an [`Engine`](crate::exec::Engine).
         limit: usize,
     },
     /// The sequence exceeds the session's context.
@@ -102,6 +103,36 @@ pub enum ExecError {
          otherwise; begin it with its full context"
     )]
     Context {
+        /// Requested positions.
+        found: usize,
+        /// Largest possible number.
+        limit: usize,
+    },
+    /// An engine has no such sequence.
+    #[error("sequence {sequence} is not in the engine, or was removed")]
+    Sequence {
+        /// The sequence.
+        sequence: SequenceId,
+    },
+    /// A pass has several chunks of one sequence.
+    #[error("sequence {sequence} has several chunks in one pass; join them")]
+    RepeatedSequence {
+        /// The sequence.
+        sequence: SequenceId,
+    },
+    /// A chunk of a pass has no tokens.
+    #[error("the chunk of sequence {sequence} has no tokens; leave it out")]
+    EmptyChunk {
+        /// The sequence.
+        sequence: SequenceId,
+    },
+    /// A sequence exceeds the context of its engine.
+    #[error(
+        "sequence {sequence} would have {found} positions, at most {limit} fit the context; truncate or remove it"
+    )]
+    SequenceFull {
+        /// The sequence.
+        sequence: SequenceId,
         /// Requested positions.
         found: usize,
         /// Largest possible number.

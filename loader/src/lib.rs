@@ -308,6 +308,12 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # Several sequences
+//!
+//! An [`Engine`] reads tokens of many sequences in one pass, which reads the weights once, as a
+//! server does. Each sequence has the bits that it has alone; sequences come, go, are copied and
+//! truncated at any time.
+//!
 //! # On a GPU
 //!
 //! [`DeviceChoice::execute`](device::DeviceChoice::execute) runs a [`device::DeviceWork`] on the chosen
@@ -396,6 +402,6 @@ pub mod tokenizer;
 
 pub use backend::{Backend, Cpu};
 pub use error::{ExecError, LoadError};
-pub use exec::Session;
+pub use exec::{Engine, Session};
 pub use htc_kernels::{Pool, PoolError};
 pub use model::Model;

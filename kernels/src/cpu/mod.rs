@@ -13,7 +13,6 @@
 //! functions that is returned only if the processor supports them.
 
 mod activations;
-mod apart;
 mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;

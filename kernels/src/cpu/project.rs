@@ -59,7 +59,7 @@ impl Cpu {
     ) -> Result<(), ShapeError> {
         check(n, x, factors, slots)?;
         if n == 1 {
-            one_row(self, x, factors, slots, scratch);
+            single_rows(self, n, x, factors, slots, scratch);
             return Ok(());
         }
         for slot in slots.iter_mut() {
@@ -79,9 +79,48 @@ impl Cpu {
         scratch.inner = inner;
         outcome
     }
+
+    /// As [`Cpu::project`], with every row bit-identical to a batch of one. Products of one vector
+    /// and of many otherwise add in another order and round differently; in speculative decoding
+    /// that could decide whether a drafted token is accepted. Memory is read once, but weights are
+    /// decoded once per vector. Matrices in [column groups](super::bands) are batch-invariant
+    /// already.
+    ///
+    /// # Errors
+    /// As [`Cpu::project`].
+    pub fn project_apart(
+        &self,
+        n: usize,
+        x: &[f32],
+        factors: &[Factor<'_>],
+        slots: &mut [Slot<'_>],
+        scratch: &mut Scratch,
+    ) -> Result<(), ShapeError> {
+        check(n, x, factors, slots)?;
+        if n > 0 {
+            single_rows(self, n, x, factors, slots, scratch);
+        }
+        Ok(())
+    }
+
+    /// As [`Cpu::matmul`], with every row of `y` bit-identical to [`Cpu::matvec`].
+    ///
+    /// # Errors
+    /// As [`Cpu::matmul`].
+    pub fn matmul_apart(
+        &self,
+        w: Matrix<'_>,
+        n: usize,
+        x: &[f32],
+        y: &mut [f32],
+        scratch: &mut Scratch,
+    ) -> Result<(), ShapeError> {
+        let input = Input::Vector;
+        self.project_apart(n, x, &[], &mut [Slot { w, input, y }], scratch)
+    }
 }
 
-pub(super) fn check(
+fn check(
     n: usize,
     x: &[f32],
     factors: &[Factor<'_>],
@@ -154,7 +193,7 @@ fn two_stages<'s, 'y: 's>(
 }
 
 /// Zeroes the components from `rank` in rows of `width` numbers.
-pub(super) fn clear_tails(inner: &mut [f32], width: usize, rank: usize) {
+fn clear_tails(inner: &mut [f32], width: usize, rank: usize) {
     if rank < width {
         for row in inner.chunks_exact_mut(width) {
             row[rank..].fill(0.0);
@@ -208,10 +247,10 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn new(pool: &Pool, w: Matrix<'a>, input: Input, y: &'a mut [f32]) -> Self {
-        let rows = match pool.threads() {
-            1 => w.rows().max(1),
-            threads => rows_per_task(&w, threads),
+    fn new(pool: &Pool, n: usize, w: Matrix<'a>, input: Input, y: &'a mut [f32]) -> Self {
+        let rows = match (pool.threads(), n) {
+            (1, 1) => w.rows().max(1),
+            (threads, _) => rows_per_task(&w, threads),
         };
         Work {
             w,
@@ -229,8 +268,8 @@ struct Inner {
     strip_count: usize,
 }
 
-/// Returns the positions of the inner vectors, and the buffer sizes: their numbers, super-blocks of
-/// `x`, super-blocks of inner vectors (only where a product reads them).
+/// Returns the positions of the inner vectors of a row, and the buffer sizes: their numbers,
+/// super-blocks of `x`, super-blocks of inner vectors (only where a product reads them).
 fn places(factors: &[Factor<'_>], slots: &[Slot<'_>]) -> (Vec<Inner>, [usize; 3]) {
     let read = |input| {
         let slots = slots.iter().filter(|slot| slot.input == input);
@@ -265,6 +304,7 @@ fn places(factors: &[Factor<'_>], slots: &[Slot<'_>]) -> (Vec<Inner>, [usize; 3]
 /// `y`.
 fn works<'a>(
     pool: &Pool,
+    n: usize,
     factors: &[Factor<'a>],
     slots: &'a mut [Slot<'_>],
     inner: &'a Shared<'_, f32>,
@@ -274,72 +314,79 @@ fn works<'a>(
     let mut second = Vec::with_capacity(slots.len());
     for (factor, at) in factors.iter().zip(inners) {
         // SAFETY: the parts of the factors are disjoint.
-        let y = unsafe { inner.part_mut(at.numbers, factor.w.rows()) };
-        first.push(Work::new(pool, factor.w, Input::Vector, y));
+        let y = unsafe { inner.part_mut(n * at.numbers, n * factor.w.rows()) };
+        first.push(Work::new(pool, n, factor.w, Input::Vector, y));
     }
     for slot in slots {
         let stage = match slot.input {
             Input::Vector => &mut first,
             Input::Inner(_) => &mut second,
         };
-        stage.push(Work::new(pool, slot.w, slot.input, &mut *slot.y));
+        stage.push(Work::new(pool, n, slot.w, slot.input, &mut *slot.y));
     }
     [first, second]
 }
 
-fn one_row(
+/// Projects `n ≥ 1` rows with the kernels for one: a task multiplies a block of rows of a matrix,
+/// which stays in the cache, with one vector after another.
+fn single_rows(
     cpu: &Cpu,
+    n: usize,
     x: &[f32],
     factors: &[Factor<'_>],
     slots: &mut [Slot<'_>],
     scratch: &mut Scratch,
 ) {
-    let (kernels, pool) = (cpu.kernels, &*cpu.pool);
+    let (kernels, pool, cols) = (cpu.kernels, &*cpu.pool, x.len() / n);
     let (inners, [numbers, x_strips, strip_count]) = places(factors, slots);
-    let (inner, strips) = scratch.inner(numbers, x_strips + strip_count);
-    let (x_strips, inner_strips) = strips.split_at_mut(x_strips);
+    let (inner, strips) = scratch.inner(n * numbers, n * (x_strips + strip_count));
+    let (x_strips, inner_strips) = strips.split_at_mut(n * x_strips);
     if !x_strips.is_empty() {
-        quantise_rows(kernels, pool, x.len(), x, x_strips);
+        quantise_rows(kernels, pool, cols, x, x_strips);
     }
-    let x = Vector {
-        numbers: x,
-        strips: x_strips,
-    };
+    let (x_strips, of_row) = (&*x_strips, x_strips.len() / n);
 
     let inner = Shared::new(inner);
     let inner_strips = Shared::new(inner_strips);
-    let stages = works(pool, factors, slots, &inner, &inners);
+    let stages = works(pool, n, factors, slots, &inner, &inners);
     let tasks = stages
         .each_ref()
         .map(|works| works.iter().map(|w| w.tasks).sum());
 
+    let vector = |input: Input, t: usize| match input {
+        Input::Vector => Vector {
+            numbers: &x[t * cols..][..cols],
+            strips: &x_strips[t * of_row..][..of_row],
+        },
+        Input::Inner(index) => {
+            let (at, rows) = (&inners[index], factors[index].w.rows());
+            let strips = n * at.strips + t * at.strip_count;
+            // SAFETY: inner vectors are written only in and directly after the first stage, and
+            // only products of the second read them.
+            unsafe {
+                Vector {
+                    numbers: inner.part(n * at.numbers + t * rows, rows),
+                    strips: inner_strips.part(strips, at.strip_count),
+                }
+            }
+        }
+    };
     let run = |stage: usize, mut task: usize| {
         for work in &stages[stage] {
             if task >= work.tasks {
                 task -= work.tasks;
                 continue;
             }
-            let start = task * work.rows;
-            let count = work.rows.min(work.w.rows() - start);
-            let x = match work.input {
-                Input::Vector => x,
-                Input::Inner(index) => {
-                    let (at, rows) = (&inners[index], factors[index].w.rows());
-                    // SAFETY: inner vectors are written only in and directly after the first stage,
-                    // and this is the second.
-                    unsafe {
-                        Vector {
-                            numbers: inner.part(at.numbers, rows),
-                            strips: inner_strips.part(at.strips, at.strip_count),
-                        }
-                    }
-                }
-            };
-            // SAFETY: every task is called once and its rows are disjoint from all others.
-            let y = unsafe { work.y.part_mut(start, count) };
+            let (start, rows) = (task * work.rows, work.w.rows());
+            let count = work.rows.min(rows - start);
             // The rows lie in the matrix.
-            if let Ok(w) = work.w.row_range(start, count) {
-                multiply(kernels, w, x, y);
+            let Ok(w) = work.w.row_range(start, count) else {
+                return;
+            };
+            for t in 0..n {
+                // SAFETY: every task is called once and its rows are disjoint from all others.
+                let y = unsafe { work.y.part_mut(t * rows + start, count) };
+                multiply(kernels, w, vector(work.input, t), y);
             }
             return;
         }
@@ -350,16 +397,19 @@ fn one_row(
         }
         for (factor, at) in factors.iter().zip(&inners) {
             let rows = factor.w.rows();
-            // SAFETY: the first stage has finished and the second has not begun.
-            let (numbers, strips) = unsafe {
-                (
-                    inner.part_mut(at.numbers, rows),
-                    inner_strips.part_mut(at.strips, at.strip_count),
-                )
-            };
-            clear_tails(numbers, rows, factor.rank);
-            if !strips.is_empty() {
-                (kernels.quantise)(numbers, strips);
+            for t in 0..n {
+                let strips = n * at.strips + t * at.strip_count;
+                // SAFETY: the first stage has finished and the second has not begun.
+                let (numbers, strips) = unsafe {
+                    (
+                        inner.part_mut(n * at.numbers + t * rows, rows),
+                        inner_strips.part_mut(strips, at.strip_count),
+                    )
+                };
+                clear_tails(numbers, rows, factor.rank);
+                if !strips.is_empty() {
+                    (kernels.quantise)(numbers, strips);
+                }
             }
         }
     };

@@ -1,13 +1,13 @@
 //! CPU backend over [`htc_kernels::cpu`]; weights are used in the mapped file.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use htc_formats::model::{Activation, RopePairs};
 use htc_kernels::cpu::{self, KvView, Scratch};
-use htc_kernels::{Pool, PoolError};
+use htc_kernels::{Pool, PoolError, ShapeError};
 
-use super::{Attention, Backend, Factor, HeadShape, Route, Slot, add_routed_rows};
+use super::{Attention, Backend, Factor, HeadShape, Route, SequenceRows, Slot, add_routed_rows};
 use crate::error::ExecError;
 use crate::kv::{CompressionEnergies, KeptRows, Kv, KvCache, KvPlan, LayerBases};
 use crate::tensor::Tensor;
@@ -19,6 +19,8 @@ pub struct Cpu {
     cpu: cpu::Cpu,
     /// Reused, so that a step allocates nothing.
     scratch: Scratch,
+    /// Of each thread.
+    scratches: Vec<Scratch>,
     /// As [`Backend::keep_apart`].
     apart: bool,
 }
@@ -50,11 +52,102 @@ impl Cpu {
     }
 }
 
+/// Keys and values of all positions of a layer.
+type Reconstructed = [Vec<f32>; 2];
+
+/// Returns a layer with `n` appended rows for attention.
+fn view<'a>(
+    kv: &'a KvCache,
+    layer: usize,
+    n: usize,
+    whole: Option<&'a Reconstructed>,
+) -> Result<KvView<'a>, ShapeError> {
+    let view = kv.view(layer)?;
+    let end = kv.layout().positions(layer) + n;
+    match whole {
+        Some([keys, values]) => KvView::new(
+            &keys[..],
+            &values[..],
+            view.kv_heads(),
+            view.head_size(),
+            end,
+        ),
+        None => Ok(view),
+    }
+}
+
+impl Cpu {
+    /// Returns the layer with `n` appended rows in full, if attention is to read it so.
+    fn reconstructed(
+        &self,
+        kv: &KvCache,
+        layer: usize,
+        n: usize,
+    ) -> Result<Option<Reconstructed>, ExecError> {
+        let layout = kv.layout();
+        if !layout.plan().reconstructs() || layout.low_rank_rows(layer) == 0 {
+            return Ok(None);
+        }
+        let end = layout.positions(layer) + n;
+        Ok(Some(self.cpu.reconstruct(&kv.view(layer)?, end)?))
+    }
+
+    /// Computes attention of each row as of a batch of one, rows on all threads.
+    fn attention_apart(
+        &mut self,
+        row: usize,
+        q: &[f32],
+        batch: &[SequenceRows<'_, KvCache>],
+        layer: usize,
+        attention: &Attention,
+        out: &mut [f32],
+    ) -> Result<(), ExecError> {
+        let whole = batch
+            .iter()
+            .map(|part| self.reconstructed(part.kv, layer, part.rows.len()));
+        let whole = whole.collect::<Result<Vec<_>, _>>()?;
+        let mut rows = Vec::with_capacity(q.len() / row.max(1));
+        for (SequenceRows { rows: own, kv }, whole) in batch.iter().zip(&whole) {
+            let view = view(kv, layer, own.len(), whole.as_ref())?;
+            let start = kv.layout().positions(layer);
+            rows.extend(
+                (start + 1..)
+                    .take(own.len())
+                    .map(|positions| (view, positions)),
+            );
+        }
+        let operands = q.chunks_exact(row).zip(out.chunks_exact_mut(row));
+        let tasks = Mutex::new(rows.into_iter().zip(operands));
+        let take = || lock(&tasks).next();
+        let outcome = Mutex::new(Ok(()));
+        let (cpu, pool) = (&self.cpu, self.cpu.pool());
+        self.scratches.resize_with(pool.threads(), Scratch::new);
+        // An operation within one of the pool stays on its thread.
+        pool.chunks_mut(&mut self.scratches, 1, |_, scratch| {
+            while let Some(((kv, positions), (q, out))) = take() {
+                let scratch = &mut scratch[0];
+                let done = cpu.attention_decode(q, &kv, positions, attention, scratch, out);
+                if done.is_err() {
+                    *lock(&outcome) = done;
+                }
+            }
+        });
+        Ok(outcome
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)?)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl From<cpu::Cpu> for Cpu {
     fn from(cpu: cpu::Cpu) -> Self {
         Cpu {
             cpu,
             scratch: Scratch::new(),
+            scratches: Vec::new(),
             apart: false,
         }
     }
@@ -84,6 +177,10 @@ impl Backend for Cpu {
         Ok(())
     }
 
+    fn copy_kv(&mut self, kv: &KvCache) -> Result<KvCache, ExecError> {
+        Ok(kv.clone())
+    }
+
     fn resize(&mut self, buffer: &mut Vec<f32>, numbers: usize) -> Result<(), ExecError> {
         buffer.resize(numbers, 0.0);
         Ok(())
@@ -101,6 +198,19 @@ impl Backend for Cpu {
         _: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], ExecError> {
         Ok(&from[..numbers])
+    }
+
+    fn copy_rows(
+        &mut self,
+        width: usize,
+        x: &Vec<f32>,
+        rows: Range<usize>,
+        out: &mut Vec<f32>,
+        first: usize,
+    ) -> Result<(), ExecError> {
+        let x = &x[rows.start * width..rows.end * width];
+        out[first * width..][..x.len()].copy_from_slice(x);
+        Ok(())
     }
 
     fn embed(
@@ -204,12 +314,11 @@ impl Backend for Cpu {
     fn rotate_to(
         &mut self,
         rotation: &mut CpuRotation,
-        start: usize,
-        n: usize,
+        positions: &[Range<usize>],
         frequencies: &[f64],
         factor: f32,
     ) -> Result<(), ExecError> {
-        rotation.fill(start, n, frequencies, factor);
+        rotation.fill(positions, frequencies, factor);
         Ok(())
     }
 
@@ -238,44 +347,42 @@ impl Backend for Cpu {
         &mut self,
         kv: &mut KvCache,
         layer: usize,
-        n: usize,
+        rows: Range<usize>,
         keys: &Vec<f32>,
         values: &Vec<f32>,
     ) -> Result<(), ExecError> {
-        let numbers = n * kv.row_len();
-        kv.append(&self.cpu, layer, &keys[..numbers], &values[..numbers])
+        let numbers = rows.start * kv.row_len()..rows.end * kv.row_len();
+        kv.append(&self.cpu, layer, &keys[numbers.clone()], &values[numbers])
     }
 
     fn attention(
         &mut self,
         shape: HeadShape,
         q: &Vec<f32>,
-        kv: &KvCache,
+        batch: &[SequenceRows<'_, KvCache>],
         layer: usize,
         attention: &Attention,
         out: &mut Vec<f32>,
     ) -> Result<(), ExecError> {
-        let (n, start) = (shape.rows, kv.layout().positions(layer));
-        let numbers = n * shape.heads * shape.size;
-        let (q, out) = (&q[..numbers], &mut out[..numbers]);
-        let reconstructs = kv.layout().plan().reconstructs();
-        let (mut kv, scratch) = (kv.view(layer)?, &mut self.scratch);
-        let whole;
-        if reconstructs && kv.low_rank().is_some() {
-            let (heads, size) = (kv.kv_heads(), kv.head_size());
-            whole = self.cpu.reconstruct(&kv, start + n)?;
-            kv = KvView::new(&whole[0][..], &whole[1], heads, size, start + n)?;
+        let row = shape.heads * shape.size;
+        let (q, out) = (&q[..shape.rows * row], &mut out[..shape.rows * row]);
+        if self.apart && shape.rows > 1 {
+            return self.attention_apart(row, q, batch, layer, attention, out);
         }
-        if n == 1 || self.apart {
-            let row = shape.heads * shape.size;
-            let rows = q.chunks_exact(row).zip(out.chunks_exact_mut(row));
-            for (position, (q, out)) in (start + 1..).zip(rows) {
+        for SequenceRows { rows, kv } in batch {
+            let (n, start) = (rows.len(), kv.layout().positions(layer));
+            let numbers = rows.start * row..rows.end * row;
+            let (q, out) = (&q[numbers.clone()], &mut out[numbers]);
+            let whole = self.reconstructed(kv, layer, n)?;
+            let kv = view(kv, layer, n, whole.as_ref())?;
+            let scratch = &mut self.scratch;
+            if n == 1 {
                 self.cpu
-                    .attention_decode(q, &kv, position, attention, scratch, out)?;
+                    .attention_decode(q, &kv, start + 1, attention, scratch, out)?;
+            } else {
+                self.cpu
+                    .attention_prefill(q, n, start, &kv, attention, scratch, out)?;
             }
-        } else {
-            self.cpu
-                .attention_prefill(q, n, start, &kv, attention, scratch, out)?;
         }
         Ok(())
     }
@@ -318,16 +425,15 @@ impl Backend for Cpu {
         &mut self,
         shape: HeadShape,
         q: &Vec<f32>,
-        kv: &KvCache,
+        sequence: SequenceRows<'_, KvCache>,
         layer: usize,
         attention: &Attention,
         window: usize,
     ) -> Result<Vec<f32>, ExecError> {
-        let (row, end) = (
-            shape.heads * shape.size,
-            kv.layout().positions(layer) + shape.rows,
-        );
-        let q = &q[(shape.rows - window) * row..shape.rows * row];
+        let SequenceRows { rows, kv } = sequence;
+        let row = shape.heads * shape.size;
+        let end = kv.layout().positions(layer) + rows.len();
+        let q = &q[(rows.end - window) * row..rows.end * row];
         let view = kv.view(layer)?;
         let mut out = vec![0.0; view.kv_heads() * end];
         self.cpu
@@ -419,23 +525,23 @@ impl Backend for Cpu {
 #[derive(Debug, Default)]
 pub struct CpuRotation {
     pairs: usize,
-    /// First position.
-    start: usize,
+    positions: Vec<Range<usize>>,
     cos: Vec<f32>,
     sin: Vec<f32>,
 }
 
 impl CpuRotation {
-    fn fill(&mut self, start: usize, n: usize, frequencies: &[f64], factor: f32) {
+    fn fill(&mut self, positions: &[Range<usize>], frequencies: &[f64], factor: f32) {
         // Executing blocks one by one repeats the same positions.
-        let filled = (self.start, self.cos.len(), self.pairs);
-        if filled == (start, n * frequencies.len(), frequencies.len()) {
+        if self.positions == positions && self.pairs == frequencies.len() {
             return;
         }
-        (self.start, self.pairs) = (start, frequencies.len());
+        self.positions.clear();
+        self.positions.extend_from_slice(positions);
+        self.pairs = frequencies.len();
         self.cos.clear();
         self.sin.clear();
-        for position in start..start + n {
+        for position in positions.iter().cloned().flatten() {
             for &frequency in frequencies {
                 let (sin, cos) = (position as f64 * frequency).sin_cos();
                 self.cos.push(cos as f32 * factor);

@@ -9,7 +9,7 @@ use htc_formats::model::{Activation, RopePairs};
 use htc_kernels::reference::{self, AttentionShape};
 
 pub use self::kv::ReferenceKv;
-use super::{Attention, Backend, Factor, HeadShape, Input, Route, Slot};
+use super::{Attention, Backend, Factor, HeadShape, Input, Route, SequenceRows, Slot};
 use crate::error::ExecError;
 use crate::kv::{CompressionEnergies, KeptRows, Kv, KvPlan, LayerBases};
 use crate::tensor::Tensor;
@@ -90,6 +90,10 @@ impl Backend for Reference {
         Ok(())
     }
 
+    fn copy_kv(&mut self, kv: &ReferenceKv) -> Result<ReferenceKv, ExecError> {
+        Ok(kv.clone())
+    }
+
     fn resize(&mut self, buffer: &mut Vec<f64>, numbers: usize) -> Result<(), ExecError> {
         buffer.resize(numbers, 0.0);
         Ok(())
@@ -111,6 +115,19 @@ impl Backend for Reference {
         room.clear();
         room.extend(from[..numbers].iter().map(|&x| x as f32));
         Ok(room)
+    }
+
+    fn copy_rows(
+        &mut self,
+        width: usize,
+        x: &Vec<f64>,
+        rows: Range<usize>,
+        out: &mut Vec<f64>,
+        first: usize,
+    ) -> Result<(), ExecError> {
+        let x = &x[rows.start * width..rows.end * width];
+        out[first * width..][..x.len()].copy_from_slice(x);
+        Ok(())
     }
 
     fn embed(
@@ -192,12 +209,11 @@ impl Backend for Reference {
     fn rotate_to(
         &mut self,
         rotation: &mut ReferenceRotation,
-        start: usize,
-        n: usize,
+        positions: &[Range<usize>],
         frequencies: &[f64],
         factor: f32,
     ) -> Result<(), ExecError> {
-        let positions = start..start + n;
+        let positions = positions.iter().cloned().flatten();
         let angles = positions.flat_map(|p| frequencies.iter().map(move |f| p as f64 * f));
         let factor = f64::from(factor);
         rotation.pairs = frequencies.len();
@@ -228,43 +244,45 @@ impl Backend for Reference {
         &mut self,
         kv: &mut ReferenceKv,
         layer: usize,
-        n: usize,
+        rows: Range<usize>,
         keys: &Vec<f64>,
         values: &Vec<f64>,
     ) -> Result<(), ExecError> {
-        kv.append(layer, n, [keys, values])
+        kv.append(layer, rows, [keys, values])
     }
 
     fn attention(
         &mut self,
         shape: HeadShape,
         q: &Vec<f64>,
-        kv: &ReferenceKv,
+        batch: &[SequenceRows<'_, ReferenceKv>],
         layer: usize,
         attention: &Attention,
         out: &mut Vec<f64>,
     ) -> Result<(), ExecError> {
-        let HeadShape { rows, heads, size } = shape;
-        let kv_heads = kv.layout().plan().shape().kv_heads;
-        let [all_keys, all_values] = kv.all(layer, rows);
-        let stored = |[head, position, dimension]: [usize; 3]| {
-            let at = (position * kv_heads + head) * size + dimension;
-            [all_keys[at], all_values[at]]
-        };
-        let heads = AttentionShape {
-            heads,
-            kv_heads,
-            size,
-        };
-        let q = &q[..rows * shape.heads * size];
-        reference::attention_with(
-            q,
-            kv.layout().positions(layer),
-            heads,
-            attention,
-            stored,
-            out,
-        );
+        let (size, row) = (shape.size, shape.heads * shape.size);
+        for SequenceRows { rows, kv } in batch {
+            let kv_heads = kv.layout().plan().shape().kv_heads;
+            let [all_keys, all_values] = kv.all(layer, rows.len());
+            let stored = |[head, position, dimension]: [usize; 3]| {
+                let at = (position * kv_heads + head) * size + dimension;
+                [all_keys[at], all_values[at]]
+            };
+            let heads = AttentionShape {
+                heads: shape.heads,
+                kv_heads,
+                size,
+            };
+            let numbers = rows.start * row..rows.end * row;
+            reference::attention_with(
+                &q[numbers.clone()],
+                kv.layout().positions(layer),
+                heads,
+                attention,
+                stored,
+                &mut out[numbers],
+            );
+        }
         Ok(())
     }
 
@@ -306,12 +324,16 @@ impl Backend for Reference {
         &mut self,
         shape: HeadShape,
         q: &Vec<f64>,
-        kv: &ReferenceKv,
+        sequence: SequenceRows<'_, ReferenceKv>,
         layer: usize,
         attention: &Attention,
         window: usize,
     ) -> Result<Vec<f32>, ExecError> {
-        let HeadShape { rows, heads, size } = shape;
+        let (HeadShape { heads, size, .. }, kv) = (shape, sequence.kv);
+        let (q, rows) = (
+            &q[sequence.rows.start * heads * size..],
+            sequence.rows.len(),
+        );
         let kv_heads = kv.layout().plan().shape().kv_heads;
         let end = kv.layout().positions(layer) + rows;
         let [keys, _] = kv.all(layer, rows);

@@ -2,7 +2,7 @@
 
 use htc_formats::model::Register;
 
-use super::Session;
+use super::{Runner, Session};
 use crate::backend::{Backend, Factor, Input, Slot};
 use crate::error::ExecError;
 use crate::linear::{Linear, Placed};
@@ -41,13 +41,13 @@ impl<B: Backend> Adapted<B> {
 impl<B: Backend> Session<B> {
     /// Sets the replacements; returns the previous ones.
     pub(crate) fn adapt(&mut self, to: Option<Box<Adapted<B>>>) -> Option<Box<Adapted<B>>> {
-        std::mem::replace(&mut self.adapted, to)
+        std::mem::replace(&mut self.runner.adapted, to)
     }
 
     /// Loads a matrix that is in no file to the backend.
     pub(crate) fn place(&mut self, tensor: &Tensor) -> Result<Placed<B::Weight>, ExecError> {
         Ok(Placed {
-            weight: self.backend.weight(tensor)?,
+            weight: self.runner.backend.weight(tensor)?,
             dtype: tensor.dtype(),
             rows: tensor.rows(),
             cols: tensor.cols(),
@@ -56,20 +56,14 @@ impl<B: Backend> Session<B> {
 
     /// Computes the uncorrected head input `[width]` of the last row of the last batch.
     pub(crate) fn head_input_before(&mut self, out: &mut Vec<f32>) -> Result<(), ExecError> {
-        let width = self.model.hyper().width;
+        let width = self.runner.model.hyper().width;
         let numbers = self.rows * width;
-        let x = self
-            .backend
-            .read(&self.buffers[Register::Normed], numbers, &mut self.room)?;
+        let x = self.runner.read(Register::Normed, numbers)?;
         out.clear();
         out.extend_from_slice(&x[numbers - width.min(numbers)..]);
-        if self
-            .adapted
-            .as_deref()
-            .is_some_and(|a| a.correction.is_some())
-        {
-            let delta = &self.buffers[Register::Delta];
-            let delta = self.backend.read(delta, numbers, &mut self.room)?;
+        let adapted = self.runner.adapted.as_deref();
+        if adapted.is_some_and(|a| a.correction.is_some()) {
+            let delta = self.runner.read(Register::Delta, numbers)?;
             let added = &delta[numbers - width.min(numbers)..];
             for (out, added) in out.iter_mut().zip(added) {
                 *out -= added;
@@ -77,7 +71,9 @@ impl<B: Backend> Session<B> {
         }
         Ok(())
     }
+}
 
+impl<B: Backend> Runner<B> {
     /// Corrects the head input of the batch's `n` rows, if there is a correction.
     pub(super) fn correct(&mut self, n: usize) -> Result<(), ExecError> {
         let Some(Correction { a, b }) = self.adapted.as_deref().and_then(|a| a.correction.as_ref())

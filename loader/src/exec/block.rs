@@ -6,19 +6,17 @@ use htc_kernels::cpu::Attention;
 
 use super::project::{Output, project};
 use super::tap::{Look, Point, Tap};
-use super::{AdaptedLayer, Buffers, Session};
-use crate::backend::{Backend, HeadShape};
+use super::{AdaptedLayer, Buffers, Part, Runner};
+use crate::backend::{Backend, HeadShape, SequenceRows};
 use crate::dial::ActiveSetting;
 use crate::error::ExecError;
-use crate::kv::KvCachePolicy;
 use crate::linear::{Linear, Placed};
 use crate::model::{AttentionStep, Project, Projection, Step};
 
 /// The state that the steps of a block share.
-pub(super) struct Execution<'a, B: Backend> {
+pub(super) struct Execution<'a, 'p, B: Backend> {
     pub backend: &'a mut B,
-    kv: &'a mut B::Kv,
-    keeper: &'a mut KvCachePolicy,
+    parts: &'a mut [Part<'p, B>],
     pub buffers: &'a mut Buffers<B>,
     /// Index of the block.
     index: usize,
@@ -33,20 +31,20 @@ pub(super) struct Execution<'a, B: Backend> {
     pub look: Look<'a>,
 }
 
-impl<B: Backend> Session<B> {
-    /// Executes block `index` on the `n` rows of the batch, which follow the positions read so far. The
-    /// batch's rotations have to be set.
-    pub(super) fn block_of_batch(
+impl<B: Backend> Runner<B> {
+    /// Executes block `index` on the `n` rows of the batch, which follow the positions that their
+    /// sequences have read. The batch's rotations have to be set.
+    pub(super) fn block(
         &mut self,
         index: usize,
         n: usize,
+        parts: &mut [Part<'_, B>],
         tap: &mut dyn Tap,
     ) -> Result<(), ExecError> {
         let hyper = self.model.hyper();
         let mut execution = Execution {
             backend: &mut self.backend,
-            kv: &mut self.kv,
-            keeper: &mut self.keeper,
+            parts,
             buffers: &mut self.buffers,
             index,
             n,
@@ -66,7 +64,7 @@ impl<B: Backend> Session<B> {
     }
 }
 
-impl<B: Backend> Execution<'_, B> {
+impl<B: Backend> Execution<'_, '_, B> {
     fn step(&mut self, step: &Step<B>) -> Result<(), ExecError> {
         match step {
             Step::Norm {
@@ -206,7 +204,8 @@ impl<B: Backend> Execution<'_, B> {
         self.observe(Point::Queries, q.width(), Register::Query)?;
         self.observe(Point::Keys, kv.width(), Register::Key)?;
         self.observe(Point::Values, kv.width(), Register::Value)?;
-        let rotates = self.keeper.is_rotated();
+        // Sequences of a batch store keys and values alike.
+        let rotates = self.parts.iter().any(|part| part.sequence.is_rotated());
         if rotates {
             for (shape, register) in [
                 (queries, Register::Query),
@@ -224,17 +223,31 @@ impl<B: Backend> Execution<'_, B> {
         Ok(())
     }
 
-    /// Appends keys and values to the cache, attends to it, and lets the cache's policy look at the queries.
-    fn attend(&mut self, queries: HeadShape, attention: &Attention) -> Result<(), ExecError> {
-        let (index, n) = (self.index, self.n);
+    /// Appends keys and values to the cache of each sequence, attends to it, and lets the cache's
+    /// policy look at the queries.
+    fn attend(&mut self, heads: HeadShape, attention: &Attention) -> Result<(), ExecError> {
+        let index = self.index;
         let [k, v] = self.buffers.pair(Register::Key, Register::Value);
-        self.backend.append(self.kv, index, n, k, v)?;
+        for Part { sequence, rows } in &mut *self.parts {
+            self.backend
+                .append(&mut sequence.kv, index, rows.clone(), k, v)?;
+        }
         let [q, out] = self.buffers.pair(Register::Query, Register::Attended);
-        let kv = &mut *self.kv;
+        let batch = self.parts.iter();
+        let batch: Vec<_> = batch
+            .map(|part| SequenceRows {
+                rows: part.rows.clone(),
+                kv: &part.sequence.kv,
+            })
+            .collect();
         self.backend
-            .attention(queries, q, kv, index, attention, out)?;
-        let q = (queries, &*q);
-        self.keeper
-            .record_importance(self.backend, kv, index, q, attention)
+            .attention(heads, q, &batch, index, attention, out)?;
+        for Part { sequence, rows } in &mut *self.parts {
+            let (rows, kv) = (rows.clone(), &sequence.kv);
+            let rows = SequenceRows { rows, kv };
+            let (policy, backend) = (&mut sequence.policy, &mut *self.backend);
+            policy.record_importance(backend, index, (heads, &*q), rows, attention)?;
+        }
+        Ok(())
     }
 }

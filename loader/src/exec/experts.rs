@@ -8,7 +8,7 @@ use crate::backend::{Backend, Route};
 use crate::error::ExecError;
 use crate::model::{Experts, Projection};
 
-impl<B: Backend> Execution<'_, B> {
+impl<B: Backend> Execution<'_, '_, B> {
     /// Writes the weighted sum of the chosen experts' outputs to [`Register::Delta`]. A row's experts are added in
     /// the order of their indices, whatever the other rows of the batch are.
     pub(super) fn experts(&mut self, step: &Experts<B>) -> Result<(), ExecError> {

@@ -31,7 +31,7 @@ impl<B: Backend> Session<B> {
         most: ActiveFraction,
     ) -> Result<(), ExecError> {
         self.set_fraction(most)?;
-        let dial = self.model.dial();
+        let dial = self.runner.model.dial();
         self.followed = Some(Followed {
             follow,
             most,
@@ -58,9 +58,9 @@ impl<B: Backend> Session<B> {
             return Ok(());
         }
         let fraction = ActiveFraction::new((followed.most.get() * allowed).max(followed.least))?;
-        let dial = self.model.dial();
-        self.setting = dial.setting_for(fraction)?;
-        let in_use = dial.fraction(self.setting);
+        let dial = self.runner.model.dial();
+        self.runner.setting = dial.setting_for(fraction)?;
+        let in_use = dial.fraction(self.runner.setting);
         let [least, largest] = followed.range.unwrap_or([in_use; 2]);
         followed.range = Some([least.min(in_use), largest.max(in_use)]);
         followed.allowed = allowed;
@@ -71,6 +71,6 @@ impl<B: Backend> Session<B> {
     /// [`follow`](Session::follow); the current one if never called.
     pub fn fractions(&self) -> [f64; 2] {
         let followed = self.followed.as_ref().and_then(|of| of.range);
-        followed.unwrap_or([self.model.dial().fraction(self.setting); 2])
+        followed.unwrap_or([self.runner.model.dial().fraction(self.runner.setting); 2])
     }
 }

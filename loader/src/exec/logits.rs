@@ -2,7 +2,7 @@
 
 use htc_formats::model::Register;
 
-use super::{Session, project};
+use super::Session;
 use crate::backend::Backend;
 use crate::error::ExecError;
 use crate::sampling::{LogitsRequest, SamplerInput};
@@ -34,7 +34,7 @@ impl<B: Backend> Session<B> {
     }
 
     fn read_all(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
-        self.check_tokens(tokens)?;
+        self.runner.check_tokens(tokens)?;
         self.check_context(tokens.len())?;
         self.rows = 0;
         self.read(tokens)
@@ -46,8 +46,7 @@ impl<B: Backend> Session<B> {
     /// [`ExecError::Rows`] if the last batch has no such rows.
     pub fn logits(&mut self, start: usize, end: usize) -> Result<&[f32], ExecError> {
         let numbers = self.compute_logits(start, end)?;
-        self.backend
-            .read(&self.buffers.logits, numbers, &mut self.room)
+        self.runner.read_logits(numbers)
     }
 
     /// Computes [`Session::logits`] on the backend; returns their count.
@@ -65,23 +64,7 @@ impl<B: Backend> Session<B> {
                 rows: self.rows,
             });
         }
-        let hyper = self.model.hyper();
-        let numbers = (end - start) * hyper.vocabulary;
-        let (backend, b) = (&mut self.backend, &mut self.buffers);
-        backend.resize(&mut b.logits, numbers)?;
-        let (head, cap) = (self.model.head(), hyper.forward.logit_softcap);
-        let room = [&mut b.inner, &mut b.extra];
-        let how = (cap, self.setting);
-        project::logits(
-            backend,
-            head,
-            start..end,
-            &b.registers[Register::Normed as usize],
-            how,
-            &mut b.logits,
-            room,
-        )?;
-        Ok(numbers)
+        self.runner.logits(Register::Normed, start..end)
     }
 
     /// Returns the logits `[vocabulary]` after the last token.
@@ -113,7 +96,8 @@ impl<B: Backend> Session<B> {
             return self.last_logits().map(SamplerInput::All);
         };
         let numbers = self.project_logits(row, row + 1)?;
-        let (backend, logits) = (&mut self.backend, &self.buffers.logits);
+        let runner = &mut self.runner;
+        let (backend, logits) = (&mut runner.backend, &runner.buffers.logits);
         let largest = match wanted {
             LogitsRequest::TopK(most) => most,
             LogitsRequest::Drawn(draw) => draw.top_k,
@@ -129,16 +113,13 @@ impl<B: Backend> Session<B> {
         };
         // Earlier errors come first.
         self.settle()?;
-        if sought? && let Some(found) = self.backend.found_largest()? {
+        if sought? && let Some(found) = self.runner.backend.found_largest()? {
             self.largest = found;
             return Ok(SamplerInput::TopK(&self.largest));
         }
-        if drawn? && let Some(token) = self.backend.drawn()? {
+        if drawn? && let Some(token) = self.runner.backend.drawn()? {
             return Ok(SamplerInput::Drawn(token));
         }
-        let (logits, room) = (&self.buffers.logits, &mut self.room);
-        self.backend
-            .read(logits, numbers, room)
-            .map(SamplerInput::All)
+        self.runner.read_logits(numbers).map(SamplerInput::All)
     }
 }

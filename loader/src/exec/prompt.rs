@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::Session;
+use super::{SequencePlan, Session};
 use crate::backend::Backend;
 use crate::error::ExecError;
-use crate::kv::{KvBases, KvCounters, KvError, KvOptions, KvUsage};
+use crate::kv::{KvCounters, KvError, KvOptions, KvUsage};
 use crate::model::Model;
 
 impl<B: Backend> Session<B> {
@@ -20,21 +20,15 @@ impl<B: Backend> Session<B> {
         options: &KvOptions,
     ) -> Result<Self, ExecError> {
         let model = model.into();
-        let bases = match options.kind.rank() {
-            None => None,
-            Some(_) => model
-                .kv_bases()
-                .map_err(|error| ExecError::Load(Box::new(error)))?,
-        };
-        let bases = bases.map(|bases| KvBases::try_from(&bases)).transpose()?;
-        Session::with_kv(model, backend, context, options, bases.map(Arc::new))
+        let plan = SequencePlan::with_bases_of(&model, options)?;
+        Session::with_plan(model, backend, context, &plan)
     }
 
     /// Returns the size of the next batch of a prompt with `left` tokens left, at most
     /// [`Session::batch`]. If eviction depends on the last queries, the last batch has enough of
     /// them, if the prompt has.
     pub fn next_pass(&self, left: usize) -> usize {
-        let (batch, options) = (self.batch(), self.keeper.options());
+        let (batch, options) = (self.batch(), self.sequence.policy.options());
         let decides = options.max_prompt_positions.is_some() || options.kind.rank().is_some();
         let rest = left.saturating_sub(batch);
         // Batches as short as the window stay as they are.
@@ -52,7 +46,7 @@ impl<B: Backend> Session<B> {
     /// # Errors
     /// As [`Session::forward`] and [`Session::end_prompt`].
     pub fn read_prompt(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
-        self.keeper.begin_prompt();
+        self.sequence.policy.begin_prompt();
         self.read(tokens)?;
         self.end_prompt()
     }
@@ -65,9 +59,7 @@ impl<B: Backend> Session<B> {
     /// backend.
     pub fn end_prompt(&mut self) -> Result<(), ExecError> {
         self.settle()?;
-        let layers = self.held.clone();
-        self.keeper
-            .end_prompt(&mut self.backend, &mut self.kv, layers)
+        self.sequence.end_prompt(&mut self.runner.backend)
     }
 
     pub(super) fn read(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
@@ -82,18 +74,18 @@ impl<B: Backend> Session<B> {
 
     /// Returns the memory usage of the KV cache.
     pub fn kv_usage(&self) -> KvUsage {
-        KvUsage::from_cache(&self.kv)
+        KvUsage::from_cache(&self.sequence.kv)
     }
 
     /// Returns counters of compression and eviction.
     pub fn kv_counters(&self) -> &KvCounters {
-        self.keeper.counters()
+        self.sequence.policy.counters()
     }
 
     /// Checks that verified batches are bitwise identical to single steps: false for kinds that
     /// compress between batches.
     pub(crate) fn check_foreseen(&self) -> Result<(), KvError> {
-        let kind = self.keeper.options().kind;
+        let kind = self.sequence.policy.options().kind;
         match kind.rank() {
             Some(_) => Err(KvError::VerifyUnsupported {
                 kind: kind.to_string(),

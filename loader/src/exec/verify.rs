@@ -17,14 +17,13 @@ impl<B: Backend> Session<B> {
     /// compress in between, which cannot be undone.
     pub fn verify(&mut self, tokens: &[u32], tap: &mut dyn Tap) -> Result<&[f32], ExecError> {
         self.check_foreseen()?;
-        self.backend.keep_apart(true);
+        self.runner.backend.keep_apart(true);
         let read = self.forward_with(tokens, tap);
         let rows = self.rows;
         let computed = read.and_then(|()| self.compute_logits(0, rows));
-        self.backend.keep_apart(false);
+        self.runner.backend.keep_apart(false);
         let numbers = computed?;
-        self.backend
-            .read(&self.buffers.logits, numbers, &mut self.room)
+        self.runner.read_logits(numbers)
     }
 
     /// Returns the head's rows for `tokens`, `[tokens, width]`; a factorised head is multiplied
@@ -34,7 +33,7 @@ impl<B: Backend> Session<B> {
         tokens: &[u32],
         out: &mut Vec<f32>,
     ) -> Result<(), ExecError> {
-        let model = std::sync::Arc::clone(&self.model);
+        let model = std::sync::Arc::clone(&self.runner.model);
         out.clear();
         match model.head() {
             Linear::Dense(w) | Linear::SharedBasis { projected: w } => self.rows_of(w, tokens, out),
@@ -52,7 +51,7 @@ impl<B: Backend> Session<B> {
                 place,
             } => {
                 self.rows_of(base, tokens, out)?;
-                if self.setting.is_active(*place) {
+                if self.runner.setting.is_active(*place) {
                     let mut lacking = Vec::new();
                     self.rows_of(refinement, tokens, &mut lacking)?;
                     add(out, &lacking);
@@ -68,11 +67,12 @@ impl<B: Backend> Session<B> {
         rows: &[u32],
         out: &mut Vec<f32>,
     ) -> Result<(), ExecError> {
-        let (backend, buffer) = (&mut self.backend, &mut self.buffers.extra);
+        let runner = &mut self.runner;
+        let (backend, buffer) = (&mut runner.backend, &mut runner.buffers.extra);
         let numbers = rows.len() * w.cols;
         backend.resize(buffer, numbers)?;
         backend.embed(&w.weight, rows, None, buffer)?;
-        out.extend_from_slice(backend.read(buffer, numbers, &mut self.room)?);
+        out.extend_from_slice(backend.read(buffer, numbers, &mut runner.room)?);
         Ok(())
     }
 
@@ -84,7 +84,7 @@ impl<B: Backend> Session<B> {
         rows: &[u32],
         out: &mut Vec<f32>,
     ) -> Result<(), ExecError> {
-        let rank = self.setting.rank.of(a.rows);
+        let rank = self.runner.setting.rank.of(a.rows);
         let (mut first, mut second) = (Vec::new(), Vec::new());
         self.rows_of(b, rows, &mut second)?;
         let all: Vec<u32> = (0..rank as u32).collect();

@@ -17,7 +17,7 @@ use crate::error::ExecError;
 
 const SIDES: [&str; 2] = ["key", "value"];
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum RowBuffer {
     F16(Vec<u16>),
     F32(Vec<f32>),
@@ -120,14 +120,14 @@ fn move_rows<T: Copy>(rows: &mut [T], row: usize, start: usize, first: usize, fr
 }
 
 /// Float16 coordinates `[kv_heads, capacity, rank]` of keys and values.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct LowRankRows {
     stored: [Vec<u16>; 2],
     capacity: usize,
     bases: Option<Arc<LayerBases>>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct LayerCache {
     full: [RowBuffer; 2],
     capacity: usize,
@@ -138,7 +138,7 @@ struct LayerCache {
 ///
 /// Each layer has per side a buffer `[kv_heads, capacity, head_size]` of full rows and `[kv_heads,
 /// capacity, rank]` of coordinates, which grow with the sequence.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct KvCache {
     layout: KvLayout,
     layers: Vec<LayerCache>,

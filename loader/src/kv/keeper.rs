@@ -13,11 +13,11 @@ use super::kind::KvKind;
 use super::layout::KeptRows;
 use super::options::{KvOptions, KvPlan};
 use super::{Kv, evict, oja};
-use crate::backend::{Backend, HeadShape};
+use crate::backend::{Backend, HeadShape, SequenceRows};
 use crate::error::ExecError;
 
-/// Policy and state of a session's KV cache.
-#[derive(Debug)]
+/// Policy and state of a sequence's KV cache.
+#[derive(Clone, Debug)]
 pub(crate) struct KvCachePolicy {
     options: KvOptions,
     /// Bases of every layer, initial and current; empty for kinds without bases.
@@ -106,13 +106,14 @@ impl KvCachePolicy {
     pub(crate) fn record_importance<B: Backend>(
         &mut self,
         backend: &mut B,
-        kv: &B::Kv,
         layer: usize,
         (shape, q): (HeadShape, &B::Buffer),
+        sequence: SequenceRows<'_, B::Kv>,
         attention: &Attention,
     ) -> Result<(), ExecError> {
-        let updates = self.updates_after_pass(shape.rows);
-        let positions = kv.layout().positions(layer) + shape.rows;
+        let (rows, kv) = (sequence.rows.len(), sequence.kv);
+        let updates = self.updates_after_pass(rows);
+        let positions = kv.layout().positions(layer) + rows;
         let evicts = self
             .options
             .max_prompt_positions
@@ -120,8 +121,9 @@ impl KvCachePolicy {
             && !self.is_sliding_window[layer]
             && !self.prompt_ended;
         if updates || evicts {
-            let window = self.options.importance_window.min(shape.rows);
-            self.importance[layer] = backend.importance(shape, q, kv, layer, attention, window)?;
+            let window = self.options.importance_window.min(rows);
+            self.importance[layer] =
+                backend.importance(shape, q, sequence, layer, attention, window)?;
         }
         Ok(())
     }

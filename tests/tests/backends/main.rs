@@ -9,6 +9,7 @@
 
 #[cfg(all(feature = "cuda", feature = "emulated", unix))]
 mod driver;
+mod engine;
 #[cfg(feature = "emulated")]
 mod launches;
 mod learning;
@@ -103,6 +104,11 @@ macro_rules! suite {
             generator_and_generate_give_the_same_text, refused_tokens_leave_the_session_unchanged,
             key_out_of_range_rolls_back, requested_logits_suffice_for_sampling
         });
+        suite!(@tests $attribute $backend: engine::{
+            texts_together_equal_texts_alone, coming_and_going_sequences_change_no_bit,
+            copies_and_cuts_leave_no_trace, evictions_depend_on_their_own_text,
+            refused_chunks_leave_sequences_unchanged, key_out_of_range_undoes_the_pass
+        });
         suite!(@tests $attribute $backend: live::{
             sessions_follow_the_fraction_between_tokens, full_context_slides
         });
@@ -146,6 +152,7 @@ fn sessions_are_send_and_models_are_sync() {
     fn is_shared<T: Send + Sync>() {}
     fn of<B: Backend>() {
         moves::<htc_loader::Session<B>>();
+        moves::<htc_loader::Engine<B>>();
         is_shared::<htc_loader::Model<B>>();
     }
     of::<Cpu>();

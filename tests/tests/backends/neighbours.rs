@@ -56,7 +56,7 @@ impl Operation for OperationSequence {
         };
         let mut rotation = B::Rotation::default();
         let frequencies = [1.0, 0.1, 0.01];
-        let rotated = backend.rotate_to(&mut rotation, 5, ROWS, &frequencies, 1.0);
+        let rotated = backend.rotate_to(&mut rotation, &[5..5 + ROWS], &frequencies, 1.0);
         rotated.unwrap();
         let halves = RopePairs::Halves;
         let half = shape(ROWS, WIDTH / 2);

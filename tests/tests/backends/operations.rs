@@ -2,7 +2,7 @@
 
 use htc_formats::DType;
 use htc_formats::model::{Activation, RopePairs};
-use htc_loader::backend::{Attention, HeadShape, Reference};
+use htc_loader::backend::{Attention, HeadShape, Reference, SequenceRows};
 use htc_loader::kv::{Kv, KvPlan, KvShape, KvType};
 use htc_loader::tensor::Tensor;
 use htc_loader::{Backend, ExecError};
@@ -295,9 +295,11 @@ impl Operation for Rotate {
     fn run<B: Backend>(&self, backend: &mut B) -> Vec<f32> {
         let mut rotation = B::Rotation::default();
         let (n, frequencies) = (self.shape.rows, &self.frequencies);
-        // Rotations are reused.
-        for (start, n) in [(0, n + 1), (self.start, n), (self.start, n)] {
-            let filled = backend.rotate_to(&mut rotation, start, n, frequencies, self.factor);
+        // Other positions first, as rotations are reused.
+        let own = self.start..self.start + n;
+        for positions in [0..n + 1, own.clone(), own] {
+            let positions = std::slice::from_ref(&positions);
+            let filled = backend.rotate_to(&mut rotation, positions, frequencies, self.factor);
             filled.unwrap();
         }
         let mut x = put(backend, &self.x);
@@ -382,9 +384,14 @@ impl Operation for Attend {
             let count = n * row * self.group;
             let mut out = allocate(backend, count);
             backend.reserve(&mut kv, n).unwrap();
-            backend.append(&mut kv, 0, n, &values, &keys).unwrap();
-            backend.append(&mut kv, 1, n, &keys, &values).unwrap();
-            let attended = backend.attention(shape, &q, &kv, 1, &self.attention, &mut out);
+            // The other layer has keys and values swapped.
+            backend.append(&mut kv, 0, 0..n, &values, &keys).unwrap();
+            backend.append(&mut kv, 1, 0..n, &keys, &values).unwrap();
+            let own = SequenceRows {
+                rows: 0..n,
+                kv: &kv,
+            };
+            let attended = backend.attention(shape, &q, &[own], 1, &self.attention, &mut out);
             attended.unwrap();
             found.extend(get(backend, &out, count));
             kv.advance(n);
@@ -470,12 +477,12 @@ pub fn keys_out_of_range_are_refused_with_their_layer<B: Backend>(backends: fn()
                 let plan = KvPlan::uncompressed(shape, kv_type).unwrap();
                 let mut kv = backend.kv(&plan).unwrap();
                 backend.reserve(&mut kv, 3).unwrap();
-                backend.append(&mut kv, 2, 3, &good, &good).unwrap();
+                backend.append(&mut kv, 2, 0..3, &good, &good).unwrap();
                 kv.advance(3);
                 backend.reserve(&mut kv, 3).unwrap();
                 let appended = match bad_side {
-                    "key" => backend.append(&mut kv, 2, 3, &wrong, &good),
-                    _ => backend.append(&mut kv, 2, 3, &good, &wrong),
+                    "key" => backend.append(&mut kv, 2, 0..3, &wrong, &good),
+                    _ => backend.append(&mut kv, 2, 0..3, &good, &wrong),
                 };
                 let mut room = Vec::new();
                 let error = appended

@@ -328,13 +328,18 @@ pub fn refused_tokens_leave_the_session_unchanged<B: Backend>(backends: fn() -> 
     }
 }
 
-pub fn key_out_of_range_rolls_back<B: Backend>(backends: fn() -> Vec<Named<B>>) {
-    const TOKEN: usize = 9;
+/// A device may report late that a key exceeds its type; the batch is then rolled back.
+/// Token whose keys exceed float16 in the first layer of [`overflowing`].
+pub const OVERFLOWING_TOKEN: u32 = 9;
+
+/// Returns a model in which a single token lies along the first channel, for which keys of the
+/// first layer exceed float16.
+pub fn overflowing() -> ModelFile {
     let tiny = TinyModel::default();
     let mut tensors = tiny.tensors();
     for tensor in &mut tensors {
-        let along = |row: usize| match (tensor.name.as_str(), row) {
-            ("token_embd.weight", TOKEN) => Some(1.0),
+        let along = |row: usize| match (tensor.name.as_str(), row as u32) {
+            ("token_embd.weight", OVERFLOWING_TOKEN) => Some(1.0),
             ("token_embd.weight", _) => Some(0.0),
             ("blk.0.attn_k.weight", _) => Some(1e6),
             _ => None,
@@ -347,10 +352,16 @@ pub fn key_out_of_range_rolls_back<B: Backend>(backends: fn() -> Vec<Named<B>>) 
     }
     let scratch = Scratch::new();
     let file = scratch.file("model.gguf", tiny.bytes_with_tensors(&tensors));
-    let file = ModelFile::open(file).unwrap();
+    ModelFile::open(file).unwrap()
+}
+
+pub fn key_out_of_range_rolls_back<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+    let file = overflowing();
     for (name, [mut session, mut fresh]) in two(backends, &file, 64, KvType::F16) {
         session.step(&[3, 5, 4]).unwrap();
-        let error = session.step(&[6, TOKEN as u32, 8]).map(<[f32]>::to_vec);
+        let error = session
+            .step(&[6, OVERFLOWING_TOKEN, 8])
+            .map(<[f32]>::to_vec);
         let error = error.unwrap_err();
         let ExecError::KvRange {
             layer,
@@ -367,7 +378,7 @@ pub fn key_out_of_range_rolls_back<B: Backend>(backends: fn() -> Vec<Named<B>>) 
         let expected = fresh.step(&[6, 8]).unwrap().to_vec();
         assert_eq!(session.step(&[6, 8]).unwrap(), expected, "{name}");
         let failed = session
-            .forward(&[TOKEN as u32])
+            .forward(&[OVERFLOWING_TOKEN])
             .and_then(|()| session.forward(&[8]))
             .unwrap_err();
         assert!(
@@ -375,11 +386,11 @@ pub fn key_out_of_range_rolls_back<B: Backend>(backends: fn() -> Vec<Named<B>>) 
             "{failed}"
         );
         assert_eq!(session.position(), 5, "{name}");
-        let _ = session.forward(&[TOKEN as u32]);
+        let _ = session.forward(&[OVERFLOWING_TOKEN]);
         session.reset();
         session.step(&[3, 5, 4]).unwrap();
         assert_eq!(session.step(&[6, 8]).unwrap(), expected, "{name}");
-        let prompt = session.read_prompt(&[6, TOKEN as u32]).unwrap_err();
+        let prompt = session.read_prompt(&[6, OVERFLOWING_TOKEN]).unwrap_err();
         assert!(
             matches!(prompt, ExecError::KvRange { position: 6, .. }),
             "{prompt}"

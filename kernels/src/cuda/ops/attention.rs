@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
+mod importance;
 mod tiles;
 
+pub use importance::attention_importance;
 pub(super) use tiles::TileKernel;
 use tiles::TilingPlan;
 
 use super::kv::{DeviceLowRankRows, KvElement, KvHeads, KvRows, KvRowsArgument};
-use super::{F32_BYTES, byte_span, download_floats, float_span, kernel_count, shape_mismatch};
+use super::{F32_BYTES, byte_span, float_span, kernel_count, shape_mismatch};
 use crate::cpu::Attention;
-use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
+use crate::cuda::device::{Device, DeviceError, DeviceMemory, DeviceSpan, Kernel, KernelArguments};
 
 pub(super) const THREADS: u32 = 128;
 
@@ -119,8 +121,7 @@ unsafe impl KernelArguments for Attend {}
 #[derive(Debug)]
 pub struct PartialAttention<D: Device> {
     partial: Arc<D::Memory>,
-    rows: usize,
-    heads: usize,
+    queries: QueryShape,
     kv_heads: usize,
     size: usize,
     splits: usize,
@@ -146,6 +147,8 @@ unsafe impl KernelArguments for Join {}
 /// Shape of the queries, and batch invariance.
 #[derive(Clone, Copy, Debug)]
 pub struct QueryShape {
+    /// First row of the queries, and of the output, in its buffer.
+    pub first: usize,
     /// Rows: positions of the batch.
     pub rows: usize,
     /// Heads per row.
@@ -155,8 +158,31 @@ pub struct QueryShape {
     pub batch_invariant: bool,
 }
 
-/// Computes causal attention of `q [rows, heads, size]`, the last full rows in `held`; `out` has
-/// the shape of `q`. Query head `h` reads kv head `h / (heads / kv heads)`.
+impl QueryShape {
+    /// Returns the rows of `memory [.., heads, size]`.
+    fn span(
+        self,
+        memory: &impl DeviceMemory,
+        what: &'static str,
+        size: usize,
+    ) -> Result<DeviceSpan, DeviceError> {
+        let QueryShape {
+            first, rows, heads, ..
+        } = self;
+        let row = heads.saturating_mul(size).saturating_mul(F32_BYTES);
+        byte_span(
+            memory,
+            what,
+            first.saturating_mul(row),
+            &[rows, heads, size],
+            F32_BYTES,
+        )
+    }
+}
+
+/// Computes causal attention of `q [rows, heads, size]`, from the first row on; its keys and values are the last full rows
+/// in `held`, and `out` has the shape of `q`. Query head `h` reads kv head `h / (heads / kv
+/// heads)`.
 ///
 /// The context is split among blocks, which a second launch combines (Flash-Decoding, Dao et al.
 /// 2023). If all positions are held in full, many rows are processed in tiles by tensor cores.
@@ -222,7 +248,7 @@ pub fn attend_splits<D: Device>(
     let [codes, _] = held.full[0].kv_type().row_bytes(size);
     let shared = SplitLayout::largest_that_fits(group, size, low.ranks, codes);
     let arguments = Attend {
-        q: float_span(q, "queries", &[rows, heads, size])?,
+        q: queries.span(q, "queries", size)?,
         partial: float_span(&*partial, "partial sums", &numbers)?,
         keys: held.full[0].kernel_argument()?,
         values: held.full[1].kernel_argument()?,
@@ -259,8 +285,7 @@ pub fn attend_splits<D: Device>(
     unsafe { device.launch(&KERNEL, grid, shared.bytes, &arguments)? };
     let joined = PartialAttention {
         partial,
-        rows,
-        heads,
+        queries,
         kv_heads,
         size,
         splits,
@@ -278,8 +303,12 @@ impl<D: Device> PartialAttention<D> {
         self.launch(device, (DeviceSpan::NULL, 0), out)
     }
 
-    pub(super) fn shape(&self) -> [usize; 2] {
-        [self.rows, self.heads * self.size]
+    /// Returns true if the output is the first `n` rows of `width` elements.
+    pub(super) fn fills(&self, [n, width]: [usize; 2]) -> bool {
+        let QueryShape {
+            first, rows, heads, ..
+        } = self.queries;
+        (first, rows, heads * self.size) == (0, n, width)
     }
 
     pub(super) fn head_size(&self) -> usize {
@@ -292,7 +321,7 @@ impl<D: Device> PartialAttention<D> {
 
     pub(super) fn grid(&self) -> Result<[u32; 3], DeviceError> {
         Ok([
-            kernel_count("heads of all rows", self.rows * self.heads)?,
+            kernel_count("heads of all rows", self.queries.rows * self.queries.heads)?,
             1,
             1,
         ])
@@ -307,12 +336,13 @@ impl<D: Device> PartialAttention<D> {
         (basis, rank): (DeviceSpan, usize),
         out: &D::Memory,
     ) -> Result<Join, DeviceError> {
-        let (rows, heads, size) = (self.rows, self.heads, self.size);
+        let QueryShape { rows, heads, .. } = self.queries;
+        let size = self.size;
         let numbers = [rows, heads, self.splits, 2 + size + rank];
         Ok(Join {
             partial: float_span(&*self.partial, "partial sums", &numbers)?,
             basis,
-            out: float_span(out, "out", &[rows, heads, size])?,
+            out: self.queries.span(out, "out", size)?,
             heads: kernel_count("heads", heads)?,
             kv_heads: kernel_count("heads", self.kv_heads)?,
             size: kernel_count("a head", size)?,
@@ -426,7 +456,7 @@ fn low_arguments<D: Device>(held: &DeviceLayerCache<'_, D>) -> Result<LowArgumen
     for (side, of_side) in low.keys_and_values.into_iter().enumerate() {
         let KvHeads { heads, size: rank } = of_side.rows.shape();
         arguments.coordinates[side] = of_side.rows.kernel_argument()?.codes();
-        arguments.bases[side] = float_span(&of_side.basis, "bases", &[heads, rank, size])?;
+        arguments.bases[side] = float_span(&*of_side.basis, "bases", &[heads, rank, size])?;
         arguments.ranks[side] = rank;
     }
     arguments.capacity = low.keys_and_values[0].rows.capacity();
@@ -484,78 +514,4 @@ fn check_shapes<D: Device>(
         return range("window (positions, at least)", 1, 0);
     }
     Ok(queries.heads / shape.heads)
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Importance {
-    q: DeviceSpan,
-    scale_of: DeviceSpan,
-    out: DeviceSpan,
-    keys: KvRowsArgument,
-    heads: u32,
-    kv_heads: u32,
-    size: u32,
-    queries: u32,
-    end: u32,
-    window: u32,
-    scale: f32,
-    softcap: f32,
-}
-
-// SAFETY: layout as in `attention.cu`, without padding.
-unsafe impl KernelArguments for Importance {}
-
-/// Returns the attention weights that the last `window` rows of `q [rows, heads, size]` give to
-/// each of `end` positions with the keys `keys`, summed over these rows and the query heads of a kv
-/// head: `[kv heads, end]`.
-pub fn attention_importance<D: Device>(
-    device: &D,
-    queries: QueryShape,
-    window: usize,
-    q: &D::Memory,
-    (keys, end): (&KvRows<D>, usize),
-    attention: &Attention,
-) -> Result<Vec<f32>, DeviceError> {
-    const OF_QUERIES: Kernel<Importance> = Kernel::new("importance_of_queries", THREADS);
-    const OF_POSITIONS: Kernel<Importance> = Kernel::new("importance_of_positions", THREADS);
-    let KvHeads {
-        heads: kv_heads,
-        size,
-    } = keys.shape();
-    let held = DeviceLayerCache {
-        full: [keys, keys],
-        low_rank: None,
-        start: end.saturating_sub(queries.rows),
-    };
-    check_shapes(&held, queries, attention)?;
-    let heads = queries.heads;
-    if window > queries.rows || window > end {
-        return Err(shape_mismatch("queries", window, queries.rows.min(end)));
-    }
-    let first = queries.rows.saturating_sub(window) * heads * size * F32_BYTES;
-    let scales = device.allocate(2 * F32_BYTES * window * heads)?;
-    let out = device.allocate(F32_BYTES * kv_heads * end)?;
-    let arguments = Importance {
-        q: byte_span(q, "queries", first, &[window, heads, size], F32_BYTES)?,
-        scale_of: float_span(&scales, "scales of weights", &[window, heads, 2])?,
-        out: float_span(&out, "importance", &[kv_heads, end])?,
-        keys: keys.kernel_argument()?,
-        heads: kernel_count("heads", heads)?,
-        kv_heads: kernel_count("heads", kv_heads)?,
-        size: kernel_count("a head", size)?,
-        queries: kernel_count("queries", window)?,
-        end: kernel_count("positions", end)?,
-        window: kernel_count("positions", attention.window.unwrap_or(0).min(1 << 30))?,
-        scale: attention.scale,
-        softcap: attention.softcap.unwrap_or(0.0),
-    };
-    let grid = [kernel_count("heads of queries", window * heads)?, 1, 1];
-    // SAFETY: a block reads a query and the keys of its visible positions and writes two elements;
-    // the spans cover them.
-    unsafe { device.launch(&OF_QUERIES, grid, 0, &arguments)? };
-    // SAFETY: a thread reads all queries and the key of a position and writes one element; the
-    // spans cover them.
-    unsafe { super::launch_per_element(device, &OF_POSITIONS, kv_heads * end, &arguments)? };
-    download_floats(device, &out, kv_heads * end)
 }

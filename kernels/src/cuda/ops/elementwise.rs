@@ -200,21 +200,26 @@ struct Rotate {
 // SAFETY: layout as in `elementwise.cu`, without padding.
 unsafe impl KernelArguments for Rotate {}
 
-/// Computes cosines and sines `[n, pairs]`, both times `factor`, of the positions `start .. start +
-/// n` times each of `frequencies` (float64, radians per position).
+/// Computes cosines and sines `[n, pairs]`, both times `factor`, of `n` positions times each of
+/// `frequencies` (float64, radians per position), and writes them from row `first` on.
+///
+/// # Errors
+/// As [`rms_norm`].
 pub fn rope_tables<D: Device>(
     device: &D,
     positions: std::ops::Range<usize>,
     (frequencies, pairs): (&D::Memory, usize),
     factor: f32,
     [cosines, sines]: [&D::Memory; 2],
+    first: usize,
 ) -> Result<(), DeviceError> {
     const KERNEL: Kernel<Rotate> = Kernel::new("rotate_to", 64);
     let n = positions.len();
+    let first = first.saturating_mul(pairs * F32_BYTES);
     let arguments = Rotate {
         frequencies: byte_span(frequencies, "frequencies", 0, &[pairs], 8)?,
-        cosines: float_span(cosines, "cosines", &[n, pairs])?,
-        sines: float_span(sines, "sines", &[n, pairs])?,
+        cosines: byte_span(cosines, "cosines", first, &[n, pairs], F32_BYTES)?,
+        sines: byte_span(sines, "sines", first, &[n, pairs], F32_BYTES)?,
         start: positions.start as u64,
         pairs: kernel_count("pairs", pairs)?,
         n: kernel_count("positions", n)?,

@@ -1,7 +1,11 @@
 //! KV cache rows, full or as low-rank coordinates.
 
+mod low_rank;
+
+pub use low_rank::{DeviceLowRankRows, expand_low_rank, map_rows};
+
 use super::faults::FaultEntries;
-use super::{F32_BYTES, byte_span, download_floats, float_span, kernel_count, shape_mismatch};
+use super::{F32_BYTES, byte_span, float_span, kernel_count, shape_mismatch};
 use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
 
 const KV_BLOCK: usize = 32;
@@ -299,21 +303,44 @@ struct Append {
 // SAFETY: layout as in `kv.cu`, without padding.
 unsafe impl KernelArguments for Append {}
 
-/// Writes `x [n, heads, size]` to the rows from `first` on. An unrepresentable value is recorded in
-/// entry `slot`, with rows counted from `position`.
+/// Rows of a batch that are appended to a cache.
+#[derive(Clone, Copy, Debug)]
+pub struct AppendedRows {
+    /// First row in the batch.
+    pub from: usize,
+    /// Number of rows.
+    pub count: usize,
+    /// Row of the cache for the first one.
+    pub to: usize,
+    /// Position that faults report for the first one.
+    pub position: usize,
+}
+
+/// Writes rows of `x [.., heads, size]` to the cache. An unrepresentable value is recorded in entry
+/// `slot`.
+///
+/// # Errors
+/// A device error; [`DeviceError::OutOfBounds`] beyond the capacity.
 pub fn append_rows<D: Device>(
     device: &D,
     rows: &KvRows<D>,
-    [first, n, position]: [usize; 3],
+    appended: AppendedRows,
     x: &D::Memory,
     (faults, slot): (&FaultEntries<D>, usize),
 ) -> Result<(), DeviceError> {
     const NUMBERS: Kernel<Append> = Kernel::new("kv_append", 256);
     const BLOCKS: Kernel<Append> = Kernel::new("kv_append_blocks", 64);
     let KvHeads { heads, size } = rows.shape;
+    let AppendedRows {
+        from,
+        count: n,
+        to: first,
+        position,
+    } = appended;
     check_rows(rows, first, n)?;
+    let from = from.saturating_mul(heads * size * F32_BYTES);
     let arguments = Append {
-        x: float_span(x, "keys or values", &[n, heads, size])?,
+        x: byte_span(x, "keys or values", from, &[n, heads, size], F32_BYTES)?,
         rows: rows.kernel_argument()?,
         fault: faults.entry_span(slot)?,
         n: kernel_count("rows", n)?,
@@ -406,142 +433,4 @@ fn check_target(first: usize, n: usize, capacity: usize) -> Result<(), DeviceErr
             available: capacity,
         })
     }
-}
-
-/// Low-rank coordinates `[heads, capacity, rank]` in half precision and their bases `[heads, rank,
-/// size]`.
-#[derive(Debug)]
-pub struct DeviceLowRankRows<D: Device> {
-    /// Coordinates: heads of `rank` elements.
-    pub rows: KvRows<D>,
-    /// Bases.
-    pub basis: D::Memory,
-    /// Head size.
-    pub size: usize,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Expand {
-    coordinates: DeviceSpan,
-    basis: DeviceSpan,
-    to: DeviceSpan,
-    heads: u32,
-    size: u32,
-    rank: u32,
-    capacity: u32,
-    count: u32,
-    to_first: u32,
-    to_capacity: u32,
-    unused: u32,
-}
-
-// SAFETY: layout as in `kv.cu`, without padding.
-unsafe impl KernelArguments for Expand {}
-
-/// As [`rows_to_f32`] for the first `n` rows of coordinates, multiplied by the basis.
-pub fn expand_low_rank<D: Device>(
-    device: &D,
-    low: &DeviceLowRankRows<D>,
-    n: usize,
-    to: &D::Memory,
-    [to_first, to_capacity]: [usize; 2],
-) -> Result<(), DeviceError> {
-    const KERNEL: Kernel<Expand> = Kernel::new("kv_expand", 64);
-    let (KvHeads { heads, size: rank }, size) = (low.rows.shape, low.size);
-    if low.rows.numbers != KvElement::F16 {
-        return Err(shape_mismatch(
-            "bytes of a coordinate",
-            2,
-            low.rows.numbers.row_bytes(1)[0],
-        ));
-    }
-    check_rows(&low.rows, 0, n)?;
-    check_target(to_first, n, to_capacity)?;
-    let arguments = Expand {
-        coordinates: low.rows.kernel_argument()?.codes,
-        basis: float_span(&low.basis, "bases", &[heads, rank, size])?,
-        to: float_span(to, "rows", &[heads, to_capacity, size])?,
-        heads: kernel_count("heads", heads)?,
-        size: kernel_count("a head", size)?,
-        rank: kernel_count("the rank", rank)?,
-        capacity: kernel_count("rows", low.rows.capacity)?,
-        count: kernel_count("rows", n)?,
-        to_first: kernel_count("rows", to_first)?,
-        to_capacity: kernel_count("rows", to_capacity)?,
-        unused: 0,
-    };
-    let grid = [kernel_count("rows of all heads", heads * n)?, 1, 1];
-    // SAFETY: a block reads a row of coordinates and the basis of its head and writes a row below
-    // `to_capacity`; the spans cover them.
-    unsafe { device.launch(&KERNEL, grid, 0, &arguments) }
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Map {
-    from: DeviceSpan,
-    matrix: DeviceSpan,
-    to: DeviceSpan,
-    fault: DeviceSpan,
-    squares: DeviceSpan,
-    heads: u32,
-    count: u32,
-    from_capacity: u32,
-    from_size: u32,
-    from_first: u32,
-    to_capacity: u32,
-    to_size: u32,
-    to_first: u32,
-}
-
-// SAFETY: layout as in `kv.cu`, without padding.
-unsafe impl KernelArguments for Map {}
-
-/// Multiplies `n` rows of each head, from `from.1` on, by its matrix in `matrix [heads, to size,
-/// from size]` and writes them from row `to.1` on, both in half precision. Returns the squared
-/// norms of each row before and after, head by head. An unrepresentable value is recorded in entry
-/// `slot`.
-pub fn map_rows<D: Device>(
-    device: &D,
-    n: usize,
-    (from, from_first): (&KvRows<D>, usize),
-    matrix: &D::Memory,
-    (to, to_first): (&KvRows<D>, usize),
-    (faults, slot): (&FaultEntries<D>, usize),
-) -> Result<Vec<[f32; 2]>, DeviceError> {
-    const KERNEL: Kernel<Map> = Kernel::new("kv_map", 64);
-    check_rows(from, from_first, n)?;
-    check_rows(to, to_first, n)?;
-    let heads = from.shape.heads;
-    let alike = from.numbers == KvElement::F16 && to.numbers == KvElement::F16;
-    if !alike || to.shape.heads != heads {
-        return Err(shape_mismatch(
-            "heads of rows in half precision",
-            heads,
-            if alike { to.shape.heads } else { 0 },
-        ));
-    }
-    let squares = device.allocate(2 * F32_BYTES * heads * n)?;
-    let arguments = Map {
-        from: from.kernel_argument()?.codes,
-        matrix: float_span(matrix, "matrices", &[heads, to.shape.size, from.shape.size])?,
-        to: to.kernel_argument()?.codes,
-        fault: faults.entry_span(slot)?,
-        squares: float_span(&squares, "squares", &[heads, n, 2])?,
-        heads: kernel_count("heads", heads)?,
-        count: kernel_count("rows", n)?,
-        from_capacity: kernel_count("rows", from.capacity)?,
-        from_size: kernel_count("a head", from.shape.size)?,
-        from_first: kernel_count("rows", from_first)?,
-        to_capacity: kernel_count("rows", to.capacity)?,
-        to_size: kernel_count("a head", to.shape.size)?,
-        to_first: kernel_count("rows", to_first)?,
-    };
-    let grid = [kernel_count("rows of all heads", heads * n)?, 1, 1];
-    // SAFETY: a block reads a row below the capacity of `from` and the matrix of its head, and
-    // writes a row of `to` and two squares; the spans cover them. Its shared memory holds a row.
-    unsafe { device.launch(&KERNEL, grid, from.shape.size * F32_BYTES, &arguments)? };
-    let squares = download_floats(device, &squares, 2 * heads * n)?;
-    Ok(squares.as_chunks::<2>().0.to_vec())
 }

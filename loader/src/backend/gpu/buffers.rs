@@ -39,7 +39,7 @@ pub struct GpuRotation<D: Device> {
     /// Radians per position, float64.
     pub(super) frequencies: Option<D::Memory>,
     pub(super) sides: [GpuBuffer<D>; 2],
-    pub(super) positions: Range<usize>,
+    pub(super) positions: Vec<Range<usize>>,
     pub(super) pairs: usize,
 }
 
@@ -48,7 +48,7 @@ impl<D: Device> Default for GpuRotation<D> {
         GpuRotation {
             frequencies: None,
             sides: Default::default(),
-            positions: 0..0,
+            positions: Vec::new(),
             pairs: 0,
         }
     }

@@ -105,6 +105,39 @@ impl<D: Device> GpuKv<D> {
         })
     }
 
+    /// As [`Backend::copy_kv`](super::Backend::copy_kv).
+    pub(super) fn copied(&self, device: &D) -> Result<Self, ExecError> {
+        let layer = |(index, held): (usize, &Layer<D>)| {
+            let (used, compressed) = (
+                self.layout.full_rows(index),
+                self.layout.low_rank_rows(index),
+            );
+            let [keys, values] = &held.full;
+            let full =
+                |rows: &ops::KvRows<D>| rows.with_capacity(device, None, used, rows.capacity());
+            let low = match &held.low {
+                None => None,
+                Some(Low {
+                    sides: [keys, values],
+                }) => Some(Low {
+                    sides: [
+                        keys.copied(device, compressed)?,
+                        values.copied(device, compressed)?,
+                    ],
+                }),
+            };
+            let full = [full(keys)?, full(values)?];
+            Ok(Layer { full, low })
+        };
+        let layers: Result<Vec<Layer<D>>, DeviceError> =
+            self.layers.iter().enumerate().map(layer).collect();
+        Ok(GpuKv {
+            layout: self.layout.clone(),
+            layers: layers.map_err(device_error)?,
+            faults: ops::FaultEntries::new(device, 2).map_err(device_error)?,
+        })
+    }
+
     pub(super) fn reserve(&mut self, device: &D, n: usize) -> Result<(), ExecError> {
         for (index, layer) in self.layers.iter_mut().enumerate() {
             let capacity = layer.full[0].capacity();
@@ -128,15 +161,20 @@ impl<D: Device> GpuKv<D> {
         &self,
         device: &D,
         layer: usize,
-        n: usize,
+        rows: Range<usize>,
         sides: [&Arc<D::Memory>; 2],
         faults: &ops::FaultEntries<D>,
     ) -> Result<(), ExecError> {
-        let (first, position) = (self.layout.full_rows(layer), self.layout.len());
+        let appended = ops::AppendedRows {
+            from: rows.start,
+            count: rows.len(),
+            to: self.layout.full_rows(layer),
+            position: self.layout.len(),
+        };
         for (side, x) in sides.into_iter().enumerate() {
             let rows = &self.layers[layer].full[side];
             let slot = (faults, 2 * layer + side);
-            ops::append_rows(device, rows, [first, n, position], x, slot).map_err(device_error)?;
+            ops::append_rows(device, rows, appended, x, slot).map_err(device_error)?;
         }
         Ok(())
     }
@@ -247,7 +285,7 @@ impl<D: Device> GpuKv<D> {
             let rows = ops::KvRows::new(device, ops::KvElement::F16, shape, capacity);
             let to = ops::DeviceLowRankRows {
                 rows: rows.map_err(device_error)?,
-                basis,
+                basis: Arc::new(basis),
                 size: bases.head_size,
             };
             sides.push(to);

@@ -1,6 +1,7 @@
 //! GPU backend: weights, activations and KV cache stay in device memory; only requested results are
 //! copied back.
 
+mod attending;
 mod buffers;
 mod heads;
 mod kv;
@@ -21,9 +22,9 @@ use self::heads::{Step, Turn};
 pub use self::kv::GpuKv;
 pub use self::need::{Need, Planned};
 use self::pending::Pending;
-use super::{Attention, Backend, Factor, HeadShape, Slot, refine_one_by_one};
+use super::{Attention, Backend, Factor, HeadShape, SequenceRows, Slot, refine_one_by_one};
 use crate::error::ExecError;
-use crate::kv::{CompressionEnergies, KeptRows, Kv, KvPlan, LayerBases};
+use crate::kv::{CompressionEnergies, KeptRows, KvPlan, LayerBases};
 use crate::sampling::SamplingParameters;
 use crate::tensor::Tensor;
 
@@ -184,6 +185,11 @@ impl<D: Device> Backend for Gpu<D> {
         kv.reserve(&self.device, n)
     }
 
+    fn copy_kv(&mut self, kv: &GpuKv<D>) -> Result<GpuKv<D>, ExecError> {
+        self.finish()?;
+        kv.copied(&self.device)
+    }
+
     fn resize(&mut self, buffer: &mut GpuBuffer<D>, numbers: usize) -> Result<(), ExecError> {
         self.grow(buffer, numbers)
     }
@@ -248,6 +254,25 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn drawn(&mut self) -> Result<Option<u32>, ExecError> {
         self.drawing.take(&self.device).map_err(device_error)
+    }
+
+    fn copy_rows(
+        &mut self,
+        width: usize,
+        x: &GpuBuffer<D>,
+        rows: Range<usize>,
+        out: &mut GpuBuffer<D>,
+        first: usize,
+    ) -> Result<(), ExecError> {
+        self.finish()?;
+        let bytes = |rows: usize| rows * width * size_of::<f32>();
+        let (from, to) = (
+            (&**x.memory()?, bytes(rows.start)),
+            (&**out.memory()?, bytes(first)),
+        );
+        self.device
+            .copy(from, to, bytes(rows.len()))
+            .map_err(device_error)
     }
 
     fn embed(
@@ -331,20 +356,18 @@ impl<D: Device> Backend for Gpu<D> {
     fn rotate_to(
         &mut self,
         rotation: &mut GpuRotation<D>,
-        start: usize,
-        n: usize,
+        positions: &[Range<usize>],
         frequencies: &[f64],
         factor: f32,
     ) -> Result<(), ExecError> {
-        let positions = start..start + n;
         // Executing blocks one by one repeats the same positions.
         if rotation.positions == positions && rotation.pairs == frequencies.len() {
             return Ok(());
         }
         self.finish()?;
         // Empty until it is filled.
-        rotation.positions = 0..0;
-        let pairs = frequencies.len();
+        rotation.positions.clear();
+        let (n, pairs) = (positions.iter().map(Range::len).sum(), frequencies.len());
         if rotation.frequencies.is_some() && rotation.pairs == pairs {
             self.begin(n)?;
         } else {
@@ -364,9 +387,13 @@ impl<D: Device> Backend for Gpu<D> {
             return Ok(());
         };
         let of = (frequencies, pairs);
-        let filled = ops::rope_tables(&self.device, positions.clone(), of, factor, sides);
-        filled.map_err(device_error)?;
-        rotation.positions = positions;
+        let mut first = 0;
+        for range in positions {
+            let filled = ops::rope_tables(&self.device, range.clone(), of, factor, sides, first);
+            filled.map_err(device_error)?;
+            first += range.len();
+        }
+        rotation.positions.extend_from_slice(positions);
         Ok(())
     }
 
@@ -402,7 +429,7 @@ impl<D: Device> Backend for Gpu<D> {
         &mut self,
         kv: &mut GpuKv<D>,
         layer: usize,
-        n: usize,
+        rows: Range<usize>,
         keys: &GpuBuffer<D>,
         values: &GpuBuffer<D>,
     ) -> Result<(), ExecError> {
@@ -412,44 +439,26 @@ impl<D: Device> Backend for Gpu<D> {
             return Err(missing("room for what has no place"));
         };
         self.unchecked = true;
-        if self.joins && heads.appends(n, kv.heads(), sides) {
+        let begins = rows.start == 0;
+        if self.joins && begins && heads.appends(rows.len(), kv.heads(), sides) {
             return kv.append_heads(&self.device, layer, &heads, sides, faults);
         }
         heads.finish(&self.device).map_err(device_error)?;
-        kv.append(&self.device, layer, n, sides, faults)
+        kv.append(&self.device, layer, rows, sides, faults)
     }
 
     fn attention(
         &mut self,
         shape: HeadShape,
         q: &GpuBuffer<D>,
-        kv: &GpuKv<D>,
+        batch: &[SequenceRows<'_, GpuKv<D>>],
         layer: usize,
         attention: &Attention,
         out: &mut GpuBuffer<D>,
     ) -> Result<(), ExecError> {
         self.finish()?;
-        let queries = self.queries(shape);
-        let (q, out, room) = (q.memory()?, out.memory()?, &mut self.attention);
-        let device = &self.device;
-        let start = kv.layout().positions(layer);
-        let whole;
-        let held = if kv.layout().plan().reconstructs() && kv.layout().low_rank_rows(layer) > 0 {
-            let [keys, values] = kv.whole(device, layer, shape.rows)?;
-            whole = [keys, values];
-            ops::DeviceLayerCache {
-                full: [&whole[0], &whole[1]],
-                low_rank: None,
-                start,
-            }
-        } else {
-            kv.held(layer)
-        };
-        let attended = ops::attend_splits(device, queries, q, &held, attention, room, out);
-        match attended.map_err(device_error)? {
-            Some(joined) => self.pend(Pending::Joined(joined, Arc::clone(out))),
-            None => Ok(()),
-        }
+        let places = [q.memory()?, out.memory()?];
+        self.attend(shape, places, batch, layer, attention)
     }
 
     fn hadamard(&mut self, shape: HeadShape, x: &mut GpuBuffer<D>) -> Result<(), ExecError> {
@@ -495,25 +504,13 @@ impl<D: Device> Backend for Gpu<D> {
         &mut self,
         shape: HeadShape,
         q: &GpuBuffer<D>,
-        kv: &GpuKv<D>,
+        sequence: SequenceRows<'_, GpuKv<D>>,
         layer: usize,
         attention: &Attention,
         window: usize,
     ) -> Result<Vec<f32>, ExecError> {
         self.finish()?;
-        let end = kv.layout().positions(layer) + shape.rows;
-        let (q, queries, device) = (q.memory()?, self.queries(shape), &self.device);
-        let found = match kv.layout().low_rank_rows(layer) {
-            0 => {
-                let [keys, _] = kv.held(layer).full;
-                ops::attention_importance(device, queries, window, q, (keys, end), attention)
-            }
-            _ => {
-                let [keys, _] = kv.whole(device, layer, shape.rows)?;
-                ops::attention_importance(device, queries, window, q, (&keys, end), attention)
-            }
-        };
-        found.map_err(device_error)
+        self.weights(shape, q.memory()?, sequence, layer, attention, window)
     }
 
     fn keep(&mut self, kv: &mut GpuKv<D>, layer: usize, kept: &KeptRows) -> Result<(), ExecError> {
@@ -576,16 +573,6 @@ impl<D: Device> Backend for Gpu<D> {
         match cap {
             Some(cap) => ops::softcap(device, numbers, out, cap).map_err(device_error),
             None => Ok(()),
-        }
-    }
-}
-
-impl<D: Device> Gpu<D> {
-    fn queries(&self, shape: HeadShape) -> ops::QueryShape {
-        ops::QueryShape {
-            rows: shape.rows,
-            heads: shape.heads,
-            batch_invariant: self.apart,
         }
     }
 }

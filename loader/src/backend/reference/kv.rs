@@ -63,16 +63,17 @@ impl ReferenceKv {
     pub(super) fn append(
         &mut self,
         layer: usize,
-        n: usize,
+        rows: Range<usize>,
         sides: [&[f64]; 2],
     ) -> Result<(), ExecError> {
         let (row, kept, start) = (self.row(), self.layout.full_rows(layer), self.layout.len());
         let kv_type = self.layout.plan().kind().stored_type();
-        for (side, rows) in sides.into_iter().enumerate() {
+        let numbers = rows.start * row..rows.end * row;
+        for (side, x) in sides.into_iter().enumerate() {
             let held = &mut self.layers[layer].full[side];
             // Overwrites positions that were appended but not counted.
             held.truncate(kept * row);
-            for (t, numbers) in rows[..n * row].chunks_exact(row).enumerate() {
+            for (t, numbers) in x[numbers.clone()].chunks_exact(row).enumerate() {
                 rounded(kv_type, numbers, held).map_err(|value| ExecError::KvRange {
                     layer,
                     side: SIDES[side],

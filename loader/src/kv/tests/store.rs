@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::ExecError;
-use crate::backend::{Attention, HeadShape, Reference};
+use crate::backend::{Attention, HeadShape, Reference, SequenceRows};
 
 const SHAPE: KvShape = KvShape {
     layers: 2,
@@ -274,17 +274,21 @@ impl<B: Backend> Runner<B> {
         let mut out = self.buffer(&vec![0.0; n * shape.heads * shape.size]);
         let (backend, kv) = (&mut self.backend, &mut self.kv);
         backend.reserve(kv, n).unwrap();
-        backend.append(kv, 0, n, &keys, &values).unwrap();
+        backend.append(kv, 0, 0..n, &keys, &values).unwrap();
         let attention = Attention {
             scale: 1.0 / (shape.size as f32).sqrt(),
             softcap: None,
             window: None,
         };
+        let own = || SequenceRows {
+            rows: 0..n,
+            kv: &*kv,
+        };
         backend
-            .attention(shape, &q, kv, 0, &attention, &mut out)
+            .attention(shape, &q, &[own()], 0, &attention, &mut out)
             .unwrap();
         let mut found = backend
-            .importance(shape, &q, kv, 0, &attention, n.min(3))
+            .importance(shape, &q, own(), 0, &attention, n.min(3))
             .unwrap();
         kv.advance(n);
         let mut scratch = vec![];

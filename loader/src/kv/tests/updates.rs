@@ -190,7 +190,7 @@ fn coordinates_are_turned_with_their_basis() {
             }
         }
         cpu.reserve(&mut kv, 40).unwrap();
-        cpu.append(&mut kv, 0, 40, &rows[0], &rows[1]).unwrap();
+        cpu.append(&mut kv, 0, 0..40, &rows[0], &rows[1]).unwrap();
         kv.advance(40);
         let energies = cpu.compress(&mut kv, 0, 0, 39).unwrap();
         kv.layout_mut().compress(0, 0, 39);
@@ -198,7 +198,7 @@ fn coordinates_are_turned_with_their_basis() {
         if bases != old {
             cpu.set_bases(&mut kv, 0, &layer(bases), turns).unwrap();
         }
-        let head = crate::backend::HeadShape {
+        let shape = crate::backend::HeadShape {
             rows: 1,
             heads: 1,
             size,
@@ -211,8 +211,12 @@ fn coordinates_are_turned_with_their_basis() {
         let (q, mut out) = (random.numbers(size), vec![0.0; size]);
         cpu.reserve(&mut kv, 1).unwrap();
         let last = [&rows[0][..size], &rows[1][..size]].map(<[f32]>::to_vec);
-        cpu.append(&mut kv, 0, 1, &last[0], &last[1]).unwrap();
-        cpu.attention(head, &q, &kv, 0, &attention, &mut out)
+        cpu.append(&mut kv, 0, 0..1, &last[0], &last[1]).unwrap();
+        let own = crate::backend::SequenceRows {
+            rows: 0..1,
+            kv: &kv,
+        };
+        cpu.attention(shape, &q, &[own], 0, &attention, &mut out)
             .unwrap();
         out
     };

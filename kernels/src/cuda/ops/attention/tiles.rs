@@ -138,15 +138,14 @@ impl TilingPlan {
         let size = shape.size;
         let joined = PartialAttention {
             partial: room.partial_sums(device, &[rows, heads, self.splits, 2 + size])?,
-            rows,
-            heads,
+            queries,
             kv_heads: shape.heads,
             size,
             splits: self.splits,
         };
         let numbers = [rows, heads, self.splits, 2 + size];
         let arguments = AttendTiles {
-            q: float_span(q, "queries", &[rows, heads, size])?,
+            q: queries.span(q, "queries", size)?,
             partial: float_span(&*joined.partial, "partial sums", &numbers)?,
             keys: held.full[0].kernel_argument()?,
             values: held.full[1].kernel_argument()?,

@@ -102,7 +102,7 @@ impl<D: Device> PendingOperation<'_, D> {
             PendingOperation::Gated(gated) => gated.numbers == n * width && begins(gated.gate),
             PendingOperation::AttentionJoin(joined, out) => {
                 let whole = joined.head_size().is_multiple_of(BLOCK);
-                whole && joined.shape() == [n, width] && begins(out)
+                whole && joined.fills([n, width]) && begins(out)
             }
         }
     }
