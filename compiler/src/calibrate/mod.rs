@@ -52,7 +52,7 @@ impl CalibrationOptions {
     /// # Errors
     /// [`CalibrateError::FewTokens`], [`CalibrateError::LongContext`].
     pub fn check(&self, hyper: &HyperParameters) -> Result<(), CalibrateError> {
-        let (tokens, limit) = (self.tokens, hyper.context);
+        let (tokens, limit) = (self.max_tokens(), hyper.context);
         let context = self.window_size(limit);
         if tokens < context || context == 0 {
             return Err(CalibrateError::FewTokens { tokens, context });
@@ -324,7 +324,7 @@ impl CalibrationTexts {
     ) -> Result<CalibrationTexts, CalibrateError> {
         let tokenizer = tokenizer(model)?;
         let context = options.window_size(model.hyper().context);
-        let most = options.tokens / context;
+        let most = options.max_tokens() / context;
         let windows = |source: &TextSource, text: &str, most| {
             let text = Windows::new(&tokenizer, text, context, most);
             text.map_err(|error| CalibrateError::TooShort {

@@ -48,7 +48,7 @@ impl CandidateEvaluator<'_> {
             };
             let none = self.measure(plan, plain, windows)?;
             self.discard(&none);
-            if none.distance.kl < best.distance.kl && !wanted.goal.keep_gauge {
+            if none.distance.kl < best.distance.kl && !wanted.treatment.keep_gauge {
                 return Err(TrialError::Worse {
                     gauge: best.treatment.gauge,
                     tail: self.tail_energy(&best),

@@ -40,7 +40,7 @@ impl CandidateEvaluator<'_> {
         };
         let (evaluation, distance) = self.measure_built(&better, windows)?;
         course.kl_after = Some(distance.kl);
-        let limit = wanted.goal.limit;
+        let limit = wanted.limit;
         let holds = limit.is_none() || limit.holds(&distance);
         let gained = holds && distance.kl < candidate.distance.kl;
         let trial = self.derive_trial(candidate.trial, |trial| Trial {

@@ -126,9 +126,9 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
     });
     let held_out = calibration.and_then(|found| found.held_out.as_ref());
     // Residuals of bases are evaluated and coded once more, and measured at every active fraction.
-    let refined = options.planes > 1;
+    let refined = options.artifact.planes > 1;
     // With every candidate if a limit applies to the whole.
-    let refinements = match (refined, options.goal.limit.is_none()) {
+    let refinements = match (refined, options.limit.is_none()) {
         (false, _) => 0.0,
         (true, true) => 1.0,
         (true, false) => candidates as f64,
@@ -145,7 +145,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
     };
     let compared = match &options.planning {
         PlanSource::Compute { request, .. } => options
-            .goal
+            .artifact
             .max_comparison_files(request.method, request.effort),
         PlanSource::File(_) => 0,
     };
@@ -172,7 +172,11 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
         calibrate: stages::calibration_seconds(work, speed),
         plan: if quantises {
             let request = plan.request();
-            let of = (effort, request.codes, stages::evaluates_rotation(request));
+            let of = (
+                effort,
+                request.codes.kinds(),
+                stages::evaluates_rotation(request),
+            );
             (1.0 + refinements) * stages::curve_seconds(source, of, speed, threads)
         } else {
             0.0
@@ -193,7 +197,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
         (_, Some(found)) => {
             let (hyper, context) = (&source.hyper, found.context);
             // State of both ends of an elastic artifact stays allocated.
-            let ends = u64::from(options.planes);
+            let ends = u64::from(options.artifact.planes);
             ends * gradient::needed_memory(hyper, &source.spec(), context)
                 + tune::memory_bytes(hyper, context)
         }

@@ -24,7 +24,7 @@ pub(super) fn with_device<T>(
     watch: Progress,
     work: impl FnOnce(&dyn Device) -> Result<T, CompileError>,
 ) -> Result<T, CompileError> {
-    let choice = options.device;
+    let choice = options.artifact.device;
     let text = options.calibration.as_ref();
     if text.is_none() && matches!(choice, DeviceChoice::Reference | DeviceChoice::Emulated) {
         watch.report(Event::Warning(&format!(

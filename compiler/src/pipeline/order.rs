@@ -7,7 +7,7 @@ use crate::calibrate::Calibration;
 use crate::event::{Event, Progress};
 use crate::order::ChannelPermutation;
 use crate::plan::{Method, PlanError, PlanRequest};
-use crate::request::OrderArg;
+use crate::request::Switch;
 
 /// Returns the permutation setting for a new plan: the requested one, else on with codes if the
 /// source can be permuted.
@@ -18,13 +18,13 @@ pub(super) fn resolve_setting(
     source: &ModelFile,
     request: &PlanRequest,
     watch: Progress,
-) -> Result<Option<OrderArg>, PlanError> {
-    if request.channel_permutation.is_some() || request.method != Method::Quantise {
-        check(source, request.channel_permutation)?;
-        return Ok(request.channel_permutation);
+) -> Result<Option<Switch>, PlanError> {
+    if request.layout.order.is_some() || request.method != Method::Quantise {
+        check(source, request.layout.order)?;
+        return Ok(request.layout.order);
     }
-    match check(source, Some(OrderArg::On)) {
-        Ok(()) => Ok(Some(OrderArg::On)),
+    match check(source, Some(Switch::On)) {
+        Ok(()) => Ok(Some(Switch::On)),
         Err(_) => {
             watch.report(Event::Note(
                 "the source stores its numbers in blocks, so that they stay in its order",
@@ -38,9 +38,9 @@ pub(super) fn resolve_setting(
 ///
 /// # Errors
 /// [`PlanError::OrderOfBlocks`].
-pub(super) fn check(source: &ModelFile, order: Option<OrderArg>) -> Result<(), PlanError> {
+pub(super) fn check(source: &ModelFile, order: Option<Switch>) -> Result<(), PlanError> {
     let in_blocks = source.tensors.iter().find(|t| t.dtype.block_len() > 1);
-    match in_blocks.filter(|_| order == Some(OrderArg::On)) {
+    match in_blocks.filter(|_| order == Some(Switch::On)) {
         None => Ok(()),
         Some(tensor) => Err(PlanError::OrderOfBlocks {
             tensor: tensor.name.clone(),
@@ -60,7 +60,7 @@ pub(super) fn find_permutation(
     threads: usize,
     watch: Progress,
 ) -> Result<Option<ChannelPermutation>, CompileError> {
-    if request.channel_permutation != Some(OrderArg::On) {
+    if request.layout.order != Some(Switch::On) {
         return Ok(None);
     }
     let calibration = calibration.ok_or(PlanError::PermutationNeedsCalibration)?;

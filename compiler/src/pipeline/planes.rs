@@ -61,7 +61,7 @@ impl ElasticRequest {
         options: &CompileOptions,
         source: &ModelFile,
     ) -> Result<Option<ElasticRequest>, CompileError> {
-        match options.planes {
+        match options.artifact.planes {
             1 => return Ok(None),
             2 => {}
             _ => return Err(planes_error("there are one or two")),
@@ -76,13 +76,13 @@ impl ElasticRequest {
                 "only matrices in codes have planes; take `method` quantise",
             ));
         }
-        if request.codes == CodeKinds::Gguf {
+        if request.codes.kinds() == CodeKinds::Gguf {
             return Err(planes_error(
                 "types of GGUF have no planes; take other `codes`",
             ));
         }
         let mut request = request.clone();
-        let limit = options.goal.limit;
+        let limit = options.limit;
         let size = match to_file_budget(request.budget, source, source.size()) {
             _ if !limit.is_none() => SizeTarget::Within(limit),
             Budget::FileSize(total) => {
@@ -148,7 +148,7 @@ impl ElasticRequest {
         watch: Progress,
     ) -> Result<SelectedArtifact, CompileError> {
         let mut wanted = prepared.choice_request;
-        wanted.goal.limit = QualityLimit::default();
+        wanted.limit = QualityLimit::default();
         let (total, ratio, mut notes) = match self.size {
             SizeTarget::Bytes(total) => (total, None, Vec::new()),
             SizeTarget::Within(limit) => {
@@ -284,7 +284,7 @@ impl ElasticRequest {
         let bases = std::mem::replace(&mut chosen.built, refined);
         let steps = prepared.choice_request.tune;
         if steps > 0 {
-            let wanted = (steps, prepared.choice_request.goal.limit);
+            let wanted = (steps, prepared.choice_request.limit);
             tune_elastic(inputs, &mut chosen, &bases, wanted, work, clock, watch)?;
         }
         measure_active_fractions(

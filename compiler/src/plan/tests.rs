@@ -2,7 +2,7 @@ mod types;
 
 use super::kind::projection_groups;
 use super::*;
-use crate::request::{CodeKinds, DenseTypes, Effort, TreatmentRequest};
+use crate::request::{CodeOptions, DenseTypes, Effort, LayoutOptions, TreatmentOptions};
 use htc_formats::model::StoredTensor;
 
 fn hyper(width: usize, heads: usize, kv_heads: usize, ffn: usize) -> HyperParameters {
@@ -42,12 +42,9 @@ fn request(method: Method, budget: Budget, factor_type: DType) -> PlanRequest {
         projections: method.default_projections().to_vec(),
         factor_type,
         dense_types: DenseTypes::default(),
-        codes: CodeKinds::default(),
-        low_rank: crate::request::LowRankArg::default(),
-        rotation: crate::request::RotationArg::default(),
-        kv_bases: crate::request::KvBasesArg::default(),
-        channel_permutation: None,
-        treatment: TreatmentRequest::default(),
+        codes: CodeOptions::default(),
+        layout: LayoutOptions::default(),
+        treatment: TreatmentOptions::default(),
         effort: Effort::default(),
     }
 }

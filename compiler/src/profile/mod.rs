@@ -20,7 +20,7 @@ use crate::plan::{
     self, BranchShares, Evidence, LossCurve, Method, ModelFileTypes, PlanRequest, Unit, UnitMatrix,
 };
 use crate::request::TargetMachine;
-use crate::request::{CodeKinds, FirstPositions, GaugeKind, LowRankArg, RotationArg, Treatment};
+use crate::request::{CodeKinds, FirstPositions, GaugeKind, Treatment};
 use crate::system::ordered;
 use crate::unit::UnitsError;
 use crate::unit::{ModelTreatment, spectrum};
@@ -92,9 +92,9 @@ pub fn measure(
             members: &members,
             treatment: &treatment,
             gradients: measured.gradients,
-            codes: request.codes,
-            low_rank: request.low_rank == LowRankArg::On,
-            rotated: request.rotation == RotationArg::On,
+            codes: request.codes.kinds(),
+            low_rank: request.codes.evaluates_factors(),
+            rotated: request.codes.rotates(),
         };
         let (curves, shared, told) = curves::measure(looked, measured.threads(), watch)?;
         evidence.factor_summary = told;
@@ -147,12 +147,12 @@ pub fn refinements(
         members,
         treatment: &treatment.with_effort(request.effort),
         gradients: measured.gradients,
-        codes: match request.codes {
+        codes: match request.codes.kinds() {
             CodeKinds::Levels => CodeKinds::Levels,
             _ => CodeKinds::Trellis,
         },
         low_rank: false,
-        rotated: request.rotation == RotationArg::On,
+        rotated: request.codes.rotates(),
     };
     Ok(curves::measure(looked, measured.threads(), watch)?.0)
 }

@@ -1,16 +1,16 @@
-//! Plan options: method, budget, allocator, projections, types.
+//! Resolved request of a plan.
 
 use std::fmt;
 use std::str::FromStr;
 
-use htc_formats::bands::{Code, CodeKind};
+use htc_formats::DType;
 use htc_formats::htz::Digest;
 use htc_formats::model::{InputGroup, ProjectionKind};
-use htc_formats::{DType, block};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::switch::{KvBasesArg, LowRankArg, OrderArg, RotationArg};
-use super::{Effort, SinkProtection, TreatmentRequest};
+use super::{
+    Budget, CodeOptions, DenseChoice, DenseType, Effort, LayoutOptions, PlanOptions,
+    SinkProtection, TreatmentOptions,
+};
 
 /// Approximation method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,15 +25,6 @@ pub enum Method {
 }
 
 impl Method {
-    /// Returns the name on the command line and in the manifest.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Method::PerProjection => "gp",
-            Method::SharedBasis => "grc",
-            Method::Quantise => "quantise",
-        }
-    }
-
     /// Returns the default projections of the method.
     pub const fn default_projections(self) -> &'static [ProjectionKind] {
         match self {
@@ -43,46 +34,10 @@ impl Method {
     }
 }
 
-/// Size budget. All but the first two are met from below, within one rank step.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum Budget {
-    /// The same rank for every selected projection.
-    Rank(usize),
-    /// Full rank for every projection, stored as factors even if larger than the dense matrix;
-    /// lossless except for rounding.
-    FullRank,
-    /// Parameters after over parameters before, of the selected projections.
-    Ratio(f64),
-    /// Elements stored for the selected projections.
-    Parameters(u64),
-    /// Bytes stored for the selected projections, without alignment between tensors.
-    Bytes(u64),
-    /// Mean rank of all units; a dense unit counts with its full rank.
-    MeanRank(f64),
-    /// Bytes of the whole artifact.
-    FileSize(u64),
-    /// Bits of the whole artifact per model parameter.
-    Bits(f64),
-    /// No fixed total: [`Allocator::DiffPlan`] weighs energy against loss.
-    Energy,
-}
-
-impl fmt::Display for Budget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Budget::Rank(rank) => write!(f, "--rank {rank}"),
-            Budget::FullRank => write!(f, "--rank full"),
-            Budget::Ratio(ratio) => write!(f, "--ratio {ratio}"),
-            Budget::Parameters(total) => write!(f, "--parameters {total}"),
-            Budget::Bytes(total) => write!(f, "--bytes {total}"),
-            Budget::MeanRank(mean) => write!(f, "--mean-rank {mean}"),
-            Budget::FileSize(total) => write!(f, "--file-size {total}"),
-            Budget::Bits(bits) => write!(f, "--bits {bits}"),
-            Budget::Energy => f.write_str("(no budget)"),
-        }
-    }
-}
+named!(
+    Method, "gp, grc or quantise",
+    PerProjection: "gp", SharedBasis: "grc", Quantise: "quantise",
+);
 
 /// Types for dense matrices. Without one they stay as in the source, as do matrices that would not
 /// shrink.
@@ -96,138 +51,12 @@ pub struct DenseTypes {
     pub embedding_and_head: Option<DenseType>,
 }
 
-/// Encoding of a dense matrix: `q4_k`, `levels4`, `trellis3`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DenseType {
-    /// A writable block type.
-    Blocks(DType),
-    /// A code for column groups of 32.
-    ColumnGroups(Code),
-}
-
-impl DenseType {
-    /// Returns all names, for error messages.
-    pub fn names() -> String {
-        let blocks = block::writable_types()
-            .iter()
-            .map(|dtype| dtype.name().to_owned());
-        let codes = Code::all().map(|code| code.to_string());
-        let names: Vec<String> = blocks.chain(codes).collect();
-        names.join(", ")
-    }
-}
-
-impl From<DType> for DenseType {
-    fn from(dtype: DType) -> DenseType {
-        DenseType::Blocks(dtype)
-    }
-}
-
-impl fmt::Display for DenseType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DenseType::Blocks(dtype) => dtype.fmt(f),
-            DenseType::ColumnGroups(code) => code.fmt(f),
-        }
-    }
-}
-
-impl FromStr for DenseType {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let mut written = block::writable_types().iter();
-        if let Some(&dtype) = written.find(|dtype| dtype.name() == text) {
-            return Ok(DenseType::Blocks(dtype));
-        }
-        let code = text.parse().map(DenseType::ColumnGroups);
-        code.map_err(|_| format!("matrices are stored as one of {}", DenseType::names()))
-    }
-}
-
-impl Serialize for DenseType {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for DenseType {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(de::Error::custom)
-    }
-}
-
-/// Kinds of codes that a matrix may have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum CodeKinds {
-    /// GGUF types, readable by other programs.
-    Gguf,
-    /// Non-uniform scalar codebooks.
-    Levels,
-    /// Trellises, and codebooks at bit rates without a trellis.
-    Trellis,
-    /// All kinds, chosen by loss per byte.
-    #[default]
-    All,
-}
-
-impl CodeKinds {
-    /// All values.
-    pub const ALL: [CodeKinds; 4] = [
-        CodeKinds::Gguf,
-        CodeKinds::Levels,
-        CodeKinds::Trellis,
-        CodeKinds::All,
-    ];
-
-    /// Returns the name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            CodeKinds::Gguf => "gguf",
-            CodeKinds::Levels => "levels",
-            CodeKinds::Trellis => "trellis",
-            CodeKinds::All => "all",
-        }
-    }
-
-    /// Returns true if GGUF types are included.
-    pub const fn includes_gguf(self) -> bool {
-        matches!(self, CodeKinds::Gguf | CodeKinds::All)
-    }
-
-    /// Returns the included codes of column groups.
-    pub fn column_group_codes(self) -> Vec<Code> {
-        let most_of_trellis = *CodeKind::Trellis.bits().end();
-        let among = |code: &Code| match self {
-            CodeKinds::Gguf => false,
-            CodeKinds::Levels => code.kind() == CodeKind::Codebook,
-            CodeKinds::Trellis => code.kind() == CodeKind::Trellis || code.bits() > most_of_trellis,
-            CodeKinds::All => true,
-        };
-        Code::all().filter(among).collect()
-    }
-}
-
-impl FromStr for CodeKinds {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let found = CodeKinds::ALL
-            .into_iter()
-            .find(|kinds| kinds.name() == text);
-        found.ok_or_else(|| "codes are gguf, levels, trellis or all".to_owned())
-    }
-}
-
 /// Complete request of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanRequest {
     /// Approximation method.
     pub method: Method,
-    /// Option that implied the method, if none was set explicitly.
+    /// Option that implied the method, if none was set explicitly, by the name of its field.
     pub method_implied_by: Option<&'static str>,
     /// Size budget.
     pub budget: Budget,
@@ -239,19 +68,13 @@ pub struct PlanRequest {
     pub factor_type: DType,
     /// Types of dense matrices; by default as in the source.
     pub dense_types: DenseTypes,
-    /// Kinds of codes for [`Method::Quantise`].
-    pub codes: CodeKinds,
-    /// Evaluation of factors by [`Method::Quantise`].
-    pub low_rank: LowRankArg,
-    /// Rotation of matrices before encoding in column groups.
-    pub rotation: RotationArg,
-    /// Channel permutation; by default on for coded models whose source is not stored in blocks.
-    pub channel_permutation: Option<OrderArg>,
-    /// Bases for a KV cache in the artifact.
-    pub kv_bases: KvBasesArg,
+    /// Options of [`Method::Quantise`].
+    pub codes: CodeOptions,
+    /// Options of the stored model.
+    pub layout: LayoutOptions,
     /// Treatment of weights, passed on by the plan; exempt channels also determine the types of
     /// factors.
-    pub treatment: TreatmentRequest,
+    pub treatment: TreatmentOptions,
     /// Compilation effort.
     pub effort: Effort,
 }
@@ -272,14 +95,8 @@ impl fmt::Display for PlanRequest {
         };
         if self.method == Method::Quantise {
             write!(f, "--method {method} {}{effort}", self.budget)?;
-            if self.codes != CodeKinds::default() {
-                write!(f, " --codes {}", self.codes.name())?;
-            }
-            if self.low_rank != LowRankArg::default() {
-                write!(f, " --low-rank {}", self.low_rank)?;
-            }
-            if self.rotation != RotationArg::default() {
-                write!(f, " --rotation {}", self.rotation)?;
+            for (name, value) in self.codes.given() {
+                write!(f, " --{} {value}", name.replace('_', "-"))?;
             }
             return self.fmt_common(f);
         }
@@ -306,7 +123,7 @@ impl fmt::Display for PlanRequest {
         if first_positions != FirstPositions::default() {
             write!(f, " --first-positions {}", first_positions.name())?;
         }
-        if self.treatment != TreatmentRequest::default() {
+        if self.treatment != TreatmentOptions::default() {
             write!(f, " {}", self.treatment)?;
         }
         f.write_str(&effort)?;
@@ -315,6 +132,27 @@ impl fmt::Display for PlanRequest {
 }
 
 impl PlanRequest {
+    /// Returns the options that this request resolves.
+    pub fn options(&self) -> PlanOptions {
+        PlanOptions {
+            method: Some(self.method),
+            budget: Some(self.budget),
+            allocator: Some(self.allocation.allocator),
+            rank_floor: self.allocation.floor,
+            rank_cap: self.allocation.cap,
+            first_positions: Some(self.allocation.first_positions),
+            factor_type: Some(self.factor_type),
+            dense_type: self.dense_types.projections.map(DenseChoice::Type),
+            left_type: self.dense_types.selected,
+            embedding_type: self.dense_types.embedding_and_head,
+            codes: self.codes,
+            slots: self.projections.clone(),
+            layout: self.layout,
+            treatment: self.treatment,
+            effort: self.effort,
+        }
+    }
+
     /// Returns the type of selected projections that stay dense; `None` as in the source. With
     /// exempt channels, which are exact in factors, it is also that of the source.
     pub fn dense_type_of_selected(&self) -> Option<DenseType> {
@@ -324,13 +162,13 @@ impl PlanRequest {
     }
 
     fn fmt_common(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(order) = self.channel_permutation {
+        if let Some(order) = self.layout.order {
             write!(f, " --order {order}")?;
         }
-        match self.kv_bases {
-            KvBasesArg::On => f.write_str(" --kv-bases"),
-            KvBasesArg::Off => Ok(()),
+        if self.layout.kv_bases.is_on() {
+            f.write_str(" --kv-bases")?;
         }
+        Ok(())
     }
 }
 
@@ -355,49 +193,11 @@ pub enum Allocator {
     CacheFit,
 }
 
-impl Allocator {
-    /// All allocators.
-    pub const ALL: [Allocator; 7] = [
-        Allocator::Uniform,
-        Allocator::Phase,
-        Allocator::Curvature,
-        Allocator::Waterfill,
-        Allocator::Whitened,
-        Allocator::DiffPlan,
-        Allocator::CacheFit,
-    ];
-
-    /// Returns the name on the command line and in plans.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Allocator::Uniform => "uniform",
-            Allocator::Phase => "phase",
-            Allocator::Curvature => "curvature",
-            Allocator::Waterfill => "waterfill",
-            Allocator::Whitened => "whitened",
-            Allocator::DiffPlan => "diffplan",
-            Allocator::CacheFit => "cachefit",
-        }
-    }
-}
-
-impl fmt::Display for Allocator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Allocator {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let known = Allocator::ALL.into_iter().find(|a| a.name() == text);
-        known.ok_or_else(|| {
-            let names: Vec<_> = Allocator::ALL.iter().map(|a| a.name()).collect();
-            format!("allocators are {}", names.join(", "))
-        })
-    }
-}
+named!(
+    Allocator, "uniform, phase, curvature, waterfill, whitened, diffplan or cachefit",
+    Uniform: "uniform", Phase: "phase", Curvature: "curvature", Waterfill: "waterfill",
+    Whitened: "whitened", DiffPlan: "diffplan", CacheFit: "cachefit",
+);
 
 /// Minimum rank of a factored unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -430,7 +230,7 @@ impl FromStr for RankFloor {
             },
         };
         floor.ok_or_else(|| {
-            "a floor is a rank of at least 1, or a fraction of the model's width such as 0.25"
+            "expected a rank of at least 1, or a fraction of the model's width such as 0.25"
                 .to_owned()
         })
     }
@@ -448,43 +248,12 @@ pub enum FirstPositions {
     Included,
 }
 
-impl FirstPositions {
-    /// Both values.
-    pub const ALL: [FirstPositions; 2] = [FirstPositions::Excluded, FirstPositions::Included];
-
-    /// Returns the name on the command line and in plans.
-    pub const fn name(self) -> &'static str {
-        match self {
-            FirstPositions::Excluded => "left-out",
-            FirstPositions::Included => "counted",
-        }
-    }
-}
-
-impl FromStr for FirstPositions {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let known = FirstPositions::ALL.into_iter().find(|f| f.name() == text);
-        known.ok_or_else(|| "the first positions are left-out or counted".to_owned())
-    }
-}
-
-impl fmt::Display for FirstPositions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-as_typed!(
-    Allocator,
-    RankFloor,
-    FirstPositions,
-    OrderArg,
-    LowRankArg,
-    RotationArg,
-    KvBasesArg
+named!(
+    FirstPositions, "left-out or counted",
+    Excluded: "left-out", Included: "counted",
 );
+
+as_typed!(RankFloor);
 
 /// Allocator and rank bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -41,7 +41,7 @@ impl Measured {
         let model = Model::open(demo("reference-7m-f16.gguf")).unwrap();
         let mut options = CalibrationOptions::new(demo("alice.txt"));
         options.context = Some(64);
-        options.tokens = 2048;
+        options.tokens = Some(2048);
         options.cache = Some(cache.to_owned());
         let model = Arc::new(model);
         let watch = Progress::silent;
