@@ -40,10 +40,10 @@ use crate::event::{Event, Measurement, Progress};
 use crate::layout;
 use crate::make::work::WorkFolder;
 use crate::make::{ArtifactWithSource, MakeInputs};
-use crate::report::{BeforeAfter, CalibrationReport, Forecast, Report, ReportInputs, Summary};
-use crate::request::{
+use crate::options::{
     BiasArg, CompileOptions, QualityLimit, ShrinkageArg, Switch, Treatment, TreatmentOptions,
 };
+use crate::report::{BeforeAfter, CalibrationReport, Forecast, Report, ReportInputs, Summary};
 use crate::system::clock::{Stage, StageClock};
 use crate::system::disk;
 use crate::system::memory::PeakMemory;

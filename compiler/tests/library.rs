@@ -9,11 +9,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use htc::calibrate::CalibrateError;
-use htc::plan::PlanError;
-use htc::request::{
+use htc::options::{
     Allocator, BiasArg, Budget, FirstPositions, GaugeKind, Method, PlanSource, QualityPreset,
     RankFloor, SinkProtection, TextSource,
 };
+use htc::plan::PlanError;
 use htc::{CancellationToken, CompileError, Compiler, Event};
 use htc_formats::model::ProjectionKind;
 

@@ -8,7 +8,7 @@ use htc_loader::device::DeviceChoice;
 use htc_loader::dial::ActiveFraction;
 use htc_loader::kv::KvType;
 
-use crate::request::{
+use crate::options::{
     ArtifactOptions, CompileOptions, CompileRequest, LimitOptions, OptionError, PlanOptions,
     TargetMachine, TreatmentOptions,
 };
@@ -77,7 +77,7 @@ pub enum Command {
 
 /// Section headings of the help, in order.
 pub mod heading {
-    pub use crate::request::heading::*;
+    pub use crate::options::heading::*;
 
     /// All headings of `compile` and `plan`.
     pub const ALL: [&str; 5] = [SIZE, TEXT, METHOD, OUTPUT, CHECKS];
@@ -116,15 +116,15 @@ pub struct CompileArgs {
     /// Plan file that htc plan wrote, edited or not
     #[arg(long, value_name = "FILE", help_heading = heading::METHOD, conflicts_with_all = replaced_by_plan())]
     pub plan: Option<PathBuf>,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub artifact: ArtifactOptions,
     /// Write a JSON report to FILE; `json` or `-` means standard output
     #[arg(long, value_name = "FILE", help_heading = heading::OUTPUT)]
     pub report: Option<PathBuf>,
     #[command(flatten, next_help_heading = heading::OUTPUT)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub artifact: ArtifactOptions,
     /// Show the plan and the predicted size, memory and time, and write no artifact
     ///
     /// The calibration is computed and cached. With a limit, which requires quantise, the size is
@@ -348,7 +348,7 @@ mod tests {
 
     use super::*;
     use crate::Compiler;
-    use crate::request::{
+    use crate::options::{
         Allocator, BiasArg, CodeKinds, DenseChoice, Effort, GaugeKind, Method, RankFloor,
         SinkProtection, Switch,
     };

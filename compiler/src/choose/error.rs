@@ -8,8 +8,8 @@ use htc_loader::LoadError;
 use crate::event::Cancelled;
 use crate::make::MakeError;
 use crate::measure::{Distance, EvaluateError};
+use crate::options::{GaugeKind, OptionError, QualityLimit};
 use crate::plan::PlanError;
-use crate::request::{GaugeKind, OptionError, QualityLimit};
 use crate::system::show::format_interval;
 use crate::tune::TuneError;
 

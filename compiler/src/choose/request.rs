@@ -2,7 +2,7 @@
 
 use crate::calibrate::Calibration;
 use crate::calibrate::windows::{HeldOut, Windows};
-use crate::request::{
+use crate::options::{
     BiasArg, GaugeKind, OptionError, QualityLimit, Shrinkage, ShrinkageArg, Treatment,
     TreatmentOptions,
 };

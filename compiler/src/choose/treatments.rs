@@ -4,8 +4,8 @@ use super::TrialError;
 use super::bench::{Candidate, CandidateEvaluator};
 use super::request::ChoiceRequest;
 use crate::calibrate::windows::Windows;
+use crate::options::{GaugeKind, Shrinkage, Treatment};
 use crate::plan::Plan;
-use crate::request::{GaugeKind, Shrinkage, Treatment};
 
 #[derive(Debug)]
 pub(super) struct ValidationWindows {

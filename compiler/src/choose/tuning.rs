@@ -11,7 +11,7 @@ use super::request::ChoiceRequest;
 use crate::calibrate::windows::Windows;
 use crate::make::BuiltArtifact;
 use crate::measure::{Distance, Evaluation};
-use crate::request::QualityLimit;
+use crate::options::QualityLimit;
 use crate::system::clock::Stage;
 use crate::tune::{Tuning, TuningInputs, TuningResult};
 

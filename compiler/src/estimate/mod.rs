@@ -15,8 +15,8 @@ use crate::estimate::stages::Workload;
 pub use crate::estimate::stages::{StageSeconds, coding_cost};
 use crate::gradient;
 use crate::layout::{self, WriteStep};
+use crate::options::{CompileOptions, GaugeKind, PlanRequest, PlanSource, Treatment};
 use crate::plan::{MatrixForm, Method, Plan, UnitPlan};
-use crate::request::{CompileOptions, GaugeKind, PlanRequest, PlanSource, Treatment};
 use crate::unit::{input_of_unit, kv_bases, truncated_projections};
 use crate::{make, profile, tune};
 

@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use super::duration::{Speed, forward_seconds};
 use crate::math::codes::MAX_FIT_COLUMNS;
+use crate::options::{CodeKinds, CompileOptions, EffortSettings, PlanRequest, PlanSource};
 use crate::plan::{self, MatrixForm, Method, ModelFileTypes, UnitMatrix, UnitPlan};
 use crate::profile::{bound, curves};
-use crate::request::{CodeKinds, CompileOptions, EffortSettings, PlanRequest, PlanSource};
 use crate::unit::kv_bases;
 use crate::{gradient, tune};
 
@@ -361,7 +361,7 @@ mod tests {
     use htc_formats::DType;
 
     use super::*;
-    use crate::request::Effort;
+    use crate::options::Effort;
 
     const SPEED: Speed = Speed::from_rates(1e6, 1e3);
 

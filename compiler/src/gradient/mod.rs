@@ -36,7 +36,7 @@ use crate::calibrate::calibration_windows;
 use crate::calibrate::entry::CacheEntry;
 use crate::calibrate::windows::WeightedWindows;
 use crate::event::{Event, Progress};
-use crate::request::CalibrationOptions;
+use crate::options::CalibrationOptions;
 use crate::system::memory;
 pub use error::{GradientError, NoMatrix};
 use files::{Files, Stage};

@@ -10,13 +10,13 @@ use htc_loader::device::DeviceChoice;
 
 use super::{CompileError, compile, forecast, open};
 use crate::event::{CancellationToken, Event, Progress};
-use crate::report::{Forecast, Report};
-use crate::request::{
+use crate::options::{
     Allocator, ArtifactOptions, BiasArg, Budget, CalibrationText, CodeKinds, CompileOptions,
     CompileRequest, DenseChoice, DenseType, Effort, FirstPositions, GaugeKind, LimitOptions,
     MeasuredEnergy, Method, QualityPreset, RankFloor, ShrinkageArg, SinkProtection, Switch,
     TargetMachine, TextSource,
 };
+use crate::report::{Forecast, Report};
 
 /// Builder of a compilation. Options that are not set have the command line's defaults: the
 /// smallest artifact within the balanced preset, on the shipped text.

@@ -14,7 +14,7 @@ use crate::calibrate::CalibrateError;
 use crate::device::{self, Device};
 use crate::estimate::matrices;
 use crate::event::{Event, Progress};
-use crate::request::CompileOptions;
+use crate::options::CompileOptions;
 
 /// Calls `work` with the requested device. With a calibration text, the device must have memory for
 /// the model. Without one, a GPU only decomposes weights and the test devices are not used.

@@ -5,9 +5,9 @@ use htc_formats::source::ModelFile;
 use super::CompileError;
 use crate::calibrate::Calibration;
 use crate::event::{Event, Progress};
+use crate::options::Switch;
 use crate::order::ChannelPermutation;
 use crate::plan::{Method, PlanError, PlanRequest};
-use crate::request::Switch;
 
 /// Returns the permutation setting for a new plan: the requested one, else on with codes if the
 /// source can be permuted.

@@ -16,9 +16,9 @@ use crate::event::{Event, Progress};
 use crate::make::work::WorkFolder;
 use crate::make::{BuiltArtifact, MakeInputs};
 use crate::measure::Distance;
+use crate::options::{BASE_FRACTION, CodeKinds, CompileOptions, PlanSource, QualityLimit};
 use crate::plan::{self, Budget, Method, Plan, PlanError, Refinement};
 use crate::profile::{self, ProfileInputs};
-use crate::request::{BASE_FRACTION, CodeKinds, CompileOptions, PlanSource, QualityLimit};
 use crate::system::clock::{Stage, StageClock};
 use crate::system::show::format_bytes;
 

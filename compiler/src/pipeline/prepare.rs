@@ -22,14 +22,14 @@ use crate::event::{Event, Progress};
 use crate::gradient::{self, Gradients};
 use crate::layout;
 use crate::make::work::WorkFolder;
+use crate::options::{
+    BASE_FRACTION, CalibrationOptions, CompileOptions, OptionError, PlanSource, QualityLimit,
+    Switch, TargetMachine, Treatment, TreatmentOptions,
+};
 use crate::order::ChannelPermutation;
 use crate::plan::{self, Method, ModelFileTypes, Plan, PlanError, PlanRequest};
 use crate::profile::{self, ProfileInputs, is_measured};
 use crate::report::EstimatedLosses;
-use crate::request::{
-    BASE_FRACTION, CalibrationOptions, CompileOptions, OptionError, PlanSource, QualityLimit,
-    Switch, TargetMachine, Treatment, TreatmentOptions,
-};
 use crate::system::clock::{Stage, StageClock};
 use crate::system::disk;
 use crate::system::memory;

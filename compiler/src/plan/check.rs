@@ -12,7 +12,7 @@ use super::form::MatrixForm;
 use super::kind::MAX_ASPECT;
 use super::sources::SourceTypes;
 use super::unit::{UnitMatrix, UnitPlan};
-use crate::request::Method;
+use crate::options::Method;
 
 /// Mismatch in a plan. Each message is one line that begins with the key of the plan's file.
 #[derive(Clone, Debug, Error, PartialEq)]

@@ -31,12 +31,12 @@ use allocate::{Allocator, Choice, Decision};
 use form::factor_type_for;
 use kind::ProjectionGroup;
 
-use crate::request::{
+use crate::options::{
     Allocation, DenseType, GaugeKind, OptionError, SinkProtection, Switch, Treatment,
     TreatmentOptions,
 };
 
-pub use crate::request::{Budget, Method, PlanRequest};
+pub use crate::options::{Budget, Method, PlanRequest};
 pub use check::PlanMismatch;
 pub use error::PlanError;
 pub use evidence::{

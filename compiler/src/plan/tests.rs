@@ -2,7 +2,7 @@ mod types;
 
 use super::kind::projection_groups;
 use super::*;
-use crate::request::{CodeOptions, DenseTypes, Effort, LayoutOptions, TreatmentOptions};
+use crate::options::{CodeOptions, DenseTypes, Effort, LayoutOptions, TreatmentOptions};
 use htc_formats::model::StoredTensor;
 
 fn hyper(width: usize, heads: usize, kv_heads: usize, ffn: usize) -> HyperParameters {

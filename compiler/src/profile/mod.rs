@@ -14,13 +14,13 @@ use crate::calibrate::{Calibration, StoredLayer};
 use crate::device::Device;
 use crate::event::{Event, Measurement, Progress};
 use crate::gradient::Gradients;
+use crate::options::TargetMachine;
+use crate::options::{CodeKinds, FirstPositions, GaugeKind, Treatment};
 use crate::order::{ChannelPermutation, PermutedSource};
 use crate::plan::allocate::Allocator;
 use crate::plan::{
     self, BranchShares, Evidence, LossCurve, Method, ModelFileTypes, PlanRequest, Unit, UnitMatrix,
 };
-use crate::request::TargetMachine;
-use crate::request::{CodeKinds, FirstPositions, GaugeKind, Treatment};
 use crate::system::ordered;
 use crate::unit::UnitsError;
 use crate::unit::{ModelTreatment, spectrum};

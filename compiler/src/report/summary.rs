@@ -8,8 +8,8 @@ use htc_formats::source::{ModelFile, ModelTensor};
 use serde::{Deserialize, Serialize};
 
 use super::{BeforeAfter, percent};
+use crate::options::{Effort, PlanOptions};
 use crate::plan::{Budget, Method, Plan, PlanRequest, UnitPlan};
-use crate::request::{Effort, PlanOptions};
 use crate::system::show::format_bytes;
 use crate::unit::{kv_bases, stored_tensors};
 

@@ -21,7 +21,7 @@ use crate::event::Progress;
 use crate::gradient::{Gradients, gradients};
 use crate::math::codes::{ColumnEnergies, QuantisationGuide, RowFeedback, TileCoder};
 use crate::math::{ErrorFeedback, Host, Weight};
-use crate::request::{CalibrationOptions, Effort, Treatment};
+use crate::options::{CalibrationOptions, Effort, Treatment};
 
 const SOURCE: Digest = Digest([7; 32]);
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{ThreadArgs, heading};
-use crate::request::CalibrationOptions;
+use crate::options::CalibrationOptions;
 
 /// Arguments of `htc analyse`.
 #[derive(Debug, Args)]

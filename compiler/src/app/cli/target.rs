@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::options::flags::{heading, parse_bytes, parse_positive};
+use crate::options::{MeasuredEnergy, TargetMachine};
 use crate::plan::gpu;
-use crate::request::flags::{heading, parse_bytes, parse_positive};
-use crate::request::{MeasuredEnergy, TargetMachine};
 
 /// Machine that the allocators cachefit and diffplan plan for: names and files are converted to a
 /// [`TargetMachine`].

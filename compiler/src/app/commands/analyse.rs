@@ -10,8 +10,8 @@ use crate::app::cli::AnalyseArgs;
 use crate::app::interrupt::Interrupt;
 use crate::device;
 use crate::event::{Event, Progress};
+use crate::options::OptionError;
 use crate::pipeline::{self, CompileError};
-use crate::request::OptionError;
 
 pub(super) fn execute(args: &AnalyseArgs) -> Result<(), Failure> {
     let source = pipeline::open(&args.input)?;

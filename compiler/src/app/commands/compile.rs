@@ -15,8 +15,8 @@ use crate::app::cli::CompileArgs;
 use crate::app::interrupt::Interrupt;
 use crate::bench::slope;
 use crate::event::{Event, Progress};
+use crate::options::{CompileOptions, Method};
 use crate::pipeline::{self, CompileError};
-use crate::request::{CompileOptions, Method};
 use crate::system::disk;
 
 pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {

@@ -17,7 +17,7 @@ use crate::gradient::files::{Files, Stage};
 use crate::gradient::pass::draw;
 use crate::gradient::sums::{BLOCK, MOST_FULL, OutputSums};
 use crate::gradient::*;
-use crate::request::{CalibrationOptions, CalibrationText, TextSource};
+use crate::options::{CalibrationOptions, CalibrationText, TextSource};
 use crate::system::random::Rng;
 
 fn demo(name: &str) -> PathBuf {

@@ -8,9 +8,9 @@ use super::node::{KeyLines, Node, quoted};
 use super::request;
 use super::units::Units;
 use super::{FORMAT, MAX_LISTED_MISMATCHES, PlanFileMismatch, PlanFileMismatches, VERSION};
+use crate::options::{DenseType, PlanOptions};
 use crate::plan::sources::SourceTypes;
 use crate::plan::{Budget, Method, Plan};
-use crate::request::{DenseType, PlanOptions};
 
 const MAX_NOTES: usize = 64;
 const MAX_NOTE: usize = 1000;

@@ -22,7 +22,7 @@
 //! * `method`: `gp` (separate factors), `grc` (projections with the same input share a basis) or `quantise` (the form with
 //!   the least loss for each matrix: dense in some type, or factors).
 //! * `factor_type`: requested type of factors.
-//! * `request`: options of the plan, [`PlanOptions`](crate::request::PlanOptions); optional, without effect on the units.
+//! * `request`: options of the plan, [`PlanOptions`](crate::options::PlanOptions); optional, without effect on the units.
 //!   `budget` is `"full"`, or one of `rank`, `ratio`, `parameters`, `bytes`, `mean_rank`, `file_size`, `bits` with its
 //!   number. All other keys are optional:
 //!   - `allocator`, `rank_floor`, `rank_cap`, `dense_type`, `embedding_type`: as on the command line.

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 use super::check::{Checker, FilePosition};
 use super::node::{Node, quoted};
 use super::selected_projections;
+use crate::options::{DenseChoice, PlanOptions};
 use crate::plan::{Budget, Method, PlanRequest, UnitPlan};
-use crate::request::{DenseChoice, PlanOptions};
 
 /// Returns the request of a plan with these units; missing options are derived from the units.
 pub(super) fn resolve(

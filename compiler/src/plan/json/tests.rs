@@ -4,13 +4,13 @@ mod misfits;
 use htc_formats::bands::Codes;
 
 use super::*;
-use crate::plan::MatrixForm;
-use crate::plan::allocate::{Allocation, Allocator, RankFloor};
-use crate::plan::{Budget, Evidence, Method, PlanRequest, compute};
-use crate::request::{
+use crate::options::{
     BiasArg, CodeOptions, DenseType, DenseTypes, Effort, FirstPositions, GaugeKind, LayoutOptions,
     ShrinkageArg, SinkProtection, Switch, TreatmentOptions,
 };
+use crate::plan::MatrixForm;
+use crate::plan::allocate::{Allocation, Allocator, RankFloor};
+use crate::plan::{Budget, Evidence, Method, PlanRequest, compute};
 use crate::system::random::Rng;
 
 fn hyper() -> HyperParameters {

@@ -16,7 +16,7 @@ use crate::calibrate::Calibration;
 use crate::calibrate::tests;
 use crate::event::Progress;
 use crate::math::Host;
-use crate::request::CalibrationOptions;
+use crate::options::CalibrationOptions;
 
 /// Tolerance for f16, relative to the energy of a head.
 const ROUNDED: f64 = 2e-3;

@@ -1,7 +1,7 @@
 //! Properties of all allocators and budgets.
 
 use super::*;
-use crate::request::{CodeOptions, DenseTypes, LayoutOptions, TreatmentOptions};
+use crate::options::{CodeOptions, DenseTypes, LayoutOptions, TreatmentOptions};
 
 struct Case {
     hyper: HyperParameters,

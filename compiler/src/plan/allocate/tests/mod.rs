@@ -5,7 +5,7 @@ mod budgets;
 mod energy;
 mod published;
 
-use crate::request::{CodeOptions, DenseTypes, LayoutOptions, TreatmentOptions};
+use crate::options::{CodeOptions, DenseTypes, LayoutOptions, TreatmentOptions};
 use htc_formats::DType;
 use htc_formats::model::{Forward, HyperParameters, MatrixId, ProjectionKind};
 

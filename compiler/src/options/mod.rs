@@ -64,7 +64,7 @@ mod error;
 pub(crate) mod flags;
 mod limit;
 mod plan;
-mod planning;
+mod request;
 mod shipped;
 mod shrinkage;
 mod switch;
@@ -84,7 +84,7 @@ pub use error::OptionError;
 pub(crate) use flags::heading;
 pub use limit::{LimitOptions, QualityLimit, QualityPreset};
 pub use plan::{DEFAULT_FACTOR_TYPE, DEFAULT_RATIO, LayoutOptions, MethodChoice, PlanOptions};
-pub use planning::{
+pub use request::{
     Allocation, Allocator, DenseTypes, FirstPositions, MeasuredEnergy, Method, PlanRequest,
     RankFloor, TargetMachine,
 };
