@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use thiserror::Error;
 
-use crate::request::Treatment;
+use crate::options::Treatment;
 
 /// Progress event.
 #[derive(Clone, Copy, Debug)]

@@ -75,7 +75,7 @@
 //! Modules are layers: each may use those above it in this list, and none below it.
 //!
 //! 1. `system`: disk, memory, clocks, bounded texts, random numbers, thread pools
-//! 2. `request`: typed options and their defaults
+//! 2. `options`: typed options and their defaults, as flags and as JSON
 //! 3. `event`: progress and cancellation
 //! 4. `device`: execution of models on any backend
 //! 5. `calibrate`: runs text through the model; statistics of the input of every projection
@@ -124,6 +124,7 @@ pub mod gradient;
 pub mod layout;
 pub mod make;
 pub mod measure;
+pub mod options;
 pub mod order;
 #[cfg(feature = "cli")]
 pub mod page;
@@ -131,7 +132,6 @@ pub mod pipeline;
 pub mod plan;
 pub mod profile;
 pub mod report;
-pub mod request;
 pub mod system;
 pub mod tune;
 pub mod unit;

@@ -30,10 +30,10 @@ use crate::event::{Event, Measurement, Progress};
 use crate::layout;
 use crate::make::work::WorkFolder;
 use crate::make::{ArtifactWithSource, MakeInputs};
-use crate::report::{BeforeAfter, CalibrationReport, Forecast, Report, ReportInputs, Summary};
-use crate::request::{
-    BiasArg, CompareArg, CompileOptions, QualityGoal, ShrinkageArg, Treatment, TreatmentRequest,
+use crate::options::{
+    BiasArg, CompileOptions, QualityLimit, ShrinkageArg, Switch, Treatment, TreatmentOptions,
 };
+use crate::report::{BeforeAfter, CalibrationReport, Forecast, Report, ReportInputs, Summary};
 use crate::system::clock::{Stage, StageClock};
 use crate::system::disk;
 use crate::system::memory::PeakMemory;
@@ -94,7 +94,7 @@ fn compile_on(
         let prepared = prepare(admitted, options, device, clock, watch);
         let prepared = prepared.map_err(|error| planes::scale_bases_error(error, elastic))?;
 
-        let depth_sink = match options.probe_layer {
+        let depth_sink = match options.artifact.probe_layer {
             Some(layer) => DepthSinkRecord {
                 layer,
                 origin: DepthSinkOrigin::Asked,
@@ -138,10 +138,10 @@ fn compile_on(
                 watch,
             )
         })?;
-        if plain.is_empty() && options.goal.compare == Some(CompareArg::On) {
+        if plain.is_empty() && options.artifact.compare == Some(Switch::On) {
             chosen.notes.push(COMPARISON_IMPOSSIBLE.to_owned());
         }
-        let with_source = if options.include_source {
+        let with_source = if options.artifact.with_source {
             Some(clock.time(Stage::Seal, || {
                 inputs.with_source(&chosen.built, &work, watch)
             })?)
@@ -259,7 +259,7 @@ pub fn forecast(options: &CompileOptions, watch: Progress) -> Result<Forecast, C
     };
     let plan = prepared.plan_at(ratio)?;
     let record = layout::plan_record(source, &plan);
-    let limit = options.goal.limit;
+    let limit = options.limit;
     let limit = (!limit.is_none()).then(|| limit.to_string());
     let mut summary = Summary::new(source, &plan, &record, prepared.treatment.bias);
     if let Some(limit) = &limit {
@@ -280,7 +280,7 @@ pub fn forecast(options: &CompileOptions, watch: Progress) -> Result<Forecast, C
             before: source.size(),
             after,
         },
-        with_source: options.include_source.then(|| source.tensor_bytes()),
+        with_source: options.artifact.with_source.then(|| source.tensor_bytes()),
         limit,
         free_bytes: prepared.free_bytes,
         peak_memory: prepared.estimate.peak_memory,
@@ -296,21 +296,22 @@ pub fn forecast(options: &CompileOptions, watch: Progress) -> Result<Forecast, C
 pub fn search(
     source: &ModelFile,
     planned: &PlanWithEvidence,
-    goal: QualityGoal,
+    limit: QualityLimit,
     device: &dyn Device,
     scratch: &Path,
     watch: Progress,
 ) -> Result<SelectedArtifact, CompileError> {
     let calibration = planned.calibration.as_ref();
     let made_from = planned.plan_inputs.as_ref();
-    let others = sized::alternatives(source, &planned.plan, made_from, (calibration, goal.limit))?;
+    let others = sized::alternatives(source, &planned.plan, made_from, (calibration, limit))?;
     let wanted = ChoiceRequest {
         plans: 1 + others.len(),
-        treatment: prepare::complete_treatment(&planned.plan, TreatmentRequest::default())?,
-        goal,
+        treatment: prepare::complete_treatment(&planned.plan, TreatmentOptions::default())?,
+        limit,
         calibrated: calibration.is_some(),
         held_out: calibration.is_some_and(|found| found.held_out.is_some()),
         tune: 0,
+        tune_is_explicit: false,
     };
     let inputs = MakeInputs {
         source,
@@ -332,22 +333,15 @@ pub fn search(
             &planned.plan,
             planned.plan_inputs.as_ref(),
             calibration,
-            (ratio, goal.limit),
+            (ratio, limit),
         )
     };
     watch.report(Event::KeptFolder(work.resumable_path()));
     let clock = StageClock::default();
     let plans = PlanProvider {
         at_ratio: &planner,
-        start_ratio: prepare::start_ratio(
-            source,
-            planned.plan_inputs.as_ref(),
-            calibration,
-            goal.limit,
-        ),
-        alternatives: &|plan| {
-            sized::alternatives(source, plan, made_from, (calibration, goal.limit))
-        },
+        start_ratio: prepare::start_ratio(source, planned.plan_inputs.as_ref(), calibration, limit),
+        alternatives: &|plan| sized::alternatives(source, plan, made_from, (calibration, limit)),
     };
     let chosen = choose::choose(&inputs, plans, wanted, &work, &clock, watch);
     let mut chosen = keep_work_on_error(work, chosen.map_err(CompileError::from), watch)?;
@@ -357,7 +351,7 @@ pub fn search(
         bias,
         shrinkage: _,
     } = chosen.treatment;
-    chosen.plan.set_treatment(TreatmentRequest {
+    chosen.plan.set_treatment(TreatmentOptions {
         gauge: Some(gauge),
         sink: Some(sink),
         bias: Some(if bias { BiasArg::On } else { BiasArg::Off }),
@@ -365,6 +359,7 @@ pub fn search(
             .treatment
             .applied_shrinkage()
             .map(ShrinkageArg::Fixed),
+        ..TreatmentOptions::default()
     });
     Ok(chosen)
 }

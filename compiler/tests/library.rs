@@ -9,11 +9,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use htc::calibrate::CalibrateError;
-use htc::plan::PlanError;
-use htc::request::{
+use htc::options::{
     Allocator, BiasArg, Budget, FirstPositions, GaugeKind, Method, PlanSource, QualityPreset,
     RankFloor, SinkProtection, TextSource,
 };
+use htc::plan::PlanError;
 use htc::{CancellationToken, CompileError, Compiler, Event};
 use htc_formats::model::ProjectionKind;
 
@@ -40,24 +40,24 @@ fn a_build_script_compiles_and_names_what_it_depends_on() {
 
 #[test]
 fn what_is_not_said_has_the_defaults_of_the_command_line() {
-    let options = Compiler::new("a.gguf", "a.htz").options();
+    let options = Compiler::new("a.gguf", "a.htz").options().unwrap();
     let PlanSource::Compute { request, .. } = options.planning else {
         panic!("a plan of a file");
     };
     assert_eq!(request.method, Method::Quantise);
-    assert_eq!(options.goal.limit, QualityPreset::Balanced.limit());
+    assert_eq!(options.limit, QualityPreset::Balanced.limit());
     let texts = options.calibration.unwrap().texts;
     assert_eq!(texts[0].source, TextSource::Shipped);
     assert!(!options.overwrite);
     let options = Compiler::new("a.gguf", "a.htz").rank_floor(RankFloor::Rank(8));
-    let options = options.options();
+    let options = options.options().unwrap();
     let PlanSource::Compute { request, .. } = options.planning else {
         panic!("a plan of a file");
     };
     assert_eq!(request.method, Method::PerProjection);
-    assert_eq!(request.method_implied_by, Some("--rank-floor"));
+    assert_eq!(request.method_implied_by, Some("rank_floor"));
     assert_eq!(request.budget, Budget::Ratio(0.9));
-    assert!(options.calibration.is_none() && options.goal.limit.is_none());
+    assert!(options.calibration.is_none() && options.limit.is_none());
 }
 
 #[test]

@@ -10,10 +10,10 @@ use crate::calibrate::Calibration;
 use crate::math::{
     FactoriseError, Host, SharedComponents, coverage, random_coverage, relative_tail,
 };
+use crate::options::{GaugeKind, Treatment};
 use crate::order::PermutedSource;
 use crate::plan::allocate::lost_energy;
 use crate::plan::{ModelFileTypes, Unit, UnitMatrix};
-use crate::request::{GaugeKind, Treatment};
 use crate::unit::UnitError;
 use crate::unit::{ModelTreatment, spectrum};
 

@@ -28,7 +28,7 @@ fn demo() -> (ModelFile, Calibration) {
     let source = ModelFile::open(demo.join("reference-7m-f16.gguf")).unwrap();
     let cache = tempfile::tempdir().unwrap();
     let options = CalibrationOptions {
-        tokens: 2048,
+        tokens: Some(2048),
         context: Some(128),
         cache: Some(cache.path().to_owned()),
         ..CalibrationOptions::new(demo.join("alice.txt"))

@@ -1,43 +1,37 @@
 //! Definition of the command line.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::builder::TypedValueParser as _;
 use clap::{Args, Parser, Subcommand};
-use htc_formats::htz::GpuArchitecture;
 use htc_loader::device::DeviceChoice;
 use htc_loader::dial::ActiveFraction;
 use htc_loader::kv::KvType;
 
-use crate::plan::Budget;
-use crate::request::CompareArg;
+use crate::options::{
+    ArtifactOptions, CompileOptions, CompileRequest, LimitOptions, OptionError, PlanOptions,
+    TargetMachine, TreatmentOptions,
+};
 
 mod analysis;
 mod bench;
 mod beside;
-mod calibration;
 mod export;
-mod goal;
 mod live;
-mod planning;
 mod reporting;
 mod run;
 mod storing;
-mod treatment;
+mod target;
 
 pub use analysis::AnalyseArgs;
 pub use bench::{Baseline, BenchArgs, Contexts, UniqueList};
 pub use beside::ReferenceModel;
-pub use calibration::{CacheArgs, CalibrationArgs};
 pub use export::ExportArgs;
-pub use goal::GoalArgs;
 pub use live::{KvKindArgs, LiveArgs};
-pub use planning::{CacheSize, MethodArg, PlanningArgs, SizeArgs};
 pub use reporting::ReportArgs;
 pub use run::{AdaptArg, DraftModel, OnFullArg, RunArgs};
-pub use storing::{CleanArgs, SharingArgs};
-pub use treatment::TreatmentArgs;
+pub use storing::CleanArgs;
+pub use target::TargetArgs;
 
 /// Offline compression compiler for transformer language models.
 #[derive(Debug, Parser)]
@@ -83,16 +77,8 @@ pub enum Command {
 
 /// Section headings of the help, in order.
 pub mod heading {
-    /// Size and loss of the artifact.
-    pub const SIZE: &str = "How small";
-    /// Texts for calibration and evaluation.
-    pub const TEXT: &str = "On what text";
-    /// Method and treatment.
-    pub const METHOD: &str = "Which method";
-    /// Files and machine.
-    pub const OUTPUT: &str = "Where";
-    /// Checks and protection of existing files.
-    pub const CHECKS: &str = "How careful";
+    pub use crate::options::heading::*;
+
     /// All headings of `compile` and `plan`.
     pub const ALL: [&str; 5] = [SIZE, TEXT, METHOD, OUTPUT, CHECKS];
     /// Compared models of `bench`.
@@ -123,75 +109,71 @@ pub struct CompileArgs {
     pub output: PathBuf,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub size: SizeArgs,
+    pub request: CompileRequest,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub goal: GoalArgs,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub calibration: CalibrationArgs,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub planning: PlanningArgs,
-    /// Take the plan that `htc plan` wrote, edited or not
-    #[arg(long, value_name = "FILE", help_heading = heading::METHOD, conflicts_with_all = PlanningArgs::OPTION_IDS, conflicts_with_all = GoalArgs::LIMITS)]
+    pub target: TargetArgs,
+    /// Plan file that htc plan wrote, edited or not
+    #[arg(long, value_name = "FILE", help_heading = heading::METHOD, conflicts_with_all = replaced_by_plan())]
     pub plan: Option<PathBuf>,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub treatment: TreatmentArgs,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub cache: CacheArgs,
     /// Write a JSON report to FILE; `json` or `-` means standard output
     #[arg(long, value_name = "FILE", help_heading = heading::OUTPUT)]
     pub report: Option<PathBuf>,
     #[command(flatten, next_help_heading = heading::OUTPUT)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
-    /// Show the plan, the bytes and the memory that it will take, and write no artifact
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub artifact: ArtifactOptions,
+    /// Show the plan and the predicted size, memory and time, and write no artifact
     ///
-    /// A calibration is made and kept. Where a limit decides, with quantise alone, the bytes are those that it is
-    /// expected to allow.
+    /// The calibration is computed and cached. With a limit, which requires quantise, the size is
+    /// the predicted one.
     #[arg(long, help_heading = heading::CHECKS)]
     pub dry_run: bool,
-    /// 2 for an elastic artifact: bases in about 60 % of the bytes, and what they lack beside them, so that `htc run` and
-    /// `htc eval` may touch any part of its bytes between (--fraction)
-    #[arg(long, value_name = "1|2", default_value_t = 1, hide_default_value = true, hide_short_help = true, help_heading = heading::METHOD, conflicts_with = "plan", value_parser = clap::value_parser!(u8).range(1..=2))]
-    pub planes: u8,
-    /// Put the source's weights into OUT, too, so that `htc run OUT --speculate 1 --verifier source` drafts with the compressed
-    /// ones and writes the source's own text; sizes and limits are of the compressed part
-    #[arg(long, hide_short_help = true, help_heading = heading::METHOD)]
-    pub with_source: bool,
-    /// Compile the kernels for GPUs of these architectures, as sm_80,sm_89,sm_90,sm_120, and put them into OUT: where it is executed
-    /// on a GPU no compiler is needed then. It takes NVRTC (libnvrtc), and no GPU; sizes and limits do not count them
-    #[arg(long, value_name = "ARCHITECTURES", value_delimiter = ',', hide_short_help = true, help_heading = heading::METHOD)]
-    pub cuda_arch: Vec<GpuArchitecture>,
-    /// Tune the norms and the scales of rows in so many steps when every matrix is stored, on the source's logits, as long as that gains
-    /// on held-out text; 0 leaves them [default: for quantise 20, with --effort fast 0, with high 120; else 0]
-    #[arg(long, value_name = "STEPS", hide_short_help = true, help_heading = heading::METHOD, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=100_000))]
-    pub tune: Option<u32>,
-    /// Make and measure the next smaller and the next larger file in one type of GGUF for the report, beside an artifact in
-    /// codes [default: for quantise on, with --effort fast off; with high all from half to twice its bytes]
-    #[arg(long, value_name = "on|off", hide_short_help = true, help_heading = heading::CHECKS)]
-    pub compare: Option<CompareArg>,
-    /// Layer that `htc verify --probe` looks at first, counted from 0 [default: the depth sink, by
-    /// measuring with --calibration, else two thirds of the depth]
-    #[arg(
-        long,
-        value_name = "N",
-        hide_short_help = true,
-        help_heading = heading::CHECKS,
-        allow_negative_numbers = true
-    )]
-    pub probe_layer: Option<usize>,
-    /// Device that executes the model while it is calibrated on and candidates are measured, and that decomposes weights: cpu, cuda
-    /// or cuda:N (a number or GPU-…), auto (a GPU where there is one). The last bits of an artifact are those of the device: the same
-    /// gives the same
-    #[arg(long, value_name = "DEVICE", hide_short_help = true, help_heading = heading::CHECKS, default_value = "cpu")]
-    pub device: DeviceChoice,
     /// Replace OUT if it exists
     #[arg(long, help_heading = heading::CHECKS)]
     pub force: bool,
+}
+
+impl CompileArgs {
+    /// Returns the resolved options for a target machine.
+    ///
+    /// # Errors
+    /// [`OptionError`] if options contradict each other.
+    pub fn options(&self, target: TargetMachine) -> Result<CompileOptions, OptionError> {
+        let plan = self.plan.as_deref();
+        Ok(CompileOptions {
+            input: self.input.clone(),
+            output: self.output.clone(),
+            planning: self.request.plan_source(plan, target)?,
+            calibration: self.request.calibration(plan)?,
+            treatment: self.request.plan.treatment,
+            limit: self.request.limit(plan),
+            artifact: self.artifact.clone(),
+            threads: self.threads.count(),
+            overwrite: self.force,
+        })
+    }
+}
+
+/// Returns the ids of the options that a plan file replaces: those of a plan besides its treatment,
+/// and limits.
+fn replaced_by_plan() -> Vec<clap::Id> {
+    let ids = |command: clap::Command| -> Vec<clap::Id> {
+        command
+            .get_arguments()
+            .map(|argument| argument.get_id().clone())
+            .collect()
+    };
+    let command = PlanOptions::augment_args(clap::Command::new("plan"));
+    let command = LimitOptions::augment_args(TargetArgs::augment_args(command));
+    let kept = ids(TreatmentOptions::augment_args(clap::Command::new(
+        "treatment",
+    )));
+    let mut replaced = ids(command);
+    replaced.retain(|id| !kept.contains(id));
+    replaced
 }
 
 /// Arguments of `htc plan`.
@@ -206,22 +188,10 @@ pub struct PlanArgs {
     pub output: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub size: SizeArgs,
+    pub request: CompileRequest,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub goal: GoalArgs,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub calibration: CalibrationArgs,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub planning: PlanningArgs,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub treatment: TreatmentArgs,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub cache: CacheArgs,
+    pub target: TargetArgs,
     #[command(flatten, next_help_heading = heading::OUTPUT)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
@@ -360,38 +330,6 @@ impl ThreadArgs {
     }
 }
 
-/// Rank on the command line.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum RankArg {
-    /// Full rank, `full`.
-    Full,
-    /// A number, at least 1.
-    Count(usize),
-}
-
-impl FromStr for RankArg {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "full" => Ok(RankArg::Full),
-            _ => match text.parse() {
-                Ok(n) if n >= 1 => Ok(RankArg::Count(n)),
-                _ => Err("a rank is a whole number of at least 1, or `full`".into()),
-            },
-        }
-    }
-}
-
-impl From<RankArg> for Budget {
-    fn from(arg: RankArg) -> Budget {
-        match arg {
-            RankArg::Full => Budget::FullRank,
-            RankArg::Count(n) => Budget::Rank(n),
-        }
-    }
-}
-
 fn parse_kv_type(text: &str) -> Result<KvType, String> {
     match text {
         "f16" => Ok(KvType::F16),
@@ -402,8 +340,18 @@ fn parse_kv_type(text: &str) -> Result<KvType, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
+
     use clap::CommandFactory;
+    use htc_formats::DType;
+    use htc_formats::model::ProjectionKind;
+
+    use super::*;
+    use crate::Compiler;
+    use crate::options::{
+        Allocator, BiasArg, CodeKinds, DenseChoice, Effort, GaugeKind, Method, RankFloor,
+        SinkProtection, Switch,
+    };
 
     #[test]
     fn the_definition_is_consistent() {
@@ -517,5 +465,82 @@ mod tests {
             let typed = ["htc", "compile", "a.gguf", "-o", "b.htz", option, value];
             assert!(Cli::try_parse_from(typed).is_err(), "{option} {value}");
         }
+    }
+
+    /// The command line and the builder fill the same structs.
+    #[test]
+    fn options_resolve_as_those_of_the_builder() {
+        let typed = "htc compile a.gguf -o b.htz --method grc --ratio 0.5 --allocator waterfill \
+             --rank-floor 0.25 --rank-cap 64 --slots q,k --factor-type q6_k --dense-type q4_k \
+             --embedding-type q8_0 --order off --kv-bases --gauge axiom --keep-gauge --sink channels:4 \
+             --bias on --effort fast --calibration a.txt:0.5 --context 64 --held-out b.txt --cache c \
+             --trust-cache --lock-timeout 5 --tune 3 --compare off --with-source --probe-layer 1 \
+             --cuda-arch sm_89 --planes 1 --threads 2 --force";
+        let built = Compiler::new("a.gguf", "b.htz")
+            .method(Method::SharedBasis)
+            .ratio(0.5)
+            .allocator(Allocator::Waterfill)
+            .rank_floor(RankFloor::Fraction(0.25))
+            .rank_cap(64)
+            .slots([ProjectionKind::Q, ProjectionKind::K])
+            .factor_type(DType::Q6K)
+            .dense_type(DenseChoice::Type(DType::Q4K.into()))
+            .embedding_type(DType::Q8_0.into())
+            .order(false)
+            .kv_bases(true)
+            .gauge(GaugeKind::Axiom)
+            .keep_gauge(true)
+            .sink(SinkProtection::Channels(4))
+            .bias(BiasArg::On)
+            .effort(Effort::Fast)
+            .weighted_calibration("a.txt", 0.5)
+            .context(64)
+            .held_out("b.txt")
+            .cache("c")
+            .trust_cache(true)
+            .lock_timeout(Duration::from_secs(5))
+            .tune(3)
+            .compare(false)
+            .with_source(true)
+            .probe_layer(1)
+            .kernels(&["sm_89".parse().unwrap()])
+            .planes(1)
+            .threads(2)
+            .overwrite(true);
+        assert_same(typed, &built);
+        let built = Compiler::new("a.gguf", "b.htz");
+        assert_same(
+            "htc compile a.gguf -o b.htz --kv-bases",
+            &built.clone().kv_bases(true),
+        );
+        let built = built
+            .codes(CodeKinds::Levels)
+            .low_rank(false)
+            .set(|request| request.plan.codes.rotation = Some(Switch::Off))
+            .max_perplexity_increase(0.02);
+        let typed = "htc compile a.gguf -o b.htz --codes levels --low-rank off --rotation off \
+             --max-perplexity-increase 2";
+        assert_same(typed, &built);
+        let built = Compiler::new("a.gguf", "b.htz")
+            .plan("p.json")
+            .bias(BiasArg::Off);
+        assert_same(
+            "htc compile a.gguf -o b.htz --plan p.json --bias off",
+            &built,
+        );
+    }
+
+    #[track_caller]
+    fn assert_same(typed: &str, built: &Compiler) {
+        let cli = Cli::try_parse_from(typed.split_whitespace()).unwrap();
+        let Command::Compile(args) = cli.command else {
+            panic!("{typed}");
+        };
+        let typed = args.options(TargetMachine::default()).unwrap();
+        let mut built = built.options().unwrap();
+        if args.threads.threads.is_none() {
+            built.threads = typed.threads;
+        }
+        assert_eq!(format!("{typed:?}"), format!("{built:?}"));
     }
 }

@@ -18,7 +18,7 @@ use thiserror::Error;
 
 use super::record::SCHEMA;
 use super::statistics::SAMPLES;
-use crate::request::MeasuredEnergy;
+use crate::options::MeasuredEnergy;
 use crate::system::random::Rng;
 
 const MAX_FILE: u64 = 1 << 24;

@@ -4,7 +4,7 @@ use htc_formats::htz::Digest;
 use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
 
 use super::CalibrateError;
-use crate::request::{ShippedPart, TextSource, shipped_digest, shipped_text};
+use crate::options::{ShippedPart, TextSource, shipped_digest, shipped_text};
 use crate::system::text;
 
 /// Text as one model reads it.
@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
     use crate::calibrate::windows::Windows;
-    use crate::request::{DEFAULT_CONTEXT, DEFAULT_TOKENS};
+    use crate::options::{DEFAULT_CONTEXT, DEFAULT_TOKENS};
 
     fn demo_tokenizer() -> Tokenizer {
         let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo");

@@ -13,7 +13,7 @@ use super::cache::{
     EntryKind, LOCK, cache_folder, entry_name, is_entry_file, open_entry, remove_files,
 };
 use crate::event::{Event, Progress};
-use crate::request::CalibrationOptions;
+use crate::options::CalibrationOptions;
 use crate::system::lock;
 
 pub(crate) struct CacheEntry {

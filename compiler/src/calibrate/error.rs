@@ -11,7 +11,7 @@ use thiserror::Error;
 use super::windows::TextTooShort;
 use crate::event::Cancelled;
 use crate::math::FactoriseError;
-use crate::request::TextSource;
+use crate::options::TextSource;
 
 /// Stage of the forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

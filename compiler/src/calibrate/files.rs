@@ -15,7 +15,7 @@ use super::moments::MomentSums;
 use super::statistics::LayerSums;
 use super::store::{self, Identity, StoredHead, StoredLayer, TextExtent};
 use crate::event::{Event, Progress};
-use crate::request::CalibrationOptions;
+use crate::options::CalibrationOptions;
 use crate::system::disk;
 
 const WRITTEN_DAMAGED: &str = "what was written is damaged";

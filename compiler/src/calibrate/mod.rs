@@ -29,8 +29,8 @@ use serde::{Deserialize, Serialize};
 use crate::calibrate::windows::{HeldOut, MAX_HELD_OUT, WeightedWindows, Windows};
 use crate::device::Device;
 use crate::event::{Event, Progress};
-pub use crate::request::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
-use crate::request::{CalibrationText, TextSource};
+pub use crate::options::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
+use crate::options::{CalibrationText, TextSource};
 use crate::system::{memory, text};
 pub use cache::{cache_folder, remove_entry};
 use contents::CalibrationContents;
@@ -46,7 +46,7 @@ const VERSION: u32 = 4;
 impl CalibrationOptions {
     /// Checks that the model can be calibrated with these options.
     pub fn check(&self, hyper: &HyperParameters) -> Result<(), CalibrateError> {
-        let (tokens, limit) = (self.tokens, hyper.context);
+        let (tokens, limit) = (self.max_tokens(), hyper.context);
         let context = self.window_size(limit);
         if tokens < context || context == 0 {
             return Err(CalibrateError::FewTokens { tokens, context });
@@ -311,7 +311,7 @@ impl CalibrationTexts {
     ) -> Result<CalibrationTexts, CalibrateError> {
         let tokenizer = tokenizer(model)?;
         let context = options.window_size(model.hyper().context);
-        let most = options.tokens / context;
+        let most = options.max_tokens() / context;
         let windows = |source: &TextSource, text: &str, most| {
             let text = Windows::new(&tokenizer, text, context, most);
             text.map_err(|error| CalibrateError::TooShort {

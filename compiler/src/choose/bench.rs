@@ -20,8 +20,8 @@ use crate::event::{Event, Progress};
 use crate::make::work::WorkFolder;
 use crate::make::{Artifact, AxiomSearch, BuiltArtifact, MakeInputs, TensorChange};
 use crate::measure::{self, Distance, Evaluation, Execution};
+use crate::options::{DenseType, Shrinkage, Treatment};
 use crate::plan::{Method, Plan};
-use crate::request::{DenseType, Shrinkage, Treatment};
 use crate::system::clock::{Stage, StageClock};
 
 /// Record of a candidate.

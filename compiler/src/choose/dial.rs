@@ -11,7 +11,7 @@ use crate::event::Progress;
 use crate::make::work::WorkFolder;
 use crate::make::{BuiltArtifact, MakeInputs};
 use crate::measure::Distance;
-use crate::request::QualityLimit;
+use crate::options::QualityLimit;
 use crate::system::clock::StageClock;
 
 /// Number of measured active fractions: both ends and equidistant points between.

@@ -8,8 +8,8 @@ use htc_loader::LoadError;
 use crate::event::Cancelled;
 use crate::make::MakeError;
 use crate::measure::{Distance, EvaluateError};
+use crate::options::{GaugeKind, OptionError, QualityLimit};
 use crate::plan::PlanError;
-use crate::request::{GaugeKind, QualityLimit, TreatmentError};
 use crate::system::show::format_interval;
 use crate::tune::TuneError;
 
@@ -79,7 +79,7 @@ pub enum TrialError {
     Plan(#[from] PlanError),
     /// The treatment is impossible.
     #[error(transparent)]
-    Treatment(#[from] TreatmentError),
+    Treatment(#[from] OptionError),
     /// A candidate cannot be made.
     #[error(transparent)]
     Make(#[from] MakeError),

@@ -5,8 +5,8 @@ use super::TrialError;
 use super::bench::{Candidate, CandidateEvaluator};
 use crate::calibrate::windows::Windows;
 use crate::measure::{Distance, Interval};
+use crate::options::QualityLimit;
 use crate::plan::Method;
-use crate::request::QualityLimit;
 
 impl QualityLimit {
     /// Returns true if a candidate is within the limit at the upper end of its 95 % interval, since

@@ -28,9 +28,9 @@ use crate::event::Progress;
 use crate::make::work::WorkFolder;
 use crate::make::{BuiltArtifact, MakeInputs};
 use crate::measure::Evaluation;
+use crate::options::{QualityLimit, Treatment};
 use crate::plan::{Plan, PlanError};
 use crate::profile::reads_activations;
-use crate::request::{QualityLimit, Treatment};
 use crate::system::clock::StageClock;
 use crate::tune::Tuning;
 pub use bench::Trial;
@@ -103,12 +103,12 @@ pub fn choose(
     let planner = plans.at_ratio;
     let held_out = inputs.calibration.and_then(|found| found.held_out.as_ref());
     let Some(held_out) = held_out else {
-        if !wanted.goal.limit.is_none() {
+        if !wanted.limit.is_none() {
             return Err(too_few_windows(wanted, 0));
         }
         let alone = wanted.tries_shrinkages().then_some("`shrinkage` auto");
-        let asked = wanted.goal.tune.filter(|steps| *steps > 0);
-        if let Some(what) = alone.or(asked.map(|_| "`tune`")) {
+        let tune = wanted.tune_is_explicit.then_some("`tune`");
+        if let Some(what) = alone.or(tune) {
             return Err(TrialError::TooFewHeldOutWindows {
                 decision: what.into(),
                 found: 0,
@@ -140,7 +140,7 @@ pub fn choose(
         _ => (built, None),
     };
     let choosing = deciding.map_or(0, |deciding| deciding.all.count());
-    let limit = wanted.goal.limit;
+    let limit = wanted.limit;
     let mut notes = Vec::new();
     let quality = match wanted.test_windows(held_out) {
         Some(windows) => {
@@ -190,7 +190,7 @@ fn select_candidate(
     deciding: &ValidationWindows,
     held_out: &HeldOut,
 ) -> Result<Candidate, TrialError> {
-    let (planner, limit) = (plans.at_ratio, wanted.goal.limit);
+    let (planner, limit) = (plans.at_ratio, wanted.limit);
     if limit.is_none() {
         let mut best = bench.best_treatment(&planner(None)?, wanted, deciding)?;
         for other in (plans.alternatives)(&best.plan)? {
@@ -235,7 +235,7 @@ pub fn limit_exceeded_note(limit: QualityLimit, quality: Option<&Evaluation>) ->
 
 pub(super) fn too_few_windows(wanted: ChoiceRequest, found: usize) -> TrialError {
     TrialError::TooFewHeldOutWindows {
-        decision: wanted.goal.limit.as_builder_call(),
+        decision: wanted.limit.as_builder_call(),
         found,
         needed: 3,
     }

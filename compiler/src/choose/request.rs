@@ -2,9 +2,9 @@
 
 use crate::calibrate::Calibration;
 use crate::calibrate::windows::{HeldOut, Windows};
-use crate::request::{
-    BiasArg, GaugeKind, QualityGoal, Shrinkage, ShrinkageArg, Treatment, TreatmentError,
-    TreatmentRequest,
+use crate::options::{
+    BiasArg, GaugeKind, OptionError, QualityLimit, Shrinkage, ShrinkageArg, Treatment,
+    TreatmentOptions,
 };
 
 const GAUGES: [GaugeKind; 3] = [GaugeKind::Whiten, GaugeKind::Activation, GaugeKind::None];
@@ -15,19 +15,21 @@ pub struct ChoiceRequest {
     /// Number of plans tried; zero counts as one.
     pub plans: usize,
     /// Requested treatment; missing parts are chosen by measurement.
-    pub treatment: TreatmentRequest,
-    /// Quality goal.
-    pub goal: QualityGoal,
+    pub treatment: TreatmentOptions,
+    /// Maximum loss, if any.
+    pub limit: QualityLimit,
     /// True if activations are available.
     pub calibrated: bool,
     /// True if held-out text is available.
     pub held_out: bool,
     /// Tuning steps for norms and rows; 0 for none.
     pub tune: usize,
+    /// True if tuning steps were requested, not a default.
+    pub tune_is_explicit: bool,
 }
 
 impl ChoiceRequest {
-    pub(super) fn candidate_treatments(&self) -> Result<Vec<Treatment>, TreatmentError> {
+    pub(super) fn candidate_treatments(&self) -> Result<Vec<Treatment>, OptionError> {
         let first = self.treatment.resolve(self.calibrated)?;
         let open = self.treatment.gauge.is_none() && self.calibrated && self.held_out;
         let gauges = if open { &GAUGES[..] } else { &[first.gauge] };
@@ -73,8 +75,8 @@ impl ChoiceRequest {
             Some(gauge) if gauge.needs_measurement() => 2,
             _ => 1,
         };
-        // The largest ratio, and seven halvings.
-        let ratios = if self.goal.limit.is_none() { 0 } else { 8 };
+        // The largest ratio, and seven halvings of a hundred.
+        let ratios = if self.limit.is_none() { 0 } else { 8 };
         let shrinkages = if self.tries_shrinkages() {
             Shrinkage::CANDIDATES.len()
         } else {

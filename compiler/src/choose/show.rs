@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Trial;
-use crate::request::GaugeKind;
+use crate::options::GaugeKind;
 use crate::system::show::{format_bytes, format_interval};
 
 pub(crate) fn show_trials(

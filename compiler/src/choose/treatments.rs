@@ -4,8 +4,8 @@ use super::TrialError;
 use super::bench::{Candidate, CandidateEvaluator};
 use super::request::ChoiceRequest;
 use crate::calibrate::windows::Windows;
+use crate::options::{GaugeKind, Shrinkage, Treatment};
 use crate::plan::Plan;
-use crate::request::{GaugeKind, Shrinkage, Treatment};
 
 #[derive(Debug)]
 pub(super) struct ValidationWindows {
@@ -46,7 +46,7 @@ impl CandidateEvaluator<'_> {
             };
             let none = self.measure(plan, plain, windows)?;
             self.discard(&none);
-            if none.distance.kl < best.distance.kl && !wanted.goal.keep_gauge {
+            if none.distance.kl < best.distance.kl && !wanted.treatment.keep_gauge {
                 return Err(TrialError::Worse {
                     gauge: best.treatment.gauge,
                     tail: self.tail_energy(&best),

@@ -11,7 +11,7 @@ use super::request::ChoiceRequest;
 use crate::calibrate::windows::Windows;
 use crate::make::BuiltArtifact;
 use crate::measure::{Distance, Evaluation};
-use crate::request::QualityLimit;
+use crate::options::QualityLimit;
 use crate::system::clock::Stage;
 use crate::tune::{Tuning, TuningInputs, TuningResult};
 
@@ -39,7 +39,7 @@ impl CandidateEvaluator<'_> {
         };
         let (evaluation, distance) = self.measure_built(&better, windows)?;
         course.kl_after = Some(distance.kl);
-        let limit = wanted.goal.limit;
+        let limit = wanted.limit;
         let holds = limit.is_none() || limit.holds(&distance);
         let gained = holds && distance.kl < candidate.distance.kl;
         let trial = self.derive_trial(candidate.trial, |trial| Trial {

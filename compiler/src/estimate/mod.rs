@@ -15,8 +15,8 @@ use crate::estimate::stages::Workload;
 pub use crate::estimate::stages::{StageSeconds, coding_cost};
 use crate::gradient;
 use crate::layout::{self, WriteStep};
+use crate::options::{CompileOptions, GaugeKind, PlanRequest, PlanSource, Treatment};
 use crate::plan::{MatrixForm, Method, Plan, UnitPlan};
-use crate::request::{CompileOptions, GaugeKind, PlanRequest, PlanSource, Treatment};
 use crate::unit::{input_of_unit, kv_bases, truncated_projections};
 use crate::{make, profile, tune};
 
@@ -116,9 +116,9 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
     });
     let held_out = calibration.and_then(|found| found.held_out.as_ref());
     // Coded once more, and measured at every active fraction.
-    let refined = options.planes > 1;
+    let refined = options.artifact.planes > 1;
     // With every candidate if a limit applies to the whole.
-    let refinements = match (refined, options.goal.limit.is_none()) {
+    let refinements = match (refined, options.limit.is_none()) {
         (false, _) => 0.0,
         (true, true) => 1.0,
         (true, false) => candidates as f64,
@@ -134,7 +134,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
     };
     let compared = match &options.planning {
         PlanSource::Compute { request, .. } => options
-            .goal
+            .artifact
             .max_comparison_files(request.method, request.effort),
         PlanSource::File(_) => 0,
     };
@@ -161,7 +161,11 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
         calibrate: stages::calibration_seconds(work, speed),
         plan: if quantises {
             let request = plan.request();
-            let of = (effort, request.codes, stages::evaluates_rotation(request));
+            let of = (
+                effort,
+                request.codes.kinds(),
+                stages::evaluates_rotation(request),
+            );
             (1.0 + refinements) * stages::curve_seconds(source, of, speed, threads)
         } else {
             0.0
@@ -180,7 +184,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
         (0, _) | (_, None) => 0,
         (_, Some(found)) => {
             let (hyper, context) = (&source.hyper, found.context);
-            let ends = u64::from(options.planes);
+            let ends = u64::from(options.artifact.planes);
             ends * gradient::distillation_memory(hyper, &source.spec(), context)
                 + tune::memory_bytes(hyper, context)
         }

@@ -12,11 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use super::duration::{Speed, forward_seconds};
 use crate::math::codes::MAX_FIT_COLUMNS;
+use crate::options::{CodeKinds, CompileOptions, EffortSettings, PlanRequest, PlanSource};
 use crate::plan::{self, MatrixForm, Method, ModelFileTypes, UnitMatrix, UnitPlan};
 use crate::profile::{bound, curves};
-use crate::request::{
-    CodeKinds, CompileOptions, EffortSettings, KvBasesArg, PlanRequest, PlanSource, RotationArg,
-};
 use crate::unit::kv_bases;
 use crate::{gradient, tune};
 
@@ -103,8 +101,8 @@ fn gradient_sums(member: &UnitMatrix) -> f64 {
 
 pub fn evaluates_rotation(request: &PlanRequest) -> bool {
     request.method == Method::Quantise
-        && request.rotation == RotationArg::On
-        && !request.codes.column_group_codes().is_empty()
+        && request.codes.rotates()
+        && !request.codes.kinds().column_group_codes().is_empty()
 }
 
 /// Returns the seconds for the curves of all matrices.
@@ -263,12 +261,11 @@ pub(super) fn kv_bases_seconds(
     speed: Speed,
     threads: usize,
 ) -> f64 {
-    match request.kv_bases {
-        KvBasesArg::On => {
-            speed.decomposition_seconds(kv_bases::decomposition_cost(&source.hyper))
-                / threads.max(1) as f64
-        }
-        KvBasesArg::Off => 0.0,
+    if request.layout.kv_bases.is_on() {
+        speed.decomposition_seconds(kv_bases::decomposition_cost(&source.hyper))
+            / threads.max(1) as f64
+    } else {
+        0.0
     }
 }
 
@@ -276,7 +273,7 @@ const SEARCH_CANDIDATES: f64 = 7.0;
 
 /// Bases are tuned alone, then both ends together.
 pub(super) fn tuning_factor(options: &CompileOptions) -> f64 {
-    match options.planes {
+    match options.artifact.planes {
         2 => 3.0,
         _ => 1.0,
     }
@@ -291,9 +288,9 @@ pub(crate) fn estimate_before_work(
 ) -> Option<StageSeconds> {
     let (request, steps, compared) = match &options.planning {
         PlanSource::Compute { request, .. } if request.method == Method::Quantise => {
-            let steps = options.goal.tune_steps(request.method, request.effort);
+            let steps = options.artifact.tune_steps(request.method, request.effort);
             let compared = options
-                .goal
+                .artifact
                 .max_comparison_files(request.method, request.effort);
             (request, steps, compared as f64)
         }
@@ -301,12 +298,12 @@ pub(crate) fn estimate_before_work(
     };
     let (effort, codes, rotates) = (
         request.effort.settings(),
-        request.codes,
+        request.codes.kinds(),
         evaluates_rotation(request),
     );
     let asked = options.calibration.as_ref()?;
     let threads = options.threads;
-    let tokens = asked.tokens * asked.texts.len();
+    let tokens = asked.max_tokens() * asked.texts.len();
     let work = Workload {
         source,
         tokens,
@@ -326,7 +323,8 @@ pub(crate) fn estimate_before_work(
         .map(|member| coded_matrix_cost(member, (longest, feedback_cost(is_banded)), rotates));
     let once = speed.product_seconds(coded.sum()) / threads.max(1) as f64
         + kv_bases_seconds(source, request, speed, threads);
-    let candidates = if options.goal.limit.is_none() {
+    // Including the best single type, or the search.
+    let candidates = if options.limit.is_none() {
         2.0
     } else {
         SEARCH_CANDIDATES
@@ -350,7 +348,7 @@ mod tests {
     use htc_formats::DType;
 
     use super::*;
-    use crate::request::Effort;
+    use crate::options::Effort;
 
     const SPEED: Speed = Speed::from_rates(1e6, 1e3);
 

@@ -39,7 +39,7 @@ use crate::calibrate::calibration_windows;
 use crate::calibrate::entry::CacheEntry;
 use crate::calibrate::windows::WeightedWindows;
 use crate::event::{Event, Progress};
-use crate::request::CalibrationOptions;
+use crate::options::CalibrationOptions;
 use crate::system;
 pub use error::{GradientError, NoMatrix};
 use files::{Files, Stage};

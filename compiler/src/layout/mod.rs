@@ -13,9 +13,9 @@ use htc_formats::vocab::Vocabulary;
 
 use crate::calibrate::Calibration;
 use crate::geometry::probe;
+use crate::options::{GaugeKind, Shrinkage, SinkProtection, Treatment};
 use crate::plan::allocate::Allocation;
 use crate::plan::{Budget, MatrixForm, Plan, PlanRequest, UnitPlan};
-use crate::request::{GaugeKind, Shrinkage, SinkProtection, Treatment};
 use crate::unit::{kv_bases, stored_tensors};
 
 /// Step of writing the artifact, in execution order.

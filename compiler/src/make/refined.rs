@@ -11,9 +11,9 @@ use super::work::WorkFolder;
 use super::{BuiltArtifact, MakeError, MakeInputs};
 use crate::event::{Event, Progress};
 use crate::layout;
+use crate::options::Treatment;
 use crate::order::PermutedSource;
 use crate::plan::{MatrixForm, Plan, Refinement, UnitPlan};
-use crate::request::Treatment;
 use crate::system::ordered;
 use crate::unit::{self, UnitMeasurements, UnitsError};
 

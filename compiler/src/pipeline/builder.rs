@@ -10,13 +10,13 @@ use htc_loader::device::DeviceChoice;
 
 use super::{CompileError, compile, forecast, open};
 use crate::event::{CancellationToken, Event, Progress};
-use crate::report::{Forecast, Report};
-use crate::request::{
-    Allocator, BiasArg, Budget, CalibrationOptions, CalibrationText, CodeKinds, CompareArg,
-    CompileOptions, DenseTypes, Effort, FirstPositions, GaugeKind, KvBasesArg, LowRankArg,
-    MeasuredEnergy, Method, OrderArg, PlanOptions, PlanSource, QualityGoal, QualityPreset,
-    RankFloor, RotationArg, ShrinkageArg, SinkProtection, TargetMachine, TextSource,
+use crate::options::{
+    Allocator, ArtifactOptions, BiasArg, Budget, CalibrationText, CodeKinds, CompileOptions,
+    CompileRequest, DenseChoice, DenseType, Effort, FirstPositions, GaugeKind, LimitOptions,
+    MeasuredEnergy, Method, QualityPreset, RankFloor, ShrinkageArg, SinkProtection, Switch,
+    TargetMachine, TextSource,
 };
+use crate::report::{Forecast, Report};
 
 /// Builder of a compilation. Options that are not set have the command line's defaults: the
 /// smallest artifact within the balanced preset, on the shipped text.
@@ -51,19 +51,25 @@ pub struct Compiler {
     input: PathBuf,
     output: PathBuf,
     plan: Option<PathBuf>,
-    wishes: PlanOptions,
+    request: CompileRequest,
     target: TargetMachine,
-    calibration: CalibrationOptions,
-    tokens: Option<usize>,
-    goal: QualityGoal,
-    planes: u8,
-    with_source: bool,
-    kernels: Vec<GpuArchitecture>,
-    probe_layer: Option<usize>,
-    device: DeviceChoice,
+    artifact: ArtifactOptions,
     threads: Option<usize>,
     overwrite: bool,
     cancel: CancellationToken,
+}
+
+/// Defines methods that set one field.
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident($value:ident: $type:ty) => $($field:ident).+ = $set:expr;)+) => {
+        $(
+            $(#[$doc])*
+            pub fn $name(mut self, $value: $type) -> Self {
+                self.$($field).+ = $set;
+                self
+            }
+        )+
+    };
 }
 
 impl Compiler {
@@ -73,19 +79,9 @@ impl Compiler {
             input: input.into(),
             output: output.into(),
             plan: None,
-            wishes: PlanOptions::default(),
+            request: CompileRequest::default(),
             target: TargetMachine::default(),
-            calibration: CalibrationOptions {
-                texts: Vec::new(),
-                ..CalibrationOptions::new(PathBuf::new())
-            },
-            tokens: None,
-            goal: QualityGoal::default(),
-            planes: 1,
-            with_source: false,
-            kernels: Vec::new(),
-            probe_layer: None,
-            device: DeviceChoice::Cpu,
+            artifact: ArtifactOptions::default(),
             threads: None,
             overwrite: false,
             cancel: CancellationToken::default(),
@@ -101,343 +97,156 @@ impl Compiler {
     /// Adds a calibration text whose tokens count `weight` times.
     pub fn weighted_calibration(mut self, text: impl Into<TextSource>, weight: f64) -> Self {
         let source = text.into();
-        self.calibration
-            .texts
-            .push(CalibrationText { source, weight });
-        self
-    }
-
-    /// Sets the maximum number of tokens of each calibration text.
-    pub fn calibration_tokens(mut self, tokens: usize) -> Self {
-        self.tokens = Some(tokens);
-        self
-    }
-
-    /// Sets the number of tokens in a calibration window; by default 512, or the model's context if
-    /// shorter.
-    pub fn context(mut self, tokens: usize) -> Self {
-        self.calibration.context = Some(tokens);
-        self
-    }
-
-    /// Sets the cache folder for statistics; by default the user's.
-    pub fn cache(mut self, folder: impl Into<PathBuf>) -> Self {
-        self.calibration.cache = Some(folder.into());
-        self
-    }
-
-    /// Accepts cached statistics that another user wrote. Their contents cannot be trusted
-    /// otherwise.
-    pub fn trust_cache(mut self, trust: bool) -> Self {
-        self.calibration.trust_cache = trust;
-        self
-    }
-
-    /// Sets the time to wait for another process that computes the same statistics; by default an
-    /// hour.
-    pub fn lock_timeout(mut self, timeout: Duration) -> Self {
-        self.calibration.lock_timeout = timeout;
-        self
-    }
-
-    /// Sets the held-out text, 64 windows at most; by default the ends of the calibration texts.
-    /// The windows of each text alternate between validation split (first, third, ...) and test
-    /// split.
-    pub fn held_out(mut self, text: impl Into<PathBuf>) -> Self {
-        self.calibration.held_out = Some(text.into());
-        self
-    }
-
-    /// Sets the approximation method. By default codes, or factors if another option requires them
-    /// ([`PlanOptions::method`]).
-    pub fn method(mut self, method: Method) -> Self {
-        self.wishes.method = Some(method);
-        self
-    }
-
-    /// Sets the budget as parameters after over before, on the selected projections.
-    pub fn ratio(self, ratio: f64) -> Self {
-        self.budget(Budget::Ratio(ratio))
-    }
-
-    /// Sets the rank of every selected projection.
-    pub fn rank(self, rank: usize) -> Self {
-        self.budget(Budget::Rank(rank))
-    }
-
-    /// Sets the number of values stored for the selected projections.
-    pub fn parameters(self, total: u64) -> Self {
-        self.budget(Budget::Parameters(total))
-    }
-
-    /// Sets the bytes stored for the selected projections.
-    pub fn bytes(self, total: u64) -> Self {
-        self.budget(Budget::Bytes(total))
-    }
-
-    /// Sets the mean rank of the selected projections.
-    pub fn mean_rank(self, mean: f64) -> Self {
-        self.budget(Budget::MeanRank(mean))
-    }
-
-    /// Sets the budget.
-    pub fn budget(mut self, budget: Budget) -> Self {
-        self.wishes.budget = Some(budget);
-        self
-    }
-
-    /// Sets the allocator that distributes the budget.
-    pub fn allocator(mut self, allocator: Allocator) -> Self {
-        self.wishes.allocator = Some(allocator);
-        self
-    }
-
-    /// Sets the smallest rank of a factorised projection.
-    pub fn rank_floor(mut self, floor: RankFloor) -> Self {
-        self.wishes.rank_floor = Some(floor);
-        self
-    }
-
-    /// Sets the largest rank of a factorised projection.
-    pub fn rank_cap(mut self, cap: usize) -> Self {
-        self.wishes.rank_cap = Some(cap);
-        self
-    }
-
-    /// Sets whether the first position of every window counts in the variance that some allocators
-    /// use.
-    pub fn first_positions(mut self, first: FirstPositions) -> Self {
-        self.wishes.first_positions = first;
-        self
-    }
-
-    /// Sets the projections to compress.
-    pub fn slots(mut self, slots: impl IntoIterator<Item = ProjectionKind>) -> Self {
-        self.wishes.projections = slots.into_iter().collect();
-        self
-    }
-
-    /// Sets the type of stored factors.
-    pub fn factor_type(mut self, dtype: DType) -> Self {
-        self.wishes.factor_type = Some(dtype);
-        self
-    }
-
-    /// Sets the types of dense projections, the embedding and the head; by default those of the
-    /// source.
-    pub fn dense_types(mut self, types: DenseTypes) -> Self {
-        self.wishes.dense_types = types;
-        self
-    }
-
-    /// Keeps selected projections without factors in the source's type. By default they are stored
-    /// in the type of factors.
-    pub fn keep_dense(mut self) -> Self {
-        self.wishes.keep_dense = true;
-        self
-    }
-
-    /// Sets the kinds of code that [`Method::Quantise`] chooses from; by default all.
-    pub fn codes(mut self, codes: CodeKinds) -> Self {
-        self.wishes.codes = Some(codes);
-        self
-    }
-
-    /// Sets whether [`Method::Quantise`] may store projections as factors of low rank where these
-    /// lose less than codes of the same size; by default it may.
-    pub fn low_rank(mut self, low_rank: LowRankArg) -> Self {
-        self.wishes.low_rank = Some(low_rank);
-        self
-    }
-
-    /// Sets whether [`Method::Quantise`] rotates matrices before it stores them in column groups;
-    /// by default it does.
-    pub fn rotation(mut self, rotation: RotationArg) -> Self {
-        self.wishes.rotation = Some(rotation);
-        self
-    }
-
-    /// Sets whether channels are permuted. By default they are with [`Method::Quantise`], unless
-    /// the source stores its values in blocks.
-    pub fn order(mut self, order: OrderArg) -> Self {
-        self.wishes.order = Some(order);
-        self
-    }
-
-    /// Sets whether the artifact includes bases for an adaptive KV cache, computed from the
-    /// calibration, which is required then; by default it does not. The model's output is
-    /// unchanged.
-    pub fn include_kv_bases(mut self, wanted: bool) -> Self {
-        self.wishes.kv_bases = if wanted {
-            KvBasesArg::On
-        } else {
-            KvBasesArg::Off
-        };
-        self
-    }
-
-    /// Sets the L2 cache, in bytes, of the target GPU. [`gpu::find`](crate::plan::gpu::find_by_name)
-    /// returns it for many GPUs by name.
-    pub fn gpu(mut self, cache: u64) -> Self {
-        self.target.l2_bytes = Some(cache);
-        self
-    }
-
-    /// Sets the tokens per joule that the uncompressed model generates on the target machine.
-    pub fn tokens_per_joule(mut self, tokens: f64) -> Self {
-        self.target.tokens_per_joule = Some(tokens);
-        self
-    }
-
-    /// Sets the energy per token on the target machine, as an alternative to
-    /// [`tokens_per_joule`](Self::tokens_per_joule), from benchmark records read by
-    /// [`slope::read`](crate::bench::slope::read).
-    pub fn energy(mut self, measured: MeasuredEnergy) -> Self {
-        self.target.energy = Some(Box::new(measured));
-        self
-    }
-
-    /// Sets the norm in which errors are minimised.
-    pub fn gauge(mut self, gauge: GaugeKind) -> Self {
-        self.wishes.treatment.gauge = Some(gauge);
-        self
-    }
-
-    /// Sets the directions that factors must preserve.
-    pub fn sink(mut self, sink: SinkProtection) -> Self {
-        self.wishes.treatment.sink = Some(sink);
-        self
-    }
-
-    /// Sets whether biases correct errors.
-    pub fn bias(mut self, bias: BiasArg) -> Self {
-        self.wishes.treatment.bias = Some(bias);
-        self
-    }
-
-    /// Sets the shrinkage of the second moment of [`GaugeKind::Whiten`].
-    pub fn shrinkage(mut self, shrinkage: ShrinkageArg) -> Self {
-        self.wishes.treatment.shrinkage = Some(shrinkage);
-        self
-    }
-
-    /// Finds the smallest artifact whose perplexity exceeds the source's by at most this fraction:
-    /// 0.01 is one percent.
-    pub fn max_perplexity_increase(mut self, increase: f64) -> Self {
-        self.goal.limit.perplexity_increase = Some(increase);
+        let texts = &mut self.request.calibration.texts;
+        texts.push(CalibrationText { source, weight });
         self
     }
 
     /// Finds the smallest artifact within a named limit.
     pub fn preset(mut self, preset: QualityPreset) -> Self {
-        self.goal.limit = preset.limit();
+        self.request.limits = LimitOptions {
+            preset: Some(preset),
+            ..LimitOptions::default()
+        };
         self
     }
 
-    /// Sets the size of the whole artifact in bytes, for [`Method::Quantise`].
-    pub fn file_size(self, bytes: u64) -> Self {
-        self.budget(Budget::FileSize(bytes))
-    }
-
-    /// Sets the size of the whole artifact in bits per parameter of the model, for
-    /// [`Method::Quantise`].
-    pub fn bits(self, bits: f64) -> Self {
-        self.budget(Budget::Bits(bits))
-    }
-
-    /// Sets the effort, which trades time for quality.
-    pub fn effort(mut self, effort: Effort) -> Self {
-        self.wishes.effort = effort;
+    /// Sets any options of the plan, the calibration and the limit by their fields.
+    pub fn set(mut self, set: impl FnOnce(&mut CompileRequest)) -> Self {
+        set(&mut self.request);
         self
     }
 
-    /// Finds the smallest artifact whose KL divergence from the source is at most `nats`.
-    pub fn max_kl(mut self, nats: f64) -> Self {
-        self.goal.limit.kl = Some(nats);
-        self
-    }
-
-    /// Keeps a requested gauge even if it measures worse than none.
-    pub fn keep_gauge(mut self, keep: bool) -> Self {
-        self.goal.keep_gauge = keep;
-        self
-    }
-
-    /// Sets the steps for tuning norms and row scales after all matrices are stored, as long as the
-    /// held-out loss improves. By default they are tuned if matrices become codes.
-    pub fn tune(mut self, steps: usize) -> Self {
-        self.goal.tune = Some(steps);
-        self
-    }
-
-    /// Sets whether files in a single GGUF type are made and measured as baselines for the report.
-    /// By default those closest in size to an artifact in codes are, unless the effort is fast.
-    pub fn compare(mut self, compare: CompareArg) -> Self {
-        self.goal.compare = Some(compare);
-        self
-    }
-
-    /// Sets the number of planes. With 2 the artifact is elastic: it has bases and residuals, and a
-    /// session may read any fraction of its bytes in between
-    /// ([`Session::set_fraction`](htc_loader::Session::set_fraction)). This requires a size or a
-    /// limit.
-    pub fn planes(mut self, planes: u8) -> Self {
-        self.planes = planes;
-        self
-    }
-
-    /// Also stores the source's weights in the artifact, in the source's types, after the
-    /// compressed ones. The artifact then drafts for its source without another file
-    /// ([`Model::source`](htc_loader::Model::source)). Sizes and limits refer to the compressed
-    /// part.
-    pub fn with_source(mut self, with_source: bool) -> Self {
-        self.with_source = with_source;
-        self
-    }
-
-    /// Compiles the GPU kernels for these architectures into the artifact, so that no compiler is
-    /// needed at run time. This requires NVRTC, but no GPU.
-    pub fn kernels(mut self, architectures: &[GpuArchitecture]) -> Self {
-        self.kernels = architectures.to_vec();
-        self
-    }
-
-    /// Reads the plan from a file instead of making one.
-    pub fn plan(mut self, file: impl Into<PathBuf>) -> Self {
-        self.plan = Some(file.into());
-        self
-    }
-
-    /// Sets the layer that the artifact records for probes, from 0; by default the depth sink.
-    pub fn probe_layer(mut self, layer: usize) -> Self {
-        self.probe_layer = Some(layer);
-        self
-    }
-
-    /// Sets the device for calibration, measurements and decompositions; by default the CPU. The
-    /// last bits of the artifact depend on it.
-    pub fn device(mut self, device: DeviceChoice) -> Self {
-        self.device = device;
-        self
-    }
-
-    /// Sets the number of threads; by default all cores. The artifact's bytes do not depend on it.
-    pub fn threads(mut self, threads: usize) -> Self {
-        self.threads = Some(threads);
-        self
-    }
-
-    /// Allows the replacement of an existing artifact.
-    pub fn overwrite(mut self, overwrite: bool) -> Self {
-        self.overwrite = overwrite;
-        self
-    }
-
-    /// Stops the compilation when `cancel` is triggered. Finished work is kept, and the same
-    /// compilation resumes from it.
-    pub fn cancelled_by(mut self, cancel: &CancellationToken) -> Self {
-        self.cancel = cancel.clone();
-        self
+    setters! {
+        /// Sets the maximum number of tokens of each calibration text.
+        calibration_tokens(tokens: usize) => request.calibration.tokens = Some(tokens);
+        /// Sets the number of tokens in a calibration window; by default 512, or the model's context if
+        /// shorter.
+        context(tokens: usize) => request.calibration.context = Some(tokens);
+        /// Sets the cache folder for statistics; by default the user's.
+        cache(folder: impl Into<PathBuf>) => request.calibration.cache = Some(folder.into());
+        /// Accepts cached statistics that another user wrote. Their contents cannot be trusted
+        /// otherwise.
+        trust_cache(trust: bool) => request.calibration.trust_cache = trust;
+        /// Sets the time to wait for another process that computes the same statistics; by default an
+        /// hour.
+        lock_timeout(timeout: Duration) => request.calibration.lock_timeout = timeout;
+        /// Sets the held-out text, 64 windows at most; by default the ends of the calibration texts.
+        /// The windows of each text alternate between validation split (first, third, ...) and test
+        /// split.
+        held_out(text: impl Into<PathBuf>) => request.calibration.held_out = Some(text.into());
+        /// Sets the approximation method. By default codes, or factors if another option requires them
+        /// ([`PlanOptions::method`]).
+        method(method: Method) => request.plan.method = Some(method);
+        /// Sets the budget as parameters after over before, on the selected projections.
+        ratio(ratio: f64) => request.plan.budget = Some(Budget::Ratio(ratio));
+        /// Sets the rank of every selected projection.
+        rank(rank: usize) => request.plan.budget = Some(Budget::Rank(rank));
+        /// Sets the number of values stored for the selected projections.
+        parameters(total: u64) => request.plan.budget = Some(Budget::Parameters(total));
+        /// Sets the bytes stored for the selected projections.
+        bytes(total: u64) => request.plan.budget = Some(Budget::Bytes(total));
+        /// Sets the mean rank of the selected projections.
+        mean_rank(mean: f64) => request.plan.budget = Some(Budget::MeanRank(mean));
+        /// Sets the budget.
+        budget(budget: Budget) => request.plan.budget = Some(budget);
+        /// Sets the allocator that distributes the budget.
+        allocator(allocator: Allocator) => request.plan.allocator = Some(allocator);
+        /// Sets the smallest rank of a factorised projection.
+        rank_floor(floor: RankFloor) => request.plan.rank_floor = Some(floor);
+        /// Sets the largest rank of a factorised projection.
+        rank_cap(cap: usize) => request.plan.rank_cap = Some(cap);
+        /// Sets whether the first position of every window counts in the variance that some allocators
+        /// use.
+        first_positions(first: FirstPositions) => request.plan.first_positions = Some(first);
+        /// Sets the projections to compress.
+        slots(slots: impl IntoIterator<Item = ProjectionKind>) => request.plan.slots = slots.into_iter().collect();
+        /// Sets the type of stored factors.
+        factor_type(dtype: DType) => request.plan.factor_type = Some(dtype);
+        /// Sets the type of projections that stay dense, or keeps them as in the source. By default
+        /// selected ones are stored in the type of factors.
+        dense_type(dense: DenseChoice) => request.plan.dense_type = Some(dense);
+        /// Sets the type of the embedding and of an untied head; by default that of the source.
+        embedding_type(dtype: DenseType) => request.plan.embedding_type = Some(dtype);
+        /// Sets the kinds of code that [`Method::Quantise`] chooses from; by default all.
+        codes(codes: CodeKinds) => request.plan.codes.codes = Some(codes);
+        /// Sets whether [`Method::Quantise`] may store projections as factors of low rank where these
+        /// lose less than codes of the same size; by default it may.
+        low_rank(low_rank: impl Into<Switch>) => request.plan.codes.low_rank = Some(low_rank.into());
+        /// Sets whether [`Method::Quantise`] rotates matrices before it stores them in column groups;
+        /// by default it does.
+        rotation(rotation: impl Into<Switch>) => request.plan.codes.rotation = Some(rotation.into());
+        /// Sets whether channels are permuted. By default they are with [`Method::Quantise`], unless
+        /// the source stores its values in blocks.
+        order(order: impl Into<Switch>) => request.plan.layout.order = Some(order.into());
+        /// Sets whether the artifact includes bases for an adaptive KV cache, computed from the
+        /// calibration, which is required then; by default it does not. The model's output is
+        /// unchanged.
+        kv_bases(kv_bases: impl Into<Switch>) => request.plan.layout.kv_bases = kv_bases.into();
+        /// Sets the L2 cache, in bytes, of the target GPU. [`gpu::find`](crate::plan::gpu::find_by_name)
+        /// returns it for many GPUs by name.
+        gpu(cache: u64) => target.l2_bytes = Some(cache);
+        /// Sets the tokens per joule that the uncompressed model generates on the target machine.
+        tokens_per_joule(tokens: f64) => target.tokens_per_joule = Some(tokens);
+        /// Sets the energy per token on the target machine, as an alternative to
+        /// [`tokens_per_joule`](Self::tokens_per_joule), from benchmark records read by
+        /// [`slope::read`](crate::bench::slope::read).
+        energy(measured: MeasuredEnergy) => target.energy = Some(Box::new(measured));
+        /// Sets the norm in which errors are minimised.
+        gauge(gauge: GaugeKind) => request.plan.treatment.gauge = Some(gauge);
+        /// Sets the directions that factors must preserve.
+        sink(sink: SinkProtection) => request.plan.treatment.sink = Some(sink);
+        /// Sets whether biases correct errors.
+        bias(bias: BiasArg) => request.plan.treatment.bias = Some(bias);
+        /// Sets the shrinkage of the second moment of [`GaugeKind::Whiten`].
+        shrinkage(shrinkage: ShrinkageArg) => request.plan.treatment.shrinkage = Some(shrinkage);
+        /// Finds the smallest artifact whose perplexity exceeds the source's by at most this fraction:
+        /// 0.01 is one percent.
+        max_perplexity_increase(increase: f64) => request.limits.max_perplexity_increase = Some(increase);
+        /// Sets the size of the whole artifact in bytes, for [`Method::Quantise`].
+        file_size(bytes: u64) => request.plan.budget = Some(Budget::FileSize(bytes));
+        /// Sets the size of the whole artifact in bits per parameter of the model, for
+        /// [`Method::Quantise`].
+        bits(bits: f64) => request.plan.budget = Some(Budget::Bits(bits));
+        /// Sets the effort, which trades time for quality.
+        effort(effort: Effort) => request.plan.effort = effort;
+        /// Finds the smallest artifact whose KL divergence from the source is at most `nats`.
+        max_kl(nats: f64) => request.limits.max_kl = Some(nats);
+        /// Keeps a requested gauge even if it measures worse than none.
+        keep_gauge(keep: bool) => request.plan.treatment.keep_gauge = keep;
+        /// Sets the steps for tuning norms and row scales after all matrices are stored, as long as the
+        /// held-out loss improves. By default they are tuned if matrices become codes.
+        tune(steps: usize) => artifact.tune = Some(steps);
+        /// Sets whether files in a single GGUF type are made and measured as baselines for the report.
+        /// By default those closest in size to an artifact in codes are, unless the effort is fast.
+        compare(compare: impl Into<Switch>) => artifact.compare = Some(compare.into());
+        /// Sets the number of planes. With 2 the artifact is elastic: it has bases and residuals, and a
+        /// session may read any fraction of its bytes in between
+        /// ([`Session::set_fraction`](htc_loader::Session::set_fraction)). This requires a size or a
+        /// limit.
+        planes(planes: u8) => artifact.planes = planes;
+        /// Also stores the source's weights in the artifact, in the source's types, after the
+        /// compressed ones. The artifact then drafts for its source without another file
+        /// ([`Model::source`](htc_loader::Model::source)). Sizes and limits refer to the compressed
+        /// part.
+        with_source(with_source: bool) => artifact.with_source = with_source;
+        /// Compiles the GPU kernels for these architectures into the artifact, so that no compiler is
+        /// needed at run time. This requires NVRTC, but no GPU.
+        kernels(architectures: &[GpuArchitecture]) => artifact.kernels = architectures.to_vec();
+        /// Reads the plan from a file instead of making one.
+        plan(file: impl Into<PathBuf>) => plan = Some(file.into());
+        /// Sets the layer that the artifact records for probes, from 0; by default the depth sink.
+        probe_layer(layer: usize) => artifact.probe_layer = Some(layer);
+        /// Sets the device for calibration, measurements and decompositions; by default the CPU. The
+        /// last bits of the artifact depend on it.
+        device(device: DeviceChoice) => artifact.device = device;
+        /// Sets the number of threads; by default all cores. The artifact's bytes do not depend on it.
+        threads(threads: usize) => threads = Some(threads);
+        /// Allows the replacement of an existing artifact.
+        overwrite(overwrite: bool) => overwrite = overwrite;
+        /// Stops the compilation when `cancel` is triggered. Finished work is kept, and the same
+        /// compilation resumes from it.
+        cancelled_by(cancel: &CancellationToken) => cancel = cancel.clone();
     }
 
     /// Returns every file that the artifact is made from: the model, the texts and the plan.
@@ -448,50 +257,30 @@ impl Compiler {
         let source = open(&self.input)?;
         let mut inputs = super::source::source_files(&source);
         inputs.extend(self.plan.clone());
-        if !self.calibration.texts.is_empty() {
-            inputs.extend(self.calibration.files().map(Path::to_owned));
+        let calibration = &self.request.calibration;
+        if !calibration.texts.is_empty() {
+            inputs.extend(calibration.files().map(Path::to_owned));
         }
         Ok(inputs)
     }
 
     /// Returns the resolved options.
-    pub fn options(&self) -> CompileOptions {
-        let by_effort = self.wishes.effort.settings().calibration_tokens;
-        let asked = CalibrationOptions {
-            tokens: self.tokens.unwrap_or(by_effort),
-            ..self.calibration.clone()
-        };
-        let (calibration, goal) = match &self.plan {
-            Some(_) => (
-                Some(asked).filter(|asked| !asked.texts.is_empty()),
-                self.goal,
-            ),
-            None => (
-                self.wishes.calibration(asked),
-                self.goal.with_default_preset(&self.wishes),
-            ),
-        };
-        CompileOptions {
+    ///
+    /// # Errors
+    /// [`CompileError::Options`] if options contradict each other.
+    pub fn options(&self) -> Result<CompileOptions, CompileError> {
+        let plan = self.plan.as_deref();
+        Ok(CompileOptions {
             input: self.input.clone(),
             output: self.output.clone(),
-            planning: match &self.plan {
-                Some(plan) => PlanSource::File(plan.clone()),
-                None => PlanSource::Compute {
-                    request: self.wishes.resolve(calibration.is_some()),
-                    target: self.target.clone(),
-                },
-            },
-            calibration,
-            treatment: self.wishes.treatment,
-            goal,
-            planes: self.planes,
-            include_source: self.with_source,
-            kernels: self.kernels.clone(),
-            probe_layer: self.probe_layer,
-            device: self.device,
+            planning: self.request.plan_source(plan, self.target.clone())?,
+            calibration: self.request.calibration(plan)?,
+            treatment: self.request.plan.treatment,
+            limit: self.request.limit(plan),
+            artifact: self.artifact.clone(),
             threads: self.threads.unwrap_or_else(all_cores),
             overwrite: self.overwrite,
-        }
+        })
     }
 
     /// Compiles the model.
@@ -507,8 +296,7 @@ impl Compiler {
     /// # Errors
     /// [`CompileError`]; the output's name is then unchanged.
     pub fn run_with(&self, tell: impl Fn(Event) + Sync) -> Result<Report, CompileError> {
-        self.check()?;
-        compile(&self.options(), Progress::new(&tell, &self.cancel))
+        compile(&self.options()?, Progress::new(&tell, &self.cancel))
     }
 
     /// Returns the predicted size, memory and time; writes nothing but the calibration cache.
@@ -516,15 +304,7 @@ impl Compiler {
     /// # Errors
     /// [`CompileError`] for everything that can be refused before the work.
     pub fn forecast(&self) -> Result<Forecast, CompileError> {
-        self.check()?;
-        forecast(&self.options(), Progress::new(&|_| {}, &self.cancel))
-    }
-
-    fn check(&self) -> Result<(), CompileError> {
-        match self.plan {
-            Some(_) => Ok(()),
-            None => Ok(self.wishes.check()?),
-        }
+        forecast(&self.options()?, Progress::new(&|_| {}, &self.cancel))
     }
 }
 

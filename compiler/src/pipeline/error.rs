@@ -17,10 +17,10 @@ use crate::geometry::probe::ProbeError;
 use crate::gradient::GradientError;
 use crate::make::MakeError;
 use crate::measure::EvaluateError;
+use crate::options::OptionError;
 use crate::order::PermutationError;
 use crate::plan::PlanError;
 use crate::plan::json::PlanFileError;
-use crate::request::TreatmentError;
 use crate::tune::TuneError;
 use crate::unit::UnitError;
 use crate::unit::UnitsError;
@@ -98,9 +98,9 @@ pub enum CompileError {
         /// The reason, with a remedy.
         why: &'static str,
     },
-    /// The requested treatment of weights is not possible.
+    /// Options contradict each other or the plan.
     #[error(transparent)]
-    Treatment(#[from] TreatmentError),
+    Options(#[from] OptionError),
     /// The plan file does not match this model.
     #[error(transparent)]
     PlanFile(#[from] PlanFileError),

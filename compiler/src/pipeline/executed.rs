@@ -14,7 +14,7 @@ use crate::calibrate::CalibrateError;
 use crate::device::{self, Device};
 use crate::estimate::matrices;
 use crate::event::{Event, Progress};
-use crate::request::CompileOptions;
+use crate::options::CompileOptions;
 
 /// Calls `work` with the requested device. With a calibration text, the device must have memory for
 /// the model. Without one, a GPU only decomposes weights and the test devices are not used.
@@ -24,7 +24,7 @@ pub(super) fn with_device<T>(
     watch: Progress,
     work: impl FnOnce(&dyn Device) -> Result<T, CompileError>,
 ) -> Result<T, CompileError> {
-    let choice = options.device;
+    let choice = options.artifact.device;
     let text = options.calibration.as_ref();
     if text.is_none() && matches!(choice, DeviceChoice::Reference | DeviceChoice::Emulated) {
         watch.report(Event::Warning(&format!(

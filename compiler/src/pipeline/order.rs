@@ -5,9 +5,9 @@ use htc_formats::source::ModelFile;
 use super::CompileError;
 use crate::calibrate::Calibration;
 use crate::event::{Event, Progress};
+use crate::options::Switch;
 use crate::order::ChannelPermutation;
 use crate::plan::{Method, PlanError, PlanRequest};
-use crate::request::OrderArg;
 
 /// Returns the permutation setting for a new plan: the requested one, else on with codes if the
 /// source can be permuted.
@@ -15,13 +15,13 @@ pub(super) fn resolve_setting(
     source: &ModelFile,
     request: &PlanRequest,
     watch: Progress,
-) -> Result<Option<OrderArg>, PlanError> {
-    if request.channel_permutation.is_some() || request.method != Method::Quantise {
-        check(source, request.channel_permutation)?;
-        return Ok(request.channel_permutation);
+) -> Result<Option<Switch>, PlanError> {
+    if request.layout.order.is_some() || request.method != Method::Quantise {
+        check(source, request.layout.order)?;
+        return Ok(request.layout.order);
     }
-    match check(source, Some(OrderArg::On)) {
-        Ok(()) => Ok(Some(OrderArg::On)),
+    match check(source, Some(Switch::On)) {
+        Ok(()) => Ok(Some(Switch::On)),
         Err(_) => {
             watch.report(Event::Note(
                 "the source stores its numbers in blocks, so that they stay in its order",
@@ -32,9 +32,12 @@ pub(super) fn resolve_setting(
 }
 
 /// Checks that every tensor of the source can be permuted, if that is requested.
-pub(super) fn check(source: &ModelFile, order: Option<OrderArg>) -> Result<(), PlanError> {
+///
+/// # Errors
+/// [`PlanError::OrderOfBlocks`].
+pub(super) fn check(source: &ModelFile, order: Option<Switch>) -> Result<(), PlanError> {
     let in_blocks = source.tensors.iter().find(|t| t.dtype.block_len() > 1);
-    match in_blocks.filter(|_| order == Some(OrderArg::On)) {
+    match in_blocks.filter(|_| order == Some(Switch::On)) {
         None => Ok(()),
         Some(tensor) => Err(PlanError::OrderOfBlocks {
             tensor: tensor.name.clone(),
@@ -51,7 +54,7 @@ pub(super) fn find_permutation(
     threads: usize,
     watch: Progress,
 ) -> Result<Option<ChannelPermutation>, CompileError> {
-    if request.channel_permutation != Some(OrderArg::On) {
+    if request.layout.order != Some(Switch::On) {
         return Ok(None);
     }
     let calibration = calibration.ok_or(PlanError::PermutationNeedsCalibration)?;

@@ -15,9 +15,9 @@ use crate::event::{Event, Progress};
 use crate::make::work::WorkFolder;
 use crate::make::{BuiltArtifact, MakeInputs};
 use crate::measure::Distance;
+use crate::options::{BASE_FRACTION, CodeKinds, CompileOptions, PlanSource, QualityLimit};
 use crate::plan::{self, Budget, Method, Plan, PlanError, Refinement};
 use crate::profile::{self, ProfileInputs};
-use crate::request::{BASE_FRACTION, CodeKinds, CompileOptions, PlanSource, QualityLimit};
 use crate::system::clock::{Stage, StageClock};
 use crate::system::show::format_bytes;
 
@@ -59,7 +59,7 @@ impl ElasticRequest {
         options: &CompileOptions,
         source: &ModelFile,
     ) -> Result<Option<ElasticRequest>, CompileError> {
-        match options.planes {
+        match options.artifact.planes {
             1 => return Ok(None),
             2 => {}
             _ => return Err(planes_error("there are one or two")),
@@ -74,13 +74,13 @@ impl ElasticRequest {
                 "only matrices in codes have planes; take `method` quantise",
             ));
         }
-        if request.codes == CodeKinds::Gguf {
+        if request.codes.kinds() == CodeKinds::Gguf {
             return Err(planes_error(
                 "types of GGUF have no planes; take other `codes`",
             ));
         }
         let mut request = request.clone();
-        let limit = options.goal.limit;
+        let limit = options.limit;
         let size = match to_file_budget(request.budget, source, source.size()) {
             _ if !limit.is_none() => SizeTarget::Within(limit),
             Budget::FileSize(total) => {
@@ -145,7 +145,7 @@ impl ElasticRequest {
         watch: Progress,
     ) -> Result<SelectedArtifact, CompileError> {
         let mut wanted = prepared.choice_request;
-        wanted.goal.limit = QualityLimit::default();
+        wanted.limit = QualityLimit::default();
         let (total, ratio, mut notes) = match self.size {
             SizeTarget::Bytes(total) => (total, None, Vec::new()),
             SizeTarget::Within(limit) => {
@@ -280,7 +280,7 @@ impl ElasticRequest {
         let bases = std::mem::replace(&mut chosen.built, refined);
         let steps = prepared.choice_request.tune;
         if steps > 0 {
-            let wanted = (steps, prepared.choice_request.goal.limit);
+            let wanted = (steps, prepared.choice_request.limit);
             tune_elastic(inputs, &mut chosen, &bases, wanted, work, clock, watch)?;
         }
         measure_active_fractions(

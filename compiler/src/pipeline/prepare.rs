@@ -21,14 +21,14 @@ use crate::event::{Event, Progress};
 use crate::gradient::{self, Gradients};
 use crate::layout;
 use crate::make::work::WorkFolder;
+use crate::options::{
+    BASE_FRACTION, CalibrationOptions, CompileOptions, OptionError, PlanSource, QualityLimit,
+    Switch, TargetMachine, Treatment, TreatmentOptions,
+};
 use crate::order::ChannelPermutation;
 use crate::plan::{self, Method, ModelFileTypes, Plan, PlanError, PlanRequest};
 use crate::profile::{self, ProfileInputs, is_measured};
 use crate::report::EstimatedLosses;
-use crate::request::{
-    BASE_FRACTION, CalibrationOptions, CompileOptions, KvBasesArg, PlanSource, QualityLimit,
-    TargetMachine, Treatment, TreatmentError, TreatmentRequest,
-};
 use crate::system::clock::{Stage, StageClock};
 use crate::system::disk;
 use crate::system::memory;
@@ -55,6 +55,8 @@ pub(super) struct Prepared {
     /// Free bytes in the output's folder.
     pub free_bytes: Option<u64>,
     plan_inputs: Option<PlanInputs>,
+    /// Maximum number of single-type files for comparison.
+    pub max_comparison_files: usize,
     /// Ratio predicted to meet the limit.
     pub start_ratio: Option<f64>,
 }
@@ -87,11 +89,7 @@ impl Prepared {
     /// Returns baseline plans that give every matrix the same GGUF type.
     pub fn baseline_plans(&self, plan: &Plan, bytes: u64) -> Result<Vec<Plan>, PlanError> {
         let (source, calibration) = (&self.source, self.calibration.as_ref());
-        let request = plan.request();
-        let most = self
-            .choice_request
-            .goal
-            .max_comparison_files(request.method, request.effort);
+        let most = self.max_comparison_files;
         let made_from = self.plan_inputs.as_ref().filter(|_| most > 0);
         let plain =
             made_from.map(|found| found.baseline_plans((plan, bytes, most), source, calibration));
@@ -109,7 +107,7 @@ impl Prepared {
     /// Returns the alternatives to a plan that are also tried.
     pub fn alternatives(&self, plan: &Plan) -> Result<Vec<Plan>, PlanError> {
         let (made_from, calibration) = (self.plan_inputs.as_ref(), self.calibration.as_ref());
-        let limit = self.choice_request.goal.limit;
+        let limit = self.choice_request.limit;
         alternatives(&self.source, plan, made_from, (calibration, limit))
     }
 
@@ -120,7 +118,7 @@ impl Prepared {
             &self.plan,
             self.plan_inputs.as_ref(),
             calibration,
-            (ratio, self.choice_request.goal.limit),
+            (ratio, self.choice_request.limit),
         )
     }
 }
@@ -157,8 +155,8 @@ pub(super) fn plan_at(
 /// Returns the requested treatment of weights, completed from the plan.
 pub(super) fn complete_treatment(
     plan: &Plan,
-    asked: TreatmentRequest,
-) -> Result<TreatmentRequest, TreatmentError> {
+    asked: TreatmentOptions,
+) -> Result<TreatmentOptions, OptionError> {
     let asked = asked.or_else_from(plan.request().treatment);
     match plan.request().method {
         Method::Quantise => asked.check_codes_only(),
@@ -188,7 +186,7 @@ impl CheckedSource {
 }
 
 pub(super) fn open_and_check(options: &CompileOptions) -> Result<CheckedSource, CompileError> {
-    options.treatment.resolve(options.calibration.is_some())?;
+    options.check()?;
     if let PlanSource::Compute { request, .. } = &options.planning {
         check_kv_bases(request, options)?;
     }
@@ -197,18 +195,22 @@ pub(super) fn open_and_check(options: &CompileOptions) -> Result<CheckedSource, 
         return Err(CompileError::SameFile(options.output.clone()));
     }
     let layers = source.hyper.layers;
-    if let Some(layer) = options.probe_layer.filter(|&layer| layer >= layers) {
+    if let Some(layer) = options
+        .artifact
+        .probe_layer
+        .filter(|&layer| layer >= layers)
+    {
         return Err(CompileError::NoSuchLayer { layer, layers });
     }
     let mut sections = vec![tokenizer_section(&source)?];
     HtzWriter::check_destination(&options.output, options.overwrite)?;
-    sections.extend(kernels::section(&options.kernels)?);
+    sections.extend(kernels::section(&options.artifact.kernels)?);
     Ok(CheckedSource { source, sections })
 }
 
 fn check_kv_bases(request: &PlanRequest, options: &CompileOptions) -> Result<(), PlanError> {
-    match (request.kv_bases, &options.calibration) {
-        (KvBasesArg::On, None) => Err(PlanError::KvBasesNeedCalibration),
+    match (request.layout.kv_bases, &options.calibration) {
+        (Switch::On, None) => Err(PlanError::KvBasesNeedCalibration),
         _ => Ok(()),
     }
 }
@@ -241,23 +243,24 @@ pub(super) fn prepare(
     )?;
     check_kv_bases(plan.request(), options)?;
     let held_out = calibration.as_ref().is_some_and(|c| c.held_out.is_some());
-    let limit = options.goal.limit;
+    let limit = options.limit;
     let known = (calibration.as_ref(), limit);
     let others = alternatives(&source, &plan, made_from.as_ref(), known)?;
     let start = start_ratio(&source, made_from.as_ref(), calibration.as_ref(), limit);
     let wanted = ChoiceRequest {
         plans: 1 + others.len(),
         treatment: complete_treatment(&plan, options.treatment)?,
-        goal: options.goal,
+        limit,
         calibrated: calibration.is_some(),
         held_out,
         tune: if held_out {
             options
-                .goal
+                .artifact
                 .tune_steps(plan.request().method, plan.request().effort)
         } else {
             0
         },
+        tune_is_explicit: options.artifact.tune.is_some_and(|steps| steps > 0),
     };
     let treatment = wanted.treatment.resolve(wanted.calibrated)?;
     treatment.check(&plan)?;
@@ -280,7 +283,7 @@ pub(super) fn prepare(
     let compares = measured && made_from.is_some();
     let at_a_time = (candidates + usize::from(wanted.tune > 0)).min(2);
     let needed = disk_space_needed(options, &plan, artifact_bytes, (at_a_time, compares));
-    let needed = if options.include_source {
+    let needed = if options.artifact.with_source {
         needed.saturating_add(complete_bytes(options, artifact_bytes) + source.tensor_bytes())
     } else {
         needed
@@ -294,7 +297,7 @@ pub(super) fn prepare(
             free,
         });
     }
-    let searched = (!options.goal.limit.is_none())
+    let searched = (!options.limit.is_none())
         .then(|| {
             plan_at(
                 &source,
@@ -327,6 +330,10 @@ pub(super) fn prepare(
         });
     }
     let digest = digest.unwrap_or_else(|| digest_of(&source, clock, watch));
+    let request = plan.request();
+    let max_comparison_files = options
+        .artifact
+        .max_comparison_files(request.method, request.effort);
     Ok(Prepared {
         source,
         digest,
@@ -342,6 +349,7 @@ pub(super) fn prepare(
         estimate,
         free_bytes: free,
         plan_inputs: made_from,
+        max_comparison_files,
         start_ratio: start,
     })
 }
@@ -354,11 +362,11 @@ fn disk_space_needed(
     (at_a_time, compares): (usize, bool),
 ) -> u64 {
     let request = plan.request();
-    let is_elastic = options.planes == 2;
+    let is_elastic = options.artifact.planes == 2;
     let whole = complete_bytes(options, artifact);
     let wholes = if is_elastic { 2 * whole } else { 0 };
     let compared = options
-        .goal
+        .artifact
         .max_comparison_files(request.method, request.effort);
     let beside = if compares && compared > 0 {
         2 * whole
@@ -371,7 +379,7 @@ fn disk_space_needed(
 /// Returns the bytes of the complete artifact. With a requested size, the plan of an elastic
 /// artifact covers only the bases.
 fn complete_bytes(options: &CompileOptions, artifact: u64) -> u64 {
-    if options.planes == 2 && options.goal.limit.is_none() {
+    if options.artifact.planes == 2 && options.limit.is_none() {
         (artifact as f64 / BASE_FRACTION) as u64
     } else {
         artifact
@@ -412,14 +420,12 @@ pub fn plan(
     let known = match planning {
         PlanSource::File(path) => {
             let plan = plan::json::read(path, &source.hyper, digest, source_type)?;
-            order::check(source, plan.request().channel_permutation)?;
+            order::check(source, plan.request().layout.order)?;
             Ok(plan)
         }
         PlanSource::Compute { request, target } => {
-            let request = PlanRequest {
-                channel_permutation: order::resolve_setting(source, request, watch)?,
-                ..request.clone()
-            };
+            let mut request = request.clone();
+            request.layout.order = order::resolve_setting(source, &request, watch)?;
             check_request(source, &request, target, calibration.is_some())?;
             Err((request, target))
         }

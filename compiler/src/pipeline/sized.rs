@@ -7,11 +7,11 @@ use htc_formats::source::ModelFile;
 
 use crate::calibrate::Calibration;
 use crate::layout;
+use crate::options::{DenseType, QualityLimit, Treatment};
 use crate::plan::{
     self, Budget, Evidence, MatrixForm, Method, ModelFileTypes, Plan, PlanError, PlanRequest,
 };
 use crate::report::{EstimatedLosses, EstimatedMatrixLoss, UniformFile};
-use crate::request::{DenseType, QualityLimit, Treatment};
 
 /// Iterations of planning with the bytes left over by the iteration before.
 const MAX_ITERATIONS: usize = 6;

@@ -11,7 +11,7 @@ use super::form::MatrixForm;
 use super::kind::MAX_ASPECT;
 use super::sources::SourceTypes;
 use super::unit::{UnitMatrix, UnitPlan};
-use crate::request::Method;
+use crate::options::Method;
 
 /// Mismatch in a plan. Messages begin with the key of the plan's file.
 #[derive(Clone, Debug, Error, PartialEq)]

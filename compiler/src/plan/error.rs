@@ -5,7 +5,7 @@ use htc_formats::model::ProjectionKind;
 use thiserror::Error;
 
 use super::allocate::Allocator;
-use crate::request::{Budget, Method};
+use crate::options::{Budget, Method};
 
 fn type_names(types: &[DType]) -> String {
     let names: Vec<&str> = types.iter().map(|of| of.name()).collect();

@@ -3,7 +3,7 @@
 use htc_formats::model::MatrixId;
 
 use super::form::MatrixForm;
-use crate::request::{MeasuredEnergy, TargetMachine};
+use crate::options::{MeasuredEnergy, TargetMachine};
 
 /// Measurements on the model and on the target machine.
 ///

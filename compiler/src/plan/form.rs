@@ -7,7 +7,7 @@ pub use htc_formats::model::StoredForm;
 use htc_formats::model::StoredTensor;
 
 use super::unit::UnitMatrix;
-use crate::request::Method;
+use crate::options::Method;
 
 /// Form of a unit: one matrix, or projections that share a basis.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -30,12 +30,12 @@ use allocate::{Allocator, Choice, Decision};
 use form::factor_type_for;
 use kind::ProjectionGroup;
 
-use crate::request::{
-    Allocation, DenseType, GaugeKind, KvBasesArg, OrderArg, SinkProtection, Treatment,
-    TreatmentError, TreatmentRequest,
+use crate::options::{
+    Allocation, DenseType, GaugeKind, OptionError, SinkProtection, Switch, Treatment,
+    TreatmentOptions,
 };
 
-pub use crate::request::{Budget, Method, PlanRequest};
+pub use crate::options::{Budget, Method, PlanRequest};
 pub use check::PlanMismatch;
 pub use error::PlanError;
 pub use evidence::{
@@ -408,12 +408,12 @@ impl Plan {
 
     /// Returns true if the plan permutes channels.
     pub fn permutes_channels(&self) -> bool {
-        self.request.channel_permutation == Some(OrderArg::On)
+        self.request.layout.order == Some(Switch::On)
     }
 
     /// Returns true if the artifact has bases for the KV cache.
     pub fn has_kv_bases(&self) -> bool {
-        self.request.kv_bases == KvBasesArg::On
+        self.request.layout.kv_bases.is_on()
     }
 
     /// Returns true if execution needs gradients of the outputs.
@@ -427,7 +427,7 @@ impl Plan {
     }
 
     /// Sets the weight treatment for execution.
-    pub fn set_treatment(&mut self, treatment: TreatmentRequest) {
+    pub fn set_treatment(&mut self, treatment: TreatmentOptions) {
         self.request.treatment = treatment;
     }
 
@@ -510,7 +510,11 @@ impl Plan {
 
 impl Treatment {
     /// Checks that a plan permits this treatment.
-    pub fn check(&self, plan: &Plan) -> Result<(), TreatmentError> {
+    ///
+    /// # Errors
+    /// [`OptionError::Channels`] if more channels are exempt than a unit has ranks,
+    /// [`OptionError::ChannelType`] if the factor type cannot hold them exactly.
+    pub fn check(&self, plan: &Plan) -> Result<(), OptionError> {
         let SinkProtection::Channels(channels) = self.sink else {
             return Ok(());
         };
@@ -518,7 +522,7 @@ impl Treatment {
         if let Some((unit, (stored, exact))) =
             reads().find_map(|unit| Some((unit, unit.rounded_source_type()?)))
         {
-            return Err(TreatmentError::ChannelType {
+            return Err(OptionError::ChannelType {
                 channels,
                 unit: unit.label(),
                 stored,
@@ -527,7 +531,7 @@ impl Treatment {
         }
         let small = reads().filter_map(|unit| Some((unit.rank()?, unit)));
         match small.min_by_key(|(rank, _)| *rank) {
-            Some((rank, unit)) if rank < channels => Err(TreatmentError::Channels {
+            Some((rank, unit)) if rank < channels => Err(OptionError::Channels {
                 channels,
                 rank,
                 unit: unit.label(),

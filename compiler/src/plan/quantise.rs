@@ -11,7 +11,7 @@ use htc_formats::model::{HyperParameters, MatrixId};
 use super::form::MatrixForm;
 use super::knapsack::{Candidate, core, pareto_front, pareto_sums, solve, spend_remainder};
 use super::unit::{UnitMatrix, UnitPlan, projections};
-use crate::request::DenseType;
+use crate::options::DenseType;
 
 use super::{
     Budget, Evidence, LossCurve, Plan, PlanError, PlanRequest, SharedLossCurve, SourceTypes,

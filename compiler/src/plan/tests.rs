@@ -4,7 +4,7 @@ mod types;
 
 use super::kind::projection_groups;
 use super::*;
-use crate::request::{CodeKinds, DenseTypes, Effort, TreatmentRequest};
+use crate::options::{CodeOptions, DenseTypes, Effort, LayoutOptions, TreatmentOptions};
 
 fn hyper(width: usize, heads: usize, kv_heads: usize, ffn: usize) -> HyperParameters {
     HyperParameters {
@@ -43,12 +43,9 @@ fn request(method: Method, budget: Budget, factor_type: DType) -> PlanRequest {
         projections: method.default_projections().to_vec(),
         factor_type,
         dense_types: DenseTypes::default(),
-        codes: CodeKinds::default(),
-        low_rank: crate::request::LowRankArg::default(),
-        rotation: crate::request::RotationArg::default(),
-        kv_bases: crate::request::KvBasesArg::default(),
-        channel_permutation: None,
-        treatment: TreatmentRequest::default(),
+        codes: CodeOptions::default(),
+        layout: LayoutOptions::default(),
+        treatment: TreatmentOptions::default(),
         effort: Effort::default(),
     }
 }

@@ -4,15 +4,15 @@ use htc_formats::model::{HyperParameters, MatrixId, ModelSpec, ProjectionKind, S
 use super::form::{MatrixForm, exact_type, factor_type_for};
 use super::sources::SourceTypes;
 use crate::calibrate::CalibratedInput;
-use crate::request::{PlanRequest, SinkProtection};
+use crate::options::{PlanRequest, SinkProtection};
 
 /// A projection, or projections that share a basis, before the decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unit {
     /// Index of the block.
     pub layer: usize,
-    /// One projection, or with [`Method::SharedBasis`](crate::request::Method::SharedBasis) those
-    /// of a group.
+    /// One projection for [`Method::PerProjection`](crate::options::Method::PerProjection), the selected
+    /// projections of a group for [`Method::SharedBasis`](crate::options::Method::SharedBasis).
     pub members: Vec<UnitMatrix>,
     /// Rows of all members together.
     pub outs: usize,
@@ -105,8 +105,8 @@ pub(crate) fn label(members: &[UnitMatrix]) -> String {
 /// Decision on one matrix, or on projections of a layer that share a basis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnitPlan {
-    /// One matrix, or with [`Method::SharedBasis`](crate::request::Method::SharedBasis) the
-    /// projections of a group.
+    /// One matrix, or the selected projections of a group for
+    /// [`Method::SharedBasis`](crate::options::Method::SharedBasis).
     pub members: Vec<UnitMatrix>,
     /// Form in which the unit is stored.
     pub form: MatrixForm,

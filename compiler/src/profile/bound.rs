@@ -12,8 +12,8 @@ use htc_formats::DType;
 
 use super::curves::{CurveInputs, MatrixCosts, factorise_error};
 use crate::math::{Gauge, Weight, gauged_singular_values};
+use crate::options::EffortSettings;
 use crate::plan::{self, MatrixForm, UnitMatrix};
-use crate::request::EffortSettings;
 use crate::unit::UnitError;
 
 const FACTOR_TYPES: [DType; 5] = [

@@ -13,9 +13,9 @@ use crate::calibrate::CalibratedInput;
 use crate::event::{Event, Measurement, Progress};
 use crate::gradient::Gradients;
 use crate::math::{FactoriseError, SecondMoment};
+use crate::options::{CodeKinds, EffortSettings};
 use crate::order::PermutedSource;
 use crate::plan::{self, LossCurve, LossPoint, MatrixForm, SharedLossCurve, UnitMatrix};
-use crate::request::{CodeKinds, EffortSettings};
 use crate::system::ordered;
 use crate::unit::{InputStatistics, ModelTreatment, UnitError, UnitsError, classes};
 

@@ -14,13 +14,13 @@ use crate::calibrate::{Calibration, StoredLayer};
 use crate::device::Device;
 use crate::event::{Event, Measurement, Progress};
 use crate::gradient::Gradients;
+use crate::options::TargetMachine;
+use crate::options::{CodeKinds, FirstPositions, GaugeKind, Treatment};
 use crate::order::{ChannelPermutation, PermutedSource};
 use crate::plan::allocate::Allocator;
 use crate::plan::{
     self, BranchShares, Evidence, LossCurve, Method, ModelFileTypes, PlanRequest, Unit, UnitMatrix,
 };
-use crate::request::TargetMachine;
-use crate::request::{CodeKinds, FirstPositions, GaugeKind, LowRankArg, RotationArg, Treatment};
 use crate::system::ordered;
 use crate::unit::UnitsError;
 use crate::unit::{ModelTreatment, spectrum};
@@ -88,9 +88,9 @@ pub fn measure(
             members: &members,
             treatment: &treatment,
             gradients: measured.gradients,
-            codes: request.codes,
-            low_rank: request.low_rank == LowRankArg::On,
-            rotated: request.rotation == RotationArg::On,
+            codes: request.codes.kinds(),
+            low_rank: request.codes.evaluates_factors(),
+            rotated: request.codes.rotates(),
         };
         let (curves, shared, told) = curves::measure(looked, measured.threads(), watch)?;
         evidence.factor_summary = told;
@@ -140,12 +140,12 @@ pub fn refinements(
         members,
         treatment: &treatment.with_effort(request.effort),
         gradients: measured.gradients,
-        codes: match request.codes {
+        codes: match request.codes.kinds() {
             CodeKinds::Levels => CodeKinds::Levels,
             _ => CodeKinds::Trellis,
         },
         low_rank: false,
-        rotated: request.rotation == RotationArg::On,
+        rotated: request.codes.rotates(),
     };
     Ok(curves::measure(looked, measured.threads(), watch)?.0)
 }

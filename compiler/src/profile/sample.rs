@@ -12,8 +12,8 @@ use crate::math::{
     ErrorFeedback, SecondMoment, Weight, dense_energies, weighted_dense_energies,
     weighted_row_errors,
 };
+use crate::options::EffortSettings;
 use crate::order::{ChannelPermutation, PermutedSource, permuted, permuted_lower};
-use crate::request::EffortSettings;
 use crate::unit::UnitError;
 
 /// Cost of errors `e_i` of rows, in nats per token: `Σ_i h_i f(e_i C e_iᵀ)`, with `f(q) = q / 2`

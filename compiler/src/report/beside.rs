@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::choose::Trial;
 use crate::measure::Evaluation;
-use crate::request::DenseType;
+use crate::options::DenseType;
 use crate::system::show::{format_bytes, format_interval};
 
 /// Measured file with one type for all matrices.

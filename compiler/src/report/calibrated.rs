@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibrate::{CalibratedText, Calibration};
 use crate::make::TreatmentReport;
-use crate::request::GaugeKind;
+use crate::options::GaugeKind;
 
 /// Calibration texts, and output errors on them.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use htc_formats::model::MatrixId;
 use serde::{Deserialize, Serialize};
 
-use crate::request::DenseType;
+use crate::options::DenseType;
 
 /// Estimated losses in nats of KL divergence per token.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

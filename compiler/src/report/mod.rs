@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::choose::{self, SelectedArtifact, Trial};
 use crate::estimate::Estimate;
 use crate::make::{ArtifactWithSource, TreatmentReport};
-use crate::request::{CompileOptions, Treatment};
+use crate::options::{CompileOptions, Treatment};
 use crate::system::clock::{Stage, StageClock};
 use crate::system::show::{file_name, format_bytes};
 use crate::tune::Tuning;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::choose::SelectedArtifact;
 use crate::measure::Evaluation;
-use crate::request::CalibrationOptions;
+use crate::options::CalibrationOptions;
 use crate::system::show::{file_name, format_interval};
 
 /// Quality of the artifact on the test split.

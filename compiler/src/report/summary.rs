@@ -9,9 +9,8 @@ use htc_formats::source::{ModelFile, ModelTensor};
 use serde::{Deserialize, Serialize};
 
 use super::{BeforeAfter, percent};
-use crate::plan::json::RequestRecord;
+use crate::options::{Effort, PlanOptions};
 use crate::plan::{Budget, Method, Plan, PlanRequest, UnitPlan};
-use crate::request::{Effort, KvBasesArg};
 use crate::system::show::format_bytes;
 use crate::unit::{kv_bases, stored_tensors};
 
@@ -20,7 +19,7 @@ use crate::unit::{kv_bases, stored_tensors};
 #[non_exhaustive]
 pub struct Summary {
     /// The request.
-    pub request: RequestRecord,
+    pub request: PlanOptions,
     #[serde(skip)]
     asked: String,
     /// Parameters of all tensors.
@@ -161,7 +160,10 @@ impl Summary {
             before => selected_parameters.after as f64 / before as f64,
         };
         Summary {
-            request: RequestRecord::from(plan.request()),
+            request: PlanOptions {
+                slots: Vec::new(),
+                ..plan.request().options()
+            },
             asked: plan.request().to_string(),
             parameters,
             selected_parameters,
@@ -196,7 +198,7 @@ impl Summary {
         let PlanRequest { method, effort, .. } = *request;
         if method == Method::Quantise {
             self.asked = format!("--method {} {limit}", method.name());
-            if request.kv_bases == KvBasesArg::On {
+            if request.layout.kv_bases.is_on() {
                 self.asked += " --kv-bases";
             }
             if effort != Effort::default() {
@@ -249,7 +251,8 @@ fn all_notes(plan: &Plan, record: &PlanRecord, ratio: f64) -> Vec<String> {
     let of_method = method_from.map(|option| {
         let method = method.name();
         format!(
-            "{option} is of ranks and factors, so that the method is {method}; without such options it is quantise"
+            "--{} is of ranks and factors, so that the method is {method}; without such options it is quantise",
+            option.replace('_', "-"),
         )
     });
     let mut said: Vec<String> = of_method.into_iter().collect();

@@ -27,7 +27,7 @@ use crate::event::{Event, Progress};
 use crate::gradient::distil::{Distillation, Expected};
 use crate::gradient::scales::{Scale, Scales, rows_of};
 use crate::make::{Artifact, TensorChange};
-use crate::request::DEFAULT_CONTEXT;
+use crate::options::DEFAULT_CONTEXT;
 use crate::system::random::Rng;
 pub use error::TuneError;
 pub use state::TuningPoint;

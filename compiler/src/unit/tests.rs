@@ -18,7 +18,7 @@ use crate::event::Progress;
 use crate::gradient::{Gradients, gradients};
 use crate::math::codes::{ColumnEnergies, QuantisationGuide, RowFeedback, TileCoder};
 use crate::math::{ErrorFeedback, Host, Weight};
-use crate::request::{CalibrationOptions, Effort, Treatment};
+use crate::options::{CalibrationOptions, Effort, Treatment};
 
 const SOURCE: Digest = Digest([7; 32]);
 
@@ -38,7 +38,7 @@ impl Measured {
         let model = Model::open(demo("reference-7m-f16.gguf")).unwrap();
         let mut options = CalibrationOptions::new(demo("alice.txt"));
         options.context = Some(64);
-        options.tokens = 2048;
+        options.tokens = Some(2048);
         options.cache = Some(cache.to_owned());
         let model = Arc::new(model);
         let watch = Progress::silent;

@@ -14,9 +14,9 @@ use crate::math::{
     ErrorFeedback, FactoriseError, Gauge, ResidualSide, SecondMoment, Weight, axiom_gauge,
     covariance, largest_columns, largest_moments, mean_energy, weighted_energies,
 };
+use crate::options::{Effort, GaugeKind, SinkProtection, Treatment};
 use crate::order::{ChannelPermutation, PermutedSource, permuted, permuted_moment};
 use crate::plan::{MatrixForm, Plan, UnitPlan};
-use crate::request::{Effort, GaugeKind, SinkProtection, Treatment};
 
 /// Number of cached gauges: those of a layer and of the next, as several threads work.
 const CACHE_CAPACITY: usize = 8;

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{CacheArgs, CalibrationArgs, ThreadArgs, heading};
+use super::{ThreadArgs, heading};
+use crate::options::CalibrationOptions;
 
 /// Arguments of `htc analyse`.
 #[derive(Debug, Args)]
@@ -18,10 +19,7 @@ pub struct AnalyseArgs {
     pub output: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub calibration: CalibrationArgs,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub cache: CacheArgs,
+    pub calibration: CalibrationOptions,
     /// Print the result as JSON on standard output
     #[arg(long, help_heading = heading::OUTPUT)]
     pub json: bool,

@@ -10,22 +10,23 @@ use crate::app::cli::AnalyseArgs;
 use crate::app::interrupt::Interrupt;
 use crate::device;
 use crate::event::{Event, Progress};
+use crate::options::OptionError;
 use crate::pipeline::{self, CompileError};
 
 pub(super) fn execute(args: &AnalyseArgs) -> Result<(), Failure> {
     let source = pipeline::open(&args.input)?;
-    let calibration = args.calibration.options(&args.cache);
+    let calibration = Some(&args.calibration).filter(|options| !options.texts.is_empty());
     if calibration.is_none()
-        && let Some(option) = args.calibration.first_given(&args.cache)
+        && let Some(option) = args.calibration.first_given()
     {
-        return Err(Failure::NeedsText { option });
+        return Err(CompileError::from(OptionError::RequiresCalibration { option }).into());
     }
     let output = args.output.as_deref();
     let output = output.filter(|path| *path != Path::new("-"));
     if let Some(path) = output {
-        plan::check_output(path, &source, calibration.as_ref(), args.force)?;
+        plan::check_output(path, &source, calibration, args.force)?;
     }
-    if let Some(options) = &calibration {
+    if let Some(options) = calibration {
         options.check(&source.hyper).map_err(CompileError::from)?;
     }
     let interrupt = Interrupt::install();
@@ -37,7 +38,6 @@ pub(super) fn execute(args: &AnalyseArgs) -> Result<(), Failure> {
         watch.report(Event::Digest);
         let digest = source.digest();
         let found = calibration
-            .as_ref()
             .map(|options| {
                 device::run_on_cpu(threads, |device| {
                     pipeline::calibrate(&source, digest, options, device, watch)

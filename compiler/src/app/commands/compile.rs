@@ -8,66 +8,30 @@ use std::path::Path;
 use htc_formats::source::ModelFile;
 use serde::Serialize;
 
-use super::plan::{check_energy, plan_source};
+use super::plan::check_energy;
 use super::progress::ProgressDisplay;
 use super::{Failure, interrupted, print_json};
 use crate::app::cli::CompileArgs;
 use crate::app::interrupt::Interrupt;
+use crate::bench::slope;
 use crate::event::{Event, Progress};
-use crate::pipeline;
-use crate::request::{CompileOptions, Method, PlanSource, QualityGoal};
+use crate::options::{CompileOptions, Method};
+use crate::pipeline::{self, CompileError};
 use crate::system::disk;
 
 pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
-    let asked = args.treatment.request();
-    let wishes = args.planning.plan_options(&args.size, asked);
-    let calibration = match args.plan {
-        Some(_) => args.calibration.options(&args.cache),
-        None => args.calibration.options_for(&wishes, &args.cache),
-    };
-    if calibration.is_none() {
-        let option = args.calibration.first_given(&args.cache);
-        let tune = args.tune.filter(|steps| *steps > 0).map(|_| "--tune");
-        if let Some(option) = option.or(args.goal.first_given()).or(tune) {
-            return Err(Failure::NeedsText { option });
-        }
-    }
-    let goal = QualityGoal {
-        tune: args.tune.map(|steps| steps as usize),
-        compare: args.compare,
-        ..args.goal.goal(&args.treatment)
-    };
-    if let Some(option) = args.goal.first_given()
+    let target = args.target.machine(slope::read(&args.target.energy)?);
+    let options = args.options(target).map_err(CompileError::from)?;
+    if let Some(option) = args.request.limits.first_given()
         && args.dry_run
-        && wishes.method() != Method::Quantise
+        && args.request.plan.method() != Method::Quantise
     {
         return Err(Failure::DrySearch { option });
     }
-    let options = CompileOptions {
-        input: args.input.clone(),
-        output: args.output.clone(),
-        planning: match &args.plan {
-            Some(path) => PlanSource::File(path.clone()),
-            None => plan_source(&args.planning, &wishes, calibration.is_some())?,
-        },
-        calibration,
-        treatment: asked,
-        goal: match args.plan {
-            Some(_) => goal,
-            None => goal.with_default_preset(&wishes),
-        },
-        planes: args.planes,
-        include_source: args.with_source,
-        kernels: args.cuda_arch.clone(),
-        probe_layer: args.probe_layer,
-        device: args.device,
-        threads: args.threads.count(),
-        overwrite: args.force,
-    };
-    check_energy(&args.output, &args.planning)?;
+    check_energy(&args.output, &args.target)?;
     if let Some(path) = args.report.as_deref().filter(|p| !is_standard_output(p)) {
         check_report_path(path, &options)?;
-        check_energy(path, &args.planning)?;
+        check_energy(path, &args.target)?;
     }
     let interrupt = Interrupt::install();
     let progress = ProgressDisplay::new(interrupt.clone());

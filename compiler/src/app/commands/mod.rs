@@ -54,7 +54,6 @@ use crate::page::PageError;
 use crate::page::input::InputError;
 use crate::pipeline::CompileError;
 use crate::pipeline::clean::CleanError;
-use crate::plan::allocate::Allocator;
 use crate::plan::json::PlanFileError;
 use crate::system::memory;
 use crate::system::show::format_bytes;
@@ -193,19 +192,7 @@ pub enum Failure {
     #[error("{}: {error}", path.display())]
     Spectra { path: PathBuf, error: ProbeError },
     #[error(
-        "{option}: it says something of a text to calibrate on, and there is none; give one with --calibration, which may be `shipped`, or leave it out"
-    )]
-    NeedsText { option: &'static str },
-    #[error(
-        "{option}: only --allocator {reader} looks at it, and the allocator is {chosen}; leave it out, or choose that allocator"
-    )]
-    IgnoredOption {
-        option: &'static str,
-        reader: &'static str,
-        chosen: Allocator,
-    },
-    #[error(
-        "{option}: how much rank holds it is found by measuring, which --dry-run does not; leave one of them out, or take --method quantise"
+        "{option}: --dry-run does not measure, which a limit on factors requires; omit one of them, or pass --method quantise"
     )]
     DrySearch { option: &'static str },
     #[error("{}: exists already; give another -o, or replace it with --force", .0.display())]
@@ -264,7 +251,7 @@ impl Failure {
                 | CompileError::Device(DeviceChoiceError::NotBuilt { .. })
                 | CompileError::SameFile(_)
                 | CompileError::NoSuchLayer { .. }
-                | CompileError::Treatment(_)
+                | CompileError::Options(_)
                 | CompileError::Calibrate(
                     CalibrateError::FewTokens { .. }
                     | CalibrateError::LongContext { .. }
@@ -289,9 +276,7 @@ impl Failure {
             | Failure::Export(
                 ExportError::SameFile(_) | ExportError::NotAFloat(_) | ExportError::NoFactors,
             )
-            | Failure::NeedsText { .. }
             | Failure::DrySearch { .. }
-            | Failure::IgnoredOption { .. }
             | Failure::NoSuchLayer { .. }
             | Failure::Chat {
                 error: ChatError::NoTemplate,

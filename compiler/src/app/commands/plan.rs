@@ -10,7 +10,7 @@ use htc_formats::source::ModelFile;
 
 use super::progress::ProgressDisplay;
 use super::{Failure, ignore_closed_pipe, interrupted};
-use crate::app::cli::{PlanArgs, PlanningArgs};
+use crate::app::cli::{PlanArgs, TargetArgs};
 use crate::app::interrupt::Interrupt;
 use crate::app::terminal::StandardOutput;
 use crate::bench::slope;
@@ -18,26 +18,22 @@ use crate::calibrate;
 use crate::device;
 use crate::event::{Event, Progress};
 use crate::layout;
+use crate::options::{CalibrationOptions, PlanSource, QualityLimit};
 use crate::pipeline::{self, CompileError};
 use crate::plan::{Method, Plan, json};
 use crate::profile::reads_activations;
 use crate::report::{Quality, Summary};
-use crate::request::{CalibrationOptions, PlanOptions, PlanSource, QualityGoal};
 use crate::system::clock::StageClock;
 use crate::system::disk;
 use crate::system::show::file_name;
 
 pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
-    let asked = args.treatment.request();
-    let wishes = args.planning.plan_options(&args.size, asked);
-    let calibration = args.calibration.options_for(&wishes, &args.cache);
-    if calibration.is_none() {
-        let option = args.calibration.first_given(&args.cache);
-        if let Some(option) = option.or(args.goal.first_given()) {
-            return Err(Failure::NeedsText { option });
-        }
-    }
-    let planning = plan_source(&args.planning, &wishes, calibration.is_some())?;
+    let request = &args.request;
+    let target = args.target.machine(slope::read(&args.target.energy)?);
+    let planning = request
+        .plan_source(None, target)
+        .map_err(CompileError::from)?;
+    let calibration = request.calibration(None).map_err(CompileError::from)?;
     let source = pipeline::open(&args.input)?;
     let output = args
         .output
@@ -45,16 +41,15 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
         .filter(|path| *path != Path::new("-"));
     if let Some(path) = output {
         check_output(path, &source, calibration.as_ref(), args.force)?;
-        check_energy(path, &args.planning)?;
+        check_energy(path, &args.target)?;
     }
     let interrupt = Interrupt::install();
     let progress = ProgressDisplay::new(interrupt.clone());
     let (tell, clock) = (|event: Event| progress.show(event), StageClock::default());
     let watch = Progress::new(&tell, interrupt.cancel());
     let failed = |error| interrupted(error, &interrupt);
-    let goal = args.goal.goal(&args.treatment);
-    let goal = goal.with_default_preset(&wishes);
-    let calibration = calibration.filter(|_| depends_on_calibration(&planning, goal));
+    let limit = request.limit(None);
+    let calibration = calibration.filter(|_| depends_on_calibration(&planning, limit));
     let threads = args.threads.count();
     let planned = device::run_on_cpu(threads, |device| {
         let calibration = calibration.as_ref();
@@ -64,11 +59,11 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     let planned = planned.map_err(failed)?;
     let mut chosen = None;
     let mut quality = None;
-    if let Some(options) = calibration.as_ref().filter(|_| !goal.limit.is_none()) {
+    if let Some(options) = calibration.as_ref().filter(|_| !limit.is_none()) {
         let cache = calibrate::cache_folder(options).map_err(CompileError::from)?;
         let scratch = cache.join(format!("search-{}", scratch_name(&args.input)));
         let found = device::run_on_cpu(threads, |device| {
-            pipeline::search(&source, &planned, goal, device, &scratch, watch)
+            pipeline::search(&source, &planned, limit, device, &scratch, watch)
         });
         progress.clear();
         let found = found.map_err(failed)?;
@@ -76,7 +71,11 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
         chosen = Some(found);
     }
     let plan = chosen.as_ref().map_or(&planned.plan, |found| &found.plan);
-    let asked = asked.or_else_from(plan.request().treatment);
+    // A plan made without calibration may be compiled with one.
+    let asked = request
+        .plan
+        .treatment
+        .or_else_from(plan.request().treatment);
     let treatment = asked.resolve(true).map_err(CompileError::from)?;
     treatment.check(plan).map_err(CompileError::from)?;
     let record = layout::plan_record(&source, plan);
@@ -113,13 +112,13 @@ fn write_plan(plan: &Plan, output: Option<&Path>, force: bool) -> Result<(), Fai
     }
 }
 
-fn depends_on_calibration(planning: &PlanSource, goal: QualityGoal) -> bool {
+fn depends_on_calibration(planning: &PlanSource, limit: QualityLimit) -> bool {
     let PlanSource::Compute { request, .. } = planning else {
         return true;
     };
     let allocator = request.allocation.allocator;
     let quantises = request.method == Method::Quantise;
-    let looks = !goal.limit.is_none() || quantises || reads_activations(allocator);
+    let looks = !limit.is_none() || quantises || reads_activations(allocator);
     if !looks {
         say!(
             "note: --calibration: the allocator {allocator} does not look at activations; the text is not read"
@@ -131,25 +130,6 @@ fn depends_on_calibration(planning: &PlanSource, goal: QualityGoal) -> bool {
 fn scratch_name(input: &Path) -> String {
     let place = fs::canonicalize(input).unwrap_or_else(|_| input.to_owned());
     Digest::of_bytes(place.as_os_str().as_encoded_bytes()).to_string()
-}
-
-pub(super) fn plan_source(
-    args: &PlanningArgs,
-    wishes: &PlanOptions,
-    calibrated: bool,
-) -> Result<PlanSource, Failure> {
-    wishes.check().map_err(CompileError::from)?;
-    match args.ignored_option() {
-        Some((option, reader)) => Err(Failure::IgnoredOption {
-            option,
-            reader,
-            chosen: wishes.allocator(calibrated),
-        }),
-        None => Ok(PlanSource::Compute {
-            request: wishes.resolve(calibrated),
-            target: args.target(slope::read(&args.energy)?),
-        }),
-    }
 }
 
 pub(super) fn check_output(
@@ -171,7 +151,7 @@ pub(super) fn check_output(
     })
 }
 
-pub(super) fn check_energy(path: &Path, args: &PlanningArgs) -> Result<(), Failure> {
+pub(super) fn check_energy(path: &Path, args: &TargetArgs) -> Result<(), Failure> {
     if args
         .energy
         .iter()

@@ -17,7 +17,7 @@ use crate::gradient::files::{Files, Stage};
 use crate::gradient::pass::draw;
 use crate::gradient::sums::{BLOCK, MOST_FULL, OutputSums};
 use crate::gradient::*;
-use crate::request::{CalibrationOptions, CalibrationText, TextSource};
+use crate::options::{CalibrationOptions, CalibrationText, TextSource};
 use crate::system::random::Rng;
 
 fn demo(name: &str) -> PathBuf {
@@ -32,7 +32,7 @@ fn options(cache: &Path) -> CalibrationOptions {
         weight: 3.0,
     });
     options.context = Some(24);
-    options.tokens = 24 * 9;
+    options.tokens = Some(24 * 9);
     options.cache = Some(cache.to_owned());
     options
 }
@@ -274,12 +274,12 @@ fn moments_predict_divergence_of_errors() {
     let (path, cache) = (demo("reference-7m-f16.gguf"), tempfile::tempdir().unwrap());
     let mut options = CalibrationOptions::new(demo("alice.txt"));
     options.context = Some(CONTEXT);
-    options.tokens = 16 * CONTEXT;
+    options.tokens = Some(16 * CONTEXT);
     options.cache = Some(cache.path().to_owned());
     let model = std::sync::Arc::new(Model::open(&path).unwrap());
     let nobody = Progress::silent();
     let inputs = calibrated(&model, SOURCE, &options, 2, nobody).unwrap();
-    let costs = gradients(&model, SOURCE, &options, options.tokens, 2, nobody).unwrap();
+    let costs = gradients(&model, SOURCE, &options, options.max_tokens(), 2, nobody).unwrap();
     let mut whole: Whole<f32> = Whole::open(&path, CONTEXT, 2);
     let text = calibration_windows(&model, &options).unwrap().thinned(4);
     let tokens: Vec<u32> = text.windows().iter().flatten().copied().collect();

@@ -15,9 +15,9 @@
 
 use super::ladder::{Currency, Ladder};
 use super::{Allocator, waterfill};
+use crate::options::MeasuredEnergy;
 use crate::plan::unit::Unit;
 use crate::plan::{Evidence, PlanError};
-use crate::request::MeasuredEnergy;
 
 /// Weight `λ` of the energy term.
 pub const ENERGY_WEIGHT: f64 = 0.005;

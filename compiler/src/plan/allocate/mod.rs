@@ -20,8 +20,8 @@ use self::ladder::{Bounds, Currency, Ladder};
 use super::unit::Unit;
 use super::{Budget, Evidence, PlanError, PlanRequest};
 
-use crate::request::FirstPositions;
-pub use crate::request::{Allocation, Allocator, RankFloor};
+use crate::options::FirstPositions;
+pub use crate::options::{Allocation, Allocator, RankFloor};
 pub(super) use fill::round_up;
 pub(super) use ladder::{smallest_step, step};
 

@@ -5,12 +5,12 @@ use htc_formats::model::{HyperParameters, MatrixId, ProjectionKind};
 use htc_formats::{DType, block};
 
 use super::node::{KeyLines, Node, quoted};
-use super::request::RequestInFile;
+use super::request;
 use super::units::Units;
 use super::{FORMAT, MAX_LISTED_MISMATCHES, PlanFileMismatch, PlanFileMismatches, VERSION};
+use crate::options::{DenseType, PlanOptions};
 use crate::plan::sources::SourceTypes;
 use crate::plan::{Budget, Method, Plan};
-use crate::request::DenseType;
 
 const MAX_NOTES: usize = 64;
 const MAX_NOTE: usize = 1000;
@@ -206,7 +206,7 @@ impl Checker {
         let plans = read.plans;
         let request = request?;
         let counted = request.budget.is_none();
-        let request = request.into_request(method?, factor_type?, &plans);
+        let request = request::resolve(request, method?, factor_type?, &plans);
         if self.misfits.count > 0 {
             return None;
         }
@@ -231,9 +231,9 @@ impl Checker {
         top: FilePosition,
         at: impl Fn(usize) -> FilePosition<'a>,
         [method, factor_type, request]: [Option<(usize, Node)>; 3],
-    ) -> (Option<Method>, Option<DType>, Option<RequestInFile>) {
+    ) -> (Option<Method>, Option<DType>, Option<PlanOptions>) {
         let method = match method {
-            Some((i, node)) => self.method(at(i), &node),
+            Some((i, node)) => self.parse_text(at(i), "method", "gp, grc or quantise", &node),
             None => self.report_missing(top, "method"),
         };
         let factor_type = match factor_type {
@@ -243,7 +243,7 @@ impl Checker {
         let request = match request {
             Some((i, Node::Object(entries))) => self.request(at(i), entries),
             Some((i, node)) => self.report_type(at(i), "request", "an object", &node),
-            None => Some(RequestInFile::default()),
+            None => Some(PlanOptions::default()),
         };
         (method, factor_type, request)
     }
@@ -292,15 +292,6 @@ impl Checker {
                     self.report_type::<()>(at(i), "source_sha256", &expected, &node);
                 }
             }
-        }
-    }
-
-    fn method(&mut self, at: FilePosition, node: &Node) -> Option<Method> {
-        match node {
-            Node::Text(text) if text == Method::PerProjection.name() => Some(Method::PerProjection),
-            Node::Text(text) if text == Method::SharedBasis.name() => Some(Method::SharedBasis),
-            Node::Text(text) if text == Method::Quantise.name() => Some(Method::Quantise),
-            _ => self.report_type(at, "method", "gp or grc", node),
         }
     }
 

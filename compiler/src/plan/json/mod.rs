@@ -22,9 +22,9 @@
 //! * `method`: `gp` (separate factors), `grc` (projections with the same input share a basis) or `quantise` (the form with
 //!   the least loss for each matrix: dense in some type, or factors).
 //! * `factor_type`: requested type of factors.
-//! * `request`: options of the plan; optional, without effect on the units. `budget` is `"full"`, or one of `rank`,
-//!   `ratio`, `parameters`, `bytes`, `mean_rank`, `file_size`, `bits` with its number. All other keys
-//!   are optional:
+//! * `request`: options of the plan, [`PlanOptions`](crate::options::PlanOptions); optional, without effect on the units.
+//!   `budget` is `"full"`, or one of `rank`, `ratio`, `parameters`, `bytes`, `mean_rank`, `file_size`, `bits` with its
+//!   number. All other keys are optional:
 //!   - `allocator`, `rank_floor`, `rank_cap`, `dense_type`, `embedding_type`: as on the command line.
 //!   - `slots`: selected projections, if units contain others too.
 //!   - `low_rank`: `on` (default) or `off`, factors were evaluated with `quantise`.
@@ -64,14 +64,10 @@ use htc_formats::DType;
 use htc_formats::htz::Digest;
 use htc_formats::model::{HyperParameters, MatrixId, ProjectionKind};
 use htc_formats::open;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use thiserror::Error;
 
-use super::{Budget, Plan, PlanRequest, SourceTypes, UnitMatrix, UnitPlan};
-use crate::request::{
-    Allocator, BiasArg, CodeKinds, DenseType, Effort, FirstPositions, GaugeKind, KvBasesArg,
-    LowRankArg, OrderArg, RankFloor, RotationArg, ShrinkageArg, SinkProtection,
-};
+use super::{Plan, SourceTypes, UnitMatrix, UnitPlan};
 
 /// Value of `format`.
 pub const FORMAT: &str = "htc-plan";
@@ -174,125 +170,6 @@ impl fmt::Display for PlanFileMismatches {
     }
 }
 
-/// Serialised request of a plan.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct RequestRecord {
-    /// Requested budget.
-    pub budget: BudgetRecord,
-    /// Allocator.
-    pub allocator: Allocator,
-    /// Minimum rank, if any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rank_floor: Option<RankFloor>,
-    /// Maximum rank, if any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rank_cap: Option<usize>,
-    /// Treatment of the first positions; absent if they are excluded.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub first_positions: Option<FirstPositions>,
-    /// Type of dense projections; absent if as in the source.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dense_type: Option<DenseType>,
-    /// Type of selected projections that stay dense; absent if as in the source.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub left_type: Option<DenseType>,
-    /// Type of embedding and head; absent if as in the source.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub embedding_type: Option<DenseType>,
-    /// Permitted kinds of codes; absent if all.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub codes: Option<CodeKinds>,
-    /// Absent if factors were evaluated as alternatives to codes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub low_rank: Option<LowRankArg>,
-    /// Absent if column groups may be rotated, as recorded for each matrix.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rotation: Option<RotationArg>,
-    /// Selected projections; absent if equal to those of the units.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slots: Option<Vec<ProjectionKind>>,
-    /// Channel permutation; absent if as in the source.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub order: Option<OrderArg>,
-    /// Bases of a KV cache; absent if off.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kv_bases: Option<KvBasesArg>,
-    /// Requested gauge, if any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub gauge: Option<GaugeKind>,
-    /// Requested sink protection, if any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sink: Option<SinkProtection>,
-    /// Requested bias correction, if any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bias: Option<BiasArg>,
-    /// Requested shrinkage, if any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub shrinkage: Option<ShrinkageArg>,
-    /// Effort; absent if default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub effort: Option<Effort>,
-}
-
-impl From<&PlanRequest> for RequestRecord {
-    fn from(request: &PlanRequest) -> RequestRecord {
-        RequestRecord {
-            budget: request.budget.into(),
-            allocator: request.allocation.allocator,
-            rank_floor: request.allocation.floor,
-            rank_cap: request.allocation.cap,
-            first_positions: Some(request.allocation.first_positions)
-                .filter(|first| *first != FirstPositions::default()),
-            dense_type: request.dense_types.projections,
-            left_type: request.dense_types.selected,
-            embedding_type: request.dense_types.embedding_and_head,
-            codes: Some(request.codes).filter(|codes| *codes != CodeKinds::default()),
-            low_rank: Some(request.low_rank).filter(|arg| *arg != LowRankArg::default()),
-            rotation: Some(request.rotation).filter(|arg| *arg != RotationArg::default()),
-            slots: None,
-            order: request.channel_permutation,
-            kv_bases: Some(request.kv_bases).filter(|arg| *arg != KvBasesArg::default()),
-            gauge: request.treatment.gauge,
-            sink: request.treatment.sink,
-            bias: request.treatment.bias,
-            shrinkage: request.treatment.shrinkage,
-            effort: Some(request.effort).filter(|effort| *effort != Effort::default()),
-        }
-    }
-}
-
-/// Serialised budget.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs, reason = "each variant is that of `Budget`")]
-pub enum BudgetRecord {
-    Full,
-    Rank(usize),
-    Ratio(f64),
-    Parameters(u64),
-    Bytes(u64),
-    MeanRank(f64),
-    FileSize(u64),
-    Bits(f64),
-    Energy,
-}
-
-impl From<Budget> for BudgetRecord {
-    fn from(budget: Budget) -> BudgetRecord {
-        match budget {
-            Budget::FullRank => BudgetRecord::Full,
-            Budget::Rank(rank) => BudgetRecord::Rank(rank),
-            Budget::Ratio(ratio) => BudgetRecord::Ratio(ratio),
-            Budget::Parameters(total) => BudgetRecord::Parameters(total),
-            Budget::Bytes(total) => BudgetRecord::Bytes(total),
-            Budget::MeanRank(mean) => BudgetRecord::MeanRank(mean),
-            Budget::FileSize(total) => BudgetRecord::FileSize(total),
-            Budget::Bits(bits) => BudgetRecord::Bits(bits),
-            Budget::Energy => BudgetRecord::Energy,
-        }
-    }
-}
-
 #[derive(Serialize)]
 struct UnitRecord<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -348,9 +225,9 @@ fn selected_projections(units: &[UnitPlan]) -> Vec<ProjectionKind> {
 /// # Errors
 /// Fails if a number of the request is not finite, which JSON cannot represent.
 pub fn write(plan: &Plan, source: Option<Digest>) -> Result<String, serde_json::Error> {
-    let mut request = RequestRecord::from(&plan.request);
-    if plan.request.projections != selected_projections(&plan.units) {
-        request.slots = Some(plan.request.projections.clone());
+    let mut request = plan.request.options();
+    if request.slots == selected_projections(&plan.units) {
+        request.slots.clear();
     }
     let mut text = String::from("{\n");
     let mut line = |key: &str, value: String| text.push_str(&format!("  \"{key}\": {value},\n"));

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Node {
@@ -17,6 +18,21 @@ pub(super) enum Node {
 }
 
 impl Node {
+    pub(super) fn to_json(&self) -> Value {
+        match self {
+            Node::Null => Value::Null,
+            Node::Bool(value) => Value::from(*value),
+            Node::Integer(value) => Value::from(*value),
+            Node::Number(value) => Value::from(*value),
+            Node::Text(text) => Value::from(text.as_str()),
+            Node::List(items) => items.iter().map(Node::to_json).collect(),
+            Node::Object(entries) => entries
+                .iter()
+                .map(|(key, node)| (key.clone(), node.to_json()))
+                .collect(),
+        }
+    }
+
     pub(super) fn describe(&self) -> String {
         match self {
             Node::Null => "null".into(),

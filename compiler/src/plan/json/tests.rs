@@ -4,13 +4,13 @@ mod misfits;
 use htc_formats::bands::Codes;
 
 use super::*;
+use crate::options::{
+    BiasArg, CodeOptions, DenseType, DenseTypes, Effort, FirstPositions, GaugeKind, LayoutOptions,
+    ShrinkageArg, SinkProtection, Switch, TreatmentOptions,
+};
 use crate::plan::MatrixForm;
 use crate::plan::allocate::{Allocation, Allocator, RankFloor};
-use crate::plan::{Evidence, Method, PlanRequest, compute};
-use crate::request::{
-    BiasArg, CodeKinds, DenseType, DenseTypes, Effort, GaugeKind, ShrinkageArg, SinkProtection,
-    TreatmentRequest,
-};
+use crate::plan::{Budget, Evidence, Method, PlanRequest, compute};
 use crate::system::random::Rng;
 
 fn hyper() -> HyperParameters {
@@ -66,12 +66,9 @@ fn plan(method: Method, budget: Budget, allocation: Allocation) -> Plan {
         projections: method.default_projections().to_vec(),
         factor_type: DType::Q8_0,
         dense_types: DenseTypes::default(),
-        codes: CodeKinds::default(),
-        low_rank: crate::request::LowRankArg::default(),
-        rotation: crate::request::RotationArg::default(),
-        kv_bases: crate::request::KvBasesArg::default(),
-        channel_permutation: None,
-        treatment: TreatmentRequest::default(),
+        codes: CodeOptions::default(),
+        layout: LayoutOptions::default(),
+        treatment: TreatmentOptions::default(),
         effort: Effort::default(),
     };
     let evidence = Evidence {
@@ -223,7 +220,7 @@ fn quantise_accepts_codes_and_factors_together() {
     let plan = parsed(MIXED).unwrap();
     let text = write(&plan, None).unwrap();
     assert_eq!(parsed(&text).unwrap(), plan, "{text}");
-    assert_eq!(plan.request.low_rank, LowRankArg::Off);
+    assert_eq!(plan.request.codes.low_rank, Some(Switch::Off));
     let unit = &plan.units[1];
     assert_eq!(
         (unit.label().as_str(), unit.rank()),
@@ -308,24 +305,25 @@ fn treatment_round_trips() {
         assert!(!silent.contains(key), "{silent}");
     }
     for asked in [
-        TreatmentRequest {
+        TreatmentOptions {
             gauge: Some(GaugeKind::Axiom),
-            ..TreatmentRequest::default()
+            ..TreatmentOptions::default()
         },
-        TreatmentRequest {
+        TreatmentOptions {
             gauge: Some(GaugeKind::Whiten),
             sink: Some(SinkProtection::Channels(8)),
             bias: Some(BiasArg::Auto),
             shrinkage: Some(ShrinkageArg::Auto),
+            ..TreatmentOptions::default()
         },
-        TreatmentRequest {
+        TreatmentOptions {
             shrinkage: "0.03".parse().ok(),
-            ..TreatmentRequest::default()
+            ..TreatmentOptions::default()
         },
-        TreatmentRequest {
+        TreatmentOptions {
             sink: Some(SinkProtection::Append),
             bias: Some(BiasArg::Off),
-            ..TreatmentRequest::default()
+            ..TreatmentOptions::default()
         },
     ] {
         plan.request.treatment = asked;

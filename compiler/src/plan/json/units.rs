@@ -6,6 +6,7 @@ use htc_formats::model::{Form as FormName, HyperParameters, MatrixId};
 
 use super::check::{Checker, FilePosition};
 use super::node::{KeyLines, Node};
+use crate::options::DenseType;
 use crate::plan::Method;
 use crate::plan::check::{
     PlanChecker, PlanMismatch, allowed_forms, check_members, is_form_allowed, rank_limit,
@@ -13,7 +14,6 @@ use crate::plan::check::{
 use crate::plan::form::MatrixForm;
 use crate::plan::sources::SourceTypes;
 use crate::plan::unit::{UnitMatrix, UnitPlan};
-use crate::request::DenseType;
 
 pub(super) struct Units<'a, S> {
     hyper: &'a HyperParameters,

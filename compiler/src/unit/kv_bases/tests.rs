@@ -13,7 +13,7 @@ use crate::calibrate::Calibration;
 use crate::calibrate::tests;
 use crate::event::Progress;
 use crate::math::Host;
-use crate::request::CalibrationOptions;
+use crate::options::CalibrationOptions;
 
 /// Relative to the energy of a head.
 const ROUNDED: f64 = 2e-3;
@@ -190,7 +190,7 @@ fn calibrated(
 ) -> Calibration {
     let mut options = CalibrationOptions::new(text.to_owned());
     options.context = Some(context);
-    options.tokens = tokens;
+    options.tokens = Some(tokens);
     options.cache = Some(cache.to_owned());
     let source = Digest::of_bytes(model.file().path.as_os_str().as_encoded_bytes());
     tests::calibrated(model, source, &options, 1, Progress::silent()).unwrap()

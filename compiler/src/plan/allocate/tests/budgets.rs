@@ -1,7 +1,7 @@
 //! Properties of all allocators and budgets.
 
 use super::*;
-use crate::request::{CodeKinds, DenseTypes, TreatmentRequest};
+use crate::options::{CodeOptions, DenseTypes, LayoutOptions, TreatmentOptions};
 
 struct Case {
     hyper: HyperParameters,
@@ -49,14 +49,11 @@ impl Case {
                 cap: (rng.below(4) == 0).then(|| 8 + rng.below(80)),
             },
             projections: slots,
-            channel_permutation: None,
             factor_type: rng.choose(&[&floats[..], &blocks[..]].concat()),
             dense_types: DenseTypes::default(),
-            codes: CodeKinds::default(),
-            low_rank: crate::request::LowRankArg::default(),
-            rotation: crate::request::RotationArg::default(),
-            kv_bases: crate::request::KvBasesArg::default(),
-            treatment: TreatmentRequest::default(),
+            codes: CodeOptions::default(),
+            layout: LayoutOptions::default(),
+            treatment: TreatmentOptions::default(),
             effort: Default::default(),
         };
         let Ok(units) = units(&hyper, &request, |_, _| source) else {

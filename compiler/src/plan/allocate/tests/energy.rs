@@ -1,7 +1,7 @@
 //! Plans with measured energy.
 
 use super::*;
-use crate::request::MeasuredEnergy;
+use crate::options::MeasuredEnergy;
 
 fn measured(joules_per_byte: f64) -> Option<MeasuredEnergy> {
     Some(MeasuredEnergy {

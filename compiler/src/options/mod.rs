@@ -1,0 +1,102 @@
+//! Options of all stages with their defaults, as plain data.
+
+/// Implements serde by `Display` and `FromStr`.
+macro_rules! as_typed {
+    ($($name:ty),+) => {
+        $(
+            impl serde::Serialize for $name {
+                fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                    serializer.collect_str(self)
+                }
+            }
+
+            impl<'de> serde::Deserialize<'de> for $name {
+                fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                    let text = <String as serde::Deserialize>::deserialize(deserializer)?;
+                    text.parse().map_err(serde::de::Error::custom)
+                }
+            }
+        )+
+    };
+}
+
+/// Implements `ALL`, `name`, `Display`, `FromStr` and serde for an enumeration of names.
+macro_rules! named {
+    ($type:ident, $expected:literal, $($variant:ident: $name:literal),+ $(,)?) => {
+        impl $type {
+            /// All values.
+            pub const ALL: [$type; [$($name),+].len()] = [$($type::$variant),+];
+
+            /// Returns the name on the command line, in plans and in reports.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $($type::$variant => $name,)+
+                }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                let known = $type::ALL.into_iter().find(|value| value.name() == text);
+                known.ok_or_else(|| concat!("expected ", $expected).to_owned())
+            }
+        }
+
+        as_typed!($type);
+    };
+}
+
+mod budget;
+mod calibration;
+mod codes;
+mod compile;
+mod effort;
+mod error;
+#[cfg(feature = "cli")]
+pub(crate) mod flags;
+mod limit;
+mod plan;
+mod request;
+mod shipped;
+mod shrinkage;
+mod switch;
+mod treatment;
+
+pub use budget::Budget;
+pub use calibration::{
+    CalibrationOptions, CalibrationText, DEFAULT_CONTEXT, DEFAULT_LOCK_TIMEOUT, DEFAULT_TOKENS,
+    TextSource,
+};
+pub use codes::{CodeKinds, CodeOptions, DenseChoice, DenseType};
+pub(crate) use compile::BASE_FRACTION;
+pub use compile::{ArtifactOptions, CompileOptions, CompileRequest, PlanSource};
+pub use effort::{Effort, EffortSettings};
+pub use error::OptionError;
+#[cfg(feature = "cli")]
+pub(crate) use flags::heading;
+pub use limit::{LimitOptions, QualityLimit, QualityPreset};
+pub use plan::{DEFAULT_FACTOR_TYPE, DEFAULT_RATIO, LayoutOptions, MethodChoice, PlanOptions};
+pub use request::{
+    Allocation, Allocator, DenseTypes, FirstPositions, MeasuredEnergy, Method, PlanRequest,
+    RankFloor, TargetMachine,
+};
+pub use shipped::{SHIPPED_VERSION, ShippedPart, shipped_digest, shipped_text};
+pub use shrinkage::{Shrinkage, ShrinkageArg};
+pub use switch::Switch;
+pub use treatment::{BiasArg, GaugeKind, SinkProtection, Treatment, TreatmentOptions};
+
+/// Returns true if an option is unset or has its default.
+fn is_default<T: Default + PartialEq>(option: &Option<T>) -> bool {
+    option.as_ref().is_none_or(|value| *value == T::default())
+}
+
+#[cfg(test)]
+mod tests;

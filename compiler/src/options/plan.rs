@@ -1,0 +1,432 @@
+//! Plan options and their defaults.
+
+use htc_formats::DType;
+use htc_formats::model::ProjectionKind;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::budget::at_least_one;
+#[cfg(feature = "cli")]
+use super::flags::{self, heading};
+use super::{
+    Allocation, Allocator, Budget, CodeOptions, DenseChoice, DenseType, DenseTypes, Effort,
+    FirstPositions, Method, OptionError, PlanRequest, RankFloor, Switch, TreatmentOptions,
+    is_default,
+};
+
+/// Default ratio of parameters after over parameters before.
+pub const DEFAULT_RATIO: f64 = 0.9;
+
+/// Default type of factors.
+pub const DEFAULT_FACTOR_TYPE: DType = DType::Q8_0;
+
+/// A method, or `None` for the one that the other options imply ([`PlanOptions::method`]).
+pub type MethodChoice = Option<Method>;
+
+/// Plan options; the defaults of some depend on the calibration. They are flags of the command line
+/// and, except the first and the type of factors, the `request` of plan files and reports.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = heading::METHOD))]
+pub struct PlanOptions {
+    /// quantise: every matrix in the type that loses least for the bytes of the file; gp: separate
+    /// factors for each projection, W = B A; grc: projections with the same input share a basis
+    ///
+    /// auto is quantise, or gp if an option applies only to factors, such as --ratio, --rank or
+    /// --slots.
+    #[serde(skip)]
+    #[cfg_attr(
+        feature = "cli",
+        arg(
+            long,
+            value_name = "METHOD",
+            default_value = "auto",
+            hide_possible_values = true,
+            value_parser = flags::method()
+        )
+    )]
+    pub method: MethodChoice,
+    /// Size budget; by default a ratio of [`DEFAULT_RATIO`], with [`Allocator::DiffPlan`]
+    /// determined by energy, with [`Method::Quantise`] by the limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", command(flatten))]
+    pub budget: Option<Budget>,
+    /// Distribution of the budget [default: with --calibration and without --rank whitened for gp,
+    /// waterfill for grc; else uniform]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "cli",
+        arg(long, hide_short_help = true, value_name = "NAME", value_parser = flags::allocator())
+    )]
+    pub allocator: Option<Allocator>,
+    /// Minimum rank of a factorised projection; with a decimal point, a fraction of the model's
+    /// width
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "cli",
+        arg(
+            long,
+            hide_short_help = true,
+            value_name = "N|FRACTION",
+            allow_negative_numbers = true
+        )
+    )]
+    pub rank_floor: Option<RankFloor>,
+    /// Maximum rank of a factorised projection
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "rank")]
+    #[cfg_attr(
+        feature = "cli",
+        arg(
+            long,
+            hide_short_help = true,
+            value_name = "N",
+            value_parser = flags::parse_cap,
+            allow_negative_numbers = true
+        )
+    )]
+    pub rank_cap: Option<usize>,
+    /// For phase and curvature: whether the first position of every window counts in the variance
+    /// [default: left-out]
+    #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(
+        feature = "cli",
+        arg(long, hide_short_help = true, value_name = "left-out|counted")
+    )]
+    pub first_positions: Option<FirstPositions>,
+    /// Type of stored factors: f32, f16, bf16, q8_0, q6_k, q5_k, q5_1, q5_0, q4_k, q4_1, q4_0,
+    /// iq4_nl, iq4_xs, q3_k or q2_k [default: q8_0]
+    #[serde(skip)]
+    #[cfg_attr(
+        feature = "cli",
+        arg(
+            long,
+            hide_short_help = true,
+            value_name = "T",
+            value_parser = flags::parse_factor_type,
+            help_heading = heading::SIZE
+        )
+    )]
+    pub factor_type: Option<DType>,
+    /// Type of projections that stay dense, also levels2 to levels8 or trellis2 to trellis5, where
+    /// it is smaller than the source; source: as they are [default: for selected projections
+    /// --factor-type]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "cli",
+        arg(long, hide_short_help = true, value_name = "T|source", help_heading = heading::SIZE)
+    )]
+    pub dense_type: Option<DenseChoice>,
+    /// Type of selected projections that stay dense, if `dense_type` is unset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "cli", arg(skip))]
+    pub left_type: Option<DenseType>,
+    /// Type of the embedding, and of the head if the model has its own
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "cli",
+        arg(long, hide_short_help = true, value_name = "T", help_heading = heading::SIZE)
+    )]
+    pub embedding_type: Option<DenseType>,
+    #[serde(flatten)]
+    #[cfg_attr(feature = "cli", command(flatten))]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub codes: CodeOptions,
+    /// Projections to compress, of q,k,v,o,gate,up,down [default: all for gp, q,k,v for grc]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(
+        feature = "cli",
+        arg(
+            long,
+            hide_short_help = true,
+            value_name = "LIST",
+            value_delimiter = ','
+        )
+    )]
+    pub slots: Vec<ProjectionKind>,
+    #[serde(flatten)]
+    #[cfg_attr(feature = "cli", command(flatten))]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub layout: LayoutOptions,
+    #[serde(flatten)]
+    #[cfg_attr(feature = "cli", command(flatten))]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub treatment: TreatmentOptions,
+    /// Trade-off of time against accuracy for matrices in codes: tokens, sweeps over the codes, and
+    /// rows that are measured; fast takes about a third of the time of normal, high two to three
+    /// times as much
+    #[serde(skip_serializing_if = "Effort::is_default")]
+    #[cfg_attr(
+        feature = "cli",
+        arg(
+            long,
+            hide_short_help = true,
+            value_name = "fast|normal|high",
+            default_value_t = Effort::default()
+        )
+    )]
+    pub effort: Effort,
+}
+
+/// Options of the stored model that do not change the function it computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = heading::METHOD))]
+pub struct LayoutOptions {
+    /// Permute channels, so that codes lose less; the model computes the same function [default: on
+    /// for quantise, unless the source is stored in blocks]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "cli",
+        arg(long, hide_short_help = true, value_name = "on|off")
+    )]
+    pub order: Option<Switch>,
+    /// Store bases for an adaptive KV cache, for keys and values of every head, computed from the
+    /// calibration; they count in the size of the file
+    #[serde(skip_serializing_if = "Switch::is_off")]
+    #[cfg_attr(
+        feature = "cli",
+        arg(
+            long,
+            hide_short_help = true,
+            action = clap::ArgAction::SetTrue,
+            value_parser = flags::set_switch()
+        )
+    )]
+    pub kv_bases: Switch,
+}
+
+fn rank<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<usize>, D::Error> {
+    at_least_one(deserializer).map(Some)
+}
+
+impl PlanOptions {
+    /// Returns the requested allocator, or the default: with a calibration the one that measures
+    /// best with the method, if there is anything to allocate.
+    pub fn allocator(&self, calibrated: bool) -> Allocator {
+        let fixed = matches!(self.budget, Some(Budget::Rank(_) | Budget::FullRank));
+        let default = match (calibrated && !fixed, self.method()) {
+            (false, _) => Allocator::Uniform,
+            (true, Method::PerProjection) => Allocator::Whitened,
+            (true, Method::Quantise) => Allocator::Uniform,
+            (true, Method::SharedBasis) => Allocator::Waterfill,
+        };
+        self.allocator.unwrap_or(default)
+    }
+
+    /// Returns the resolved request, with or without calibration. Projections are unique and in the
+    /// order of execution.
+    pub fn resolve(&self, calibrated: bool) -> PlanRequest {
+        let method = self.method();
+        let mut projections = match &self.slots[..] {
+            [] => method.default_projections().to_vec(),
+            named => named.to_vec(),
+        };
+        projections.sort();
+        projections.dedup();
+        let allocator = self.allocator(calibrated);
+        let default = match (method, allocator) {
+            // The limit determines the ratio.
+            (Method::Quantise, _) => Budget::Ratio(1.0),
+            (_, Allocator::DiffPlan) => Budget::Energy,
+            _ => Budget::Ratio(DEFAULT_RATIO),
+        };
+        let factor_type = self.factor_type.unwrap_or(DEFAULT_FACTOR_TYPE);
+        let dense_type = match self.dense_type {
+            Some(DenseChoice::Type(dtype)) => Some(dtype),
+            Some(DenseChoice::Source) | None => None,
+        };
+        let keep = method == Method::Quantise || self.dense_type == Some(DenseChoice::Source);
+        PlanRequest {
+            method,
+            method_implied_by: self.method_implied_by(),
+            budget: self.budget.unwrap_or(default),
+            allocation: Allocation {
+                allocator,
+                floor: self.rank_floor,
+                cap: self.rank_cap,
+                first_positions: self.first_positions.unwrap_or_default(),
+            },
+            projections,
+            factor_type,
+            dense_types: DenseTypes {
+                projections: dense_type,
+                selected: self.left_type.or((!keep).then(|| factor_type.into())),
+                embedding_and_head: self.embedding_type,
+            },
+            codes: self.codes,
+            layout: self.layout,
+            treatment: self.treatment,
+            effort: self.effort,
+        }
+    }
+
+    /// Returns the requested method. The default is [`Method::Quantise`], or [`Method::PerProjection`] if
+    /// an option applies only to factors. A file size is not such an option.
+    pub fn method(&self) -> Method {
+        let default = match self.method_implied_by() {
+            Some(_) => Method::PerProjection,
+            None => Method::Quantise,
+        };
+        self.method.unwrap_or(default)
+    }
+
+    /// Returns the option that implies [`Method::PerProjection`], if no method is set.
+    pub fn method_implied_by(&self) -> Option<&'static str> {
+        let of_factors = match self.budget {
+            Some(Budget::FileSize(_) | Budget::Bits(_)) => None,
+            Some(Budget::Rank(_) | Budget::FullRank) => Some("rank"),
+            Some(Budget::Ratio(_)) => Some("ratio"),
+            Some(Budget::Parameters(_)) => Some("parameters"),
+            Some(Budget::Bytes(_)) => Some("bytes"),
+            Some(Budget::MeanRank(_)) => Some("mean_rank"),
+            Some(Budget::Energy) | None => self.first_factor_option().map(|(option, _)| option),
+        };
+        of_factors.filter(|_| self.method.is_none())
+    }
+
+    /// Checks that the method supports all options.
+    ///
+    /// # Errors
+    /// [`OptionError::RequiresFactors`], [`OptionError::RequiresCodes`].
+    pub fn check(&self) -> Result<(), OptionError> {
+        let method = self.method();
+        if method != Method::Quantise {
+            return match self.codes.given().next() {
+                Some((name, value)) => Err(OptionError::RequiresCodes {
+                    option: format!("`{name}` {value}"),
+                    method,
+                }),
+                None => Ok(()),
+            };
+        }
+        match self.first_factor_option() {
+            Some((name, value)) => Err(OptionError::RequiresFactors {
+                option: format!("`{name}` {value}"),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn first_factor_option(&self) -> Option<(&'static str, String)> {
+        fn given(value: Option<impl ToString>) -> Option<String> {
+            value.map(|value| value.to_string())
+        }
+        let slots: Vec<&str> = self.slots.iter().map(|slot| slot.name()).collect();
+        let first = self.first_positions;
+        let first = first.filter(|first| *first != FirstPositions::default());
+        let options = [
+            ("allocator", given(self.allocator)),
+            ("rank_floor", given(self.rank_floor)),
+            ("rank_cap", given(self.rank_cap)),
+            ("first_positions", given(first)),
+            (
+                "slots",
+                Some(slots.join(",")).filter(|slots| !slots.is_empty()),
+            ),
+            ("factor_type", given(self.factor_type)),
+            ("dense_type", given(self.dense_type)),
+            ("embedding_type", given(self.embedding_type)),
+        ];
+        let mut options = options.into_iter();
+        options
+            .find_map(|(name, value)| Some((name, value?)))
+            .or_else(|| self.treatment.first_factor_option())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::GaugeKind;
+    use super::*;
+
+    #[test]
+    fn defaults_depend_on_the_method_and_the_calibration() {
+        let of_factors = PlanOptions {
+            method: Some(Method::PerProjection),
+            ..PlanOptions::default()
+        };
+        let plain = of_factors.resolve(false);
+        assert_eq!(plain.budget, Budget::Ratio(DEFAULT_RATIO));
+        assert_eq!(plain.allocation, Allocation::default());
+        assert_eq!(plain.projections, ProjectionKind::ALL);
+        let calibrated = of_factors.resolve(true);
+        assert_eq!(calibrated.allocation.allocator, Allocator::Whitened);
+        let shared = PlanOptions {
+            method: Some(Method::SharedBasis),
+            ..PlanOptions::default()
+        };
+        assert_eq!(shared.allocator(true), Allocator::Waterfill);
+        let fixed = PlanOptions {
+            budget: Some(Budget::Rank(4)),
+            ..shared
+        };
+        assert_eq!(fixed.allocator(true), Allocator::Uniform);
+    }
+
+    #[test]
+    fn options_imply_the_method() {
+        let none = PlanOptions::default();
+        assert_eq!(
+            (none.method(), none.method_implied_by()),
+            (Method::Quantise, None)
+        );
+        let budget = |budget| PlanOptions {
+            budget: Some(budget),
+            ..PlanOptions::default()
+        };
+        for sized in [Budget::FileSize(1000), Budget::Bits(3.5)] {
+            assert_eq!(budget(sized).method(), Method::Quantise);
+        }
+        let floor = PlanOptions {
+            rank_floor: Some(RankFloor::Rank(4)),
+            ..PlanOptions::default()
+        };
+        let gauge = |kind| PlanOptions {
+            treatment: TreatmentOptions {
+                gauge: Some(kind),
+                ..TreatmentOptions::default()
+            },
+            ..PlanOptions::default()
+        };
+        for (options, option) in [
+            (budget(Budget::Ratio(0.5)), "ratio"),
+            (budget(Budget::FullRank), "rank"),
+            (budget(Budget::Bytes(5)), "bytes"),
+            (floor.clone(), "rank_floor"),
+            (gauge(GaugeKind::Whiten), "gauge"),
+        ] {
+            assert_eq!(options.method_implied_by(), Some(option));
+            let request = options.resolve(false);
+            let decided = (request.method, request.method_implied_by);
+            assert_eq!(decided, (Method::PerProjection, Some(option)));
+            assert_eq!(options.check(), Ok(()));
+            let asked = PlanOptions {
+                method: Some(Method::SharedBasis),
+                ..options
+            };
+            assert_eq!(
+                (asked.method(), asked.method_implied_by()),
+                (Method::SharedBasis, None)
+            );
+        }
+        assert_eq!(gauge(GaugeKind::None).method(), Method::Quantise);
+        let both = PlanOptions {
+            budget: Some(Budget::Bits(3.0)),
+            ..floor
+        };
+        assert_eq!(both.method(), Method::Quantise);
+        let refused = both.check().unwrap_err().to_string();
+        assert!(refused.starts_with("`rank_floor` 4: "), "{refused}");
+    }
+
+    #[test]
+    fn projections_are_unique_and_sorted() {
+        let options = PlanOptions {
+            slots: vec![ProjectionKind::Up, ProjectionKind::Q, ProjectionKind::Up],
+            ..PlanOptions::default()
+        };
+        assert_eq!(
+            options.resolve(false).projections,
+            [ProjectionKind::Q, ProjectionKind::Up]
+        );
+    }
+}
