@@ -6,9 +6,9 @@
 //! Wilcoxon's only symmetric ones.
 
 use serde::Serialize;
+use statrs::distribution::{ContinuousCDF, FisherSnedecor, Normal, StudentsT};
 
 use crate::measure::Interval;
-use crate::measure::statistics::{normal_beyond, student_beyond, student_quantile};
 use crate::system::random::Rng;
 
 /// Number of bootstrap samples.
@@ -190,11 +190,17 @@ pub fn paired_t(differences: &[f64]) -> Option<PairedT> {
     let sd = deviation(differences).filter(|&sd| sd > 0.0)?;
     let t = mean(differences) / (sd / (differences.len() as f64).sqrt());
     let degrees = differences.len() - 1;
+    let distribution = StudentsT::new(0.0, 1.0, degrees as f64).ok()?;
     t.is_finite().then(|| PairedT {
         t,
         degrees,
-        p: student_beyond(t, degrees),
+        p: two_sided_p_value(&distribution, t),
     })
+}
+
+/// For a distribution that is symmetric around zero.
+fn two_sided_p_value(distribution: &impl ContinuousCDF<f64, f64>, statistic: f64) -> f64 {
+    2.0 * distribution.sf(statistic.abs())
 }
 
 /// Wilcoxon's test of differences; `None` if all of them are zero.
@@ -224,7 +230,7 @@ pub fn signed_rank(differences: &[f64]) -> Option<SignedRank> {
             // Σ r² / 4 is n (n + 1) (2n + 1) / 24 minus the correction for ties.
             let squares: f64 = doubled.iter().map(|&r| (r * r) as f64 / 4.0).sum();
             let off = (plus as f64 - all as f64 / 2.0) / 2.0;
-            normal_beyond(off / (squares / 4.0).sqrt())
+            two_sided_p_value(&Normal::standard(), off / (squares / 4.0).sqrt())
         },
         exact,
     })
@@ -249,10 +255,8 @@ fn exact_p_value(ranks: &[usize], plus: usize) -> f64 {
 
 /// Quantile of F for [`FALSE_ALARM_RATE`], on both sides.
 fn variance_ratio_quantile(degrees: usize) -> Option<f64> {
-    // With equal degrees of freedom, √ν (√F − 1/√F) / 2 has Student's distribution (Cacoullos
-    // 1965).
-    let t = student_quantile(degrees, 1.0 - FALSE_ALARM_RATE)? / (degrees as f64).sqrt();
-    Some((t + (1.0 + t * t).sqrt()).powi(2))
+    let distribution = FisherSnedecor::new(degrees as f64, degrees as f64).ok()?;
+    Some(distribution.inverse_cdf(1.0 - 0.5 * FALSE_ALARM_RATE))
 }
 
 /// Compares the variation of both sides; `None` if undefined.
