@@ -5,6 +5,7 @@ pub mod architecture;
 pub mod bands;
 pub mod block;
 pub mod dtype;
+mod error;
 pub mod escape;
 pub mod folder;
 pub mod gguf;
@@ -20,3 +21,4 @@ pub mod vocab;
 pub mod wire;
 
 pub use dtype::DType;
+pub use error::CodecError;

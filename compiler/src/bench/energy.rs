@@ -10,9 +10,8 @@ use std::time::Duration;
 
 use htc_loader::live::sensor::DEFAULT_POLL_INTERVAL;
 use htc_loader::live::{
-    Clock, ControlLaw, ControlLawOptions, Energy, EnergyPhase, Governor, GovernorError,
-    GovernorOptions, Reading as Sensed, Sensor, SensorError, SensorSpec, SharedFraction, Source,
-    open_sensor,
+    Clock, ControlLaw, ControlLawOptions, Energy, EnergyPhase, Governor, GovernorOptions,
+    Reading as Sensed, Sensor, SensorError, SensorSpec, SharedFraction, Source, open_sensor,
 };
 use serde::Serialize;
 use thiserror::Error;
@@ -32,9 +31,6 @@ pub enum EnergyError {
     /// The sensor is not available.
     #[error(transparent)]
     Sensor(#[from] SensorError),
-    /// The governor cannot be started.
-    #[error(transparent)]
-    Governor(#[from] GovernorError),
     /// The control law without limits is invalid (internal error).
     #[error("the sensor cannot be read without a limit: {0}; this is an error in the program")]
     Law(#[from] htc_loader::live::ControlLawError),

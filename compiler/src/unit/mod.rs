@@ -11,19 +11,18 @@ mod treatment;
 
 use std::fmt;
 
+use htc_formats::CodecError;
 use htc_formats::DType;
-use htc_formats::block::{self, BlockError};
+use htc_formats::block;
 use htc_formats::model::{MatrixId, Part, Role, StoredTensor};
 use htc_formats::source::ModelFile;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::calibrate::CalibratedInput;
-use crate::codes::CodeError;
 use crate::gradient::NoMatrix;
-use crate::math::codes::ColumnGroupsEncodeError;
 use crate::math::{FactoriseError, SinkOutcome};
-use crate::order::{DecodeError, PermuteError, PermutedSource};
+use crate::order::{PermuteError, PermutedSource};
 use crate::plan::{MatrixForm, UnitMatrix, UnitPlan};
 
 pub use error::UnitsError;
@@ -108,22 +107,14 @@ pub enum UnitError {
         /// Name in the source.
         tensor: String,
         /// Error of the codec.
-        source: BlockError,
+        source: CodecError,
     },
-    /// A matrix cannot be encoded in column groups.
-    #[error("tensor {tensor}: {source}")]
-    ColumnGroups {
-        /// Name in the source.
-        tensor: String,
-        /// Error of the encoder.
-        source: ColumnGroupsEncodeError,
-    },
-    /// The decomposition failed.
+    /// The decomposition or encoding failed.
     #[error("tensor {tensor}: {source}")]
     Factorise {
         /// Name in the source.
         tensor: String,
-        /// Error of the decomposition.
+        /// The cause.
         source: FactoriseError,
     },
     /// A factor exceeds the range of its type.
@@ -185,23 +176,17 @@ pub enum UnitError {
 
 impl UnitError {
     /// Converts an error of decoding a tensor.
-    pub(crate) fn from_decode_error(tensor: &str, error: DecodeError) -> UnitError {
+    pub(crate) fn from_decode_error(tensor: &str, source: CodecError) -> UnitError {
         let tensor = tensor.to_owned();
-        match error {
-            DecodeError::Block(source) => UnitError::Block { tensor, source },
-            DecodeError::Bands(source) => UnitError::ColumnGroups {
-                tensor,
-                source: source.into(),
-            },
-        }
+        UnitError::Block { tensor, source }
     }
 
     /// Converts an error of encoding a tensor.
-    pub(crate) fn from_code_error(tensor: &str, error: CodeError) -> UnitError {
+    pub(crate) fn from_code_error(tensor: &str, error: FactoriseError) -> UnitError {
         let tensor = tensor.to_owned();
         match error {
-            CodeError::Block(source) => UnitError::Block { tensor, source },
-            CodeError::Feedback(source) => UnitError::Factorise { tensor, source },
+            FactoriseError::Codec(source) => UnitError::Block { tensor, source },
+            source => UnitError::Factorise { tensor, source },
         }
     }
 }

@@ -13,8 +13,8 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::CodecError;
 use crate::bands::CodeLayout;
-use crate::block::BlockError;
 use crate::dtype::DType;
 use crate::gguf::{Contents, GgufError};
 use crate::limits;
@@ -24,10 +24,8 @@ use crate::model::{
 use crate::safetensors::SafetensorsError;
 
 pub use gguf::{gguf_metadata, gguf_rope_pairs};
-pub use hugging_face::{
-    ConfigError, ConfigFacts, HuggingFaceConfig, WeightFile, bind_hugging_face,
-};
-pub use names::{NamedTensor, StateError, tensor_names};
+pub use hugging_face::{ConfigFacts, HuggingFaceConfig, WeightFile, bind_hugging_face};
+pub use names::{NamedTensor, tensor_names};
 pub use tables::SUPPORTED;
 
 /// A supported architecture.
@@ -230,7 +228,8 @@ pub enum Naming {
     HuggingFace,
 }
 
-/// Error returned when a file or folder cannot be bound as a model.
+/// Error returned when a file or folder cannot be bound as a model, or a container cannot represent
+/// one.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BindError {
     /// Unsupported architecture.
@@ -242,9 +241,6 @@ pub enum BindError {
     /// A metadata entry is missing or has the wrong type, or a tensor type is unsupported.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// An unsupported or inconsistent configuration.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
     /// Unsupported tensor type.
     #[error(transparent)]
     Safetensors(#[from] SafetensorsError),
@@ -254,7 +250,7 @@ pub enum BindError {
         /// Tensor name.
         tensor: String,
         /// Cause.
-        error: BlockError,
+        error: CodecError,
     },
     /// Invalid hyper-parameters.
     #[error(transparent)]
@@ -332,6 +328,127 @@ pub enum BindError {
         /// First of them in file order.
         tensor: String,
     },
+    /// `config.json` is not a JSON object. Nested keys of it are written `outer.inner`.
+    #[error("the configuration is unreadable: {error}")]
+    ConfigJson {
+        /// Message of the parser.
+        error: String,
+    },
+    /// Missing key.
+    #[error("{key:?} is missing, expected {expected}")]
+    MissingKey {
+        /// The key.
+        key: String,
+        /// Expected type.
+        expected: &'static str,
+    },
+    /// Value of the wrong type.
+    #[error("{key:?}: expected {expected}, found {found}")]
+    WrongKeyType {
+        /// The key.
+        key: String,
+        /// Expected type.
+        expected: &'static str,
+        /// Actual value.
+        found: String,
+    },
+    /// Unsupported or contradictory value.
+    #[error("{key:?} is {found}, expected {expected}")]
+    KeyValue {
+        /// The key.
+        key: String,
+        /// Expected values.
+        expected: String,
+        /// Actual value.
+        found: String,
+    },
+    /// Unsupported model type.
+    #[error(
+        "model type {found:?} is not supported; supported: {}",
+        hugging_face::model_type_names()
+    )]
+    ModelType {
+        /// Model type.
+        found: String,
+    },
+    /// A mixture of experts.
+    #[error(
+        "model type {found:?} is a mixture of experts, which is not supported; \
+         supported are dense models of type {}",
+        hugging_face::model_type_names()
+    )]
+    ExpertModel {
+        /// Model type.
+        found: String,
+    },
+    /// A multimodal model.
+    #[error(
+        "model type {found:?} reads images (\"vision_config\"), which is not supported; \
+         supported are models of text of type {}",
+        hugging_face::model_type_names()
+    )]
+    Vision {
+        /// Model type.
+        found: String,
+    },
+    /// Weights quantised by another program.
+    #[error(
+        "the weights are quantised by {method:?} (\"quantization_config\"), which is not \
+         supported; compile the model they were made from"
+    )]
+    Quantised {
+        /// Quantisation method.
+        method: String,
+    },
+    /// A bias that contradicts the configuration.
+    #[error(
+        "tensor {tensor:?} is there, {}; remove the tensor or mend the configuration",
+        key.map_or_else(
+            || format!("models of type {model_type:?} have no such bias"),
+            |key| format!("the configuration says without it ({key:?} is false or absent)"),
+        )
+    )]
+    Bias {
+        /// Tensor name.
+        tensor: String,
+        /// Model type.
+        model_type: &'static str,
+        /// Key that would allow it, if any.
+        key: Option<&'static str>,
+    },
+    /// An output matrix that differs from the embedding although tied.
+    #[error(
+        "tensor {output:?} differs from {embedding:?} although \"tie_word_embeddings\" says that \
+         they are one; set it to false to use both, or remove the tensor"
+    )]
+    Tied {
+        /// Output matrix.
+        output: &'static str,
+        /// Embedding.
+        embedding: &'static str,
+    },
+    /// Unsupported architecture.
+    #[error("architecture {found:?} is not supported")]
+    NoNames {
+        /// Its name.
+        found: String,
+    },
+    /// A property that the container cannot express.
+    #[error(
+        "{what} is {found}; of an architecture {architecture:?}, {container} can only say {expected}"
+    )]
+    Inexpressible {
+        /// Property of the model.
+        what: &'static str,
+        /// Its value in the model.
+        found: String,
+        /// The container's name for the architecture.
+        architecture: &'static str,
+        /// Container format.
+        container: &'static str,
+        /// Values that the container can express.
+        expected: String,
+    },
 }
 
 fn supported() -> String {
@@ -349,8 +466,8 @@ impl BindError {
             | BindError::Numbers { tensor, .. }
             | BindError::Safetensors(SafetensorsError::UnsupportedType { tensor, .. })
             | BindError::Gguf(GgufError::UnsupportedType { tensor, .. })
-            | BindError::Config(ConfigError::Bias { tensor, .. }) => Some(tensor),
-            BindError::Config(ConfigError::Tied { output, .. }) => Some(output),
+            | BindError::Bias { tensor, .. } => Some(tensor),
+            BindError::Tied { output, .. } => Some(output),
             _ => None,
         }
     }

@@ -1,6 +1,7 @@
 //! Tensor names for writers of containers.
 
 use super::{Architecture, Naming, SUPPORTED};
+use crate::architecture::BindError;
 use crate::escape::escape_truncated;
 use crate::model::Role;
 
@@ -15,37 +16,10 @@ pub struct NamedTensor {
     pub required: bool,
 }
 
-/// Error returned when a container cannot represent a model.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StateError {
-    /// Unsupported architecture.
-    #[error("architecture {found:?} is not supported")]
-    Architecture {
-        /// Its name.
-        found: String,
-    },
-    /// A property that the container cannot express.
-    #[error(
-        "{what} is {found}; of an architecture {architecture:?}, {container} can only say {expected}"
-    )]
-    Inexpressible {
-        /// Property of the model.
-        what: &'static str,
-        /// Its value in the model.
-        found: String,
-        /// The container's name for the architecture.
-        architecture: &'static str,
-        /// Container format.
-        container: &'static str,
-        /// Values that the container can express.
-        expected: String,
-    },
-}
-
-pub(super) fn architecture(name: &str) -> Result<&'static Architecture, StateError> {
+pub(super) fn architecture(name: &str) -> Result<&'static Architecture, BindError> {
     let mut all = SUPPORTED.iter().copied();
     let found = all.find(|architecture| architecture.name == name);
-    found.ok_or_else(|| StateError::Architecture {
+    found.ok_or_else(|| BindError::NoNames {
         found: escape_truncated(name),
     })
 }
@@ -53,12 +27,12 @@ pub(super) fn architecture(name: &str) -> Result<&'static Architecture, StateErr
 /// Returns all tensors that a model of `layers` blocks may have, in the order of execution.
 ///
 /// # Errors
-/// [`StateError::Architecture`].
+/// [`BindError::NoNames`].
 pub fn tensor_names(
     architecture: &str,
     layers: usize,
     naming: Naming,
-) -> Result<Vec<NamedTensor>, StateError> {
+) -> Result<Vec<NamedTensor>, BindError> {
     let architecture = self::architecture(architecture)?;
     let expected = architecture.expected(layers, naming);
     let mut tensors: Vec<NamedTensor> = expected

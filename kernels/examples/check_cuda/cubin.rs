@@ -163,9 +163,9 @@ mod tests {
     fn kernel() -> Vec<u8> {
         let mut symbols = vec![0; 24];
         symbols.extend(1_u32.to_le_bytes());
-        symbols.extend([0; 20]);
+        symbols.extend([0; 20 + 24]);
         let global = [
-            attribute(attribute::REGCOUNT, &[0, 99]),
+            attribute(attribute::REGCOUNT, &[2, 99]),
             attribute(attribute::REGCOUNT, &[1, 40]),
             attribute(attribute::FRAME_SIZE, &[1, 16]),
         ];

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use htc_formats::vocab::Vocabulary;
 use thiserror::Error;
 
-use crate::adapt::{ActivationRecorder, AdaptError, Adaptation};
+use crate::adapt::{ActivationRecorder, Adaptation};
 use crate::backend::{Backend, Cpu};
 use crate::dial::ActiveSetting;
-use crate::error::ExecError;
+use crate::error::{ExecError, LoadError};
 use crate::exec::{Adapted, Session};
 use crate::generate::GenerateError;
 use crate::sampling::{Distribution, DraftVerdict, Sampler};
@@ -25,7 +25,7 @@ use crate::sampling::{Distribution, DraftVerdict, Sampler};
 use pace::DraftLengthPolicy;
 pub use pace::{DraftLength, MAX_DRAFT_LENGTH};
 
-/// Error of a speculative decoding setup.
+/// Error of a speculative decoding setup, or of the adaptation of its draft.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SpeculateError {
@@ -59,9 +59,57 @@ pub enum SpeculateError {
         /// Positions of the session.
         found: usize,
     },
-    /// The draft cannot be adapted.
+    /// No layer of the draft has a basis.
+    #[error(
+        "the draft has no basis of Q, K and V to adapt; make one with `htc compile --method grc`, or adapt by gradient"
+    )]
+    NoBasis,
+    /// The draft is no compression of the model.
+    #[error(
+        "the draft has {found} {what}, expected {expected} as the model has: its basis can follow only what it was \
+         made from"
+    )]
+    DraftShape {
+        /// Property that differs.
+        what: &'static str,
+        /// Value of the model.
+        expected: usize,
+        /// Value of the draft.
+        found: usize,
+    },
+    /// The channels of the residual stream are permuted differently.
+    #[error(
+        "the draft stores its channels in another order than the model; compile it with `--order off`"
+    )]
+    ChannelPermutation,
+    /// An option is out of range.
+    #[error("{what} is {found}, expected {expected}")]
+    AdaptOption {
+        /// Name of the option.
+        what: &'static str,
+        /// Valid values.
+        expected: &'static str,
+        /// Given value.
+        found: f64,
+    },
+    /// The saved state belongs to other models or options.
+    #[error(
+        "what was learnt is of another {what}: expected {expected}, found {found}; give the file of this pair"
+    )]
+    StateMismatch {
+        /// Property that differs.
+        what: &'static str,
+        /// Expected value.
+        expected: String,
+        /// Value of the state.
+        found: String,
+    },
+    /// Weights do not decode.
     #[error(transparent)]
-    Adapt(#[from] AdaptError),
+    Load(#[from] LoadError),
+    /// The forward pass failed.
+    #[error(transparent)]
+    Exec(#[from] ExecError),
 }
 
 /// Describes the first difference of two vocabularies, if any.
@@ -490,7 +538,7 @@ impl<B: Backend> Speculator<B> {
             }
             DraftSource::SeparateModel(draft) => adaptation.update_draft(draft),
         };
-        let Some(new) = new.map_err(SpeculateError::from)? else {
+        let Some(new) = new? else {
             return Ok(());
         };
         match &mut self.drafter {

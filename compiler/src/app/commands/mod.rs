@@ -20,17 +20,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use htc_formats::gguf::{Gguf, OpenError};
+use htc_formats::gguf::Gguf;
 use htc_formats::htz::{Digest, Htz, HtzError};
 use htc_formats::learnt::TrainedDraftError;
 use htc_formats::map::{MapError, MappedFile};
 use htc_formats::source::{SourceError, is_in_folder};
 use htc_formats::vocab::VocabularyError;
-use htc_loader::adapt::AdaptError;
 use htc_loader::device::{DeviceChoiceError, DeviceWork, Executor};
 use htc_loader::dial::{ActiveFraction, ActiveSetting};
 use htc_loader::generate::GenerateError;
-use htc_loader::live::{ControlLawError, EventsError, GovernorError, SensorError};
+use htc_loader::live::{ControlLawError, EventsError, SensorError};
 use htc_loader::sampling::SamplingError;
 use htc_loader::speculate::SpeculateError;
 use htc_loader::tokenizer::{Tokenizer, TokenizerError};
@@ -86,8 +85,6 @@ pub enum Failure {
     #[error(transparent)]
     Map(#[from] MapError),
     #[error(transparent)]
-    Gguf(#[from] OpenError),
-    #[error(transparent)]
     Htz(#[from] HtzError),
     #[error(transparent)]
     Source(#[from] SourceError),
@@ -135,16 +132,12 @@ pub enum Failure {
     NoDraft,
     #[error("--adapt-state is of what a draft learns; give --adapt oja or gradient")]
     StateWithoutAdaptation,
-    #[error("{}: {error}", path.display())]
-    Adapt { path: PathBuf, error: AdaptError },
     #[error(transparent)]
     AdaptationState(#[from] TrainedDraftError),
     #[error(transparent)]
     Sensor(#[from] SensorError),
     #[error(transparent)]
     ControlLaw(#[from] ControlLawError),
-    #[error(transparent)]
-    Governor(#[from] GovernorError),
     #[error(transparent)]
     Events(#[from] EventsError),
     #[error("the model cannot follow its device: {0}")]
@@ -321,8 +314,7 @@ impl Failure {
                 return format!("{}; {}", error.message(), kept_note(folder));
             }
             // Their backticks quote keys of files, which may equal option names.
-            Failure::Gguf(_)
-            | Failure::Htz(_)
+            Failure::Htz(_)
             | Failure::Source(_)
             | Failure::Load { .. }
             | Failure::Vocabulary { .. }

@@ -1,6 +1,7 @@
 //! Model types of Hugging Face and the defaults of their configurations.
 
-use super::config::{ConfigError, Object};
+use super::config::Object;
+use crate::architecture::BindError;
 use crate::architecture::{Architecture, SUPPORTED};
 use crate::escape::escape_truncated;
 use crate::model::ProjectionKind;
@@ -213,7 +214,7 @@ pub(super) fn named(name: &str) -> Option<&'static ModelType> {
 
 pub(super) fn of(
     config: &Object<'_>,
-) -> Result<(&'static ModelType, &'static Architecture), ConfigError> {
+) -> Result<(&'static ModelType, &'static Architecture), BindError> {
     let found: &str = config.required("model_type")?;
     let model = named(found);
     let architecture = SUPPORTED.iter().find(|a| a.model_types.contains(&found));
@@ -223,15 +224,15 @@ pub(super) fn of(
     let has_experts = EXPERT_KEYS.iter().any(|key| config.has(key));
     let name = escape_truncated(found);
     Err(if config.has("vision_config") {
-        ConfigError::Vision { found: name }
+        BindError::Vision { found: name }
     } else if has_experts || found == "mixtral" || found.contains("moe") {
-        ConfigError::Experts { found: name }
+        BindError::ExpertModel { found: name }
     } else {
-        ConfigError::ModelType { found: name }
+        BindError::ModelType { found: name }
     })
 }
 
-pub(super) fn names() -> String {
+pub(in crate::architecture) fn names() -> String {
     let names: Vec<&str> = MODEL_TYPES.iter().map(|model| model.name).collect();
     names.join(", ")
 }

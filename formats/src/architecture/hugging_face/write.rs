@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 
 use super::model_types::{self, ModelType, RopeKinds, Window};
 use super::rope::Llama3;
-use crate::architecture::names::{StateError, architecture};
+use crate::architecture::BindError;
+use crate::architecture::names::architecture;
 use crate::dtype::DType;
 use crate::model::{Activation, HyperParameters, LongRope, ProjectionKind, RopePairs};
 
@@ -55,8 +56,8 @@ impl HuggingFaceConfig {
     /// Returns the configuration of a model whose rotary pairs are halves.
     ///
     /// # Errors
-    /// [`StateError`] for values that the model type does not support.
-    pub fn new(hyper: &HyperParameters, facts: &ConfigFacts<'_>) -> Result<Self, StateError> {
+    /// [`BindError`] for values that the model type does not support.
+    pub fn new(hyper: &HyperParameters, facts: &ConfigFacts<'_>) -> Result<Self, BindError> {
         let architecture = architecture(&hyper.architecture)?;
         // Among the architecture's types, take the one with a window if the model has one.
         let windowed = hyper.forward.sliding_window.is_some();
@@ -67,7 +68,7 @@ impl HuggingFaceConfig {
         };
         let name = names.clone().find(fits).or_else(|| names.next());
         let model = name.and_then(|name| model_types::named(name));
-        let model = model.ok_or_else(|| StateError::Architecture {
+        let model = model.ok_or_else(|| BindError::NoNames {
             found: hyper.architecture.clone(),
         })?;
         let state = State {
@@ -108,8 +109,8 @@ impl State<'_> {
         what: &'static str,
         found: impl ToString,
         expected: impl Into<String>,
-    ) -> Result<T, StateError> {
-        Err(StateError::Inexpressible {
+    ) -> Result<T, BindError> {
+        Err(BindError::Inexpressible {
             what,
             found: found.to_string(),
             architecture: self.model.name,
@@ -118,7 +119,7 @@ impl State<'_> {
         })
     }
 
-    fn check_implied(&self, activation: Activation) -> Result<(), StateError> {
+    fn check_implied(&self, activation: Activation) -> Result<(), BindError> {
         let forward = &self.hyper.forward;
         if forward.activation != activation {
             let found = format!("{:?}", forward.activation);
@@ -169,7 +170,7 @@ impl State<'_> {
         }
     }
 
-    fn attention(&self, json: &mut Map<String, Value>) -> Result<(), StateError> {
+    fn attention(&self, json: &mut Map<String, Value>) -> Result<(), BindError> {
         let forward = &self.hyper.forward;
         match (forward.attention_scale, self.model.query_pre_attn_scalar) {
             (None, None) => {}
@@ -208,7 +209,7 @@ impl State<'_> {
         Ok(())
     }
 
-    fn window(&self, json: &mut Map<String, Value>) -> Result<(), StateError> {
+    fn window(&self, json: &mut Map<String, Value>) -> Result<(), BindError> {
         let layers = self.hyper.layers;
         let window = self.hyper.forward.sliding_window.as_ref();
         let kind = |layer| match self.hyper.window(layer) {
@@ -248,7 +249,7 @@ impl State<'_> {
         Ok(())
     }
 
-    fn rope(&self, json: &mut Map<String, Value>) -> Result<(), StateError> {
+    fn rope(&self, json: &mut Map<String, Value>) -> Result<(), BindError> {
         let (hyper, model) = (self.hyper, self.model);
         json.insert("rope_theta".into(), short(hyper.rope_theta));
         let window = hyper.forward.sliding_window.as_ref();
@@ -286,7 +287,7 @@ impl State<'_> {
     }
 
     /// Returns `rope_scaling`; also writes LongRoPE's original context to `json`.
-    fn rope_scaling(&self, json: &mut Map<String, Value>) -> Result<Value, StateError> {
+    fn rope_scaling(&self, json: &mut Map<String, Value>) -> Result<Value, BindError> {
         let (hyper, facts) = (self.hyper, self.facts);
         let linear = hyper.rope_linear_scale;
         let factors = facts.rope_factors;
@@ -357,7 +358,7 @@ impl State<'_> {
         &self,
         json: &mut Map<String, Value>,
         architecture: &crate::architecture::Architecture,
-    ) -> Result<Vec<ProjectionKind>, StateError> {
+    ) -> Result<Vec<ProjectionKind>, BindError> {
         let mut needed = Vec::new();
         let mut known = Vec::new();
         for (slots, key) in self.model.biases {

@@ -1,7 +1,7 @@
 //! Parameters of the block types.
 
 use super::lanes::{self, Lanes};
-use crate::block::BlockError;
+use crate::CodecError;
 use crate::block::float::F16_LIMIT;
 use crate::block::levels::IQ4;
 use crate::dtype::DType;
@@ -197,11 +197,11 @@ impl Format {
         }
     }
 
-    pub(super) fn check_len(&self, what: &'static str, found: usize) -> Result<(), BlockError> {
+    pub(super) fn check_len(&self, what: &'static str, found: usize) -> Result<(), CodecError> {
         if found == self.dtype.block_len() {
             return Ok(());
         }
-        Err(BlockError::Block {
+        Err(CodecError::Block {
             dtype: self.dtype,
             array_name: what,
             expected: self.dtype.block_len(),
@@ -209,11 +209,11 @@ impl Format {
         })
     }
 
-    pub(super) fn check_bytes(&self, found: usize) -> Result<(), BlockError> {
+    pub(super) fn check_bytes(&self, found: usize) -> Result<(), CodecError> {
         if found == self.dtype.block_bytes() {
             return Ok(());
         }
-        Err(BlockError::Block {
+        Err(CodecError::Block {
             dtype: self.dtype,
             array_name: "bytes",
             expected: self.dtype.block_bytes(),
@@ -221,7 +221,7 @@ impl Format {
         })
     }
 
-    pub(super) fn check_values(&self, values: &[f32], before: usize) -> Result<(), BlockError> {
+    pub(super) fn check_values(&self, values: &[f32], before: usize) -> Result<(), CodecError> {
         // Magnitudes sort like their bits, with infinity and NaN last.
         let magnitude = |value: &f32| value.abs().to_bits();
         let limit = self.magnitude_limit().to_bits();
@@ -230,7 +230,7 @@ impl Format {
         }
         let refused = |value| magnitude(value) >= limit;
         let at = values.iter().position(refused).unwrap_or_default();
-        Err(BlockError::NoCode {
+        Err(CodecError::NoCode {
             dtype: self.dtype,
             index: before + at,
             value: values[at],
