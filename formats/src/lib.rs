@@ -16,6 +16,8 @@ pub mod map;
 pub mod model;
 pub mod open;
 pub mod safetensors;
+#[cfg(feature = "schemas")]
+mod schemas;
 pub mod source;
 pub mod vocab;
 pub mod wire;

@@ -23,6 +23,7 @@ mod live;
 mod planning;
 mod reporting;
 mod run;
+mod schema;
 mod storing;
 mod treatment;
 
@@ -36,6 +37,7 @@ pub use live::{KvKindArgs, LiveArgs};
 pub use planning::{CacheSize, MethodArg, PlanningArgs, SizeArgs};
 pub use reporting::ReportArgs;
 pub use run::{AdaptArg, DraftModel, OnFullArg, RunArgs};
+pub use schema::{Document, SchemaArgs};
 pub use storing::{CleanArgs, SharingArgs};
 pub use treatment::TreatmentArgs;
 
@@ -74,6 +76,8 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Show the tokens of a text
     Tokenize(TokenizeArgs),
+    /// Print the JSON schema of what another command writes as JSON
+    Schema(SchemaArgs),
     /// Remove what earlier runs left: unfinished work, and statistics in the cache
     Clean(CleanArgs),
     /// The other side of `run --chat`, which starts it

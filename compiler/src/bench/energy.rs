@@ -13,6 +13,7 @@ use htc_loader::live::{
     Clock, ControlLaw, ControlLawOptions, Energy, EnergyPhase, Governor, GovernorOptions,
     Reading as Sensed, Sensor, SensorError, SensorSpec, SharedFraction, Source, open_sensor,
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 use thiserror::Error;
 
@@ -37,7 +38,7 @@ pub enum EnergyError {
 }
 
 /// Description of the energy sensor.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct SensorRecord {
     /// Name of the sensor.
     pub name: String,

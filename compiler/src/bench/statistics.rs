@@ -5,6 +5,7 @@
 //! Introduction to the Bootstrap, 1993, section 13.3). Student's test assumes normal differences,
 //! Wilcoxon's only symmetric ones.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, FisherSnedecor, Normal, StudentsT};
 
@@ -24,7 +25,7 @@ pub const FALSE_ALARM_RATE: f64 = 0.01;
 pub const NATURAL_VARIANCE_RATIO: f64 = 25.0;
 
 /// Summary of measurements of one kind.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Spread {
     /// Number of measurements.
     pub count: usize,
@@ -42,7 +43,7 @@ pub struct Spread {
 }
 
 /// Student's t test of paired differences, two-sided.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct PairedT {
     /// Mean difference over its standard error.
     pub t: f64,
@@ -53,7 +54,7 @@ pub struct PairedT {
 }
 
 /// Wilcoxon's signed rank test, two-sided (Wilcoxon 1945).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct SignedRank {
     /// Sum of the ranks of positive differences; ties have their mean rank.
     pub plus: f64,
@@ -69,7 +70,7 @@ pub struct SignedRank {
 
 /// Check for other work on the machine during the runs of one program: two steady programs have
 /// similar relative variances (squares of standard deviation over mean).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct VarianceCheck {
     /// Relative variance of the subject's speeds over that of the baseline's.
     pub ratio: f64,
@@ -81,7 +82,7 @@ pub struct VarianceCheck {
 }
 
 /// Comparison of subject and baseline in one quantity.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Comparison {
     /// Mean of the pairs' ratios, subject over baseline.
     pub ratio: f64,

@@ -7,7 +7,8 @@ use htc_formats::bands::{Code, CodeKind};
 use htc_formats::htz::Digest;
 use htc_formats::model::{InputGroup, ProjectionKind};
 use htc_formats::{DType, block};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::switch::{KvBasesArg, LowRankArg, OrderArg, RotationArg};
 use super::{Effort, SinkProtection, TreatmentRequest};
@@ -145,21 +146,8 @@ impl FromStr for DenseType {
     }
 }
 
-impl Serialize for DenseType {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for DenseType {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(de::Error::custom)
-    }
-}
-
 /// Kinds of codes that a matrix may have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum CodeKinds {
@@ -478,6 +466,7 @@ impl fmt::Display for FirstPositions {
 
 as_typed!(
     Allocator,
+    DenseType,
     RankFloor,
     FirstPositions,
     OrderArg,

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use htc_formats::DType;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -276,7 +277,7 @@ impl fmt::Display for TreatmentRequest {
 }
 
 /// Resolved treatment of weights. The default changes nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(try_from = "TreatmentRecord", into = "TreatmentRecord")]
 pub struct Treatment {
     /// Error metric.
@@ -317,7 +318,7 @@ impl fmt::Display for Treatment {
 
 as_typed!(GaugeKind, SinkProtection, BiasArg, ShrinkageArg);
 
-#[derive(Serialize, Deserialize)]
+#[derive(JsonSchema, Serialize, Deserialize)]
 struct TreatmentRecord {
     gauge: GaugeKind,
     sink: SinkProtection,

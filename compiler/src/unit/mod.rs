@@ -16,6 +16,7 @@ use htc_formats::DType;
 use htc_formats::block;
 use htc_formats::model::{MatrixId, Part, Role, StoredTensor};
 use htc_formats::source::ModelFile;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -40,7 +41,7 @@ pub struct Factors {
 }
 
 /// Measurements of a factorised unit.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct UnitMeasurements {
     /// `‖W − Ŵ‖_F / ‖W‖_F` of every member, after storing.
     pub errors: Vec<f64>,
@@ -65,7 +66,7 @@ pub struct UnitMeasurements {
 }
 
 /// The norm that a factorisation minimises.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Norm {
     /// Every error of the weight counts the same.

@@ -13,6 +13,7 @@ use crate::model::{Form, HyperParameters, InputGroup, MatrixId, ProjectionKind, 
 /// Serialised as JSON. A reader ignores unknown keys, because everything it must understand is
 /// listed in [`requires`](Manifest::requires).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct Manifest {
     /// Features that a reader must support, including
     /// [`required_features`](Manifest::required_features).
@@ -72,6 +73,7 @@ impl Manifest {
 
 /// A row-major matrix in the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct TensorEntry {
     /// Name in the source of the tensor, or of the tensor it was made from; informative only.
     pub name: String,
@@ -151,6 +153,7 @@ impl TensorEntry {
 
 /// Encoding of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Encoding {
     /// Not encoded.
@@ -161,6 +164,7 @@ pub enum Encoding {
 
 /// Stored data other than a tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct SectionEntry {
     /// Unique name, for example [`TOKENIZER`](super::TOKENIZER).
     pub name: String,
@@ -180,6 +184,7 @@ pub struct SectionEntry {
 
 /// Request and decisions of the compression plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct PlanRecord {
     /// Name of the method: `gp` (low rank per projection) or `grc` (bases shared by projections).
     pub method: String,
@@ -202,6 +207,7 @@ pub struct PlanRecord {
 
 /// Allocation of the budget over projections and layers; informative.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct AllocationRecord {
     /// Name of the allocator.
     pub allocator: String,
@@ -222,6 +228,7 @@ pub struct AllocationRecord {
 
 /// Compression budget.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Budget {
     /// The same rank in every projection.
@@ -234,6 +241,7 @@ pub enum Budget {
 
 /// Compression of a projection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct ProjectionRecord {
     /// Index of the layer.
     pub layer: usize,
@@ -263,6 +271,7 @@ pub struct ProjectionRecord {
 
 /// Compression of a matrix outside of the layers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct MatrixRecord {
     /// The head, or the embedding (which is also the head if tied).
     pub matrix: MatrixId,
@@ -290,6 +299,7 @@ pub struct MatrixRecord {
 
 /// Cost of a shared basis.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct BasisRecord {
     /// Index of the layer.
     pub layer: usize,
@@ -306,6 +316,7 @@ pub struct BasisRecord {
 /// Source and program of an artifact. Without times and paths, so that equal source and options
 /// give equal bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct Provenance {
     /// Name of the program.
     pub program: String,
@@ -342,6 +353,7 @@ pub struct Provenance {
 /// Tuning of norm weights, and possibly of row scales of projections, on the source's logits with
 /// all codes fixed. Errors of projections are those before tuning.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct TuningRecord {
     /// Steps of gradient descent; 0 only in a writer's draft, where it reserves space.
     pub steps: u64,
@@ -377,6 +389,7 @@ impl TuningRecord {
 
 /// Treatment of weights beyond the choice of ranks; informative.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct TreatmentRecord {
     /// Error metric: `none`, `axiom`, `activation`, `whiten`.
     pub gauge: String,
@@ -396,6 +409,7 @@ pub struct TreatmentRecord {
 
 /// Calibration texts that were run through the source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct CalibrationRecord {
     /// Digest of the text; of several texts, that of the lines `DIGEST WEIGHT`, one for each.
     pub text_sha256: Digest,

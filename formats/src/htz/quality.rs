@@ -17,6 +17,7 @@ const MAX_PROTOCOL_BYTES: usize = 64;
 
 /// Distance of the artifact from its source, measured by executing both on a test split.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct QualityRecord {
     /// Digest of the text: a separate one, or the calibration text from which it was held out.
     pub text_sha256: Digest,
@@ -40,6 +41,7 @@ pub struct QualityRecord {
 
 /// A measurement. With a single window it has no standard error and no interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct Measurement {
     /// Measured value.
     pub value: f64,

@@ -21,6 +21,7 @@ pub use spec::{BlockSpec, ModelSpec, Register, Step};
 
 /// Linear projection of a transformer block, `y = W x` with `W [out, in]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ProjectionKind {
     /// Query projection.
@@ -103,6 +104,7 @@ impl FromStr for ProjectionKind {
 
 /// Activation point of a block: an input of projections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ActivationPoint {
     /// Normed residual stream, input of `q`, `k` and `v`.
@@ -137,6 +139,7 @@ impl ActivationPoint {
 
 /// Projections that share their input and may share a basis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum InputGroup {
     /// `q`, `k` and `v`.

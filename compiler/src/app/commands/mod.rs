@@ -13,6 +13,7 @@ mod plan;
 mod progress;
 mod report;
 mod run;
+mod schema;
 mod tokenize;
 mod verify;
 
@@ -380,6 +381,7 @@ pub fn execute(command: Command) -> Result<(), Failure> {
         Command::Inspect(args) => inspect::execute(&args),
         Command::Verify(args) => verify::execute(&args),
         Command::Tokenize(args) => tokenize::execute(&args),
+        Command::Schema(args) => schema::execute(&args),
         Command::RenderChatTemplate => chat::serve().map_err(Failure::Served),
     }
 }

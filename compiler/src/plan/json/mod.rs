@@ -64,6 +64,7 @@ use htc_formats::DType;
 use htc_formats::htz::Digest;
 use htc_formats::model::{HyperParameters, MatrixId, ProjectionKind};
 use htc_formats::open;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -175,7 +176,7 @@ impl fmt::Display for PlanFileMismatches {
 }
 
 /// Serialised request of a plan.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct RequestRecord {
     /// Requested budget.
     pub budget: BudgetRecord,
@@ -262,7 +263,7 @@ impl From<&PlanRequest> for RequestRecord {
 }
 
 /// Serialised budget.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "each variant is that of `Budget`")]
 pub enum BudgetRecord {
