@@ -15,6 +15,7 @@ macro_rules! dtypes {
         #[derive(
             Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
         )]
+        #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
         #[allow(non_camel_case_types, reason = "names as GGUF has them, in a table")]
         pub enum DType {
             $(

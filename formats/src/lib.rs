@@ -5,6 +5,7 @@ pub mod architecture;
 pub mod bands;
 pub mod block;
 pub mod dtype;
+mod error;
 pub mod escape;
 pub mod folder;
 pub mod gguf;
@@ -15,8 +16,11 @@ pub mod map;
 pub mod model;
 pub mod open;
 pub mod safetensors;
+#[cfg(feature = "schemas")]
+mod schemas;
 pub mod source;
 pub mod vocab;
 pub mod wire;
 
 pub use dtype::DType;
+pub use error::CodecError;

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::architecture::{self, BindError, WeightFile};
-use crate::gguf::{self, Contents, OpenError, SplitModel};
+use crate::gguf::{self, Contents, GgufError, SplitModel};
 use crate::htz::{self, Digest, Htz, HtzError};
 use crate::map::{MapError, MappedFile};
 use crate::model::{HyperParameters, ModelSpec, Role};
-use crate::safetensors::{CONFIG, INDEX, ModelFolder, ModelFolderError};
+use crate::safetensors::{CONFIG, INDEX, ModelFolder, SafetensorsError};
 use crate::vocab::{Vocabulary, VocabularyError};
 
 pub use crate::architecture::{ModelTensor, Place};
@@ -61,12 +61,25 @@ pub struct ModelFile {
 /// Error returned when a file cannot be opened as a model.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// The container is invalid.
+    /// A file could not be mapped.
     #[error(transparent)]
-    Open(#[from] OpenError),
-    /// The folder is incomplete or invalid.
-    #[error(transparent)]
-    Folder(#[from] ModelFolderError),
+    Map(#[from] MapError),
+    /// A GGUF file is invalid, or no part of its split model.
+    #[error("{}: {error}", path.display())]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// The error.
+        error: GgufError,
+    },
+    /// A safetensors file, an index or a model folder is invalid.
+    #[error("{}: {error}", path.display())]
+    Safetensors {
+        /// The file or folder.
+        path: PathBuf,
+        /// The error.
+        error: SafetensorsError,
+    },
     /// The model is not supported.
     #[error("{}: {error}", path.display())]
     Bind {
@@ -101,7 +114,7 @@ impl ModelFile {
         let map = match MappedFile::open(path) {
             Ok(map) => map,
             Err(MapError::Folder { path }) => return ModelFile::open_folder(path),
-            Err(error) => return Err(OpenError::Map(error).into()),
+            Err(error) => return Err(error.into()),
         };
         if map.starts_with(&htz::MAGIC) {
             ModelFile::open_htz(path)

@@ -2,10 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+use htc_formats::CodecError;
 use htc_formats::bands::{
-    CHUNK, CODEBOOK_UNIT, CODEBOOKS, Code, CodeKind, Codes, ColumnGroupError, ColumnGroupWriter,
-    ColumnGroups, GROUP_COLS, GROUP_ROWS, QUAD, QUADS_PER_GROUP, STATES, TILE_ROWS, TRELLIS_TABLES,
-    Trellis, codebook_value,
+    CHUNK, CODEBOOK_UNIT, CODEBOOKS, Code, CodeKind, Codes, ColumnGroupWriter, ColumnGroups,
+    GROUP_COLS, GROUP_ROWS, QUAD, QUADS_PER_GROUP, STATES, TILE_ROWS, TRELLIS_TABLES, Trellis,
+    codebook_value,
 };
 use htc_formats::htz::Digest;
 
@@ -245,7 +246,7 @@ fn wrong_lengths_rows_and_scales_are_refused_by_name() {
         assert!(
             matches!(
                 fault,
-                ColumnGroupError::Length {
+                CodecError::ColumnGroupLength {
                     rows: 40,
                     cols: 64,
                     ..

@@ -9,8 +9,9 @@
 
 use std::path::Path;
 
+use htc_formats::CodecError;
 use htc_formats::DType;
-use htc_formats::block::{BlockError, BlockFit, decode, encode};
+use htc_formats::block::{BlockFit, decode, encode};
 use proptest::prelude::*;
 
 const SEARCHING: &[DType] = BlockFit::TYPES;
@@ -186,7 +187,7 @@ fn numbers_without_a_code_are_refused() {
                 text.contains(dtype.name()) && !text.contains('\n'),
                 "{text}"
             );
-            let BlockError::NoCode { index, value, .. } = error else {
+            let CodecError::NoCode { index, value, .. } = error else {
                 panic!("{text}");
             };
             assert_eq!((index, value.to_bits()), (len + 8, bad.to_bits()), "{text}");

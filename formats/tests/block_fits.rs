@@ -9,8 +9,9 @@
 mod block_common;
 
 use block_common::{Random, error, rounded, weighted};
+use htc_formats::CodecError;
 use htc_formats::DType;
-use htc_formats::block::{BlockError, BlockFit, decode, encode};
+use htc_formats::block::{BlockFit, decode, encode};
 use proptest::prelude::*;
 
 fn packed(fit: &BlockFit, codes: &[u8]) -> Vec<u8> {
@@ -242,7 +243,7 @@ fn wrong_block_lengths_are_refused() {
         let (values, codes) = (vec![0.5; len], vec![0; len]);
         let fit = BlockFit::search(dtype, &values, None).unwrap();
         let last = *fit.codes().end();
-        let refused = |what, expected, found| BlockError::Block {
+        let refused = |what, expected, found| CodecError::Block {
             dtype,
             array_name: what,
             expected,
@@ -270,7 +271,7 @@ fn wrong_block_lengths_are_refused() {
         if last < u8::MAX {
             let mut codes = codes.clone();
             codes[9] = last + 1;
-            let expected = BlockError::Code {
+            let expected = CodecError::Code {
                 dtype,
                 place: 9,
                 code: last + 1,
@@ -284,7 +285,7 @@ fn wrong_block_lengths_are_refused() {
             importance[5] = bad;
             let error = BlockFit::search(dtype, &values, Some(&importance)).unwrap_err();
             assert!(
-                matches!(error, BlockError::Importance { index: 5, .. }),
+                matches!(error, CodecError::Importance { index: 5, .. }),
                 "{error}"
             );
             assert!(error.to_string().contains(&bad.to_string()), "{error}");
@@ -293,12 +294,12 @@ fn wrong_block_lengths_are_refused() {
         values[11] = f32::NAN;
         let error = BlockFit::search(dtype, &values, None).unwrap_err();
         assert!(
-            matches!(error, BlockError::NoCode { index: 11, .. }),
+            matches!(error, CodecError::NoCode { index: 11, .. }),
             "{error}"
         );
     }
     let error = BlockFit::search(DType::F16, &[1.0], None).unwrap_err();
-    assert_eq!(error, BlockError::ReadOnlyType { dtype: DType::F16 });
+    assert_eq!(error, CodecError::ReadOnlyType { dtype: DType::F16 });
 }
 
 proptest! {

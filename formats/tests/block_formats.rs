@@ -8,8 +8,9 @@
 
 use std::path::Path;
 
+use htc_formats::CodecError;
 use htc_formats::DType;
-use htc_formats::block::{BlockError, decode, encode, writable_types};
+use htc_formats::block::{decode, encode, writable_types};
 use htc_formats::htz::Digest;
 use proptest::prelude::*;
 
@@ -138,7 +139,7 @@ fn encoding_read_only_formats_is_refused() {
             continue;
         }
         let error = done.unwrap_err();
-        assert_eq!(error, BlockError::ReadOnlyType { dtype });
+        assert_eq!(error, CodecError::ReadOnlyType { dtype });
         assert_eq!(
             error.to_string(),
             format!(
@@ -157,7 +158,7 @@ fn mismatched_lengths_are_refused() {
         for (numbers, bytes) in [(len, 2 * size), (2 * len, size), (len, size - 1), (0, 1)] {
             let mut values = vec![0.0; numbers];
             let mut blocks = vec![0; bytes];
-            let expected = BlockError::Length {
+            let expected = CodecError::Length {
                 dtype,
                 bytes,
                 numbers,
@@ -167,7 +168,7 @@ fn mismatched_lengths_are_refused() {
         }
         if len > 1 {
             let (bytes, numbers) = (size, len - 1);
-            let expected = BlockError::Length {
+            let expected = CodecError::Length {
                 dtype,
                 bytes,
                 numbers,

@@ -9,12 +9,13 @@
 mod gguf_common;
 
 use gguf_common::{Raw, error, model_metadata};
-use htc_formats::gguf::{Array, Contents, Gguf, GgufError, OpenError, ValueType};
+use htc_formats::gguf::{Array, Contents, Gguf, GgufError, ValueType};
 use htc_formats::limits;
 use htc_formats::map::MapError;
+use htc_formats::source::SourceError;
 use htc_formats::wire::WireError;
 
-fn open_error(name: &str, contents: Option<&[u8]>) -> OpenError {
+fn open_error(name: &str, contents: Option<&[u8]>) -> SourceError {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);
     if let Some(contents) = contents {
@@ -30,7 +31,7 @@ fn open_error(name: &str, contents: Option<&[u8]>) -> OpenError {
 fn missing_file_is_refused() {
     let error = open_error("absent.gguf", None);
     assert!(
-        matches!(error, OpenError::Map(MapError::Io { .. })),
+        matches!(error, SourceError::Map(MapError::Io { .. })),
         "{error}"
     );
 }
@@ -39,7 +40,7 @@ fn missing_file_is_refused() {
 fn empty_file_is_refused() {
     let error = open_error("empty.gguf", Some(b""));
     assert!(
-        matches!(error, OpenError::Map(MapError::Empty { .. })),
+        matches!(error, SourceError::Map(MapError::Empty { .. })),
         "{error}"
     );
 }
@@ -49,7 +50,7 @@ fn folder_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let error = Gguf::open(folder.path()).unwrap_err();
     assert!(
-        matches!(error, OpenError::Map(MapError::Folder { .. })),
+        matches!(error, SourceError::Map(MapError::Folder { .. })),
         "{error}"
     );
 }
@@ -59,7 +60,7 @@ fn folder_is_refused() {
 fn device_is_refused() {
     let error = Gguf::open("/dev/null").unwrap_err();
     assert!(
-        matches!(error, OpenError::Map(MapError::NotAFile { .. })),
+        matches!(error, SourceError::Map(MapError::NotAFile { .. })),
         "{error}"
     );
 }
@@ -67,7 +68,7 @@ fn device_is_refused() {
 #[test]
 fn file_of_another_format_is_refused() {
     let error = open_error("picture.gguf", Some(b"\x89PNG\r\n\x1a\n"));
-    let OpenError::Invalid { error, .. } = error else {
+    let SourceError::Gguf { error, .. } = error else {
         panic!("{error}")
     };
     assert_eq!(

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use gguf_common::{add_tensors, model_metadata, model_tensors, tiny_model};
 use htc_formats::architecture::BindError;
-use htc_formats::gguf::{OpenError, SplitError, Value, Writer};
+use htc_formats::gguf::{GgufError, Value, Writer};
 use htc_formats::limits;
 use htc_formats::source::{Container, ModelFile, SourceError};
 use tempfile::tempdir;
@@ -66,7 +66,7 @@ fn write(folder: &Path, parts: &[Part]) {
     }
 }
 
-fn refused(named: usize, change: impl Fn(&mut Vec<Part>)) -> SplitError {
+fn refused(named: usize, change: impl Fn(&mut Vec<Part>)) -> GgufError {
     let folder = tempdir().unwrap();
     let mut parts = parts();
     change(&mut parts);
@@ -77,9 +77,7 @@ fn refused(named: usize, change: impl Fn(&mut Vec<Part>)) -> SplitError {
         assert!(!text.contains('\n'), "{text}");
         let start = format!("{}: ", path(folder.path(), named).display());
         match error {
-            SourceError::Open(OpenError::Split { error, .. }) if text.starts_with(&start) => {
-                Some(error)
-            }
+            SourceError::Gguf { error, .. } if text.starts_with(&start) => Some(error),
             other if part == 0 => panic!("{other}"),
             _ => None,
         }
@@ -142,9 +140,9 @@ fn a_missing_part_is_named() {
         fs::remove_file(path(folder.path(), missing)).unwrap();
         for named in (0..PARTS).filter(|part| *part != missing) {
             match ModelFile::open(path(folder.path(), named)).unwrap_err() {
-                SourceError::Open(OpenError::Split { path: found, error }) => {
+                SourceError::Gguf { path: found, error } => {
                     assert_eq!(found, path(folder.path(), missing));
-                    assert_eq!(error, SplitError::Missing { count: PARTS });
+                    assert_eq!(error, GgufError::MissingPart { count: PARTS });
                 }
                 other => panic!("{other}"),
             }
@@ -159,10 +157,10 @@ fn renamed_part_is_refused() {
     let renamed = folder.path().join("model.gguf");
     fs::rename(path(folder.path(), 1), &renamed).unwrap();
     match ModelFile::open(&renamed).unwrap_err() {
-        SourceError::Open(OpenError::Split { path: found, error }) => {
+        SourceError::Gguf { path: found, error } => {
             assert_eq!(found, renamed);
             let expected = "-00002-of-00003.gguf".to_owned();
-            assert_eq!(error, SplitError::Name { expected });
+            assert_eq!(error, GgufError::PartName { expected });
         }
         other => panic!("{other}"),
     }
@@ -170,8 +168,8 @@ fn renamed_part_is_refused() {
 
 #[test]
 fn parts_of_different_models_are_refused() {
-    let differs = |error: SplitError| match error {
-        SplitError::Differs {
+    let differs = |error: GgufError| match error {
+        GgufError::PartDiffers {
             key,
             expected,
             found,
@@ -212,7 +210,7 @@ fn duplicate_or_missing_tensors_are_refused() {
     });
     assert_eq!(
         error,
-        SplitError::DuplicateTensor {
+        GgufError::TensorInTwoParts {
             tensor: "output_norm.weight".to_owned(),
             other: "tiny-00002-of-00003.gguf".to_owned(),
         }
@@ -223,7 +221,7 @@ fn duplicate_or_missing_tensors_are_refused() {
     });
     assert_eq!(
         error,
-        SplitError::Tensors {
+        GgufError::TensorCount {
             expected: all,
             found: all - 1
         }
@@ -237,12 +235,12 @@ fn file_without_split_metadata_is_refused() {
     let second = path(folder.path(), 1);
     fs::write(&second, tiny_model()).unwrap();
     let open = |part| match ModelFile::open(path(folder.path(), part)).unwrap_err() {
-        SourceError::Open(OpenError::Split { path, error }) => (path, error),
+        SourceError::Gguf { path, error } => (path, error),
         other => panic!("{other}"),
     };
     assert_eq!(
         open(0),
-        (second.clone(), SplitError::NotAPart { key: "split.no" })
+        (second.clone(), GgufError::NotAPart { key: "split.no" })
     );
     fs::write(&second, b"GGUF").unwrap();
     let error = ModelFile::open(path(folder.path(), 0)).unwrap_err();
@@ -265,8 +263,8 @@ fn the_number_of_parts_is_bounded() {
     let found = usize::from(u16::MAX);
     assert!(found > limits::MAX_FILES);
     match ModelFile::open(&path).unwrap_err() {
-        SourceError::Open(OpenError::Split { error, .. }) => {
-            assert_eq!(error, SplitError::Count { found });
+        SourceError::Gguf { error, .. } => {
+            assert_eq!(error, GgufError::PartCount { found });
         }
         other => panic!("{other}"),
     }

@@ -87,7 +87,10 @@ fn first_bytes_determine_the_container() {
         (error, text)
     };
     assert!(matches!(open(&MAGIC).0, SourceError::Htz(_)));
-    assert!(matches!(open(b"GGUF\x03\0\0\0").0, SourceError::Open(_)));
+    assert!(matches!(
+        open(b"GGUF\x03\0\0\0").0,
+        SourceError::Gguf { .. }
+    ));
     for bytes in [&b"PK\x03\x04 and so on"[..], b"GGU", b"\n", &MAGIC[..7]] {
         let (error, text) = open(bytes);
         assert!(matches!(error, SourceError::Container { .. }));

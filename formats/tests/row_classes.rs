@@ -6,9 +6,9 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+use htc_formats::CodecError;
 use htc_formats::bands::{
-    CodeKind, CodeLayout, ColumnGroupError, ColumnGroupMatrix, ColumnGroupWriter, ColumnGroups,
-    RowClasses,
+    CodeKind, CodeLayout, ColumnGroupMatrix, ColumnGroupWriter, ColumnGroups, RowClasses,
 };
 
 fn classes(of_rows: &[u8], codes: &[&str]) -> (CodeLayout, RowClasses) {
@@ -97,7 +97,7 @@ fn every_row_matches_its_class() {
             next[class] += 1;
         }
         let fault = found.decode_row(rows, &mut row).unwrap_err();
-        assert!(matches!(fault, ColumnGroupError::Row { .. }));
+        assert!(matches!(fault, CodecError::Row { .. }));
         assert!(found.decode_row(0, &mut row[..32]).is_err());
     }
 }
@@ -123,18 +123,14 @@ fn inconsistent_maps_and_wrong_lengths_are_refused() {
             let mut wrong = bytes.clone();
             wrong[at] ^= flip;
             let fault = layout.view(rows, &wrong).unwrap().check().unwrap_err();
-            assert_eq!(
-                fault,
-                ColumnGroupError::InconsistentClassMap { row },
-                "{at}"
-            );
+            assert_eq!(fault, CodecError::InconsistentClassMap { row }, "{at}");
         }
     }
     let mut wrong = bytes.clone();
     wrong[160 + 16 + 21] ^= 0b11 << 6;
     assert_eq!(
         layout.view(rows, &wrong).unwrap().check().unwrap_err(),
-        ColumnGroupError::InconsistentClassMap { row: rows }
+        CodecError::InconsistentClassMap { row: rows }
     );
 }
 

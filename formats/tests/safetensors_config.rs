@@ -8,7 +8,7 @@
 
 mod safetensors_common;
 
-use htc_formats::architecture::{BindError, ConfigError, Place};
+use htc_formats::architecture::{BindError, Place};
 use htc_formats::model::{Activation, Forward, HyperParameters, Role, RopePairs, SlidingWindow};
 use safetensors_common::{
     FFN, HEAD, LAYERS, TOKENS, TYPES, WIDTH, computed, hyper, numbers, refused, refused_value,
@@ -228,9 +228,9 @@ fn null_means_none_for_optional_keys() {
 
     for key in ["hidden_size", "vocab_size", "rms_norm_eps", "hidden_act"] {
         match refused("llama", json!({key: null})) {
-            BindError::Config(ConfigError::WrongType {
+            BindError::WrongKeyType {
                 key: said, found, ..
-            }) => {
+            } => {
                 assert_eq!((said.as_str(), found.as_str()), (key, "null"));
             }
             other => panic!("{other}"),
@@ -367,10 +367,7 @@ fn output_is_tied_as_configured() {
     assert_eq!(again.len(), tied.len());
     model.add(output, &[TOKENS, WIDTH]);
     let error = model.refused();
-    assert!(
-        matches!(error, BindError::Config(ConfigError::Tied { .. })),
-        "{error}"
-    );
+    assert!(matches!(error, BindError::Tied { .. }), "{error}");
     model.with(json!({"tie_word_embeddings": false}));
     assert_eq!(model.bind().unwrap().1.len(), tied.len() + 1);
     let mut model = small("gemma2");
@@ -412,7 +409,7 @@ fn biases_follow_the_configuration() {
         assert_eq!(tensors.len(), plain + names.len() * LAYERS as usize);
         for keys in [json!({}), json!({key: false})] {
             match with(model_type, names, keys).refused() {
-                BindError::Config(ConfigError::Bias { key: said, .. }) => {
+                BindError::Bias { key: said, .. } => {
                     assert_eq!(said, Some(key))
                 }
                 other => panic!("{other}"),
@@ -438,7 +435,7 @@ fn biases_follow_the_configuration() {
         )
         .refused()
         {
-            BindError::Config(ConfigError::Bias { key, .. }) => assert_eq!(key, None),
+            BindError::Bias { key, .. } => assert_eq!(key, None),
             other => panic!("{other}"),
         }
     }

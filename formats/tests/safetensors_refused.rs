@@ -8,7 +8,7 @@
 
 mod safetensors_common;
 
-use htc_formats::architecture::{BindError, ConfigError, bind_hugging_face};
+use htc_formats::architecture::{BindError, bind_hugging_face};
 use safetensors_common::{TYPES, hyper, refused, refused_value, small};
 use serde_json::{Value, json};
 
@@ -34,31 +34,28 @@ fn other_models_are_refused_by_name() {
     let named = |keys: Value| {
         let error = refused("llama", keys);
         assert!(error.to_string().ends_with(all), "{error}");
-        match error {
-            BindError::Config(error) => error,
-            other => panic!("{other}"),
-        }
+        error
     };
     for found in ["gpt2", "gemma", "gemma3", "phi", "phi3small", "Llama", ""] {
-        let expected = ConfigError::ModelType {
+        let expected = BindError::ModelType {
             found: found.to_owned(),
         };
         assert_eq!(named(json!({"model_type": found})), expected);
     }
     for found in ["qwen2_moe", "phimoe"] {
-        let expected = ConfigError::Experts {
+        let expected = BindError::ExpertModel {
             found: found.to_owned(),
         };
         assert_eq!(named(json!({"model_type": found})), expected);
     }
     for key in ["num_local_experts", "num_experts", "n_routed_experts"] {
-        let expected = ConfigError::Experts {
+        let expected = BindError::ExpertModel {
             found: "new".to_owned(),
         };
         assert_eq!(named(json!({"model_type": "new", key: 8})), expected);
     }
     for found in ["gemma3", "llava", "mllama"] {
-        let expected = ConfigError::Vision {
+        let expected = BindError::Vision {
             found: found.to_owned(),
         };
         let keys = json!({"model_type": found, "vision_config": {"hidden_size": 1}});
@@ -66,10 +63,7 @@ fn other_models_are_refused_by_name() {
     }
     let mut model = small("llama");
     let error = model.without("model_type").refused();
-    assert!(
-        matches!(error, BindError::Config(ConfigError::Missing { .. })),
-        "{error}"
-    );
+    assert!(matches!(error, BindError::MissingKey { .. }), "{error}");
 }
 
 #[test]
@@ -85,14 +79,14 @@ fn quantised_weights_are_refused_by_their_method() {
         let keys = json!({"quantization_config": {"quant_method": method, "bits": 4}});
         assert_eq!(
             refused("llama", keys),
-            BindError::Config(ConfigError::Quantised {
+            BindError::Quantised {
                 method: method.to_owned()
-            })
+            }
         );
     }
     assert!(matches!(
         refused("llama", json!({"quantization_config": {}})),
-        BindError::Config(ConfigError::Quantised { .. })
+        BindError::Quantised { .. }
     ));
     hyper("llama", json!({"quantization_config": null}));
 }
@@ -112,10 +106,7 @@ fn malformed_configuration_is_refused() {
     ] {
         let error = bind_hugging_face(text.as_bytes(), &[]).unwrap_err();
         assert!(!error.to_string().contains('\n'), "{error}");
-        assert!(
-            matches!(error, BindError::Config(ConfigError::Json { .. })),
-            "{error}"
-        );
+        assert!(matches!(error, BindError::ConfigJson { .. }), "{error}");
     }
     for (key, value) in [
         ("model_type", json!(["llama"])),
@@ -132,7 +123,7 @@ fn malformed_configuration_is_refused() {
         ("attention_bias", json!(1)),
     ] {
         match refused("llama", json!({key: value})) {
-            BindError::Config(ConfigError::WrongType { key: said, .. }) => assert_eq!(said, key),
+            BindError::WrongKeyType { key: said, .. } => assert_eq!(said, key),
             other => panic!("{other}"),
         }
     }

@@ -8,7 +8,7 @@
 
 mod safetensors_common;
 
-use htc_formats::architecture::{BindError, ConfigError};
+use htc_formats::architecture::BindError;
 use htc_formats::model::{LongRope, Role};
 use safetensors_common::{LAYERS, TYPES, computed, hyper, refused, refused_value, small};
 use serde_json::{Value, json};
@@ -131,7 +131,7 @@ fn unsupported_rope_types_are_refused_by_name() {
         ),
     ] {
         match refused("llama", json!({ "rope_scaling": scaling })) {
-            BindError::Config(ConfigError::Missing { key: said, .. }) => assert_eq!(said, key),
+            BindError::MissingKey { key: said, .. } => assert_eq!(said, key),
             other => panic!("{other}"),
         }
     }
@@ -232,7 +232,7 @@ fn llama_3_scaling_becomes_frequency_divisors() {
         let mut wrong = model.clone();
         wrong.config["rope_scaling"][key] = value;
         match wrong.refused() {
-            BindError::Config(ConfigError::Value { key: said, .. }) => {
+            BindError::KeyValue { key: said, .. } => {
                 assert_eq!(said, format!("rope_scaling.{key}"));
             }
             other => panic!("{other}"),
@@ -308,10 +308,7 @@ fn long_rope_has_divisors_for_short_and_long_contexts() {
     let outer = json!({"original_max_position_embeddings": 32});
     let inner = json!({"original_max_position_embeddings": 33});
     let error = long(outer, inner).unwrap_err();
-    assert!(
-        matches!(error, BindError::Config(ConfigError::Value { .. })),
-        "{error}"
-    );
+    assert!(matches!(error, BindError::KeyValue { .. }), "{error}");
     for (key, value) in [
         ("long_factor", json!([1.0])),
         ("short_factor", json!([1.0, 1.0, 1.0])),
@@ -322,7 +319,7 @@ fn long_rope_has_divisors_for_short_and_long_contexts() {
     ] {
         let error = long(plain.clone(), json!({key: value})).unwrap_err();
         match error {
-            BindError::Config(ConfigError::Value { key: said, .. }) => {
+            BindError::KeyValue { key: said, .. } => {
                 assert_eq!(said, format!("rope_parameters.{key}"));
             }
             other => panic!("{other}"),

@@ -6,9 +6,10 @@
     reason = "a test fails by panicking, and so do its helpers"
 )]
 
+use htc_formats::CodecError;
 use htc_formats::DType;
-use htc_formats::bands::{CodeKind, CodeLayout, ColumnGroupError, ColumnGroupWriter, RowClasses};
-use htc_formats::block::{BlockError, decode, encode, scale_blocks, writable_types};
+use htc_formats::bands::{CodeKind, CodeLayout, ColumnGroupWriter, RowClasses};
+use htc_formats::block::{decode, encode, scale_blocks, writable_types};
 
 fn decoded(dtype: DType, bytes: &[u8], count: usize) -> Vec<f32> {
     let mut values = vec![0.0; count];
@@ -53,16 +54,16 @@ fn unscalable_blocks_are_refused() {
         encode(dtype, &values, &mut bytes).unwrap();
         let refused = scale_blocks(dtype, &mut bytes.clone(), f32::MAX);
         assert!(
-            matches!(refused, Err(BlockError::NoCode { .. })),
+            matches!(refused, Err(CodecError::NoCode { .. })),
             "{dtype}: {refused:?}"
         );
         if dtype.block_bytes() > 4 {
             let short = scale_blocks(dtype, &mut bytes[1..], 1.0);
-            assert!(matches!(short, Err(BlockError::Length { .. })), "{dtype}");
+            assert!(matches!(short, Err(CodecError::Length { .. })), "{dtype}");
         }
     }
     let only_read = scale_blocks(DType::IQ2XS, &mut [0; 74], 1.0);
-    let expected = BlockError::ReadOnlyType {
+    let expected = CodecError::ReadOnlyType {
         dtype: DType::IQ2XS,
     };
     assert_eq!(only_read, Err(expected));
@@ -120,13 +121,13 @@ fn check(layout: &CodeLayout, rows: usize, mut bytes: Vec<u8>) {
     large[rows - 1] = 1e9;
     let refused = layout.scale_rows(&mut bytes.clone(), &large);
     assert!(
-        matches!(refused, Err(ColumnGroupError::Scale { axis: "row", .. })),
+        matches!(refused, Err(CodecError::Scale { axis: "row", .. })),
         "{layout}: {refused:?}"
     );
     let others = vec![1.0; rows + 16];
     let refused = layout.scale_rows(&mut bytes, &others);
     assert!(
-        matches!(refused, Err(ColumnGroupError::Length { .. })),
+        matches!(refused, Err(CodecError::ColumnGroupLength { .. })),
         "{layout}"
     );
 }
@@ -158,7 +159,7 @@ fn rows_of_classes_are_scaled_individually() {
     damaged[16] ^= 1;
     let refused = layout.scale_rows(&mut damaged, &vec![1.0; rows]);
     assert!(
-        matches!(refused, Err(ColumnGroupError::InconsistentClassMap { .. })),
+        matches!(refused, Err(CodecError::InconsistentClassMap { .. })),
         "{refused:?}"
     );
 }

@@ -6,42 +6,6 @@
 use crate::cuda::device::DeviceError;
 use crate::error::{self, ShapeError, check_size};
 
-/// Error of a decomposition or product.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LinearError {
-    /// Device error, e.g. out of memory.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-    /// Mismatched arguments.
-    #[error(transparent)]
-    Shape(#[from] ShapeError),
-    /// No convergence, e.g. for non-finite numbers.
-    #[error("the decomposition of a matrix of order {order} did not converge")]
-    NoConvergence {
-        /// Number of rows and columns, or of columns of a tall matrix.
-        order: usize,
-    },
-    /// A library is missing, too old, or fails to start.
-    #[error(
-        "{library} {message}; install cuSOLVER and cuBLAS of the CUDA toolkit (12.2 or newer), or put the libraries of the packages nvidia-cusolver and nvidia-cublas of PyPI, and of those they need, on the library path"
-    )]
-    Unavailable {
-        /// Name, e.g. `cuSOLVER`.
-        library: &'static str,
-        /// Problem, e.g. `is not installed`.
-        message: String,
-    },
-    /// Other library error.
-    #[error("{operation}: {message}")]
-    Library {
-        /// Failed operation.
-        operation: &'static str,
-        /// Message of the library.
-        message: String,
-    },
-}
-
 /// Sizes of a product of two matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProductShape {
@@ -67,7 +31,7 @@ pub trait LinearAlgebra: std::fmt::Debug + Send + Sync {
         matrix: &mut [f64],
         values: &mut [f64],
         vectors: bool,
-    ) -> Result<(), LinearError>;
+    ) -> Result<(), DeviceError>;
 
     /// Computes singular values of `tall [m, n]`, `m ≥ n`, decreasing, into `values [n]`, and the
     /// transposed right singular vectors into `right [n, n]` (row `j` for `values[j]`).
@@ -76,7 +40,7 @@ pub trait LinearAlgebra: std::fmt::Debug + Send + Sync {
         tall: &[f64],
         values: &mut [f64],
         right: &mut [f64],
-    ) -> Result<(), LinearError>;
+    ) -> Result<(), DeviceError>;
 
     /// Computes `out [rows, columns] = left [rows, inner] right [inner, columns]`.
     fn multiply(
@@ -85,23 +49,37 @@ pub trait LinearAlgebra: std::fmt::Debug + Send + Sync {
         left: &[f64],
         right: &[f64],
         out: &mut [f64],
-    ) -> Result<(), LinearError>;
+    ) -> Result<(), DeviceError>;
 
-    /// Creates a zero Gram matrix of vectors of `order` numbers on the device.
-    fn new_gram(&self, order: usize) -> Result<Box<dyn GramMatrix>, LinearError>;
+    /// Creates a zero Gram matrix of vectors of `order` numbers on the device. It keeps the
+    /// resources it needs alive.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`] if the sums do not fit, and any other [`DeviceError`].
+    fn new_gram(&self, order: usize) -> Result<Box<dyn GramMatrix>, DeviceError>;
 }
 
 /// Accumulated Gram matrix `Σ v vᵀ` on a device.
 pub trait GramMatrix: std::fmt::Debug + Send {
     /// Adds `scale · Σ v vᵀ` of the columns `v` of `vectors [order, n]`.
-    fn add(&mut self, scale: f64, vectors: &[f64]) -> Result<(), LinearError>;
+    ///
+    /// # Errors
+    /// [`DeviceError`]. Earlier sums are kept if the vectors have another order or exceed the
+    /// memory.
+    fn add(&mut self, scale: f64, vectors: &[f64]) -> Result<(), DeviceError>;
 
     /// Multiplies the sums by a factor.
-    fn scale(&mut self, factor: f64) -> Result<(), LinearError>;
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    fn scale(&mut self, factor: f64) -> Result<(), DeviceError>;
 
     /// Reads columns of the sums from `first` into `out [order, n]`: the lower triangle, with zeros
     /// above.
-    fn read(&self, first: usize, out: &mut [f64]) -> Result<(), LinearError>;
+    ///
+    /// # Errors
+    /// [`DeviceError`], also of earlier additions.
+    fn read(&self, first: usize, out: &mut [f64]) -> Result<(), DeviceError>;
 }
 
 /// Returns the order of a matrix for an eigendecomposition.
@@ -166,7 +144,7 @@ mod tests {
 
     #[test]
     fn unavailable_error_names_the_remedy() {
-        let error = LinearError::Unavailable {
+        let error = DeviceError::NoLibrary {
             library: "cuBLAS",
             message: "is not installed".to_owned(),
         };

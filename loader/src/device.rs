@@ -8,7 +8,7 @@ use htc_formats::htz::KernelCode;
 use htc_kernels::Pool;
 pub use htc_kernels::cuda::DeviceSelector;
 use htc_kernels::cuda::{Device, DeviceError};
-use htc_kernels::linear::{LinearAlgebra, LinearError};
+use htc_kernels::linear::LinearAlgebra;
 
 use crate::backend::{Backend, Cpu, Gpu, Need, Planned, Reference};
 use crate::error::LoadError;
@@ -134,7 +134,7 @@ pub trait Executor: Sync {
     }
 
     /// Returns the device's float64 linear algebra, if any.
-    fn linear_algebra(&self) -> Option<Result<Box<dyn LinearAlgebra>, LinearError>> {
+    fn linear_algebra(&self) -> Option<Result<Box<dyn LinearAlgebra>, DeviceError>> {
         None
     }
 }
@@ -240,7 +240,7 @@ impl<D: Device> Executor for GpuExecutor<D> {
         self.0.uuid()
     }
 
-    fn linear_algebra(&self) -> Option<Result<Box<dyn LinearAlgebra>, LinearError>> {
+    fn linear_algebra(&self) -> Option<Result<Box<dyn LinearAlgebra>, DeviceError>> {
         self.0.linear_algebra()
     }
 }

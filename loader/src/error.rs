@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use htc_formats::bands::ColumnGroupError;
-use htc_formats::block::BlockError;
+use htc_formats::CodecError;
 use htc_formats::model::Role;
 use htc_formats::source::SourceError;
 use htc_kernels::ShapeError;
@@ -49,11 +48,11 @@ pub enum LoadError {
         /// Tensor name.
         tensor: String,
         /// Error of the decoder.
-        source: BlockError,
+        source: CodecError,
     },
     /// The bytes of a column-group matrix do not decode.
     #[error(transparent)]
-    Bands(#[from] ColumnGroupError),
+    Bands(#[from] CodecError),
     /// A KV cache basis or its energies are invalid.
     #[error(
         "tensor {tensor}, head {head}: found {found}, expected {expected}; the file is damaged, make it again with \
@@ -80,7 +79,7 @@ pub enum ExecError {
     Shape(#[from] ShapeError),
     /// A column-group matrix is invalid.
     #[error(transparent)]
-    Bands(#[from] ColumnGroupError),
+    Bands(#[from] CodecError),
     /// A token is outside the vocabulary.
     #[error("token {token} is outside the vocabulary of {vocabulary}")]
     Token {

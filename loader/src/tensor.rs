@@ -3,8 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use htc_formats::CodecError;
 use htc_formats::DType;
-use htc_formats::bands::{CodeLayout, ColumnGroupError, ColumnGroupMatrix};
+use htc_formats::bands::{CodeLayout, ColumnGroupMatrix};
 use htc_formats::block;
 use htc_formats::map::MappedFile;
 use htc_formats::source::{ModelFile, ModelTensor, Place};
@@ -134,7 +135,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Never: shapes were validated on creation.
-    pub fn column_groups(&self) -> Result<Option<ColumnGroupMatrix<'_>>, ColumnGroupError> {
+    pub fn column_groups(&self) -> Result<Option<ColumnGroupMatrix<'_>>, CodecError> {
         let codes = self.codes.as_ref();
         codes
             .map(|codes| codes.view(self.rows, self.bytes()))

@@ -1,3 +1,4 @@
+use htc_formats::CodecError;
 use thiserror::Error;
 
 /// Error of a factorisation.
@@ -241,4 +242,25 @@ pub enum FactoriseError {
         /// Message of the device.
         message: String,
     },
+    /// The number of values does not match the shape.
+    #[error("{rows} rows of {cols} columns are not {found} numbers")]
+    Length {
+        /// Rows.
+        rows: usize,
+        /// Columns.
+        cols: usize,
+        /// Number of values.
+        found: usize,
+    },
+    /// A number has no code.
+    #[error("the number {value} in row {row} has no code; it must be finite")]
+    NoCode {
+        /// Row of the number.
+        row: usize,
+        /// The number.
+        value: f32,
+    },
+    /// A code is not supported, or numbers are out of its range.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
 }

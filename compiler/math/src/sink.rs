@@ -40,6 +40,7 @@ impl Sink<'_> {
 
 /// Outcome of a [`Sink`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct SinkOutcome {
     /// Coverage by the unmodified factors; under a gauge `G` that of `G⁻¹ ŝ` by the vectors of the
     /// decomposition.
@@ -50,6 +51,7 @@ pub struct SinkOutcome {
 
 /// Coverage of a direction by the span of an orthonormal basis.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct Coverage {
     /// `‖V ŝ‖` for the rows `v_k` of `V` and the unit direction `ŝ`: 0 to 1, independent of the
     /// basis of a span.

@@ -5,13 +5,14 @@
 
 use htc_formats::htz::Digest;
 use htc_formats::model::{InputGroup, ProjectionKind};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Version of the record that this program writes.
 pub const VERSION: u32 = 2;
 
 /// Kind of a JSON file; the first entry of an [`Analysis`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// An [`Analysis`].
@@ -20,7 +21,7 @@ pub enum Kind {
 }
 
 /// Result of `htc analyse`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Analysis {
     /// `"analysis"`.
     pub kind: Kind,
@@ -55,7 +56,7 @@ pub struct Analysis {
 }
 
 /// Shape of a model.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Shape {
     /// Name of the architecture, for example `llama`.
     pub architecture: String,
@@ -74,7 +75,7 @@ pub struct Shape {
 }
 
 /// Description of the calibration data.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct CalibrationInfo {
     /// File name of the text.
     pub text: String,
@@ -86,8 +87,8 @@ pub struct CalibrationInfo {
     pub context: usize,
 }
 
-/// Spectra of projections and of groups that may share a basis.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// Spectra of all projections and of the groups that may share a basis.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Spectra {
     /// Energy fractions of `Σ σ²` for [`Spectrum::ranks`]: 0.5, 0.75, 0.9, 0.95, 0.99.
     pub energies: Vec<f64>,
@@ -100,7 +101,7 @@ pub struct Spectra {
 }
 
 /// Spectrum of one projection.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Spectrum {
     /// Block index.
     pub layer: usize,
@@ -126,7 +127,7 @@ pub struct Spectrum {
 
 /// Truncation errors `(Σ_{i>r} σ_i² / Σ_i σ_i²)^½` (Eckart and Young 1936), at `r = max(1, round(f
 /// · min(rows, cols)))` for each of [`Spectra::fractions`] `f`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Tails {
     /// Of the weight itself.
     pub none: Vec<f64>,
@@ -139,7 +140,7 @@ pub struct Tails {
 }
 
 /// Cost of a shared basis, without a gauge and with equal weights.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct SharedBasisSpectrum {
     /// Block index.
     pub layer: usize,
@@ -152,7 +153,7 @@ pub struct SharedBasisSpectrum {
 }
 
 /// Cost of a shared basis `P [d, k]` for one projection, by [`SharedBasisSpectrum::ranks`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct SharedMember {
     /// Projection.
     pub slot: ProjectionKind,
@@ -163,7 +164,7 @@ pub struct SharedMember {
 }
 
 /// Variance of the residual stream after each layer, and its phases.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct PhaseProfiles {
     /// Without the first position of every window, which has massive activations. The default.
     pub without_first: Profile,
@@ -172,7 +173,7 @@ pub struct PhaseProfiles {
 }
 
 /// One profile.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Profile {
     /// `σ²_ℓ = E‖h_ℓ − E[h_ℓ]‖² / d`, by layer.
     pub variance: Vec<f64>,
@@ -187,7 +188,7 @@ pub struct Profile {
 }
 
 /// Attention sinks, by layer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Sinks {
     /// Threshold for outlier norms, in standard deviations above the mean.
     pub deviations: f64,
@@ -196,7 +197,7 @@ pub struct Sinks {
 }
 
 /// Attention sink of a layer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct SinkLayer {
     /// Block index.
     pub layer: usize,
@@ -221,7 +222,7 @@ pub struct SinkLayer {
 }
 
 /// Position with an outlier norm.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct SinkPosition {
     /// Position in the window.
     pub position: usize,
@@ -233,7 +234,7 @@ pub struct SinkPosition {
 }
 
 /// Outlier tokens after a layer, first positions left out.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct SinkTokens {
     /// Mean of `‖h‖` over those positions.
     pub norm_mean: f64,
@@ -246,7 +247,7 @@ pub struct SinkTokens {
 }
 
 /// Token with an outlier norm.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct SinkToken {
     /// Index of the window in the calibration.
     pub window: usize,
@@ -260,7 +261,7 @@ pub struct SinkToken {
 }
 
 /// Coverage of a direction by a basis.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct SinkCoverage {
     /// Rank of the basis relative to the width.
     pub fraction: f64,
@@ -276,7 +277,7 @@ pub struct SinkCoverage {
 }
 
 /// Channel with a large share of the energy.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Channel {
     /// Index of the channel.
     pub channel: usize,
@@ -286,10 +287,12 @@ pub struct Channel {
 
 /// Depth sink: the layer after which the residual stream gains no dimensions.
 ///
-/// With `C_ℓ` the covariance of the stream after layer ℓ, `A_ℓ = Σ_{j≤ℓ} C_j / tr C_j`. The curve
-/// is the fraction of the variance of `A_{L−1}` that the [`rank`](Self::rank) leading eigenvectors
-/// of `A_ℓ` explain; its last value is the plateau (Ky Fan).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// With `C_ℓ` the covariance of the stream after layer ℓ (first positions left out), `A_ℓ = Σ_{j≤ℓ}
+/// C_j / tr C_j`. The curve is the fraction of the variance of `A_{L−1}` that the
+/// [`rank`](Self::rank) leading eigenvectors of `A_ℓ` explain. No subspace explains more than that
+/// of `A_{L−1}` itself (Ky Fan), so the last value is the plateau. The tolerance is relative to the
+/// curve's slope, since with few layers every step exceeds a fixed tolerance.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct DepthSink {
     /// Explained fraction, by layer.
     pub curve: Vec<f64>,
@@ -316,8 +319,8 @@ pub struct DepthSink {
     pub agrees: Option<bool>,
 }
 
-/// Intrinsic dimensions of the residual stream after each layer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// Intrinsic dimensions of the residual stream after each layer, first positions left out.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Dimension {
     /// Confidence level of the intervals: 0.95.
     pub confidence: f64,
@@ -333,7 +336,7 @@ pub struct Dimension {
 }
 
 /// Intrinsic dimension of the stream after one layer, by two estimators.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct DimensionLayer {
     /// Block index.
     pub layer: usize,
@@ -348,7 +351,7 @@ pub struct DimensionLayer {
 }
 
 /// PCA at 95 %.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Pca {
     /// `k_int`, of the second moment of the whole calibration.
     pub value: usize,
@@ -373,7 +376,7 @@ pub struct Pca {
 }
 
 /// TwoNN estimate.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct TwoNn {
     /// The dimension.
     pub value: f64,
@@ -387,7 +390,7 @@ pub struct TwoNn {
 }
 
 /// Agreement of small samples.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Stability {
     /// Vectors of a small sample: 64.
     pub samples: usize,
@@ -402,7 +405,7 @@ pub struct Stability {
 }
 
 /// Manifold of the residual stream in four phases: sampling, symmetry, curvature, axioms.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Manifold {
     /// Comparison of heads.
     pub symmetry: SymmetryRule,
@@ -415,7 +418,7 @@ pub struct Manifold {
 }
 
 /// Criterion for nearly equal subspaces of two heads.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct SymmetryRule {
     /// Fraction of a head's energy that its subspace holds: 0.9.
     pub energy: f64,
@@ -424,7 +427,7 @@ pub struct SymmetryRule {
 }
 
 /// Estimator of the curvature.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct CurvatureRule {
     /// `forman_augmented`: `4 − deg u − deg v + 3 · triangles` of an edge.
     pub estimator: String,
@@ -433,7 +436,7 @@ pub struct CurvatureRule {
 }
 
 /// Test of axioms.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct AxiomRule {
     /// Variance that the principal directions of the first part hold: 0.95.
     pub energy: f64,
@@ -444,7 +447,7 @@ pub struct AxiomRule {
 }
 
 /// Manifold of one layer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct ManifoldLayer {
     /// Block index.
     pub layer: usize,
@@ -460,8 +463,8 @@ pub struct ManifoldLayer {
     pub axioms: Option<Axioms>,
 }
 
-/// Similarity of the heads of a layer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// Similarity of the heads of a layer; queries are grouped by kv head.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Symmetry {
     /// `queries` and `keys` after the rotary embedding, or `values`.
     pub of: String,
@@ -478,7 +481,7 @@ pub struct Symmetry {
 }
 
 /// Two heads with nearly equal subspaces.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct HeadPair {
     /// First head.
     pub a: usize,
@@ -491,7 +494,7 @@ pub struct HeadPair {
 }
 
 /// Curvature of the neighbourhood graph.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Curvature {
     /// Mean over the edges.
     pub mean: f64,
@@ -504,7 +507,7 @@ pub struct Curvature {
 }
 
 /// Principal directions that both parts of the sample have.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Axioms {
     /// Principal directions of the first part.
     pub candidates: usize,

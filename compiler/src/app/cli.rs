@@ -20,6 +20,7 @@ mod export;
 mod live;
 mod reporting;
 mod run;
+mod schema;
 mod storing;
 mod target;
 
@@ -30,6 +31,7 @@ pub use export::ExportArgs;
 pub use live::{KvKindArgs, LiveArgs};
 pub use reporting::ReportArgs;
 pub use run::{AdaptArg, DraftModel, OnFullArg, RunArgs};
+pub use schema::{Document, SchemaArgs};
 pub use storing::CleanArgs;
 pub use target::TargetArgs;
 
@@ -68,6 +70,8 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Show the tokens of a text
     Tokenize(TokenizeArgs),
+    /// Print the JSON schema of what another command writes as JSON
+    Schema(SchemaArgs),
     /// Remove what earlier runs left: unfinished work, and statistics in the cache
     Clean(CleanArgs),
     /// The other side of `run --chat`, which starts it

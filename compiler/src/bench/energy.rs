@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use htc_loader::live::sensor::DEFAULT_POLL_INTERVAL;
 use htc_loader::live::{
-    Clock, ControlLaw, ControlLawOptions, Energy, EnergyPhase, Governor, GovernorError,
-    GovernorOptions, Reading as Sensed, Sensor, SensorError, SensorSpec, SharedFraction, Source,
-    open_sensor,
+    Clock, ControlLaw, ControlLawOptions, Energy, EnergyPhase, Governor, GovernorOptions,
+    Reading as Sensed, Sensor, SensorError, SensorSpec, SharedFraction, Source, open_sensor,
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 use thiserror::Error;
 
@@ -31,16 +31,13 @@ pub enum EnergyError {
     /// The sensor is not available.
     #[error(transparent)]
     Sensor(#[from] SensorError),
-    /// The governor cannot be started.
-    #[error(transparent)]
-    Governor(#[from] GovernorError),
     /// The control law without limits is invalid (internal error).
     #[error("the sensor cannot be read without a limit: {0}; this is an error in the program")]
     Law(#[from] htc_loader::live::ControlLawError),
 }
 
 /// Description of the energy sensor.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct SensorRecord {
     /// Name of the sensor.
     pub name: String,

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use htc_formats::escape::escape;
 use htc_formats::htz::PlanRecord;
 use htc_formats::open;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 use thiserror::Error;
 
@@ -179,7 +180,7 @@ impl Serialize for Metric {
 }
 
 /// Bound on the value of a metric.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
     /// Lower bound, inclusive.
@@ -207,10 +208,11 @@ impl fmt::Display for Bound {
 }
 
 /// Threshold for one metric.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(try_from = "RawGate")]
 pub struct Gate {
     /// Metric that is checked.
+    #[schemars(with = "String")]
     pub metric: Metric,
     /// Required bound.
     #[serde(flatten)]
@@ -220,9 +222,10 @@ pub struct Gate {
     pub rank: Option<usize>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RawGate {
+    #[schemars(with = "String")]
     metric: Metric,
     at_least: Option<f64>,
     at_most: Option<f64>,
@@ -251,7 +254,7 @@ impl TryFrom<RawGate> for Gate {
 }
 
 /// Outcome of a gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// The metric is within the bound.
@@ -263,7 +266,7 @@ pub enum Outcome {
 }
 
 /// Gate with its measured value and outcome.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct JudgedGate {
     /// Gate.
     #[serde(flatten)]

@@ -1,9 +1,10 @@
 //! Description of the machine and its load during a benchmark.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Machine on which a benchmark ran.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Machine {
     /// Name of the processor, from `/proc/cpuinfo`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -38,7 +39,7 @@ fn processor(cpuinfo: &str) -> Option<String> {
 }
 
 /// Fractions of the processors' time, 0 to 1.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Load {
     /// Used by other programs.
     pub others: f64,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use htc_loader::ExecError;
 use htc_loader::generate::GenerateError;
-use htc_loader::live::GovernorError;
+use htc_loader::live::SensorError;
 use thiserror::Error;
 
 use crate::event::{CancellationToken, Cancelled};
@@ -168,7 +168,7 @@ pub enum BenchError {
     },
     /// The sensor does not answer any more.
     #[error(transparent)]
-    Sensor(#[from] GovernorError),
+    Sensor(#[from] SensorError),
     /// llama.cpp failed.
     #[error(transparent)]
     LlamaCpp(#[from] LlamaCppError),

@@ -1,5 +1,6 @@
 //! The record of a benchmark, as `htc bench --json` writes it.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::BenchResults;
@@ -73,7 +74,7 @@ impl PerJoule {
 }
 
 /// Sensor data of one run. Unknown values are `None` (null in JSON), never 0.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct EnergyReading {
     /// Energy of the device, in joules.
     pub joules: Option<f64>,
@@ -108,7 +109,7 @@ impl EnergyReading {
 }
 
 /// Energy of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct RunEnergy {
     /// Tokens written per joule, prefill included.
     pub tokens_per_joule: Option<f64>,
@@ -137,7 +138,7 @@ impl RunEnergy {
 }
 
 /// One run of the subject or of the baseline.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Run {
     /// Tokens of the prompt in the model's vocabulary.
     pub prompt_tokens: usize,
@@ -208,7 +209,7 @@ impl Run {
 }
 
 /// Two consecutive runs of the same task, or one run if there is no baseline.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Pair {
     /// Kind of prompt; absent for a context of a given length.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -234,7 +235,7 @@ pub struct ContextPoint {
 }
 
 /// Statistics of one quantity over pairs.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Quantity {
     /// Subject: speed in tokens/s, or tokens per joule.
     pub subject: Spread,
@@ -269,7 +270,7 @@ impl Quantity {
 }
 
 /// Statistics of tokens per joule; null in JSON if unknown.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct EnergyQuantities {
     /// Tokens written per joule, prefill included.
     pub tokens_per_joule: Option<Quantity>,
@@ -303,7 +304,7 @@ impl EnergyQuantities {
 }
 
 /// Statistics of all phases; unmeasured phases are absent.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct Phases {
     /// Prefill speed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -339,7 +340,7 @@ impl Phases {
 }
 
 /// One context length of the sweep with its statistics.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct ContextRecord {
     /// Context length in tokens.
     pub length: usize,
@@ -354,7 +355,7 @@ pub struct ContextRecord {
 }
 
 /// Description of the subject or the baseline.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct ModelRecord {
     /// File name of the model.
     pub name: String,
@@ -371,7 +372,7 @@ pub struct ModelRecord {
 }
 
 /// Perplexity of the subject compared with the baseline.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Quality {
     /// File name of the text.
     pub text: String,
@@ -381,7 +382,7 @@ pub struct Quality {
 }
 
 /// Measurement conditions.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Conditions {
     /// Start of the measurement in UTC (ISO 8601).
     pub date: String,
@@ -415,7 +416,7 @@ pub struct Conditions {
 }
 
 /// Complete result of `htc bench`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Record {
     /// Kind of file: `benchmark`.
     pub kind: &'static str,

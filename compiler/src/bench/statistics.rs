@@ -5,10 +5,11 @@
 //! Introduction to the Bootstrap, 1993, section 13.3). Student's test assumes normal differences,
 //! Wilcoxon's only symmetric ones.
 
+use schemars::JsonSchema;
 use serde::Serialize;
+use statrs::distribution::{ContinuousCDF, FisherSnedecor, Normal, StudentsT};
 
 use crate::measure::Interval;
-use crate::measure::statistics::{normal_beyond, student_beyond, student_quantile};
 use crate::system::random::Rng;
 
 /// Number of bootstrap samples.
@@ -23,7 +24,7 @@ pub const FALSE_ALARM_RATE: f64 = 0.01;
 pub const NATURAL_VARIANCE_RATIO: f64 = 25.0;
 
 /// Summary of measurements of one kind.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Spread {
     /// Number of measurements.
     pub count: usize,
@@ -41,7 +42,7 @@ pub struct Spread {
 }
 
 /// Student's t test of paired differences, two-sided.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct PairedT {
     /// Mean difference over its standard error.
     pub t: f64,
@@ -52,7 +53,7 @@ pub struct PairedT {
 }
 
 /// Wilcoxon's signed rank test, two-sided (Wilcoxon 1945).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct SignedRank {
     /// Sum of the ranks of positive differences; ties have their mean rank.
     pub plus: f64,
@@ -66,8 +67,9 @@ pub struct SignedRank {
     pub exact: bool,
 }
 
-/// Check for other work on the machine: two steady programs have similar relative variances.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+/// Check for other work on the machine during the runs of one program: two steady programs have
+/// similar relative variances (squares of standard deviation over mean).
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct VarianceCheck {
     /// Relative variance of the subject's speeds over that of the baseline's.
     pub ratio: f64,
@@ -78,7 +80,7 @@ pub struct VarianceCheck {
 }
 
 /// Comparison of subject and baseline in one quantity.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Comparison {
     /// Mean of the pairs' ratios, subject over baseline.
     pub ratio: f64,
@@ -187,11 +189,17 @@ pub fn paired_t(differences: &[f64]) -> Option<PairedT> {
     let sd = deviation(differences).filter(|&sd| sd > 0.0)?;
     let t = mean(differences) / (sd / (differences.len() as f64).sqrt());
     let degrees = differences.len() - 1;
+    let distribution = StudentsT::new(0.0, 1.0, degrees as f64).ok()?;
     t.is_finite().then(|| PairedT {
         t,
         degrees,
-        p: student_beyond(t, degrees),
+        p: two_sided_p_value(&distribution, t),
     })
+}
+
+/// For a distribution that is symmetric around zero.
+fn two_sided_p_value(distribution: &impl ContinuousCDF<f64, f64>, statistic: f64) -> f64 {
+    2.0 * distribution.sf(statistic.abs())
 }
 
 /// Wilcoxon's test of differences; `None` if all of them are zero.
@@ -221,7 +229,7 @@ pub fn signed_rank(differences: &[f64]) -> Option<SignedRank> {
             // Σ r² / 4 is n (n + 1) (2n + 1) / 24 minus the correction for ties.
             let squares: f64 = doubled.iter().map(|&r| (r * r) as f64 / 4.0).sum();
             let off = (plus as f64 - all as f64 / 2.0) / 2.0;
-            normal_beyond(off / (squares / 4.0).sqrt())
+            two_sided_p_value(&Normal::standard(), off / (squares / 4.0).sqrt())
         },
         exact,
     })
@@ -244,10 +252,8 @@ fn exact_p_value(ranks: &[usize], plus: usize) -> f64 {
 
 /// Quantile of F for [`FALSE_ALARM_RATE`], on both sides.
 fn variance_ratio_quantile(degrees: usize) -> Option<f64> {
-    // With equal degrees of freedom, √ν (√F − 1/√F) / 2 has Student's distribution (Cacoullos
-    // 1965).
-    let t = student_quantile(degrees, 1.0 - FALSE_ALARM_RATE)? / (degrees as f64).sqrt();
-    Some((t + (1.0 + t * t).sqrt()).powi(2))
+    let distribution = FisherSnedecor::new(degrees as f64, degrees as f64).ok()?;
+    Some(distribution.inverse_cdf(1.0 - 0.5 * FALSE_ALARM_RATE))
 }
 
 /// Compares the variation of both sides; `None` if undefined.

@@ -3,10 +3,11 @@
 use std::fmt;
 
 use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Kind of prompt; the texts ship with the program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PromptKind {
     /// A function to write.

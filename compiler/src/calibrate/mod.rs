@@ -24,6 +24,7 @@ use htc_formats::model::{ActivationPoint, HyperParameters};
 use htc_loader::Model;
 use htc_loader::kv::KvType;
 use htc_loader::tokenizer::Tokenizer;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::windows::{HeldOut, MAX_HELD_OUT, WeightedWindows, Windows};
@@ -103,7 +104,7 @@ fn arithmetic(device: &dyn Device) -> String {
 }
 
 /// Text used for calibration.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct CalibratedText {
     /// File name.
     pub name: String,

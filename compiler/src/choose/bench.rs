@@ -10,6 +10,7 @@ use htc_formats::source::ModelFile;
 use htc_loader::Model;
 use htc_loader::dial::ActiveSetting;
 use htc_loader::kv::{KvOptions, KvType};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::TrialError;
@@ -25,7 +26,7 @@ use crate::plan::{Method, Plan};
 use crate::system::clock::{Stage, StageClock};
 
 /// Record of a candidate.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Trial {
     /// Name of the gauge.
     pub gauge: String,

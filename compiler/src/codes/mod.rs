@@ -1,10 +1,10 @@
 //! Coding of weights in GGUF block types with GPTQ error feedback ([`crate::math::ErrorFeedback`]).
 //! Scales are searched on the weights after feedback, weighted by column importance.
 
+use htc_formats::CodecError;
 use htc_formats::DType;
-use htc_formats::block::{BlockError, BlockFit, NearbyKind};
+use htc_formats::block::{BlockFit, NearbyKind};
 use htc_formats::model::MatrixId;
-use thiserror::Error;
 
 use crate::math::codes::{CarriedErrors, RowFeedback};
 use crate::math::{BlockFormat, ErrorFeedback, FactoriseError, Weight};
@@ -20,18 +20,6 @@ pub const DAMPING_OF_BASES: f64 = 5.0;
 
 /// Rows coded together without row feedback.
 pub const ROWS_PER_TILE: usize = 64;
-
-/// Error returned when rows cannot be coded.
-#[derive(Clone, Debug, Error, PartialEq)]
-#[non_exhaustive]
-pub enum CodeError {
-    /// The block codec failed.
-    #[error(transparent)]
-    Block(#[from] BlockError),
-    /// The numerics failed.
-    #[error(transparent)]
-    Feedback(#[from] FactoriseError),
-}
 
 /// Returns the damping for a coded matrix.
 pub fn damping(matrix: Option<MatrixId>) -> f64 {
@@ -120,20 +108,19 @@ impl<'a> BlockCoder<'a> {
         rows: Weight<'_>,
         bytes: &mut [u8],
         stored: &mut [f32],
-    ) -> Result<(), CodeError> {
+    ) -> Result<(), FactoriseError> {
         rows.check(0)?;
         let (dtype, cols) = (self.dtype, rows.cols);
         if cols != self.feedback.columns() {
             return Err(FactoriseError::VectorLength {
                 expected: self.feedback.columns(),
                 found: cols,
-            }
-            .into());
+            });
         }
         let row_bytes = dtype.row_bytes(cols).unwrap_or(0);
         let fits = row_bytes * rows.rows == bytes.len() && stored.len() == rows.values.len();
         if row_bytes == 0 || !fits {
-            return Err(BlockError::Length {
+            return Err(CodecError::Length {
                 dtype,
                 bytes: bytes.len(),
                 numbers: stored.len(),
@@ -157,7 +144,7 @@ impl<'a> BlockCoder<'a> {
         exact: &[f32],
         bytes: &mut [u8],
         stored: &mut [f32],
-    ) -> Result<(), CodeError> {
+    ) -> Result<(), FactoriseError> {
         let cols = self.feedback.columns();
         let mut wanted = exact.to_vec();
         for (row, wanted) in wanted.chunks_exact_mut(cols).enumerate() {
@@ -367,18 +354,24 @@ mod tests {
         let mut stored = [0.0; 256];
         let mut coder = BlockCoder::new(DType::Q4_0, &feedback, None, 2);
         let found = coder.code(weight(&[0.5; 256]), &mut bytes, &mut stored);
-        assert!(matches!(found, Err(CodeError::Block(_))));
+        assert!(matches!(found, Err(FactoriseError::Codec(_))));
         let wide = Weight {
             rows: 1,
             cols: 512,
             values: &[0.5; 512],
         };
         let found = coder.code(wide, &mut [0; 288], &mut [0.0; 512]);
-        assert!(matches!(found, Err(CodeError::Feedback(_))), "{found:?}");
+        assert!(
+            matches!(found, Err(FactoriseError::VectorLength { .. })),
+            "{found:?}"
+        );
         let mut bytes = [0; 144];
         let mut huge = [0.5; 256];
         huge[9] = 1e30;
         let found = coder.code(weight(&huge), &mut bytes, &mut stored);
-        assert!(matches!(found, Err(CodeError::Feedback(_))), "{found:?}");
+        assert!(
+            matches!(found, Err(FactoriseError::ValuesOutOfRange { .. })),
+            "{found:?}"
+        );
     }
 }

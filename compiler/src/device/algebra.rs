@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use faer::{Accum, Mat, MatMut, MatRef};
-use htc_kernels::linear::{self, LinearAlgebra, LinearError, ProductShape};
+use htc_kernels::cuda::device::DeviceError;
+use htc_kernels::linear::{self, LinearAlgebra, ProductShape};
 
 use crate::math::{Algebra, FactoriseError, GramAccumulator, LeadingVectors, to_column_major};
 
@@ -16,9 +17,9 @@ pub fn panel_rows(width: usize) -> usize {
 #[derive(Debug)]
 pub(super) struct DeviceAlgebra(pub Box<dyn LinearAlgebra>);
 
-fn device_error(error: LinearError) -> FactoriseError {
+fn device_error(error: DeviceError) -> FactoriseError {
     match error {
-        LinearError::NoConvergence { order } => FactoriseError::NoConvergence { order },
+        DeviceError::NoConvergence { order } => FactoriseError::NoConvergence { order },
         error => FactoriseError::Device {
             message: error.to_string(),
         },
@@ -178,7 +179,7 @@ pub(super) mod tests {
             matrix: &mut [f64],
             values: &mut [f64],
             vectors: bool,
-        ) -> Result<(), LinearError> {
+        ) -> Result<(), DeviceError> {
             let n = values.len();
             let found = Host.eigen(Plain::matrix(matrix, n, n), n).unwrap();
             for (to, value) in values.iter_mut().zip(found.values.iter().rev()) {
@@ -198,10 +199,10 @@ pub(super) mod tests {
             tall: &[f64],
             values: &mut [f64],
             right: &mut [f64],
-        ) -> Result<(), LinearError> {
+        ) -> Result<(), DeviceError> {
             let n = values.len();
             if tall.iter().any(|value| !value.is_finite()) {
-                return Err(LinearError::NoConvergence { order: n });
+                return Err(DeviceError::NoConvergence { order: n });
             }
             let tall = Plain::matrix(tall, tall.len() / n, n);
             let found = Host.right_singular_vectors(tall, n).unwrap();
@@ -216,14 +217,14 @@ pub(super) mod tests {
             left: &[f64],
             right: &[f64],
             out: &mut [f64],
-        ) -> Result<(), LinearError> {
+        ) -> Result<(), DeviceError> {
             let left = Plain::matrix(left, shape.rows, shape.inner);
             let right = Plain::matrix(right, shape.inner, shape.columns);
             out.copy_from_slice(&to_column_major((left * right).as_ref()));
             Ok(())
         }
 
-        fn new_gram(&self, order: usize) -> Result<Box<dyn linear::GramMatrix>, LinearError> {
+        fn new_gram(&self, order: usize) -> Result<Box<dyn linear::GramMatrix>, DeviceError> {
             Ok(Box::new(PlainGram(Mat::zeros(order, order))))
         }
     }
@@ -232,19 +233,19 @@ pub(super) mod tests {
     struct PlainGram(Mat<f64>);
 
     impl linear::GramMatrix for PlainGram {
-        fn add(&mut self, scale: f64, vectors: &[f64]) -> Result<(), LinearError> {
+        fn add(&mut self, scale: f64, vectors: &[f64]) -> Result<(), DeviceError> {
             let order = self.0.nrows();
             let vectors = Plain::matrix(vectors, order, vectors.len() / order);
             self.0 += faer::Scale(scale) * (&vectors * vectors.transpose());
             Ok(())
         }
 
-        fn scale(&mut self, factor: f64) -> Result<(), LinearError> {
+        fn scale(&mut self, factor: f64) -> Result<(), DeviceError> {
             self.0 *= faer::Scale(factor);
             Ok(())
         }
 
-        fn read(&self, first: usize, out: &mut [f64]) -> Result<(), LinearError> {
+        fn read(&self, first: usize, out: &mut [f64]) -> Result<(), DeviceError> {
             let order = self.0.nrows();
             let lower = |i: usize, j: usize| {
                 if i < first + j {
@@ -326,7 +327,7 @@ pub(super) mod tests {
         let nothing = Mat::from_fn(3, 2, |_, _| f64::NAN);
         let error = device.right_singular_vectors(nothing, 1).unwrap_err();
         assert_eq!(error, FactoriseError::NoConvergence { order: 2 });
-        let told = device_error(LinearError::Library {
+        let told = device_error(DeviceError::Driver {
             operation: "decomposing",
             message: "CUSOLVER_STATUS_INTERNAL_ERROR".to_owned(),
         });

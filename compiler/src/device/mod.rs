@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use htc_formats::htz::KernelCode;
-use htc_kernels::linear::LinearError;
+use htc_kernels::cuda::device::DeviceError;
 use htc_kernels::{Pool, PoolError};
 use htc_loader::backend::Planned;
 use htc_loader::device::{CpuExecutor, DeviceChoice, DeviceChoiceError, DeviceWork, Executor};
@@ -25,7 +25,7 @@ use algebra::DeviceAlgebra;
 pub enum HostAlgebraReason {
     /// The libraries are missing or do not start.
     #[error(transparent)]
-    Libraries(#[from] LinearError),
+    Libraries(#[from] DeviceError),
     /// Device memory is insufficient for the matrices.
     #[error("that takes {needed} bytes of the device, of which {free} are free")]
     OutOfMemory {
@@ -389,7 +389,7 @@ mod tests {
             100 * sessions.len() as u64
         }
 
-        fn linear_algebra(&self) -> Option<Result<Box<dyn LinearAlgebra>, LinearError>> {
+        fn linear_algebra(&self) -> Option<Result<Box<dyn LinearAlgebra>, DeviceError>> {
             Some(Ok(Box::new(Plain)))
         }
     }

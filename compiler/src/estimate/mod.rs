@@ -6,6 +6,7 @@ pub(crate) mod stages;
 
 use htc_formats::model::{HyperParameters, MatrixId};
 use htc_formats::source::ModelFile;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::Calibration;
@@ -21,7 +22,7 @@ use crate::unit::{input_of_unit, kv_bases, truncated_projections};
 use crate::{make, profile, tune};
 
 /// Estimated resources and result of a compilation.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Estimate {
     /// Bytes of the artifact.
     pub bytes: u64,

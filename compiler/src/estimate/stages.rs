@@ -8,6 +8,7 @@ use htc_formats::bands::CodeKind;
 use htc_formats::block::BlockFit;
 use htc_formats::model::{MatrixId, ProjectionKind};
 use htc_formats::source::ModelFile;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::duration::{Speed, forward_seconds};
@@ -19,7 +20,7 @@ use crate::unit::kv_bases;
 use crate::{gradient, tune};
 
 /// Seconds of the stages of a compilation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct StageSeconds {
     /// Forward passes for calibration, and backward passes.
     pub calibrate: f64,

@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
+use htc_formats::CodecError;
 use htc_formats::DType;
-use htc_formats::architecture::StateError;
-use htc_formats::bands::ColumnGroupError;
-use htc_formats::block::BlockError;
+use htc_formats::architecture::BindError;
 use htc_formats::gguf::WriteError;
 use htc_formats::htz::HtzError;
 use htc_formats::model::Role;
@@ -52,7 +51,7 @@ pub enum ExportError {
     NotAFolder(PathBuf),
     /// The container cannot express the model.
     #[error("the artifact cannot be stated so: {0}")]
-    Unrepresentable(#[from] StateError),
+    Unrepresentable(#[from] BindError),
     /// The container has no name for a tensor.
     #[error(
         "{role} has no place in {container} of an architecture {architecture:?}{}",
@@ -75,7 +74,7 @@ pub enum ExportError {
         /// The tensor of the output.
         tensor: String,
         /// Error of the codec.
-        error: BlockError,
+        error: CodecError,
     },
     /// A value exceeds the range of a type.
     #[error("{tensor}: a number of magnitude {value:e} is beyond {dtype}; give `as` bf16 or f32")]
@@ -93,14 +92,6 @@ pub enum ExportError {
     /// The type is not supported in GGUF.
     #[error("{0} is no type of a GGUF")]
     NoType(DType),
-    /// A matrix in column groups does not decode.
-    #[error("{role}: {error}")]
-    ColumnGroups {
-        /// The matrix.
-        role: Role,
-        /// Error of the decoder.
-        error: ColumnGroupError,
-    },
     /// The artifact has no factors for an adapter.
     #[error(
         "`lora`: no matrix of the artifact has factors that an adapter could hold; leave it out"
@@ -144,7 +135,8 @@ pub enum ExportError {
 }
 
 impl ExportError {
-    pub(super) fn from_block_error(tensor: &str) -> impl FnOnce(BlockError) -> ExportError {
+    /// Returns a conversion of codec errors that adds the tensor's name.
+    pub(super) fn from_block_error(tensor: &str) -> impl FnOnce(CodecError) -> ExportError {
         let tensor = tensor.to_owned();
         |error| ExportError::Block { tensor, error }
     }

@@ -7,13 +7,14 @@ use htc_formats::DType;
 use htc_formats::architecture::Naming;
 use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::output::{Content, OutputTensor, Outputs};
 use crate::system::show::format_bytes;
 
 /// Report of an export.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct ExportReport {
     /// File name of the artifact, without its folder.
     pub artifact: String,
@@ -30,7 +31,7 @@ pub struct ExportReport {
 }
 
 /// An output file or folder.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct OutputFile {
     /// File name.
     pub name: String,
@@ -39,7 +40,7 @@ pub struct OutputFile {
 }
 
 /// Sum over matrices of one kind.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct MatrixSum {
     /// `stored` (copied), `decoded` (and encoded), `zeros` (in place of factors), or `adapter` (a
     /// factor).

@@ -37,7 +37,10 @@ impl<'a> StoredTensor<'a> {
     pub fn decode(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), ExportError> {
         let role = self.tensor.role;
         if let Some(codes) = &self.tensor.codes {
-            let failed = |error| ExportError::ColumnGroups { role, error };
+            let failed = |error| ExportError::Block {
+                tensor: role.to_string(),
+                error,
+            };
             let bands = codes.view(self.tensor.rows, self.bytes).map_err(failed)?;
             for (row, out) in rows.zip(out.chunks_exact_mut(self.tensor.cols.max(1))) {
                 bands.decode_row(row, out).map_err(failed)?;

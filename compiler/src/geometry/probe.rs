@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use htc_formats::CodecError;
 use htc_formats::DType;
-use htc_formats::bands::ColumnGroupError;
-use htc_formats::block::{self, BlockError};
+use htc_formats::block;
 use htc_formats::htz::{DepthSinkRecord, GeometryRecord, SpectrumRecord, TensorEntry};
 use htc_formats::model::spec::Projection;
 use htc_formats::model::{HyperParameters, ModelSpec, Part, ProjectionKind, Role};
@@ -27,21 +27,13 @@ const NUMBERS_PER_JOB: usize = 1 << 20;
 /// Error returned when spectra cannot be computed.
 #[derive(Debug, Error)]
 pub enum ProbeError {
-    /// The blocks of a tensor do not decode.
+    /// A tensor does not decode.
     #[error("tensor {tensor}: {source}; copy the file again or compile it anew")]
     Block {
         /// Tensor role.
         tensor: Role,
         /// Codec error.
-        source: BlockError,
-    },
-    /// The column groups of a matrix do not decode.
-    #[error("tensor {tensor}: {source}; copy the file again or compile it anew")]
-    Bands {
-        /// Tensor role.
-        tensor: Role,
-        /// Codec error.
-        source: ColumnGroupError,
+        source: CodecError,
     },
     /// No thread can be started.
     #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
@@ -120,7 +112,7 @@ pub fn spectra<'a>(
                 let tensor = entry.role;
                 let rows = row..(row + step).min(entry.rows as usize);
                 return column_group_norms(entry, bytes(entry), rows)
-                    .map_err(|source| ProbeError::Bands { tensor, source });
+                    .map_err(|source| ProbeError::Block { tensor, source });
             }
             let row_bytes = entry.dtype.row_bytes(entry.cols as usize).unwrap_or(0);
             let bytes = bytes(entry);
@@ -209,7 +201,7 @@ fn column_group_norms(
     entry: &TensorEntry,
     bytes: &[u8],
     rows: Range<usize>,
-) -> Result<Vec<f64>, ColumnGroupError> {
+) -> Result<Vec<f64>, CodecError> {
     let Some(codes) = &entry.codes else {
         return Ok(Vec::new());
     };
@@ -227,7 +219,7 @@ fn squared_norms(
     cols: usize,
     bytes: &[u8],
     axis: Axis,
-) -> Result<Vec<f64>, BlockError> {
+) -> Result<Vec<f64>, CodecError> {
     let row_bytes = dtype
         .row_bytes(cols)
         .filter(|&n| n > 0)
@@ -256,7 +248,7 @@ fn squared_norms(
 }
 
 /// Squared codes are summed exactly as integers, which is faster than decoding.
-fn q8_squared_norm(row: &[u8], scales: &mut Q8Scales) -> Result<f64, BlockError> {
+fn q8_squared_norm(row: &[u8], scales: &mut Q8Scales) -> Result<f64, CodecError> {
     let (blocks, _) = row.as_chunks::<Q8_BYTES>();
     for (bytes, block) in scales.bytes.chunks_exact_mut(2).zip(blocks) {
         bytes.copy_from_slice(&block[..2]);

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::{fmt, io};
 
-use htc_formats::bands::ColumnGroupError;
-use htc_formats::block::BlockError;
+use htc_formats::CodecError;
 use htc_formats::model::{MatrixId, Role};
 use htc_kernels::PoolError;
 use htc_loader::Model;
@@ -45,15 +44,7 @@ pub enum GradientError {
         /// Tensor name.
         tensor: String,
         /// Cause.
-        source: BlockError,
-    },
-    /// A matrix in column groups does not decode.
-    #[error("{tensor}: {source}")]
-    Bands {
-        /// Tensor name.
-        tensor: String,
-        /// Error of the decoder.
-        source: ColumnGroupError,
+        source: CodecError,
     },
     /// A gradient is infinite or NaN.
     #[error(

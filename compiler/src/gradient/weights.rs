@@ -75,7 +75,7 @@ impl Stored<'_> {
     ) -> Result<(), GradientError> {
         let bytes = self.file.bytes(tensor);
         if let Some(codes) = &tensor.codes {
-            let refused = |source| GradientError::Bands {
+            let refused = |source| GradientError::Block {
                 tensor: tensor.name.clone(),
                 source,
             };

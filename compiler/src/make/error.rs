@@ -1,7 +1,6 @@
 //! Errors of making an artifact.
 
-use htc_formats::bands::ColumnGroupError;
-use htc_formats::block::BlockError;
+use htc_formats::CodecError;
 use htc_formats::htz::HtzError;
 use thiserror::Error;
 
@@ -18,21 +17,13 @@ pub enum MakeError {
     /// The spectra of the stored weights cannot be computed.
     #[error(transparent)]
     Probe(#[from] ProbeError),
-    /// The rows of a matrix in column groups cannot be scaled.
+    /// The rows of a matrix cannot be scaled.
     #[error("{tensor}: {source}")]
-    ScaleColumnGroups {
+    ScaleRows {
         /// The matrix.
         tensor: String,
         /// The reason.
-        source: ColumnGroupError,
-    },
-    /// The rows of a matrix in blocks cannot be scaled.
-    #[error("{tensor}: {source}")]
-    ScaleBlocks {
-        /// The matrix.
-        tensor: String,
-        /// The reason.
-        source: BlockError,
+        source: CodecError,
     },
     /// Bases for a KV cache require a calibration.
     #[error(
@@ -47,13 +38,10 @@ pub enum MakeError {
 impl MakeError {
     /// Returns true if values have no code in the type of their matrix; other values may have one.
     pub fn has_no_code(&self) -> bool {
-        match self {
-            MakeError::ScaleColumnGroups { source, .. } => {
-                matches!(source, ColumnGroupError::Scale { .. })
-            }
-            MakeError::ScaleBlocks { source, .. } => matches!(source, BlockError::NoCode { .. }),
-            _ => false,
-        }
+        let MakeError::ScaleRows { source, .. } = self else {
+            return false;
+        };
+        matches!(source, CodecError::Scale { .. } | CodecError::NoCode { .. })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Report of factorised projections: errors, gauges, sinks.
 
 use htc_formats::model::{MatrixId, ProjectionKind};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::math::random_coverage;
@@ -8,7 +9,7 @@ use crate::plan::{UnitMatrix, UnitPlan};
 use crate::unit::{Norm, UnitMeasurements};
 
 /// Measurements of a factorised projection.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct MeasuredProjection {
     /// Index of the layer.
     pub layer: usize,
@@ -28,7 +29,7 @@ pub struct MeasuredProjection {
 }
 
 /// Measurements of the embedding or the head, factorised or encoded.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct MeasuredMatrix {
     /// The matrix.
     pub matrix: MatrixId,
@@ -45,7 +46,7 @@ pub struct MeasuredMatrix {
 }
 
 /// Search for the axiom gauge of a layer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct AxiomSearch {
     /// Index of the layer.
     pub layer: usize,
@@ -58,7 +59,7 @@ pub struct AxiomSearch {
 }
 
 /// Coverage of the sink direction by the factors of a unit.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct SinkCoverage {
     /// Index of the layer.
     pub layer: usize,
@@ -76,7 +77,7 @@ pub struct SinkCoverage {
 }
 
 /// Input channels that the factors of a unit keep exact.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct ExemptChannels {
     /// Index of the layer.
     pub layer: usize,
@@ -87,7 +88,7 @@ pub struct ExemptChannels {
 }
 
 /// Measurements of all factorised projections, in the order of execution.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct TreatmentReport {
     /// One per projection.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -38,23 +38,17 @@ impl TensorChange {
             TensorChange::ScaleRows(factors) => factors,
         };
         let mut bytes = bytes.to_vec();
-        let tensor = || entry.name.clone();
+        let refused = |source| MakeError::ScaleRows {
+            tensor: entry.name.clone(),
+            source,
+        };
         if let Some(codes) = &entry.codes {
-            let scaled = codes.scale_rows(&mut bytes, factors);
-            scaled.map_err(|source| MakeError::ScaleColumnGroups {
-                tensor: tensor(),
-                source,
-            })?;
+            codes.scale_rows(&mut bytes, factors).map_err(refused)?;
             return Ok(bytes);
         }
         let row = bytes.len() / factors.len().max(1);
         for (row, &factor) in bytes.chunks_exact_mut(row.max(1)).zip(factors) {
-            block::scale_blocks(entry.dtype, row, factor).map_err(|source| {
-                MakeError::ScaleBlocks {
-                    tensor: tensor(),
-                    source,
-                }
-            })?;
+            block::scale_blocks(entry.dtype, row, factor).map_err(refused)?;
         }
         Ok(bytes)
     }

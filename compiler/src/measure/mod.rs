@@ -13,6 +13,7 @@ use htc_loader::exec::BATCH;
 use htc_loader::kv::{KvKind, KvOptions, KvType};
 use htc_loader::tokenizer::Tokenizer;
 use htc_loader::{ExecError, Model, Pool};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -59,7 +60,7 @@ impl Execution {
 pub type Interval = (f64, f64);
 
 /// Result of an evaluation. A single window has neither standard errors nor intervals.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Evaluation {
     /// Perplexity of the second half of each window.
     pub perplexity: f64,
@@ -85,7 +86,7 @@ pub struct Evaluation {
 }
 
 /// Distance of a model from its reference.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Distance {
     /// Mean Kullback–Leibler divergence from the reference, in nats.
     pub kl: f64,
@@ -115,7 +116,7 @@ pub struct Distance {
 }
 
 /// Evaluation with its models, as `htc eval --json` writes it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Record {
     /// The evaluated model.
     pub model: NamedModel,
@@ -133,7 +134,7 @@ pub struct Record {
 }
 
 /// Weight bytes read per token.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct ActiveBytes {
     /// Fraction of all weight bytes.
     pub fraction: f64,
@@ -142,7 +143,7 @@ pub struct ActiveBytes {
 }
 
 /// Name and size of a model.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct NamedModel {
     /// File name.
     pub name: String,

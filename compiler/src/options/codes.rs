@@ -131,7 +131,9 @@ named!(
 );
 
 /// Options of [`Method::Quantise`](super::Method::Quantise).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, schemars::JsonSchema, Serialize, Deserialize,
+)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = super::heading::SIZE))]
 pub struct CodeOptions {

@@ -1,12 +1,26 @@
 //! Options of all stages with their defaults, as plain data.
 
-/// Implements serde by `Display` and `FromStr`.
+/// Implements serde and the JSON schema by `Display` and `FromStr`.
 macro_rules! as_typed {
     ($($name:ty),+) => {
         $(
             impl serde::Serialize for $name {
                 fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                     serializer.collect_str(self)
+                }
+            }
+
+            impl schemars::JsonSchema for $name {
+                fn inline_schema() -> bool {
+                    true
+                }
+
+                fn schema_name() -> std::borrow::Cow<'static, str> {
+                    stringify!($name).into()
+                }
+
+                fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                    <String as schemars::JsonSchema>::json_schema(generator)
                 }
             }
 

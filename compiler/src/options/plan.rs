@@ -24,7 +24,7 @@ pub type MethodChoice = Option<Method>;
 
 /// Plan options; the defaults of some depend on the calibration. They are flags of the command line
 /// and, except the first and the type of factors, the `request` of plan files and reports.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = heading::METHOD))]
 pub struct PlanOptions {
@@ -167,7 +167,9 @@ pub struct PlanOptions {
 }
 
 /// Options of the stored model that do not change the function it computes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, schemars::JsonSchema, Serialize, Deserialize,
+)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = heading::METHOD))]
 pub struct LayoutOptions {

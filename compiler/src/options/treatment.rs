@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{OptionError, Shrinkage, ShrinkageArg};
@@ -98,7 +99,9 @@ pub enum BiasArg {
 named!(BiasArg, "auto, on or off", Auto: "auto", On: "on", Off: "off");
 
 /// Requested [`Treatment`] of weights; the defaults depend on calibration.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, schemars::JsonSchema, Serialize, Deserialize,
+)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = super::heading::METHOD))]
 pub struct TreatmentOptions {
@@ -264,7 +267,7 @@ impl fmt::Display for TreatmentOptions {
 }
 
 /// Resolved treatment of weights. The default changes nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(try_from = "TreatmentRecord", into = "TreatmentRecord")]
 pub struct Treatment {
     /// Error metric.
@@ -305,7 +308,7 @@ impl fmt::Display for Treatment {
 
 as_typed!(SinkProtection, ShrinkageArg);
 
-#[derive(Serialize, Deserialize)]
+#[derive(JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TreatmentRecord {
     gauge: GaugeKind,

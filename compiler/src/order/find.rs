@@ -1,6 +1,7 @@
 //! Channel permutation from the weights and calibration of a model.
 
-use htc_formats::block::{self, BlockError};
+use htc_formats::CodecError;
+use htc_formats::block;
 use htc_formats::model::{ActivationPoint, BlockSpec, HyperParameters, Role};
 use htc_formats::source::ModelFile;
 use thiserror::Error;
@@ -24,7 +25,7 @@ pub enum PermutationError {
         /// Name in the source.
         tensor: String,
         /// Codec error.
-        source: BlockError,
+        source: CodecError,
     },
     /// No thread can be started.
     #[error("no thread can be started: {0}")]

@@ -14,7 +14,7 @@ use htc_formats::model::{ActivationPoint, MatrixId, Part, ProjectionKind, Role};
 use crate::calibrate::{CalibratedInput, StoredMoment};
 
 pub use find::PermutationError;
-pub use ordered::{DecodeError, PermuteError, PermutedSource};
+pub use ordered::{PermuteError, PermutedSource};
 
 /// Permutation of a model's channels and units: lists of source indices.
 #[derive(Clone, Debug, PartialEq, Eq)]

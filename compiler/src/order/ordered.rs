@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::ops::{Deref, Range};
 
+use htc_formats::CodecError;
 use htc_formats::DType;
-use htc_formats::bands::ColumnGroupError;
-use htc_formats::block::{self, BlockError};
+use htc_formats::block;
 use htc_formats::model::{ActivationPoint, MatrixId, Part, Role};
 use htc_formats::source::{ModelFile, ModelTensor};
 use thiserror::Error;
@@ -22,17 +22,14 @@ pub struct PermutedSource<'a> {
 
 /// Error returned when a tensor cannot be permuted.
 #[derive(Clone, Debug, Error, PartialEq)]
-pub enum PermuteError {
-    /// The permutation would split blocks.
-    #[error(
-        "its columns cannot be put in another order as they are: {dtype} stores blocks of {block}; encode it anew, or \
-         compile with `order` off",
-        block = dtype.block_len()
-    )]
-    Blocks {
-        /// Type.
-        dtype: DType,
-    },
+#[error(
+    "its columns cannot be put in another order as they are: {dtype} stores blocks of {block}; encode it anew, or \
+     compile with `order` off",
+    block = dtype.block_len()
+)]
+pub struct PermuteError {
+    /// Type of the tensor, whose blocks the permutation would split.
+    pub dtype: DType,
 }
 
 fn norm_before(role: Role, file: &ModelFile) -> Option<Role> {
@@ -55,17 +52,6 @@ fn norm_before(role: Role, file: &ModelFile) -> Option<Role> {
             .is_none()
             .then_some(Role::OutputNorm),
     }
-}
-
-/// Error returned when a tensor does not decode.
-#[derive(Clone, Debug, Error)]
-pub enum DecodeError {
-    /// Blocks of the source or of the base do not decode.
-    #[error(transparent)]
-    Block(#[from] BlockError),
-    /// The column groups of the base do not decode.
-    #[error(transparent)]
-    Bands(#[from] ColumnGroupError),
 }
 
 impl Deref for PermutedSource<'_> {
@@ -120,7 +106,7 @@ impl<'a> PermutedSource<'a> {
         tensor: &ModelTensor,
         rows: Range<usize>,
         values: &mut [f32],
-    ) -> Result<(), DecodeError> {
+    ) -> Result<(), CodecError> {
         self.decode_whole(tensor, rows.clone(), values)?;
         let Some(base) = self.base else {
             return Ok(());
@@ -156,7 +142,7 @@ impl<'a> PermutedSource<'a> {
     }
 
     /// Column scales that compensate a tuned norm before the matrix.
-    fn scales(&self, base: &ModelFile, role: Role) -> Result<Option<Vec<f32>>, DecodeError> {
+    fn scales(&self, base: &ModelFile, role: Role) -> Result<Option<Vec<f32>>, CodecError> {
         let Some(norm) = norm_before(role, base) else {
             return Ok(None);
         };
@@ -178,7 +164,7 @@ impl<'a> PermutedSource<'a> {
         tensor: &ModelTensor,
         rows: Range<usize>,
         values: &mut [f32],
-    ) -> Result<(), BlockError> {
+    ) -> Result<(), CodecError> {
         let AxisPermutations {
             rows: of_rows,
             cols: of_cols,
@@ -213,7 +199,7 @@ impl<'a> PermutedSource<'a> {
         }
         let dtype = tensor.dtype;
         if axes.cols.is_some() && dtype.block_len() > 1 {
-            return Err(PermuteError::Blocks { dtype });
+            return Err(PermuteError { dtype });
         }
         let (row_bytes, size) = (
             dtype.row_bytes(tensor.cols).unwrap_or(0),

@@ -195,9 +195,7 @@ impl From<MakeError> for CompileError {
             MakeError::Probe(error) => error.into(),
             MakeError::Seal(error) => error.into(),
             MakeError::KvBasesWithoutText => PlanError::KvBasesNeedCalibration.into(),
-            error @ (MakeError::ScaleColumnGroups { .. } | MakeError::ScaleBlocks { .. }) => {
-                CompileError::Scales(error)
-            }
+            error @ MakeError::ScaleRows { .. } => CompileError::Scales(error),
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use htc_formats::bands::{CodeLayout, CodesError};
+use htc_formats::CodecError;
+use htc_formats::bands::CodeLayout;
 use htc_formats::model::{HyperParameters, MatrixId};
 use htc_formats::{DType, block};
 use thiserror::Error;
@@ -82,7 +83,7 @@ pub enum PlanMismatch {
     },
     /// Codes that do not match the columns.
     #[error("types.weight: {0}")]
-    Codes(CodesError),
+    Codes(CodecError),
     /// Row classes in a matrix without them, or for other rows.
     #[error("types.weight: expected {expected} for {matrix}, found {found}")]
     Classes {

@@ -6,15 +6,15 @@
 
 use std::borrow::Cow;
 
+use crate::math::FactoriseError;
+use htc_formats::CodecError;
 use htc_formats::bands::{
-    Code, CodeKind, CodeLayout, Codes, CodesError, ColumnGroups, GROUP_COLS, GROUP_ROWS, RowClass,
-    RowClasses, rotate,
+    Code, CodeKind, CodeLayout, Codes, ColumnGroups, GROUP_COLS, GROUP_ROWS, RowClass, RowClasses,
+    rotate,
 };
 
 use super::sample::{ErrorCost, RowSample};
-use crate::math::codes::{
-    ColumnGroupsEncodeError, QuantisationGuide, encode_column_groups, gaussian_relative_error,
-};
+use crate::math::codes::{QuantisationGuide, encode_column_groups, gaussian_relative_error};
 use crate::math::{ErrorFeedback, rotate_moment};
 use crate::plan::{LossPoint, MatrixForm, UnitMatrix};
 use crate::unit::UnitError;
@@ -37,7 +37,7 @@ pub(super) struct MatrixInputs<'a> {
 }
 
 impl MatrixInputs<'_> {
-    fn codes_of(&self, codes: Vec<Code>) -> Result<Codes, CodesError> {
+    fn codes_of(&self, codes: Vec<Code>) -> Result<Codes, CodecError> {
         let codes = Codes::new(codes, self.member.cols)?;
         Ok(if self.rotated {
             codes.with_rotation()
@@ -80,10 +80,7 @@ pub(super) fn points(
     if cols == 0 || matrix.codes.is_empty() {
         return Ok(ColumnGroupPlans::default());
     }
-    let refused = |source: CodesError| UnitError::ColumnGroups {
-        tensor: matrix.tensor.to_owned(),
-        source: source.into(),
-    };
+    let refused = |source| UnitError::from_decode_error(matrix.tensor, source);
     let mut points = ColumnGroupPlans::default();
     let whole = measure_codes(matrix, all)?;
     for one in &whole {
@@ -124,7 +121,7 @@ pub(super) fn points(
                 let rows = class.rows;
                 Ok(RowClass { rows, codes })
             });
-            let of: Result<Vec<RowClass>, CodesError> = of.collect();
+            let of: Result<Vec<RowClass>, CodecError> = of.collect();
             let of = of.and_then(RowClasses::new).map_err(refused)?;
             let form = MatrixForm::ColumnGroups {
                 codes: CodeLayout::Classes(of),
@@ -151,7 +148,7 @@ fn measure_codes(
     matrix: &MatrixInputs<'_>,
     class: &RowClassSample<'_>,
 ) -> Result<Vec<UniformCode>, UnitError> {
-    let refused = |source| UnitError::ColumnGroups {
+    let refused = |source| UnitError::Factorise {
         tensor: matrix.tensor.to_owned(),
         source,
     };
@@ -181,7 +178,8 @@ fn measure_codes(
                 bytes: bytes_of_band(code, class.rows),
                 loss,
             }),
-            Err(ColumnGroupsEncodeError::Scale(_)) => {}
+            // Out of range of the scales.
+            Err(FactoriseError::Codec(CodecError::Scale { .. })) => {}
             Err(error) => return Err(refused(error)),
         }
     }
@@ -192,7 +190,7 @@ fn measure_loss(
     matrix: &MatrixInputs<'_>,
     class: &RowClassSample<'_>,
     codes: &Codes,
-) -> Result<f64, ColumnGroupsEncodeError> {
+) -> Result<f64, FactoriseError> {
     let sample = class.sample;
     let weight = sample.weight(&sample.values);
     let bytes = encode_column_groups(

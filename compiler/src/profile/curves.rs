@@ -1,7 +1,8 @@
 //! Loss curves of matrices, from sampled rows coded in each form.
 
+use htc_formats::CodecError;
 use htc_formats::DType;
-use htc_formats::block::{BlockError, BlockFit};
+use htc_formats::block::BlockFit;
 use htc_formats::model::{MatrixId, Role};
 use htc_formats::source::ModelTensor;
 
@@ -214,7 +215,7 @@ fn matrix_curve(
         let stored = match sample.stored(tensor, dtype, feedback.as_deref()) {
             Ok(stored) => stored,
             Err(UnitError::Block {
-                source: BlockError::NoCode { .. },
+                source: CodecError::NoCode { .. },
                 ..
             })
             | Err(UnitError::Factorise {

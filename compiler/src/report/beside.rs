@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::choose::Trial;
@@ -10,7 +11,7 @@ use crate::options::DenseType;
 use crate::system::show::{format_bytes, format_interval};
 
 /// Measured file with one type for all matrices.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct BaselineFile {
     /// Type or code.
     #[serde(rename = "type")]

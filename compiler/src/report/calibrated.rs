@@ -6,6 +6,7 @@ use std::fmt;
 use htc_formats::escape::escape;
 use htc_formats::htz::Digest;
 use htc_formats::model::{MatrixId, ProjectionKind};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::{CalibratedText, Calibration};
@@ -13,7 +14,7 @@ use crate::make::TreatmentReport;
 use crate::options::GaugeKind;
 
 /// Calibration texts, and output errors on them.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct CalibrationReport {
     /// File names of the texts, with weights other than 1.
     pub text: String,
@@ -40,7 +41,7 @@ pub struct CalibrationReport {
 }
 
 /// Error of the head's matrix.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct HeadError {
     /// The head or the embedding.
     pub matrix: MatrixId,
@@ -49,7 +50,7 @@ pub struct HeadError {
 }
 
 /// Output errors of one kind of projection.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct OutputError {
     /// Projection.
     pub slot: ProjectionKind,

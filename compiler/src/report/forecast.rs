@@ -4,6 +4,7 @@ use std::fmt;
 
 use htc_formats::escape::escape;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{BeforeAfter, Summary};
@@ -11,7 +12,7 @@ use crate::estimate::StageSeconds;
 use crate::system::show::format_bytes;
 
 /// Forecast of a compilation.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 #[non_exhaustive]
 pub struct Forecast {
     /// Source file name.

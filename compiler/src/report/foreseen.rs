@@ -1,12 +1,13 @@
 //! Estimated losses of the codes, before coding.
 
 use htc_formats::model::MatrixId;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::options::DenseType;
 
 /// Estimated losses in nats of KL divergence per token.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct EstimatedLosses {
     /// Matrices of the artifact in execution order.
     pub matrices: Vec<EstimatedMatrixLoss>,
@@ -15,7 +16,7 @@ pub struct EstimatedLosses {
 }
 
 /// Estimated loss of a stored matrix.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct EstimatedMatrixLoss {
     /// The matrix.
     pub matrix: MatrixId,
@@ -26,7 +27,7 @@ pub struct EstimatedMatrixLoss {
 }
 
 /// File with one type for all matrices.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct UniformFile {
     /// Type or code.
     #[serde(rename = "type")]

@@ -13,6 +13,7 @@ use std::time::Duration;
 use htc_formats::escape::escape;
 use htc_formats::htz::{ActiveFractionPoint, Digest, PlanRecord};
 use htc_formats::source::ModelFile;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::choose::{self, SelectedArtifact, Trial};
@@ -31,7 +32,7 @@ pub use quality::Quality;
 pub use summary::{Bases, Biases, ProjectionSummary, Summary, notes};
 
 /// Report of a compilation, written and read as JSON.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Report {
     /// Source file name.
@@ -91,7 +92,7 @@ pub struct Report {
 }
 
 /// Quantity of the source and of the artifact.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct BeforeAfter {
     /// In the source.
     pub before: u64,
@@ -100,7 +101,7 @@ pub struct BeforeAfter {
 }
 
 /// Bytes of the included source weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct SourceBytes {
     /// Bytes of the source's tensors in the file.
     pub source: u64,
@@ -111,7 +112,7 @@ pub struct SourceBytes {
 }
 
 /// Durations of the stages, in seconds.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Seconds {
     /// Opening the source and planning, with its measurements.
     pub plan: f64,

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use htc_formats::escape::escape;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::choose::SelectedArtifact;
@@ -11,7 +12,7 @@ use crate::options::CalibrationOptions;
 use crate::system::show::{file_name, format_interval};
 
 /// Quality of the artifact on the test split.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Quality {
     /// File names of the texts.

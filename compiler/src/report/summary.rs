@@ -6,6 +6,7 @@ use std::fmt;
 use htc_formats::htz::{Form, MatrixRecord, PlanRecord, ProjectionRecord};
 use htc_formats::model::{MatrixId, Part, ProjectionKind, Role};
 use htc_formats::source::{ModelFile, ModelTensor};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{BeforeAfter, percent};
@@ -15,7 +16,7 @@ use crate::system::show::format_bytes;
 use crate::unit::{kv_bases, stored_tensors};
 
 /// Figures of a plan; with errors after the measurement.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Summary {
     /// The request.
@@ -46,7 +47,7 @@ pub struct Summary {
 }
 
 /// Shared bases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Bases {
     /// Number of bases.
     pub count: usize,
@@ -55,7 +56,7 @@ pub struct Bases {
 }
 
 /// Correcting biases.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Biases {
     /// Number of biases.
     pub count: usize,
@@ -89,7 +90,7 @@ impl Biases {
 }
 
 /// All projections of one kind.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct ProjectionSummary {
     /// Projection.
     pub slot: ProjectionKind,

@@ -1,7 +1,7 @@
 //! Errors of tuning.
 
+use htc_formats::CodecError;
 use htc_formats::DType;
-use htc_formats::block::BlockError;
 use htc_formats::htz::HtzError;
 use htc_formats::model::Role;
 use htc_kernels::PoolError;
@@ -32,7 +32,7 @@ pub enum TuneError {
         /// Norm.
         role: Role,
         /// Cause.
-        source: BlockError,
+        source: CodecError,
     },
     /// The state cannot be saved.
     #[error(transparent)]

@@ -19,6 +19,7 @@ use htc_formats::model::{HyperParameters, Role};
 use htc_formats::source::ModelFile;
 use htc_kernels::cpu::Cpu;
 use htc_loader::Model;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::Calibration;
@@ -73,7 +74,7 @@ pub(crate) struct TuningResult {
 }
 
 /// Course of a tuning, for the record.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Tuning {
     /// Requested steps.
     pub asked: usize,

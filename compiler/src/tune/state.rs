@@ -1,5 +1,6 @@
 //! State of a tuning.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Decay rates of Adam (Kingma and Ba 2015), as in the prototype.
@@ -13,7 +14,7 @@ const WARM_UP_STEPS: f64 = 5.0;
 const EPSILON: f64 = 1e-15;
 
 /// Measurement on the held-out text.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct TuningPoint {
     /// Number of steps so far.
     pub step: usize,

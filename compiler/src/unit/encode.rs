@@ -15,9 +15,7 @@ use super::{
     weight_name,
 };
 use crate::codes::{self, BlockCoder};
-use crate::math::codes::{
-    ColumnEnergies, ColumnGroupsEncodeError, QuantisationGuide, RowFeedback, TileCoder,
-};
+use crate::math::codes::{ColumnEnergies, QuantisationGuide, RowFeedback, TileCoder};
 use crate::math::{
     ErrorEnergies, ErrorFeedback, FactoriseError, SecondMoment, Weight, dense_energies,
     weighted_dense_energies,
@@ -320,7 +318,7 @@ fn encode_column_groups(
     moment: Option<SecondMoment<'_>>,
 ) -> Result<(Vec<u8>, [ErrorEnergies; 2]), UnitError> {
     let tensor = matrix.tensor;
-    let refused = |source: ColumnGroupsEncodeError| UnitError::ColumnGroups {
+    let refused = |source: FactoriseError| UnitError::Factorise {
         tensor: tensor.name.clone(),
         source,
     };

@@ -11,19 +11,19 @@ mod treatment;
 
 use std::fmt;
 
+use htc_formats::CodecError;
 use htc_formats::DType;
-use htc_formats::block::{self, BlockError};
+use htc_formats::block;
 use htc_formats::model::{MatrixId, Part, Role, StoredTensor};
 use htc_formats::source::ModelFile;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::calibrate::CalibratedInput;
-use crate::codes::CodeError;
 use crate::gradient::NoMatrix;
-use crate::math::codes::ColumnGroupsEncodeError;
 use crate::math::{FactoriseError, SinkOutcome};
-use crate::order::{DecodeError, PermuteError, PermutedSource};
+use crate::order::{PermuteError, PermutedSource};
 use crate::plan::{MatrixForm, UnitMatrix, UnitPlan};
 
 pub use error::UnitsError;
@@ -41,7 +41,7 @@ pub struct Factors {
 }
 
 /// Measurements of a factorised unit.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct UnitMeasurements {
     /// `‖W − Ŵ‖_F / ‖W‖_F` of every member, after storing.
     pub errors: Vec<f64>,
@@ -63,7 +63,7 @@ pub struct UnitMeasurements {
 }
 
 /// The norm that a factorisation minimises.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Norm {
     /// Every error of the weight counts the same.
@@ -105,22 +105,14 @@ pub enum UnitError {
         /// Name in the source.
         tensor: String,
         /// Error of the codec.
-        source: BlockError,
+        source: CodecError,
     },
-    /// A matrix cannot be encoded in column groups.
-    #[error("tensor {tensor}: {source}")]
-    ColumnGroups {
-        /// Name in the source.
-        tensor: String,
-        /// Error of the encoder.
-        source: ColumnGroupsEncodeError,
-    },
-    /// The decomposition failed.
+    /// The decomposition or encoding failed.
     #[error("tensor {tensor}: {source}")]
     Factorise {
         /// Name in the source.
         tensor: String,
-        /// Error of the decomposition.
+        /// The cause.
         source: FactoriseError,
     },
     /// A factor exceeds the range of its type.
@@ -181,22 +173,18 @@ pub enum UnitError {
 }
 
 impl UnitError {
-    pub(crate) fn from_decode_error(tensor: &str, error: DecodeError) -> UnitError {
+    /// Converts an error of decoding a tensor.
+    pub(crate) fn from_decode_error(tensor: &str, source: CodecError) -> UnitError {
         let tensor = tensor.to_owned();
-        match error {
-            DecodeError::Block(source) => UnitError::Block { tensor, source },
-            DecodeError::Bands(source) => UnitError::ColumnGroups {
-                tensor,
-                source: source.into(),
-            },
-        }
+        UnitError::Block { tensor, source }
     }
 
-    pub(crate) fn from_code_error(tensor: &str, error: CodeError) -> UnitError {
+    /// Converts an error of encoding a tensor.
+    pub(crate) fn from_code_error(tensor: &str, error: FactoriseError) -> UnitError {
         let tensor = tensor.to_owned();
         match error {
-            CodeError::Block(source) => UnitError::Block { tensor, source },
-            CodeError::Feedback(source) => UnitError::Factorise { tensor, source },
+            FactoriseError::Codec(source) => UnitError::Block { tensor, source },
+            source => UnitError::Factorise { tensor, source },
         }
     }
 }

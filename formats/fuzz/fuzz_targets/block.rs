@@ -3,8 +3,9 @@
 
 #![no_main]
 
+use htc_formats::CodecError;
 use htc_formats::DType;
-use htc_formats::block::{BlockError, decode, encode, writable};
+use htc_formats::block::{decode, encode, writable_types};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -29,13 +30,13 @@ fuzz_target!(|bytes: &[u8]| {
         let mut written = vec![0; size];
         let done = encode(target, &values, &mut written);
         assert_eq!(
-            matches!(done, Err(BlockError::NotWritten { .. })),
-            !writable().contains(&target)
+            matches!(done, Err(CodecError::ReadOnlyType { .. })),
+            !writable_types().contains(&target)
         );
         match done {
             Ok(()) => {}
-            Err(BlockError::NotWritten { .. }) => continue,
-            Err(BlockError::NoCode { index, value, .. }) => {
+            Err(CodecError::ReadOnlyType { .. }) => continue,
+            Err(CodecError::NoCode { index, value, .. }) => {
                 assert_eq!(values[index].to_bits(), value.to_bits());
                 assert!(target.block_len() > 1 && !(value.abs() < 65520.0));
                 continue;

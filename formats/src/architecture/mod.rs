@@ -5,6 +5,7 @@
 //! Binding reads the hyper-parameters, finds every tensor of the table, checks its shape, and
 //! refuses unused tensors: ignoring a bias, for example, would silently change the model's output.
 
+mod error;
 mod gemma2;
 mod gemma3;
 mod gguf;
@@ -25,19 +26,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::bands::CodeLayout;
-use crate::block::BlockError;
 use crate::dtype::DType;
-use crate::gguf::{Contents, GgufError};
+use crate::gguf::Contents;
 use crate::limits;
 use crate::model::{HyperError, HyperParameters, Part, ProjectionKind, Role};
-use crate::safetensors::SafetensorsError;
 
+pub use error::BindError;
 pub use gguf::{gguf_metadata, gguf_rope_pairs};
-pub use hugging_face::{
-    ConfigError, ConfigFacts, HuggingFaceConfig, WeightFile, bind_hugging_face,
-};
+pub use hugging_face::{ConfigFacts, HuggingFaceConfig, WeightFile, bind_hugging_face};
 use model_type::ModelType;
-pub use names::{NamedTensor, StateError, tensor_names};
+pub use names::{NamedTensor, tensor_names};
 use rules::{Dim, ExpertRule, Group};
 pub(crate) use rules::{Sliding, Traits};
 
@@ -131,135 +129,6 @@ pub enum Naming {
     Gguf,
     /// Names of the transformers classes.
     HuggingFace,
-}
-
-/// Error returned when a file or folder cannot be bound as a model.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum BindError {
-    /// Unsupported architecture.
-    #[error("architecture {found:?} is not supported; supported: {}", supported())]
-    Architecture {
-        /// Its name.
-        found: String,
-    },
-    /// A metadata entry is missing or has the wrong type, or a tensor type is unsupported.
-    #[error(transparent)]
-    Gguf(#[from] GgufError),
-    /// An unsupported or inconsistent configuration.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// Unsupported tensor type.
-    #[error(transparent)]
-    Safetensors(#[from] SafetensorsError),
-    /// Values of a tensor needed to open the model cannot be decoded.
-    #[error("tensor {tensor:?}: {error}")]
-    Numbers {
-        /// Tensor name.
-        tensor: String,
-        /// Cause.
-        error: BlockError,
-    },
-    /// Invalid hyper-parameters.
-    #[error(transparent)]
-    Hyper(#[from] HyperError),
-    /// A mixture of experts.
-    #[error(
-        "{}",
-        match experts {
-            0 => "expert_count is 0 or missing, but the architecture is a mixture of experts; the file is damaged".to_owned(),
-            count => format!("the model is a mixture of {count} experts; only dense models of its architecture are supported"),
-        }
-    )]
-    Experts {
-        /// Experts per block.
-        experts: u64,
-    },
-    /// Keys and values of different head sizes.
-    #[error("keys have {keys} dimensions per head and values {values}; they must agree")]
-    HeadSizes {
-        /// `attention.key_length`.
-        keys: usize,
-        /// `attention.value_length`.
-        values: usize,
-    },
-    /// Attention that is not causal.
-    #[error(
-        "attention.causal is false; only models whose positions see what precedes them are supported"
-    )]
-    NotCausal,
-    /// Unsupported position scaling.
-    #[error(
-        "rope scaling {found:?} is not supported; supported: none, linear, longrope, and llama3's tensor of factors"
-    )]
-    RopeScaling {
-        /// Name of the scaling.
-        found: String,
-    },
-    /// A window pattern for another number of layers.
-    #[error(
-        "the pattern of sliding windows is for {found} layers, the model has {layers}; \
-         the file is damaged"
-    )]
-    Pattern {
-        /// Layers of the model.
-        layers: usize,
-        /// Entries of the pattern.
-        found: usize,
-    },
-    /// Missing tensor.
-    #[error(
-        "tensor {tensor:?} is missing; the model is incomplete (a vocabulary, or one file of several?)"
-    )]
-    MissingTensor {
-        /// Tensor name.
-        tensor: String,
-    },
-    /// A tensor shape that contradicts the hyper-parameters.
-    #[error("tensor {tensor:?}: expected shape {expected:?}, found {found:?} (rows first)")]
-    TensorShape {
-        /// Tensor name.
-        tensor: String,
-        /// Expected shape.
-        expected: Vec<u64>,
-        /// Actual shape.
-        found: Vec<u64>,
-    },
-    /// Tensors unknown to the architecture.
-    #[error(
-        "{count} tensors have no place in architecture {architecture:?}, the first is {tensor:?}; \
-         leaving them out would change what the model computes"
-    )]
-    UnexpectedTensors {
-        /// The architecture.
-        architecture: &'static str,
-        /// Number of tensors.
-        count: usize,
-        /// First of them in file order.
-        tensor: String,
-    },
-}
-
-fn supported() -> String {
-    let mut names: Vec<&str> = SUPPORTED.iter().map(|a| a.name).collect();
-    names.dedup();
-    names.join(", ")
-}
-
-impl BindError {
-    /// Returns the tensor concerned, if any.
-    pub fn tensor(&self) -> Option<&str> {
-        match self {
-            BindError::MissingTensor { tensor }
-            | BindError::TensorShape { tensor, .. }
-            | BindError::UnexpectedTensors { tensor, .. }
-            | BindError::Numbers { tensor, .. }
-            | BindError::Safetensors(SafetensorsError::UnsupportedType { tensor, .. })
-            | BindError::Gguf(GgufError::UnsupportedType { tensor, .. })
-            | BindError::Config(ConfigError::Bias { tensor, .. }) => Some(tensor),
-            BindError::Config(ConfigError::Tied { output, .. }) => Some(output),
-            _ => None,
-        }
-    }
 }
 
 /// Checks the number of layers against [`limits`] before allocating per layer.

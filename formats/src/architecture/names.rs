@@ -1,6 +1,7 @@
 //! Tensor names for writers of containers.
 
 use super::{Architecture, Naming, SUPPORTED};
+use crate::architecture::BindError;
 use crate::escape::escape_truncated;
 use crate::model::{HyperParameters, Role};
 
@@ -15,40 +16,13 @@ pub struct NamedTensor {
     pub required: bool,
 }
 
-/// Error returned when a container cannot represent a model.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StateError {
-    /// Unsupported architecture.
-    #[error("architecture {found:?} is not supported")]
-    Architecture {
-        /// Its name.
-        found: String,
-    },
-    /// A property that the container cannot express.
-    #[error(
-        "{what} is {found}; of an architecture {architecture:?}, {container} can only say {expected}"
-    )]
-    Inexpressible {
-        /// Property of the model.
-        what: &'static str,
-        /// Its value in the model.
-        found: String,
-        /// The container's name for the architecture.
-        architecture: &'static str,
-        /// Container format.
-        container: &'static str,
-        /// Values that the container can express.
-        expected: String,
-    },
-}
-
 /// Returns the architecture of a model: a name may stand for dense models and for mixtures of experts.
-pub(super) fn architecture(hyper: &HyperParameters) -> Result<&'static Architecture, StateError> {
+pub(super) fn architecture(hyper: &HyperParameters) -> Result<&'static Architecture, BindError> {
     let name = &hyper.architecture;
     let has_experts = hyper.forward.experts.is_some();
     let mut all = SUPPORTED.iter().copied();
     let found = all.find(|a| a.name == name && a.has_experts() == has_experts);
-    found.ok_or_else(|| StateError::Architecture {
+    found.ok_or_else(|| BindError::NoNames {
         found: escape_truncated(name),
     })
 }
@@ -56,11 +30,11 @@ pub(super) fn architecture(hyper: &HyperParameters) -> Result<&'static Architect
 /// Returns all tensors that a model may have, in the order of execution.
 ///
 /// # Errors
-/// [`StateError::Architecture`].
+/// [`BindError::NoNames`].
 pub fn tensor_names(
     hyper: &HyperParameters,
     naming: Naming,
-) -> Result<Vec<NamedTensor>, StateError> {
+) -> Result<Vec<NamedTensor>, BindError> {
     Ok(architecture(hyper)?.tensor_names(hyper.layers, hyper.experts(), naming))
 }
 

@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::{Code, CodeKind, Codes, CodesError, ColumnGroupError, ColumnGroups};
+use super::{Code, CodeKind, Codes, ColumnGroups};
+use crate::CodecError;
 use crate::escape::escape_truncated;
 use crate::limits::MAX_VOCABULARY;
 use crate::wire;
@@ -44,9 +45,10 @@ impl RowClasses {
     /// Creates the list of classes.
     ///
     /// # Errors
-    /// [`CodesError::Classes`] for a wrong number of classes, an empty class, or different widths.
-    pub fn new(classes: Vec<RowClass>) -> Result<RowClasses, CodesError> {
-        let wrong = |found: String| Err(CodesError::Classes { found });
+    /// [`CodecError::Classes`] for fewer than two or more than [`MAX_CLASSES`] classes, an empty
+    /// class, or classes of different widths.
+    pub fn new(classes: Vec<RowClass>) -> Result<RowClasses, CodecError> {
+        let wrong = |found: String| Err(CodecError::Classes { found });
         if !(2..=MAX_CLASSES).contains(&classes.len()) {
             return wrong(format!("{} classes", classes.len()));
         }
@@ -178,7 +180,7 @@ impl CodeLayout {
     }
 
     /// Returns the error if the layout does not fit a matrix of `cols` columns.
-    pub fn width_error(&self, cols: usize) -> Option<CodesError> {
+    pub fn width_error(&self, cols: usize) -> Option<CodecError> {
         self.codes_with_rows(0)
             .find_map(|(_, codes)| codes.width_error(cols))
     }
@@ -251,7 +253,7 @@ impl CodeLayout {
         &'a self,
         rows: usize,
         bytes: &'a [u8],
-    ) -> Result<ColumnGroupMatrix<'a>, ColumnGroupError> {
+    ) -> Result<ColumnGroupMatrix<'a>, CodecError> {
         match self {
             CodeLayout::Uniform(codes) => Ok(ColumnGroupMatrix::Uniform(ColumnGroups::new(
                 codes, rows, bytes,
@@ -280,13 +282,13 @@ impl fmt::Display for CodeLayout {
 }
 
 impl FromStr for CodeLayout {
-    type Err = CodesError;
+    type Err = CodecError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if !text.contains('*') {
             return text.parse().map(CodeLayout::Uniform);
         }
-        let malformed = |found: &str| CodesError::Malformed {
+        let malformed = |found: &str| CodecError::MalformedCodes {
             expected: "rows, a star and codes, as 8192*2:t4x20".to_owned(),
             found: escape_truncated(found),
         };
@@ -302,7 +304,7 @@ impl FromStr for CodeLayout {
                 codes,
             })
         });
-        let classes: Result<Vec<RowClass>, CodesError> = classes.collect();
+        let classes: Result<Vec<RowClass>, CodecError> = classes.collect();
         RowClasses::new(classes?).map(CodeLayout::Classes)
     }
 }
@@ -347,7 +349,11 @@ impl ColumnGroupMatrix<'_> {
     }
 
     /// Checks that all scales of rows and columns are finite and that a class map is consistent.
-    pub fn check(&self) -> Result<(), ColumnGroupError> {
+    ///
+    /// # Errors
+    /// [`CodecError::InconsistentClassMap`] for an inconsistent map, [`CodecError::Scale`] for the first scale that
+    /// is not finite.
+    pub fn check(&self) -> Result<(), CodecError> {
         match self {
             ColumnGroupMatrix::Uniform(bands) => bands.check_scales(),
             ColumnGroupMatrix::Classes(classes) => {
@@ -360,8 +366,8 @@ impl ColumnGroupMatrix<'_> {
     /// Decodes a row, see [`ColumnGroups::decode_row`].
     ///
     /// # Errors
-    /// [`ColumnGroupError::Row`].
-    pub fn decode_row(&self, row: usize, out: &mut [f32]) -> Result<(), ColumnGroupError> {
+    /// [`CodecError::Row`].
+    pub fn decode_row(&self, row: usize, out: &mut [f32]) -> Result<(), CodecError> {
         match self {
             ColumnGroupMatrix::Uniform(bands) => bands.decode_row(row, out),
             ColumnGroupMatrix::Classes(classes) => classes.decode_row(row, out),
@@ -391,15 +397,14 @@ impl MapBlock<'_> {
 }
 
 impl<'a> RowClassMatrix<'a> {
-    /// Creates a view of `bytes` as a matrix of `rows` rows, see [`CodeLayout::view`].
-    pub fn new(
-        classes: &'a RowClasses,
-        rows: usize,
-        bytes: &'a [u8],
-    ) -> Result<Self, ColumnGroupError> {
+    /// Creates a view of `bytes` as a matrix of `rows` rows.
+    ///
+    /// # Errors
+    /// [`CodecError::ColumnGroupLength`]; the content is checked by [`ColumnGroupMatrix::check`] only.
+    pub fn new(classes: &'a RowClasses, rows: usize, bytes: &'a [u8]) -> Result<Self, CodecError> {
         let (expected, found) = (classes.bytes(), bytes.len() as u64);
         if expected != found || classes.rows() != rows {
-            return Err(ColumnGroupError::Length {
+            return Err(CodecError::ColumnGroupLength {
                 rows,
                 cols: classes.cols(),
                 expected,
@@ -409,12 +414,12 @@ impl<'a> RowClassMatrix<'a> {
         Ok(RowClassMatrix { classes, bytes })
     }
 
-    fn check_map(&self) -> Result<(), ColumnGroupError> {
+    fn check_map(&self) -> Result<(), CodecError> {
         let mut counted = [0; MAX_CLASSES];
         for first in (0..self.rows()).step_by(MAP_BLOCK_ROWS) {
             let block = self.block(first / MAP_BLOCK_ROWS);
             if block.before != counted {
-                return Err(ColumnGroupError::InconsistentClassMap { row: first });
+                return Err(CodecError::InconsistentClassMap { row: first });
             }
             let here = MAP_BLOCK_ROWS.min(self.rows() - first);
             for (class, count) in counted.iter_mut().enumerate() {
@@ -428,7 +433,7 @@ impl<'a> RowClassMatrix<'a> {
         if counted == expected {
             Ok(())
         } else {
-            Err(ColumnGroupError::InconsistentClassMap { row: self.rows() })
+            Err(CodecError::InconsistentClassMap { row: self.rows() })
         }
     }
 
@@ -490,9 +495,9 @@ impl<'a> RowClassMatrix<'a> {
     /// Decodes a row.
     ///
     /// # Errors
-    /// [`ColumnGroupError::Row`].
-    pub fn decode_row(&self, row: usize, out: &mut [f32]) -> Result<(), ColumnGroupError> {
-        let outside = ColumnGroupError::Row {
+    /// [`CodecError::Row`].
+    pub fn decode_row(&self, row: usize, out: &mut [f32]) -> Result<(), CodecError> {
+        let outside = CodecError::Row {
             row,
             rows: self.rows(),
             buffer_len: out.len(),

@@ -6,9 +6,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::{
-    CHUNK, CodesError, GROUP_COLS, GROUP_ROWS, QUADS_PER_GROUP, SCALE_BYTES, TABLES_VERSION,
-    TILE_ROWS,
+    CHUNK, GROUP_COLS, GROUP_ROWS, QUADS_PER_GROUP, SCALE_BYTES, TABLES_VERSION, TILE_ROWS,
 };
+use crate::CodecError;
 use crate::escape::escape_truncated;
 use crate::limits::MAX_WIDTH;
 use crate::wire;
@@ -65,28 +65,28 @@ impl Code {
     /// Creates a codebook of 2 to 8 bits.
     ///
     /// # Errors
-    /// [`CodesError::Bits`].
-    pub fn codebook(bits: u8) -> Result<Code, CodesError> {
+    /// [`CodecError::Bits`].
+    pub fn codebook(bits: u8) -> Result<Code, CodecError> {
         Code::new(CodeKind::Codebook, bits)
     }
 
     /// Creates a trellis of 2 to 5 bits.
     ///
     /// # Errors
-    /// [`CodesError::Bits`].
-    pub fn trellis(bits: u8) -> Result<Code, CodesError> {
+    /// [`CodecError::Bits`].
+    pub fn trellis(bits: u8) -> Result<Code, CodecError> {
         Code::new(CodeKind::Trellis, bits)
     }
 
     /// Creates a code of this kind.
     ///
     /// # Errors
-    /// [`CodesError::Bits`].
-    pub fn new(kind: CodeKind, bits: u8) -> Result<Code, CodesError> {
+    /// [`CodecError::Bits`].
+    pub fn new(kind: CodeKind, bits: u8) -> Result<Code, CodecError> {
         if kind.bits().contains(&bits) {
             return Ok(Code::from_parts(kind, bits, TABLES_VERSION));
         }
-        Err(CodesError::Bits { kind, found: bits })
+        Err(CodecError::Bits { kind, found: bits })
     }
 
     const fn from_parts(kind: CodeKind, bits: u8, version: u8) -> Code {
@@ -169,10 +169,10 @@ impl fmt::Display for Code {
 }
 
 impl FromStr for Code {
-    type Err = CodesError;
+    type Err = CodecError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let unknown = || CodesError::Unknown {
+        let unknown = || CodecError::UnknownCode {
             found: escape_truncated(text),
         };
         for kind in [CodeKind::Codebook, CodeKind::Trellis] {
@@ -211,12 +211,12 @@ impl Codes {
     /// Creates the codes of a matrix of `cols` columns.
     ///
     /// # Errors
-    /// [`CodesError::Width`] if the number of codes does not match the columns;
-    /// [`CodesError::Mixed`].
-    pub fn new(codes: Vec<Code>, cols: usize) -> Result<Codes, CodesError> {
+    /// [`CodecError::Width`] if the number of codes does not match the columns;
+    /// [`CodecError::Mixed`].
+    pub fn new(codes: Vec<Code>, cols: usize) -> Result<Codes, CodecError> {
         if cols == 0 || codes.len() != cols.div_ceil(GROUP_COLS) || cols > MAX_WIDTH {
             let bands = codes.len();
-            return Err(CodesError::Width {
+            return Err(CodecError::Width {
                 cols,
                 groups: bands,
             });
@@ -226,7 +226,7 @@ impl Codes {
         if let Some(first) = versions.next()
             && let Some(other) = versions.find(|&other| other != first)
         {
-            return Err(CodesError::Mixed {
+            return Err(CodecError::Mixed {
                 first,
                 second: other,
             });
@@ -251,11 +251,11 @@ impl Codes {
     /// Creates the codes of a matrix with one code for all columns.
     ///
     /// # Errors
-    /// [`CodesError::Width`] for no columns or too many.
-    pub fn uniform(code: Code, cols: usize) -> Result<Codes, CodesError> {
+    /// [`CodecError::Width`] for no columns or too many.
+    pub fn uniform(code: Code, cols: usize) -> Result<Codes, CodecError> {
         let bands = cols.div_ceil(GROUP_COLS);
         if cols > MAX_WIDTH {
-            return Err(CodesError::Width {
+            return Err(CodecError::Width {
                 cols,
                 groups: bands,
             });
@@ -279,15 +279,15 @@ impl Codes {
     }
 
     /// Returns the error if the codes do not fit a matrix of `cols` columns.
-    pub fn width_error(&self, cols: usize) -> Option<CodesError> {
+    pub fn width_error(&self, cols: usize) -> Option<CodecError> {
         let bands = self.len();
         match (cols == self.cols(), bands == cols.div_ceil(GROUP_COLS)) {
             (true, _) => None,
-            (false, false) => Some(CodesError::Width {
+            (false, false) => Some(CodecError::Width {
                 cols,
                 groups: bands,
             }),
-            (false, true) => Some(CodesError::Padding {
+            (false, true) => Some(CodecError::Padding {
                 cols,
                 expected: bands * GROUP_COLS - cols,
                 found: self.padding(),
@@ -444,7 +444,7 @@ mod tests {
             let codes = vec![Code::codebook(4).unwrap(); bands];
             assert_eq!(
                 Codes::new(codes, cols).unwrap_err(),
-                CodesError::Width {
+                CodecError::Width {
                     cols,
                     groups: bands
                 }
@@ -455,7 +455,7 @@ mod tests {
         }
         assert_eq!(padded.width_error(33), None);
         let (expected, found) = (30, 31);
-        let other = CodesError::Padding {
+        let other = CodecError::Padding {
             cols: 34,
             expected,
             found,
@@ -463,7 +463,7 @@ mod tests {
         assert_eq!(padded.width_error(34), Some(other));
         assert_eq!(
             padded.width_error(65),
-            Some(CodesError::Width {
+            Some(CodecError::Width {
                 cols: 65,
                 groups: 2
             })

@@ -15,7 +15,6 @@
 
 mod classes;
 mod code;
-mod error;
 mod pack;
 mod rotation;
 mod scaled;
@@ -28,11 +27,10 @@ pub use classes::{
     RowClasses,
 };
 pub use code::{Code, CodeKind, Codes};
-pub use error::CodesError;
 pub use pack::{ColumnGroupWriter, stored_scale};
 pub use rotation::{ROTATION_UNIT, rotate};
 pub use tables::{CODEBOOKS, TABLES_VERSION, TRELLIS_TABLES, Trellis, codebook_value};
-pub use view::{ColumnGroupError, ColumnGroups, code_at, unpack_codebook_scales};
+pub use view::{ColumnGroups, code_at, unpack_codebook_scales};
 
 /// Columns of a column group.
 pub const GROUP_COLS: usize = 32;

@@ -3,9 +3,10 @@
 use half::f16;
 
 use super::{
-    CHUNK, CodeKind, Codes, ColumnGroupError, GROUP_COLS, GROUP_ROWS, MAX_CODEBOOK_SCALE, QUAD,
-    QUADS_PER_GROUP, SCALE_BYTES, TILE_ROWS,
+    CHUNK, CodeKind, Codes, GROUP_COLS, GROUP_ROWS, MAX_CODEBOOK_SCALE, QUAD, QUADS_PER_GROUP,
+    SCALE_BYTES, TILE_ROWS,
 };
+use crate::CodecError;
 
 /// Writer of a column-group matrix, piece by piece in any order; unset pieces are zero.
 ///
@@ -45,13 +46,13 @@ impl ColumnGroupWriter {
     /// Sets the scale of a row in column groups of a kind. Returns it rounded to f16.
     ///
     /// # Errors
-    /// [`ColumnGroupError::Scale`] if the rounded scale is not finite.
+    /// [`CodecError::Scale`] if the rounded scale is not finite.
     pub fn set_row_scale(
         &mut self,
         kind: CodeKind,
         row: usize,
         scale: f32,
-    ) -> Result<f32, ColumnGroupError> {
+    ) -> Result<f32, CodecError> {
         assert!(row < self.rows);
         let at = self.codes.row_scales_offset(self.rows, kind);
         self.store_scale(at.map_or(usize::MAX, |at| at + 2 * row), "row", row, scale)
@@ -60,8 +61,8 @@ impl ColumnGroupWriter {
     /// Sets the scale of a column in a trellis column group. Returns it rounded to f16.
     ///
     /// # Errors
-    /// [`ColumnGroupError::Scale`] if the rounded scale is not finite.
-    pub fn set_column_scale(&mut self, col: usize, scale: f32) -> Result<f32, ColumnGroupError> {
+    /// [`CodecError::Scale`] if the rounded scale is not finite.
+    pub fn set_column_scale(&mut self, col: usize, scale: f32) -> Result<f32, CodecError> {
         let at = self.codes.column_scales_offset(self.rows, col / GROUP_COLS);
         let at = at.map_or(usize::MAX, |at| at + 2 * (col % GROUP_COLS));
         self.store_scale(at, "column", col, scale)
@@ -73,10 +74,10 @@ impl ColumnGroupWriter {
         of: &'static str,
         index: usize,
         value: f32,
-    ) -> Result<f32, ColumnGroupError> {
+    ) -> Result<f32, CodecError> {
         let rounded = f16::from_f32(value);
         if !rounded.is_finite() {
-            return Err(ColumnGroupError::Scale {
+            return Err(CodecError::Scale {
                 axis: of,
                 index,
                 value,

@@ -2,16 +2,18 @@
 
 use half::f16;
 
-use super::{CodeKind, CodeLayout, Codes, ColumnGroupError, ColumnGroupMatrix};
+use super::{CodeKind, CodeLayout, Codes, ColumnGroupMatrix};
+use crate::CodecError;
 
 impl CodeLayout {
     /// Multiplies each row of a matrix by a factor by changing the row scales only, rounded to the
     /// nearest f16.
     ///
     /// # Errors
-    /// [`ColumnGroupError`] for wrong lengths, an inconsistent class map, or a product that is not
-    /// finite; then the content of `bytes` is unspecified.
-    pub fn scale_rows(&self, bytes: &mut [u8], factors: &[f32]) -> Result<(), ColumnGroupError> {
+    /// [`CodecError::ColumnGroupLength`] if `bytes` is no matrix with one row per factor; [`CodecError::InconsistentClassMap`]
+    /// for an inconsistent class map; [`CodecError::Scale`] if a product is not finite. After an
+    /// error the content of `bytes` is unspecified.
+    pub fn scale_rows(&self, bytes: &mut [u8], factors: &[f32]) -> Result<(), CodecError> {
         let rows = factors.len();
         let view = self.view(rows, bytes)?;
         match self {
@@ -36,7 +38,7 @@ impl CodeLayout {
 }
 
 impl Codes {
-    fn scale_rows(&self, bytes: &mut [u8], factors: &[f32]) -> Result<(), ColumnGroupError> {
+    fn scale_rows(&self, bytes: &mut [u8], factors: &[f32]) -> Result<(), CodecError> {
         for kind in [CodeKind::Codebook, CodeKind::Trellis] {
             let Some(first) = self.row_scales_offset(factors.len(), kind) else {
                 continue;
@@ -45,7 +47,7 @@ impl Codes {
             for ((index, scale), &factor) in scales.iter_mut().enumerate().zip(factors) {
                 let value = f16::from_f32(f16::from_le_bytes(*scale).to_f32() * factor);
                 if !value.is_finite() {
-                    return Err(ColumnGroupError::Scale {
+                    return Err(CodecError::Scale {
                         axis: "row",
                         index,
                         value: value.to_f32(),

@@ -6,7 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::code::parse_canonical_number;
-use super::{Code, CodeKind, Codes, CodesError, GROUP_COLS, TABLES_VERSION};
+use super::{Code, CodeKind, Codes, GROUP_COLS, TABLES_VERSION};
+use crate::CodecError;
 use crate::escape::escape_truncated;
 use crate::limits::MAX_WIDTH;
 
@@ -30,10 +31,10 @@ impl fmt::Display for Codes {
 }
 
 impl FromStr for Codes {
-    type Err = CodesError;
+    type Err = CodecError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = |expected: &str, found: &str| CodesError::Malformed {
+        let wrong = |expected: &str, found: &str| CodecError::MalformedCodes {
             expected: expected.to_owned(),
             found: escape_truncated(found),
         };
@@ -47,7 +48,7 @@ impl FromStr for Codes {
         let known =
             parse_canonical_number(version).filter(|known| (1..=TABLES_VERSION).contains(known));
         let Some(known) = known else {
-            return Err(CodesError::Tables {
+            return Err(CodecError::Tables {
                 found: escape_truncated(version),
             });
         };
@@ -138,7 +139,7 @@ mod tests {
             let refused = Codes::new(mixed, 96).unwrap_err();
             assert_eq!(
                 refused,
-                CodesError::Mixed {
+                CodecError::Mixed {
                     first: 1,
                     second: 2
                 }

@@ -10,55 +10,7 @@ use super::{
     CHUNK, CODEBOOK_UNIT, Code, CodeKind, Codes, GROUP_COLS, GROUP_ROWS, QUAD, QUADS_PER_GROUP,
     SCALE_BYTES, STATE_BITS, STATES, TILE_ROWS,
 };
-
-/// Error returned for invalid bytes of a column-group matrix.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum ColumnGroupError {
-    /// The number of bytes does not match rows and columns.
-    #[error(
-        "bands: {rows} rows of {cols} columns have {expected} bytes with these codes, found {found}"
-    )]
-    Length {
-        /// Rows of the matrix.
-        rows: usize,
-        /// Columns of the matrix.
-        cols: usize,
-        /// Expected number of bytes.
-        expected: u64,
-        /// Number of bytes found.
-        found: u64,
-    },
-    /// A scale is infinite or NaN.
-    #[error("bands: the scale of {axis} {index} is {value}, expected a finite number")]
-    Scale {
-        /// `row` or `column`.
-        axis: &'static str,
-        /// Index of the row or column.
-        index: usize,
-        /// The scale.
-        value: f32,
-    },
-    /// The row is out of range, or the buffer has the wrong length.
-    #[error(
-        "bands: row {row} of {rows} asked for in room for {buffer_len} numbers, which has {cols}"
-    )]
-    Row {
-        /// Requested row.
-        row: usize,
-        /// Rows of the matrix.
-        rows: usize,
-        /// Length of the buffer.
-        buffer_len: usize,
-        /// Columns of the matrix.
-        cols: usize,
-    },
-    /// The counts of a class map do not match its rows.
-    #[error("bands: the map of the rows' classes contradicts itself before row {row}")]
-    InconsistentClassMap {
-        /// First row after the contradiction.
-        row: usize,
-    },
-}
+use crate::CodecError;
 
 /// View of the bytes of a column-group matrix.
 #[derive(Clone, Copy, Debug)]
@@ -72,12 +24,12 @@ impl<'a> ColumnGroups<'a> {
     /// Creates a view of `bytes` as a matrix of `rows` rows.
     ///
     /// # Errors
-    /// [`ColumnGroupError::Length`].
-    pub fn new(codes: &'a Codes, rows: usize, bytes: &'a [u8]) -> Result<Self, ColumnGroupError> {
+    /// [`CodecError::ColumnGroupLength`].
+    pub fn new(codes: &'a Codes, rows: usize, bytes: &'a [u8]) -> Result<Self, CodecError> {
         let expected = codes.bytes(rows);
         let found = bytes.len() as u64;
         if expected != found {
-            return Err(ColumnGroupError::Length {
+            return Err(CodecError::ColumnGroupLength {
                 rows,
                 cols: codes.cols(),
                 expected,
@@ -107,13 +59,17 @@ impl<'a> ColumnGroups<'a> {
         self.bytes
     }
 
-    /// Checks that all scales of rows and columns, including padding, are finite.
-    pub fn check_scales(&self) -> Result<(), ColumnGroupError> {
+    /// Checks that all scales of rows and columns, including padding, are finite. Those of
+    /// codebooks always are.
+    ///
+    /// # Errors
+    /// [`CodecError::Scale`] for the first that is not.
+    pub fn check_scales(&self) -> Result<(), CodecError> {
         let finite = |of, index, value: f32| {
             if value.is_finite() {
                 Ok(())
             } else {
-                Err(ColumnGroupError::Scale {
+                Err(CodecError::Scale {
                     axis: of,
                     index,
                     value,
@@ -181,10 +137,10 @@ impl<'a> ColumnGroups<'a> {
     /// matrix is [rotated](super::rotate) back.
     ///
     /// # Errors
-    /// [`ColumnGroupError::Row`].
-    pub fn decode_row(&self, row: usize, out: &mut [f32]) -> Result<(), ColumnGroupError> {
+    /// [`CodecError::Row`].
+    pub fn decode_row(&self, row: usize, out: &mut [f32]) -> Result<(), CodecError> {
         if row >= self.rows || out.len() != self.cols() {
-            return Err(ColumnGroupError::Row {
+            return Err(CodecError::Row {
                 row,
                 rows: self.rows,
                 buffer_len: out.len(),

@@ -7,10 +7,10 @@
 //! [`encode`] writes rows.
 //!
 //! ```
-//! use htc_formats::DType;
-//! use htc_formats::block::{BlockError, BlockFit};
+//! use htc_formats::block::BlockFit;
+//! use htc_formats::{CodecError, DType};
 //!
-//! fn with_feedback(values: &mut [f32; 256], importance: &[f32; 256]) -> Result<[u8; 144], BlockError> {
+//! fn with_feedback(values: &mut [f32; 256], importance: &[f32; 256]) -> Result<[u8; 144], CodecError> {
 //!     let mut fit = BlockFit::search(DType::Q4K, values, Some(importance))?;
 //!     let mut codes = [0; 256];
 //!     for place in 0..256 {
@@ -47,87 +47,15 @@ mod ternary;
 
 pub use self::fit::{BlockFit, NearbyKind};
 pub use self::scaled::{encode_finite, scale_blocks};
+use crate::CodecError;
 use crate::dtype::DType;
-
-/// Error returned when numbers cannot be decoded or encoded.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum BlockError {
-    /// The number of bytes does not match the number of values.
-    #[error(
-        "{dtype}: {bytes} bytes and {numbers} numbers do not match; \
-         {} numbers take {} bytes", dtype.block_len(), dtype.block_bytes()
-    )]
-    Length {
-        /// The format.
-        dtype: DType,
-        /// Number of bytes.
-        bytes: usize,
-        /// Number of values.
-        numbers: usize,
-    },
-    /// The format is read-only.
-    #[error(
-        "{dtype} cannot be written; formats to write are {}",
-        join_names(writable_types())
-    )]
-    ReadOnlyType {
-        /// The format.
-        dtype: DType,
-    },
-    /// The block format has no code for a number.
-    #[error("{dtype}: the number {value} at position {index} has no code; it must be finite and below {:e} in magnitude", magnitude_limit(*dtype))]
-    NoCode {
-        /// The format.
-        dtype: DType,
-        /// Index of the number.
-        index: usize,
-        /// The number.
-        value: f32,
-    },
-    /// The length of an array is not that of a block.
-    #[error("{dtype}: {found} {array_name} for a block of {expected}")]
-    Block {
-        /// The format.
-        dtype: DType,
-        /// Name of the array: values, importances, codes or bytes.
-        array_name: &'static str,
-        /// Expected length.
-        expected: usize,
-        /// Length found.
-        found: usize,
-    },
-    /// An importance is negative or not finite.
-    #[error(
-        "{dtype}: the importance {value} at place {index} of a block; it must be finite and not negative"
-    )]
-    Importance {
-        /// The format.
-        dtype: DType,
-        /// Index in the block.
-        index: usize,
-        /// The importance.
-        value: f32,
-    },
-    /// The format has no such code.
-    #[error("{dtype}: code {code} at place {place} of a block; its codes are 0 to {last}")]
-    Code {
-        /// The format.
-        dtype: DType,
-        /// Index in the block.
-        place: usize,
-        /// The code.
-        code: u8,
-        /// The largest code.
-        last: u8,
-    },
-}
 
 /// Decodes whole blocks. `bytes` must have exactly the size of `out.len()` numbers.
 ///
 /// # Errors
 ///
-/// [`BlockError::Length`].
-pub fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), BlockError> {
+/// [`CodecError::Length`].
+pub fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
     check_lengths(dtype, bytes.len(), out.len())?;
     match dtype {
         DType::F32 => float::decode_f32(bytes, out),
@@ -194,10 +122,11 @@ pub fn writable_types() -> &'static [DType] {
 /// codes. The bytes are identical on every machine.
 ///
 /// # Errors
-/// [`BlockError::Length`]; [`BlockError::ReadOnlyType`] for formats that are not
-/// [`writable_types`]; [`BlockError::NoCode`] if a block format meets a number that is not finite
-/// or whose scale would overflow f16.
-pub fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), BlockError> {
+///
+/// [`CodecError::Length`]; [`CodecError::ReadOnlyType`] for formats that are not [`writable_types`];
+/// [`CodecError::NoCode`] if a block format meets a number that is not finite or whose scale would
+/// overflow f16. After an error the content of `out` is unspecified.
+pub fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), CodecError> {
     check_lengths(dtype, out.len(), values.len())?;
     match dtype {
         DType::F32 => float::encode_f32(values, out),
@@ -205,14 +134,14 @@ pub fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), BlockE
         DType::BF16 => float::encode_bf16(values, out),
         dtype => match fit::format_of_type(dtype) {
             Some(format) => fit::encode(format, values, out)?,
-            None => return Err(BlockError::ReadOnlyType { dtype }),
+            None => return Err(CodecError::ReadOnlyType { dtype }),
         },
     }
     Ok(())
 }
 
 /// Returns the magnitude limit of a format; infinite without f16 numbers or scales.
-fn magnitude_limit(dtype: DType) -> f32 {
+pub(crate) fn magnitude_limit(dtype: DType) -> f32 {
     match dtype {
         DType::F16 => float::F16_LIMIT,
         dtype => {
@@ -221,7 +150,7 @@ fn magnitude_limit(dtype: DType) -> f32 {
     }
 }
 
-fn join_names(dtypes: &[DType]) -> String {
+pub(crate) fn join_names(dtypes: &[DType]) -> String {
     let names: Vec<&str> = dtypes.iter().map(|dtype| dtype.name()).collect();
     match names.split_last() {
         Some((last, [])) => (*last).to_owned(),
@@ -230,11 +159,11 @@ fn join_names(dtypes: &[DType]) -> String {
     }
 }
 
-fn check_lengths(dtype: DType, bytes: usize, numbers: usize) -> Result<(), BlockError> {
+fn check_lengths(dtype: DType, bytes: usize, numbers: usize) -> Result<(), CodecError> {
     if dtype.row_bytes(numbers) == Some(bytes) {
         return Ok(());
     }
-    Err(BlockError::Length {
+    Err(CodecError::Length {
         dtype,
         bytes,
         numbers,

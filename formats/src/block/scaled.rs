@@ -3,7 +3,8 @@
 use half::f16;
 
 use super::float::f16_to_f32;
-use super::{BlockError, decode, encode, writable_types};
+use super::{decode, encode, writable_types};
+use crate::CodecError;
 use crate::dtype::DType;
 
 /// Scales and additive terms; `None` for formats without them and read-only ones.
@@ -19,13 +20,17 @@ const fn scale_offsets(dtype: DType) -> Option<&'static [usize]> {
 }
 
 /// Encodes like [`encode`](super::encode) and rejects numbers whose stored form is not finite.
-pub fn encode_finite(dtype: DType, values: &[f32], bytes: &mut [u8]) -> Result<(), BlockError> {
+///
+/// # Errors
+/// As [`encode`](super::encode); [`CodecError::NoCode`]. After an error the content of `bytes` is
+/// unspecified.
+pub fn encode_finite(dtype: DType, values: &[f32], bytes: &mut [u8]) -> Result<(), CodecError> {
     encode(dtype, values, bytes)?;
     let mut stored = vec![0.0; values.len()];
     decode(dtype, bytes, &mut stored)?;
     match stored.iter().position(|value| !value.is_finite()) {
         None => Ok(()),
-        Some(index) => Err(BlockError::NoCode {
+        Some(index) => Err(CodecError::NoCode {
             dtype,
             index,
             value: values[index],
@@ -37,11 +42,12 @@ pub fn encode_finite(dtype: DType, values: &[f32], bytes: &mut [u8]) -> Result<(
 /// nearest.
 ///
 /// # Errors
-/// [`BlockError::Length`]; [`BlockError::ReadOnlyType`]; [`BlockError::NoCode`] if a product is not
-/// finite.
-pub fn scale_blocks(dtype: DType, bytes: &mut [u8], factor: f32) -> Result<(), BlockError> {
+/// [`CodecError::Length`]; [`CodecError::ReadOnlyType`] for formats that are not writable;
+/// [`CodecError::NoCode`] if a product is not finite. After an error the content of `bytes` is
+/// unspecified.
+pub fn scale_blocks(dtype: DType, bytes: &mut [u8], factor: f32) -> Result<(), CodecError> {
     if !writable_types().contains(&dtype) {
-        return Err(BlockError::ReadOnlyType { dtype });
+        return Err(CodecError::ReadOnlyType { dtype });
     }
     let blocks = bytes.len() / dtype.block_bytes().max(1);
     let numbers = blocks * dtype.block_len();
@@ -50,7 +56,7 @@ pub fn scale_blocks(dtype: DType, bytes: &mut [u8], factor: f32) -> Result<(), B
         if value.is_finite() {
             Ok(())
         } else {
-            Err(BlockError::NoCode {
+            Err(CodecError::NoCode {
                 dtype,
                 index,
                 value,

@@ -1,102 +1,11 @@
 //! Errors of GGUF files.
 
-use std::path::PathBuf;
-
 use super::ggml_type::GgmlType;
 use crate::dtype::DType;
 use crate::limits;
-use crate::map::MapError;
 use crate::wire::WireError;
 
-/// Error returned when a file cannot be opened as GGUF.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The file could not be mapped.
-    #[error(transparent)]
-    Map(#[from] MapError),
-    /// The file is no valid GGUF.
-    #[error("{}: {error}", path.display())]
-    Invalid {
-        /// The file.
-        path: PathBuf,
-        /// The error.
-        error: GgufError,
-    },
-    /// The parts of a split model do not match.
-    #[error("{}: {error}", path.display())]
-    Split {
-        /// The part.
-        path: PathBuf,
-        /// The error.
-        error: SplitError,
-    },
-}
-
-/// Error of a part of a split model.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum SplitError {
-    /// The names of the other parts cannot be derived from this one.
-    #[error("this is a part of a model, its name must end in \"{expected}\"; rename it back")]
-    Name {
-        /// Expected end of the name.
-        expected: String,
-    },
-    /// The model has too many parts.
-    #[error(
-        "the model has {found} parts, {} is the most that is supported",
-        limits::MAX_FILES
-    )]
-    Count {
-        /// Number of parts.
-        found: usize,
-    },
-    /// A part is missing.
-    #[error("this part of the model is missing, there are {count}; download it")]
-    Missing {
-        /// Number of parts.
-        count: usize,
-    },
-    /// The file is no part of a model.
-    #[error("this file is no part of the model: metadata {key:?} is missing; download it again")]
-    NotAPart {
-        /// Missing metadata key.
-        key: &'static str,
-    },
-    /// Metadata of a part differs from the expected value.
-    #[error(
-        "metadata {key:?} is {found}, expected {expected} as in the other parts or by the name of \
-         the file; it is of another model, download it again"
-    )]
-    Differs {
-        /// The key.
-        key: String,
-        /// Expected value.
-        expected: String,
-        /// Value found.
-        found: String,
-    },
-    /// A tensor is in two parts.
-    #[error("tensor {tensor:?} is in {other:?} too; one of the files is of another model")]
-    DuplicateTensor {
-        /// Name of the tensor.
-        tensor: String,
-        /// File name of the other part.
-        other: String,
-    },
-    /// The number of tensors differs from the stated one.
-    #[error(
-        "the parts of the model have {found} tensors, expected {expected}; one of the files is of \
-         another model"
-    )]
-    Tensors {
-        /// `split.tensors.count`.
-        expected: usize,
-        /// Number of tensors in all parts.
-        found: usize,
-    },
-}
-
-/// Error in the contents of a GGUF file, or in a request for them.
+/// Error in the contents of a GGUF file or of a split model, or in a request for them.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GgufError {
     /// The magic is wrong.
@@ -284,6 +193,65 @@ pub enum GgufError {
         first: String,
         /// Tensor that starts within it.
         second: String,
+    },
+    /// The names of the other parts cannot be derived from this one.
+    #[error("this is a part of a model, its name must end in \"{expected}\"; rename it back")]
+    PartName {
+        /// Expected end of the name.
+        expected: String,
+    },
+    /// The model has too many parts.
+    #[error(
+        "the model has {found} parts, {} is the most that is supported",
+        limits::MAX_FILES
+    )]
+    PartCount {
+        /// Number of parts.
+        found: usize,
+    },
+    /// A part is missing.
+    #[error("this part of the model is missing, there are {count}; download it")]
+    MissingPart {
+        /// Number of parts.
+        count: usize,
+    },
+    /// The file is no part of a model.
+    #[error("this file is no part of the model: metadata {key:?} is missing; download it again")]
+    NotAPart {
+        /// Missing metadata key.
+        key: &'static str,
+    },
+    /// Metadata of a part differs from the expected value.
+    #[error(
+        "metadata {key:?} is {found}, expected {expected} as in the other parts or by the name of \
+         the file; it is of another model, download it again"
+    )]
+    PartDiffers {
+        /// The key.
+        key: String,
+        /// Expected value.
+        expected: String,
+        /// Value found.
+        found: String,
+    },
+    /// A tensor is in two parts.
+    #[error("tensor {tensor:?} is in {other:?} too; one of the files is of another model")]
+    TensorInTwoParts {
+        /// Name of the tensor.
+        tensor: String,
+        /// File name of the other part.
+        other: String,
+    },
+    /// The number of tensors differs from the stated one.
+    #[error(
+        "the parts of the model have {found} tensors, expected {expected}; one of the files is of \
+         another model"
+    )]
+    TensorCount {
+        /// `split.tensors.count`.
+        expected: usize,
+        /// Number of tensors in all parts.
+        found: usize,
     },
 }
 

@@ -15,7 +15,7 @@ use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::Arc;
 
-pub use error::{GgufError, OpenError, SplitError};
+pub use error::GgufError;
 pub use ggml_type::GgmlType;
 pub use split::SplitModel;
 pub use value::{Array, FromValue, Value, ValueType};
@@ -23,6 +23,7 @@ pub use writer::{WriteError, Writer};
 
 use crate::dtype::DType;
 use crate::map::MappedFile;
+use crate::source::SourceError;
 
 /// Magic bytes of GGUF files.
 pub const MAGIC: [u8; 4] = *b"GGUF";
@@ -170,13 +171,17 @@ pub struct Gguf {
 
 impl Gguf {
     /// Maps and validates the file at `path`.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
+    ///
+    /// # Errors
+    ///
+    /// [`SourceError`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, SourceError> {
         Gguf::from_map(MappedFile::open(path)?)
     }
 
-    fn from_map(map: MappedFile) -> Result<Self, OpenError> {
+    fn from_map(map: MappedFile) -> Result<Self, SourceError> {
         let map = Arc::new(map);
-        let contents = Contents::parse(&map).map_err(|error| OpenError::Invalid {
+        let contents = Contents::parse(&map).map_err(|error| SourceError::Gguf {
             path: map.path().to_path_buf(),
             error,
         })?;

@@ -8,9 +8,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{ALIGNMENT_KEY, Gguf, GgufError, OpenError, SplitError};
+use super::{ALIGNMENT_KEY, Gguf, GgufError};
 use crate::limits;
 use crate::map::{MapError, MappedFile};
+use crate::source::SourceError;
 
 const NUMBER: &str = "split.no";
 const COUNT: &str = "split.count";
@@ -26,12 +27,16 @@ pub struct SplitModel {
 }
 
 impl SplitModel {
-    /// Maps and validates the file at `path`, with the other parts of a split model from the same
-    /// folder.
-    pub fn open(path: impl AsRef<Path>) -> Result<SplitModel, OpenError> {
+    /// Maps and validates the file at `path`. If it is any part of a split model, the other parts
+    /// are opened from the same folder.
+    ///
+    /// # Errors
+    ///
+    /// [`SourceError`].
+    pub fn open(path: impl AsRef<Path>) -> Result<SplitModel, SourceError> {
         let path = path.as_ref();
         let named = Gguf::open(path)?;
-        let of = |error| OpenError::Split {
+        let of = |error| SourceError::Gguf {
             path: path.to_owned(),
             error,
         };
@@ -43,7 +48,7 @@ impl SplitModel {
             });
         }
         if count > limits::MAX_FILES {
-            return Err(of(SplitError::Count { found: count }));
+            return Err(of(GgufError::PartCount { found: count }));
         }
         let own = required_number(&named, NUMBER)?;
         if own >= count {
@@ -89,7 +94,7 @@ impl SplitModel {
         std::iter::once(&self.first).chain(&self.other_parts)
     }
 
-    fn check(&self, count: usize) -> Result<(), OpenError> {
+    fn check(&self, count: usize) -> Result<(), SourceError> {
         let mut found: HashMap<&str, &Gguf> = HashMap::new();
         for (place, part) in self.parts().enumerate() {
             for (key, expected) in [(NUMBER, place), (COUNT, count)] {
@@ -114,7 +119,7 @@ impl SplitModel {
                     let other = other.map().path().file_name().unwrap_or_default();
                     return Err(error_in_part(
                         part,
-                        SplitError::DuplicateTensor {
+                        GgufError::TensorInTwoParts {
                             tensor: tensor.name.clone(),
                             other: other.to_string_lossy().into_owned(),
                         },
@@ -129,7 +134,7 @@ impl SplitModel {
         let found = found.len();
         Err(error_in_part(
             &self.first,
-            SplitError::Tensors { expected, found },
+            GgufError::TensorCount { expected, found },
         ))
     }
 }
@@ -141,7 +146,7 @@ struct PartNames {
 }
 
 impl PartNames {
-    fn from_part(path: &Path, part: usize, count: usize) -> Result<PartNames, SplitError> {
+    fn from_part(path: &Path, part: usize, count: usize) -> Result<PartNames, GgufError> {
         let end = part_suffix(part, count);
         let name = path.file_name().and_then(|name| name.to_str());
         match name.and_then(|name| name.strip_suffix(&end)) {
@@ -150,16 +155,16 @@ impl PartNames {
                 prefix: prefix.to_owned(),
                 count,
             }),
-            None => Err(SplitError::Name { expected: end }),
+            None => Err(GgufError::PartName { expected: end }),
         }
     }
 
-    fn open(&self, part: usize) -> Result<Gguf, OpenError> {
+    fn open(&self, part: usize) -> Result<Gguf, SourceError> {
         let name = format!("{}{}", self.prefix, part_suffix(part, self.count));
         match MappedFile::open_inside(&self.folder, &name) {
             Err(MapError::Io { path, error }) if error.kind() == io::ErrorKind::NotFound => {
-                let error = SplitError::Missing { count: self.count };
-                Err(OpenError::Split { path, error })
+                let error = GgufError::MissingPart { count: self.count };
+                Err(SourceError::Gguf { path, error })
             }
             Err(error) => Err(error.into()),
             Ok(map) => Gguf::from_map(map),
@@ -171,28 +176,25 @@ fn part_suffix(part: usize, count: usize) -> String {
     format!("-{:05}-of-{count:05}.gguf", part + 1)
 }
 
-fn optional_number(part: &Gguf, key: &str) -> Result<Option<usize>, OpenError> {
+fn optional_number(part: &Gguf, key: &str) -> Result<Option<usize>, SourceError> {
     part.optional(key)
-        .map_err(|error: GgufError| OpenError::Invalid {
-            path: part.map().path().to_owned(),
-            error,
-        })
+        .map_err(|error| error_in_part(part, error))
 }
 
-fn required_number(part: &Gguf, key: &'static str) -> Result<usize, OpenError> {
-    optional_number(part, key)?.ok_or_else(|| error_in_part(part, SplitError::NotAPart { key }))
+fn required_number(part: &Gguf, key: &'static str) -> Result<usize, SourceError> {
+    optional_number(part, key)?.ok_or_else(|| error_in_part(part, GgufError::NotAPart { key }))
 }
 
-fn differs_error(key: &str, expected: impl ToString, found: impl ToString) -> SplitError {
-    SplitError::Differs {
+fn differs_error(key: &str, expected: impl ToString, found: impl ToString) -> GgufError {
+    GgufError::PartDiffers {
         key: key.to_owned(),
         expected: expected.to_string(),
         found: found.to_string(),
     }
 }
 
-fn error_in_part(part: &Gguf, error: SplitError) -> OpenError {
-    OpenError::Split {
+fn error_in_part(part: &Gguf, error: GgufError) -> SourceError {
+    SourceError::Gguf {
         path: part.map().path().to_owned(),
         error,
     }

@@ -10,6 +10,7 @@ const MAX_POINTS: usize = 64;
 
 /// Quality with only the first refinements active.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct ActiveFractionPoint {
     /// Number of active refinements.
     pub refinements: u64,

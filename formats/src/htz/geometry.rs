@@ -7,6 +7,7 @@ use crate::model::{HyperParameters, ProjectionKind};
 
 /// Stored spectra against which a probe compares.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct GeometryRecord {
     /// Layer that is probed by default.
     pub depth_sink: DepthSinkRecord,
@@ -16,6 +17,7 @@ pub struct GeometryRecord {
 
 /// First layer where the cumulative explained variance of the residual stream is near its plateau.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct DepthSinkRecord {
     /// Index of the layer.
     pub layer: usize,
@@ -37,6 +39,7 @@ impl DepthSinkRecord {
 
 /// Origin of a depth sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DepthSinkOrigin {
     /// Measured on the activations of a calibration.
@@ -60,6 +63,7 @@ impl DepthSinkOrigin {
 
 /// Spectrum of a stored projection.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct SpectrumRecord {
     /// Index of the layer.
     pub layer: usize,

@@ -11,6 +11,7 @@ use crate::model::{Form, HyperParameters, InputGroup, MatrixId, ProjectionKind, 
 /// Contents and origin of an artifact, as JSON. A reader ignores unknown keys, because everything
 /// it must understand is listed in [`requires`](Manifest::requires).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct Manifest {
     /// Features that a reader must support, including
     /// [`required_features`](Manifest::required_features).
@@ -67,6 +68,7 @@ impl Manifest {
 
 /// A row-major matrix in the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct TensorEntry {
     /// Name of the tensor in the source; informative only.
     pub name: String,
@@ -145,6 +147,7 @@ impl TensorEntry {
 
 /// Encoding of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Encoding {
     /// Not encoded.
@@ -155,6 +158,7 @@ pub enum Encoding {
 
 /// Stored data other than a tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct SectionEntry {
     /// Unique name, for example [`TOKENIZER`](super::TOKENIZER).
     pub name: String,
@@ -174,6 +178,7 @@ pub struct SectionEntry {
 
 /// Request and decisions of the compression plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct PlanRecord {
     /// Name of the method: `gp` or `grc`.
     pub method: String,
@@ -195,6 +200,7 @@ pub struct PlanRecord {
 
 /// Allocation of the budget over projections and layers; informative.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct AllocationRecord {
     /// Name of the allocator.
     pub allocator: String,
@@ -214,6 +220,7 @@ pub struct AllocationRecord {
 
 /// Compression budget.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Budget {
     /// The same rank in every projection.
@@ -226,6 +233,7 @@ pub enum Budget {
 
 /// Compression of a projection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct ProjectionRecord {
     /// Index of the layer.
     pub layer: usize,
@@ -255,6 +263,7 @@ pub struct ProjectionRecord {
 
 /// Compression of a matrix outside of the layers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct MatrixRecord {
     /// The head, or the embedding (which is also the head if tied).
     pub matrix: MatrixId,
@@ -282,6 +291,7 @@ pub struct MatrixRecord {
 
 /// Cost of a shared basis.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct BasisRecord {
     /// Index of the layer.
     pub layer: usize,
@@ -297,6 +307,7 @@ pub struct BasisRecord {
 
 /// Source and program of an artifact, without times and paths.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct Provenance {
     /// Name of the program.
     pub program: String,
@@ -330,6 +341,7 @@ pub struct Provenance {
 /// Tuning of norm weights and row scales on the source's logits. Errors of projections are those
 /// before tuning.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct TuningRecord {
     /// Steps of gradient descent; 0 only in a writer's draft.
     pub steps: u64,
@@ -364,6 +376,7 @@ impl TuningRecord {
 
 /// Treatment of weights beyond the choice of ranks; informative.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct TreatmentRecord {
     /// Error metric: `none`, `axiom`, `activation`, `whiten`.
     pub gauge: String,
@@ -381,6 +394,7 @@ pub struct TreatmentRecord {
 
 /// Calibration texts that were run through the source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct CalibrationRecord {
     /// Digest of the text; of several, that of the lines `DIGEST WEIGHT`.
     pub text_sha256: Digest,

@@ -16,6 +16,7 @@ const MAX_PROTOCOL_BYTES: usize = 64;
 
 /// Distance of the artifact from its source, measured on a test split.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct QualityRecord {
     /// Digest of the text.
     pub text_sha256: Digest,
@@ -39,6 +40,7 @@ pub struct QualityRecord {
 
 /// A measurement; a single window has no standard error and no interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct Measurement {
     /// Measured value.
     pub value: f64,

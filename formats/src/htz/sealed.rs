@@ -20,6 +20,7 @@ const _: () = assert!(MAX_SECTION_BYTES.is_multiple_of(ALIGNMENT));
 
 /// Source model stored in an artifact (1.13).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct SourceRecord {
     /// All tensors of the source's forward pass, in execution order.
     pub tensors: Vec<SourceTensor>,
@@ -27,6 +28,7 @@ pub struct SourceRecord {
 
 /// A tensor of the source, in its source type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct SourceTensor {
     /// Name in the source; informative only.
     pub name: String,

@@ -170,6 +170,7 @@ impl<'de> Deserialize<'de> for MatrixId {
 
 /// Storage form of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
     /// `W`.

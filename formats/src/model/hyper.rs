@@ -9,6 +9,7 @@ use crate::limits;
 
 /// Hyper-parameters that define the forward pass of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct HyperParameters {
     /// Name of the architecture, for example `llama`.
     pub architecture: String,
@@ -49,6 +50,7 @@ pub struct HyperParameters {
 ///
 /// Unknown fields are refused, since a reader must implement all of them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Forward {
     /// Dimensions of a head that are rotated together.
@@ -87,6 +89,7 @@ impl Forward {
 
 /// Dimensions that the rotary embedding rotates together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RopePairs {
     /// `2i` and `2i + 1`.
@@ -98,6 +101,7 @@ pub enum RopePairs {
 
 /// Activation of the gate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Activation {
     /// `x / (1 + exp(-x))`.
@@ -109,6 +113,7 @@ pub enum Activation {
 
 /// Sliding-window attention.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SlidingWindow {
     /// Window length, including the position itself.
@@ -123,6 +128,7 @@ pub struct SlidingWindow {
 
 /// Rotary frequencies that depend on the context length (LongRoPE).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LongRope {
     /// Longest context for [`RopeFactors`](super::Role::RopeFactors); longer ones use
@@ -137,6 +143,7 @@ pub struct LongRope {
 /// The scores of a position are the softmax of the router's outputs; the experts of the largest scores
 /// are applied, and their outputs added with the scores as weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Experts {
     /// Experts of a block.

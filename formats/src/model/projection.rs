@@ -11,6 +11,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 /// Its text form is its name, followed by a dot and the index of the expert if it belongs to one:
 /// `q`, `expert_down.17`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemas", schemars(with = "String"))]
 pub enum ProjectionKind {
     /// Query projection.
     Q,
@@ -195,6 +197,7 @@ impl<'de> Deserialize<'de> for ProjectionKind {
 
 /// Activation point of a block: an input of projections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ActivationPoint {
     /// Normed residual stream, input of `q`, `k` and `v`.
@@ -229,6 +232,7 @@ impl ActivationPoint {
 
 /// Projections that share their input and may share a basis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum InputGroup {
     /// `q`, `k` and `v`.

@@ -1,12 +1,9 @@
-//! Errors of safetensors files, indexes and model folders.
-
-use std::path::PathBuf;
+//! Errors of safetensors.
 
 use super::{CONFIG, Element, INDEX, WEIGHTS};
 use crate::limits;
-use crate::map::MapError;
 
-/// Error in the contents of a safetensors file, or in a request for them.
+/// Error in the contents of a safetensors file, an index or a model folder, or in a request for them.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SafetensorsError {
     /// The file is shorter than the length of the header.
@@ -130,26 +127,15 @@ pub enum SafetensorsError {
         /// Number of bytes.
         bytes: u64,
     },
-}
-
-fn supported() -> String {
-    let supported = Element::ALL.iter().filter(|e| e.dtype().is_some());
-    let names: Vec<&str> = supported.map(|e| e.name()).collect();
-    names.join(", ")
-}
-
-/// Error in an index of shards.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum IndexError {
     /// The index is no valid JSON for its schema.
     #[error("the index is unreadable: {error}")]
-    Json {
+    IndexJson {
         /// The error and its position.
         error: String,
     },
     /// A tensor is listed twice.
     #[error("tensor {tensor:?} is listed twice")]
-    DuplicateTensor {
+    ListedTwice {
         /// The name.
         tensor: String,
     },
@@ -164,119 +150,67 @@ pub enum IndexError {
         /// Listed name.
         shard: String,
     },
-}
-
-/// Error returned when a folder cannot be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum ModelFolderError {
-    /// A file could not be mapped.
-    #[error(transparent)]
-    Map(#[from] MapError),
     /// The folder has no configuration.
     #[error(
-        "{}: there is no {CONFIG} in this folder; name the folder of a Hugging Face model, or the \
-         model's file", folder.display()
+        "there is no {CONFIG} in this folder; name the folder of a Hugging Face model, or the \
+         model's file"
     )]
-    NoConfig {
-        /// The folder.
-        folder: PathBuf,
-    },
+    NoConfig,
     /// The folder has no safetensors weights.
     #[error(
-        "{}: there is neither {WEIGHTS} nor {INDEX} in this folder; download the weights, or \
-         save them as safetensors", folder.display()
+        "there is neither {WEIGHTS} nor {INDEX} in this folder; download the weights, or \
+         save them as safetensors"
     )]
-    NoWeights {
-        /// The folder.
-        folder: PathBuf,
-    },
+    NoWeights,
     /// The folder has a single weight file and an index of others.
-    #[error(
-        "{}: there is {WEIGHTS}, and {INDEX} lists other files; keep the one that is meant",
-        folder.display()
-    )]
-    Ambiguous {
-        /// The folder.
-        folder: PathBuf,
-    },
+    #[error("there is {WEIGHTS}, and {INDEX} lists other files; keep the one that is meant")]
+    Ambiguous,
     /// The file is no part of the model in its folder.
-    #[error(
-        "{}: this file is none of the weights of the model in its folder; name the folder",
-        path.display()
-    )]
-    NotAWeight {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("this file is none of the weights of the model in its folder; name the folder")]
+    NotAWeight,
     /// A text file is too large.
-    #[error("{}: {found} bytes, {limit} is the most that is supported", path.display())]
+    #[error("{found} bytes, {limit} is the most that is supported")]
     Size {
-        /// The file.
-        path: PathBuf,
         /// Its size in bytes.
         found: u64,
         /// Maximum size.
         limit: u64,
     },
-    /// A weight file is invalid.
-    #[error("{}: {error}", path.display())]
-    Weights {
-        /// The file.
-        path: PathBuf,
-        /// The error.
-        error: SafetensorsError,
-    },
-    /// The index is invalid.
-    #[error("{}: {error}", path.display())]
-    Index {
-        /// The file.
-        path: PathBuf,
-        /// The error.
-        error: IndexError,
-    },
     /// The index lists too many files.
-    #[error("{}: lists {found} files, {} is the most that is supported", path.display(), limits::MAX_FILES)]
-    Files {
-        /// The index.
-        path: PathBuf,
+    #[error(
+        "lists {found} files, {} is the most that is supported",
+        limits::MAX_FILES
+    )]
+    TooManyFiles {
         /// Number of files.
         found: usize,
     },
     /// A listed file is missing.
-    #[error("{}: this file is missing, the index lists it; download it", path.display())]
-    MissingShard {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("this file is missing, the index lists it; download it")]
+    MissingShard,
     /// A listed tensor is missing.
     #[error(
-        "{}: tensor {tensor:?} is not in this file, the index lists it here; \
-         download both again", path.display()
+        "tensor {tensor:?} is not in this file, the index lists it here; \
+         download both again"
     )]
     MissingTensor {
-        /// The file.
-        path: PathBuf,
         /// The tensor.
         tensor: String,
     },
     /// A listed tensor is in another file.
     #[error(
-        "{}: tensor {tensor:?} is in this file, the index lists it in {listed:?}; \
-         download them again", path.display()
+        "tensor {tensor:?} is in this file, the index lists it in {listed:?}; \
+         download them again"
     )]
     WrongShard {
-        /// File that contains it.
-        path: PathBuf,
         /// The tensor.
         tensor: String,
         /// Listed file.
         listed: String,
     },
     /// A tensor is in two files.
-    #[error("{}: tensor {tensor:?} is in this file and in {other:?}; the model is damaged", path.display())]
+    #[error("tensor {tensor:?} is in this file and in {other:?}; the model is damaged")]
     TwoShards {
-        /// One file.
-        path: PathBuf,
         /// The tensor.
         tensor: String,
         /// The other file.
@@ -284,13 +218,17 @@ pub enum ModelFolderError {
     },
     /// A tensor is not listed in the index.
     #[error(
-        "{}: tensor {tensor:?} is in this file, the index does not list it; \
-         download both again", path.display()
+        "tensor {tensor:?} is in this file, the index does not list it; \
+         download both again"
     )]
     Unlisted {
-        /// The file.
-        path: PathBuf,
         /// The tensor.
         tensor: String,
     },
+}
+
+fn supported() -> String {
+    let supported = Element::ALL.iter().filter(|e| e.dtype().is_some());
+    let names: Vec<&str> = supported.map(|e| e.name()).collect();
+    names.join(", ")
 }

@@ -5,9 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Contents, Index, ModelFolderError};
+use super::{Contents, Index, SafetensorsError};
 use crate::limits;
 use crate::map::{MapError, MappedFile};
+use crate::source::SourceError;
 
 /// Configuration of the model.
 pub const CONFIG: &str = "config.json";
@@ -49,8 +50,12 @@ pub struct ModelFolder {
 
 impl ModelFolder {
     /// Maps and validates the folder at `path`, or the folder of the configuration, index or weight
-    /// file at `path`; the contents of the configuration are not checked.
-    pub fn open(path: impl AsRef<Path>) -> Result<ModelFolder, ModelFolderError> {
+    /// file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`SourceError`]. The contents of the configuration are not checked.
+    pub fn open(path: impl AsRef<Path>) -> Result<ModelFolder, SourceError> {
         let path = path.as_ref();
         let kind = std::fs::metadata(path).map_err(|error| MapError::Io {
             path: path.to_owned(),
@@ -69,9 +74,7 @@ impl ModelFolder {
         if files.any(|file| file.path().file_name() == path.file_name()) {
             return Ok(folder);
         }
-        Err(ModelFolderError::NotAWeight {
-            path: path.to_owned(),
-        })
+        Err(error_in_file(path, SafetensorsError::NotAWeight))
     }
 
     /// Path of the folder.
@@ -99,11 +102,9 @@ impl ModelFolder {
     }
 }
 
-fn open(path: &Path) -> Result<ModelFolder, ModelFolderError> {
+fn open(path: &Path) -> Result<ModelFolder, SourceError> {
     let Some(config) = map_if_present(path, CONFIG)? else {
-        return Err(ModelFolderError::NoConfig {
-            folder: path.to_owned(),
-        });
+        return Err(error_in_file(path, SafetensorsError::NoConfig));
     };
     check_size(&config, limits::MAX_CONFIG_BYTES)?;
     let index = map_if_present(path, INDEX)?;
@@ -111,11 +112,7 @@ fn open(path: &Path) -> Result<ModelFolder, ModelFolderError> {
         Some(index) => open_indexed_shards(path, index)?,
         None => match map_if_present(path, WEIGHTS)? {
             Some(weights) => vec![parse_shard(weights)?],
-            None => {
-                return Err(ModelFolderError::NoWeights {
-                    folder: path.to_owned(),
-                });
-            }
+            None => return Err(error_in_file(path, SafetensorsError::NoWeights)),
         },
     };
     Ok(ModelFolder {
@@ -134,51 +131,46 @@ fn map_if_present(folder: &Path, name: &str) -> Result<Option<Arc<MappedFile>>, 
     }
 }
 
-fn check_size(file: &MappedFile, limit: u64) -> Result<(), ModelFolderError> {
+fn error_in_file(path: &Path, error: SafetensorsError) -> SourceError {
+    SourceError::Safetensors {
+        path: path.to_owned(),
+        error,
+    }
+}
+
+fn check_size(file: &MappedFile, limit: u64) -> Result<(), SourceError> {
     let found = file.len() as u64;
     if found <= limit {
         return Ok(());
     }
-    Err(ModelFolderError::Size {
-        path: file.path().to_owned(),
-        found,
-        limit,
-    })
+    let error = SafetensorsError::Size { found, limit };
+    Err(error_in_file(file.path(), error))
 }
 
-fn parse_shard(map: Arc<MappedFile>) -> Result<Shard, ModelFolderError> {
-    let contents = Contents::parse(&map).map_err(|error| ModelFolderError::Weights {
-        path: map.path().to_owned(),
-        error,
-    })?;
+fn parse_shard(map: Arc<MappedFile>) -> Result<Shard, SourceError> {
+    let contents = Contents::parse(&map).map_err(|error| error_in_file(map.path(), error))?;
     Ok(Shard { map, contents })
 }
 
 /// Opens the files listed in an index and checks that they contain exactly the listed tensors.
-fn open_indexed_shards(folder: &Path, file: &MappedFile) -> Result<Vec<Shard>, ModelFolderError> {
+fn open_indexed_shards(folder: &Path, file: &MappedFile) -> Result<Vec<Shard>, SourceError> {
     check_size(file, limits::MAX_INDEX_BYTES)?;
-    let path = || file.path().to_owned();
-    let index = Index::parse(file).map_err(|error| ModelFolderError::Index {
-        path: path(),
-        error,
-    })?;
+    let refused = |error| error_in_file(file.path(), error);
+    let index = Index::parse(file).map_err(refused)?;
     let names = index.shards();
     if names.len() > limits::MAX_FILES {
-        return Err(ModelFolderError::Files {
-            path: path(),
+        return Err(refused(SafetensorsError::TooManyFiles {
             found: names.len(),
-        });
+        }));
     }
     if !names.iter().any(|name| name == WEIGHTS) && folder.join(WEIGHTS).exists() {
-        return Err(ModelFolderError::Ambiguous {
-            folder: folder.to_owned(),
-        });
+        return Err(error_in_file(folder, SafetensorsError::Ambiguous));
     }
     let mut shards = Vec::with_capacity(names.len());
     for name in names {
         let Some(map) = map_if_present(folder, name)? else {
-            let path = folder.join(name);
-            return Err(ModelFolderError::MissingShard { path });
+            let error = SafetensorsError::MissingShard;
+            return Err(error_in_file(&folder.join(name), error));
         };
         shards.push(parse_shard(map)?);
     }
@@ -186,24 +178,28 @@ fn open_indexed_shards(folder: &Path, file: &MappedFile) -> Result<Vec<Shard>, M
     Ok(shards)
 }
 
-fn check_index(index: &Index, shards: &[Shard]) -> Result<(), ModelFolderError> {
-    let path = |shard: usize| shards[shard].map.path().to_owned();
+fn check_index(index: &Index, shards: &[Shard]) -> Result<(), SourceError> {
+    let refused = |shard: usize, error| Err(error_in_file(shards[shard].map.path(), error));
     let mut places: HashMap<&str, usize> = HashMap::new();
     for (place, shard) in shards.iter().enumerate() {
         let names = shard.contents.tensors().iter().map(|t| t.name.as_str());
         for tensor in names.filter(|name| !is_computed_buffer(name)) {
             if let Some(other) = places.insert(tensor, place) {
-                return Err(ModelFolderError::TwoShards {
-                    path: path(place),
-                    tensor: tensor.to_owned(),
-                    other: index.shards()[other].clone(),
-                });
+                return refused(
+                    place,
+                    SafetensorsError::TwoShards {
+                        tensor: tensor.to_owned(),
+                        other: index.shards()[other].clone(),
+                    },
+                );
             }
             if index.shard_of(tensor).is_none() {
-                return Err(ModelFolderError::Unlisted {
-                    path: path(place),
-                    tensor: tensor.to_owned(),
-                });
+                return refused(
+                    place,
+                    SafetensorsError::Unlisted {
+                        tensor: tensor.to_owned(),
+                    },
+                );
             }
         }
     }
@@ -212,17 +208,21 @@ fn check_index(index: &Index, shards: &[Shard]) -> Result<(), ModelFolderError> 
         match places.get(tensor.as_str()) {
             Some(place) if place == listed => {}
             Some(&place) => {
-                return Err(ModelFolderError::WrongShard {
-                    path: path(place),
-                    tensor: tensor.clone(),
-                    listed: index.shards()[*listed].clone(),
-                });
+                return refused(
+                    place,
+                    SafetensorsError::WrongShard {
+                        tensor: tensor.clone(),
+                        listed: index.shards()[*listed].clone(),
+                    },
+                );
             }
             None => {
-                return Err(ModelFolderError::MissingTensor {
-                    path: path(*listed),
-                    tensor: tensor.clone(),
-                });
+                return refused(
+                    *listed,
+                    SafetensorsError::MissingTensor {
+                        tensor: tensor.clone(),
+                    },
+                );
             }
         }
     }

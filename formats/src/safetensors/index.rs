@@ -7,7 +7,7 @@ use std::path::{Component, Path};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::IndexError;
+use super::SafetensorsError;
 use super::header::{check_count, check_name};
 use crate::escape::escape_truncated;
 
@@ -21,14 +21,19 @@ pub struct Index {
 
 impl Index {
     /// Parses an index.
-    pub fn parse(json: &[u8]) -> Result<Index, IndexError> {
-        let file: File = serde_json::from_slice(json).map_err(|error| IndexError::Json {
-            error: escape_truncated(&error.to_string()),
-        })?;
+    ///
+    /// # Errors
+    ///
+    /// [`SafetensorsError`].
+    pub fn parse(json: &[u8]) -> Result<Index, SafetensorsError> {
+        let file: File =
+            serde_json::from_slice(json).map_err(|error| SafetensorsError::IndexJson {
+                error: escape_truncated(&error.to_string()),
+            })?;
         let WeightMap { mut tensors, files } = file.weight_map;
         if let Some((shard, file)) = files.iter().find(|(name, _)| !is_shard_name(name)) {
             let listed = tensors.iter().find(|(_, found)| found == file);
-            return Err(IndexError::ShardName {
+            return Err(SafetensorsError::ShardName {
                 tensor: listed.map(|(tensor, _)| tensor.clone()).unwrap_or_default(),
                 shard: escape_truncated(shard),
             });
@@ -43,7 +48,7 @@ impl Index {
         }
         tensors.sort();
         if let Some(pair) = tensors.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(IndexError::DuplicateTensor {
+            return Err(SafetensorsError::ListedTwice {
                 tensor: pair[0].0.clone(),
             });
         }

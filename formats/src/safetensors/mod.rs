@@ -14,7 +14,7 @@ mod index;
 use std::fmt;
 use std::ops::Range;
 
-pub use error::{IndexError, ModelFolderError, SafetensorsError};
+pub use error::SafetensorsError;
 pub(crate) use folder::is_computed_buffer;
 pub use folder::{CONFIG, INDEX, ModelFolder, Shard, WEIGHTS};
 pub use index::Index;

@@ -12,9 +12,7 @@ use std::fs;
 use std::path::Path;
 
 use htc_formats::DType;
-use htc_formats::architecture::{
-    BindError, ConfigError, ModelTensor, Place, WeightFile, bind_hugging_face,
-};
+use htc_formats::architecture::{BindError, ModelTensor, Place, WeightFile, bind_hugging_face};
 use htc_formats::model::{HyperParameters, Role};
 use htc_formats::safetensors::Contents;
 use serde_json::{Value, json};
@@ -237,7 +235,7 @@ pub fn refused(model_type: &str, keys: Value) -> BindError {
 pub fn refused_value(model_type: &str, keys: Value) -> (String, String) {
     let error = refused(model_type, keys.clone());
     match error {
-        BindError::Config(ConfigError::Value { key, found, .. }) => (key, found),
+        BindError::KeyValue { key, found, .. } => (key, found),
         other => panic!("{keys}: {other}"),
     }
 }

@@ -3,9 +3,9 @@
 use std::marker::PhantomData;
 
 use crate::error::ShapeError;
-use crate::linear::{LinearAlgebra, LinearError};
+use crate::linear::LinearAlgebra;
 
-/// Error of a device operation.
+/// Error of a device operation, or of its linear algebra.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
@@ -67,12 +67,28 @@ pub enum DeviceError {
     /// Shapes do not match.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// Any other driver error.
+    /// No convergence, e.g. for non-finite numbers.
+    #[error("the decomposition of a matrix of order {order} did not converge")]
+    NoConvergence {
+        /// Number of rows and columns, or of columns of a tall matrix.
+        order: usize,
+    },
+    /// A library is missing, too old, or fails to start.
+    #[error(
+        "{library} {message}; install cuSOLVER and cuBLAS of the CUDA toolkit (12.2 or newer), or put the libraries of the packages nvidia-cusolver and nvidia-cublas of PyPI, and of those they need, on the library path"
+    )]
+    NoLibrary {
+        /// Name, e.g. `cuSOLVER`.
+        library: &'static str,
+        /// Problem, e.g. `is not installed`.
+        message: String,
+    },
+    /// Any other error of the driver or of a library.
     #[error("{operation}: {message}")]
     Driver {
         /// Attempted operation.
         operation: &'static str,
-        /// Message of the driver.
+        /// Message of the driver or library.
         message: String,
     },
 }
@@ -328,8 +344,9 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Returns double-precision linear algebra on this device, or `None` to use that of the host.
-    fn linear_algebra(&self) -> Option<Result<Box<dyn LinearAlgebra>, LinearError>> {
+    /// Returns double-precision linear algebra on this device, or `None` if the host implementation
+    /// is to be used.
+    fn linear_algebra(&self) -> Option<Result<Box<dyn LinearAlgebra>, DeviceError>> {
         None
     }
 }

@@ -26,7 +26,7 @@ use super::device::{
     upload_parts_via_host,
 };
 use super::step::{Step, StepCounts};
-use crate::linear::{LinearAlgebra, LinearError};
+use crate::linear::LinearAlgebra;
 use api::check_driver;
 use graphs::GraphCache;
 use modules::Modules;
@@ -472,7 +472,7 @@ impl Device for Cuda {
         begun
     }
 
-    fn linear_algebra(&self) -> Option<Result<Box<dyn LinearAlgebra>, LinearError>> {
+    fn linear_algebra(&self) -> Option<Result<Box<dyn LinearAlgebra>, DeviceError>> {
         Some(Cuda::linear(self).map(|linear| Box::new(linear) as Box<dyn LinearAlgebra>))
     }
 }

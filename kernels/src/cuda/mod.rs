@@ -7,7 +7,6 @@ mod cache;
 pub mod code;
 #[cfg(feature = "cuda")]
 pub mod compile;
-pub mod cubin;
 pub mod device;
 #[cfg(feature = "cuda")]
 pub mod driver;

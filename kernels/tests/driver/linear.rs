@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use htc_kernels::cuda::{CudaLinear, Device, DeviceError, ops};
-use htc_kernels::linear::{GramMatrix, LinearAlgebra, LinearError, ProductShape};
+use htc_kernels::linear::{GramMatrix, LinearAlgebra, ProductShape};
 
 use super::device::matrices::{self, matmul, numbers, transposed};
 use super::scenarios::{assert_all_freed, download, open, read_call_log, upload};
@@ -61,10 +61,7 @@ fn missing_libraries(log: &Path, expected: &str) {
     let device = open();
     for _ in 0..2 {
         let error = device.linear().unwrap_err();
-        assert!(
-            matches!(error, LinearError::Unavailable { .. }),
-            "{error:?}"
-        );
+        assert!(matches!(error, DeviceError::NoLibrary { .. }), "{error:?}");
         let text = error.to_string();
         assert!(text.starts_with(expected), "{text}");
         for part in ["CUDA toolkit", "nvidia-cusolver and nvidia-cublas of PyPI"] {
@@ -81,7 +78,7 @@ fn missing_libraries(log: &Path, expected: &str) {
 fn out_of_memory_at_start(log: &Path) {
     let device = open();
     let error = device.linear().unwrap_err();
-    assert!(matches!(error, LinearError::Library { .. }), "{error:?}");
+    assert!(matches!(error, DeviceError::Driver { .. }), "{error:?}");
     assert!(
         error.to_string().contains("_STATUS_ALLOC_FAILED)"),
         "{error}"
@@ -297,8 +294,8 @@ fn sums_of_products(log: &Path) {
 fn shapes_that_do_not_fit(log: &Path) {
     let device = open();
     let linear = device.linear().unwrap();
-    let told = |result: Result<(), LinearError>| match result {
-        Err(LinearError::Shape(error)) => error.argument,
+    let told = |result: Result<(), DeviceError>| match result {
+        Err(DeviceError::Shape(error)) => error.argument,
         other => panic!("{other:?}"),
     };
     let eigen = |matrix: usize, values: usize| {
@@ -349,11 +346,11 @@ fn no_convergence(log: &Path) {
     let error = linear
         .symmetric_eigen(&mut [1.0; 9], &mut [0.0; 3], true)
         .unwrap_err();
-    assert_eq!(error, LinearError::NoConvergence { order: 3 });
+    assert_eq!(error, DeviceError::NoConvergence { order: 3 });
     let expected = "the decomposition of a matrix of order 3 did not converge";
     assert_eq!(error.to_string(), expected);
     let error = linear.right_singular_vectors(&[1.0; 5], &mut [0.0], &mut [0.0]);
-    assert_eq!(error, Err(LinearError::NoConvergence { order: 1 }));
+    assert_eq!(error, Err(DeviceError::NoConvergence { order: 1 }));
     drop((linear, device));
     assert_all_freed(log);
 }
@@ -362,9 +359,9 @@ fn numbers_that_are_not_finite(log: &Path) {
     let device = open();
     let linear = device.linear().unwrap();
     let error = linear.symmetric_eigen(&mut [f64::NAN; 4], &mut [0.0; 2], true);
-    assert_eq!(error, Err(LinearError::NoConvergence { order: 2 }));
+    assert_eq!(error, Err(DeviceError::NoConvergence { order: 2 }));
     let error = linear.right_singular_vectors(&[f64::NAN; 4], &mut [0.0; 2], &mut [0.0; 4]);
-    assert_eq!(error, Err(LinearError::NoConvergence { order: 2 }));
+    assert_eq!(error, Err(DeviceError::NoConvergence { order: 2 }));
     drop((linear, device));
     assert_all_freed(log);
 }
@@ -416,9 +413,9 @@ fn libraries_that_fail() {
 fn out_of_memory(log: &Path) {
     let device = open();
     let linear = device.linear().unwrap();
-    let full = |result: Result<(), LinearError>| {
+    let full = |result: Result<(), DeviceError>| {
         let error = result.unwrap_err();
-        let full = matches!(error, LinearError::Device(DeviceError::OutOfMemory { .. }));
+        let full = matches!(error, DeviceError::OutOfMemory { .. });
         assert!(full, "{error:?}");
     };
     for order in [200, 150] {

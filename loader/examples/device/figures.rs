@@ -1,6 +1,7 @@
 //! Medians with confidence intervals.
 
 use serde_json::{Value, json};
+use statrs::distribution::{Binomial, DiscreteCDF as _};
 
 /// Median of a sample with a distribution-free confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,19 +52,16 @@ impl Median {
 fn dropped_order_statistics(count: usize) -> (usize, f64) {
     // The k-th order statistic is above the median if fewer than k values are below it, each with
     // probability 1/2.
-    let mut term = 0.5_f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
-    let (mut below, mut skipped) = (term, 0);
-    let mut sure = 1.0 - 2.0 * below;
-    while skipped + 1 < count / 2 {
-        term *= (count - skipped) as f64 / (skipped + 1) as f64;
-        if 1.0 - 2.0 * (below + term) < 0.95 {
-            break;
-        }
-        below += term;
-        skipped += 1;
-        sure = 1.0 - 2.0 * below;
-    }
-    (skipped, sure.max(0.0))
+    let below = Binomial::new(0.5, count as u64);
+    let sure = |skipped: usize| {
+        let below = below
+            .as_ref()
+            .map_or(0.5, |below| below.cdf(skipped as u64));
+        (1.0 - 2.0 * below).max(0.0)
+    };
+    let enough = |&skipped: &usize| sure(skipped) >= 0.95;
+    let skipped = (1..count / 2).take_while(enough).last().unwrap_or(0);
+    (skipped, sure(skipped))
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use htc_formats::CodecError;
 use htc_formats::DType;
-use htc_formats::bands::{Code, CodeLayout, Codes, CodesError};
+use htc_formats::bands::{Code, CodeLayout, Codes};
 use htc_formats::model::{Forward, HyperParameters, InputGroup, ProjectionKind, StoredForm};
 
 /// Dimensions of a model of the `llama` architecture.
@@ -131,7 +132,7 @@ impl FromStr for StorageForm {
         let dtype = |name: &str| name.parse::<DType>().map_err(|_| wrong(&"no such type"));
         let number = |digits: &str| digits.parse::<usize>().map_err(|error| wrong(&error));
         let bits = |digits: &str| digits.parse::<u8>().map_err(|error| wrong(&error));
-        let coded = |code: Result<Code, CodesError>| code.map_err(|error| wrong(&error));
+        let coded = |code: Result<Code, CodecError>| code.map_err(|error| wrong(&error));
         match *text.split(':').collect::<Vec<_>>() {
             ["dense", name] => Ok(StorageForm::Dense(dtype(name)?)),
             [kind @ ("lowrank" | "basis" | "grc"), rank, name] => {
@@ -176,7 +177,7 @@ impl StorageForm {
         &self,
         slot: ProjectionKind,
         (rows, cols): (usize, usize),
-    ) -> Result<StoredForm, CodesError> {
+    ) -> Result<StoredForm, CodecError> {
         let low = |rank: usize, dtype| StoredForm::LowRank {
             rank: rank.min(rows).min(cols),
             a: dtype,

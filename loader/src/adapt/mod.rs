@@ -18,6 +18,7 @@ mod seen;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::speculate::SpeculateError;
 use htc_formats::DType;
 use htc_formats::block;
 use htc_formats::htz::{Digest, Htz};
@@ -26,11 +27,10 @@ use htc_formats::model::{InputGroup, Part, ProjectionKind, Role};
 use htc_formats::source::{Container, ModelFile};
 use htc_kernels::cpu::{Cpu, Scratch};
 use htc_kernels::{Matrix, Pool};
-use thiserror::Error;
 
 use crate::backend::Backend;
 use crate::dial::ActiveSetting;
-use crate::error::{ExecError, LoadError};
+use crate::error::ExecError;
 use crate::exec::{Adapted, AdaptedLayer, Correction, Session};
 use crate::linear::Linear;
 use crate::tensor::Tensor;
@@ -40,63 +40,6 @@ use oja::OnlineBasis;
 pub use options::AdaptOptions;
 use queue::BoundedQueue;
 pub(crate) use seen::ActivationRecorder;
-
-/// Error of an adaptation.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum AdaptError {
-    /// No layer of the draft has a basis.
-    #[error(
-        "the draft has no basis of Q, K and V to adapt; make one with `htc compile --method grc`, or adapt by gradient"
-    )]
-    NoBasis,
-    /// The draft is no compression of the model.
-    #[error(
-        "the draft has {found} {what}, expected {expected} as the model has: its basis can follow only what it was \
-         made from"
-    )]
-    Shape {
-        /// Property that differs.
-        what: &'static str,
-        /// Value of the model.
-        expected: usize,
-        /// Value of the draft.
-        found: usize,
-    },
-    /// The channels of the residual stream are permuted differently.
-    #[error(
-        "the draft stores its channels in another order than the model; compile it with `--order off`"
-    )]
-    ChannelPermutation,
-    /// An option is out of range.
-    #[error("{what} is {found}, expected {expected}")]
-    Option {
-        /// Name of the option.
-        what: &'static str,
-        /// Valid values.
-        expected: &'static str,
-        /// Given value.
-        found: f64,
-    },
-    /// The saved state belongs to other models or options.
-    #[error(
-        "what was learnt is of another {what}: expected {expected}, found {found}; give the file of this pair"
-    )]
-    StateMismatch {
-        /// Property that differs.
-        what: &'static str,
-        /// Expected value.
-        expected: String,
-        /// Value of the state.
-        found: String,
-    },
-    /// Weights do not decode.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// The forward pass failed.
-    #[error(transparent)]
-    Exec(#[from] ExecError),
-}
 
 /// Statistics of an adaptation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -163,7 +106,7 @@ impl Adaptation {
         model: &ModelFile,
         options: AdaptOptions,
         pool: &Arc<Pool>,
-    ) -> Result<Self, AdaptError> {
+    ) -> Result<Self, SpeculateError> {
         options.check()?;
         let hyper = &draft.hyper;
         for (what, expected, found) in [
@@ -178,7 +121,7 @@ impl Adaptation {
             ("numbers in a head", model.hyper.head_size, hyper.head_size),
         ] {
             if expected != found {
-                return Err(AdaptError::Shape {
+                return Err(SpeculateError::DraftShape {
                     what,
                     expected,
                     found,
@@ -186,7 +129,7 @@ impl Adaptation {
             }
         }
         if channel_permutation_digest(draft) != channel_permutation_digest(model) {
-            return Err(AdaptError::ChannelPermutation);
+            return Err(SpeculateError::ChannelPermutation);
         }
         let (mut layers, mut bases, mut dtypes) = (Vec::new(), Vec::new(), Vec::new());
         for layer in 0..hyper.layers {
@@ -202,7 +145,7 @@ impl Adaptation {
             dtypes.push(stored);
         }
         if layers.is_empty() {
-            return Err(AdaptError::NoBasis);
+            return Err(SpeculateError::NoBasis);
         }
         let bases = DraftBases {
             layers,
@@ -219,11 +162,14 @@ impl Adaptation {
     }
 
     /// Adapts a low-rank correction of the head's input.
-    pub fn gradient(draft: &ModelFile, options: AdaptOptions) -> Result<Self, AdaptError> {
+    ///
+    /// # Errors
+    /// [`SpeculateError::AdaptOption`].
+    pub fn gradient(draft: &ModelFile, options: AdaptOptions) -> Result<Self, SpeculateError> {
         options.check()?;
         let width = draft.hyper.width;
         if !(1..=width).contains(&options.rank) {
-            return Err(AdaptError::Option {
+            return Err(SpeculateError::AdaptOption {
                 what: "the rank of the correction",
                 expected: "1 to the width of the residual stream",
                 found: options.rank as f64,
@@ -303,13 +249,13 @@ impl Adaptation {
     /// Resumes from the state learnt between the same models.
     ///
     /// # Errors
-    /// [`AdaptError::StateMismatch`] for any other state.
+    /// [`SpeculateError::StateMismatch`] for any other state.
     pub fn restore(
         &mut self,
         from: &learnt::TrainedDraft,
         draft: Digest,
         model: Digest,
-    ) -> Result<(), AdaptError> {
+    ) -> Result<(), SpeculateError> {
         for (what, expected, found) in [("draft", draft, from.draft), ("model", model, from.model)]
         {
             check_state(what, expected, found)?;
@@ -373,7 +319,7 @@ impl Adaptation {
         self.learnt.time += begun.elapsed();
     }
 
-    fn update<B: Backend>(&mut self, draft: &mut Session<B>) -> Result<(), AdaptError> {
+    fn update<B: Backend>(&mut self, draft: &mut Session<B>) -> Result<(), SpeculateError> {
         let AdaptOptions { rate, exponent, .. } = self.options;
         for rejection in self.queue.drain() {
             match (&mut self.kind, rejection) {
@@ -413,7 +359,7 @@ impl Adaptation {
     pub(crate) fn update_draft<B: Backend>(
         &mut self,
         draft: &mut Session<B>,
-    ) -> Result<Option<Box<Adapted<B>>>, AdaptError> {
+    ) -> Result<Option<Box<Adapted<B>>>, SpeculateError> {
         let begun = Instant::now();
         if self.queue.len() >= self.options.rejections_per_update {
             self.update(draft)?;
@@ -452,11 +398,11 @@ fn check_state<T: PartialEq + std::fmt::Display>(
     what: &'static str,
     expected: T,
     found: T,
-) -> Result<(), AdaptError> {
+) -> Result<(), SpeculateError> {
     if expected == found {
         return Ok(());
     }
-    Err(AdaptError::StateMismatch {
+    Err(SpeculateError::StateMismatch {
         what,
         expected: expected.to_string(),
         found: found.to_string(),
@@ -472,7 +418,7 @@ impl DraftBases {
     fn adapted<B: Backend>(
         &self,
         draft: &mut Session<B>,
-    ) -> Result<Vec<Option<AdaptedLayer<B>>>, AdaptError> {
+    ) -> Result<Vec<Option<AdaptedLayer<B>>>, SpeculateError> {
         let mut all: Vec<Option<AdaptedLayer<B>>> = Vec::new();
         let mut scratch = Scratch::new();
         for ((&layer, basis), dtypes) in self.layers.iter().zip(&self.bases).zip(&self.dtypes) {
@@ -503,7 +449,7 @@ impl DraftBases {
         slot: ProjectionKind,
         basis: &OnlineBasis,
         scratch: &mut Scratch,
-    ) -> Result<Vec<f32>, AdaptError> {
+    ) -> Result<Vec<f32>, SpeculateError> {
         let (out, width) = self.model.hyper.projection_shape(slot);
         let w = dense::decode_projection(&self.model, layer, slot)?;
         let bytes: Vec<u8> = w.iter().flat_map(|x| x.to_le_bytes()).collect();

@@ -1,6 +1,6 @@
 //! Options of online adaptation.
 
-use super::AdaptError;
+use crate::speculate::SpeculateError;
 
 /// Options of online adaptation.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,9 +41,9 @@ impl AdaptOptions {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), AdaptError> {
+    pub(super) fn check(&self) -> Result<(), SpeculateError> {
         let refuse = |what, expected, found| {
-            Err(AdaptError::Option {
+            Err(SpeculateError::AdaptOption {
                 what,
                 expected,
                 found,

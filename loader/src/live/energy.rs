@@ -23,6 +23,7 @@ pub enum EnergyPhase {
 
 /// Origin of the energy figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// Energy counter of the device.

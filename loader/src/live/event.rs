@@ -12,6 +12,7 @@ use super::control::Why;
 
 /// An event. Its JSON form is a flat object with its kind in `event`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct Event {
     /// Seconds on the sensor's clock.
     pub at: f64,
@@ -30,6 +31,7 @@ pub struct Event {
 
 /// Kinds of events.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EventKind {
@@ -70,6 +72,7 @@ pub enum EventKind {
 
 /// A quantity used by a law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
     /// Temperature.

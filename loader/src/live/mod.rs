@@ -54,5 +54,5 @@ pub use control::{
 pub use energy::{Energy, EnergyAccumulator, EnergyPhase, Source};
 pub use event::{Event, EventKind, EventsError, EventsFile, Quantity};
 pub use follow::SharedFraction;
-pub use governor::{Governor, GovernorError, GovernorOptions};
+pub use governor::{Governor, GovernorOptions};
 pub use sensor::{GpuSelector, Reading, Sensor, SensorError, SensorSpec, open_sensor};

@@ -6,15 +6,15 @@
 //! without temperature ([`Session::verify`]), and in distribution with one
 //! ([`Sampler::verify_token`]).
 
+mod error;
 mod pace;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use htc_formats::vocab::Vocabulary;
-use thiserror::Error;
 
-use crate::adapt::{ActivationRecorder, AdaptError, Adaptation};
+use crate::adapt::{ActivationRecorder, Adaptation};
 use crate::backend::{Backend, Cpu};
 use crate::dial::ActiveSetting;
 use crate::error::ExecError;
@@ -22,47 +22,9 @@ use crate::exec::{Adapted, Session};
 use crate::generate::GenerateError;
 use crate::sampling::{Distribution, DraftVerdict, Sampler};
 
+pub use error::SpeculateError;
 use pace::DraftLengthPolicy;
 pub use pace::{DraftLength, MAX_DRAFT_LENGTH};
-
-/// Error of a speculative decoding setup.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum SpeculateError {
-    /// The tokenizers differ.
-    #[error(
-        "the draft has another tokenizer: {what}; a draft and the model it drafts for need one vocabulary, take a \
-         smaller artifact of the same model"
-    )]
-    Tokenizer {
-        /// First difference.
-        what: String,
-    },
-    /// The vocabulary sizes differ.
-    #[error("the draft has {found} tokens in its vocabulary, expected {expected} as the model has")]
-    Vocabulary {
-        /// Rows of the model's head.
-        expected: usize,
-        /// Rows of the draft's head.
-        found: usize,
-    },
-    /// The draft length is out of range.
-    #[error("a draft has 1 to {MAX_DRAFT_LENGTH} tokens, found {0}")]
-    Length(usize),
-    /// The session has read positions that the draft has not.
-    #[error(
-        "the session has read {found} positions and its draft knows {expected} of them; begin both together"
-    )]
-    Position {
-        /// Positions of the draft.
-        expected: usize,
-        /// Positions of the session.
-        found: usize,
-    },
-    /// The draft cannot be adapted.
-    #[error(transparent)]
-    Adapt(#[from] AdaptError),
-}
 
 /// Describes the first difference of two vocabularies, if any.
 pub fn vocabulary_difference(one: &Vocabulary, other: &Vocabulary) -> Option<String> {
@@ -471,7 +433,7 @@ impl<B: Backend> Speculator<B> {
             }
             DraftSource::SeparateModel(draft) => adaptation.update_draft(draft),
         };
-        let Some(new) = new.map_err(SpeculateError::from)? else {
+        let Some(new) = new? else {
             return Ok(());
         };
         match &mut self.drafter {

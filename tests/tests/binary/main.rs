@@ -46,6 +46,7 @@ mod rank;
 mod report;
 mod rotation;
 mod run;
+mod schema;
 mod store;
 mod terminal;
 mod texts;

@@ -1,8 +1,8 @@
 use htc_tests::{Scratch, TinyModel, htc};
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 12] = [
     "compile", "plan", "analyse", "eval", "bench", "run", "export", "inspect", "verify",
-    "tokenize", "clean",
+    "tokenize", "schema", "clean",
 ];
 
 const CALIBRATION: &str = "--calibration --calibration-tokens --context --cache \

@@ -1,8 +1,7 @@
 //! Codes of a tile of rows before packing.
 
-use htc_formats::bands::{
-    CodeKind, ColumnGroupError, ColumnGroupWriter, QUADS_PER_GROUP, TILE_ROWS,
-};
+use htc_formats::CodecError;
+use htc_formats::bands::{CodeKind, ColumnGroupWriter, QUADS_PER_GROUP, TILE_ROWS};
 
 /// Unpacked codes of a tile of rows.
 #[derive(Clone, Debug, Default)]
@@ -53,11 +52,10 @@ impl CodedTile {
     }
 
     /// Writes the tile with this index.
-    pub fn pack(
-        &self,
-        strip: usize,
-        packer: &mut ColumnGroupWriter,
-    ) -> Result<(), ColumnGroupError> {
+    ///
+    /// # Errors
+    /// [`CodecError::Scale`] for a row scale that exceeds f16.
+    pub fn pack(&self, strip: usize, packer: &mut ColumnGroupWriter) -> Result<(), CodecError> {
         for (kind, scales) in KINDS.into_iter().zip(&self.row_scales) {
             for (r, &scale) in scales.iter().enumerate() {
                 packer.set_row_scale(kind, strip * TILE_ROWS + r, scale)?;

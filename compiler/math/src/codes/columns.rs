@@ -1,11 +1,13 @@
 //! Column and row scales.
 
+use crate::FactoriseError;
+use htc_formats::CodecError;
 use htc_formats::bands::{
-    CODEBOOK_UNIT, CodeKind, Codes, ColumnGroupError, ColumnGroupWriter, GROUP_COLS,
-    MAX_CODEBOOK_SCALE, QUAD, Trellis, stored_scale,
+    CODEBOOK_UNIT, CodeKind, Codes, ColumnGroupWriter, GROUP_COLS, MAX_CODEBOOK_SCALE, QUAD,
+    Trellis, stored_scale,
 };
 
-use super::{ColumnGroupsEncodeError, gaussian_relative_error};
+use super::gaussian_relative_error;
 use crate::ErrorFeedback;
 
 /// Growth of a row's largest number by error feedback.
@@ -30,11 +32,11 @@ impl ColumnEnergies {
     /// Adds the next row.
     ///
     /// # Errors
-    /// [`ColumnGroupsEncodeError::NotFinite`]; [`ColumnGroupsEncodeError::Length`].
-    pub fn add_row(&mut self, row: &[f32]) -> Result<(), ColumnGroupsEncodeError> {
+    /// [`FactoriseError::NoCode`]; [`FactoriseError::Length`].
+    pub fn add_row(&mut self, row: &[f32]) -> Result<(), FactoriseError> {
         let cols = self.sums.len();
         if row.len() != cols {
-            return Err(ColumnGroupsEncodeError::Length {
+            return Err(FactoriseError::Length {
                 rows: 1,
                 cols,
                 found: row.len(),
@@ -42,7 +44,7 @@ impl ColumnEnergies {
         }
         let index = self.rows;
         if let Some(&value) = row.iter().find(|x| !x.is_finite()) {
-            return Err(ColumnGroupsEncodeError::NotFinite { row: index, value });
+            return Err(FactoriseError::NoCode { row: index, value });
         }
         self.rows += 1;
         let mean = mean_square(row.iter().copied());
@@ -59,10 +61,10 @@ impl ColumnEnergies {
         &self,
         codes: &Codes,
         feedback: Option<&ErrorFeedback>,
-    ) -> Result<ColumnScales, ColumnGroupsEncodeError> {
+    ) -> Result<ColumnScales, FactoriseError> {
         let cols = self.sums.len();
         if codes.cols() != cols || feedback.is_some_and(|feedback| feedback.order != cols) {
-            return Err(ColumnGroupsEncodeError::Length {
+            return Err(FactoriseError::Length {
                 rows: 1,
                 cols: codes.cols(),
                 found: cols,
@@ -106,8 +108,8 @@ impl ColumnScales {
     /// Writes the scales.
     ///
     /// # Errors
-    /// [`ColumnGroupError::Scale`].
-    pub fn pack(&self, packer: &mut ColumnGroupWriter) -> Result<(), ColumnGroupError> {
+    /// [`CodecError::Scale`].
+    pub fn pack(&self, packer: &mut ColumnGroupWriter) -> Result<(), CodecError> {
         for (col, &scale) in self.scales.iter().enumerate() {
             if self.codes[col / GROUP_COLS].kind() == CodeKind::Trellis {
                 packer.set_column_scale(col, scale)?;

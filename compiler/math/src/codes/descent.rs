@@ -1,13 +1,14 @@
 //! Coordinate descent over codebook codes, and row scales by least squares.
 
+use crate::FactoriseError;
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
 use htc_formats::bands::{CODEBOOK_UNIT, CodeKind, Codes, GROUP_COLS, QUAD, QUADS_PER_GROUP};
 
+use super::CodebookEncoder;
 use super::coded::KINDS;
 use super::groups::refit_scale;
 use super::strip::{TileState, divide_or_zero, round_to_f16};
-use super::{CodebookEncoder, ColumnGroupsEncodeError};
 use crate::ErrorFeedback;
 
 impl TileState {
@@ -59,7 +60,7 @@ impl TileState {
         codes: &Codes,
         feedback: &ErrorFeedback,
         slopes: &mut Vec<f32>,
-    ) -> Result<(), ColumnGroupsEncodeError> {
+    ) -> Result<(), FactoriseError> {
         self.compute_slopes(feedback, slopes);
         let n = self.cols;
         let of = |kind: CodeKind, values: &[f32]| -> Vec<f32> {

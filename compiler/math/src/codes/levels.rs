@@ -1,6 +1,7 @@
 //! Codebook encoder.
 
-use htc_formats::bands::{CODEBOOKS, Code, CodeKind, CodesError, MAX_CODEBOOK_SCALE};
+use htc_formats::CodecError;
+use htc_formats::bands::{CODEBOOKS, Code, CodeKind, MAX_CODEBOOK_SCALE};
 
 /// Code with its integer value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,8 +26,8 @@ impl CodebookEncoder {
     /// Creates an encoder for 2 to 8 bits.
     ///
     /// # Errors
-    /// [`CodesError::Bits`].
-    pub fn new(bits: u8) -> Result<CodebookEncoder, CodesError> {
+    /// [`CodecError::Bits`].
+    pub fn new(bits: u8) -> Result<CodebookEncoder, CodecError> {
         Code::new(CodeKind::Codebook, bits)?;
         let eight: Vec<i8> = (0..=127).collect();
         let table = CODEBOOKS.get(usize::from(bits) - 2).copied();

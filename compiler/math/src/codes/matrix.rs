@@ -1,43 +1,9 @@
 //! Encoding of a whole matrix.
 
-use htc_formats::bands::{
-    Codes, CodesError, ColumnGroupError, ColumnGroupWriter, TILE_ROWS, rotate,
-};
+use htc_formats::bands::{Codes, ColumnGroupWriter, TILE_ROWS, rotate};
 
 use super::{ColumnEnergies, QuantisationGuide, TileCoder};
 use crate::{FactoriseError, Weight};
-
-/// Errors of [`encode_column_groups`].
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum ColumnGroupsEncodeError {
-    /// The number of values does not match the shape.
-    #[error("{rows} rows of {cols} columns are not {found} numbers")]
-    Length {
-        /// Rows.
-        rows: usize,
-        /// Columns.
-        cols: usize,
-        /// Number of values.
-        found: usize,
-    },
-    /// A number is not finite.
-    #[error("the number {value} in row {row} has no code; it must be finite")]
-    NotFinite {
-        /// Row of the number.
-        row: usize,
-        /// The number.
-        value: f32,
-    },
-    /// A scale exceeds f16.
-    #[error(transparent)]
-    Scale(#[from] ColumnGroupError),
-    /// The code is not supported.
-    #[error(transparent)]
-    Code(#[from] CodesError),
-    /// The second moment is invalid.
-    #[error(transparent)]
-    Feedback(#[from] FactoriseError),
-}
 
 /// Encodes `w [rows, codes.cols()]`, rotated if the codes require it, with the error feedback of
 /// `guide`.
@@ -45,11 +11,11 @@ pub fn encode_column_groups(
     codes: &Codes,
     w: Weight<'_>,
     guide: QuantisationGuide<'_>,
-) -> Result<Vec<u8>, ColumnGroupsEncodeError> {
+) -> Result<Vec<u8>, FactoriseError> {
     let (rows, cols) = (w.rows, codes.cols());
     if w.cols != cols || rows.checked_mul(cols) != Some(w.values.len()) {
         let found = w.values.len();
-        return Err(ColumnGroupsEncodeError::Length { rows, cols, found });
+        return Err(FactoriseError::Length { rows, cols, found });
     }
     let mut rotated = Vec::new();
     let w = if codes.is_rotated() {

@@ -18,7 +18,7 @@ use htc_formats::bands::{Code, CodeKind};
 pub use coded::CodedTile;
 pub use columns::{ColumnEnergies, ColumnScales};
 pub use levels::{CodebookEncoder, NearestLevel};
-pub use matrix::{ColumnGroupsEncodeError, encode_column_groups};
+pub use matrix::encode_column_groups;
 pub use rows::{CarriedErrors, OutputBlock, RowFeedback};
 pub use strip::{MAX_FIT_COLUMNS, QuantisationGuide, TileCoder};
 pub use trellis::{PathStart, Viterbi};

@@ -7,9 +7,9 @@
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
+use htc_formats::CodecError;
 use htc_formats::bands::{
-    Code, CodeKind, Codes, ColumnGroupError, GROUP_COLS, GROUP_ROWS, QUAD, QUADS_PER_GROUP,
-    TILE_ROWS, stored_scale,
+    Code, CodeKind, Codes, GROUP_COLS, GROUP_ROWS, QUAD, QUADS_PER_GROUP, TILE_ROWS, stored_scale,
 };
 
 use super::coded::{CodedColumnGroup, CodedTile, KINDS};
@@ -17,7 +17,7 @@ use super::metric::QuadMetric;
 use super::refit::ColumnFit;
 use super::rows::CarriedErrors;
 use super::trellis::PathStart;
-use super::{CodebookEncoder, ColumnGroupsEncodeError, ColumnScales, RowFeedback, Viterbi};
+use super::{CodebookEncoder, ColumnScales, RowFeedback, Viterbi};
 use crate::{ErrorFeedback, FactoriseError, Weight};
 
 const LOOKAHEAD_ROWS: usize = 8;
@@ -113,9 +113,9 @@ impl<'a> TileCoder<'a> {
         &mut self,
         index: usize,
         rows: Weight<'_>,
-    ) -> Result<CodedTile, ColumnGroupsEncodeError> {
+    ) -> Result<CodedTile, FactoriseError> {
         let (cols, found) = (self.codes.cols(), rows.values.len());
-        let length = ColumnGroupsEncodeError::Length {
+        let length = FactoriseError::Length {
             rows: rows.rows,
             cols,
             found,
@@ -180,7 +180,7 @@ impl<'a> TileCoder<'a> {
         &mut self,
         strip: &mut TileState,
         feedback: &ErrorFeedback,
-    ) -> Result<(), ColumnGroupsEncodeError> {
+    ) -> Result<(), FactoriseError> {
         let mut slopes = Vec::new();
         let sweeps = if self.codes.contains_kind(CodeKind::Codebook) {
             self.guide.sweeps
@@ -201,7 +201,7 @@ impl<'a> TileCoder<'a> {
         first: usize,
         rows: Weight<'_>,
         part: &RowRange,
-    ) -> Result<TileState, ColumnGroupsEncodeError> {
+    ) -> Result<TileState, FactoriseError> {
         let cols = rows.cols;
         let all = || {
             part.rows
@@ -258,7 +258,7 @@ impl<'a> TileCoder<'a> {
         strip: &mut TileState,
         band: usize,
         (part, ends): (&RowRange, &mut EndStates),
-    ) -> Result<(), ColumnGroupsEncodeError> {
+    ) -> Result<(), FactoriseError> {
         let code = self.codes[band];
         let (start, width) = (band * GROUP_COLS, self.codes.group_cols(band));
         let end_of_band = start + width;
@@ -300,7 +300,7 @@ impl<'a> TileCoder<'a> {
         strip: &mut TileState,
         feedback: &ErrorFeedback,
         slopes: &mut [f32],
-    ) -> Result<bool, ColumnGroupsEncodeError> {
+    ) -> Result<bool, FactoriseError> {
         let mut bands = std::mem::take(&mut strip.coded.column_groups);
         let mut changed = false;
         for (band, coded) in bands.iter_mut().enumerate() {
@@ -317,7 +317,7 @@ impl<'a> TileCoder<'a> {
 fn codebook_for(
     tables: &mut Vec<CodebookEncoder>,
     bits: u8,
-) -> Result<&CodebookEncoder, ColumnGroupsEncodeError> {
+) -> Result<&CodebookEncoder, FactoriseError> {
     let at = match tables.iter().position(|of| of.bits() == bits) {
         Some(at) => at,
         None => {
@@ -339,12 +339,13 @@ fn trellis_for(searches: &mut Vec<Viterbi>, code: Code) -> Option<&mut Viterbi> 
     searches.get_mut(at)
 }
 
-pub(super) fn round_to_f16(row: usize, scale: f32) -> Result<f32, ColumnGroupsEncodeError> {
+/// Rounds a row scale to f16.
+pub(super) fn round_to_f16(row: usize, scale: f32) -> Result<f32, FactoriseError> {
     let rounded = stored_scale(scale);
     if rounded.is_finite() {
         return Ok(rounded);
     }
-    Err(ColumnGroupError::Scale {
+    Err(CodecError::Scale {
         axis: "row",
         index: row,
         value: scale,

@@ -1,11 +1,10 @@
+use crate::FactoriseError;
+use htc_formats::CodecError;
 use htc_formats::bands::{
     Code, CodeKind, Codes, ColumnGroupWriter, ColumnGroups, QUAD, STATES, Trellis,
 };
 
-use crate::codes::{
-    ColumnGroupsEncodeError, OutputBlock, QuantisationGuide, RowFeedback, Viterbi,
-    encode_column_groups,
-};
+use crate::codes::{OutputBlock, QuantisationGuide, RowFeedback, Viterbi, encode_column_groups};
 use crate::random::Rng;
 use crate::{ErrorFeedback, SecondMoment, Weight};
 
@@ -125,7 +124,7 @@ fn weights_that_count_more_lose_less() {
     assert!(weighted < 0.7 * plain, "{weighted} for {plain}");
 }
 
-fn encoded(codes: &Codes, rows: usize, values: &[f32]) -> Result<Vec<u8>, ColumnGroupsEncodeError> {
+fn encoded(codes: &Codes, rows: usize, values: &[f32]) -> Result<Vec<u8>, FactoriseError> {
     let cols = codes.cols();
     encode_column_groups(
         codes,
@@ -191,7 +190,7 @@ fn odd_matrices_have_codes_or_are_refused() {
     w[70] = f32::NAN;
     let fault = encoded(&codes, 40, &w).unwrap_err();
     assert!(
-        matches!(fault, ColumnGroupsEncodeError::NotFinite { row: 1, .. }),
+        matches!(fault, FactoriseError::NoCode { row: 1, .. }),
         "{fault}"
     );
     w[70] = 1e30;
@@ -199,7 +198,7 @@ fn odd_matrices_have_codes_or_are_refused() {
     assert!(fault.to_string().contains("row 1 "), "{fault}");
     assert!(matches!(
         encoded(&codes, 40, &w),
-        Err(ColumnGroupsEncodeError::Scale(_))
+        Err(FactoriseError::Codec(CodecError::Scale { .. }))
     ));
     assert!(encoded(&codes, 40, &w[1..]).is_err());
     assert!(Viterbi::new(Code::codebook(4).unwrap()).is_none());

@@ -1,7 +1,9 @@
 //! `htc inspect`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use htc_formats::DType;
 use htc_formats::bands::CodeLayout;
 use htc_formats::block;
 use htc_formats::escape::escape;
@@ -9,8 +11,9 @@ use htc_formats::gguf::{Gguf, Value};
 use htc_formats::htz::{Form, Htz, Manifest, PlanRecord, QualityRecord, TensorEntry};
 use htc_formats::model::{HyperParameters, KvSide, Role};
 use htc_formats::source::ModelFile;
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Map, json};
+use serde_json::json;
 
 use super::{Failure, Opened, open_container, print_json};
 use crate::app::cli::FileArgs;
@@ -43,40 +46,59 @@ pub(super) fn execute(args: &FileArgs) -> Result<(), Failure> {
     }
 }
 
-#[derive(Serialize)]
-struct TensorJson<'a> {
-    name: &'a str,
-    r#type: &'a str,
-    /// Row length first, as in the file.
-    dims: &'a [u64],
-    offset: usize,
-    bytes: usize,
+/// Contents of a model file or folder, as JSON.
+#[derive(JsonSchema, Serialize)]
+#[serde(untagged)]
+pub(super) enum Inspection<'a> {
+    Artifact(Box<ArtifactJson<'a>>),
+    Gguf(GgufJson<'a>),
+    Folder(FolderJson<'a>),
 }
 
-fn gguf_json(gguf: &Gguf) -> serde_json::Value {
-    let metadata: Map<String, serde_json::Value> = gguf
-        .metadata()
-        .iter()
-        .map(|(key, value)| (key.clone(), value_json(value)))
-        .collect();
-    let tensors: Vec<_> = gguf
+/// Contents of a GGUF file.
+#[derive(JsonSchema, Serialize)]
+pub(super) struct GgufJson<'a> {
+    alignment: u64,
+    bytes: usize,
+    /// `gguf`.
+    format: &'static str,
+    /// Values by key; an array is its element type and length.
+    metadata: BTreeMap<&'a str, serde_json::Value>,
+    tensors: Vec<GgufTensorJson<'a>>,
+    version: u32,
+}
+
+#[derive(JsonSchema, Serialize)]
+struct GgufTensorJson<'a> {
+    bytes: usize,
+    /// Row length first, as in the file.
+    dims: &'a [u64],
+    name: &'a str,
+    offset: usize,
+    r#type: &'a str,
+}
+
+fn gguf_json(gguf: &Gguf) -> Inspection<'_> {
+    let metadata = gguf.metadata().iter();
+    let metadata = metadata.map(|(key, value)| (key.as_str(), value_json(value)));
+    let tensors = gguf
         .tensors()
         .iter()
-        .map(|t| TensorJson {
-            name: &t.name,
-            r#type: t.ggml_type.name(),
-            dims: &t.dims,
-            offset: t.range.start,
+        .map(|t| GgufTensorJson {
             bytes: t.range.len(),
+            dims: &t.dims,
+            name: &t.name,
+            offset: t.range.start,
+            r#type: t.ggml_type.name(),
         })
         .collect();
-    json!({
-        "format": "gguf",
-        "version": gguf.version(),
-        "bytes": gguf.map().len(),
-        "alignment": gguf.alignment(),
-        "metadata": metadata,
-        "tensors": tensors,
+    Inspection::Gguf(GgufJson {
+        alignment: gguf.alignment(),
+        bytes: gguf.map().len(),
+        format: "gguf",
+        metadata: metadata.collect(),
+        tensors,
+        version: gguf.version(),
     })
 }
 
@@ -140,11 +162,14 @@ fn shorten(text: &str) -> String {
     shown
 }
 
-#[derive(Serialize)]
-struct ArtifactJson<'a> {
-    format: &'a str,
+/// Contents of an artifact: those of its manifest, and these.
+#[derive(JsonSchema, Serialize)]
+pub(super) struct ArtifactJson<'a> {
+    /// `htz`.
+    format: &'static str,
     version: String,
     bytes: usize,
+    /// Bytes of the source's weights, if they are included.
     #[serde(skip_serializing_if = "Option::is_none")]
     source_bytes: Option<u64>,
     bits_per_weight: f64,
@@ -152,28 +177,44 @@ struct ArtifactJson<'a> {
     manifest: &'a Manifest,
 }
 
-fn folder_json(model: &ModelFile) -> serde_json::Value {
+/// Contents of a folder with `config.json` and `.safetensors`.
+#[derive(JsonSchema, Serialize)]
+pub(super) struct FolderJson<'a> {
+    bytes: u64,
+    /// File names.
+    files: Vec<Option<String>>,
+    /// `safetensors`.
+    format: &'static str,
+    hyper: &'a HyperParameters,
+    tensors: Vec<FolderTensorJson<'a>>,
+}
+
+#[derive(JsonSchema, Serialize)]
+struct FolderTensorJson<'a> {
+    bytes: usize,
+    cols: usize,
+    name: &'a str,
+    role: Role,
+    rows: usize,
+    r#type: DType,
+}
+
+fn folder_json(model: &ModelFile) -> Inspection<'_> {
     let file_name = |path: &Path| path.file_name().map(|n| n.to_string_lossy().into_owned());
-    let tensors: Vec<_> = model
-        .tensors
-        .iter()
-        .map(|t| {
-            json!({
-                "name": t.name,
-                "role": t.role,
-                "type": t.dtype,
-                "rows": t.rows,
-                "cols": t.cols,
-                "bytes": t.place.len(),
-            })
-        })
-        .collect();
-    json!({
-        "format": "safetensors",
-        "files": model.files.iter().map(|f| file_name(f.path())).collect::<Vec<_>>(),
-        "bytes": model.size(),
-        "hyper": model.hyper,
-        "tensors": tensors,
+    let tensors = model.tensors.iter().map(|t| FolderTensorJson {
+        bytes: t.place.len(),
+        cols: t.cols,
+        name: &t.name,
+        role: t.role,
+        rows: t.rows,
+        r#type: t.dtype,
+    });
+    Inspection::Folder(FolderJson {
+        bytes: model.size(),
+        files: model.files.iter().map(|f| file_name(f.path())).collect(),
+        format: "safetensors",
+        hyper: &model.hyper,
+        tensors: tensors.collect(),
     })
 }
 
@@ -200,9 +241,9 @@ fn show_folder(model: &ModelFile) {
     }
 }
 
-fn htz_json(artifact: &Htz) -> impl Serialize + '_ {
+fn htz_json(artifact: &Htz) -> Inspection<'_> {
     let (major, minor) = artifact.format();
-    ArtifactJson {
+    Inspection::Artifact(Box::new(ArtifactJson {
         format: "htz",
         version: format!("{major}.{minor}"),
         bytes: artifact.map().len(),
@@ -216,7 +257,7 @@ fn htz_json(artifact: &Htz) -> impl Serialize + '_ {
             weights(artifact.manifest()),
         ),
         manifest: artifact.manifest(),
-    }
+    }))
 }
 
 fn show_htz(path: &Path, artifact: &Htz) {

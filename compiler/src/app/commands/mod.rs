@@ -13,6 +13,7 @@ mod plan;
 mod progress;
 mod report;
 mod run;
+mod schema;
 mod tokenize;
 mod verify;
 
@@ -20,17 +21,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use htc_formats::gguf::{Gguf, OpenError};
+use htc_formats::gguf::Gguf;
 use htc_formats::htz::{Digest, Htz, HtzError};
 use htc_formats::learnt::TrainedDraftError;
 use htc_formats::map::{MapError, MappedFile};
 use htc_formats::source::{SourceError, is_in_folder};
 use htc_formats::vocab::VocabularyError;
-use htc_loader::adapt::AdaptError;
 use htc_loader::device::{DeviceChoiceError, DeviceWork, Executor};
 use htc_loader::dial::{ActiveFraction, ActiveSetting};
 use htc_loader::generate::GenerateError;
-use htc_loader::live::{ControlLawError, EventsError, GovernorError, SensorError};
+use htc_loader::live::{ControlLawError, EventsError, SensorError};
 use htc_loader::sampling::SamplingError;
 use htc_loader::speculate::SpeculateError;
 use htc_loader::tokenizer::{Tokenizer, TokenizerError};
@@ -85,8 +85,6 @@ pub enum Failure {
     #[error(transparent)]
     Map(#[from] MapError),
     #[error(transparent)]
-    Gguf(#[from] OpenError),
-    #[error(transparent)]
     Htz(#[from] HtzError),
     #[error(transparent)]
     Source(#[from] SourceError),
@@ -134,16 +132,12 @@ pub enum Failure {
     NoDraft,
     #[error("--adapt-state is of what a draft learns; give --adapt oja or gradient")]
     StateWithoutAdaptation,
-    #[error("{}: {error}", path.display())]
-    Adapt { path: PathBuf, error: AdaptError },
     #[error(transparent)]
     AdaptationState(#[from] TrainedDraftError),
     #[error(transparent)]
     Sensor(#[from] SensorError),
     #[error(transparent)]
     ControlLaw(#[from] ControlLawError),
-    #[error(transparent)]
-    Governor(#[from] GovernorError),
     #[error(transparent)]
     Events(#[from] EventsError),
     #[error("the model cannot follow its device: {0}")]
@@ -305,9 +299,8 @@ impl Failure {
             Failure::Kept { error, folder } => {
                 return format!("{}; {}", error.message(), kept_note(folder));
             }
-            // Keys of files may equal option names.
-            Failure::Gguf(_)
-            | Failure::Htz(_)
+            // Their backticks quote keys of files, which may equal option names.
+            Failure::Htz(_)
             | Failure::Source(_)
             | Failure::Load { .. }
             | Failure::Vocabulary { .. }
@@ -373,6 +366,7 @@ pub fn execute(command: Command) -> Result<(), Failure> {
         Command::Inspect(args) => inspect::execute(&args),
         Command::Verify(args) => verify::execute(&args),
         Command::Tokenize(args) => tokenize::execute(&args),
+        Command::Schema(args) => schema::execute(&args),
         Command::RenderChatTemplate => chat::serve().map_err(Failure::Served),
     }
 }

@@ -21,6 +21,7 @@ use htc_loader::sampling::{Sampler, SamplingOptions};
 use htc_loader::speculate::{SpeculationStats, Speculator};
 use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
 use htc_loader::{Backend, Model, Pool, Session};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
@@ -290,8 +291,8 @@ impl<B: Backend> FinishedRun<'_, B> {
     }
 }
 
-#[derive(Serialize)]
-struct Record {
+#[derive(JsonSchema, Serialize)]
+pub(super) struct Record {
     text: String,
     prompt_tokens: usize,
     tokens: usize,

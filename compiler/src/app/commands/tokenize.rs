@@ -2,14 +2,16 @@
 
 use htc_formats::vocab::Vocabulary;
 use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Failure, Opened, open_container, print_json};
 use crate::app::cli::TokenizeArgs;
 use crate::system::text;
 
-#[derive(Serialize)]
-struct Tokens {
+#[derive(JsonSchema, Serialize)]
+/// Ids of a text.
+pub(super) struct Tokens {
     tokens: Vec<u32>,
 }
 

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use htc_formats::htz::{Htz, HtzError, SpectrumRecord};
 use htc_formats::model::ProjectionKind;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Failure, Opened, open_container, print_json};
@@ -12,8 +13,8 @@ use crate::app::terminal::display_path;
 use crate::geometry::probe;
 use crate::system::show::format_bytes;
 
-#[derive(Serialize)]
-struct Outcome {
+#[derive(JsonSchema, Serialize)]
+pub(super) struct Outcome {
     ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     probe: Option<Probe>,
@@ -21,7 +22,7 @@ struct Outcome {
     sweep: Option<DigestCheck>,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 struct Probe {
     ok: bool,
     layer: usize,
@@ -33,7 +34,7 @@ struct Probe {
     slots: Vec<ProbedProjection>,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 struct ProbedProjection {
     slot: ProjectionKind,
     ok: bool,
@@ -41,7 +42,7 @@ struct ProbedProjection {
     found: SpectrumRecord,
 }
 
-#[derive(Default, Serialize)]
+#[derive(Default, JsonSchema, Serialize)]
 struct DigestCheck {
     items: usize,
     bytes: u64,
@@ -50,7 +51,7 @@ struct DigestCheck {
     first: Option<HtzError>,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 struct Damage {
     item: String,
     fault: String,

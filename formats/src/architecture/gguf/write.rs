@@ -2,7 +2,8 @@
 //!
 //! Values that metadata cannot express are refused, since llama.cpp would compute something else.
 
-use crate::architecture::names::{StateError, architecture};
+use crate::architecture::BindError;
+use crate::architecture::names::architecture;
 use crate::architecture::{Architecture, Sliding};
 use crate::gguf::{Array, Value};
 use crate::model::{HyperParameters, RopePairs, SlidingWindow};
@@ -11,8 +12,8 @@ use crate::model::{HyperParameters, RopePairs, SlidingWindow};
 /// architecture.
 ///
 /// # Errors
-/// [`StateError::Architecture`].
-pub fn gguf_rope_pairs(hyper: &HyperParameters) -> Result<RopePairs, StateError> {
+/// [`BindError::NoNames`].
+pub fn gguf_rope_pairs(hyper: &HyperParameters) -> Result<RopePairs, BindError> {
     Ok(architecture(hyper)?.traits.gguf_rope_pairs)
 }
 
@@ -20,8 +21,8 @@ pub fn gguf_rope_pairs(hyper: &HyperParameters) -> Result<RopePairs, StateError>
 /// architecture (see [`gguf_rope_pairs`]); factors of rotary frequencies are tensors.
 ///
 /// # Errors
-/// [`StateError`] for a value that GGUF cannot store or llama.cpp ignores.
-pub fn gguf_metadata(hyper: &HyperParameters) -> Result<Vec<(String, Value)>, StateError> {
+/// [`BindError`] for a value that GGUF cannot store or llama.cpp ignores.
+pub fn gguf_metadata(hyper: &HyperParameters) -> Result<Vec<(String, Value)>, BindError> {
     let architecture = architecture(hyper)?;
     check_implied(hyper, architecture)?;
     let mut entries = vec![
@@ -92,8 +93,8 @@ fn inexpressible(
     what: &'static str,
     found: String,
     expected: String,
-) -> StateError {
-    StateError::Inexpressible {
+) -> BindError {
+    BindError::Inexpressible {
         what,
         found,
         architecture: architecture.name,
@@ -103,7 +104,7 @@ fn inexpressible(
 }
 
 /// Checks values without an entry against those that the architecture implies.
-fn check_implied(hyper: &HyperParameters, architecture: &Architecture) -> Result<(), StateError> {
+fn check_implied(hyper: &HyperParameters, architecture: &Architecture) -> Result<(), BindError> {
     let (forward, traits) = (&hyper.forward, &architecture.traits);
     let refuse = |what, found, expected| Err(inexpressible(architecture, what, found, expected));
     if forward.activation != traits.activation {
@@ -164,7 +165,7 @@ fn check_implied(hyper: &HyperParameters, architecture: &Architecture) -> Result
 fn window(
     hyper: &HyperParameters,
     architecture: &Architecture,
-) -> Result<Vec<(&'static str, Value)>, StateError> {
+) -> Result<Vec<(&'static str, Value)>, BindError> {
     let traits = &architecture.traits;
     let positions = "attention.sliding_window";
     let Some(window) = &hyper.forward.sliding_window else {

@@ -2,114 +2,11 @@
 
 use serde_json::{Map, Value};
 
-use super::model_types;
+use crate::architecture::BindError;
 use crate::escape::escape_truncated;
 
-/// Error returned for an invalid `config.json`. Nested keys are written `outer.inner`.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum ConfigError {
-    /// Not a JSON object.
-    #[error("the configuration is unreadable: {error}")]
-    Json {
-        /// Message of the parser.
-        error: String,
-    },
-    /// Missing key.
-    #[error("{key:?} is missing, expected {expected}")]
-    Missing {
-        /// The key.
-        key: String,
-        /// Expected type.
-        expected: &'static str,
-    },
-    /// Value of the wrong type.
-    #[error("{key:?}: expected {expected}, found {found}")]
-    WrongType {
-        /// The key.
-        key: String,
-        /// Expected type.
-        expected: &'static str,
-        /// Actual value.
-        found: String,
-    },
-    /// Unsupported or contradictory value.
-    #[error("{key:?} is {found}, expected {expected}")]
-    Value {
-        /// The key.
-        key: String,
-        /// Expected values.
-        expected: String,
-        /// Actual value.
-        found: String,
-    },
-    /// Unsupported model type.
-    #[error(
-        "model type {found:?} is not supported; supported: {}",
-        model_types::names()
-    )]
-    ModelType {
-        /// Model type.
-        found: String,
-    },
-    /// A mixture of experts.
-    #[error(
-        "model type {found:?}, a mixture of experts, is not supported; supported: {}",
-        model_types::names()
-    )]
-    Experts {
-        /// Model type.
-        found: String,
-    },
-    /// A multimodal model.
-    #[error(
-        "model type {found:?} reads images (\"vision_config\"), which is not supported; \
-         supported are models of text of type {}",
-        model_types::names()
-    )]
-    Vision {
-        /// Model type.
-        found: String,
-    },
-    /// Weights quantised by another program.
-    #[error(
-        "the weights are quantised by {method:?} (\"quantization_config\"), which is not \
-         supported; compile the model they were made from"
-    )]
-    Quantised {
-        /// Quantisation method.
-        method: String,
-    },
-    /// A bias that contradicts the configuration.
-    #[error(
-        "tensor {tensor:?} is there, {}; remove the tensor or mend the configuration",
-        key.map_or_else(
-            || format!("models of type {model_type:?} have no such bias"),
-            |key| format!("the configuration says without it ({key:?} is false or absent)"),
-        )
-    )]
-    Bias {
-        /// Tensor name.
-        tensor: String,
-        /// Model type.
-        model_type: &'static str,
-        /// Key that would allow it, if any.
-        key: Option<&'static str>,
-    },
-    /// An output matrix that differs from the embedding although tied.
-    #[error(
-        "tensor {output:?} differs from {embedding:?} although \"tie_word_embeddings\" says that \
-         they are one; set it to false to use both, or remove the tensor"
-    )]
-    Tied {
-        /// Output matrix.
-        output: &'static str,
-        /// Embedding.
-        embedding: &'static str,
-    },
-}
-
-pub(super) fn parse(json: &[u8]) -> Result<Map<String, Value>, ConfigError> {
-    serde_json::from_slice(json).map_err(|error| ConfigError::Json {
+pub(super) fn parse(json: &[u8]) -> Result<Map<String, Value>, BindError> {
+    serde_json::from_slice(json).map_err(|error| BindError::ConfigJson {
         error: escape_truncated(&error.to_string()),
     })
 }
@@ -161,7 +58,7 @@ impl<'a> Object<'a> {
     }
 
     /// Returns a nested object; `None` if null or absent.
-    pub fn object(&self, key: &str) -> Result<Option<Object<'a>>, ConfigError> {
+    pub fn object(&self, key: &str) -> Result<Option<Object<'a>>, BindError> {
         let map: Option<&'a Map<String, Value>> = self.optional(key)?;
         Ok(map.map(|map| Object {
             path: self.path(key),
@@ -170,7 +67,7 @@ impl<'a> Object<'a> {
     }
 
     /// Returns a value; `None` if null or absent.
-    pub fn optional<T: FromJson<'a>>(&self, key: &str) -> Result<Option<T>, ConfigError> {
+    pub fn optional<T: FromJson<'a>>(&self, key: &str) -> Result<Option<T>, BindError> {
         self.nullable(key, None)
     }
 
@@ -179,7 +76,7 @@ impl<'a> Object<'a> {
         &self,
         key: &str,
         default: Option<T>,
-    ) -> Result<Option<T>, ConfigError> {
+    ) -> Result<Option<T>, BindError> {
         match self.map.get(key) {
             None => Ok(default),
             Some(Value::Null) => Ok(None),
@@ -188,12 +85,12 @@ impl<'a> Object<'a> {
     }
 
     /// Returns a flag; null is false, as in Python.
-    pub fn flag(&self, key: &str, default: bool) -> Result<bool, ConfigError> {
+    pub fn flag(&self, key: &str, default: bool) -> Result<bool, BindError> {
         Ok(self.nullable(key, Some(default))?.unwrap_or(false))
     }
 
     /// Returns a value; `default` if absent.
-    pub fn or<T: FromJson<'a>>(&self, key: &str, default: T) -> Result<T, ConfigError> {
+    pub fn or<T: FromJson<'a>>(&self, key: &str, default: T) -> Result<T, BindError> {
         match self.map.get(key) {
             None => Ok(default),
             Some(value) => self.typed(key, value),
@@ -201,18 +98,18 @@ impl<'a> Object<'a> {
     }
 
     /// Returns a required value.
-    pub fn required<T: FromJson<'a>>(&self, key: &str) -> Result<T, ConfigError> {
+    pub fn required<T: FromJson<'a>>(&self, key: &str) -> Result<T, BindError> {
         match self.map.get(key) {
             Some(value) => self.typed(key, value),
-            None => Err(ConfigError::Missing {
+            None => Err(BindError::MissingKey {
                 key: self.path(key),
                 expected: T::EXPECTED,
             }),
         }
     }
 
-    fn typed<T: FromJson<'a>>(&self, key: &str, value: &'a Value) -> Result<T, ConfigError> {
-        T::from_json(value).ok_or_else(|| ConfigError::WrongType {
+    fn typed<T: FromJson<'a>>(&self, key: &str, value: &'a Value) -> Result<T, BindError> {
+        T::from_json(value).ok_or_else(|| BindError::WrongKeyType {
             key: self.path(key),
             expected: T::EXPECTED,
             found: describe(value),
@@ -220,8 +117,8 @@ impl<'a> Object<'a> {
     }
 
     /// Returns the error for an unsupported value.
-    pub fn refuse(&self, key: &str, expected: impl Into<String>) -> ConfigError {
-        ConfigError::Value {
+    pub fn refuse(&self, key: &str, expected: impl Into<String>) -> BindError {
+        BindError::KeyValue {
             key: self.path(key),
             expected: expected.into(),
             found: self.describe(key),

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-pub use config::ConfigError;
+pub(super) use model_types::names as model_type_names;
 pub use tensors::WeightFile;
 pub use write::{ConfigFacts, HuggingFaceConfig};
 
@@ -58,7 +58,7 @@ fn check_supported(
             Some(method) => escape_truncated(method),
             None => "an unnamed method".to_owned(),
         };
-        return Err(ConfigError::Quantised { method }.into());
+        return Err(BindError::Quantised { method });
     }
     let names: &[&str] = match architecture.traits.activation {
         Activation::Silu => &["silu", "swish"],
@@ -66,12 +66,12 @@ fn check_supported(
     };
     let key = model.activation;
     if !names.contains(&config.or(key, names[0])?) {
-        return Err(config.refuse(key, format!("{:?}", names[0])).into());
+        return Err(config.refuse(key, format!("{:?}", names[0])));
     }
     for key in model.false_keys {
         if config.optional(key)?.unwrap_or(false) {
             let expected = format!("false for model type {:?}", model.name);
-            return Err(config.refuse(key, expected).into());
+            return Err(config.refuse(key, expected));
         }
     }
     Ok(())
@@ -141,7 +141,7 @@ fn hyper_parameters(
 }
 
 /// Reads a mixture of experts in every layer; other choices of layers are refused.
-fn experts(config: &Object<'_>, model: &ModelType) -> Result<Option<Experts>, ConfigError> {
+fn experts(config: &Object<'_>, model: &ModelType) -> Result<Option<Experts>, BindError> {
     let Some(defaults) = &model.experts else {
         return Ok(None);
     };
@@ -173,7 +173,7 @@ fn attention_scale(
     config: &Object<'_>,
     model: &ModelType,
     head_size: usize,
-) -> Result<Option<f32>, ConfigError> {
+) -> Result<Option<f32>, BindError> {
     let Some(default) = model.query_pre_attn_scalar else {
         return Ok(None);
     };
@@ -185,7 +185,7 @@ fn softcap(
     config: &Object<'_>,
     key: &str,
     default: Option<Option<f32>>,
-) -> Result<Option<f32>, ConfigError> {
+) -> Result<Option<f32>, BindError> {
     match default {
         Some(default) => config.nullable(key, default),
         None => Ok(None),
@@ -223,17 +223,17 @@ fn sliding_window(
             (false, _) => Ok(None),
             (true, true) => {
                 let expected = format!("full attention alone, as there is no {key:?}");
-                Err(config.refuse(types, expected).into())
+                Err(config.refuse(types, expected))
             }
             (true, false) => {
                 let expected = "a number of positions, as layers slide";
-                Err(config.refuse(key, expected).into())
+                Err(config.refuse(key, expected))
             }
         };
     };
     if matches!(model.window, Window::Every { .. }) && !full_layers.is_empty() {
         let expected = format!("sliding attention alone for model type {:?}", model.name);
-        return Err(config.refuse(types, expected).into());
+        return Err(config.refuse(types, expected));
     }
     if full_layers.len() == layers {
         return Ok(None);
@@ -263,12 +263,11 @@ fn layer_types(config: &Object<'_>, layers: usize) -> Result<Option<Vec<bool>>, 
             Some("sliding_attention") => true,
             Some("full_attention") => false,
             _ => {
-                return Err(ConfigError::Value {
+                return Err(BindError::KeyValue {
                     key: format!("{key}.{}", slides.len()),
                     expected: "\"full_attention\" or \"sliding_attention\"".to_owned(),
                     found: escape_truncated(&kind.to_string()),
-                }
-                .into());
+                });
             }
         });
     }
@@ -282,7 +281,7 @@ fn full_layers(
     sliding: Sliding,
     layers: usize,
     window: bool,
-) -> Result<Vec<usize>, ConfigError> {
+) -> Result<Vec<usize>, BindError> {
     let all = || (0..layers).collect();
     Ok(match model.window {
         Window::Every { .. } if window => Vec::new(),
@@ -306,7 +305,7 @@ fn full_layers(
     })
 }
 
-fn rope_tensors(rope: &Rope, hyper: &HyperParameters) -> Result<Vec<ModelTensor>, ConfigError> {
+fn rope_tensors(rope: &Rope, hyper: &HyperParameters) -> Result<Vec<ModelTensor>, BindError> {
     let frequencies = hyper.rope_dimensions / 2;
     let tensor = |role, name: &str, values: &[f32]| computed(name.to_owned(), role, values);
     Ok(match &rope.scaling {

@@ -1,6 +1,7 @@
 //! Lookup of model types.
 
-use super::config::{ConfigError, Object};
+use super::config::Object;
+use crate::architecture::BindError;
 use crate::architecture::model_type::ModelType;
 use crate::architecture::{Architecture, SUPPORTED};
 use crate::escape::escape_truncated;
@@ -22,7 +23,7 @@ fn all() -> impl Iterator<Item = (&'static ModelType, &'static Architecture)> {
 
 pub(super) fn of(
     config: &Object<'_>,
-) -> Result<(&'static ModelType, &'static Architecture), ConfigError> {
+) -> Result<(&'static ModelType, &'static Architecture), BindError> {
     let found: &str = config.required("model_type")?;
     if let Some(known) = all().find(|(model, _)| model.name == found) {
         return Ok(known);
@@ -30,15 +31,15 @@ pub(super) fn of(
     let has_experts = EXPERT_KEYS.iter().any(|key| config.has(key));
     let name = escape_truncated(found);
     Err(if config.has("vision_config") {
-        ConfigError::Vision { found: name }
+        BindError::Vision { found: name }
     } else if has_experts || found.contains("moe") {
-        ConfigError::Experts { found: name }
+        BindError::ExpertModel { found: name }
     } else {
-        ConfigError::ModelType { found: name }
+        BindError::ModelType { found: name }
     })
 }
 
-pub(super) fn names() -> String {
+pub(in crate::architecture) fn names() -> String {
     let names: Vec<&str> = all().map(|(model, _)| model.name).collect();
     names.join(", ")
 }

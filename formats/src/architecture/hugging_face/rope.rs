@@ -8,7 +8,8 @@ use std::f64::consts::PI;
 
 use serde_json::Value;
 
-use super::config::{ConfigError, FromJson, Object};
+use super::config::{FromJson, Object};
+use crate::architecture::BindError;
 use crate::architecture::Traits;
 use crate::architecture::model_type::{ModelType, RopeKinds};
 use crate::model::LongRope;
@@ -44,11 +45,11 @@ pub(super) struct Factors {
 
 impl Factors {
     /// Checks the number of divisors.
-    pub fn check(&self, frequencies: usize) -> Result<(), ConfigError> {
+    pub fn check(&self, frequencies: usize) -> Result<(), BindError> {
         if self.values.len() == frequencies {
             return Ok(());
         }
-        Err(ConfigError::Value {
+        Err(BindError::KeyValue {
             key: self.key.clone(),
             expected: format!("an array of {frequencies}, half the rotated dimensions"),
             found: format!("an array of {}", self.values.len()),
@@ -119,7 +120,7 @@ pub(super) fn read(
     model: &ModelType,
     traits: &Traits,
     context: usize,
-) -> Result<Rope, ConfigError> {
+) -> Result<Rope, BindError> {
     let scaling = config.object("rope_scaling")?.filter(|o| !o.is_empty());
     let parameters = config.object("rope_parameters")?;
     let (stated, sliding) = match (model.rope, &parameters) {
@@ -157,22 +158,22 @@ impl<'a> Stated<'a> {
         self.0.iter().find(|object| object.has(key))
     }
 
-    fn optional<T: FromJson<'a>>(&self, key: &str) -> Result<Option<T>, ConfigError> {
+    fn optional<T: FromJson<'a>>(&self, key: &str) -> Result<Option<T>, BindError> {
         match self.find(key) {
             Some(object) => object.optional(key),
             None => Ok(None),
         }
     }
 
-    fn missing<T: FromJson<'a>>(&self, key: &str) -> ConfigError {
-        ConfigError::Missing {
+    fn missing<T: FromJson<'a>>(&self, key: &str) -> BindError {
+        BindError::MissingKey {
             key: self.0.first().map_or(key.to_owned(), |o| o.path(key)),
             expected: T::EXPECTED,
         }
     }
 
     /// Returns a number that is finite and positive, also as f32.
-    fn positive(&self, key: &str) -> Result<f64, ConfigError> {
+    fn positive(&self, key: &str) -> Result<f64, BindError> {
         let object = self.find(key).ok_or_else(|| self.missing::<f64>(key))?;
         let value: f64 = object.required(key)?;
         let rounded = value as f32;
@@ -182,7 +183,7 @@ impl<'a> Stated<'a> {
         Ok(value)
     }
 
-    fn factors(&self, key: &str) -> Result<Factors, ConfigError> {
+    fn factors(&self, key: &str) -> Result<Factors, BindError> {
         let object = self
             .find(key)
             .ok_or_else(|| self.missing::<&[Value]>(key))?;
@@ -207,7 +208,7 @@ const LAYERS: [&str; 2] = ["full_attention", "sliding_attention"];
 /// Returns the parameters of layers without and with a window.
 fn per_layer<'a>(
     parameters: &Object<'a>,
-) -> Result<(Option<Object<'a>>, Option<Object<'a>>), ConfigError> {
+) -> Result<(Option<Object<'a>>, Option<Object<'a>>), BindError> {
     let [full, sliding] = LAYERS;
     if let Some(key) = parameters.keys().find(|key| !LAYERS.contains(key)) {
         return Err(parameters.refuse(key, format!("in {full:?} or {sliding:?}")));
@@ -215,7 +216,7 @@ fn per_layer<'a>(
     Ok((parameters.object(full)?, parameters.object(sliding)?))
 }
 
-fn for_all_layers<'a>(stated: Object<'a>, model: &ModelType) -> Result<Object<'a>, ConfigError> {
+fn for_all_layers<'a>(stated: Object<'a>, model: &ModelType) -> Result<Object<'a>, BindError> {
     match LAYERS.into_iter().find(|key| stated.has(key)) {
         None => Ok(stated),
         Some(key) => {
@@ -230,7 +231,7 @@ fn sliding_theta(
     config: &Object<'_>,
     stated: Option<Object<'_>>,
     default: f32,
-) -> Result<f32, ConfigError> {
+) -> Result<f32, BindError> {
     let stated = Stated(stated.into_iter().collect());
     for key in ["rope_type", "type"] {
         let Some(object) = stated.find(key) else {
@@ -246,7 +247,7 @@ fn sliding_theta(
     }
 }
 
-fn part(config: &Object<'_>, stated: &Stated<'_>, model: &ModelType) -> Result<f64, ConfigError> {
+fn part(config: &Object<'_>, stated: &Stated<'_>, model: &ModelType) -> Result<f64, BindError> {
     let key = "partial_rotary_factor";
     let object = stated.find(key).unwrap_or(config);
     let part = object.optional(key)?.unwrap_or(1.0);
@@ -262,7 +263,7 @@ fn read_scaling(
     stated: &Stated<'_>,
     model: &ModelType,
     context: usize,
-) -> Result<Scaling, ConfigError> {
+) -> Result<Scaling, BindError> {
     let key = ["rope_type", "type"]
         .into_iter()
         .find_map(|key| Some((stated.find(key)?, key)));
@@ -310,7 +311,7 @@ fn original_context(
     stated: &Stated<'_>,
     model: &ModelType,
     context: usize,
-) -> Result<usize, ConfigError> {
+) -> Result<usize, BindError> {
     let key = "original_max_position_embeddings";
     let outer: Option<usize> = config.optional(key)?;
     let inner: Option<usize> = stated.optional(key)?;
@@ -329,7 +330,7 @@ fn llama3(
     object: &Object<'_>,
     stated: &Stated<'_>,
     original_context: usize,
-) -> Result<Llama3, ConfigError> {
+) -> Result<Llama3, BindError> {
     let scaling = Llama3 {
         key: object.name().to_owned(),
         factor: stated.positive("factor")?,
@@ -351,7 +352,7 @@ fn attention_factor(
     stated: &Stated<'_>,
     context: usize,
     original: usize,
-) -> Result<f32, ConfigError> {
+) -> Result<f32, BindError> {
     if let Some(factor) = stated.optional("attention_factor")? {
         return Ok(factor);
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::computed;
-use super::config::{ConfigError, Object};
+use super::config::Object;
 use crate::architecture::model_type::ModelType;
 use crate::architecture::{Architecture, BindError, Found, ModelTensor, Naming};
 use crate::block;
@@ -105,7 +105,7 @@ pub(super) fn bind(
 }
 
 /// With tied embeddings, a file may have both tensors if they are equal.
-fn check_tied(tensors: &Tensors<'_>) -> Result<(), ConfigError> {
+fn check_tied(tensors: &Tensors<'_>) -> Result<(), BindError> {
     let (Some((output, a)), Some((embedding, b))) =
         (tensors.value(OUTPUT), tensors.value(EMBEDDING))
     else {
@@ -114,7 +114,7 @@ fn check_tied(tensors: &Tensors<'_>) -> Result<(), ConfigError> {
     if (output.element, &output.shape, a) == (embedding.element, &embedding.shape, b) {
         return Ok(());
     }
-    Err(ConfigError::Tied {
+    Err(BindError::Tied {
         output: OUTPUT,
         embedding: EMBEDDING,
     })
@@ -142,11 +142,11 @@ fn check_biases(
                 (true, true) | (false, false) => {}
                 (false, true) => return Err(BindError::MissingTensor { tensor: name }),
                 (true, false) => {
-                    return Err(BindError::Config(ConfigError::Bias {
+                    return Err(BindError::Bias {
                         tensor: name,
                         model_type: model.name,
                         key: *key,
-                    }));
+                    });
                 }
             }
         }

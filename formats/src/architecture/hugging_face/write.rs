@@ -5,8 +5,9 @@
 use serde_json::{Map, Value, json};
 
 use super::rope::Llama3;
+use crate::architecture::BindError;
 use crate::architecture::model_type::{ModelType, RopeKinds, Window};
-use crate::architecture::names::{StateError, architecture};
+use crate::architecture::names::architecture;
 use crate::dtype::DType;
 use crate::model::{Activation, HyperParameters, LongRope, ProjectionKind, RopePairs};
 
@@ -44,8 +45,8 @@ impl HuggingFaceConfig {
     /// Returns the configuration of a model whose rotary pairs are halves.
     ///
     /// # Errors
-    /// [`StateError`] for values that the model type does not support.
-    pub fn new(hyper: &HyperParameters, facts: &ConfigFacts<'_>) -> Result<Self, StateError> {
+    /// [`BindError`] for values that the model type does not support.
+    pub fn new(hyper: &HyperParameters, facts: &ConfigFacts<'_>) -> Result<Self, BindError> {
         let architecture = architecture(hyper)?;
         // Among the architecture's types, take the one with a window if the model has one.
         let windowed = hyper.forward.sliding_window.is_some();
@@ -54,7 +55,7 @@ impl HuggingFaceConfig {
             .iter()
             .filter(|model| windowed != matches!(model.window, Window::Never));
         let model = fitting.next().or(types.first());
-        let model = model.ok_or_else(|| StateError::Architecture {
+        let model = model.ok_or_else(|| BindError::NoNames {
             found: hyper.architecture.clone(),
         })?;
         let state = State {
@@ -96,8 +97,8 @@ impl State<'_> {
         what: &'static str,
         found: impl ToString,
         expected: impl Into<String>,
-    ) -> Result<T, StateError> {
-        Err(StateError::Inexpressible {
+    ) -> Result<T, BindError> {
+        Err(BindError::Inexpressible {
             what,
             found: found.to_string(),
             architecture: self.model.name,
@@ -106,7 +107,7 @@ impl State<'_> {
         })
     }
 
-    fn check_implied(&self, activation: Activation) -> Result<(), StateError> {
+    fn check_implied(&self, activation: Activation) -> Result<(), BindError> {
         let forward = &self.hyper.forward;
         if forward.activation != activation {
             let found = format!("{:?}", forward.activation);
@@ -156,7 +157,7 @@ impl State<'_> {
         }
     }
 
-    fn attention(&self, json: &mut Map<String, Value>) -> Result<(), StateError> {
+    fn attention(&self, json: &mut Map<String, Value>) -> Result<(), BindError> {
         let forward = &self.hyper.forward;
         match (forward.attention_scale, self.model.query_pre_attn_scalar) {
             (None, None) => {}
@@ -195,7 +196,7 @@ impl State<'_> {
         Ok(())
     }
 
-    fn window(&self, json: &mut Map<String, Value>) -> Result<(), StateError> {
+    fn window(&self, json: &mut Map<String, Value>) -> Result<(), BindError> {
         let layers = self.hyper.layers;
         let window = self.hyper.forward.sliding_window.as_ref();
         let kind = |layer| match self.hyper.window(layer) {
@@ -235,7 +236,7 @@ impl State<'_> {
         Ok(())
     }
 
-    fn experts(&self, json: &mut Map<String, Value>) -> Result<(), StateError> {
+    fn experts(&self, json: &mut Map<String, Value>) -> Result<(), BindError> {
         let (Some(experts), Some(defaults)) = (self.hyper.forward.experts, &self.model.experts)
         else {
             return Ok(());
@@ -260,7 +261,7 @@ impl State<'_> {
         Ok(())
     }
 
-    fn rope(&self, json: &mut Map<String, Value>) -> Result<(), StateError> {
+    fn rope(&self, json: &mut Map<String, Value>) -> Result<(), BindError> {
         let (hyper, model) = (self.hyper, self.model);
         json.insert("rope_theta".into(), short(hyper.rope_theta));
         let window = hyper.forward.sliding_window.as_ref();
@@ -298,7 +299,7 @@ impl State<'_> {
     }
 
     /// Returns `rope_scaling`; also writes LongRoPE's original context to `json`.
-    fn rope_scaling(&self, json: &mut Map<String, Value>) -> Result<Value, StateError> {
+    fn rope_scaling(&self, json: &mut Map<String, Value>) -> Result<Value, BindError> {
         let (hyper, facts) = (self.hyper, self.facts);
         let linear = hyper.rope_linear_scale;
         let factors = facts.rope_factors;
@@ -369,7 +370,7 @@ impl State<'_> {
         &self,
         json: &mut Map<String, Value>,
         architecture: &crate::architecture::Architecture,
-    ) -> Result<Vec<ProjectionKind>, StateError> {
+    ) -> Result<Vec<ProjectionKind>, BindError> {
         let mut needed = Vec::new();
         let mut known = Vec::new();
         for (slots, key) in self.model.biases {

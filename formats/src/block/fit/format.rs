@@ -1,7 +1,7 @@
 //! Parameters of the block types.
 
 use super::lanes::{self, Lanes};
-use crate::block::BlockError;
+use crate::CodecError;
 use crate::block::float::F16_LIMIT;
 use crate::block::levels::IQ4;
 use crate::dtype::DType;
@@ -194,11 +194,11 @@ impl Format {
         }
     }
 
-    pub(super) fn check_len(&self, what: &'static str, found: usize) -> Result<(), BlockError> {
+    pub(super) fn check_len(&self, what: &'static str, found: usize) -> Result<(), CodecError> {
         if found == self.dtype.block_len() {
             return Ok(());
         }
-        Err(BlockError::Block {
+        Err(CodecError::Block {
             dtype: self.dtype,
             array_name: what,
             expected: self.dtype.block_len(),
@@ -206,11 +206,11 @@ impl Format {
         })
     }
 
-    pub(super) fn check_bytes(&self, found: usize) -> Result<(), BlockError> {
+    pub(super) fn check_bytes(&self, found: usize) -> Result<(), CodecError> {
         if found == self.dtype.block_bytes() {
             return Ok(());
         }
-        Err(BlockError::Block {
+        Err(CodecError::Block {
             dtype: self.dtype,
             array_name: "bytes",
             expected: self.dtype.block_bytes(),
@@ -218,8 +218,8 @@ impl Format {
         })
     }
 
-    pub(super) fn check_values(&self, values: &[f32], before: usize) -> Result<(), BlockError> {
-        // With infinity and NaN last.
+    pub(super) fn check_values(&self, values: &[f32], before: usize) -> Result<(), CodecError> {
+        // Magnitudes sort like their bits, with infinity and NaN last.
         let magnitude = |value: &f32| value.abs().to_bits();
         let limit = self.magnitude_limit().to_bits();
         if values.iter().map(magnitude).fold(0, u32::max) < limit {
@@ -227,7 +227,7 @@ impl Format {
         }
         let refused = |value| magnitude(value) >= limit;
         let at = values.iter().position(refused).unwrap_or_default();
-        Err(BlockError::NoCode {
+        Err(CodecError::NoCode {
             dtype: self.dtype,
             index: before + at,
             value: values[at],

@@ -23,7 +23,7 @@ use half::f16;
 
 use self::format::Format;
 pub use self::near::NearbyKind;
-use super::BlockError;
+use crate::CodecError;
 use crate::dtype::DType;
 
 const MAX_LEN: usize = 256;
@@ -96,8 +96,8 @@ impl BlockFit {
         dtype: DType,
         values: &[f32],
         importance: Option<&[f32]>,
-    ) -> Result<BlockFit, BlockError> {
-        let format = Format::for_dtype(dtype).ok_or(BlockError::ReadOnlyType { dtype })?;
+    ) -> Result<BlockFit, CodecError> {
+        let format = Format::for_dtype(dtype).ok_or(CodecError::ReadOnlyType { dtype })?;
         format.check_len("values", values.len())?;
         format.check_values(values, 0)?;
         let mut room = [1.0; MAX_LEN];
@@ -179,8 +179,8 @@ impl BlockFit {
     ///
     /// # Errors
     ///
-    /// [`BlockError::Block`] for a wrong number of values or codes.
-    pub fn quantise(&self, values: &[f32], codes: &mut [u8]) -> Result<(), BlockError> {
+    /// [`CodecError::Block`] for a wrong number of values or codes.
+    pub fn quantise(&self, values: &[f32], codes: &mut [u8]) -> Result<(), CodecError> {
         self.format.check_len("values", values.len())?;
         self.format.check_len("codes", codes.len())?;
         self.quantise_block(values, codes);
@@ -206,7 +206,7 @@ impl BlockFit {
         values: &[f32],
         importance: Option<&[f32]>,
         codes: &[u8],
-    ) -> Result<BlockFit, BlockError> {
+    ) -> Result<BlockFit, CodecError> {
         self.format.check_len("values", values.len())?;
         self.check_codes(codes)?;
         let mut room = [1.0; MAX_LEN];
@@ -218,19 +218,19 @@ impl BlockFit {
     ///
     /// # Errors
     ///
-    /// [`BlockError::Block`], [`BlockError::Code`].
-    pub fn pack(&self, codes: &[u8], out: &mut [u8]) -> Result<(), BlockError> {
+    /// [`CodecError::Block`], [`CodecError::Code`].
+    pub fn pack(&self, codes: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
         self.check_codes(codes)?;
         self.format.check_bytes(out.len())?;
         pack::pack(self, codes, out);
         Ok(())
     }
 
-    fn check_codes(&self, codes: &[u8]) -> Result<(), BlockError> {
+    fn check_codes(&self, codes: &[u8]) -> Result<(), CodecError> {
         self.format.check_len("codes", codes.len())?;
         let last = self.format.last_code();
         match codes.iter().position(|&code| code > last) {
-            Some(place) => Err(BlockError::Code {
+            Some(place) => Err(CodecError::Code {
                 dtype: self.format.dtype,
                 place,
                 code: codes[place],
@@ -245,7 +245,7 @@ pub(super) fn encode(
     format: &'static Format,
     values: &[f32],
     out: &mut [u8],
-) -> Result<(), BlockError> {
+) -> Result<(), CodecError> {
     let len = format.dtype.block_len();
     let blocks = out.chunks_exact_mut(format.dtype.block_bytes());
     let (weights, mut codes) = ([1.0; MAX_LEN], [0; MAX_LEN]);

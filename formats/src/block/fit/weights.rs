@@ -2,7 +2,7 @@
 
 use super::MAX_LEN;
 use super::format::Format;
-use crate::block::BlockError;
+use crate::CodecError;
 
 /// Relative to the largest. f32 sums do not resolve 2^-24 and less, and a number of zero weight
 /// would get an arbitrary code.
@@ -14,7 +14,7 @@ pub(super) fn normalise_importances<'a>(
     format: &Format,
     importance: Option<&[f32]>,
     room: &'a mut [f32; MAX_LEN],
-) -> Result<&'a [f32], BlockError> {
+) -> Result<&'a [f32], CodecError> {
     let len = format.dtype.block_len();
     let room = &mut room[..len];
     let Some(importance) = importance else {
@@ -23,7 +23,7 @@ pub(super) fn normalise_importances<'a>(
     format.check_len("importances", importance.len())?;
     let refused = |value: &f32| !(0.0..f32::INFINITY).contains(value);
     if let Some(place) = importance.iter().position(refused) {
-        return Err(BlockError::Importance {
+        return Err(CodecError::Importance {
             dtype: format.dtype,
             index: place,
             value: importance[place],

@@ -14,7 +14,7 @@ use super::{Cuda, CudaMemory, lock_ignoring_poison};
 use crate::cuda::device::{Device, DeviceError, DeviceMemory};
 use crate::error::{self, ShapeError};
 use crate::linear::{
-    GramMatrix, LinearAlgebra, LinearError, ProductShape, check_product, check_square, check_tall,
+    GramMatrix, LinearAlgebra, ProductShape, check_product, check_square, check_tall,
 };
 use gram::CudaGram;
 use handles::LibraryHandles;
@@ -49,8 +49,8 @@ impl Cuda {
     /// Returns double-precision linear algebra on this device.
     ///
     /// # Errors
-    /// [`LinearError::Unavailable`] if cuSOLVER or cuBLAS is missing or does not initialise.
-    pub fn linear(&self) -> Result<CudaLinear, LinearError> {
+    /// [`DeviceError::NoLibrary`] if cuSOLVER or cuBLAS is missing or does not initialise.
+    pub fn linear(&self) -> Result<CudaLinear, DeviceError> {
         library::load_libraries()?;
         let handles = LibraryHandles::new(&self.shared)?;
         let name = format!("{} on {}", library::versions()?, self.name());
@@ -87,7 +87,7 @@ impl LinearContext {
         (doing, order): (&'static str, usize),
         sizes: impl FnOnce(*mut usize, *mut usize) -> cusolverStatus_t,
         run: impl FnOnce(SolverWorkspace) -> cusolverStatus_t,
-    ) -> Result<(), LinearError> {
+    ) -> Result<(), DeviceError> {
         let [mut device_bytes, mut host_bytes] = [0; 2];
         let code = self.call_library(|| sizes(&mut device_bytes, &mut host_bytes))?;
         check_solver(code, doing)?;
@@ -113,11 +113,11 @@ impl LinearContext {
         self.device.download(&info, 0, &mut told)?;
         match c_int::from_ne_bytes(told) {
             0 => Ok(()),
-            argument if argument < 0 => Err(LinearError::Library {
+            argument if argument < 0 => Err(DeviceError::Driver {
                 operation: doing,
                 message: format!("argument {} is not valid", argument.unsigned_abs()),
             }),
-            _ => Err(LinearError::NoConvergence { order }),
+            _ => Err(DeviceError::NoConvergence { order }),
         }
     }
 
@@ -128,7 +128,7 @@ impl LinearContext {
         handles: &LibraryHandles,
         tall: &CudaMemory,
         [rows, columns]: [usize; 2],
-    ) -> Result<CudaMemory, LinearError> {
+    ) -> Result<CudaMemory, DeviceError> {
         let device = &self.device;
         let [m, n] = [to_i64(rows)?, to_i64(columns)?];
         let scales = device.allocate(size_of::<f64>() * columns)?;
@@ -183,7 +183,7 @@ impl LinearContext {
         matrix: &CudaMemory,
         [rows, order]: [usize; 2],
         [values, right]: [&CudaMemory; 2],
-    ) -> Result<(), LinearError> {
+    ) -> Result<(), DeviceError> {
         let [m, n] = [to_i64(rows)?, to_i64(order)?];
         // The left singular vectors are not used, but cuSOLVER may write them regardless.
         let left = self.device.allocate(matrix.len())?;
@@ -242,7 +242,7 @@ impl LinearAlgebra for CudaLinear {
         matrix: &mut [f64],
         values: &mut [f64],
         vectors: bool,
-    ) -> Result<(), LinearError> {
+    ) -> Result<(), DeviceError> {
         let order = check_square(matrix, values)?;
         if order == 0 {
             return Ok(());
@@ -305,7 +305,7 @@ impl LinearAlgebra for CudaLinear {
         tall: &[f64],
         values: &mut [f64],
         right: &mut [f64],
-    ) -> Result<(), LinearError> {
+    ) -> Result<(), DeviceError> {
         let [rows, order] = check_tall(tall, values, right)?;
         if order == 0 {
             return Ok(());
@@ -333,7 +333,7 @@ impl LinearAlgebra for CudaLinear {
         left: &[f64],
         right: &[f64],
         out: &mut [f64],
-    ) -> Result<(), LinearError> {
+    ) -> Result<(), DeviceError> {
         check_product(shape, left, right, out)?;
         if left.is_empty() || right.is_empty() {
             out.fill(0.0);
@@ -374,7 +374,7 @@ impl LinearAlgebra for CudaLinear {
         download_f64(device, (&found, 0), out)
     }
 
-    fn new_gram(&self, order: usize) -> Result<Box<dyn GramMatrix>, LinearError> {
+    fn new_gram(&self, order: usize) -> Result<Box<dyn GramMatrix>, DeviceError> {
         Ok(Box::new(CudaGram::new(&self.shared, order)?))
     }
 }
@@ -385,12 +385,13 @@ fn prefers_qr_first(rows: usize, columns: usize) -> bool {
     rows.saturating_sub(columns) >= columns.div_ceil(4)
 }
 
-/// Fails for values that are not finite, which a decomposition may not notice.
-fn check_finite(order: usize, values: &[f64]) -> Result<(), LinearError> {
+/// Returns an error for values that are not finite, which a decomposition may pass through
+/// unnoticed.
+fn check_finite(order: usize, values: &[f64]) -> Result<(), DeviceError> {
     if values.iter().all(|value| value.is_finite()) {
         Ok(())
     } else {
-        Err(LinearError::NoConvergence { order })
+        Err(DeviceError::NoConvergence { order })
     }
 }
 
@@ -406,13 +407,13 @@ fn pointer(memory: &CudaMemory) -> *mut c_void {
     memory.address() as *mut c_void
 }
 
-fn upload_f64(device: &Cuda, numbers: &[f64]) -> Result<CudaMemory, LinearError> {
+fn upload_f64(device: &Cuda, numbers: &[f64]) -> Result<CudaMemory, DeviceError> {
     let memory = device.allocate(size_of_val(numbers))?;
     overwrite(device, numbers, &memory)?;
     Ok(memory)
 }
 
-fn overwrite(device: &Cuda, numbers: &[f64], to: &CudaMemory) -> Result<(), LinearError> {
+fn overwrite(device: &Cuda, numbers: &[f64], to: &CudaMemory) -> Result<(), DeviceError> {
     // SAFETY: the length is that of the slice, and floats have no padding.
     let bytes =
         unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast::<u8>(), size_of_val(numbers)) };
@@ -423,7 +424,7 @@ fn download_f64(
     device: &Cuda,
     (from, first): (&CudaMemory, usize),
     numbers: &mut [f64],
-) -> Result<(), LinearError> {
+) -> Result<(), DeviceError> {
     let bytes = size_of_val(numbers);
     // SAFETY: the length is that of the vector, which is uniquely borrowed, and all bit patterns
     // are valid floats.
@@ -466,7 +467,7 @@ mod tests {
         assert_eq!(check_finite(2, &[0.0, -1.0]), Ok(()));
         for value in [f64::NAN, f64::INFINITY] {
             let error = check_finite(2, &[0.0, value]).unwrap_err();
-            assert_eq!(error, LinearError::NoConvergence { order: 2 });
+            assert_eq!(error, DeviceError::NoConvergence { order: 2 });
         }
     }
 }

@@ -57,6 +57,7 @@ const MAX_RECOVERY_TIME: Duration = Duration::from_secs(2);
 
 /// Reason for the current fraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
     /// No limit: full fraction.

@@ -5,8 +5,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
-use thiserror::Error;
-
 use super::control::{ControlLaw, ControlLawError, Controller, Decision, ReadingStatus};
 use super::energy::{Energy, EnergyAccumulator, EnergyPhase};
 use super::event::{Event, EventKind, Quantity};
@@ -45,44 +43,6 @@ impl GovernorOptions {
             ..self
         }
     }
-}
-
-/// Errors of a governor.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum GovernorError {
-    /// The interval is too short.
-    #[error("{sensor} is read every {requested:?}, expected at least {minimum:?} between readings")]
-    Interval {
-        /// Sensor name.
-        sensor: String,
-        /// Requested interval.
-        requested: Duration,
-        /// Shortest interval of the sensor.
-        minimum: Duration,
-    },
-    /// The idle power is invalid.
-    #[error("the idle power is {0} W, expected a finite number of at least 0")]
-    IdleWatts(f64),
-    /// The thread cannot be created.
-    #[error("no thread for the sensor: {0}; end other programs, or allow more threads")]
-    Thread(std::io::Error),
-    /// The sensor does not respond.
-    #[error(
-        "{sensor} has not answered for {timeout:?}; its thread is left behind, check the device and its driver"
-    )]
-    Stuck {
-        /// Sensor name.
-        sensor: String,
-        /// Timeout.
-        timeout: Duration,
-    },
-    /// The thread panicked, in the sensor or the event callback. The fraction is 1.
-    #[error("the thread that reads {sensor} ended by a panic; this is an error in the program")]
-    Panicked {
-        /// Sensor name.
-        sensor: String,
-    },
 }
 
 /// Polls a sensor on a separate thread, applies a [`ControlLaw`], and accumulates energy.
@@ -141,11 +101,11 @@ impl Governor {
         options: GovernorOptions,
         follow: &Arc<SharedFraction>,
         on_event: impl FnMut(&Event) + Send + 'static,
-    ) -> Result<Governor, GovernorError> {
+    ) -> Result<Governor, SensorError> {
         let name = sensor.name();
         let least = sensor.min_interval().max(Duration::from_millis(1));
         if options.interval < least {
-            return Err(GovernorError::Interval {
+            return Err(SensorError::Interval {
                 sensor: name,
                 requested: options.interval,
                 minimum: least,
@@ -153,7 +113,7 @@ impl Governor {
         }
         match options.idle_watts {
             Some(watts) if !(watts.is_finite() && watts >= 0.0) => {
-                return Err(GovernorError::IdleWatts(watts));
+                return Err(SensorError::IdleWatts(watts));
             }
             _ => {}
         }
@@ -186,7 +146,7 @@ impl Governor {
         let builder = thread::Builder::new().name("htc-governor".to_owned());
         let thread = builder.spawn(move || watch.run(options.interval));
         Ok(Governor {
-            thread: Some(thread.map_err(GovernorError::Thread)?),
+            thread: Some(thread.map_err(SensorError::Thread)?),
             shared,
             follow: Arc::clone(follow),
             sensor: name,
@@ -210,9 +170,9 @@ impl Governor {
     /// work.
     ///
     /// # Errors
-    /// [`GovernorError::Stuck`], [`GovernorError::Panicked`]; the phase then changes with the next
-    /// reading.
-    pub fn enter_phase(&self, phase: EnergyPhase) -> Result<(), GovernorError> {
+    /// [`SensorError::Stuck`], [`SensorError::Panicked`]; the phase then changes with the next
+    /// reading, if any.
+    pub fn enter_phase(&self, phase: EnergyPhase) -> Result<(), SensorError> {
         let mut orders = self.shared.orders();
         orders.phase = phase;
         orders.requested_phases += 1;
@@ -230,13 +190,13 @@ impl Governor {
     /// Stops the thread. Returns the energy of the work up to the latest reading.
     ///
     /// # Errors
-    /// [`GovernorError::Stuck`], [`GovernorError::Panicked`]; the fraction is 1 in any case.
-    pub fn stop(mut self) -> Result<Option<Energy>, GovernorError> {
+    /// [`SensorError::Stuck`], [`SensorError::Panicked`]; the fraction is 1 in any case.
+    pub fn stop(mut self) -> Result<Option<Energy>, SensorError> {
         self.end()?;
         Ok(self.energy())
     }
 
-    fn end(&mut self) -> Result<(), GovernorError> {
+    fn end(&mut self) -> Result<(), SensorError> {
         let Some(thread) = self.thread.take() else {
             return Ok(());
         };
@@ -254,7 +214,7 @@ impl Governor {
         &self,
         orders: MutexGuard<'_, GovernorState>,
         done: impl Fn(&GovernorState) -> bool,
-    ) -> Result<(), GovernorError> {
+    ) -> Result<(), SensorError> {
         let waiting = |orders: &mut GovernorState| !done(orders) && orders.end.is_none();
         let waited = self
             .shared
@@ -263,8 +223,8 @@ impl Governor {
         let (orders, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let sensor = || self.sensor.clone();
         match orders.end {
-            Some(ThreadOutcome::Panicked) => Err(GovernorError::Panicked { sensor: sensor() }),
-            None if !done(&orders) => Err(GovernorError::Stuck {
+            Some(ThreadOutcome::Panicked) => Err(SensorError::Panicked { sensor: sensor() }),
+            None if !done(&orders) => Err(SensorError::Stuck {
                 sensor: sensor(),
                 timeout: self.patience,
             }),

@@ -202,7 +202,7 @@ fn hanging_sensor_times_out() {
     assert_eq!(next(&events).fraction, 0.25);
     let (begun, follow) = (Instant::now(), Arc::clone(governor.shared_fraction()));
     let stuck = governor.enter_phase(EnergyPhase::Work).unwrap_err();
-    assert!(matches!(stuck, GovernorError::Stuck { .. }), "{stuck}");
+    assert!(matches!(stuck, SensorError::Stuck { .. }), "{stuck}");
     let stuck = governor.stop().unwrap_err();
     assert!(stuck.to_string().contains("script"), "{stuck}");
     assert!(begun.elapsed() < Duration::from_secs(10));
@@ -222,12 +222,9 @@ fn panic_resets_the_fraction_and_is_reported() {
     let follow = Arc::clone(governor.shared_fraction());
     assert!(matches!(
         governor.enter_phase(EnergyPhase::Work),
-        Err(GovernorError::Panicked { .. })
+        Err(SensorError::Panicked { .. })
     ));
-    assert!(matches!(
-        governor.stop(),
-        Err(GovernorError::Panicked { .. })
-    ));
+    assert!(matches!(governor.stop(), Err(SensorError::Panicked { .. })));
     assert_eq!(follow.fraction(), 1.0);
     let follow = SharedFraction::new();
     let bad = |_: &Event| panic!("on purpose");
@@ -240,7 +237,7 @@ fn panic_resets_the_fraction_and_is_reported() {
     );
     assert!(matches!(
         governor.unwrap().stop(),
-        Err(GovernorError::Panicked { .. })
+        Err(SensorError::Panicked { .. })
     ));
 }
 
@@ -273,13 +270,13 @@ fn options_are_validated_and_least_can_change() {
         ..quick()
     };
     let fault = refused(Script::boxed([Act::Say(20.0)]), options);
-    assert!(matches!(fault, GovernorError::IdleWatts(_)));
+    assert!(matches!(fault, SensorError::IdleWatts(_)));
     let never = GovernorOptions {
         interval: Duration::ZERO,
         ..quick()
     };
     let fault = refused(Script::boxed([Act::Say(20.0)]), never);
-    assert!(matches!(fault, GovernorError::Interval { .. }));
+    assert!(matches!(fault, SensorError::Interval { .. }));
 
     let (governor, events) = start(Script::boxed([Act::Say(85.0)]), quick());
     next(&events);

@@ -82,7 +82,7 @@ pub trait Sensor: Send {
     }
 }
 
-/// Errors of sensors.
+/// Errors of sensors, and of the threads that read them.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SensorError {
@@ -161,6 +161,38 @@ pub enum SensorError {
         quantity: &'static str,
         /// Message of the library.
         reason: String,
+    },
+    /// The interval is too short.
+    #[error("{sensor} is read every {requested:?}, expected at least {minimum:?} between readings")]
+    Interval {
+        /// Sensor name.
+        sensor: String,
+        /// Requested interval.
+        requested: Duration,
+        /// Shortest interval of the sensor.
+        minimum: Duration,
+    },
+    /// The idle power is invalid.
+    #[error("the idle power is {0} W, expected a finite number of at least 0")]
+    IdleWatts(f64),
+    /// The thread cannot be created.
+    #[error("no thread for the sensor: {0}; end other programs, or allow more threads")]
+    Thread(std::io::Error),
+    /// The sensor does not respond.
+    #[error(
+        "{sensor} has not answered for {timeout:?}; its thread is left behind, check the device and its driver"
+    )]
+    Stuck {
+        /// Sensor name.
+        sensor: String,
+        /// Timeout.
+        timeout: Duration,
+    },
+    /// The thread panicked, in the sensor or the event callback. The fraction is 1.
+    #[error("the thread that reads {sensor} ended by a panic; this is an error in the program")]
+    Panicked {
+        /// Sensor name.
+        sensor: String,
     },
 }
 

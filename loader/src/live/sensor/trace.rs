@@ -22,6 +22,8 @@ use std::time::Duration;
 
 use htc_formats::escape::escape;
 use htc_formats::open;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
 
 use super::{Reading, Sensor, SensorError};
 use crate::live::Clock;
@@ -262,39 +264,15 @@ fn parse_seconds(text: &str) -> Option<f64> {
     if let Ok(seconds) = text.parse::<f64>() {
         return (seconds.abs() <= MAX_SECONDS).then_some(seconds);
     }
-    let digits = |range: std::ops::Range<usize>| {
-        let digits = text.get(range)?;
-        let all = digits.bytes().all(|byte| byte.is_ascii_digit());
-        all.then(|| digits.parse::<i64>().ok()).flatten()
-    };
-    let separator = |place: usize| text.get(place..place + 1);
-    if !matches!(separator(4), Some("/" | "-")) || separator(4) != separator(7) {
-        return None;
-    }
-    let (year, month, day) = (digits(0..4)?, digits(5..7)?, digits(8..10)?);
-    let time = text.get(10..)?.trim_start_matches([' ', 'T']);
-    let mut parts = time.split(':');
-    let (hour, minute, second) = (parts.next()?, parts.next()?, parts.next()?);
-    let part = |text: &str, most: f64| {
-        let plain = text
-            .bytes()
-            .all(|byte| byte.is_ascii_digit() || byte == b'.');
-        let value = text.parse::<f64>().ok().filter(|_| plain)?;
-        (value < most).then_some(value)
-    };
-    let of_day = part(hour, 24.0)? * 3600.0 + part(minute, 60.0)? * 60.0 + part(second, 61.0)?;
-    if parts.next().is_some() || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    // Counted from March, so that a leap day is the last.
-    let (year, month) = if month < 3 {
-        (year - 1, month + 9)
+    let format = if text.contains('/') {
+        "%Y/%m/%d %H:%M:%S%.f"
     } else {
-        (year, month - 3)
+        "%Y-%m-%d %H:%M:%S%.f"
     };
-    let of_years = year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
-    let days = of_years + (153 * month + 2) / 5 + day;
-    Some(days as f64 * 86400.0 + of_day)
+    let unsigned = text.starts_with(|c: char| c.is_ascii_digit());
+    let time = DateTime::strptime(format, text.replacen('T', " ", 1)).ok()?;
+    let since = TimeZone::UTC.to_timestamp(time).ok()?.as_duration();
+    unsigned.then_some(since.as_secs_f64())
 }
 
 /// Plays a trace as a sensor: each row is valid until the next. After the end, readings fail.

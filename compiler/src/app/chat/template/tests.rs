@@ -183,7 +183,7 @@ fn template_exceptions_are_reported() {
     for (template, word) in [
         ("{% for m in messages %}", "syntax error"),
         ("{% generate %}", "unknown statement"),
-        ("{{ strftime_now('%Q') }}", "%Q"),
+        ("{{ strftime_now('%K') }}", "%K"),
         ("{{ messages.nothing.at.all }}", "undefined"),
         ("{{ unknown(1) }}", "unknown"),
         ("{% include 'other' %}", ""),

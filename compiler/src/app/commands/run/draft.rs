@@ -171,7 +171,7 @@ pub(super) fn adaptation(
         AdaptArg::Oja => Adaptation::oja(file, draft.setting, of_model, AdaptOptions::oja(), pool),
         AdaptArg::Gradient => Adaptation::gradient(file, AdaptOptions::gradient()),
     };
-    let failed = |path: &Path, error| Failure::Adapt {
+    let failed = |path: &Path, error| Failure::Speculate {
         path: path.to_owned(),
         error,
     };

@@ -8,9 +8,10 @@ use super::library::check_blas;
 use super::{
     CudaMemory, LinearContext, download_f64, lock_ignoring_poison, overwrite, pointer, to_i64,
 };
+use crate::cuda::device::DeviceError;
 use crate::cuda::device::{Device, DeviceMemory};
 use crate::error::{self, check_size};
-use crate::linear::{GramMatrix, LinearError, vector_count};
+use crate::linear::{GramMatrix, vector_count};
 
 pub(super) struct CudaGram {
     order: usize,
@@ -32,7 +33,7 @@ impl std::fmt::Debug for CudaGram {
 }
 
 impl CudaGram {
-    pub(super) fn new(shared: &Arc<LinearContext>, order: usize) -> Result<CudaGram, LinearError> {
+    pub(super) fn new(shared: &Arc<LinearContext>, order: usize) -> Result<CudaGram, DeviceError> {
         let bytes = error::checked_product("sums (bytes)", &[size_of::<f64>(), order, order])?;
         Ok(CudaGram {
             order,
@@ -43,7 +44,7 @@ impl CudaGram {
         })
     }
 
-    fn upload(&mut self, vectors: &[f64]) -> Result<&CudaMemory, LinearError> {
+    fn upload(&mut self, vectors: &[f64]) -> Result<&CudaMemory, DeviceError> {
         let needed = size_of_val(vectors);
         let room = match self.vectors.take() {
             Some(room) if room.len() >= needed => room,
@@ -58,7 +59,7 @@ impl CudaGram {
 }
 
 impl GramMatrix for CudaGram {
-    fn add(&mut self, scale: f64, vectors: &[f64]) -> Result<(), LinearError> {
+    fn add(&mut self, scale: f64, vectors: &[f64]) -> Result<(), DeviceError> {
         let count = vector_count(self.order, vectors)?;
         if count == 0 {
             return Ok(());
@@ -93,7 +94,7 @@ impl GramMatrix for CudaGram {
         Ok(())
     }
 
-    fn scale(&mut self, factor: f64) -> Result<(), LinearError> {
+    fn scale(&mut self, factor: f64) -> Result<(), DeviceError> {
         if !self.has_sums {
             return Ok(());
         }
@@ -109,7 +110,7 @@ impl GramMatrix for CudaGram {
         check_blas(code, "multiplying sums by cuBLAS")
     }
 
-    fn read(&self, first: usize, out: &mut [f64]) -> Result<(), LinearError> {
+    fn read(&self, first: usize, out: &mut [f64]) -> Result<(), DeviceError> {
         let order = self.order;
         error::check_rows("out (numbers, whole columns)", order, out.len())?;
         let count = out.len().checked_div(order).unwrap_or(0);

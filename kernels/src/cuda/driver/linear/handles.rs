@@ -9,7 +9,7 @@ use cudarc::cusolver::sys::{
 
 use super::super::{Shared, lock_ignoring_poison};
 use super::library::{self, BLAS, SOLVER, check_blas, check_solver, unavailable_error};
-use crate::linear::LinearError;
+use crate::cuda::device::DeviceError;
 
 /// Not to be used by two threads at a time.
 pub(super) struct LibraryHandles {
@@ -24,7 +24,7 @@ pub(super) struct LibraryHandles {
 unsafe impl Send for LibraryHandles {}
 
 impl LibraryHandles {
-    pub(super) fn new(shared: &Arc<Shared>) -> Result<LibraryHandles, LinearError> {
+    pub(super) fn new(shared: &Arc<Shared>) -> Result<LibraryHandles, DeviceError> {
         let mut handles = LibraryHandles {
             shared: Arc::clone(shared),
             blas: std::ptr::null_mut(),
@@ -35,7 +35,7 @@ impl LibraryHandles {
         Ok(handles)
     }
 
-    fn create(&mut self) -> Result<(), LinearError> {
+    fn create(&mut self) -> Result<(), DeviceError> {
         let shared = Arc::clone(&self.shared);
         shared.make_current()?;
         // Locked until the handles exist: creating them allocates, which is not allowed during
@@ -72,9 +72,11 @@ impl LibraryHandles {
         self.configure()
     }
 
-    /// Selects the stream and bit-reproducible results, which cuBLAS guarantees without atomics and
-    /// with one stream per handle.
-    fn configure(&mut self) -> Result<(), LinearError> {
+    /// Selects the stream of the device and bit-reproducible results. cuBLAS guarantees these on
+    /// GPUs of the same model without atomics and with one stream per handle; a user workspace is
+    /// needed only for handles with several streams. The default math mode multiplies 64-bit
+    /// numbers in full precision.
+    fn configure(&mut self) -> Result<(), DeviceError> {
         const DOING: &str = "setting up cuBLAS";
         const DOING_SOLVER: &str = "setting up cuSOLVER";
         let stream = self.shared.stream;

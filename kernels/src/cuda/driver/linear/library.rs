@@ -1,12 +1,11 @@
 //! Loading of cuBLAS and cuSOLVER and their error codes.
 
+use crate::cuda::device::DeviceError;
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::OnceLock;
 
 use cudarc::cublas::sys::{self as blas, cublasStatus_t};
 use cudarc::cusolver::sys::{self as solver, cusolverStatus_t};
-
-use crate::linear::LinearError;
 
 pub(super) const BLAS: &str = "cuBLAS";
 pub(super) const SOLVER: &str = "cuSOLVER";
@@ -41,19 +40,21 @@ const SOLVER_FUNCTIONS: &[&str] = &[
     "cusolverGetProperty",
 ];
 
-pub(super) fn unavailable_error(library: &'static str, message: impl Into<String>) -> LinearError {
-    LinearError::Unavailable {
+/// Returns the error of an unusable library.
+pub(super) fn unavailable_error(library: &'static str, message: impl Into<String>) -> DeviceError {
+    DeviceError::NoLibrary {
         library,
         message: message.into(),
     }
 }
 
-pub(super) fn load_libraries() -> Result<(), LinearError> {
-    static STARTED: OnceLock<Result<(), LinearError>> = OnceLock::new();
+/// Loads the libraries, once.
+pub(super) fn load_libraries() -> Result<(), DeviceError> {
+    static STARTED: OnceLock<Result<(), DeviceError>> = OnceLock::new();
     STARTED.get_or_init(load).clone()
 }
 
-fn load() -> Result<(), LinearError> {
+fn load() -> Result<(), DeviceError> {
     // SAFETY: libraries with these names are those libraries, and loading them has no other effect.
     let [blas_there, solver_there] =
         unsafe { [blas::is_culib_present(), solver::is_culib_present()] };
@@ -81,7 +82,7 @@ fn load() -> Result<(), LinearError> {
     Ok(())
 }
 
-pub(super) fn versions() -> Result<String, LinearError> {
+pub(super) fn versions() -> Result<String, DeviceError> {
     use blas::libraryPropertyType_t as OfBlas;
     use solver::libraryPropertyType_t as OfSolver;
     let [mut of_blas, mut of_solver]: [[c_int; 3]; 2] = [[0; 3]; 2];
@@ -141,21 +142,21 @@ pub(super) fn solver_error_description(code: cusolverStatus_t) -> String {
     format!("{words} ({code:?})")
 }
 
-pub(super) fn check_blas(code: cublasStatus_t, doing: &'static str) -> Result<(), LinearError> {
+pub(super) fn check_blas(code: cublasStatus_t, doing: &'static str) -> Result<(), DeviceError> {
     if code == cublasStatus_t::CUBLAS_STATUS_SUCCESS {
         return Ok(());
     }
-    Err(LinearError::Library {
+    Err(DeviceError::Driver {
         operation: doing,
         message: blas_error_description(code),
     })
 }
 
-pub(super) fn check_solver(code: cusolverStatus_t, doing: &'static str) -> Result<(), LinearError> {
+pub(super) fn check_solver(code: cusolverStatus_t, doing: &'static str) -> Result<(), DeviceError> {
     if code == cusolverStatus_t::CUSOLVER_STATUS_SUCCESS {
         return Ok(());
     }
-    Err(LinearError::Library {
+    Err(DeviceError::Driver {
         operation: doing,
         message: solver_error_description(code),
     })

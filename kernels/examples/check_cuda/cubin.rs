@@ -1,9 +1,13 @@
 //! Per-kernel resource usage, read from cubin files.
 
+use std::error::Error;
+
 use htc_formats::wire::{Cursor, WireError};
+use object::read::elf::ElfFile64;
+use object::{LittleEndian, Object as _, ObjectSection as _, ObjectSymbol as _, SymbolIndex};
 
 /// Resource usage of a kernel.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub struct KernelResources {
     /// Kernel name.
     pub kernel: String,
@@ -19,25 +23,7 @@ pub struct KernelResources {
     pub argument_bytes: u32,
 }
 
-/// Error returned when a cubin cannot be parsed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CubinError {
-    /// The file is truncated.
-    #[error("compiled code: {0}")]
-    Wire(#[from] WireError),
-    /// A field has an unexpected value.
-    #[error("compiled code: {what} is {found}, expected {expected}")]
-    Unexpected {
-        /// Field name.
-        what: &'static str,
-        /// Expected value.
-        expected: &'static str,
-        /// Actual value.
-        found: String,
-    },
-}
-
-/// Attributes, as named by `cuobjdump -elf`.
+/// Attributes of kernels, with the names of `cuobjdump -elf`.
 mod attribute {
     pub const MAX_THREADS: u8 = 0x05;
     pub const FRAME_SIZE: u8 = 0x11;
@@ -48,67 +34,50 @@ mod attribute {
 /// Shared memory reserved by the system; from 9.0 on included in the size of a `NOBITS` section.
 const RESERVED_SHARED_BYTES: u64 = 1 << 10;
 
-const MAX_SECTIONS: usize = 1 << 16;
-
-struct Section<'a> {
-    name: &'a str,
-    bytes: &'a [u8],
-    size: u64,
-    link: u32,
-}
-
 struct Attribute<'a> {
     kind: u8,
     value: u16,
     bytes: &'a [u8],
 }
 
-/// Returns the resource usage of each kernel in a cubin, sorted by name.
-///
-/// # Errors
-/// [`CubinError`] for a damaged file or another format.
-pub fn read_kernel_resources(file: &[u8]) -> Result<Vec<KernelResources>, CubinError> {
-    let sections = sections(file)?;
-    let section = |name: &str| sections.iter().find(|section| section.name == name);
-    let missing = |what| CubinError::Unexpected {
-        what,
-        expected: "a section",
-        found: "absent".to_owned(),
-    };
-    let symbols = section(".symtab").ok_or(missing(".symtab"))?;
-    let names = sections.get(symbols.link as usize);
-    let names = names.ok_or(missing("the names of symbols"))?.bytes;
-    let global = attributes(section(".nv.info").ok_or(missing(".nv.info"))?.bytes)?;
-    let of_symbol = |which: u8, kernel: &str| -> Result<Option<u32>, CubinError> {
-        for attribute in global.iter().filter(|a| a.kind == which) {
+/// Returns the resource usage of each kernel in a cubin, sorted by name, or an explanation for a
+/// damaged file or another format.
+pub fn read_kernel_resources(bytes: &[u8]) -> Result<Vec<KernelResources>, Box<dyn Error>> {
+    let file = ElfFile64::<LittleEndian>::parse(bytes)?;
+    let global = file.section_by_name(".nv.info").ok_or("no .nv.info")?;
+    let global = attributes(global.data()?)?;
+    // The attribute holds a symbol index and a value.
+    let of_symbol = |kind: u8, kernel: &str| -> Result<Option<u32>, Box<dyn Error>> {
+        for attribute in global.iter().filter(|a| a.kind == kind) {
             let mut cursor = Cursor::new(attribute.bytes);
             let (symbol, value) = (cursor.u32()?, cursor.u32()?);
-            if symbol_name(symbols.bytes, names, symbol)? == kernel {
+            if file.symbol_by_index(SymbolIndex(symbol as usize))?.name()? == kernel {
                 return Ok(Some(value));
             }
         }
         Ok(None)
     };
-    let system = match section(".nv.shared.reserved.0") {
+    let system = match file.section_by_name(".nv.shared.reserved.0") {
         Some(_) => RESERVED_SHARED_BYTES,
         None => 0,
     };
     let mut found = Vec::new();
-    for info in &sections {
-        let Some(kernel) = info.name.strip_prefix(".nv.info.") else {
+    for info in file.sections() {
+        let Some(kernel) = info.name()?.strip_prefix(".nv.info.") else {
             continue;
         };
-        let own = attributes(info.bytes)?;
+        let own = attributes(info.data()?)?;
         let threads = own.iter().find(|a| a.kind == attribute::MAX_THREADS);
         let threads = threads.map_or(Ok(1024), |a| Cursor::new(a.bytes).u32())?;
         let arguments = own.iter().find(|a| a.kind == attribute::CBANK_PARAM_SIZE);
         let registers = of_symbol(attribute::REGCOUNT, kernel)?;
-        let shared = section(&format!(".nv.shared.{kernel}")).map_or(0, |shared| shared.size);
+        let shared = file.section_by_name(&format!(".nv.shared.{kernel}"));
+        let shared = shared.map_or(0, |shared| shared.size());
         found.push(KernelResources {
             kernel: kernel.to_owned(),
-            registers: registers.ok_or(missing("a number of registers"))?,
+            registers: registers.ok_or_else(|| format!("{kernel}: no number of registers"))?,
             local_bytes: of_symbol(attribute::FRAME_SIZE, kernel)?.unwrap_or(0),
-            static_shared_bytes: u32::try_from(shared.saturating_sub(system)).unwrap_or(u32::MAX),
+            static_shared_bytes: u32::try_from(shared.saturating_sub(system))?,
             max_threads: threads,
             argument_bytes: arguments.map_or(0, |a| a.value.into()),
         });
@@ -117,79 +86,9 @@ pub fn read_kernel_resources(file: &[u8]) -> Result<Vec<KernelResources>, CubinE
     Ok(found)
 }
 
-fn sections(file: &[u8]) -> Result<Vec<Section<'_>>, CubinError> {
-    const SHT_NOBITS: u32 = 8;
-    let mut header = Cursor::new(file);
-    let magic: [u8; 6] = header.array()?;
-    if magic != *b"\x7fELF\x02\x01" {
-        return Err(CubinError::Unexpected {
-            what: "the beginning",
-            expected: "that of an ELF file of 64 bits, little-endian",
-            found: magic.escape_ascii().to_string(),
-        });
-    }
-    header.bytes(0x28 - 6)?;
-    let table = header.u64()?;
-    header.bytes(0x3a - 0x30)?;
-    let [entry, count, names] = [header.u16()?, header.u16()?, header.u16()?];
-    if entry != 64 || usize::from(count) > MAX_SECTIONS {
-        return Err(CubinError::Unexpected {
-            what: "the length of an entry of the table of sections",
-            expected: "64",
-            found: entry.to_string(),
-        });
-    }
-    let within = |offset: u64, size: u64| {
-        let mut cursor = Cursor::new(file);
-        cursor.bytes(offset)?;
-        cursor.bytes(size)
-    };
-    let mut cursor = Cursor::new(within(table, u64::from(count) * 64)?);
-    let mut entries = Vec::new();
-    for _ in 0..count {
-        let (name, kind) = (cursor.u32()?, cursor.u32()?);
-        cursor.bytes(16)?;
-        let (offset, size, link) = (cursor.u64()?, cursor.u64()?, cursor.u32()?);
-        cursor.bytes(4 + 8 + 8)?;
-        entries.push((name, kind, offset, size, link));
-    }
-    let names = match entries.get(usize::from(names)) {
-        Some(&(_, _, offset, size, _)) => within(offset, size)?,
-        None => &[],
-    };
-    let section = |&(name, kind, offset, size, link)| {
-        let bytes = match kind {
-            SHT_NOBITS => &[][..],
-            _ => within(offset, size)?,
-        };
-        Ok(Section {
-            name: string_at(names, name)?,
-            bytes,
-            size,
-            link,
-        })
-    };
-    entries.iter().map(section).collect()
-}
-
-fn string_at(texts: &[u8], at: u32) -> Result<&str, CubinError> {
-    let mut cursor = Cursor::new(texts);
-    cursor.bytes(at.into())?;
-    let rest = cursor.bytes(cursor.remaining() as u64)?;
-    let end = rest.iter().position(|&b| b == 0).unwrap_or(rest.len());
-    let text = Cursor::new(rest).str(end as u64)?;
-    Ok(text)
-}
-
-fn symbol_name<'a>(symbols: &[u8], names: &'a [u8], index: u32) -> Result<&'a str, CubinError> {
-    let mut cursor = Cursor::new(symbols);
-    cursor.bytes(u64::from(index) * 24)?;
-    string_at(names, cursor.u32()?)
-}
-
 /// Reads the attributes of a section: format, kind, and 16 bits, which are the length of the
 /// payload if the format is `SIZED`.
-fn attributes(bytes: &[u8]) -> Result<Vec<Attribute<'_>>, CubinError> {
+fn attributes(bytes: &[u8]) -> Result<Vec<Attribute<'_>>, WireError> {
     const SIZED: u8 = 4;
     let mut cursor = Cursor::new(bytes);
     let mut found = Vec::new();
@@ -243,7 +142,7 @@ mod tests {
         let at = HEADER + data.len();
         entry(0, 3, at, names.len(), 0);
         data.extend(names);
-        let mut file = b"\x7fELF\x02\x01".to_vec();
+        let mut file = b"\x7fELF\x02\x01\x01".to_vec();
         file.resize(0x28, 0);
         file.extend((HEADER as u64 + data.len() as u64).to_le_bytes());
         file.resize(0x3a, 0);
@@ -263,9 +162,9 @@ mod tests {
     fn kernel() -> Vec<u8> {
         let mut symbols = vec![0; 24];
         symbols.extend(1_u32.to_le_bytes());
-        symbols.extend([0; 20]);
+        symbols.extend([0; 20 + 24]);
         let global = [
-            attribute(attribute::REGCOUNT, &[0, 99]),
+            attribute(attribute::REGCOUNT, &[2, 99]),
             attribute(attribute::REGCOUNT, &[1, 40]),
             attribute(attribute::FRAME_SIZE, &[1, 16]),
         ];

@@ -4,6 +4,9 @@
 //! Without NVRTC the check is skipped with a message.
 
 #[cfg(feature = "cuda")]
+mod cubin;
+
+#[cfg(feature = "cuda")]
 fn main() -> std::process::ExitCode {
     check::main()
 }
@@ -19,12 +22,14 @@ mod check {
 
     use htc_kernels::cuda::code::GpuArchitecture;
     use htc_kernels::cuda::compile::Compiler;
-    use htc_kernels::cuda::cubin::{self, KernelResources};
     use htc_kernels::cuda::occupancy::MultiprocessorLimits;
     use htc_kernels::cuda::ops::dynamic_shared_bytes;
     use htc_kernels::cuda::source::{NO_TENSOR_CORES, UNITS};
 
-    /// Minimum of resident warps per multiprocessor, enough to hide memory latency.
+    use crate::cubin::{self, KernelResources};
+
+    /// Minimum of resident warps per multiprocessor, limited by registers and shared memory: enough
+    /// to hide memory latency when each warp has several loads in flight.
     const MIN_WARPS: u32 = 16;
 
     const MIN_WARPS_EXCEPTIONS: [(&str, u32); 4] = [
