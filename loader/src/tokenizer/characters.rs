@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 
 use htc_formats::vocab::Vocabulary;
 
-use super::pairs::{MergeList, MergeListBuffers, NONE};
-use super::{SPACE, TokenizerError, byte_tokens};
+use super::pairs::{MergeList, MergeListBuffers};
+use super::{ABSENT, SPACE, TokenizerError, byte_tokens};
 
 /// Tables of one vocabulary.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ impl CharacterBpe {
         ids: &HashMap<&str, u32>,
     ) -> Result<Self, TokenizerError> {
         let bytes = byte_tokens(|text| ids.get(text).copied());
-        if bytes.contains(&NONE) {
+        if bytes.contains(&ABSENT) {
             return Err(TokenizerError::BytesMissing);
         }
         let mut tokens = HashMap::new();

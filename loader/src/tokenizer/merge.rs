@@ -11,9 +11,7 @@ use htc_formats::vocab::{TokenKind, Vocabulary};
 
 use super::queue::{Pair, PairQueue};
 use super::texts::{PrefixHashes, SubstringIds};
-use super::{TokenizerError, byte_tokens};
-
-const NONE: u32 = u32::MAX;
+use super::{ABSENT, TokenizerError, byte_tokens};
 
 /// Positions in a part are 32-bit. Longer parts are cut, which needs a text of more than 4 GiB
 /// without any cut.
@@ -26,11 +24,11 @@ pub(super) struct ScoreMerger {
     ids: SubstringIds,
     /// Rank of every token by score, 0 the best; ties share a rank.
     ranks: Vec<u32>,
-    /// Character pairs adjacent in some token, with the token of exactly this pair, or `NONE`.
+    /// Character pairs adjacent in some token, with the token of exactly this pair, or `ABSENT`.
     neighbours: HashMap<(char, char), u32>,
-    /// Token of every byte, or `NONE`.
+    /// Token of every byte, or `ABSENT`.
     bytes: Box<[u32; 256]>,
-    /// Token for characters without token or bytes; `NONE` if every byte has a token.
+    /// Token for characters without token or bytes; `ABSENT` if every byte has a token.
     unknown: u32,
 }
 
@@ -56,7 +54,7 @@ impl ScoreMerger {
                 continue;
             }
             for pair in text.chars().zip(text.chars().skip(1)) {
-                neighbours.entry(pair).or_insert(NONE);
+                neighbours.entry(pair).or_insert(ABSENT);
             }
         }
 
@@ -67,7 +65,7 @@ impl ScoreMerger {
                 .find(|&(_, &kind)| kind == TokenKind::Unknown)
                 .map(|(id, _)| id)
         });
-        if unknown.is_none() && bytes.contains(&NONE) {
+        if unknown.is_none() && bytes.contains(&ABSENT) {
             return Err(TokenizerError::SpecialMissing {
                 role: "unknown",
                 reason: "lacks tokens for some bytes",
@@ -78,7 +76,7 @@ impl ScoreMerger {
             ids: SubstringIds::new(ids.into_iter()),
             neighbours,
             bytes,
-            unknown: unknown.unwrap_or(NONE),
+            unknown: unknown.unwrap_or(ABSENT),
         })
     }
 
@@ -95,7 +93,10 @@ impl ScoreMerger {
     fn push_symbol(&self, symbol: &str, id: Option<u32>, ids: &mut Vec<u32>) {
         if let Some(id) = id {
             ids.push(id);
-        } else if symbol.bytes().all(|byte| self.bytes[byte as usize] != NONE) {
+        } else if symbol
+            .bytes()
+            .all(|byte| self.bytes[byte as usize] != ABSENT)
+        {
             ids.extend(symbol.bytes().map(|byte| self.bytes[byte as usize]));
         } else if ids.last() != Some(&self.unknown) {
             ids.push(self.unknown);
@@ -109,7 +110,7 @@ impl ScoreMerger {
 struct Symbol {
     /// Bytes; 0 if no symbol starts here.
     len: u32,
-    /// Position of the previous symbol; `NONE` for the first.
+    /// Position of the previous symbol; `ABSENT` for the first.
     previous: u32,
 }
 
@@ -137,8 +138,8 @@ impl MergeBuffers<'_> {
                 before = None;
             }
             let position = (at - start) as u32;
-            let previous = before.map_or(NONE, |before| position - before.len_utf8() as u32);
-            if let Some(token) = joint.filter(|&token| token != NONE && previous != NONE) {
+            let previous = before.map_or(ABSENT, |before| position - before.len_utf8() as u32);
+            if let Some(token) = joint.filter(|&token| token != ABSENT && previous != ABSENT) {
                 let rank = self.tables.ranks[token as usize];
                 let len = position - previous + len as u32;
                 self.queue.push(Pair {
@@ -155,7 +156,7 @@ impl MergeBuffers<'_> {
                 position as usize + len,
                 Symbol {
                     len: 0,
-                    previous: NONE,
+                    previous: ABSENT,
                 },
             );
             before = Some(character);
@@ -185,7 +186,7 @@ impl MergeBuffers<'_> {
                 self.symbols[next as usize].previous = left;
                 self.queue_pair(left, next + self.symbols[next as usize].len);
             }
-            if previous != NONE {
+            if previous != ABSENT {
                 self.queue_pair(previous, next);
             }
         }

@@ -43,6 +43,9 @@ use user_defined::{Fragment, TokenMatcher};
 /// Space inside a SentencePiece vocabulary (U+2581).
 const SPACE: &str = "\u{2581}";
 
+/// Marks a missing token, node or position.
+const ABSENT: u32 = u32::MAX;
+
 /// Error of an unusable vocabulary.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum TokenizerError {

@@ -5,11 +5,8 @@ use std::collections::HashMap;
 
 use htc_formats::vocab::Vocabulary;
 
-use super::TokenizerError;
 use super::queue::{Pair, PairQueue};
-
-/// No token.
-pub(super) const NONE: u32 = u32::MAX;
+use super::{ABSENT, TokenizerError};
 
 /// Positions are 32-bit. Longer sequences are cut, which needs a word of more than 4 GB.
 const MAX_PART: usize = u32::MAX as usize - 4;
@@ -66,11 +63,11 @@ impl MergeList {
 /// Token, indexed by the position of its first part. The next one starts at its end.
 #[derive(Clone, Copy, Debug)]
 struct Symbol {
-    /// `NONE` is never merged.
+    /// `ABSENT` is never merged.
     token: u32,
     /// Number of merged parts; 0 if no token starts here.
     len: u32,
-    /// Position of the previous token; `NONE` for the first.
+    /// Position of the previous token; `ABSENT` for the first.
     previous: u32,
 }
 
@@ -126,13 +123,13 @@ impl MergeListBuffers<'_> {
                 self.symbols[next as usize].previous = left;
                 self.queue_pair(left, next);
             }
-            if previous != NONE {
+            if previous != ABSENT {
                 self.queue_pair(previous, left);
             }
         }
         let mut at = 0;
         while let Some(symbol) = self.symbols.get(at) {
-            if symbol.token != NONE {
+            if symbol.token != ABSENT {
                 ids.push(symbol.token);
             }
             at += symbol.len as usize;

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::ops::Range;
 
-const NONE: u32 = u32::MAX;
+use super::ABSENT;
 
 /// Text between user-defined tokens, or one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ struct Node {
     suffix: u32,
     /// Node of the longest token that ends here: this one, or one along the suffix links.
     longest: u32,
-    /// Token of exactly this text, or `NONE`.
+    /// Token of exactly this text, or `ABSENT`.
     token: u32,
 }
 
@@ -52,8 +52,8 @@ impl TokenMatcher {
             byte: 0,
             depth: 0,
             suffix: 0,
-            longest: NONE,
-            token: NONE,
+            longest: ABSENT,
+            token: ABSENT,
         };
         let mut automaton = Self {
             nodes: vec![root],
@@ -80,8 +80,8 @@ impl TokenMatcher {
                 byte,
                 depth,
                 suffix: 0,
-                longest: NONE,
-                token: NONE,
+                longest: ABSENT,
+                token: ABSENT,
             };
             self.nodes.push(leaf);
         }
@@ -99,7 +99,7 @@ impl TokenMatcher {
             } else {
                 self.step(self.nodes[node.parent as usize].suffix, node.byte)
             };
-            let longest = if node.token == NONE {
+            let longest = if node.token == ABSENT {
                 self.nodes[suffix as usize].longest
             } else {
                 index
@@ -182,7 +182,8 @@ impl TokenMatcher {
             } else if before < end {
                 // This one overlaps a selected token; a shorter one may not.
                 let mut shorter = node;
-                while shorter != NONE && self.nodes[shorter as usize].depth as usize > end - before
+                while shorter != ABSENT
+                    && self.nodes[shorter as usize].depth as usize > end - before
                 {
                     let suffix = self.nodes[shorter as usize].suffix;
                     shorter = self.nodes[suffix as usize].longest;
