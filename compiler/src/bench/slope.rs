@@ -82,8 +82,8 @@ pub enum SlopeError {
         /// Remedy.
         remedy: &'static str,
     },
-    /// Two records differ in machine, program or sensor.
-    #[error("{}: its {what} is {found}, and that of {} is {expected}; give records of one machine, program and sensor", path.display(), first.display())]
+    /// Two records differ in machine, program, sensor, threads or KV cache type.
+    #[error("{}: its {what} is {found}, and that of {} is {expected}; give records of one machine, program and sensor, with the same number of threads and KV cache type", path.display(), first.display())]
     Differs {
         /// File path.
         path: PathBuf,
@@ -169,8 +169,8 @@ type EnergyPoint = (f64, f64);
 /// Fits the line through these records; `None` without files.
 ///
 /// # Errors
-/// [`SlopeError`] if a record is unsuitable or of another machine, program or sensor; or if the
-/// slope is not positive.
+/// [`SlopeError`] if a record is unsuitable or measured on another machine, or with another
+/// program, sensor, number of threads or KV cache type; or if the slope is not positive.
 pub fn read(paths: &[PathBuf]) -> Result<Option<MeasuredEnergy>, SlopeError> {
     if paths.len() > MAX_FILES {
         return Err(SlopeError::TooMany(paths.len()));
@@ -354,7 +354,7 @@ fn check_same_setup(
             record.threads.to_string(),
             of.threads.to_string(),
         ),
-        ("KV cache", record.kv_type.clone(), of.kv_type.clone()),
+        ("KV cache type", record.kv_type.clone(), of.kv_type.clone()),
     ];
     match all
         .into_iter()
