@@ -49,7 +49,7 @@ impl ChannelPermutation {
     ///
     /// # Errors
     /// [`PermutationError`].
-    pub fn of(
+    pub fn compute(
         source: &ModelFile,
         calibration: &Calibration,
         threads: usize,

@@ -5,7 +5,7 @@
 //! the errors of earlier ones, so the most important come first; neighbours that share a scale or a
 //! bit width are similar.
 //!
-//! [`ChannelPermutation::of`] computes the permutation, [`PermutedSource`] permutes the tensors of a source,
+//! [`ChannelPermutation::compute`] computes the permutation, [`PermutedSource`] permutes the tensors of a source,
 //! [`ChannelPermutation::inputs`] and [`ChannelPermutation::outputs`] are for statistics. Queries and keys are unchanged,
 //! since the rotary embedding distinguishes their channels.
 

@@ -95,7 +95,7 @@ const MAX_RECOVERY_TIME: Duration = Duration::from_secs(2);
 /// Reason for the current fraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Why {
+pub enum LimitReason {
     /// No limit: full fraction.
     Base,
     /// Temperature limit.
@@ -127,7 +127,7 @@ pub struct Decision {
     /// Fraction in [least, 1], a multiple of [`FRACTION_STEP`] or the least itself.
     pub fraction: f64,
     /// Limiting quantity.
-    pub reason: Why,
+    pub reason: LimitReason,
     /// The least fraction is in use, and the device is still above the upper threshold or its power
     /// cap.
     pub limit_exceeded: bool,
@@ -218,11 +218,15 @@ impl Controller {
             sense => gone(sense),
         };
         let why = if self.fraction >= 1.0 {
-            if nothing { Why::NoReading } else { Why::Base }
+            if nothing {
+                LimitReason::NoReading
+            } else {
+                LimitReason::Base
+            }
         } else if self.cap < self.thermal {
-            Why::PowerCap
+            LimitReason::PowerCap
         } else {
-            Why::Temperature
+            LimitReason::Temperature
         };
         let too_warm = celsius.is_some_and(|celsius| celsius > self.law.high());
         let over = |budget: f64| watts.is_some_and(|watts| watts > budget);
