@@ -282,7 +282,7 @@ impl Folder {
     /// # Errors
     /// I/O errors; [`ErrorKind::AlreadyExists`].
     pub fn rename(&self, name: &OsStr, to: &Folder, new: &OsStr, replace: bool) -> io::Result<()> {
-        sys::rename((self, name), (to, new), replace)
+        sys::rename(self, name, to, new, replace)
     }
 
     /// Returns the permissions for a file that will replace `name`: those of the existing file,

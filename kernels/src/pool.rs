@@ -67,9 +67,12 @@ impl std::fmt::Debug for Pool {
 #[repr(align(128))]
 struct CachePadded<T>(T);
 
+/// Function that executes the task of an index.
+type Task<'a> = dyn Fn(usize) + Sync + 'a;
+
 struct Job {
     /// Valid from the opening of the job until its last worker leaves.
-    task: *const (dyn Fn(usize) + Sync),
+    task: *const Task<'static>,
     tasks: usize,
 }
 
@@ -112,7 +115,7 @@ impl Pool {
         if !(1..=MAX_THREADS).contains(&threads) {
             return Err(PoolError::Threads { requested: threads });
         }
-        const NOTHING: &(dyn Fn(usize) + Sync) = &|_| ();
+        const NOTHING: &Task<'static> = &|_| ();
         let mut pool = Pool {
             shared: Arc::new(Shared {
                 state: CachePadded(AtomicU64::new(0)),
@@ -280,12 +283,11 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    fn fork_join(&self, tasks: usize, f: &(dyn Fn(usize) + Sync)) {
+    fn fork_join(&self, tasks: usize, f: &Task<'_>) {
         // SAFETY: the lifetime is erased only until this function returns, and no worker touches
         // the closure after the wait below: the job is closed and nobody is inside.
-        let task: *const (dyn Fn(usize) + Sync) = unsafe {
-            std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(f)
-        };
+        let task: *const Task<'static> =
+            unsafe { std::mem::transmute::<&Task<'_>, &'static Task<'static>>(f) };
         // SAFETY: `busy` is held and the last job was closed and left, see the impl of Sync.
         unsafe { *self.job.get() = Job { task, tasks } };
         self.next.0.store(0, Ordering::Relaxed);
@@ -311,7 +313,7 @@ impl Shared {
     }
 
     /// Takes tasks until none is left; stores the first panic for the caller of `run`.
-    fn take_tasks(&self, tasks: usize, f: &(dyn Fn(usize) + Sync)) {
+    fn take_tasks(&self, tasks: usize, f: &Task<'_>) {
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             loop {
                 let index = self.next.0.fetch_add(1, Ordering::Relaxed);

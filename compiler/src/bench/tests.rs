@@ -72,6 +72,10 @@ fn protocol(pairs: usize) -> Protocol {
     }
 }
 
+fn control<'a>(report: &'a dyn Fn(Step), cancel: &'a CancellationToken) -> RunControl<'a> {
+    RunControl { report, cancel }
+}
+
 fn measure(
     protocol: &Protocol,
     subject: &mut ScriptedRunner,
@@ -83,7 +87,7 @@ fn measure(
         subject,
         baseline,
         protocol,
-        (&|_| {}, &cancel),
+        control(&|_| {}, &cancel),
         &mut NoSensors,
     )
     .unwrap()
@@ -112,8 +116,15 @@ fn record(measured: BenchResults) -> Record {
         bootstrap_samples: statistics::SAMPLES,
         sensor: None,
     };
-    let both = (measuree("a"), Some(measuree("b")));
-    Record::new(conditions, both, measured, None, Vec::new())
+    let baseline = Some(measuree("b"));
+    Record::new(
+        conditions,
+        measuree("a"),
+        baseline,
+        measured,
+        None,
+        Vec::new(),
+    )
 }
 
 #[test]
@@ -236,7 +247,7 @@ fn sensor_readings_are_recorded_per_run_and_unknown_values_are_null() {
         &mut subject,
         Some(&mut baseline),
         &protocol(2),
-        (&|_| {}, &cancel),
+        control(&|_| {}, &cancel),
         &mut sensors,
     )
     .unwrap();
@@ -293,7 +304,7 @@ fn cancellation_stops_before_the_next_run() {
         &mut subject,
         None,
         &protocol(4),
-        (&tell, &cancel),
+        control(&tell, &cancel),
         &mut NoSensors,
     );
     assert!(matches!(found, Err(BenchError::Cancelled(_))));
@@ -309,7 +320,7 @@ fn a_run_that_takes_no_time_is_an_error() {
         &mut subject,
         None,
         &protocol(1),
-        (&|_| {}, &cancel),
+        control(&|_| {}, &cancel),
         &mut NoSensors,
     );
     assert!(matches!(found, Err(BenchError::NoTime { .. })));

@@ -11,14 +11,13 @@ use crate::event::Progress;
 use crate::make::work::WorkFolder;
 use crate::make::{BuiltArtifact, MakeInputs};
 use crate::measure::Distance;
-use crate::request::QualityLimit;
 use crate::system::clock::StageClock;
 
 /// Number of measured active fractions: both ends and equidistant points between.
 pub const ACTIVE_FRACTION_POINTS: usize = 5;
 
-/// Tunes the scales of an artifact with refinements on the validation split, within a limit for the
-/// whole.
+/// Tunes the scales of an artifact with refinements on the validation split, within the limit of
+/// `request` for the whole.
 ///
 /// # Errors
 /// [`TrialError`].
@@ -26,7 +25,7 @@ pub fn tune_elastic(
     inputs: &MakeInputs,
     chosen: &mut SelectedArtifact,
     bases: &BuiltArtifact,
-    wanted: (usize, QualityLimit),
+    request: ChoiceRequest,
     work: &WorkFolder,
     clock: &StageClock,
     watch: Progress,
@@ -37,8 +36,8 @@ pub fn tune_elastic(
     };
     let bench = CandidateEvaluator::new(inputs, work, clock, watch)?;
     let before = chosen.tuning.take();
-    let found = bench.tune_elastic((&chosen.built, bases, before.as_ref()), wanted, &windows)?;
-    let (better, tuning) = found;
+    let (better, tuning) =
+        bench.tune_elastic(&chosen.built, bases, before.as_ref(), request, &windows)?;
     if let Some(better) = better {
         chosen.built = better;
     }
@@ -106,10 +105,10 @@ pub fn measure_active_fractions(
             perplexity_ratio: distance.perplexity_ratio,
         });
         if setting.refinements == dial.refinements() {
-            let found = (evaluation, distance);
-            let note = bench.put_quality(key, &windows, chosen.validation_windows, &found)?;
+            let deciding = chosen.validation_windows;
+            let note = bench.put_quality(key, &windows, deciding, &evaluation, &distance)?;
             chosen.notes.extend(note);
-            chosen.quality = Some(found.0);
+            chosen.quality = Some(evaluation);
         }
     }
     // Perplexity may overflow.

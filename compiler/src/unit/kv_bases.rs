@@ -71,7 +71,8 @@ pub(crate) fn decomposition_cost(hyper: &HyperParameters) -> f64 {
 /// [`UnitError::Factorise`], with the tensor's name, for statistics that no activations can have.
 pub fn layer_tensors(
     calibrated: &StoredLayer,
-    (hyper, layer): (&HyperParameters, usize),
+    hyper: &HyperParameters,
+    layer: usize,
     order: Option<&ChannelPermutation>,
     algebra: &dyn Algebra,
 ) -> Result<Vec<(Role, Vec<u8>)>, UnitError> {

@@ -306,14 +306,16 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
     /// [`DeviceError::OutOfBounds`], or the error of an earlier operation.
     fn download(&self, from: &Self::Memory, at: usize, to: &mut [u8]) -> Result<(), DeviceError>;
 
-    /// Copies bytes between allocations.
+    /// Copies `bytes` bytes between allocations, each from a byte offset on.
     ///
     /// # Errors
     /// [`DeviceError::OutOfBounds`], or a driver error.
     fn copy(
         &self,
-        from: (&Self::Memory, usize),
-        to: (&Self::Memory, usize),
+        from: &Self::Memory,
+        from_at: usize,
+        to: &Self::Memory,
+        to_at: usize,
         bytes: usize,
     ) -> Result<(), DeviceError>;
 

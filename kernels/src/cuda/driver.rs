@@ -392,8 +392,10 @@ impl Device for Cuda {
 
     fn copy(
         &self,
-        (from, from_at): (&CudaMemory, usize),
-        (to, to_at): (&CudaMemory, usize),
+        from: &CudaMemory,
+        from_at: usize,
+        to: &CudaMemory,
+        to_at: usize,
         bytes: usize,
     ) -> Result<(), DeviceError> {
         from.span("copy", from_at, bytes)?;

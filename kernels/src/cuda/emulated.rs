@@ -317,8 +317,10 @@ impl Device for EmulatedDevice {
 
     fn copy(
         &self,
-        (from, from_at): (&EmulatedMemory, usize),
-        (to, to_at): (&EmulatedMemory, usize),
+        from: &EmulatedMemory,
+        from_at: usize,
+        to: &EmulatedMemory,
+        to_at: usize,
         bytes: usize,
     ) -> Result<(), DeviceError> {
         from.span("copy", from_at, bytes)?;

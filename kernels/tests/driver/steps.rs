@@ -33,7 +33,7 @@ pub fn step(
     ops::add(device, numbers, x, y)?;
     ops::add(device, numbers, x, y)?;
     if let Some(copy) = copy {
-        device.copy((x, 0), (copy, 0), 4 * numbers)?;
+        device.copy(x, 0, copy, 0, 4 * numbers)?;
     }
     device.end_step()
 }
@@ -84,7 +84,7 @@ pub fn partly_changed_steps_are_updated(log: &Path, updates: bool) {
         device.begin_step().unwrap();
         ops::add(&device, 600, &x, &y).unwrap();
         ops::add(&device, second.1, &x, second.0).unwrap();
-        device.copy((&x, 0), (copy, 0), 2400).unwrap();
+        device.copy(&x, 0, copy, 0, 2400).unwrap();
         ops::add(&device, 1, &y, &z).unwrap();
         device.end_step().unwrap();
         let found = download(&device, copy, 600);
@@ -129,7 +129,7 @@ pub fn dependent_launches_begin_early(log: &Path, accepted: bool) {
         ops::add(device, 600, &x, &y).unwrap();
         // A block of 1024 threads per row.
         ops::rms_norm(device, shape, &x, &weight, 0.0, &y).unwrap();
-        device.copy((&y, 0), (&x, 0), 2400).unwrap();
+        device.copy(&y, 0, &x, 0, 2400).unwrap();
         ops::add(device, 600, &x, &y).unwrap();
         ops::add(device, 600, &x, &y).unwrap();
         device.end_step().unwrap();
@@ -267,7 +267,7 @@ pub fn dropped_memory_survives_until_the_step_ends(log: &Path) {
     ops::add(&device, 600, &x, &y).unwrap();
     drop(y);
     let z = device.allocate(2400).unwrap();
-    device.copy((&x, 0), (&z, 0), 2400).unwrap();
+    device.copy(&x, 0, &z, 0, 2400).unwrap();
     device.end_step().unwrap();
     assert_eq!(download(&device, &z, 600), [11.0; 600]);
     // An unfinished step leaks nothing.

@@ -218,7 +218,7 @@ fn copy_function<D: Device>(device: D, bytes: usize, times: usize) -> Outcome<Co
     let (from, to) = (device.allocate(bytes)?, device.allocate(bytes)?);
     Ok(Box::new(move || {
         for _ in 0..times {
-            device.copy((&from, 0), (&to, 0), bytes)?;
+            device.copy(&from, 0, &to, 0, bytes)?;
         }
         device.synchronize()
     }))
@@ -385,12 +385,14 @@ impl<D: Device> Device for CountingDevice<D> {
 
     fn copy(
         &self,
-        from: (&D::Memory, usize),
-        to: (&D::Memory, usize),
+        from: &D::Memory,
+        from_at: usize,
+        to: &D::Memory,
+        to_at: usize,
         bytes: usize,
     ) -> Result<(), DeviceError> {
         self.copies.fetch_add(1, Ordering::Relaxed);
-        self.device.copy(from, to, bytes)
+        self.device.copy(from, from_at, to, to_at, bytes)
     }
 
     unsafe fn launch<A: KernelArguments>(
@@ -442,7 +444,7 @@ impl<D: DescribedDevice> BenchmarkExecutor for GpuExecutor<CountingDevice<D>> {
         let device = &self.0.device;
         let bytes = bytes.min(device.memory_info()?[0] / 4);
         let (from, to) = (device.allocate(bytes)?, device.allocate(bytes)?);
-        let mut copy = || Ok(device.copy((&from, 0), (&to, 0), bytes)?);
+        let mut copy = || Ok(device.copy(&from, 0, &to, 0, bytes)?);
         best_copy_rate(bytes, &mut copy, || Ok(device.synchronize()?))
     }
 

@@ -1,11 +1,20 @@
 //! Importance of positions: attention weights summed over the last queries.
 
+use std::ops::Range;
+
 use super::Attention;
 use super::decode::TILE;
 use crate::cpu::Cpu;
 use crate::cpu::kv::{KvNumbers, KvView};
 use crate::cpu::low_rank::{LowRankView, SmallMatrix, multiply};
 use crate::error::{ShapeError, check_size, checked_product};
+
+/// Columns `at` of the scores `[group, count]`.
+struct ScoreColumns<'a> {
+    scores: &'a mut [f32],
+    count: usize,
+    at: Range<usize>,
+}
 
 impl Cpu {
     /// Sums the attention weights that the queries `q [n, heads, head_size]` at positions `start
@@ -84,12 +93,14 @@ impl Cpu {
                     let rows = run[0] - front..run[1] - front;
                     let q = self.head_coordinates(low, kv_head, q);
                     let [keys, _] = low.rows(kv_head, rows);
-                    self.run(&q, keys, low.ranks()[0], attention, (scores, count, at));
+                    let columns = ScoreColumns { scores, count, at };
+                    self.score_run(&q, keys, low.ranks()[0], attention, columns);
                 }
                 None => {
                     let rows = kv.full_row(run[0])..kv.full_row(run[1]);
                     let [keys, _] = kv.rows(kv_head, rows);
-                    self.run(q, keys, size, attention, (scores, count, at));
+                    let columns = ScoreColumns { scores, count, at };
+                    self.score_run(q, keys, size, attention, columns);
                 }
             }
         }
@@ -118,16 +129,16 @@ impl Cpu {
         coordinates
     }
 
-    /// Computes the scores of a run of keys of `size` numbers into columns `at` of `scores [group,
-    /// count]`.
-    fn run(
+    /// Computes the scores of a run of keys of `size` numbers.
+    fn score_run(
         &self,
         q: &[f32],
         keys: KvNumbers<'_>,
         size: usize,
         attention: &Attention,
-        (scores, count, at): (&mut [f32], usize, std::ops::Range<usize>),
+        columns: ScoreColumns<'_>,
     ) {
+        let ScoreColumns { scores, count, at } = columns;
         let tile = (TILE / size).max(1);
         let mut room = vec![0.0; tile.min(at.len()) * size];
         let mut of_tile = vec![0.0; q.len() / size * tile];

@@ -86,7 +86,8 @@ impl LinearContext {
 
     fn run_decomposition(
         &self,
-        (doing, order): (&'static str, usize),
+        doing: &'static str,
+        order: usize,
         sizes: impl FnOnce(*mut usize, *mut usize) -> cusolverStatus_t,
         run: impl FnOnce(SolverWorkspace) -> cusolverStatus_t,
     ) -> Result<(), LinearError> {
@@ -137,7 +138,8 @@ impl LinearContext {
         let [a, tau] = [tall, &scales].map(pointer);
         let LibraryHandles { solver, params, .. } = *handles;
         self.run_decomposition(
-            ("a QR decomposition by cuSOLVER", columns),
+            "a QR decomposition by cuSOLVER",
+            columns,
             // SAFETY: the context is current, and both sizes are writable.
             |on_device, on_host| unsafe {
                 solver::cusolverDnXgeqrf_bufferSize(
@@ -175,7 +177,7 @@ impl LinearContext {
         for column in 0..columns {
             let from = size * rows * column;
             let to = size * columns * column;
-            device.copy((tall, from), (&triangle, to), size * (column + 1))?;
+            device.copy(tall, from, &triangle, to, size * (column + 1))?;
         }
         Ok(triangle)
     }
@@ -195,7 +197,8 @@ impl LinearContext {
         let LibraryHandles { solver, params, .. } = *handles;
         let [none, all] = [b'N', b'A'].map(|job| job as c_schar);
         self.run_decomposition(
-            ("a singular value decomposition by cuSOLVER", order),
+            "a singular value decomposition by cuSOLVER",
+            order,
             // SAFETY: the context is current, and both sizes are writable.
             |on_device, on_host| unsafe {
                 solver::cusolverDnXgesvd_bufferSize(
@@ -266,7 +269,8 @@ impl LinearAlgebra for CudaLinear {
             solver::cusolverEigMode_t::CUSOLVER_EIG_MODE_NOVECTOR
         };
         shared.run_decomposition(
-            ("an eigenvalue decomposition by cuSOLVER", order),
+            "an eigenvalue decomposition by cuSOLVER",
+            order,
             // SAFETY: the context is current, and both sizes are writable.
             |on_device, on_host| unsafe {
                 solver::cusolverDnXsyevd_bufferSize(
@@ -296,10 +300,10 @@ impl LinearAlgebra for CudaLinear {
                 )
             },
         )?;
-        download_f64(device, (&found, 0), values)?;
+        download_f64(device, &found, 0, values)?;
         check_finite(order, values)?;
         if vectors {
-            download_f64(device, (&on_device, 0), matrix)?;
+            download_f64(device, &on_device, 0, matrix)?;
         }
         Ok(())
     }
@@ -327,9 +331,9 @@ impl LinearAlgebra for CudaLinear {
         let found = device.allocate(size_of_val(values))?;
         let found_right = device.allocate(size_of_val(right))?;
         shared.run_svd(&handles, &matrix, [rows, order], [&found, &found_right])?;
-        download_f64(device, (&found, 0), values)?;
+        download_f64(device, &found, 0, values)?;
         check_finite(order, values)?;
-        download_f64(device, (&found_right, 0), right)
+        download_f64(device, &found_right, 0, right)
     }
 
     fn multiply(
@@ -376,7 +380,7 @@ impl LinearAlgebra for CudaLinear {
             )
         })?;
         check_blas(code, "a product by cuBLAS")?;
-        download_f64(device, (&found, 0), out)
+        download_f64(device, &found, 0, out)
     }
 
     fn new_gram(&self, order: usize) -> Result<Box<dyn GramMatrix>, LinearError> {
@@ -428,7 +432,8 @@ fn overwrite(device: &Cuda, numbers: &[f64], to: &CudaMemory) -> Result<(), Line
 
 fn download_f64(
     device: &Cuda,
-    (from, first): (&CudaMemory, usize),
+    from: &CudaMemory,
+    first: usize,
     numbers: &mut [f64],
 ) -> Result<(), LinearError> {
     let bytes = size_of_val(numbers);

@@ -207,7 +207,7 @@ pub fn attend_splits<D: Device>(
     } = held.full[0].shape();
     let group = check_shapes(held, queries, attention)?;
     if let Some(tiles) = TilingPlan::for_batch(device, queries, held, attention) {
-        let joined = tiles.attend(device, queries, (q, held), attention, room)?;
+        let joined = tiles.attend(device, queries, q, held, attention, room)?;
         return Ok(Some(joined));
     }
     let low = low_arguments(held)?;
@@ -277,7 +277,7 @@ pub fn attend_splits<D: Device>(
     if low.ranks[1] == 0 {
         return Ok(Some(joined));
     }
-    joined.launch(device, (low.bases[1], low.ranks[1]), out)?;
+    joined.launch(device, low.bases[1], low.ranks[1], out)?;
     Ok(None)
 }
 
@@ -287,7 +287,7 @@ impl<D: Device> PartialAttention<D> {
     /// # Errors
     /// As [`attention`].
     pub fn finish(&self, device: &D, out: &D::Memory) -> Result<(), DeviceError> {
-        self.launch(device, (DeviceSpan::NULL, 0), out)
+        self.launch(device, DeviceSpan::NULL, 0, out)
     }
 
     /// Returns rows and elements per row.
@@ -314,12 +314,13 @@ impl<D: Device> PartialAttention<D> {
     }
 
     pub(super) fn join_arguments(&self, out: &D::Memory) -> Result<Join, DeviceError> {
-        self.argument_with((DeviceSpan::NULL, 0), out)
+        self.argument_with(DeviceSpan::NULL, 0, out)
     }
 
     fn argument_with(
         &self,
-        (basis, rank): (DeviceSpan, usize),
+        basis: DeviceSpan,
+        rank: usize,
         out: &D::Memory,
     ) -> Result<Join, DeviceError> {
         let (rows, heads, size) = (self.rows, self.heads, self.size);
@@ -340,11 +341,12 @@ impl<D: Device> PartialAttention<D> {
     fn launch(
         &self,
         device: &D,
-        (basis, rank): (DeviceSpan, usize),
+        basis: DeviceSpan,
+        rank: usize,
         out: &D::Memory,
     ) -> Result<(), DeviceError> {
         const JOIN: Kernel<Join> = Kernel::new("attend_join", THREADS);
-        let joined = self.argument_with((basis, rank), out)?;
+        let joined = self.argument_with(basis, rank, out)?;
         let shared = self.shared_bytes() + rank * F32_BYTES;
         // SAFETY: a block reads the records of a head and writes its elements of `out`; its shared
         // memory has `rank` elements after those of the splits.
@@ -533,7 +535,8 @@ pub fn attention_importance<D: Device>(
     queries: QueryShape,
     window: usize,
     q: &D::Memory,
-    (keys, end): (&KvRows<D>, usize),
+    keys: &KvRows<D>,
+    end: usize,
     attention: &Attention,
 ) -> Result<Vec<f32>, DeviceError> {
     const OF_QUERIES: Kernel<Importance> = Kernel::new("importance_of_queries", THREADS);

@@ -58,7 +58,14 @@ impl Case {
             let of = |i: usize| self.magnitudes[side] * (i as f32 * [0.37, 0.91][side]).sin();
             let x = upload_floats(device, &(0..positions * row).map(of).collect::<Vec<_>>());
             let faults = FaultEntries::new(device, 1).unwrap();
-            append_rows(device, &rows, [0, positions, 0], &x.unwrap(), (&faults, 0)).unwrap();
+            append_rows(
+                device,
+                &rows,
+                [0, positions, 0],
+                &x.unwrap(),
+                faults.entry(0),
+            )
+            .unwrap();
             assert_eq!(faults.take_first(device).unwrap(), None);
             let wide = device.allocate(F32_BYTES * positions * row).unwrap();
             rows_to_f32(device, &rows, [0, positions], &wide, [0, positions]).unwrap();

@@ -60,7 +60,8 @@ impl<D: Device> TokenSampler<D> {
     pub fn begin(
         &mut self,
         device: &D,
-        (x, numbers): (&D::Memory, usize),
+        x: &D::Memory,
+        numbers: usize,
         draw: &SamplingParameters,
     ) -> Result<(), DeviceError> {
         const KERNEL: Kernel<DrawArgument> = Kernel::new("draw_token", 1024);
@@ -121,11 +122,11 @@ mod tests {
     fn drawn(device: &EmulatedDevice, x: &[f32], draw: SamplingParameters) -> Option<u32> {
         let memory = ops::upload_floats(device, x).unwrap();
         let mut drawing = TokenSampler::default();
-        drawing.begin(device, (&memory, x.len()), &draw).unwrap();
+        drawing.begin(device, &memory, x.len(), &draw).unwrap();
         drawing.take(device).unwrap()
     }
 
-    fn kept(x: &[f32], draw: SamplingParameters) -> Vec<(u32, f64)> {
+    fn expected_distribution(x: &[f32], draw: SamplingParameters) -> Vec<(u32, f64)> {
         let mut ranked: Vec<(u32, f32)> = (0..).zip(x.iter().copied()).collect();
         ranked.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap().then(a.0.cmp(&b.0)));
         if draw.top_k > 0 {
@@ -180,7 +181,7 @@ mod tests {
                     top_p,
                     ..ALL
                 };
-                let kept = kept(&x, draw);
+                let kept = expected_distribution(&x, draw);
                 let mut before = 0.0;
                 let some = (kept.len() / 12).max(1);
                 for (at, &(token, weight)) in kept.iter().enumerate() {
@@ -253,7 +254,7 @@ mod tests {
         let x = ops::upload_floats(&device, &[1.0; 8]).unwrap();
         for numbers in [0, 9, MAX_SAMPLED_LOGITS + 1] {
             let mut drawing = TokenSampler::default();
-            assert!(drawing.begin(&device, (&x, numbers), &ALL).is_err());
+            assert!(drawing.begin(&device, &x, numbers, &ALL).is_err());
         }
     }
 }

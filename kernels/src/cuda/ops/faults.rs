@@ -9,6 +9,19 @@ pub struct FaultEntries<D: Device> {
     slots: usize,
 }
 
+/// The entry of a launch in [`FaultEntries`].
+#[derive(Debug)]
+pub struct FaultEntry<'a, D: Device> {
+    entries: &'a FaultEntries<D>,
+    index: usize,
+}
+
+impl<D: Device> FaultEntry<'_, D> {
+    pub(super) fn span(&self) -> Result<DeviceSpan, DeviceError> {
+        self.entries.memory.span("faults", 8 * self.index, 8)
+    }
+}
+
 /// A value that the KV cache type cannot represent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fault {
@@ -57,7 +70,11 @@ impl<D: Device> FaultEntries<D> {
         }))
     }
 
-    pub(super) fn entry_span(&self, slot: usize) -> Result<DeviceSpan, DeviceError> {
-        self.memory.span("faults", 8 * slot, 8)
+    /// Returns the entry `index`.
+    pub fn entry(&self, index: usize) -> FaultEntry<'_, D> {
+        FaultEntry {
+            entries: self,
+            index,
+        }
     }
 }

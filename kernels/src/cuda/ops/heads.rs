@@ -92,8 +92,18 @@ struct Heads {
 // SAFETY: layout as in `kv.cu`, without padding.
 unsafe impl KernelArguments for Heads {}
 
-/// Processes up to [`MAX_HEADS_PARTS`] parts with separate memory. Appending requires `faults`: the
-/// entries, the cache row of the first row, and the position that faults report for it.
+/// The cache rows that a launch appends.
+#[derive(Debug)]
+pub struct AppendedRows<'a, D: Device> {
+    /// Where unrepresentable values are recorded.
+    pub faults: &'a FaultEntries<D>,
+    /// Cache row of the first row.
+    pub first: usize,
+    /// Position that faults report for the first row.
+    pub position: usize,
+}
+
+/// Processes up to [`MAX_HEADS_PARTS`] parts with separate memory. Appending requires `append`.
 ///
 /// # Errors
 /// [`DeviceError::OutOfBounds`] for mismatched shapes, or a device error.
@@ -101,7 +111,7 @@ pub fn prepare_heads<D: Device>(
     device: &D,
     shape: HeadsShape,
     turn: Option<&RopeRows<'_, D>>,
-    append: Option<(&FaultEntries<D>, [usize; 2])>,
+    append: Option<AppendedRows<'_, D>>,
     parts: &[HeadsPart<'_, D>],
 ) -> Result<(), DeviceError> {
     const KERNEL: Kernel<Heads> = Kernel::new("heads_ready", 64);
@@ -124,7 +134,9 @@ pub fn prepare_heads<D: Device>(
             .map(|side| float_span(side, "rotations", &[rows, pairs])),
         None => [Ok(DeviceSpan::NULL), Ok(DeviceSpan::NULL)],
     };
-    let [first, position] = append.map_or([0; 2], |(_, places)| places);
+    let [first, position] = append
+        .as_ref()
+        .map_or([0; 2], |append| [append.first, append.position]);
     let mut arguments = Heads {
         cosines: cosines?,
         sines: sines?,
@@ -142,7 +154,7 @@ pub fn prepare_heads<D: Device>(
     };
     let mut blocks = 0;
     for (to, part) in arguments.parts.iter_mut().zip(parts) {
-        *to = part.argument(shape, append)?;
+        *to = part.argument(shape, append.as_ref())?;
         to.turned = u32::from(part.rotate && turn.is_some());
         blocks += rows * part.heads;
     }
@@ -171,7 +183,7 @@ impl<D: Device> HeadsPart<'_, D> {
     fn argument(
         &self,
         HeadsShape { rows, size }: HeadsShape,
-        append: Option<(&FaultEntries<D>, [usize; 2])>,
+        append: Option<&AppendedRows<'_, D>>,
     ) -> Result<Part, DeviceError> {
         let heads = self.heads;
         let mut part = Part {
@@ -186,7 +198,7 @@ impl<D: Device> HeadsPart<'_, D> {
             part.weight = float_span(weight, "the weight of a norm", &[size])?;
             part.epsilon = epsilon;
         }
-        if let (Some(to), Some((faults, [first, _]))) = (&self.append, append) {
+        if let (Some(to), Some(append)) = (&self.append, append) {
             let shape = to.rows.shape();
             if shape != (KvHeads { heads, size }) {
                 return Err(shape_mismatch(
@@ -195,9 +207,9 @@ impl<D: Device> HeadsPart<'_, D> {
                     heads * size,
                 ));
             }
-            check_rows(to.rows, first, rows)?;
+            check_rows(to.rows, append.first, rows)?;
             part.rows = to.rows.kernel_argument()?;
-            part.fault = faults.entry_span(to.fault_entry)?;
+            part.fault = append.faults.entry(to.fault_entry).span()?;
             part.appended = 1;
         }
         Ok(part)

@@ -1,6 +1,6 @@
 //! KV cache rows, full or as low-rank coordinates.
 
-use super::faults::FaultEntries;
+use super::faults::FaultEntry;
 use super::{F32_BYTES, byte_span, download_floats, float_span, kernel_count, shape_mismatch};
 use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
 
@@ -307,7 +307,7 @@ struct Append {
 unsafe impl KernelArguments for Append {}
 
 /// Writes `x [n, heads, size]` to the rows from `first` on. An unrepresentable value is recorded in
-/// entry `slot`, with rows counted from `position`.
+/// `fault`, with rows counted from `position`.
 ///
 /// # Errors
 /// A device error; [`DeviceError::OutOfBounds`] beyond the capacity.
@@ -316,7 +316,7 @@ pub fn append_rows<D: Device>(
     rows: &KvRows<D>,
     [first, n, position]: [usize; 3],
     x: &D::Memory,
-    (faults, slot): (&FaultEntries<D>, usize),
+    fault: FaultEntry<'_, D>,
 ) -> Result<(), DeviceError> {
     const NUMBERS: Kernel<Append> = Kernel::new("kv_append", 256);
     const BLOCKS: Kernel<Append> = Kernel::new("kv_append_blocks", 64);
@@ -325,7 +325,7 @@ pub fn append_rows<D: Device>(
     let arguments = Append {
         x: float_span(x, "keys or values", &[n, heads, size])?,
         rows: rows.kernel_argument()?,
-        fault: faults.entry_span(slot)?,
+        fault: fault.span()?,
         n: kernel_count("rows", n)?,
         heads: kernel_count("heads", heads)?,
         size: kernel_count("a head", size)?,
@@ -514,22 +514,38 @@ struct Map {
 // SAFETY: layout as in `kv.cu`, without padding.
 unsafe impl KernelArguments for Map {}
 
-/// Multiplies `n` rows of each head, from `from.1` on, by its matrix in `matrix [heads, to size,
-/// from size]` and writes them from row `to.1` on, both in half precision. Returns the squared
-/// norms of each row before and after, head by head. An unrepresentable value is recorded in entry
-/// `slot`.
+/// Rows of keys or values from a first row on.
+#[derive(Debug)]
+pub struct KvRowsFrom<'a, D: Device> {
+    /// All rows.
+    pub rows: &'a KvRows<D>,
+    /// Index of the first.
+    pub first: usize,
+}
+
+/// Multiplies `n` rows of each head by its matrix in `matrix [heads, to size, from size]` and
+/// writes them to `to`, both in half precision. Returns the squared norms of each row before and
+/// after, head by head. An unrepresentable value is recorded in `fault`.
 ///
 /// # Errors
 /// As [`append_rows`]; also for rows of another type.
 pub fn map_rows<D: Device>(
     device: &D,
     n: usize,
-    (from, from_first): (&KvRows<D>, usize),
+    from: KvRowsFrom<'_, D>,
     matrix: &D::Memory,
-    (to, to_first): (&KvRows<D>, usize),
-    (faults, slot): (&FaultEntries<D>, usize),
+    to: KvRowsFrom<'_, D>,
+    fault: FaultEntry<'_, D>,
 ) -> Result<Vec<[f32; 2]>, DeviceError> {
     const KERNEL: Kernel<Map> = Kernel::new("kv_map", 64);
+    let KvRowsFrom {
+        rows: from,
+        first: from_first,
+    } = from;
+    let KvRowsFrom {
+        rows: to,
+        first: to_first,
+    } = to;
     check_rows(from, from_first, n)?;
     check_rows(to, to_first, n)?;
     let heads = from.shape.heads;
@@ -546,7 +562,7 @@ pub fn map_rows<D: Device>(
         from: from.kernel_argument()?.codes,
         matrix: float_span(matrix, "matrices", &[heads, to.shape.size, from.shape.size])?,
         to: to.kernel_argument()?.codes,
-        fault: faults.entry_span(slot)?,
+        fault: fault.span()?,
         squares: float_span(&squares, "squares", &[heads, n, 2])?,
         heads: kernel_count("heads", heads)?,
         count: kernel_count("rows", n)?,

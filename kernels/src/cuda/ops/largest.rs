@@ -53,7 +53,8 @@ impl<D: Device> TopK<D> {
     pub fn begin(
         &mut self,
         device: &D,
-        (x, numbers): (&D::Memory, usize),
+        x: &D::Memory,
+        numbers: usize,
         most: usize,
     ) -> Result<(), DeviceError> {
         const KERNEL: Kernel<Seek> = Kernel::new("largest", 256);
@@ -151,10 +152,10 @@ mod tests {
     use super::*;
     use crate::cuda::{EmulatedDevice, ops};
 
-    fn found(device: &EmulatedDevice, numbers: &[f32], most: usize) -> Option<Vec<(u32, f32)>> {
+    fn top_k(device: &EmulatedDevice, numbers: &[f32], most: usize) -> Option<Vec<(u32, f32)>> {
         let x = ops::upload_floats(device, numbers).unwrap();
         let mut largest = TopK::default();
-        largest.begin(device, (&x, numbers.len()), most).unwrap();
+        largest.begin(device, &x, numbers.len(), most).unwrap();
         largest.take(device).unwrap()
     }
 
@@ -178,7 +179,7 @@ mod tests {
             expected.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap().then(a.0.cmp(&b.0)));
             expected.truncate(most);
             assert_eq!(
-                found(&device, &x, most).unwrap(),
+                top_k(&device, &x, most).unwrap(),
                 expected,
                 "{numbers}, {most}"
             );
@@ -192,14 +193,14 @@ mod tests {
             for at in [0, 4095, 9000] {
                 let mut x = vec![1.0; 9001];
                 x[at] = strange;
-                assert_eq!(found(&device, &x, 2), None, "{strange} at {at}");
+                assert_eq!(top_k(&device, &x, 2), None, "{strange} at {at}");
             }
         }
         let x = ops::upload_floats(&device, &[1.0; 8]).unwrap();
         let mut largest = TopK::default();
         for most in [0, MAX_TOP_K + 1] {
-            assert!(largest.begin(&device, (&x, 8), most).is_err());
+            assert!(largest.begin(&device, &x, 8, most).is_err());
         }
-        assert!(largest.begin(&device, (&x, 9), 1).is_err());
+        assert!(largest.begin(&device, &x, 9, 1).is_err());
     }
 }

@@ -30,11 +30,13 @@ pub use elementwise::{
     rope, rope_tables, softcap,
 };
 pub use embed::dequantise_rows;
-pub use faults::{Fault, FaultEntries};
-pub use heads::{AppendTarget, HeadsPart, HeadsShape, MAX_HEADS_PARTS, RopeRows, prepare_heads};
+pub use faults::{Fault, FaultEntries, FaultEntry};
+pub use heads::{
+    AppendTarget, AppendedRows, HeadsPart, HeadsShape, MAX_HEADS_PARTS, RopeRows, prepare_heads,
+};
 pub use kv::{
-    DeviceLowRankRows, KvElement, KvHeads, KvRows, append_rows, expand_low_rank, map_rows,
-    rows_to_f32,
+    DeviceLowRankRows, KvElement, KvHeads, KvRows, KvRowsFrom, append_rows, expand_low_rank,
+    map_rows, rows_to_f32,
 };
 pub use largest::{MAX_TOP_K, TopK};
 pub use matrix::{DeviceMatrix, MatrixSource};

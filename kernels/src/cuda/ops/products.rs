@@ -226,7 +226,7 @@ pub fn project<D: Device>(
     slots: &[Projection<'_, D>],
     workspace: &mut Workspace<D>,
 ) -> Result<(), DeviceError> {
-    project_after(device, None, (n, x), factors, slots, workspace)
+    project_after(device, None, n, x, factors, slots, workspace)
 }
 
 /// As [`project`], after a pending operation that produces `x`.
@@ -236,7 +236,8 @@ pub fn project<D: Device>(
 pub fn project_after<D: Device>(
     device: &D,
     before: Option<PendingOperation<'_, D>>,
-    (n, x): (usize, &D::Memory),
+    n: usize,
+    x: &D::Memory,
     factors: &[Factor<'_, D>],
     slots: &[Projection<'_, D>],
     workspace: &mut Workspace<D>,

@@ -214,7 +214,7 @@ impl<D: Device> Heads<D> {
     pub(super) fn launch<'a>(
         &'a self,
         device: &D,
-        append: Option<(&ops::FaultEntries<D>, [usize; 2])>,
+        append: Option<ops::AppendedRows<'_, D>>,
         to: impl Fn(&Arc<D::Memory>) -> Option<ops::AppendTarget<'a, D>>,
     ) -> Result<(), DeviceError> {
         let (rows, size) = (self.rows.unwrap_or(1), self.size.unwrap_or(1));

@@ -135,8 +135,8 @@ impl<D: Device> GpuKv<D> {
         let (first, position) = (self.layout.full_rows(layer), self.layout.len());
         for (side, x) in sides.into_iter().enumerate() {
             let rows = &self.layers[layer].full[side];
-            let slot = (faults, 2 * layer + side);
-            ops::append_rows(device, rows, [first, n, position], x, slot).map_err(device_error)?;
+            let fault = faults.entry(2 * layer + side);
+            ops::append_rows(device, rows, [first, n, position], x, fault).map_err(device_error)?;
         }
         Ok(())
     }
@@ -158,7 +158,11 @@ impl<D: Device> GpuKv<D> {
         sides: [&Arc<D::Memory>; 2],
         faults: &ops::FaultEntries<D>,
     ) -> Result<(), ExecError> {
-        let places = [self.layout.full_rows(layer), self.layout.len()];
+        let append = ops::AppendedRows {
+            faults,
+            first: self.layout.full_rows(layer),
+            position: self.layout.len(),
+        };
         let full = &self.layers[layer].full;
         let to = |x: &Arc<D::Memory>| {
             let side = sides.iter().position(|side| Arc::ptr_eq(side, x))?;
@@ -167,7 +171,7 @@ impl<D: Device> GpuKv<D> {
                 fault_entry: 2 * layer + side,
             })
         };
-        let launched = heads.launch(device, Some((faults, places)), to);
+        let launched = heads.launch(device, Some(append), to);
         launched.map_err(device_error)
     }
 
@@ -259,8 +263,10 @@ impl<D: Device> GpuKv<D> {
                     Some(turns) => {
                         let turn =
                             ops::upload_floats(device, &turns[side]).map_err(device_error)?;
-                        let slot = (&self.faults, side);
-                        ops::map_rows(device, held, (from, 0), &turn, (&to.rows, 0), slot)
+                        let [from, to] =
+                            [from, &to.rows].map(|rows| ops::KvRowsFrom { rows, first: 0 });
+                        let fault = self.faults.entry(side);
+                        ops::map_rows(device, held, from, &turn, to, fault)
                             .map_err(device_error)?;
                     }
                     None => {
@@ -304,10 +310,16 @@ impl<D: Device> GpuKv<D> {
             let squares = ops::map_rows(
                 device,
                 count,
-                (from, front),
+                ops::KvRowsFrom {
+                    rows: from,
+                    first: front,
+                },
                 &to.basis,
-                (&to.rows, held),
-                (&self.faults, side),
+                ops::KvRowsFrom {
+                    rows: &to.rows,
+                    first: held,
+                },
+                self.faults.entry(side),
             );
             // Sums per head, as on the CPU.
             for of_head in squares.map_err(device_error)?.chunks(count.max(1)) {

@@ -219,9 +219,9 @@ impl<D: Device> Backend for Gpu<D> {
             return Ok(false);
         }
         self.finish()?;
-        let of = (of.memory()?.as_ref(), numbers);
+        let logits = of.memory()?.as_ref();
         self.largest
-            .begin(&self.device, of, most)
+            .begin(&self.device, logits, numbers, most)
             .map_err(device_error)?;
         Ok(true)
     }
@@ -240,8 +240,8 @@ impl<D: Device> Backend for Gpu<D> {
             return Ok(false);
         }
         self.finish()?;
-        let of = (of.memory()?.as_ref(), numbers);
-        let begun = self.drawing.begin(&self.device, of, draw);
+        let logits = of.memory()?.as_ref();
+        let begun = self.drawing.begin(&self.device, logits, numbers, draw);
         begun.map_err(device_error)?;
         Ok(true)
     }
@@ -363,9 +363,8 @@ impl<D: Device> Backend for Gpu<D> {
         let Some(frequencies) = &rotation.frequencies else {
             return Ok(());
         };
-        let of = (frequencies, pairs);
-        let filled = ops::rope_tables(&self.device, positions.clone(), of, factor, sides);
-        filled.map_err(device_error)?;
+        let (device, from) = (&self.device, positions.clone());
+        ops::rope_tables(device, from, frequencies, pairs, factor, sides).map_err(device_error)?;
         rotation.positions = positions;
         Ok(())
     }
@@ -506,11 +505,11 @@ impl<D: Device> Backend for Gpu<D> {
         let found = match kv.layout().low_rank_rows(layer) {
             0 => {
                 let [keys, _] = kv.held(layer).full;
-                ops::attention_importance(device, queries, window, q, (keys, end), attention)
+                ops::attention_importance(device, queries, window, q, keys, end, attention)
             }
             _ => {
                 let [keys, _] = kv.whole(device, layer, shape.rows)?;
-                ops::attention_importance(device, queries, window, q, (&keys, end), attention)
+                ops::attention_importance(device, queries, window, q, &keys, end, attention)
             }
         };
         found.map_err(device_error)

@@ -125,7 +125,7 @@ impl GramMatrix for CudaGram {
             out.fill(0.0);
             return Ok(());
         }
-        download_f64(&self.shared.device, (&self.sums, first * order), out)?;
+        download_f64(&self.shared.device, &self.sums, first * order, out)?;
         // cuBLAS does not write this triangle.
         for (column, numbers) in out.chunks_exact_mut(order.max(1)).enumerate() {
             numbers[..first + column].fill(0.0);
