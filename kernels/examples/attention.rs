@@ -110,7 +110,7 @@ fn compressed(
             DType::Q8_0 => KvNumbers::Q8_0(&rows),
             _ => KvNumbers::Q4_0(&rows),
         };
-        let kv = KvView::of(numbers, numbers, kv_heads, size, capacity)?;
+        let kv = KvView::from_numbers(numbers, numbers, kv_heads, size, capacity)?;
         for positions in [1024, 4096] {
             let time =
                 best(|| cpu.attention_decode(q, &kv, positions, &attention, &mut scratch, out))?;

@@ -123,7 +123,7 @@ impl<'a> Weights<'a> {
                 }
                 WeightForm::ColumnGroups(_) => {
                     match ColumnGroups::new(&self.codes, self.rows, self.bytes) {
-                        Ok(w) => cpu.bands(w, n, x, y, scratch),
+                        Ok(w) => cpu.matmul_uniform_groups(w, n, x, y, scratch),
                         Err(_) => Ok(()),
                     }
                 }

@@ -219,19 +219,9 @@ impl Pool {
         chunk: usize,
         f: impl Fn(usize, &mut [T]) + Sync,
     ) {
-        struct Base<T>(*mut T);
-        // SAFETY: the pointer is only used to give each part of a slice of Send values to one task.
-        unsafe impl<T: Send> Sync for Base<T> {}
-        impl<T> Base<T> {
-            /// A method, so that a closure borrows the whole of `self`, which is Sync.
-            fn get(&self) -> *mut T {
-                self.0
-            }
-        }
-
         let chunk = chunk.max(1);
         let len = data.len();
-        let base = Base(data.as_mut_ptr());
+        let base = SendPtr(data.as_mut_ptr());
         self.run(len.div_ceil(chunk), |index| {
             let start = index * chunk;
             let count = chunk.min(len - start);
@@ -241,6 +231,19 @@ impl Pool {
             let part = unsafe { std::slice::from_raw_parts_mut(base.get().add(start), count) };
             f(index, part);
         });
+    }
+}
+
+/// Pointer to a slice whose parts are given to several threads.
+pub(crate) struct SendPtr<T>(pub *mut T);
+
+// SAFETY: the pointer is only used to give each part of a slice of Send values to one task.
+unsafe impl<T: Send> Sync for SendPtr<T> {}
+
+impl<T> SendPtr<T> {
+    /// A method, so that a closure borrows the whole of `self`, which is Sync.
+    pub fn get(&self) -> *mut T {
+        self.0
     }
 }
 

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use super::Cpu;
 use super::activations::quantise_rows;
-use super::matvec::{Vector, multiply, rows_per_task, strips};
+use super::matvec::{PreparedVector, matvec_single_threaded, rows_per_task, super_blocks};
 use super::scratch::Scratch;
 use crate::error::{ShapeError, check_size, checked_product};
 use crate::matrix::Matrix;
@@ -31,7 +31,7 @@ pub enum Input {
 
 /// Projection `y = W x` or `y = W A x`.
 #[derive(Debug)]
-pub struct Slot<'a> {
+pub struct Projection<'a> {
     /// `W`, `[rows, cols]`.
     pub w: Matrix<'a>,
     /// Right operand.
@@ -54,26 +54,26 @@ impl Cpu {
         n: usize,
         x: &[f32],
         factors: &[Factor<'_>],
-        slots: &mut [Slot<'_>],
+        projections: &mut [Projection<'_>],
         scratch: &mut Scratch,
     ) -> Result<(), ShapeError> {
-        check(n, x, factors, slots)?;
+        check_shapes(n, x, factors, projections)?;
         if n == 1 {
-            one_row(self, x, factors, slots, scratch);
+            project_one_row(self, x, factors, projections, scratch);
             return Ok(());
         }
-        for slot in slots.iter_mut() {
-            if slot.input == Input::Vector {
-                self.matmul(slot.w, n, x, slot.y, scratch)?;
+        for projection in projections.iter_mut() {
+            if projection.input == Input::Vector {
+                self.matmul(projection.w, n, x, projection.y, scratch)?;
             }
         }
         let mut inner = std::mem::take(&mut scratch.inner);
         let mut outcome = Ok(());
         for (f, factor) in factors.iter().enumerate() {
-            let slots = slots
+            let projections = projections
                 .iter_mut()
-                .filter(|slot| slot.input == Input::Inner(f));
-            let all = two_stages(self, n, x, factor, slots, &mut inner, scratch);
+                .filter(|projection| projection.input == Input::Inner(f));
+            let all = project_through_factor(self, n, x, factor, projections, &mut inner, scratch);
             outcome = outcome.and(all);
         }
         scratch.inner = inner;
@@ -81,11 +81,11 @@ impl Cpu {
     }
 }
 
-pub(super) fn check(
+pub(super) fn check_shapes(
     n: usize,
     x: &[f32],
     factors: &[Factor<'_>],
-    slots: &[Slot<'_>],
+    projections: &[Projection<'_>],
 ) -> Result<(), ShapeError> {
     let numbers =
         |what, w: &Matrix<'_>| check_size(what, checked_product(what, &[n, w.cols()])?, x.len());
@@ -99,9 +99,9 @@ pub(super) fn check(
             });
         }
     }
-    for slot in slots {
-        match slot.input {
-            Input::Vector => numbers("x (numbers)", &slot.w)?,
+    for projection in projections {
+        match projection.input {
+            Input::Vector => numbers("x (numbers)", &projection.w)?,
             Input::Inner(index) => {
                 let Some(factor) = factors.get(index) else {
                     return Err(ShapeError {
@@ -110,31 +110,35 @@ pub(super) fn check(
                         actual: index,
                     });
                 };
-                check_size("inner vector (numbers)", slot.w.cols(), factor.w.rows())?;
+                check_size(
+                    "inner vector (numbers)",
+                    projection.w.cols(),
+                    factor.w.rows(),
+                )?;
             }
         }
-        let rows = checked_product("y (numbers)", &[n, slot.w.rows()])?;
-        check_size("y (numbers)", rows, slot.y.len())?;
+        let rows = checked_product("y (numbers)", &[n, projection.w.rows()])?;
+        check_size("y (numbers)", rows, projection.y.len())?;
     }
     Ok(())
 }
 
-const TILE: usize = 1 << 17;
+const TILE_NUMBERS: usize = 1 << 17;
 
-const TILE_ROWS: usize = 64;
+const MIN_TILE_ROWS: usize = 64;
 
-fn two_stages<'s, 'y: 's>(
+fn project_through_factor<'s, 'y: 's>(
     cpu: &Cpu,
     n: usize,
     x: &[f32],
     factor: &Factor<'_>,
-    slots: impl Iterator<Item = &'s mut Slot<'y>>,
+    projections: impl Iterator<Item = &'s mut Projection<'y>>,
     inner: &mut Vec<f32>,
     scratch: &mut Scratch,
 ) -> Result<(), ShapeError> {
     let (rank, cols) = (factor.w.rows(), factor.w.cols());
-    let tile = (TILE / rank.max(1)).max(TILE_ROWS).min(n);
-    let mut slots: Vec<_> = slots.collect();
+    let tile = (TILE_NUMBERS / rank.max(1)).max(MIN_TILE_ROWS).min(n);
+    let mut projections: Vec<_> = projections.collect();
     if inner.len() < tile * rank {
         inner.resize(tile * rank, 0.0);
     }
@@ -143,18 +147,18 @@ fn two_stages<'s, 'y: 's>(
         let x = &x[start * cols..][..count * cols];
         let inner = &mut inner[..count * rank];
         cpu.matmul(factor.w, count, x, inner, scratch)?;
-        clear_tails(inner, rank, factor.rank);
-        for slot in &mut slots {
-            let rows = slot.w.rows();
-            let y = &mut slot.y[start * rows..][..count * rows];
-            cpu.matmul(slot.w, count, inner, y, scratch)?;
+        zero_unused_components(inner, rank, factor.rank);
+        for projection in &mut projections {
+            let rows = projection.w.rows();
+            let y = &mut projection.y[start * rows..][..count * rows];
+            cpu.matmul(projection.w, count, inner, y, scratch)?;
         }
     }
     Ok(())
 }
 
 /// Zeroes the components from `rank` in rows of `width` numbers.
-pub(super) fn clear_tails(inner: &mut [f32], width: usize, rank: usize) {
+pub(super) fn zero_unused_components(inner: &mut [f32], width: usize, rank: usize) {
     if rank < width {
         for row in inner.chunks_exact_mut(width) {
             row[rank..].fill(0.0);
@@ -162,7 +166,7 @@ pub(super) fn clear_tails(inner: &mut [f32], width: usize, rank: usize) {
     }
 }
 
-struct Shared<'a, T> {
+struct DisjointSlice<'a, T> {
     base: *mut T,
     len: usize,
     lifetime: PhantomData<&'a mut [T]>,
@@ -170,11 +174,11 @@ struct Shared<'a, T> {
 
 // SAFETY: equivalent to a mutable slice, except for the disjointness of parts, which the unsafe
 // methods require of their caller.
-unsafe impl<T: Send + Sync> Sync for Shared<'_, T> {}
+unsafe impl<T: Send + Sync> Sync for DisjointSlice<'_, T> {}
 
-impl<'a, T> Shared<'a, T> {
+impl<'a, T> DisjointSlice<'a, T> {
     fn new(slice: &'a mut [T]) -> Self {
-        Shared {
+        DisjointSlice {
             base: slice.as_mut_ptr(),
             len: slice.len(),
             lifetime: PhantomData,
@@ -183,7 +187,7 @@ impl<'a, T> Shared<'a, T> {
 
     /// # Safety
     /// The part must not be written while the result lives.
-    unsafe fn part(&self, start: usize, len: usize) -> &[T] {
+    unsafe fn get(&self, start: usize, len: usize) -> &[T] {
         assert!(start <= self.len && len <= self.len - start);
         // SAFETY: the part lies in the slice; the caller ensures exclusive or shared access.
         unsafe { std::slice::from_raw_parts(self.base.add(start), len) }
@@ -192,179 +196,195 @@ impl<'a, T> Shared<'a, T> {
     /// # Safety
     /// The part must not be used otherwise while the result lives.
     #[expect(clippy::mut_from_ref, reason = "the caller answers for it")]
-    unsafe fn part_mut(&self, start: usize, len: usize) -> &mut [T] {
+    unsafe fn get_mut(&self, start: usize, len: usize) -> &mut [T] {
         assert!(start <= self.len && len <= self.len - start);
         // SAFETY: the part lies in the slice; the caller ensures exclusive access.
         unsafe { std::slice::from_raw_parts_mut(self.base.add(start), len) }
     }
 }
 
-struct Work<'a> {
+struct ProductTasks<'a> {
     w: Matrix<'a>,
     input: Input,
-    y: Shared<'a, f32>,
+    y: DisjointSlice<'a, f32>,
     rows: usize,
     tasks: usize,
 }
 
-impl<'a> Work<'a> {
+impl<'a> ProductTasks<'a> {
     fn new(pool: &Pool, w: Matrix<'a>, input: Input, y: &'a mut [f32]) -> Self {
         let rows = match pool.threads() {
             1 => w.rows().max(1),
             threads => rows_per_task(&w, threads),
         };
-        Work {
+        ProductTasks {
             w,
             input,
-            y: Shared::new(y),
+            y: DisjointSlice::new(y),
             rows,
             tasks: w.rows().div_ceil(rows),
         }
     }
 }
 
-struct Inner {
+/// Location of an inner vector in the scratch space.
+struct InnerVector {
     numbers: usize,
-    strips: usize,
-    strip_count: usize,
+    super_blocks: usize,
+    super_block_count: usize,
 }
 
-/// Returns the positions of the inner vectors, and the buffer sizes: their numbers, super-blocks of
+/// Returns the locations of the inner vectors, and the buffer sizes: their numbers, super-blocks of
 /// `x`, super-blocks of inner vectors (only where a product reads them).
-fn places(factors: &[Factor<'_>], slots: &[Slot<'_>]) -> (Vec<Inner>, [usize; 3]) {
-    let read = |input| {
-        let slots = slots.iter().filter(|slot| slot.input == input);
-        let matrices = slots.map(|slot| slot.w);
+fn plan_inner_vectors(
+    factors: &[Factor<'_>],
+    projections: &[Projection<'_>],
+) -> (Vec<InnerVector>, [usize; 3]) {
+    let super_blocks_read = |input| {
+        let reading = projections
+            .iter()
+            .filter(|projection| projection.input == input);
+        let matrices = reading.map(|projection| projection.w);
         matrices
-            .map(|w| strips(w.dtype(), w.cols()))
+            .map(|w| super_blocks(w.dtype(), w.cols()))
             .max()
             .unwrap_or(0)
     };
-    let by_factors = factors
+    let read_by_factors = factors
         .iter()
-        .map(|f| strips(f.w.dtype(), f.w.cols()))
+        .map(|f| super_blocks(f.w.dtype(), f.w.cols()))
         .max();
-    let x_strips = by_factors.unwrap_or(0).max(read(Input::Vector));
-    let (mut numbers, mut strip_count) = (0, 0);
-    let mut inners = Vec::with_capacity(factors.len());
+    let x_super_blocks = read_by_factors
+        .unwrap_or(0)
+        .max(super_blocks_read(Input::Vector));
+    let (mut numbers, mut super_block_count) = (0, 0);
+    let mut inner_vectors = Vec::with_capacity(factors.len());
     for (index, factor) in factors.iter().enumerate() {
-        let inner = Inner {
+        let inner = InnerVector {
             numbers,
-            strips: strip_count,
-            strip_count: read(Input::Inner(index)),
+            super_blocks: super_block_count,
+            super_block_count: super_blocks_read(Input::Inner(index)),
         };
         numbers += factor.w.rows();
-        strip_count += inner.strip_count;
-        inners.push(inner);
+        super_block_count += inner.super_block_count;
+        inner_vectors.push(inner);
     }
-    (inners, [numbers, x_strips, strip_count])
+    (inner_vectors, [numbers, x_super_blocks, super_block_count])
 }
 
 /// Returns the products of the first stage, which read the vector, and of the second, which read
 /// inner vectors. Every row of every product is in one task, and no two of them share a number of
 /// `y`.
-fn works<'a>(
+fn plan_stages<'a>(
     pool: &Pool,
     factors: &[Factor<'a>],
-    slots: &'a mut [Slot<'_>],
-    inner: &'a Shared<'_, f32>,
-    inners: &[Inner],
-) -> [Vec<Work<'a>>; 2] {
-    let mut first = Vec::with_capacity(slots.len() + factors.len());
-    let mut second = Vec::with_capacity(slots.len());
-    for (factor, at) in factors.iter().zip(inners) {
+    projections: &'a mut [Projection<'_>],
+    inner: &'a DisjointSlice<'_, f32>,
+    inner_vectors: &[InnerVector],
+) -> [Vec<ProductTasks<'a>>; 2] {
+    let mut first = Vec::with_capacity(projections.len() + factors.len());
+    let mut second = Vec::with_capacity(projections.len());
+    for (factor, at) in factors.iter().zip(inner_vectors) {
         // SAFETY: the parts of the factors are disjoint.
-        let y = unsafe { inner.part_mut(at.numbers, factor.w.rows()) };
-        first.push(Work::new(pool, factor.w, Input::Vector, y));
+        let y = unsafe { inner.get_mut(at.numbers, factor.w.rows()) };
+        first.push(ProductTasks::new(pool, factor.w, Input::Vector, y));
     }
-    for slot in slots {
-        let stage = match slot.input {
+    for projection in projections {
+        let stage = match projection.input {
             Input::Vector => &mut first,
             Input::Inner(_) => &mut second,
         };
-        stage.push(Work::new(pool, slot.w, slot.input, &mut *slot.y));
+        stage.push(ProductTasks::new(
+            pool,
+            projection.w,
+            projection.input,
+            &mut *projection.y,
+        ));
     }
     [first, second]
 }
 
-fn one_row(
+fn project_one_row(
     cpu: &Cpu,
     x: &[f32],
     factors: &[Factor<'_>],
-    slots: &mut [Slot<'_>],
+    projections: &mut [Projection<'_>],
     scratch: &mut Scratch,
 ) {
     let (kernels, pool) = (cpu.kernels, &*cpu.pool);
-    let (inners, [numbers, x_strips, strip_count]) = places(factors, slots);
-    let (inner, strips) = scratch.inner(numbers, x_strips + strip_count);
-    let (x_strips, inner_strips) = strips.split_at_mut(x_strips);
-    if !x_strips.is_empty() {
-        quantise_rows(kernels, pool, x.len(), x, x_strips);
+    let (inner_vectors, [numbers, x_super_blocks, super_block_count]) =
+        plan_inner_vectors(factors, projections);
+    let (inner, super_blocks) =
+        scratch.projection_buffers(numbers, x_super_blocks + super_block_count);
+    let (x_super_blocks, inner_super_blocks) = super_blocks.split_at_mut(x_super_blocks);
+    if !x_super_blocks.is_empty() {
+        quantise_rows(kernels, pool, x.len(), x, x_super_blocks);
     }
-    let x = Vector {
+    let x = PreparedVector {
         numbers: x,
-        strips: x_strips,
+        super_blocks: x_super_blocks,
     };
 
-    let inner = Shared::new(inner);
-    let inner_strips = Shared::new(inner_strips);
-    let stages = works(pool, factors, slots, &inner, &inners);
+    let inner = DisjointSlice::new(inner);
+    let inner_super_blocks = DisjointSlice::new(inner_super_blocks);
+    let stages = plan_stages(pool, factors, projections, &inner, &inner_vectors);
     let tasks = stages
         .each_ref()
-        .map(|works| works.iter().map(|w| w.tasks).sum());
+        .map(|products| products.iter().map(|w| w.tasks).sum());
 
     let run = |stage: usize, mut task: usize| {
-        for work in &stages[stage] {
-            if task >= work.tasks {
-                task -= work.tasks;
+        for product in &stages[stage] {
+            if task >= product.tasks {
+                task -= product.tasks;
                 continue;
             }
-            let start = task * work.rows;
-            let count = work.rows.min(work.w.rows() - start);
-            let x = match work.input {
+            let start = task * product.rows;
+            let count = product.rows.min(product.w.rows() - start);
+            let x = match product.input {
                 Input::Vector => x,
                 Input::Inner(index) => {
-                    let (at, rows) = (&inners[index], factors[index].w.rows());
+                    let (at, rows) = (&inner_vectors[index], factors[index].w.rows());
                     // SAFETY: inner vectors are written only in and directly after the first stage,
                     // and this is the second.
                     unsafe {
-                        Vector {
-                            numbers: inner.part(at.numbers, rows),
-                            strips: inner_strips.part(at.strips, at.strip_count),
+                        PreparedVector {
+                            numbers: inner.get(at.numbers, rows),
+                            super_blocks: inner_super_blocks
+                                .get(at.super_blocks, at.super_block_count),
                         }
                     }
                 }
             };
             // SAFETY: every task is called once and its rows are disjoint from all others.
-            let y = unsafe { work.y.part_mut(start, count) };
+            let y = unsafe { product.y.get_mut(start, count) };
             // The rows lie in the matrix.
-            if let Ok(w) = work.w.row_range(start, count) {
-                multiply(kernels, w, x, y);
+            if let Ok(w) = product.w.row_range(start, count) {
+                matvec_single_threaded(kernels, w, x, y);
             }
             return;
         }
     };
-    let between = |stage: usize| {
+    let finish_stage = |stage: usize| {
         if stage > 0 {
             return;
         }
-        for (factor, at) in factors.iter().zip(&inners) {
+        for (factor, at) in factors.iter().zip(&inner_vectors) {
             let rows = factor.w.rows();
             // SAFETY: the first stage has finished and the second has not begun.
-            let (numbers, strips) = unsafe {
+            let (numbers, super_blocks) = unsafe {
                 (
-                    inner.part_mut(at.numbers, rows),
-                    inner_strips.part_mut(at.strips, at.strip_count),
+                    inner.get_mut(at.numbers, rows),
+                    inner_super_blocks.get_mut(at.super_blocks, at.super_block_count),
                 )
             };
-            clear_tails(numbers, rows, factor.rank);
-            if !strips.is_empty() {
-                (kernels.quantise)(numbers, strips);
+            zero_unused_components(numbers, rows, factor.rank);
+            if !super_blocks.is_empty() {
+                (kernels.quantise)(numbers, super_blocks);
             }
         }
     };
     match tasks {
         [first, 0] => pool.run(first, |task| run(0, task)),
-        tasks => pool.run_stages(tasks, run, between),
+        tasks => pool.run_stages(tasks, run, finish_stage),
     }
 }

@@ -7,7 +7,7 @@ use htc_formats::model::{Activation, RopePairs};
 use htc_kernels::cpu::{self, KvView, Scratch};
 use htc_kernels::{Pool, PoolError};
 
-use super::{Attention, Backend, Factor, HeadShape, Slot};
+use super::{Attention, Backend, Factor, HeadShape, Projection};
 use crate::error::ExecError;
 use crate::kv::{CompressionEnergies, KeptRows, Kv, KvCache, KvPlan, LayerBases};
 use crate::tensor::Tensor;
@@ -115,7 +115,7 @@ impl Backend for Cpu {
         let rows = out.chunks_exact_mut(width).zip(tokens);
         if let Some(bands) = embedding.column_groups()? {
             for (row, &token) in rows {
-                self.cpu.embed_bands(bands, token as usize, row)?;
+                self.cpu.embed_column_groups(bands, token as usize, row)?;
             }
         } else {
             let matrix = embedding.matrix()?;
@@ -158,7 +158,7 @@ impl Backend for Cpu {
         n: usize,
         x: &Vec<f32>,
         factors: &[Factor<'_, Tensor>],
-        slots: &mut [Slot<'_, Self>],
+        slots: &mut [Projection<'_, Self>],
     ) -> Result<(), ExecError> {
         let mut width = None;
         let mut first = Vec::with_capacity(factors.len());
@@ -174,7 +174,8 @@ impl Backend for Cpu {
                 // A matrix in column groups is dense and reads the input.
                 let x = &x[..n * w.cols()];
                 let y = &mut slot.y[..n * slot.rows];
-                self.cpu.banded(w, n, x, y, &mut self.scratch)?;
+                self.cpu
+                    .matmul_column_groups(w, n, x, y, &mut self.scratch)?;
                 continue;
             }
             let w = slot.weight.matrix()?.first_cols(slot.cols)?;
@@ -182,7 +183,7 @@ impl Backend for Cpu {
                 width = Some(w.cols());
             }
             let (input, y) = (slot.input, &mut slot.y[..n * slot.rows]);
-            second.push(cpu::Slot { w, input, y });
+            second.push(cpu::Projection { w, input, y });
         }
         let Some(width) = width else {
             return Ok(());
@@ -191,7 +192,7 @@ impl Backend for Cpu {
         let scratch = &mut self.scratch;
         if self.apart && n > 1 {
             let cpu = &self.cpu;
-            return Ok(cpu.project_apart(n, x, &first, &mut second, scratch)?);
+            return Ok(cpu.project_batch_invariant(n, x, &first, &mut second, scratch)?);
         }
         Ok(self.cpu.project(n, x, &first, &mut second, scratch)?)
     }
@@ -377,10 +378,11 @@ impl Backend for Cpu {
         let out = &mut out[..n * output.rows()];
         let scratch = &mut self.scratch;
         match output.column_groups()? {
-            Some(bands) => self.cpu.banded(bands, n, x, out, scratch)?,
+            Some(bands) => self.cpu.matmul_column_groups(bands, n, x, out, scratch)?,
             None if self.apart => {
                 let matrix = output.matrix()?;
-                self.cpu.matmul_apart(matrix, n, x, out, scratch)?;
+                self.cpu
+                    .matmul_batch_invariant(matrix, n, x, out, scratch)?;
             }
             None => self.cpu.matmul(output.matrix()?, n, x, out, scratch)?,
         }

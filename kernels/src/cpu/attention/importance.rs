@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use super::Attention;
-use super::decode::TILE;
+use super::decode::TILE_NUMBERS;
 use crate::cpu::Cpu;
 use crate::cpu::kv::{KvNumbers, KvView};
-use crate::cpu::low_rank::{LowRankView, SmallMatrix, multiply};
+use crate::cpu::low_rank::{LowRankView, SmallMatrix, multiply_batch};
 use crate::error::{ShapeError, check_size, checked_product};
 
 /// Columns `at` of the scores `[group, count]`.
@@ -125,7 +125,7 @@ impl Cpu {
             transposed: false,
         };
         let mut coordinates = vec![0.0; q.len() / a.cols * a.rows];
-        multiply(self.kernels, a, q, &mut coordinates);
+        multiply_batch(self.kernels, a, q, &mut coordinates);
         coordinates
     }
 
@@ -139,15 +139,15 @@ impl Cpu {
         columns: ScoreColumns<'_>,
     ) {
         let ScoreColumns { scores, count, at } = columns;
-        let tile = (TILE / size).max(1);
-        let mut room = vec![0.0; tile.min(at.len()) * size];
+        let tile = (TILE_NUMBERS / size).max(1);
+        let mut buffer = vec![0.0; tile.min(at.len()) * size];
         let mut of_tile = vec![0.0; q.len() / size * tile];
         for first in (0..at.len()).step_by(tile) {
             let rows = tile.min(at.len() - first);
             let keys = keys.slice(first * size..(first + rows) * size);
-            let keys = keys.in_f32(self.kernels, &mut room);
+            let keys = keys.decode_f32(self.kernels, &mut buffer);
             let of_tile = &mut of_tile[..q.len() / size * rows];
-            (self.kernels.heads.scores_f32)(q, keys, size, attention.scale, of_tile);
+            (self.kernels.attention.scores_f32)(q, keys, size, attention.scale, of_tile);
             let heads = scores.chunks_exact_mut(count);
             for (scores, of_tile) in heads.zip(of_tile.chunks_exact(rows)) {
                 scores[at.start + first..][..rows].copy_from_slice(of_tile);

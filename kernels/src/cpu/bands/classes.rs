@@ -24,7 +24,7 @@ impl Cpu {
     ///
     /// # Panics
     /// If a class map was not [checked](ColumnGroupMatrix::check) and is inconsistent.
-    pub fn banded(
+    pub fn matmul_column_groups(
         &self,
         w: ColumnGroupMatrix<'_>,
         n: usize,
@@ -33,19 +33,19 @@ impl Cpu {
         scratch: &mut Scratch,
     ) -> Result<(), ShapeError> {
         match w {
-            ColumnGroupMatrix::Uniform(w) => self.bands(w, n, x, y, scratch),
+            ColumnGroupMatrix::Uniform(w) => self.matmul_uniform_groups(w, n, x, y, scratch),
             ColumnGroupMatrix::Classes(w) => {
                 check_size(
                     "y (numbers)",
                     checked_product("y (numbers)", &[n, w.rows()])?,
                     y.len(),
                 )?;
-                let mut products = std::mem::take(&mut scratch.classes);
+                let mut products = std::mem::take(&mut scratch.class_products);
                 let outcome = self.multiply_classes(w, n, x, &mut products, scratch);
                 if let Ok(places) = &outcome {
                     self.scatter_rows(w, n, &products, places, y);
                 }
-                scratch.classes = products;
+                scratch.class_products = products;
                 outcome.map(|_| ())
             }
         }
@@ -69,7 +69,7 @@ impl Cpu {
         let mut start = 0;
         for class in w.classes() {
             let (of_class, of_others) = rest.split_at_mut(n * class.rows());
-            self.bands(class, n, x, of_class, scratch)?;
+            self.matmul_uniform_groups(class, n, x, of_class, scratch)?;
             places.push(ClassProducts {
                 start,
                 stride: class.rows(),

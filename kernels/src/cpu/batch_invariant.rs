@@ -9,8 +9,8 @@
 use super::Cpu;
 use super::activations::quantise_rows;
 use super::gemm::for_each_block;
-use super::matvec::{Vector, multiply, rows_per_task, strips};
-use super::project::{Factor, Input, Slot, check, clear_tails};
+use super::matvec::{PreparedVector, matvec_single_threaded, rows_per_task, super_blocks};
+use super::project::{Factor, Input, Projection, check_shapes, zero_unused_components};
 use super::scratch::Scratch;
 use crate::error::{ShapeError, check_size, checked_product};
 use crate::matrix::Matrix;
@@ -20,7 +20,7 @@ impl Cpu {
     ///
     /// # Errors
     /// When `x` is not `[n, cols]` or `y` not `[n, rows]`.
-    pub fn matmul_apart(
+    pub fn matmul_batch_invariant(
         &self,
         w: Matrix<'_>,
         n: usize,
@@ -43,31 +43,31 @@ impl Cpu {
             return Ok(());
         }
         let (kernels, pool) = (self.kernels, &*self.pool);
-        let count = strips(w.dtype(), cols);
-        let (vectors, _) = scratch.integers(count * n, 0);
+        let count = super_blocks(w.dtype(), cols);
+        let (vectors, _) = scratch.int_gemm_buffers(count * n, 0);
         if count > 0 {
             quantise_rows(kernels, pool, cols, x, vectors);
         }
         let vectors = &*vectors;
         let task = rows_per_task(&w, pool.threads());
-        let mut no_room = vec![0_u8; pool.threads()];
+        let mut no_scratch = vec![0_u8; pool.threads()];
         for_each_block(
             pool,
             y,
             [n, rows],
             [n, task],
-            &mut no_room,
+            &mut no_scratch,
             |[_, first], mut y, _| {
                 // The block lies inside `y`, and so do its rows in `w`.
                 let Ok(w) = w.row_range(first, task.min(rows - first)) else {
                     return;
                 };
                 for t in 0..n {
-                    let x = Vector {
+                    let x = PreparedVector {
                         numbers: &x[t * cols..][..cols],
-                        strips: &vectors[t * count..][..count],
+                        super_blocks: &vectors[t * count..][..count],
                     };
-                    multiply(kernels, w, x, y.row_mut(t));
+                    matvec_single_threaded(kernels, w, x, y.row_mut(t));
                 }
             },
         );
@@ -78,18 +78,18 @@ impl Cpu {
     ///
     /// # Errors
     /// When a shape does not fit or an input names no factor; nothing is written then.
-    pub fn project_apart(
+    pub fn project_batch_invariant(
         &self,
         n: usize,
         x: &[f32],
         factors: &[Factor<'_>],
-        slots: &mut [Slot<'_>],
+        projections: &mut [Projection<'_>],
         scratch: &mut Scratch,
     ) -> Result<(), ShapeError> {
-        check(n, x, factors, slots)?;
-        let all = slots.iter_mut();
-        for slot in all.filter(|slot| slot.input == Input::Vector) {
-            self.matmul_apart(slot.w, n, x, slot.y, scratch)?;
+        check_shapes(n, x, factors, projections)?;
+        let all = projections.iter_mut();
+        for projection in all.filter(|projection| projection.input == Input::Vector) {
+            self.matmul_batch_invariant(projection.w, n, x, projection.y, scratch)?;
         }
         let mut inner = std::mem::take(&mut scratch.inner);
         let mut outcome = Ok(());
@@ -99,12 +99,14 @@ impl Cpu {
                 inner.resize(n * rank, 0.0);
             }
             let inner = &mut inner[..n * rank];
-            outcome = outcome.and_then(|()| self.matmul_apart(factor.w, n, x, inner, scratch));
-            clear_tails(inner, rank, factor.rank);
-            let all = slots.iter_mut();
-            for slot in all.filter(|slot| slot.input == Input::Inner(index)) {
-                outcome =
-                    outcome.and_then(|()| self.matmul_apart(slot.w, n, inner, slot.y, scratch));
+            outcome =
+                outcome.and_then(|()| self.matmul_batch_invariant(factor.w, n, x, inner, scratch));
+            zero_unused_components(inner, rank, factor.rank);
+            let all = projections.iter_mut();
+            for projection in all.filter(|projection| projection.input == Input::Inner(index)) {
+                outcome = outcome.and_then(|()| {
+                    self.matmul_batch_invariant(projection.w, n, inner, projection.y, scratch)
+                });
             }
         }
         scratch.inner = inner;
