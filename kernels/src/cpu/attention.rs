@@ -122,29 +122,29 @@ impl Cpu {
                         let [keys, values] = low.rows(kv_head, tile..tile + count);
                         block.score(kernels, Storage::LowRank, keys, attention.softcap);
                         if tile < begin_of_last {
-                            let seen = positions.clone().map(|p| {
+                            let visible = positions.clone().map(|p| {
                                 let first = kv.low_row(attention.first_visible(p));
                                 [first.saturating_sub(tile), count]
                             });
-                            block.mask(kernels, count, seen);
+                            block.mask(kernels, count, visible);
                         }
                         block.add_values(kernels, Storage::LowRank, values);
                     }
                 }
                 let [compressed, _] = kv.compressed();
                 let (begin, begin_of_last) = (kv.full_row(begin), kv.full_row(begin_of_last));
-                let seen_by_all = start + row + 1 - compressed;
-                let end = seen_by_all + rows - 1;
+                let visible_to_all = start + row + 1 - compressed;
+                let end = visible_to_all + rows - 1;
                 for tile in (begin..end).step_by(TILE_POSITIONS) {
                     let count = TILE_POSITIONS.min(end - tile);
                     let [keys, values] = kv.rows(kv_head, tile..tile + count);
                     block.score(kernels, Storage::Full, keys, attention.softcap);
-                    if tile + count > seen_by_all || tile < begin_of_last {
-                        let seen = positions.clone().map(|p| {
+                    if tile + count > visible_to_all || tile < begin_of_last {
+                        let visible = positions.clone().map(|p| {
                             let first = kv.full_row(attention.first_visible(p));
                             [first, p + 1 - compressed].map(|p| p.saturating_sub(tile))
                         });
-                        block.mask(kernels, count, seen);
+                        block.mask(kernels, count, visible);
                     }
                     block.add_values(kernels, Storage::Full, values);
                 }
@@ -210,9 +210,9 @@ impl<'a> QueryBlock<'a> {
             .min(LINE_NUMBERS);
         let mut rest = &mut scratch[padding..];
         let mut take = |len: usize| {
-            let (taken, others) = std::mem::take(&mut rest).split_at_mut(len);
-            rest = others;
-            taken
+            let (buffer, remaining) = std::mem::take(&mut rest).split_at_mut(len);
+            rest = remaining;
+            buffer
         };
         let block = QueryBlock {
             size,

@@ -374,15 +374,15 @@ fn column_softmax_lanes<const FMA: bool, const N: usize>(
 pub(super) fn rotate<const FMA: bool>(x: &mut [f32]) {
     for group in x.as_chunks_mut::<GROUP_COLS>().0 {
         let parts = group.as_chunks_mut::<ROTATION_LANES>().0;
-        let mut apart = parts.len() / 2;
-        while apart > 0 {
-            for i in (0..parts.len()).filter(|i| i & apart == 0) {
+        let mut stride = parts.len() / 2;
+        while stride > 0 {
+            for i in (0..parts.len()).filter(|i| i & stride == 0) {
                 for k in 0..ROTATION_LANES {
-                    let (a, b) = (parts[i][k], parts[i + apart][k]);
-                    (parts[i][k], parts[i + apart][k]) = (a + b, a - b);
+                    let (a, b) = (parts[i][k], parts[i + stride][k]);
+                    (parts[i][k], parts[i + stride][k]) = (a + b, a - b);
                 }
             }
-            apart /= 2;
+            stride /= 2;
         }
         for part in parts {
             let mut y = *part;

@@ -154,7 +154,7 @@ impl Cpu {
         let mut coordinates = vec![0.0; out.len() / size * low_size];
         for (head, out) in out.chunks_exact_mut(size).enumerate() {
             let (kv_head, g) = (head / group, head % group);
-            let of_split = |split: usize| {
+            let split_result = |split: usize| {
                 let (sums, ends) = parts[(kv_head * splits + split) * group * part..]
                     [..group * part]
                     .split_at(group * size);
@@ -162,12 +162,12 @@ impl Cpu {
                 (&sums[g * size..][..size], [ends[2 * g], ends[2 * g + 1]])
             };
             let max = (0..splits).fold(f32::NEG_INFINITY, |max, split| {
-                max.max(of_split(split).1[0])
+                max.max(split_result(split).1[0])
             });
             let mut total = 0.0;
             out.fill(0.0);
             for split in 0..splits {
-                let (sums, [split_max, sum]) = of_split(split);
+                let (sums, [split_max, sum]) = split_result(split);
                 let weight = (split_max - max).exp();
                 total += weight * sum;
                 let to = if split < visible.full {
@@ -181,8 +181,8 @@ impl Cpu {
             }
             (self.kernels.loops.scale)(out, 1.0 / total);
             if low_size > 0 {
-                let of_head = &mut coordinates[head * low_size..][..low_size];
-                (self.kernels.loops.scale)(of_head, 1.0 / total);
+                let head_coordinates = &mut coordinates[head * low_size..][..low_size];
+                (self.kernels.loops.scale)(head_coordinates, 1.0 / total);
             }
         }
         if let Some(low) = kv.low_rank().filter(|_| visible.low > 0) {
@@ -193,9 +193,10 @@ impl Cpu {
                     cols: low_size,
                     transposed: true,
                 };
-                let of_group = &coordinates[kv_head * group * low_size..][..group * low_size];
+                let group_coordinates =
+                    &coordinates[kv_head * group * low_size..][..group * low_size];
                 let mut expanded = vec![0.0; out.len()];
-                multiply_batch(self.kernels, a, of_group, &mut expanded);
+                multiply_batch(self.kernels, a, group_coordinates, &mut expanded);
                 for (out, expanded) in out.iter_mut().zip(expanded) {
                     *out += expanded;
                 }
@@ -294,7 +295,7 @@ fn attend_decoded(
 ) {
     let [key_size, value_size] = run.sizes;
     let count = run.keys.len() / key_size;
-    let (mut tile, mut of_tile) = (
+    let (mut tile, mut tile_scores) = (
         [0.0; TILE_NUMBERS],
         [0.0; DECODED_HEADS_PER_PASS * SPLIT_POSITIONS],
     );
@@ -310,11 +311,11 @@ fn attend_decoded(
             let rows = rows.min(count - first);
             let keys = run.keys.slice(first * key_size..(first + rows) * key_size);
             let keys = keys.decode_f32(kernels, &mut tile);
-            let of_tile = &mut of_tile[..heads * rows];
-            (kernels.attention.scores_f32)(q, keys, key_size, attention.scale, of_tile);
+            let tile_scores = &mut tile_scores[..heads * rows];
+            (kernels.attention.scores_f32)(q, keys, key_size, attention.scale, tile_scores);
             let heads = scores.chunks_exact_mut(count);
-            for (scores, of_tile) in heads.zip(of_tile.chunks_exact(rows)) {
-                scores[first..first + rows].copy_from_slice(of_tile);
+            for (scores, tile_scores) in heads.zip(tile_scores.chunks_exact(rows)) {
+                scores[first..first + rows].copy_from_slice(tile_scores);
             }
         }
         softmax(kernels, attention, count, scores, ends);
@@ -325,12 +326,12 @@ fn attend_decoded(
                 .values
                 .slice(first * value_size..(first + rows) * value_size);
             let values = values.decode_f32(kernels, &mut tile);
-            let of_tile = &mut of_tile[..heads * rows];
-            let heads = of_tile.chunks_exact_mut(rows);
-            for (of_tile, weights) in heads.zip(scores.chunks_exact(count)) {
-                of_tile.copy_from_slice(&weights[first..first + rows]);
+            let tile_scores = &mut tile_scores[..heads * rows];
+            let heads = tile_scores.chunks_exact_mut(rows);
+            for (tile_scores, weights) in heads.zip(scores.chunks_exact(count)) {
+                tile_scores.copy_from_slice(&weights[first..first + rows]);
             }
-            (kernels.attention.weighted_sum_f32)(of_tile, values, value_size, sums);
+            (kernels.attention.weighted_sum_f32)(tile_scores, values, value_size, sums);
         }
     }
 }

@@ -141,16 +141,16 @@ impl Cpu {
         let ScoreColumns { scores, count, at } = columns;
         let tile = (TILE_NUMBERS / size).max(1);
         let mut buffer = vec![0.0; tile.min(at.len()) * size];
-        let mut of_tile = vec![0.0; q.len() / size * tile];
+        let mut tile_scores = vec![0.0; q.len() / size * tile];
         for first in (0..at.len()).step_by(tile) {
             let rows = tile.min(at.len() - first);
             let keys = keys.slice(first * size..(first + rows) * size);
             let keys = keys.decode_f32(self.kernels, &mut buffer);
-            let of_tile = &mut of_tile[..q.len() / size * rows];
-            (self.kernels.attention.scores_f32)(q, keys, size, attention.scale, of_tile);
+            let tile_scores = &mut tile_scores[..q.len() / size * rows];
+            (self.kernels.attention.scores_f32)(q, keys, size, attention.scale, tile_scores);
             let heads = scores.chunks_exact_mut(count);
-            for (scores, of_tile) in heads.zip(of_tile.chunks_exact(rows)) {
-                scores[at.start + first..][..rows].copy_from_slice(of_tile);
+            for (scores, tile_scores) in heads.zip(tile_scores.chunks_exact(rows)) {
+                scores[at.start + first..][..rows].copy_from_slice(tile_scores);
             }
         }
     }

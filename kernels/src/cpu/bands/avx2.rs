@@ -332,18 +332,18 @@ fn unpack_codebook<const BITS: usize>(
                     store(out, _mm256_max_epi8(codes, _mm256_set1_epi8(-127)));
                     continue;
                 }
-                let found = match BITS {
+                let entries = match BITS {
                     2..=5 => _mm256_shuffle_epi8(table[0], codes),
                     6 => look_up_32(&table, codes),
                     _ => look_up_64(&table, codes),
                 };
                 if BITS <= 4 {
-                    store(out, found);
+                    store(out, entries);
                     continue;
                 }
                 let sign = _mm256_set1_epi8(1 << ((BITS - 1) % 7));
                 let negative = _mm256_cmpeq_epi8(_mm256_and_si256(codes, sign), sign);
-                let flipped = _mm256_xor_si256(found, negative);
+                let flipped = _mm256_xor_si256(entries, negative);
                 store(out, _mm256_sub_epi8(flipped, negative));
             }
         }

@@ -77,9 +77,9 @@ avx512! {
         unsafe { _mm512_loadu_si512(integers.as_ptr().cast()) }
     }
 
-    fn load_with_next(bytes: &[u8], behind: u16) -> __m512i {
+    fn load_with_next(bytes: &[u8], next: u16) -> __m512i {
         let place = 1_u64.checked_shl(bytes.len() as u32 / 2).unwrap_or(0) as u32;
-        _mm512_mask_set1_epi16(load(bytes), place, behind.cast_signed())
+        _mm512_mask_set1_epi16(load(bytes), place, next.cast_signed())
     }
 
     fn store(to: &mut [i8; WIDTH], bytes: __m512i) {

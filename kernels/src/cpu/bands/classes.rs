@@ -68,14 +68,14 @@ impl Cpu {
         let mut rest = &mut products[..numbers];
         let mut start = 0;
         for class in w.classes() {
-            let (of_class, of_others) = rest.split_at_mut(n * class.rows());
-            self.matmul_uniform_groups(class, n, x, of_class, scratch)?;
+            let (class_products, remaining) = rest.split_at_mut(n * class.rows());
+            self.matmul_uniform_groups(class, n, x, class_products, scratch)?;
             places.push(ClassProducts {
                 start,
                 stride: class.rows(),
             });
-            start += of_class.len();
-            rest = of_others;
+            start += class_products.len();
+            rest = remaining;
         }
         Ok(places)
     }

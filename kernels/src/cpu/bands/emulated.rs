@@ -48,10 +48,10 @@ fn load_integers(integers: &[i8; CHUNK]) -> Register {
     integers.map(i8::cast_unsigned)
 }
 
-fn load_with_next(bytes: &[u8], behind: u16) -> Register {
+fn load_with_next(bytes: &[u8], next: u16) -> Register {
     let mut register = load(bytes);
     if let Some(word) = register.get_mut(bytes.len()..bytes.len() + 2) {
-        word.copy_from_slice(&behind.to_le_bytes());
+        word.copy_from_slice(&next.to_le_bytes());
     }
     register
 }

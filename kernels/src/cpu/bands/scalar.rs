@@ -48,8 +48,8 @@ fn trellis_values() -> &'static Values {
     static VALUES: OnceLock<Box<Values>> = OnceLock::new();
     VALUES.get_or_init(|| {
         let mut values = Box::new([[[0; STATES]; 4]; TRELLIS_TABLES.len()]);
-        let of_trellises = values.as_flattened_mut().iter_mut();
-        for (values, table) in of_trellises.zip(TRELLIS_TABLES.as_flattened()) {
+        let all_values = values.as_flattened_mut().iter_mut();
+        for (values, table) in all_values.zip(TRELLIS_TABLES.as_flattened()) {
             for (state, value) in values.iter_mut().enumerate() {
                 *value = table.value(state);
             }

@@ -197,13 +197,13 @@ macro_rules! byte_permute_kernels {
             let length = column_group.len() / QUADS_PER_GROUP;
             let bytes = blocks.parts * 8 * BITS;
             let (start, end) = (groups.start * 8 * BITS, groups.end * 8 * BITS);
-            let behind = if WHOLE || end == length { 0 } else { end };
+            let next_at = if WHOLE || end == length { 0 } else { end };
             let last = if WHOLE { GROUPS / blocks.parts - 1 } else { (groups.len() - 1) / blocks.parts };
             let four = pack_quads(vector.codes);
             let mut totals = [broadcast_i32(-128 * vector.sum); GROUPS];
             for quad in 0..QUADS_PER_GROUP {
                 let stream = &column_group[quad * length..][..length];
-                let behind = u16::from_le_bytes(*subarray(stream, behind));
+                let next = u16::from_le_bytes(*subarray(stream, next_at));
                 let read_streams = &stream[start..end];
                 let four = broadcast_i32(four[quad]);
                 for b in 0..last {
@@ -214,16 +214,16 @@ macro_rules! byte_permute_kernels {
                     add_block::<BITS>(&mut totals, b * blocks.parts, tables, [first, second], four);
                 }
                 let block = &read_streams[last * bytes..];
-                let first = load_with_next(block, behind);
-                let second = load_with_next(&block[blocks.second..], behind);
+                let first = load_with_next(block, next);
+                let second = load_with_next(&block[blocks.second..], next);
                 add_block::<BITS>(&mut totals, last * blocks.parts, tables, [first, second], four);
             }
             for (b, sums) in sums.chunks_mut(blocks.parts).enumerate() {
-                let mut of_block = [totals[0]; MAX_PARTS];
+                let mut block_totals = [totals[0]; MAX_PARTS];
                 for p in 0..blocks.parts {
-                    of_block[p] = totals[b * blocks.parts + p];
+                    block_totals[p] = totals[b * blocks.parts + p];
                 }
-                add_rows::<BITS>(of_block, vector.scale, sums);
+                add_rows::<BITS>(block_totals, vector.scale, sums);
             }
         }
 
@@ -321,15 +321,15 @@ macro_rules! byte_permute_kernels {
         #[inline]
         fn unpack_row_scales(packed: &[u8], scratch: &mut GroupScratch) {
             let [low, high] = &SCALES;
-            let rooms = scratch.0.as_chunks_mut::<WIDTH>().0.iter_mut();
-            for (packed, scratch) in packed.chunks(FOUR_SCALES).zip(rooms) {
+            let outputs = scratch.0.as_chunks_mut::<WIDTH>().0.iter_mut();
+            for (packed, out) in packed.chunks(FOUR_SCALES).zip(outputs) {
                 let packed = load(packed);
                 let mut scales = cut_plane(high, packed);
                 scales = select(load_constant(&low.mask), cut_plane(low, packed), scales);
                 scales = select(load_constant(&high.mask), scales, broadcast_i32(0));
                 let mut bytes = [0; WIDTH];
                 store(&mut bytes, scales);
-                *scratch = bytes.map(i8::cast_unsigned);
+                *out = bytes.map(i8::cast_unsigned);
             }
         }
 

@@ -314,10 +314,10 @@ avx512! {
             )
         };
         let (scales, sums) = if RUN == 16 {
-            let of_runs = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-            let places = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
-            let scales = _mm512_permutexvar_ps(of_runs, scales);
-            (scales, _mm512_permutexvar_epi32(places, halves))
+            let block_of_run = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+            let sum_of_run = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+            let scales = _mm512_permutexvar_ps(block_of_run, scales);
+            (scales, _mm512_permutexvar_epi32(sum_of_run, halves))
         } else {
             (scales, sums)
         };

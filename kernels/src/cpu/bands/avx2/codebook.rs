@@ -38,12 +38,13 @@ pub(super) fn multiply<const BITS: usize>(
             for (half, total) in totals.iter_mut().enumerate() {
                 let pairs = match BITS {
                     2 | 4 => {
-                        let found = _mm256_shuffle_epi8(table[0], low_bits::<BITS>(chunk, half));
-                        codes.multiply_signed(quad, found)
+                        let weights = _mm256_shuffle_epi8(table[0], low_bits::<BITS>(chunk, half));
+                        codes.multiply_signed(quad, weights)
                     }
                     8 => {
-                        let found = load(subarray(chunk, 32 * half));
-                        codes.multiply_signed(quad, _mm256_max_epi8(found, _mm256_set1_epi8(-127)))
+                        let weights = load(subarray(chunk, 32 * half));
+                        codes
+                            .multiply_signed(quad, _mm256_max_epi8(weights, _mm256_set1_epi8(-127)))
                     }
                     _ => {
                         let sign = bit_plane::<BITS>(chunk, half, BITS - 1);

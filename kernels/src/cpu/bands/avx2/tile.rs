@@ -38,10 +38,10 @@ pub(in super::super::super) fn add(
             widen_group(group, wide);
         }
         let (tiles, rest) = vectors.as_chunks::<TILE_VECTORS>();
-        let (of_tiles, of_rest) = sums.split_at_mut(tiles.len() * TILE_VECTORS * stride);
+        let (tile_sums, rest_sums) = sums.split_at_mut(tiles.len() * TILE_VECTORS * stride);
         for (vectors, sums) in tiles
             .iter()
-            .zip(of_tiles.chunks_exact_mut(TILE_VECTORS * stride))
+            .zip(tile_sums.chunks_exact_mut(TILE_VECTORS * stride))
         {
             micro_kernel(wide, factors, vectors, &mut sums[first..], stride);
         }
@@ -49,7 +49,7 @@ pub(in super::super::super) fn add(
             .as_chunks::<1>()
             .0
             .iter()
-            .zip(of_rest.chunks_exact_mut(stride))
+            .zip(rest_sums.chunks_exact_mut(stride))
         {
             micro_kernel(wide, factors, vector, &mut sums[first..], stride);
         }

@@ -90,18 +90,18 @@ struct Streams<'a> {
 }
 
 impl<'a> Streams<'a> {
-    fn whole(&self, quad: usize) -> &'a [u8] {
+    fn stream(&self, quad: usize) -> &'a [u8] {
         let length = self.column_group.len() / QUADS_PER_GROUP;
         &self.column_group[quad * length..][..length]
     }
 
     fn row_groups(&self, quad: usize) -> &'a [u8] {
-        &self.whole(quad)[self.start..self.end]
+        &self.stream(quad)[self.start..self.end]
     }
 
     /// Returns byte `i` after the row groups, wrapping around to the start of the stream.
     fn byte_after(&self, quad: usize, i: usize) -> u8 {
-        let stream = self.whole(quad);
+        let stream = self.stream(quad);
         stream[(self.end + i) % stream.len()]
     }
 }
@@ -325,8 +325,8 @@ fn add_digit_sums(totals: &mut [__m256i; 2], [first, second]: DigitSums) {
 macro_rules! accumulate_states {
     ($tables:ident, $planes:ident, $digits:expr, $($lowest:literal $middle:literal $highest:literal: $sums:expr, $i:expr;)*) => {
         $(
-            let of_states = weights::<$lowest, $middle, $highest>($tables, &$planes);
-            multiply_digits(&mut $sums, of_states, &$digits[$i]);
+            let state_weights = weights::<$lowest, $middle, $highest>($tables, &$planes);
+            multiply_digits(&mut $sums, state_weights, &$digits[$i]);
         )*
     };
 }

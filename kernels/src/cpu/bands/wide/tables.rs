@@ -251,10 +251,10 @@ impl StreamPattern {
         let mut cuts = [[NO_BYTES; 2]; MAX_PARTS];
         let mut p = 0;
         while p < parts {
-            let behind = if p + 1 == parts { second } else { 0 };
+            let skipped_bytes = if p + 1 == parts { second } else { 0 };
             let mut i = 0;
             while i < WIDTH {
-                let from = 8 * bits * p + i % 8 * bits - 8 * behind;
+                let from = 8 * bits * p + i % 8 * bits - 8 * skipped_bytes;
                 assert!(from + 12 <= 64);
                 cuts[p][0].0[i] = from as u8;
                 cuts[p][1].0[i] = (from + 6) as u8;
@@ -271,11 +271,11 @@ impl StreamPattern {
     }
 }
 
-const fn word_bytes(apart: usize) -> Bytes {
+const fn word_bytes(stride: usize) -> Bytes {
     let mut bytes = NO_BYTES;
     let mut i = 0;
     while i < WIDTH {
-        bytes.0[i] = (i / 8 * apart + i % 8) as u8;
+        bytes.0[i] = (i / 8 * stride + i % 8) as u8;
         i += 1;
     }
     bytes

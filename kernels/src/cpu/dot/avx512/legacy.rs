@@ -90,7 +90,7 @@ avx512! {
         b: &[[u8; N]; BLOCKS],
         words: &[i16; 32],
     ) -> [__m512i; 4] {
-        let own = _mm512_set1_epi64(0x8040_2010_0804_0201_u64.cast_signed());
+        let bit_of_byte = _mm512_set1_epi64(0x8040_2010_0804_0201_u64.cast_signed());
         for i in 0..2 {
             let bits = gather_words(b, i, words);
             for half in 0..2 {
@@ -98,7 +98,7 @@ avx512! {
                 let first = 0x0202 * half;
                 let spread = _mm_setr_epi16(first, first, first, first, first + 0x0101, first + 0x0101, first + 0x0101, first + 0x0101);
                 let spread = _mm512_shuffle_epi8(bits, _mm512_broadcast_i32x4(spread));
-                let set = _mm512_test_epi8_mask(spread, own);
+                let set = _mm512_test_epi8_mask(spread, bit_of_byte);
                 let codes = &mut codes[2 * i + half as usize];
                 *codes = _mm512_mask_add_epi8(*codes, set, *codes, _mm512_set1_epi8(16));
             }

@@ -112,16 +112,16 @@ avx512! {
         };
         let [a, b, c, d] = times;
         let times = _mm512_broadcast_i32x4(_mm_setr_epi32(a, b, c, d));
-        let of_words = _mm512_setr_epi32(0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7);
-        let scales = _mm512_permutexvar_ps(of_words, _mm512_castps256_ps512(block_scales));
+        let block_of_word = _mm512_setr_epi32(0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7);
+        let scales = _mm512_permutexvar_ps(block_of_word, _mm512_castps256_ps512(block_scales));
         let offsets = _mm512_mullo_epi32(_mm512_mullo_epi32(halves, times), _mm512_set1_epi32(-centre));
-        let of_runs = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+        let sum_of_run = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
         PreparedSuperBlock {
             codes,
             // Rotated to the position of the last register, which comes first.
             offsets: _mm512_shuffle_epi32::<0b00_01_10_11>(offsets),
             scales: _mm512_div_ps(scales, _mm512_cvtepi32_ps(times)),
-            sums: _mm512_cvtepi32_epi16(_mm512_permutexvar_epi32(of_runs, halves)),
+            sums: _mm512_cvtepi32_epi16(_mm512_permutexvar_epi32(sum_of_run, halves)),
             block_scales,
         }
     }
