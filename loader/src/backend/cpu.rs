@@ -7,7 +7,7 @@ use htc_formats::model::{Activation, RopePairs};
 use htc_kernels::cpu::{self, KvView, Scratch};
 use htc_kernels::{Pool, PoolError};
 
-use super::{Attention, Backend, Factor, HeadShape, Projection};
+use super::{Attention, Backend, Factor, HeadShape, Slot};
 use crate::error::ExecError;
 use crate::kv::{CompressionEnergies, KeptRows, Kv, KvCache, KvPlan, LayerBases};
 use crate::tensor::Tensor;
@@ -158,7 +158,7 @@ impl Backend for Cpu {
         n: usize,
         x: &Vec<f32>,
         factors: &[Factor<'_, Tensor>],
-        slots: &mut [Projection<'_, Self>],
+        slots: &mut [Slot<'_, Self>],
     ) -> Result<(), ExecError> {
         let mut width = None;
         let mut first = Vec::with_capacity(factors.len());
