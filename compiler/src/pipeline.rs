@@ -228,8 +228,8 @@ fn depth_sink(
     };
     watch.report(Event::Measuring(Measurement::Depth, layers));
     device.unload_idle_models();
-    let of = (device.pool().threads(), device.algebra());
-    let found = analyse::depth_sink(&prepared.source, calibration, of, watch)?;
+    let (threads, algebra) = (device.pool().threads(), device.algebra());
+    let found = analyse::depth_sink(&prepared.source, calibration, threads, algebra, watch)?;
     let measured = found.layer.map(|layer| DepthSinkRecord {
         layer,
         origin: DepthSinkOrigin::Measured,

@@ -253,7 +253,7 @@ impl Folder {
     /// # Errors
     /// [`ErrorKind::AlreadyExists`] for an existing target, unless `replace`.
     pub fn rename(&self, name: &OsStr, to: &Folder, new: &OsStr, replace: bool) -> io::Result<()> {
-        sys::rename((self, name), (to, new), replace)
+        sys::rename(self, name, to, new, replace)
     }
 
     /// Returns the permissions for a file that will replace `name`.

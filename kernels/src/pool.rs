@@ -63,9 +63,12 @@ impl std::fmt::Debug for Pool {
 #[repr(align(128))]
 struct CachePadded<T>(T);
 
+/// Function that executes the task of an index.
+type Task<'a> = dyn Fn(usize) + Sync + 'a;
+
 struct Job {
-    /// Valid until the last worker leaves the job.
-    task: *const (dyn Fn(usize) + Sync),
+    /// Valid from the opening of the job until its last worker leaves.
+    task: *const Task<'static>,
     tasks: usize,
 }
 
@@ -107,7 +110,7 @@ impl Pool {
         if !(1..=MAX_THREADS).contains(&threads) {
             return Err(PoolError::Threads { requested: threads });
         }
-        const NOTHING: &(dyn Fn(usize) + Sync) = &|_| ();
+        const NOTHING: &Task<'static> = &|_| ();
         let mut pool = Pool {
             shared: Arc::new(Shared {
                 state: CachePadded(AtomicU64::new(0)),
@@ -205,18 +208,9 @@ impl Pool {
         chunk: usize,
         f: impl Fn(usize, &mut [T]) + Sync,
     ) {
-        struct Base<T>(*mut T);
-        // SAFETY: the pointer is only used to give each part of a slice of Send values to one task.
-        unsafe impl<T: Send> Sync for Base<T> {}
-        impl<T> Base<T> {
-            fn get(&self) -> *mut T {
-                self.0
-            }
-        }
-
         let chunk = chunk.max(1);
         let len = data.len();
-        let base = Base(data.as_mut_ptr());
+        let base = SendPtr(data.as_mut_ptr());
         self.run(len.div_ceil(chunk), |index| {
             let start = index * chunk;
             let count = chunk.min(len - start);
@@ -229,6 +223,20 @@ impl Pool {
     }
 }
 
+/// Pointer to a slice whose parts are given to several threads.
+pub(crate) struct SendPtr<T>(pub *mut T);
+
+// SAFETY: the pointer is only used to give each part of a slice of Send values to one task.
+unsafe impl<T: Send> Sync for SendPtr<T> {}
+
+impl<T> SendPtr<T> {
+    /// A method, so that a closure borrows the whole of `self`, which is Sync.
+    pub fn get(&self) -> *mut T {
+        self.0
+    }
+}
+
+/// Stage count that marks a panic.
 const ABANDONED: usize = usize::MAX / 2;
 
 /// Releases the waiting threads.
@@ -265,12 +273,11 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    fn fork_join(&self, tasks: usize, f: &(dyn Fn(usize) + Sync)) {
+    fn fork_join(&self, tasks: usize, f: &Task<'_>) {
         // SAFETY: the lifetime is erased only until this function returns, and no worker touches
         // the closure after the wait below: the job is closed and nobody is inside.
-        let task: *const (dyn Fn(usize) + Sync) = unsafe {
-            std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(f)
-        };
+        let task: *const Task<'static> =
+            unsafe { std::mem::transmute::<&Task<'_>, &'static Task<'static>>(f) };
         // SAFETY: `busy` is held and the last job was closed and left, see the impl of Sync.
         unsafe { *self.job.get() = Job { task, tasks } };
         self.next.0.store(0, Ordering::Relaxed);
@@ -295,8 +302,8 @@ impl Shared {
         }
     }
 
-    /// Stores the first panic for the caller of `run`.
-    fn take_tasks(&self, tasks: usize, f: &(dyn Fn(usize) + Sync)) {
+    /// Takes tasks until none is left; stores the first panic for the caller of `run`.
+    fn take_tasks(&self, tasks: usize, f: &Task<'_>) {
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             loop {
                 let index = self.next.0.fetch_add(1, Ordering::Relaxed);

@@ -110,7 +110,7 @@ impl WeightBytes {
         let refined: u64 = self.refinements.iter().take(setting.refinements).sum();
         let of_factor = |&(components, bytes): &(usize, u64)| match components {
             0 => 0,
-            all => (u128::from(bytes) * setting.rank.of(all) as u128 / all as u128) as u64,
+            all => (u128::from(bytes) * setting.rank.active_rank(all) as u128 / all as u128) as u64,
         };
         let factors: u64 = self.factors.iter().map(of_factor).sum();
         self.fixed + refined + factors

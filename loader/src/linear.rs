@@ -71,7 +71,7 @@ impl RankFraction {
     }
 
     /// Returns the number of leading components out of `rank`, at least one.
-    pub fn of(self, rank: usize) -> usize {
+    pub fn active_rank(self, rank: usize) -> usize {
         ((self.0 * rank as f32).round() as usize).clamp(1.min(rank), rank)
     }
 }
@@ -82,11 +82,11 @@ mod tests {
 
     #[test]
     fn rank_fraction_keeps_between_one_and_all_components() {
-        assert_eq!(RankFraction::FULL.of(96), 96);
+        assert_eq!(RankFraction::FULL.active_rank(96), 96);
         let quarter = RankFraction::new(0.25).unwrap();
-        assert_eq!(quarter.of(96), 24);
-        assert_eq!(quarter.of(1), 1);
-        assert_eq!(quarter.of(0), 0);
+        assert_eq!(quarter.active_rank(96), 24);
+        assert_eq!(quarter.active_rank(1), 1);
+        assert_eq!(quarter.active_rank(0), 0);
         for fraction in [0.0, -1.0, 1.01, f32::NAN] {
             assert!(RankFraction::new(fraction).is_err());
         }

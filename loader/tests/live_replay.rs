@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use htc_loader::live::sensor::trace::{Trace, TraceSensor};
 use htc_loader::live::{
-    Clock, ControlLaw, ControlLawOptions, Controller, EnergyAccumulator, EnergyPhase,
-    ReadingStatus, Sensor, SensorError, Source, Why,
+    Clock, ControlLaw, ControlLawOptions, Controller, EnergyAccumulator, EnergyPhase, LimitReason,
+    ReadingStatus, Sensor, SensorError, Source,
 };
 
 /// Adaptive Compression, the telemetry of its thermal section.
@@ -94,7 +94,7 @@ fn controller_reduces_the_rank_and_restores_it() {
     let lost = controller.apply_failed_reading(clock.now());
     assert_eq!(
         (lost.fraction, lost.reason, lost.temperature),
-        (1.0, Why::NoReading, ReadingStatus::Lost)
+        (1.0, LimitReason::NoReading, ReadingStatus::Lost)
     );
 }
 

@@ -36,14 +36,27 @@ fn error(x: &[f32], y: impl Iterator<Item = f32>) -> f64 {
     (xx - xy * xy / yy) / x.len() as f64
 }
 
-/// First bit and number of bits of the state that select an entry of each table; two tables serve
-/// the low half of a state, two the high half.
-const FIELDS: [(usize, usize); 4] = [(0, 4), (4, 2), (6, 2), (8, 4)];
+/// Bits of the state that select an entry of a table.
+#[derive(Clone, Copy)]
+struct Field {
+    first: usize,
+    bits: usize,
+}
+
+/// Field of each table. The first two
+/// tables serve the low half of a state, the others the high half. (Tables of version 1 were two of
+/// 64 free entries.)
+const FIELDS: [Field; 4] = [
+    Field { first: 0, bits: 4 },
+    Field { first: 4, bits: 2 },
+    Field { first: 6, bits: 2 },
+    Field { first: 8, bits: 4 },
+];
 
 const PERTURBED_STARTS: u64 = 48;
 
-fn entry((first, bits): (usize, usize), state: usize) -> usize {
-    state >> first & ((1 << bits) - 1)
+fn entry(field: Field, state: usize) -> usize {
+    state >> field.first & ((1 << field.bits) - 1)
 }
 
 fn value<T: Copy + std::iter::Sum<T>>(tables: &[Vec<T>], state: usize) -> T {
@@ -102,7 +115,7 @@ fn trellis(bits: u8) -> Result<(), Box<dyn Error>> {
     let code = Code::trellis(bits)?;
     let (train, test) = (numbers(1, 256 * SEQUENCE), numbers(2, 96 * SEQUENCE));
     let mut best = (f64::INFINITY, Vec::new(), 0.0);
-    let mut from = FIELDS.map(|(_, bits)| vec![0.0; 1 << bits]).to_vec();
+    let mut from = FIELDS.map(|field| vec![0.0; 1 << field.bits]).to_vec();
     for (seed, deviation) in [(0, 0.5)]
         .into_iter()
         .chain((0..PERTURBED_STARTS).map(|seed| (seed, 0.1)))

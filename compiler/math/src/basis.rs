@@ -432,7 +432,7 @@ pub fn shared_components(
     let outs = weights.iter().map(|weight| weight.rows).sum::<usize>();
     let p = if outs < d {
         // K has rank `outs` at most.
-        leading_from_row_gram(weights, (outs, d), weighting, algebra)?
+        leading_from_row_gram(weights, outs, d, weighting, algebra)?
     } else {
         let gram = shared_gram(weights, weighting, &Gauge::None, algebra)?;
         leading_eigenvectors(gram, d, weighting, &Gauge::None, algebra)?.0
@@ -456,7 +456,8 @@ pub fn shared_components(
 /// [outs, d]`.
 fn leading_from_row_gram(
     weights: &[Weight<'_>],
-    (outs, d): (usize, usize),
+    outs: usize,
+    d: usize,
     weighting: BasisWeighting,
     algebra: &dyn Algebra,
 ) -> Result<Mat<f64>, FactoriseError> {

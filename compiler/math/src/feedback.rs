@@ -238,10 +238,10 @@ impl ErrorFeedback {
                     let column = start + run;
                     let exact = &exact[run..run + code.run_len()];
                     let targets = &mut targets[run..];
-                    let group = (exact, &targets[..exact.len()]);
-                    if let Some(better) =
-                        self.improve_scales_with_feedback(code, of_block, column, group)
-                    {
+                    let before = &targets[..exact.len()];
+                    let better =
+                        self.improve_scales_with_feedback(code, of_block, column, exact, before);
+                    if let Some(better) = better {
                         *of_block = better;
                     }
                     let nearest = |c: usize, target: f32| {
@@ -249,7 +249,7 @@ impl ErrorFeedback {
                         (codes[at + column + c], values[at + column + c]) = (q, value);
                         value
                     };
-                    self.quantise_run(column, (exact, targets), None, nearest);
+                    self.quantise_run(column, exact, targets, None, nearest);
                 }
                 let pairs = exact.iter().zip(&values[here]);
                 let errors = errors[row * chunk..].iter_mut().zip(pairs);
@@ -281,7 +281,8 @@ impl ErrorFeedback {
     pub(crate) fn quantise_run(
         &self,
         start: usize,
-        (exact, targets): (&[f32], &mut [f32]),
+        exact: &[f32],
+        targets: &mut [f32],
         most: Option<f32>,
         mut nearest: impl FnMut(usize, f32) -> f32,
     ) -> Option<f32> {
@@ -305,7 +306,8 @@ impl ErrorFeedback {
         code: &C,
         scales: &C::Scales,
         start: usize,
-        (exact, targets): (&[f32], &[f32]),
+        exact: &[f32],
+        targets: &[f32],
     ) -> Option<C::Scales> {
         let place = start % code.block_len();
         let mut scratch = [0.0; COLUMN_CHUNK];
@@ -313,11 +315,11 @@ impl ErrorFeedback {
         let mut lost = |scales: &C::Scales, most| {
             scratch.copy_from_slice(targets);
             let nearest = |c, target| code.nearest(scales, place + c, target).1;
-            self.quantise_run(start, (exact, &mut *scratch), most, nearest)
+            self.quantise_run(start, exact, &mut *scratch, most, nearest)
         };
         let least = lost(scales, None)?;
         let run = place / code.run_len();
-        best_neighbouring_scales(code, (scales, run), least, |other, most| {
+        best_neighbouring_scales(code, scales, run, least, |other, most| {
             lost(other, Some(most))
         })
     }
@@ -327,7 +329,8 @@ impl ErrorFeedback {
         &self,
         code: &C,
         scales: &C::Scales,
-        (start, codes): (usize, &[u8]),
+        start: usize,
+        codes: &[u8],
         slopes: &[f32],
     ) -> Option<C::Scales> {
         let (n, run) = (self.order, start % code.block_len() / code.run_len());
@@ -347,7 +350,7 @@ impl ErrorFeedback {
             let (a, b) = (other.0 - step, other.1 - shift);
             a * a * ll + 2.0 * a * b * l1 + b * b * one - 2.0 * (a * of_level + b * of_one)
         };
-        best_neighbouring_scales(code, (scales, run), 0.0, |other, most| {
+        best_neighbouring_scales(code, scales, run, 0.0, |other, most| {
             Some(lost(other)).filter(|&found| found < most)
         })
     }
@@ -387,9 +390,9 @@ impl ErrorFeedback {
                 if column.is_multiple_of(code.run_len()) {
                     let run = column..column + code.run_len();
                     let of_block = &mut scales[column / block];
-                    let fixed = (column, &codes[run.clone()]);
+                    let (fixed, slopes_of_run) = (&codes[run.clone()], &slopes[run.clone()]);
                     let found =
-                        self.improve_scales_of_codes(code, of_block, fixed, &slopes[run.clone()]);
+                        self.improve_scales_of_codes(code, of_block, column, fixed, slopes_of_run);
                     if let Some(better) = found {
                         *of_block = better;
                         changed += 1;
@@ -420,7 +423,8 @@ impl ErrorFeedback {
 
 fn best_neighbouring_scales<C: BlockFormat>(
     code: &C,
-    (scales, run): (&C::Scales, usize),
+    scales: &C::Scales,
+    run: usize,
     mut least: f32,
     mut lost: impl FnMut(&C::Scales, f32) -> Option<f32>,
 ) -> Option<C::Scales> {

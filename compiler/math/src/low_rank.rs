@@ -126,6 +126,7 @@ pub fn low_rank_with(
     if !exempt.is_empty() {
         return low_rank_with_exempt(weight, r, options);
     }
+    let gauges = Gauges { input, output };
     let gram = match path {
         SvdMethod::Svd => false,
         SvdMethod::Gram => true,
@@ -135,13 +136,13 @@ pub fn low_rank_with(
         mut values,
         vectors,
     } = if gram {
-        let mut found = algebra.eigen(gauged_gram(weight, (input, output), algebra)?, r)?;
+        let mut found = algebra.eigen(gauged_gram(weight, gauges, algebra)?, r)?;
         found.values.iter_mut().for_each(|v| *v = v.max(0.0).sqrt());
         found
     } else {
-        algebra.right_singular_vectors(gauged_dense(weight, (input, output), algebra)?, r)?
+        algebra.right_singular_vectors(gauged_dense(weight, gauges, algebra)?, r)?
     };
-    let (mut a, mut b) = factors(weight, vectors, &values, (input, output), algebra)?;
+    let (mut a, mut b) = factors(weight, vectors, &values, gauges, algebra)?;
     let sink = match sink {
         None => None,
         Some((unit, threshold)) => {
@@ -395,15 +396,22 @@ fn add(sum: &mut [f64], factor: f64, x: &[f32]) {
     }
 }
 
+/// Gauges of a weight: `G` of its inputs, and `H` of its outputs if any.
+#[derive(Clone, Copy)]
+pub(super) struct Gauges<'a> {
+    pub(super) input: &'a Gauge,
+    pub(super) output: Option<&'a Diagonal>,
+}
+
 /// Returns `H W G` or its transpose, whichever is tall, except for a full gauge on the left.
 fn gauged_panels<'a>(
     weight: Weight<'a>,
-    (input, output): (&'a Gauge, Option<&'a Diagonal>),
+    gauges: Gauges<'a>,
     algebra: &'a dyn Algebra,
 ) -> Result<Panels<'a>, FactoriseError> {
     let tall = Panels::tall(weight, algebra);
-    let rows = output.map(Diagonal::entries);
-    Ok(match input {
+    let rows = gauges.output.map(Diagonal::entries);
+    Ok(match gauges.input {
         Gauge::None => tall.scaled(rows, None),
         Gauge::Diagonal(g) => tall.scaled(rows, Some(g.entries())),
         Gauge::Full(_) if tall.transposed() => tall.scaled(rows, None),
@@ -414,11 +422,11 @@ fn gauged_panels<'a>(
 /// Returns the lower triangle of the Gram matrix of the short side of `H W G`.
 pub(super) fn gauged_gram(
     weight: Weight<'_>,
-    (input, output): (&Gauge, Option<&Diagonal>),
+    gauges: Gauges<'_>,
     algebra: &dyn Algebra,
 ) -> Result<Mat<f64>, FactoriseError> {
-    let tall = gauged_panels(weight, (input, output), algebra)?;
-    match input {
+    let tall = gauged_panels(weight, gauges, algebra)?;
+    match gauges.input {
         Gauge::Full(w) if tall.transposed() => {
             let order = tall.cols();
             let mut gram = Mat::zeros(order, order);
@@ -440,11 +448,11 @@ pub(super) fn gauged_gram(
 
 fn gauged_dense(
     weight: Weight<'_>,
-    (input, output): (&Gauge, Option<&Diagonal>),
+    gauges: Gauges<'_>,
     algebra: &dyn Algebra,
 ) -> Result<Mat<f64>, FactoriseError> {
-    let tall = gauged_panels(weight, (input, output), algebra)?;
-    match input {
+    let tall = gauged_panels(weight, gauges, algebra)?;
+    match gauges.input {
         Gauge::Full(w) if tall.transposed() => {
             product(w.root(algebra)?, tall.dense()?.as_ref(), algebra)
         }
@@ -458,9 +466,10 @@ fn factors(
     weight: Weight<'_>,
     x: Mat<f64>,
     values: &[f64],
-    (input, output): (&Gauge, Option<&Diagonal>),
+    gauges: Gauges<'_>,
     algebra: &dyn Algebra,
 ) -> Result<FactorPair, FactoriseError> {
+    let Gauges { input, output } = gauges;
     let r = x.ncols();
     let tall = Panels::tall(weight, algebra);
     let powers = |exponent: f64| singular_value_powers(&values[..r], exponent);

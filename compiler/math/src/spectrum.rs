@@ -1,7 +1,7 @@
 //! Singular values of a weight without its vectors.
 
 use super::gauge::Gauge;
-use super::low_rank::gauged_gram;
+use super::low_rank::{Gauges, gauged_gram};
 use super::{Algebra, FactoriseError, Weight};
 
 /// Returns all `min(out, in)` singular values of a weight, decreasing, as on
@@ -22,7 +22,11 @@ pub fn gauged_singular_values(
 ) -> Result<Vec<f64>, FactoriseError> {
     weight.check(0)?;
     input.check(weight.cols)?;
-    let gram = gauged_gram(weight, (input, None), algebra)?;
+    let gauges = Gauges {
+        input,
+        output: None,
+    };
+    let gram = gauged_gram(weight, gauges, algebra)?;
     let mut values = algebra.eigenvalues(gram)?;
     let scale = input.scale();
     values

@@ -88,7 +88,7 @@ pub fn analyse(
     if let Some(calibration) = calibration {
         phases = Some(phases::phase_profiles(calibration)?);
         streams = Some(self::streams(source, calibration, threads, watch)?);
-        depth = Some(depth_sink(source, calibration, (threads, &Host), watch)?);
+        depth = Some(depth_sink(source, calibration, threads, &Host, watch)?);
     }
     let directions = streams.as_mut().map(|s| std::mem::take(&mut s.directions));
     let sinks = streams
@@ -208,7 +208,8 @@ fn stream(
 pub fn depth_sink(
     source: &ModelFile,
     calibration: &Calibration,
-    (threads, algebra): (usize, &dyn Algebra),
+    threads: usize,
+    algebra: &dyn Algebra,
     watch: Progress,
 ) -> Result<DepthSink, AnalyseError> {
     let layers = calibration.layers.len();

@@ -121,7 +121,7 @@ pub(super) fn unit_spectra(
         let single = single_member_unit(unit.layer, *member);
         let of = |treatment| spectrum::unit_singular_values(source, &single, false, treatment);
         let own = of(&gauges.none)?;
-        let mut found = spectrum_of((unit.layer, slot), member, &own);
+        let mut found = spectrum_of(unit.layer, slot, member, &own);
         if let Some([activation, whiten]) = &gauges.calibrated {
             found.tails.activation = Some(tails(&of(activation)?));
             found.tails.whiten = Some(tails(&of(whiten)?));
@@ -162,7 +162,8 @@ pub(super) fn rank_at(fraction: f64, full: usize) -> usize {
 }
 
 fn spectrum_of(
-    (layer, slot): (usize, ProjectionKind),
+    layer: usize,
+    slot: ProjectionKind,
     member: &UnitMatrix,
     values: &[f64],
 ) -> Spectrum {

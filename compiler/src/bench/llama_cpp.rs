@@ -85,15 +85,35 @@ pub enum LlamaCppError {
     },
 }
 
+/// Options of a run of `llama-bench`.
+#[derive(Clone, Copy, Debug)]
+pub struct LlamaBenchOptions {
+    /// Threads.
+    pub threads: usize,
+    /// Type of the KV cache.
+    pub kv_type: KvType,
+    /// Time limit per measurement.
+    pub time_limit: Duration,
+}
+
+/// A test of `llama-bench`.
+#[derive(Clone, Copy)]
+struct LlamaBenchTest {
+    /// Prompt tokens.
+    prompt: usize,
+    /// Tokens to write.
+    tokens: usize,
+    /// Positions in the KV cache before them.
+    depth: usize,
+}
+
 /// llama.cpp with a model.
 pub struct LlamaCpp {
     program: PathBuf,
     model: PathBuf,
     name: String,
     tokenizer: Tokenizer,
-    threads: usize,
-    kv_type: KvType,
-    limit: Duration,
+    options: LlamaBenchOptions,
     depth: bool,
     build: Option<String>,
 }
@@ -129,10 +149,10 @@ impl LlamaCpp {
     /// [`BenchError`] if it cannot be started or is another program.
     pub fn new(
         path: &Path,
-        (model, name): (&Path, String),
+        model: &Path,
+        name: String,
         tokenizer: Tokenizer,
-        (threads, kv_type): (usize, KvType),
-        limit: Duration,
+        options: LlamaBenchOptions,
         cancel: &CancellationToken,
     ) -> Result<LlamaCpp, BenchError> {
         let mut this = LlamaCpp {
@@ -140,9 +160,7 @@ impl LlamaCpp {
             model: model.to_owned(),
             name,
             tokenizer,
-            threads,
-            kv_type,
-            limit,
+            options,
             depth: false,
             build: None,
         };
@@ -171,10 +189,15 @@ impl LlamaCpp {
 
     fn measure(
         &mut self,
-        (prompt, tokens, depth): (usize, usize, usize),
+        test: LlamaBenchTest,
         passes: usize,
         cancel: &CancellationToken,
     ) -> Result<Duration, BenchError> {
+        let LlamaBenchTest {
+            prompt,
+            tokens,
+            depth,
+        } = test;
         let mut command = Command::new(&self.program);
         command.arg("-m").arg(&self.model);
         let number = |n: usize| n.to_string();
@@ -188,15 +211,15 @@ impl LlamaCpp {
             "-o",
             "json",
             "-t",
-            &number(self.threads),
+            &number(self.options.threads),
             "-ngl",
             "0",
         ]);
-        if self.kv_type != KvType::F16 {
-            let name = self.kv_type.name();
+        if self.options.kv_type != KvType::F16 {
+            let name = self.options.kv_type.name();
             command.args(["-ctk", name, "-ctv", name]);
         }
-        let output = self.output(&mut command, self.limit, cancel)?;
+        let output = self.output(&mut command, self.options.time_limit, cancel)?;
         let garbage = |found: String| LlamaCppError::InvalidOutput {
             path: self.program.clone(),
             prompt,
@@ -367,11 +390,23 @@ impl Runner for LlamaCpp {
     fn run(&mut self, task: Task, watch: RunWatch) -> Result<Timing, BenchError> {
         let prompt = task.prompt_tokens(&self.tokenizer).len();
         let tokens = task.tokens();
-        let prefill = self.measure((prompt, 0, 0), prompt, watch.cancel)?;
+        let of_prompt = LlamaBenchTest {
+            prompt,
+            tokens: 0,
+            depth: 0,
+        };
+        let prefill = self.measure(of_prompt, prompt, watch.cancel)?;
         (watch.first_token)()?;
         let decode = match tokens.saturating_sub(1) {
             0 => Duration::ZERO,
-            passes => self.measure((0, tokens, prompt), passes, watch.cancel)?,
+            passes => {
+                let of_tokens = LlamaBenchTest {
+                    prompt: 0,
+                    tokens,
+                    depth: prompt,
+                };
+                self.measure(of_tokens, passes, watch.cancel)?
+            }
         };
         Ok(Timing {
             prompt_tokens: prompt,

@@ -186,12 +186,21 @@ pub struct BenchResults {
     pub contexts: Vec<ContextPoint>,
 }
 
+/// Reporting and cancellation of a benchmark.
+#[derive(Clone, Copy)]
+pub struct RunControl<'a> {
+    /// Called before each run.
+    pub report: &'a dyn Fn(Step),
+    /// Stops the benchmark.
+    pub cancel: &'a CancellationToken,
+}
+
 /// Runs the benchmark; without a baseline a pair is a single run.
 pub fn run<'a>(
     subject: &'a mut dyn Runner,
     baseline: Option<&'a mut dyn Runner>,
     protocol: &Protocol,
-    watch: (&'a dyn Fn(Step), &'a CancellationToken),
+    control: RunControl<'a>,
     sensors: &'a mut dyn Sensors,
 ) -> Result<BenchResults, BenchError> {
     let sides = if baseline.is_some() { 2 } else { 1 };
@@ -200,12 +209,12 @@ pub fn run<'a>(
     let mut bench = Bench {
         runners: (subject, baseline),
         cool_down: protocol.cool_down,
-        watch,
+        control,
         sensors,
         done: 0,
         all: sides * (protocol.warm_up + protocol.pairs) * (groups + protocol.contexts.len()),
     };
-    bench.sensors.idle(bench.watch.1)?;
+    bench.sensors.idle(bench.control.cancel)?;
     let mut measured = BenchResults::default();
     let longest = cells.iter().max_by_key(|(_, tokens)| *tokens);
     if let Some(&(kind, tokens)) = longest {
@@ -234,7 +243,7 @@ pub fn run<'a>(
 struct Bench<'a> {
     runners: (&'a mut dyn Runner, Option<&'a mut dyn Runner>),
     cool_down: Duration,
-    watch: (&'a dyn Fn(Step), &'a CancellationToken),
+    control: RunControl<'a>,
     sensors: &'a mut dyn Sensors,
     done: usize,
     all: usize,
@@ -282,8 +291,8 @@ impl Bench<'_> {
     }
 
     fn run_side(&mut self, task: Task, side: Side) -> Result<Run, BenchError> {
-        let (tell, cancel) = self.watch;
-        tell(Step {
+        let RunControl { report, cancel } = self.control;
+        report(Step {
             task,
             side,
             done: self.done,

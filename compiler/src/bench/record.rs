@@ -458,7 +458,8 @@ impl Record {
     /// Creates the record of a measurement.
     pub fn new(
         conditions: Conditions,
-        (subject, baseline): (ModelRecord, Option<ModelRecord>),
+        subject: ModelRecord,
+        baseline: Option<ModelRecord>,
         measured: BenchResults,
         quality: Option<Quality>,
         notes: Vec<String>,

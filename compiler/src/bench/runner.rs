@@ -75,7 +75,9 @@ impl<B: Backend> InProcessRunner<B> {
         model: &Arc<Model<B>>,
         tokenizer: Tokenizer,
         backend: B,
-        (context, kv_type, setting): (usize, KvType, ActiveSetting),
+        context: usize,
+        kv_type: KvType,
+        setting: ActiveSetting,
     ) -> Result<Self, BenchError> {
         let session = Session::with_kv_type(Arc::clone(model), backend, context, kv_type);
         let mut session = session.map_err(|error| BenchError::Exec {

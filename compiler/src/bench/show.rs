@@ -54,7 +54,7 @@ impl fmt::Display for Record {
         }
         for phase in Phase::ALL {
             if let Some(quantity) = self.phases.get(phase) {
-                show_quantity(phase.name(), (quantity, "tokens/s"), f)?;
+                show_quantity(phase.name(), quantity, "tokens/s", f)?;
             }
         }
         show_energy(self.energy.as_ref(), f)?;
@@ -65,7 +65,7 @@ impl fmt::Display for Record {
                 ("decode behind it", &swept.phases.decode),
             ] {
                 if let Some(quantity) = quantity {
-                    show_quantity(name, (quantity, "tokens/s"), f)?;
+                    show_quantity(name, quantity, "tokens/s", f)?;
                 }
             }
             show_energy(swept.energy.as_ref(), f)?;
@@ -112,14 +112,15 @@ impl fmt::Display for Record {
 fn show_energy(energy: Option<&EnergyQuantities>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let kinds = PerJoule::ALL.into_iter();
     for (of, quantity) in kinds.filter_map(|of| Some((of, energy?.get(of)?))) {
-        show_quantity(of.name(), (quantity, "tokens/J"), f)?;
+        show_quantity(of.name(), quantity, "tokens/J", f)?;
     }
     Ok(())
 }
 
 fn show_quantity(
     name: &str,
-    (quantity, unit): (&Quantity, &str),
+    quantity: &Quantity,
+    unit: &str,
     f: &mut fmt::Formatter<'_>,
 ) -> fmt::Result {
     write!(f, "  {name:<17} {} {unit}", speeds(&quantity.subject))?;

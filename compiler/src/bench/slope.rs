@@ -78,8 +78,8 @@ pub enum SlopeError {
         /// Remedy.
         remedy: &'static str,
     },
-    /// Two records differ in machine, program or sensor.
-    #[error("{}: its {what} is {found}, and that of {} is {expected}; give records of one machine, program and sensor", path.display(), first.display())]
+    /// Two records differ in machine, program, sensor, threads or KV cache type.
+    #[error("{}: its {what} is {found}, and that of {} is {expected}; give records of one machine, program and sensor, with the same number of threads and KV cache type", path.display(), first.display())]
     Differs {
         /// File path.
         path: PathBuf,
@@ -345,7 +345,7 @@ fn check_same_setup(
             record.threads.to_string(),
             of.threads.to_string(),
         ),
-        ("KV cache", record.kv_type.clone(), of.kv_type.clone()),
+        ("KV cache type", record.kv_type.clone(), of.kv_type.clone()),
     ];
     match all
         .into_iter()

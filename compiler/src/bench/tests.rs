@@ -67,6 +67,10 @@ fn protocol(pairs: usize) -> Protocol {
     }
 }
 
+fn control<'a>(report: &'a dyn Fn(Step), cancel: &'a CancellationToken) -> RunControl<'a> {
+    RunControl { report, cancel }
+}
+
 fn measure(
     protocol: &Protocol,
     subject: &mut ScriptedRunner,
@@ -78,7 +82,7 @@ fn measure(
         subject,
         baseline,
         protocol,
-        (&|_| {}, &cancel),
+        control(&|_| {}, &cancel),
         &mut NoSensors,
     )
     .unwrap()
@@ -107,8 +111,15 @@ fn record(measured: BenchResults) -> Record {
         bootstrap_samples: statistics::SAMPLES,
         sensor: None,
     };
-    let both = (measuree("a"), Some(measuree("b")));
-    Record::new(conditions, both, measured, None, Vec::new())
+    let baseline = Some(measuree("b"));
+    Record::new(
+        conditions,
+        measuree("a"),
+        baseline,
+        measured,
+        None,
+        Vec::new(),
+    )
 }
 
 #[test]
@@ -230,7 +241,7 @@ fn sensor_readings_are_recorded_per_run_and_unknown_values_are_null() {
         &mut subject,
         Some(&mut baseline),
         &protocol(2),
-        (&|_| {}, &cancel),
+        control(&|_| {}, &cancel),
         &mut sensors,
     )
     .unwrap();
@@ -287,7 +298,7 @@ fn cancellation_stops_before_the_next_run() {
         &mut subject,
         None,
         &protocol(4),
-        (&tell, &cancel),
+        control(&tell, &cancel),
         &mut NoSensors,
     );
     assert!(matches!(found, Err(BenchError::Cancelled(_))));
@@ -303,7 +314,7 @@ fn a_run_that_takes_no_time_is_an_error() {
         &mut subject,
         None,
         &protocol(1),
-        (&|_| {}, &cancel),
+        control(&|_| {}, &cancel),
         &mut NoSensors,
     );
     assert!(matches!(found, Err(BenchError::NoTime { .. })));

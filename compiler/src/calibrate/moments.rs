@@ -1,12 +1,13 @@
 //! Mean and second moment of a stream of vectors.
 
 use faer::{Mat, MatRef};
-use htc_kernels::cpu::{COLUMN_STEP, Cpu, MOST_COLUMNS};
+use htc_kernels::cpu::{COLUMN_STEP, Cpu, MAX_COLUMNS};
 
 use crate::math::{Algebra, FactoriseError, GramAccumulator};
 
-/// One thread sums a tile, so that the sums do not depend on the number of threads.
-const TILE: usize = MOST_COLUMNS;
+/// Side of the tiles. One thread sums a tile, so that the sums do not depend on the number of
+/// threads.
+const TILE: usize = MAX_COLUMNS;
 
 const TILES_PER_TASK: usize = 4;
 

@@ -203,13 +203,9 @@ impl<'a> CandidateEvaluator<'a> {
         record: TuningRecord,
     ) -> Result<BuiltArtifact, TrialError> {
         let (work, watch) = (self.work, self.watch);
-        Ok(self.inputs.with_tuned(
-            built,
-            changes,
-            (record, ACTIVE_FRACTION_POINTS),
-            work,
-            watch,
-        )?)
+        Ok(self
+            .inputs
+            .with_tuned(built, changes, record, ACTIVE_FRACTION_POINTS, work, watch)?)
     }
 
     pub(super) fn derive_trial(&self, from: usize, of: impl FnOnce(Trial) -> Trial) -> usize {

@@ -11,7 +11,6 @@ use crate::event::Progress;
 use crate::make::work::WorkFolder;
 use crate::make::{BuiltArtifact, MakeInputs};
 use crate::measure::Distance;
-use crate::options::QualityLimit;
 use crate::system::clock::StageClock;
 
 /// Number of measured active fractions: both ends and equidistant points between.
@@ -22,7 +21,7 @@ pub fn tune_elastic(
     inputs: &MakeInputs,
     chosen: &mut SelectedArtifact,
     bases: &BuiltArtifact,
-    wanted: (usize, QualityLimit),
+    request: ChoiceRequest,
     work: &WorkFolder,
     clock: &StageClock,
     watch: Progress,
@@ -33,8 +32,8 @@ pub fn tune_elastic(
     };
     let bench = CandidateEvaluator::new(inputs, work, clock, watch)?;
     let before = chosen.tuning.take();
-    let found = bench.tune_elastic((&chosen.built, bases, before.as_ref()), wanted, &windows)?;
-    let (better, tuning) = found;
+    let (better, tuning) =
+        bench.tune_elastic(&chosen.built, bases, before.as_ref(), request, &windows)?;
     if let Some(better) = better {
         chosen.built = better;
     }
@@ -96,10 +95,10 @@ pub fn measure_active_fractions(
             perplexity_ratio: distance.perplexity_ratio,
         });
         if setting.refinements == dial.refinements() {
-            let found = (evaluation, distance);
-            let note = bench.put_quality(key, &windows, chosen.validation_windows, &found)?;
+            let deciding = chosen.validation_windows;
+            let note = bench.put_quality(key, &windows, deciding, &evaluation, &distance)?;
             chosen.notes.extend(note);
-            chosen.quality = Some(found.0);
+            chosen.quality = Some(evaluation);
         }
     }
     // Perplexity may overflow.

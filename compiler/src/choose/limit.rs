@@ -57,7 +57,7 @@ impl CandidateEvaluator<'_> {
             discard: &|found: &Candidate| self.discard(found),
         };
         search
-            .find_smallest(steps, (ratio, start), at)?
+            .find_smallest(steps, ratio, start, at)?
             .map_err(|closest| TrialError::Limit {
                 limit,
                 ratio: closest.plan.ratio(),
@@ -86,7 +86,8 @@ impl<C> SizeSearch<'_, C> {
     pub fn find_smallest<E>(
         &self,
         SearchSteps { whole, mut stride }: SearchSteps,
-        (ratio, start): (f64, C),
+        ratio: f64,
+        start: C,
         mut at: impl FnMut(f64) -> Result<Option<C>, E>,
     ) -> Result<Result<C, C>, E> {
         let mut at = |steps: u32| at(f64::from(steps) / f64::from(whole));
@@ -157,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    fn found(start: f64, least: f64, enough: f64) -> (Result<f64, f64>, usize) {
+    fn search_from(start: f64, least: f64, enough: f64) -> (Result<f64, f64>, usize) {
         let there = RefCell::new(vec![start]);
         let search = SizeSearch {
             holds: &|found: &f64| *found >= enough,
@@ -165,7 +166,7 @@ mod tests {
             discard: &|found: &f64| there.borrow_mut().retain(|one| one != found),
         };
         let mut tried = 0;
-        let found = search.find_smallest(STEPS_OF_FILES, (start, start), |ratio| {
+        let found = search.find_smallest(STEPS_OF_FILES, start, start, |ratio| {
             tried += 1;
             let made = (ratio >= least).then_some(ratio);
             there.borrow_mut().extend(made);
@@ -187,12 +188,12 @@ mod tests {
             (0.25, 0.1, 1.0),
             (1.0, 0.1, 0.15),
         ] {
-            let (found, tried) = found(start, least, enough);
+            let (found, tried) = search_from(start, least, enough);
             let found = found.unwrap();
             let wanted = f64::max(least, enough);
             assert!(found >= wanted && found < wanted + step, "{found} {wanted}");
             assert!(tried <= 16, "{tried}");
         }
-        assert_eq!(super::tests::found(0.25, 0.1, 1.5).0, Err(1.0));
+        assert_eq!(super::tests::search_from(0.25, 0.1, 1.5).0, Err(1.0));
     }
 }

@@ -145,7 +145,9 @@ pub fn choose(
     let quality = match wanted.test_windows(held_out) {
         Some(windows) => {
             let found = bench.evaluate(built.key, &windows)?;
-            notes.extend(bench.put_quality(built.key, &windows, choosing, &found)?);
+            let (evaluation, distance) = &found;
+            let note = bench.put_quality(built.key, &windows, choosing, evaluation, distance)?;
+            notes.extend(note);
             Some(found)
         }
         None => None,

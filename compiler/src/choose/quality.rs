@@ -15,10 +15,11 @@ impl CandidateEvaluator<'_> {
         key: Digest,
         windows: &Windows,
         choosing: usize,
-        found: &(Evaluation, Distance),
+        evaluation: &Evaluation,
+        distance: &Distance,
     ) -> Result<Option<String>, TrialError> {
         let text = self.held_out_text();
-        let record = record(text, windows, choosing, found);
+        let record = record(text, windows, choosing, evaluation, distance);
         match self.write_quality(key, Some(record)) {
             // Also removes a record of an earlier run.
             Err(HtzError::Quality {
@@ -38,7 +39,8 @@ fn record(
     text_sha256: Digest,
     windows: &Windows,
     choosing: usize,
-    (evaluation, distance): &(Evaluation, Distance),
+    evaluation: &Evaluation,
+    distance: &Distance,
 ) -> QualityRecord {
     QualityRecord {
         text_sha256,

@@ -11,13 +11,19 @@ use super::request::ChoiceRequest;
 use crate::calibrate::windows::Windows;
 use crate::make::BuiltArtifact;
 use crate::measure::{Distance, Evaluation};
-use crate::options::QualityLimit;
 use crate::system::clock::Stage;
 use crate::tune::{Tuning, TuningInputs, TuningResult};
 
 /// Maximum loss of bases with scales tuned for the whole artifact, relative to the loss with
 /// separately tuned scales.
 const MAX_BASE_LOSS_RATIO: f64 = 1.05;
+
+/// The bases of an artifact with residuals, and the steps with which they were tuned.
+#[derive(Clone, Copy)]
+struct TunedBases<'a> {
+    built: &'a BuiltArtifact,
+    steps: usize,
+}
 
 impl CandidateEvaluator<'_> {
     /// Returns the tuned artifact if it measures better on the validation split within the limit,
@@ -29,7 +35,7 @@ impl CandidateEvaluator<'_> {
         wanted: ChoiceRequest,
         windows: &Windows,
     ) -> Result<(BuiltArtifact, Option<Tuning>), TrialError> {
-        let Some((mut course, better)) = self.run_tuning((&built, None), wanted.tune, windows)?
+        let Some((mut course, better)) = self.run_tuning(&built, None, wanted.tune, windows)?
         else {
             return Ok((built, None));
         };
@@ -61,12 +67,18 @@ impl CandidateEvaluator<'_> {
     /// [`MAX_BASE_LOSS_RATIO`].
     pub(super) fn tune_elastic(
         &self,
-        (built, of_bases, before): (&BuiltArtifact, &BuiltArtifact, Option<&Tuning>),
-        (steps, limit): (usize, QualityLimit),
+        built: &BuiltArtifact,
+        of_bases: &BuiltArtifact,
+        before: Option<&Tuning>,
+        request: ChoiceRequest,
         windows: &Windows,
     ) -> Result<(Option<BuiltArtifact>, Option<Tuning>), TrialError> {
-        let steps_before = before.map_or(0, |course| course.kept);
-        let found = self.run_tuning((built, Some((of_bases, steps_before))), steps, windows)?;
+        let limit = request.limit;
+        let bases = TunedBases {
+            built: of_bases,
+            steps: before.map_or(0, |course| course.kept),
+        };
+        let found = self.run_tuning(built, Some(bases), request.tune, windows)?;
         let Some((mut course, better)) = found else {
             return Ok((None, None));
         };
@@ -100,7 +112,8 @@ impl CandidateEvaluator<'_> {
     /// count too.
     fn run_tuning(
         &self,
-        (built, bases): (&BuiltArtifact, Option<(&BuiltArtifact, usize)>),
+        built: &BuiltArtifact,
+        bases: Option<TunedBases<'_>>,
         steps: usize,
         windows: &Windows,
     ) -> Result<Option<(Tuning, Option<BuiltArtifact>)>, TrialError> {
@@ -108,9 +121,9 @@ impl CandidateEvaluator<'_> {
             return Ok(None);
         };
         let made = self.load_artifact(built.key)?;
-        let steps_before = bases.map_or(0, |(_, steps)| steps);
+        let steps_before = bases.map_or(0, |bases| bases.steps);
         let bases = bases
-            .map(|(bases, _)| self.load_artifact(bases.key))
+            .map(|bases| self.load_artifact(bases.built.key))
             .transpose()?;
         let course = TuningInputs {
             source: self.source(),

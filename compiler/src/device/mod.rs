@@ -285,7 +285,8 @@ pub fn run_on_cpu<T, E: From<PoolError>>(
 pub fn run_on_device<T>(
     choice: DeviceChoice,
     pool: &Arc<Pool>,
-    (sessions, matrices): (Vec<Planned<'_>>, AlgebraMemory),
+    sessions: Vec<Planned<'_>>,
+    matrices: AlgebraMemory,
     told: impl FnOnce(&DeviceChoiceError),
     work: impl FnOnce(&dyn Device) -> T,
 ) -> Result<T, DeviceChoiceError> {

@@ -93,7 +93,8 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
         _ => spectra,
     };
     let memory = peak_memory(
-        (&jobs, &source.hyper),
+        &jobs,
+        &source.hyper,
         stages_before,
         window,
         threads,
@@ -162,12 +163,10 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
         calibrate: stages::calibration_seconds(work, speed),
         plan: if quantises {
             let request = plan.request();
-            let of = (
-                effort,
-                request.codes.kinds(),
-                stages::evaluates_rotation(request),
-            );
-            (1.0 + refinements) * stages::curve_seconds(source, of, speed, threads)
+            let codes = request.codes.kinds();
+            let rotates = stages::evaluates_rotation(request);
+            let once = stages::curve_seconds(source, effort, codes, rotates, speed, threads);
+            (1.0 + refinements) * once
         } else {
             0.0
         },
@@ -287,7 +286,8 @@ fn axiom_gauge_bytes(hyper: &HyperParameters, plan: &Plan, threads: usize) -> u6
 ///
 /// Stages do not overlap, and later stages reuse freed memory.
 fn peak_memory(
-    (jobs, hyper): (&[WriteStep], &HyperParameters),
+    jobs: &[WriteStep],
+    hyper: &HyperParameters,
     stages_before: u64,
     window: usize,
     threads: usize,

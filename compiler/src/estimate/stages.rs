@@ -109,7 +109,9 @@ pub fn evaluates_rotation(request: &PlanRequest) -> bool {
 /// Returns the seconds for the curves of all matrices.
 pub fn curve_seconds(
     source: &ModelFile,
-    (effort, codes, rotates): (EffortSettings, CodeKinds, bool),
+    effort: EffortSettings,
+    codes: CodeKinds,
+    rotates: bool,
     speed: Speed,
     threads: usize,
 ) -> f64 {
@@ -210,7 +212,7 @@ pub fn coded_unit_cost(unit: &UnitPlan) -> Option<f64> {
     let members = unit.members.iter();
     let feedback = feedback_cost(is_banded);
     let all = members.map(|m| {
-        coded_matrix_cost(m, (of_number, feedback), rotated) + row_feedback_cost(m) + fit(m)
+        coded_matrix_cost(m, of_number, feedback, rotated) + row_feedback_cost(m) + fit(m)
     });
     Some(all.sum())
 }
@@ -239,7 +241,7 @@ fn column_fit_cost(member: &UnitMatrix) -> f64 {
     }
 }
 
-fn coded_matrix_cost(member: &UnitMatrix, (of_number, feedback): (f64, f64), rotated: bool) -> f64 {
+fn coded_matrix_cost(member: &UnitMatrix, of_number: f64, feedback: f64, rotated: bool) -> f64 {
     let (numbers, cols) = ((member.rows * member.cols) as f64, member.cols as f64);
     numbers * (of_number + (feedback + 2.0) * cols) + moment_factor_cost(member, rotated)
 }
@@ -319,9 +321,10 @@ pub(crate) fn estimate_before_work(
         .into_iter()
         .map(|code| search_cost(code.kind()));
     let longest = kinds.fold(SCALE_SEARCH_COST, f64::max);
+    let feedback = feedback_cost(is_banded);
     let coded = members
         .iter()
-        .map(|member| coded_matrix_cost(member, (longest, feedback_cost(is_banded)), rotates));
+        .map(|member| coded_matrix_cost(member, longest, feedback, rotates));
     let once = speed.product_seconds(coded.sum()) / threads.max(1) as f64
         + kv_bases_seconds(source, request, speed, threads);
     // Including the best single type, or the search.
@@ -335,7 +338,7 @@ pub(crate) fn estimate_before_work(
     let measure = forward_seconds(source, held_out as usize, threads, true);
     Some(StageSeconds {
         calibrate: calibration_seconds(work, speed),
-        plan: curve_seconds(source, (effort, codes, rotates), speed, threads),
+        plan: curve_seconds(source, effort, codes, rotates, speed, threads),
         factorise: (candidates + compared) * once,
         measure: 2.0 * measure.unwrap_or(0.0),
         tune: tuning_factor(options) * tuning_seconds(source, steps, speed, threads),
@@ -400,7 +403,7 @@ mod tests {
         let source = ModelFile::open(demo).unwrap();
         let (normal, fast) = (Effort::Normal.settings(), Effort::Fast.settings());
         let curves = |effort, codes, rotates, speed, threads| {
-            curve_seconds(&source, (effort, codes, rotates), speed, threads)
+            curve_seconds(&source, effort, codes, rotates, speed, threads)
         };
         let gguf = curves(normal, CodeKinds::Gguf, false, SPEED, 1);
         assert_eq!(curves(normal, CodeKinds::Gguf, false, SPEED, 2), gguf / 2.0);

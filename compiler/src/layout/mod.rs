@@ -121,16 +121,33 @@ fn factor_name(source: &ModelFile, role: Role) -> String {
     }
 }
 
-/// Creates the manifest before factorisation. `order` is the digest of the channel permutation.
+/// Inputs of an artifact that its provenance names.
+#[derive(Clone, Copy)]
+pub struct ManifestInputs<'a> {
+    /// Digest of the source.
+    pub source_sha256: Digest,
+    /// Calibration, if any.
+    pub calibration: Option<&'a Calibration>,
+    /// Name of the linear algebra.
+    pub linear_algebra: &'a str,
+    /// Digest of the channel permutation, if any.
+    pub order: Option<Digest>,
+}
+
+/// Creates the manifest before factorisation, with space for the quality if `measured`.
 pub fn draft_manifest(
     source: &ModelFile,
-    source_sha256: Digest,
     plan: &Plan,
-    (calibration, linear_algebra): (Option<&Calibration>, &str),
-    order: Option<Digest>,
+    inputs: ManifestInputs<'_>,
     treatment: &Treatment,
     measured: bool,
 ) -> Manifest {
+    let ManifestInputs {
+        source_sha256,
+        calibration,
+        linear_algebra,
+        order,
+    } = inputs;
     let treatment = &plan.treatment_of_factors(*treatment, calibration.is_some());
     let tensors = tensor_entries(source, plan, treatment.bias);
     let mut requires = Manifest::required_features(&source.hyper, &tensors);

@@ -99,10 +99,13 @@ impl MakeInputs<'_> {
         let (source, calibration) = (self.source, self.calibration);
         let mut draft = layout::draft_manifest(
             source,
-            self.digest,
             plan,
-            (calibration, &self.device.algebra().name()),
-            self.permutation.map(ChannelPermutation::digest),
+            layout::ManifestInputs {
+                source_sha256: self.digest,
+                calibration,
+                linear_algebra: &self.device.algebra().name(),
+                order: self.permutation.map(ChannelPermutation::digest),
+            },
             &treatment,
             self.reserve_quality,
         );
@@ -317,8 +320,8 @@ impl MakeInputs<'_> {
         let bases = |layer: usize| {
             let calibration = self.calibration.ok_or(MakeError::KvBasesWithoutText)?;
             let found = &calibration.layers[layer];
-            let made =
-                kv_bases::layer_tensors(found, (&source.hyper, layer), self.permutation, algebra);
+            let hyper = &source.hyper;
+            let made = kv_bases::layer_tensors(found, hyper, layer, self.permutation, algebra);
             made.map(JobResult::Tensors).map_err(of_source)
         };
         ordered::for_each(

@@ -80,7 +80,8 @@ impl MakeInputs<'_> {
         &self,
         built: &BuiltArtifact,
         plan: &Plan,
-        (refinements, points): (&[Refinement], usize),
+        refinements: &[Refinement],
+        points: usize,
         work: &WorkFolder,
         watch: Progress,
     ) -> Result<BuiltArtifact, MakeError> {

@@ -61,7 +61,8 @@ impl MakeInputs<'_> {
         &self,
         built: &BuiltArtifact,
         changes: &BTreeMap<Role, TensorChange>,
-        (tuning, points): (TuningRecord, usize),
+        tuning: TuningRecord,
+        points: usize,
         work: &WorkFolder,
         watch: Progress,
     ) -> Result<BuiltArtifact, MakeError> {

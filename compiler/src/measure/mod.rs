@@ -235,8 +235,9 @@ pub fn evaluate_windows(
                 other.forward(batch).map_err(EvaluateError::Reference)?;
             }
             let scored = batch.len().min(context - 1 - start);
-            let sequences = (&mut *own, other.as_deref_mut());
-            score_batch(device.pool(), sequences, window, start, scored, &mut totals)?;
+            let reference = other.as_deref_mut();
+            let (pool, own) = (device.pool(), &mut *own);
+            score_batch(pool, own, reference, window, start, scored, &mut totals)?;
             start += batch.len();
         }
         progress(index + 1, chunks)?;
@@ -254,7 +255,8 @@ pub fn reference_kv_type(kind: KvKind) -> KvType {
 
 fn score_batch<'d>(
     pool: &Pool,
-    (own, mut other): (&mut (dyn Sequence + 'd), Option<&mut (dyn Sequence + 'd)>),
+    own: &mut dyn Sequence,
+    mut other: Option<&mut (dyn Sequence + 'd)>,
     window: &[u32],
     start: usize,
     n: usize,

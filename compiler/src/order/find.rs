@@ -45,7 +45,12 @@ impl ChannelPermutation {
     /// Computes the permutation: inputs sorted by their contribution to the outputs, `E[x_j²]
     /// ‖w_j‖²` for input `j` and its column `w_j`, largest first. Matrices that read the stream
     /// have equal weight; value channels are summed over their query heads.
-    pub fn of(
+    ///
+    /// The result does not depend on the number of threads.
+    ///
+    /// # Errors
+    /// [`PermutationError`].
+    pub fn compute(
         source: &ModelFile,
         calibration: &Calibration,
         threads: usize,

@@ -21,6 +21,7 @@ use crate::options::OptionError;
 use crate::order::PermutationError;
 use crate::plan::PlanError;
 use crate::plan::json::PlanFileError;
+use crate::system::show::format_count;
 use crate::tune::TuneError;
 use crate::unit::UnitError;
 use crate::unit::UnitsError;
@@ -140,7 +141,7 @@ pub enum CompileError {
     Analyse(Box<AnalyseError>),
     /// The layer to probe does not exist.
     #[error(
-        "`probe_layer` {layer}: the model has {layers} layers, counted from 0; give a lower one"
+        "`probe_layer` {layer}: the model has {}, counted from 0; give a lower one", format_count(*layers, "layer")
     )]
     NoSuchLayer {
         /// The requested layer.

@@ -38,20 +38,26 @@ pub(super) fn with_device<T>(
         path: source.path.clone(),
         error,
     })?;
-    let planned = model.iter().zip(text).map(|(model, text)| Planned {
+    let sessions = model.iter().zip(text).map(|(model, text)| Planned {
         model,
         positions: text.window_size(source.hyper.context),
         kind: KvKind::F32,
     });
     let matrices = matrices::device_bytes(&source.hyper, text.is_some(), options.threads);
-    let needed = (planned.collect(), matrices);
     let told = |error: &_| watch.report(Event::Note(&format!("on the processor: {error}")));
-    device::run_on_device(choice, &pool, needed, told, |device| {
-        if choice != DeviceChoice::Cpu {
-            report_device(device, text.is_some(), watch);
-        }
-        work(device)
-    })?
+    device::run_on_device(
+        choice,
+        &pool,
+        sessions.collect(),
+        matrices,
+        told,
+        |device| {
+            if choice != DeviceChoice::Cpu {
+                report_device(device, text.is_some(), watch);
+            }
+            work(device)
+        },
+    )?
 }
 
 fn report_device(device: &dyn Device, calibrates: bool, watch: Progress) {

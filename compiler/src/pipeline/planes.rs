@@ -242,7 +242,7 @@ impl ElasticRequest {
                 work.artifact(found.complete.key).discard();
             },
         };
-        let found = search.find_smallest(STEPS_OF_FILES, (first, start), at)?;
+        let found = search.find_smallest(STEPS_OF_FILES, first, start, at)?;
         let found = found.map_err(|whole| TrialError::Limit {
             limit,
             ratio: whole.ratio,
@@ -278,10 +278,9 @@ impl ElasticRequest {
             format_bytes(whole),
         ));
         let bases = std::mem::replace(&mut chosen.built, refined);
-        let steps = prepared.choice_request.tune;
-        if steps > 0 {
-            let wanted = (steps, prepared.choice_request.limit);
-            tune_elastic(inputs, &mut chosen, &bases, wanted, work, clock, watch)?;
+        let request = prepared.choice_request;
+        if request.tune > 0 {
+            tune_elastic(inputs, &mut chosen, &bases, request, work, clock, watch)?;
         }
         measure_active_fractions(
             inputs,
@@ -310,7 +309,7 @@ impl ElasticRequest {
             return Ok(None);
         }
         let refined = clock.time(Stage::Factorise, || {
-            inputs.with_residuals(bases, plan, (&found, ACTIVE_FRACTION_POINTS), work, watch)
+            inputs.with_residuals(bases, plan, &found, ACTIVE_FRACTION_POINTS, work, watch)
         })?;
         Ok(Some((refined, found)))
     }

@@ -67,10 +67,13 @@ impl Prepared {
         let (treatment, digest_later) = (&self.treatment, Digest::default());
         let draft = layout::draft_manifest(
             source,
-            digest_later,
             plan,
-            (calibration, &self.linear_algebra),
-            self.permutation.as_ref().map(ChannelPermutation::digest),
+            layout::ManifestInputs {
+                source_sha256: digest_later,
+                calibration,
+                linear_algebra: &self.linear_algebra,
+                order: self.permutation.as_ref().map(ChannelPermutation::digest),
+            },
             treatment,
             self.measured,
         );
@@ -270,10 +273,13 @@ pub(super) fn prepare(
     let linear_algebra = device.algebra().name();
     let draft = layout::draft_manifest(
         &source,
-        digest_later,
         &plan,
-        (record, &linear_algebra),
-        order.as_ref().map(ChannelPermutation::digest),
+        layout::ManifestInputs {
+            source_sha256: digest_later,
+            calibration: record,
+            linear_algebra: &linear_algebra,
+            order: order.as_ref().map(ChannelPermutation::digest),
+        },
         &treatment,
         measured,
     );

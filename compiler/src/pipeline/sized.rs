@@ -437,10 +437,13 @@ impl FileParts {
         let order = plan.permutes_channels().then_some(digest);
         let draft = layout::draft_manifest(
             source,
-            digest,
             plan,
-            (calibration, &self.linear_algebra),
-            order,
+            layout::ManifestInputs {
+                source_sha256: digest,
+                calibration,
+                linear_algebra: &self.linear_algebra,
+                order,
+            },
             &treatment,
             measured,
         );

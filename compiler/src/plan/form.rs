@@ -74,15 +74,15 @@ impl MatrixForm {
     }
 
     /// Returns a factorisation of the given rank: a common basis if `shared`, else factors of one
-    /// projection. The pair is the requested type and the input width; each factor falls back to
-    /// another type if its rows are not whole blocks.
-    pub fn with_factors(shared: bool, rank: usize, (asked, cols): (DType, usize)) -> MatrixForm {
+    /// projection. Each factor has the type `requested`, or
+    /// another if its rows are not whole blocks; those of the first have `cols` elements.
+    pub fn with_factors(shared: bool, rank: usize, requested: DType, cols: usize) -> MatrixForm {
         let method = if shared {
             Method::SharedBasis
         } else {
             Method::PerProjection
         };
-        let (first, second) = (factor_type_for(asked, cols), factor_type_for(asked, rank));
+        let [first, second] = [cols, rank].map(|cols| factor_type_for(requested, cols));
         MatrixForm::factored(method, rank, first, second)
     }
 

@@ -53,7 +53,7 @@ pub(super) fn allocate(
         .iter()
         .map(|member| pareto_forms(member, curves))
         .collect();
-    let closest = least_loss_units(&members, (&choices, curves), &evidence.shared, budget);
+    let closest = least_loss_units(&members, &choices, curves, &evidence.shared, budget);
     closest.ok_or_else(|| PlanError::FileTooSmall {
         budget: request.budget,
         smallest: least_bytes(&members, &choices, &evidence.shared) + beside,
@@ -68,7 +68,8 @@ const MAX_RELATIVE_LOSS: f64 = 0.9;
 /// if these are estimated to lose clearly less. `None` if even the smallest forms are too large.
 fn least_loss_units(
     members: &[UnitMatrix],
-    (choices, curves): (&[Vec<Candidate>], &[LossCurve]),
+    choices: &[Vec<Candidate>],
+    curves: &[LossCurve],
     shared: &[SharedLossCurve],
     budget: u64,
 ) -> Option<(Vec<UnitPlan>, f64)> {
@@ -97,7 +98,7 @@ fn least_loss_units(
     } else {
         each(choices)
     };
-    let together = units_with_shared_bases(members, (choices, &finer), shared, budget);
+    let together = units_with_shared_bases(members, choices, &finer, shared, budget);
     let less = |one: &(Vec<UnitPlan>, f64), other: &(Vec<UnitPlan>, f64)| one.1.total_cmp(&other.1);
     let mixed = with_factors.into_iter().chain(together).min_by(less);
     match (alone, mixed) {
@@ -123,7 +124,8 @@ enum GroupForm {
 
 fn units_with_shared_bases(
     members: &[UnitMatrix],
-    (choices, finer): (&[Vec<Candidate>], &[Vec<Candidate>]),
+    choices: &[Vec<Candidate>],
+    finer: &[Vec<Candidate>],
     shared: &[SharedLossCurve],
     budget: u64,
 ) -> Option<(Vec<UnitPlan>, f64)> {
@@ -469,7 +471,7 @@ mod tests {
         for budget in (60_000..500_000).step_by(9_973) {
             let alone = solve(&choices, budget);
             let shared = std::slice::from_ref(&shared);
-            let found = units_with_shared_bases(&members, (&choices, &finer), shared, budget);
+            let found = units_with_shared_bases(&members, &choices, &finer, shared, budget);
             let least = least_bytes(&members, &choices, shared);
             let Some((mut units, lost)) = found else {
                 assert!(budget < least && alone.is_none(), "{budget} {least}");
@@ -494,7 +496,7 @@ mod tests {
             in_common > 3 && of_low_rank > 3,
             "{in_common} {of_low_rank}"
         );
-        assert!(units_with_shared_bases(&members, (&choices, &finer), &[], 1 << 20).is_none());
+        assert!(units_with_shared_bases(&members, &choices, &finer, &[], 1 << 20).is_none());
         let codes = pareto_sums_of(&members[..3], &curves);
         assert!(
             codes

@@ -369,7 +369,7 @@ fn plans(classes: &[(Vec<UniformCode>, Vec<f64>)]) -> (Vec<GroupCodes>, Vec<Grou
     let mut plans: Vec<GroupCodes> = Vec::with_capacity(PLANS_PER_MATRIX + 1);
     let mut between = Vec::new();
     if classes.len() > 1 {
-        add_intermediate(classes, (&codes, loss), &steps, every, &mut between);
+        add_intermediate(classes, &codes, loss, &steps, every, &mut between);
     }
     for (index, step) in steps.iter().enumerate() {
         codes[step.class][step.band] = classes[step.class].0[step.from + 1].code;
@@ -380,7 +380,7 @@ fn plans(classes: &[(Vec<UniformCode>, Vec<f64>)]) -> (Vec<GroupCodes>, Vec<Grou
             told = bytes;
             if classes.len() > 1 {
                 let behind = &steps[index + 1..];
-                add_intermediate(classes, (&codes, loss), behind, every, &mut between);
+                add_intermediate(classes, &codes, loss, behind, every, &mut between);
             }
         }
     }
@@ -390,7 +390,8 @@ fn plans(classes: &[(Vec<UniformCode>, Vec<f64>)]) -> (Vec<GroupCodes>, Vec<Grou
 /// For each part of `every` additional bytes, takes the following steps that fit.
 fn add_intermediate(
     classes: &[(Vec<UniformCode>, Vec<f64>)],
-    (codes, loss): (&[Vec<Code>], f64),
+    codes: &[Vec<Code>],
+    loss: f64,
     behind: &[Step],
     every: u64,
     to: &mut Vec<GroupCodes>,

@@ -249,7 +249,7 @@ fn forms(members: &[UnitMatrix], rank: usize) -> Vec<MatrixForm> {
     let cols = members.first().map_or(0, |member| member.cols);
     let mut forms: Vec<MatrixForm> = Vec::with_capacity(FACTOR_TYPES.len());
     for dtype in FACTOR_TYPES {
-        let form = MatrixForm::with_factors(members.len() > 1, rank, (dtype, cols));
+        let form = MatrixForm::with_factors(members.len() > 1, rank, dtype, cols);
         if !forms.contains(&form) {
             forms.push(form);
         }

@@ -238,7 +238,7 @@ fn matrix_curve(
     let classes = if codes.column_group_codes().is_empty() || source.is_difference() {
         Vec::new()
     } else {
-        row_classes(source, tensor, (matrix, place), treatment)?
+        row_classes(source, tensor, matrix, place, treatment)?
     };
     let samples = classes
         .iter()
@@ -288,7 +288,8 @@ fn matrix_curve(
 fn row_classes(
     source: &PermutedSource<'_>,
     tensor: &ModelTensor,
-    (matrix, place): (MatrixId, Option<CalibratedInput>),
+    matrix: MatrixId,
+    place: Option<CalibratedInput>,
     treatment: &ModelTreatment,
 ) -> Result<Vec<Vec<u32>>, UnitError> {
     let costs = classes::row_costs(source, tensor, matrix, place, treatment)?;

@@ -158,7 +158,7 @@ pub struct ReportInputs<'a> {
 }
 
 impl Seconds {
-    fn of(clock: &StageClock) -> Seconds {
+    fn from_clock(clock: &StageClock) -> Seconds {
         let spent = |stage| clock.spent(stage);
         let seconds = |d: Duration| (d.as_secs_f64() * 1e3).round() / 1e3;
         let all = [
@@ -235,7 +235,7 @@ impl Report {
             threads: options.threads,
             forecast: estimate,
             peak_memory,
-            seconds: Seconds::of(clock),
+            seconds: Seconds::from_clock(clock),
         }
     }
 }

@@ -21,6 +21,12 @@ pub fn format_bytes(bytes: u64) -> String {
     format!("{value:.1} TB")
 }
 
+/// Formats `1 layer` or `3 layers`.
+pub fn format_count(count: usize, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
 /// Formats ` (95 % interval 1.02 to 1.05)`; empty for `None`.
 pub fn format_interval(interval: Option<(f64, f64)>, digits: usize) -> String {
     match interval {
@@ -31,7 +37,13 @@ pub fn format_interval(interval: Option<(f64, f64)>, digits: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::format_bytes;
+    use super::{format_bytes, format_count};
+
+    #[test]
+    fn one_is_singular() {
+        let counts = [0, 1, 2].map(|count| format_count(count, "layer"));
+        assert_eq!(counts, ["0 layers", "1 layer", "2 layers"]);
+    }
 
     #[test]
     fn bytes_have_three_digits_and_a_unit() {

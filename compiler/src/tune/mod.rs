@@ -184,7 +184,7 @@ impl TuningInputs<'_> {
             let every = self.steps.div_ceil(MEASUREMENTS).max(1);
             while !self.is_over(&state) {
                 if state.trace.is_empty() {
-                    ends.measure(&mut state, (&held_out, &expected), &base)?;
+                    ends.measure(&mut state, &held_out, &expected, &base)?;
                 }
                 let scales = apply_changes(&base, &state.change);
                 let gradients = ends.gradients(&self.batch(state.step), &scales)?;
@@ -194,7 +194,7 @@ impl TuningInputs<'_> {
                 state.descend(pairs.map(|(g, w)| g * f64::from(*w)), self.steps);
                 if state.step.is_multiple_of(every) || state.step == self.steps {
                     let scales = apply_changes(&base, &state.change);
-                    ends.measure(&mut state, (&held_out, &expected), &scales)?;
+                    ends.measure(&mut state, &held_out, &expected, &scales)?;
                 }
                 artifact.keep_state(&name, &state.to_bytes())?;
                 watch.step_done(&format!("tuning, step {}", state.step))?;
@@ -238,7 +238,8 @@ impl DistillationPair<'_> {
     fn measure(
         &mut self,
         state: &mut TuningState,
-        (windows, expected): (&Windows, &Expected),
+        windows: &Windows,
+        expected: &Expected,
         scales: &Scales,
     ) -> Result<(), TuneError> {
         let whole = self.whole.divergence(windows, expected, scales)?;

@@ -53,7 +53,7 @@ pub(super) fn dense(
             )?,
             None => None,
         };
-        encode(source, member, (&code, rows.as_ref()), moment)
+        encode(source, member, &code, rows.as_ref(), moment)
     })
 }
 
@@ -86,7 +86,7 @@ pub(super) fn column_groups(
         match layout {
             CodeLayout::Uniform(codes) => {
                 let rows = MatrixRows::all(source, tensor);
-                encode_column_groups(&rows, (codes, guide), moment)
+                encode_column_groups(&rows, codes, guide, moment)
             }
             CodeLayout::Classes(of) => {
                 let place = input_of_unit(source, unit);
@@ -95,7 +95,7 @@ pub(super) fn column_groups(
                 let costs = costs.ok_or_else(|| UnitError::NoCosts {
                     tensor: tensor.name.clone(),
                 })?;
-                encode_classes((source, tensor), (of, &costs), guide, moment)
+                encode_classes(source, tensor, of, &costs, guide, moment)
             }
         }
     })
@@ -173,7 +173,8 @@ struct DenseEncoding {
 fn encode(
     source: &PermutedSource<'_>,
     member: &UnitMatrix,
-    (code, outputs): (&DenseEncoding, Option<&RowFeedback>),
+    code: &DenseEncoding,
+    outputs: Option<&RowFeedback>,
     moment: Option<SecondMoment<'_>>,
 ) -> Result<(Vec<u8>, [ErrorEnergies; 2]), UnitError> {
     let role = member.matrix.weight();
@@ -274,8 +275,10 @@ impl<'a> MatrixRows<'a> {
 /// Encodes a matrix whose rows have classes and returns the bytes and error energies. The rows of a
 /// class are coded as a separate matrix.
 fn encode_classes(
-    (source, tensor): (&PermutedSource<'_>, &ModelTensor),
-    (of, costs): (&RowClasses, &[f64]),
+    source: &PermutedSource<'_>,
+    tensor: &ModelTensor,
+    of: &RowClasses,
+    costs: &[f64],
     guide: QuantisationGuide<'_>,
     moment: Option<SecondMoment<'_>>,
 ) -> Result<(Vec<u8>, [ErrorEnergies; 2]), UnitError> {
@@ -301,7 +304,7 @@ fn encode_classes(
             tensor,
             of_class: Some(rows),
         };
-        let (bytes, lost) = encode_column_groups(&rows, (&class.codes, guide), moment)?;
+        let (bytes, lost) = encode_column_groups(&rows, &class.codes, guide, moment)?;
         parts.push(bytes);
         sums.iter_mut()
             .zip(lost)
@@ -314,7 +317,8 @@ fn encode_classes(
 /// several tiles at a time: the scales of columns depend on all rows.
 fn encode_column_groups(
     matrix: &MatrixRows<'_>,
-    (bands, guide): (&Codes, QuantisationGuide<'_>),
+    bands: &Codes,
+    guide: QuantisationGuide<'_>,
     moment: Option<SecondMoment<'_>>,
 ) -> Result<(Vec<u8>, [ErrorEnergies; 2]), UnitError> {
     let tensor = matrix.tensor;

@@ -66,7 +66,8 @@ pub(crate) fn decomposition_cost(hyper: &HyperParameters) -> f64 {
 /// of queries and keys together, that of values those of values, in the stored channel order.
 pub fn layer_tensors(
     calibrated: &StoredLayer,
-    (hyper, layer): (&HyperParameters, usize),
+    hyper: &HyperParameters,
+    layer: usize,
     order: Option<&ChannelPermutation>,
     algebra: &dyn Algebra,
 ) -> Result<Vec<(Role, Vec<u8>)>, UnitError> {

@@ -76,8 +76,10 @@ pub(super) fn file(at: &Handle, _: &Path, name: &OsStr, wanted: OpenMode) -> io:
 }
 
 pub(super) fn rename(
-    (from, name): (&Folder, &OsStr),
-    (to, new): (&Folder, &OsStr),
+    from: &Folder,
+    name: &OsStr,
+    to: &Folder,
+    new: &OsStr,
     replace: bool,
 ) -> io::Result<()> {
     let (from, to) = (from.handle.join(name), to.handle.join(new));

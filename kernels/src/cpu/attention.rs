@@ -5,7 +5,7 @@ mod importance;
 
 use super::Cpu;
 use super::gemm::for_each_block;
-use super::heads::Columns;
+use super::heads::ColumnOperands;
 use super::kernels::Kernels;
 use super::kv::{KvNumbers, KvView};
 use super::low_rank::{LowRankView, transpose};
@@ -44,11 +44,11 @@ impl Attention {
     }
 }
 
-const KEYS: usize = 64;
+const TILE_POSITIONS: usize = 64;
 
-const WIDEST: usize = 64;
+const MAX_QUERIES: usize = 64;
 
-const LINE: usize = 16;
+const LINE_NUMBERS: usize = 16;
 
 impl Cpu {
     /// Computes causal attention of `n` positions, `q [n, heads, head_size]` at positions `start
@@ -85,10 +85,10 @@ impl Cpu {
         let size = kv.head_size();
         let group = heads / kv.kv_heads();
         // Queries of a task: the whole group at some positions, or one head at more of them.
-        let together = if 2 * group <= WIDEST { group } else { 1 };
-        let height = WIDEST / together;
+        let together = if 2 * group <= MAX_QUERIES { group } else { 1 };
+        let height = MAX_QUERIES / together;
         let ranks = kv.low_rank().map_or([0; 2], LowRankView::ranks);
-        let task_scratch = Task::numbers(size, ranks, WIDEST);
+        let task_scratch = QueryBlock::scratch_len(size, ranks, MAX_QUERIES);
         let scratch = scratch.take(task_scratch * pool.threads());
         // Cut `out`, viewed as [n, heads * size], into blocks of some positions of some heads.
         for_each_block(
@@ -101,11 +101,11 @@ impl Cpu {
                 let kv_head = column / size / group;
                 let rows = height.min(n - row);
                 let columns = rows * together;
-                let width = columns.next_multiple_of(kernels.heads.lanes);
-                let mut task = Task::new(scratch, size, ranks, width);
+                let width = columns.next_multiple_of(kernels.attention.lanes);
+                let mut block = QueryBlock::new(scratch, size, ranks, width);
                 // The last position fills unused columns.
                 let positions = (0..width).map(|c| start + row + (c / together).min(rows - 1));
-                task.set_queries(
+                block.set_queries(
                     (0..columns).map(|c| {
                         let at = (row + c / together) * heads * size + column + c % together * size;
                         &q[at..][..size]
@@ -115,43 +115,43 @@ impl Cpu {
                 let begin = attention.first_visible(start + row);
                 let begin_of_last = attention.first_visible(start + row + rows - 1);
                 if let Some(low) = kv.low_rank() {
-                    task.project(kernels, low.basis(0, kv_head));
+                    block.project_queries(kernels, low.basis(0, kv_head));
                     let (begin, begin_of_last) = (kv.low_row(begin), kv.low_row(begin_of_last));
-                    for tile in (begin..low.positions()).step_by(KEYS) {
-                        let count = KEYS.min(low.positions() - tile);
+                    for tile in (begin..low.positions()).step_by(TILE_POSITIONS) {
+                        let count = TILE_POSITIONS.min(low.positions() - tile);
                         let [keys, values] = low.rows(kv_head, tile..tile + count);
-                        task.score(kernels, Part::LowRank, keys, attention.softcap);
+                        block.score(kernels, Storage::LowRank, keys, attention.softcap);
                         if tile < begin_of_last {
-                            let seen = positions.clone().map(|p| {
+                            let visible = positions.clone().map(|p| {
                                 let first = kv.low_row(attention.first_visible(p));
                                 [first.saturating_sub(tile), count]
                             });
-                            task.mask(kernels, count, seen);
+                            block.mask(kernels, count, visible);
                         }
-                        task.add(kernels, Part::LowRank, values);
+                        block.add_values(kernels, Storage::LowRank, values);
                     }
                 }
                 let [compressed, _] = kv.compressed();
                 let (begin, begin_of_last) = (kv.full_row(begin), kv.full_row(begin_of_last));
-                let seen_by_all = start + row + 1 - compressed;
-                let end = seen_by_all + rows - 1;
-                for tile in (begin..end).step_by(KEYS) {
-                    let count = KEYS.min(end - tile);
+                let visible_to_all = start + row + 1 - compressed;
+                let end = visible_to_all + rows - 1;
+                for tile in (begin..end).step_by(TILE_POSITIONS) {
+                    let count = TILE_POSITIONS.min(end - tile);
                     let [keys, values] = kv.rows(kv_head, tile..tile + count);
-                    task.score(kernels, Part::Full, keys, attention.softcap);
-                    if tile + count > seen_by_all || tile < begin_of_last {
-                        let seen = positions.clone().map(|p| {
+                    block.score(kernels, Storage::Full, keys, attention.softcap);
+                    if tile + count > visible_to_all || tile < begin_of_last {
+                        let visible = positions.clone().map(|p| {
                             let first = kv.full_row(attention.first_visible(p));
                             [first, p + 1 - compressed].map(|p| p.saturating_sub(tile))
                         });
-                        task.mask(kernels, count, seen);
+                        block.mask(kernels, count, visible);
                     }
-                    task.add(kernels, Part::Full, values);
+                    block.add_values(kernels, Storage::Full, values);
                 }
                 if let Some(low) = kv.low_rank() {
-                    task.expand(kernels, low.basis(1, kv_head));
+                    block.expand_low_rank(kernels, low.basis(1, kv_head));
                 }
-                for (c, attended) in task.finish(columns).enumerate() {
+                for (c, attended) in block.finish(columns).enumerate() {
                     out.row_mut(c / together)[c % together * size..][..size]
                         .copy_from_slice(attended);
                 }
@@ -162,77 +162,80 @@ impl Cpu {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Part {
+enum Storage {
     Full,
     /// Stored as coordinates.
     LowRank,
 }
 
-struct Task<'a> {
+struct QueryBlock<'a> {
     size: usize,
     ranks: [usize; 2],
     width: usize,
     /// `[size, width]`, times the scale.
     queries: &'a mut [f32],
-    /// `[KEYS, width]`: scores, then weights.
+    /// `[TILE_POSITIONS, width]`: scores, then weights.
     scores: &'a mut [f32],
     /// `[size, width]`: weighted sums.
     sums: &'a mut [f32],
-    /// `[KEYS, size]`: keys or values of a tile.
+    /// `[TILE_POSITIONS, size]`: keys or values of a tile.
     tile: &'a mut [f32],
     max: &'a mut [f32],
     total: &'a mut [f32],
-    shrink: &'a mut [f32],
+    rescale: &'a mut [f32],
     /// `[rank of keys, width]`: coordinates of the queries.
     low_queries: &'a mut [f32],
     /// `[rank of values, width]`: weighted sums of coordinates.
     low_sums: &'a mut [f32],
     decay: &'a mut [f32],
-    first: [i32; WIDEST],
-    end: [i32; WIDEST],
-    fresh: [bool; 2],
+    first: [i32; MAX_QUERIES],
+    end: [i32; MAX_QUERIES],
+    is_empty: [bool; 2],
 }
 
-impl<'a> Task<'a> {
-    fn numbers(size: usize, [keys, values]: [usize; 2], width: usize) -> usize {
+impl<'a> QueryBlock<'a> {
+    fn scratch_len(size: usize, [keys, values]: [usize; 2], width: usize) -> usize {
         let low = (keys + values + 1) * width;
-        (2 * width + KEYS) * size.next_multiple_of(LINE) + (KEYS + 3) * width + low + 2 * LINE
+        (2 * width + TILE_POSITIONS) * size.next_multiple_of(LINE_NUMBERS)
+            + (TILE_POSITIONS + 3) * width
+            + low
+            + 2 * LINE_NUMBERS
     }
 
     fn new(scratch: &'a mut [f32], size: usize, ranks: [usize; 2], width: usize) -> Self {
         // Aligned so that a register lies on one cache line.
         let padding = scratch
             .as_ptr()
-            .align_offset(LINE * size_of::<f32>())
-            .min(LINE);
+            .align_offset(LINE_NUMBERS * size_of::<f32>())
+            .min(LINE_NUMBERS);
         let mut rest = &mut scratch[padding..];
         let mut take = |len: usize| {
-            let (taken, others) = std::mem::take(&mut rest).split_at_mut(len);
-            rest = others;
-            taken
+            let (buffer, remaining) = std::mem::take(&mut rest).split_at_mut(len);
+            rest = remaining;
+            buffer
         };
-        let task = Task {
+        let block = QueryBlock {
             size,
             ranks,
             width,
             queries: take(size * width),
-            scores: take(KEYS * width),
+            scores: take(TILE_POSITIONS * width),
             sums: take(size * width),
             max: take(width),
             total: take(width),
-            shrink: take(width),
+            rescale: take(width),
             low_queries: take(ranks[0] * width),
             low_sums: take(ranks[1] * width),
             decay: take(width),
-            tile: take(KEYS * size),
-            first: [0; WIDEST],
-            end: [0; WIDEST],
-            fresh: [true; 2],
+            tile: take(TILE_POSITIONS * size),
+            first: [0; MAX_QUERIES],
+            end: [0; MAX_QUERIES],
+            is_empty: [true; 2],
         };
-        task.max.fill(f32::NEG_INFINITY);
-        task.total.fill(0.0);
-        task.decay.fill(1.0);
-        task
+        block.max.fill(f32::NEG_INFINITY);
+        block.total.fill(0.0);
+        block.decay.fill(1.0);
+        block
     }
 
     fn set_queries<'q>(&mut self, queries: impl Iterator<Item = &'q [f32]>, scale: f32) {
@@ -247,8 +250,8 @@ impl<'a> Task<'a> {
     }
 
     /// Computes the coordinates of the queries in the key components `basis [rank, size]`.
-    fn project(&mut self, kernels: &Kernels, basis: &[f32]) {
-        let operands = Columns {
+    fn project_queries(&mut self, kernels: &Kernels, basis: &[f32]) {
+        let operands = ColumnOperands {
             a: basis,
             strides: [self.size, 1],
             rows: self.ranks[0],
@@ -256,19 +259,25 @@ impl<'a> Task<'a> {
             width: self.width,
             keep: None,
         };
-        (kernels.heads.columns)(operands, self.low_queries);
+        (kernels.attention.gemm_columns)(operands, self.low_queries);
     }
 
     /// Computes the scores of every column with keys `[count, size]`, or `[count, rank]`.
-    fn score(&mut self, kernels: &Kernels, part: Part, keys: KvNumbers<'_>, softcap: Option<f32>) {
-        let tile = keys.in_f32(kernels, self.tile);
-        let (depth, queries) = match part {
-            Part::Full => (self.size, &*self.queries),
-            Part::LowRank => (self.ranks[0], &*self.low_queries),
+    fn score(
+        &mut self,
+        kernels: &Kernels,
+        storage: Storage,
+        keys: KvNumbers<'_>,
+        softcap: Option<f32>,
+    ) {
+        let tile = keys.decode_f32(kernels, self.tile);
+        let (depth, queries) = match storage {
+            Storage::Full => (self.size, &*self.queries),
+            Storage::LowRank => (self.ranks[0], &*self.low_queries),
         };
         let rows = tile.len() / depth;
         let scores = &mut self.scores[..rows * self.width];
-        let operands = Columns {
+        let operands = ColumnOperands {
             a: tile,
             strides: [depth, 1],
             rows,
@@ -276,7 +285,7 @@ impl<'a> Task<'a> {
             width: self.width,
             keep: None,
         };
-        (kernels.heads.columns)(operands, scores);
+        (kernels.attention.gemm_columns)(operands, scores);
         if let Some(cap) = softcap {
             (kernels.loops.softcap)(scores, cap);
         }
@@ -295,36 +304,36 @@ impl<'a> Task<'a> {
 
     /// Turns scores into weights and adds the weighted values `[count, size]`, or `[count, rank]`.
     /// Low-rank tiles come first.
-    fn add(&mut self, kernels: &Kernels, part: Part, values: KvNumbers<'_>) {
-        let tile = values.in_f32(kernels, self.tile);
-        let (depth, sums, fresh) = match part {
-            Part::Full => (self.size, &mut *self.sums, &mut self.fresh[0]),
-            Part::LowRank => (self.ranks[1], &mut *self.low_sums, &mut self.fresh[1]),
+    fn add_values(&mut self, kernels: &Kernels, storage: Storage, values: KvNumbers<'_>) {
+        let tile = values.decode_f32(kernels, self.tile);
+        let (depth, sums, is_empty) = match storage {
+            Storage::Full => (self.size, &mut *self.sums, &mut self.is_empty[0]),
+            Storage::LowRank => (self.ranks[1], &mut *self.low_sums, &mut self.is_empty[1]),
         };
         let rows = tile.len() / depth;
         let weights = &mut self.scores[..rows * self.width];
-        (kernels.loops.column_softmax)(weights, self.max, self.total, self.shrink);
-        let operands = Columns {
+        (kernels.loops.column_softmax)(weights, self.max, self.total, self.rescale);
+        let operands = ColumnOperands {
             a: tile,
             strides: [1, depth],
             rows: depth,
             b: weights,
             width: self.width,
-            keep: (!*fresh).then_some(self.shrink),
+            keep: (!*is_empty).then_some(self.rescale),
         };
-        (kernels.heads.columns)(operands, sums);
-        *fresh = false;
-        if part == Part::Full && !self.fresh[1] {
-            for (decay, shrink) in self.decay.iter_mut().zip(&*self.shrink) {
-                *decay *= shrink;
+        (kernels.attention.gemm_columns)(operands, sums);
+        *is_empty = false;
+        if storage == Storage::Full && !self.is_empty[1] {
+            for (decay, rescale) in self.decay.iter_mut().zip(&*self.rescale) {
+                *decay *= rescale;
             }
         }
     }
 
     /// Expands the sums of coordinates with the value components `basis [rank, size]` and adds
     /// them. The queries' own positions are stored in full, so `sums` is never empty.
-    fn expand(&mut self, kernels: &Kernels, basis: &[f32]) {
-        if self.fresh[1] {
+    fn expand_low_rank(&mut self, kernels: &Kernels, basis: &[f32]) {
+        if self.is_empty[1] {
             return;
         }
         for row in self.low_sums.chunks_exact_mut(self.width) {
@@ -332,16 +341,16 @@ impl<'a> Task<'a> {
                 *sum *= factor;
             }
         }
-        self.shrink.fill(1.0);
-        let operands = Columns {
+        self.rescale.fill(1.0);
+        let operands = ColumnOperands {
             a: basis,
             strides: [1, self.size],
             rows: self.size,
             b: self.low_sums,
             width: self.width,
-            keep: Some(self.shrink),
+            keep: Some(self.rescale),
         };
-        (kernels.heads.columns)(operands, self.sums);
+        (kernels.attention.gemm_columns)(operands, self.sums);
     }
 
     fn finish(&mut self, columns: usize) -> impl Iterator<Item = &[f32]> {

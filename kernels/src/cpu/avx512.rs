@@ -9,16 +9,18 @@ use std::arch::x86_64::*;
 use htc_formats::DType;
 
 use super::activations;
-use super::bands::{self, BandKernels};
+use super::bands::{self, ColumnGroupKernels};
 use super::blocks::{
-    Aligned, SEGMENT, block_decoder, decoder, float_kernels, in_memory, kernel_table, padded, part,
-    prefetch_far as prefetch, row_groups, six_bit_scales, tile_kernels,
+    Aligned, SEGMENT, block_decoder, decoder, float_kernels, force_to_memory, kernel_table, padded,
+    prefetch_far as prefetch, row_groups, six_bit_scales, small_batch_kernels, subarray,
 };
 use super::dot;
-use super::heads::{Columns, Heads, attention_kernels, decode_kernels, heads};
+use super::heads::{
+    AttentionKernels, ColumnOperands, attention_kernels, attention_table, decode_kernels,
+};
 use super::int_gemm;
 use super::kernels::Kernels;
-use super::lanes::{self, Loops, loops, version};
+use super::lanes::{self, Loops, loop_table, with_features};
 use super::matvec::decoded_matvec;
 use super::plain;
 use crate::matrix::Matrix;
@@ -46,9 +48,9 @@ kernel_table!(
 pub(super) fn with_vbmi() -> Option<&'static Kernels> {
     static WITH: Kernels = Kernels {
         name: "x86-64-v4-vbmi",
-        dot: dot::avx512_with_matrices,
-        tiles: Some(int_gemm::avx512),
-        bands: bands::avx512::KERNELS,
+        dot: dot::avx512_gfni,
+        int_gemm: Some(int_gemm::avx512),
+        column_groups: bands::avx512::KERNELS,
         ..KERNELS
     };
     let [vnni, _] = kernels();
@@ -88,7 +90,7 @@ formats! {
     (q6_k, 210, 256, unpack_q6_k),
 }
 
-tile_kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", __m512);
+small_batch_kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", __m512);
 
 attention_kernels!(
     [target_feature(
@@ -98,7 +100,7 @@ attention_kernels!(
 );
 
 const LANES: usize = 16;
-const CHAINS: usize = 4;
+const ACCUMULATORS: usize = 4;
 const TILE_ROWS: usize = 8;
 const TILE_VECTORS: usize = 3;
 const REGISTERS: usize = 4;
@@ -127,7 +129,7 @@ avx512! {
     }
 
     /// Returns the horizontal sum of each register.
-    pub(super) fn sums_of_four(a: [__m512; 4]) -> [f32; 4] {
+    pub(super) fn horizontal_sums(a: [__m512; 4]) -> [f32; 4] {
         let mut halves = [_mm256_setzero_ps(); 4];
         for i in 0..4 {
             let high = _mm512_extractf32x8_ps::<1>(a[i]);
@@ -184,16 +186,16 @@ avx512! {
         unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
     }
 
-    fn half(bytes: &[u8; 8]) -> __m512 {
+    fn broadcast_f16(bytes: &[u8; 8]) -> __m512 {
         let halves = _mm_cvtsi64_si128(i64::from_le_bytes(*bytes));
         _mm512_broadcastss_ps(_mm_cvtph_ps(halves))
     }
 
-    fn scaled(q: __m512, d: f32, m: f32) -> __m512 {
+    fn scale_and_subtract(q: __m512, d: f32, m: f32) -> __m512 {
         _mm512_sub_ps(_mm512_mul_ps(q, _mm512_set1_ps(d)), _mm512_set1_ps(m))
     }
 
-    fn signed(bytes: __m128i) -> __m512 {
+    fn i8_to_f32(bytes: __m128i) -> __m512 {
         _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))
     }
 
@@ -203,7 +205,7 @@ avx512! {
         )
     }
 
-    fn scales_and_mins(supers: &[u8; 4], packed: &[u8; 12]) -> [f32; LANES] {
+    fn scales_and_minima(supers: &[u8; 4], packed: &[u8; 12]) -> [f32; LANES] {
         let six_bits = six_bit_scales(packed).cast_signed();
         let bytes = _mm_set_epi64x((six_bits >> 64) as i64, six_bits as i64);
         let supers = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from_le_bytes(*supers)));
@@ -211,52 +213,52 @@ avx512! {
         let supers = _mm512_permutexvar_ps(pick, _mm512_castps128_ps512(supers));
         let mut numbers = [0.0; LANES];
         store(&mut numbers, _mm512_mul_ps(supers, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes))));
-        in_memory(numbers)
+        force_to_memory(numbers)
     }
 
     fn unpack_f32<F: FnMut(usize, __m512)>(b: &[u8; 128], mut each: F) {
         for i in 0..2 {
-            each(i, _mm512_castsi512_ps(load_512(part(b, i * 64))));
+            each(i, _mm512_castsi512_ps(load_512(subarray(b, i * 64))));
         }
     }
 
     fn unpack_f16<F: FnMut(usize, __m512)>(b: &[u8; 64], mut each: F) {
         for i in 0..2 {
-            each(i, _mm512_cvtph_ps(load_256(part(b, i * 32))));
+            each(i, _mm512_cvtph_ps(load_256(subarray(b, i * 32))));
         }
     }
 
     fn unpack_bf16<F: FnMut(usize, __m512)>(b: &[u8; 64], mut each: F) {
         for i in 0..2 {
-            let wide = _mm512_cvtepu16_epi32(load_256(part(b, i * 32)));
+            let wide = _mm512_cvtepu16_epi32(load_256(subarray(b, i * 32)));
             each(i, _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)));
         }
     }
 
     fn unpack_q8_0<F: FnMut(usize, __m512)>(b: &[u8; 34], mut each: F) {
-        let d = half(part(b, 0));
+        let d = broadcast_f16(subarray(b, 0));
         for i in 0..2 {
-            each(i, _mm512_mul_ps(signed(load_128(part(b, 2 + i * 16))), d));
+            each(i, _mm512_mul_ps(i8_to_f32(load_128(subarray(b, 2 + i * 16))), d));
         }
     }
 
     fn unpack_q4_0<F: FnMut(usize, __m512)>(b: &[u8; 18], mut each: F) {
         let centred = _mm512_sub_ps(iota(), _mm512_set1_ps(8.0));
-        let entries = _mm512_mul_ps(centred, half(part(b, 0)));
-        let nibbles = _mm512_cvtepu8_epi32(load_128(part(b, 2)));
+        let entries = _mm512_mul_ps(centred, broadcast_f16(subarray(b, 0)));
+        let nibbles = _mm512_cvtepu8_epi32(load_128(subarray(b, 2)));
         each(0, _mm512_permutexvar_ps(nibbles, entries));
         each(1, _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(nibbles), entries));
     }
 
     fn unpack_q4_k<F: FnMut(usize, __m512)>(b: &[u8; 144], mut each: F) {
-        let scales = scales_and_mins(part(b, 0), part(b, 4));
+        let scales = scales_and_minima(subarray(b, 0), subarray(b, 4));
         for pair in 0..4 {
             let j = pair * 2;
-            let low = scaled(iota(), scales[j], scales[j + 8]);
-            let high = scaled(iota(), scales[j + 1], scales[j + 9]);
+            let low = scale_and_subtract(iota(), scales[j], scales[j + 8]);
+            let high = scale_and_subtract(iota(), scales[j + 1], scales[j + 9]);
             let nibbles = [
-                _mm512_cvtepu8_epi32(load_128(part(b, 16 + pair * 32))),
-                _mm512_cvtepu8_epi32(load_128(part(b, 16 + pair * 32 + 16))),
+                _mm512_cvtepu8_epi32(load_128(subarray(b, 16 + pair * 32))),
+                _mm512_cvtepu8_epi32(load_128(subarray(b, 16 + pair * 32 + 16))),
             ];
             for (i, nibbles) in nibbles.into_iter().enumerate() {
                 each(pair * 4 + i, _mm512_permutexvar_ps(nibbles, low));
@@ -267,19 +269,19 @@ avx512! {
     }
 
     fn unpack_q5_k<F: FnMut(usize, __m512)>(b: &[u8; 176], mut each: F) {
-        let scales = scales_and_mins(part(b, 0), part(b, 4));
+        let scales = scales_and_minima(subarray(b, 0), subarray(b, 4));
         let upper = _mm512_add_ps(iota(), _mm512_set1_ps(16.0));
         let high_bits = [
-            _mm512_cvtepu8_epi32(load_128(part(b, 16))),
-            _mm512_cvtepu8_epi32(load_128(part(b, 32))),
+            _mm512_cvtepu8_epi32(load_128(subarray(b, 16))),
+            _mm512_cvtepu8_epi32(load_128(subarray(b, 32))),
         ];
         for j in 0..8 {
             let entries = [
-                scaled(iota(), scales[j], scales[j + 8]),
-                scaled(upper, scales[j], scales[j + 8]),
+                scale_and_subtract(iota(), scales[j], scales[j + 8]),
+                scale_and_subtract(upper, scales[j], scales[j + 8]),
             ];
             for (i, high_bits) in high_bits.into_iter().enumerate() {
-                let nibbles = _mm512_cvtepu8_epi32(load_128(part(b, 48 + j / 2 * 32 + i * 16)));
+                let nibbles = _mm512_cvtepu8_epi32(load_128(subarray(b, 48 + j / 2 * 32 + i * 16)));
                 let nibbles = _mm512_srlv_epi32(nibbles, _mm512_set1_epi32(j as i32 % 2 * 4));
                 // Moves bit j of the high bits to bit 4.
                 let high = _mm512_rolv_epi32(high_bits, _mm512_set1_epi32((36 - j as i32) % 32));
@@ -291,13 +293,13 @@ avx512! {
     }
 
     fn unpack_q6_k<F: FnMut(usize, __m512)>(b: &[u8; 210], mut each: F) {
-        let d = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16::from_le_bytes(*part(b, 208))))));
+        let d = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16::from_le_bytes(*subarray(b, 208))))));
         let mut scales = [0.0; LANES];
-        store(&mut scales, _mm512_mul_ps(_mm512_set1_ps(d), signed(load_128(part(b, 192)))));
-        let scales = in_memory(scales);
+        store(&mut scales, _mm512_mul_ps(_mm512_set1_ps(d), i8_to_f32(load_128(subarray(b, 192)))));
+        let scales = force_to_memory(scales);
         for half in 0..2 {
-            let low = load_512(part(b, half * 64));
-            let high = load_256(part(b, 128 + half * 32));
+            let low = load_512(subarray(b, half * 64));
+            let high = load_256(subarray(b, 128 + half * 32));
             // Quarters 0 and 1 in the two halves of a register, 2 and 3 two bits further up.
             let high = _mm512_inserti64x4::<1>(
                 _mm512_castsi256_si512(high),
@@ -320,7 +322,7 @@ avx512! {
                 ];
                 for (i, q) in parts.into_iter().enumerate() {
                     let index = half * 8 + pair * 4 + i;
-                    each(index, _mm512_mul_ps(_mm512_set1_ps(scales[index]), signed(q)));
+                    each(index, _mm512_mul_ps(_mm512_set1_ps(scales[index]), i8_to_f32(q)));
                 }
             }
         }

@@ -5,18 +5,13 @@
 //! for floating-point formats, the matrix-vector product. Products with quantised weights are in
 //! [`dot`](super::dot).
 
-/// Returns `N` bytes from `at`.
-#[inline(always)]
-pub(super) fn part<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
-    let (parts, _) = bytes[at..at + N].as_chunks::<N>();
-    &parts[0]
-}
+pub(super) use super::subarray;
 
 /// Returns the six-bit sub-block scales and minima of a q4_k or q5_k block as sixteen bytes `[scale
 /// 0..8, minimum 0..8]`, lowest first.
 #[inline(always)]
 pub(super) fn six_bit_scales(packed: &[u8; 12]) -> u128 {
-    let word = |at: usize| u32::from_le_bytes(*part(packed, at));
+    let word = |at: usize| u32::from_le_bytes(*subarray(packed, at));
     let (a, b, c) = (word(0), word(4), word(8));
     let scales_low = a & 0x3f3f_3f3f;
     let mins_low = b & 0x3f3f_3f3f;
@@ -83,18 +78,18 @@ macro_rules! row_groups {
         pub(super) fn $function(w: Matrix<'_>, x: &[$numbers], y: &mut [f32]) {
             let groups = y.len() / ROWS;
             // The same offset in the next row.
-            let ahead = w.stride();
+            let prefetch_distance = w.stride();
             for g in 0..groups {
                 let mut group = [&[] as &[u8]; ROWS];
                 for (r, row) in group.iter_mut().enumerate() {
                     *row = w.row(r * groups + g);
                 }
-                for (r, product) in rows(group, x, ahead).into_iter().enumerate() {
+                for (r, product) in rows(group, x, prefetch_distance).into_iter().enumerate() {
                     y[r * groups + g] = product;
                 }
             }
             for i in groups * ROWS..y.len() {
-                [y[i]] = rows([w.row(i)], x, ahead);
+                [y[i]] = rows([w.row(i)], x, prefetch_distance);
             }
         }
     };
@@ -112,24 +107,28 @@ macro_rules! float_kernels {
 
             #[inline]
             #[target_feature(enable = $features)]
-            fn rows<const R: usize>(rows: [&[u8]; R], x: &[f32], ahead: usize) -> [f32; R] {
+            fn rows<const R: usize>(
+                rows: [&[u8]; R],
+                x: &[f32],
+                prefetch_distance: usize,
+            ) -> [f32; R] {
                 let (x_blocks, x_rest) = x.as_chunks::<$len>();
                 let count = x_blocks.len();
                 let mut blocks = [&[] as &[[u8; $bytes]]; R];
                 for r in 0..R {
                     blocks[r] = &rows[r].as_chunks::<$bytes>().0[..count];
                 }
-                let mut sums = [[zero(); CHAINS]; R];
+                let mut sums = [[zero(); ACCUMULATORS]; R];
                 for (b, x) in x_blocks.iter().enumerate() {
                     let x = x.as_chunks::<LANES>().0;
                     for r in 0..R {
                         let sums = &mut sums[r];
-                        let next = blocks[r][b].as_ptr().wrapping_add(ahead);
+                        let next = blocks[r][b].as_ptr().wrapping_add(prefetch_distance);
                         for line in (0..$bytes).step_by(64) {
                             prefetch(next.wrapping_add(line));
                         }
                         $unpack(&blocks[r][b], |i, w| {
-                            sums[i % CHAINS] = fma(w, load(&x[i]), sums[i % CHAINS]);
+                            sums[i % ACCUMULATORS] = fma(w, load(&x[i]), sums[i % ACCUMULATORS]);
                         });
                     }
                 }
@@ -140,16 +139,16 @@ macro_rules! float_kernels {
                     for r in 0..R {
                         let sums = &mut sums[r];
                         $unpack(&padded(&rows[r][count * $bytes..]), |i, w| {
-                            sums[i % CHAINS] = fma(w, load(&x[i]), sums[i % CHAINS]);
+                            sums[i % ACCUMULATORS] = fma(w, load(&x[i]), sums[i % ACCUMULATORS]);
                         });
                     }
                 }
                 let mut totals = [zero(); 4];
                 for r in 0..R {
-                    totals[r] = sum_of_chains(sums[r]);
+                    totals[r] = sum_accumulators(sums[r]);
                 }
                 let mut results = [0.0; R];
-                results.copy_from_slice(&sums_of_four(totals)[..R]);
+                results.copy_from_slice(&horizontal_sums(totals)[..R]);
                 results
             }
         }
@@ -166,7 +165,7 @@ pub(super) fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     block
 }
 
-/// Columns of a row that [`tile_kernels`] decodes at a time, a multiple of every block length:
+/// Columns of a row that [`small_batch_kernels`] decodes at a time, a multiple of every block length:
 /// eight such row segments fit the L1 cache.
 pub(super) const SEGMENT: usize = 512;
 
@@ -206,37 +205,37 @@ pub(super) fn prefetch_far<T>(address: *const T) {
 /// Defines the reduction of one row's partial sums and the product of many rows with several
 /// vectors.
 ///
-/// `CHAINS` is the number of independent accumulators of a row, to hide the latency of additions.
+/// `ACCUMULATORS` is the number of independent accumulators of a row, to hide the latency of additions.
 /// `TILE_ROWS` by `TILE_VECTORS` is the register tile of a product with several vectors.
-macro_rules! tile_kernels {
+macro_rules! small_batch_kernels {
     ($features:literal, $vector:ty) => {
         #[inline]
         #[target_feature(enable = $features)]
-        fn sum_of_chains(mut chains: [$vector; CHAINS]) -> $vector {
-            let mut count = CHAINS;
+        fn sum_accumulators(mut accumulators: [$vector; ACCUMULATORS]) -> $vector {
+            let mut count = ACCUMULATORS;
             while count > 1 {
                 count /= 2;
                 for i in 0..count {
-                    chains[i] = add(chains[i], chains[i + count]);
+                    accumulators[i] = add(accumulators[i], accumulators[i + count]);
                 }
             }
-            chains[0]
+            accumulators[0]
         }
 
         /// Computes `y [rows, n] = W xᵀ` for `x [n, cols]`.
         #[target_feature(enable = $features)]
-        fn few(w: Matrix<'_>, n: usize, x: &[f32], y: &mut [f32]) {
+        fn matmul_small_batch(w: Matrix<'_>, n: usize, x: &[f32], y: &mut [f32]) {
             let whole = w.rows() / TILE_ROWS * TILE_ROWS;
             for first in (0..whole).step_by(TILE_ROWS) {
-                few_rows::<TILE_ROWS>(w, first, n, x, &mut y[first * n..][..TILE_ROWS * n]);
+                multiply_rows::<TILE_ROWS>(w, first, n, x, &mut y[first * n..][..TILE_ROWS * n]);
             }
             for first in whole..w.rows() {
-                few_rows::<1>(w, first, n, x, &mut y[first * n..][..n]);
+                multiply_rows::<1>(w, first, n, x, &mut y[first * n..][..n]);
             }
         }
 
         #[target_feature(enable = $features)]
-        fn few_rows<const R: usize>(
+        fn multiply_rows<const R: usize>(
             w: Matrix<'_>,
             first: usize,
             n: usize,
@@ -258,11 +257,11 @@ macro_rules! tile_kernels {
                 let mut t = 0;
                 let (tiles, rest) = sums.as_chunks_mut::<TILE_VECTORS>();
                 for sums in tiles {
-                    tile(numbers, &x[t * cols + start..], cols, count, sums);
+                    micro_kernel(numbers, &x[t * cols + start..], cols, count, sums);
                     t += TILE_VECTORS;
                 }
                 for sums in rest.as_chunks_mut::<1>().0 {
-                    tile(numbers, &x[t * cols + start..], cols, count, sums);
+                    micro_kernel(numbers, &x[t * cols + start..], cols, count, sums);
                     t += 1;
                 }
             }
@@ -270,7 +269,7 @@ macro_rules! tile_kernels {
                 for (r, sums) in sums.chunks(4).enumerate() {
                     let mut four = [zero(); 4];
                     four[..sums.len()].copy_from_slice(sums);
-                    let four = sums_of_four(four);
+                    let four = horizontal_sums(four);
                     for (i, sum) in four[..sums.len()].iter().enumerate() {
                         y[(r * 4 + i) * n + t] = *sum;
                     }
@@ -280,7 +279,7 @@ macro_rules! tile_kernels {
 
         #[inline]
         #[target_feature(enable = $features)]
-        fn tile<const R: usize, const T: usize>(
+        fn micro_kernel<const R: usize, const T: usize>(
             rows: &[[f32; SEGMENT]; R],
             x: &[f32],
             stride: usize,
@@ -324,7 +323,7 @@ macro_rules! tile_kernels {
         }
     };
 }
-pub(super) use tile_kernels;
+pub(super) use small_batch_kernels;
 
 /// Defines the kernel table of an instruction set and its `matvec` and `decode`.
 ///
@@ -338,7 +337,7 @@ macro_rules! kernel_table {
             static WITH: Kernels = Kernels {
                 name: $vnni_name,
                 dot: $vnni_dot,
-                tiles: Some($vnni_tiles),
+                int_gemm: Some($vnni_tiles),
                 ..KERNELS
             };
             static WITHOUT: Kernels = KERNELS;
@@ -363,7 +362,7 @@ macro_rules! kernel_table {
         }
 
         #[target_feature(enable = $features)]
-        fn decoded(w: Matrix<'_>, x: &[f32], y: &mut [f32]) {
+        fn matvec_decoded(w: Matrix<'_>, x: &[f32], y: &mut [f32]) {
             decoded_matvec::<true>(w, x, y);
         }
 
@@ -372,7 +371,7 @@ macro_rules! kernel_table {
         const KERNELS: Kernels = Kernels {
             name: $name,
             dot: $dot,
-            tiles: Some($tiles),
+            int_gemm: Some($tiles),
             matvec: |w, x, y| {
                 // SAFETY: see `KERNELS`.
                 unsafe {
@@ -380,13 +379,13 @@ macro_rules! kernel_table {
                         DType::F32 => f32::matvec(w, x, y),
                         DType::F16 => f16::matvec(w, x, y),
                         DType::BF16 => bf16::matvec(w, x, y),
-                        _ => decoded(w, x, y),
+                        _ => matvec_decoded(w, x, y),
                     }
                 }
             },
-            few: |w, n, x, y| {
+            matmul_small_batch: |w, n, x, y| {
                 // SAFETY: see `KERNELS`.
-                unsafe { few(w, n, x, y) }
+                unsafe { matmul_small_batch(w, n, x, y) }
             },
             quantise: |x, out| {
                 // SAFETY: see `KERNELS`.
@@ -396,22 +395,24 @@ macro_rules! kernel_table {
                 // SAFETY: see `KERNELS`.
                 unsafe { decode(dtype, bytes, out) }
             },
-            bands: BandKernels {
-                unpack: |code, band, groups, out| {
+            column_groups: ColumnGroupKernels {
+                unpack: |code, column_group, groups, out| {
                     // SAFETY: see `KERNELS`.
-                    unsafe { bands::avx2::unpack(code, band, groups, out) }
+                    unsafe { bands::avx2::unpack(code, column_group, groups, out) }
                 },
                 add: |integers, factors, vectors, sums| {
                     // SAFETY: see `KERNELS`.
                     unsafe { bands::avx2::add(integers, factors, vectors, sums) }
                 },
-                dot: |code, band, groups, vector, room, sums| {
+                multiply: |code, column_group, groups, vector, scratch, sums| {
                     // SAFETY: see `KERNELS`.
-                    unsafe { bands::avx2::dot(code, band, groups, vector, room, sums) }
+                    unsafe {
+                        bands::avx2::multiply(code, column_group, groups, vector, scratch, sums)
+                    }
                 },
             },
-            loops: loops!($features),
-            heads: heads!($features),
+            loops: loop_table!($features),
+            attention: attention_table!($features),
         };
     };
 }
@@ -422,6 +423,6 @@ pub(super) use kernel_table;
 /// and shuffles are the bottleneck of these kernels.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(super) fn in_memory<const N: usize>(numbers: [f32; N]) -> [f32; N] {
+pub(super) fn force_to_memory<const N: usize>(numbers: [f32; N]) -> [f32; N] {
     std::hint::black_box(numbers)
 }

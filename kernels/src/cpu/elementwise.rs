@@ -6,7 +6,7 @@ use super::Cpu;
 use crate::error::{ShapeError, check_rope, check_rows, check_size};
 use crate::pool::Pool;
 
-const TASK: usize = 16 << 10;
+const NUMBERS_PER_TASK: usize = 16 << 10;
 
 impl Cpu {
     /// Computes `out = x / sqrt(mean(x²) + eps) * weight` for every row of `x [n, width]`, where
@@ -27,7 +27,7 @@ impl Cpu {
         if width == 0 {
             return Ok(());
         }
-        let task = (TASK / width).max(1) * width;
+        let task = (NUMBERS_PER_TASK / width).max(1) * width;
         self.pool.chunks_mut(out, task, |index, out| {
             let x = &x[index * task..][..out.len()];
             for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
@@ -48,8 +48,8 @@ impl Cpu {
         weight: &[f32],
         eps: f32,
     ) -> Result<(), ShapeError> {
-        let normed = |row: &mut [f32]| (self.kernels.loops.rms_norm_in_place)(row, weight, eps);
-        each_row(&self.pool, x, weight.len(), normed)
+        let norm = |row: &mut [f32]| (self.kernels.loops.rms_norm_in_place)(row, weight, eps);
+        for_each_row(&self.pool, x, weight.len(), norm)
     }
 
     /// Computes `x += bias` for every row of `x [n, width]`, where `width` is the length of `bias`.
@@ -57,7 +57,7 @@ impl Cpu {
     /// # Errors
     /// When `x` is not a whole number of rows.
     pub fn add_bias(&self, x: &mut [f32], bias: &[f32]) -> Result<(), ShapeError> {
-        each_row(&self.pool, x, bias.len(), |row| {
+        for_each_row(&self.pool, x, bias.len(), |row| {
             (self.kernels.loops.add_assign)(row, bias)
         })
     }
@@ -78,12 +78,12 @@ impl Cpu {
         sin: &[f32],
     ) -> Result<(), ShapeError> {
         check_rope(x.len(), head_size, cos.len(), sin.len())?;
-        let turn = match pairs {
+        let rotate = match pairs {
             RopePairs::Adjacent => self.kernels.loops.rope_adjacent,
             RopePairs::Halves => self.kernels.loops.rope_halves,
         };
         for head in x.chunks_exact_mut(head_size.max(1)) {
-            turn(head, cos, sin);
+            rotate(head, cos, sin);
         }
         Ok(())
     }
@@ -95,8 +95,8 @@ impl Cpu {
     /// When the lengths differ.
     pub fn silu_mul(&self, gate: &mut [f32], up: &[f32]) -> Result<(), ShapeError> {
         check_size("up (numbers)", gate.len(), up.len())?;
-        self.pool.chunks_mut(gate, TASK, |index, gate| {
-            (self.kernels.loops.silu_mul)(gate, &up[index * TASK..][..gate.len()]);
+        self.pool.chunks_mut(gate, NUMBERS_PER_TASK, |index, gate| {
+            (self.kernels.loops.silu_mul)(gate, &up[index * NUMBERS_PER_TASK..][..gate.len()]);
         });
         Ok(())
     }
@@ -108,22 +108,24 @@ impl Cpu {
     /// When the lengths differ.
     pub fn gelu_mul(&self, gate: &mut [f32], up: &[f32]) -> Result<(), ShapeError> {
         check_size("up (numbers)", gate.len(), up.len())?;
-        self.pool.chunks_mut(gate, TASK, |index, gate| {
-            (self.kernels.loops.gelu_mul)(gate, &up[index * TASK..][..gate.len()]);
+        self.pool.chunks_mut(gate, NUMBERS_PER_TASK, |index, gate| {
+            (self.kernels.loops.gelu_mul)(gate, &up[index * NUMBERS_PER_TASK..][..gate.len()]);
         });
         Ok(())
     }
 
     /// Computes `x = cap * tanh(x / cap)` for `cap > 0`; error of the tanh below 3e-7.
     pub fn softcap(&self, x: &mut [f32], cap: f32) {
-        self.pool
-            .chunks_mut(x, TASK, |_, x| (self.kernels.loops.softcap)(x, cap));
+        self.pool.chunks_mut(x, NUMBERS_PER_TASK, |_, x| {
+            (self.kernels.loops.softcap)(x, cap)
+        });
     }
 
     /// Computes `x *= factor`.
     pub fn scale(&self, x: &mut [f32], factor: f32) {
-        self.pool
-            .chunks_mut(x, TASK, |_, x| (self.kernels.loops.scale)(x, factor));
+        self.pool.chunks_mut(x, NUMBERS_PER_TASK, |_, x| {
+            (self.kernels.loops.scale)(x, factor)
+        });
     }
 
     /// Computes `x += y`.
@@ -132,8 +134,8 @@ impl Cpu {
     /// When the lengths differ.
     pub fn add_assign(&self, x: &mut [f32], y: &[f32]) -> Result<(), ShapeError> {
         check_size("y (numbers)", x.len(), y.len())?;
-        self.pool.chunks_mut(x, TASK, |index, x| {
-            (self.kernels.loops.add_assign)(x, &y[index * TASK..][..x.len()]);
+        self.pool.chunks_mut(x, NUMBERS_PER_TASK, |index, x| {
+            (self.kernels.loops.add_assign)(x, &y[index * NUMBERS_PER_TASK..][..x.len()]);
         });
         Ok(())
     }
@@ -148,7 +150,7 @@ impl Cpu {
 }
 
 /// Calls `f` with every row of `x [n, width]`.
-fn each_row(
+fn for_each_row(
     pool: &Pool,
     x: &mut [f32],
     width: usize,
@@ -158,7 +160,7 @@ fn each_row(
     if width == 0 {
         return Ok(());
     }
-    pool.chunks_mut(x, (TASK / width).max(1) * width, |_, x| {
+    pool.chunks_mut(x, (NUMBERS_PER_TASK / width).max(1) * width, |_, x| {
         x.chunks_exact_mut(width).for_each(&f);
     });
     Ok(())

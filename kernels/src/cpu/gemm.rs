@@ -5,11 +5,11 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::pool::Pool;
+use crate::pool::{Pool, SendPtr};
 
 /// Read-only matrix: element `(i, j)` at `i * row_stride + j * col_stride`.
 #[derive(Clone, Copy)]
-pub(super) struct View<'a> {
+pub(super) struct MatrixView<'a> {
     data: &'a [f32],
     rows: usize,
     cols: usize,
@@ -17,11 +17,11 @@ pub(super) struct View<'a> {
     col_stride: usize,
 }
 
-impl<'a> View<'a> {
+impl<'a> MatrixView<'a> {
     /// Views rows of a row-major matrix, `stride` apart.
     pub fn new(data: &'a [f32], rows: usize, cols: usize, stride: usize) -> Self {
         assert!(last_element(rows, cols, stride, 1) < data.len() || rows * cols == 0);
-        View {
+        MatrixView {
             data,
             rows,
             cols,
@@ -32,7 +32,7 @@ impl<'a> View<'a> {
 
     /// Returns the transpose.
     pub fn transposed(self) -> Self {
-        View {
+        MatrixView {
             rows: self.cols,
             cols: self.rows,
             row_stride: self.col_stride,
@@ -49,15 +49,15 @@ fn last_element(rows: usize, cols: usize, row_stride: usize, col_stride: usize) 
 }
 
 /// Mutable row-major matrix with rows `stride` apart.
-pub(super) struct Target<'a, T = f32> {
-    base: *mut T,
+pub(super) struct MatrixMut<'a, T = f32> {
+    data: *mut T,
     rows: usize,
     cols: usize,
     stride: usize,
-    elements: PhantomData<&'a mut [T]>,
+    lifetime: PhantomData<&'a mut [T]>,
 }
 
-impl<T> Target<'_, T> {
+impl<T> MatrixMut<'_, T> {
     /// Number of rows.
     #[cfg(target_arch = "x86_64")]
     pub fn rows(&self) -> usize {
@@ -68,13 +68,19 @@ impl<T> Target<'_, T> {
     pub fn row_mut(&mut self, row: usize) -> &mut [T] {
         assert!(row < self.rows);
         // SAFETY: the constructors ensure that the target owns `cols` elements from `row * stride`.
-        unsafe { std::slice::from_raw_parts_mut(self.base.add(row * self.stride), self.cols) }
+        unsafe { std::slice::from_raw_parts_mut(self.data.add(row * self.stride), self.cols) }
     }
 }
 
-impl Target<'_> {
+impl MatrixMut<'_> {
     /// Computes `self = factor * a b`, or `self += factor * a b`.
-    pub fn multiply(&mut self, a: View<'_>, b: View<'_>, factor: f32, accumulate: bool) {
+    pub fn multiply(
+        &mut self,
+        a: MatrixView<'_>,
+        b: MatrixView<'_>,
+        factor: f32,
+        accumulate: bool,
+    ) {
         assert!(a.rows == self.rows && b.cols == self.cols && a.cols == b.rows);
         if self.rows == 0 || self.cols == 0 {
             return;
@@ -87,7 +93,7 @@ impl Target<'_> {
                 self.rows,
                 self.cols,
                 a.cols,
-                self.base,
+                self.data,
                 1,
                 self.stride as isize,
                 accumulate,
@@ -117,22 +123,12 @@ pub(super) fn for_each_block<T: Send, S: Send>(
     [rows, cols]: [usize; 2],
     [height, width]: [usize; 2],
     scratch: &mut [S],
-    f: impl Fn([usize; 2], Target<'_, T>, &mut [S]) + Sync,
+    f: impl Fn([usize; 2], MatrixMut<'_, T>, &mut [S]) + Sync,
 ) {
-    struct Base<T>(*mut T);
-    // SAFETY: the pointer is only used to give disjoint blocks of Send elements to the tasks below.
-    unsafe impl<T: Send> Sync for Base<T> {}
-    impl<T> Base<T> {
-        /// A method, so that a closure borrows the whole of `self`, which is Sync.
-        fn get(&self) -> *mut T {
-            self.0
-        }
-    }
-
     assert!(rows.saturating_mul(cols) <= y.len() && height > 0 && width > 0);
     let across = cols.div_ceil(width);
     let blocks = rows.div_ceil(height) * across;
-    let base = Base(y.as_mut_ptr());
+    let data = SendPtr(y.as_mut_ptr());
     let next = AtomicUsize::new(0);
     // Each thread reuses its part of the scratch space for all its blocks.
     let part = scratch.len() / pool.threads();
@@ -145,15 +141,15 @@ pub(super) fn for_each_block<T: Send, S: Send>(
             }
             let index = blocks - 1 - taken;
             let (row, col) = (index / across * height, index % across * width);
-            let block = Target {
+            let block = MatrixMut {
                 // SAFETY: `row < rows` and `col < cols`, so the element lies in `y`; the counter
                 // gives every index once, so no two blocks share an element, and `y` is borrowed
                 // mutably until all of them are done.
-                base: unsafe { base.get().add(row * cols + col) },
+                data: unsafe { data.get().add(row * cols + col) },
                 rows: height.min(rows - row),
                 cols: width.min(cols - col),
                 stride: cols,
-                elements: PhantomData,
+                lifetime: PhantomData,
             };
             f([row, col], block, scratch);
         }

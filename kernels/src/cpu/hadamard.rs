@@ -3,8 +3,8 @@
 use super::Cpu;
 use crate::error::{ShapeError, check_rows};
 
-/// Numbers per task, so that a single position stays on one thread.
-const PIECE: usize = 1 << 14;
+/// Size of a task, so that a single position stays on one thread.
+const NUMBERS_PER_TASK: usize = 1 << 14;
 
 /// Returns the block size of [`Cpu::hadamard`] for heads of `size`: the largest power of two that
 /// divides it; 1 (no transform) for odd sizes, 0 for 0.
@@ -27,7 +27,7 @@ impl Cpu {
         let block = check_hadamard(x.len(), size)?;
         let factor = 1.0 / (block as f32).sqrt();
         self.pool
-            .chunks_mut(x, PIECE.next_multiple_of(size), |_, x| {
+            .chunks_mut(x, NUMBERS_PER_TASK.next_multiple_of(size), |_, x| {
                 for x in x.chunks_exact_mut(block) {
                     let mut half = 1;
                     while half < block {

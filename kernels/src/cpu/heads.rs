@@ -2,13 +2,13 @@
 
 /// Attention kernels of one instruction set. Keys and values are the bits of f16 numbers; a kernel
 /// runs on one thread, over shapes its caller has checked.
-pub(crate) struct Heads {
+pub(crate) struct AttentionKernels {
     /// Numbers in a register.
     pub lanes: usize,
     /// Converts f16 to `f32`, exactly; the lengths are equal.
-    pub widen: fn(&[u16], &mut [f32]),
+    pub f16_to_f32: fn(&[u16], &mut [f32]),
     /// Converts `f32` to f16, to nearest with ties to even; overflow gives infinity.
-    pub narrow: fn(&[f32], &mut [u16]),
+    pub f32_to_f16: fn(&[f32], &mut [u16]),
     /// Computes `scores[h, p] = scale * q[h] · keys[p]`: `q [heads, size]`, `keys [positions,
     /// size]`, the size, the scale, `scores [heads, positions]`.
     pub scores: fn(&[f32], &[u16], usize, f32, &mut [f32]),
@@ -20,49 +20,49 @@ pub(crate) struct Heads {
     /// Same as `weighted_sum` for values decoded to `f32`.
     pub weighted_sum_f32: fn(&[f32], &[f32], usize, &mut [f32]),
     /// Multiplies with a right side of short contiguous rows.
-    pub columns: fn(Columns<'_>, &mut [f32]),
+    pub gemm_columns: fn(ColumnOperands<'_>, &mut [f32]),
 }
 
 /// Operands of `c [rows, width] = keep * c + A b`, or `A b` without `keep`.
 #[derive(Clone, Copy)]
-pub(crate) struct Columns<'a> {
+pub(crate) struct ColumnOperands<'a> {
     /// `A [rows, depth]`; element `(i, k)` at `i * strides[0] + k * strides[1]`.
     pub a: &'a [f32],
     pub strides: [usize; 2],
     pub rows: usize,
     /// `[depth, width]`.
     pub b: &'a [f32],
-    /// A multiple of [`Heads::lanes`].
+    /// A multiple of [`AttentionKernels::lanes`].
     pub width: usize,
     /// `[width]`, one factor per column.
     pub keep: Option<&'a [f32]>,
 }
 
-/// Defines the single-query kernels of [`Heads`] for one type of keys and values in a module;
+/// Defines the single-query kernels of [`AttentionKernels`] for one type of keys and values in a module;
 /// `$load` and `$load_first` read a register of them.
 macro_rules! decode_kernels {
     ($module:ident, [$($attribute:tt)*], $vector:ty, $stored:ty, $load:ident, $load_first:ident) => {
         mod $module {
             use super::*;
 
-            const TOGETHER: usize = 4;
+            const HEADS_PER_PASS: usize = 4;
 
             #[$($attribute)*]
             pub(super) fn scores(q: &[f32], keys: &[$stored], size: usize, scale: f32, scores: &mut [f32]) {
                 let count = keys.len() / size;
-                let groups = q.chunks(TOGETHER * size);
-                for (q, scores) in groups.zip(scores.chunks_mut(TOGETHER * count.max(1))) {
+                let groups = q.chunks(HEADS_PER_PASS * size);
+                for (q, scores) in groups.zip(scores.chunks_mut(HEADS_PER_PASS * count.max(1))) {
                     match q.len() / size {
-                        1 => scores_of::<1>(q, keys, size, scale, scores),
-                        2 => scores_of::<2>(q, keys, size, scale, scores),
-                        3 => scores_of::<3>(q, keys, size, scale, scores),
-                        _ => scores_of::<TOGETHER>(q, keys, size, scale, scores),
+                        1 => score_heads::<1>(q, keys, size, scale, scores),
+                        2 => score_heads::<2>(q, keys, size, scale, scores),
+                        3 => score_heads::<3>(q, keys, size, scale, scores),
+                        _ => score_heads::<HEADS_PER_PASS>(q, keys, size, scale, scores),
                     }
                 }
             }
 
             #[$($attribute)*]
-            fn scores_of<const H: usize>(
+            fn score_heads<const H: usize>(
                 q: &[f32],
                 keys: &[$stored],
                 size: usize,
@@ -107,7 +107,7 @@ macro_rules! decode_kernels {
                         }
                     }
                     for h in 0..H {
-                        let sums = sums_of_four(sums[h]);
+                        let sums = horizontal_sums(sums[h]);
                         let scores = &mut scores[h * count..][first..count];
                         for (score, sum) in scores.iter_mut().zip(sums) {
                             *score = sum * scale;
@@ -119,13 +119,13 @@ macro_rules! decode_kernels {
             #[$($attribute)*]
             pub(super) fn weighted_sum(weights: &[f32], values: &[$stored], size: usize, out: &mut [f32]) {
                 let count = values.len() / size;
-                let groups = weights.chunks(TOGETHER * count.max(1));
-                for (weights, out) in groups.zip(out.chunks_mut(TOGETHER * size)) {
+                let groups = weights.chunks(HEADS_PER_PASS * count.max(1));
+                for (weights, out) in groups.zip(out.chunks_mut(HEADS_PER_PASS * size)) {
                     match out.len() / size {
-                        1 => sums_of::<1, 4, 2>(weights, values, size, out),
-                        2 => sums_of::<2, 4, 1>(weights, values, size, out),
-                        3 => sums_of::<3, VALUE_PARTS, 1>(weights, values, size, out),
-                        _ => sums_of::<TOGETHER, VALUE_PARTS, 1>(weights, values, size, out),
+                        1 => weighted_sum_heads::<1, 4, 2>(weights, values, size, out),
+                        2 => weighted_sum_heads::<2, 4, 1>(weights, values, size, out),
+                        3 => weighted_sum_heads::<3, VALUE_PARTS, 1>(weights, values, size, out),
+                        _ => weighted_sum_heads::<HEADS_PER_PASS, VALUE_PARTS, 1>(weights, values, size, out),
                     }
                 }
             }
@@ -141,7 +141,7 @@ macro_rules! decode_kernels {
             }
 
             #[$($attribute)*]
-            fn sums_of<const H: usize, const C: usize, const P: usize>(
+            fn weighted_sum_heads<const H: usize, const C: usize, const P: usize>(
                 weights: &[f32],
                 values: &[$stored],
                 size: usize,
@@ -149,11 +149,11 @@ macro_rules! decode_kernels {
             ) {
                 let mut at = 0;
                 while at + C * LANES <= size {
-                    part_of_sums::<H, C, P>(weights, values, size, at, out);
+                    add_weighted_columns::<H, C, P>(weights, values, size, at, out);
                     at += C * LANES;
                 }
                 while at + LANES <= size {
-                    part_of_sums::<H, 1, 2>(weights, values, size, at, out);
+                    add_weighted_columns::<H, 1, 2>(weights, values, size, at, out);
                     at += LANES;
                 }
                 if at < size {
@@ -176,7 +176,7 @@ macro_rules! decode_kernels {
             }
 
             #[$($attribute)*]
-            fn part_of_sums<const H: usize, const C: usize, const P: usize>(
+            fn add_weighted_columns<const H: usize, const C: usize, const P: usize>(
                 weights: &[f32],
                 values: &[$stored],
                 size: usize,
@@ -230,57 +230,57 @@ macro_rules! decode_kernels {
 }
 pub(super) use decode_kernels;
 
-/// Defines the kernels of [`Heads`] from the register operations of an instruction set: `zero`,
+/// Defines the kernels of [`AttentionKernels`] from the register operations of an instruction set: `zero`,
 /// `add`, `mul`, `fma`, `broadcast`, `load`, `load_first`, `store`, `load_halves`,
-/// `load_first_halves` and `sums_of_four`.
+/// `load_first_halves` and `horizontal_sums`.
 ///
-/// The register tiles are `COLUMN_ROWS` rows by `REGISTERS` registers for [`Heads::columns`], and
+/// The register tiles are `COLUMN_ROWS` rows by `REGISTERS` registers for [`AttentionKernels::gemm_columns`], and
 /// `VALUE_PARTS` registers of a value for four heads.
 macro_rules! attention_kernels {
     ([$($attribute:tt)*], $vector:ty) => {
         decode_kernels!(
-            halves, [$($attribute)*], $vector, u16, load_halves, load_first_halves
+            f16_heads, [$($attribute)*], $vector, u16, load_halves, load_first_halves
         );
-        decode_kernels!(floats, [$($attribute)*], $vector, f32, load, load_first);
+        decode_kernels!(f32_heads, [$($attribute)*], $vector, f32, load, load_first);
 
         #[$($attribute)*]
-        fn columns(operands: Columns<'_>, c: &mut [f32]) {
+        fn gemm_columns(operands: ColumnOperands<'_>, c: &mut [f32]) {
             let mut at = 0;
             while at + REGISTERS * LANES <= operands.width {
-                columns_at::<REGISTERS>(operands, at, c);
+                gemm_column_panel::<REGISTERS>(operands, at, c);
                 at += REGISTERS * LANES;
             }
             if REGISTERS > 2 && at + 2 * LANES <= operands.width {
-                columns_at::<2>(operands, at, c);
+                gemm_column_panel::<2>(operands, at, c);
                 at += 2 * LANES;
             }
             while at + LANES <= operands.width {
-                columns_at::<1>(operands, at, c);
+                gemm_column_panel::<1>(operands, at, c);
                 at += LANES;
             }
         }
 
         #[$($attribute)*]
-        fn columns_at<const N: usize>(operands: Columns<'_>, at: usize, c: &mut [f32]) {
+        fn gemm_column_panel<const N: usize>(operands: ColumnOperands<'_>, at: usize, c: &mut [f32]) {
             let rows = operands.rows;
             let mut first = 0;
             while first + COLUMN_ROWS <= rows {
-                block::<COLUMN_ROWS, N>(operands, first, at, c);
+                gemm_micro_kernel::<COLUMN_ROWS, N>(operands, first, at, c);
                 first += COLUMN_ROWS;
             }
             if first + 4 <= rows {
-                block::<4, N>(operands, first, at, c);
+                gemm_micro_kernel::<4, N>(operands, first, at, c);
                 first += 4;
             }
             while first < rows {
-                block::<1, N>(operands, first, at, c);
+                gemm_micro_kernel::<1, N>(operands, first, at, c);
                 first += 1;
             }
         }
 
         #[$($attribute)*]
-        fn block<const M: usize, const N: usize>(
-            Columns { a, strides: [down, along], b, width, keep, .. }: Columns<'_>,
+        fn gemm_micro_kernel<const M: usize, const N: usize>(
+            ColumnOperands { a, strides: [down, along], b, width, keep, .. }: ColumnOperands<'_>,
             first: usize,
             at: usize,
             c: &mut [f32],
@@ -325,7 +325,7 @@ macro_rules! attention_kernels {
         }
 
         #[$($attribute)*]
-        fn widen_all(halves: &[u16], numbers: &mut [f32]) {
+        fn f16_to_f32_slice(halves: &[u16], numbers: &mut [f32]) {
             let (halves, rest) = halves.as_chunks::<LANES>();
             let (numbers, numbers_rest) = numbers.as_chunks_mut::<LANES>();
             for (halves, numbers) in halves.iter().zip(numbers) {
@@ -339,7 +339,7 @@ macro_rules! attention_kernels {
         }
 
         #[$($attribute)*]
-        fn narrow_all(numbers: &[f32], halves: &mut [u16]) {
+        fn f32_to_f16_slice(numbers: &[f32], halves: &mut [u16]) {
             let (numbers, rest) = numbers.as_chunks::<LANES>();
             let (halves, halves_rest) = halves.as_chunks_mut::<LANES>();
             for (numbers, halves) in numbers.iter().zip(halves) {
@@ -365,39 +365,39 @@ macro_rules! attention_kernels {
 pub(super) use attention_kernels;
 
 /// Defines the table of the kernels of [`attention_kernels`].
-macro_rules! heads {
+macro_rules! attention_table {
     ($features:literal) => {
-        Heads {
+        AttentionKernels {
             lanes: LANES,
-            widen: |halves, numbers| {
+            f16_to_f32: |halves, numbers| {
                 // SAFETY: see `KERNELS`.
-                unsafe { widen_all(halves, numbers) }
+                unsafe { f16_to_f32_slice(halves, numbers) }
             },
-            narrow: |numbers, halves| {
+            f32_to_f16: |numbers, halves| {
                 // SAFETY: see `KERNELS`.
-                unsafe { narrow_all(numbers, halves) }
+                unsafe { f32_to_f16_slice(numbers, halves) }
             },
             scores: |q, keys, size, scale, out| {
                 // SAFETY: see `KERNELS`.
-                unsafe { halves::scores(q, keys, size, scale, out) }
+                unsafe { f16_heads::scores(q, keys, size, scale, out) }
             },
             weighted_sum: |weights, values, size, out| {
                 // SAFETY: see `KERNELS`.
-                unsafe { halves::weighted_sum(weights, values, size, out) }
+                unsafe { f16_heads::weighted_sum(weights, values, size, out) }
             },
             scores_f32: |q, keys, size, scale, out| {
                 // SAFETY: see `KERNELS`.
-                unsafe { floats::scores(q, keys, size, scale, out) }
+                unsafe { f32_heads::scores(q, keys, size, scale, out) }
             },
             weighted_sum_f32: |weights, values, size, out| {
                 // SAFETY: see `KERNELS`.
-                unsafe { floats::weighted_sum(weights, values, size, out) }
+                unsafe { f32_heads::weighted_sum(weights, values, size, out) }
             },
-            columns: |operands, c| {
+            gemm_columns: |operands, c| {
                 // SAFETY: see `KERNELS`.
-                unsafe { columns(operands, c) }
+                unsafe { gemm_columns(operands, c) }
             },
         }
     };
 }
-pub(super) use heads;
+pub(super) use attention_table;

@@ -4,11 +4,11 @@ use std::sync::OnceLock;
 
 use htc_formats::DType;
 
-use super::activations::Strip;
-use super::bands::BandKernels;
+use super::activations::SuperBlock;
+use super::bands::ColumnGroupKernels;
 use super::dot::Dot;
-use super::heads::Heads;
-use super::int_gemm::Tiles;
+use super::heads::AttentionKernels;
+use super::int_gemm::IntGemm;
 use super::lanes::Loops;
 use super::plain;
 use crate::matrix::Matrix;
@@ -23,19 +23,19 @@ pub(crate) struct Kernels {
     /// Computes `y = W x` in integers.
     pub dot: Dot,
     /// Computes several vectors in integers.
-    pub tiles: Option<Tiles>,
+    pub int_gemm: Option<IntGemm>,
     /// Computes `y = W xᵀ` for few vectors: `x [n, cols]`, `y [rows, n]`.
-    pub few: fn(Matrix<'_>, usize, &[f32], &mut [f32]),
+    pub matmul_small_batch: fn(Matrix<'_>, usize, &[f32], &mut [f32]),
     /// Quantises one row to super-blocks.
-    pub quantise: fn(&[f32], &mut [Strip]),
+    pub quantise: fn(&[f32], &mut [SuperBlock]),
     /// Decodes whole blocks, bit-identical to the scalar decoder.
     pub decode: fn(DType, &[u8], &mut [f32]),
     /// Products with matrices in column groups.
-    pub bands: BandKernels,
+    pub column_groups: ColumnGroupKernels,
     /// Norms, activations and softmax steps.
     pub loops: Loops,
     /// Products with keys and values.
-    pub heads: Heads,
+    pub attention: AttentionKernels,
 }
 
 /// Returns the best table for this processor.
@@ -47,15 +47,16 @@ pub(crate) fn detected() -> &'static Kernels {
 /// Returns every table for this processor, the best first.
 pub(crate) fn available() -> Vec<&'static Kernels> {
     #[cfg(target_arch = "x86_64")]
-    let wide = [super::avx512::with_vbmi()]
+    let vectorised = [super::avx512::with_vbmi()]
         .into_iter()
         .chain(super::avx512::kernels())
         .chain(super::avx2::kernels());
     #[cfg(target_arch = "aarch64")]
-    let wide = super::neon::kernels();
+    let vectorised = super::neon::kernels();
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let wide: [Option<&'static Kernels>; 0] = [];
-    wide.into_iter()
+    let vectorised: [Option<&'static Kernels>; 0] = [];
+    vectorised
+        .into_iter()
         .flatten()
         .chain([&plain::KERNELS])
         .collect()

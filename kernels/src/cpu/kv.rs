@@ -30,8 +30,8 @@ impl<'a> KvNumbers<'a> {
         match self {
             KvNumbers::F16(numbers) => numbers.len(),
             KvNumbers::F32(numbers) => numbers.len(),
-            KvNumbers::Q8_0(bytes) => numbers_in(DType::Q8_0, bytes.len()),
-            KvNumbers::Q4_0(bytes) => numbers_in(DType::Q4_0, bytes.len()),
+            KvNumbers::Q8_0(bytes) => count_numbers(DType::Q8_0, bytes.len()),
+            KvNumbers::Q4_0(bytes) => count_numbers(DType::Q4_0, bytes.len()),
         }
     }
 
@@ -40,7 +40,7 @@ impl<'a> KvNumbers<'a> {
         self.len() == 0
     }
 
-    fn block(self) -> usize {
+    fn block_len(self) -> usize {
         match self {
             KvNumbers::F16(_) | KvNumbers::F32(_) => 1,
             KvNumbers::Q8_0(_) => DType::Q8_0.block_len(),
@@ -53,39 +53,39 @@ impl<'a> KvNumbers<'a> {
         match self {
             KvNumbers::F16(numbers) => KvNumbers::F16(&numbers[range]),
             KvNumbers::F32(numbers) => KvNumbers::F32(&numbers[range]),
-            KvNumbers::Q8_0(bytes) => KvNumbers::Q8_0(&bytes[bytes_of(DType::Q8_0, range)]),
-            KvNumbers::Q4_0(bytes) => KvNumbers::Q4_0(&bytes[bytes_of(DType::Q4_0, range)]),
+            KvNumbers::Q8_0(bytes) => KvNumbers::Q8_0(&bytes[byte_range(DType::Q8_0, range)]),
+            KvNumbers::Q4_0(bytes) => KvNumbers::Q4_0(&bytes[byte_range(DType::Q4_0, range)]),
         }
     }
 
-    /// Returns float32 values, decoded into `room` if necessary.
-    pub(super) fn in_f32<'r>(self, kernels: &Kernels, room: &'r mut [f32]) -> &'r [f32]
+    /// Returns float32 values, decoded into `buffer` if necessary.
+    pub(super) fn decode_f32<'r>(self, kernels: &Kernels, buffer: &'r mut [f32]) -> &'r [f32]
     where
         'a: 'r,
     {
-        let coded = |dtype, bytes, room: &'r mut [f32]| {
-            let wide = &mut room[..self.len()];
-            (kernels.decode)(dtype, bytes, wide);
-            &*wide
+        let decode = |dtype, bytes, buffer: &'r mut [f32]| {
+            let decoded = &mut buffer[..self.len()];
+            (kernels.decode)(dtype, bytes, decoded);
+            &*decoded
         };
         match self {
             KvNumbers::F32(numbers) => numbers,
             KvNumbers::F16(halves) => {
-                let wide = &mut room[..halves.len()];
-                (kernels.heads.widen)(halves, wide);
-                wide
+                let decoded = &mut buffer[..halves.len()];
+                (kernels.attention.f16_to_f32)(halves, decoded);
+                decoded
             }
-            KvNumbers::Q8_0(bytes) => coded(DType::Q8_0, bytes, room),
-            KvNumbers::Q4_0(bytes) => coded(DType::Q4_0, bytes, room),
+            KvNumbers::Q8_0(bytes) => decode(DType::Q8_0, bytes, buffer),
+            KvNumbers::Q4_0(bytes) => decode(DType::Q4_0, bytes, buffer),
         }
     }
 }
 
-fn numbers_in(dtype: DType, bytes: usize) -> usize {
+fn count_numbers(dtype: DType, bytes: usize) -> usize {
     bytes / dtype.block_bytes() * dtype.block_len()
 }
 
-fn bytes_of(dtype: DType, numbers: Range<usize>) -> Range<usize> {
+fn byte_range(dtype: DType, numbers: Range<usize>) -> Range<usize> {
     let at = |number: usize| number / dtype.block_len() * dtype.block_bytes();
     at(numbers.start)..at(numbers.end)
 }
@@ -132,14 +132,14 @@ impl<'a> KvView<'a> {
     where
         KvNumbers<'a>: From<&'a [T]>,
     {
-        KvView::of(keys.into(), values.into(), kv_heads, head_size, capacity)
+        KvView::from_numbers(keys.into(), values.into(), kv_heads, head_size, capacity)
     }
 
     /// Same as [`KvView::new`] for any storage type.
     ///
     /// # Errors
     /// As [`KvView::new`], and when heads are not whole blocks.
-    pub fn of(
+    pub fn from_numbers(
         keys: KvNumbers<'a>,
         values: KvNumbers<'a>,
         kv_heads: usize,
@@ -149,7 +149,7 @@ impl<'a> KvView<'a> {
         let len = checked_product("keys (numbers)", &[kv_heads, capacity, head_size])?;
         check_size("keys (numbers)", len, keys.len())?;
         check_size("values (numbers)", len, values.len())?;
-        let block = keys.block().max(values.block());
+        let block = keys.block_len().max(values.block_len());
         crate::error::check_rows("head size (a multiple of the block)", block, head_size)?;
         for (what, found) in [
             ("kv heads, at least", kv_heads),
@@ -315,7 +315,7 @@ impl Cpu {
     pub fn to_f16(&self, x: &[f32], out: &mut [u16]) -> Result<(), F16Error> {
         const INFINITE: u16 = 0x7C00;
         check_size("out (numbers)", x.len(), out.len())?;
-        (self.kernels.heads.narrow)(x, out);
+        (self.kernels.attention.f32_to_f16)(x, out);
         let largest = out
             .iter()
             .fold(0, |largest, half| largest.max(half & 0x7FFF));
@@ -343,7 +343,7 @@ impl Cpu {
         if let KvNumbers::F32(numbers) = numbers {
             out.copy_from_slice(numbers);
         }
-        numbers.in_f32(self.kernels, out);
+        numbers.decode_f32(self.kernels, out);
         Ok(())
     }
 }

@@ -42,45 +42,45 @@ pub(crate) struct Loops {
 }
 
 /// Table of the loops for an instruction set with fused multiply-add.
-macro_rules! loops {
+macro_rules! loop_table {
     ($features:literal) => {
         Loops {
-            rms_norm: version!($features, rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32])),
-            rms_norm_in_place: version!($features, rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32)),
-            rope_adjacent: version!($features, rope_adjacent(head: &mut [f32], cos: &[f32], sin: &[f32])),
-            rope_halves: version!($features, rope_halves(head: &mut [f32], cos: &[f32], sin: &[f32])),
-            silu_mul: version!($features, silu_mul(gate: &mut [f32], up: &[f32])),
-            gelu_mul: version!($features, gelu_mul(gate: &mut [f32], up: &[f32])),
-            softcap: version!($features, softcap(x: &mut [f32], cap: f32)),
-            add_assign: version!($features, add_assign(x: &mut [f32], y: &[f32])),
-            add_to_doubles: version!($features, add_to_doubles(x: &mut [f64], y: &[f32])),
-            max: version!($features, max(x: &[f32]) -> f32),
-            exp_sum: version!($features, exp_sum(x: &mut [f32], max: f32) -> f32),
-            scale: version!($features, scale(x: &mut [f32], factor: f32)),
-            column_softmax: version!(
+            rms_norm: with_features!($features, rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32])),
+            rms_norm_in_place: with_features!($features, rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32)),
+            rope_adjacent: with_features!($features, rope_adjacent(head: &mut [f32], cos: &[f32], sin: &[f32])),
+            rope_halves: with_features!($features, rope_halves(head: &mut [f32], cos: &[f32], sin: &[f32])),
+            silu_mul: with_features!($features, silu_mul(gate: &mut [f32], up: &[f32])),
+            gelu_mul: with_features!($features, gelu_mul(gate: &mut [f32], up: &[f32])),
+            softcap: with_features!($features, softcap(x: &mut [f32], cap: f32)),
+            add_assign: with_features!($features, add_assign(x: &mut [f32], y: &[f32])),
+            add_to_doubles: with_features!($features, add_to_doubles(x: &mut [f64], y: &[f32])),
+            max: with_features!($features, max(x: &[f32]) -> f32),
+            exp_sum: with_features!($features, exp_sum(x: &mut [f32], max: f32) -> f32),
+            scale: with_features!($features, scale(x: &mut [f32], factor: f32)),
+            column_softmax: with_features!(
                 $features,
                 column_softmax(x: &mut [f32], max: &mut [f32], sum: &mut [f32], shrink: &mut [f32])
             ),
-            mask_columns: version!($features, mask_columns(x: &mut [f32], first: &[i32], end: &[i32])),
-            rotate: version!($features, rotate(x: &mut [f32])),
+            mask_columns: with_features!($features, mask_columns(x: &mut [f32], first: &[i32], end: &[i32])),
+            rotate: with_features!($features, rotate(x: &mut [f32])),
         }
     };
 }
-pub(super) use loops;
+pub(super) use loop_table;
 
-macro_rules! version {
+macro_rules! with_features {
     ($features:literal, $loop:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?) => {
         |$($argument),*| {
             #[target_feature(enable = $features)]
-            fn version($($argument: $kind),*) $(-> $result)? {
+            fn with_features($($argument: $kind),*) $(-> $result)? {
                 lanes::$loop::<true>($($argument),*)
             }
             // SAFETY: see `KERNELS`.
-            unsafe { version($($argument),*) }
+            unsafe { with_features($($argument),*) }
         }
     };
 }
-pub(super) use version;
+pub(super) use with_features;
 
 const LANES: usize = 16;
 
@@ -90,7 +90,7 @@ fn fma<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
 }
 
 #[inline(always)]
-fn sum(mut lanes: [f32; LANES]) -> f32 {
+fn horizontal_sum(mut lanes: [f32; LANES]) -> f32 {
     let mut width = LANES;
     while width > 1 {
         width /= 2;
@@ -125,7 +125,7 @@ pub(super) fn dot<const FMA: bool>(a: &[f32], b: &[f32]) -> f32 {
     for i in 0..LANES {
         even[i] += odd[i];
     }
-    let mut total = sum(even);
+    let mut total = horizontal_sum(even);
     for (&a, &b) in a_rest.iter().zip(b_rest) {
         total = fma::<FMA>(a, b, total);
     }
@@ -293,7 +293,7 @@ pub(super) fn exp_sum<const FMA: bool>(x: &mut [f32], max: f32) -> f32 {
             lanes[i] += chunk[i];
         }
     }
-    let mut total = sum(lanes);
+    let mut total = horizontal_sum(lanes);
     for x in rest {
         *x = exp::<FMA>(*x - max);
         total += *x;
@@ -318,16 +318,16 @@ pub(super) fn column_softmax<const FMA: bool>(
     shrink: &mut [f32],
 ) {
     if max.len().is_multiple_of(LANES) {
-        softmax_of::<FMA, LANES>(x, max, sum, shrink);
+        column_softmax_lanes::<FMA, LANES>(x, max, sum, shrink);
     } else if max.len().is_multiple_of(LANES / 2) {
-        softmax_of::<FMA, { LANES / 2 }>(x, max, sum, shrink);
+        column_softmax_lanes::<FMA, { LANES / 2 }>(x, max, sum, shrink);
     } else {
-        softmax_of::<FMA, 1>(x, max, sum, shrink);
+        column_softmax_lanes::<FMA, 1>(x, max, sum, shrink);
     }
 }
 
 #[inline(always)]
-fn softmax_of<const FMA: bool, const N: usize>(
+fn column_softmax_lanes<const FMA: bool, const N: usize>(
     x: &mut [f32],
     max: &mut [f32],
     sum: &mut [f32],
@@ -372,38 +372,38 @@ fn softmax_of<const FMA: bool, const N: usize>(
 #[expect(clippy::needless_range_loop, reason = "slices are slower")]
 #[inline(always)]
 pub(super) fn rotate<const FMA: bool>(x: &mut [f32]) {
-    for band in x.as_chunks_mut::<GROUP_COLS>().0 {
-        let parts = band.as_chunks_mut::<PART>().0;
-        let mut apart = parts.len() / 2;
-        while apart > 0 {
-            for i in (0..parts.len()).filter(|i| i & apart == 0) {
-                for k in 0..PART {
-                    let (a, b) = (parts[i][k], parts[i + apart][k]);
-                    (parts[i][k], parts[i + apart][k]) = (a + b, a - b);
+    for group in x.as_chunks_mut::<GROUP_COLS>().0 {
+        let parts = group.as_chunks_mut::<ROTATION_LANES>().0;
+        let mut stride = parts.len() / 2;
+        while stride > 0 {
+            for i in (0..parts.len()).filter(|i| i & stride == 0) {
+                for k in 0..ROTATION_LANES {
+                    let (a, b) = (parts[i][k], parts[i + stride][k]);
+                    (parts[i][k], parts[i + stride][k]) = (a + b, a - b);
                 }
             }
-            apart /= 2;
+            stride /= 2;
         }
         for part in parts {
             let mut y = *part;
-            y = pairs::<4>(y);
-            y = pairs::<2>(y);
-            y = pairs::<1>(y);
-            for i in 0..PART {
+            y = butterflies::<4>(y);
+            y = butterflies::<2>(y);
+            y = butterflies::<1>(y);
+            for i in 0..ROTATION_LANES {
                 part[i] = y[i] * ROTATION_UNIT;
             }
         }
     }
 }
 
-const PART: usize = 8;
+const ROTATION_LANES: usize = 8;
 
 #[inline(always)]
-fn pairs<const APART: usize>(x: [f32; PART]) -> [f32; PART] {
+fn butterflies<const STRIDE: usize>(x: [f32; ROTATION_LANES]) -> [f32; ROTATION_LANES] {
     let mut y = x;
-    for i in 0..PART {
-        let other = x[i ^ APART];
-        y[i] = if i & APART == 0 {
+    for i in 0..ROTATION_LANES {
+        let other = x[i ^ STRIDE];
+        y[i] = if i & STRIDE == 0 {
             x[i] + other
         } else {
             other - x[i]

@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use super::Cpu;
-use super::heads::Columns;
+use super::heads::ColumnOperands;
 use super::kernels::Kernels;
 use super::kv::{KvNumbers, KvView};
 use crate::error::{ShapeError, check_size, checked_product};
 
-const ROWS: usize = 64;
+const BATCH_ROWS: usize = 64;
 
 /// Positions of one layer whose keys and values are stored as float16 coordinates `k̃ = U_kᵀ k` and
 /// `ṽ = U_vᵀ v`, `[kv_heads, capacity, rank]`, in orthonormal bases of each KV head.
@@ -174,12 +174,12 @@ impl Cpu {
         if n == 0 || rows == 0 {
             return Ok(());
         }
-        let mut room = vec![0.0; n.min(ROWS) * cols];
-        for first in (0..n).step_by(ROWS) {
-            let count = ROWS.min(n - first);
+        let mut buffer = vec![0.0; n.min(BATCH_ROWS) * cols];
+        for first in (0..n).step_by(BATCH_ROWS) {
+            let count = BATCH_ROWS.min(n - first);
             let x = x.slice(first * cols..(first + count) * cols);
-            let x = x.in_f32(self.kernels, &mut room);
-            multiply(self.kernels, a, x, &mut out[first * rows..][..count * rows]);
+            let x = x.decode_f32(self.kernels, &mut buffer);
+            multiply_batch(self.kernels, a, x, &mut out[first * rows..][..count * rows]);
         }
         Ok(())
     }
@@ -224,16 +224,16 @@ impl Cpu {
 }
 
 /// Computes `out [n, rows] = x [n, cols] Aᵀ` for one batch of vectors as columns. The shapes fit.
-pub(super) fn multiply(kernels: &Kernels, a: SmallMatrix<'_>, x: &[f32], out: &mut [f32]) {
+pub(super) fn multiply_batch(kernels: &Kernels, a: SmallMatrix<'_>, x: &[f32], out: &mut [f32]) {
     let n = x.len() / a.cols;
-    let width = n.next_multiple_of(kernels.heads.lanes);
+    let width = n.next_multiple_of(kernels.attention.lanes);
     // Columns without a vector are 0.
     let mut padded = vec![0.0; width * a.cols];
     padded[..x.len()].copy_from_slice(x);
     let mut columns = vec![0.0; width * a.cols];
     transpose(&padded, [width, a.cols], &mut columns);
     let mut product = vec![0.0; a.rows * width];
-    let operands = Columns {
+    let operands = ColumnOperands {
         a: a.numbers,
         strides: if a.transposed {
             [1, a.rows]
@@ -245,7 +245,7 @@ pub(super) fn multiply(kernels: &Kernels, a: SmallMatrix<'_>, x: &[f32], out: &m
         width,
         keep: None,
     };
-    (kernels.heads.columns)(operands, &mut product);
+    (kernels.attention.gemm_columns)(operands, &mut product);
     padded.clear();
     padded.resize(width * a.rows, 0.0);
     transpose(&product, [a.rows, width], &mut padded);

@@ -1,7 +1,7 @@
 //! Products of a stored matrix and many vectors.
 
 use super::Cpu;
-use super::gemm::{View, for_each_block};
+use super::gemm::{MatrixView, for_each_block};
 use super::matvec::rows_per_task;
 use super::scratch::Scratch;
 use super::{dot, int_gemm};
@@ -25,7 +25,7 @@ const PANEL_COLS: usize = 512;
 /// |---|---|---|---|---|---|---|---|
 /// | tiles | 26 | 58 | 60 | 64 | 66 | 56 | 39 |
 /// | dense | 6 | 19 | 30 | 44 | 59 | 69 | 71 |
-const FEW: usize = 96;
+const MAX_SMALL_BATCH: usize = 96;
 
 impl Cpu {
     /// Computes `y = x Wᵀ` for `x [n, cols]`, `y [n, rows]`.
@@ -57,14 +57,14 @@ impl Cpu {
         if n == 1 {
             return self.matvec(w, x, y, scratch);
         }
-        if let Some(tiles) = kernels.tiles
+        if let Some(gemm) = kernels.int_gemm
             && dot::is_integer(w.dtype())
         {
-            int_gemm::multiply(self, tiles, w, n, x, y, scratch);
+            int_gemm::multiply(self, gemm, w, n, x, y, scratch);
             return Ok(());
         }
-        if n <= FEW {
-            return few(self, w, n, x, y, scratch);
+        if n <= MAX_SMALL_BATCH {
+            return matmul_small_batch(self, w, n, x, y, scratch);
         }
         let cols = w.cols();
         let dtype = w.dtype();
@@ -87,8 +87,8 @@ impl Cpu {
                         let bytes = &w.row(first + i)[at(start)..at(start + count)];
                         (kernels.decode)(dtype, bytes, out);
                     }
-                    let x = View::new(&x[start..], n, count, cols);
-                    let w = View::new(scratch, rows, count, count);
+                    let x = MatrixView::new(&x[start..], n, count, cols);
+                    let w = MatrixView::new(scratch, rows, count, count);
                     panel.multiply(x, w.transposed(), 1.0, start > 0);
                 }
             },
@@ -97,7 +97,7 @@ impl Cpu {
     }
 }
 
-fn few(
+fn matmul_small_batch(
     cpu: &Cpu,
     w: Matrix<'_>,
     n: usize,
@@ -121,7 +121,7 @@ fn few(
                 return;
             };
             let products = &mut scratch[..rows * n];
-            (kernels.few)(w, n, x, products);
+            (kernels.matmul_small_batch)(w, n, x, products);
             for t in 0..n {
                 for (y, products) in panel.row_mut(t).iter_mut().zip(products.chunks_exact(n)) {
                     *y = products[t];

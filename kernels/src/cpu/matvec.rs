@@ -3,9 +3,9 @@
 use htc_formats::DType;
 
 use super::Cpu;
-use super::activations::{self, Strip};
+use super::activations::{self, SuperBlock};
 use super::kernels::Kernels;
-use super::project::{Input, Slot};
+use super::project::{Input, Projection};
 use super::scratch::Scratch;
 use super::{dot, lanes, plain};
 use crate::error::{ShapeError, check_size};
@@ -24,31 +24,36 @@ impl Cpu {
         scratch: &mut Scratch,
     ) -> Result<(), ShapeError> {
         let input = Input::Vector;
-        self.project(1, x, &[], &mut [Slot { w, input, y }], scratch)
+        self.project(1, x, &[], &mut [Projection { w, input, y }], scratch)
     }
 }
 
 /// Vector in the forms that products read.
 #[derive(Clone, Copy)]
-pub(super) struct Vector<'a> {
+pub(super) struct PreparedVector<'a> {
     pub numbers: &'a [f32],
     /// Empty if no product reads them.
-    pub strips: &'a [Strip],
+    pub super_blocks: &'a [SuperBlock],
 }
 
 /// Computes `y = W x` on one thread; the shapes have been checked.
-pub(super) fn multiply(kernels: &Kernels, w: Matrix<'_>, x: Vector<'_>, y: &mut [f32]) {
+pub(super) fn matvec_single_threaded(
+    kernels: &Kernels,
+    w: Matrix<'_>,
+    x: PreparedVector<'_>,
+    y: &mut [f32],
+) {
     if dot::is_integer(w.dtype()) {
-        (kernels.dot)(w, x.strips, y);
+        (kernels.dot)(w, x.super_blocks, y);
     } else {
         (kernels.matvec)(w, x.numbers, y);
     }
 }
 
 /// Super-blocks that a product with a matrix of this type reads.
-pub(super) fn strips(dtype: DType, cols: usize) -> usize {
+pub(super) fn super_blocks(dtype: DType, cols: usize) -> usize {
     if dot::is_integer(dtype) {
-        activations::strips(cols)
+        activations::super_blocks(cols)
     } else {
         0
     }
@@ -62,24 +67,28 @@ const TASKS_PER_THREAD: usize = 2;
 
 /// Rows of one task, a multiple of the rows a kernel processes together.
 pub(super) fn rows_per_task(w: &Matrix<'_>, threads: usize) -> usize {
-    const ROWS: usize = 8;
+    const KERNEL_ROWS: usize = 8;
     let bytes = (w.rows() * w.row_bytes() / (TASKS_PER_THREAD * threads.max(1)))
         .clamp(*TASK_BYTES.start(), *TASK_BYTES.end());
     let rows = bytes / w.row_bytes().max(1);
-    rows.max(1).next_multiple_of(ROWS)
+    rows.max(1).next_multiple_of(KERNEL_ROWS)
 }
 
-const SEGMENT: usize = 256;
+const SEGMENT_NUMBERS: usize = 256;
 
 /// Computes `y = W x` for any type, decoding a segment of a row at a time.
 #[inline(always)]
 pub(super) fn decoded_matvec<const FMA: bool>(w: Matrix<'_>, x: &[f32], y: &mut [f32]) {
     let dtype = w.dtype();
-    let segment_bytes = SEGMENT / dtype.block_len() * dtype.block_bytes();
+    let segment_bytes = SEGMENT_NUMBERS / dtype.block_len() * dtype.block_bytes();
     for (i, y) in y.iter_mut().enumerate() {
         let mut sum = 0.0;
-        let mut buffer = [0.0; SEGMENT];
-        for (bytes, x) in w.row(i).chunks(segment_bytes).zip(x.chunks(SEGMENT)) {
+        let mut buffer = [0.0; SEGMENT_NUMBERS];
+        for (bytes, x) in w
+            .row(i)
+            .chunks(segment_bytes)
+            .zip(x.chunks(SEGMENT_NUMBERS))
+        {
             let numbers = &mut buffer[..x.len()];
             plain::decode(dtype, bytes, numbers);
             sum += lanes::dot::<FMA>(numbers, x);

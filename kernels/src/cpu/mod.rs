@@ -50,8 +50,8 @@ pub(crate) use hadamard::check_hadamard;
 pub use hadamard::hadamard_block;
 pub use kv::{F16Error, KvNumbers, KvView};
 pub use low_rank::{LowRankShape, LowRankView, SmallMatrix};
-pub use moments::{COLUMN_STEP, MOST_COLUMNS};
-pub use project::{Factor, Input, Slot};
+pub use moments::{COLUMN_STEP, MAX_COLUMNS};
+pub use project::{Factor, Input, Projection};
 pub use scratch::Scratch;
 
 use crate::pool::{Pool, PoolError};
@@ -107,6 +107,13 @@ impl std::fmt::Debug for Cpu {
             .field("pool", &self.pool)
             .finish()
     }
+}
+
+/// Returns `N` bytes from `at`.
+#[inline(always)]
+fn subarray<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
+    let (parts, _) = bytes[at..at + N].as_chunks::<N>();
+    &parts[0]
 }
 
 /// Returns the instruction set of [`Cpu::new`]: `x86-64-v4` or `x86-64-v3`, optionally with

@@ -3,17 +3,17 @@
 use super::Cpu;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::blocks::prefetch;
-use super::heads::Columns;
+use super::heads::ColumnOperands;
 use crate::error::{ShapeError, check_size, checked_product};
 
 /// Maximum number of columns of [`Cpu::add_cross_products`]: their float64 sums and a piece of the
 /// numbers fit the first cache levels.
-pub const MOST_COLUMNS: usize = 64;
+pub const MAX_COLUMNS: usize = 64;
 
 /// Divisor of the number of columns, a multiple of every register's length.
 pub const COLUMN_STEP: usize = 16;
 
-const DEPTH: usize = 64;
+const ROWS_PER_PASS: usize = 64;
 
 impl Cpu {
     /// Computes `sums += aᵀ b` for `a [n, rows]`, `b [n, cols]` and `sums [rows, cols]` on the
@@ -22,7 +22,7 @@ impl Cpu {
     ///
     /// # Errors
     /// When a length does not fit, or `rows` or `cols` is no multiple of [`COLUMN_STEP`] or above
-    /// [`MOST_COLUMNS`]; nothing is written then.
+    /// [`MAX_COLUMNS`]; nothing is written then.
     pub fn add_cross_products(
         &self,
         n: usize,
@@ -32,7 +32,7 @@ impl Cpu {
         sums: &mut [f64],
     ) -> Result<(), ShapeError> {
         for (what, found) in [("rows", rows), ("cols", cols)] {
-            let expected = found.next_multiple_of(COLUMN_STEP).min(MOST_COLUMNS);
+            let expected = found.next_multiple_of(COLUMN_STEP).min(MAX_COLUMNS);
             check_size(what, expected, found)?;
         }
         check_size(
@@ -49,17 +49,19 @@ impl Cpu {
         if sums.is_empty() || n == 0 {
             return Ok(());
         }
-        let mut products = Lines([0.0; MOST_COLUMNS * MOST_COLUMNS]);
+        let mut products = CacheAligned([0.0; MAX_COLUMNS * MAX_COLUMNS]);
         let products = &mut products.0[..rows * cols];
-        let ones = [1.0; MOST_COLUMNS];
-        let pieces = a.chunks(DEPTH * rows).zip(b.chunks(DEPTH * cols));
+        let ones = [1.0; MAX_COLUMNS];
+        let pieces = a
+            .chunks(ROWS_PER_PASS * rows)
+            .zip(b.chunks(ROWS_PER_PASS * cols));
         // Prefetch the sums while the products are formed.
-        let mut ahead = sums.chunks(sums.len().div_ceil(n.div_ceil(DEPTH)));
+        let mut ahead = sums.chunks(sums.len().div_ceil(n.div_ceil(ROWS_PER_PASS)));
         for (piece, (a, b)) in pieces.enumerate() {
             if let Some(sums) = ahead.next() {
-                fetch(sums);
+                prefetch_all(sums);
             }
-            let operands = Columns {
+            let operands = ColumnOperands {
                 a,
                 strides: [1, rows],
                 rows,
@@ -67,7 +69,7 @@ impl Cpu {
                 width: cols,
                 keep: (piece > 0).then_some(&ones[..cols]),
             };
-            (self.kernels.heads.columns)(operands, products);
+            (self.kernels.attention.gemm_columns)(operands, products);
         }
         (self.kernels.loops.add_to_doubles)(sums, products);
         Ok(())
@@ -75,9 +77,9 @@ impl Cpu {
 }
 
 #[repr(align(64))]
-struct Lines([f32; MOST_COLUMNS * MOST_COLUMNS]);
+struct CacheAligned([f32; MAX_COLUMNS * MAX_COLUMNS]);
 
-fn fetch(numbers: &[f64]) {
+fn prefetch_all(numbers: &[f64]) {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     for line in numbers.chunks(8) {
         prefetch(line.as_ptr());

@@ -11,13 +11,15 @@ use htc_formats::DType;
 use super::activations;
 use super::bands;
 use super::blocks::{
-    Aligned, SEGMENT, block_decoder, decoder, float_kernels, padded, part, prefetch, row_groups,
-    six_bit_scales, tile_kernels,
+    Aligned, SEGMENT, block_decoder, decoder, float_kernels, padded, prefetch, row_groups,
+    six_bit_scales, small_batch_kernels, subarray,
 };
 use super::dot;
-use super::heads::{Columns, Heads, attention_kernels, decode_kernels, heads};
+use super::heads::{
+    AttentionKernels, ColumnOperands, attention_kernels, attention_table, decode_kernels,
+};
 use super::kernels::Kernels;
-use super::lanes::{self, Loops, loops, version};
+use super::lanes::{self, Loops, loop_table, with_features};
 use super::matvec::decoded_matvec;
 use super::plain;
 use crate::matrix::Matrix;
@@ -27,7 +29,7 @@ pub(super) fn kernels() -> [Option<&'static Kernels>; 2] {
     static WITH: Kernels = Kernels {
         name: "aarch64-dotprod",
         dot: dot::neon_dotprod,
-        bands: bands::neon::dotprod::KERNELS,
+        column_groups: bands::neon::dotprod::KERNELS,
         ..KERNELS
     };
     static WITHOUT: Kernels = KERNELS;
@@ -49,19 +51,19 @@ const KERNELS: Kernels = Kernels {
             }
         }
     },
-    few: |w, n, x, y| {
+    matmul_small_batch: |w, n, x, y| {
         // SAFETY: as above.
-        unsafe { few(w, n, x, y) }
+        unsafe { matmul_small_batch(w, n, x, y) }
     },
     quantise: activations::quantise,
-    tiles: None,
+    int_gemm: None,
     decode: |dtype, bytes, out| {
         // SAFETY: as above.
         unsafe { decode(dtype, bytes, out) }
     },
-    bands: bands::neon::plain::KERNELS,
-    loops: loops!("neon"),
-    heads: heads!("neon"),
+    column_groups: bands::neon::plain::KERNELS,
+    loops: loop_table!("neon"),
+    attention: attention_table!("neon"),
 };
 
 #[target_feature(enable = "neon")]
@@ -111,12 +113,12 @@ formats! {
     (q6_k, 210, 256, unpack_q6_k),
 }
 
-tile_kernels!("neon", float32x4_t);
+small_batch_kernels!("neon", float32x4_t);
 
 attention_kernels!([target_feature(enable = "neon")], float32x4_t);
 
 const LANES: usize = 4;
-const CHAINS: usize = 4;
+const ACCUMULATORS: usize = 4;
 const TILE_ROWS: usize = 8;
 const TILE_VECTORS: usize = 3;
 const REGISTERS: usize = 4;
@@ -144,7 +146,7 @@ neon! {
         vdupq_n_f32(x)
     }
 
-    fn sums_of_four([a, b, c, d]: [float32x4_t; 4]) -> [f32; 4] {
+    fn horizontal_sums([a, b, c, d]: [float32x4_t; 4]) -> [f32; 4] {
         let mut sums = [0.0; 4];
         store(&mut sums, vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)));
         sums
@@ -170,7 +172,7 @@ neon! {
 
     fn load_halves(halves: &[u16; LANES]) -> float32x4_t {
         // SAFETY: in bounds.
-        widened(unsafe { vld1_u16(halves.as_ptr()) })
+        f16_to_f32(unsafe { vld1_u16(halves.as_ptr()) })
     }
 
     fn store_halves(halves: &mut [u16; LANES], numbers: float32x4_t) {
@@ -188,7 +190,7 @@ neon! {
         unsafe { vst1_u16(halves.as_mut_ptr(), rounded) };
     }
 
-    pub(super) fn widened(halves: uint16x4_t) -> float32x4_t {
+    pub(super) fn f16_to_f32(halves: uint16x4_t) -> float32x4_t {
         let numbers: float32x4_t;
         // SAFETY: one instruction of NEON on registers.
         unsafe {
@@ -207,15 +209,15 @@ neon! {
         unsafe { vld1q_u8(bytes.as_ptr()) }
     }
 
-    fn half(bytes: &[u8; 2]) -> float32x4_t {
-        widened(vdup_n_u16(u16::from_le_bytes(*bytes)))
+    fn broadcast_f16(bytes: &[u8; 2]) -> float32x4_t {
+        f16_to_f32(vdup_n_u16(u16::from_le_bytes(*bytes)))
     }
 
-    fn scaled(q: float32x4_t, d: f32, m: f32) -> float32x4_t {
+    fn scale_and_subtract(q: float32x4_t, d: f32, m: f32) -> float32x4_t {
         vsubq_f32(vmulq_n_f32(q, d), vdupq_n_f32(m))
     }
 
-    fn signed(bytes: int8x16_t) -> [float32x4_t; 4] {
+    fn i8_to_f32(bytes: int8x16_t) -> [float32x4_t; 4] {
         let low = vmovl_s8(vget_low_s8(bytes));
         let high = vmovl_high_s8(bytes);
         [
@@ -227,13 +229,13 @@ neon! {
     }
 
     /// Converts sixteen bytes of at most 127.
-    fn small(bytes: uint8x16_t) -> [float32x4_t; 4] {
-        signed(vreinterpretq_s8_u8(bytes))
+    fn u7_to_f32(bytes: uint8x16_t) -> [float32x4_t; 4] {
+        i8_to_f32(vreinterpretq_s8_u8(bytes))
     }
 
-    fn scales_and_mins(supers: &[u8; 4], packed: &[u8; 12]) -> [f32; 16] {
-        let six_bits = small(load_128(&six_bit_scales(packed).to_le_bytes()));
-        let (d, d_min) = (half(part(supers, 0)), half(part(supers, 2)));
+    fn scales_and_minima(supers: &[u8; 4], packed: &[u8; 12]) -> [f32; 16] {
+        let six_bits = u7_to_f32(load_128(&six_bit_scales(packed).to_le_bytes()));
+        let (d, d_min) = (broadcast_f16(subarray(supers, 0)), broadcast_f16(subarray(supers, 2)));
         let mut numbers = [0.0; 16];
         for (i, numbers) in numbers.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
             store(numbers, vmulq_f32(if i < 2 { d } else { d_min }, six_bits[i]));
@@ -243,21 +245,21 @@ neon! {
 
     fn unpack_f32<F: FnMut(usize, float32x4_t)>(b: &[u8; 128], mut each: F) {
         for i in 0..8 {
-            each(i, vreinterpretq_f32_u8(load_128(part(b, i * 16))));
+            each(i, vreinterpretq_f32_u8(load_128(subarray(b, i * 16))));
         }
     }
 
     fn unpack_f16<F: FnMut(usize, float32x4_t)>(b: &[u8; 64], mut each: F) {
         for i in 0..8 {
             // SAFETY: in bounds.
-            let halves = unsafe { vld1_u8(part::<8>(b, i * 8).as_ptr()) };
-            each(i, widened(vreinterpret_u16_u8(halves)));
+            let halves = unsafe { vld1_u8(subarray::<8>(b, i * 8).as_ptr()) };
+            each(i, f16_to_f32(vreinterpret_u16_u8(halves)));
         }
     }
 
     fn unpack_bf16<F: FnMut(usize, float32x4_t)>(b: &[u8; 64], mut each: F) {
         for i in 0..4 {
-            let halves = vreinterpretq_u16_u8(load_128(part(b, i * 16)));
+            let halves = vreinterpretq_u16_u8(load_128(subarray(b, i * 16)));
             let low = vshll_n_u16::<16>(vget_low_u16(halves));
             each(i * 2, vreinterpretq_f32_u32(low));
             each(i * 2 + 1, vreinterpretq_f32_u32(vshll_high_n_u16::<16>(halves)));
@@ -265,9 +267,9 @@ neon! {
     }
 
     fn unpack_q8_0<F: FnMut(usize, float32x4_t)>(b: &[u8; 34], mut each: F) {
-        let d = half(part(b, 0));
+        let d = broadcast_f16(subarray(b, 0));
         for i in 0..2 {
-            let numbers = signed(vreinterpretq_s8_u8(load_128(part(b, 2 + i * 16))));
+            let numbers = i8_to_f32(vreinterpretq_s8_u8(load_128(subarray(b, 2 + i * 16))));
             for (k, q) in numbers.into_iter().enumerate() {
                 each(i * 4 + k, vmulq_f32(q, d));
             }
@@ -275,10 +277,10 @@ neon! {
     }
 
     fn unpack_q4_0<F: FnMut(usize, float32x4_t)>(b: &[u8; 18], mut each: F) {
-        let d = half(part(b, 0));
-        for (i, q) in nibbles(load_128(part(b, 2))).into_iter().enumerate() {
+        let d = broadcast_f16(subarray(b, 0));
+        for (i, q) in nibbles(load_128(subarray(b, 2))).into_iter().enumerate() {
             let centred = vsubq_s8(vreinterpretq_s8_u8(q), vdupq_n_s8(8));
-            for (k, q) in signed(centred).into_iter().enumerate() {
+            for (k, q) in i8_to_f32(centred).into_iter().enumerate() {
                 each(i * 4 + k, vmulq_f32(q, d));
             }
         }
@@ -289,14 +291,14 @@ neon! {
     }
 
     fn unpack_q4_k<F: FnMut(usize, float32x4_t)>(b: &[u8; 144], mut each: F) {
-        let scales = scales_and_mins(part(b, 0), part(b, 4));
+        let scales = scales_and_minima(subarray(b, 0), subarray(b, 4));
         for pair in 0..4 {
             for i in 0..2 {
-                let q = nibbles(load_128(part(b, 16 + pair * 32 + i * 16)));
+                let q = nibbles(load_128(subarray(b, 16 + pair * 32 + i * 16)));
                 for (high, q) in q.into_iter().enumerate() {
                     let j = pair * 2 + high;
-                    for (k, q) in small(q).into_iter().enumerate() {
-                        each(j * 8 + i * 4 + k, scaled(q, scales[j], scales[j + 8]));
+                    for (k, q) in u7_to_f32(q).into_iter().enumerate() {
+                        each(j * 8 + i * 4 + k, scale_and_subtract(q, scales[j], scales[j + 8]));
                     }
                 }
             }
@@ -304,17 +306,17 @@ neon! {
     }
 
     fn unpack_q5_k<F: FnMut(usize, float32x4_t)>(b: &[u8; 176], mut each: F) {
-        let scales = scales_and_mins(part(b, 0), part(b, 4));
-        let fifth = [load_128(part(b, 16)), load_128(part(b, 32))];
+        let scales = scales_and_minima(subarray(b, 0), subarray(b, 4));
+        let fifth = [load_128(subarray(b, 16)), load_128(subarray(b, 32))];
         for pair in 0..4 {
             for (i, fifth) in fifth.into_iter().enumerate() {
-                let q = nibbles(load_128(part(b, 48 + pair * 32 + i * 16)));
+                let q = nibbles(load_128(subarray(b, 48 + pair * 32 + i * 16)));
                 for (high, q) in q.into_iter().enumerate() {
                     let j = pair * 2 + high;
                     let set = vtstq_u8(fifth, vdupq_n_u8(1 << j));
                     let q = vorrq_u8(q, vandq_u8(set, vdupq_n_u8(16)));
-                    for (k, q) in small(q).into_iter().enumerate() {
-                        each(j * 8 + i * 4 + k, scaled(q, scales[j], scales[j + 8]));
+                    for (k, q) in u7_to_f32(q).into_iter().enumerate() {
+                        each(j * 8 + i * 4 + k, scale_and_subtract(q, scales[j], scales[j + 8]));
                     }
                 }
             }
@@ -322,23 +324,23 @@ neon! {
     }
 
     fn unpack_q6_k<F: FnMut(usize, float32x4_t)>(b: &[u8; 210], mut each: F) {
-        let d = half(part(b, 208));
+        let d = broadcast_f16(subarray(b, 208));
         let mut scales = [0.0; 16];
-        let numbers = signed(vreinterpretq_s8_u8(load_128(part(b, 192))));
+        let numbers = i8_to_f32(vreinterpretq_s8_u8(load_128(subarray(b, 192))));
         for (scales, q) in scales.as_chunks_mut::<LANES>().0.iter_mut().zip(numbers) {
             store(scales, vmulq_f32(d, q));
         }
         for half in 0..2 {
             for i in 0..2 {
-                let high = load_128(part(b, 128 + half * 32 + i * 16));
-                let [a, c] = nibbles(load_128(part(b, half * 64 + i * 16)));
-                let [b, d] = nibbles(load_128(part(b, half * 64 + 32 + i * 16)));
+                let high = load_128(subarray(b, 128 + half * 32 + i * 16));
+                let [a, c] = nibbles(load_128(subarray(b, half * 64 + i * 16)));
+                let [b, d] = nibbles(load_128(subarray(b, half * 64 + 32 + i * 16)));
                 for (quarter, low) in [a, b, c, d].into_iter().enumerate() {
                     // Two more bits for each quarter.
                     let high = vshlq_u8(high, vdupq_n_s8(-2 * quarter as i8));
                     let high = vshlq_n_u8::<4>(vandq_u8(high, vdupq_n_u8(3)));
                     let q = vreinterpretq_s8_u8(vorrq_u8(low, high));
-                    let q = signed(vsubq_s8(q, vdupq_n_s8(32)));
+                    let q = i8_to_f32(vsubq_s8(q, vdupq_n_s8(32)));
                     let index = half * 8 + quarter * 2 + i;
                     for (k, q) in q.into_iter().enumerate() {
                         each(index * 4 + k, vmulq_n_f32(q, scales[index]));

@@ -22,11 +22,11 @@ pub(super) static KERNELS: Kernels = Kernels {
     },
     matvec: decoded_matvec::<FMA>,
     dot: dot::scalar,
-    tiles: None,
-    few,
+    int_gemm: None,
+    matmul_small_batch,
     quantise: activations::quantise,
     decode,
-    bands: bands::scalar::KERNELS,
+    column_groups: bands::scalar::KERNELS,
     loops: Loops {
         rms_norm: lanes::rms_norm::<FMA>,
         rms_norm_in_place: lanes::rms_norm_in_place::<FMA>,
@@ -44,10 +44,10 @@ pub(super) static KERNELS: Kernels = Kernels {
         mask_columns: lanes::mask_columns::<FMA>,
         rotate: lanes::rotate::<FMA>,
     },
-    heads: plain_heads::HEADS,
+    attention: plain_heads::KERNELS,
 };
 
-fn few(w: Matrix<'_>, n: usize, x: &[f32], y: &mut [f32]) {
+fn matmul_small_batch(w: Matrix<'_>, n: usize, x: &[f32], y: &mut [f32]) {
     let mut row = vec![0.0; w.cols()];
     for (i, y) in y.chunks_exact_mut(n.max(1)).enumerate() {
         decode(w.dtype(), w.row(i), &mut row);

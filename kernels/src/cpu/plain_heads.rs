@@ -2,18 +2,18 @@
 
 use half::f16;
 
-use super::heads::{Columns, Heads, attention_kernels, decode_kernels};
+use super::heads::{AttentionKernels, ColumnOperands, attention_kernels, decode_kernels};
 
 /// Portable kernels.
-pub(super) const HEADS: Heads = Heads {
+pub(super) const KERNELS: AttentionKernels = AttentionKernels {
     lanes: LANES,
-    widen: widen_all,
-    narrow: narrow_all,
-    scores: halves::scores,
-    weighted_sum: halves::weighted_sum,
-    scores_f32: floats::scores,
-    weighted_sum_f32: floats::weighted_sum,
-    columns,
+    f16_to_f32: f16_to_f32_slice,
+    f32_to_f16: f32_to_f16_slice,
+    scores: f16_heads::scores,
+    weighted_sum: f16_heads::weighted_sum,
+    scores_f32: f32_heads::scores,
+    weighted_sum_f32: f32_heads::weighted_sum,
+    gemm_columns,
 };
 
 attention_kernels!([inline], Register);
@@ -51,7 +51,7 @@ fn broadcast(x: f32) -> Register {
 }
 
 #[inline(always)]
-fn sums_of_four(a: [Register; 4]) -> [f32; 4] {
+fn horizontal_sums(a: [Register; 4]) -> [f32; 4] {
     a.map(|[a, b, c, d]| (a + b) + (c + d))
 }
 

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use super::Cpu;
 use super::activations::quantise_rows;
-use super::matvec::{Vector, multiply, rows_per_task, strips};
+use super::matvec::{PreparedVector, matvec_single_threaded, rows_per_task, super_blocks};
 use super::scratch::Scratch;
 use crate::error::{ShapeError, check_size, checked_product};
 use crate::matrix::Matrix;
@@ -31,7 +31,7 @@ pub enum Input {
 
 /// Projection `y = W x` or `y = W A x`.
 #[derive(Debug)]
-pub struct Slot<'a> {
+pub struct Projection<'a> {
     /// `W`, `[rows, cols]`.
     pub w: Matrix<'a>,
     /// Right operand.
@@ -54,26 +54,26 @@ impl Cpu {
         n: usize,
         x: &[f32],
         factors: &[Factor<'_>],
-        slots: &mut [Slot<'_>],
+        projections: &mut [Projection<'_>],
         scratch: &mut Scratch,
     ) -> Result<(), ShapeError> {
-        check(n, x, factors, slots)?;
+        check_shapes(n, x, factors, projections)?;
         if n == 1 {
-            single_rows(self, n, x, factors, slots, scratch);
+            project_single_rows(self, n, x, factors, projections, scratch);
             return Ok(());
         }
-        for slot in slots.iter_mut() {
-            if slot.input == Input::Vector {
-                self.matmul(slot.w, n, x, slot.y, scratch)?;
+        for projection in projections.iter_mut() {
+            if projection.input == Input::Vector {
+                self.matmul(projection.w, n, x, projection.y, scratch)?;
             }
         }
         let mut inner = std::mem::take(&mut scratch.inner);
         let mut outcome = Ok(());
         for (f, factor) in factors.iter().enumerate() {
-            let slots = slots
+            let projections = projections
                 .iter_mut()
-                .filter(|slot| slot.input == Input::Inner(f));
-            let all = two_stages(self, n, x, factor, slots, &mut inner, scratch);
+                .filter(|projection| projection.input == Input::Inner(f));
+            let all = project_through_factor(self, n, x, factor, projections, &mut inner, scratch);
             outcome = outcome.and(all);
         }
         scratch.inner = inner;
@@ -88,17 +88,17 @@ impl Cpu {
     ///
     /// # Errors
     /// As [`Cpu::project`].
-    pub fn project_apart(
+    pub fn project_batch_invariant(
         &self,
         n: usize,
         x: &[f32],
         factors: &[Factor<'_>],
-        slots: &mut [Slot<'_>],
+        projections: &mut [Projection<'_>],
         scratch: &mut Scratch,
     ) -> Result<(), ShapeError> {
-        check(n, x, factors, slots)?;
+        check_shapes(n, x, factors, projections)?;
         if n > 0 {
-            single_rows(self, n, x, factors, slots, scratch);
+            project_single_rows(self, n, x, factors, projections, scratch);
         }
         Ok(())
     }
@@ -107,7 +107,7 @@ impl Cpu {
     ///
     /// # Errors
     /// As [`Cpu::matmul`].
-    pub fn matmul_apart(
+    pub fn matmul_batch_invariant(
         &self,
         w: Matrix<'_>,
         n: usize,
@@ -116,15 +116,15 @@ impl Cpu {
         scratch: &mut Scratch,
     ) -> Result<(), ShapeError> {
         let input = Input::Vector;
-        self.project_apart(n, x, &[], &mut [Slot { w, input, y }], scratch)
+        self.project_batch_invariant(n, x, &[], &mut [Projection { w, input, y }], scratch)
     }
 }
 
-fn check(
+fn check_shapes(
     n: usize,
     x: &[f32],
     factors: &[Factor<'_>],
-    slots: &[Slot<'_>],
+    projections: &[Projection<'_>],
 ) -> Result<(), ShapeError> {
     let numbers =
         |what, w: &Matrix<'_>| check_size(what, checked_product(what, &[n, w.cols()])?, x.len());
@@ -138,9 +138,9 @@ fn check(
             });
         }
     }
-    for slot in slots {
-        match slot.input {
-            Input::Vector => numbers("x (numbers)", &slot.w)?,
+    for projection in projections {
+        match projection.input {
+            Input::Vector => numbers("x (numbers)", &projection.w)?,
             Input::Inner(index) => {
                 let Some(factor) = factors.get(index) else {
                     return Err(ShapeError {
@@ -149,11 +149,15 @@ fn check(
                         actual: index,
                     });
                 };
-                check_size("inner vector (numbers)", slot.w.cols(), factor.w.rows())?;
+                check_size(
+                    "inner vector (numbers)",
+                    projection.w.cols(),
+                    factor.w.rows(),
+                )?;
             }
         }
-        let rows = checked_product("y (numbers)", &[n, slot.w.rows()])?;
-        check_size("y (numbers)", rows, slot.y.len())?;
+        let rows = checked_product("y (numbers)", &[n, projection.w.rows()])?;
+        check_size("y (numbers)", rows, projection.y.len())?;
     }
     Ok(())
 }
@@ -162,18 +166,18 @@ const TILE: usize = 1 << 17;
 
 const TILE_ROWS: usize = 64;
 
-fn two_stages<'s, 'y: 's>(
+fn project_through_factor<'s, 'y: 's>(
     cpu: &Cpu,
     n: usize,
     x: &[f32],
     factor: &Factor<'_>,
-    slots: impl Iterator<Item = &'s mut Slot<'y>>,
+    projections: impl Iterator<Item = &'s mut Projection<'y>>,
     inner: &mut Vec<f32>,
     scratch: &mut Scratch,
 ) -> Result<(), ShapeError> {
     let (rank, cols) = (factor.w.rows(), factor.w.cols());
     let tile = (TILE / rank.max(1)).max(TILE_ROWS).min(n);
-    let mut slots: Vec<_> = slots.collect();
+    let mut projections: Vec<_> = projections.collect();
     if inner.len() < tile * rank {
         inner.resize(tile * rank, 0.0);
     }
@@ -182,18 +186,18 @@ fn two_stages<'s, 'y: 's>(
         let x = &x[start * cols..][..count * cols];
         let inner = &mut inner[..count * rank];
         cpu.matmul(factor.w, count, x, inner, scratch)?;
-        clear_tails(inner, rank, factor.rank);
-        for slot in &mut slots {
-            let rows = slot.w.rows();
-            let y = &mut slot.y[start * rows..][..count * rows];
-            cpu.matmul(slot.w, count, inner, y, scratch)?;
+        zero_unused_components(inner, rank, factor.rank);
+        for projection in &mut projections {
+            let rows = projection.w.rows();
+            let y = &mut projection.y[start * rows..][..count * rows];
+            cpu.matmul(projection.w, count, inner, y, scratch)?;
         }
     }
     Ok(())
 }
 
 /// Zeroes the components from `rank` in rows of `width` numbers.
-fn clear_tails(inner: &mut [f32], width: usize, rank: usize) {
+fn zero_unused_components(inner: &mut [f32], width: usize, rank: usize) {
     if rank < width {
         for row in inner.chunks_exact_mut(width) {
             row[rank..].fill(0.0);
@@ -201,7 +205,7 @@ fn clear_tails(inner: &mut [f32], width: usize, rank: usize) {
     }
 }
 
-struct Shared<'a, T> {
+struct DisjointSlice<'a, T> {
     base: *mut T,
     len: usize,
     lifetime: PhantomData<&'a mut [T]>,
@@ -209,11 +213,11 @@ struct Shared<'a, T> {
 
 // SAFETY: equivalent to a mutable slice, except for the disjointness of parts, which the unsafe
 // methods require of their caller.
-unsafe impl<T: Send + Sync> Sync for Shared<'_, T> {}
+unsafe impl<T: Send + Sync> Sync for DisjointSlice<'_, T> {}
 
-impl<'a, T> Shared<'a, T> {
+impl<'a, T> DisjointSlice<'a, T> {
     fn new(slice: &'a mut [T]) -> Self {
-        Shared {
+        DisjointSlice {
             base: slice.as_mut_ptr(),
             len: slice.len(),
             lifetime: PhantomData,
@@ -222,7 +226,7 @@ impl<'a, T> Shared<'a, T> {
 
     /// # Safety
     /// The part must not be written while the result lives.
-    unsafe fn part(&self, start: usize, len: usize) -> &[T] {
+    unsafe fn get(&self, start: usize, len: usize) -> &[T] {
         assert!(start <= self.len && len <= self.len - start);
         // SAFETY: the part lies in the slice; the caller ensures exclusive or shared access.
         unsafe { std::slice::from_raw_parts(self.base.add(start), len) }
@@ -231,142 +235,155 @@ impl<'a, T> Shared<'a, T> {
     /// # Safety
     /// The part must not be used otherwise while the result lives.
     #[expect(clippy::mut_from_ref, reason = "the caller answers for it")]
-    unsafe fn part_mut(&self, start: usize, len: usize) -> &mut [T] {
+    unsafe fn get_mut(&self, start: usize, len: usize) -> &mut [T] {
         assert!(start <= self.len && len <= self.len - start);
         // SAFETY: the part lies in the slice; the caller ensures exclusive access.
         unsafe { std::slice::from_raw_parts_mut(self.base.add(start), len) }
     }
 }
 
-struct Work<'a> {
+struct ProductTasks<'a> {
     w: Matrix<'a>,
     input: Input,
-    y: Shared<'a, f32>,
+    y: DisjointSlice<'a, f32>,
     rows: usize,
     tasks: usize,
 }
 
-impl<'a> Work<'a> {
+impl<'a> ProductTasks<'a> {
     fn new(pool: &Pool, n: usize, w: Matrix<'a>, input: Input, y: &'a mut [f32]) -> Self {
         let rows = match (pool.threads(), n) {
             (1, 1) => w.rows().max(1),
             (threads, _) => rows_per_task(&w, threads),
         };
-        Work {
+        ProductTasks {
             w,
             input,
-            y: Shared::new(y),
+            y: DisjointSlice::new(y),
             rows,
             tasks: w.rows().div_ceil(rows),
         }
     }
 }
 
-struct Inner {
+struct InnerVector {
     numbers: usize,
-    strips: usize,
-    strip_count: usize,
+    super_blocks: usize,
+    super_block_count: usize,
 }
 
 /// Returns the positions of the inner vectors of a row, and the buffer sizes: their numbers,
 /// super-blocks of `x`, super-blocks of inner vectors (only where a product reads them).
-fn places(factors: &[Factor<'_>], slots: &[Slot<'_>]) -> (Vec<Inner>, [usize; 3]) {
+fn plan_inner_vectors(
+    factors: &[Factor<'_>],
+    projections: &[Projection<'_>],
+) -> (Vec<InnerVector>, [usize; 3]) {
     let read = |input| {
-        let slots = slots.iter().filter(|slot| slot.input == input);
-        let matrices = slots.map(|slot| slot.w);
+        let projections = projections
+            .iter()
+            .filter(|projection| projection.input == input);
+        let matrices = projections.map(|projection| projection.w);
         matrices
-            .map(|w| strips(w.dtype(), w.cols()))
+            .map(|w| super_blocks(w.dtype(), w.cols()))
             .max()
             .unwrap_or(0)
     };
     let by_factors = factors
         .iter()
-        .map(|f| strips(f.w.dtype(), f.w.cols()))
+        .map(|f| super_blocks(f.w.dtype(), f.w.cols()))
         .max();
-    let x_strips = by_factors.unwrap_or(0).max(read(Input::Vector));
-    let (mut numbers, mut strip_count) = (0, 0);
+    let x_super_blocks = by_factors.unwrap_or(0).max(read(Input::Vector));
+    let (mut numbers, mut super_block_count) = (0, 0);
     let mut inners = Vec::with_capacity(factors.len());
     for (index, factor) in factors.iter().enumerate() {
-        let inner = Inner {
+        let inner = InnerVector {
             numbers,
-            strips: strip_count,
-            strip_count: read(Input::Inner(index)),
+            super_blocks: super_block_count,
+            super_block_count: read(Input::Inner(index)),
         };
         numbers += factor.w.rows();
-        strip_count += inner.strip_count;
+        super_block_count += inner.super_block_count;
         inners.push(inner);
     }
-    (inners, [numbers, x_strips, strip_count])
+    (inners, [numbers, x_super_blocks, super_block_count])
 }
 
 /// Returns the products of the first stage, which read the vector, and of the second, which read
 /// inner vectors. Every row of every product is in one task, and no two of them share a number of
 /// `y`.
-fn works<'a>(
+fn plan_stages<'a>(
     pool: &Pool,
     n: usize,
     factors: &[Factor<'a>],
-    slots: &'a mut [Slot<'_>],
-    inner: &'a Shared<'_, f32>,
-    inners: &[Inner],
-) -> [Vec<Work<'a>>; 2] {
-    let mut first = Vec::with_capacity(slots.len() + factors.len());
-    let mut second = Vec::with_capacity(slots.len());
+    projections: &'a mut [Projection<'_>],
+    inner: &'a DisjointSlice<'_, f32>,
+    inners: &[InnerVector],
+) -> [Vec<ProductTasks<'a>>; 2] {
+    let mut first = Vec::with_capacity(projections.len() + factors.len());
+    let mut second = Vec::with_capacity(projections.len());
     for (factor, at) in factors.iter().zip(inners) {
         // SAFETY: the parts of the factors are disjoint.
-        let y = unsafe { inner.part_mut(n * at.numbers, n * factor.w.rows()) };
-        first.push(Work::new(pool, n, factor.w, Input::Vector, y));
+        let y = unsafe { inner.get_mut(n * at.numbers, n * factor.w.rows()) };
+        first.push(ProductTasks::new(pool, n, factor.w, Input::Vector, y));
     }
-    for slot in slots {
-        let stage = match slot.input {
+    for projection in projections {
+        let stage = match projection.input {
             Input::Vector => &mut first,
             Input::Inner(_) => &mut second,
         };
-        stage.push(Work::new(pool, n, slot.w, slot.input, &mut *slot.y));
+        stage.push(ProductTasks::new(
+            pool,
+            n,
+            projection.w,
+            projection.input,
+            &mut *projection.y,
+        ));
     }
     [first, second]
 }
 
 /// Projects `n ≥ 1` rows with the kernels for one: a task multiplies a block of rows of a matrix,
 /// which stays in the cache, with one vector after another.
-fn single_rows(
+fn project_single_rows(
     cpu: &Cpu,
     n: usize,
     x: &[f32],
     factors: &[Factor<'_>],
-    slots: &mut [Slot<'_>],
+    projections: &mut [Projection<'_>],
     scratch: &mut Scratch,
 ) {
     let (kernels, pool, cols) = (cpu.kernels, &*cpu.pool, x.len() / n);
-    let (inners, [numbers, x_strips, strip_count]) = places(factors, slots);
-    let (inner, strips) = scratch.inner(n * numbers, n * (x_strips + strip_count));
-    let (x_strips, inner_strips) = strips.split_at_mut(n * x_strips);
-    if !x_strips.is_empty() {
-        quantise_rows(kernels, pool, cols, x, x_strips);
+    let (inners, [numbers, x_super_blocks, super_block_count]) =
+        plan_inner_vectors(factors, projections);
+    let (inner, super_blocks) =
+        scratch.projection_buffers(n * numbers, n * (x_super_blocks + super_block_count));
+    let (x_super_blocks, inner_super_blocks) = super_blocks.split_at_mut(n * x_super_blocks);
+    if !x_super_blocks.is_empty() {
+        quantise_rows(kernels, pool, cols, x, x_super_blocks);
     }
-    let (x_strips, of_row) = (&*x_strips, x_strips.len() / n);
+    let (x_super_blocks, of_row) = (&*x_super_blocks, x_super_blocks.len() / n);
 
-    let inner = Shared::new(inner);
-    let inner_strips = Shared::new(inner_strips);
-    let stages = works(pool, n, factors, slots, &inner, &inners);
+    let inner = DisjointSlice::new(inner);
+    let inner_super_blocks = DisjointSlice::new(inner_super_blocks);
+    let stages = plan_stages(pool, n, factors, projections, &inner, &inners);
     let tasks = stages
         .each_ref()
-        .map(|works| works.iter().map(|w| w.tasks).sum());
+        .map(|plan_stages| plan_stages.iter().map(|w| w.tasks).sum());
 
     let vector = |input: Input, t: usize| match input {
-        Input::Vector => Vector {
+        Input::Vector => PreparedVector {
             numbers: &x[t * cols..][..cols],
-            strips: &x_strips[t * of_row..][..of_row],
+            super_blocks: &x_super_blocks[t * of_row..][..of_row],
         },
         Input::Inner(index) => {
             let (at, rows) = (&inners[index], factors[index].w.rows());
-            let strips = n * at.strips + t * at.strip_count;
+            let super_blocks = n * at.super_blocks + t * at.super_block_count;
             // SAFETY: inner vectors are written only in and directly after the first stage, and
             // only products of the second read them.
             unsafe {
-                Vector {
-                    numbers: inner.part(n * at.numbers + t * rows, rows),
-                    strips: inner_strips.part(strips, at.strip_count),
+                PreparedVector {
+                    numbers: inner.get(n * at.numbers + t * rows, rows),
+                    super_blocks: inner_super_blocks.get(super_blocks, at.super_block_count),
                 }
             }
         }
@@ -385,8 +402,8 @@ fn single_rows(
             };
             for t in 0..n {
                 // SAFETY: every task is called once and its rows are disjoint from all others.
-                let y = unsafe { work.y.part_mut(t * rows + start, count) };
-                multiply(kernels, w, vector(work.input, t), y);
+                let y = unsafe { work.y.get_mut(t * rows + start, count) };
+                matvec_single_threaded(kernels, w, vector(work.input, t), y);
             }
             return;
         }
@@ -398,17 +415,17 @@ fn single_rows(
         for (factor, at) in factors.iter().zip(&inners) {
             let rows = factor.w.rows();
             for t in 0..n {
-                let strips = n * at.strips + t * at.strip_count;
+                let super_blocks = n * at.super_blocks + t * at.super_block_count;
                 // SAFETY: the first stage has finished and the second has not begun.
-                let (numbers, strips) = unsafe {
+                let (numbers, super_blocks) = unsafe {
                     (
-                        inner.part_mut(n * at.numbers + t * rows, rows),
-                        inner_strips.part_mut(strips, at.strip_count),
+                        inner.get_mut(n * at.numbers + t * rows, rows),
+                        inner_super_blocks.get_mut(super_blocks, at.super_block_count),
                     )
                 };
-                clear_tails(numbers, rows, factor.rank);
-                if !strips.is_empty() {
-                    (kernels.quantise)(numbers, strips);
+                zero_unused_components(numbers, rows, factor.rank);
+                if !super_blocks.is_empty() {
+                    (kernels.quantise)(numbers, super_blocks);
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use htc_formats::bands::GROUP_ROWS;
 
-use super::activations::Strip;
+use super::activations::SuperBlock;
 use super::int_gemm::Panel;
 
 /// Scratch space of products and attention kernels. It grows to the largest request; reuse it so
@@ -10,12 +10,12 @@ use super::int_gemm::Panel;
 #[derive(Debug, Default)]
 pub struct Scratch {
     buffer: Vec<f32>,
-    strips: Vec<Strip>,
+    super_blocks: Vec<SuperBlock>,
     panels: Vec<Panel>,
     /// Inner vectors of factorised projections, used together with `buffer`.
     pub(super) inner: Vec<f32>,
     /// Products of row classes, before they are scattered to the rows.
-    pub(super) classes: Vec<f32>,
+    pub(super) class_products: Vec<f32>,
 }
 
 impl Scratch {
@@ -33,46 +33,60 @@ impl Scratch {
     }
 
     /// Returns super-blocks and panels of unspecified content.
-    pub(super) fn integers(
+    pub(super) fn int_gemm_buffers(
         &mut self,
-        strips: usize,
+        super_blocks: usize,
         panels: usize,
-    ) -> (&mut [Strip], &mut [Panel]) {
-        if self.strips.len() < strips {
-            self.strips.resize(strips, Strip::ZERO);
+    ) -> (&mut [SuperBlock], &mut [Panel]) {
+        if self.super_blocks.len() < super_blocks {
+            self.super_blocks.resize(super_blocks, SuperBlock::ZERO);
         }
         if self.panels.len() < panels {
             self.panels.resize(panels, Panel::EMPTY);
         }
-        (&mut self.strips[..strips], &mut self.panels[..panels])
+        (
+            &mut self.super_blocks[..super_blocks],
+            &mut self.panels[..panels],
+        )
     }
 
     /// Returns numbers, super-blocks and sums of unspecified value, of the given lengths.
-    pub(super) fn bands(
+    pub(super) fn column_group_buffers(
         &mut self,
-        [len, strips, sums]: [usize; 3],
-    ) -> (&mut [f32], &mut [Strip], &mut [[f32; GROUP_ROWS]]) {
+        [len, super_blocks, sums]: [usize; 3],
+    ) -> (&mut [f32], &mut [SuperBlock], &mut [[f32; GROUP_ROWS]]) {
         if self.inner.len() < len {
             self.inner.resize(len, 0.0);
         }
-        if self.strips.len() < strips {
-            self.strips.resize(strips, Strip::ZERO);
+        if self.super_blocks.len() < super_blocks {
+            self.super_blocks.resize(super_blocks, SuperBlock::ZERO);
         }
         if self.buffer.len() < sums * GROUP_ROWS {
             self.buffer.resize(sums * GROUP_ROWS, 0.0);
         }
         let (sums, _) = self.buffer[..sums * GROUP_ROWS].as_chunks_mut();
-        (&mut self.inner[..len], &mut self.strips[..strips], sums)
+        (
+            &mut self.inner[..len],
+            &mut self.super_blocks[..super_blocks],
+            sums,
+        )
     }
 
     /// Returns numbers and super-blocks of unspecified value.
-    pub(super) fn inner(&mut self, len: usize, strips: usize) -> (&mut [f32], &mut [Strip]) {
+    pub(super) fn projection_buffers(
+        &mut self,
+        len: usize,
+        super_blocks: usize,
+    ) -> (&mut [f32], &mut [SuperBlock]) {
         if self.inner.len() < len {
             self.inner.resize(len, 0.0);
         }
-        if self.strips.len() < strips {
-            self.strips.resize(strips, Strip::ZERO);
+        if self.super_blocks.len() < super_blocks {
+            self.super_blocks.resize(super_blocks, SuperBlock::ZERO);
         }
-        (&mut self.inner[..len], &mut self.strips[..strips])
+        (
+            &mut self.inner[..len],
+            &mut self.super_blocks[..super_blocks],
+        )
     }
 }

@@ -9,9 +9,9 @@ use crate::matrix::Matrix;
 use crate::pool::Pool;
 use crate::reference;
 
-mod apart_tests;
 mod attention_tests;
 mod bands_tests;
+mod batch_invariant_tests;
 mod elementwise_tests;
 mod kv_tests;
 mod matmul_tests;
@@ -222,7 +222,7 @@ fn matmul_agrees_with_the_reference_on_any_number_of_threads() {
                 let mut expected = vec![0.0; n * rows];
                 reference::matmul(w, n, &x, &mut expected).unwrap();
                 for k in available() {
-                    if k.tiles.is_some() && dot::is_integer(dtype) {
+                    if k.int_gemm.is_some() && dot::is_integer(dtype) {
                         continue;
                     }
                     let results = pools.each_ref().map(|pool| {

@@ -197,7 +197,7 @@ fn model_tensors(shape: &Shape, form: StorageForm) -> Result<Vec<StoredTensor>, 
         all.push(vector(Role::FfnNorm { layer }));
         for slot in ProjectionKind::ALL {
             let (rows, cols) = hyper.projection_shape(slot);
-            let kept = form.projection_tensors(slot, (rows, cols))?;
+            let kept = form.projection_tensors(slot, rows, cols)?;
             let matrix = MatrixId::Projection {
                 layer,
                 projection: slot,

@@ -176,7 +176,8 @@ impl StorageForm {
     pub fn projection_tensors(
         &self,
         slot: ProjectionKind,
-        (rows, cols): (usize, usize),
+        rows: usize,
+        cols: usize,
     ) -> Result<StoredForm, CodecError> {
         let low = |rank: usize, dtype| StoredForm::LowRank {
             rank: rank.min(rows).min(cols),
@@ -248,20 +249,20 @@ mod tests {
     fn ranks_are_limited_to_the_full_rank() {
         let form = StorageForm::LowRank(1024, DType::F16);
         assert_eq!(
-            form.projection_tensors(ProjectionKind::K, (192, 576))
+            form.projection_tensors(ProjectionKind::K, 192, 576)
                 .unwrap()
                 .rank(),
             Some(192)
         );
         let form = StorageForm::Basis(1024, DType::F16);
         assert_eq!(
-            form.projection_tensors(ProjectionKind::K, (192, 576))
+            form.projection_tensors(ProjectionKind::K, 192, 576)
                 .unwrap()
                 .rank(),
             Some(576)
         );
         assert_eq!(
-            form.projection_tensors(ProjectionKind::Down, (576, 1536))
+            form.projection_tensors(ProjectionKind::Down, 576, 1536)
                 .unwrap()
                 .rank(),
             Some(576)

@@ -138,7 +138,7 @@ impl Adaptation {
             };
             let group = InputGroup::Qkv;
             let mut rows = dense::decode_tensor(draft, Role::Basis { layer, group })?;
-            let rank = setting.rank.of(rows.len() / hyper.width.max(1));
+            let rank = setting.rank.active_rank(rows.len() / hyper.width.max(1));
             rows.truncate(rank * hyper.width);
             layers.push(layer);
             bases.push(OnlineBasis::orthonormalise(hyper.width, rows).0);

@@ -225,7 +225,7 @@ impl Backend for Cpu {
         let rows = out.chunks_exact_mut(width).zip(tokens);
         if let Some(bands) = embedding.column_groups()? {
             for (row, &token) in rows {
-                self.cpu.embed_bands(bands, token as usize, row)?;
+                self.cpu.embed_column_groups(bands, token as usize, row)?;
             }
         } else {
             let matrix = embedding.matrix()?;
@@ -284,7 +284,8 @@ impl Backend for Cpu {
                 // A matrix in column groups is dense and reads the input.
                 let x = &x[..n * w.cols()];
                 let y = &mut slot.y[..n * slot.rows];
-                self.cpu.banded(w, n, x, y, &mut self.scratch)?;
+                self.cpu
+                    .matmul_column_groups(w, n, x, y, &mut self.scratch)?;
                 continue;
             }
             let w = slot.weight.matrix()?.first_cols(slot.cols)?;
@@ -292,7 +293,7 @@ impl Backend for Cpu {
                 width = Some(w.cols());
             }
             let (input, y) = (slot.input, &mut slot.y[..n * slot.rows]);
-            second.push(cpu::Slot { w, input, y });
+            second.push(cpu::Projection { w, input, y });
         }
         let Some(width) = width else {
             return Ok(());
@@ -301,7 +302,7 @@ impl Backend for Cpu {
         let scratch = &mut self.scratch;
         if self.apart && n > 1 {
             let cpu = &self.cpu;
-            return Ok(cpu.project_apart(n, x, &first, &mut second, scratch)?);
+            return Ok(cpu.project_batch_invariant(n, x, &first, &mut second, scratch)?);
         }
         Ok(self.cpu.project(n, x, &first, &mut second, scratch)?)
     }
@@ -507,10 +508,11 @@ impl Backend for Cpu {
         let out = &mut out[..n * output.rows()];
         let scratch = &mut self.scratch;
         match output.column_groups()? {
-            Some(bands) => self.cpu.banded(bands, n, x, out, scratch)?,
+            Some(bands) => self.cpu.matmul_column_groups(bands, n, x, out, scratch)?,
             None if self.apart => {
                 let matrix = output.matrix()?;
-                self.cpu.matmul_apart(matrix, n, x, out, scratch)?;
+                self.cpu
+                    .matmul_batch_invariant(matrix, n, x, out, scratch)?;
             }
             None => self.cpu.matmul(output.matrix()?, n, x, out, scratch)?,
         }

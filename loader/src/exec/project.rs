@@ -158,7 +158,7 @@ fn first_factor<W>(
     fraction: RankFraction,
     second_block: usize,
 ) -> Factor<'_, W> {
-    let rank = fraction.of(first.rows);
+    let rank = fraction.active_rank(first.rows);
     Factor {
         weight: &first.weight,
         rows: rank.next_multiple_of(second_block).min(first.rows),

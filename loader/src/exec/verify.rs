@@ -84,7 +84,7 @@ impl<B: Backend> Session<B> {
         rows: &[u32],
         out: &mut Vec<f32>,
     ) -> Result<(), ExecError> {
-        let rank = self.runner.setting.rank.of(a.rows);
+        let rank = self.runner.setting.rank.active_rank(a.rows);
         let (mut first, mut second) = (Vec::new(), Vec::new());
         self.rows_of(b, rows, &mut second)?;
         let all: Vec<u32> = (0..rank as u32).collect();

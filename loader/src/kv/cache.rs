@@ -248,7 +248,7 @@ impl KvCache {
         let stored = &self.layers[layer];
         let [keys, values] = stored.full.each_ref().map(RowBuffer::numbers);
         let (heads, size, capacity) = (self.kv_heads, self.head_size, stored.capacity);
-        let full = KvView::of(keys, values, heads, size, capacity)?;
+        let full = KvView::from_numbers(keys, values, heads, size, capacity)?;
         let low = &stored.low;
         match (self.layout.low_rank_rows(layer), &low.bases) {
             (1.., Some(bases)) => full.with_low_rank(LowRankView::new(

@@ -8,7 +8,7 @@ use htc_formats::folder::Folder;
 use serde::Serialize;
 use thiserror::Error;
 
-use super::control::Why;
+use super::control::LimitReason;
 
 /// An event. Its JSON form is a flat object with its kind in `event`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -45,7 +45,7 @@ pub enum EventKind {
     /// The fraction changed.
     Change {
         /// Reason for the fraction.
-        why: Why,
+        why: LimitReason,
     },
     /// Quantities of the law are missing and impose no limit.
     Lost {
@@ -270,7 +270,9 @@ mod tests {
                 sensor: "s".to_owned(),
                 notes: Vec::new(),
             },
-            EventKind::Change { why: Why::PowerCap },
+            EventKind::Change {
+                why: LimitReason::PowerCap,
+            },
             lost(true),
             EventKind::Stop,
         ];

@@ -49,7 +49,8 @@ pub mod sensor;
 
 pub use clock::Clock;
 pub use control::{
-    ControlLaw, ControlLawError, ControlLawOptions, Controller, Decision, ReadingStatus, Why,
+    ControlLaw, ControlLawError, ControlLawOptions, Controller, Decision, LimitReason,
+    ReadingStatus,
 };
 pub use energy::{Energy, EnergyAccumulator, EnergyPhase, Source};
 pub use event::{Event, EventKind, EventsError, EventsFile, Quantity};

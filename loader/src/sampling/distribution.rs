@@ -131,7 +131,7 @@ mod tests {
         Sampler::new(options).unwrap()
     }
 
-    fn of(sampler: &mut Sampler, logits: &[f32]) -> Distribution {
+    fn distribution_of(sampler: &mut Sampler, logits: &[f32]) -> Distribution {
         let mut out = Distribution::default();
         sampler.distribution(logits, &mut out).unwrap();
         out
@@ -140,14 +140,14 @@ mod tests {
     #[test]
     fn distribution_is_the_softmax_of_the_kept_tokens() {
         let logits = [0.5, 2.0, -1.0, 1.0];
-        let found = of(&mut sampler(0.5, 3), &logits);
+        let found = distribution_of(&mut sampler(0.5, 3), &logits);
         let weights = [0.5_f64, 2.0, 1.0].map(|l| (l / 0.5).exp());
         let total: f64 = weights.iter().sum();
         for (token, weight) in [0, 1, 3].into_iter().zip(weights) {
             assert!((found.probability(token) - weight / total).abs() < 1e-12);
         }
         assert_eq!((found.probability(2), found.tokens().len()), (0.0, 3));
-        let greedy = of(&mut sampler(0.0, 0), &logits);
+        let greedy = distribution_of(&mut sampler(0.0, 0), &logits);
         assert_eq!(greedy.tokens(), [(1, 1.0)]);
     }
 
@@ -162,8 +162,8 @@ mod tests {
         ] {
             let mut judge = sampler(1.0, 0);
             let mut drafter = sampler(1.0, top_k);
-            let own = of(&mut judge, &own_logits);
-            let draft = of(&mut drafter, &draft_logits);
+            let own = distribution_of(&mut judge, &own_logits);
+            let draft = distribution_of(&mut drafter, &draft_logits);
             let draws = 200_000;
             let mut counts = [0_u32; 6];
             let mut accepted = 0;
@@ -197,8 +197,8 @@ mod tests {
     #[test]
     fn greedy_drafts_are_accepted_only_if_equal() {
         let mut greedy = sampler(0.0, 0);
-        let own = of(&mut greedy, &[0.0, 1.0, 0.5]);
-        let other = of(&mut greedy, &[2.0, 1.0, 0.5]);
+        let own = distribution_of(&mut greedy, &[0.0, 1.0, 0.5]);
+        let other = distribution_of(&mut greedy, &[2.0, 1.0, 0.5]);
         assert_eq!(greedy.verify_token(&own, &own, 1), DraftVerdict::Accepted);
         assert_eq!(
             greedy.verify_token(&own, &other, 0),

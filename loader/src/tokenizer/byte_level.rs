@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use htc_formats::vocab::{PreTokenizer, TokenKind, Vocabulary};
 
-use super::pairs::{MergeList, MergeListBuffers, NONE};
-use super::{TokenizerError, alphabet, words};
+use super::pairs::{MergeList, MergeListBuffers};
+use super::{ABSENT, TokenizerError, alphabet, words};
 
 #[derive(Clone, Debug)]
 pub(super) struct ByteLevelBpe {
@@ -22,11 +22,11 @@ impl ByteLevelBpe {
         pre: PreTokenizer,
         ids: &HashMap<&str, u32>,
     ) -> Result<Self, TokenizerError> {
-        let mut bytes = Box::new([NONE; 256]);
+        let mut bytes = Box::new([ABSENT; 256]);
         for (byte, token) in (0..=255).zip(bytes.iter_mut()) {
             let mut text = [0; 4];
             let text = alphabet::byte_to_char(byte).encode_utf8(&mut text);
-            *token = ids.get(&*text).copied().unwrap_or(NONE);
+            *token = ids.get(&*text).copied().unwrap_or(ABSENT);
         }
         let mut whole = HashMap::new();
         if pre.ignores_merges() {
@@ -68,7 +68,7 @@ impl ByteLevelBpe {
             }
             for byte in word.bytes() {
                 let token = self.bytes[usize::from(byte)];
-                if token != NONE {
+                if token != ABSENT {
                     joining.push(token, ids);
                 }
             }

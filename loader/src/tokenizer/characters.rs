@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use htc_formats::vocab::Vocabulary;
 
-use super::pairs::{MergeList, MergeListBuffers, NONE};
-use super::{SPACE, TokenizerError, byte_tokens};
+use super::pairs::{MergeList, MergeListBuffers};
+use super::{ABSENT, SPACE, TokenizerError, byte_tokens};
 
 #[derive(Clone, Debug)]
 pub(super) struct CharacterBpe {
@@ -22,7 +22,7 @@ impl CharacterBpe {
         ids: &HashMap<&str, u32>,
     ) -> Result<Self, TokenizerError> {
         let bytes = byte_tokens(|text| ids.get(text).copied());
-        if bytes.contains(&NONE) {
+        if bytes.contains(&ABSENT) {
             return Err(TokenizerError::BytesMissing);
         }
         let mut tokens = HashMap::new();

@@ -10,9 +10,7 @@ use htc_formats::vocab::{TokenKind, Vocabulary};
 
 use super::queue::{Pair, PairQueue};
 use super::texts::{PrefixHashes, SubstringIds};
-use super::{TokenizerError, byte_tokens};
-
-const NONE: u32 = u32::MAX;
+use super::{ABSENT, TokenizerError, byte_tokens};
 
 /// Positions in a part are 32-bit.
 const MAX_PART: usize = u32::MAX as usize - 4;
@@ -51,7 +49,7 @@ impl ScoreMerger {
                 continue;
             }
             for pair in text.chars().zip(text.chars().skip(1)) {
-                neighbours.entry(pair).or_insert(NONE);
+                neighbours.entry(pair).or_insert(ABSENT);
             }
         }
 
@@ -62,7 +60,7 @@ impl ScoreMerger {
                 .find(|&(_, &kind)| kind == TokenKind::Unknown)
                 .map(|(id, _)| id)
         });
-        if unknown.is_none() && bytes.contains(&NONE) {
+        if unknown.is_none() && bytes.contains(&ABSENT) {
             return Err(TokenizerError::SpecialMissing {
                 role: "unknown",
                 reason: "lacks tokens for some bytes",
@@ -73,7 +71,7 @@ impl ScoreMerger {
             ids: SubstringIds::new(ids.into_iter()),
             neighbours,
             bytes,
-            unknown: unknown.unwrap_or(NONE),
+            unknown: unknown.unwrap_or(ABSENT),
         })
     }
 
@@ -89,7 +87,10 @@ impl ScoreMerger {
     fn push_symbol(&self, symbol: &str, id: Option<u32>, ids: &mut Vec<u32>) {
         if let Some(id) = id {
             ids.push(id);
-        } else if symbol.bytes().all(|byte| self.bytes[byte as usize] != NONE) {
+        } else if symbol
+            .bytes()
+            .all(|byte| self.bytes[byte as usize] != ABSENT)
+        {
             ids.extend(symbol.bytes().map(|byte| self.bytes[byte as usize]));
         } else if ids.last() != Some(&self.unknown) {
             ids.push(self.unknown);
@@ -128,8 +129,8 @@ impl MergeBuffers<'_> {
                 before = None;
             }
             let position = (at - start) as u32;
-            let previous = before.map_or(NONE, |before| position - before.len_utf8() as u32);
-            if let Some(token) = joint.filter(|&token| token != NONE && previous != NONE) {
+            let previous = before.map_or(ABSENT, |before| position - before.len_utf8() as u32);
+            if let Some(token) = joint.filter(|&token| token != ABSENT && previous != ABSENT) {
                 let rank = self.tables.ranks[token as usize];
                 let len = position - previous + len as u32;
                 self.queue.push(Pair {
@@ -146,7 +147,7 @@ impl MergeBuffers<'_> {
                 position as usize + len,
                 Symbol {
                     len: 0,
-                    previous: NONE,
+                    previous: ABSENT,
                 },
             );
             before = Some(character);
@@ -175,7 +176,7 @@ impl MergeBuffers<'_> {
                 self.symbols[next as usize].previous = left;
                 self.queue_pair(left, next + self.symbols[next as usize].len);
             }
-            if previous != NONE {
+            if previous != ABSENT {
                 self.queue_pair(previous, next);
             }
         }

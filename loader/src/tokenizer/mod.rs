@@ -38,6 +38,9 @@ use user_defined::{Fragment, TokenMatcher};
 /// Inside a SentencePiece vocabulary.
 const SPACE: &str = "\u{2581}";
 
+/// Marks a missing token, node or position.
+const ABSENT: u32 = u32::MAX;
+
 /// Error of an unusable vocabulary.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum TokenizerError {

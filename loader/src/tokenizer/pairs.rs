@@ -5,10 +5,8 @@ use std::collections::HashMap;
 
 use htc_formats::vocab::Vocabulary;
 
-use super::TokenizerError;
 use super::queue::{Pair, PairQueue};
-
-pub(super) const NONE: u32 = u32::MAX;
+use super::{ABSENT, TokenizerError};
 
 /// Positions are 32-bit.
 const MAX_PART: usize = u32::MAX as usize - 4;
@@ -61,7 +59,7 @@ impl MergeList {
 /// Indexed by the position of its first part.
 #[derive(Clone, Copy, Debug)]
 struct Symbol {
-    /// `NONE` is never merged.
+    /// `ABSENT` is never merged.
     token: u32,
     /// In parts; 0 if no token starts here.
     len: u32,
@@ -118,13 +116,13 @@ impl MergeListBuffers<'_> {
                 self.symbols[next as usize].previous = left;
                 self.queue_pair(left, next);
             }
-            if previous != NONE {
+            if previous != ABSENT {
                 self.queue_pair(previous, left);
             }
         }
         let mut at = 0;
         while let Some(symbol) = self.symbols.get(at) {
-            if symbol.token != NONE {
+            if symbol.token != ABSENT {
                 ids.push(symbol.token);
             }
             at += symbol.len as usize;

@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::ops::Range;
 
-const NONE: u32 = u32::MAX;
+use super::ABSENT;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fragment<'a> {
@@ -45,8 +45,8 @@ impl TokenMatcher {
             byte: 0,
             depth: 0,
             suffix: 0,
-            longest: NONE,
-            token: NONE,
+            longest: ABSENT,
+            token: ABSENT,
         };
         let mut automaton = Self {
             nodes: vec![root],
@@ -73,8 +73,8 @@ impl TokenMatcher {
                 byte,
                 depth,
                 suffix: 0,
-                longest: NONE,
-                token: NONE,
+                longest: ABSENT,
+                token: ABSENT,
             };
             self.nodes.push(leaf);
         }
@@ -92,7 +92,7 @@ impl TokenMatcher {
             } else {
                 self.step(self.nodes[node.parent as usize].suffix, node.byte)
             };
-            let longest = if node.token == NONE {
+            let longest = if node.token == ABSENT {
                 self.nodes[suffix as usize].longest
             } else {
                 index
@@ -172,7 +172,8 @@ impl TokenMatcher {
             } else if before < end {
                 // This one overlaps a selected token; a shorter one may not.
                 let mut shorter = node;
-                while shorter != NONE && self.nodes[shorter as usize].depth as usize > end - before
+                while shorter != ABSENT
+                    && self.nodes[shorter as usize].depth as usize > end - before
                 {
                     let suffix = self.nodes[shorter as usize].suffix;
                     shorter = self.nodes[suffix as usize].longest;

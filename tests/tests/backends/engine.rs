@@ -11,8 +11,8 @@ use htc_tests::model::Random;
 use htc_tests::{Scratch, TinyModel};
 
 use super::Named;
-use super::models::fixture;
 use super::sessions::{OVERFLOWING_TOKEN, overflowing};
+use htc_tests::material::architecture as fixture;
 
 const CONTEXT: usize = 96;
 

@@ -75,12 +75,9 @@ fn sensor_option_adds_joules() {
         "Tokens per joule of every run",
         "J beyond idling",
         "simulated plant",
-        "of the baseline&#39;s tokens per joule",
+        "of the baseline's tokens per joule",
     ] {
-        assert!(
-            html.contains(words) || html.contains(&words.replace("&#39;", "'")),
-            "no {words}"
-        );
+        assert!(html.contains(words), "no {words}");
     }
 }
 
@@ -93,8 +90,7 @@ fn missing_sensor_quantities_are_null() {
     let run = run.arg("--sensor").arg(format!("trace:{}", warm.display()));
     let outcome = run.run().assert_ok();
     assert!(
-        outcome.stderr.contains("4 of 4 runs")
-            || outcome.stderr.contains("2 of 2 runs have no joules"),
+        outcome.stderr.contains("2 of 2 runs have no joules"),
         "{}",
         outcome.stderr
     );

@@ -226,7 +226,7 @@ fn nonexistent_layer_is_a_usage_error() {
     let (path, _) = compile(&scratch, &model(&scratch), "out.htz", &["--rank", "16"]);
     probe(&path, &["--layer", "3"]).assert_refused(2, &["--layer 3", "3 layers"]);
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../formats/tests/golden/v1_0.htz");
-    probe(&golden, &["--layer", "1"]).assert_refused(2, &["--layer 1", "1 layers"]);
+    probe(&golden, &["--layer", "1"]).assert_refused(2, &["--layer 1", "has 1 layer,"]);
     htc!["verify", &path, "--layer", "0"]
         .run()
         .assert_refused(2, &["--probe"]);

@@ -26,7 +26,8 @@ impl TileState {
         levels: &CodebookEncoder,
         feedback: &ErrorFeedback,
         band: usize,
-        (scales, quads): (&mut [u8], &mut [Vec<u8>; QUADS_PER_GROUP]),
+        scales: &mut [u8],
+        quads: &mut [Vec<u8>; QUADS_PER_GROUP],
         slopes: &mut [f32],
     ) -> bool {
         let n = self.cols;

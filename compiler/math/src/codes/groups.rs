@@ -64,8 +64,9 @@ impl ScaledGroup {
         let lost = match within {
             Some(GroupFeedback { feedback, start }) => {
                 let mut targets = self.targets;
-                let group = (&self.exact[..self.width], &mut targets[..self.width]);
-                feedback.quantise_run(start, group, most, nearest)?
+                let exact = &self.exact[..self.width];
+                let targets = &mut targets[..self.width];
+                feedback.quantise_run(start, exact, targets, most, nearest)?
             }
             None => {
                 let targets = self.targets().iter().enumerate();

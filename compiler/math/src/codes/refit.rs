@@ -36,7 +36,9 @@ impl ColumnFit {
     /// Adds the next rows, from index `first`.
     pub fn add(
         &mut self,
-        (first, values, errors): (usize, &[f32], &[f32]),
+        first: usize,
+        values: &[f32],
+        errors: &[f32],
         rows: Option<&RowFeedback>,
         feedback: &ErrorFeedback,
     ) {
@@ -50,7 +52,7 @@ impl ColumnFit {
                 rows.flat_map(|(x, r)| x.iter().map(move |x| x * counts(r)))
                     .collect()
             };
-            self.accumulate(values, (&weighed(values), &weighed(errors)), feedback);
+            self.accumulate(values, &weighed(values), &weighed(errors), feedback);
             return;
         };
         self.values.extend_from_slice(values);
@@ -62,11 +64,16 @@ impl ColumnFit {
             std::mem::take(&mut self.values),
             std::mem::take(&mut self.errors),
         );
-        let weighed = |x: &[f32]| product((moment, order), (x, order), n);
-        self.accumulate(&values, (&weighed(&values), &weighed(&errors)), feedback);
+        let weighed = |x: &[f32]| {
+            product(
+                MatRef::from_row_major_slice(moment, order, order),
+                MatRef::from_row_major_slice(x, order, n),
+            )
+        };
+        self.accumulate(&values, &weighed(&values), &weighed(&errors), feedback);
     }
 
-    fn accumulate(&mut self, values: &[f32], (hv, he): (&[f32], &[f32]), feedback: &ErrorFeedback) {
+    fn accumulate(&mut self, values: &[f32], hv: &[f32], he: &[f32], feedback: &ErrorFeedback) {
         let (n, rows) = (self.cols, values.len() / self.cols);
         matmul(
             MatMut::from_row_major_slice_mut(&mut self.gram, n, n),
@@ -76,7 +83,10 @@ impl ColumnFit {
             1.0,
             Par::Seq,
         );
-        let slopes = product((he, rows), (&feedback.moment, n), n);
+        let slopes = product(
+            MatRef::from_row_major_slice(he, rows, n),
+            MatRef::from_row_major_slice(&feedback.moment, n, n),
+        );
         for (values, slopes) in values.chunks_exact(n).zip(slopes.chunks_exact(n)) {
             for (sum, (v, s)) in self.slope.iter_mut().zip(values.iter().zip(slopes)) {
                 *sum += f64::from(*v) * f64::from(*s);
@@ -110,13 +120,14 @@ impl ColumnFit {
     }
 }
 
-fn product((a, rows): (&[f32], usize), (b, inner): (&[f32], usize), cols: usize) -> Vec<f32> {
+fn product(a: MatRef<'_, f32>, b: MatRef<'_, f32>) -> Vec<f32> {
+    let (rows, cols) = (a.nrows(), b.ncols());
     let mut out = vec![0.0; rows * cols];
     matmul(
         MatMut::from_row_major_slice_mut(&mut out, rows, cols),
         Accum::Replace,
-        MatRef::from_row_major_slice(a, rows, inner),
-        MatRef::from_row_major_slice(b, inner, cols),
+        a,
+        b,
         1.0,
         Par::Seq,
     );

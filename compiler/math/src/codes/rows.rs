@@ -71,7 +71,7 @@ impl RowFeedback {
             blocks: Vec::with_capacity(blocks.len()),
         };
         for of in blocks {
-            let block = Block::new(of, (unit, damping.max(MIN_DAMPING)), &mut found.weights)?;
+            let block = Block::new(of, unit, damping.max(MIN_DAMPING), &mut found.weights)?;
             found.blocks.push(block);
         }
         normalise(&mut found.weights);
@@ -104,7 +104,8 @@ fn normalise(weights: &mut [f32]) {
 impl Block {
     fn new(
         of: &OutputBlock<'_>,
-        (unit, added): (f64, f64),
+        unit: f64,
+        added: f64,
         weights: &mut Vec<f32>,
     ) -> Result<Block, FactoriseError> {
         let n = of.order;

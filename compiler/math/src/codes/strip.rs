@@ -143,7 +143,7 @@ impl<'a> TileCoder<'a> {
             };
             let mut strip = self.begin(first, rows, &part)?;
             for band in 0..self.codes.len() {
-                self.quantise_column_group(&mut strip, band, (&part, &mut ends))?;
+                self.quantise_column_group(&mut strip, band, &part, &mut ends)?;
                 if let Some(feedback) = feedback {
                     strip.carry_to_later_groups(feedback, band);
                 }
@@ -156,8 +156,8 @@ impl<'a> TileCoder<'a> {
             let errors: Vec<f32> = pairs.map(|(w, value)| w - value).collect();
             self.carried.record_errors(first + start, &errors);
             if let (Some(fit), Some(feedback)) = (&mut self.fit, feedback) {
-                let here = (first + start, &strip.values[..], &errors[..]);
-                fit.add(here, self.guide.rows, feedback);
+                let rows = self.guide.rows;
+                fit.add(first + start, &strip.values, &errors, rows, feedback);
             }
             coded.append(strip.coded);
         }
@@ -257,7 +257,8 @@ impl<'a> TileCoder<'a> {
         &mut self,
         strip: &mut TileState,
         band: usize,
-        (part, ends): (&RowRange, &mut EndStates),
+        part: &RowRange,
+        ends: &mut EndStates,
     ) -> Result<(), FactoriseError> {
         let code = self.codes[band];
         let (start, width) = (band * GROUP_COLS, self.codes.group_cols(band));
@@ -279,9 +280,8 @@ impl<'a> TileCoder<'a> {
                     let metric = QuadMetric::with_feedback(feedback, first);
                     let wanted = strip.quad_targets(first, &metric);
                     let columns = self.columns.scales(first);
-                    let of_quad = (columns, metric.diagonal);
                     let end = &mut ends[first / QUAD];
-                    *states = strip.search(search, &wanted, of_quad, (part, end));
+                    *states = strip.search(search, &wanted, columns, metric.diagonal, part, end);
                     strip.store_values(search, states, columns, first);
                     if let Some(feedback) = feedback {
                         strip.carry_within_group(feedback, first..(first + QUAD).min(end_of_band));
@@ -306,7 +306,7 @@ impl<'a> TileCoder<'a> {
         for (band, coded) in bands.iter_mut().enumerate() {
             if let CodedColumnGroup::Codebook(scales, quads) = coded {
                 let levels = codebook_for(&mut self.tables, self.codes[band].bits())?;
-                changed |= strip.sweep_codebook(levels, feedback, band, (scales, quads), slopes);
+                changed |= strip.sweep_codebook(levels, feedback, band, scales, quads, slopes);
             }
         }
         strip.coded.column_groups = bands;
@@ -381,8 +381,10 @@ impl TileState {
         &self,
         search: &mut Viterbi,
         wanted: &[[f32; QUAD]],
-        (columns, diagonal): ([f32; QUAD], [f32; QUAD]),
-        (part, end): (&RowRange, &mut Option<(u16, u16)>),
+        columns: [f32; QUAD],
+        diagonal: [f32; QUAD],
+        part: &RowRange,
+        end: &mut Option<(u16, u16)>,
     ) -> Vec<u16> {
         let tail = part.tail.len();
         let padding = if part.ends {
@@ -422,7 +424,7 @@ impl TileState {
         };
         let closes = part.ends.then_some(last);
         let (targets, importance) = (&targets[..known], &importance[..known]);
-        search.encode_part(targets, Some(importance), (start, closes), &mut states);
+        search.encode_part(targets, Some(importance), start, closes, &mut states);
         *end = Some((last, states.last().copied().unwrap_or(last)));
         states
     }

@@ -64,7 +64,8 @@ impl Viterbi {
         self.encode_part(
             targets,
             importance,
-            (PathStart::At(first), Some(first)),
+            PathStart::At(first),
+            Some(first),
             states,
         );
     }
@@ -86,7 +87,8 @@ impl Viterbi {
         &mut self,
         targets: &[f32],
         importance: Option<&[f32]>,
-        (start, last): (PathStart, Option<u16>),
+        start: PathStart,
+        last: Option<u16>,
         states: &mut [u16],
     ) {
         let n = targets.len();

@@ -168,7 +168,7 @@ fn low_rank_factors_keep_the_direction() {
                     assert!(signs_are_fixed(&kept.a, n), "{label}");
                     assert_eq!(kept.singular_values, plain.singular_values);
                     let along = &h * w.f64() * &column;
-                    best_with_the_direction(&kept, &gauged, (&h, &g), (&column, &along), r);
+                    best_with_the_direction(&kept, &gauged, &h, &g, &column, &along, r);
 
                     let v = right_vectors(&gauged, r);
                     let expected = norm(&(v.transpose() * &inverse)) / norm(&inverse);
@@ -198,8 +198,10 @@ fn right_vectors(matrix: &Mat<f64>, r: usize) -> Mat<f64> {
 fn best_with_the_direction(
     kept: &LowRank,
     gauged: &Mat<f64>,
-    (h, g): (&Mat<f64>, &Mat<f64>),
-    (column, along): (&Mat<f64>, &Mat<f64>),
+    h: &Mat<f64>,
+    g: &Mat<f64>,
+    column: &Mat<f64>,
+    along: &Mat<f64>,
     r: usize,
 ) {
     let (m, n) = gauged.shape();

@@ -23,7 +23,8 @@ fn member(slot: ProjectionKind, rows: usize, cols: usize) -> UnitMatrix {
 fn known_spectrum_is_summarised() {
     let values = [4.0, 2.0, 2.0, 1.0, 0.0];
     let found = spectrum_of(
-        (3, ProjectionKind::K),
+        3,
+        ProjectionKind::K,
         &member(ProjectionKind::K, 5, 9),
         &values,
     );
@@ -36,7 +37,8 @@ fn known_spectrum_is_summarised() {
     let curve = [(0, 0.0), (1, 0.64), (2, 0.8), (3, 0.96), (4, 1.0), (5, 1.0)];
     assert_eq!(found.curve, curve);
     let long = spectrum_of(
-        (0, ProjectionKind::K),
+        0,
+        ProjectionKind::K,
         &member(ProjectionKind::K, 1000, 1000),
         &vec![1.0; 1000],
     );
@@ -47,7 +49,8 @@ fn known_spectrum_is_summarised() {
 #[test]
 fn zero_weight_has_no_error() {
     let found = spectrum_of(
-        (0, ProjectionKind::Q),
+        0,
+        ProjectionKind::Q,
         &member(ProjectionKind::Q, 4, 4),
         &[0.0; 4],
     );
@@ -138,7 +141,7 @@ fn published_spectra_are_reproduced() {
                 let member = member(slot, side(0), side(1));
                 let values = values(&format!("layer{layer}.{name}"));
                 assert_eq!(values.len(), member.rows.min(member.cols));
-                let found = spectrum_of((layer.parse().unwrap(), slot), &member, &values);
+                let found = spectrum_of(layer.parse().unwrap(), slot, &member, &values);
                 for (found, published, tolerance) in [
                     (found.norm, &published["frob_norm"], 1e-3),
                     (found.largest, &published["top_sv"], 1e-5),

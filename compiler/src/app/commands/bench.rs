@@ -24,7 +24,7 @@ use crate::app::interrupt::Interrupt;
 use crate::app::terminal::shorten_message;
 use crate::bench::energy::EnergyMeter;
 use crate::bench::gates::{self, Gate, Outcome};
-use crate::bench::llama_cpp::LlamaCpp;
+use crate::bench::llama_cpp::{LlamaBenchOptions, LlamaCpp};
 use crate::bench::machine::{Load, MAX_QUIET_LOAD, Machine};
 use crate::bench::record::{Conditions, ModelRecord, Record};
 use crate::bench::runner::required_positions;
@@ -77,8 +77,15 @@ pub(super) fn execute(args: &BenchArgs) -> Result<(), Failure> {
         bootstrap_samples: SAMPLES,
         sensor: sensor.as_ref().map(EnergyMeter::record),
     };
-    let (both, quality) = (found.subjects, found.quality);
-    let mut record = Record::new(conditions, both, found.measured, quality, bench.notes);
+    let ((subject, baseline), quality) = (found.subjects, found.quality);
+    let mut record = Record::new(
+        conditions,
+        subject,
+        baseline,
+        found.measured,
+        quality,
+        bench.notes,
+    );
     let judged = gates.iter().map(|gate: &Gate| gate.judge(&record, rank));
     record.gates = judged.collect();
     print_results(args, &record)
@@ -346,10 +353,14 @@ impl<'a> PreparedBench<'a> {
     fn llama_cpp(&self, loaded: &LoadedModel, program: &Path) -> Result<LlamaCpp, BenchError> {
         LlamaCpp::new(
             program,
-            (&loaded.path, loaded.name.clone()),
+            &loaded.path,
+            loaded.name.clone(),
             loaded.tokenizer.clone(),
-            (self.args.threads.count(), self.args.kv.kv_type),
-            self.args.time_limit,
+            LlamaBenchOptions {
+                threads: self.args.threads.count(),
+                kv_type: self.args.kv.kv_type,
+                time_limit: self.args.time_limit,
+            },
             self.interrupt.cancel(),
         )
     }

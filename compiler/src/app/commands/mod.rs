@@ -56,7 +56,7 @@ use crate::pipeline::CompileError;
 use crate::pipeline::clean::CleanError;
 use crate::plan::json::PlanFileError;
 use crate::system::memory;
-use crate::system::show::format_bytes;
+use crate::system::show::{format_bytes, format_count};
 use crate::system::text::TextError;
 
 /// Exit code of a failure of files or of the machine.
@@ -171,7 +171,7 @@ pub enum Failure {
         items: usize,
         first: HtzError,
     },
-    #[error("--layer {layer}: {} has {layers} layers, counted from 0; give a lower one", path.display())]
+    #[error("--layer {layer}: {} has {}, counted from 0; give a lower one", path.display(), format_count(*layers, "layer"))]
     NoSuchLayer {
         path: PathBuf,
         layer: usize,

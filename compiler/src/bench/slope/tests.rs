@@ -175,8 +175,8 @@ fn records_of_different_machines_are_rejected() {
         ),
         (|r| r["machine"]["processor"] = Value::Null, "processor"),
         (|r| r["machine"]["system"] = json!("T"), "system is T"),
-        (|r| r["threads"] = json!(3), "threads is 3"),
-        (|r| r["kv_type"] = json!("f32"), "f32"),
+        (|r| r["threads"] = json!(3), "number of threads is 3"),
+        (|r| r["kv_type"] = json!("f32"), "KV cache type is f32"),
         (
             |r| {
                 r["subject"]["engine"] = json!("htc 9");

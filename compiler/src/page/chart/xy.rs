@@ -246,7 +246,7 @@ impl Xy {
         let visible = series
             .points
             .iter()
-            .filter_map(|p| Some((p, frame.place(p)?)));
+            .filter_map(|p| Some((p, frame.position(p)?)));
         let visible: Vec<(&Point, (f64, f64))> = visible.collect();
         let near =
             |a: &(&Point, (f64, f64)), b: &(&Point, (f64, f64))| b.0.x - a.0.x <= self.longest_step;
@@ -277,7 +277,7 @@ impl Xy {
 
     /// A name without a free place is left out.
     fn labels(&self, frame: &Frame) -> Vec<(Area, String)> {
-        let visible = self.points().filter_map(|p| Some((p, frame.place(p)?)));
+        let visible = self.points().filter_map(|p| Some((p, frame.position(p)?)));
         let visible: Vec<(&Point, (f64, f64))> = visible.collect();
         let mut labels = Vec::new();
         if visible.iter().all(|(p, _)| !p.labelled) {
@@ -288,11 +288,11 @@ impl Xy {
             Area::new(x - 5.0, high.min(y - 5.0), x + 5.0, low.max(y + 5.0))
         };
         let mut taken: Vec<Area> = visible.iter().map(covered).collect();
-        for (point, at) in visible.into_iter().filter(|(p, _)| p.labelled) {
+        for (point, (x, y)) in visible.into_iter().filter(|(p, _)| p.labelled) {
             let name = shortened(&point.name, 28);
             let width = name.chars().count() as f64 * CHARACTER;
             let free = |area: &Area| area.is_inside() && !taken.iter().any(|t| t.meets(area));
-            if let Some(area) = Area::beside(at, width).into_iter().find(free) {
+            if let Some(area) = Area::label_candidates(x, y, width).into_iter().find(free) {
                 taken.push(area);
                 labels.push((area, name));
             }
@@ -399,7 +399,8 @@ impl Frame {
         round(BOTTOM - self.y.fraction(value) * (BOTTOM - TOP))
     }
 
-    fn place(&self, point: &Point) -> Option<(f64, f64)> {
+    /// Returns the position of a point, where it has one on these axes.
+    fn position(&self, point: &Point) -> Option<(f64, f64)> {
         let visible =
             Scale::accepts(self.kinds[0], point.x) && Scale::accepts(self.kinds[1], point.y);
         visible.then(|| (self.across(point.x), self.up(point.y)))
@@ -483,14 +484,14 @@ impl Area {
         self.left >= LEFT && self.right <= WIDTH && self.top >= TOP && self.bottom <= BOTTOM
     }
 
-    /// Right and left of a point, then above and below it.
-    fn beside((x, y): (f64, f64), width: f64) -> Vec<Area> {
+    /// Returns areas for a label of a width: right and left of a point, then above and below it.
+    fn label_candidates(x: f64, y: f64, width: f64) -> Vec<Area> {
         let area = |left: f64, y: f64| Area::new(left, y - 6.5, left + width, y + 6.5);
         let around = [-14.0, 14.0, -27.0, 27.0].into_iter();
         let around =
             around.flat_map(|by| [x - width / 2.0, x - width, x].map(|left| area(left, y + by)));
-        let beside = [area(x + 8.0, y), area(x - 8.0 - width, y)];
-        beside.into_iter().chain(around).collect()
+        let right_and_left = [area(x + 8.0, y), area(x - 8.0 - width, y)];
+        right_and_left.into_iter().chain(around).collect()
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) fn cap_ladders(
     };
     let limit = cache_share_bytes(cache);
     let mut first = 0;
-    for set in units.chunk_by(|a, b| same_input(&a.members, &b.members, (a.layer, b.layer))) {
+    for set in units.chunk_by(|a, b| a.layer == b.layer && same_group(&a.members, &b.members)) {
         cap_working_set(&mut ladders[first..first + set.len()], set, limit)?;
         first += set.len();
     }
@@ -47,13 +47,9 @@ fn cache_share_bytes(cache: u64) -> u64 {
     (CACHE_SHARE * cache as f64) as u64
 }
 
-fn same_input<L: PartialEq>(
-    a: &[UnitMatrix],
-    b: &[UnitMatrix],
-    (layer_a, layer_b): (L, L),
-) -> bool {
+fn same_group(a: &[UnitMatrix], b: &[UnitMatrix]) -> bool {
     let group = |members: &[UnitMatrix]| members.first().and_then(|m| m.slot()?.group());
-    layer_a == layer_b && group(a).is_some() && group(a) == group(b)
+    group(a).is_some() && group(a) == group(b)
 }
 
 fn cap_working_set(ladders: &mut [Ladder], set: &[Unit], limit: u64) -> Result<(), PlanError> {
@@ -128,7 +124,7 @@ pub fn predict_speed(plan: &Plan, head: MatrixId, other_bytes: u64, cache: u64) 
     let units: Vec<&UnitPlan> = plan.units.iter().filter(streams).collect();
     let limit = cache_share_bytes(cache);
     let same =
-        |a: &&UnitPlan, b: &&UnitPlan| same_input(&a.members, &b.members, (a.layer(), b.layer()));
+        |a: &&UnitPlan, b: &&UnitPlan| a.layer() == b.layer() && same_group(&a.members, &b.members);
     let sets = || units.chunk_by(same);
     let total = |bytes: &dyn Fn(&UnitPlan) -> u64, cached: bool| -> f64 {
         let time = |set: &[&UnitPlan]| {

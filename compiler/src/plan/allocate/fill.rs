@@ -202,7 +202,7 @@ pub(super) fn least_loss_rungs(
         .zip(losses)
         .map(|(l, e)| hull(l, e, price))
         .collect();
-    let slope = |i: usize, from: usize, to: usize| gain(&ladders[i], &losses[i], price, (from, to));
+    let slope = |i: usize, from: usize, to: usize| gain(&ladders[i], &losses[i], price, from, to);
     let mut rungs = vec![0; ladders.len()];
     let mut at = vec![0; ladders.len()];
     let mut left = budget.saturating_sub(least_cost(ladders));
@@ -239,7 +239,7 @@ pub(super) enum GainDivisor {
     Bytes,
 }
 
-fn gain(ladder: &Ladder, losses: &[f64], price: GainDivisor, (from, to): (usize, usize)) -> f64 {
+fn gain(ladder: &Ladder, losses: &[f64], price: GainDivisor, from: usize, to: usize) -> f64 {
     let gain = losses[from] - losses[to];
     let step = match price {
         GainDivisor::Budget => ladder.cost(to).saturating_sub(ladder.cost(from)),
@@ -256,7 +256,7 @@ fn gain(ladder: &Ladder, losses: &[f64], price: GainDivisor, (from, to): (usize,
 /// Returns the rungs on the upper concave hull of gain over cost, from the lowest rung. Collinear
 /// points are included, to keep segments short.
 fn hull(ladder: &Ladder, losses: &[f64], price: GainDivisor) -> Vec<usize> {
-    let slope = |from: usize, to: usize| gain(ladder, losses, price, (from, to));
+    let slope = |from: usize, to: usize| gain(ladder, losses, price, from, to);
     let mut hull: Vec<usize> = Vec::new();
     for rung in 0..ladder.rungs.len() {
         while let [.., before, last] = hull[..]

@@ -141,8 +141,7 @@ fn check(
     for (layer, LayerVectors([queries, keys, values])) in
         seen(model, calibration).iter().enumerate()
     {
-        let made =
-            layer_tensors(&calibration.layers[layer], (&hyper, layer), order, &Host).unwrap();
+        let made = layer_tensors(&calibration.layers[layer], &hyper, layer, order, &Host).unwrap();
         let roles_made: Vec<Role> = made.iter().map(|(role, _)| *role).collect();
         assert_eq!(roles_made, roles(layer));
         let [key_basis, key_energies, value_basis, value_energies] = numbers(&hyper, layer, &made);
@@ -217,7 +216,7 @@ fn bases_diagonalise_moments_for_every_architecture() {
         let name = path.display().to_string();
         check(&name, &model, &calibration, None);
         let order =
-            ChannelPermutation::of(model.file(), &calibration, 1, Progress::silent()).unwrap();
+            ChannelPermutation::compute(model.file(), &calibration, 1, Progress::silent()).unwrap();
         check(&name, &model, &calibration, Some(&order));
         sizes.push(model.hyper().head_size);
     }

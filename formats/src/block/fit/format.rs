@@ -12,13 +12,42 @@ pub(in crate::block) struct Format {
     /// Log2 of the run length.
     pub(super) run_shift: u32,
     pub(super) levels: LevelSet,
-    /// First and last of a run. Without integer scales both equal 1 if the scale is `d` or the
-    /// minimum is `d_min`, 0 without a minimum.
-    pub(super) scales: (f32, f32),
-    pub(super) minima: (f32, f32),
+    /// First and last integer scale and minimum of a run. Without integer scales both equal 1 if
+    /// the scale is `d` or the minimum is `d_min`, 0 without a minimum.
+    pub(super) scales: IntegerRange,
+    pub(super) minima: IntegerRange,
     pub(super) starts: &'static [f32],
     /// As a multiple of [`F16_LIMIT`], from which the scale would be infinite.
     pub(super) limit: f32,
+}
+
+/// Integers from the first to the last, as floats.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct IntegerRange {
+    pub(super) first: f32,
+    pub(super) last: f32,
+}
+
+impl IntegerRange {
+    const ZERO: IntegerRange = IntegerRange::new(0.0, 0.0);
+    pub(super) const ONE: IntegerRange = IntegerRange::new(1.0, 1.0);
+    const SIX_BITS: IntegerRange = IntegerRange::new(0.0, 63.0);
+    const SIX_BITS_SIGNED: IntegerRange = IntegerRange::new(-32.0, 31.0);
+
+    const fn new(first: f32, last: f32) -> IntegerRange {
+        IntegerRange { first, last }
+    }
+
+    #[inline]
+    pub(super) fn contains(self, integer: f32) -> bool {
+        (self.first..=self.last).contains(&integer)
+    }
+
+    /// Returns the integer nearest to `value`; the first for NaN.
+    #[inline]
+    pub(super) fn nearest(self, value: f32) -> f32 {
+        lanes::rounded(value, self.first, self.last)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,8 +65,8 @@ const fn one_scale(dtype: DType, levels: LevelSet, starts: &'static [f32]) -> Fo
         dtype,
         run_shift: 5,
         levels,
-        scales: (1.0, 1.0),
-        minima: (0.0, 0.0),
+        scales: IntegerRange::ONE,
+        minima: IntegerRange::ZERO,
         starts,
         limit,
     }
@@ -48,8 +77,8 @@ const fn one_minimum(dtype: DType, last: f32) -> Format {
         dtype,
         run_shift: 5,
         levels: LevelSet::Integers(0.0, last),
-        scales: (1.0, 1.0),
-        minima: (1.0, 1.0),
+        scales: IntegerRange::ONE,
+        minima: IntegerRange::ONE,
         starts: &[],
         limit: 1.0,
     }
@@ -59,14 +88,14 @@ const fn signed_scales(
     dtype: DType,
     run_shift: u32,
     levels: LevelSet,
-    scales: (f32, f32),
+    scales: IntegerRange,
     starts: &'static [f32],
 ) -> Format {
     let of_one = one_scale(dtype, levels, starts);
     Format {
         run_shift,
         scales,
-        limit: -scales.0 * of_one.limit,
+        limit: -scales.first * of_one.limit,
         ..of_one
     }
 }
@@ -75,20 +104,19 @@ const fn scales_and_minima(
     dtype: DType,
     run_shift: u32,
     last: f32,
-    integers: (f32, f32),
+    integers: IntegerRange,
 ) -> Format {
     Format {
         run_shift,
         scales: integers,
         minima: integers,
-        limit: integers.1,
+        limit: integers.last,
         ..one_minimum(dtype, last)
     }
 }
 
-const SIX_BITS: (f32, f32) = (0.0, 63.0);
-
-/// Many codes rarely need clipping.
+/// Starts of the searches. Many codes rarely need clipping, and each start is another chance to
+/// align numbers with codes.
 const STARTS_FOR_FEW_CODES: &[f32] = &[-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0];
 const STARTS_FOR_MANY_CODES: &[f32] = &[-3.0, -2.5, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0];
 
@@ -114,26 +142,26 @@ static Q6_K: Format = signed_scales(
     DType::Q6K,
     4,
     LevelSet::Integers(-32.0, 31.0),
-    (-128.0, 127.0),
+    IntegerRange::new(-128.0, 127.0),
     STARTS_FOR_MANY_CODES,
 );
 static Q3_K: Format = signed_scales(
     DType::Q3K,
     4,
     LevelSet::Integers(-4.0, 3.0),
-    (-32.0, 31.0),
+    IntegerRange::SIX_BITS_SIGNED,
     STARTS_FOR_FEW_CODES,
 );
 static IQ4_XS: Format = signed_scales(
     DType::IQ4XS,
     5,
     LevelSet::Iq4,
-    (-32.0, 31.0),
+    IntegerRange::SIX_BITS_SIGNED,
     STARTS_FOR_FEW_CODES,
 );
-static Q5_K: Format = scales_and_minima(DType::Q5K, 5, 31.0, SIX_BITS);
-static Q4_K: Format = scales_and_minima(DType::Q4K, 5, 15.0, SIX_BITS);
-static Q2_K: Format = scales_and_minima(DType::Q2K, 4, 3.0, (0.0, 15.0));
+static Q5_K: Format = scales_and_minima(DType::Q5K, 5, 31.0, IntegerRange::SIX_BITS);
+static Q4_K: Format = scales_and_minima(DType::Q4K, 5, 15.0, IntegerRange::SIX_BITS);
+static Q2_K: Format = scales_and_minima(DType::Q2K, 4, 3.0, IntegerRange::new(0.0, 15.0));
 
 impl Format {
     pub(super) fn for_dtype(dtype: DType) -> Option<&'static Format> {

@@ -36,9 +36,8 @@ const MAX_RUNS: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BlockFit {
     format: &'static Format,
-    /// As stored; also of the minima.
-    d: f16,
-    d_min: f16,
+    /// As stored.
+    super_scales: SuperScales<f16>,
     scales: [i8; MAX_RUNS],
     minima: [u8; MAX_RUNS],
     runs: [Run; MAX_RUNS],
@@ -54,13 +53,36 @@ struct Run {
     inverse: f32,
 }
 
+/// Scale of the scales and of the minima of a block.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct SuperScales<T> {
+    d: T,
+    d_min: T,
+}
+
+impl SuperScales<f16> {
+    fn to_f32(self) -> SuperScales<f32> {
+        SuperScales {
+            d: self.d.to_f32(),
+            d_min: self.d_min.to_f32(),
+        }
+    }
+}
+
+/// Integer scale and minimum of a run, as floats.
+#[derive(Clone, Copy)]
+struct RunIntegers {
+    scale: f32,
+    minimum: f32,
+}
+
 impl Run {
     #[inline]
-    fn new((d, d_min): (f32, f32), (scale, minimum): (f32, f32)) -> Run {
-        let step = d * scale;
+    fn new(block: SuperScales<f32>, run: RunIntegers) -> Run {
+        let step = block.d * run.scale;
         Run {
             step,
-            shift: -(d_min * minimum),
+            shift: -(block.d_min * run.minimum),
             inverse: lanes::reciprocal_or_zero(step),
         }
     }
@@ -107,19 +129,19 @@ impl BlockFit {
 
     fn from_integers(
         format: &'static Format,
-        (d, d_min): (f16, f16),
+        super_scales: SuperScales<f16>,
         scales: [i8; MAX_RUNS],
         minima: [u8; MAX_RUNS],
     ) -> BlockFit {
         let mut runs = [Run::default(); MAX_RUNS];
-        let (of_scale, of_minimum) = (d.to_f32(), d_min.to_f32());
+        let block = super_scales.to_f32();
         for ((run, scale), minimum) in runs.iter_mut().zip(scales).zip(minima) {
-            *run = Run::new((of_scale, of_minimum), (scale.into(), minimum.into()));
+            let (scale, minimum) = (scale.into(), minimum.into());
+            *run = Run::new(block, RunIntegers { scale, minimum });
         }
         BlockFit {
             format,
-            d,
-            d_min,
+            super_scales,
             scales,
             minima,
             runs,

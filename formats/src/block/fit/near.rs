@@ -1,7 +1,7 @@
 use half::f16;
 
 use super::format::{Format, LevelSet};
-use super::{BlockFit, MAX_RUNS, Run};
+use super::{BlockFit, MAX_RUNS, Run, RunIntegers, SuperScales};
 
 /// Kind of difference between nearby fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,46 +33,49 @@ impl BlockFit {
         let (run, whole) = (run % MAX_RUNS, self.format.runs() == 1);
         let (steps, minima) = match of {
             NearbyKind::Steps => (STEPS, 0),
-            NearbyKind::Offsets => (0, i8::from(self.format.minima.1 > 1.0)),
+            NearbyKind::Offsets => (0, i8::from(self.format.minima.last > 1.0)),
         };
         let minima = move |distance| (-minima..=minima).map(move |next| (distance, next));
         let others = (-steps..=steps).flat_map(minima);
-        // Conversions dominate the cost.
-        let stored = (self.d.to_f32(), self.d_min.to_f32());
+        // Converted once, because conversions dominate the cost.
+        let stored = self.super_scales.to_f32();
         let others = others.filter(|other| *other != (0, 0));
         others.filter_map(move |(distance, next)| {
             if whole {
                 self.with_scaled_step(stored, distance.into())
             } else {
-                self.with_run_step(run, stored, (distance.into(), next.into()))
+                self.with_run_step(run, stored, distance.into(), next.into())
             }
         })
     }
 
-    fn with_scaled_step(&self, (d, d_min): (f32, f32), distance: f32) -> Option<BlockFit> {
-        let other = f16::from_f32(d * (1.0 + STEP_SPACING * distance));
-        // A larger step lowers the first code.
-        let moved = (other.to_f32() - d) * self.format.middle_code();
-        let other_min = if moved == 0.0 {
-            self.d_min
+    fn with_scaled_step(&self, stored: SuperScales<f32>, distance: f32) -> Option<BlockFit> {
+        let d = f16::from_f32(stored.d * (1.0 + STEP_SPACING * distance));
+        // The minimum is subtracted: a larger step lowers the first code.
+        let moved = (d.to_f32() - stored.d) * self.format.middle_code();
+        let d_min = if moved == 0.0 {
+            self.super_scales.d_min
         } else {
-            f16::from_f32(d_min + moved)
+            f16::from_f32(stored.d_min + moved)
         };
-        let fits = other.is_finite() && other_min.is_finite();
+        let fits = d.is_finite() && d_min.is_finite();
         fits.then(|| {
-            BlockFit::from_integers(self.format, (other, other_min), self.scales, self.minima)
+            let super_scales = SuperScales { d, d_min };
+            BlockFit::from_integers(self.format, super_scales, self.scales, self.minima)
         })
     }
 
-    /// Returns the fit whose run has a step larger by some multiples of [`APART`] or of its
-    /// integer, and a minimum at some distance from the one that keeps its middle.
+    /// Returns the fit whose run has a step larger by `distance` multiples of [`STEP_SPACING`] or
+    /// of its integer, and a minimum that is `next` above the one that keeps its middle.
     fn with_run_step(
         &self,
         run: usize,
-        (d, d_min): (f32, f32),
-        (distance, next): (f32, f32),
+        stored: SuperScales<f32>,
+        distance: f32,
+        next: f32,
     ) -> Option<BlockFit> {
         let format = self.format;
+        let SuperScales { d, d_min } = stored;
         let before = f32::from(self.scales[run]);
         let apart = f32::max(1.0, (STEP_SPACING * before.abs()).round());
         let furthest = f32::max(1.0, STEP_SPACING * f32::from(STEPS) * before.abs());
@@ -83,13 +86,12 @@ impl BlockFit {
         let moved = (scale - before) * d * format.middle_code();
         let shifted = if d_min == 0.0 { 0.0 } else { moved / d_min };
         let minimum = (f32::from(self.minima[run]) + shifted).round() + next;
-        let within = |integer: f32, (first, last): (f32, f32)| (first..=last).contains(&integer);
-        if !within(scale, format.scales) || !within(minimum, format.minima) {
+        if !format.scales.contains(scale) || !format.minima.contains(minimum) {
             return None;
         }
         let mut fit = *self;
         (fit.scales[run], fit.minima[run]) = (scale as i8, minimum as u8);
-        fit.runs[run] = Run::new((d, d_min), (scale, minimum));
+        fit.runs[run] = Run::new(stored, RunIntegers { scale, minimum });
         Some(fit)
     }
 }
@@ -139,7 +141,7 @@ mod tests {
                         of.run(place).step * of.format.middle_code() + of.run(place).shift
                     };
                     let moved = (middle(&near) - middle(&fit)).abs();
-                    let least = 1.51 * near.d_min.to_f32().abs() + 1e-3;
+                    let least = 1.51 * near.super_scales.d_min.to_f32().abs() + 1e-3;
                     assert!(moved <= least, "{dtype}: {moved} {least}");
                     count += 1;
                 }

@@ -6,9 +6,9 @@
 
 use half::f16;
 
-use super::format::{Format, IntegerLevels, Iq4Levels, LevelSet, NearestLevel};
+use super::format::{Format, IntegerLevels, IntegerRange, Iq4Levels, LevelSet, NearestLevel};
 use super::lanes::{self, Lanes};
-use super::{BlockFit, MAX_RUNS, offset, step};
+use super::{BlockFit, MAX_RUNS, SuperScales, offset, step};
 use crate::block::float::{F16_LIMIT, f16_scale};
 
 const ITERATIONS: usize = 2;
@@ -41,8 +41,7 @@ struct Block<'a, const N: usize, const R: usize, L> {
 
 /// Integers (as floats) and levels chosen for given scales of the scales.
 struct BlockCandidate<const N: usize, const R: usize> {
-    d: f16,
-    d_min: f16,
+    super_scales: SuperScales<f16>,
     scales: [f32; R],
     minima: [f32; R],
     levels: [[f32; N]; R],
@@ -64,10 +63,16 @@ fn search_block<const N: usize, const R: usize, L: NearestLevel>(
         run_fits: [(0.0, 0.0); R],
     };
     let alike = w.iter().all(|&other| other == w[0]);
-    let limit = F16_LIMIT * f32::max(format.scales.1, -format.scales.0);
+    let limit = F16_LIMIT * f32::max(format.scales.last, -format.scales.first);
     for ((alone, x), w) in block.run_fits.iter_mut().zip(block.x).zip(block.w) {
         *alone = if format.has_minima() {
-            offset::search(x, w, levels.bounds().1, format.minima == (1.0, 1.0), limit)
+            offset::search(
+                x,
+                w,
+                levels.bounds().1,
+                format.minima == IntegerRange::ONE,
+                limit,
+            )
         } else {
             (step::search(x, w, levels, format.starts, alike, limit), 0.0)
         };
@@ -77,13 +82,13 @@ fn search_block<const N: usize, const R: usize, L: NearestLevel>(
 
 impl Format {
     pub(super) fn has_minima(&self) -> bool {
-        self.minima.1 > 0.0
+        self.minima.last > 0.0
     }
 
     /// `None` if out of range, or negative where that is not allowed.
     pub(super) fn round_super_scale(&self, fitted: f64, minimum: bool) -> Option<f16> {
         let signed = if minimum {
-            self.minima == (1.0, 1.0)
+            self.minima == IntegerRange::ONE
         } else {
             !self.has_minima()
         };
@@ -99,7 +104,7 @@ impl Format {
 
     /// Rounds `d_min` up if it scales integer minima, which it would clip if too small.
     fn round_minimum(&self, d_min: f32) -> f16 {
-        if self.minima == (1.0, 1.0) {
+        if self.minima == IntegerRange::ONE {
             f16::from_f32(d_min)
         } else {
             f16_scale(d_min)
@@ -109,16 +114,15 @@ impl Format {
 
 impl<const N: usize, const R: usize, L: NearestLevel> Block<'_, N, R, L> {
     fn best_candidate(&self) -> BlockCandidate<N, R> {
-        let (d, d_min) = self.initial_scales();
-        let mut best = self.choose_integers(f16_scale(d), self.format.round_minimum(d_min));
+        let mut best = self.choose_integers(self.initial_scales());
         for _ in 0..ITERATIONS {
-            let Some((d, d_min)) = best.fit_super_scales(self) else {
+            let Some(super_scales) = best.fit_super_scales(self) else {
                 break;
             };
-            if (d, d_min) == (best.d, best.d_min) {
+            if super_scales == best.super_scales {
                 break;
             }
-            let next = self.choose_integers(d, d_min);
+            let next = self.choose_integers(super_scales);
             if next.error >= best.error {
                 break;
             }
@@ -129,25 +133,28 @@ impl<const N: usize, const R: usize, L: NearestLevel> Block<'_, N, R, L> {
 
     /// Returns the scales of the scales that map the largest step and offset to the largest
     /// integers.
-    fn initial_scales(&self) -> (f32, f32) {
+    fn initial_scales(&self) -> SuperScales<f16> {
         let farther = |a: f32, b: f32| if b.abs() > a.abs() { b } else { a };
         let step = self.run_fits.iter().map(|alone| alone.0).fold(0.0, farther);
         let offset = self.run_fits.iter().map(|alone| alone.1).fold(0.0, farther);
-        let (low, high) = self.format.scales;
-        let largest = if low < 0.0 { low } else { high };
-        (step / largest, offset / f32::max(self.format.minima.1, 1.0))
+        let IntegerRange { first, last } = self.format.scales;
+        let largest = if first < 0.0 { first } else { last };
+        let d_min = offset / f32::max(self.format.minima.last, 1.0);
+        SuperScales {
+            d: f16_scale(step / largest),
+            d_min: self.format.round_minimum(d_min),
+        }
     }
 
-    fn choose_integers(&self, d: f16, d_min: f16) -> BlockCandidate<N, R> {
+    fn choose_integers(&self, super_scales: SuperScales<f16>) -> BlockCandidate<N, R> {
         let mut chosen = BlockCandidate {
-            d,
-            d_min,
+            super_scales,
             scales: [0.0; R],
             minima: [0.0; R],
             levels: [[0.0; N]; R],
             error: 0.0,
         };
-        let (d, d_min) = (d.to_f32(), d_min.to_f32());
+        let SuperScales { d, d_min } = super_scales.to_f32();
         let (of_step, of_offset) = (
             lanes::reciprocal_or_zero(d),
             lanes::reciprocal_or_zero(d_min),
@@ -193,25 +200,25 @@ impl<const N: usize, const R: usize, L: NearestLevel> Block<'_, N, R, L> {
     }
 }
 
-fn neighbours(value: f32, (first, last): (f32, f32)) -> impl Iterator<Item = f32> {
-    let nearest = lanes::rounded(value, first, last);
+fn neighbours(value: f32, range: IntegerRange) -> impl Iterator<Item = f32> {
+    let nearest = range.nearest(value);
     let tried = NEIGHBOURS.map(|distance| nearest + distance);
     tried
         .into_iter()
-        .filter(move |tried| (first..=last).contains(tried))
+        .filter(move |&tried| range.contains(tried))
 }
 
 impl<const N: usize, const R: usize> BlockCandidate<N, R> {
     /// Fits the scales of scales and minima to fixed integers and levels by least squares; `None`
     /// if they cannot be stored.
-    fn fit_super_scales<L>(&self, block: &Block<'_, N, R, L>) -> Option<(f16, f16)> {
+    fn fit_super_scales<L>(&self, block: &Block<'_, N, R, L>) -> Option<SuperScales<f16>> {
         let mut sums = SuperScaleProblem::default();
         for run in 0..R {
             let (x, w) = (&block.x[run], &block.w[run]);
             let of_run = Moments::compute(x, w, &self.levels[run]);
             sums.add(&of_run, self.scales[run], self.minima[run]);
         }
-        sums.solve(block.format, (self.d, self.d_min))
+        sums.solve(block.format, self.super_scales)
     }
 
     fn fit(&self, format: &'static Format) -> BlockFit {
@@ -220,7 +227,7 @@ impl<const N: usize, const R: usize> BlockCandidate<N, R> {
             scales[run] = self.scales[run] as i8;
             minima[run] = self.minima[run] as u8;
         }
-        BlockFit::from_integers(format, (self.d, self.d_min), scales, minima)
+        BlockFit::from_integers(format, self.super_scales, scales, minima)
     }
 }
 
@@ -275,7 +282,11 @@ impl SuperScaleProblem {
 
     /// Returns the solution rounded to f16; an undetermined unknown stays as it is. `None` if it
     /// cannot be stored.
-    pub(super) fn solve(&self, format: &Format, (d, d_min): (f16, f16)) -> Option<(f16, f16)> {
+    pub(super) fn solve(
+        &self,
+        format: &Format,
+        stored: SuperScales<f16>,
+    ) -> Option<SuperScales<f16>> {
         let SuperScaleProblem { aa, ab, bb, ax, bx } = *self;
         let determinant = aa * bb - ab * ab;
         let d_min = if determinant > 0.0 {
@@ -283,14 +294,14 @@ impl SuperScaleProblem {
         } else if bb > 0.0 && aa == 0.0 {
             format.round_super_scale(-bx / bb, true)?
         } else {
-            d_min
+            stored.d_min
         };
         // Optimal `d` for the rounded `d_min`.
         let d = if aa > 0.0 {
             format.round_super_scale((ax + d_min.to_f64() * ab) / aa, false)?
         } else {
-            d
+            stored.d
         };
-        Some((d, d_min))
+        Some(SuperScales { d, d_min })
     }
 }

@@ -6,7 +6,7 @@ use crate::dtype::DType;
 const LEN: usize = 256;
 
 pub(super) fn pack(fit: &BlockFit, codes: &[u8], out: &mut [u8]) {
-    let d = fit.d.to_le_bytes();
+    let d = fit.super_scales.d.to_le_bytes();
     match fit.format.dtype {
         DType::Q8_0 => {
             out[..2].copy_from_slice(&d);
@@ -50,7 +50,7 @@ pub(super) fn pack(fit: &BlockFit, codes: &[u8], out: &mut [u8]) {
             }
             pack_two_bits(codes, &mut out[16..80]);
             out[80..82].copy_from_slice(&d);
-            out[82..].copy_from_slice(&fit.d_min.to_le_bytes());
+            out[82..].copy_from_slice(&fit.super_scales.d_min.to_le_bytes());
         }
         // Only iq4_xs is left.
         _ => iq4_xs(fit, codes, out),
@@ -59,7 +59,7 @@ pub(super) fn pack(fit: &BlockFit, codes: &[u8], out: &mut [u8]) {
 
 /// Returns the stored minimum of q4_1 and q5_1: the negated offset.
 fn minimum(fit: &BlockFit) -> [u8; 2] {
-    (-fit.d_min).to_le_bytes()
+    (-fit.super_scales.d_min).to_le_bytes()
 }
 
 /// Packs code `i` of `2 n` into the low half of byte `i` and code `i + n` into the high half.
@@ -112,8 +112,8 @@ fn pack_two_bits(codes: &[u8], out: &mut [u8]) {
 fn six_bit_head(fit: &BlockFit) -> [u8; 16] {
     let (scales, minima) = (fit.scales.map(|scale| scale as u8), fit.minima);
     let mut head = [0; 16];
-    head[..2].copy_from_slice(&fit.d.to_le_bytes());
-    head[2..4].copy_from_slice(&fit.d_min.to_le_bytes());
+    head[..2].copy_from_slice(&fit.super_scales.d.to_le_bytes());
+    head[2..4].copy_from_slice(&fit.super_scales.d_min.to_le_bytes());
     for i in 0..4 {
         head[4 + i] = scales[i] | ((scales[4 + i] >> 4) << 6);
         head[8 + i] = minima[i] | ((minima[4 + i] >> 4) << 6);
@@ -133,7 +133,7 @@ fn q3_k(fit: &BlockFit, codes: &[u8], out: &mut [u8]) {
         let bits = |part: usize| (scales[4 * part + i] >> 4) << (2 * part);
         out[104 + i] = bits(0) | bits(1) | bits(2) | bits(3);
     }
-    out[108..].copy_from_slice(&fit.d.to_le_bytes());
+    out[108..].copy_from_slice(&fit.super_scales.d.to_le_bytes());
 }
 
 fn q6_k(fit: &BlockFit, codes: &[u8], out: &mut [u8]) {
@@ -152,12 +152,12 @@ fn q6_k(fit: &BlockFit, codes: &[u8], out: &mut [u8]) {
     for (byte, scale) in rest.iter_mut().zip(fit.scales) {
         *byte = scale as u8;
     }
-    rest[16..].copy_from_slice(&fit.d.to_le_bytes());
+    rest[16..].copy_from_slice(&fit.super_scales.d.to_le_bytes());
 }
 
 fn iq4_xs(fit: &BlockFit, codes: &[u8], out: &mut [u8]) {
     let scales = fit.scales.map(|scale| (scale + 32) as u8);
-    out[..2].copy_from_slice(&fit.d.to_le_bytes());
+    out[..2].copy_from_slice(&fit.super_scales.d.to_le_bytes());
     let high = (0..8).fold(0, |bits, run| {
         bits | u16::from(scales[run] >> 4) << (2 * run)
     });

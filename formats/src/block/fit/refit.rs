@@ -1,8 +1,8 @@
 //! Scales for fixed codes.
 
-use super::lanes;
+use super::format::IntegerRange;
 use super::nested::{Moments, SuperScaleProblem};
-use super::{BlockFit, MAX_LEN, MAX_RUNS};
+use super::{BlockFit, MAX_LEN, MAX_RUNS, RunIntegers};
 
 const ITERATIONS: usize = 2;
 
@@ -77,7 +77,8 @@ fn refit_integers(fit: &BlockFit, moments: &[Moments; MAX_RUNS]) -> Option<Block
     if runs == 1 {
         return None;
     }
-    let (d, d_min) = (fit.d.to_f64(), fit.d_min.to_f64());
+    let stored = fit.super_scales;
+    let (d, d_min) = (stored.d.to_f64(), stored.d_min.to_f64());
     let (mut scales, mut minima) = (fit.scales, fit.minima);
     for (run, of) in moments.iter().enumerate().take(runs) {
         let of_run = RunError {
@@ -85,24 +86,23 @@ fn refit_integers(fit: &BlockFit, moments: &[Moments; MAX_RUNS]) -> Option<Block
             d_min,
             moments: of,
         };
-        let old = (f32::from(fit.scales[run]), f32::from(fit.minima[run]));
+        let old = RunIntegers {
+            scale: fit.scales[run].into(),
+            minimum: fit.minima[run].into(),
+        };
         let mut best = (of_run.error(old), old);
         for scale in of_run.scales(format.scales, format.has_minima()) {
-            let tried = (scale, of_run.minimum(scale, format.minima, old.1));
+            let minimum = of_run.minimum(scale, format.minima, old.minimum);
+            let tried = RunIntegers { scale, minimum };
             let error = of_run.error(tried);
             if error < best.0 {
                 best = (error, tried);
             }
         }
-        scales[run] = best.1.0 as i8;
-        minima[run] = best.1.1 as u8;
+        scales[run] = best.1.scale as i8;
+        minima[run] = best.1.minimum as u8;
     }
-    Some(BlockFit::from_integers(
-        format,
-        (fit.d, fit.d_min),
-        scales,
-        minima,
-    ))
+    Some(BlockFit::from_integers(format, stored, scales, minima))
 }
 
 fn refit_super_scales(fit: &BlockFit, moments: &[Moments; MAX_RUNS]) -> Option<BlockFit> {
@@ -110,10 +110,10 @@ fn refit_super_scales(fit: &BlockFit, moments: &[Moments; MAX_RUNS]) -> Option<B
     for ((of, scale), minimum) in moments.iter().zip(fit.scales).zip(fit.minima) {
         sums.add(of, f32::from(scale), f32::from(minimum));
     }
-    let (d, d_min) = sums.solve(fit.format, (fit.d, fit.d_min))?;
+    let super_scales = sums.solve(fit.format, fit.super_scales)?;
     Some(BlockFit::from_integers(
         fit.format,
-        (d, d_min),
+        super_scales,
         fit.scales,
         fit.minima,
     ))
@@ -127,18 +127,15 @@ struct RunError<'a> {
 
 impl RunError<'_> {
     /// Weighted squared error, relative to all zeros.
-    fn error(&self, (scale, minimum): (f32, f32)) -> f64 {
+    fn error(&self, integers: RunIntegers) -> f64 {
         let of = self.moments;
-        let (step, offset) = (self.d * f64::from(scale), self.d_min * f64::from(minimum));
+        let step = self.d * f64::from(integers.scale);
+        let offset = self.d_min * f64::from(integers.minimum);
         step * (step * of.qq - 2.0 * (of.qx + offset * of.q))
             + offset * (offset * of.w + 2.0 * of.x)
     }
 
-    fn scales(
-        &self,
-        (first, last): (f32, f32),
-        with_offset: bool,
-    ) -> impl Iterator<Item = f32> + use<> {
+    fn scales(&self, range: IntegerRange, with_offset: bool) -> impl Iterator<Item = f32> + use<> {
         let of = self.moments;
         let determinant = of.w * of.qq - of.q * of.q;
         let step = if with_offset && determinant > 0.0 {
@@ -146,19 +143,19 @@ impl RunError<'_> {
         } else {
             of.qx / of.qq
         };
-        // NaN rounds to the first integer.
-        let nearest = lanes::rounded((step / self.d) as f32, first, last);
+        // NaN if no code or no scale has an effect, which rounds to the first integer.
+        let nearest = range.nearest((step / self.d) as f32);
         let tried = NEIGHBOURS.map(|distance| nearest + distance);
         tried
             .into_iter()
-            .filter(move |tried| (first..=last).contains(tried))
+            .filter(move |&tried| range.contains(tried))
     }
 
-    fn minimum(&self, scale: f32, (first, last): (f32, f32), old: f32) -> f32 {
+    fn minimum(&self, scale: f32, range: IntegerRange, old: f32) -> f32 {
         if self.d_min == 0.0 {
             return old;
         }
         let offset = (self.d * f64::from(scale) * self.moments.q - self.moments.x) / self.moments.w;
-        lanes::rounded((offset / self.d_min) as f32, first, last)
+        range.nearest((offset / self.d_min) as f32)
     }
 }

@@ -6,21 +6,21 @@ use super::Attention;
 use crate::cpu::Cpu;
 use crate::cpu::kernels::Kernels;
 use crate::cpu::kv::{KvNumbers, KvView};
-use crate::cpu::low_rank::{LowRankView, SmallMatrix, multiply};
+use crate::cpu::low_rank::{LowRankView, SmallMatrix, multiply_batch};
 use crate::cpu::scratch::Scratch;
 use crate::error::ShapeError;
 
 /// Positions per task of a decoding step.
-pub(super) const SPLIT: usize = 256;
+pub(super) const SPLIT_POSITIONS: usize = 256;
 
-const TOGETHER: usize = 4;
+const HEADS_PER_PASS: usize = 4;
 
-const WIDE: usize = 8;
+const DECODED_HEADS_PER_PASS: usize = 8;
 
 /// Numbers of decoded keys or values per tile, to stay in the L1 cache.
-pub(super) const TILE: usize = 8192;
+pub(super) const TILE_NUMBERS: usize = 8192;
 
-struct Stretch<'a> {
+struct PositionRun<'a> {
     keys: KvNumbers<'a>,
     values: KvNumbers<'a>,
     /// Sizes of a key and of a value.
@@ -63,7 +63,7 @@ impl Cpu {
             kv.head_types(),
             [KvNumbers::F32(_), _] | [_, KvNumbers::F32(_)]
         );
-        if float32 || size > TILE {
+        if float32 || size > TILE_NUMBERS {
             // The batch-invariant path is not optimised for speed.
             return self.attention_prefill(q, 1, position, kv, attention, scratch, out);
         }
@@ -72,63 +72,57 @@ impl Cpu {
             return Ok(());
         }
         let group = heads / kv.kv_heads();
-        let low_queries = kv.low_rank().map(|low| self.coordinates(low, group, q));
-        let seen = Seen::new(kv, attention, positions);
+        let low_queries = kv
+            .low_rank()
+            .map(|low| self.query_coordinates(low, group, q));
+        let visible = VisibleSplits::new(kv, attention, positions);
         // Per head and split: the weighted sum, the maximum, the sum. The heads of a group are
         // adjacent.
         let part = size + 2;
-        let splits = seen.splits();
+        let splits = visible.splits();
         let parts = scratch.take(kv.kv_heads() * splits * group * part);
         self.pool.chunks_mut(parts, group * part, |task, parts| {
             let (kv_head, split) = (task / splits, task % splits);
             let (sums, ends) = parts.split_at_mut(group * size);
             sums.fill(0.0);
-            let (stretch, q) = match (seen.stretch(split), kv.low_rank(), &low_queries) {
+            let (run, q) = match (visible.run(split), kv.low_rank(), &low_queries) {
                 ((true, rows), Some(low), Some(queries)) => {
                     let sizes = low.ranks();
                     let [keys, values] = low.rows(kv_head, rows);
                     let q = &queries[kv_head * group * sizes[0]..][..group * sizes[0]];
-                    let stretch = Stretch {
+                    let run = PositionRun {
                         keys,
                         values,
                         sizes,
                     };
-                    (stretch, q)
+                    (run, q)
                 }
                 ((_, rows), _, _) => {
                     let [keys, values] = kv.rows(kv_head, rows);
-                    let stretch = Stretch {
+                    let run = PositionRun {
                         keys,
                         values,
                         sizes: [size; 2],
                     };
-                    (stretch, &q[kv_head * group * size..][..group * size])
+                    (run, &q[kv_head * group * size..][..group * size])
                 }
             };
-            let sums = &mut sums[..group * stretch.sizes[1]];
-            match (stretch.keys, stretch.values) {
+            let sums = &mut sums[..group * run.sizes[1]];
+            match (run.keys, run.values) {
                 (KvNumbers::F16(keys), KvNumbers::F16(values)) => {
-                    let stored = (keys, values);
-                    halves(
-                        self.kernels,
-                        attention,
-                        stored,
-                        stretch.sizes,
-                        q,
-                        sums,
-                        ends,
-                    );
+                    let stored = [keys, values];
+                    attend_f16(self.kernels, attention, stored, run.sizes, q, sums, ends);
                 }
-                _ => decoded(self.kernels, attention, &stretch, q, sums, ends),
+                _ => attend_decoded(self.kernels, attention, &run, q, sums, ends),
             }
         });
-        self.combine(kv, &seen, group, parts, out);
+        self.combine(kv, &visible, group, parts, out);
         Ok(())
     }
 
     /// Returns the coordinates `[heads, rank]` of queries `[heads, head_size]` in the bases of
     /// keys.
-    fn coordinates(&self, low: &LowRankView<'_>, group: usize, q: &[f32]) -> Vec<f32> {
+    fn query_coordinates(&self, low: &LowRankView<'_>, group: usize, q: &[f32]) -> Vec<f32> {
         let (rank, size) = (low.ranks()[0], low.head_size());
         let mut queries = vec![0.0; q.len() / size * rank];
         self.pool
@@ -140,36 +134,43 @@ impl Cpu {
                     transposed: false,
                 };
                 let q = &q[kv_head * group * size..][..group * size];
-                multiply(self.kernels, a, q, queries);
+                multiply_batch(self.kernels, a, q, queries);
             });
         queries
     }
 
     /// Combines the partial results of all splits into the output of every head.
-    fn combine(&self, kv: &KvView<'_>, seen: &Seen, group: usize, parts: &[f32], out: &mut [f32]) {
-        let (size, splits) = (kv.head_size(), seen.splits());
+    fn combine(
+        &self,
+        kv: &KvView<'_>,
+        visible: &VisibleSplits,
+        group: usize,
+        parts: &[f32],
+        out: &mut [f32],
+    ) {
+        let (size, splits) = (kv.head_size(), visible.splits());
         let part = size + 2;
         let low_size = kv.low_rank().map_or(0, |low| low.ranks()[1]);
         let mut coordinates = vec![0.0; out.len() / size * low_size];
         for (head, out) in out.chunks_exact_mut(size).enumerate() {
             let (kv_head, g) = (head / group, head % group);
-            let of_split = |split: usize| {
+            let split_result = |split: usize| {
                 let (sums, ends) = parts[(kv_head * splits + split) * group * part..]
                     [..group * part]
                     .split_at(group * size);
-                let size = if split < seen.full { size } else { low_size };
+                let size = if split < visible.full { size } else { low_size };
                 (&sums[g * size..][..size], [ends[2 * g], ends[2 * g + 1]])
             };
             let max = (0..splits).fold(f32::NEG_INFINITY, |max, split| {
-                max.max(of_split(split).1[0])
+                max.max(split_result(split).1[0])
             });
             let mut total = 0.0;
             out.fill(0.0);
             for split in 0..splits {
-                let (sums, [split_max, sum]) = of_split(split);
+                let (sums, [split_max, sum]) = split_result(split);
                 let weight = (split_max - max).exp();
                 total += weight * sum;
-                let to = if split < seen.full {
+                let to = if split < visible.full {
                     &mut *out
                 } else {
                     &mut coordinates[head * low_size..][..low_size]
@@ -180,11 +181,11 @@ impl Cpu {
             }
             (self.kernels.loops.scale)(out, 1.0 / total);
             if low_size > 0 {
-                let of_head = &mut coordinates[head * low_size..][..low_size];
-                (self.kernels.loops.scale)(of_head, 1.0 / total);
+                let head_coordinates = &mut coordinates[head * low_size..][..low_size];
+                (self.kernels.loops.scale)(head_coordinates, 1.0 / total);
             }
         }
-        if let Some(low) = kv.low_rank().filter(|_| seen.low > 0) {
+        if let Some(low) = kv.low_rank().filter(|_| visible.low > 0) {
             self.pool.chunks_mut(out, group * size, |kv_head, out| {
                 let a = SmallMatrix {
                     numbers: low.basis(1, kv_head),
@@ -192,9 +193,10 @@ impl Cpu {
                     cols: low_size,
                     transposed: true,
                 };
-                let of_group = &coordinates[kv_head * group * low_size..][..group * low_size];
+                let group_coordinates =
+                    &coordinates[kv_head * group * low_size..][..group * low_size];
                 let mut expanded = vec![0.0; out.len()];
-                multiply(self.kernels, a, of_group, &mut expanded);
+                multiply_batch(self.kernels, a, group_coordinates, &mut expanded);
                 for (out, expanded) in out.iter_mut().zip(expanded) {
                     *out += expanded;
                 }
@@ -204,7 +206,7 @@ impl Cpu {
 }
 
 /// Splits of the positions visible to one position.
-struct Seen {
+struct VisibleSplits {
     /// Visible rows in full and in low rank.
     rows: [Range<usize>; 2],
     /// Number of splits of each kind.
@@ -212,7 +214,7 @@ struct Seen {
     low: usize,
 }
 
-impl Seen {
+impl VisibleSplits {
     /// Splits for the last of the first `positions` positions.
     fn new(kv: &KvView<'_>, attention: &Attention, positions: usize) -> Self {
         let first = attention.first_visible(positions - 1);
@@ -221,8 +223,10 @@ impl Seen {
             kv.full_row(first)..positions - compressed,
             kv.low_row(first)..compressed,
         ];
-        let [full, low] = rows.each_ref().map(|rows| rows.len().div_ceil(SPLIT));
-        Seen { rows, full, low }
+        let [full, low] = rows
+            .each_ref()
+            .map(|rows| rows.len().div_ceil(SPLIT_POSITIONS));
+        VisibleSplits { rows, full, low }
     }
 
     fn splits(&self) -> usize {
@@ -230,15 +234,15 @@ impl Seen {
     }
 
     /// Returns true for a low-rank split, and its rows within the rows of that kind.
-    fn stretch(&self, split: usize) -> (bool, Range<usize>) {
+    fn run(&self, split: usize) -> (bool, Range<usize>) {
         let low = split >= self.full;
         let (rows, split) = if low {
             (&self.rows[1], split - self.full)
         } else {
             (&self.rows[0], split)
         };
-        let first = rows.start + split * SPLIT;
-        (low, first..rows.end.min(first + SPLIT))
+        let first = rows.start + split * SPLIT_POSITIONS;
+        (low, first..rows.end.min(first + SPLIT_POSITIONS))
     }
 }
 
@@ -259,74 +263,75 @@ fn softmax(
     }
 }
 
-fn halves(
+fn attend_f16(
     kernels: &Kernels,
     attention: &Attention,
-    (keys, values): (&[u16], &[u16]),
+    [keys, values]: [&[u16]; 2],
     [key_size, value_size]: [usize; 2],
     q: &[f32],
     sums: &mut [f32],
     ends: &mut [f32],
 ) {
     let count = keys.len() / key_size;
-    let mut buffer = [0.0; TOGETHER * SPLIT];
+    let mut buffer = [0.0; HEADS_PER_PASS * SPLIT_POSITIONS];
     let together = q
-        .chunks(TOGETHER * key_size)
-        .zip(sums.chunks_mut(TOGETHER * value_size));
-    for ((q, sums), ends) in together.zip(ends.chunks_mut(TOGETHER * 2)) {
+        .chunks(HEADS_PER_PASS * key_size)
+        .zip(sums.chunks_mut(HEADS_PER_PASS * value_size));
+    for ((q, sums), ends) in together.zip(ends.chunks_mut(HEADS_PER_PASS * 2)) {
         let scores = &mut buffer[..q.len() / key_size * count];
-        (kernels.heads.scores)(q, keys, key_size, attention.scale, scores);
+        (kernels.attention.scores)(q, keys, key_size, attention.scale, scores);
         softmax(kernels, attention, count, scores, ends);
-        (kernels.heads.weighted_sum)(scores, values, value_size, sums);
+        (kernels.attention.weighted_sum)(scores, values, value_size, sums);
     }
 }
 
-fn decoded(
+fn attend_decoded(
     kernels: &Kernels,
     attention: &Attention,
-    stretch: &Stretch<'_>,
+    run: &PositionRun<'_>,
     q: &[f32],
     sums: &mut [f32],
     ends: &mut [f32],
 ) {
-    let [key_size, value_size] = stretch.sizes;
-    let count = stretch.keys.len() / key_size;
-    let (mut tile, mut of_tile) = ([0.0; TILE], [0.0; WIDE * SPLIT]);
-    let mut buffer = [0.0; WIDE * SPLIT];
+    let [key_size, value_size] = run.sizes;
+    let count = run.keys.len() / key_size;
+    let (mut tile, mut tile_scores) = (
+        [0.0; TILE_NUMBERS],
+        [0.0; DECODED_HEADS_PER_PASS * SPLIT_POSITIONS],
+    );
+    let mut buffer = [0.0; DECODED_HEADS_PER_PASS * SPLIT_POSITIONS];
     let together = q
-        .chunks(WIDE * key_size)
-        .zip(sums.chunks_mut(WIDE * value_size));
-    for ((q, sums), ends) in together.zip(ends.chunks_mut(WIDE * 2)) {
+        .chunks(DECODED_HEADS_PER_PASS * key_size)
+        .zip(sums.chunks_mut(DECODED_HEADS_PER_PASS * value_size));
+    for ((q, sums), ends) in together.zip(ends.chunks_mut(DECODED_HEADS_PER_PASS * 2)) {
         let heads = q.len() / key_size;
         let scores = &mut buffer[..heads * count];
-        let rows = (TILE / key_size).clamp(1, SPLIT);
+        let rows = (TILE_NUMBERS / key_size).clamp(1, SPLIT_POSITIONS);
         for first in (0..count).step_by(rows) {
             let rows = rows.min(count - first);
-            let keys = stretch
-                .keys
-                .slice(first * key_size..(first + rows) * key_size);
-            let keys = keys.in_f32(kernels, &mut tile);
-            let of_tile = &mut of_tile[..heads * rows];
-            (kernels.heads.scores_f32)(q, keys, key_size, attention.scale, of_tile);
+            let keys = run.keys.slice(first * key_size..(first + rows) * key_size);
+            let keys = keys.decode_f32(kernels, &mut tile);
+            let tile_scores = &mut tile_scores[..heads * rows];
+            (kernels.attention.scores_f32)(q, keys, key_size, attention.scale, tile_scores);
             let heads = scores.chunks_exact_mut(count);
-            for (scores, of_tile) in heads.zip(of_tile.chunks_exact(rows)) {
-                scores[first..first + rows].copy_from_slice(of_tile);
+            for (scores, tile_scores) in heads.zip(tile_scores.chunks_exact(rows)) {
+                scores[first..first + rows].copy_from_slice(tile_scores);
             }
         }
         softmax(kernels, attention, count, scores, ends);
-        let rows = (TILE / value_size).clamp(1, SPLIT);
+        let rows = (TILE_NUMBERS / value_size).clamp(1, SPLIT_POSITIONS);
         for first in (0..count).step_by(rows) {
             let rows = rows.min(count - first);
-            let values = stretch
+            let values = run
                 .values
                 .slice(first * value_size..(first + rows) * value_size);
-            let values = values.in_f32(kernels, &mut tile);
-            let of_tile = &mut of_tile[..heads * rows];
-            let heads = of_tile.chunks_exact_mut(rows);
-            for (of_tile, weights) in heads.zip(scores.chunks_exact(count)) {
-                of_tile.copy_from_slice(&weights[first..first + rows]);
+            let values = values.decode_f32(kernels, &mut tile);
+            let tile_scores = &mut tile_scores[..heads * rows];
+            let heads = tile_scores.chunks_exact_mut(rows);
+            for (tile_scores, weights) in heads.zip(scores.chunks_exact(count)) {
+                tile_scores.copy_from_slice(&weights[first..first + rows]);
             }
-            (kernels.heads.weighted_sum_f32)(of_tile, values, value_size, sums);
+            (kernels.attention.weighted_sum_f32)(tile_scores, values, value_size, sums);
         }
     }
 }

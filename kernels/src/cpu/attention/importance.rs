@@ -1,11 +1,20 @@
 //! Importance of positions: attention weights summed over the last queries.
 
+use std::ops::Range;
+
 use super::Attention;
-use super::decode::TILE;
+use super::decode::TILE_NUMBERS;
 use crate::cpu::Cpu;
 use crate::cpu::kv::{KvNumbers, KvView};
-use crate::cpu::low_rank::{LowRankView, SmallMatrix, multiply};
+use crate::cpu::low_rank::{LowRankView, SmallMatrix, multiply_batch};
 use crate::error::{ShapeError, check_size, checked_product};
+
+/// Columns `at` of the scores `[group, count]`.
+struct ScoreColumns<'a> {
+    scores: &'a mut [f32],
+    count: usize,
+    at: Range<usize>,
+}
 
 impl Cpu {
     /// Sums the attention weights that the queries `q [n, heads, head_size]` at positions `start
@@ -84,12 +93,14 @@ impl Cpu {
                     let rows = run[0] - front..run[1] - front;
                     let q = self.head_coordinates(low, kv_head, q);
                     let [keys, _] = low.rows(kv_head, rows);
-                    self.run(&q, keys, low.ranks()[0], attention, (scores, count, at));
+                    let columns = ScoreColumns { scores, count, at };
+                    self.score_run(&q, keys, low.ranks()[0], attention, columns);
                 }
                 None => {
                     let rows = kv.full_row(run[0])..kv.full_row(run[1]);
                     let [keys, _] = kv.rows(kv_head, rows);
-                    self.run(q, keys, size, attention, (scores, count, at));
+                    let columns = ScoreColumns { scores, count, at };
+                    self.score_run(q, keys, size, attention, columns);
                 }
             }
         }
@@ -114,32 +125,32 @@ impl Cpu {
             transposed: false,
         };
         let mut coordinates = vec![0.0; q.len() / a.cols * a.rows];
-        multiply(self.kernels, a, q, &mut coordinates);
+        multiply_batch(self.kernels, a, q, &mut coordinates);
         coordinates
     }
 
-    /// Computes the scores of a run of keys of `size` numbers into columns `at` of `scores [group,
-    /// count]`.
-    fn run(
+    /// Computes the scores of a run of keys of `size` numbers.
+    fn score_run(
         &self,
         q: &[f32],
         keys: KvNumbers<'_>,
         size: usize,
         attention: &Attention,
-        (scores, count, at): (&mut [f32], usize, std::ops::Range<usize>),
+        columns: ScoreColumns<'_>,
     ) {
-        let tile = (TILE / size).max(1);
-        let mut room = vec![0.0; tile.min(at.len()) * size];
-        let mut of_tile = vec![0.0; q.len() / size * tile];
+        let ScoreColumns { scores, count, at } = columns;
+        let tile = (TILE_NUMBERS / size).max(1);
+        let mut buffer = vec![0.0; tile.min(at.len()) * size];
+        let mut tile_scores = vec![0.0; q.len() / size * tile];
         for first in (0..at.len()).step_by(tile) {
             let rows = tile.min(at.len() - first);
             let keys = keys.slice(first * size..(first + rows) * size);
-            let keys = keys.in_f32(self.kernels, &mut room);
-            let of_tile = &mut of_tile[..q.len() / size * rows];
-            (self.kernels.heads.scores_f32)(q, keys, size, attention.scale, of_tile);
+            let keys = keys.decode_f32(self.kernels, &mut buffer);
+            let tile_scores = &mut tile_scores[..q.len() / size * rows];
+            (self.kernels.attention.scores_f32)(q, keys, size, attention.scale, tile_scores);
             let heads = scores.chunks_exact_mut(count);
-            for (scores, of_tile) in heads.zip(of_tile.chunks_exact(rows)) {
-                scores[at.start + first..][..rows].copy_from_slice(of_tile);
+            for (scores, tile_scores) in heads.zip(tile_scores.chunks_exact(rows)) {
+                scores[at.start + first..][..rows].copy_from_slice(tile_scores);
             }
         }
     }

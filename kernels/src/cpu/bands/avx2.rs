@@ -5,7 +5,7 @@
 //! 16-bit lane by a multiplication with a power of two, because AVX2 has no variable shift of
 //! 16-bit lanes, and from there shifted down.
 
-mod levels;
+mod codebook;
 mod nibbles;
 mod tile;
 mod trellis;
@@ -17,65 +17,81 @@ use htc_formats::bands::{
     CHUNK, CODEBOOKS, Code, CodeKind, QUADS_PER_GROUP, TRELLIS_TABLES, Trellis,
 };
 
-use super::scalar::{Stream, level_chunks};
-use super::{Group, Group16, Part, Room, Vector, dot_unpacked, part};
+use super::scalar::{Stream, codebook_chunks};
+use super::{
+    GroupScratch, GroupWeights, RowValues, SummedVectorGroup, VectorGroup, dot_unpacked, subarray,
+};
 
 pub(in super::super) use tile::add;
 
 const WIDTH: usize = 32;
 
-/// Implements [`BandKernels::unpack`](super::BandKernels::unpack).
+/// Implements [`ColumnGroupKernels::unpack`](super::ColumnGroupKernels::unpack).
 #[target_feature(enable = "avx2,fma")]
-pub(in super::super) fn unpack(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
+pub(in super::super) fn unpack(
+    code: Code,
+    column_group: &[u8],
+    groups: Range<usize>,
+    out: &mut [GroupWeights],
+) {
     match (code.kind(), code.bits()) {
-        (CodeKind::Trellis, 2) => trellis::<2>(code, band, groups, out),
-        (CodeKind::Trellis, 3) => trellis::<3>(code, band, groups, out),
-        (CodeKind::Trellis, 4) => trellis::<4>(code, band, groups, out),
-        (CodeKind::Trellis, _) => trellis::<5>(code, band, groups, out),
-        (CodeKind::Codebook, 2) => levels::<2>(code, band, groups, out),
-        (CodeKind::Codebook, 3) => levels::<3>(code, band, groups, out),
-        (CodeKind::Codebook, 4) => levels::<4>(code, band, groups, out),
-        (CodeKind::Codebook, 5) => levels::<5>(code, band, groups, out),
-        (CodeKind::Codebook, 6) => levels::<6>(code, band, groups, out),
-        (CodeKind::Codebook, 7) => levels::<7>(code, band, groups, out),
-        (CodeKind::Codebook, _) => levels::<8>(code, band, groups, out),
+        (CodeKind::Trellis, 2) => unpack_trellis::<2>(code, column_group, groups, out),
+        (CodeKind::Trellis, 3) => unpack_trellis::<3>(code, column_group, groups, out),
+        (CodeKind::Trellis, 4) => unpack_trellis::<4>(code, column_group, groups, out),
+        (CodeKind::Trellis, _) => unpack_trellis::<5>(code, column_group, groups, out),
+        (CodeKind::Codebook, 2) => unpack_codebook::<2>(code, column_group, groups, out),
+        (CodeKind::Codebook, 3) => unpack_codebook::<3>(code, column_group, groups, out),
+        (CodeKind::Codebook, 4) => unpack_codebook::<4>(code, column_group, groups, out),
+        (CodeKind::Codebook, 5) => unpack_codebook::<5>(code, column_group, groups, out),
+        (CodeKind::Codebook, 6) => unpack_codebook::<6>(code, column_group, groups, out),
+        (CodeKind::Codebook, 7) => unpack_codebook::<7>(code, column_group, groups, out),
+        (CodeKind::Codebook, _) => unpack_codebook::<8>(code, column_group, groups, out),
     }
 }
 
-/// Implements [`BandKernels::dot`](super::BandKernels::dot).
+/// Implements [`ColumnGroupKernels::multiply`](super::ColumnGroupKernels::multiply).
 #[target_feature(enable = "avx2,fma")]
-pub(in super::super) fn dot(
+pub(in super::super) fn multiply(
     code: Code,
-    band: &[u8],
+    column_group: &[u8],
     groups: Range<usize>,
-    vector: &Vector<'_>,
-    room: &mut Room,
-    sums: &mut [Group16],
+    vector: &SummedVectorGroup<'_>,
+    scratch: &mut GroupScratch,
+    sums: &mut [RowValues],
 ) {
     match (code.kind(), code.bits()) {
         // No matrix has such tables today.
-        (CodeKind::Trellis, _) if code.table_index() != nibbles::TABLES => {
-            let unpack =
-                |code, band: &[u8], groups, out: &mut [Group]| unpack(code, band, groups, out);
-            let add = |integers: &[Group],
-                       factors: &[Group16],
-                       parts: &[Part<'_>],
-                       sums: &mut [Group16]| {
+        (CodeKind::Trellis, _) if code.table_index() != nibbles::TABLES_VERSION => {
+            let unpack = |code, column_group: &[u8], groups, out: &mut [GroupWeights]| {
+                unpack(code, column_group, groups, out)
+            };
+            let add = |integers: &[GroupWeights],
+                       factors: &[RowValues],
+                       parts: &[VectorGroup<'_>],
+                       sums: &mut [RowValues]| {
                 add(integers, factors, parts, sums);
             };
-            dot_unpacked((unpack, add), code, band, groups, vector, sums);
+            dot_unpacked(unpack, add, code, column_group, groups, vector, sums);
         }
-        (CodeKind::Trellis, 2) => trellis::dot::<2>(band, groups, vector, room, sums),
-        (CodeKind::Trellis, 3) => trellis::dot::<3>(band, groups, vector, room, sums),
-        (CodeKind::Trellis, 4) => trellis::dot::<4>(band, groups, vector, room, sums),
-        (CodeKind::Trellis, _) => trellis::dot::<5>(band, groups, vector, room, sums),
-        (CodeKind::Codebook, 2) => levels::dot::<2>(band, groups, vector, sums),
-        (CodeKind::Codebook, 3) => levels::dot::<3>(band, groups, vector, sums),
-        (CodeKind::Codebook, 4) => levels::dot::<4>(band, groups, vector, sums),
-        (CodeKind::Codebook, 5) => levels::dot::<5>(band, groups, vector, sums),
-        (CodeKind::Codebook, 6) => levels::dot::<6>(band, groups, vector, sums),
-        (CodeKind::Codebook, 7) => levels::dot::<7>(band, groups, vector, sums),
-        (CodeKind::Codebook, _) => levels::dot::<8>(band, groups, vector, sums),
+        (CodeKind::Trellis, 2) => {
+            trellis::multiply::<2>(column_group, groups, vector, scratch, sums)
+        }
+        (CodeKind::Trellis, 3) => {
+            trellis::multiply::<3>(column_group, groups, vector, scratch, sums)
+        }
+        (CodeKind::Trellis, 4) => {
+            trellis::multiply::<4>(column_group, groups, vector, scratch, sums)
+        }
+        (CodeKind::Trellis, _) => {
+            trellis::multiply::<5>(column_group, groups, vector, scratch, sums)
+        }
+        (CodeKind::Codebook, 2) => codebook::multiply::<2>(column_group, groups, vector, sums),
+        (CodeKind::Codebook, 3) => codebook::multiply::<3>(column_group, groups, vector, sums),
+        (CodeKind::Codebook, 4) => codebook::multiply::<4>(column_group, groups, vector, sums),
+        (CodeKind::Codebook, 5) => codebook::multiply::<5>(column_group, groups, vector, sums),
+        (CodeKind::Codebook, 6) => codebook::multiply::<6>(column_group, groups, vector, sums),
+        (CodeKind::Codebook, 7) => codebook::multiply::<7>(column_group, groups, vector, sums),
+        (CodeKind::Codebook, _) => codebook::multiply::<8>(column_group, groups, vector, sums),
     }
 }
 
@@ -95,7 +111,7 @@ fn store(to: &mut [i8; WIDTH], v: __m256i) {
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn halves(low: &[u8; 16], high: &[u8; 16]) -> __m256i {
+fn load_two_128(low: &[u8; 16], high: &[u8; 16]) -> __m256i {
     // SAFETY: in bounds.
     unsafe { _mm256_loadu2_m128i(high.as_ptr().cast(), low.as_ptr().cast()) }
 }
@@ -105,14 +121,14 @@ type Table = [__m256i; 4];
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn table(entries: &[i8]) -> Table {
+fn lookup_table(entries: &[i8]) -> Table {
     let mut table = [_mm256_setzero_si256(); 4];
     for (register, entries) in table.iter_mut().zip(entries.chunks(16)) {
         let mut bytes = [0; 16];
         for (byte, entry) in bytes.iter_mut().zip(entries) {
             *byte = entry.cast_unsigned();
         }
-        *register = halves(&bytes, &bytes);
+        *register = load_two_128(&bytes, &bytes);
     }
     table
 }
@@ -120,7 +136,7 @@ fn table(entries: &[i8]) -> Table {
 /// Looks up 64 entries by six-bit indices; the bits above are zero.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn of_64(table: &Table, index: __m256i) -> __m256i {
+fn look_up_64(table: &Table, index: __m256i) -> __m256i {
     // A blend looks at the highest bit of a byte alone.
     let fifth = _mm256_slli_epi16::<3>(index);
     let sixth = _mm256_slli_epi16::<2>(index);
@@ -140,7 +156,7 @@ fn of_64(table: &Table, index: __m256i) -> __m256i {
 /// Looks up 32 entries by five-bit indices; bit 5 is ignored, the highest is zero.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn of_32(table: &Table, index: __m256i) -> __m256i {
+fn look_up_32(table: &Table, index: __m256i) -> __m256i {
     _mm256_blendv_epi8(
         _mm256_shuffle_epi8(table[0], index),
         _mm256_shuffle_epi8(table[1], index),
@@ -148,10 +164,17 @@ fn of_32(table: &Table, index: __m256i) -> __m256i {
     )
 }
 
+/// Shuffle and multipliers that extract eight windows, as [`window_pattern`].
+#[derive(Clone, Copy)]
+struct WindowPattern {
+    bytes: [u8; 16],
+    factors: [u16; 16],
+}
+
 /// Returns the shuffle and the multipliers that extract eight windows of `width` bits from the
 /// bytes of eight weights: the two bytes that hold each window, and the power of two that moves it
 /// to the upper end of sixteen bits.
-const fn windows(bits: usize, from: usize, width: usize) -> ([u8; 16], [u16; 16]) {
+const fn window_pattern(bits: usize, from: usize, width: usize) -> WindowPattern {
     let (mut bytes, mut factors) = ([0; 16], [0; 16]);
     let mut i = 0;
     while i < 8 {
@@ -162,7 +185,7 @@ const fn windows(bits: usize, from: usize, width: usize) -> ([u8; 16], [u16; 16]
         factors[i + 8] = factors[i];
         i += 1;
     }
-    (bytes, factors)
+    WindowPattern { bytes, factors }
 }
 
 #[derive(Clone, Copy)]
@@ -174,11 +197,11 @@ struct Windows {
 impl Windows {
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    fn new((bytes, factors): ([u8; 16], [u16; 16])) -> Windows {
+    fn new(pattern: WindowPattern) -> Windows {
         Windows {
-            bytes: halves(&bytes, &bytes),
+            bytes: load_two_128(&pattern.bytes, &pattern.bytes),
             // SAFETY: in bounds.
-            factors: unsafe { _mm256_loadu_si256(factors.as_ptr().cast()) },
+            factors: unsafe { _mm256_loadu_si256(pattern.factors.as_ptr().cast()) },
         }
     }
 
@@ -186,7 +209,7 @@ impl Windows {
     /// weights 0 to 7 and 16 to 23, then 8 to 15 and 24 to 31, which packing puts in order.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    fn of<const DOWN: i32>(&self, weights: [__m256i; 2]) -> __m256i {
+    fn extract<const DOWN: i32>(&self, weights: [__m256i; 2]) -> __m256i {
         let [first, second] = weights.map(|bytes| {
             let pairs = _mm256_shuffle_epi8(bytes, self.bytes);
             _mm256_srli_epi16::<DOWN>(_mm256_mullo_epi16(pairs, self.factors))
@@ -197,31 +220,41 @@ impl Windows {
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn eights<const BITS: usize>(bytes: &[u8]) -> [__m256i; 2] {
+fn load_eights<const BITS: usize>(bytes: &[u8]) -> [__m256i; 2] {
     [
-        halves(part(bytes, 0), part(bytes, 2 * BITS)),
-        halves(part(bytes, BITS), part(bytes, 3 * BITS)),
+        load_two_128(subarray(bytes, 0), subarray(bytes, 2 * BITS)),
+        load_two_128(subarray(bytes, BITS), subarray(bytes, 3 * BITS)),
     ]
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn trellis<const BITS: usize>(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
+fn unpack_trellis<const BITS: usize>(
+    code: Code,
+    column_group: &[u8],
+    groups: Range<usize>,
+    out: &mut [GroupWeights],
+) {
     let Trellis {
         low, high, nibbles, ..
     } = &TRELLIS_TABLES[code.table_index()][BITS - 2];
     if let Some(tables) = nibbles {
         let [lowest, middle, highest] = [
-            table(&tables[0])[0],
-            table(&tables[1])[0],
-            table(&tables[2])[0],
+            lookup_table(&tables[0])[0],
+            lookup_table(&tables[1])[0],
+            lookup_table(&tables[2])[0],
         ];
-        let (of_two, of_one) = const { (windows(BITS, 0, 8), windows(BITS, 8, 4)) };
-        let (of_two, of_one) = (Windows::new(of_two), Windows::new(of_one));
+        let (byte_windows, nibble_windows) =
+            const { (window_pattern(BITS, 0, 8), window_pattern(BITS, 8, 4)) };
+        let (byte_windows, nibble_windows) =
+            (Windows::new(byte_windows), Windows::new(nibble_windows));
         let mask = _mm256_set1_epi8(15);
-        each_32(code, band, groups, out, |bytes| {
-            let weights = eights::<BITS>(bytes);
-            let (two, one) = (of_two.of::<8>(weights), of_one.of::<12>(weights));
+        for_each_32_weights(code, column_group, groups, out, |bytes| {
+            let weights = load_eights::<BITS>(bytes);
+            let (two, one) = (
+                byte_windows.extract::<8>(weights),
+                nibble_windows.extract::<12>(weights),
+            );
             let first = _mm256_and_si256(two, mask);
             let second = _mm256_and_si256(_mm256_srli_epi16::<4>(two), mask);
             let both = _mm256_add_epi8(
@@ -232,28 +265,32 @@ fn trellis<const BITS: usize>(code: Code, band: &[u8], groups: Range<usize>, out
         });
         return;
     }
-    let (low, high) = (table(low), table(high));
-    let (of_low, of_high) = const { (windows(BITS, 0, 6), windows(BITS, 6, 6)) };
-    let (of_low, of_high) = (Windows::new(of_low), Windows::new(of_high));
-    each_32(code, band, groups, out, |bytes| {
-        let weights = eights::<BITS>(bytes);
-        let (a, b) = (of_low.of::<10>(weights), of_high.of::<10>(weights));
-        _mm256_add_epi8(of_64(&low, a), of_64(&high, b))
+    let (low, high) = (lookup_table(low), lookup_table(high));
+    let (low_windows, high_windows) =
+        const { (window_pattern(BITS, 0, 6), window_pattern(BITS, 6, 6)) };
+    let (low_windows, high_windows) = (Windows::new(low_windows), Windows::new(high_windows));
+    for_each_32_weights(code, column_group, groups, out, |bytes| {
+        let weights = load_eights::<BITS>(bytes);
+        let (a, b) = (
+            low_windows.extract::<10>(weights),
+            high_windows.extract::<10>(weights),
+        );
+        _mm256_add_epi8(look_up_64(&low, a), look_up_64(&high, b))
     });
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn each_32(
+fn for_each_32_weights(
     code: Code,
-    band: &[u8],
+    column_group: &[u8],
     groups: Range<usize>,
-    out: &mut [Group],
+    out: &mut [GroupWeights],
     integers: impl Fn(&[u8]) -> __m256i,
 ) {
     let bits = usize::from(code.bits());
     for quad in 0..QUADS_PER_GROUP {
-        let stream = Stream::of(code, band, quad, &groups);
+        let stream = Stream::copy(code, column_group, quad, &groups);
         for (g, group) in out.iter_mut().enumerate() {
             let parts = group[quad].as_chunks_mut::<WIDTH>().0;
             for (h, part_of) in parts.iter_mut().enumerate() {
@@ -266,7 +303,12 @@ fn each_32(
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn levels<const BITS: usize>(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
+fn unpack_codebook<const BITS: usize>(
+    code: Code,
+    column_group: &[u8],
+    groups: Range<usize>,
+    out: &mut [GroupWeights],
+) {
     // Up to four bits the table holds both signs, beyond that magnitudes.
     let magnitudes = CODEBOOKS.get(BITS - 2).copied().unwrap_or(&[]);
     let mut signed = [0_i8; 16];
@@ -275,29 +317,33 @@ fn levels<const BITS: usize>(code: Code, band: &[u8], groups: Range<usize>, out:
             (signed[i], signed[i + magnitudes.len()]) = (magnitude, -magnitude);
         }
     }
-    let table = table(if BITS <= 4 { &signed } else { magnitudes });
+    let table = lookup_table(if BITS <= 4 { &signed } else { magnitudes });
     for (g, group) in out.iter_mut().enumerate() {
-        let chunks = level_chunks(code, band, groups.start + g);
+        let chunks = codebook_chunks(code, column_group, groups.start + g);
         for (chunk, out) in chunks.chunks_exact(CHUNK * BITS / 8).zip(group) {
             let parts = out.as_chunks_mut::<WIDTH>().0;
-            for (h, (out, codes)) in parts.iter_mut().zip(planes::<BITS>(chunk)).enumerate() {
+            for (h, (out, codes)) in parts
+                .iter_mut()
+                .zip(codes_from_planes::<BITS>(chunk))
+                .enumerate()
+            {
                 if BITS == 8 {
-                    let codes = load(part(chunk, h * WIDTH));
+                    let codes = load(subarray(chunk, h * WIDTH));
                     store(out, _mm256_max_epi8(codes, _mm256_set1_epi8(-127)));
                     continue;
                 }
-                let found = match BITS {
+                let entries = match BITS {
                     2..=5 => _mm256_shuffle_epi8(table[0], codes),
-                    6 => of_32(&table, codes),
-                    _ => of_64(&table, codes),
+                    6 => look_up_32(&table, codes),
+                    _ => look_up_64(&table, codes),
                 };
                 if BITS <= 4 {
-                    store(out, found);
+                    store(out, entries);
                     continue;
                 }
                 let sign = _mm256_set1_epi8(1 << ((BITS - 1) % 7));
                 let negative = _mm256_cmpeq_epi8(_mm256_and_si256(codes, sign), sign);
-                let flipped = _mm256_xor_si256(found, negative);
+                let flipped = _mm256_xor_si256(entries, negative);
                 store(out, _mm256_sub_epi8(flipped, negative));
             }
         }
@@ -306,7 +352,7 @@ fn levels<const BITS: usize>(code: Code, band: &[u8], groups: Range<usize>, out:
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn planes<const BITS: usize>(chunk: &[u8]) -> [__m256i; 2] {
+fn codes_from_planes<const BITS: usize>(chunk: &[u8]) -> [__m256i; 2] {
     let mut codes = [_mm256_setzero_si256(); 2];
     if BITS == 8 {
         return codes;
@@ -314,14 +360,14 @@ fn planes<const BITS: usize>(chunk: &[u8]) -> [__m256i; 2] {
     let mut at = 0;
     if BITS & 4 != 0 {
         let mask = _mm256_set1_epi8(15);
-        let four = load(part(chunk, 0));
+        let four = load(subarray(chunk, 0));
         codes[0] = _mm256_and_si256(four, mask);
         codes[1] = _mm256_and_si256(_mm256_srli_epi16::<4>(four), mask);
         at = 32;
     }
     if BITS & 2 != 0 {
-        let two = part(chunk, at);
-        let two = halves(two, two);
+        let two = subarray(chunk, at);
+        let two = load_two_128(two, two);
         let mask = _mm256_set1_epi8(3);
         for (h, codes) in codes.iter_mut().enumerate() {
             let shift = 4 * h as i64;
@@ -337,7 +383,7 @@ fn planes<const BITS: usize>(chunk: &[u8]) -> [__m256i; 2] {
         at += 16;
     }
     if BITS & 1 != 0 {
-        let one = _mm256_set1_epi64x(i64::from_le_bytes(*part(chunk, at)));
+        let one = _mm256_set1_epi64x(i64::from_le_bytes(*subarray(chunk, at)));
         let mask = _mm256_set1_epi8(1);
         for (h, codes) in codes.iter_mut().enumerate() {
             let shift = 4 * h as i64;

@@ -8,32 +8,36 @@ use htc_formats::bands::{
 };
 
 use super::wide::{
-    Blocks, Bytes, FOUR_SCALES, LEVELS, MOST_PARTS, Plane, SCALES, STREAM, THREES, TRELLISES,
-    Tables, WIDTH, WINDOWS, Windows, interleaved, separated, spread, wide,
+    Bytes, CODEBOOK_TABLES, FOUR_SCALES, MAX_PARTS, Plane, SCALES, STREAM_BYTES, StreamPattern,
+    THREE_BITS, TRELLISES, TrellisTables, WIDTH, WINDOWS, Windows, byte_permute_kernels,
+    interleaved, separated, spread,
 };
-use super::{BandKernels, GROUPS, Group, Group16, Part, Room, Vector, part};
+use super::{
+    ColumnGroupKernels, GROUPS, GroupScratch, GroupWeights, RowValues, SummedVectorGroup,
+    VectorGroup, subarray,
+};
 
 type Register = __m512i;
 
-const TOGETHER: usize = 64;
+const MAX_VECTORS: usize = 64;
 
 /// Used only in kernel tables for processors with these instructions.
-pub(in crate::cpu) const KERNELS: BandKernels = BandKernels {
-    unpack: |code, band, groups, out| {
+pub(in crate::cpu) const KERNELS: ColumnGroupKernels = ColumnGroupKernels {
+    unpack: |code, column_group, groups, out| {
         // SAFETY: see above.
-        unsafe { unpack(code, band, groups, out) }
+        unsafe { unpack(code, column_group, groups, out) }
     },
     add: |integers, factors, vectors, sums| {
         // SAFETY: see above.
         unsafe { add(integers, factors, vectors, sums) }
     },
-    dot: |code, band, groups, vector, room, sums| {
+    multiply: |code, column_group, groups, vector, scratch, sums| {
         // SAFETY: see above.
-        unsafe { multiply(code, band, groups, vector, room, sums) }
+        unsafe { multiply(code, column_group, groups, vector, scratch, sums) }
     },
 };
 
-wide!(
+byte_permute_kernels!(
     #[target_feature(
         enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx2,fma,f16c"
     )]
@@ -52,7 +56,7 @@ macro_rules! avx512 {
 }
 
 avx512! {
-    fn constant(bytes: &Bytes) -> __m512i {
+    fn load_constant(bytes: &Bytes) -> __m512i {
         // SAFETY: in bounds.
         unsafe { _mm512_loadu_si512(bytes.0.as_ptr().cast()) }
     }
@@ -73,9 +77,9 @@ avx512! {
         unsafe { _mm512_loadu_si512(integers.as_ptr().cast()) }
     }
 
-    fn load_behind(bytes: &[u8], behind: u16) -> __m512i {
+    fn load_with_next(bytes: &[u8], next: u16) -> __m512i {
         let place = 1_u64.checked_shl(bytes.len() as u32 / 2).unwrap_or(0) as u32;
-        _mm512_mask_set1_epi16(load(bytes), place, behind.cast_signed())
+        _mm512_mask_set1_epi16(load(bytes), place, next.cast_signed())
     }
 
     fn store(to: &mut [i8; WIDTH], bytes: __m512i) {
@@ -91,11 +95,11 @@ avx512! {
         _mm512_permutex2var_epi8(bytes[0], index, bytes[1])
     }
 
-    fn cut(from: __m512i, words: __m512i) -> __m512i {
+    fn extract_bits(from: __m512i, words: __m512i) -> __m512i {
         _mm512_multishift_epi64_epi8(from, words)
     }
 
-    fn shift<const BY: u32>(a: __m512i) -> __m512i {
+    fn shift_right_i16<const BY: u32>(a: __m512i) -> __m512i {
         _mm512_srli_epi16::<BY>(a)
     }
 
@@ -108,15 +112,15 @@ avx512! {
         _mm512_add_epi8(a, b)
     }
 
-    fn add_words(a: __m512i, b: __m512i) -> __m512i {
+    fn add_i32(a: __m512i, b: __m512i) -> __m512i {
         _mm512_add_epi32(a, b)
     }
 
-    fn at_least(a: __m512i, least: i8) -> __m512i {
+    fn max_i8(a: __m512i, least: i8) -> __m512i {
         _mm512_max_epi8(a, _mm512_set1_epi8(least))
     }
 
-    fn flip(a: __m512i) -> __m512i {
+    fn flip_sign_bits(a: __m512i) -> __m512i {
         _mm512_xor_si512(a, _mm512_set1_epi8(-128))
     }
 
@@ -124,28 +128,28 @@ avx512! {
         _mm512_dpbusd_epi32(sums, unsigned, signed)
     }
 
-    fn words(word: i32) -> __m512i {
+    fn broadcast_i32(word: i32) -> __m512i {
         _mm512_set1_epi32(word)
     }
 
-    fn finish(sums: &mut Group16, totals: __m512i, scale: f32, factors: &Group16) {
+    fn accumulate(sums: &mut RowValues, totals: __m512i, scale: f32, factors: &RowValues) {
         // SAFETY: in bounds.
         let factors = unsafe { _mm512_loadu_ps(factors.as_ptr()) };
         add_products(sums, totals, _mm512_mul_ps(_mm512_set1_ps(scale), factors));
     }
 
-    fn finish_same(sums: &mut Group16, totals: __m512i, factor: f32) {
+    fn accumulate_with_factor(sums: &mut RowValues, totals: __m512i, factor: f32) {
         add_products(sums, totals, _mm512_set1_ps(factor));
     }
 
-    fn finish_scaled(sums: &mut Group16, totals: __m512i, scale: f32, scales: &[u8; GROUP_ROWS]) {
+    fn accumulate_with_bytes(sums: &mut RowValues, totals: __m512i, scale: f32, scales: &[u8; GROUP_ROWS]) {
         // SAFETY: in bounds.
         let scales = unsafe { _mm_loadu_si128(scales.as_ptr().cast()) };
         let scales = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(scales));
         add_products(sums, totals, _mm512_mul_ps(_mm512_set1_ps(scale), scales));
     }
 
-    fn add_products(sums: &mut Group16, totals: __m512i, factors: __m512) {
+    fn add_products(sums: &mut RowValues, totals: __m512i, factors: __m512) {
         // SAFETY: in bounds.
         unsafe {
             let sum = _mm512_loadu_ps(sums.as_ptr());

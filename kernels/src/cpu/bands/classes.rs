@@ -8,6 +8,13 @@ use crate::cpu::gemm::for_each_block;
 use crate::cpu::scratch::Scratch;
 use crate::error::{ShapeError, check_size, checked_product};
 
+/// Location of the products of a row class.
+struct ClassProducts {
+    start: usize,
+    /// Products per vector.
+    stride: usize,
+}
+
 impl Cpu {
     /// Computes `y = x Wᵀ` for a matrix in column groups, with or without row classes; `x [n,
     /// cols]` and `y [n, rows]`.
@@ -17,7 +24,7 @@ impl Cpu {
     ///
     /// # Panics
     /// If a class map was not [checked](ColumnGroupMatrix::check) and is inconsistent.
-    pub fn banded(
+    pub fn matmul_column_groups(
         &self,
         w: ColumnGroupMatrix<'_>,
         n: usize,
@@ -26,52 +33,71 @@ impl Cpu {
         scratch: &mut Scratch,
     ) -> Result<(), ShapeError> {
         match w {
-            ColumnGroupMatrix::Uniform(w) => self.bands(w, n, x, y, scratch),
+            ColumnGroupMatrix::Uniform(w) => self.matmul_uniform_groups(w, n, x, y, scratch),
             ColumnGroupMatrix::Classes(w) => {
                 check_size(
                     "y (numbers)",
                     checked_product("y (numbers)", &[n, w.rows()])?,
                     y.len(),
                 )?;
-                let mut products = std::mem::take(&mut scratch.classes);
-                let outcome = self.classes(w, n, x, y, (&mut products, scratch));
-                scratch.classes = products;
-                outcome
+                let mut products = std::mem::take(&mut scratch.class_products);
+                let outcome = self.multiply_classes(w, n, x, &mut products, scratch);
+                if let Ok(places) = &outcome {
+                    self.scatter_rows(w, n, &products, places, y);
+                }
+                scratch.class_products = products;
+                outcome.map(|_| ())
             }
         }
     }
 
-    fn classes(
+    /// Multiplies each class as a separate matrix; `products` grows to `n * rows` numbers.
+    fn multiply_classes(
         &self,
         w: RowClassMatrix<'_>,
         n: usize,
         x: &[f32],
-        y: &mut [f32],
-        (products, scratch): (&mut Vec<f32>, &mut Scratch),
-    ) -> Result<(), ShapeError> {
-        if products.len() < y.len() {
-            products.resize(y.len(), 0.0);
+        products: &mut Vec<f32>,
+        scratch: &mut Scratch,
+    ) -> Result<Vec<ClassProducts>, ShapeError> {
+        let numbers = n * w.rows();
+        if products.len() < numbers {
+            products.resize(numbers, 0.0);
         }
-        // Per class: start of its products, and their number per vector.
         let mut places = Vec::with_capacity(MAX_CLASSES);
-        let mut rest = &mut products[..y.len()];
+        let mut rest = &mut products[..numbers];
         let mut start = 0;
         for class in w.classes() {
-            let (own, others) = rest.split_at_mut(n * class.rows());
-            self.bands(class, n, x, own, scratch)?;
-            places.push((start, class.rows()));
-            start += own.len();
-            rest = others;
+            let (class_products, remaining) = rest.split_at_mut(n * class.rows());
+            self.matmul_uniform_groups(class, n, x, class_products, scratch)?;
+            places.push(ClassProducts {
+                start,
+                stride: class.rows(),
+            });
+            start += class_products.len();
+            rest = remaining;
         }
-        let (products, rows) = (&products[..start], w.rows());
+        Ok(places)
+    }
+
+    /// Copies the products of the classes to the rows of `y [n, rows]`.
+    fn scatter_rows(
+        &self,
+        w: RowClassMatrix<'_>,
+        n: usize,
+        products: &[f32],
+        places: &[ClassProducts],
+        y: &mut [f32],
+    ) {
+        let rows = w.rows();
         let (shape, block) = ([n, rows], [n.max(1), MAP_BLOCK_ROWS]);
-        let mut none = vec![(); self.pool.threads()];
+        let mut states = vec![(); self.pool.threads()];
         for_each_block(
             &self.pool,
             y,
             shape,
             block,
-            &mut none,
+            &mut states,
             |[_, row], mut y, _| {
                 let block = w.block(row / MAP_BLOCK_ROWS);
                 let mut before = block.before;
@@ -79,7 +105,7 @@ impl Cpu {
                 let from = &mut from[..MAP_BLOCK_ROWS.min(rows - row)];
                 for (r, from) in from.iter_mut().enumerate() {
                     let class = block.class(r);
-                    let (start, stride) = places[class];
+                    let ClassProducts { start, stride } = places[class];
                     *from = (start + before[class], stride);
                     before[class] += 1;
                 }
@@ -90,6 +116,5 @@ impl Cpu {
                 }
             },
         );
-        Ok(())
     }
 }

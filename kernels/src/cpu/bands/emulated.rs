@@ -8,24 +8,28 @@ use htc_formats::bands::{
 };
 
 use super::wide::{
-    Blocks, Bytes, FOUR_SCALES, LEVELS, MOST_PARTS, Plane, SCALES, STREAM, THREES, TRELLISES,
-    Tables, WIDTH, WINDOWS, Windows, interleaved, separated, spread, wide,
+    Bytes, CODEBOOK_TABLES, FOUR_SCALES, MAX_PARTS, Plane, SCALES, STREAM_BYTES, StreamPattern,
+    THREE_BITS, TRELLISES, TrellisTables, WIDTH, WINDOWS, Windows, byte_permute_kernels,
+    interleaved, separated, spread,
 };
-use super::{BandKernels, GROUPS, Group, Group16, Part, Room, Vector, part};
+use super::{
+    ColumnGroupKernels, GROUPS, GroupScratch, GroupWeights, RowValues, SummedVectorGroup,
+    VectorGroup, subarray,
+};
 
 type Register = [u8; WIDTH];
 
-const TOGETHER: usize = 3;
+const MAX_VECTORS: usize = 3;
 
-pub(in crate::cpu) const KERNELS: BandKernels = BandKernels {
+pub(in crate::cpu) const KERNELS: ColumnGroupKernels = ColumnGroupKernels {
     unpack,
     add,
-    dot: multiply,
+    multiply,
 };
 
-wide!();
+byte_permute_kernels!();
 
-fn constant(bytes: &Bytes) -> Register {
+fn load_constant(bytes: &Bytes) -> Register {
     bytes.0
 }
 
@@ -44,10 +48,10 @@ fn load_integers(integers: &[i8; CHUNK]) -> Register {
     integers.map(i8::cast_unsigned)
 }
 
-fn load_behind(bytes: &[u8], behind: u16) -> Register {
+fn load_with_next(bytes: &[u8], next: u16) -> Register {
     let mut register = load(bytes);
     if let Some(word) = register.get_mut(bytes.len()..bytes.len() + 2) {
-        word.copy_from_slice(&behind.to_le_bytes());
+        word.copy_from_slice(&next.to_le_bytes());
     }
     register
 }
@@ -64,14 +68,14 @@ fn permute_two(bytes: [Register; 2], index: Register) -> Register {
     index.map(|i| bytes[usize::from(i / 64 % 2)][usize::from(i % 64)])
 }
 
-fn cut(from: Register, words: Register) -> Register {
+fn extract_bits(from: Register, words: Register) -> Register {
     std::array::from_fn(|i| {
         let word = u64::from_le_bytes(words.as_chunks::<8>().0[i / 8]);
         word.rotate_right(u32::from(from[i] % 64)) as u8
     })
 }
 
-fn shift<const BY: u32>(a: Register) -> Register {
+fn shift_right_i16<const BY: u32>(a: Register) -> Register {
     let mut register = [0; WIDTH];
     let words = a.as_chunks::<2>().0.iter();
     for (bytes, word) in register.as_chunks_mut::<2>().0.iter_mut().zip(words) {
@@ -88,16 +92,16 @@ fn add_bytes(a: Register, b: Register) -> Register {
     std::array::from_fn(|i| a[i].wrapping_add(b[i]))
 }
 
-fn add_words(a: Register, b: Register) -> Register {
+fn add_i32(a: Register, b: Register) -> Register {
     let (a, b) = (integers(a), integers(b));
     bytes(std::array::from_fn(|i| a[i].wrapping_add(b[i])))
 }
 
-fn at_least(a: Register, least: i8) -> Register {
+fn max_i8(a: Register, least: i8) -> Register {
     a.map(|byte| byte.cast_signed().max(least).cast_unsigned())
 }
 
-fn flip(a: Register) -> Register {
+fn flip_sign_bits(a: Register) -> Register {
     a.map(|byte| byte ^ 0x80)
 }
 
@@ -110,7 +114,7 @@ fn dot(sums: Register, unsigned: Register, signed: Register) -> Register {
     bytes(totals)
 }
 
-fn words(word: i32) -> Register {
+fn broadcast_i32(word: i32) -> Register {
     std::array::from_fn(|i| word.to_le_bytes()[i % 4])
 }
 
@@ -126,17 +130,22 @@ fn bytes(words: [i32; GROUP_ROWS]) -> Register {
     register
 }
 
-fn finish(sums: &mut Group16, totals: Register, scale: f32, factors: &Group16) {
+fn accumulate(sums: &mut RowValues, totals: Register, scale: f32, factors: &RowValues) {
     let sums = sums.iter_mut().zip(integers(totals));
     for ((sum, total), factor) in sums.zip(factors) {
         *sum = (total as f32).mul_add(scale * factor, *sum);
     }
 }
 
-fn finish_same(sums: &mut Group16, totals: Register, factor: f32) {
-    finish(sums, totals, factor, &[1.0; GROUP_ROWS]);
+fn accumulate_with_factor(sums: &mut RowValues, totals: Register, factor: f32) {
+    accumulate(sums, totals, factor, &[1.0; GROUP_ROWS]);
 }
 
-fn finish_scaled(sums: &mut Group16, totals: Register, scale: f32, scales: &[u8; GROUP_ROWS]) {
-    finish(sums, totals, scale, &scales.map(f32::from));
+fn accumulate_with_bytes(
+    sums: &mut RowValues,
+    totals: Register,
+    scale: f32,
+    scales: &[u8; GROUP_ROWS],
+) {
+    accumulate(sums, totals, scale, &scales.map(f32::from));
 }

@@ -35,41 +35,43 @@ use htc_formats::bands::{
 };
 
 use super::Cpu;
-use super::activations::{self, BLOCKS, Strip, quantise_rows};
-use super::gemm::{Target, for_each_block};
+use super::activations::{self, BLOCKS, SuperBlock, quantise_rows};
+use super::gemm::{MatrixMut, for_each_block};
 use super::kernels::Kernels;
 use super::scratch::Scratch;
+use super::subarray;
 use crate::error::{ShapeError, check_size, checked_product};
 
 /// Row groups of a whole tile.
 pub(super) const GROUPS: usize = TILE_ROWS / GROUP_ROWS;
 
 /// Integers of a row group in a column group.
-pub(super) type Group = [[i8; CHUNK]; QUADS_PER_GROUP];
+pub(super) type GroupWeights = [[i8; CHUNK]; QUADS_PER_GROUP];
 
 /// Column group kernels of one instruction set; each function runs on one thread.
 #[derive(Clone, Copy)]
-pub(crate) struct BandKernels {
+pub(crate) struct ColumnGroupKernels {
     /// Unpacks integers of the given row groups of a column group (bytes within a tile) in the
     /// order of [`Bands::unpack`]; as many groups as the output holds, from the start of the range.
-    pub unpack: fn(Code, &[u8], Range<usize>, &mut [Group]),
+    pub unpack: fn(Code, &[u8], Range<usize>, &mut [GroupWeights]),
     /// Adds the products of row groups, with a factor per row, and several vectors: `sums[t][r] +=
     /// scale[t] · factors[r] · Σ integers · codes[t]`, with all row groups of one vector before the
     /// next.
-    pub add: Add,
+    pub add: AddProducts,
     /// Adds the products of row groups of a packed column group and one vector.
-    pub dot: Dot,
+    pub multiply: Multiply,
 }
 
-type Add = fn(&[Group], &[Group16], &[Part<'_>], &mut [Group16]);
+type AddProducts = fn(&[GroupWeights], &[RowValues], &[VectorGroup<'_>], &mut [RowValues]);
 
-type Dot = fn(Code, &[u8], Range<usize>, &Vector<'_>, &mut Room, &mut [Group16]);
+type Multiply =
+    fn(Code, &[u8], Range<usize>, &SummedVectorGroup<'_>, &mut GroupScratch, &mut [RowValues]);
 
 /// Sums of the rows of a group.
-pub(super) type Group16 = [f32; GROUP_ROWS];
+pub(super) type RowValues = [f32; GROUP_ROWS];
 
 /// Part of a single vector in a column group.
-pub(crate) struct Vector<'a> {
+pub(crate) struct SummedVectorGroup<'a> {
     /// Quantised values.
     pub codes: &'a [i8; GROUP_COLS],
     /// Scale of the codes.
@@ -78,19 +80,19 @@ pub(crate) struct Vector<'a> {
     pub sum: i32,
 }
 
-/// Scratch space of a thread for rearranged bytes of a column group.
+/// Scratch space of a thread, for rearranged bytes of a column group.
 #[repr(align(64))]
-pub(crate) struct Room(pub [u8; Room::BYTES]);
+pub(crate) struct GroupScratch(pub [u8; GroupScratch::BYTES]);
 
-impl Room {
+impl GroupScratch {
     /// Bytes of a column group, including the overread after its parts.
     pub const BYTES: usize = 6 << 10;
 }
 
-fn factors(code: Code, band: &[u8], groups: &Range<usize>) -> [Group16; GROUPS] {
+fn factors(code: Code, column_group: &[u8], groups: &Range<usize>) -> [RowValues; GROUPS] {
     let mut factors = [[1.0; GROUP_ROWS]; GROUPS];
     if code.kind() == CodeKind::Codebook {
-        let (packed, _) = band.as_chunks::<SCALE_BYTES>();
+        let (packed, _) = column_group.as_chunks::<SCALE_BYTES>();
         for (factors, packed) in factors.iter_mut().zip(&packed[groups.clone()]) {
             *factors = unpack_codebook_scales(packed).map(f32::from);
         }
@@ -100,21 +102,19 @@ fn factors(code: Code, band: &[u8], groups: &Range<usize>) -> [Group16; GROUPS] 
 
 #[inline(always)]
 fn dot_unpacked(
-    (unpack, add): (
-        impl Fn(Code, &[u8], Range<usize>, &mut [Group]),
-        impl Fn(&[Group], &[Group16], &[Part<'_>], &mut [Group16]),
-    ),
+    unpack: impl Fn(Code, &[u8], Range<usize>, &mut [GroupWeights]),
+    add: impl Fn(&[GroupWeights], &[RowValues], &[VectorGroup<'_>], &mut [RowValues]),
     code: Code,
-    band: &[u8],
+    column_group: &[u8],
     groups: Range<usize>,
-    vector: &Vector<'_>,
-    sums: &mut [Group16],
+    vector: &SummedVectorGroup<'_>,
+    sums: &mut [RowValues],
 ) {
     let mut integers = [[[0; CHUNK]; QUADS_PER_GROUP]; GROUPS];
     let integers = &mut integers[..groups.len()];
-    let factors = &factors(code, band, &groups)[..groups.len()];
-    unpack(code, band, groups, integers);
-    let part = Part {
+    let factors = &factors(code, column_group, &groups)[..groups.len()];
+    unpack(code, column_group, groups, integers);
+    let part = VectorGroup {
         codes: vector.codes,
         scale: vector.scale,
     };
@@ -123,20 +123,14 @@ fn dot_unpacked(
 
 /// Part of one of several vectors in a column group.
 #[derive(Clone, Copy)]
-pub(crate) struct Part<'a> {
+pub(crate) struct VectorGroup<'a> {
     /// Quantised values.
     pub codes: &'a [i8; GROUP_COLS],
     /// Scale of the codes.
     pub scale: f32,
 }
 
-#[inline(always)]
-fn part<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
-    let (parts, _) = bytes[at..at + N].as_chunks::<N>();
-    &parts[0]
-}
-
-const MOST_SUMS: usize = 2048;
+const MAX_SUMS: usize = 2048;
 
 const TASKS_PER_THREAD: usize = 4;
 
@@ -147,7 +141,7 @@ impl Cpu {
     ///
     /// # Errors
     /// When `x` or `y` has another length.
-    pub fn bands(
+    pub fn matmul_uniform_groups(
         &self,
         w: ColumnGroups<'_>,
         n: usize,
@@ -178,20 +172,27 @@ impl Cpu {
         };
         let groups = rows.div_ceil(GROUP_ROWS * tasks);
         // Few enough that the sums of many vectors stay in the L2 cache.
-        let most = (MOST_SUMS / n.next_power_of_two()).clamp(1, GROUPS);
+        let most = (MAX_SUMS / n.next_power_of_two()).clamp(1, GROUPS);
         let groups = groups.next_power_of_two().min(most);
-        let strips = activations::strips(cols);
-        let room = [n * cols, n * strips, 2 * n * groups * pool.threads()];
-        let (scaled, vectors, sums) = scratch.bands(room);
-        let x = prepared(kernels, &w, x, scaled);
+        let super_blocks = activations::super_blocks(cols);
+        let lengths = [n * cols, n * super_blocks, 2 * n * groups * pool.threads()];
+        let (scaled, vectors, sums) = scratch.column_group_buffers(lengths);
+        let x = prepare_vectors(kernels, &w, x, scaled);
         quantise_rows(kernels, pool, cols, x, vectors);
         let vectors = &*vectors;
-        let task = groups * GROUP_ROWS;
-        for_each_block(pool, y, [n, rows], [n, task], sums, |[_, row], y, sums| {
-            let count = task.min(rows - row);
-            let rows = Rows { w, row, count };
-            rows.multiply(kernels, vectors, n, sums, y);
-        });
+        let task_rows = groups * GROUP_ROWS;
+        for_each_block(
+            pool,
+            y,
+            [n, rows],
+            [n, task_rows],
+            sums,
+            |[_, row], y, sums| {
+                let count = task_rows.min(rows - row);
+                let task = RowTask { w, row, count };
+                task.multiply(kernels, vectors, n, sums, y);
+            },
+        );
         Ok(())
     }
 
@@ -199,7 +200,7 @@ impl Cpu {
     ///
     /// # Errors
     /// When there is no such row or `out` has another length.
-    pub fn embed_bands(
+    pub fn embed_column_groups(
         &self,
         w: ColumnGroupMatrix<'_>,
         token: usize,
@@ -214,7 +215,7 @@ impl Cpu {
     }
 }
 
-fn prepared<'a>(
+fn prepare_vectors<'a>(
     kernels: &Kernels,
     w: &ColumnGroups<'_>,
     x: &'a [f32],
@@ -229,13 +230,13 @@ fn prepared<'a>(
         out.chunks_exact_mut(w.cols())
             .for_each(kernels.loops.rotate);
     }
-    for (band, code) in w.codes().iter().enumerate() {
+    for (column_group, code) in w.codes().iter().enumerate() {
         if code.kind() == CodeKind::Trellis {
             let mut scales = [0.0; GROUP_COLS];
-            (kernels.decode)(DType::F16, w.column_scale_bytes(band), &mut scales);
+            (kernels.decode)(DType::F16, w.column_scale_bytes(column_group), &mut scales);
             for row in out.chunks_exact_mut(w.cols()) {
                 // Scales beyond the last column are padding.
-                for (x, scale) in row[band * GROUP_COLS..].iter_mut().zip(scales) {
+                for (x, scale) in row[column_group * GROUP_COLS..].iter_mut().zip(scales) {
                     *x *= scale;
                 }
             }
@@ -244,92 +245,102 @@ fn prepared<'a>(
     out
 }
 
-struct Rows<'a> {
+struct RowTask<'a> {
     w: ColumnGroups<'a>,
     row: usize,
     count: usize,
 }
 
-impl Rows<'_> {
-    /// Multiplies with all vectors into `[n, strips]`. In `sums [kinds, n, groups]` codebook sums
+impl RowTask<'_> {
+    /// Multiplies with all vectors into `[n, super_blocks]`. In `sums [kinds, n, groups]` codebook sums
     /// precede trellis sums.
     fn multiply(
         &self,
         kernels: &Kernels,
-        vectors: &[Strip],
+        vectors: &[SuperBlock],
         n: usize,
-        sums: &mut [Group16],
-        y: Target<'_>,
+        sums: &mut [RowValues],
+        y: MatrixMut<'_>,
     ) {
         let groups = self.count.div_ceil(GROUP_ROWS);
         let first = self.row % TILE_ROWS / GROUP_ROWS;
         let sums = &mut sums[..2 * n * groups];
         sums.fill([0.0; GROUP_ROWS]);
         if n == 1 {
-            self.multiply_one(&kernels.bands, vectors, first..first + groups, sums);
+            self.multiply_one(&kernels.column_groups, vectors, first..first + groups, sums);
         } else {
-            self.multiply_several(&kernels.bands, vectors, n, first..first + groups, sums);
+            self.multiply_several(
+                &kernels.column_groups,
+                vectors,
+                n,
+                first..first + groups,
+                sums,
+            );
         }
-        self.finish(kernels, n, sums, y);
+        self.write_results(kernels, n, sums, y);
     }
 
     fn multiply_one(
         &self,
-        kernels: &BandKernels,
-        vectors: &[Strip],
+        kernels: &ColumnGroupKernels,
+        vectors: &[SuperBlock],
         groups: Range<usize>,
-        sums: &mut [Group16],
+        sums: &mut [RowValues],
     ) {
-        let mut room = Room([0; Room::BYTES]);
-        let (levels, trellis) = sums.split_at_mut(groups.len());
-        for (band, &code) in self.w.codes().iter().enumerate() {
-            let (strip, b) = (&vectors[band / BLOCKS], band % BLOCKS);
-            let vector = Vector {
-                codes: &strip.codes[b],
-                scale: strip.scales[b],
-                sum: strip.sums[b],
+        let mut scratch = GroupScratch([0; GroupScratch::BYTES]);
+        let (codebook, trellis) = sums.split_at_mut(groups.len());
+        for (column_group, &code) in self.w.codes().iter().enumerate() {
+            let (super_block, b) = (&vectors[column_group / BLOCKS], column_group % BLOCKS);
+            let vector = SummedVectorGroup {
+                codes: &super_block.codes[b],
+                scale: super_block.scales[b],
+                sum: super_block.sums[b],
             };
-            let bytes = self.w.tile_bytes(self.row / TILE_ROWS, band);
+            let bytes = self.w.tile_bytes(self.row / TILE_ROWS, column_group);
             let sums = match code.kind() {
-                CodeKind::Codebook => &mut *levels,
+                CodeKind::Codebook => &mut *codebook,
                 CodeKind::Trellis => &mut *trellis,
             };
-            (kernels.dot)(code, bytes, groups.clone(), &vector, &mut room, sums);
+            (kernels.multiply)(code, bytes, groups.clone(), &vector, &mut scratch, sums);
         }
     }
 
     fn multiply_several(
         &self,
-        kernels: &BandKernels,
-        vectors: &[Strip],
+        kernels: &ColumnGroupKernels,
+        vectors: &[SuperBlock],
         n: usize,
         range: Range<usize>,
-        sums: &mut [Group16],
+        sums: &mut [RowValues],
     ) {
         let groups = range.len();
-        let (levels, trellis) = sums.split_at_mut(n * groups);
+        let (codebook, trellis) = sums.split_at_mut(n * groups);
         let mut integers = [[[0; CHUNK]; QUADS_PER_GROUP]; GROUPS];
         let integers = &mut integers[..groups];
         let mut parts = Vec::with_capacity(n);
-        for (band, &code) in self.w.codes().iter().enumerate() {
-            let bytes = self.w.tile_bytes(self.row / TILE_ROWS, band);
+        for (column_group, &code) in self.w.codes().iter().enumerate() {
+            let bytes = self.w.tile_bytes(self.row / TILE_ROWS, column_group);
             (kernels.unpack)(code, bytes, range.clone(), integers);
             let factors = &factors(code, bytes, &range)[..groups];
             let sums = match code.kind() {
-                CodeKind::Codebook => &mut *levels,
+                CodeKind::Codebook => &mut *codebook,
                 CodeKind::Trellis => &mut *trellis,
             };
-            let (block, b) = (band / BLOCKS, band % BLOCKS);
+            let (block, b) = (column_group / BLOCKS, column_group % BLOCKS);
             parts.clear();
-            parts.extend(vectors.chunks_exact(vectors.len() / n).map(|strips| Part {
-                codes: &strips[block].codes[b],
-                scale: strips[block].scales[b],
-            }));
+            parts.extend(
+                vectors
+                    .chunks_exact(vectors.len() / n)
+                    .map(|super_blocks| VectorGroup {
+                        codes: &super_blocks[block].codes[b],
+                        scale: super_blocks[block].scales[b],
+                    }),
+            );
             (kernels.add)(integers, factors, &parts, sums);
         }
     }
 
-    fn finish(&self, kernels: &Kernels, n: usize, sums: &[Group16], mut y: Target<'_>) {
+    fn write_results(&self, kernels: &Kernels, n: usize, sums: &[RowValues], mut y: MatrixMut<'_>) {
         let groups = self.count.div_ceil(GROUP_ROWS);
         let mut scales = [[0.0; TILE_ROWS]; 2];
         for (scales, kind) in scales
@@ -342,16 +353,18 @@ impl Rows<'_> {
             }
         }
         scales[0] = scales[0].map(|scale| scale * CODEBOOK_UNIT);
-        let (levels, trellis) = sums.split_at(n * groups);
-        let sums = levels
+        let (codebook, trellis) = sums.split_at(n * groups);
+        let sums = codebook
             .chunks_exact(groups)
             .zip(trellis.chunks_exact(groups));
-        for (t, (levels, trellis)) in sums.enumerate() {
-            let levels = levels.as_flattened().iter().zip(&scales[0]);
+        for (t, (codebook, trellis)) in sums.enumerate() {
+            let codebook = codebook.as_flattened().iter().zip(&scales[0]);
             let trellis = trellis.as_flattened().iter().zip(&scales[1]);
             let y = y.row_mut(t).iter_mut();
-            for ((y, (levels, of_levels)), (trellis, of_trellis)) in y.zip(levels).zip(trellis) {
-                *y = levels * of_levels + trellis * of_trellis;
+            for ((y, (codebook, codebook_scale)), (trellis, trellis_scale)) in
+                y.zip(codebook).zip(trellis)
+            {
+                *y = codebook * codebook_scale + trellis * trellis_scale;
             }
         }
     }

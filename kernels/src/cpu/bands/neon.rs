@@ -15,8 +15,11 @@ use htc_formats::bands::{
     TILE_ROWS, TRELLIS_TABLES, unpack_codebook_scales,
 };
 
-use super::scalar::{Stream, level_chunks};
-use super::{BandKernels, Group, Group16, Part, Room, Vector, part};
+use super::scalar::{Stream, codebook_chunks};
+use super::{
+    ColumnGroupKernels, GroupScratch, GroupWeights, RowValues, SummedVectorGroup, VectorGroup,
+    subarray,
+};
 
 const WIDTH: usize = 16;
 
@@ -50,16 +53,16 @@ const fn windows(bits: usize, from: usize) -> Windows {
     windows
 }
 
-static LEVELS: [[i8; 64]; 6] = [
-    levels(2),
-    levels(3),
-    levels(4),
-    levels(5),
-    levels(6),
-    levels(7),
+static CODEBOOK_TABLES: [[i8; 64]; 6] = [
+    codebook_table(2),
+    codebook_table(3),
+    codebook_table(4),
+    codebook_table(5),
+    codebook_table(6),
+    codebook_table(7),
 ];
 
-const fn levels(bits: usize) -> [i8; 64] {
+const fn codebook_table(bits: usize) -> [i8; 64] {
     let table = CODEBOOKS[bits - 2];
     let mut entries = [0; 64];
     let mut code = 0;
@@ -88,52 +91,52 @@ neon! {
         unsafe { vld1q_u8(bytes.as_ptr()) }
     }
 
-    fn shifts(shifts: &[i16; 8]) -> int16x8_t {
+    fn load_shifts(shifts: &[i16; 8]) -> int16x8_t {
         // SAFETY: in bounds.
         unsafe { vld1q_s16(shifts.as_ptr()) }
     }
 
-    fn table(entries: &[i8; 64]) -> int8x16x4_t {
+    fn load_table(entries: &[i8; 64]) -> int8x16x4_t {
         // SAFETY: in bounds.
         unsafe { vld1q_s8_x4(entries.as_ptr()) }
     }
 
-    fn cut(bytes: uint8x16_t, windows: &Windows) -> uint8x16_t {
+    fn extract_windows(bytes: uint8x16_t, windows: &Windows) -> uint8x16_t {
         let [first, second] = &windows.bytes;
         let first = vreinterpretq_u16_u8(vqtbl1q_u8(bytes, load(first)));
         let second = vreinterpretq_u16_u8(vqtbl1q_u8(bytes, load(second)));
-        let first = vreinterpretq_u8_u16(vshlq_u16(first, shifts(&windows.shifts[0])));
-        let second = vreinterpretq_u8_u16(vshlq_u16(second, shifts(&windows.shifts[1])));
+        let first = vreinterpretq_u8_u16(vshlq_u16(first, load_shifts(&windows.shifts[0])));
+        let second = vreinterpretq_u8_u16(vshlq_u16(second, load_shifts(&windows.shifts[1])));
         vandq_u8(vuzp1q_u8(first, second), vdupq_n_u8(63))
     }
 
-    fn trellis(bits: usize, tables: [int8x16x4_t; 2], bytes: &[u8; WIDTH]) -> int8x16_t {
+    fn trellis_weights(bits: usize, tables: [int8x16x4_t; 2], bytes: &[u8; WIDTH]) -> int8x16_t {
         let bytes = load(bytes);
         let [low, high] = &WINDOWS[bits - 2];
-        let low = vqtbl4q_s8(tables[0], cut(bytes, low));
-        vaddq_s8(low, vqtbl4q_s8(tables[1], cut(bytes, high)))
+        let low = vqtbl4q_s8(tables[0], extract_windows(bytes, low));
+        vaddq_s8(low, vqtbl4q_s8(tables[1], extract_windows(bytes, high)))
     }
 
-    fn level(bits: usize, table: int8x16x4_t, chunk: &[u8], r: usize) -> int8x16_t {
+    fn codebook_weights(bits: usize, table: int8x16x4_t, chunk: &[u8], r: usize) -> int8x16_t {
         if bits == 8 {
-            let codes = vreinterpretq_s8_u8(load(part(chunk, WIDTH * r)));
+            let codes = vreinterpretq_s8_u8(load(subarray(chunk, WIDTH * r)));
             return vmaxq_s8(codes, vdupq_n_s8(-127));
         }
         let (mut codes, mut at, mut place) = (vdupq_n_u8(0), 0, 0);
         if bits & 4 != 0 {
-            let four = load(part(chunk, WIDTH * (r % 2)));
+            let four = load(subarray(chunk, WIDTH * (r % 2)));
             let four = vshlq_u8(four, vdupq_n_s8(if r < 2 { 0 } else { -4 }));
             codes = vandq_u8(four, vdupq_n_u8(15));
             (at, place) = (2 * WIDTH, 4);
         }
         if bits & 2 != 0 {
-            let two = vshlq_u8(load(part(chunk, at)), vdupq_n_s8(-2 * r as i8));
+            let two = vshlq_u8(load(subarray(chunk, at)), vdupq_n_s8(-2 * r as i8));
             let two = vandq_u8(two, vdupq_n_u8(3));
             codes = vorrq_u8(codes, vshlq_u8(two, vdupq_n_s8(place)));
             (at, place) = (at + WIDTH, place + 2);
         }
         if bits & 1 != 0 {
-            let one = u64::from_le_bytes(*part(chunk, at));
+            let one = u64::from_le_bytes(*subarray(chunk, at));
             let one = vreinterpretq_u8_u64(vdupq_n_u64(one));
             let shift = -2 * r as i8;
             let shift = vcombine_s8(vdup_n_s8(shift), vdup_n_s8(shift - 1));
@@ -148,7 +151,7 @@ neon! {
         vbslq_s8(negative, vnegq_s8(magnitudes), magnitudes)
     }
 
-    fn finish(sums: &mut Group16, totals: [int32x4_t; 4], factors: &Group16) {
+    fn accumulate(sums: &mut RowValues, totals: [int32x4_t; 4], factors: &RowValues) {
         let rows = sums.as_chunks_mut::<4>().0.iter_mut().zip(factors.as_chunks::<4>().0);
         for ((sums, factors), total) in rows.zip(totals) {
             // SAFETY: in bounds.
@@ -160,17 +163,17 @@ neon! {
         }
     }
 
-    fn unpack(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
+    fn unpack(code: Code, column_group: &[u8], groups: Range<usize>, out: &mut [GroupWeights]) {
         let bits = usize::from(code.bits());
         if code.kind() == CodeKind::Trellis {
             let tables = &TRELLIS_TABLES[code.table_index()][bits - 2];
-            let tables = [table(&tables.low), table(&tables.high)];
+            let tables = [load_table(&tables.low), load_table(&tables.high)];
             for quad in 0..QUADS_PER_GROUP {
-                let stream = Stream::of(code, band, quad, &groups);
+                let stream = Stream::copy(code, column_group, quad, &groups);
                 for (g, group) in out.iter_mut().enumerate() {
                     for (r, out) in group[quad].as_chunks_mut::<WIDTH>().0.iter_mut().enumerate() {
                         let bytes = stream.bytes((g * 4 + r) * 2 * bits);
-                        let weights = trellis(bits, tables, part(bytes, 0));
+                        let weights = trellis_weights(bits, tables, subarray(bytes, 0));
                         // SAFETY: in bounds.
                         unsafe { vst1q_s8(out.as_mut_ptr(), weights) };
                     }
@@ -178,12 +181,12 @@ neon! {
             }
             return;
         }
-        let table = table(LEVELS.get(bits - 2).unwrap_or(&[0; 64]));
+        let table = load_table(CODEBOOK_TABLES.get(bits - 2).unwrap_or(&[0; 64]));
         for (group, out) in groups.zip(out) {
-            let chunks = level_chunks(code, band, group).chunks_exact(CHUNK * bits / 8);
+            let chunks = codebook_chunks(code, column_group, group).chunks_exact(CHUNK * bits / 8);
             for (chunk, out) in chunks.zip(out) {
                 for (r, out) in out.as_chunks_mut::<WIDTH>().0.iter_mut().enumerate() {
-                    let weights = level(bits, table, chunk, r);
+                    let weights = codebook_weights(bits, table, chunk, r);
                     // SAFETY: in bounds.
                     unsafe { vst1q_s8(out.as_mut_ptr(), weights) };
                 }
@@ -200,7 +203,7 @@ neon! {
 
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn dot_products(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+fn sdot(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
     // SAFETY: the instruction belongs to the enabled features and touches only its registers.
     unsafe {
         asm!(
@@ -221,30 +224,30 @@ macro_rules! kernels {
             use super::*;
 
             /// Used only in kernel tables for processors with these instructions.
-            pub(in crate::cpu) const KERNELS: BandKernels = BandKernels {
-                unpack: |code, band, groups, out| {
+            pub(in crate::cpu) const KERNELS: ColumnGroupKernels = ColumnGroupKernels {
+                unpack: |code, column_group, groups, out| {
                     // SAFETY: see above.
-                    unsafe { unpack(code, band, groups, out) }
+                    unsafe { unpack(code, column_group, groups, out) }
                 },
                 add: |integers, factors, vectors, sums| {
                     // SAFETY: see above.
                     unsafe { add(integers, factors, vectors, sums) }
                 },
-                dot: |code, band, groups, vector, _: &mut Room, sums| {
+                multiply: |code, column_group, groups, vector, _: &mut GroupScratch, sums| {
                     // SAFETY: see above.
-                    unsafe { multiply(code, band, groups, vector, sums) }
+                    unsafe { multiply(code, column_group, groups, vector, sums) }
                 },
             };
 
             #[target_feature(enable = $features)]
             fn add(
-                integers: &[Group],
-                factors: &[Group16],
-                vectors: &[Part<'_>],
-                sums: &mut [Group16],
+                integers: &[GroupWeights],
+                factors: &[RowValues],
+                vectors: &[VectorGroup<'_>],
+                sums: &mut [RowValues],
             ) {
                 for (part, sums) in vectors.iter().zip(sums.chunks_exact_mut(integers.len())) {
-                    let x = codes(part.codes);
+                    let x = broadcast_codes(part.codes);
                     for ((group, factors), sums) in integers.iter().zip(factors).zip(sums) {
                         let mut totals = [vdupq_n_s32(0); 4];
                         for (chunk, x) in group.iter().zip(x) {
@@ -255,7 +258,7 @@ macro_rules! kernels {
                                 *total = $dot(*total, weights, x);
                             }
                         }
-                        finish(sums, totals, &factors.map(|factor| part.scale * factor));
+                        accumulate(sums, totals, &factors.map(|factor| part.scale * factor));
                     }
                 }
             }
@@ -263,44 +266,45 @@ macro_rules! kernels {
             #[target_feature(enable = $features)]
             fn multiply(
                 code: Code,
-                band: &[u8],
+                column_group: &[u8],
                 groups: Range<usize>,
-                vector: &Vector<'_>,
-                sums: &mut [Group16],
+                vector: &SummedVectorGroup<'_>,
+                sums: &mut [RowValues],
             ) {
                 let bits = usize::from(code.bits());
-                let x = codes(vector.codes);
+                let x = broadcast_codes(vector.codes);
                 if code.kind() == CodeKind::Trellis {
                     let tables = &TRELLIS_TABLES[code.table_index()][bits - 2];
-                    let tables = [table(&tables.low), table(&tables.high)];
+                    let tables = [load_table(&tables.low), load_table(&tables.high)];
                     let mut totals = [[vdupq_n_s32(0); 4]; TILE_ROWS / GROUP_ROWS];
                     for (quad, x) in x.into_iter().enumerate() {
-                        let stream = Stream::of(code, band, quad, &groups);
+                        let stream = Stream::copy(code, column_group, quad, &groups);
                         for (g, totals) in totals[..groups.len()].iter_mut().enumerate() {
                             for (r, total) in totals.iter_mut().enumerate() {
                                 let bytes = stream.bytes((g * 4 + r) * 2 * bits);
-                                let weights = trellis(bits, tables, part(bytes, 0));
+                                let weights = trellis_weights(bits, tables, subarray(bytes, 0));
                                 *total = $dot(*total, weights, x);
                             }
                         }
                     }
                     for (sums, totals) in sums.iter_mut().zip(totals) {
-                        finish(sums, totals, &[vector.scale; GROUP_ROWS]);
+                        accumulate(sums, totals, &[vector.scale; GROUP_ROWS]);
                     }
                     return;
                 }
-                let table = table(LEVELS.get(bits - 2).unwrap_or(&[0; 64]));
-                let scales = band.as_chunks::<SCALE_BYTES>().0;
+                let table = load_table(CODEBOOK_TABLES.get(bits - 2).unwrap_or(&[0; 64]));
+                let scales = column_group.as_chunks::<SCALE_BYTES>().0;
                 for (group, sums) in groups.zip(sums) {
                     let mut totals = [vdupq_n_s32(0); 4];
-                    let chunks = level_chunks(code, band, group).chunks_exact(CHUNK * bits / 8);
+                    let chunks =
+                        codebook_chunks(code, column_group, group).chunks_exact(CHUNK * bits / 8);
                     for (chunk, x) in chunks.zip(x) {
                         for (r, total) in totals.iter_mut().enumerate() {
-                            *total = $dot(*total, level(bits, table, chunk, r), x);
+                            *total = $dot(*total, codebook_weights(bits, table, chunk, r), x);
                         }
                     }
                     let factors = unpack_codebook_scales(&scales[group]);
-                    finish(
+                    accumulate(
                         sums,
                         totals,
                         &factors.map(|factor| vector.scale * f32::from(factor)),
@@ -310,7 +314,7 @@ macro_rules! kernels {
 
             #[inline]
             #[target_feature(enable = $features)]
-            fn codes(codes: &[i8; GROUP_COLS]) -> [int8x16_t; QUADS_PER_GROUP] {
+            fn broadcast_codes(codes: &[i8; GROUP_COLS]) -> [int8x16_t; QUADS_PER_GROUP] {
                 let mut quads = [vdupq_n_s8(0); QUADS_PER_GROUP];
                 for (quad, codes) in quads.iter_mut().zip(codes.as_chunks::<4>().0) {
                     let word = i32::from_le_bytes(codes.map(i8::cast_unsigned));
@@ -323,4 +327,4 @@ macro_rules! kernels {
 }
 
 kernels!("neon", plain, dot_widening);
-kernels!("neon,dotprod", dotprod, dot_products);
+kernels!("neon,dotprod", dotprod, sdot);

@@ -8,24 +8,30 @@ use htc_formats::bands::{
     TILE_ROWS, TRELLIS_TABLES, codebook_value,
 };
 
-use super::{BandKernels, Group, Group16, Part, Room, Vector};
+use super::{
+    ColumnGroupKernels, GroupScratch, GroupWeights, RowValues, SummedVectorGroup, VectorGroup,
+};
 
 /// Kernels for any processor.
-pub(in super::super) const KERNELS: BandKernels = BandKernels { unpack, add, dot };
+pub(in super::super) const KERNELS: ColumnGroupKernels = ColumnGroupKernels {
+    unpack,
+    add,
+    multiply,
+};
 
-fn unpack(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
+fn unpack(code: Code, column_group: &[u8], groups: Range<usize>, out: &mut [GroupWeights]) {
     match code.kind() {
-        CodeKind::Codebook => levels(code, band, groups, out),
+        CodeKind::Codebook => unpack_codebook(code, column_group, groups, out),
         CodeKind::Trellis => {
             let bits = usize::from(code.bits());
-            let values = &values()[code.table_index()][bits - 2];
+            let values = &trellis_values()[code.table_index()][bits - 2];
             for quad in 0..QUADS_PER_GROUP {
-                let stream = Stream::of(code, band, quad, &groups);
+                let stream = Stream::copy(code, column_group, quad, &groups);
                 for (g, group) in out.iter_mut().enumerate() {
                     let chunk = stream.bytes(g * CHUNK * bits / 8);
                     let eights = group[quad].as_chunks_mut::<8>().0;
                     for (i, eight) in eights.iter_mut().enumerate() {
-                        let word = u64::from_le_bytes(*super::part(chunk, i * bits));
+                        let word = u64::from_le_bytes(*super::subarray(chunk, i * bits));
                         for (lane, value) in eight.iter_mut().enumerate() {
                             *value = values[(word >> (lane * bits)) as usize % STATES];
                         }
@@ -38,12 +44,12 @@ fn unpack(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
 
 type Values = [[[i8; STATES]; 4]; TRELLIS_TABLES.len()];
 
-fn values() -> &'static Values {
+fn trellis_values() -> &'static Values {
     static VALUES: OnceLock<Box<Values>> = OnceLock::new();
     VALUES.get_or_init(|| {
         let mut values = Box::new([[[0; STATES]; 4]; TRELLIS_TABLES.len()]);
-        let of_trellises = values.as_flattened_mut().iter_mut();
-        for (values, table) in of_trellises.zip(TRELLIS_TABLES.as_flattened()) {
+        let all_values = values.as_flattened_mut().iter_mut();
+        for (values, table) in all_values.zip(TRELLIS_TABLES.as_flattened()) {
             for (state, value) in values.iter_mut().enumerate() {
                 *value = table.value(state);
             }
@@ -55,21 +61,21 @@ fn values() -> &'static Values {
 /// Part of a stream that some row groups read, followed by the wrapped-around start of the stream
 /// and zeros, so that whole registers may be read from any weight.
 pub(super) struct Stream {
-    bytes: [u8; Stream::MOST + Stream::BEHIND],
+    bytes: [u8; Stream::MAX_BYTES + Stream::PADDING],
 }
 
 impl Stream {
-    const MOST: usize = TILE_ROWS * QUAD * 5 / 8;
+    const MAX_BYTES: usize = TILE_ROWS * QUAD * 5 / 8;
 
-    const BEHIND: usize = 64;
+    const PADDING: usize = 64;
 
     /// Copies the stream of a quad from the first of the row groups.
     #[inline(always)]
-    pub fn of(code: Code, band: &[u8], quad: usize, groups: &Range<usize>) -> Stream {
+    pub fn copy(code: Code, column_group: &[u8], quad: usize, groups: &Range<usize>) -> Stream {
         let chunk = CHUNK * usize::from(code.bits()) / 8;
-        let length = band.len() / QUADS_PER_GROUP;
-        let stream = &band[quad * length..][..length];
-        let mut bytes = [0; Stream::MOST + Stream::BEHIND];
+        let length = column_group.len() / QUADS_PER_GROUP;
+        let stream = &column_group[quad * length..][..length];
+        let mut bytes = [0; Stream::MAX_BYTES + Stream::PADDING];
         // A state reaches two bytes into the next group.
         let (start, end) = (groups.start * chunk, (groups.end * chunk + 2).min(length));
         bytes[..end - start].copy_from_slice(&stream[start..end]);
@@ -84,14 +90,19 @@ impl Stream {
     }
 }
 
-fn levels(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
+fn unpack_codebook(
+    code: Code,
+    column_group: &[u8],
+    groups: Range<usize>,
+    out: &mut [GroupWeights],
+) {
     let bits = usize::from(code.bits());
     let mut values = [0; 256];
     for (value, code) in values.iter_mut().zip(0..=255) {
         *value = codebook_value(bits as u8, code);
     }
     for (group, out) in out.iter_mut().enumerate() {
-        let chunks = level_chunks(code, band, groups.start + group);
+        let chunks = codebook_chunks(code, column_group, groups.start + group);
         for (quad, out) in out.iter_mut().enumerate() {
             let chunk = &chunks[quad * CHUNK * bits / 8..][..CHUNK * bits / 8];
             let mut codes = [0_u8; CHUNK];
@@ -118,30 +129,40 @@ fn levels(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
 
 /// Returns the chunks of a row group in a codebook column group.
 #[inline(always)]
-pub(super) fn level_chunks(code: Code, band: &[u8], group: usize) -> &[u8] {
-    let groups = band.len() / code.group_bytes();
+pub(super) fn codebook_chunks(code: Code, column_group: &[u8], group: usize) -> &[u8] {
+    let groups = column_group.len() / code.group_bytes();
     let bytes = QUADS_PER_GROUP * CHUNK * usize::from(code.bits()) / 8;
-    &band[groups * SCALE_BYTES + group * bytes..][..bytes]
+    &column_group[groups * SCALE_BYTES + group * bytes..][..bytes]
 }
 
-fn dot(
+fn multiply(
     code: Code,
-    band: &[u8],
+    column_group: &[u8],
     groups: Range<usize>,
-    vector: &Vector<'_>,
-    _: &mut Room,
-    sums: &mut [Group16],
+    vector: &SummedVectorGroup<'_>,
+    _: &mut GroupScratch,
+    sums: &mut [RowValues],
 ) {
-    super::dot_unpacked((unpack, add), code, band, groups, vector, sums);
+    super::dot_unpacked(unpack, add, code, column_group, groups, vector, sums);
 }
 
-fn add(integers: &[Group], factors: &[Group16], vectors: &[Part<'_>], sums: &mut [Group16]) {
+fn add(
+    integers: &[GroupWeights],
+    factors: &[RowValues],
+    vectors: &[VectorGroup<'_>],
+    sums: &mut [RowValues],
+) {
     for (part, sums) in vectors.iter().zip(sums.chunks_exact_mut(integers.len())) {
-        add_one(integers, factors, part, sums);
+        add_vector(integers, factors, part, sums);
     }
 }
 
-fn add_one(integers: &[Group], factors: &[Group16], part: &Part<'_>, sums: &mut [Group16]) {
+fn add_vector(
+    integers: &[GroupWeights],
+    factors: &[RowValues],
+    part: &VectorGroup<'_>,
+    sums: &mut [RowValues],
+) {
     let mut vector = [[0_i32; QUAD]; GROUP_COLS / QUAD];
     for (wide, &code) in vector.as_flattened_mut().iter_mut().zip(part.codes) {
         *wide = code.into();

@@ -19,80 +19,80 @@ mod tables;
 
 pub(super) use tables::*;
 
-/// Defines the kernels of [`BandKernels`](super::BandKernels) from register operations in scope.
+/// Defines the kernels of [`ColumnGroupKernels`](super::ColumnGroupKernels) from register operations in scope.
 ///
-/// - `constant` is a register of the given bytes, `load` reads a slice padded with zeros, `load_behind`
+/// - `load_constant` is a register of the given bytes, `load` reads a slice padded with zeros, `load_with_next`
 ///   likewise with a 16-bit word after it;
 /// - `permute` selects bytes by the lower six bits of an index, `permute_two` by seven bits from two
 ///   registers;
-/// - `cut` extracts eight bits starting at a given bit of each word (`vpmultishiftqb`);
-/// - `shift` shifts 16-bit words right; `select` takes the first operand where the mask is set;
-/// - `add_bytes` adds bytes, `add_words` 32-bit words; `at_least` is the maximum of signed bytes; `flip`
+/// - `extract_bits` extracts eight bits starting at a given bit of each word (`vpmultishiftqb`);
+/// - `shift_right_i16` shifts 16-bit words right; `select` takes the first operand where the mask is set;
+/// - `add_bytes` adds bytes, `add_i32` 32-bit words; `max_i8` is the maximum of signed bytes; `flip_sign_bits`
 ///   flips the highest bit of each byte;
-/// - `dot` adds four products of unsigned with signed bytes; `words` broadcasts a 32-bit word; `store`
+/// - `dot` adds four products of unsigned with signed bytes; `broadcast_i32` broadcasts a 32-bit word; `store`
 ///   writes bytes;
-/// - `finish` adds sums times a factor per row, `finish_same` times one factor, `finish_scaled` times a
+/// - `accumulate` adds sums times a factor per row, `accumulate_with_factor` times one factor, `accumulate_with_bytes` times a
 ///   factor and unsigned bytes.
-macro_rules! wide {
+macro_rules! byte_permute_kernels {
     ($(#[$attribute:meta])*) => {
-        /// Implements [`BandKernels::unpack`](super::BandKernels::unpack).
+        /// Implements [`ColumnGroupKernels::unpack`](super::ColumnGroupKernels::unpack).
         $(#[$attribute])*
         pub(in super::super) fn unpack(
             code: Code,
-            band: &[u8],
+            column_group: &[u8],
             groups: Range<usize>,
-            out: &mut [Group],
+            out: &mut [GroupWeights],
         ) {
             let bits = usize::from(code.bits());
             if code.kind() == CodeKind::Trellis {
                 let [low, high] = &TRELLISES[code.table_index()][bits - 2];
-                let tables = [constant(low), constant(high)];
+                let tables = [load_constant(low), load_constant(high)];
                 for quad in 0..QUADS_PER_GROUP {
-                    let mut room = [0; STREAM];
-                    stream(bits, band, &groups, quad, &mut room);
+                    let mut scratch = [0; STREAM_BYTES];
+                    copy_stream(bits, column_group, &groups, quad, &mut scratch);
                     for (g, group) in out.iter_mut().enumerate() {
-                        let bytes = &room[g * 8 * bits..][..WIDTH];
+                        let bytes = &scratch[g * 8 * bits..][..WIDTH];
                         let weights = trellis_weights(&WINDOWS[bits - 2], tables, bytes);
-                        store(&mut group[quad], flip(weights));
+                        store(&mut group[quad], flip_sign_bits(weights));
                     }
                 }
                 return;
             }
-            let (_, chunks) = parts(band, code);
+            let (_, chunks) = split_scales(column_group, code);
             for (group, out) in groups.zip(out) {
                 for (quad, out) in out.iter_mut().enumerate() {
                     let chunk = &chunks[(group * QUADS_PER_GROUP + quad) * 8 * bits..][..8 * bits];
-                    store(out, flip(level_weights(bits, chunk)));
+                    store(out, flip_sign_bits(codebook_weights(bits, chunk)));
                 }
             }
         }
 
-        /// Implements [`BandKernels::add`](super::BandKernels::add). The weights of two row groups
+        /// Implements [`ColumnGroupKernels::add`](super::ColumnGroupKernels::add). The weights of two row groups
         /// stay in registers for several vectors.
         $(#[$attribute])*
         pub(in super::super) fn add(
-            integers: &[Group],
-            factors: &[Group16],
-            vectors: &[Part<'_>],
-            sums: &mut [Group16],
+            integers: &[GroupWeights],
+            factors: &[RowValues],
+            vectors: &[VectorGroup<'_>],
+            sums: &mut [RowValues],
         ) {
             let stride = integers.len();
             let (pairs, rest) = integers.as_chunks::<2>();
             let (factors_of_pairs, factors_of_rest) = factors.as_chunks::<2>();
-            let together = sums.chunks_mut(TOGETHER * stride);
-            for (vectors, sums) in vectors.chunks(TOGETHER).zip(together) {
-                let mut centres = [0; TOGETHER];
+            let together = sums.chunks_mut(MAX_VECTORS * stride);
+            for (vectors, sums) in vectors.chunks(MAX_VECTORS).zip(together) {
+                let mut centres = [0; MAX_VECTORS];
                 for (centre, vector) in centres.iter_mut().zip(vectors) {
                     for &code in vector.codes {
                         *centre -= 128 * i32::from(code);
                     }
                 }
                 for (i, (pair, factors)) in pairs.iter().zip(factors_of_pairs).enumerate() {
-                    tile(pair, factors, vectors, &centres, &mut sums[2 * i..], stride);
+                    multiply_tile(pair, factors, vectors, &centres, &mut sums[2 * i..], stride);
                 }
                 if let ([group], [factors]) = (rest, factors_of_rest) {
                     let (group, factors) = (&[*group], &[*factors]);
-                    tile(group, factors, vectors, &centres, &mut sums[stride - 1..], stride);
+                    multiply_tile(group, factors, vectors, &centres, &mut sums[stride - 1..], stride);
                 }
             }
         }
@@ -100,63 +100,63 @@ macro_rules! wide {
         /// Adds the products of `G` row groups with vectors, whose sums are `stride` groups apart.
         $(#[$attribute])*
         #[inline]
-        fn tile<const G: usize>(
-            integers: &[Group; G],
-            factors: &[Group16; G],
-            vectors: &[Part<'_>],
-            centres: &[i32; TOGETHER],
-            sums: &mut [Group16],
+        fn multiply_tile<const G: usize>(
+            integers: &[GroupWeights; G],
+            factors: &[RowValues; G],
+            vectors: &[VectorGroup<'_>],
+            centres: &[i32; MAX_VECTORS],
+            sums: &mut [RowValues],
             stride: usize,
         ) {
-            let mut weights = [[words(0); QUADS_PER_GROUP]; G];
+            let mut weights = [[broadcast_i32(0); QUADS_PER_GROUP]; G];
             for g in 0..G {
                 for quad in 0..QUADS_PER_GROUP {
-                    weights[g][quad] = flip(load_integers(&integers[g][quad]));
+                    weights[g][quad] = flip_sign_bits(load_integers(&integers[g][quad]));
                 }
             }
             for (t, (vector, &centre)) in vectors.iter().zip(centres).enumerate() {
-                let four = words_of(vector.codes);
-                let mut totals = [words(centre); G];
+                let four = pack_quads(vector.codes);
+                let mut totals = [broadcast_i32(centre); G];
                 for quad in 0..QUADS_PER_GROUP {
-                    let four = words(four[quad]);
+                    let four = broadcast_i32(four[quad]);
                     for g in 0..G {
                         totals[g] = dot(totals[g], weights[g][quad], four);
                     }
                 }
                 let sums = &mut sums[t * stride..][..G];
                 for g in 0..G {
-                    finish(&mut sums[g], totals[g], vector.scale, &factors[g]);
+                    accumulate(&mut sums[g], totals[g], vector.scale, &factors[g]);
                 }
             }
         }
 
-        /// Implements [`BandKernels::dot`](super::BandKernels::dot).
+        /// Implements [`ColumnGroupKernels::multiply`](super::ColumnGroupKernels::multiply).
         $(#[$attribute])*
         pub(in super::super) fn multiply(
             code: Code,
-            band: &[u8],
+            column_group: &[u8],
             groups: Range<usize>,
-            vector: &Vector<'_>,
-            room: &mut Room,
-            sums: &mut [Group16],
+            vector: &SummedVectorGroup<'_>,
+            scratch: &mut GroupScratch,
+            sums: &mut [RowValues],
         ) {
             match (code.kind(), code.bits()) {
-                (CodeKind::Trellis, 2) => trellis::<2>(code, band, groups, vector, sums),
-                (CodeKind::Trellis, 3) => trellis::<3>(code, band, groups, vector, sums),
-                (CodeKind::Trellis, 4) => trellis::<4>(code, band, groups, vector, sums),
-                (CodeKind::Trellis, _) => trellis::<5>(code, band, groups, vector, sums),
-                (CodeKind::Codebook, 2) => levels::<2>(code, band, groups, vector, room, sums),
-                (CodeKind::Codebook, 3) => levels::<3>(code, band, groups, vector, room, sums),
-                (CodeKind::Codebook, 4) => levels::<4>(code, band, groups, vector, room, sums),
-                (CodeKind::Codebook, 5) => levels::<5>(code, band, groups, vector, room, sums),
-                (CodeKind::Codebook, 6) => levels::<6>(code, band, groups, vector, room, sums),
-                (CodeKind::Codebook, 7) => levels::<7>(code, band, groups, vector, room, sums),
-                (CodeKind::Codebook, _) => levels::<8>(code, band, groups, vector, room, sums),
+                (CodeKind::Trellis, 2) => multiply_trellis::<2>(code, column_group, groups, vector, sums),
+                (CodeKind::Trellis, 3) => multiply_trellis::<3>(code, column_group, groups, vector, sums),
+                (CodeKind::Trellis, 4) => multiply_trellis::<4>(code, column_group, groups, vector, sums),
+                (CodeKind::Trellis, _) => multiply_trellis::<5>(code, column_group, groups, vector, sums),
+                (CodeKind::Codebook, 2) => multiply_codebook::<2>(code, column_group, groups, vector, scratch, sums),
+                (CodeKind::Codebook, 3) => multiply_codebook::<3>(code, column_group, groups, vector, scratch, sums),
+                (CodeKind::Codebook, 4) => multiply_codebook::<4>(code, column_group, groups, vector, scratch, sums),
+                (CodeKind::Codebook, 5) => multiply_codebook::<5>(code, column_group, groups, vector, scratch, sums),
+                (CodeKind::Codebook, 6) => multiply_codebook::<6>(code, column_group, groups, vector, scratch, sums),
+                (CodeKind::Codebook, 7) => multiply_codebook::<7>(code, column_group, groups, vector, scratch, sums),
+                (CodeKind::Codebook, _) => multiply_codebook::<8>(code, column_group, groups, vector, scratch, sums),
             }
         }
 
         #[inline(always)]
-        fn words_of(codes: &[i8; GROUP_COLS]) -> [i32; QUADS_PER_GROUP] {
+        fn pack_quads(codes: &[i8; GROUP_COLS]) -> [i32; QUADS_PER_GROUP] {
             let mut words = [0; QUADS_PER_GROUP];
             for quad in 0..QUADS_PER_GROUP {
                 let four = &codes.as_chunks::<4>().0[quad];
@@ -169,61 +169,61 @@ macro_rules! wide {
         /// in registers.
         $(#[$attribute])*
         #[inline]
-        fn trellis<const BITS: usize>(
+        fn multiply_trellis<const BITS: usize>(
             code: Code,
-            band: &[u8],
+            column_group: &[u8],
             groups: Range<usize>,
-            vector: &Vector<'_>,
-            sums: &mut [Group16],
+            vector: &SummedVectorGroup<'_>,
+            sums: &mut [RowValues],
         ) {
             let tables = &TRELLISES[code.table_index()][BITS - 2];
             if sums.len() == GROUPS {
-                streams::<BITS, true>(tables, band, groups, vector, sums);
+                multiply_streams::<BITS, true>(tables, column_group, groups, vector, sums);
             } else {
-                streams::<BITS, false>(tables, band, groups, vector, sums);
+                multiply_streams::<BITS, false>(tables, column_group, groups, vector, sums);
             }
         }
 
         $(#[$attribute])*
-        fn streams<const BITS: usize, const WHOLE: bool>(
-            [low, high]: &Tables,
-            band: &[u8],
+        fn multiply_streams<const BITS: usize, const WHOLE: bool>(
+            [low, high]: &TrellisTables,
+            column_group: &[u8],
             groups: Range<usize>,
-            vector: &Vector<'_>,
-            sums: &mut [Group16],
+            vector: &SummedVectorGroup<'_>,
+            sums: &mut [RowValues],
         ) {
-            let blocks = const { &Blocks::of(BITS) };
-            let tables = [constant(low), constant(high)];
-            let length = band.len() / QUADS_PER_GROUP;
+            let blocks = const { &StreamPattern::for_bits(BITS) };
+            let tables = [load_constant(low), load_constant(high)];
+            let length = column_group.len() / QUADS_PER_GROUP;
             let bytes = blocks.parts * 8 * BITS;
             let (start, end) = (groups.start * 8 * BITS, groups.end * 8 * BITS);
-            let behind = if WHOLE || end == length { 0 } else { end };
+            let next_at = if WHOLE || end == length { 0 } else { end };
             let last = if WHOLE { GROUPS / blocks.parts - 1 } else { (groups.len() - 1) / blocks.parts };
-            let four = words_of(vector.codes);
-            let mut totals = [words(-128 * vector.sum); GROUPS];
+            let four = pack_quads(vector.codes);
+            let mut totals = [broadcast_i32(-128 * vector.sum); GROUPS];
             for quad in 0..QUADS_PER_GROUP {
-                let stream = &band[quad * length..][..length];
-                let behind = u16::from_le_bytes(*part(stream, behind));
-                let blocks_of = &stream[start..end];
-                let four = words(four[quad]);
+                let stream = &column_group[quad * length..][..length];
+                let next = u16::from_le_bytes(*subarray(stream, next_at));
+                let read_streams = &stream[start..end];
+                let four = broadcast_i32(four[quad]);
                 for b in 0..last {
                     // At least one row group follows a whole block.
-                    let block = &blocks_of[b * bytes..];
-                    let first = load_whole(part(block, 0));
-                    let second = load_whole(part(block, blocks.second));
+                    let block = &read_streams[b * bytes..];
+                    let first = load_whole(subarray(block, 0));
+                    let second = load_whole(subarray(block, blocks.second));
                     add_block::<BITS>(&mut totals, b * blocks.parts, tables, [first, second], four);
                 }
-                let block = &blocks_of[last * bytes..];
-                let first = load_behind(block, behind);
-                let second = load_behind(&block[blocks.second..], behind);
+                let block = &read_streams[last * bytes..];
+                let first = load_with_next(block, next);
+                let second = load_with_next(&block[blocks.second..], next);
                 add_block::<BITS>(&mut totals, last * blocks.parts, tables, [first, second], four);
             }
             for (b, sums) in sums.chunks_mut(blocks.parts).enumerate() {
-                let mut of_block = [totals[0]; MOST_PARTS];
+                let mut block_totals = [totals[0]; MAX_PARTS];
                 for p in 0..blocks.parts {
-                    of_block[p] = totals[b * blocks.parts + p];
+                    block_totals[p] = totals[b * blocks.parts + p];
                 }
-                add_rows::<BITS>(of_block, vector.scale, sums);
+                add_rows::<BITS>(block_totals, vector.scale, sums);
             }
         }
 
@@ -236,17 +236,17 @@ macro_rules! wide {
             bytes: [Register; 2],
             four: Register,
         ) {
-            let blocks = const { &Blocks::of(BITS) };
+            let blocks = const { &StreamPattern::for_bits(BITS) };
             let [mut first, second] = bytes;
             if let Some(bytes) = &blocks.bytes {
-                first = permute(first, constant(bytes));
+                first = permute(first, load_constant(bytes));
             }
             for p in 0..blocks.parts {
                 let last = blocks.second != 0 && p + 1 == blocks.parts;
                 let bytes = if last { second } else { first };
                 let [low, high] = &blocks.cuts[p];
-                let low = permute(tables[0], cut(constant(low), bytes));
-                let high = permute(tables[1], cut(constant(high), bytes));
+                let low = permute(tables[0], extract_bits(load_constant(low), bytes));
+                let high = permute(tables[1], extract_bits(load_constant(high), bytes));
                 totals[at + p] = dot(totals[at + p], add_bytes(low, high), four);
             }
         }
@@ -255,13 +255,13 @@ macro_rules! wide {
         $(#[$attribute])*
         #[inline]
         fn add_rows<const BITS: usize>(
-            mut totals: [Register; MOST_PARTS],
+            mut totals: [Register; MAX_PARTS],
             scale: f32,
-            sums: &mut [Group16],
+            sums: &mut [RowValues],
         ) {
-            let parts = const { Blocks::of(BITS).parts };
+            let parts = const { StreamPattern::for_bits(BITS).parts };
             let [low, high] = const { &interleaved(8) };
-            let (low, high) = (constant(low), constant(high));
+            let (low, high) = (load_constant(low), load_constant(high));
             if parts == 2 {
                 let pair = [totals[0], totals[1]];
                 totals = [permute_two(pair, low), permute_two(pair, high), pair[0], pair[1]];
@@ -272,7 +272,7 @@ macro_rules! wide {
                 let lower = [permute_two(first, low), permute_two(second, low)];
                 let upper = [permute_two(first, high), permute_two(second, high)];
                 let [low, high] = const { &interleaved(16) };
-                let (low, high) = (constant(low), constant(high));
+                let (low, high) = (load_constant(low), load_constant(high));
                 totals = [
                     permute_two(lower, low),
                     permute_two(lower, high),
@@ -282,79 +282,79 @@ macro_rules! wide {
             }
             for g in 0..parts {
                 if g < sums.len() {
-                    finish_same(&mut sums[g], totals[g], scale);
+                    accumulate_with_factor(&mut sums[g], totals[g], scale);
                 }
             }
         }
 
         $(#[$attribute])*
-        fn levels<const BITS: usize>(
+        fn multiply_codebook<const BITS: usize>(
             code: Code,
-            band: &[u8],
+            column_group: &[u8],
             groups: Range<usize>,
-            vector: &Vector<'_>,
-            room: &mut Room,
-            sums: &mut [Group16],
+            vector: &SummedVectorGroup<'_>,
+            scratch: &mut GroupScratch,
+            sums: &mut [RowValues],
         ) {
-            let (scales, chunks) = parts(band, code);
+            let (scales, chunks) = split_scales(column_group, code);
             let bytes = 64 * BITS;
             let chunks = &chunks[groups.start * bytes..groups.end * bytes];
             let scales = &scales[groups.start * SCALE_BYTES..groups.end * SCALE_BYTES];
-            scales_of_rows(scales, room);
-            let scales = room.0.as_chunks::<GROUP_ROWS>().0;
-            let codes = Spread::new(vector.codes);
-            let centre = words(-128 * vector.sum);
+            unpack_row_scales(scales, scratch);
+            let scales = scratch.0.as_chunks::<GROUP_ROWS>().0;
+            let codes = SpreadCodes::new(vector.codes);
+            let centre = broadcast_i32(-128 * vector.sum);
             for (g, sums) in sums.iter_mut().enumerate() {
                 let group = &chunks[g * bytes..][..bytes];
                 let totals = match BITS {
-                    2 => twos(group, &codes),
-                    3 => threes(group, &codes),
-                    4 => fours(group, &codes),
-                    _ => by_planes::<BITS>(group, &codes),
+                    2 => sum_two_bits(group, &codes),
+                    3 => sum_three_bits(group, &codes),
+                    4 => sum_four_bits(group, &codes),
+                    _ => sum_bit_planes::<BITS>(group, &codes),
                 };
-                finish_scaled(sums, add_words(totals, centre), vector.scale, &scales[g]);
+                accumulate_with_bytes(sums, add_i32(totals, centre), vector.scale, &scales[g]);
             }
         }
 
         /// Unpacks the scales of rows to bytes, four row groups at a time.
         $(#[$attribute])*
         #[inline]
-        fn scales_of_rows(packed: &[u8], room: &mut Room) {
+        fn unpack_row_scales(packed: &[u8], scratch: &mut GroupScratch) {
             let [low, high] = &SCALES;
-            let rooms = room.0.as_chunks_mut::<WIDTH>().0.iter_mut();
-            for (packed, room) in packed.chunks(FOUR_SCALES).zip(rooms) {
+            let outputs = scratch.0.as_chunks_mut::<WIDTH>().0.iter_mut();
+            for (packed, out) in packed.chunks(FOUR_SCALES).zip(outputs) {
                 let packed = load(packed);
                 let mut scales = cut_plane(high, packed);
-                scales = select(constant(&low.mask), cut_plane(low, packed), scales);
-                scales = select(constant(&high.mask), scales, words(0));
+                scales = select(load_constant(&low.mask), cut_plane(low, packed), scales);
+                scales = select(load_constant(&high.mask), scales, broadcast_i32(0));
                 let mut bytes = [0; WIDTH];
                 store(&mut bytes, scales);
-                *room = bytes.map(i8::cast_unsigned);
+                *out = bytes.map(i8::cast_unsigned);
             }
         }
 
-        struct Spread {
+        struct SpreadCodes {
             ones: [i32; QUADS_PER_GROUP],
             pairs: [Register; 4],
             fours: [Register; 2],
         }
 
-        impl Spread {
+        impl SpreadCodes {
             $(#[$attribute])*
             #[inline]
-            fn new(codes: &[i8; GROUP_COLS]) -> Spread {
+            fn new(codes: &[i8; GROUP_COLS]) -> SpreadCodes {
                 let bytes = load(&codes.map(i8::cast_unsigned));
                 let (pairs, fours) = const { (&spread(32), &spread(16)) };
-                let mut spread = Spread {
-                    ones: words_of(codes),
+                let mut spread = SpreadCodes {
+                    ones: pack_quads(codes),
                     pairs: [bytes; 4],
                     fours: [bytes; 2],
                 };
                 for i in 0..4 {
-                    spread.pairs[i] = permute(bytes, constant(&pairs[i]));
+                    spread.pairs[i] = permute(bytes, load_constant(&pairs[i]));
                 }
                 for i in 0..2 {
-                    spread.fours[i] = permute(bytes, constant(&fours[i]));
+                    spread.fours[i] = permute(bytes, load_constant(&fours[i]));
                 }
                 spread
             }
@@ -363,53 +363,53 @@ macro_rules! wide {
         /// Returns the sums of a row group's rows for two bits, starting from zero.
         $(#[$attribute])*
         #[inline]
-        fn twos(group: &[u8], codes: &Spread) -> Register {
-            let table = constant(&LEVELS[0].tables[0]);
-            let mut totals = [words(0); 4];
+        fn sum_two_bits(group: &[u8], codes: &SpreadCodes) -> Register {
+            let table = load_constant(&CODEBOOK_TABLES[0].tables[0]);
+            let mut totals = [broadcast_i32(0); 4];
             for i in 0..2 {
-                let bytes = load_whole(part(group, 64 * i));
-                let shifted = [bytes, shift::<2>(bytes), shift::<4>(bytes), shift::<6>(bytes)];
+                let bytes = load_whole(subarray(group, 64 * i));
+                let shifted = [bytes, shift_right_i16::<2>(bytes), shift_right_i16::<4>(bytes), shift_right_i16::<6>(bytes)];
                 for k in 0..4 {
                     totals[k] = dot(totals[k], permute(table, shifted[k]), codes.fours[i]);
                 }
             }
-            of_quarters(totals)
+            sum_quarters(totals)
         }
 
-        /// Same as [`twos`] for three bits.
+        /// Same as [`sum_two_bits`] for three bits.
         $(#[$attribute])*
         #[inline]
-        fn threes(group: &[u8], codes: &Spread) -> Register {
-            let table = constant(&LEVELS[1].tables[0]);
-            let mut totals = [words(0); 4];
-            let mask = constant(&THREES.mask);
+        fn sum_three_bits(group: &[u8], codes: &SpreadCodes) -> Register {
+            let table = load_constant(&CODEBOOK_TABLES[1].tables[0]);
+            let mut totals = [broadcast_i32(0); 4];
+            let mask = load_constant(&THREE_BITS.mask);
             for i in 0..2 {
                 let bytes = [
-                    load_whole(part(group, 96 * i)),
-                    load_whole(part(group, 96 * i + 32)),
+                    load_whole(subarray(group, 96 * i)),
+                    load_whole(subarray(group, 96 * i + 32)),
                 ];
-                let pairs = permute_two(bytes, constant(&THREES.pairs));
-                let thirds = permute_two(bytes, constant(&THREES.thirds));
-                let [even, odd] = &THREES.cuts;
-                let even = select(mask, pairs, cut(constant(even), thirds));
-                let odd = select(mask, shift::<2>(pairs), cut(constant(odd), thirds));
-                let shifted = [even, odd, shift::<4>(even), shift::<4>(odd)];
+                let pairs = permute_two(bytes, load_constant(&THREE_BITS.pairs));
+                let thirds = permute_two(bytes, load_constant(&THREE_BITS.thirds));
+                let [even, odd] = &THREE_BITS.cuts;
+                let even = select(mask, pairs, extract_bits(load_constant(even), thirds));
+                let odd = select(mask, shift_right_i16::<2>(pairs), extract_bits(load_constant(odd), thirds));
+                let shifted = [even, odd, shift_right_i16::<4>(even), shift_right_i16::<4>(odd)];
                 for k in 0..4 {
                     totals[k] = dot(totals[k], permute(table, shifted[k]), codes.fours[i]);
                 }
             }
-            of_quarters(totals)
+            sum_quarters(totals)
         }
 
-        /// Same as [`twos`] for four bits.
+        /// Same as [`sum_two_bits`] for four bits.
         $(#[$attribute])*
         #[inline]
-        fn fours(group: &[u8], codes: &Spread) -> Register {
-            let table = constant(&LEVELS[2].tables[0]);
-            let mut totals = [words(0); 2];
+        fn sum_four_bits(group: &[u8], codes: &SpreadCodes) -> Register {
+            let table = load_constant(&CODEBOOK_TABLES[2].tables[0]);
+            let mut totals = [broadcast_i32(0); 2];
             for i in 0..4 {
-                let bytes = load_whole(part(group, 64 * i));
-                let shifted = [bytes, shift::<4>(bytes)];
+                let bytes = load_whole(subarray(group, 64 * i));
+                let shifted = [bytes, shift_right_i16::<4>(bytes)];
                 for k in 0..2 {
                     totals[k] = dot(totals[k], permute(table, shifted[k]), codes.pairs[i]);
                 }
@@ -417,14 +417,14 @@ macro_rules! wide {
             sum_of_separated(totals, const { &separated(32) })
         }
 
-        /// Same as [`twos`] for other widths, by bit planes.
+        /// Same as [`sum_two_bits`] for other widths, by bit planes.
         $(#[$attribute])*
         #[inline]
-        fn by_planes<const BITS: usize>(group: &[u8], codes: &Spread) -> Register {
-            let mut totals = words(0);
+        fn sum_bit_planes<const BITS: usize>(group: &[u8], codes: &SpreadCodes) -> Register {
+            let mut totals = broadcast_i32(0);
             for quad in 0..QUADS_PER_GROUP {
-                let weights = level_weights(BITS, &group[quad * 8 * BITS..][..8 * BITS]);
-                totals = dot(totals, weights, words(codes.ones[quad]));
+                let weights = codebook_weights(BITS, &group[quad * 8 * BITS..][..8 * BITS]);
+                totals = dot(totals, weights, broadcast_i32(codes.ones[quad]));
             }
             totals
         }
@@ -432,7 +432,7 @@ macro_rules! wide {
         /// Sums over quads of four rows each, which are in the quarters of a register.
         $(#[$attribute])*
         #[inline]
-        fn of_quarters([a, b, c, d]: [Register; 4]) -> Register {
+        fn sum_quarters([a, b, c, d]: [Register; 4]) -> Register {
             let quarters = const { &separated(16) };
             let first = sum_of_separated([a, b], quarters);
             sum_of_separated([first, sum_of_separated([c, d], quarters)], quarters)
@@ -441,25 +441,25 @@ macro_rules! wide {
         $(#[$attribute])*
         #[inline]
         fn sum_of_separated(pair: [Register; 2], [a, b]: &[Bytes; 2]) -> Register {
-            add_words(permute_two(pair, constant(a)), permute_two(pair, constant(b)))
+            add_i32(permute_two(pair, load_constant(a)), permute_two(pair, load_constant(b)))
         }
 
         /// Splits a codebook column group into scales and chunks.
         #[inline(always)]
-        fn parts(band: &[u8], code: Code) -> (&[u8], &[u8]) {
-            band.split_at(band.len() / code.group_bytes() * SCALE_BYTES)
+        fn split_scales(column_group: &[u8], code: Code) -> (&[u8], &[u8]) {
+            column_group.split_at(column_group.len() / code.group_bytes() * SCALE_BYTES)
         }
 
         /// Copies the part of a stream that some row groups read, followed by two bytes, which wrap
         /// around to the start of the stream.
         #[inline(always)]
-        fn stream(bits: usize, band: &[u8], groups: &Range<usize>, quad: usize, room: &mut [u8]) {
-            let length = band.len() / QUADS_PER_GROUP;
-            let stream = &band[quad * length..][..length];
+        fn copy_stream(bits: usize, column_group: &[u8], groups: &Range<usize>, quad: usize, scratch: &mut [u8]) {
+            let length = column_group.len() / QUADS_PER_GROUP;
+            let stream = &column_group[quad * length..][..length];
             let (start, end) = (groups.start * 8 * bits, groups.end * 8 * bits);
             let count = end - start;
-            room[..count].copy_from_slice(&stream[start..end]);
-            for (i, byte) in room[count..][..2].iter_mut().enumerate() {
+            scratch[..count].copy_from_slice(&stream[start..end]);
+            for (i, byte) in scratch[count..][..2].iter_mut().enumerate() {
                 *byte = stream[(end + i) % length];
             }
         }
@@ -467,28 +467,28 @@ macro_rules! wide {
         $(#[$attribute])*
         #[inline]
         fn trellis_weights(windows: &Windows, tables: [Register; 2], bytes: &[u8]) -> Register {
-            let words = permute(load(bytes), constant(&windows.bytes));
-            let low = permute(tables[0], cut(constant(&windows.low), words));
-            add_bytes(low, permute(tables[1], cut(constant(&windows.high), words)))
+            let words = permute(load(bytes), load_constant(&windows.bytes));
+            let low = permute(tables[0], extract_bits(load_constant(&windows.low), words));
+            add_bytes(low, permute(tables[1], extract_bits(load_constant(&windows.high), words)))
         }
 
         $(#[$attribute])*
         #[inline]
-        fn level_weights(bits: usize, chunk: &[u8]) -> Register {
+        fn codebook_weights(bits: usize, chunk: &[u8]) -> Register {
             let bytes = load(chunk);
-            let Some(levels) = LEVELS.get(bits - 2) else {
-                return flip(at_least(bytes, -127));
+            let Some(levels) = CODEBOOK_TABLES.get(bits - 2) else {
+                return flip_sign_bits(max_i8(bytes, -127));
             };
             let mut codes = cut_plane(&levels.planes[0], bytes);
             for i in 1..levels.count {
-                let mask = constant(&levels.planes[i - 1].mask);
+                let mask = load_constant(&levels.planes[i - 1].mask);
                 codes = select(mask, codes, cut_plane(&levels.planes[i], bytes));
             }
             let [low, high] = &levels.tables;
             if bits < 7 {
-                permute(constant(low), codes)
+                permute(load_constant(low), codes)
             } else {
-                permute_two([constant(low), constant(high)], codes)
+                permute_two([load_constant(low), load_constant(high)], codes)
             }
         }
 
@@ -496,8 +496,8 @@ macro_rules! wide {
         $(#[$attribute])*
         #[inline]
         fn cut_plane(plane: &Plane, bytes: Register) -> Register {
-            cut(constant(&plane.from), permute(bytes, constant(&plane.bytes)))
+            extract_bits(load_constant(&plane.from), permute(bytes, load_constant(&plane.bytes)))
         }
     };
 }
-pub(super) use wide;
+pub(super) use byte_permute_kernels;

@@ -16,21 +16,21 @@
 
 mod k_quants;
 mod legacy;
-mod turned;
+mod rotated;
 
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
 use htc_formats::DType;
 
-use super::{Dot, LEVELS, dispatch};
-use crate::cpu::activations::{BLOCKS, Strip};
-use crate::cpu::avx512::{load_128, load_256, load_512, sums_of_four};
-use crate::cpu::blocks::{part, prefetch_far};
+use super::{Dot, IQ4_CODEBOOK, dispatch};
+use crate::cpu::activations::{BLOCKS, SuperBlock};
+use crate::cpu::avx512::{horizontal_sums, load_128, load_256, load_512};
+use crate::cpu::blocks::{prefetch_far, subarray};
 use crate::matrix::Matrix;
 use k_quants::{iq4_xs, q4_k, q5_k, q6_k};
 use legacy::{iq4_nl, q4_0, q4_1, q5_0, q5_1, q8_0};
-use turned::{q2_k, q3_k, q3_k_by_matrices};
+use rotated::{q2_k, q3_k, q3_k_gfni};
 
 /// Used only in kernel tables for processors with these instructions.
 pub(in crate::cpu) const DOT: Dot = |w, x, y| {
@@ -39,18 +39,18 @@ pub(in crate::cpu) const DOT: Dot = |w, x, y| {
 };
 
 /// Same as [`DOT`] for processors with GFNI.
-pub(in crate::cpu) const DOT_WITH_MATRICES: Dot = |w, x, y| {
+pub(in crate::cpu) const DOT_GFNI: Dot = |w, x, y| {
     // SAFETY: see above.
     unsafe {
         match w.dtype() {
-            DType::Q3K => q3_k_by_matrices::dot(w, x, y),
+            DType::Q3K => q3_k_gfni::dot(w, x, y),
             _ => dot(w, x, y),
         }
     }
 };
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn dot(w: Matrix<'_>, x: &[Strip], y: &mut [f32]) {
+fn dot(w: Matrix<'_>, x: &[SuperBlock], y: &mut [f32]) {
     dispatch!(w, x, y)
 }
 
@@ -65,19 +65,19 @@ macro_rules! avx512 {
 }
 use avx512;
 
-const STRIPS: usize = 64;
+const MAX_PREPARED: usize = 64;
 
 /// Prefetch distance in bytes. It helps weights of less than eight bits; with sequential rows and
 /// large pages the hardware prefetcher is sufficient for q8_0.
-const AHEAD: usize = 16384;
+const PREFETCH_DISTANCE: usize = 16384;
 
 /// Bytes of 256 weights from which on the hardware prefetcher is better.
-const FORESEEN: usize = 272;
+const MAX_PREFETCHED_BYTES: usize = 272;
 
 const ROWS: usize = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Order {
+enum RegisterOrder {
     /// Register `i` has blocks `2 i` and `2 i + 1`.
     Pairs,
     /// Registers `2 i` and `2 i + 1` have blocks `4 i` and `4 i + 2`, `4 i + 1` and `4 i + 3`.
@@ -89,7 +89,7 @@ enum Order {
     Nibbles,
 }
 
-struct Part {
+struct PreparedSuperBlock {
     codes: [__m512i; 4],
     offsets: [__m512i; 4],
     /// Scale of each run: runs of 16 numbers in sixteen lanes, runs of 32 in the first eight,
@@ -99,12 +99,12 @@ struct Part {
 }
 
 #[derive(Clone, Copy)]
-struct Sums {
+struct RowSums {
     products: [__m512; 2],
     minima: __m512,
 }
 
-const fn lanes(runs: [i32; 4]) -> [i32; 16] {
+const fn repeat_lanes(runs: [i32; 4]) -> [i32; 16] {
     let mut lanes = [0; 16];
     let mut i = 0;
     while i < 16 {
@@ -114,31 +114,34 @@ const fn lanes(runs: [i32; 4]) -> [i32; 16] {
     lanes
 }
 
-/// Defines the product of one format in a module: `$prepare(strip)` permutes the vector to match
-/// the codes, and `$add(strip, part, sums)` adds the product of a super-block of a row.
-macro_rules! rows {
+/// Defines the product of one format in a module: `$prepare(super_block)` permutes the vector to match
+/// the codes, and `$add(super_block, part, sums)` adds the product of a super-block of a row.
+macro_rules! matvec_kernel {
     ($features:literal, $module:ident, $bytes:literal x $blocks:literal, $prepare:expr, $add:expr) => {
         pub(super) mod $module {
             use super::*;
 
             #[target_feature(enable = $features)]
-            pub(in super::super) fn dot(w: Matrix<'_>, x: &[Strip], y: &mut [f32]) {
-                let mut room = [const { MaybeUninit::uninit() }; STRIPS];
+            pub(in super::super) fn dot(w: Matrix<'_>, x: &[SuperBlock], y: &mut [f32]) {
+                let mut prepared = [const { MaybeUninit::uninit() }; MAX_PREPARED];
                 y.fill(0.0);
-                for (s, x) in x.chunks(STRIPS).enumerate() {
-                    for (x, part) in x.iter().zip(&mut room) {
+                for (s, x) in x.chunks(MAX_PREPARED).enumerate() {
+                    for (x, part) in x.iter().zip(&mut prepared) {
                         part.write($prepare(x));
                     }
                     // SAFETY: the first `x.len()` elements have just been written.
                     let x = unsafe {
-                        std::slice::from_raw_parts(room.as_ptr().cast::<Part>(), x.len())
+                        std::slice::from_raw_parts(
+                            prepared.as_ptr().cast::<PreparedSuperBlock>(),
+                            x.len(),
+                        )
                     };
                     for (rows, y) in y.chunks_mut(ROWS).enumerate() {
                         let mut sums = [_mm512_setzero_ps(); ROWS];
                         for r in 0..y.len() {
-                            sums[r] = row(w.row(rows * ROWS + r), s * STRIPS, x);
+                            sums[r] = row(w.row(rows * ROWS + r), s * MAX_PREPARED, x);
                         }
-                        let sums = sums_of_four(sums);
+                        let sums = horizontal_sums(sums);
                         for r in 0..y.len() {
                             y[r] += sums[r];
                         }
@@ -148,24 +151,27 @@ macro_rules! rows {
 
             #[inline]
             #[target_feature(enable = $features)]
-            fn row(row: &[u8], first: usize, x: &[Part]) -> __m512 {
+            fn row(row: &[u8], first: usize, x: &[PreparedSuperBlock]) -> __m512 {
                 let (blocks, _) = row.as_chunks::<$bytes>();
                 let blocks = &blocks[first * $blocks..];
-                let (strips, rest) = blocks.as_chunks::<$blocks>();
-                let mut sums = Sums {
+                let (super_blocks, rest) = blocks.as_chunks::<$blocks>();
+                let mut sums = RowSums {
                     products: [_mm512_setzero_ps(); 2],
                     minima: _mm512_setzero_ps(),
                 };
-                for (strip, x) in strips.iter().zip(x) {
-                    let next = strip.as_ptr().cast::<u8>().wrapping_add(AHEAD);
-                    if $bytes * $blocks < FORESEEN {
+                for (super_block, x) in super_blocks.iter().zip(x) {
+                    let next = super_block
+                        .as_ptr()
+                        .cast::<u8>()
+                        .wrapping_add(PREFETCH_DISTANCE);
+                    if $bytes * $blocks < MAX_PREFETCHED_BYTES {
                         for line in (0..$bytes * $blocks).step_by(64) {
                             prefetch_far(next.wrapping_add(line));
                         }
                     }
-                    $add(strip, x, &mut sums);
+                    $add(super_block, x, &mut sums);
                 }
-                if let Some(x) = x.get(strips.len()) {
+                if let Some(x) = x.get(super_blocks.len()) {
                     // Padded with blocks of scale zero.
                     let mut padded = [[0; $bytes]; $blocks];
                     padded[..rest.len()].copy_from_slice(rest);
@@ -177,39 +183,39 @@ macro_rules! rows {
         }
     };
 }
-use rows;
+use matvec_kernel;
 
 /// Defines the product of a format whose codes are arranged as `$order` and are `$centres` above
 /// their values.
 ///
-/// `$factors(strip, part, minima)` returns the factor of each run and adds the contribution of
-/// minima; `$codes(strip)` returns the codes of four registers. Each row of `$lanes` selects the
+/// `$factors(super_block, part, minima)` returns the factor of each run and adds the contribution of
+/// minima; `$codes(super_block)` returns the codes of four registers. Each row of `$lanes` selects the
 /// factors of an equal share of the registers. `$scales` multiply the scales of the vector.
-macro_rules! product {
+macro_rules! format_product {
     ($module:ident, $bytes:literal x $blocks:literal, runs $run:literal, $order:ident, centres $centres:expr,
      $lanes:expr, $scales:expr, $factors:ident, $codes:ident) => {
-        rows!(
+        matvec_kernel!(
             "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
             $module,
             $bytes x $blocks,
-            |x| prepare::<$run>(x, Order::$order, $centres, &$scales),
-            |strip, x: &Part, sums: &mut Sums| {
-                let factors = $factors(strip, x, &mut sums.minima);
-                add_by_lanes($codes(strip), factors, &$lanes, $centres[0] > 0, x, sums)
+            |x| prepare::<$run>(x, RegisterOrder::$order, $centres, &$scales),
+            |super_block, x: &PreparedSuperBlock, sums: &mut RowSums| {
+                let factors = $factors(super_block, x, &mut sums.minima);
+                add_by_lanes($codes(super_block), factors, &$lanes, $centres[0] > 0, x, sums)
             }
         );
     };
 }
-use product;
+use format_product;
 
-const FOURS: [[i32; 16]; 4] = [
-    lanes([0, 1, 2, 3]),
-    lanes([4, 5, 6, 7]),
-    lanes([8, 9, 10, 11]),
-    lanes([12, 13, 14, 15]),
+const RUN_LANES: [[i32; 16]; 4] = [
+    repeat_lanes([0, 1, 2, 3]),
+    repeat_lanes([4, 5, 6, 7]),
+    repeat_lanes([8, 9, 10, 11]),
+    repeat_lanes([12, 13, 14, 15]),
 ];
 
-const ONCE: [f32; 16] = [1.0; 16];
+const UNIT_SCALES: [f32; 16] = [1.0; 16];
 
 avx512! {
     fn load_lanes(lanes: &[i32; 16]) -> __m512i {
@@ -227,8 +233,8 @@ avx512! {
         factors: __m512,
         lanes: &[[i32; 16]; N],
         centred: bool,
-        x: &Part,
-        sums: &mut Sums,
+        x: &PreparedSuperBlock,
+        sums: &mut RowSums,
     ) {
         for (shared, lanes) in lanes.iter().enumerate() {
             let mut totals = _mm512_setzero_si512();
@@ -245,42 +251,42 @@ avx512! {
         }
     }
 
-    fn joined(first: __m256i, second: __m256i) -> __m512i {
+    fn concat_256(first: __m256i, second: __m256i) -> __m512i {
         _mm512_inserti64x4::<1>(_mm512_castsi256_si512(first), second)
     }
 
-    fn halves(bytes: &[u8; 4]) -> __m128 {
+    fn two_f16_to_f32(bytes: &[u8; 4]) -> __m128 {
         _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from_le_bytes(*bytes)))
     }
 
-    fn first_half(bytes: &[u8; 2]) -> __m128 {
+    fn f16_to_f32(bytes: &[u8; 2]) -> __m128 {
         let half = i32::from(u16::from_le_bytes(*bytes));
         _mm_cvtph_ps(_mm_cvtsi32_si128(half))
     }
 
-    fn half(bytes: &[u8; 2]) -> __m512 {
-        _mm512_broadcastss_ps(first_half(bytes))
+    fn broadcast_f16(bytes: &[u8; 2]) -> __m512 {
+        _mm512_broadcastss_ps(f16_to_f32(bytes))
     }
 
     /// Prepares a super-block for runs of `RUN` numbers and codes of four registers that are
     /// `centres` above their values; `times` multiplies the scales, and in the upper lanes of runs
     /// of 32 the sums.
     fn prepare<const RUN: usize>(
-        x: &Strip,
-        order: Order,
+        x: &SuperBlock,
+        order: RegisterOrder,
         centres: [u8; 4],
         times: &[f32; 16],
-    ) -> Part {
+    ) -> PreparedSuperBlock {
         let mut codes = [_mm512_setzero_si512(); 4];
         for (i, codes) in codes.iter_mut().enumerate() {
             let (a, b) = match order {
-                Order::Pairs | Order::Halves => (2 * i, 2 * i + 1),
-                Order::Nibbles => ([0, 4, 1, 5][i], [2, 6, 3, 7][i]),
-                Order::Alternating => (i / 2 * 4 + i % 2, i / 2 * 4 + i % 2 + 2),
+                RegisterOrder::Pairs | RegisterOrder::Halves => (2 * i, 2 * i + 1),
+                RegisterOrder::Nibbles => ([0, 4, 1, 5][i], [2, 6, 3, 7][i]),
+                RegisterOrder::Alternating => (i / 2 * 4 + i % 2, i / 2 * 4 + i % 2 + 2),
             };
-            *codes = joined(load_signed(&x.codes[a]), load_signed(&x.codes[b]));
+            *codes = concat_256(load_signed(&x.codes[a]), load_signed(&x.codes[b]));
         }
-        if matches!(order, Order::Halves | Order::Nibbles) {
+        if matches!(order, RegisterOrder::Halves | RegisterOrder::Nibbles) {
             let [a, b, c, d] = codes;
             codes = [
                 _mm512_shuffle_i64x2::<0b10_00_10_00>(a, b),
@@ -294,7 +300,7 @@ avx512! {
             let sums = _mm512_dpbusd_epi32(offsets[i], _mm512_set1_epi8(centres[i].cast_signed()), codes[i]);
             offsets[i] = _mm512_sub_epi32(_mm512_setzero_si512(), sums);
         }
-        if order == Order::Halves {
+        if order == RegisterOrder::Halves {
             let [a, b, c, d] = offsets;
             offsets[0] = _mm512_add_epi32(a, b);
             offsets[1] = _mm512_add_epi32(c, d);
@@ -308,16 +314,16 @@ avx512! {
             )
         };
         let (scales, sums) = if RUN == 16 {
-            let of_runs = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-            let places = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
-            let scales = _mm512_permutexvar_ps(of_runs, scales);
-            (scales, _mm512_permutexvar_epi32(places, halves))
+            let block_of_run = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+            let sum_of_run = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+            let scales = _mm512_permutexvar_ps(block_of_run, scales);
+            (scales, _mm512_permutexvar_epi32(sum_of_run, halves))
         } else {
             (scales, sums)
         };
         let sums = _mm512_mul_ps(_mm512_cvtepi32_ps(sums), scales);
         let both = if RUN == 16 { scales } else { _mm512_shuffle_f32x4::<0b01_00_01_00>(scales, sums) };
-        Part {
+        PreparedSuperBlock {
             codes,
             offsets,
             scales: _mm512_mul_ps(both, load_floats(times)),
@@ -330,18 +336,18 @@ avx512! {
         unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }
     }
 
-    fn levels(indices: __m512i) -> __m512i {
+    fn look_up_iq4(indices: __m512i) -> __m512i {
         // SAFETY: in bounds.
-        let table = unsafe { _mm_loadu_si128(LEVELS.as_ptr().cast()) };
+        let table = unsafe { _mm_loadu_si128(IQ4_CODEBOOK.as_ptr().cast()) };
         let table = _mm_xor_si128(table, _mm_set1_epi8(-128));
         _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), indices)
     }
 
-    fn low(bytes: __m512i) -> __m512i {
+    fn low_nibbles(bytes: __m512i) -> __m512i {
         _mm512_and_si512(bytes, _mm512_set1_epi8(15))
     }
 
-    fn high(bytes: __m512i) -> __m512i {
-        low(_mm512_srli_epi16::<4>(bytes))
+    fn high_nibbles(bytes: __m512i) -> __m512i {
+        low_nibbles(_mm512_srli_epi16::<4>(bytes))
     }
 }

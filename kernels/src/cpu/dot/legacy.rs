@@ -9,42 +9,46 @@ macro_rules! legacy_product {
         mod $module {
             use super::*;
 
-            row_groups!($features, dot, Strip);
+            row_groups!($features, dot, SuperBlock);
 
             #[inline]
             #[target_feature(enable = $features)]
-            fn rows<const R: usize>(rows: [&[u8]; R], x: &[Strip], ahead: usize) -> [f32; R] {
+            fn rows<const R: usize>(
+                rows: [&[u8]; R],
+                x: &[SuperBlock],
+                prefetch_distance: usize,
+            ) -> [f32; R] {
                 let mut sums = [_mm256_setzero_ps(); 4];
                 for (s, x) in x.iter().enumerate() {
                     let x = prepare::<{ $centre }>(x);
                     for r in 0..R {
                         let blocks = &rows[r].as_chunks::<$bytes>().0[s * BLOCKS..];
                         sums[r] = match blocks.first_chunk::<BLOCKS>() {
-                            Some(blocks) => strip(blocks, &x, sums[r], ahead),
-                            None => last_strip(blocks, &x, sums[r]),
+                            Some(blocks) => super_block(blocks, &x, sums[r], prefetch_distance),
+                            None => last_super_block(blocks, &x, sums[r]),
                         };
                     }
                 }
                 let mut results = [0.0; R];
-                results.copy_from_slice(&sums_of_four(sums)[..R]);
+                results.copy_from_slice(&horizontal_sums(sums)[..R]);
                 results
             }
 
             #[inline]
             #[target_feature(enable = $features)]
-            fn strip(
+            fn super_block(
                 blocks: &[[u8; $bytes]; BLOCKS],
-                x: &Part<'_>,
+                x: &PreparedSuperBlock<'_>,
                 mut sum: __m256,
-                ahead: usize,
+                prefetch_distance: usize,
             ) -> __m256 {
-                let scales = for_halves(halves(blocks, 0));
-                let minima = for_halves(halves(blocks, 2));
+                let scales = duplicate_halves(load_f16_scales(blocks, 0));
+                let minima = duplicate_halves(load_f16_scales(blocks, 2));
                 for s in 0..2 {
                     let mut codes = [_mm256_setzero_si256(); 4];
                     for k in 0..4 {
                         let block = &blocks[s * 4 + k];
-                        prefetch(block.as_ptr().wrapping_add(ahead));
+                        prefetch(block.as_ptr().wrapping_add(prefetch_distance));
                         codes[k] = $codes(block);
                     }
                     if $minimum {
@@ -58,19 +62,23 @@ macro_rules! legacy_product {
             }
 
             #[target_feature(enable = $features)]
-            fn last_strip(blocks: &[[u8; $bytes]], x: &Part<'_>, sum: __m256) -> __m256 {
+            fn last_super_block(
+                blocks: &[[u8; $bytes]],
+                x: &PreparedSuperBlock<'_>,
+                sum: __m256,
+            ) -> __m256 {
                 // Padded with blocks of scale zero.
                 let mut filled = [[0; $bytes]; BLOCKS];
                 filled[..blocks.len()].copy_from_slice(blocks);
-                strip(&filled, x, sum, 0)
+                super_block(&filled, x, sum, 0)
             }
 
             #[inline]
             #[target_feature(enable = $features)]
-            fn halves(blocks: &[[u8; $bytes]; BLOCKS], at: usize) -> __m256 {
+            fn load_f16_scales(blocks: &[[u8; $bytes]; BLOCKS], at: usize) -> __m256 {
                 let mut halves = 0;
                 for (b, block) in blocks.iter().enumerate() {
-                    halves |= u128::from(u16::from_le_bytes(*part(block, at))) << (16 * b);
+                    halves |= u128::from(u16::from_le_bytes(*subarray(block, at))) << (16 * b);
                 }
                 _mm256_cvtph_ps(_mm_set_epi64x((halves >> 64) as i64, halves as i64))
             }
@@ -108,37 +116,37 @@ macro_rules! legacy_products {
         #[inline]
         #[target_feature(enable = $features)]
         fn q8_0_codes(block: &[u8; 34]) -> __m256i {
-            load_256(part(block, 2))
+            load_256(subarray(block, 2))
         }
 
         #[inline]
         #[target_feature(enable = $features)]
         fn q4_0_codes(block: &[u8; 18]) -> __m256i {
-            nibbles(part(block, 2))
+            nibbles(subarray(block, 2))
         }
 
         #[inline]
         #[target_feature(enable = $features)]
         fn q4_1_codes(block: &[u8; 20]) -> __m256i {
-            nibbles(part(block, 4))
+            nibbles(subarray(block, 4))
         }
 
         #[inline]
         #[target_feature(enable = $features)]
         fn q5_0_codes(block: &[u8; 22]) -> __m256i {
-            _mm256_or_si256(nibbles(part(block, 6)), fifth_bits(part(block, 2)))
+            _mm256_or_si256(nibbles(subarray(block, 6)), fifth_bits(subarray(block, 2)))
         }
 
         #[inline]
         #[target_feature(enable = $features)]
         fn q5_1_codes(block: &[u8; 24]) -> __m256i {
-            _mm256_or_si256(nibbles(part(block, 8)), fifth_bits(part(block, 4)))
+            _mm256_or_si256(nibbles(subarray(block, 8)), fifth_bits(subarray(block, 4)))
         }
 
         #[inline]
         #[target_feature(enable = $features)]
         fn iq4_nl_codes(block: &[u8; 18]) -> __m256i {
-            levels(nibbles(part(block, 2)))
+            look_up_iq4(nibbles(subarray(block, 2)))
         }
 
         #[inline]
@@ -160,16 +168,19 @@ macro_rules! legacy_products {
                 0x0202_0202_0202_0202,
                 0x0303_0303_0303_0303,
             );
-            let own = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64.cast_signed());
-            let kept = _mm256_and_si256(_mm256_shuffle_epi8(bits, spread), own);
-            _mm256_and_si256(_mm256_cmpeq_epi8(kept, own), _mm256_set1_epi8(16))
+            let bit_of_byte = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64.cast_signed());
+            let selected = _mm256_and_si256(_mm256_shuffle_epi8(bits, spread), bit_of_byte);
+            _mm256_and_si256(
+                _mm256_cmpeq_epi8(selected, bit_of_byte),
+                _mm256_set1_epi8(16),
+            )
         }
 
         #[inline]
         #[target_feature(enable = $features)]
-        fn levels(indices: __m256i) -> __m256i {
+        fn look_up_iq4(indices: __m256i) -> __m256i {
             // SAFETY: in bounds.
-            let table = unsafe { _mm_loadu_si128(LEVELS.as_ptr().cast()) };
+            let table = unsafe { _mm_loadu_si128(IQ4_CODEBOOK.as_ptr().cast()) };
             _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), indices)
         }
     };

@@ -31,12 +31,12 @@ mod wide;
 
 use htc_formats::DType;
 
-use super::activations::Strip;
+use super::activations::SuperBlock;
 use crate::matrix::Matrix;
 
 /// Computes `y = W x` on one thread; `x` is `[cols]` in super-blocks, `y [rows]`. The type of `W`
 /// satisfies [`is_integer`] and the shapes have been checked.
-pub(super) type Dot = fn(Matrix<'_>, &[Strip], &mut [f32]);
+pub(super) type Dot = fn(Matrix<'_>, &[SuperBlock], &mut [f32]);
 
 #[cfg(target_arch = "aarch64")]
 pub(super) use neon::{DOT as neon, DOTPROD as neon_dotprod};
@@ -44,7 +44,7 @@ pub(super) use scalar::dot as scalar;
 #[cfg(target_arch = "x86_64")]
 pub(super) use {
     avx_vnni::DOT as avx_vnni, avx2::DOT as avx2, avx512::DOT as avx512,
-    avx512::DOT_WITH_MATRICES as avx512_with_matrices,
+    avx512::DOT_GFNI as avx512_gfni,
 };
 
 /// Dispatches to the module of the matrix's format.
@@ -92,6 +92,6 @@ pub(super) fn is_integer(dtype: DType) -> bool {
 }
 
 /// Codebook of iq4_nl and iq4_xs.
-const LEVELS: [i8; 16] = [
+pub(super) const IQ4_CODEBOOK: [i8; 16] = [
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];

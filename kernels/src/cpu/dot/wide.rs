@@ -3,7 +3,7 @@
 //!
 //! Four blocks of 32 are taken together. Each gives eight sums of four products; adding neighbours
 //! leaves one register with the sums of half blocks, in the order of
-//! [`Strip::half_sums`](crate::cpu::activations::Strip::half_sums). Nothing passes through memory,
+//! [`SuperBlock::half_sums`](crate::cpu::activations::SuperBlock::half_sums). Nothing passes through memory,
 //! to avoid store-forwarding stalls.
 //!
 //! An instruction set provides `dot_unsigned`, `dot_signed` and the centre of its signed codes; the
@@ -18,11 +18,11 @@ macro_rules! integer_products {
 
         use htc_formats::DType;
 
-        use crate::cpu::activations::{BLOCK, BLOCKS, Strip};
-        use crate::cpu::blocks::{part, prefetch, row_groups, six_bit_scales};
+        use crate::cpu::activations::{BLOCK, BLOCKS, SuperBlock};
+        use crate::cpu::blocks::{prefetch, row_groups, six_bit_scales, subarray};
         use crate::cpu::dot::k_quants::{k_products, superblock_product};
         use crate::cpu::dot::legacy::{legacy_product, legacy_products};
-        use crate::cpu::dot::{Dot, LEVELS, dispatch};
+        use crate::cpu::dot::{Dot, IQ4_CODEBOOK, dispatch};
         use crate::matrix::Matrix;
 
         legacy_products!($features);
@@ -35,11 +35,11 @@ macro_rules! integer_products {
         };
 
         #[target_feature(enable = $features)]
-        fn dot(w: Matrix<'_>, x: &[Strip], y: &mut [f32]) {
+        fn dot(w: Matrix<'_>, x: &[SuperBlock], y: &mut [f32]) {
             dispatch!(w, x, y)
         }
 
-        struct Part<'a> {
+        struct PreparedSuperBlock<'a> {
             codes: &'a [[[i8; BLOCK]; 4]; 2],
             scales: [__m256; 2],
             sums: [__m256; 2],
@@ -48,7 +48,7 @@ macro_rules! integer_products {
 
         #[inline]
         #[target_feature(enable = $features)]
-        fn prepare<const CENTRE: i32>(x: &Strip) -> Part<'_> {
+        fn prepare<const CENTRE: i32>(x: &SuperBlock) -> PreparedSuperBlock<'_> {
             let mut scales = [_mm256_setzero_ps(); 2];
             let mut sums = scales;
             let mut offsets = [_mm256_setzero_si256(); 2];
@@ -62,7 +62,7 @@ macro_rules! integer_products {
                 offsets[s] = _mm256_mullo_epi32(halves, _mm256_set1_epi32(-CENTRE));
             }
             let (codes, _) = x.codes.as_chunks::<4>();
-            Part {
+            PreparedSuperBlock {
                 codes: &codes.as_chunks::<2>().0[0],
                 scales,
                 sums,
@@ -119,7 +119,7 @@ macro_rules! integer_products {
 
         #[inline]
         #[target_feature(enable = $features)]
-        fn for_halves(numbers: __m256) -> [__m256; 2] {
+        fn duplicate_halves(numbers: __m256) -> [__m256; 2] {
             [
                 _mm256_permute2f128_ps::<0x00>(numbers, numbers),
                 _mm256_permute2f128_ps::<0x11>(numbers, numbers),
@@ -149,25 +149,25 @@ macro_rules! integer_products {
 
         #[inline]
         #[target_feature(enable = $features)]
-        fn half(bytes: &[u8; 2]) -> __m256 {
+        fn broadcast_f16(bytes: &[u8; 2]) -> __m256 {
             _mm256_cvtph_ps(_mm_set1_epi16(i16::from_le_bytes(*bytes)))
         }
 
         #[inline]
         #[target_feature(enable = $features)]
-        fn signed(bytes: __m128i) -> __m256 {
+        fn i8_to_f32(bytes: __m128i) -> __m256 {
             _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))
         }
 
         #[inline]
         #[target_feature(enable = $features)]
-        fn unsigned(bytes: __m128i) -> __m256 {
+        fn u8_to_f32(bytes: __m128i) -> __m256 {
             _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes))
         }
 
         #[inline]
         #[target_feature(enable = $features)]
-        fn sums_of_four([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
+        fn horizontal_sums([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
             let sums = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
             let sums = _mm_add_ps(
                 _mm256_castps256_ps128(sums),

@@ -4,16 +4,17 @@
 //! codes allow several such sums before widening. Signed byte codes allow none, and transfer their
 //! sign to the vector's codes first.
 
-use super::tiles::tiles;
-use super::wide::registers_of_256;
+use super::tiles::int_gemm_kernel;
+use super::wide::avx2_register_operations;
 
-registers_of_256!("avx2,fma,f16c");
+avx2_register_operations!("avx2,fma,f16c");
 
-tiles!("avx2,fma,f16c");
+int_gemm_kernel!("avx2,fma,f16c");
 
 const BIASED: bool = false;
 
-const fn room(largest: u8) -> usize {
+/// Returns the number of sums of two products that fit sixteen bits.
+const fn max_sums_in_i16(largest: u8) -> usize {
     i16::MAX as usize / (2 * 127 * largest as usize)
 }
 
@@ -24,27 +25,27 @@ const fn room(largest: u8) -> usize {
     clippy::needless_range_loop,
     reason = "as the other versions, in macros"
 )]
-fn add_products<S: Shape, const T: usize>(
-    block: &Block,
+fn add_products<S: QuantLayout, const T: usize>(
+    block: &PackedBlock,
     first: usize,
-    x: &[Strip; T],
+    x: &[SuperBlock; T],
     b: usize,
     h: usize,
-    products: &mut [[__m256i; VECTORS]; T],
+    products: &mut [[__m256i; ROW_REGISTERS]; T],
 ) {
     let steps = 8 / S::SCALES;
     // A power of two, like the steps.
-    let run = const { 1 << room(S::LARGEST).ilog2() }.min(steps);
+    let run = const { 1 << max_sums_in_i16(S::LARGEST).ilog2() }.min(steps);
     for start in (h * steps..(h + 1) * steps).step_by(run) {
-        let mut pairs = [[zero(); VECTORS]; T];
+        let mut pairs = [[zero(); ROW_REGISTERS]; T];
         for k in start..start + run {
-            let mut columns = [zero(); VECTORS];
-            for v in 0..VECTORS {
+            let mut columns = [zero(); ROW_REGISTERS];
+            for v in 0..ROW_REGISTERS {
                 columns[v] = load_codes(&block.codes[k], first + v * LANES);
             }
             for t in 0..T {
-                let four = broadcast_integer(four(x[t].codes[b].as_chunks().0[k]));
-                for v in 0..VECTORS {
+                let four = broadcast_integer(four_codes(x[t].codes[b].as_chunks().0[k]));
+                for v in 0..ROW_REGISTERS {
                     let sums = if S::LARGEST == 127 {
                         let signed = _mm256_sign_epi8(four, columns[v]);
                         _mm256_maddubs_epi16(_mm256_abs_epi8(columns[v]), signed)
@@ -56,7 +57,7 @@ fn add_products<S: Shape, const T: usize>(
             }
         }
         for t in 0..T {
-            for v in 0..VECTORS {
+            for v in 0..ROW_REGISTERS {
                 let sums = _mm256_madd_epi16(pairs[t][v], _mm256_set1_epi16(1));
                 products[t][v] = _mm256_add_epi32(products[t][v], sums);
             }

@@ -1,17 +1,17 @@
 //! Version for x86-64 with AVX-512 (F, BW, DQ, VL) and VNNI.
 
-use super::tiles::{tiles, vnni};
+use super::tiles::{int_gemm_kernel, vnni_products};
 
 const LANES: usize = 16;
-const VECTORS: usize = 2;
-const TILE: usize = 6;
-const MIDDLE: usize = 4;
+const ROW_REGISTERS: usize = 2;
+const TILE_VECTORS: usize = 6;
+const MIDDLE_TILE_VECTORS: usize = 4;
 
 type Integers = __m512i;
 
-tiles!("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c");
+int_gemm_kernel!("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c");
 
-vnni!("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c");
+vnni_products!("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c");
 
 macro_rules! avx512 {
     ($($item:item)*) => {
@@ -56,29 +56,29 @@ avx512! {
         _mm512_fmadd_ps(a, b, c)
     }
 
-    fn negated(x: __m512) -> __m512 {
+    fn negate(x: __m512) -> __m512 {
         _mm512_xor_ps(x, _mm512_set1_ps(-0.0))
     }
 
-    fn load(x: &[f32; ROWS], at: usize) -> __m512 {
+    fn load(x: &[f32; PANEL_ROWS], at: usize) -> __m512 {
         let x: &[f32] = &x[at..at + LANES];
         // SAFETY: in bounds.
         unsafe { _mm512_loadu_ps(x.as_ptr()) }
     }
 
-    fn store(out: &mut [f32; ROWS], at: usize, x: __m512) {
+    fn store(out: &mut [f32; PANEL_ROWS], at: usize, x: __m512) {
         let out: &mut [f32] = &mut out[at..at + LANES];
         // SAFETY: in bounds.
         unsafe { _mm512_storeu_ps(out.as_mut_ptr(), x) }
     }
 
-    fn load_codes(codes: &[[u8; 4]; ROWS], at: usize) -> __m512i {
+    fn load_codes(codes: &[[u8; 4]; PANEL_ROWS], at: usize) -> __m512i {
         let codes: &[[u8; 4]] = &codes[at..at + LANES];
         // SAFETY: in bounds.
         unsafe { _mm512_loadu_si512(codes.as_ptr().cast()) }
     }
 
-    fn store_codes(out: &mut [[u8; 4]; ROWS], at: usize, x: __m512i) {
+    fn store_codes(out: &mut [[u8; 4]; PANEL_ROWS], at: usize, x: __m512i) {
         let out: &mut [[u8; 4]] = &mut out[at..at + LANES];
         // SAFETY: in bounds.
         unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), x) }
@@ -94,12 +94,12 @@ avx512! {
         _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), x)
     }
 
-    fn widen(halves: &[[u8; 2]; LANES]) -> __m512 {
+    fn f16_to_f32(halves: &[[u8; 2]; LANES]) -> __m512 {
         // SAFETY: in bounds.
         _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(halves.as_ptr().cast()) })
     }
 
-    fn transposed(rows: [__m256i; LANES]) -> [__m512i; 8] {
+    fn transpose_words(rows: [__m256i; LANES]) -> [__m512i; 8] {
         let mut halves = [[_mm512_setzero_si512(); 4]; 2];
         for half in 0..2 {
             let mut pairs = [_mm512_setzero_si512(); 4];

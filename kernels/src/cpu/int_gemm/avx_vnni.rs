@@ -1,15 +1,15 @@
 //! Version for x86-64 with AVX2, FMA, F16C and AVX-VNNI.
 
-use super::tiles::{tiles, vnni};
-use super::wide::registers_of_256;
+use super::tiles::{int_gemm_kernel, vnni_products};
+use super::wide::avx2_register_operations;
 
-registers_of_256!("avx2,fma,f16c,avxvnni");
+avx2_register_operations!("avx2,fma,f16c,avxvnni");
 
 type Integers = __m256i;
 
-tiles!("avx2,fma,f16c,avxvnni");
+int_gemm_kernel!("avx2,fma,f16c,avxvnni");
 
-vnni!("avx2,fma,f16c,avxvnni");
+vnni_products!("avx2,fma,f16c,avxvnni");
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]

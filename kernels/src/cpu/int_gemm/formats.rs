@@ -1,10 +1,11 @@
 //! Conversion of quantised rows to one-byte codes with separate scales.
 
-use super::panel::Row;
-use crate::cpu::blocks::{part, six_bit_scales};
+use super::panel::UnpackedRow;
+use crate::cpu::blocks::{six_bit_scales, subarray};
+use crate::cpu::dot::IQ4_CODEBOOK;
 
 /// Properties of a format that a product depends on.
-pub(super) trait Shape {
+pub(super) trait QuantLayout {
     /// Scales per 32 numbers, 1 or 2.
     const SCALES: usize;
     /// True if every scale has a minimum.
@@ -13,12 +14,12 @@ pub(super) trait Shape {
     const LARGEST: u8;
 }
 
-macro_rules! shapes {
+macro_rules! quant_layouts {
     ($($name:ident $scales:literal $minima:literal $largest:literal;)*) => {
         $(
             pub(super) struct $name;
 
-            impl Shape for $name {
+            impl QuantLayout for $name {
                 const SCALES: usize = $scales;
                 const MINIMA: bool = $minima;
                 const LARGEST: u8 = $largest;
@@ -27,15 +28,15 @@ macro_rules! shapes {
     };
 }
 
-shapes! {
-    Signed 1 false 127;
-    Four 1 false 15;
-    Five 1 false 31;
-    FourAndMinimum 1 true 15;
-    FiveAndMinimum 1 true 31;
-    ThreeInHalves 2 false 7;
-    SixInHalves 2 false 63;
-    TwoAndMinimumInHalves 2 true 3;
+quant_layouts! {
+    SignedBytes 1 false 127;
+    FourBits 1 false 15;
+    FiveBits 1 false 31;
+    FourBitsWithMinimum 1 true 15;
+    FiveBitsWithMinimum 1 true 31;
+    ThreeBitsInHalves 2 false 7;
+    SixBitsInHalves 2 false 63;
+    TwoBitsWithMinimumInHalves 2 true 3;
 }
 
 /// Quantised weight format. A number is `scale · (code - CENTRE) + minimum`.
@@ -43,7 +44,7 @@ shapes! {
 /// A block of 32 numbers has its scale and minimum in f16. A block of 256 has small integers for
 /// every 16 or 32 numbers; its f16 times these are the scale and the negative of the minimum.
 pub(super) trait Format {
-    type Shape: Shape;
+    type Layout: QuantLayout;
     /// Numbers of a block, 32 or 256.
     const LEN: usize;
     /// Bytes of a block.
@@ -55,16 +56,11 @@ pub(super) trait Format {
     /// Code of zero.
     const CENTRE: u8 = 0;
     /// Codebook, if codes are indices.
-    const LEVELS: Option<[i8; 16]> = None;
+    const CODEBOOK: Option<[i8; 16]> = None;
 
     /// Unpacks up to a super-block of whole blocks.
-    fn unpack(blocks: &[u8], row: &mut Row);
+    fn unpack(blocks: &[u8], row: &mut UnpackedRow);
 }
-
-/// Codebook of iq4_nl and iq4_xs.
-const LEVELS: [i8; 16] = [
-    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
-];
 
 /// Defines formats of 32 numbers: name, shape, bytes, other constants, and unpacking of a block.
 macro_rules! formats_of_32 {
@@ -73,14 +69,14 @@ macro_rules! formats_of_32 {
             pub(super) struct $name;
 
             impl Format for $name {
-                type Shape = $shape;
+                type Layout = $shape;
                 const LEN: usize = 32;
                 const BYTES: usize = $bytes;
                 const SCALE: usize = 0;
                 $($constant)*
 
                 #[inline(always)]
-                fn unpack(blocks: &[u8], row: &mut Row) {
+                fn unpack(blocks: &[u8], row: &mut UnpackedRow) {
                     let codes = row.codes.as_chunks_mut::<32>().0;
                     for (block, codes) in blocks.as_chunks::<$bytes>().0.iter().zip(codes) {
                         *codes = $unpack(block);
@@ -92,33 +88,33 @@ macro_rules! formats_of_32 {
 }
 
 formats_of_32! {
-    Q8_0 Signed 34 {} |block: &[u8; 34]| -> [u8; 32] { *part(block, 2) };
-    Q4_0 Four 18 { const CENTRE: u8 = 8; } |block: &[u8; 18]| bytes(nibbles(part(block, 2)));
-    Q4_1 FourAndMinimum 20 { const MINIMUM: usize = 2; }
-        |block: &[u8; 20]| bytes(nibbles(part(block, 4)));
-    Q5_0 Five 22 { const CENTRE: u8 = 16; }
-        |block: &[u8; 22]| with_fifth_bits(nibbles(part(block, 6)), part(block, 2));
-    Q5_1 FiveAndMinimum 24 { const MINIMUM: usize = 2; }
-        |block: &[u8; 24]| with_fifth_bits(nibbles(part(block, 8)), part(block, 4));
-    Iq4Nl Signed 18 { const LEVELS: Option<[i8; 16]> = Some(LEVELS); }
-        |block: &[u8; 18]| bytes(nibbles(part(block, 2)));
+    Q8_0 SignedBytes 34 {} |block: &[u8; 34]| -> [u8; 32] { *subarray(block, 2) };
+    Q4_0 FourBits 18 { const CENTRE: u8 = 8; } |block: &[u8; 18]| to_bytes(nibbles(subarray(block, 2)));
+    Q4_1 FourBitsWithMinimum 20 { const MINIMUM: usize = 2; }
+        |block: &[u8; 20]| to_bytes(nibbles(subarray(block, 4)));
+    Q5_0 FiveBits 22 { const CENTRE: u8 = 16; }
+        |block: &[u8; 22]| with_fifth_bits(nibbles(subarray(block, 6)), subarray(block, 2));
+    Q5_1 FiveBitsWithMinimum 24 { const MINIMUM: usize = 2; }
+        |block: &[u8; 24]| with_fifth_bits(nibbles(subarray(block, 8)), subarray(block, 4));
+    Iq4Nl SignedBytes 18 { const CODEBOOK: Option<[i8; 16]> = Some(IQ4_CODEBOOK); }
+        |block: &[u8; 18]| to_bytes(nibbles(subarray(block, 2)));
 }
 
 type Words = [u64; 4];
 
 /// Repeats `byte` in every byte.
-const fn every(byte: u8) -> u64 {
+const fn splat(byte: u8) -> u64 {
     byte as u64 * 0x0101_0101_0101_0101
 }
 
 #[inline(always)]
-fn words(bytes: &[u8; 32]) -> Words {
+fn to_words(bytes: &[u8; 32]) -> Words {
     let words = bytes.as_chunks::<8>().0;
     [words[0], words[1], words[2], words[3]].map(u64::from_le_bytes)
 }
 
 #[inline(always)]
-fn bytes(words: Words) -> [u8; 32] {
+fn to_bytes(words: Words) -> [u8; 32] {
     let mut bytes = [0; 32];
     for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
         *bytes = word.to_le_bytes();
@@ -129,24 +125,24 @@ fn bytes(words: Words) -> [u8; 32] {
 /// Applies `f` to pairs of words and returns bytes. Shifts carry bits into neighbours, which must
 /// be masked.
 #[inline(always)]
-fn pairwise(a: Words, b: Words, f: impl Fn(u64, u64) -> u64) -> [u8; 32] {
-    bytes([f(a[0], b[0]), f(a[1], b[1]), f(a[2], b[2]), f(a[3], b[3])])
+fn map_words(a: Words, b: Words, f: impl Fn(u64, u64) -> u64) -> [u8; 32] {
+    to_bytes([f(a[0], b[0]), f(a[1], b[1]), f(a[2], b[2]), f(a[3], b[3])])
 }
 
 #[inline(always)]
 fn nibbles(bytes: &[u8; 16]) -> Words {
     let words = bytes.as_chunks::<8>().0;
     let [a, b] = [words[0], words[1]].map(u64::from_le_bytes);
-    [a, b, a >> 4, b >> 4].map(|word| word & every(15))
+    [a, b, a >> 4, b >> 4].map(|word| word & splat(15))
 }
 
 #[inline(always)]
 fn with_fifth_bits(codes: Words, bits: &[u8; 4]) -> [u8; 32] {
-    let copies = bits.map(|byte| every(1) * u64::from(byte));
-    pairwise(codes, copies, |codes, copies| {
+    let copies = bits.map(|byte| splat(1) * u64::from(byte));
+    map_words(codes, copies, |codes, copies| {
         // All but one bit of a byte masked away, and a carry to the highest from any that is set.
-        let spread = (copies & 0x8040_2010_0804_0201) + every(0x7F);
-        codes | spread >> 3 & every(16)
+        let spread = (copies & 0x8040_2010_0804_0201) + splat(0x7F);
+        codes | spread >> 3 & splat(16)
     })
 }
 
@@ -157,13 +153,13 @@ macro_rules! formats_of_256 {
             pub(super) struct $name;
 
             impl Format for $name {
-                type Shape = $shape;
+                type Layout = $shape;
                 const LEN: usize = 256;
                 const BYTES: usize = $bytes;
                 $($constant)*
 
                 #[inline(always)]
-                fn unpack(blocks: &[u8], row: &mut Row) {
+                fn unpack(blocks: &[u8], row: &mut UnpackedRow) {
                     if let Some(block) = blocks.first_chunk::<$bytes>() {
                         $unpack(block, row);
                     }
@@ -174,116 +170,116 @@ macro_rules! formats_of_256 {
 }
 
 formats_of_256! {
-    Q4K FourAndMinimum 144 {
+    Q4K FourBitsWithMinimum 144 {
         const SCALE: usize = 0;
         const MINIMUM: usize = 2;
-    } |block: &[u8; 144], row: &mut Row| {
-        scales_and_minima(part(block, 4), row);
+    } |block: &[u8; 144], row: &mut UnpackedRow| {
+        scales_and_minima(subarray(block, 4), row);
         let codes = row.codes.as_chunks_mut::<32>().0;
         for i in 0..4 {
-            let pairs = words(part(block, 16 + 32 * i));
-            codes[2 * i] = pairwise(pairs, pairs, |pairs, _| pairs & every(15));
-            codes[2 * i + 1] = pairwise(pairs, pairs, |pairs, _| pairs >> 4 & every(15));
+            let pairs = to_words(subarray(block, 16 + 32 * i));
+            codes[2 * i] = map_words(pairs, pairs, |pairs, _| pairs & splat(15));
+            codes[2 * i + 1] = map_words(pairs, pairs, |pairs, _| pairs >> 4 & splat(15));
         }
     };
-    Q5K FiveAndMinimum 176 {
+    Q5K FiveBitsWithMinimum 176 {
         const SCALE: usize = 0;
         const MINIMUM: usize = 2;
-    } |block: &[u8; 176], row: &mut Row| {
-        scales_and_minima(part(block, 4), row);
-        let fifth = words(part(block, 16));
+    } |block: &[u8; 176], row: &mut UnpackedRow| {
+        scales_and_minima(subarray(block, 4), row);
+        let fifth = to_words(subarray(block, 16));
         let codes = row.codes.as_chunks_mut::<32>().0;
         for i in 0..4 {
-            let pairs = words(part(block, 48 + 32 * i));
+            let pairs = to_words(subarray(block, 48 + 32 * i));
             for h in 0..2 {
-                codes[2 * i + h] = pairwise(pairs, fifth, |pairs, fifth| {
-                    pairs >> (4 * h) & every(15) | fifth >> (2 * i + h) << 4 & every(16)
+                codes[2 * i + h] = map_words(pairs, fifth, |pairs, fifth| {
+                    pairs >> (4 * h) & splat(15) | fifth >> (2 * i + h) << 4 & splat(16)
                 });
             }
         }
     };
-    Q6K SixInHalves 210 {
+    Q6K SixBitsInHalves 210 {
         const SCALE: usize = 208;
         const CENTRE: u8 = 32;
-    } |block: &[u8; 210], row: &mut Row| {
-        let scales: &[u8; 16] = part(block, 192);
-        row.scales = by_halves(scales.map(u8::cast_signed));
+    } |block: &[u8; 210], row: &mut UnpackedRow| {
+        let scales: &[u8; 16] = subarray(block, 192);
+        row.scales = split_halves(scales.map(u8::cast_signed));
         let codes = row.codes.as_chunks_mut::<32>().0;
         for i in 0..2 {
-            let low = [words(part(block, 64 * i)), words(part(block, 64 * i + 32))];
-            let high = words(part(block, 128 + 32 * i));
+            let low = [to_words(subarray(block, 64 * i)), to_words(subarray(block, 64 * i + 32))];
+            let high = to_words(subarray(block, 128 + 32 * i));
             for q in 0..4 {
-                codes[4 * i + q] = pairwise(low[q % 2], high, |low, high| {
-                    low >> (q / 2 * 4) & every(15) | high >> (2 * q) << 4 & every(48)
+                codes[4 * i + q] = map_words(low[q % 2], high, |low, high| {
+                    low >> (q / 2 * 4) & splat(15) | high >> (2 * q) << 4 & splat(48)
                 });
             }
         }
     };
-    Q2K TwoAndMinimumInHalves 84 {
+    Q2K TwoBitsWithMinimumInHalves 84 {
         const SCALE: usize = 80;
         const MINIMUM: usize = 82;
-    } |block: &[u8; 84], row: &mut Row| {
-        let scales: &[u8; 16] = part(block, 0);
-        row.scales = by_halves(scales.map(|pair| (pair & 15).cast_signed()));
-        row.minima = by_halves(scales.map(|pair| (pair >> 4).cast_signed()));
+    } |block: &[u8; 84], row: &mut UnpackedRow| {
+        let scales: &[u8; 16] = subarray(block, 0);
+        row.scales = split_halves(scales.map(|pair| (pair & 15).cast_signed()));
+        row.minima = split_halves(scales.map(|pair| (pair >> 4).cast_signed()));
         let codes = row.codes.as_chunks_mut::<32>().0;
         for i in 0..2 {
-            let quads = words(part(block, 16 + 32 * i));
+            let quads = to_words(subarray(block, 16 + 32 * i));
             for q in 0..4 {
-                codes[4 * i + q] = pairwise(quads, quads, |quads, _| quads >> (2 * q) & every(3));
+                codes[4 * i + q] = map_words(quads, quads, |quads, _| quads >> (2 * q) & splat(3));
             }
         }
     };
-    Q3K ThreeInHalves 110 {
+    Q3K ThreeBitsInHalves 110 {
         const SCALE: usize = 108;
         const CENTRE: u8 = 4;
-    } |block: &[u8; 110], row: &mut Row| {
+    } |block: &[u8; 110], row: &mut UnpackedRow| {
         // The low four bits of all scales, and two more for every fourth of them.
-        let (low, high): (&[u8; 8], &[u8; 4]) = (part(block, 96), part(block, 104));
+        let (low, high): (&[u8; 8], &[u8; 4]) = (subarray(block, 96), subarray(block, 104));
         let mut scales = [0; 16];
         for (i, scale) in scales.iter_mut().enumerate() {
             let low = low[i % 8] >> (4 * (i / 8)) & 15;
             let high = high[i % 4] >> (2 * (i / 4)) & 3;
             *scale = (low | high << 4).cast_signed() - 32;
         }
-        row.scales = by_halves(scales);
-        let third = words(part(block, 0));
+        row.scales = split_halves(scales);
+        let third = to_words(subarray(block, 0));
         let codes = row.codes.as_chunks_mut::<32>().0;
         for i in 0..2 {
-            let quads = words(part(block, 32 + 32 * i));
+            let quads = to_words(subarray(block, 32 + 32 * i));
             for q in 0..4 {
-                codes[4 * i + q] = pairwise(quads, third, |quads, third| {
-                    quads >> (2 * q) & every(3) | third >> (4 * i + q) << 2 & every(4)
+                codes[4 * i + q] = map_words(quads, third, |quads, third| {
+                    quads >> (2 * q) & splat(3) | third >> (4 * i + q) << 2 & splat(4)
                 });
             }
         }
     };
-    Iq4Xs Signed 136 {
+    Iq4Xs SignedBytes 136 {
         const SCALE: usize = 0;
-        const LEVELS: Option<[i8; 16]> = Some(LEVELS);
-    } |block: &[u8; 136], row: &mut Row| {
-        let high = u16::from_le_bytes(*part(block, 2));
-        let low: &[u8; 4] = part(block, 4);
+        const CODEBOOK: Option<[i8; 16]> = Some(IQ4_CODEBOOK);
+    } |block: &[u8; 136], row: &mut UnpackedRow| {
+        let high = u16::from_le_bytes(*subarray(block, 2));
+        let low: &[u8; 4] = subarray(block, 4);
         for b in 0..8 {
             let low = low[b / 2] >> (4 * (b % 2)) & 15;
             let high = (high >> (2 * b)) as u8 & 3;
             row.scales[b] = (low | high << 4).cast_signed() - 32;
         }
         for (i, codes) in row.codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-            *codes = bytes(nibbles(part(block, 8 + 16 * i)));
+            *codes = to_bytes(nibbles(subarray(block, 8 + 16 * i)));
         }
     };
 }
 
 #[inline(always)]
-fn scales_and_minima(packed: &[u8; 12], row: &mut Row) {
+fn scales_and_minima(packed: &[u8; 12], row: &mut UnpackedRow) {
     let both = six_bit_scales(packed).to_le_bytes().map(u8::cast_signed);
     row.scales[..8].copy_from_slice(&both[..8]);
     row.minima[..8].copy_from_slice(&both[8..]);
 }
 
 #[inline(always)]
-fn by_halves(factors: [i8; 16]) -> [i8; 16] {
+fn split_halves(factors: [i8; 16]) -> [i8; 16] {
     let mut out = [0; 16];
     for b in 0..8 {
         out[b] = factors[2 * b];

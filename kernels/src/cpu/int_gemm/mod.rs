@@ -22,33 +22,35 @@ mod tiles;
 mod wide;
 
 use super::Cpu;
-use super::activations::{self, Strip};
-use super::gemm::{Target, for_each_block};
+use super::activations::{self, SuperBlock};
+use super::gemm::{MatrixMut, for_each_block};
 use super::kernels::Kernels;
 use super::scratch::Scratch;
 use crate::matrix::Matrix;
 use crate::pool::Pool;
 
+use panel::PANEL_ROWS;
 pub(super) use panel::Panel;
-use panel::ROWS;
 #[cfg(target_arch = "x86_64")]
-pub(super) use {avx_vnni::TILES as avx_vnni, avx2::TILES as avx2, avx512::TILES as avx512};
+pub(super) use {
+    avx_vnni::INT_GEMM as avx_vnni, avx2::INT_GEMM as avx2, avx512::INT_GEMM as avx512,
+};
 
 /// Computes `y [n, rows] = x Wᵀ` on one thread, for an [integer type](super::dot::is_integer).
 /// Arguments: super-blocks of all vectors, and the number of vectors between one super-block of a
 /// vector and the next.
-pub(super) type Tiles = fn(Matrix<'_>, &[Strip], usize, &mut Target<'_>, &mut Panel);
+pub(super) type IntGemm = fn(Matrix<'_>, &[SuperBlock], usize, &mut MatrixMut<'_>, &mut Panel);
 
-const TASKS: usize = 8;
+const TASKS_PER_THREAD: usize = 8;
 
-const PANELS: usize = 8;
+const MAX_PANELS_PER_TASK: usize = 8;
 
-const PART: usize = 48;
+const VECTORS_PER_PART: usize = 48;
 
-/// Computes `y [n, rows] = x Wᵀ` as [`Tiles`] on all threads; the shapes have been checked.
+/// Computes `y [n, rows] = x Wᵀ` as [`IntGemm`] on all threads; the shapes have been checked.
 pub(super) fn multiply(
     cpu: &Cpu,
-    tiles: Tiles,
+    gemm: IntGemm,
     w: Matrix<'_>,
     n: usize,
     x: &[f32],
@@ -57,15 +59,17 @@ pub(super) fn multiply(
 ) {
     let (kernels, pool) = (cpu.kernels, &*cpu.pool);
     let cols = w.cols();
-    let strips = activations::strips(cols);
-    let (vectors, panels) = scratch.integers(strips * n, pool.threads());
-    quantise(kernels, pool, cols, x, vectors, panels);
+    let super_blocks = activations::super_blocks(cols);
+    let (vectors, panels) = scratch.int_gemm_buffers(super_blocks * n, pool.threads());
+    quantise_columns(kernels, pool, cols, x, vectors, panels);
     let vectors = &*vectors;
     // A trade-off: each task reads all vectors again, threads should finish together, and weights
     // are unpacked again for every part of the vectors.
-    let task = ROWS * (w.rows() / (ROWS * TASKS * pool.threads())).clamp(1, PANELS);
+    let task = PANEL_ROWS
+        * (w.rows() / (PANEL_ROWS * TASKS_PER_THREAD * pool.threads()))
+            .clamp(1, MAX_PANELS_PER_TASK);
     let parts = pool.threads().div_ceil(w.rows().div_ceil(task).max(1));
-    let height = n.div_ceil(parts).next_multiple_of(PART).min(n);
+    let height = n.div_ceil(parts).next_multiple_of(VECTORS_PER_PART).min(n);
     for_each_block(
         pool,
         y,
@@ -77,7 +81,7 @@ pub(super) fn multiply(
             let Ok(w) = w.row_range(row, task.min(w.rows() - row)) else {
                 return;
             };
-            tiles(
+            gemm(
                 w,
                 &vectors[first.min(vectors.len())..],
                 n,
@@ -88,29 +92,33 @@ pub(super) fn multiply(
     );
 }
 
-/// Quantises `x [n, cols]` to super-blocks `out [strips, n]`.
-fn quantise(
+/// Quantises `x [n, cols]` to super-blocks `out [super_blocks, n]`.
+fn quantise_columns(
     kernels: &Kernels,
     pool: &Pool,
     cols: usize,
     x: &[f32],
-    out: &mut [Strip],
+    out: &mut [SuperBlock],
     panels: &mut [Panel],
 ) {
-    const TASK: usize = 8;
-    let strips = activations::strips(cols);
-    let Some(n) = out.len().checked_div(strips) else {
+    const VECTORS_PER_TASK: usize = 8;
+    let super_blocks = activations::super_blocks(cols);
+    let Some(n) = out.len().checked_div(super_blocks) else {
         return;
     };
     for_each_block(
         pool,
         out,
-        [strips, n],
-        [strips, TASK],
+        [super_blocks, n],
+        [super_blocks, VECTORS_PER_TASK],
         panels,
         |[_, first], mut out, _| {
-            for (t, x) in x[first * cols..].chunks_exact(cols).take(TASK).enumerate() {
-                for (s, x) in x.chunks(activations::STRIP).enumerate() {
+            for (t, x) in x[first * cols..]
+                .chunks_exact(cols)
+                .take(VECTORS_PER_TASK)
+                .enumerate()
+            {
+                for (s, x) in x.chunks(activations::SUPER_BLOCK_LEN).enumerate() {
                     (kernels.quantise)(x, &mut out.row_mut(s)[t..][..1]);
                 }
             }

@@ -1,14 +1,14 @@
 //! Operations on 256-bit registers.
 
-/// Defines the operations of [`tiles`](super::tiles::tiles) for eight rows per register.
-macro_rules! registers_of_256 {
+/// Defines the operations of [`int_gemm_kernel`](super::tiles::int_gemm_kernel) for eight rows per register.
+macro_rules! avx2_register_operations {
     ($features:literal) => {
         const LANES: usize = 8;
-        const VECTORS: usize = 2;
-        const TILE: usize = 3;
-        const MIDDLE: usize = 2;
+        const ROW_REGISTERS: usize = 2;
+        const TILE_VECTORS: usize = 3;
+        const MIDDLE_TILE_VECTORS: usize = 2;
 
-        registers_of_256! { @functions $features
+        avx2_register_operations! { @functions $features
             fn zero() -> __m256i {
                 _mm256_setzero_si256()
             }
@@ -37,29 +37,29 @@ macro_rules! registers_of_256 {
                 _mm256_fmadd_ps(a, b, c)
             }
 
-            fn negated(x: __m256) -> __m256 {
+            fn negate(x: __m256) -> __m256 {
                 _mm256_xor_ps(x, _mm256_set1_ps(-0.0))
             }
 
-            fn load(x: &[f32; ROWS], at: usize) -> __m256 {
+            fn load(x: &[f32; PANEL_ROWS], at: usize) -> __m256 {
                 let x: &[f32] = &x[at..at + LANES];
                 // SAFETY: in bounds.
                 unsafe { _mm256_loadu_ps(x.as_ptr()) }
             }
 
-            fn store(out: &mut [f32; ROWS], at: usize, x: __m256) {
+            fn store(out: &mut [f32; PANEL_ROWS], at: usize, x: __m256) {
                 let out: &mut [f32] = &mut out[at..at + LANES];
                 // SAFETY: in bounds.
                 unsafe { _mm256_storeu_ps(out.as_mut_ptr(), x) }
             }
 
-            fn load_codes(codes: &[[u8; 4]; ROWS], at: usize) -> __m256i {
+            fn load_codes(codes: &[[u8; 4]; PANEL_ROWS], at: usize) -> __m256i {
                 let codes: &[[u8; 4]] = &codes[at..at + LANES];
                 // SAFETY: in bounds.
                 unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }
             }
 
-            fn store_codes(out: &mut [[u8; 4]; ROWS], at: usize, x: __m256i) {
+            fn store_codes(out: &mut [[u8; 4]; PANEL_ROWS], at: usize, x: __m256i) {
                 let out: &mut [[u8; 4]] = &mut out[at..at + LANES];
                 // SAFETY: in bounds.
                 unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), x) }
@@ -75,12 +75,12 @@ macro_rules! registers_of_256 {
                 _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), x)
             }
 
-            fn widen(halves: &[[u8; 2]; LANES]) -> __m256 {
+            fn f16_to_f32(halves: &[[u8; 2]; LANES]) -> __m256 {
                 // SAFETY: in bounds.
                 _mm256_cvtph_ps(unsafe { _mm_loadu_si128(halves.as_ptr().cast()) })
             }
 
-            fn transposed(rows: [__m256i; LANES]) -> [__m256i; 8] {
+            fn transpose_words(rows: [__m256i; LANES]) -> [__m256i; 8] {
                 // Every 128 bits are a row of a 4 by 4 matrix of words.
                 let mut halves = [[zero(); 4]; 2];
                 for half in 0..2 {
@@ -115,4 +115,4 @@ macro_rules! registers_of_256 {
         )*
     };
 }
-pub(super) use registers_of_256;
+pub(super) use avx2_register_operations;

@@ -40,7 +40,7 @@ fn float16_is_rounded_to_nearest_and_read_back_exactly() {
             on(k, &pool).to_f16(&numbers[..len], &mut found).unwrap();
             assert_eq!(found, expected[..len], "{}", k.name);
             let mut wide = vec![f32::NAN; len.min(every.len())];
-            (k.heads.widen)(&every[..wide.len()], &mut wide);
+            (k.attention.f16_to_f32)(&every[..wide.len()], &mut wide);
             for (wide, bits) in wide.iter().zip(&every) {
                 assert_eq!(wide.to_bits(), f16::from_bits(*bits).to_f32().to_bits());
             }

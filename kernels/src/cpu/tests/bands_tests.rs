@@ -6,10 +6,12 @@ use htc_formats::bands::{
 };
 
 use super::*;
-use crate::cpu::bands::{BandKernels, Part, Room, Vector, emulated};
+use crate::cpu::bands::{
+    ColumnGroupKernels, GroupScratch, SummedVectorGroup, VectorGroup, emulated,
+};
 
-fn versions() -> Vec<(&'static str, BandKernels)> {
-    let here = available().into_iter().map(|k| (k.name, k.bands));
+fn versions() -> Vec<(&'static str, ColumnGroupKernels)> {
+    let here = available().into_iter().map(|k| (k.name, k.column_groups));
     [("emulated", emulated::KERNELS)]
         .into_iter()
         .chain(here)
@@ -25,12 +27,12 @@ fn matrix(random: &mut Random, codes: &Codes, rows: usize) -> Vec<u8> {
             }
         }
     }
-    for (band, code) in codes.iter().enumerate() {
-        for strip in 0..packer.tiles() {
-            let padded = packer.tile_rows(strip);
+    for (column_group, code) in codes.iter().enumerate() {
+        for super_block in 0..packer.tiles() {
+            let padded = packer.tile_rows(super_block);
             if code.kind() == CodeKind::Codebook {
                 let scales: Vec<u8> = (0..padded).map(|_| random.bits() as u8 % 64).collect();
-                packer.set_codebook_scales(strip, band, &scales);
+                packer.set_codebook_scales(super_block, column_group, &scales);
             }
             for quad in 0..QUADS_PER_GROUP {
                 let bits: Vec<u8> = (0..padded * QUAD).map(|_| random.bits() as u8).collect();
@@ -38,12 +40,12 @@ fn matrix(random: &mut Random, codes: &Codes, rows: usize) -> Vec<u8> {
                     CodeKind::Codebook => {
                         let mask = ((1_u16 << code.bits()) - 1) as u8;
                         let codes: Vec<u8> = bits.iter().map(|b| b & mask).collect();
-                        packer.set_codebook_codes(strip, band, quad, &codes);
+                        packer.set_codebook_codes(super_block, column_group, quad, &codes);
                     }
                     CodeKind::Trellis => {
                         // Only the new bits are stored.
                         let states: Vec<u16> = bits.into_iter().map(u16::from).collect();
-                        packer.set_trellis_states(strip, band, quad, &states);
+                        packer.set_trellis_states(super_block, column_group, quad, &states);
                     }
                 }
             }
@@ -51,7 +53,9 @@ fn matrix(random: &mut Random, codes: &Codes, rows: usize) -> Vec<u8> {
         if code.kind() == CodeKind::Trellis {
             for c in 0..32 {
                 let scale = random.number() / 32.0;
-                packer.set_column_scale(band * 32 + c, scale).unwrap();
+                packer
+                    .set_column_scale(column_group * 32 + c, scale)
+                    .unwrap();
             }
         }
     }
@@ -114,16 +118,16 @@ fn all_versions_unpack_the_same_integers() {
         for rows in [1, 40, 256, 270] {
             let bytes = matrix(&mut random, &codes, rows);
             let w = ColumnGroups::new(&codes, rows, &bytes).unwrap();
-            for strip in 0..rows.div_ceil(TILE_ROWS) {
-                let groups = Codes::tile_rows(rows, strip) / GROUP_ROWS;
+            for super_block in 0..rows.div_ceil(TILE_ROWS) {
+                let groups = Codes::tile_rows(rows, super_block) / GROUP_ROWS;
                 for range in [0..groups, groups / 2..groups, 0..groups.div_ceil(2)] {
-                    for (band, &code) in codes.iter().enumerate() {
+                    for (column_group, &code) in codes.iter().enumerate() {
                         let mut expected = vec![[[0; CHUNK]; QUADS_PER_GROUP]; range.len()];
                         let flat = expected.as_flattened_mut().as_flattened_mut();
-                        w.unpack_tile(strip, band, range.clone(), flat);
+                        w.unpack_tile(super_block, column_group, range.clone(), flat);
                         for (name, kernels) in versions() {
                             let mut found = vec![[[99; CHUNK]; QUADS_PER_GROUP]; range.len()];
-                            let bytes = w.tile_bytes(strip, band);
+                            let bytes = w.tile_bytes(super_block, column_group);
                             (kernels.unpack)(code, bytes, range.clone(), &mut found);
                             assert!(found == expected, "{name} {code} {rows} {range:?}");
                         }
@@ -138,12 +142,12 @@ fn all_versions_unpack_the_same_integers() {
 #[test]
 fn all_versions_give_exact_integer_sums() {
     let mut random = Random(53);
-    let mut room = Room([0; Room::BYTES]);
+    let mut scratch = GroupScratch([0; GroupScratch::BYTES]);
     for codes in cases() {
         for rows in [16, 48, 256, 272, 400] {
             let bytes = matrix(&mut random, &codes, rows);
             let w = ColumnGroups::new(&codes, rows, &bytes).unwrap();
-            for (band, &code) in codes.iter().enumerate() {
+            for (column_group, &code) in codes.iter().enumerate() {
                 let vectors = [
                     std::array::from_fn(|_| (random.bits() % 255) as u8 as i8)
                         .map(|c: i8| c.max(-127)),
@@ -151,11 +155,11 @@ fn all_versions_give_exact_integer_sums() {
                     [-127; 32],
                     std::array::from_fn(|i| if i % 2 == 0 { 120 } else { -120 }),
                 ];
-                for strip in 0..rows.div_ceil(TILE_ROWS) {
-                    let groups = Codes::tile_rows(rows, strip) / GROUP_ROWS;
+                for super_block in 0..rows.div_ceil(TILE_ROWS) {
+                    let groups = Codes::tile_rows(rows, super_block) / GROUP_ROWS;
                     for range in [0..groups, groups / 2..groups, 0..groups.div_ceil(2)] {
                         for vector in &vectors {
-                            let vector = Vector {
+                            let vector = SummedVectorGroup {
                                 codes: vector,
                                 scale: 0.5,
                                 sum: vector.iter().map(|&code| i32::from(code)).sum(),
@@ -164,9 +168,15 @@ fn all_versions_give_exact_integer_sums() {
                                 .into_iter()
                                 .map(|(name, kernels)| {
                                     let mut sums = vec![[0.0; GROUP_ROWS]; range.len()];
-                                    let (bytes, range) = (w.tile_bytes(strip, band), range.clone());
-                                    (kernels.dot)(
-                                        code, bytes, range, &vector, &mut room, &mut sums,
+                                    let (bytes, range) =
+                                        (w.tile_bytes(super_block, column_group), range.clone());
+                                    (kernels.multiply)(
+                                        code,
+                                        bytes,
+                                        range,
+                                        &vector,
+                                        &mut scratch,
+                                        &mut sums,
                                     );
                                     (name, sums)
                                 })
@@ -186,7 +196,7 @@ fn all_versions_give_exact_integer_sums() {
 #[test]
 fn several_vectors_match_single_vectors() {
     let mut random = Random(54);
-    let mut room = Room([0; Room::BYTES]);
+    let mut scratch = GroupScratch([0; GroupScratch::BYTES]);
     for codes in cases() {
         for rows in [16, 96, 256] {
             let bytes = matrix(&mut random, &codes, rows);
@@ -195,8 +205,8 @@ fn several_vectors_match_single_vectors() {
             let vectors: Vec<[i8; 32]> = (0..8)
                 .map(|_| std::array::from_fn(|_| (random.bits() as u8 as i8).max(-127)))
                 .collect();
-            for (band, &code) in codes.iter().enumerate() {
-                let bytes = w.tile_bytes(0, band);
+            for (column_group, &code) in codes.iter().enumerate() {
+                let bytes = w.tile_bytes(0, column_group);
                 let factors: Vec<[f32; GROUP_ROWS]> = (0..groups)
                     .map(|group| match code.kind() {
                         CodeKind::Trellis => [1.0; GROUP_ROWS],
@@ -211,18 +221,25 @@ fn several_vectors_match_single_vectors() {
                     for n in [1, 6, 8] {
                         let parts: Vec<_> = vectors[..n]
                             .iter()
-                            .map(|codes| Part { codes, scale: 0.5 })
+                            .map(|codes| VectorGroup { codes, scale: 0.5 })
                             .collect();
                         let mut sums = vec![[0.0; GROUP_ROWS]; n * groups];
                         (kernels.add)(&integers, &factors, &parts, &mut sums);
                         for (codes, sums) in vectors.iter().zip(sums.chunks(groups)) {
-                            let vector = Vector {
+                            let vector = SummedVectorGroup {
                                 codes,
                                 scale: 0.5,
                                 sum: codes.iter().map(|&code| i32::from(code)).sum(),
                             };
                             let mut alone = vec![[0.0; GROUP_ROWS]; groups];
-                            (kernels.dot)(code, bytes, 0..groups, &vector, &mut room, &mut alone);
+                            (kernels.multiply)(
+                                code,
+                                bytes,
+                                0..groups,
+                                &vector,
+                                &mut scratch,
+                                &mut alone,
+                            );
                             assert!(sums == alone, "{name} {code} {rows} {n}");
                         }
                     }
@@ -249,7 +266,9 @@ fn products_match_the_reference_on_any_number_of_threads() {
             for k in available() {
                 let results = pools.each_ref().map(|pool| {
                     let mut y = vec![f32::NAN; n * rows];
-                    on(k, pool).bands(w, n, &x, &mut y, &mut scratch).unwrap();
+                    on(k, pool)
+                        .matmul_uniform_groups(w, n, &x, &mut y, &mut scratch)
+                        .unwrap();
                     y
                 });
                 for i in 0..rows {
@@ -302,7 +321,8 @@ fn widest_matrices_match_the_reference() {
             for k in available() {
                 let cpu = on(k, &pool);
                 let mut y = vec![f32::NAN; n * rows];
-                cpu.bands(w, n, &x, &mut y, &mut scratch).unwrap();
+                cpu.matmul_uniform_groups(w, n, &x, &mut y, &mut scratch)
+                    .unwrap();
                 for (at, (found, expected)) in y.iter().zip(&expected).enumerate() {
                     let (x, w) = (&x[at / rows * cols..], &weights[at % rows * cols..]);
                     let pairs = x[..cols].iter().zip(&w[..cols]);
@@ -316,7 +336,7 @@ fn widest_matrices_match_the_reference() {
                     );
                 }
                 let mut row = vec![f32::NAN; cols];
-                cpu.embed_bands(ColumnGroupMatrix::Uniform(w), 39, &mut row)
+                cpu.embed_column_groups(ColumnGroupMatrix::Uniform(w), 39, &mut row)
                     .unwrap();
                 assert!(row == weights[39 * cols..], "{} {codes}", k.name);
             }
@@ -360,7 +380,8 @@ fn row_classes_match_the_matrices_of_each_class() {
                 let part = ColumnGroups::new(&class.codes, class.rows, part).unwrap();
                 let mut y = vec![0.0; n * class.rows];
                 let cpu = on(k, &pools[0]);
-                cpu.bands(part, n, &x, &mut y, &mut scratch).unwrap();
+                cpu.matmul_uniform_groups(part, n, &x, &mut y, &mut scratch)
+                    .unwrap();
                 let own = (0..rows).filter(|&row| usize::from(of_rows[row]) == index);
                 for (place, row) in own.enumerate() {
                     for t in 0..n {
@@ -371,11 +392,12 @@ fn row_classes_match_the_matrices_of_each_class() {
             for pool in &pools {
                 let mut y = vec![f32::NAN; n * rows];
                 let cpu = on(k, pool);
-                cpu.banded(w, n, &x, &mut y, &mut scratch).unwrap();
+                cpu.matmul_column_groups(w, n, &x, &mut y, &mut scratch)
+                    .unwrap();
                 assert_eq!(y, expected, "{} {rows} {n}", k.name);
             }
             let mut short = vec![0.0; n * rows - 1];
-            let outcome = on(k, &pools[0]).banded(w, n, &x, &mut short, &mut scratch);
+            let outcome = on(k, &pools[0]).matmul_column_groups(w, n, &x, &mut short, &mut scratch);
             assert!(outcome.is_err());
         }
     }
@@ -394,18 +416,19 @@ fn padding_columns_are_ignored() {
         w.decode_row(39, &mut expected).unwrap();
         for k in available() {
             let cpu = on(k, &pool);
-            cpu.embed_bands(ColumnGroupMatrix::Uniform(w), 39, &mut row)
+            cpu.embed_column_groups(ColumnGroupMatrix::Uniform(w), 39, &mut row)
                 .unwrap();
             assert_eq!(row, expected);
             let mut whole = vec![0.0; cols.next_multiple_of(32)];
-            let refused = cpu.embed_bands(ColumnGroupMatrix::Uniform(w), 39, &mut whole);
+            let refused = cpu.embed_column_groups(ColumnGroupMatrix::Uniform(w), 39, &mut whole);
             assert!(refused.is_err(), "{} {codes}", k.name);
             let mut y = vec![0.0; rows];
-            let refused = cpu.bands(w, 1, &whole, &mut y, &mut scratch);
+            let refused = cpu.matmul_uniform_groups(w, 1, &whole, &mut y, &mut scratch);
             assert!(refused.is_err(), "{} {codes}", k.name);
             let mut x = random.numbers(cols);
             x[cols - 1] = f32::INFINITY;
-            cpu.bands(w, 1, &x, &mut y, &mut scratch).unwrap();
+            cpu.matmul_uniform_groups(w, 1, &x, &mut y, &mut scratch)
+                .unwrap();
             assert!(y.iter().all(|y| y.is_nan()), "{} {codes}", k.name);
         }
     }
@@ -418,10 +441,10 @@ fn extreme_codes_are_exact_and_nan_propagates() {
     for row in 0..16 {
         packer.set_row_scale(CodeKind::Codebook, row, 1.0).unwrap();
     }
-    for band in 0..2 {
-        packer.set_codebook_scales(0, band, &[63; 16]);
+    for column_group in 0..2 {
+        packer.set_codebook_scales(0, column_group, &[63; 16]);
         for quad in 0..QUADS_PER_GROUP {
-            packer.set_codebook_codes(0, band, quad, &[0x80; 64]);
+            packer.set_codebook_codes(0, column_group, quad, &[0x80; 64]);
         }
     }
     let bytes = packer.finish();
@@ -431,34 +454,36 @@ fn extreme_codes_are_exact_and_nan_propagates() {
     for k in available() {
         let mut y = [0.0; 16];
         on(k, &pool)
-            .bands(w, 1, &[-127.0; 64], &mut y, &mut scratch)
+            .matmul_uniform_groups(w, 1, &[-127.0; 64], &mut y, &mut scratch)
             .unwrap();
         assert_eq!(y, [127.0 * 127.0 * 63.0 * 64.0 / 8192.0; 16], "{}", k.name);
         let mut x = [1.0; 64];
         x[40] = f32::INFINITY;
-        on(k, &pool).bands(w, 1, &x, &mut y, &mut scratch).unwrap();
+        on(k, &pool)
+            .matmul_uniform_groups(w, 1, &x, &mut y, &mut scratch)
+            .unwrap();
         assert!(y.iter().all(|y| y.is_nan()), "{}", k.name);
         on(k, &pool)
-            .bands(w, 0, &[], &mut [], &mut scratch)
+            .matmul_uniform_groups(w, 0, &[], &mut [], &mut scratch)
             .unwrap();
         assert!(
             on(k, &pool)
-                .bands(w, 1, &x[1..], &mut y, &mut scratch)
+                .matmul_uniform_groups(w, 1, &x[1..], &mut y, &mut scratch)
                 .is_err()
         );
         assert!(
             on(k, &pool)
-                .bands(w, 1, &x, &mut y[1..], &mut scratch)
+                .matmul_uniform_groups(w, 1, &x, &mut y[1..], &mut scratch)
                 .is_err()
         );
         let mut row = [0.0; 64];
         on(k, &pool)
-            .embed_bands(ColumnGroupMatrix::Uniform(w), 3, &mut row)
+            .embed_column_groups(ColumnGroupMatrix::Uniform(w), 3, &mut row)
             .unwrap();
         assert_eq!(row, [-127.0 * 63.0 / 8192.0; 64]);
         assert!(
             on(k, &pool)
-                .embed_bands(ColumnGroupMatrix::Uniform(w), 16, &mut row)
+                .embed_column_groups(ColumnGroupMatrix::Uniform(w), 16, &mut row)
                 .is_err()
         );
     }

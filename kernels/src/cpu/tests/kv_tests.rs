@@ -154,7 +154,8 @@ fn quantised_attention_matches_the_reference() {
                 DType::Q8_0 => KvNumbers::Q8_0(bytes),
                 _ => KvNumbers::Q4_0(bytes),
             };
-            let kv = KvView::of(of(&keys), of(&values), kv_heads, size, capacity).unwrap();
+            let kv =
+                KvView::from_numbers(of(&keys), of(&values), kv_heads, size, capacity).unwrap();
             for (softcap, window) in [(None, None), (Some(0.5), Some(9)), (None, Some(280))] {
                 let attention = plain(size, softcap, window);
                 assert_matches_reference(&mut random, &kv, group, [start, n], &attention, 3e-6);
@@ -353,9 +354,11 @@ fn hadamard_is_self_inverse_and_preserves_products() {
 #[test]
 fn mismatched_views_are_rejected() {
     let (q8, numbers) = ([0_u8; 34 * 6], [0.0_f32; 32 * 6]);
-    assert!(KvView::of(KvNumbers::Q8_0(&q8), KvNumbers::Q8_0(&q8), 2, 32, 3).is_ok());
-    assert!(KvView::of(KvNumbers::Q8_0(&q8), KvNumbers::Q8_0(&q8), 2, 16, 6).is_err());
-    assert!(KvView::of(KvNumbers::Q8_0(&q8), KvNumbers::Q8_0(&q8[34..]), 2, 32, 3).is_err());
+    assert!(KvView::from_numbers(KvNumbers::Q8_0(&q8), KvNumbers::Q8_0(&q8), 2, 32, 3).is_ok());
+    assert!(KvView::from_numbers(KvNumbers::Q8_0(&q8), KvNumbers::Q8_0(&q8), 2, 16, 6).is_err());
+    assert!(
+        KvView::from_numbers(KvNumbers::Q8_0(&q8), KvNumbers::Q8_0(&q8[34..]), 2, 32, 3).is_err()
+    );
     let shape = LowRankShape {
         kv_heads: 1,
         head_size: 4,

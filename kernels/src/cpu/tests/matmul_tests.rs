@@ -4,7 +4,7 @@ use super::product_tests::{INTEGER, check};
 use super::*;
 
 fn tables() -> impl Iterator<Item = &'static Kernels> {
-    available().into_iter().filter(|k| k.tiles.is_some())
+    available().into_iter().filter(|k| k.int_gemm.is_some())
 }
 
 fn product(k: &'static Kernels, threads: usize, w: Matrix<'_>, x: &[f32]) -> Vec<f32> {

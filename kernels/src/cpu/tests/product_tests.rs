@@ -276,7 +276,7 @@ fn project_matches_separate_products_on_any_number_of_threads() {
                     let mut slots: Vec<_> = slots
                         .iter()
                         .zip(&mut y)
-                        .map(|(&(w, input), y)| Slot { w, input, y })
+                        .map(|(&(w, input), y)| Projection { w, input, y })
                         .collect();
                     on(k, pool)
                         .project(n, &x, factors, &mut slots, &mut scratch)
@@ -325,7 +325,13 @@ fn mismatched_projections_are_rejected_before_writing() {
     let mut run = |n: usize, x: &[f32], factors: &[Factor<'_>], w, input, y: usize| {
         let mut numbers = [7.0; 9];
         let y = &mut numbers[..y];
-        let outcome = cpu.project(n, x, factors, &mut [Slot { w, input, y }], &mut scratch);
+        let outcome = cpu.project(
+            n,
+            x,
+            factors,
+            &mut [Projection { w, input, y }],
+            &mut scratch,
+        );
         if outcome.is_err() {
             assert_eq!(numbers, [7.0; 9]);
         }

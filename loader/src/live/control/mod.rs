@@ -59,7 +59,7 @@ const MAX_RECOVERY_TIME: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Why {
+pub enum LimitReason {
     /// No limit: full fraction.
     Base,
     /// Temperature limit.
@@ -91,8 +91,9 @@ pub struct Decision {
     /// Fraction in [least, 1], a multiple of [`FRACTION_STEP`] or the least itself.
     pub fraction: f64,
     /// Limiting quantity.
-    pub reason: Why,
-    /// The least fraction is in use, and a limit is still exceeded.
+    pub reason: LimitReason,
+    /// The least fraction is in use, and the device is still above the upper threshold or its power
+    /// cap.
     pub limit_exceeded: bool,
     /// Status of the temperature; [`ReadingStatus::Unused`] if disabled.
     pub temperature: ReadingStatus,
@@ -178,11 +179,15 @@ impl Controller {
             sense => gone(sense),
         };
         let why = if self.fraction >= 1.0 {
-            if nothing { Why::NoReading } else { Why::Base }
+            if nothing {
+                LimitReason::NoReading
+            } else {
+                LimitReason::Base
+            }
         } else if self.cap < self.thermal {
-            Why::PowerCap
+            LimitReason::PowerCap
         } else {
-            Why::Temperature
+            LimitReason::Temperature
         };
         let too_warm = celsius.is_some_and(|celsius| celsius > self.law.high());
         let over = |budget: f64| watts.is_some_and(|watts| watts > budget);

@@ -167,7 +167,10 @@ fn missing_quantities_impose_no_limit_and_are_reported_once() {
     assert_eq!(at(0.0, 80.0).temperature, ReadingStatus::Available);
     for (poll, wrong) in [255.0, -1.0, f64::NAN, 151.0].into_iter().enumerate() {
         let decision = at(1.0 + poll as f64, wrong);
-        assert_eq!((decision.fraction, decision.reason), (1.0, Why::NoReading));
+        assert_eq!(
+            (decision.fraction, decision.reason),
+            (1.0, LimitReason::NoReading)
+        );
         let expected = match poll {
             0 => ReadingStatus::Lost,
             _ => ReadingStatus::StillMissing,
@@ -216,18 +219,18 @@ fn unused_temperature_imposes_no_limit() {
             hot.temperature,
             hot.limit_exceeded
         ),
-        (1.0, Why::Base, ReadingStatus::Unused, false)
+        (1.0, LimitReason::Base, ReadingStatus::Unused, false)
     );
     let capped = controller.apply_reading(&at(1, None, Some(100.0)));
     assert_eq!(
         (capped.temperature, capped.reason),
-        (ReadingStatus::Unused, Why::PowerCap)
+        (ReadingStatus::Unused, LimitReason::PowerCap)
     );
     assert!(capped.fraction < 1.0);
     let lost = controller.apply_failed_reading(Duration::from_secs(2));
     assert_eq!(
         (lost.fraction, lost.power, lost.reason),
-        (1.0, ReadingStatus::Lost, Why::NoReading)
+        (1.0, ReadingStatus::Lost, LimitReason::NoReading)
     );
 }
 
@@ -250,13 +253,19 @@ fn cap_and_temperature_work_independently() {
         (capped.temperature, capped.power),
         (ReadingStatus::Lost, ReadingStatus::Available)
     );
-    assert!((capped.fraction - 0.689).abs() < FRACTION_STEP && capped.reason == Why::PowerCap);
+    // The square root of 0.475.
+    assert!(
+        (capped.fraction - 0.689).abs() < FRACTION_STEP && capped.reason == LimitReason::PowerCap
+    );
     let warm = at(1, Some(75.0), None);
     assert_eq!(
         (warm.temperature, warm.power),
         (ReadingStatus::Restored, ReadingStatus::Lost)
     );
-    assert_eq!((warm.fraction, warm.reason), (0.625, Why::Temperature));
+    assert_eq!(
+        (warm.fraction, warm.reason),
+        (0.625, LimitReason::Temperature)
+    );
     let blind = at(2, None, None);
     assert_eq!(
         (blind.fraction, blind.power),

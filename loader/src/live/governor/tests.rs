@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::*;
-use crate::live::control::{ControlLawOptions, Why};
+use crate::live::control::{ControlLawOptions, LimitReason};
 use crate::live::energy::Source;
 use crate::live::sensor::sim::{SimOptions, SimulatedSensor};
 
@@ -113,7 +113,7 @@ fn lost_and_restored_sensor_is_reported_in_order() {
     assert_eq!(
         least.what,
         EventKind::Change {
-            why: Why::Temperature
+            why: LimitReason::Temperature
         }
     );
     assert_eq!((least.fraction, least.at), (0.25, 1.0));
@@ -126,7 +126,7 @@ fn lost_and_restored_sensor_is_reported_in_order() {
     assert_eq!(
         next(&events).what,
         EventKind::Change {
-            why: Why::NoReading
+            why: LimitReason::NoReading
         }
     );
     assert!(matches!(next(&events).what, EventKind::Back { .. }));
@@ -157,7 +157,8 @@ fn unreachable_limit_is_reported_once() {
             .warning()
             .is_some_and(|said| said.contains("90.0 °C"))
     );
-    let why = Why::Temperature;
+    // The fraction recovered for a second.
+    let why = LimitReason::Temperature;
     assert_eq!(next(&events).what, EventKind::Change { why });
     assert_eq!(next(&events).what, EventKind::Change { why });
     assert_eq!(next(&events).what, EventKind::Beyond { first: false });

@@ -18,7 +18,7 @@ use crate::bench::llama_cpp::LlamaCpp;
 use crate::bench::machine::{Load, Ticks};
 use crate::bench::record::{ModelRecord, Quality};
 use crate::bench::runner::{InProcessRunner, Runner};
-use crate::bench::{self, BenchError, BenchResults, NoSensors, Sensors, Step};
+use crate::bench::{self, BenchError, BenchResults, NoSensors, RunControl, Sensors, Step};
 use crate::device::ExecutorDevice;
 use crate::event::Cancelled;
 use crate::measure::{self, EvaluateError, Execution};
@@ -113,14 +113,15 @@ impl<'b, 'a> BenchWork<'b, 'a> {
     ) -> Result<InProcessRunner<E::Backend>, Failure> {
         let model = executor.load(&loaded.model);
         let model = model.map_err(|error| load_failure(&loaded.path, error))?;
-        let how = (self.bench.positions, self.bench.args.kv.kv_type, setting);
         let (name, tokenizer) = (loaded.name.clone(), loaded.tokenizer.clone());
         Ok(InProcessRunner::new(
             name,
             &model,
             tokenizer,
             executor.backend(),
-            how,
+            self.bench.positions,
+            self.bench.args.kv.kv_type,
+            setting,
         )?)
     }
 
@@ -159,7 +160,10 @@ impl<'b, 'a> BenchWork<'b, 'a> {
         }
         let progress = BenchProgress::new();
         let tell = |step: Step| progress.show(step);
-        let watch: (&dyn Fn(Step), _) = (&tell, self.bench.interrupt.cancel());
+        let control = RunControl {
+            report: &tell,
+            cancel: self.bench.interrupt.cancel(),
+        };
         let mut none = NoSensors;
         let sensors: &mut dyn Sensors = match &mut self.sensor {
             Some(sensor) => {
@@ -172,7 +176,7 @@ impl<'b, 'a> BenchWork<'b, 'a> {
             &mut own,
             other.runner(),
             &self.bench.protocol,
-            watch,
+            control,
             sensors,
         );
         progress.0.finish_and_clear();

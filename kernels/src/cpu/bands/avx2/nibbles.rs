@@ -15,71 +15,74 @@ use htc_formats::bands::{TRELLIS_TABLES, Trellis};
 type Tables = [[i8; 16]; 3];
 
 /// Tables of a trellis, indexed by the number of bits of the nibble that lie in the next byte.
-pub(super) type Orders = [Tables; 4];
+pub(super) type NibbleTables = [Tables; 4];
 
 /// Index of the [`TRELLIS_TABLES`] that are sums by nibbles.
-pub(super) const TABLES: usize = 1;
+pub(super) const TABLES_VERSION: usize = 1;
 
-const _: () = assert!(TABLES + 1 == TRELLIS_TABLES.len());
+const _: () = assert!(TABLES_VERSION + 1 == TRELLIS_TABLES.len());
 
 /// Tables for 2 to 5 bits.
-pub(super) static NIBBLES: [Orders; 4] = {
-    let tables = &TRELLIS_TABLES[TABLES];
+pub(super) static NIBBLE_TABLES: [NibbleTables; 4] = {
+    let tables = &TRELLIS_TABLES[TABLES_VERSION];
     [
-        orders(&tables[0]),
-        orders(&tables[1]),
-        orders(&tables[2]),
-        orders(&tables[3]),
+        nibble_tables(&tables[0]),
+        nibble_tables(&tables[1]),
+        nibble_tables(&tables[2]),
+        nibble_tables(&tables[3]),
     ]
 };
 
-const fn orders(trellis: &Trellis) -> Orders {
-    let mut orders = [[[0; 16]; 3]; 4];
+const fn nibble_tables(trellis: &Trellis) -> NibbleTables {
+    let mut tables_of_code = [[[0; 16]; 3]; 4];
     assert!(trellis.nibbles.is_some(), "tables of this version are sums");
     let Some(nibbles) = trellis.nibbles else {
-        return orders;
+        return tables_of_code;
     };
     let mut i = 0;
     while i < 4 * 3 * 16 {
-        let (behind, table, index) = (i / 48, i / 16 % 3, i % 16);
+        let (next_bits, table, index) = (i / 48, i / 16 % 3, i % 16);
         // The bits of the next byte are the lowest of the index and the highest of the nibble.
-        let nibble = index >> behind | index << (4 - behind) & 15;
+        let nibble = index >> next_bits | index << (4 - next_bits) & 15;
         let above: i8 = if table == 0 { -128 } else { 0 };
-        orders[behind][table][index] = nibbles[table][nibble].wrapping_add(above);
+        tables_of_code[next_bits][table][index] = nibbles[table][nibble].wrapping_add(above);
         i += 1;
     }
-    orders
+    tables_of_code
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn four<const FROM: i32>(byte: __m256i) -> __m256i {
+fn nibble<const FROM: i32>(byte: __m256i) -> __m256i {
     _mm256_and_si256(_mm256_srli_epi16::<FROM>(byte), _mm256_set1_epi8(15))
 }
 
 /// Combines the `UPPER` bits of the upper half of a byte with the `LOWER` bits of the next byte.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn across<const UPPER: i8, const LOWER: i8>(byte: __m256i, next: __m256i) -> __m256i {
+fn nibble_across_bytes<const UPPER: i8, const LOWER: i8>(byte: __m256i, next: __m256i) -> __m256i {
     let upper = _mm256_and_si256(_mm256_srli_epi16::<4>(byte), _mm256_set1_epi8(UPPER));
     _mm256_or_si256(upper, _mm256_and_si256(next, _mm256_set1_epi8(LOWER)))
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn entries<const TABLE: usize, const BIT: usize>(orders: &Orders, planes: &[__m256i]) -> __m256i {
+fn look_up_nibble<const TABLE: usize, const BIT: usize>(
+    tables_of_code: &NibbleTables,
+    planes: &[__m256i],
+) -> __m256i {
     let byte = planes[BIT / 8];
     let nibble = match BIT % 8 {
-        0 => four::<0>(byte),
-        1 => four::<1>(byte),
-        2 => four::<2>(byte),
-        3 => four::<3>(byte),
-        4 => four::<4>(byte),
-        5 => across::<14, 1>(byte, planes[BIT / 8 + 1]),
-        6 => across::<12, 3>(byte, planes[BIT / 8 + 1]),
-        _ => across::<8, 7>(byte, planes[BIT / 8 + 1]),
+        0 => nibble::<0>(byte),
+        1 => nibble::<1>(byte),
+        2 => nibble::<2>(byte),
+        3 => nibble::<3>(byte),
+        4 => nibble::<4>(byte),
+        5 => nibble_across_bytes::<14, 1>(byte, planes[BIT / 8 + 1]),
+        6 => nibble_across_bytes::<12, 3>(byte, planes[BIT / 8 + 1]),
+        _ => nibble_across_bytes::<8, 7>(byte, planes[BIT / 8 + 1]),
     };
-    let table = &orders[(BIT % 8).saturating_sub(4)][TABLE];
+    let table = &tables_of_code[(BIT % 8).saturating_sub(4)][TABLE];
     // SAFETY: in bounds.
     let table = unsafe { _mm_loadu_si128(table.as_ptr().cast()) };
     _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), nibble)
@@ -90,10 +93,10 @@ fn entries<const TABLE: usize, const BIT: usize>(orders: &Orders, planes: &[__m2
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn weights<const LOWEST: usize, const MIDDLE: usize, const HIGHEST: usize>(
-    orders: &Orders,
+    tables_of_code: &NibbleTables,
     planes: &[__m256i],
 ) -> __m256i {
-    let lowest = entries::<0, LOWEST>(orders, planes);
-    let both = _mm256_add_epi8(lowest, entries::<1, MIDDLE>(orders, planes));
-    _mm256_add_epi8(both, entries::<2, HIGHEST>(orders, planes))
+    let lowest = look_up_nibble::<0, LOWEST>(tables_of_code, planes);
+    let both = _mm256_add_epi8(lowest, look_up_nibble::<1, MIDDLE>(tables_of_code, planes));
+    _mm256_add_epi8(both, look_up_nibble::<2, HIGHEST>(tables_of_code, planes))
 }

@@ -9,53 +9,56 @@ use std::arch::x86_64::*;
 
 use htc_formats::bands::{CHUNK, GROUP_COLS, QUADS_PER_GROUP};
 
-use super::super::{Group, Part};
-use super::{Group16, load};
+use super::super::{GroupWeights, VectorGroup};
+use super::{RowValues, load};
 
-const TILE: usize = 6;
+const TILE_VECTORS: usize = 6;
 
 /// Row groups that are widened together, to stay in the L1 cache with their vectors.
-const GROUPS: usize = 4;
+const GROUPS_PER_PASS: usize = 4;
 
 /// Weights of a row group in sixteen bits: columns by pairs, rows in halves.
-type Wide = [[[i16; 16]; 2]; GROUP_COLS / 2];
+type WidenedGroup = [[[i16; 16]; 2]; GROUP_COLS / 2];
 
-/// Implements [`BandKernels::add`](super::super::BandKernels::add).
+/// Implements [`ColumnGroupKernels::add`](super::super::ColumnGroupKernels::add).
 #[target_feature(enable = "avx2,fma")]
 pub(in super::super::super) fn add(
-    integers: &[Group],
-    factors: &[Group16],
-    vectors: &[Part<'_>],
-    sums: &mut [Group16],
+    integers: &[GroupWeights],
+    factors: &[RowValues],
+    vectors: &[VectorGroup<'_>],
+    sums: &mut [RowValues],
 ) {
     let stride = integers.len();
-    let mut wide = [[[[0; 16]; 2]; GROUP_COLS / 2]; GROUPS];
-    for first in (0..stride).step_by(GROUPS) {
-        let groups = &integers[first..stride.min(first + GROUPS)];
+    let mut wide = [[[[0; 16]; 2]; GROUP_COLS / 2]; GROUPS_PER_PASS];
+    for first in (0..stride).step_by(GROUPS_PER_PASS) {
+        let groups = &integers[first..stride.min(first + GROUPS_PER_PASS)];
         let factors = &factors[first..first + groups.len()];
         let wide = &mut wide[..groups.len()];
         for (wide, group) in wide.iter_mut().zip(groups) {
-            widen(group, wide);
+            widen_group(group, wide);
         }
-        let (tiles, rest) = vectors.as_chunks::<TILE>();
-        let (of_tiles, of_rest) = sums.split_at_mut(tiles.len() * TILE * stride);
-        for (vectors, sums) in tiles.iter().zip(of_tiles.chunks_exact_mut(TILE * stride)) {
-            tile(wide, factors, vectors, &mut sums[first..], stride);
+        let (tiles, rest) = vectors.as_chunks::<TILE_VECTORS>();
+        let (tile_sums, rest_sums) = sums.split_at_mut(tiles.len() * TILE_VECTORS * stride);
+        for (vectors, sums) in tiles
+            .iter()
+            .zip(tile_sums.chunks_exact_mut(TILE_VECTORS * stride))
+        {
+            micro_kernel(wide, factors, vectors, &mut sums[first..], stride);
         }
         for (vector, sums) in rest
             .as_chunks::<1>()
             .0
             .iter()
-            .zip(of_rest.chunks_exact_mut(stride))
+            .zip(rest_sums.chunks_exact_mut(stride))
         {
-            tile(wide, factors, vector, &mut sums[first..], stride);
+            micro_kernel(wide, factors, vector, &mut sums[first..], stride);
         }
     }
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn widen(group: &Group, wide: &mut Wide) {
+fn widen_group(group: &GroupWeights, wide: &mut WidenedGroup) {
     // Columns 0 and 1 of four rows, and then 2 and 3.
     let order = _mm256_broadcastsi128_si256(_mm_setr_epi8(
         0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,
@@ -81,11 +84,11 @@ fn widen(group: &Group, wide: &mut Wide) {
 /// Adds the products with `T` vectors, whose sums are `stride` row groups apart.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn tile<const T: usize>(
-    groups: &[Wide],
-    factors: &[Group16],
-    vectors: &[Part<'_>; T],
-    sums: &mut [Group16],
+fn micro_kernel<const T: usize>(
+    groups: &[WidenedGroup],
+    factors: &[RowValues],
+    vectors: &[VectorGroup<'_>; T],
+    sums: &mut [RowValues],
     stride: usize,
 ) {
     let mut codes = [[0_i16; GROUP_COLS]; T];

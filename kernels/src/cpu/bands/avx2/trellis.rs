@@ -18,124 +18,128 @@ use std::ops::Range;
 
 use htc_formats::bands::{GROUP_COLS, GROUP_ROWS, QUADS_PER_GROUP, TILE_ROWS};
 
-use super::super::{Room, Vector, part};
-use super::nibbles::{NIBBLES, Orders, weights};
-use super::{Group16, halves, load};
+use super::super::{GroupScratch, SummedVectorGroup, subarray};
+use super::nibbles::{NIBBLE_TABLES, NibbleTables, weights};
+use super::{RowValues, load, load_two_128};
 use crate::cpu::blocks::prefetch;
 
 /// Bytes between streams, or pairs of them, of two and four bits: 256 rows and the overread after
 /// them.
-const STREAM: usize = 2 * TILE_ROWS + 32;
+const STREAM_BYTES: usize = 2 * TILE_ROWS + 32;
 
-const PLANE: usize = TILE_ROWS + 32;
+const PLANE_BYTES: usize = TILE_ROWS + 32;
 
 const _: () = assert!(
-    QUADS_PER_GROUP * STREAM <= Room::BYTES && QUADS_PER_GROUP / 2 * 5 * PLANE <= Room::BYTES
+    QUADS_PER_GROUP * STREAM_BYTES <= GroupScratch::BYTES
+        && QUADS_PER_GROUP / 2 * 5 * PLANE_BYTES <= GroupScratch::BYTES
 );
 
-/// Implements [`BandKernels::dot`](super::super::BandKernels::dot) for a trellis of `BITS` bits.
+/// Implements [`ColumnGroupKernels::multiply`](super::super::ColumnGroupKernels::multiply) for a trellis of `BITS` bits.
 #[target_feature(enable = "avx2,fma")]
-pub(super) fn dot<const BITS: usize>(
-    band: &[u8],
+pub(super) fn multiply<const BITS: usize>(
+    column_group: &[u8],
     groups: Range<usize>,
-    vector: &Vector<'_>,
-    room: &mut Room,
-    sums: &mut [Group16],
+    vector: &SummedVectorGroup<'_>,
+    scratch: &mut GroupScratch,
+    sums: &mut [RowValues],
 ) {
     let streams = Streams {
-        band,
+        column_group,
         start: groups.start * 8 * BITS,
         end: groups.end * 8 * BITS,
     };
     match BITS {
-        2 => pairs(&streams, room),
-        3 | 5 => planes::<BITS>(&streams, room),
-        _ => copies(&streams, room),
+        2 => interleave_pairs(&streams, scratch),
+        3 | 5 => write_planes::<BITS>(&streams, scratch),
+        _ => copy_streams(&streams, scratch),
     }
     let digits = Digits::new(vector.codes, BITS == 4);
-    let tables = &NIBBLES[BITS - 2];
+    let tables = &NIBBLE_TABLES[BITS - 2];
     let scale = _mm256_set1_ps(vector.scale);
     let centre = _mm256_set1_epi32(-128 * vector.sum);
-    let next = band.as_ptr().wrapping_add(band.len());
-    let ahead = band.len() / (TILE_ROWS / GROUP_ROWS);
+    let next = column_group.as_ptr().wrapping_add(column_group.len());
+    let prefetched_bytes = column_group.len() / (TILE_ROWS / GROUP_ROWS);
     if BITS == 2 || BITS == 4 {
         for (b, sums) in sums.iter_mut().enumerate() {
-            fetch(next, b * ahead, ahead);
-            let [low, high] = sixteen::<BITS>(room, tables, &digits, b, centre);
-            add([low, high], scale, sums);
+            prefetch_range(next, b * prefetched_bytes, prefetched_bytes);
+            let [low, high] = sum_16_rows::<BITS>(scratch, tables, &digits, b, centre);
+            add_totals([low, high], scale, sums);
         }
         return;
     }
     for (b, sums) in sums.chunks_mut(2).enumerate() {
-        fetch(next, 2 * b * ahead, 2 * ahead);
-        let totals = thirty_two::<BITS>(room, tables, &digits, b, centre);
+        prefetch_range(next, 2 * b * prefetched_bytes, 2 * prefetched_bytes);
+        let totals = sum_32_rows::<BITS>(scratch, tables, &digits, b, centre);
         for (half, sums) in sums.iter_mut().enumerate() {
-            add(totals[half], scale, sums);
+            add_totals(totals[half], scale, sums);
         }
     }
 }
 
 #[inline(always)]
-fn fetch(next: *const u8, from: usize, count: usize) {
+fn prefetch_range(next: *const u8, from: usize, count: usize) {
     for at in (from..from + count).step_by(64) {
         prefetch(next.wrapping_add(at));
     }
 }
 
 struct Streams<'a> {
-    band: &'a [u8],
+    column_group: &'a [u8],
     start: usize,
     end: usize,
 }
 
 impl<'a> Streams<'a> {
-    fn whole(&self, quad: usize) -> &'a [u8] {
-        let length = self.band.len() / QUADS_PER_GROUP;
-        &self.band[quad * length..][..length]
+    fn stream(&self, quad: usize) -> &'a [u8] {
+        let length = self.column_group.len() / QUADS_PER_GROUP;
+        &self.column_group[quad * length..][..length]
     }
 
-    fn of(&self, quad: usize) -> &'a [u8] {
-        &self.whole(quad)[self.start..self.end]
+    fn row_groups(&self, quad: usize) -> &'a [u8] {
+        &self.stream(quad)[self.start..self.end]
     }
 
     /// Returns byte `i` after the row groups, wrapping around to the start of the stream.
-    fn behind(&self, quad: usize, i: usize) -> u8 {
-        let stream = self.whole(quad);
+    fn byte_after(&self, quad: usize, i: usize) -> u8 {
+        let stream = self.stream(quad);
         stream[(self.end + i) % stream.len()]
     }
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn copies(streams: &Streams<'_>, room: &mut Room) {
-    for (quad, room) in room
+fn copy_streams(streams: &Streams<'_>, scratch: &mut GroupScratch) {
+    for (quad, scratch) in scratch
         .0
-        .chunks_exact_mut(STREAM)
+        .chunks_exact_mut(STREAM_BYTES)
         .take(QUADS_PER_GROUP)
         .enumerate()
     {
-        let stream = streams.of(quad);
+        let stream = streams.row_groups(quad);
         let parts = stream.as_chunks::<32>().0.iter();
-        for (part, out) in parts.zip(room.as_chunks_mut::<32>().0) {
+        for (part, out) in parts.zip(scratch.as_chunks_mut::<32>().0) {
             *out = *part;
         }
-        room[stream.len()] = streams.behind(quad, 0);
+        scratch[stream.len()] = streams.byte_after(quad, 0);
     }
 }
 
 /// Interleaves the bytes of two streams, followed by two bytes of each.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn pairs(streams: &Streams<'_>, room: &mut Room) {
-    for (pair, room) in room
+fn interleave_pairs(streams: &Streams<'_>, scratch: &mut GroupScratch) {
+    for (pair, scratch) in scratch
         .0
-        .chunks_exact_mut(STREAM)
+        .chunks_exact_mut(STREAM_BYTES)
         .take(QUADS_PER_GROUP / 2)
         .enumerate()
     {
-        let (a, b) = (streams.of(2 * pair), streams.of(2 * pair + 1));
+        let (a, b) = (
+            streams.row_groups(2 * pair),
+            streams.row_groups(2 * pair + 1),
+        );
         let rows = a.as_chunks::<16>().0.iter().zip(b.as_chunks::<16>().0);
-        for ((a, b), out) in rows.zip(room.as_chunks_mut::<32>().0) {
+        for ((a, b), out) in rows.zip(scratch.as_chunks_mut::<32>().0) {
             // SAFETY: in bounds.
             unsafe {
                 let a = _mm_loadu_si128(a.as_ptr().cast());
@@ -145,34 +149,37 @@ fn pairs(streams: &Streams<'_>, room: &mut Room) {
                 _mm_storeu_si128(out.add(1), _mm_unpackhi_epi8(a, b));
             }
         }
-        behind(streams, pair, room, 2 * a.len(), [0, 1]);
+        append_next_bytes(streams, pair, scratch, 2 * a.len(), [0, 1]);
     }
 }
 
 /// Appends the next bytes of both streams of a pair at the given offsets.
-fn behind<const N: usize>(
+fn append_next_bytes<const N: usize>(
     streams: &Streams<'_>,
     pair: usize,
-    room: &mut [u8],
+    scratch: &mut [u8],
     at: usize,
     places: [usize; N],
 ) {
-    let out = room[at..].as_chunks_mut::<2>().0.iter_mut();
+    let out = scratch[at..].as_chunks_mut::<2>().0.iter_mut();
     for (place, out) in places.into_iter().zip(out) {
-        *out = [2 * pair, 2 * pair + 1].map(|quad| streams.behind(quad, place));
+        *out = [2 * pair, 2 * pair + 1].map(|quad| streams.byte_after(quad, place));
     }
 }
 
 /// Writes the planes of three or five bits, eight units at a time.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn planes<const BITS: usize>(streams: &Streams<'_>, room: &mut Room) {
-    let room_of_pairs = room
+fn write_planes<const BITS: usize>(streams: &Streams<'_>, scratch: &mut GroupScratch) {
+    let pair_scratches = scratch
         .0
-        .chunks_exact_mut(BITS * PLANE)
+        .chunks_exact_mut(BITS * PLANE_BYTES)
         .take(QUADS_PER_GROUP / 2);
-    for (pair, room) in room_of_pairs.enumerate() {
-        let (a, b) = (streams.of(2 * pair), streams.of(2 * pair + 1));
+    for (pair, scratch) in pair_scratches.enumerate() {
+        let (a, b) = (
+            streams.row_groups(2 * pair),
+            streams.row_groups(2 * pair + 1),
+        );
         let units = a.chunks_exact(8 * BITS).zip(b.chunks_exact(8 * BITS));
         for (i, (a, b)) in units.enumerate() {
             let (a, b) = (eight_units::<BITS>(a), eight_units::<BITS>(b));
@@ -184,17 +191,17 @@ fn planes<const BITS: usize>(streams: &Streams<'_>, room: &mut Room) {
             ];
             for (p, planes) in both.into_iter().enumerate().take(BITS.div_ceil(2)) {
                 let planes = _mm256_permute4x64_epi64::<0b11_01_10_00>(planes);
-                let at = 2 * p * PLANE + 16 * i;
-                store(&mut room[at..], _mm256_castsi256_si128(planes));
+                let at = 2 * p * PLANE_BYTES + 16 * i;
+                store(&mut scratch[at..], _mm256_castsi256_si128(planes));
                 if 2 * p + 1 < BITS {
                     let plane = _mm256_extracti128_si256::<1>(planes);
-                    store(&mut room[at + PLANE..], plane);
+                    store(&mut scratch[at + PLANE_BYTES..], plane);
                 }
             }
         }
         let written = 2 * a.len() / BITS;
-        behind(streams, pair, room, written, [0]);
-        behind(streams, pair, &mut room[PLANE..], written, [1]);
+        append_next_bytes(streams, pair, scratch, written, [0]);
+        append_next_bytes(streams, pair, &mut scratch[PLANE_BYTES..], written, [1]);
     }
 }
 
@@ -213,12 +220,12 @@ fn store(to: &mut [u8], v: __m128i) {
 fn eight_units<const BITS: usize>(bytes: &[u8]) -> [__m256i; 2] {
     let shuffles = const { unit_shuffles(BITS) };
     if BITS == 3 {
-        let units = halves(part(bytes, 0), part(bytes, 8));
+        let units = load_two_128(subarray(bytes, 0), subarray(bytes, 8));
         let planes = _mm256_shuffle_epi8(units, load(&shuffles[0]));
         return [planes, _mm256_setzero_si256()];
     }
-    let first = halves(part(bytes, 0), part(bytes, 20));
-    let second = halves(part(bytes, 10), part(bytes, 24));
+    let first = load_two_128(subarray(bytes, 0), subarray(bytes, 20));
+    let second = load_two_128(subarray(bytes, 10), subarray(bytes, 24));
     let first = _mm256_shuffle_epi8(first, load(&shuffles[0]));
     let second = _mm256_shuffle_epi8(second, load(&shuffles[1]));
     [
@@ -292,11 +299,11 @@ impl Digits {
 }
 
 /// Sums of up to eight products of both digits in sixteen bits.
-type Sums = [__m256i; 2];
+type DigitSums = [__m256i; 2];
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn multiply(sums: &mut Sums, weights: __m256i, digits: &[[i16; 16]; 2]) {
+fn multiply_digits(sums: &mut DigitSums, weights: __m256i, digits: &[[i16; 16]; 2]) {
     for (sum, digits) in sums.iter_mut().zip(digits) {
         // SAFETY: in bounds.
         let digits = unsafe { _mm256_loadu_si256(digits.as_ptr().cast()) };
@@ -307,7 +314,7 @@ fn multiply(sums: &mut Sums, weights: __m256i, digits: &[[i16; 16]; 2]) {
 /// Adds the sums of both digits, as they lie in the halves of registers.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn widen(totals: &mut [__m256i; 2], [first, second]: Sums) {
+fn add_digit_sums(totals: &mut [__m256i; 2], [first, second]: DigitSums) {
     let factors = _mm256_set1_epi32(16 << 16 | 1);
     let low = _mm256_madd_epi16(_mm256_unpacklo_epi16(first, second), factors);
     let high = _mm256_madd_epi16(_mm256_unpackhi_epi16(first, second), factors);
@@ -315,39 +322,39 @@ fn widen(totals: &mut [__m256i; 2], [first, second]: Sums) {
     totals[1] = _mm256_add_epi32(totals[1], high);
 }
 
-macro_rules! products {
+macro_rules! accumulate_states {
     ($tables:ident, $planes:ident, $digits:expr, $($lowest:literal $middle:literal $highest:literal: $sums:expr, $i:expr;)*) => {
         $(
-            let of_states = weights::<$lowest, $middle, $highest>($tables, &$planes);
-            multiply(&mut $sums, of_states, &$digits[$i]);
+            let state_weights = weights::<$lowest, $middle, $highest>($tables, &$planes);
+            multiply_digits(&mut $sums, state_weights, &$digits[$i]);
         )*
     };
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn no_sums() -> Sums {
+fn zero_sums() -> DigitSums {
     [_mm256_setzero_si256(); 2]
 }
 
 /// Loads 32 bytes of the scratch space at offset `at`.
 ///
 /// # Safety
-/// The bytes must lie within `room`.
+/// The bytes must lie within `scratch`.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn bytes(room: &Room, at: usize) -> __m256i {
-    debug_assert!(at + 32 <= Room::BYTES);
+unsafe fn load_scratch(scratch: &GroupScratch, at: usize) -> __m256i {
+    debug_assert!(at + 32 <= GroupScratch::BYTES);
     // SAFETY: guaranteed by the caller.
-    unsafe { _mm256_loadu_si256(room.0.as_ptr().add(at).cast()) }
+    unsafe { _mm256_loadu_si256(scratch.0.as_ptr().add(at).cast()) }
 }
 
 /// Sums sixteen rows over a column group of two or four bits, starting from a centre value.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn sixteen<const BITS: usize>(
-    room: &Room,
-    tables: &Orders,
+fn sum_16_rows<const BITS: usize>(
+    scratch: &GroupScratch,
+    tables: &NibbleTables,
     digits: &Digits,
     block: usize,
     centre: __m256i,
@@ -358,55 +365,68 @@ fn sixteen<const BITS: usize>(
     // Eight products go into each sum. The count is hidden from the compiler, which would otherwise
     // merge the loops and run out of registers.
     for half in 0..2 {
-        let mut sums = no_sums();
+        let mut sums = zero_sums();
         let streams = if BITS == 4 { black_box(4) } else { 2 };
         for i in half * streams..(half + 1) * streams {
             let digits = &digits.0[i * width..][..width];
-            let at = i * STREAM + block * 32;
+            let at = i * STREAM_BYTES + block * 32;
             // SAFETY: reads a block of a stream and up to 32 bytes after it.
-            let of = |behind: usize| unsafe { bytes(room, at + behind) };
+            let load_plane = |offset: usize| unsafe { load_scratch(scratch, at + offset) };
             if BITS == 4 {
-                let planes = [of(0), of(1)];
-                products!(tables, planes, digits, 0 4 8: sums, 0; 4 8 12: sums, 1;);
+                let planes = [load_plane(0), load_plane(1)];
+                accumulate_states!(tables, planes, digits, 0 4 8: sums, 0; 4 8 12: sums, 1;);
             } else {
-                let planes = [of(0), of(2), of(4)];
-                products!(tables, planes, digits,
+                let planes = [load_plane(0), load_plane(2), load_plane(4)];
+                accumulate_states!(tables, planes, digits,
                     0 4 8: sums, 0; 2 6 10: sums, 1; 4 8 12: sums, 2; 6 10 14: sums, 3;);
             }
         }
-        widen(&mut totals, sums);
+        add_digit_sums(&mut totals, sums);
     }
-    in_order(totals)
+    reorder_halves(totals)
 }
 
 /// Sums 32 rows over a column group of three or five bits, starting from a centre value.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn thirty_two<const BITS: usize>(
-    room: &Room,
-    tables: &Orders,
+fn sum_32_rows<const BITS: usize>(
+    scratch: &GroupScratch,
+    tables: &NibbleTables,
     digits: &Digits,
     block: usize,
     centre: __m256i,
 ) -> [[__m256i; 2]; 2] {
     assert!(block < TILE_ROWS / GROUP_ROWS / 2);
     // Eight products go into each sum, separately for even and odd rows.
-    let (mut even, mut odd) = ([no_sums(); 2], [no_sums(); 2]);
+    let (mut even, mut odd) = ([zero_sums(); 2], [zero_sums(); 2]);
     for (pair, digits) in digits.0.as_chunks::<4>().0.iter().enumerate() {
-        let at = pair * BITS * PLANE + block * 32;
+        let at = pair * BITS * PLANE_BYTES + block * 32;
         // SAFETY: reads a block of a plane and two bytes after it.
-        let of = |plane: usize| unsafe {
+        let load_plane = |plane: usize| unsafe {
             // Indices past the last plane refer to the next unit.
-            bytes(room, at + plane % BITS * PLANE + plane / BITS * 2)
+            load_scratch(scratch, at + plane % BITS * PLANE_BYTES + plane / BITS * 2)
         };
         if BITS == 3 {
-            let planes = [of(0), of(1), of(2), of(3), of(4)];
-            products!(tables, planes, digits,
+            let planes = [
+                load_plane(0),
+                load_plane(1),
+                load_plane(2),
+                load_plane(3),
+                load_plane(4),
+            ];
+            accumulate_states!(tables, planes, digits,
                 0 4 8: even[0], 0; 3 7 11: even[0], 1; 6 10 14: even[1], 2; 9 13 17: even[1], 3;
                 12 16 20: odd[0], 0; 15 19 23: odd[0], 1; 18 22 26: odd[1], 2; 21 25 29: odd[1], 3;);
         } else {
-            let planes = [of(0), of(1), of(2), of(3), of(4), of(5)];
-            products!(tables, planes, digits,
+            let planes = [
+                load_plane(0),
+                load_plane(1),
+                load_plane(2),
+                load_plane(3),
+                load_plane(4),
+                load_plane(5),
+            ];
+            accumulate_states!(tables, planes, digits,
                 0 4 8: even[0], 0; 5 9 13: even[0], 1; 10 14 18: even[1], 2; 15 19 23: even[1], 3;
                 20 24 28: odd[0], 0; 25 29 33: odd[0], 1; 30 34 38: odd[1], 2; 35 39 43: odd[1], 3;);
         }
@@ -418,18 +438,18 @@ fn thirty_two<const BITS: usize>(
             low[i] = _mm256_unpacklo_epi16(even[k][i], odd[k][i]);
             high[i] = _mm256_unpackhi_epi16(even[k][i], odd[k][i]);
         }
-        widen(&mut totals[0], low);
-        widen(&mut totals[1], high);
+        add_digit_sums(&mut totals[0], low);
+        add_digit_sums(&mut totals[1], high);
     }
     // The lower halves are rows 0 to 7 and 8 to 15, the upper ones the next sixteen.
-    let [a, b] = in_order(totals[0]);
-    let [c, d] = in_order(totals[1]);
+    let [a, b] = reorder_halves(totals[0]);
+    let [c, d] = reorder_halves(totals[1]);
     [[a, c], [b, d]]
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn in_order([a, b]: [__m256i; 2]) -> [__m256i; 2] {
+fn reorder_halves([a, b]: [__m256i; 2]) -> [__m256i; 2] {
     [
         _mm256_permute2x128_si256::<0x20>(a, b),
         _mm256_permute2x128_si256::<0x31>(a, b),
@@ -438,7 +458,7 @@ fn in_order([a, b]: [__m256i; 2]) -> [__m256i; 2] {
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn add(totals: [__m256i; 2], scale: __m256, sums: &mut Group16) {
+fn add_totals(totals: [__m256i; 2], scale: __m256, sums: &mut RowValues) {
     for (total, sums) in totals.into_iter().zip(sums.as_chunks_mut::<8>().0) {
         // SAFETY: in bounds.
         unsafe {

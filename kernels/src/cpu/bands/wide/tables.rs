@@ -13,7 +13,7 @@ pub(in crate::cpu::bands) struct Bytes(pub [u8; WIDTH]);
 const NO_BYTES: Bytes = Bytes([0; WIDTH]);
 
 /// Bytes of a tile's stream at the largest width, plus overread.
-pub(in crate::cpu::bands) const STREAM: usize = 640 + WIDTH;
+pub(in crate::cpu::bands) const STREAM_BYTES: usize = 640 + WIDTH;
 
 /// Extraction of the windows of a chunk: byte indices of each word, and first bits of the windows
 /// of each half of the state.
@@ -44,23 +44,23 @@ const fn windows(bits: usize) -> Windows {
 }
 
 /// Tables of a trellis; the first is raised by 128.
-pub(in crate::cpu::bands) type Tables = [Bytes; 2];
+pub(in crate::cpu::bands) type TrellisTables = [Bytes; 2];
 
 /// Tables of each version.
-pub(in crate::cpu::bands) static TRELLISES: [[Tables; 4]; TRELLIS_TABLES.len()] =
+pub(in crate::cpu::bands) static TRELLISES: [[TrellisTables; 4]; TRELLIS_TABLES.len()] =
     [trellises(0), trellises(1)];
 
-const fn trellises(version: usize) -> [Tables; 4] {
+const fn trellises(version: usize) -> [TrellisTables; 4] {
     let tables = &TRELLIS_TABLES[version];
     [
-        trellis(&tables[0]),
-        trellis(&tables[1]),
-        trellis(&tables[2]),
-        trellis(&tables[3]),
+        trellis_tables(&tables[0]),
+        trellis_tables(&tables[1]),
+        trellis_tables(&tables[2]),
+        trellis_tables(&tables[3]),
     ]
 }
 
-const fn trellis(Trellis { low, high, .. }: &Trellis) -> Tables {
+const fn trellis_tables(Trellis { low, high, .. }: &Trellis) -> TrellisTables {
     let mut tables = [NO_BYTES; 2];
     let mut i = 0;
     while i < WIDTH {
@@ -87,7 +87,7 @@ const NO_PLANE: Plane = Plane {
 };
 
 /// Extraction and lookup of codebook codes.
-pub(in crate::cpu::bands) struct Levels {
+pub(in crate::cpu::bands) struct CodebookTables {
     /// Planes of four, two and one bits; only the first `count` are used.
     pub planes: [Plane; 3],
     pub count: usize,
@@ -96,17 +96,17 @@ pub(in crate::cpu::bands) struct Levels {
 }
 
 /// Tables for 2 to 7 bits.
-pub(in crate::cpu::bands) static LEVELS: [Levels; 6] = [
-    levels(2),
-    levels(3),
-    levels(4),
-    levels(5),
-    levels(6),
-    levels(7),
+pub(in crate::cpu::bands) static CODEBOOK_TABLES: [CodebookTables; 6] = [
+    codebook_tables(2),
+    codebook_tables(3),
+    codebook_tables(4),
+    codebook_tables(5),
+    codebook_tables(6),
+    codebook_tables(7),
 ];
 
-const fn levels(bits: usize) -> Levels {
-    let mut levels = Levels {
+const fn codebook_tables(bits: usize) -> CodebookTables {
+    let mut levels = CodebookTables {
         planes: [NO_PLANE; 3],
         count: 0,
         tables: [NO_BYTES; 2],
@@ -172,7 +172,7 @@ const fn scales() -> [Plane; 2] {
 
 /// Extraction of three-bit codes, four quads per register, from 96 bytes; the second register
 /// starts at byte 32.
-pub(in crate::cpu::bands) struct Threes {
+pub(in crate::cpu::bands) struct ThreeBitPattern {
     /// Indices of the pairs of lower bits, sixteen bytes per quad.
     pub pairs: Bytes,
     /// Indices of the third bits, the eight bytes of each quad twice.
@@ -184,10 +184,10 @@ pub(in crate::cpu::bands) struct Threes {
     pub mask: Bytes,
 }
 
-pub(in crate::cpu::bands) static THREES: Threes = threes();
+pub(in crate::cpu::bands) static THREE_BITS: ThreeBitPattern = three_bit_pattern();
 
-const fn threes() -> Threes {
-    let mut threes = Threes {
+const fn three_bit_pattern() -> ThreeBitPattern {
+    let mut threes = ThreeBitPattern {
         pairs: NO_BYTES,
         thirds: NO_BYTES,
         cuts: [NO_BYTES; 2],
@@ -196,8 +196,8 @@ const fn threes() -> Threes {
     let mut i = 0;
     while i < WIDTH {
         let quad = i / 16 * 24;
-        threes.pairs.0[i] = of_two(quad + i % 16);
-        threes.thirds.0[i] = of_two(quad + 16 + i % 8);
+        threes.pairs.0[i] = two_register_index(quad + i % 16);
+        threes.thirds.0[i] = two_register_index(quad + 16 + i % 8);
         let (from, second) = (8 * (i % 8), i / 8 % 2);
         threes.cuts[0].0[i] = ((from + second + 64 - 2) % 64) as u8;
         threes.cuts[1].0[i] = (from + second) as u8;
@@ -207,7 +207,7 @@ const fn threes() -> Threes {
 }
 
 /// Returns the permutation index of a byte in two registers, the second of which begins at byte 32.
-const fn of_two(byte: usize) -> u8 {
+const fn two_register_index(byte: usize) -> u8 {
     if byte < WIDTH {
         byte as u8
     } else {
@@ -218,7 +218,7 @@ const fn of_two(byte: usize) -> u8 {
 /// Reading pattern of a trellis for one vector. The streams of several row groups form a block.
 /// Each eight-byte word holds at least eight extractable weights; weights at the same position in
 /// all words form a part.
-pub(in crate::cpu::bands) struct Blocks {
+pub(in crate::cpu::bands) struct StreamPattern {
     /// Parts of eight weights per word; also the row groups of a block.
     pub parts: usize,
     /// Byte of the block at which the last part is read.
@@ -226,17 +226,17 @@ pub(in crate::cpu::bands) struct Blocks {
     /// Byte indices of each word, if not contiguous.
     pub bytes: Option<Bytes>,
     /// First bits of the windows of each half of the state, per part.
-    pub cuts: [[Bytes; 2]; MOST_PARTS],
+    pub cuts: [[Bytes; 2]; MAX_PARTS],
 }
 
 /// Maximum number of parts of a block.
-pub(in crate::cpu::bands) const MOST_PARTS: usize = 4;
+pub(in crate::cpu::bands) const MAX_PARTS: usize = 4;
 
-impl Blocks {
+impl StreamPattern {
     /// Returns the pattern for 2 to 5 bits. With two and four bits, words are used as stored,
     /// except for the last part, which is read a few bytes further so that its windows end within
     /// the word. With three bits, an eight-byte word holds exactly the bits of sixteen weights.
-    pub const fn of(bits: usize) -> Blocks {
+    pub const fn for_bits(bits: usize) -> StreamPattern {
         let (parts, second) = match bits {
             2 => (4, 2),
             3 => (2, 0),
@@ -248,13 +248,13 @@ impl Blocks {
         } else {
             None
         };
-        let mut cuts = [[NO_BYTES; 2]; MOST_PARTS];
+        let mut cuts = [[NO_BYTES; 2]; MAX_PARTS];
         let mut p = 0;
         while p < parts {
-            let behind = if p + 1 == parts { second } else { 0 };
+            let skipped_bytes = if p + 1 == parts { second } else { 0 };
             let mut i = 0;
             while i < WIDTH {
-                let from = 8 * bits * p + i % 8 * bits - 8 * behind;
+                let from = 8 * bits * p + i % 8 * bits - 8 * skipped_bytes;
                 assert!(from + 12 <= 64);
                 cuts[p][0].0[i] = from as u8;
                 cuts[p][1].0[i] = (from + 6) as u8;
@@ -262,7 +262,7 @@ impl Blocks {
             }
             p += 1;
         }
-        Blocks {
+        StreamPattern {
             parts,
             second,
             bytes,
@@ -271,11 +271,11 @@ impl Blocks {
     }
 }
 
-const fn word_bytes(apart: usize) -> Bytes {
+const fn word_bytes(stride: usize) -> Bytes {
     let mut bytes = NO_BYTES;
     let mut i = 0;
     while i < WIDTH {
-        bytes.0[i] = (i / 8 * apart + i % 8) as u8;
+        bytes.0[i] = (i / 8 * stride + i % 8) as u8;
         i += 1;
     }
     bytes

@@ -3,13 +3,13 @@
 use super::*;
 
 const ALTERNATING: [[i32; 16]; 4] = [
-    lanes([0, 0, 2, 2]),
-    lanes([1, 1, 3, 3]),
-    lanes([4, 4, 6, 6]),
-    lanes([5, 5, 7, 7]),
+    repeat_lanes([0, 0, 2, 2]),
+    repeat_lanes([1, 1, 3, 3]),
+    repeat_lanes([4, 4, 6, 6]),
+    repeat_lanes([5, 5, 7, 7]),
 ];
 
-const NIBBLES: [[i32; 16]; 2] = [lanes([0, 2, 4, 6]), lanes([1, 3, 5, 7])];
+const NIBBLES: [[i32; 16]; 2] = [repeat_lanes([0, 2, 4, 6]), repeat_lanes([1, 3, 5, 7])];
 
 const SIXTEENTHS: [f32; 16] = [
     1.0, 0.0625, 1.0, 0.0625, 1.0, 0.0625, 1.0, 0.0625, //
@@ -21,44 +21,44 @@ const MINIMA: [f32; 16] = [
     -1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0,
 ];
 
-product!(
+format_product!(
     q4_k, 144 x 1, runs 32, Nibbles, centres [0; 4], NIBBLES, SIXTEENTHS, q4_k_factors, q4_k_codes
 );
-product!(
+format_product!(
     q5_k, 176 x 1, runs 32, Alternating, centres [0; 4], ALTERNATING, MINIMA, q5_k_factors, q5_k_codes
 );
-product!(
-    q6_k, 210 x 1, runs 16, Pairs, centres [32; 4], FOURS, ONCE, q6_k_factors, q6_k_codes
+format_product!(
+    q6_k, 210 x 1, runs 16, Pairs, centres [32; 4], RUN_LANES, UNIT_SCALES, q6_k_factors, q6_k_codes
 );
-product!(
-    iq4_xs, 136 x 1, runs 32, Halves, centres [128; 4], [FOURS[0], FOURS[1]], ONCE,
+format_product!(
+    iq4_xs, 136 x 1, runs 32, Halves, centres [128; 4], [RUN_LANES[0], RUN_LANES[1]], UNIT_SCALES,
     iq4_xs_factors, iq4_xs_codes
 );
 
 avx512! {
     fn q4_k_codes([b]: &[[u8; 144]; 1]) -> [__m512i; 4] {
         let mask = _mm512_set1_epi8(-16);
-        let (first, second) = (load_512(part(b, 16)), load_512(part(b, 80)));
+        let (first, second) = (load_512(subarray(b, 16)), load_512(subarray(b, 80)));
         let halves = [
             _mm512_shuffle_i64x2::<0b10_00_10_00>(first, second),
             _mm512_shuffle_i64x2::<0b11_01_11_01>(first, second),
         ];
         [
-            low(halves[0]),
-            low(halves[1]),
+            low_nibbles(halves[0]),
+            low_nibbles(halves[1]),
             _mm512_and_si512(halves[0], mask),
             _mm512_and_si512(halves[1], mask),
         ]
     }
 
-    fn q4_k_factors([b]: &[[u8; 144]; 1], x: &Part, minima: &mut __m512) -> __m512 {
-        scales_and_minima(part(b, 0), x, minima)
+    fn q4_k_factors([b]: &[[u8; 144]; 1], x: &PreparedSuperBlock, minima: &mut __m512) -> __m512 {
+        scales_and_minima(subarray(b, 0), x, minima)
     }
 
     fn q5_k_codes([b]: &[[u8; 176]; 1]) -> [__m512i; 4] {
-        let (first, second) = (load_512(part(b, 48)), load_512(part(b, 112)));
-        let mut codes = [low(first), high(first), low(second), high(second)];
-        let fifth = twice(part(b, 16));
+        let (first, second) = (load_512(subarray(b, 48)), load_512(subarray(b, 112)));
+        let mut codes = [low_nibbles(first), high_nibbles(first), low_nibbles(second), high_nibbles(second)];
+        let fifth = broadcast_32_bytes(subarray(b, 16));
         for (i, codes) in codes.iter_mut().enumerate() {
             let block = i / 2 * 4 + i % 2;
             *codes = with_bits::<16>(*codes, fifth, [block, block + 2], 4);
@@ -66,14 +66,14 @@ avx512! {
         codes
     }
 
-    fn q5_k_factors([b]: &[[u8; 176]; 1], x: &Part, minima: &mut __m512) -> __m512 {
-        scales_and_minima(part(b, 0), x, minima)
+    fn q5_k_factors([b]: &[[u8; 176]; 1], x: &PreparedSuperBlock, minima: &mut __m512) -> __m512 {
+        scales_and_minima(subarray(b, 0), x, minima)
     }
 
     fn q6_k_codes([b]: &[[u8; 210]; 1]) -> [__m512i; 4] {
-        let (first, second) = (load_512(part(b, 0)), load_512(part(b, 64)));
-        let mut codes = [low(first), high(first), low(second), high(second)];
-        let upper = [twice(part(b, 128)), twice(part(b, 160))];
+        let (first, second) = (load_512(subarray(b, 0)), load_512(subarray(b, 64)));
+        let mut codes = [low_nibbles(first), high_nibbles(first), low_nibbles(second), high_nibbles(second)];
+        let upper = [broadcast_32_bytes(subarray(b, 128)), broadcast_32_bytes(subarray(b, 160))];
         for i in 0..4 {
             let bit = i % 2 * 4;
             codes[i] = with_bits::<0x30>(codes[i], upper[i / 2], [bit, bit + 2], 4);
@@ -81,33 +81,33 @@ avx512! {
         codes
     }
 
-    fn q6_k_factors([b]: &[[u8; 210]; 1], x: &Part, _: &mut __m512) -> __m512 {
-        let scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_128(part(b, 192))));
-        _mm512_mul_ps(_mm512_mul_ps(half(part(b, 208)), scales), x.scales)
+    fn q6_k_factors([b]: &[[u8; 210]; 1], x: &PreparedSuperBlock, _: &mut __m512) -> __m512 {
+        let scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_128(subarray(b, 192))));
+        _mm512_mul_ps(_mm512_mul_ps(broadcast_f16(subarray(b, 208)), scales), x.scales)
     }
 
     fn iq4_xs_codes([b]: &[[u8; 136]; 1]) -> [__m512i; 4] {
-        let (first, second) = (load_512(part(b, 8)), load_512(part(b, 72)));
-        [levels(low(first)), levels(high(first)), levels(low(second)), levels(high(second))]
+        let (first, second) = (load_512(subarray(b, 8)), load_512(subarray(b, 72)));
+        [look_up_iq4(low_nibbles(first)), look_up_iq4(high_nibbles(first)), look_up_iq4(low_nibbles(second)), look_up_iq4(high_nibbles(second))]
     }
 
-    fn iq4_xs_factors([b]: &[[u8; 136]; 1], x: &Part, _: &mut __m512) -> __m512 {
-        let low = _mm256_set1_epi32(i32::from_le_bytes(*part(b, 4)));
+    fn iq4_xs_factors([b]: &[[u8; 136]; 1], x: &PreparedSuperBlock, _: &mut __m512) -> __m512 {
+        let low = _mm256_set1_epi32(i32::from_le_bytes(*subarray(b, 4)));
         let low = _mm256_srlv_epi32(low, _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
         let low = _mm256_and_si256(low, _mm256_set1_epi32(15));
-        let high = _mm256_set1_epi32(i32::from(u16::from_le_bytes(*part(b, 2))) << 4);
+        let high = _mm256_set1_epi32(i32::from(u16::from_le_bytes(*subarray(b, 2))) << 4);
         let high = _mm256_srlv_epi32(high, _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14));
         // low | (high & 0x30)
         let scales = _mm256_ternarylogic_epi32::<0xf8>(low, high, _mm256_set1_epi32(0x30));
         let scales = _mm256_cvtepi32_ps(_mm256_sub_epi32(scales, _mm256_set1_epi32(32)));
-        let d = _mm256_broadcastss_ps(halves(part(b, 0)));
+        let d = _mm256_broadcastss_ps(two_f16_to_f32(subarray(b, 0)));
         let scales = _mm512_castps256_ps512(_mm256_mul_ps(d, scales));
         _mm512_mul_ps(scales, x.scales)
     }
 
     /// Returns the factors of a q4_k or q5_k block in the first eight lanes: a six-bit scale and
     /// minimum per 32 numbers.
-    fn scales_and_minima(b: &[u8; 16], x: &Part, minima: &mut __m512) -> __m512 {
+    fn scales_and_minima(b: &[u8; 16], x: &PreparedSuperBlock, minima: &mut __m512) -> __m512 {
         let bytes = load_128(b);
         // Scales of the first four blocks and the last four, then minima; the upper two bits of the
         // last four are next to the scales of the first.
@@ -135,7 +135,7 @@ avx512! {
     }
 
     /// Repeats 32 bytes.
-    pub(super) fn twice(bytes: &[u8; 32]) -> __m512i {
+    pub(super) fn broadcast_32_bytes(bytes: &[u8; 32]) -> __m512i {
         _mm512_broadcast_i64x4(load_256(bytes))
     }
 

@@ -3,31 +3,31 @@
 use super::*;
 
 const PAIRS: [[i32; 16]; 4] = [
-    lanes([0, 0, 1, 1]),
-    lanes([2, 2, 3, 3]),
-    lanes([4, 4, 5, 5]),
-    lanes([6, 6, 7, 7]),
+    repeat_lanes([0, 0, 1, 1]),
+    repeat_lanes([2, 2, 3, 3]),
+    repeat_lanes([4, 4, 5, 5]),
+    repeat_lanes([6, 6, 7, 7]),
 ];
 
-const HALVES: [[i32; 16]; 2] = [FOURS[0], FOURS[1]];
+const HALVES: [[i32; 16]; 2] = [RUN_LANES[0], RUN_LANES[1]];
 
-product!(
-    q8_0, 34 x 8, runs 32, Pairs, centres [128; 4], PAIRS, ONCE, scales, q8_0_codes
+format_product!(
+    q8_0, 34 x 8, runs 32, Pairs, centres [128; 4], PAIRS, UNIT_SCALES, scales, q8_0_codes
 );
-product!(
-    q4_0, 18 x 8, runs 32, Halves, centres [8; 4], HALVES, ONCE, scales, q4_0_codes
+format_product!(
+    q4_0, 18 x 8, runs 32, Halves, centres [8; 4], HALVES, UNIT_SCALES, scales, q4_0_codes
 );
-product!(
-    q4_1, 20 x 8, runs 32, Halves, centres [0; 4], HALVES, ONCE, scales_and_minima, q4_1_codes
+format_product!(
+    q4_1, 20 x 8, runs 32, Halves, centres [0; 4], HALVES, UNIT_SCALES, scales_and_minima, q4_1_codes
 );
-product!(
-    q5_0, 22 x 8, runs 32, Halves, centres [16; 4], HALVES, ONCE, scales, q5_0_codes
+format_product!(
+    q5_0, 22 x 8, runs 32, Halves, centres [16; 4], HALVES, UNIT_SCALES, scales, q5_0_codes
 );
-product!(
-    q5_1, 24 x 8, runs 32, Halves, centres [0; 4], HALVES, ONCE, scales_and_minima, q5_1_codes
+format_product!(
+    q5_1, 24 x 8, runs 32, Halves, centres [0; 4], HALVES, UNIT_SCALES, scales_and_minima, q5_1_codes
 );
-product!(
-    iq4_nl, 18 x 8, runs 32, Halves, centres [128; 4], HALVES, ONCE, scales, iq4_nl_codes
+format_product!(
+    iq4_nl, 18 x 8, runs 32, Halves, centres [128; 4], HALVES, UNIT_SCALES, scales, iq4_nl_codes
 );
 
 /// Returns the 16-bit word indices of sixteen bytes from byte `at` of each of four blocks of
@@ -51,7 +51,7 @@ avx512! {
     fn q8_0_codes(b: &[[u8; 34]; BLOCKS]) -> [__m512i; 4] {
         let mut codes = [_mm512_setzero_si512(); 4];
         for i in 0..4 {
-            let pair = joined(load_256(part(&b[2 * i], 2)), load_256(part(&b[2 * i + 1], 2)));
+            let pair = concat_256(load_256(subarray(&b[2 * i], 2)), load_256(subarray(&b[2 * i + 1], 2)));
             codes[i] = _mm512_xor_si512(pair, _mm512_set1_epi8(-128));
         }
         codes
@@ -75,12 +75,12 @@ avx512! {
 
     fn iq4_nl_codes(b: &[[u8; 18]; BLOCKS]) -> [__m512i; 4] {
         let [a, b, c, d] = nibbles(b, &const { words(18, 2) });
-        [levels(a), levels(b), levels(c), levels(d)]
+        [look_up_iq4(a), look_up_iq4(b), look_up_iq4(c), look_up_iq4(d)]
     }
 
     fn nibbles<const N: usize>(b: &[[u8; N]; BLOCKS], words: &[i16; 32]) -> [__m512i; 4] {
-        let (first, second) = (brought(b, 0, words), brought(b, 1, words));
-        [low(first), high(first), low(second), high(second)]
+        let (first, second) = (gather_words(b, 0, words), gather_words(b, 1, words));
+        [low_nibbles(first), high_nibbles(first), low_nibbles(second), high_nibbles(second)]
     }
 
     /// Adds the 32 bits at byte `at` of each block as the fifth bits of codes; `words` moves them
@@ -90,15 +90,15 @@ avx512! {
         b: &[[u8; N]; BLOCKS],
         words: &[i16; 32],
     ) -> [__m512i; 4] {
-        let own = _mm512_set1_epi64(0x8040_2010_0804_0201_u64.cast_signed());
+        let bit_of_byte = _mm512_set1_epi64(0x8040_2010_0804_0201_u64.cast_signed());
         for i in 0..2 {
-            let bits = brought(b, i, words);
+            let bits = gather_words(b, i, words);
             for half in 0..2 {
                 // Byte `i` gets the bits `i / 8 * 8 ..` and keeps one.
                 let first = 0x0202 * half;
                 let spread = _mm_setr_epi16(first, first, first, first, first + 0x0101, first + 0x0101, first + 0x0101, first + 0x0101);
                 let spread = _mm512_shuffle_epi8(bits, _mm512_broadcast_i32x4(spread));
-                let set = _mm512_test_epi8_mask(spread, own);
+                let set = _mm512_test_epi8_mask(spread, bit_of_byte);
                 let codes = &mut codes[2 * i + half as usize];
                 *codes = _mm512_mask_add_epi8(*codes, set, *codes, _mm512_set1_epi8(16));
             }
@@ -106,33 +106,33 @@ avx512! {
         codes
     }
 
-    fn brought<const N: usize>(b: &[[u8; N]; BLOCKS], i: usize, words: &[i16; 32]) -> __m512i {
+    fn gather_words<const N: usize>(b: &[[u8; N]; BLOCKS], i: usize, words: &[i16; 32]) -> __m512i {
         let bytes = b.as_flattened();
-        let (first, last) = (part(bytes, 4 * N * i), part(bytes, 4 * N * (i + 1) - 64));
+        let (first, last) = (subarray(bytes, 4 * N * i), subarray(bytes, 4 * N * (i + 1) - 64));
         // SAFETY: in bounds.
         let words = unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
         _mm512_permutex2var_epi16(load_512(first), words, load_512(last))
     }
 
-    fn of_blocks<const N: usize>(b: &[[u8; N]; BLOCKS], at: usize) -> __m512 {
+    fn load_f16_scales<const N: usize>(b: &[[u8; N]; BLOCKS], at: usize) -> __m512 {
         let mut halves = 0;
         for (k, block) in b.iter().enumerate() {
-            halves |= u128::from(u16::from_le_bytes(*part(block, at))) << (16 * k);
+            halves |= u128::from(u16::from_le_bytes(*subarray(block, at))) << (16 * k);
         }
         let halves = _mm_set_epi64x((halves >> 64) as i64, halves as i64);
         _mm512_zextps256_ps512(_mm256_cvtph_ps(halves))
     }
 
-    fn scales<const N: usize>(b: &[[u8; N]; BLOCKS], x: &Part, _: &mut __m512) -> __m512 {
-        _mm512_mul_ps(of_blocks(b, 0), x.scales)
+    fn scales<const N: usize>(b: &[[u8; N]; BLOCKS], x: &PreparedSuperBlock, _: &mut __m512) -> __m512 {
+        _mm512_mul_ps(load_f16_scales(b, 0), x.scales)
     }
 
     fn scales_and_minima<const N: usize>(
         b: &[[u8; N]; BLOCKS],
-        x: &Part,
+        x: &PreparedSuperBlock,
         minima: &mut __m512,
     ) -> __m512 {
-        *minima = _mm512_fmadd_ps(of_blocks(b, 2), x.sums, *minima);
+        *minima = _mm512_fmadd_ps(load_f16_scales(b, 2), x.sums, *minima);
         scales(b, x, minima)
     }
 }

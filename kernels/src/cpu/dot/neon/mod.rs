@@ -12,22 +12,28 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 
 use super::Dot;
-use crate::cpu::activations::{BLOCKS, Strip};
-use crate::cpu::blocks::{part, prefetch, row_groups};
-use crate::cpu::neon::widened;
+use crate::cpu::activations::{BLOCKS, SuperBlock};
+use crate::cpu::blocks::{prefetch, row_groups, subarray};
+use crate::cpu::neon::f16_to_f32;
 use crate::matrix::Matrix;
 
-type Eight = [float32x4_t; 2];
+type F32x8 = [float32x4_t; 2];
 
-struct Part<'a> {
-    strip: &'a Strip,
-    scales: Eight,
-    sums: Eight,
+struct PreparedSuperBlock<'a> {
+    super_block: &'a SuperBlock,
+    scales: F32x8,
+    sums: F32x8,
 }
 
 struct Unpacked {
     codes: [[int8x16_t; 2]; BLOCKS],
-    factors: Eight,
+    factors: F32x8,
+}
+
+/// Super-block with an integer scale per run of sixteen codes.
+struct RunUnpacked {
+    row: Unpacked,
+    scales: [i32; 2 * BLOCKS],
 }
 
 /// Defines the products of one instruction set in a module. `$dot16` adds the products of sixteen
@@ -42,7 +48,7 @@ macro_rules! integer_products {
             use super::*;
 
             #[target_feature(enable = $features)]
-            pub(super) fn dot(w: Matrix<'_>, x: &[Strip], y: &mut [f32]) {
+            pub(super) fn dot(w: Matrix<'_>, x: &[SuperBlock], y: &mut [f32]) {
                 dispatch!(w, x, y)
             }
 
@@ -61,10 +67,10 @@ macro_rules! integer_products {
 
             #[inline]
             #[target_feature(enable = $features)]
-            fn add(row: Unpacked, x: &Strip, sums: &mut [float32x4_t; 2]) {
-                let factors = numbers(row.factors);
+            fn add(row: Unpacked, x: &SuperBlock, sums: &mut [float32x4_t; 2]) {
+                let factors = to_array(row.factors);
                 for b in 0..BLOCKS {
-                    let [first, second] = codes(&x.codes[b]);
+                    let [first, second] = load_codes(&x.codes[b]);
                     let products = $dot16(vdupq_n_s32(0), row.codes[b][0], first);
                     let products = $dot16(products, row.codes[b][1], second);
                     let products = vcvtq_f32_s32(products);
@@ -74,18 +80,15 @@ macro_rules! integer_products {
 
             #[inline]
             #[target_feature(enable = $features)]
-            fn add_runs(
-                (row, runs): (Unpacked, [i32; 2 * BLOCKS]),
-                x: &Strip,
-                sums: &mut [float32x4_t; 2],
-            ) {
-                let factors = numbers(row.factors);
+            fn add_runs(unpacked: RunUnpacked, x: &SuperBlock, sums: &mut [float32x4_t; 2]) {
+                let RunUnpacked { row, scales } = unpacked;
+                let factors = to_array(row.factors);
                 for b in 0..BLOCKS {
-                    let [first, second] = codes(&x.codes[b]);
+                    let [first, second] = load_codes(&x.codes[b]);
                     let first = $dot16(vdupq_n_s32(0), row.codes[b][0], first);
                     let second = $dot16(vdupq_n_s32(0), row.codes[b][1], second);
-                    let products = vmulq_n_s32(first, runs[2 * b]);
-                    let products = vcvtq_f32_s32(vmlaq_n_s32(products, second, runs[2 * b + 1]));
+                    let products = vmulq_n_s32(first, scales[2 * b]);
+                    let products = vcvtq_f32_s32(vmlaq_n_s32(products, second, scales[2 * b + 1]));
                     sums[b % 2] = vfmaq_n_f32(sums[b % 2], products, factors[b]);
                 }
             }
@@ -99,24 +102,28 @@ macro_rules! format_product {
         mod $module {
             use super::*;
 
-            const STRIP_BYTES: usize = $bytes * $blocks;
+            const SUPER_BLOCK_BYTES: usize = $bytes * $blocks;
 
-            row_groups!($features, dot, Strip);
+            row_groups!($features, dot, SuperBlock);
 
             #[inline]
             #[target_feature(enable = $features)]
-            fn rows<const R: usize>(rows: [&[u8]; R], x: &[Strip], ahead: usize) -> [f32; R] {
+            fn rows<const R: usize>(
+                rows: [&[u8]; R],
+                x: &[SuperBlock],
+                prefetch_distance: usize,
+            ) -> [f32; R] {
                 let mut sums = [[vdupq_n_f32(0.0); 2]; R];
                 for (s, x) in x.iter().enumerate() {
                     let x = prepare(x);
                     for r in 0..R {
-                        let bytes = &rows[r][s * STRIP_BYTES..];
-                        for line in (0..STRIP_BYTES).step_by(64) {
-                            prefetch(bytes.as_ptr().wrapping_add(ahead + line));
+                        let bytes = &rows[r][s * SUPER_BLOCK_BYTES..];
+                        for line in (0..SUPER_BLOCK_BYTES).step_by(64) {
+                            prefetch(bytes.as_ptr().wrapping_add(prefetch_distance + line));
                         }
                         match bytes.first_chunk() {
-                            Some(blocks) => strip(blocks, &x, &mut sums[r]),
-                            None => last_strip(bytes, &x, &mut sums[r]),
+                            Some(blocks) => super_block(blocks, &x, &mut sums[r]),
+                            None => last_super_block(bytes, &x, &mut sums[r]),
                         }
                     }
                 }
@@ -129,15 +136,23 @@ macro_rules! format_product {
 
             #[inline]
             #[target_feature(enable = $features)]
-            fn strip(blocks: &[u8; STRIP_BYTES], x: &Part<'_>, sums: &mut [float32x4_t; 2]) {
-                $add($unpack(blocks, x, sums), x.strip, sums);
+            fn super_block(
+                blocks: &[u8; SUPER_BLOCK_BYTES],
+                x: &PreparedSuperBlock<'_>,
+                sums: &mut [float32x4_t; 2],
+            ) {
+                $add($unpack(blocks, x, sums), x.super_block, sums);
             }
 
             #[target_feature(enable = $features)]
-            fn last_strip(blocks: &[u8], x: &Part<'_>, sums: &mut [float32x4_t; 2]) {
-                let mut filled = [0; STRIP_BYTES];
+            fn last_super_block(
+                blocks: &[u8],
+                x: &PreparedSuperBlock<'_>,
+                sums: &mut [float32x4_t; 2],
+            ) {
+                let mut filled = [0; SUPER_BLOCK_BYTES];
                 filled[..blocks.len()].copy_from_slice(blocks);
-                strip(&filled, x, sums);
+                super_block(&filled, x, sums);
             }
         }
     };
@@ -193,15 +208,15 @@ neon! {
         vpadalq_s16(sums, pairs)
     }
 
-    fn prepare(strip: &Strip) -> Part<'_> {
+    fn prepare(super_block: &SuperBlock) -> PreparedSuperBlock<'_> {
         let mut scales = [vdupq_n_f32(0.0); 2];
         let mut sums = scales;
         for s in 0..2 {
-            scales[s] = load(&strip.scales.as_chunks::<4>().0[s]);
-            let codes = vcvtq_f32_s32(load_integers(&strip.sums.as_chunks::<4>().0[s]));
+            scales[s] = load(&super_block.scales.as_chunks::<4>().0[s]);
+            let codes = vcvtq_f32_s32(load_integers(&super_block.sums.as_chunks::<4>().0[s]));
             sums[s] = vmulq_f32(codes, scales[s]);
         }
-        Part { strip, scales, sums }
+        PreparedSuperBlock { super_block, scales, sums }
     }
 
     fn load(numbers: &[f32; 4]) -> float32x4_t {
@@ -224,13 +239,13 @@ neon! {
         unsafe { vld1_u8(bytes.as_ptr()) }
     }
 
-    fn codes(codes: &[i8; 32]) -> [int8x16_t; 2] {
+    fn load_codes(codes: &[i8; 32]) -> [int8x16_t; 2] {
         let [first, second] = [codes.as_ptr(), codes.as_ptr().wrapping_add(16)];
         // SAFETY: in bounds.
         unsafe { [vld1q_s8(first), vld1q_s8(second)] }
     }
 
-    fn numbers(eight: Eight) -> [f32; BLOCKS] {
+    fn to_array(eight: F32x8) -> [f32; BLOCKS] {
         let mut numbers = [0.0; BLOCKS];
         for (s, numbers) in numbers.as_chunks_mut::<4>().0.iter_mut().enumerate() {
             // SAFETY: in bounds.
@@ -239,7 +254,7 @@ neon! {
         numbers
     }
 
-    fn integers(bytes: int8x16_t) -> [i32; 16] {
+    fn to_i32_array(bytes: int8x16_t) -> [i32; 16] {
         let low = vmovl_s8(vget_low_s8(bytes));
         let high = vmovl_high_s8(bytes);
         let mut integers = [0; 16];
@@ -252,31 +267,31 @@ neon! {
         integers
     }
 
-    fn wide(bytes: uint8x8_t) -> [int32x4_t; 2] {
+    fn widen_u8(bytes: uint8x8_t) -> [int32x4_t; 2] {
         let wide = vreinterpretq_s16_u16(vmovl_u8(bytes));
         [vmovl_s16(vget_low_s16(wide)), vmovl_high_s16(wide)]
     }
 
-    fn to_numbers([a, b]: [int32x4_t; 2]) -> Eight {
+    fn i32_to_f32([a, b]: [int32x4_t; 2]) -> F32x8 {
         [vcvtq_f32_s32(a), vcvtq_f32_s32(b)]
     }
 
-    fn times([a, b]: Eight, [c, d]: Eight) -> Eight {
+    fn mul([a, b]: F32x8, [c, d]: F32x8) -> F32x8 {
         [vmulq_f32(a, c), vmulq_f32(b, d)]
     }
 
-    fn half(bytes: &[u8; 2]) -> Eight {
-        let number = widened(vdup_n_u16(u16::from_le_bytes(*bytes)));
+    fn broadcast_f16(bytes: &[u8; 2]) -> F32x8 {
+        let number = f16_to_f32(vdup_n_u16(u16::from_le_bytes(*bytes)));
         [number, number]
     }
 
-    fn halves<const BYTES: usize>(blocks: &[[u8; BYTES]], at: usize) -> Eight {
+    fn load_f16_scales<const BYTES: usize>(blocks: &[[u8; BYTES]], at: usize) -> F32x8 {
         let mut halves = [0; BLOCKS];
         for (half, block) in halves.iter_mut().zip(blocks) {
-            *half = u16::from_le_bytes(*part(block, at));
+            *half = u16::from_le_bytes(*subarray(block, at));
         }
         // SAFETY: in bounds.
         let halves = unsafe { vld1q_u16(halves.as_ptr()) };
-        [widened(vget_low_u16(halves)), widened(vget_high_u16(halves))]
+        [f16_to_f32(vget_low_u16(halves)), f16_to_f32(vget_high_u16(halves))]
     }
 }

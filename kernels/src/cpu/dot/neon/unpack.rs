@@ -6,14 +6,14 @@
 use std::arch::aarch64::*;
 
 use super::{
-    Eight, Part, Unpacked, half, halves, integers, load_64, load_128, load_integers, times,
-    to_numbers, wide,
+    F32x8, PreparedSuperBlock, RunUnpacked, Unpacked, broadcast_f16, i32_to_f32, load_64, load_128,
+    load_f16_scales, load_integers, mul, to_i32_array, widen_u8,
 };
 use crate::cpu::activations::BLOCKS;
-use crate::cpu::blocks::{part, six_bit_scales};
-use crate::cpu::dot::LEVELS;
+use crate::cpu::blocks::{six_bit_scales, subarray};
+use crate::cpu::dot::IQ4_CODEBOOK;
 
-const PLACES: [i32; 4] = [0, 1, 2, 3];
+const LANE_INDICES: [i32; 4] = [0, 1, 2, 3];
 
 macro_rules! neon {
     ($($item:item)*) => {
@@ -36,160 +36,160 @@ neon! {
     }
 
     fn fifth_bits(bits: &[u8; 4]) -> [uint8x16_t; 2] {
-        const OWN: [u8; 16] = [1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128];
+        const BIT_OF_BYTE: [u8; 16] = [1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128];
         let [a, b, c, d] = *bits;
         let first = vcombine_u8(vdup_n_u8(a), vdup_n_u8(b));
         let second = vcombine_u8(vdup_n_u8(c), vdup_n_u8(d));
-        let (own, fifth) = (load_128(&OWN), vdupq_n_u8(16));
-        [vandq_u8(vtstq_u8(first, own), fifth), vandq_u8(vtstq_u8(second, own), fifth)]
+        let (bit_of_byte, fifth) = (load_128(&BIT_OF_BYTE), vdupq_n_u8(16));
+        [vandq_u8(vtstq_u8(first, bit_of_byte), fifth), vandq_u8(vtstq_u8(second, bit_of_byte), fifth)]
     }
 
-    fn levels(indices: uint8x16_t) -> int8x16_t {
+    fn look_up_iq4(indices: uint8x16_t) -> int8x16_t {
         // SAFETY: in bounds.
-        vqtbl1q_s8(unsafe { vld1q_s8(LEVELS.as_ptr()) }, indices)
+        vqtbl1q_s8(unsafe { vld1q_s8(IQ4_CODEBOOK.as_ptr()) }, indices)
     }
 
-    pub(super) fn unpack_q8_0(strip: &[u8; 34 * BLOCKS], x: &Part<'_>, _: &mut [float32x4_t; 2]) -> Unpacked {
-        let blocks = strip.as_chunks::<34>().0;
+    pub(super) fn unpack_q8_0(super_block: &[u8; 34 * BLOCKS], x: &PreparedSuperBlock<'_>, _: &mut [float32x4_t; 2]) -> Unpacked {
+        let blocks = super_block.as_chunks::<34>().0;
         let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
         for (codes, block) in codes.iter_mut().zip(blocks) {
-            codes[0] = vreinterpretq_s8_u8(load_128(part(block, 2)));
-            codes[1] = vreinterpretq_s8_u8(load_128(part(block, 18)));
+            codes[0] = vreinterpretq_s8_u8(load_128(subarray(block, 2)));
+            codes[1] = vreinterpretq_s8_u8(load_128(subarray(block, 18)));
         }
-        Unpacked { codes, factors: times(halves(blocks, 0), x.scales) }
+        Unpacked { codes, factors: mul(load_f16_scales(blocks, 0), x.scales) }
     }
 
-    pub(super) fn unpack_q4_0(strip: &[u8; 18 * BLOCKS], x: &Part<'_>, _: &mut [float32x4_t; 2]) -> Unpacked {
-        let blocks = strip.as_chunks::<18>().0;
+    pub(super) fn unpack_q4_0(super_block: &[u8; 18 * BLOCKS], x: &PreparedSuperBlock<'_>, _: &mut [float32x4_t; 2]) -> Unpacked {
+        let blocks = super_block.as_chunks::<18>().0;
         let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
         for (codes, block) in codes.iter_mut().zip(blocks) {
-            let [low, high] = nibbles(part(block, 2));
+            let [low, high] = nibbles(subarray(block, 2));
             *codes = [centred(low, 8), centred(high, 8)];
         }
-        Unpacked { codes, factors: times(halves(blocks, 0), x.scales) }
+        Unpacked { codes, factors: mul(load_f16_scales(blocks, 0), x.scales) }
     }
 
     pub(super) fn unpack_q4_1(
-        strip: &[u8; 20 * BLOCKS],
-        x: &Part<'_>,
+        super_block: &[u8; 20 * BLOCKS],
+        x: &PreparedSuperBlock<'_>,
         sums: &mut [float32x4_t; 2],
     ) -> Unpacked {
-        let blocks = strip.as_chunks::<20>().0;
+        let blocks = super_block.as_chunks::<20>().0;
         let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
         for (codes, block) in codes.iter_mut().zip(blocks) {
-            let [low, high] = nibbles(part(block, 4));
+            let [low, high] = nibbles(subarray(block, 4));
             *codes = [centred(low, 0), centred(high, 0)];
         }
-        add_minima(halves(blocks, 2), x, sums);
-        Unpacked { codes, factors: times(halves(blocks, 0), x.scales) }
+        add_minima(load_f16_scales(blocks, 2), x, sums);
+        Unpacked { codes, factors: mul(load_f16_scales(blocks, 0), x.scales) }
     }
 
-    pub(super) fn unpack_q5_0(strip: &[u8; 22 * BLOCKS], x: &Part<'_>, _: &mut [float32x4_t; 2]) -> Unpacked {
-        let blocks = strip.as_chunks::<22>().0;
+    pub(super) fn unpack_q5_0(super_block: &[u8; 22 * BLOCKS], x: &PreparedSuperBlock<'_>, _: &mut [float32x4_t; 2]) -> Unpacked {
+        let blocks = super_block.as_chunks::<22>().0;
         let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
         for (codes, block) in codes.iter_mut().zip(blocks) {
-            let (nibbles, fifth) = (nibbles(part(block, 6)), fifth_bits(part(block, 2)));
+            let (nibbles, fifth) = (nibbles(subarray(block, 6)), fifth_bits(subarray(block, 2)));
             for h in 0..2 {
                 codes[h] = centred(vorrq_u8(nibbles[h], fifth[h]), 16);
             }
         }
-        Unpacked { codes, factors: times(halves(blocks, 0), x.scales) }
+        Unpacked { codes, factors: mul(load_f16_scales(blocks, 0), x.scales) }
     }
 
     pub(super) fn unpack_q5_1(
-        strip: &[u8; 24 * BLOCKS],
-        x: &Part<'_>,
+        super_block: &[u8; 24 * BLOCKS],
+        x: &PreparedSuperBlock<'_>,
         sums: &mut [float32x4_t; 2],
     ) -> Unpacked {
-        let blocks = strip.as_chunks::<24>().0;
+        let blocks = super_block.as_chunks::<24>().0;
         let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
         for (codes, block) in codes.iter_mut().zip(blocks) {
-            let (nibbles, fifth) = (nibbles(part(block, 8)), fifth_bits(part(block, 4)));
+            let (nibbles, fifth) = (nibbles(subarray(block, 8)), fifth_bits(subarray(block, 4)));
             for h in 0..2 {
                 codes[h] = centred(vorrq_u8(nibbles[h], fifth[h]), 0);
             }
         }
-        add_minima(halves(blocks, 2), x, sums);
-        Unpacked { codes, factors: times(halves(blocks, 0), x.scales) }
+        add_minima(load_f16_scales(blocks, 2), x, sums);
+        Unpacked { codes, factors: mul(load_f16_scales(blocks, 0), x.scales) }
     }
 
     pub(super) fn unpack_iq4_nl(
-        strip: &[u8; 18 * BLOCKS],
-        x: &Part<'_>,
+        super_block: &[u8; 18 * BLOCKS],
+        x: &PreparedSuperBlock<'_>,
         _: &mut [float32x4_t; 2],
     ) -> Unpacked {
-        let blocks = strip.as_chunks::<18>().0;
+        let blocks = super_block.as_chunks::<18>().0;
         let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
         for (codes, block) in codes.iter_mut().zip(blocks) {
-            let [low, high] = nibbles(part(block, 2));
-            *codes = [levels(low), levels(high)];
+            let [low, high] = nibbles(subarray(block, 2));
+            *codes = [look_up_iq4(low), look_up_iq4(high)];
         }
-        Unpacked { codes, factors: times(halves(blocks, 0), x.scales) }
+        Unpacked { codes, factors: mul(load_f16_scales(blocks, 0), x.scales) }
     }
 
-    pub(super) fn unpack_iq4_xs(b: &[u8; 136], x: &Part<'_>, _: &mut [float32x4_t; 2]) -> Unpacked {
+    pub(super) fn unpack_iq4_xs(b: &[u8; 136], x: &PreparedSuperBlock<'_>, _: &mut [float32x4_t; 2]) -> Unpacked {
         let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
         for (codes, bytes) in codes.iter_mut().zip(b[8..].as_chunks().0) {
             let [low, high] = nibbles(bytes);
-            *codes = [levels(low), levels(high)];
+            *codes = [look_up_iq4(low), look_up_iq4(high)];
         }
-        let low = vdupq_n_u32(u32::from_le_bytes(*part(b, 4)));
-        let high = vdupq_n_u32(u32::from(u16::from_le_bytes(*part(b, 2))));
+        let low = vdupq_n_u32(u32::from_le_bytes(*subarray(b, 4)));
+        let high = vdupq_n_u32(u32::from(u16::from_le_bytes(*subarray(b, 2))));
         let mut scales = [vdupq_n_s32(0); 2];
         for (s, scales) in scales.iter_mut().enumerate() {
             // Moves the bits of block `4 s + k` to the lowest position.
-            let nibble = vmulq_n_s32(load_integers(&PLACES), -4);
+            let nibble = vmulq_n_s32(load_integers(&LANE_INDICES), -4);
             let low = vshlq_u32(low, vsubq_s32(nibble, vdupq_n_s32(16 * s as i32)));
-            let pair = vmulq_n_s32(load_integers(&PLACES), -2);
+            let pair = vmulq_n_s32(load_integers(&LANE_INDICES), -2);
             let high = vshlq_u32(high, vsubq_s32(pair, vdupq_n_s32(8 * s as i32)));
             let high = vshlq_n_u32::<4>(vandq_u32(high, vdupq_n_u32(3)));
             let six_bits = vorrq_u32(vandq_u32(low, vdupq_n_u32(15)), high);
             *scales = vsubq_s32(vreinterpretq_s32_u32(six_bits), vdupq_n_s32(32));
         }
-        let scales = times(half(part(b, 0)), to_numbers(scales));
-        Unpacked { codes, factors: times(scales, x.scales) }
+        let scales = mul(broadcast_f16(subarray(b, 0)), i32_to_f32(scales));
+        Unpacked { codes, factors: mul(scales, x.scales) }
     }
 
-    fn add_minima(minima: Eight, x: &Part<'_>, sums: &mut [float32x4_t; 2]) {
+    fn add_minima(minima: F32x8, x: &PreparedSuperBlock<'_>, sums: &mut [float32x4_t; 2]) {
         for s in 0..2 {
             sums[s] = vfmaq_f32(sums[s], minima[s], x.sums[s]);
         }
     }
 
-    fn factors_of_32(
+    fn scales_of_32(
         supers: &[u8; 4],
         packed: &[u8; 12],
-        x: &Part<'_>,
+        x: &PreparedSuperBlock<'_>,
         sums: &mut [float32x4_t; 2],
-    ) -> Eight {
+    ) -> F32x8 {
         let six_bits = load_128(&six_bit_scales(packed).to_le_bytes());
-        let scales = to_numbers(wide(vget_low_u8(six_bits)));
-        let minima = to_numbers(wide(vget_high_u8(six_bits)));
-        let minima = times(half(part(supers, 2)), minima);
+        let scales = i32_to_f32(widen_u8(vget_low_u8(six_bits)));
+        let minima = i32_to_f32(widen_u8(vget_high_u8(six_bits)));
+        let minima = mul(broadcast_f16(subarray(supers, 2)), minima);
         for s in 0..2 {
             sums[s] = vfmsq_f32(sums[s], minima[s], x.sums[s]);
         }
-        times(times(half(part(supers, 0)), scales), x.scales)
+        mul(mul(broadcast_f16(subarray(supers, 0)), scales), x.scales)
     }
 
-    pub(super) fn unpack_q4_k(b: &[u8; 144], x: &Part<'_>, sums: &mut [float32x4_t; 2]) -> Unpacked {
+    pub(super) fn unpack_q4_k(b: &[u8; 144], x: &PreparedSuperBlock<'_>, sums: &mut [float32x4_t; 2]) -> Unpacked {
         let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
         for pair in 0..4 {
-            let [low, high] = nibbles(part(b, 16 + pair * 32));
-            let [next_low, next_high] = nibbles(part(b, 16 + pair * 32 + 16));
+            let [low, high] = nibbles(subarray(b, 16 + pair * 32));
+            let [next_low, next_high] = nibbles(subarray(b, 16 + pair * 32 + 16));
             codes[pair * 2] = [centred(low, 0), centred(next_low, 0)];
             codes[pair * 2 + 1] = [centred(high, 0), centred(next_high, 0)];
         }
-        let factors = factors_of_32(part(b, 0), part(b, 4), x, sums);
+        let factors = scales_of_32(subarray(b, 0), subarray(b, 4), x, sums);
         Unpacked { codes, factors }
     }
 
-    pub(super) fn unpack_q5_k(b: &[u8; 176], x: &Part<'_>, sums: &mut [float32x4_t; 2]) -> Unpacked {
+    pub(super) fn unpack_q5_k(b: &[u8; 176], x: &PreparedSuperBlock<'_>, sums: &mut [float32x4_t; 2]) -> Unpacked {
         let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
-        let fifth = [load_128(part(b, 16)), load_128(part(b, 32))];
+        let fifth = [load_128(subarray(b, 16)), load_128(subarray(b, 32))];
         for (h, fifth) in fifth.into_iter().enumerate() {
             for pair in 0..4 {
-                let nibbles = nibbles(part(b, 48 + pair * 32 + h * 16));
+                let nibbles = nibbles(subarray(b, 48 + pair * 32 + h * 16));
                 for (i, nibbles) in nibbles.into_iter().enumerate() {
                     let set = vtstq_u8(fifth, vdupq_n_u8(1 << (pair * 2 + i)));
                     let high = vandq_u8(set, vdupq_n_u8(16));
@@ -197,7 +197,7 @@ neon! {
                 }
             }
         }
-        let factors = factors_of_32(part(b, 0), part(b, 4), x, sums);
+        let factors = scales_of_32(subarray(b, 0), subarray(b, 4), x, sums);
         Unpacked { codes, factors }
     }
 
@@ -213,39 +213,39 @@ neon! {
 
     pub(super) fn unpack_q2_k(
         b: &[u8; 84],
-        x: &Part<'_>,
+        x: &PreparedSuperBlock<'_>,
         sums: &mut [float32x4_t; 2],
-    ) -> (Unpacked, [i32; 2 * BLOCKS]) {
+    ) -> RunUnpacked {
         let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
         for i in 0..4 {
-            let pairs = pairs_of_bits(load_128(part(b, 16 + i * 16)));
+            let pairs = pairs_of_bits(load_128(subarray(b, 16 + i * 16)));
             for (k, pairs) in pairs.into_iter().enumerate() {
                 codes[i / 2 * 4 + k][i % 2] = centred(pairs, 0);
             }
         }
-        let [scales, minima] = nibbles(part(b, 0));
-        let first = wide(vget_low_u8(vuzp1q_u8(minima, minima)));
-        let second = wide(vget_low_u8(vuzp2q_u8(minima, minima)));
-        let d_min = times(half(part(b, 82)), x.scales);
+        let [scales, minima] = nibbles(subarray(b, 0));
+        let first = widen_u8(vget_low_u8(vuzp1q_u8(minima, minima)));
+        let second = widen_u8(vget_low_u8(vuzp2q_u8(minima, minima)));
+        let d_min = mul(broadcast_f16(subarray(b, 82)), x.scales);
         for s in 0..2 {
-            let halves = x.strip.half_sums[s].as_chunks::<4>().0;
+            let halves = x.super_block.half_sums[s].as_chunks::<4>().0;
             let products = vmulq_s32(first[s], load_integers(&halves[0]));
             let products = vmlaq_s32(products, second[s], load_integers(&halves[1]));
             sums[s] = vfmsq_f32(sums[s], vcvtq_f32_s32(products), d_min[s]);
         }
-        let factors = times(half(part(b, 80)), x.scales);
-        (Unpacked { codes, factors }, integers(centred(scales, 0)))
+        let factors = mul(broadcast_f16(subarray(b, 80)), x.scales);
+        RunUnpacked { row: Unpacked { codes, factors }, scales: to_i32_array(centred(scales, 0)) }
     }
 
     pub(super) fn unpack_q3_k(
         b: &[u8; 110],
-        x: &Part<'_>,
+        x: &PreparedSuperBlock<'_>,
         _: &mut [float32x4_t; 2],
-    ) -> (Unpacked, [i32; 2 * BLOCKS]) {
+    ) -> RunUnpacked {
         let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
         for i in 0..4 {
-            let third = load_128(part(b, i % 2 * 16));
-            let pairs = pairs_of_bits(load_128(part(b, 32 + i * 16)));
+            let third = load_128(subarray(b, i % 2 * 16));
+            let pairs = pairs_of_bits(load_128(subarray(b, 32 + i * 16)));
             for (k, pairs) in pairs.into_iter().enumerate() {
                 let block = i / 2 * 4 + k;
                 let set = vtstq_u8(third, vdupq_n_u8(1 << block));
@@ -254,35 +254,35 @@ neon! {
             }
         }
         const SHIFTS: [u8; 16] = [0, 0, 0, 0, 254, 254, 254, 254, 252, 252, 252, 252, 250, 250, 250, 250];
-        let low = load_64(part(b, 96));
+        let low = load_64(subarray(b, 96));
         let low = vcombine_u8(vand_u8(low, vdup_n_u8(15)), vshr_n_u8::<4>(low));
-        let high = vreinterpretq_u8_u32(vdupq_n_u32(u32::from_le_bytes(*part(b, 104))));
+        let high = vreinterpretq_u8_u32(vdupq_n_u32(u32::from_le_bytes(*subarray(b, 104))));
         // Bits 2 i and above of the four bytes belong to the scales from 4 i.
         let high = vshlq_u8(high, vreinterpretq_s8_u8(load_128(&SHIFTS)));
         let high = vshlq_n_u8::<4>(vandq_u8(high, vdupq_n_u8(3)));
-        let scales = integers(centred(vorrq_u8(low, high), 32));
-        let factors = times(half(part(b, 108)), x.scales);
-        (Unpacked { codes, factors }, scales)
+        let scales = to_i32_array(centred(vorrq_u8(low, high), 32));
+        let factors = mul(broadcast_f16(subarray(b, 108)), x.scales);
+        RunUnpacked { row: Unpacked { codes, factors }, scales }
     }
 
     pub(super) fn unpack_q6_k(
         b: &[u8; 210],
-        x: &Part<'_>,
+        x: &PreparedSuperBlock<'_>,
         _: &mut [float32x4_t; 2],
-    ) -> (Unpacked, [i32; 2 * BLOCKS]) {
+    ) -> RunUnpacked {
         let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
         for i in 0..4 {
             let (s, h) = (i / 2, i % 2);
-            let [low, upper] = nibbles(part(b, s * 64 + h * 16));
-            let [next, last] = nibbles(part(b, s * 64 + 32 + h * 16));
-            let high = pairs_of_bits(load_128(part(b, 128 + s * 32 + h * 16)));
+            let [low, upper] = nibbles(subarray(b, s * 64 + h * 16));
+            let [next, last] = nibbles(subarray(b, s * 64 + 32 + h * 16));
+            let high = pairs_of_bits(load_128(subarray(b, 128 + s * 32 + h * 16)));
             for (k, low) in [low, next, upper, last].into_iter().enumerate() {
                 let code = vorrq_u8(low, vshlq_n_u8::<4>(high[k]));
                 codes[s * 4 + k][h] = centred(code, 32);
             }
         }
-        let scales = integers(vreinterpretq_s8_u8(load_128(part(b, 192))));
-        let factors = times(half(part(b, 208)), x.scales);
-        (Unpacked { codes, factors }, scales)
+        let scales = to_i32_array(vreinterpretq_s8_u8(load_128(subarray(b, 192))));
+        let factors = mul(broadcast_f16(subarray(b, 208)), x.scales);
+        RunUnpacked { row: Unpacked { codes, factors }, scales }
     }
 }

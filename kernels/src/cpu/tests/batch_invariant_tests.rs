@@ -18,7 +18,7 @@ fn batched_products_are_bit_identical_to_single_ones() {
                 let cpu = on(k, pool);
                 let scratch = &mut Scratch::new();
                 let mut found = vec![f32::NAN; VECTORS * ROWS];
-                cpu.matmul_apart(w, VECTORS, &x, &mut found, scratch)
+                cpu.matmul_batch_invariant(w, VECTORS, &x, &mut found, scratch)
                     .unwrap();
                 for (x, found) in x.chunks(cols).zip(found.chunks(ROWS)) {
                     let mut alone = vec![f32::NAN; ROWS];
@@ -66,12 +66,12 @@ fn factorised_projections_are_bit_identical_to_single_ones() {
                     .iter_mut()
                     .enumerate()
                     .map(|(i, y)| match i {
-                        2 => Slot {
+                        2 => Projection {
                             w: matrix(DType::Q4K, ROWS, width, &dense),
                             input: Input::Vector,
                             y,
                         },
-                        i => Slot {
+                        i => Projection {
                             w: matrix(kinds[i], ROWS, ranks[i], &second[i]),
                             input: Input::Inner(i),
                             y,
@@ -81,7 +81,7 @@ fn factorised_projections_are_bit_identical_to_single_ones() {
                 if n == 1 {
                     cpu.project(n, x, &factors, &mut slots, scratch).unwrap();
                 } else {
-                    let apart = cpu.project_apart(n, x, &factors, &mut slots, scratch);
+                    let apart = cpu.project_batch_invariant(n, x, &factors, &mut slots, scratch);
                     apart.unwrap();
                 }
                 y
@@ -105,10 +105,14 @@ fn mismatched_shapes_are_rejected() {
     let w = Matrix::new(DType::F32, 2, 3, &bytes).unwrap();
     let scratch = &mut Scratch::new();
     let mut y = [0.0; 4];
-    assert!(cpu.matmul_apart(w, 2, &[0.0; 5], &mut y, scratch).is_err());
     assert!(
-        cpu.matmul_apart(w, 2, &[0.0; 6], &mut y[..3], scratch)
+        cpu.matmul_batch_invariant(w, 2, &[0.0; 5], &mut y, scratch)
             .is_err()
     );
-    cpu.matmul_apart(w, 0, &[], &mut [], scratch).unwrap();
+    assert!(
+        cpu.matmul_batch_invariant(w, 2, &[0.0; 6], &mut y[..3], scratch)
+            .is_err()
+    );
+    cpu.matmul_batch_invariant(w, 0, &[], &mut [], scratch)
+        .unwrap();
 }

@@ -5,13 +5,13 @@
 //! registers, so that each word finally has the whole sum of a run: one conversion and one product
 //! with factors for 256 weights.
 
-use super::k_quants::twice;
+use super::k_quants::broadcast_32_bytes;
 use super::*;
 
 /// Super-block of the vector, permuted for these formats: word `j` of a lane of register `r` is of
 /// block `j ^ r` (first half in the first lane, second half in the second), and of block `4 + (j ^
 /// r)` in the third and fourth.
-struct Part {
+struct PreparedSuperBlock {
     codes: [__m512i; 4],
     /// Initial sums; they compensate the offset of the codes.
     offsets: __m512i,
@@ -20,33 +20,33 @@ struct Part {
     /// Sum of the codes of each run, in row order.
     sums: __m256i,
     /// Scale of each block.
-    of_blocks: __m256,
+    block_scales: __m256,
 }
 
-rows!(
+matvec_kernel!(
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
     q2_k, 84 x 1, |x| prepare(x, [1, 4, 16, 64], 0), add_q2_k
 );
-rows!(
+matvec_kernel!(
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
     q3_k, 110 x 1, |x| prepare(x, [1, 16, 1, 16], 4),
-    |strip: &[[u8; 110]; 1], x: &Part, sums: &mut Sums| add_q3_k(&strip[0], q3_k_codes(&strip[0]), x, sums)
+    |super_block: &[[u8; 110]; 1], x: &PreparedSuperBlock, sums: &mut RowSums| add_q3_k(&super_block[0], q3_k_codes(&super_block[0]), x, sums)
 );
-rows!(
+matvec_kernel!(
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni,avx2,fma,f16c",
-    q3_k_by_matrices, 110 x 1, |x| prepare(x, [1, 16, 1, 16], 4),
-    |strip: &[[u8; 110]; 1], x: &Part, sums: &mut Sums| {
-        add_q3_k(&strip[0], q3_k_codes_by_matrices(&strip[0]), x, sums)
+    q3_k_gfni, 110 x 1, |x| prepare(x, [1, 16, 1, 16], 4),
+    |super_block: &[[u8; 110]; 1], x: &PreparedSuperBlock, sums: &mut RowSums| {
+        add_q3_k(&super_block[0], q3_k_codes_gfni(&super_block[0]), x, sums)
     }
 );
 
 /// Returns the bit matrix of `vgf2p8affineqb`: for each bit of the result, lowest first, the index
 /// of its source bit, or 8 for zero.
-const fn bits(of: [u32; 8]) -> i64 {
+const fn bit_matrix(sources: [u32; 8]) -> i64 {
     let mut rows = [0; 8];
     let mut i = 0;
     while i < 8 {
-        rows[7 - i] = if of[i] < 8 { 1 << of[i] } else { 0 };
+        rows[7 - i] = if sources[i] < 8 { 1 << sources[i] } else { 0 };
         i += 1;
     }
     i64::from_le_bytes(rows)
@@ -54,45 +54,48 @@ const fn bits(of: [u32; 8]) -> i64 {
 
 /// The first two and the second two pairs of bits, one in each half of a byte.
 const PAIRS_OF_BITS: [i64; 2] = [
-    bits([0, 1, 8, 8, 2, 3, 8, 8]),
-    bits([4, 5, 8, 8, 6, 7, 8, 8]),
+    bit_matrix([0, 1, 8, 8, 2, 3, 8, 8]),
+    bit_matrix([4, 5, 8, 8, 6, 7, 8, 8]),
 ];
 
 /// The bits above them, of the first four blocks and of the last.
 const HIGH_BITS: [[i64; 2]; 2] = [
     [
-        bits([8, 8, 0, 8, 8, 8, 1, 8]),
-        bits([8, 8, 2, 8, 8, 8, 3, 8]),
+        bit_matrix([8, 8, 0, 8, 8, 8, 1, 8]),
+        bit_matrix([8, 8, 2, 8, 8, 8, 3, 8]),
     ],
     [
-        bits([8, 8, 4, 8, 8, 8, 5, 8]),
-        bits([8, 8, 6, 8, 8, 8, 7, 8]),
+        bit_matrix([8, 8, 4, 8, 8, 8, 5, 8]),
+        bit_matrix([8, 8, 6, 8, 8, 8, 7, 8]),
     ],
 ];
 
 /// Same as [`q3_k_codes`] in half the instructions.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni,avx2,fma,f16c")]
-fn q3_k_codes_by_matrices(b: &[u8; 110]) -> [__m512i; 4] {
-    let (bits, high) = (load_512(part(b, 32)), twice(part(b, 0)));
+fn q3_k_codes_gfni(b: &[u8; 110]) -> [__m512i; 4] {
+    let (bits, high) = (
+        load_512(subarray(b, 32)),
+        broadcast_32_bytes(subarray(b, 0)),
+    );
     let mut both = [_mm512_setzero_si512(); 2];
     for (r, both) in both.iter_mut().enumerate() {
-        let low = quads(PAIRS_OF_BITS, PAIRS_OF_BITS, r);
+        let low = constant_quads(PAIRS_OF_BITS, PAIRS_OF_BITS, r);
         let low = _mm512_gf2p8affine_epi64_epi8::<0>(bits, low);
-        let single = quads(HIGH_BITS[0], HIGH_BITS[1], r);
+        let single = constant_quads(HIGH_BITS[0], HIGH_BITS[1], r);
         let single = _mm512_gf2p8affine_epi64_epi8::<0>(high, single);
         *both = _mm512_or_si512(low, single);
     }
-    in_words(both)
+    split_words(both)
 }
 
 avx512! {
     /// Prepares a super-block for codes that count `times[j]` in word `j` of a lane, with `centre`
     /// the offset of the codes.
-    fn prepare(x: &Strip, times: [i32; 4], centre: i32) -> Part {
+    fn prepare(x: &SuperBlock, times: [i32; 4], centre: i32) -> PreparedSuperBlock {
         let mut blocks = [_mm512_setzero_si512(); 4];
         for (b, block) in blocks.iter_mut().enumerate() {
-            *block = joined(load_signed(&x.codes[b]), load_signed(&x.codes[b + 4]));
+            *block = concat_256(load_signed(&x.codes[b]), load_signed(&x.codes[b + 4]));
         }
         let mut codes = blocks;
         for (r, codes) in codes.iter_mut().enumerate() {
@@ -101,7 +104,7 @@ avx512! {
             }
         }
         // SAFETY: in bounds.
-        let (of_blocks, halves) = unsafe {
+        let (block_scales, halves) = unsafe {
             (
                 _mm256_loadu_ps(x.scales.as_ptr()),
                 _mm512_loadu_si512(x.half_sums.as_ptr().cast()),
@@ -109,21 +112,21 @@ avx512! {
         };
         let [a, b, c, d] = times;
         let times = _mm512_broadcast_i32x4(_mm_setr_epi32(a, b, c, d));
-        let of_words = _mm512_setr_epi32(0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7);
-        let scales = _mm512_permutexvar_ps(of_words, _mm512_castps256_ps512(of_blocks));
+        let block_of_word = _mm512_setr_epi32(0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7);
+        let scales = _mm512_permutexvar_ps(block_of_word, _mm512_castps256_ps512(block_scales));
         let offsets = _mm512_mullo_epi32(_mm512_mullo_epi32(halves, times), _mm512_set1_epi32(-centre));
-        let of_runs = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
-        Part {
+        let sum_of_run = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+        PreparedSuperBlock {
             codes,
             // Rotated to the position of the last register, which comes first.
             offsets: _mm512_shuffle_epi32::<0b00_01_10_11>(offsets),
             scales: _mm512_div_ps(scales, _mm512_cvtepi32_ps(times)),
-            sums: _mm512_cvtepi32_epi16(_mm512_permutexvar_epi32(of_runs, halves)),
-            of_blocks,
+            sums: _mm512_cvtepi32_epi16(_mm512_permutexvar_epi32(sum_of_run, halves)),
+            block_scales,
         }
     }
 
-    fn totals(offsets: __m512i, codes: [__m512i; 4], x: &Part) -> __m512i {
+    fn rotate_and_sum(offsets: __m512i, codes: [__m512i; 4], x: &PreparedSuperBlock) -> __m512i {
         let b = _mm512_dpbusd_epi32(offsets, codes[3], x.codes[3]);
         let b = _mm512_dpbusd_epi32(_mm512_shuffle_epi32::<0b10_11_00_01>(b), codes[2], x.codes[2]);
         let a = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes[1], x.codes[1]);
@@ -133,17 +136,17 @@ avx512! {
 
     /// Adds the products of runs, given their scales in row order. The integers are exact: the
     /// product of a scale and a sum has 23 bits.
-    fn add(offsets: __m512i, codes: [__m512i; 4], scales: __m128i, factor: __m128, x: &Part, sums: &mut Sums) {
+    fn add_run_products(offsets: __m512i, codes: [__m512i; 4], scales: __m128i, factor: __m128, x: &PreparedSuperBlock, sums: &mut RowSums) {
         let in_turn = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
         let scales = _mm512_cvtepi8_epi32(_mm_shuffle_epi8(scales, in_turn));
-        let products = _mm512_cvtepi32_ps(_mm512_mullo_epi32(totals(offsets, codes, x), scales));
+        let products = _mm512_cvtepi32_ps(_mm512_mullo_epi32(rotate_and_sum(offsets, codes, x), scales));
         let products = _mm512_mul_ps(products, x.scales);
         sums.products[0] = _mm512_fmadd_ps(products, _mm512_broadcastss_ps(factor), sums.products[0]);
     }
 
     /// Two bits in place: those of block `j` count `4 ^ j` times.
     fn q2_k_codes(b: &[u8; 84]) -> [__m512i; 4] {
-        let bits = load_512(part(b, 16));
+        let bits = load_512(subarray(b, 16));
         let mut codes = [_mm512_setzero_si512(); 4];
         for (r, codes) in codes.iter_mut().enumerate() {
             let word = |j: usize| 0x0303_0303_u32.rotate_left(2 * (j ^ r) as u32).cast_signed();
@@ -154,41 +157,41 @@ avx512! {
     }
 
     /// A four-bit scale and minimum per 16 numbers.
-    fn add_q2_k([b]: &[[u8; 84]; 1], x: &Part, sums: &mut Sums) {
-        let packed = load_128(part(b, 0));
+    fn add_q2_k([b]: &[[u8; 84]; 1], x: &PreparedSuperBlock, sums: &mut RowSums) {
+        let packed = load_128(subarray(b, 0));
         let nibbles = _mm_set1_epi8(15);
-        let supers = halves(part(b, 80));
+        let supers = two_f16_to_f32(subarray(b, 80));
         let minima = _mm256_cvtepu8_epi16(_mm_and_si128(_mm_srli_epi16::<4>(packed), nibbles));
         let minima = _mm256_cvtepi32_ps(_mm256_madd_epi16(minima, x.sums));
-        let minima = _mm256_mul_ps(minima, x.of_blocks);
+        let minima = _mm256_mul_ps(minima, x.block_scales);
         let d_min = _mm256_broadcastss_ps(_mm_movehdup_ps(supers));
         let before = _mm512_castps512_ps256(sums.minima);
         sums.minima = _mm512_zextps256_ps512(_mm256_fnmadd_ps(minima, d_min, before));
-        add(_mm512_setzero_si512(), q2_k_codes(b), _mm_and_si128(packed, nibbles), supers, x, sums);
+        add_run_products(_mm512_setzero_si512(), q2_k_codes(b), _mm_and_si128(packed, nibbles), supers, x, sums);
     }
 
     /// Combines two low bits and a high one: each half of a byte gets a three-bit code, those of
     /// blocks 0 and 1 in the first halves of the lanes of one register and those of blocks 2 and 3
     /// in the second; swapped in the other register.
     fn q3_k_codes(b: &[u8; 110]) -> [__m512i; 4] {
-        let (bits, high) = (load_512(part(b, 32)), twice(part(b, 0)));
+        let (bits, high) = (load_512(subarray(b, 32)), broadcast_32_bytes(subarray(b, 0)));
         // Lookup tables that place two pairs of bits, or two single bits, in a byte.
         let pairs = _mm_setr_epi8(0, 1, 2, 3, 16, 17, 18, 19, 32, 33, 34, 35, 48, 49, 50, 51);
         let singles = _mm_setr_epi8(0, 4, 64, 68, 0, 4, 64, 68, 0, 4, 64, 68, 0, 4, 64, 68);
         let mut both = [_mm512_setzero_si512(); 2];
         for (r, both) in both.iter_mut().enumerate() {
-            let two = low(_mm512_srlv_epi64(bits, quads([0, 4], [0, 4], r)));
-            let single = low(_mm512_srlv_epi64(high, quads([0, 2], [4, 6], r)));
+            let two = low_nibbles(_mm512_srlv_epi64(bits, constant_quads([0, 4], [0, 4], r)));
+            let single = low_nibbles(_mm512_srlv_epi64(high, constant_quads([0, 2], [4, 6], r)));
             *both = _mm512_or_si512(
                 _mm512_shuffle_epi8(_mm512_broadcast_i32x4(pairs), two),
                 _mm512_shuffle_epi8(_mm512_broadcast_i32x4(singles), single),
             );
         }
-        in_words(both)
+        split_words(both)
     }
 
     /// Splits registers into words from the lower or the upper halves of bytes.
-    fn in_words([first, second]: [__m512i; 2]) -> [__m512i; 4] {
+    fn split_words([first, second]: [__m512i; 2]) -> [__m512i; 4] {
         let even = _mm512_set1_epi64(0x7070_7070_0707_0707);
         let odd = _mm512_set1_epi64(0x0707_0707_7070_7070);
         [
@@ -201,16 +204,16 @@ avx512! {
 
     /// Arranges 64-bit constants for the first and the second halves of the lanes, for the lower
     /// and the upper two lanes; `first` selects the first of two.
-    fn quads(lower: [i64; 2], upper: [i64; 2], first: usize) -> __m512i {
+    fn constant_quads(lower: [i64; 2], upper: [i64; 2], first: usize) -> __m512i {
         let ([a, b], [c, d]) = ([lower[first], lower[1 - first]], [upper[first], upper[1 - first]]);
         _mm512_setr_epi64(a, b, a, b, c, d, c, d)
     }
 
     /// A six-bit scale per 16 numbers.
-    fn add_q3_k(b: &[u8; 110], codes: [__m512i; 4], x: &Part, sums: &mut Sums) {
+    fn add_q3_k(b: &[u8; 110], codes: [__m512i; 4], x: &PreparedSuperBlock, sums: &mut RowSums) {
         // Four bytes of four bits, four of four bits, and their four low halves once more; two bits
         // of each scale in the last four.
-        let bytes = load_128(part(b, 94));
+        let bytes = load_128(subarray(b, 94));
         let low = _mm_shuffle_epi8(bytes, _mm_setr_epi8(2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5, 6, 7, 8, 9));
         let low = _mm_srlv_epi32(low, _mm_setr_epi32(0, 0, 4, 4));
         let high = _mm_shuffle_epi8(
@@ -222,6 +225,6 @@ avx512! {
         // low | (high & 0x30)
         let scales = _mm_ternarylogic_epi32::<0xf8>(low, high, _mm_set1_epi8(0x30));
         let scales = _mm_sub_epi8(scales, _mm_set1_epi8(32));
-        add(x.offsets, codes, scales, first_half(part(b, 108)), x, sums);
+        add_run_products(x.offsets, codes, scales, f16_to_f32(subarray(b, 108)), x, sums);
     }
 }

@@ -10,23 +10,23 @@ use std::ops::Range;
 
 use htc_formats::bands::{CHUNK, CODEBOOKS, GROUP_COLS, GROUP_ROWS, QUADS_PER_GROUP, SCALE_BYTES};
 
-use super::super::{Vector, part};
-use super::{Group16, Table, halves, load, table};
+use super::super::{SummedVectorGroup, subarray};
+use super::{RowValues, Table, load, load_two_128, lookup_table};
 use crate::cpu::blocks::prefetch;
 
-/// Implements [`BandKernels::dot`](super::super::BandKernels::dot) for a codebook of `BITS` bits.
+/// Implements [`ColumnGroupKernels::multiply`](super::super::ColumnGroupKernels::multiply) for a codebook of `BITS` bits.
 #[target_feature(enable = "avx2,fma")]
-pub(super) fn dot<const BITS: usize>(
-    band: &[u8],
+pub(super) fn multiply<const BITS: usize>(
+    column_group: &[u8],
     groups: Range<usize>,
-    vector: &Vector<'_>,
-    sums: &mut [Group16],
+    vector: &SummedVectorGroup<'_>,
+    sums: &mut [RowValues],
 ) {
-    let table = table(const { &entries(BITS) });
-    let codes = Codes::new(vector.codes);
+    let table = lookup_table(const { &table_entries(BITS) });
+    let codes = BroadcastCodes::new(vector.codes);
     let scale = _mm256_set1_ps(vector.scale);
-    let all = band.len() / (SCALE_BYTES + QUADS_PER_GROUP * CHUNK * BITS / 8);
-    let (scales, chunks) = band.split_at(all * SCALE_BYTES);
+    let all = column_group.len() / (SCALE_BYTES + QUADS_PER_GROUP * CHUNK * BITS / 8);
+    let (scales, chunks) = column_group.split_at(all * SCALE_BYTES);
     let scales = scales.as_chunks::<SCALE_BYTES>().0;
     for (group, sums) in groups.zip(sums) {
         let group_bytes = QUADS_PER_GROUP * CHUNK * BITS / 8;
@@ -34,27 +34,32 @@ pub(super) fn dot<const BITS: usize>(
         let mut totals = [_mm256_setzero_si256(); 2];
         for quad in 0..QUADS_PER_GROUP {
             let chunk = &chunks[quad * CHUNK * BITS / 8..][..CHUNK * BITS / 8];
-            prefetch(chunk.as_ptr().wrapping_add(AHEAD));
+            prefetch(chunk.as_ptr().wrapping_add(PREFETCH_DISTANCE));
             for (half, total) in totals.iter_mut().enumerate() {
                 let pairs = match BITS {
                     2 | 4 => {
-                        let found = _mm256_shuffle_epi8(table[0], index::<BITS>(chunk, half));
-                        codes.of_signed(quad, found)
+                        let weights = _mm256_shuffle_epi8(table[0], low_bits::<BITS>(chunk, half));
+                        codes.multiply_signed(quad, weights)
                     }
                     8 => {
-                        let found = load(part(chunk, 32 * half));
-                        codes.of_signed(quad, _mm256_max_epi8(found, _mm256_set1_epi8(-127)))
+                        let weights = load(subarray(chunk, 32 * half));
+                        codes
+                            .multiply_signed(quad, _mm256_max_epi8(weights, _mm256_set1_epi8(-127)))
                     }
                     _ => {
-                        let sign = bits_of::<BITS>(chunk, half, BITS - 1);
-                        codes.of(quad, magnitudes::<BITS>(&table, chunk, half), sign)
+                        let sign = bit_plane::<BITS>(chunk, half, BITS - 1);
+                        codes.multiply_magnitudes(
+                            quad,
+                            look_up_magnitudes::<BITS>(&table, chunk, half),
+                            sign,
+                        )
                     }
                 };
                 let ones = _mm256_set1_epi16(1);
                 *total = _mm256_add_epi32(*total, _mm256_madd_epi16(pairs, ones));
             }
         }
-        let factors = factors(&scales[group]);
+        let factors = unpack_scales(&scales[group]);
         for ((total, factor), sums) in totals
             .into_iter()
             .zip(factors)
@@ -72,7 +77,7 @@ pub(super) fn dot<const BITS: usize>(
 }
 
 /// Returns the lookup table: both signs for two and four bits, else magnitudes; empty for eight.
-const fn entries(bits: usize) -> [i8; 64] {
+const fn table_entries(bits: usize) -> [i8; 64] {
     let mut entries = [0; 64];
     if bits == 8 {
         return entries;
@@ -89,19 +94,19 @@ const fn entries(bits: usize) -> [i8; 64] {
     entries
 }
 
-const AHEAD: usize = 1024;
+const PREFETCH_DISTANCE: usize = 1024;
 
 /// Codes of the vector, the four of a quad repeated in each lane.
-struct Codes {
+struct BroadcastCodes {
     magnitudes: [[i32; 8]; QUADS_PER_GROUP],
     signed: [[i32; 8]; QUADS_PER_GROUP],
 }
 
-impl Codes {
+impl BroadcastCodes {
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    fn new(codes: &[i8; GROUP_COLS]) -> Codes {
-        let mut words = Codes {
+    fn new(codes: &[i8; GROUP_COLS]) -> BroadcastCodes {
+        let mut words = BroadcastCodes {
             magnitudes: [[0; 8]; QUADS_PER_GROUP],
             signed: [[0; 8]; QUADS_PER_GROUP],
         };
@@ -120,18 +125,18 @@ impl Codes {
     /// Multiplies signed weights; sums pairs in sixteen bits, which hold 2 · 127 · 127.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    fn of_signed(&self, quad: usize, weights: __m256i) -> __m256i {
-        let weights = _mm256_sign_epi8(weights, words(&self.signed[quad]));
-        _mm256_maddubs_epi16(words(&self.magnitudes[quad]), weights)
+    fn multiply_signed(&self, quad: usize, weights: __m256i) -> __m256i {
+        let weights = _mm256_sign_epi8(weights, load_words(&self.signed[quad]));
+        _mm256_maddubs_epi16(load_words(&self.magnitudes[quad]), weights)
     }
 
     /// Multiplies magnitudes, negated where the highest bit of the `sign` bytes is set.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    fn of(&self, quad: usize, magnitudes: __m256i, sign: __m256i) -> __m256i {
+    fn multiply_magnitudes(&self, quad: usize, magnitudes: __m256i, sign: __m256i) -> __m256i {
         // Not zero, which would make the product zero.
         let sign = _mm256_or_si256(sign, _mm256_set1_epi8(1));
-        let x = _mm256_sign_epi8(words(&self.signed[quad]), sign);
+        let x = _mm256_sign_epi8(load_words(&self.signed[quad]), sign);
         _mm256_maddubs_epi16(magnitudes, x)
     }
 }
@@ -139,9 +144,9 @@ impl Codes {
 /// Returns the lowest four bits (or two) of the codes of half a chunk.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn index<const BITS: usize>(chunk: &[u8], half: usize) -> __m256i {
+fn low_bits<const BITS: usize>(chunk: &[u8], half: usize) -> __m256i {
     if BITS & 4 != 0 {
-        let four = load(part(chunk, 0));
+        let four = load(subarray(chunk, 0));
         let four = if half == 0 {
             four
         } else {
@@ -149,7 +154,7 @@ fn index<const BITS: usize>(chunk: &[u8], half: usize) -> __m256i {
         };
         return _mm256_and_si256(four, _mm256_set1_epi8(15));
     }
-    let two = halves(part(chunk, 0), part(chunk, 0));
+    let two = load_two_128(subarray(chunk, 0), subarray(chunk, 0));
     let shift = 4 * half as i64;
     let shifts = _mm256_setr_epi64x(shift, shift, shift + 2, shift + 2);
     _mm256_and_si256(_mm256_srlv_epi64(two, shifts), _mm256_set1_epi8(3))
@@ -159,16 +164,16 @@ fn index<const BITS: usize>(chunk: &[u8], half: usize) -> __m256i {
 /// the highest bit of each byte. The lower bits are undefined.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn bits_of<const BITS: usize>(chunk: &[u8], half: usize, bit: usize) -> __m256i {
+fn bit_plane<const BITS: usize>(chunk: &[u8], half: usize, bit: usize) -> __m256i {
     let fours = if BITS & 4 != 0 { 4 } else { 0 };
     let half = 4 * half as i64;
     if BITS & 2 != 0 && bit < fours + 2 {
-        let two = halves(part(chunk, 8 * fours), part(chunk, 8 * fours));
+        let two = load_two_128(subarray(chunk, 8 * fours), subarray(chunk, 8 * fours));
         let shift = 7 - half - (bit - fours) as i64;
         let shifts = _mm256_setr_epi64x(shift, shift, shift - 2, shift - 2);
         return _mm256_sllv_epi64(two, shifts);
     }
-    let one = i64::from_le_bytes(*part(chunk, 8 * (BITS - 1)));
+    let one = i64::from_le_bytes(*subarray(chunk, 8 * (BITS - 1)));
     let shift = 7 - half;
     let shifts = _mm256_setr_epi64x(shift, shift - 1, shift - 2, shift - 3);
     _mm256_sllv_epi64(_mm256_set1_epi64x(one), shifts)
@@ -177,13 +182,13 @@ fn bits_of<const BITS: usize>(chunk: &[u8], half: usize, bit: usize) -> __m256i 
 /// Returns the magnitudes of half a chunk of three, five, six or seven bits.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn magnitudes<const BITS: usize>(table: &Table, chunk: &[u8], half: usize) -> __m256i {
-    let index = index::<BITS>(chunk, half);
+fn look_up_magnitudes<const BITS: usize>(table: &Table, chunk: &[u8], half: usize) -> __m256i {
+    let index = low_bits::<BITS>(chunk, half);
     let low = _mm256_shuffle_epi8(table[0], index);
     if BITS < 6 {
         return low;
     }
-    let fifth = bits_of::<BITS>(chunk, half, 4);
+    let fifth = bit_plane::<BITS>(chunk, half, 4);
     let low = _mm256_blendv_epi8(low, _mm256_shuffle_epi8(table[1], index), fifth);
     if BITS == 6 {
         return low;
@@ -193,12 +198,12 @@ fn magnitudes<const BITS: usize>(table: &Table, chunk: &[u8], half: usize) -> __
         _mm256_shuffle_epi8(table[3], index),
         fifth,
     );
-    _mm256_blendv_epi8(low, high, bits_of::<BITS>(chunk, half, 5))
+    _mm256_blendv_epi8(low, high, bit_plane::<BITS>(chunk, half, 5))
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn words(words: &[i32; 8]) -> __m256i {
+fn load_words(words: &[i32; 8]) -> __m256i {
     // SAFETY: in bounds.
     unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }
 }
@@ -206,7 +211,7 @@ fn words(words: &[i32; 8]) -> __m256i {
 /// Returns [`unpack_codebook_scales`](htc_formats::bands::unpack_codebook_scales) as floats.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-pub(super) fn factors(packed: &[u8; SCALE_BYTES]) -> [__m256; GROUP_ROWS / 8] {
+pub(super) fn unpack_scales(packed: &[u8; SCALE_BYTES]) -> [__m256; GROUP_ROWS / 8] {
     let mut bytes = [0; 16];
     bytes[..SCALE_BYTES].copy_from_slice(packed);
     // SAFETY: in bounds.
