@@ -408,6 +408,24 @@ mod tests {
         }
     }
 
+    #[test]
+    fn headings_survive_flattened_options() {
+        let cli = Cli::command();
+        let plan = cli.find_subcommand("plan").unwrap();
+        for (id, heading) in [
+            ("factor_type", heading::SIZE),
+            ("rotation", heading::SIZE),
+            ("slots", heading::METHOD),
+            ("kv_bases", heading::METHOD),
+            ("effort", heading::METHOD),
+            ("gpu", heading::METHOD),
+            ("cache", heading::TEXT),
+        ] {
+            let option = plan.get_arguments().find(|option| option.get_id() == id);
+            assert_eq!(option.unwrap().get_help_heading(), Some(heading), "{id}");
+        }
+    }
+
     /// Conflicts cover all planning options; defaults do not conflict.
     #[test]
     fn plan_file_conflicts_with_planning_options() {

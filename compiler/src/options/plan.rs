@@ -138,6 +138,7 @@ pub struct PlanOptions {
             long,
             hide_short_help = true,
             value_name = "LIST",
+            help_heading = heading::METHOD,
             value_delimiter = ','
         )
     )]
@@ -160,6 +161,7 @@ pub struct PlanOptions {
             long,
             hide_short_help = true,
             value_name = "fast|normal|high",
+            help_heading = heading::METHOD,
             default_value_t = Effort::default()
         )
     )]
