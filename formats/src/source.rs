@@ -212,12 +212,18 @@ impl ModelFile {
     /// Returns the tensor with a role, if any.
     pub fn tensor(&self, role: Role) -> Option<&ModelTensor> {
         if let Role::Refinement { .. } = role {
-            return self.tensors.iter().find(|tensor| tensor.role == role);
+            return self.refinements().iter().find(|tensor| tensor.role == role);
         }
         let order = role.execution_order();
         let by_order = |tensor: &ModelTensor| tensor.role.execution_order().cmp(&order);
         let index = self.tensors.binary_search_by(by_order).ok()?;
         self.tensors.get(index)
+    }
+
+    /// Returns the refinements in the order of activation.
+    pub fn refinements(&self) -> &[ModelTensor] {
+        let is_other = |tensor: &ModelTensor| !matches!(tensor.role, Role::Refinement { .. });
+        &self.tensors[self.tensors.partition_point(is_other)..]
     }
 
     /// Returns the bytes of a tensor of this model.

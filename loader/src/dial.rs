@@ -192,10 +192,9 @@ fn factor_components(role: Role, tensor: &ModelTensor) -> Option<usize> {
 
 /// Returns the index of a matrix's refinement, and its tensor.
 pub(crate) fn find_refinement(file: &ModelFile, matrix: MatrixId) -> Option<(usize, &ModelTensor)> {
-    let all = file.tensors.iter();
-    let all = all.filter(|tensor| matches!(tensor.role, Role::Refinement { .. }));
     let role = Role::Refinement { matrix };
-    all.enumerate().find(|(_, tensor)| tensor.role == role)
+    let mut refinements = file.refinements().iter().enumerate();
+    refinements.find(|(_, tensor)| tensor.role == role)
 }
 
 #[cfg(test)]

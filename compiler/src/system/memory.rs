@@ -106,7 +106,14 @@ pub fn session_bytes(
     // A tile of keys has 64 rows.
     let attention = product(&[4, 3 * 64, hyper.head_size, threads]);
     let heads = product(&[hyper.heads, hyper.head_size]) as usize;
-    let row = 4 * hyper.width + 2 * heads + 2 * kv_width + 2 * hyper.ffn + hyper.vocabulary;
+    let row =
+        4 * hyper.width + 2 * heads + 2 * kv_width + 2 * hyper.widest_ffn() + hyper.vocabulary;
+    // Rows that an expert reads and writes, and scores.
+    let experts = match hyper.experts() {
+        0 => 0,
+        experts => 2 * hyper.width + experts,
+    };
+    let row = row + experts;
     kv.saturating_add(attention).saturating_add(4 * row as u64)
 }
 

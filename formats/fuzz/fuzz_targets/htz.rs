@@ -17,7 +17,7 @@ fn use_it(file: &[u8]) {
     for entry in &htz.manifest().sections {
         let _ = htz.section(entry);
     }
-    assert!(htz.own_bytes() + htz.manifest().source_bytes() <= file.len() as u64);
+    assert!(htz.bytes_without_source() + htz.manifest().source_bytes() <= file.len() as u64);
     for found in htz.manifest().quality.iter().flat_map(|q| [q.kl, q.perplexity_ratio]) {
         assert!(found.value.is_finite() && found.value >= 0.0);
         let (low, high) = found.interval.unwrap_or((0.0, f64::MAX));
@@ -40,9 +40,9 @@ fn with_header(units: u8, body: &[u8]) -> Vec<u8> {
     file.extend_from_slice(&(length as u64).to_le_bytes());
     let file_length = HEADER_BYTES + length + data.len();
     file.extend_from_slice(&(file_length as u64).to_le_bytes());
-    file.extend_from_slice(&Digest::of(&manifest).0);
+    file.extend_from_slice(&Digest::of_bytes(&manifest).0);
     file.resize(HEADER_BYTES - 32, 0);
-    let digest = Digest::of(&file);
+    let digest = Digest::of_bytes(&file);
     file.extend_from_slice(&digest.0);
     file.extend_from_slice(&manifest);
     file.extend_from_slice(data);

@@ -5,11 +5,11 @@
 use std::path::Path;
 
 use htc_formats::htz::Digest;
-use htc_formats::learnt::{Learnt, MAGIC};
+use htc_formats::learnt::{TrainedDraft, MAGIC};
 use libfuzzer_sys::fuzz_target;
 
 fn parse(bytes: &[u8]) {
-    match Learnt::parse(Path::new("learnt"), bytes) {
+    match TrainedDraft::parse(Path::new("learnt"), bytes) {
         Ok(learnt) => assert_eq!(learnt.to_bytes(), bytes),
         Err(error) => assert!(!error.to_string().contains('\n')),
     }
@@ -20,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut sealed = MAGIC.to_vec();
     sealed.extend([1, 0]);
     sealed.extend(bytes);
-    let digest = Digest::of(&sealed);
+    let digest = Digest::of_bytes(&sealed);
     sealed.extend(digest.0);
     parse(&sealed);
 });

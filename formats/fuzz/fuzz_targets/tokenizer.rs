@@ -5,7 +5,7 @@
 #![no_main]
 
 use htc_formats::vocab::{HuggingFaceFiles, Vocabulary};
-use htc_loader::tokenizer::{AddSpecial, Tokenizer};
+use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
 use libfuzzer_sys::fuzz_target;
 
 const TOKENIZER: &str = r#"{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2},
@@ -59,12 +59,12 @@ fuzz_target!(|input: &[u8]| {
     match Tokenizer::new(vocabulary) {
         Err(error) => assert!(!error.to_string().contains('\n')),
         Ok(tokenizer) => {
-            let plain = tokenizer.encode(&text, AddSpecial::AsVocabulary);
-            let special = tokenizer.encode_with_special(&text, AddSpecial::Prompt);
+            let plain = tokenizer.encode(&text, AddSpecialTokens::AsConfigured);
+            let special = tokenizer.encode_with_special(&text, AddSpecialTokens::Prompt);
             // Marks the second half of the text as spoken content.
             let half = (text.len() / 2..=text.len()).find(|&at| text.is_char_boundary(at));
             let said = half.unwrap_or(text.len())..text.len();
-            let said = tokenizer.encode_conversation(&text, &[said], AddSpecial::Prompt);
+            let said = tokenizer.encode_conversation(&text, &[said], AddSpecialTokens::Prompt);
             for ids in [plain, special, said] {
                 assert!(ids.iter().all(|&id| (id as usize) < tokens));
                 tokenizer.decode(&ids);

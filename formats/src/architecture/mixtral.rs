@@ -18,6 +18,7 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
         num_key_value_heads: Some(8),
         max_position_embeddings: 131_072,
         rms_norm_eps: 1e-5,
+        rope_theta: Some(1e6),
         window: Window::Every { default: None },
         biases: &[(ATTENTION, None)],
         experts: Some(ExpertDefaults {

@@ -20,6 +20,8 @@ pub(crate) struct ModelType {
     pub head_dim: Option<usize>,
     pub max_position_embeddings: usize,
     pub rms_norm_eps: f32,
+    /// `None`: that of the architecture.
+    pub rope_theta: Option<f32>,
     pub tie_word_embeddings: bool,
     /// Key of the activation.
     pub activation: &'static str,
@@ -63,6 +65,8 @@ pub(crate) enum Window {
     Never,
     /// All layers, if there is a window.
     Every { default: Option<usize> },
+    /// All layers, if `use_sliding_window`.
+    EveryIfUsed { default: usize },
     /// Layers from `max_window_layers`, if `use_sliding_window`.
     Upper {
         default: usize,

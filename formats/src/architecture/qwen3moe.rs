@@ -1,12 +1,13 @@
 //! Qwen 3 with a mixture of experts (30B-A3B, 235B-A22B, Coder).
 
 use super::Architecture;
-use super::model_type::{ExpertDefaults, ModelType};
+use super::model_type::{ExpertDefaults, ModelType, Window};
 use super::rules::Traits;
 use super::shared::{
-    ATTENTION, ATTENTION_NORM, ATTENTION_OUTPUT, EMBEDDING, FFN_NORM, HEAD_NORMS,
-    OPTIONAL_QKV_BIASES, OUTPUT, PLAIN, QWEN_TYPE, ROUTER, SEPARATE_EXPERTS, SEPARATE_QKV,
+    ATTENTION_NORM, ATTENTION_OUTPUT, EMBEDDING, FFN_NORM, HEAD_NORMS, OPTIONAL_QKV_BIASES, OUTPUT,
+    PLAIN, QWEN_TYPE, ROUTER, SEPARATE_EXPERTS, SEPARATE_QKV,
 };
+use crate::model::ProjectionKind;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "qwen3moe",
@@ -17,7 +18,11 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
         intermediate_size: 6144,
         num_hidden_layers: 24,
         num_key_value_heads: Some(4),
-        biases: &[(ATTENTION, Some("attention_bias"))],
+        window: Window::EveryIfUsed { default: 4096 },
+        biases: &[(
+            &[ProjectionKind::Q, ProjectionKind::K, ProjectionKind::V],
+            Some("attention_bias"),
+        )],
         experts: Some(ExpertDefaults {
             count_keys: &["num_experts", "num_local_experts"],
             count: 128,

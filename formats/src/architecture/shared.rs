@@ -34,6 +34,7 @@ pub const LLAMA_TYPE: ModelType = ModelType {
     head_dim: None,
     max_position_embeddings: 2048,
     rms_norm_eps: 1e-6,
+    rope_theta: None,
     tie_word_embeddings: false,
     activation: "hidden_act",
     window: Window::Never,

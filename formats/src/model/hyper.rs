@@ -264,6 +264,11 @@ impl HyperParameters {
             }
         }
         if let Some(experts) = forward.experts {
+            let limit = limits::MAX_EXPERTS_OF_MODEL / self.layers;
+            if experts.count > limit {
+                let expected = format!("at most {limit} with {} layers", self.layers);
+                return wrong("experts.count", &experts.count, expected);
+            }
             for (name, found, limit) in [
                 ("experts.count", experts.count, limits::MAX_EXPERTS),
                 ("experts.used", experts.used, experts.count),
@@ -286,6 +291,12 @@ impl HyperParameters {
             }
         }
         Ok(())
+    }
+
+    /// Returns the largest width of a feed-forward network, of the model or of an expert.
+    pub fn widest_ffn(&self) -> usize {
+        let experts = self.forward.experts.map_or(0, |experts| experts.ffn);
+        self.ffn.max(experts)
     }
 
     /// Returns the number of experts of a block; 0 for dense models.

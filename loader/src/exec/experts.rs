@@ -58,7 +58,12 @@ fn routes(scores: &[f32], count: usize, used: usize, normalised: bool) -> Vec<Ro
     for (row, scores) in scores.chunks_exact(count).enumerate() {
         order.clear();
         order.extend(0..count);
-        let descending = |a: &usize, b: &usize| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b));
+        // A score that is not a number is chosen, so that it is seen in the logits.
+        let score = |expert: usize| match scores[expert] {
+            score if score.is_nan() => f32::INFINITY,
+            score => score,
+        };
+        let descending = |a: &usize, b: &usize| score(*b).total_cmp(&score(*a)).then(a.cmp(b));
         order.sort_unstable_by(descending);
         let largest = f64::from(scores[order[0]]);
         let exponential = |expert: &usize| (f64::from(scores[*expert]) - largest).exp();

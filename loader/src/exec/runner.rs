@@ -53,8 +53,7 @@ impl<B: Backend> Runner<B> {
 
     /// Returns the largest number of rows of a batch.
     pub fn batch(&self) -> usize {
-        let h = self.model.hyper();
-        let widest = h.width.max(h.ffn).max(h.heads * h.head_size);
+        let widest = self.model.register_widths.into_iter().max().unwrap_or(0);
         (BUFFER / widest.max(1)).clamp(1, BATCH)
     }
 

@@ -148,7 +148,7 @@ fn experts(config: &Object<'_>, model: &ModelType) -> Result<Option<Experts>, Bi
     if config.or("decoder_sparse_step", 1)? != 1 {
         return Err(config.refuse("decoder_sparse_step", "1, experts in every layer"));
     }
-    let dense: &[serde_json::Value] = config.or("mlp_only_layers", &[][..])?;
+    let dense: &[serde_json::Value] = config.optional("mlp_only_layers")?.unwrap_or(&[]);
     if !dense.is_empty() {
         return Err(config.refuse("mlp_only_layers", "none, experts in every layer"));
     }
@@ -203,10 +203,12 @@ fn sliding_window(
     let positions: Option<usize> = match model.window {
         Window::Never => None,
         Window::Every { default } => config.nullable(key, default)?,
-        Window::Upper { default, .. } if config.flag("use_sliding_window", false)? => {
+        Window::Upper { default, .. } | Window::EveryIfUsed { default }
+            if config.flag("use_sliding_window", false)? =>
+        {
             config.nullable(key, Some(default))?
         }
-        Window::Upper { .. } => None,
+        Window::Upper { .. } | Window::EveryIfUsed { .. } => None,
         Window::Pattern { default, .. } => config.nullable(key, Some(default))?,
     };
     let listed = layer_types(config, layers)?;
@@ -231,7 +233,11 @@ fn sliding_window(
             }
         };
     };
-    if matches!(model.window, Window::Every { .. }) && !full_layers.is_empty() {
+    let every = matches!(
+        model.window,
+        Window::Every { .. } | Window::EveryIfUsed { .. }
+    );
+    if every && !full_layers.is_empty() {
         let expected = format!("sliding attention alone for model type {:?}", model.name);
         return Err(config.refuse(types, expected));
     }
@@ -284,14 +290,17 @@ fn full_layers(
 ) -> Result<Vec<usize>, BindError> {
     let all = || (0..layers).collect();
     Ok(match model.window {
-        Window::Every { .. } if window => Vec::new(),
+        Window::Every { .. } | Window::EveryIfUsed { .. } if window => Vec::new(),
         Window::Upper {
             max_window_layers, ..
         } if window => {
             let first = config.or("max_window_layers", max_window_layers)?;
             (0..first.min(layers)).collect()
         }
-        Window::Never | Window::Every { .. } | Window::Upper { .. } => all(),
+        Window::Never
+        | Window::Every { .. }
+        | Window::EveryIfUsed { .. }
+        | Window::Upper { .. } => all(),
         Window::Pattern { keys, .. } => {
             let mut every = None;
             for key in keys {
@@ -403,6 +412,22 @@ mod tests {
     }
 
     #[test]
+    fn window_of_experts_is_in_every_layer_if_it_is_used() {
+        let json = r#"{"model_type": "qwen3_moe", "num_hidden_layers": 3, "max_window_layers": 3,
+            "sliding_window": 16, "mlp_only_layers": null, "use_sliding_window": USED}"#;
+        let window = |used: &str| {
+            let map = config::parse(json.replace("USED", used).as_bytes()).unwrap();
+            let config = Object::root(&map);
+            let (model, architecture) = model_types::of(&config).unwrap();
+            let (hyper, _) = hyper_parameters(&config, model, architecture).unwrap();
+            hyper.forward.sliding_window
+        };
+        assert_eq!(window("false"), None);
+        let used = window("true").unwrap();
+        assert_eq!((used.positions, used.full_layers.len()), (16, 0));
+    }
+
+    #[test]
     fn experts_round_trip_through_config() {
         let read = |json: &str| {
             let map = config::parse(json.as_bytes()).unwrap();
@@ -422,6 +447,8 @@ mod tests {
                 normalised,
             };
             assert_eq!(defaults.forward.experts, Some(expected), "{model_type}");
+            let theta = if model_type == "mixtral" { 1e6 } else { 1e4 };
+            assert_eq!(defaults.rope_theta, theta, "{model_type}");
             let other = Experts {
                 count: 6,
                 used: 3,

@@ -137,7 +137,7 @@ pub(super) fn read(
     };
     let theta = match stated.optional("rope_theta")? {
         Some(theta) => theta,
-        None => config.or("rope_theta", traits.rope_theta)?,
+        None => config.or("rope_theta", model.rope_theta.unwrap_or(traits.rope_theta))?,
     };
     let sliding_theta = match traits.sliding_rope_theta {
         None => None,

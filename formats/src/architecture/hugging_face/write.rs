@@ -211,9 +211,12 @@ impl State<'_> {
                     return self.refuse("the sliding window", positions, "none");
                 }
             }
-            Window::Every { .. } => {
+            Window::Every { .. } | Window::EveryIfUsed { .. } => {
                 if window.is_some_and(|window| !window.full_layers.is_empty()) {
                     return self.refuse("the sliding window", "in some layers", "one in all");
+                }
+                if let Window::EveryIfUsed { .. } = self.model.window {
+                    json.insert("use_sliding_window".into(), json!(window.is_some()));
                 }
                 json.insert("sliding_window".into(), json!(positions));
             }

@@ -92,7 +92,13 @@ impl Need {
 /// results of context splits.
 fn activations(hyper: &HyperParameters, rows: usize) -> u64 {
     let heads = 2 * (hyper.heads + hyper.kv_heads) * hyper.head_size;
-    let row = 3 * hyper.width + heads + 2 * hyper.ffn + hyper.ffn.max(hyper.width) / 2;
+    let ffn = hyper.widest_ffn();
+    // Rows that an expert reads and writes, and scores.
+    let experts = match hyper.experts() {
+        0 => 0,
+        experts => 2 * hyper.width + experts,
+    };
+    let row = 3 * hyper.width + heads + 2 * ffn + ffn.max(hyper.width) / 2 + experts;
     let partial = ops::partial_sum_len(rows, hyper.heads, hyper.head_size);
     let numbers = (row as u64).saturating_mul(rows as u64);
     let numbers = numbers.saturating_add(partial as u64);

@@ -261,7 +261,9 @@ fn absent_or_mistyped_hyper_parameters() {
 #[test]
 fn mixtures_of_experts_and_other_scalings_of_positions() {
     let experts = TinyModel::default().with("llama.expert_count", Value::U32(8));
-    BadModel::new(experts.bytes()).assert_no_model(&["experts", "8"]);
+    BadModel::new(experts.bytes()).assert_no_model(&["llama.expert_used_count", "missing"]);
+    let experts = experts.with("llama.expert_used_count", Value::U32(2));
+    BadModel::new(experts.bytes()).assert_no_model(&["blk.0.ffn_gate_inp.weight", "missing"]);
     let yarn = TinyModel::default().with("llama.rope.scaling.type", text("yarn"));
     BadModel::new(yarn.bytes()).assert_no_model(&["yarn", "linear"]);
 }
