@@ -1,6 +1,10 @@
-//! Benchmarks attention on the CPU: `cargo run --release -p htc-kernels --example attention
-//! [THREADS]` prints, for the head shapes of some models, the time of one layer in decoding steps
-//! (f16, quantised and low-rank KV caches) and in a prefill of 512 positions.
+//! Benchmarks attention on the CPU.
+//!
+//! `cargo run --release -p htc-kernels --example attention [THREADS]` prints, for the head shapes
+//! of some models: the time of one layer's attention in a decoding step at several context lengths,
+//! with the keys and values read per second; the time of a prefill of 512 positions, with its
+//! arithmetic rate (visible query-key and weight-value products only); and decoding steps over
+//! quantised and low-rank KV caches. Each number is the best of several rounds.
 
 use std::time::Instant;
 
@@ -29,6 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut scratch = Scratch::new();
     for (name, heads, kv_heads, size) in MODELS {
         let capacity = 16 << 10;
+        // Numbers between 0.25 and 1 of either sign.
         let stored: Vec<u16> = (0..kv_heads * capacity * size)
             .map(|i| 0x3400 + (i * 40_503 % 2048) as u16 + (((i * 7919 % 64) as u16 / 32) << 15))
             .collect();
@@ -105,7 +110,7 @@ fn compressed(
             DType::Q8_0 => KvNumbers::Q8_0(&rows),
             _ => KvNumbers::Q4_0(&rows),
         };
-        let kv = KvView::of(numbers, numbers, kv_heads, size, capacity)?;
+        let kv = KvView::from_numbers(numbers, numbers, kv_heads, size, capacity)?;
         for positions in [1024, 4096] {
             let time =
                 best(|| cpu.attention_decode(q, &kv, positions, &attention, &mut scratch, out))?;

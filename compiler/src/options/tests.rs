@@ -139,7 +139,8 @@ fn options_that_say_something_of_a_missing_text_are_refused() {
         request.calibration(None).map(|found| found.is_some())
     };
     assert_eq!(request(|_| {}), Ok(false));
-    let cases: [(&str, fn(&mut CompileRequest)); 5] = [
+    type Change = fn(&mut CompileRequest);
+    let cases: [(&str, Change); 5] = [
         ("context", |r| r.calibration.context = Some(64)),
         ("trust_cache", |r| r.calibration.trust_cache = true),
         ("max_kl", |r| r.limits.max_kl = Some(0.1)),

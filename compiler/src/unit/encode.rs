@@ -339,7 +339,7 @@ fn encode_column_groups(
         }
         Ok::<_, UnitError>(())
     };
-    let guide = guide.for_codes(bands).map_err(|e| refused(e.into()))?;
+    let guide = guide.for_codes(bands).map_err(refused)?;
     let mut values = Vec::new();
     let mut energies = ColumnEnergies::new(cols);
     for first in portions() {

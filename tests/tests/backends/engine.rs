@@ -162,8 +162,8 @@ pub fn coming_and_going_sequences_change_no_bit<B: Backend>(backends: fn() -> Ve
                 }
                 // Chunks of prompts and single tokens, of some of the sequences in any order.
                 let mut plan = Vec::new();
-                for index in 0..readings.len() {
-                    let Reading { text, read, .. } = readings[index];
+                for (index, reading) in readings.iter().enumerate() {
+                    let &Reading { text, read, .. } = reading;
                     let rows = [LogitRows::None, LogitRows::Last, LogitRows::All];
                     let (most, rows) = ([1, 1, 6][random.below(3)], rows[random.below(3)]);
                     let count = most.min(texts[text].len() - read);

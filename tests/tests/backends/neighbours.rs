@@ -56,7 +56,9 @@ impl Operation for OperationSequence {
         };
         let mut rotation = B::Rotation::default();
         let frequencies = [1.0, 0.1, 0.01];
-        let rotated = backend.rotate_to(&mut rotation, &[5..5 + ROWS], &frequencies, 1.0);
+        let positions = 5..5 + ROWS;
+        let positions = std::slice::from_ref(&positions);
+        let rotated = backend.rotate_to(&mut rotation, positions, &frequencies, 1.0);
         rotated.unwrap();
         let halves = RopePairs::Halves;
         let half = shape(ROWS, WIDTH / 2);

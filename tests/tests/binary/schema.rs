@@ -188,7 +188,7 @@ fn written_json_conforms_to_its_schema() {
     let (artifact, report) = compile(&scratch, &model, "model.htz", &options);
     assert_conforms("report", &report);
     let analysis = htc!["analyse", &model, "--json"]
-        .args(&calibration)
+        .args(calibration)
         .args(&cache);
     assert_conforms("analysis", &analysis.run().json());
     let eval = htc!["eval", &artifact, "--text", &text, "--context", "32"];

@@ -417,7 +417,7 @@ fn overwrite(device: &Cuda, numbers: &[f64], to: &CudaMemory) -> Result<(), Devi
     // SAFETY: the length is that of the slice, and floats have no padding.
     let bytes =
         unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast::<u8>(), size_of_val(numbers)) };
-    Ok(device.upload(bytes, to, 0)?)
+    device.upload(bytes, to, 0)
 }
 
 fn download_f64(
@@ -430,7 +430,7 @@ fn download_f64(
     // are valid floats.
     let bytes = unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast::<u8>(), bytes) };
     let at = error::checked_product("first (bytes)", &[size_of::<f64>(), first])?;
-    Ok(device.download(from, at, bytes)?)
+    device.download(from, at, bytes)
 }
 
 #[cfg(test)]
