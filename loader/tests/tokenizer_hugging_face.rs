@@ -24,6 +24,12 @@ fn folders_and_ggufs_give_the_same_vocabulary() {
             println!("skipped: {error}");
             continue;
         }
+        // A converter may leave out how a text is normalised.
+        let facts = std::fs::read_to_string(folder.join("facts.json")).unwrap_or_default();
+        if !facts.is_empty() && !facts.contains("\"tokens_equal\": true") {
+            println!("skipped: {}: no equal tokens", folder.display());
+            continue;
+        }
         let read = Vocabulary::from_hugging_face(&folder).unwrap();
         let expected = vocabulary_of(&folder.join("model.gguf"));
         assert!(read == expected, "{}", folder.display());
