@@ -220,6 +220,20 @@ fn damaged_mixtures_are_refused() {
     );
 }
 
+/// A Mixtral with trained routers, evaluated by llama.cpp in the same windows.
+#[test]
+fn trained_mixture_has_the_perplexity_of_llama_cpp() {
+    let model = shared("models/reference-moe/reference-moe-q8_0.gguf");
+    let text = shared("text/wikitext2.test.raw.txt");
+    let (Some(model), Some(text)) = (model, text) else {
+        return;
+    };
+    let eval = htc!["eval", &model, "--text", &text, "--context", "512"];
+    let report = eval.args(["--chunks", "40", "--json"]).run().json();
+    let perplexity = report["perplexity"].as_f64().unwrap();
+    assert!((perplexity / 50.84 - 1.0).abs() < 1e-3, "{perplexity}");
+}
+
 #[test]
 fn program_executes_and_evaluates_experts_but_does_not_compile_them() {
     let scratch = Scratch::new();
