@@ -51,6 +51,14 @@ mod tests {
     use crate::system::random::Rng;
 
     #[test]
+    fn every_type_that_rounds_has_a_loss() {
+        for dtype in block::writable_types() {
+            let is_known = ROUNDING_LOSS.iter().any(|(of, _)| of == dtype);
+            assert!(is_known || *dtype == DType::F32, "{dtype}");
+        }
+    }
+
+    #[test]
     fn rounding_table_matches_the_encoders() {
         let mut random = Rng(11);
         let mut normal = || (0..12).map(|_| random.unit()).sum::<f64>() - 6.0;
