@@ -136,7 +136,7 @@ impl Compiler {
         /// split.
         held_out(text: impl Into<PathBuf>) => request.calibration.held_out = Some(text.into());
         /// Sets the approximation method. By default codes, or factors if another option requires them
-        /// ([`PlanOptions::method`]).
+        /// ([`PlanOptions::method`](crate::options::PlanOptions::method)).
         method(method: Method) => request.plan.method = Some(method);
         /// Sets the budget as parameters after over before, on the selected projections.
         ratio(ratio: f64) => request.plan.budget = Some(Budget::Ratio(ratio));

@@ -248,7 +248,7 @@ impl CodeLayout {
     /// [`ColumnGroupMatrix::check`] only.
     ///
     /// # Errors
-    /// [`ColumnGroupError::Length`].
+    /// [`CodecError::ColumnGroupLength`].
     pub fn view<'a>(
         &'a self,
         rows: usize,

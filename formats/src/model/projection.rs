@@ -271,7 +271,7 @@ pub enum Part {
     A,
     /// Second factor of `W ≈ B A`, `[out, rank]`.
     B,
-    /// `W̃ = W P`, `[out, rank]`, used with the [`Role::Basis`] of the group.
+    /// `W̃ = W P`, `[out, rank]`, used with the [`Role::Basis`](super::Role::Basis) of the group.
     Projected,
     /// First factor of the residual in `W ≈ W₀ + B A`, `[rank, in]`.
     ResidualA,

@@ -83,7 +83,7 @@ impl Cpu {
     /// As [`Cpu::project`], with every row bit-identical to a batch of one. Products of one vector
     /// and of many otherwise add in another order and round differently; in speculative decoding
     /// that could decide whether a drafted token is accepted. Memory is read once, but weights are
-    /// decoded once per vector. Matrices in [column groups](super::bands) are batch-invariant
+    /// decoded once per vector. Matrices in column groups are batch-invariant
     /// already.
     ///
     /// # Errors

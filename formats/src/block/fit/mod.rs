@@ -112,8 +112,8 @@ impl BlockFit {
     /// Only ratios of importances matter; each is raised to at least 2^-30 of the largest.
     ///
     /// # Errors
-    /// [`BlockError::ReadOnlyType`] for types outside of [`BlockFit::TYPES`];
-    /// [`BlockError::Block`], [`BlockError::NoCode`], [`BlockError::Importance`].
+    /// [`CodecError::ReadOnlyType`] for types outside of [`BlockFit::TYPES`];
+    /// [`CodecError::Block`], [`CodecError::NoCode`], [`CodecError::Importance`].
     pub fn search(
         dtype: DType,
         values: &[f32],
@@ -222,7 +222,7 @@ impl BlockFit {
     /// Fits the scales to fixed codes by weighted least squares; unchanged if none better is found.
     ///
     /// # Errors
-    /// As [`search`](BlockFit::search), and [`BlockError::Code`].
+    /// As [`search`](BlockFit::search), and [`CodecError::Code`].
     pub fn refit(
         &self,
         values: &[f32],

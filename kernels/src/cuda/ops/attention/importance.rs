@@ -33,7 +33,7 @@ unsafe impl KernelArguments for Importance {}
 /// head: `[kv heads, end]`.
 ///
 /// # Errors
-/// As [`attention`].
+/// As [`attention`](super::attention).
 pub fn attention_importance<D: Device>(
     device: &D,
     queries: QueryShape,

@@ -54,10 +54,10 @@ struct Expand {
 // SAFETY: layout as in `kv.cu`, without padding.
 unsafe impl KernelArguments for Expand {}
 
-/// As [`rows_to_f32`] for the first `n` rows of coordinates, multiplied by the basis.
+/// As [`rows_to_f32`](super::rows_to_f32) for the first `n` rows of coordinates, multiplied by the basis.
 ///
 /// # Errors
-/// As [`rows_to_f32`].
+/// As [`rows_to_f32`](super::rows_to_f32).
 pub fn expand_low_rank<D: Device>(
     device: &D,
     low: &DeviceLowRankRows<D>,
@@ -122,7 +122,7 @@ unsafe impl KernelArguments for Map {}
 /// `slot`.
 ///
 /// # Errors
-/// As [`append_rows`]; also for rows of another type.
+/// As [`append_rows`](super::append_rows); also for rows of another type.
 pub fn map_rows<D: Device>(
     device: &D,
     n: usize,
