@@ -67,7 +67,7 @@
 //! # let mut sampler = Sampler::greedy();
 //! let mut decoder = tokenizer.decoder();
 //! let mut token = sampler.sample(session.step(&prompt)?)?;
-//! while !tokenizer.is_end(token) && session.position() < session.limit() {
+//! while !tokenizer.is_end_token(token) && session.position() < session.limit() {
 //!     print!("{}", decoder.push(token));
 //!     token = sampler.sample(session.step(&[token])?)?;
 //! }
