@@ -174,8 +174,10 @@ fn any_model() -> impl Strategy<Value = Model> {
     )
         .prop_map(
             |(layers, (rope, has_kv_bases), source, output, basis, budget, (text, note))| {
-                let choose =
-                    |layer: usize, slot: ProjectionKind| layers[layer][slot.index().unwrap()];
+                let choose = |layer: usize, slot| {
+                    let mut all = ProjectionKind::ALL.iter();
+                    layers[layer][all.position(|kind| *kind == slot).unwrap()]
+                };
                 let mut model = model(hyper(layers.len()), rope, output, basis, choose);
                 model.manifest.plan.budget = budget;
                 model.manifest.provenance.source_format = text.clone();

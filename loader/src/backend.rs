@@ -89,17 +89,6 @@ pub struct HeadShape {
     pub size: usize,
 }
 
-/// A row of a batch that a router sends to an expert.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Route {
-    /// Index of the expert.
-    pub expert: usize,
-    /// Index of the row.
-    pub row: usize,
-    /// Factor of the expert's output.
-    pub weight: f32,
-}
-
 /// Operations of a forward pass on one device.
 ///
 /// `x [n, width]` means `n` contiguous rows of `width` numbers from the beginning of the buffer;
@@ -493,44 +482,6 @@ pub trait Backend: Send + Sized {
         y: &Self::Buffer,
     ) -> Result<(), ExecError>;
 
-    /// Copies the rows of `routes` from `x [n, width]`: `out [routes.len(), width]`. The default copies on the
-    /// host.
-    ///
-    /// # Errors
-    /// [`ExecError`] of the device.
-    fn gather_rows(
-        &mut self,
-        width: usize,
-        routes: &[Route],
-        x: &Self::Buffer,
-        out: &mut Self::Buffer,
-    ) -> Result<(), ExecError> {
-        let mut room = Vec::new();
-        let x = self.read(x, rows_of(routes) * width, &mut room)?;
-        let rows = routes.iter().map(|route| &x[route.row * width..][..width]);
-        let gathered: Vec<f32> = rows.flatten().copied().collect();
-        self.upload(&gathered, out)
-    }
-
-    /// Adds each row of `x [routes.len(), width]`, times the route's weight, to the route's row of
-    /// `out [n, width]`. The default adds on the host.
-    ///
-    /// # Errors
-    /// [`ExecError`] of the device.
-    fn scatter_rows(
-        &mut self,
-        width: usize,
-        routes: &[Route],
-        x: &Self::Buffer,
-        out: &mut Self::Buffer,
-    ) -> Result<(), ExecError> {
-        let [mut room, mut sums] = [Vec::new(), Vec::new()];
-        let mut sums = self.read(out, rows_of(routes) * width, &mut sums)?.to_vec();
-        let x = self.read(x, routes.len() * width, &mut room)?;
-        add_routed_rows(width, routes, x, &mut sums);
-        self.upload(&sums, out)
-    }
-
     /// Computes `x = cap * tanh(x / cap)` elementwise.
     ///
     /// # Errors
@@ -574,21 +525,6 @@ fn refine_one_by_one<B: Backend>(
         backend.add(numbers, slot.y, extra)?;
     }
     Ok(())
-}
-
-/// Returns the number of rows up to the last one routed.
-fn rows_of(routes: &[Route]) -> usize {
-    routes.iter().map(|route| route.row + 1).max().unwrap_or(0)
-}
-
-/// Implements [`Backend::scatter_rows`] in host memory.
-fn add_routed_rows(width: usize, routes: &[Route], x: &[f32], out: &mut [f32]) {
-    for (route, x) in routes.iter().zip(x.chunks_exact(width)) {
-        let row = &mut out[route.row * width..][..width];
-        for (sum, x) in row.iter_mut().zip(x) {
-            *sum += route.weight * x;
-        }
-    }
 }
 
 fn unsupported(what: &'static str) -> ExecError {

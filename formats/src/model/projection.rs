@@ -70,12 +70,6 @@ impl ProjectionKind {
         }
     }
 
-    /// Returns the index in [`ProjectionKind::ALL`], if it is one of them.
-    pub fn index(self) -> Option<usize> {
-        let mut all = ProjectionKind::ALL.iter();
-        all.position(|projection| *projection == self)
-    }
-
     /// Returns the name without the expert.
     pub const fn name(self) -> &'static str {
         match self {

@@ -7,7 +7,7 @@ use htc_formats::model::{Activation, RopePairs};
 use htc_kernels::cpu::{self, KvView, Scratch};
 use htc_kernels::{Pool, PoolError, ShapeError};
 
-use super::{Attention, Backend, Factor, HeadShape, Route, SequenceRows, Slot, add_routed_rows};
+use super::{Attention, Backend, Factor, HeadShape, SequenceRows, Slot};
 use crate::error::ExecError;
 use crate::kv::{CompressionEnergies, KeptRows, Kv, KvCache, KvPlan, LayerBases};
 use crate::tensor::Tensor;
@@ -464,30 +464,6 @@ impl Backend for Cpu {
 
     fn add(&mut self, numbers: usize, x: &mut Vec<f32>, y: &Vec<f32>) -> Result<(), ExecError> {
         Ok(self.cpu.add_assign(&mut x[..numbers], &y[..numbers])?)
-    }
-
-    fn gather_rows(
-        &mut self,
-        width: usize,
-        routes: &[Route],
-        x: &Vec<f32>,
-        out: &mut Vec<f32>,
-    ) -> Result<(), ExecError> {
-        for (route, out) in routes.iter().zip(out.chunks_exact_mut(width)) {
-            out.copy_from_slice(&x[route.row * width..][..width]);
-        }
-        Ok(())
-    }
-
-    fn scatter_rows(
-        &mut self,
-        width: usize,
-        routes: &[Route],
-        x: &Vec<f32>,
-        out: &mut Vec<f32>,
-    ) -> Result<(), ExecError> {
-        add_routed_rows(width, routes, x, out);
-        Ok(())
     }
 
     fn softcap(&mut self, numbers: usize, x: &mut Vec<f32>, cap: f32) -> Result<(), ExecError> {

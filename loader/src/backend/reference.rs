@@ -9,13 +9,14 @@ use htc_formats::model::{Activation, RopePairs};
 use htc_kernels::reference::{self, AttentionShape};
 
 pub use self::kv::ReferenceKv;
-use super::{Attention, Backend, Factor, HeadShape, Input, Route, SequenceRows, Slot};
+use super::{Attention, Backend, Factor, HeadShape, Input, SequenceRows, Slot};
 use crate::error::ExecError;
 use crate::kv::{CompressionEnergies, KeptRows, Kv, KvPlan, LayerBases};
 use crate::tensor::Tensor;
 
-/// Float64 backend on one thread, for comparisons. Weights are decoded, and only keys and values
-/// stored in float16 are rounded. It shares no arithmetic with the other backends.
+/// Float64 backend on one thread, for comparisons. Weights are decoded; only keys and values stored in
+/// float16, and rows that pass experts (to float32), are rounded. It shares no arithmetic with the other
+/// backends but the sums of experts.
 ///
 /// It is slow, and stores every weight as float32.
 #[derive(Clone, Copy, Debug, Default)]
@@ -394,35 +395,6 @@ impl Backend for Reference {
 
     fn add(&mut self, numbers: usize, x: &mut Vec<f64>, y: &Vec<f64>) -> Result<(), ExecError> {
         Ok(reference::add_assign(&mut x[..numbers], &y[..numbers])?)
-    }
-
-    fn gather_rows(
-        &mut self,
-        width: usize,
-        routes: &[Route],
-        x: &Vec<f64>,
-        out: &mut Vec<f64>,
-    ) -> Result<(), ExecError> {
-        for (route, out) in routes.iter().zip(out.chunks_exact_mut(width)) {
-            out.copy_from_slice(&x[route.row * width..][..width]);
-        }
-        Ok(())
-    }
-
-    fn scatter_rows(
-        &mut self,
-        width: usize,
-        routes: &[Route],
-        x: &Vec<f64>,
-        out: &mut Vec<f64>,
-    ) -> Result<(), ExecError> {
-        for (route, x) in routes.iter().zip(x.chunks_exact(width)) {
-            let row = &mut out[route.row * width..][..width];
-            for (sum, x) in row.iter_mut().zip(x) {
-                *sum += f64::from(route.weight) * x;
-            }
-        }
-        Ok(())
     }
 
     fn softcap(&mut self, numbers: usize, x: &mut Vec<f64>, cap: f32) -> Result<(), ExecError> {

@@ -4,37 +4,60 @@ use htc_formats::model::{ActivationPoint, Register};
 
 use super::block::Execution;
 use super::tap::Point;
-use crate::backend::{Backend, Route};
+use crate::backend::Backend;
 use crate::error::ExecError;
 use crate::model::{Experts, Projection};
 
+/// A row that a router sends to an expert.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Route {
+    expert: usize,
+    row: usize,
+    /// Factor of the expert's output.
+    weight: f32,
+}
+
 impl<B: Backend> Execution<'_, '_, B> {
-    /// Writes the weighted sum of the chosen experts' outputs to [`Register::Delta`]. A row's experts are added in
-    /// the order of their indices, whatever the other rows of the batch are.
+    /// Writes the weighted sum of the chosen experts' outputs to [`Register::Delta`]. Rows are routed and
+    /// summed on the host, in float32. A row's experts are added in the order of their indices, whatever the
+    /// other rows of the batch are.
     pub(super) fn experts(&mut self, step: &Experts<B>) -> Result<(), ExecError> {
         let (n, width) = (self.n, self.width);
-        self.observe(Point::Input(ActivationPoint::Ffn), width, Register::Normed)?;
+        let point = Point::Input(ActivationPoint::Ffn);
+        self.observe(point, width, Register::Normed)?;
         self.apply_to(n, Register::Normed, std::slice::from_ref(&step.router))?;
-        let scores = &self.buffers[Register::Router];
         let count = step.experts.len();
-        let scores = self.backend.read(scores, n * count, self.look.room)?;
+        let scores = self.read(Register::Router, n * count)?;
         let routes = routes(scores, count, step.used, step.normalised);
-        let delta = &mut self.buffers[Register::Delta];
-        self.backend.upload(&vec![0.0; n * width], delta)?;
+        let x = self.read(Register::Normed, n * width)?.to_vec();
+        let mut sums = vec![0.0; n * width];
         for routes in routes.chunk_by(|a, b| a.expert == b.expert) {
-            let rows = routes.len();
             let expert = &step.experts[routes[0].expert];
-            let [x, gathered] = self.buffers.pair(Register::Normed, Register::ExpertInput);
-            self.backend.gather_rows(width, routes, x, gathered)?;
-            self.apply_to(rows, Register::ExpertInput, &expert.gate_up)?;
+            let rows = routes.iter().map(|route| &x[route.row * width..][..width]);
+            let rows: Vec<f32> = rows.flatten().copied().collect();
+            let input = &mut self.buffers[Register::ExpertInput];
+            self.backend.upload(&rows, input)?;
+            self.apply_to(routes.len(), Register::ExpertInput, &expert.gate_up)?;
             let [gate, up] = self.buffers.pair(Register::Gate, Register::Up);
-            let numbers = rows * step.hidden;
+            let numbers = routes.len() * step.hidden;
             self.backend.activate(step.activation, numbers, gate, up)?;
-            self.apply_to(rows, Register::Gate, std::slice::from_ref(&expert.down))?;
-            let [y, delta] = self.buffers.pair(Register::ExpertOutput, Register::Delta);
-            self.backend.scatter_rows(width, routes, y, delta)?;
+            let down = std::slice::from_ref(&expert.down);
+            self.apply_to(routes.len(), Register::Gate, down)?;
+            let outputs = self.read(Register::ExpertOutput, routes.len() * width)?;
+            for (route, output) in routes.iter().zip(outputs.chunks_exact(width)) {
+                let sums = &mut sums[route.row * width..][..width];
+                for (sum, output) in sums.iter_mut().zip(output) {
+                    *sum += route.weight * output;
+                }
+            }
         }
-        Ok(())
+        self.backend
+            .upload(&sums, &mut self.buffers[Register::Delta])
+    }
+
+    fn read(&mut self, register: Register, numbers: usize) -> Result<&[f32], ExecError> {
+        self.backend
+            .read(&self.buffers[register], numbers, self.look.room)
     }
 
     fn apply_to(
