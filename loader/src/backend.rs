@@ -21,7 +21,7 @@ use std::sync::Arc;
 use htc_formats::model::{Activation, RopePairs};
 
 pub use cpu::{Cpu, CpuRotation};
-pub use gpu::{Gpu, GpuBuffer, GpuKv, GpuRotation, GpuVector, Need, Planned};
+pub use gpu::{Gpu, GpuBuffer, GpuKv, GpuMemoryEstimate, GpuRotation, GpuVector, PlannedSession};
 pub use htc_kernels::cpu::{Attention, Input};
 #[cfg(feature = "cuda")]
 pub use htc_kernels::cuda::Cuda as CudaDevice;

@@ -10,7 +10,7 @@ pub use htc_kernels::cuda::DeviceSelector;
 use htc_kernels::cuda::{Device, DeviceError};
 use htc_kernels::linear::LinearAlgebra;
 
-use crate::backend::{Backend, Cpu, Gpu, Need, Planned, Reference};
+use crate::backend::{Backend, Cpu, Gpu, GpuMemoryEstimate, PlannedSession, Reference};
 use crate::error::LoadError;
 use crate::model::Model;
 
@@ -113,7 +113,7 @@ pub trait Executor: Sync {
     }
 
     /// Returns the bytes of dedicated device memory that sessions need.
-    fn needed_bytes(&self, sessions: &[Planned<'_>]) -> u64 {
+    fn needed_bytes(&self, sessions: &[PlannedSession<'_>]) -> u64 {
         let _ = sessions;
         0
     }
@@ -150,7 +150,7 @@ pub trait DeviceWork {
     }
 
     /// Returns the planned sessions, whose memory is checked in advance.
-    fn sessions(&self) -> Vec<Planned<'_>> {
+    fn sessions(&self) -> Vec<PlannedSession<'_>> {
         Vec::new()
     }
 
@@ -224,8 +224,8 @@ impl<D: Device> Executor for GpuExecutor<D> {
         (free < usize::MAX).then_some(free as u64)
     }
 
-    fn needed_bytes(&self, sessions: &[Planned<'_>]) -> u64 {
-        Need::of::<D>(sessions).bytes()
+    fn needed_bytes(&self, sessions: &[PlannedSession<'_>]) -> u64 {
+        GpuMemoryEstimate::for_sessions::<D>(sessions).bytes()
     }
 
     fn has_own_memory(&self) -> bool {
@@ -301,7 +301,7 @@ fn run_on_gpu<D: Device, W: DeviceWork>(
     pool: &Arc<Pool>,
     work: W,
 ) -> Result<W::Outcome, (DeviceChoiceError, W)> {
-    match Need::of::<D>(&work.sessions()).check(&device) {
+    match GpuMemoryEstimate::for_sessions::<D>(&work.sessions()).check(&device) {
         Ok(()) => Ok(work.run(&GpuExecutor(device, Arc::clone(pool)))),
         Err(error) => Err((error.into(), work)),
     }

@@ -82,7 +82,10 @@ impl WeightBytes {
     /// Computes the weight bytes of a model, without embeddings that are only looked up and KV
     /// cache bases.
     pub fn from_file(file: &ModelFile) -> WeightBytes {
-        let head = file.tensors.iter().filter_map(|t| MatrixId::of(t.role));
+        let head = file
+            .tensors
+            .iter()
+            .filter_map(|t| MatrixId::from_role(t.role));
         let has_head = head.clone().any(|(matrix, _)| matrix == MatrixId::Head);
         let mut dial = WeightBytes::default();
         for tensor in &file.tensors {
@@ -182,7 +185,7 @@ impl WeightBytes {
 
 /// Returns the components of a factor, if any.
 fn factor_components(role: Role, tensor: &ModelTensor) -> Option<usize> {
-    match (role, MatrixId::of(role)) {
+    match (role, MatrixId::from_role(role)) {
         (Role::Basis { .. }, _) => Some(tensor.rows),
         (_, Some((_, Part::A | Part::ResidualA))) => Some(tensor.rows),
         (_, Some((_, Part::B | Part::ResidualB | Part::Projected))) => Some(tensor.cols),

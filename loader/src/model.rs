@@ -20,7 +20,7 @@ use crate::kv_bases::StoredKvBases;
 use crate::linear::{Linear, Placed};
 use crate::tensor::Tensor;
 use crate::tokenizer::{Tokenizer, TokenizerError};
-use bind::{Binder, InPlace, Place, check, find, require};
+use bind::{Binder, InPlace, WeightLoader, check, find, require};
 
 /// A block with its weights.
 pub(crate) struct Block<B: Backend> {
@@ -219,7 +219,7 @@ impl<B: Backend> Model<B> {
         Model::placed(file, backend)
     }
 
-    fn placed(file: ModelFile, place: &mut impl Place<B>) -> Result<Self, LoadError> {
+    fn placed(file: ModelFile, place: &mut impl WeightLoader<B>) -> Result<Self, LoadError> {
         let mut binder = Binder { file: &file, place };
         let hyper = &file.hyper;
         let spec = file.spec();
@@ -230,11 +230,11 @@ impl<B: Backend> Model<B> {
         let register_widths = Register::ALL.map(|register| spec.register_width(register));
         let shape = [hyper.vocabulary, hyper.width];
         let tensor = require(&file, Role::TokenEmbedding)?;
-        let embedding = binder.place(&tensor, shape)?;
+        let embedding = binder.load(&tensor, shape)?;
         let head = match binder.form(MatrixId::Head) {
             Some(form) => binder.linear(MatrixId::Head, form, None)?,
             None => {
-                let base = binder.place(&tensor, shape)?;
+                let base = binder.load(&tensor, shape)?;
                 binder.refined(MatrixId::Embedding, base)?
             }
         };

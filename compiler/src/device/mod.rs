@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use htc_formats::htz::KernelCode;
 use htc_kernels::cuda::device::DeviceError;
 use htc_kernels::{Pool, PoolError};
-use htc_loader::backend::Planned;
+use htc_loader::backend::PlannedSession;
 use htc_loader::device::{CpuExecutor, DeviceChoice, DeviceChoiceError, DeviceWork, Executor};
 use htc_loader::dial::ActiveSetting;
 use htc_loader::exec::Tap;
@@ -174,7 +174,7 @@ impl<'e, E: Executor> ExecutorDevice<'e, E> {
     fn with_algebra(
         executor: &'e E,
         pool: &Arc<Pool>,
-        sessions: &[Planned<'_>],
+        sessions: &[PlannedSession<'_>],
         matrices: AlgebraMemory,
     ) -> Self {
         let algebra = || {
@@ -285,7 +285,7 @@ pub fn run_on_cpu<T, E: From<PoolError>>(
 pub fn run_on_device<T>(
     choice: DeviceChoice,
     pool: &Arc<Pool>,
-    sessions: Vec<Planned<'_>>,
+    sessions: Vec<PlannedSession<'_>>,
     matrices: AlgebraMemory,
     told: impl FnOnce(&DeviceChoiceError),
     work: impl FnOnce(&dyn Device) -> T,
@@ -301,7 +301,7 @@ pub fn run_on_device<T>(
 
 struct DeviceJob<'a, F> {
     pool: &'a Arc<Pool>,
-    sessions: Vec<Planned<'a>>,
+    sessions: Vec<PlannedSession<'a>>,
     matrices: AlgebraMemory,
     work: F,
 }
@@ -315,7 +315,7 @@ impl<T, F: FnOnce(&dyn Device) -> T> DeviceWork for DeviceJob<'_, F> {
             .and_then(|first| first.model.kernels())
     }
 
-    fn sessions(&self) -> Vec<Planned<'_>> {
+    fn sessions(&self) -> Vec<PlannedSession<'_>> {
         self.sessions.clone()
     }
 
@@ -386,7 +386,7 @@ mod tests {
             self.0
         }
 
-        fn needed_bytes(&self, sessions: &[Planned<'_>]) -> u64 {
+        fn needed_bytes(&self, sessions: &[PlannedSession<'_>]) -> u64 {
             100 * sessions.len() as u64
         }
 
@@ -417,7 +417,7 @@ mod tests {
     fn free_memory_decides_on_device_algebra() {
         let (pool, model) = (Arc::new(Pool::new(1).unwrap()), demo());
         let kind = htc_loader::kv::KvKind::default();
-        let session = Planned {
+        let session = PlannedSession {
             model: &model,
             positions: 1,
             kind,

@@ -115,7 +115,7 @@ pub(super) fn outputs<'a>(
         let Some(&role) = named.roles.first() else {
             continue;
         };
-        match MatrixId::of(role) {
+        match MatrixId::from_role(role) {
             Some((_, Part::Weight)) => planner.matrix(named, &mut outputs)?,
             _ => outputs.model.extend(planner.vector(named, role)?),
         }
@@ -137,7 +137,7 @@ fn check_supported(
             Role::RopeFactors | Role::LongRopeFactors if wanted.naming == Naming::HuggingFace => {
                 continue;
             }
-            role => match MatrixId::of(role) {
+            role => match MatrixId::from_role(role) {
                 Some((matrix, part)) if part != Part::Bias => matrix.weight(),
                 _ => role,
             },
@@ -229,7 +229,7 @@ impl<'a> Planner<'a, '_> {
     fn matrix(&self, named: &NamedTensor, outputs: &mut Outputs<'a>) -> Result<(), ExportError> {
         let mut matrices = Vec::with_capacity(named.roles.len());
         for &role in &named.roles {
-            let id = MatrixId::of(role).map(|(id, _)| id);
+            let id = MatrixId::from_role(role).map(|(id, _)| id);
             match id.and_then(|id| Matrix::find(self.file, id)) {
                 Some(matrix) => matrices.push(matrix),
                 None if !named.required => return Ok(()),

@@ -85,7 +85,7 @@ impl<'a> Matrix<'a> {
         let (rows, cols) = id.shape(&file.hyper);
         Some(Matrix {
             id,
-            form: Form::of(has)?,
+            form: Form::from_parts(has)?,
             rows,
             cols,
             file,

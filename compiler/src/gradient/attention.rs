@@ -9,7 +9,7 @@ use faer::{Accum, MatMut, MatRef};
 use htc_kernels::Pool;
 use htc_kernels::cpu::Attention;
 
-use super::number::{Number, largest, product, room, sum_of};
+use super::number::{Number, largest, product, resized, sum_of};
 
 /// Queries per tile.
 const TILE: usize = 64;
@@ -135,7 +135,7 @@ impl<T: Number> Task<'_, T> {
         scores: &'s mut Vec<T>,
     ) -> &'s mut [T] {
         let shape = [queries.len(), keys.len()];
-        let scores = room(scores, shape[0] * shape[1]);
+        let scores = resized(scores, shape[0] * shape[1]);
         let to = MatMut::from_row_major_slice_mut(&mut *scores, shape[0], shape[1]);
         let q = self.rows(self.qkv.q, queries.clone());
         let k = self.rows(self.qkv.k, keys.clone());
@@ -180,7 +180,7 @@ impl<T: Number> Task<'_, T> {
             let queries = self.queries(head, &rows);
             let shape = [rows.len(), keys.len()];
             let weights = self.scores(&queries, &keys, &mut scores);
-            let d = room(&mut slopes, shape[0] * shape[1]);
+            let d = resized(&mut slopes, shape[0] * shape[1]);
             let d_rows = self.rows(d_out, queries.clone());
             let to = MatMut::from_row_major_slice_mut(&mut *d, shape[0], shape[1]);
             let v = self.rows(self.qkv.v, keys.clone());

@@ -30,7 +30,7 @@ impl<T: Number> Block<T> {
         for step in &self.steps {
             step.forward(pool, values);
         }
-        values.of(self.out)
+        values.get(self.out)
     }
 
     /// Passes the gradient `d_out` with respect to the residual stream after the block back to all
@@ -47,7 +47,7 @@ impl<T: Number> Block<T> {
         for step in self.steps.iter().rev() {
             step.backward(pool, values, gradients);
         }
-        gradients.of(0)
+        gradients.get(0)
     }
 
     /// Returns the projections in the order of execution.

@@ -235,8 +235,8 @@ impl<'a> Distillation<'a> {
         let (made, source) = (self.made.model, self.source.model);
         let pool = self.passes.cpu.pool();
         let matrices = [
-            AnyHead::of(made.file(), pool)?,
-            AnyHead::of(source.file(), pool)?,
+            AnyHead::decode(made.file(), pool)?,
+            AnyHead::decode(source.file(), pool)?,
         ];
         let of_source = required(source.file(), Role::OutputNorm)?;
         let head = Head::new(made, scales.norm(Role::OutputNorm)?, &matrices[0]);

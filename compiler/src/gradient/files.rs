@@ -114,7 +114,7 @@ impl<'a> Files<'a> {
     }
 
     /// Yields the files with results, from the end of the model.
-    fn kept(&self) -> impl Iterator<Item = Name> {
+    fn results(&self) -> impl Iterator<Item = Name> {
         let outputs = (0..=self.hyper.layers).rev().map(Name::Outputs);
         outputs.chain([Name::Embedding])
     }
@@ -154,7 +154,7 @@ impl<'a> Files<'a> {
     /// [`GradientError::Changed`].
     pub fn outputs(&self, watch: Progress) -> Result<Vec<StoredOutputs>, GradientError> {
         let mut all: Vec<_> = self
-            .kept()
+            .results()
             .map(|name| self.again(name, watch).map(StoredOutputs))
             .collect::<Result<_, _>>()?;
         // Layers, head, embedding.
@@ -168,7 +168,7 @@ impl<'a> Files<'a> {
         let layers = self.hyper.layers;
         let is_sound = |name| self.open(name, watch).is_some();
         // Results exist from the end of the model on.
-        let outputs = self.kept().take_while(|name| is_sound(*name)).count();
+        let outputs = self.results().take_while(|name| is_sound(*name)).count();
         if outputs == layers + 2 {
             return Stage::Done;
         }
@@ -203,7 +203,7 @@ impl<'a> Files<'a> {
                 let outputs = (0..=layers).map(Name::Outputs);
                 outputs.chain([Name::Gradient(0)]).collect()
             }
-            Stage::Done => self.kept().collect(),
+            Stage::Done => self.results().collect(),
         }
     }
 
@@ -233,7 +233,7 @@ impl<'a> Files<'a> {
             Stage::Done => 0,
             _ => 2 * bytes(Name::Gradient(0)),
         };
-        let missing = streams.into_iter().chain(self.kept());
+        let missing = streams.into_iter().chain(self.results());
         let missing = missing.filter(|name| !there.contains(name)).map(bytes);
         let needed = missing.fold(gradients, u64::saturating_add);
         let folder = self.entry.folder().path();

@@ -8,7 +8,7 @@ use htc_loader::Model;
 
 use super::attention::capped;
 use super::elementwise::{norm_weight_back, rms_norm, rms_norm_back};
-use super::number::{Number, TASK_ROWS, largest, product, room, sum_of};
+use super::number::{Number, TASK_ROWS, largest, product, resized, sum_of};
 
 /// Vocabulary rows decoded at a time.
 const PANEL: usize = 4096;
@@ -107,10 +107,10 @@ impl<'a, T: Number, R: Rows<T>> Head<'a, T, R> {
     ) -> Result<&'w mut [T], R::Error> {
         let (width, vocabulary) = (self.norm.len().max(1), self.vocabulary);
         let n = x.len() / width;
-        let normed = room(&mut work.normed, x.len());
-        let inverse = room(&mut work.inverse, n);
+        let normed = resized(&mut work.normed, x.len());
+        let inverse = resized(&mut work.inverse, n);
         rms_norm(pool, x, self.norm, self.epsilon, normed, inverse);
-        room(&mut work.logits, n * vocabulary);
+        resized(&mut work.logits, n * vocabulary);
         for first in (0..vocabulary).step_by(PANEL) {
             let rows = first..vocabulary.min(first + PANEL);
             self.decode(pool, &rows, work)?;
@@ -136,7 +136,7 @@ impl<'a, T: Number, R: Rows<T>> Head<'a, T, R> {
     ) -> Result<(), R::Error> {
         if work.held != *rows {
             work.held = 0..0;
-            let panel = room(&mut work.panel, rows.len() * self.norm.len());
+            let panel = resized(&mut work.panel, rows.len() * self.norm.len());
             self.matrix.on_all_threads(pool, rows.clone(), panel)?;
             work.held = rows.clone();
         }
@@ -222,7 +222,7 @@ impl<'a, T: Number, R: Rows<T>> Head<'a, T, R> {
         dx: &mut [T],
     ) -> Result<(), R::Error> {
         let (width, vocabulary) = (self.norm.len().max(1), self.vocabulary);
-        room(&mut work.d_normed, x.len()).fill(T::default());
+        resized(&mut work.d_normed, x.len()).fill(T::default());
         for first in (0..vocabulary).step_by(PANEL) {
             let rows = first..vocabulary.min(first + PANEL);
             self.decode(pool, &rows, work)?;

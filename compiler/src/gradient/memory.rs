@@ -18,7 +18,7 @@ pub(super) struct Numbers {
 
 impl Numbers {
     /// Returns the numbers of a block in a residual stream of `width`.
-    pub fn of(block: &BlockSpec, width: usize) -> Numbers {
+    pub fn count(block: &BlockSpec, width: usize) -> Numbers {
         // The stream before the block.
         let (mut passed, mut factors) = (width, 0);
         for step in &block.steps {
@@ -42,7 +42,7 @@ impl Numbers {
 }
 
 /// Bytes of what a pass keeps, the most that any block needs of each.
-struct Kept {
+struct PassMemory {
     /// Values at the positions of a call.
     values: u64,
     gradients: u64,
@@ -54,16 +54,16 @@ struct Kept {
     stream: u64,
 }
 
-impl Kept {
-    fn of(spec: &ModelSpec, context: usize) -> Kept {
+impl PassMemory {
+    fn estimate(spec: &ModelSpec, context: usize) -> PassMemory {
         let positions = windows_at_a_time(spec, context).saturating_mul(context);
         let most = |of: &dyn Fn(&BlockSpec) -> u64| spec.blocks.iter().map(of).max().unwrap_or(0);
-        let numbers = |block: &BlockSpec| Numbers::of(block, spec.width);
+        let numbers = |block: &BlockSpec| Numbers::count(block, spec.width);
         let of_projections = |block: &BlockSpec, of: fn(&Projection) -> u64| {
             block.projections().map(of).fold(0, u64::saturating_add)
         };
         let weights = |p: &Projection| floats(p.rows, p.cols);
-        Kept {
+        PassMemory {
             values: most(&|block| floats(positions, numbers(block).values)),
             gradients: most(&|block| floats(positions, numbers(block).gradients)),
             weights: most(&|block| of_projections(block, weights)),
@@ -81,7 +81,7 @@ fn floats(rows: usize, cols: usize) -> u64 {
 /// Returns the bytes that [`gradients`](super::gradients) takes: the values and the streams before
 /// and after a block all the time, and either a layer's gradients, weights and sums or the head.
 pub(crate) fn needed_memory(hyper: &HyperParameters, spec: &ModelSpec, context: usize) -> u64 {
-    let kept = Kept::of(spec, context);
+    let kept = PassMemory::estimate(spec, context);
     // With the rows being written to a file.
     let layer = [kept.gradients, kept.weights, kept.sums, kept.stream];
     let layer = layer.into_iter().fold(0, u64::saturating_add);
@@ -98,7 +98,7 @@ pub(crate) fn distillation_memory(
     spec: &ModelSpec,
     context: usize,
 ) -> u64 {
-    let kept = Kept::of(spec, context);
+    let kept = PassMemory::estimate(spec, context);
     let heads = head::memory(hyper.vocabulary, hyper.width).saturating_mul(2);
     let passes = kept.values.saturating_add(kept.gradients);
     passes.saturating_add(kept.weights.max(heads))

@@ -75,7 +75,7 @@ impl Gradients {
     ///
     /// # Errors
     /// [`NoMatrix`] for a layer that does not exist.
-    pub fn of(&self, matrix: MatrixId) -> Result<OutputMoments, NoMatrix> {
+    pub fn for_matrix(&self, matrix: MatrixId) -> Result<OutputMoments, NoMatrix> {
         let (hyper, layers) = (&self.hyper, self.hyper.layers);
         let missing = || NoMatrix { matrix, layers };
         let stored = |index: usize| self.outputs.get(index).ok_or_else(missing);

@@ -192,7 +192,7 @@ pub(super) fn linear_back<T: Number>(
 }
 
 /// Returns the first `numbers` of a reused buffer, with unspecified contents.
-pub(super) fn room<T: Number>(buffer: &mut Vec<T>, numbers: usize) -> &mut [T] {
+pub(super) fn resized<T: Number>(buffer: &mut Vec<T>, numbers: usize) -> &mut [T] {
     buffer.resize(numbers, T::default());
     buffer
 }

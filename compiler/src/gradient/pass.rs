@@ -232,7 +232,7 @@ impl<'a> Pass<'a> {
                 check_finite(model, d, format_args!("layer {layer}"))?;
                 to.numbers(d)?;
                 for (projection, sums) in block.projections().zip(&mut sums) {
-                    sums.add(&cpu, self.gradients.of(projection.y));
+                    sums.add(&cpu, self.gradients.get(projection.y));
                 }
                 self.watch.check_cancelled()?;
             }

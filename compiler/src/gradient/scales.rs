@@ -37,7 +37,7 @@ impl Scales {
     ///
     /// # Errors
     /// [`GradientError::Block`], [`GradientError::Missing`].
-    pub fn of(file: &ModelFile, source: &ModelFile) -> Result<Scales, GradientError> {
+    pub fn from_models(file: &ModelFile, source: &ModelFile) -> Result<Scales, GradientError> {
         let (mut of, mut values) = (Vec::new(), Vec::new());
         for (layer, block) in file.spec().blocks.iter().enumerate() {
             for role in block.norms() {
@@ -131,7 +131,7 @@ fn is_coded([file, source]: [&ModelFile; 2], layer: usize, slot: ProjectionKind)
     let role = |part| Role::Linear { layer, slot, part };
     let has = |part| file.tensor(role(part)).is_some();
     let dtype = |of: &ModelFile| of.tensor(role(Part::Weight)).map(|tensor| tensor.dtype);
-    Form::of(has) != Some(Form::Dense)
+    Form::from_parts(has) != Some(Form::Dense)
         || dtype(file) == Some(DType::Bands)
         || dtype(file) != dtype(source)
 }

@@ -64,12 +64,12 @@ pub(super) struct Norm<T> {
 
 impl<T: Number> Norm<T> {
     fn forward(&self, pool: &Pool, values: &mut Values<T>) {
-        let numbers = values.of(self.x).len();
+        let numbers = values.get(self.x).len();
         let numbers = [numbers, numbers / self.weight.len().max(1)];
         values.write([self.y, self.inverse], numbers, |values, [y, inverse]| {
             rms_norm(
                 pool,
-                values.of(self.x),
+                values.get(self.x),
                 &self.weight,
                 self.epsilon,
                 y,
@@ -79,7 +79,7 @@ impl<T: Number> Norm<T> {
     }
 
     fn backward(&self, pool: &Pool, values: &Values<T>, gradients: &mut ValueGradients<T>) {
-        let (x, inverse) = (values.of(self.x), values.of(self.inverse));
+        let (x, inverse) = (values.get(self.x), values.get(self.inverse));
         gradients.pass(self.y, |dy, gradients| {
             let dx = gradients.sum(self.x, x.len());
             rms_norm_back(pool, x, &self.weight, inverse, dy, dx);
@@ -94,8 +94,8 @@ impl<T: Number> Norm<T> {
         gradients: &ValueGradients<T>,
         sums: &mut [f64],
     ) {
-        let (x, inverse) = (values.of(self.x), values.of(self.inverse));
-        let dy = gradients.of(self.y);
+        let (x, inverse) = (values.get(self.x), values.get(self.inverse));
+        let dy = gradients.get(self.y);
         norm_weight_back(pool, x, inverse, dy, self.per_position, sums);
     }
 }
@@ -118,14 +118,14 @@ pub(super) struct Projection<T> {
 
 impl<T: Number> Project<T> {
     fn forward(&self, pool: &Pool, values: &mut Values<T>) {
-        let numbers = values.of(self.x).len();
+        let numbers = values.get(self.x).len();
         for Projection {
             matrix, bias, y, ..
         } in &self.projections
         {
             let n = numbers / matrix.cols.max(1);
             values.write([*y], [n * matrix.rows], |values, [y]| {
-                linear(pool, matrix, values.of(self.x), y);
+                linear(pool, matrix, values.get(self.x), y);
                 if let Some(bias) = bias {
                     add_bias(pool, bias, y);
                 }
@@ -134,7 +134,7 @@ impl<T: Number> Project<T> {
     }
 
     fn backward(&self, pool: &Pool, values: &Values<T>, gradients: &mut ValueGradients<T>) {
-        let numbers = values.of(self.x).len();
+        let numbers = values.get(self.x).len();
         for projection in &self.projections {
             gradients.pass(projection.y, |dy, gradients| {
                 let (dx, accumulate) = gradients.contribution(self.x, numbers);
@@ -154,7 +154,7 @@ impl<T: Number> Projection<T> {
         gradients: &ValueGradients<T>,
         sums: &mut [f64],
     ) {
-        let (y, dy) = (values.of(self.y), gradients.of(self.y));
+        let (y, dy) = (values.get(self.y), gradients.get(self.y));
         rows_back(pool, y, self.bias.as_deref(), dy, sums);
     }
 }
@@ -170,10 +170,10 @@ pub(super) struct Rope<T> {
 
 impl<T: Number> Rope<T> {
     fn forward(&self, pool: &Pool, values: &mut Values<T>) {
-        let numbers = values.of(self.x).len();
+        let numbers = values.get(self.x).len();
         values.write([self.y], [numbers], |values, [y]| {
             self.rotation
-                .forward(pool, self.heads, values.of(self.x), y);
+                .forward(pool, self.heads, values.get(self.x), y);
         });
     }
 
@@ -218,19 +218,19 @@ impl Attention {
     }
 
     fn qkv<'a, T: Number>(&self, values: &'a Values<T>) -> Qkv<'a, T> {
-        let [q, k, v] = self.qkv.map(|value| values.of(value));
+        let [q, k, v] = self.qkv.map(|value| values.get(value));
         Qkv { q, k, v }
     }
 
     fn forward<T: Number>(&self, pool: &Pool, values: &mut Values<T>) {
         for (heads, (rows, to)) in self.heads.iter().zip(self.rows.into_iter().zip(self.qkv)) {
-            let numbers = values.of(rows).len();
+            let numbers = values.get(rows).len();
             values.write([to], [numbers], |values, [to]| {
-                heads.split(pool, self.context, values.of(rows), to);
+                heads.split(pool, self.context, values.get(rows), to);
             });
         }
         let queries = self.heads[0];
-        let numbers = values.of(self.qkv[0]).len();
+        let numbers = values.get(self.qkv[0]).len();
         let to = [self.attended, self.sums];
         let of_sums = numbers / queries.size.max(1);
         values.write(to, [numbers, of_sums], |values, [attended, sums]| {
@@ -238,7 +238,7 @@ impl Attention {
             self.attend().forward(pool, qkv, attended, sums);
         });
         values.write([self.y], [numbers], |values, [y]| {
-            queries.merge(pool, self.context, values.of(self.attended), y);
+            queries.merge(pool, self.context, values.get(self.attended), y);
         });
     }
 
@@ -248,14 +248,14 @@ impl Attention {
         values: &Values<T>,
         gradients: &mut ValueGradients<T>,
     ) {
-        let (attended, sums) = (values.of(self.attended), values.of(self.sums));
+        let (attended, sums) = (values.get(self.attended), values.get(self.sums));
         gradients.pass(self.y, |dy, gradients| {
             gradients.add([self.attended], [dy.len()], |[d]| {
                 self.heads[0].split(pool, self.context, dy, d);
             });
         });
         gradients.pass(self.attended, |d_attended, gradients| {
-            let numbers = self.qkv.map(|value| values.of(value).len());
+            let numbers = self.qkv.map(|value| values.get(value).len());
             gradients.add(self.qkv, numbers, |d| {
                 let of = [attended, sums, d_attended];
                 self.attend().back(pool, self.qkv(values), of, d);
@@ -282,9 +282,9 @@ pub(super) struct Activate {
 
 impl Activate {
     fn forward<T: Number>(&self, pool: &Pool, values: &mut Values<T>) {
-        let numbers = values.of(self.up).len();
+        let numbers = values.get(self.up).len();
         values.write([self.y], [numbers], |values, [y]| {
-            let (gate, up) = (values.of(self.gate), values.of(self.up));
+            let (gate, up) = (values.get(self.gate), values.get(self.up));
             activate(pool, self.activation, gate, up, y);
         });
     }
@@ -295,7 +295,7 @@ impl Activate {
         values: &Values<T>,
         gradients: &mut ValueGradients<T>,
     ) {
-        let (gate, up) = (values.of(self.gate), values.of(self.up));
+        let (gate, up) = (values.get(self.gate), values.get(self.up));
         gradients.pass(self.y, |dy, gradients| {
             gradients.add([self.gate, self.up], [dy.len(); 2], |d| {
                 activate_back(pool, self.activation, [gate, up, dy], d);
@@ -314,10 +314,10 @@ pub(super) struct Add {
 
 impl Add {
     fn forward<T: Number>(&self, pool: &Pool, values: &mut Values<T>) {
-        let numbers = values.of(self.stream).len();
+        let numbers = values.get(self.stream).len();
         values.write([self.y], [numbers], |values, [y]| {
-            y.copy_from_slice(values.of(self.stream));
-            add(pool, values.of(self.delta), y);
+            y.copy_from_slice(values.get(self.stream));
+            add(pool, values.get(self.delta), y);
         });
     }
 

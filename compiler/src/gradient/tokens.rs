@@ -27,7 +27,7 @@ impl Gradients {
     /// # Errors
     /// [`NoMatrix`] for gradients of another model.
     pub fn token_costs(&self) -> Result<TokenCosts, NoMatrix> {
-        let logits = self.of(MatrixId::Head)?.diagonal;
+        let logits = self.for_matrix(MatrixId::Head)?.diagonal;
         Ok(expected(logits, self.shares()?))
     }
 }

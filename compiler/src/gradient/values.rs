@@ -2,7 +2,7 @@
 
 use faer::Accum;
 
-use super::number::{Number, room};
+use super::number::{Number, resized};
 
 /// Index of a value, which is written once in a pass. Value 0 is the residual stream before the
 /// block; steps read values of lower indices than those they write.
@@ -16,11 +16,11 @@ impl<T: Number> Values<T> {
     /// Starts a pass with `count` values on the residual stream `x`.
     pub fn begin(&mut self, count: usize, x: &[T]) {
         self.0.resize_with(count, Vec::new);
-        room(&mut self.0[0], x.len()).copy_from_slice(x);
+        resized(&mut self.0[0], x.len()).copy_from_slice(x);
     }
 
     /// Returns a value.
-    pub fn of(&self, value: Value) -> &[T] {
+    pub fn get(&self, value: Value) -> &[T] {
         &self.0[value]
     }
 
@@ -33,7 +33,7 @@ impl<T: Number> Values<T> {
     ) {
         let mut buffers = to.map(|value| std::mem::take(&mut self.0[value]));
         for (buffer, numbers) in buffers.iter_mut().zip(numbers) {
-            room(buffer, numbers);
+            resized(buffer, numbers);
         }
         compute(self, buffers.each_mut().map(Vec::as_mut_slice));
         for (value, buffer) in to.into_iter().zip(buffers) {
@@ -68,7 +68,7 @@ impl<T: Number> ValueGradients<T> {
     }
 
     /// Returns the gradient of a value.
-    pub fn of(&self, value: Value) -> &[T] {
+    pub fn get(&self, value: Value) -> &[T] {
         &self.gradients[value]
     }
 
@@ -87,7 +87,7 @@ impl<T: Number> ValueGradients<T> {
         } else {
             Accum::Replace
         };
-        (room(&mut self.gradients[value], numbers), accumulate)
+        (resized(&mut self.gradients[value], numbers), accumulate)
     }
 
     /// Returns the gradient of a value, to add a contribution to.
@@ -114,7 +114,7 @@ impl<T: Number> ValueGradients<T> {
             if first[index] {
                 *part = std::mem::take(&mut self.gradients[to[index]]);
             }
-            room(part, numbers[index]);
+            resized(part, numbers[index]);
         }
         compute(parts.each_mut().map(Vec::as_mut_slice));
         for (index, part) in parts.into_iter().enumerate() {
@@ -147,7 +147,7 @@ mod tests {
             gradients.begin(2);
             let write = |number: f64| move |[to]: [&mut [f64]; 1]| to.fill(number);
             gradients.add([0], [3], write(1.0));
-            assert_eq!(gradients.of(0), [1.0; 3]);
+            assert_eq!(gradients.get(0), [1.0; 3]);
             gradients.add([0], [3], write(2.0));
             gradients.sum(0, 3).iter_mut().for_each(|to| *to += 4.0);
             let (to, accumulate) = gradients.contribution(0, 3);
@@ -157,7 +157,7 @@ mod tests {
                 one.fill(8.0);
                 other.fill(16.0);
             });
-            assert_eq!(gradients.of(1), [24.0; 2]);
+            assert_eq!(gradients.get(1), [24.0; 2]);
         }
         gradients.begin(2);
         assert_eq!(gradients.contribution(0, 3).1, Accum::Replace);

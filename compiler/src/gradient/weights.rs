@@ -115,7 +115,7 @@ pub(super) enum AnyHead<'a, T> {
 }
 
 impl<'a, T: Number> AnyHead<'a, T> {
-    pub fn of(file: &'a ModelFile, pool: &Pool) -> Result<Self, GradientError> {
+    pub fn decode(file: &'a ModelFile, pool: &Pool) -> Result<Self, GradientError> {
         let part = |part| MatrixId::Head.role(part);
         let has = |of| part(of).is_some_and(|role| file.tensor(role).is_some());
         let stored = |of| match part(of) {
@@ -126,7 +126,7 @@ impl<'a, T: Number> AnyHead<'a, T> {
             let (a, b) = (stored(a)?.matrix(pool)?, stored(b)?);
             Ok(AnyHead::Factors { base, a, b })
         };
-        match Form::of(has) {
+        match Form::from_parts(has) {
             Some(Form::LowRank) => factors(None, Part::A, Part::B),
             Some(Form::Residual) => {
                 let base = Some(stored(Part::Weight)?);
@@ -170,7 +170,7 @@ fn slot_matrix<T: Number>(
 ) -> Result<Matrix<T>, GradientError> {
     let role = |part| Role::Linear { layer, slot, part };
     let matrix = |role| Stored::new(file, role)?.matrix(pool);
-    let (base, b, a) = match Form::of(|part| file.tensor(role(part)).is_some()) {
+    let (base, b, a) = match Form::from_parts(|part| file.tensor(role(part)).is_some()) {
         Some(Form::LowRank) => (None, Part::B, role(Part::A)),
         Some(Form::Residual) => {
             let base = matrix(role(Part::Weight))?;

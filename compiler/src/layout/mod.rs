@@ -51,7 +51,7 @@ pub fn write_steps<'a>(source: &'a ModelFile, plan: &'a Plan, biases: bool) -> V
 }
 
 fn replacing_unit(plan: &Plan, role: Role) -> Option<(&UnitPlan, MatrixId)> {
-    let (matrix, Part::Weight) = MatrixId::of(role)? else {
+    let (matrix, Part::Weight) = MatrixId::from_role(role)? else {
         return None;
     };
     let unit = plan.unit_of(matrix)?;
@@ -59,7 +59,7 @@ fn replacing_unit(plan: &Plan, role: Role) -> Option<(&UnitPlan, MatrixId)> {
 }
 
 fn is_corrected(plan: &Plan, role: Role) -> bool {
-    match MatrixId::of(role) {
+    match MatrixId::from_role(role) {
         Some((matrix, Part::Bias)) => plan.unit_of(matrix).is_some_and(|u| u.rank().is_some()),
         _ => false,
     }
@@ -83,7 +83,7 @@ fn tensor_entries(source: &ModelFile, plan: &Plan, biases: bool) -> Vec<TensorEn
             ),
             Some((unit, matrix)) => {
                 let first = unit.members[0].matrix == matrix;
-                let mine = |role: Role| match MatrixId::of(role) {
+                let mine = |role: Role| match MatrixId::from_role(role) {
                     Some((own, _)) => own == matrix,
                     None => first,
                 };
@@ -109,7 +109,7 @@ fn tensor_entries(source: &ModelFile, plan: &Plan, biases: bool) -> Vec<TensorEn
 
 /// `blk.0.attn_q.weight` becomes `blk.0.attn_q.a`; bases are named by role.
 fn factor_name(source: &ModelFile, role: Role) -> String {
-    let found = MatrixId::of(role);
+    let found = MatrixId::from_role(role);
     let found = found.and_then(|(m, part)| Some((source.tensor(m.weight())?, part)));
     match found {
         Some((t, Part::Weight)) => t.name.clone(),

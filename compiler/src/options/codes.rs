@@ -180,7 +180,7 @@ impl CodeOptions {
     }
 
     /// Returns the given options with their values.
-    pub(super) fn given(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+    pub(super) fn specified(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         let given = [
             ("codes", self.codes.map(CodeKinds::name)),
             ("low_rank", self.low_rank.map(Switch::name)),

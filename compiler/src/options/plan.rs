@@ -294,7 +294,7 @@ impl PlanOptions {
     pub fn check(&self) -> Result<(), OptionError> {
         let method = self.method();
         if method != Method::Quantise {
-            return match self.codes.given().next() {
+            return match self.codes.specified().next() {
                 Some((name, value)) => Err(OptionError::RequiresCodes {
                     option: format!("`{name}` {value}"),
                     method,
@@ -311,24 +311,24 @@ impl PlanOptions {
     }
 
     fn first_factor_option(&self) -> Option<(&'static str, String)> {
-        fn given(value: Option<impl ToString>) -> Option<String> {
+        fn text(value: Option<impl ToString>) -> Option<String> {
             value.map(|value| value.to_string())
         }
         let slots: Vec<&str> = self.slots.iter().map(|slot| slot.name()).collect();
         let first = self.first_positions;
         let first = first.filter(|first| *first != FirstPositions::default());
         let options = [
-            ("allocator", given(self.allocator)),
-            ("rank_floor", given(self.rank_floor)),
-            ("rank_cap", given(self.rank_cap)),
-            ("first_positions", given(first)),
+            ("allocator", text(self.allocator)),
+            ("rank_floor", text(self.rank_floor)),
+            ("rank_cap", text(self.rank_cap)),
+            ("first_positions", text(first)),
             (
                 "slots",
                 Some(slots.join(",")).filter(|slots| !slots.is_empty()),
             ),
-            ("factor_type", given(self.factor_type)),
-            ("dense_type", given(self.dense_type)),
-            ("embedding_type", given(self.embedding_type)),
+            ("factor_type", text(self.factor_type)),
+            ("dense_type", text(self.dense_type)),
+            ("embedding_type", text(self.embedding_type)),
         ];
         let mut options = options.into_iter();
         options

@@ -95,7 +95,7 @@ impl fmt::Display for PlanRequest {
         };
         if self.method == Method::Quantise {
             write!(f, "--method {method} {}{effort}", self.budget)?;
-            for (name, value) in self.codes.given() {
+            for (name, value) in self.codes.specified() {
                 write!(f, " --{} {value}", name.replace('_', "-"))?;
             }
             return self.fmt_common(f);

@@ -33,7 +33,7 @@ pub struct PermuteError {
 }
 
 fn norm_before(role: Role, file: &ModelFile) -> Option<Role> {
-    let (matrix, Part::Weight) = MatrixId::of(role)? else {
+    let (matrix, Part::Weight) = MatrixId::from_role(role)? else {
         return None;
     };
     match matrix {

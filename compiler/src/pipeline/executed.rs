@@ -5,7 +5,7 @@ use std::sync::Arc;
 use htc_formats::source::ModelFile;
 use htc_kernels::Pool;
 use htc_loader::Model;
-use htc_loader::backend::Planned;
+use htc_loader::backend::PlannedSession;
 use htc_loader::device::DeviceChoice;
 use htc_loader::kv::KvKind;
 
@@ -38,7 +38,7 @@ pub(super) fn with_device<T>(
         path: source.path.clone(),
         error,
     })?;
-    let sessions = model.iter().zip(text).map(|(model, text)| Planned {
+    let sessions = model.iter().zip(text).map(|(model, text)| PlannedSession {
         model,
         positions: text.window_size(source.hyper.context),
         kind: KvKind::F32,

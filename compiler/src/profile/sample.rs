@@ -47,7 +47,7 @@ pub(super) fn costs(
         };
         let rows = match of {
             MatrixId::Head => gradients.token_costs()?.logits,
-            of => gradients.of(of)?.diagonal,
+            of => gradients.for_matrix(of)?.diagonal,
         };
         costs.push(ErrorCost {
             of_logits: of == MatrixId::Head,
@@ -60,7 +60,7 @@ pub(super) fn costs(
         });
     }
     if matrix == MatrixId::Embedding {
-        let found = gradients.of(matrix)?;
+        let found = gradients.for_matrix(matrix)?;
         let n = found.diagonal.len();
         let mut moment = vec![0.0; n * n];
         for block in &found.blocks {

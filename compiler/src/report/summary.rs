@@ -147,7 +147,7 @@ impl Summary {
         parameters.after -= outside(|m| m.parameters_before);
         let own = source.tensors.iter().filter(|tensor| {
             let bias = |unit: &UnitPlan| biases.count > 0 && unit.rank().is_some();
-            match MatrixId::of(tensor.role) {
+            match MatrixId::from_role(tensor.role) {
                 Some((matrix, Part::Bias)) => plan.unit_of(matrix).is_some_and(bias),
                 _ => false,
             }

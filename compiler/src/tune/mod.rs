@@ -163,7 +163,7 @@ impl TuningInputs<'_> {
         artifact: Artifact,
         watch: Progress,
     ) -> Result<TuningResult, TuneError> {
-        let base = Scales::of(self.compiled.file(), self.source.file())?;
+        let base = Scales::from_models(self.compiled.file(), self.source.file())?;
         check_types(self.compiled.file(), &base)?;
         let (held_out, count) = (self.validation_windows(), base.count());
         let name = self.name(&held_out);

@@ -25,7 +25,7 @@ pub(super) fn row_feedback(
         let weights = vocabulary_row_costs(gradients, matrix, place, treatment)?;
         return Ok(Some(RowFeedback::from_weights(weights)));
     }
-    let outputs = gradients.of(matrix)?;
+    let outputs = gradients.for_matrix(matrix)?;
     let order = source.order().and_then(|order| order.outputs(matrix));
     let blocks = match (order, outputs.blocks) {
         (None, blocks) => blocks,
@@ -77,7 +77,7 @@ fn vocabulary_row_costs(
         all.push((tokens.logits, read));
     }
     if matrix == MatrixId::Embedding {
-        let size = gradients.of(matrix)?.mean_diagonal;
+        let size = gradients.for_matrix(matrix)?.mean_diagonal;
         all.push((tokens.lookups, size));
     }
     let mut weights = vec![0.0; all.first().map_or(0, |(rows, _)| rows.len())];

@@ -67,7 +67,7 @@ impl Measured {
         let (rows, cols) = (tensor.rows, tensor.cols);
         let mut values = vec![0.0; rows * cols];
         source.decode(tensor, 0..rows, &mut values).unwrap();
-        let of_outputs = self.gradients.of(matrix).unwrap();
+        let of_outputs = self.gradients.for_matrix(matrix).unwrap();
         let [block] = &of_outputs.blocks[..] else {
             panic!("{matrix}: not all of its outputs together");
         };

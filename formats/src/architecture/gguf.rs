@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 pub use write::{gguf_metadata, gguf_rope_pairs};
 
-use super::{Architecture, BindError, Found, Sliding, check_layers};
+use super::{Architecture, BindError, ContainerTensor, Sliding, check_layers};
 use crate::gguf::{Array, Contents, FromValue, GgufError, TensorInfo, Value};
 use crate::model::{Experts, Forward, HyperParameters, LongRope, SlidingWindow};
 
@@ -42,7 +42,7 @@ impl<'a> Parts<'a> {
         tensors.map(|tensor| tensor.name.as_str())
     }
 
-    pub fn find(&self, name: &str) -> Result<Option<Found>, BindError> {
+    pub fn find(&self, name: &str) -> Result<Option<ContainerTensor>, BindError> {
         let Some(&(file, tensor)) = self.tensors.get(name) else {
             return Ok(None);
         };
@@ -51,7 +51,7 @@ impl<'a> Parts<'a> {
         while shape.len() > 2 && shape[0] == 1 {
             shape.remove(0);
         }
-        Ok(Some(Found {
+        Ok(Some(ContainerTensor {
             shape,
             dtype: tensor.dtype()?,
             file,
@@ -95,7 +95,7 @@ pub(super) fn hyper_parameters(
     let forward = Forward {
         rope_pairs: traits.gguf_rope_pairs,
         activation: traits.activation,
-        embedding_scale: traits.embedding_scale.of(width),
+        embedding_scale: traits.embedding_scale.factor(width),
         attention_scale: traits.attention_scale(layers, width, heads),
         attention_softcap: keys
             .optional("attn_logit_softcapping")?

@@ -112,7 +112,7 @@ impl Place {
 
 /// A tensor as described by its container.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct ContainerTensor {
     /// Dimensions, rows first: `[rows, cols]`, or `[cols]` of a vector; further dimensions of
     /// length 1 are dropped.
     pub shape: Vec<u64>,
@@ -188,7 +188,7 @@ impl Architecture {
         hyper: &HyperParameters,
         naming: Naming,
         names: impl Iterator<Item = &'a str>,
-        find: impl Fn(&str) -> Result<Option<Found>, BindError>,
+        find: impl Fn(&str) -> Result<Option<ContainerTensor>, BindError>,
     ) -> Result<Vec<ModelTensor>, BindError> {
         let mut bound: Vec<ModelTensor> = Vec::new();
         let mut used = HashSet::new();
@@ -275,8 +275,8 @@ struct ExpectedTensor {
 impl ExpectedTensor {
     /// Returns the shape with these lengths, rows first.
     fn shape(&self, hyper: &HyperParameters) -> Vec<u64> {
-        let cols = self.cols.of(hyper) as u64;
-        let mut rows = self.holds.iter().map(|(_, rows)| rows.of(hyper) as u64);
+        let cols = self.cols.length(hyper) as u64;
+        let mut rows = self.holds.iter().map(|(_, rows)| rows.length(hyper) as u64);
         if self.is_stack && self.holds.len() > 1 {
             vec![self.holds.len() as u64, rows.next().unwrap_or(0), cols]
         } else {
@@ -351,11 +351,11 @@ impl ExpertRule {
 /// Checks the shape of a tensor and splits it into its roles.
 fn bind_tensor(
     expected: &ExpectedTensor,
-    found: &Found,
+    found: &ContainerTensor,
     hyper: &HyperParameters,
     bound: &mut Vec<ModelTensor>,
 ) -> Result<(), BindError> {
-    let cols = expected.cols.of(hyper);
+    let cols = expected.cols.length(hyper);
     let (shape, vector) = (expected.shape(hyper), vec![cols as u64]);
     let is_vector = shape[0] == 1;
     let row_bytes = found.dtype.row_bytes(cols);
@@ -371,7 +371,7 @@ fn bind_tensor(
     };
     let mut start = found.range.start;
     for (role, rows) in &expected.holds {
-        let rows = rows.of(hyper);
+        let rows = rows.length(hyper);
         let end = start + rows * row_bytes;
         bound.push(ModelTensor {
             name: expected.name.clone(),

@@ -57,7 +57,7 @@ impl Traits {
 
 impl EmbeddingScale {
     /// Returns the factor; `None` is 1.
-    pub(crate) fn of(self, width: usize) -> Option<f32> {
+    pub(crate) fn factor(self, width: usize) -> Option<f32> {
         match self {
             EmbeddingScale::One => None,
             EmbeddingScale::RootOfWidth => Some((width as f32).sqrt()),
@@ -131,7 +131,7 @@ pub(super) enum Dim {
 }
 
 impl Dim {
-    pub fn of(self, hyper: &HyperParameters) -> usize {
+    pub fn length(self, hyper: &HyperParameters) -> usize {
         match self {
             Dim::One => 1,
             Dim::Vocabulary => hyper.vocabulary,

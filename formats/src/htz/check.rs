@@ -106,7 +106,7 @@ pub(super) const VOCABULARY: &str = "vocabulary";
 pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]) -> Vec<String> {
     let new_form = |role: Role| {
         matches!(
-            MatrixId::of(role),
+            MatrixId::from_role(role),
             Some((_, Part::ResidualA | Part::ResidualB))
         ) || matches!(role, Role::OutputFactor { .. })
     };

@@ -244,9 +244,8 @@ fn is_uncompressed_role(role: Role) -> bool {
         | Role::KvBasis { .. }
         | Role::KvEnergies { .. }
         | Role::Refinement { .. } => false,
-        role => {
-            MatrixId::of(role).is_none_or(|(_, part)| matches!(part, Part::Weight | Part::Bias))
-        }
+        role => MatrixId::from_role(role)
+            .is_none_or(|(_, part)| matches!(part, Part::Weight | Part::Bias)),
     }
 }
 

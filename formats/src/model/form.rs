@@ -105,7 +105,7 @@ impl MatrixId {
 
     /// Returns the matrix and the part that a role denotes; `None` for bases and for vectors other
     /// than biases.
-    pub const fn of(role: Role) -> Option<(MatrixId, Part)> {
+    pub const fn from_role(role: Role) -> Option<(MatrixId, Part)> {
         match role {
             Role::TokenEmbedding => Some((MatrixId::Embedding, Part::Weight)),
             Role::Output => Some((MatrixId::Head, Part::Weight)),
@@ -214,7 +214,7 @@ impl Form {
 
     /// Detects the form from the parts that exist. Its last part may be missing, which the reader
     /// of the parts then reports.
-    pub fn of(has: impl Fn(Part) -> bool) -> Option<Form> {
+    pub fn from_parts(has: impl Fn(Part) -> bool) -> Option<Form> {
         match (has(Part::Weight), has(Part::ResidualA)) {
             (true, true) => Some(Form::Residual),
             (true, false) => Some(Form::Dense),
@@ -416,19 +416,19 @@ mod tests {
             assert_eq!(stored.form(), form);
             let tensors = stored.tensors(slot(), (768, 256));
             let has = |part| tensors.iter().any(|t| Some(t.role) == slot().role(part));
-            assert_eq!(Form::of(has), Some(form));
+            assert_eq!(Form::from_parts(has), Some(form));
             assert_eq!(tensors.len(), form.parts().len());
             let by_role = |a: &StoredTensor, b: &StoredTensor| {
                 a.role.execution_order() < b.role.execution_order()
             };
             assert!(tensors.is_sorted_by(by_role), "{tensors:?}");
             for (tensor, &part) in tensors.iter().zip(form.parts()) {
-                assert_eq!(MatrixId::of(tensor.role), Some((slot(), part)));
+                assert_eq!(MatrixId::from_role(tensor.role), Some((slot(), part)));
                 assert!(tensor.bytes() > 0);
             }
         }
-        assert_eq!(Form::of(|_| false), None);
-        assert_eq!(Form::of(|part| part == Part::Bias), None);
+        assert_eq!(Form::from_parts(|_| false), None);
+        assert_eq!(Form::from_parts(|part| part == Part::Bias), None);
     }
 
     #[test]
@@ -467,7 +467,10 @@ mod tests {
         assert!(all.is_sorted());
         for matrix in all {
             assert_eq!(matrix.to_string().parse(), Ok(matrix));
-            assert_eq!(MatrixId::of(matrix.weight()), Some((matrix, Part::Weight)));
+            assert_eq!(
+                MatrixId::from_role(matrix.weight()),
+                Some((matrix, Part::Weight))
+            );
             assert_eq!(matrix.role(Part::Weight), Some(matrix.weight()));
         }
         for text in ["", "layers.3", "layers.03.q", "q", "output", "layers.0.q.a"] {

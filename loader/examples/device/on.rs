@@ -10,7 +10,7 @@ use htc_formats::htz::KernelCode;
 use htc_kernels::Pool;
 use htc_kernels::cuda::{Device, DeviceError, Kernel, KernelArguments};
 use htc_loader::Model;
-use htc_loader::backend::{Need, Planned};
+use htc_loader::backend::{GpuMemoryEstimate, PlannedSession};
 use htc_loader::device::{
     CpuExecutor, DeviceChoice, DeviceSelector, Executor, GpuExecutor, ReferenceExecutor,
 };
@@ -421,12 +421,12 @@ impl<D: Device> Device for CountingDevice<D> {
 impl<D: DescribedDevice> BenchmarkExecutor for GpuExecutor<CountingDevice<D>> {
     fn check_memory(&self, model: &Model, positions: usize) -> Outcome<()> {
         let kind = KvKind::default();
-        let planned = Planned {
+        let planned = PlannedSession {
             model,
             positions,
             kind,
         };
-        Ok(Need::of::<CountingDevice<D>>(&[planned]).check(&self.0)?)
+        Ok(GpuMemoryEstimate::for_sessions::<CountingDevice<D>>(&[planned]).check(&self.0)?)
     }
 
     fn device(&self) -> Value {

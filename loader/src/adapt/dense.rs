@@ -25,7 +25,7 @@ pub(super) fn decode_projection(
         role.is_some_and(|role| file.tensor(role).is_some())
     };
     let (rows, cols) = matrix.shape(&file.hyper);
-    let form = Form::of(has).ok_or(LoadError::Missing(matrix.weight()))?;
+    let form = Form::from_parts(has).ok_or(LoadError::Missing(matrix.weight()))?;
     Ok(match form {
         Form::Dense => {
             let mut w = of(Part::Weight)?;

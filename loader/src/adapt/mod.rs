@@ -381,7 +381,7 @@ impl Adaptation {
                 let (width, rank) = (self.width, correction.rank());
                 let a = matrix("correction a", &correction.a, width)?;
                 let b = matrix("correction b", &correction.b, rank)?;
-                let (a, b) = (draft.place(&a)?, draft.place(&b)?);
+                let (a, b) = (draft.load(&a)?, draft.load(&b)?);
                 Adapted {
                     layers: Vec::new(),
                     correction: Some(Correction { a, b }),
@@ -425,13 +425,13 @@ impl DraftBases {
             all.resize_with(layer, || None);
             let (rows, rank) = (basis.rows(), basis.rank());
             let stored = encode_matrix("basis", dtypes[0], [rank, rows.len() / rank.max(1)], rows)?;
-            let placed = draft.place(&stored)?;
+            let placed = draft.load(&stored)?;
             let mut qkv = Vec::with_capacity(3);
             for (&slot, &dtype) in InputGroup::Qkv.slots().iter().zip(&dtypes[1..]) {
                 let projected = self.project(layer, slot, basis, &mut scratch)?;
                 let out = projected.len() / rank.max(1);
                 let tensor = encode_matrix(slot.name(), dtype, [out, rank], &projected)?;
-                let projected = draft.place(&tensor)?;
+                let projected = draft.load(&tensor)?;
                 qkv.push(Linear::SharedBasis { projected });
             }
             let Ok(qkv) = qkv.try_into() else {

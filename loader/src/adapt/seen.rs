@@ -23,7 +23,7 @@ pub(crate) struct LayerInputs {
 }
 
 impl Tap for LayerInputs {
-    fn wants(&self, point: Point) -> bool {
+    fn observes(&self, point: Point) -> bool {
         !self.layers.is_empty() && point == Point::Input(ActivationPoint::Attention)
     }
 

@@ -45,7 +45,7 @@ impl<B: Backend> Session<B> {
     }
 
     /// Loads a matrix that is in no file to the backend.
-    pub(crate) fn place(&mut self, tensor: &Tensor) -> Result<Placed<B::Weight>, ExecError> {
+    pub(crate) fn load(&mut self, tensor: &Tensor) -> Result<Placed<B::Weight>, ExecError> {
         Ok(Placed {
             weight: self.runner.backend.weight(tensor)?,
             dtype: tensor.dtype(),

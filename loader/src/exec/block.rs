@@ -5,7 +5,7 @@ use htc_formats::model::{InputGroup, Register};
 use htc_kernels::cpu::Attention;
 
 use super::project::{Output, project};
-use super::tap::{Look, Point, Tap};
+use super::tap::{Observer, Point, Tap};
 use super::{AdaptedLayer, Buffers, Part, Runner};
 use crate::backend::{Backend, HeadShape, SequenceRows};
 use crate::dial::ActiveSetting;
@@ -28,7 +28,7 @@ pub(super) struct Execution<'a, 'p, B: Backend> {
     pub setting: ActiveSetting,
     /// Replacement of the Q, K and V projections and their basis.
     adapted: Option<&'a AdaptedLayer<B>>,
-    pub look: Look<'a>,
+    pub look: Observer<'a>,
 }
 
 impl<B: Backend> Runner<B> {
@@ -52,7 +52,7 @@ impl<B: Backend> Runner<B> {
             epsilon: hyper.norm_epsilon,
             setting: self.setting,
             adapted: self.adapted.as_deref().and_then(|a| a.layer(index)),
-            look: Look {
+            look: Observer {
                 tap,
                 layer: index,
                 n,

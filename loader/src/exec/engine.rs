@@ -262,7 +262,7 @@ impl<B: Backend> Engine<B> {
             sequence.advance(rows.len(), 0..blocks);
         }
         let of_chunk = |chunk: &Chunk<'_>| {
-            let count = chunk.wanted(0).len() * vocabulary;
+            let count = chunk.logit_rows(0).len() * vocabulary;
             let (own, rest) = logits.split_at(count);
             logits = rest;
             own
@@ -318,7 +318,7 @@ impl<B: Backend> Engine<B> {
 
 impl Chunk<'_> {
     /// Returns the rows whose logits are wanted, if the chunk begins at row `first` of the batch.
-    fn wanted(&self, first: usize) -> Range<usize> {
+    fn logit_rows(&self, first: usize) -> Range<usize> {
         let end = first + self.tokens.len();
         match self.logits {
             LogitRows::None => end..end,
@@ -333,7 +333,7 @@ fn wanted_rows(chunks: &[Chunk<'_>]) -> Vec<Range<usize>> {
     let mut all: Vec<Range<usize>> = Vec::new();
     let mut first = 0;
     for chunk in chunks {
-        let rows = chunk.wanted(first);
+        let rows = chunk.logit_rows(first);
         first += chunk.tokens.len();
         match all.last_mut() {
             _ if rows.is_empty() => {}

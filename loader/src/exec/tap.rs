@@ -26,7 +26,7 @@ pub enum Point {
 /// Observer of a block's activations.
 pub trait Tap {
     /// Returns true if the point is to be observed; others stay on the backend.
-    fn wants(&self, point: Point) -> bool {
+    fn observes(&self, point: Point) -> bool {
         let _ = point;
         true
     }
@@ -37,14 +37,14 @@ pub trait Tap {
 
 /// Observes nothing.
 impl Tap for () {
-    fn wants(&self, _: Point) -> bool {
+    fn observes(&self, _: Point) -> bool {
         false
     }
 
     fn see(&mut self, _: usize, _: Point, _: &[f32]) {}
 }
 
-pub(super) struct Look<'a> {
+pub(super) struct Observer<'a> {
     pub tap: &'a mut dyn Tap,
     pub layer: usize,
     pub n: usize,
@@ -52,7 +52,7 @@ pub(super) struct Look<'a> {
     pub room: &'a mut Vec<f32>,
 }
 
-impl Look<'_> {
+impl Observer<'_> {
     /// Passes `x [n, width]` to the tap if requested.
     pub fn at<B: Backend>(
         &mut self,
@@ -61,7 +61,7 @@ impl Look<'_> {
         width: usize,
         x: &B::Buffer,
     ) -> Result<(), ExecError> {
-        if self.tap.wants(point) {
+        if self.tap.observes(point) {
             let x = backend.read(x, self.n * width, self.room)?;
             self.tap.see(self.layer, point, x);
         }

@@ -21,12 +21,12 @@ pub(super) fn require(file: &ModelFile, role: Role) -> Result<Tensor, LoadError>
 }
 
 /// Loads tensors of a file to a backend.
-pub(super) trait Place<B: Backend> {
+pub(super) trait WeightLoader<B: Backend> {
     fn weight(&mut self, tensor: &Tensor) -> Result<B::Weight, ExecError>;
     fn vector(&mut self, numbers: Vec<f32>) -> Result<B::Vector, ExecError>;
 }
 
-impl<B: Backend> Place<B> for B {
+impl<B: Backend> WeightLoader<B> for B {
     fn weight(&mut self, tensor: &Tensor) -> Result<B::Weight, ExecError> {
         Backend::weight(self, tensor)
     }
@@ -39,7 +39,7 @@ impl<B: Backend> Place<B> for B {
 /// Uses tensors where they are in the mapped file.
 pub(super) struct InPlace;
 
-impl Place<Cpu> for InPlace {
+impl WeightLoader<Cpu> for InPlace {
     fn weight(&mut self, tensor: &Tensor) -> Result<Tensor, ExecError> {
         tensor.validated()
     }
@@ -56,13 +56,13 @@ pub(super) struct Binder<'a, P> {
 }
 
 impl<P> Binder<'_, P> {
-    pub fn place<B: Backend>(
+    pub fn load<B: Backend>(
         &mut self,
         tensor: &Tensor,
         expected: [usize; 2],
     ) -> Result<Placed<B::Weight>, LoadError>
     where
-        P: Place<B>,
+        P: WeightLoader<B>,
     {
         let [rows, cols] = check(tensor, expected)?;
         let weight = self.place.weight(tensor);
@@ -84,7 +84,7 @@ impl<P> Binder<'_, P> {
         length: usize,
     ) -> Result<Option<B::Vector>, LoadError>
     where
-        P: Place<B>,
+        P: WeightLoader<B>,
     {
         let Some(tensor) = find(self.file, role) else {
             return Ok(None);
@@ -103,14 +103,14 @@ impl<P> Binder<'_, P> {
         length: usize,
     ) -> Result<B::Vector, LoadError>
     where
-        P: Place<B>,
+        P: WeightLoader<B>,
     {
         self.vector(role, length)?.ok_or(LoadError::Missing(role))
     }
 
     /// Returns the storage form of a matrix; `None` if it has no tensors.
     pub fn form(&self, matrix: MatrixId) -> Option<Form> {
-        Form::of(|part| {
+        Form::from_parts(|part| {
             let role = matrix.role(part);
             role.is_some_and(|role| self.file.tensor(role).is_some())
         })
@@ -123,7 +123,7 @@ impl<P> Binder<'_, P> {
         basis: Option<&Placed<B::Weight>>,
     ) -> Result<Linear<B::Weight>, LoadError>
     where
-        P: Place<B>,
+        P: WeightLoader<B>,
     {
         let (rows, cols) = matrix.shape(&self.file.hyper);
         let file = self.file;
@@ -133,14 +133,14 @@ impl<P> Binder<'_, P> {
         };
         Ok(match form {
             Form::Dense => {
-                let base = self.place(&part(Part::Weight)?, [rows, cols])?;
+                let base = self.load(&part(Part::Weight)?, [rows, cols])?;
                 self.refined(matrix, base)?
             }
             Form::LowRank => {
                 let (a, b) = (part(Part::A)?, part(Part::B)?);
                 Linear::LowRank {
-                    b: self.place(&b, [rows, a.rows()])?,
-                    a: self.place(&a, [a.rows(), cols])?,
+                    b: self.load(&b, [rows, a.rows()])?,
+                    a: self.load(&a, [a.rows(), cols])?,
                 }
             }
             Form::SharedBasis => {
@@ -152,16 +152,16 @@ impl<P> Binder<'_, P> {
                     group,
                 });
                 let basis = basis.ok_or(LoadError::Missing(missing))?;
-                let projected = self.place(&part(Part::Projected)?, [rows, basis.rows])?;
+                let projected = self.load(&part(Part::Projected)?, [rows, basis.rows])?;
                 Linear::SharedBasis { projected }
             }
             Form::Residual => {
                 let base = part(Part::Weight)?;
                 let (a, b) = (part(Part::ResidualA)?, part(Part::ResidualB)?);
                 Linear::Residual {
-                    base: self.place(&base, [rows, cols])?,
-                    b: self.place(&b, [rows, a.rows()])?,
-                    a: self.place(&a, [a.rows(), cols])?,
+                    base: self.load(&base, [rows, cols])?,
+                    b: self.load(&b, [rows, a.rows()])?,
+                    a: self.load(&a, [a.rows(), cols])?,
                 }
             }
         })
@@ -174,13 +174,13 @@ impl<P> Binder<'_, P> {
         shape: [usize; 2],
     ) -> Result<Option<Refinement<B::Weight>>, LoadError>
     where
-        P: Place<B>,
+        P: WeightLoader<B>,
     {
         let file = self.file;
         let Some((index, tensor)) = dial::find_refinement(file, matrix) else {
             return Ok(None);
         };
-        let placed = self.place(&Tensor::new(file, tensor), shape)?;
+        let placed = self.load(&Tensor::new(file, tensor), shape)?;
         Ok(Some((placed, index)))
     }
 
@@ -190,7 +190,7 @@ impl<P> Binder<'_, P> {
         base: Placed<B::Weight>,
     ) -> Result<Linear<B::Weight>, LoadError>
     where
-        P: Place<B>,
+        P: WeightLoader<B>,
     {
         let found = self.refinement(matrix, [base.rows, base.cols])?;
         Ok(match found {
@@ -210,7 +210,7 @@ impl<P> Binder<'_, P> {
         basis: Option<&Placed<B::Weight>>,
     ) -> Result<Projection<B>, LoadError>
     where
-        P: Place<B>,
+        P: WeightLoader<B>,
     {
         let matrix = MatrixId::Projection {
             layer,
@@ -233,11 +233,11 @@ impl<P> Binder<'_, P> {
         group: InputGroup,
     ) -> Result<Option<Placed<B::Weight>>, LoadError>
     where
-        P: Place<B>,
+        P: WeightLoader<B>,
     {
         let width = self.file.hyper.width;
         let tensor = find(self.file, Role::Basis { layer, group });
-        let place = tensor.map(|basis| self.place(&basis, [basis.rows(), width]));
+        let place = tensor.map(|basis| self.load(&basis, [basis.rows(), width]));
         place.transpose()
     }
 
@@ -247,7 +247,7 @@ impl<P> Binder<'_, P> {
         block: &BlockSpec,
     ) -> Result<Block<B>, LoadError>
     where
-        P: Place<B>,
+        P: WeightLoader<B>,
     {
         let steps = block.steps.iter().map(|step| self.step(layer, step));
         Ok(Block {
@@ -257,7 +257,7 @@ impl<P> Binder<'_, P> {
 
     fn step<B: Backend>(&mut self, layer: usize, step: &spec::Step) -> Result<Step<B>, LoadError>
     where
-        P: Place<B>,
+        P: WeightLoader<B>,
     {
         let hyper = &self.file.hyper;
         Ok(match *step {
@@ -301,7 +301,7 @@ impl<P> Binder<'_, P> {
         step: &spec::Project,
     ) -> Result<Project<B>, LoadError>
     where
-        P: Place<B>,
+        P: WeightLoader<B>,
     {
         let basis = match step.group {
             Some(group) => self.basis(layer, group)?,
@@ -325,7 +325,7 @@ impl<P> Binder<'_, P> {
         step: &spec::ExpertsStep,
     ) -> Result<Experts<B>, LoadError>
     where
-        P: Place<B>,
+        P: WeightLoader<B>,
     {
         let experts = step.experts.iter().map(|expert| {
             Ok(Expert {

@@ -40,7 +40,7 @@ fn undisturbed() -> Vec<u8> {
     let path = scratch.path("out.htz");
     let manifest = Artifact::open(&path).manifest;
     let slots = manifest.tensors.iter().filter(|t| {
-        let matrix = MatrixId::of(t.role);
+        let matrix = MatrixId::from_role(t.role);
         matrix.is_some_and(|(matrix, _)| matches!(matrix, MatrixId::Projection { .. }))
     });
     let mut codes = slots.map(|t| t.codes.as_ref());

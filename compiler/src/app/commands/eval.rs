@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use htc_formats::htz::KernelCode;
-use htc_loader::backend::Planned;
+use htc_loader::backend::PlannedSession;
 use htc_loader::device::{DeviceWork, Executor};
 use htc_loader::dial::ActiveSetting;
 use htc_loader::tokenizer::Tokenizer;
@@ -124,13 +124,13 @@ impl DeviceWork for EvalWork<'_> {
         self.model.0.kernels()
     }
 
-    fn sessions(&self) -> Vec<Planned<'_>> {
+    fn sessions(&self) -> Vec<PlannedSession<'_>> {
         let (own, positions) = (self.args.kv.kv, self.args.context as usize);
         let reference = self
             .reference
             .map(|(model, _)| (model, measure::reference_kv_type(own).into()));
         let models = [Some((self.model.0, own)), reference].into_iter().flatten();
-        let planned = models.map(|(model, kind)| Planned {
+        let planned = models.map(|(model, kind)| PlannedSession {
             model,
             positions,
             kind,

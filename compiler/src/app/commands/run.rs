@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use htc_formats::htz::KernelCode;
 use htc_loader::adapt::{Adaptation, AdaptationStats};
-use htc_loader::backend::Planned;
+use htc_loader::backend::PlannedSession;
 use htc_loader::device::{DeviceWork, Executor};
 use htc_loader::dial::ActiveFraction;
 use htc_loader::generate::{
@@ -97,9 +97,9 @@ impl DeviceWork for RunWork<'_> {
         self.models.model.kernels()
     }
 
-    fn sessions(&self) -> Vec<Planned<'_>> {
+    fn sessions(&self) -> Vec<PlannedSession<'_>> {
         let (positions, kind) = (self.positions(), self.args.kv.kv);
-        let planned = |model| Planned {
+        let planned = |model| PlannedSession {
             model,
             positions,
             kind,

@@ -23,7 +23,7 @@ fn norm_gradients_match_finite_differences() {
         let labels = whole.labels(&x, &draws);
         let Backward { norms, .. } = whole.back(&x, &draws);
         let file = whole.model.file();
-        let all = Scales::of(file, file).unwrap();
+        let all = Scales::from_models(file, file).unwrap();
         assert_eq!(norms.len(), all.of.len(), "nothing is in codes");
         let mut random = Rng(5);
         for (role, found) in norms {
@@ -59,7 +59,10 @@ fn divergence_gradients_match_finite_differences() {
         let x = whole.embed(&tokens);
         let expected = whole.logits(&x);
         let before = whole.blocks.clone();
-        let mut scales = with_all_rows(Scales::of(model.file(), model.file()).unwrap(), &whole);
+        let mut scales = with_all_rows(
+            Scales::from_models(model.file(), model.file()).unwrap(),
+            &whole,
+        );
         let mut random = Rng(11);
         let numbers = scales.values.iter_mut().flatten();
         numbers.for_each(|number| *number *= 1.0 + 0.2 * random.normal() as f32);

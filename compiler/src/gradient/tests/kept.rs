@@ -53,7 +53,7 @@ fn made(
 fn numbers(of: &Gradients) -> Vec<OutputMoments> {
     let all = of.spec.matrices();
     let all = all.chain([MatrixId::Head, MatrixId::Embedding]);
-    all.map(|matrix| of.of(matrix).unwrap()).collect()
+    all.map(|matrix| of.for_matrix(matrix).unwrap()).collect()
 }
 
 fn names(folder: &Path) -> Vec<String> {
@@ -91,7 +91,7 @@ fn stored_moments_match_float64_gradients() {
         let draws: Vec<f64> = (0..tokens.len()).map(draw).collect();
         let Backward { slots, d, .. } = whole.back(&x, &draws);
         let same = |matrix: MatrixId, g: &[f64], scale: f64| {
-            let moments = found.of(matrix).unwrap();
+            let moments = found.for_matrix(matrix).unwrap();
             let order = moments.diagonal.len();
             let [block] = &moments.blocks[..] else {
                 panic!("{matrix}: one block");
@@ -140,7 +140,7 @@ fn stored_moments_match_float64_gradients() {
             let expected: f64 = rows.map(|(row, _)| weight(row)).sum::<f64>() / all;
             assert!((f64::from(share) - expected).abs() < 1e-6);
         }
-        let head = found.of(MatrixId::Head).unwrap();
+        let head = found.for_matrix(MatrixId::Head).unwrap();
         assert_eq!(head.diagonal.len(), whole.model.hyper().vocabulary);
         assert!(head.mean_diagonal > 0.0 && head.blocks.is_empty());
         let layer = whole.model.hyper().layers;
@@ -148,7 +148,7 @@ fn stored_moments_match_float64_gradients() {
             layer,
             projection: ProjectionKind::Q,
         };
-        assert!(matches!(found.of(missing), Err(NoMatrix { .. })));
+        assert!(matches!(found.for_matrix(missing), Err(NoMatrix { .. })));
     }
 }
 
@@ -308,7 +308,7 @@ fn moments_predict_divergence_of_errors() {
         let measured = divergence(&whole);
         whole.blocks[layer].projection_mut(slot).matrix = w;
         let h = costs
-            .of(MatrixId::Projection {
+            .for_matrix(MatrixId::Projection {
                 layer,
                 projection: slot,
             })
@@ -356,9 +356,12 @@ fn moments_predict_divergence_of_errors() {
             }
         }
     }
-    let lookup = costs.of(MatrixId::Embedding).unwrap();
+    let lookup = costs.for_matrix(MatrixId::Embedding).unwrap();
     let lookup = symmetric(&lookup.blocks[0].lower, width);
-    let (logits, shares) = (costs.of(MatrixId::Head).unwrap(), costs.shares().unwrap());
+    let (logits, shares) = (
+        costs.for_matrix(MatrixId::Head).unwrap(),
+        costs.shares().unwrap(),
+    );
     let mut predicted = 0.0;
     for (token, error) in error.chunks_exact(width).enumerate() {
         for i in 0..width {

@@ -28,7 +28,7 @@ fn estimate_counts_the_numbers_of_a_pass_through_every_block() {
             let x = vec![0.5; positions * width];
             block.forward(&pool, &x, &mut values);
             block.backward(&pool, &x, &values, &mut gradients);
-            let expected = Numbers::of(spec, width);
+            let expected = Numbers::count(spec, width);
             assert_eq!(values.numbers(), positions * expected.values);
             assert_eq!(gradients.numbers(), positions * expected.gradients);
         }
@@ -43,9 +43,9 @@ fn distillation_keeps_values_and_gradients_from_call_to_call() {
     let cpu = Cpu::with_threads(1).unwrap();
     let models = [&model, &model];
     let mut pair = Distillation::new(models, cpu, CONTEXT, Progress::silent());
-    let scales = Scales::of(model.file(), model.file()).unwrap();
+    let scales = Scales::from_models(model.file(), model.file()).unwrap();
     pair.gradients(&tokens, &scales).unwrap();
-    let expected = Numbers::of(&model.spec().blocks[0], model.spec().width);
+    let expected = Numbers::count(&model.spec().blocks[0], model.spec().width);
     let found = (
         pair.passes.values.numbers(),
         pair.passes.gradients.numbers(),

@@ -190,7 +190,7 @@ impl<T: Number> Whole<T> {
             for step in &block.steps {
                 match step {
                     Step::Project(step) => slots.extend(step.projections.iter().map(|of| {
-                        let (g, read) = (gradients.of(of.y), values.of(step.x));
+                        let (g, read) = (gradients.get(of.y), values.get(step.x));
                         (layer, of.slot, g.to_vec(), read.to_vec())
                     })),
                     Step::Norm(norm) => {

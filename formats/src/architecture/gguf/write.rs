@@ -117,7 +117,7 @@ fn check_implied(hyper: &HyperParameters, architecture: &Architecture) -> Result
     }
     let number = |x: Option<f32>, default: &str| x.map_or(default.to_owned(), |x| x.to_string());
     let (one, plain) = ("1", "1 / sqrt(head size)");
-    let expected = traits.embedding_scale.of(hyper.width);
+    let expected = traits.embedding_scale.factor(hyper.width);
     if forward.embedding_scale != expected {
         let found = number(forward.embedding_scale, one);
         return refuse("the factor of embeddings", found, number(expected, one));

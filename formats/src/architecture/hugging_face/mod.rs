@@ -37,7 +37,7 @@ pub fn bind_hugging_face(
 ) -> Result<(HyperParameters, Vec<ModelTensor>), BindError> {
     let map = config::parse(config)?;
     let config = Object::root(&map);
-    let (model, architecture) = model_types::of(&config)?;
+    let (model, architecture) = model_types::lookup(&config)?;
     check_supported(&config, model, architecture)?;
     let (hyper, rope) = hyper_parameters(&config, model, architecture)?;
     hyper.check()?;
@@ -97,7 +97,7 @@ fn hyper_parameters(
     let forward = Forward {
         rope_pairs: RopePairs::Halves,
         activation: traits.activation,
-        embedding_scale: traits.embedding_scale.of(width),
+        embedding_scale: traits.embedding_scale.factor(width),
         attention_scale: attention_scale(config, model, head_size)?,
         attention_softcap: softcap(
             config,
@@ -388,7 +388,7 @@ mod tests {
             let json = format!("{{\"model_type\":\"{name}\"}}");
             let map = config::parse(json.as_bytes()).unwrap();
             let config = Object::root(&map);
-            let (model, architecture) = model_types::of(&config).unwrap();
+            let (model, architecture) = model_types::lookup(&config).unwrap();
             check_supported(&config, model, architecture).unwrap();
             let (hyper, _) = hyper_parameters(&config, model, architecture).unwrap();
             hyper.check().unwrap();
@@ -418,7 +418,7 @@ mod tests {
         let window = |used: &str| {
             let map = config::parse(json.replace("USED", used).as_bytes()).unwrap();
             let config = Object::root(&map);
-            let (model, architecture) = model_types::of(&config).unwrap();
+            let (model, architecture) = model_types::lookup(&config).unwrap();
             let (hyper, _) = hyper_parameters(&config, model, architecture).unwrap();
             hyper.forward.sliding_window
         };
@@ -432,7 +432,7 @@ mod tests {
         let read = |json: &str| {
             let map = config::parse(json.as_bytes()).unwrap();
             let config = Object::root(&map);
-            let (model, architecture) = model_types::of(&config).unwrap();
+            let (model, architecture) = model_types::lookup(&config).unwrap();
             hyper_parameters(&config, model, architecture).unwrap().0
         };
         for (model_type, count, used, ffn, normalised) in [

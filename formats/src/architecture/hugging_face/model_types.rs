@@ -21,7 +21,7 @@ fn all() -> impl Iterator<Item = (&'static ModelType, &'static Architecture)> {
     })
 }
 
-pub(super) fn of(
+pub(super) fn lookup(
     config: &Object<'_>,
 ) -> Result<(&'static ModelType, &'static Architecture), BindError> {
     let found: &str = config.required("model_type")?;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::computed;
 use super::config::Object;
 use crate::architecture::model_type::ModelType;
-use crate::architecture::{Architecture, BindError, Found, ModelTensor, Naming};
+use crate::architecture::{Architecture, BindError, ContainerTensor, ModelTensor, Naming};
 use crate::block;
 use crate::model::{HyperParameters, Part, Role};
 use crate::safetensors::{Contents, TensorInfo, is_computed_buffer};
@@ -47,11 +47,11 @@ impl<'a> Tensors<'a> {
             .filter(|name| !is_computed_buffer(name))
     }
 
-    fn find(&self, name: &str) -> Result<Option<Found>, BindError> {
+    fn find(&self, name: &str) -> Result<Option<ContainerTensor>, BindError> {
         let Some((file, tensor)) = self.places.get(name) else {
             return Ok(None);
         };
-        Ok(Some(Found {
+        Ok(Some(ContainerTensor {
             shape: tensor.shape.clone(),
             dtype: tensor.dtype()?,
             file: self.files[*file].index,

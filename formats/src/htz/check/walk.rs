@@ -420,7 +420,7 @@ impl<'a> TensorTableWalk<'a> {
             bytes: 0,
         };
         for expected in stored.tensors(matrix, shape) {
-            let entry = match MatrixId::of(expected.role) {
+            let entry = match MatrixId::from_role(expected.role) {
                 Some((_, Part::A | Part::ResidualA)) => {
                     let entry = self.factor(expected.role, shape.1)?;
                     if entry.rows > shape.0 as u64 {
@@ -464,7 +464,7 @@ impl<'a> TensorTableWalk<'a> {
         match firsts.clone().find(|(_, role)| self.next_is(*role)) {
             Some((Form::Dense, _)) => {
                 let has = |part| self.peek_part(matrix, part).is_some();
-                Ok(Form::of(has).unwrap_or(Form::Dense))
+                Ok(Form::from_parts(has).unwrap_or(Form::Dense))
             }
             Some((form, _)) => Ok(form),
             None => {

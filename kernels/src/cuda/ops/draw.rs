@@ -120,7 +120,7 @@ mod tests {
         drawing.take(device).unwrap()
     }
 
-    fn kept(x: &[f32], draw: SamplingParameters) -> Vec<(u32, f64)> {
+    fn expected_candidates(x: &[f32], draw: SamplingParameters) -> Vec<(u32, f64)> {
         let mut ranked: Vec<(u32, f32)> = (0..).zip(x.iter().copied()).collect();
         ranked.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap().then(a.0.cmp(&b.0)));
         if draw.top_k > 0 {
@@ -175,7 +175,7 @@ mod tests {
                     top_p,
                     ..ALL
                 };
-                let kept = kept(&x, draw);
+                let kept = expected_candidates(&x, draw);
                 let mut before = 0.0;
                 let some = (kept.len() / 12).max(1);
                 for (at, &(token, weight)) in kept.iter().enumerate() {

@@ -143,7 +143,11 @@ mod tests {
     use super::*;
     use crate::cuda::{EmulatedDevice, ops};
 
-    fn found(device: &EmulatedDevice, numbers: &[f32], most: usize) -> Option<Vec<(u32, f32)>> {
+    fn select_largest(
+        device: &EmulatedDevice,
+        numbers: &[f32],
+        most: usize,
+    ) -> Option<Vec<(u32, f32)>> {
         let x = ops::upload_floats(device, numbers).unwrap();
         let mut largest = TopK::default();
         largest.begin(device, (&x, numbers.len()), most).unwrap();
@@ -169,7 +173,7 @@ mod tests {
             expected.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap().then(a.0.cmp(&b.0)));
             expected.truncate(most);
             assert_eq!(
-                found(&device, &x, most).unwrap(),
+                select_largest(&device, &x, most).unwrap(),
                 expected,
                 "{numbers}, {most}"
             );
@@ -183,7 +187,7 @@ mod tests {
             for at in [0, 4095, 9000] {
                 let mut x = vec![1.0; 9001];
                 x[at] = strange;
-                assert_eq!(found(&device, &x, 2), None, "{strange} at {at}");
+                assert_eq!(select_largest(&device, &x, 2), None, "{strange} at {at}");
             }
         }
         let x = ops::upload_floats(&device, &[1.0; 8]).unwrap();

@@ -45,7 +45,7 @@ impl<D: Device> Gpu<D> {
                     start,
                 }
             } else {
-                kv.held(layer)
+                kv.layer_cache(layer)
             };
             let attended = ops::attend_splits(device, queries, q, &held, attention, room, out);
             match attended.map_err(device_error)? {
@@ -74,7 +74,7 @@ impl<D: Device> Gpu<D> {
         let (queries, device) = (self.queries(shape, &rows), &self.device);
         let found = match kv.layout().low_rank_rows(layer) {
             0 => {
-                let [keys, _] = kv.held(layer).full;
+                let [keys, _] = kv.layer_cache(layer).full;
                 ops::attention_importance(device, queries, window, q, (keys, end), attention)
             }
             _ => {

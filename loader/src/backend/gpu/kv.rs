@@ -209,7 +209,7 @@ impl<D: Device> GpuKv<D> {
         launched.map_err(device_error)
     }
 
-    pub(super) fn held(&self, layer: usize) -> ops::DeviceLayerCache<'_, D> {
+    pub(super) fn layer_cache(&self, layer: usize) -> ops::DeviceLayerCache<'_, D> {
         let held = &self.layers[layer];
         let compressed = self.layout.low_rank_rows(layer);
         let low = held.low.as_ref().filter(|_| compressed > 0);

@@ -20,7 +20,7 @@ use htc_kernels::{Pool, ShapeError};
 pub use self::buffers::{GpuBuffer, GpuRotation, GpuVector};
 use self::heads::{Step, Turn};
 pub use self::kv::GpuKv;
-pub use self::need::{Need, Planned};
+pub use self::need::{GpuMemoryEstimate, PlannedSession};
 use self::pending::Pending;
 use super::{Attention, Backend, Factor, HeadShape, SequenceRows, Slot, refine_one_by_one};
 use crate::error::ExecError;

@@ -9,7 +9,7 @@ use crate::model::Model;
 
 /// Estimated device memory in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Need {
+pub struct GpuMemoryEstimate {
     /// Weights in the device layout.
     pub weights: u64,
     /// KV cache of all positions in full precision, with spare capacity.
@@ -20,7 +20,7 @@ pub struct Need {
 
 /// A planned session.
 #[derive(Clone, Copy)]
-pub struct Planned<'a> {
+pub struct PlannedSession<'a> {
     /// Model of the session.
     pub model: &'a Model,
     /// Largest number of positions.
@@ -29,12 +29,12 @@ pub struct Planned<'a> {
     pub kind: KvKind,
 }
 
-impl Need {
+impl GpuMemoryEstimate {
     /// Returns the memory of one session for each entry. Matrices that do not decode are skipped;
     /// loading refuses them by name.
-    pub fn of<D: Device>(planned: &[Planned<'_>]) -> Need {
-        let mut all = Need::default();
-        for &Planned {
+    pub fn for_sessions<D: Device>(planned: &[PlannedSession<'_>]) -> GpuMemoryEstimate {
+        let mut all = GpuMemoryEstimate::default();
+        for &PlannedSession {
             model,
             positions,
             kind,
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn insufficient_memory_is_refused_with_numbers() {
-        let need = Need {
+        let need = GpuMemoryEstimate {
             weights: 100,
             kv: 20,
             activations: 3,
@@ -123,7 +123,7 @@ mod tests {
             total: 200,
         };
         assert_eq!(need.fits([122, 200]), Err(refused));
-        let endless = Need {
+        let endless = GpuMemoryEstimate {
             kv: u64::MAX,
             ..need
         };
@@ -141,7 +141,7 @@ mod tests {
         let model = Model::open(path).unwrap();
         let need = |positions| {
             let (model, kind) = (&model, KvKind::default());
-            Need::of::<EmulatedDevice>(&[Planned {
+            GpuMemoryEstimate::for_sessions::<EmulatedDevice>(&[PlannedSession {
                 model,
                 positions,
                 kind,

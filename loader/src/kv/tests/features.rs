@@ -29,7 +29,7 @@ const PASS: f64 = 1e-4;
 struct Queries(Vec<Vec<f32>>);
 
 impl Tap for Queries {
-    fn wants(&self, point: Point) -> bool {
+    fn observes(&self, point: Point) -> bool {
         point == Point::Queries
     }
 

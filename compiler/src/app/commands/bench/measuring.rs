@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use htc_formats::htz::KernelCode;
 use htc_loader::Backend;
-use htc_loader::backend::Planned;
+use htc_loader::backend::PlannedSession;
 use htc_loader::device::{DeviceWork, Executor};
 use htc_loader::dial::ActiveSetting;
 use htc_loader::kv::KvOptions;
@@ -48,10 +48,10 @@ impl DeviceWork for BenchWork<'_, '_> {
         self.bench.subject.model.kernels()
     }
 
-    fn sessions(&self) -> Vec<Planned<'_>> {
+    fn sessions(&self) -> Vec<PlannedSession<'_>> {
         let (bench, args) = (&self.bench, self.bench.args);
         let (positions, kind) = (bench.positions.max(WINDOW), args.kv.kv_type.into());
-        let planned = |model| Planned {
+        let planned = |model| PlannedSession {
             model,
             positions,
             kind,
