@@ -218,7 +218,7 @@ fn numbers_of_any_magnitude_are_encoded_alike() {
     }
 }
 
-/// Its offset would have to be negative.
+/// The offset of these blocks would have to be negative, which the type cannot store.
 #[test]
 fn positive_numbers_have_the_step_of_the_largest() {
     let values: Vec<f32> = numbers("gaussian").iter().map(|x| 0.8 + x).collect();

@@ -141,11 +141,11 @@ pub struct Model<B: Backend = Cpu> {
 
 /// Rotary frequencies, in radians per position, one per rotated pair.
 pub(crate) struct Rope {
-    /// Of layers with full attention.
+    /// Frequencies of layers with full attention.
     frequencies: Vec<f64>,
     /// Longest short context, and frequencies beyond it.
     long: Option<(usize, Vec<f64>)>,
-    /// Of layers with a window, if different.
+    /// Frequencies of layers with a window, if different.
     local: Option<Vec<f64>>,
     /// Factor of rotated vectors.
     pub factor: f32,

@@ -62,7 +62,7 @@ fn large() -> Vec<Fixture> {
     ARCHITECTURES.into_iter().filter_map(fixture).collect()
 }
 
-/// In standard deviations of the logits.
+/// Tolerance for each KV type, in standard deviations of the logits.
 const KV: [(KvType, f64); 2] = [(KvType::F32, 1e-3), (KvType::F16, 5e-3)];
 
 fn gives_the_logits_of_transformers(model: impl Fn(&Fixture) -> PathBuf) {

@@ -66,7 +66,7 @@ fn value<T: Copy + std::iter::Sum<T>>(tables: &[Vec<T>], state: usize) -> T {
         .sum()
 }
 
-/// Each table with the others fixed, in turn.
+/// Fits each table in turn, with the others fixed.
 fn fit(tables: &mut [Vec<f64>], x: &[f32], states: &[u16]) {
     for _ in 0..4 {
         for (side, field) in FIELDS.into_iter().enumerate() {

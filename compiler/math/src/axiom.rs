@@ -30,10 +30,10 @@ const ARMIJO_FRACTION: f64 = 1e-4;
 
 const MAX_HALVINGS: usize = 6;
 
-/// In units of the minimum of the bound.
+/// Maximum step length, in units of the step that minimises the quadratic bound.
 const MAX_STEP: f64 = 4.0;
 
-/// Relative, so that untruncated channels do not follow rounding noise.
+/// Floor of relative tail energies, so that untruncated channels do not follow rounding noise.
 const TAIL_ENERGY_FLOOR: f64 = 1e-6;
 
 /// Relation of a projection to the residual stream.
@@ -264,7 +264,7 @@ struct PreparedProjection<'a> {
 enum ChannelEnergy {
     /// `[d, d]`, lower triangle, for few channels.
     Gram(Mat<f64>),
-    /// Per channel, for many channels.
+    /// Energy of each channel, for many channels.
     Energies(Vec<f64>),
 }
 

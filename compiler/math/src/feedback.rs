@@ -58,7 +58,7 @@ pub trait BlockFormat {
     ) -> impl Iterator<Item = Self::Scales>;
 }
 
-/// In search order.
+/// Kinds of neighbouring candidates, in search order.
 const NEIGHBOUR_KINDS: [NearbyKind; 2] = [NearbyKind::Steps, NearbyKind::Offsets];
 
 /// Quantised rows.

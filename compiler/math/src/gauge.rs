@@ -22,10 +22,10 @@ pub const DEFAULT_EXPONENT: f64 = 1.0;
 /// Fraction of `tr(C)/n · I` in [`Gauge::whiten`].
 pub const DEFAULT_SHRINKAGE: f64 = 1e-2;
 
-/// Relative, for channels unseen by calibration.
+/// Smallest channel variance relative to the mean, for channels unseen by calibration.
 const CHANNEL_FLOOR: f64 = 1e-6;
 
-/// Relative, for an invertible `C^½`.
+/// Smallest eigenvalue relative to the largest, so that `C^½` is invertible.
 const EIGENVALUE_FLOOR: f64 = 1e-12;
 
 /// Tolerance of `|C_ij| ≤ (C_ii C_jj)^½` for rounding.

@@ -16,7 +16,7 @@ pub(super) struct Panels<'a> {
 }
 
 impl<'a> Panels<'a> {
-    /// `T = W`.
+    /// Creates the panels of `T = W`.
     pub fn new(weight: Weight<'a>, algebra: &'a dyn Algebra) -> Self {
         Panels {
             weight,
@@ -28,7 +28,7 @@ impl<'a> Panels<'a> {
         }
     }
 
-    /// `T = Wᵀ`.
+    /// Creates the panels of `T = Wᵀ`.
     pub fn transposed_weight(weight: Weight<'a>, algebra: &'a dyn Algebra) -> Self {
         Panels {
             transposed: true,

@@ -9,10 +9,10 @@ use crate::math::{Algebra, FactoriseError, symmetric_eigen, symmetric_eigenvalue
 
 const TOLERANCE: f64 = 1e-3;
 
-/// Relative to the mean step of the curve.
+/// Maximum mean step on a plateau, relative to the mean step of the curve.
 const MAX_PLATEAU_STEP: f64 = 0.5;
 
-/// Of the covariances of the stream after each layer over their traces; lower triangle.
+/// Sums the covariances of the stream after each layer, each over its trace; lower triangle.
 pub(super) fn cumulated(moments: impl Iterator<Item = StoredMoment>) -> Option<Mat<f64>> {
     let mut sum: Option<Mat<f64>> = None;
     for moment in moments {

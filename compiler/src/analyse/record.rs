@@ -129,9 +129,9 @@ pub struct Spectrum {
 /// · min(rows, cols)))` for each of [`Spectra::fractions`] `f`.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Tails {
-    /// Of the weight itself.
+    /// Errors of the weight itself.
     pub none: Vec<f64>,
-    /// Under the gauge `activation`; absent if uncalibrated.
+    /// Errors under the gauge `activation`; absent if uncalibrated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activation: Option<Vec<f64>>,
     /// Under the gauge `whiten`, i.e. of the outputs.
@@ -166,9 +166,9 @@ pub struct SharedMember {
 /// Variance of the residual stream after each layer, and its phases.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct PhaseProfiles {
-    /// Without the first position of every window, which has massive activations. The default.
+    /// Profile without the first position of every window (massive activations); the default.
     pub without_first: Profile,
-    /// At all positions.
+    /// Profile over all positions.
     pub with_first: Profile,
 }
 

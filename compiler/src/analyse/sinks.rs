@@ -12,7 +12,7 @@ use crate::calibrate::windows::Windows;
 use crate::math::{FactoriseError, Host, largest_moments, symmetric_eigen};
 use crate::unit::UnitError;
 
-/// In standard deviations above the mean.
+/// Outlier threshold, in standard deviations above the mean.
 pub(super) const DEVIATIONS: f64 = 3.0;
 
 const POSITIONS: usize = 16;
@@ -100,7 +100,7 @@ fn outliers(norms: &[f64]) -> Outliers {
     }
 }
 
-/// `norms` is `[windows, context]`. First positions would hide the others.
+/// Finds outliers in `norms [windows, context]`, without first positions, which would hide others.
 fn tokens(norms: &[f32], context: usize) -> SinkTokens {
     let places = || {
         let norms = norms.iter().map(|&norm| f64::from(norm)).enumerate();

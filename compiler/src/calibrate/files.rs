@@ -31,7 +31,7 @@ fn stream_name(layer: usize) -> String {
 pub(super) struct FinishedStatistics {
     /// Layers from the first on.
     pub layers: Vec<Arc<StoredLayer>>,
-    /// Only if all layers are finished.
+    /// Statistics of the head, if all layers are finished.
     pub head: Option<Arc<StoredHead>>,
 }
 

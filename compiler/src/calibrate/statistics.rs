@@ -30,7 +30,7 @@ fn later_positions(extent: TextExtent) -> usize {
 /// offset advances by the golden ratio; an equal step may be commensurate with the window length
 /// and hit few positions.
 fn sample_index(index: usize, kept: usize, of: usize) -> usize {
-    /// Of the golden ratio, times 2³².
+    /// Fractional part of the golden ratio, times 2³².
     const STEP: u32 = 2_654_435_769;
     let (begin, end) = (index * of / kept, (index + 1) * of / kept);
     let turn = u64::from((index as u32).wrapping_mul(STEP));

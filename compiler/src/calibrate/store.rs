@@ -30,7 +30,7 @@ pub struct Identity {
 /// Size of the calibration text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextExtent {
-    /// In tokens.
+    /// Tokens per window.
     pub context: usize,
     pub windows: usize,
 }

@@ -135,7 +135,7 @@ impl<C> SizeSearch<'_, C> {
 
 #[derive(Clone, Copy, Debug)]
 pub struct SearchSteps {
-    /// In a ratio of 1.
+    /// Number of steps in a ratio of 1.
     whole: u32,
     stride: u32,
 }

@@ -10,7 +10,7 @@ use crate::plan::Plan;
 #[derive(Debug)]
 pub(super) struct ValidationWindows {
     pub all: Windows,
-    /// After the first, if any.
+    /// Windows of the texts after the first, if any.
     pub other_texts: Option<Windows>,
 }
 

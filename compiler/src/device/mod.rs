@@ -39,9 +39,9 @@ pub enum HostAlgebraReason {
 /// Device memory for the linear algebra of a model, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AlgebraMemory {
-    /// In addition to the sessions.
+    /// Memory of the sums of a calibration, in addition to that of the sessions.
     pub sums: u64,
-    /// While there is no session.
+    /// Memory of a decomposition, while there is no session.
     pub decomposition: u64,
 }
 
@@ -154,7 +154,7 @@ type LoadedModel<B> = (Weak<Model>, Arc<Model<B>>);
 pub struct ExecutorDevice<'e, E: Executor> {
     executor: &'e E,
     pool: Arc<Pool>,
-    /// Loaded once.
+    /// Models on the device, each loaded once.
     loaded: Mutex<Vec<LoadedModel<E::Backend>>>,
     /// The bytes of an artifact depend on it.
     algebra: Result<Option<DeviceAlgebra>, HostAlgebraReason>,

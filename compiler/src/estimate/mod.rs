@@ -373,7 +373,7 @@ fn column_group_bytes(unit: &UnitPlan) -> u64 {
     4 * rows * cols + joint_row_bytes(unit, CARRIED_ELEMENTS + 4) + 4 * squares * cols * cols
 }
 
-/// Per weight of joint rows.
+/// Numbers of carried errors per weight of joint rows.
 const CARRIED_ELEMENTS: u64 = 1;
 
 /// Returns the memory of joint rows: the second moment of their gradients, and `numbers` elements

@@ -53,7 +53,7 @@ pub struct Workload<'a> {
     pub threads: usize,
 }
 
-/// Relative to matrix products.
+/// Speed of second moments relative to matrix products.
 const MOMENT_COST: f64 = 1.0;
 
 /// Forward, recomputation, backward.

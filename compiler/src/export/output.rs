@@ -30,7 +30,7 @@ pub(super) struct Piece<'a> {
 
 #[derive(Debug)]
 pub(super) enum Content<'a> {
-    /// In the output's type already.
+    /// Tensor that has the type of the output already.
     Stored(StoredTensor<'a>),
     Matrix(Matrix<'a>),
     Tensor(StoredTensor<'a>),
@@ -81,7 +81,7 @@ impl OutputTensor<'_> {
 #[derive(Debug)]
 pub(super) struct ContainerRequirements {
     pub naming: Naming,
-    /// In messages.
+    /// Name of the container in messages.
     pub container: &'static str,
     /// Rotary layout of queries and keys.
     pub pairs: RopePairs,

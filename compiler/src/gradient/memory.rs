@@ -10,9 +10,9 @@ use super::sums::OutputSums;
 /// Numbers that a pass through a block keeps at one position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Numbers {
-    /// Of the values, with those that only the backward pass reads.
+    /// Numbers of the values, with those that only the backward pass reads.
     pub values: usize,
-    /// Of the gradients.
+    /// Numbers of the gradients.
     pub gradients: usize,
 }
 

@@ -279,7 +279,7 @@ struct Program<'a, T> {
     blocks: &'a Blocks<'a, T>,
     layer: usize,
     pool: &'a Pool,
-    /// By [`Register`].
+    /// Present value of each [`Register`].
     current: [Value; Register::ALL.len()],
     values: usize,
     steps: Vec<Step<T>>,

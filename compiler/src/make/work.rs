@@ -234,7 +234,7 @@ fn sweep(parent: &Folder, but: &OsStr, watch: Progress) {
     }
 }
 
-/// Its known files, then the folder if it is empty.
+/// Removes the known files of a work folder, and the folder if it is then empty.
 fn remove(parent: &Folder, name: &OsStr, folder: &Folder) -> io::Result<()> {
     for file in folder.names()?.iter().filter(|name| is_work_file(name)) {
         // Excludes other processes until then.

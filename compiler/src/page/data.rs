@@ -32,7 +32,7 @@ pub struct ArtifactData<'a> {
     pub scores: Option<(&'a Evaluation, &'a str)>,
 }
 
-/// Captions repeat it.
+/// Shortens a name, because captions repeat it.
 fn name(text: &str) -> String {
     shortened(text, 160)
 }

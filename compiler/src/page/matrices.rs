@@ -13,7 +13,7 @@ use super::template::figure;
 use crate::make::{MeasuredProjection, SinkCoverage};
 use crate::unit::Norm;
 
-/// More groups are averaged.
+/// Maximum columns of the chart; more column groups are averaged.
 const MAX_GROUPS: usize = 64;
 
 const MAX_SETS: usize = 9;

@@ -60,8 +60,8 @@ pub(super) fn allocate(
     })
 }
 
-/// Relative to codes alone: truncation errors are not additive like rounding errors and cost more
-/// than estimated.
+/// Maximum loss relative to codes alone. Unlike rounding errors, truncation errors are not
+/// additive and cost more than estimated.
 const MAX_RELATIVE_LOSS: f64 = 0.9;
 
 /// Returns the units of a budget and their loss: in codes alone, or with factors and shared bases

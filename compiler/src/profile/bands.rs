@@ -32,7 +32,7 @@ pub(super) struct MatrixInputs<'a> {
     pub costs: &'a [ErrorCost],
     pub feedback: Option<&'a ErrorFeedback>,
     pub codes: Vec<Code>,
-    /// Before coding.
+    /// Whether the matrix is rotated before coding.
     pub rotated: bool,
 }
 

@@ -187,7 +187,7 @@ pub(crate) fn types(member: &UnitMatrix, codes: CodeKinds) -> impl Iterator<Item
     all.iter().copied().filter(fits)
 }
 
-/// Also returns the ratio of the low-rank bound to the codes' loss.
+/// Returns the loss curve, and the ratio of the low-rank bound to the codes' loss.
 fn matrix_curve(
     looked: CurveInputs<'_>,
     member: &UnitMatrix,

@@ -89,7 +89,7 @@ pub(super) struct RowSample {
     pub rows: usize,
     pub cols: usize,
     pub values: Vec<f32>,
-    /// In the matrix.
+    /// Indices of the sampled rows in the matrix.
     pub indices: Vec<usize>,
     pub represented_rows: Vec<f64>,
     /// Sweeps of the coder.
@@ -98,7 +98,7 @@ pub(super) struct RowSample {
 
 const LARGEST_EXPONENT: f64 = 30.0;
 
-/// Costs are estimates.
+/// Share of the inclusion probability that is spread evenly, because costs are estimates.
 const UNIFORM_FRACTION: f64 = 0.2;
 
 /// Inclusion probabilities for about `wanted` rows, by cost: a thousandth of the vocabulary has

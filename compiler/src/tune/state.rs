@@ -26,7 +26,7 @@ pub struct TuningPoint {
 }
 
 impl TuningPoint {
-    /// With refinements the product of both divergences, so that relative changes count.
+    /// Divergence; with refinements the product of both, so that relative changes count.
     fn loss(&self) -> f64 {
         self.kl.max(0.0) * self.bases.map_or(1.0, |kl| kl.max(0.0))
     }

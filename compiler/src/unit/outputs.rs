@@ -8,7 +8,7 @@ use crate::gradient::{Gradients, MomentBlock};
 use crate::math::codes::{OutputBlock, RowFeedback};
 use crate::order::{PermutedSource, permuted, permuted_triangle};
 
-/// Relative to the mean diagonal; gradients come from only some thousand sampled tokens.
+/// Damping relative to the mean diagonal; gradients come from only some thousand sampled tokens.
 const DAMPING: f64 = 0.2;
 
 /// Returns the row feedback of a matrix in its stored channel order; `None` without gradients.

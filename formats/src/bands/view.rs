@@ -225,7 +225,7 @@ fn integer_at(code: Code, band: &[u8], r: usize, c: usize) -> i8 {
     }
 }
 
-/// Its first bit is `bit` of the circular stream.
+/// Returns the state whose first bit is `bit` of the circular stream.
 fn state_at(stream: &[u8], bit: usize) -> usize {
     let byte = |i: usize| u32::from(stream[(bit / 8 + i) % stream.len()]);
     let word = byte(0) | byte(1) << 8 | byte(2) << 16;

@@ -36,10 +36,10 @@ const KNOWN_FEATURES: [&str; 14] = [
 
 const FORWARD: &str = "forward";
 
-/// After format 1.0.
+/// Tensor roles introduced after format 1.0.
 const ROLES: &str = "roles";
 
-/// After format 1.0.
+/// Tensor types introduced after format 1.0.
 const TYPES: &str = "types";
 
 /// A base with a residual, a factorised head (1.4).

@@ -28,7 +28,7 @@ pub enum PreTokenizer {
     Tekken,
 }
 
-/// In GGUF (`tokenizer.ggml.pre`); the first of each is written.
+/// Names in GGUF (`tokenizer.ggml.pre`); the first name of each pre-tokenizer is written.
 const NAMES: &[(&str, PreTokenizer)] = &[
     ("gpt-2", PreTokenizer::Gpt2),
     ("phi-2", PreTokenizer::Gpt2),

@@ -34,7 +34,7 @@ pub enum Input {
 pub struct Projection<'a> {
     /// `W`, `[rows, cols]`.
     pub w: Matrix<'a>,
-    /// Right operand.
+    /// Vector that the matrix multiplies.
     pub input: Input,
     /// `[n, rows]`.
     pub y: &'a mut [f32],

@@ -19,7 +19,7 @@ pub(super) struct Launch {
     pub(super) grid: [u32; 3],
     /// Dynamic shared memory.
     pub(super) shared: usize,
-    /// In the words of the step.
+    /// Range of the arguments in the words of the step.
     argument_words: Range<usize>,
     pub(super) argument_bytes: usize,
 }

@@ -4,7 +4,7 @@
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-/// Per side.
+/// Most likely tokens of draft and of model that a gradient considers, each.
 pub(super) const LIKELIEST: usize = 32;
 
 /// `A [rank, width]`, random, and `B [width, rank]`, initially zero.

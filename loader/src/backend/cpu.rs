@@ -19,7 +19,7 @@ pub struct Cpu {
     cpu: cpu::Cpu,
     /// Reused, so that a step allocates nothing.
     scratch: Scratch,
-    /// Of each thread.
+    /// Scratch space of each thread.
     scratches: Vec<Scratch>,
     /// As [`Backend::keep_apart`].
     apart: bool,

@@ -10,7 +10,7 @@ use crate::tensor::Tensor;
 
 /// Replacements for parts of a model.
 pub(crate) struct Adapted<B: Backend> {
-    /// By layer.
+    /// Replacements by layer.
     pub layers: Vec<Option<AdaptedLayer<B>>>,
     pub correction: Option<Correction<B>>,
 }

@@ -30,7 +30,7 @@ pub(super) struct Buffers<B: Backend> {
     pub registers: [B::Buffer; Register::ALL.len()],
     /// Scratch space for residuals.
     pub extra: B::Buffer,
-    /// Between the factors of the head.
+    /// Inner vectors of a factorised head.
     inner: B::Buffer,
     rotation: B::Rotation,
     /// Rotation of layers with a window, if different.

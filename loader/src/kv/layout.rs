@@ -33,9 +33,9 @@ pub struct KeptRows {
 /// Energies of compressed vectors, as sums of squares.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CompressionEnergies {
-    /// Of keys and of values, before compression.
+    /// Energies of keys and of values before compression.
     pub before: [f64; 2],
-    /// Of the residuals after projection.
+    /// Energies of the residuals after projection.
     pub residual: [f64; 2],
 }
 

@@ -61,7 +61,7 @@ impl MergeList {
 struct Symbol {
     /// `ABSENT` is never merged.
     token: u32,
-    /// In parts; 0 if no token starts here.
+    /// Length in parts; 0 if no token starts here.
     len: u32,
     /// `NONE` for the first.
     previous: u32,

@@ -18,7 +18,7 @@ pub trait Operation {
     fn name(&self) -> String;
 }
 
-/// Relative.
+/// Relative error of one rounding to f32.
 pub const HALF_ULP: f64 = 6e-8;
 
 pub fn assert_agrees<B: Backend>(backends: &mut [Named<B>], operation: &impl Operation) {
@@ -109,7 +109,7 @@ impl Operation for Embedding {
         get(backend, &out, count)
     }
 
-    /// One rounding.
+    /// Bounds the error by one rounding.
     fn bounds(&self, expected: &[f32]) -> Vec<f64> {
         let exact = if self.scale.is_some() { HALF_ULP } else { 0.0 };
         relative(expected, exact)

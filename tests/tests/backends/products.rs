@@ -10,7 +10,7 @@ use htc_tests::model::Random;
 use super::Named;
 use super::operations::{Operation, allocate, assert_agrees, get, numbers, put, tensor};
 
-/// Relative to `Σ |w x|`.
+/// Tolerance of a product, relative to `Σ |w x|`.
 const PRODUCT: f64 = 2e-6;
 
 #[derive(Clone)]

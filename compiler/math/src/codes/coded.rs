@@ -6,7 +6,7 @@ use htc_formats::bands::{CodeKind, ColumnGroupWriter, QUADS_PER_GROUP, TILE_ROWS
 /// Unpacked codes of a tile of rows.
 #[derive(Clone, Debug, Default)]
 pub struct CodedTile {
-    /// Of codebook and of trellis column groups.
+    /// Scales of the rows: first of codebook, then of trellis column groups.
     pub(super) row_scales: [Vec<f32>; 2],
     pub(super) column_groups: Vec<CodedColumnGroup>,
 }
@@ -80,5 +80,5 @@ impl CodedTile {
     }
 }
 
-/// As in [`CodedTile::row_scales`].
+/// Kinds of codes in the order of [`CodedTile::row_scales`].
 pub(super) const KINDS: [CodeKind; 2] = [CodeKind::Codebook, CodeKind::Trellis];

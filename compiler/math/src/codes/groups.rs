@@ -9,7 +9,7 @@ use super::strip::{TileState, divide_or_zero};
 use super::{CodebookEncoder, NearestLevel};
 use crate::ErrorFeedback;
 
-/// Relative to the best scale without feedback.
+/// Range of candidate scales, relative to the best scale without feedback.
 const SCALE_SEARCH_RANGE: Range<f32> = 0.7..1.3;
 
 const SCALES_TRIED: usize = 10;

@@ -158,7 +158,7 @@ pub struct CarriedErrors<'a> {
     rows: Option<&'a RowFeedback>,
     cols: usize,
     block: usize,
-    /// Its `Mᵀ E [order, cols]`.
+    /// Carried errors of the present block, `Mᵀ E [order, cols]`.
     carried: Vec<f32>,
 }
 

@@ -28,9 +28,9 @@ pub const MAX_FIT_COLUMNS: usize = 4096;
 /// Error weights and error feedback.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QuantisationGuide<'a> {
-    /// Along columns; `None` for unweighted errors without feedback.
+    /// Error feedback along columns; `None` for unweighted errors without feedback.
     pub columns: Option<&'a ErrorFeedback>,
-    /// Along rows; `None` for unweighted rows.
+    /// Error feedback along rows; `None` for unweighted rows.
     pub rows: Option<&'a RowFeedback>,
     /// Sweeps of coordinate descent over codebook codes.
     pub sweeps: usize,
@@ -61,7 +61,7 @@ pub struct TileCoder<'a> {
 
 pub(super) struct TileState {
     pub first: usize,
-    /// Without and with padding.
+    /// Number of rows, here without and in `padded` with padding.
     pub rows: usize,
     pub padded: usize,
     pub cols: usize,

@@ -14,7 +14,7 @@ pub(super) const ENERGY: f64 = 0.95;
 
 pub(super) const HELD_OUT: f64 = 0.5;
 
-/// Relative to that of a random subspace, `1 − k/d`.
+/// Maximum missed share, relative to that of a random subspace, `1 − k/d`.
 pub(super) const MAX_MISSED: f64 = 0.5;
 
 const MIN_HALF_SAMPLES: usize = 2;

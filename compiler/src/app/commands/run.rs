@@ -298,20 +298,20 @@ pub(super) struct Record {
     tokens: usize,
     stop: Stop,
     slides: usize,
-    /// After the first token; `null` with fewer than two tokens.
+    /// Speed after the first token; `null` with fewer than two tokens.
     tokens_per_second: Option<f64>,
     /// Accepted fraction of drafted tokens; `null` without a draft.
     acceptance: Option<f64>,
-    /// Relative to decoding without a draft.
+    /// Speed relative to decoding without a draft.
     speed_up: Option<f64>,
     drafted: u64,
     accepted: u64,
     fraction_min: f64,
     fraction_max: f64,
-    /// During generation.
+    /// Energy of the generation.
     joules: Option<f64>,
     tokens_per_joule: Option<f64>,
-    /// In all layers, once stored in the KV cache's type.
+    /// Bytes of a position in all layers, in the type of the KV cache.
     kv_bytes_per_token: usize,
     kv_bytes: usize,
 }
@@ -380,7 +380,7 @@ fn describe_draft(done: &SpeculationStats) -> String {
     )
 }
 
-/// Only text of the template itself becomes control tokens.
+/// Renders the conversation; only text of the template itself becomes control tokens.
 fn conversation(
     args: &RunArgs,
     tokenizer: &Tokenizer,

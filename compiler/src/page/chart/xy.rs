@@ -41,7 +41,7 @@ pub struct Point {
     x: f64,
     y: f64,
     interval: Option<(f64, f64)>,
-    /// Empty if the series tells.
+    /// Name of the point; empty if the series names it.
     name: String,
     /// Whether the name is written beside the point, where there is space.
     labelled: bool,

@@ -59,7 +59,7 @@ const MAX_JOULES_PER_BYTE: f64 = 1.0;
 const RANK_LEVELS: usize = 16;
 const ITERATIONS: usize = 64;
 const LEARNING_RATE: f64 = 16.0;
-/// Over twelve powers of ten.
+/// Steps of a bisection over twelve powers of ten.
 const BISECTION_STEPS: usize = 32;
 
 pub(super) fn losses(
@@ -153,7 +153,7 @@ pub(super) fn least_energy_rungs(
 #[derive(Clone, Copy)]
 struct RankLevel {
     loss: f64,
-    /// Relative to the mean cost of all highest rungs.
+    /// Cost relative to the mean cost of all highest rungs.
     cost: f64,
     rank: f64,
     /// `λ ĉ R`.

@@ -15,7 +15,7 @@ use crate::event::Progress;
 use crate::math::Host;
 use crate::options::CalibrationOptions;
 
-/// Relative to the energy of a head.
+/// Tolerance for rounded bases, relative to the energy of a head.
 const ROUNDED: f64 = 2e-3;
 
 #[derive(Default)]

@@ -17,7 +17,7 @@ pub(in crate::block) struct Format {
     pub(super) scales: IntegerRange,
     pub(super) minima: IntegerRange,
     pub(super) starts: &'static [f32],
-    /// As a multiple of [`F16_LIMIT`], from which the scale would be infinite.
+    /// Magnitude from which the scale would be infinite, as a multiple of [`F16_LIMIT`].
     pub(super) limit: f32,
 }
 

@@ -36,7 +36,7 @@ const MAX_RUNS: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BlockFit {
     format: &'static Format,
-    /// As stored.
+    /// Scales of the super-block, as stored.
     super_scales: SuperScales<f16>,
     scales: [i8; MAX_RUNS],
     minima: [u8; MAX_RUNS],

@@ -4,13 +4,13 @@ use super::lanes::{self, Lanes, NEGLIGIBLE};
 
 const ITERATIONS: usize = 2;
 
-/// In codes, by which minimum or maximum lie outside of the codes.
+/// Distances, in codes, by which the minimum or maximum lies outside of the codes.
 const OVERHANGS: [f32; 4] = [-0.75, -0.25, 0.25, 0.75];
 
 /// Codes nearest to `y inverse + shift` decode to `step q - offset`.
 #[derive(Clone, Copy, PartialEq)]
 struct Candidate {
-    /// Without the weighted sum of squares, a constant.
+    /// Weighted squared error minus the weighted sum of squares, a constant.
     error: f32,
     step: f32,
     offset: f32,

@@ -123,7 +123,7 @@ impl<'a> TensorTableWalk<'a> {
         }
     }
 
-    /// Its shape is not checked.
+    /// Returns the next entry, not in column groups, without checking its shape.
     fn next_without_column_groups(&mut self, role: Role) -> Result<&'a TensorEntry, HtzError> {
         let entry = self.next_entry(role)?;
         if entry.dtype == DType::Bands {

@@ -6,9 +6,9 @@ use super::json::{AddedToken, Component, ComponentStep, Model, Pattern, Tokenize
 use super::{TOKENIZER_JSON, file, pre_tokenizer, unsupported};
 use crate::vocab::{BYTE_LEVEL, SENTENCE_PIECE, TokenKind, Vocabulary, VocabularyError};
 
-/// As converters to GGUF assign it.
+/// Score of added tokens, as assigned by converters to GGUF.
 const ADDED_SCORE: f32 = -1000.0;
-/// As converters assign it to unused ids.
+/// Score of unused ids, as assigned by converters to GGUF.
 const PADDING_SCORE: f32 = -10000.0;
 
 /// Tokens and their rules, before special tokens are assigned.

@@ -60,7 +60,7 @@ pub(super) struct Model {
     pub(super) merges: Vec<Merge>,
 }
 
-/// Or a sequence of them.
+/// A component of the tokenizer, or a sequence of components.
 pub(super) type Component = ComponentStep<ComponentStep<Never>>;
 
 /// Missing fields are `None`.

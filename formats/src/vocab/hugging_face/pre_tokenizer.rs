@@ -10,9 +10,9 @@ use crate::vocab::{PreTokenizer, VocabularyError};
 enum Step<'a> {
     /// Splits at matches of a regular expression and isolates them.
     Split(&'a str),
-    /// Individually if true.
+    /// Split at digits, individually if true.
     Digits(bool),
-    /// After splitting by GPT-2's expression if true.
+    /// Byte-level mapping, after splitting by GPT-2's expression if true.
     ByteLevel(bool),
 }
 
@@ -41,7 +41,7 @@ const DEEP_SEEK_LETTERS: &str = "\\s?[A-Za-z\u{B5}\u{C0}-\u{D6}\u{D8}-\u{F6}\u{F
      \u{FF21}-\u{FF3A}\u{FF41}-\u{FF5A}\u{10400}-\u{1044F}\u{104B0}-\u{104D3}\u{104D8}-\u{104FB}\
      \u{10C80}-\u{10CB2}\u{10CC0}-\u{10CF2}\u{118A0}-\u{118DF}\u{1E900}-\u{1E943}]+";
 
-/// True if vocabularies ignore merges.
+/// Known steps, whether vocabularies ignore merges, and the pre-tokenizer.
 const KNOWN_SEQUENCES: &[(&[Step], bool, PreTokenizer)] = &[
     (&[ByteLevel(true)], false, PreTokenizer::Gpt2),
     (

@@ -83,7 +83,7 @@ pub(super) struct ActivationSums<const T: usize> {
 }
 
 impl<const T: usize> ActivationSums<T> {
-    /// For codes with offset `centre`.
+    /// Prepares the sums for codes with offset `centre`.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     pub fn new<S: QuantLayout>(x: &[SuperBlock; T], centre: i32) -> Self {

@@ -95,7 +95,7 @@ fn rotated() -> Vec<Codes> {
     all.map(|codes| codes.with_rotation()).collect()
 }
 
-/// Of every length, so that numbers after whole column groups must stay.
+/// Rows have every length: numbers after the last whole column group must not change.
 #[test]
 fn all_versions_rotate_to_the_same_bits() {
     let mut random = Random(57);

@@ -22,7 +22,7 @@ struct CachedGraph {
     step: Step,
     /// The graph from which `graph` was instantiated; updates name its nodes.
     template: CUgraph,
-    /// In the order of the step.
+    /// Nodes of the graph, in the order of the step.
     nodes: Vec<CUgraphNode>,
     /// Null until instantiated.
     executable: CUgraphExec,

@@ -15,10 +15,10 @@ use crate::cuda::compile::Compiler;
 use crate::cuda::device::DeviceError;
 use crate::cuda::source::NO_TENSOR_CORES;
 
-/// Needs no opt-in.
+/// Shared memory of a block that needs no opt-in.
 const DEFAULT_SHARED_BYTES: usize = 48 << 10;
 
-/// As in `dialect.cuh`.
+/// First architecture whose launches may overlap, as in `dialect.cuh`.
 const DEPENDENT_LAUNCH_ARCHITECTURE: GpuArchitecture = GpuArchitecture { major: 9, minor: 0 };
 
 const LOG_BYTES: usize = 8 << 10;

@@ -21,7 +21,7 @@ const MAX_TILE_POSITIONS: usize = 32;
 
 const MAX_HEADS_PER_BLOCK: usize = 8;
 
-/// As in `attention.cu`.
+/// Minimum positions per split, as in `attention.cu`.
 const MIN_SPLIT: usize = 32;
 pub(super) const MAX_SPLITS: usize = 64;
 

@@ -149,7 +149,7 @@ pub struct Projection<'a, D: Device> {
     pub accumulate: bool,
 }
 
-/// In a launch that quantises its output.
+/// Rows per arrival counter of a launch that quantises its output.
 const ROWS_PER_COUNTER: usize = 32;
 
 const ALIGNMENT: usize = 256;

@@ -21,7 +21,7 @@ pub const DRIVERS: [&str; 4] = ["coretemp", "k10temp", "zenpower", "cpu_thermal"
 /// older processors.
 const LABELS: [&str; 4] = ["Package id", "Physical id", "Tdie", "Tctl"];
 
-/// Counted from 1.
+/// Bound of the sensor numbers that are tried, from 1.
 const MAX_VALUES: usize = 1024;
 
 /// All processors of the machine: the highest temperature, and the total power.

@@ -32,7 +32,7 @@ pub struct Rapl {
 struct Domain {
     name: String,
     counter: PathBuf,
-    /// In µJ.
+    /// Range of the counter in µJ.
     range: u64,
     last_value: u64,
 }

@@ -36,7 +36,7 @@ pub const MAX_ROWS: usize = 1 << 20;
 
 const MAX_COLUMNS: usize = 512;
 
-/// More than since the year 0.
+/// Largest time stamp: more seconds than since the year 0.
 const MAX_SECONDS: f64 = 1e11;
 
 /// A recorded trace.

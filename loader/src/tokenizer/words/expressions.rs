@@ -271,7 +271,7 @@ pub(super) fn letters_deep_seek_llm(text: &str) -> Option<usize> {
     })
 }
 
-/// As ranges.
+/// Sorted ranges of letters.
 #[rustfmt::skip]
 const LETTERS: &[(char, char)] = &[
     ('A', 'Z'), ('a', 'z'), ('\u{B5}', '\u{B5}'), ('\u{C0}', '\u{D6}'), ('\u{D8}', '\u{F6}'),

@@ -161,7 +161,7 @@ macro_rules! format_product {
 integer_products!("neon", base, dot16);
 integer_products!("neon,dotprod", dotprod, sdot);
 
-/// For every processor.
+/// Integer product for every processor with NEON.
 pub(in crate::cpu) const DOT: Dot = |w, x, y| {
     // SAFETY: every supported aarch64 target has NEON.
     unsafe { base::dot(w, x, y) }

@@ -11,7 +11,7 @@ use super::super::{Shared, lock_ignoring_poison};
 use super::library::{self, BLAS, SOLVER, check_blas, check_solver, unavailable_error};
 use crate::cuda::device::DeviceError;
 
-/// Not to be used by two threads at a time.
+/// Handles of cuBLAS and cuSOLVER, not to be used by two threads at a time.
 pub(super) struct LibraryHandles {
     shared: Arc<Shared>,
     pub(super) blas: cublasHandle_t,

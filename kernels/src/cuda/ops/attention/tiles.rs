@@ -6,10 +6,10 @@ use super::{AttentionScratch, DeviceLayerCache, MAX_SPLITS, PartialAttention, Qu
 use crate::cpu::Attention;
 use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
 
-/// As for tiled matrix products.
+/// Minimum rows for tiles, as for tiled matrix products.
 const MIN_ROWS: usize = 32;
 
-/// As in `attention_tiles.cu`.
+/// Queries per tile, as in `attention_tiles.cu`.
 const QUERIES: usize = 64;
 const POSITIONS: usize = 32;
 const THREADS: u32 = 128;

@@ -60,7 +60,7 @@ struct Layout {
 
 const TRELLIS: u32 = 16;
 
-/// In 32-bit words.
+/// Scales of a tile, in 32-bit words.
 const SCALE_WORDS: usize = TILE / 4;
 
 impl Layout {

@@ -28,7 +28,7 @@ const OWN: [DType; 8] = [
 
 const FLOATS: usize = 3;
 
-/// Relative to `Σ |w x|`.
+/// Tolerance of a product, relative to `Σ |w x|`.
 const PRODUCT: f64 = 1e-6;
 
 struct Random(u64);

@@ -322,7 +322,7 @@ fn multiply_column_groups<D: Device>(
 ) -> Result<(), DeviceError> {
     const THREADS: u32 = 512;
     const EXCLUSIVE_THREADS: u32 = 1024;
-    /// Each processes several tiles with the same tables.
+    /// Blocks per multiprocessor; each processes several tiles with the same tables.
     const MAX_RESIDENT_BLOCKS: usize = 2;
     let mut slots = Vec::with_capacity(MAX_MATRICES);
     let (mut blocks, mut shared) = (0, 0);

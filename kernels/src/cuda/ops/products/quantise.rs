@@ -77,7 +77,7 @@ pub(super) struct QuantisedVectors {
 }
 
 impl QuantisedVectors {
-    /// None, for products of floats.
+    /// No quantised vectors, for products of floats.
     pub const NONE: QuantisedVectors = QuantisedVectors {
         codes: DeviceSpan::NULL,
         steps: DeviceSpan::NULL,
