@@ -101,7 +101,7 @@ pub enum CodecError {
     },
     /// The row is out of range, or the buffer has the wrong length.
     #[error(
-        "bands: row {row} of {rows} asked for in room for {buffer_len} numbers, which has {cols}"
+        "row {row} of {rows} with {cols} columns does not fit a buffer of {buffer_len} numbers"
     )]
     Row {
         /// Requested row.

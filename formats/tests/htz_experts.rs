@@ -35,6 +35,7 @@ fn experts_round_trip_in_the_order_of_execution() {
             assert_eq!(has(Part::A) && has(Part::B), is_low_rank);
         }
     }
+    assert_eq!(Htz::open(&path).unwrap().format(), (1, 15));
     let json = json(&with_experts().bytes());
     let roles = json["tensors"].as_array().unwrap().iter();
     let roles: Vec<&str> = roles.map(|entry| entry["role"].as_str().unwrap()).collect();

@@ -174,7 +174,7 @@ pub trait Backend: Send + Sized {
     ///
     /// # Errors
     /// [`ExecError`] of the device.
-    fn seek_largest(
+    fn begin_top_k(
         &mut self,
         of: &Self::Buffer,
         numbers: usize,
@@ -184,12 +184,12 @@ pub trait Backend: Send + Sized {
         Ok(false)
     }
 
-    /// Returns the [selected](Backend::seek_largest) numbers with their indices, in descending
+    /// Returns the [selected](Backend::begin_top_k) numbers with their indices, in descending
     /// order, ties by lower index; `None` if a number is not finite.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
-    fn found_largest(&mut self) -> Result<Option<Vec<(u32, f32)>>, ExecError> {
+    fn take_top_k(&mut self) -> Result<Option<Vec<(u32, f32)>>, ExecError> {
         Ok(None)
     }
 
@@ -337,7 +337,7 @@ pub trait Backend: Send + Sized {
     /// If true, every row of the following batches is bitwise identical to that of a batch with one
     /// row; else sums may be in another order. Used to verify draft tokens, and for batches of
     /// several sequences.
-    fn keep_apart(&mut self, apart: bool);
+    fn set_batch_invariant(&mut self, batch_invariant: bool);
 
     /// Writes `rows` of keys and values `[n, kv_heads, head_size]` of one layer after the stored
     /// positions, in [reserved](Backend::reserve) memory. [`Kv::advance`] counts them after all

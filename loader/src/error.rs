@@ -50,9 +50,6 @@ pub enum LoadError {
         /// Error of the decoder.
         source: CodecError,
     },
-    /// The bytes of a column-group matrix do not decode.
-    #[error(transparent)]
-    Bands(#[from] CodecError),
     /// A KV cache basis or its energies are invalid.
     #[error(
         "tensor {tensor}, head {head}: found {found}, expected {expected}; the file is damaged, make it again with \
@@ -77,9 +74,9 @@ pub enum ExecError {
     /// Buffers and matrices do not fit together.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// A column-group matrix is invalid.
+    /// Numbers of a tensor do not decode.
     #[error(transparent)]
-    Bands(#[from] CodecError),
+    Codec(#[from] CodecError),
     /// A token is outside the vocabulary.
     #[error("token {token} is outside the vocabulary of {vocabulary}")]
     Token {

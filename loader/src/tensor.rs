@@ -73,7 +73,7 @@ impl Tensor {
     /// Creates a column-group matrix from bytes in memory.
     ///
     /// # Errors
-    /// [`ExecError::Bands`] if the bytes do not match the shape and codes.
+    /// [`ExecError::Codec`] if the bytes do not match the shape and codes.
     pub fn computed_column_groups(
         name: impl Into<String>,
         codes: CodeLayout,
@@ -95,7 +95,7 @@ impl Tensor {
     /// Validates the tensor for use on the CPU.
     ///
     /// # Errors
-    /// [`ExecError::Bands`] for an invalid scale or map of classes.
+    /// [`ExecError::Codec`] for an invalid scale or map of classes.
     pub(crate) fn validated(&self) -> Result<Self, ExecError> {
         if let Some(bands) = self.column_groups()? {
             bands.check()?;
@@ -156,17 +156,17 @@ impl Tensor {
     /// [`LoadError::Block`] if the bytes do not decode.
     pub fn to_f32(&self) -> Result<Vec<f32>, LoadError> {
         let mut values = vec![0.0; self.rows * self.cols];
-        if let Some(bands) = self.column_groups()? {
-            for (row, values) in values.chunks_exact_mut(self.cols).enumerate() {
-                bands.decode_row(row, values)?;
-            }
-            return Ok(values);
-        }
-        block::decode(self.dtype, self.bytes(), &mut values).map_err(|source| {
-            LoadError::Block {
-                tensor: self.name.clone(),
-                source,
-            }
+        let decoded = match self.column_groups() {
+            Ok(Some(groups)) => values
+                .chunks_exact_mut(self.cols)
+                .enumerate()
+                .try_for_each(|(row, values)| groups.decode_row(row, values)),
+            Ok(None) => block::decode(self.dtype, self.bytes(), &mut values),
+            Err(error) => Err(error),
+        };
+        decoded.map_err(|source| LoadError::Block {
+            tensor: self.name.clone(),
+            source,
         })?;
         Ok(values)
     }

@@ -54,9 +54,7 @@ pub enum BindError {
         values: usize,
     },
     /// Attention that is not causal.
-    #[error(
-        "attention.causal is false; only models whose positions see what precedes them are supported"
-    )]
+    #[error("attention.causal is false; only causal models are supported")]
     NotCausal,
     /// Unsupported position scaling.
     #[error(
@@ -97,7 +95,7 @@ pub enum BindError {
     },
     /// Tensors unknown to the architecture.
     #[error(
-        "{count} tensors have no place in architecture {architecture:?}, the first is {tensor:?}; \
+        "{count} tensors are unknown to architecture {architecture:?}, the first is {tensor:?}; \
          leaving them out would change what the model computes"
     )]
     UnexpectedTensors {
@@ -181,10 +179,10 @@ pub enum BindError {
     },
     /// A bias that contradicts the configuration.
     #[error(
-        "tensor {tensor:?} is there, {}; remove the tensor or mend the configuration",
+        "tensor {tensor:?} is present, {}; remove the tensor or correct the configuration",
         key.map_or_else(
             || format!("models of type {model_type:?} have no such bias"),
-            |key| format!("the configuration says without it ({key:?} is false or absent)"),
+            |key| format!("the configuration disables it ({key:?} is false or absent)"),
         )
     )]
     Bias {
@@ -206,12 +204,6 @@ pub enum BindError {
         /// Embedding.
         embedding: &'static str,
     },
-    /// Unsupported architecture.
-    #[error("architecture {found:?} is not supported")]
-    NoNames {
-        /// Its name.
-        found: String,
-    },
     /// A property that the container cannot express.
     #[error(
         "{what} is {found}; of an architecture {architecture:?}, {container} can only say {expected}"
@@ -231,8 +223,12 @@ pub enum BindError {
 }
 
 fn supported() -> String {
-    let mut names: Vec<&str> = SUPPORTED.iter().map(|a| a.name).collect();
-    names.dedup();
+    let mut names: Vec<&str> = Vec::new();
+    for architecture in SUPPORTED {
+        if !names.contains(&architecture.name) {
+            names.push(architecture.name);
+        }
+    }
     names.join(", ")
 }
 

@@ -37,8 +37,8 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
         &SEPARATE_QKV,
         &ATTENTION_OUTPUT,
         &FFN_NORM,
-        &MIXTRAL_ROUTER,
-        &MIXTRAL_EXPERTS,
+        &ROUTER,
+        &EXPERTS,
         &OUTPUT,
     ],
     traits: Traits {
@@ -49,12 +49,12 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 #[rustfmt::skip]
-static MIXTRAL_ROUTER: Group = Group::Block(&[
+static ROUTER: Group = Group::Block(&[
     TensorRule { gguf: "blk.{}.ffn_gate_inp.weight", hugging_face: "model.layers.{}.block_sparse_moe.gate.weight", holds: &[(|layer| dense(layer, ProjectionKind::Router), Dim::Experts)], cols: Dim::Width, required: REQUIRED },
 ]);
 
 #[rustfmt::skip]
-static MIXTRAL_EXPERTS: Group = Group::Experts(&[
+static EXPERTS: Group = Group::Experts(&[
     ExpertRule { gguf: "blk.{}.ffn_gate_exps.weight", hugging_face: "model.layers.{}.block_sparse_moe.experts.{e}.w1.weight", projection: ProjectionKind::ExpertGate, rows: Dim::ExpertFfn, cols: Dim::Width },
     ExpertRule { gguf: "blk.{}.ffn_up_exps.weight", hugging_face: "model.layers.{}.block_sparse_moe.experts.{e}.w3.weight", projection: ProjectionKind::ExpertUp, rows: Dim::ExpertFfn, cols: Dim::Width },
     ExpertRule { gguf: "blk.{}.ffn_down_exps.weight", hugging_face: "model.layers.{}.block_sparse_moe.experts.{e}.w2.weight", projection: ProjectionKind::ExpertDown, rows: Dim::Width, cols: Dim::ExpertFfn },

@@ -27,6 +27,7 @@ use std::sync::Arc;
 
 use crate::bands::CodeLayout;
 use crate::dtype::DType;
+use crate::escape::escape_truncated;
 use crate::gguf::Contents;
 use crate::limits;
 use crate::model::{HyperError, HyperParameters, Part, ProjectionKind, Role};
@@ -144,6 +145,18 @@ fn check_layers(found: usize) -> Result<usize, HyperError> {
     })
 }
 
+/// Returns the architecture of a model with this many experts in a block: a name may stand for dense models
+/// and for mixtures of experts.
+fn named(name: &str, experts: u64) -> Result<&'static Architecture, BindError> {
+    let mut named = SUPPORTED.iter().filter(|a| a.name == name).peekable();
+    if named.peek().is_none() {
+        let found = escape_truncated(name);
+        return Err(BindError::Architecture { found });
+    }
+    let found = named.find(|a| a.has_experts() == (experts > 0));
+    found.copied().ok_or(BindError::Experts { experts })
+}
+
 /// Binds a GGUF file: returns its hyper-parameters, and its tensors in the order of execution.
 ///
 /// # Errors
@@ -166,15 +179,7 @@ pub fn bind_parts(
     let experts: u64 = first
         .optional(&format!("{name}.expert_count"))?
         .unwrap_or(0);
-    let mut named = SUPPORTED.iter().filter(|a| a.name == name).peekable();
-    if named.peek().is_none() {
-        let found = name.to_owned();
-        return Err(BindError::Architecture { found });
-    }
-    // A name may stand for dense models and for mixtures of experts.
-    let architecture = named
-        .find(|a| a.has_experts() == (experts > 0))
-        .ok_or(BindError::Experts { experts })?;
+    let architecture = named(name, experts)?;
     let hyper = gguf::hyper_parameters(&parts, architecture)?;
     let find = |name: &str| parts.find(name);
     let tensors = architecture.bind_tensors(&hyper, Naming::Gguf, parts.names(), find)?;
@@ -238,9 +243,8 @@ impl Architecture {
 
     /// Returns true if the models of the architecture are mixtures of experts.
     fn has_experts(&self) -> bool {
-        let groups = self.groups.iter();
-        groups
-            .into_iter()
+        self.groups
+            .iter()
             .any(|group| matches!(group, Group::Experts(_)))
     }
 

@@ -1,8 +1,7 @@
 //! Tensor names for writers of containers.
 
-use super::{Architecture, Naming, SUPPORTED};
+use super::{Architecture, Naming};
 use crate::architecture::BindError;
-use crate::escape::escape_truncated;
 use crate::model::{HyperParameters, Role};
 
 /// A tensor of an architecture as named in a container.
@@ -16,21 +15,14 @@ pub struct NamedTensor {
     pub required: bool,
 }
 
-/// Returns the architecture of a model: a name may stand for dense models and for mixtures of experts.
 pub(super) fn architecture(hyper: &HyperParameters) -> Result<&'static Architecture, BindError> {
-    let name = &hyper.architecture;
-    let has_experts = hyper.forward.experts.is_some();
-    let mut all = SUPPORTED.iter().copied();
-    let found = all.find(|a| a.name == name && a.has_experts() == has_experts);
-    found.ok_or_else(|| BindError::NoNames {
-        found: escape_truncated(name),
-    })
+    super::named(&hyper.architecture, hyper.experts() as u64)
 }
 
 /// Returns all tensors that a model may have, in the order of execution.
 ///
 /// # Errors
-/// [`BindError::NoNames`].
+/// [`BindError::Architecture`].
 pub fn tensor_names(
     hyper: &HyperParameters,
     naming: Naming,
@@ -58,7 +50,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::architecture::qwen3moe;
+    use crate::architecture::{SUPPORTED, qwen3moe};
     use crate::model::{Part, ProjectionKind};
 
     #[test]
@@ -66,6 +58,9 @@ mod tests {
         for architecture in SUPPORTED {
             for naming in [Naming::Gguf, Naming::HuggingFace] {
                 let names = architecture.tensor_names(3, 2, naming);
+                let first = |tensor: &NamedTensor| tensor.roles[0].execution_order();
+                assert!(names.is_sorted_by_key(first));
+                assert_eq!(names.len(), architecture.expected(3, 2, naming).count());
                 let roles: Vec<Role> = names.iter().flat_map(|t| &t.roles).copied().collect();
                 let unique: HashSet<Role> = roles.iter().copied().collect();
                 assert_eq!(unique.len(), roles.len(), "{}", architecture.name);

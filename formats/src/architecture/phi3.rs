@@ -2,10 +2,12 @@
 
 use super::Architecture;
 use super::model_type::{ModelType, RopeKinds, Window};
+use super::rules::{Dim, Group, TensorRule};
 use super::shared::{
-    ATTENTION_NORM, ATTENTION_OUTPUT, EMBEDDING, FFN_DOWN, FFN_NORM, FUSED_GATE_UP, FUSED_QKV,
-    LLAMA_TYPE, LONG_ROPE_FACTORS, OUTPUT, PLAIN,
+    ATTENTION_NORM, ATTENTION_OUTPUT, EMBEDDING, FFN_DOWN, FFN_NORM, LLAMA_TYPE, OPTIONAL, OUTPUT,
+    PLAIN, REQUIRED, dense,
 };
+use crate::model::{ProjectionKind, Role};
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "phi3",
@@ -36,3 +38,19 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
     ],
     traits: PLAIN,
 };
+
+#[rustfmt::skip]
+static FUSED_QKV: Group = Group::Block(&[
+    TensorRule { gguf: "blk.{}.attn_qkv.weight", hugging_face: "model.layers.{}.self_attn.qkv_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::Q), Dim::Queries), (|layer| dense(layer, ProjectionKind::K), Dim::KeysValues), (|layer| dense(layer, ProjectionKind::V), Dim::KeysValues)], cols: Dim::Width, required: REQUIRED },
+]);
+
+#[rustfmt::skip]
+static FUSED_GATE_UP: Group = Group::Block(&[
+    TensorRule { gguf: "blk.{}.ffn_up.weight", hugging_face: "model.layers.{}.mlp.gate_up_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::Gate), Dim::Ffn), (|layer| dense(layer, ProjectionKind::Up), Dim::Ffn)], cols: Dim::Width, required: REQUIRED },
+]);
+
+#[rustfmt::skip]
+static LONG_ROPE_FACTORS: Group = Group::Model(&[
+    TensorRule { gguf: "rope_factors_short.weight", hugging_face: "", holds: &[(|_| Role::RopeFactors, Dim::One)], cols: Dim::RotaryPairs, required: OPTIONAL },
+    TensorRule { gguf: "rope_factors_long.weight", hugging_face: "", holds: &[(|_| Role::LongRopeFactors, Dim::One)], cols: Dim::RotaryPairs, required: OPTIONAL },
+]);

@@ -2,10 +2,12 @@
 
 use super::Architecture;
 use super::model_type::ModelType;
+use super::rules::{Dim, Group, TensorRule};
 use super::shared::{
-    ATTENTION_NORM, ATTENTION_OUTPUT, EMBEDDING, FFN_DOWN, FFN_NORM, OUTPUT, PLAIN, QKV_BIASES,
-    QWEN_TYPE, SEPARATE_GATE_UP, SEPARATE_QKV,
+    ATTENTION_NORM, ATTENTION_OUTPUT, EMBEDDING, FFN_DOWN, FFN_NORM, OUTPUT, PLAIN, QWEN_TYPE,
+    REQUIRED, SEPARATE_GATE_UP, SEPARATE_QKV, bias,
 };
+use crate::model::ProjectionKind;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "qwen2",
@@ -27,3 +29,10 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
     ],
     traits: PLAIN,
 };
+
+#[rustfmt::skip]
+static QKV_BIASES: Group = Group::Block(&[
+    TensorRule { gguf: "blk.{}.attn_q.bias", hugging_face: "model.layers.{}.self_attn.q_proj.bias", holds: &[(|layer| bias(layer, ProjectionKind::Q), Dim::One)], cols: Dim::Queries, required: REQUIRED },
+    TensorRule { gguf: "blk.{}.attn_k.bias", hugging_face: "model.layers.{}.self_attn.k_proj.bias", holds: &[(|layer| bias(layer, ProjectionKind::K), Dim::One)], cols: Dim::KeysValues, required: REQUIRED },
+    TensorRule { gguf: "blk.{}.attn_v.bias", hugging_face: "model.layers.{}.self_attn.v_proj.bias", holds: &[(|layer| bias(layer, ProjectionKind::V), Dim::One)], cols: Dim::KeysValues, required: REQUIRED },
+]);

@@ -2,10 +2,10 @@
 
 use super::Architecture;
 use super::model_type::{ExpertDefaults, ModelType, Window};
-use super::rules::Traits;
+use super::rules::{Dim, ExpertRule, Group, TensorRule, Traits};
 use super::shared::{
     ATTENTION_NORM, ATTENTION_OUTPUT, EMBEDDING, FFN_NORM, HEAD_NORMS, OPTIONAL_QKV_BIASES, OUTPUT,
-    PLAIN, QWEN_TYPE, ROUTER, SEPARATE_EXPERTS, SEPARATE_QKV,
+    PLAIN, QWEN_TYPE, REQUIRED, SEPARATE_QKV, dense,
 };
 use crate::model::ProjectionKind;
 
@@ -49,3 +49,15 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
         ..PLAIN
     },
 };
+
+#[rustfmt::skip]
+static ROUTER: Group = Group::Block(&[
+    TensorRule { gguf: "blk.{}.ffn_gate_inp.weight", hugging_face: "model.layers.{}.mlp.gate.weight", holds: &[(|layer| dense(layer, ProjectionKind::Router), Dim::Experts)], cols: Dim::Width, required: REQUIRED },
+]);
+
+#[rustfmt::skip]
+static SEPARATE_EXPERTS: Group = Group::Experts(&[
+    ExpertRule { gguf: "blk.{}.ffn_gate_exps.weight", hugging_face: "model.layers.{}.mlp.experts.{e}.gate_proj.weight", projection: ProjectionKind::ExpertGate, rows: Dim::ExpertFfn, cols: Dim::Width },
+    ExpertRule { gguf: "blk.{}.ffn_up_exps.weight", hugging_face: "model.layers.{}.mlp.experts.{e}.up_proj.weight", projection: ProjectionKind::ExpertUp, rows: Dim::ExpertFfn, cols: Dim::Width },
+    ExpertRule { gguf: "blk.{}.ffn_down_exps.weight", hugging_face: "model.layers.{}.mlp.experts.{e}.down_proj.weight", projection: ProjectionKind::ExpertDown, rows: Dim::Width, cols: Dim::ExpertFfn },
+]);

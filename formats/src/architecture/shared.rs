@@ -1,11 +1,11 @@
 //! Tensors, traits and defaults that several architectures share.
 
 use super::model_type::{ModelType, RopeKinds, Window};
-use super::rules::{Dim, EmbeddingScale, ExpertRule, Group, Sliding, TensorRule, Traits};
+use super::rules::{Dim, EmbeddingScale, Group, Sliding, TensorRule, Traits};
 use crate::model::{Activation, Part, ProjectionKind, Role, RopePairs};
 
 pub const REQUIRED: bool = true;
-const OPTIONAL: bool = false;
+pub const OPTIONAL: bool = false;
 
 /// Projections of attention.
 pub const ATTENTION: &[ProjectionKind] = &[
@@ -112,12 +112,6 @@ pub static ROPE_FACTORS: Group = Group::Model(&[
 ]);
 
 #[rustfmt::skip]
-pub static LONG_ROPE_FACTORS: Group = Group::Model(&[
-    TensorRule { gguf: "rope_factors_short.weight", hugging_face: "", holds: &[(|_| Role::RopeFactors, Dim::One)], cols: Dim::RotaryPairs, required: OPTIONAL },
-    TensorRule { gguf: "rope_factors_long.weight", hugging_face: "", holds: &[(|_| Role::LongRopeFactors, Dim::One)], cols: Dim::RotaryPairs, required: OPTIONAL },
-]);
-
-#[rustfmt::skip]
 pub static ATTENTION_NORM: Group = Group::Block(&[
     TensorRule { gguf: "blk.{}.attn_norm.weight", hugging_face: "model.layers.{}.input_layernorm.weight", holds: &[(|layer| Role::AttentionNorm { layer }, Dim::One)], cols: Dim::Width, required: REQUIRED },
 ]);
@@ -130,20 +124,8 @@ pub static SEPARATE_QKV: Group = Group::Block(&[
 ]);
 
 #[rustfmt::skip]
-pub static FUSED_QKV: Group = Group::Block(&[
-    TensorRule { gguf: "blk.{}.attn_qkv.weight", hugging_face: "model.layers.{}.self_attn.qkv_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::Q), Dim::Queries), (|layer| dense(layer, ProjectionKind::K), Dim::KeysValues), (|layer| dense(layer, ProjectionKind::V), Dim::KeysValues)], cols: Dim::Width, required: REQUIRED },
-]);
-
-#[rustfmt::skip]
 pub static ATTENTION_OUTPUT: Group = Group::Block(&[
     TensorRule { gguf: "blk.{}.attn_output.weight", hugging_face: "model.layers.{}.self_attn.o_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::O), Dim::Width)], cols: Dim::Queries, required: REQUIRED },
-]);
-
-#[rustfmt::skip]
-pub static QKV_BIASES: Group = Group::Block(&[
-    TensorRule { gguf: "blk.{}.attn_q.bias", hugging_face: "model.layers.{}.self_attn.q_proj.bias", holds: &[(|layer| bias(layer, ProjectionKind::Q), Dim::One)], cols: Dim::Queries, required: REQUIRED },
-    TensorRule { gguf: "blk.{}.attn_k.bias", hugging_face: "model.layers.{}.self_attn.k_proj.bias", holds: &[(|layer| bias(layer, ProjectionKind::K), Dim::One)], cols: Dim::KeysValues, required: REQUIRED },
-    TensorRule { gguf: "blk.{}.attn_v.bias", hugging_face: "model.layers.{}.self_attn.v_proj.bias", holds: &[(|layer| bias(layer, ProjectionKind::V), Dim::One)], cols: Dim::KeysValues, required: REQUIRED },
 ]);
 
 #[rustfmt::skip]
@@ -186,25 +168,8 @@ pub static SEPARATE_GATE_UP: Group = Group::Block(&[
 ]);
 
 #[rustfmt::skip]
-pub static FUSED_GATE_UP: Group = Group::Block(&[
-    TensorRule { gguf: "blk.{}.ffn_up.weight", hugging_face: "model.layers.{}.mlp.gate_up_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::Gate), Dim::Ffn), (|layer| dense(layer, ProjectionKind::Up), Dim::Ffn)], cols: Dim::Width, required: REQUIRED },
-]);
-
-#[rustfmt::skip]
 pub static FFN_DOWN: Group = Group::Block(&[
     TensorRule { gguf: "blk.{}.ffn_down.weight", hugging_face: "model.layers.{}.mlp.down_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::Down), Dim::Width)], cols: Dim::Ffn, required: REQUIRED },
-]);
-
-#[rustfmt::skip]
-pub static ROUTER: Group = Group::Block(&[
-    TensorRule { gguf: "blk.{}.ffn_gate_inp.weight", hugging_face: "model.layers.{}.mlp.gate.weight", holds: &[(|layer| dense(layer, ProjectionKind::Router), Dim::Experts)], cols: Dim::Width, required: REQUIRED },
-]);
-
-#[rustfmt::skip]
-pub static SEPARATE_EXPERTS: Group = Group::Experts(&[
-    ExpertRule { gguf: "blk.{}.ffn_gate_exps.weight", hugging_face: "model.layers.{}.mlp.experts.{e}.gate_proj.weight", projection: ProjectionKind::ExpertGate, rows: Dim::ExpertFfn, cols: Dim::Width },
-    ExpertRule { gguf: "blk.{}.ffn_up_exps.weight", hugging_face: "model.layers.{}.mlp.experts.{e}.up_proj.weight", projection: ProjectionKind::ExpertUp, rows: Dim::ExpertFfn, cols: Dim::Width },
-    ExpertRule { gguf: "blk.{}.ffn_down_exps.weight", hugging_face: "model.layers.{}.mlp.experts.{e}.down_proj.weight", projection: ProjectionKind::ExpertDown, rows: Dim::Width, cols: Dim::ExpertFfn },
 ]);
 
 #[rustfmt::skip]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::check::is_refinement;
+use super::features::is_refinement;
 use super::quality::LONGEST_NUMBER;
 use super::{HtzError, Manifest};
 

@@ -11,7 +11,7 @@ pub const FORMAT_MAJOR: u16 = 1;
 
 /// Latest minor version that this crate writes, if no earlier one suffices. Any minor version with
 /// known features is read.
-pub const FORMAT_MINOR: u16 = 14;
+pub const FORMAT_MINOR: u16 = 15;
 
 /// Size of the header.
 pub const HEADER_BYTES: usize = 128;

@@ -45,15 +45,15 @@ pub struct Manifest {
 impl Manifest {
     /// Returns the features that such an artifact must require.
     pub fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]) -> Vec<String> {
-        super::check::required_features(hyper, tensors)
+        super::features::required_features(hyper, tensors)
     }
 
     /// Feature required if the vocabulary [needs it](crate::vocab::Vocabulary::needs_format_1_1).
-    pub const VOCABULARY: &'static str = super::check::VOCABULARY;
+    pub const VOCABULARY: &'static str = super::features::VOCABULARY;
 
     /// Feature required if the layer to probe was [chosen by the
     /// user](super::DepthSinkOrigin::Asked).
-    pub const PROBE: &'static str = super::check::PROBE;
+    pub const PROBE: &'static str = super::features::PROBE;
 
     /// Returns the tensor with a role.
     pub fn tensor(&self, role: Role) -> Option<&TensorEntry> {

@@ -4,6 +4,7 @@ mod check;
 mod dial;
 mod digest;
 mod error;
+mod features;
 mod geometry;
 mod kernel_code;
 mod layout;

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::layout::{FORMAT_MAJOR, Header, KERNELS, TOKENIZER};
-use super::{Digest, HtzError, KernelCode, Manifest, SectionEntry, TensorEntry, check, section};
+use super::{
+    Digest, HtzError, KernelCode, Manifest, SectionEntry, TensorEntry, check, features, section,
+};
 use crate::escape::escape_truncated;
 use crate::map::MappedFile;
 use crate::vocab::{Vocabulary, VocabularyError};
@@ -265,6 +267,6 @@ fn parse_manifest(text: &[u8], minor: u16) -> Result<Manifest, HtzError> {
     // A feature may change the rest of the manifest.
     let needs: Requirements = serde_json::from_str(text).map_err(|error| syntax(&error))?;
     let sections = needs.sections.iter().map(|s| (s.name.as_str(), s.required));
-    check::check_requirements(&needs.requires, sections, minor)?;
+    features::check_requirements(&needs.requires, sections, minor)?;
     serde_json::from_str(text).map_err(|error| syntax(&error))
 }

@@ -6,7 +6,8 @@ use std::io::Read as _;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
-use super::check::{VOCABULARY, max_decoded_length};
+use super::check::max_decoded_length;
+use super::features::VOCABULARY;
 use super::layout::{KERNELS, MAX_SECTION_BYTES, TOKENIZER};
 use super::{Digest, Encoding, HtzError, KernelCode, SectionEntry};
 use crate::escape::escape_truncated;

@@ -12,7 +12,7 @@ use super::quality::LONGEST_NUMBER;
 use super::section::{self, Section};
 use super::{
     ActiveFractionPoint, DepthSinkOrigin, Digest, GeometryRecord, Hasher, HtzError, Manifest,
-    QualityRecord, SourceRecord, TOKENIZER, TensorEntry, check,
+    QualityRecord, SourceRecord, TOKENIZER, TensorEntry, check, features,
 };
 use crate::folder::Folder;
 use crate::map::{MapError, MappedFile};
@@ -401,7 +401,7 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     let names = sections
         .iter()
         .map(|s| (s.entry().name.as_str(), s.entry().required));
-    check::check_requirements(&manifest.requires, names, FORMAT_MINOR)?;
+    features::check_requirements(&manifest.requires, names, FORMAT_MINOR)?;
     check::check_contents(manifest)?;
     for section in sections.iter().filter(|s| s.entry().name == TOKENIZER) {
         let data = section::decode(section.entry(), section.bytes())?;
@@ -418,7 +418,7 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     }
     let file_length = check::check_layout(manifest, data_offset)?;
     Ok(Header {
-        minor: check::required_minor(manifest),
+        minor: features::required_minor(manifest),
         manifest_length,
         file_length,
         manifest_sha256: Digest::default(),
@@ -477,7 +477,7 @@ pub(super) fn encode_head(manifest: &Manifest, mut header: Header) -> Result<Vec
         return Err(HtzError::ManifestSpace { reserved, needed });
     }
     text.resize(text.len() + (reserved - needed) as usize, b' ');
-    header.minor = check::required_minor(manifest);
+    header.minor = features::required_minor(manifest);
     header.manifest_sha256 = Digest::of_bytes(&text);
     Ok([header.encode(), text].concat())
 }

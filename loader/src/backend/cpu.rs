@@ -21,8 +21,8 @@ pub struct Cpu {
     scratch: Scratch,
     /// Scratch space of each thread.
     scratches: Vec<Scratch>,
-    /// As [`Backend::keep_apart`].
-    apart: bool,
+    /// As [`Backend::set_batch_invariant`].
+    batch_invariant: bool,
 }
 
 impl Cpu {
@@ -93,7 +93,7 @@ impl Cpu {
     }
 
     /// Computes attention of each row as of a batch of one, rows on all threads.
-    fn attention_apart(
+    fn attention_batch_invariant(
         &mut self,
         row: usize,
         q: &[f32],
@@ -148,7 +148,7 @@ impl From<cpu::Cpu> for Cpu {
             cpu,
             scratch: Scratch::new(),
             scratches: Vec::new(),
-            apart: false,
+            batch_invariant: false,
         }
     }
 }
@@ -300,7 +300,7 @@ impl Backend for Cpu {
         };
         let x = &x[..n * width];
         let scratch = &mut self.scratch;
-        if self.apart && n > 1 {
+        if self.batch_invariant && n > 1 {
             let cpu = &self.cpu;
             return Ok(cpu.project_batch_invariant(n, x, &first, &mut second, scratch)?);
         }
@@ -340,8 +340,8 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn keep_apart(&mut self, apart: bool) {
-        self.apart = apart;
+    fn set_batch_invariant(&mut self, batch_invariant: bool) {
+        self.batch_invariant = batch_invariant;
     }
 
     fn append(
@@ -367,8 +367,8 @@ impl Backend for Cpu {
     ) -> Result<(), ExecError> {
         let row = shape.heads * shape.size;
         let (q, out) = (&q[..shape.rows * row], &mut out[..shape.rows * row]);
-        if self.apart && shape.rows > 1 {
-            return self.attention_apart(row, q, batch, layer, attention, out);
+        if self.batch_invariant && shape.rows > 1 {
+            return self.attention_batch_invariant(row, q, batch, layer, attention, out);
         }
         for SequenceRows { rows, kv } in batch {
             let (n, start) = (rows.len(), kv.layout().positions(layer));
@@ -485,7 +485,7 @@ impl Backend for Cpu {
         let scratch = &mut self.scratch;
         match output.column_groups()? {
             Some(bands) => self.cpu.matmul_column_groups(bands, n, x, out, scratch)?,
-            None if self.apart => {
+            None if self.batch_invariant => {
                 let matrix = output.matrix()?;
                 self.cpu
                     .matmul_batch_invariant(matrix, n, x, out, scratch)?;

@@ -239,7 +239,7 @@ impl Backend for Reference {
         Ok(())
     }
 
-    fn keep_apart(&mut self, _: bool) {}
+    fn set_batch_invariant(&mut self, _: bool) {}
 
     fn append(
         &mut self,

@@ -94,7 +94,7 @@ impl<B: Backend> Engine<B> {
     ) -> Result<Self, ExecError> {
         let model = model.into();
         let plan = SequencePlan::with_bases_of(&model, options)?;
-        backend.keep_apart(true);
+        backend.set_batch_invariant(true);
         Ok(Engine {
             runner: Runner::new(model, backend, context),
             plan,
@@ -170,8 +170,7 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// [`ExecError::Sequence`] for an unknown sequence.
     pub fn position(&self, id: SequenceId) -> Result<usize, ExecError> {
-        let sequence = self.sequences.get(&id).ok_or(unknown(id))?;
-        Ok(sequence.position())
+        Ok(self.sequence(id)?.position())
     }
 
     /// Returns the memory usage of a sequence's KV cache.
@@ -179,8 +178,7 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// [`ExecError::Sequence`] for an unknown sequence.
     pub fn kv_usage(&self, id: SequenceId) -> Result<KvUsage, ExecError> {
-        let sequence = self.sequences.get(&id).ok_or(unknown(id))?;
-        Ok(KvUsage::from_cache(&sequence.kv))
+        Ok(KvUsage::from_cache(&self.sequence(id)?.kv))
     }
 
     /// Keeps the first `positions` of a sequence and forgets later ones, as
@@ -191,19 +189,9 @@ impl<B: Backend> Engine<B> {
     /// positions, and [`ExecError::Kv`] if earlier positions were evicted; the sequence is then
     /// unchanged.
     pub fn truncate(&mut self, id: SequenceId, positions: usize) -> Result<(), ExecError> {
-        let sequence = self.sequences.get_mut(&id).ok_or(unknown(id))?;
+        let sequence = self.sequence_mut(id)?;
         sequence.check_truncate(positions)?;
         sequence.truncate(positions);
-        Ok(())
-    }
-
-    /// Marks the next positions of a sequence as a prompt, as they are in an empty one.
-    ///
-    /// # Errors
-    /// [`ExecError::Sequence`] for an unknown sequence.
-    pub fn begin_prompt(&mut self, id: SequenceId) -> Result<(), ExecError> {
-        let sequence = self.sequences.get_mut(&id).ok_or(unknown(id))?;
-        sequence.policy.begin_prompt();
         Ok(())
     }
 
@@ -277,6 +265,14 @@ impl<B: Backend> Engine<B> {
         id
     }
 
+    fn sequence(&self, id: SequenceId) -> Result<&Sequence<B>, ExecError> {
+        self.sequences.get(&id).ok_or(unknown(id))
+    }
+
+    fn sequence_mut(&mut self, id: SequenceId) -> Result<&mut Sequence<B>, ExecError> {
+        self.sequences.get_mut(&id).ok_or(unknown(id))
+    }
+
     /// Checks a pass; returns the rows of each sequence.
     fn check(&self, chunks: &[Chunk<'_>]) -> Result<BTreeMap<SequenceId, Range<usize>>, ExecError> {
         let mut all = BTreeMap::new();
@@ -287,7 +283,7 @@ impl<B: Backend> Engine<B> {
             ..
         } in chunks
         {
-            let sequence = self.sequences.get(&id).ok_or(unknown(id))?;
+            let sequence = self.sequence(id)?;
             if tokens.is_empty() {
                 return Err(ExecError::EmptyChunk { sequence: id });
             }

@@ -140,4 +140,14 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn score_that_is_not_a_number_reaches_the_output() {
+        for nan in [f32::NAN, -f32::NAN] {
+            let [found] = routes(&[0.0, nan, 1.0], 3, 1, true)[..] else {
+                panic!("one expert is used");
+            };
+            assert!(found.expert == 1 && found.weight.is_nan());
+        }
+    }
 }

@@ -105,7 +105,7 @@ impl<B: Backend> Session<B> {
         };
         let sought = match largest {
             0 => Ok(false),
-            most => backend.seek_largest(logits, numbers, most),
+            most => backend.begin_top_k(logits, numbers, most),
         };
         let drawn = match (&sought, wanted) {
             (Ok(false), LogitsRequest::Drawn(draw)) => backend.begin_draw(logits, numbers, &draw),
@@ -113,7 +113,7 @@ impl<B: Backend> Session<B> {
         };
         // Earlier errors come first.
         self.settle()?;
-        if sought? && let Some(found) = self.runner.backend.found_largest()? {
+        if sought? && let Some(found) = self.runner.backend.take_top_k()? {
             self.largest = found;
             return Ok(SamplerInput::TopK(&self.largest));
         }

@@ -17,11 +17,11 @@ impl<B: Backend> Session<B> {
     /// compress in between, which cannot be undone.
     pub fn verify(&mut self, tokens: &[u32], tap: &mut dyn Tap) -> Result<&[f32], ExecError> {
         self.check_foreseen()?;
-        self.runner.backend.keep_apart(true);
+        self.runner.backend.set_batch_invariant(true);
         let read = self.forward_with(tokens, tap);
         let rows = self.rows;
         let computed = read.and_then(|()| self.compute_logits(0, rows));
-        self.runner.backend.keep_apart(false);
+        self.runner.backend.set_batch_invariant(false);
         let numbers = computed?;
         self.runner.read_logits(numbers)
     }

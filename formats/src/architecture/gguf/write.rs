@@ -12,7 +12,7 @@ use crate::model::{HyperParameters, RopePairs, SlidingWindow};
 /// architecture.
 ///
 /// # Errors
-/// [`BindError::NoNames`].
+/// [`BindError::Architecture`].
 pub fn gguf_rope_pairs(hyper: &HyperParameters) -> Result<RopePairs, BindError> {
     Ok(architecture(hyper)?.traits.gguf_rope_pairs)
 }

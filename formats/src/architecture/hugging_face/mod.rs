@@ -148,7 +148,7 @@ fn experts(config: &Object<'_>, model: &ModelType) -> Result<Option<Experts>, Bi
     if config.or("decoder_sparse_step", 1)? != 1 {
         return Err(config.refuse("decoder_sparse_step", "1, experts in every layer"));
     }
-    let dense: &[serde_json::Value] = config.optional("mlp_only_layers")?.unwrap_or(&[]);
+    let dense: &[Value] = config.optional("mlp_only_layers")?.unwrap_or(&[]);
     if !dense.is_empty() {
         return Err(config.refuse("mlp_only_layers", "none, experts in every layer"));
     }

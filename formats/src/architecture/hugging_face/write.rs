@@ -55,7 +55,7 @@ impl HuggingFaceConfig {
             .iter()
             .filter(|model| windowed != matches!(model.window, Window::Never));
         let model = fitting.next().or(types.first());
-        let model = model.ok_or_else(|| BindError::NoNames {
+        let model = model.ok_or_else(|| BindError::Architecture {
             found: hyper.architecture.clone(),
         })?;
         let state = State {
@@ -244,22 +244,21 @@ impl State<'_> {
         else {
             return Ok(());
         };
-        let (width, ffn) = match defaults.moe_intermediate_size {
+        let (ffn_key, ffn) = match defaults.moe_intermediate_size {
             Some(_) => ("moe_intermediate_size", self.hyper.ffn),
             None => ("intermediate_size", experts.ffn),
         };
-        let normalised = "norm_topk_prob";
         if defaults.norm_topk_prob.is_none() && !experts.normalised {
             return self.refuse("the normalisation of the experts' weights", false, "true");
         }
         json.insert("intermediate_size".into(), json!(ffn));
-        json.insert(width.into(), json!(experts.ffn));
-        for key in defaults.count_keys.iter().take(1) {
+        json.insert(ffn_key.into(), json!(experts.ffn));
+        if let Some(key) = defaults.count_keys.first() {
             json.insert((*key).into(), json!(experts.count));
         }
         json.insert("num_experts_per_tok".into(), json!(experts.used));
         if defaults.norm_topk_prob.is_some() {
-            json.insert(normalised.into(), json!(experts.normalised));
+            json.insert("norm_topk_prob".into(), json!(experts.normalised));
         }
         Ok(())
     }
@@ -393,7 +392,7 @@ impl State<'_> {
         known.extend(&always);
         match self.facts.biases.iter().find(|slot| !known.contains(slot)) {
             None => Ok(needed),
-            Some(slot) => self.refuse("a bias", format!("at slot {slot}"), "none there"),
+            Some(slot) => self.refuse("a bias", format!("on projection {slot}"), "none"),
         }
     }
 }

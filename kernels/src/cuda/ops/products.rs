@@ -79,8 +79,8 @@ impl<D: Device> Workspace<D> {
     }
 
     /// Gives each row of later batches the same bits as alone.
-    pub fn set_batch_invariant(&mut self, apart: bool) {
-        self.order = if apart {
+    pub fn set_batch_invariant(&mut self, batch_invariant: bool) {
+        self.order = if batch_invariant {
             SummationOrder::SingleRow
         } else {
             SummationOrder::Tiled

@@ -17,7 +17,7 @@ impl<D: Device> Gpu<D> {
             first: rows.start,
             rows: rows.len(),
             heads: shape.heads,
-            batch_invariant: self.apart,
+            batch_invariant: self.batch_invariant,
         }
     }
 

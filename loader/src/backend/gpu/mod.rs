@@ -44,8 +44,8 @@ pub struct Gpu<D: Device> {
     faults: Option<ops::FaultEntries<D>>,
     /// Whether keys or values were written since the last check for faults.
     unchecked: bool,
-    /// As [`Backend::keep_apart`].
-    apart: bool,
+    /// As [`Backend::set_batch_invariant`].
+    batch_invariant: bool,
     pending: Pending<D>,
     /// Whether operations are fused.
     joins: bool,
@@ -63,7 +63,7 @@ impl<D: Device> Gpu<D> {
             drawing: ops::TokenSampler::default(),
             faults: None,
             unchecked: false,
-            apart: false,
+            batch_invariant: false,
             pending: Pending::None,
             joins: true,
         }
@@ -215,7 +215,7 @@ impl<D: Device> Backend for Gpu<D> {
         self.check()
     }
 
-    fn seek_largest(
+    fn begin_top_k(
         &mut self,
         of: &GpuBuffer<D>,
         numbers: usize,
@@ -232,7 +232,7 @@ impl<D: Device> Backend for Gpu<D> {
         Ok(true)
     }
 
-    fn found_largest(&mut self) -> Result<Option<Vec<(u32, f32)>>, ExecError> {
+    fn take_top_k(&mut self) -> Result<Option<Vec<(u32, f32)>>, ExecError> {
         self.largest.take(&self.device).map_err(device_error)
     }
 
@@ -420,9 +420,9 @@ impl<D: Device> Backend for Gpu<D> {
         self.pend_heads(x.memory()?, Step::Turn { shape, turn })
     }
 
-    fn keep_apart(&mut self, apart: bool) {
-        self.apart = apart;
-        self.products.set_batch_invariant(apart);
+    fn set_batch_invariant(&mut self, batch_invariant: bool) {
+        self.batch_invariant = batch_invariant;
+        self.products.set_batch_invariant(batch_invariant);
     }
 
     fn append(
@@ -436,7 +436,7 @@ impl<D: Device> Backend for Gpu<D> {
         let sides = [keys.memory()?, values.memory()?];
         let mut heads = self.take_heads()?;
         let Some(faults) = &self.faults else {
-            return Err(missing("room for what has no place"));
+            return Err(missing("buffer for the faults"));
         };
         self.unchecked = true;
         let begins = rows.start == 0;
