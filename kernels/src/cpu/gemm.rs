@@ -67,7 +67,7 @@ impl<T> MatrixMut<'_, T> {
     /// Returns one row.
     pub fn row_mut(&mut self, row: usize) -> &mut [T] {
         assert!(row < self.rows);
-        // SAFETY: the constructors ensure that the target owns `cols` elements from `row * stride`.
+        // SAFETY: the constructors ensure that the matrix owns `cols` elements from `row * stride`.
         unsafe { std::slice::from_raw_parts_mut(self.data.add(row * self.stride), self.cols) }
     }
 }
@@ -85,8 +85,8 @@ impl MatrixMut<'_> {
         if self.rows == 0 || self.cols == 0 {
             return;
         }
-        // SAFETY: the target owns its elements and the views borrow theirs, all checked against the
-        // lengths of their slices at construction; the shapes agree by the assertion; a target
+        // SAFETY: this matrix owns its elements and the views borrow theirs, all checked against the
+        // lengths of their slices at construction; the shapes agree by the assertion; this matrix
         // cannot overlap a view, because it holds its slice mutably.
         unsafe {
             ::gemm::gemm(

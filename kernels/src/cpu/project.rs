@@ -57,11 +57,10 @@ impl Cpu {
         projections: &mut [Projection<'_>],
         scratch: &mut Scratch,
     ) -> Result<(), ShapeError> {
-        check_shapes(n, x, factors, projections)?;
         if n == 1 {
-            project_single_rows(self, n, x, factors, projections, scratch);
-            return Ok(());
+            return self.project_batch_invariant(n, x, factors, projections, scratch);
         }
+        check_shapes(n, x, factors, projections)?;
         for projection in projections.iter_mut() {
             if projection.input == Input::Vector {
                 self.matmul(projection.w, n, x, projection.y, scratch)?;
@@ -266,7 +265,7 @@ impl<'a> ProductTasks<'a> {
     }
 }
 
-struct InnerVector {
+struct InnerVectorLayout {
     numbers: usize,
     super_blocks: usize,
     super_block_count: usize,
@@ -277,7 +276,7 @@ struct InnerVector {
 fn plan_inner_vectors(
     factors: &[Factor<'_>],
     projections: &[Projection<'_>],
-) -> (Vec<InnerVector>, [usize; 3]) {
+) -> (Vec<InnerVectorLayout>, [usize; 3]) {
     let read = |input| {
         let projections = projections
             .iter()
@@ -294,18 +293,18 @@ fn plan_inner_vectors(
         .max();
     let x_super_blocks = by_factors.unwrap_or(0).max(read(Input::Vector));
     let (mut numbers, mut super_block_count) = (0, 0);
-    let mut inners = Vec::with_capacity(factors.len());
+    let mut layouts = Vec::with_capacity(factors.len());
     for (index, factor) in factors.iter().enumerate() {
-        let inner = InnerVector {
+        let inner = InnerVectorLayout {
             numbers,
             super_blocks: super_block_count,
             super_block_count: read(Input::Inner(index)),
         };
         numbers += factor.w.rows();
         super_block_count += inner.super_block_count;
-        inners.push(inner);
+        layouts.push(inner);
     }
-    (inners, [numbers, x_super_blocks, super_block_count])
+    (layouts, [numbers, x_super_blocks, super_block_count])
 }
 
 /// Returns the products of the first stage, which read the vector, and of the second, which read
@@ -317,12 +316,12 @@ fn plan_stages<'a>(
     factors: &[Factor<'a>],
     projections: &'a mut [Projection<'_>],
     inner: &'a DisjointSlice<'_, f32>,
-    inners: &[InnerVector],
+    layouts: &[InnerVectorLayout],
 ) -> [Vec<ProductTasks<'a>>; 2] {
     let mut first = Vec::with_capacity(projections.len() + factors.len());
     let mut second = Vec::with_capacity(projections.len());
-    for (factor, at) in factors.iter().zip(inners) {
-        // SAFETY: the parts of the factors are disjoint.
+    for (factor, at) in factors.iter().zip(layouts) {
+        // SAFETY: the parts of the factors are disjoint, and no other part is in use yet.
         let y = unsafe { inner.get_mut(n * at.numbers, n * factor.w.rows()) };
         first.push(ProductTasks::new(pool, n, factor.w, Input::Vector, y));
     }
@@ -353,7 +352,7 @@ fn project_single_rows(
     scratch: &mut Scratch,
 ) {
     let (kernels, pool, cols) = (cpu.kernels, &*cpu.pool, x.len() / n);
-    let (inners, [numbers, x_super_blocks, super_block_count]) =
+    let (layouts, [numbers, x_super_blocks, super_block_count]) =
         plan_inner_vectors(factors, projections);
     let (inner, super_blocks) =
         scratch.projection_buffers(n * numbers, n * (x_super_blocks + super_block_count));
@@ -361,22 +360,22 @@ fn project_single_rows(
     if !x_super_blocks.is_empty() {
         quantise_rows(kernels, pool, cols, x, x_super_blocks);
     }
-    let (x_super_blocks, of_row) = (&*x_super_blocks, x_super_blocks.len() / n);
+    let (x_super_blocks, row_super_blocks) = (&*x_super_blocks, x_super_blocks.len() / n);
 
     let inner = DisjointSlice::new(inner);
     let inner_super_blocks = DisjointSlice::new(inner_super_blocks);
-    let stages = plan_stages(pool, n, factors, projections, &inner, &inners);
+    let stages = plan_stages(pool, n, factors, projections, &inner, &layouts);
     let tasks = stages
         .each_ref()
-        .map(|plan_stages| plan_stages.iter().map(|w| w.tasks).sum());
+        .map(|stage| stage.iter().map(|w| w.tasks).sum());
 
     let vector = |input: Input, t: usize| match input {
         Input::Vector => PreparedVector {
             numbers: &x[t * cols..][..cols],
-            super_blocks: &x_super_blocks[t * of_row..][..of_row],
+            super_blocks: &x_super_blocks[t * row_super_blocks..][..row_super_blocks],
         },
         Input::Inner(index) => {
-            let (at, rows) = (&inners[index], factors[index].w.rows());
+            let (at, rows) = (&layouts[index], factors[index].w.rows());
             let super_blocks = n * at.super_blocks + t * at.super_block_count;
             // SAFETY: inner vectors are written only in and directly after the first stage, and
             // only products of the second read them.
@@ -412,7 +411,7 @@ fn project_single_rows(
         if stage > 0 {
             return;
         }
-        for (factor, at) in factors.iter().zip(&inners) {
+        for (factor, at) in factors.iter().zip(&layouts) {
             let rows = factor.w.rows();
             for t in 0..n {
                 let super_blocks = n * at.super_blocks + t * at.super_block_count;
