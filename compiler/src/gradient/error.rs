@@ -58,7 +58,7 @@ pub enum GradientError {
         place: String,
     },
     /// Insufficient disk space for the residual streams.
-    #[error("{}: no space: the backward pass needs {needed} bytes, most of them for the residual stream in front of every layer, {free} are free there; free some, give another `cache` DIR, or ask for fewer tokens", path.display())]
+    #[error("{}: no space: the backward pass needs {needed} bytes, most of them for the residual stream before every layer, {free} are free there; free some, give another `cache` DIR, or ask for fewer tokens", path.display())]
     NoSpace {
         /// Cache folder.
         path: PathBuf,

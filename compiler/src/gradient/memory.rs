@@ -9,16 +9,16 @@ use super::sums::OutputSums;
 
 /// Numbers that a pass through a block keeps at one position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Numbers {
+pub(super) struct NumbersPerPosition {
     /// Numbers of the values, with those that only the backward pass reads.
     pub values: usize,
     /// Numbers of the gradients.
     pub gradients: usize,
 }
 
-impl Numbers {
+impl NumbersPerPosition {
     /// Returns the numbers of a block in a residual stream of `width`.
-    pub fn count(block: &BlockSpec, width: usize) -> Numbers {
+    pub fn count(block: &BlockSpec, width: usize) -> NumbersPerPosition {
         // The stream before the block.
         let (mut passed, mut factors) = (width, 0);
         for step in &block.steps {
@@ -34,15 +34,15 @@ impl Numbers {
                 _ => {}
             }
         }
-        Numbers {
+        NumbersPerPosition {
             values: passed + factors,
             gradients: passed,
         }
     }
 }
 
-/// Bytes of what a pass keeps, the most that any block needs of each.
-struct PassMemory {
+/// Largest bytes of any block, by kind.
+struct BlockBytes {
     /// Values at the positions of a call.
     values: u64,
     gradients: u64,
@@ -54,16 +54,16 @@ struct PassMemory {
     stream: u64,
 }
 
-impl PassMemory {
-    fn estimate(spec: &ModelSpec, context: usize) -> PassMemory {
+impl BlockBytes {
+    fn estimate(spec: &ModelSpec, context: usize) -> BlockBytes {
         let positions = windows_at_a_time(spec, context).saturating_mul(context);
         let most = |of: &dyn Fn(&BlockSpec) -> u64| spec.blocks.iter().map(of).max().unwrap_or(0);
-        let numbers = |block: &BlockSpec| Numbers::count(block, spec.width);
+        let numbers = |block: &BlockSpec| NumbersPerPosition::count(block, spec.width);
         let of_projections = |block: &BlockSpec, of: fn(&Projection) -> u64| {
             block.projections().map(of).fold(0, u64::saturating_add)
         };
         let weights = |p: &Projection| floats(p.rows, p.cols);
-        PassMemory {
+        BlockBytes {
             values: most(&|block| floats(positions, numbers(block).values)),
             gradients: most(&|block| floats(positions, numbers(block).gradients)),
             weights: most(&|block| of_projections(block, weights)),
@@ -81,13 +81,13 @@ fn floats(rows: usize, cols: usize) -> u64 {
 /// Returns the bytes that [`gradients`](super::gradients) takes: the values and the streams before
 /// and after a block all the time, and either a layer's gradients, weights and sums or the head.
 pub(crate) fn needed_memory(hyper: &HyperParameters, spec: &ModelSpec, context: usize) -> u64 {
-    let kept = PassMemory::estimate(spec, context);
+    let kept = BlockBytes::estimate(spec, context);
     // With the rows being written to a file.
     let layer = [kept.gradients, kept.weights, kept.sums, kept.stream];
     let layer = layer.into_iter().fold(0, u64::saturating_add);
     let head = head::memory(hyper.vocabulary, hyper.width);
-    let beside = kept.values.saturating_add(2 * kept.stream);
-    beside.saturating_add(layer.max(head))
+    let constant = kept.values.saturating_add(2 * kept.stream);
+    constant.saturating_add(layer.max(head))
 }
 
 /// Returns the bytes that a [`Distillation`](super::distil::Distillation) takes without the streams
@@ -98,7 +98,7 @@ pub(crate) fn distillation_memory(
     spec: &ModelSpec,
     context: usize,
 ) -> u64 {
-    let kept = PassMemory::estimate(spec, context);
+    let kept = BlockBytes::estimate(spec, context);
     let heads = head::memory(hyper.vocabulary, hyper.width).saturating_mul(2);
     let passes = kept.values.saturating_add(kept.gradients);
     passes.saturating_add(kept.weights.max(heads))

@@ -74,11 +74,11 @@ impl Stored<'_> {
         out: &mut [T],
     ) -> Result<(), GradientError> {
         let bytes = self.file.bytes(tensor);
+        let refused = |source| GradientError::Block {
+            tensor: tensor.name.clone(),
+            source,
+        };
         if let Some(codes) = &tensor.codes {
-            let refused = |source| GradientError::Block {
-                tensor: tensor.name.clone(),
-                source,
-            };
             let bands = codes.view(tensor.rows, bytes).map_err(refused)?;
             let mut numbers = vec![0.0; tensor.cols];
             for (row, out) in rows.zip(out.chunks_exact_mut(tensor.cols.max(1))) {
@@ -92,10 +92,7 @@ impl Stored<'_> {
         let row_bytes = bytes.len() / tensor.rows.max(1);
         let bytes = &bytes[rows.start * row_bytes..rows.end * row_bytes];
         let mut numbers = vec![0.0; out.len()];
-        block::decode(tensor.dtype, bytes, &mut numbers).map_err(|source| {
-            let tensor = tensor.name.clone();
-            GradientError::Block { tensor, source }
-        })?;
+        block::decode(tensor.dtype, bytes, &mut numbers).map_err(refused)?;
         for (out, number) in out.iter_mut().zip(numbers) {
             put(out, T::from(number));
         }

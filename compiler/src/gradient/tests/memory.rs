@@ -8,7 +8,7 @@ use super::whole::architectures;
 use super::{WINDOWS, text};
 use crate::event::Progress;
 use crate::gradient::distil::Distillation;
-use crate::gradient::memory::Numbers;
+use crate::gradient::memory::NumbersPerPosition;
 use crate::gradient::scales::Scales;
 use crate::gradient::values::{ValueGradients, Values};
 use crate::gradient::weights::Blocks;
@@ -28,7 +28,7 @@ fn estimate_counts_the_numbers_of_a_pass_through_every_block() {
             let x = vec![0.5; positions * width];
             block.forward(&pool, &x, &mut values);
             block.backward(&pool, &x, &values, &mut gradients);
-            let expected = Numbers::count(spec, width);
+            let expected = NumbersPerPosition::count(spec, width);
             assert_eq!(values.numbers(), positions * expected.values);
             assert_eq!(gradients.numbers(), positions * expected.gradients);
         }
@@ -45,7 +45,7 @@ fn distillation_keeps_values_and_gradients_from_call_to_call() {
     let mut pair = Distillation::new(models, cpu, CONTEXT, Progress::silent());
     let scales = Scales::from_models(model.file(), model.file()).unwrap();
     pair.gradients(&tokens, &scales).unwrap();
-    let expected = Numbers::count(&model.spec().blocks[0], model.spec().width);
+    let expected = NumbersPerPosition::count(&model.spec().blocks[0], model.spec().width);
     let found = (
         pair.passes.values.numbers(),
         pair.passes.gradients.numbers(),
