@@ -453,6 +453,17 @@ mod tests {
             ("--factor-type", "q8_0"),
             ("--max-kl", "1"),
             ("--max-perplexity-increase", "1"),
+            ("--file-size", "1MB"),
+            ("--bits", "3"),
+            ("--dense-type", "q8_0"),
+            ("--embedding-type", "q8_0"),
+            ("--codes", "all"),
+            ("--low-rank", "on"),
+            ("--rotation", "on"),
+            ("--order", "on"),
+            ("--effort", "fast"),
+            ("--preset", "small"),
+            ("--energy", "f"),
         ] {
             let calibrated = [option, value, "--calibration", "t.txt"];
             assert!(typed(&calibrated).is_err(), "{option}");
@@ -460,6 +471,8 @@ mod tests {
         for option in ["--force", "--dry-run"] {
             assert!(typed(&[option]).is_ok(), "{option}");
         }
+        // A treatment replaces that of the plan.
+        assert!(typed(&["--gauge", "axiom"]).is_ok());
     }
 
     #[test]

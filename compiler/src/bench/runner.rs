@@ -27,11 +27,11 @@ pub struct Timing {
     pub decode: Duration,
 }
 
-/// What a run calls and asks meanwhile.
+/// Callback and cancellation of a run.
 pub struct RunWatch<'a> {
     /// Called between prefill and decode.
     pub first_token: &'a mut dyn FnMut() -> Result<(), BenchError>,
-    /// Whether to stop.
+    /// Stops the run.
     pub cancel: &'a CancellationToken,
 }
 

@@ -211,16 +211,14 @@ impl CalibrationOptions {
 
     /// Returns the first option that is set besides the texts.
     pub fn first_given(&self) -> Option<&'static str> {
-        let given = [
+        super::first_given([
             ("`calibration_tokens`", self.tokens.is_some()),
             ("`context`", self.context.is_some()),
             ("`held_out`", self.held_out.is_some()),
             ("`cache`", self.cache.is_some()),
             ("`trust_cache`", self.trust_cache),
             ("`lock_timeout`", self.lock_timeout != DEFAULT_LOCK_TIMEOUT),
-        ];
-        let found = given.into_iter().find(|(_, given)| *given);
-        found.map(|(option, _)| option)
+        ])
     }
 
     /// Returns the window size in tokens for a model with a context of `most` tokens.

@@ -58,7 +58,7 @@ impl FromStr for DenseType {
     }
 }
 
-as_typed!(DenseType);
+serde_as_text!(DenseType);
 
 /// Requested encoding of projections that stay dense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl FromStr for DenseChoice {
     }
 }
 
-as_typed!(DenseChoice);
+serde_as_text!(DenseChoice);
 
 /// Kinds of codes that a matrix may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -177,6 +177,15 @@ impl CodeOptions {
     /// Returns true if columns are rotated before they are encoded in column groups.
     pub fn rotates(&self) -> bool {
         is_on_by_default(&self.rotation)
+    }
+
+    /// Returns the options without values that are defaults.
+    pub(super) fn without_defaults(self) -> CodeOptions {
+        CodeOptions {
+            codes: self.codes.filter(|codes| *codes != CodeKinds::default()),
+            low_rank: self.low_rank.filter(|switch| !switch.is_on()),
+            rotation: self.rotation.filter(|switch| !switch.is_on()),
+        }
     }
 
     /// Returns the given options with their values.

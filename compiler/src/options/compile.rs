@@ -42,11 +42,12 @@ impl CompileRequest {
         file: Option<&Path>,
         target: TargetMachine,
     ) -> Result<PlanSource, OptionError> {
-        let calibrated = self.calibration(file)?.is_some();
         if let Some(file) = file {
+            self.calibration(Some(file))?;
             return Ok(PlanSource::File(file.to_owned()));
         }
         self.plan.check()?;
+        let calibrated = self.calibration(None)?.is_some();
         self.check_allocator(&target, self.plan.allocator(calibrated))?;
         Ok(PlanSource::Compute {
             request: self.plan.resolve(calibrated),

@@ -144,17 +144,14 @@ impl LimitOptions {
 
     /// Returns the first option that is set.
     pub fn first_given(&self) -> Option<&'static str> {
-        let given = [
+        super::first_given([
             ("`preset`", self.preset.is_some()),
             (
                 "`max_perplexity_increase`",
                 self.max_perplexity_increase.is_some(),
             ),
             ("`max_kl`", self.max_kl.is_some()),
-        ];
-        given
-            .into_iter()
-            .find_map(|(option, given)| given.then_some(option))
+        ])
     }
 }
 

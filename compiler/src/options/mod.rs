@@ -1,7 +1,7 @@
 //! Options of all stages with their defaults, as plain data.
 
 /// Implements serde and the JSON schema by `Display` and `FromStr`.
-macro_rules! as_typed {
+macro_rules! serde_as_text {
     ($($name:ty),+) => {
         $(
             impl serde::Serialize for $name {
@@ -64,7 +64,7 @@ macro_rules! named {
             }
         }
 
-        as_typed!($type);
+        serde_as_text!($type);
     };
 }
 
@@ -106,6 +106,12 @@ pub use shipped::{SHIPPED_VERSION, ShippedPart, shipped_digest, shipped_text};
 pub use shrinkage::{Shrinkage, ShrinkageArg};
 pub use switch::Switch;
 pub use treatment::{BiasArg, GaugeKind, SinkProtection, Treatment, TreatmentOptions};
+
+/// Returns the name of the first option that is given.
+fn first_given<const N: usize>(options: [(&'static str, bool); N]) -> Option<&'static str> {
+    let mut options = options.into_iter();
+    options.find_map(|(option, given)| given.then_some(option))
+}
 
 /// Returns true if an option is unset or has its default.
 fn is_default<T: Default + PartialEq>(option: &Option<T>) -> bool {

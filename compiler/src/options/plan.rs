@@ -139,7 +139,8 @@ pub struct PlanOptions {
             hide_short_help = true,
             value_name = "LIST",
             help_heading = heading::METHOD,
-            value_delimiter = ','
+            value_delimiter = ',',
+            value_parser = ProjectionKind::parse_dense
         )
     )]
     pub slots: Vec<ProjectionKind>,

@@ -45,7 +45,7 @@ named!(
 pub struct DenseTypes {
     /// Type of all dense projections, selected or not.
     pub projections: Option<DenseType>,
-    /// Type of selected projections that stay dense, if `slots` is unset.
+    /// Type of selected projections that stay dense, if [`projections`](Self::projections) is unset.
     pub selected: Option<DenseType>,
     /// Type of the embedding and of an untied head.
     pub embedding_and_head: Option<DenseType>,
@@ -95,7 +95,7 @@ impl fmt::Display for PlanRequest {
         };
         if self.method == Method::Quantise {
             write!(f, "--method {method} {}{effort}", self.budget)?;
-            for (name, value) in self.codes.specified() {
+            for (name, value) in self.codes.without_defaults().specified() {
                 write!(f, " --{} {value}", name.replace('_', "-"))?;
             }
             return self.fmt_common(f);
@@ -132,7 +132,8 @@ impl fmt::Display for PlanRequest {
 }
 
 impl PlanRequest {
-    /// Returns the options that this request resolves.
+    /// Returns the options of plan files and reports. There, unlike in [`PlanOptions::resolve`], dense
+    /// projections without a type stay as in the source.
     pub fn options(&self) -> PlanOptions {
         PlanOptions {
             method: Some(self.method),
@@ -253,7 +254,7 @@ named!(
     Excluded: "left-out", Included: "counted",
 );
 
-as_typed!(RankFloor);
+serde_as_text!(RankFloor);
 
 /// Allocator and rank bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -284,7 +285,7 @@ impl Allocation {
 }
 
 /// Linear model of the energy per generated token on a machine:
-/// [`joules_of_no_bytes`](MeasuredEnergy::joules_per_token) plus
+/// [`joules_per_token`](MeasuredEnergy::joules_per_token) plus
 /// [`joules_per_byte`](MeasuredEnergy::joules_per_byte) for every byte of weights read. Measured by
 /// `htc bench --sensor` and fitted by [`bench::slope`](crate::bench::slope).
 #[derive(Clone, Debug, PartialEq)]

@@ -306,7 +306,7 @@ impl fmt::Display for Treatment {
     }
 }
 
-as_typed!(SinkProtection, ShrinkageArg);
+serde_as_text!(SinkProtection, ShrinkageArg);
 
 #[derive(JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

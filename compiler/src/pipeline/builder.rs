@@ -183,7 +183,7 @@ impl Compiler {
         /// calibration, which is required then; by default it does not. The model's output is
         /// unchanged.
         kv_bases(kv_bases: impl Into<Switch>) => request.plan.layout.kv_bases = kv_bases.into();
-        /// Sets the L2 cache, in bytes, of the target GPU. [`gpu::find`](crate::plan::gpu::find_by_name)
+        /// Sets the L2 cache, in bytes, of the target GPU. [`gpu::find_by_name`](crate::plan::gpu::find_by_name)
         /// returns it for many GPUs by name.
         gpu(cache: u64) => target.l2_bytes = Some(cache);
         /// Sets the tokens per joule that the uncompressed model generates on the target machine.
@@ -252,13 +252,13 @@ impl Compiler {
     /// Returns every file that the artifact is made from: the model, the texts and the plan.
     ///
     /// # Errors
-    /// [`CompileError::Source`] if the model cannot be opened.
+    /// [`CompileError::Source`] if the model cannot be opened, [`CompileError::Options`] if options
+    /// contradict each other.
     pub fn inputs(&self) -> Result<Vec<PathBuf>, CompileError> {
         let source = open(&self.input)?;
         let mut inputs = super::source::source_files(&source);
         inputs.extend(self.plan.clone());
-        let calibration = &self.request.calibration;
-        if !calibration.texts.is_empty() {
+        if let Some(calibration) = self.request.calibration(self.plan.as_deref())? {
             inputs.extend(calibration.files().map(Path::to_owned));
         }
         Ok(inputs)

@@ -111,11 +111,6 @@ impl Phases {
         let phases = find_valley(&smoothed);
         Ok(Phases { smoothed, phases })
     }
-
-    /// Returns true if phases were detected.
-    pub fn is_detected(&self) -> bool {
-        self.phases.is_ok()
-    }
 }
 
 fn find_valley(smoothed: &[f64]) -> Result<Vec<Phase>, NoPhasesReason> {
@@ -198,7 +193,7 @@ mod tests {
     #[test]
     fn thresholds_match_the_constants() {
         let flat = |top: f64| Phases::detect(Some(&[1.0, 1.0, 1.0, top, top, top])).unwrap();
-        assert!(flat(1.149).phases.is_err() && flat(1.151).is_detected());
+        assert!(flat(1.149).phases.is_err() && flat(1.151).phases.is_ok());
         assert_eq!(
             phase_initials(&[1.0, 1.0, 1.0, 1.0, 1.499, 1.499, 1.499]),
             "ccccccc"

@@ -51,6 +51,18 @@ impl ProjectionKind {
         ProjectionKind::Down,
     ];
 
+    /// Parses the name of one of [`ProjectionKind::ALL`].
+    ///
+    /// # Errors
+    /// Their names.
+    pub fn parse_dense(text: &str) -> Result<ProjectionKind, String> {
+        let found = ProjectionKind::ALL
+            .into_iter()
+            .find(|projection| projection.name() == text);
+        let names = ProjectionKind::ALL.map(ProjectionKind::name).join(", ");
+        found.ok_or_else(|| format!("unknown projection {text:?}; expected some of {names}"))
+    }
+
     /// Returns a number that is larger for projections that are executed later in the block.
     pub(super) fn execution_order(self) -> usize {
         // The projections of an expert follow each other.
@@ -155,10 +167,8 @@ impl FromStr for ProjectionKind {
             )
         };
         let found = match text.split_once('.') {
-            None => ProjectionKind::ALL
-                .into_iter()
-                .chain([ProjectionKind::Router])
-                .find(|projection| projection.name() == text),
+            None if text == ProjectionKind::Router.name() => Some(ProjectionKind::Router),
+            None => ProjectionKind::parse_dense(text).ok(),
             Some((name, expert)) => {
                 let expert = expert.parse().map_err(|_| unknown())?;
                 [

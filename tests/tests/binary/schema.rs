@@ -253,7 +253,7 @@ fn benchmark_conforms_to_its_schema() {
 }
 
 #[test]
-fn every_schema_describes_its_properties() {
+fn every_document_has_a_schema_with_a_title() {
     let help = htc!["schema", "--help"].run().assert_ok();
     let documents: BTreeSet<String> = help
         .text()

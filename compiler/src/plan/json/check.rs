@@ -354,14 +354,21 @@ impl Checker {
         key: &str,
         node: Node,
     ) -> Option<Vec<ProjectionKind>> {
-        let expected = "a list of slots, of q, k, v, o, gate, up, down";
+        let expected = "a list of projections, of q, k, v, o, gate, up, down";
         let items = match node {
             Node::List(items) if (1..=ProjectionKind::ALL.len()).contains(&items.len()) => items,
             node => return self.report_type(at, key, expected, &node),
         };
         let mut slots: Vec<ProjectionKind> = Vec::new();
         for item in &items {
-            slots.push(self.parse_text(at, key, expected, item)?);
+            let slot = match item {
+                Node::Text(text) => ProjectionKind::parse_dense(text).ok(),
+                _ => None,
+            };
+            let Some(slot) = slot else {
+                return self.report_type(at, key, expected, item);
+            };
+            slots.push(slot);
         }
         slots.sort();
         if slots.windows(2).any(|pair| pair[0] == pair[1]) {

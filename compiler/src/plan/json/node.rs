@@ -41,7 +41,10 @@ impl Node {
             Node::Number(value) => value.to_string(),
             Node::Text(text) => quoted(text),
             Node::List(items) => format!("a list of {}", items.len()),
-            Node::Object(entries) => format!("an object of {} keys", entries.len()),
+            Node::Object(entries) => match &entries[..] {
+                [(key, value)] => format!("{{{}: {}}}", quoted(key), value.describe()),
+                _ => format!("an object of {} keys", entries.len()),
+            },
         }
     }
 }

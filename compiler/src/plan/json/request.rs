@@ -42,17 +42,34 @@ impl Checker {
         let before = self.misfits.count;
         let mut options = Map::new();
         for (key, node) in entries {
+            // Also refuses empty and repeated projections.
+            if key == "slots" && self.slots(at, "request.slots", node.clone()).is_none() {
+                continue;
+            }
+            let path = format!("request.{key}");
             let alone = Map::from_iter([(key.clone(), node.to_json())]);
             match PlanOptions::deserialize(Value::Object(alone)) {
                 Err(error) if error.to_string().starts_with("unknown field") => {
-                    self.report(at, format!("request: unknown key {}", quoted(&key)));
+                    let expected = "an option of htc plan with _ for -, such as rank_cap";
+                    let key = quoted(&key);
+                    self.report(
+                        at,
+                        format!("request: unknown key {key}, expected {expected}"),
+                    );
                 }
                 Err(error) => {
-                    let found = node.describe();
-                    self.report(at, format!("request.{key}: {error}, found {found}"));
+                    self.report(at, format!("{path}: {error}, found {}", node.describe()));
                 }
                 Ok(_) if options.contains_key(&key) => {
                     self.report(at, format!("the key {key} stands twice"));
+                }
+                Ok(_) if matches!(node, Node::Null) => {
+                    let expected = "a value; leave the key out for its default";
+                    self.report_type::<()>(at, &path, expected, &node);
+                }
+                // Serde keeps the last of repeated keys.
+                Ok(_) if matches!(&node, Node::Object(entries) if entries.len() > 1) => {
+                    self.report_type::<()>(at, &path, "an object of one key", &node);
                 }
                 Ok(_) => {
                     options.insert(key, node.to_json());

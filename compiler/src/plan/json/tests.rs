@@ -5,8 +5,8 @@ use htc_formats::bands::Codes;
 
 use super::*;
 use crate::options::{
-    BiasArg, CodeOptions, DenseType, DenseTypes, Effort, FirstPositions, GaugeKind, LayoutOptions,
-    ShrinkageArg, SinkProtection, Switch, TreatmentOptions,
+    BiasArg, CodeKinds, CodeOptions, DenseType, DenseTypes, Effort, FirstPositions, GaugeKind,
+    LayoutOptions, ShrinkageArg, SinkProtection, Switch, TreatmentOptions,
 };
 use crate::plan::MatrixForm;
 use crate::plan::allocate::{Allocation, Allocator, RankFloor};
@@ -529,4 +529,21 @@ fn mutated_text_never_panics() {
         }
     }
     assert!(fit > 100 && refused > 1000, "{fit} {refused}");
+}
+
+#[test]
+fn options_of_codes_layout_and_effort_round_trip() {
+    let mut plan = parsed(MIXED).unwrap();
+    plan.request.codes = CodeOptions {
+        codes: Some(CodeKinds::Levels),
+        low_rank: Some(Switch::Off),
+        rotation: Some(Switch::Off),
+    };
+    plan.request.layout = LayoutOptions {
+        order: Some(Switch::Off),
+        kv_bases: Switch::On,
+    };
+    plan.request.effort = Effort::High;
+    let text = write(&plan, None).unwrap();
+    assert_eq!(parsed(&text).unwrap(), plan, "{text}");
 }
