@@ -19,12 +19,12 @@
 //! 1. Open the model and compute its digest: [`htc_formats::source::ModelFile`].
 //! 2. Run the calibration text through the model and cache the statistics of the inputs of every
 //!    matrix, for later compilations: [`calibrate`].
-//! 3. Decide the form of every matrix from shapes, budget and measurements. This [`plan`] is JSON that
-//!    can be edited; the same plan gives the same bytes.
+//! 3. Decide the form of every matrix from shapes, budget and measurements. This [`plan`] is JSON
+//!    that can be edited; the same plan gives the same bytes.
 //! 4. Factorise and store every [`unit`](mod@unit) of the plan in the order of execution. Finished
 //!    work survives an interruption: [`mod@make`].
-//! 5. Execute candidates that differ only in choices without a closed form, such as the gauge or the
-//!    ratio that meets a limit, on held-out text and keep the best: [`choose`].
+//! 5. Execute candidates that differ only in choices without a closed form, such as the gauge or
+//!    the ratio that meets a limit, on held-out text and keep the best: [`choose`].
 //! 6. Tune norms and rows of the chosen candidate on the source's logits, if that measures better:
 //!    [`tune`].
 //! 7. Return a [`Report`] of the decisions and their cost.

@@ -46,8 +46,8 @@ pub const MAX_LAYERS: usize = 1 << 12;
 /// Experts of a block; published models have up to 512.
 pub const MAX_EXPERTS: usize = 1 << 12;
 
-/// Experts of all blocks; published models have up to 24,000. A stack of experts is one tensor in a file, but
-/// takes memory for each.
+/// Experts of all blocks; published models have up to 24,000. A stack of experts is one tensor in a
+/// file, but takes memory for each.
 pub const MAX_EXPERTS_OF_MODEL: usize = 1 << 17;
 
 /// Any width of a model: residual stream, feed-forward layer, all heads.

@@ -53,8 +53,8 @@ pub struct ModelFile {
     pub hyper: HyperParameters,
     /// Vocabulary with a token per row of the embedding, or the reason for its absence.
     pub vocabulary: Result<Vocabulary, VocabularyError>,
-    /// Tensors in execution order but for refinements, which come last; their shapes checked against
-    /// `hyper`.
+    /// Tensors in execution order but for refinements, which come last; their shapes checked
+    /// against `hyper`.
     pub tensors: Vec<ModelTensor>,
 }
 

@@ -5,11 +5,16 @@
 //! [`Tap`](crate::exec::Tap) reads them. [`Backend::embed`] and [`Backend::upload`] write,
 //! [`Backend::read`] reads.
 //!
-//! **Shapes** are checked by the callers: those of weights when a [`Model`](crate::Model) is bound, those of activations by the session. A wrong shape must lead to an error or a panic, never to an access outside of a buffer.
+//! **Shapes** are checked by the callers: those of weights when a [`Model`](crate::Model) is bound,
+//! those of activations by the session. A wrong shape must lead to an error or a panic, never to an
+//! access outside of a buffer.
 //!
-//! **Asynchrony.** An operation may return before it is done, as GPU launches do, if later operations see its result; [`Backend::read`] waits. Its error may be returned by a later operation, at the latest by `read`.
+//! **Asynchrony.** An operation may return before it is done, as GPU launches do, if later
+//! operations see its result; [`Backend::read`] waits. Its error may be returned by a later
+//! operation, at the latest by `read`.
 //!
-//! **Threads.** A backend belongs to one session or engine, which may move between threads. Sessions share weights through [`Backend::Weight`].
+//! **Threads.** A backend belongs to one session or engine, which may move between threads.
+//! Sessions share weights through [`Backend::Weight`].
 
 mod cpu;
 mod gpu;
@@ -356,9 +361,9 @@ pub trait Backend: Send + Sized {
     ) -> Result<(), ExecError>;
 
     /// Computes causal attention of queries `[n, heads, head_size]`, the rows of each sequence over
-    /// a layer of its KV cache; `out` has the shape of `q`. Query head `h` reads kv head `h / (heads
-    /// / kv_heads)`. Low-rank rows are read as `U k̃` and `U ṽ`. One row is a decoding step, several
-    /// are a prefill.
+    /// a layer of its KV cache; `out` has the shape of `q`. Query head `h` reads kv head
+    /// `h / (heads / kv_heads)`. Low-rank rows are read as `U k̃` and `U ṽ`. One row is a decoding
+    /// step, several are a prefill.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
@@ -430,9 +435,9 @@ pub trait Backend: Send + Sized {
         Err(unsupported("bases that follow the text"))
     }
 
-    /// Returns the attention weights of the last `window` queries of a sequence on every position of
-    /// a layer, including the appended, uncounted rows: sums over the queries and the heads of a kv
-    /// head, `[kv_heads, held + rows]`. `q` and `shape` are those of the batch.
+    /// Returns the attention weights of the last `window` queries of a sequence on every position
+    /// of a layer, including the appended, uncounted rows: sums over the queries and the heads of a
+    /// kv head, `[kv_heads, held + rows]`. `q` and `shape` are those of the batch.
     ///
     /// # Errors
     /// [`ExecError`] of the device.

@@ -90,7 +90,8 @@ pub enum ExecError {
     Batch {
         /// Tokens given.
         found: usize,
-        /// Limit of [`Session::batch`](crate::Session::batch) or of an [`Engine`](crate::exec::Engine).
+        /// Limit of [`Session::batch`](crate::Session::batch) or of an
+        /// [`Engine`](crate::exec::Engine).
         limit: usize,
     },
     /// The sequence exceeds the session's context.

@@ -102,7 +102,8 @@
 //!
 //! # Executing a part of the model
 //!
-//! * [`Session::set_fraction`] limits the active fraction of weight bytes, copying nothing. It drops refinements of an elastic artifact, then components of factors (`examples/dial.rs`).
+//! * [`Session::set_fraction`] limits the active fraction of weight bytes, copying nothing. It
+//!   drops refinements of an elastic artifact, then components of factors (`examples/dial.rs`).
 //! * [`Session::set_rank_fraction`] uses the leading components of every factorised matrix.
 //! * [`Session::block`] executes one block; a [`exec::Tap`] observes its activations.
 //! * [`Session::forward_from`] executes from a block to the end.
@@ -151,9 +152,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! [`Speculator::with_same_model`](speculate::Speculator::with_same_model) drafts with a part of the model's own weights.
-//! An artifact can also draft for its source model, if it contains it (`htc compile
-//! --with-source`):
+//! [`Speculator::with_same_model`](speculate::Speculator::with_same_model) drafts with a part of
+//! the model's own weights. An artifact can also draft for its source model, if it contains it
+//! (`htc compile --with-source`):
 //!
 //! ```no_run
 //! # use htc_loader::dial::{ActiveFraction, ActiveSetting};
@@ -316,8 +317,8 @@
 //!
 //! # On a GPU
 //!
-//! [`DeviceChoice::execute`](device::DeviceChoice::execute) runs a [`device::DeviceWork`] on the chosen
-//! device; `Auto` takes an NVIDIA GPU with enough memory, else the CPU:
+//! [`DeviceChoice::execute`](device::DeviceChoice::execute) runs a [`device::DeviceWork`] on the
+//! chosen device; `Auto` takes an NVIDIA GPU with enough memory, else the CPU:
 //!
 //! ```
 //! # use std::sync::Arc;

@@ -55,8 +55,9 @@ pub enum LogitsRequest {
 pub enum SamplerInput<'a> {
     /// One logit per token of the vocabulary.
     All(&'a [f32]),
-    /// The largest ones, as many as the sampler [wants](Sampler::logits_for_distribution), in descending order, of
-    /// equal ones the lower id first. All logits are finite, including the others.
+    /// The largest ones, as many as the sampler [wants](Sampler::logits_for_distribution), in
+    /// descending order, of equal ones the lower id first. All logits are finite, including the
+    /// others.
     TopK(&'a [(u32, f32)]),
     /// Token [drawn](SamplingParameters) on the device from finite logits.
     Drawn(u32),
@@ -96,8 +97,8 @@ pub enum SamplingError {
     },
 }
 
-/// Token sampler, deterministic for a seed and device; a [device draw](SamplingParameters) rounds weights
-/// differently.
+/// Token sampler, deterministic for a seed and device; a [device draw](SamplingParameters) rounds
+/// weights differently.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     options: SamplingOptions,

@@ -92,7 +92,8 @@ pub struct CalibrationInfo {
 pub struct Spectra {
     /// Energy fractions of `Σ σ²` for [`Spectrum::ranks`]: 0.5, 0.75, 0.9, 0.95, 0.99.
     pub energies: Vec<f64>,
-    /// Fractions of the full rank for [`Spectrum::tails`], and of the width `d` for [`SharedBasisSpectrum`].
+    /// Fractions of the full rank for [`Spectrum::tails`], and of the width `d` for
+    /// [`SharedBasisSpectrum`].
     pub fractions: Vec<f64>,
     /// One entry per layer and projection, in execution order.
     pub slots: Vec<Spectrum>,

@@ -277,11 +277,13 @@ fn axiom_gauge_bytes(hyper: &HyperParameters, plan: &Plan, threads: usize) -> u6
 ///
 /// With `q` and `l` the shorter and longer side of a unit's weight and `r` its rank,
 ///
-/// * a spectrum needs the weights in f32 and three f64 matrices `q × q`: the Gram matrix and its reduction;
-/// * a unit needs the weights in f32; six f64 matrices `q × q` for eigenvectors, or with a singular value decomposition
-///   (`down`) eight and the weights twice in f64; the factors four times (f64, f32, encoded,
-///   decoded); two panels of 512 rows;
-/// * KV cache bases of a layer need eight f64 matrices of the order of a head, and three times the stored size;
+/// * a spectrum needs the weights in f32 and three f64 matrices `q × q`: the Gram matrix and its
+///   reduction;
+/// * a unit needs the weights in f32; six f64 matrices `q × q` for eigenvectors, or with a singular
+///   value decomposition (`down`) eight and the weights twice in f64; the factors four times (f64,
+///   f32, encoded, decoded); two panels of 512 rows;
+/// * KV cache bases of a layer need eight f64 matrices of the order of a head, and three times the
+///   stored size;
 /// * the results within the window of steps may wait to be written.
 ///
 /// Stages do not overlap, and later stages reuse freed memory.

@@ -1,4 +1,5 @@
-//! One block of the transformer, forwards and backwards over its [steps](htc_formats::model::spec::Step).
+//! One block of the transformer, forwards and backwards over its
+//! [steps](htc_formats::model::spec::Step).
 //!
 //! The steps are a program of single assignments: every step writes values of its own, so that the
 //! backward pass finds all inputs and adds gradients value by value, in the reverse order of the

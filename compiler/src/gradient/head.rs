@@ -72,7 +72,8 @@ pub(super) fn batch(vocabulary: usize) -> usize {
     (LOGITS / vocabulary.max(1)).clamp(TASK_ROWS, 512)
 }
 
-/// Returns the bytes that the logits of a batch and their gradients take, with what they are computed from.
+/// Returns the bytes that the logits of a batch and their gradients take, with what they are
+/// computed from.
 pub(super) fn memory(vocabulary: usize, width: usize) -> u64 {
     let positions = batch(vocabulary);
     let tasks = positions.div_ceil(TASK_ROWS);

@@ -8,7 +8,8 @@ use htc_kernels::Pool;
 
 use super::number::{Number, TASK_ROWS};
 
-/// Rotary embedding of the positions of a window: cosines and sines `[context, pairs]`, times the attention factor.
+/// Rotary embedding of the positions of a window: cosines and sines `[context, pairs]`, times the
+/// attention factor.
 #[derive(Clone, Debug)]
 pub(super) struct Rotation<T> {
     pairs: RopePairs,

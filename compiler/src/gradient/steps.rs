@@ -1,7 +1,7 @@
 //! Steps of a block with their weights, each forwards and backwards.
 //!
-//! A step reads [values](Values) and writes others. Its backward pass receives the gradients of what
-//! it wrote and contributes to those of what it read. `n` is the number of positions.
+//! A step reads [values](Values) and writes others. Its backward pass receives the gradients of
+//! what it wrote and contributes to those of what it read. `n` is the number of positions.
 
 use htc_formats::model::{Activation, ProjectionKind, Role};
 use htc_kernels::{Pool, cpu};

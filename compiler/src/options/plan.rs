@@ -264,8 +264,9 @@ impl PlanOptions {
         }
     }
 
-    /// Returns the requested method. The default is [`Method::Quantise`], or [`Method::PerProjection`] if
-    /// an option applies only to factors. A file size is not such an option.
+    /// Returns the requested method. The default is [`Method::Quantise`], or
+    /// [`Method::PerProjection`] if an option applies only to factors. A file size is not such an
+    /// option.
     pub fn method(&self) -> Method {
         let default = match self.method_implied_by() {
             Some(_) => Method::PerProjection,

@@ -174,8 +174,8 @@ fn describe(artifact: &ArtifactData, matrix: MatrixId, after: u64, weights: u64)
     format!("{text}, {}, {part} of the predicted divergence", own.form)
 }
 
-/// Draws a heat map for each projection, of layers by column groups, and one for each matrix of the vocabulary, of
-/// classes of tokens by column groups.
+/// Draws a heat map for each projection, of layers by column groups, and one for each matrix of the
+/// vocabulary, of classes of tokens by column groups.
 fn bits_by_group(artifact: &ArtifactData) -> Vec<Chart> {
     let tensors = artifact.file.map_or(&[][..], |f| &f.manifest.tensors);
     let grouped: Vec<_> = tensors.iter().filter_map(grouped).collect();
@@ -208,7 +208,8 @@ fn bits_by_group(artifact: &ArtifactData) -> Vec<Chart> {
     maps.iter().map(Heat::draw).collect()
 }
 
-/// Returns the matrix of a tensor, its rows and the codes of its column groups, where groups have codes of their own.
+/// Returns the matrix of a tensor, its rows and the codes of its column groups, where groups have
+/// codes of their own.
 fn grouped(entry: &TensorEntry) -> Option<(MatrixId, usize, &CodeLayout)> {
     let part = Part::Weight;
     let matrix = match entry.role {

@@ -145,7 +145,8 @@ const COLUMNS: [(&str, &str); 10] = [
     ("same top token", "scores/top1"),
 ];
 
-/// Measurements that may be compared, by text, protocol and reference. Each has `model`, `role`, `bytes` and `scores`.
+/// Measurements that may be compared, by text, protocol and reference. Each has `model`, `role`,
+/// `bytes` and `scores`.
 #[derive(Default)]
 struct Comparisons(Vec<(String, Vec<Value>)>);
 

@@ -222,8 +222,8 @@ impl Page {
     }
 }
 
-/// Returns whether a character is a control character, no character at all, or a mark that turns the direction of
-/// writing and could show a name as another.
+/// Returns whether a character is a control character, no character at all, or a mark that turns
+/// the direction of writing and could show a name as another.
 fn is_unsafe(c: char) -> bool {
     let direction = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     direction || matches!(c, '\u{fffe}' | '\u{ffff}') || (c.is_control() && c != '\n' && c != '\t')

@@ -120,23 +120,23 @@ impl Compiler {
     setters! {
         /// Sets the maximum number of tokens of each calibration text.
         calibration_tokens(tokens: usize) => request.calibration.tokens = Some(tokens);
-        /// Sets the number of tokens in a calibration window; by default 512, or the model's context if
-        /// shorter.
+        /// Sets the number of tokens in a calibration window; by default 512, or the model's
+        /// context if shorter.
         context(tokens: usize) => request.calibration.context = Some(tokens);
         /// Sets the cache folder for statistics; by default the user's.
         cache(folder: impl Into<PathBuf>) => request.calibration.cache = Some(folder.into());
         /// Accepts cached statistics that another user wrote. Their contents cannot be trusted
         /// otherwise.
         trust_cache(trust: bool) => request.calibration.trust_cache = trust;
-        /// Sets the time to wait for another process that computes the same statistics; by default an
-        /// hour.
+        /// Sets the time to wait for another process that computes the same statistics; by default
+        /// an hour.
         lock_timeout(timeout: Duration) => request.calibration.lock_timeout = timeout;
-        /// Sets the held-out text, 64 windows at most; by default the ends of the calibration texts.
-        /// The windows of each text alternate between validation split (first, third, ...) and test
-        /// split.
+        /// Sets the held-out text, 64 windows at most; by default the ends of the calibration
+        /// texts. The windows of each text alternate between validation split (first, third, ...)
+        /// and test split.
         held_out(text: impl Into<PathBuf>) => request.calibration.held_out = Some(text.into());
-        /// Sets the approximation method. By default codes, or factors if another option requires them
-        /// ([`PlanOptions::method`](crate::options::PlanOptions::method)).
+        /// Sets the approximation method. By default codes, or factors if another option requires
+        /// them ([`PlanOptions::method`](crate::options::PlanOptions::method)).
         method(method: Method) => request.plan.method = Some(method);
         /// Sets the budget as parameters after over before, on the selected projections.
         ratio(ratio: f64) => request.plan.budget = Some(Budget::Ratio(ratio));
@@ -156,8 +156,8 @@ impl Compiler {
         rank_floor(floor: RankFloor) => request.plan.rank_floor = Some(floor);
         /// Sets the largest rank of a factorised projection.
         rank_cap(cap: usize) => request.plan.rank_cap = Some(cap);
-        /// Sets whether the first position of every window counts in the variance that some allocators
-        /// use.
+        /// Sets whether the first position of every window counts in the variance that some
+        /// allocators use.
         first_positions(first: FirstPositions) => request.plan.first_positions = Some(first);
         /// Sets the projections to compress.
         slots(slots: impl IntoIterator<Item = ProjectionKind>) => request.plan.slots = slots.into_iter().collect();
@@ -170,14 +170,14 @@ impl Compiler {
         embedding_type(dtype: DenseType) => request.plan.embedding_type = Some(dtype);
         /// Sets the kinds of code that [`Method::Quantise`] chooses from; by default all.
         codes(codes: CodeKinds) => request.plan.codes.codes = Some(codes);
-        /// Sets whether [`Method::Quantise`] may store projections as factors of low rank where these
-        /// lose less than codes of the same size; by default it may.
+        /// Sets whether [`Method::Quantise`] may store projections as factors of low rank where
+        /// these lose less than codes of the same size; by default it may.
         low_rank(low_rank: impl Into<Switch>) => request.plan.codes.low_rank = Some(low_rank.into());
-        /// Sets whether [`Method::Quantise`] rotates matrices before it stores them in column groups;
-        /// by default it does.
+        /// Sets whether [`Method::Quantise`] rotates matrices before it stores them in column
+        /// groups; by default it does.
         rotation(rotation: impl Into<Switch>) => request.plan.codes.rotation = Some(rotation.into());
-        /// Sets whether channels are permuted. By default they are with [`Method::Quantise`], unless
-        /// the source stores its values in blocks.
+        /// Sets whether channels are permuted. By default they are with [`Method::Quantise`],
+        /// unless the source stores its values in blocks.
         order(order: impl Into<Switch>) => request.plan.layout.order = Some(order.into());
         /// Sets whether the artifact includes bases for an adaptive KV cache, computed from the
         /// calibration, which is required then; by default it does not. The model's output is
@@ -200,8 +200,8 @@ impl Compiler {
         bias(bias: BiasArg) => request.plan.treatment.bias = Some(bias);
         /// Sets the shrinkage of the second moment of [`GaugeKind::Whiten`].
         shrinkage(shrinkage: ShrinkageArg) => request.plan.treatment.shrinkage = Some(shrinkage);
-        /// Finds the smallest artifact whose perplexity exceeds the source's by at most this fraction:
-        /// 0.01 is one percent.
+        /// Finds the smallest artifact whose perplexity exceeds the source's by at most this
+        /// fraction: 0.01 is one percent.
         max_perplexity_increase(increase: f64) => request.limits.max_perplexity_increase = Some(increase);
         /// Sets the size of the whole artifact in bytes, for [`Method::Quantise`].
         file_size(bytes: u64) => request.plan.budget = Some(Budget::FileSize(bytes));
@@ -214,33 +214,35 @@ impl Compiler {
         max_kl(nats: f64) => request.limits.max_kl = Some(nats);
         /// Keeps a requested gauge even if it measures worse than none.
         keep_gauge(keep: bool) => request.plan.treatment.keep_gauge = keep;
-        /// Sets the steps for tuning norms and row scales after all matrices are stored, as long as the
-        /// held-out loss improves. By default they are tuned if matrices become codes.
+        /// Sets the steps for tuning norms and row scales after all matrices are stored, as long as
+        /// the held-out loss improves. By default they are tuned if matrices become codes.
         tune(steps: usize) => artifact.tune = Some(steps);
-        /// Sets whether files in a single GGUF type are made and measured as baselines for the report.
-        /// By default those closest in size to an artifact in codes are, unless the effort is fast.
+        /// Sets whether files in a single GGUF type are made and measured as baselines for the
+        /// report. By default those closest in size to an artifact in codes are, unless the effort
+        /// is fast.
         compare(compare: impl Into<Switch>) => artifact.compare = Some(compare.into());
-        /// Sets the number of planes. With 2 the artifact is elastic: it has bases and residuals, and a
-        /// session may read any fraction of its bytes in between
-        /// ([`Session::set_fraction`](htc_loader::Session::set_fraction)). This requires a size or a
-        /// limit.
+        /// Sets the number of planes. With 2 the artifact is elastic: it has bases and residuals,
+        /// and a session may read any fraction of its bytes in between
+        /// ([`Session::set_fraction`](htc_loader::Session::set_fraction)). This requires a size or
+        /// a limit.
         planes(planes: u8) => artifact.planes = planes;
         /// Also stores the source's weights in the artifact, in the source's types, after the
         /// compressed ones. The artifact then drafts for its source without another file
         /// ([`Model::source`](htc_loader::Model::source)). Sizes and limits refer to the compressed
         /// part.
         with_source(with_source: bool) => artifact.with_source = with_source;
-        /// Compiles the GPU kernels for these architectures into the artifact, so that no compiler is
-        /// needed at run time. This requires NVRTC, but no GPU.
+        /// Compiles the GPU kernels for these architectures into the artifact, so that no compiler
+        /// is needed at run time. This requires NVRTC, but no GPU.
         kernels(architectures: &[GpuArchitecture]) => artifact.kernels = architectures.to_vec();
         /// Reads the plan from a file instead of making one.
         plan(file: impl Into<PathBuf>) => plan = Some(file.into());
         /// Sets the layer that the artifact records for probes, from 0; by default the depth sink.
         probe_layer(layer: usize) => artifact.probe_layer = Some(layer);
-        /// Sets the device for calibration, measurements and decompositions; by default the CPU. The
-        /// last bits of the artifact depend on it.
+        /// Sets the device for calibration, measurements and decompositions; by default the CPU.
+        /// The last bits of the artifact depend on it.
         device(device: DeviceChoice) => artifact.device = device;
-        /// Sets the number of threads; by default all cores. The artifact's bytes do not depend on it.
+        /// Sets the number of threads; by default all cores. The artifact's bytes do not depend on
+        /// it.
         threads(threads: usize) => threads = Some(threads);
         /// Allows the replacement of an existing artifact.
         overwrite(overwrite: bool) => overwrite = overwrite;

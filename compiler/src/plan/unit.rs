@@ -11,8 +11,9 @@ use crate::options::{PlanRequest, SinkProtection};
 pub struct Unit {
     /// Index of the block.
     pub layer: usize,
-    /// One projection for [`Method::PerProjection`](crate::options::Method::PerProjection), the selected
-    /// projections of a group for [`Method::SharedBasis`](crate::options::Method::SharedBasis).
+    /// One projection for [`Method::PerProjection`](crate::options::Method::PerProjection), the
+    /// selected projections of a group for
+    /// [`Method::SharedBasis`](crate::options::Method::SharedBasis).
     pub members: Vec<UnitMatrix>,
     /// Rows of all members together.
     pub outs: usize,

@@ -41,7 +41,7 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
         },
         attention_softcap: Some(50.0),
         logit_softcap: Some(30.0),
-        // 27B.
+        // The 27B model.
         layers_scaled_by_width: Some(46),
         ..PLAIN
     },

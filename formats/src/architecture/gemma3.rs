@@ -45,7 +45,7 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
         },
         sliding_rope_theta: Some(10_000.0),
         rope_theta: 1_000_000.0,
-        // 27B.
+        // The 27B model.
         layers_scaled_by_width: Some(62),
         ..PLAIN
     },

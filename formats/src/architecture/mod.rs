@@ -1,9 +1,9 @@
 //! Supported architectures, and the binding of a model's tensors to them.
 //!
-//! An architecture is a table in a module of its own: its names, a rule per tensor, and traits that model
-//! files omit.
-//! Binding reads the hyper-parameters, finds every tensor of the table, checks its shape, and
-//! refuses unused tensors: ignoring a bias, for example, would silently change the model's output.
+//! An architecture is a table in a module of its own: its names, a rule per tensor, and traits that
+//! model files omit. Binding reads the hyper-parameters, finds every tensor of the table, checks
+//! its shape, and refuses unused tensors: ignoring a bias, for example, would silently change the
+//! model's output.
 
 mod error;
 mod gemma2;

@@ -22,7 +22,8 @@ pub(crate) struct Traits {
     pub logit_softcap: Option<f32>,
     /// Whether programs cap the logits of the architecture if a GGUF file states a cap.
     pub caps_logits: bool,
-    /// Whether the weights of the used experts are divided by their sum, unless a GGUF file states it.
+    /// Whether the weights of the used experts are divided by their sum, unless a GGUF file states
+    /// it.
     pub normalises_experts: bool,
     /// Number of layers of the model size with attention scale `1 / sqrt(width / heads)`.
     pub layers_scaled_by_width: Option<usize>,

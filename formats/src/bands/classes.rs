@@ -351,8 +351,8 @@ impl ColumnGroupMatrix<'_> {
     /// Checks that all scales of rows and columns are finite and that a class map is consistent.
     ///
     /// # Errors
-    /// [`CodecError::InconsistentClassMap`] for an inconsistent map, [`CodecError::Scale`] for the first scale that
-    /// is not finite.
+    /// [`CodecError::InconsistentClassMap`] for an inconsistent map, [`CodecError::Scale`] for the
+    /// first scale that is not finite.
     pub fn check(&self) -> Result<(), CodecError> {
         match self {
             ColumnGroupMatrix::Uniform(bands) => bands.check_scales(),
@@ -400,7 +400,8 @@ impl<'a> RowClassMatrix<'a> {
     /// Creates a view of `bytes` as a matrix of `rows` rows.
     ///
     /// # Errors
-    /// [`CodecError::ColumnGroupLength`]; the content is checked by [`ColumnGroupMatrix::check`] only.
+    /// [`CodecError::ColumnGroupLength`]; the content is checked by [`ColumnGroupMatrix::check`]
+    /// only.
     pub fn new(classes: &'a RowClasses, rows: usize, bytes: &'a [u8]) -> Result<Self, CodecError> {
         let (expected, found) = (classes.bytes(), bytes.len() as u64);
         if expected != found || classes.rows() != rows {

@@ -27,7 +27,7 @@ pub enum CodeKind {
 pub struct Code {
     kind: CodeKind,
     bits: u8,
-    /// 1 for codebooks, which have a single version.
+    /// Version of the trellis tables; 1 for codebooks.
     version: u8,
 }
 
@@ -157,7 +157,8 @@ impl Code {
     }
 }
 
-/// Earlier tables as `trellis3 (tables 1)`, which only the text of [`Codes`] parses.
+/// Writes `levels4` or `trellis3`; with earlier tables `trellis3 (tables 1)`, which [`FromStr`]
+/// rejects.
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.kind, self.bits)?;
@@ -202,7 +203,7 @@ struct CodesData {
     codes: Vec<Code>,
     cols: usize,
     rotated: bool,
-    /// Within sixteen rows, and the total size.
+    /// Byte offset of each column group within sixteen rows, and the total size.
     starts: Vec<u64>,
     trellises: Vec<usize>,
 }

@@ -10,9 +10,9 @@ impl CodeLayout {
     /// nearest f16.
     ///
     /// # Errors
-    /// [`CodecError::ColumnGroupLength`] if `bytes` is no matrix with one row per factor; [`CodecError::InconsistentClassMap`]
-    /// for an inconsistent class map; [`CodecError::Scale`] if a product is not finite. After an
-    /// error the content of `bytes` is unspecified.
+    /// [`CodecError::ColumnGroupLength`] if `bytes` is no matrix with one row per factor;
+    /// [`CodecError::InconsistentClassMap`] for an inconsistent class map; [`CodecError::Scale`] if
+    /// a product is not finite. After an error the content of `bytes` is unspecified.
     pub fn scale_rows(&self, bytes: &mut [u8], factors: &[f32]) -> Result<(), CodecError> {
         let rows = factors.len();
         let view = self.view(rows, bytes)?;

@@ -269,5 +269,5 @@ fn row_group_scales(band: &[u8], group: usize) -> [u8; GROUP_ROWS] {
     unpack_codebook_scales(&groups[group])
 }
 
-/// A state begins at each weight of a stream.
+/// Ensures that a state begins at each weight of a stream.
 const _: () = assert!(CHUNK * 2 >= STATE_BITS as usize);

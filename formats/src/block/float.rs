@@ -5,7 +5,7 @@ use half::{bf16, f16};
 
 use crate::wire;
 
-/// `half` selects the processor's conversion on each call.
+/// Numbers per call of `half`, which selects the processor's conversion on each call.
 const CONVERSION_CHUNK: usize = 64;
 
 /// Converts an f16 exactly. Branch-free, so that loops vectorise.
@@ -98,7 +98,7 @@ pub(super) fn scale<const N: usize>(block: &[u8; N], at: usize) -> f32 {
 /// Magnitude from which numbers round to an infinite f16.
 pub(super) const F16_LIMIT: f32 = 65520.0;
 
-/// Subnormals round away from zero, because too small a scale clips.
+/// Rounds a scale to the nearest f16; subnormals away from zero, because too small a scale clips.
 pub(super) fn f16_scale(scale: f32) -> f16 {
     let nearest = f16::from_f32(scale);
     let magnitude = nearest.to_f32().abs();

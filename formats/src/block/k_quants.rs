@@ -5,10 +5,10 @@ use crate::wire;
 
 const LEN: usize = 256;
 
-/// In q4_k and q5_k.
+/// Numbers that share a scale and a minimum in q4_k and q5_k.
 const SUB_BLOCK_32: usize = 32;
 
-/// In q2_k, q3_k and q6_k.
+/// Numbers that share a scale in q2_k, q3_k and q6_k.
 const SUB_BLOCK_16: usize = 16;
 
 /// Returns the position of the low two bits of the `sub`-th 16 numbers of q2_k and q3_k: the first

@@ -123,9 +123,9 @@ pub fn writable_types() -> &'static [DType] {
 ///
 /// # Errors
 ///
-/// [`CodecError::Length`]; [`CodecError::ReadOnlyType`] for formats that are not [`writable_types`];
-/// [`CodecError::NoCode`] if a block format meets a number that is not finite or whose scale would
-/// overflow f16. After an error the content of `out` is unspecified.
+/// [`CodecError::Length`]; [`CodecError::ReadOnlyType`] for formats that are not
+/// [`writable_types`]; [`CodecError::NoCode`] if a block format meets a number that is not finite
+/// or whose scale would overflow f16. After an error the content of `out` is unspecified.
 pub fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), CodecError> {
     check_lengths(dtype, out.len(), values.len())?;
     match dtype {

@@ -7,7 +7,8 @@ use super::{decode, encode, writable_types};
 use crate::CodecError;
 use crate::dtype::DType;
 
-/// Scales and additive terms; `None` for formats without them and read-only ones.
+/// Returns the offsets of a block's f16 factors; `None` for formats without them and read-only
+/// ones.
 const fn scale_offsets(dtype: DType) -> Option<&'static [usize]> {
     match dtype {
         DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::IQ4NL | DType::IQ4XS => Some(&[0]),
@@ -39,7 +40,7 @@ pub fn encode_finite(dtype: DType, values: &[f32], bytes: &mut [u8]) -> Result<(
 }
 
 /// Multiplies whole blocks by a factor. Formats with codes change only their f16 scales, rounded to
-/// nearest.
+/// nearest; f32, f16 and bf16 change each number.
 ///
 /// # Errors
 /// [`CodecError::Length`]; [`CodecError::ReadOnlyType`] for formats that are not writable;

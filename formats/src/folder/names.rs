@@ -126,7 +126,7 @@ pub(super) fn is_same(one: &Handle, other: &Handle) -> bool {
     one == other
 }
 
-/// These systems keep names in their own journal.
+/// Does nothing: these systems keep names in their own journal.
 pub(super) fn sync(_: &Handle) -> io::Result<()> {
     Ok(())
 }

@@ -22,7 +22,7 @@ pub(super) enum OpenMode {
     New(u32),
 }
 
-/// Needs no read permission.
+/// Flags of a handle for look-ups; needs no read permission where the system supports such handles.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const LOOK_UP: OFlags = OFlags::PATH;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -46,7 +46,7 @@ pub(super) fn enter(at: &Handle, path: &Path, name: &OsStr) -> Result<Handle, Fo
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::openat(at, name, flags, Mode::empty()) {
         Ok(handle) => Ok(handle.into()),
-        // Of various systems, for a link under O_NOFOLLOW.
+        // Errors of various systems for a link under O_NOFOLLOW.
         Err(Errno::LOOP | Errno::MLINK | Errno::NOTDIR) => Err(FolderError::NotAFolder {
             path: path.to_owned(),
         }),

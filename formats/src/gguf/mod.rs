@@ -41,7 +41,7 @@ pub struct Contents {
     alignment: u64,
     data_offset: u64,
     metadata: Vec<(String, Value)>,
-    // Sorted by name.
+    // Indices into `metadata` and `tensors`, sorted by name.
     key_order: Vec<u32>,
     tensors: Vec<TensorInfo>,
     tensor_order: Vec<u32>,

@@ -90,7 +90,8 @@ fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
     }
 }
 
-/// Counted before allocation: a sparse file can hold any number of empty strings.
+/// Memory of the metadata so far, counted before allocation: a sparse file can hold any number of
+/// empty strings.
 #[derive(Debug, Default)]
 struct MetadataMemory(u64);
 
@@ -389,7 +390,7 @@ fn check_limit(place: impl Fn() -> String, found: u64, limit: u64) -> Result<(),
     })
 }
 
-/// Items have at least `each` bytes.
+/// Rejects a count of items of at least `each` bytes that exceeds the remaining bytes.
 fn check_count(
     place: impl Fn() -> String,
     found: u64,

@@ -211,7 +211,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes the file. `fill` supplies the bytes of every tensor added with
-    /// [`later`](Writer::deferred_tensor), by its index among all tensors.
+    /// [`deferred_tensor`](Writer::deferred_tensor), by its index among all tensors.
     ///
     /// # Errors
     /// Those of [`write_to`](Writer::write_to) and of `fill`, and [`WriteError::Length`].

@@ -98,7 +98,8 @@ fn check_provenance(provenance: &Provenance) -> Result<(), HtzError> {
     Ok(())
 }
 
-/// Returns the length of the file. Each manifest has exactly one valid layout.
+/// Checks the offsets of all tensors and sections, and returns the length of the file. Each
+/// manifest has exactly one valid layout.
 pub(super) fn check_layout(manifest: &Manifest, data_offset: u64) -> Result<u64, HtzError> {
     let mut end = data_offset;
     for entry in &manifest.tensors {
@@ -130,7 +131,7 @@ fn describe_offset(offset: Option<u64>) -> String {
     offset.map_or_else(|| "one that fits".to_owned(), |offset| offset.to_string())
 }
 
-/// Advances `end` past the item.
+/// Returns the offset of an item of `length` bytes after `end`, and advances `end` past it.
 pub(super) fn allocate_aligned(end: &mut u64, length: u64) -> Option<u64> {
     let offset = wire::align_up(*end, ALIGNMENT)?;
     *end = offset.checked_add(length)?;

@@ -8,7 +8,7 @@ use crate::wire::{self, Cursor, WireError};
 
 const VERSION: u32 = 1;
 
-/// The parts of the kernels, twice for each architecture.
+/// Maximum images of a record: the parts of the kernels, twice for each architecture.
 const MAX_IMAGES: u32 = 4096;
 
 /// NVIDIA GPU architecture, by compute capability.

@@ -27,10 +27,10 @@ impl HtzWriter {
     }
 
     /// Writes the quality by active fraction into the manifest, like
-    /// [`put_quality`](HtzWriter::write_quality).
+    /// [`write_quality`](HtzWriter::write_quality).
     ///
     /// # Errors
-    /// Those of [`put_quality`](HtzWriter::write_quality), and [`HtzError::ActiveFraction`].
+    /// Those of [`write_quality`](HtzWriter::write_quality), and [`HtzError::ActiveFraction`].
     pub fn write_active_fractions(
         folder: &Folder,
         name: &OsStr,

@@ -180,7 +180,7 @@ fn quality_error(property: impl Display, expected: impl Display, found: impl Dis
     }
 }
 
-/// Errors name the field.
+/// Field by field, so that errors name the field.
 impl<'de> Deserialize<'de> for QualityRecord {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let named = |error| D::Error::custom(format!("quality: {error}"));

@@ -58,7 +58,7 @@ impl HtzWriter {
     ///
     /// In `draft`, offsets, lengths, digests and sections are ignored; errors of the plan, the
     /// depth sink and the numbers of the spectra may be set later. A quality reserves space for
-    /// [`put_quality`](HtzWriter::write_quality), and a [draft](super::TuningRecord::draft) of a
+    /// [`write_quality`](HtzWriter::write_quality), and a [draft](super::TuningRecord::draft) of a
     /// tuning for tuned scales. Tensors of a source [follow](HtzWriter::write_source) those of the
     /// artifact.
     ///
@@ -425,7 +425,8 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     })
 }
 
-/// Includes all later values; header and manifest end at a multiple of [`ALIGNMENT`].
+/// Returns the bytes to reserve for the manifest with all later values; header and manifest end at
+/// a multiple of [`ALIGNMENT`].
 fn manifest_space(
     manifest: &Manifest,
     quality: Option<QualityRecord>,

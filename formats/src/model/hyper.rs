@@ -140,8 +140,8 @@ pub struct LongRope {
 
 /// A mixture of experts: in every block, a router chooses feed-forward networks for each position.
 ///
-/// The scores of a position are the softmax of the router's outputs; the experts of the largest scores
-/// are applied, and their outputs added with the scores as weights.
+/// The scores of a position are the softmax of the router's outputs; the experts of the largest
+/// scores are applied, and their outputs added with the scores as weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -313,7 +313,8 @@ impl HyperParameters {
         }
     }
 
-    /// Returns the shape `[out, in]` of a projection; empty for experts that the model does not have.
+    /// Returns the shape `[out, in]` of a projection; empty for experts that the model does not
+    /// have.
     pub fn projection_shape(&self, slot: ProjectionKind) -> (usize, usize) {
         let (q, kv) = (self.heads * self.head_size, self.kv_heads * self.head_size);
         let (experts, expert_ffn) = match self.forward.experts {

@@ -16,8 +16,9 @@ pub enum Role {
     TokenEmbedding,
     /// Divisors of the rotary frequencies, `[1, rope_dimensions / 2]`.
     RopeFactors,
-    /// Divisors for contexts longer than [`LongRope::original_context`](super::LongRope::original_context), `[1, rope_dimensions /
-    /// 2]`.
+    /// Divisors for contexts longer than
+    /// [`LongRope::original_context`](super::LongRope::original_context),
+    /// `[1, rope_dimensions / 2]`.
     LongRopeFactors,
     /// `[1, width]`.
     AttentionNorm {

@@ -1,7 +1,7 @@
 //! The description of a model's forward pass: a list of blocks, each a short program of steps.
 //!
-//! The executor walks the steps forwards and the gradient walks them backwards; calibration observes the
-//! inputs of [`Step::Project`] through the executor.
+//! The executor walks the steps forwards and the gradient walks them backwards; calibration
+//! observes the inputs of [`Step::Project`] through the executor.
 
 use std::collections::HashSet;
 
@@ -286,8 +286,8 @@ pub struct ModelSpec {
 }
 
 impl ModelSpec {
-    /// Describes a model with these hyper-parameters and tensors. Biases and norms that are optional
-    /// take part if the model has their tensors.
+    /// Describes a model with these hyper-parameters and tensors. Biases and norms that are
+    /// optional take part if the model has their tensors.
     pub fn new(hyper: &HyperParameters, roles: impl IntoIterator<Item = Role>) -> ModelSpec {
         let roles: HashSet<Role> = roles.into_iter().collect();
         let builder = Builder { hyper, roles };
@@ -323,8 +323,8 @@ impl ModelSpec {
     }
 }
 
-/// Builds the blocks of decoders: attention and a gated feed-forward network or a mixture of experts, each a
-/// branch that reads the normed residual stream.
+/// Builds the blocks of decoders: attention and a gated feed-forward network or a mixture of
+/// experts, each a branch that reads the normed residual stream.
 struct Builder<'a> {
     hyper: &'a HyperParameters,
     roles: HashSet<Role>,

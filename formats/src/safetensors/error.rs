@@ -3,7 +3,8 @@
 use super::{CONFIG, Element, INDEX, WEIGHTS};
 use crate::limits;
 
-/// Error in the contents of a safetensors file, an index or a model folder, or in a request for them.
+/// Error in the contents of a safetensors file, an index or a model folder, or in a request for
+/// them.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SafetensorsError {
     /// The file is shorter than the length of the header.

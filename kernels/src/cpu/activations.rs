@@ -6,8 +6,8 @@
 //! codes_x`. The error of a number is at most half a step, `max|x| / 254` of its block.
 //!
 //! A block with a non-finite number gets the scale NaN, and every product with it is NaN. A block
-//! whose magnitudes are all below [`MIN_MAGNITUDE`] is stored as zero, because the reciprocal of its
-//! scale would overflow `f32`.
+//! whose magnitudes are all below [`MIN_MAGNITUDE`] is stored as zero, because the reciprocal of
+//! its scale would overflow `f32`.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
@@ -69,8 +69,8 @@ pub(super) fn super_blocks(cols: usize) -> usize {
     cols.div_ceil(SUPER_BLOCK_LEN)
 }
 
-/// Quantises every row of `x [n, cols]` into `out [n, super_blocks(cols)]`. The result does not depend on
-/// the number of threads.
+/// Quantises every row of `x [n, cols]` into `out [n, super_blocks(cols)]`. The result does not
+/// depend on the number of threads.
 pub(super) fn quantise_rows(
     kernels: &Kernels,
     pool: &Pool,

@@ -165,8 +165,8 @@ pub(super) fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     block
 }
 
-/// Columns of a row that [`small_batch_kernels`] decodes at a time, a multiple of every block length:
-/// eight such row segments fit the L1 cache.
+/// Columns of a row that [`small_batch_kernels`] decodes at a time, a multiple of every block
+/// length: eight such row segments fit the L1 cache.
 pub(super) const SEGMENT: usize = 512;
 
 /// Cache line alignment, so that no register load crosses a line.
@@ -205,8 +205,8 @@ pub(super) fn prefetch_far<T>(address: *const T) {
 /// Defines the reduction of one row's partial sums and the product of many rows with several
 /// vectors.
 ///
-/// `ACCUMULATORS` is the number of independent accumulators of a row, to hide the latency of additions.
-/// `TILE_ROWS` by `TILE_VECTORS` is the register tile of a product with several vectors.
+/// `ACCUMULATORS` is the number of independent accumulators of a row, to hide the latency of
+/// additions. `TILE_ROWS` by `TILE_VECTORS` is the register tile of a product with several vectors.
 macro_rules! small_batch_kernels {
     ($features:literal, $vector:ty) => {
         #[inline]

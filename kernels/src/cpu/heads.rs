@@ -38,8 +38,8 @@ pub(crate) struct ColumnOperands<'a> {
     pub keep: Option<&'a [f32]>,
 }
 
-/// Defines the single-query kernels of [`AttentionKernels`] for one type of keys and values in a module;
-/// `$load` and `$load_first` read a register of them.
+/// Defines the single-query kernels of [`AttentionKernels`] for one type of keys and values in a
+/// module; `$load` and `$load_first` read a register of them.
 macro_rules! decode_kernels {
     ($module:ident, [$($attribute:tt)*], $vector:ty, $stored:ty, $load:ident, $load_first:ident) => {
         mod $module {
@@ -230,12 +230,12 @@ macro_rules! decode_kernels {
 }
 pub(super) use decode_kernels;
 
-/// Defines the kernels of [`AttentionKernels`] from the register operations of an instruction set: `zero`,
-/// `add`, `mul`, `fma`, `broadcast`, `load`, `load_first`, `store`, `load_halves`,
+/// Defines the kernels of [`AttentionKernels`] from the register operations of an instruction set:
+/// `zero`, `add`, `mul`, `fma`, `broadcast`, `load`, `load_first`, `store`, `load_halves`,
 /// `load_first_halves` and `horizontal_sums`.
 ///
-/// The register tiles are `COLUMN_ROWS` rows by `REGISTERS` registers for [`AttentionKernels::gemm_columns`], and
-/// `VALUE_PARTS` registers of a value for four heads.
+/// The register tiles are `COLUMN_ROWS` rows by `REGISTERS` registers for
+/// [`AttentionKernels::gemm_columns`], and `VALUE_PARTS` registers of a value for four heads.
 macro_rules! attention_kernels {
     ([$($attribute:tt)*], $vector:ty) => {
         decode_kernels!(

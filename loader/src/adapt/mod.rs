@@ -63,9 +63,9 @@ pub struct AdaptationStats {
 }
 
 enum Rejection {
-    /// `[layers, width]`.
+    /// Differences of the layers' inputs, `[layers, width]`.
     Inputs(Vec<f32>),
-    /// Input; the divergence and its derivatives by logits.
+    /// Input of the head; the divergence and its derivatives by logits.
     Head(Vec<f32>, f64, Vec<(u32, f64)>),
 }
 

@@ -5,11 +5,12 @@
 //! inverse square root `I + β ĉ ĉᵀ`, `β = (1 + γ |c|²)^(−1/2) − 1`: the nearest orthonormal rows
 //! take two matrix-vector products.
 
+/// Samples between full orthonormalisations.
 const ORTHONORMALISE_EVERY: u64 = 64;
 
 const MIN_SQUARED_NORM: f64 = 1e-12;
 
-/// `[rank, width]`.
+/// Orthonormal rows `[rank, width]` with their initial state.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OnlineBasis {
     width: usize,

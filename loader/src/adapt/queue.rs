@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// Drops the oldest items.
+/// Bounded queue that drops its oldest items.
 #[derive(Debug)]
 pub struct BoundedQueue<T> {
     waiting: VecDeque<T>,

@@ -6,6 +6,7 @@ use crate::backend::Backend;
 use crate::error::ExecError;
 use crate::exec::{Point, Session, Tap};
 
+/// Recorded inputs of some layers and of the head.
 pub(crate) struct ActivationRecorder {
     draft: LayerInputs,
     verifier: LayerInputs,

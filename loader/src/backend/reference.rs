@@ -14,9 +14,9 @@ use crate::error::ExecError;
 use crate::kv::{CompressionEnergies, KeptRows, Kv, KvPlan, LayerBases};
 use crate::tensor::Tensor;
 
-/// Float64 backend on one thread, for comparisons. Weights are decoded; only keys and values stored in
-/// float16, and rows that pass experts (to float32), are rounded. It shares no arithmetic with the other
-/// backends but the sums of experts.
+/// Float64 backend on one thread, for comparisons. Weights are decoded; only keys and values stored
+/// in float16, and rows that pass experts (to float32), are rounded. It shares no arithmetic with
+/// the other backends but the sums of experts.
 ///
 /// It is slow, and stores every weight as float32.
 #[derive(Clone, Copy, Debug, Default)]

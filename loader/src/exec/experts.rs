@@ -18,9 +18,9 @@ struct Route {
 }
 
 impl<B: Backend> Execution<'_, '_, B> {
-    /// Writes the weighted sum of the chosen experts' outputs to [`Register::Delta`]. Rows are routed and
-    /// summed on the host, in float32. A row's experts are added in the order of their indices, whatever the
-    /// other rows of the batch are.
+    /// Writes the weighted sum of the chosen experts' outputs to [`Register::Delta`]. Rows are
+    /// routed and summed on the host, in float32. A row's experts are added in the order of their
+    /// indices, whatever the other rows of the batch are.
     pub(super) fn experts(&mut self, step: &Experts<B>) -> Result<(), ExecError> {
         let (n, width) = (self.n, self.width);
         let point = Point::Input(ActivationPoint::Ffn);
@@ -73,8 +73,9 @@ impl<B: Backend> Execution<'_, '_, B> {
     }
 }
 
-/// Chooses the `used` experts of the largest scores `[n, count]` for each row; equal scores by lower index.
-/// Weights are the softmax of the scores, over all experts or over the used ones. Sorted by expert, then by row.
+/// Chooses the `used` experts of the largest scores `[n, count]` for each row; equal scores by
+/// lower index. Weights are the softmax of the scores, over all experts or over the used ones.
+/// Sorted by expert, then by row.
 fn routes(scores: &[f32], count: usize, used: usize, normalised: bool) -> Vec<Route> {
     let mut routes = Vec::with_capacity(scores.len() / count.max(1) * used);
     let mut order: Vec<usize> = Vec::with_capacity(count);

@@ -20,7 +20,8 @@ impl<B: Backend> Session<B> {
 
     /// As [`Session::step`], but returns only the logits or the token that a sampler requests
     /// ([`Sampler::logits_for_distribution`](crate::sampling::Sampler::logits_for_distribution),
-    /// [`logits_for_sample`](crate::sampling::Sampler::logits_for_sample)), if the device can select them.
+    /// [`logits_for_sample`](crate::sampling::Sampler::logits_for_sample)), if the device can
+    /// select them.
     ///
     /// # Errors
     /// As [`Session::step`].

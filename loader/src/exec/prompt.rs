@@ -52,7 +52,7 @@ impl<B: Backend> Session<B> {
     }
 
     /// Ends a prompt: compresses positions as before the next batch, and evicts according to
-    /// [`KvOptions::keep`](crate::kv::KvOptions::max_prompt_positions). Logits stay valid.
+    /// [`KvOptions::max_prompt_positions`]. Logits stay valid.
     ///
     /// # Errors
     /// [`ExecError::KvRange`] for a coordinate outside float16's range; [`ExecError`] of the

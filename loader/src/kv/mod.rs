@@ -8,10 +8,11 @@
 //! * `q8_0`, `q4_0`: the GGUF types; `-rotated` applies a Hadamard
 //!   transform to heads first, which reduces the rounding error (QuaRot, Ashkboos et al. 2024).
 //! * `static`, `static-hybrid`, `oja`: coordinates `U_kᵀ k` and `U_vᵀ v` in a basis per kv head, in
-//!   float16 (OjaKV). The hybrid exempts the first and the last positions, and `oja` also adapts its
-//!   bases.
+//!   float16 (OjaKV). The hybrid exempts the first and the last positions, and `oja` also adapts
+//!   its bases.
 //!
-//! Every kind may drop positions after the prompt ([`KvOptions::max_prompt_positions`], as SnapKV does).
+//! Every kind may drop positions after the prompt ([`KvOptions::max_prompt_positions`], as SnapKV
+//! does).
 
 mod bases;
 mod cache;

@@ -11,9 +11,9 @@ use super::kind::{KvKind, KvType};
 pub struct KvOptions {
     /// Storage format.
     pub kind: KvKind,
-    /// Number of prompt positions to keep: the last [`window`](KvOptions::importance_window) and the ones most
-    /// attended by the last queries (SnapKV, Li et al. 2024), except in sliding-window layers.
-    /// `None` keeps all.
+    /// Number of prompt positions to keep: the last
+    /// [`importance_window`](KvOptions::importance_window) and the ones most attended by the last
+    /// queries (SnapKV, Li et al. 2024), except in sliding-window layers. `None` keeps all.
     pub max_prompt_positions: Option<usize>,
     /// Maximum number of positions per pass; positions of one pass see each other uncompressed.
     pub max_pass_positions: Option<usize>,
@@ -70,7 +70,7 @@ impl KvOptions {
         }
     }
 
-    /// Returns the smallest valid [`keep`](KvOptions::max_prompt_positions).
+    /// Returns the smallest valid [`max_prompt_positions`](KvOptions::max_prompt_positions).
     pub fn min_keep(&self) -> usize {
         let ends = match self.kind {
             KvKind::StaticHybrid { .. } => self

@@ -90,7 +90,7 @@ pub struct EnergyAccumulator {
     longest_gap: f64,
     given_idle: Option<f64>,
     phase: EnergyPhase,
-    /// In seconds.
+    /// Time up to which phases are assigned, in seconds.
     now: Option<f64>,
     last: Option<Sample>,
     pending: [PhaseTime; 3],

@@ -167,7 +167,7 @@ pub enum EventsError {
 pub struct EventsFile {
     path: PathBuf,
     file: File,
-    /// `None` after a write error.
+    /// Bytes of complete lines; `None` after a write error.
     complete_bytes: Option<u64>,
 }
 

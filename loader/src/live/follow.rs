@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Debug)]
 pub struct SharedFraction {
     fraction: AtomicU64,
-    /// According to the marked phases.
+    /// Whether the device works, according to the marked phases.
     busy: AtomicBool,
 }
 

@@ -71,7 +71,7 @@ pub struct SpeculationStats {
     pub draft_time: Duration,
     /// Time of passes of the model.
     pub verify_time: Duration,
-    /// Part of [`verify`](SpeculationStats::verify_time) without a draft.
+    /// Part of [`verify_time`](SpeculationStats::verify_time) without a draft.
     pub without_draft_time: Duration,
 }
 
@@ -345,7 +345,7 @@ impl<B: Backend> Speculator<B> {
         }
     }
 
-    /// Restores a session that drafts for itself.
+    /// Drafts `length` tokens after `unread`; restores a session that drafts for itself.
     fn draft(
         &mut self,
         session: &mut Session<B>,

@@ -18,10 +18,10 @@ const DECAY: f64 = 0.9;
 
 const MIN_SPEED_UP: f64 = 1.05;
 
-/// Initially, and at most.
+/// Tokens until the next trial: initially, and at most.
 const PAUSE_TOKENS: [usize; 2] = [32, 1024];
 
-/// Reading them takes time.
+/// Largest number of unread tokens for a trial, because reading them takes time.
 const MAX_UNREAD_FOR_TRIAL: usize = 40;
 
 const ACCEPTANCE_DECAY_OVER_PAUSE: f64 = 0.25;
@@ -42,9 +42,9 @@ pub(super) struct DraftLengthPolicy {
     length: DraftLength,
     accepted: f64,
     checked: f64,
-    /// Sum and count of seconds.
+    /// Seconds of drafted tokens: sum and count.
     draft: [f64; 2],
-    /// Sum and count of seconds.
+    /// Seconds of passes over one row: sum and count.
     single_row_passes: [f64; 2],
     rounds_since_baseline: usize,
     /// Regression of seconds: weight, and sums of `n`, `n²`, seconds and `n` times seconds.

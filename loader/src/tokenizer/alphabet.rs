@@ -24,7 +24,7 @@ fn char_to_byte(character: char) -> Option<u8> {
     })
 }
 
-/// Text with a character outside the mapping is kept.
+/// Appends the bytes of a token's text; the text itself if a character is outside the mapping.
 pub(super) fn decode(text: &str, bytes: &mut Vec<u8>) {
     let start = bytes.len();
     for character in text.chars() {

@@ -12,7 +12,7 @@ pub(super) struct CharacterBpe {
     tokens: HashMap<char, u32>,
     bytes: Box<[u32; 256]>,
     pairs: MergeList,
-    /// A text can be cut at all spaces after other characters without preventing a merge.
+    /// Characters before a space in some token; a text can be cut at all spaces after others.
     before_space: HashSet<char>,
 }
 

@@ -12,18 +12,18 @@ use super::queue::{Pair, PairQueue};
 use super::texts::{PrefixHashes, SubstringIds};
 use super::{ABSENT, TokenizerError, byte_tokens};
 
-/// Positions in a part are 32-bit.
+/// Longest part, because positions are 32-bit; longer ones are cut.
 const MAX_PART: usize = u32::MAX as usize - 4;
 
 #[derive(Clone, Debug)]
 pub(super) struct ScoreMerger {
     ids: SubstringIds,
-    /// 0 is the best; ties share a rank.
+    /// Rank of every token by score: 0 is the best; ties share a rank.
     ranks: Vec<u32>,
-    /// The token of exactly this pair, or `NONE`, for pairs adjacent in some token.
+    /// The token of exactly this pair, or `ABSENT`, for pairs adjacent in some token.
     neighbours: HashMap<(char, char), u32>,
     bytes: Box<[u32; 256]>,
-    /// `NONE` if every byte has a token.
+    /// `ABSENT` if every byte has a token.
     unknown: u32,
 }
 
@@ -32,7 +32,7 @@ impl ScoreMerger {
         let mut ids = HashMap::with_capacity(vocabulary.tokens.len());
         let mut neighbours = HashMap::new();
         for (id, text) in (0..).zip(&vocabulary.tokens) {
-            // Several tokens may have it.
+            // Several tokens may have an empty text, which never occurs.
             if text.is_empty() {
                 continue;
             }
@@ -98,12 +98,12 @@ impl ScoreMerger {
     }
 }
 
-/// Indexed by the position of its first byte in the part.
+/// Run of characters, indexed by the position of its first byte in the part.
 #[derive(Clone, Copy, Debug)]
 struct Symbol {
-    /// 0 if no symbol starts here.
+    /// Length in bytes; 0 if no symbol starts here.
     len: u32,
-    /// `NONE` for the first.
+    /// Position of the previous symbol; `ABSENT` for the first.
     previous: u32,
 }
 

@@ -5,8 +5,9 @@
 //! special token, and every space becomes U+2581. Starting from single characters, the adjacent
 //! pair whose token has the best score (or is first in the list of merges, from `tokenizer.json`)
 //! is merged, the left-most first (Sennrich et al. 2016). A character without token is encoded as
-//! byte tokens, or as one unknown token for a whole run if the vocabulary has none. Byte-level BPE:
-//! each fragment is split into words, whose bytes are merged in the order of the list of merges.
+//! byte tokens, or as one unknown token for a whole run if the vocabulary has none (llama.cpp fails
+//! on such a text). Byte-level BPE: each fragment is split into words, whose bytes are merged in
+//! the order of the list of merges.
 //!
 //! [`StreamDecoder`] decodes one token at a time.
 
@@ -35,7 +36,7 @@ pub use decode::StreamDecoder;
 use merge::ScoreMerger;
 use user_defined::{Fragment, TokenMatcher};
 
-/// Inside a SentencePiece vocabulary.
+/// Space inside a SentencePiece vocabulary.
 const SPACE: &str = "\u{2581}";
 
 /// Marks a missing token, node or position.
@@ -479,7 +480,7 @@ fn build_algorithm(vocabulary: &Vocabulary) -> Result<Algorithm, TokenizerError>
     }
     let mut ids = HashMap::with_capacity(vocabulary.tokens.len());
     for (id, text) in (0..).zip(&vocabulary.tokens) {
-        // Several tokens may have it.
+        // Several tokens may have an empty text, which never occurs.
         if text.is_empty() {
             continue;
         }

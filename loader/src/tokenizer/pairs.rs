@@ -8,7 +8,7 @@ use htc_formats::vocab::Vocabulary;
 use super::queue::{Pair, PairQueue};
 use super::{ABSENT, TokenizerError};
 
-/// Positions are 32-bit.
+/// Longest part, because positions are 32-bit; longer ones are cut.
 const MAX_PART: usize = u32::MAX as usize - 4;
 
 #[derive(Clone, Copy, Debug)]
@@ -56,14 +56,14 @@ impl MergeList {
     }
 }
 
-/// Indexed by the position of its first part.
+/// Token, indexed by the position of its first part.
 #[derive(Clone, Copy, Debug)]
 struct Symbol {
     /// `ABSENT` is never merged.
     token: u32,
     /// Length in parts; 0 if no token starts here.
     len: u32,
-    /// `NONE` for the first.
+    /// Position of the previous symbol; `ABSENT` for the first.
     previous: u32,
 }
 

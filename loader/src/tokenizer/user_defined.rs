@@ -24,7 +24,7 @@ struct Node {
     suffix: u32,
     /// Node of the longest token that ends here: this one, or one along the suffix links.
     longest: u32,
-    /// `NONE` if none has exactly this text.
+    /// `ABSENT` if none has exactly this text.
     token: u32,
 }
 

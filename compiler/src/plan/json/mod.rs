@@ -17,33 +17,36 @@
 //! ```
 //!
 //! * `format`, `version`: as shown; other versions are rejected.
-//! * `source_sha256`: digest of the model; optional. A plan for another model is rejected. Without a digest, the plan is
-//!   accepted for any model that it fits.
-//! * `method`: `gp` (separate factors), `grc` (projections with the same input share a basis) or `quantise` (the form with
-//!   the least loss for each matrix: dense in some type, or factors).
+//! * `source_sha256`: digest of the model; optional. A plan for another model is rejected. Without
+//!   a digest, the plan is accepted for any model that it fits.
+//! * `method`: `gp` (separate factors), `grc` (projections with the same input share a basis) or
+//!   `quantise` (the form with the least loss for each matrix: dense in some type, or factors).
 //! * `factor_type`: requested type of factors.
-//! * `request`: options of the plan, [`PlanOptions`](crate::options::PlanOptions); optional, without effect on the units.
-//!   `budget` is `"full"`, or one of `rank`, `ratio`, `parameters`, `bytes`, `mean_rank`, `file_size`, `bits` with its
-//!   number. All other keys are optional:
-//!   - `allocator`, `rank_floor`, `rank_cap`, `dense_type`, `embedding_type`: as on the command line.
+//! * `request`: options of the plan, [`PlanOptions`](crate::options::PlanOptions); optional,
+//!   without effect on the units. `budget` is `"full"`, or one of `rank`, `ratio`, `parameters`,
+//!   `bytes`, `mean_rank`, `file_size`, `bits` with its number. All other keys are optional:
+//!   - `allocator`, `rank_floor`, `rank_cap`, `dense_type`, `embedding_type`: as on the command
+//!     line.
 //!   - `slots`: selected projections, if units contain others too.
 //!   - `low_rank`: `on` (default) or `off`, factors were evaluated with `quantise`.
-//!   - `rotation`: `on` (default) or `off`, column groups chosen by `quantise` may be rotated; the codes of each matrix
-//!     record it.
+//!   - `rotation`: `on` (default) or `off`, column groups chosen by `quantise` may be rotated; the
+//!     codes of each matrix record it.
 //!   - `order`: `on` or `off` (default), the model is stored with permuted channels.
-//!   - `kv_bases`: `on` or `off` (default), the artifact has bases for a KV cache; compilation requires a calibration.
-//!   - `gauge`, `sink`, `bias`, `shrinkage` (a string): as on the command line, defaults of `htc compile`.
+//!   - `kv_bases`: `on` or `off` (default), the artifact has bases for a KV cache; compilation
+//!     requires a calibration.
+//!   - `gauge`, `sink`, `bias`, `shrinkage` (a string): as on the command line, defaults of
+//!     `htc compile`.
 //! * `notes`: text lines on the plan or a unit; optional.
-//! * `embedding`, `head`: optional objects with the keys of a unit except `layer` and `slots`. An embedding is `dense`; a
-//!   head is `dense`, `low_rank` or, except with `quantise`, `residual`. A model with tied embeddings
-//!   has no head.
-//! * `units`: in any order. `layer` counts from 0. `slots`: one for `gp`; for `grc` and `quantise` those of `q`, `k`, `v`,
-//!   or of `gate`, `up`, that share the basis, or any single one. `form`:
+//! * `embedding`, `head`: optional objects with the keys of a unit except `layer` and `slots`. An
+//!   embedding is `dense`; a head is `dense`, `low_rank` or, except with `quantise`, `residual`. A
+//!   model with tied embeddings has no head.
+//! * `units`: in any order. `layer` counts from 0. `slots`: one for `gp`; for `grc` and `quantise`
+//!   those of `q`, `k`, `v`, or of `gate`, `up`, that share the basis, or any single one. `form`:
 //!   * `dense`: as in the source, or encoded in the type `weight`;
 //!   * `low_rank` for `gp` and `quantise`, with a rank and the types `a` and `b`;
 //!   * `shared_basis` for `grc` and `quantise`, with a rank and the types `basis` and `projected`;
-//!   * `residual` for one projection of `gp` and `grc`: a dense base of the type `base`, and its error in factors of a rank
-//!     with the types `a` and `b`.
+//!   * `residual` for one projection of `gp` and `grc`: a dense base of the type `base`, and its
+//!     error in factors of a rank with the types `a` and `b`.
 //!
 //! Rows of `a`, `basis`, `base` and `weight` are as long as the matrix's input, those of `b` and
 //! `projected` as long as the rank; all must be whole blocks. Unnamed matrices stay as in the

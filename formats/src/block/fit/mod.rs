@@ -47,7 +47,7 @@ pub struct BlockFit {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Run {
     step: f32,
-    /// -0.0 for types without, because adding it preserves every number.
+    /// Negated offset; -0.0 for types without one, because adding it preserves every number.
     shift: f32,
     /// `1 / step`, or 0 if `step` is 0.
     inverse: f32,

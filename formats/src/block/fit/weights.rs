@@ -4,8 +4,8 @@ use super::MAX_LEN;
 use super::format::Format;
 use crate::CodecError;
 
-/// Relative to the largest. f32 sums do not resolve 2^-24 and less, and a number of zero weight
-/// would get an arbitrary code.
+/// Least weight relative to the largest. f32 sums do not resolve 2^-24 and less, and a number of
+/// zero weight would get an arbitrary code.
 const MIN_WEIGHT: f32 = 1.0 / (1 << 30) as f32;
 
 /// Returns the importances of a block divided by a power of two, so that the largest is from 1 to

@@ -377,7 +377,8 @@ impl<'a> TensorTableWalk<'a> {
         Ok(found)
     }
 
-    /// Types and rank of factors are taken from the table.
+    /// Reads the tensors of a matrix in any form. Types and rank of factors are taken from the
+    /// table.
     fn stored_matrix(
         &mut self,
         matrix: MatrixId,
@@ -454,7 +455,7 @@ impl<'a> TensorTableWalk<'a> {
         next.iter().take(most).find(|entry| entry.role == role)
     }
 
-    /// A shared basis is allowed only if `shared`.
+    /// Returns the form of the next tensors; a shared basis is allowed only if `shared`.
     fn detect_form(&self, matrix: MatrixId, shared: bool) -> Result<Form, HtzError> {
         let begins = [Form::Dense, Form::LowRank, Form::SharedBasis].into_iter();
         let firsts = begins.filter_map(|form| {

@@ -56,7 +56,8 @@ fn token_text(vocabulary: &Vocabulary, id: u32) -> &str {
         .map_or("", String::as_str)
 }
 
-/// Returns true for an unused id, as filled in by [`VocabularyBuilder::finish`](super::base::VocabularyBuilder::finish).
+/// Returns true for an unused id, as filled in by
+/// [`VocabularyBuilder::finish`](super::base::VocabularyBuilder::finish).
 fn is_padding(id: u32, token: &str, kind: TokenKind) -> bool {
     kind == TokenKind::Unused && token == format!("[PAD{id}]")
 }

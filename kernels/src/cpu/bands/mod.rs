@@ -252,8 +252,8 @@ struct RowTask<'a> {
 }
 
 impl RowTask<'_> {
-    /// Multiplies with all vectors into `[n, super_blocks]`. In `sums [kinds, n, groups]` codebook sums
-    /// precede trellis sums.
+    /// Multiplies with all vectors into `[n, super_blocks]`. In `sums [kinds, n, groups]` codebook
+    /// sums precede trellis sums.
     fn multiply(
         &self,
         kernels: &Kernels,

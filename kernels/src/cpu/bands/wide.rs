@@ -19,20 +19,22 @@ mod tables;
 
 pub(super) use tables::*;
 
-/// Defines the kernels of [`ColumnGroupKernels`](super::ColumnGroupKernels) from register operations in scope.
+/// Defines the kernels of [`ColumnGroupKernels`](super::ColumnGroupKernels) from register
+/// operations in scope.
 ///
-/// - `load_constant` is a register of the given bytes, `load` reads a slice padded with zeros, `load_with_next`
-///   likewise with a 16-bit word after it;
-/// - `permute` selects bytes by the lower six bits of an index, `permute_two` by seven bits from two
-///   registers;
+/// - `load_constant` is a register of the given bytes, `load` reads a slice padded with zeros,
+///   `load_with_next` likewise with a 16-bit word after it;
+/// - `permute` selects bytes by the lower six bits of an index, `permute_two` by seven bits from
+///   two registers;
 /// - `extract_bits` extracts eight bits starting at a given bit of each word (`vpmultishiftqb`);
-/// - `shift_right_i16` shifts 16-bit words right; `select` takes the first operand where the mask is set;
-/// - `add_bytes` adds bytes, `add_i32` 32-bit words; `max_i8` is the maximum of signed bytes; `flip_sign_bits`
-///   flips the highest bit of each byte;
-/// - `dot` adds four products of unsigned with signed bytes; `broadcast_i32` broadcasts a 32-bit word; `store`
-///   writes bytes;
-/// - `accumulate` adds sums times a factor per row, `accumulate_with_factor` times one factor, `accumulate_with_bytes` times a
-///   factor and unsigned bytes.
+/// - `shift_right_i16` shifts 16-bit words right; `select` takes the first operand where the mask
+///   is set;
+/// - `add_bytes` adds bytes, `add_i32` 32-bit words; `max_i8` is the maximum of signed bytes;
+///   `flip_sign_bits` flips the highest bit of each byte;
+/// - `dot` adds four products of unsigned with signed bytes; `broadcast_i32` broadcasts a 32-bit
+///   word; `store` writes bytes;
+/// - `accumulate` adds sums times a factor per row, `accumulate_with_factor` times one factor,
+///   `accumulate_with_bytes` times a factor and unsigned bytes.
 macro_rules! byte_permute_kernels {
     ($(#[$attribute:meta])*) => {
         /// Implements [`ColumnGroupKernels::unpack`](super::ColumnGroupKernels::unpack).
@@ -67,8 +69,8 @@ macro_rules! byte_permute_kernels {
             }
         }
 
-        /// Implements [`ColumnGroupKernels::add`](super::ColumnGroupKernels::add). The weights of two row groups
-        /// stay in registers for several vectors.
+        /// Implements [`ColumnGroupKernels::add`](super::ColumnGroupKernels::add). The weights of
+        /// two row groups stay in registers for several vectors.
         $(#[$attribute])*
         pub(in super::super) fn add(
             integers: &[GroupWeights],

@@ -82,7 +82,8 @@ enum RegisterOrder {
     Pairs,
     /// Registers `2 i` and `2 i + 1` have blocks `4 i` and `4 i + 2`, `4 i + 1` and `4 i + 3`.
     Alternating,
-    /// Registers `2 i` and `2 i + 1` have the first and the second halves of blocks `4 i` to `4 i + 3`.
+    /// Registers `2 i` and `2 i + 1` have the first and the second halves of blocks `4 i` to
+    /// `4 i + 3`.
     Halves,
     /// Registers 0 and 1 have the first and the second halves of blocks 0, 2, 4 and 6, the others
     /// those of the odd blocks.
@@ -114,8 +115,8 @@ const fn repeat_lanes(runs: [i32; 4]) -> [i32; 16] {
     lanes
 }
 
-/// Defines the product of one format in a module: `$prepare(super_block)` permutes the vector to match
-/// the codes, and `$add(super_block, part, sums)` adds the product of a super-block of a row.
+/// Defines the product of one format in a module: `$prepare(super_block)` permutes the vector to
+/// match the codes, and `$add(super_block, part, sums)` adds the product of a super-block of a row.
 macro_rules! matvec_kernel {
     ($features:literal, $module:ident, $bytes:literal x $blocks:literal, $prepare:expr, $add:expr) => {
         pub(super) mod $module {
@@ -188,9 +189,10 @@ use matvec_kernel;
 /// Defines the product of a format whose codes are arranged as `$order` and are `$centres` above
 /// their values.
 ///
-/// `$factors(super_block, part, minima)` returns the factor of each run and adds the contribution of
-/// minima; `$codes(super_block)` returns the codes of four registers. Each row of `$lanes` selects the
-/// factors of an equal share of the registers. `$scales` multiply the scales of the vector.
+/// `$factors(super_block, part, minima)` returns the factor of each run and adds the contribution
+/// of minima; `$codes(super_block)` returns the codes of four registers. Each row of `$lanes`
+/// selects the factors of an equal share of the registers. `$scales` multiply the scales of the
+/// vector.
 macro_rules! format_product {
     ($module:ident, $bytes:literal x $blocks:literal, runs $run:literal, $order:ident, centres $centres:expr,
      $lanes:expr, $scales:expr, $factors:ident, $codes:ident) => {

@@ -3,8 +3,8 @@
 //!
 //! Four blocks of 32 are taken together. Each gives eight sums of four products; adding neighbours
 //! leaves one register with the sums of half blocks, in the order of
-//! [`SuperBlock::half_sums`](crate::cpu::activations::SuperBlock::half_sums). Nothing passes through memory,
-//! to avoid store-forwarding stalls.
+//! [`SuperBlock::half_sums`](crate::cpu::activations::SuperBlock::half_sums). Nothing passes
+//! through memory, to avoid store-forwarding stalls.
 //!
 //! An instruction set provides `dot_unsigned`, `dot_signed` and the centre of its signed codes; the
 //! macros here and in [`legacy`](super::legacy) and [`k_quants`](super::k_quants) generate the

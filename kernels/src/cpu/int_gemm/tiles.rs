@@ -142,8 +142,8 @@ fn sum_index<S: QuantLayout>(b: usize, h: usize) -> usize {
     }
 }
 
-/// Defines the product from an instruction set's operations on registers of `LANES` rows: `ROW_REGISTERS`
-/// of them are multiplied with up to `TILE_VECTORS` vectors at a time.
+/// Defines the product from an instruction set's operations on registers of `LANES` rows:
+/// `ROW_REGISTERS` of them are multiplied with up to `TILE_VECTORS` vectors at a time.
 macro_rules! int_gemm_kernel {
     ($features:literal) => {
         use std::arch::x86_64::*;

@@ -1,6 +1,7 @@
 //! Operations on 256-bit registers.
 
-/// Defines the operations of [`int_gemm_kernel`](super::tiles::int_gemm_kernel) for eight rows per register.
+/// Defines the operations of [`int_gemm_kernel`](super::tiles::int_gemm_kernel) for eight rows per
+/// register.
 macro_rules! avx2_register_operations {
     ($features:literal) => {
         const LANES: usize = 8;

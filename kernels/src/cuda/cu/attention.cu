@@ -16,7 +16,8 @@ constexpr uint32_t LEAST_SPLIT = 32, MOST_SPLITS = 64;
 struct Attend {
     // [n, heads, size]
     const float *q;
-    // [n, heads, splits, 2 + size + rank of values]: maximum score, sum of weights, weighted sums of values and of coordinates.
+    // [n, heads, splits, 2 + size + rank of values]: maximum score, sum of weights, weighted sums
+    // of values and of coordinates.
     float *partial;
     KvRows keys;
     KvRows values;

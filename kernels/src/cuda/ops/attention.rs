@@ -180,9 +180,9 @@ impl QueryShape {
     }
 }
 
-/// Computes causal attention of `q [rows, heads, size]`, from the first row on; its keys and values are the last full rows
-/// in `held`, and `out` has the shape of `q`. Query head `h` reads kv head `h / (heads / kv
-/// heads)`.
+/// Computes causal attention of `q [rows, heads, size]`, from the first row on; its keys and values
+/// are the last full rows in `held`, and `out` has the shape of `q`. Query head `h` reads kv head
+/// `h / (heads / kv heads)`.
 ///
 /// The context is split among blocks, which a second launch combines (Flash-Decoding, Dao et al.
 /// 2023). If all positions are held in full, many rows are processed in tiles by tensor cores.

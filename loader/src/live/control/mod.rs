@@ -14,10 +14,10 @@
 //! # Stability
 //! For a first-order plant `C dT/dt = P - (T - T_a)/R` with `P = P₀ + ΔP r`, polled every `τ`
 //! seconds, with `a = e^(-τ/RC)` and the loop gain `L = R ΔP (1 - r_min)/(T_high - T_low)`, the law
-//! alone has the pole `z = a - (1 - a) L`. It is stable for `L < coth(τ/2RC)` and converges
-//! monotonically for `L ≤ 1/(e^(τ/RC) - 1)`; for a slow plant that means `ΔP (1 - r_min) τ / C ≤
-//! T_high - T_low`. Under the second condition T never exceeds T_high if the least fraction can
-//! hold the device there and it starts no warmer.
+//! alone has the pole `z = a - (1 - a) L`. It is stable for `L < coth(τ/2RC)` (first condition) and
+//! converges monotonically for `L ≤ 1/(e^(τ/RC) - 1)` (second condition); for a slow plant the
+//! second one means `ΔP (1 - r_min) τ / C ≤ T_high - T_low`. Under the second condition T never
+//! exceeds T_high if the least fraction can hold the device there and it starts no warmer.
 //!
 //! The loop does not oscillate at any gain, because the recovery limits each rise to `recovery · τ`
 //! per poll, which stays within the play; with whole degrees the ripple is at most the slope of the
@@ -52,7 +52,7 @@ const CAP_UPPER: f64 = 0.98;
 const CAP_TARGET: f64 = 0.95;
 const CAP_LOWER: f64 = 0.92;
 
-/// Prevents jumps of rarely polled devices.
+/// Maximum recovery time per step, which prevents jumps of rarely polled devices.
 const MAX_RECOVERY_TIME: Duration = Duration::from_secs(2);
 
 /// Reason for the current fraction.

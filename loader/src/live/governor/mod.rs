@@ -18,7 +18,8 @@ pub struct GovernorOptions {
     pub interval: Duration,
     /// Maximum time between readings for power integration (5 s).
     pub longest_gap: Duration,
-    /// Idle power in watts; by default measured in [`EnergyPhase::Idle`](crate::live::EnergyPhase::Idle).
+    /// Idle power in watts; by default measured in
+    /// [`EnergyPhase::Idle`](crate::live::EnergyPhase::Idle).
     pub idle_watts: Option<f64>,
     /// Timeout for a sensor that does not respond (2 s).
     pub timeout: Duration,
@@ -47,8 +48,8 @@ impl GovernorOptions {
 
 /// Polls a sensor on a separate thread, applies a [`ControlLaw`], and accumulates energy.
 ///
-/// It controls the fraction of its [`SharedFraction`], which is reset to 1 afterwards. Dropping it stops
-/// the thread.
+/// It controls the fraction of its [`SharedFraction`], which is reset to 1 afterwards. Dropping it
+/// stops the thread.
 #[derive(Debug)]
 pub struct Governor {
     shared: Arc<Shared>,

@@ -17,8 +17,8 @@ pub const ROOT: &str = "/sys/class/hwmon";
 /// Processor temperature drivers.
 pub const DRIVERS: [&str; 4] = ["coretemp", "k10temp", "zenpower", "cpu_thermal"];
 
-/// Best first: Intel's package, AMD's die, and AMD's control temperature, which has an offset on
-/// older processors.
+/// Labels of the processor temperature, best first: Intel's package, AMD's die, and AMD's control
+/// temperature, which has an offset on older processors.
 const LABELS: [&str; 4] = ["Package id", "Physical id", "Tdie", "Tctl"];
 
 /// Bound of the sensor numbers that are tried, from 1.

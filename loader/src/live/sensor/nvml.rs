@@ -15,7 +15,7 @@ use crate::live::Clock;
 #[derive(Debug)]
 pub struct NvmlSensor {
     library: Nvml,
-    /// The index may change.
+    /// Used for look-ups, because the index may change.
     uuid: String,
     name: String,
     notes: Vec<String>,

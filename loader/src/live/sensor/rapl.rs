@@ -15,7 +15,7 @@ pub const ROOT: &str = "/sys/class/powercap";
 /// Folder prefix of Intel and AMD counters. `intel-rapl-mmio:` duplicates them.
 const PREFIX: &str = "intel-rapl:";
 
-/// Counters advance about every millisecond.
+/// Shortest time between readings for a power value: counters advance about every millisecond.
 const MIN_POWER_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Energy counters of all processors.
@@ -23,7 +23,7 @@ const MIN_POWER_INTERVAL: Duration = Duration::from_millis(20);
 pub struct Rapl {
     domains: Vec<Domain>,
     microjoules: u128,
-    /// Time, sum and power of the last computation.
+    /// Time and sum of the last computation of the power.
     last_power: (Duration, u128),
     power: Option<f64>,
 }
@@ -105,8 +105,8 @@ impl Domain {
         })
     }
 
-    /// A counter wraps to 0 after its range. A value above the range is invalid and only sets a new
-    /// starting point.
+    /// Returns the µJ since the previous reading. A counter wraps to 0 after its range. A value
+    /// above the range is invalid and only sets a new starting point.
     fn microjoules_since_last(&mut self) -> Result<u64, SensorError> {
         let now: u64 = read_integer(&self.counter)?;
         let before = std::mem::replace(&mut self.last_value, now);

@@ -258,7 +258,7 @@ fn column_name(cell: &str) -> String {
     name.trim().to_ascii_lowercase()
 }
 
-/// Seconds, or a date and time in the Gregorian calendar as seconds since the year 0: `YYYY/MM/DD
+/// Parses seconds, or a date and time in the Gregorian calendar as seconds since 1970: `YYYY/MM/DD
 /// HH:MM:SS.fff`, with `-` for `/` and `T` or nothing for the space.
 fn parse_seconds(text: &str) -> Option<f64> {
     if let Ok(seconds) = text.parse::<f64>() {

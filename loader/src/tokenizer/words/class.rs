@@ -39,7 +39,7 @@ const ASCII: [Class; 128] = {
     table
 };
 
-/// Unicode 16.
+/// Returns the class of a character in Unicode 16.
 pub(super) fn class(character: char) -> Class {
     use GeneralCategory::{
         ClosePunctuation, ConnectorPunctuation, CurrencySymbol, DashPunctuation, DecimalNumber,

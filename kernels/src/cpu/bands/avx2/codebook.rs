@@ -14,7 +14,8 @@ use super::super::{SummedVectorGroup, subarray};
 use super::{RowValues, Table, load, load_two_128, lookup_table};
 use crate::cpu::blocks::prefetch;
 
-/// Implements [`ColumnGroupKernels::multiply`](super::super::ColumnGroupKernels::multiply) for a codebook of `BITS` bits.
+/// Implements [`ColumnGroupKernels::multiply`](super::super::ColumnGroupKernels::multiply) for a
+/// codebook of `BITS` bits.
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn multiply<const BITS: usize>(
     column_group: &[u8],

@@ -34,7 +34,8 @@ const _: () = assert!(
         && QUADS_PER_GROUP / 2 * 5 * PLANE_BYTES <= GroupScratch::BYTES
 );
 
-/// Implements [`ColumnGroupKernels::multiply`](super::super::ColumnGroupKernels::multiply) for a trellis of `BITS` bits.
+/// Implements [`ColumnGroupKernels::multiply`](super::super::ColumnGroupKernels::multiply) for a
+/// trellis of `BITS` bits.
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn multiply<const BITS: usize>(
     column_group: &[u8],

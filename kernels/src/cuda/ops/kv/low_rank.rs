@@ -54,7 +54,8 @@ struct Expand {
 // SAFETY: layout as in `kv.cu`, without padding.
 unsafe impl KernelArguments for Expand {}
 
-/// As [`rows_to_f32`](super::rows_to_f32) for the first `n` rows of coordinates, multiplied by the basis.
+/// As [`rows_to_f32`](super::rows_to_f32) for the first `n` rows of coordinates, multiplied by the
+/// basis.
 ///
 /// # Errors
 /// As [`rows_to_f32`](super::rows_to_f32).

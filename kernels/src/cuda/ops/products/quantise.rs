@@ -1,5 +1,5 @@
-//! Quantisation of the vectors that products read: once for all matrices, and once more for each part
-//! of a column-group matrix that has a rotation or scales of its own.
+//! Quantisation of the vectors that products read: once for all matrices, and once more for each
+//! part of a column-group matrix that has a rotation or scales of its own.
 
 use super::super::matrix::{ColumnGroupPart, DeviceLayout, DeviceMatrix};
 use super::super::{F32_BYTES, byte_span, kernel_count};
@@ -136,8 +136,8 @@ pub(super) fn allocate_quantised<D: Device>(
     Ok(())
 }
 
-/// Quantises vectors into the [allocated](allocate_quantised) forms, fused with the pending operation if it fits.
-/// With `done`, the plain form was already written by the preceding product.
+/// Quantises vectors into the [allocated](allocate_quantised) forms, fused with the pending
+/// operation if it fits. With `done`, the plain form was already written by the preceding product.
 pub(super) fn quantise_inputs<D: Device>(
     device: &D,
     mut before: Option<PendingOperation<'_, D>>,
