@@ -4,10 +4,10 @@
     pip install numpy gguf==0.19
     OPENBLAS_NUM_THREADS=2 python3 scripts/baseline_numpy.py model.gguf --method gp --ratio 0.9 --out factors.bin
 
-What `htc compile` does, as anybody would write it: gp is numpy.linalg.svd of every slot, grc
+What `htc compile` does, as anybody would write it: gp is numpy.linalg.svd of every projection, grc
 numpy.linalg.eigh of the summed Gram matrix of Q, K and V (each over its squared norm), factors
 are quantised by gguf-py and written, other tensors are copied. A ratio is met from below in
-multiples of 32, or of 8 where that is too coarse; a slot whose factors would not be smaller is
+multiples of 32, or of 8 where that is too coarse; a projection whose factors would not be smaller is
 copied. The decompositions run on all threads of the BLAS library.
 
 It exists to be compared with (bench_compile.py). Unlike htc it does not measure the error of
@@ -25,7 +25,7 @@ from gguf import GGMLQuantizationType as T
 from gguf import GGUFReader
 from gguf.quants import dequantize, quantize
 
-SLOTS = {
+PROJECTIONS = {
     "q": "attn_q",
     "k": "attn_k",
     "v": "attn_v",
@@ -45,10 +45,10 @@ def type_for(cols):
     return T.Q8_0 if cols % 32 == 0 else T.F16
 
 
-def rank_for(options, layer, slot, outs, cols, limit):
-    """The rank of a slot; 0 where it is to be copied."""
+def rank_for(options, layer, projection, outs, cols, limit):
+    """The rank of a projection; 0 where it is to be copied."""
     if options.ranks is not None:
-        return options.ranks.get((layer, slot), 0)
+        return options.ranks.get((layer, projection), 0)
     if options.rank:
         return min(options.rank, limit)
     most = int(options.ratio * outs * cols / (outs + cols))
@@ -69,11 +69,11 @@ class Out:
         self.factors += stored.nbytes
 
 
-def per_slot(options, layer, tensors, out, report):
-    for slot, tensor in tensors.items():
+def per_projection(options, layer, tensors, out, report):
+    for projection, tensor in tensors.items():
         weight = dequantize(tensor.data, tensor.tensor_type).astype(options.float)
         outs, cols = weight.shape
-        rank = rank_for(options, layer, slot, outs, cols, min(outs, cols))
+        rank = rank_for(options, layer, projection, outs, cols, min(outs, cols))
         after = bytes_of(type_for(cols), rank, cols) + bytes_of(type_for(rank), outs, rank)
         if rank == 0 or after >= tensor.n_bytes:
             out.file.write(tensor.data.tobytes())
@@ -82,13 +82,13 @@ def per_slot(options, layer, tensors, out, report):
         out.write_factor(vt[:rank])
         out.write_factor(u[:, :rank] * s[:rank])
         lost = float(np.sqrt(np.square(s[rank:]).sum() / np.square(s).sum()))
-        report.append({"layer": layer, "slot": slot, "rank": rank, "error": lost})
+        report.append({"layer": layer, "projection": projection, "rank": rank, "error": lost})
 
 
 def shared_basis(options, layer, tensors, out, report):
     weights = {
-        slot: dequantize(tensor.data, tensor.tensor_type).astype(options.float)
-        for slot, tensor in tensors.items()
+        projection: dequantize(tensor.data, tensor.tensor_type).astype(options.float)
+        for projection, tensor in tensors.items()
     }
     cols = next(iter(weights.values())).shape[1]
     outs = sum(w.shape[0] for w in weights.values())
@@ -102,16 +102,16 @@ def shared_basis(options, layer, tensors, out, report):
     _, vectors = np.linalg.eigh(gram)
     basis = vectors[:, ::-1][:, :rank]
     out.write_factor(basis.T)
-    for slot, weight in weights.items():
+    for projection, weight in weights.items():
         projected = weight @ basis
         out.write_factor(projected)
         kept = float(np.square(projected).sum() / np.square(weight).sum())
-        report.append({"layer": layer, "slot": slot, "rank": rank, "error": max(0.0, 1 - kept) ** 0.5})
+        report.append({"layer": layer, "projection": projection, "rank": rank, "error": max(0.0, 1 - kept) ** 0.5})
 
 
 def read_ranks(path):
-    slots = json.loads(pathlib.Path(path).read_text())["plan"]["slots"]
-    return {(s["layer"], s["slot"]): s["rank"] for s in slots if s.get("rank") is not None}
+    projections = json.loads(pathlib.Path(path).read_text())["plan"]["projections"]
+    return {(s["layer"], s["projection"]): s["rank"] for s in projections if s.get("rank") is not None}
 
 
 def main():
@@ -124,18 +124,18 @@ def main():
     budget.add_argument("--ratio", type=float, default=0.9, metavar="R", help="[default: 0.9]")
     budget.add_argument("--rank", type=int, metavar="N")
     budget.add_argument(
-        "--ranks", type=read_ranks, metavar="FILE", help="slot by slot as in a report of `htc compile --report FILE`"
+        "--ranks", type=read_ranks, metavar="FILE", help="projection by projection as in a report of `htc compile --report FILE`"
     )
-    parser.add_argument("--slots", metavar="LIST", help="[default: all for gp, q,k,v for grc]")
+    parser.add_argument("--projections", metavar="LIST", help="[default: all for gp, q,k,v for grc]")
     parser.add_argument(
         "--float", choices=["float32", "float64"], default="float32", help="of the arithmetic [default: float32]"
     )
     parser.add_argument("--out", type=pathlib.Path, required=True, metavar="FILE", help="where factors go")
     parser.add_argument("--report", type=pathlib.Path, metavar="FILE", help="ranks, errors and seconds as JSON")
     options = parser.parse_args()
-    slots = options.slots.split(",") if options.slots else list(SLOTS if options.method == "gp" else "qkv")
-    if not set(slots) <= set(SLOTS) or (options.method == "grc" and not set(slots) <= set("qkv")):
-        parser.error("--slots: of q,k,v,o,gate,up,down; of q,k,v for grc")
+    projections = options.projections.split(",") if options.projections else list(PROJECTIONS if options.method == "gp" else "qkv")
+    if not set(projections) <= set(PROJECTIONS) or (options.method == "grc" and not set(projections) <= set("qkv")):
+        parser.error("--projections: of q,k,v,o,gate,up,down; of q,k,v for grc")
     if not 0 < options.ratio <= 1 or (options.rank is not None and options.rank < 1):
         parser.error("--ratio: above 0 and at most 1; --rank: at least 1")
 
@@ -144,18 +144,18 @@ def main():
     chosen = {}
     layer = 0
     while f"blk.{layer}.attn_q.weight" in tensors:
-        chosen[layer] = {s: tensors.pop(f"blk.{layer}.{SLOTS[s]}.weight") for s in slots}
+        chosen[layer] = {s: tensors.pop(f"blk.{layer}.{PROJECTIONS[s]}.weight") for s in projections}
         layer += 1
     out, report = Out(options.out), []
     for layer, members in chosen.items():
-        (per_slot if options.method == "gp" else shared_basis)(options, layer, members, out, report)
+        (per_projection if options.method == "gp" else shared_basis)(options, layer, members, out, report)
     for tensor in tensors.values():
         out.file.write(tensor.data.tobytes())
     out.file.close()
     seconds = time.perf_counter() - started
-    print(f"{len(report)} slots factorised, {out.factors / 1e6:.1f} MB of factors, {seconds:.2f} s")
+    print(f"{len(report)} projections factorised, {out.factors / 1e6:.1f} MB of factors, {seconds:.2f} s")
     if options.report:
-        whole = {"seconds": seconds, "factor_bytes": out.factors, "slots": report}
+        whole = {"seconds": seconds, "factor_bytes": out.factors, "projections": report}
         options.report.write_text(json.dumps(whole, indent=1) + "\n")
 
 

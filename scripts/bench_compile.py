@@ -12,11 +12,11 @@ as each program reports it. The ratio is the median over the pairs of numpy's ti
 interval a 95 % percentile bootstrap over pairs. Peak memory is the largest resident set that the
 system reports (ru_maxrss, which counts mapped pages of the model that were touched).
 
-To show that both did the same work, the largest difference of the slots' relative errors is
+To show that both did the same work, the largest difference of the projections' relative errors is
 given; htc's are of what it stored, numpy's of the spectrum before quantisation, which differ by
 what quantisation adds.
 
-What is unequal, to numpy's advantage: htc also measures the error of every stored slot, digests
+What is unequal, to numpy's advantage: htc also measures the error of every stored projection, digests
 source and artifact, and forces the artifact to the disk.
 """
 
@@ -35,7 +35,7 @@ def arguments():
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument("--ratio", type=float, default=0.9, metavar="R", help="[default: 0.9]")
     budget.add_argument("--rank", type=m.count, metavar="N")
-    parser.add_argument("--slots", metavar="LIST", help="[default: all for gp, q,k,v for grc]")
+    parser.add_argument("--projections", metavar="LIST", help="[default: all for gp, q,k,v for grc]")
     parser.add_argument(
         "--floats", default="float32", metavar="LIST", help="numpy's arithmetic: float32,float64 [default: float32]"
     )
@@ -49,39 +49,39 @@ def arguments():
 
 class Run:
     """One run of either program: wall time, its own account of the work, peak memory, and by
-    slot and layer the rank and the error."""
+    projection and layer the rank and the error."""
 
-    def __init__(self, ended, work, slots):
+    def __init__(self, ended, work, projections):
         self.seconds, self.peak, self.work = ended.seconds, ended.peak, work
-        self.slots = {
-            (s["layer"], s["slot"]): (s["rank"], s["error"]) for s in slots if s.get("rank") is not None
+        self.projections = {
+            (s["layer"], s["projection"]): (s["rank"], s["error"]) for s in projections if s.get("rank") is not None
         }
 
 
 def ours(options, model, method, folder):
     out, report = folder / "artifact.htz", folder / "htc.json"
-    slots = ("--slots", options.slots) if options.slots else ()
+    projections = ("--projections", options.projections) if options.projections else ()
     ended = m.htc(
         options,
-        *("compile", model, "-o", out, "--method", method, *options.budget, *slots),
+        *("compile", model, "-o", out, "--method", method, *options.budget, *projections),
         *("--threads", options.threads, "--force", "--report", report),
     )
     found = json.loads(report.read_text())
-    return Run(ended, found["seconds"]["total"], found["plan"]["slots"])
+    return Run(ended, found["seconds"]["total"], found["plan"]["projections"])
 
 
 def numpys(options, model, method, kind, folder):
     out, report = folder / "factors.bin", folder / "numpy.json"
-    slots = ("--slots", options.slots) if options.slots else ()
+    projections = ("--projections", options.projections) if options.projections else ()
     script = m.ROOT / "scripts/baseline_numpy.py"
     threads = {f"{name}_NUM_THREADS": str(options.threads) for name in ("OPENBLAS", "OMP", "MKL")}
     ended = m.run(
-        [sys.executable, script, model, "--method", method, "--ranks", folder / "htc.json", *slots]
+        [sys.executable, script, model, "--method", method, "--ranks", folder / "htc.json", *projections]
         + ["--float", kind, "--out", out, "--report", report],
         **threads,
     )
     found = json.loads(report.read_text())
-    return Run(ended, found["seconds"], found["slots"])
+    return Run(ended, found["seconds"], found["projections"])
 
 
 def main():
@@ -115,7 +115,7 @@ def main():
             "the same, without start-up",
             "htc, peak MB",
             "numpy, peak MB",
-            "slots",
+            "projections",
             "errors differ by",
         ]
         budget_words = " ".join(str(word) for word in options.budget)
@@ -131,7 +131,7 @@ def summary(name, pairs):
     median = statistics.median
     whole = m.interval([(b.seconds, a.seconds) for a, b in pairs])
     work = m.interval([(b.work, a.work) for a, b in pairs])
-    first, other = htc[0].slots, numpy[0].slots
+    first, other = htc[0].projections, numpy[0].projections
     both = first.keys() & other.keys()
     apart = max((abs(first[s][1] - other[s][1]) for s in both), default=0.0)
     row = [

@@ -3,7 +3,7 @@
 
     python3 scripts/bench_ranks.py random-1b-4-layers.gguf --folder ranks/ --threads 2
 
-The source is compiled once per ratio (per-slot, all slots, q8_0 factors unless told otherwise)
+The source is compiled once per ratio (per-projection, all projections, q8_0 factors unless told otherwise)
 and decoded dense and from each artifact: tokens/s of --tokens forward passes behind a prompt of
 --depth tokens. Every round runs all of them, alternating the direction; the first round is a
 warm-up and dropped. The speed-up is the median over the rounds of artifact over dense, its
@@ -31,7 +31,7 @@ def arguments():
         help="[default: 0.9,0.75,0.5,0.25]",
     )
     parser.add_argument("--method", choices=["gp", "grc"], default="gp", help="[default: gp]")
-    parser.add_argument("--slots", metavar="LIST", help="[default: the method's]")
+    parser.add_argument("--projections", metavar="LIST", help="[default: the method's]")
     parser.add_argument("--factor-type", default="q8_0", metavar="T", help="[default: q8_0]")
     parser.add_argument("--threads", type=m.count, default=2, metavar="N", help="[default: 2]")
     parser.add_argument("--rounds", type=m.count, default=8, metavar="N", help="[default: 8]")
@@ -46,15 +46,15 @@ def arguments():
 
 def compiled(options, ratio, folder):
     """The artifact of a ratio, made if need be."""
-    kind = f"{options.method}-{options.slots or 'all'}-{options.factor_type}".replace(",", "")
+    kind = f"{options.method}-{options.projections or 'all'}-{options.factor_type}".replace(",", "")
     path = folder / f"{options.model.stem}-{kind}-{ratio}.htz"
     if not path.exists():
         m.say(f"compiling {path.name}")
-        slots = ("--slots", options.slots) if options.slots else ()
+        projections = ("--projections", options.projections) if options.projections else ()
         m.htc(
             options,
             *("compile", options.model, "-o", path, "--method", options.method, "--ratio", ratio),
-            *("--factor-type", options.factor_type, "--threads", options.threads, *slots),
+            *("--factor-type", options.factor_type, "--threads", options.threads, *projections),
         )
     return path
 
@@ -102,7 +102,7 @@ def main():
             )
         heads = ["ratio", "file, MB", "weights, of dense", "tokens/s", "speed-up (95 % interval)", "GB/s"]
         notes = [
-            f"{options.model.name}, --method {options.method} --slots {options.slots or 'default'} "
+            f"{options.model.name}, --method {options.method} --projections {options.projections or 'default'} "
             f"--factor-type {options.factor_type}, {options.threads} threads, decode of {options.tokens} "
             f"tokens; medians of {options.rounds} interleaved rounds."
         ]

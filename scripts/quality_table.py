@@ -9,7 +9,7 @@ ratio and measured with `htc eval --reference`: perplexity in llama.cpp's protoc
 --context tokens, second half scored) and its ratio to the source's, Kullback-Leibler divergence
 from the source (nats per token), share of positions with the same likeliest token, each ± one
 standard error over windows (the ratio: 95 % interval from paired differences). A ratio is parameters after
-over before on the method's slots: all seven for gp, Q, K and V for grc; "bytes" are of the file.
+over before on the method's projections: all seven for gp, Q, K and V for grc; "bytes" are of the file.
 
 Decode speed: tokens/s behind a short prompt, median of --rounds rounds over all rows of a model
 in alternating order, after one that is dropped; the model is small, so it says little about

@@ -141,7 +141,7 @@ fn refusals(folder: &Path) -> Vec<(Compiler, &'static str)> {
         (
             plain()
                 .method(Method::SharedBasis)
-                .slots([ProjectionKind::Down]),
+                .projections([ProjectionKind::Down]),
             "method",
         ),
         (plain().rank(8).allocator(Allocator::Waterfill), "allocator"),

@@ -86,9 +86,9 @@ fn tensors_are_in_the_order_of_execution() {
 
     let mut expected = vec![Role::TokenEmbedding];
     for layer in 0..LAYERS {
-        let linear = |slot| Role::Linear {
+        let linear = |projection| Role::Linear {
             layer,
-            slot,
+            projection,
             part: Part::Weight,
         };
         expected.push(Role::AttentionNorm { layer });
@@ -116,10 +116,10 @@ fn tensors_are_in_the_order_of_execution() {
     assert_eq!(roles, expected);
 
     for tensor in &model.tensors {
-        if let Role::Linear { slot, .. } = tensor.role {
+        if let Role::Linear { projection, .. } = tensor.role {
             assert_eq!(
                 (tensor.rows, tensor.cols),
-                hyper.projection_shape(slot),
+                hyper.projection_shape(projection),
                 "{}",
                 tensor.role
             );
@@ -161,7 +161,7 @@ fn model_written_by_gguf_py_binds() {
     let key = model
         .tensor(Role::Linear {
             layer: 0,
-            slot: ProjectionKind::K,
+            projection: ProjectionKind::K,
             part: Part::Weight,
         })
         .unwrap();
@@ -262,9 +262,13 @@ fn biases_follow_their_weights() {
     add_tensors(&mut writer, &described);
     let (_, tensors) = bind(&parsed(&writer)).unwrap();
     let roles: Vec<String> = tensors.iter().map(|t| t.role.to_string()).collect();
-    for slot in ["layers.0.q", "layers.1.down"] {
-        let weight = roles.iter().position(|r| *r == format!("{slot}.weight"));
-        let bias = roles.iter().position(|r| *r == format!("{slot}.bias"));
+    for projection in ["layers.0.q", "layers.1.down"] {
+        let weight = roles
+            .iter()
+            .position(|r| *r == format!("{projection}.weight"));
+        let bias = roles
+            .iter()
+            .position(|r| *r == format!("{projection}.bias"));
         assert_eq!(weight.unwrap() + 1, bias.unwrap());
     }
 }

@@ -76,14 +76,14 @@ fn files_of_every_architecture_bind() {
             continue;
         };
         assert_eq!(model.hyper.architecture, name);
-        let per_slot = |part| {
+        let per_projection = |part| {
             let of = |role| matches!(role, Role::Linear { part: p, .. } if p == part);
             model.tensors.iter().filter(|t| of(t.role)).count()
         };
         let projections = model.spec().projections().count();
-        assert_eq!(per_slot(Part::Weight), projections, "{name}");
+        assert_eq!(per_projection(Part::Weight), projections, "{name}");
         let biases = if name == "qwen2" { 3 * 3 } else { 0 };
-        assert_eq!(per_slot(Part::Bias), biases, "{name}");
+        assert_eq!(per_projection(Part::Bias), biases, "{name}");
         for tensor in &model.tensors {
             let expected = tensor.dtype.matrix_bytes(tensor.rows, tensor.cols);
             assert_eq!(Some(model.bytes(tensor).len()), expected, "{name}");

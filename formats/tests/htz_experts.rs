@@ -27,8 +27,13 @@ fn experts_round_trip_in_the_order_of_execution() {
     for (layer, block) in spec.blocks.iter().enumerate() {
         for projection in block.projections() {
             let has = |part| {
-                let slot = projection.kind;
-                file.tensor(Role::Linear { layer, slot, part }).is_some()
+                let projection = projection.kind;
+                file.tensor(Role::Linear {
+                    layer,
+                    projection,
+                    part,
+                })
+                .is_some()
             };
             let is_low_rank = projection.kind == ProjectionKind::ExpertUp(1);
             assert_eq!(has(Part::Weight), !is_low_rank, "{}", projection.kind);
@@ -74,11 +79,11 @@ fn experts_must_be_complete_and_required() {
     );
     // Records of two experts that are interchanged.
     let message = refused(|json| {
-        let slots = json["plan"]["slots"].as_array_mut().unwrap();
-        slots.swap(6, 9);
+        let projections = json["plan"]["projections"].as_array_mut().unwrap();
+        projections.swap(6, 9);
     });
     assert!(
-        message.contains("slot is expert_up.1, expected expert_up.0"),
+        message.contains("projection is expert_up.1, expected expert_up.0"),
         "{message}"
     );
 }

@@ -488,7 +488,7 @@ fn a_section_that_is_misplaced_or_overlaps_the_end() {
 fn a_plan_that_contradicts_the_tensors() {
     for (key, value) in [
         ("layer", json!(1)),
-        ("slot", json!("v")),
+        ("projection", json!("v")),
         ("form", json!("dense")),
         ("rank", json!(null)),
         ("rank", json!(7)),
@@ -500,7 +500,7 @@ fn a_plan_that_contradicts_the_tensors() {
         ("error", json!(-0.5)),
     ] {
         refuses!(HtzError::Plan { .. }, ["layers.0.q"], |json| {
-            json["plan"]["slots"][0][key] = value;
+            json["plan"]["projections"][0][key] = value;
         });
     }
     for (key, value) in [
@@ -514,7 +514,7 @@ fn a_plan_that_contradicts_the_tensors() {
             json["plan"]["bases"][0][key] = value;
         });
     }
-    for key in ["slots", "bases"] {
+    for key in ["projections", "bases"] {
         refuses!(HtzError::Plan { .. }, [key], |json| json["plan"][key] =
             json!([]));
     }
@@ -547,16 +547,24 @@ fn a_geometry_that_contradicts_the_tensors_or_itself() {
         let change = |json: &mut Value| json["depth_sink"]["layer"] = layer.into();
         refused(&change, ["depth sink", "below 1"]);
     }
-    for (slot, key, value, texts) in [
+    for (projection, key, value, texts) in [
         (0, "layer", json!(1), ["layers.0.q", "layer is 1"]),
-        (1, "slot", json!("v"), ["layers.0.k", "slot is v"]),
+        (
+            1,
+            "projection",
+            json!("v"),
+            ["layers.0.k", "projection is v"],
+        ),
         (0, "components", json!(5), ["layers.0.q", "expected 6"]),
         (1, "components", json!(6), ["layers.0.k", "expected 16"]),
         (3, "components", json!(32), ["layers.0.o", "expected 5"]),
         (6, "largest", json!(-0.5), ["layers.0.down", "largest"]),
         (6, "energy", json!(-1e-300), ["layers.0.down", "energy"]),
     ] {
-        refused(&|json| json["spectra"][slot][key] = value.clone(), texts);
+        refused(
+            &|json| json["spectra"][projection][key] = value.clone(),
+            texts,
+        );
     }
     refused(
         &|json| json["spectra"] = json!([]),

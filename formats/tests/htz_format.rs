@@ -133,7 +133,7 @@ fn geometry_is_read_back_and_optional() {
     );
     assert_eq!(
         record["spectra"][3],
-        serde_json::json!({"layer": 0, "slot": "o", "components": 5, "largest": 2.5, "energy": 21.75})
+        serde_json::json!({"layer": 0, "projection": "o", "components": 5, "largest": 2.5, "energy": 21.75})
     );
     let measured = forged(&file, |json| {
         json["geometry"]["depth_sink"]["origin"] = "measured".into();
@@ -183,7 +183,7 @@ fn allocation_is_read_back_and_optional() {
     });
     let plan = Htz::parse(&without).unwrap().manifest().plan.clone();
     assert_eq!(plan.allocation, None);
-    assert_eq!(plan.slots, htz.manifest().plan.slots);
+    assert_eq!(plan.projections, htz.manifest().plan.projections);
     let short = forged(&file, |json| {
         json["plan"]["allocation"] = serde_json::json!({"allocator": "phase"});
     });
@@ -206,7 +206,7 @@ fn forms_are_required_and_read_back() {
         json(&file)["plan"]["matrices"]
     );
     assert_eq!(json(&file)["plan"]["matrices"][1]["matrix"], "head");
-    assert_eq!(htz.manifest().plan.slots[3].form, Form::Residual);
+    assert_eq!(htz.manifest().plan.projections[3].form, Form::Residual);
     let without = forged(&file, |json| {
         json["plan"].as_object_mut().unwrap().remove("matrices");
     });
@@ -334,9 +334,9 @@ fn written_artifact_is_read_back() {
     assert_eq!(read.plan.bases, model.manifest.plan.bases);
     for (index, (read, written)) in read
         .plan
-        .slots
+        .projections
         .iter()
-        .zip(&model.manifest.plan.slots)
+        .zip(&model.manifest.plan.projections)
         .enumerate()
     {
         let mut written = written.clone();
@@ -435,7 +435,7 @@ fn a_dense_model_without_output_and_factors_is_an_artifact() {
 
 #[test]
 fn a_basis_may_have_the_full_width_and_serve_both_groups() {
-    let choose = |_, slot: ProjectionKind| match slot.group() {
+    let choose = |_, projection: ProjectionKind| match projection.group() {
         Some(_) => Choice::Shared(DType::F32),
         None => Choice::LowRank(DType::F32, 32),
     };
@@ -455,7 +455,7 @@ fn a_later_minor_with_unknown_keys_and_optional_sections_is_read() {
     file[10] = 7;
     let file = forged(&file, |json| {
         json["claims"] = serde_json::json!({"perplexity": 7.5});
-        json["plan"]["slots"][0]["weighting"] = "whiten".into();
+        json["plan"]["projections"][0]["weighting"] = "whiten".into();
     });
     let htz = Htz::parse(&file).unwrap();
     assert_eq!(htz.format(), (1, 7));

@@ -146,7 +146,7 @@ fn records_of_matrices_agree_with_the_tensors() {
             assert!(message.contains(word), "{key}: {word:?} in {message:?}");
         }
     }
-    let message = refused(|json| json["plan"]["slots"][3]["form"] = json!("dense"));
+    let message = refused(|json| json["plan"]["projections"][3]["form"] = json!("dense"));
     assert!(
         message.contains("layers.0.o") && message.contains("expected residual"),
         "{message}"

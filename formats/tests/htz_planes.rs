@@ -44,14 +44,14 @@ fn refinements_are_read_back_in_order_and_required() {
         .iter()
         .map(|tensor| tensor.role)
         .collect();
-    let slot = |slot| MatrixId::Projection {
+    let projection = |projection| MatrixId::Projection {
         layer: 0,
-        projection: slot,
+        projection,
     };
     let expected = [
-        slot(ProjectionKind::Down),
+        projection(ProjectionKind::Down),
         MatrixId::Head,
-        slot(ProjectionKind::Q),
+        projection(ProjectionKind::Q),
     ];
     assert_eq!(found, expected.map(|matrix| Role::Refinement { matrix }));
     for role in found {

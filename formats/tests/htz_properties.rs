@@ -118,7 +118,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-fn any_choice(slot: ProjectionKind) -> impl Strategy<Value = Choice> {
+fn any_choice(projection: ProjectionKind) -> impl Strategy<Value = Choice> {
     let any = DType::ALL.to_vec();
     let dense: Vec<DType> = any.into_iter().filter(|d| d.block_len() <= 32).collect();
     let float = vec![DType::F32, DType::F16, DType::BF16];
@@ -126,11 +126,11 @@ fn any_choice(slot: ProjectionKind) -> impl Strategy<Value = Choice> {
         (prop::sample::select(float.clone()), 1_usize..16),
         Just((DType::Q8_0, 32)),
     ]
-    .prop_map(move |(dtype, rank)| match slot {
+    .prop_map(move |(dtype, rank)| match projection {
         ProjectionKind::K | ProjectionKind::V if rank > 16 => Choice::LowRank(DType::F16, 16),
         _ => Choice::LowRank(dtype, rank),
     });
-    let shared = prop::sample::select(float).prop_map(move |dtype| match slot.group() {
+    let shared = prop::sample::select(float).prop_map(move |dtype| match projection.group() {
         Some(_) => Choice::Shared(dtype),
         None => Choice::Dense(dtype),
     });
@@ -174,15 +174,15 @@ fn any_model() -> impl Strategy<Value = Model> {
     )
         .prop_map(
             |(layers, (rope, has_kv_bases), source, output, basis, budget, (text, note))| {
-                let choose = |layer: usize, slot| {
+                let choose = |layer: usize, projection| {
                     let mut all = ProjectionKind::ALL.iter();
-                    layers[layer][all.position(|kind| *kind == slot).unwrap()]
+                    layers[layer][all.position(|kind| *kind == projection).unwrap()]
                 };
                 let mut model = model(hyper(layers.len()), rope, output, basis, choose);
                 model.manifest.plan.budget = budget;
                 model.manifest.provenance.source_format = text.clone();
                 model.manifest.hyper.name = note.clone();
-                model.manifest.plan.slots[0].note = note;
+                model.manifest.plan.projections[0].note = note;
                 model.vocabulary.tokens[3] = text;
                 let model = if has_kv_bases {
                     with_kv_bases(model)
@@ -277,8 +277,8 @@ proptest! {
     ) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.htz");
-        for (slot, error) in model.manifest.plan.slots.iter_mut().zip(&errors) {
-            slot.error = *error;
+        for (projection, error) in model.manifest.plan.projections.iter_mut().zip(&errors) {
+            projection.error = *error;
         }
         let sections = vec![Section::tokenizer(&model.vocabulary).unwrap()];
         let mut writer =

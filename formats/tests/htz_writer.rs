@@ -365,7 +365,7 @@ fn finished(measured: impl FnOnce(&mut htc_formats::htz::PlanRecord)) -> Result<
 #[test]
 fn errors_not_representable_in_json_are_refused() {
     for error in [f64::NAN, f64::INFINITY, -1.0] {
-        let fault = finished(|plan| plan.slots[2].error = Some(error)).unwrap_err();
+        let fault = finished(|plan| plan.projections[2].error = Some(error)).unwrap_err();
         assert!(one_line(&fault).contains("layers.0.v"), "{fault}");
         assert!(matches!(fault, HtzError::Plan { .. }));
     }
@@ -388,8 +388,8 @@ fn every_error_fits_its_reserved_space() {
         0.1 + 0.2,
     ] {
         finished(|plan| {
-            for slot in &mut plan.slots {
-                slot.error = Some(error);
+            for projection in &mut plan.projections {
+                projection.error = Some(error);
             }
         })
         .unwrap();
@@ -439,13 +439,13 @@ fn every_spectrum_fits_its_reserved_space() {
 
 #[test]
 fn later_notes_exceed_the_reserved_space() {
-    let fault = finished(|plan| plan.slots[0].note = Some("x".repeat(5000))).unwrap_err();
+    let fault = finished(|plan| plan.projections[0].note = Some("x".repeat(5000))).unwrap_err();
     assert!(matches!(fault, HtzError::ManifestSpace { .. }), "{fault}");
 }
 
 #[test]
 fn plan_changed_at_the_end_is_checked() {
-    let fault = finished(|plan| plan.slots[0].parameters_after = 1).unwrap_err();
+    let fault = finished(|plan| plan.projections[0].parameters_after = 1).unwrap_err();
     assert!(matches!(fault, HtzError::Plan { .. }), "{fault}");
 }
 

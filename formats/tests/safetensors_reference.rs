@@ -49,12 +49,12 @@ fn halves(values: &[f32], heads: usize, head_size: usize) -> Vec<f32> {
 fn reordered(hyper: &HyperParameters, role: Role) -> Option<usize> {
     match role {
         Role::Linear {
-            slot: ProjectionKind::Q,
+            projection: ProjectionKind::Q,
             part: Part::Weight | Part::Bias,
             ..
         } => Some(hyper.heads),
         Role::Linear {
-            slot: ProjectionKind::K,
+            projection: ProjectionKind::K,
             part: Part::Weight | Part::Bias,
             ..
         } => Some(hyper.kv_heads),

@@ -61,7 +61,7 @@ pub struct Factor<'a, W> {
 
 /// A linear projection, `y = W x`, or `y = W A x` with the matrix `A` of a [`Factor`].
 #[derive(Debug)]
-pub struct Slot<'a, B: Backend> {
+pub struct Product<'a, B: Backend> {
     /// `W`.
     pub weight: &'a B::Weight,
     /// Rows of `W`, the length of a row of `y`.
@@ -272,7 +272,7 @@ pub trait Backend: Send + Sized {
         epsilon: f32,
     ) -> Result<(), ExecError>;
 
-    /// Applies every projection of `slots` to every row of `x [n, in]`: dense ones to the row
+    /// Applies every projection of `projections` to every row of `x [n, in]`: dense ones to the row
     /// itself, others to the inner vector of their factor.
     ///
     /// # Errors
@@ -282,7 +282,7 @@ pub trait Backend: Send + Sized {
         n: usize,
         x: &Self::Buffer,
         factors: &[Factor<'_, Self::Weight>],
-        slots: &mut [Slot<'_, Self>],
+        projections: &mut [Product<'_, Self>],
     ) -> Result<(), ExecError>;
 
     /// As [`Backend::project`] without factors, adding the products to each `y`. `extra` is scratch
@@ -294,10 +294,10 @@ pub trait Backend: Send + Sized {
         &mut self,
         n: usize,
         x: &Self::Buffer,
-        slots: &mut [Slot<'_, Self>],
+        projections: &mut [Product<'_, Self>],
         extra: &mut Self::Buffer,
     ) -> Result<(), ExecError> {
-        refine_one_by_one(self, n, x, slots, extra)
+        refine_one_by_one(self, n, x, projections, extra)
     }
 
     /// Computes `x += bias` for each row of `x [n, width]`.
@@ -513,21 +513,21 @@ fn refine_one_by_one<B: Backend>(
     backend: &mut B,
     n: usize,
     x: &B::Buffer,
-    slots: &mut [Slot<'_, B>],
+    projections: &mut [Product<'_, B>],
     extra: &mut B::Buffer,
 ) -> Result<(), ExecError> {
-    for slot in slots {
-        let numbers = n * slot.rows;
+    for projection in projections {
+        let numbers = n * projection.rows;
         backend.resize(extra, numbers)?;
-        let product = Slot {
-            weight: slot.weight,
-            rows: slot.rows,
-            cols: slot.cols,
-            input: slot.input,
+        let product = Product {
+            weight: projection.weight,
+            rows: projection.rows,
+            cols: projection.cols,
+            input: projection.input,
             y: &mut *extra,
         };
         backend.project(n, x, &[], &mut [product])?;
-        backend.add(numbers, slot.y, extra)?;
+        backend.add(numbers, projection.y, extra)?;
     }
     Ok(())
 }

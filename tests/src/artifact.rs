@@ -84,13 +84,13 @@ impl Artifact {
 
     /// Returns the dense matrix that a projection's stored form represents.
     #[track_caller]
-    pub fn dense_projection(&self, layer: usize, slot: &str) -> Matrix {
-        let part = |part: &str| format!("layers.{layer}.{slot}.{part}");
+    pub fn dense_projection(&self, layer: usize, projection: &str) -> Matrix {
+        let part = |part: &str| format!("layers.{layer}.{projection}.{part}");
         if self.has(&part("a")) {
             return self.matrix(&part("b")).times(&self.matrix(&part("a")));
         }
         if self.has(&part("projected")) {
-            let group = match slot {
+            let group = match projection {
                 "q" | "k" | "v" => "qkv",
                 _ => "gate_up",
             };
@@ -99,7 +99,7 @@ impl Artifact {
         }
         self.with_residual(
             self.matrix(&part("weight")),
-            &format!("layers.{layer}.{slot}"),
+            &format!("layers.{layer}.{projection}"),
         )
     }
 

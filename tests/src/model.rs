@@ -203,15 +203,15 @@ impl TinyModel {
     }
 
     /// Returns rows and columns of a projection by its GGUF name.
-    pub fn shape(&self, slot: &str) -> (usize, usize) {
+    pub fn shape(&self, projection: &str) -> (usize, usize) {
         let (q, kv) = (self.heads * self.head_size, self.kv_heads * self.head_size);
-        match slot {
+        match projection {
             "attn_q" => (q, self.width),
             "attn_k" | "attn_v" => (kv, self.width),
             "attn_output" => (self.width, q),
             "ffn_gate" | "ffn_up" => (self.ffn, self.width),
             "ffn_down" => (self.width, self.ffn),
-            other => panic!("no slot {other}"),
+            other => panic!("no projection {other}"),
         }
     }
 
@@ -260,17 +260,17 @@ impl TinyModel {
         };
         for layer in 0..self.layers {
             tensors.push(norm(format!("blk.{layer}.attn_norm.weight"), self.width));
-            for slot in GGUF_PROJECTIONS {
-                if slot == "ffn_gate" {
+            for projection in GGUF_PROJECTIONS {
+                if projection == "ffn_gate" {
                     tensors.push(norm(format!("blk.{layer}.ffn_norm.weight"), self.width));
                 }
-                if self.experts.is_some() && slot.starts_with("ffn") {
+                if self.experts.is_some() && projection.starts_with("ffn") {
                     continue;
                 }
-                let (rows, cols) = self.shape(slot);
+                let (rows, cols) = self.shape(projection);
                 let scale = 1.0 / (cols as f32).sqrt();
                 tensors.push(matrix(
-                    format!("blk.{layer}.{slot}.weight"),
+                    format!("blk.{layer}.{projection}.weight"),
                     rows,
                     cols,
                     scale,
@@ -288,13 +288,13 @@ impl TinyModel {
                     dtype: DType::F32,
                     ..router
                 });
-                for (slot, rows, cols) in [
+                for (projection, rows, cols) in [
                     ("ffn_gate_exps", ffn, width),
                     ("ffn_up_exps", ffn, width),
                     ("ffn_down_exps", width, ffn),
                 ] {
                     let scale = 1.0 / (cols as f32).sqrt();
-                    let stacked = matrix(name(slot), count * rows, cols, scale, true);
+                    let stacked = matrix(name(projection), count * rows, cols, scale, true);
                     tensors.push(Tensor {
                         stack: Some(count),
                         rows,

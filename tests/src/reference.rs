@@ -28,23 +28,23 @@ pub fn head_inputs(tiny: &TinyModel, tokens: &[u32]) -> Vec<Vec<f64>> {
         .map(|&token| embedding.values[token as usize * tiny.width..][..tiny.width].to_vec())
         .collect();
     for layer in 0..tiny.layers {
-        let slot = |name: &str| tensor(&format!("blk.{layer}.{name}.weight"));
-        let normed = norm(&stream, &slot("attn_norm"));
-        let mut q = apply(&slot("attn_q"), &normed);
-        let mut k = apply(&slot("attn_k"), &normed);
-        let v = apply(&slot("attn_v"), &normed);
+        let projection = |name: &str| tensor(&format!("blk.{layer}.{name}.weight"));
+        let normed = norm(&stream, &projection("attn_norm"));
+        let mut q = apply(&projection("attn_q"), &normed);
+        let mut k = apply(&projection("attn_k"), &normed);
+        let v = apply(&projection("attn_v"), &normed);
         rotate(&mut q, tiny.head_size);
         rotate(&mut k, tiny.head_size);
         let attended = attention(tiny, &q, &k, &v);
-        add(&mut stream, &apply(&slot("attn_output"), &attended));
+        add(&mut stream, &apply(&projection("attn_output"), &attended));
 
-        let normed = norm(&stream, &slot("ffn_norm"));
-        let mut hidden = apply(&slot("ffn_gate"), &normed);
-        let up = apply(&slot("ffn_up"), &normed);
+        let normed = norm(&stream, &projection("ffn_norm"));
+        let mut hidden = apply(&projection("ffn_gate"), &normed);
+        let up = apply(&projection("ffn_up"), &normed);
         for (hidden, up) in hidden.iter_mut().flatten().zip(up.iter().flatten()) {
             *hidden *= up / (1.0 + (-*hidden).exp());
         }
-        add(&mut stream, &apply(&slot("ffn_down"), &hidden));
+        add(&mut stream, &apply(&projection("ffn_down"), &hidden));
     }
     norm(&stream, &tensor("output_norm.weight"))
 }

@@ -115,14 +115,22 @@ fn compile(fixture: &Fixture, source: &str, output: &Path, options: &[&str]) {
     htc!["verify", output].run().assert_ok();
 }
 
-const ALL_SLOTS: [(&str, &str); 2] = [("gp", "q,k,v,o,gate,up,down"), ("grc", "q,k,v,gate,up")];
+const ALL_PROJECTIONS: [(&str, &str); 2] =
+    [("gp", "q,k,v,o,gate,up,down"), ("grc", "q,k,v,gate,up")];
 
 #[test]
 fn full_rank_loses_nothing() {
     let scratch = Scratch::new();
     for fixture in small().into_iter().chain(large()) {
-        for (method, slots) in ALL_SLOTS {
-            let options = ["--method", method, "--slots", slots, "--rank", "full"];
+        for (method, projections) in ALL_PROJECTIONS {
+            let options = [
+                "--method",
+                method,
+                "--projections",
+                projections,
+                "--rank",
+                "full",
+            ];
             for source in ["model.gguf", "."] {
                 let artifact = compiled(&scratch, &fixture, source, &options);
                 let difference = fixture.difference(&artifact, KvType::F32, 2);
@@ -139,8 +147,15 @@ fn half_rank_artifact_runs() {
     let small = small().into_iter().map(|fixture| (fixture, "4"));
     let large = large().into_iter().map(|fixture| (fixture, "16"));
     for (fixture, rank) in small.chain(large) {
-        for (method, slots) in ALL_SLOTS {
-            let options = ["--method", method, "--slots", slots, "--rank", rank];
+        for (method, projections) in ALL_PROJECTIONS {
+            let options = [
+                "--method",
+                method,
+                "--projections",
+                projections,
+                "--rank",
+                rank,
+            ];
             for source in ["config.json", "model.gguf"] {
                 let artifact = compiled(&scratch, &fixture, source, &options);
                 let name = &fixture.name;
@@ -154,7 +169,7 @@ fn half_rank_artifact_runs() {
 }
 
 const REORDERED: &str = r#"{"format": "htc-plan", "version": 1, "method": "quantise", "factor_type": "f32",
-    "request": {"order": "ORDER"}, "units": [{"layer": 0, "slots": ["q"], "form": "dense"}]}"#;
+    "request": {"order": "ORDER"}, "units": [{"layer": 0, "projections": ["q"], "form": "dense"}]}"#;
 
 #[test]
 fn channel_permutation_preserves_logits() {

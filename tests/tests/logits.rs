@@ -101,7 +101,7 @@ fn full_rank_gives_the_logits_of_the_source() {
             "grc",
             "--rank",
             "full",
-            "--slots",
+            "--projections",
             "q,k,v,gate,up",
         ],
     ] {

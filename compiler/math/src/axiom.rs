@@ -47,8 +47,8 @@ pub enum ResidualSide {
 
 impl ResidualSide {
     /// Returns the side of a projection.
-    pub const fn from_projection(slot: ProjectionKind) -> ResidualSide {
-        match slot {
+    pub const fn from_projection(projection: ProjectionKind) -> ResidualSide {
+        match projection {
             ProjectionKind::Q
             | ProjectionKind::K
             | ProjectionKind::V
@@ -119,13 +119,13 @@ impl AxiomGauge {
     }
 }
 
-/// Searches the gauge that minimises the tail energy of `slots` at their ranks.
+/// Searches the gauge that minimises the tail energy of `projections` at their ranks.
 pub fn axiom_gauge(
-    slots: &[AxiomProjection<'_>],
+    projections: &[AxiomProjection<'_>],
     options: AxiomOptions,
     algebra: &dyn Algebra,
 ) -> Result<AxiomGauge, FactoriseError> {
-    let objective = Objective::new(slots, algebra)?;
+    let objective = Objective::new(projections, algebra)?;
     let mut lambda = vec![0.0; objective.channels];
     let mut here = objective.evaluate(&lambda)?;
     let mut evaluations = 1;
@@ -252,12 +252,12 @@ fn centre(mut lambda: Vec<f64>) -> Vec<f64> {
 
 pub(super) struct Objective<'a> {
     channels: usize,
-    slots: Vec<PreparedProjection<'a>>,
+    projections: Vec<PreparedProjection<'a>>,
     algebra: &'a dyn Algebra,
 }
 
 struct PreparedProjection<'a> {
-    slot: AxiomProjection<'a>,
+    projection: AxiomProjection<'a>,
     energy: ChannelEnergy,
 }
 
@@ -270,45 +270,53 @@ enum ChannelEnergy {
 
 impl<'a> Objective<'a> {
     pub fn new(
-        slots: &[AxiomProjection<'a>],
+        projections: &[AxiomProjection<'a>],
         algebra: &'a dyn Algebra,
     ) -> Result<Self, FactoriseError> {
-        let channels = slots.first().ok_or(FactoriseError::NoWeights)?.channels();
-        let slots = slots
+        let channels = projections
+            .first()
+            .ok_or(FactoriseError::NoWeights)?
+            .channels();
+        let projections = projections
             .iter()
             .enumerate()
-            .map(|(index, &slot)| {
-                slot.weight.check(index)?;
-                if slot.channels() != channels {
+            .map(|(index, &projection)| {
+                projection.weight.check(index)?;
+                if projection.channels() != channels {
                     return Err(FactoriseError::InputMismatch {
                         index,
                         expected: channels,
-                        found: slot.channels(),
+                        found: projection.channels(),
                     });
                 }
-                let order = slot.weight.rows.min(slot.weight.cols);
-                if slot.rank == 0 || slot.rank > order {
+                let order = projection.weight.rows.min(projection.weight.cols);
+                if projection.rank == 0 || projection.rank > order {
                     return Err(FactoriseError::Rank {
-                        requested: slot.rank,
+                        requested: projection.rank,
                         largest: order,
                     });
                 }
                 let form = if order == channels {
-                    ChannelEnergy::Gram(slot.channels_as_columns(algebra).gram()?)
+                    ChannelEnergy::Gram(projection.channels_as_columns(algebra).gram()?)
                 } else {
                     let mut energies = Vec::with_capacity(channels);
-                    slot.channels_as_rows(None, algebra).for_each(|_, panel| {
-                        energies.extend(panel.row_iter().map(|row| row.squared_norm_l2()));
-                        Ok(())
-                    })?;
+                    projection
+                        .channels_as_rows(None, algebra)
+                        .for_each(|_, panel| {
+                            energies.extend(panel.row_iter().map(|row| row.squared_norm_l2()));
+                            Ok(())
+                        })?;
                     ChannelEnergy::Energies(energies)
                 };
-                Ok(PreparedProjection { slot, energy: form })
+                Ok(PreparedProjection {
+                    projection,
+                    energy: form,
+                })
             })
             .collect::<Result<_, _>>()?;
         Ok(Objective {
             channels,
-            slots,
+            projections,
             algebra,
         })
     }
@@ -316,8 +324,8 @@ impl<'a> Objective<'a> {
     pub fn evaluate(&self, lambda: &[f64]) -> Result<Evaluation, FactoriseError> {
         let mut reads = vec![0.0; self.channels];
         let mut writes = reads.clone();
-        for prepared in &self.slots {
-            let (sign, sums) = match prepared.slot.side {
+        for prepared in &self.projections {
+            let (sign, sums) = match prepared.projection.side {
                 ResidualSide::Read => (-1.0, &mut reads),
                 ResidualSide::Write => (1.0, &mut writes),
             };
@@ -345,7 +353,7 @@ impl PreparedProjection<'_> {
                 let n = gram.nrows();
                 let scaled = Mat::from_fn(n, n, |i, j| gram[(i, j)] * scale[i] * scale[j]);
                 let energies: Vec<f64> = (0..n).map(|i| scaled[(i, i)]).collect();
-                let found = algebra.eigen(scaled, self.slot.rank)?;
+                let found = algebra.eigen(scaled, self.projection.rank)?;
                 let mut kept = vec![0.0; n];
                 for (vector, value) in found.vectors.col_iter().zip(&found.values) {
                     for (sum, v) in kept.iter_mut().zip(vector.iter()) {
@@ -355,8 +363,8 @@ impl PreparedProjection<'_> {
                 (energies, kept)
             }
             ChannelEnergy::Energies(energies) => {
-                let panels = self.slot.channels_as_rows(Some(scale), algebra);
-                let found = algebra.eigen(panels.gram()?, self.slot.rank)?;
+                let panels = self.projection.channels_as_rows(Some(scale), algebra);
+                let found = algebra.eigen(panels.gram()?, self.projection.rank)?;
                 let mut kept = Vec::with_capacity(scale.len());
                 panels.times(found.vectors.as_ref(), |_, panel| {
                     kept.extend(panel.row_iter().map(|row| row.squared_norm_l2()));

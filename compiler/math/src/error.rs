@@ -6,12 +6,12 @@ use thiserror::Error;
 pub enum FactoriseError {
     /// No weight was given.
     #[error(
-        "a shared basis needs at least one weight, found none: name the slots that share the input"
+        "a shared basis needs at least one weight, found none: name the projections that share the input"
     )]
     NoWeights,
     /// A side of a weight is zero.
     #[error(
-        "weight {index} is {rows} x {cols}, expected at least 1 x 1: keep this slot out of the plan"
+        "weight {index} is {rows} x {cols}, expected at least 1 x 1: keep this projection out of the plan"
     )]
     Empty {
         /// Index of the weight.
@@ -51,7 +51,7 @@ pub enum FactoriseError {
     },
     /// Projections of a shared basis read inputs of different widths.
     #[error(
-        "weight {index} reads {found} inputs, the first weight reads {expected}: share a basis only among slots with the same input"
+        "weight {index} reads {found} inputs, the first weight reads {expected}: share a basis only among projections with the same input"
     )]
     InputMismatch {
         /// Index of the weight.
@@ -71,7 +71,7 @@ pub enum FactoriseError {
     },
     /// A factor does not fit float32.
     #[error(
-        "a factor of weight {index} exceeds the range of float32: scale the weight down or keep the slot dense"
+        "a factor of weight {index} exceeds the range of float32: scale the weight down or keep the projection dense"
     )]
     Overflow {
         /// Index of the weight.
@@ -164,7 +164,9 @@ pub enum FactoriseError {
         value: f64,
     },
     /// A gauge has another number of channels than the weight.
-    #[error("the gauge has {found} channels, the weight {expected}: pass the gauge of this slot")]
+    #[error(
+        "the gauge has {found} channels, the weight {expected}: pass the gauge of this projection"
+    )]
     GaugeOrder {
         /// Channels of the weight.
         expected: usize,
@@ -188,7 +190,9 @@ pub enum FactoriseError {
         b: usize,
     },
     /// A vector over the inputs has the wrong length.
-    #[error("a vector over {expected} inputs holds {found} numbers: pass that of the same slot")]
+    #[error(
+        "a vector over {expected} inputs holds {found} numbers: pass that of the same projection"
+    )]
     VectorLength {
         /// Expected length.
         expected: usize,
@@ -231,7 +235,9 @@ pub enum FactoriseError {
         inputs: usize,
     },
     /// A decomposition did not converge.
-    #[error("the decomposition of a matrix of order {order} did not converge: keep the slot dense")]
+    #[error(
+        "the decomposition of a matrix of order {order} did not converge: keep the projection dense"
+    )]
     NoConvergence {
         /// Order of the matrix.
         order: usize,

@@ -278,7 +278,7 @@ impl Weights<'_> {
             |index, found| {
                 let unit = &units[index];
                 watch.step_done(&unit.label())?;
-                spectra.slots.extend(found.slots);
+                spectra.projections.extend(found.projections);
                 spectra.groups.extend(found.group);
                 let sink = sinks.as_mut().and_then(|sinks| sinks.get_mut(unit.layer));
                 if let Some(sink) = sink {

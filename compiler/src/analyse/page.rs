@@ -53,7 +53,7 @@ impl Analysis {
         )?;
         writeln!(
             f,
-            "  slot  shape         norm           stable rank   rank for 95 %  for 99 %     error          activation     whiten"
+            "  projection  shape         norm           stable rank   rank for 95 %  for 99 %     error          activation     whiten"
         )?;
         let Some(shown) = self
             .spectra
@@ -65,10 +65,19 @@ impl Analysis {
         };
         let energy = |part: f64| self.spectra.energies.iter().position(|e| *e == part);
         let (e95, e99) = (energy(0.95), energy(0.99));
-        let slots: BTreeSet<ProjectionKind> = self.spectra.slots.iter().map(|s| s.slot).collect();
-        for &slot in &slots {
-            let of_slot = self.spectra.slots.iter().filter(|s| s.slot == slot);
-            let found: Vec<&Spectrum> = of_slot.collect();
+        let projections: BTreeSet<ProjectionKind> = self
+            .spectra
+            .projections
+            .iter()
+            .map(|s| s.projection)
+            .collect();
+        for &projection in &projections {
+            let of_projection = self
+                .spectra
+                .projections
+                .iter()
+                .filter(|s| s.projection == projection);
+            let found: Vec<&Spectrum> = of_projection.collect();
             let Some(first) = found.first() else { continue };
             let range = |of: &dyn Fn(&Spectrum) -> Option<f64>, digits| {
                 range(found.iter().filter_map(|s| of(s)), digits)
@@ -78,8 +87,8 @@ impl Analysis {
                 move |s: &Spectrum| of(&s.tails)?.get(shown).copied()
             };
             let line = format!(
-                "  {:<5} {:<13} {:<14} {:<13} {:<14} {:<12} {:<14} {:<14} {}",
-                slot.name(),
+                "  {:<11} {:<13} {:<14} {:<13} {:<14} {:<12} {:<14} {:<14} {}",
+                projection.name(),
                 format!("{}x{}", first.rows, first.cols),
                 range(&|s| Some(s.norm), 3),
                 range(&|s| Some(s.stable_rank), 1),
@@ -97,13 +106,15 @@ impl Analysis {
             .iter()
             .flat_map(|g| &g.members)
             .collect();
-        let of_slot = |slot: ProjectionKind| {
-            let members = members.iter().filter(|member| member.slot == slot);
+        let of_projection = |projection: ProjectionKind| {
+            let members = members
+                .iter()
+                .filter(|member| member.projection == projection);
             let errors = members.filter_map(|member| member.errors.get(shown).copied());
             let range = range(errors, 4);
-            (!range.is_empty()).then(|| format!("{slot} {range}"))
+            (!range.is_empty()).then(|| format!("{projection} {range}"))
         };
-        let shared: Vec<String> = slots.into_iter().filter_map(of_slot).collect();
+        let shared: Vec<String> = projections.into_iter().filter_map(of_projection).collect();
         writeln!(
             f,
             "  errors in a basis of half the width: shared by q, k, v and by gate, up: {}",

@@ -96,7 +96,7 @@ pub struct Spectra {
     /// [`SharedBasisSpectrum`].
     pub fractions: Vec<f64>,
     /// One entry per layer and projection, in execution order.
-    pub slots: Vec<Spectrum>,
+    pub projections: Vec<Spectrum>,
     /// One entry per layer and group.
     pub groups: Vec<SharedBasisSpectrum>,
 }
@@ -107,7 +107,7 @@ pub struct Spectrum {
     /// Block index.
     pub layer: usize,
     /// Projection.
-    pub slot: ProjectionKind,
+    pub projection: ProjectionKind,
     /// Outputs.
     pub rows: usize,
     /// Inputs.
@@ -157,7 +157,7 @@ pub struct SharedBasisSpectrum {
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct SharedMember {
     /// Projection.
-    pub slot: ProjectionKind,
+    pub projection: ProjectionKind,
     /// `‖W − W P Pᵀ‖_F / ‖W‖_F`.
     pub errors: Vec<f64>,
     /// `ρ_k = ‖W − W P Pᵀ‖_F² / Σ_{i>k} σ_i²`, at least 1; null if undefined.

@@ -41,7 +41,7 @@ pub(super) fn empty() -> Spectra {
     Spectra {
         energies: ENERGIES.to_vec(),
         fractions: FRACTIONS.to_vec(),
-        slots: Vec::new(),
+        projections: Vec::new(),
         groups: Vec::new(),
     }
 }
@@ -58,7 +58,7 @@ pub(super) fn units(source: &ModelFile) -> Vec<Unit> {
             Some(unit)
                 if unit.layer == layer
                     && unit.members.iter().all(|m| {
-                        let group = m.slot().and_then(ProjectionKind::group);
+                        let group = m.projection().and_then(ProjectionKind::group);
                         group.is_some() && group == projection.kind.group()
                     }) =>
             {
@@ -98,7 +98,7 @@ impl<'a> Gauges<'a> {
 }
 
 pub(super) struct UnitSpectra {
-    pub(super) slots: Vec<Spectrum>,
+    pub(super) projections: Vec<Spectrum>,
     pub(super) group: Option<SharedBasisSpectrum>,
     pub(super) coverage: Vec<SinkCoverage>,
 }
@@ -113,29 +113,29 @@ pub(super) fn unit_spectra(
 ) -> Result<UnitSpectra, UnitError> {
     let source = &PermutedSource::new(source, None);
     let mut values = Vec::with_capacity(unit.members.len());
-    let mut slots = Vec::with_capacity(unit.members.len());
+    let mut projections = Vec::with_capacity(unit.members.len());
     for member in &unit.members {
-        let Some(slot) = member.slot() else {
+        let Some(projection) = member.projection() else {
             continue;
         };
         let single = single_member_unit(unit.layer, *member);
         let of = |treatment| spectrum::unit_singular_values(source, &single, false, treatment);
         let own = of(&gauges.none)?;
-        let mut found = spectrum_of(unit.layer, slot, member, &own);
+        let mut found = spectrum_of(unit.layer, projection, member, &own);
         if let Some([activation, whiten]) = &gauges.calibrated {
             found.tails.activation = Some(tails(&of(activation)?));
             found.tails.whiten = Some(tails(&of(whiten)?));
         }
-        slots.push(found);
+        projections.push(found);
         values.push(own);
     }
     let group = unit
         .members
         .first()
-        .and_then(|member| member.slot()?.group());
+        .and_then(|member| member.projection()?.group());
     let Some(group) = group else {
         return Ok(UnitSpectra {
-            slots,
+            projections,
             group: None,
             coverage: Vec::new(),
         });
@@ -151,7 +151,7 @@ pub(super) fn unit_spectra(
         }
     };
     Ok(UnitSpectra {
-        slots,
+        projections,
         group: Some(shared_basis_cost(unit, group, &components, &values)),
         coverage,
     })
@@ -163,7 +163,7 @@ pub(super) fn rank_at(fraction: f64, full: usize) -> usize {
 
 fn spectrum_of(
     layer: usize,
-    slot: ProjectionKind,
+    projection: ProjectionKind,
     member: &UnitMatrix,
     values: &[f64],
 ) -> Spectrum {
@@ -179,7 +179,7 @@ fn spectrum_of(
     let at = |step: usize| step * full / points;
     Spectrum {
         layer,
-        slot,
+        projection,
         rows: member.rows,
         cols: member.cols,
         norm: rounded(largest * relative.sqrt()),
@@ -232,7 +232,7 @@ fn shared_basis_cost(
             (own > ROUNDING * total).then(|| rounded(from(k) / own))
         };
         Some(SharedMember {
-            slot: member.slot()?,
+            projection: member.projection()?,
             errors: ranks.iter().map(error).collect(),
             excess: ranks.iter().map(excess).collect(),
         })

@@ -50,7 +50,7 @@ pub struct Cli {
 pub enum Command {
     /// Compress a model into one sealed .htz artifact
     Compile(CompileArgs),
-    /// Decide what would become of every slot, and write it as JSON
+    /// Decide what would become of every projection, and write it as JSON
     Plan(PlanArgs),
     /// Observer at a model's spectra and, with a calibration, at its residual stream
     Analyse(AnalyseArgs),
@@ -415,7 +415,7 @@ mod tests {
         for (id, heading) in [
             ("factor_type", heading::SIZE),
             ("rotation", heading::SIZE),
-            ("slots", heading::METHOD),
+            ("projections", heading::METHOD),
             ("kv_bases", heading::METHOD),
             ("effort", heading::METHOD),
             ("gpu", heading::METHOD),
@@ -449,7 +449,7 @@ mod tests {
             ("--first-positions", "counted"),
             ("--gpu", "l4"),
             ("--tokens-per-joule", "4"),
-            ("--slots", "q"),
+            ("--projections", "q"),
             ("--factor-type", "q8_0"),
             ("--max-kl", "1"),
             ("--max-perplexity-increase", "1"),
@@ -485,7 +485,7 @@ mod tests {
             ("--ratio", "1.1"),
             ("--ratio", "-0.5"),
             ("--ratio", "nan"),
-            ("--slots", "q,x"),
+            ("--projections", "q,x"),
             ("--factor-type", "iq3_s"),
             ("--threads", "0"),
             ("--allocator", "best"),
@@ -506,7 +506,7 @@ mod tests {
     #[test]
     fn options_resolve_as_those_of_the_builder() {
         let typed = "htc compile a.gguf -o b.htz --method grc --ratio 0.5 --allocator waterfill \
-             --rank-floor 0.25 --rank-cap 64 --slots q,k --factor-type q6_k --dense-type q4_k \
+             --rank-floor 0.25 --rank-cap 64 --projections q,k --factor-type q6_k --dense-type q4_k \
              --embedding-type q8_0 --order off --kv-bases --gauge axiom --keep-gauge --sink channels:4 \
              --bias on --effort fast --calibration a.txt:0.5 --context 64 --held-out b.txt --cache c \
              --trust-cache --lock-timeout 5 --tune 3 --compare off --with-source --probe-layer 1 \
@@ -517,7 +517,7 @@ mod tests {
             .allocator(Allocator::Waterfill)
             .rank_floor(RankFloor::Fraction(0.25))
             .rank_cap(64)
-            .slots([ProjectionKind::Q, ProjectionKind::K])
+            .projections([ProjectionKind::Q, ProjectionKind::K])
             .factor_type(DType::Q6K)
             .dense_type(DenseChoice::Type(DType::Q4K.into()))
             .embedding_type(DType::Q8_0.into())

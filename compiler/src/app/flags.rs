@@ -71,8 +71,8 @@ mod tests {
                 "give another -o, or --force",
             ),
             (
-                "at most that, `full`, or fewer `slots`",
-                "at most that, `full`, or fewer --slots",
+                "at most that, `full`, or fewer `projections`",
+                "at most that, `full`, or fewer --projections",
             ),
             ("a file ` of mine: `threads`", "a file ` of mine: --threads"),
             ("`rank-cap`, `rank", "`rank-cap`, `rank"),

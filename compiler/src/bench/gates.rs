@@ -337,8 +337,11 @@ fn parse(path: &Path, text: &[u8]) -> Result<Vec<Gate>, GateError> {
 
 /// Returns the common rank of all factors and bases, if any.
 pub fn rank_of(plan: &PlanRecord) -> Option<usize> {
-    let slots = plan.slots.iter().filter_map(|slot| slot.rank);
-    let mut ranks = plan.bases.iter().map(|basis| basis.rank).chain(slots);
+    let projections = plan
+        .projections
+        .iter()
+        .filter_map(|projection| projection.rank);
+    let mut ranks = plan.bases.iter().map(|basis| basis.rank).chain(projections);
     let first = ranks.next()?;
     ranks.all(|rank| rank == first).then_some(first)
 }

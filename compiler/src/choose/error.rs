@@ -36,7 +36,7 @@ pub enum TrialError {
     },
     /// No ratio is within the limit.
     #[error(
-        "{}: the upper end of the 95 % interval is not within it at any ratio; the closest is {ratio:.2}, with {:.4} times the perplexity{} and a KL divergence of {:.5} nats{}; allow more, measure on more text (`held_out`, `calibration_tokens`), or try `factor_type` f16 or fewer `slots`",
+        "{}: the upper end of the 95 % interval is not within it at any ratio; the closest is {ratio:.2}, with {:.4} times the perplexity{} and a KL divergence of {:.5} nats{}; allow more, measure on more text (`held_out`, `calibration_tokens`), or try `factor_type` f16 or fewer `projections`",
         limit.as_builder_call(),
         found.perplexity_ratio_all,
         format_interval(found.perplexity_ratio_all_interval, 4),

@@ -253,13 +253,17 @@ fn session_bytes(hyper: &HyperParameters, context: usize) -> u64 {
 /// if the residual stream is the larger side; two panels.
 fn axiom_gauge_bytes(hyper: &HyperParameters, plan: &Plan, threads: usize) -> u64 {
     let of_layer = |layer: usize| {
-        let slots = truncated_projections(plan, layer).map(|(_, member, _)| {
+        let projections = truncated_projections(plan, layer).map(|(_, member, _)| {
             let (rows, cols) = (member.rows as u64, member.cols as u64);
             let order = rows.min(cols);
             (4 * rows * cols + 8 * order * order, order, rows.max(cols))
         });
-        let sums = slots.fold((0, 0, 0), |(sum, order, longest), slot| {
-            (sum + slot.0, slot.1.max(order), slot.2.max(longest))
+        let sums = projections.fold((0, 0, 0), |(sum, order, longest), projection| {
+            (
+                sum + projection.0,
+                projection.1.max(order),
+                projection.2.max(longest),
+            )
         });
         let (sum, order, longest) = sums;
         sum + 8 * 5 * order * order + panels(longest, order)
@@ -339,7 +343,7 @@ fn unit_bytes(unit: &UnitPlan) -> u64 {
     let svd = unit
         .members
         .iter()
-        .any(|m| m.slot() == Some(htc_formats::model::ProjectionKind::Down));
+        .any(|m| m.projection() == Some(htc_formats::model::ProjectionKind::Down));
     let decomposition = match unit.form {
         MatrixForm::Unchanged => return 0,
         // Results are counted while waiting.

@@ -76,7 +76,7 @@ pub fn calibration_seconds(work: Workload, speed: Speed) -> f64 {
     let moments = 0.5 * hyper.layers as f64 * sites * tokens as f64;
     let forward = forward_seconds(source, tokens, threads, false).unwrap_or(0.0);
     let members = plan::matrices(hyper, &ModelFileTypes(source));
-    let weights: f64 = members.iter().map(slot_weights).sum();
+    let weights: f64 = members.iter().map(projection_weights).sum();
     let outputs: f64 = members.iter().map(gradient_sums).sum();
     let logits = (hyper.vocabulary * hyper.width) as f64;
     let gradients = back as f64 * (GRADIENT_PASSES * weights + 2.0 * logits + 0.5 * outputs);
@@ -84,7 +84,7 @@ pub fn calibration_seconds(work: Workload, speed: Speed) -> f64 {
 }
 
 /// Returns the weights of a projection; 0 for embedding and head.
-fn slot_weights(member: &UnitMatrix) -> f64 {
+fn projection_weights(member: &UnitMatrix) -> f64 {
     match member.matrix {
         MatrixId::Projection { .. } => (member.rows * member.cols) as f64,
         _ => 0.0,
@@ -127,7 +127,7 @@ pub fn curve_seconds(
         let errors = 2.0 * rows * cols * cols;
         let measured = types + bands.count() as f64;
         let codings = types * coding_cost(member.cols) + searched;
-        let bounds = if codes.includes_gguf() && member.slot().is_some() {
+        let bounds = if codes.includes_gguf() && member.projection().is_some() {
             2.0 * bound::rows_for_bound(member.rows, member.cols) as f64 * cols * cols
         } else {
             0.0
@@ -172,11 +172,9 @@ pub fn coding_cost(cols: usize) -> f64 {
 /// first matrix with an input counts.
 fn moment_factor_cost(member: &UnitMatrix, rotated: bool) -> f64 {
     let first = match member.matrix {
-        MatrixId::Projection {
-            projection: slot, ..
-        } => {
+        MatrixId::Projection { projection, .. } => {
             matches!(
-                slot,
+                projection,
                 ProjectionKind::Q | ProjectionKind::O | ProjectionKind::Gate | ProjectionKind::Down
             )
         }
@@ -249,7 +247,7 @@ fn coded_matrix_cost(member: &UnitMatrix, of_number: f64, feedback: f64, rotated
 pub fn tuning_seconds(source: &ModelFile, steps: usize, speed: Speed, threads: usize) -> f64 {
     let hyper = &source.hyper;
     let members = plan::matrices(hyper, &ModelFileTypes(source));
-    let weights: f64 = members.iter().map(slot_weights).sum();
+    let weights: f64 = members.iter().map(projection_weights).sum();
     let logits = (hyper.vocabulary * hyper.width) as f64;
     let (stepped, measured) = tune::positions(steps);
     // Half of the tokens are measured with logits.
@@ -356,12 +354,12 @@ mod tests {
 
     const SPEED: Speed = Speed::from_rates(1e6, 1e3);
 
-    fn unit(slot: ProjectionKind, form: MatrixForm) -> UnitPlan {
+    fn unit(projection: ProjectionKind, form: MatrixForm) -> UnitPlan {
         UnitPlan {
             members: vec![UnitMatrix {
                 matrix: MatrixId::Projection {
                     layer: 0,
-                    projection: slot,
+                    projection,
                 },
                 rows: 8,
                 cols: 256,
@@ -385,7 +383,7 @@ mod tests {
         assert!(close(coding_cost(256), 5421.6) && close(coding_cost(1024), 8186.4));
         let numbers = 8.0 * 256.0 * (4500.0 + (3.6 + 2.0) * 256.0);
         let rows = 8.0 * 8.0 * (8.0 + 0.5 * 256.0);
-        let of = |slot, form| coded_unit_cost(&unit(slot, form));
+        let of = |projection, form| coded_unit_cost(&unit(projection, form));
         let of_k = of(ProjectionKind::K, dense(DType::Q4K)).unwrap();
         assert!(close(of_k, numbers + rows), "{of_k}");
         let factor = 256.0_f64.powi(3);

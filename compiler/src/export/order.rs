@@ -15,7 +15,9 @@ impl HeadPermutation {
     /// Returns the permutation of the rows, or of the entries of a vector, of a role.
     pub fn for_role(role: Role, hyper: &HyperParameters, to: RopePairs) -> Option<HeadPermutation> {
         let rotates = match role {
-            Role::Linear { slot, .. } => matches!(slot, ProjectionKind::Q | ProjectionKind::K),
+            Role::Linear { projection, .. } => {
+                matches!(projection, ProjectionKind::Q | ProjectionKind::K)
+            }
             Role::QueryNorm { .. } | Role::KeyNorm { .. } => true,
             _ => false,
         };

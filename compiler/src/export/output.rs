@@ -170,8 +170,8 @@ impl<'a> Planner<'a, '_> {
     ) -> Result<Option<OutputTensor<'a>>, ExportError> {
         let Some(stored) = StoredTensor::find(self.file, role) else {
             return match role {
-                Role::Linear { slot, .. } if self.wanted.biases.contains(&slot) => {
-                    let cols = self.file.hyper.projection_shape(slot).0;
+                Role::Linear { projection, .. } if self.wanted.biases.contains(&projection) => {
+                    let cols = self.file.hyper.projection_shape(projection).0;
                     Ok(Some(self.vector_output(
                         named,
                         cols,

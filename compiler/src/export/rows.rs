@@ -106,7 +106,10 @@ impl<'a> Matrix<'a> {
             Form::Residual => Some((self.part(Part::ResidualB)?, self.part(Part::ResidualA)?)),
             Form::SharedBasis => {
                 let layer = self.id.layer();
-                let group = self.id.slot().and_then(|slot| slot.group());
+                let group = self
+                    .id
+                    .projection()
+                    .and_then(|projection| projection.group());
                 let Some((layer, group)) = layer.zip(group) else {
                     return Err(ExportError::Missing(self.id.weight()));
                 };

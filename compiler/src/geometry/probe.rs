@@ -51,14 +51,22 @@ pub fn empty_record(
         .filter(|entry| axis(entry.role) == Some(Axis::Columns))
         .map(|entry| (entry.role, entry.cols))
         .collect();
-    let spectrum = |projection: &Projection| {
-        let (layer, slot) = (projection.layer, projection.kind);
-        let rank = |part| ranks.get(&Role::Linear { layer, slot, part }).copied();
+    let spectrum = |shape: &Projection| {
+        let (layer, projection) = (shape.layer, shape.kind);
+        let rank = |part| {
+            ranks
+                .get(&Role::Linear {
+                    layer,
+                    projection,
+                    part,
+                })
+                .copied()
+        };
         let factors = rank(Part::B).or_else(|| rank(Part::Projected));
-        let rows = projection.rows as u64;
+        let rows = shape.rows as u64;
         SpectrumRecord {
             layer,
-            slot,
+            projection,
             components: factors.unwrap_or(rows + rank(Part::ResidualB).unwrap_or(0)),
             largest: 0.0,
             energy: 0.0,
@@ -141,11 +149,22 @@ pub fn spectra<'a>(
         .zip(sums)
         .collect();
     let squared = |role: Role| sums.get(&role).map(Vec::as_slice);
-    let spectrum = |slot: ProjectionKind| {
-        let part = |part| squared(Role::Linear { layer, slot, part });
+    let spectrum = |projection: ProjectionKind| {
+        let part = |part| {
+            squared(Role::Linear {
+                layer,
+                projection,
+                part,
+            })
+        };
         let basis = |group| squared(Role::Basis { layer, group });
         let factors = part(Part::A).zip(part(Part::B));
-        let shared = || slot.group().and_then(basis).zip(part(Part::Projected));
+        let shared = || {
+            projection
+                .group()
+                .and_then(basis)
+                .zip(part(Part::Projected))
+        };
         let product = |(a, b): (&[f64], &[f64])| -> Vec<f64> {
             a.iter().zip(b).map(|(a, b)| a * b).collect()
         };
@@ -157,18 +176,18 @@ pub fn spectra<'a>(
         energies.extend(residual.map(product).unwrap_or_default());
         SpectrumRecord {
             layer,
-            slot,
+            projection,
             components: energies.len() as u64,
             largest: energies.iter().copied().fold(0.0, f64::max).sqrt(),
             energy: energies.iter().sum(),
         }
     };
-    let slots = found.iter().filter_map(|(entry, _)| match entry.role {
-        Role::Linear { slot, .. } => Some(slot),
+    let projections = found.iter().filter_map(|(entry, _)| match entry.role {
+        Role::Linear { projection, .. } => Some(projection),
         _ => None,
     });
-    let slots: BTreeSet<ProjectionKind> = slots.collect();
-    Ok(slots.into_iter().map(spectrum).collect())
+    let projections: BTreeSet<ProjectionKind> = projections.collect();
+    Ok(projections.into_iter().map(spectrum).collect())
 }
 
 /// Returns true if two spectra are equal up to the order of additions.

@@ -93,10 +93,10 @@ impl Passes<'_> {
                 norm.add_weight_gradient(pool, values, gradients, &mut found[index]);
             }
         }
-        for projection in block.projections() {
-            let slot = projection.slot;
-            if let Some(index) = scales.index(Scale::Rows { layer, slot }) {
-                projection.add_row_gradients(pool, values, gradients, &mut found[index]);
+        for linear in block.projections() {
+            let projection = linear.projection;
+            if let Some(index) = scales.index(Scale::Rows { layer, projection }) {
+                linear.add_row_gradients(pool, values, gradients, &mut found[index]);
             }
         }
     }

@@ -80,12 +80,9 @@ impl Gradients {
         let missing = || NoMatrix { matrix, layers };
         let stored = |index: usize| self.outputs.get(index).ok_or_else(missing);
         Ok(match matrix {
-            MatrixId::Projection {
-                layer,
-                projection: slot,
-            } => {
+            MatrixId::Projection { layer, projection } => {
                 let block = self.spec.blocks.get(layer).ok_or_else(missing)?;
-                let found = stored(layer)?.projection(block, slot);
+                let found = stored(layer)?.projection(block, projection);
                 found.ok_or_else(missing)?
             }
             MatrixId::Head => stored(layers)?.head(hyper),

@@ -18,7 +18,7 @@ pub(crate) enum Scale {
         /// Index of the block.
         layer: usize,
         /// Projection within the block.
-        slot: ProjectionKind,
+        projection: ProjectionKind,
     },
 }
 
@@ -44,13 +44,14 @@ impl Scales {
                 of.push(Scale::Norm(role));
                 values.push(required(file, role)?);
             }
-            for slot in block.projections().map(|projection| projection.kind) {
-                let rows = rows_of(file, layer, slot).next();
-                let Some(rows) = rows.filter(|_| is_coded([file, source], layer, slot)) else {
+            for projection in block.projections().map(|projection| projection.kind) {
+                let rows = rows_of(file, layer, projection).next();
+                let Some(rows) = rows.filter(|_| is_coded([file, source], layer, projection))
+                else {
                     continue;
                 };
                 let rows = file.tensor(rows).map_or(0, |tensor| tensor.rows);
-                of.push(Scale::Rows { layer, slot });
+                of.push(Scale::Rows { layer, projection });
                 values.push(vec![1.0; rows]);
             }
         }
@@ -99,8 +100,8 @@ impl Scales {
             }
         }
         for projection in block.projections_mut() {
-            let (slot, matrix) = (projection.slot, &mut projection.matrix);
-            if let Some(factors) = self.get(Scale::Rows { layer, slot }) {
+            let (projection, matrix) = (projection.projection, &mut projection.matrix);
+            if let Some(factors) = self.get(Scale::Rows { layer, projection }) {
                 let rows = matrix.values.chunks_exact_mut(matrix.cols.max(1));
                 for (row, factor) in rows.zip(factors) {
                     row.iter_mut().for_each(|weight| *weight *= factor);
@@ -114,21 +115,26 @@ impl Scales {
 pub(crate) fn rows_of(
     file: &ModelFile,
     layer: usize,
-    slot: ProjectionKind,
+    projection: ProjectionKind,
 ) -> impl Iterator<Item = Role> + '_ {
     let parts = [Part::Weight, Part::B, Part::Projected, Part::ResidualB];
-    let roles = parts.map(|part| Role::Linear { layer, slot, part });
-    let matrix = MatrixId::Projection {
+    let roles = parts.map(|part| Role::Linear {
         layer,
-        projection: slot,
-    };
+        projection,
+        part,
+    });
+    let matrix = MatrixId::Projection { layer, projection };
     let refinement = Role::Refinement { matrix };
     let roles = roles.into_iter().chain([refinement]);
     roles.filter(|&role| file.tensor(role).is_some())
 }
 
-fn is_coded([file, source]: [&ModelFile; 2], layer: usize, slot: ProjectionKind) -> bool {
-    let role = |part| Role::Linear { layer, slot, part };
+fn is_coded([file, source]: [&ModelFile; 2], layer: usize, projection: ProjectionKind) -> bool {
+    let role = |part| Role::Linear {
+        layer,
+        projection,
+        part,
+    };
     let has = |part| file.tensor(role(part)).is_some();
     let dtype = |of: &ModelFile| of.tensor(role(Part::Weight)).map(|tensor| tensor.dtype);
     Form::from_parts(has) != Some(Form::Dense)

@@ -110,7 +110,7 @@ pub(super) struct Project<T> {
 /// `y = W x`, plus a bias if there is one.
 #[derive(Clone, Debug)]
 pub(super) struct Projection<T> {
-    pub slot: ProjectionKind,
+    pub projection: ProjectionKind,
     pub matrix: Matrix<T>,
     pub bias: Option<Vec<T>>,
     pub y: Value,

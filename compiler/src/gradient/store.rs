@@ -109,10 +109,10 @@ pub(super) struct StoredOutputs(pub MappedFile);
 impl StoredOutputs {
     /// Returns the moments of a projection, from a file of [`Content::Layer`]; `None` if the block
     /// does not have it.
-    pub fn projection(&self, block: &BlockSpec, slot: ProjectionKind) -> Option<OutputMoments> {
+    pub fn projection(&self, block: &BlockSpec, kind: ProjectionKind) -> Option<OutputMoments> {
         let mut before = 0;
         for projection in block.projections() {
-            if projection.kind == slot {
+            if projection.kind == kind {
                 return Some(self.blocks(before, projection.rows));
             }
             before += block_numbers(projection.rows);

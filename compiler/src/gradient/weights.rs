@@ -159,13 +159,17 @@ impl<T: Number> Rows<T> for AnyHead<'_, T> {
     }
 }
 
-fn slot_matrix<T: Number>(
+fn projection_matrix<T: Number>(
     file: &ModelFile,
     layer: usize,
-    slot: ProjectionKind,
+    projection: ProjectionKind,
     pool: &Pool,
 ) -> Result<Matrix<T>, GradientError> {
-    let role = |part| Role::Linear { layer, slot, part };
+    let role = |part| Role::Linear {
+        layer,
+        projection,
+        part,
+    };
     let matrix = |role| Stored::new(file, role)?.matrix(pool);
     let (base, b, a) = match Form::from_parts(|part| file.tensor(role(part)).is_some()) {
         Some(Form::LowRank) => (None, Part::B, role(Part::A)),
@@ -174,7 +178,7 @@ fn slot_matrix<T: Number>(
             (Some(base), Part::ResidualB, role(Part::ResidualA))
         }
         Some(Form::SharedBasis) => {
-            let group = slot.group();
+            let group = projection.group();
             let group = group.ok_or(GradientError::Missing(role(Part::Weight)))?;
             (None, Part::Projected, Role::Basis { layer, group })
         }
@@ -360,13 +364,20 @@ impl<T: Number> Program<'_, T> {
         let (file, layer) = (self.blocks.model.file(), self.layer);
         let x = self.current(step.input);
         let mut projections = Vec::with_capacity(step.projections.len());
-        for projection in &step.projections {
-            let (slot, part) = (projection.kind, Part::Bias);
+        for shape in &step.projections {
+            let (projection, part) = (shape.kind, Part::Bias);
             projections.push(Projection {
-                slot,
-                matrix: slot_matrix(file, layer, slot, self.pool)?,
-                bias: vector(file, Role::Linear { layer, slot, part })?,
-                y: self.write(projection.output),
+                projection,
+                matrix: projection_matrix(file, layer, projection, self.pool)?,
+                bias: vector(
+                    file,
+                    Role::Linear {
+                        layer,
+                        projection,
+                        part,
+                    },
+                )?,
+                y: self.write(shape.output),
             });
         }
         Ok(Step::Project(Project { x, projections }))

@@ -228,9 +228,9 @@ fn treatment_record(treatment: &Treatment) -> Option<TreatmentRecord> {
 /// Creates the record of a plan, without errors.
 pub fn plan_record(source: &ModelFile, plan: &Plan) -> PlanRecord {
     let spec = source.spec();
-    let slots = spec.projections();
-    let slots = slots.map(|projection| slot_record(source, plan, projection));
-    let slots = slots.collect();
+    let projections = spec.projections();
+    let projections = projections.map(|projection| projection_record(source, plan, projection));
+    let projections = projections.collect();
     let mut bases = Vec::new();
     for unit in plan.units() {
         for stored in unit.tensors() {
@@ -264,7 +264,7 @@ pub fn plan_record(source: &ModelFile, plan: &Plan) -> PlanRecord {
             | Budget::Energy => BudgetRecord::Ratio(plan.ratio()),
         },
         factor_type: plan.request().factor_type,
-        slots,
+        projections,
         bases,
         matrices: matrices
             .map(|m| matrix_record(source, plan, m.matrix))
@@ -294,12 +294,10 @@ fn allocation_record(plan: &Plan) -> Option<AllocationRecord> {
 /// Returns the error field of a matrix.
 pub fn error_field_mut(plan: &mut PlanRecord, matrix: MatrixId) -> Option<&mut Option<f64>> {
     match matrix {
-        MatrixId::Projection {
-            layer,
-            projection: slot,
-        } => {
-            let mut records = plan.slots.iter_mut();
-            let found = records.find(|record| (record.layer, record.slot) == (layer, slot));
+        MatrixId::Projection { layer, projection } => {
+            let mut records = plan.projections.iter_mut();
+            let found =
+                records.find(|record| (record.layer, record.projection) == (layer, projection));
             found.map(|record| &mut record.error)
         }
         MatrixId::Embedding | MatrixId::Head => {
@@ -310,11 +308,11 @@ pub fn error_field_mut(plan: &mut PlanRecord, matrix: MatrixId) -> Option<&mut O
     }
 }
 
-fn slot_record(source: &ModelFile, plan: &Plan, projection: &Projection) -> ProjectionRecord {
+fn projection_record(source: &ModelFile, plan: &Plan, projection: &Projection) -> ProjectionRecord {
     let found = matrix_record(source, plan, projection.matrix());
     ProjectionRecord {
         layer: projection.layer,
-        slot: projection.kind,
+        projection: projection.kind,
         form: found.form,
         rank: found.rank,
         rows: found.rows,

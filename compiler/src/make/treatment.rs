@@ -14,7 +14,7 @@ pub struct MeasuredProjection {
     /// Index of the layer.
     pub layer: usize,
     /// The projection.
-    pub slot: ProjectionKind,
+    pub projection: ProjectionKind,
     /// `‖W − Ŵ‖_F / ‖W‖_F`, after storing.
     pub error: f64,
     /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` on the calibration, after storing.
@@ -64,7 +64,7 @@ pub struct SinkCoverage {
     /// Index of the layer.
     pub layer: usize,
     /// Projections of the factors.
-    pub slots: Vec<ProjectionKind>,
+    pub projections: Vec<ProjectionKind>,
     /// Coverage of the direction without protection, 0 to 1.
     pub coverage: f64,
     /// Largest coverage by a single component.
@@ -82,7 +82,7 @@ pub struct ExemptChannels {
     /// Index of the layer.
     pub layer: usize,
     /// Projections of the factors.
-    pub slots: Vec<ProjectionKind>,
+    pub projections: Vec<ProjectionKind>,
     /// The channels, ascending, in stored order.
     pub channels: Vec<usize>,
 }
@@ -114,23 +114,28 @@ impl TreatmentReport {
             self.add_outside(unit, factors);
             return;
         };
-        let slots: Vec<ProjectionKind> = unit.members.iter().filter_map(UnitMatrix::slot).collect();
-        let members = slots.iter().zip(&factors.errors).enumerate();
-        self.measured
-            .extend(members.map(|(index, (&slot, &error))| MeasuredProjection {
+        let projections: Vec<ProjectionKind> = unit
+            .members
+            .iter()
+            .filter_map(UnitMatrix::projection)
+            .collect();
+        let members = projections.iter().zip(&factors.errors).enumerate();
+        self.measured.extend(
+            members.map(|(index, (&projection, &error))| MeasuredProjection {
                 layer,
-                slot,
+                projection,
                 error,
                 output_error: factors.output_errors.get(index).copied(),
                 predicted: factors.predicted.as_ref().map(|of| of[index]),
                 norm: factors.norm,
-            }));
+            }),
+        );
         let cols = unit.members.first().map_or(1, |member| member.cols.max(1));
         let random = random_coverage(unit.rank().unwrap_or(cols), cols);
         for sink in &factors.sinks {
             self.sinks.push(SinkCoverage {
                 layer,
-                slots: slots.clone(),
+                projections: projections.clone(),
                 coverage: sink.coverage.norm,
                 largest: sink.coverage.largest,
                 random,
@@ -140,7 +145,7 @@ impl TreatmentReport {
         if !factors.exempt.is_empty() {
             self.exempt.push(ExemptChannels {
                 layer,
-                slots,
+                projections,
                 channels: factors.exempt.clone(),
             });
         }
@@ -172,7 +177,7 @@ impl TreatmentReport {
     pub(crate) fn output_errors(&self) -> Vec<(ProjectionKind, f64)> {
         let errors = self.measured.iter();
         errors
-            .filter_map(|of| Some((of.slot, of.output_error?)))
+            .filter_map(|of| Some((of.projection, of.output_error?)))
             .collect()
     }
 

@@ -36,7 +36,7 @@ pub enum OptionError {
     },
     /// An option for factors with a method that makes none.
     #[error(
-        "{option}: the method quantise decides on slots and types itself and makes no factors; leave it out, or take `method` gp or grc"
+        "{option}: the method quantise decides on projections and types itself and makes no factors; leave it out, or take `method` gp or grc"
     )]
     RequiresFactors {
         /// Requested option.

@@ -141,7 +141,7 @@ pub fn set_switch() -> impl TypedValueParser<Value = Switch> {
 /// Returns the help text of an allocator.
 const fn allocator_help(allocator: Allocator) -> &'static str {
     match allocator {
-        Allocator::Uniform => "the same share of every slot; needs nothing",
+        Allocator::Uniform => "the same share of every projection; needs nothing",
         Allocator::Phase => "more rank where layers mix or refine; needs calibration, else uniform",
         Allocator::Curvature => "rank in proportion to the layers' variance; needs calibration",
         Allocator::Waterfill => "rank where it adds most of the weights' energy; reads the weights",

@@ -32,7 +32,7 @@ pub struct PlanOptions {
     /// factors for each projection, W = B A; grc: projections with the same input share a basis
     ///
     /// auto is quantise, or gp if an option applies only to factors, such as --ratio, --rank or
-    /// --slots.
+    /// --projections.
     #[serde(skip)]
     #[cfg_attr(
         feature = "cli",
@@ -143,7 +143,7 @@ pub struct PlanOptions {
             value_parser = ProjectionKind::parse_dense
         )
     )]
-    pub slots: Vec<ProjectionKind>,
+    pub projections: Vec<ProjectionKind>,
     #[serde(flatten)]
     #[cfg_attr(feature = "cli", command(flatten))]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
@@ -221,7 +221,7 @@ impl PlanOptions {
     /// order of execution.
     pub fn resolve(&self, calibrated: bool) -> PlanRequest {
         let method = self.method();
-        let mut projections = match &self.slots[..] {
+        let mut projections = match &self.projections[..] {
             [] => method.default_projections().to_vec(),
             named => named.to_vec(),
         };
@@ -316,7 +316,11 @@ impl PlanOptions {
         fn text(value: Option<impl ToString>) -> Option<String> {
             value.map(|value| value.to_string())
         }
-        let slots: Vec<&str> = self.slots.iter().map(|slot| slot.name()).collect();
+        let projections: Vec<&str> = self
+            .projections
+            .iter()
+            .map(|projection| projection.name())
+            .collect();
         let first = self.first_positions;
         let first = first.filter(|first| *first != FirstPositions::default());
         let options = [
@@ -325,8 +329,8 @@ impl PlanOptions {
             ("rank_cap", text(self.rank_cap)),
             ("first_positions", text(first)),
             (
-                "slots",
-                Some(slots.join(",")).filter(|slots| !slots.is_empty()),
+                "projections",
+                Some(projections.join(",")).filter(|projections| !projections.is_empty()),
             ),
             ("factor_type", text(self.factor_type)),
             ("dense_type", text(self.dense_type)),
@@ -427,7 +431,7 @@ mod tests {
     #[test]
     fn projections_are_unique_and_sorted() {
         let options = PlanOptions {
-            slots: vec![ProjectionKind::Up, ProjectionKind::Q, ProjectionKind::Up],
+            projections: vec![ProjectionKind::Up, ProjectionKind::Q, ProjectionKind::Up],
             ..PlanOptions::default()
         };
         assert_eq!(

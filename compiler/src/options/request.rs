@@ -29,7 +29,7 @@ impl Method {
     pub const fn default_projections(self) -> &'static [ProjectionKind] {
         match self {
             Method::PerProjection | Method::Quantise => &ProjectionKind::ALL,
-            Method::SharedBasis => InputGroup::Qkv.slots(),
+            Method::SharedBasis => InputGroup::Qkv.projections(),
         }
     }
 }
@@ -147,7 +147,7 @@ impl PlanRequest {
             left_type: self.dense_types.selected,
             embedding_type: self.dense_types.embedding_and_head,
             codes: self.codes,
-            slots: self.projections.clone(),
+            projections: self.projections.clone(),
             layout: self.layout,
             treatment: self.treatment,
             effort: self.effort,

@@ -22,7 +22,7 @@ fn options() -> PlanOptions {
             low_rank: Some(Switch::Off),
             rotation: Some(Switch::Off),
         },
-        slots: vec![ProjectionKind::Q, ProjectionKind::Down],
+        projections: vec![ProjectionKind::Q, ProjectionKind::Down],
         layout: LayoutOptions {
             order: Some(Switch::Off),
             kv_bases: Switch::On,
@@ -43,7 +43,7 @@ fn options() -> PlanOptions {
 const WRITTEN: &str = concat!(
     r#"{"budget":{"file_size":3200000},"allocator":"phase","rank_floor":"0.25","rank_cap":512,"#,
     r#""first_positions":"counted","dense_type":"source","left_type":"q8_0","embedding_type":"q4_k","#,
-    r#""codes":"levels","low_rank":"off","rotation":"off","slots":["q","down"],"order":"off","#,
+    r#""codes":"levels","low_rank":"off","rotation":"off","projections":["q","down"],"order":"off","#,
     r#""kv_bases":"on","gauge":"whiten","sink":"channels:8","bias":"auto","shrinkage":"auto","#,
     r#""effort":"high"}"#,
 );

@@ -61,10 +61,7 @@ impl ChannelPermutation {
         match matrix {
             MatrixId::Head => None,
             MatrixId::Embedding => Some(&self.stream),
-            MatrixId::Projection {
-                layer,
-                projection: slot,
-            } => match slot {
+            MatrixId::Projection { layer, projection } => match projection {
                 ProjectionKind::Q | ProjectionKind::K => None,
                 ProjectionKind::V => Some(&self.layers[layer].values),
                 ProjectionKind::O | ProjectionKind::Down => Some(&self.stream),
@@ -90,13 +87,14 @@ impl ChannelPermutation {
             | Role::PostAttentionNorm { .. }
             | Role::FfnNorm { .. }
             | Role::PostFfnNorm { .. } => stream(),
-            Role::Linear { layer, slot, part } => {
-                let site = slot.input();
+            Role::Linear {
+                layer,
+                projection,
+                part,
+            } => {
+                let site = projection.input();
                 let read = Some(self.inputs(CalibratedInput::Site { layer, site }));
-                let given = self.outputs(MatrixId::Projection {
-                    layer,
-                    projection: slot,
-                });
+                let given = self.outputs(MatrixId::Projection { layer, projection });
                 match part {
                     Part::Weight => AxisPermutations {
                         rows: given,

@@ -37,10 +37,7 @@ fn norm_before(role: Role, file: &ModelFile) -> Option<Role> {
         return None;
     };
     match matrix {
-        MatrixId::Projection {
-            layer,
-            projection: slot,
-        } => match slot.input() {
+        MatrixId::Projection { layer, projection } => match projection.input() {
             ActivationPoint::Attention => Some(Role::AttentionNorm { layer }),
             ActivationPoint::Ffn => Some(Role::FfnNorm { layer }),
             ActivationPoint::AttentionOutput | ActivationPoint::FfnHidden => None,

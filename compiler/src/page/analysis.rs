@@ -8,17 +8,19 @@ use super::json::{at, indexed, layers, list, num, points, show, table, text};
 use super::scale::{Axis, Kind};
 use super::template::figure;
 
-fn of_projection<'a>(analysis: &'a Value, slot: &str) -> Vec<&'a Value> {
-    let spectra = list(analysis, "spectra/slots").iter();
-    spectra.filter(|s| text(s, "slot") == slot).collect()
+fn of_projection<'a>(analysis: &'a Value, projection: &str) -> Vec<&'a Value> {
+    let spectra = list(analysis, "spectra/projections").iter();
+    spectra
+        .filter(|s| text(s, "projection") == projection)
+        .collect()
 }
 
 /// Returns the names of all projections, in the order of the first layer.
-fn projections(analysis: &Value) -> Vec<&str> {
+fn projection_names(analysis: &Value) -> Vec<&str> {
     let mut names = Vec::new();
-    for name in list(analysis, "spectra/slots")
+    for name in list(analysis, "spectra/projections")
         .iter()
-        .map(|s| text(s, "slot"))
+        .map(|s| text(s, "projection"))
     {
         if !names.contains(&name) {
             names.push(name);
@@ -28,9 +30,11 @@ fn projections(analysis: &Value) -> Vec<&str> {
 }
 
 pub fn spectra(analysis: &Value, prefix: &str) -> Markup {
-    let slots = list(analysis, "spectra/slots").iter();
-    let last = slots.filter_map(|s| num(s, "layer")).fold(0.0, f64::max) as usize;
-    let curves = projections(analysis).into_iter().map(|slot| {
+    let projections = list(analysis, "spectra/projections").iter();
+    let last = projections
+        .filter_map(|s| num(s, "layer"))
+        .fold(0.0, f64::max) as usize;
+    let curves = projection_names(analysis).into_iter().map(|projection| {
         let curve = |s: &&Value| {
             let points = points(list(s, "curve"), ["0", "1", "none"]);
             Series::layer(num(s, "layer").unwrap_or(0.0) as usize, last + 1, points)
@@ -39,14 +43,17 @@ pub fn spectra(analysis: &Value, prefix: &str) -> Markup {
             Axis::new("rank", Kind::Linear),
             Axis::new("energy", Kind::Linear),
         );
-        let series = of_projection(analysis, slot).iter().map(curve).collect();
-        Xy::new(slot, x, y, series).draw()
+        let series = of_projection(analysis, projection)
+            .iter()
+            .map(curve)
+            .collect();
+        Xy::new(projection, x, y, series).draw()
     });
     let by_projection = |quantity: &str, path: &str| {
-        let slots = projections(analysis).into_iter().enumerate();
-        let series = slots.map(|(number, slot)| {
-            let points = points(of_projection(analysis, slot), ["layer", path, "none"]);
-            Series::line(slot, number, points)
+        let projections = projection_names(analysis).into_iter().enumerate();
+        let series = projections.map(|(number, projection)| {
+            let points = points(of_projection(analysis, projection), ["layer", path, "none"]);
+            Series::line(projection, number, points)
         });
         over_layers("", quantity, Kind::Linear, series.collect())
     };
@@ -62,8 +69,8 @@ pub fn spectra(analysis: &Value, prefix: &str) -> Markup {
 
 /// Draws the tail energy by rank under each gauge.
 pub fn gauges(analysis: &Value, prefix: &str) -> Markup {
-    let charts = projections(analysis).into_iter().map(|slot| {
-        let spectra = of_projection(analysis, slot);
+    let charts = projection_names(analysis).into_iter().map(|projection| {
+        let spectra = of_projection(analysis, projection);
         let gauges = ["none", "activation", "whiten"].into_iter().enumerate();
         let series = gauges.map(|(number, gauge)| {
             let points = by_fraction(analysis, &spectra, &format!("tails/{gauge}"));
@@ -71,7 +78,7 @@ pub fn gauges(analysis: &Value, prefix: &str) -> Markup {
         });
         let x = Axis::new("part of the full rank", Kind::Linear);
         let y = Axis::new("relative error", Kind::Linear);
-        Xy::new(slot, x, y, series.collect()).draw()
+        Xy::new(projection, x, y, series.collect()).draw()
     });
     let charts: Vec<Chart> = charts.collect();
     // Without a second gauge the spectra show the same.
@@ -87,10 +94,12 @@ pub fn excess(analysis: &Value, prefix: &str) -> Markup {
             .iter()
             .flat_map(|g| list(g, "members"))
     };
-    let slots = projections(analysis).into_iter().enumerate();
-    let series = slots.map(|(number, slot)| {
-        let own: Vec<&Value> = members().filter(|m| text(m, "slot") == slot).collect();
-        Series::line(slot, number, by_fraction(analysis, &own, "excess"))
+    let projections = projection_names(analysis).into_iter().enumerate();
+    let series = projections.map(|(number, projection)| {
+        let own: Vec<&Value> = members()
+            .filter(|m| text(m, "projection") == projection)
+            .collect();
+        Series::line(projection, number, by_fraction(analysis, &own, "excess"))
     });
     let x = Axis::new("rank of the basis, part of the width", Kind::Linear);
     let y = Axis::new("energy lost / of its own basis (logarithmic)", Kind::Log);

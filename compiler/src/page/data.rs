@@ -69,14 +69,14 @@ impl<'a> ArtifactData<'a> {
 
     /// Returns the number of layers in the plan.
     pub fn layers(&self) -> usize {
-        let layers = self.plan.slots.iter().map(|s| s.layer + 1);
+        let layers = self.plan.projections.iter().map(|s| s.layer + 1);
         layers.max().unwrap_or(0)
     }
 
     /// Returns the projections of a block in the order of execution.
     pub fn projections(&self) -> Vec<ProjectionKind> {
-        let slots: BTreeSet<_> = self.plan.slots.iter().map(|s| s.slot).collect();
-        slots.into_iter().collect()
+        let projections: BTreeSet<_> = self.plan.projections.iter().map(|s| s.projection).collect();
+        projections.into_iter().collect()
     }
 }
 

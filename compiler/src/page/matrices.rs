@@ -20,7 +20,7 @@ const MAX_SETS: usize = 9;
 
 const PREDICTIONS: [(&str, &str); 5] = [
     ("layer", "layer"),
-    ("projection", "slot"),
+    ("projection", "projection"),
     ("predicted", "predicted"),
     ("measured, weights", "error"),
     ("measured, outputs", "output_error"),
@@ -42,11 +42,17 @@ pub fn bytes_by_kind(artifact: &ArtifactData, prefix: &str) -> Markup {
 fn kinds<'a>(artifact: &ArtifactData) -> Vec<(&'a str, [Option<u64>; 2])> {
     let total = |values: &mut dyn Iterator<Item = u64>| values.fold(0, u64::saturating_add);
     let mut kinds: Vec<(&str, [Option<u64>; 2])> = Vec::new();
-    for slot in artifact.projections() {
-        let slots = || artifact.plan.slots.iter().filter(|s| s.slot == slot);
-        let before = total(&mut slots().map(|s| s.bytes_before));
-        let after = total(&mut slots().map(|s| s.bytes_after));
-        kinds.push((slot.name(), [Some(before), Some(after)]));
+    for projection in artifact.projections() {
+        let projections = || {
+            artifact
+                .plan
+                .projections
+                .iter()
+                .filter(|s| s.projection == projection)
+        };
+        let before = total(&mut projections().map(|s| s.bytes_before));
+        let after = total(&mut projections().map(|s| s.bytes_after));
+        kinds.push((projection.name(), [Some(before), Some(after)]));
     }
     let stored = |is_kind: fn(Role) -> bool| {
         let tensors = artifact.file.map_or(&[][..], |f| &f.manifest.tensors);
@@ -99,9 +105,9 @@ fn by_layer(
     quantity: &str,
     value: &dyn Fn(usize, ProjectionKind) -> Option<f64>,
 ) -> Heat {
-    let row = |slot: ProjectionKind| {
-        let values = (0..artifact.layers()).map(|layer| value(layer, slot));
-        (slot.name().to_owned(), values.collect())
+    let row = |projection: ProjectionKind| {
+        let values = (0..artifact.layers()).map(|layer| value(layer, projection));
+        (projection.name().to_owned(), values.collect())
     };
     Heat {
         title: title.to_owned(),
@@ -116,10 +122,10 @@ fn by_layer(
 fn record<'a>(
     artifact: &ArtifactData<'a>,
     layer: usize,
-    slot: ProjectionKind,
+    projection: ProjectionKind,
 ) -> Option<&'a ProjectionRecord> {
-    let mut slots = artifact.plan.slots.iter();
-    slots.find(|s| (s.layer, s.slot) == (layer, slot))
+    let mut projections = artifact.plan.projections.iter();
+    projections.find(|s| (s.layer, s.projection) == (layer, projection))
 }
 
 fn bits(bytes: u64, weights: u64) -> f64 {
@@ -129,22 +135,23 @@ fn bits(bytes: u64, weights: u64) -> f64 {
 /// Draws the bits of every matrix and of every column group.
 pub fn bits_per_weight(artifact: &ArtifactData, prefix: &str) -> Markup {
     let title = "Bits per weight by projection and layer";
-    let mut heat = by_layer(artifact, title, "bits per weight", &|layer, slot| {
-        let record = record(artifact, layer, slot)?;
+    let mut heat = by_layer(artifact, title, "bits per weight", &|layer, projection| {
+        let record = record(artifact, layer, projection)?;
         Some(bits(record.bytes_after, record.parameters_before))
     });
-    let tip = |layer: usize, slot: ProjectionKind| {
-        let record = record(artifact, layer, slot)?;
-        let matrix = MatrixId::Projection {
-            layer,
-            projection: slot,
-        };
+    let tip = |layer: usize, projection: ProjectionKind| {
+        let record = record(artifact, layer, projection)?;
+        let matrix = MatrixId::Projection { layer, projection };
         let (after, weights) = (record.bytes_after, record.parameters_before);
         Some(describe(artifact, matrix, after, weights))
     };
-    let tips = |slot| (0..artifact.layers()).map(move |layer| tip(layer, slot).unwrap_or_default());
-    let slots = artifact.projections().into_iter();
-    heat.tips = slots.map(|slot| tips(slot).collect()).collect();
+    let tips = |projection| {
+        (0..artifact.layers()).map(move |layer| tip(layer, projection).unwrap_or_default())
+    };
+    let projections = artifact.projections().into_iter();
+    heat.tips = projections
+        .map(|projection| tips(projection).collect())
+        .collect();
     let outside = artifact.plan.matrices.iter();
     let outside = outside.map(|m| describe(artifact, m.matrix, m.bytes_after, m.parameters_before));
     let outside = outside.collect::<Vec<_>>().join("; ");
@@ -180,19 +187,19 @@ fn bits_by_group(artifact: &ArtifactData) -> Vec<Chart> {
     let tensors = artifact.file.map_or(&[][..], |f| &f.manifest.tensors);
     let grouped: Vec<_> = tensors.iter().filter_map(grouped).collect();
     let mut maps: Vec<Heat> = Vec::new();
-    for slot in artifact.projections() {
+    for projection in artifact.projections() {
         let layers = grouped
             .iter()
-            .filter(|(matrix, ..)| matrix.slot() == Some(slot));
+            .filter(|(matrix, ..)| matrix.projection() == Some(projection));
         let rows = layers.map(|(matrix, _, layout)| {
             let layer = matrix.layer().unwrap_or(0);
             (layer.to_string(), mean_bits(layout))
         });
-        maps.extend(group_map(slot.name(), rows.collect()));
+        maps.extend(group_map(projection.name(), rows.collect()));
     }
     for (matrix, rows, layout) in grouped
         .iter()
-        .filter(|(matrix, ..)| matrix.slot().is_none())
+        .filter(|(matrix, ..)| matrix.projection().is_none())
     {
         let classes = layout.codes_with_rows(*rows).map(|(rows, codes)| {
             let bits = codes.iter().map(|code| f64::from(code.bits()));
@@ -217,12 +224,9 @@ fn grouped(entry: &TensorEntry) -> Option<(MatrixId, usize, &CodeLayout)> {
         Role::Output => MatrixId::Head,
         Role::Linear {
             layer,
-            slot,
+            projection,
             part: own,
-        } if own == part => MatrixId::Projection {
-            layer,
-            projection: slot,
-        },
+        } if own == part => MatrixId::Projection { layer, projection },
         _ => return None,
     };
     Some((matrix, entry.rows as usize, entry.codes.as_ref()?))
@@ -266,22 +270,29 @@ fn group_map(name: &str, rows: Vec<(String, Vec<f64>)>) -> Option<Heat> {
 }
 
 pub fn ranks(artifact: &ArtifactData, prefix: &str) -> Markup {
-    let series = |(number, slot): (usize, ProjectionKind)| {
-        let slots = artifact.plan.slots.iter().filter(|s| s.slot == slot);
-        let mut ranks: Vec<_> = slots.filter_map(|s| Some((s.layer, s.rank?))).collect();
+    let series = |(number, projection): (usize, ProjectionKind)| {
+        let projections = artifact
+            .plan
+            .projections
+            .iter()
+            .filter(|s| s.projection == projection);
+        let mut ranks: Vec<_> = projections
+            .filter_map(|s| Some((s.layer, s.rank?)))
+            .collect();
         ranks.sort_unstable();
         let points = ranks.into_iter();
         let points = points.map(|(layer, rank)| Point::new(layer as f64, rank as f64));
-        Series::line(slot.name(), number, points)
+        Series::line(projection.name(), number, points)
     };
     let chart = |inputs: [ActivationPoint; 2], title: &str| {
-        let slots = artifact.projections().into_iter().enumerate();
-        let slots = slots.filter(|(_, slot)| inputs.contains(&slot.input()));
+        let projections = artifact.projections().into_iter().enumerate();
+        let projections =
+            projections.filter(|(_, projection)| inputs.contains(&projection.input()));
         let (x, y) = (
             Axis::new("layer", Kind::Whole),
             Axis::new("rank", Kind::Linear),
         );
-        let mut xy = Xy::new(title, x, y, slots.map(series).collect());
+        let mut xy = Xy::new(title, x, y, projections.map(series).collect());
         // In the layers between, the projection is dense.
         xy.longest_step = 1.0;
         xy.draw()
@@ -300,12 +311,12 @@ pub fn ranks(artifact: &ArtifactData, prefix: &str) -> Markup {
 
 /// Draws the errors of weights and of outputs by projection and layer.
 pub fn errors(artifact: &ArtifactData, prefix: &str) -> Markup {
-    let outputs = |layer, slot| {
+    let outputs = |layer, projection| {
         let mut measured = artifact.report?.treated.measured.iter();
-        let own = measured.find(|m| (m.layer, m.slot) == (layer, slot));
+        let own = measured.find(|m| (m.layer, m.projection) == (layer, projection));
         own?.output_error
     };
-    let weights = |layer, slot| record(artifact, layer, slot)?.error;
+    let weights = |layer, projection| record(artifact, layer, projection)?.error;
     let weights = by_layer(artifact, "", "‖W − Ŵ‖ / ‖W‖", &weights);
     let outputs = by_layer(artifact, "", "error of the outputs", &outputs);
     html! {
@@ -332,18 +343,21 @@ pub fn predicted_errors(artifact: &ArtifactData, prefix: &str) -> Markup {
 }
 
 fn scatter(artifact: &ArtifactData, measured: &[&MeasuredProjection], of_outputs: bool) -> Chart {
-    let slots = artifact.projections().into_iter().enumerate();
-    let series = slots.map(|(number, slot)| {
-        let points = measured.iter().filter(|m| m.slot == slot).filter_map(|m| {
-            let error = if of_outputs {
-                m.output_error
-            } else {
-                Some(m.error)
-            };
-            let point = Point::new(m.predicted?, error?);
-            Some(point.named(format!("layer {}", m.layer)))
-        });
-        Series::scatter(slot.name(), number, points)
+    let projections = artifact.projections().into_iter().enumerate();
+    let series = projections.map(|(number, projection)| {
+        let points = measured
+            .iter()
+            .filter(|m| m.projection == projection)
+            .filter_map(|m| {
+                let error = if of_outputs {
+                    m.output_error
+                } else {
+                    Some(m.error)
+                };
+                let point = Point::new(m.predicted?, error?);
+                Some(point.named(format!("layer {}", m.layer)))
+            });
+        Series::scatter(projection.name(), number, points)
     });
     let quantity = if of_outputs {
         "measured, outputs"
@@ -382,9 +396,15 @@ pub fn sinks(artifact: &ArtifactData, prefix: &str) -> Markup {
     let Some(treated) = artifact.report.map(|r| &r.treated) else {
         return html! {};
     };
-    let names =
-        |slots: &[ProjectionKind]| slots.iter().map(|s| s.name()).collect::<Vec<_>>().join(" ");
-    let mut sets: Vec<&[ProjectionKind]> = treated.sinks.iter().map(|s| &s.slots[..]).collect();
+    let names = |projections: &[ProjectionKind]| {
+        projections
+            .iter()
+            .map(|s| s.name())
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let mut sets: Vec<&[ProjectionKind]> =
+        treated.sinks.iter().map(|s| &s.projections[..]).collect();
     sets.sort_unstable();
     sets.dedup();
     let mut series = Vec::new();
@@ -393,11 +413,14 @@ pub fn sinks(artifact: &ArtifactData, prefix: &str) -> Markup {
         ("norm of the projection", |s| s.coverage),
         ("largest component", |s| s.largest),
     ];
-    for slots in sets.into_iter().take(MAX_SETS) {
+    for projections in sets.into_iter().take(MAX_SETS) {
         for (quantity, value) in quantities {
-            let of_set = treated.sinks.iter().filter(|s| s.slots == slots);
+            let of_set = treated
+                .sinks
+                .iter()
+                .filter(|s| s.projections == projections);
             let points = of_set.map(|s| Point::new(s.layer as f64, value(s)));
-            let name = format!("{}: {quantity}", names(slots));
+            let name = format!("{}: {quantity}", names(projections));
             series.push(Series::line(&name, series.len(), points));
         }
     }
@@ -411,7 +434,7 @@ pub fn sinks(artifact: &ArtifactData, prefix: &str) -> Markup {
     let exempt: Vec<Value> = treated.exempt.iter().map(|e| json!(e)).collect();
     let columns = [
         ("layer", "layer"),
-        ("projections", "slots"),
+        ("projections", "projections"),
         ("channels", "channels"),
     ];
     html! {

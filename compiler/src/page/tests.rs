@@ -9,8 +9,8 @@ fn digest() -> String {
     "ab".repeat(32)
 }
 
-fn slot(layer: u64, name: &str, error: Value) -> Value {
-    json!({"layer": layer, "slot": name, "form": "low_rank", "rank": 4, "rows": 8, "cols": 8,
+fn projection(layer: u64, name: &str, error: Value) -> Value {
+    json!({"layer": layer, "projection": name, "form": "low_rank", "rank": 4, "rows": 8, "cols": 8,
         "parameters_before": 64, "parameters_after": 64, "bytes_before": 256, "bytes_after": 128,
         "error": error, "note": null})
 }
@@ -26,25 +26,25 @@ fn report() -> Value {
         "bytes": {"before": 4000, "after": 2000}, "request": {"budget": {"ratio": 0.5}, "allocator": "uniform"},
         "parameters": {"before": 1000, "after": 500}, "selected_parameters": {"before": 900, "after": 400},
         "selected_bytes": {"before": 900, "after": 400}, "ratio": 0.5,
-        "slots": [{"slot": "q", "factorised": 2, "dense": 0, "rank": [4, 4],
+        "projections": [{"projection": "q", "factorised": 2, "dense": 0, "rank": [4, 4],
             "bytes": {"before": 512, "after": 256}, "error": 0.1, "largest_error": 0.2}],
         "bases": {"count": 0, "bytes": 0}, "biases": {"count": 2, "parameters": 10, "bytes": 40},
         "treatment": {"gauge": "whiten", "sink": "append", "bias": true}, "notes": ["a note <b>"],
         "calibration": {"text": "t.txt", "text_sha256": digest(), "tokens": 10, "context": 5, "found_layers": 0,
-            "layers": 2, "gauge": "whiten", "output_errors": [{"slot": "q", "error": 0.03125, "largest_error": 0.04}],
+            "layers": 2, "gauge": "whiten", "output_errors": [{"projection": "q", "error": 0.03125, "largest_error": 0.04}],
             "head": {"matrix": "head", "error": 0.0234375}},
         "measured_matrices": [{"matrix": "head", "error": 0.25, "output_error": 0.0234375, "predicted": 0.02, "norm": "output"}],
         "plan": {"method": "gp", "budget": {"ratio": 0.5}, "factor_type": "f16",
-            "slots": [slot(0, "q", json!(0.1875)), slot(1, "q", json!(0.4375))], "bases": []},
+            "projections": [projection(0, "q", json!(0.1875)), projection(1, "q", json!(0.4375))], "bases": []},
         "threads": 2,
         "seconds": {"plan": 0.1, "read": 0.2, "calibrate": 0.3, "factorise": 0.4, "seal": 0.5, "total": 1.5},
         "measured": [
-            {"layer": 0, "slot": "q", "error": 0.1875, "output_error": 0.0859375, "predicted": 0.171, "norm": "frobenius"},
-            {"layer": 1, "slot": "q", "error": 0.4375, "output_error": 0.1015625, "predicted": 0.09, "norm": "output"},
-            {"layer": 1, "slot": "k", "error": 0.5, "output_error": 0.6, "predicted": 0.0703125, "norm": "axiom"}],
+            {"layer": 0, "projection": "q", "error": 0.1875, "output_error": 0.0859375, "predicted": 0.171, "norm": "frobenius"},
+            {"layer": 1, "projection": "q", "error": 0.4375, "output_error": 0.1015625, "predicted": 0.09, "norm": "output"},
+            {"layer": 1, "projection": "k", "error": 0.5, "output_error": 0.6, "predicted": 0.0703125, "norm": "axiom"}],
         "axiom": [{"layer": 0, "before": 0.5, "after": 0.25, "trace": [0.5, 0.3, 0.25]}],
-        "sinks": [{"layer": 0, "slots": ["q", "k", "v"], "coverage": 0.8125, "largest": 0.5, "random": 0.25, "appended": true}],
-        "exempt": [{"layer": 1, "slots": ["q"], "channels": [3, 17]}],
+        "sinks": [{"layer": 0, "projections": ["q", "k", "v"], "coverage": 0.8125, "largest": 0.5, "random": 0.25, "appended": true}],
+        "exempt": [{"layer": 1, "projections": ["q"], "channels": [3, 17]}],
         "trials": [{"gauge": "none", "sink": "off", "bias": false, "ratio": 0.5, "bytes": 2100, "chosen": false, "evaluation": scores},
             {"gauge": "whiten", "sink": "append", "bias": true, "ratio": 0.5, "bytes": 2000, "chosen": true, "evaluation": scores}],
         "quality": {"text": "held-out", "choosing_windows": 2, "evaluation": scores},
@@ -247,7 +247,7 @@ fn files_are_recognised_by_what_is_in_them() {
 fn a_layer_that_no_model_has_is_damage() {
     for layer in [4096_u64, 1 << 40, u64::MAX] {
         let mut report = report();
-        report["plan"]["slots"][0]["layer"] = json!(layer);
+        report["plan"]["projections"][0]["layer"] = json!(layer);
         let error = read(&report).unwrap_err();
         assert!(
             error.to_string().contains(&format!("layer {layer}")),

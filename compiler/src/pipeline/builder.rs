@@ -160,7 +160,7 @@ impl Compiler {
         /// allocators use.
         first_positions(first: FirstPositions) => request.plan.first_positions = Some(first);
         /// Sets the projections to compress.
-        slots(slots: impl IntoIterator<Item = ProjectionKind>) => request.plan.slots = slots.into_iter().collect();
+        projections(projections: impl IntoIterator<Item = ProjectionKind>) => request.plan.projections = projections.into_iter().collect();
         /// Sets the type of stored factors.
         factor_type(dtype: DType) => request.plan.factor_type = Some(dtype);
         /// Sets the type of projections that stay dense, or keeps them as in the source. By default

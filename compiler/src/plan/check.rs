@@ -18,7 +18,7 @@ use crate::options::Method;
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum PlanMismatch {
     /// A unit without matrices, or with matrices that cannot form one unit.
-    #[error("slots: expected {expected}, found {found}")]
+    #[error("projections: expected {expected}, found {found}")]
     Members {
         /// Expected members.
         expected: &'static str,
@@ -32,7 +32,7 @@ pub enum PlanMismatch {
         matrix: MatrixId,
     },
     /// A matrix that belongs to two units.
-    #[error("slots: {matrix} belongs to two units")]
+    #[error("projections: {matrix} belongs to two units")]
     Twice {
         /// Name of the matrix.
         matrix: MatrixId,
@@ -58,7 +58,9 @@ pub enum PlanMismatch {
         found: &'static str,
     },
     /// A shared basis that would be disproportionately large.
-    #[error("slots: {cols} inputs are out of proportion to {outs} outputs; keep the unit dense")]
+    #[error(
+        "projections: {cols} inputs are out of proportion to {outs} outputs; keep the unit dense"
+    )]
     TooWide {
         /// Width of the input.
         cols: usize,
@@ -125,15 +127,21 @@ pub(super) fn check_members(
     matrices: &[MatrixId],
     shared: bool,
 ) -> Option<PlanMismatch> {
-    let group = |matrix: &MatrixId| matrix.slot().and_then(|slot| slot.group());
+    let group = |matrix: &MatrixId| {
+        matrix
+            .projection()
+            .and_then(|projection| projection.group())
+    };
     let first = matrices.first()?;
     let one_input = group(first).is_some()
         && matrices
             .iter()
             .all(|m| group(m) == group(first) && m.layer() == first.layer());
     let expected = match method {
-        Method::PerProjection if matrices.len() > 1 => "one slot with the method gp",
-        Method::Quantise if matrices.len() > 1 && !shared => "one slot, unless it shares a basis",
+        Method::PerProjection if matrices.len() > 1 => "one projection with the method gp",
+        Method::Quantise if matrices.len() > 1 && !shared => {
+            "one projection, unless it shares a basis"
+        }
         Method::Quantise if shared && !one_input => "some of q, k, v, or of gate, up",
         Method::SharedBasis if !one_input && (shared || matrices.len() > 1) => {
             "some of q, k, v, or of gate, up, with the method grc"
@@ -157,7 +165,7 @@ pub(super) const fn allowed_forms(method: Method, matrix: MatrixId) -> &'static 
             "dense or low_rank or residual with the method gp"
         }
         (MatrixId::Projection { .. }, Method::SharedBasis) => {
-            "dense or shared_basis, or residual for one slot, with the method grc"
+            "dense or shared_basis, or residual for one projection, with the method grc"
         }
     }
 }
@@ -267,9 +275,9 @@ fn check_form(form: &MatrixForm, members: &[UnitMatrix]) -> Vec<PlanMismatch> {
     } = form
         && let Some(&UnitMatrix { matrix, rows, .. }) = members
             .iter()
-            .find(|member| member.matrix.slot().is_some() || !codes.has_rows(member.rows))
+            .find(|member| member.matrix.projection().is_some() || !codes.has_rows(member.rows))
     {
-        let expected = match matrix.slot() {
+        let expected = match matrix.projection() {
             Some(_) => "codes without classes of rows".to_owned(),
             None => format!("classes of {rows} rows together"),
         };

@@ -29,14 +29,14 @@ fn budget_as_builder_call(budget: Budget) -> String {
 pub enum PlanError {
     /// A rank above the limit of a projection.
     #[error(
-        "`rank` {rank}: {slot} has a rank of at most {limit} ({rows} x {cols}); the largest rank that \
-         all selected slots have is {largest}; give at most that, `full`, or fewer `slots`"
+        "`rank` {rank}: {projection} has a rank of at most {limit} ({rows} x {cols}); the largest rank that \
+         all selected projections have is {largest}; give at most that, `full`, or fewer `projections`"
     )]
     RankTooLarge {
         /// Requested rank.
         rank: usize,
         /// First projection or group that cannot have it.
-        slot: String,
+        projection: String,
         /// Largest rank of that projection.
         limit: usize,
         /// Rows of the projection.
@@ -51,8 +51,8 @@ pub enum PlanError {
     RankZero,
     /// A ratio that no rank can reach.
     #[error(
-        "`ratio` {ratio}: the smallest ratio possible for these slots is {smallest:.4}; give at \
-         least that, or fewer `slots`"
+        "`ratio` {ratio}: the smallest ratio possible for these projections is {smallest:.4}; give at \
+         least that, or fewer `projections`"
     )]
     RatioTooSmall {
         /// Requested ratio.
@@ -63,7 +63,7 @@ pub enum PlanError {
     /// A ratio that is reachable in another factor type.
     #[error(
         "`ratio` {ratio}: with factors in {factor_type} a plan comes to {reached:.4}, because they take no less than \
-         slots do in the source; with `factor_type` {} it is met",
+         projections do in the source; with `factor_type` {} it is met",
         type_names(types)
     )]
     RatioNeedsType {
@@ -81,7 +81,7 @@ pub enum PlanError {
     RatioRange(f64),
     /// A projection that shares its input with no other.
     #[error(
-        "`slots` {0}: the method grc shares a basis among slots that read the same input, and {0} \
+        "`projections` {0}: the method grc shares a basis among projections that read the same input, and {0} \
          stands alone; leave it out, or use `method` gp"
     )]
     NoSharedInput(ProjectionKind),
@@ -99,12 +99,12 @@ pub enum PlanError {
         outs: usize,
     },
     /// No projection is selected.
-    #[error("`slots`: no slot is selected; name some of q, k, v, o, gate, up, down")]
-    NoSlots,
+    #[error("`projections`: no projection is selected; name some of q, k, v, o, gate, up, down")]
+    NoProjections,
     /// A budget below the smallest plan.
     #[error(
-        "{option} {asked}: the smallest possible for these slots is {smallest}; give at least that, \
-         a lower `rank_floor`, or fewer `slots`"
+        "{option} {asked}: the smallest possible for these projections is {smallest}; give at least that, \
+         a lower `rank_floor`, or fewer `projections`"
     )]
     BudgetTooSmall {
         /// Option that sets the budget.
@@ -138,7 +138,7 @@ pub enum PlanError {
     },
     /// A budget of the whole file with a method that allocates ranks.
     #[error(
-        "{}: the method {} shares out what its slots take; give `ratio`, `bytes` or another budget of slots, or `method` quantise",
+        "{}: the method {} shares out what its projections take; give `ratio`, `bytes` or another budget of projections, or `method` quantise",
         budget_as_builder_call(*budget), method.name()
     )]
     BudgetRequiresQuantise {
@@ -190,7 +190,7 @@ pub enum PlanError {
     KvBasesNeedCalibration,
     /// A fixed rank was combined with an allocation option.
     #[error(
-        "{option}: `rank` gives every slot its rank, so that there is nothing to allocate; leave one of \
+        "{option}: `rank` gives every projection its rank, so that there is nothing to allocate; leave one of \
          them out, or give `ratio`"
     )]
     NothingToAllocate {
@@ -254,7 +254,7 @@ pub enum PlanError {
     /// The smallest factors exceed the cache.
     #[error(
         "`allocator` cachefit: the smallest factors of {unit} are {bytes} bytes, {limit} are the share of \
-         the cache they may fill; use another allocator, a shorter `factor_type`, or fewer `slots`"
+         the cache they may fill; use another allocator, a shorter `factor_type`, or fewer `projections`"
     )]
     CacheTooSmall {
         /// Projections that read the same input.

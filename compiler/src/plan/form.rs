@@ -138,9 +138,9 @@ impl MatrixForm {
     pub fn tensors(&self, members: &[UnitMatrix]) -> Vec<StoredTensor> {
         let first = members.first();
         let basis = first.and_then(|member| {
-            let (layer, slot) = member.matrix.layer().zip(member.matrix.slot())?;
+            let (layer, projection) = member.matrix.layer().zip(member.matrix.projection())?;
             let stored = self.to_stored(member.source_type);
-            stored.basis(layer, slot.group()?, member.cols)
+            stored.basis(layer, projection.group()?, member.cols)
         });
         let own = members.iter().flat_map(|member| {
             let stored = self.to_stored(member.source_type);

@@ -36,17 +36,17 @@ pub(super) fn projection_groups(
     request: &PlanRequest,
 ) -> Result<Vec<ProjectionGroup>, PlanError> {
     if request.projections.is_empty() {
-        return Err(PlanError::NoSlots);
+        return Err(PlanError::NoProjections);
     }
-    let shape = |slot: ProjectionKind| hyper.projection_shape(slot);
+    let shape = |projection: ProjectionKind| hyper.projection_shape(projection);
     match request.method {
         Method::PerProjection | Method::Quantise => Ok(request
             .projections
             .iter()
-            .map(|&slot| {
-                let (rows, cols) = shape(slot);
+            .map(|&projection| {
+                let (rows, cols) = shape(projection);
                 ProjectionGroup {
-                    members: vec![slot],
+                    members: vec![projection],
                     outs: rows,
                     cols,
                     limit: rows.min(cols),
@@ -54,14 +54,14 @@ pub(super) fn projection_groups(
             })
             .collect()),
         Method::SharedBasis => {
-            if let Some(&slot) = request.projections.iter().find(|s| s.group().is_none()) {
-                return Err(PlanError::NoSharedInput(slot));
+            if let Some(&projection) = request.projections.iter().find(|s| s.group().is_none()) {
+                return Err(PlanError::NoSharedInput(projection));
             }
             let kinds: Vec<ProjectionGroup> = InputGroup::ALL
                 .into_iter()
                 .filter_map(|group| {
                     let members: Vec<ProjectionKind> = group
-                        .slots()
+                        .projections()
                         .iter()
                         .copied()
                         .filter(|s| request.projections.contains(s))
@@ -102,12 +102,9 @@ pub(super) fn units(
     let mut units = Vec::with_capacity(hyper.layers * kinds.len());
     for layer in 0..hyper.layers {
         for kind in kinds {
-            let members = kind.members.iter().filter_map(|&slot| {
+            let members = kind.members.iter().filter_map(|&projection| {
                 UnitMatrix::new(
-                    MatrixId::Projection {
-                        layer,
-                        projection: slot,
-                    },
+                    MatrixId::Projection { layer, projection },
                     hyper,
                     source_type,
                 )

@@ -196,9 +196,9 @@ fn unselected_dense_units(
     request: &PlanRequest,
     source_type: &impl SourceTypes,
 ) -> Vec<UnitPlan> {
-    let is_selected = |slot: ProjectionKind| request.projections.contains(&slot);
+    let is_selected = |projection: ProjectionKind| request.projections.contains(&projection);
     let others = unit::projections(hyper).into_iter();
-    let others = others.filter(|matrix| !matrix.slot().is_some_and(is_selected));
+    let others = others.filter(|matrix| !matrix.projection().is_some_and(is_selected));
     let outside = [MatrixId::Embedding, MatrixId::Head].into_iter();
     let of_type = |asked: Option<DenseType>| move |matrix| Some((matrix, asked?));
     let wanted = outside.filter_map(of_type(request.dense_types.embedding_and_head));
@@ -279,7 +279,7 @@ fn fixed_ranks(
             match kinds.iter().find(|k| k.limit < rank) {
                 Some(kind) => Err(PlanError::RankTooLarge {
                     rank,
-                    slot: kind.name(),
+                    projection: kind.name(),
                     limit: kind.limit,
                     rows: kind.outs,
                     cols: kind.cols,
@@ -495,8 +495,8 @@ impl Plan {
     /// Returns parameters after over parameters before of the selected projections.
     pub fn ratio(&self) -> f64 {
         let selected = |unit: &&UnitPlan| {
-            let mut slots = unit.members.iter().filter_map(UnitMatrix::slot);
-            slots.any(|slot| self.request.projections.contains(&slot))
+            let mut projections = unit.members.iter().filter_map(UnitMatrix::projection);
+            projections.any(|projection| self.request.projections.contains(&projection))
         };
         let units = || self.units.iter().filter(selected);
         let before: u64 = units().map(UnitPlan::parameters_before).sum();

@@ -411,28 +411,28 @@ mod tests {
 
     #[test]
     fn factors_and_shared_bases_compete_with_codes() {
-        let slot = |slot, rows| UnitMatrix {
+        let projection = |projection, rows| UnitMatrix {
             matrix: MatrixId::Projection {
                 layer: 0,
-                projection: slot,
+                projection,
             },
             rows,
             cols: 256,
             source_type: DType::F16,
         };
         let members = [
-            slot(ProjectionKind::Q, 256),
-            slot(ProjectionKind::K, 128),
-            slot(ProjectionKind::V, 128),
-            slot(ProjectionKind::O, 256),
-            slot(ProjectionKind::Gate, 512),
+            projection(ProjectionKind::Q, 256),
+            projection(ProjectionKind::K, 128),
+            projection(ProjectionKind::V, 128),
+            projection(ProjectionKind::O, 256),
+            projection(ProjectionKind::Gate, 512),
         ];
         let q8 = DType::Q8_0;
         let low_rank = |rank| MatrixForm::LowRank { rank, a: q8, b: q8 };
         let curve = |member: &UnitMatrix| {
             let dense = [(DType::Q4K, 4e-3), (DType::Q8_0, 1e-4)];
             let dense = dense.map(|(weight, loss)| (MatrixForm::Dense { weight }, loss));
-            let own = match member.slot() {
+            let own = match member.projection() {
                 Some(ProjectionKind::O) => vec![(low_rank(32), 1e-3)],
                 Some(ProjectionKind::Gate) => vec![(low_rank(32), 9e-2)],
                 _ => vec![(low_rank(64), 3e-3)],

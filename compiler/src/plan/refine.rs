@@ -166,12 +166,12 @@ mod tests {
             matrix: MatrixId::Embedding,
             ..member(0)
         };
-        let slot = member(1);
+        let projection = member(1);
         let dense = MatrixForm::Dense { weight: DType::Q4K };
         let all = [
             (&embedding, &dense),
-            (&slot, &dense),
-            (&slot, &MatrixForm::Unchanged),
+            (&projection, &dense),
+            (&projection, &MatrixForm::Unchanged),
         ];
         let of = |tied| refinable_matrices(all.into_iter(), tied).len();
         assert_eq!((of(true), of(false)), (2, 1));

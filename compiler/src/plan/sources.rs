@@ -15,7 +15,7 @@ pub trait SourceTypes {
 
 impl<F: Fn(usize, ProjectionKind) -> DType> SourceTypes for F {
     fn dtype(&self, matrix: MatrixId) -> Option<DType> {
-        Some(self(matrix.layer()?, matrix.slot()?))
+        Some(self(matrix.layer()?, matrix.projection()?))
     }
 }
 

@@ -82,15 +82,12 @@ fn every_layer_gets_the_same_rank() {
         |_, _| DType::F32,
     )
     .unwrap();
-    for slot in ProjectionKind::ALL {
+    for projection in ProjectionKind::ALL {
         let ranks: Vec<_> = (0..3)
             .map(|layer| {
-                plan.unit_of(MatrixId::Projection {
-                    layer,
-                    projection: slot,
-                })
-                .unwrap()
-                .rank()
+                plan.unit_of(MatrixId::Projection { layer, projection })
+                    .unwrap()
+                    .rank()
             })
             .collect();
         assert!(ranks.windows(2).all(|w| w[0] == w[1]) && ranks[0].is_some());
@@ -110,7 +107,7 @@ fn rank_error_names_the_largest_rank() {
         error,
         PlanError::RankTooLarge {
             rank: 200,
-            slot: "k".into(),
+            projection: "k".into(),
             limit: 128,
             rows: 128,
             cols: 256,
@@ -293,7 +290,7 @@ fn projection_alone_on_its_input_cannot_share_a_basis() {
     request.projections.clear();
     assert_eq!(
         make(&hyper, request, |_, _| DType::F32).unwrap_err(),
-        PlanError::NoSlots
+        PlanError::NoProjections
     );
 }
 

@@ -69,19 +69,16 @@ impl Unit {
 }
 
 fn reads_stream(members: &[UnitMatrix]) -> bool {
-    let slot = members.first().and_then(UnitMatrix::slot);
-    slot.is_some_and(|slot| slot.group().is_some())
+    let projection = members.first().and_then(UnitMatrix::projection);
+    projection.is_some_and(|projection| projection.group().is_some())
 }
 
 /// Returns the activations that a matrix reads.
 pub fn activation_point(matrix: MatrixId, tied: bool) -> Option<CalibratedInput> {
     match matrix {
-        MatrixId::Projection {
+        MatrixId::Projection { layer, projection } => Some(CalibratedInput::Site {
             layer,
-            projection: slot,
-        } => Some(CalibratedInput::Site {
-            layer,
-            site: slot.input(),
+            site: projection.input(),
         }),
         MatrixId::Head => Some(CalibratedInput::Head),
         MatrixId::Embedding => tied.then_some(CalibratedInput::Head),
@@ -145,8 +142,8 @@ impl UnitMatrix {
     }
 
     /// Returns the projection; `None` outside of blocks.
-    pub const fn slot(&self) -> Option<ProjectionKind> {
-        self.matrix.slot()
+    pub const fn projection(&self) -> Option<ProjectionKind> {
+        self.matrix.projection()
     }
 
     /// Returns the number of elements of the dense matrix.

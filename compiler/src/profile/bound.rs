@@ -71,7 +71,7 @@ impl fmt::Display for LowRankSummary {
         } = self;
         write!(
             f,
-            "low rank: {in_earnest} of {looked} slots and groups of slots looked at in earnest"
+            "low rank: {in_earnest} of {looked} projections and groups of projections looked at in earnest"
         )?;
         match &self.closest {
             Some((label, found)) if *found >= MARGIN => write!(
@@ -262,11 +262,11 @@ mod tests {
     use super::*;
     use htc_formats::model::{MatrixId, ProjectionKind};
 
-    fn member(slot: ProjectionKind, rows: usize, cols: usize) -> UnitMatrix {
+    fn member(projection: ProjectionKind, rows: usize, cols: usize) -> UnitMatrix {
         UnitMatrix {
             matrix: MatrixId::Projection {
                 layer: 1,
-                projection: slot,
+                projection,
             },
             rows,
             cols,
@@ -378,7 +378,7 @@ mod tests {
         closest.add(&one, None);
         closest.add(&one, Some(4.26));
         let text = closest.to_string();
-        assert!(text.starts_with("low rank: 0 of 1 slots"), "{text}");
+        assert!(text.starts_with("low rank: 0 of 1 projections"), "{text}");
         assert!(
             text.contains("layer 1: q, loses at least 4.3 times"),
             "{text}"
@@ -387,7 +387,7 @@ mod tests {
         assert!(
             closest
                 .to_string()
-                .ends_with("1 of 2 slots and groups of slots looked at in earnest")
+                .ends_with("1 of 2 projections and groups of projections looked at in earnest")
         );
     }
 }

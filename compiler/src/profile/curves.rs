@@ -277,7 +277,7 @@ fn matrix_curve(
         points,
         intermediate: in_bands.intermediate,
     };
-    let closest = if looked.considers_factors() && matrix.slot().is_some() {
+    let closest = if looked.considers_factors() && matrix.projection().is_some() {
         rank::add_factors(looked, read, &sample, &mut curve)?
     } else {
         None

@@ -17,7 +17,7 @@ use crate::unit::{UnitError, decomposition_path, dense_weight};
 
 /// Returns the groups that may share a basis: Q, K, V and gate, up.
 pub(super) fn groups(members: &[UnitMatrix]) -> Vec<Vec<UnitMatrix>> {
-    let of = |member: &UnitMatrix| Some((member.matrix.layer()?, member.slot()?.group()?));
+    let of = |member: &UnitMatrix| Some((member.matrix.layer()?, member.projection()?.group()?));
     let groups = members.chunk_by(|a, b| of(a).is_some() && of(a) == of(b));
     let shares = |group: &&[UnitMatrix]| {
         let outs: usize = group.iter().map(|member| member.rows).sum();
@@ -49,7 +49,7 @@ pub(super) fn add_factors(
     let weight = weight_of(read.member, &weight);
     let gauge = gauge(looked, read)?;
     let options = LowRankOptions {
-        method: decomposition_path(read.member.slot(), &gauge),
+        method: decomposition_path(read.member.projection(), &gauge),
         input: &gauge,
         algebra: looked.treatment.algebra(),
         ..LowRankOptions::default()
@@ -193,11 +193,11 @@ mod tests {
     use crate::profile::bound::rounding_loss;
     use htc_formats::model::{MatrixId, ProjectionKind};
 
-    fn member(slot: ProjectionKind, rows: usize, cols: usize) -> UnitMatrix {
+    fn member(projection: ProjectionKind, rows: usize, cols: usize) -> UnitMatrix {
         UnitMatrix {
             matrix: MatrixId::Projection {
                 layer: 1,
-                projection: slot,
+                projection,
             },
             rows,
             cols,

@@ -53,7 +53,7 @@ pub struct HeadError {
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct OutputError {
     /// Projection.
-    pub slot: ProjectionKind,
+    pub projection: ProjectionKind,
     /// Root mean square over the layers of `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½`.
     pub error: f64,
     /// Largest error of a layer.
@@ -67,13 +67,14 @@ impl CalibrationReport {
         treated: &TreatmentReport,
     ) -> Self {
         let errors = treated.output_errors();
-        let slots: BTreeSet<ProjectionKind> = errors.iter().map(|(slot, _)| *slot).collect();
-        let of_slot = |slot: ProjectionKind| {
-            let errors = errors.iter().filter(|(of, _)| *of == slot);
+        let projections: BTreeSet<ProjectionKind> =
+            errors.iter().map(|(projection, _)| *projection).collect();
+        let of_projection = |projection: ProjectionKind| {
+            let errors = errors.iter().filter(|(of, _)| *of == projection);
             let errors: Vec<f64> = errors.map(|(_, error)| *error).collect();
             let squares: f64 = errors.iter().map(|e| e * e).sum();
             Some(OutputError {
-                slot,
+                projection,
                 error: (squares / errors.len() as f64).sqrt(),
                 largest_error: errors.into_iter().reduce(f64::max)?,
             })
@@ -87,7 +88,7 @@ impl CalibrationReport {
             found_layers: calibration.cached_layers,
             layers: calibration.layers.len(),
             gauge: gauge.name().to_owned(),
-            output_errors: slots.into_iter().filter_map(of_slot).collect(),
+            output_errors: projections.into_iter().filter_map(of_projection).collect(),
             head: treated.measured_matrices.iter().find_map(|of| {
                 Some(HeadError {
                     matrix: of.matrix,
@@ -118,11 +119,11 @@ impl fmt::Display for CalibrationReport {
                 escape(&text.name)
             )?;
         }
-        let slots = self.output_errors.iter();
-        let slots = slots.map(|e| format!("{} {:.4}", e.slot, e.error));
+        let projections = self.output_errors.iter();
+        let projections = projections.map(|e| format!("{} {:.4}", e.projection, e.error));
         let head = self.head.iter();
         let head = head.map(|e| format!("{} {:.4}", e.matrix, e.error));
-        let errors: Vec<String> = slots.chain(head).collect();
+        let errors: Vec<String> = projections.chain(head).collect();
         if errors.is_empty() {
             return Ok(());
         }

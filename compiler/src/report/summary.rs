@@ -32,7 +32,7 @@ pub struct Summary {
     /// Selected parameters after over before.
     pub ratio: f64,
     /// One line per kind of projection.
-    pub slots: Vec<ProjectionSummary>,
+    pub projections: Vec<ProjectionSummary>,
     /// Shared bases.
     pub bases: Bases,
     #[serde(skip)]
@@ -93,7 +93,7 @@ impl Biases {
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct ProjectionSummary {
     /// Projection.
-    pub slot: ProjectionKind,
+    pub projection: ProjectionKind,
     /// Layers in which it is factorised.
     pub factorised: usize,
     /// Layers in which it is dense.
@@ -126,11 +126,12 @@ impl Summary {
             .sum();
         let bases: u64 = record.bases.iter().map(|b| b.parameters).sum();
         let basis_bytes: u64 = record.bases.iter().map(|b| b.bytes).sum();
-        let slots: BTreeSet<ProjectionKind> = record.slots.iter().map(|s| s.slot).collect();
-        let slots: Vec<ProjectionKind> = slots.into_iter().collect();
+        let projections: BTreeSet<ProjectionKind> =
+            record.projections.iter().map(|s| s.projection).collect();
+        let projections: Vec<ProjectionKind> = projections.into_iter().collect();
         let sum = |of: &dyn Fn(&ProjectionRecord) -> u64, chosen: &[ProjectionKind]| -> u64 {
-            let chosen = |s: &&ProjectionRecord| chosen.contains(&s.slot);
-            record.slots.iter().filter(chosen).map(of).sum()
+            let chosen = |s: &&ProjectionRecord| chosen.contains(&s.projection);
+            record.projections.iter().filter(chosen).map(of).sum()
         };
         let counted = |chosen: &[ProjectionKind], others: u64| BeforeAfter {
             before: others + sum(&|s| s.parameters_before, chosen),
@@ -141,7 +142,7 @@ impl Summary {
         } else {
             Biases::default()
         };
-        let mut parameters = counted(&slots, others);
+        let mut parameters = counted(&projections, others);
         let outside = |of: fn(&MatrixRecord) -> u64| record.matrices.iter().map(of).sum::<u64>();
         parameters.after += outside(|m| m.parameters_after);
         parameters.after -= outside(|m| m.parameters_before);
@@ -162,7 +163,7 @@ impl Summary {
         };
         Summary {
             request: PlanOptions {
-                slots: Vec::new(),
+                projections: Vec::new(),
                 ..plan.request().options()
             },
             asked: plan.request().to_string(),
@@ -173,9 +174,9 @@ impl Summary {
                 after: basis_bytes + sum(&|s| s.bytes_after, selected),
             },
             ratio,
-            slots: slots
+            projections: projections
                 .into_iter()
-                .map(|slot| summarise_projection(record, slot))
+                .map(|projection| summarise_projection(record, projection))
                 .collect(),
             bases: Bases {
                 count: record.bases.len(),
@@ -217,8 +218,12 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-fn summarise_projection(plan: &PlanRecord, slot: ProjectionKind) -> ProjectionSummary {
-    let records: Vec<_> = plan.slots.iter().filter(|s| s.slot == slot).collect();
+fn summarise_projection(plan: &PlanRecord, projection: ProjectionKind) -> ProjectionSummary {
+    let records: Vec<_> = plan
+        .projections
+        .iter()
+        .filter(|s| s.projection == projection)
+        .collect();
     let ranks = || records.iter().filter_map(|s| s.rank);
     let errors: Vec<f64> = records.iter().filter_map(|s| s.error).collect();
     let squares: f64 = errors.iter().map(|e| e * e).sum();
@@ -228,7 +233,7 @@ fn summarise_projection(plan: &PlanRecord, slot: ProjectionKind) -> ProjectionSu
     let encoded = records.iter().filter(encoded).count();
     let dense = records.iter().filter(dense).count();
     ProjectionSummary {
-        slot,
+        projection,
         factorised: records.len() - dense,
         dense,
         encoded,
@@ -263,7 +268,7 @@ fn all_notes(plan: &Plan, record: &PlanRecord, ratio: f64) -> Vec<String> {
         && ratio > asked
     {
         said.push(format!(
-            "the ratio is {ratio:.3}, {asked} was asked for: slots were kept dense because their \
+            "the ratio is {ratio:.3}, {asked} was asked for: projections were kept dense because their \
              factors would take more bytes; a smaller --ratio or --factor-type makes them pay"
         ));
     }
@@ -273,9 +278,9 @@ fn all_notes(plan: &Plan, record: &PlanRecord, ratio: f64) -> Vec<String> {
 /// Returns the notes of all projections, each once, then the others.
 pub fn notes(plan: &PlanRecord) -> Vec<String> {
     let mut said: Vec<(&str, Vec<ProjectionKind>, usize)> = Vec::new();
-    for record in &plan.slots {
+    for record in &plan.projections {
         if let Some(note) = &record.note {
-            let (_, slots, count) = match said.iter().position(|(text, ..)| text == note) {
+            let (_, projections, count) = match said.iter().position(|(text, ..)| text == note) {
                 Some(known) => &mut said[known],
                 None => {
                     said.push((note, Vec::new(), 0));
@@ -284,15 +289,15 @@ pub fn notes(plan: &PlanRecord) -> Vec<String> {
                 }
             };
             *count += 1;
-            if !slots.contains(&record.slot) {
-                slots.push(record.slot);
+            if !projections.contains(&record.projection) {
+                projections.push(record.projection);
             }
         }
     }
     said.into_iter()
-        .map(|(note, slots, count)| {
-            let names: Vec<_> = slots.iter().map(|s| s.name()).collect();
-            format!("{} ({count} slots): {note}", names.join(", "))
+        .map(|(note, projections, count)| {
+            let names: Vec<_> = projections.iter().map(|s| s.name()).collect();
+            format!("{} ({count} projections): {note}", names.join(", "))
         })
         .chain(plan.matrices.iter().filter_map(|matrix| {
             let note = matrix.note.as_ref()?;
@@ -305,7 +310,7 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "  parameters  {:>12} -> {:>12}  ({:.1} %; {:.1} % of the selected slots)",
+            "  parameters  {:>12} -> {:>12}  ({:.1} %; {:.1} % of the selected projections)",
             self.parameters.before,
             self.parameters.after,
             percent(self.parameters.after, self.parameters.before),
@@ -313,32 +318,32 @@ impl fmt::Display for Summary {
         )?;
         writeln!(f, "  asked for   {}", self.asked)?;
         writeln!(f)?;
-        let measured = self.slots.iter().any(|s| s.error.is_some());
+        let measured = self.projections.iter().any(|s| s.error.is_some());
         let of_errors = if measured {
             "                     error (rms)  error (max)"
         } else {
             ""
         };
-        writeln!(f, "  slot   layers  rank       bytes{of_errors}")?;
+        writeln!(f, "  projection  layers  rank       bytes{of_errors}")?;
         let shown = |s: &&ProjectionSummary| s.factorised > 0 || s.encoded > 0;
-        for slot in self.slots.iter().filter(shown) {
-            let rank = match slot.rank {
+        for projection in self.projections.iter().filter(shown) {
+            let rank = match projection.rank {
                 Some((low, high)) if low == high => low.to_string(),
                 Some((low, high)) => format!("{low}..{high}"),
                 None => "dense".to_owned(),
             };
             write!(
                 f,
-                "  {:<5}  {:>6}  {:<9}  {:>9} -> {:>9}",
-                slot.slot.name(),
-                slot.factorised + slot.encoded,
+                "  {:<10}  {:>6}  {:<9}  {:>9} -> {:>9}",
+                projection.projection.name(),
+                projection.factorised + projection.encoded,
                 rank,
-                format_bytes(slot.bytes.before),
-                format_bytes(slot.bytes.after),
+                format_bytes(projection.bytes.before),
+                format_bytes(projection.bytes.after),
             )?;
             if measured {
                 let number = |e: Option<f64>| e.map_or_else(String::new, |e| format!("{e:.5}"));
-                let (mean, most) = (number(slot.error), number(slot.largest_error));
+                let (mean, most) = (number(projection.error), number(projection.largest_error));
                 write!(f, "  {mean:>14}  {most:>11}")?;
             }
             writeln!(f)?;
@@ -349,7 +354,7 @@ impl fmt::Display for Summary {
                 .map_or_else(|| "dense".to_owned(), |r| r.to_string());
             write!(
                 f,
-                "  {:<13}  {rank:<9}  {:>9} -> {:>9}",
+                "  {:<18}  {rank:<9}  {:>9} -> {:>9}",
                 matrix.matrix.name(),
                 format_bytes(matrix.bytes_before),
                 format_bytes(matrix.bytes_after),
@@ -362,7 +367,7 @@ impl fmt::Display for Summary {
         if self.bases.count > 0 {
             writeln!(
                 f,
-                "  bases  {:>6}  {:>34}",
+                "  bases       {:>6}  {:>34}",
                 self.bases.count,
                 format_bytes(self.bases.bytes)
             )?;
@@ -370,18 +375,22 @@ impl fmt::Display for Summary {
         if self.biases.count > 0 {
             writeln!(
                 f,
-                "  biases {:>6}  {:>34}",
+                "  biases      {:>6}  {:>34}",
                 self.biases.count,
                 format_bytes(self.biases.bytes)
             )?;
         }
         if self.kv_bases > 0 {
-            writeln!(f, "  KV cache bases {:>34}", format_bytes(self.kv_bases))?;
+            writeln!(
+                f,
+                "  KV cache bases      {:>34}",
+                format_bytes(self.kv_bases)
+            )?;
         }
-        let factorised: usize = self.slots.iter().map(|s| s.factorised).sum();
-        let encoded: usize = self.slots.iter().map(|s| s.encoded).sum();
+        let factorised: usize = self.projections.iter().map(|s| s.factorised).sum();
+        let encoded: usize = self.projections.iter().map(|s| s.encoded).sum();
         if factorised + encoded == 0 {
-            writeln!(f, "  no slot is factorised")?;
+            writeln!(f, "  no projection is factorised")?;
         }
         for note in &self.notes {
             writeln!(f, "  note: {note}")?;

@@ -302,8 +302,8 @@ fn tensor_changes(
                     changes.insert(role, TensorChange::Bytes(bytes));
                 }
             }
-            Scale::Rows { layer, slot } => {
-                for role in rows_of(file, layer, slot) {
+            Scale::Rows { layer, projection } => {
+                for role in rows_of(file, layer, projection) {
                     changes.insert(role, TensorChange::ScaleRows(values.clone()));
                 }
             }

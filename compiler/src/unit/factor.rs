@@ -145,8 +145,12 @@ impl<'a> Factoriser<'a> {
         part: [f64; 2],
         made: &mut UnitResults,
     ) -> Result<(), UnitError> {
-        let slot = self.unit.members.get(index).and_then(UnitMatrix::slot);
-        let path = decomposition_path(slot, &self.gauge);
+        let projection = self
+            .unit
+            .members
+            .get(index)
+            .and_then(UnitMatrix::projection);
+        let path = decomposition_path(projection, &self.gauge);
         let options = LowRankOptions {
             method: path,
             input: &self.gauge,
@@ -301,8 +305,8 @@ impl<'a> Factoriser<'a> {
 /// Returns the decomposition path of a projection. Down uses the SVD of W; for the others the
 /// cheaper path gives the same factors up to rounding. Under a full gauge the SVD would need the
 /// gauge's root, which is as wide as the hidden layer; `W C Wᵀ` is narrower.
-pub(crate) fn decomposition_path(slot: Option<ProjectionKind>, gauge: &Gauge) -> SvdMethod {
-    match (slot, gauge) {
+pub(crate) fn decomposition_path(projection: Option<ProjectionKind>, gauge: &Gauge) -> SvdMethod {
+    match (projection, gauge) {
         (Some(ProjectionKind::Down), Gauge::None) => SvdMethod::Svd,
         _ => SvdMethod::Auto,
     }
@@ -331,11 +335,11 @@ fn gauges(
     let Some(place) = place else {
         return Ok((Arc::default(), None, Norm::Frobenius));
     };
-    let slot = unit.members.first().and_then(UnitMatrix::slot);
-    if let (Some(layer), Some(slot)) = (unit.layer(), slot)
+    let projection = unit.members.first().and_then(UnitMatrix::projection);
+    if let (Some(layer), Some(projection)) = (unit.layer(), projection)
         && let Some(axiom) = treatment.axiom(layer)?
     {
-        let (input, output) = match ResidualSide::from_projection(slot) {
+        let (input, output) = match ResidualSide::from_projection(projection) {
             ResidualSide::Read => (axiom.input_gauge().map_err(failed)?, None),
             ResidualSide::Write => (Gauge::None, Some(axiom.output_gauge().map_err(failed)?)),
         };

@@ -71,13 +71,9 @@ pub fn layer_tensors(
     order: Option<&ChannelPermutation>,
     algebra: &dyn Algebra,
 ) -> Result<Vec<(Role, Vec<u8>)>, UnitError> {
-    let slot = ProjectionKind::V;
-    let of_values = order.and_then(|order| {
-        order.outputs(MatrixId::Projection {
-            layer,
-            projection: slot,
-        })
-    });
+    let projection = ProjectionKind::V;
+    let of_values =
+        order.and_then(|order| order.outputs(MatrixId::Projection { layer, projection }));
     let [mut keys, mut values] = KvSide::ALL.map(|side| SideBases::new(side, layer));
     for head in 0..hyper.kv_heads {
         let [queries, of_keys, of_head] = calibrated.head(head);

@@ -117,7 +117,7 @@ pub enum UnitError {
     },
     /// A factor exceeds the range of its type.
     #[error(
-        "tensor {tensor}: its factors exceed the range of {dtype}; use `factor_type` f32 or bf16, or leave the slot out of `slots`"
+        "tensor {tensor}: its factors exceed the range of {dtype}; use `factor_type` f32 or bf16, or leave the projection out of `projections`"
     )]
     Overflow {
         /// Name in the source.

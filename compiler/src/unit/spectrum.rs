@@ -21,11 +21,11 @@ pub fn unit_singular_values(
     let dense = dense(source, unit)?;
     let weights = weights(source, unit, &dense)?;
     let failed = |index| failed(source, unit, index);
-    let slot = unit.members.first().and_then(|member| member.slot());
-    let gauge = slot.map(|slot| {
+    let projection = unit.members.first().and_then(|member| member.projection());
+    let gauge = projection.map(|projection| {
         treatment.gauge(CalibratedInput::Site {
             layer: unit.layer,
-            site: slot.input(),
+            site: projection.input(),
         })
     });
     let gauge = gauge.transpose().map_err(failed(0))?.unwrap_or_default();

@@ -49,13 +49,10 @@ impl Measured {
         }
     }
 
-    fn projection(&self, layer: usize, slot: ProjectionKind) -> ProjectionLoss {
+    fn projection(&self, layer: usize, projection: ProjectionKind) -> ProjectionLoss {
         let (matrix, site) = (
-            MatrixId::Projection {
-                layer,
-                projection: slot,
-            },
-            slot.input(),
+            MatrixId::Projection { layer, projection },
+            projection.input(),
         );
         let source = PermutedSource::new(self.model.file(), None);
         let place = CalibratedInput::Site { layer, site };
@@ -77,7 +74,7 @@ impl Measured {
             f64::from(block.lower[i * (i + 1) / 2 + j])
         };
         ProjectionLoss {
-            name: format!("layer {layer}, {slot}"),
+            name: format!("layer {layer}, {projection}"),
             rows,
             cols,
             values,
@@ -177,7 +174,7 @@ fn assert_falls(label: &str, lost: &[f64], most: &[f64]) {
     );
 }
 
-const SLOTS: [(usize, ProjectionKind); 3] = [
+const PROJECTIONS: [(usize, ProjectionKind); 3] = [
     (1, ProjectionKind::Gate),
     (4, ProjectionKind::Down),
     (6, ProjectionKind::O),
@@ -188,8 +185,8 @@ fn each_encoding_step_reduces_the_loss_of_column_groups() {
     let cache = tempfile::tempdir().unwrap();
     let measured = Measured::new(cache.path());
     let sweeps = Effort::Normal.settings().sweeps;
-    for (layer, slot) in SLOTS {
-        let of = measured.projection(layer, slot);
+    for (layer, projection) in PROJECTIONS {
+        let of = measured.projection(layer, projection);
         for code in [Code::trellis(3), Code::codebook(3)] {
             let codes = Codes::uniform(code.unwrap(), of.cols).unwrap();
             for codes in [codes.clone(), codes.with_rotation()] {
@@ -226,8 +223,8 @@ fn each_encoding_step_reduces_the_loss_of_a_gguf_type() {
     let measured = Measured::new(cache.path());
     let dtype = DType::Q4K;
     let sweeps = Effort::Normal.settings().sweeps;
-    for (layer, slot) in SLOTS {
-        let of = measured.projection(layer, slot);
+    for (layer, projection) in PROJECTIONS {
+        let of = measured.projection(layer, projection);
         let mut bytes = vec![0; dtype.matrix_bytes(of.rows, of.cols).unwrap()];
         let mut plain = vec![0.0; of.values.len()];
         block::encode(dtype, &of.values, &mut bytes).unwrap();

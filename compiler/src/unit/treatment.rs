@@ -390,12 +390,12 @@ fn search_axiom_gauge(
     layer: usize,
     algebra: &dyn Algebra,
 ) -> Result<Option<AxiomGauge>, UnitError> {
-    let slots: Vec<_> = truncated_projections(plan, layer).collect();
-    let dense: Vec<Vec<f32>> = slots
+    let projections: Vec<_> = truncated_projections(plan, layer).collect();
+    let dense: Vec<Vec<f32>> = projections
         .iter()
         .map(|(_, member, _)| dense_weight(source, member))
         .collect::<Result<_, _>>()?;
-    let weights: Vec<AxiomProjection> = slots
+    let weights: Vec<AxiomProjection> = projections
         .iter()
         .zip(&dense)
         .filter_map(|((_, member, rank), values)| {
@@ -406,7 +406,7 @@ fn search_axiom_gauge(
                     values,
                 },
                 rank: *rank,
-                side: ResidualSide::from_projection(member.slot()?),
+                side: ResidualSide::from_projection(member.projection()?),
             })
         })
         .collect();
@@ -419,7 +419,7 @@ fn search_axiom_gauge(
     }
     let found = axiom_gauge(&weights, options, algebra).map_err(|source_error| {
         let index = weight_index(&source_error).unwrap_or(0);
-        let matrix = slots.get(index).map(|(_, member, _)| member.matrix);
+        let matrix = projections.get(index).map(|(_, member, _)| member.matrix);
         UnitError::Factorise {
             tensor: matrix.map_or_else(String::new, |matrix| weight_name(source, matrix)),
             source: source_error,

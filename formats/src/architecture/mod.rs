@@ -232,10 +232,10 @@ impl Architecture {
         roles
             .filter_map(|(role, _)| match role {
                 Role::Linear {
-                    slot,
+                    projection,
                     part: Part::Bias,
                     ..
-                } => Some(slot),
+                } => Some(projection),
                 _ => None,
             })
             .collect()
@@ -328,9 +328,16 @@ impl ExpertRule {
     fn expected(&self, layer: usize, experts: usize, naming: Naming) -> Vec<ExpectedTensor> {
         let holds = (0..experts).map(|expert| {
             // Lossless: the number of experts is limited.
-            let slot = (self.projection)(expert as u16);
+            let projection = (self.projection)(expert as u16);
             let part = Part::Weight;
-            (Role::Linear { layer, slot, part }, self.rows)
+            (
+                Role::Linear {
+                    layer,
+                    projection,
+                    part,
+                },
+                self.rows,
+            )
         });
         let tensor = |name: &str, holds| ExpectedTensor {
             name: name.replace("{}", &layer.to_string()),

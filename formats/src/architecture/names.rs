@@ -76,7 +76,7 @@ mod tests {
         let layer = 1;
         let down = |expert| Role::Linear {
             layer,
-            slot: ProjectionKind::ExpertDown(expert),
+            projection: ProjectionKind::ExpertDown(expert),
             part: Part::Weight,
         };
         let find = |naming, name: &str| {

@@ -179,18 +179,18 @@ pub static OUTPUT: Group = Group::Model(&[
     TensorRule { gguf: "output.weight", hugging_face: "lm_head.weight", holds: &[(|_| Role::Output, Dim::Vocabulary)], cols: Dim::Width, required: OPTIONAL },
 ]);
 
-pub const fn dense(layer: usize, slot: ProjectionKind) -> Role {
+pub const fn dense(layer: usize, projection: ProjectionKind) -> Role {
     Role::Linear {
         layer,
-        slot,
+        projection,
         part: Part::Weight,
     }
 }
 
-pub const fn bias(layer: usize, slot: ProjectionKind) -> Role {
+pub const fn bias(layer: usize, projection: ProjectionKind) -> Role {
     Role::Linear {
         layer,
-        slot,
+        projection,
         part: Part::Bias,
     }
 }

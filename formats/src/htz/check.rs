@@ -40,23 +40,19 @@ pub(super) fn check_contents(manifest: &Manifest) -> Result<(), HtzError> {
                 feature: PROBE.to_owned(),
             });
         }
-        let mut slots = Vec::with_capacity(stored.projections.len());
+        let mut projections = Vec::with_capacity(stored.projections.len());
         for found in &stored.projections {
-            if let MatrixId::Projection {
-                layer,
-                projection: slot,
-            } = found.matrix
-            {
-                let rows = manifest.hyper.projection_shape(slot).0 as u64;
+            if let MatrixId::Projection { layer, projection } = found.matrix {
+                let rows = manifest.hyper.projection_shape(projection).0 as u64;
                 let components = match found.form {
                     Form::Dense => rows,
                     Form::LowRank | Form::SharedBasis => found.rank.unwrap_or(rows),
                     Form::Residual => rows + found.rank.unwrap_or(0),
                 };
-                slots.push((layer, slot, components));
+                projections.push((layer, projection, components));
             }
         }
-        geometry::check(&manifest.hyper, record, slots.into_iter())?;
+        geometry::check(&manifest.hyper, record, projections.into_iter())?;
     }
     check_provenance(&manifest.provenance)?;
     manifest
@@ -162,9 +158,9 @@ fn check_plan(
     }
     for (property, expected, found) in [
         (
-            "number of slots",
+            "number of projections",
             stored.projections.len(),
-            plan.slots.len(),
+            plan.projections.len(),
         ),
         ("number of bases", stored.bases.len(), plan.bases.len()),
     ] {
@@ -172,23 +168,23 @@ fn check_plan(
             return Err(whole(property, &expected.to_string(), found.to_string()));
         }
     }
-    for (record, slot) in plan.slots.iter().zip(&stored.projections) {
+    for (record, projection) in plan.projections.iter().zip(&stored.projections) {
         let agree = RecordCheck {
-            place: slot.matrix.to_string(),
+            place: projection.matrix.to_string(),
         };
         agree.expect_equal(
             "layer",
-            slot.matrix.layer().unwrap_or_default(),
+            projection.matrix.layer().unwrap_or_default(),
             record.layer,
         )?;
-        if let Some(expected) = slot.matrix.slot() {
-            agree.expect_equal("slot", expected, record.slot)?;
+        if let Some(expected) = projection.matrix.projection() {
+            agree.expect_equal("projection", expected, record.projection)?;
         }
         agree.check_matrix(
             h,
-            slot,
+            projection,
             &MatrixRecord {
-                matrix: slot.matrix,
+                matrix: projection.matrix,
                 form: record.form,
                 rank: record.rank,
                 rows: record.rows,

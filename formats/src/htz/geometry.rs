@@ -68,7 +68,8 @@ pub struct SpectrumRecord {
     /// Index of the layer.
     pub layer: usize,
     /// The projection.
-    pub slot: ProjectionKind,
+    #[serde(alias = "slot")]
+    pub projection: ProjectionKind,
     /// Number of components: the rank of the factors, or the rows of a dense projection.
     pub components: u64,
     /// Largest weight of a component.
@@ -91,16 +92,16 @@ pub(super) fn check(
         let (expected, found) = (stored.len(), record.spectra.len());
         return Err(fault("the whole", "number of spectra", expected, found));
     }
-    for (spectrum, (layer, slot, components)) in record.spectra.iter().zip(stored) {
-        let place = format!("layers.{layer}.{slot}");
+    for (spectrum, (layer, projection, components)) in record.spectra.iter().zip(stored) {
+        let place = format!("layers.{layer}.{projection}");
         let refuse = |property, expected: &dyn Display, found: &dyn Display| {
             Err(fault(&place, property, expected, found))
         };
         if spectrum.layer != layer {
             return refuse("layer", &layer, &spectrum.layer);
         }
-        if spectrum.slot != slot {
-            return refuse("slot", &slot, &spectrum.slot);
+        if spectrum.projection != projection {
+            return refuse("projection", &projection, &spectrum.projection);
         }
         if spectrum.components != components {
             return refuse("number of components", &components, &spectrum.components);

@@ -187,7 +187,8 @@ pub struct PlanRecord {
     /// Requested type of the factors.
     pub factor_type: DType,
     /// One record for each projection of each layer, in execution order.
-    pub slots: Vec<ProjectionRecord>,
+    #[serde(alias = "slots")]
+    pub projections: Vec<ProjectionRecord>,
     /// One record for each shared basis, in execution order.
     pub bases: Vec<BasisRecord>,
     /// Records of embedding and head (1.4); absent if both are unchanged.
@@ -238,7 +239,8 @@ pub struct ProjectionRecord {
     /// Index of the layer.
     pub layer: usize,
     /// The projection.
-    pub slot: ProjectionKind,
+    #[serde(alias = "slot")]
+    pub projection: ProjectionKind,
     /// Form in which it is stored.
     pub form: Form,
     /// Rank of the factors; absent if dense.

@@ -444,8 +444,8 @@ fn manifest_space(
     for entry in &mut longest.sections {
         entry.offset = u64::MAX;
     }
-    for slot in &mut longest.plan.slots {
-        slot.error = Some(LONGEST_NUMBER);
+    for projection in &mut longest.plan.projections {
+        projection.error = Some(LONGEST_NUMBER);
     }
     for matrix in &mut longest.plan.matrices {
         matrix.error = Some(LONGEST_NUMBER);

@@ -37,11 +37,9 @@ impl MatrixId {
     }
 
     /// Returns the projection; `None` outside of blocks.
-    pub const fn slot(self) -> Option<ProjectionKind> {
+    pub const fn projection(self) -> Option<ProjectionKind> {
         match self {
-            MatrixId::Projection {
-                projection: slot, ..
-            } => Some(slot),
+            MatrixId::Projection { projection, .. } => Some(projection),
             MatrixId::Embedding | MatrixId::Head => None,
         }
     }
@@ -50,9 +48,7 @@ impl MatrixId {
     pub const fn name(self) -> &'static str {
         match self {
             MatrixId::Embedding => "embedding",
-            MatrixId::Projection {
-                projection: slot, ..
-            } => slot.name(),
+            MatrixId::Projection { projection, .. } => projection.name(),
             MatrixId::Head => "head",
         }
     }
@@ -61,9 +57,7 @@ impl MatrixId {
     pub fn shape(self, hyper: &HyperParameters) -> (usize, usize) {
         match self {
             MatrixId::Embedding | MatrixId::Head => (hyper.vocabulary, hyper.width),
-            MatrixId::Projection {
-                projection: slot, ..
-            } => hyper.projection_shape(slot),
+            MatrixId::Projection { projection, .. } => hyper.projection_shape(projection),
         }
     }
 
@@ -71,13 +65,11 @@ impl MatrixId {
     /// weight.
     pub const fn role(self, part: Part) -> Option<Role> {
         match (self, part) {
-            (
-                MatrixId::Projection {
-                    layer,
-                    projection: slot,
-                },
+            (MatrixId::Projection { layer, projection }, part) => Some(Role::Linear {
+                layer,
+                projection,
                 part,
-            ) => Some(Role::Linear { layer, slot, part }),
+            }),
             (MatrixId::Embedding, Part::Weight) => Some(Role::TokenEmbedding),
             (MatrixId::Head, Part::Weight) => Some(Role::Output),
             (MatrixId::Head, Part::A | Part::B | Part::ResidualA | Part::ResidualB) => {
@@ -92,12 +84,9 @@ impl MatrixId {
         match self {
             MatrixId::Embedding => Role::TokenEmbedding,
             MatrixId::Head => Role::Output,
-            MatrixId::Projection {
+            MatrixId::Projection { layer, projection } => Role::Linear {
                 layer,
-                projection: slot,
-            } => Role::Linear {
-                layer,
-                slot,
+                projection,
                 part: Part::Weight,
             },
         }
@@ -110,13 +99,11 @@ impl MatrixId {
             Role::TokenEmbedding => Some((MatrixId::Embedding, Part::Weight)),
             Role::Output => Some((MatrixId::Head, Part::Weight)),
             Role::OutputFactor { part } => Some((MatrixId::Head, part)),
-            Role::Linear { layer, slot, part } => Some((
-                MatrixId::Projection {
-                    layer,
-                    projection: slot,
-                },
+            Role::Linear {
+                layer,
+                projection,
                 part,
-            )),
+            } => Some((MatrixId::Projection { layer, projection }, part)),
             _ => None,
         }
     }
@@ -126,10 +113,7 @@ impl MatrixId {
 impl fmt::Display for MatrixId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            MatrixId::Projection {
-                layer,
-                projection: slot,
-            } => write!(f, "layers.{layer}.{slot}"),
+            MatrixId::Projection { layer, projection } => write!(f, "layers.{layer}.{projection}"),
             MatrixId::Embedding | MatrixId::Head => f.write_str(self.name()),
         }
     }
@@ -146,10 +130,9 @@ impl FromStr for MatrixId {
             return Ok(found);
         }
         match format!("{text}.weight").parse() {
-            Ok(Role::Linear { layer, slot, .. }) => Ok(MatrixId::Projection {
-                layer,
-                projection: slot,
-            }),
+            Ok(Role::Linear {
+                layer, projection, ..
+            }) => Ok(MatrixId::Projection { layer, projection }),
             _ => Err(format!("unknown matrix {text:?}")),
         }
     }
@@ -177,7 +160,7 @@ pub enum Form {
     Dense,
     /// `W ≈ B A`.
     LowRank,
-    /// `W ≈ W̃ Pᵀ` with the basis `P` of the slot's group.
+    /// `W ≈ W̃ Pᵀ` with the basis `P` of the projection's group.
     SharedBasis,
     /// `W ≈ W₀ + B A`: a dense base and a low-rank residual.
     Residual,
@@ -403,7 +386,7 @@ mod tests {
         },
     ];
 
-    fn slot() -> MatrixId {
+    fn projection() -> MatrixId {
         MatrixId::Projection {
             layer: 4,
             projection: ProjectionKind::Up,
@@ -414,8 +397,12 @@ mod tests {
     fn form_is_detected_from_its_parts() {
         for (stored, form) in FORMS.into_iter().zip(Form::ALL) {
             assert_eq!(stored.form(), form);
-            let tensors = stored.tensors(slot(), (768, 256));
-            let has = |part| tensors.iter().any(|t| Some(t.role) == slot().role(part));
+            let tensors = stored.tensors(projection(), (768, 256));
+            let has = |part| {
+                tensors
+                    .iter()
+                    .any(|t| Some(t.role) == projection().role(part))
+            };
             assert_eq!(Form::from_parts(has), Some(form));
             assert_eq!(tensors.len(), form.parts().len());
             let by_role = |a: &StoredTensor, b: &StoredTensor| {
@@ -423,7 +410,7 @@ mod tests {
             };
             assert!(tensors.is_sorted_by(by_role), "{tensors:?}");
             for (tensor, &part) in tensors.iter().zip(form.parts()) {
-                assert_eq!(MatrixId::from_role(tensor.role), Some((slot(), part)));
+                assert_eq!(MatrixId::from_role(tensor.role), Some((projection(), part)));
                 assert!(tensor.bytes() > 0);
             }
         }
@@ -434,7 +421,7 @@ mod tests {
     #[test]
     fn forms_give_shapes_and_bytes_of_their_tensors() {
         let of = |form: &StoredForm| -> Vec<_> {
-            let tensors = form.tensors(slot(), (768, 256));
+            let tensors = form.tensors(projection(), (768, 256));
             tensors
                 .iter()
                 .map(|t| (t.rows, t.cols, t.bytes()))
@@ -463,7 +450,7 @@ mod tests {
 
     #[test]
     fn matrix_ids_round_trip_through_text() {
-        let all = [MatrixId::Embedding, slot(), MatrixId::Head];
+        let all = [MatrixId::Embedding, projection(), MatrixId::Head];
         assert!(all.is_sorted());
         for matrix in all {
             assert_eq!(matrix.to_string().parse(), Ok(matrix));

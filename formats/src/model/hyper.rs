@@ -315,13 +315,13 @@ impl HyperParameters {
 
     /// Returns the shape `[out, in]` of a projection; empty for experts that the model does not
     /// have.
-    pub fn projection_shape(&self, slot: ProjectionKind) -> (usize, usize) {
+    pub fn projection_shape(&self, projection: ProjectionKind) -> (usize, usize) {
         let (q, kv) = (self.heads * self.head_size, self.kv_heads * self.head_size);
         let (experts, expert_ffn) = match self.forward.experts {
             Some(experts) => (experts.count, experts.ffn),
             None => (0, 0),
         };
-        match slot {
+        match projection {
             ProjectionKind::Q => (q, self.width),
             ProjectionKind::K | ProjectionKind::V => (kv, self.width),
             ProjectionKind::O => (self.width, q),

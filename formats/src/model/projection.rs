@@ -258,7 +258,7 @@ impl InputGroup {
     }
 
     /// Returns the projections of the group in the order of execution.
-    pub const fn slots(self) -> &'static [ProjectionKind] {
+    pub const fn projections(self) -> &'static [ProjectionKind] {
         match self {
             InputGroup::Qkv => &[ProjectionKind::Q, ProjectionKind::K, ProjectionKind::V],
             InputGroup::GateUp => &[ProjectionKind::Gate, ProjectionKind::Up],

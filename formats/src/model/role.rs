@@ -57,7 +57,7 @@ pub enum Role {
         /// Index of the block.
         layer: usize,
         /// Projection within the block.
-        slot: ProjectionKind,
+        projection: ProjectionKind,
         /// Dense weight, factor or bias.
         part: Part,
     },
@@ -152,9 +152,9 @@ impl Role {
     /// Returns a sort key for the order of execution, which is the order of an artifact.
     pub fn execution_order(self) -> impl Ord {
         // Norms are between projections.
-        let step = |slot: ProjectionKind| {
-            let order = slot.execution_order();
-            match slot {
+        let step = |projection: ProjectionKind| {
+            let order = projection.execution_order();
+            match projection {
                 ProjectionKind::Q | ProjectionKind::K | ProjectionKind::V => 2 + order,
                 ProjectionKind::O => 4 + order,
                 _ => 7 + order,
@@ -170,7 +170,9 @@ impl Role {
                 InputGroup::Qkv => (1, 1, 0),
                 InputGroup::GateUp => (1, 10, 0),
             },
-            Role::Linear { slot, part, .. } => (1, step(slot), part as usize),
+            Role::Linear {
+                projection, part, ..
+            } => (1, step(projection), part as usize),
             Role::QueryNorm { .. } => (1, 5, 0),
             Role::KeyNorm { .. } => (1, 6, 0),
             Role::PostAttentionNorm { .. } => (1, 8, 0),
@@ -183,9 +185,7 @@ impl Role {
             Role::KvEnergies { side, .. } => (3, side as usize, 1),
             Role::Refinement { matrix } => match matrix {
                 MatrixId::Embedding => (4, 0, 0),
-                MatrixId::Projection {
-                    projection: slot, ..
-                } => (4, step(slot), 0),
+                MatrixId::Projection { projection, .. } => (4, step(projection), 0),
                 MatrixId::Head => (4, after_experts, 0),
             },
         };
@@ -200,8 +200,12 @@ impl fmt::Display for Role {
         }
         match *self {
             Role::Basis { layer, group } => write!(f, "layers.{layer}.{}.basis", group.name()),
-            Role::Linear { layer, slot, part } => {
-                write!(f, "layers.{layer}.{slot}.{}", part.name())
+            Role::Linear {
+                layer,
+                projection,
+                part,
+            } => {
+                write!(f, "layers.{layer}.{projection}.{}", part.name())
             }
             Role::OutputFactor { part } => write!(f, "output.{}", part.name()),
             Role::Refinement { matrix } => write!(f, "{matrix}{REFINEMENT}"),
@@ -250,9 +254,9 @@ impl FromStr for Role {
                     .find(|g| g.name() == group)
                     .ok_or_else(unknown)?,
             },
-            Some((slot, part)) => Role::Linear {
+            Some((projection, part)) => Role::Linear {
                 layer,
-                slot: slot.parse().map_err(|_| unknown())?,
+                projection: projection.parse().map_err(|_| unknown())?,
                 part: Part::ALL
                     .into_iter()
                     .find(|p| p.name() == part)
@@ -305,10 +309,14 @@ mod tests {
             ProjectionKind::ExpertUp(17),
             ProjectionKind::ExpertDown(u16::MAX),
         ];
-        for slot in ProjectionKind::ALL.into_iter().chain(experts) {
+        for projection in ProjectionKind::ALL.into_iter().chain(experts) {
             for part in Part::ALL {
                 let layer = 12;
-                roles.push(Role::Linear { layer, slot, part });
+                roles.push(Role::Linear {
+                    layer,
+                    projection,
+                    part,
+                });
             }
         }
         for group in InputGroup::ALL {
@@ -327,7 +335,11 @@ mod tests {
     #[test]
     fn roles_sort_by_execution_order() {
         let layer = 3;
-        let part = |slot, part| Role::Linear { layer, slot, part };
+        let part = |projection, part| Role::Linear {
+            layer,
+            projection,
+            part,
+        };
         let ordered = [
             Role::TokenEmbedding,
             Role::RopeFactors,

@@ -342,15 +342,19 @@ impl Builder<'_> {
         self.roles.contains(&role)
     }
 
-    fn projection(&self, layer: usize, slot: ProjectionKind, output: Register) -> Projection {
-        let (rows, cols) = self.hyper.projection_shape(slot);
+    fn projection(&self, layer: usize, projection: ProjectionKind, output: Register) -> Projection {
+        let (rows, cols) = self.hyper.projection_shape(projection);
         let part = Part::Bias;
         Projection {
             layer,
-            kind: slot,
+            kind: projection,
             rows,
             cols,
-            bias: self.has(Role::Linear { layer, slot, part }),
+            bias: self.has(Role::Linear {
+                layer,
+                projection,
+                part,
+            }),
             output,
         }
     }

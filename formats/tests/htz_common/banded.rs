@@ -56,7 +56,7 @@ pub fn rotated() -> Model {
         (
             Role::Linear {
                 layer: 0,
-                slot: ProjectionKind::Down,
+                projection: ProjectionKind::Down,
                 part: Part::Weight,
             },
             "2r:t3x1,l4x1",
@@ -89,7 +89,7 @@ fn in_bands(version: u8, hyper: HyperParameters) -> Model {
     let mut model = model(hyper, false, Some(DType::F16), (DType::F32, 6), choose);
     let down = Role::Linear {
         layer: 0,
-        slot: ProjectionKind::Down,
+        projection: ProjectionKind::Down,
         part: Part::Weight,
     };
     for (role, codes) in [
@@ -108,9 +108,9 @@ fn in_bands(version: u8, hyper: HyperParameters) -> Model {
         entry.codes = Some(layout);
         let bytes = entry.stored_bytes().expect("whole bands");
         model.data[index].1 = bands(&codes, entry.rows as usize, index as u64);
-        let mut slots = model.manifest.plan.slots.iter_mut();
+        let mut projections = model.manifest.plan.projections.iter_mut();
         if let Some(record) =
-            slots.find(|record| role == down && record.slot == ProjectionKind::Down)
+            projections.find(|record| role == down && record.projection == ProjectionKind::Down)
         {
             record.bytes_after = bytes;
         }

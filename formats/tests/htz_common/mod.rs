@@ -155,7 +155,7 @@ pub fn model(
             cols,
         ));
     }
-    let (mut slots, mut bases) = (Vec::new(), Vec::new());
+    let (mut projections, mut bases) = (Vec::new(), Vec::new());
     for layer in 0..hyper.layers {
         let mut groups = vec![
             vec![ProjectionKind::Q, ProjectionKind::K, ProjectionKind::V],
@@ -192,9 +192,14 @@ pub fn model(
                 let name = format!("blk.{layer}.ffn_norm.weight");
                 tensors.push(vector(name, Role::FfnNorm { layer }, hyper.width));
             }
-            let choices: Vec<Choice> = group.iter().map(|&slot| choose(layer, slot)).collect();
+            let choices: Vec<Choice> = group
+                .iter()
+                .map(|&projection| choose(layer, projection))
+                .collect();
             if choices.iter().any(|c| matches!(c, Choice::Shared(_))) {
-                let group = group[0].group().expect("slots that share have a group");
+                let group = group[0]
+                    .group()
+                    .expect("projections that share have a group");
                 let (dtype, rank) = basis;
                 let role = Role::Basis { layer, group };
                 let name = format!("blk.{layer}.{}", group.name());
@@ -208,11 +213,15 @@ pub fn model(
                 });
                 tensors.push(entry);
             }
-            for (&slot, choice) in group.iter().zip(choices) {
-                let (rows, cols) = hyper.projection_shape(slot);
-                let name = format!("blk.{layer}.{slot}.weight");
+            for (&projection, choice) in group.iter().zip(choices) {
+                let (rows, cols) = hyper.projection_shape(projection);
+                let name = format!("blk.{layer}.{projection}.weight");
                 let entry = |part, dtype, rows, cols| {
-                    let role = Role::Linear { layer, slot, part };
+                    let role = Role::Linear {
+                        layer,
+                        projection,
+                        part,
+                    };
                     TensorEntry::new(name.clone(), role, dtype, rows, cols)
                 };
                 let (form, rank, stored) = match choice {
@@ -244,9 +253,9 @@ pub fn model(
                         ],
                     ),
                 };
-                slots.push(ProjectionRecord {
+                projections.push(ProjectionRecord {
                     layer,
-                    slot,
+                    projection,
                     form,
                     rank,
                     rows: rows as u64,
@@ -291,7 +300,7 @@ pub fn model(
             method: "gp".to_owned(),
             budget: Budget::Ratio(0.5),
             factor_type: DType::F16,
-            slots,
+            projections,
             bases,
             matrices: Vec::new(),
             allocation: None,
@@ -325,7 +334,7 @@ pub fn model(
 
 /// One layer with every form and most types.
 pub fn mixed() -> Model {
-    let choose = |_, slot| match slot {
+    let choose = |_, projection| match projection {
         ProjectionKind::Q | ProjectionKind::V => Choice::Shared(DType::F16),
         ProjectionKind::K => Choice::Dense(DType::Q8_0),
         ProjectionKind::O => Choice::LowRank(DType::BF16, 5),
@@ -338,7 +347,7 @@ pub fn mixed() -> Model {
 
 /// Returns two layers with three experts each.
 pub fn with_experts() -> Model {
-    let choose = |_, slot| match slot {
+    let choose = |_, projection| match projection {
         ProjectionKind::ExpertUp(1) => Choice::LowRank(DType::F16, 3),
         ProjectionKind::ExpertDown(_) => Choice::Dense(DType::Q8_0),
         _ => Choice::Dense(DType::F16),
@@ -361,7 +370,7 @@ pub fn with_experts() -> Model {
 
 /// Returns the small model with all additions of format 1.1.
 pub fn varied() -> Model {
-    let choose = |_, slot| match slot {
+    let choose = |_, projection| match projection {
         ProjectionKind::Q => Choice::Shared(DType::F16),
         ProjectionKind::Gate => Choice::Dense(DType::IQ4NL),
         ProjectionKind::Down => Choice::LowRank(DType::F16, 3),
@@ -391,9 +400,9 @@ pub fn varied() -> Model {
     };
     let mut model = model(hyper, true, None, (DType::F32, 6), choose);
     let layer = 0;
-    let bias = |slot| Role::Linear {
+    let bias = |projection| Role::Linear {
         layer,
-        slot,
+        projection,
         part: Part::Bias,
     };
     let more = [
@@ -424,7 +433,7 @@ pub fn varied() -> Model {
 
 /// Format 1.4: bases with residuals, an embedding of another type, and a factorised head.
 pub fn formed() -> Model {
-    let choose = |_, slot| match slot {
+    let choose = |_, projection| match projection {
         ProjectionKind::Q => Choice::Shared(DType::F16),
         ProjectionKind::O => Choice::Residual(DType::Q4_0, 3),
         ProjectionKind::Down => Choice::Residual(DType::Q8_0, 5),
@@ -437,7 +446,7 @@ pub fn formed() -> Model {
     };
     let bias = Role::Linear {
         layer: 0,
-        slot: ProjectionKind::Down,
+        projection: ProjectionKind::Down,
         part: Part::Bias,
     };
     let more = [
@@ -480,14 +489,14 @@ pub fn formed() -> Model {
 
 pub fn probed() -> Model {
     let mut model = mixed();
-    let slots = &model.manifest.plan.slots;
-    let spectra = slots
+    let projections = &model.manifest.plan.projections;
+    let spectra = projections
         .iter()
         .enumerate()
-        .map(|(index, slot)| SpectrumRecord {
-            layer: slot.layer,
-            slot: slot.slot,
-            components: slot.rank.map_or(slot.rows, |rank| rank as u64),
+        .map(|(index, projection)| SpectrumRecord {
+            layer: projection.layer,
+            projection: projection.projection,
+            components: projection.rank.map_or(projection.rows, |rank| rank as u64),
             largest: 1.5 + index as f64 / 3.0,
             energy: 7.25 * index as f64,
         });
@@ -534,8 +543,8 @@ pub fn quality() -> QualityRecord {
 }
 
 pub fn fill_in(plan: &mut PlanRecord) {
-    for (index, slot) in plan.slots.iter_mut().enumerate() {
-        slot.error = Some(index as f64 / 16.0);
+    for (index, projection) in plan.projections.iter_mut().enumerate() {
+        projection.error = Some(index as f64 / 16.0);
     }
 }
 

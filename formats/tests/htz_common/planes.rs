@@ -24,14 +24,14 @@ pub fn planes_behind_kv_bases() -> Model {
 /// Refinements of three matrices, not in execution order, and active-fraction points.
 pub fn refined() -> Model {
     let mut model = banded();
-    let slot = |slot| MatrixId::Projection {
+    let projection = |projection| MatrixId::Projection {
         layer: 0,
-        projection: slot,
+        projection,
     };
     for (seed, (matrix, codes)) in [
-        (slot(ProjectionKind::Down), "1:t2x2"),
+        (projection(ProjectionKind::Down), "1:t2x2"),
         (MatrixId::Head, "1:l2x1"),
-        (slot(ProjectionKind::Q), "1:l3x1"),
+        (projection(ProjectionKind::Q), "1:l3x1"),
     ]
     .into_iter()
     .enumerate()

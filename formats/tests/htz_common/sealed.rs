@@ -16,7 +16,7 @@ pub fn with_source(mut artifact: Model, dtype: DType) -> Model {
     let own = |role: Role| artifact.manifest.tensor(role);
     let rope = own(Role::RopeFactors).is_some();
     let head = own(Role::Output).map(|entry| entry.dtype);
-    let choose = |_, slot| match slot {
+    let choose = |_, projection| match projection {
         ProjectionKind::V => Choice::Dense(DType::BF16),
         _ => Choice::Dense(dtype),
     };

@@ -208,7 +208,7 @@ fn model_tensors(shape: &Shape, form: StorageForm) -> Result<Vec<StoredTensor>, 
                 all.extend(tensors.iter().cloned().map(|t| StoredTensor { role, ..t }));
             }
             all.extend(tensors);
-            let first = |group: &InputGroup| group.slots().first() == Some(&slot);
+            let first = |group: &InputGroup| group.projections().first() == Some(&slot);
             if let Some(group) = slot.group().filter(first) {
                 all.extend(kept.basis(layer, group, cols));
             }
@@ -303,7 +303,7 @@ fn gguf_name(role: Role) -> Option<String> {
         Role::FfnNorm { layer } => format!("blk.{layer}.ffn_norm.weight"),
         Role::Linear {
             layer,
-            slot,
+            projection: slot,
             part: Part::Weight,
         } => {
             format!("blk.{layer}.{}.weight", of_slot(slot)?)

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use htc_formats::DType;
 use htc_formats::model::ProjectionKind;
-use htc_loader::backend::{Backend, Factor, Input, Slot as Product};
+use htc_loader::backend::{Backend, Factor, Input, Product};
 use htc_loader::tensor::Tensor;
 use serde_json::{Value, json};
 

@@ -10,12 +10,9 @@ use crate::tensor::Tensor;
 pub(super) fn decode_projection(
     file: &ModelFile,
     layer: usize,
-    slot: ProjectionKind,
+    projection: ProjectionKind,
 ) -> Result<Vec<f32>, LoadError> {
-    let matrix = MatrixId::Projection {
-        layer,
-        projection: slot,
-    };
+    let matrix = MatrixId::Projection { layer, projection };
     let of = |part: Part| -> Result<Vec<f32>, LoadError> {
         let missing = LoadError::Missing(matrix.weight());
         decode_tensor(file, matrix.role(part).ok_or(missing)?)
@@ -43,7 +40,7 @@ pub(super) fn decode_projection(
             w
         }
         Form::SharedBasis => {
-            let group = slot.group().unwrap_or(InputGroup::Qkv);
+            let group = projection.group().unwrap_or(InputGroup::Qkv);
             let basis = decode_tensor(file, Role::Basis { layer, group })?;
             product(&of(Part::Projected)?, &basis, [rows, cols])
         }

@@ -427,10 +427,10 @@ impl DraftBases {
             let stored = encode_matrix("basis", dtypes[0], [rank, rows.len() / rank.max(1)], rows)?;
             let placed = draft.load(&stored)?;
             let mut qkv = Vec::with_capacity(3);
-            for (&slot, &dtype) in InputGroup::Qkv.slots().iter().zip(&dtypes[1..]) {
-                let projected = self.project(layer, slot, basis, &mut scratch)?;
+            for (&projection, &dtype) in InputGroup::Qkv.projections().iter().zip(&dtypes[1..]) {
+                let projected = self.project(layer, projection, basis, &mut scratch)?;
                 let out = projected.len() / rank.max(1);
-                let tensor = encode_matrix(slot.name(), dtype, [out, rank], &projected)?;
+                let tensor = encode_matrix(projection.name(), dtype, [out, rank], &projected)?;
                 let projected = draft.load(&tensor)?;
                 qkv.push(Linear::SharedBasis { projected });
             }
@@ -446,12 +446,12 @@ impl DraftBases {
     fn project(
         &self,
         layer: usize,
-        slot: ProjectionKind,
+        projection: ProjectionKind,
         basis: &OnlineBasis,
         scratch: &mut Scratch,
     ) -> Result<Vec<f32>, SpeculateError> {
-        let (out, width) = self.model.hyper.projection_shape(slot);
-        let w = dense::decode_projection(&self.model, layer, slot)?;
+        let (out, width) = self.model.hyper.projection_shape(projection);
+        let w = dense::decode_projection(&self.model, layer, projection)?;
         let bytes: Vec<u8> = w.iter().flat_map(|x| x.to_le_bytes()).collect();
         let w = Matrix::new(DType::F32, out, width, &bytes).map_err(ExecError::from)?;
         let rank = basis.rank();
@@ -492,9 +492,15 @@ fn encode_matrix(
 fn shared_basis_types(file: &ModelFile, layer: usize) -> Option<[DType; 4]> {
     let group = InputGroup::Qkv;
     let mut dtypes = [file.tensor(Role::Basis { layer, group })?.dtype; 4];
-    for (dtype, &slot) in dtypes[1..].iter_mut().zip(group.slots()) {
+    for (dtype, &projection) in dtypes[1..].iter_mut().zip(group.projections()) {
         let part = Part::Projected;
-        *dtype = file.tensor(Role::Linear { layer, slot, part })?.dtype;
+        *dtype = file
+            .tensor(Role::Linear {
+                layer,
+                projection,
+                part,
+            })?
+            .dtype;
     }
     Some(dtypes)
 }

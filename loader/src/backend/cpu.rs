@@ -7,7 +7,7 @@ use htc_formats::model::{Activation, RopePairs};
 use htc_kernels::cpu::{self, KvView, Scratch};
 use htc_kernels::{Pool, PoolError, ShapeError};
 
-use super::{Attention, Backend, Factor, HeadShape, SequenceRows, Slot};
+use super::{Attention, Backend, Factor, HeadShape, Product, SequenceRows};
 use crate::error::ExecError;
 use crate::kv::{CompressionEnergies, KeptRows, Kv, KvCache, KvPlan, LayerBases};
 use crate::tensor::Tensor;
@@ -268,7 +268,7 @@ impl Backend for Cpu {
         n: usize,
         x: &Vec<f32>,
         factors: &[Factor<'_, Tensor>],
-        slots: &mut [Slot<'_, Self>],
+        projections: &mut [Product<'_, Self>],
     ) -> Result<(), ExecError> {
         let mut width = None;
         let mut first = Vec::with_capacity(factors.len());
@@ -278,21 +278,21 @@ impl Backend for Cpu {
             let rank = factor.rank;
             first.push(cpu::Factor { w, rank });
         }
-        let mut second = Vec::with_capacity(slots.len());
-        for slot in slots {
-            if let Some(w) = slot.weight.column_groups()? {
+        let mut second = Vec::with_capacity(projections.len());
+        for projection in projections {
+            if let Some(w) = projection.weight.column_groups()? {
                 // A matrix in column groups is dense and reads the input.
                 let x = &x[..n * w.cols()];
-                let y = &mut slot.y[..n * slot.rows];
+                let y = &mut projection.y[..n * projection.rows];
                 self.cpu
                     .matmul_column_groups(w, n, x, y, &mut self.scratch)?;
                 continue;
             }
-            let w = slot.weight.matrix()?.first_cols(slot.cols)?;
-            if slot.input == cpu::Input::Vector {
+            let w = projection.weight.matrix()?.first_cols(projection.cols)?;
+            if projection.input == cpu::Input::Vector {
                 width = Some(w.cols());
             }
-            let (input, y) = (slot.input, &mut slot.y[..n * slot.rows]);
+            let (input, y) = (projection.input, &mut projection.y[..n * projection.rows]);
             second.push(cpu::Projection { w, input, y });
         }
         let Some(width) = width else {

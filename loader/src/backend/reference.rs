@@ -9,7 +9,7 @@ use htc_formats::model::{Activation, RopePairs};
 use htc_kernels::reference::{self, AttentionShape};
 
 pub use self::kv::ReferenceKv;
-use super::{Attention, Backend, Factor, HeadShape, Input, SequenceRows, Slot};
+use super::{Attention, Backend, Factor, HeadShape, Input, Product, SequenceRows};
 use crate::error::ExecError;
 use crate::kv::{CompressionEnergies, KeptRows, Kv, KvPlan, LayerBases};
 use crate::tensor::Tensor;
@@ -176,7 +176,7 @@ impl Backend for Reference {
         n: usize,
         x: &Vec<f64>,
         factors: &[Factor<'_, ReferenceWeight>],
-        slots: &mut [Slot<'_, Self>],
+        projections: &mut [Product<'_, Self>],
     ) -> Result<(), ExecError> {
         for t in 0..n {
             let row = |cols: usize| &x[t * cols..][..cols];
@@ -186,13 +186,13 @@ impl Backend for Reference {
                 inner
             };
             let inners: Vec<Vec<f64>> = factors.iter().map(inner).collect();
-            for slot in &mut *slots {
-                let x = match slot.input {
-                    Input::Vector => row(slot.cols),
+            for projection in &mut *projections {
+                let x = match projection.input {
+                    Input::Vector => row(projection.cols),
                     Input::Inner(index) => &inners[index],
                 };
-                let y = slot.weight.product(slot.rows, x);
-                slot.y[t * slot.rows..][..slot.rows].copy_from_slice(&y);
+                let y = projection.weight.product(projection.rows, x);
+                projection.y[t * projection.rows..][..projection.rows].copy_from_slice(&y);
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 use htc_formats::model::Register;
 
 use super::{Runner, Session};
-use crate::backend::{Backend, Factor, Input, Slot};
+use crate::backend::{Backend, Factor, Input, Product};
 use crate::error::ExecError;
 use crate::linear::{Linear, Placed};
 use crate::tensor::Tensor;
@@ -88,14 +88,14 @@ impl<B: Backend> Runner<B> {
             rows: a.rows,
             rank: a.rows,
         };
-        let slot = Slot {
+        let projection = Product {
             weight: &b.weight,
             rows: b.rows,
             cols: a.rows,
             input: Input::Inner(0),
             y: &mut *delta,
         };
-        backend.project(n, normed, &[factor], &mut [slot])?;
+        backend.project(n, normed, &[factor], &mut [projection])?;
         backend.add(n * b.rows, normed, delta)
     }
 }

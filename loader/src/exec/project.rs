@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::backend::{Backend, Factor, Input, Slot};
+use crate::backend::{Backend, Factor, Input, Product};
 use crate::dial::ActiveSetting;
 use crate::error::ExecError;
 use crate::linear::{Linear, Placed, RankFraction};
@@ -35,7 +35,7 @@ pub(super) fn project<B: Backend>(
     if let (Some(basis), Some(block)) = (basis, block_of_shared) {
         factors.push(first_factor(basis, fraction, block));
     }
-    let mut slots: Vec<Slot<'_, B>> = Vec::with_capacity(outputs.len());
+    let mut projections: Vec<Product<'_, B>> = Vec::with_capacity(outputs.len());
     for Output { linear, y } in &mut outputs {
         let (w, input) = match linear {
             Linear::Dense(w)
@@ -52,7 +52,7 @@ pub(super) fn project<B: Backend>(
             Input::Vector => w.cols,
             Input::Inner(index) => factors.get(index).map_or(w.cols, |factor| factor.rows),
         };
-        slots.push(Slot {
+        projections.push(Product {
             weight: &w.weight,
             rows: w.rows,
             cols,
@@ -60,20 +60,20 @@ pub(super) fn project<B: Backend>(
             y,
         });
     }
-    backend.project(n, x, &factors, &mut slots)?;
-    let mut refined: Vec<Slot<'_, B>> = Vec::new();
+    backend.project(n, x, &factors, &mut projections)?;
+    let mut refined: Vec<Product<'_, B>> = Vec::new();
     for Output { linear, y } in outputs {
         if let Linear::Residual { a, b, .. } = linear {
             backend.resize(extra, n * b.rows)?;
             let factor = first_factor(a, fraction, b.dtype.block_len());
-            let slot = Slot {
+            let projection = Product {
                 weight: &b.weight,
                 rows: b.rows,
                 cols: factor.rows,
                 input: Input::Inner(0),
                 y: &mut *extra,
             };
-            backend.project(n, x, &[factor], &mut [slot])?;
+            backend.project(n, x, &[factor], &mut [projection])?;
             backend.add(n * b.rows, y, extra)?;
         }
         if let Linear::Refined {
@@ -81,7 +81,7 @@ pub(super) fn project<B: Backend>(
         } = linear
             && setting.is_active(*place)
         {
-            refined.push(Slot {
+            refined.push(Product {
                 weight: &refinement.weight,
                 rows: refinement.rows,
                 cols: refinement.cols,

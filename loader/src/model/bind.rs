@@ -146,7 +146,7 @@ impl<P> Binder<'_, P> {
             Form::SharedBasis => {
                 let group = matrix
                     .layer()
-                    .zip(matrix.slot().and_then(ProjectionKind::group));
+                    .zip(matrix.projection().and_then(ProjectionKind::group));
                 let missing = group.map_or(matrix.weight(), |(layer, group)| Role::Basis {
                     layer,
                     group,
@@ -218,10 +218,14 @@ impl<P> Binder<'_, P> {
         };
         let form = self.form(matrix);
         let form = form.ok_or(LoadError::Missing(matrix.weight()))?;
-        let (slot, part) = (projection.kind, Part::Bias);
+        let bias = Role::Linear {
+            layer,
+            projection: projection.kind,
+            part: Part::Bias,
+        };
         Ok(Projection {
             linear: self.linear(matrix, form, basis)?,
-            bias: self.vector(Role::Linear { layer, slot, part }, projection.rows)?,
+            bias: self.vector(bias, projection.rows)?,
             cols: projection.cols,
             output: projection.output,
         })

@@ -143,13 +143,20 @@ fn launches_per_token_are_as_recorded() {
     let source = scratch.file("model.gguf", tiny.bytes());
     let dense = ModelFile::open(&source).unwrap();
     assert_eq!(assert_same_logits(&dense, &tokens, KvType::F16), DENSE);
-    for (method, slots, expected) in [
+    for (method, projections, expected) in [
         ("gp", "q,k,v,o,gate,up,down", LOW_RANK),
         ("grc", "q,k,v,gate,up", SHARED),
     ] {
         let artifact = scratch.path(&format!("{method}.htz"));
         let run = htc!["compile", &source, "-o", &artifact, "--method", method];
-        let rank = ["--slots", slots, "--rank", "64", "--factor-type", "q8_0"];
+        let rank = [
+            "--projections",
+            projections,
+            "--rank",
+            "64",
+            "--factor-type",
+            "q8_0",
+        ];
         run.args(rank).run().assert_ok();
         let file = ModelFile::open(&artifact).unwrap();
         assert_eq!(

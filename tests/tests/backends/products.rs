@@ -3,7 +3,7 @@
 use htc_formats::DType;
 use htc_formats::block;
 use htc_loader::Backend;
-use htc_loader::backend::{Factor, Input, Slot};
+use htc_loader::backend::{Factor, Input, Product};
 use htc_loader::tensor::Tensor;
 use htc_tests::model::Random;
 
@@ -76,7 +76,7 @@ struct Projection {
     x: Vec<f32>,
     /// Matrix, computed rows, used rank.
     factors: Vec<(Tensor, usize, usize)>,
-    slots: Vec<Form>,
+    projections: Vec<Form>,
 }
 
 impl Operation for Projection {
@@ -93,17 +93,17 @@ impl Operation for Projection {
             .map(|(weight, &(_, rows, rank))| Factor { weight, rows, rank })
             .collect();
         let mut seconds = Vec::new();
-        for slot in &self.slots {
-            let (w, input, cols) = match slot {
+        for projection in &self.projections {
+            let (w, input, cols) = match projection {
                 Form::Dense(w) => (w, Input::Vector, self.width),
                 Form::Factored(index, w) => (w, Input::Inner(*index), self.factors[*index].1),
             };
             let y = allocate(backend, self.n * w.rows());
             seconds.push((backend.weight(w).unwrap(), w.rows(), cols, input, y));
         }
-        let mut slots: Vec<_> = seconds
+        let mut projections: Vec<_> = seconds
             .iter_mut()
-            .map(|(weight, rows, cols, input, y)| Slot::<B> {
+            .map(|(weight, rows, cols, input, y)| Product::<B> {
                 weight,
                 rows: *rows,
                 cols: *cols,
@@ -111,7 +111,9 @@ impl Operation for Projection {
                 y,
             })
             .collect();
-        backend.project(self.n, &x, &factors, &mut slots).unwrap();
+        backend
+            .project(self.n, &x, &factors, &mut projections)
+            .unwrap();
         let results = seconds.iter();
         let mut found = Vec::new();
         for (_, rows, _, _, y) in results {
@@ -122,10 +124,10 @@ impl Operation for Projection {
 
     fn bounds(&self, _: &[f32]) -> Vec<f64> {
         let rows: Vec<_> = self.x.chunks_exact(self.width).collect();
-        let of_slot = |slot: &Form| {
+        let of_projection = |projection: &Form| {
             let bounds = rows.iter().map(|x| {
                 let x = Uncertain::exact(x);
-                match slot {
+                match projection {
                     Form::Dense(w) => x.times(w, w.rows()),
                     Form::Factored(index, w) => {
                         let (a, rows, rank) = &self.factors[*index];
@@ -138,18 +140,22 @@ impl Operation for Projection {
             });
             bounds.flat_map(|y| y.error).collect::<Vec<_>>()
         };
-        self.slots.iter().flat_map(of_slot).collect()
+        self.projections.iter().flat_map(of_projection).collect()
     }
 
     fn name(&self) -> String {
-        let slots = self.slots.iter().map(|slot| match slot {
+        let projections = self.projections.iter().map(|projection| match projection {
             Form::Dense(w) => format!("{}", w.dtype()),
             Form::Factored(index, w) => {
                 let (a, rows, rank) = &self.factors[*index];
                 format!("{} of {} at {rank} in {rows}", w.dtype(), a.dtype())
             }
         });
-        format!("{} rows through {:?}", self.n, slots.collect::<Vec<_>>())
+        format!(
+            "{} rows through {:?}",
+            self.n,
+            projections.collect::<Vec<_>>()
+        )
     }
 }
 
@@ -176,7 +182,7 @@ pub fn projections<B: Backend>(backends: fn() -> Vec<Named<B>>) {
                         width,
                         x: numbers(&mut random, n * width),
                         factors: vec![(a.clone(), rows, rank), (basis.clone(), rows, rank)],
-                        slots: vec![
+                        projections: vec![
                             Form::Dense(dense.clone()),
                             Form::Factored(0, b.clone()),
                             Form::Factored(1, k.clone()),
@@ -186,8 +192,8 @@ pub fn projections<B: Backend>(backends: fn() -> Vec<Named<B>>) {
                 );
             }
         }
-        for slots in [vec![Form::Dense(dense.clone())], vec![Form::Factored(0, b)]] {
-            let factors = match slots[0] {
+        for projections in [vec![Form::Dense(dense.clone())], vec![Form::Factored(0, b)]] {
+            let factors = match projections[0] {
                 Form::Dense(_) => Vec::new(),
                 Form::Factored(..) => vec![(a.clone(), full, full)],
             };
@@ -199,7 +205,7 @@ pub fn projections<B: Backend>(backends: fn() -> Vec<Named<B>>) {
                     width,
                     x,
                     factors,
-                    slots,
+                    projections,
                 },
             );
         }

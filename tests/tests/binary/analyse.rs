@@ -41,10 +41,10 @@ fn calibrated(scratch: &Scratch, model: &Path, cache: &str) -> Htc {
     ]
 }
 
-fn slot<'a>(analysis: &'a Value, layer: u64, slot: &str) -> &'a Value {
-    let mut slots = list(analysis, "/spectra/slots").iter();
-    slots
-        .find(|s| s["layer"] == layer && s["slot"] == slot)
+fn projection<'a>(analysis: &'a Value, layer: u64, projection: &str) -> &'a Value {
+    let mut projections = list(analysis, "/spectra/projections").iter();
+    projections
+        .find(|s| s["layer"] == layer && s["projection"] == projection)
         .unwrap()
 }
 
@@ -68,16 +68,16 @@ fn without_calibration_only_spectra_are_reported() {
     for part in CALIBRATED {
         assert!(analysis.get(part).is_none(), "{part}");
     }
-    assert_eq!(list(&analysis, "/spectra/slots").len(), 21);
+    assert_eq!(list(&analysis, "/spectra/projections").len(), 21);
     assert_eq!(list(&analysis, "/spectra/groups").len(), 6);
     let fractions = list(&analysis, "/spectra/fractions").len();
-    for slot in list(&analysis, "/spectra/slots") {
-        let tails = list(slot, "/tails/none");
+    for projection in list(&analysis, "/spectra/projections") {
+        let tails = list(projection, "/tails/none");
         assert_eq!(tails.len(), fractions);
-        assert!(slot["tails"].get("activation").is_none());
-        assert!(list(slot, "/curve").len() <= 33);
+        assert!(projection["tails"].get("activation").is_none());
+        assert!(list(projection, "/curve").len() <= 33);
         let falls = |pair: &[Value]| pair[0].as_f64() >= pair[1].as_f64();
-        assert!(tails.windows(2).all(falls), "{slot}");
+        assert!(tails.windows(2).all(falls), "{projection}");
     }
     for group in list(&analysis, "/spectra/groups") {
         for member in list(group, "/members") {
@@ -102,7 +102,7 @@ fn memory_stays_near_the_size_of_the_weights() {
     let model = scratch.file("model.gguf", wide.bytes());
     let run = htc!["analyse", &model, "--json", "--threads", "1"];
     let analysis = run.memory(HOSTILE_MEMORY).run().json();
-    let q = slot(&analysis, 0, "q");
+    let q = projection(&analysis, 0, "q");
     assert_eq!(number(q, "/cols"), 16_384.0);
     assert_eq!(list(q, "/curve").len(), 3);
 }
@@ -119,7 +119,7 @@ fn spectrum_of_a_known_weight_is_exact() {
     q.values[7 * 64 + 3] = -1.0;
     let model = scratch.file("model.gguf", tiny.bytes_with_tensors(&tensors));
     let analysis = htc!["analyse", &model, "--json"].run().json();
-    let q = slot(&analysis, 1, "q");
+    let q = projection(&analysis, 1, "q");
     assert_close(number(q, "/norm"), 5f64.sqrt(), 1e-5);
     assert_close(number(q, "/largest"), 2.0, 1e-5);
     assert_close(number(q, "/stable_rank"), 1.25, 1e-5);
@@ -147,9 +147,9 @@ fn calibration_adds_the_residual_stream() {
     }
     let tokens = number(&analysis, "/calibration/tokens");
     let windows = tokens / 32.0;
-    for slot in list(&analysis, "/spectra/slots") {
+    for projection in list(&analysis, "/spectra/projections") {
         for gauge in ["activation", "whiten"] {
-            assert_eq!(list(slot, &format!("/tails/{gauge}")).len(), 8);
+            assert_eq!(list(projection, &format!("/tails/{gauge}")).len(), 8);
         }
     }
     for (layer, found) in list(&analysis, "/dimension/layers").iter().enumerate() {

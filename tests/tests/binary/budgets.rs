@@ -43,7 +43,7 @@ fn ratio_of_a_quantised_source_is_met_or_refused() {
     };
     let model = scratch.file("model.gguf", tiny.bytes());
     let output = scratch.path("out.htz");
-    let options = ["--ratio", "0.9", "--slots", "gate,up"];
+    let options = ["--ratio", "0.9", "--projections", "gate,up"];
     let run = htc!["compile", &model, "-o", &output].args(options);
     let said = ["--ratio 0.9", "q8_0", "--factor-type", "q4_0"];
     run.run().assert_refused(2, &said);
@@ -51,8 +51,8 @@ fn ratio_of_a_quantised_source_is_met_or_refused() {
     let (_, report) = compile(&scratch, &model, "out.htz", &options);
     assert!(number(&report, "/ratio") <= 0.9);
     assert!(
-        list(&report, "/plan/slots")
+        list(&report, "/plan/projections")
             .iter()
-            .any(|slot| slot["form"] == "low_rank")
+            .any(|projection| projection["form"] == "low_rank")
     );
 }

@@ -39,8 +39,10 @@ fn found_layers(report: &Value) -> u64 {
 }
 
 fn output_error(report: &Value) -> f64 {
-    let slots = report["calibration"]["output_errors"].as_array().unwrap();
-    let errors = slots.iter().map(|slot| slot["error"].as_f64().unwrap());
+    let projections = report["calibration"]["output_errors"].as_array().unwrap();
+    let errors = projections
+        .iter()
+        .map(|projection| projection["error"].as_f64().unwrap());
     let squares: Vec<f64> = errors.map(|error| error * error).collect();
     assert!(!squares.is_empty());
     (squares.iter().sum::<f64>() / squares.len() as f64).sqrt()

@@ -26,7 +26,7 @@ fn every_method_with_every_factor_type() {
                 "--factor-type",
                 factor_type,
             ];
-            let options = [&options[..], &["--slots", "q,gate,up", "--force"]].concat();
+            let options = [&options[..], &["--projections", "q,gate,up", "--force"]].concat();
             let (artifact, report) = compile(&scratch, &model, "model.htz", &options);
             assert_eq!(text(&report, "/plan/method"), method);
             assert_eq!(text(&report, "/plan/factor_type"), factor_type);
@@ -62,10 +62,10 @@ fn demo_model_shrinks_with_little_loss() {
             "no {word:?} in the summary:\n{summary}"
         );
     }
-    for slot in PROJECTION_NAMES {
+    for projection in PROJECTION_NAMES {
         assert!(
-            summary.contains(&format!("  {slot} ")),
-            "no {slot} in:\n{summary}"
+            summary.contains(&format!("  {projection} ")),
+            "no {projection} in:\n{summary}"
         );
     }
     let bytes = |path| fs::metadata(path).unwrap().len();
@@ -101,16 +101,18 @@ fn full_rank_equals_the_source() {
         ),
     ];
     for (model, text, protocol) in models {
-        for (method, slots) in [
+        for (method, projections) in [
             ("gp", "q,k,v,o,gate,up,down"),
             ("grc", "q,k,v"),
             ("grc", "q,k,v,gate,up"),
         ] {
-            let options = ["--method", method, "--slots", slots, "--force"];
+            let options = ["--method", method, "--projections", projections, "--force"];
             let options = [&options[..], &["--rank", "full", "--factor-type", "f32"]].concat();
             let (artifact, report) = compile(&scratch, &model, "full.htz", &options);
-            for record in list(&report, "/plan/slots") {
-                let selected = slots.split(',').any(|slot| slot == record["slot"]);
+            for record in list(&report, "/plan/projections") {
+                let selected = projections
+                    .split(',')
+                    .any(|projection| projection == record["projection"]);
                 assert_eq!(record["form"] != "dense", selected, "{record}");
                 if selected {
                     assert!(number(record, "/error") < 1e-5, "{record}");
@@ -133,7 +135,7 @@ fn only_selected_projections_are_factorised() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let all = PROJECTION_NAMES.join(",");
-    for (method, slots) in [
+    for (method, projections) in [
         ("gp", all.as_str()),
         ("gp", "down"),
         ("gp", "up,q"),
@@ -142,21 +144,34 @@ fn only_selected_projections_are_factorised() {
         ("grc", "gate,up"),
     ] {
         let options = [
-            "--method", method, "--slots", slots, "--rank", "8", "--force",
+            "--method",
+            method,
+            "--projections",
+            projections,
+            "--rank",
+            "8",
+            "--force",
         ];
         let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
         let artifact = Artifact::open(&artifact);
         for layer in 0..2 {
-            for slot in PROJECTION_NAMES {
-                let selected = slots.split(',').any(|s| s == slot);
-                let dense = artifact.has(&format!("layers.{layer}.{slot}.weight"));
-                assert_eq!(dense, !selected, "{method} {slots}: layer {layer}, {slot}");
+            for projection in PROJECTION_NAMES {
+                let selected = projections.split(',').any(|s| s == projection);
+                let dense = artifact.has(&format!("layers.{layer}.{projection}.weight"));
+                assert_eq!(
+                    dense, !selected,
+                    "{method} {projections}: layer {layer}, {projection}"
+                );
             }
         }
-        for record in list(&report, "/plan/slots") {
-            let selected = slots.split(',').any(|s| s == record["slot"]);
+        for record in list(&report, "/plan/projections") {
+            let selected = projections.split(',').any(|s| s == record["projection"]);
             let rank = record["rank"].as_u64();
-            assert_eq!(rank, selected.then_some(8), "{method} {slots}: {record}");
+            assert_eq!(
+                rank,
+                selected.then_some(8),
+                "{method} {projections}: {record}"
+            );
         }
     }
 }
@@ -168,10 +183,10 @@ fn default_projections_depend_on_the_method() {
     for (method, expected) in [("gp", &PROJECTION_NAMES[..]), ("grc", &["q", "k", "v"])] {
         let options = ["--method", method, "--rank", "8"];
         let (_, report) = compile(&scratch, &model, &format!("{method}.htz"), &options);
-        let factorised: Vec<&str> = list(&report, "/slots")
+        let factorised: Vec<&str> = list(&report, "/projections")
             .iter()
-            .filter(|slot| slot["factorised"] == 2)
-            .map(|slot| slot["slot"].as_str().unwrap())
+            .filter(|projection| projection["factorised"] == 2)
+            .map(|projection| projection["projection"].as_str().unwrap())
             .collect();
         assert_eq!(factorised, expected);
     }
@@ -183,7 +198,7 @@ fn ratios_are_met_from_below() {
     let scratch = Scratch::new();
     let tiny = TinyModel::default();
     let model = scratch.file("model.gguf", tiny.bytes());
-    for (method, slots, granule, factor_type) in [
+    for (method, projections, granule, factor_type) in [
         ("gp", "q,k,v,o,gate,up,down", 8.0, "f16"),
         ("gp", "q,k,v,o,gate,up,down", 32.0, "q8_0"),
         ("gp", "gate,up,down", 8.0, "f32"),
@@ -193,8 +208,8 @@ fn ratios_are_met_from_below() {
         let selected: Vec<&str> = PROJECTION_NAMES
             .into_iter()
             .zip(GGUF_PROJECTIONS)
-            .filter(|(name, _)| slots.split(',').any(|slot| slot == *name))
-            .map(|(_, slot)| slot)
+            .filter(|(name, _)| projections.split(',').any(|projection| projection == *name))
+            .map(|(_, projection)| projection)
             .collect();
         let groups: Vec<&[&str]> = match method {
             "gp" => selected.chunks(1).collect(),
@@ -203,7 +218,10 @@ fn ratios_are_met_from_below() {
         let units: Vec<(f64, f64)> = groups
             .iter()
             .map(|group| {
-                let rows: usize = group.iter().map(|slot| tiny.shape(slot).0).sum();
+                let rows: usize = group
+                    .iter()
+                    .map(|projection| tiny.shape(projection).0)
+                    .sum();
                 let cols = tiny.shape(group[0]).1;
                 ((rows * cols) as f64, granule * (rows + cols) as f64)
             })
@@ -211,10 +229,17 @@ fn ratios_are_met_from_below() {
         let dense: f64 = units.iter().map(|(dense, _)| dense).sum();
         let dearest = units.iter().map(|(_, step)| *step).fold(0.0, f64::max);
         for ratio in ["0.5", "0.75", "0.9", "1"] {
-            let options = ["--method", method, "--slots", slots, "--ratio", ratio];
+            let options = [
+                "--method",
+                method,
+                "--projections",
+                projections,
+                "--ratio",
+                ratio,
+            ];
             let options = [&options[..], &["--factor-type", factor_type, "--force"]].concat();
             let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
-            let about = format!("{method} {slots} {factor_type} {ratio}");
+            let about = format!("{method} {projections} {factor_type} {ratio}");
             let asked: f64 = ratio.parse().unwrap();
             let met = number(&report, "/ratio");
             assert!(met <= asked, "{about}: {met}");
@@ -228,8 +253,8 @@ fn ratios_are_met_from_below() {
                 .iter()
                 .filter(|tensor| {
                     let role = tensor.role.to_string();
-                    let of = |slot: &str| role.contains(&format!(".{slot}."));
-                    role.ends_with(".basis") || slots.split(',').any(of)
+                    let of = |projection: &str| role.contains(&format!(".{projection}."));
+                    role.ends_with(".basis") || projections.split(',').any(of)
                 })
                 .map(|tensor| tensor.parameters())
                 .sum();
@@ -345,13 +370,13 @@ fn names_and_folders_do_not_change_the_bytes() {
     assert!(fs::read(a).unwrap() == fs::read(b).unwrap());
 }
 
-fn note_about<'a>(report: &'a Value, slot: &str) -> Option<&'a str> {
+fn note_about<'a>(report: &'a Value, projection: &str) -> Option<&'a str> {
     let notes = list(report, "/notes")
         .iter()
         .map(|note| note.as_str().unwrap());
     let mut about = notes.filter(|note| {
-        let slots = note.split(['(', ':']).next().unwrap_or_default();
-        slots.split(',').any(|name| name.trim() == slot)
+        let projections = note.split(['(', ':']).next().unwrap_or_default();
+        projections.split(',').any(|name| name.trim() == projection)
     });
     about.next()
 }
@@ -370,8 +395,8 @@ fn growing_projections_stay_dense_and_are_reported() {
     let report: Value = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
     let source = TinyModel::default();
     let artifact = Artifact::open(&output);
-    for (name, slot) in PROJECTION_NAMES.into_iter().zip(GGUF_PROJECTIONS) {
-        let (rows, cols) = source.shape(slot);
+    for (name, projection) in PROJECTION_NAMES.into_iter().zip(GGUF_PROJECTIONS) {
+        let (rows, cols) = source.shape(projection);
         let grows = 32 * (rows + cols) >= rows * cols;
         assert_eq!(grows, name.len() == 1, "the example is as described");
         assert_eq!(
@@ -393,7 +418,14 @@ fn factors_that_do_not_fit_blocks_are_reported() {
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let output = scratch.path("out.htz");
     let outcome = htc!["compile", &model, "-o", &output, "--report", "json"]
-        .args(["--rank", "20", "--factor-type", "q8_0", "--slots", "q,down"])
+        .args([
+            "--rank",
+            "20",
+            "--factor-type",
+            "q8_0",
+            "--projections",
+            "q,down",
+        ])
         .run();
     let said = outcome.stderr.clone();
     let report = outcome.json();
@@ -409,8 +441,9 @@ fn factors_that_do_not_fit_blocks_are_reported() {
     for role in ["layers.0.q.b", "layers.0.down.a", "layers.0.down.b"] {
         assert_eq!(dtype(role), DType::F16, "{role}");
     }
-    for slot in ["q", "down"] {
-        let note = note_about(&report, slot).unwrap_or_else(|| panic!("nothing is said of {slot}"));
+    for projection in ["q", "down"] {
+        let note = note_about(&report, projection)
+            .unwrap_or_else(|| panic!("nothing is said of {projection}"));
         assert!(note.contains("f16") && note.contains("20"), "{note}");
         assert!(said.contains(note), "not said: {note}");
     }
@@ -429,7 +462,7 @@ fn unselected_tensors_are_copied_unchanged() {
         let model = scratch.file("model.gguf", tiny.bytes());
         let options = ["--method", "grc", "--rank", "8"];
         let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
-        assert!(list(&report, "/slots")[0]["factorised"] == 2);
+        assert!(list(&report, "/projections")[0]["factorised"] == 2);
         let artifact = Artifact::open(&artifact);
         let bytes = fs::read(&model).unwrap();
         let source = Contents::parse(&bytes).unwrap();
@@ -465,7 +498,7 @@ fn quantised_sources_are_compiled() {
             "full",
             "--factor-type",
             "f32",
-            "--slots",
+            "--projections",
             "q,down",
         ];
         let (artifact, _) = compile(&scratch, &model, &format!("{kind}.htz"), &options);
@@ -529,7 +562,7 @@ fn zero_matrices_compile() {
             ];
             let options = [&options[..], &["--force"]].concat();
             let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
-            let record = &list(&report, "/plan/slots")[0];
+            let record = &list(&report, "/plan/projections")[0];
             assert_eq!(number(record, "/error"), 0.0, "{record}");
             eval(&artifact, &words, &["--context", "16"]).run().json();
         }

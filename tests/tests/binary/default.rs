@@ -71,7 +71,7 @@ fn factor_options_select_factors() {
         &["--ratio", "0.8"][..],
         &["--rank", "4"],
         &["--bytes", "150kB"],
-        &["--slots", "q,k"],
+        &["--projections", "q,k"],
         &["--factor-type", "f16"],
         &["--rank-floor", "4"],
         &["--gauge", "axiom"],
@@ -100,7 +100,7 @@ fn file_size_with_factor_options_is_refused() {
     let scratch = Scratch::new();
     for (options, words) in [
         (&["--rank-cap", "4"][..], "--rank-cap 4"),
-        (&["--slots", "q"], "--slots q"),
+        (&["--projections", "q"], "--projections q"),
         (&["--embedding-type", "q8_0"], "--embedding-type q8_0"),
         (&["--factor-type", "q8_0"], "--factor-type q8_0"),
         (&["--gauge", "whiten"], "--gauge whiten"),
@@ -137,7 +137,7 @@ fn default_dry_run_predicts_a_size() {
     let ranks = run().args([
         "--max-kl",
         "0.1",
-        "--slots",
+        "--projections",
         "q",
         "--calibration",
         "shipped",

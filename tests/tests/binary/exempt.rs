@@ -4,7 +4,7 @@ use htc_formats::DType;
 use htc_tests::artifact::Artifact;
 use htc_tests::{Scratch, TinyModel};
 
-use super::treatment::{READS, all_slots, calibrated, source, with};
+use super::treatment::{READS, all_projections, calibrated, source, with};
 use super::{FACTOR_TYPES, compile, list};
 
 #[test]
@@ -32,7 +32,12 @@ fn exempt_channels_are_exact() {
         let options = ["--rank", "6", "--factor-type", factor_type, "--force"];
         for (method, calibration) in [("gp", &[][..]), ("gp", &calibration), ("grc", &[])] {
             let options = [&options[..], &["--method", method]].concat();
-            let options = [&options[..], &all_slots(method), &["--sink", "channels:4"]].concat();
+            let options = [
+                &options[..],
+                &all_projections(method),
+                &["--sink", "channels:4"],
+            ]
+            .concat();
             let options = with(&options, calibration);
             let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
             let artifact = Artifact::open(&artifact);
@@ -47,11 +52,11 @@ fn exempt_channels_are_exact() {
                 assert!(channels.len() == 4 && channels.is_sorted_by(|a, b| a < b));
                 let layer = unit["layer"].as_u64().unwrap() as usize;
                 let mut energy = vec![0.0; tiny.width];
-                for slot in list(unit, "/slots") {
-                    let slot = slot.as_str().unwrap();
-                    let (_, name) = READS.iter().find(|(read, _)| *read == slot).unwrap();
+                for projection in list(unit, "/projections") {
+                    let projection = projection.as_str().unwrap();
+                    let (_, name) = READS.iter().find(|(read, _)| *read == projection).unwrap();
                     let exact = source(&tensors, layer, name);
-                    let stored = artifact.dense_projection(layer, slot);
+                    let stored = artifact.dense_projection(layer, projection);
                     for row in 0..exact.rows {
                         for (channel, energy) in energy.iter_mut().enumerate() {
                             *energy += exact.at(row, channel).powi(2);
@@ -70,7 +75,7 @@ fn exempt_channels_are_exact() {
                 }
             }
             assert!(list(&report, "/measured").iter().all(|of| {
-                let reads = READS.iter().any(|(read, _)| of["slot"] == *read);
+                let reads = READS.iter().any(|(read, _)| of["projection"] == *read);
                 of.get("predicted").is_none() == reads
             }));
         }

@@ -13,17 +13,17 @@ fn sources(tiny: &TinyModel) -> Vec<Matrix> {
     let tensors = tiny.tensors();
     GGUF_PROJECTIONS
         .iter()
-        .map(|slot| {
-            let name = format!("blk.0.{slot}.weight");
+        .map(|projection| {
+            let name = format!("blk.0.{projection}.weight");
             let tensor = tensors.iter().find(|tensor| tensor.name == name).unwrap();
             Matrix::new(tensor.rows, tensor.cols, &tensor.values)
         })
         .collect()
 }
 
-fn record<'a>(report: &'a Value, slot: &str) -> &'a Value {
-    let of = |record: &&Value| record["layer"] == 0 && record["slot"] == slot;
-    list(report, "/plan/slots").iter().find(of).unwrap()
+fn record<'a>(report: &'a Value, projection: &str) -> &'a Value {
+    let of = |record: &&Value| record["layer"] == 0 && record["projection"] == projection;
+    list(report, "/plan/projections").iter().find(of).unwrap()
 }
 
 #[test]
@@ -38,12 +38,12 @@ fn reported_errors_are_those_of_the_stored_factors() {
             let options = [&options[..], &["--factor-type", factor_type]].concat();
             let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
             let artifact = Artifact::open(&artifact);
-            for (slot, source) in PROJECTION_NAMES.iter().zip(&sources) {
-                let record = record(&report, slot);
+            for (projection, source) in PROJECTION_NAMES.iter().zip(&sources) {
+                let record = record(&report, projection);
                 if record["form"] == "dense" {
                     continue;
                 }
-                let expected = source.relative_distance(&artifact.dense_projection(0, slot));
+                let expected = source.relative_distance(&artifact.dense_projection(0, projection));
                 assert_close(number(record, "/error"), expected, 1e-5);
             }
         }
@@ -53,7 +53,7 @@ fn reported_errors_are_those_of_the_stored_factors() {
 /// Eckart-Young: the squares of the dropped singular values are the smallest eigenvalues of `W Wᵀ`
 /// (or `Wᵀ W`).
 #[test]
-fn per_slot_errors_are_the_eckart_young_tail() {
+fn per_projection_errors_are_the_eckart_young_tail() {
     let tiny = TinyModel::default();
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", tiny.bytes());
@@ -63,7 +63,7 @@ fn per_slot_errors_are_the_eckart_young_tail() {
         let options = ["--rank", &shown, "--factor-type", "f32", "--force"];
         let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
         let artifact = Artifact::open(&artifact);
-        for (slot, source) in PROJECTION_NAMES.iter().zip(&sources) {
+        for (projection, source) in PROJECTION_NAMES.iter().zip(&sources) {
             let gram = if source.rows < source.cols {
                 source.times(&source.transposed())
             } else {
@@ -71,9 +71,13 @@ fn per_slot_errors_are_the_eckart_young_tail() {
             };
             let tail: f64 = gram.eigen().0[rank..].iter().sum();
             let expected = tail.sqrt() / source.norm();
-            assert_close(number(record(&report, slot), "/error"), expected, 1e-5);
             assert_close(
-                source.relative_distance(&artifact.dense_projection(0, slot)),
+                number(record(&report, projection), "/error"),
+                expected,
+                1e-5,
+            );
+            assert_close(
+                source.relative_distance(&artifact.dense_projection(0, projection)),
                 expected,
                 1e-5,
             );
@@ -89,9 +93,11 @@ fn components_are_in_decreasing_order_of_importance() {
     let options = ["--rank", "12", "--factor-type", "f32"];
     let (artifact, _) = compile(&scratch, &model, "out.htz", &options);
     let artifact = Artifact::open(&artifact);
-    for (slot, source) in PROJECTION_NAMES.iter().zip(&sources(&tiny)) {
-        let a = artifact.matrix(&format!("layers.0.{slot}.a"));
-        let b = artifact.matrix(&format!("layers.0.{slot}.b")).transposed();
+    for (projection, source) in PROJECTION_NAMES.iter().zip(&sources(&tiny)) {
+        let a = artifact.matrix(&format!("layers.0.{projection}.a"));
+        let b = artifact
+            .matrix(&format!("layers.0.{projection}.b"))
+            .transposed();
         let gram = source.transposed().times(source);
         let eigenvalues = gram.eigen().0;
         for rank in [1, 5, 12] {
@@ -118,7 +124,7 @@ fn shared_bases_are_the_leading_eigenvectors() {
     let options = [
         "--method",
         "grc",
-        "--slots",
+        "--projections",
         "q,k,v,gate,up",
         "--rank",
         "16",
@@ -150,9 +156,13 @@ fn shared_bases_are_the_leading_eigenvectors() {
             assert!(largest.unwrap() > 0.0, "{group}");
         }
         for member in members {
-            let (slot, source) = (PROJECTION_NAMES[member], &sources[member]);
+            let (projection, source) = (PROJECTION_NAMES[member], &sources[member]);
             let expected = source.relative_distance(&source.times(&projector));
-            assert_close(number(record(&report, slot), "/error"), expected, 1e-5);
+            assert_close(
+                number(record(&report, projection), "/error"),
+                expected,
+                1e-5,
+            );
         }
     }
 }

@@ -33,12 +33,12 @@ fn plan_of_forms(head: &str) -> String {
   "embedding": {{"form": "dense", "types": {{"weight": "bf16"}}}},
   "head": {head},
   "units": [
-    {{"layer": 0, "slots": ["q"], "form": "residual", "rank": 16, "types": {{"base": "bf16", "a": "f32", "b": "f16"}}}},
-    {{"layer": 0, "slots": ["k"], "form": "dense", "types": {{"weight": "bf16"}}}},
-    {{"layer": 0, "slots": ["up"], "form": "low_rank", "rank": 24, "types": {{"a": "f32", "b": "f32"}}}},
-    {{"layer": 0, "slots": ["gate"], "form": "dense"}},
-    {{"layer": 1, "slots": ["o"], "form": "residual", "rank": 8, "types": {{"base": "f16", "a": "f16", "b": "f32"}}}},
-    {{"layer": 1, "slots": ["down"], "form": "residual", "rank": 20, "types": {{"base": "bf16", "a": "f32", "b": "f32"}}}}
+    {{"layer": 0, "projections": ["q"], "form": "residual", "rank": 16, "types": {{"base": "bf16", "a": "f32", "b": "f16"}}}},
+    {{"layer": 0, "projections": ["k"], "form": "dense", "types": {{"weight": "bf16"}}}},
+    {{"layer": 0, "projections": ["up"], "form": "low_rank", "rank": 24, "types": {{"a": "f32", "b": "f32"}}}},
+    {{"layer": 0, "projections": ["gate"], "form": "dense"}},
+    {{"layer": 1, "projections": ["o"], "form": "residual", "rank": 8, "types": {{"base": "f16", "a": "f16", "b": "f32"}}}},
+    {{"layer": 1, "projections": ["down"], "form": "residual", "rank": 20, "types": {{"base": "bf16", "a": "f32", "b": "f32"}}}}
   ]
 }}"#
     )
@@ -62,10 +62,10 @@ fn dense_equal(tiny: &TinyModel, artifact: &Artifact) -> Vec<Tensor> {
     );
     put("output.weight".to_owned(), artifact.dense_head());
     for layer in 0..tiny.layers {
-        for (name, slot) in GGUF_PROJECTIONS.iter().zip(PROJECTION_NAMES) {
+        for (name, projection) in GGUF_PROJECTIONS.iter().zip(PROJECTION_NAMES) {
             put(
                 format!("blk.{layer}.{name}.weight"),
-                artifact.dense_projection(layer, slot),
+                artifact.dense_projection(layer, projection),
             );
         }
     }
@@ -114,14 +114,17 @@ fn every_form_computes_like_its_dense_matrix() {
             assert_close(number(record, "/error"), expected, 1e-4);
         }
         let mut residuals = 0;
-        for record in list(&report, "/plan/slots") {
-            let (layer, slot) = (number(record, "/layer") as usize, text(record, "/slot"));
+        for record in list(&report, "/plan/projections") {
+            let (layer, projection) = (
+                number(record, "/layer") as usize,
+                text(record, "/projection"),
+            );
             let at = PROJECTION_NAMES
                 .iter()
-                .position(|name| *name == slot)
+                .position(|name| *name == projection)
                 .unwrap();
             let source = source(&format!("blk.{layer}.{}.weight", GGUF_PROJECTIONS[at]));
-            let expected = source.relative_distance(&artifact.dense_projection(layer, slot));
+            let expected = source.relative_distance(&artifact.dense_projection(layer, projection));
             match record["error"].as_f64() {
                 Some(error) => assert_close(error, expected, 1e-3),
                 None => assert_eq!(expected, 0.0, "{record}"),
@@ -138,7 +141,7 @@ fn residual_is_optimal_for_its_rank() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", tiny.bytes());
     let unit = |form: &str| {
-        let units = format!("{{\"layer\": 0, \"slots\": [\"up\"], {form}}}");
+        let units = format!("{{\"layer\": 0, \"projections\": [\"up\"], {form}}}");
         format!(
             "{{\"format\": \"htc-plan\", \"version\": 1, \"method\": \"gp\", \"factor_type\": \"f32\", \
              \"units\": [{units}]}}"
@@ -148,8 +151,8 @@ fn residual_is_optimal_for_its_rank() {
         let plan = scratch.file("plan.json", unit(form));
         let options = ["--plan", plan.to_str().unwrap(), "--force"];
         let (path, report) = compile(&scratch, &model, "out.htz", &options);
-        let record = list(&report, "/plan/slots").iter();
-        let record = record.clone().find(|r| r["slot"] == "up").unwrap();
+        let record = list(&report, "/plan/projections").iter();
+        let record = record.clone().find(|r| r["projection"] == "up").unwrap();
         (Artifact::open(&path), number(record, "/error"))
     };
     let (_, alone) = made(r#""form": "dense", "types": {"weight": "q4_0"}"#);
@@ -187,7 +190,7 @@ fn codes_of_every_table_version_run() {
     ] {
         let plan = format!(
             r#"{{"format": "htc-plan", "version": 1, "method": "gp", "factor_type": "f32", "units": [
-              {{"layer": 0, "slots": ["down"], "form": "dense", "types": {{"weight": "{codes}"}}}}]}}"#
+              {{"layer": 0, "projections": ["down"], "form": "dense", "types": {{"weight": "{codes}"}}}}]}}"#
         );
         let plan = scratch.file("plan.json", plan);
         let options = ["--plan", plan.to_str().unwrap(), "--force"];
@@ -234,14 +237,16 @@ fn demo_model_in_short_types_stays_close_to_its_source() {
         .is_none();
     let [expected, _] = logits(&source);
     let by_hand = |head: &str, base: &str| -> String {
-        let unit = |layer: usize, slot: &str| {
+        let unit = |layer: usize, projection: &str| {
             format!(
-                r#"{{"layer": {layer}, "slots": ["{slot}"], "form": "residual", "rank": 32, "types": {{"base": "{base}", "a": "q8_0", "b": "q8_0"}}}}"#
+                r#"{{"layer": {layer}, "projections": ["{projection}"], "form": "residual", "rank": 32, "types": {{"base": "{base}", "a": "q8_0", "b": "q8_0"}}}}"#
             )
         };
-        let slots = ["q", "o", "down"].into_iter();
-        let units = slots.flat_map(|slot| (0..8).map(move |layer| (layer, slot)));
-        let units: Vec<String> = units.map(|(layer, slot)| unit(layer, slot)).collect();
+        let projections = ["q", "o", "down"].into_iter();
+        let units = projections.flat_map(|projection| (0..8).map(move |layer| (layer, projection)));
+        let units: Vec<String> = units
+            .map(|(layer, projection)| unit(layer, projection))
+            .collect();
         let head = if tied { "" } else { head };
         format!(
             r#"{{"format": "htc-plan", "version": 1, "method": "gp", "factor_type": "q8_0",
@@ -259,7 +264,7 @@ fn demo_model_in_short_types_stays_close_to_its_source() {
     let cases: [(&[&str], f64); 5] = [
         (
             &[
-                "--slots",
+                "--projections",
                 "q",
                 "--rank",
                 "full",
@@ -271,11 +276,25 @@ fn demo_model_in_short_types_stays_close_to_its_source() {
             0.2,
         ),
         (
-            &["--slots", "q", "--rank", "full", "--dense-type", "q4_k"],
+            &[
+                "--projections",
+                "q",
+                "--rank",
+                "full",
+                "--dense-type",
+                "q4_k",
+            ],
             0.6,
         ),
         (
-            &["--slots", "q", "--rank", "full", "--embedding-type", "q4_k"],
+            &[
+                "--projections",
+                "q",
+                "--rank",
+                "full",
+                "--embedding-type",
+                "q4_k",
+            ],
             0.9,
         ),
         (&["--plan", long], 0.2),
@@ -369,7 +388,7 @@ fn killed_encoding_resumes() {
     let scratch = Scratch::new();
     let source = demo("reference-7m-f16.gguf");
     let types = [
-        "--slots",
+        "--projections",
         "q",
         "--rank",
         "32",
@@ -447,7 +466,14 @@ fn invalid_encodings_are_refused() {
     let run = htc!["compile", &tied, "-o", &out, "--plan", &plan].run();
     run.assert_refused(2, &["line 4, head", "uses the embedding as head"]);
     let (path, report) = {
-        let options = ["--embedding-type", "q8_0", "--slots", "q", "--rank", "8"];
+        let options = [
+            "--embedding-type",
+            "q8_0",
+            "--projections",
+            "q",
+            "--rank",
+            "8",
+        ];
         super::compile(&scratch, &tied, "tied.htz", &options)
     };
     let records: &[Value] = list(&report, "/plan/matrices");

@@ -32,7 +32,7 @@ fn calibrated(scratch: &Scratch, name: &str, output: &str) -> Htc {
 
 fn command(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
     calibrated(scratch, name, "out")
-        .args(["--slots", "k,v,o"])
+        .args(["--projections", "k,v,o"])
         .args(options)
 }
 
@@ -145,7 +145,7 @@ fn gauge_that_measures_worse_is_refused() {
     let options = ["--ratio", "0.5", "--gauge", "axiom", "--bias", "off"];
     let run = || {
         let run = calibrated(&scratch, "compile", "out").args(options);
-        run.args(["--slots", "gate,up", "--allocator", "uniform"])
+        run.args(["--projections", "gate,up", "--allocator", "uniform"])
     };
     let said = [
         "axiom",
@@ -274,7 +274,7 @@ fn infeasible_or_unmeasurable_limits_are_refused() {
     let two: String = fs::read_to_string(demo("alice.txt")).unwrap();
     let two = scratch.file("two.txt", two.chars().take(1000).collect::<String>());
     let only_decided = htc!["compile", demo(MODEL), "-o", scratch.path("two")]
-        .args(["--slots", "k", "--context", "128", "--report", "json"])
+        .args(["--projections", "k", "--context", "128", "--report", "json"])
         .args(["--gauge", "whiten", "--calibration"])
         .arg(&two)
         .arg("--cache")

@@ -76,7 +76,7 @@ fn cusolver_decomposes_weights() {
     let compile = |method: &str, out: &str, device: &str, threads: &str| {
         let compile = htc!["compile", &model, "-o", scratch.path(out), "--force"];
         let compile = compile.args(["--method", method, "--rank", "8", "--factor-type", "f32"]);
-        let compile = compile.args(["--slots", "q,k,v,gate,up", "--report", "json"]);
+        let compile = compile.args(["--projections", "q,k,v,gate,up", "--report", "json"]);
         machine.configure(compile.args(["--device", device, "--threads", threads]))
     };
     // A system library might be found without the file.
@@ -110,12 +110,12 @@ fn cusolver_decomposes_weights() {
         // The best approximation of a rank is unique.
         let [expected, found] = [&cpu, &cuda].map(|path| Artifact::open(path));
         for layer in 0..2 {
-            for slot in ["q", "k", "v", "gate", "up"] {
-                let expected = expected.dense_projection(layer, slot);
+            for projection in ["q", "k", "v", "gate", "up"] {
+                let expected = expected.dense_projection(layer, projection);
                 let distance = found
-                    .dense_projection(layer, slot)
+                    .dense_projection(layer, projection)
                     .relative_distance(&expected);
-                assert!(distance < 1e-6, "{method} {layer} {slot}: {distance}");
+                assert!(distance < 1e-6, "{method} {layer} {projection}: {distance}");
             }
         }
         let bytes = std::fs::read(&cuda).unwrap();

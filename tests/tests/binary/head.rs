@@ -107,7 +107,7 @@ fn head_moments_equal_a_float64_forward_pass() {
         let cache = scratch.path(&format!("cache-{output}"));
         let weighted = format!("{}=0.25", files[1].display());
         let options = [
-            "--slots",
+            "--projections",
             "q",
             "--rank",
             "8",

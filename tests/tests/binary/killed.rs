@@ -39,11 +39,11 @@ fn undisturbed() -> Vec<u8> {
     compile(&scratch, "1").run().assert_ok();
     let path = scratch.path("out.htz");
     let manifest = Artifact::open(&path).manifest;
-    let slots = manifest.tensors.iter().filter(|t| {
+    let projections = manifest.tensors.iter().filter(|t| {
         let matrix = MatrixId::from_role(t.role);
         matrix.is_some_and(|(matrix, _)| matches!(matrix, MatrixId::Projection { .. }))
     });
-    let mut codes = slots.map(|t| t.codes.as_ref());
+    let mut codes = projections.map(|t| t.codes.as_ref());
     assert!(codes.all(|codes| codes.is_some_and(|codes| codes.contains_kind(CodeKind::Trellis))));
     fs::read(path).unwrap()
 }

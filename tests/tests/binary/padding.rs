@@ -145,7 +145,7 @@ fn plans_and_residuals_are_padded() {
     ] {
         let plan = format!(
             r#"{{"format": "htc-plan", "version": 1, "method": "gp", "factor_type": "f32", "units": [
-              {{"layer": 0, "slots": ["down"], "form": "dense", "types": {{"weight": "{codes}"}}}}]}}"#
+              {{"layer": 0, "projections": ["down"], "form": "dense", "types": {{"weight": "{codes}"}}}}]}}"#
         );
         let plan = scratch.file("wrong.json", plan);
         let wrong = ["--plan", plan.to_str().unwrap()];

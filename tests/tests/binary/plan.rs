@@ -66,9 +66,9 @@ fn every_allocator_meets_every_budget_with_both_methods() {
                     "0.2MB" => 200_000.0,
                     value => value.parse().unwrap(),
                 };
-                let selected: Vec<&Value> = list(&report, "/plan/slots")
+                let selected: Vec<&Value> = list(&report, "/plan/projections")
                     .iter()
-                    .filter(|s| method == "gp" || ["q", "k", "v"].contains(&text(s, "/slot")))
+                    .filter(|s| method == "gp" || ["q", "k", "v"].contains(&text(s, "/projection")))
                     .collect();
                 let sum = |key: &str| selected.iter().map(|s| number(s, key)).sum::<f64>();
                 let bases = |key: &str| -> f64 {
@@ -153,8 +153,8 @@ fn waterfill_loses_less_than_uniform() {
     let lost = |allocator: &str| {
         let options = ["--bytes", "4MB", "--allocator", allocator, "--force"];
         let (_, report) = compile(&scratch, &model, "out.htz", &options);
-        let slots = list(&report, "/plan/slots").iter();
-        slots
+        let projections = list(&report, "/plan/projections").iter();
+        projections
             .map(|s| s["error"].as_f64().unwrap_or(0.0).powi(2))
             .sum::<f64>()
     };
@@ -190,9 +190,9 @@ fn rank_floors_and_caps_hold_and_are_reported() {
             ] {
                 let options = [&["--method", method, "--force"], options, allocator].concat();
                 let (_, report) = compile(&scratch, &model, "out.htz", &options);
-                for slot in list(&report, "/plan/slots") {
-                    if let Some(rank) = slot["rank"].as_u64() {
-                        assert!((least..=most).contains(&rank), "{options:?}: {slot}");
+                for projection in list(&report, "/plan/projections") {
+                    if let Some(rank) = projection["rank"].as_u64() {
+                        assert!((least..=most).contains(&rank), "{options:?}: {projection}");
                     }
                 }
                 let notes = list(&report, "/notes").iter();
@@ -216,10 +216,10 @@ fn rank_floors_and_caps_hold_and_are_reported() {
         ];
         let (_, report) = compile(&scratch, &model, "out.htz", &options);
         let factored = |s: &&Value| s["rank"] == 32;
-        for slot in list(&report, "/plan/slots").iter().filter(factored) {
+        for projection in list(&report, "/plan/projections").iter().filter(factored) {
             assert!(
-                text(slot, "/note").contains("--rank-floor 32 decided"),
-                "{slot}"
+                text(projection, "/note").contains("--rank-floor 32 decided"),
+                "{projection}"
             );
         }
         assert_eq!(text(&report, "/request/rank_floor"), "32");
@@ -322,7 +322,7 @@ fn plan_gives_the_same_bytes_as_its_options() {
             method,
             "--bytes",
             "150kB",
-            "--slots",
+            "--projections",
             "q,v",
             "--rank-floor",
             "8",
@@ -366,9 +366,9 @@ fn edited_plans_are_followed() {
         "out.htz",
         &["--plan", file.to_str().unwrap()],
     );
-    let ranks: Vec<u64> = list(&report, "/plan/slots")
+    let ranks: Vec<u64> = list(&report, "/plan/projections")
         .iter()
-        .map(|slot| slot["rank"].as_u64().unwrap())
+        .map(|projection| projection["rank"].as_u64().unwrap())
         .collect();
     assert_eq!(ranks[0], 48);
     assert!(ranks[1..].iter().all(|rank| *rank == 16));
@@ -531,7 +531,7 @@ fn invalid_plans_are_refused_line_by_line() {
         lines[2].contains("two.json") && lines[2].contains("2 places"),
         "{lines:?}"
     );
-    let unit = "{\"layer\":99,\"slots\":[\"q\"],\"form\":\"dense\"},\n";
+    let unit = "{\"layer\":99,\"projections\":[\"q\"],\"form\":\"dense\"},\n";
     let many = printed.text().replacen(
         "\"units\": [",
         &format!("\"units\": [{}", unit.repeat(500)),

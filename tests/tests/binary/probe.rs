@@ -47,13 +47,13 @@ fn assert_confirmed(path: &Path) {
         assert_eq!(text(&found, "/probe/origin"), "asked");
         assert!(number(&found, "/probe/milliseconds") > 0.0);
         assert!(found.get("items").is_none(), "{found}");
-        let slots = list(&found, "/probe/slots");
-        assert_eq!(slots.len(), 7);
-        for slot in slots {
-            let energies = energies(&artifact, layer, text(slot, "/slot"));
+        let projections = list(&found, "/probe/projections");
+        assert_eq!(projections.len(), 7);
+        for projection in projections {
+            let energies = energies(&artifact, layer, text(projection, "/projection"));
             let largest = energies.iter().copied().fold(0.0, f64::max).sqrt();
             for side in ["/expected", "/found"] {
-                let number = |key: &str| number(slot, &format!("{side}/{key}"));
+                let number = |key: &str| number(projection, &format!("{side}/{key}"));
                 assert_eq!(number("components"), energies.len() as f64);
                 assert_close(number("largest"), largest, 1e-9);
                 assert_close(number("energy"), energies.iter().sum(), 1e-9);
@@ -62,7 +62,7 @@ fn assert_confirmed(path: &Path) {
     }
 }
 
-fn energies(artifact: &Artifact, layer: usize, slot: &str) -> Vec<f64> {
+fn energies(artifact: &Artifact, layer: usize, projection: &str) -> Vec<f64> {
     let matrix = |part: &str| artifact.matrix(&format!("layers.{layer}.{part}"));
     let squares = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
     let row = |part: &str| -> Vec<f64> {
@@ -76,13 +76,16 @@ fn energies(artifact: &Artifact, layer: usize, slot: &str) -> Vec<f64> {
         cols.collect()
     };
     let product = |a: Vec<f64>, b: Vec<f64>| a.iter().zip(&b).map(|(a, b)| a * b).collect();
-    let has = |part: &str| artifact.has(&format!("layers.{layer}.{slot}.{part}"));
+    let has = |part: &str| artifact.has(&format!("layers.{layer}.{projection}.{part}"));
     if has("a") {
-        product(row(&format!("{slot}.a")), column(&format!("{slot}.b")))
+        product(
+            row(&format!("{projection}.a")),
+            column(&format!("{projection}.b")),
+        )
     } else if has("projected") {
-        product(row("qkv.basis"), column(&format!("{slot}.projected")))
+        product(row("qkv.basis"), column(&format!("{projection}.projected")))
     } else {
-        row(&format!("{slot}.weight"))
+        row(&format!("{projection}.weight"))
     }
 }
 
@@ -104,7 +107,7 @@ fn undamaged_spectra_are_confirmed() {
 fn mostly_dense_artifact_is_confirmed() {
     let scratch = Scratch::new();
     let model = model(&scratch);
-    let options = ["--slots", "k", "--rank", "8"];
+    let options = ["--projections", "k", "--rank", "8"];
     let (path, _) = compile(&scratch, &model, "out.htz", &options);
     assert_confirmed(&path);
 }
@@ -127,8 +130,8 @@ fn damage_in_the_probed_layer_is_found_and_named() {
         let outcome = probe(&path, &[]);
         assert_eq!(outcome.code(), Some(1), "{}", outcome.stderr);
         let (said, failure) = outcome.stderr.split_once('\n').unwrap();
-        let slot = part.split('.').next().unwrap();
-        assert!(said.contains(&format!("({slot})")), "{said}");
+        let projection = part.split('.').next().unwrap();
+        assert!(said.contains(&format!("({projection})")), "{said}");
         assert!(said.contains("every digest follows"), "{said}");
         assert!(
             failure.contains(&role) && failure.contains("copy"),
@@ -208,7 +211,7 @@ fn artifact_without_spectra_is_verified_fully() {
         (&found["ok"], &found["probe"]["ok"]),
         (&true.into(), &false.into())
     );
-    assert!(list(&found, "/probe/slots").is_empty());
+    assert!(list(&found, "/probe/projections").is_empty());
     assert!(number(&found, "/items") > 10.0);
     let mut bytes = fs::read(&golden).unwrap();
     let place = Artifact::open(&golden).tensor_range("layers.0.o.a");

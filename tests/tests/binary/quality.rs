@@ -29,7 +29,7 @@ fn compile(scratch: &Scratch, options: &[&str]) -> Htc {
         scratch.path("cache")
     ]
     .args(["--calibration-tokens", "4096", "--context", "64"])
-    .args(["--slots", "k,v", "--ratio", "0.5"])
+    .args(["--projections", "k,v", "--ratio", "0.5"])
     .args(options)
 }
 
@@ -157,7 +157,8 @@ fn artifact_without_text_has_no_quality() {
     );
     // At most 24 bytes for each error, offset and spectrum.
     let spaces = manifest.iter().rev().take_while(|byte| **byte == b' ');
-    let numbers = 3 * artifact.manifest.plan.slots.len() + artifact.manifest.tensors.len() + 1;
+    let numbers =
+        3 * artifact.manifest.plan.projections.len() + artifact.manifest.tensors.len() + 1;
     assert!(spaces.count() < 256 + 20 * numbers);
 }
 

@@ -188,10 +188,10 @@ fn threads_and_plans_give_the_same_bytes() {
         .run()
         .json();
     let forms = |report: &Value| -> Vec<String> {
-        let slots = list(report, "/plan/slots");
-        slots
+        let projections = list(report, "/plan/projections");
+        projections
             .iter()
-            .map(|slot| slot["bytes_after"].to_string())
+            .map(|projection| projection["bytes_after"].to_string())
             .collect()
     };
     assert_eq!(forms(&planned), forms(&report));
@@ -245,7 +245,14 @@ fn plan_of_gguf_types_gives_the_same_matrices() {
 fn calibrated_codes_lose_less_than_plain_ones() {
     let scratch = Scratch::new();
     let model = demo("reference-7m-f16.gguf");
-    let options = ["--rank", "full", "--slots", "q", "--factor-type", "f16"];
+    let options = [
+        "--rank",
+        "full",
+        "--projections",
+        "q",
+        "--factor-type",
+        "f16",
+    ];
     let types = [
         "--dense-type",
         "q3_k",

@@ -22,12 +22,21 @@ fn source(scratch: &Scratch, method: &str) -> PathBuf {
     let model = scratch.file("whole.gguf", tiny.bytes());
     scratch.file("words.txt", words(20_000));
     let (factors, source) = (scratch.path("factors.htz"), scratch.path("source.gguf"));
-    let slots = match method {
+    let projections = match method {
         "grc" => "q,k,v,gate,up",
         _ => "q,k,v,o,gate,up,down",
     };
     htc![
-        "compile", &model, "-o", &factors, "--method", method, "--rank", "8", "--slots", slots
+        "compile",
+        &model,
+        "-o",
+        &factors,
+        "--method",
+        method,
+        "--rank",
+        "8",
+        "--projections",
+        projections
     ]
     .args(["--factor-type", "f32"])
     .run()
@@ -69,10 +78,12 @@ fn divergence(scratch: &Scratch, name: &str) -> f64 {
     number(&measured, "/kl")
 }
 
-fn slots_in(scratch: &Scratch, name: &str, form: Form) -> usize {
+fn projections_in(scratch: &Scratch, name: &str, form: Form) -> usize {
     let artifact = Artifact::open(&scratch.path(name));
-    let slots = artifact.manifest.plan.slots.iter();
-    slots.filter(|slot| slot.form == form).count()
+    let projections = artifact.manifest.plan.projections.iter();
+    projections
+        .filter(|projection| projection.form == form)
+        .count()
 }
 
 fn bytes(report: &Value) -> f64 {
@@ -94,8 +105,8 @@ fn low_rank_source_is_stored_as_factors() {
     let without = compile(&scratch, "off.htz", &off).run();
     assert!(!without.stderr.contains("low rank"), "{}", without.stderr);
     assert!(bytes(&report) <= 90_000.0 && bytes(&without.json()) <= 90_000.0);
-    assert!(slots_in(&scratch, "on.htz", Form::LowRank) >= 6);
-    assert_eq!(slots_in(&scratch, "off.htz", Form::LowRank), 0);
+    assert!(projections_in(&scratch, "on.htz", Form::LowRank) >= 6);
+    assert_eq!(projections_in(&scratch, "off.htz", Form::LowRank), 0);
     let (on, off) = (
         divergence(&scratch, "on.htz"),
         divergence(&scratch, "off.htz"),
@@ -125,7 +136,7 @@ fn low_rank_source_is_stored_as_factors() {
     )
     .run()
     .assert_ok();
-    assert!(slots_in(&scratch, "gguf.htz", Form::LowRank) >= 6);
+    assert!(projections_in(&scratch, "gguf.htz", Form::LowRank) >= 6);
     for options in [
         vec!["-o".into(), scratch.path("plain.gguf")],
         vec![
@@ -179,8 +190,12 @@ fn mixed_plan_round_trips() {
     let read = |name: &str| std::fs::read(scratch.path(name)).unwrap();
     assert!(read("planned-1.htz") == read("planned-2.htz"));
     let written_again = Artifact::open(&scratch.path("planned-1.htz"));
-    let slots = &written_again.manifest.plan.slots;
-    assert!(slots.iter().any(|slot| slot.form == Form::LowRank));
+    let projections = &written_again.manifest.plan.projections;
+    assert!(
+        projections
+            .iter()
+            .any(|projection| projection.form == Form::LowRank)
+    );
     let treatment = written_again.manifest.provenance.treatment.unwrap();
     assert_eq!(treatment.gauge, "whiten");
 }
@@ -194,7 +209,7 @@ fn projections_share_a_basis_if_the_source_has_one() {
         .assert_ok();
     let off = ["--file-size", "110000", "--low-rank", "off"];
     compile(&scratch, "off.htz", &off).run().assert_ok();
-    assert!(slots_in(&scratch, "on.htz", Form::SharedBasis) >= 2);
+    assert!(projections_in(&scratch, "on.htz", Form::SharedBasis) >= 2);
     let (on, off) = (
         divergence(&scratch, "on.htz"),
         divergence(&scratch, "off.htz"),
@@ -221,24 +236,21 @@ fn elastic_artifact_keeps_its_factors() {
     htc!["verify", scratch.path("e.htz")].run().assert_ok();
     let artifact = Artifact::open(&scratch.path("e.htz"));
     let plan = &artifact.manifest.plan;
-    let is_refined = |layer: usize, slot| {
-        let matrix = htc_formats::model::MatrixId::Projection {
-            layer,
-            projection: slot,
-        };
+    let is_refined = |layer: usize, projection| {
+        let matrix = htc_formats::model::MatrixId::Projection { layer, projection };
         let role = htc_formats::model::Role::Refinement { matrix };
         artifact.manifest.tensor(role).is_some()
     };
     let factors: Vec<_> = plan
-        .slots
+        .projections
         .iter()
-        .filter(|slot| slot.form == Form::LowRank)
+        .filter(|projection| projection.form == Form::LowRank)
         .collect();
     assert!(factors.len() >= 3, "{}", factors.len());
     assert!(
         factors
             .iter()
-            .all(|slot| !is_refined(slot.layer, slot.slot))
+            .all(|projection| !is_refined(projection.layer, projection.projection))
     );
     let dial = &artifact.manifest.dial;
     let (first, last) = (dial.first().unwrap(), dial.last().unwrap());

@@ -294,8 +294,8 @@ fn tables_have_the_numbers_of_the_report() {
         serde_json::from_slice(&fs::read(&made.inputs[0]).unwrap()).unwrap();
     let text = page(&made.scratch, &[&made.inputs[0]], "page.html");
     assert_sound(&text);
-    for slot in report["plan"]["slots"].as_array().unwrap() {
-        let Some(error) = slot["error"].as_f64() else {
+    for projection in report["plan"]["projections"].as_array().unwrap() {
+        let Some(error) = projection["error"].as_f64() else {
             continue;
         };
         let digits = (3 - error.log10().floor() as i32).max(0) as usize;

@@ -17,7 +17,7 @@ fn compile(scratch: &Scratch, output: &str, second: &str, options: &[&str]) -> H
     }
     let second = scratch.path(second);
     htc!["compile", demo(MODEL), "-o", scratch.path(output)]
-        .args(["--slots", "k,v", "--ratio", "0.5", "--context", "64"])
+        .args(["--projections", "k,v", "--ratio", "0.5", "--context", "64"])
         .args(["--report", "json", "--force", "--cache"])
         .arg(scratch.path("cache"))
         .arg("--calibration")
@@ -132,7 +132,7 @@ fn shrinkage_applies_only_to_whiten() {
 
 fn compile_shipped(scratch: &Scratch, output: &str, texts: &[&str]) -> Htc {
     let run = htc!["compile", demo(MODEL), "-o", scratch.path(output)]
-        .args(["--slots", "k,v", "--ratio", "0.5", "--context", "64"])
+        .args(["--projections", "k,v", "--ratio", "0.5", "--context", "64"])
         .args(["--calibration-tokens", "2048", "--report", "json"])
         .args(["--cache".as_ref(), scratch.path("cache").as_path()])
         .args(GIVEN);

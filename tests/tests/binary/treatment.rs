@@ -20,15 +20,15 @@ pub const READS: [(&str, &str); 5] = [
     ("up", "ffn_up"),
 ];
 
-pub fn all_slots(method: &str) -> [&'static str; 2] {
+pub fn all_projections(method: &str) -> [&'static str; 2] {
     match method {
-        "grc" => ["--slots", "q,k,v,gate,up"],
-        _ => ["--slots", "q,k,v,o,gate,up,down"],
+        "grc" => ["--projections", "q,k,v,gate,up"],
+        _ => ["--projections", "q,k,v,o,gate,up,down"],
     }
 }
 
-pub fn source(tensors: &[Tensor], layer: usize, slot: &str) -> Matrix {
-    let name = format!("blk.{layer}.{slot}.weight");
+pub fn source(tensors: &[Tensor], layer: usize, projection: &str) -> Matrix {
+    let name = format!("blk.{layer}.{projection}.weight");
     let tensor = tensors.iter().find(|tensor| tensor.name == name).unwrap();
     Matrix::new(tensor.rows, tensor.cols, &tensor.values)
 }
@@ -68,7 +68,7 @@ fn axiom_gauge_lowers_the_tail_energy() {
     let tensors = tiny.tensors();
     for method in METHODS {
         let fixed = ["--method", method, "--rank", "8", "--factor-type", "f32"];
-        let fixed = [&fixed[..], &all_slots(method), &["--force"]].concat();
+        let fixed = [&fixed[..], &all_projections(method), &["--force"]].concat();
         let run = |gauge| {
             let options = [&fixed[..], &["--gauge", gauge]].concat();
             compile(&scratch, &model, "out.htz", &options)
@@ -96,14 +96,14 @@ fn axiom_gauge_lowers_the_tail_energy() {
             if method == "gp" {
                 let tails = list(&plain, "/measured").iter();
                 let tails = tails.filter(|of| of["layer"] == layer).map(|of| {
-                    let name = of["slot"].as_str().unwrap();
+                    let name = of["projection"].as_str().unwrap();
                     let at = htc_tests::model::PROJECTION_NAMES
                         .iter()
                         .position(|n| *n == name);
-                    let slot = htc_tests::model::GGUF_PROJECTIONS[at.unwrap()];
+                    let projection = htc_tests::model::GGUF_PROJECTIONS[at.unwrap()];
                     assert_close(number(of, "/predicted"), number(of, "/error"), 1e-4);
                     assert_eq!(of["norm"], "frobenius");
-                    (number(of, "/error") * source(&tensors, layer, slot).norm()).powi(2)
+                    (number(of, "/error") * source(&tensors, layer, projection).norm()).powi(2)
                 });
                 assert_close(trace[0], tails.sum(), 1e-4);
             }
@@ -240,17 +240,17 @@ fn bias_correction_makes_the_mean_error_zero() {
                 .unwrap()
                 .bias
         );
-        for (slot, name) in &READS[..3] {
+        for (projection, name) in &READS[..3] {
             let exact = source(&tensors, 0, name).times(&mean);
-            let mut corrected = artifact.dense_projection(0, slot).times(&mean);
+            let mut corrected = artifact.dense_projection(0, projection).times(&mean);
             let without = exact.relative_distance(&corrected);
-            assert!(without > 0.05, "{slot}: {without}");
+            assert!(without > 0.05, "{projection}: {without}");
             let bias = artifact
-                .matrix(&format!("layers.0.{slot}.bias"))
+                .matrix(&format!("layers.0.{projection}.bias"))
                 .transposed();
             corrected.add(1.0, &bias);
             let lost = exact.relative_distance(&corrected);
-            assert!(lost < 1e-5, "{method}, {slot}: {lost:e}");
+            assert!(lost < 1e-5, "{method}, {projection}: {lost:e}");
         }
         let (artifact, report) = run("off");
         assert_eq!(number(&report, "/biases/count"), 0.0);
@@ -269,9 +269,9 @@ fn every_architecture_supports_biases() {
     ] {
         let model = fixture(name);
         for method in METHODS {
-            let slots = all_slots(method);
+            let projections = all_projections(method);
             let options = ["--method", method, "--factor-type", "f32", "--force"];
-            let options = [&options[..], &slots].concat();
+            let options = [&options[..], &projections].concat();
             let measure = |rank| {
                 let options = [&options[..], &["--rank", rank]].concat();
                 let plain = [&options[..], &["--bias", "off"]].concat();
@@ -281,11 +281,12 @@ fn every_architecture_supports_biases() {
                 let options = with(&options, &calibration);
                 let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
                 let opened = Artifact::open(&artifact);
-                for record in list(&report, "/plan/slots") {
-                    let slot = format!("layers.{}.{}", record["layer"], text(record, "/slot"));
-                    let bias = format!("{slot}.bias");
+                for record in list(&report, "/plan/projections") {
+                    let projection =
+                        format!("layers.{}.{}", record["layer"], text(record, "/projection"));
+                    let bias = format!("{projection}.bias");
                     let expected = plain.has(&bias) || record["form"] != "dense";
-                    assert_eq!(opened.has(&bias), expected, "{name}: {slot}");
+                    assert_eq!(opened.has(&bias), expected, "{name}: {projection}");
                 }
                 let reference = ["--reference", model.to_str().unwrap(), "--context", "16"];
                 let options = [&reference[..], &["--chunks", "4", "--kv-type", "f32"]].concat();
@@ -329,14 +330,14 @@ fn appended_sink_is_exact() {
             let options = with(&options, &calibration);
             let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
             let artifact = Artifact::open(&artifact);
-            let lost = READS[..3].iter().map(|(slot, name)| {
+            let lost = READS[..3].iter().map(|(projection, name)| {
                 let exact = source(&tensors, 0, name).times(&direction);
-                exact.relative_distance(&artifact.dense_projection(0, slot).times(&direction))
+                exact.relative_distance(&artifact.dense_projection(0, projection).times(&direction))
             });
-            let first = READS[..3].iter().map(|(slot, name)| {
+            let first = READS[..3].iter().map(|(projection, name)| {
                 let (a, b) = match method {
-                    "grc" => ("qkv.basis".to_owned(), format!("{slot}.projected")),
-                    _ => (format!("{slot}.a"), format!("{slot}.b")),
+                    "grc" => ("qkv.basis".to_owned(), format!("{projection}.projected")),
+                    _ => (format!("{projection}.a"), format!("{projection}.b")),
                 };
                 let [a, b] = [a, b].map(|part| artifact.matrix(&format!("layers.0.{part}")));
                 let b = b.transposed().leading_rows(1).transposed();
@@ -354,8 +355,9 @@ fn appended_sink_is_exact() {
         let (with, report) = lost("append");
         assert!(with.iter().all(|lost| *lost < 1e-4), "{method}: {with:?}");
         let first = list(&report, "/sinks").iter().filter(|of| of["layer"] == 0);
-        let attention =
-            first.filter(|of| list(of, "/slots")[0] != "gate" && list(of, "/slots")[0] != "up");
+        let attention = first.filter(|of| {
+            list(of, "/projections")[0] != "gate" && list(of, "/projections")[0] != "up"
+        });
         let attention: Vec<&Value> = attention.collect();
         assert_eq!(attention.len(), if method == "gp" { 3 } else { 1 });
         for of in attention {
@@ -369,11 +371,11 @@ fn appended_sink_is_exact() {
             assert_eq!(of["appended"], avoids, "{method}: {of}");
         }
         assert_eq!(text(&report, "/treatment/sink"), "append");
-        let slots: Vec<&Value> = list(&report, "/sinks")
+        let projections: Vec<&Value> = list(&report, "/sinks")
             .iter()
-            .flat_map(|of| list(of, "/slots"))
+            .flat_map(|of| list(of, "/projections"))
             .collect();
-        assert!(!slots.contains(&&json!("o")) && !slots.contains(&&json!("down")));
+        assert!(!projections.contains(&&json!("o")) && !projections.contains(&&json!("down")));
     }
 }
 

@@ -9,7 +9,7 @@ const CALIBRATION: &str = "--calibration --calibration-tokens --context --cache 
     --trust-cache --lock-timeout";
 
 const PLANNING: &str = "--method --rank --ratio --parameters --bytes --mean-rank --allocator \
-    --rank-floor --rank-cap --first-positions --gpu --tokens-per-joule --energy --slots --factor-type";
+    --rank-floor --rank-cap --first-positions --gpu --tokens-per-joule --energy --projections --factor-type";
 
 #[test]
 fn help_goes_to_stdout_and_succeeds() {
@@ -284,7 +284,7 @@ const PLANNING_VALUES: &[(&str, &[&str])] = &[
         &["0", "-1", "1.5", "all", "", "99999999999999999999"],
     ),
     ("--ratio", &["0", "-0.5", "1.01", "nan", "inf", "half", ""]),
-    ("--slots", &["x", "q,,k", "Q", "q;k", ""]),
+    ("--projections", &["x", "q,,k", "Q", "q;k", ""]),
     ("--factor-type", &["iq3_s", "q8_k", "f64", ""]),
     ("--threads", &["0", "1025", "two", "99999999999"]),
 ];
@@ -354,7 +354,7 @@ fn negative_numbers_are_values() {
 fn errors_list_the_allowed_values() {
     for (option, value, words) in [
         ("--method", "svd", &["gp", "grc"][..]),
-        ("--slots", "x", &["q", "gate", "down"]),
+        ("--projections", "x", &["q", "gate", "down"]),
         ("--factor-type", "iq3_s", &["f32", "bf16", "q8_0", "q2_k"]),
         ("--rank", "0", &["at least 1", "full"]),
         ("--ratio", "2", &["0", "1"]),

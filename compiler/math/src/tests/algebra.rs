@@ -159,7 +159,7 @@ impl<'a> Inputs<'a> {
 
     fn axiom(self, weight: &'a Dense) -> Computation<'a> {
         Box::new(move |algebra| {
-            let slot = AxiomProjection {
+            let projection = AxiomProjection {
                 weight: weight.weight(),
                 rank: 5,
                 side: ResidualSide::Read,
@@ -168,7 +168,10 @@ impl<'a> Inputs<'a> {
                 evaluations: 2,
                 ..AxiomOptions::default()
             };
-            Ok(bits(&[], &axiom_gauge(&[slot], options, algebra)?.entries))
+            Ok(bits(
+                &[],
+                &axiom_gauge(&[projection], options, algebra)?.entries,
+            ))
         })
     }
 

@@ -9,23 +9,23 @@ use super::{Dense, Rng, close};
 use ResidualSide::{Read, Write};
 
 fn block(d: usize, seed: u64) -> Vec<(Dense, usize, ResidualSide)> {
-    let slot = |m: usize, n: usize, seed: u64| {
+    let projection = |m: usize, n: usize, seed: u64| {
         let q = m.min(n);
         let spectrum: Vec<f64> = (0..q).map(|i| (-3.0 * i as f64 / q as f64).exp()).collect();
         Dense::with_spectrum(m, n, &spectrum, seed)
     };
     vec![
-        (slot(d, d, seed), d / 3, Read),
-        (slot(d / 4, d, seed + 1), d / 8, Read),
-        (slot(d / 4, d, seed + 2), d / 4, Read),
-        (slot(2 * d, d, seed + 3), d / 2, Read),
-        (slot(d, d, seed + 4), d / 3, Write),
-        (slot(d, 2 * d, seed + 5), d / 2, Write),
-        (slot(d, d / 2, seed + 6), d / 5, Write),
+        (projection(d, d, seed), d / 3, Read),
+        (projection(d / 4, d, seed + 1), d / 8, Read),
+        (projection(d / 4, d, seed + 2), d / 4, Read),
+        (projection(2 * d, d, seed + 3), d / 2, Read),
+        (projection(d, d, seed + 4), d / 3, Write),
+        (projection(d, 2 * d, seed + 5), d / 2, Write),
+        (projection(d, d / 2, seed + 6), d / 5, Write),
     ]
 }
 
-fn slots(block: &[(Dense, usize, ResidualSide)]) -> Vec<AxiomProjection<'_>> {
+fn projections(block: &[(Dense, usize, ResidualSide)]) -> Vec<AxiomProjection<'_>> {
     block
         .iter()
         .map(|(w, rank, side)| AxiomProjection {
@@ -44,7 +44,7 @@ fn energy_left(values: &[f64], r: usize) -> f64 {
 fn the_objective_is_the_tail_of_the_gauged_weights() {
     let d = 24;
     let block = block(d, 1);
-    let objective = Objective::new(&slots(&block), &Host).unwrap();
+    let objective = Objective::new(&projections(&block), &Host).unwrap();
     for seed in 0..3 {
         let g = spread(d, seed);
         let lambda: Vec<f64> = g.iter().map(|g| g.ln()).collect();
@@ -76,17 +76,17 @@ fn the_gradient_is_that_of_central_differences() {
         }];
         check_gradient(&one, d);
     }
-    check_gradient(&slots(&block), d);
+    check_gradient(&projections(&block), d);
 }
 
-fn check_gradient(slots: &[AxiomProjection<'_>], d: usize) {
-    let objective = Objective::new(slots, &Host).unwrap();
+fn check_gradient(projections: &[AxiomProjection<'_>], d: usize) {
+    let objective = Objective::new(projections, &Host).unwrap();
     let mut rng = Rng(13);
     let lambda: Vec<f64> = (0..d).map(|_| 0.5 * rng.normal()).collect();
     let here = objective.evaluate(&lambda).unwrap();
     let gradient = here.gradient();
     let largest = gradient.iter().fold(0.0f64, |m, g| m.max(g.abs()));
-    let energy: f64 = slots.iter().map(|s| s.weight.norm_squared()).sum();
+    let energy: f64 = projections.iter().map(|s| s.weight.norm_squared()).sum();
     let h = 1e-5;
     for i in 0..d {
         let at = |step: f64| {
@@ -114,7 +114,7 @@ fn the_tail_never_rises_and_the_mean_is_one() {
                 }
             });
         }
-        let found = axiom_gauge(&slots(&block), AxiomOptions::default(), &Host).unwrap();
+        let found = axiom_gauge(&projections(&block), AxiomOptions::default(), &Host).unwrap();
         assert!(found.trace.len() > 2);
         assert!(found.trace.windows(2).all(|w| w[1] < w[0]));
         assert!(found.trace[found.trace.len() - 1] < 0.8 * found.trace[0]);
@@ -138,7 +138,7 @@ fn the_tail_never_rises_and_the_mean_is_one() {
         let traced = found.trace[found.trace.len() - 1];
         close(last, traced, 1e-10 * traced);
 
-        let again = axiom_gauge(&slots(&block), AxiomOptions::default(), &Host).unwrap();
+        let again = axiom_gauge(&projections(&block), AxiomOptions::default(), &Host).unwrap();
         assert_eq!(found, again);
     }
 }
@@ -168,7 +168,7 @@ fn two_channels_have_the_minimum_of_the_closed_form() {
         for read in [square(50.0, a), wide(50.0, a).transpose()] {
             for write in [square(50.0, b), wide(50.0, b)] {
                 let block = [(read.scaled(1.0), 1, Read), (write, 1, Write)];
-                let found = axiom_gauge(&slots(&block), options, &Host).unwrap();
+                let found = axiom_gauge(&projections(&block), options, &Host).unwrap();
                 close(found.trace[0], a * a + b * b, 1e-12);
                 close(found.trace[found.trace.len() - 1], 2.0 * a * b, 1e-9);
                 let ratio = (a / b).sqrt();
@@ -178,7 +178,7 @@ fn two_channels_have_the_minimum_of_the_closed_form() {
         }
     }
     let alone = [(square(2.0, 1.0), 1, Read)];
-    let found = axiom_gauge(&slots(&alone), options, &Host).unwrap();
+    let found = axiom_gauge(&projections(&alone), options, &Host).unwrap();
     close(found.entries[1], 16.0, 1e-9);
     close(found.entries[0], 1.0 / 16.0, 1e-9);
     close(found.trace[found.trace.len() - 1], 1.0 / 256.0, 1e-12);
@@ -187,14 +187,14 @@ fn two_channels_have_the_minimum_of_the_closed_form() {
 #[test]
 fn options_bound_the_work() {
     let block = block(24, 41);
-    let slots = slots(&block);
+    let projections = projections(&block);
     let find = |iterations, evaluations| {
         let options = AxiomOptions {
             iterations,
             evaluations,
             tolerance: 0.0,
         };
-        axiom_gauge(&slots, options, &Host).unwrap()
+        axiom_gauge(&projections, options, &Host).unwrap()
     };
     for none in [find(0, 40), find(20, 1), find(20, 0)] {
         assert_eq!(none.entries, vec![1.0; 24]);
@@ -218,33 +218,38 @@ fn channels_without_energy_and_ranks_without_tail() {
         _ => f64::from(write.values[i * 20 + j]),
     });
     let some = [(read, 4, Read), (write, 4, Write)];
-    let found = axiom_gauge(&slots(&some), AxiomOptions::default(), &Host).unwrap();
+    let found = axiom_gauge(&projections(&some), AxiomOptions::default(), &Host).unwrap();
     assert!(found.entries.iter().all(|g| (0.0624..16.01).contains(g)));
     assert!(found.input_gauge().is_ok() && found.output_gauge().is_ok());
 
     let zero = Dense::from_fn(d, d, |_, _| 0.0);
-    let found = axiom_gauge(&slots(&[(zero, 4, Read)]), AxiomOptions::default(), &Host).unwrap();
+    let found = axiom_gauge(
+        &projections(&[(zero, 4, Read)]),
+        AxiomOptions::default(),
+        &Host,
+    )
+    .unwrap();
     assert_eq!((found.entries, found.trace), (vec![1.0; d], vec![0.0]));
 
     let full = [(Dense::normal(d, d, 55), d, Write)];
-    let found = axiom_gauge(&slots(&full), AxiomOptions::default(), &Host).unwrap();
+    let found = axiom_gauge(&projections(&full), AxiomOptions::default(), &Host).unwrap();
     assert!(found.trace[0] < 1e-12 && found.entries.iter().all(|g| g.is_finite()));
 }
 
 #[test]
 fn refusals() {
     let (w, other) = (Dense::normal(6, 4, 61), Dense::normal(5, 3, 63));
-    let slot = |w: &Dense, rank, side| {
-        let slot = AxiomProjection {
+    let projection = |w: &Dense, rank, side| {
+        let projection = AxiomProjection {
             weight: w.weight(),
             rank,
             side,
         };
-        axiom_gauge(&[slot], AxiomOptions::default(), &Host).map(|_| ())
+        axiom_gauge(&[projection], AxiomOptions::default(), &Host).map(|_| ())
     };
     for rank in [0, 5] {
         assert_eq!(
-            slot(&w, rank, Read),
+            projection(&w, rank, Read),
             Err(FactoriseError::Rank {
                 requested: rank,
                 largest: 4
@@ -257,7 +262,7 @@ fn refusals() {
     );
     let mixed = [(w, 2, Read), (other, 2, Write)];
     assert_eq!(
-        axiom_gauge(&slots(&mixed), AxiomOptions::default(), &Host),
+        axiom_gauge(&projections(&mixed), AxiomOptions::default(), &Host),
         Err(FactoriseError::InputMismatch {
             index: 1,
             expected: 4,

@@ -36,8 +36,11 @@ fn projection_error(w: &Dense, p: &Mat<f64>) -> f64 {
     norm(&(&w - &kept * p.transpose())) / norm(&w)
 }
 
-fn objective(slots: &[Dense], p: &Mat<f64>) -> f64 {
-    slots.iter().map(|w| projection_error(w, p).powi(2)).sum()
+fn objective(projections: &[Dense], p: &Mat<f64>) -> f64 {
+    projections
+        .iter()
+        .map(|w| projection_error(w, p).powi(2))
+        .sum()
 }
 
 #[test]
@@ -83,32 +86,42 @@ fn of_equal_magnitudes_the_lowest_index_is_positive() {
 }
 
 #[test]
-fn normalisation_saves_the_small_slot() {
+fn normalisation_saves_the_small_projection() {
     let large = Dense::from_fn(2, 3, |i, j| if i == j { 10.0 } else { 0.0 });
     let small = Dense::from_fn(1, 3, |_, j| if j == 2 { 0.1 } else { 0.0 });
-    let slots = [large.weight(), small.weight()];
+    let projections = [large.weight(), small.weight()];
 
-    let equal = shared_basis(&slots, 2, Equal).unwrap();
+    let equal = shared_basis(&projections, 2, Equal).unwrap();
     for (found, expected) in equal.eigenvalues.iter().zip([100.0, 100.0, 0.01]) {
         close(*found, expected, 1e-9);
     }
     close(
-        shared_error(slots[1], &equal.basis, &equal.projected[1], 2),
+        shared_error(projections[1], &equal.basis, &equal.projected[1], 2),
         1.0,
         1e-12,
     );
 
-    let normalised = shared_basis(&slots, 2, Normalised).unwrap();
+    let normalised = shared_basis(&projections, 2, Normalised).unwrap();
     for (found, expected) in normalised.eigenvalues.iter().zip([1.0, 0.5, 0.5]) {
         close(*found, expected, 1e-9);
     }
     close(
-        shared_error(slots[1], &normalised.basis, &normalised.projected[1], 2),
+        shared_error(
+            projections[1],
+            &normalised.basis,
+            &normalised.projected[1],
+            2,
+        ),
         0.0,
         1e-12,
     );
     close(
-        shared_error(slots[0], &normalised.basis, &normalised.projected[0], 2),
+        shared_error(
+            projections[0],
+            &normalised.basis,
+            &normalised.projected[0],
+            2,
+        ),
         0.5f64.sqrt(),
         1e-7,
     );
@@ -117,16 +130,16 @@ fn normalisation_saves_the_small_slot() {
 #[test]
 fn full_basis_is_the_identity() {
     for d in [4, 64, 130, 300] {
-        let slots = attention(d, 11);
-        let (p, eigenvalues) = basis_f64(&weights(&slots), d, Normalised).unwrap();
+        let projections = attention(d, 11);
+        let (p, eigenvalues) = basis_f64(&weights(&projections), d, Normalised).unwrap();
         assert!(orthonormality(&p) < 1e-13);
         assert!(decreasing(&eigenvalues));
         close(eigenvalues.iter().sum(), 3.0, 1e-12);
-        for w in &slots {
+        for w in &projections {
             assert!(projection_error(w, &p) < 1e-12);
         }
-        let found = shared_basis(&weights(&slots), d, Normalised).unwrap();
-        for (w, projected) in slots.iter().zip(&found.projected) {
+        let found = shared_basis(&weights(&projections), d, Normalised).unwrap();
+        for (w, projected) in projections.iter().zip(&found.projected) {
             assert!(shared_error(w.weight(), &found.basis, projected, d) < 1e-6);
         }
     }
@@ -135,11 +148,11 @@ fn full_basis_is_the_identity() {
 #[test]
 fn stored_error_is_that_of_the_projection() {
     let d = 160;
-    let slots = attention(d, 21);
+    let projections = attention(d, 21);
     for weighting in [Normalised, Equal] {
         for k in [1, 37, 80, 159] {
-            let (p, eigenvalues) = basis_f64(&weights(&slots), k, weighting).unwrap();
-            let found = shared_basis(&weights(&slots), k, weighting).unwrap();
+            let (p, eigenvalues) = basis_f64(&weights(&projections), k, weighting).unwrap();
+            let found = shared_basis(&weights(&projections), k, weighting).unwrap();
             assert_eq!(found.eigenvalues, eigenvalues);
             assert!(signs_are_fixed(&found.basis, d));
             assert_eq!(
@@ -149,7 +162,7 @@ fn stored_error_is_that_of_the_projection() {
                     .collect::<Vec<_>>()
             );
             let mut lost = 0.0;
-            for (w, projected) in slots.iter().zip(&found.projected) {
+            for (w, projected) in projections.iter().zip(&found.projected) {
                 let expected = projection_error(w, &p);
                 close(
                     shared_error(w.weight(), &found.basis, projected, k),
@@ -169,7 +182,7 @@ fn stored_error_is_that_of_the_projection() {
 }
 
 #[test]
-fn one_slot_reaches_the_tail_of_its_singular_values() {
+fn one_projection_reaches_the_tail_of_its_singular_values() {
     let spectrum: Vec<f64> = (0..60).map(|i| 1.0 / (1.0 + f64::from(i))).collect();
     let w = Dense::with_spectrum(90, 60, &spectrum, 5);
     for k in [1, 10, 30, 59] {
@@ -188,36 +201,45 @@ fn one_slot_reaches_the_tail_of_its_singular_values() {
 #[test]
 fn no_other_subspace_does_better() {
     let (d, k) = (48, 12);
-    let slots = attention(d, 31);
-    let (p, _) = basis_f64(&weights(&slots), d, Normalised).unwrap();
+    let projections = attention(d, 31);
+    let (p, _) = basis_f64(&weights(&projections), d, Normalised).unwrap();
     let kept = p.subcols(0, k).to_owned();
-    let best = objective(&slots, &kept);
+    let best = objective(&projections, &kept);
     let mut rng = Rng(77);
     for seed in 0..20 {
-        assert!(objective(&slots, &orthonormal(d, k, 1000 + seed)) > best);
+        assert!(objective(&projections, &orthonormal(d, k, 1000 + seed)) > best);
         let (i, j) = (rng.next() as usize % k, k + rng.next() as usize % (d - k));
         let (sin, cos) = 1e-2f64.sin_cos();
         let mut turned = kept.clone();
         for row in 0..d {
             turned[(row, i)] = cos * p[(row, i)] + sin * p[(row, j)];
         }
-        assert!(objective(&slots, &turned) > best, "rotation {i} {j}");
+        assert!(objective(&projections, &turned) > best, "rotation {i} {j}");
     }
     let inside = &kept * orthonormal(k, k, 3);
-    close(objective(&slots, &inside), best, 1e-13);
+    close(objective(&projections, &inside), best, 1e-13);
 }
 
 #[test]
-fn a_zero_slot_counts_nothing() {
-    let slots = attention(32, 41);
+fn a_zero_projection_counts_nothing() {
+    let projections = attention(32, 41);
     let zero = Dense::from_fn(8, 32, |_, _| 0.0);
     let with = shared_basis(
-        &[slots[0].weight(), zero.weight(), slots[1].weight()],
+        &[
+            projections[0].weight(),
+            zero.weight(),
+            projections[1].weight(),
+        ],
         9,
         Normalised,
     )
     .unwrap();
-    let without = shared_basis(&[slots[0].weight(), slots[1].weight()], 9, Normalised).unwrap();
+    let without = shared_basis(
+        &[projections[0].weight(), projections[1].weight()],
+        9,
+        Normalised,
+    )
+    .unwrap();
     assert_eq!(with.basis, without.basis);
     assert_eq!(with.projected[1], vec![0.0; 8 * 9]);
     assert_eq!(with.projected[2], without.projected[1]);
@@ -267,12 +289,12 @@ fn extreme_shapes_and_scales() {
     close(f64::from(found.projected[0][0]), -5.0, 1e-6);
 
     for scale in [1e-30, 1e30] {
-        let slots = attention(70, 51).map(|w| w.scaled(scale));
+        let projections = attention(70, 51).map(|w| w.scaled(scale));
         for weighting in [Normalised, Equal] {
-            let found = shared_basis(&weights(&slots), 35, weighting).unwrap();
-            let (p, _) = basis_f64(&weights(&slots), 35, weighting).unwrap();
+            let found = shared_basis(&weights(&projections), 35, weighting).unwrap();
+            let (p, _) = basis_f64(&weights(&projections), 35, weighting).unwrap();
             assert!(orthonormality(&p) < 1e-13);
-            for (w, projected) in slots.iter().zip(&found.projected) {
+            for (w, projected) in projections.iter().zip(&found.projected) {
                 let expected = projection_error(&w.scaled(1.0 / scale), &p);
                 close(
                     shared_error(w.weight(), &found.basis, projected, 35),
@@ -304,7 +326,8 @@ fn extreme_shapes_and_scales() {
 #[test]
 fn errors_name_the_problem_and_the_weight() {
     let (w, narrow) = (Dense::normal(4, 6, 1), Dense::normal(4, 5, 2));
-    let refused = |slots: &[Weight<'_>], k| shared_basis(slots, k, Normalised).unwrap_err();
+    let refused =
+        |projections: &[Weight<'_>], k| shared_basis(projections, k, Normalised).unwrap_err();
     for k in [0, 7] {
         assert_eq!(
             refused(&[w.weight()], k),
@@ -383,9 +406,9 @@ fn errors_name_the_problem_and_the_weight() {
 
 #[test]
 fn two_calls_and_two_threads_give_the_same_bytes() {
-    let slots = attention(200, 61);
-    let slots = weights(&slots);
-    let run = || shared_basis(&slots, 90, Normalised).unwrap();
+    let projections = attention(200, 61);
+    let projections = weights(&projections);
+    let run = || shared_basis(&projections, 90, Normalised).unwrap();
     let first = run();
     assert_eq!(first, run());
     std::thread::scope(|scope| {
@@ -398,8 +421,8 @@ fn two_calls_and_two_threads_give_the_same_bytes() {
 
 #[test]
 fn shared_singular_values_are_the_roots_of_the_eigenvalues() {
-    let slots = attention(80, 67);
-    let weights = weights(&slots);
+    let projections = attention(80, 67);
+    let weights = weights(&projections);
     for weighting in [Normalised, Equal] {
         let expected = shared_basis(&weights, 1, weighting).unwrap().eigenvalues;
         let found = shared_singular_values(&weights, weighting, &Host).unwrap();

@@ -10,16 +10,16 @@ use super::gauge::{Moment, gauged, gauges};
 use super::{Dense, close, decreasing, matrix, norm, orthonormal, signs_are_fixed};
 
 fn attention(d: usize, seed: u64) -> [Dense; 3] {
-    let slot = |m: usize, scale: f64, seed: u64| {
+    let projection = |m: usize, scale: f64, seed: u64| {
         let spectrum: Vec<f64> = (0..m)
             .map(|i| scale * (-3.0 * i as f64 / m as f64).exp())
             .collect();
         Dense::with_spectrum(m, d, &spectrum, seed)
     };
     [
-        slot(d, 5.0, seed),
-        slot(d / 4, 3.0, seed + 1),
-        slot(d / 4, 0.2, seed + 2),
+        projection(d, 5.0, seed),
+        projection(d / 4, 3.0, seed + 1),
+        projection(d / 4, 0.2, seed + 2),
     ]
 }
 
@@ -28,8 +28,8 @@ fn product(found: &SharedBasis, w: &Dense, i: usize, k: usize, shorter: usize) -
     matrix(&found.projected[i], w.rows, k).subcols(0, shorter) * basis.subrows(0, shorter)
 }
 
-fn find(slots: &[Dense], k: usize, options: &BasisOptions<'_>) -> SharedBasis {
-    let weights: Vec<_> = slots.iter().map(Dense::weight).collect();
+fn find(projections: &[Dense], k: usize, options: &BasisOptions<'_>) -> SharedBasis {
+    let weights: Vec<_> = projections.iter().map(Dense::weight).collect();
     shared_basis_with(&weights, k, options).unwrap()
 }
 
@@ -41,7 +41,7 @@ fn with_gauge(gauge: &Gauge) -> BasisOptions<'_> {
 }
 
 #[test]
-fn one_slot_reaches_the_tail_of_the_gauged_weight() {
+fn one_projection_reaches_the_tail_of_the_gauged_weight() {
     for (m, n) in [(60, 40), (30, 40)] {
         let w = Dense::normal(m, n, 1);
         for (name, gauge, g) in gauges(n) {
@@ -73,9 +73,9 @@ fn one_slot_reaches_the_tail_of_the_gauged_weight() {
 }
 
 #[test]
-fn slots_lose_the_eigenvalues_left_out() {
+fn projections_lose_the_eigenvalues_left_out() {
     let d = 48;
-    let slots = attention(d, 11);
+    let projections = attention(d, 11);
     for (name, gauge, g) in gauges(d) {
         let inverse = {
             let mut left = g.clone();
@@ -97,7 +97,7 @@ fn slots_lose_the_eigenvalues_left_out() {
             right
         };
         let lost = |approximation: &dyn Fn(usize) -> Mat<f64>| -> f64 {
-            slots
+            projections
                 .iter()
                 .enumerate()
                 .map(|(i, w)| {
@@ -107,7 +107,7 @@ fn slots_lose_the_eigenvalues_left_out() {
                 .sum()
         };
         let k = 20;
-        let found = find(&slots, k, &with_gauge(&gauge));
+        let found = find(&projections, k, &with_gauge(&gauge));
         assert!(decreasing(&found.eigenvalues), "{name}");
         assert!(signs_are_fixed(&found.basis, d), "{name}");
         close(found.eigenvalues.iter().sum(), 3.0, 1e-12);
@@ -117,17 +117,17 @@ fn slots_lose_the_eigenvalues_left_out() {
         }
         for shorter in [1, 7, k] {
             let left: f64 = found.eigenvalues[shorter..].iter().sum();
-            let found = lost(&|i| product(&found, &slots[i], i, k, shorter));
+            let found = lost(&|i| product(&found, &projections[i], i, k, shorter));
             assert!((found - left).abs() < 2e-6, "{name}: {found:e} {left:e}");
         }
         let best: f64 = found.eigenvalues[k..].iter().sum();
         for seed in 0..10 {
             let q = orthonormal(d, k, 900 + seed);
-            let other = lost(&|i| slots[i].f64() * &g * &q * q.transpose() * &inverse);
+            let other = lost(&|i| projections[i].f64() * &g * &q * q.transpose() * &inverse);
             assert!(other > best, "{name}");
         }
-        let all = find(&slots, d, &with_gauge(&gauge));
-        for (w, projected) in slots.iter().zip(&all.projected) {
+        let all = find(&projections, d, &with_gauge(&gauge));
+        for (w, projected) in projections.iter().zip(&all.projected) {
             let lost = shared_error(w.weight(), &all.basis, projected, d);
             assert!(lost < 1e-5, "{name}: {lost:e}");
         }
@@ -137,12 +137,12 @@ fn slots_lose_the_eigenvalues_left_out() {
 #[test]
 fn no_gauge_and_a_gauge_of_ones() {
     let d = 40;
-    let slots = attention(d, 21);
-    let weights: Vec<_> = slots.iter().map(Dense::weight).collect();
+    let projections = attention(d, 21);
+    let weights: Vec<_> = projections.iter().map(Dense::weight).collect();
     let plain = shared_basis(&weights, 9, BasisWeighting::Normalised).unwrap();
-    assert_eq!(find(&slots, 9, &BasisOptions::default()), plain);
+    assert_eq!(find(&projections, 9, &BasisOptions::default()), plain);
     let ones = Gauge::Diagonal(Diagonal::new(vec![1.0; d]).unwrap());
-    let found = find(&slots, 9, &with_gauge(&ones));
+    let found = find(&projections, 9, &with_gauge(&ones));
     for (found, plain) in found.basis.iter().zip(&plain.basis) {
         close(f64::from(*found), f64::from(*plain), 1e-6);
     }
@@ -151,10 +151,10 @@ fn no_gauge_and_a_gauge_of_ones() {
 #[test]
 fn exempt_columns_are_exact() {
     let d = 32;
-    let slots = attention(d, 31);
+    let projections = attention(d, 31);
     let exempt = [0, 5, 31];
     let others: Vec<usize> = (0..d).filter(|c| !exempt.contains(c)).collect();
-    let reduced: Vec<Dense> = slots
+    let reduced: Vec<Dense> = projections
         .iter()
         .map(|w| {
             Dense::from_fn(w.rows, others.len(), |i, j| {
@@ -168,7 +168,7 @@ fn exempt_columns_are_exact() {
                 exempt: &exempt,
                 ..with_gauge(&gauge)
             };
-            let found = find(&slots, k, &options);
+            let found = find(&projections, k, &options);
             assert_eq!(found.basis.len(), k * d);
             for (row, values) in found.basis.chunks_exact(d).enumerate() {
                 for (&channel, t) in exempt.iter().zip(0..) {
@@ -182,7 +182,7 @@ fn exempt_columns_are_exact() {
                 let restricted = gauge.restrict_to(&others);
                 find(&reduced, k - 3, &with_gauge(&restricted))
             });
-            for (i, w) in slots.iter().enumerate() {
+            for (i, w) in projections.iter().enumerate() {
                 for (row, values) in found.projected[i].chunks_exact(k).enumerate() {
                     for (t, &channel) in exempt.iter().enumerate() {
                         assert_eq!(values[t], w.values[row * d + channel]);
@@ -243,7 +243,7 @@ fn loss_with_exempt_columns_is_the_tail_of_the_others() {
 #[test]
 fn the_sink_direction_is_exact() {
     let d = 40;
-    let slots = attention(d, 41).map(|w| {
+    let projections = attention(d, 41).map(|w| {
         Dense::from_fn(w.rows, d, |i, j| {
             let value = f64::from(w.values[i * d + j]);
             if j < 30 { value } else { 1e-3 * value }
@@ -267,10 +267,10 @@ fn the_sink_direction_is_exact() {
                 exempt,
                 ..with_gauge(&gauge)
             };
-            let plain = find(&slots, k, &options(None));
+            let plain = find(&projections, k, &options(None));
             let missed_at = |found: &SharedBasis, shorter: usize| {
                 let (mut missed, mut whole) = (0.0f64, 0.0f64);
-                for (i, w) in slots.iter().enumerate() {
+                for (i, w) in projections.iter().enumerate() {
                     let exact = at_direction(&w.f64());
                     let stored = at_direction(&product(found, w, i, k, shorter));
                     for (x, y) in exact.iter().zip(&stored) {
@@ -285,7 +285,7 @@ fn the_sink_direction_is_exact() {
                 threshold: f64::INFINITY,
                 ..sink
             };
-            let found = find(&slots, k, &options(Some(always)));
+            let found = find(&projections, k, &options(Some(always)));
             let outcome = found.sink.unwrap();
             assert!(outcome.appended);
             assert!(missed(&found) < 1e-5, "{name}: {:e}", missed(&found));
@@ -294,9 +294,9 @@ fn the_sink_direction_is_exact() {
                 let missed = missed_at(&found, shorter);
                 assert!(missed < 1e-4, "{name}, {shorter}: {missed:e}");
             }
-            let fewer = find(&slots, k - 1, &options(None));
+            let fewer = find(&projections, k - 1, &options(None));
             let lost = |found: &SharedBasis, k: usize| -> f64 {
-                let parts = slots.iter().enumerate().map(|(i, w)| {
+                let parts = projections.iter().enumerate().map(|(i, w)| {
                     let missing = (w.f64() - product(found, w, i, k, k)) * &g;
                     (norm(&missing) / norm(&(w.f64() * &g))).powi(2)
                 });
@@ -308,7 +308,7 @@ fn the_sink_direction_is_exact() {
                 "{name}"
             );
 
-            let usual = find(&slots, k, &options(Some(sink)));
+            let usual = find(&projections, k, &options(Some(sink)));
             let outcome = usual.sink.unwrap();
             assert_eq!(outcome.appended, outcome.coverage.norm < sink.threshold);
             if outcome.appended {
@@ -332,7 +332,7 @@ fn the_sink_direction_is_exact() {
         }),
         ..BasisOptions::default()
     };
-    assert_eq!(find(&slots, 10, &options).sink, None);
+    assert_eq!(find(&projections, 10, &options).sink, None);
 }
 
 #[test]

@@ -215,10 +215,10 @@ fn tail_of_published_spectra_is_the_published_one() {
             .copied()
             .zip(line.split(',').map(|v| v.parse().unwrap()))
             .collect();
-        for slot in ["Q", "K", "V"] {
-            let s = singular_values(&format!("layer{}.{slot}", row["layer"]));
+        for projection in ["Q", "K", "V"] {
+            let s = singular_values(&format!("layer{}.{projection}", row["layer"]));
             let found = relative_tail(&s, row["k"] as usize).powi(2);
-            close(found, row[format!("{slot}_ey").as_str()], 2e-6);
+            close(found, row[format!("{projection}_ey").as_str()], 2e-6);
             compared += 1;
         }
     }

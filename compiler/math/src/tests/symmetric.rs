@@ -80,8 +80,8 @@ fn component_energies_give_the_loss_of_every_rank() {
     assert_eq!((found.basis.len(), found.energies.len()), (144, 2));
     for k in [1, 4, 7, 11] {
         let basis = shared_basis(&weights, k, BasisWeighting::Normalised).unwrap();
-        let slots = weights.iter().zip(&basis.projected).zip(&found.energies);
-        for ((weight, projected), energies) in slots {
+        let projections = weights.iter().zip(&basis.projected).zip(&found.energies);
+        for ((weight, projected), energies) in projections {
             let stored = shared_error(*weight, &basis.basis, projected, k);
             let total: f64 = energies.iter().sum();
             let lost = (energies[k..].iter().sum::<f64>() / total).sqrt();

@@ -7,11 +7,11 @@ use htc_formats::model::MatrixId;
 
 use super::*;
 
-fn member(slot: ProjectionKind, rows: usize, cols: usize) -> UnitMatrix {
+fn member(projection: ProjectionKind, rows: usize, cols: usize) -> UnitMatrix {
     UnitMatrix {
         matrix: MatrixId::Projection {
             layer: 3,
-            projection: slot,
+            projection,
         },
         rows,
         cols,
@@ -136,12 +136,12 @@ fn published_spectra_are_reproduced() {
     for (layer, groups) in summary["per_layer"].as_object().unwrap() {
         for group in groups.as_object().unwrap().values() {
             for (name, published) in group.as_object().unwrap() {
-                let slot: ProjectionKind = name.to_lowercase().parse().unwrap();
+                let projection: ProjectionKind = name.to_lowercase().parse().unwrap();
                 let side = |i: usize| published["shape"][i].as_u64().unwrap() as usize;
-                let member = member(slot, side(0), side(1));
+                let member = member(projection, side(0), side(1));
                 let values = values(&format!("layer{layer}.{name}"));
                 assert_eq!(values.len(), member.rows.min(member.cols));
-                let found = spectrum_of(layer.parse().unwrap(), slot, &member, &values);
+                let found = spectrum_of(layer.parse().unwrap(), projection, &member, &values);
                 for (found, published, tolerance) in [
                     (found.norm, &published["frob_norm"], 1e-3),
                     (found.largest, &published["top_sv"], 1e-5),

@@ -480,11 +480,11 @@ fn show_quality(quality: &QualityRecord) {
 }
 
 fn weights(manifest: &Manifest) -> u64 {
-    let slots = manifest
+    let projections = manifest
         .plan
-        .slots
+        .projections
         .iter()
-        .map(|slot| slot.parameters_before);
+        .map(|projection| projection.parameters_before);
     let hyper = &manifest.hyper;
     let of_tokens = (hyper.vocabulary as u64).saturating_mul(hyper.width as u64);
     let tensors = || manifest.tensors.iter();
@@ -494,7 +494,9 @@ fn weights(manifest: &Manifest) -> u64 {
     let vectors = tensors().filter(|t| t.rows == 1 && !kv(t));
     let vectors = vectors.map(|t| t.parameters());
     let outside = of_tokens.saturating_mul(1 + u64::from(own_head));
-    slots.chain(vectors).fold(outside, u64::saturating_add)
+    projections
+        .chain(vectors)
+        .fold(outside, u64::saturating_add)
 }
 
 fn bits(bytes: u64, weights: u64) -> f64 {
@@ -502,15 +504,15 @@ fn bits(bytes: u64, weights: u64) -> f64 {
 }
 
 fn show_plan(plan: &PlanRecord) {
-    say!("  layer  slot   form           rank  bytes                    bits   error");
-    for s in &plan.slots {
+    say!("  layer  projection  form           rank  bytes                    bits   error");
+    for s in &plan.projections {
         let rank = s.rank.map_or_else(String::new, |r| r.to_string());
         let error = s.error.map_or_else(String::new, |e| format!("{e:.5}"));
         let form = form_for_people(s.form);
         say!(
-            "  {:>5}  {:<5}  {form:<12}  {rank:>5}  {:>9} -> {:>9}  {:>5.2}  {error:>7}",
+            "  {:>5}  {:<10}  {form:<12}  {rank:>5}  {:>9} -> {:>9}  {:>5.2}  {error:>7}",
             s.layer,
-            s.slot.name(),
+            s.projection.name(),
             format_bytes(s.bytes_before),
             format_bytes(s.bytes_after),
             bits(s.bytes_after, s.parameters_before),
@@ -520,7 +522,7 @@ fn show_plan(plan: &PlanRecord) {
         let rank = m.rank.map_or_else(String::new, |r| r.to_string());
         let error = m.error.map_or_else(String::new, |e| format!("{e:.5}"));
         say!(
-            "  {:<12}  {:<12}  {rank:>5}  {:>9} -> {:>9}  {:>5.2}  {error:>7}",
+            "  {:<17}  {:<12}  {rank:>5}  {:>9} -> {:>9}  {:>5.2}  {error:>7}",
             m.matrix.name(),
             form_for_people(m.form),
             format_bytes(m.bytes_before),

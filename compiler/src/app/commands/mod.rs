@@ -177,11 +177,11 @@ pub enum Failure {
         layer: usize,
         layers: usize,
     },
-    #[error("{}: every digest is right, but layer {layer} has other spectra than the artifact says ({slots}); compile it anew", path.display())]
+    #[error("{}: every digest is right, but layer {layer} has other spectra than the artifact says ({projections}); compile it anew", path.display())]
     Probe {
         path: PathBuf,
         layer: usize,
-        slots: String,
+        projections: String,
     },
     #[error("{}: {error}", path.display())]
     Spectra { path: PathBuf, error: ProbeError },

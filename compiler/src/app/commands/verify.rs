@@ -31,12 +31,12 @@ struct Probe {
     origin: Option<&'static str>,
     milliseconds: f64,
     /// Empty if the artifact has no spectra.
-    slots: Vec<ProbedProjection>,
+    projections: Vec<ProbedProjection>,
 }
 
 #[derive(JsonSchema, Serialize)]
 struct ProbedProjection {
-    slot: ProjectionKind,
+    projection: ProjectionKind,
     ok: bool,
     expected: SpectrumRecord,
     found: SpectrumRecord,
@@ -94,7 +94,7 @@ pub(super) fn execute(args: &VerifyArgs) -> Result<(), Failure> {
     let mut outcome = Outcome {
         ok: probe
             .as_ref()
-            .is_none_or(|probe| probe.ok || probe.slots.is_empty())
+            .is_none_or(|probe| probe.ok || probe.projections.is_empty())
             && sweep.as_ref().is_none_or(|sweep| sweep.damaged.is_empty()),
         probe,
         sweep,
@@ -117,7 +117,7 @@ pub(super) fn execute(args: &VerifyArgs) -> Result<(), Failure> {
         return Err(Failure::Probe {
             path: args.file.clone(),
             layer: probe.layer,
-            slots: probe.mismatched_projections(),
+            projections: probe.mismatched_projections(),
         });
     }
     say!(
@@ -151,7 +151,7 @@ fn probe_layer(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
             layer: args.layer.unwrap_or(0),
             origin: None,
             milliseconds: 0.0,
-            slots: Vec::new(),
+            projections: Vec::new(),
         });
     };
     let (layer, origin) = match args.layer {
@@ -172,18 +172,18 @@ fn probe_layer(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
     let compared = expected
         .zip(found)
         .map(|(expected, found)| ProbedProjection {
-            slot: expected.slot,
+            projection: expected.projection,
             ok: probe::agree(expected, &found),
             expected: *expected,
             found,
         });
-    let slots: Vec<ProbedProjection> = compared.collect();
+    let projections: Vec<ProbedProjection> = compared.collect();
     let probe = Probe {
-        ok: slots.iter().all(|slot| slot.ok),
+        ok: projections.iter().all(|projection| projection.ok),
         layer,
         origin: Some(origin),
         milliseconds,
-        slots,
+        projections,
     };
     let place = match args.layer {
         Some(_) => format!("layer {layer} of {layers}"),
@@ -192,12 +192,12 @@ fn probe_layer(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
     let path = display_path(path);
     if probe.ok {
         say!(
-            "{path}: probed {place} in {milliseconds:.1} ms: the spectra of its slots are those that the artifact says; other parts were not read"
+            "{path}: probed {place} in {milliseconds:.1} ms: the spectra of its projections are those that the artifact says; other parts were not read"
         );
     } else {
-        let slots = probe.mismatched_projections();
+        let projections = probe.mismatched_projections();
         say!(
-            "{path}: probed {place} in {milliseconds:.1} ms: other spectra than the artifact says ({slots}); every digest follows"
+            "{path}: probed {place} in {milliseconds:.1} ms: other spectra than the artifact says ({projections}); every digest follows"
         );
     }
     Ok(probe)
@@ -205,8 +205,10 @@ fn probe_layer(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
 
 impl Probe {
     fn mismatched_projections(&self) -> String {
-        let slots = self.slots.iter().filter(|slot| !slot.ok);
-        let names: Vec<String> = slots.map(|slot| slot.slot.to_string()).collect();
+        let projections = self.projections.iter().filter(|projection| !projection.ok);
+        let names: Vec<String> = projections
+            .map(|projection| projection.projection.to_string())
+            .collect();
         names.join(", ")
     }
 }

@@ -26,13 +26,13 @@ impl Stored {
     }
 
     /// Stores a part of a projection of layer 3.
-    fn part(&mut self, slot: ProjectionKind, part: Part, cols: usize, values: &[f32]) {
-        self.push(linear(slot, part), DType::F32, cols, values);
+    fn part(&mut self, projection: ProjectionKind, part: Part, cols: usize, values: &[f32]) {
+        self.push(linear(projection, part), DType::F32, cols, values);
     }
 
     /// Returns the spectrum of a projection of layer 3.
-    fn spectrum(&self, slot: ProjectionKind) -> SpectrumRecord {
-        of(&self.spectra(3, 1), slot)
+    fn spectrum(&self, projection: ProjectionKind) -> SpectrumRecord {
+        of(&self.spectra(3, 1), projection)
     }
 
     fn spectra(&self, layer: usize, threads: usize) -> Vec<SpectrumRecord> {
@@ -44,14 +44,20 @@ impl Stored {
     }
 }
 
-fn of(spectra: &[SpectrumRecord], slot: ProjectionKind) -> SpectrumRecord {
+fn of(spectra: &[SpectrumRecord], projection: ProjectionKind) -> SpectrumRecord {
     let mut spectra = spectra.iter();
-    *spectra.find(|spectrum| spectrum.slot == slot).unwrap()
+    *spectra
+        .find(|spectrum| spectrum.projection == projection)
+        .unwrap()
 }
 
-fn linear(slot: ProjectionKind, part: Part) -> Role {
+fn linear(projection: ProjectionKind, part: Part) -> Role {
     let layer = 3;
-    Role::Linear { layer, slot, part }
+    Role::Linear {
+        layer,
+        projection,
+        part,
+    }
 }
 
 fn normal(seed: u64, count: usize) -> Vec<f32> {
@@ -121,12 +127,16 @@ fn rows_of_a_dense_projection_are_components() {
     let values = [3.0, 4.0, 0.0, 5.0, 12.0, 0.0];
     stored.part(ProjectionKind::K, Part::Weight, 3, &values);
     stored.part(ProjectionKind::K, Part::Bias, 2, &[9.0, 9.0]);
-    let (layer, slot, part) = (2, ProjectionKind::K, Part::Weight);
-    let other = Role::Linear { layer, slot, part };
+    let (layer, projection, part) = (2, ProjectionKind::K, Part::Weight);
+    let other = Role::Linear {
+        layer,
+        projection,
+        part,
+    };
     stored.push(other, DType::F32, 1, &[7.0]);
     let found = stored.spectrum(ProjectionKind::K);
     assert_eq!(
-        (found.layer, found.slot, found.components),
+        (found.layer, found.projection, found.components),
         (3, ProjectionKind::K, 2)
     );
     assert_eq!((found.largest, found.energy), (13.0, 25.0 + 169.0));
@@ -192,7 +202,7 @@ fn spectra_do_not_depend_on_the_number_of_threads() {
 fn agree_tolerates_only_rounding() {
     let one = SpectrumRecord {
         layer: 3,
-        slot: ProjectionKind::Q,
+        projection: ProjectionKind::Q,
         components: 5,
         largest: 2.0,
         energy: 7.0,

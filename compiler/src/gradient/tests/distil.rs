@@ -68,9 +68,9 @@ fn divergence_gradients_match_finite_differences() {
         numbers.for_each(|number| *number *= 1.0 + 0.2 * random.normal() as f32);
         let put = |whole: &mut Whole<f64>, scale: Scale, values: &[f64]| match scale {
             Scale::Norm(role) => *whole.weight_of(role) = values.to_vec(),
-            Scale::Rows { layer, slot } => {
-                let from = &before[layer].projection(slot).matrix;
-                let to = &mut whole.blocks[layer].projection_mut(slot).matrix;
+            Scale::Rows { layer, projection } => {
+                let from = &before[layer].projection(projection).matrix;
+                let to = &mut whole.blocks[layer].projection_mut(projection).matrix;
                 for (index, (to, w)) in to.values.iter_mut().zip(&from.values).enumerate() {
                     *to = w * values[index / from.cols];
                 }
@@ -121,10 +121,10 @@ fn divergence_gradients_match_finite_differences() {
 
 fn with_all_rows(mut scales: Scales, whole: &Whole<f64>) -> Scales {
     for (layer, block) in whole.blocks.iter().enumerate() {
-        for projection in block.projections() {
-            let slot = projection.slot;
-            scales.of.push(Scale::Rows { layer, slot });
-            scales.values.push(vec![1.0; projection.matrix.rows]);
+        for linear in block.projections() {
+            let projection = linear.projection;
+            scales.of.push(Scale::Rows { layer, projection });
+            scales.values.push(vec![1.0; linear.matrix.rows]);
         }
     }
     scales

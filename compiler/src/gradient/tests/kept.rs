@@ -89,7 +89,7 @@ fn stored_moments_match_float64_gradients() {
         let all: f64 = (0..tokens.len()).map(weight).sum();
         let x = whole.embed(&tokens);
         let draws: Vec<f64> = (0..tokens.len()).map(draw).collect();
-        let Backward { slots, d, .. } = whole.back(&x, &draws);
+        let Backward { projections, d, .. } = whole.back(&x, &draws);
         let same = |matrix: MatrixId, g: &[f64], scale: f64| {
             let moments = found.for_matrix(matrix).unwrap();
             let order = moments.diagonal.len();
@@ -119,15 +119,8 @@ fn stored_moments_match_float64_gradients() {
             );
             assert!((moments.mean_diagonal - mean).abs() < 1e-3 * mean);
         };
-        for (layer, slot, g, _) in slots {
-            same(
-                MatrixId::Projection {
-                    layer,
-                    projection: slot,
-                },
-                &g,
-                1.0,
-            );
+        for (layer, projection, g, _) in projections {
+            same(MatrixId::Projection { layer, projection }, &g, 1.0);
         }
         let scale = whole.model.hyper().forward.embedding_scale;
         same(MatrixId::Embedding, &d, scale.unwrap_or(1.0).into());
@@ -294,27 +287,27 @@ fn moments_predict_divergence_of_errors() {
         all / tokens.len() as f64
     };
     let mut random = Rng(9);
-    let slots: Vec<_> = whole.blocks[0].projections().map(|p| p.slot).collect();
-    for (index, slot) in slots.into_iter().enumerate() {
+    let projections: Vec<_> = whole.blocks[0]
+        .projections()
+        .map(|p| p.projection)
+        .collect();
+    for (index, projection) in projections.into_iter().enumerate() {
         // Layers 0 to 7 in an order different from the projections.
         let layer = (3 * index) % model.hyper().layers;
-        let w = whole.blocks[layer].projection(slot).matrix.clone();
+        let w = whole.blocks[layer].projection(projection).matrix.clone();
         let rms = w.values.iter().map(|w| f64::from(w * w)).sum::<f64>() / w.values.len() as f64;
         let error = Mat::from_fn(w.rows, w.cols, |_, _| 0.03 * rms.sqrt() * random.normal());
-        let moved = &mut whole.blocks[layer].projection_mut(slot).matrix.values;
+        let moved = &mut whole.blocks[layer].projection_mut(projection).matrix.values;
         for (index, moved) in moved.iter_mut().enumerate() {
             *moved += error[(index / w.cols, index % w.cols)] as f32;
         }
         let measured = divergence(&whole);
-        whole.blocks[layer].projection_mut(slot).matrix = w;
+        whole.blocks[layer].projection_mut(projection).matrix = w;
         let h = costs
-            .for_matrix(MatrixId::Projection {
-                layer,
-                projection: slot,
-            })
+            .for_matrix(MatrixId::Projection { layer, projection })
             .unwrap();
         let h = symmetric(&h.blocks[0].lower, error.nrows());
-        let c = inputs.layers[layer].site(slot.input());
+        let c = inputs.layers[layer].site(projection.input());
         let c = symmetric(&c.second, error.ncols());
         let product = &h * &error * &c;
         let trace: f64 = (0..error.nrows())
@@ -322,10 +315,10 @@ fn moments_predict_divergence_of_errors() {
             .map(|at| product[at] * error[at])
             .sum();
         let ratio = measured / (0.5 * trace);
-        println!("layer {layer}, {slot}: {measured:.3e} is {ratio:.2} of what was predicted");
+        println!("layer {layer}, {projection}: {measured:.3e} is {ratio:.2} of what was predicted");
         assert!(
             (0.5..2.0).contains(&ratio),
-            "layer {layer}, {slot}: {ratio}"
+            "layer {layer}, {projection}: {ratio}"
         );
     }
     // Tied: errors cost at lookups and at the logits.

@@ -45,7 +45,7 @@ fn gradients_match_finite_differences() {
         let (tokens, draws) = text(whole.model.hyper().vocabulary, WINDOWS * CONTEXT);
         let x = whole.embed(&tokens);
         let labels = whole.labels(&x, &draws);
-        let Backward { slots, d, .. } = whole.back(&x, &draws);
+        let Backward { projections, d, .. } = whole.back(&x, &draws);
         let mut random = Rng(3);
         let direction: Vec<f64> = x.iter().map(|_| random.normal()).collect();
         let moved = |step: f64| -> Vec<f64> {
@@ -59,13 +59,13 @@ fn gradients_match_finite_differences() {
         let found: f64 = d.iter().zip(&direction).map(|(a, b)| a * b).sum();
         let name = path.display();
         close(found, expected, &format!("{name}: embeddings"));
-        assert_eq!(slots.len(), whole.model.spec().projections().count());
-        for (layer, slot, g, read) in slots {
-            let matrix = whole.blocks[layer].projection(slot).matrix.clone();
+        assert_eq!(projections.len(), whole.model.spec().projections().count());
+        for (layer, projection, g, read) in projections {
+            let matrix = whole.blocks[layer].projection(projection).matrix.clone();
             let (rows, cols) = (matrix.rows, matrix.cols);
             let direction: Vec<f64> = matrix.values.iter().map(|_| random.normal()).collect();
             let mut end = |step: f64| {
-                let values = &mut whole.blocks[layer].projection_mut(slot).matrix.values;
+                let values = &mut whole.blocks[layer].projection_mut(projection).matrix.values;
                 for ((to, w), d) in values.iter_mut().zip(&matrix.values).zip(&direction) {
                     *to = w + step * d;
                 }
@@ -82,9 +82,13 @@ fn gradients_match_finite_differences() {
             let found: f64 = pairs.map(along).sum();
             assert!(
                 expected.abs() > 1e-3,
-                "{name}: layer {layer}, {slot}: nothing to see"
+                "{name}: layer {layer}, {projection}: nothing to see"
             );
-            close(found, expected, &format!("{name}: layer {layer}, {slot}"));
+            close(
+                found,
+                expected,
+                &format!("{name}: layer {layer}, {projection}"),
+            );
         }
     }
 }
@@ -181,20 +185,23 @@ fn pass_matches_the_reference_backend() {
         }
         let expected = wide.back(&x, &draws);
         let found = narrow.back(&short, &draws);
-        for ((_, slot, found, _), (_, _, expected, _)) in found.slots.iter().zip(&expected.slots) {
+        for ((_, projection, found, _), (_, _, expected, _)) in
+            found.projections.iter().zip(&expected.projections)
+        {
             let largest = expected.iter().fold(0.0, |max: f64, x| max.max(x.abs()));
             for (found, expected) in found.iter().zip(expected) {
                 let difference = (f64::from(*found) - expected).abs();
                 assert!(
                     difference < 1e-3 * largest,
-                    "{slot}: {found} for {expected}"
+                    "{projection}: {found} for {expected}"
                 );
             }
         }
         let threads: Whole<f32> = Whole::open(&path, context, 3);
         let again = threads.back(&short, &draws);
         assert_eq!(again.d, found.d);
-        for ((_, _, again, _), (_, _, found, _)) in again.slots.iter().zip(&found.slots) {
+        for ((_, _, again, _), (_, _, found, _)) in again.projections.iter().zip(&found.projections)
+        {
             assert_eq!(again, found);
         }
     }

@@ -182,16 +182,16 @@ impl<T: Number> Whole<T> {
         let to = (&mut diagonal[..], &mut d[..]);
         let Ok(()) = head.back(&self.pool, &out, draws, &mut work, to);
         let mut norms = vec![(Role::OutputNorm, work.norm.unwrap())];
-        let mut slots = Vec::new();
+        let mut projections = Vec::new();
         for (layer, block) in self.blocks.iter().enumerate().rev() {
             let (values, mut gradients) = (&all[layer], ValueGradients::default());
             let before = block.backward(&self.pool, &d, values, &mut gradients);
             d = before.to_vec();
             for step in &block.steps {
                 match step {
-                    Step::Project(step) => slots.extend(step.projections.iter().map(|of| {
+                    Step::Project(step) => projections.extend(step.projections.iter().map(|of| {
                         let (g, read) = (gradients.get(of.y), values.get(step.x));
-                        (layer, of.slot, g.to_vec(), read.to_vec())
+                        (layer, of.projection, g.to_vec(), read.to_vec())
                     })),
                     Step::Norm(norm) => {
                         let mut sums = vec![0.0; norm.weight.len()];
@@ -203,7 +203,7 @@ impl<T: Number> Whole<T> {
             }
         }
         Backward {
-            slots,
+            projections,
             d,
             diagonal,
             norms,
@@ -212,7 +212,7 @@ impl<T: Number> Whole<T> {
 }
 
 pub struct Backward<T> {
-    pub slots: Vec<(usize, ProjectionKind, Vec<T>, Vec<T>)>,
+    pub projections: Vec<(usize, ProjectionKind, Vec<T>, Vec<T>)>,
     pub d: Vec<T>,
     pub diagonal: Vec<f64>,
     /// Gradients of all norm weights.

@@ -48,7 +48,7 @@ fn cache_share_bytes(cache: u64) -> u64 {
 }
 
 fn same_group(a: &[UnitMatrix], b: &[UnitMatrix]) -> bool {
-    let group = |members: &[UnitMatrix]| members.first().and_then(|m| m.slot()?.group());
+    let group = |members: &[UnitMatrix]| members.first().and_then(|m| m.projection()?.group());
     group(a).is_some() && group(a) == group(b)
 }
 
@@ -68,8 +68,8 @@ fn cap_working_set(ladders: &mut [Ladder], set: &[Unit], limit: u64) -> Result<(
         ladders.iter().map(bytes).sum()
     };
     let name = || {
-        let slots = set.iter().flat_map(|u| &u.members).map(|m| m.matrix.name());
-        slots.collect::<Vec<_>>().join("+")
+        let projections = set.iter().flat_map(|u| &u.members).map(|m| m.matrix.name());
+        projections.collect::<Vec<_>>().join("+")
     };
     let Some(level) = levels.iter().copied().rev().find(|&l| bytes_at(l) <= limit) else {
         return Err(PlanError::CacheTooSmall {
@@ -119,7 +119,7 @@ impl fmt::Display for SpeedPrediction {
 pub fn predict_speed(plan: &Plan, head: MatrixId, other_bytes: u64, cache: u64) -> SpeedPrediction {
     let streams = |unit: &&UnitPlan| {
         let mut members = unit.members.iter();
-        members.all(|member| member.slot().is_some() || member.matrix == head)
+        members.all(|member| member.projection().is_some() || member.matrix == head)
     };
     let units: Vec<&UnitPlan> = plan.units.iter().filter(streams).collect();
     let limit = cache_share_bytes(cache);

@@ -154,8 +154,8 @@ pub(super) fn proportional_by_kind(
     let mut firsts: Vec<usize> = Vec::new();
     let mut kinds = Vec::with_capacity(units.len());
     let alike = |a: usize, b: usize| {
-        let slots = |i: usize| units[i].members.iter().map(UnitMatrix::slot);
-        slots(a).eq(slots(b)) && ladders[a].rungs == ladders[b].rungs
+        let projections = |i: usize| units[i].members.iter().map(UnitMatrix::projection);
+        projections(a).eq(projections(b)) && ladders[a].rungs == ladders[b].rungs
     };
     for i in 0..units.len() {
         let known = firsts.iter().position(|&first| alike(first, i));

@@ -81,7 +81,7 @@ fn shares(units: &[Unit], branches: &[BranchShares], layers: usize) -> Result<Ve
     }
     let share = |unit: &Unit| {
         let branches = branches[unit.layer];
-        let share = match unit.members.first().and_then(|m| m.slot()) {
+        let share = match unit.members.first().and_then(|m| m.projection()) {
             Some(ProjectionKind::Gate | ProjectionKind::Up | ProjectionKind::Down) => {
                 branches.feed_forward
             }

@@ -348,7 +348,7 @@ impl Checker {
         notes
     }
 
-    pub(super) fn slots(
+    pub(super) fn projections(
         &mut self,
         at: FilePosition,
         key: &str,
@@ -359,26 +359,26 @@ impl Checker {
             Node::List(items) if (1..=ProjectionKind::ALL.len()).contains(&items.len()) => items,
             node => return self.report_type(at, key, expected, &node),
         };
-        let mut slots: Vec<ProjectionKind> = Vec::new();
+        let mut projections: Vec<ProjectionKind> = Vec::new();
         for item in &items {
-            let slot = match item {
+            let projection = match item {
                 Node::Text(text) => ProjectionKind::parse_dense(text).ok(),
                 _ => None,
             };
-            let Some(slot) = slot else {
+            let Some(projection) = projection else {
                 return self.report_type(at, key, expected, item);
             };
-            slots.push(slot);
+            projections.push(projection);
         }
-        slots.sort();
-        if slots.windows(2).any(|pair| pair[0] == pair[1]) {
-            let names: Vec<&str> = slots.iter().map(|s| s.name()).collect();
+        projections.sort();
+        if projections.windows(2).any(|pair| pair[0] == pair[1]) {
+            let names: Vec<&str> = projections.iter().map(|s| s.name()).collect();
             self.report(
                 at,
                 format!("{key}: expected each once, found {}", names.join(", ")),
             );
             return None;
         }
-        Some(slots)
+        Some(projections)
     }
 }

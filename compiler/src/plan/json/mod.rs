@@ -10,8 +10,8 @@
 //!   "request": {"budget": {"ratio": 0.8}, "allocator": "whitened", "rank_floor": "0.25", "rank_cap": 512},
 //!   "notes": [],
 //!   "units": [
-//!     {"layer": 0, "slots": ["q"], "form": "low_rank", "rank": 128, "types": {"a": "q8_0", "b": "q8_0"}, "notes": []},
-//!     {"layer": 0, "slots": ["k"], "form": "dense", "notes": ["kept dense: ..."]}
+//!     {"layer": 0, "projections": ["q"], "form": "low_rank", "rank": 128, "types": {"a": "q8_0", "b": "q8_0"}, "notes": []},
+//!     {"layer": 0, "projections": ["k"], "form": "dense", "notes": ["kept dense: ..."]}
 //!   ]
 //! }
 //! ```
@@ -27,7 +27,7 @@
 //!   `bytes`, `mean_rank`, `file_size`, `bits` with its number. All other keys are optional:
 //!   - `allocator`, `rank_floor`, `rank_cap`, `dense_type`, `embedding_type`: as on the command
 //!     line.
-//!   - `slots`: selected projections, if units contain others too.
+//!   - `projections`: selected projections, if units contain others too.
 //!   - `low_rank`: `on` (default) or `off`, factors were evaluated with `quantise`.
 //!   - `rotation`: `on` (default) or `off`, column groups chosen by `quantise` may be rotated; the
 //!     codes of each matrix record it.
@@ -37,10 +37,10 @@
 //!   - `gauge`, `sink`, `bias`, `shrinkage` (a string): as on the command line, defaults of
 //!     `htc compile`.
 //! * `notes`: text lines on the plan or a unit; optional.
-//! * `embedding`, `head`: optional objects with the keys of a unit except `layer` and `slots`. An
+//! * `embedding`, `head`: optional objects with the keys of a unit except `layer` and `projections`. An
 //!   embedding is `dense`; a head is `dense`, `low_rank` or, except with `quantise`, `residual`. A
 //!   model with tied embeddings has no head.
-//! * `units`: in any order. `layer` counts from 0. `slots`: one for `gp`; for `grc` and `quantise`
+//! * `units`: in any order. `layer` counts from 0. `projections`: one for `gp`; for `grc` and `quantise`
 //!   those of `q`, `k`, `v`, or of `gate`, `up`, that share the basis, or any single one. `form`:
 //!   * `dense`: as in the source, or encoded in the type `weight`;
 //!   * `low_rank` for `gp` and `quantise`, with a rank and the types `a` and `b`;
@@ -178,7 +178,7 @@ struct UnitRecord<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     layer: Option<usize>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    slots: Vec<ProjectionKind>,
+    projections: Vec<ProjectionKind>,
     form: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     rank: Option<usize>,
@@ -205,7 +205,11 @@ impl<'a> UnitRecord<'a> {
     fn new(unit: &'a UnitPlan) -> UnitRecord<'a> {
         UnitRecord {
             layer: unit.layer(),
-            slots: unit.members.iter().filter_map(UnitMatrix::slot).collect(),
+            projections: unit
+                .members
+                .iter()
+                .filter_map(UnitMatrix::projection)
+                .collect(),
             // An unchanged matrix is dense without a type.
             form: unit.form.to_stored(DType::F32).form().name(),
             rank: unit.rank(),
@@ -216,9 +220,9 @@ impl<'a> UnitRecord<'a> {
 }
 
 fn selected_projections(units: &[UnitPlan]) -> Vec<ProjectionKind> {
-    let named = |slot: &ProjectionKind| {
+    let named = |projection: &ProjectionKind| {
         let mut members = units.iter().flat_map(|unit| &unit.members);
-        members.any(|member| member.slot() == Some(*slot))
+        members.any(|member| member.projection() == Some(*projection))
     };
     ProjectionKind::ALL.into_iter().filter(named).collect()
 }
@@ -229,8 +233,8 @@ fn selected_projections(units: &[UnitPlan]) -> Vec<ProjectionKind> {
 /// Fails if a number of the request is not finite, which JSON cannot represent.
 pub fn write(plan: &Plan, source: Option<Digest>) -> Result<String, serde_json::Error> {
     let mut request = plan.request.options();
-    if request.slots == selected_projections(&plan.units) {
-        request.slots.clear();
+    if request.projections == selected_projections(&plan.units) {
+        request.projections.clear();
     }
     let mut text = String::from("{\n");
     let mut line = |key: &str, value: String| text.push_str(&format!("  \"{key}\": {value},\n"));

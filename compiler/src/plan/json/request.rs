@@ -26,7 +26,7 @@ pub(super) fn resolve(
     };
     let mut request = options.resolve(false);
     request.dense_types.selected = options.left_type;
-    if options.slots.is_empty() {
+    if options.projections.is_empty() {
         request.projections = selected_projections(units);
     }
     request
@@ -43,7 +43,11 @@ impl Checker {
         let mut options = Map::new();
         for (key, node) in entries {
             // Also refuses empty and repeated projections.
-            if key == "slots" && self.slots(at, "request.slots", node.clone()).is_none() {
+            if key == "projections"
+                && self
+                    .projections(at, "request.projections", node.clone())
+                    .is_none()
+            {
                 continue;
             }
             let path = format!("request.{key}");

@@ -116,23 +116,24 @@ fn plans() -> Vec<Plan> {
         }
     }
     for method in [Method::PerProjection, Method::SharedBasis] {
-        for (slots, outside) in [
+        for (projections, outside) in [
             (Some(DType::Q8_0), None),
             (None, Some(DType::Q4K)),
             (Some(DType::Q4K), Some(DType::Q8_0)),
         ] {
             let plain = plan(method, Budget::Rank(32), Allocation::default());
-            let [slots, outside] = [slots, outside].map(|dtype| dtype.map(DenseType::from));
-            let left = slots.or(outside);
+            let [projections, outside] =
+                [projections, outside].map(|dtype| dtype.map(DenseType::from));
+            let left = projections.or(outside);
             let dense = DenseTypes {
-                projections: slots,
+                projections: projections,
                 selected: left,
                 embedding_and_head: outside,
             };
-            let slots = plain.request.projections[..2].to_vec();
+            let projections = plain.request.projections[..2].to_vec();
             let asked = PlanRequest {
                 dense_types: dense,
-                projections: slots,
+                projections: projections,
                 ..plain.request
             };
             plans.push(compute(&hyper(), asked, &Evidence::default(), Source).unwrap());
@@ -149,9 +150,9 @@ const FORMS: &str = r#"{
   "embedding": {"form": "dense", "types": {"weight": "q8_0"}},
   "head": {"form": "low_rank", "rank": 96, "types": {"a": "q8_0", "b": "q8_0"}, "notes": ["by hand"]},
   "units": [
-    {"layer": 0, "slots": ["q"], "form": "residual", "rank": 32, "types": {"base": "q4_k", "a": "f16", "b": "q8_0"}},
-    {"layer": 0, "slots": ["k"], "form": "dense", "types": {"weight": "q4_0"}},
-    {"layer": 1, "slots": ["o"], "form": "dense"}
+    {"layer": 0, "projections": ["q"], "form": "residual", "rank": 32, "types": {"base": "q4_k", "a": "f16", "b": "q8_0"}},
+    {"layer": 0, "projections": ["k"], "form": "dense", "types": {"weight": "q4_0"}},
+    {"layer": 1, "projections": ["o"], "form": "dense"}
   ]
 }
 "#;
@@ -207,10 +208,10 @@ const MIXED: &str = r#"{
   "embedding": {"form": "dense", "types": {"weight": "trellis4"}},
   "head": {"form": "low_rank", "rank": 96, "types": {"a": "q8_0", "b": "q8_0"}},
   "units": [
-    {"layer": 0, "slots": ["q", "k", "v"], "form": "shared_basis", "rank": 24, "types": {"basis": "q8_0", "projected": "f16"}},
-    {"layer": 0, "slots": ["o"], "form": "low_rank", "rank": 32, "types": {"a": "q6_k", "b": "q8_0"}},
-    {"layer": 1, "slots": ["q"], "form": "dense", "types": {"weight": "trellis3"}},
-    {"layer": 1, "slots": ["down"], "form": "dense"}
+    {"layer": 0, "projections": ["q", "k", "v"], "form": "shared_basis", "rank": 24, "types": {"basis": "q8_0", "projected": "f16"}},
+    {"layer": 0, "projections": ["o"], "form": "low_rank", "rank": 32, "types": {"a": "q6_k", "b": "q8_0"}},
+    {"layer": 1, "projections": ["q"], "form": "dense", "types": {"weight": "trellis3"}},
+    {"layer": 1, "projections": ["down"], "form": "dense"}
   ]
 }
 "#;
@@ -228,8 +229,8 @@ fn quantise_accepts_codes_and_factors_together() {
     );
     for (from, to, said) in [
         (
-            "\"slots\": [\"q\", \"k\", \"v\"]",
-            "\"slots\": [\"q\", \"k\", \"o\"]",
+            "\"projections\": [\"q\", \"k\", \"v\"]",
+            "\"projections\": [\"q\", \"k\", \"o\"]",
             "expected some of q, k, v, or of gate, up, found q, k, o",
         ),
         (
@@ -238,14 +239,14 @@ fn quantise_accepts_codes_and_factors_together() {
             "expected dense, since rows of an embedding are looked up",
         ),
         (
-            "\"slots\": [\"o\"], \"form\": \"low_rank\", \"rank\": 32, \"types\": {",
-            "\"slots\": [\"o\"], \"form\": \"residual\", \"rank\": 32, \"types\": {\"base\": \"q4_k\", ",
+            "\"projections\": [\"o\"], \"form\": \"low_rank\", \"rank\": 32, \"types\": {",
+            "\"projections\": [\"o\"], \"form\": \"residual\", \"rank\": 32, \"types\": {\"base\": \"q4_k\", ",
             "expected dense, low_rank or shared_basis with the method quantise",
         ),
         (
-            "\"slots\": [\"q\"], \"form\": \"dense\"",
-            "\"slots\": [\"q\", \"k\"], \"form\": \"dense\"",
-            "expected one slot, unless it shares a basis, found q, k",
+            "\"projections\": [\"q\"], \"form\": \"dense\"",
+            "\"projections\": [\"q\", \"k\"], \"form\": \"dense\"",
+            "expected one projection, unless it shares a basis, found q, k",
         ),
         (
             "\"low_rank\":\"off\"",
@@ -353,9 +354,9 @@ const GOOD: &str = r#"{
   "method": "gp",
   "factor_type": "q8_0",
   "units": [
-    {"layer": 2, "slots": ["up"], "form": "dense"},
-    {"layer": 0, "slots": ["q"], "form": "low_rank", "rank": 64, "types": {"a": "q8_0", "b": "q8_0"}},
-    {"layer": 0, "slots": ["k"], "form": "low_rank", "rank": 20, "types": {"a": "q8_0", "b": "f16"}, "notes": ["by hand"]}
+    {"layer": 2, "projections": ["up"], "form": "dense"},
+    {"layer": 0, "projections": ["q"], "form": "low_rank", "rank": 64, "types": {"a": "q8_0", "b": "q8_0"}},
+    {"layer": 0, "projections": ["k"], "form": "low_rank", "rank": 20, "types": {"a": "q8_0", "b": "f16"}, "notes": ["by hand"]}
   ]
 }
 "#;

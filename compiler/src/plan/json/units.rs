@@ -116,25 +116,25 @@ impl Checker {
             self.report_type::<()>(at, "unit", "an object", &node);
             return;
         };
-        let known = ["layer", "slots", "form", "rank", "types", "notes"];
-        let [layer, slots, form, rank, types, notes] = self.keys(entries, |_| line, &place, known);
+        let known = ["layer", "projections", "form", "rank", "types", "notes"];
+        let [layer, projections, form, rank, types, notes] =
+            self.keys(entries, |_| line, &place, known);
         let last = read.hyper.layers as u64 - 1;
         let layer = match layer {
             Some((_, node)) => self.parse_integer(at, "layer", (0, last), &node),
             None => self.report_missing(at, "layer"),
         };
-        let slots = match slots {
-            Some((_, node)) => self.slots(at, "slots", node),
-            None => self.report_missing(at, "slots"),
+        let projections = match projections {
+            Some((_, node)) => self.projections(at, "projections", node),
+            None => self.report_missing(at, "projections"),
         };
-        let (Some(layer), Some(slots)) = (layer, slots) else {
+        let (Some(layer), Some(projections)) = (layer, projections) else {
             return;
         };
         let layer = layer as usize;
-        let matrices = slots.iter().map(|&slot| MatrixId::Projection {
-            layer,
-            projection: slot,
-        });
+        let matrices = projections
+            .iter()
+            .map(|&projection| MatrixId::Projection { layer, projection });
         let matrices: Vec<MatrixId> = matrices.collect();
         let shared = matches!(&form, Some((_, Node::Text(text))) if text == "shared_basis");
         if let Some(fault) = read
@@ -194,7 +194,7 @@ impl Checker {
                 PlanMismatch::Twice { matrix, first } => {
                     let line = read.lines.get(first).copied().unwrap_or_default();
                     let name = matrix.name();
-                    format!("slots: {name} of this layer stands on line {line} already")
+                    format!("projections: {name} of this layer stands on line {line} already")
                 }
                 fault => fault.to_string(),
             };

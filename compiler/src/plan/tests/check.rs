@@ -33,7 +33,7 @@ fn check_reports_every_fault() {
     let changes: [(Change, &str); 10] = [
         (
             &|units| units[0].members.clear(),
-            "slots: expected at least one",
+            "projections: expected at least one",
         ),
         (
             &|units| units[0].members[0].rows += 1,
@@ -79,11 +79,8 @@ fn check_reports_every_fault() {
         (
             &|units| {
                 let layer = 3;
-                let slot = ProjectionKind::Q;
-                units[0].members[0].matrix = MatrixId::Projection {
-                    layer,
-                    projection: slot,
-                };
+                let projection = ProjectionKind::Q;
+                units[0].members[0].matrix = MatrixId::Projection { layer, projection };
             },
             "layers.3.q: the model has none",
         ),

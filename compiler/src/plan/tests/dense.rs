@@ -37,11 +37,8 @@ fn dense_types_apply_to_all_unfactorised_matrices() {
     assert_eq!(plan.ratio(), plain.ratio());
     assert_eq!(plan.units.len(), plain.units.len() + 3 * 4 + 2);
     let form = |matrix| plan.unit_of(matrix).unwrap().form.clone();
-    let slot = |layer, slot| MatrixId::Projection {
-        layer,
-        projection: slot,
-    };
-    assert_eq!(form(slot(1, ProjectionKind::Q)), plain.units[1].form);
+    let projection = |layer, projection| MatrixId::Projection { layer, projection };
+    assert_eq!(form(projection(1, ProjectionKind::Q)), plain.units[1].form);
     for dense in [
         ProjectionKind::O,
         ProjectionKind::Gate,
@@ -49,7 +46,7 @@ fn dense_types_apply_to_all_unfactorised_matrices() {
         ProjectionKind::Down,
     ] {
         let weight = DType::Q8_0;
-        assert_eq!(form(slot(2, dense)), MatrixForm::Dense { weight });
+        assert_eq!(form(projection(2, dense)), MatrixForm::Dense { weight });
     }
     for matrix in [MatrixId::Embedding, MatrixId::Head] {
         let weight = DType::Q4K;
@@ -115,10 +112,10 @@ fn type_of_projections_left_dense_can_be_set() {
     asked.projections = vec![ProjectionKind::Q];
     asked.dense_types.selected = Some(DType::Q8_0.into());
     let made = |asked| compute(&hyper, asked, &Evidence::default(), Whole(DType::F16)).unwrap();
-    let of = |plan: &Plan, slot| {
+    let of = |plan: &Plan, projection| {
         plan.unit_of(MatrixId::Projection {
             layer: 0,
-            projection: slot,
+            projection,
         })
         .cloned()
     };
@@ -148,10 +145,10 @@ fn dense_type_with_partial_blocks_falls_back_with_a_note() {
     asked.projections = vec![ProjectionKind::Q];
     asked.dense_types.projections = Some(DType::Q4K.into());
     let plan = compute(&hyper, asked, &Evidence::default(), Whole(DType::F32)).unwrap();
-    let of = |slot| {
+    let of = |projection| {
         plan.unit_of(MatrixId::Projection {
             layer: 0,
-            projection: slot,
+            projection,
         })
         .unwrap()
     };

@@ -43,10 +43,10 @@ fn exempt_channels_set_the_factor_type() {
         let treatment = request.treatment.resolve(false).unwrap();
         let plan = make(&hyper, request.clone(), |_, _| source).unwrap();
         treatment.check(&plan).unwrap();
-        let unit = |slot| {
+        let unit = |projection| {
             plan.unit_of(MatrixId::Projection {
                 layer: 0,
-                projection: slot,
+                projection,
             })
             .unwrap()
         };
@@ -61,10 +61,10 @@ fn exempt_channels_set_the_factor_type() {
         request.treatment.sink = None;
         let plain = make(&hyper, request, |_, _| source).unwrap();
         let down = |plan: &Plan| {
-            let slot = ProjectionKind::Down;
+            let projection = ProjectionKind::Down;
             plan.unit_of(MatrixId::Projection {
                 layer: 0,
-                projection: slot,
+                projection,
             })
             .unwrap()
             .form

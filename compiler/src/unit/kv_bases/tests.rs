@@ -156,12 +156,9 @@ fn check(
             worst = worst.max(orthonormality(&label, basis, size));
             let mut values = of_heads(values, size, heads, head, 1);
             if let Some(order) = order {
-                let slot = ProjectionKind::V;
+                let projection = ProjectionKind::V;
                 let places = order
-                    .outputs(MatrixId::Projection {
-                        layer,
-                        projection: slot,
-                    })
+                    .outputs(MatrixId::Projection { layer, projection })
                     .unwrap();
                 let places = &places[row.clone()];
                 for value in &mut values {

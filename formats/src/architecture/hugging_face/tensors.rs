@@ -127,13 +127,13 @@ fn check_biases(
     hyper: &HyperParameters,
     tensors: &Tensors<'_>,
 ) -> Result<(), BindError> {
-    for (slots, key) in model.biases {
+    for (projections, key) in model.biases {
         let stated = match key {
             Some(key) => config.flag(key, false)?,
             None => false,
         };
         for tensor in architecture.expected(hyper.layers, 0, Naming::HuggingFace) {
-            let is_bias = |role: &Role| matches!(role, Role::Linear { slot, part: Part::Bias, .. } if slots.contains(slot));
+            let is_bias = |role: &Role| matches!(role, Role::Linear { projection, part: Part::Bias, .. } if projections.contains(projection));
             if !tensor.holds.iter().any(|(role, _)| is_bias(role)) {
                 continue;
             }

@@ -375,24 +375,41 @@ impl State<'_> {
     ) -> Result<Vec<ProjectionKind>, BindError> {
         let mut needed = Vec::new();
         let mut known = Vec::new();
-        for (slots, key) in self.model.biases {
+        for (projections, key) in self.model.biases {
             let Some(key) = key else { continue };
-            let has = slots.iter().any(|slot| self.facts.biases.contains(slot));
+            let has = projections
+                .iter()
+                .any(|projection| self.facts.biases.contains(projection));
             json.insert((*key).into(), json!(has));
-            known.extend_from_slice(slots);
+            known.extend_from_slice(projections);
             if has {
-                needed.extend_from_slice(slots);
+                needed.extend_from_slice(projections);
             }
         }
         // Without a key, the architecture has them always or never.
         let always = architecture.always_biased();
-        let ruled = self.model.biases.iter().flat_map(|(slots, _)| slots.iter());
+        let ruled = self
+            .model
+            .biases
+            .iter()
+            .flat_map(|(projections, _)| projections.iter());
         let ruled: Vec<ProjectionKind> = ruled.copied().collect();
-        needed.extend(always.iter().filter(|slot| !ruled.contains(slot)));
+        needed.extend(
+            always
+                .iter()
+                .filter(|projection| !ruled.contains(projection)),
+        );
         known.extend(&always);
-        match self.facts.biases.iter().find(|slot| !known.contains(slot)) {
+        match self
+            .facts
+            .biases
+            .iter()
+            .find(|projection| !known.contains(projection))
+        {
             None => Ok(needed),
-            Some(slot) => self.refuse("a bias", format!("on projection {slot}"), "none"),
+            Some(projection) => {
+                self.refuse("a bias", format!("on projection {projection}"), "none")
+            }
         }
     }
 }

@@ -289,7 +289,7 @@ impl<'a> TensorTableWalk<'a> {
         &mut self,
         layer: usize,
         group: Option<InputGroup>,
-        slots: &[ProjectionKind],
+        projections: &[ProjectionKind],
         stored: &mut StoredModel,
     ) -> Result<(), HtzError> {
         let mut basis = None;
@@ -308,8 +308,8 @@ impl<'a> TensorTableWalk<'a> {
             }
         }
         let mut projected = false;
-        for &slot in slots {
-            let found = self.projection(layer, slot, basis)?;
+        for &projection in projections {
+            let found = self.projection(layer, projection, basis)?;
             projected |= found.form == Form::SharedBasis;
             stored.projections.push(found);
         }
@@ -318,7 +318,7 @@ impl<'a> TensorTableWalk<'a> {
                 let expected = "one at least";
                 Err(tensor_error(
                     basis,
-                    "number of slots that use it",
+                    "number of projections that use it",
                     expected,
                     0,
                 ))
@@ -361,19 +361,20 @@ impl<'a> TensorTableWalk<'a> {
     fn projection(
         &mut self,
         layer: usize,
-        slot: ProjectionKind,
+        projection: ProjectionKind,
         basis: Option<&TensorEntry>,
     ) -> Result<StoredMatrix, HtzError> {
-        let found = self.stored_matrix(
-            MatrixId::Projection {
-                layer,
-                projection: slot,
-            },
-            basis,
-        )?;
-        let (rows, _) = self.h.projection_shape(slot);
+        let found = self.stored_matrix(MatrixId::Projection { layer, projection }, basis)?;
+        let (rows, _) = self.h.projection_shape(projection);
         let part = Part::Bias;
-        self.optional_vector(Role::Linear { layer, slot, part }, rows as u64)?;
+        self.optional_vector(
+            Role::Linear {
+                layer,
+                projection,
+                part,
+            },
+            rows as u64,
+        )?;
         Ok(found)
     }
 

@@ -158,19 +158,28 @@ fn norms_follow_the_tensors() {
 
 #[test]
 fn biases_follow_the_tensors() {
-    let (layer, slot, part) = (2, ProjectionKind::K, Part::Bias);
+    let (layer, projection, part) = (2, ProjectionKind::K, Part::Bias);
     let weight = Role::Linear {
         layer: 0,
-        slot,
+        projection,
         part: Part::Weight,
     };
-    let spec = ModelSpec::new(&hyper(), [weight, Role::Linear { layer, slot, part }]);
+    let spec = ModelSpec::new(
+        &hyper(),
+        [
+            weight,
+            Role::Linear {
+                layer,
+                projection,
+                part,
+            },
+        ],
+    );
     let biased: Vec<MatrixId> = spec
         .projections()
         .filter(|projection| projection.bias)
         .map(Projection::matrix)
         .collect();
-    let projection = slot;
     assert_eq!(biased, [MatrixId::Projection { layer, projection }]);
 }
 

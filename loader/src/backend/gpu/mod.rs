@@ -22,7 +22,7 @@ use self::heads::{Step, Turn};
 pub use self::kv::GpuKv;
 pub use self::need::{GpuMemoryEstimate, PlannedSession};
 use self::pending::Pending;
-use super::{Attention, Backend, Factor, HeadShape, SequenceRows, Slot, refine_one_by_one};
+use super::{Attention, Backend, Factor, HeadShape, Product, SequenceRows, refine_one_by_one};
 use crate::error::ExecError;
 use crate::kv::{CompressionEnergies, KeptRows, KvPlan, LayerBases};
 use crate::sampling::SamplingParameters;
@@ -174,8 +174,8 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn kv(&mut self, plan: &KvPlan) -> Result<GpuKv<D>, ExecError> {
-        let slots = 2 * plan.shape().layers;
-        let faults = ops::FaultEntries::new(&self.device, slots).map_err(device_error)?;
+        let projections = 2 * plan.shape().layers;
+        let faults = ops::FaultEntries::new(&self.device, projections).map_err(device_error)?;
         self.faults = Some(faults);
         GpuKv::new(&self.device, plan)
     }
@@ -320,22 +320,22 @@ impl<D: Device> Backend for Gpu<D> {
         n: usize,
         x: &GpuBuffer<D>,
         factors: &[Factor<'_, ops::DeviceMatrix<D>>],
-        slots: &mut [Slot<'_, Self>],
+        projections: &mut [Product<'_, Self>],
     ) -> Result<(), ExecError> {
-        self.project_to(n, x, factors, slots, false)
+        self.project_to(n, x, factors, projections, false)
     }
 
     fn refine(
         &mut self,
         n: usize,
         x: &GpuBuffer<D>,
-        slots: &mut [Slot<'_, Self>],
+        projections: &mut [Product<'_, Self>],
         extra: &mut GpuBuffer<D>,
     ) -> Result<(), ExecError> {
         if self.joins {
-            self.project_to(n, x, &[], slots, true)
+            self.project_to(n, x, &[], projections, true)
         } else {
-            refine_one_by_one(self, n, x, slots, extra)
+            refine_one_by_one(self, n, x, projections, extra)
         }
     }
 

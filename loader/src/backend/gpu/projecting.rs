@@ -2,7 +2,7 @@
 
 use htc_kernels::cuda::{Device, ops};
 
-use super::super::{Factor, Slot};
+use super::super::{Factor, Product};
 use super::{Gpu, GpuBuffer, device_error};
 use crate::error::ExecError;
 
@@ -13,7 +13,7 @@ impl<D: Device> Gpu<D> {
         n: usize,
         x: &GpuBuffer<D>,
         factors: &[Factor<'_, ops::DeviceMatrix<D>>],
-        slots: &[Slot<'_, Self>],
+        projections: &[Product<'_, Self>],
         adds: bool,
     ) -> Result<(), ExecError> {
         let mut first = Vec::with_capacity(factors.len());
@@ -24,14 +24,14 @@ impl<D: Device> Gpu<D> {
                 rank: factor.rank,
             });
         }
-        let mut second = Vec::with_capacity(slots.len());
-        for slot in slots {
+        let mut second = Vec::with_capacity(projections.len());
+        for projection in projections {
             second.push(ops::Projection {
-                matrix: slot.weight,
-                rows: slot.rows,
-                cols: slot.cols,
-                input: slot.input,
-                y: slot.y.memory()?,
+                matrix: projection.weight,
+                rows: projection.rows,
+                cols: projection.cols,
+                input: projection.input,
+                y: projection.y.memory()?,
                 accumulate: adds,
             });
         }

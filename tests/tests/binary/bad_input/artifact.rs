@@ -252,7 +252,7 @@ fn inconsistent_manifest() {
             |m| m["sections"][0]["name"] = json!("another"),
             &["another", "update"],
         ),
-        (|m| m["plan"]["slots"] = json!([]), &["plan"]),
+        (|m| m["plan"]["projections"] = json!([]), &["plan"]),
     ];
     for (change, words) in changes {
         bad.refused_by_all(&bad.with_manifest(change), words);

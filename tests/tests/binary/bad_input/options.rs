@@ -20,10 +20,10 @@ fn rank_zero() {
 }
 
 #[test]
-fn rank_larger_than_the_slot() {
+fn rank_larger_than_the_projection() {
     let (scratch, model) = model();
     let output = scratch.path("out.htz");
-    for (method, slots, rank, words, largest) in [
+    for (method, projections, rank, words, largest) in [
         ("gp", "q,k,v,o,gate,up,down", "33", ["k", "32"], "32"),
         ("gp", "q,o", "65", ["q", "64"], "64"),
         ("gp", "down", "4000000000", ["down", "64"], "64"),
@@ -31,7 +31,7 @@ fn rank_larger_than_the_slot() {
     ] {
         let with = |rank: &str| {
             let run = htc!["compile", &model, "-o", &output, "--method", method];
-            run.args(["--slots", slots, "--force", "--rank", rank])
+            run.args(["--projections", projections, "--force", "--rank", rank])
         };
         assert_refused(with(rank), 2, &["--rank", rank, words[0], words[1]]);
         scratch.assert_only_files(&["model.gguf"]);
@@ -77,14 +77,21 @@ fn ratio_impossibly_small() {
 }
 
 #[test]
-fn shared_basis_for_a_slot_that_shares_nothing() {
+fn shared_basis_for_a_projection_that_shares_nothing() {
     let (scratch, model) = model();
     let output = scratch.path("out.htz");
-    for slots in ["o", "q,k,v,down"] {
+    for projections in ["o", "q,k,v,down"] {
         let run = htc![
-            "compile", &model, "-o", &output, "--method", "grc", "--slots", slots
+            "compile",
+            &model,
+            "-o",
+            &output,
+            "--method",
+            "grc",
+            "--projections",
+            projections
         ];
-        assert_refused(run, 2, &["--slots", "grc", "gp"]);
+        assert_refused(run, 2, &["--projections", "grc", "gp"]);
     }
     scratch.assert_only_files(&["model.gguf"]);
 }

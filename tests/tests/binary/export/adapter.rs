@@ -11,9 +11,9 @@ use super::{compile, list, to_gguf};
 const PLAN: &str = r#"{
   "format": "htc-plan", "version": 1, "method": "gp", "factor_type": "f32",
   "units": [
-    {"layer": 0, "slots": ["q"], "form": "residual", "rank": 16, "types": {"base": "q4_0", "a": "q8_0", "b": "f16"}},
-    {"layer": 0, "slots": ["up"], "form": "low_rank", "rank": 32, "types": {"a": "q8_0", "b": "q8_0"}},
-    {"layer": 1, "slots": ["down"], "form": "low_rank", "rank": 20, "types": {"a": "f32", "b": "f32"}}
+    {"layer": 0, "projections": ["q"], "form": "residual", "rank": 16, "types": {"base": "q4_0", "a": "q8_0", "b": "f16"}},
+    {"layer": 0, "projections": ["up"], "form": "low_rank", "rank": 32, "types": {"a": "q8_0", "b": "q8_0"}},
+    {"layer": 1, "projections": ["down"], "form": "low_rank", "rank": 20, "types": {"a": "f32", "b": "f32"}}
   ]
 }"#;
 
@@ -49,7 +49,7 @@ fn base_plus_adapter_equals_the_artifact() {
     }
     assert_eq!(lora.get("adapter.lora.alpha"), Some(&Value::F32(0.0)));
     assert_eq!(lora.tensors().len(), 6);
-    for (name, layer, slot, zero) in [
+    for (name, layer, projection, zero) in [
         ("blk.0.attn_q.weight", 0, "q", false),
         ("blk.0.ffn_up.weight", 0, "up", true),
         ("blk.1.ffn_down.weight", 1, "down", true),
@@ -59,7 +59,7 @@ fn base_plus_adapter_equals_the_artifact() {
         let mut sum = matrix(&base, name);
         assert_eq!(sum.values.iter().all(|value| *value == 0.0), zero, "{name}");
         sum.add(1.0, &product);
-        let expected = artifact.dense_projection(layer, slot);
+        let expected = artifact.dense_projection(layer, projection);
         let off = expected.relative_distance(&sum);
         assert!(off < 1e-12, "{name}: {off:.2e}");
     }

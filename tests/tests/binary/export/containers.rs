@@ -118,7 +118,7 @@ fn missing_biases_are_zero_or_refused() {
             "gp",
             "--rank",
             "4",
-            "--slots",
+            "--projections",
             "q",
             "--bias",
             "on",

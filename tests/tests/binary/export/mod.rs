@@ -22,7 +22,7 @@ use super::{compile, eval, list, number, text};
 
 const UNCHANGED_PLAN: &str = r#"{
   "format": "htc-plan", "version": 1, "method": "gp", "factor_type": "f32",
-  "units": [{"layer": 0, "slots": ["v"], "form": "dense"}]
+  "units": [{"layer": 0, "projections": ["v"], "form": "dense"}]
 }"#;
 
 fn compile_unchanged(scratch: &Scratch, model: &Path, name: &str) -> PathBuf {
@@ -86,13 +86,20 @@ fn exports_preserve_logits_for_every_architecture_and_form() {
                         "gp",
                         "--rank",
                         "4",
-                        "--slots",
+                        "--projections",
                         "q,k,v,o,gate,up,down",
                     ],
                 ),
                 (
                     "grc",
-                    &["--method", "grc", "--rank", "4", "--slots", "q,k,v,gate,up"],
+                    &[
+                        "--method",
+                        "grc",
+                        "--rank",
+                        "4",
+                        "--projections",
+                        "q,k,v,gate,up",
+                    ],
                 ),
             ] {
                 let options = [options, &["--factor-type", "f32", "--force"]].concat();
@@ -227,7 +234,7 @@ fn same_artifact_gives_identical_bytes() {
 fn fallback_types_are_reported() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
-    let options = ["--rank", "8", "--slots", "q,k,v,o,gate,up,down"];
+    let options = ["--rank", "8", "--projections", "q,k,v,o,gate,up,down"];
     let (artifact, _) = compile(&scratch, &model, "model.htz", &options);
     let (path, report) = to_gguf(&scratch, &artifact, "out.gguf", &["--as", "q4_k"]);
     let gguf = Gguf::open(&path).unwrap();

@@ -144,7 +144,14 @@ fn values_out_of_range_are_refused() {
         "model.gguf",
         TinyModel::default().bytes_with_tensors(&tensors),
     );
-    let options = ["--rank", "full", "--slots", "v", "--factor-type", "f32"];
+    let options = [
+        "--rank",
+        "full",
+        "--projections",
+        "v",
+        "--factor-type",
+        "f32",
+    ];
     let (artifact, _) = compile(&scratch, &model, "model.htz", &options);
     let out = scratch.path("out.gguf");
     htc!["export", &artifact, "-o", &out]
@@ -163,7 +170,7 @@ fn interrupted_export_leaves_no_files() {
         ..TinyModel::large()
     };
     let model = source.file("model.gguf", tiny.bytes());
-    let options = ["--rank", "full", "--slots", "q,k,v,o,gate,up,down"];
+    let options = ["--rank", "full", "--projections", "q,k,v,o,gate,up,down"];
     let (artifact, _) = compile(&source, &model, "model.htz", &options);
     let file = target.path("out.gguf");
     let folder = target.path("out");

@@ -112,7 +112,7 @@ fn foreign_work_folder_is_not_resumed() {
 fn foreign_artifact_is_not_used() {
     let subject = Subject::new();
     let expected = subject.expected(Subject::compile);
-    let other = subject.compile().args(["--slots", "q"]);
+    let other = subject.compile().args(["--projections", "q"]);
     other.run().assert_ok();
     let foreign = fs::read(&subject.output).unwrap();
     fs::remove_file(&subject.output).unwrap();

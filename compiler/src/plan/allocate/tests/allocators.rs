@@ -3,7 +3,7 @@
 use super::*;
 use crate::plan::gpu;
 
-fn ranks(plan: &Plan, slot: ProjectionKind) -> Vec<Option<usize>> {
+fn ranks(plan: &Plan, projection: ProjectionKind) -> Vec<Option<usize>> {
     let layers = plan
         .units
         .iter()
@@ -11,12 +11,9 @@ fn ranks(plan: &Plan, slot: ProjectionKind) -> Vec<Option<usize>> {
         .max()
         .unwrap_or(0);
     let rank = |layer| {
-        plan.unit_of(MatrixId::Projection {
-            layer,
-            projection: slot,
-        })
-        .unwrap()
-        .rank()
+        plan.unit_of(MatrixId::Projection { layer, projection })
+            .unwrap()
+            .rank()
     };
     (0..=layers).map(rank).collect()
 }
@@ -135,8 +132,8 @@ fn without_phases_allocation_is_uniform_with_a_note() {
         let plan = known(Allocator::Phase, &evidence, 0.3).unwrap();
         assert!(plan.notes[0].starts_with("phases_valid = false: "));
         assert!(plan.notes[0].contains(reason), "{:?}", plan.notes);
-        for slot in ProjectionKind::ALL {
-            let ranks = ranks(&plan, slot);
+        for projection in ProjectionKind::ALL {
+            let ranks = ranks(&plan, projection);
             assert!(ranks.windows(2).all(|pair| pair[0] == pair[1]), "{ranks:?}");
         }
     }
@@ -171,7 +168,7 @@ fn published_bounds_conflict_on_8b() {
     request.allocation.cap = None;
     request.budget = Budget::Ratio(1.0);
     let plan = made(&request).unwrap();
-    for slot in [
+    for projection in [
         ProjectionKind::Q,
         ProjectionKind::K,
         ProjectionKind::V,
@@ -180,7 +177,7 @@ fn published_bounds_conflict_on_8b() {
         let unit = plan
             .unit_of(MatrixId::Projection {
                 layer: 7,
-                projection: slot,
+                projection,
             })
             .unwrap();
         assert_eq!(unit.form, MatrixForm::Unchanged);
@@ -363,16 +360,16 @@ fn branch_share_weighs_its_projections() {
     evidence.branches.as_mut().unwrap()[2] = branches(1.0, 1e-4);
     evidence.branches.as_mut().unwrap()[4] = branches(1e-4, 1.0);
     let plan = made(&evidence);
-    for (slot, layer) in [
+    for (projection, layer) in [
         (ProjectionKind::Q, 2),
         (ProjectionKind::O, 2),
         (ProjectionKind::Gate, 4),
         (ProjectionKind::Down, 4),
     ] {
-        let ranks = ranks(&plan, slot);
+        let ranks = ranks(&plan, projection);
         let rank = |layer: usize| ranks[layer].unwrap_or(usize::MAX);
         for other in (0..6).filter(|&other| other != layer) {
-            assert!(rank(layer) >= rank(other) + 32, "{slot} {ranks:?}");
+            assert!(rank(layer) >= rank(other) + 32, "{projection} {ranks:?}");
         }
     }
 }
@@ -529,10 +526,10 @@ fn projections_with_one_input_share_the_cache() {
         ..Evidence::default()
     };
     let plan = compute(&eight_billion(), request, &evidence, |_, _| DType::F16).unwrap();
-    let bytes = |slot| {
+    let bytes = |projection| {
         plan.unit_of(MatrixId::Projection {
             layer: 5,
-            projection: slot,
+            projection,
         })
         .unwrap()
         .bytes_after()
@@ -540,10 +537,10 @@ fn projections_with_one_input_share_the_cache() {
     let together = bytes(ProjectionKind::Q) + bytes(ProjectionKind::K) + bytes(ProjectionKind::V);
     let (limit, step) = (12 << 20, 2 * 8 * (8192 + 5120 + 5120));
     assert!(together <= limit && together + step > limit, "{together}");
-    let rank = |slot| {
+    let rank = |projection| {
         plan.unit_of(MatrixId::Projection {
             layer: 5,
-            projection: slot,
+            projection,
         })
         .unwrap()
         .rank()

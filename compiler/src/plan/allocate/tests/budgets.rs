@@ -19,12 +19,12 @@ impl Case {
         let ffn = 1 + rng.below(400);
         let hyper = hyper(1 + rng.below(5), (heads, kv_heads, head_size), (width, ffn));
         let method = rng.choose(&[Method::PerProjection, Method::SharedBasis]);
-        let mut slots: Vec<ProjectionKind> = ProjectionKind::ALL.to_vec();
-        slots.retain(|s| {
+        let mut projections: Vec<ProjectionKind> = ProjectionKind::ALL.to_vec();
+        projections.retain(|s| {
             (method == Method::PerProjection || s.group().is_some()) && rng.below(4) > 0
         });
-        if slots.is_empty() {
-            slots = method.default_projections().to_vec();
+        if projections.is_empty() {
+            projections = method.default_projections().to_vec();
         }
         let floats = [DType::F32, DType::F16, DType::BF16];
         let blocks = [DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
@@ -48,7 +48,7 @@ impl Case {
                 },
                 cap: (rng.below(4) == 0).then(|| 8 + rng.below(80)),
             },
-            projections: slots,
+            projections: projections,
             factor_type: rng.choose(&[&floats[..], &blocks[..]].concat()),
             dense_types: DenseTypes::default(),
             codes: CodeOptions::default(),
@@ -146,10 +146,10 @@ impl Case {
             let together = matches!(allocator, Allocator::Uniform | Allocator::CacheFit)
                 || plan.notes.iter().any(|n| n.contains("uniform"));
             let alike = |other: &&(&[crate::plan::UnitMatrix], Option<u64>, &Ladder)| {
-                let slots = |m: &[crate::plan::UnitMatrix]| -> Vec<Option<ProjectionKind>> {
-                    m.iter().map(crate::plan::UnitMatrix::slot).collect()
+                let projections = |m: &[crate::plan::UnitMatrix]| -> Vec<Option<ProjectionKind>> {
+                    m.iter().map(crate::plan::UnitMatrix::projection).collect()
                 };
-                slots(other.0) == slots(members) && other.2.rungs == ladder.rungs
+                projections(other.0) == projections(members) && other.2.rungs == ladder.rungs
             };
             let count = if together {
                 steps.iter().filter(alike).count() as u64

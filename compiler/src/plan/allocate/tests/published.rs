@@ -51,11 +51,12 @@ fn ranks_by_energy_match_the_published_values() {
     let (mut compared, mut exact) = (0, 0);
     for layer in LAYERS {
         let groups = &summary["per_layer"][layer.to_string()];
-        for (slot, told) in groups.as_object().unwrap().values().flat_map(|g| {
-            let slots = g.as_object().unwrap();
-            slots.iter()
+        for (projection, told) in groups.as_object().unwrap().values().flat_map(|g| {
+            let projections = g.as_object().unwrap();
+            projections.iter()
         }) {
-            let lost = waterfill::lost_energy(&published.spectra[&format!("layer{layer}.{slot}")]);
+            let lost =
+                waterfill::lost_energy(&published.spectra[&format!("layer{layer}.{projection}")]);
             let ranks = told["rank_for_energy"].as_object().unwrap();
             assert_eq!(ranks.len(), 5);
             for (energy, rank) in ranks {
@@ -65,7 +66,7 @@ fn ranks_by_energy_match_the_published_values() {
                 let close = (1.0 - lost[told] - energy).abs() < 1e-4;
                 assert!(
                     found == told || found.abs_diff(told) == 1 && close,
-                    "{layer} {slot} {energy}"
+                    "{layer} {projection} {energy}"
                 );
                 exact += usize::from(found == told);
                 compared += 1;
@@ -86,11 +87,11 @@ fn eckart_young_tails_match_the_published_values() {
     for line in lines {
         let values: Vec<f64> = line.split(',').map(|v| v.parse().unwrap()).collect();
         let value = |name: &str| values[columns.iter().position(|c| *c == name).unwrap()];
-        for slot in ["Q", "K", "V"] {
-            let name = format!("layer{}.{slot}", value("layer"));
+        for projection in ["Q", "K", "V"] {
+            let name = format!("layer{}.{projection}", value("layer"));
             let lost = waterfill::lost_energy(&published.spectra[&name]);
             let found = lost[(value("k") as usize).min(lost.len() - 1)];
-            let told = value(&format!("{slot}_ey"));
+            let told = value(&format!("{projection}_ey"));
             assert!((found - told).abs() < 2e-6, "{name}: {found} {told}");
             compared += 1;
         }
@@ -107,18 +108,22 @@ const MOST_SECONDS: f64 = 5.0;
 fn published_spectra_are_allocated_within_the_time_limit() {
     let Some(published) = published() else { return };
     let hyper = eight_billion();
-    let name = |slot: ProjectionKind| match slot {
+    let name = |projection: ProjectionKind| match projection {
         ProjectionKind::Q | ProjectionKind::K | ProjectionKind::V | ProjectionKind::O => {
-            slot.name().to_uppercase()
+            projection.name().to_uppercase()
         }
-        _ => slot.name().to_owned(),
+        _ => projection.name().to_owned(),
     };
     let asked = request(Allocator::Waterfill, Budget::Ratio(0.6));
     let units = units(&hyper, &asked, |_, _| DType::F16).unwrap();
     assert_eq!(units.len(), 224);
     let spectrum = |u: &Unit| {
         let nearest = LAYERS.iter().min_by_key(|l| l.abs_diff(u.layer)).unwrap();
-        published.spectra[&format!("layer{nearest}.{}", name(u.members[0].slot().unwrap()))].clone()
+        published.spectra[&format!(
+            "layer{nearest}.{}",
+            name(u.members[0].projection().unwrap())
+        )]
+            .clone()
     };
     let spectra: Vec<Vec<f64>> = units.iter().map(spectrum).collect();
     let evidence = Evidence {

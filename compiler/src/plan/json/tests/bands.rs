@@ -10,9 +10,9 @@ const BANDS: &str = r#"{
   "embedding": {"form": "dense", "types": {"weight": "100*2:t4x8;412*2:t2x7,l3x1"}},
   "head": {"form": "dense", "types": {"weight": "2:t4x8"}},
   "units": [
-    {"layer": 0, "slots": ["q"], "form": "dense", "types": {"weight": "trellis3"}},
-    {"layer": 0, "slots": ["k"], "form": "dense", "types": {"weight": "1:t3x8"}},
-    {"layer": 0, "slots": ["v"], "form": "dense", "types": {"weight": "2r:t3x8"}}
+    {"layer": 0, "projections": ["q"], "form": "dense", "types": {"weight": "trellis3"}},
+    {"layer": 0, "projections": ["k"], "form": "dense", "types": {"weight": "1:t3x8"}},
+    {"layer": 0, "projections": ["v"], "form": "dense", "types": {"weight": "2r:t3x8"}}
   ]
 }
 "#;
@@ -76,9 +76,9 @@ fn padding_note_appears_once() {
   "format": "htc-plan", "version": 1, "method": "gp", "factor_type": "q8_0",
   "notes": [{notes}],
   "units": [
-    {{"layer": 0, "slots": ["down"], "form": "dense", "types": {{"weight": "{down}"}}}},
-    {{"layer": 1, "slots": ["q"], "form": "dense", "types": {{"weight": "levels4"}}}},
-    {{"layer": 1, "slots": ["down"], "form": "dense", "types": {{"weight": "trellis3"}}}}
+    {{"layer": 0, "projections": ["down"], "form": "dense", "types": {{"weight": "{down}"}}}},
+    {{"layer": 1, "projections": ["q"], "form": "dense", "types": {{"weight": "levels4"}}}},
+    {{"layer": 1, "projections": ["down"], "form": "dense", "types": {{"weight": "trellis3"}}}}
   ]
 }}"#
         )

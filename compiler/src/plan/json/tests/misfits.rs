@@ -149,7 +149,7 @@ fn every_misfit_has_its_line() {
             "[\"up\"]",
             "[\"gap\"]",
             7,
-            "slots: expected a list of projections",
+            "projections: expected a list of projections",
         ),
         ("[\"up\"]", "[]", 7, "found a list of 0"),
         ("[\"up\"]", "\"up\"", 7, "found \"up\""),
@@ -157,7 +157,7 @@ fn every_misfit_has_its_line() {
             "[\"up\"]",
             "[\"gate\", \"up\"]",
             7,
-            "one slot with the method gp, found gate, up",
+            "one projection with the method gp, found gate, up",
         ),
         ("[\"up\"]", "[\"up\", \"up\"]", 7, "expected each once"),
         (
@@ -252,27 +252,27 @@ fn every_misfit_has_its_line() {
         ),
         (
             "  \"units\"",
-            "  \"request\": {\"slots\": [\"x\"]}, \"units\"",
+            "  \"request\": {\"projections\": [\"x\"]}, \"units\"",
             6,
-            "request.slots: expected a list of projections",
+            "request.projections: expected a list of projections",
         ),
         (
             "  \"units\"",
-            "  \"request\": {\"slots\": [\"router\"]}, \"units\"",
+            "  \"request\": {\"projections\": [\"router\"]}, \"units\"",
             6,
-            "request.slots: expected a list of projections",
+            "request.projections: expected a list of projections",
         ),
         (
             "  \"units\"",
-            "  \"request\": {\"slots\": []}, \"units\"",
+            "  \"request\": {\"projections\": []}, \"units\"",
             6,
             "q, k, v, o, gate, up, down, found a list of 0",
         ),
         (
             "  \"units\"",
-            "  \"request\": {\"slots\": [\"q\", \"q\"]}, \"units\"",
+            "  \"request\": {\"projections\": [\"q\", \"q\"]}, \"units\"",
             6,
-            "request.slots: expected each once, found q, q",
+            "request.projections: expected each once, found q, q",
         ),
         (
             "  \"units\"",
@@ -300,7 +300,7 @@ fn every_misfit_has_its_line() {
         ),
         (", \"form\": \"dense\"", "", 7, "the key form is missing"),
         (
-            "{\"layer\": 2, \"slots\": [\"up\"], \"form\": \"dense\"}",
+            "{\"layer\": 2, \"projections\": [\"up\"], \"form\": \"dense\"}",
             "7",
             7,
             "unit: expected an object, found 7",
@@ -352,8 +352,8 @@ fn every_misfit_has_its_line() {
             "types: expected an object with a and b",
         ),
         (
-            "\"slots\": [\"k\"]",
-            "\"slots\": [\"q\"]",
+            "\"projections\": [\"k\"]",
+            "\"projections\": [\"q\"]",
             9,
             "q of this layer stands on line 8 already",
         ),
@@ -390,17 +390,17 @@ fn projections_of_a_basis_must_share_their_input() {
         None,
     );
     let text = text.unwrap();
-    let slots = "[\"q\",\"k\",\"v\"]";
-    assert!(text.contains(slots));
+    let projections = "[\"q\",\"k\",\"v\"]";
+    assert!(text.contains(projections));
     for wrong in ["[\"q\",\"o\"]", "[\"down\"]", "[\"k\",\"gate\"]"] {
-        let error = parsed(&text.replacen(slots, wrong, 1)).unwrap_err();
+        let error = parsed(&text.replacen(projections, wrong, 1)).unwrap_err();
         let text = error.to_string();
         assert!(
-            text.contains("line 9, unit 0: slots: expected some of"),
+            text.contains("line 9, unit 0: projections: expected some of"),
             "{text}"
         );
     }
-    let fewer = parsed(&text.replacen(slots, "[\"v\",\"q\"]", 1)).unwrap();
+    let fewer = parsed(&text.replacen(projections, "[\"v\",\"q\"]", 1)).unwrap();
     assert_eq!(fewer.units[0].label(), "layer 0: q+v");
     let error = parsed(&text.replace("\"grc\"", "\"gp\"")).unwrap_err();
     let PlanFileError::Misfits { misfits, .. } = error else {
@@ -411,7 +411,7 @@ fn projections_of_a_basis_must_share_their_input() {
 
 #[test]
 fn all_misfits_are_counted_and_the_first_listed() {
-    let unit = "    {\"layer\": 9, \"slots\": [\"q\"], \"form\": \"dense\"},\n";
+    let unit = "    {\"layer\": 9, \"projections\": [\"q\"], \"form\": \"dense\"},\n";
     let text = GOOD.replacen("    {", &format!("{}    {{", unit.repeat(1000)), 1);
     let error = parsed(&text).unwrap_err();
     let message = error.to_string();
