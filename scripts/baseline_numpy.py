@@ -45,10 +45,10 @@ def type_for(cols):
     return T.Q8_0 if cols % 32 == 0 else T.F16
 
 
-def rank_for(options, layer, projection, outs, cols, limit):
+def rank_for(options, id, outs, cols, limit):
     """The rank of a projection; 0 where it is to be copied."""
     if options.ranks is not None:
-        return options.ranks.get((layer, projection), 0)
+        return options.ranks.get(id, 0)
     if options.rank:
         return min(options.rank, limit)
     most = int(options.ratio * outs * cols / (outs + cols))
@@ -69,11 +69,11 @@ class Out:
         self.factors += stored.nbytes
 
 
-def per_projection(options, layer, tensors, out, report):
-    for projection, tensor in tensors.items():
+def per_projection(options, tensors, out, report):
+    for id, tensor in tensors.items():
         weight = dequantize(tensor.data, tensor.tensor_type).astype(options.float)
         outs, cols = weight.shape
-        rank = rank_for(options, layer, projection, outs, cols, min(outs, cols))
+        rank = rank_for(options, id, outs, cols, min(outs, cols))
         after = bytes_of(type_for(cols), rank, cols) + bytes_of(type_for(rank), outs, rank)
         if rank == 0 or after >= tensor.n_bytes:
             out.file.write(tensor.data.tobytes())
@@ -82,17 +82,17 @@ def per_projection(options, layer, tensors, out, report):
         out.write_factor(vt[:rank])
         out.write_factor(u[:, :rank] * s[:rank])
         lost = float(np.sqrt(np.square(s[rank:]).sum() / np.square(s).sum()))
-        report.append({"layer": layer, "projection": projection, "rank": rank, "error": lost})
+        report.append({"id": id, "rank": rank, "error": lost})
 
 
-def shared_basis(options, layer, tensors, out, report):
+def shared_basis(options, tensors, out, report):
     weights = {
-        projection: dequantize(tensor.data, tensor.tensor_type).astype(options.float)
-        for projection, tensor in tensors.items()
+        id: dequantize(tensor.data, tensor.tensor_type).astype(options.float)
+        for id, tensor in tensors.items()
     }
     cols = next(iter(weights.values())).shape[1]
     outs = sum(w.shape[0] for w in weights.values())
-    rank = rank_for(options, layer, next(iter(weights)), outs, cols, cols)
+    rank = rank_for(options, next(iter(weights)), outs, cols, cols)
     after = bytes_of(type_for(cols), rank, cols) + bytes_of(type_for(rank), outs, rank)
     if rank == 0 or after >= sum(t.n_bytes for t in tensors.values()):
         for tensor in tensors.values():
@@ -102,16 +102,16 @@ def shared_basis(options, layer, tensors, out, report):
     _, vectors = np.linalg.eigh(gram)
     basis = vectors[:, ::-1][:, :rank]
     out.write_factor(basis.T)
-    for projection, weight in weights.items():
+    for id, weight in weights.items():
         projected = weight @ basis
         out.write_factor(projected)
         kept = float(np.square(projected).sum() / np.square(weight).sum())
-        report.append({"layer": layer, "projection": projection, "rank": rank, "error": max(0.0, 1 - kept) ** 0.5})
+        report.append({"id": id, "rank": rank, "error": max(0.0, 1 - kept) ** 0.5})
 
 
 def read_ranks(path):
     projections = json.loads(pathlib.Path(path).read_text())["plan"]["projections"]
-    return {(s["layer"], s["projection"]): s["rank"] for s in projections if s.get("rank") is not None}
+    return {s["id"]: s["rank"] for s in projections if s.get("rank") is not None}
 
 
 def main():
@@ -141,14 +141,15 @@ def main():
 
     started = time.perf_counter()
     tensors = {t.name: t for t in GGUFReader(options.model).tensors}
-    chosen = {}
+    chosen = []
     layer = 0
     while f"blk.{layer}.attn_q.weight" in tensors:
-        chosen[layer] = {s: tensors.pop(f"blk.{layer}.{PROJECTIONS[s]}.weight") for s in projections}
+        ids = [f"blk.{layer}.{PROJECTIONS[s]}" for s in projections]
+        chosen.append({id: tensors.pop(f"{id}.weight") for id in ids})
         layer += 1
     out, report = Out(options.out), []
-    for layer, members in chosen.items():
-        (per_projection if options.method == "gp" else shared_basis)(options, layer, members, out, report)
+    for members in chosen:
+        (per_projection if options.method == "gp" else shared_basis)(options, members, out, report)
     for tensor in tensors.values():
         out.file.write(tensor.data.tobytes())
     out.file.close()

@@ -49,12 +49,12 @@ def arguments():
 
 class Run:
     """One run of either program: wall time, its own account of the work, peak memory, and by
-    projection and layer the rank and the error."""
+    projection the rank and the error."""
 
     def __init__(self, ended, work, projections):
         self.seconds, self.peak, self.work = ended.seconds, ended.peak, work
         self.projections = {
-            (s["layer"], s["projection"]): (s["rank"], s["error"]) for s in projections if s.get("rank") is not None
+            s["id"]: (s["rank"], s["error"]) for s in projections if s.get("rank") is not None
         }
 
 

@@ -159,10 +159,9 @@ def weight_bytes(options, model):
     found = json.loads(htc(options, "inspect", model, "--json").out)
     if found["format"] == "gguf":
         sizes = {t["name"]: t["bytes"] for t in found["tensors"]}
-        embedding, output = "token_embd.weight", "output.weight"
     else:
         sizes = {t["role"]: t["length"] for t in found["tensors"]}
-        embedding, output = "token_embedding", "output"
+    embedding, output = "token_embd.weight", "output.weight"
     total = sum(sizes.values())
     return total - sizes.get(embedding, 0) if output in sizes else total
 

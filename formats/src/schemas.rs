@@ -29,6 +29,6 @@ macro_rules! text {
 text! {
     CodeLayout: "Codes of the column groups of a matrix, such as `2:t3x5,l4x1-20`.",
     Digest: "SHA-256 in hexadecimal digits.",
-    MatrixId: "Matrix of a model, such as `layers.3.q` or `head`.",
-    Role: "Role of a tensor, such as `layers.0.q.weight`.",
+    MatrixId: "Matrix of a model, such as `blk.3.attn_q` or `output`.",
+    Role: "Role of a tensor, such as `blk.0.attn_q.weight`.",
 }

@@ -65,7 +65,7 @@ fn flipped_bit_is_attributed_to_the_damaged_item() {
     for at in [offset, offset + length - 1] {
         let fault = flipped(at);
         assert!(
-            matches!(&fault, HtzError::ItemDigest { item, .. } if item == "tensor layers.0.o.a")
+            matches!(&fault, HtzError::ItemDigest { item, .. } if item == "tensor blk.0.attn_output.a")
         );
     }
     let at = offset + length;
@@ -96,7 +96,7 @@ fn verification_reports_every_damaged_item() {
     });
     assert_eq!(
         damaged,
-        ["tensor layers.0.qkv.basis", "tensor layers.0.k.weight"]
+        ["tensor blk.0.attn_qkv.basis", "tensor blk.0.attn_k.weight"]
     );
     assert!(first.unwrap_err().to_string().contains("qkv.basis"));
     assert_eq!(bytes, (file.len() - data_offset(&file)) as u64);

@@ -40,14 +40,13 @@ fn experts_round_trip_in_the_order_of_execution() {
             assert_eq!(has(Part::A) && has(Part::B), is_low_rank);
         }
     }
-    assert_eq!(Htz::open(&path).unwrap().format(), (1, 15));
     let json = json(&with_experts().bytes());
     let roles = json["tensors"].as_array().unwrap().iter();
     let roles: Vec<&str> = roles.map(|entry| entry["role"].as_str().unwrap()).collect();
     let first = roles
         .iter()
-        .position(|role| *role == "layers.0.router.weight");
-    let expected = ["layers.0.router.weight", "layers.0.expert_gate.0.weight"];
+        .position(|role| *role == "blk.0.ffn_gate_inp.weight");
+    let expected = ["blk.0.ffn_gate_inp.weight", "blk.0.ffn_gate.0.weight"];
     assert_eq!(roles[first.unwrap()..][..2], expected);
     assert_eq!(
         json["requires"].as_array().unwrap().last().unwrap(),
@@ -69,9 +68,9 @@ fn experts_must_be_complete_and_required() {
     assert!(message.contains("experts"), "{message}");
     let message = refused(|json| {
         let tensors = json["tensors"].as_array_mut().unwrap();
-        tensors.retain(|entry| entry["role"] != "layers.1.expert_down.2.weight");
+        tensors.retain(|entry| entry["role"] != "blk.1.ffn_down.2.weight");
     });
-    assert!(message.contains("layers.1.expert_down.2"), "{message}");
+    assert!(message.contains("blk.1.ffn_down.2"), "{message}");
     let message = refused(|json| json["hyper"]["forward"]["experts"]["used"] = 4.into());
     assert!(
         message.contains("experts.used is 4, expected 1 to 3"),
@@ -83,7 +82,7 @@ fn experts_must_be_complete_and_required() {
         projections.swap(6, 9);
     });
     assert!(
-        message.contains("projection is expert_up.1, expected expert_up.0"),
+        message.contains("id is blk.0.ffn_up.1, expected blk.0.ffn_up.0"),
         "{message}"
     );
 }

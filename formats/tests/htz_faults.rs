@@ -65,9 +65,12 @@ fn another_kind_of_file() {
 
 #[test]
 fn another_major_version() {
-    for (major, byte) in [(0, 0), (2, 2)] {
+    for (major, byte) in [(0, 0), (3, 3)] {
         let fault = header(|file| file[8] = byte);
-        assert!(matches!(fault, HtzError::Major { supported: 1, found } if found == major));
+        assert!(matches!(fault, HtzError::Major { found } if found == major));
+        let message = fault.to_string();
+        let expected = format!("format {major}.x is not supported, only 1.x and 2.x;");
+        assert!(message.starts_with(&expected), "{message}");
     }
 }
 
@@ -171,7 +174,7 @@ fn numbers_that_do_not_fit() {
 #[test]
 fn an_unknown_enum_name() {
     for (key, value) in [
-        ("role", json!("layers.00.q.weight")),
+        ("role", json!("blk.00.attn_q.weight")),
         ("role", json!("lm_head\n")),
         ("dtype", json!("nvfp4")),
         ("sha256", json!("00")),
@@ -186,7 +189,7 @@ fn an_unknown_enum_name() {
 fn a_feature_or_a_required_section_that_is_unknown() {
     refuses!(
         HtzError::Unsupported { .. },
-        ["format 1.0", "\"bias\"", "update htc"],
+        ["format 2.0", "\"bias\"", "update htc"],
         |json| json["requires"] = json!(["bias"])
     );
     refuses!(HtzError::Unsupported { .. }, ["\"bias\""], |json| {
@@ -221,7 +224,7 @@ fn impossible_hyper_parameters() {
 fn more_layers_than_tensors() {
     refuses!(
         HtzError::TensorOrder { .. },
-        ["output_norm", "layers.1.attention_norm"],
+        ["output_norm", "blk.1.attn_norm"],
         |json| json["hyper"]["layers"] = 4096.into()
     );
 }
@@ -232,7 +235,7 @@ fn more_layers_than_tensors() {
 fn a_tensor_that_is_missing() {
     for entry in json(&mixed().bytes())["tensors"].as_array().unwrap() {
         let role = entry["role"].as_str().unwrap();
-        if ["rope_factors", "output"].contains(&role) {
+        if ["rope_freqs", "output.weight"].contains(&role) {
             continue;
         }
         let at = index(role);
@@ -270,8 +273,8 @@ fn tensors_out_of_order() {
 fn a_layer_that_does_not_exist() {
     refuses!(
         HtzError::TensorOrder { .. },
-        ["layers.7.k.weight", "layers.0.k.weight"],
-        |json| json["tensors"][index("layers.0.k.weight")]["role"] = "layers.7.k.weight".into()
+        ["blk.7.attn_k.weight", "blk.0.attn_k.weight"],
+        |json| json["tensors"][index("blk.0.attn_k.weight")]["role"] = "blk.7.attn_k.weight".into()
     );
 }
 
@@ -279,12 +282,12 @@ fn a_layer_that_does_not_exist() {
 fn a_projection_that_is_both_dense_and_factored() {
     refuses!(
         HtzError::TensorOrder { .. },
-        ["layers.0.ffn_norm", "layers.0.o.weight"],
+        ["blk.0.ffn_norm", "blk.0.attn_output.weight"],
         |json| {
             let table = json["tensors"].as_array_mut().unwrap();
-            let mut dense = table[index("layers.0.k.weight")].clone();
-            dense["role"] = "layers.0.o.weight".into();
-            table.insert(index("layers.0.o.b") + 1, dense);
+            let mut dense = table[index("blk.0.attn_k.weight")].clone();
+            dense["role"] = "blk.0.attn_output.weight".into();
+            table.insert(index("blk.0.attn_output.b") + 1, dense);
         }
     );
 }
@@ -293,9 +296,9 @@ fn a_projection_that_is_both_dense_and_factored() {
 fn a_shared_basis_form_without_a_basis() {
     refuses!(
         HtzError::TensorOrder { .. },
-        ["layers.0.q.projected"],
+        ["blk.0.attn_q.projected"],
         |json| {
-            let at = index("layers.0.qkv.basis");
+            let at = index("blk.0.attn_qkv.basis");
             json["tensors"].as_array_mut().unwrap().remove(at);
         }
     );
@@ -308,7 +311,7 @@ fn an_unused_basis() {
     let file = forged(&file, |json| {
         let table = json["tensors"].as_array_mut().unwrap();
         let mut basis = table[1].clone();
-        basis["role"] = "layers.0.qkv.basis".into();
+        basis["role"] = "blk.0.attn_qkv.basis".into();
         table.insert(2, basis);
     });
     let fault = Htz::parse(&file).unwrap_err();
@@ -318,10 +321,10 @@ fn an_unused_basis() {
 #[test]
 fn ranks_that_do_not_agree() {
     for (role, key, value) in [
-        ("layers.0.o.b", "cols", 4),
-        ("layers.0.o.a", "rows", 4),
-        ("layers.0.v.projected", "cols", 5),
-        ("layers.0.qkv.basis", "rows", 5),
+        ("blk.0.attn_output.b", "cols", 4),
+        ("blk.0.attn_output.a", "rows", 4),
+        ("blk.0.attn_v.projected", "cols", 5),
+        ("blk.0.attn_qkv.basis", "rows", 5),
     ] {
         refuses!(HtzError::Tensor { .. }, ["shape", "expected"], |json| {
             let entry = &mut json["tensors"][index(role)];
@@ -335,7 +338,7 @@ fn ranks_that_do_not_agree() {
 #[test]
 fn a_rank_above_what_the_matrix_has() {
     let mut model = mixed();
-    let down = index("layers.0.down.a");
+    let down = index("blk.0.ffn_down.a");
     model.manifest.tensors[down].rows = 33;
     model.manifest.tensors[down + 1].cols = 33;
     let fault = model.write(&tempfile::tempdir().unwrap().path().join("x"), &[]);
@@ -360,10 +363,10 @@ fn a_rank_above_what_the_matrix_has() {
 #[test]
 fn a_shape_that_contradicts_the_hyper_parameters() {
     for (role, rows, cols) in [
-        ("token_embedding", 6, 64),
-        ("rope_factors", 2, 4),
-        ("layers.0.attention_norm", 2, 16),
-        ("layers.0.gate.weight", 32, 64),
+        ("token_embd.weight", 6, 64),
+        ("rope_freqs", 2, 4),
+        ("blk.0.attn_norm", 2, 16),
+        ("blk.0.ffn_gate.weight", 32, 64),
         ("output_norm", 32, 1),
     ] {
         refuses!(HtzError::Tensor { .. }, [role, "shape"], |json| {
@@ -378,10 +381,10 @@ fn a_shape_that_contradicts_the_hyper_parameters() {
 fn dimensions_that_are_zero_or_huge() {
     for value in [0, u64::MAX, 1 << 40] {
         refuses!(HtzError::Tensor { .. }, ["number of rows"], |json| {
-            json["tensors"][index("layers.0.qkv.basis")]["rows"] = value.into();
+            json["tensors"][index("blk.0.attn_qkv.basis")]["rows"] = value.into();
         });
         refuses!(HtzError::Tensor { .. }, ["number of columns"], |json| {
-            json["tensors"][index("layers.0.qkv.basis")]["cols"] = value.into();
+            json["tensors"][index("blk.0.attn_qkv.basis")]["cols"] = value.into();
         });
     }
 }
@@ -391,9 +394,9 @@ fn a_length_that_contradicts_the_shape() {
     for value in [0, 1, u64::MAX] {
         refuses!(
             HtzError::Tensor { .. },
-            ["layers.0.o.a", "length"],
+            ["blk.0.attn_output.a", "length"],
             |json| {
-                json["tensors"][index("layers.0.o.a")]["length"] = value.into();
+                json["tensors"][index("blk.0.attn_output.a")]["length"] = value.into();
             }
         );
     }
@@ -405,7 +408,7 @@ fn a_row_that_is_no_whole_number_of_blocks() {
         HtzError::Tensor { .. },
         ["q4_k", "multiple of 256"],
         |json| {
-            json["tensors"][index("layers.0.k.weight")]["dtype"] = "q4_k".into();
+            json["tensors"][index("blk.0.attn_k.weight")]["dtype"] = "q4_k".into();
         }
     );
 }
@@ -452,7 +455,7 @@ fn a_tensor_that_is_misaligned_overlaps_or_leaves_a_gap() {
     ] {
         refuses!(
             HtzError::Tensor { .. },
-            ["layers.0.k.weight", "offset"],
+            ["blk.0.attn_k.weight", "offset"],
             |json| {
                 json["tensors"][5]["offset"] = wrong.into();
             }
@@ -487,8 +490,8 @@ fn a_section_that_is_misplaced_or_overlaps_the_end() {
 #[test]
 fn a_plan_that_contradicts_the_tensors() {
     for (key, value) in [
-        ("layer", json!(1)),
-        ("projection", json!("v")),
+        ("id", json!("blk.0.attn_v")),
+        ("id", json!("blk.1.attn_q")),
         ("form", json!("dense")),
         ("rank", json!(null)),
         ("rank", json!(7)),
@@ -499,7 +502,7 @@ fn a_plan_that_contradicts_the_tensors() {
         ("bytes_after", json!(0)),
         ("error", json!(-0.5)),
     ] {
-        refuses!(HtzError::Plan { .. }, ["layers.0.q"], |json| {
+        refuses!(HtzError::Plan { .. }, ["blk.0.attn_q"], |json| {
             json["plan"]["projections"][0][key] = value;
         });
     }
@@ -510,7 +513,7 @@ fn a_plan_that_contradicts_the_tensors() {
         ("parameters", json!(0)),
         ("bytes", json!(0)),
     ] {
-        refuses!(HtzError::Plan { .. }, ["layers.0.qkv"], |json| {
+        refuses!(HtzError::Plan { .. }, ["blk.0.attn_qkv"], |json| {
             json["plan"]["bases"][0][key] = value;
         });
     }
@@ -548,18 +551,28 @@ fn a_geometry_that_contradicts_the_tensors_or_itself() {
         refused(&change, ["depth sink", "below 1"]);
     }
     for (projection, key, value, texts) in [
-        (0, "layer", json!(1), ["layers.0.q", "layer is 1"]),
+        (
+            0,
+            "id",
+            json!("blk.1.attn_q"),
+            ["blk.0.attn_q", "id is blk.1.attn_q"],
+        ),
         (
             1,
-            "projection",
-            json!("v"),
-            ["layers.0.k", "projection is v"],
+            "id",
+            json!("blk.0.attn_v"),
+            ["blk.0.attn_k", "id is blk.0.attn_v"],
         ),
-        (0, "components", json!(5), ["layers.0.q", "expected 6"]),
-        (1, "components", json!(6), ["layers.0.k", "expected 16"]),
-        (3, "components", json!(32), ["layers.0.o", "expected 5"]),
-        (6, "largest", json!(-0.5), ["layers.0.down", "largest"]),
-        (6, "energy", json!(-1e-300), ["layers.0.down", "energy"]),
+        (0, "components", json!(5), ["blk.0.attn_q", "expected 6"]),
+        (1, "components", json!(6), ["blk.0.attn_k", "expected 16"]),
+        (
+            3,
+            "components",
+            json!(32),
+            ["blk.0.attn_output", "expected 5"],
+        ),
+        (6, "largest", json!(-0.5), ["blk.0.ffn_down", "largest"]),
+        (6, "energy", json!(-1e-300), ["blk.0.ffn_down", "energy"]),
     ] {
         refused(
             &|json| json["spectra"][projection][key] = value.clone(),

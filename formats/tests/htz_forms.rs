@@ -32,9 +32,9 @@ fn index(role: &str) -> usize {
 #[test]
 fn ranks_of_residuals_and_heads_must_agree() {
     for (role, key, value, said) in [
-        ("layers.0.o.residual_b", "cols", 4, "[32, 3]"),
-        ("layers.0.o.residual_a", "rows", 4, "residual_b"),
-        ("layers.0.o.residual_a", "cols", 16, "[1 to 32, 32]"),
+        ("blk.0.attn_output.residual_b", "cols", 4, "[32, 3]"),
+        ("blk.0.attn_output.residual_a", "rows", 4, "residual_b"),
+        ("blk.0.attn_output.residual_a", "cols", 16, "[1 to 32, 32]"),
         ("output.b", "cols", 5, "[12, 4]"),
         ("output.a", "rows", 3, "[12, 3]"),
     ] {
@@ -76,19 +76,19 @@ fn parts_of_a_form_are_adjacent() {
     };
     for (role, expected, found) in [
         (
-            "layers.0.o.residual_b",
-            "layers.0.o.residual_b",
-            "layers.0.ffn_norm",
+            "blk.0.attn_output.residual_b",
+            "blk.0.attn_output.residual_b",
+            "blk.0.ffn_norm",
         ),
         (
-            "layers.0.o.residual_a",
-            "layers.0.ffn_norm",
-            "layers.0.o.residual_b",
+            "blk.0.attn_output.residual_a",
+            "blk.0.ffn_norm",
+            "blk.0.attn_output.residual_b",
         ),
         (
-            "layers.0.o.weight",
-            "layers.0.o.weight or layers.0.o.a",
-            "layers.0.o.residual_a",
+            "blk.0.attn_output.weight",
+            "blk.0.attn_output.weight or blk.0.attn_output.a",
+            "blk.0.attn_output.residual_a",
         ),
         ("output.b", "output.b", "missing"),
         ("output.a", "end of the table", "output.b"),
@@ -99,46 +99,49 @@ fn parts_of_a_form_are_adjacent() {
             "{role}: {message}"
         );
     }
-    let at = index("layers.0.o.residual_a");
+    let at = index("blk.0.attn_output.residual_a");
     let message = refused(|json| json["tensors"].as_array_mut().unwrap().swap(at, at + 1));
-    assert!(message.contains("layers.0.o.residual_a"), "{message}");
+    assert!(
+        message.contains("blk.0.attn_output.residual_a"),
+        "{message}"
+    );
 }
 
 #[test]
 fn records_of_matrices_agree_with_the_tensors() {
     let changes: [(&str, Value, &[&str]); 8] = [
         (
-            "matrix",
-            json!("embedding"),
-            &["matrices", "each once", "matrix is embedding"],
+            "id",
+            json!("token_embd"),
+            &["matrices", "each once", "id is token_embd"],
         ),
         (
-            "matrix",
-            json!("layers.0.q"),
-            &["matrices", "matrix is layers.0.q"],
+            "id",
+            json!("blk.0.attn_q"),
+            &["matrices", "id is blk.0.attn_q"],
         ),
         (
             "form",
             json!("residual"),
-            &["head", "form", "expected low_rank"],
+            &["output", "form", "expected low_rank"],
         ),
-        ("rank", json!(5), &["head", "rank", "expected 4"]),
+        ("rank", json!(5), &["output", "rank", "expected 4"]),
         (
             "rows",
             json!(13),
-            &["head", "number of rows", "expected 12"],
+            &["output", "number of rows", "expected 12"],
         ),
         (
             "parameters_after",
             json!(1),
-            &["head", "parameters after", "expected 176"],
+            &["output", "parameters after", "expected 176"],
         ),
         (
             "bytes_after",
             json!(1),
-            &["head", "bytes after", "expected 352"],
+            &["output", "bytes after", "expected 352"],
         ),
-        ("error", json!(-0.5), &["head", "error", "not negative"]),
+        ("error", json!(-0.5), &["output", "error", "not negative"]),
     ];
     for (key, value, said) in changes {
         let message = refused(|json| json["plan"]["matrices"][1][key] = value);
@@ -148,9 +151,9 @@ fn records_of_matrices_agree_with_the_tensors() {
     }
     let message = refused(|json| json["plan"]["projections"][3]["form"] = json!("dense"));
     assert!(
-        message.contains("layers.0.o") && message.contains("expected residual"),
+        message.contains("blk.0.attn_output") && message.contains("expected residual"),
         "{message}"
     );
     let message = refused(|json| json["plan"]["matrices"].as_array_mut().unwrap().reverse());
-    assert!(message.contains("embedding, then head"), "{message}");
+    assert!(message.contains("token_embd, then output"), "{message}");
 }

@@ -36,7 +36,6 @@ fn refinements_are_read_back_in_order_and_required() {
     let path = folder.path().join("model.htz");
     model.write(&path, &[]).unwrap();
     let htz = Htz::open(&path).unwrap();
-    assert_eq!(htz.format(), (1, 7));
     assert_eq!(htz.manifest().requires, ["bands", "planes"]);
     assert_eq!(htz.manifest().dial, model.manifest.dial);
     let file = ModelFile::from_htz(&htz).unwrap();
@@ -59,18 +58,18 @@ fn refinements_are_read_back_in_order_and_required() {
     }
     let message = refused(|json| json["requires"] = json!(["bands"]));
     assert!(message.contains("feature \"planes\""), "{message}");
-    let unknown = "layers.0.up.norm.refinement".parse::<Role>();
+    let unknown = "blk.0.ffn_up.norm.refinement".parse::<Role>();
     assert!(unknown.is_err());
 }
 
 #[test]
 fn refinements_without_a_base_are_refused_by_name() {
-    let q = "layers.0.q.refinement";
+    let q = "blk.0.attn_q.refinement";
     for (role, said) in [
-        ("embedding.refinement", "embedding.refinement"),
-        ("layers.1.q.refinement", "layers.1.q.refinement"),
-        ("head.refinement", "head.refinement"),
-        ("layers.0.q.weight", "layers.0.q.weight"),
+        ("token_embd.refinement", "token_embd.refinement"),
+        ("blk.1.attn_q.refinement", "blk.1.attn_q.refinement"),
+        ("output.refinement", "output.refinement"),
+        ("blk.0.attn_q.weight", "blk.0.attn_q.weight"),
     ] {
         let message = refused(|json| entry(json, q)["role"] = json!(role));
         assert!(message.contains(said), "{role}: {message}");

@@ -22,7 +22,7 @@ fn an_artifact_is_a_model_file() {
     let model = mixed();
     model.write(&path, &[]).unwrap();
     let file = ModelFile::open(&path).unwrap();
-    assert_eq!(file.container, Container::Htz { major: 1, minor: 0 });
+    assert_eq!(file.container, Container::Htz { major: 2, minor: 0 });
     assert_eq!(file.hyper, model.manifest.hyper);
     assert_eq!(file.vocabulary.as_ref().unwrap(), &model.vocabulary);
     assert_eq!(file.tensors.len(), model.data.len());

@@ -315,7 +315,7 @@ fn tensors_must_follow_the_order_of_the_draft() {
         .unwrap_err();
     assert_eq!(
         one_line(&fault),
-        "wrote output_norm, but it is the turn of token_embedding"
+        "wrote output_norm, but it is the turn of token_embd.weight"
     );
     let bytes = &model.data[0].1;
     let fault = writer
@@ -366,7 +366,7 @@ fn finished(measured: impl FnOnce(&mut htc_formats::htz::PlanRecord)) -> Result<
 fn errors_not_representable_in_json_are_refused() {
     for error in [f64::NAN, f64::INFINITY, -1.0] {
         let fault = finished(|plan| plan.projections[2].error = Some(error)).unwrap_err();
-        assert!(one_line(&fault).contains("layers.0.v"), "{fault}");
+        assert!(one_line(&fault).contains("blk.0.attn_v"), "{fault}");
         assert!(matches!(fault, HtzError::Plan { .. }));
     }
     let mut model = mixed();
@@ -431,7 +431,7 @@ fn every_spectrum_fits_its_reserved_space() {
                     refused && matches!(fault, HtzError::Geometry { .. }),
                     "{fault}"
                 );
-                assert!(one_line(&fault).contains("layers.0.q"), "{fault}");
+                assert!(one_line(&fault).contains("blk.0.attn_q"), "{fault}");
             }
         }
     }

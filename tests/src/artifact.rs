@@ -5,8 +5,22 @@ use std::path::Path;
 
 use htc_formats::block;
 use htc_formats::htz::{HEADER_BYTES, Htz, Manifest};
+use htc_formats::model::MatrixId;
+use serde_json::Value;
 
 use crate::float64::Matrix;
+
+/// Returns the id of a projection, given by its name in plans and options.
+pub fn id(layer: usize, projection: &str) -> MatrixId {
+    let projection = projection.parse().unwrap();
+    MatrixId::Projection { layer, projection }
+}
+
+/// Returns layer and name of the projection that a record is about.
+pub fn place(record: &Value) -> (usize, String) {
+    let id: MatrixId = record["id"].as_str().unwrap().parse().unwrap();
+    (id.layer().unwrap(), id.projection().unwrap().to_string())
+}
 
 /// An artifact in memory.
 #[derive(Debug)]
@@ -85,22 +99,20 @@ impl Artifact {
     /// Returns the dense matrix that a projection's stored form represents.
     #[track_caller]
     pub fn dense_projection(&self, layer: usize, projection: &str) -> Matrix {
-        let part = |part: &str| format!("layers.{layer}.{projection}.{part}");
+        let id = id(layer, projection);
+        let part = |part: &str| format!("{id}.{part}");
         if self.has(&part("a")) {
             return self.matrix(&part("b")).times(&self.matrix(&part("a")));
         }
         if self.has(&part("projected")) {
             let group = match projection {
-                "q" | "k" | "v" => "qkv",
-                _ => "gate_up",
+                "q" | "k" | "v" => "attn_qkv",
+                _ => "ffn_gate_up",
             };
-            let basis = self.matrix(&format!("layers.{layer}.{group}.basis"));
+            let basis = self.matrix(&format!("blk.{layer}.{group}.basis"));
             return self.matrix(&part("projected")).times(&basis);
         }
-        self.with_residual(
-            self.matrix(&part("weight")),
-            &format!("layers.{layer}.{projection}"),
-        )
+        self.with_residual(self.matrix(&part("weight")), &id.to_string())
     }
 
     /// Returns the dense matrix that an untied head's stored form represents.
@@ -109,7 +121,7 @@ impl Artifact {
         if self.has("output.a") {
             return self.matrix("output.b").times(&self.matrix("output.a"));
         }
-        self.with_residual(self.matrix("output"), "output")
+        self.with_residual(self.matrix("output.weight"), "output")
     }
 
     fn with_residual(&self, mut base: Matrix, name: &str) -> Matrix {

@@ -13,7 +13,7 @@ use htc_formats::DType;
 use htc_formats::block;
 use htc_formats::htz::{DepthSinkRecord, GeometryRecord, SpectrumRecord, TensorEntry};
 use htc_formats::model::spec::Projection;
-use htc_formats::model::{HyperParameters, ModelSpec, Part, ProjectionKind, Role};
+use htc_formats::model::{HyperParameters, MatrixId, ModelSpec, Part, ProjectionKind, Role};
 use thiserror::Error;
 
 use crate::system::ordered;
@@ -65,8 +65,7 @@ pub fn empty_record(
         let factors = rank(Part::B).or_else(|| rank(Part::Projected));
         let rows = shape.rows as u64;
         SpectrumRecord {
-            layer,
-            projection,
+            id: shape.matrix(),
             components: factors.unwrap_or(rows + rank(Part::ResidualB).unwrap_or(0)),
             largest: 0.0,
             energy: 0.0,
@@ -175,8 +174,7 @@ pub fn spectra<'a>(
         };
         energies.extend(residual.map(product).unwrap_or_default());
         SpectrumRecord {
-            layer,
-            projection,
+            id: MatrixId::Projection { layer, projection },
             components: energies.len() as u64,
             largest: energies.iter().copied().fold(0.0, f64::max).sqrt(),
             energy: energies.iter().sum(),

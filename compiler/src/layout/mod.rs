@@ -3,10 +3,9 @@
 use htc_formats::DType;
 use htc_formats::htz::{
     AllocationRecord, BasisRecord, Budget as BudgetRecord, CalibrationRecord, DepthSinkRecord,
-    Digest, Manifest, MatrixRecord, PlanRecord, ProjectionRecord, Provenance, QualityRecord,
-    TensorEntry, TreatmentRecord, TuningRecord,
+    Digest, Manifest, MatrixRecord, PlanRecord, Provenance, QualityRecord, TensorEntry,
+    TreatmentRecord, TuningRecord,
 };
-use htc_formats::model::spec::Projection;
 use htc_formats::model::{MatrixId, Part, Role, StoredTensor};
 use htc_formats::source::{Container, ModelFile, ModelTensor};
 use htc_formats::vocab::Vocabulary;
@@ -229,7 +228,8 @@ fn treatment_record(treatment: &Treatment) -> Option<TreatmentRecord> {
 pub fn plan_record(source: &ModelFile, plan: &Plan) -> PlanRecord {
     let spec = source.spec();
     let projections = spec.projections();
-    let projections = projections.map(|projection| projection_record(source, plan, projection));
+    let projections =
+        projections.map(|projection| matrix_record(source, plan, projection.matrix()));
     let projections = projections.collect();
     let mut bases = Vec::new();
     for unit in plan.units() {
@@ -292,53 +292,25 @@ fn allocation_record(plan: &Plan) -> Option<AllocationRecord> {
 }
 
 /// Returns the error field of a matrix.
-pub fn error_field_mut(plan: &mut PlanRecord, matrix: MatrixId) -> Option<&mut Option<f64>> {
-    match matrix {
-        MatrixId::Projection { layer, projection } => {
-            let mut records = plan.projections.iter_mut();
-            let found =
-                records.find(|record| (record.layer, record.projection) == (layer, projection));
-            found.map(|record| &mut record.error)
-        }
-        MatrixId::Embedding | MatrixId::Head => {
-            let mut records = plan.matrices.iter_mut();
-            let found = records.find(|record| record.matrix == matrix);
-            found.map(|record| &mut record.error)
-        }
-    }
+pub fn error_field_mut(plan: &mut PlanRecord, id: MatrixId) -> Option<&mut Option<f64>> {
+    let mut records = plan.projections.iter_mut().chain(&mut plan.matrices);
+    let record = records.find(|record| record.id == id)?;
+    Some(&mut record.error)
 }
 
-fn projection_record(source: &ModelFile, plan: &Plan, projection: &Projection) -> ProjectionRecord {
-    let found = matrix_record(source, plan, projection.matrix());
-    ProjectionRecord {
-        layer: projection.layer,
-        projection: projection.kind,
-        form: found.form,
-        rank: found.rank,
-        rows: found.rows,
-        cols: found.cols,
-        parameters_before: found.parameters_before,
-        parameters_after: found.parameters_after,
-        bytes_before: found.bytes_before,
-        bytes_after: found.bytes_after,
-        error: found.error,
-        note: found.note,
-    }
-}
-
-fn matrix_record(source: &ModelFile, plan: &Plan, matrix: MatrixId) -> MatrixRecord {
-    let (rows, cols) = matrix.shape(&source.hyper);
-    let weight = source.tensor(matrix.weight());
+fn matrix_record(source: &ModelFile, plan: &Plan, id: MatrixId) -> MatrixRecord {
+    let (rows, cols) = id.shape(&source.hyper);
+    let weight = source.tensor(id.weight());
     let parameters = rows as u64 * cols as u64;
     let bytes = weight.map_or(0, |t| t.place.len() as u64);
-    let unit = plan.unit_of(matrix);
+    let unit = plan.unit_of(id);
     let form = unit.map_or(&MatrixForm::Unchanged, |unit| &unit.form);
     let stored = form.to_stored(weight.map_or(DType::F32, |tensor| tensor.dtype));
     // Shared bases are counted separately.
-    let own = stored.tensors(matrix, (rows, cols));
+    let own = stored.tensors(id, (rows, cols));
     let sum = |of: fn(&StoredTensor) -> u64| own.iter().map(of).sum();
     MatrixRecord {
-        matrix,
+        id,
         form: stored.form(),
         rank: stored.rank(),
         rows: rows as u64,

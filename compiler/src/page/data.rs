@@ -69,13 +69,14 @@ impl<'a> ArtifactData<'a> {
 
     /// Returns the number of layers in the plan.
     pub fn layers(&self) -> usize {
-        let layers = self.plan.projections.iter().map(|s| s.layer + 1);
-        layers.max().unwrap_or(0)
+        let layers = self.plan.projections.iter().filter_map(|s| s.id.layer());
+        layers.max().map_or(0, |last| last + 1)
     }
 
     /// Returns the projections of a block in the order of execution.
     pub fn projections(&self) -> Vec<ProjectionKind> {
-        let projections: BTreeSet<_> = self.plan.projections.iter().map(|s| s.projection).collect();
+        let projections = self.plan.projections.iter();
+        let projections: BTreeSet<_> = projections.filter_map(|s| s.id.projection()).collect();
         projections.into_iter().collect()
     }
 }

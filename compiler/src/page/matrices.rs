@@ -1,5 +1,5 @@
 use htc_formats::bands::CodeLayout;
-use htc_formats::htz::{ProjectionRecord, TensorEntry};
+use htc_formats::htz::{MatrixRecord, TensorEntry};
 use htc_formats::model::{ActivationPoint, MatrixId, Part, ProjectionKind, Role};
 use maud::{Markup, html};
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ fn kinds<'a>(artifact: &ArtifactData) -> Vec<(&'a str, [Option<u64>; 2])> {
                 .plan
                 .projections
                 .iter()
-                .filter(|s| s.projection == projection)
+                .filter(|s| s.id.projection() == Some(projection))
         };
         let before = total(&mut projections().map(|s| s.bytes_before));
         let after = total(&mut projections().map(|s| s.bytes_after));
@@ -123,9 +123,10 @@ fn record<'a>(
     artifact: &ArtifactData<'a>,
     layer: usize,
     projection: ProjectionKind,
-) -> Option<&'a ProjectionRecord> {
+) -> Option<&'a MatrixRecord> {
+    let id = MatrixId::Projection { layer, projection };
     let mut projections = artifact.plan.projections.iter();
-    projections.find(|s| (s.layer, s.projection) == (layer, projection))
+    projections.find(|record| record.id == id)
 }
 
 fn bits(bytes: u64, weights: u64) -> f64 {
@@ -141,9 +142,7 @@ pub fn bits_per_weight(artifact: &ArtifactData, prefix: &str) -> Markup {
     });
     let tip = |layer: usize, projection: ProjectionKind| {
         let record = record(artifact, layer, projection)?;
-        let matrix = MatrixId::Projection { layer, projection };
-        let (after, weights) = (record.bytes_after, record.parameters_before);
-        Some(describe(artifact, matrix, after, weights))
+        Some(describe(artifact, record))
     };
     let tips = |projection| {
         (0..artifact.layers()).map(move |layer| tip(layer, projection).unwrap_or_default())
@@ -153,7 +152,7 @@ pub fn bits_per_weight(artifact: &ArtifactData, prefix: &str) -> Markup {
         .map(|projection| tips(projection).collect())
         .collect();
     let outside = artifact.plan.matrices.iter();
-    let outside = outside.map(|m| describe(artifact, m.matrix, m.bytes_after, m.parameters_before));
+    let outside = outside.map(|record| describe(artifact, record));
     let outside = outside.collect::<Vec<_>>().join("; ");
     let outside = if outside.is_empty() {
         "none"
@@ -170,11 +169,13 @@ pub fn bits_per_weight(artifact: &ArtifactData, prefix: &str) -> Markup {
     }
 }
 
-fn describe(artifact: &ArtifactData, matrix: MatrixId, after: u64, weights: u64) -> String {
-    let size = bytes(after as f64);
-    let text = format!("{matrix}: {size}, {} bits", number(bits(after, weights)));
+fn describe(artifact: &ArtifactData, record: &MatrixRecord) -> String {
+    let id = record.id;
+    let size = bytes(record.bytes_after as f64);
+    let bits = number(bits(record.bytes_after, record.parameters_before));
+    let text = format!("{id}: {size}, {bits} bits");
     let predicted = artifact.report.and_then(|r| r.foreseen.as_ref());
-    let Some((all, own)) = predicted.and_then(|all| Some((all, all.matrix(matrix)?))) else {
+    let Some((all, own)) = predicted.and_then(|all| Some((all, all.matrix(id)?))) else {
         return text;
     };
     let part = percent(own.kl / all.kl().max(f64::MIN_POSITIVE));
@@ -275,9 +276,9 @@ pub fn ranks(artifact: &ArtifactData, prefix: &str) -> Markup {
             .plan
             .projections
             .iter()
-            .filter(|s| s.projection == projection);
+            .filter(|s| s.id.projection() == Some(projection));
         let mut ranks: Vec<_> = projections
-            .filter_map(|s| Some((s.layer, s.rank?)))
+            .filter_map(|s| Some((s.id.layer()?, s.rank?)))
             .collect();
         ranks.sort_unstable();
         let points = ranks.into_iter();

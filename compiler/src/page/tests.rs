@@ -9,8 +9,8 @@ fn digest() -> String {
     "ab".repeat(32)
 }
 
-fn projection(layer: u64, name: &str, error: Value) -> Value {
-    json!({"layer": layer, "projection": name, "form": "low_rank", "rank": 4, "rows": 8, "cols": 8,
+fn record(id: &str, error: Value) -> Value {
+    json!({"id": id, "form": "low_rank", "rank": 4, "rows": 8, "cols": 8,
         "parameters_before": 64, "parameters_after": 64, "bytes_before": 256, "bytes_after": 128,
         "error": error, "note": null})
 }
@@ -32,10 +32,10 @@ fn report() -> Value {
         "treatment": {"gauge": "whiten", "sink": "append", "bias": true}, "notes": ["a note <b>"],
         "calibration": {"text": "t.txt", "text_sha256": digest(), "tokens": 10, "context": 5, "found_layers": 0,
             "layers": 2, "gauge": "whiten", "output_errors": [{"projection": "q", "error": 0.03125, "largest_error": 0.04}],
-            "head": {"matrix": "head", "error": 0.0234375}},
-        "measured_matrices": [{"matrix": "head", "error": 0.25, "output_error": 0.0234375, "predicted": 0.02, "norm": "output"}],
+            "head": {"matrix": "output", "error": 0.0234375}},
+        "measured_matrices": [{"matrix": "output", "error": 0.25, "output_error": 0.0234375, "predicted": 0.02, "norm": "output"}],
         "plan": {"method": "gp", "budget": {"ratio": 0.5}, "factor_type": "f16",
-            "projections": [projection(0, "q", json!(0.1875)), projection(1, "q", json!(0.4375))], "bases": []},
+            "projections": [record("blk.0.attn_q", json!(0.1875)), record("blk.1.attn_q", json!(0.4375))], "bases": []},
         "threads": 2,
         "seconds": {"plan": 0.1, "read": 0.2, "calibrate": 0.3, "factorise": 0.4, "seal": 0.5, "total": 1.5},
         "measured": [

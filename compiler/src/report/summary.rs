@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use htc_formats::htz::{Form, MatrixRecord, PlanRecord, ProjectionRecord};
+use htc_formats::htz::{Form, MatrixRecord, PlanRecord};
 use htc_formats::model::{MatrixId, Part, ProjectionKind, Role};
 use htc_formats::source::{ModelFile, ModelTensor};
 use schemars::JsonSchema;
@@ -126,11 +126,13 @@ impl Summary {
             .sum();
         let bases: u64 = record.bases.iter().map(|b| b.parameters).sum();
         let basis_bytes: u64 = record.bases.iter().map(|b| b.bytes).sum();
+        let projections = record.projections.iter();
         let projections: BTreeSet<ProjectionKind> =
-            record.projections.iter().map(|s| s.projection).collect();
+            projections.filter_map(|s| s.id.projection()).collect();
         let projections: Vec<ProjectionKind> = projections.into_iter().collect();
-        let sum = |of: &dyn Fn(&ProjectionRecord) -> u64, chosen: &[ProjectionKind]| -> u64 {
-            let chosen = |s: &&ProjectionRecord| chosen.contains(&s.projection);
+        let sum = |of: &dyn Fn(&MatrixRecord) -> u64, chosen: &[ProjectionKind]| -> u64 {
+            let is_chosen = |projection| chosen.contains(&projection);
+            let chosen = |s: &&MatrixRecord| s.id.projection().is_some_and(is_chosen);
             record.projections.iter().filter(chosen).map(of).sum()
         };
         let counted = |chosen: &[ProjectionKind], others: u64| BeforeAfter {
@@ -222,14 +224,14 @@ fn summarise_projection(plan: &PlanRecord, projection: ProjectionKind) -> Projec
     let records: Vec<_> = plan
         .projections
         .iter()
-        .filter(|s| s.projection == projection)
+        .filter(|s| s.id.projection() == Some(projection))
         .collect();
     let ranks = || records.iter().filter_map(|s| s.rank);
     let errors: Vec<f64> = records.iter().filter_map(|s| s.error).collect();
     let squares: f64 = errors.iter().map(|e| e * e).sum();
-    let dense = |s: &&&ProjectionRecord| s.form == Form::Dense;
+    let dense = |s: &&&MatrixRecord| s.form == Form::Dense;
     let encoded =
-        |s: &&&ProjectionRecord| dense(s) && (s.error.is_some() || s.bytes_after != s.bytes_before);
+        |s: &&&MatrixRecord| dense(s) && (s.error.is_some() || s.bytes_after != s.bytes_before);
     let encoded = records.iter().filter(encoded).count();
     let dense = records.iter().filter(dense).count();
     ProjectionSummary {
@@ -289,8 +291,10 @@ pub fn notes(plan: &PlanRecord) -> Vec<String> {
                 }
             };
             *count += 1;
-            if !projections.contains(&record.projection) {
-                projections.push(record.projection);
+            if let Some(projection) = record.id.projection()
+                && !projections.contains(&projection)
+            {
+                projections.push(projection);
             }
         }
     }
@@ -301,7 +305,7 @@ pub fn notes(plan: &PlanRecord) -> Vec<String> {
         })
         .chain(plan.matrices.iter().filter_map(|matrix| {
             let note = matrix.note.as_ref()?;
-            Some(format!("{}: {note}", matrix.matrix.name()))
+            Some(format!("{}: {note}", matrix.id.name()))
         }))
         .collect()
 }
@@ -355,7 +359,7 @@ impl fmt::Display for Summary {
             write!(
                 f,
                 "  {:<18}  {rank:<9}  {:>9} -> {:>9}",
-                matrix.matrix.name(),
+                matrix.id.name(),
                 format_bytes(matrix.bytes_before),
                 format_bytes(matrix.bytes_after),
             )?;

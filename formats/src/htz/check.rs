@@ -42,15 +42,13 @@ pub(super) fn check_contents(manifest: &Manifest) -> Result<(), HtzError> {
         }
         let mut projections = Vec::with_capacity(stored.projections.len());
         for found in &stored.projections {
-            if let MatrixId::Projection { layer, projection } = found.matrix {
-                let rows = manifest.hyper.projection_shape(projection).0 as u64;
-                let components = match found.form {
-                    Form::Dense => rows,
-                    Form::LowRank | Form::SharedBasis => found.rank.unwrap_or(rows),
-                    Form::Residual => rows + found.rank.unwrap_or(0),
-                };
-                projections.push((layer, projection, components));
-            }
+            let rows = found.matrix.shape(&manifest.hyper).0 as u64;
+            let components = match found.form {
+                Form::Dense => rows,
+                Form::LowRank | Form::SharedBasis => found.rank.unwrap_or(rows),
+                Form::Residual => rows + found.rank.unwrap_or(0),
+            };
+            projections.push((found.matrix, components));
         }
         geometry::check(&manifest.hyper, record, projections.into_iter())?;
     }
@@ -172,40 +170,21 @@ fn check_plan(
         let agree = RecordCheck {
             place: projection.matrix.to_string(),
         };
-        agree.expect_equal(
-            "layer",
-            projection.matrix.layer().unwrap_or_default(),
-            record.layer,
-        )?;
-        if let Some(expected) = projection.matrix.projection() {
-            agree.expect_equal("projection", expected, record.projection)?;
-        }
-        agree.check_matrix(
-            h,
-            projection,
-            &MatrixRecord {
-                matrix: projection.matrix,
-                form: record.form,
-                rank: record.rank,
-                rows: record.rows,
-                cols: record.cols,
-                parameters_before: record.parameters_before,
-                parameters_after: record.parameters_after,
-                bytes_before: record.bytes_before,
-                bytes_after: record.bytes_after,
-                error: record.error,
-                note: None,
-            },
-        )?;
+        agree.expect_equal("id", projection.matrix, record.id)?;
+        agree.check_matrix(h, projection, record)?;
     }
     let mut outside = stored.outside_layers.iter();
     for record in &plan.matrices {
-        let Some(found) = outside.find(|found| found.matrix == record.matrix) else {
+        let Some(found) = outside.find(|found| found.matrix == record.id) else {
             return Err(HtzError::Plan {
                 record: "matrices".to_owned(),
-                property: "matrix",
-                expected: "embedding, then head where the model has its own, each once".to_owned(),
-                found: record.matrix.to_string(),
+                property: "id",
+                expected: format!(
+                    "{}, then {} where the model has its own, each once",
+                    MatrixId::Embedding,
+                    MatrixId::Head
+                ),
+                found: record.id.to_string(),
             });
         };
         let agree = RecordCheck {
@@ -215,7 +194,7 @@ fn check_plan(
     }
     for (record, basis) in plan.bases.iter().zip(&stored.bases) {
         let agree = RecordCheck {
-            place: format!("layers.{}.{}", basis.layer, basis.group.name()),
+            place: basis.role().to_string(),
         };
         agree.expect_equal("layer", basis.layer, record.layer)?;
         agree.expect_equal("group", basis.group.name(), record.group.name())?;

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::Digest;
+use super::{Digest, FORMAT_MAJOR};
 use crate::map::MapError;
 use crate::model::HyperError;
 use crate::vocab::VocabularyError;
@@ -42,12 +42,10 @@ pub enum HtzError {
     },
     /// The major version is not supported.
     #[error(
-        "format {found}.x is not supported, only {supported}.x; use the release of htc that made \
-         the artifact, or compile the model again"
+        "format {found}.x is not supported, only 1.x and {FORMAT_MAJOR}.x; use the release of htc \
+         that made the artifact, or compile the model again"
     )]
     Major {
-        /// Major version of this build.
-        supported: u16,
         /// Major version of the file.
         found: u16,
     },
@@ -151,7 +149,7 @@ pub enum HtzError {
     /// The plan contradicts the tensors.
     #[error("plan, {record}: {property} is {found}, expected {expected}")]
     Plan {
-        /// The record, for example `layers.3.q`.
+        /// The record, for example `blk.3.attn_q`.
         record: String,
         /// Name of the property.
         property: &'static str,
@@ -163,7 +161,7 @@ pub enum HtzError {
     /// The geometry record is invalid or contradicts the tensors.
     #[error("geometry, {place}: {property} is {found}, expected {expected}")]
     Geometry {
-        /// The record, for example `layers.3.q`.
+        /// The record, for example `blk.3.attn_q`.
         place: String,
         /// Name of the property.
         property: &'static str,
@@ -213,7 +211,7 @@ pub enum HtzError {
         "{item} is damaged: its digest is {found}, it should be {expected}; copy the file again"
     )]
     ItemDigest {
-        /// The item: `tensor layers.0.q.weight`, `section tokenizer`.
+        /// The item: `tensor blk.0.attn_q.weight`, `section tokenizer`.
         item: String,
         /// Digest in the manifest.
         expected: Digest,

@@ -1,7 +1,7 @@
 //! Features that an artifact requires of its readers, and the format version that they imply.
 
-use super::layout::{FORMAT_MAJOR, FORMAT_MINOR, KERNELS};
-use super::manifest::{Manifest, TensorEntry};
+use super::layout::KERNELS;
+use super::manifest::TensorEntry;
 use super::{HtzError, TOKENIZER};
 use crate::DType;
 use crate::bands::CodeLayout;
@@ -66,12 +66,12 @@ pub(super) const PROBE: &str = "probe";
 
 const KNOWN_SECTIONS: [&str; 2] = [TOKENIZER, KERNELS];
 
-/// Checks that this build supports the features and sections that an artifact of format 1.`minor`
-/// requires. Sections are given by name and requirement.
+/// Checks that this build supports the features and sections that an artifact of a format, given
+/// by its major and minor version, requires. Sections are given by name and requirement.
 pub(super) fn check_requirements<'a>(
     features: &[String],
     mut sections: impl Iterator<Item = (&'a str, bool)>,
-    minor: u16,
+    (major, minor): (u16, u16),
 ) -> Result<(), HtzError> {
     let unknown = features
         .iter()
@@ -86,7 +86,7 @@ pub(super) fn check_requirements<'a>(
         None => Ok(()),
         Some(feature) => Err(HtzError::Unsupported {
             feature: escape_truncated(feature),
-            major: FORMAT_MAJOR,
+            major,
             minor,
         }),
     }
@@ -194,55 +194,4 @@ fn is_padded(entry: &TensorEntry) -> bool {
 
 fn is_rotated(entry: &TensorEntry) -> bool {
     entry.codes.as_ref().is_some_and(CodeLayout::is_rotated)
-}
-
-/// Returns the first minor version that covers the manifest, so that older readers accept artifacts
-/// they support.
-pub(super) fn required_minor(manifest: &Manifest) -> u16 {
-    let Manifest {
-        requires,
-        plan,
-        provenance,
-        geometry,
-        quality,
-        source,
-        dial: _,
-        hyper: _,
-        tensors: _,
-        sections,
-    } = manifest;
-    let treatment = provenance.treatment.as_ref();
-    let requires_new = requires.iter().any(|name| name == FORMS || name == PROBE);
-    let bands = requires.iter().any(|name| name == COLUMN_GROUPS);
-    if requires.iter().any(|name| name == EXPERTS) {
-        FORMAT_MINOR
-    } else if sections.iter().any(|section| section.name == KERNELS) {
-        14
-    } else if source.is_some() {
-        13
-    } else if requires.iter().any(|name| name == KV_BASES) {
-        12
-    } else if requires.iter().any(|name| name == ROTATION) {
-        11
-    } else if requires.iter().any(|name| name == PADDING) {
-        10
-    } else if requires.iter().any(|name| name == TABLES) {
-        9
-    } else if requires.iter().any(|name| name == ROW_CLASSES) {
-        8
-    } else if requires.iter().any(|name| name == REFINEMENTS) {
-        7
-    } else if provenance.order.is_some() || provenance.tuning.is_some() || bands {
-        6
-    } else if quality.is_some() || treatment.is_some_and(|found| found.shrinkage.is_some()) {
-        5
-    } else if requires_new || !plan.matrices.is_empty() {
-        4
-    } else if treatment.is_some() || geometry.is_some() {
-        3
-    } else if plan.allocation.is_some() || provenance.calibration.is_some() {
-        2
-    } else {
-        u16::from(!requires.is_empty())
-    }
 }

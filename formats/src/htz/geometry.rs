@@ -3,7 +3,7 @@ use std::fmt::Display;
 use serde::{Deserialize, Serialize};
 
 use super::HtzError;
-use crate::model::{HyperParameters, ProjectionKind};
+use crate::model::{HyperParameters, MatrixId};
 
 /// Stored spectra against which a probe compares.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,11 +65,8 @@ impl DepthSinkOrigin {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct SpectrumRecord {
-    /// Index of the layer.
-    pub layer: usize,
     /// The projection.
-    #[serde(alias = "slot")]
-    pub projection: ProjectionKind,
+    pub id: MatrixId,
     /// Number of components: the rank of the factors, or the rows of a dense projection.
     pub components: u64,
     /// Largest weight of a component.
@@ -81,7 +78,7 @@ pub struct SpectrumRecord {
 pub(super) fn check(
     hyper: &HyperParameters,
     record: &GeometryRecord,
-    stored: impl ExactSizeIterator<Item = (usize, ProjectionKind, u64)>,
+    stored: impl ExactSizeIterator<Item = (MatrixId, u64)>,
 ) -> Result<(), HtzError> {
     let layer = record.depth_sink.layer;
     if layer >= hyper.layers {
@@ -92,16 +89,13 @@ pub(super) fn check(
         let (expected, found) = (stored.len(), record.spectra.len());
         return Err(fault("the whole", "number of spectra", expected, found));
     }
-    for (spectrum, (layer, projection, components)) in record.spectra.iter().zip(stored) {
-        let place = format!("layers.{layer}.{projection}");
+    for (spectrum, (id, components)) in record.spectra.iter().zip(stored) {
+        let place = id.to_string();
         let refuse = |property, expected: &dyn Display, found: &dyn Display| {
             Err(fault(&place, property, expected, found))
         };
-        if spectrum.layer != layer {
-            return refuse("layer", &layer, &spectrum.layer);
-        }
-        if spectrum.projection != projection {
-            return refuse("projection", &projection, &spectrum.projection);
+        if spectrum.id != id {
+            return refuse("id", &id, &spectrum.id);
         }
         if spectrum.components != components {
             return refuse("number of components", &components, &spectrum.components);

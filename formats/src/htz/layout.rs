@@ -6,12 +6,11 @@ use crate::wire::{self, Cursor};
 /// Magic of every artifact, which detects text-mode transfers.
 pub const MAGIC: [u8; 8] = *b"\x89HTZ\r\n\x1a\n";
 
-/// Major version that this crate reads and writes.
-pub const FORMAT_MAJOR: u16 = 1;
+/// Major version that this crate writes. It reads this one and version 1.
+pub const FORMAT_MAJOR: u16 = 2;
 
-/// Latest minor version that this crate writes, if no earlier one suffices. Any minor version with
-/// known features is read.
-pub const FORMAT_MINOR: u16 = 15;
+/// Minor version that this crate writes. Any minor version with known features is read.
+pub const FORMAT_MINOR: u16 = 0;
 
 /// Size of the header.
 pub const HEADER_BYTES: usize = 128;
@@ -43,6 +42,7 @@ const RESERVED_BYTES: usize = 24;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
+    pub major: u16,
     pub minor: u16,
     pub manifest_length: u64,
     pub file_length: u64,
@@ -50,10 +50,10 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Returns the bytes of the header, for [`FORMAT_MAJOR`].
+    /// Returns the bytes of the header.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
-        wire::put_u16(&mut bytes, FORMAT_MAJOR);
+        wire::put_u16(&mut bytes, self.major);
         wire::put_u16(&mut bytes, self.minor);
         wire::put_u32(&mut bytes, HEADER_BYTES as u32);
         wire::put_u64(&mut bytes, HEADER_BYTES as u64);
@@ -91,11 +91,8 @@ impl Header {
         };
         let mut cursor = Cursor::new(&covered[MAGIC.len()..]);
         let major = cursor.u16()?;
-        if major != FORMAT_MAJOR {
-            return Err(HtzError::Major {
-                supported: FORMAT_MAJOR,
-                found: major,
-            });
+        if major != FORMAT_MAJOR && major != 1 {
+            return Err(HtzError::Major { found: major });
         }
         let minor = cursor.u16()?;
         let length = cursor.u32()?;
@@ -109,6 +106,7 @@ impl Header {
             }
         }
         let header = Header {
+            major,
             minor,
             manifest_length: cursor.u64()?,
             file_length: cursor.u64()?,

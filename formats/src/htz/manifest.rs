@@ -6,7 +6,7 @@ use super::quality::LONGEST_NUMBER;
 use super::{ActiveFractionPoint, Digest, GeometryRecord, QualityRecord, SourceRecord};
 use crate::DType;
 use crate::bands::CodeLayout;
-use crate::model::{Form, HyperParameters, InputGroup, MatrixId, ProjectionKind, Role};
+use crate::model::{Form, HyperParameters, InputGroup, MatrixId, Role};
 
 /// Contents and origin of an artifact, as JSON. A reader ignores unknown keys, because everything
 /// it must understand is listed in [`requires`](Manifest::requires).
@@ -187,11 +187,11 @@ pub struct PlanRecord {
     /// Requested type of the factors.
     pub factor_type: DType,
     /// One record for each projection of each layer, in execution order.
-    #[serde(alias = "slots")]
-    pub projections: Vec<ProjectionRecord>,
+    pub projections: Vec<MatrixRecord>,
     /// One record for each shared basis, in execution order.
     pub bases: Vec<BasisRecord>,
-    /// Records of embedding and head (1.4); absent if both are unchanged.
+    /// Records of the embedding, which is also the head if tied, and of the head (1.4); absent if
+    /// both are unchanged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matrices: Vec<MatrixRecord>,
     /// Allocation of the budget (1.2); absent if uniform.
@@ -232,15 +232,12 @@ pub enum Budget {
     Ratio(f64),
 }
 
-/// Compression of a projection.
+/// Compression of a matrix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
-pub struct ProjectionRecord {
-    /// Index of the layer.
-    pub layer: usize,
-    /// The projection.
-    #[serde(alias = "slot")]
-    pub projection: ProjectionKind,
+pub struct MatrixRecord {
+    /// The matrix.
+    pub id: MatrixId,
     /// Form in which it is stored.
     pub form: Form,
     /// Rank of the factors; absent if dense.
@@ -251,43 +248,15 @@ pub struct ProjectionRecord {
     pub cols: u64,
     /// Parameters of the source's `W`.
     pub parameters_before: u64,
-    /// Parameters stored for this projection alone.
+    /// Parameters stored for this matrix alone.
     pub parameters_after: u64,
     /// Bytes of the source's `W` in its source type.
     pub bytes_before: u64,
-    /// Bytes stored for this projection alone.
+    /// Bytes stored for this matrix alone.
     pub bytes_after: u64,
     /// `‖W − Ŵ‖ / ‖W‖` in the Frobenius norm for the stored `Ŵ`.
     pub error: Option<f64>,
     /// Reason why the form or type differs from the request.
-    pub note: Option<String>,
-}
-
-/// Compression of a matrix outside of the layers.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
-pub struct MatrixRecord {
-    /// The head, or the embedding (which is also the head if tied).
-    pub matrix: MatrixId,
-    /// Form in which it is stored.
-    pub form: Form,
-    /// Rank of the factors, if any.
-    pub rank: Option<usize>,
-    /// Rows of `W`: tokens.
-    pub rows: u64,
-    /// Columns of `W`.
-    pub cols: u64,
-    /// Parameters of the source's `W`.
-    pub parameters_before: u64,
-    /// Parameters stored.
-    pub parameters_after: u64,
-    /// Bytes of the source's `W` in its source type.
-    pub bytes_before: u64,
-    /// Bytes stored.
-    pub bytes_after: u64,
-    /// `‖W − Ŵ‖ / ‖W‖` in the Frobenius norm for the stored `Ŵ`.
-    pub error: Option<f64>,
-    /// Reason why it differs from the request.
     pub note: Option<String>,
 }
 

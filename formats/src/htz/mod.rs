@@ -15,6 +15,7 @@ mod reader;
 mod sealed;
 mod section;
 mod source;
+mod version_1;
 mod writer;
 
 pub use crate::model::Form;
@@ -29,8 +30,7 @@ pub use layout::{
 };
 pub use manifest::{
     AllocationRecord, BasisRecord, Budget, CalibrationRecord, Encoding, Manifest, MatrixRecord,
-    PlanRecord, ProjectionRecord, Provenance, SectionEntry, TensorEntry, TreatmentRecord,
-    TuningRecord,
+    PlanRecord, Provenance, SectionEntry, TensorEntry, TreatmentRecord, TuningRecord,
 };
 pub use quality::{Measurement, QualityRecord};
 pub use reader::{Htz, VerifiedItem};

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::layout::{FORMAT_MAJOR, Header, KERNELS, TOKENIZER};
+use super::layout::{Header, KERNELS, TOKENIZER};
 use super::{
     Digest, HtzError, KernelCode, Manifest, SectionEntry, TensorEntry, check, features, section,
+    version_1,
 };
 use crate::escape::escape_truncated;
 use crate::map::MappedFile;
@@ -22,7 +23,7 @@ use crate::vocab::{Vocabulary, VocabularyError};
 pub struct Htz<B = Arc<MappedFile>> {
     bytes: B,
     manifest: Manifest,
-    minor: u16,
+    format: (u16, u16),
     data_offset: usize,
 }
 
@@ -64,7 +65,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
             let expected = header.manifest_sha256;
             return Err(HtzError::ManifestDigest { expected, found });
         }
-        let manifest = parse_manifest(text, header.minor)?;
+        let manifest = parse_manifest(text, (header.major, header.minor))?;
         check::check_contents(&manifest)?;
         let end = check::check_layout(&manifest, header.data_offset())?;
         if end != header.file_length {
@@ -76,7 +77,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
         Ok(Htz {
             bytes,
             manifest,
-            minor: header.minor,
+            format: (header.major, header.minor),
             data_offset,
         })
     }
@@ -92,7 +93,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
 
     /// Major and minor version of the file's format.
     pub fn format(&self) -> (u16, u16) {
-        (FORMAT_MAJOR, self.minor)
+        self.format
     }
 
     /// Returns the bytes of a tensor of this artifact.
@@ -235,7 +236,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
 /// Report of [`Htz::verify_all`] on an item.
 #[derive(Clone, Copy, Debug)]
 pub struct VerifiedItem<'a> {
-    /// `tensor layers.0.q.weight`, `section tokenizer` or `padding`.
+    /// `tensor blk.0.attn_q.weight`, `section tokenizer` or `padding`.
     pub item: &'a str,
     /// Number of bytes read.
     pub bytes: u64,
@@ -243,7 +244,7 @@ pub struct VerifiedItem<'a> {
     pub error: Option<&'a HtzError>,
 }
 
-fn parse_manifest(text: &[u8], minor: u16) -> Result<Manifest, HtzError> {
+fn parse_manifest(text: &[u8], format: (u16, u16)) -> Result<Manifest, HtzError> {
     #[derive(Deserialize)]
     struct Requirements {
         requires: Vec<String>,
@@ -267,6 +268,10 @@ fn parse_manifest(text: &[u8], minor: u16) -> Result<Manifest, HtzError> {
     // A feature may change the rest of the manifest.
     let needs: Requirements = serde_json::from_str(text).map_err(|error| syntax(&error))?;
     let sections = needs.sections.iter().map(|s| (s.name.as_str(), s.required));
-    features::check_requirements(&needs.requires, sections, minor)?;
-    serde_json::from_str(text).map_err(|error| syntax(&error))
+    features::check_requirements(&needs.requires, sections, format)?;
+    let manifest = match format {
+        (1, _) => version_1::parse_manifest(text),
+        _ => serde_json::from_str(text),
+    };
+    manifest.map_err(|error| syntax(&error))
 }

@@ -14,7 +14,7 @@ use crate::DType;
 use crate::model::{MatrixId, Part, Role};
 use crate::source::ModelFile;
 
-const SECTION_PREFIX: &str = "source.";
+pub(super) const SECTION_PREFIX: &str = "source.";
 
 const _: () = assert!(MAX_SECTION_BYTES.is_multiple_of(ALIGNMENT));
 

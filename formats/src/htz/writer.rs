@@ -6,7 +6,9 @@ use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::layout::{ALIGNMENT, FORMAT_MINOR, HEADER_BYTES, Header, MAX_MANIFEST_BYTES};
+use super::layout::{
+    ALIGNMENT, FORMAT_MAJOR, FORMAT_MINOR, HEADER_BYTES, Header, MAX_MANIFEST_BYTES,
+};
 use super::manifest::{PlanRecord, TuningRecord};
 use super::quality::LONGEST_NUMBER;
 use super::section::{self, Section};
@@ -401,7 +403,7 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     let names = sections
         .iter()
         .map(|s| (s.entry().name.as_str(), s.entry().required));
-    features::check_requirements(&manifest.requires, names, FORMAT_MINOR)?;
+    features::check_requirements(&manifest.requires, names, (FORMAT_MAJOR, FORMAT_MINOR))?;
     check::check_contents(manifest)?;
     for section in sections.iter().filter(|s| s.entry().name == TOKENIZER) {
         let data = section::decode(section.entry(), section.bytes())?;
@@ -418,7 +420,8 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     }
     let file_length = check::check_layout(manifest, data_offset)?;
     Ok(Header {
-        minor: features::required_minor(manifest),
+        major: FORMAT_MAJOR,
+        minor: FORMAT_MINOR,
         manifest_length,
         file_length,
         manifest_sha256: Digest::default(),
@@ -478,7 +481,7 @@ pub(super) fn encode_head(manifest: &Manifest, mut header: Header) -> Result<Vec
         return Err(HtzError::ManifestSpace { reserved, needed });
     }
     text.resize(text.len() + (reserved - needed) as usize, b' ');
-    header.minor = features::required_minor(manifest);
+    (header.major, header.minor) = (FORMAT_MAJOR, FORMAT_MINOR);
     header.manifest_sha256 = Digest::of_bytes(&text);
     Ok([header.encode(), text].concat())
 }

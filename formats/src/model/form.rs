@@ -5,11 +5,23 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use super::projection::parse_index;
 use super::{HyperParameters, InputGroup, Part, ProjectionKind, Role};
 use crate::DType;
 use crate::bands::CodeLayout;
 
+/// Prefix of the text of everything in a block, before its index.
+pub(super) const BLOCK: &str = "blk.";
+
+const EMBEDDING: &str = "token_embd";
+
+const HEAD: &str = "output";
+
 /// A matrix that a plan treats and a manifest records, ordered as in the forward pass.
+///
+/// Its text form is the name of its tensor in a GGUF without `.weight`:
+/// `blk.3.attn_q`, `token_embd`, `output`. An expert's projections have its index at the end:
+/// `blk.3.ffn_down.17`.
 ///
 /// If the head is tied to the embedding, both are [`MatrixId::Embedding`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -44,7 +56,7 @@ impl MatrixId {
         }
     }
 
-    /// Returns the name without the block: `q`, `embedding`, `head`.
+    /// Returns the name in plans, without block and expert: `q`, `embedding`, `head`.
     pub const fn name(self) -> &'static str {
         match self {
             MatrixId::Embedding => "embedding",
@@ -109,12 +121,18 @@ impl MatrixId {
     }
 }
 
-/// `layers.3.q`, `embedding`, `head`.
 impl fmt::Display for MatrixId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            MatrixId::Projection { layer, projection } => write!(f, "layers.{layer}.{projection}"),
-            MatrixId::Embedding | MatrixId::Head => f.write_str(self.name()),
+        match *self {
+            MatrixId::Embedding => f.write_str(EMBEDDING),
+            MatrixId::Projection { layer, projection } => {
+                write!(f, "{BLOCK}{layer}.{}", projection.tensor_name())?;
+                match projection.expert() {
+                    Some(expert) => write!(f, ".{expert}"),
+                    None => Ok(()),
+                }
+            }
+            MatrixId::Head => f.write_str(HEAD),
         }
     }
 }
@@ -123,19 +141,23 @@ impl FromStr for MatrixId {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if let Some(found) = [MatrixId::Embedding, MatrixId::Head]
-            .into_iter()
-            .find(|matrix| matrix.name() == text)
-        {
-            return Ok(found);
-        }
-        match format!("{text}.weight").parse() {
-            Ok(Role::Linear {
-                layer, projection, ..
-            }) => Ok(MatrixId::Projection { layer, projection }),
-            _ => Err(format!("unknown matrix {text:?}")),
+        let projection = || {
+            let (layer, name) = split_block(text)?;
+            let projection = ProjectionKind::parse_named(name, ProjectionKind::tensor_name)?;
+            Some(MatrixId::Projection { layer, projection })
+        };
+        match text {
+            EMBEDDING => Ok(MatrixId::Embedding),
+            HEAD => Ok(MatrixId::Head),
+            _ => projection().ok_or_else(|| format!("unknown matrix {text:?}")),
         }
     }
+}
+
+/// Splits the text of something in a block into the index of the block and its name there.
+pub(super) fn split_block(text: &str) -> Option<(usize, &str)> {
+    let (layer, name) = text.strip_prefix(BLOCK)?.split_once('.')?;
+    Some((parse_index(layer)?, name))
 }
 
 impl Serialize for MatrixId {
@@ -450,17 +472,55 @@ mod tests {
 
     #[test]
     fn matrix_ids_round_trip_through_text() {
-        let all = [MatrixId::Embedding, projection(), MatrixId::Head];
-        assert!(all.is_sorted());
-        for matrix in all {
-            assert_eq!(matrix.to_string().parse(), Ok(matrix));
+        let of = |projection| MatrixId::Projection {
+            layer: 12,
+            projection,
+        };
+        let all = [
+            (MatrixId::Embedding, "token_embd"),
+            (projection(), "blk.4.ffn_up"),
+            (of(ProjectionKind::Q), "blk.12.attn_q"),
+            (of(ProjectionKind::O), "blk.12.attn_output"),
+            (of(ProjectionKind::Gate), "blk.12.ffn_gate"),
+            (of(ProjectionKind::Router), "blk.12.ffn_gate_inp"),
+            (of(ProjectionKind::ExpertGate(0)), "blk.12.ffn_gate.0"),
+            (of(ProjectionKind::ExpertUp(17)), "blk.12.ffn_up.17"),
+            (
+                of(ProjectionKind::ExpertDown(u16::MAX)),
+                "blk.12.ffn_down.65535",
+            ),
+            (MatrixId::Head, "output"),
+        ];
+        assert!(all.is_sorted_by_key(|(matrix, _)| *matrix));
+        for (matrix, text) in all {
+            assert_eq!(matrix.to_string(), text);
+            assert_eq!(text.parse(), Ok(matrix));
             assert_eq!(
                 MatrixId::from_role(matrix.weight()),
                 Some((matrix, Part::Weight))
             );
             assert_eq!(matrix.role(Part::Weight), Some(matrix.weight()));
         }
-        for text in ["", "layers.3", "layers.03.q", "q", "output", "layers.0.q.a"] {
+        for text in [
+            "",
+            "blk.3",
+            "blk.3.",
+            "blk.03.attn_q",
+            "blk.+3.attn_q",
+            "attn_q",
+            "blk.3.q",
+            "blk.0.attn_q.a",
+            "blk.0.attn_q.weight",
+            "blk.0.attn_q.1",
+            "blk.0.ffn_gate.01",
+            "blk.0.ffn_gate.65536",
+            "blk.0.ffn_gate_inp.1",
+            "blk.0.expert_gate.1",
+            "layers.3.q",
+            "embedding",
+            "head",
+            "output.weight",
+        ] {
             assert!(text.parse::<MatrixId>().is_err(), "{text}");
         }
         assert_eq!(MatrixId::Embedding.role(Part::A), None);

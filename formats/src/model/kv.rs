@@ -25,7 +25,7 @@ impl KvSide {
 }
 
 /// Names of the KV basis roles of a block.
-pub(super) const BLOCK_KV: [(&str, BlockRole); 4] = [
+pub(crate) const BLOCK_KV: [(&str, BlockRole); 4] = [
     ("key_basis", |layer| Role::KvBasis {
         layer,
         side: KvSide::Key,

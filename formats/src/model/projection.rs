@@ -82,7 +82,7 @@ impl ProjectionKind {
         }
     }
 
-    /// Returns the name without the expert.
+    /// Returns the name without the expert, as in plans and options.
     pub const fn name(self) -> &'static str {
         match self {
             ProjectionKind::Q => "q",
@@ -97,6 +97,42 @@ impl ProjectionKind {
             ProjectionKind::ExpertUp(_) => "expert_up",
             ProjectionKind::ExpertDown(_) => "expert_down",
         }
+    }
+
+    /// Returns the name without the expert, as in a [`MatrixId`](super::MatrixId): that of GGUF.
+    pub(super) const fn tensor_name(self) -> &'static str {
+        match self {
+            ProjectionKind::Q => "attn_q",
+            ProjectionKind::K => "attn_k",
+            ProjectionKind::V => "attn_v",
+            ProjectionKind::O => "attn_output",
+            ProjectionKind::Gate | ProjectionKind::ExpertGate(_) => "ffn_gate",
+            ProjectionKind::Up | ProjectionKind::ExpertUp(_) => "ffn_up",
+            ProjectionKind::Down | ProjectionKind::ExpertDown(_) => "ffn_down",
+            ProjectionKind::Router => "ffn_gate_inp",
+        }
+    }
+
+    /// Finds the projection with this text, a name that `name` returns, followed by a dot and the
+    /// index of the expert if it belongs to one.
+    pub(super) fn parse_named(
+        text: &str,
+        name: fn(ProjectionKind) -> &'static str,
+    ) -> Option<ProjectionKind> {
+        let is = |text: &str, kind: ProjectionKind| (name(kind) == text).then_some(kind);
+        let Some((text, expert)) = text.split_once('.') else {
+            let mut kinds = ProjectionKind::ALL
+                .into_iter()
+                .chain([ProjectionKind::Router]);
+            return kinds.find_map(|kind| is(text, kind));
+        };
+        let expert = parse_index(expert)?;
+        let kinds = [
+            ProjectionKind::ExpertGate(expert),
+            ProjectionKind::ExpertUp(expert),
+            ProjectionKind::ExpertDown(expert),
+        ];
+        kinds.into_iter().find_map(|kind| is(text, kind))
     }
 
     /// Returns the index of the expert that the projection belongs to, if any.
@@ -160,30 +196,19 @@ impl FromStr for ProjectionKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let unknown = || {
+        ProjectionKind::parse_named(text, ProjectionKind::name).ok_or_else(|| {
             format!(
                 "unknown projection {text:?}; projections are q, k, v, o, gate, up, down, router, \
                  expert_gate.N, expert_up.N, expert_down.N"
             )
-        };
-        let found = match text.split_once('.') {
-            None if text == ProjectionKind::Router.name() => Some(ProjectionKind::Router),
-            None => ProjectionKind::parse_dense(text).ok(),
-            Some((name, expert)) => {
-                let expert = expert.parse().map_err(|_| unknown())?;
-                [
-                    ProjectionKind::ExpertGate(expert),
-                    ProjectionKind::ExpertUp(expert),
-                    ProjectionKind::ExpertDown(expert),
-                ]
-                .into_iter()
-                .find(|projection| projection.name() == name)
-            }
-        };
-        found
-            .filter(|projection| projection.to_string() == text)
-            .ok_or_else(unknown)
+        })
     }
+}
+
+/// Parses a number that is written without a sign and leading zeros.
+pub(crate) fn parse_index<T: FromStr + ToString>(text: &str) -> Option<T> {
+    let index = text.parse().ok();
+    index.filter(|index: &T| index.to_string() == text)
 }
 
 impl Serialize for ProjectionKind {
@@ -249,11 +274,19 @@ impl InputGroup {
     /// Both groups in the order of execution.
     pub const ALL: [InputGroup; 2] = [InputGroup::Qkv, InputGroup::GateUp];
 
-    /// Returns the name used in roles.
+    /// Returns the name used in manifests and messages.
     pub const fn name(self) -> &'static str {
         match self {
             InputGroup::Qkv => "qkv",
             InputGroup::GateUp => "gate_up",
+        }
+    }
+
+    /// Returns the name used in roles.
+    pub(super) const fn tensor_name(self) -> &'static str {
+        match self {
+            InputGroup::Qkv => "attn_qkv",
+            InputGroup::GateUp => "ffn_gate_up",
         }
     }
 
@@ -296,8 +329,6 @@ impl Part {
         Part::Bias,
     ];
 
-    pub(super) const OF_OUTPUT: [Part; 4] = [Part::A, Part::B, Part::ResidualA, Part::ResidualB];
-
     /// Returns the last word of a role.
     pub const fn name(self) -> &'static str {
         match self {
@@ -309,5 +340,10 @@ impl Part {
             Part::ResidualB => "residual_b",
             Part::Bias => "bias",
         }
+    }
+
+    /// Returns the part with a name.
+    pub(crate) fn from_name(name: &str) -> Option<Part> {
+        Part::ALL.into_iter().find(|part| part.name() == name)
     }
 }

@@ -5,11 +5,15 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use super::form::{BLOCK, split_block};
 use super::kv::BLOCK_KV;
 use super::{InputGroup, KvSide, MatrixId, Part, ProjectionKind};
 
-/// Role of a tensor in the model. The manifest uses its text form, e.g. `layers.3.q.weight`,
-/// `layers.3.qkv.basis` or `token_embedding`.
+/// Role of a tensor in the model.
+///
+/// The manifest uses its text form. That of a tensor of a matrix is the [`MatrixId`] and the part:
+/// `blk.3.attn_q.weight`, `token_embd.weight`. Others are named as in GGUF, without `.weight`:
+/// `blk.3.attn_norm`, `output_norm`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     /// `[vocabulary, width]`.
@@ -101,28 +105,28 @@ pub enum Role {
     },
 }
 
-const REFINEMENT: &str = ".refinement";
+const REFINEMENT: &str = "refinement";
+
+const BASIS: &str = "basis";
 
 /// Constructor of a role from a block index.
 pub(crate) type BlockRole = fn(usize) -> Role;
 
 const BLOCK_VECTORS: [(&str, BlockRole); 6] = [
-    ("attention_norm", |layer| Role::AttentionNorm { layer }),
-    ("query_norm", |layer| Role::QueryNorm { layer }),
-    ("key_norm", |layer| Role::KeyNorm { layer }),
+    ("attn_norm", |layer| Role::AttentionNorm { layer }),
+    ("attn_q_norm", |layer| Role::QueryNorm { layer }),
+    ("attn_k_norm", |layer| Role::KeyNorm { layer }),
     ("post_attention_norm", |layer| Role::PostAttentionNorm {
         layer,
     }),
     ("ffn_norm", |layer| Role::FfnNorm { layer }),
-    ("post_ffn_norm", |layer| Role::PostFfnNorm { layer }),
+    ("post_ffw_norm", |layer| Role::PostFfnNorm { layer }),
 ];
 
-const MODEL_TENSORS: [(&str, Role); 5] = [
-    ("token_embedding", Role::TokenEmbedding),
-    ("rope_factors", Role::RopeFactors),
-    ("long_rope_factors", Role::LongRopeFactors),
+const MODEL_VECTORS: [(&str, Role); 3] = [
+    ("rope_freqs", Role::RopeFactors),
+    ("rope_factors_long", Role::LongRopeFactors),
     ("output_norm", Role::OutputNorm),
-    ("output", Role::Output),
 ];
 
 impl Role {
@@ -195,25 +199,22 @@ impl Role {
 
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some((name, _)) = MODEL_TENSORS.iter().find(|(_, role)| role == self) {
+        if let Some((matrix, part)) = MatrixId::from_role(*self) {
+            return write!(f, "{matrix}.{}", part.name());
+        }
+        if let Some((name, _)) = MODEL_VECTORS.iter().find(|(_, role)| role == self) {
             return f.write_str(name);
         }
         match *self {
-            Role::Basis { layer, group } => write!(f, "layers.{layer}.{}.basis", group.name()),
-            Role::Linear {
-                layer,
-                projection,
-                part,
-            } => {
-                write!(f, "layers.{layer}.{projection}.{}", part.name())
+            Role::Refinement { matrix } => write!(f, "{matrix}.{REFINEMENT}"),
+            Role::Basis { layer, group } => {
+                write!(f, "{BLOCK}{layer}.{}.{BASIS}", group.tensor_name())
             }
-            Role::OutputFactor { part } => write!(f, "output.{}", part.name()),
-            Role::Refinement { matrix } => write!(f, "{matrix}{REFINEMENT}"),
             vector => {
                 let layer = vector.layer().unwrap_or_default();
                 let mut names = BLOCK_VECTORS.iter().chain(&BLOCK_KV);
                 match names.find(|(_, role)| role(layer) == vector) {
-                    Some((name, _)) => write!(f, "layers.{layer}.{name}"),
+                    Some((name, _)) => write!(f, "{BLOCK}{layer}.{name}"),
                     None => Err(fmt::Error),
                 }
             }
@@ -221,53 +222,38 @@ impl fmt::Display for Role {
     }
 }
 
+/// Parses the role of a tensor that is not of a matrix.
+fn parse_vector_or_basis(text: &str) -> Option<Role> {
+    if let Some((_, role)) = MODEL_VECTORS.iter().find(|(name, _)| *name == text) {
+        return Some(*role);
+    }
+    let (layer, name) = split_block(text)?;
+    if let Some((group, BASIS)) = name.rsplit_once('.') {
+        let mut groups = InputGroup::ALL.into_iter();
+        let group = groups.find(|of| of.tensor_name() == group)?;
+        return Some(Role::Basis { layer, group });
+    }
+    let mut names = BLOCK_VECTORS.iter().chain(&BLOCK_KV);
+    let (_, role) = names.find(|(of, _)| *of == name)?;
+    Some(role(layer))
+}
+
+/// Parses the role of a tensor of a matrix: the matrix, a dot and the part or `refinement`.
+fn parse_part(text: &str) -> Option<Role> {
+    let (matrix, part) = text.rsplit_once('.')?;
+    let matrix: MatrixId = matrix.parse().ok()?;
+    match part {
+        REFINEMENT => Some(Role::Refinement { matrix }),
+        part => matrix.role(Part::from_name(part)?),
+    }
+}
+
 impl FromStr for Role {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let unknown = || format!("unknown role {text:?}");
-        if let Some((_, role)) = MODEL_TENSORS.iter().find(|(name, _)| *name == text) {
-            return Ok(*role);
-        }
-        if let Some(matrix) = text.strip_suffix(REFINEMENT) {
-            let matrix = matrix.parse().map_err(|_| unknown())?;
-            return Ok(Role::Refinement { matrix });
-        }
-        if let Some(name) = text.strip_prefix("output.") {
-            let part = Part::OF_OUTPUT.into_iter().find(|p| p.name() == name);
-            let part = part.ok_or_else(unknown)?;
-            return Ok(Role::OutputFactor { part });
-        }
-        let rest = text.strip_prefix("layers.").ok_or_else(unknown)?;
-        let (layer, rest) = rest.split_once('.').ok_or_else(unknown)?;
-        let layer: usize = layer.parse().map_err(|_| unknown())?;
-        let role = match rest.rsplit_once('.') {
-            None => {
-                let mut names = BLOCK_VECTORS.iter().chain(&BLOCK_KV);
-                let (_, role) = names.find(|(n, _)| *n == rest).ok_or_else(unknown)?;
-                role(layer)
-            }
-            Some((group, "basis")) => Role::Basis {
-                layer,
-                group: InputGroup::ALL
-                    .into_iter()
-                    .find(|g| g.name() == group)
-                    .ok_or_else(unknown)?,
-            },
-            Some((projection, part)) => Role::Linear {
-                layer,
-                projection: projection.parse().map_err(|_| unknown())?,
-                part: Part::ALL
-                    .into_iter()
-                    .find(|p| p.name() == part)
-                    .ok_or_else(unknown)?,
-            },
-        };
-        if role.to_string() == text {
-            Ok(role)
-        } else {
-            Err(unknown())
-        }
+        let role = parse_vector_or_basis(text).or_else(|| parse_part(text));
+        role.ok_or_else(|| format!("unknown role {text:?}"))
     }
 }
 
@@ -286,6 +272,8 @@ impl<'de> Deserialize<'de> for Role {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -322,13 +310,80 @@ mod tests {
         for group in InputGroup::ALL {
             roles.push(Role::Basis { layer: 7, group });
         }
-        roles.extend(Part::OF_OUTPUT.map(|part| Role::OutputFactor { part }));
+        let factors = [Part::A, Part::B, Part::ResidualA, Part::ResidualB];
+        roles.extend(factors.map(|part| Role::OutputFactor { part }));
+        for matrix in [
+            MatrixId::Embedding,
+            MatrixId::Head,
+            MatrixId::Projection {
+                layer: 2,
+                projection: ProjectionKind::ExpertUp(4),
+            },
+        ] {
+            roles.push(Role::Refinement { matrix });
+        }
         for side in KvSide::ALL {
             roles.push(Role::KvBasis { layer: 5, side });
             roles.push(Role::KvEnergies { layer: 6, side });
         }
+        let texts: BTreeSet<String> = roles.iter().map(Role::to_string).collect();
+        assert_eq!(texts.len(), roles.len());
         for role in roles {
             assert_eq!(role.to_string().parse::<Role>().unwrap(), role);
+        }
+    }
+
+    #[test]
+    fn roles_have_the_names_of_gguf() {
+        let layer = 3;
+        let part = |projection, part| Role::Linear {
+            layer,
+            projection,
+            part,
+        };
+        for (role, text) in [
+            (Role::TokenEmbedding, "token_embd.weight"),
+            (Role::RopeFactors, "rope_freqs"),
+            (Role::LongRopeFactors, "rope_factors_long"),
+            (Role::AttentionNorm { layer }, "blk.3.attn_norm"),
+            (part(ProjectionKind::Q, Part::Weight), "blk.3.attn_q.weight"),
+            (part(ProjectionKind::O, Part::A), "blk.3.attn_output.a"),
+            (part(ProjectionKind::K, Part::Bias), "blk.3.attn_k.bias"),
+            (Role::QueryNorm { layer }, "blk.3.attn_q_norm"),
+            (Role::KeyNorm { layer }, "blk.3.attn_k_norm"),
+            (
+                Role::PostAttentionNorm { layer },
+                "blk.3.post_attention_norm",
+            ),
+            (Role::FfnNorm { layer }, "blk.3.ffn_norm"),
+            (Role::PostFfnNorm { layer }, "blk.3.post_ffw_norm"),
+            (
+                part(ProjectionKind::Router, Part::Weight),
+                "blk.3.ffn_gate_inp.weight",
+            ),
+            (
+                part(ProjectionKind::ExpertDown(17), Part::Weight),
+                "blk.3.ffn_down.17.weight",
+            ),
+            (Role::OutputNorm, "output_norm"),
+            (Role::Output, "output.weight"),
+            (Role::OutputFactor { part: Part::A }, "output.a"),
+            (
+                Role::Basis {
+                    layer,
+                    group: InputGroup::GateUp,
+                },
+                "blk.3.ffn_gate_up.basis",
+            ),
+            (
+                Role::Refinement {
+                    matrix: MatrixId::Embedding,
+                },
+                "token_embd.refinement",
+            ),
+        ] {
+            assert_eq!(role.to_string(), text);
+            assert_eq!(text.parse(), Ok(role));
         }
     }
 
@@ -417,27 +472,35 @@ mod tests {
     fn other_spellings_of_a_role_are_refused() {
         for text in [
             "",
-            "layers",
-            "layers.",
-            "layers.3",
-            "layers.03.q.weight",
-            "layers.+3.q.weight",
-            "layers.3.q.basis",
-            "layers.3.key.basis",
-            "layers.3.query_basis",
-            "layers.03.key_basis",
+            "blk",
+            "blk.",
+            "blk.3",
+            "blk.03.attn_q.weight",
+            "blk.+3.attn_q.weight",
+            "blk.3.attn_q",
+            "blk.3.attn_q.basis",
+            "blk.3.key.basis",
+            "blk.3.query_basis",
+            "blk.03.key_basis",
             "key_basis",
-            "layers.3.x.weight",
-            "layers.3.q.weight.a",
-            "layers.3.q.1.weight",
-            "layers.3.expert_gate.weight",
-            "layers.3.expert_gate.01.weight",
-            "layers.3.expert_gate.65536.weight",
-            "layers.3.router.2.weight",
-            "output.weight",
+            "blk.3.x.weight",
+            "blk.3.attn_q.weight.a",
+            "blk.3.attn_q.1.weight",
+            "blk.3.ffn_gate.01.weight",
+            "blk.3.ffn_gate.65536.weight",
+            "blk.3.ffn_gate.weight.1",
+            "blk.3.ffn_gate_inp.2.weight",
+            "blk.3.attn_norm.weight",
+            "blk.3.qkv.basis",
+            "output",
             "output.bias",
+            "output.projected",
             "output.",
-            "layers.99999999999999999999.q.weight",
+            "token_embd",
+            "token_embd.a",
+            "blk.99999999999999999999.attn_q.weight",
+            "layers.3.q.weight",
+            "token_embedding",
         ] {
             assert!(text.parse::<Role>().is_err(), "{text}");
         }

@@ -109,8 +109,8 @@ fn in_bands(version: u8, hyper: HyperParameters) -> Model {
         let bytes = entry.stored_bytes().expect("whole bands");
         model.data[index].1 = bands(&codes, entry.rows as usize, index as u64);
         let mut projections = model.manifest.plan.projections.iter_mut();
-        if let Some(record) =
-            projections.find(|record| role == down && record.projection == ProjectionKind::Down)
+        if let Some(record) = projections
+            .find(|record| role == down && record.id.projection() == Some(ProjectionKind::Down))
         {
             record.bytes_after = bytes;
         }

@@ -5,6 +5,7 @@ mod banded;
 mod forge;
 mod kv;
 mod planes;
+mod records;
 mod sealed;
 
 use std::path::Path;
@@ -13,8 +14,8 @@ use htc_formats::DType;
 use htc_formats::folder::Folder;
 use htc_formats::htz::{
     BasisRecord, Budget, DepthSinkRecord, Digest, Form, GeometryRecord, HtzError, HtzWriter,
-    Manifest, MatrixRecord, Measurement, PlanRecord, ProjectionRecord, Provenance, QualityRecord,
-    Section, SpectrumRecord, TensorEntry, TreatmentRecord,
+    Manifest, MatrixRecord, Measurement, PlanRecord, Provenance, QualityRecord, Section,
+    SpectrumRecord, TensorEntry, TreatmentRecord,
 };
 use htc_formats::model::{
     Activation, Experts, Forward, HyperParameters, LongRope, MatrixId, Part, ProjectionKind, Role,
@@ -30,6 +31,8 @@ pub use forge::{data_offset, forged, json, put_manifest, reseal, reseal_header};
 pub use kv::{based, with_kv_bases};
 #[allow(unused_imports, reason = "every test program uses its own part")]
 pub use planes::{planes_behind_kv_bases, refined};
+#[allow(unused_imports, reason = "every test program uses its own part")]
+pub use records::{allocated, kernels, treated, with_kernels};
 #[allow(unused_imports, reason = "every test program uses its own part")]
 pub use sealed::{sealed, with_source};
 
@@ -253,9 +256,8 @@ pub fn model(
                         ],
                     ),
                 };
-                projections.push(ProjectionRecord {
-                    layer,
-                    projection,
+                projections.push(MatrixRecord {
+                    id: MatrixId::Projection { layer, projection },
                     form,
                     rank,
                     rows: rows as u64,
@@ -466,8 +468,8 @@ pub fn formed() -> Model {
         .tensors
         .sort_by(|a, b| by_execution(&a.role, &b.role));
     model.data.sort_by(|(a, _), (b, _)| by_execution(a, b));
-    let record = |matrix, form, rank, parameters_after, bytes_after| MatrixRecord {
-        matrix,
+    let record = |id, form, rank, parameters_after, bytes_after| MatrixRecord {
+        id,
         form,
         rank,
         rows: 12,
@@ -494,8 +496,7 @@ pub fn probed() -> Model {
         .iter()
         .enumerate()
         .map(|(index, projection)| SpectrumRecord {
-            layer: projection.layer,
-            projection: projection.projection,
+            id: projection.id,
             components: projection.rank.map_or(projection.rows, |rank| rank as u64),
             largest: 1.5 + index as f64 / 3.0,
             energy: 7.25 * index as f64,

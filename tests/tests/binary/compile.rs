@@ -2,7 +2,7 @@ use std::fs;
 
 use htc_formats::DType;
 use htc_formats::gguf::Contents;
-use htc_tests::artifact::Artifact;
+use htc_tests::artifact::{Artifact, id, place};
 use htc_tests::material::{demo, shared, words};
 use htc_tests::model::{GGUF_PROJECTIONS, PROJECTION_NAMES};
 use htc_tests::{Scratch, TinyModel, htc};
@@ -31,8 +31,8 @@ fn every_method_with_every_factor_type() {
             assert_eq!(text(&report, "/plan/method"), method);
             assert_eq!(text(&report, "/plan/factor_type"), factor_type);
             let factors = match method {
-                "gp" => ["layers.0.gate.a", "layers.1.up.b"],
-                _ => ["layers.0.gate_up.basis", "layers.1.up.projected"],
+                "gp" => ["blk.0.ffn_gate.a", "blk.1.ffn_up.b"],
+                _ => ["blk.0.ffn_gate_up.basis", "blk.1.ffn_up.projected"],
             };
             let manifest = Artifact::open(&artifact).manifest;
             for factor in factors {
@@ -112,7 +112,7 @@ fn full_rank_equals_the_source() {
             for record in list(&report, "/plan/projections") {
                 let selected = projections
                     .split(',')
-                    .any(|projection| projection == record["projection"]);
+                    .any(|projection| projection == place(record).1);
                 assert_eq!(record["form"] != "dense", selected, "{record}");
                 if selected {
                     assert!(number(record, "/error") < 1e-5, "{record}");
@@ -157,7 +157,7 @@ fn only_selected_projections_are_factorised() {
         for layer in 0..2 {
             for projection in PROJECTION_NAMES {
                 let selected = projections.split(',').any(|s| s == projection);
-                let dense = artifact.has(&format!("layers.{layer}.{projection}.weight"));
+                let dense = artifact.has(&format!("{}.weight", id(layer, projection)));
                 assert_eq!(
                     dense, !selected,
                     "{method} {projections}: layer {layer}, {projection}"
@@ -165,7 +165,7 @@ fn only_selected_projections_are_factorised() {
             }
         }
         for record in list(&report, "/plan/projections") {
-            let selected = projections.split(',').any(|s| s == record["projection"]);
+            let selected = projections.split(',').any(|s| s == place(record).1);
             let rank = record["rank"].as_u64();
             assert_eq!(
                 rank,
@@ -400,7 +400,7 @@ fn growing_projections_stay_dense_and_are_reported() {
         let grows = 32 * (rows + cols) >= rows * cols;
         assert_eq!(grows, name.len() == 1, "the example is as described");
         assert_eq!(
-            artifact.has(&format!("layers.1.{name}.weight")),
+            artifact.has(&format!("blk.1.{projection}.weight")),
             grows,
             "{name}"
         );
@@ -437,8 +437,8 @@ fn factors_that_do_not_fit_blocks_are_reported() {
             .unwrap()
             .dtype
     };
-    assert_eq!(dtype("layers.0.q.a"), DType::Q8_0);
-    for role in ["layers.0.q.b", "layers.0.down.a", "layers.0.down.b"] {
+    assert_eq!(dtype("blk.0.attn_q.a"), DType::Q8_0);
+    for role in ["blk.0.attn_q.b", "blk.0.ffn_down.a", "blk.0.ffn_down.b"] {
         assert_eq!(dtype(role), DType::F16, "{role}");
     }
     for projection in ["q", "down"] {

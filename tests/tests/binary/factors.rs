@@ -1,7 +1,7 @@
 //! Checks stored factors against float64 computations made here.
 
 use htc_formats::DType;
-use htc_tests::artifact::Artifact;
+use htc_tests::artifact::{Artifact, id, place};
 use htc_tests::float64::Matrix;
 use htc_tests::model::{GGUF_PROJECTIONS, PROJECTION_NAMES};
 use htc_tests::{Scratch, TinyModel};
@@ -22,7 +22,7 @@ fn sources(tiny: &TinyModel) -> Vec<Matrix> {
 }
 
 fn record<'a>(report: &'a Value, projection: &str) -> &'a Value {
-    let of = |record: &&Value| record["layer"] == 0 && record["projection"] == projection;
+    let of = |record: &&Value| place(record) == (0, projection.to_owned());
     list(report, "/plan/projections").iter().find(of).unwrap()
 }
 
@@ -94,9 +94,9 @@ fn components_are_in_decreasing_order_of_importance() {
     let (artifact, _) = compile(&scratch, &model, "out.htz", &options);
     let artifact = Artifact::open(&artifact);
     for (projection, source) in PROJECTION_NAMES.iter().zip(&sources(&tiny)) {
-        let a = artifact.matrix(&format!("layers.0.{projection}.a"));
+        let a = artifact.matrix(&format!("{}.a", id(0, projection)));
         let b = artifact
-            .matrix(&format!("layers.0.{projection}.b"))
+            .matrix(&format!("{}.b", id(0, projection)))
             .transposed();
         let gram = source.transposed().times(source);
         let eigenvalues = gram.eigen().0;
@@ -132,7 +132,7 @@ fn shared_bases_are_the_leading_eigenvectors() {
     let options = [&options[..], &["--factor-type", "f32"]].concat();
     let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
     let artifact = Artifact::open(&artifact);
-    for (group, members) in [("qkv", 0..3), ("gate_up", 4..6)] {
+    for (group, members) in [("attn_qkv", 0..3), ("ffn_gate_up", 4..6)] {
         let mut sum = Matrix::new(64, 64, &[0.0; 64 * 64]);
         for source in &sources[members.clone()] {
             let gram = source.transposed().times(source);
@@ -145,7 +145,7 @@ fn shared_bases_are_the_leading_eigenvectors() {
         );
         let leading = vectors.leading_rows(rank);
         let projector = leading.transposed().times(&leading);
-        let basis = artifact.matrix(&format!("layers.0.{group}.basis"));
+        let basis = artifact.matrix(&format!("blk.0.{group}.basis"));
         let stored = basis.transposed().times(&basis);
         assert!(projector.relative_distance(&stored) < 1e-5, "{group}");
         for row in basis.values.chunks_exact(64) {
@@ -177,7 +177,7 @@ fn the_full_shared_basis_is_the_identity() {
     let model = scratch.file("model.gguf", tiny.bytes());
     let options = ["--method", "grc", "--rank", "full", "--factor-type", "f32"];
     let (artifact, _) = compile(&scratch, &model, "out.htz", &options);
-    let basis = Artifact::open(&artifact).matrix("layers.0.qkv.basis");
+    let basis = Artifact::open(&artifact).matrix("blk.0.attn_qkv.basis");
     let mut identity = Matrix::new(64, 64, &[0.0; 64 * 64]);
     identity
         .values

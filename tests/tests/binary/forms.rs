@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use htc_formats::DType;
 use htc_loader::Model;
-use htc_tests::artifact::Artifact;
+use htc_tests::artifact::{Artifact, place};
 use htc_tests::float64::Matrix;
 use htc_tests::logits::{at_positions, largest_difference};
 use htc_tests::material::demo;
@@ -14,7 +14,7 @@ use htc_tests::model::{GGUF_PROJECTIONS, PROJECTION_NAMES, Tensor};
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
 
-use super::{assert_close, compile, list, number, text};
+use super::{assert_close, compile, list, number};
 
 const TOKENS: [u32; 12] = [1, 261, 297, 70, 280, 280, 5, 298, 264, 275, 3, 290];
 
@@ -58,7 +58,7 @@ fn dense_equal(tiny: &TinyModel, artifact: &Artifact) -> Vec<Tensor> {
     };
     put(
         "token_embd.weight".to_owned(),
-        artifact.matrix("token_embedding"),
+        artifact.matrix("token_embd.weight"),
     );
     put("output.weight".to_owned(), artifact.dense_head());
     for layer in 0..tiny.layers {
@@ -107,7 +107,7 @@ fn every_form_computes_like_its_dense_matrix() {
         };
         let matrices = list(&report, "/plan/matrices");
         assert_eq!(matrices.len(), 2);
-        let stored = [artifact.matrix("token_embedding"), artifact.dense_head()];
+        let stored = [artifact.matrix("token_embd.weight"), artifact.dense_head()];
         let names = ["token_embd.weight", "output.weight"];
         for ((record, stored), name) in matrices.iter().zip(stored).zip(names) {
             let expected = source(name).relative_distance(&stored);
@@ -115,16 +115,13 @@ fn every_form_computes_like_its_dense_matrix() {
         }
         let mut residuals = 0;
         for record in list(&report, "/plan/projections") {
-            let (layer, projection) = (
-                number(record, "/layer") as usize,
-                text(record, "/projection"),
-            );
+            let (layer, projection) = place(record);
             let at = PROJECTION_NAMES
                 .iter()
                 .position(|name| *name == projection)
                 .unwrap();
             let source = source(&format!("blk.{layer}.{}.weight", GGUF_PROJECTIONS[at]));
-            let expected = source.relative_distance(&artifact.dense_projection(layer, projection));
+            let expected = source.relative_distance(&artifact.dense_projection(layer, &projection));
             match record["error"].as_f64() {
                 Some(error) => assert_close(error, expected, 1e-3),
                 None => assert_eq!(expected, 0.0, "{record}"),
@@ -152,7 +149,7 @@ fn residual_is_optimal_for_its_rank() {
         let options = ["--plan", plan.to_str().unwrap(), "--force"];
         let (path, report) = compile(&scratch, &model, "out.htz", &options);
         let record = list(&report, "/plan/projections").iter();
-        let record = record.clone().find(|r| r["projection"] == "up").unwrap();
+        let record = record.clone().find(|r| place(r).1 == "up").unwrap();
         (Artifact::open(&path), number(record, "/error"))
     };
     let (_, alone) = made(r#""form": "dense", "types": {"weight": "q4_0"}"#);
@@ -169,7 +166,7 @@ fn residual_is_optimal_for_its_rank() {
         .unwrap();
     let source = Matrix::new(source.rows, source.cols, &source.values);
     let mut lacking = source.clone();
-    lacking.add(-1.0, &artifact.matrix("layers.0.up.weight"));
+    lacking.add(-1.0, &artifact.matrix("blk.0.ffn_up.weight"));
     assert_close(alone, lacking.norm() / source.norm(), 1e-5);
     let gram = lacking.transposed().times(&lacking);
     let tail: f64 = gram.eigen().0[16..].iter().sum();
@@ -205,7 +202,7 @@ fn codes_of_every_table_version_run() {
         let down = shown
             .stderr
             .lines()
-            .find(|line| line.contains("layers.0.down"));
+            .find(|line| line.contains("blk.0.ffn_down"));
         let down = down.unwrap();
         assert!(down.contains(&format!("{named} ")), "{down}");
 
@@ -351,10 +348,10 @@ fn dense_types_are_reported_and_do_not_affect_the_ratio() {
         let role = tensor.role.to_string();
         let kept = plain.manifest.tensor(tensor.role).unwrap();
         let expected = match role.as_str() {
-            "token_embedding" | "output" => DType::F16,
-            _ if [".o.weight", ".gate.weight", ".up.weight", ".down.weight"]
+            "token_embd.weight" | "output.weight" => DType::F16,
+            _ if ["attn_output", "ffn_gate", "ffn_up", "ffn_down"]
                 .iter()
-                .any(|end| role.ends_with(end)) =>
+                .any(|name| role.ends_with(&format!(".{name}.weight"))) =>
             {
                 DType::Q8_0
             }
@@ -378,7 +375,7 @@ fn dense_types_are_reported_and_do_not_affect_the_ratio() {
     let (again, _) = compile(&scratch, &model, "again.htz", &from_plan);
     assert!(fs::read(again).unwrap() == short.bytes);
     let shown = htc!["inspect", scratch.path("short.htz")].run().assert_ok();
-    for word in ["embedding", "head"] {
+    for word in ["  token_embd ", "  output "] {
         assert!(shown.stderr.contains(word), "{}", shown.stderr);
     }
 }
@@ -478,7 +475,7 @@ fn invalid_encodings_are_refused() {
     };
     let records: &[Value] = list(&report, "/plan/matrices");
     assert_eq!(records.len(), 1);
-    assert_eq!(records[0]["matrix"], "embedding");
+    assert_eq!(records[0]["id"], "token_embd");
     htc!["verify", &path].run().assert_ok();
     assert!(
         logits(&path)

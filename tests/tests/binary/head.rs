@@ -235,7 +235,7 @@ fn dense_heads_report_the_logit_error() {
     let tied = head_of(&run(&demo(DEMO), "embedding"));
     assert_eq!(
         [&head, &tied].map(|m| text(m, "/matrix")),
-        ["head", "embedding"]
+        ["output", "token_embd"]
     );
     for (key, more) in [("/error", 0.7..1.0), ("/output_error", 1.0..1.3)] {
         let ratio = number(&tied, key) / number(&head, key);
@@ -248,7 +248,7 @@ fn dense_heads_report_the_logit_error() {
     let line = format!("error (rms) head {error:.4}");
     assert!(shown.stderr.contains(&line), "{}", shown.stderr);
     let looked_up = run(&own, "embedding");
-    assert_eq!(looked_up["measured_matrices"][0]["matrix"], "embedding");
+    assert_eq!(looked_up["measured_matrices"][0]["matrix"], "token_embd");
     assert!(looked_up["measured_matrices"][0]["output_error"].is_null());
     assert!(looked_up["calibration"]["head"].is_null());
 }

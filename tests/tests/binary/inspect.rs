@@ -83,7 +83,7 @@ fn readable_output_goes_to_stderr() {
             &model,
             ["GGUF", "llama.block_count", "blk.1.ffn_down.weight"],
         ),
-        (&artifact, ["2 layers", "low rank", "layers.1.down.a"]),
+        (&artifact, ["2 layers", "low rank", "blk.1.ffn_down.a"]),
     ] {
         let outcome = htc!["inspect", file].run().assert_ok();
         assert!(outcome.stdout.is_empty());

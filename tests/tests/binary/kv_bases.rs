@@ -96,7 +96,7 @@ fn bases_do_not_change_other_tensors() {
         .find(|line| line.starts_with("bases for an adaptive KV cache"));
     let line = line.unwrap_or_else(|| panic!("{said}"));
     assert!(line.contains("of 16 components of keys"), "{line}");
-    assert!(said.contains("artifact of format 1.12") && said.contains("layers.1.value_basis"));
+    assert!(said.contains("artifact of format 2.0") && said.contains("blk.1.value_basis"));
     let said = htc!["inspect", &without].run().assert_ok().stderr;
     assert!(!said.contains("KV cache"), "{said}");
 
@@ -129,8 +129,8 @@ fn reader_returns_the_bases_of_every_head() {
     for (layer, heads) in bases.layers.iter().enumerate() {
         assert_eq!(heads.len(), 3);
         for (side, of) in [("key", 0), ("value", 1)] {
-            let stored = artifact.matrix(&format!("layers.{layer}.{side}_basis"));
-            let energies = artifact.matrix(&format!("layers.{layer}.{side}_energies"));
+            let stored = artifact.matrix(&format!("blk.{layer}.{side}_basis"));
+            let energies = artifact.matrix(&format!("blk.{layer}.{side}_energies"));
             for (head, found) in heads.iter().enumerate() {
                 let found = [&found.keys, &found.values][of];
                 let basis = Matrix::new(20, 20, &found.components);
@@ -207,21 +207,16 @@ fn invalid_bases_are_refused_by_name() {
     let artifact = Artifact::open(&scratch.path("kv.htz"));
     let half = |number: u16| number.to_le_bytes().to_vec();
     for (role, at, bytes, said) in [
-        ("layers.1.key_basis", 0, half(0x7e00), "finite"),
+        ("blk.1.key_basis", 0, half(0x7e00), "finite"),
+        ("blk.0.value_basis", 2 * 257, half(15 << 10), "orthonormal"),
         (
-            "layers.0.value_basis",
-            2 * 257,
-            half(15 << 10),
-            "orthonormal",
-        ),
-        (
-            "layers.0.key_energies",
+            "blk.0.key_energies",
             64,
             (-0.5f32).to_le_bytes().to_vec(),
             "from 0 to 1",
         ),
         (
-            "layers.1.value_energies",
+            "blk.1.value_energies",
             60,
             0.9f32.to_le_bytes().to_vec(),
             "not increase",
@@ -276,7 +271,7 @@ fn file_size_includes_the_bases() {
         assert_eq!(bases.unwrap().layers.len(), 2);
     }
     let [one, other] = ["kv.htz", "planes.htz"].map(|name| Artifact::open(&scratch.path(name)));
-    for role in ["layers.0.key_basis", "layers.1.value_basis"] {
+    for role in ["blk.0.key_basis", "blk.1.value_basis"] {
         assert_eq!(one.tensor_bytes(role), other.tensor_bytes(role));
     }
 }
@@ -314,7 +309,7 @@ fn bases_require_a_calibration() {
         .args(["--cache".into(), scratch.path("cache")])
         .run()
         .assert_ok();
-    assert!(Artifact::open(&output).has("layers.1.value_energies"));
+    assert!(Artifact::open(&output).has("blk.1.value_energies"));
     let bad = said.replace(r#""kv_bases":"on""#, r#""kv_bases":"yes""#);
     let bad = scratch.file("bad.json", bad);
     let run = htc![

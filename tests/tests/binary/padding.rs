@@ -76,10 +76,7 @@ fn any_width_is_stored_in_padded_column_groups() {
             .run()
             .assert_ok();
         let shown = htc!["inspect", &one].run().assert_ok().stderr;
-        assert!(
-            shown.contains("format 1.11") && shown.contains(said),
-            "{shown}"
-        );
+        assert!(shown.contains(said), "{shown}");
 
         let artifact = Artifact::open(&one);
         assert!(

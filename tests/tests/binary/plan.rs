@@ -1,6 +1,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use htc_tests::artifact::place;
 use htc_tests::material::demo;
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
@@ -68,7 +69,7 @@ fn every_allocator_meets_every_budget_with_both_methods() {
                 };
                 let selected: Vec<&Value> = list(&report, "/plan/projections")
                     .iter()
-                    .filter(|s| method == "gp" || ["q", "k", "v"].contains(&text(s, "/projection")))
+                    .filter(|s| method == "gp" || ["q", "k", "v"].contains(&&*place(s).1))
                     .collect();
                 let sum = |key: &str| selected.iter().map(|s| number(s, key)).sum::<f64>();
                 let bases = |key: &str| -> f64 {

@@ -50,7 +50,7 @@ fn assert_confirmed(path: &Path) {
         let projections = list(&found, "/probe/projections");
         assert_eq!(projections.len(), 7);
         for projection in projections {
-            let energies = energies(&artifact, layer, text(projection, "/projection"));
+            let energies = energies(&artifact, layer, text(projection, "/id"));
             let largest = energies.iter().copied().fold(0.0, f64::max).sqrt();
             for side in ["/expected", "/found"] {
                 let number = |key: &str| number(projection, &format!("{side}/{key}"));
@@ -62,30 +62,27 @@ fn assert_confirmed(path: &Path) {
     }
 }
 
-fn energies(artifact: &Artifact, layer: usize, projection: &str) -> Vec<f64> {
-    let matrix = |part: &str| artifact.matrix(&format!("layers.{layer}.{part}"));
+fn energies(artifact: &Artifact, layer: usize, id: &str) -> Vec<f64> {
     let squares = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
-    let row = |part: &str| -> Vec<f64> {
-        let m = matrix(part);
+    let row = |role: &str| -> Vec<f64> {
+        let m = artifact.matrix(role);
         let rows = (0..m.rows).map(|i| squares(&mut (0..m.cols).map(|j| m.at(i, j))));
         rows.collect()
     };
-    let column = |part: &str| -> Vec<f64> {
-        let m = matrix(part);
+    let column = |role: &str| -> Vec<f64> {
+        let m = artifact.matrix(role);
         let cols = (0..m.cols).map(|j| squares(&mut (0..m.rows).map(|i| m.at(i, j))));
         cols.collect()
     };
     let product = |a: Vec<f64>, b: Vec<f64>| a.iter().zip(&b).map(|(a, b)| a * b).collect();
-    let has = |part: &str| artifact.has(&format!("layers.{layer}.{projection}.{part}"));
-    if has("a") {
-        product(
-            row(&format!("{projection}.a")),
-            column(&format!("{projection}.b")),
-        )
-    } else if has("projected") {
-        product(row("qkv.basis"), column(&format!("{projection}.projected")))
+    let part = |part: &str| format!("{id}.{part}");
+    if artifact.has(&part("a")) {
+        product(row(&part("a")), column(&part("b")))
+    } else if artifact.has(&part("projected")) {
+        let basis = format!("blk.{layer}.attn_qkv.basis");
+        product(row(&basis), column(&part("projected")))
     } else {
-        row(&format!("{projection}.weight"))
+        row(&part("weight"))
     }
 }
 
@@ -124,14 +121,14 @@ fn damage_in_the_probed_layer_is_found_and_named() {
     let scratch = Scratch::new();
     let (path, _) = compile(&scratch, &model(&scratch), "out.htz", &["--rank", "16"]);
     let artifact = Artifact::open(&path);
-    for part in ["q.a", "up.b", "down.b"] {
-        let role = format!("layers.{DEPTH_SINK}.{part}");
+    for part in ["attn_q.a", "ffn_up.b", "ffn_down.b"] {
+        let role = format!("blk.{DEPTH_SINK}.{part}");
         let path = damaged(&scratch, &artifact, &role);
         let outcome = probe(&path, &[]);
         assert_eq!(outcome.code(), Some(1), "{}", outcome.stderr);
         let (said, failure) = outcome.stderr.split_once('\n').unwrap();
-        let projection = part.split('.').next().unwrap();
-        assert!(said.contains(&format!("({projection})")), "{said}");
+        let (id, _) = role.rsplit_once('.').unwrap();
+        assert!(said.contains(&format!("({id})")), "{said}");
         assert!(said.contains("every digest follows"), "{said}");
         assert!(
             failure.contains(&role) && failure.contains("copy"),
@@ -156,15 +153,19 @@ fn damage_in_another_layer_is_found_when_probed() {
     let scratch = Scratch::new();
     let (path, _) = compile(&scratch, &model(&scratch), "out.htz", &["--rank", "16"]);
     let artifact = Artifact::open(&path);
-    let path = damaged(&scratch, &artifact, "layers.0.gate.b");
+    let path = damaged(&scratch, &artifact, "blk.0.ffn_gate.b");
     probe(&path, &[]).assert_ok();
     htc!["verify", &path]
         .run()
-        .assert_refused(1, &["damaged.htz", "layers.0.gate.b"]);
+        .assert_refused(1, &["damaged.htz", "blk.0.ffn_gate.b"]);
     let outcome = probe(&path, &["--layer", "0"]);
     assert_eq!(outcome.code(), Some(1), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("(gate)"), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("layers.0.gate.b is damaged"));
+    assert!(
+        outcome.stderr.contains("(blk.0.ffn_gate)"),
+        "{}",
+        outcome.stderr
+    );
+    assert!(outcome.stderr.contains("blk.0.ffn_gate.b is damaged"));
 }
 
 #[test]
@@ -189,7 +190,8 @@ fn wrong_spectra_with_valid_digests_fail() {
     assert_eq!(outcome.code(), Some(1), "{}", outcome.stderr);
     let last = outcome.stderr.lines().last().unwrap();
     assert!(
-        last.contains("every digest is right") && last.contains("(gate)"),
+        last.contains("every digest is right")
+            && last.contains(&format!("(blk.{DEPTH_SINK}.ffn_gate)")),
         "{last}"
     );
     let found = parsed(&probe(&path, &["--json"]));
@@ -214,13 +216,13 @@ fn artifact_without_spectra_is_verified_fully() {
     assert!(list(&found, "/probe/projections").is_empty());
     assert!(number(&found, "/items") > 10.0);
     let mut bytes = fs::read(&golden).unwrap();
-    let place = Artifact::open(&golden).tensor_range("layers.0.o.a");
+    let place = Artifact::open(&golden).tensor_range("blk.0.attn_output.a");
     bytes[place.start] ^= 1;
     let scratch = Scratch::new();
     let path = scratch.file("damaged.htz", bytes);
     let outcome = probe(&path, &[]);
     assert_eq!(outcome.code(), Some(1));
-    assert!(outcome.stderr.contains("layers.0.o.a is damaged"));
+    assert!(outcome.stderr.contains("blk.0.attn_output.a is damaged"));
 }
 
 #[test]

@@ -236,8 +236,7 @@ fn elastic_artifact_keeps_its_factors() {
     htc!["verify", scratch.path("e.htz")].run().assert_ok();
     let artifact = Artifact::open(&scratch.path("e.htz"));
     let plan = &artifact.manifest.plan;
-    let is_refined = |layer: usize, projection| {
-        let matrix = htc_formats::model::MatrixId::Projection { layer, projection };
+    let is_refined = |matrix| {
         let role = htc_formats::model::Role::Refinement { matrix };
         artifact.manifest.tensor(role).is_some()
     };
@@ -247,11 +246,7 @@ fn elastic_artifact_keeps_its_factors() {
         .filter(|projection| projection.form == Form::LowRank)
         .collect();
     assert!(factors.len() >= 3, "{}", factors.len());
-    assert!(
-        factors
-            .iter()
-            .all(|projection| !is_refined(projection.layer, projection.projection))
-    );
+    assert!(factors.iter().all(|projection| !is_refined(projection.id)));
     let dial = &artifact.manifest.dial;
     let (first, last) = (dial.first().unwrap(), dial.last().unwrap());
     assert!(dial.len() > 1 && last.kl < first.kl, "{dial:?}");

@@ -69,10 +69,7 @@ fn column_groups_are_rotated_by_default() {
     assert!(requires.iter().any(|name| name == "rotated_bands"));
     htc!["verify", &one].run().assert_ok();
     let shown = htc!["inspect", &one].run().assert_ok().stderr;
-    assert!(
-        shown.contains("format 1.11") && shown.contains(", rotated"),
-        "{shown}"
-    );
+    assert!(shown.contains(", rotated"), "{shown}");
 
     let exported = scratch.path("exported.gguf");
     htc!["export", &one, "-o", &exported, "--as", "f32", "--force"]
@@ -113,10 +110,7 @@ fn rotation_off_keeps_the_sources_columns() {
         "{requires:?}"
     );
     let shown = htc!["inspect", &path].run().assert_ok().stderr;
-    assert!(
-        shown.contains("format 1.10") && !shown.contains("rotated"),
-        "{shown}"
-    );
+    assert!(!shown.contains("rotated"), "{shown}");
 
     planning(&scratch, "plan", "plan.json", &[&SIZE[..], &off].concat())
         .run()

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use htc_tests::artifact::Artifact;
+use htc_tests::artifact::{Artifact, id};
 use htc_tests::float64::Matrix;
 use htc_tests::material::demo;
 use htc_tests::model::Tensor;
@@ -246,7 +246,7 @@ fn bias_correction_makes_the_mean_error_zero() {
             let without = exact.relative_distance(&corrected);
             assert!(without > 0.05, "{projection}: {without}");
             let bias = artifact
-                .matrix(&format!("layers.0.{projection}.bias"))
+                .matrix(&format!("{}.bias", id(0, projection)))
                 .transposed();
             corrected.add(1.0, &bias);
             let lost = exact.relative_distance(&corrected);
@@ -254,7 +254,7 @@ fn bias_correction_makes_the_mean_error_zero() {
         }
         let (artifact, report) = run("off");
         assert_eq!(number(&report, "/biases/count"), 0.0);
-        assert!(!Artifact::open(&artifact).has("layers.0.q.bias"));
+        assert!(!Artifact::open(&artifact).has("blk.0.attn_q.bias"));
     }
 }
 
@@ -282,8 +282,7 @@ fn every_architecture_supports_biases() {
                 let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
                 let opened = Artifact::open(&artifact);
                 for record in list(&report, "/plan/projections") {
-                    let projection =
-                        format!("layers.{}.{}", record["layer"], text(record, "/projection"));
+                    let projection = text(record, "/id");
                     let bias = format!("{projection}.bias");
                     let expected = plain.has(&bias) || record["form"] != "dense";
                     assert_eq!(opened.has(&bias), expected, "{name}: {projection}");
@@ -335,11 +334,12 @@ fn appended_sink_is_exact() {
                 exact.relative_distance(&artifact.dense_projection(0, projection).times(&direction))
             });
             let first = READS[..3].iter().map(|(projection, name)| {
+                let id = id(0, projection);
                 let (a, b) = match method {
-                    "grc" => ("qkv.basis".to_owned(), format!("{projection}.projected")),
-                    _ => (format!("{projection}.a"), format!("{projection}.b")),
+                    "grc" => ("blk.0.attn_qkv.basis".to_owned(), format!("{id}.projected")),
+                    _ => (format!("{id}.a"), format!("{id}.b")),
                 };
-                let [a, b] = [a, b].map(|part| artifact.matrix(&format!("layers.0.{part}")));
+                let [a, b] = [a, b].map(|role| artifact.matrix(&role));
                 let b = b.transposed().leading_rows(1).transposed();
                 let exact = source(&tensors, 0, name).times(&direction);
                 exact.relative_distance(&b.times(&a.leading_rows(1)).times(&direction))

@@ -76,7 +76,7 @@ fn flipped_bit_in_the_manifest_is_found() {
 
 #[test]
 fn flipped_bit_in_a_tensor_is_found() {
-    for role in ["token_embedding", "layers.1.gate.b", "output_norm"] {
+    for role in ["token_embd.weight", "blk.1.ffn_gate.b", "output_norm"] {
         assert_found_in(|artifact| artifact.tensor_range(role), &[role, "copy"]);
     }
 }
@@ -100,7 +100,7 @@ fn damage_is_listed_as_json() {
     let scratch = Scratch::new();
     let (_, artifact) = artifact(&scratch);
     let mut bytes = artifact.bytes.clone();
-    for role in ["layers.0.q.a", "layers.1.down.b"] {
+    for role in ["blk.0.attn_q.a", "blk.1.ffn_down.b"] {
         bytes[artifact.tensor_range(role).start] ^= 1;
     }
     let path = scratch.file("damaged.htz", bytes);
@@ -110,8 +110,8 @@ fn damage_is_listed_as_json() {
     assert_eq!(result["ok"], false);
     let damaged = list(&result, "/damaged");
     assert_eq!(damaged.len(), 2, "{result}");
-    assert_eq!(damaged[0]["item"], "tensor layers.0.q.a");
-    assert_eq!(damaged[1]["item"], "tensor layers.1.down.b");
+    assert_eq!(damaged[0]["item"], "tensor blk.0.attn_q.a");
+    assert_eq!(damaged[1]["item"], "tensor blk.1.ffn_down.b");
     assert_eq!(outcome.stderr.lines().count(), 1);
 }
 

@@ -305,7 +305,7 @@ fn sizes_refer_to_the_compressed_part() {
     assert_eq!(number(&dry, "/with_source"), weights);
 
     let said = htc!["inspect", &path].run().assert_ok().stderr;
-    assert!(said.contains("artifact of format 1.13"), "{said}");
+    assert!(said.contains("artifact of format 2.0"), "{said}");
     assert!(
         said.contains("the weights of its source lie in it"),
         "{said}"
@@ -353,12 +353,12 @@ fn verify_finds_damage_in_the_source() {
     let found = Artifact::open(&artifact);
     let entry = found
         .manifest
-        .section("source.layers.1.down.weight")
+        .section("source.blk.1.ffn_down.weight")
         .unwrap();
     let mut bytes = found.bytes.clone();
     bytes[(entry.offset + entry.length / 2) as usize] ^= 0x10;
     fs::write(&artifact, bytes).unwrap();
-    let says = ["section source.layers.1.down.weight", "1 of"];
+    let says = ["section source.blk.1.ffn_down.weight", "1 of"];
     htc!["verify", &artifact].run().assert_refused(1, &says);
     run(&artifact).run().assert_ok();
 }

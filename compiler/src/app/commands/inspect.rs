@@ -504,39 +504,29 @@ fn bits(bytes: u64, weights: u64) -> f64 {
 }
 
 fn show_plan(plan: &PlanRecord) {
-    say!("  layer  projection  form           rank  bytes                    bits   error");
-    for s in &plan.projections {
-        let rank = s.rank.map_or_else(String::new, |r| r.to_string());
-        let error = s.error.map_or_else(String::new, |e| format!("{e:.5}"));
-        let form = form_for_people(s.form);
-        say!(
-            "  {:>5}  {:<10}  {form:<12}  {rank:>5}  {:>9} -> {:>9}  {:>5.2}  {error:>7}",
-            s.layer,
-            s.projection.name(),
-            format_bytes(s.bytes_before),
-            format_bytes(s.bytes_after),
-            bits(s.bytes_after, s.parameters_before),
-        );
-    }
-    for m in &plan.matrices {
+    say!("  matrix                form           rank  bytes                    bits   error");
+    for m in plan.projections.iter().chain(&plan.matrices) {
         let rank = m.rank.map_or_else(String::new, |r| r.to_string());
         let error = m.error.map_or_else(String::new, |e| format!("{e:.5}"));
         say!(
-            "  {:<17}  {:<12}  {rank:>5}  {:>9} -> {:>9}  {:>5.2}  {error:>7}",
-            m.matrix.name(),
+            "  {:<20}  {:<12}  {rank:>5}  {:>9} -> {:>9}  {:>5.2}  {error:>7}",
+            m.id.to_string(),
             form_for_people(m.form),
             format_bytes(m.bytes_before),
             format_bytes(m.bytes_after),
             bits(m.bytes_after, m.parameters_before),
         );
     }
-    for b in &plan.bases {
+    for basis in &plan.bases {
+        let role = Role::Basis {
+            layer: basis.layer,
+            group: basis.group,
+        };
         say!(
-            "  {:>5}  {} basis, rank {}, {}",
-            b.layer,
-            b.group.name(),
-            b.rank,
-            format_bytes(b.bytes)
+            "  {:<20}  rank {}, {}",
+            role.to_string(),
+            basis.rank,
+            format_bytes(basis.bytes)
         );
     }
     for note in notes(plan) {

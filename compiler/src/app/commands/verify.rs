@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use htc_formats::htz::{Htz, HtzError, SpectrumRecord};
-use htc_formats::model::ProjectionKind;
+use htc_formats::model::MatrixId;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -36,7 +36,7 @@ struct Probe {
 
 #[derive(JsonSchema, Serialize)]
 struct ProbedProjection {
-    projection: ProjectionKind,
+    id: MatrixId,
     ok: bool,
     expected: SpectrumRecord,
     found: SpectrumRecord,
@@ -158,7 +158,10 @@ fn probe_layer(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
         Some(layer) => (layer, "asked"),
         None => (geometry.depth_sink.layer, geometry.depth_sink.origin.name()),
     };
-    let expected = geometry.spectra.iter().filter(|s| s.layer == layer);
+    let expected = geometry
+        .spectra
+        .iter()
+        .filter(|s| s.id.layer() == Some(layer));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let started = Instant::now();
     let bytes = |entry| artifact.tensor_bytes(entry);
@@ -172,7 +175,7 @@ fn probe_layer(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
     let compared = expected
         .zip(found)
         .map(|(expected, found)| ProbedProjection {
-            projection: expected.projection,
+            id: expected.id,
             ok: probe::agree(expected, &found),
             expected: *expected,
             found,
@@ -206,10 +209,10 @@ fn probe_layer(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
 impl Probe {
     fn mismatched_projections(&self) -> String {
         let projections = self.projections.iter().filter(|projection| !projection.ok);
-        let names: Vec<String> = projections
-            .map(|projection| projection.projection.to_string())
+        let ids: Vec<String> = projections
+            .map(|projection| projection.id.to_string())
             .collect();
-        names.join(", ")
+        ids.join(", ")
     }
 }
 

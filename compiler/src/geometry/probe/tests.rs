@@ -47,7 +47,7 @@ impl Stored {
 fn of(spectra: &[SpectrumRecord], projection: ProjectionKind) -> SpectrumRecord {
     let mut spectra = spectra.iter();
     *spectra
-        .find(|spectrum| spectrum.projection == projection)
+        .find(|spectrum| spectrum.id.projection() == Some(projection))
         .unwrap()
 }
 
@@ -201,8 +201,10 @@ fn spectra_do_not_depend_on_the_number_of_threads() {
 #[test]
 fn agree_tolerates_only_rounding() {
     let one = SpectrumRecord {
-        layer: 3,
-        projection: ProjectionKind::Q,
+        id: MatrixId::Projection {
+            layer: 3,
+            projection: ProjectionKind::Q,
+        },
         components: 5,
         largest: 2.0,
         energy: 7.0,

@@ -92,8 +92,9 @@ impl Checker {
         let [form, rank, types, notes] = self.keys(entries, |_| line, place, known);
         let Some(member) = UnitMatrix::new(matrix, read.hyper, read.source_type) else {
             let what = PlanMismatch::Absent { matrix }.to_string();
-            // Avoid repeating the key.
-            self.report(at, what.trim_start_matches(place).trim_start_matches(": "));
+            // The key names the matrix.
+            let id = format!("{matrix}: ");
+            self.report(at, what.strip_prefix(&id).unwrap_or(&what));
             return;
         };
         let given = RawForm {

@@ -82,7 +82,7 @@ fn check_reports_every_fault() {
                 let projection = ProjectionKind::Q;
                 units[0].members[0].matrix = MatrixId::Projection { layer, projection };
             },
-            "layers.3.q: the model has none",
+            "blk.3.attn_q: the model has none",
         ),
     ];
     for (change, said) in changes {

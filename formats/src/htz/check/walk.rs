@@ -37,6 +37,15 @@ pub(super) struct StoredBasis {
     pub bytes: u64,
 }
 
+impl StoredBasis {
+    pub fn role(&self) -> Role {
+        Role::Basis {
+            layer: self.layer,
+            group: self.group,
+        }
+    }
+}
+
 /// Walks through the table in execution order, which is the same for every model. This detects
 /// missing, repeated, misplaced and unknown tensors, and the table bounds the work.
 pub(super) fn walk_tensor_table(

@@ -104,12 +104,12 @@ fn flipped_bit_in_the_manifest() {
 fn flipped_bit_in_the_data() {
     let bad = Bad::new();
     let mut bytes = bad.artifact.bytes.clone();
-    bytes[bad.artifact.tensor_range("layers.0.up.a").start + 5] ^= 1;
+    bytes[bad.artifact.tensor_range("blk.0.ffn_up.a").start + 5] ^= 1;
     let path = bad.scratch.file("bad.htz", &bytes);
     assert_refused(
         htc!["verify", &path],
         1,
-        &["bad.htz", "layers.0.up.a", "damaged", "copy"],
+        &["bad.htz", "blk.0.ffn_up.a", "damaged", "copy"],
     );
 }
 
@@ -228,11 +228,11 @@ fn inconsistent_manifest() {
         ),
         (
             |m| m["hyper"]["vocabulary"] = json!(300),
-            &["token_embedding"],
+            &["token_embd.weight"],
         ),
         (
             |m| m["tensors"][0]["rows"] = json!(1_u64 << 62),
-            &["token_embedding"],
+            &["token_embd.weight"],
         ),
         (
             |m| m["tensors"][3]["offset"] = json!(1_u64 << 62),

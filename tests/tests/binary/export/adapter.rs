@@ -65,10 +65,10 @@ fn base_plus_adapter_equals_the_artifact() {
     }
     let stored = |gguf: &Gguf, name: &str| gguf.bytes(gguf.tensor(name).unwrap()).to_vec();
     let up = "blk.0.ffn_up.weight";
-    assert!(stored(&lora, &format!("{up}.lora_a")) == artifact.tensor_bytes("layers.0.up.a"));
-    assert!(stored(&lora, &format!("{up}.lora_b")) == artifact.tensor_bytes("layers.0.up.b"));
+    assert!(stored(&lora, &format!("{up}.lora_a")) == artifact.tensor_bytes("blk.0.ffn_up.a"));
+    assert!(stored(&lora, &format!("{up}.lora_b")) == artifact.tensor_bytes("blk.0.ffn_up.b"));
     let q = stored(&base, "blk.0.attn_q.weight");
-    assert!(q == artifact.tensor_bytes("layers.0.q.weight"));
+    assert!(q == artifact.tensor_bytes("blk.0.attn_q.weight"));
     let notes = list(&report, "/notes");
     let first_note = notes[0].as_str().unwrap();
     assert!(

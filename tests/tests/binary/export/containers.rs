@@ -153,7 +153,7 @@ fn missing_biases_are_zero_or_refused() {
     let target = scratch.path("gemma.gguf");
     htc!["export", &artifact, "-o", &target]
         .run()
-        .assert_refused(1, &["layers.0.q.bias", "gemma2", "--bias off"]);
+        .assert_refused(1, &["blk.0.attn_q.bias", "gemma2", "--bias off"]);
     let target = scratch.path("gemma");
     htc!["export", &artifact, "--to-safetensors", &target]
         .run()

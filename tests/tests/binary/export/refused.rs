@@ -118,10 +118,10 @@ fn damage_and_other_files_are_refused() {
         .assert_refused(1, &["no/such"]);
     let opened = htc_tests::artifact::Artifact::open(&artifact);
     let mut bytes = opened.bytes.clone();
-    bytes[opened.tensor_range("layers.1.up.weight").start + 9] ^= 4;
+    bytes[opened.tensor_range("blk.1.ffn_up.weight").start + 9] ^= 4;
     let damaged = scratch.file("damaged.htz", bytes);
     let before = scratch.names();
-    let words = ["damaged.htz", "layers.1.up.weight"];
+    let words = ["damaged.htz", "blk.1.ffn_up.weight"];
     htc!["export", &damaged, "-o", &out]
         .run()
         .assert_refused(1, &words);

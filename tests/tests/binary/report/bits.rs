@@ -51,7 +51,7 @@ fn bits_and_costs_are_shown() {
         .collect();
     assert_eq!(tips.len(), 14, "{tips:?}");
     let first = &tips[0];
-    assert!(first.starts_with("layers.0.q: "), "{first}");
+    assert!(first.starts_with("blk.0.attn_q: "), "{first}");
     for word in ["bits", "of the predicted divergence"] {
         assert!(first.contains(word), "{first}");
     }

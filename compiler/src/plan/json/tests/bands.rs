@@ -38,7 +38,7 @@ fn codes_of_column_groups_round_trip() {
         (
             "\"trellis3\"",
             "\"56*2:t3x8;200*2:t2x8\"",
-            "expected codes without classes of rows for layers.0.q",
+            "expected codes without classes of rows for blk.0.attn_q",
         ),
         (
             "412*",

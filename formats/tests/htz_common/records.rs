@@ -1,0 +1,58 @@
+//! Small artifacts with informative records and sections.
+
+use htc_formats::htz;
+
+use super::{Model, mixed, probed};
+
+pub fn with_kernels() -> Model {
+    let mut model = mixed();
+    model.kernels = Some(kernels());
+    model
+}
+
+pub fn kernels() -> htz::KernelCode {
+    let image = |form, bytes: &[u8]| htz::CodeImage {
+        architecture: htz::GpuArchitecture { major: 9, minor: 0 },
+        form,
+        unit: "elementwise".to_owned(),
+        bytes: bytes.to_vec(),
+    };
+    htz::KernelCode {
+        sources: htz::Digest::of_bytes(b"sources"),
+        compiler: "NVRTC 13.0".to_owned(),
+        images: vec![
+            image(htz::CodeFormat::Cubin, b"\x7fELF"),
+            image(htz::CodeFormat::Ptx, b"// PTX\0"),
+        ],
+    }
+}
+
+pub fn allocated() -> Model {
+    let mut model = mixed();
+    model.manifest.plan.allocation = Some(htz::AllocationRecord {
+        allocator: "waterfill".to_owned(),
+        budget: Some("bytes 5000".to_owned()),
+        rank_floor: Some("0.25".to_owned()),
+        rank_cap: Some(48),
+        notes: vec!["an example".to_owned()],
+    });
+    model.manifest.provenance.calibration = Some(htz::CalibrationRecord {
+        text_sha256: htz::Digest::of_bytes(b"a text"),
+        tokens: 4096,
+        context: 512,
+        gauge: "whiten".to_owned(),
+    });
+    model
+}
+
+pub fn treated() -> Model {
+    let mut model = allocated();
+    model.manifest.geometry = probed().manifest.geometry;
+    model.manifest.provenance.treatment = Some(htz::TreatmentRecord {
+        gauge: "whiten".to_owned(),
+        sink: Some("channels:4".to_owned()),
+        bias: true,
+        shrinkage: None,
+    });
+    model
+}
