@@ -69,11 +69,12 @@ fn golden_1(minor: u16) -> PathBuf {
     golden(&format!("v1_{minor}"))
 }
 
-/// The manifest without what depends on its own length.
+/// The manifest without what depends on its own length, and without names without a meaning.
 fn without_offsets(manifest: &Manifest) -> Manifest {
     let mut manifest = manifest.clone();
     for entry in &mut manifest.tensors {
         entry.offset = 0;
+        entry.name.clear();
     }
     for entry in &mut manifest.sections {
         entry.offset = 0;
@@ -111,11 +112,12 @@ fn artifacts_of_version_1_have_the_contents_of_version_2() {
     }
 }
 
-/// To regenerate an artifact after a change of the format, remove it and run `cargo test --release
-/// -p htc-formats --test htz_versions`; the first run writes it and fails. Artifacts of released
+/// To regenerate artifacts after a change of the format, remove them and run `cargo test --release
+/// -p htc-formats --test htz_versions`; the first run writes them and fails. Artifacts of released
 /// versions are never regenerated. (A new release of zstd may change the compressed tokenizer.)
 #[test]
 fn artifacts_of_version_2_are_reproduced() {
+    let mut absent = Vec::new();
     for (name, model) in version_2() {
         let bytes = model.bytes();
         let path = golden(&format!("v2_0_{name}"));
@@ -123,7 +125,7 @@ fn artifacts_of_version_2_are_reproduced() {
             Ok(golden) => assert!(golden == bytes, "the writer gives other bytes"),
             Err(_) => {
                 std::fs::write(&path, &bytes).unwrap();
-                panic!("there was no {}; it has been written", path.display());
+                absent.push(name);
             }
         }
         assert!(bytes.len() < 60_000, "{name}: {} bytes", bytes.len());
@@ -131,6 +133,7 @@ fn artifacts_of_version_2_are_reproduced() {
         assert_eq!(htz.format(), (2, 0));
         htz.verify_all(|_| {}).unwrap();
     }
+    assert!(absent.is_empty(), "written: {absent:?}");
 }
 
 fn refused(file: &[u8], change: impl FnOnce(&mut Value)) -> String {

@@ -347,7 +347,7 @@ fn missing_tensor_is_refused() {
     let fault = writer.finish(|_| {}).unwrap_err();
     assert_eq!(
         one_line(&fault),
-        "wrote the end of the tensors, but it is the turn of output"
+        "wrote the end of the tensors, but it is the turn of output.weight"
     );
     assert_eq!(names(folder.path()), [""; 0]);
 }

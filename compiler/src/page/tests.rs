@@ -247,12 +247,17 @@ fn files_are_recognised_by_what_is_in_them() {
 fn a_layer_that_no_model_has_is_damage() {
     for layer in [4096_u64, 1 << 40, u64::MAX] {
         let mut report = report();
-        report["plan"]["projections"][0]["layer"] = json!(layer);
+        report["axiom"][0]["layer"] = json!(layer);
         let error = read(&report).unwrap_err();
         assert!(
             error.to_string().contains(&format!("layer {layer}")),
             "{error}"
         );
+        let mut report = self::report();
+        let id = format!("blk.{layer}.attn_q");
+        report["plan"]["projections"][0]["id"] = json!(id);
+        let error = read(&report).unwrap_err();
+        assert!(error.to_string().contains(&id), "{error}");
     }
     let mut report = report();
     report["axiom"][0]["trace"] = json!(vec![0.5; 5000]);

@@ -1,7 +1,7 @@
 //! Opens, decodes and verifies arbitrary artifacts.
 //!
-//! Digests reject nearly every input, so each is also used as the body after a valid header; its
-//! first byte is the number of 256-byte units of manifest.
+//! Digests reject nearly every input, so each is also used as the body after a valid header of every
+//! major version; its first byte is the number of 256-byte units of manifest.
 #![no_main]
 
 use htc_formats::htz::{ALIGNMENT, Digest, FORMAT_MAJOR, HEADER_BYTES, Htz, MAGIC};
@@ -27,13 +27,13 @@ fn use_it(file: &[u8]) {
     let _ = htz.verify_all(|_| {});
 }
 
-fn with_header(units: u8, body: &[u8]) -> Vec<u8> {
+fn with_header(major: u16, units: u8, body: &[u8]) -> Vec<u8> {
     let length = (usize::from(units) + 1) * ALIGNMENT as usize - HEADER_BYTES;
     let mut manifest = body[..length.min(body.len())].to_vec();
     manifest.resize(length, b' ');
     let data = &body[length.min(body.len())..];
     let mut file = MAGIC.to_vec();
-    file.extend_from_slice(&FORMAT_MAJOR.to_le_bytes());
+    file.extend_from_slice(&major.to_le_bytes());
     file.extend_from_slice(&0_u16.to_le_bytes());
     file.extend_from_slice(&(HEADER_BYTES as u32).to_le_bytes());
     file.extend_from_slice(&(HEADER_BYTES as u64).to_le_bytes());
@@ -52,6 +52,8 @@ fn with_header(units: u8, body: &[u8]) -> Vec<u8> {
 fuzz_target!(|input: &[u8]| {
     use_it(input);
     if let Some((&units, body)) = input.split_first() {
-        use_it(&with_header(units, body));
+        for major in 1..=FORMAT_MAJOR {
+            use_it(&with_header(major, units, body));
+        }
     }
 });

@@ -9,6 +9,7 @@ use super::projection::parse_index;
 use super::{HyperParameters, InputGroup, Part, ProjectionKind, Role};
 use crate::DType;
 use crate::bands::CodeLayout;
+use crate::limits::MAX_LAYERS;
 
 /// Prefix of the text of everything in a block, before its index.
 pub(super) const BLOCK: &str = "blk.";
@@ -154,10 +155,12 @@ impl FromStr for MatrixId {
     }
 }
 
-/// Splits the text of something in a block into the index of the block and its name there.
+/// Splits the text of something in a block into the index of the block, which is below
+/// [`MAX_LAYERS`], and its name there.
 pub(super) fn split_block(text: &str) -> Option<(usize, &str)> {
     let (layer, name) = text.strip_prefix(BLOCK)?.split_once('.')?;
-    Some((parse_index(layer)?, name))
+    let layer = parse_index(layer).filter(|layer| *layer < MAX_LAYERS)?;
+    Some((layer, name))
 }
 
 impl Serialize for MatrixId {
@@ -507,6 +510,7 @@ mod tests {
             "blk.3.",
             "blk.03.attn_q",
             "blk.+3.attn_q",
+            "blk.4096.attn_q",
             "attn_q",
             "blk.3.q",
             "blk.0.attn_q.a",

@@ -498,6 +498,7 @@ mod tests {
             "output.",
             "token_embd",
             "token_embd.a",
+            "blk.4096.attn_q.weight",
             "blk.99999999999999999999.attn_q.weight",
             "layers.3.q.weight",
             "token_embedding",
