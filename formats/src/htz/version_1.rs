@@ -176,6 +176,49 @@ fn split_layer(text: &str) -> Option<(usize, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::roles;
+
+    fn write_matrix(matrix: MatrixId) -> String {
+        match matrix {
+            MatrixId::Embedding => "embedding".to_owned(),
+            MatrixId::Projection { layer, projection } => format!("layers.{layer}.{projection}"),
+            MatrixId::Head => "head".to_owned(),
+        }
+    }
+
+    /// Writes a role as a writer of format 1 did.
+    fn write_role(role: Role) -> String {
+        if let Some((name, _)) = MODEL_TENSORS.iter().find(|(_, of)| *of == role) {
+            return (*name).to_owned();
+        }
+        match role {
+            Role::Refinement { matrix } => format!("{}.refinement", write_matrix(matrix)),
+            Role::OutputFactor { part } => format!("output.{}", part.name()),
+            Role::Basis { layer, group } => format!("layers.{layer}.{}.basis", group.name()),
+            Role::Linear {
+                layer,
+                projection,
+                part,
+            } => format!("layers.{layer}.{projection}.{}", part.name()),
+            role => {
+                let layer = role.layer().unwrap();
+                let mut names = BLOCK_VECTORS.iter().chain(&BLOCK_KV);
+                let (name, _) = names.find(|(_, of)| of(layer) == role).unwrap();
+                format!("layers.{layer}.{name}")
+            }
+        }
+    }
+
+    #[test]
+    fn every_role_of_version_1_is_read() {
+        for role in roles() {
+            let text = write_role(role);
+            assert_eq!(parse_role(&text), Some(role), "{text}");
+            if let Some((matrix, _)) = MatrixId::from_role(role) {
+                assert_eq!(parse_matrix(&write_matrix(matrix)), Some(matrix));
+            }
+        }
+    }
 
     #[test]
     fn roles_are_translated() {

@@ -18,4 +18,6 @@ pub(crate) use projection::parse_index;
 pub use projection::{ActivationPoint, InputGroup, Part, ProjectionKind};
 pub(crate) use role::BlockRole;
 pub use role::Role;
+#[cfg(test)]
+pub(crate) use role::tests::roles;
 pub use spec::{BlockSpec, ModelSpec, Register, Step};

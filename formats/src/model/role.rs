@@ -271,61 +271,39 @@ impl<'de> Deserialize<'de> for Role {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
 
-    #[test]
-    fn roles_round_trip_through_text() {
-        let mut roles = vec![
-            Role::TokenEmbedding,
-            Role::RopeFactors,
-            Role::LongRopeFactors,
-            Role::OutputNorm,
-            Role::Output,
-            Role::AttentionNorm { layer: 0 },
-            Role::QueryNorm { layer: 1 },
-            Role::KeyNorm { layer: 2 },
-            Role::PostAttentionNorm { layer: 3 },
-            Role::FfnNorm { layer: 31 },
-            Role::PostFfnNorm { layer: 4 },
-        ];
+    /// Returns roles of every kind, of several layers and experts.
+    pub(crate) fn roles() -> Vec<Role> {
+        let mut roles: Vec<Role> = MODEL_VECTORS.map(|(_, role)| role).into();
+        let mut matrices = vec![MatrixId::Embedding, MatrixId::Head];
         let experts = [
             ProjectionKind::Router,
             ProjectionKind::ExpertGate(0),
             ProjectionKind::ExpertUp(17),
             ProjectionKind::ExpertDown(u16::MAX),
         ];
-        for projection in ProjectionKind::ALL.into_iter().chain(experts) {
-            for part in Part::ALL {
-                let layer = 12;
-                roles.push(Role::Linear {
-                    layer,
-                    projection,
-                    part,
-                });
-            }
+        for layer in [0, 12, 4095] {
+            let vectors = BLOCK_VECTORS.iter().chain(&BLOCK_KV);
+            roles.extend(vectors.map(|(_, role)| role(layer)));
+            roles.extend(InputGroup::ALL.map(|group| Role::Basis { layer, group }));
+            let kinds = ProjectionKind::ALL.into_iter().chain(experts);
+            matrices.extend(kinds.map(|projection| MatrixId::Projection { layer, projection }));
         }
-        for group in InputGroup::ALL {
-            roles.push(Role::Basis { layer: 7, group });
-        }
-        let factors = [Part::A, Part::B, Part::ResidualA, Part::ResidualB];
-        roles.extend(factors.map(|part| Role::OutputFactor { part }));
-        for matrix in [
-            MatrixId::Embedding,
-            MatrixId::Head,
-            MatrixId::Projection {
-                layer: 2,
-                projection: ProjectionKind::ExpertUp(4),
-            },
-        ] {
+        for matrix in matrices {
+            roles.extend(Part::ALL.into_iter().filter_map(|part| matrix.role(part)));
             roles.push(Role::Refinement { matrix });
         }
-        for side in KvSide::ALL {
-            roles.push(Role::KvBasis { layer: 5, side });
-            roles.push(Role::KvEnergies { layer: 6, side });
-        }
+        roles
+    }
+
+    #[test]
+    fn roles_round_trip_through_text() {
+        let roles = roles();
+        assert!(roles.len() > 3 * 11 * 8);
         let texts: BTreeSet<String> = roles.iter().map(Role::to_string).collect();
         assert_eq!(texts.len(), roles.len());
         for role in roles {
