@@ -135,10 +135,11 @@ fn rows_of_a_dense_projection_are_components() {
     };
     stored.push(other, DType::F32, 1, &[7.0]);
     let found = stored.spectrum(ProjectionKind::K);
-    assert_eq!(
-        (found.layer, found.projection, found.components),
-        (3, ProjectionKind::K, 2)
-    );
+    let id = MatrixId::Projection {
+        layer: 3,
+        projection: ProjectionKind::K,
+    };
+    assert_eq!((found.id, found.components), (id, 2));
     assert_eq!((found.largest, found.energy), (13.0, 25.0 + 169.0));
     assert_eq!(of(&stored.spectra(2, 1), ProjectionKind::K).energy, 49.0);
 }
