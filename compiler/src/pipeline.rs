@@ -25,6 +25,7 @@ use crate::estimate::duration::Speed;
 use crate::estimate::stages;
 use crate::event::{Event, Progress};
 use crate::layout;
+use crate::make::MakeError;
 use crate::make::work::WorkFolder;
 use crate::options::{BiasArg, CompileOptions, ShrinkageArg, TreatmentOptions};
 use crate::plan::Plan;
@@ -37,7 +38,7 @@ pub use builder::Compiler;
 use calibrated::CalibratedSource;
 pub use calibrated::calibrate;
 use elastic::ElasticRequest;
-pub use error::CompileError;
+pub use error::{CompileError, ErrorKind};
 use planned::PlannedModel;
 use sealed::seal;
 #[cfg(feature = "cli")]
@@ -128,7 +129,8 @@ fn keep_work_on_error<T>(
     progress: Progress,
 ) -> Result<T, CompileError> {
     let kept = match &made {
-        Ok(_) | Err(CompileError::SourceChanged(_) | CompileError::Unit { .. }) => {
+        Ok(_)
+        | Err(CompileError::SourceChanged(_) | CompileError::Make(MakeError::Unit { .. })) => {
             drop(work);
             false
         }

@@ -5,7 +5,6 @@ use super::{Selection, Trial, TrialError};
 use crate::event::Event;
 use crate::make::{ArtifactBuilder, MakeError};
 use crate::plan::Plan;
-use crate::unit::UnitsError;
 
 impl Selection<'_> {
     /// Makes and measures the artifacts of single-type plans on the test split.
@@ -25,7 +24,7 @@ impl Selection<'_> {
             match bench.measure(plan, treatment, &windows) {
                 Ok(found) => bench.discard(&found),
                 // Skip types that a matrix cannot have.
-                Err(TrialError::Make(MakeError::Units(UnitsError::Unit { error, .. }))) => {
+                Err(TrialError::Make(MakeError::Unit { error, .. })) => {
                     let dtype = plan.uniform_type().map(|dtype| dtype.to_string());
                     let dtype = dtype.unwrap_or_default();
                     let note = format!("not compared with {dtype}: {error}");

@@ -1,6 +1,5 @@
 //! Makes one artifact from one plan, resuming after an interruption.
 
-mod error;
 mod journal;
 mod refined;
 mod treatment;
@@ -28,9 +27,9 @@ use crate::options::{GaugeKind, Treatment};
 use crate::order::{ChannelPermutation, PermutedSource};
 use crate::plan::{Plan, UnitPlan};
 use crate::system::ordered;
+pub use crate::unit::MakeError;
 use crate::unit::ModelTreatment;
-use crate::unit::{self, Factors, UnitError, UnitMeasurements, UnitsError, kv_bases};
-pub use error::MakeError;
+use crate::unit::{self, Factors, UnitError, UnitMeasurements, kv_bases};
 pub use journal::Artifact;
 use journal::Journal;
 pub use treatment::{
@@ -310,7 +309,7 @@ impl ArtifactBuilder<'_> {
         };
         search_axioms(&treatment, source, self.threads(), open, watch)?;
         watch.report(Event::StepCount(jobs.len()));
-        let of_source = |error| MakeError::from(UnitsError::with_source_path(source)(error));
+        let of_source = |error| MakeError::with_source_path(source)(error);
         let algebra = self.device.algebra();
         let bases = |layer: usize| {
             let calibration = self.calibration.ok_or(MakeError::KvBasesWithoutText)?;
@@ -382,7 +381,7 @@ impl ArtifactWriter<'_> {
                 let bytes = self.source.bytes(tensor).map_err(|error| {
                     let tensor = tensor.name.clone();
                     let source = error;
-                    UnitsError::with_source_path(self.source.file())(UnitError::Permutation {
+                    MakeError::with_source_path(self.source.file())(UnitError::Permutation {
                         tensor,
                         source,
                     })
@@ -442,7 +441,7 @@ fn search_axioms(
         |index| {
             let layer = layers[index];
             let found = treatment.axiom(layer).map(|_| ());
-            Ok(found.map_err(UnitsError::with_source_path(source))?)
+            Ok(found.map_err(MakeError::with_source_path(source))?)
         },
         |index, ()| Ok(watch.step_done(&format!("layer {}", layers[index]))?),
     )

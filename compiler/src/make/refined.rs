@@ -14,7 +14,7 @@ use crate::options::Treatment;
 use crate::order::PermutedSource;
 use crate::plan::{MatrixForm, Plan, Refinement, UnitPlan};
 use crate::system::ordered;
-use crate::unit::{self, UnitMeasurements, UnitsError};
+use crate::unit::{self, UnitMeasurements};
 
 /// Residuals per thread that may wait to be written.
 const PENDING_PER_THREAD: usize = 2;
@@ -140,9 +140,7 @@ impl ArtifactBuilder<'_> {
                     notes: Vec::new(),
                 };
                 let made = unit::factorise(&source, &unit, &treatment);
-                made.map_err(|error| {
-                    MakeError::from(UnitsError::with_source_path(self.source)(error))
-                })
+                made.map_err(|error| MakeError::with_source_path(self.source)(error))
             },
             |index, factors| {
                 let matrix = refinements[index].member.matrix;
