@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     }
     match Cli::try_parse() {
         Ok(cli) => {
-            let task = Task::of(&cli.command);
+            let task = Task::from_command(&cli.command);
             let Err(failure) = commands::execute(cli.command) else {
                 return ExitCode::SUCCESS;
             };

@@ -298,7 +298,7 @@ pub struct Task {
 
 impl Task {
     /// Returns the task of a command.
-    pub fn of(command: &Command) -> Task {
+    pub fn from_command(command: &Command) -> Task {
         let (verb, file) = match command {
             Command::Compile(args) => ("compile", Some(&args.input)),
             Command::Plan(args) => ("plan", Some(&args.input)),
