@@ -38,7 +38,7 @@
 //! | options and their defaults | the methods of [`Compiler`]; each is an option of the command line |
 //! | predicted size and time | [`Compiler::forecast`] |
 //! | progress and cancellation | [`Compiler::run_with`], [`Event`], [`Compiler::cancelled_by`], [`CancellationToken`] |
-//! | errors | [`CompileError`]: one line with the file or the option (named as its method) and a remedy |
+//! | errors | [`CompileError`]: one line with the file or the option (named as its method) and a remedy; [`CompileError::kind`] for exit codes |
 //! | analysis of a model before compression | [`analyse::analyse`] |
 //! | quality of a model on a text, and distance from another model | [`measure::evaluate`] |
 //! | speed of a model relative to another | [`bench::run`] |
@@ -141,5 +141,5 @@ pub mod unit;
 pub use htc_math as math;
 
 pub use event::{CancellationToken, Event};
-pub use pipeline::{CompileError, Compiler};
+pub use pipeline::{CompileError, Compiler, ErrorKind};
 pub use report::Report;

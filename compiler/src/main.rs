@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind as ParseErrorKind;
+use htc::ErrorKind;
 use htc::app::cli::Cli;
 use htc::app::commands::{self, Task};
-use htc::pipeline::ErrorKind;
 
 fn main() -> ExitCode {
     if let Err(error) = htc_formats::map::install_sigbus_handler("htc") {

@@ -115,7 +115,7 @@ impl LlamaCpp {
             .iter()
             .all(|option| words.contains(option))
         {
-            return Err(BenchError::NotLlamaBench(this.program).into());
+            return Err(BenchError::NotLlamaBench(this.program));
         }
         this.depth = words.contains(&"--n-depth");
         Ok(this)
@@ -234,16 +234,14 @@ impl LlamaCpp {
                     return Err(BenchError::StartProgram {
                         path: path(),
                         error,
-                    }
-                    .into());
+                    });
                 }
             }
             if started.elapsed() > limit {
                 return Err(BenchError::ProgramTooLong {
                     path: path(),
                     limit,
-                }
-                .into());
+                });
             }
             thread::sleep(CANCEL_POLL_INTERVAL.min(limit));
         };
@@ -256,8 +254,7 @@ impl LlamaCpp {
             return Err(BenchError::ProgramTooLong {
                 path: path(),
                 limit,
-            }
-            .into());
+            });
         };
         let [out, err] = [out, err].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         let asked_for_help = command.get_args().any(|argument| argument == "--help");
@@ -269,8 +266,7 @@ impl LlamaCpp {
                 status: status.to_string(),
                 stderr_line: escape(&said).into_owned(),
                 command: escape(&format!("{command:?}")).into_owned(),
-            }
-            .into());
+            });
         }
         Ok(if asked_for_help {
             out + "\n" + &err

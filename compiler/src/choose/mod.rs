@@ -21,7 +21,7 @@ mod tuning;
 
 use std::fmt;
 
-use htc_formats::htz::ActiveFractionPoint;
+use htc_formats::htz::{ActiveFractionPoint, Digest};
 
 use crate::calibrate::windows::{HeldOut, Windows};
 use crate::make::{ArtifactBuilder, BuiltArtifact};
@@ -158,30 +158,8 @@ impl<'a> Selection<'a> {
             _ => (built, None),
         };
         let choosing = deciding.map_or(0, |deciding| deciding.all.count());
-        let limit = wanted.limit;
         let mut notes = Vec::new();
-        let quality = match wanted.test_windows(held_out) {
-            Some(windows) => {
-                let found = bench.evaluate(built.key, &windows)?;
-                let (evaluation, distance) = &found;
-                let note =
-                    bench.put_quality(built.key, &windows, choosing, evaluation, distance)?;
-                notes.extend(note);
-                Some(found)
-            }
-            None => None,
-        };
-        match &quality {
-            None => notes.push(
-                "the quality was not measured: the only held-out window decided what was chosen; a longer \
-                 text, or --held-out, gives others"
-                    .to_owned(),
-            ),
-            Some((quality, distance)) if !limit.is_none() && !limit.holds(distance) => {
-                notes.push(limit_exceeded_note(limit, Some(quality)));
-            }
-            Some(_) => {}
-        }
+        let quality = self.measure_result(&bench, built.key, choosing, &mut notes)?;
         let mut trials = bench.into_trials();
         if let Some(trial) = best.and_then(|best| trials.get_mut(best.trial)) {
             trial.chosen = true;
@@ -190,14 +168,39 @@ impl<'a> Selection<'a> {
             trials.clear();
         }
         Ok(SelectedArtifact {
-            quality: quality.map(|(quality, _)| quality),
+            quality,
             validation_windows: choosing,
             trials,
             tuning,
-            limit: (!limit.is_none()).then(|| limit.to_string()),
+            limit: (!wanted.limit.is_none()).then(|| wanted.limit.to_string()),
             notes,
             ..SelectedArtifact::unmeasured(plan, treatment, built)
         })
+    }
+
+    /// Measures the chosen artifact on the test split.
+    fn measure_result(
+        &self,
+        bench: &CandidateEvaluator,
+        key: Digest,
+        choosing: usize,
+        notes: &mut Vec<String>,
+    ) -> Result<Option<Evaluation>, TrialError> {
+        let limit = self.request.limit;
+        let Some(windows) = self.test_windows() else {
+            notes.push(
+                "the quality was not measured: the only held-out window decided what was chosen; a longer \
+                 text, or --held-out, gives others"
+                    .to_owned(),
+            );
+            return Ok(None);
+        };
+        let (evaluation, distance) = bench.evaluate(key, &windows)?;
+        notes.extend(bench.put_quality(key, &windows, choosing, &evaluation, &distance)?);
+        if !limit.is_none() && !limit.holds(&distance) {
+            notes.push(limit_exceeded_note(limit, Some(&evaluation)));
+        }
+        Ok(Some(evaluation))
     }
 
     fn build_unmeasured(&self, plan: &Plan) -> Result<SelectedArtifact, TrialError> {

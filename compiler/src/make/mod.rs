@@ -441,7 +441,7 @@ fn search_axioms(
         |index| {
             let layer = layers[index];
             let found = treatment.axiom(layer).map(|_| ());
-            Ok(found.map_err(MakeError::with_source_path(source))?)
+            found.map_err(MakeError::with_source_path(source))
         },
         |index, ()| Ok(watch.step_done(&format!("layer {}", layers[index]))?),
     )
