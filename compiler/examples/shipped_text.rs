@@ -3,5 +3,5 @@
 use std::io::{self, Write as _};
 
 fn main() -> io::Result<()> {
-    io::stdout().write_all(htc::options::shipped_text(|_| true).as_bytes())
+    io::stdout().write_all(htc::calibrate::shipped_text(|_| true).as_bytes())
 }

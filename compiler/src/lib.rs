@@ -38,7 +38,7 @@
 //! | options and their defaults | the methods of [`Compiler`]; each is an option of the command line |
 //! | predicted size and time | [`Compiler::forecast`] |
 //! | progress and cancellation | [`Compiler::run_with`], [`Event`], [`Compiler::cancelled_by`], [`CancellationToken`] |
-//! | errors | [`CompileError`]: one line with the file or the option (named as its method) and a remedy |
+//! | errors | [`CompileError`]: one line with the file or the option (named as its method) and a remedy; [`CompileError::kind`] for exit codes |
 //! | analysis of a model before compression | [`analyse::analyse`] |
 //! | quality of a model on a text, and distance from another model | [`measure::evaluate`] |
 //! | speed of a model relative to another | [`bench::run`] |
@@ -87,18 +87,19 @@
 //! 11. `profile`: measurements of the model for the allocators
 //! 12. `geometry`: spectra of the stored weights
 //! 13. `layout`: order of the artifact's tensors, and its manifest
-//! 14. `make`: one artifact from one plan, resumed after an interruption
-//! 15. `measure`: perplexity, KL divergence, agreement, with confidence intervals
-//! 16. `bench`: speed and energy in pairs with a baseline, their statistics, and assertions
-//! 17. `tune`: gradient descent on norms and row scales against the source's logits
-//! 18. `choose`: execution of candidates on held-out text
-//! 19. `estimate`: bytes, memory and time before the work
-//! 20. `analyse`: properties of a model that matter for compression; decides nothing
-//! 21. `export`: an artifact as a GGUF, or as a folder with safetensors
-//! 22. `report`: results of a compilation, for programs and people
-//! 23. `page`: reports and analyses as an HTML page
-//! 24. `pipeline`: the whole flow, and the only module that combines the errors of all stages
-//! 25. `app`: command line, commands, chat, progress bars, Ctrl-C
+//! 14. `planner`: the plans of a model at any size, from evidence measured once
+//! 15. `make`: one artifact from one plan, resumed after an interruption
+//! 16. `measure`: perplexity, KL divergence, agreement, with confidence intervals
+//! 17. `bench`: speed and energy in pairs with a baseline, their statistics, and assertions
+//! 18. `tune`: gradient descent on norms and row scales against the source's logits
+//! 19. `choose`: execution of candidates on held-out text
+//! 20. `estimate`: bytes, memory and time before the work
+//! 21. `analyse`: properties of a model that matter for compression; decides nothing
+//! 22. `export`: an artifact as a GGUF, or as a folder with safetensors
+//! 23. `report`: results of a compilation, for programs and people
+//! 24. `page`: reports and analyses as an HTML page
+//! 25. `pipeline`: the whole flow, and the only module that combines the errors of all stages
+//! 26. `app`: command line, commands, chat, progress bars, Ctrl-C
 
 /// Prints a line on standard error: `app::terminal::print_message`.
 #[cfg(feature = "cli")]
@@ -130,6 +131,7 @@ pub mod order;
 pub mod page;
 pub mod pipeline;
 pub mod plan;
+pub mod planner;
 pub mod profile;
 pub mod report;
 pub mod system;
@@ -139,5 +141,5 @@ pub mod unit;
 pub use htc_math as math;
 
 pub use event::{CancellationToken, Event};
-pub use pipeline::{CompileError, Compiler};
+pub use pipeline::{CompileError, Compiler, ErrorKind};
 pub use report::Report;

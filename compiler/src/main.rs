@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use clap::error::ErrorKind;
+use clap::error::ErrorKind as ParseErrorKind;
+use htc::ErrorKind;
 use htc::app::cli::Cli;
-use htc::app::commands;
+use htc::app::commands::{self, Task};
 
 fn main() -> ExitCode {
     if let Err(error) = htc_formats::map::install_sigbus_handler("htc") {
@@ -14,25 +15,26 @@ fn main() -> ExitCode {
         ));
     }
     match Cli::try_parse() {
-        Ok(cli) => match commands::execute(cli.command) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(failure) => {
-                for detail in failure.details() {
-                    commands::print_error(&detail);
-                }
-                commands::print_error(&format!("error: {}", failure.message()));
-                ExitCode::from(failure.exit_code())
+        Ok(cli) => {
+            let task = Task::from_command(&cli.command);
+            let Err(failure) = commands::execute(cli.command) else {
+                return ExitCode::SUCCESS;
+            };
+            for detail in failure.details() {
+                commands::print_error(&detail);
             }
-        },
+            commands::print_error(&failure.message(&task));
+            ExitCode::from(failure.kind().exit_code())
+        }
         Err(error) => match error.kind() {
-            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
-            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            ParseErrorKind::DisplayHelp | ParseErrorKind::DisplayVersion => error.exit(),
+            ParseErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
                 let _ = error.print();
-                ExitCode::from(commands::USAGE)
+                ExitCode::from(ErrorKind::Usage.exit_code())
             }
             _ => {
                 commands::print_error(&commands::one_line(&error.to_string()));
-                ExitCode::from(commands::USAGE)
+                ExitCode::from(ErrorKind::Usage.exit_code())
             }
         },
     }

@@ -192,7 +192,7 @@ pub enum ExecError {
     /// A key or value exceeds the type of the KV cache.
     #[error(
         "layer {layer}: a number of the {side} at position {position} is {value}, which is not finite in the \
-         KV cache's type; if it is finite, keep the KV cache in float32, else check the file with its author's digest"
+         KV cache's type; if it is finite, keep the KV cache in float32 (`kv` f32), else check the file with its author's digest"
     )]
     KvRange {
         /// Layer.

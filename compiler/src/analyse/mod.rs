@@ -25,7 +25,7 @@ use crate::math::{Algebra, FactoriseError, Host};
 use crate::plan::phases::ProfileError;
 use crate::system::ordered;
 use crate::system::show::file_name;
-use crate::unit::{UnitError, UnitsError};
+use crate::unit::{MakeError, UnitError};
 use record::{
     CalibrationInfo, DepthSink, Dimension, DimensionLayer, Kind, Manifold, ManifoldLayer, Shape,
     SinkLayer, Sinks, Spectra,
@@ -48,7 +48,7 @@ pub struct AnalysisInput<'a> {
 pub enum AnalyseError {
     /// A weight does not decode or is not finite.
     #[error(transparent)]
-    Weights(#[from] UnitsError),
+    Weights(#[from] MakeError),
     /// The statistics of a layer are invalid.
     #[error("{}: statistics of layer {layer}: {error}; calibrate again with another `cache`", path.display())]
     Statistics {
@@ -265,7 +265,7 @@ impl Weights<'_> {
         let units = spectra::units(self.source);
         let gauges = spectra::Gauges::new(self.calibration);
         let mut spectra = spectra::empty();
-        let failed = UnitsError::with_source_path(self.source);
+        let failed = MakeError::with_source_path(self.source);
         ordered::for_each(
             threads,
             units.len(),
@@ -284,7 +284,7 @@ impl Weights<'_> {
                 if let Some(sink) = sink {
                     sink.coverage.extend(found.coverage);
                 }
-                Ok::<_, UnitsError>(())
+                Ok::<_, MakeError>(())
             },
         )?;
         Ok(spectra)

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use crate::app::terminal::display_path;
 use crate::event::CancellationToken;
-
-/// Exit code after SIGINT, by shell convention 128 + 2.
-pub const INTERRUPTED: u8 = 130;
+use crate::pipeline::ErrorKind;
 
 /// The remaining files are as after a kill.
 const GRACE_PERIOD: Duration = Duration::from_millis(1500);
@@ -29,7 +27,7 @@ impl Interrupt {
             seen.cancel.cancel();
             std::thread::sleep(GRACE_PERIOD);
             say!("\nhtc: {}", seen.message());
-            std::process::exit(i32::from(INTERRUPTED));
+            std::process::exit(i32::from(ErrorKind::Interrupted.exit_code()));
         });
         match installed {
             // A signal ignored by the parent stays ignored.

@@ -13,75 +13,22 @@
 
 use std::fmt;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use htc_formats::escape::escape;
 use htc_formats::htz::PlanRecord;
 use htc_formats::open;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
-use thiserror::Error;
 
+use super::BenchError;
 use super::record::{Phase, Record};
 
-const MAX_FILE: u64 = 1 << 20;
+pub(super) const MAX_FILE: u64 = 1 << 20;
 
-const MAX_GATES: usize = 1000;
+pub(super) const MAX_GATES: usize = 1000;
 
 const BUILT_IN: [(&str, &str); 1] = [("paper", include_str!("gates/paper.json"))];
-
-/// Error returned when gates cannot be read or do not apply.
-#[derive(Debug, Error)]
-pub enum GateError {
-    /// Unreadable file.
-    #[error("{}: cannot be read: {error}; give a file of gates, or `paper`, the built-in set", path.display())]
-    Read {
-        /// File path.
-        path: PathBuf,
-        /// I/O error.
-        error: std::io::Error,
-    },
-    /// The file has too many bytes or gates.
-    #[error("{}: a file of gates has at most {MAX_FILE} bytes and {MAX_GATES} gates; give fewer", .0.display())]
-    TooLarge(PathBuf),
-    /// The list is empty.
-    #[error("{}: holds no gate; give a list with one at least", .0.display())]
-    Empty(PathBuf),
-    /// The file is not a list of gates.
-    #[error(
-        "{}: expected a list of gates such as {{\"metric\": \"decode_ratio\", \"at_least\": 0.95}}, found at line {line}, column {column}: {message}", path.display()
-    )]
-    Schema {
-        /// File path.
-        path: PathBuf,
-        /// Line.
-        line: usize,
-        /// Column.
-        column: usize,
-        /// Message.
-        message: String,
-    },
-    /// The benchmark does not measure the metric of a gate.
-    #[error("`gates`: {metric} {missing}; {remedy}, or leave this gate out")]
-    NotMeasured {
-        /// Metric.
-        metric: Metric,
-        /// The missing input.
-        missing: &'static str,
-        /// Remedy.
-        remedy: &'static str,
-    },
-    /// All gates are for other ranks.
-    #[error(
-        "`gates`: none of them is for {found}: {ranks}; give gates without a rank, or another model"
-    )]
-    OtherRanks {
-        /// Description of the measured model.
-        found: String,
-        /// Ranks of the gates.
-        ranks: String,
-    },
-}
 
 /// Statistic of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -293,12 +240,12 @@ impl fmt::Display for JudgedGate {
 }
 
 /// Reads a built-in set by name, or a file of gates.
-pub fn read(name: &Path) -> Result<Vec<Gate>, GateError> {
+pub fn read(name: &Path) -> Result<Vec<Gate>, BenchError> {
     let built_in = BUILT_IN.iter().find(|(known, _)| Path::new(known) == name);
     let text = match built_in {
         Some((_, text)) => text.as_bytes().to_vec(),
         None => {
-            let failed = |error| GateError::Read {
+            let failed = |error| BenchError::ReadGates {
                 path: name.into(),
                 error,
             };
@@ -312,16 +259,16 @@ pub fn read(name: &Path) -> Result<Vec<Gate>, GateError> {
     parse(name, &text)
 }
 
-fn parse(path: &Path, text: &[u8]) -> Result<Vec<Gate>, GateError> {
+fn parse(path: &Path, text: &[u8]) -> Result<Vec<Gate>, BenchError> {
     if text.len() as u64 > MAX_FILE {
-        return Err(GateError::TooLarge(path.into()));
+        return Err(BenchError::GatesTooLarge(path.into()));
     }
     let gates: Vec<Gate> = serde_json::from_slice(text).map_err(|error| {
         let said = error.to_string();
         let what = said
             .rsplit_once(" at line ")
             .map_or(&said[..], |(what, _)| what);
-        GateError::Schema {
+        BenchError::GatesSchema {
             path: path.into(),
             line: error.line(),
             column: error.column(),
@@ -329,8 +276,8 @@ fn parse(path: &Path, text: &[u8]) -> Result<Vec<Gate>, GateError> {
         }
     })?;
     match gates.len() {
-        0 => Err(GateError::Empty(path.into())),
-        n if n > MAX_GATES => Err(GateError::TooLarge(path.into())),
+        0 => Err(BenchError::NoGates(path.into())),
+        n if n > MAX_GATES => Err(BenchError::GatesTooLarge(path.into())),
         _ => Ok(gates),
     }
 }
@@ -353,7 +300,7 @@ pub fn check(
     baseline: bool,
     text: bool,
     pairs: usize,
-) -> Result<(), GateError> {
+) -> Result<(), BenchError> {
     let mut own = gates.iter().filter(|gate| gate.is_for(rank)).peekable();
     if own.peek().is_none() && !gates.is_empty() {
         let ranks: Vec<String> = gates
@@ -361,7 +308,7 @@ pub fn check(
             .filter_map(|g| g.rank)
             .map(|r| r.to_string())
             .collect();
-        return Err(GateError::OtherRanks {
+        return Err(BenchError::OtherRanks {
             found: rank.map_or("a model that has no rank in common".into(), |rank| {
                 format!("rank {rank}")
             }),
@@ -369,7 +316,7 @@ pub fn check(
         });
     }
     for gate in own {
-        let unmeasured = |missing, remedy| GateError::NotMeasured {
+        let unmeasured = |missing, remedy| BenchError::NotMeasured {
             metric: gate.metric,
             missing,
             remedy,

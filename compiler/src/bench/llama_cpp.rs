@@ -14,7 +14,6 @@ use htc_formats::escape::escape;
 use htc_loader::kv::KvType;
 use htc_loader::tokenizer::Tokenizer;
 use serde::Deserialize;
-use thiserror::Error;
 
 use super::runner::{RunWatch, Runner, Timing};
 use super::task::Task;
@@ -29,61 +28,6 @@ const MAX_OUTPUT: u64 = 1 << 20;
 const MAX_BUILD: usize = 80;
 
 const HELP_LIMIT: Duration = Duration::from_secs(30);
-
-/// Errors of running llama.cpp.
-#[derive(Debug, Error)]
-pub enum LlamaCppError {
-    /// The program was not found.
-    #[error(
-        "{}: no {PROGRAM} there, nor in a folder `bin` in it; give that program of llama.cpp, or the folder of a build of it", .0.display()
-    )]
-    NotFound(PathBuf),
-    /// The program cannot be started.
-    #[error("{}: cannot be started: {error}; give a {PROGRAM} that this machine executes", path.display())]
-    Start {
-        /// Program path.
-        path: PathBuf,
-        /// I/O error.
-        error: std::io::Error,
-    },
-    /// The program is not `llama-bench`.
-    #[error("{}: its help knows no -p, -n and -o, which {PROGRAM}'s does; give that program", .0.display())]
-    NotLlamaBench(PathBuf),
-    /// The program failed.
-    #[error("{}: ended with {status}: {stderr_line}; try it by itself: {command}", path.display())]
-    Failed {
-        /// Program path.
-        path: PathBuf,
-        /// Exit status.
-        status: String,
-        /// Last line of its error output.
-        stderr_line: String,
-        /// The command line.
-        command: String,
-    },
-    /// The program exceeded the time limit.
-    #[error("{}: not finished after {} s; ask for less, or give `time_limit` more", path.display(), limit.as_secs())]
-    TooLong {
-        /// Program path.
-        path: PathBuf,
-        /// Limit.
-        limit: Duration,
-    },
-    /// The output is not the expected JSON.
-    #[error(
-        "{}: expected JSON with a result of -p {prompt} -n {tokens}, found {found}; give a {PROGRAM} of llama.cpp", path.display()
-    )]
-    InvalidOutput {
-        /// Program path.
-        path: PathBuf,
-        /// Prompt tokens.
-        prompt: usize,
-        /// Tokens to write.
-        tokens: usize,
-        /// Description of the output.
-        found: String,
-    },
-}
 
 /// Options of a run of `llama-bench`.
 #[derive(Clone, Copy, Debug)]
@@ -127,14 +71,14 @@ struct RawResult {
     backends: Option<String>,
 }
 
-fn find_program(path: &Path) -> Result<PathBuf, LlamaCppError> {
+fn find_program(path: &Path) -> Result<PathBuf, BenchError> {
     let tries = [
         path.to_owned(),
         path.join(PROGRAM),
         path.join("bin").join(PROGRAM),
     ];
     let found = tries.into_iter().find(|path| path.is_file());
-    let found = found.ok_or_else(|| LlamaCppError::NotFound(path.to_owned()))?;
+    let found = found.ok_or_else(|| BenchError::ProgramNotFound(path.to_owned()))?;
     // A bare name would be searched on PATH.
     match found.parent() {
         Some(folder) if folder.as_os_str().is_empty() => Ok(Path::new(".").join(found)),
@@ -171,7 +115,7 @@ impl LlamaCpp {
             .iter()
             .all(|option| words.contains(option))
         {
-            return Err(LlamaCppError::NotLlamaBench(this.program).into());
+            return Err(BenchError::NotLlamaBench(this.program));
         }
         this.depth = words.contains(&"--n-depth");
         Ok(this)
@@ -220,7 +164,7 @@ impl LlamaCpp {
             command.args(["-ctk", name, "-ctv", name]);
         }
         let output = self.output(&mut command, self.options.time_limit, cancel)?;
-        let garbage = |found: String| LlamaCppError::InvalidOutput {
+        let garbage = |found: String| BenchError::InvalidOutput {
             path: self.program.clone(),
             prompt,
             tokens,
@@ -267,7 +211,7 @@ impl LlamaCpp {
         }
         let path = || self.program.clone();
         let child = command.spawn();
-        let child = child.map_err(|error| LlamaCppError::Start {
+        let child = child.map_err(|error| BenchError::StartProgram {
             path: path(),
             error,
         })?;
@@ -287,19 +231,17 @@ impl LlamaCpp {
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    return Err(LlamaCppError::Start {
+                    return Err(BenchError::StartProgram {
                         path: path(),
                         error,
-                    }
-                    .into());
+                    });
                 }
             }
             if started.elapsed() > limit {
-                return Err(LlamaCppError::TooLong {
+                return Err(BenchError::ProgramTooLong {
                     path: path(),
                     limit,
-                }
-                .into());
+                });
             }
             thread::sleep(CANCEL_POLL_INTERVAL.min(limit));
         };
@@ -309,24 +251,22 @@ impl LlamaCpp {
             .max(Duration::from_secs(1));
         let text = |from: Receiver<Vec<u8>>| from.recv_timeout(left).ok();
         let (Some(out), Some(err)) = (text(out), text(err)) else {
-            return Err(LlamaCppError::TooLong {
+            return Err(BenchError::ProgramTooLong {
                 path: path(),
                 limit,
-            }
-            .into());
+            });
         };
         let [out, err] = [out, err].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         let asked_for_help = command.get_args().any(|argument| argument == "--help");
         if !status.success() && !asked_for_help {
             let said = err.trim().lines().last().unwrap_or("without a word");
             let said: String = said.chars().take(200).collect();
-            return Err(LlamaCppError::Failed {
+            return Err(BenchError::ProgramFailed {
                 path: path(),
                 status: status.to_string(),
                 stderr_line: escape(&said).into_owned(),
                 command: escape(&format!("{command:?}")).into_owned(),
-            }
-            .into());
+            });
         }
         Ok(if asked_for_help {
             out + "\n" + &err

@@ -1,6 +1,7 @@
 //! Benchmarks: speed of a model, alone or in pairs with a baseline.
 
 pub mod energy;
+mod error;
 pub mod gates;
 pub mod llama_cpp;
 pub mod machine;
@@ -13,14 +14,9 @@ pub mod task;
 
 use std::time::{Duration, Instant};
 
-use htc_loader::ExecError;
-use htc_loader::generate::GenerateError;
-use htc_loader::live::SensorError;
-use thiserror::Error;
-
 use crate::event::{CancellationToken, Cancelled};
+pub use error::BenchError;
 
-use llama_cpp::LlamaCppError;
 use record::{ContextPoint, EnergyReading, Pair, Run};
 use runner::{RunWatch, Runner};
 use task::{PromptKind, Task};
@@ -117,64 +113,6 @@ impl Sensors for NoSensors {
     fn stop(&mut self) -> Result<Option<EnergyReading>, BenchError> {
         Ok(None)
     }
-}
-
-/// Errors of a benchmark.
-#[derive(Debug, Error)]
-pub enum BenchError {
-    /// The task does not fit into the model's context.
-    #[error(
-        "{model}: {task} with {tokens} tokens to write takes {needed} positions, and the model has {context}; give `{option}` fewer"
-    )]
-    TooLong {
-        /// Model name.
-        model: String,
-        /// Task description.
-        task: String,
-        /// Tokens to write.
-        tokens: usize,
-        /// Required positions.
-        needed: usize,
-        /// Context length of the model.
-        context: usize,
-        /// Option that reduces the length.
-        option: &'static str,
-    },
-    /// Generation failed in this process.
-    #[error("{model}: {error}")]
-    Generate {
-        /// Model name.
-        model: String,
-        /// Cause.
-        error: GenerateError,
-    },
-    /// The model cannot be executed in this process.
-    #[error("{model}: {error}")]
-    Exec {
-        /// Model name.
-        model: String,
-        /// Cause.
-        error: ExecError,
-    },
-    /// The clock did not advance during a run.
-    #[error(
-        "{model}: {task} took no time that this system's clock shows; ask for more tokens with `tokens`"
-    )]
-    NoTime {
-        /// Model name.
-        model: String,
-        /// Task description.
-        task: String,
-    },
-    /// The sensor does not answer any more.
-    #[error(transparent)]
-    Sensor(#[from] SensorError),
-    /// llama.cpp failed.
-    #[error(transparent)]
-    LlamaCpp(#[from] LlamaCppError),
-    /// Cancelled.
-    #[error(transparent)]
-    Cancelled(#[from] Cancelled),
 }
 
 /// Raw results of a benchmark.

@@ -14,16 +14,16 @@ use htc_formats::escape::escape;
 use htc_formats::htz::{Digest, Hasher};
 use htc_formats::open;
 use serde::Deserialize;
-use thiserror::Error;
 
+use super::BenchError;
 use super::record::SCHEMA;
 use super::statistics::SAMPLES;
 use crate::options::MeasuredEnergy;
 use crate::system::random::Rng;
 
-const MAX_FILE: u64 = 1 << 24;
+pub(super) const MAX_FILE: u64 = 1 << 24;
 
-const MAX_PAIRS: usize = 1000;
+pub(super) const MAX_PAIRS: usize = 1000;
 
 /// Maximum number of records.
 pub const MAX_FILES: usize = 16;
@@ -31,81 +31,6 @@ pub const MAX_FILES: usize = 16;
 const MIN_SIZE_DIFFERENCE: f64 = 0.01;
 
 const MAX_NAME: usize = 120;
-
-/// Error returned when no slope can be computed.
-#[derive(Debug, Error)]
-pub enum SlopeError {
-    /// Unreadable file.
-    #[error("{}: cannot be read: {error}; give the `json` of `htc bench`", path.display())]
-    Read {
-        /// File path.
-        path: PathBuf,
-        /// I/O error.
-        error: std::io::Error,
-    },
-    /// The record has too many bytes or pairs.
-    #[error("{}: a record of a benchmark has at most {MAX_FILE} bytes and {MAX_PAIRS} pairs; measure fewer pairs", .0.display())]
-    TooLarge(PathBuf),
-    /// Too many files.
-    #[error("{0} records of energy, expected at most {MAX_FILES}; give fewer")]
-    TooMany(usize),
-    /// The same record is given twice.
-    #[error("{}: the same record twice, whose pairs would count twice; give each once", .0.display())]
-    DuplicateRecord(PathBuf),
-    /// The file is not a benchmark record.
-    #[error(
-        "{}: expected the JSON of `htc bench`, found at line {line}, column {column}: {property}; measure again", path.display()
-    )]
-    Schema {
-        /// File path.
-        path: PathBuf,
-        /// Line.
-        line: usize,
-        /// Column.
-        column: usize,
-        /// Message.
-        property: String,
-    },
-    /// The record lacks the data for a slope.
-    #[error("{}: expected {expected}, found {found}; {remedy}", path.display())]
-    Unsuitable {
-        /// File path.
-        path: PathBuf,
-        /// Required content.
-        expected: &'static str,
-        /// Actual content.
-        found: String,
-        /// Remedy.
-        remedy: &'static str,
-    },
-    /// Two records differ in machine, program, sensor, threads or KV cache type.
-    #[error("{}: its {what} is {found}, and that of {} is {expected}; give records of one machine, program and sensor, with the same number of threads and KV cache type", path.display(), first.display())]
-    Differs {
-        /// File path.
-        path: PathBuf,
-        /// First file path.
-        first: PathBuf,
-        /// Property that differs.
-        what: &'static str,
-        /// Value in this file.
-        found: String,
-        /// Value in the first file.
-        expected: String,
-    },
-    /// The slope is not positive.
-    #[error(
-        "{}: expected more joules for more bytes, found a slope of {slope:e} J per byte over {pairs} pairs; measure more pairs, \
-         longer outputs, or sizes that are further apart", path.display()
-    )]
-    NoSlope {
-        /// First file path.
-        path: PathBuf,
-        /// The slope.
-        slope: f64,
-        /// Number of pairs.
-        pairs: usize,
-    },
-}
 
 #[derive(Deserialize)]
 struct Record {
@@ -162,9 +87,9 @@ impl Run {
 type EnergyPoint = (f64, f64);
 
 /// Fits the line through these records; `None` without files.
-pub fn read(paths: &[PathBuf]) -> Result<Option<MeasuredEnergy>, SlopeError> {
+pub fn read(paths: &[PathBuf]) -> Result<Option<MeasuredEnergy>, BenchError> {
     if paths.len() > MAX_FILES {
-        return Err(SlopeError::TooMany(paths.len()));
+        return Err(BenchError::TooManyRecords(paths.len()));
     }
     let (mut pairs, mut hasher): (Vec<[EnergyPoint; 2]>, Hasher) = Default::default();
     let mut first: Option<(&Path, Record)> = None;
@@ -173,7 +98,7 @@ pub fn read(paths: &[PathBuf]) -> Result<Option<MeasuredEnergy>, SlopeError> {
         let bytes = bytes_of(path)?;
         let digest = Digest::of_bytes(&bytes);
         if digests.contains(&digest) {
-            return Err(SlopeError::DuplicateRecord(path.clone()));
+            return Err(BenchError::DuplicateRecord(path.clone()));
         }
         hasher.update(&digest.0);
         digests.push(digest);
@@ -190,7 +115,7 @@ pub fn read(paths: &[PathBuf]) -> Result<Option<MeasuredEnergy>, SlopeError> {
     let line = fit_line(&pairs);
     let (joules_of_no_bytes, joules_per_byte) = line;
     if !(joules_per_byte.is_finite() && joules_per_byte > 0.0) {
-        return Err(SlopeError::NoSlope {
+        return Err(BenchError::NoSlope {
             path: path.into(),
             slope: joules_per_byte,
             pairs: pairs.len(),
@@ -211,8 +136,8 @@ fn shorten(text: &str) -> String {
     escape(&text).into_owned()
 }
 
-fn bytes_of(path: &Path) -> Result<Vec<u8>, SlopeError> {
-    let failed = |error| SlopeError::Read {
+fn bytes_of(path: &Path) -> Result<Vec<u8>, BenchError> {
+    let failed = |error| BenchError::ReadRecord {
         path: path.into(),
         error,
     };
@@ -221,24 +146,24 @@ fn bytes_of(path: &Path) -> Result<Vec<u8>, SlopeError> {
     let read = file.take(MAX_FILE + 1).read_to_end(&mut bytes);
     read.map_err(failed)?;
     if bytes.len() as u64 > MAX_FILE {
-        Err(SlopeError::TooLarge(path.into()))
+        Err(BenchError::RecordTooLarge(path.into()))
     } else {
         Ok(bytes)
     }
 }
 
-fn parse(path: &Path, bytes: &[u8]) -> Result<Record, SlopeError> {
+fn parse(path: &Path, bytes: &[u8]) -> Result<Record, BenchError> {
     let record: Record = serde_json::from_slice(bytes).map_err(|error| {
         let said = error.to_string();
         let what = said.rsplit_once(" at line ").map_or(&said[..], |(w, _)| w);
-        SlopeError::Schema {
+        BenchError::RecordSchema {
             path: path.into(),
             line: error.line(),
             column: error.column(),
             property: shorten(what),
         }
     })?;
-    let other = |expected, found, remedy| SlopeError::Unsuitable {
+    let other = |expected, found, remedy| BenchError::Unsuitable {
         path: path.into(),
         expected,
         found,
@@ -264,8 +189,8 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Record, SlopeError> {
     Ok(record)
 }
 
-fn pairs_of(path: &Path, record: &Record) -> Result<Vec<[EnergyPoint; 2]>, SlopeError> {
-    let other = |expected, found: String, remedy| SlopeError::Unsuitable {
+fn pairs_of(path: &Path, record: &Record) -> Result<Vec<[EnergyPoint; 2]>, BenchError> {
+    let other = |expected, found: String, remedy| BenchError::Unsuitable {
         path: path.into(),
         expected,
         found,
@@ -296,7 +221,7 @@ fn pairs_of(path: &Path, record: &Record) -> Result<Vec<[EnergyPoint; 2]>, Slope
         return Err(other("sizes that are 1 % apart at least", found, remedy));
     }
     if record.pairs.len() > MAX_PAIRS {
-        return Err(SlopeError::TooLarge(path.into()));
+        return Err(BenchError::RecordTooLarge(path.into()));
     }
     let pair = |pair: &Pair| {
         let baseline = pair.baseline.as_ref()?;
@@ -319,7 +244,7 @@ fn check_same_setup(
     record: &Record,
     first: &Path,
     of: &Record,
-) -> Result<(), SlopeError> {
+) -> Result<(), BenchError> {
     let sensor = |r: &Record| {
         r.sensor
             .as_ref()
@@ -352,7 +277,7 @@ fn check_same_setup(
         .find(|(_, found, expected)| found != expected)
     {
         None => Ok(()),
-        Some((what, found, expected)) => Err(SlopeError::Differs {
+        Some((what, found, expected)) => Err(BenchError::Differs {
             path: path.into(),
             first: first.into(),
             what,

@@ -1,6 +1,6 @@
 use std::cell::RefCell;
 
-use super::gates::{self, GateError, Outcome};
+use super::gates::{self, Outcome};
 use super::record::{Conditions, ModelRecord, Phase, Record};
 use super::runner::{RunWatch, Timing};
 use super::*;
@@ -346,7 +346,7 @@ fn contamination_note_names_the_disturbed_side() {
     );
 }
 
-fn gates_of(text: &str) -> Result<Vec<gates::Gate>, GateError> {
+fn gates_of(text: &str) -> Result<Vec<gates::Gate>, BenchError> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
     gates::read(file.path())
@@ -471,7 +471,7 @@ fn invalid_gates_report_their_line() {
         (1, "[{", "EOF"),
     ] {
         match gates_of(text).unwrap_err() {
-            GateError::Schema {
+            BenchError::GatesSchema {
                 line: found,
                 message: what,
                 ..
@@ -484,18 +484,18 @@ fn invalid_gates_report_their_line() {
             other => panic!("{text}: {other}"),
         }
     }
-    assert!(matches!(gates_of("[]"), Err(GateError::Empty(_))));
+    assert!(matches!(gates_of("[]"), Err(BenchError::NoGates(_))));
     let many = format!(
         "[{}]",
         vec!["{\"metric\": \"decode_ratio\", \"at_least\": 1}"; 1001].join(",")
     );
-    assert!(matches!(gates_of(&many), Err(GateError::TooLarge(_))));
+    assert!(matches!(gates_of(&many), Err(BenchError::GatesTooLarge(_))));
     assert!(matches!(
         gates_of(&" ".repeat(2 << 20)),
-        Err(GateError::TooLarge(_))
+        Err(BenchError::GatesTooLarge(_))
     ));
     assert!(matches!(
         gates::read(std::path::Path::new("no/such")),
-        Err(GateError::Read { .. })
+        Err(BenchError::ReadGates { .. })
     ));
 }

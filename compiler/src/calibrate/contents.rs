@@ -4,7 +4,8 @@ use htc_formats::htz::Digest;
 use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
 
 use super::CalibrateError;
-use crate::options::{ShippedPart, TextSource, shipped_digest, shipped_text};
+use super::shipped::{ShippedPart, shipped_digest, shipped_text};
+use crate::options::TextSource;
 use crate::system::text;
 
 /// Text as one model reads it.

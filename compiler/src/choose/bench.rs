@@ -13,17 +13,17 @@ use htc_loader::kv::{KvOptions, KvType};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::TrialError;
 use super::dial::ACTIVE_FRACTION_POINTS;
+use super::request::ChoiceRequest;
+use super::{Selection, TrialError};
 use crate::calibrate::Calibration;
 use crate::calibrate::windows::Windows;
 use crate::event::{Event, Progress};
-use crate::make::work::WorkFolder;
-use crate::make::{Artifact, AxiomSearch, BuiltArtifact, MakeInputs, TensorChange};
+use crate::make::{Artifact, AxiomSearch, BuiltArtifact, TensorChange};
 use crate::measure::{self, Distance, Evaluation, Execution};
 use crate::options::{DenseType, Shrinkage, Treatment};
 use crate::plan::{Method, Plan};
-use crate::system::clock::{Stage, StageClock};
+use crate::system::clock::Stage;
 
 /// Record of a candidate.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -79,33 +79,31 @@ pub(super) struct Candidate {
 }
 
 pub(super) struct CandidateEvaluator<'a> {
-    inputs: &'a MakeInputs<'a>,
-    work: &'a WorkFolder,
+    selection: Selection<'a>,
     model: Arc<Model>,
-    watch: Progress<'a>,
     trials: RefCell<Vec<Trial>>,
-    clock: &'a StageClock,
 }
 
 impl<'a> CandidateEvaluator<'a> {
-    pub(super) fn new(
-        inputs: &'a MakeInputs<'a>,
-        work: &'a WorkFolder,
-        clock: &'a StageClock,
-        watch: Progress<'a>,
-    ) -> Result<Self, TrialError> {
-        let model = Model::bind(inputs.source.clone()).map_err(|error| TrialError::Load {
-            path: inputs.source.path.clone(),
+    pub(super) fn new(selection: Selection<'a>) -> Result<Self, TrialError> {
+        let source = selection.builder.source;
+        let model = Model::bind(source.clone()).map_err(|error| TrialError::Load {
+            path: source.path.clone(),
             error,
         })?;
         Ok(CandidateEvaluator {
-            inputs,
-            work,
+            selection,
             model: Arc::new(model),
-            watch,
             trials: RefCell::default(),
-            clock,
         })
+    }
+
+    pub(super) fn request(&self) -> ChoiceRequest {
+        self.selection.request
+    }
+
+    pub(super) fn too_few_windows(&self) -> TrialError {
+        self.selection.too_few_windows()
     }
 
     pub(super) fn into_trials(self) -> Vec<Trial> {
@@ -117,7 +115,7 @@ impl<'a> CandidateEvaluator<'a> {
         plan: &Plan,
         treatment: Treatment,
     ) -> Result<BuiltArtifact, TrialError> {
-        Ok(self.inputs.build(plan, treatment, self.work, self.watch)?)
+        Ok(self.selection.builder.build(plan, treatment)?)
     }
 
     pub(super) fn measure(
@@ -126,13 +124,13 @@ impl<'a> CandidateEvaluator<'a> {
         treatment: Treatment,
         windows: &Windows,
     ) -> Result<Candidate, TrialError> {
-        let artifact = self.work.artifact(self.inputs.key(plan, treatment));
+        let artifact = self.artifact(self.selection.builder.key(plan, treatment));
         let digest = windows.digest();
         let (trial, distance): (Trial, Distance) = match artifact.measurements(digest) {
             Some(found) => found,
             None => {
                 let ratio = plan.ratio();
-                self.watch.report(Event::Trial { treatment, ratio });
+                self.progress().report(Event::Trial { treatment, ratio });
                 let built = self.build(plan, treatment)?;
                 let (evaluation, distance) = self.evaluate(built.key, windows)?;
                 let searches = &built.treatment_report.axiom;
@@ -141,7 +139,7 @@ impl<'a> CandidateEvaluator<'a> {
                 let trial = Trial {
                     tail: (!searches.is_empty()).then_some(tail),
                     gauge: plan
-                        .treatment_of_factors(treatment, self.inputs.calibration.is_some())
+                        .treatment_of_factors(treatment, self.calibration().is_some())
                         .gauge
                         .to_string(),
                     sink: treatment.sink.to_string(),
@@ -173,7 +171,7 @@ impl<'a> CandidateEvaluator<'a> {
     }
 
     pub(super) fn calibration(&self) -> Option<&'a Calibration> {
-        self.inputs.calibration
+        self.selection.builder.calibration
     }
 
     pub(super) fn source(&self) -> &Model {
@@ -181,19 +179,19 @@ impl<'a> CandidateEvaluator<'a> {
     }
 
     pub(super) fn threads(&self) -> usize {
-        self.inputs.threads()
+        self.selection.builder.threads()
     }
 
     pub(super) fn progress(&self) -> Progress<'a> {
-        self.watch
+        self.selection.builder.progress
     }
 
     pub(super) fn artifact(&self, key: Digest) -> Artifact<'a> {
-        self.work.artifact(key)
+        self.selection.builder.work.artifact(key)
     }
 
     pub(super) fn time_stage<T>(&self, stage: Stage, work: impl FnOnce() -> T) -> T {
-        self.clock.time(stage, work)
+        self.selection.clock.time(stage, work)
     }
 
     pub(super) fn with_tuned(
@@ -202,10 +200,9 @@ impl<'a> CandidateEvaluator<'a> {
         changes: &BTreeMap<Role, TensorChange>,
         record: TuningRecord,
     ) -> Result<BuiltArtifact, TrialError> {
-        let (work, watch) = (self.work, self.watch);
-        Ok(self
-            .inputs
-            .with_tuned(built, changes, record, ACTIVE_FRACTION_POINTS, work, watch)?)
+        let points = ACTIVE_FRACTION_POINTS;
+        let builder = &self.selection.builder;
+        Ok(builder.with_tuned(built, changes, record, points)?)
     }
 
     pub(super) fn derive_trial(&self, from: usize, of: impl FnOnce(Trial) -> Trial) -> usize {
@@ -214,8 +211,8 @@ impl<'a> CandidateEvaluator<'a> {
     }
 
     pub(super) fn held_out_text(&self) -> Digest {
-        let calibration = self.inputs.calibration;
-        calibration.map_or_else(Digest::default, Calibration::held_out_digest)
+        self.calibration()
+            .map_or_else(Digest::default, Calibration::held_out_digest)
     }
 
     pub(super) fn write_active_fractions(
@@ -223,8 +220,7 @@ impl<'a> CandidateEvaluator<'a> {
         key: Digest,
         dial: Vec<ActiveFractionPoint>,
     ) -> Result<(), HtzError> {
-        self.inputs
-            .put_active_fractions(key, dial, self.work, self.watch)
+        self.selection.builder.put_active_fractions(key, dial)
     }
 
     pub(super) fn write_quality(
@@ -232,7 +228,7 @@ impl<'a> CandidateEvaluator<'a> {
         key: Digest,
         quality: Option<QualityRecord>,
     ) -> Result<(), HtzError> {
-        self.inputs.put_quality(key, quality, self.work, self.watch)
+        self.selection.builder.put_quality(key, quality)
     }
 
     fn add_trial(&self, trial: Trial) -> usize {
@@ -255,14 +251,12 @@ impl<'a> CandidateEvaluator<'a> {
         key: Digest,
         windows: &Windows,
     ) -> Result<(Evaluation, Distance), TrialError> {
-        let model = self
-            .clock
-            .time(Stage::Measure, || self.load_artifact(key))?;
+        let model = self.time_stage(Stage::Measure, || self.load_artifact(key))?;
         self.evaluate_at(&model, ActiveSetting::FULL, windows)
     }
 
     pub(super) fn load_artifact(&self, key: Digest) -> Result<Arc<Model>, TrialError> {
-        let file = ModelFile::from_htz(&self.work.artifact(key).open()?)?;
+        let file = ModelFile::from_htz(&self.artifact(key).open()?)?;
         let path = file.path.clone();
         let model = Model::bind(file).map_err(|error| TrialError::Load { path, error })?;
         Ok(Arc::new(model))
@@ -274,17 +268,17 @@ impl<'a> CandidateEvaluator<'a> {
         setting: ActiveSetting,
         windows: &Windows,
     ) -> Result<(Evaluation, Distance), TrialError> {
-        let found = self.clock.time(Stage::Measure, || {
+        let found = self.time_stage(Stage::Measure, || {
             let progress = |done, all| {
-                self.watch.report(Event::Evaluate { done, total: all });
-                self.watch.check_cancelled()
+                self.progress().report(Event::Evaluate { done, total: all });
+                self.progress().check_cancelled()
             };
             let source = Some(&self.model);
             let execution = Execution {
                 kv: KvOptions::new(KvType::F16),
                 setting,
             };
-            let device = self.inputs.device;
+            let device = self.selection.builder.device;
             let found =
                 measure::evaluate_windows(device, model, source, windows, execution, progress);
             Ok::<_, TrialError>(found?)
@@ -306,8 +300,9 @@ impl<'a> CandidateEvaluator<'a> {
     }
 
     pub(super) fn discard(&self, candidate: &Candidate) {
-        let key = self.inputs.key(&candidate.plan, candidate.treatment);
-        self.work.artifact(key).discard();
+        let builder = &self.selection.builder;
+        let key = builder.key(&candidate.plan, candidate.treatment);
+        builder.work.artifact(key).discard();
     }
 
     pub(super) fn keep_better(&self, one: Candidate, other: Candidate) -> Candidate {

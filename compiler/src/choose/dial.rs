@@ -4,112 +4,93 @@ use htc_formats::htz::ActiveFractionPoint;
 use htc_loader::dial::{ActiveFraction, ActiveSetting, WeightBytes};
 
 use super::bench::CandidateEvaluator;
-use super::request::ChoiceRequest;
-use super::{SelectedArtifact, TrialError, too_few_windows};
+use super::{SelectedArtifact, Selection, TrialError};
 use crate::calibrate::windows::HeldOut;
-use crate::event::Progress;
-use crate::make::work::WorkFolder;
-use crate::make::{BuiltArtifact, MakeInputs};
+use crate::make::BuiltArtifact;
 use crate::measure::Distance;
-use crate::system::clock::StageClock;
 
 /// Number of measured active fractions: both ends and equidistant points between.
 pub const ACTIVE_FRACTION_POINTS: usize = 5;
 
-/// Tunes the scales of an artifact with refinements, within a limit for the whole.
-pub fn tune_elastic(
-    inputs: &MakeInputs,
-    chosen: &mut SelectedArtifact,
-    bases: &BuiltArtifact,
-    request: ChoiceRequest,
-    work: &WorkFolder,
-    clock: &StageClock,
-    watch: Progress,
-) -> Result<(), TrialError> {
-    let held_out = inputs.calibration.and_then(|found| found.held_out.as_ref());
-    let Some(windows) = held_out.and_then(HeldOut::validation) else {
-        return Ok(());
-    };
-    let bench = CandidateEvaluator::new(inputs, work, clock, watch)?;
-    let before = chosen.tuning.take();
-    let (better, tuning) =
-        bench.tune_elastic(&chosen.built, bases, before.as_ref(), request, &windows)?;
-    if let Some(better) = better {
-        chosen.built = better;
-    }
-    chosen.tuning = tuning;
-    chosen.tuning_of_bases = before;
-    chosen.validation_windows = windows.count();
-    Ok(())
-}
-
-/// Measures a whole artifact with refinements on the validation split, reusing earlier results.
-pub fn measure_whole(
-    inputs: &MakeInputs,
-    built: &BuiltArtifact,
-    wanted: ChoiceRequest,
-    work: &WorkFolder,
-    clock: &StageClock,
-    watch: Progress,
-) -> Result<Distance, TrialError> {
-    let held_out = inputs.calibration.and_then(|found| found.held_out.as_ref());
-    let windows = held_out.and_then(HeldOut::validation);
-    let Some(windows) = windows.filter(|windows| windows.count() > 1) else {
-        return Err(too_few_windows(wanted, held_out.map_or(0, HeldOut::count)));
-    };
-    let bench = CandidateEvaluator::new(inputs, work, clock, watch)?;
-    Ok(bench.measure_built(built, &windows)?.1)
-}
-
-/// Measures the chosen artifact at several active fractions on the test split and records the
-/// results.
-pub fn measure_active_fractions(
-    inputs: &MakeInputs,
-    chosen: &mut SelectedArtifact,
-    wanted: ChoiceRequest,
-    work: &WorkFolder,
-    clock: &StageClock,
-    watch: Progress,
-) -> Result<(), TrialError> {
-    let held_out = inputs.calibration.and_then(|found| found.held_out.as_ref());
-    let Some(windows) = held_out.and_then(|held_out| wanted.test_windows(held_out)) else {
-        chosen.notes.push(
-            "what the artifact is at parts of its bytes was not measured: no held-out window is left for that; \
-             a longer text, or --held-out, gives some"
-                .to_owned(),
-        );
-        return Ok(());
-    };
-    let bench = CandidateEvaluator::new(inputs, work, clock, watch)?;
-    let key = chosen.built.key;
-    let model = bench.load_artifact(key)?;
-    let dial = model.dial();
-    let mut points = Vec::new();
-    for setting in measured_settings(dial) {
-        let (evaluation, distance) = bench.evaluate_at(&model, setting, &windows)?;
-        points.push(ActiveFractionPoint {
-            refinements: setting.refinements as u64,
-            bytes: dial.active_bytes(setting),
-            fraction: dial.fraction(setting),
-            kl: distance.kl.max(0.0),
-            perplexity_ratio: distance.perplexity_ratio,
-        });
-        if setting.refinements == dial.refinements() {
-            let deciding = chosen.validation_windows;
-            let note = bench.put_quality(key, &windows, deciding, &evaluation, &distance)?;
-            chosen.notes.extend(note);
-            chosen.quality = Some(evaluation);
+impl Selection<'_> {
+    /// Tunes the scales of an artifact with refinements, within a limit for the whole.
+    pub fn tune_elastic(
+        &self,
+        chosen: &mut SelectedArtifact,
+        bases: &BuiltArtifact,
+    ) -> Result<(), TrialError> {
+        let Some(windows) = self.held_out().and_then(HeldOut::validation) else {
+            return Ok(());
+        };
+        let bench = CandidateEvaluator::new(*self)?;
+        let before = chosen.tuning.take();
+        let (better, tuning) =
+            bench.tune_elastic(&chosen.built, bases, before.as_ref(), &windows)?;
+        if let Some(better) = better {
+            chosen.built = better;
         }
+        chosen.tuning = tuning;
+        chosen.tuning_of_bases = before;
+        chosen.validation_windows = windows.count();
+        Ok(())
     }
-    // Perplexity may overflow.
-    if points
-        .iter()
-        .all(|point| point.perplexity_ratio.is_finite())
-    {
-        bench.write_active_fractions(key, points.clone())?;
+
+    /// Measures a whole artifact with refinements on the validation split, reusing earlier results.
+    pub fn measure_whole(&self, built: &BuiltArtifact) -> Result<Distance, TrialError> {
+        let windows = self.held_out().and_then(HeldOut::validation);
+        let Some(windows) = windows.filter(|windows| windows.count() > 1) else {
+            return Err(self.too_few_windows());
+        };
+        Ok(CandidateEvaluator::new(*self)?
+            .measure_built(built, &windows)?
+            .1)
     }
-    chosen.active_fractions = points;
-    Ok(())
+
+    /// Measures the chosen artifact at several active fractions on the test split and records the
+    /// results.
+    pub fn measure_active_fractions(
+        &self,
+        chosen: &mut SelectedArtifact,
+    ) -> Result<(), TrialError> {
+        let Some(windows) = self.test_windows() else {
+            chosen.notes.push(
+                "what the artifact is at parts of its bytes was not measured: no held-out window is left for that; \
+                 a longer text, or --held-out, gives some"
+                    .to_owned(),
+            );
+            return Ok(());
+        };
+        let bench = CandidateEvaluator::new(*self)?;
+        let key = chosen.built.key;
+        let model = bench.load_artifact(key)?;
+        let dial = model.dial();
+        let mut points = Vec::new();
+        for setting in measured_settings(dial) {
+            let (evaluation, distance) = bench.evaluate_at(&model, setting, &windows)?;
+            points.push(ActiveFractionPoint {
+                refinements: setting.refinements as u64,
+                bytes: dial.active_bytes(setting),
+                fraction: dial.fraction(setting),
+                kl: distance.kl.max(0.0),
+                perplexity_ratio: distance.perplexity_ratio,
+            });
+            if setting.refinements == dial.refinements() {
+                let deciding = chosen.validation_windows;
+                let note = bench.put_quality(key, &windows, deciding, &evaluation, &distance)?;
+                chosen.notes.extend(note);
+                chosen.quality = Some(evaluation);
+            }
+        }
+        // Perplexity may overflow.
+        if points
+            .iter()
+            .all(|point| point.perplexity_ratio.is_finite())
+        {
+            bench.write_active_fractions(key, points.clone())?;
+        }
+        chosen.active_fractions = points;
+        Ok(())
+    }
 }
 
 fn measured_settings(dial: &WeightBytes) -> Vec<ActiveSetting> {

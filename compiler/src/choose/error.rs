@@ -6,12 +6,12 @@ use htc_formats::htz::HtzError;
 use htc_loader::LoadError;
 
 use crate::event::Cancelled;
+use crate::gradient::GradientError;
 use crate::make::MakeError;
 use crate::measure::{Distance, EvaluateError};
 use crate::options::{GaugeKind, OptionError, QualityLimit};
 use crate::plan::PlanError;
 use crate::system::show::format_interval;
-use crate::tune::TuneError;
 
 /// Error returned when no candidate can be chosen.
 #[derive(Debug, thiserror::Error)]
@@ -85,7 +85,7 @@ pub enum TrialError {
     Make(#[from] MakeError),
     /// Scales cannot be tuned.
     #[error(transparent)]
-    Tune(#[from] TuneError),
+    Tune(#[from] GradientError),
     /// Measurements cannot be written.
     #[error(transparent)]
     WriteRecord(#[from] HtzError),

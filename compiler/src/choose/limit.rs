@@ -1,12 +1,12 @@
 //! Search for the smallest artifact within a limit.
 
-use super::Planner;
 use super::TrialError;
 use super::bench::{Candidate, CandidateEvaluator};
 use crate::calibrate::windows::Windows;
 use crate::measure::{Distance, Interval};
 use crate::options::QualityLimit;
 use crate::plan::Method;
+use crate::planner::Planner;
 
 impl QualityLimit {
     /// Returns true if a candidate is within the limit at the upper end of its 95 % interval, since
@@ -33,19 +33,18 @@ impl CandidateEvaluator<'_> {
     /// hundredth, finer for file sizes. `ratio` is the start.
     pub(super) fn find_smallest_artifact(
         &self,
-        planner: Planner,
+        planner: &Planner,
         start: Candidate,
         ratio: f64,
-        limit: QualityLimit,
         windows: &Windows,
     ) -> Result<Candidate, TrialError> {
-        let treatment = start.treatment;
+        let (limit, treatment) = (self.request().limit, start.treatment);
         let steps = match start.plan.request().method {
             Method::Quantise => STEPS_OF_FILES,
             Method::PerProjection | Method::SharedBasis => STEPS_OF_FACTORS,
         };
         let at = |ratio: f64| -> Result<Option<Candidate>, TrialError> {
-            match planner(Some(ratio)) {
+            match planner.plan_at(ratio) {
                 Ok(plan) => Ok(Some(self.measure(&plan, treatment, windows)?)),
                 Err(error) if error.is_too_small() => Ok(None),
                 Err(error) => Err(error.into()),

@@ -1,46 +1,38 @@
 //! Files of a single type for comparison with the artifact.
 
 use super::bench::CandidateEvaluator;
-use super::request::ChoiceRequest;
-use super::{Trial, TrialError};
-use crate::event::{Event, Progress};
-use crate::make::work::WorkFolder;
-use crate::make::{MakeError, MakeInputs};
+use super::{Selection, Trial, TrialError};
+use crate::event::Event;
+use crate::make::{ArtifactBuilder, MakeError};
 use crate::plan::Plan;
-use crate::system::clock::StageClock;
-use crate::unit::UnitsError;
 
-/// Makes and measures the artifacts of single-type plans on the test split.
-pub fn measure_single_type_files(
-    inputs: &MakeInputs,
-    plans: &[Plan],
-    wanted: ChoiceRequest,
-    work: &WorkFolder,
-    clock: &StageClock,
-    watch: Progress,
-) -> Result<Vec<Trial>, TrialError> {
-    let held_out = inputs.calibration.and_then(|found| found.held_out.as_ref());
-    let windows = held_out.and_then(|held_out| wanted.test_windows(held_out));
-    let (Some(windows), [_, ..]) = (windows, plans) else {
-        return Ok(Vec::new());
-    };
-    let inputs = &MakeInputs {
-        is_base: false,
-        ..*inputs
-    };
-    let bench = CandidateEvaluator::new(inputs, work, clock, watch)?;
-    let treatment = wanted.treatment.resolve(wanted.calibrated)?;
-    for plan in plans {
-        match bench.measure(plan, treatment, &windows) {
-            Ok(found) => bench.discard(&found),
-            // Skip types that a matrix cannot have.
-            Err(TrialError::Make(MakeError::Units(UnitsError::Unit { error, .. }))) => {
-                let dtype = plan.uniform_type().map(|dtype| dtype.to_string());
-                let dtype = dtype.unwrap_or_default();
-                watch.report(Event::Note(&format!("not compared with {dtype}: {error}")));
+impl Selection<'_> {
+    /// Makes and measures the artifacts of single-type plans on the test split.
+    pub fn measure_single_type_files(&self, plans: &[Plan]) -> Result<Vec<Trial>, TrialError> {
+        let (Some(windows), [_, ..]) = (self.test_windows(), plans) else {
+            return Ok(Vec::new());
+        };
+        let bench = CandidateEvaluator::new(Selection {
+            builder: ArtifactBuilder {
+                is_base: false,
+                ..self.builder
+            },
+            ..*self
+        })?;
+        let treatment = self.request.treatment.resolve(self.request.calibrated)?;
+        for plan in plans {
+            match bench.measure(plan, treatment, &windows) {
+                Ok(found) => bench.discard(&found),
+                // Skip types that a matrix cannot have.
+                Err(TrialError::Make(MakeError::Unit { error, .. })) => {
+                    let dtype = plan.uniform_type().map(|dtype| dtype.to_string());
+                    let dtype = dtype.unwrap_or_default();
+                    let note = format!("not compared with {dtype}: {error}");
+                    bench.progress().report(Event::Note(&note));
+                }
+                Err(error) => return Err(error),
             }
-            Err(error) => return Err(error),
         }
+        Ok(bench.into_trials())
     }
-    Ok(bench.into_trials())
 }

@@ -2,7 +2,6 @@
 
 use super::TrialError;
 use super::bench::{Candidate, CandidateEvaluator};
-use super::request::ChoiceRequest;
 use crate::calibrate::windows::Windows;
 use crate::options::{GaugeKind, Shrinkage, Treatment};
 use crate::plan::Plan;
@@ -18,10 +17,9 @@ impl CandidateEvaluator<'_> {
     pub(super) fn best_treatment(
         &self,
         plan: &Plan,
-        wanted: ChoiceRequest,
         deciding: &ValidationWindows,
     ) -> Result<Candidate, TrialError> {
-        let windows = &deciding.all;
+        let (wanted, windows) = (self.request(), &deciding.all);
         let mut treatments = wanted.candidate_treatments()?.into_iter();
         let nothing = || TrialError::TooFewHeldOutWindows {
             decision: "`gauge`".into(),

@@ -7,7 +7,6 @@ use htc_loader::dial::ActiveSetting;
 
 use super::TrialError;
 use super::bench::{Candidate, CandidateEvaluator, Trial};
-use super::request::ChoiceRequest;
 use crate::calibrate::windows::Windows;
 use crate::make::BuiltArtifact;
 use crate::measure::{Distance, Evaluation};
@@ -32,11 +31,9 @@ impl CandidateEvaluator<'_> {
         &self,
         candidate: &mut Candidate,
         built: BuiltArtifact,
-        wanted: ChoiceRequest,
         windows: &Windows,
     ) -> Result<(BuiltArtifact, Option<Tuning>), TrialError> {
-        let Some((mut course, better)) = self.run_tuning(&built, None, wanted.tune, windows)?
-        else {
+        let Some((mut course, better)) = self.run_tuning(&built, None, windows)? else {
             return Ok((built, None));
         };
         course.kl_before = candidate.distance.kl;
@@ -45,7 +42,7 @@ impl CandidateEvaluator<'_> {
         };
         let (evaluation, distance) = self.measure_built(&better, windows)?;
         course.kl_after = Some(distance.kl);
-        let limit = wanted.limit;
+        let limit = self.request().limit;
         let holds = limit.is_none() || limit.holds(&distance);
         let gained = holds && distance.kl < candidate.distance.kl;
         let trial = self.derive_trial(candidate.trial, |trial| Trial {
@@ -70,15 +67,14 @@ impl CandidateEvaluator<'_> {
         built: &BuiltArtifact,
         of_bases: &BuiltArtifact,
         before: Option<&Tuning>,
-        request: ChoiceRequest,
         windows: &Windows,
     ) -> Result<(Option<BuiltArtifact>, Option<Tuning>), TrialError> {
-        let limit = request.limit;
+        let limit = self.request().limit;
         let bases = TunedBases {
             built: of_bases,
             steps: before.map_or(0, |course| course.kept),
         };
-        let found = self.run_tuning(built, Some(bases), request.tune, windows)?;
+        let found = self.run_tuning(built, Some(bases), windows)?;
         let Some((mut course, better)) = found else {
             return Ok((None, None));
         };
@@ -114,7 +110,6 @@ impl CandidateEvaluator<'_> {
         &self,
         built: &BuiltArtifact,
         bases: Option<TunedBases<'_>>,
-        steps: usize,
         windows: &Windows,
     ) -> Result<Option<(Tuning, Option<BuiltArtifact>)>, TrialError> {
         let Some(calibration) = self.calibration() else {
@@ -131,7 +126,7 @@ impl CandidateEvaluator<'_> {
             bases: bases.as_deref(),
             calibration,
             held_out: windows,
-            steps,
+            steps: self.request().tune,
             threads: self.threads(),
         };
         let artifact = self.artifact(built.key);

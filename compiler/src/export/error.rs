@@ -18,7 +18,10 @@ use crate::event::Cancelled;
 pub enum ExportError {
     /// The artifact is unreadable, or the output's location is not writable.
     #[error(transparent)]
-    Htz(#[from] HtzError),
+    Htz(HtzError),
+    /// The output exists.
+    #[error("{}: exists already; give another name, or replace it with `overwrite`", .0.display())]
+    Exists(PathBuf),
     /// The output does not open again.
     #[error("what was written does not open again: {0}")]
     Reopened(String),
@@ -132,6 +135,15 @@ pub enum ExportError {
     /// The export was cancelled; no output is left.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
+}
+
+impl From<HtzError> for ExportError {
+    fn from(error: HtzError) -> Self {
+        match error {
+            HtzError::Exists { path } => ExportError::Exists(path),
+            error => ExportError::Htz(error),
+        }
+    }
 }
 
 impl ExportError {

@@ -14,31 +14,15 @@ use htc_formats::block;
 use htc_formats::htz::{DepthSinkRecord, GeometryRecord, SpectrumRecord, TensorEntry};
 use htc_formats::model::spec::Projection;
 use htc_formats::model::{HyperParameters, MatrixId, ModelSpec, Part, ProjectionKind, Role};
-use thiserror::Error;
 
 use crate::system::ordered;
+use crate::unit::MakeError;
 
 /// Relative tolerance for different orders of addition.
 pub const TOLERANCE: f64 = 1e-9;
 
 /// Independent of the number of threads, as is the order of sums.
 const NUMBERS_PER_JOB: usize = 1 << 20;
-
-/// Error returned when spectra cannot be computed.
-#[derive(Debug, Error)]
-pub enum ProbeError {
-    /// A tensor does not decode.
-    #[error("tensor {tensor}: {source}; copy the file again or compile it anew")]
-    Block {
-        /// Tensor role.
-        tensor: Role,
-        /// Codec error.
-        source: CodecError,
-    },
-    /// No thread can be started.
-    #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
-    Thread(#[from] std::io::Error),
-}
 
 /// Returns the geometry record of an artifact with zero spectra.
 pub fn empty_record(
@@ -82,13 +66,13 @@ pub fn empty_record(
 /// depend on the number of threads.
 ///
 /// # Errors
-/// [`ProbeError`].
+/// [`MakeError`].
 pub fn spectra<'a>(
     tensors: &'a [TensorEntry],
     bytes: impl Fn(&'a TensorEntry) -> &'a [u8] + Sync,
     layer: usize,
     threads: usize,
-) -> Result<Vec<SpectrumRecord>, ProbeError> {
+) -> Result<Vec<SpectrumRecord>, MakeError> {
     let found = tensors.iter().filter_map(|entry| {
         let own = match entry.role {
             Role::Linear { layer, .. } | Role::Basis { layer, .. } => layer,
@@ -119,7 +103,7 @@ pub fn spectra<'a>(
                 let tensor = entry.role;
                 let rows = row..(row + step).min(entry.rows as usize);
                 return column_group_norms(entry, bytes(entry), rows)
-                    .map_err(|source| ProbeError::Block { tensor, source });
+                    .map_err(|source| MakeError::Stored { tensor, source });
             }
             let row_bytes = entry.dtype.row_bytes(entry.cols as usize).unwrap_or(0);
             let bytes = bytes(entry);
@@ -128,7 +112,7 @@ pub fn spectra<'a>(
             squared_norms(entry.dtype, entry.cols as usize, &bytes[from..to], axis).map_err(
                 |source| {
                     let tensor = entry.role;
-                    ProbeError::Block { tensor, source }
+                    MakeError::Stored { tensor, source }
                 },
             )
         },
@@ -139,7 +123,7 @@ pub fn spectra<'a>(
                 Axis::Columns if !sums.is_empty() => add(sums, &part),
                 Axis::Rows | Axis::Columns => sums.extend(part),
             }
-            Ok::<_, ProbeError>(())
+            Ok::<_, MakeError>(())
         },
     )?;
     let sums: BTreeMap<Role, Vec<f64>> = found

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::{fmt, io};
 
 use htc_formats::CodecError;
+use htc_formats::DType;
+use htc_formats::htz::HtzError;
 use htc_formats::model::{MatrixId, Role};
 use htc_kernels::PoolError;
 use htc_loader::Model;
@@ -22,7 +24,7 @@ pub struct NoMatrix {
     pub layers: usize,
 }
 
-/// Error returned when a backward pass fails.
+/// Error returned when a backward pass or a tuning fails.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GradientError {
@@ -97,6 +99,27 @@ pub enum GradientError {
     /// Cancelled by the caller.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
+    /// A norm has a type that cannot be tuned.
+    #[error(
+        "{role} is stored as {dtype}, expected f32, f16 or bf16 to tune it; `tune` 0 leaves it"
+    )]
+    NormType {
+        /// Norm.
+        role: Role,
+        /// Its type.
+        dtype: DType,
+    },
+    /// Tuned numbers are out of the range of the norm's type.
+    #[error("{role}: {source}")]
+    NormRange {
+        /// Norm.
+        role: Role,
+        /// Cause.
+        source: CodecError,
+    },
+    /// The state cannot be saved.
+    #[error(transparent)]
+    SaveState(#[from] HtzError),
 }
 
 /// Checks that numbers in a pass of a model are finite. `place` names where they are.

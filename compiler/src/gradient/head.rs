@@ -154,7 +154,8 @@ impl<'a, T: Number, R: Rows<T>> Head<'a, T, R> {
         x: &[T],
         draws: &[f64],
         work: &mut HeadWork<T>,
-        (diagonal, dx): (&mut [f64], &mut [T]),
+        diagonal: &mut [f64],
+        dx: &mut [T],
     ) -> Result<(), R::Error> {
         let vocabulary = self.vocabulary;
         self.logits(pool, x, work)?;

@@ -194,8 +194,8 @@ impl<'a> Pass<'a> {
                     let n = x.len() / hyper.width;
                     let draws: Vec<f64> = (position..position + n).map(draw).collect();
                     self.d.resize(x.len(), 0.0);
-                    let sums = (&mut diagonal[..], &mut self.d[..]);
-                    head.back(cpu.pool(), x, &draws, &mut work, sums)?;
+                    let d = &mut self.d[..];
+                    head.back(cpu.pool(), x, &draws, &mut work, &mut diagonal, d)?;
                     check_finite(model, &self.d, "head")?;
                     to.numbers(&self.d)?;
                     position += n;

@@ -1,6 +1,5 @@
 //! Makes one artifact from one plan, resuming after an interruption.
 
-mod error;
 mod journal;
 mod refined;
 mod treatment;
@@ -28,9 +27,9 @@ use crate::options::{GaugeKind, Treatment};
 use crate::order::{ChannelPermutation, PermutedSource};
 use crate::plan::{Plan, UnitPlan};
 use crate::system::ordered;
+pub use crate::unit::MakeError;
 use crate::unit::ModelTreatment;
-use crate::unit::{self, Factors, UnitError, UnitMeasurements, UnitsError, kv_bases};
-pub use error::MakeError;
+use crate::unit::{self, Factors, UnitError, UnitMeasurements, kv_bases};
 pub use journal::Artifact;
 use journal::Journal;
 pub use treatment::{
@@ -44,9 +43,9 @@ use work::WorkFolder;
 /// results.
 pub const ARITHMETIC_VERSION: u32 = 8;
 
-/// Inputs shared by all artifacts of a compilation.
+/// Makes the artifacts of a compilation in its work folder.
 #[derive(Clone, Copy, Debug)]
-pub struct MakeInputs<'a> {
+pub struct ArtifactBuilder<'a> {
     /// The model.
     pub source: &'a ModelFile,
     /// Digest of the model.
@@ -69,6 +68,10 @@ pub struct MakeInputs<'a> {
     pub is_base: bool,
     /// Device that executes models.
     pub device: &'a dyn Device,
+    /// Folder of the artifacts.
+    pub work: &'a WorkFolder,
+    /// Progress and cancellation.
+    pub progress: Progress<'a>,
 }
 
 /// A complete artifact in the work folder.
@@ -84,7 +87,7 @@ pub struct BuiltArtifact {
     pub bytes: u64,
 }
 
-impl MakeInputs<'_> {
+impl ArtifactBuilder<'_> {
     /// Returns the number of threads that factorise.
     pub fn threads(&self) -> usize {
         self.device.pool().threads()
@@ -125,7 +128,7 @@ impl MakeInputs<'_> {
     }
 
     fn key_of_draft(&self, draft: &Manifest, treatment: Treatment, plan: &Plan) -> Digest {
-        let MakeInputs {
+        let ArtifactBuilder {
             source,
             digest,
             calibration,
@@ -138,6 +141,8 @@ impl MakeInputs<'_> {
             reserve_tuning: _,
             // The rest is in the calibration's key.
             device,
+            work: _,
+            progress: _,
         } = self;
         let Treatment {
             gauge,
@@ -180,14 +185,8 @@ impl MakeInputs<'_> {
     }
 
     /// Makes the artifact of a plan, or returns the complete one.
-    pub fn build(
-        &self,
-        plan: &Plan,
-        treatment: Treatment,
-        work: &WorkFolder,
-        watch: Progress,
-    ) -> Result<BuiltArtifact, MakeError> {
-        let source = self.source;
+    pub fn build(&self, plan: &Plan, treatment: Treatment) -> Result<BuiltArtifact, MakeError> {
+        let (source, work, watch) = (self.source, self.work, self.progress);
         let jobs = layout::write_steps(source, plan, treatment.bias);
         let draft = self.draft(plan, treatment);
         let key = self.key_of_draft(&draft, treatment, plan);
@@ -262,17 +261,10 @@ impl MakeInputs<'_> {
     ///
     /// # Errors
     /// [`HtzError::Quality`] for an invalid quality.
-    pub fn put_quality(
-        &self,
-        key: Digest,
-        quality: Option<QualityRecord>,
-        work: &WorkFolder,
-        watch: Progress,
-    ) -> Result<(), HtzError> {
-        let artifact = work.artifact(key);
-        HtzWriter::write_quality(work.folder(), &artifact.complete_name(), quality)?;
-        let (_, mut journal) = artifact.journal::<UnitMeasurements>(watch)?;
-        journal.record_complete(Digest::of_bytes(artifact.open()?.header_and_manifest()))
+    pub fn put_quality(&self, key: Digest, quality: Option<QualityRecord>) -> Result<(), HtzError> {
+        let artifact = self.work.artifact(key);
+        HtzWriter::write_quality(self.work.folder(), &artifact.complete_name(), quality)?;
+        self.record_complete(&artifact)
     }
 
     /// Writes the points of the active fraction into the complete artifact of a key.
@@ -283,12 +275,14 @@ impl MakeInputs<'_> {
         &self,
         key: Digest,
         dial: Vec<ActiveFractionPoint>,
-        work: &WorkFolder,
-        watch: Progress,
     ) -> Result<(), HtzError> {
-        let artifact = work.artifact(key);
-        HtzWriter::write_active_fractions(work.folder(), &artifact.complete_name(), dial)?;
-        let (_, mut journal) = artifact.journal::<UnitMeasurements>(watch)?;
+        let artifact = self.work.artifact(key);
+        HtzWriter::write_active_fractions(self.work.folder(), &artifact.complete_name(), dial)?;
+        self.record_complete(&artifact)
+    }
+
+    fn record_complete(&self, artifact: &Artifact) -> Result<(), HtzError> {
+        let (_, mut journal) = artifact.journal::<UnitMeasurements>(self.progress)?;
         journal.record_complete(Digest::of_bytes(artifact.open()?.header_and_manifest()))
     }
 
@@ -315,7 +309,7 @@ impl MakeInputs<'_> {
         };
         search_axioms(&treatment, source, self.threads(), open, watch)?;
         watch.report(Event::StepCount(jobs.len()));
-        let of_source = |error| MakeError::from(UnitsError::with_source_path(source)(error));
+        let of_source = |error| MakeError::with_source_path(source)(error);
         let algebra = self.device.algebra();
         let bases = |layer: usize| {
             let calibration = self.calibration.ok_or(MakeError::KvBasesWithoutText)?;
@@ -387,7 +381,7 @@ impl ArtifactWriter<'_> {
                 let bytes = self.source.bytes(tensor).map_err(|error| {
                     let tensor = tensor.name.clone();
                     let source = error;
-                    UnitsError::with_source_path(self.source.file())(UnitError::Permutation {
+                    MakeError::with_source_path(self.source.file())(UnitError::Permutation {
                         tensor,
                         source,
                     })
@@ -447,7 +441,7 @@ fn search_axioms(
         |index| {
             let layer = layers[index];
             let found = treatment.axiom(layer).map(|_| ());
-            Ok(found.map_err(UnitsError::with_source_path(source))?)
+            found.map_err(MakeError::with_source_path(source))
         },
         |index, ()| Ok(watch.step_done(&format!("layer {}", layers[index]))?),
     )

@@ -7,20 +7,19 @@ use htc_formats::htz::{
 use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
 
-use super::work::WorkFolder;
-use super::{BuiltArtifact, MakeError, MakeInputs};
-use crate::event::{Event, Progress};
+use super::{ArtifactBuilder, BuiltArtifact, MakeError};
+use crate::event::Event;
 use crate::layout;
 use crate::options::Treatment;
 use crate::order::PermutedSource;
 use crate::plan::{MatrixForm, Plan, Refinement, UnitPlan};
 use crate::system::ordered;
-use crate::unit::{self, UnitMeasurements, UnitsError};
+use crate::unit::{self, UnitMeasurements};
 
 /// Residuals per thread that may wait to be written.
 const PENDING_PER_THREAD: usize = 2;
 
-impl MakeInputs<'_> {
+impl ArtifactBuilder<'_> {
     /// Returns the bytes of the artifact with these residuals.
     pub fn bytes_with_residuals(
         &self,
@@ -82,9 +81,8 @@ impl MakeInputs<'_> {
         plan: &Plan,
         refinements: &[Refinement],
         points: usize,
-        work: &WorkFolder,
-        watch: Progress,
     ) -> Result<BuiltArtifact, MakeError> {
+        let (work, watch) = (self.work, self.progress);
         let base = work.artifact(built.key).open()?;
         let draft = self.draft_with_residuals(base.manifest(), refinements, points);
         let mut named = format!("refined {} {points}\n", built.key);
@@ -102,7 +100,7 @@ impl MakeInputs<'_> {
                 watch.check_cancelled()?;
             }
             let base = ModelFile::from_htz(&base)?;
-            self.write_residuals(&base, plan, refinements, &mut writer, watch)?;
+            self.write_residuals(&base, plan, refinements, &mut writer)?;
             writer.finish(|_| {})?;
             journal.record_complete(Digest::of_bytes(artifact.open()?.header_and_manifest()))?;
         }
@@ -120,8 +118,8 @@ impl MakeInputs<'_> {
         plan: &Plan,
         refinements: &[Refinement],
         writer: &mut HtzWriter,
-        watch: Progress,
     ) -> Result<(), MakeError> {
+        let watch = self.progress;
         let treatment = self.model_treatment(Treatment::default());
         let treatment = treatment.with_permutation(self.permutation);
         let treatment = treatment.with_gradients(self.gradients);
@@ -142,9 +140,7 @@ impl MakeInputs<'_> {
                     notes: Vec::new(),
                 };
                 let made = unit::factorise(&source, &unit, &treatment);
-                made.map_err(|error| {
-                    MakeError::from(UnitsError::with_source_path(self.source)(error))
-                })
+                made.map_err(|error| MakeError::with_source_path(self.source)(error))
             },
             |index, factors| {
                 let matrix = refinements[index].member.matrix;

@@ -7,9 +7,7 @@ use htc_formats::block;
 use htc_formats::htz::{ActiveFractionPoint, Digest, QualityRecord, TensorEntry, TuningRecord};
 use htc_formats::model::Role;
 
-use super::work::WorkFolder;
-use super::{BuiltArtifact, MakeError, MakeInputs, stored_spectra};
-use crate::event::Progress;
+use super::{ArtifactBuilder, BuiltArtifact, MakeError, stored_spectra};
 use crate::unit::UnitMeasurements;
 
 /// Change of a tensor.
@@ -54,7 +52,7 @@ impl TensorChange {
     }
 }
 
-impl MakeInputs<'_> {
+impl ArtifactBuilder<'_> {
     /// Makes a copy of a complete artifact with these changes, or returns the existing one. With
     /// residuals there is space for `points` active fractions.
     pub fn with_tuned(
@@ -63,9 +61,8 @@ impl MakeInputs<'_> {
         changes: &BTreeMap<Role, TensorChange>,
         tuning: TuningRecord,
         points: usize,
-        work: &WorkFolder,
-        watch: Progress,
     ) -> Result<BuiltArtifact, MakeError> {
+        let (work, watch) = (self.work, self.progress);
         let untuned = work.artifact(built.key).open()?;
         let mut draft = untuned.manifest().clone();
         draft.quality = self.reserve_quality.then(QualityRecord::draft);

@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 use htc_formats::htz::{Digest, HtzWriter, Manifest, SourceRecord};
 use htc_formats::model::Role;
 
-use super::work::WorkFolder;
-use super::{BuiltArtifact, MakeError, MakeInputs};
-use crate::event::{Event, Progress};
+use super::{ArtifactBuilder, BuiltArtifact, MakeError};
+use crate::event::Event;
 use crate::unit::UnitMeasurements;
 
 /// An artifact in the work folder that includes its source's weights.
@@ -23,16 +22,11 @@ pub struct ArtifactWithSource {
     pub shared_bytes: u64,
 }
 
-impl MakeInputs<'_> {
+impl ArtifactBuilder<'_> {
     /// Copies a complete artifact and appends the source's weights tensor by tensor; or returns the
     /// existing copy.
-    pub fn with_source(
-        &self,
-        built: &BuiltArtifact,
-        work: &WorkFolder,
-        watch: Progress,
-    ) -> Result<ArtifactWithSource, MakeError> {
-        let source = self.source;
+    pub fn with_source(&self, built: &BuiltArtifact) -> Result<ArtifactWithSource, MakeError> {
+        let (source, work, watch) = (self.source, self.work, self.progress);
         let base = work.artifact(built.key).open()?;
         let named = format!(
             "with source {} {}",

@@ -32,6 +32,16 @@ pub enum Budget {
     Energy,
 }
 
+impl Budget {
+    /// Returns the bytes of the whole artifact, if those are requested.
+    pub fn file_size(self) -> Option<u64> {
+        match self {
+            Budget::FileSize(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::SHIPPED_VERSION;
 #[cfg(feature = "cli")]
 use super::flags::{self, heading};
 use crate::system::disk;
 use crate::system::show::file_name;
+
+/// Version of the shipped text, incremented with every change: of a part, of their order, or of the
+/// interleaving.
+pub const SHIPPED_VERSION: u32 = 1;
 
 /// Source of a calibration text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +20,7 @@ use crate::system::show::file_name;
 pub enum TextSource {
     /// A file.
     File(PathBuf),
-    /// The text that ships with the program, [`super::shipped_text`].
+    /// The text that ships with the program, [`shipped_text`](crate::calibrate::shipped_text).
     Shipped,
 }
 

@@ -79,7 +79,6 @@ pub(crate) mod flags;
 mod limit;
 mod plan;
 mod request;
-mod shipped;
 mod shrinkage;
 mod switch;
 mod treatment;
@@ -87,7 +86,7 @@ mod treatment;
 pub use budget::Budget;
 pub use calibration::{
     CalibrationOptions, CalibrationText, DEFAULT_CONTEXT, DEFAULT_LOCK_TIMEOUT, DEFAULT_TOKENS,
-    TextSource,
+    SHIPPED_VERSION, TextSource,
 };
 pub use codes::{CodeKinds, CodeOptions, DenseChoice, DenseType};
 pub(crate) use compile::BASE_FRACTION;
@@ -102,7 +101,6 @@ pub use request::{
     Allocation, Allocator, DenseTypes, FirstPositions, MeasuredEnergy, Method, PlanRequest,
     RankFloor, TargetMachine,
 };
-pub use shipped::{SHIPPED_VERSION, ShippedPart, shipped_digest, shipped_text};
 pub use shrinkage::{Shrinkage, ShrinkageArg};
 pub use switch::Switch;
 pub use treatment::{BiasArg, GaugeKind, SinkProtection, Treatment, TreatmentOptions};

@@ -127,7 +127,7 @@ pub fn page(record: &Record) -> Result<String, PageError> {
         )],
         ..Page::default()
     };
-    page.render().ok_or(PageError::TooLarge)
+    page.render().ok_or(PageError::PageTooLarge)
 }
 
 fn tiles(record: &Value) -> Vec<(String, String)> {

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
+use super::template::MAX_PAGE;
 use crate::analyse::record::{Analysis, Kind};
 use crate::measure::Record;
 use crate::report::Report;
@@ -28,9 +29,9 @@ const MAX_ENTRIES: usize = MAX_LAYERS * ProjectionKind::ALL.len();
 /// Points of a record of a draft at most.
 pub const MAX_DRIFT_POINTS: usize = 4096;
 
-/// Reason why a file cannot be part of a page.
+/// Reason why a file cannot be part of a page, or why there is no page.
 #[derive(Debug, Error)]
-pub enum InputError {
+pub enum PageError {
     /// The file cannot be read.
     #[error("{}: cannot be read: {source}; give the file that a command wrote", path.display())]
     Read {
@@ -70,6 +71,11 @@ pub enum InputError {
     /// The artifact is damaged.
     #[error(transparent)]
     Artifact(#[from] HtzError),
+    /// Browsers would not show the page.
+    #[error(
+        "the page would have more than {MAX_PAGE} bytes, which no browser shows well; give fewer files at a time"
+    )]
+    PageTooLarge,
 }
 
 /// An artifact's manifest with the name of the file.
@@ -151,8 +157,8 @@ struct Keys {
 
 impl Inputs {
     /// Reads a file and adds its content.
-    pub fn read(&mut self, path: &Path) -> Result<(), InputError> {
-        let failed = |source| InputError::Read {
+    pub fn read(&mut self, path: &Path) -> Result<(), PageError> {
+        let failed = |source| PageError::Read {
             path: path.into(),
             source,
         };
@@ -178,19 +184,19 @@ impl Inputs {
         }
         if let Some(found) = other_format(&magic) {
             let path = path.into();
-            return Err(InputError::Unknown { path, found });
+            return Err(PageError::Unknown { path, found });
         }
         bytes.append(&mut magic);
         file.read_to_end(&mut bytes).map_err(failed)?;
         self.bytes += bytes.len() as u64;
         if self.bytes > MAX_JSON {
-            return Err(InputError::TooLarge { path: path.into() });
+            return Err(PageError::TooLarge { path: path.into() });
         }
         self.take(path, &bytes)
     }
 
-    fn take(&mut self, path: &Path, json: &[u8]) -> Result<(), InputError> {
-        let unknown = |found| InputError::Unknown {
+    fn take(&mut self, path: &Path, json: &[u8]) -> Result<(), PageError> {
+        let unknown = |found| PageError::Unknown {
             path: path.into(),
             found,
         };
@@ -258,8 +264,8 @@ const JSON: FileKind = FileKind {
 };
 
 impl FileKind {
-    fn damaged(&self, path: &Path, what: String) -> InputError {
-        InputError::Damaged {
+    fn damaged(&self, path: &Path, what: String) -> PageError {
+        PageError::Damaged {
             path: path.into(),
             kind: self.name,
             what,
@@ -271,7 +277,7 @@ impl FileKind {
         &self,
         path: &Path,
         json: &[u8],
-    ) -> Result<T, InputError> {
+    ) -> Result<T, PageError> {
         let parsed: T =
             serde_json::from_slice(json).map_err(|error| self.damaged(path, error.to_string()))?;
         check(&parsed).map_err(|what| self.damaged(path, what))?;

@@ -20,20 +20,10 @@ pub mod template;
 
 use data::{ArtifactData, PageData};
 use input::Inputs;
+pub use input::PageError;
 use maud::{Markup, html};
 use serde_json::Value;
-use template::{MAX_PAGE, Page, Section};
-use thiserror::Error;
-
-/// Reason why there is no page.
-#[derive(Debug, Error)]
-pub enum PageError {
-    /// Browsers would not show the page.
-    #[error(
-        "the page would have more than {MAX_PAGE} bytes, which no browser shows well; give fewer files at a time"
-    )]
-    TooLarge,
-}
+use template::{Page, Section};
 
 enum Source {
     Files(fn(&PageData) -> Markup),
@@ -99,7 +89,7 @@ pub fn page(inputs: &Inputs) -> Result<String, PageError> {
             format!("Made by htc {}.", env!("CARGO_PKG_VERSION")),
         ],
     };
-    page.render().ok_or(PageError::TooLarge)
+    page.render().ok_or(PageError::PageTooLarge)
 }
 
 fn section((id, title, lead, source): &Spec, data: &PageData) -> Section {

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::input::{InputError, Inputs};
+use super::input::{Inputs, PageError};
 use super::page;
 
 fn digest() -> String {
@@ -52,11 +52,11 @@ fn report() -> Value {
     })
 }
 
-fn read(value: &Value) -> Result<Inputs, InputError> {
+fn read(value: &Value) -> Result<Inputs, PageError> {
     read_text(&value.to_string())
 }
 
-fn read_text(text: &str) -> Result<Inputs, InputError> {
+fn read_text(text: &str) -> Result<Inputs, PageError> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
     let mut inputs = Inputs::default();
@@ -156,10 +156,10 @@ fn drafts_that_learn_are_drawn_beside_those_that_do_not() {
 
     let mut damaged = drift("off", Value::Null);
     damaged["points"][1]["acceptance"] = json!("many");
-    assert!(matches!(read(&damaged), Err(InputError::Damaged { .. })));
+    assert!(matches!(read(&damaged), Err(PageError::Damaged { .. })));
     let many = vec![point("t", 1, 0.5, Value::Null); super::input::MAX_DRIFT_POINTS + 1];
     damaged["points"] = json!(many);
-    assert!(matches!(read(&damaged), Err(InputError::Damaged { .. })));
+    assert!(matches!(read(&damaged), Err(PageError::Damaged { .. })));
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn files_are_recognised_by_what_is_in_them() {
     for text in unknown {
         let error = read_text(text).unwrap_err();
         assert!(
-            matches!(error, InputError::Unknown { .. }),
+            matches!(error, PageError::Unknown { .. }),
             "{text}: {error}"
         );
         assert!(
@@ -218,7 +218,7 @@ fn files_are_recognised_by_what_is_in_them() {
         );
     }
     let deep = format!("{}1{}", "{\"a\":".repeat(300), "}".repeat(300));
-    assert!(matches!(read_text(&deep), Err(InputError::Unknown { .. })));
+    assert!(matches!(read_text(&deep), Err(PageError::Unknown { .. })));
     let mut cut = report().to_string();
     cut.truncate(cut.len() / 2);
     let damaged = [
@@ -231,7 +231,7 @@ fn files_are_recognised_by_what_is_in_them() {
     for text in damaged {
         let error = read_text(&text).unwrap_err();
         assert!(
-            matches!(error, InputError::Damaged { .. }),
+            matches!(error, PageError::Damaged { .. }),
             "{text}: {error}"
         );
         assert!(error.to_string().contains("make it anew with"), "{error}");
@@ -239,7 +239,7 @@ fn files_are_recognised_by_what_is_in_them() {
     }
     assert!(matches!(
         Inputs::default().read(Path::new("/no/such/file")),
-        Err(InputError::Read { .. })
+        Err(PageError::Read { .. })
     ));
 }
 
@@ -261,7 +261,7 @@ fn a_layer_that_no_model_has_is_damage() {
     }
     let mut report = report();
     report["axiom"][0]["trace"] = json!(vec![0.5; 5000]);
-    assert!(matches!(read(&report), Err(InputError::Damaged { .. })));
+    assert!(matches!(read(&report), Err(PageError::Damaged { .. })));
 }
 
 #[test]

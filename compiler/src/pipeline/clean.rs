@@ -42,16 +42,12 @@ pub struct Leftover {
 
 /// Error returned by [`clean`].
 #[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum CleanError {
-    /// A folder cannot be read.
-    #[error("{}: {error}", path.display())]
-    Folder {
-        /// The folder.
-        path: PathBuf,
-        /// Error of the system.
-        error: io::Error,
-    },
+#[error("{}: {error}", path.display())]
+pub struct CleanError {
+    /// The folder that cannot be read.
+    pub path: PathBuf,
+    /// Error of the system.
+    pub error: io::Error,
 }
 
 /// Removes leftovers of this user's runs that no process uses, and calls `tell` for each.
@@ -78,7 +74,7 @@ pub fn clean(request: &CleanRequest, mut tell: impl FnMut(&Leftover)) -> Result<
     };
     let cache = cache.iter().filter(|path| path.exists());
     for path in folders.iter().chain(cache.clone()) {
-        let failed = |error| CleanError::Folder {
+        let failed = |error| CleanError {
             path: path.clone(),
             error,
         };
@@ -104,7 +100,7 @@ pub fn clean(request: &CleanRequest, mut tell: impl FnMut(&Leftover)) -> Result<
         }
     }
     for path in cache {
-        let found = cache::idle_entries(path).map_err(|error| CleanError::Folder {
+        let found = cache::idle_entries(path).map_err(|error| CleanError {
             path: path.clone(),
             error,
         })?;

@@ -13,18 +13,13 @@ use crate::analyse::AnalyseError;
 use crate::calibrate::CalibrateError;
 use crate::choose::TrialError;
 use crate::event::Cancelled;
-use crate::geometry::probe::ProbeError;
 use crate::gradient::GradientError;
-use crate::make::MakeError;
 use crate::measure::EvaluateError;
 use crate::options::OptionError;
 use crate::order::PermutationError;
 use crate::plan::PlanError;
-use crate::plan::json::PlanFileError;
 use crate::system::show::format_count;
-use crate::tune::TuneError;
-use crate::unit::UnitError;
-use crate::unit::UnitsError;
+use crate::unit::{MakeError, UnitError};
 
 /// Errors of a compilation. Options are named as methods of [`Compiler`](crate::Compiler), in
 /// backticks.
@@ -39,7 +34,7 @@ pub enum CompileError {
     AlreadyCompiled(PathBuf),
     /// The source is a mixture of experts.
     #[error(
-        "cannot compile {}: it is a mixture of {experts} experts, and only dense models are compiled; execute it as it is, with `htc run` or `htc eval`",
+        "{}: it is a mixture of {experts} experts, and only dense models are compiled; execute it as it is, with `htc run` or `htc eval`",
         path.display()
     )]
     Experts {
@@ -78,6 +73,9 @@ pub enum CompileError {
     /// Input and output are the same file.
     #[error("{}: the output is the same file as the input, or one of the input's; give another `output`", .0.display())]
     SameFile(PathBuf),
+    /// The output exists.
+    #[error("{}: exists already; give another `output`, or replace it with `overwrite`", .0.display())]
+    OutputExists(PathBuf),
     /// The source changed during the compilation.
     #[error("{}: it changed while it was compiled; nothing is sealed. Let nothing write to it, and compile it again", .0.display())]
     SourceChanged(PathBuf),
@@ -87,9 +85,6 @@ pub enum CompileError {
     /// The backward pass failed.
     #[error(transparent)]
     Gradient(GradientError),
-    /// Tuned scales do not match their matrix.
-    #[error(transparent)]
-    Scales(MakeError),
     /// No plan satisfies the request.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -102,9 +97,6 @@ pub enum CompileError {
     /// Options contradict each other or the plan.
     #[error(transparent)]
     Options(#[from] OptionError),
-    /// The plan file does not match this model.
-    #[error(transparent)]
-    PlanFile(#[from] PlanFileError),
     /// The disk space does not suffice for the artifact.
     #[error("{}: no space: {needed} bytes are needed, {free} are free there; free some, give another `output`, or compress more", path.display())]
     NoSpace {
@@ -125,17 +117,9 @@ pub enum CompileError {
         /// Available bytes.
         available: u64,
     },
-    /// A projection cannot be factorised.
-    #[error("{}: {error}", path.display())]
-    Unit {
-        /// The source.
-        path: PathBuf,
-        /// The fault of the projection.
-        error: UnitError,
-    },
-    /// A thread cannot be started.
-    #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
-    Thread(#[from] std::io::Error),
+    /// A tensor or a thread fails.
+    #[error(transparent)]
+    Make(MakeError),
     /// The depth sink cannot be measured.
     #[error(transparent)]
     Analyse(Box<AnalyseError>),
@@ -149,9 +133,6 @@ pub enum CompileError {
         /// Number of layers of the model.
         layers: usize,
     },
-    /// The spectra of the stored weights cannot be computed.
-    #[error(transparent)]
-    Probe(#[from] ProbeError),
     /// The search over candidates failed.
     #[error(transparent)]
     Trial(TrialError),
@@ -160,31 +141,74 @@ pub enum CompileError {
     Cancelled(#[from] Cancelled),
     /// The artifact cannot be written.
     #[error(transparent)]
-    Seal(#[from] HtzError),
+    Seal(HtzError),
+}
+
+/// Kind of an error, by its remedy. It gives the exit code of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// A file or the machine is at fault: exit code 1.
+    Failure,
+    /// Other options are the remedy: exit code 2.
+    Usage,
+    /// The work was interrupted: exit code 130, by shell convention 128 + SIGINT.
+    Interrupted,
+}
+
+impl ErrorKind {
+    /// Returns the exit code.
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            ErrorKind::Failure => 1,
+            ErrorKind::Usage => 2,
+            ErrorKind::Interrupted => 130,
+        }
+    }
 }
 
 impl CompileError {
+    /// Returns the kind.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            CompileError::Cancelled(_) => ErrorKind::Interrupted,
+            CompileError::Plan(PlanError::ReadFile { .. }) => ErrorKind::Failure,
+            CompileError::Plan(_)
+            | CompileError::Planes { .. }
+            | CompileError::KernelsNotBuilt
+            | CompileError::Device(DeviceChoiceError::NotBuilt { .. })
+            | CompileError::SameFile(_)
+            | CompileError::NoSuchLayer { .. }
+            | CompileError::Options(_)
+            | CompileError::Calibrate(
+                CalibrateError::FewTokens { .. }
+                | CalibrateError::LongContext { .. }
+                | CalibrateError::HeldOutIsText(_)
+                | CalibrateError::DuplicateText(_)
+                | CalibrateError::InvalidWeight(_),
+            ) => ErrorKind::Usage,
+            _ => ErrorKind::Failure,
+        }
+    }
+
     pub(super) fn from_permutation_error(
         source: &ModelFile,
         error: PermutationError,
     ) -> CompileError {
-        let path = source.path.clone();
         let error = match error {
             PermutationError::Missing(role) => UnitError::Missing(role),
             PermutationError::Block { tensor, source } => UnitError::Block { tensor, source },
-            PermutationError::Thread(error) => return error.into(),
+            PermutationError::Thread(error) => return MakeError::from(error).into(),
             PermutationError::Cancelled(error) => return error.into(),
         };
-        CompileError::Unit { path, error }
+        MakeError::with_source_path(source)(error).into()
     }
 }
 
-impl From<UnitsError> for CompileError {
-    fn from(error: UnitsError) -> Self {
+impl From<HtzError> for CompileError {
+    fn from(error: HtzError) -> Self {
         match error {
-            UnitsError::Unit { path, error } => CompileError::Unit { path, error },
-            UnitsError::Thread(error) => error.into(),
-            UnitsError::Cancelled(error) => error.into(),
+            HtzError::Exists { path } => CompileError::OutputExists(path),
+            error => CompileError::Seal(error),
         }
     }
 }
@@ -192,11 +216,10 @@ impl From<UnitsError> for CompileError {
 impl From<MakeError> for CompileError {
     fn from(error: MakeError) -> Self {
         match error {
-            MakeError::Units(error) => error.into(),
-            MakeError::Probe(error) => error.into(),
+            MakeError::Cancelled(error) => error.into(),
             MakeError::Seal(error) => error.into(),
             MakeError::KvBasesWithoutText => PlanError::KvBasesNeedCalibration.into(),
-            error @ MakeError::ScaleRows { .. } => CompileError::Scales(error),
+            error => CompileError::Make(error),
         }
     }
 }
@@ -224,7 +247,7 @@ impl From<AnalyseError> for CompileError {
     fn from(error: AnalyseError) -> Self {
         match error {
             AnalyseError::Weights(error) => error.into(),
-            AnalyseError::Thread(error) => error.into(),
+            AnalyseError::Thread(error) => MakeError::from(error).into(),
             AnalyseError::Cancelled(error) => error.into(),
             error => CompileError::Analyse(Box::new(error)),
         }
@@ -238,10 +261,9 @@ impl From<TrialError> for CompileError {
             TrialError::Plan(error) => error.into(),
             TrialError::Treatment(error) => error.into(),
             TrialError::WriteRecord(error) => error.into(),
-            TrialError::Cancelled(error)
-            | TrialError::Tune(
-                TuneError::Cancelled(error) | TuneError::Gradient(GradientError::Cancelled(error)),
-            ) => error.into(),
+            TrialError::Cancelled(error) | TrialError::Tune(GradientError::Cancelled(error)) => {
+                error.into()
+            }
             TrialError::Evaluate(EvaluateError::Cancelled(error)) => error.into(),
             error => CompileError::Trial(error),
         }

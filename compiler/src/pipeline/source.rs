@@ -1,15 +1,99 @@
-//! The source model: opening it, its digest and its files.
+//! First stage: the source, checked without reading its weights; its digest and its files.
 
 use std::path::{Path, PathBuf};
 
-use htc_formats::htz::Digest;
+use htc_formats::htz::{Digest, HtzWriter, Section};
 use htc_formats::source::{Container, ModelFile};
 use htc_formats::vocab::HuggingFaceFiles;
 
-use super::CompileError;
+use super::{CompileError, kernels};
 use crate::event::{Event, Progress};
+use crate::options::{CompileOptions, PlanSource, Switch};
+use crate::plan::{Method, PlanError, PlanRequest};
 use crate::system::clock::{Stage, StageClock};
 use crate::system::disk::is_same_file;
+
+/// A source that passed all checks that do not read its weights.
+#[derive(Debug)]
+pub struct CheckedSource {
+    source: ModelFile,
+    /// The vocabulary, if the artifact stores one, then compiled GPU kernels.
+    sections: Vec<Section>,
+}
+
+impl CheckedSource {
+    /// Opens the source of a compilation, and checks its options and its output.
+    pub(super) fn open(options: &CompileOptions) -> Result<Self, CompileError> {
+        options.check()?;
+        if let PlanSource::Compute { request, .. } = &options.planning {
+            check_kv_bases(request, options)?;
+        }
+        let source = open(&options.input)?;
+        if is_source_file(&source, &options.output) || options.is_input(&options.output) {
+            return Err(CompileError::SameFile(options.output.clone()));
+        }
+        let layers = source.hyper.layers;
+        if let Some(layer) = options
+            .artifact
+            .probe_layer
+            .filter(|&layer| layer >= layers)
+        {
+            return Err(CompileError::NoSuchLayer { layer, layers });
+        }
+        let mut sections = vec![tokenizer_section(&source)?];
+        HtzWriter::check_destination(&options.output, options.overwrite)?;
+        sections.extend(kernels::section(&options.artifact.kernels)?);
+        Ok(CheckedSource { source, sections })
+    }
+
+    /// Checks an open source for [`plan`](super::plan), which writes no output.
+    pub fn for_plan(source: ModelFile, options: &CompileOptions) -> Result<Self, CompileError> {
+        let sizes_file = match &options.planning {
+            PlanSource::Compute { request, .. } => request.method == Method::Quantise,
+            PlanSource::File(_) => false,
+        };
+        let sections = if sizes_file || !options.limit.is_none() {
+            vec![tokenizer_section(&source)?]
+        } else {
+            Vec::new()
+        };
+        Ok(CheckedSource { source, sections })
+    }
+
+    /// Returns the source.
+    pub fn file(&self) -> &ModelFile {
+        &self.source
+    }
+
+    /// Returns the sections after the tensors: the vocabulary, and compiled GPU kernels.
+    pub(super) fn sections(&self) -> &[Section] {
+        &self.sections
+    }
+
+    /// Returns the section of the vocabulary, if there is one.
+    pub(super) fn tokenizer(&self) -> &[Section] {
+        self.sections.get(..1).unwrap_or_default()
+    }
+}
+
+pub(super) fn check_kv_bases(
+    request: &PlanRequest,
+    options: &CompileOptions,
+) -> Result<(), PlanError> {
+    match (request.layout.kv_bases, &options.calibration) {
+        (Switch::On, None) => Err(PlanError::KvBasesNeedCalibration),
+        _ => Ok(()),
+    }
+}
+
+fn tokenizer_section(source: &ModelFile) -> Result<Section, CompileError> {
+    let vocabulary = source.vocabulary.as_ref();
+    let vocabulary = vocabulary.map_err(|error| CompileError::Vocabulary {
+        path: source.path.clone(),
+        error: error.clone(),
+    })?;
+    Ok(Section::tokenizer(vocabulary)?)
+}
 
 pub(super) fn digest_of(source: &ModelFile, clock: &StageClock, watch: Progress) -> Digest {
     watch.report(Event::Digest);

@@ -1,10 +1,13 @@
 //! Errors of planning.
 
+use std::path::PathBuf;
+
 use htc_formats::DType;
 use htc_formats::model::ProjectionKind;
 use thiserror::Error;
 
 use super::allocate::Allocator;
+use super::json::{MAX_BYTES, PlanFileMismatches};
 use crate::options::{Budget, Method};
 
 fn type_names(types: &[DType]) -> String {
@@ -267,6 +270,40 @@ pub enum PlanError {
     /// The computed plan does not fit the model: an internal error.
     #[error("the plan that was made does not fit the model: {}; report this, or give a plan with `plan`", .0.as_deref().unwrap_or("unknown"))]
     Inconsistent(Option<String>),
+    /// The file cannot be read.
+    #[error("{}: cannot be read: {message}; check `plan`", path.display())]
+    ReadFile {
+        /// Path of the file.
+        path: PathBuf,
+        /// Message of the system.
+        message: String,
+    },
+    /// The file is too large.
+    #[error("{}: a plan has at most {MAX_BYTES} bytes, the file has more; check `plan`", path.display())]
+    FileTooLarge {
+        /// Path of the file.
+        path: PathBuf,
+    },
+    /// The file is not JSON.
+    #[error("{}: line {line}, column {column}: {message}; the file must be JSON as `htc plan` writes it", path.display())]
+    FileSyntax {
+        /// Path of the file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+        /// Message of the parser.
+        message: String,
+    },
+    /// The plan does not fit the model.
+    #[error("{}: the plan does not fit the model in {} place{}; the first is {}; correct them, or make the plan anew with htc plan", path.display(), misfits.count, if misfits.count == 1 { "" } else { "s" }, misfits.first())]
+    FileMisfits {
+        /// Path of the file.
+        path: PathBuf,
+        /// List of mismatches.
+        misfits: PlanFileMismatches,
+    },
 }
 
 impl PlanError {

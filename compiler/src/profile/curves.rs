@@ -18,7 +18,7 @@ use crate::options::{CodeKinds, EffortSettings};
 use crate::order::PermutedSource;
 use crate::plan::{self, LossCurve, LossPoint, MatrixForm, SharedLossCurve, UnitMatrix};
 use crate::system::ordered;
-use crate::unit::{InputStatistics, ModelTreatment, UnitError, UnitsError, classes};
+use crate::unit::{InputStatistics, MakeError, ModelTreatment, UnitError, classes};
 
 /// Inputs of the curves.
 #[derive(Clone, Copy)]
@@ -47,9 +47,9 @@ pub fn measure(
     looked: CurveInputs<'_>,
     threads: usize,
     watch: Progress,
-) -> Result<MeasuredCurves, UnitsError> {
+) -> Result<MeasuredCurves, MakeError> {
     let members = looked.members;
-    let of_source = || UnitsError::with_source_path(looked.source.file());
+    let of_source = || MakeError::with_source_path(looked.source.file());
     let groups = if looked.considers_factors() {
         rank::groups(members)
     } else {
@@ -70,7 +70,7 @@ pub fn measure(
             watch.step_done(members[index].matrix.name())?;
             closest.add(&members[index..=index], looked);
             curves.push(curve);
-            Ok::<(), UnitsError>(())
+            Ok::<(), MakeError>(())
         },
     )?;
     let mut shared = Vec::new();
@@ -83,7 +83,7 @@ pub fn measure(
             watch.step_done(&plan::label(&groups[index]))?;
             closest.add(&groups[index], looked);
             shared.extend(curve);
-            Ok::<(), UnitsError>(())
+            Ok::<(), MakeError>(())
         },
     )?;
     let told = looked.considers_factors().then(|| closest.to_string());

@@ -22,7 +22,7 @@ use crate::plan::{
     self, BranchShares, Evidence, LossCurve, Method, ModelFileTypes, PlanRequest, Unit, UnitMatrix,
 };
 use crate::system::ordered;
-use crate::unit::UnitsError;
+use crate::unit::MakeError;
 use crate::unit::{ModelTreatment, spectrum};
 
 /// Inputs of the measurements.
@@ -62,7 +62,7 @@ pub fn measure(
     request: &PlanRequest,
     target: &TargetMachine,
     watch: Progress,
-) -> Result<Evidence, UnitsError> {
+) -> Result<Evidence, MakeError> {
     measured.device.unload_idle_models();
     let mut evidence = target.evidence();
     if let Some(calibration) = measured.calibration {
@@ -132,7 +132,7 @@ pub fn refinements(
     members: &[UnitMatrix],
     request: &PlanRequest,
     watch: Progress,
-) -> Result<Vec<LossCurve>, UnitsError> {
+) -> Result<Vec<LossCurve>, MakeError> {
     let treatment = measured.treatment(Treatment::default());
     let treatment = treatment.with_permutation(measured.order);
     let looked = CurveInputs {
@@ -206,7 +206,7 @@ fn spectra(
     request: &PlanRequest,
     treatment: &ModelTreatment,
     watch: Progress,
-) -> Result<Vec<Vec<f64>>, UnitsError> {
+) -> Result<Vec<Vec<f64>>, MakeError> {
     let (source, units) = (measured.ordered(), measured.units);
     let shared = request.method == Method::SharedBasis;
     watch.report(Event::Measuring(Measurement::Spectra, units.len()));
@@ -218,7 +218,7 @@ fn spectra(
         |index| {
             let spectrum =
                 spectrum::unit_singular_values(&source, &units[index], shared, treatment);
-            spectrum.map_err(UnitsError::with_source_path(source.file()))
+            spectrum.map_err(MakeError::with_source_path(source.file()))
         },
         |index, spectrum| {
             watch.step_done(&units[index].label())?;

@@ -24,7 +24,7 @@ pub struct BaselineFile {
 
 impl BaselineFile {
     /// Returns the measured files, smallest first.
-    pub(super) fn from_trials(measured: Vec<Trial>) -> Vec<BaselineFile> {
+    pub(crate) fn from_trials(measured: Vec<Trial>) -> Vec<BaselineFile> {
         let files = measured.into_iter().filter_map(|trial| {
             Some(BaselineFile {
                 dtype: trial.uniform?,

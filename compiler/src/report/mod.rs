@@ -3,7 +3,6 @@
 mod beside;
 mod calibrated;
 mod forecast;
-mod foreseen;
 mod quality;
 mod summary;
 
@@ -12,22 +11,21 @@ use std::time::Duration;
 
 use htc_formats::escape::escape;
 use htc_formats::htz::{ActiveFractionPoint, Digest, PlanRecord};
-use htc_formats::source::ModelFile;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::choose::{self, SelectedArtifact, Trial};
 use crate::estimate::Estimate;
-use crate::make::{ArtifactWithSource, TreatmentReport};
+use crate::make::{ArtifactBuilder, ArtifactWithSource, TreatmentReport};
 use crate::options::{CompileOptions, Treatment};
 use crate::system::clock::{Stage, StageClock};
 use crate::system::show::{file_name, format_bytes};
 use crate::tune::Tuning;
 
+pub use crate::planner::{EstimatedLosses, EstimatedMatrixLoss, UniformFile};
 pub use beside::BaselineFile;
 pub use calibrated::{CalibrationReport, HeadError, OutputError};
 pub use forecast::{Forecast, format_seconds};
-pub use foreseen::{EstimatedLosses, EstimatedMatrixLoss, UniformFile};
 pub use quality::Quality;
 pub use summary::{Bases, Biases, ProjectionSummary, Summary, notes};
 
@@ -134,27 +132,14 @@ pub struct Seconds {
     pub total: f64,
 }
 
-/// Inputs of a report.
-#[derive(Debug)]
-pub struct ReportInputs<'a> {
-    /// Source digest.
-    pub digest: Digest,
-    /// Calibration section.
-    pub calibration: Option<CalibrationReport>,
-    /// The chosen artifact.
-    pub chosen: SelectedArtifact,
-    /// Measured files in one type.
-    pub uniform_files: Vec<Trial>,
-    /// Sizes with the source's weights, if included.
-    pub with_source: Option<ArtifactWithSource>,
-    /// Estimate before the compilation.
-    pub estimate: Estimate,
-    /// Estimated losses.
-    pub foreseen: Option<EstimatedLosses>,
-    /// Durations of the stages.
-    pub clock: &'a StageClock,
-    /// Peak of the anonymous memory in bytes.
-    pub peak_memory: Option<u64>,
+impl From<ArtifactWithSource> for SourceBytes {
+    fn from(artifact: ArtifactWithSource) -> Self {
+        SourceBytes {
+            source: artifact.source_bytes,
+            shared: artifact.shared_bytes,
+            file: artifact.file_bytes,
+        }
+    }
 }
 
 impl Seconds {
@@ -186,18 +171,15 @@ impl Seconds {
 }
 
 impl Report {
-    pub(crate) fn new(options: &CompileOptions, source: &ModelFile, made: ReportInputs) -> Self {
-        let ReportInputs {
-            digest,
-            calibration,
-            chosen,
-            uniform_files: plain,
-            with_source,
-            estimate,
-            foreseen,
-            clock,
-            peak_memory,
-        } = made;
+    /// Returns the report of a chosen artifact, without calibration, baselines and peak memory.
+    pub(crate) fn new(
+        options: &CompileOptions,
+        builder: &ArtifactBuilder,
+        estimate: Estimate,
+        chosen: SelectedArtifact,
+        clock: &StageClock,
+    ) -> Self {
+        let source = builder.source;
         let asked = options.calibration.as_ref();
         let quality = asked.and_then(|asked| Quality::from_chosen(&chosen, asked));
         let record = chosen.built.record;
@@ -208,33 +190,29 @@ impl Report {
         }
         Report {
             source: file_name(&options.input),
-            source_sha256: digest,
+            source_sha256: builder.digest,
             artifact: file_name(&options.output),
             bytes: BeforeAfter {
                 before: source.size(),
                 after: chosen.built.bytes,
             },
-            with_source: with_source.map(|made| SourceBytes {
-                source: made.source_bytes,
-                shared: made.shared_bytes,
-                file: made.file_bytes,
-            }),
+            with_source: None,
             summary,
-            calibration,
+            calibration: None,
             treatment: chosen.treatment,
             treated: chosen.built.treatment_report,
             quality,
             limit: chosen.limit,
             trials: chosen.trials,
-            beside: BaselineFile::from_trials(plain),
-            foreseen,
+            beside: Vec::new(),
+            foreseen: None,
             tuning: chosen.tuning,
             tuning_of_bases: chosen.tuning_of_bases,
             dial: chosen.active_fractions,
             plan: record,
             threads: options.threads,
             forecast: estimate,
-            peak_memory,
+            peak_memory: None,
             seconds: Seconds::from_clock(clock),
         }
     }

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use htc_formats::folder::{self, Folder, FolderError};
 use htc_formats::htz::{Digest, Hasher};
-use thiserror::Error;
+
+use super::text::FileError;
 
 const NAME: &str = "secret";
 
@@ -17,38 +18,14 @@ const BLOCK: usize = 64;
 #[derive(Clone)]
 pub struct Secret([u8; 32]);
 
-/// Error returned when there is no persistent secret.
-#[derive(Debug, Error)]
-pub enum SecretError {
-    /// There is no state folder.
-    #[error(
-        "neither XDG_STATE_HOME nor HOME is set, which say where a secret of this user may lie"
-    )]
-    NoState,
-    /// The file cannot be read or created.
-    #[error("{}: {error}", path.display())]
-    Io {
-        /// Path.
-        path: PathBuf,
-        /// I/O error.
-        error: io::Error,
-    },
-    /// The file is readable by others.
-    #[error("{}: others may read this secret of yours; remove it, and another is made", .0.display())]
-    ReadableByOthers(PathBuf),
-    /// The file has the wrong length.
-    #[error("{}: no secret of htc; remove it, and another is made", .0.display())]
-    Damaged(PathBuf),
-}
-
 impl Secret {
     /// Returns the secret of the user, created if missing.
-    pub fn of_user() -> Result<Secret, SecretError> {
-        Secret::in_folder(&state_folder().ok_or(SecretError::NoState)?)
+    pub fn of_user() -> Result<Secret, FileError> {
+        Secret::in_folder(&state_folder().ok_or(FileError::NoStateFolder)?)
     }
 
-    fn in_folder(path: &Path) -> Result<Secret, SecretError> {
-        let failed = |error| SecretError::Io {
+    fn in_folder(path: &Path) -> Result<Secret, FileError> {
+        let failed = |error| FileError::Secret {
             path: path.to_owned(),
             error,
         };
@@ -58,7 +35,7 @@ impl Secret {
         let own = parent.open_private(&name).map_err(FolderError::into_io);
         let own = own.map_err(failed)?;
         match read(&own) {
-            Err(SecretError::Io { error, .. }) if error.kind() == ErrorKind::NotFound => {}
+            Err(FileError::Secret { error, .. }) if error.kind() == ErrorKind::NotFound => {}
             found => return found,
         }
         let made = Secret::for_this_run().and_then(|secret| {
@@ -106,7 +83,7 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-fn read(folder: &Folder) -> Result<Secret, SecretError> {
+fn read(folder: &Folder) -> Result<Secret, FileError> {
     let path = folder.path().join(NAME);
     let found = || -> io::Result<_> {
         let file = folder.open_for_reading(OsStr::new(NAME))?;
@@ -116,12 +93,14 @@ fn read(folder: &Folder) -> Result<Secret, SecretError> {
         Ok((private, bytes))
     };
     match found() {
-        Ok((false, _)) => Err(SecretError::ReadableByOthers(path)),
+        Ok((false, _)) => Err(FileError::ReadableByOthers(path)),
         Ok((true, bytes)) => {
             let bytes = <[u8; 32]>::try_from(&bytes[..]);
-            bytes.map(Secret).map_err(|_| SecretError::Damaged(path))
+            bytes
+                .map(Secret)
+                .map_err(|_| FileError::SecretDamaged(path))
         }
-        Err(error) => Err(SecretError::Io { path, error }),
+        Err(error) => Err(FileError::Secret { path, error }),
     }
 }
 
@@ -176,16 +155,16 @@ mod tests {
         let set = |mode| std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(&path, set(0o640)).unwrap();
         let known = Secret::in_folder(&state);
-        assert!(matches!(known, Err(SecretError::ReadableByOthers(_))));
+        assert!(matches!(known, Err(FileError::ReadableByOthers(_))));
         std::fs::set_permissions(&path, set(0o600)).unwrap();
         std::fs::write(&path, [1; 31]).unwrap();
         let damaged = Secret::in_folder(&state);
-        assert!(matches!(damaged, Err(SecretError::Damaged(_))));
+        assert!(matches!(damaged, Err(FileError::SecretDamaged(_))));
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("/etc/hostname", &path).unwrap();
         assert!(matches!(
             Secret::in_folder(&state),
-            Err(SecretError::Io { .. })
+            Err(FileError::Secret { .. })
         ));
     }
 }

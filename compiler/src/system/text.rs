@@ -10,9 +10,9 @@ use thiserror::Error;
 /// Maximum size of a text: 1 GiB.
 pub const MAX_TEXT: u64 = 1 << 30;
 
-/// Error returned when a text cannot be read.
+/// Error returned when a text or the secret of the user cannot be read.
 #[derive(Debug, Error)]
-pub enum TextError {
+pub enum FileError {
     /// Unreadable file.
     #[error("{path}: cannot be read: {source}; check the path")]
     Read {
@@ -37,35 +37,54 @@ pub enum TextError {
         /// File path.
         path: PathBuf,
     },
+    /// There is no state folder.
+    #[error(
+        "neither XDG_STATE_HOME nor HOME is set, which say where a secret of this user may lie"
+    )]
+    NoStateFolder,
+    /// The file cannot be read or created.
+    #[error("{}: {error}", path.display())]
+    Secret {
+        /// Path.
+        path: PathBuf,
+        /// I/O error.
+        error: io::Error,
+    },
+    /// The file is readable by others.
+    #[error("{}: others may read this secret of yours; remove it, and another is made", .0.display())]
+    ReadableByOthers(PathBuf),
+    /// The file has the wrong length.
+    #[error("{}: no secret of htc; remove it, and another is made", .0.display())]
+    SecretDamaged(PathBuf),
 }
 
 /// Reads a whole UTF-8 text from a file.
-pub fn read(path: &Path) -> Result<String, TextError> {
+pub fn read(path: &Path) -> Result<String, FileError> {
     read_from(open(path)?, path)
 }
 
 /// Opens a text: a file or a pipe.
-pub fn open(path: &Path) -> Result<File, TextError> {
-    open::open_stream(path).map_err(|error| TextError::Read {
+pub fn open(path: &Path) -> Result<File, FileError> {
+    open::open_stream(path).map_err(|error| FileError::Read {
         path: path.into(),
         source: error.into_io(),
     })
 }
 
 /// Reads a whole UTF-8 text from a stream; `name` is for errors.
-pub fn read_from(stream: impl Read, name: &Path) -> Result<String, TextError> {
+pub fn read_from(stream: impl Read, name: &Path) -> Result<String, FileError> {
     let mut bytes = Vec::new();
     stream
         .take(MAX_TEXT + 1)
         .read_to_end(&mut bytes)
-        .map_err(|source| TextError::Read {
+        .map_err(|source| FileError::Read {
             path: name.into(),
             source,
         })?;
     if bytes.len() as u64 > MAX_TEXT {
-        return Err(TextError::TooLarge { path: name.into() });
+        return Err(FileError::TooLarge { path: name.into() });
     }
-    String::from_utf8(bytes).map_err(|error| TextError::NotUtf8 {
+    String::from_utf8(bytes).map_err(|error| FileError::NotUtf8 {
         path: name.into(),
         offset: error.utf8_error().valid_up_to(),
     })
@@ -79,7 +98,7 @@ mod tests {
     fn first_invalid_byte_is_reported() {
         let error = read_from(&b"ab\xffcd"[..], Path::new("t")).unwrap_err();
         assert!(
-            matches!(error, TextError::NotUtf8 { offset: 2, .. }),
+            matches!(error, FileError::NotUtf8 { offset: 2, .. }),
             "{error}"
         );
         assert_eq!(
@@ -91,6 +110,6 @@ mod tests {
     #[test]
     fn endless_stream_is_rejected() {
         let error = read_from(io::repeat(b'a'), Path::new("t")).unwrap_err();
-        assert!(matches!(error, TextError::TooLarge { .. }), "{error}");
+        assert!(matches!(error, FileError::TooLarge { .. }), "{error}");
     }
 }

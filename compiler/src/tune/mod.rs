@@ -7,7 +7,6 @@
 //! A step runs a few windows through both models and back, with one layer in memory at a time. An
 //! interrupted tuning resumes after its last step, with the same bytes for any number of threads.
 
-mod error;
 mod state;
 
 use std::collections::BTreeMap;
@@ -25,12 +24,12 @@ use serde::{Deserialize, Serialize};
 use crate::calibrate::Calibration;
 use crate::calibrate::windows::{WeightedWindows, Windows};
 use crate::event::{Event, Progress};
+use crate::gradient::GradientError;
 use crate::gradient::distil::{Distillation, Expected};
 use crate::gradient::scales::{Scale, Scales, rows_of};
 use crate::make::{Artifact, TensorChange};
 use crate::options::DEFAULT_CONTEXT;
 use crate::system::random::Rng;
-pub use error::TuneError;
 pub use state::TuningPoint;
 use state::TuningState;
 
@@ -162,7 +161,7 @@ impl TuningInputs<'_> {
         &self,
         artifact: Artifact,
         watch: Progress,
-    ) -> Result<TuningResult, TuneError> {
+    ) -> Result<TuningResult, GradientError> {
         let base = Scales::from_models(self.compiled.file(), self.source.file())?;
         check_types(self.compiled.file(), &base)?;
         let (held_out, count) = (self.validation_windows(), base.count());
@@ -214,7 +213,7 @@ impl TuningInputs<'_> {
         let changes = match kept {
             0 => BTreeMap::new(),
             _ => match tensor_changes(self.compiled.file(), &apply_changes(&base, &state.best)) {
-                Err(error @ TuneError::Block { .. }) => {
+                Err(error @ GradientError::NormRange { .. }) => {
                     course.discard(&error);
                     BTreeMap::new()
                 }
@@ -241,7 +240,7 @@ impl DistillationPair<'_> {
         windows: &Windows,
         expected: &Expected,
         scales: &Scales,
-    ) -> Result<(), TuneError> {
+    ) -> Result<(), GradientError> {
         let whole = self.whole.divergence(windows, expected, scales)?;
         let bases = self.bases.as_mut();
         let bases = bases.map(|bases| bases.divergence(windows, expected, scales));
@@ -251,7 +250,7 @@ impl DistillationPair<'_> {
 
     /// With refinements the gradient of the sum of both logarithms, so that neither is tuned at the
     /// expense of the other.
-    fn gradients(&mut self, tokens: &[u32], scales: &Scales) -> Result<Vec<f64>, TuneError> {
+    fn gradients(&mut self, tokens: &[u32], scales: &Scales) -> Result<Vec<f64>, GradientError> {
         let (kl, gradients) = self.whole.gradients(tokens, scales)?;
         let mut sums: Vec<f64> = gradients.into_iter().flatten().collect();
         if let Some(bases) = &mut self.bases {
@@ -273,7 +272,7 @@ fn apply_changes(base: &Scales, change: &[f32]) -> Scales {
     scales
 }
 
-fn check_types(file: &ModelFile, scales: &Scales) -> Result<(), TuneError> {
+fn check_types(file: &ModelFile, scales: &Scales) -> Result<(), GradientError> {
     let known = [DType::F32, DType::F16, DType::BF16];
     for scale in &scales.of {
         if let Scale::Norm(role) = *scale
@@ -281,7 +280,7 @@ fn check_types(file: &ModelFile, scales: &Scales) -> Result<(), TuneError> {
             && !known.contains(&tensor.dtype)
         {
             let dtype = tensor.dtype;
-            return Err(TuneError::Type { role, dtype });
+            return Err(GradientError::NormType { role, dtype });
         }
     }
     Ok(())
@@ -290,7 +289,7 @@ fn check_types(file: &ModelFile, scales: &Scales) -> Result<(), TuneError> {
 fn tensor_changes(
     file: &ModelFile,
     scales: &Scales,
-) -> Result<BTreeMap<Role, TensorChange>, TuneError> {
+) -> Result<BTreeMap<Role, TensorChange>, GradientError> {
     let mut changes = BTreeMap::new();
     for (&scale, values) in scales.of.iter().zip(&scales.values) {
         match scale {
@@ -298,7 +297,7 @@ fn tensor_changes(
                 if let Some(tensor) = file.tensor(role) {
                     let mut bytes = vec![0; file.bytes(tensor).len()];
                     block::encode_finite(tensor.dtype, values, &mut bytes)
-                        .map_err(|source| TuneError::Block { role, source })?;
+                        .map_err(|source| GradientError::NormRange { role, source })?;
                     changes.insert(role, TensorChange::Bytes(bytes));
                 }
             }

@@ -1,16 +1,19 @@
-//! Errors of the units of a model.
+//! Errors of making an artifact and its units.
 
 use std::path::PathBuf;
 
+use htc_formats::CodecError;
+use htc_formats::htz::HtzError;
+use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
 use thiserror::Error;
 
 use super::UnitError;
 use crate::event::Cancelled;
 
-/// Errors of the units of a model.
+/// Errors of making an artifact and its units.
 #[derive(Debug, Error)]
-pub enum UnitsError {
+pub enum MakeError {
     /// A projection cannot be factorised.
     #[error("{}: {error}", path.display())]
     Unit {
@@ -25,14 +28,46 @@ pub enum UnitsError {
     /// The work was cancelled.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
+    /// The rows of a matrix cannot be scaled.
+    #[error("{tensor}: {source}")]
+    ScaleRows {
+        /// The matrix.
+        tensor: String,
+        /// The reason.
+        source: CodecError,
+    },
+    /// Bases for a KV cache require a calibration.
+    #[error(
+        "`kv_bases` on: the bases are found on text; calibrate with `calibration`, or leave `kv_bases` out"
+    )]
+    KvBasesWithoutText,
+    /// The artifact cannot be written.
+    #[error(transparent)]
+    Seal(#[from] HtzError),
+    /// A tensor does not decode.
+    #[error("tensor {tensor}: {source}; copy the file again or compile it anew")]
+    Stored {
+        /// Tensor role.
+        tensor: Role,
+        /// Codec error.
+        source: CodecError,
+    },
 }
 
-impl UnitsError {
+impl MakeError {
     /// Returns a conversion that adds the path of the source to an error.
-    pub fn with_source_path(source: &ModelFile) -> impl Fn(UnitError) -> UnitsError + '_ {
-        |error| UnitsError::Unit {
+    pub fn with_source_path(source: &ModelFile) -> impl Fn(UnitError) -> MakeError + '_ {
+        |error| MakeError::Unit {
             path: source.path.clone(),
             error,
         }
+    }
+
+    /// Returns true if values have no code in the type of their matrix; other values may have one.
+    pub fn has_no_code(&self) -> bool {
+        let MakeError::ScaleRows { source, .. } = self else {
+            return false;
+        };
+        matches!(source, CodecError::Scale { .. } | CodecError::NoCode { .. })
     }
 }

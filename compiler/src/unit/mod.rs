@@ -26,7 +26,7 @@ use crate::math::{FactoriseError, SinkOutcome};
 use crate::order::{PermuteError, PermutedSource};
 use crate::plan::{MatrixForm, UnitMatrix, UnitPlan};
 
-pub use error::UnitsError;
+pub use error::MakeError;
 pub(crate) use factor::decomposition_path;
 pub(crate) use treatment::truncated_projections;
 pub use treatment::{InputStatistics, ModelTreatment};

@@ -233,7 +233,7 @@ fn failed_gate_fails_after_the_report() {
         assert!(fs::read_to_string(&page).unwrap().contains(word));
         let reported = outcome
             .stderr
-            .contains("error: 1 of 1 gates failed, the first: decode_speed");
+            .contains("htc: 1 of 1 gates failed, the first: decode_speed");
         assert_eq!(reported, code == 1, "{}", outcome.stderr);
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
     )
 }
 
-fn print_report(args: &CompileArgs, report: &(impl Serialize + Display)) -> Result<(), Failure> {
+fn print_report<R: Serialize + Display>(args: &CompileArgs, report: &R) -> Result<(), Failure> {
     say!("{report}");
     match &args.report {
         None => Ok(()),

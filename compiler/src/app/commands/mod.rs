@@ -8,6 +8,7 @@ mod clean;
 mod compile;
 mod eval;
 mod export;
+mod failure;
 mod inspect;
 mod plan;
 mod progress;
@@ -22,331 +23,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use htc_formats::gguf::Gguf;
-use htc_formats::htz::{Digest, Htz, HtzError};
-use htc_formats::learnt::TrainedDraftError;
-use htc_formats::map::{MapError, MappedFile};
-use htc_formats::source::{SourceError, is_in_folder};
-use htc_formats::vocab::VocabularyError;
+use htc_formats::htz::Htz;
+use htc_formats::map::MappedFile;
+use htc_formats::source::is_in_folder;
 use htc_loader::device::{DeviceChoiceError, DeviceWork, Executor};
 use htc_loader::dial::{ActiveFraction, ActiveSetting};
-use htc_loader::generate::GenerateError;
-use htc_loader::live::{ControlLawError, EventsError, SensorError};
-use htc_loader::sampling::SamplingError;
-use htc_loader::speculate::SpeculateError;
-use htc_loader::tokenizer::{Tokenizer, TokenizerError};
+use htc_loader::tokenizer::Tokenizer;
 use htc_loader::{Backend, ExecError, LoadError, Model, Pool};
-use thiserror::Error;
 
-use crate::app::chat::{self, ChatError};
+use crate::app::chat;
 use crate::app::cli::{Command, DeviceArgs};
-use crate::app::flags;
-use crate::app::interrupt::{INTERRUPTED, Interrupt};
+use crate::app::interrupt::Interrupt;
 use crate::app::terminal::{self, shorten_message};
-use crate::bench::BenchError;
-use crate::bench::energy::EnergyError;
-use crate::bench::gates::GateError;
-use crate::bench::slope::SlopeError;
-use crate::calibrate::CalibrateError;
-use crate::export::ExportError;
-use crate::geometry::probe::ProbeError;
-use crate::measure::EvaluateError;
-use crate::page::PageError;
-use crate::page::input::InputError;
 use crate::pipeline::CompileError;
-use crate::pipeline::clean::CleanError;
-use crate::plan::json::PlanFileError;
 use crate::system::memory;
-use crate::system::show::{format_bytes, format_count};
-use crate::system::text::TextError;
-
-/// Exit code of a failure of files or of the machine.
-pub const FAILURE: u8 = 1;
-/// Exit code of wrong usage.
-pub const USAGE: u8 = 2;
-
-/// Error of a command, with a one-line message.
-#[derive(Debug, Error)]
-#[allow(missing_docs, reason = "each variant is what its message says")]
-pub enum Failure {
-    #[error(transparent)]
-    Compile(#[from] CompileError),
-    #[error("{0}")]
-    Interrupted(String),
-    #[error(
-        "{error}; what is finished is kept in {}, and the same command goes on with it",
-        terminal::display_path(folder)
-    )]
-    Kept {
-        error: Box<Failure>,
-        folder: PathBuf,
-    },
-    #[error(transparent)]
-    Device(#[from] DeviceChoiceError),
-    #[error(transparent)]
-    Map(#[from] MapError),
-    #[error(transparent)]
-    Htz(#[from] HtzError),
-    #[error(transparent)]
-    Source(#[from] SourceError),
-    #[error("{}: {error}", path.display())]
-    Load { path: PathBuf, error: LoadError },
-    #[error("{}: {error}", path.display())]
-    Vocabulary {
-        path: PathBuf,
-        error: VocabularyError,
-    },
-    #[error("{}: {error}", path.display())]
-    Tokenizer {
-        path: PathBuf,
-        error: TokenizerError,
-    },
-    #[error(transparent)]
-    Text(#[from] TextError),
-    #[error("{}: {error}", path.display())]
-    Evaluate { path: PathBuf, error: EvaluateError },
-    #[error("{}: {error}", path.display())]
-    Generate { path: PathBuf, error: GenerateError },
-    #[error("{}: {error}", path.display())]
-    Speculate {
-        path: PathBuf,
-        error: SpeculateError,
-    },
-    #[error("{}: it was made from a model with the digest {expected}, and {} has {found}; give that model", draft.display(), verifier.display())]
-    OtherSource {
-        draft: PathBuf,
-        verifier: PathBuf,
-        expected: Digest,
-        found: Digest,
-    },
-    #[error("{}: not an artifact, so that nothing says which model it was made from; draft with it by `htc run MODEL --speculate`", .0.display())]
-    NoSource(PathBuf),
-    #[error("{}: the weights of no source lie in it; give the model itself instead of `source`, or compile it with --with-source", .0.display())]
-    NoSealedSource(PathBuf),
-    #[error(
-        "--verifier lets the artifact itself draft; --speculate takes a fraction of it there, not a model"
-    )]
-    TwoDrafts,
-    #[error(
-        "--adapt, --adapt-state and --draft-length are of a draft, and there is none; give --speculate or --verifier"
-    )]
-    NoDraft,
-    #[error("--adapt-state is of what a draft learns; give --adapt oja or gradient")]
-    StateWithoutAdaptation,
-    #[error(transparent)]
-    AdaptationState(#[from] TrainedDraftError),
-    #[error(transparent)]
-    Sensor(#[from] SensorError),
-    #[error(transparent)]
-    ControlLaw(#[from] ControlLawError),
-    #[error(transparent)]
-    Events(#[from] EventsError),
-    #[error("the model cannot follow its device: {0}")]
-    Monitoring(String),
-    #[error(transparent)]
-    Sampling(#[from] SamplingError),
-    #[error(transparent)]
-    Pool(#[from] htc_kernels::PoolError),
-    #[error("{}: {error}", path.display())]
-    Chat { path: PathBuf, error: ChatError },
-    #[error(
-        "the words spell {token:?}, or a part of it, which the model reads as a control token, and its chat template changes them so that they cannot be told from its own; say it otherwise"
-    )]
-    SpeltControlToken { token: String },
-    #[error("{}: executing it takes {} of memory beside the mapped file, {} are free; give fewer tokens, or a smaller model", path.display(), format_bytes(*needed), format_bytes(*free))]
-    Memory {
-        path: PathBuf,
-        needed: u64,
-        free: u64,
-    },
-    #[error("{0}")]
-    Served(String),
-    #[error("no prompt: give -p TEXT, --prompt-file FILE, or pipe a text into standard input")]
-    NoPrompt,
-    #[error("{}: a model carries no digests to verify; compile it to a .htz first", .0.display())]
-    NoDigests(PathBuf),
-    #[error("{}: {faults} of {items} parts are damaged, the first: {first}, or compile it anew", path.display())]
-    Damaged {
-        path: PathBuf,
-        faults: usize,
-        items: usize,
-        first: HtzError,
-    },
-    #[error("--layer {layer}: {} has {}, counted from 0; give a lower one", path.display(), format_count(*layers, "layer"))]
-    NoSuchLayer {
-        path: PathBuf,
-        layer: usize,
-        layers: usize,
-    },
-    #[error("{}: every digest is right, but layer {layer} has other spectra than the artifact says ({projections}); compile it anew", path.display())]
-    Probe {
-        path: PathBuf,
-        layer: usize,
-        projections: String,
-    },
-    #[error("{}: {error}", path.display())]
-    Spectra { path: PathBuf, error: ProbeError },
-    #[error(
-        "{option}: --dry-run does not measure, which a limit on factors requires; omit one of them, or pass --method quantise"
-    )]
-    DrySearch { option: &'static str },
-    #[error("{}: exists already; give another -o, or replace it with --force", .0.display())]
-    PlanExists(PathBuf),
-    #[error(transparent)]
-    Page(#[from] InputError),
-    #[error(transparent)]
-    Report(#[from] PageError),
-    #[error("{}: this is one of the files that are read; give another -o", .0.display())]
-    PageOverInput(PathBuf),
-    #[error("--report {}: exists already; give another name, or replace it with --force", .0.display())]
-    ReportExists(PathBuf),
-    #[error("--report {}: this is {what}; give another name", path.display())]
-    ReportPath { path: PathBuf, what: &'static str },
-    #[error("{}: cannot be written: {source}", path.display())]
-    Write { path: PathBuf, source: io::Error },
-    #[error(transparent)]
-    Clean(#[from] CleanError),
-    #[error(transparent)]
-    Export(#[from] ExportError),
-    #[error(transparent)]
-    Bench(#[from] BenchError),
-    #[error(transparent)]
-    Gate(#[from] GateError),
-    #[error(transparent)]
-    Energy(#[from] EnergyError),
-    #[error(transparent)]
-    Slope(#[from] SlopeError),
-    #[error("{failed} of {all} gates failed, the first: {first}")]
-    Gates {
-        failed: usize,
-        all: usize,
-        first: String,
-    },
-    #[error("{}: no GGUF, and llama.cpp executes nothing else; give it one with --against-model FILE", .0.display())]
-    NotGguf(PathBuf),
-    #[error(
-        "--against-model: it says what llama.cpp executes, with --against llama.cpp:BIN; give a model to --against itself"
-    )]
-    AgainstModel,
-    #[error("standard output: {0}")]
-    Output(io::Error),
-}
-
-impl Failure {
-    /// Returns [`USAGE`] if another command line is the remedy.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Failure::Kept { error, .. } => error.exit_code(),
-            Failure::Compile(CompileError::PlanFile(PlanFileError::Read { .. })) => FAILURE,
-            Failure::Compile(
-                CompileError::Plan(_)
-                | CompileError::PlanFile(_)
-                | CompileError::Planes { .. }
-                | CompileError::KernelsNotBuilt
-                | CompileError::Device(DeviceChoiceError::NotBuilt { .. })
-                | CompileError::SameFile(_)
-                | CompileError::NoSuchLayer { .. }
-                | CompileError::Options(_)
-                | CompileError::Calibrate(
-                    CalibrateError::FewTokens { .. }
-                    | CalibrateError::LongContext { .. }
-                    | CalibrateError::HeldOutIsText(_)
-                    | CalibrateError::DuplicateText(_)
-                    | CalibrateError::InvalidWeight(_),
-                ),
-            )
-            | Failure::Device(DeviceChoiceError::NotBuilt { .. })
-            | Failure::NoPrompt
-            | Failure::NoSource(_)
-            | Failure::NoSealedSource(_)
-            | Failure::TwoDrafts
-            | Failure::ControlLaw(_)
-            | Failure::NoDraft
-            | Failure::StateWithoutAdaptation
-            | Failure::Bench(BenchError::TooLong { .. })
-            | Failure::Gate(GateError::NotMeasured { .. } | GateError::OtherRanks { .. })
-            | Failure::NotGguf(_)
-            | Failure::AgainstModel
-            | Failure::PageOverInput(_)
-            | Failure::Export(
-                ExportError::SameFile(_) | ExportError::NotAFloat(_) | ExportError::NoFactors,
-            )
-            | Failure::DrySearch { .. }
-            | Failure::NoSuchLayer { .. }
-            | Failure::Chat {
-                error: ChatError::NoTemplate,
-                ..
-            }
-            | Failure::ReportPath { .. } => USAGE,
-            Failure::Interrupted(_) => INTERRUPTED,
-            _ => FAILURE,
-        }
-    }
-
-    /// Returns further details, one per line.
-    pub fn details(&self) -> Vec<String> {
-        match self {
-            Failure::Kept { error, .. } => error.details(),
-            Failure::Compile(CompileError::PlanFile(PlanFileError::Misfits {
-                misfits, ..
-            })) if misfits.count > 1 => misfits.to_string().lines().map(str::to_owned).collect(),
-            _ => Vec::new(),
-        }
-    }
-
-    /// Returns the message with options as on the command line.
-    pub fn message(&self) -> String {
-        let message = match self {
-            Failure::Kept { error, folder } => {
-                return format!("{}; {}", error.message(), kept_note(folder));
-            }
-            // Their backticks quote keys of files, which may equal option names.
-            Failure::Htz(_)
-            | Failure::Source(_)
-            | Failure::Load { .. }
-            | Failure::Vocabulary { .. }
-            | Failure::Tokenizer { .. }
-            | Failure::Damaged { .. }
-            | Failure::Page(_)
-            | Failure::Gate(GateError::Schema { .. })
-            | Failure::Sensor(_)
-            | Failure::Energy(_)
-            | Failure::Slope(SlopeError::Schema { .. } | SlopeError::Differs { .. })
-            | Failure::Export(ExportError::Htz(_) | ExportError::Reopened(_))
-            | Failure::Compile(
-                CompileError::Source(_)
-                | CompileError::Vocabulary { .. }
-                | CompileError::Seal(_)
-                | CompileError::PlanFile(
-                    PlanFileError::Syntax { .. } | PlanFileError::Misfits { .. },
-                ),
-            ) => self.to_string(),
-            _ => flags::with_option_names(&self.to_string()),
-        };
-        match self.option() {
-            Some(remedy) => format!("{message} ({remedy})"),
-            None => message,
-        }
-    }
-
-    fn option(&self) -> Option<&'static str> {
-        match self {
-            Failure::Kept { error, .. } => error.option(),
-            Failure::Compile(CompileError::Seal(HtzError::Exists { .. }))
-            | Failure::Export(ExportError::Htz(HtzError::Exists { .. })) => Some("--force"),
-            Failure::Evaluate {
-                error:
-                    EvaluateError::Exec(ExecError::KvRange { .. })
-                    | EvaluateError::Reference(ExecError::KvRange { .. }),
-                ..
-            }
-            | Failure::Generate {
-                error: GenerateError::Exec(ExecError::KvRange { .. }),
-                ..
-            } => Some("--kv f32"),
-            _ => None,
-        }
-    }
-}
+use crate::system::show::format_bytes;
+pub use failure::{Failure, Task};
 
 /// Executes a subcommand.
 ///
@@ -369,11 +61,6 @@ pub fn execute(command: Command) -> Result<(), Failure> {
         Command::Schema(args) => schema::execute(&args),
         Command::RenderChatTemplate => chat::serve().map_err(Failure::Served),
     }
-}
-
-fn kept_note(folder: &Path) -> String {
-    let folder = terminal::display_path(folder);
-    format!("what is finished is kept in {folder}, and the same command goes on with it")
 }
 
 fn interrupted(error: CompileError, interrupt: &Interrupt) -> Failure {

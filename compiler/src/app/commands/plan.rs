@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use htc_formats::escape::escape;
 use htc_formats::htz::Digest;
@@ -15,15 +15,15 @@ use crate::app::interrupt::Interrupt;
 use crate::app::terminal::StandardOutput;
 use crate::bench::slope;
 use crate::calibrate;
-use crate::device;
 use crate::event::{Event, Progress};
 use crate::layout;
-use crate::options::{CalibrationOptions, PlanSource, QualityLimit};
-use crate::pipeline::{self, CompileError};
+use crate::options::{
+    ArtifactOptions, CalibrationOptions, CompileOptions, PlanSource, QualityLimit, TreatmentOptions,
+};
+use crate::pipeline::{self, CheckedSource, CompileError};
 use crate::plan::{Method, Plan, json};
 use crate::profile::reads_activations;
 use crate::report::{Quality, Summary};
-use crate::system::clock::StageClock;
 use crate::system::disk;
 use crate::system::show::file_name;
 
@@ -45,32 +45,36 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     }
     let interrupt = Interrupt::install();
     let progress = ProgressDisplay::new(interrupt.clone());
-    let (tell, clock) = (|event: Event| progress.show(event), StageClock::default());
+    let tell = |event: Event| progress.show(event);
     let watch = Progress::new(&tell, interrupt.cancel());
-    let failed = |error| interrupted(error, &interrupt);
     let limit = request.limit(None);
     let calibration = calibration.filter(|_| depends_on_calibration(&planning, limit));
-    let threads = args.threads.count();
-    let planned = device::run_on_cpu(threads, |device| {
-        let calibration = calibration.as_ref();
-        pipeline::plan(&source, &planning, calibration, device, &clock, watch)
-    });
+    let scratch = match &calibration {
+        Some(text) if !limit.is_none() => {
+            let cache = calibrate::cache_folder(text).map_err(CompileError::from)?;
+            cache.join(format!("search-{}", scratch_name(&args.input)))
+        }
+        _ => PathBuf::new(),
+    };
+    let options = CompileOptions {
+        input: args.input.clone(),
+        output: scratch,
+        planning,
+        calibration,
+        treatment: TreatmentOptions::default(),
+        limit,
+        artifact: ArtifactOptions {
+            tune: Some(0),
+            ..ArtifactOptions::default()
+        },
+        threads: args.threads.count(),
+        overwrite: false,
+    };
+    let source = CheckedSource::for_plan(source, &options)?;
+    let planned = pipeline::plan(&source, &options, watch);
     progress.clear();
-    let planned = planned.map_err(failed)?;
-    let mut chosen = None;
-    let mut quality = None;
-    if let Some(options) = calibration.as_ref().filter(|_| !limit.is_none()) {
-        let cache = calibrate::cache_folder(options).map_err(CompileError::from)?;
-        let scratch = cache.join(format!("search-{}", scratch_name(&args.input)));
-        let found = device::run_on_cpu(threads, |device| {
-            pipeline::search(&source, &planned, limit, device, &scratch, watch)
-        });
-        progress.clear();
-        let found = found.map_err(failed)?;
-        quality = Quality::from_chosen(&found, options);
-        chosen = Some(found);
-    }
-    let plan = chosen.as_ref().map_or(&planned.plan, |found| &found.plan);
+    let planned = planned.map_err(|error| interrupted(error, &interrupt))?;
+    let (source, plan, chosen) = (source.file(), &planned.plan, &planned.selected);
     // A plan made without calibration may be compiled with one.
     let asked = request
         .plan
@@ -78,11 +82,13 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
         .or_else_from(plan.request().treatment);
     let treatment = asked.resolve(true).map_err(CompileError::from)?;
     treatment.check(plan).map_err(CompileError::from)?;
-    let record = layout::plan_record(&source, plan);
-    let summary = Summary::new(&source, plan, &record, treatment.bias);
+    let record = layout::plan_record(source, plan);
+    let quality = chosen.as_ref().zip(options.calibration.as_ref());
+    let quality = quality.and_then(|(chosen, text)| Quality::from_chosen(chosen, text));
+    let summary = Summary::new(source, plan, &record, treatment.bias);
     say!("{}", escape(&file_name(&args.input)));
     say!("{}", summary.to_string().trim_end());
-    if let Some(chosen) = &chosen {
+    if let Some(chosen) = chosen {
         say!("{}", chosen.to_string().trim_end());
         for note in &chosen.notes {
             say!("  note: {note}");

@@ -12,9 +12,7 @@ use htc_loader::adapt::{Adaptation, AdaptationStats};
 use htc_loader::backend::PlannedSession;
 use htc_loader::device::{DeviceWork, Executor};
 use htc_loader::dial::ActiveFraction;
-use htc_loader::generate::{
-    ContextFullPolicy, GenerateError, GenerateLimits, GenerateSummary, Generator, Stop,
-};
+use htc_loader::generate::{ContextFullPolicy, GenerateLimits, GenerateSummary, Generator, Stop};
 use htc_loader::kv::{Kv, KvOptions, KvShape};
 use htc_loader::live::Energy;
 use htc_loader::sampling::{Sampler, SamplingOptions};
@@ -148,7 +146,7 @@ impl DeviceWork for RunWork<'_> {
         let mut session = session(&model)?;
         session.set(setting);
         let most = models.fraction.unwrap_or(ActiveFraction::FULL);
-        let live = DeviceMonitor::start(&args.live, &mut session, (most, executor.identifier()))?;
+        let live = DeviceMonitor::start(&args.live, &mut session, most, executor.identifier())?;
         let (limits, tokenizer) = (limits(args), self.tokenizer);
         let generator = match &mut speculator {
             None => Generator::new(&mut session, tokenizer, &mut sampler, tokens, limits),
@@ -158,10 +156,7 @@ impl DeviceWork for RunWork<'_> {
             }
         };
         let generator = generator.map_err(failed)?;
-        let (text, summary) = write(args, generator).map_err(|error| match error {
-            WriteError::Generate(error) => failed(error),
-            WriteError::Output(error) => Failure::Output(error),
-        })?;
+        let (text, summary) = write(args, generator)?;
         let followed = live.as_ref().is_some_and(DeviceMonitor::limits);
         let energy = live.and_then(DeviceMonitor::finish);
         print_device_remarks(executor);
@@ -316,15 +311,10 @@ pub(super) struct Record {
     kv_bytes: usize,
 }
 
-enum WriteError {
-    Generate(GenerateError),
-    Output(io::Error),
-}
-
 fn write<B: Backend>(
     args: &RunArgs,
     generator: Generator<'_, B>,
-) -> Result<(String, GenerateSummary), WriteError> {
+) -> Result<(String, GenerateSummary), Failure> {
     let mut out = StandardOutput::new();
     let (mut whole, mut broken) = (String::new(), None);
     let summary = generator.run(|text| {
@@ -340,15 +330,16 @@ fn write<B: Backend>(
             }
         }
     });
-    let summary = summary.map_err(WriteError::Generate)?;
+    let summary = summary.map_err(|error| Failure::Generate {
+        path: args.model.clone(),
+        error,
+    })?;
     let ended = match broken {
         Some(error) => Err(error),
         None if args.json => Ok(()),
         None => out.write_text("\n"),
     };
-    ended
-        .or_else(ignore_closed_pipe)
-        .map_err(WriteError::Output)?;
+    ended.or_else(ignore_closed_pipe).map_err(Failure::Output)?;
     Ok((whole, summary))
 }
 

@@ -21,7 +21,7 @@ fn record(bytes: [u64; 2], joules: &[[f64; 2]]) -> Value {
     })
 }
 
-fn read_all(records: &[Value]) -> Result<Option<MeasuredEnergy>, SlopeError> {
+fn read_all(records: &[Value]) -> Result<Option<MeasuredEnergy>, BenchError> {
     let folder = tempfile::tempdir().unwrap();
     let paths: Vec<PathBuf> = records
         .iter()
@@ -146,22 +146,22 @@ fn unusable_records_are_rejected_with_the_reason() {
     for text in [&b""[..], b"{}", b"[1]", b"\xff", &[b'['; 100_000]] {
         fs::write(&path, text).unwrap();
         let error = read(std::slice::from_ref(&path)).unwrap_err();
-        assert!(matches!(error, SlopeError::Schema { .. }), "{error}");
+        assert!(matches!(error, BenchError::RecordSchema { .. }), "{error}");
     }
     let large = fs::File::create(&path).unwrap();
     large.set_len(MAX_FILE + 1).unwrap();
     let error = read(std::slice::from_ref(&path)).unwrap_err();
-    assert!(matches!(error, SlopeError::TooLarge(_)), "{error}");
+    assert!(matches!(error, BenchError::RecordTooLarge(_)), "{error}");
     let pairs = record([1000, 500], &vec![[2.0, 1.0]; MAX_PAIRS + 1]);
     let error = read_all(&[pairs]).unwrap_err();
-    assert!(matches!(error, SlopeError::TooLarge(_)), "{error}");
+    assert!(matches!(error, BenchError::RecordTooLarge(_)), "{error}");
     let absent = read(&[folder.path().join("no.json")]).unwrap_err();
-    assert!(matches!(absent, SlopeError::Read { .. }), "{absent}");
+    assert!(matches!(absent, BenchError::ReadRecord { .. }), "{absent}");
     let twice = record([1000, 500], &[[2.0, 1.0]]);
     let error = read_all(&[twice.clone(), twice]).unwrap_err();
-    assert!(matches!(error, SlopeError::DuplicateRecord(_)), "{error}");
+    assert!(matches!(error, BenchError::DuplicateRecord(_)), "{error}");
     let many = read(&vec![path; MAX_FILES + 1]).unwrap_err();
-    assert!(matches!(many, SlopeError::TooMany(17)), "{many}");
+    assert!(matches!(many, BenchError::TooManyRecords(17)), "{many}");
 }
 
 #[test]

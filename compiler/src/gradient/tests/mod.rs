@@ -228,8 +228,7 @@ fn head_in_panels_matches_finite_differences() {
     let pool = Pool::new(2).unwrap();
     let (mut diagonal, mut d) = (vec![0.0; vocabulary], vec![0.0; n * width]);
     let mut work = HeadWork::default();
-    let to = (&mut diagonal[..], &mut d[..]);
-    let Ok(()) = head.back(&pool, &x, &draws, &mut work, to);
+    let Ok(()) = head.back(&pool, &x, &draws, &mut work, &mut diagonal, &mut d);
     let row = 67;
     let logits = |x: &[f64]| -> Vec<f64> {
         let Ok(all) = head

@@ -179,8 +179,7 @@ impl<T: Number> Whole<T> {
         let mut d = vec![T::default(); x.len()];
         let (head, mut work) = (self.head(), HeadWork::default());
         work.norm = Some(vec![0.0; self.norm.len()]);
-        let to = (&mut diagonal[..], &mut d[..]);
-        let Ok(()) = head.back(&self.pool, &out, draws, &mut work, to);
+        let Ok(()) = head.back(&self.pool, &out, draws, &mut work, &mut diagonal, &mut d);
         let mut norms = vec![(Role::OutputNorm, work.norm.unwrap())];
         let mut projections = Vec::new();
         for (layer, block) in self.blocks.iter().enumerate().rev() {

@@ -1,5 +1,7 @@
 //! Conversion of JSON to a validated plan, with a list of all mismatches.
 
+use std::ops::RangeInclusive;
+
 use htc_formats::htz::Digest;
 use htc_formats::model::{HyperParameters, MatrixId, ProjectionKind};
 use htc_formats::{DType, block};
@@ -126,15 +128,15 @@ impl Checker {
         &mut self,
         at: FilePosition,
         key: &str,
-        (low, high): (u64, u64),
+        range: RangeInclusive<u64>,
         node: &Node,
     ) -> Option<u64> {
         match *node {
-            Node::Integer(n) if (low..=high).contains(&n) => Some(n),
+            Node::Integer(n) if range.contains(&n) => Some(n),
             _ => self.report_type(
                 at,
                 key,
-                &format!("a whole number from {low} to {high}"),
+                &format!("a whole number from {} to {}", range.start(), range.end()),
                 node,
             ),
         }

@@ -61,16 +61,15 @@ mod units;
 
 use std::fmt;
 use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use htc_formats::DType;
 use htc_formats::htz::Digest;
 use htc_formats::model::{HyperParameters, MatrixId, ProjectionKind};
 use htc_formats::open;
 use serde::Serialize;
-use thiserror::Error;
 
-use super::{Plan, SourceTypes, UnitMatrix, UnitPlan};
+use super::{Plan, PlanError, SourceTypes, UnitMatrix, UnitPlan};
 
 /// Value of `format`.
 pub const FORMAT: &str = "htc-plan";
@@ -84,45 +83,6 @@ pub const MAX_BYTES: u64 = 1 << 22;
 
 /// Maximum number of listed mismatches; others are only counted.
 pub const MAX_LISTED_MISMATCHES: usize = 50;
-
-/// Error of reading a plan file. Each message is one line.
-#[derive(Debug, Error)]
-pub enum PlanFileError {
-    /// The file cannot be read.
-    #[error("{}: cannot be read: {source}; check `plan`", path.display())]
-    Read {
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
-    /// The file is too large.
-    #[error("{}: a plan has at most {MAX_BYTES} bytes, the file has more; check `plan`", path.display())]
-    TooLarge {
-        /// Path of the file.
-        path: PathBuf,
-    },
-    /// The file is not JSON.
-    #[error("{}: line {line}, column {column}: {message}; the file must be JSON as `htc plan` writes it", path.display())]
-    Syntax {
-        /// Path of the file.
-        path: PathBuf,
-        /// Line, from 1.
-        line: usize,
-        /// Column, from 1.
-        column: usize,
-        /// Message of the parser.
-        message: String,
-    },
-    /// The plan does not fit the model.
-    #[error("{}: the plan does not fit the model in {} place{}; the first is {}; correct them, or make the plan anew with htc plan", path.display(), misfits.count, if misfits.count == 1 { "" } else { "s" }, misfits.first())]
-    Misfits {
-        /// Path of the file.
-        path: PathBuf,
-        /// List of mismatches.
-        misfits: PlanFileMismatches,
-    },
-}
 
 /// Mismatch between a plan and its model.
 #[derive(Clone, Debug, PartialEq)]
@@ -152,7 +112,7 @@ pub struct PlanFileMismatches {
 }
 
 impl PlanFileMismatches {
-    fn first(&self) -> String {
+    pub(super) fn first(&self) -> String {
         self.listed
             .first()
             .map_or_else(String::new, PlanFileMismatch::to_string)
@@ -271,16 +231,16 @@ pub fn write(plan: &Plan, source: Option<Digest>) -> Result<String, serde_json::
 /// Reads a plan from a file; see [`parse`].
 ///
 /// # Errors
-/// [`PlanFileError`].
+/// [`PlanError`].
 pub fn read(
     path: &Path,
     hyper: &HyperParameters,
     source: impl Fn() -> Digest,
     source_type: impl SourceTypes,
-) -> Result<Plan, PlanFileError> {
-    let failed = |source| PlanFileError::Read {
+) -> Result<Plan, PlanError> {
+    let failed = |error: io::Error| PlanError::ReadFile {
         path: path.to_owned(),
-        source,
+        message: error.to_string(),
     };
     let mut bytes = Vec::new();
     let file = open::open_stream(path).map_err(|error| failed(error.into_io()))?;
@@ -294,18 +254,18 @@ pub fn read(
 /// `source` computes the digest of the model and is called only if the plan has one.
 ///
 /// # Errors
-/// [`PlanFileError`]; all mismatches are in [`PlanFileError::Misfits`].
+/// [`PlanError`]; all mismatches are in [`PlanError::FileMisfits`].
 pub fn parse(
     path: &Path,
     bytes: &[u8],
     hyper: &HyperParameters,
     source: impl Fn() -> Digest,
     source_type: impl SourceTypes,
-) -> Result<Plan, PlanFileError> {
+) -> Result<Plan, PlanError> {
     if bytes.len() as u64 > MAX_BYTES {
-        return Err(PlanFileError::TooLarge { path: path.into() });
+        return Err(PlanError::FileTooLarge { path: path.into() });
     }
-    let syntax = |line, column, what: String| PlanFileError::Syntax {
+    let syntax = |line, column, what: String| PlanError::FileSyntax {
         path: path.to_owned(),
         line,
         column,
@@ -328,7 +288,7 @@ pub fn parse(
         return Err(syntax(1, 1, what));
     };
     check::plan(entries, &node::lines(text), hyper, source, &source_type).map_err(|misfits| {
-        PlanFileError::Misfits {
+        PlanError::FileMisfits {
             path: path.into(),
             misfits,
         }

@@ -47,7 +47,7 @@ impl SourceTypes for Source {
     }
 }
 
-fn parsed(text: &str) -> Result<Plan, PlanFileError> {
+fn parsed(text: &str) -> Result<Plan, PlanError> {
     parse(
         Path::new("plan.json"),
         text.as_bytes(),
@@ -400,7 +400,7 @@ fn syntax_errors_have_a_position() {
         ("{\"a\": 1} {}", 1, "trailing"),
     ] {
         let error = parsed(text).unwrap_err();
-        let PlanFileError::Syntax {
+        let PlanError::FileSyntax {
             line: found,
             message: what,
             ..
@@ -413,7 +413,7 @@ fn syntax_errors_have_a_position() {
         assert!(!error.to_string().contains('\n'));
     }
     let deep = "[".repeat(100_000);
-    assert!(matches!(parsed(&deep), Err(PlanFileError::Syntax { .. })));
+    assert!(matches!(parsed(&deep), Err(PlanError::FileSyntax { .. })));
     let bytes = b"{\n  \"\xff\": 1}";
     let error = parse(Path::new("p"), bytes, &hyper(), source, Source).unwrap_err();
     assert!(error.to_string().contains("line 2, column 4"), "{error}");
@@ -427,9 +427,9 @@ fn oversized_files_are_not_read() {
     let from = |path: &Path| read(path, &hyper(), source, Source);
     assert_eq!(from(&path).unwrap(), parsed(GOOD).unwrap());
     std::fs::write(&path, GOOD.to_owned() + &" ".repeat(MAX_BYTES as usize)).unwrap();
-    assert!(matches!(from(&path), Err(PlanFileError::TooLarge { .. })));
+    assert!(matches!(from(&path), Err(PlanError::FileTooLarge { .. })));
     let missing = from(&folder.path().join("none")).unwrap_err();
-    assert!(matches!(missing, PlanFileError::Read { .. }));
+    assert!(matches!(missing, PlanError::ReadFile { .. }));
 }
 
 #[test]

@@ -122,7 +122,7 @@ impl Checker {
             self.keys(entries, |_| line, &place, known);
         let last = read.hyper.layers as u64 - 1;
         let layer = match layer {
-            Some((_, node)) => self.parse_integer(at, "layer", (0, last), &node),
+            Some((_, node)) => self.parse_integer(at, "layer", 0..=last, &node),
             None => self.report_missing(at, "layer"),
         };
         let projections = match projections {
@@ -259,7 +259,7 @@ impl Checker {
         }
         let limit = rank_limit(form == FormName::SharedBasis, members) as u64;
         let rank = match rank {
-            Some((_, node)) => self.parse_integer(at, "rank", (1, limit), &node),
+            Some((_, node)) => self.parse_integer(at, "rank", 1..=limit, &node),
             None => self.report_missing(at, "rank"),
         };
         let rank = rank.map(|rank| rank as usize);

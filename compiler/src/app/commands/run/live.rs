@@ -26,7 +26,8 @@ impl DeviceMonitor {
     pub fn start<B: Backend>(
         args: &LiveArgs,
         session: &mut Session<B>,
-        (most, gpu): (ActiveFraction, Option<String>),
+        most: ActiveFraction,
+        gpu: Option<String>,
     ) -> Result<Option<DeviceMonitor>, Failure> {
         if !args.is_requested() {
             return Ok(None);

@@ -6,7 +6,7 @@ fn misfits(from: &str, to: &str) -> PlanFileMismatches {
     assert!(GOOD.contains(from), "{from}");
     let text = GOOD.replacen(from, to, 1);
     match parsed(&text) {
-        Err(PlanFileError::Misfits { misfits, .. }) => misfits,
+        Err(PlanError::FileMisfits { misfits, .. }) => misfits,
         other => panic!("{from} -> {to}: {other:?}"),
     }
 }
@@ -403,7 +403,7 @@ fn projections_of_a_basis_must_share_their_input() {
     let fewer = parsed(&text.replacen(projections, "[\"v\",\"q\"]", 1)).unwrap();
     assert_eq!(fewer.units[0].label(), "layer 0: q+v");
     let error = parsed(&text.replace("\"grc\"", "\"gp\"")).unwrap_err();
-    let PlanFileError::Misfits { misfits, .. } = error else {
+    let PlanError::FileMisfits { misfits, .. } = error else {
         panic!("{error}");
     };
     assert_eq!(misfits.count, 3);
@@ -421,7 +421,7 @@ fn all_misfits_are_counted_and_the_first_listed() {
         message.contains(told) && !message.contains('\n'),
         "{message}"
     );
-    let PlanFileError::Misfits { misfits, .. } = error else {
+    let PlanError::FileMisfits { misfits, .. } = error else {
         panic!("{error}");
     };
     assert_eq!(

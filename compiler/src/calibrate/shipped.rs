@@ -4,10 +4,6 @@
 
 use htc_formats::htz::Digest;
 
-/// Version, incremented with every change of the text: of a part, of their order, or of the
-/// interleaving.
-pub const SHIPPED_VERSION: u32 = 1;
-
 const DOCUMENT_SEPARATOR: &str = "\n%%\n";
 
 /// Golden ratio of 2³².
@@ -115,7 +111,10 @@ pub fn shipped_digest() -> Digest {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use super::*;
+    use crate::options::SHIPPED_VERSION;
 
     fn parts() -> impl Iterator<Item = &'static ShippedPart> {
         KINDS.iter().copied().flatten()
@@ -152,8 +151,10 @@ mod tests {
         places.map(|(at, len)| (at, at + len)).collect()
     }
 
-    fn overlap_bytes(places: &[(usize, usize)], (from, to): (usize, usize)) -> usize {
-        let overlap = |&(start, end): &(usize, usize)| end.min(to).saturating_sub(start.max(from));
+    fn overlap_bytes(places: &[(usize, usize)], part: &Range<usize>) -> usize {
+        let overlap = |&(start, end): &(usize, usize)| {
+            end.min(part.end).saturating_sub(start.max(part.start))
+        };
         places.iter().map(overlap).sum()
     }
 
@@ -169,8 +170,8 @@ mod tests {
             for (kind, eighth) in (0..KINDS.len()).flat_map(|k| (0..8).map(move |e| (k, e))) {
                 let of = document_ranges(&text, KINDS[kind].iter());
                 let share = |from: usize, to: usize| {
-                    let stretch = (text.len() * from / 8, text.len() * to / 8);
-                    overlap_bytes(&of, stretch) as f64 / (stretch.1 - stretch.0) as f64
+                    let stretch = text.len() * from / 8..text.len() * to / 8;
+                    overlap_bytes(&of, &stretch) as f64 / stretch.len() as f64
                 };
                 let (found, whole) = (share(eighth, eighth + 1), share(0, 8));
                 let said = format!("kind {kind}, eighth {eighth}: {found} of {whole}");
@@ -178,8 +179,8 @@ mod tests {
                 assert!(found > 0.4 * whole, "{said}");
             }
             for part in parts().filter(|part| keep(part)) {
-                let last = (text.len() * 3 / 4, text.len());
-                let found = overlap_bytes(&document_ranges(&text, [part].into_iter()), last);
+                let last = text.len() * 3 / 4..text.len();
+                let found = overlap_bytes(&document_ranges(&text, [part].into_iter()), &last);
                 assert!(found > 0, "{}", part.name);
             }
         }

@@ -1,0 +1,334 @@
+//! Errors of commands: their messages and exit codes.
+
+use std::io;
+use std::path::PathBuf;
+
+use htc_formats::htz::{Digest, HtzError};
+use htc_formats::learnt::TrainedDraftError;
+use htc_formats::map::MapError;
+use htc_formats::source::SourceError;
+use htc_formats::vocab::VocabularyError;
+use htc_loader::LoadError;
+use htc_loader::device::DeviceChoiceError;
+use htc_loader::generate::GenerateError;
+use htc_loader::live::{ControlLawError, EventsError, SensorError};
+use htc_loader::sampling::SamplingError;
+use htc_loader::speculate::SpeculateError;
+use htc_loader::tokenizer::TokenizerError;
+use thiserror::Error;
+
+use crate::app::chat::ChatError;
+use crate::app::cli::Command;
+use crate::app::{flags, terminal};
+use crate::bench::BenchError;
+use crate::export::ExportError;
+use crate::measure::EvaluateError;
+use crate::page::PageError;
+use crate::pipeline::clean::CleanError;
+use crate::pipeline::{CompileError, ErrorKind};
+use crate::plan::PlanError;
+use crate::system::show::{format_bytes, format_count};
+use crate::system::text::FileError;
+use crate::unit::MakeError;
+
+/// Error of a command, with a one-line message.
+#[derive(Debug, Error)]
+#[allow(missing_docs, reason = "each variant is what its message says")]
+pub enum Failure {
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    #[error("{0}")]
+    Interrupted(String),
+    #[error(
+        "{error}; what is finished is kept in {}, and the same command goes on with it",
+        terminal::display_path(folder)
+    )]
+    Kept {
+        error: Box<Failure>,
+        folder: PathBuf,
+    },
+    #[error(transparent)]
+    Device(#[from] DeviceChoiceError),
+    #[error(transparent)]
+    Map(#[from] MapError),
+    #[error(transparent)]
+    Htz(#[from] HtzError),
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    #[error("{}: {error}", path.display())]
+    Load { path: PathBuf, error: LoadError },
+    #[error("{}: {error}", path.display())]
+    Vocabulary {
+        path: PathBuf,
+        error: VocabularyError,
+    },
+    #[error("{}: {error}", path.display())]
+    Tokenizer {
+        path: PathBuf,
+        error: TokenizerError,
+    },
+    #[error(transparent)]
+    Text(#[from] FileError),
+    #[error("{}: {error}", path.display())]
+    Evaluate { path: PathBuf, error: EvaluateError },
+    #[error("{}: {error}", path.display())]
+    Generate { path: PathBuf, error: GenerateError },
+    #[error("{}: {error}", path.display())]
+    Speculate {
+        path: PathBuf,
+        error: SpeculateError,
+    },
+    #[error("{}: it was made from a model with the digest {expected}, and {} has {found}; give that model", draft.display(), verifier.display())]
+    OtherSource {
+        draft: PathBuf,
+        verifier: PathBuf,
+        expected: Digest,
+        found: Digest,
+    },
+    #[error("{}: not an artifact, so that nothing says which model it was made from; draft with it by `htc run MODEL --speculate`", .0.display())]
+    NoSource(PathBuf),
+    #[error("{}: the weights of no source lie in it; give the model itself instead of `source`, or compile it with --with-source", .0.display())]
+    NoSealedSource(PathBuf),
+    #[error(
+        "--verifier lets the artifact itself draft; --speculate takes a fraction of it there, not a model"
+    )]
+    TwoDrafts,
+    #[error(
+        "--adapt, --adapt-state and --draft-length are of a draft, and there is none; give --speculate or --verifier"
+    )]
+    NoDraft,
+    #[error("--adapt-state is of what a draft learns; give --adapt oja or gradient")]
+    StateWithoutAdaptation,
+    #[error(transparent)]
+    AdaptationState(#[from] TrainedDraftError),
+    #[error(transparent)]
+    Sensor(#[from] SensorError),
+    #[error(transparent)]
+    ControlLaw(#[from] ControlLawError),
+    #[error(transparent)]
+    Events(#[from] EventsError),
+    #[error("the model cannot follow its device: {0}")]
+    Monitoring(String),
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+    #[error(transparent)]
+    Pool(#[from] htc_kernels::PoolError),
+    #[error("{}: {error}", path.display())]
+    Chat { path: PathBuf, error: ChatError },
+    #[error(
+        "the words spell {token:?}, or a part of it, which the model reads as a control token, and its chat template changes them so that they cannot be told from its own; say it otherwise"
+    )]
+    SpeltControlToken { token: String },
+    #[error("{}: executing it takes {} of memory beside the mapped file, {} are free; give fewer tokens, or a smaller model", path.display(), format_bytes(*needed), format_bytes(*free))]
+    Memory {
+        path: PathBuf,
+        needed: u64,
+        free: u64,
+    },
+    #[error("{0}")]
+    Served(String),
+    #[error("no prompt: give -p TEXT, --prompt-file FILE, or pipe a text into standard input")]
+    NoPrompt,
+    #[error("{}: a model carries no digests to verify; compile it to a .htz first", .0.display())]
+    NoDigests(PathBuf),
+    #[error("{}: {faults} of {items} parts are damaged, the first: {first}, or compile it anew", path.display())]
+    Damaged {
+        path: PathBuf,
+        faults: usize,
+        items: usize,
+        first: HtzError,
+    },
+    #[error("--layer {layer}: {} has {}, counted from 0; give a lower one", path.display(), format_count(*layers, "layer"))]
+    NoSuchLayer {
+        path: PathBuf,
+        layer: usize,
+        layers: usize,
+    },
+    #[error("{}: every digest is right, but layer {layer} has other spectra than the artifact says ({projections}); compile it anew", path.display())]
+    Probe {
+        path: PathBuf,
+        layer: usize,
+        projections: String,
+    },
+    #[error("{}: {error}", path.display())]
+    Spectra { path: PathBuf, error: MakeError },
+    #[error(
+        "{option}: --dry-run does not measure, which a limit on factors requires; omit one of them, or pass --method quantise"
+    )]
+    DrySearch { option: &'static str },
+    #[error("{}: exists already; give another -o, or replace it with --force", .0.display())]
+    PlanExists(PathBuf),
+    #[error(transparent)]
+    Page(#[from] PageError),
+    #[error("{}: this is one of the files that are read; give another -o", .0.display())]
+    PageOverInput(PathBuf),
+    #[error("--report {}: exists already; give another name, or replace it with --force", .0.display())]
+    ReportExists(PathBuf),
+    #[error("--report {}: this is {what}; give another name", path.display())]
+    ReportPath { path: PathBuf, what: &'static str },
+    #[error("{}: cannot be written: {source}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Clean(#[from] CleanError),
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+    #[error("{failed} of {all} gates failed, the first: {first}")]
+    Gates {
+        failed: usize,
+        all: usize,
+        first: String,
+    },
+    #[error("{}: no GGUF, and llama.cpp executes nothing else; give it one with --against-model FILE", .0.display())]
+    NotGguf(PathBuf),
+    #[error(
+        "--against-model: it says what llama.cpp executes, with --against llama.cpp:BIN; give a model to --against itself"
+    )]
+    AgainstModel,
+    #[error("standard output: {0}")]
+    Output(io::Error),
+}
+
+impl Failure {
+    /// Returns the kind, on which the exit code depends.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Failure::Kept { error, .. } => error.kind(),
+            Failure::Compile(error) => error.kind(),
+            Failure::Interrupted(_) => ErrorKind::Interrupted,
+            Failure::Device(DeviceChoiceError::NotBuilt { .. })
+            | Failure::NoPrompt
+            | Failure::NoSource(_)
+            | Failure::NoSealedSource(_)
+            | Failure::TwoDrafts
+            | Failure::ControlLaw(_)
+            | Failure::NoDraft
+            | Failure::StateWithoutAdaptation
+            | Failure::Bench(
+                BenchError::TooLong { .. }
+                | BenchError::NotMeasured { .. }
+                | BenchError::OtherRanks { .. },
+            )
+            | Failure::NotGguf(_)
+            | Failure::AgainstModel
+            | Failure::PageOverInput(_)
+            | Failure::Export(
+                ExportError::SameFile(_) | ExportError::NotAFloat(_) | ExportError::NoFactors,
+            )
+            | Failure::DrySearch { .. }
+            | Failure::NoSuchLayer { .. }
+            | Failure::Chat {
+                error: ChatError::NoTemplate,
+                ..
+            }
+            | Failure::ReportPath { .. } => ErrorKind::Usage,
+            _ => ErrorKind::Failure,
+        }
+    }
+
+    /// Returns further details, one per line.
+    pub fn details(&self) -> Vec<String> {
+        match self {
+            Failure::Kept { error, .. } => error.details(),
+            Failure::Compile(CompileError::Plan(PlanError::FileMisfits { misfits, .. }))
+                if misfits.count > 1 =>
+            {
+                misfits.to_string().lines().map(str::to_owned).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns `cannot DO FILE: REASON`, with options as on the command line; only the reason if
+    /// the command was interrupted, or its work was done and found a fault.
+    pub fn message(&self, task: &Task) -> String {
+        match self {
+            Failure::Interrupted(_)
+            | Failure::Served(_)
+            | Failure::Gates { .. }
+            | Failure::Damaged { .. }
+            | Failure::Probe { .. } => self.reason(),
+            _ => task.failed(&self.reason()),
+        }
+    }
+
+    fn reason(&self) -> String {
+        match self {
+            Failure::Kept { error, folder } => {
+                let folder = terminal::display_path(folder);
+                format!(
+                    "{}; what is finished is kept in {folder}, and the same command goes on with it",
+                    error.reason()
+                )
+            }
+            // Their backticks quote keys of files, which may equal option names.
+            Failure::Htz(_)
+            | Failure::Source(_)
+            | Failure::Load { .. }
+            | Failure::Vocabulary { .. }
+            | Failure::Tokenizer { .. }
+            | Failure::Damaged { .. }
+            | Failure::Page(_)
+            | Failure::Sensor(_)
+            | Failure::Bench(
+                BenchError::GatesSchema { .. }
+                | BenchError::Sensor(_)
+                | BenchError::RecordSchema { .. }
+                | BenchError::Differs { .. },
+            )
+            | Failure::Export(ExportError::Htz(_) | ExportError::Reopened(_))
+            | Failure::Compile(
+                CompileError::Source(_)
+                | CompileError::Vocabulary { .. }
+                | CompileError::Seal(_)
+                | CompileError::Plan(PlanError::FileSyntax { .. } | PlanError::FileMisfits { .. }),
+            ) => self.to_string(),
+            _ => flags::with_option_names(&self.to_string()),
+        }
+    }
+}
+
+/// The task of a command, for messages of its failure.
+#[derive(Clone, Debug)]
+pub struct Task {
+    verb: &'static str,
+    file: Option<PathBuf>,
+}
+
+impl Task {
+    /// Returns the task of a command.
+    pub fn from_command(command: &Command) -> Task {
+        let (verb, file) = match command {
+            Command::Compile(args) => ("compile", Some(&args.input)),
+            Command::Plan(args) => ("plan", Some(&args.input)),
+            Command::Analyse(args) => ("analyse", Some(&args.input)),
+            Command::Eval(args) => ("evaluate", Some(&args.model)),
+            Command::Bench(args) => ("benchmark", Some(&args.model)),
+            Command::Run(args) => ("run", Some(&args.model)),
+            Command::Export(args) => ("export", Some(&args.artifact)),
+            Command::Inspect(args) => ("inspect", Some(&args.file)),
+            Command::Verify(args) => ("verify", Some(&args.file)),
+            Command::Tokenize(args) => ("tokenize with", Some(&args.model)),
+            Command::Report(_) => ("make the page", None),
+            Command::Clean(_) => ("clean up", None),
+            Command::Schema(_) => ("print the schema", None),
+            Command::RenderChatTemplate => ("render the chat template", None),
+        };
+        let file = file.cloned();
+        Task { verb, file }
+    }
+
+    fn failed(&self, reason: &str) -> String {
+        let verb = self.verb;
+        let Some(file) = &self.file else {
+            return format!("cannot {verb}: {reason}");
+        };
+        let file = file.display().to_string();
+        let reason = reason
+            .strip_prefix(&file)
+            .and_then(|of| of.strip_prefix(": "))
+            .unwrap_or(reason);
+        format!("cannot {verb} {file}: {reason}")
+    }
+}

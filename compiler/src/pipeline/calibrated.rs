@@ -1,0 +1,209 @@
+//! Second stage: the statistics of the source on the calibration text.
+
+use std::cell::OnceCell;
+use std::sync::Arc;
+
+use htc_formats::htz::Digest;
+use htc_formats::source::ModelFile;
+use htc_loader::Model;
+
+use super::source::{CheckedSource, digest_of};
+use super::{CompileContext, CompileError, order};
+use crate::calibrate::{self, CalibrateError, Calibration};
+use crate::device::Device;
+use crate::event::{Event, Progress};
+use crate::gradient::{self, Gradients};
+use crate::options::{CalibrationOptions, PlanSource, TargetMachine};
+use crate::order::ChannelPermutation;
+use crate::plan::{self, Method, ModelFileTypes, Plan, PlanError, PlanRequest};
+use crate::planner::{ArtifactParts, Planner};
+use crate::profile::{self, ProfileInputs, is_measured};
+use crate::system::clock::Stage;
+
+/// A source with its statistics, and the request for its plan.
+#[derive(Debug)]
+pub(super) struct CalibratedSource<'a> {
+    pub checked: &'a CheckedSource,
+    pub calibration: Option<Calibration>,
+    /// Costs of errors at the outputs of matrices, if codes are chosen by them.
+    pub gradients: Option<Gradients>,
+    pub permutation: Option<ChannelPermutation>,
+    request: CheckedRequest<'a>,
+    digest: OnceCell<Digest>,
+}
+
+/// A plan from a file, or the request to compute one, checked against the shapes of the source.
+#[derive(Debug)]
+enum CheckedRequest<'a> {
+    Plan(Plan),
+    Compute {
+        request: PlanRequest,
+        target: &'a TargetMachine,
+    },
+}
+
+impl<'a> CalibratedSource<'a> {
+    /// Runs the calibration text through the source. The model is executed only after the request
+    /// has been checked.
+    pub fn new(
+        context: CompileContext<'a>,
+        checked: &'a CheckedSource,
+    ) -> Result<Self, CompileError> {
+        let CompileContext {
+            options,
+            device,
+            clock,
+            progress,
+        } = context;
+        let source = checked.file();
+        let threads = device.pool().threads();
+        let digest_cell = OnceCell::new();
+        let digest = || *digest_cell.get_or_init(|| digest_of(source, clock, progress));
+        let request = CheckedRequest::new(context, source, digest)?;
+        let calibration = match &options.calibration {
+            None => None,
+            Some(options) => {
+                options.check(&source.hyper)?;
+                let digest = digest();
+                Some(clock.time(Stage::Calibrate, || {
+                    calibrate(source, digest, options, device, progress)
+                })?)
+            }
+        };
+        let asked = request.request();
+        let permutation =
+            order::find_permutation(source, asked, calibration.as_ref(), threads, progress)?;
+        let gradients = match &options.calibration {
+            Some(text) if request.needs_gradients() => {
+                Some(clock.time(Stage::Calibrate, || {
+                    let tokens = asked.effort.settings().gradient_tokens;
+                    let digest = digest();
+                    let model = bind(source)?;
+                    let found =
+                        gradient::gradients(&model, digest, text, tokens, threads, progress)?;
+                    if found.is_new && source.digest() != digest {
+                        gradient::forget(text, found.key)?;
+                        return Err(CompileError::SourceChanged(source.path.clone()));
+                    }
+                    Ok(found)
+                })?)
+            }
+            _ => None,
+        };
+        Ok(CalibratedSource {
+            checked,
+            calibration,
+            gradients,
+            permutation,
+            request,
+            digest: digest_cell,
+        })
+    }
+
+    /// Returns the digest of the source, which reads it once.
+    pub fn digest(&self, context: CompileContext) -> Digest {
+        let read = || digest_of(self.checked.file(), context.clock, context.progress);
+        *self.digest.get_or_init(read)
+    }
+
+    /// Makes the plan, with the measurements that its allocator needs.
+    pub fn plan(&'a self, context: CompileContext) -> Result<Planner<'a>, CompileError> {
+        let source = self.checked.file();
+        let (request, target) = match &self.request {
+            CheckedRequest::Plan(plan) => return Ok(plan.clone().into()),
+            CheckedRequest::Compute { request, target } => (request, target),
+        };
+        let units = plan::units(&source.hyper, request, ModelFileTypes(source))?;
+        let measured = ProfileInputs {
+            source,
+            units: &units,
+            calibration: self.calibration.as_ref(),
+            gradients: self.gradients.as_ref(),
+            order: self.permutation.as_ref(),
+            device: context.device,
+        };
+        let evidence = profile::measure(measured, request, target, context.progress)?;
+        let summary = evidence.factor_summary.clone();
+        let parts = ArtifactParts {
+            source,
+            calibration: self.calibration.as_ref(),
+            sections: self.checked.tokenizer(),
+            linear_algebra: context.device.algebra().name(),
+        };
+        let planner = Planner::compute(request.clone(), evidence, parts, context.options.limit)?;
+        if let Some(summary) = summary {
+            context.progress.report(Event::Note(&summary));
+        }
+        Ok(planner)
+    }
+}
+
+impl<'a> CheckedRequest<'a> {
+    fn new(
+        context: CompileContext<'a>,
+        source: &ModelFile,
+        digest: impl Fn() -> Digest,
+    ) -> Result<Self, CompileError> {
+        let types = ModelFileTypes(source);
+        match &context.options.planning {
+            // Read only once: the file may be a pipe.
+            PlanSource::File(path) => {
+                let plan = plan::json::read(path, &source.hyper, digest, types)?;
+                order::check(source, plan.request().layout.order)?;
+                Ok(CheckedRequest::Plan(plan))
+            }
+            PlanSource::Compute { request, target } => {
+                let mut request = request.clone();
+                request.layout.order = order::resolve_setting(source, &request, context.progress)?;
+                let known = target.evidence();
+                let calibrated = context.options.calibration.is_some();
+                match plan::compute(&source.hyper, request.clone(), &known, types) {
+                    Ok(_) => {}
+                    Err(PlanError::NoEvidence { .. } | PlanError::NoMeasurement { .. })
+                        if is_measured(&request, target, calibrated) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                Ok(CheckedRequest::Compute { request, target })
+            }
+        }
+    }
+
+    fn request(&self) -> &PlanRequest {
+        match self {
+            CheckedRequest::Plan(plan) => plan.request(),
+            CheckedRequest::Compute { request, .. } => request,
+        }
+    }
+
+    fn needs_gradients(&self) -> bool {
+        match self {
+            CheckedRequest::Plan(plan) => plan.needs_gradients(),
+            CheckedRequest::Compute { request, .. } => request.method == Method::Quantise,
+        }
+    }
+}
+
+fn bind(source: &ModelFile) -> Result<Model, CalibrateError> {
+    Model::bind(source.clone()).map_err(|error| CalibrateError::Load {
+        path: source.path.clone(),
+        error,
+    })
+}
+
+/// Calibrates a source on the text of `options`.
+pub fn calibrate(
+    source: &ModelFile,
+    digest: Digest,
+    options: &CalibrationOptions,
+    device: &dyn Device,
+    progress: Progress,
+) -> Result<Calibration, CompileError> {
+    let model = Arc::new(bind(source)?);
+    let calibrated = calibrate::calibrate(&model, digest, options, device, progress)?;
+    // Must not stay in the cache under this digest.
+    if calibrated.is_new && source.digest() != digest {
+        calibrate::remove_entry(options, calibrated.key)?;
+        return Err(CompileError::SourceChanged(source.path.clone()));
+    }
+    Ok(calibrated)
+}

@@ -1,0 +1,72 @@
+//! Last stage: baselines, the source's weights, and the artifact under its final name.
+
+use htc_formats::htz::HtzWriter;
+
+use super::planned::PlannedModel;
+use super::{CompileContext, CompileError, source};
+use crate::choose::{SelectedArtifact, Selection};
+use crate::estimate::Estimate;
+use crate::event::Event;
+use crate::options::Switch;
+use crate::report::{BaselineFile, CalibrationReport, Report};
+use crate::system::clock::Stage;
+use crate::system::disk;
+
+const COMPARISON_IMPOSSIBLE: &str = "nothing is compared: that takes a plan of the method quantise that is made, a type of \
+     GGUF for a file of about this size, and held-out windows that decide nothing";
+
+/// Publishes the selected artifact and returns the report of its compilation.
+pub(super) fn seal(
+    context: CompileContext,
+    planned: &PlannedModel,
+    selection: &Selection,
+    estimate: Estimate,
+    mut chosen: SelectedArtifact,
+) -> Result<Report, CompileError> {
+    let CompileContext {
+        options,
+        clock,
+        progress,
+        ..
+    } = context;
+    let (planner, builder) = (&planned.planner, &selection.builder);
+    let most = planned.max_comparison_files(options);
+    let baselines = planner.baseline_plans(&chosen.plan, chosen.built.bytes, most)?;
+    let baselines = clock.time(Stage::Factorise, || {
+        selection.measure_single_type_files(&baselines)
+    })?;
+    if baselines.is_empty() && options.artifact.compare == Some(Switch::On) {
+        chosen.notes.push(COMPARISON_IMPOSSIBLE.to_owned());
+    }
+    let with_source = options
+        .artifact
+        .with_source
+        .then(|| clock.time(Stage::Seal, || builder.with_source(&chosen.built)));
+    let with_source = with_source.transpose()?;
+    progress.report(Event::Flushing);
+    source::check_unchanged(builder.source, builder.digest, clock)?;
+    let key = with_source.map_or(chosen.built.key, |made| made.key);
+    let name = builder.work.artifact(key).complete_name();
+    let synced = clock.time(Stage::Seal, || {
+        let folder = builder.work.folder();
+        HtzWriter::publish(folder, &name, &options.output, options.overwrite)
+    })?;
+    if let Err(error) = synced {
+        let folder = disk::folder_of(&options.output).display();
+        progress.report(Event::Warning(&format!(
+            "{folder}: cannot be forced to the disk ({error}); the artifact is complete, but its name may be lost if the machine fails now"
+        )));
+    }
+    let calibration = builder.calibration.map(|calibration| {
+        let treatment = chosen.plan.treatment_of_factors(chosen.treatment, true);
+        CalibrationReport::new(calibration, treatment.gauge, &chosen.built.treatment_report)
+    });
+    let foreseen = planner.predicted_losses(&chosen.plan)?;
+    Ok(Report {
+        calibration,
+        with_source: with_source.map(Into::into),
+        beside: BaselineFile::from_trials(baselines),
+        foreseen,
+        ..Report::new(options, builder, estimate, chosen, clock)
+    })
+}

@@ -1,0 +1,141 @@
+//! Sizes of files with a plan, and plans that fill a size.
+
+use htc_formats::htz::{Digest, HtzWriter, Section};
+use htc_formats::source::ModelFile;
+
+use crate::calibrate::Calibration;
+use crate::layout;
+use crate::options::Treatment;
+use crate::plan::{self, Budget, MatrixForm, ModelFileTypes, Plan, PlanError, PlanRequest};
+
+/// Iterations of planning with the bytes left over by the iteration before.
+const MAX_ITERATIONS: usize = 6;
+
+pub(super) const SLACK: u64 = 128;
+
+/// A larger slack means that a size is infeasible.
+pub(super) const LARGEST_SLACK: u64 = 1 << 20;
+
+/// A model and the parts of its artifact that its plan does not change.
+#[derive(Clone, Debug)]
+pub struct ArtifactParts<'a> {
+    /// The model.
+    pub source: &'a ModelFile,
+    /// Its activations, if measured.
+    pub calibration: Option<&'a Calibration>,
+    /// Sections that count as part of its size.
+    pub sections: &'a [Section],
+    /// Name of the linear algebra.
+    pub linear_algebra: String,
+}
+
+impl ArtifactParts<'_> {
+    /// Returns the bytes of the source, or of an artifact that keeps every matrix if larger.
+    pub(super) fn unchanged_bytes(&self, request: &PlanRequest) -> Result<u64, PlanError> {
+        let mut request = request.clone();
+        // An upper bound of the length.
+        request.budget = Budget::FileSize(u64::MAX);
+        let kept = self.unchanged_plan(&request)?;
+        Ok(self.file_length(&kept)?.max(self.source.size()))
+    }
+
+    pub(super) fn file_length(&self, plan: &Plan) -> Result<u64, PlanError> {
+        let digest = Digest::default();
+        let measured = self.calibration.is_some_and(|c| c.held_out.is_some());
+        let draft = layout::draft_manifest(
+            self.source,
+            plan,
+            layout::ManifestInputs {
+                source_sha256: digest,
+                calibration: self.calibration,
+                linear_algebra: &self.linear_algebra,
+                order: plan.permutes_channels().then_some(digest),
+            },
+            &Treatment::default(),
+            measured,
+        );
+        // The plan must not depend on tuning.
+        let draft = layout::reserve_tuning(draft, measured);
+        let length = HtzWriter::predict_length(draft, self.sections);
+        length.map_err(|error| PlanError::Inconsistent(Some(error.to_string())))
+    }
+
+    pub(super) fn unchanged_plan(&self, request: &PlanRequest) -> Result<Plan, PlanError> {
+        let (hyper, types) = (&self.source.hyper, ModelFileTypes(self.source));
+        let units = plan::matrices(hyper, &types).into_iter();
+        let units = units.map(|member| plan::UnitPlan {
+            members: vec![member],
+            form: MatrixForm::Unchanged,
+            notes: Vec::new(),
+        });
+        Plan::new(hyper, request.clone(), units.collect(), Vec::new(), &types)
+            .map_err(|faults| PlanError::Inconsistent(faults.first().map(ToString::to_string)))
+    }
+}
+
+/// Converts bits per weight, and a ratio of `bytes`, to the size of a file.
+pub(crate) fn to_file_budget(budget: Budget, source: &ModelFile, bytes: u64) -> Budget {
+    let tensors = source.tensors.iter();
+    let parameters: u64 = tensors.map(|t| t.rows as u64 * t.cols as u64).sum();
+    match budget {
+        Budget::Bits(bits) => Budget::FileSize((bits / 8.0 * parameters as f64) as u64),
+        Budget::Ratio(ratio) => Budget::FileSize((ratio * bytes as f64) as u64),
+        other => other,
+    }
+}
+
+/// Calls `make` repeatedly with the bytes reserved for everything outside the matrices, which
+/// depend on the plan, and returns the largest result of at most `total` bytes.
+pub(super) fn fit_to_size<T>(
+    total: u64,
+    mut beside: u64,
+    mut make: impl FnMut(u64) -> Result<(u64, T), PlanError>,
+) -> Result<Option<T>, PlanError> {
+    let mut best: Option<(u64, T)> = None;
+    // Every file that is too large increases the reserve.
+    let (mut slack, mut turns) = (SLACK, 0);
+    while turns < MAX_ITERATIONS {
+        let (bytes, made) = match make(beside) {
+            Err(_) if best.is_some() => break,
+            made => made?,
+        };
+        if bytes > total {
+            beside += (bytes - total) + slack;
+            slack *= 2;
+            if best.is_none() && slack <= LARGEST_SLACK {
+                continue;
+            }
+        } else {
+            beside = beside.saturating_sub(total - bytes);
+            if best.as_ref().is_none_or(|(before, _)| bytes > *before) {
+                best = Some((bytes, made));
+            }
+        }
+        turns += 1;
+    }
+    Ok(best.map(|(_, made)| made))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(total: u64, names: impl Fn(u64) -> u64) -> Option<u64> {
+        let made = fit_to_size(total, 1000, |beside| {
+            let matrices = total.saturating_sub(beside);
+            let bytes = matrices + names(matrices);
+            Ok((bytes, bytes))
+        });
+        made.unwrap()
+    }
+
+    #[test]
+    fn fitted_never_exceeds_the_requested_size() {
+        assert_eq!(file(100_000, |_| 1000), Some(100_000));
+        let found = file(100_000, |matrices| {
+            1000 + (99_000 - matrices) * 19 / 20 + 500
+        });
+        assert!(found.is_some_and(|bytes| bytes <= 100_000), "{found:?}");
+        assert_eq!(file(100_000, |_| 2_000_000), None);
+    }
+}
