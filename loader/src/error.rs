@@ -11,6 +11,9 @@ use thiserror::Error;
 use crate::exec::SequenceId;
 use crate::kv::KvError;
 
+/// Result of an execution, by default with [`ExecError`].
+pub type Result<T, E = ExecError> = std::result::Result<T, E>;
+
 /// Error of loading a model.
 #[derive(Debug, Error)]
 #[non_exhaustive]

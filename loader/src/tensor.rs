@@ -11,7 +11,7 @@ use htc_formats::map::MappedFile;
 use htc_formats::source::{ModelFile, ModelTensor, Place};
 use htc_kernels::Matrix;
 
-use crate::error::{ExecError, LoadError};
+use crate::error::{LoadError, Result};
 
 /// Matrix `[rows, cols]`, used in place; clones share the mapping.
 #[derive(Clone)]
@@ -57,7 +57,7 @@ impl Tensor {
         dtype: DType,
         [rows, cols]: [usize; 2],
         bytes: impl Into<Arc<[u8]>>,
-    ) -> Result<Self, ExecError> {
+    ) -> Result<Self> {
         let tensor = Tensor {
             data: Data::Computed(bytes.into()),
             name: name.into(),
@@ -79,7 +79,7 @@ impl Tensor {
         codes: CodeLayout,
         rows: usize,
         bytes: impl Into<Arc<[u8]>>,
-    ) -> Result<Self, ExecError> {
+    ) -> Result<Self> {
         let bytes = bytes.into();
         codes.view(rows, &bytes)?.check()?;
         Ok(Tensor {
@@ -96,7 +96,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`ExecError::Codec`] for an invalid scale or map of classes.
-    pub(crate) fn validated(&self) -> Result<Self, ExecError> {
+    pub(crate) fn validated(&self) -> Result<Self> {
         if let Some(bands) = self.column_groups()? {
             bands.check()?;
         }
@@ -146,7 +146,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`ExecError::Shape`] for column groups.
-    pub fn matrix(&self) -> Result<Matrix<'_>, ExecError> {
+    pub fn matrix(&self) -> Result<Matrix<'_>> {
         Ok(Matrix::new(self.dtype, self.rows, self.cols, self.bytes())?)
     }
 

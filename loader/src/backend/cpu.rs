@@ -8,7 +8,7 @@ use htc_kernels::cpu::{self, KvView, Scratch};
 use htc_kernels::{Pool, PoolError, ShapeError};
 
 use super::{Attention, Backend, Factor, HeadShape, Product, SequenceRows};
-use crate::error::ExecError;
+use crate::error::Result;
 use crate::kv::{CompressionEnergies, KeptRows, Kv, KvCache, KvPlan, LayerBases};
 use crate::tensor::Tensor;
 
@@ -78,12 +78,7 @@ fn view<'a>(
 
 impl Cpu {
     /// Returns the layer with `n` appended rows in full, if attention is to read it so.
-    fn reconstructed(
-        &self,
-        kv: &KvCache,
-        layer: usize,
-        n: usize,
-    ) -> Result<Option<Reconstructed>, ExecError> {
+    fn reconstructed(&self, kv: &KvCache, layer: usize, n: usize) -> Result<Option<Reconstructed>> {
         let layout = kv.layout();
         if !layout.plan().reconstructs() || layout.low_rank_rows(layer) == 0 {
             return Ok(None);
@@ -101,7 +96,7 @@ impl Cpu {
         layer: usize,
         attention: &Attention,
         out: &mut [f32],
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let whole = batch
             .iter()
             .map(|part| self.reconstructed(part.kv, layer, part.rows.len()));
@@ -160,33 +155,33 @@ impl Backend for Cpu {
     type Rotation = CpuRotation;
     type Kv = KvCache;
 
-    fn weight(&mut self, tensor: &Tensor) -> Result<Tensor, ExecError> {
+    fn weight(&mut self, tensor: &Tensor) -> Result<Tensor> {
         tensor.validated()
     }
 
-    fn vector(&mut self, numbers: Vec<f32>) -> Result<Vec<f32>, ExecError> {
+    fn vector(&mut self, numbers: Vec<f32>) -> Result<Vec<f32>> {
         Ok(numbers)
     }
 
-    fn kv(&mut self, plan: &KvPlan) -> Result<KvCache, ExecError> {
+    fn kv(&mut self, plan: &KvPlan) -> Result<KvCache> {
         Ok(KvCache::new(plan))
     }
 
-    fn reserve(&mut self, kv: &mut KvCache, n: usize) -> Result<(), ExecError> {
+    fn reserve(&mut self, kv: &mut KvCache, n: usize) -> Result<()> {
         kv.reserve(n);
         Ok(())
     }
 
-    fn copy_kv(&mut self, kv: &KvCache) -> Result<KvCache, ExecError> {
+    fn copy_kv(&mut self, kv: &KvCache) -> Result<KvCache> {
         Ok(kv.clone())
     }
 
-    fn resize(&mut self, buffer: &mut Vec<f32>, numbers: usize) -> Result<(), ExecError> {
+    fn resize(&mut self, buffer: &mut Vec<f32>, numbers: usize) -> Result<()> {
         buffer.resize(numbers, 0.0);
         Ok(())
     }
 
-    fn upload(&mut self, from: &[f32], to: &mut Vec<f32>) -> Result<(), ExecError> {
+    fn upload(&mut self, from: &[f32], to: &mut Vec<f32>) -> Result<()> {
         to[..from.len()].copy_from_slice(from);
         Ok(())
     }
@@ -196,7 +191,7 @@ impl Backend for Cpu {
         from: &'a Vec<f32>,
         numbers: usize,
         _: &'a mut Vec<f32>,
-    ) -> Result<&'a [f32], ExecError> {
+    ) -> Result<&'a [f32]> {
         Ok(&from[..numbers])
     }
 
@@ -207,7 +202,7 @@ impl Backend for Cpu {
         rows: Range<usize>,
         out: &mut Vec<f32>,
         first: usize,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let x = &x[rows.start * width..rows.end * width];
         out[first * width..][..x.len()].copy_from_slice(x);
         Ok(())
@@ -219,7 +214,7 @@ impl Backend for Cpu {
         tokens: &[u32],
         scale: Option<f32>,
         out: &mut Vec<f32>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let width = embedding.cols();
         let out = &mut out[..tokens.len() * width];
         let rows = out.chunks_exact_mut(width).zip(tokens);
@@ -246,7 +241,7 @@ impl Backend for Cpu {
         weight: &Vec<f32>,
         epsilon: f32,
         out: &mut Vec<f32>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let numbers = n * weight.len();
         let (x, out) = (&x[..numbers], &mut out[..numbers]);
         Ok(self.cpu.rms_norm(x, weight, epsilon, out)?)
@@ -258,7 +253,7 @@ impl Backend for Cpu {
         x: &mut Vec<f32>,
         weight: &Vec<f32>,
         epsilon: f32,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let x = &mut x[..n * weight.len()];
         Ok(self.cpu.rms_norm_in_place(x, weight, epsilon)?)
     }
@@ -269,7 +264,7 @@ impl Backend for Cpu {
         x: &Vec<f32>,
         factors: &[Factor<'_, Tensor>],
         projections: &mut [Product<'_, Self>],
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let mut width = None;
         let mut first = Vec::with_capacity(factors.len());
         for factor in factors {
@@ -307,7 +302,7 @@ impl Backend for Cpu {
         Ok(self.cpu.project(n, x, &first, &mut second, scratch)?)
     }
 
-    fn add_bias(&mut self, n: usize, x: &mut Vec<f32>, bias: &Vec<f32>) -> Result<(), ExecError> {
+    fn add_bias(&mut self, n: usize, x: &mut Vec<f32>, bias: &Vec<f32>) -> Result<()> {
         let x = &mut x[..n * bias.len()];
         Ok(self.cpu.add_bias(x, bias)?)
     }
@@ -318,7 +313,7 @@ impl Backend for Cpu {
         positions: &[Range<usize>],
         frequencies: &[f64],
         factor: f32,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         rotation.fill(positions, frequencies, factor);
         Ok(())
     }
@@ -329,7 +324,7 @@ impl Backend for Cpu {
         rotation: &CpuRotation,
         shape: HeadShape,
         x: &mut Vec<f32>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let row = shape.heads * shape.size;
         let rows = x[..shape.rows * row].chunks_exact_mut(row);
         let cos = rotation.cos.chunks_exact(rotation.pairs);
@@ -351,7 +346,7 @@ impl Backend for Cpu {
         rows: Range<usize>,
         keys: &Vec<f32>,
         values: &Vec<f32>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let numbers = rows.start * kv.row_len()..rows.end * kv.row_len();
         kv.append(&self.cpu, layer, &keys[numbers.clone()], &values[numbers])
     }
@@ -364,7 +359,7 @@ impl Backend for Cpu {
         layer: usize,
         attention: &Attention,
         out: &mut Vec<f32>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let row = shape.heads * shape.size;
         let (q, out) = (&q[..shape.rows * row], &mut out[..shape.rows * row]);
         if self.batch_invariant && shape.rows > 1 {
@@ -388,7 +383,7 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn hadamard(&mut self, shape: HeadShape, x: &mut Vec<f32>) -> Result<(), ExecError> {
+    fn hadamard(&mut self, shape: HeadShape, x: &mut Vec<f32>) -> Result<()> {
         let x = &mut x[..shape.rows * shape.heads * shape.size];
         Ok(self.cpu.hadamard(x, shape.size)?)
     }
@@ -399,7 +394,7 @@ impl Backend for Cpu {
         layer: usize,
         bases: &Arc<LayerBases>,
         turns: Option<&[Vec<f32>; 2]>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         kv.set_bases(&self.cpu, layer, bases, turns)
     }
 
@@ -409,7 +404,7 @@ impl Backend for Cpu {
         layer: usize,
         front: usize,
         count: usize,
-    ) -> Result<CompressionEnergies, ExecError> {
+    ) -> Result<CompressionEnergies> {
         kv.compress(&self.cpu, layer, front, count)
     }
 
@@ -418,7 +413,7 @@ impl Backend for Cpu {
         kv: &KvCache,
         layer: usize,
         rows: Range<usize>,
-    ) -> Result<[Vec<f32>; 2], ExecError> {
+    ) -> Result<[Vec<f32>; 2]> {
         Ok(kv.full_rows(&self.cpu, layer, rows)?)
     }
 
@@ -430,7 +425,7 @@ impl Backend for Cpu {
         layer: usize,
         attention: &Attention,
         window: usize,
-    ) -> Result<Vec<f32>, ExecError> {
+    ) -> Result<Vec<f32>> {
         let SequenceRows { rows, kv } = sequence;
         let row = shape.heads * shape.size;
         let end = kv.layout().positions(layer) + rows.len();
@@ -442,7 +437,7 @@ impl Backend for Cpu {
         Ok(out)
     }
 
-    fn keep(&mut self, kv: &mut KvCache, layer: usize, kept: &KeptRows) -> Result<(), ExecError> {
+    fn keep(&mut self, kv: &mut KvCache, layer: usize, kept: &KeptRows) -> Result<()> {
         kv.keep_rows(layer, kept);
         Ok(())
     }
@@ -453,7 +448,7 @@ impl Backend for Cpu {
         numbers: usize,
         gate: &mut Vec<f32>,
         up: &Vec<f32>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let (gate, up) = (&mut gate[..numbers], &up[..numbers]);
         match activation {
             Activation::Silu => self.cpu.silu_mul(gate, up)?,
@@ -462,11 +457,11 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn add(&mut self, numbers: usize, x: &mut Vec<f32>, y: &Vec<f32>) -> Result<(), ExecError> {
+    fn add(&mut self, numbers: usize, x: &mut Vec<f32>, y: &Vec<f32>) -> Result<()> {
         Ok(self.cpu.add_assign(&mut x[..numbers], &y[..numbers])?)
     }
 
-    fn softcap(&mut self, numbers: usize, x: &mut Vec<f32>, cap: f32) -> Result<(), ExecError> {
+    fn softcap(&mut self, numbers: usize, x: &mut Vec<f32>, cap: f32) -> Result<()> {
         self.cpu.softcap(&mut x[..numbers], cap);
         Ok(())
     }
@@ -478,7 +473,7 @@ impl Backend for Cpu {
         x: &Vec<f32>,
         cap: Option<f32>,
         out: &mut Vec<f32>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let (n, width) = (rows.len(), output.cols());
         let x = &x[rows.start * width..rows.end * width];
         let out = &mut out[..n * output.rows()];

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::backend::{Backend, Factor, Input, Product};
 use crate::dial::ActiveSetting;
-use crate::error::ExecError;
+use crate::error::Result;
 use crate::linear::{Linear, Placed, RankFraction};
 
 pub(super) struct Output<'a, B: Backend> {
@@ -22,7 +22,7 @@ pub(super) fn project<B: Backend>(
     setting: ActiveSetting,
     mut outputs: Vec<Output<'_, B>>,
     extra: &mut B::Buffer,
-) -> Result<(), ExecError> {
+) -> Result<()> {
     let fraction = setting.rank;
     let mut factors: Vec<Factor<'_, B::Weight>> = Vec::new();
     let block_of_shared = outputs
@@ -107,7 +107,7 @@ pub(super) fn logits<B: Backend>(
     (cap, setting): (Option<f32>, ActiveSetting),
     out: &mut B::Buffer,
     [inner, extra]: [&mut B::Buffer; 2],
-) -> Result<(), ExecError> {
+) -> Result<()> {
     let n = rows.len();
     match head {
         Linear::Dense(w) => backend.logits(&w.weight, rows, x, cap, out),

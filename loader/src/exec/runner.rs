@@ -8,7 +8,7 @@ use htc_formats::model::Register;
 use super::{Adapted, BATCH, BUFFER, Part, Tap, project};
 use crate::backend::Backend;
 use crate::dial::ActiveSetting;
-use crate::error::ExecError;
+use crate::error::{ExecError, Result};
 use crate::model::Model;
 
 /// Model, backend and activations.
@@ -63,7 +63,7 @@ impl<B: Backend> Runner<B> {
         limit.min(self.model.hyper().context)
     }
 
-    pub fn check_tokens(&self, tokens: &[u32]) -> Result<(), ExecError> {
+    pub fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
         let vocabulary = self.model.hyper().vocabulary;
         let outside = |&&token: &&u32| token as usize >= vocabulary;
         match tokens.iter().find(outside) {
@@ -78,7 +78,7 @@ impl<B: Backend> Runner<B> {
         n: usize,
         parts: &mut [Part<'_, B>],
         blocks: Range<usize>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let (model, backend, b) = (&self.model, &mut self.backend, &mut self.buffers);
         let mut positions = Vec::with_capacity(parts.len());
         for Part { sequence, rows } in parts {
@@ -101,7 +101,7 @@ impl<B: Backend> Runner<B> {
     }
 
     /// Computes the initial residual stream.
-    pub fn embed(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
+    pub fn embed(&mut self, tokens: &[u32]) -> Result<()> {
         let scale = self.model.hyper().forward.embedding_scale;
         let (model, b) = (&self.model, &mut self.buffers);
         let embedding = &model.embedding;
@@ -131,7 +131,7 @@ impl<B: Backend> Runner<B> {
         n: usize,
         parts: &mut [Part<'_, B>],
         tap: &mut dyn Tap,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         for layer in first..self.model.blocks.len() {
             self.block(layer, n, parts, tap)?;
         }
@@ -139,7 +139,7 @@ impl<B: Backend> Runner<B> {
         self.correct(n)
     }
 
-    pub fn norm(&mut self, n: usize) -> Result<(), ExecError> {
+    pub fn norm(&mut self, n: usize) -> Result<()> {
         let (model, b) = (&self.model, &mut self.buffers);
         let epsilon = model.hyper().norm_epsilon;
         let [x, normed] = b.pair(Register::Residual, Register::Normed);
@@ -148,7 +148,7 @@ impl<B: Backend> Runner<B> {
     }
 
     /// Computes logits of rows of a register with the head's input; returns their count.
-    pub fn logits(&mut self, of: Register, rows: Range<usize>) -> Result<usize, ExecError> {
+    pub fn logits(&mut self, of: Register, rows: Range<usize>) -> Result<usize> {
         let hyper = self.model.hyper();
         let numbers = rows.len() * hyper.vocabulary;
         let (backend, b) = (&mut self.backend, &mut self.buffers);
@@ -161,13 +161,13 @@ impl<B: Backend> Runner<B> {
     }
 
     /// Returns the first `numbers` of a register.
-    pub fn read(&mut self, of: Register, numbers: usize) -> Result<&[f32], ExecError> {
+    pub fn read(&mut self, of: Register, numbers: usize) -> Result<&[f32]> {
         self.backend
             .read(&self.buffers[of], numbers, &mut self.room)
     }
 
     /// Returns the first `numbers` of the computed logits.
-    pub fn read_logits(&mut self, numbers: usize) -> Result<&[f32], ExecError> {
+    pub fn read_logits(&mut self, numbers: usize) -> Result<&[f32]> {
         self.backend
             .read(&self.buffers.logits, numbers, &mut self.room)
     }

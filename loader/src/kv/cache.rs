@@ -13,7 +13,7 @@ use super::kind::KvType;
 use super::layout::{CompressionEnergies, INITIAL_CAPACITY, KeptRows, KvLayout};
 use super::options::KvPlan;
 use super::rounding;
-use crate::error::ExecError;
+use crate::error::{ExecError, Result};
 
 const SIDES: [&str; 2] = ["key", "value"];
 
@@ -200,7 +200,7 @@ impl KvCache {
         layer: usize,
         keys: &[f32],
         values: &[f32],
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let (heads, size) = (self.kv_heads, self.head_size);
         let (first, start) = (self.layout.full_rows(layer), self.layout.len());
         let LayerCache { full, capacity, .. } = &mut self.layers[layer];
@@ -293,7 +293,7 @@ impl KvCache {
         layer: usize,
         bases: &Arc<LayerBases>,
         turns: Option<&[Vec<f32>; 2]>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let (heads, held) = (self.kv_heads, self.layout.low_rank_rows(layer));
         let position = self.layout.evicted(layer) + self.layout.front_rows(layer);
         let low = &mut self.layers[layer].low;
@@ -331,7 +331,7 @@ impl KvCache {
         layer: usize,
         front: usize,
         count: usize,
-    ) -> Result<CompressionEnergies, ExecError> {
+    ) -> Result<CompressionEnergies> {
         let (heads, size) = (self.kv_heads, self.head_size);
         let (full, held) = (
             self.layout.full_rows(layer),

@@ -14,7 +14,7 @@ use super::layout::KeptRows;
 use super::options::{KvOptions, KvPlan};
 use super::{Kv, evict, oja};
 use crate::backend::{Backend, HeadShape, SequenceRows};
-use crate::error::ExecError;
+use crate::error::Result;
 
 /// Policy and state of a sequence's KV cache.
 #[derive(Clone, Debug)]
@@ -110,7 +110,7 @@ impl KvCachePolicy {
         (shape, q): (HeadShape, &B::Buffer),
         sequence: SequenceRows<'_, B::Kv>,
         attention: &Attention,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let (rows, kv) = (sequence.rows.len(), sequence.kv);
         let updates = self.updates_after_pass(rows);
         let positions = kv.layout().positions(layer) + rows;
@@ -148,7 +148,7 @@ impl KvCachePolicy {
         backend: &mut B,
         kv: &mut B::Kv,
         layers: Range<usize>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         if self.bases_outdated {
             for (layer, bases) in self.initial.iter().enumerate() {
                 backend.set_bases(kv, layer, bases, None)?;
@@ -214,7 +214,7 @@ impl KvCachePolicy {
         layer: usize,
         front: usize,
         count: usize,
-    ) -> Result<BasisDrift, ExecError> {
+    ) -> Result<BasisDrift> {
         let rows = backend.full_rows(kv, layer, front..front + count)?;
         let (oja, old) = (self.options.oja, Arc::clone(&self.current[layer]));
         let (size, heads) = (old.head_size, old.kv_heads);
@@ -269,7 +269,7 @@ impl KvCachePolicy {
         backend: &mut B,
         kv: &mut B::Kv,
         layers: Range<usize>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         self.prepare_pass(backend, kv, layers.clone())?;
         if let Some(keep) = self.options.max_prompt_positions {
             let mut windowed = 0;
@@ -305,7 +305,7 @@ impl KvCachePolicy {
         kv: &mut B::Kv,
         layer: usize,
         keep: usize,
-    ) -> Result<bool, ExecError> {
+    ) -> Result<bool> {
         let layout = kv.layout();
         let (held, compressed) = (layout.positions(layer), layout.low_rank_rows(layer));
         let low_rank = compressed > 0;

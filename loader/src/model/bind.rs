@@ -8,7 +8,7 @@ use htc_kernels::cpu::Attention;
 use super::{AttentionStep, Block, Expert, Experts, Project, Projection, Refinement, Step};
 use crate::backend::{Backend, Cpu};
 use crate::dial;
-use crate::error::{ExecError, LoadError};
+use crate::error::{LoadError, Result};
 use crate::linear::{Linear, Placed};
 use crate::tensor::Tensor;
 
@@ -22,16 +22,16 @@ pub(super) fn require(file: &ModelFile, role: Role) -> Result<Tensor, LoadError>
 
 /// Loads tensors of a file to a backend.
 pub(super) trait WeightLoader<B: Backend> {
-    fn weight(&mut self, tensor: &Tensor) -> Result<B::Weight, ExecError>;
-    fn vector(&mut self, numbers: Vec<f32>) -> Result<B::Vector, ExecError>;
+    fn weight(&mut self, tensor: &Tensor) -> Result<B::Weight>;
+    fn vector(&mut self, numbers: Vec<f32>) -> Result<B::Vector>;
 }
 
 impl<B: Backend> WeightLoader<B> for B {
-    fn weight(&mut self, tensor: &Tensor) -> Result<B::Weight, ExecError> {
+    fn weight(&mut self, tensor: &Tensor) -> Result<B::Weight> {
         Backend::weight(self, tensor)
     }
 
-    fn vector(&mut self, numbers: Vec<f32>) -> Result<B::Vector, ExecError> {
+    fn vector(&mut self, numbers: Vec<f32>) -> Result<B::Vector> {
         Backend::vector(self, numbers)
     }
 }
@@ -40,11 +40,11 @@ impl<B: Backend> WeightLoader<B> for B {
 pub(super) struct InPlace;
 
 impl WeightLoader<Cpu> for InPlace {
-    fn weight(&mut self, tensor: &Tensor) -> Result<Tensor, ExecError> {
+    fn weight(&mut self, tensor: &Tensor) -> Result<Tensor> {
         tensor.validated()
     }
 
-    fn vector(&mut self, numbers: Vec<f32>) -> Result<Vec<f32>, ExecError> {
+    fn vector(&mut self, numbers: Vec<f32>) -> Result<Vec<f32>> {
         Ok(numbers)
     }
 }

@@ -17,7 +17,7 @@ use htc_formats::vocab::Vocabulary;
 use crate::adapt::{ActivationRecorder, Adaptation};
 use crate::backend::{Backend, Cpu};
 use crate::dial::ActiveSetting;
-use crate::error::ExecError;
+use crate::error::Result;
 use crate::exec::{Adapted, Session};
 use crate::generate::GenerateError;
 use crate::sampling::{Distribution, DraftVerdict, Sampler};
@@ -209,7 +209,7 @@ impl<B: Backend> Speculator<B> {
         }
     }
 
-    pub(crate) fn read_prompt(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
+    pub(crate) fn read_prompt(&mut self, tokens: &[u32]) -> Result<()> {
         self.read.extend_from_slice(tokens);
         if let DraftSource::SeparateModel(draft) = &mut self.drafter {
             let available = draft.limit().min(self.read.len());
@@ -233,7 +233,7 @@ impl<B: Backend> Speculator<B> {
         self.read.len()
     }
 
-    pub(crate) fn truncate(&mut self, position: usize) -> Result<(), ExecError> {
+    pub(crate) fn truncate(&mut self, position: usize) -> Result<()> {
         self.read.truncate(position);
         match &mut self.drafter {
             DraftSource::SeparateModel(draft) if draft.position() > position => {
@@ -326,7 +326,7 @@ impl<B: Backend> Speculator<B> {
         }
     }
 
-    fn catch_up(&mut self) -> Result<(), ExecError> {
+    fn catch_up(&mut self) -> Result<()> {
         if self.unread_tokens() > 1
             && let DraftSource::SeparateModel(draft) = &mut self.drafter
         {

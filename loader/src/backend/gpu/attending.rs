@@ -8,7 +8,7 @@ use htc_kernels::cuda::{Device, ops};
 use super::super::{Attention, HeadShape, SequenceRows};
 use super::pending::Pending;
 use super::{Gpu, GpuKv, device_error};
-use crate::error::ExecError;
+use crate::error::Result;
 use crate::kv::Kv;
 
 impl<D: Device> Gpu<D> {
@@ -29,7 +29,7 @@ impl<D: Device> Gpu<D> {
         batch: &[SequenceRows<'_, GpuKv<D>>],
         layer: usize,
         attention: &Attention,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         for SequenceRows { rows, kv } in batch {
             let queries = self.queries(shape, rows);
             let (device, room) = (&self.device, &mut self.attention);
@@ -69,7 +69,7 @@ impl<D: Device> Gpu<D> {
         layer: usize,
         attention: &Attention,
         window: usize,
-    ) -> Result<Vec<f32>, ExecError> {
+    ) -> Result<Vec<f32>> {
         let end = kv.layout().positions(layer) + rows.len();
         let (queries, device) = (self.queries(shape, &rows), &self.device);
         let found = match kv.layout().low_rank_rows(layer) {

@@ -7,7 +7,7 @@ use htc_kernels::cuda::{Device, DeviceError, ops};
 
 use super::heads::Heads;
 use super::{device_error, missing};
-use crate::error::ExecError;
+use crate::error::{ExecError, Result};
 use crate::kv::{
     CompressionEnergies, INITIAL_CAPACITY, KeptRows, Kv, KvLayout, KvPlan, KvType, LayerBases,
 };
@@ -47,7 +47,7 @@ struct Low<D: Device> {
 fn replaced<D: Device>(
     [keys, values]: [&mut ops::KvRows<D>; 2],
     mut with: impl FnMut(&ops::KvRows<D>) -> Result<ops::KvRows<D>, DeviceError>,
-) -> Result<(), ExecError> {
+) -> Result<()> {
     let sides = [with(keys), with(values)].map(|side| side.map_err(device_error));
     let [new_keys, new_values] = sides;
     let new = (new_keys?, new_values?);
@@ -59,7 +59,7 @@ impl<D: Device> Layer<D> {
     fn replace(
         &mut self,
         with: impl FnMut(&ops::KvRows<D>) -> Result<ops::KvRows<D>, DeviceError>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         replaced(self.full.each_mut(), with)
     }
 }
@@ -72,13 +72,13 @@ impl<D: Device> Low<D> {
     fn replace(
         &mut self,
         with: impl FnMut(&ops::KvRows<D>) -> Result<ops::KvRows<D>, DeviceError>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         replaced(self.sides.each_mut().map(|side| &mut side.rows), with)
     }
 }
 
 impl<D: Device> GpuKv<D> {
-    pub(super) fn new(device: &D, plan: &KvPlan) -> Result<Self, ExecError> {
+    pub(super) fn new(device: &D, plan: &KvPlan) -> Result<Self> {
         let numbers = match plan.kind().stored_type() {
             KvType::F32 => ops::KvElement::F32,
             KvType::F16 => ops::KvElement::F16,
@@ -96,8 +96,7 @@ impl<D: Device> GpuKv<D> {
                 low: None,
             })
         };
-        let layers: Result<Vec<Layer<D>>, ExecError> =
-            (0..plan.shape().layers).map(layer).collect();
+        let layers: Result<Vec<Layer<D>>> = (0..plan.shape().layers).map(layer).collect();
         Ok(GpuKv {
             layout: KvLayout::new(plan.clone()),
             layers: layers?,
@@ -106,7 +105,7 @@ impl<D: Device> GpuKv<D> {
     }
 
     /// As [`Backend::copy_kv`](super::Backend::copy_kv).
-    pub(super) fn copied(&self, device: &D) -> Result<Self, ExecError> {
+    pub(super) fn copied(&self, device: &D) -> Result<Self> {
         let layer = |(index, held): (usize, &Layer<D>)| {
             let (used, compressed) = (
                 self.layout.full_rows(index),
@@ -138,7 +137,7 @@ impl<D: Device> GpuKv<D> {
         })
     }
 
-    pub(super) fn reserve(&mut self, device: &D, n: usize) -> Result<(), ExecError> {
+    pub(super) fn reserve(&mut self, device: &D, n: usize) -> Result<()> {
         for (index, layer) in self.layers.iter_mut().enumerate() {
             let capacity = layer.full[0].capacity();
             if let Some(capacity) = self.layout.new_full_capacity(index, n, capacity) {
@@ -164,7 +163,7 @@ impl<D: Device> GpuKv<D> {
         rows: Range<usize>,
         sides: [&Arc<D::Memory>; 2],
         faults: &ops::FaultEntries<D>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let appended = ops::AppendedRows {
             from: rows.start,
             count: rows.len(),
@@ -195,7 +194,7 @@ impl<D: Device> GpuKv<D> {
         heads: &Heads<D>,
         sides: [&Arc<D::Memory>; 2],
         faults: &ops::FaultEntries<D>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let places = [self.layout.full_rows(layer), self.layout.len()];
         let full = &self.layers[layer].full;
         let to = |x: &Arc<D::Memory>| {
@@ -226,12 +225,7 @@ impl<D: Device> GpuKv<D> {
 
     /// Returns keys and values of all positions of a layer, including `n` appended ones, as
     /// float32; low-rank rows are reconstructed.
-    pub(super) fn whole(
-        &self,
-        device: &D,
-        layer: usize,
-        n: usize,
-    ) -> Result<[ops::KvRows<D>; 2], ExecError> {
+    pub(super) fn whole(&self, device: &D, layer: usize, n: usize) -> Result<[ops::KvRows<D>; 2]> {
         let (held, layout) = (&self.layers[layer], &self.layout);
         let (front, compressed) = (layout.front_rows(layer), layout.low_rank_rows(layer));
         let (full, end) = (layout.full_rows(layer) + n, layout.positions(layer) + n);
@@ -252,7 +246,7 @@ impl<D: Device> GpuKv<D> {
         Ok([keys?, values?])
     }
 
-    fn refused(&self, device: &D, layer: usize, position: usize) -> Result<(), ExecError> {
+    fn refused(&self, device: &D, layer: usize, position: usize) -> Result<()> {
         match self.faults.take_first(device).map_err(device_error)? {
             None => Ok(()),
             Some(fault) => Err(ExecError::KvRange {
@@ -270,7 +264,7 @@ impl<D: Device> GpuKv<D> {
         layer: usize,
         bases: &Arc<LayerBases>,
         turns: Option<&[Vec<f32>; 2]>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let held = self.layout.low_rank_rows(layer);
         let position = self.layout.evicted(layer) + self.layout.front_rows(layer);
         let capacity = self.layers[layer].low.as_ref().map_or(0, Low::capacity);
@@ -322,7 +316,7 @@ impl<D: Device> GpuKv<D> {
         layer: usize,
         front: usize,
         count: usize,
-    ) -> Result<CompressionEnergies, ExecError> {
+    ) -> Result<CompressionEnergies> {
         let (full, held) = (
             self.layout.full_rows(layer),
             self.layout.low_rank_rows(layer),
@@ -365,7 +359,7 @@ impl<D: Device> GpuKv<D> {
         device: &D,
         layer: usize,
         rows: Range<usize>,
-    ) -> Result<[Vec<f32>; 2], ExecError> {
+    ) -> Result<[Vec<f32>; 2]> {
         let of_side = |side: &ops::KvRows<D>| {
             let (shape, n) = (side.shape(), rows.len());
             let numbers = shape.heads * n * shape.size;
@@ -379,12 +373,7 @@ impl<D: Device> GpuKv<D> {
         Ok([keys?, values?])
     }
 
-    pub(super) fn keep(
-        &mut self,
-        device: &D,
-        layer: usize,
-        kept: &KeptRows,
-    ) -> Result<(), ExecError> {
+    pub(super) fn keep(&mut self, device: &D, layer: usize, kept: &KeptRows) -> Result<()> {
         let used = kept.rows.first().map_or(0, Vec::len);
         let rows: Vec<u32> = kept.rows.iter().flatten().map(|&row| row as u32).collect();
         let of_layer = &mut self.layers[layer];

@@ -23,7 +23,7 @@ pub use self::kv::GpuKv;
 pub use self::need::{GpuMemoryEstimate, PlannedSession};
 use self::pending::Pending;
 use super::{Attention, Backend, Factor, HeadShape, Product, SequenceRows, refine_one_by_one};
-use crate::error::ExecError;
+use crate::error::{ExecError, Result};
 use crate::kv::{CompressionEnergies, KeptRows, KvPlan, LayerBases};
 use crate::sampling::SamplingParameters;
 use crate::tensor::Tensor;
@@ -92,7 +92,7 @@ impl<D: Device> Gpu<D> {
         self
     }
 
-    fn grow(&mut self, buffer: &mut GpuBuffer<D>, numbers: usize) -> Result<(), ExecError> {
+    fn grow(&mut self, buffer: &mut GpuBuffer<D>, numbers: usize) -> Result<()> {
         let needed = numbers * size_of::<f32>();
         let has = buffer.memory.as_ref().map_or(0, |memory| memory.len());
         if buffer.memory.is_none() || has < needed {
@@ -107,7 +107,7 @@ impl<D: Device> Gpu<D> {
 
     /// Begins a forward pass, which ends when results are read or residual streams uploaded. Small
     /// batches are recorded as one step, since launch overhead dominates.
-    fn begin(&mut self, positions: usize) -> Result<(), ExecError> {
+    fn begin(&mut self, positions: usize) -> Result<()> {
         if positions <= STEP {
             self.device.begin_step().map_err(device_error)
         } else {
@@ -116,7 +116,7 @@ impl<D: Device> Gpu<D> {
     }
 
     /// Returns the error of the first key or value out of range since the last check.
-    fn check(&mut self) -> Result<(), ExecError> {
+    fn check(&mut self) -> Result<()> {
         self.finish()?;
         // Any following operation would end the step; recording begins here.
         self.device.end_step().map_err(device_error)?;
@@ -155,7 +155,7 @@ impl<D: Device> Backend for Gpu<D> {
     type Rotation = GpuRotation<D>;
     type Kv = GpuKv<D>;
 
-    fn weight(&mut self, tensor: &Tensor) -> Result<ops::DeviceMatrix<D>, ExecError> {
+    fn weight(&mut self, tensor: &Tensor) -> Result<ops::DeviceMatrix<D>> {
         let source = match tensor.column_groups()? {
             Some(bands) => {
                 bands.check()?;
@@ -167,34 +167,34 @@ impl<D: Device> Backend for Gpu<D> {
         ops::DeviceMatrix::new_with_pool(pool, &self.device, source).map_err(device_error)
     }
 
-    fn vector(&mut self, numbers: Vec<f32>) -> Result<GpuVector<D>, ExecError> {
+    fn vector(&mut self, numbers: Vec<f32>) -> Result<GpuVector<D>> {
         let memory = ops::upload_floats(&self.device, &numbers).map_err(device_error)?;
         let (memory, numbers) = (Arc::new(memory), numbers.len());
         Ok(GpuVector { memory, numbers })
     }
 
-    fn kv(&mut self, plan: &KvPlan) -> Result<GpuKv<D>, ExecError> {
+    fn kv(&mut self, plan: &KvPlan) -> Result<GpuKv<D>> {
         let projections = 2 * plan.shape().layers;
         let faults = ops::FaultEntries::new(&self.device, projections).map_err(device_error)?;
         self.faults = Some(faults);
         GpuKv::new(&self.device, plan)
     }
 
-    fn reserve(&mut self, kv: &mut GpuKv<D>, n: usize) -> Result<(), ExecError> {
+    fn reserve(&mut self, kv: &mut GpuKv<D>, n: usize) -> Result<()> {
         self.finish()?;
         kv.reserve(&self.device, n)
     }
 
-    fn copy_kv(&mut self, kv: &GpuKv<D>) -> Result<GpuKv<D>, ExecError> {
+    fn copy_kv(&mut self, kv: &GpuKv<D>) -> Result<GpuKv<D>> {
         self.finish()?;
         kv.copied(&self.device)
     }
 
-    fn resize(&mut self, buffer: &mut GpuBuffer<D>, numbers: usize) -> Result<(), ExecError> {
+    fn resize(&mut self, buffer: &mut GpuBuffer<D>, numbers: usize) -> Result<()> {
         self.grow(buffer, numbers)
     }
 
-    fn upload(&mut self, from: &[f32], to: &mut GpuBuffer<D>) -> Result<(), ExecError> {
+    fn upload(&mut self, from: &[f32], to: &mut GpuBuffer<D>) -> Result<()> {
         self.finish()?;
         ops::write_floats(&self.device, from, to.memory()?).map_err(device_error)
     }
@@ -204,23 +204,18 @@ impl<D: Device> Backend for Gpu<D> {
         from: &'a GpuBuffer<D>,
         numbers: usize,
         room: &'a mut Vec<f32>,
-    ) -> Result<&'a [f32], ExecError> {
+    ) -> Result<&'a [f32]> {
         self.check()?;
         room.resize(numbers, 0.0);
         ops::read_floats(&self.device, from.memory()?, room).map_err(device_error)?;
         Ok(room)
     }
 
-    fn settle(&mut self) -> Result<(), ExecError> {
+    fn settle(&mut self) -> Result<()> {
         self.check()
     }
 
-    fn begin_top_k(
-        &mut self,
-        of: &GpuBuffer<D>,
-        numbers: usize,
-        most: usize,
-    ) -> Result<bool, ExecError> {
+    fn begin_top_k(&mut self, of: &GpuBuffer<D>, numbers: usize, most: usize) -> Result<bool> {
         if most > ops::MAX_TOP_K {
             return Ok(false);
         }
@@ -232,7 +227,7 @@ impl<D: Device> Backend for Gpu<D> {
         Ok(true)
     }
 
-    fn take_top_k(&mut self) -> Result<Option<Vec<(u32, f32)>>, ExecError> {
+    fn take_top_k(&mut self) -> Result<Option<Vec<(u32, f32)>>> {
         self.largest.take(&self.device).map_err(device_error)
     }
 
@@ -241,7 +236,7 @@ impl<D: Device> Backend for Gpu<D> {
         of: &GpuBuffer<D>,
         numbers: usize,
         draw: &SamplingParameters,
-    ) -> Result<bool, ExecError> {
+    ) -> Result<bool> {
         if numbers > ops::MAX_SAMPLED_LOGITS {
             return Ok(false);
         }
@@ -252,7 +247,7 @@ impl<D: Device> Backend for Gpu<D> {
         Ok(true)
     }
 
-    fn drawn(&mut self) -> Result<Option<u32>, ExecError> {
+    fn drawn(&mut self) -> Result<Option<u32>> {
         self.drawing.take(&self.device).map_err(device_error)
     }
 
@@ -263,7 +258,7 @@ impl<D: Device> Backend for Gpu<D> {
         rows: Range<usize>,
         out: &mut GpuBuffer<D>,
         first: usize,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         self.finish()?;
         let bytes = |rows: usize| rows * width * size_of::<f32>();
         let (from, to) = (
@@ -281,7 +276,7 @@ impl<D: Device> Backend for Gpu<D> {
         tokens: &[u32],
         scale: Option<f32>,
         out: &mut GpuBuffer<D>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         self.finish()?;
         self.begin(tokens.len())?;
         ops::dequantise_rows(&self.device, embedding, tokens, scale, out.memory()?)
@@ -295,7 +290,7 @@ impl<D: Device> Backend for Gpu<D> {
         weight: &GpuVector<D>,
         epsilon: f32,
         out: &mut GpuBuffer<D>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         self.pend_norm(n, x.memory()?, weight, epsilon, out.memory()?)
     }
 
@@ -305,7 +300,7 @@ impl<D: Device> Backend for Gpu<D> {
         x: &mut GpuBuffer<D>,
         weight: &GpuVector<D>,
         epsilon: f32,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let step = Step::Norm {
             heads: n,
             weight: Arc::clone(&weight.memory),
@@ -321,7 +316,7 @@ impl<D: Device> Backend for Gpu<D> {
         x: &GpuBuffer<D>,
         factors: &[Factor<'_, ops::DeviceMatrix<D>>],
         projections: &mut [Product<'_, Self>],
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         self.project_to(n, x, factors, projections, false)
     }
 
@@ -331,7 +326,7 @@ impl<D: Device> Backend for Gpu<D> {
         x: &GpuBuffer<D>,
         projections: &mut [Product<'_, Self>],
         extra: &mut GpuBuffer<D>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         if self.joins {
             self.project_to(n, x, &[], projections, true)
         } else {
@@ -339,12 +334,7 @@ impl<D: Device> Backend for Gpu<D> {
         }
     }
 
-    fn add_bias(
-        &mut self,
-        n: usize,
-        x: &mut GpuBuffer<D>,
-        bias: &GpuVector<D>,
-    ) -> Result<(), ExecError> {
+    fn add_bias(&mut self, n: usize, x: &mut GpuBuffer<D>, bias: &GpuVector<D>) -> Result<()> {
         let step = Step::Bias {
             rows: n,
             bias: Arc::clone(&bias.memory),
@@ -359,7 +349,7 @@ impl<D: Device> Backend for Gpu<D> {
         positions: &[Range<usize>],
         frequencies: &[f64],
         factor: f32,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         // Executing blocks one by one repeats the same positions.
         if rotation.positions == positions && rotation.pairs == frequencies.len() {
             return Ok(());
@@ -403,7 +393,7 @@ impl<D: Device> Backend for Gpu<D> {
         rotation: &GpuRotation<D>,
         shape: HeadShape,
         x: &mut GpuBuffer<D>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let HeadShape { rows, heads, size } = shape;
         let shape = ops::RopeShape {
             rows,
@@ -432,7 +422,7 @@ impl<D: Device> Backend for Gpu<D> {
         rows: Range<usize>,
         keys: &GpuBuffer<D>,
         values: &GpuBuffer<D>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let sides = [keys.memory()?, values.memory()?];
         let mut heads = self.take_heads()?;
         let Some(faults) = &self.faults else {
@@ -455,13 +445,13 @@ impl<D: Device> Backend for Gpu<D> {
         layer: usize,
         attention: &Attention,
         out: &mut GpuBuffer<D>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         self.finish()?;
         let places = [q.memory()?, out.memory()?];
         self.attend(shape, places, batch, layer, attention)
     }
 
-    fn hadamard(&mut self, shape: HeadShape, x: &mut GpuBuffer<D>) -> Result<(), ExecError> {
+    fn hadamard(&mut self, shape: HeadShape, x: &mut GpuBuffer<D>) -> Result<()> {
         self.finish()?;
         let numbers = shape.rows * shape.heads * shape.size;
         let block = hadamard_block(shape.size);
@@ -474,7 +464,7 @@ impl<D: Device> Backend for Gpu<D> {
         layer: usize,
         bases: &Arc<LayerBases>,
         turns: Option<&[Vec<f32>; 2]>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         self.check()?;
         kv.set_bases(&self.device, layer, bases, turns)
     }
@@ -485,7 +475,7 @@ impl<D: Device> Backend for Gpu<D> {
         layer: usize,
         front: usize,
         count: usize,
-    ) -> Result<CompressionEnergies, ExecError> {
+    ) -> Result<CompressionEnergies> {
         self.check()?;
         kv.compress(&self.device, layer, front, count)
     }
@@ -495,7 +485,7 @@ impl<D: Device> Backend for Gpu<D> {
         kv: &GpuKv<D>,
         layer: usize,
         rows: Range<usize>,
-    ) -> Result<[Vec<f32>; 2], ExecError> {
+    ) -> Result<[Vec<f32>; 2]> {
         self.check()?;
         kv.full_rows(&self.device, layer, rows)
     }
@@ -508,12 +498,12 @@ impl<D: Device> Backend for Gpu<D> {
         layer: usize,
         attention: &Attention,
         window: usize,
-    ) -> Result<Vec<f32>, ExecError> {
+    ) -> Result<Vec<f32>> {
         self.finish()?;
         self.weights(shape, q.memory()?, sequence, layer, attention, window)
     }
 
-    fn keep(&mut self, kv: &mut GpuKv<D>, layer: usize, kept: &KeptRows) -> Result<(), ExecError> {
+    fn keep(&mut self, kv: &mut GpuKv<D>, layer: usize, kept: &KeptRows) -> Result<()> {
         self.finish()?;
         kv.keep(&self.device, layer, kept)
     }
@@ -524,7 +514,7 @@ impl<D: Device> Backend for Gpu<D> {
         numbers: usize,
         gate: &mut GpuBuffer<D>,
         up: &GpuBuffer<D>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let function = match activation {
             Activation::Silu => ops::GateActivation::Silu,
             Activation::GeluTanh => ops::GateActivation::GeluTanh,
@@ -539,18 +529,13 @@ impl<D: Device> Backend for Gpu<D> {
         })
     }
 
-    fn add(
-        &mut self,
-        numbers: usize,
-        x: &mut GpuBuffer<D>,
-        y: &GpuBuffer<D>,
-    ) -> Result<(), ExecError> {
+    fn add(&mut self, numbers: usize, x: &mut GpuBuffer<D>, y: &GpuBuffer<D>) -> Result<()> {
         let [x, y] = [x.memory()?, y.memory()?].map(Arc::clone);
         self.finish()?;
         self.pend(Pending::Add { numbers, x, y })
     }
 
-    fn softcap(&mut self, numbers: usize, x: &mut GpuBuffer<D>, cap: f32) -> Result<(), ExecError> {
+    fn softcap(&mut self, numbers: usize, x: &mut GpuBuffer<D>, cap: f32) -> Result<()> {
         self.finish()?;
         ops::softcap(&self.device, numbers, x.memory()?, cap).map_err(device_error)
     }
@@ -562,7 +547,7 @@ impl<D: Device> Backend for Gpu<D> {
         x: &GpuBuffer<D>,
         cap: Option<f32>,
         out: &mut GpuBuffer<D>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let numbers = rows.len() * output.rows();
         let (x, out) = (x.memory()?, out.memory()?);
         let before = self.finish_but(x)?;

@@ -19,7 +19,7 @@ use htc_kernels::cuda::{Device, ops};
 
 use super::heads::{Heads, Step};
 use super::{Gpu, GpuVector, device_error, rows};
-use crate::error::ExecError;
+use crate::error::Result;
 
 #[derive(Debug)]
 pub(super) enum Pending<D: Device> {
@@ -94,7 +94,7 @@ impl<D: Device> Pending<D> {
         }
     }
 
-    fn finish(&self, device: &D) -> Result<(), ExecError> {
+    fn finish(&self, device: &D) -> Result<()> {
         let done = match (self, self.producer()) {
             (Pending::Add { numbers, x, y }, _) => ops::add(device, *numbers, x, y),
             (Pending::Heads(heads), _) => heads.finish(device),
@@ -110,12 +110,12 @@ impl<D: Device> Gpu<D> {
         std::mem::replace(&mut self.pending, Pending::None)
     }
 
-    pub(super) fn finish(&mut self) -> Result<(), ExecError> {
+    pub(super) fn finish(&mut self) -> Result<()> {
         self.take().finish(&self.device)
     }
 
     /// Takes the deferred operation if its output is `x`, else launches it.
-    pub(super) fn finish_but(&mut self, x: &Arc<D::Memory>) -> Result<Pending<D>, ExecError> {
+    pub(super) fn finish_but(&mut self, x: &Arc<D::Memory>) -> Result<Pending<D>> {
         let pending = self.take();
         if pending.out().is_some_and(|out| Arc::ptr_eq(out, x)) {
             return Ok(pending);
@@ -125,7 +125,7 @@ impl<D: Device> Gpu<D> {
     }
 
     /// Defers an operation; none is deferred before.
-    pub(super) fn pend(&mut self, pending: Pending<D>) -> Result<(), ExecError> {
+    pub(super) fn pend(&mut self, pending: Pending<D>) -> Result<()> {
         if !self.joins {
             return pending.finish(&self.device);
         }
@@ -134,18 +134,14 @@ impl<D: Device> Gpu<D> {
     }
 
     /// Takes the deferred operations on heads; launches others.
-    pub(super) fn take_heads(&mut self) -> Result<Heads<D>, ExecError> {
+    pub(super) fn take_heads(&mut self) -> Result<Heads<D>> {
         match self.take() {
             Pending::Heads(heads) => Ok(heads),
             other => other.finish(&self.device).map(|()| Heads::default()),
         }
     }
 
-    pub(super) fn pend_heads(
-        &mut self,
-        x: &Arc<D::Memory>,
-        step: Step<D>,
-    ) -> Result<(), ExecError> {
+    pub(super) fn pend_heads(&mut self, x: &Arc<D::Memory>, step: Step<D>) -> Result<()> {
         let mut heads = self.take_heads()?;
         if let Err(step) = heads.join(x, step) {
             heads.finish(&self.device).map_err(device_error)?;
@@ -165,7 +161,7 @@ impl<D: Device> Gpu<D> {
         weight: &GpuVector<D>,
         epsilon: f32,
         out: &Arc<D::Memory>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let shape = rows(n, weight);
         let added = match self.take() {
             Pending::Add { numbers, x: of, y }

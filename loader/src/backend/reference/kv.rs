@@ -7,7 +7,7 @@ use htc_formats::block;
 use htc_kernels::ShapeError;
 use htc_kernels::reference;
 
-use crate::error::ExecError;
+use crate::error::{ExecError, Result};
 use crate::kv::{
     CompressionEnergies, KeptRows, Kv, KvLayout, KvPlan, KvType, LayerBases, rounding,
 };
@@ -65,7 +65,7 @@ impl ReferenceKv {
         layer: usize,
         rows: Range<usize>,
         sides: [&[f64]; 2],
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let (row, kept, start) = (self.row(), self.layout.full_rows(layer), self.layout.len());
         let kv_type = self.layout.plan().kind().stored_type();
         let numbers = rows.start * row..rows.end * row;
@@ -120,7 +120,7 @@ impl ReferenceKv {
         layer: usize,
         bases: &Arc<LayerBases>,
         turns: Option<&[Vec<f32>; 2]>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let heads = bases.kv_heads;
         let position = self.layout.evicted(layer) + self.layout.front_rows(layer);
         let count = self.layout.low_rank_rows(layer) * heads;
@@ -154,7 +154,7 @@ impl ReferenceKv {
         layer: usize,
         front: usize,
         count: usize,
-    ) -> Result<CompressionEnergies, ExecError> {
+    ) -> Result<CompressionEnergies> {
         let (row, size) = (self.row(), self.layout.plan().shape().head_size);
         let compressed = self.layout.low_rank_rows(layer);
         let position = self.layout.evicted(layer) + front + compressed;
