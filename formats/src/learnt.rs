@@ -30,14 +30,7 @@ pub enum ParameterKind {
     Correction,
 }
 
-impl std::fmt::Display for ParameterKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            ParameterKind::Bases => "bases",
-            ParameterKind::Correction => "a correction",
-        })
-    }
-}
+crate::names!(ParameterKind { Bases "bases", Correction "a correction" });
 
 /// A trained matrix.
 #[derive(Clone, Debug, PartialEq)]

@@ -21,7 +21,6 @@ mod gpu;
 mod reference;
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use htc_formats::model::{Activation, RopePairs};
 
@@ -34,8 +33,8 @@ pub use htc_kernels::cuda::Cuda as CudaDevice;
 pub use htc_kernels::cuda::EmulatedDevice;
 pub use reference::{Reference, ReferenceKv, ReferenceRotation, ReferenceWeight};
 
-use crate::error::{ExecError, Result};
-use crate::kv::{CompressionEnergies, KeptRows, Kv, KvError, KvPlan, LayerBases};
+use crate::error::Result;
+use crate::kv::{Kv, KvPlan};
 use crate::sampling::SamplingParameters;
 use crate::tensor::Tensor;
 
@@ -108,7 +107,7 @@ pub trait Backend: Send + Sized {
     /// Cosines and sines of the positions of a batch. The default has no positions.
     type Rotation: Default + Send;
     /// KV cache.
-    type Kv: Kv;
+    type Kv: Kv<Backend = Self>;
 
     /// Loads a matrix to the device.
     ///
@@ -127,19 +126,6 @@ pub trait Backend: Send + Sized {
     /// # Errors
     /// [`ExecError`] if the backend does not support its kind.
     fn kv(&mut self, plan: &KvPlan) -> Result<Self::Kv>;
-
-    /// Reserves memory for `n` more positions in every layer of `kv`; may release memory left
-    /// unused by compression and eviction.
-    ///
-    /// # Errors
-    /// [`ExecError`] if memory runs out.
-    fn reserve(&mut self, kv: &mut Self::Kv, n: usize) -> Result<()>;
-
-    /// Returns a copy of a KV cache with the same positions.
-    ///
-    /// # Errors
-    /// [`ExecError`] if memory runs out.
-    fn copy_kv(&mut self, kv: &Self::Kv) -> Result<Self::Kv>;
 
     /// Resizes `buffer` to at least `numbers` numbers of unspecified value, reusing its memory.
     ///
@@ -334,22 +320,6 @@ pub trait Backend: Send + Sized {
     /// several sequences.
     fn set_batch_invariant(&mut self, batch_invariant: bool);
 
-    /// Writes `rows` of keys and values `[n, kv_heads, head_size]` of one layer after the stored
-    /// positions, in [reserved](Backend::reserve) memory. [`Kv::advance`] counts them after all
-    /// layers are written.
-    ///
-    /// # Errors
-    /// [`ExecError::KvRange`] for a number outside the range of the KV type; the stored positions
-    /// are unchanged.
-    fn append(
-        &mut self,
-        kv: &mut Self::Kv,
-        layer: usize,
-        rows: Range<usize>,
-        keys: &Self::Buffer,
-        values: &Self::Buffer,
-    ) -> Result<()>;
-
     /// Computes causal attention of queries `[n, heads, head_size]`, the rows of each sequence over
     /// a layer of its KV cache; `out` has the shape of `q`. Query head `h` reads kv head
     /// `h / (heads / kv_heads)`. Low-rank rows are read as `U k̃` and `U ṽ`. One row is a decoding
@@ -371,59 +341,8 @@ pub trait Backend: Send + Sized {
     /// place, in blocks of [`hadamard_block`](htc_kernels::cpu::hadamard_block) numbers.
     ///
     /// # Errors
-    /// [`ExecError`] for odd head sizes, and of the device. This and the following operations
-    /// return [`KvError::Unsupported`] by default.
-    fn hadamard(&mut self, shape: HeadShape, x: &mut Self::Buffer) -> Result<()> {
-        let _ = (shape, x);
-        Err(unsupported("heads that are turned"))
-    }
-
-    /// Sets the bases that compress a layer from now on. Its low-rank rows are multiplied with
-    /// `turns [kv_heads, rank, rank]` of keys and of values; `None` if it has none.
-    ///
-    /// # Errors
-    /// [`ExecError::KvRange`] for a coordinate outside float16's range; nothing has changed then.
-    fn set_bases(
-        &mut self,
-        kv: &mut Self::Kv,
-        layer: usize,
-        bases: &Arc<LayerBases>,
-        turns: Option<&[Vec<f32>; 2]>,
-    ) -> Result<()> {
-        let _ = (kv, layer, bases, turns);
-        Err(unsupported("bases"))
-    }
-
-    /// Converts `count` full rows of a layer, after the first `front`, to low rank: appends their
-    /// coordinates and removes the full rows. The caller then updates
-    /// [`KvLayout::compress`](crate::kv::KvLayout::compress).
-    ///
-    /// # Errors
-    /// [`ExecError::KvRange`] for a coordinate outside float16's range; nothing has changed then.
-    fn compress(
-        &mut self,
-        kv: &mut Self::Kv,
-        layer: usize,
-        front: usize,
-        count: usize,
-    ) -> Result<CompressionEnergies> {
-        let _ = (kv, layer, front, count);
-        Err(unsupported("bases"))
-    }
-
-    /// Returns keys and values of full rows of a layer, `[kv_heads, rows, head_size]` each.
-    ///
-    /// # Errors
-    /// [`ExecError`] of the device.
-    fn full_rows(
-        &mut self,
-        kv: &Self::Kv,
-        layer: usize,
-        rows: Range<usize>,
-    ) -> Result<[Vec<f32>; 2]> {
-        let _ = (kv, layer, rows);
-        Err(unsupported("bases that follow the text"))
-    }
+    /// [`ExecError`] for odd head sizes, and of the device.
+    fn hadamard(&mut self, shape: HeadShape, x: &mut Self::Buffer) -> Result<()>;
 
     /// Returns the attention weights of the last `window` queries of a sequence on every position
     /// of a layer, including the appended, uncounted rows: sums over the queries and the heads of a
@@ -439,20 +358,7 @@ pub trait Backend: Send + Sized {
         layer: usize,
         attention: &Attention,
         window: usize,
-    ) -> Result<Vec<f32>> {
-        let _ = (shape, q, sequence, layer, attention, window);
-        Err(unsupported("positions that are evicted"))
-    }
-
-    /// Drops the rows of a layer that are not in `kept`. The caller then updates
-    /// [`KvLayout::evict`](crate::kv::KvLayout::evict).
-    ///
-    /// # Errors
-    /// [`ExecError`] of the device.
-    fn keep(&mut self, kv: &mut Self::Kv, layer: usize, kept: &KeptRows) -> Result<()> {
-        let _ = (kv, layer, kept);
-        Err(unsupported("positions that are evicted"))
-    }
+    ) -> Result<Vec<f32>>;
 
     /// Computes `gate = activation(gate) * up` elementwise.
     ///
@@ -515,8 +421,4 @@ fn refine_one_by_one<B: Backend>(
         backend.add(numbers, projection.y, extra)?;
     }
     Ok(())
-}
-
-fn unsupported(what: &'static str) -> ExecError {
-    KvError::Unsupported { what }.into()
 }

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use crate::backend::{Backend, Cpu};
-use crate::error::ExecError;
+use crate::error::{ExecError, LoadError};
 use crate::exec::Session;
-use crate::sampling::{Sampler, SamplingError};
-use crate::speculate::{SpeculateError, Speculator};
+use crate::sampling::Sampler;
+use crate::speculate::{MAX_DRAFT_LENGTH, Speculator};
 use crate::tokenizer::{StreamDecoder, Tokenizer};
 
 /// Limits of a generation.
@@ -114,12 +114,112 @@ pub enum GenerateError {
     /// The forward pass failed.
     #[error(transparent)]
     Exec(#[from] ExecError),
-    /// No token could be sampled.
+    /// The temperature is negative or not finite.
+    #[error("temperature is {found}, expected a finite number of at least 0; 0 is greedy")]
+    Temperature {
+        /// Given value.
+        found: f32,
+    },
+    /// A probability is out of range.
+    #[error("top-p is {found}, expected more than 0 and at most 1; 1 keeps every token")]
+    TopP {
+        /// Given value.
+        found: f32,
+    },
+    /// Only a drawn token is known, not its distribution.
+    #[error(
+        "a token was drawn on a device, which does not say what from; ask for what `Sampler::logits_for_distribution` says"
+    )]
+    Drawn,
+    /// There are no logits.
+    #[error("there are no logits to sample from, expected one for each token of the vocabulary")]
+    NoLogits,
+    /// A logit is not finite.
+    #[error("logit of token {token} is {found}, expected a finite number; verify the model file")]
+    NotFinite {
+        /// Id of the first such token.
+        token: usize,
+        /// Its logit.
+        found: f32,
+    },
+    /// The tokenizers differ.
+    #[error(
+        "the draft has another tokenizer: {what}; a draft and the model it drafts for need one vocabulary, take a \
+         smaller artifact of the same model"
+    )]
+    DraftTokenizer {
+        /// First difference.
+        what: String,
+    },
+    /// The vocabulary sizes differ.
+    #[error("the draft has {found} tokens in its vocabulary, expected {expected} as the model has")]
+    DraftVocabulary {
+        /// Rows of the model's head.
+        expected: usize,
+        /// Rows of the draft's head.
+        found: usize,
+    },
+    /// The draft length is out of range.
+    #[error("a draft has 1 to {MAX_DRAFT_LENGTH} tokens, found {0}")]
+    DraftLength(usize),
+    /// The session has read positions that the draft has not.
+    #[error(
+        "the session has read {found} positions and its draft knows {expected} of them; begin both together"
+    )]
+    DraftPosition {
+        /// Positions of the draft.
+        expected: usize,
+        /// Positions of the session.
+        found: usize,
+    },
+    /// No layer of the draft has a basis.
+    #[error(
+        "the draft has no basis of Q, K and V to adapt; make one with `htc compile --method grc`, or adapt by gradient"
+    )]
+    NoBasis,
+    /// The draft is no compression of the model.
+    #[error(
+        "the draft has {found} {what}, expected {expected} as the model has: its basis can follow only what it was \
+         made from"
+    )]
+    DraftShape {
+        /// Property that differs.
+        what: &'static str,
+        /// Value of the model.
+        expected: usize,
+        /// Value of the draft.
+        found: usize,
+    },
+    /// The channels of the residual stream are permuted differently.
+    #[error(
+        "the draft stores its channels in another order than the model; compile it with `--order off`"
+    )]
+    ChannelPermutation,
+    /// An option is out of range.
+    #[error("{what} is {found}, expected {expected}")]
+    AdaptOption {
+        /// Name of the option.
+        what: &'static str,
+        /// Valid values.
+        expected: &'static str,
+        /// Given value.
+        found: f64,
+    },
+    /// The saved state belongs to other models or options.
+    #[error(
+        "what was learnt is of another {what}: expected {expected}, found {found}; give the file of this pair"
+    )]
+    StateMismatch {
+        /// Property that differs.
+        what: &'static str,
+        /// Expected value.
+        expected: String,
+        /// Value of the state.
+        found: String,
+    },
+    /// Weights do not decode.
     #[error(transparent)]
-    Sampling(#[from] SamplingError),
-    /// The draft does not fit.
-    #[error(transparent)]
-    Speculate(#[from] SpeculateError),
+    Load(#[from] LoadError),
 }
 
 /// Generated token.
@@ -205,7 +305,7 @@ impl<'a, B: Backend> Generator<'a, B> {
     /// Creates a generator with speculative decoding, of the same output distribution.
     ///
     /// # Errors
-    /// As [`Generator::new`]; [`SpeculateError::Position`] if the draft has not read the session's
+    /// As [`Generator::new`]; [`GenerateError::DraftPosition`] if the draft has not read the session's
     /// positions, and [`ExecError::Kv`] for a low-rank KV cache ([`Session::verify`]).
     pub fn with_draft(
         session: &'a mut Session<B>,
@@ -217,7 +317,7 @@ impl<'a, B: Backend> Generator<'a, B> {
     ) -> Result<Self, GenerateError> {
         let (expected, found) = (draft.position(), session.position());
         if expected != found {
-            return Err(SpeculateError::Position { expected, found }.into());
+            return Err(GenerateError::DraftPosition { expected, found });
         }
         session.check_foreseen().map_err(ExecError::from)?;
         let mut generator = Generator::new(session, tokenizer, sampler, prompt, limits)?;

@@ -11,6 +11,7 @@ use htc_formats::model::{
     RopePairs,
 };
 use htc_formats::source::{ModelFile, SourceError};
+use htc_formats::vocab::VocabularyError;
 use htc_kernels::cpu::Attention;
 
 use crate::backend::{Backend, Cpu};
@@ -19,7 +20,7 @@ use crate::error::LoadError;
 use crate::kv_bases::StoredKvBases;
 use crate::linear::{Linear, Placed};
 use crate::tensor::Tensor;
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::tokenizer::Tokenizer;
 use bind::{Binder, InPlace, WeightLoader, check, find, require};
 
 /// A block with its weights.
@@ -308,8 +309,8 @@ impl<B: Backend> Model<B> {
     /// Returns the tokenizer of the file.
     ///
     /// # Errors
-    /// [`TokenizerError`] if it is missing or unsupported.
-    pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
+    /// [`VocabularyError`] if it is missing or unsupported.
+    pub fn tokenizer(&self) -> Result<Tokenizer, VocabularyError> {
         Tokenizer::new(self.file.vocabulary.clone()?)
     }
 

@@ -10,11 +10,10 @@ use std::time::Duration;
 use htc_loader::live::sensor::DEFAULT_POLL_INTERVAL;
 use htc_loader::live::{
     Clock, ControlLaw, ControlLawOptions, Energy, EnergyPhase, Governor, GovernorOptions,
-    Reading as Sensed, Sensor, SensorError, SensorSpec, SharedFraction, Source, open_sensor,
+    LiveError, Reading as Sensed, Sensor, SensorSpec, SharedFraction, Source, open_sensor,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
-use thiserror::Error;
 
 use super::record::{EnergyReading, Run};
 use super::{BenchError, BenchResults, Sensors, Side, pause};
@@ -24,17 +23,6 @@ use crate::event::CancellationToken;
 pub const IDLE: Duration = Duration::from_secs(2);
 
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
-
-/// Error returned when the energy sensor cannot be opened.
-#[derive(Debug, Error)]
-pub enum EnergyError {
-    /// The sensor is not available.
-    #[error(transparent)]
-    Sensor(#[from] SensorError),
-    /// The control law without limits is invalid (internal error).
-    #[error("the sensor cannot be read without a limit: {0}; this is an error in the program")]
-    Law(#[from] htc_loader::live::ControlLawError),
-}
 
 /// Description of the energy sensor.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
@@ -70,7 +58,7 @@ impl Sensor for RecordingSensor {
         self.sensor.name()
     }
 
-    fn read(&mut self) -> Result<Sensed, SensorError> {
+    fn read(&mut self) -> Result<Sensed, LiveError> {
         let read = self.sensor.read();
         let mut seen = locked(&self.seen);
         match &read {
@@ -118,7 +106,7 @@ pub struct EnergyMeter {
 
 impl EnergyMeter {
     /// Opens the sensor of `spec`.
-    pub fn open(spec: &SensorSpec) -> Result<EnergyMeter, EnergyError> {
+    pub fn open(spec: &SensorSpec) -> Result<EnergyMeter, LiveError> {
         let plant = SharedFraction::new();
         plant.set_busy(false);
         EnergyMeter::with(open_sensor(spec, &plant)?, plant, spec.speed(), IDLE)
@@ -129,7 +117,7 @@ impl EnergyMeter {
         plant: Arc<SharedFraction>,
         speed: f64,
         idle: Duration,
-    ) -> Result<EnergyMeter, EnergyError> {
+    ) -> Result<EnergyMeter, LiveError> {
         let seen = Arc::new(Mutex::new(Observations::default()));
         let interval = sensor.min_interval().max(MIN_POLL_INTERVAL);
         let (name, notes) = (sensor.name(), sensor.notes().to_vec());

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use htc_loader::ExecError;
 use htc_loader::generate::GenerateError;
-use htc_loader::live::SensorError;
+use htc_loader::live::LiveError;
 use thiserror::Error;
 
 use crate::event::{CancellationToken, Cancelled};
@@ -168,7 +168,7 @@ pub enum BenchError {
     },
     /// The sensor does not answer any more.
     #[error(transparent)]
-    Sensor(#[from] SensorError),
+    Sensor(#[from] LiveError),
     /// llama.cpp failed.
     #[error(transparent)]
     LlamaCpp(#[from] LlamaCppError),

@@ -256,6 +256,81 @@ pub enum VocabularyError {
         /// Rows of the embedding.
         rows: usize,
     },
+    /// Two ids for one text.
+    #[error(
+        "tokens {first} and {second} both read {text:?}, expected distinct texts; convert the model again from its source"
+    )]
+    DuplicateText {
+        /// Lower id.
+        first: u32,
+        /// Higher id.
+        second: u32,
+        /// Text of both.
+        text: String,
+    },
+    /// A byte token that names no byte.
+    #[error(
+        "byte token {token} reads {text:?}, expected \"<0x00>\" to \"<0xFF>\"; convert the model again from its source"
+    )]
+    ByteToken {
+        /// Id of the token.
+        token: u32,
+        /// Text of the token.
+        text: String,
+    },
+    /// A required special token is missing.
+    #[error("the vocabulary {reason} but names no {role} token; add its id to the model file")]
+    SpecialMissing {
+        /// `BOS`, `EOS` or `unknown`.
+        role: &'static str,
+        /// Reason for the requirement.
+        reason: &'static str,
+    },
+    /// Some byte tokens of a vocabulary with byte fallback are missing.
+    #[error(
+        "the vocabulary lacks some of the byte tokens \"<0x00>\" to \"<0xFF>\"; convert the model again from its source"
+    )]
+    BytesMissing,
+    /// The result of a merge is not a token.
+    #[error(
+        "merge {merge} makes {text:?}, which is no token; convert the model again from its source"
+    )]
+    MergeResult {
+        /// Rank of the merge.
+        merge: u32,
+        /// Text of the result.
+        text: String,
+    },
+    /// Two merges of the same tokens.
+    #[error(
+        "merges {first} and {second} both make {text:?} of the same tokens; convert the model again from its source"
+    )]
+    DuplicateMerge {
+        /// Lower rank.
+        first: u32,
+        /// Higher rank.
+        second: u32,
+        /// Text of the result.
+        text: String,
+    },
+    /// A special token longer than [`MAX_SPECIAL_TOKEN_BYTES`].
+    #[error(
+        "a special token has {bytes} bytes of text, expected at most {}; mark it as normal",
+        limits::MAX_SPECIAL_TOKEN_BYTES
+    )]
+    SpecialTokenTooLong {
+        /// Size of the token in bytes.
+        bytes: usize,
+    },
+    /// More text in special tokens than [`MAX_SPECIAL_BYTES`].
+    #[error(
+        "the special tokens have {bytes} bytes of text, expected at most {}; mark those that need not stay whole as normal",
+        limits::MAX_SPECIAL_BYTES
+    )]
+    SpecialTextTooLong {
+        /// Size of the text in bytes.
+        bytes: usize,
+    },
 }
 
 impl Vocabulary {

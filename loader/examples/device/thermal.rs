@@ -10,7 +10,7 @@ use htc_loader::dial::ActiveFraction;
 use htc_loader::live::{
     Clock, ControlLaw, ControlLawOptions, EnergyPhase, Governor, GovernorOptions, SharedFraction,
 };
-use htc_loader::live::{Reading, Sensor, SensorError, SensorSpec, open_sensor};
+use htc_loader::live::{LiveError, Reading, Sensor, SensorSpec, open_sensor};
 use serde_json::{Value, json};
 
 use super::measure::{LOGITS_REQUEST, energy_per_token, load_timed, tokens};
@@ -37,7 +37,7 @@ impl Sensor for ReadingRecorder {
         self.sensor.name()
     }
 
-    fn read(&mut self) -> Result<Reading, SensorError> {
+    fn read(&mut self) -> Result<Reading, LiveError> {
         let reading = self.sensor.read()?;
         let mut kept = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
         kept.push(reading);

@@ -9,7 +9,7 @@ use htc_kernels::{Pool, PoolError, ShapeError};
 
 use super::{Attention, Backend, Factor, HeadShape, Product, SequenceRows};
 use crate::error::Result;
-use crate::kv::{CompressionEnergies, KeptRows, Kv, KvCache, KvPlan, LayerBases};
+use crate::kv::{Kv, KvCache, KvPlan};
 use crate::tensor::Tensor;
 
 /// CPU backend. Sessions may share one [`Pool`] of threads, but a pool executes one operation at a
@@ -44,6 +44,10 @@ impl Cpu {
     /// Returns a backend for each supported instruction set, best first, for comparisons.
     pub fn each(pool: &Arc<Pool>) -> Vec<Self> {
         cpu::Cpu::each(pool).into_iter().map(Cpu::from).collect()
+    }
+
+    pub(crate) fn kernels(&self) -> &cpu::Cpu {
+        &self.cpu
     }
 
     /// Returns the instruction set of the kernels.
@@ -165,15 +169,6 @@ impl Backend for Cpu {
 
     fn kv(&mut self, plan: &KvPlan) -> Result<KvCache> {
         Ok(KvCache::new(plan))
-    }
-
-    fn reserve(&mut self, kv: &mut KvCache, n: usize) -> Result<()> {
-        kv.reserve(n);
-        Ok(())
-    }
-
-    fn copy_kv(&mut self, kv: &KvCache) -> Result<KvCache> {
-        Ok(kv.clone())
     }
 
     fn resize(&mut self, buffer: &mut Vec<f32>, numbers: usize) -> Result<()> {
@@ -339,18 +334,6 @@ impl Backend for Cpu {
         self.batch_invariant = batch_invariant;
     }
 
-    fn append(
-        &mut self,
-        kv: &mut KvCache,
-        layer: usize,
-        rows: Range<usize>,
-        keys: &Vec<f32>,
-        values: &Vec<f32>,
-    ) -> Result<()> {
-        let numbers = rows.start * kv.row_len()..rows.end * kv.row_len();
-        kv.append(&self.cpu, layer, &keys[numbers.clone()], &values[numbers])
-    }
-
     fn attention(
         &mut self,
         shape: HeadShape,
@@ -388,35 +371,6 @@ impl Backend for Cpu {
         Ok(self.cpu.hadamard(x, shape.size)?)
     }
 
-    fn set_bases(
-        &mut self,
-        kv: &mut KvCache,
-        layer: usize,
-        bases: &Arc<LayerBases>,
-        turns: Option<&[Vec<f32>; 2]>,
-    ) -> Result<()> {
-        kv.set_bases(&self.cpu, layer, bases, turns)
-    }
-
-    fn compress(
-        &mut self,
-        kv: &mut KvCache,
-        layer: usize,
-        front: usize,
-        count: usize,
-    ) -> Result<CompressionEnergies> {
-        kv.compress(&self.cpu, layer, front, count)
-    }
-
-    fn full_rows(
-        &mut self,
-        kv: &KvCache,
-        layer: usize,
-        rows: Range<usize>,
-    ) -> Result<[Vec<f32>; 2]> {
-        Ok(kv.full_rows(&self.cpu, layer, rows)?)
-    }
-
     fn importance(
         &mut self,
         shape: HeadShape,
@@ -435,11 +389,6 @@ impl Backend for Cpu {
         self.cpu
             .attention_importance(q, window, end - window, &view, attention, &mut out)?;
         Ok(out)
-    }
-
-    fn keep(&mut self, kv: &mut KvCache, layer: usize, kept: &KeptRows) -> Result<()> {
-        kv.keep_rows(layer, kept);
-        Ok(())
     }
 
     fn activate(

@@ -3,7 +3,6 @@
 mod kv;
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use htc_formats::model::{Activation, RopePairs};
 use htc_kernels::reference::{self, AttentionShape};
@@ -11,7 +10,7 @@ use htc_kernels::reference::{self, AttentionShape};
 pub use self::kv::ReferenceKv;
 use super::{Attention, Backend, Factor, HeadShape, Input, Product, SequenceRows};
 use crate::error::Result;
-use crate::kv::{CompressionEnergies, KeptRows, Kv, KvPlan, LayerBases};
+use crate::kv::{Kv, KvPlan};
 use crate::tensor::Tensor;
 
 /// Float64 backend on one thread, for comparisons. Weights are decoded; only keys and values stored
@@ -85,14 +84,6 @@ impl Backend for Reference {
 
     fn kv(&mut self, plan: &KvPlan) -> Result<ReferenceKv> {
         Ok(ReferenceKv::new(plan))
-    }
-
-    fn reserve(&mut self, _: &mut ReferenceKv, _: usize) -> Result<()> {
-        Ok(())
-    }
-
-    fn copy_kv(&mut self, kv: &ReferenceKv) -> Result<ReferenceKv> {
-        Ok(kv.clone())
     }
 
     fn resize(&mut self, buffer: &mut Vec<f64>, numbers: usize) -> Result<()> {
@@ -241,17 +232,6 @@ impl Backend for Reference {
 
     fn set_batch_invariant(&mut self, _: bool) {}
 
-    fn append(
-        &mut self,
-        kv: &mut ReferenceKv,
-        layer: usize,
-        rows: Range<usize>,
-        keys: &Vec<f64>,
-        values: &Vec<f64>,
-    ) -> Result<()> {
-        kv.append(layer, rows, [keys, values])
-    }
-
     fn attention(
         &mut self,
         shape: HeadShape,
@@ -290,35 +270,6 @@ impl Backend for Reference {
     fn hadamard(&mut self, shape: HeadShape, x: &mut Vec<f64>) -> Result<()> {
         let x = &mut x[..shape.rows * shape.heads * shape.size];
         Ok(reference::hadamard(x, shape.size)?)
-    }
-
-    fn set_bases(
-        &mut self,
-        kv: &mut ReferenceKv,
-        layer: usize,
-        bases: &Arc<LayerBases>,
-        turns: Option<&[Vec<f32>; 2]>,
-    ) -> Result<()> {
-        kv.set_bases(layer, bases, turns)
-    }
-
-    fn compress(
-        &mut self,
-        kv: &mut ReferenceKv,
-        layer: usize,
-        front: usize,
-        count: usize,
-    ) -> Result<CompressionEnergies> {
-        kv.compress(layer, front, count)
-    }
-
-    fn full_rows(
-        &mut self,
-        kv: &ReferenceKv,
-        layer: usize,
-        rows: Range<usize>,
-    ) -> Result<[Vec<f32>; 2]> {
-        Ok(kv.full_rows(layer, rows))
     }
 
     fn importance(
@@ -366,11 +317,6 @@ impl Backend for Reference {
             }
         }
         Ok(out.into_iter().map(|x| x as f32).collect())
-    }
-
-    fn keep(&mut self, kv: &mut ReferenceKv, layer: usize, kept: &KeptRows) -> Result<()> {
-        kv.keep(layer, kept);
-        Ok(())
     }
 
     fn activate(

@@ -10,6 +10,7 @@ use super::{AdaptedLayer, Buffers, Part, Runner};
 use crate::backend::{Backend, HeadShape, SequenceRows};
 use crate::dial::ActiveSetting;
 use crate::error::Result;
+use crate::kv::Kv;
 use crate::linear::{Linear, Placed};
 use crate::model::{AttentionStep, Project, Projection, Step};
 
@@ -219,8 +220,8 @@ impl<B: Backend> Execution<'_, '_, B> {
         let index = self.index;
         let [k, v] = self.buffers.pair(Register::Key, Register::Value);
         for Part { sequence, rows } in &mut *self.parts {
-            self.backend
-                .append(&mut sequence.kv, index, rows.clone(), k, v)?;
+            let kv = &mut sequence.kv;
+            kv.append(self.backend, index, rows.clone(), k, v)?;
         }
         let [q, out] = self.buffers.pair(Register::Query, Register::Attended);
         let batch = self.parts.iter();

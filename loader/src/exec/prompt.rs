@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{SequencePlan, Session};
 use crate::backend::Backend;
-use crate::error::Result;
-use crate::kv::{KvCounters, KvError, KvOptions, KvUsage};
+use crate::error::{ExecError, Result};
+use crate::kv::{KvCounters, KvOptions, KvUsage};
 use crate::model::Model;
 
 impl<B: Backend> Session<B> {
@@ -84,10 +84,10 @@ impl<B: Backend> Session<B> {
 
     /// Checks that verified batches are bitwise identical to single steps: false for kinds that
     /// compress between batches.
-    pub(crate) fn check_foreseen(&self) -> Result<(), KvError> {
+    pub(crate) fn check_foreseen(&self) -> Result<()> {
         let kind = self.sequence.policy.options().kind;
         match kind.rank() {
-            Some(_) => Err(KvError::VerifyUnsupported {
+            Some(_) => Err(ExecError::VerifyUnsupported {
                 kind: kind.to_string(),
             }),
             None => Ok(()),

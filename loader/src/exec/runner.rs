@@ -9,6 +9,7 @@ use super::{Adapted, BATCH, BUFFER, Part, Tap, project};
 use crate::backend::Backend;
 use crate::dial::ActiveSetting;
 use crate::error::{ExecError, Result};
+use crate::kv::Kv;
 use crate::model::Model;
 
 /// Model, backend and activations.
@@ -84,7 +85,7 @@ impl<B: Backend> Runner<B> {
         for Part { sequence, rows } in parts {
             let (policy, kv) = (&mut sequence.policy, &mut sequence.kv);
             policy.prepare_pass(backend, kv, blocks.clone())?;
-            backend.reserve(kv, rows.len())?;
+            kv.reserve(backend, rows.len())?;
             let start = sequence.position();
             positions.push(start..start + rows.len());
         }

@@ -91,7 +91,7 @@ impl<B: Backend> Sequence<B> {
     /// Returns a copy with the same positions.
     pub fn copied(&self, backend: &mut B) -> Result<Self> {
         Ok(Sequence {
-            kv: backend.copy_kv(&self.kv)?,
+            kv: self.kv.copied(backend)?,
             policy: self.policy.clone(),
             blocks: self.blocks.clone(),
         })

@@ -8,13 +8,12 @@ use htc_kernels::cpu::Attention;
 
 use super::bases::{KvBases, LayerBases};
 use super::counters::KvCounters;
-use super::error::KvError;
 use super::kind::KvKind;
 use super::layout::KeptRows;
 use super::options::{KvOptions, KvPlan};
 use super::{Kv, evict, oja};
 use crate::backend::{Backend, HeadShape, SequenceRows};
-use crate::error::Result;
+use crate::error::{ExecError, Result};
 
 /// Policy and state of a sequence's KV cache.
 #[derive(Clone, Debug)]
@@ -90,9 +89,9 @@ impl KvCachePolicy {
     }
 
     /// Checks that the sequence can be cut to `positions`.
-    pub(crate) fn check_truncate(&self, positions: usize) -> Result<(), KvError> {
+    pub(crate) fn check_truncate(&self, positions: usize) -> Result<()> {
         if positions > 0 && positions < self.evicted_at {
-            Err(KvError::Evicted {
+            Err(ExecError::Evicted {
                 requested: positions,
                 evicted_at: self.evicted_at,
             })
@@ -151,7 +150,7 @@ impl KvCachePolicy {
     ) -> Result<()> {
         if self.bases_outdated {
             for (layer, bases) in self.initial.iter().enumerate() {
-                backend.set_bases(kv, layer, bases, None)?;
+                kv.set_bases(backend, layer, bases, None)?;
             }
             self.bases_outdated = false;
         }
@@ -165,7 +164,7 @@ impl KvCachePolicy {
                 moved.push(self.update_bases(backend, kv, layer, front, count)?);
                 self.counters.update_time += started.elapsed();
             }
-            let energies = backend.compress(kv, layer, front, count)?;
+            let energies = kv.compress(backend, layer, front, count)?;
             kv.layout_mut().compress(layer, front, count);
             self.counters.add(energies);
         }
@@ -215,7 +214,7 @@ impl KvCachePolicy {
         front: usize,
         count: usize,
     ) -> Result<BasisDrift> {
-        let rows = backend.full_rows(kv, layer, front..front + count)?;
+        let rows = kv.full_rows(backend, layer, front..front + count)?;
         let (oja, old) = (self.options.oja, Arc::clone(&self.current[layer]));
         let (size, heads) = (old.head_size, old.kv_heads);
         let long = self.updates_after_pass(self.last_pass);
@@ -258,7 +257,7 @@ impl KvCachePolicy {
             next.components[side] = components;
         }
         let next = Arc::new(next);
-        backend.set_bases(kv, layer, &next, Some(&turns))?;
+        kv.set_bases(backend, layer, &next, Some(&turns))?;
         self.current[layer] = next;
         Ok(moved)
     }
@@ -292,7 +291,7 @@ impl KvCachePolicy {
         self.prompt_ended = true;
         self.last_pass = 1;
         if self.options.max_prompt_positions.is_some() || !self.initial.is_empty() {
-            backend.reserve(kv, 1)
+            kv.reserve(backend, 1)
         } else {
             Ok(())
         }
@@ -321,7 +320,7 @@ impl KvCachePolicy {
             return Ok(false);
         }
         if importance.len() != heads * held {
-            return Err(KvError::NoImportance.into());
+            return Err(ExecError::NoImportance.into());
         }
         let rows = importance.chunks_exact(held).map(|importance| {
             let eligible = eligible.clone();
@@ -331,7 +330,7 @@ impl KvCachePolicy {
             low_rank,
             rows: rows.collect(),
         };
-        backend.keep(kv, layer, &kept)?;
+        kv.keep(backend, layer, &kept)?;
         let dropped = eligible.len() - count;
         kv.layout_mut().evict(layer, low_rank, dropped);
         self.importance[layer].clear();

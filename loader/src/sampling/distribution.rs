@@ -1,6 +1,7 @@
 //! Distribution of a sampler, and the acceptance rule of speculative sampling.
 
-use super::{Candidate, Sampler, SamplerInput, SamplingError, uniform};
+use super::{Candidate, Sampler, SamplerInput, uniform};
+use crate::generate::GenerateError;
 
 /// Tokens with their probabilities, ordered by id.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,7 +40,7 @@ impl Sampler {
         &mut self,
         logits: &[f32],
         out: &mut Distribution,
-    ) -> Result<(), SamplingError> {
+    ) -> Result<(), GenerateError> {
         self.distribution_from(SamplerInput::All(logits), out)
     }
 
@@ -51,7 +52,7 @@ impl Sampler {
         &mut self,
         logits: SamplerInput,
         out: &mut Distribution,
-    ) -> Result<(), SamplingError> {
+    ) -> Result<(), GenerateError> {
         let best = self.select_candidates_from(logits)?;
         out.tokens.clear();
         if self.candidates.is_empty() {

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use htc_formats::vocab::{PreTokenizer, TokenKind, Vocabulary};
+use htc_formats::vocab::{PreTokenizer, TokenKind, Vocabulary, VocabularyError};
 
 use super::pairs::{MergeList, MergeListBuffers};
-use super::{ABSENT, TokenizerError, alphabet, words};
+use super::{ABSENT, alphabet, words};
 
 #[derive(Clone, Debug)]
 pub(super) struct ByteLevelBpe {
@@ -21,7 +21,7 @@ impl ByteLevelBpe {
         vocabulary: &Vocabulary,
         pre: PreTokenizer,
         ids: &HashMap<&str, u32>,
-    ) -> Result<Self, TokenizerError> {
+    ) -> Result<Self, VocabularyError> {
         let mut bytes = Box::new([ABSENT; 256]);
         for (byte, token) in (0..=255).zip(bytes.iter_mut()) {
             let mut text = [0; 4];

@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use htc_formats::vocab::Vocabulary;
+use htc_formats::vocab::{Vocabulary, VocabularyError};
 
 use super::pairs::{MergeList, MergeListBuffers};
-use super::{ABSENT, SPACE, TokenizerError, byte_tokens};
+use super::{ABSENT, SPACE, byte_tokens};
 
 #[derive(Clone, Debug)]
 pub(super) struct CharacterBpe {
@@ -20,10 +20,10 @@ impl CharacterBpe {
     pub(super) fn new(
         vocabulary: &Vocabulary,
         ids: &HashMap<&str, u32>,
-    ) -> Result<Self, TokenizerError> {
+    ) -> Result<Self, VocabularyError> {
         let bytes = byte_tokens(|text| ids.get(text).copied());
         if bytes.contains(&ABSENT) {
-            return Err(TokenizerError::BytesMissing);
+            return Err(VocabularyError::BytesMissing);
         }
         let mut tokens = HashMap::new();
         let mut before_space = HashSet::new();

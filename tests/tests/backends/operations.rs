@@ -122,7 +122,7 @@ impl Operation for Embedding {
 
 pub fn embedding<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let mut random = Random::new(2);
-    let backends = &mut backends();
+    let backends = backends();
     for &dtype in htc_formats::block::writable_types() {
         let table = tensor(&mut random, dtype, [9, 2 * dtype.block_len().max(24)]);
         for scale in [None, Some(45.25)] {
@@ -171,7 +171,7 @@ impl Operation for Norm {
 
 pub fn norms<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let mut random = Random::new(3);
-    let backends = &mut backends();
+    let backends = backends();
     for width in [1, 5, 16, 48, 257, 4096] {
         for n in [1, 3, 70] {
             for in_place in [false, true] {
@@ -220,7 +220,7 @@ impl Operation for Sum {
 
 pub fn biases_and_sums<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let mut random = Random::new(4);
-    let backends = &mut backends();
+    let backends = backends();
     for width in [1, 17, 1000] {
         for n in [1, 2, 40] {
             let x = numbers(&mut random, n * width);
@@ -264,7 +264,7 @@ impl Operation for Gate {
 
 pub fn activations<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let mut random = Random::new(5);
-    let backends = &mut backends();
+    let backends = backends();
     for activation in [Activation::Silu, Activation::GeluTanh] {
         for count in [1, 15, 33, 40_000] {
             let gate = numbers(&mut random, count);
@@ -329,7 +329,7 @@ impl Operation for Rotate {
 
 pub fn rotations<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let mut random = Random::new(6);
-    let backends = &mut backends();
+    let backends = backends();
     for pairs in [RopePairs::Adjacent, RopePairs::Halves] {
         for (rows, heads, size, rotated) in
             [(1, 1, 2, 1), (5, 3, 8, 4), (3, 4, 80, 16), (2, 2, 5, 2)]
@@ -383,10 +383,10 @@ impl Operation for Attend {
             let values = put(backend, &part(&self.values, row));
             let count = n * row * self.group;
             let mut out = allocate(backend, count);
-            backend.reserve(&mut kv, n).unwrap();
+            kv.reserve(backend, n).unwrap();
             // The other layer has keys and values swapped.
-            backend.append(&mut kv, 0, 0..n, &values, &keys).unwrap();
-            backend.append(&mut kv, 1, 0..n, &keys, &values).unwrap();
+            kv.append(backend, 0, 0..n, &values, &keys).unwrap();
+            kv.append(backend, 1, 0..n, &keys, &values).unwrap();
             let own = SequenceRows {
                 rows: 0..n,
                 kv: &kv,
@@ -476,13 +476,13 @@ pub fn keys_out_of_range_are_refused_with_their_layer<B: Backend>(backends: fn()
                 let wrong = put(&mut backend, &x);
                 let plan = KvPlan::uncompressed(shape, kv_type).unwrap();
                 let mut kv = backend.kv(&plan).unwrap();
-                backend.reserve(&mut kv, 3).unwrap();
-                backend.append(&mut kv, 2, 0..3, &good, &good).unwrap();
+                kv.reserve(&mut backend, 3).unwrap();
+                kv.append(&mut backend, 2, 0..3, &good, &good).unwrap();
                 kv.advance(3);
-                backend.reserve(&mut kv, 3).unwrap();
+                kv.reserve(&mut backend, 3).unwrap();
                 let appended = match bad_side {
-                    "key" => backend.append(&mut kv, 2, 0..3, &wrong, &good),
-                    _ => backend.append(&mut kv, 2, 0..3, &good, &wrong),
+                    "key" => kv.append(&mut backend, 2, 0..3, &wrong, &good),
+                    _ => kv.append(&mut backend, 2, 0..3, &good, &wrong),
                 };
                 let mut room = Vec::new();
                 let error = appended

@@ -30,10 +30,8 @@ use htc_formats::vocab::VocabularyError;
 use htc_loader::device::{DeviceChoiceError, DeviceWork, Executor};
 use htc_loader::dial::{ActiveFraction, ActiveSetting};
 use htc_loader::generate::GenerateError;
-use htc_loader::live::{ControlLawError, EventsError, SensorError};
-use htc_loader::sampling::SamplingError;
-use htc_loader::speculate::SpeculateError;
-use htc_loader::tokenizer::{Tokenizer, TokenizerError};
+use htc_loader::live::LiveError;
+use htc_loader::tokenizer::Tokenizer;
 use htc_loader::{Backend, ExecError, LoadError, Model, Pool};
 use thiserror::Error;
 
@@ -43,7 +41,6 @@ use crate::app::flags;
 use crate::app::interrupt::{INTERRUPTED, Interrupt};
 use crate::app::terminal::{self, shorten_message};
 use crate::bench::BenchError;
-use crate::bench::energy::EnergyError;
 use crate::bench::gates::GateError;
 use crate::bench::slope::SlopeError;
 use crate::calibrate::CalibrateError;
@@ -95,22 +92,12 @@ pub enum Failure {
         path: PathBuf,
         error: VocabularyError,
     },
-    #[error("{}: {error}", path.display())]
-    Tokenizer {
-        path: PathBuf,
-        error: TokenizerError,
-    },
     #[error(transparent)]
     Text(#[from] TextError),
     #[error("{}: {error}", path.display())]
     Evaluate { path: PathBuf, error: EvaluateError },
     #[error("{}: {error}", path.display())]
     Generate { path: PathBuf, error: GenerateError },
-    #[error("{}: {error}", path.display())]
-    Speculate {
-        path: PathBuf,
-        error: SpeculateError,
-    },
     #[error("{}: it was made from a model with the digest {expected}, and {} has {found}; give that model", draft.display(), verifier.display())]
     OtherSource {
         draft: PathBuf,
@@ -135,15 +122,11 @@ pub enum Failure {
     #[error(transparent)]
     AdaptationState(#[from] TrainedDraftError),
     #[error(transparent)]
-    Sensor(#[from] SensorError),
-    #[error(transparent)]
-    ControlLaw(#[from] ControlLawError),
-    #[error(transparent)]
-    Events(#[from] EventsError),
+    Live(#[from] LiveError),
     #[error("the model cannot follow its device: {0}")]
     Monitoring(String),
     #[error(transparent)]
-    Sampling(#[from] SamplingError),
+    Sampling(#[from] GenerateError),
     #[error(transparent)]
     Pool(#[from] htc_kernels::PoolError),
     #[error("{}: {error}", path.display())]
@@ -212,8 +195,6 @@ pub enum Failure {
     #[error(transparent)]
     Gate(#[from] GateError),
     #[error(transparent)]
-    Energy(#[from] EnergyError),
-    #[error(transparent)]
     Slope(#[from] SlopeError),
     #[error("{failed} of {all} gates failed, the first: {first}")]
     Gates {
@@ -259,7 +240,13 @@ impl Failure {
             | Failure::NoSource(_)
             | Failure::NoSealedSource(_)
             | Failure::TwoDrafts
-            | Failure::ControlLaw(_)
+            | Failure::Live(
+                LiveError::Thresholds { .. }
+                | LiveError::MinFraction(_)
+                | LiveError::Hysteresis { .. }
+                | LiveError::Recovery(_)
+                | LiveError::PowerCap(_),
+            )
             | Failure::NoDraft
             | Failure::StateWithoutAdaptation
             | Failure::Bench(BenchError::TooLong { .. })
@@ -304,12 +291,10 @@ impl Failure {
             | Failure::Source(_)
             | Failure::Load { .. }
             | Failure::Vocabulary { .. }
-            | Failure::Tokenizer { .. }
             | Failure::Damaged { .. }
             | Failure::Page(_)
             | Failure::Gate(GateError::Schema { .. })
-            | Failure::Sensor(_)
-            | Failure::Energy(_)
+            | Failure::Live(_)
             | Failure::Slope(SlopeError::Schema { .. } | SlopeError::Differs { .. })
             | Failure::Export(ExportError::Htz(_) | ExportError::Reopened(_))
             | Failure::Compile(
@@ -514,7 +499,7 @@ fn open_tokenizer(path: &Path, model: &Model) -> Result<Tokenizer, Failure> {
             path: path.into(),
             error,
         })?;
-    Tokenizer::new(vocabulary).map_err(|error| Failure::Tokenizer {
+    Tokenizer::new(vocabulary).map_err(|error| Failure::Vocabulary {
         path: path.into(),
         error,
     })

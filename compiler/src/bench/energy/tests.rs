@@ -103,14 +103,14 @@ impl Sensor for ScriptedSensor {
     fn name(&self) -> String {
         "given".into()
     }
-    fn read(&mut self) -> Result<Sensed, SensorError> {
+    fn read(&mut self) -> Result<Sensed, LiveError> {
         let says = self.says.lock().unwrap();
         let reading = says.front().copied().flatten();
         let reading = reading.map(|reading| Sensed {
             time: self.clock.now(),
             ..reading
         });
-        reading.ok_or(SensorError::NoNvml {
+        reading.ok_or(LiveError::NoNvml {
             reason: "it was told to".into(),
         })
     }

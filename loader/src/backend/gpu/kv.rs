@@ -6,7 +6,7 @@ use std::sync::Arc;
 use htc_kernels::cuda::{Device, DeviceError, ops};
 
 use super::heads::Heads;
-use super::{device_error, missing};
+use super::{Gpu, GpuBuffer, device_error, missing};
 use crate::error::{ExecError, Result};
 use crate::kv::{
     CompressionEnergies, INITIAL_CAPACITY, KeptRows, Kv, KvLayout, KvPlan, KvType, LayerBases,
@@ -104,80 +104,6 @@ impl<D: Device> GpuKv<D> {
         })
     }
 
-    /// As [`Backend::copy_kv`](super::Backend::copy_kv).
-    pub(super) fn copied(&self, device: &D) -> Result<Self> {
-        let layer = |(index, held): (usize, &Layer<D>)| {
-            let (used, compressed) = (
-                self.layout.full_rows(index),
-                self.layout.low_rank_rows(index),
-            );
-            let [keys, values] = &held.full;
-            let full =
-                |rows: &ops::KvRows<D>| rows.with_capacity(device, None, used, rows.capacity());
-            let low = match &held.low {
-                None => None,
-                Some(Low {
-                    sides: [keys, values],
-                }) => Some(Low {
-                    sides: [
-                        keys.copied(device, compressed)?,
-                        values.copied(device, compressed)?,
-                    ],
-                }),
-            };
-            let full = [full(keys)?, full(values)?];
-            Ok(Layer { full, low })
-        };
-        let layers: Result<Vec<Layer<D>>, DeviceError> =
-            self.layers.iter().enumerate().map(layer).collect();
-        Ok(GpuKv {
-            layout: self.layout.clone(),
-            layers: layers.map_err(device_error)?,
-            faults: ops::FaultEntries::new(device, 2).map_err(device_error)?,
-        })
-    }
-
-    pub(super) fn reserve(&mut self, device: &D, n: usize) -> Result<()> {
-        for (index, layer) in self.layers.iter_mut().enumerate() {
-            let capacity = layer.full[0].capacity();
-            if let Some(capacity) = self.layout.new_full_capacity(index, n, capacity) {
-                let used = self.layout.full_rows(index);
-                layer.replace(|rows| rows.with_capacity(device, None, used, capacity))?;
-            }
-            if let Some(low) = &mut layer.low
-                && let Some(capacity) = self.layout.new_low_rank_capacity(index, low.capacity())
-            {
-                let used = self.layout.low_rank_rows(index);
-                low.replace(|rows| rows.with_capacity(device, None, used, capacity))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// As [`Backend::append`](super::Backend::append); a number out of range is recorded as a fault
-    /// of its layer and side.
-    pub(super) fn append(
-        &self,
-        device: &D,
-        layer: usize,
-        rows: Range<usize>,
-        sides: [&Arc<D::Memory>; 2],
-        faults: &ops::FaultEntries<D>,
-    ) -> Result<()> {
-        let appended = ops::AppendedRows {
-            from: rows.start,
-            count: rows.len(),
-            to: self.layout.full_rows(layer),
-            position: self.layout.len(),
-        };
-        for (side, x) in sides.into_iter().enumerate() {
-            let rows = &self.layers[layer].full[side];
-            let slot = (faults, 2 * layer + side);
-            ops::append_rows(device, rows, appended, x, slot).map_err(device_error)?;
-        }
-        Ok(())
-    }
-
     pub(super) fn heads(&self) -> ops::KvHeads {
         let shape = self.layout.plan().shape();
         ops::KvHeads {
@@ -257,14 +183,127 @@ impl<D: Device> GpuKv<D> {
             }),
         }
     }
+}
 
-    pub(super) fn set_bases(
+impl<D: Device> Kv for GpuKv<D> {
+    type Backend = Gpu<D>;
+
+    fn layout(&self) -> &KvLayout {
+        &self.layout
+    }
+
+    fn layout_mut(&mut self) -> &mut KvLayout {
+        &mut self.layout
+    }
+
+    fn bytes(&self) -> usize {
+        let layers = self.layers.iter().map(|layer| {
+            let full: usize = layer.full.iter().map(ops::KvRows::bytes).sum();
+            let low = layer.low.as_ref().map_or(0, |low| {
+                let sides = low.sides.iter().map(|side| side.rows.bytes());
+                sides.sum::<usize>()
+            });
+            full + low
+        });
+        layers.sum()
+    }
+
+    fn reserve(&mut self, backend: &mut Gpu<D>, n: usize) -> Result<()> {
+        backend.finish()?;
+        let device = &backend.device;
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            let capacity = layer.full[0].capacity();
+            if let Some(capacity) = self.layout.new_full_capacity(index, n, capacity) {
+                let used = self.layout.full_rows(index);
+                layer.replace(|rows| rows.with_capacity(device, None, used, capacity))?;
+            }
+            if let Some(low) = &mut layer.low
+                && let Some(capacity) = self.layout.new_low_rank_capacity(index, low.capacity())
+            {
+                let used = self.layout.low_rank_rows(index);
+                low.replace(|rows| rows.with_capacity(device, None, used, capacity))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn copied(&self, backend: &mut Gpu<D>) -> Result<Self> {
+        backend.finish()?;
+        let device = &backend.device;
+        let layer = |(index, held): (usize, &Layer<D>)| {
+            let (used, compressed) = (
+                self.layout.full_rows(index),
+                self.layout.low_rank_rows(index),
+            );
+            let [keys, values] = &held.full;
+            let full =
+                |rows: &ops::KvRows<D>| rows.with_capacity(device, None, used, rows.capacity());
+            let low = match &held.low {
+                None => None,
+                Some(Low {
+                    sides: [keys, values],
+                }) => Some(Low {
+                    sides: [
+                        keys.copied(device, compressed)?,
+                        values.copied(device, compressed)?,
+                    ],
+                }),
+            };
+            let full = [full(keys)?, full(values)?];
+            Ok(Layer { full, low })
+        };
+        let layers: Result<Vec<Layer<D>>, DeviceError> =
+            self.layers.iter().enumerate().map(layer).collect();
+        Ok(GpuKv {
+            layout: self.layout.clone(),
+            layers: layers.map_err(device_error)?,
+            faults: ops::FaultEntries::new(device, 2).map_err(device_error)?,
+        })
+    }
+
+    fn append(
         &mut self,
-        device: &D,
+        backend: &mut Gpu<D>,
+        layer: usize,
+        rows: Range<usize>,
+        keys: &GpuBuffer<D>,
+        values: &GpuBuffer<D>,
+    ) -> Result<()> {
+        let sides = [keys.memory()?, values.memory()?];
+        let mut heads = backend.take_heads()?;
+        let (device, joins) = (&backend.device, backend.joins);
+        let Some(faults) = &backend.faults else {
+            return Err(missing("buffer for the faults"));
+        };
+        backend.unchecked = true;
+        let begins = rows.start == 0;
+        if joins && begins && heads.appends(rows.len(), self.heads(), sides) {
+            return self.append_heads(device, layer, &heads, sides, faults);
+        }
+        heads.finish(device).map_err(device_error)?;
+        let appended = ops::AppendedRows {
+            from: rows.start,
+            count: rows.len(),
+            to: self.layout.full_rows(layer),
+            position: self.layout.len(),
+        };
+        for (side, x) in sides.into_iter().enumerate() {
+            let rows = &self.layers[layer].full[side];
+            let slot = (faults, 2 * layer + side);
+            ops::append_rows(device, rows, appended, x, slot).map_err(device_error)?;
+        }
+        Ok(())
+    }
+
+    fn set_bases(
+        &mut self,
+        backend: &mut Gpu<D>,
         layer: usize,
         bases: &Arc<LayerBases>,
         turns: Option<&[Vec<f32>; 2]>,
     ) -> Result<()> {
+        backend.check()?;
+        let device = &backend.device;
         let held = self.layout.low_rank_rows(layer);
         let position = self.layout.evicted(layer) + self.layout.front_rows(layer);
         let capacity = self.layers[layer].low.as_ref().map_or(0, Low::capacity);
@@ -310,13 +349,15 @@ impl<D: Device> GpuKv<D> {
         Ok(())
     }
 
-    pub(super) fn compress(
+    fn compress(
         &mut self,
-        device: &D,
+        backend: &mut Gpu<D>,
         layer: usize,
         front: usize,
         count: usize,
     ) -> Result<CompressionEnergies> {
+        backend.check()?;
+        let device = &backend.device;
         let (full, held) = (
             self.layout.full_rows(layer),
             self.layout.low_rank_rows(layer),
@@ -354,12 +395,14 @@ impl<D: Device> GpuKv<D> {
         Ok(energies)
     }
 
-    pub(super) fn full_rows(
+    fn full_rows(
         &self,
-        device: &D,
+        backend: &mut Gpu<D>,
         layer: usize,
         rows: Range<usize>,
     ) -> Result<[Vec<f32>; 2]> {
+        backend.check()?;
+        let device = &backend.device;
         let of_side = |side: &ops::KvRows<D>| {
             let (shape, n) = (side.shape(), rows.len());
             let numbers = shape.heads * n * shape.size;
@@ -373,7 +416,9 @@ impl<D: Device> GpuKv<D> {
         Ok([keys?, values?])
     }
 
-    pub(super) fn keep(&mut self, device: &D, layer: usize, kept: &KeptRows) -> Result<()> {
+    fn keep(&mut self, backend: &mut Gpu<D>, layer: usize, kept: &KeptRows) -> Result<()> {
+        backend.finish()?;
+        let device = &backend.device;
         let used = kept.rows.first().map_or(0, Vec::len);
         let rows: Vec<u32> = kept.rows.iter().flatten().map(|&row| row as u32).collect();
         let of_layer = &mut self.layers[layer];
@@ -384,27 +429,5 @@ impl<D: Device> GpuKv<D> {
             _ => of_layer
                 .replace(|side| side.with_capacity(device, Some(&rows), used, side.capacity())),
         }
-    }
-}
-
-impl<D: Device> Kv for GpuKv<D> {
-    fn layout(&self) -> &KvLayout {
-        &self.layout
-    }
-
-    fn layout_mut(&mut self) -> &mut KvLayout {
-        &mut self.layout
-    }
-
-    fn bytes(&self) -> usize {
-        let layers = self.layers.iter().map(|layer| {
-            let full: usize = layer.full.iter().map(ops::KvRows::bytes).sum();
-            let low = layer.low.as_ref().map_or(0, |low| {
-                let sides = low.sides.iter().map(|side| side.rows.bytes());
-                sides.sum::<usize>()
-            });
-            full + low
-        });
-        layers.sum()
     }
 }

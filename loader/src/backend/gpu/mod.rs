@@ -24,7 +24,7 @@ pub use self::need::{GpuMemoryEstimate, PlannedSession};
 use self::pending::Pending;
 use super::{Attention, Backend, Factor, HeadShape, Product, SequenceRows, refine_one_by_one};
 use crate::error::{ExecError, Result};
-use crate::kv::{CompressionEnergies, KeptRows, KvPlan, LayerBases};
+use crate::kv::KvPlan;
 use crate::sampling::SamplingParameters;
 use crate::tensor::Tensor;
 
@@ -178,16 +178,6 @@ impl<D: Device> Backend for Gpu<D> {
         let faults = ops::FaultEntries::new(&self.device, projections).map_err(device_error)?;
         self.faults = Some(faults);
         GpuKv::new(&self.device, plan)
-    }
-
-    fn reserve(&mut self, kv: &mut GpuKv<D>, n: usize) -> Result<()> {
-        self.finish()?;
-        kv.reserve(&self.device, n)
-    }
-
-    fn copy_kv(&mut self, kv: &GpuKv<D>) -> Result<GpuKv<D>> {
-        self.finish()?;
-        kv.copied(&self.device)
     }
 
     fn resize(&mut self, buffer: &mut GpuBuffer<D>, numbers: usize) -> Result<()> {
@@ -415,28 +405,6 @@ impl<D: Device> Backend for Gpu<D> {
         self.products.set_batch_invariant(batch_invariant);
     }
 
-    fn append(
-        &mut self,
-        kv: &mut GpuKv<D>,
-        layer: usize,
-        rows: Range<usize>,
-        keys: &GpuBuffer<D>,
-        values: &GpuBuffer<D>,
-    ) -> Result<()> {
-        let sides = [keys.memory()?, values.memory()?];
-        let mut heads = self.take_heads()?;
-        let Some(faults) = &self.faults else {
-            return Err(missing("buffer for the faults"));
-        };
-        self.unchecked = true;
-        let begins = rows.start == 0;
-        if self.joins && begins && heads.appends(rows.len(), kv.heads(), sides) {
-            return kv.append_heads(&self.device, layer, &heads, sides, faults);
-        }
-        heads.finish(&self.device).map_err(device_error)?;
-        kv.append(&self.device, layer, rows, sides, faults)
-    }
-
     fn attention(
         &mut self,
         shape: HeadShape,
@@ -458,38 +426,6 @@ impl<D: Device> Backend for Gpu<D> {
         ops::hadamard(&self.device, numbers, block, x.memory()?).map_err(device_error)
     }
 
-    fn set_bases(
-        &mut self,
-        kv: &mut GpuKv<D>,
-        layer: usize,
-        bases: &Arc<LayerBases>,
-        turns: Option<&[Vec<f32>; 2]>,
-    ) -> Result<()> {
-        self.check()?;
-        kv.set_bases(&self.device, layer, bases, turns)
-    }
-
-    fn compress(
-        &mut self,
-        kv: &mut GpuKv<D>,
-        layer: usize,
-        front: usize,
-        count: usize,
-    ) -> Result<CompressionEnergies> {
-        self.check()?;
-        kv.compress(&self.device, layer, front, count)
-    }
-
-    fn full_rows(
-        &mut self,
-        kv: &GpuKv<D>,
-        layer: usize,
-        rows: Range<usize>,
-    ) -> Result<[Vec<f32>; 2]> {
-        self.check()?;
-        kv.full_rows(&self.device, layer, rows)
-    }
-
     fn importance(
         &mut self,
         shape: HeadShape,
@@ -501,11 +437,6 @@ impl<D: Device> Backend for Gpu<D> {
     ) -> Result<Vec<f32>> {
         self.finish()?;
         self.weights(shape, q.memory()?, sequence, layer, attention, window)
-    }
-
-    fn keep(&mut self, kv: &mut GpuKv<D>, layer: usize, kept: &KeptRows) -> Result<()> {
-        self.finish()?;
-        kv.keep(&self.device, layer, kept)
     }
 
     fn activate(

@@ -40,9 +40,10 @@ mod law;
 
 use std::time::Duration;
 
-pub use law::{ControlLaw, ControlLawError, ControlLawOptions};
+pub use law::{ControlLaw, ControlLawOptions};
 use serde::Serialize;
 
+use super::LiveError;
 use super::sensor::Reading;
 
 /// Quantum of the fraction, which is rounded down to multiples, so that noise causes no change.
@@ -136,7 +137,7 @@ impl Controller {
     }
 
     /// Changes the least fraction, e.g. to that supported by a model, from the next reading on.
-    pub fn set_min_fraction(&mut self, least: f64) -> Result<(), ControlLawError> {
+    pub fn set_min_fraction(&mut self, least: f64) -> Result<(), LiveError> {
         self.law = self.law.with_min_fraction(least)?;
         Ok(())
     }

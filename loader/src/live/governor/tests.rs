@@ -48,7 +48,7 @@ impl Sensor for Script {
         "script".to_owned()
     }
 
-    fn read(&mut self) -> Result<Reading, SensorError> {
+    fn read(&mut self) -> Result<Reading, LiveError> {
         self.clock.advance(Duration::from_secs(1));
         let last = self.acts.len() == 1;
         let act = match self.acts.front() {
@@ -63,7 +63,7 @@ impl Sensor for Script {
                 power: Some(50.0),
                 energy: None,
             }),
-            Act::Fail => Err(SensorError::TraceEnded {
+            Act::Fail => Err(LiveError::TraceEnded {
                 path: "trace".into(),
                 seconds: 1.0,
             }),
@@ -203,7 +203,7 @@ fn hanging_sensor_times_out() {
     assert_eq!(next(&events).fraction, 0.25);
     let (begun, follow) = (Instant::now(), Arc::clone(governor.shared_fraction()));
     let stuck = governor.enter_phase(EnergyPhase::Work).unwrap_err();
-    assert!(matches!(stuck, SensorError::Stuck { .. }), "{stuck}");
+    assert!(matches!(stuck, LiveError::Stuck { .. }), "{stuck}");
     let stuck = governor.stop().unwrap_err();
     assert!(stuck.to_string().contains("script"), "{stuck}");
     assert!(begun.elapsed() < Duration::from_secs(10));
@@ -223,9 +223,9 @@ fn panic_resets_the_fraction_and_is_reported() {
     let follow = Arc::clone(governor.shared_fraction());
     assert!(matches!(
         governor.enter_phase(EnergyPhase::Work),
-        Err(SensorError::Panicked { .. })
+        Err(LiveError::Panicked { .. })
     ));
-    assert!(matches!(governor.stop(), Err(SensorError::Panicked { .. })));
+    assert!(matches!(governor.stop(), Err(LiveError::Panicked { .. })));
     assert_eq!(follow.fraction(), 1.0);
     let follow = SharedFraction::new();
     let bad = |_: &Event| panic!("on purpose");
@@ -238,7 +238,7 @@ fn panic_resets_the_fraction_and_is_reported() {
     );
     assert!(matches!(
         governor.unwrap().stop(),
-        Err(SensorError::Panicked { .. })
+        Err(LiveError::Panicked { .. })
     ));
 }
 
@@ -249,7 +249,7 @@ fn options_are_validated_and_least_can_change() {
         fn name(&self) -> String {
             "slow".to_owned()
         }
-        fn read(&mut self) -> Result<Reading, SensorError> {
+        fn read(&mut self) -> Result<Reading, LiveError> {
             self.0.read()
         }
         fn clock(&self) -> Clock {
@@ -271,13 +271,13 @@ fn options_are_validated_and_least_can_change() {
         ..quick()
     };
     let fault = refused(Script::boxed([Act::Say(20.0)]), options);
-    assert!(matches!(fault, SensorError::IdleWatts(_)));
+    assert!(matches!(fault, LiveError::IdleWatts(_)));
     let never = GovernorOptions {
         interval: Duration::ZERO,
         ..quick()
     };
     let fault = refused(Script::boxed([Act::Say(20.0)]), never);
-    assert!(matches!(fault, SensorError::Interval { .. }));
+    assert!(matches!(fault, LiveError::Interval { .. }));
 
     let (governor, events) = start(Script::boxed([Act::Say(85.0)]), quick());
     next(&events);

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use super::rapl::Rapl;
 use super::{
-    DEFAULT_POLL_INTERVAL, Reading, Sensor, SensorError, read_integer, read_short_file,
-    sorted_subfolders,
+    DEFAULT_POLL_INTERVAL, Reading, Sensor, read_integer, read_short_file, sorted_subfolders,
 };
-use crate::live::Clock;
+use crate::live::{Clock, LiveError};
 
 /// Root of the Linux sensor drivers.
 pub const ROOT: &str = "/sys/class/hwmon";
@@ -38,7 +37,7 @@ impl Hwmon {
     /// Opens the processors of drivers below `root` ([`ROOT`]) and the counters below `powercap`
     /// ([`rapl::ROOT`](super::rapl::ROOT)). Without counters there is only a temperature, and a
     /// [note](Sensor::notes) with the reason.
-    pub fn open(root: &Path, powercap: &Path, clock: Clock) -> Result<Hwmon, SensorError> {
+    pub fn open(root: &Path, powercap: &Path, clock: Clock) -> Result<Hwmon, LiveError> {
         let (mut temperatures, mut known, mut others) = (Vec::new(), Vec::new(), Vec::new());
         let drivers = if root.is_dir() {
             sorted_subfolders(root)?
@@ -61,7 +60,7 @@ impl Hwmon {
             }
         }
         if temperatures.is_empty() {
-            return Err(SensorError::NoProcessor {
+            return Err(LiveError::NoProcessor {
                 root: root.into(),
                 found: others,
             });
@@ -93,7 +92,7 @@ impl Hwmon {
     }
 }
 
-fn processor_value(folder: &Path) -> Result<(PathBuf, Option<String>), SensorError> {
+fn processor_value(folder: &Path) -> Result<(PathBuf, Option<String>), LiveError> {
     let mut labels = Vec::new();
     for place in 1..MAX_VALUES {
         let (input, label) = (
@@ -120,7 +119,7 @@ impl Sensor for Hwmon {
         self.name.clone()
     }
 
-    fn read(&mut self) -> Result<Reading, SensorError> {
+    fn read(&mut self) -> Result<Reading, LiveError> {
         let mut warmest = f64::NEG_INFINITY;
         for path in &self.temperatures {
             let thousandths: i64 = read_integer(path)?;
@@ -169,7 +168,7 @@ mod tests {
         }
     }
 
-    fn open(root: &Path) -> Result<Hwmon, SensorError> {
+    fn open(root: &Path) -> Result<Hwmon, LiveError> {
         Hwmon::open(&root.join("hwmon"), &root.join("powercap"), Clock::manual())
     }
 
@@ -310,15 +309,15 @@ mod tests {
         driver(&root, "hwmon1", "coretemp", &[(1, "Package id 0", 50_000)]);
         let mut sensor = open(folder.path()).unwrap();
         fs::write(root.join("hwmon1/temp1_input"), "hot\n").unwrap();
-        assert!(matches!(sensor.read(), Err(SensorError::Number { .. })));
+        assert!(matches!(sensor.read(), Err(LiveError::Number { .. })));
         fs::remove_file(root.join("hwmon1/temp1_input")).unwrap();
-        assert!(matches!(sensor.read(), Err(SensorError::Open(_))));
+        assert!(matches!(sensor.read(), Err(LiveError::Open(_))));
         #[cfg(unix)]
         {
             let pipe = std::process::Command::new("mkfifo");
             let made = { pipe }.arg(root.join("hwmon1/temp1_input")).status();
             assert!(made.unwrap().success());
-            assert!(matches!(sensor.read(), Err(SensorError::Open(_))));
+            assert!(matches!(sensor.read(), Err(LiveError::Open(_))));
         }
         assert!(open(folder.path()).is_err());
     }

@@ -15,8 +15,8 @@ use std::time::Duration;
 use htc_formats::escape::escape;
 
 use super::spec::parse_speed;
-use super::{MAX_WATTS, Reading, Sensor, SensorError};
-use crate::live::{Clock, SharedFraction};
+use super::{MAX_WATTS, Reading, Sensor};
+use crate::live::{Clock, LiveError, SharedFraction};
 
 /// Parameters of `sim:KEY=VALUE,...`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -230,7 +230,7 @@ impl Sensor for SimulatedSensor {
     }
 
     /// The power is the average since the previous reading, as of drivers.
-    fn read(&mut self) -> Result<Reading, SensorError> {
+    fn read(&mut self) -> Result<Reading, LiveError> {
         let (at, load) = (self.clock.now(), self.follow.plant_load());
         let passed = at.saturating_sub(self.before);
         self.joules += self.plant.step(load, passed);
