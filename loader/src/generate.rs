@@ -99,33 +99,23 @@ impl GenerateSummary {
 /// Error of a generation.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "fields that the messages name")]
 pub enum GenerateError {
     /// The prompt is empty and the model has no BOS token.
     #[error("the prompt is empty and the model has no beginning-of-sequence token; give a prompt")]
     EmptyPrompt,
     /// The prompt exceeds the context.
     #[error("the prompt has {found} tokens, the sequence may have {limit}; shorten the prompt")]
-    PromptTooLong {
-        /// Tokens of the prompt.
-        found: usize,
-        /// [`Session::limit`](crate::Session::limit).
-        limit: usize,
-    },
+    PromptTooLong { found: usize, limit: usize },
     /// The forward pass failed.
     #[error(transparent)]
     Exec(#[from] ExecError),
     /// The temperature is negative or not finite.
     #[error("temperature is {found}, expected a finite number of at least 0; 0 is greedy")]
-    Temperature {
-        /// Given value.
-        found: f32,
-    },
+    Temperature { found: f32 },
     /// A probability is out of range.
     #[error("top-p is {found}, expected more than 0 and at most 1; 1 keeps every token")]
-    TopP {
-        /// Given value.
-        found: f32,
-    },
+    TopP { found: f32 },
     /// Only a drawn token is known, not its distribution.
     #[error(
         "a token was drawn on a device, which does not say what from; ask for what `Sampler::logits_for_distribution` says"
@@ -136,29 +126,16 @@ pub enum GenerateError {
     NoLogits,
     /// A logit is not finite.
     #[error("logit of token {token} is {found}, expected a finite number; verify the model file")]
-    NotFinite {
-        /// Id of the first such token.
-        token: usize,
-        /// Its logit.
-        found: f32,
-    },
+    NotFinite { token: usize, found: f32 },
     /// The tokenizers differ.
     #[error(
         "the draft has another tokenizer: {what}; a draft and the model it drafts for need one vocabulary, take a \
          smaller artifact of the same model"
     )]
-    DraftTokenizer {
-        /// First difference.
-        what: String,
-    },
+    DraftTokenizer { what: String },
     /// The vocabulary sizes differ.
     #[error("the draft has {found} tokens in its vocabulary, expected {expected} as the model has")]
-    DraftVocabulary {
-        /// Rows of the model's head.
-        expected: usize,
-        /// Rows of the draft's head.
-        found: usize,
-    },
+    DraftVocabulary { expected: usize, found: usize },
     /// The draft length is out of range.
     #[error("a draft has 1 to {MAX_DRAFT_LENGTH} tokens, found {0}")]
     DraftLength(usize),
@@ -166,12 +143,7 @@ pub enum GenerateError {
     #[error(
         "the session has read {found} positions and its draft knows {expected} of them; begin both together"
     )]
-    DraftPosition {
-        /// Positions of the draft.
-        expected: usize,
-        /// Positions of the session.
-        found: usize,
-    },
+    DraftPosition { expected: usize, found: usize },
     /// No layer of the draft has a basis.
     #[error(
         "the draft has no basis of Q, K and V to adapt; make one with `htc compile --method grc`, or adapt by gradient"

@@ -71,6 +71,7 @@ impl<W: Write> Write for CountingWriter<'_, W> {
 
 /// Error returned when a file cannot be written.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "fields that the messages name")]
 pub enum WriteError {
     /// The destination failed.
     #[error("GGUF could not be written: {0}")]
@@ -80,17 +81,11 @@ pub enum WriteError {
         "alignment {found}, expected a power of two from 1 to {}",
         limits::MAX_ALIGNMENT
     )]
-    Alignment {
-        /// The alignment.
-        found: u64,
-    },
+    Alignment { found: u64 },
     /// A key or tensor name was added twice, or the alignment was added as metadata instead of by
     /// [`Writer::alignment`].
     #[error("{name:?} was added twice")]
-    Duplicate {
-        /// The key or name.
-        name: String,
-    },
+    Duplicate { name: String },
     /// A key, name or string exceeds the limits of the reader.
     #[error("{name:?}: {item} {found} found, {limit} is the most that is supported")]
     Limit {

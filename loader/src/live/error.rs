@@ -13,38 +13,24 @@ use super::sensor::{GpuSelector, MAX_WATTS, PLAUSIBLE_TEMPERATURE, hwmon};
 /// Error of a sensor, its thread, a control law or a file of events.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "fields that the messages name")]
 pub enum LiveError {
     /// A file cannot be opened.
     #[error(transparent)]
     Open(#[from] MapError),
     /// A file or folder cannot be read.
     #[error("{}: cannot be read: {source}", path.display())]
-    Read {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error of the system.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// A system file does not contain an integer.
     #[error("{}: expected a whole number, found `{}`", path.display(), escape(found))]
-    Number {
-        /// Path of the file.
-        path: PathBuf,
-        /// Beginning of its content.
-        found: String,
-    },
+    Number { path: PathBuf, found: String },
     /// No driver of a processor temperature.
     #[error(
         "{}: no temperature of a processor: expected a driver of {}, found {}; load the processor's driver (modprobe \
          coretemp or k10temp), or choose another sensor",
         root.display(), hwmon::DRIVERS.join(", "), join_names(found)
     )]
-    NoProcessor {
-        /// Root folder of the drivers.
-        root: PathBuf,
-        /// Names of the existing drivers.
-        found: Vec<String>,
-    },
+    NoProcessor { root: PathBuf, found: Vec<String> },
     /// A trace is invalid.
     #[error("{}: line {line}: {problem}", path.display())]
     Trace {
@@ -57,21 +43,13 @@ pub enum LiveError {
     },
     /// The trace has ended.
     #[error("{}: the trace ended after {seconds:.1} s", path.display())]
-    TraceEnded {
-        /// Path of the file.
-        path: PathBuf,
-        /// Its length.
-        seconds: f64,
-    },
+    TraceEnded { path: PathBuf, seconds: f64 },
     /// NVML is missing or does not work.
     #[error(
         "NVML cannot be used: {reason}; it comes with NVIDIA's driver (libnvidia-ml.so.1, nvml.dll): check that nvidia-smi \
          works, or choose another sensor"
     )]
-    NoNvml {
-        /// Message of the library or loader.
-        reason: String,
-    },
+    NoNvml { reason: String },
     /// The GPU does not exist.
     #[error("there is no GPU {requested}: {reason}; `nvidia-smi -L` lists them with their UUIDs")]
     NoGpu {
@@ -110,37 +88,19 @@ pub enum LiveError {
     #[error(
         "{sensor} has not answered for {timeout:?}; its thread is left behind, check the device and its driver"
     )]
-    Stuck {
-        /// Sensor name.
-        sensor: String,
-        /// Timeout.
-        timeout: Duration,
-    },
+    Stuck { sensor: String, timeout: Duration },
     /// The thread panicked, in the sensor or the event callback. The fraction is 1.
     #[error("the thread that reads {sensor} ended by a panic; this is an error in the program")]
-    Panicked {
-        /// Sensor name.
-        sensor: String,
-    },
+    Panicked { sensor: String },
     /// A sensor specification is invalid.
     #[error("`{}` names no sensor: {reason}", escape(spec))]
-    Spec {
-        /// The specification.
-        spec: String,
-        /// Problem and allowed values.
-        reason: String,
-    },
+    Spec { spec: String, reason: String },
     /// Implausible thresholds, or in the wrong order.
     #[error(
         "thermal thresholds are {low} and {high} °C, expected a lower and a higher temperature from {} to {}",
         PLAUSIBLE_TEMPERATURE.start(), PLAUSIBLE_TEMPERATURE.end()
     )]
-    Thresholds {
-        /// Lower threshold.
-        low: f64,
-        /// Upper threshold.
-        high: f64,
-    },
+    Thresholds { low: f64, high: f64 },
     /// The least fraction is outside (0, 1].
     #[error("the least fraction is {0}, expected more than 0 and at most 1")]
     MinFraction(f64),
@@ -148,12 +108,7 @@ pub enum LiveError {
     #[error(
         "the hysteresis is {found} K, expected at least 0 and less than the {width} K between the thresholds"
     )]
-    Hysteresis {
-        /// Given value.
-        found: f64,
-        /// Kelvin between the thresholds.
-        width: f64,
-    },
+    Hysteresis { found: f64, width: f64 },
     /// The recovery rate is outside (0, 1].
     #[error("the recovery is {0} a second, expected more than 0 and at most 1")]
     Recovery(f64),
@@ -162,24 +117,13 @@ pub enum LiveError {
     PowerCap(f64),
     /// The file exists already.
     #[error("{}: there is such a file already; remove it, or name another", path.display())]
-    Exists {
-        /// Path of the file.
-        path: PathBuf,
-    },
+    Exists { path: PathBuf },
     /// The path is not a regular file.
     #[error("{}: not a regular file; events are written to a new file, name another place", path.display())]
-    NotAFile {
-        /// The path.
-        path: PathBuf,
-    },
+    NotAFile { path: PathBuf },
     /// The file cannot be created.
     #[error("{}: cannot be made: {source}", path.display())]
-    Create {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error of the system.
-        source: io::Error,
-    },
+    Create { path: PathBuf, source: io::Error },
     /// The file cannot be written, e.g. because the disk is full.
     #[error(
         "{}: cannot be written: {source}; it ends with the event before, and no more are written", path.display()
