@@ -6,6 +6,7 @@ use htc_formats::CodecError;
 use htc_formats::model::Role;
 use htc_formats::source::SourceError;
 use htc_kernels::ShapeError;
+use htc_kernels::cuda::DeviceError;
 use thiserror::Error;
 
 use crate::exec::SequenceId;
@@ -280,4 +281,10 @@ pub enum ExecError {
         /// Position in the sequence.
         position: usize,
     },
+}
+
+impl From<DeviceError> for ExecError {
+    fn from(error: DeviceError) -> Self {
+        ExecError::Device(Box::new(error))
+    }
 }

@@ -6,6 +6,8 @@ use crate::gguf::GgufError;
 use crate::model::HyperError;
 use crate::safetensors::SafetensorsError;
 
+pub(crate) type Result<T, E = BindError> = std::result::Result<T, E>;
+
 /// Error returned when a file or folder cannot be bound as a model, or a container cannot represent
 /// one.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 pub use write::{gguf_metadata, gguf_rope_pairs};
 
 use super::{Architecture, BindError, ContainerTensor, Sliding, check_layers};
+use crate::architecture::error::Result;
 use crate::gguf::{Array, Contents, FromValue, GgufError, TensorInfo, Value};
 use crate::model::{Experts, Forward, HyperParameters, LongRope, SlidingWindow};
 
@@ -42,7 +43,7 @@ impl<'a> Parts<'a> {
         tensors.map(|tensor| tensor.name.as_str())
     }
 
-    pub fn find(&self, name: &str) -> Result<Option<ContainerTensor>, BindError> {
+    pub fn find(&self, name: &str) -> Result<Option<ContainerTensor>> {
         let Some(&(file, tensor)) = self.tensors.get(name) else {
             return Ok(None);
         };
@@ -64,7 +65,7 @@ impl<'a> Parts<'a> {
 pub(super) fn hyper_parameters(
     parts: &Parts<'_>,
     architecture: &Architecture,
-) -> Result<HyperParameters, BindError> {
+) -> Result<HyperParameters> {
     let gguf = parts.first;
     let keys = Keys {
         gguf,
@@ -129,11 +130,7 @@ pub(super) fn hyper_parameters(
 }
 
 /// Returns the mixture of experts of an architecture that has one.
-fn experts(
-    keys: &Keys<'_>,
-    architecture: &Architecture,
-    ffn: usize,
-) -> Result<Option<Experts>, BindError> {
+fn experts(keys: &Keys<'_>, architecture: &Architecture, ffn: usize) -> Result<Option<Experts>> {
     if !architecture.has_experts() {
         return Ok(None);
     }
@@ -149,7 +146,7 @@ fn experts(
 }
 
 /// Returns the rows of the embedding, which define the vocabulary size.
-fn vocabulary_rows(parts: &Parts<'_>) -> Result<usize, BindError> {
+fn vocabulary_rows(parts: &Parts<'_>) -> Result<usize> {
     let name = "token_embd.weight";
     match parts.tensors.get(name) {
         Some((_, embedding)) => Ok(embedding.rows()),
@@ -161,7 +158,7 @@ fn vocabulary_rows(parts: &Parts<'_>) -> Result<usize, BindError> {
 
 /// Returns the divisor of positions. An absent type means linear; a factor of 0 or none means 1.
 /// LongRoPE has tensors of factors instead.
-fn rope_scale(keys: &Keys<'_>) -> Result<f32, BindError> {
+fn rope_scale(keys: &Keys<'_>) -> Result<f32> {
     let kind: &str = keys.or("rope.scaling.type", "linear")?;
     match kind {
         "none" | "longrope" => Ok(1.0),
@@ -181,7 +178,7 @@ fn sliding_window(
     keys: &Keys<'_>,
     architecture: &Architecture,
     layers: usize,
-) -> Result<Option<SlidingWindow>, BindError> {
+) -> Result<Option<SlidingWindow>> {
     let traits = &architecture.traits;
     let default = match traits.sliding {
         Sliding::Every => None,
@@ -221,11 +218,7 @@ const LONG_ROPE_TENSORS: [&str; 2] = ["rope_factors_short.weight", "rope_factors
 
 /// Reads LongRoPE if the scaling type or one of its tensors is present; both tensors are then
 /// required.
-fn long_rope(
-    parts: &Parts<'_>,
-    keys: &Keys<'_>,
-    context: usize,
-) -> Result<Option<LongRope>, BindError> {
+fn long_rope(parts: &Parts<'_>, keys: &Keys<'_>, context: usize) -> Result<Option<LongRope>> {
     let kind: Option<&str> = keys.optional("rope.scaling.type")?;
     let has = |name: &&str| parts.tensors.contains_key(*name);
     if kind != Some("longrope") && !LONG_ROPE_TENSORS.iter().any(has) {

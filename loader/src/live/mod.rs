@@ -57,4 +57,4 @@ pub use error::LiveError;
 pub use event::{Event, EventKind, EventsFile, Quantity};
 pub use follow::SharedFraction;
 pub use governor::{Governor, GovernorOptions};
-pub use sensor::{GpuSelector, Reading, Sensor, SensorSpec, open_sensor};
+pub use sensor::{GpuSelector, Reading, Sensor, SensorInfo, SensorSpec, open_sensor};

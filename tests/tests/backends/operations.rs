@@ -122,7 +122,7 @@ impl Operation for Embedding {
 
 pub fn embedding<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let mut random = Random::new(2);
-    let backends = backends();
+    let backends = &mut backends();
     for &dtype in htc_formats::block::writable_types() {
         let table = tensor(&mut random, dtype, [9, 2 * dtype.block_len().max(24)]);
         for scale in [None, Some(45.25)] {
@@ -171,7 +171,7 @@ impl Operation for Norm {
 
 pub fn norms<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let mut random = Random::new(3);
-    let backends = backends();
+    let backends = &mut backends();
     for width in [1, 5, 16, 48, 257, 4096] {
         for n in [1, 3, 70] {
             for in_place in [false, true] {
@@ -220,7 +220,7 @@ impl Operation for Sum {
 
 pub fn biases_and_sums<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let mut random = Random::new(4);
-    let backends = backends();
+    let backends = &mut backends();
     for width in [1, 17, 1000] {
         for n in [1, 2, 40] {
             let x = numbers(&mut random, n * width);
@@ -264,7 +264,7 @@ impl Operation for Gate {
 
 pub fn activations<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let mut random = Random::new(5);
-    let backends = backends();
+    let backends = &mut backends();
     for activation in [Activation::Silu, Activation::GeluTanh] {
         for count in [1, 15, 33, 40_000] {
             let gate = numbers(&mut random, count);
@@ -329,7 +329,7 @@ impl Operation for Rotate {
 
 pub fn rotations<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let mut random = Random::new(6);
-    let backends = backends();
+    let backends = &mut backends();
     for pairs in [RopePairs::Adjacent, RopePairs::Halves] {
         for (rows, heads, size, rotated) in
             [(1, 1, 2, 1), (5, 3, 8, 4), (3, 4, 80, 16), (2, 2, 5, 2)]

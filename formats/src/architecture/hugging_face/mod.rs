@@ -20,6 +20,7 @@ pub use write::{ConfigFacts, HuggingFaceConfig};
 
 use super::model_type::{ModelType, Window};
 use super::{Architecture, BindError, ModelTensor, Place, Sliding, check_layers};
+use crate::architecture::error::Result;
 use crate::dtype::DType;
 use crate::escape::escape_truncated;
 use crate::model::{Activation, Experts, Forward, HyperParameters, Role, RopePairs, SlidingWindow};
@@ -34,7 +35,7 @@ use rope::{Rope, Scaling};
 pub fn bind_hugging_face(
     config: &[u8],
     files: &[WeightFile<'_>],
-) -> Result<(HyperParameters, Vec<ModelTensor>), BindError> {
+) -> Result<(HyperParameters, Vec<ModelTensor>)> {
     let map = config::parse(config)?;
     let config = Object::root(&map);
     let (model, architecture) = model_types::lookup(&config)?;
@@ -52,7 +53,7 @@ fn check_supported(
     config: &Object<'_>,
     model: &ModelType,
     architecture: &Architecture,
-) -> Result<(), BindError> {
+) -> Result<()> {
     if let Some(quantised) = config.object("quantization_config")? {
         let method = match quantised.optional::<&str>("quant_method")? {
             Some(method) => escape_truncated(method),
@@ -81,7 +82,7 @@ fn hyper_parameters(
     config: &Object<'_>,
     model: &ModelType,
     architecture: &Architecture,
-) -> Result<(HyperParameters, Rope), BindError> {
+) -> Result<(HyperParameters, Rope)> {
     let traits = &architecture.traits;
     let width = config.or("hidden_size", model.hidden_size)?;
     let layers = check_layers(config.or("num_hidden_layers", model.num_hidden_layers)?)?;
@@ -141,7 +142,7 @@ fn hyper_parameters(
 }
 
 /// Reads a mixture of experts in every layer; other choices of layers are refused.
-fn experts(config: &Object<'_>, model: &ModelType) -> Result<Option<Experts>, BindError> {
+fn experts(config: &Object<'_>, model: &ModelType) -> Result<Option<Experts>> {
     let Some(defaults) = &model.experts else {
         return Ok(None);
     };
@@ -173,7 +174,7 @@ fn attention_scale(
     config: &Object<'_>,
     model: &ModelType,
     head_size: usize,
-) -> Result<Option<f32>, BindError> {
+) -> Result<Option<f32>> {
     let Some(default) = model.query_pre_attn_scalar else {
         return Ok(None);
     };
@@ -181,11 +182,7 @@ fn attention_scale(
     Ok((scalar != head_size as f64).then(|| scalar.powf(-0.5) as f32))
 }
 
-fn softcap(
-    config: &Object<'_>,
-    key: &str,
-    default: Option<Option<f32>>,
-) -> Result<Option<f32>, BindError> {
+fn softcap(config: &Object<'_>, key: &str, default: Option<Option<f32>>) -> Result<Option<f32>> {
     match default {
         Some(default) => config.nullable(key, default),
         None => Ok(None),
@@ -198,7 +195,7 @@ fn sliding_window(
     sliding: Sliding,
     layers: usize,
     rope: &Rope,
-) -> Result<Option<SlidingWindow>, BindError> {
+) -> Result<Option<SlidingWindow>> {
     let key = "sliding_window";
     let positions: Option<usize> = match model.window {
         Window::Never => None,
@@ -252,7 +249,7 @@ fn sliding_window(
 }
 
 /// Returns for every layer whether it has a window, if the configuration lists them.
-fn layer_types(config: &Object<'_>, layers: usize) -> Result<Option<Vec<bool>>, BindError> {
+fn layer_types(config: &Object<'_>, layers: usize) -> Result<Option<Vec<bool>>> {
     let key = "layer_types";
     let Some(types) = config.optional::<&[Value]>(key)? else {
         return Ok(None);
@@ -287,7 +284,7 @@ fn full_layers(
     sliding: Sliding,
     layers: usize,
     window: bool,
-) -> Result<Vec<usize>, BindError> {
+) -> Result<Vec<usize>> {
     let all = || (0..layers).collect();
     Ok(match model.window {
         Window::Every { .. } | Window::EveryIfUsed { .. } if window => Vec::new(),
@@ -314,7 +311,7 @@ fn full_layers(
     })
 }
 
-fn rope_tensors(rope: &Rope, hyper: &HyperParameters) -> Result<Vec<ModelTensor>, BindError> {
+fn rope_tensors(rope: &Rope, hyper: &HyperParameters) -> Result<Vec<ModelTensor>> {
     let frequencies = hyper.rope_dimensions / 2;
     let tensor = |role, name: &str, values: &[f32]| computed(name.to_owned(), role, values);
     Ok(match &rope.scaling {

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::config::{FromJson, Object};
 use crate::architecture::BindError;
 use crate::architecture::Traits;
+use crate::architecture::error::Result;
 use crate::architecture::model_type::{ModelType, RopeKinds};
 use crate::model::LongRope;
 
@@ -45,7 +46,7 @@ pub(super) struct Factors {
 
 impl Factors {
     /// Checks the number of divisors.
-    pub fn check(&self, frequencies: usize) -> Result<(), BindError> {
+    pub fn check(&self, frequencies: usize) -> Result<()> {
         if self.values.len() == frequencies {
             return Ok(());
         }
@@ -120,7 +121,7 @@ pub(super) fn read(
     model: &ModelType,
     traits: &Traits,
     context: usize,
-) -> Result<Rope, BindError> {
+) -> Result<Rope> {
     let scaling = config.object("rope_scaling")?.filter(|o| !o.is_empty());
     let parameters = config.object("rope_parameters")?;
     let (stated, sliding) = match (model.rope, &parameters) {
@@ -158,7 +159,7 @@ impl<'a> Stated<'a> {
         self.0.iter().find(|object| object.has(key))
     }
 
-    fn optional<T: FromJson<'a>>(&self, key: &str) -> Result<Option<T>, BindError> {
+    fn optional<T: FromJson<'a>>(&self, key: &str) -> Result<Option<T>> {
         match self.find(key) {
             Some(object) => object.optional(key),
             None => Ok(None),
@@ -173,7 +174,7 @@ impl<'a> Stated<'a> {
     }
 
     /// Returns a number that is finite and positive, also as f32.
-    fn positive(&self, key: &str) -> Result<f64, BindError> {
+    fn positive(&self, key: &str) -> Result<f64> {
         let object = self.find(key).ok_or_else(|| self.missing::<f64>(key))?;
         let value: f64 = object.required(key)?;
         let rounded = value as f32;
@@ -183,7 +184,7 @@ impl<'a> Stated<'a> {
         Ok(value)
     }
 
-    fn factors(&self, key: &str) -> Result<Factors, BindError> {
+    fn factors(&self, key: &str) -> Result<Factors> {
         let object = self
             .find(key)
             .ok_or_else(|| self.missing::<&[Value]>(key))?;
@@ -206,9 +207,7 @@ impl<'a> Stated<'a> {
 const LAYERS: [&str; 2] = ["full_attention", "sliding_attention"];
 
 /// Returns the parameters of layers without and with a window.
-fn per_layer<'a>(
-    parameters: &Object<'a>,
-) -> Result<(Option<Object<'a>>, Option<Object<'a>>), BindError> {
+fn per_layer<'a>(parameters: &Object<'a>) -> Result<(Option<Object<'a>>, Option<Object<'a>>)> {
     let [full, sliding] = LAYERS;
     if let Some(key) = parameters.keys().find(|key| !LAYERS.contains(key)) {
         return Err(parameters.refuse(key, format!("in {full:?} or {sliding:?}")));
@@ -216,7 +215,7 @@ fn per_layer<'a>(
     Ok((parameters.object(full)?, parameters.object(sliding)?))
 }
 
-fn for_all_layers<'a>(stated: Object<'a>, model: &ModelType) -> Result<Object<'a>, BindError> {
+fn for_all_layers<'a>(stated: Object<'a>, model: &ModelType) -> Result<Object<'a>> {
     match LAYERS.into_iter().find(|key| stated.has(key)) {
         None => Ok(stated),
         Some(key) => {
@@ -227,11 +226,7 @@ fn for_all_layers<'a>(stated: Object<'a>, model: &ModelType) -> Result<Object<'a
 }
 
 /// Returns the base in layers with a window, which have no scaling.
-fn sliding_theta(
-    config: &Object<'_>,
-    stated: Option<Object<'_>>,
-    default: f32,
-) -> Result<f32, BindError> {
+fn sliding_theta(config: &Object<'_>, stated: Option<Object<'_>>, default: f32) -> Result<f32> {
     let stated = Stated(stated.into_iter().collect());
     for key in ["rope_type", "type"] {
         let Some(object) = stated.find(key) else {
@@ -247,7 +242,7 @@ fn sliding_theta(
     }
 }
 
-fn part(config: &Object<'_>, stated: &Stated<'_>, model: &ModelType) -> Result<f64, BindError> {
+fn part(config: &Object<'_>, stated: &Stated<'_>, model: &ModelType) -> Result<f64> {
     let key = "partial_rotary_factor";
     let object = stated.find(key).unwrap_or(config);
     let part = object.optional(key)?.unwrap_or(1.0);
@@ -263,7 +258,7 @@ fn read_scaling(
     stated: &Stated<'_>,
     model: &ModelType,
     context: usize,
-) -> Result<Scaling, BindError> {
+) -> Result<Scaling> {
     let key = ["rope_type", "type"]
         .into_iter()
         .find_map(|key| Some((stated.find(key)?, key)));
@@ -311,7 +306,7 @@ fn original_context(
     stated: &Stated<'_>,
     model: &ModelType,
     context: usize,
-) -> Result<usize, BindError> {
+) -> Result<usize> {
     let key = "original_max_position_embeddings";
     let outer: Option<usize> = config.optional(key)?;
     let inner: Option<usize> = stated.optional(key)?;
@@ -326,11 +321,7 @@ fn original_context(
     }
 }
 
-fn llama3(
-    object: &Object<'_>,
-    stated: &Stated<'_>,
-    original_context: usize,
-) -> Result<Llama3, BindError> {
+fn llama3(object: &Object<'_>, stated: &Stated<'_>, original_context: usize) -> Result<Llama3> {
     let scaling = Llama3 {
         key: object.name().to_owned(),
         factor: stated.positive("factor")?,
@@ -348,11 +339,7 @@ fn llama3(
 
 /// Returns the factor of rotated queries and keys: as stated, or as the LongRoPE authors suggest
 /// for the context.
-fn attention_factor(
-    stated: &Stated<'_>,
-    context: usize,
-    original: usize,
-) -> Result<f32, BindError> {
+fn attention_factor(stated: &Stated<'_>, context: usize, original: usize) -> Result<f32> {
     if let Some(factor) = stated.optional("attention_factor")? {
         return Ok(factor);
     }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::computed;
 use super::config::Object;
+use crate::architecture::error::Result;
 use crate::architecture::model_type::ModelType;
 use crate::architecture::{Architecture, BindError, ContainerTensor, ModelTensor, Naming};
 use crate::block;
@@ -47,7 +48,7 @@ impl<'a> Tensors<'a> {
             .filter(|name| !is_computed_buffer(name))
     }
 
-    fn find(&self, name: &str) -> Result<Option<ContainerTensor>, BindError> {
+    fn find(&self, name: &str) -> Result<Option<ContainerTensor>> {
         let Some((file, tensor)) = self.places.get(name) else {
             return Ok(None);
         };
@@ -72,7 +73,7 @@ pub(super) fn bind(
     architecture: &Architecture,
     hyper: &HyperParameters,
     files: &[WeightFile<'_>],
-) -> Result<Vec<ModelTensor>, BindError> {
+) -> Result<Vec<ModelTensor>> {
     let tensors = Tensors::new(files);
     let tied = config.flag("tie_word_embeddings", model.tie_word_embeddings)?;
     if tied {
@@ -105,7 +106,7 @@ pub(super) fn bind(
 }
 
 /// With tied embeddings, a file may have both tensors if they are equal.
-fn check_tied(tensors: &Tensors<'_>) -> Result<(), BindError> {
+fn check_tied(tensors: &Tensors<'_>) -> Result<()> {
     let (Some((output, a)), Some((embedding, b))) =
         (tensors.value(OUTPUT), tensors.value(EMBEDDING))
     else {
@@ -126,7 +127,7 @@ fn check_biases(
     architecture: &Architecture,
     hyper: &HyperParameters,
     tensors: &Tensors<'_>,
-) -> Result<(), BindError> {
+) -> Result<()> {
     for (projections, key) in model.biases {
         let stated = match key {
             Some(key) => config.flag(key, false)?,
@@ -167,7 +168,7 @@ fn is_norm(role: Role) -> bool {
     )
 }
 
-fn plus_one(norm: &ModelTensor, tensors: &Tensors<'_>) -> Result<ModelTensor, BindError> {
+fn plus_one(norm: &ModelTensor, tensors: &Tensors<'_>) -> Result<ModelTensor> {
     let mut values = vec![0.0; norm.cols];
     let bytes = tensors
         .value(&norm.name)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use htc_kernels::cuda::{Device, DeviceError, ops};
 
 use super::heads::Heads;
-use super::{Gpu, GpuBuffer, device_error, missing};
+use super::{Gpu, GpuBuffer, missing};
 use crate::error::{ExecError, Result};
 use crate::kv::{
     CompressionEnergies, INITIAL_CAPACITY, KeptRows, Kv, KvLayout, KvPlan, KvType, LayerBases,
@@ -48,10 +48,7 @@ fn replaced<D: Device>(
     [keys, values]: [&mut ops::KvRows<D>; 2],
     mut with: impl FnMut(&ops::KvRows<D>) -> Result<ops::KvRows<D>, DeviceError>,
 ) -> Result<()> {
-    let sides = [with(keys), with(values)].map(|side| side.map_err(device_error));
-    let [new_keys, new_values] = sides;
-    let new = (new_keys?, new_values?);
-    (*keys, *values) = new;
+    (*keys, *values) = (with(keys)?, with(values)?);
     Ok(())
 }
 
@@ -89,7 +86,7 @@ impl<D: Device> GpuKv<D> {
             heads: plan.shape().kv_heads,
             size: plan.shape().head_size,
         };
-        let rows = || ops::KvRows::new(device, numbers, shape, 0).map_err(device_error);
+        let rows = || ops::KvRows::new(device, numbers, shape, 0);
         let layer = |_| {
             Ok(Layer {
                 full: [rows()?, rows()?],
@@ -100,7 +97,7 @@ impl<D: Device> GpuKv<D> {
         Ok(GpuKv {
             layout: KvLayout::new(plan.clone()),
             layers: layers?,
-            faults: ops::FaultEntries::new(device, 2).map_err(device_error)?,
+            faults: ops::FaultEntries::new(device, 2)?,
         })
     }
 
@@ -130,8 +127,7 @@ impl<D: Device> GpuKv<D> {
                 fault_entry: 2 * layer + side,
             })
         };
-        let launched = heads.launch(device, Some((faults, places)), to);
-        launched.map_err(device_error)
+        Ok(heads.launch(device, Some((faults, places)), to)?)
     }
 
     pub(super) fn layer_cache(&self, layer: usize) -> ops::DeviceLayerCache<'_, D> {
@@ -165,15 +161,13 @@ impl<D: Device> GpuKv<D> {
             }
             let behind = [front + compressed, end];
             ops::rows_to_f32(device, rows, [front, full - front], to.memory(), behind)?;
-            Ok(to)
+            Ok::<_, DeviceError>(to)
         };
-        let sides = [of_side(0), of_side(1)].map(|side| side.map_err(device_error));
-        let [keys, values] = sides;
-        Ok([keys?, values?])
+        Ok([of_side(0)?, of_side(1)?])
     }
 
     fn refused(&self, device: &D, layer: usize, position: usize) -> Result<()> {
-        match self.faults.take_first(device).map_err(device_error)? {
+        match self.faults.take_first(device)? {
             None => Ok(()),
             Some(fault) => Err(ExecError::KvRange {
                 layer,
@@ -256,8 +250,8 @@ impl<D: Device> Kv for GpuKv<D> {
             self.layers.iter().enumerate().map(layer).collect();
         Ok(GpuKv {
             layout: self.layout.clone(),
-            layers: layers.map_err(device_error)?,
-            faults: ops::FaultEntries::new(device, 2).map_err(device_error)?,
+            layers: layers?,
+            faults: ops::FaultEntries::new(device, 2)?,
         })
     }
 
@@ -280,7 +274,7 @@ impl<D: Device> Kv for GpuKv<D> {
         if joins && begins && heads.appends(rows.len(), self.heads(), sides) {
             return self.append_heads(device, layer, &heads, sides, faults);
         }
-        heads.finish(device).map_err(device_error)?;
+        heads.finish(device)?;
         let appended = ops::AppendedRows {
             from: rows.start,
             count: rows.len(),
@@ -290,7 +284,7 @@ impl<D: Device> Kv for GpuKv<D> {
         for (side, x) in sides.into_iter().enumerate() {
             let rows = &self.layers[layer].full[side];
             let slot = (faults, 2 * layer + side);
-            ops::append_rows(device, rows, appended, x, slot).map_err(device_error)?;
+            ops::append_rows(device, rows, appended, x, slot)?;
         }
         Ok(())
     }
@@ -313,11 +307,10 @@ impl<D: Device> Kv for GpuKv<D> {
                 heads: bases.kv_heads,
                 size: bases.ranks[side],
             };
-            let basis =
-                ops::upload_floats(device, &bases.components[side]).map_err(device_error)?;
+            let basis = ops::upload_floats(device, &bases.components[side])?;
             let rows = ops::KvRows::new(device, ops::KvElement::F16, shape, capacity);
             let to = ops::DeviceLowRankRows {
-                rows: rows.map_err(device_error)?,
+                rows: rows?,
                 basis: Arc::new(basis),
                 size: bases.head_size,
             };
@@ -328,15 +321,13 @@ impl<D: Device> Kv for GpuKv<D> {
                 let from = &low.sides[side].rows;
                 match turns {
                     Some(turns) => {
-                        let turn =
-                            ops::upload_floats(device, &turns[side]).map_err(device_error)?;
+                        let turn = ops::upload_floats(device, &turns[side])?;
                         let slot = (&self.faults, side);
-                        ops::map_rows(device, held, (from, 0), &turn, (&to.rows, 0), slot)
-                            .map_err(device_error)?;
+                        ops::map_rows(device, held, (from, 0), &turn, (&to.rows, 0), slot)?;
                     }
                     None => {
                         let kept = from.with_capacity(device, None, held, capacity);
-                        to.rows = kept.map_err(device_error)?;
+                        to.rows = kept?;
                     }
                 }
             }
@@ -383,7 +374,7 @@ impl<D: Device> Kv for GpuKv<D> {
                 (&self.faults, side),
             );
             // Sums per head, as on the CPU.
-            for of_head in squares.map_err(device_error)?.chunks(count.max(1)) {
+            for of_head in squares?.chunks(count.max(1)) {
                 let sum = |which: usize| of_head.iter().map(|s| f64::from(s[which])).sum::<f64>();
                 let (before, kept) = (sum(0), sum(1));
                 energies.before[side] += before;
@@ -403,7 +394,7 @@ impl<D: Device> Kv for GpuKv<D> {
     ) -> Result<[Vec<f32>; 2]> {
         backend.check()?;
         let device = &backend.device;
-        let of_side = |side: &ops::KvRows<D>| {
+        let of_side = |side: &ops::KvRows<D>| -> Result<_, DeviceError> {
             let (shape, n) = (side.shape(), rows.len());
             let numbers = shape.heads * n * shape.size;
             let to = device.allocate(numbers * size_of::<f32>())?;
@@ -411,9 +402,7 @@ impl<D: Device> Kv for GpuKv<D> {
             ops::download_floats(device, &to, numbers)
         };
         let [keys, values] = &self.layers[layer].full;
-        let sides = [of_side(keys), of_side(values)].map(|side| side.map_err(device_error));
-        let [keys, values] = sides;
-        Ok([keys?, values?])
+        Ok([of_side(keys)?, of_side(values)?])
     }
 
     fn keep(&mut self, backend: &mut Gpu<D>, layer: usize, kept: &KeptRows) -> Result<()> {

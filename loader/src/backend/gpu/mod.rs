@@ -1,20 +1,20 @@
 //! GPU backend: weights, activations and KV cache stay in device memory; only requested results are
 //! copied back.
 
-mod attending;
+mod attention;
 mod buffers;
 mod heads;
 mod kv;
 mod need;
 mod pending;
-mod projecting;
+mod projection;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use htc_formats::model::{Activation, RopePairs};
 use htc_kernels::cpu::hadamard_block;
-use htc_kernels::cuda::{Device, DeviceError, DeviceMemory, ops};
+use htc_kernels::cuda::{Device, DeviceMemory, ops};
 use htc_kernels::{Pool, ShapeError};
 
 pub use self::buffers::{GpuBuffer, GpuRotation, GpuVector};
@@ -99,7 +99,7 @@ impl<D: Device> Gpu<D> {
             // Frees the old buffer first.
             self.finish()?;
             buffer.memory = None;
-            let memory = self.device.allocate(needed).map_err(device_error)?;
+            let memory = self.device.allocate(needed)?;
             buffer.memory = Some(Arc::new(memory));
         }
         Ok(())
@@ -109,7 +109,7 @@ impl<D: Device> Gpu<D> {
     /// batches are recorded as one step, since launch overhead dominates.
     fn begin(&mut self, positions: usize) -> Result<()> {
         if positions <= STEP {
-            self.device.begin_step().map_err(device_error)
+            Ok(self.device.begin_step()?)
         } else {
             Ok(())
         }
@@ -119,12 +119,12 @@ impl<D: Device> Gpu<D> {
     fn check(&mut self) -> Result<()> {
         self.finish()?;
         // Any following operation would end the step; recording begins here.
-        self.device.end_step().map_err(device_error)?;
+        self.device.end_step()?;
         let Some(faults) = self.faults.as_ref().filter(|_| self.unchecked) else {
             return Ok(());
         };
         self.unchecked = false;
-        match faults.take_first(&self.device).map_err(device_error)? {
+        match faults.take_first(&self.device)? {
             None => Ok(()),
             Some(fault) => Err(ExecError::KvRange {
                 layer: fault.entry / 2,
@@ -144,10 +144,6 @@ fn missing(what: &'static str) -> ExecError {
     })
 }
 
-fn device_error(error: DeviceError) -> ExecError {
-    ExecError::Device(Box::new(error))
-}
-
 impl<D: Device> Backend for Gpu<D> {
     type Buffer = GpuBuffer<D>;
     type Weight = ops::DeviceMatrix<D>;
@@ -164,18 +160,22 @@ impl<D: Device> Backend for Gpu<D> {
             None => ops::MatrixSource::Blocks(tensor.matrix()?),
         };
         let pool = self.pool.as_deref();
-        ops::DeviceMatrix::new_with_pool(pool, &self.device, source).map_err(device_error)
+        Ok(ops::DeviceMatrix::new_with_pool(
+            pool,
+            &self.device,
+            source,
+        )?)
     }
 
     fn vector(&mut self, numbers: Vec<f32>) -> Result<GpuVector<D>> {
-        let memory = ops::upload_floats(&self.device, &numbers).map_err(device_error)?;
+        let memory = ops::upload_floats(&self.device, &numbers)?;
         let (memory, numbers) = (Arc::new(memory), numbers.len());
         Ok(GpuVector { memory, numbers })
     }
 
     fn kv(&mut self, plan: &KvPlan) -> Result<GpuKv<D>> {
         let projections = 2 * plan.shape().layers;
-        let faults = ops::FaultEntries::new(&self.device, projections).map_err(device_error)?;
+        let faults = ops::FaultEntries::new(&self.device, projections)?;
         self.faults = Some(faults);
         GpuKv::new(&self.device, plan)
     }
@@ -186,7 +186,7 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn upload(&mut self, from: &[f32], to: &mut GpuBuffer<D>) -> Result<()> {
         self.finish()?;
-        ops::write_floats(&self.device, from, to.memory()?).map_err(device_error)
+        Ok(ops::write_floats(&self.device, from, to.memory()?)?)
     }
 
     fn read<'a>(
@@ -197,7 +197,7 @@ impl<D: Device> Backend for Gpu<D> {
     ) -> Result<&'a [f32]> {
         self.check()?;
         room.resize(numbers, 0.0);
-        ops::read_floats(&self.device, from.memory()?, room).map_err(device_error)?;
+        ops::read_floats(&self.device, from.memory()?, room)?;
         Ok(room)
     }
 
@@ -211,14 +211,12 @@ impl<D: Device> Backend for Gpu<D> {
         }
         self.finish()?;
         let of = (of.memory()?.as_ref(), numbers);
-        self.largest
-            .begin(&self.device, of, most)
-            .map_err(device_error)?;
+        self.largest.begin(&self.device, of, most)?;
         Ok(true)
     }
 
     fn take_top_k(&mut self) -> Result<Option<Vec<(u32, f32)>>> {
-        self.largest.take(&self.device).map_err(device_error)
+        Ok(self.largest.take(&self.device)?)
     }
 
     fn begin_draw(
@@ -232,13 +230,12 @@ impl<D: Device> Backend for Gpu<D> {
         }
         self.finish()?;
         let of = (of.memory()?.as_ref(), numbers);
-        let begun = self.drawing.begin(&self.device, of, draw);
-        begun.map_err(device_error)?;
+        self.drawing.begin(&self.device, of, draw)?;
         Ok(true)
     }
 
     fn drawn(&mut self) -> Result<Option<u32>> {
-        self.drawing.take(&self.device).map_err(device_error)
+        Ok(self.drawing.take(&self.device)?)
     }
 
     fn copy_rows(
@@ -255,9 +252,7 @@ impl<D: Device> Backend for Gpu<D> {
             (&**x.memory()?, bytes(rows.start)),
             (&**out.memory()?, bytes(first)),
         );
-        self.device
-            .copy(from, to, bytes(rows.len()))
-            .map_err(device_error)
+        Ok(self.device.copy(from, to, bytes(rows.len()))?)
     }
 
     fn embed(
@@ -269,8 +264,13 @@ impl<D: Device> Backend for Gpu<D> {
     ) -> Result<()> {
         self.finish()?;
         self.begin(tokens.len())?;
-        ops::dequantise_rows(&self.device, embedding, tokens, scale, out.memory()?)
-            .map_err(device_error)
+        Ok(ops::dequantise_rows(
+            &self.device,
+            embedding,
+            tokens,
+            scale,
+            out.memory()?,
+        )?)
     }
 
     fn rms_norm(
@@ -352,9 +352,8 @@ impl<D: Device> Backend for Gpu<D> {
             self.begin(n)?;
         } else {
             let bytes: Vec<u8> = frequencies.iter().flat_map(|f| f.to_le_bytes()).collect();
-            let memory = self.device.allocate(bytes.len()).map_err(device_error)?;
-            let uploaded = self.device.upload(&bytes, &memory, 0);
-            uploaded.map_err(device_error)?;
+            let memory = self.device.allocate(bytes.len())?;
+            self.device.upload(&bytes, &memory, 0)?;
             rotation.frequencies = Some(memory);
         }
         for side in &mut rotation.sides {
@@ -369,8 +368,7 @@ impl<D: Device> Backend for Gpu<D> {
         let of = (frequencies, pairs);
         let mut first = 0;
         for range in positions {
-            let filled = ops::rope_tables(&self.device, range.clone(), of, factor, sides, first);
-            filled.map_err(device_error)?;
+            ops::rope_tables(&self.device, range.clone(), of, factor, sides, first)?;
             first += range.len();
         }
         rotation.positions.extend_from_slice(positions);
@@ -423,7 +421,7 @@ impl<D: Device> Backend for Gpu<D> {
         self.finish()?;
         let numbers = shape.rows * shape.heads * shape.size;
         let block = hadamard_block(shape.size);
-        ops::hadamard(&self.device, numbers, block, x.memory()?).map_err(device_error)
+        Ok(ops::hadamard(&self.device, numbers, block, x.memory()?)?)
     }
 
     fn importance(
@@ -468,7 +466,7 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn softcap(&mut self, numbers: usize, x: &mut GpuBuffer<D>, cap: f32) -> Result<()> {
         self.finish()?;
-        ops::softcap(&self.device, numbers, x.memory()?, cap).map_err(device_error)
+        Ok(ops::softcap(&self.device, numbers, x.memory()?, cap)?)
     }
 
     fn logits(
@@ -484,10 +482,9 @@ impl<D: Device> Backend for Gpu<D> {
         let before = self.finish_but(x)?;
         let (before, device) = (before.producer(), &self.device);
         let room = &mut self.products;
-        let product = ops::product_after(device, before, rows, output, [x, out], room);
-        product.map_err(device_error)?;
+        ops::product_after(device, before, rows, output, [x, out], room)?;
         match cap {
-            Some(cap) => ops::softcap(device, numbers, out, cap).map_err(device_error),
+            Some(cap) => Ok(ops::softcap(device, numbers, out, cap)?),
             None => Ok(()),
         }
     }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use htc_kernels::cuda::{Device, ops};
 
 use super::heads::{Heads, Step};
-use super::{Gpu, GpuVector, device_error, rows};
+use super::{Gpu, GpuVector, rows};
 use crate::error::Result;
 
 #[derive(Debug)]
@@ -95,13 +95,12 @@ impl<D: Device> Pending<D> {
     }
 
     fn finish(&self, device: &D) -> Result<()> {
-        let done = match (self, self.producer()) {
+        Ok(match (self, self.producer()) {
             (Pending::Add { numbers, x, y }, _) => ops::add(device, *numbers, x, y),
             (Pending::Heads(heads), _) => heads.finish(device),
             (_, Some(producer)) => producer.finish(device),
             (_, None) => Ok(()),
-        };
-        done.map_err(device_error)
+        }?)
     }
 }
 
@@ -144,10 +143,10 @@ impl<D: Device> Gpu<D> {
     pub(super) fn pend_heads(&mut self, x: &Arc<D::Memory>, step: Step<D>) -> Result<()> {
         let mut heads = self.take_heads()?;
         if let Err(step) = heads.join(x, step) {
-            heads.finish(&self.device).map_err(device_error)?;
+            heads.finish(&self.device)?;
             heads = Heads::default();
             if let Err(step) = heads.join(x, step) {
-                return step.launch(&self.device, x).map_err(device_error);
+                return Ok(step.launch(&self.device, x)?);
             }
         }
         self.pend(Pending::Heads(heads))

@@ -103,8 +103,8 @@ impl Governor {
         follow: &Arc<SharedFraction>,
         on_event: impl FnMut(&Event) + Send + 'static,
     ) -> Result<Governor, LiveError> {
-        let name = sensor.name();
-        let least = sensor.min_interval().max(Duration::from_millis(1));
+        let name = sensor.info().name.clone();
+        let least = sensor.info().min_interval.max(Duration::from_millis(1));
         if options.interval < least {
             return Err(LiveError::Interval {
                 sensor: name,
@@ -134,7 +134,7 @@ impl Governor {
             )),
         });
         let watch = PollingThread {
-            clock: sensor.clock(),
+            clock: sensor.info().clock.clone(),
             sensor,
             controller: Controller::new(law),
             follow: Arc::clone(follow),
@@ -266,14 +266,15 @@ impl<F: FnMut(&Event)> PollingThread<F> {
     }
 
     fn poll_until_stopped(&mut self, interval: Duration) {
+        let info = self.sensor.info().clone();
         self.emit_event(
             &Reading {
                 time: self.clock.now(),
                 ..Reading::default()
             },
             EventKind::Start {
-                sensor: self.sensor.name(),
-                notes: self.sensor.notes().to_vec(),
+                sensor: info.name,
+                notes: info.notes,
             },
         );
         loop {

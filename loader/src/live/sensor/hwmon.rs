@@ -2,11 +2,11 @@
 //! ([`rapl`](super::rapl)).
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use super::rapl::Rapl;
 use super::{
-    DEFAULT_POLL_INTERVAL, Reading, Sensor, read_integer, read_short_file, sorted_subfolders,
+    DEFAULT_POLL_INTERVAL, Reading, Sensor, SensorInfo, read_integer, read_short_file,
+    sorted_subfolders,
 };
 use crate::live::{Clock, LiveError};
 
@@ -27,10 +27,8 @@ const MAX_VALUES: usize = 1024;
 #[derive(Debug)]
 pub struct Hwmon {
     temperatures: Vec<PathBuf>,
-    name: String,
     counters: Option<Rapl>,
-    notes: Vec<String>,
-    clock: Clock,
+    info: SensorInfo,
 }
 
 impl Hwmon {
@@ -67,22 +65,25 @@ impl Hwmon {
         }
         let mut hwmon = Hwmon {
             temperatures,
-            name: known.join(", "),
             counters: None,
-            notes: Vec::new(),
-            clock,
+            info: SensorInfo {
+                name: known.join(", "),
+                clock,
+                min_interval: DEFAULT_POLL_INTERVAL,
+                notes: Vec::new(),
+            },
         };
-        match Rapl::open(powercap, hwmon.clock.now()) {
+        match Rapl::open(powercap, hwmon.info.clock.now()) {
             Ok(Some(counters)) => {
-                hwmon.name += &format!("; power of {}", counters.names());
+                hwmon.info.name += &format!("; power of {}", counters.names());
                 hwmon.counters = Some(counters);
-                hwmon.clock.wait(Rapl::min_power_interval());
+                hwmon.info.clock.wait(Rapl::min_power_interval());
             }
-            Ok(None) => hwmon.notes.push(format!(
+            Ok(None) => hwmon.info.notes.push(format!(
                 "{}: no energy counters of the processor; there is no power, only a temperature",
                 powercap.display()
             )),
-            Err(error) => hwmon.notes.push(format!(
+            Err(error) => hwmon.info.notes.push(format!(
                 "the processor's energy counters cannot be used ({error}); there is no power, only a temperature; Linux shows \
                  counters to root, who can show them to others (chmod a+r .../energy_uj)"
             )),
@@ -115,17 +116,16 @@ fn processor_value(folder: &Path) -> Result<(PathBuf, Option<String>), LiveError
 }
 
 impl Sensor for Hwmon {
-    fn name(&self) -> String {
-        self.name.clone()
+    fn info(&self) -> &SensorInfo {
+        &self.info
     }
-
     fn read(&mut self) -> Result<Reading, LiveError> {
         let mut warmest = f64::NEG_INFINITY;
         for path in &self.temperatures {
             let thousandths: i64 = read_integer(path)?;
             warmest = warmest.max(thousandths as f64 / 1000.0);
         }
-        let at = self.clock.now();
+        let at = self.info.clock.now();
         let counted = self.counters.as_mut().map(|of| of.read(at)).transpose()?;
         Ok(Reading {
             time: at,
@@ -134,23 +134,12 @@ impl Sensor for Hwmon {
             energy: counted.map(|(joules, _)| joules),
         })
     }
-
-    fn clock(&self) -> Clock {
-        self.clock.clone()
-    }
-
-    fn min_interval(&self) -> Duration {
-        DEFAULT_POLL_INTERVAL
-    }
-
-    fn notes(&self) -> &[String] {
-        &self.notes
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::time::Duration;
 
     use super::super::rapl::tests::counter;
     use super::*;
@@ -192,15 +181,15 @@ mod tests {
         );
         let mut sensor = open(folder.path()).unwrap();
         assert_eq!(
-            sensor.name(),
+            sensor.info().name,
             "coretemp Package id 0, coretemp Package id 1"
         );
         assert_eq!(sensor.read().unwrap().temperature, Some(62.0));
         assert_eq!(sensor.read().unwrap().power, None);
         assert!(
-            sensor.notes()[0].contains("no energy counters"),
+            sensor.info().notes[0].contains("no energy counters"),
             "{:?}",
-            sensor.notes()
+            sensor.info().notes
         );
         driver(
             &root,
@@ -232,7 +221,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             driver(&folder.path().join("hwmon"), "hwmon0", name, &values);
             let mut sensor = open(folder.path()).unwrap();
-            assert_eq!(sensor.name(), label);
+            assert_eq!(sensor.info().name, label);
             assert_eq!(sensor.read().unwrap().temperature, Some(celsius));
         }
     }
@@ -256,13 +245,16 @@ mod tests {
         };
         set(1_000_000);
         let mut sensor = open(folder.path()).unwrap();
-        assert_eq!(sensor.name(), "coretemp Package id 0; power of package-0");
+        assert_eq!(
+            sensor.info().name,
+            "coretemp Package id 0; power of package-0"
+        );
         assert_eq!(sensor.read().unwrap().power, Some(0.0));
         set(31_000_000);
-        sensor.clock().advance(Duration::from_secs(2));
+        sensor.info().clock.advance(Duration::from_secs(2));
         let reading = sensor.read().unwrap();
         assert_eq!((reading.power, reading.energy), (Some(15.0), Some(30.0)));
-        assert!(sensor.notes().is_empty());
+        assert!(sensor.info().notes.is_empty());
     }
 
     #[test]
@@ -282,7 +274,9 @@ mod tests {
         let mut sensor = open(folder.path()).unwrap();
         assert_eq!(sensor.read().unwrap().temperature, Some(50.0));
         assert_eq!(sensor.read().unwrap().power, None);
-        let [note] = sensor.notes() else { panic!() };
+        let [note] = &sensor.info().notes[..] else {
+            panic!()
+        };
         assert!(
             note.contains("energy_uj") && note.contains("chmod"),
             "{note}"

@@ -59,24 +59,26 @@ impl Reading {
     }
 }
 
+/// Description of a sensor.
+#[derive(Clone, Debug)]
+pub struct SensorInfo {
+    /// Name for messages.
+    pub name: String,
+    /// Clock of the readings.
+    pub clock: Clock,
+    /// Shortest interval between readings, in system time.
+    pub min_interval: Duration,
+    /// Notes for users: limitations and remedies.
+    pub notes: Vec<String>,
+}
+
 /// A sensor of a device.
 pub trait Sensor: Send {
-    /// Returns a name for messages.
-    fn name(&self) -> String;
+    /// Returns the description.
+    fn info(&self) -> &SensorInfo;
 
     /// Takes a reading.
     fn read(&mut self) -> Result<Reading, LiveError>;
-
-    /// Returns the clock of the readings.
-    fn clock(&self) -> Clock;
-
-    /// Returns the shortest interval between readings, in system time.
-    fn min_interval(&self) -> Duration;
-
-    /// Returns notes for users: limitations and remedies.
-    fn notes(&self) -> &[String] {
-        &[]
-    }
 }
 
 /// Opens a sensor. A simulated plant is driven by the fraction in `follow`.

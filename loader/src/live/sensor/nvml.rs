@@ -2,13 +2,12 @@
 //! in whole degrees, averaged power, and energy since Volta.
 
 use std::ffi::OsStr;
-use std::time::Duration;
 
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
-use super::{DEFAULT_POLL_INTERVAL, GpuSelector, Reading, Sensor};
+use super::{DEFAULT_POLL_INTERVAL, GpuSelector, Reading, Sensor, SensorInfo};
 use crate::live::{Clock, LiveError};
 
 /// A GPU sensor.
@@ -17,9 +16,7 @@ pub struct NvmlSensor {
     library: Nvml,
     /// Used for look-ups, because the index may change.
     uuid: String,
-    name: String,
-    notes: Vec<String>,
-    clock: Clock,
+    info: SensorInfo,
 }
 
 impl NvmlSensor {
@@ -50,11 +47,14 @@ impl NvmlSensor {
             reason: error.to_string(),
         })?;
         let mut sensor = NvmlSensor {
-            name: format!("{product} ({uuid})"),
+            info: SensorInfo {
+                name: format!("{product} ({uuid})"),
+                clock,
+                min_interval: DEFAULT_POLL_INTERVAL,
+                notes: Vec::new(),
+            },
             library,
             uuid,
-            notes: Vec::new(),
-            clock,
         };
         let first = sensor.read()?;
         for (absent, what) in [
@@ -66,7 +66,8 @@ impl NvmlSensor {
             ),
         ] {
             if absent {
-                sensor.notes.push(format!("{}: {what}", sensor.name));
+                let note = format!("{}: {what}", sensor.info.name);
+                sensor.info.notes.push(note);
             }
         }
         Ok(sensor)
@@ -92,10 +93,9 @@ impl NvmlSensor {
 }
 
 impl Sensor for NvmlSensor {
-    fn name(&self) -> String {
-        self.name.clone()
+    fn info(&self) -> &SensorInfo {
+        &self.info
     }
-
     fn read(&mut self) -> Result<Reading, LiveError> {
         let die = |device: &Device<'_>| device.temperature(TemperatureSensor::Gpu);
         let temperature = self.value("temperature", die)?;
@@ -103,23 +103,11 @@ impl Sensor for NvmlSensor {
         let counter = |device: &Device<'_>| device.total_energy_consumption();
         let millijoules = self.value("energy", counter)?;
         Ok(Reading {
-            time: self.clock.now(),
+            time: self.info.clock.now(),
             temperature: temperature.map(f64::from),
             power: milliwatts.map(|milliwatts| f64::from(milliwatts) / 1000.0),
             energy: millijoules.map(|millijoules| millijoules as f64 / 1000.0),
         })
-    }
-
-    fn clock(&self) -> Clock {
-        self.clock.clone()
-    }
-
-    fn min_interval(&self) -> Duration {
-        DEFAULT_POLL_INTERVAL
-    }
-
-    fn notes(&self) -> &[String] {
-        &self.notes
     }
 }
 

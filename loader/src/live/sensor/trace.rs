@@ -25,7 +25,7 @@ use htc_formats::open;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-use super::{Reading, Sensor};
+use super::{Reading, Sensor, SensorInfo};
 use crate::live::{Clock, LiveError};
 
 /// Maximum bytes of a line.
@@ -279,7 +279,7 @@ fn parse_seconds(text: &str) -> Option<f64> {
 #[derive(Debug)]
 pub struct TraceSensor {
     trace: Trace,
-    clock: Clock,
+    info: SensorInfo,
     begun: Option<Duration>,
 }
 
@@ -287,20 +287,24 @@ impl TraceSensor {
     /// Creates a sensor that plays a trace by a clock.
     pub fn new(trace: Trace, clock: Clock) -> TraceSensor {
         TraceSensor {
+            info: SensorInfo {
+                name: format!("trace {}", trace.path.display()),
+                clock,
+                min_interval: Duration::ZERO,
+                notes: Vec::new(),
+            },
             trace,
-            clock,
             begun: None,
         }
     }
 }
 
 impl Sensor for TraceSensor {
-    fn name(&self) -> String {
-        format!("trace {}", self.trace.path.display())
+    fn info(&self) -> &SensorInfo {
+        &self.info
     }
-
     fn read(&mut self) -> Result<Reading, LiveError> {
-        let at = self.clock.now();
+        let at = self.info.clock.now();
         let begun = *self.begun.get_or_insert(at);
         match self.trace.row_at(at.saturating_sub(begun)) {
             Some(row) => Ok(Reading { time: at, ..row }),
@@ -309,14 +313,6 @@ impl Sensor for TraceSensor {
                 seconds: self.trace.duration().as_secs_f64(),
             }),
         }
-    }
-
-    fn clock(&self) -> Clock {
-        self.clock.clone()
-    }
-
-    fn min_interval(&self) -> Duration {
-        Duration::ZERO
     }
 }
 

@@ -7,7 +7,7 @@ use htc_kernels::cuda::{Device, ops};
 
 use super::super::{Attention, HeadShape, SequenceRows};
 use super::pending::Pending;
-use super::{Gpu, GpuKv, device_error};
+use super::{Gpu, GpuKv};
 use crate::error::Result;
 use crate::kv::Kv;
 
@@ -48,10 +48,10 @@ impl<D: Device> Gpu<D> {
                 kv.layer_cache(layer)
             };
             let attended = ops::attend_splits(device, queries, q, &held, attention, room, out);
-            match attended.map_err(device_error)? {
+            match attended? {
                 // The next product reads the rows of all sequences.
                 Some(joined) if batch.len() > 1 => {
-                    joined.finish(device, out).map_err(device_error)?;
+                    joined.finish(device, out)?;
                 }
                 Some(joined) => self.pend(Pending::Joined(joined, Arc::clone(out)))?,
                 None => {}
@@ -82,6 +82,6 @@ impl<D: Device> Gpu<D> {
                 ops::attention_importance(device, queries, window, q, (&keys, end), attention)
             }
         };
-        found.map_err(device_error)
+        Ok(found?)
     }
 }

@@ -3,7 +3,7 @@
 use htc_kernels::cuda::{Device, ops};
 
 use super::super::{Factor, Product};
-use super::{Gpu, GpuBuffer, device_error};
+use super::{Gpu, GpuBuffer};
 use crate::error::ExecError;
 
 impl<D: Device> Gpu<D> {
@@ -39,7 +39,13 @@ impl<D: Device> Gpu<D> {
         let before = self.finish_but(x)?;
         let (before, device) = (before.producer(), &self.device);
         let room = &mut self.products;
-        let projected = ops::project_after(device, before, (n, x), &first, &second, room);
-        projected.map_err(device_error)
+        Ok(ops::project_after(
+            device,
+            before,
+            (n, x),
+            &first,
+            &second,
+            room,
+        )?)
     }
 }
