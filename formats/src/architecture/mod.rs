@@ -60,6 +60,7 @@ pub struct Architecture {
     pub name: &'static str,
     /// Its models in Hugging Face folders.
     pub(crate) model_types: &'static [ModelType],
+    /// Tensors apart from embedding, first norm of a block and output.
     groups: &'static [&'static Group],
     pub(crate) traits: Traits,
 }
@@ -256,7 +257,9 @@ impl Architecture {
         experts: usize,
         naming: Naming,
     ) -> impl Iterator<Item = ExpectedTensor> {
-        self.groups.iter().flat_map(move |group| {
+        let groups = [&shared::EMBEDDING, &shared::ATTENTION_NORM].into_iter();
+        let groups = groups.chain(self.groups.iter().copied());
+        groups.chain([&shared::OUTPUT]).flat_map(move |group| {
             let layers = match group {
                 Group::Model(_) => 1,
                 Group::Block(_) | Group::Experts(_) => layers,
