@@ -140,7 +140,7 @@ pub trait Backend: Send + Sized {
     fn upload(&mut self, from: &[f32], to: &mut Self::Buffer) -> Result<()>;
 
     /// Waits for all operations and returns the first `numbers` numbers of a buffer: in place if
-    /// they are in host memory, else copied to `room`.
+    /// they are in host memory, else copied to `host_buffer`.
     ///
     /// # Errors
     /// [`ExecError`] of the device or of earlier operations.
@@ -148,7 +148,7 @@ pub trait Backend: Send + Sized {
         &mut self,
         from: &'a Self::Buffer,
         numbers: usize,
-        room: &'a mut Vec<f32>,
+        host_buffer: &'a mut Vec<f32>,
     ) -> Result<&'a [f32]>;
 
     /// Returns pending errors of operations that depend on values, waiting if necessary. The

@@ -60,7 +60,7 @@ pub(crate) enum Step<B: Backend> {
 /// Projections of one input.
 pub(crate) struct Project<B: Backend> {
     pub input: Register,
-    pub site: ActivationPoint,
+    pub point: ActivationPoint,
     pub group: Option<InputGroup>,
     /// Basis shared by projections of the group.
     pub basis: Option<Placed<B::Weight>>,

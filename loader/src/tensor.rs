@@ -70,28 +70,6 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// Creates a column-group matrix from bytes in memory.
-    ///
-    /// # Errors
-    /// [`ExecError::Codec`] if the bytes do not match the shape and codes.
-    pub fn computed_column_groups(
-        name: impl Into<String>,
-        codes: CodeLayout,
-        rows: usize,
-        bytes: impl Into<Arc<[u8]>>,
-    ) -> Result<Self> {
-        let bytes = bytes.into();
-        codes.view(rows, &bytes)?.check()?;
-        Ok(Tensor {
-            data: Data::Computed(bytes),
-            name: name.into(),
-            dtype: DType::Bands,
-            rows,
-            cols: codes.cols(),
-            codes: Some(codes),
-        })
-    }
-
     /// Validates the tensor for use on the CPU.
     ///
     /// # Errors

@@ -102,11 +102,11 @@ impl Backend for Reference {
         &mut self,
         from: &'a Vec<f64>,
         numbers: usize,
-        room: &'a mut Vec<f32>,
+        host_buffer: &'a mut Vec<f32>,
     ) -> Result<&'a [f32]> {
-        room.clear();
-        room.extend(from[..numbers].iter().map(|&x| x as f32));
-        Ok(room)
+        host_buffer.clear();
+        host_buffer.extend(from[..numbers].iter().map(|&x| x as f32));
+        Ok(host_buffer)
     }
 
     fn copy_rows(

@@ -10,7 +10,7 @@ use super::{AdaptedLayer, Buffers, Part, Runner};
 use crate::backend::{Backend, HeadShape, SequenceRows};
 use crate::dial::ActiveSetting;
 use crate::error::Result;
-use crate::kv::Kv;
+use crate::kv::{Kv, Queries};
 use crate::linear::{Linear, Placed};
 use crate::model::{AttentionStep, Project, Projection, Step};
 
@@ -57,7 +57,7 @@ impl<B: Backend> Runner<B> {
                 tap,
                 layer: index,
                 n,
-                room: &mut self.room,
+                host_buffer: &mut self.host_buffer,
             },
         };
         let steps = &self.model.blocks[index].steps;
@@ -135,7 +135,7 @@ impl<B: Backend> Execution<'_, '_, B> {
     fn project(&mut self, step: &Project<B>) -> Result<()> {
         let first = step.projections.first();
         let cols = first.map_or(0, |projection| projection.cols);
-        self.observe(Point::Input(step.site), cols, step.input)?;
+        self.observe(Point::Input(step.point), cols, step.input)?;
         let adapted = self.adapted.filter(|_| step.group == Some(InputGroup::Qkv));
         // Adapted projections are always used at their full rank.
         let (basis, setting) = match adapted {
@@ -237,7 +237,11 @@ impl<B: Backend> Execution<'_, '_, B> {
             let (rows, kv) = (rows.clone(), &sequence.kv);
             let rows = SequenceRows { rows, kv };
             let (policy, backend) = (&mut sequence.policy, &mut *self.backend);
-            policy.record_importance(backend, index, (heads, &*q), rows, attention)?;
+            let queries = Queries {
+                shape: heads,
+                numbers: &*q,
+            };
+            policy.record_importance(backend, index, queries, rows, attention)?;
         }
         Ok(())
     }

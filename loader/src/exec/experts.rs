@@ -57,7 +57,7 @@ impl<B: Backend> Execution<'_, '_, B> {
 
     fn read(&mut self, register: Register, numbers: usize) -> Result<&[f32]> {
         self.backend
-            .read(&self.buffers[register], numbers, self.look.room)
+            .read(&self.buffers[register], numbers, self.look.host_buffer)
     }
 
     fn apply_to(

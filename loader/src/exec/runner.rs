@@ -22,7 +22,7 @@ pub(super) struct Runner<B: Backend> {
     pub adapted: Option<Box<Adapted<B>>>,
     pub buffers: Buffers<B>,
     /// Host buffer for results of a device.
-    pub room: Vec<f32>,
+    pub host_buffer: Vec<f32>,
 }
 
 /// Activations of one batch; memory is reused.
@@ -48,7 +48,7 @@ impl<B: Backend> Runner<B> {
             setting: ActiveSetting::FULL,
             adapted: None,
             buffers: Buffers::new(),
-            room: Vec::new(),
+            host_buffer: Vec::new(),
         }
     }
 
@@ -154,23 +154,27 @@ impl<B: Backend> Runner<B> {
         let numbers = rows.len() * hyper.vocabulary;
         let (backend, b) = (&mut self.backend, &mut self.buffers);
         backend.resize(&mut b.logits, numbers)?;
-        let (head, cap) = (self.model.head(), hyper.forward.logit_softcap);
-        let room = [&mut b.inner, &mut b.extra];
-        let (x, how) = (&b.registers[of as usize], (cap, self.setting));
-        project::logits(backend, head, rows, x, how, &mut b.logits, room)?;
+        let head = self.model.head();
+        let scratch = [&mut b.inner, &mut b.extra];
+        let options = project::LogitOptions {
+            cap: hyper.forward.logit_softcap,
+            setting: self.setting,
+        };
+        let x = &b.registers[of as usize];
+        project::logits(backend, head, rows, x, options, &mut b.logits, scratch)?;
         Ok(numbers)
     }
 
     /// Returns the first `numbers` of a register.
     pub fn read(&mut self, of: Register, numbers: usize) -> Result<&[f32]> {
         self.backend
-            .read(&self.buffers[of], numbers, &mut self.room)
+            .read(&self.buffers[of], numbers, &mut self.host_buffer)
     }
 
     /// Returns the first `numbers` of the computed logits.
     pub fn read_logits(&mut self, numbers: usize) -> Result<&[f32]> {
         self.backend
-            .read(&self.buffers.logits, numbers, &mut self.room)
+            .read(&self.buffers.logits, numbers, &mut self.host_buffer)
     }
 }
 

@@ -63,7 +63,7 @@ impl<B: Backend> Session<B> {
         let numbers = rows.len() * w.cols;
         backend.resize(buffer, numbers)?;
         backend.embed(&w.weight, rows, None, buffer)?;
-        out.extend_from_slice(backend.read(buffer, numbers, &mut runner.room)?);
+        out.extend_from_slice(backend.read(buffer, numbers, &mut runner.host_buffer)?);
         Ok(())
     }
 

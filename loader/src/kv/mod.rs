@@ -18,11 +18,11 @@ mod bases;
 mod cache;
 mod counters;
 mod evict;
-mod keeper;
 mod kind;
 mod layout;
 pub mod oja;
 mod options;
+mod policy;
 pub(crate) mod rounding;
 #[cfg(test)]
 mod tests;
@@ -37,11 +37,11 @@ use crate::error::Result;
 pub use bases::{BasisSide, KvBases, LayerBases};
 pub use cache::KvCache;
 pub use counters::{KvCounters, KvUsage};
-pub(crate) use keeper::KvCachePolicy;
 pub use kind::{KvKind, KvRank, KvType};
 pub(crate) use layout::INITIAL_CAPACITY;
 pub use layout::{CompressionEnergies, KeptRows, KvLayout};
 pub use options::{KvOptions, KvPlan, OjaOptions};
+pub(crate) use policy::{KvCachePolicy, Queries};
 
 /// Shape of a model's keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

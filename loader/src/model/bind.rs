@@ -316,7 +316,7 @@ impl<P> Binder<'_, P> {
         let projections = projections.collect::<Result<_, _>>()?;
         Ok(Project {
             input: step.input,
-            site: step.point,
+            point: step.point,
             group: step.group,
             basis,
             projections,

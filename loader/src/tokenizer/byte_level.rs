@@ -11,7 +11,7 @@ use super::{ABSENT, alphabet, words};
 pub(super) struct ByteLevelBpe {
     pre: PreTokenizer,
     bytes: Box<[u32; 256]>,
-    pairs: MergeList,
+    pub(super) pairs: MergeList,
     unmerged_words: HashMap<Box<[u8]>, u32>,
     longest_unmerged: usize,
 }
@@ -45,10 +45,6 @@ impl ByteLevelBpe {
             longest_unmerged: whole.keys().map(|word| word.len()).max().unwrap_or(0),
             unmerged_words: whole,
         })
-    }
-
-    pub(super) fn new_merge_buffers(&self) -> MergeListBuffers<'_> {
-        self.pairs.start()
     }
 
     /// Appends the tokens of `text`; a byte without token is dropped, as in Hugging Face

@@ -11,7 +11,7 @@ use super::{ABSENT, SPACE, byte_tokens};
 pub(super) struct CharacterBpe {
     tokens: HashMap<char, u32>,
     bytes: Box<[u32; 256]>,
-    pairs: MergeList,
+    pub(super) pairs: MergeList,
     /// Characters before a space in some token; a text can be cut at all spaces after others.
     before_space: HashSet<char>,
 }
@@ -42,10 +42,6 @@ impl CharacterBpe {
             pairs: MergeList::new(vocabulary, ids)?,
             before_space,
         })
-    }
-
-    pub(super) fn start(&self) -> MergeListBuffers<'_> {
-        self.pairs.start()
     }
 
     /// Spaces are already replaced by U+2581.

@@ -202,12 +202,12 @@ impl Tokenizer {
                 });
             }
             Algorithm::Characters(characters) => {
-                let mut joining = characters.start();
+                let mut joining = characters.pairs.start();
                 let encode = |text: &str, ids: &mut _| characters.encode(&mut joining, text, ids);
                 self.for_each_sentencepiece_fragment(&fragments, &mut ids, encode);
             }
             Algorithm::ByteLevel(byte_level) => {
-                let mut joining = byte_level.new_merge_buffers();
+                let mut joining = byte_level.pairs.start();
                 self.for_each_fragment(&fragments, &mut ids, |_, text, ids| {
                     byte_level.encode(&mut joining, text, ids);
                 });
@@ -390,26 +390,31 @@ fn build_algorithm(vocabulary: &Vocabulary) -> Result<Algorithm, VocabularyError
     if vocabulary.model != BYTE_LEVEL && vocabulary.merges.is_empty() {
         return Ok(Algorithm::Scores(ScoreMerger::new(vocabulary)?));
     }
-    let mut ids = HashMap::with_capacity(vocabulary.tokens.len());
-    for (id, text) in (0..).zip(&vocabulary.tokens) {
-        // Several tokens may have an empty text, which never occurs.
-        if text.is_empty() {
-            continue;
-        }
-        if let Some(first) = ids.insert(text.as_str(), id) {
-            return Err(VocabularyError::DuplicateText {
-                first,
-                second: id,
-                text: text.clone(),
-            });
-        }
-    }
+    let ids = token_ids(vocabulary)?;
     Ok(match vocabulary.pre {
         Some(pre) if vocabulary.model == BYTE_LEVEL => {
             Algorithm::ByteLevel(ByteLevelBpe::new(vocabulary, pre, &ids)?)
         }
         _ => Algorithm::Characters(CharacterBpe::new(vocabulary, &ids)?),
     })
+}
+
+/// Returns the ids of the texts of tokens, which must differ. Several may be empty; they never
+/// occur.
+fn token_ids(vocabulary: &Vocabulary) -> Result<HashMap<&str, u32>, VocabularyError> {
+    let mut ids = HashMap::with_capacity(vocabulary.tokens.len());
+    for (second, text) in (0..).zip(&vocabulary.tokens) {
+        if !text.is_empty()
+            && let Some(first) = ids.insert(text.as_str(), second)
+        {
+            return Err(VocabularyError::DuplicateText {
+                first,
+                second,
+                text: text.clone(),
+            });
+        }
+    }
+    Ok(ids)
 }
 
 fn byte_tokens(id: impl Fn(&str) -> Option<u32>) -> Box<[u32; 256]> {

@@ -110,8 +110,8 @@ impl BlockFit {
         let format = Format::for_dtype(dtype).ok_or(CodecError::ReadOnlyType { dtype })?;
         format.check_len("values", values.len())?;
         format.check_values(values, 0)?;
-        let mut room = [1.0; MAX_LEN];
-        let weights = weights::normalise_importances(format, importance, &mut room)?;
+        let mut buffer = [1.0; MAX_LEN];
+        let weights = weights::normalise_importances(format, importance, &mut buffer)?;
         Ok(nested::search(format, values, weights))
     }
 
@@ -219,8 +219,8 @@ impl BlockFit {
     ) -> Result<BlockFit, CodecError> {
         self.format.check_len("values", values.len())?;
         self.check_codes(codes)?;
-        let mut room = [1.0; MAX_LEN];
-        let weights = weights::normalise_importances(self.format, importance, &mut room)?;
+        let mut buffer = [1.0; MAX_LEN];
+        let weights = weights::normalise_importances(self.format, importance, &mut buffer)?;
         Ok(refit::refit(self, values, weights, codes))
     }
 

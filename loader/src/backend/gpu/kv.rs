@@ -13,7 +13,7 @@ use crate::kv::{
 };
 
 /// Returns the largest number of rows reserved for a sequence of `positions`.
-pub(super) fn most_room(positions: usize) -> usize {
+pub(super) fn max_capacity(positions: usize) -> usize {
     if positions <= INITIAL_CAPACITY {
         INITIAL_CAPACITY
     } else {

@@ -193,12 +193,12 @@ impl<D: Device> Backend for Gpu<D> {
         &mut self,
         from: &'a GpuBuffer<D>,
         numbers: usize,
-        room: &'a mut Vec<f32>,
+        host_buffer: &'a mut Vec<f32>,
     ) -> Result<&'a [f32]> {
         self.check()?;
-        room.resize(numbers, 0.0);
-        ops::read_floats(&self.device, from.memory()?, room)?;
-        Ok(room)
+        host_buffer.resize(numbers, 0.0);
+        ops::read_floats(&self.device, from.memory()?, host_buffer)?;
+        Ok(host_buffer)
     }
 
     fn settle(&mut self) -> Result<()> {
@@ -481,8 +481,8 @@ impl<D: Device> Backend for Gpu<D> {
         let (x, out) = (x.memory()?, out.memory()?);
         let before = self.finish_but(x)?;
         let (before, device) = (before.producer(), &self.device);
-        let room = &mut self.products;
-        ops::product_after(device, before, rows, output, [x, out], room)?;
+        let workspace = &mut self.products;
+        ops::product_after(device, before, rows, output, [x, out], workspace)?;
         match cap {
             Some(cap) => Ok(ops::softcap(device, numbers, out, cap)?),
             None => Ok(()),

@@ -38,14 +38,14 @@ impl<D: Device> Gpu<D> {
         let x = x.memory()?;
         let before = self.finish_but(x)?;
         let (before, device) = (before.producer(), &self.device);
-        let room = &mut self.products;
+        let workspace = &mut self.products;
         Ok(ops::project_after(
             device,
             before,
             (n, x),
             &first,
             &second,
-            room,
+            workspace,
         )?)
     }
 }

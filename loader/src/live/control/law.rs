@@ -101,30 +101,4 @@ impl ControlLaw {
     pub fn options(&self) -> ControlLawOptions {
         self.0
     }
-
-    pub(super) fn thermal(&self) -> bool {
-        self.0.thermal
-    }
-
-    pub(super) fn high(&self) -> f64 {
-        self.0.high_celsius
-    }
-
-    /// Returns the least fraction.
-    pub fn min_fraction(&self) -> f64 {
-        self.0.min_fraction
-    }
-
-    pub(super) fn hysteresis(&self) -> f64 {
-        self.0.hysteresis
-    }
-
-    pub(super) fn recovery(&self) -> f64 {
-        self.0.recovery
-    }
-
-    /// Returns the power limit in watts.
-    pub fn power_cap(&self) -> Option<f64> {
-        self.0.power_cap
-    }
 }

@@ -287,7 +287,7 @@ impl<F: FnMut(&Event)> PollingThread<F> {
                 (orders.law, orders.phase, orders.requested_phases)
             };
             if law != *self.controller.law() {
-                let _ = self.controller.set_min_fraction(law.min_fraction());
+                let _ = self.controller.set_min_fraction(law.options().min_fraction);
             }
             let at = self.take_reading();
             let shared = Arc::clone(&self.shared);

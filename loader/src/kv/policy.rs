@@ -41,6 +41,12 @@ struct BasisDrift {
     overlap: [f64; 2],
 }
 
+/// Queries of a batch.
+pub(crate) struct Queries<'a, B: Backend> {
+    pub shape: HeadShape,
+    pub numbers: &'a B::Buffer,
+}
+
 impl KvCachePolicy {
     pub(crate) fn new(
         options: KvOptions,
@@ -106,7 +112,7 @@ impl KvCachePolicy {
         &mut self,
         backend: &mut B,
         layer: usize,
-        (shape, q): (HeadShape, &B::Buffer),
+        queries: Queries<'_, B>,
         sequence: SequenceRows<'_, B::Kv>,
         attention: &Attention,
     ) -> Result<()> {
@@ -121,8 +127,14 @@ impl KvCachePolicy {
             && !self.prompt_ended;
         if updates || evicts {
             let window = self.options.importance_window.min(rows);
-            self.importance[layer] =
-                backend.importance(shape, q, sequence, layer, attention, window)?;
+            self.importance[layer] = backend.importance(
+                queries.shape,
+                queries.numbers,
+                sequence,
+                layer,
+                attention,
+                window,
+            )?;
         }
         Ok(())
     }
