@@ -220,7 +220,7 @@ impl<B: Backend> Model<B> {
         Model::placed(file, backend)
     }
 
-    fn placed(file: ModelFile, place: &mut impl WeightLoader<B>) -> Result<Self, LoadError> {
+    fn placed(file: ModelFile, place: &mut dyn WeightLoader<B>) -> Result<Self, LoadError> {
         let mut binder = Binder { file: &file, place };
         let hyper = &file.hyper;
         let spec = file.spec();

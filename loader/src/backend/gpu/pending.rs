@@ -142,10 +142,10 @@ impl<D: Device> Gpu<D> {
 
     pub(super) fn pend_heads(&mut self, x: &Arc<D::Memory>, step: Step<D>) -> Result<()> {
         let mut heads = self.take_heads()?;
-        if let Err(step) = heads.join(x, step) {
+        if !heads.join(x, &step) {
             heads.finish(&self.device)?;
             heads = Heads::default();
-            if let Err(step) = heads.join(x, step) {
+            if !heads.join(x, &step) {
                 return Ok(step.launch(&self.device, x)?);
             }
         }
