@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use htc_loader::live::sensor::sim::{SimOptions, SimulatedSensor};
 
+use htc_loader::live::Clock;
+
 use super::super::record::Pair;
 use super::*;
 use crate::bench::runner::Timing;

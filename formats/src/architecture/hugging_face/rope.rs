@@ -8,9 +8,9 @@ use std::f64::consts::PI;
 
 use serde_json::Value;
 
+use super::Reader;
 use super::config::{FromJson, Object};
 use crate::architecture::BindError;
-use crate::architecture::Traits;
 use crate::architecture::error::Result;
 use crate::architecture::model_type::{ModelType, RopeKinds};
 use crate::model::LongRope;
@@ -116,40 +116,128 @@ impl Llama3 {
     }
 }
 
-pub(super) fn read(
-    config: &Object<'_>,
-    model: &ModelType,
-    traits: &Traits,
-    context: usize,
-) -> Result<Rope> {
-    let scaling = config.object("rope_scaling")?.filter(|o| !o.is_empty());
-    let parameters = config.object("rope_parameters")?;
-    let (stated, sliding) = match (model.rope, &parameters) {
-        (RopeKinds::PerLayer, Some(parameters)) => {
-            let (full, sliding) = per_layer(parameters)?;
-            (Stated(scaling.into_iter().chain(full).collect()), sliding)
+impl Reader<'_> {
+    pub(super) fn read_rope(&self, context: usize) -> Result<Rope> {
+        let Reader { config, model, .. } = self;
+        let traits = &self.architecture.traits;
+        let scaling = config.object("rope_scaling")?.filter(|o| !o.is_empty());
+        let parameters = config.object("rope_parameters")?;
+        let (stated, sliding) = match (model.rope, &parameters) {
+            (RopeKinds::PerLayer, Some(parameters)) => {
+                let (full, sliding) = per_layer(parameters)?;
+                (Stated(scaling.into_iter().chain(full).collect()), sliding)
+            }
+            (RopeKinds::PerLayer, None) => (Stated(scaling.into_iter().collect()), None),
+            // The older form takes precedence.
+            _ => match scaling.or(parameters) {
+                Some(stated) => (Stated(vec![for_all_layers(stated, self.model)?]), None),
+                None => (Stated(Vec::new()), None),
+            },
+        };
+        let theta = match stated.optional("rope_theta")? {
+            Some(theta) => theta,
+            None => config.or("rope_theta", model.rope_theta.unwrap_or(traits.rope_theta))?,
+        };
+        let sliding_theta = match traits.sliding_rope_theta {
+            None => None,
+            Some(default) => Some(self.sliding_theta(sliding, default)?),
+        };
+        Ok(Rope {
+            theta,
+            sliding_theta,
+            part: self.part(&stated)?,
+            scaling: self.read_scaling(&stated, context)?,
+        })
+    }
+
+    /// Returns the base in layers with a window, which have no scaling.
+    fn sliding_theta(&self, stated: Option<Object<'_>>, default: f32) -> Result<f32> {
+        let stated = Stated(stated.into_iter().collect());
+        for key in ["rope_type", "type"] {
+            let Some(object) = stated.find(key) else {
+                continue;
+            };
+            if object.required::<&str>(key)? != "default" {
+                return Err(object.refuse(key, "\"default\""));
+            }
         }
-        (RopeKinds::PerLayer, None) => (Stated(scaling.into_iter().collect()), None),
-        // The older form takes precedence.
-        _ => match scaling.or(parameters) {
-            Some(stated) => (Stated(vec![for_all_layers(stated, model)?]), None),
-            None => (Stated(Vec::new()), None),
-        },
-    };
-    let theta = match stated.optional("rope_theta")? {
-        Some(theta) => theta,
-        None => config.or("rope_theta", model.rope_theta.unwrap_or(traits.rope_theta))?,
-    };
-    let sliding_theta = match traits.sliding_rope_theta {
-        None => None,
-        Some(default) => Some(sliding_theta(config, sliding, default)?),
-    };
-    Ok(Rope {
-        theta,
-        sliding_theta,
-        part: part(config, &stated, model)?,
-        scaling: read_scaling(config, &stated, model, context)?,
-    })
+        match stated.optional("rope_theta")? {
+            Some(theta) => Ok(theta),
+            None => self.config.or("rope_local_base_freq", default),
+        }
+    }
+
+    fn part(&self, stated: &Stated<'_>) -> Result<f64> {
+        let Reader { config, model, .. } = self;
+        let key = "partial_rotary_factor";
+        let object = stated.find(key).unwrap_or(config);
+        let part = object.optional(key)?.unwrap_or(1.0);
+        if part != 1.0 && !model.rotates_partly {
+            let expected = format!("1 for model type {:?}", model.name);
+            return Err(object.refuse(key, expected));
+        }
+        Ok(part)
+    }
+
+    fn read_scaling(&self, stated: &Stated<'_>, context: usize) -> Result<Scaling> {
+        let model = self.model;
+        let key = ["rope_type", "type"]
+            .into_iter()
+            .find_map(|key| Some((stated.find(key)?, key)));
+        let Some((object, key)) = key else {
+            return Ok(Scaling::None);
+        };
+        let kind: &str = object.required(key)?;
+        match (kind, model.rope) {
+            ("default", _) => Ok(Scaling::None),
+            ("linear", RopeKinds::Any | RopeKinds::PerLayer) => {
+                // In range: `positive` has checked it as f32.
+                Ok(Scaling::Linear(stated.positive("factor")? as f32))
+            }
+            ("llama3", RopeKinds::Any | RopeKinds::PerLayer) => {
+                let original = self.original_context(stated, context)?;
+                llama3(object, stated, original).map(Scaling::Llama3)
+            }
+            ("longrope", RopeKinds::Any | RopeKinds::PlainOrLong)
+            | ("su" | "yarn", RopeKinds::PlainOrLong) => {
+                let original = self.original_context(stated, context)?;
+                Ok(Scaling::Long {
+                    rope: LongRope {
+                        original_context: original,
+                        attention_factor: attention_factor(stated, context, original)?,
+                    },
+                    short: stated.factors("short_factor")?,
+                    long: stated.factors("long_factor")?,
+                })
+            }
+            _ => {
+                let supported = match model.rope {
+                    RopeKinds::Any => "default, linear, llama3 or longrope",
+                    RopeKinds::PlainOrLong => "default or longrope",
+                    RopeKinds::PerLayer => "default, linear or llama3",
+                };
+                let expected = format!("{supported} for model type {:?}", model.name);
+                Err(object.refuse(key, expected))
+            }
+        }
+    }
+
+    /// Returns the original context, stated in the scaling or next to it.
+    fn original_context(&self, stated: &Stated<'_>, context: usize) -> Result<usize> {
+        let Reader { config, model, .. } = self;
+        let key = "original_max_position_embeddings";
+        let outer: Option<usize> = config.optional(key)?;
+        let inner: Option<usize> = stated.optional(key)?;
+        match (outer, inner, stated.find(key)) {
+            (Some(outer), Some(inner), Some(object)) if outer != inner => {
+                Err(object.refuse(key, format!("{outer} as outside of it")))
+            }
+            _ => {
+                let default = model.original_max_position_embeddings.unwrap_or(context);
+                Ok(outer.or(inner).unwrap_or(default))
+            }
+        }
+    }
 }
 
 struct Stated<'a>(Vec<Object<'a>>);
@@ -221,102 +309,6 @@ fn for_all_layers<'a>(stated: Object<'a>, model: &ModelType) -> Result<Object<'a
         Some(key) => {
             let expected = format!("absent for model type {:?}", model.name);
             Err(stated.refuse(key, expected))
-        }
-    }
-}
-
-/// Returns the base in layers with a window, which have no scaling.
-fn sliding_theta(config: &Object<'_>, stated: Option<Object<'_>>, default: f32) -> Result<f32> {
-    let stated = Stated(stated.into_iter().collect());
-    for key in ["rope_type", "type"] {
-        let Some(object) = stated.find(key) else {
-            continue;
-        };
-        if object.required::<&str>(key)? != "default" {
-            return Err(object.refuse(key, "\"default\""));
-        }
-    }
-    match stated.optional("rope_theta")? {
-        Some(theta) => Ok(theta),
-        None => config.or("rope_local_base_freq", default),
-    }
-}
-
-fn part(config: &Object<'_>, stated: &Stated<'_>, model: &ModelType) -> Result<f64> {
-    let key = "partial_rotary_factor";
-    let object = stated.find(key).unwrap_or(config);
-    let part = object.optional(key)?.unwrap_or(1.0);
-    if part != 1.0 && !model.rotates_partly {
-        let expected = format!("1 for model type {:?}", model.name);
-        return Err(object.refuse(key, expected));
-    }
-    Ok(part)
-}
-
-fn read_scaling(
-    config: &Object<'_>,
-    stated: &Stated<'_>,
-    model: &ModelType,
-    context: usize,
-) -> Result<Scaling> {
-    let key = ["rope_type", "type"]
-        .into_iter()
-        .find_map(|key| Some((stated.find(key)?, key)));
-    let Some((object, key)) = key else {
-        return Ok(Scaling::None);
-    };
-    let kind: &str = object.required(key)?;
-    match (kind, model.rope) {
-        ("default", _) => Ok(Scaling::None),
-        ("linear", RopeKinds::Any | RopeKinds::PerLayer) => {
-            // In range: `positive` has checked it as f32.
-            Ok(Scaling::Linear(stated.positive("factor")? as f32))
-        }
-        ("llama3", RopeKinds::Any | RopeKinds::PerLayer) => {
-            let original = original_context(config, stated, model, context)?;
-            llama3(object, stated, original).map(Scaling::Llama3)
-        }
-        ("longrope", RopeKinds::Any | RopeKinds::PlainOrLong)
-        | ("su" | "yarn", RopeKinds::PlainOrLong) => {
-            let original = original_context(config, stated, model, context)?;
-            Ok(Scaling::Long {
-                rope: LongRope {
-                    original_context: original,
-                    attention_factor: attention_factor(stated, context, original)?,
-                },
-                short: stated.factors("short_factor")?,
-                long: stated.factors("long_factor")?,
-            })
-        }
-        _ => {
-            let supported = match model.rope {
-                RopeKinds::Any => "default, linear, llama3 or longrope",
-                RopeKinds::PlainOrLong => "default or longrope",
-                RopeKinds::PerLayer => "default, linear or llama3",
-            };
-            let expected = format!("{supported} for model type {:?}", model.name);
-            Err(object.refuse(key, expected))
-        }
-    }
-}
-
-/// Returns the original context, stated in the scaling or next to it.
-fn original_context(
-    config: &Object<'_>,
-    stated: &Stated<'_>,
-    model: &ModelType,
-    context: usize,
-) -> Result<usize> {
-    let key = "original_max_position_embeddings";
-    let outer: Option<usize> = config.optional(key)?;
-    let inner: Option<usize> = stated.optional(key)?;
-    match (outer, inner, stated.find(key)) {
-        (Some(outer), Some(inner), Some(object)) if outer != inner => {
-            Err(object.refuse(key, format!("{outer} as outside of it")))
-        }
-        _ => {
-            let default = model.original_max_position_embeddings.unwrap_or(context);
-            Ok(outer.or(inner).unwrap_or(default))
         }
     }
 }
