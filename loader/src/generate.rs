@@ -278,7 +278,7 @@ impl<'a, B: Backend> Generator<'a, B> {
     ///
     /// # Errors
     /// As [`Generator::new`]; [`GenerateError::DraftPosition`] if the draft has not read the session's
-    /// positions, and [`ExecError::Kv`] for a low-rank KV cache ([`Session::verify`]).
+    /// positions, and [`ExecError::VerifyUnsupported`] for a low-rank KV cache ([`Session::verify`]).
     pub fn with_draft(
         session: &'a mut Session<B>,
         draft: &'a mut Speculator<B>,
@@ -291,7 +291,7 @@ impl<'a, B: Backend> Generator<'a, B> {
         if expected != found {
             return Err(GenerateError::DraftPosition { expected, found });
         }
-        session.check_foreseen().map_err(ExecError::from)?;
+        session.check_foreseen()?;
         let mut generator = Generator::new(session, tokenizer, sampler, prompt, limits)?;
         draft.read_prompt(prompt)?;
         generator.draft = Some(draft);

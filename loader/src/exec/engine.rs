@@ -84,8 +84,7 @@ impl<B: Backend> Engine<B> {
     /// The backend must be on the device that the model was [loaded](Model::load) to.
     ///
     /// # Errors
-    /// [`ExecError::Kv`] for options that do not fit the model; [`ExecError::Load`] for unreadable
-    /// bases.
+    /// [`ExecError`] for options that do not fit the model, [`ExecError::Load`] for unreadable bases.
     pub fn new(
         model: impl Into<Arc<Model<B>>>,
         mut backend: B,
@@ -186,7 +185,7 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// [`ExecError::Sequence`] for an unknown sequence, [`ExecError::Truncate`] if it has fewer
-    /// positions, and [`ExecError::Kv`] if earlier positions were evicted; the sequence is then
+    /// positions, and [`ExecError::Evicted`] if earlier positions were evicted; the sequence is then
     /// unchanged.
     pub fn truncate(&mut self, id: SequenceId, positions: usize) -> Result<()> {
         let sequence = self.sequence_mut(id)?;

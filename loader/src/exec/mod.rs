@@ -88,8 +88,8 @@ impl<B: Backend> Session<B> {
     /// ([`Model::kv_bases`]), others ignore them.
     ///
     /// # Errors
-    /// [`ExecError::Kv`] for options that do not fit the model, and for missing or foreign bases;
-    /// [`ExecError`] if memory runs out.
+    /// [`ExecError`] for options that do not fit the model, for missing or foreign bases, and if
+    /// memory runs out.
     pub fn with_kv(
         model: impl Into<Arc<Model<B>>>,
         backend: B,
@@ -183,7 +183,7 @@ impl<B: Backend> Session<B> {
     /// [`Session::reset`].
     ///
     /// # Errors
-    /// [`ExecError::Truncate`] if fewer were read, and [`ExecError::Kv`] if earlier positions were
+    /// [`ExecError::Truncate`] if fewer were read, and [`ExecError::Evicted`] if earlier positions were
     /// evicted; the sequence is then unchanged.
     pub fn truncate(&mut self, positions: usize) -> Result<()> {
         self.sequence.check_truncate(positions)?;

@@ -116,7 +116,7 @@ impl<B: Backend> Sequence<B> {
             let requested = positions;
             return Err(ExecError::Truncate { requested, found });
         }
-        Ok(self.policy.check_truncate(positions)?)
+        self.policy.check_truncate(positions)
     }
 
     /// Keeps the first `positions`, which were [checked](Sequence::check_truncate).

@@ -332,7 +332,7 @@ impl KvCachePolicy {
             return Ok(false);
         }
         if importance.len() != heads * held {
-            return Err(ExecError::NoImportance.into());
+            return Err(ExecError::NoImportance);
         }
         let rows = importance.chunks_exact(held).map(|importance| {
             let eligible = eligible.clone();
