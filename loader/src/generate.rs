@@ -96,6 +96,9 @@ impl GenerateSummary {
     }
 }
 
+/// Result of a generation.
+pub(crate) type Result<T, E = GenerateError> = std::result::Result<T, E>;
+
 /// Error of a generation.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -237,7 +240,7 @@ impl<'a, B: Backend> Generator<'a, B> {
         sampler: &'a mut Sampler,
         prompt: &[u32],
         limits: GenerateLimits,
-    ) -> Result<Self, GenerateError> {
+    ) -> Result<Self> {
         let limit = session.limit();
         if prompt.is_empty() {
             return Err(GenerateError::EmptyPrompt);
@@ -286,7 +289,7 @@ impl<'a, B: Backend> Generator<'a, B> {
         sampler: &'a mut Sampler,
         prompt: &[u32],
         limits: GenerateLimits,
-    ) -> Result<Self, GenerateError> {
+    ) -> Result<Self> {
         let (expected, found) = (draft.position(), session.position());
         if expected != found {
             return Err(GenerateError::DraftPosition { expected, found });
@@ -302,7 +305,7 @@ impl<'a, B: Backend> Generator<'a, B> {
     ///
     /// # Errors
     /// [`GenerateError`] if the forward pass fails or no token can be sampled.
-    pub fn step(&mut self) -> Result<Option<GeneratedToken>, GenerateError> {
+    pub fn step(&mut self) -> Result<Option<GeneratedToken>> {
         if self.stop.is_none() {
             self.stop = self.reached_limit();
         }
@@ -331,7 +334,7 @@ impl<'a, B: Backend> Generator<'a, B> {
         Ok(Some(GeneratedToken { token, text }))
     }
 
-    fn next_token(&mut self) -> Result<u32, GenerateError> {
+    fn next_token(&mut self) -> Result<u32> {
         if let Some(token) = self.ahead.pop_front() {
             return Ok(token);
         }
@@ -352,7 +355,7 @@ impl<'a, B: Backend> Generator<'a, B> {
     }
 
     /// Slides the context if enabled and possible.
-    fn slide(&mut self) -> Result<bool, GenerateError> {
+    fn slide(&mut self) -> Result<bool> {
         let (Some(sequence), ContextFullPolicy::Slide) =
             (&mut self.sequence, self.limits.context_full)
         else {
@@ -426,10 +429,7 @@ impl<B: Backend> Generator<'_, B> {
     ///
     /// # Errors
     /// As [`Generator::step`].
-    pub fn run(
-        mut self,
-        mut receive: impl FnMut(&str) -> bool,
-    ) -> Result<GenerateSummary, GenerateError> {
+    pub fn run(mut self, mut receive: impl FnMut(&str) -> bool) -> Result<GenerateSummary> {
         let mut wanted = true;
         while wanted && let Some(written) = self.step()? {
             wanted = written.text.is_empty() || receive(&written.text);
@@ -443,7 +443,7 @@ impl<B: Backend> Generator<'_, B> {
 }
 
 impl<B: Backend> Iterator for Generator<'_, B> {
-    type Item = Result<GeneratedToken, GenerateError>;
+    type Item = Result<GeneratedToken>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.failed {
@@ -467,6 +467,6 @@ pub fn generate<B: Backend>(
     prompt: &[u32],
     limits: GenerateLimits,
     receive: impl FnMut(&str) -> bool,
-) -> Result<GenerateSummary, GenerateError> {
+) -> Result<GenerateSummary> {
     Generator::new(session, tokenizer, sampler, prompt, limits)?.run(receive)
 }

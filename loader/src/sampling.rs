@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 
-use crate::generate::GenerateError;
+use crate::generate::{GenerateError, Result};
 pub use htc_kernels::cuda::ops::SamplingParameters;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -91,7 +91,7 @@ impl Sampler {
     ///
     /// # Errors
     /// An option is out of range.
-    pub fn new(options: SamplingOptions) -> Result<Self, GenerateError> {
+    pub fn new(options: SamplingOptions) -> Result<Self> {
         if !(options.temperature.is_finite() && options.temperature >= 0.0) {
             return Err(GenerateError::Temperature {
                 found: options.temperature,
@@ -129,7 +129,7 @@ impl Sampler {
     ///
     /// # Errors
     /// `logits` is empty or has a number that is not finite.
-    pub fn sample(&mut self, logits: &[f32]) -> Result<u32, GenerateError> {
+    pub fn sample(&mut self, logits: &[f32]) -> Result<u32> {
         self.sample_from(SamplerInput::All(logits))
     }
 
@@ -165,7 +165,7 @@ impl Sampler {
     ///
     /// # Errors
     /// As [`Sampler::sample`].
-    pub fn sample_from(&mut self, logits: SamplerInput) -> Result<u32, GenerateError> {
+    pub fn sample_from(&mut self, logits: SamplerInput) -> Result<u32> {
         if let SamplerInput::Drawn(token) = logits {
             uniform(&mut self.generator);
             return Ok(token);
@@ -177,7 +177,7 @@ impl Sampler {
         }
     }
 
-    fn select_candidates_from(&mut self, logits: SamplerInput) -> Result<Candidate, GenerateError> {
+    fn select_candidates_from(&mut self, logits: SamplerInput) -> Result<Candidate> {
         let largest = match logits {
             SamplerInput::All(logits) => return self.select_candidates(logits),
             SamplerInput::TopK(largest) => largest,
@@ -195,7 +195,7 @@ impl Sampler {
     }
 
     /// Selects the candidates, none at temperature 0; returns the best.
-    fn select_candidates(&mut self, logits: &[f32]) -> Result<Candidate, GenerateError> {
+    fn select_candidates(&mut self, logits: &[f32]) -> Result<Candidate> {
         if let Some(token) = logits.iter().position(|logit| !logit.is_finite()) {
             return Err(GenerateError::NotFinite {
                 token,

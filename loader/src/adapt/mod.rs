@@ -31,7 +31,7 @@ use crate::backend::Backend;
 use crate::dial::ActiveSetting;
 use crate::error::ExecError;
 use crate::exec::{Adapted, AdaptedLayer, Correction, Session};
-use crate::generate::GenerateError;
+use crate::generate::{GenerateError, Result};
 use crate::linear::Linear;
 use crate::tensor::Tensor;
 
@@ -106,7 +106,7 @@ impl Adaptation {
         model: &ModelFile,
         options: AdaptOptions,
         pool: &Arc<Pool>,
-    ) -> Result<Self, GenerateError> {
+    ) -> Result<Self> {
         options.check()?;
         let hyper = &draft.hyper;
         for (what, expected, found) in [
@@ -165,7 +165,7 @@ impl Adaptation {
     ///
     /// # Errors
     /// [`GenerateError::AdaptOption`].
-    pub fn gradient(draft: &ModelFile, options: AdaptOptions) -> Result<Self, GenerateError> {
+    pub fn gradient(draft: &ModelFile, options: AdaptOptions) -> Result<Self> {
         options.check()?;
         let width = draft.hyper.width;
         if !(1..=width).contains(&options.rank) {
@@ -255,7 +255,7 @@ impl Adaptation {
         from: &learnt::TrainedDraft,
         draft: Digest,
         model: Digest,
-    ) -> Result<(), GenerateError> {
+    ) -> Result<()> {
         for (what, expected, found) in [("draft", draft, from.draft), ("model", model, from.model)]
         {
             check_state(what, expected, found)?;
@@ -319,7 +319,7 @@ impl Adaptation {
         self.learnt.time += begun.elapsed();
     }
 
-    fn update<B: Backend>(&mut self, draft: &mut Session<B>) -> Result<(), GenerateError> {
+    fn update<B: Backend>(&mut self, draft: &mut Session<B>) -> Result<()> {
         let AdaptOptions { rate, exponent, .. } = self.options;
         for rejection in self.queue.drain() {
             match (&mut self.kind, rejection) {
@@ -359,7 +359,7 @@ impl Adaptation {
     pub(crate) fn update_draft<B: Backend>(
         &mut self,
         draft: &mut Session<B>,
-    ) -> Result<Option<Box<Adapted<B>>>, GenerateError> {
+    ) -> Result<Option<Box<Adapted<B>>>> {
         let begun = Instant::now();
         if self.queue.len() >= self.options.rejections_per_update {
             self.update(draft)?;
@@ -398,7 +398,7 @@ fn check_state<T: PartialEq + std::fmt::Display>(
     what: &'static str,
     expected: T,
     found: T,
-) -> Result<(), GenerateError> {
+) -> Result<()> {
     if expected == found {
         return Ok(());
     }
@@ -415,10 +415,7 @@ fn format_shapes(of: &[(u32, u32)]) -> String {
 }
 
 impl DraftBases {
-    fn adapted<B: Backend>(
-        &self,
-        draft: &mut Session<B>,
-    ) -> Result<Vec<Option<AdaptedLayer<B>>>, GenerateError> {
+    fn adapted<B: Backend>(&self, draft: &mut Session<B>) -> Result<Vec<Option<AdaptedLayer<B>>>> {
         let mut all: Vec<Option<AdaptedLayer<B>>> = Vec::new();
         let mut scratch = Scratch::new();
         for ((&layer, basis), dtypes) in self.layers.iter().zip(&self.bases).zip(&self.dtypes) {
@@ -449,7 +446,7 @@ impl DraftBases {
         projection: ProjectionKind,
         basis: &OnlineBasis,
         scratch: &mut Scratch,
-    ) -> Result<Vec<f32>, GenerateError> {
+    ) -> Result<Vec<f32>> {
         let (out, width) = self.model.hyper.projection_shape(projection);
         let w = dense::decode_projection(&self.model, layer, projection)?;
         let bytes: Vec<u8> = w.iter().flat_map(|x| x.to_le_bytes()).collect();

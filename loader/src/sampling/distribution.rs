@@ -1,7 +1,7 @@
 //! Distribution of a sampler, and the acceptance rule of speculative sampling.
 
 use super::{Candidate, Sampler, SamplerInput, uniform};
-use crate::generate::GenerateError;
+use crate::generate::Result;
 
 /// Tokens with their probabilities, ordered by id.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,11 +36,7 @@ impl Sampler {
     ///
     /// # Errors
     /// As [`Sampler::sample`].
-    pub fn distribution(
-        &mut self,
-        logits: &[f32],
-        out: &mut Distribution,
-    ) -> Result<(), GenerateError> {
+    pub fn distribution(&mut self, logits: &[f32], out: &mut Distribution) -> Result<()> {
         self.distribution_from(SamplerInput::All(logits), out)
     }
 
@@ -52,7 +48,7 @@ impl Sampler {
         &mut self,
         logits: SamplerInput,
         out: &mut Distribution,
-    ) -> Result<(), GenerateError> {
+    ) -> Result<()> {
         let best = self.select_candidates_from(logits)?;
         out.tokens.clear();
         if self.candidates.is_empty() {
