@@ -342,11 +342,11 @@ impl<'a, B: Backend> Generator<'a, B> {
         let wanted = self.sampler.logits_for_sample();
         let Some(unread) = self.unread else {
             let logits = self.session.last_logits_for(wanted)?;
-            return Ok(self.sampler.sample_from(logits)?);
+            return self.sampler.sample_from(logits);
         };
         let Some(draft) = self.draft.as_deref_mut() else {
             let logits = self.session.step_for(&[unread], wanted)?;
-            return Ok(self.sampler.sample_from(logits)?);
+            return self.sampler.sample_from(logits);
         };
         let left = self.limits.tokens.map(|limit| limit - self.tokens);
         let most = left.unwrap_or(usize::MAX);
