@@ -1,6 +1,5 @@
 //! Element types of tensors, and their block sizes.
 
-use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -106,11 +105,7 @@ impl DType {
     }
 }
 
-impl fmt::Display for DType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+crate::display_name!(DType);
 
 impl FromStr for DType {
     type Err = String;

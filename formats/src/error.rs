@@ -6,6 +6,7 @@ use crate::dtype::DType;
 
 /// Error of decoding or encoding numbers, in blocks or in column groups.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "fields that the messages name")]
 pub enum CodecError {
     /// The number of bytes does not match the number of values.
     #[error(
@@ -25,10 +26,7 @@ pub enum CodecError {
         "{dtype} cannot be written; formats to write are {}",
         block::join_names(block::writable_types())
     )]
-    ReadOnlyType {
-        /// The format.
-        dtype: DType,
-    },
+    ReadOnlyType { dtype: DType },
     /// The block format has no code for a number.
     #[error("{dtype}: the number {value} at position {index} has no code; it must be finite and below {:e} in magnitude", block::magnitude_limit(*dtype))]
     NoCode {
@@ -115,61 +113,32 @@ pub enum CodecError {
     },
     /// The counts of a class map do not match its rows.
     #[error("bands: the map of the rows' classes contradicts itself before row {row}")]
-    InconsistentClassMap {
-        /// First row after the contradiction.
-        row: usize,
-    },
+    InconsistentClassMap { row: usize },
     /// No code of this kind has this number of bits.
     #[error("{kind} of {found} bits; there are {kind} of {} to {} bits", kind.bits().start(), kind.bits().end())]
-    Bits {
-        /// Kind of the code.
-        kind: CodeKind,
-        /// Requested number of bits.
-        found: u8,
-    },
+    Bits { kind: CodeKind, found: u8 },
     /// The text names no code.
     #[error("{found:?} is no code of a band, as levels4 or trellis3 are")]
-    UnknownCode {
-        /// The text.
-        found: String,
-    },
+    UnknownCode { found: String },
     /// The text is no list of codes.
     #[error("codes of bands: expected {expected}, found {found:?}")]
-    MalformedCodes {
-        /// Expected text.
-        expected: String,
-        /// Text found.
-        found: String,
-    },
+    MalformedCodes { expected: String, found: String },
     /// This build does not have the tables.
     #[error(
         "codes of bands: tables of version {found:?}, this build has those up to {TABLES_VERSION}; update htc"
     )]
-    Tables {
-        /// Version of the tables.
-        found: String,
-    },
+    Tables { found: String },
     /// Trellises with tables of different versions in one matrix.
     #[error(
         "codes of bands: trellises with tables of version {first} and of version {second}; expected one"
     )]
-    Mixed {
-        /// Version of the first trellis.
-        first: u8,
-        /// Another version found.
-        second: u8,
-    },
+    Mixed { first: u8, second: u8 },
     /// The number of column groups does not match the width.
     #[error(
         "{cols} columns, {groups} bands: a matrix in bands has one for every {GROUP_COLS} columns, the last of them \
          padded, and one at least"
     )]
-    Width {
-        /// Columns of the matrix.
-        cols: usize,
-        /// Number of codes.
-        groups: usize,
-    },
+    Width { cols: usize, groups: usize },
     /// The padding does not match the width.
     #[error(
         "codes of bands: {found} columns of padding behind {cols} columns, expected {expected}, as in \

@@ -46,21 +46,14 @@ pub struct Folder {
 
 /// Error returned when a folder cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "fields that the messages name")]
 pub enum FolderError {
     /// A system call failed.
     #[error("{}: {error}", path.display())]
-    Io {
-        /// The folder.
-        path: PathBuf,
-        /// System error.
-        error: io::Error,
-    },
+    Io { path: PathBuf, error: io::Error },
     /// The path is not a folder.
     #[error("{}: a link or a file where a folder of htc's own should be; remove it", path.display())]
-    NotAFolder {
-        /// The path.
-        path: PathBuf,
-    },
+    NotAFolder { path: PathBuf },
     /// The folder belongs to another user.
     #[error("{}: this folder belongs to another user ({owner})", path.display())]
     ForeignOwner {

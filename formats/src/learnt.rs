@@ -30,14 +30,7 @@ pub enum ParameterKind {
     Correction,
 }
 
-impl std::fmt::Display for ParameterKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            ParameterKind::Bases => "bases",
-            ParameterKind::Correction => "a correction",
-        })
-    }
-}
+crate::names!(ParameterKind { Bases "bases", Correction "a correction" });
 
 /// A trained matrix.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,34 +63,20 @@ pub struct TrainedDraft {
 /// Error of reading or writing a trained draft.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "fields that the messages name")]
 pub enum TrainedDraftError {
     /// A system call failed.
     #[error("{}: {error}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// System error.
-        error: io::Error,
-    },
+    Io { path: PathBuf, error: io::Error },
     /// The file has another format.
     #[error("{}: not a file of what a draft learnt; give another, or remove it to begin anew", .0.display())]
     Magic(PathBuf),
     /// The version is not supported.
     #[error("{}: version {found} of what a draft learnt, expected {VERSION}; remove it to begin anew", path.display())]
-    Version {
-        /// The file.
-        path: PathBuf,
-        /// Version found.
-        found: u16,
-    },
+    Version { path: PathBuf, found: u16 },
     /// The file is too large.
     #[error("{}: {found} bytes, expected at most {MAX_TRAINED_DRAFT_BYTES}", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// Its length.
-        found: u64,
-    },
+    TooLarge { path: PathBuf, found: u64 },
     /// The file is damaged.
     #[error("{}: the file is damaged: {damage}; remove it to begin anew", path.display())]
     Damaged {

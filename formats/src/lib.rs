@@ -14,6 +14,7 @@ pub mod learnt;
 pub mod limits;
 pub mod map;
 pub mod model;
+mod names;
 pub mod open;
 pub mod safetensors;
 #[cfg(feature = "schemas")]

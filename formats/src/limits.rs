@@ -73,3 +73,10 @@ pub const MAX_CONTEXT: usize = 1 << 30;
 
 /// Bytes of a trained draft: 2 GiB.
 pub const MAX_TRAINED_DRAFT_BYTES: u64 = 1 << 31;
+
+/// Maximum total size of all special tokens in bytes; search tables take some fifty bytes per byte.
+pub const MAX_SPECIAL_BYTES: usize = 1 << 20;
+
+/// Maximum size of one special token in bytes; every one that begins at a position of a text is
+/// searched there.
+pub const MAX_SPECIAL_TOKEN_BYTES: usize = 256;

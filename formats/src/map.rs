@@ -26,39 +26,24 @@ pub struct MappedFile {
 
 /// Error returned when a file cannot be opened or mapped.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "fields that the messages name")]
 pub enum MapError {
     /// A system call failed.
     #[error("{}: {}", path.display(), describe_io_error(error))]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// System error.
-        error: io::Error,
-    },
+    Io { path: PathBuf, error: io::Error },
     /// The path is a folder.
     #[error("{}: this is a folder; name the file in it", path.display())]
-    Folder {
-        /// The folder.
-        path: PathBuf,
-    },
+    Folder { path: PathBuf },
     /// The path is a pipe, socket or device, which cannot be mapped.
     #[error("{}: this is not a regular file; copy its contents to one", path.display())]
-    NotAFile {
-        /// The path.
-        path: PathBuf,
-    },
+    NotAFile { path: PathBuf },
     /// A link leads out of the model's folder.
     #[error(
         "{}: this link leads out of the model's folder, to {}; put the file itself into the folder",
         path.display(),
         target.display()
     )]
-    LinkOutsideFolder {
-        /// The link.
-        path: PathBuf,
-        /// Its target.
-        target: PathBuf,
-    },
+    LinkOutsideFolder { path: PathBuf, target: PathBuf },
     /// The file is empty.
     #[error("{}: the file is empty; copy or download it again", path.display())]
     Empty {

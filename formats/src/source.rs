@@ -60,18 +60,14 @@ pub struct ModelFile {
 
 /// Error returned when a file cannot be opened as a model.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "fields that the messages name")]
 pub enum SourceError {
     /// A file could not be mapped.
     #[error(transparent)]
     Map(#[from] MapError),
     /// A GGUF file is invalid, or no part of its split model.
     #[error("{}: {error}", path.display())]
-    Gguf {
-        /// The file.
-        path: PathBuf,
-        /// The error.
-        error: GgufError,
-    },
+    Gguf { path: PathBuf, error: GgufError },
     /// A safetensors file, an index or a model folder is invalid.
     #[error("{}: {error}", path.display())]
     Safetensors {
@@ -82,12 +78,7 @@ pub enum SourceError {
     },
     /// The model is not supported.
     #[error("{}: {error}", path.display())]
-    Bind {
-        /// The file, or the folder if no single file is the cause.
-        path: PathBuf,
-        /// The error.
-        error: BindError,
-    },
+    Bind { path: PathBuf, error: BindError },
     /// The artifact is invalid.
     #[error(transparent)]
     Htz(#[from] HtzError),

@@ -21,7 +21,6 @@ mod gpu;
 mod reference;
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use htc_formats::model::{Activation, RopePairs};
 
@@ -34,8 +33,8 @@ pub use htc_kernels::cuda::Cuda as CudaDevice;
 pub use htc_kernels::cuda::EmulatedDevice;
 pub use reference::{Reference, ReferenceKv, ReferenceRotation, ReferenceWeight};
 
-use crate::error::ExecError;
-use crate::kv::{CompressionEnergies, KeptRows, Kv, KvError, KvPlan, LayerBases};
+use crate::error::Result;
+use crate::kv::{Kv, KvPlan};
 use crate::sampling::SamplingParameters;
 use crate::tensor::Tensor;
 
@@ -108,53 +107,40 @@ pub trait Backend: Send + Sized {
     /// Cosines and sines of the positions of a batch. The default has no positions.
     type Rotation: Default + Send;
     /// KV cache.
-    type Kv: Kv;
+    type Kv: Kv<Backend = Self>;
 
     /// Loads a matrix to the device.
     ///
     /// # Errors
     /// [`ExecError`] if it does not decode or memory runs out.
-    fn weight(&mut self, tensor: &Tensor) -> Result<Self::Weight, ExecError>;
+    fn weight(&mut self, tensor: &Tensor) -> Result<Self::Weight>;
 
     /// Loads the weight of a norm, or a bias, to the device.
     ///
     /// # Errors
     /// [`ExecError`] if memory runs out.
-    fn vector(&mut self, numbers: Vec<f32>) -> Result<Self::Vector, ExecError>;
+    fn vector(&mut self, numbers: Vec<f32>) -> Result<Self::Vector>;
 
     /// Returns an empty KV cache.
     ///
     /// # Errors
     /// [`ExecError`] if the backend does not support its kind.
-    fn kv(&mut self, plan: &KvPlan) -> Result<Self::Kv, ExecError>;
-
-    /// Reserves memory for `n` more positions in every layer of `kv`; may release memory left
-    /// unused by compression and eviction.
-    ///
-    /// # Errors
-    /// [`ExecError`] if memory runs out.
-    fn reserve(&mut self, kv: &mut Self::Kv, n: usize) -> Result<(), ExecError>;
-
-    /// Returns a copy of a KV cache with the same positions.
-    ///
-    /// # Errors
-    /// [`ExecError`] if memory runs out.
-    fn copy_kv(&mut self, kv: &Self::Kv) -> Result<Self::Kv, ExecError>;
+    fn kv(&mut self, plan: &KvPlan) -> Result<Self::Kv>;
 
     /// Resizes `buffer` to at least `numbers` numbers of unspecified value, reusing its memory.
     ///
     /// # Errors
     /// [`ExecError`] if memory runs out.
-    fn resize(&mut self, buffer: &mut Self::Buffer, numbers: usize) -> Result<(), ExecError>;
+    fn resize(&mut self, buffer: &mut Self::Buffer, numbers: usize) -> Result<()>;
 
     /// Copies numbers of the host to the beginning of a buffer.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
-    fn upload(&mut self, from: &[f32], to: &mut Self::Buffer) -> Result<(), ExecError>;
+    fn upload(&mut self, from: &[f32], to: &mut Self::Buffer) -> Result<()>;
 
     /// Waits for all operations and returns the first `numbers` numbers of a buffer: in place if
-    /// they are in host memory, else copied to `room`.
+    /// they are in host memory, else copied to `host_buffer`.
     ///
     /// # Errors
     /// [`ExecError`] of the device or of earlier operations.
@@ -162,15 +148,15 @@ pub trait Backend: Send + Sized {
         &mut self,
         from: &'a Self::Buffer,
         numbers: usize,
-        room: &'a mut Vec<f32>,
-    ) -> Result<&'a [f32], ExecError>;
+        host_buffer: &'a mut Vec<f32>,
+    ) -> Result<&'a [f32]>;
 
     /// Returns pending errors of operations that depend on values, waiting if necessary. The
     /// default has none.
     ///
     /// # Errors
     /// As [`Backend::append`].
-    fn settle(&mut self) -> Result<(), ExecError> {
+    fn settle(&mut self) -> Result<()> {
         Ok(())
     }
 
@@ -179,12 +165,7 @@ pub trait Backend: Send + Sized {
     ///
     /// # Errors
     /// [`ExecError`] of the device.
-    fn begin_top_k(
-        &mut self,
-        of: &Self::Buffer,
-        numbers: usize,
-        most: usize,
-    ) -> Result<bool, ExecError> {
+    fn begin_top_k(&mut self, of: &Self::Buffer, numbers: usize, most: usize) -> Result<bool> {
         let _ = (of, numbers, most);
         Ok(false)
     }
@@ -194,7 +175,7 @@ pub trait Backend: Send + Sized {
     ///
     /// # Errors
     /// [`ExecError`] of the device.
-    fn take_top_k(&mut self) -> Result<Option<Vec<(u32, f32)>>, ExecError> {
+    fn take_top_k(&mut self) -> Result<Option<Vec<(u32, f32)>>> {
         Ok(None)
     }
 
@@ -208,7 +189,7 @@ pub trait Backend: Send + Sized {
         of: &Self::Buffer,
         numbers: usize,
         draw: &SamplingParameters,
-    ) -> Result<bool, ExecError> {
+    ) -> Result<bool> {
         let _ = (of, numbers, draw);
         Ok(false)
     }
@@ -217,7 +198,7 @@ pub trait Backend: Send + Sized {
     ///
     /// # Errors
     /// [`ExecError`] of the device.
-    fn drawn(&mut self) -> Result<Option<u32>, ExecError> {
+    fn drawn(&mut self) -> Result<Option<u32>> {
         Ok(None)
     }
 
@@ -232,7 +213,7 @@ pub trait Backend: Send + Sized {
         rows: Range<usize>,
         out: &mut Self::Buffer,
         first: usize,
-    ) -> Result<(), ExecError>;
+    ) -> Result<()>;
 
     /// Looks up the embeddings of `tokens`, times `scale`: `out [n, width]`.
     ///
@@ -244,7 +225,7 @@ pub trait Backend: Send + Sized {
         tokens: &[u32],
         scale: Option<f32>,
         out: &mut Self::Buffer,
-    ) -> Result<(), ExecError>;
+    ) -> Result<()>;
 
     /// Computes `out = x / sqrt(mean(x²) + epsilon) * weight` for each row of `x [n, width]`;
     /// `width` is the length of `weight`.
@@ -258,7 +239,7 @@ pub trait Backend: Send + Sized {
         weight: &Self::Vector,
         epsilon: f32,
         out: &mut Self::Buffer,
-    ) -> Result<(), ExecError>;
+    ) -> Result<()>;
 
     /// Computes [`Backend::rms_norm`] in place.
     ///
@@ -270,7 +251,7 @@ pub trait Backend: Send + Sized {
         x: &mut Self::Buffer,
         weight: &Self::Vector,
         epsilon: f32,
-    ) -> Result<(), ExecError>;
+    ) -> Result<()>;
 
     /// Applies every projection of `projections` to every row of `x [n, in]`: dense ones to the row
     /// itself, others to the inner vector of their factor.
@@ -283,7 +264,7 @@ pub trait Backend: Send + Sized {
         x: &Self::Buffer,
         factors: &[Factor<'_, Self::Weight>],
         projections: &mut [Product<'_, Self>],
-    ) -> Result<(), ExecError>;
+    ) -> Result<()>;
 
     /// As [`Backend::project`] without factors, adding the products to each `y`. `extra` is scratch
     /// space.
@@ -296,7 +277,7 @@ pub trait Backend: Send + Sized {
         x: &Self::Buffer,
         projections: &mut [Product<'_, Self>],
         extra: &mut Self::Buffer,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         refine_one_by_one(self, n, x, projections, extra)
     }
 
@@ -304,12 +285,7 @@ pub trait Backend: Send + Sized {
     ///
     /// # Errors
     /// [`ExecError`] of the device.
-    fn add_bias(
-        &mut self,
-        n: usize,
-        x: &mut Self::Buffer,
-        bias: &Self::Vector,
-    ) -> Result<(), ExecError>;
+    fn add_bias(&mut self, n: usize, x: &mut Self::Buffer, bias: &Self::Vector) -> Result<()>;
 
     /// Sets `rotation` to the positions of the rows, given as ranges in order: cosine and sine of
     /// position times frequency (radians per position), both times `factor`. Frequencies and factor
@@ -324,7 +300,7 @@ pub trait Backend: Send + Sized {
         positions: &[Range<usize>],
         frequencies: &[f64],
         factor: f32,
-    ) -> Result<(), ExecError>;
+    ) -> Result<()>;
 
     /// Applies the rotary embedding to every head. With `p` frequencies, pair `i < p` is `(2i, 2i +
     /// 1)` or `(i, i + p)`; other numbers are unchanged.
@@ -337,28 +313,12 @@ pub trait Backend: Send + Sized {
         rotation: &Self::Rotation,
         shape: HeadShape,
         x: &mut Self::Buffer,
-    ) -> Result<(), ExecError>;
+    ) -> Result<()>;
 
     /// If true, every row of the following batches is bitwise identical to that of a batch with one
     /// row; else sums may be in another order. Used to verify draft tokens, and for batches of
     /// several sequences.
     fn set_batch_invariant(&mut self, batch_invariant: bool);
-
-    /// Writes `rows` of keys and values `[n, kv_heads, head_size]` of one layer after the stored
-    /// positions, in [reserved](Backend::reserve) memory. [`Kv::advance`] counts them after all
-    /// layers are written.
-    ///
-    /// # Errors
-    /// [`ExecError::KvRange`] for a number outside the range of the KV type; the stored positions
-    /// are unchanged.
-    fn append(
-        &mut self,
-        kv: &mut Self::Kv,
-        layer: usize,
-        rows: Range<usize>,
-        keys: &Self::Buffer,
-        values: &Self::Buffer,
-    ) -> Result<(), ExecError>;
 
     /// Computes causal attention of queries `[n, heads, head_size]`, the rows of each sequence over
     /// a layer of its KV cache; `out` has the shape of `q`. Query head `h` reads kv head
@@ -375,65 +335,14 @@ pub trait Backend: Send + Sized {
         layer: usize,
         attention: &Attention,
         out: &mut Self::Buffer,
-    ) -> Result<(), ExecError>;
+    ) -> Result<()>;
 
     /// Applies the normalised Walsh–Hadamard transform, its own inverse, to every head of `x` in
     /// place, in blocks of [`hadamard_block`](htc_kernels::cpu::hadamard_block) numbers.
     ///
     /// # Errors
-    /// [`ExecError`] for odd head sizes, and of the device. This and the following operations
-    /// return [`KvError::Unsupported`] by default.
-    fn hadamard(&mut self, shape: HeadShape, x: &mut Self::Buffer) -> Result<(), ExecError> {
-        let _ = (shape, x);
-        Err(unsupported("heads that are turned"))
-    }
-
-    /// Sets the bases that compress a layer from now on. Its low-rank rows are multiplied with
-    /// `turns [kv_heads, rank, rank]` of keys and of values; `None` if it has none.
-    ///
-    /// # Errors
-    /// [`ExecError::KvRange`] for a coordinate outside float16's range; nothing has changed then.
-    fn set_bases(
-        &mut self,
-        kv: &mut Self::Kv,
-        layer: usize,
-        bases: &Arc<LayerBases>,
-        turns: Option<&[Vec<f32>; 2]>,
-    ) -> Result<(), ExecError> {
-        let _ = (kv, layer, bases, turns);
-        Err(unsupported("bases"))
-    }
-
-    /// Converts `count` full rows of a layer, after the first `front`, to low rank: appends their
-    /// coordinates and removes the full rows. The caller then updates
-    /// [`KvLayout::compress`](crate::kv::KvLayout::compress).
-    ///
-    /// # Errors
-    /// [`ExecError::KvRange`] for a coordinate outside float16's range; nothing has changed then.
-    fn compress(
-        &mut self,
-        kv: &mut Self::Kv,
-        layer: usize,
-        front: usize,
-        count: usize,
-    ) -> Result<CompressionEnergies, ExecError> {
-        let _ = (kv, layer, front, count);
-        Err(unsupported("bases"))
-    }
-
-    /// Returns keys and values of full rows of a layer, `[kv_heads, rows, head_size]` each.
-    ///
-    /// # Errors
-    /// [`ExecError`] of the device.
-    fn full_rows(
-        &mut self,
-        kv: &Self::Kv,
-        layer: usize,
-        rows: Range<usize>,
-    ) -> Result<[Vec<f32>; 2], ExecError> {
-        let _ = (kv, layer, rows);
-        Err(unsupported("bases that follow the text"))
-    }
+    /// [`ExecError`] for odd head sizes, and of the device.
+    fn hadamard(&mut self, shape: HeadShape, x: &mut Self::Buffer) -> Result<()>;
 
     /// Returns the attention weights of the last `window` queries of a sequence on every position
     /// of a layer, including the appended, uncounted rows: sums over the queries and the heads of a
@@ -449,20 +358,7 @@ pub trait Backend: Send + Sized {
         layer: usize,
         attention: &Attention,
         window: usize,
-    ) -> Result<Vec<f32>, ExecError> {
-        let _ = (shape, q, sequence, layer, attention, window);
-        Err(unsupported("positions that are evicted"))
-    }
-
-    /// Drops the rows of a layer that are not in `kept`. The caller then updates
-    /// [`KvLayout::evict`](crate::kv::KvLayout::evict).
-    ///
-    /// # Errors
-    /// [`ExecError`] of the device.
-    fn keep(&mut self, kv: &mut Self::Kv, layer: usize, kept: &KeptRows) -> Result<(), ExecError> {
-        let _ = (kv, layer, kept);
-        Err(unsupported("positions that are evicted"))
-    }
+    ) -> Result<Vec<f32>>;
 
     /// Computes `gate = activation(gate) * up` elementwise.
     ///
@@ -474,24 +370,19 @@ pub trait Backend: Send + Sized {
         numbers: usize,
         gate: &mut Self::Buffer,
         up: &Self::Buffer,
-    ) -> Result<(), ExecError>;
+    ) -> Result<()>;
 
     /// Computes `x += y` elementwise.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
-    fn add(
-        &mut self,
-        numbers: usize,
-        x: &mut Self::Buffer,
-        y: &Self::Buffer,
-    ) -> Result<(), ExecError>;
+    fn add(&mut self, numbers: usize, x: &mut Self::Buffer, y: &Self::Buffer) -> Result<()>;
 
     /// Computes `x = cap * tanh(x / cap)` elementwise.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
-    fn softcap(&mut self, numbers: usize, x: &mut Self::Buffer, cap: f32) -> Result<(), ExecError>;
+    fn softcap(&mut self, numbers: usize, x: &mut Self::Buffer, cap: f32) -> Result<()>;
 
     /// Computes logits: the product of `output [vocabulary, width]`, or of a factor of it, with
     /// rows of `x [n, width]`: `out [rows.len(), vocabulary]`, soft-capped if `cap` is given.
@@ -505,7 +396,7 @@ pub trait Backend: Send + Sized {
         x: &Self::Buffer,
         cap: Option<f32>,
         out: &mut Self::Buffer,
-    ) -> Result<(), ExecError>;
+    ) -> Result<()>;
 }
 
 /// Implements [`Backend::refine`] by a product and a sum per projection.
@@ -515,7 +406,7 @@ fn refine_one_by_one<B: Backend>(
     x: &B::Buffer,
     projections: &mut [Product<'_, B>],
     extra: &mut B::Buffer,
-) -> Result<(), ExecError> {
+) -> Result<()> {
     for projection in projections {
         let numbers = n * projection.rows;
         backend.resize(extra, numbers)?;
@@ -530,8 +421,4 @@ fn refine_one_by_one<B: Backend>(
         backend.add(numbers, projection.y, extra)?;
     }
     Ok(())
-}
-
-fn unsupported(what: &'static str) -> ExecError {
-    KvError::Unsupported { what }.into()
 }

@@ -9,7 +9,7 @@ use std::fmt;
 use htc_formats::model::{MatrixId, Part, Role};
 use htc_formats::source::{ModelFile, ModelTensor};
 
-use crate::error::ExecError;
+use crate::error::{ExecError, Result};
 use crate::linear::RankFraction;
 
 /// Tolerance of a fraction.
@@ -27,7 +27,7 @@ impl ActiveFraction {
     ///
     /// # Errors
     /// [`ExecError::Fraction`] outside (0, 1].
-    pub fn new(fraction: f64) -> Result<Self, ExecError> {
+    pub fn new(fraction: f64) -> Result<Self> {
         if fraction > 0.0 && fraction <= 1.0 {
             Ok(ActiveFraction(fraction))
         } else {
@@ -128,7 +128,7 @@ impl WeightBytes {
     ///
     /// # Errors
     /// [`ExecError::FractionBelow`] below the smallest possible fraction.
-    pub fn setting_for(&self, fraction: ActiveFraction) -> Result<ActiveSetting, ExecError> {
+    pub fn setting_for(&self, fraction: ActiveFraction) -> Result<ActiveSetting> {
         let allowed =
             (fraction.0 + FRACTION_TOLERANCE) * self.active_bytes(ActiveSetting::FULL) as f64;
         let fits = |setting: &ActiveSetting| self.active_bytes(*setting) as f64 <= allowed;
@@ -171,7 +171,7 @@ impl WeightBytes {
     }
 
     /// Returns a setting without refinements and with this many components of the largest factor.
-    fn setting_with_components(&self, components: usize) -> Result<ActiveSetting, ExecError> {
+    fn setting_with_components(&self, components: usize) -> Result<ActiveSetting> {
         let rank = match self.components() {
             0 => RankFraction::FULL,
             most => RankFraction::new(components as f32 / most as f32)?,

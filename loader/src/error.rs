@@ -6,14 +6,18 @@ use htc_formats::CodecError;
 use htc_formats::model::Role;
 use htc_formats::source::SourceError;
 use htc_kernels::ShapeError;
+use htc_kernels::cuda::DeviceError;
 use thiserror::Error;
 
 use crate::exec::SequenceId;
-use crate::kv::KvError;
+
+/// Result of an execution, by default with [`ExecError`].
+pub type Result<T, E = ExecError> = std::result::Result<T, E>;
 
 /// Error of loading a model.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "fields that the messages name")]
 pub enum LoadError {
     /// The file is missing, damaged or not supported.
     #[error(transparent)]
@@ -36,12 +40,7 @@ pub enum LoadError {
     },
     /// A backend rejects a tensor.
     #[error("tensor {tensor}: {source}")]
-    Backend {
-        /// Tensor name.
-        tensor: String,
-        /// Error of the backend.
-        source: ExecError,
-    },
+    Backend { tensor: String, source: ExecError },
     /// The bytes of a tensor do not decode.
     #[error("tensor {tensor}: {source}")]
     Block {
@@ -70,6 +69,7 @@ pub enum LoadError {
 /// Error of a forward pass.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "fields that the messages name")]
 pub enum ExecError {
     /// Buffers and matrices do not fit together.
     #[error(transparent)]
@@ -79,50 +79,25 @@ pub enum ExecError {
     Codec(#[from] CodecError),
     /// A token is outside the vocabulary.
     #[error("token {token} is outside the vocabulary of {vocabulary}")]
-    Token {
-        /// The token.
-        token: u32,
-        /// Size of the vocabulary.
-        vocabulary: usize,
-    },
+    Token { token: u32, vocabulary: usize },
     /// A batch is too large.
     #[error("{found} tokens in one batch, at most {limit} are allowed")]
-    Batch {
-        /// Tokens given.
-        found: usize,
-        /// Limit of [`Session::batch`](crate::Session::batch) or of an
-        /// [`Engine`](crate::exec::Engine).
-        limit: usize,
-    },
+    Batch { found: usize, limit: usize },
     /// The sequence exceeds the session's context.
     #[error(
         "the sequence would have {found} positions and was begun as one of at most {limit}, which rotates \
          otherwise; begin it with its full context"
     )]
-    Context {
-        /// Requested positions.
-        found: usize,
-        /// Largest possible number.
-        limit: usize,
-    },
+    Context { found: usize, limit: usize },
     /// An engine has no such sequence.
     #[error("sequence {sequence} is not in the engine, or was removed")]
-    Sequence {
-        /// The sequence.
-        sequence: SequenceId,
-    },
+    Sequence { sequence: SequenceId },
     /// A pass has several chunks of one sequence.
     #[error("sequence {sequence} has several chunks in one pass; join them")]
-    RepeatedSequence {
-        /// The sequence.
-        sequence: SequenceId,
-    },
+    RepeatedSequence { sequence: SequenceId },
     /// A chunk of a pass has no tokens.
     #[error("the chunk of sequence {sequence} has no tokens; leave it out")]
-    EmptyChunk {
-        /// The sequence.
-        sequence: SequenceId,
-    },
+    EmptyChunk { sequence: SequenceId },
     /// A sequence exceeds the context of its engine.
     #[error(
         "sequence {sequence} would have {found} positions, at most {limit} fit the context; truncate or remove it"
@@ -146,20 +121,10 @@ pub enum ExecError {
         "fraction {requested} is below {smallest:.3}, the least part of its bytes that this model can execute with; ask for \
          more, or compile it with `planes` 2 or to a smaller size"
     )]
-    FractionBelow {
-        /// Requested fraction.
-        requested: f64,
-        /// Smallest possible fraction.
-        smallest: f64,
-    },
+    FractionBelow { requested: f64, smallest: f64 },
     /// A truncation is longer than the sequence.
     #[error("the sequence has {found} positions, the first {requested} of them cannot be kept")]
-    Truncate {
-        /// Requested positions.
-        requested: usize,
-        /// Positions read so far.
-        found: usize,
-    },
+    Truncate { requested: usize, found: usize },
     /// A block has not read the earlier positions.
     #[error(
         "blocks {}..{} asked for behind positions that only blocks {}..{} have read; reset the session first",
@@ -173,12 +138,7 @@ pub enum ExecError {
     },
     /// The model has no such block.
     #[error("block {layer} asked for, the model has {layers}")]
-    Layer {
-        /// Index of the block.
-        layer: usize,
-        /// Blocks of the model.
-        layers: usize,
-    },
+    Layer { layer: usize, layers: usize },
     /// The last batch has no such rows of logits.
     #[error("logits of rows {start}..{end} asked for, the last batch has {rows}")]
     Rows {
@@ -204,9 +164,108 @@ pub enum ExecError {
         /// The number.
         value: f32,
     },
-    /// Error of the KV cache.
-    #[error(transparent)]
-    Kv(#[from] KvError),
+    /// Unknown name of a kind.
+    #[error(
+        "no KV cache is called `{found}`; there are f32, f16, q8_0, q4_0, q8_0-rotated, q4_0-rotated, static:R, \
+         static-hybrid:R and oja:R, with R a part of the head size such as 0.6, or of the energy such as e0.95"
+    )]
+    KvName { found: String },
+    /// A fraction is outside (0, 1].
+    #[error("{found} is no part of a head or its energy; it is above 0 and at most 1")]
+    KvFractionRange { found: f32 },
+    /// An option is out of range.
+    #[error("{what} is {found}; expected {expected}")]
+    KvOption {
+        /// Name of the option.
+        what: &'static str,
+        /// Valid values.
+        expected: &'static str,
+        /// Given value.
+        found: f64,
+    },
+    /// The kind needs bases, and the model has none.
+    #[error(
+        "the KV cache `{kind}` needs bases of keys and values, and the model has none; compile it with --kv-bases, \
+         or use f16 or q8_0"
+    )]
+    NoBases { kind: String },
+    /// The bases belong to another model.
+    #[error(
+        "bases of the KV cache: expected {expected} {what}, found {found}; they are of another model, compile with \
+         --kv-bases"
+    )]
+    KvBasesShape {
+        /// Property that differs.
+        what: &'static str,
+        /// Value of the model.
+        expected: usize,
+        /// Value of the bases.
+        found: usize,
+    },
+    /// The bases are damaged.
+    #[error(
+        "bases of the KV cache, layer {layer}, {side} of kv head {head}: {problem}; the file is damaged, compile it \
+         again"
+    )]
+    KvBases {
+        /// Layer.
+        layer: usize,
+        /// Head.
+        head: usize,
+        /// `keys` or `values`.
+        side: &'static str,
+        /// Description of the problem.
+        problem: String,
+    },
+    /// Heads are not whole blocks.
+    #[error(
+        "the KV cache `{kind}` stores heads in blocks of {block} numbers, and the model's heads have {head_size}; use \
+         f16"
+    )]
+    KvHeadSize {
+        /// Name of the kind.
+        kind: String,
+        /// Numbers of a block.
+        block: usize,
+        /// Dimension of a head.
+        head_size: usize,
+    },
+    /// Too few positions to keep.
+    #[error(
+        "{found} positions of the KV cache `{kind}` cannot be kept: the first and last positions stay as they are, \
+         ask for at least {least}"
+    )]
+    KeepTooSmall {
+        /// Name of the kind.
+        kind: String,
+        /// Requested number.
+        found: usize,
+        /// Smallest valid number.
+        least: usize,
+    },
+    /// No pass has recorded the importance of positions.
+    #[error(
+        "positions of the KV cache are to be evicted and no pass says which: the last was not that of a prompt; read \
+         the prompt with read_prompt"
+    )]
+    NoImportance,
+    /// The kind compresses between steps, so it cannot verify drafts.
+    #[error(
+        "positions that were foreseen cannot be checked with the KV cache `{kind}`, which compresses between single \
+         steps what they have read; write without a draft, or use f32, f16, q8_0 or q4_0"
+    )]
+    VerifyUnsupported { kind: String },
+    /// A cut before evicted positions.
+    #[error(
+        "the first {requested} positions cannot be kept: positions in front of position {evicted_at} were evicted; reset \
+         the session and read them again"
+    )]
+    Evicted {
+        /// Requested number of positions.
+        requested: usize,
+        /// Position count at the eviction.
+        evicted_at: usize,
+    },
     /// A model cannot be loaded.
     #[error(transparent)]
     Load(Box<LoadError>),
@@ -222,4 +281,10 @@ pub enum ExecError {
         /// Position in the sequence.
         position: usize,
     },
+}
+
+impl From<DeviceError> for ExecError {
+    fn from(error: DeviceError) -> Self {
+        ExecError::Device(Box::new(error))
+    }
 }

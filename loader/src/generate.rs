@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use crate::backend::{Backend, Cpu};
-use crate::error::ExecError;
+use crate::error::{ExecError, LoadError};
 use crate::exec::Session;
-use crate::sampling::{Sampler, SamplingError};
-use crate::speculate::{SpeculateError, Speculator};
+use crate::sampling::Sampler;
+use crate::speculate::{MAX_DRAFT_LENGTH, Speculator};
 use crate::tokenizer::{StreamDecoder, Tokenizer};
 
 /// Limits of a generation.
@@ -96,30 +96,105 @@ impl GenerateSummary {
     }
 }
 
+/// Result of a generation.
+pub(crate) type Result<T, E = GenerateError> = std::result::Result<T, E>;
+
 /// Error of a generation.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "fields that the messages name")]
 pub enum GenerateError {
     /// The prompt is empty and the model has no BOS token.
     #[error("the prompt is empty and the model has no beginning-of-sequence token; give a prompt")]
     EmptyPrompt,
     /// The prompt exceeds the context.
     #[error("the prompt has {found} tokens, the sequence may have {limit}; shorten the prompt")]
-    PromptTooLong {
-        /// Tokens of the prompt.
-        found: usize,
-        /// [`Session::limit`](crate::Session::limit).
-        limit: usize,
-    },
+    PromptTooLong { found: usize, limit: usize },
     /// The forward pass failed.
     #[error(transparent)]
     Exec(#[from] ExecError),
-    /// No token could be sampled.
+    /// The temperature is negative or not finite.
+    #[error("temperature is {found}, expected a finite number of at least 0; 0 is greedy")]
+    Temperature { found: f32 },
+    /// A probability is out of range.
+    #[error("top-p is {found}, expected more than 0 and at most 1; 1 keeps every token")]
+    TopP { found: f32 },
+    /// Only a drawn token is known, not its distribution.
+    #[error(
+        "a token was drawn on a device, which does not say what from; ask for what `Sampler::logits_for_distribution` says"
+    )]
+    Drawn,
+    /// There are no logits.
+    #[error("there are no logits to sample from, expected one for each token of the vocabulary")]
+    NoLogits,
+    /// A logit is not finite.
+    #[error("logit of token {token} is {found}, expected a finite number; verify the model file")]
+    NotFinite { token: usize, found: f32 },
+    /// The tokenizers differ.
+    #[error(
+        "the draft has another tokenizer: {what}; a draft and the model it drafts for need one vocabulary, take a \
+         smaller artifact of the same model"
+    )]
+    DraftTokenizer { what: String },
+    /// The vocabulary sizes differ.
+    #[error("the draft has {found} tokens in its vocabulary, expected {expected} as the model has")]
+    DraftVocabulary { expected: usize, found: usize },
+    /// The draft length is out of range.
+    #[error("a draft has 1 to {MAX_DRAFT_LENGTH} tokens, found {0}")]
+    DraftLength(usize),
+    /// The session has read positions that the draft has not.
+    #[error(
+        "the session has read {found} positions and its draft knows {expected} of them; begin both together"
+    )]
+    DraftPosition { expected: usize, found: usize },
+    /// No layer of the draft has a basis.
+    #[error(
+        "the draft has no basis of Q, K and V to adapt; make one with `htc compile --method grc`, or adapt by gradient"
+    )]
+    NoBasis,
+    /// The draft is no compression of the model.
+    #[error(
+        "the draft has {found} {what}, expected {expected} as the model has: its basis can follow only what it was \
+         made from"
+    )]
+    DraftShape {
+        /// Property that differs.
+        what: &'static str,
+        /// Value of the model.
+        expected: usize,
+        /// Value of the draft.
+        found: usize,
+    },
+    /// The channels of the residual stream are permuted differently.
+    #[error(
+        "the draft stores its channels in another order than the model; compile it with `--order off`"
+    )]
+    ChannelPermutation,
+    /// An option is out of range.
+    #[error("{what} is {found}, expected {expected}")]
+    AdaptOption {
+        /// Name of the option.
+        what: &'static str,
+        /// Valid values.
+        expected: &'static str,
+        /// Given value.
+        found: f64,
+    },
+    /// The saved state belongs to other models or options.
+    #[error(
+        "what was learnt is of another {what}: expected {expected}, found {found}; give the file of this pair"
+    )]
+    StateMismatch {
+        /// Property that differs.
+        what: &'static str,
+        /// Expected value.
+        expected: String,
+        /// Value of the state.
+        found: String,
+    },
+    /// Weights do not decode.
     #[error(transparent)]
-    Sampling(#[from] SamplingError),
-    /// The draft does not fit.
-    #[error(transparent)]
-    Speculate(#[from] SpeculateError),
+    Load(#[from] LoadError),
 }
 
 /// Generated token.
@@ -165,7 +240,7 @@ impl<'a, B: Backend> Generator<'a, B> {
         sampler: &'a mut Sampler,
         prompt: &[u32],
         limits: GenerateLimits,
-    ) -> Result<Self, GenerateError> {
+    ) -> Result<Self> {
         let limit = session.limit();
         if prompt.is_empty() {
             return Err(GenerateError::EmptyPrompt);
@@ -205,8 +280,8 @@ impl<'a, B: Backend> Generator<'a, B> {
     /// Creates a generator with speculative decoding, of the same output distribution.
     ///
     /// # Errors
-    /// As [`Generator::new`]; [`SpeculateError::Position`] if the draft has not read the session's
-    /// positions, and [`ExecError::Kv`] for a low-rank KV cache ([`Session::verify`]).
+    /// As [`Generator::new`]; [`GenerateError::DraftPosition`] if the draft has not read the session's
+    /// positions, and [`ExecError::VerifyUnsupported`] for a low-rank KV cache ([`Session::verify`]).
     pub fn with_draft(
         session: &'a mut Session<B>,
         draft: &'a mut Speculator<B>,
@@ -214,12 +289,12 @@ impl<'a, B: Backend> Generator<'a, B> {
         sampler: &'a mut Sampler,
         prompt: &[u32],
         limits: GenerateLimits,
-    ) -> Result<Self, GenerateError> {
+    ) -> Result<Self> {
         let (expected, found) = (draft.position(), session.position());
         if expected != found {
-            return Err(SpeculateError::Position { expected, found }.into());
+            return Err(GenerateError::DraftPosition { expected, found });
         }
-        session.check_foreseen().map_err(ExecError::from)?;
+        session.check_foreseen()?;
         let mut generator = Generator::new(session, tokenizer, sampler, prompt, limits)?;
         draft.read_prompt(prompt)?;
         generator.draft = Some(draft);
@@ -230,7 +305,7 @@ impl<'a, B: Backend> Generator<'a, B> {
     ///
     /// # Errors
     /// [`GenerateError`] if the forward pass fails or no token can be sampled.
-    pub fn step(&mut self) -> Result<Option<GeneratedToken>, GenerateError> {
+    pub fn step(&mut self) -> Result<Option<GeneratedToken>> {
         if self.stop.is_none() {
             self.stop = self.reached_limit();
         }
@@ -259,7 +334,7 @@ impl<'a, B: Backend> Generator<'a, B> {
         Ok(Some(GeneratedToken { token, text }))
     }
 
-    fn next_token(&mut self) -> Result<u32, GenerateError> {
+    fn next_token(&mut self) -> Result<u32> {
         if let Some(token) = self.ahead.pop_front() {
             return Ok(token);
         }
@@ -267,11 +342,11 @@ impl<'a, B: Backend> Generator<'a, B> {
         let wanted = self.sampler.logits_for_sample();
         let Some(unread) = self.unread else {
             let logits = self.session.last_logits_for(wanted)?;
-            return Ok(self.sampler.sample_from(logits)?);
+            return self.sampler.sample_from(logits);
         };
         let Some(draft) = self.draft.as_deref_mut() else {
             let logits = self.session.step_for(&[unread], wanted)?;
-            return Ok(self.sampler.sample_from(logits)?);
+            return self.sampler.sample_from(logits);
         };
         let left = self.limits.tokens.map(|limit| limit - self.tokens);
         let most = left.unwrap_or(usize::MAX);
@@ -280,7 +355,7 @@ impl<'a, B: Backend> Generator<'a, B> {
     }
 
     /// Slides the context if enabled and possible.
-    fn slide(&mut self) -> Result<bool, GenerateError> {
+    fn slide(&mut self) -> Result<bool> {
         let (Some(sequence), ContextFullPolicy::Slide) =
             (&mut self.sequence, self.limits.context_full)
         else {
@@ -354,10 +429,7 @@ impl<B: Backend> Generator<'_, B> {
     ///
     /// # Errors
     /// As [`Generator::step`].
-    pub fn run(
-        mut self,
-        mut receive: impl FnMut(&str) -> bool,
-    ) -> Result<GenerateSummary, GenerateError> {
+    pub fn run(mut self, mut receive: impl FnMut(&str) -> bool) -> Result<GenerateSummary> {
         let mut wanted = true;
         while wanted && let Some(written) = self.step()? {
             wanted = written.text.is_empty() || receive(&written.text);
@@ -371,7 +443,7 @@ impl<B: Backend> Generator<'_, B> {
 }
 
 impl<B: Backend> Iterator for Generator<'_, B> {
-    type Item = Result<GeneratedToken, GenerateError>;
+    type Item = Result<GeneratedToken>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.failed {
@@ -395,6 +467,6 @@ pub fn generate<B: Backend>(
     prompt: &[u32],
     limits: GenerateLimits,
     receive: impl FnMut(&str) -> bool,
-) -> Result<GenerateSummary, GenerateError> {
+) -> Result<GenerateSummary> {
     Generator::new(session, tokenizer, sampler, prompt, limits)?.run(receive)
 }

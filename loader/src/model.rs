@@ -11,6 +11,7 @@ use htc_formats::model::{
     RopePairs,
 };
 use htc_formats::source::{ModelFile, SourceError};
+use htc_formats::vocab::VocabularyError;
 use htc_kernels::cpu::Attention;
 
 use crate::backend::{Backend, Cpu};
@@ -19,7 +20,7 @@ use crate::error::LoadError;
 use crate::kv_bases::StoredKvBases;
 use crate::linear::{Linear, Placed};
 use crate::tensor::Tensor;
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::tokenizer::Tokenizer;
 use bind::{Binder, InPlace, WeightLoader, check, find, require};
 
 /// A block with its weights.
@@ -59,7 +60,7 @@ pub(crate) enum Step<B: Backend> {
 /// Projections of one input.
 pub(crate) struct Project<B: Backend> {
     pub input: Register,
-    pub site: ActivationPoint,
+    pub point: ActivationPoint,
     pub group: Option<InputGroup>,
     /// Basis shared by projections of the group.
     pub basis: Option<Placed<B::Weight>>,
@@ -219,7 +220,7 @@ impl<B: Backend> Model<B> {
         Model::placed(file, backend)
     }
 
-    fn placed(file: ModelFile, place: &mut impl WeightLoader<B>) -> Result<Self, LoadError> {
+    fn placed(file: ModelFile, place: &mut dyn WeightLoader<B>) -> Result<Self, LoadError> {
         let mut binder = Binder { file: &file, place };
         let hyper = &file.hyper;
         let spec = file.spec();
@@ -308,8 +309,8 @@ impl<B: Backend> Model<B> {
     /// Returns the tokenizer of the file.
     ///
     /// # Errors
-    /// [`TokenizerError`] if it is missing or unsupported.
-    pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
+    /// [`VocabularyError`] if it is missing or unsupported.
+    pub fn tokenizer(&self) -> Result<Tokenizer, VocabularyError> {
         Tokenizer::new(self.file.vocabulary.clone()?)
     }
 

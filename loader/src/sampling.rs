@@ -5,10 +5,10 @@
 
 use std::cmp::Ordering;
 
+use crate::generate::{GenerateError, Result};
 pub use htc_kernels::cuda::ops::SamplingParameters;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use thiserror::Error;
 
 mod distribution;
 
@@ -63,40 +63,6 @@ pub enum SamplerInput<'a> {
     Drawn(u32),
 }
 
-/// Error of a sampler.
-#[derive(Clone, Copy, Debug, PartialEq, Error)]
-#[non_exhaustive]
-pub enum SamplingError {
-    /// The temperature is negative or not finite.
-    #[error("temperature is {found}, expected a finite number of at least 0; 0 is greedy")]
-    Temperature {
-        /// Given value.
-        found: f32,
-    },
-    /// A probability is out of range.
-    #[error("top-p is {found}, expected more than 0 and at most 1; 1 keeps every token")]
-    TopP {
-        /// Given value.
-        found: f32,
-    },
-    /// Only a drawn token is known, not its distribution.
-    #[error(
-        "a token was drawn on a device, which does not say what from; ask for what `Sampler::logits_for_distribution` says"
-    )]
-    Drawn,
-    /// There are no logits.
-    #[error("there are no logits to sample from, expected one for each token of the vocabulary")]
-    Empty,
-    /// A logit is not finite.
-    #[error("logit of token {token} is {found}, expected a finite number; verify the model file")]
-    NotFinite {
-        /// Id of the first such token.
-        token: usize,
-        /// Its logit.
-        found: f32,
-    },
-}
-
 /// Token sampler, deterministic for a seed and device; a [device draw](SamplingParameters) rounds
 /// weights differently.
 #[derive(Clone, Debug)]
@@ -125,14 +91,14 @@ impl Sampler {
     ///
     /// # Errors
     /// An option is out of range.
-    pub fn new(options: SamplingOptions) -> Result<Self, SamplingError> {
+    pub fn new(options: SamplingOptions) -> Result<Self> {
         if !(options.temperature.is_finite() && options.temperature >= 0.0) {
-            return Err(SamplingError::Temperature {
+            return Err(GenerateError::Temperature {
                 found: options.temperature,
             });
         }
         if !(options.top_p > 0.0 && options.top_p <= 1.0) {
-            return Err(SamplingError::TopP {
+            return Err(GenerateError::TopP {
                 found: options.top_p,
             });
         }
@@ -163,7 +129,7 @@ impl Sampler {
     ///
     /// # Errors
     /// `logits` is empty or has a number that is not finite.
-    pub fn sample(&mut self, logits: &[f32]) -> Result<u32, SamplingError> {
+    pub fn sample(&mut self, logits: &[f32]) -> Result<u32> {
         self.sample_from(SamplerInput::All(logits))
     }
 
@@ -199,7 +165,7 @@ impl Sampler {
     ///
     /// # Errors
     /// As [`Sampler::sample`].
-    pub fn sample_from(&mut self, logits: SamplerInput) -> Result<u32, SamplingError> {
+    pub fn sample_from(&mut self, logits: SamplerInput) -> Result<u32> {
         if let SamplerInput::Drawn(token) = logits {
             uniform(&mut self.generator);
             return Ok(token);
@@ -211,15 +177,15 @@ impl Sampler {
         }
     }
 
-    fn select_candidates_from(&mut self, logits: SamplerInput) -> Result<Candidate, SamplingError> {
+    fn select_candidates_from(&mut self, logits: SamplerInput) -> Result<Candidate> {
         let largest = match logits {
             SamplerInput::All(logits) => return self.select_candidates(logits),
             SamplerInput::TopK(largest) => largest,
-            SamplerInput::Drawn(_) => return Err(SamplingError::Drawn),
+            SamplerInput::Drawn(_) => return Err(GenerateError::Drawn),
         };
         let all = largest.iter();
         let mut all = all.map(|&(token, logit)| Candidate { logit, token });
-        let best = all.clone().next().ok_or(SamplingError::Empty)?;
+        let best = all.clone().next().ok_or(GenerateError::NoLogits)?;
         self.candidates.clear();
         if self.options.temperature != 0.0 {
             self.candidates.extend(&mut all);
@@ -229,9 +195,9 @@ impl Sampler {
     }
 
     /// Selects the candidates, none at temperature 0; returns the best.
-    fn select_candidates(&mut self, logits: &[f32]) -> Result<Candidate, SamplingError> {
+    fn select_candidates(&mut self, logits: &[f32]) -> Result<Candidate> {
         if let Some(token) = logits.iter().position(|logit| !logit.is_finite()) {
-            return Err(SamplingError::NotFinite {
+            return Err(GenerateError::NotFinite {
                 token,
                 found: logits[token],
             });
@@ -242,7 +208,7 @@ impl Sampler {
         let best = all
             .clone()
             .min_by(by_descending_logit)
-            .ok_or(SamplingError::Empty)?;
+            .ok_or(GenerateError::NoLogits)?;
         self.candidates.clear();
         if self.options.temperature == 0.0 {
             return Ok(best);
@@ -354,18 +320,18 @@ mod tests {
     #[test]
     fn greedy_takes_the_first_of_the_best() {
         let mut sampler = Sampler::new(GREEDY).unwrap();
-        assert_eq!(sampler.sample(&[-1.0, 2.0, 0.5, 2.0]), Ok(1));
-        assert_eq!(sampler.sample(&[-0.0, 0.0]), Ok(0));
-        assert_eq!(sampler.sample(&[f32::MIN]), Ok(0));
+        assert_eq!(sampler.sample(&[-1.0, 2.0, 0.5, 2.0]).unwrap(), 1);
+        assert_eq!(sampler.sample(&[-0.0, 0.0]).unwrap(), 0);
+        assert_eq!(sampler.sample(&[f32::MIN]).unwrap(), 0);
     }
 
     #[test]
     fn top_k_of_one_is_greedy() {
         let logits = scattered(1000);
-        let best = Sampler::new(GREEDY).unwrap().sample(&logits);
+        let best = Sampler::new(GREEDY).unwrap().sample(&logits).unwrap();
         let mut sampler = sampler(5.0, 1, 1.0);
         for _ in 0..100 {
-            assert_eq!(sampler.sample(&logits), best);
+            assert_eq!(sampler.sample(&logits).unwrap(), best);
         }
     }
 
@@ -463,7 +429,7 @@ mod tests {
         assert_eq!(counts(&mut sampler(tiny, 0, 1.0), &logits, 50), [50, 0, 0]);
         let flat = counts(&mut sampler(f32::MAX, 0, 1.0), &[1.0, 0.0], 1000);
         assert!(flat[0] > 400 && flat[1] > 400, "{flat:?}");
-        assert_eq!(sampler(1.0, usize::MAX, 1.0).sample(&[0.0]), Ok(0));
+        assert_eq!(sampler(1.0, usize::MAX, 1.0).sample(&[0.0]).unwrap(), 0);
     }
 
     #[test]
@@ -475,25 +441,28 @@ mod tests {
             })
             .unwrap_err();
             assert!(
-                matches!(error, SamplingError::Temperature { .. }),
+                matches!(error, GenerateError::Temperature { .. }),
                 "{error}"
             );
         }
         for top_p in [0.0, -0.5, 1.5, f32::NAN] {
             let error = Sampler::new(SamplingOptions { top_p, ..GREEDY }).unwrap_err();
-            assert!(matches!(error, SamplingError::TopP { .. }), "{error}");
+            assert!(matches!(error, GenerateError::TopP { .. }), "{error}");
         }
         for temperature in [0.0, 1.0] {
             let mut sampler = sampler(temperature, 0, 1.0);
-            assert_eq!(sampler.sample(&[]), Err(SamplingError::Empty));
+            assert!(matches!(sampler.sample(&[]), Err(GenerateError::NoLogits)));
             for found in [f32::INFINITY, f32::NEG_INFINITY] {
-                let error = SamplingError::NotFinite { token: 1, found };
-                assert_eq!(sampler.sample(&[0.0, found, found]), Err(error));
+                let error = sampler.sample(&[0.0, found, found]).unwrap_err();
+                assert!(
+                    matches!(error, GenerateError::NotFinite { token: 1, found: value } if value == found),
+                    "{error}"
+                );
             }
             let error = sampler.sample(&[f32::NAN]);
             assert!(matches!(
                 error,
-                Err(SamplingError::NotFinite { token: 0, .. })
+                Err(GenerateError::NotFinite { token: 0, .. })
             ));
         }
     }

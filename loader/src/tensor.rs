@@ -11,7 +11,7 @@ use htc_formats::map::MappedFile;
 use htc_formats::source::{ModelFile, ModelTensor, Place};
 use htc_kernels::Matrix;
 
-use crate::error::{ExecError, LoadError};
+use crate::error::{LoadError, Result};
 
 /// Matrix `[rows, cols]`, used in place; clones share the mapping.
 #[derive(Clone)]
@@ -57,7 +57,7 @@ impl Tensor {
         dtype: DType,
         [rows, cols]: [usize; 2],
         bytes: impl Into<Arc<[u8]>>,
-    ) -> Result<Self, ExecError> {
+    ) -> Result<Self> {
         let tensor = Tensor {
             data: Data::Computed(bytes.into()),
             name: name.into(),
@@ -70,33 +70,11 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// Creates a column-group matrix from bytes in memory.
-    ///
-    /// # Errors
-    /// [`ExecError::Codec`] if the bytes do not match the shape and codes.
-    pub fn computed_column_groups(
-        name: impl Into<String>,
-        codes: CodeLayout,
-        rows: usize,
-        bytes: impl Into<Arc<[u8]>>,
-    ) -> Result<Self, ExecError> {
-        let bytes = bytes.into();
-        codes.view(rows, &bytes)?.check()?;
-        Ok(Tensor {
-            data: Data::Computed(bytes),
-            name: name.into(),
-            dtype: DType::Bands,
-            rows,
-            cols: codes.cols(),
-            codes: Some(codes),
-        })
-    }
-
     /// Validates the tensor for use on the CPU.
     ///
     /// # Errors
     /// [`ExecError::Codec`] for an invalid scale or map of classes.
-    pub(crate) fn validated(&self) -> Result<Self, ExecError> {
+    pub(crate) fn validated(&self) -> Result<Self> {
         if let Some(bands) = self.column_groups()? {
             bands.check()?;
         }
@@ -146,7 +124,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`ExecError::Shape`] for column groups.
-    pub fn matrix(&self) -> Result<Matrix<'_>, ExecError> {
+    pub fn matrix(&self) -> Result<Matrix<'_>> {
         Ok(Matrix::new(self.dtype, self.rows, self.cols, self.bytes())?)
     }
 

@@ -4,8 +4,8 @@
 
 mod tokenizer_common;
 
-use htc_formats::vocab::{PreTokenizer, TokenKind, Vocabulary};
-use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer, TokenizerError};
+use htc_formats::vocab::{PreTokenizer, TokenKind, Vocabulary, VocabularyError};
+use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
 use serde_json::{Value, json};
 use tokenizer_common::{cases, fixture, from_json};
 
@@ -187,25 +187,25 @@ fn invalid_vocabularies_are_rejected() {
     };
     let no_token = refuse(|v| v.merges[3] = (0, 0));
     assert!(
-        matches!(no_token, TokenizerError::MergeResult { merge: 3, .. }),
+        matches!(no_token, VocabularyError::MergeResult { merge: 3, .. }),
         "{no_token}"
     );
     let twice = refuse(|v| v.merges[7] = v.merges[3]);
     let (first, second) = (3, 7);
     assert!(
-        matches!(twice, TokenizerError::DuplicateMerge { first: a, second: b, .. } if (a, b) == (first, second)),
+        matches!(twice, VocabularyError::DuplicateMerge { first: a, second: b, .. } if (a, b) == (first, second)),
         "{twice}"
     );
     let outside = refuse(|v| v.merges[0].0 = u32::MAX);
     assert!(
-        matches!(outside, TokenizerError::Vocabulary(_)),
+        matches!(outside, VocabularyError::Merge { .. }),
         "{outside}"
     );
     let duplicate = refuse(|v| v.tokens[9] = v.tokens[8].clone());
     assert!(
         matches!(
             duplicate,
-            TokenizerError::DuplicateText {
+            VocabularyError::DuplicateText {
                 first: 8,
                 second: 9,
                 ..

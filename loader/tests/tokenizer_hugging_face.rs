@@ -7,8 +7,8 @@ mod tokenizer_common;
 
 use htc_formats::gguf::Gguf;
 use htc_formats::source::ModelFile;
-use htc_formats::vocab::Vocabulary;
-use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer, TokenizerError};
+use htc_formats::vocab::{Vocabulary, VocabularyError};
+use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
 use tokenizer_common::{cases, fixture, from_json, shared, texts, vocabulary_of};
 
 #[test]
@@ -130,6 +130,6 @@ fn missing_byte_tokens_are_rejected() {
     vocabulary.kinds[77] = htc_formats::vocab::TokenKind::Normal;
     assert_eq!(
         Tokenizer::new(vocabulary).unwrap_err(),
-        TokenizerError::BytesMissing
+        VocabularyError::BytesMissing
     );
 }

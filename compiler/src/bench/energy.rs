@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use htc_loader::live::sensor::DEFAULT_POLL_INTERVAL;
 use htc_loader::live::{
-    Clock, ControlLaw, ControlLawOptions, Energy, EnergyPhase, Governor, GovernorOptions,
-    Reading as Sensed, Sensor, SensorError, SensorSpec, SharedFraction, Source, open_sensor,
+    ControlLaw, ControlLawOptions, Energy, EnergyPhase, Governor, GovernorOptions, LiveError,
+    Reading as Sensed, Sensor, SensorInfo, SensorSpec, SharedFraction, Source, open_sensor,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -54,11 +54,10 @@ fn locked(seen: &Mutex<Observations>) -> MutexGuard<'_, Observations> {
 }
 
 impl Sensor for RecordingSensor {
-    fn name(&self) -> String {
-        self.sensor.name()
+    fn info(&self) -> &SensorInfo {
+        self.sensor.info()
     }
-
-    fn read(&mut self) -> Result<Sensed, SensorError> {
+    fn read(&mut self) -> Result<Sensed, LiveError> {
         let read = self.sensor.read();
         let mut seen = locked(&self.seen);
         match &read {
@@ -75,18 +74,6 @@ impl Sensor for RecordingSensor {
             }
         }
         read
-    }
-
-    fn clock(&self) -> Clock {
-        self.sensor.clock()
-    }
-
-    fn min_interval(&self) -> Duration {
-        self.sensor.min_interval()
-    }
-
-    fn notes(&self) -> &[String] {
-        self.sensor.notes()
     }
 }
 
@@ -106,7 +93,7 @@ pub struct EnergyMeter {
 
 impl EnergyMeter {
     /// Opens the sensor of `spec`.
-    pub fn open(spec: &SensorSpec) -> Result<EnergyMeter, BenchError> {
+    pub fn open(spec: &SensorSpec) -> Result<EnergyMeter, LiveError> {
         let plant = SharedFraction::new();
         plant.set_busy(false);
         EnergyMeter::with(open_sensor(spec, &plant)?, plant, spec.speed(), IDLE)
@@ -117,10 +104,10 @@ impl EnergyMeter {
         plant: Arc<SharedFraction>,
         speed: f64,
         idle: Duration,
-    ) -> Result<EnergyMeter, BenchError> {
+    ) -> Result<EnergyMeter, LiveError> {
         let seen = Arc::new(Mutex::new(Observations::default()));
-        let interval = sensor.min_interval().max(MIN_POLL_INTERVAL);
-        let (name, notes) = (sensor.name(), sensor.notes().to_vec());
+        let interval = sensor.info().min_interval.max(MIN_POLL_INTERVAL);
+        let (name, notes) = (sensor.info().name.clone(), sensor.info().notes.clone());
         let options = GovernorOptions {
             interval,
             ..GovernorOptions::default().with_speed(speed)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use htc_loader::ExecError;
 use htc_loader::generate::GenerateError;
-use htc_loader::live::{ControlLawError, SensorError};
+use htc_loader::live::LiveError;
 use thiserror::Error;
 
 use super::gates::{MAX_FILE as MAX_GATES_FILE, MAX_GATES, Metric};
@@ -63,7 +63,7 @@ pub enum BenchError {
     },
     /// The sensor does not answer any more.
     #[error(transparent)]
-    Sensor(#[from] SensorError),
+    Sensor(#[from] LiveError),
     /// Cancelled.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
@@ -115,9 +115,6 @@ pub enum BenchError {
         /// Ranks of the gates.
         ranks: String,
     },
-    /// The control law without limits is invalid (internal error).
-    #[error("the sensor cannot be read without a limit: {0}; this is an error in the program")]
-    Law(#[from] ControlLawError),
     /// Unreadable file.
     #[error("{}: cannot be read: {error}; give the `json` of `htc bench`", path.display())]
     ReadRecord {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use htc_loader::tokenizer::TokenizerError;
+use htc_formats::vocab::VocabularyError;
 use htc_loader::{ExecError, LoadError};
 use thiserror::Error;
 
@@ -55,7 +55,7 @@ pub enum CalibrateError {
         /// Model path.
         path: PathBuf,
         /// Cause.
-        error: TokenizerError,
+        error: VocabularyError,
     },
     /// The model cannot be executed.
     #[error("{}: {error}", path.display())]

@@ -4,11 +4,7 @@
 macro_rules! serde_as_text {
     ($($name:ty),+) => {
         $(
-            impl serde::Serialize for $name {
-                fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                    serializer.collect_str(self)
-                }
-            }
+            htc_formats::serde_as_text!($name);
 
             impl schemars::JsonSchema for $name {
                 fn inline_schema() -> bool {
@@ -23,13 +19,6 @@ macro_rules! serde_as_text {
                     <String as schemars::JsonSchema>::json_schema(generator)
                 }
             }
-
-            impl<'de> serde::Deserialize<'de> for $name {
-                fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                    let text = <String as serde::Deserialize>::deserialize(deserializer)?;
-                    text.parse().map_err(serde::de::Error::custom)
-                }
-            }
         )+
     };
 }
@@ -37,23 +26,7 @@ macro_rules! serde_as_text {
 /// Implements `ALL`, `name`, `Display`, `FromStr` and serde for an enumeration of names.
 macro_rules! named {
     ($type:ident, $expected:literal, $($variant:ident: $name:literal),+ $(,)?) => {
-        impl $type {
-            /// All values.
-            pub const ALL: [$type; [$($name),+].len()] = [$($type::$variant),+];
-
-            /// Returns the name on the command line, in plans and in reports.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $($type::$variant => $name,)+
-                }
-            }
-        }
-
-        impl std::fmt::Display for $type {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.name())
-            }
-        }
+        htc_formats::names!($type { $($variant $name),+ });
 
         impl std::str::FromStr for $type {
             type Err = String;

@@ -6,16 +6,16 @@ use crate::gguf::GgufError;
 use crate::model::HyperError;
 use crate::safetensors::SafetensorsError;
 
+pub(crate) type Result<T, E = BindError> = std::result::Result<T, E>;
+
 /// Error returned when a file or folder cannot be bound as a model, or a container cannot represent
 /// one.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "fields that the messages name")]
 pub enum BindError {
     /// Unsupported architecture.
     #[error("architecture {found:?} is not supported; supported: {}", supported())]
-    Architecture {
-        /// Its name.
-        found: String,
-    },
+    Architecture { found: String },
     /// A metadata entry is missing or has the wrong type, or a tensor type is unsupported.
     #[error(transparent)]
     Gguf(#[from] GgufError),
@@ -24,12 +24,7 @@ pub enum BindError {
     Safetensors(#[from] SafetensorsError),
     /// Values of a tensor needed to open the model cannot be decoded.
     #[error("tensor {tensor:?}: {error}")]
-    Numbers {
-        /// Tensor name.
-        tensor: String,
-        /// Cause.
-        error: CodecError,
-    },
+    Numbers { tensor: String, error: CodecError },
     /// Invalid hyper-parameters.
     #[error(transparent)]
     Hyper(#[from] HyperError),
@@ -41,18 +36,10 @@ pub enum BindError {
             count => format!("the model is a mixture of {count} experts; only dense models of its architecture are supported"),
         }
     )]
-    Experts {
-        /// Experts per block.
-        experts: u64,
-    },
+    Experts { experts: u64 },
     /// Keys and values of different head sizes.
     #[error("keys have {keys} dimensions per head and values {values}; they must agree")]
-    HeadSizes {
-        /// `attention.key_length`.
-        keys: usize,
-        /// `attention.value_length`.
-        values: usize,
-    },
+    HeadSizes { keys: usize, values: usize },
     /// Attention that is not causal.
     #[error("attention.causal is false; only causal models are supported")]
     NotCausal,
@@ -60,29 +47,18 @@ pub enum BindError {
     #[error(
         "rope scaling {found:?} is not supported; supported: none, linear, longrope, and llama3's tensor of factors"
     )]
-    RopeScaling {
-        /// Name of the scaling.
-        found: String,
-    },
+    RopeScaling { found: String },
     /// A window pattern for another number of layers.
     #[error(
         "the pattern of sliding windows is for {found} layers, the model has {layers}; \
          the file is damaged"
     )]
-    Pattern {
-        /// Layers of the model.
-        layers: usize,
-        /// Entries of the pattern.
-        found: usize,
-    },
+    Pattern { layers: usize, found: usize },
     /// Missing tensor.
     #[error(
         "tensor {tensor:?} is missing; the model is incomplete (a vocabulary, or one file of several?)"
     )]
-    MissingTensor {
-        /// Tensor name.
-        tensor: String,
-    },
+    MissingTensor { tensor: String },
     /// A tensor shape that contradicts the hyper-parameters.
     #[error("tensor {tensor:?}: expected shape {expected:?}, found {found:?} (rows first)")]
     TensorShape {
@@ -108,10 +84,7 @@ pub enum BindError {
     },
     /// `config.json` is not a JSON object. Nested keys of it are written `outer.inner`.
     #[error("the configuration is unreadable: {error}")]
-    ConfigJson {
-        /// Message of the parser.
-        error: String,
-    },
+    ConfigJson { error: String },
     /// Missing key.
     #[error("{key:?} is missing, expected {expected}")]
     MissingKey {
@@ -145,38 +118,26 @@ pub enum BindError {
         "model type {found:?} is not supported; supported: {}",
         hugging_face::model_type_names()
     )]
-    ModelType {
-        /// Model type.
-        found: String,
-    },
+    ModelType { found: String },
     /// A mixture of experts.
     #[error(
         "model type {found:?}, a mixture of experts, is not supported; supported: {}",
         hugging_face::model_type_names()
     )]
-    ExpertModel {
-        /// Model type.
-        found: String,
-    },
+    ExpertModel { found: String },
     /// A multimodal model.
     #[error(
         "model type {found:?} reads images (\"vision_config\"), which is not supported; \
          supported are models of text of type {}",
         hugging_face::model_type_names()
     )]
-    Vision {
-        /// Model type.
-        found: String,
-    },
+    Vision { found: String },
     /// Weights quantised by another program.
     #[error(
         "the weights are quantised by {method:?} (\"quantization_config\"), which is not \
          supported; compile the model they were made from"
     )]
-    Quantised {
-        /// Quantisation method.
-        method: String,
-    },
+    Quantised { method: String },
     /// A bias that contradicts the configuration.
     #[error(
         "tensor {tensor:?} is present, {}; remove the tensor or correct the configuration",

@@ -3,10 +3,7 @@
 use super::Architecture;
 use super::model_type::ModelType;
 use super::rules::{EmbeddingScale, Sliding, Traits};
-use super::shared::{
-    ATTENTION_NORM, ATTENTION_OUTPUT, EMBEDDING, FFN_DOWN, GEMMA_TYPE, OUTPUT, PLAIN,
-    SANDWICH_NORMS, SEPARATE_GATE_UP, SEPARATE_QKV,
-};
+use super::shared::{GEMMA_TYPE, PLAIN, SANDWICH_NORMS, SEPARATE_ATTENTION, SEPARATE_FFN};
 use crate::model::Activation;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
@@ -20,16 +17,7 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
         final_logit_softcapping: Some(Some(30.0)),
         ..GEMMA_TYPE
     }],
-    groups: &[
-        &EMBEDDING,
-        &ATTENTION_NORM,
-        &SEPARATE_QKV,
-        &ATTENTION_OUTPUT,
-        &SANDWICH_NORMS,
-        &SEPARATE_GATE_UP,
-        &FFN_DOWN,
-        &OUTPUT,
-    ],
+    groups: &[&SEPARATE_ATTENTION, &SANDWICH_NORMS, &SEPARATE_FFN],
     traits: Traits {
         activation: Activation::GeluTanh,
         embedding_scale: EmbeddingScale::RootOfWidth,

@@ -4,8 +4,7 @@ use super::Architecture;
 use super::model_type::{ModelType, RopeKinds, Window};
 use super::rules::{EmbeddingScale, Sliding, Traits};
 use super::shared::{
-    ATTENTION_NORM, ATTENTION_OUTPUT, EMBEDDING, FFN_DOWN, GEMMA_TYPE, HEAD_NORMS, OUTPUT, PLAIN,
-    SANDWICH_NORMS, SEPARATE_GATE_UP, SEPARATE_QKV,
+    GEMMA_TYPE, HEAD_NORMS, PLAIN, SANDWICH_NORMS, SEPARATE_ATTENTION, SEPARATE_FFN,
 };
 use crate::model::Activation;
 
@@ -24,15 +23,10 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
         ..GEMMA_TYPE
     }],
     groups: &[
-        &EMBEDDING,
-        &ATTENTION_NORM,
-        &SEPARATE_QKV,
+        &SEPARATE_ATTENTION,
         &HEAD_NORMS,
-        &ATTENTION_OUTPUT,
         &SANDWICH_NORMS,
-        &SEPARATE_GATE_UP,
-        &FFN_DOWN,
-        &OUTPUT,
+        &SEPARATE_FFN,
     ],
     traits: Traits {
         activation: Activation::GeluTanh,

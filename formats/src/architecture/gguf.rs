@@ -7,6 +7,7 @@ use std::collections::HashMap;
 pub use write::{gguf_metadata, gguf_rope_pairs};
 
 use super::{Architecture, BindError, ContainerTensor, Sliding, check_layers};
+use crate::architecture::error::Result;
 use crate::gguf::{Array, Contents, FromValue, GgufError, TensorInfo, Value};
 use crate::model::{Experts, Forward, HyperParameters, LongRope, SlidingWindow};
 
@@ -42,7 +43,7 @@ impl<'a> Parts<'a> {
         tensors.map(|tensor| tensor.name.as_str())
     }
 
-    pub fn find(&self, name: &str) -> Result<Option<ContainerTensor>, BindError> {
+    pub fn find(&self, name: &str) -> Result<Option<ContainerTensor>> {
         let Some(&(file, tensor)) = self.tensors.get(name) else {
             return Ok(None);
         };
@@ -64,12 +65,9 @@ impl<'a> Parts<'a> {
 pub(super) fn hyper_parameters(
     parts: &Parts<'_>,
     architecture: &Architecture,
-) -> Result<HyperParameters, BindError> {
+) -> Result<HyperParameters> {
     let gguf = parts.first;
-    let keys = Keys {
-        gguf,
-        prefix: architecture.name,
-    };
+    let keys = Keys { gguf, architecture };
     let traits = &architecture.traits;
     if !keys.or("attention.causal", true)? {
         return Err(BindError::NotCausal);
@@ -103,9 +101,9 @@ pub(super) fn hyper_parameters(
         logit_softcap: keys
             .optional("final_logit_softcapping")?
             .or(traits.logit_softcap),
-        sliding_window: sliding_window(&keys, architecture, layers)?,
-        long_rope: long_rope(parts, &keys, context)?,
-        experts: experts(&keys, architecture, ffn)?,
+        sliding_window: keys.sliding_window(layers)?,
+        long_rope: keys.long_rope(parts, context)?,
+        experts: keys.experts(ffn)?,
     };
     let hyper = HyperParameters {
         architecture: architecture.name.to_owned(),
@@ -121,35 +119,15 @@ pub(super) fn hyper_parameters(
         norm_epsilon: keys.required("attention.layer_norm_rms_epsilon")?,
         rope_theta: keys.or("rope.freq_base", traits.rope_theta)?,
         rope_dimensions: keys.or("rope.dimension_count", head_size)?,
-        rope_linear_scale: rope_scale(&keys)?,
+        rope_linear_scale: keys.rope_scale()?,
         forward,
     };
     hyper.check()?;
     Ok(hyper)
 }
 
-/// Returns the mixture of experts of an architecture that has one.
-fn experts(
-    keys: &Keys<'_>,
-    architecture: &Architecture,
-    ffn: usize,
-) -> Result<Option<Experts>, BindError> {
-    if !architecture.has_experts() {
-        return Ok(None);
-    }
-    Ok(Some(Experts {
-        count: keys.required("expert_count")?,
-        used: keys.required("expert_used_count")?,
-        ffn: keys.or("expert_feed_forward_length", ffn)?,
-        normalised: keys.or(
-            "expert_weights_norm",
-            architecture.traits.normalises_experts,
-        )?,
-    }))
-}
-
 /// Returns the rows of the embedding, which define the vocabulary size.
-fn vocabulary_rows(parts: &Parts<'_>) -> Result<usize, BindError> {
+fn vocabulary_rows(parts: &Parts<'_>) -> Result<usize> {
     let name = "token_embd.weight";
     match parts.tensors.get(name) {
         Some((_, embedding)) => Ok(embedding.rows()),
@@ -159,97 +137,17 @@ fn vocabulary_rows(parts: &Parts<'_>) -> Result<usize, BindError> {
     }
 }
 
-/// Returns the divisor of positions. An absent type means linear; a factor of 0 or none means 1.
-/// LongRoPE has tensors of factors instead.
-fn rope_scale(keys: &Keys<'_>) -> Result<f32, BindError> {
-    let kind: &str = keys.or("rope.scaling.type", "linear")?;
-    match kind {
-        "none" | "longrope" => Ok(1.0),
-        "linear" => {
-            let factor = keys.or("rope.scaling.factor", keys.or("rope.scale_linear", 0.0)?)?;
-            Ok(if factor == 0.0 { 1.0 } else { factor })
-        }
-        other => Err(BindError::RopeScaling {
-            found: other.to_owned(),
-        }),
-    }
-}
-
-/// Returns the window (0 is none) and its layers: from a list of flags, the period of a pattern, or
-/// the architecture.
-fn sliding_window(
-    keys: &Keys<'_>,
-    architecture: &Architecture,
-    layers: usize,
-) -> Result<Option<SlidingWindow>, BindError> {
-    let traits = &architecture.traits;
-    let default = match traits.sliding {
-        Sliding::Every => None,
-        Sliding::AllBut { positions, .. } => positions,
-    };
-    let positions = keys.optional("attention.sliding_window")?.or(default);
-    let Some(positions) = positions.filter(|&positions| positions > 0) else {
-        return Ok(None);
-    };
-    let key = "attention.sliding_window_pattern";
-    let full_layers = match keys.get(key) {
-        Some(Value::Array(Array::Bool(slides))) => {
-            if slides.len() != layers {
-                return Err(BindError::Pattern {
-                    layers,
-                    found: slides.len(),
-                });
-            }
-            let full = slides.iter().enumerate().filter(|(_, slides)| !**slides);
-            full.map(|(layer, _)| layer).collect()
-        }
-        _ => traits.sliding.full_layers(layers, keys.optional(key)?),
-    };
-    let rope_theta = match traits.sliding_rope_theta {
-        Some(theta) => Some(keys.or("rope.freq_base_swa", theta)?),
-        None => keys.optional("rope.freq_base_swa")?,
-    };
-    Ok(Some(SlidingWindow {
-        positions,
-        full_layers,
-        rope_theta,
-    }))
-}
-
 /// LongRoPE factors for contexts up to the original one, and beyond.
 const LONG_ROPE_TENSORS: [&str; 2] = ["rope_factors_short.weight", "rope_factors_long.weight"];
 
-/// Reads LongRoPE if the scaling type or one of its tensors is present; both tensors are then
-/// required.
-fn long_rope(
-    parts: &Parts<'_>,
-    keys: &Keys<'_>,
-    context: usize,
-) -> Result<Option<LongRope>, BindError> {
-    let kind: Option<&str> = keys.optional("rope.scaling.type")?;
-    let has = |name: &&str| parts.tensors.contains_key(*name);
-    if kind != Some("longrope") && !LONG_ROPE_TENSORS.iter().any(has) {
-        return Ok(None);
-    }
-    if let Some(missing) = LONG_ROPE_TENSORS.iter().find(|name| !has(name)) {
-        return Err(BindError::MissingTensor {
-            tensor: (*missing).to_owned(),
-        });
-    }
-    Ok(Some(LongRope {
-        original_context: keys.or("rope.scaling.original_context_length", context)?,
-        attention_factor: keys.or("rope.scaling.attn_factor", 1.0)?,
-    }))
-}
-
 struct Keys<'a> {
     gguf: &'a Contents,
-    prefix: &'static str,
+    architecture: &'a Architecture,
 }
 
 impl<'a> Keys<'a> {
     fn name(&self, key: &str) -> String {
-        format!("{}.{key}", self.prefix)
+        format!("{}.{key}", self.architecture.name)
     }
 
     fn get(&self, key: &str) -> Option<&'a Value> {
@@ -266,5 +164,93 @@ impl<'a> Keys<'a> {
 
     fn or<T: FromValue<'a>>(&self, key: &str, default: T) -> Result<T, GgufError> {
         Ok(self.optional(key)?.unwrap_or(default))
+    }
+
+    /// Returns the mixture of experts of an architecture that has one.
+    fn experts(&self, ffn: usize) -> Result<Option<Experts>> {
+        if !self.architecture.has_experts() {
+            return Ok(None);
+        }
+        Ok(Some(Experts {
+            count: self.required("expert_count")?,
+            used: self.required("expert_used_count")?,
+            ffn: self.or("expert_feed_forward_length", ffn)?,
+            normalised: self.or(
+                "expert_weights_norm",
+                self.architecture.traits.normalises_experts,
+            )?,
+        }))
+    }
+
+    /// Returns the divisor of positions. An absent type means linear; a factor of 0 or none means 1.
+    /// LongRoPE has tensors of factors instead.
+    fn rope_scale(&self) -> Result<f32> {
+        let kind: &str = self.or("rope.scaling.type", "linear")?;
+        match kind {
+            "none" | "longrope" => Ok(1.0),
+            "linear" => {
+                let factor = self.or("rope.scaling.factor", self.or("rope.scale_linear", 0.0)?)?;
+                Ok(if factor == 0.0 { 1.0 } else { factor })
+            }
+            other => Err(BindError::RopeScaling {
+                found: other.to_owned(),
+            }),
+        }
+    }
+
+    /// Returns the window (0 is none) and its layers: from a list of flags, the period of a pattern, or
+    /// the architecture.
+    fn sliding_window(&self, layers: usize) -> Result<Option<SlidingWindow>> {
+        let traits = &self.architecture.traits;
+        let default = match traits.sliding {
+            Sliding::Every => None,
+            Sliding::AllBut { positions, .. } => positions,
+        };
+        let positions = self.optional("attention.sliding_window")?.or(default);
+        let Some(positions) = positions.filter(|&positions| positions > 0) else {
+            return Ok(None);
+        };
+        let key = "attention.sliding_window_pattern";
+        let full_layers = match self.get(key) {
+            Some(Value::Array(Array::Bool(slides))) => {
+                if slides.len() != layers {
+                    return Err(BindError::Pattern {
+                        layers,
+                        found: slides.len(),
+                    });
+                }
+                let full = slides.iter().enumerate().filter(|(_, slides)| !**slides);
+                full.map(|(layer, _)| layer).collect()
+            }
+            _ => traits.sliding.full_layers(layers, self.optional(key)?),
+        };
+        let rope_theta = match traits.sliding_rope_theta {
+            Some(theta) => Some(self.or("rope.freq_base_swa", theta)?),
+            None => self.optional("rope.freq_base_swa")?,
+        };
+        Ok(Some(SlidingWindow {
+            positions,
+            full_layers,
+            rope_theta,
+        }))
+    }
+
+    /// Reads LongRoPE if the scaling type or one of its tensors is present; both tensors are then
+    /// required.
+    fn long_rope(&self, parts: &Parts<'_>, context: usize) -> Result<Option<LongRope>> {
+        let kind: Option<&str> = self.optional("rope.scaling.type")?;
+        let has = |name: &&str| parts.tensors.contains_key(*name);
+        if kind != Some("longrope") && !LONG_ROPE_TENSORS.iter().any(has) {
+            return Ok(None);
+        }
+        if let Some(missing) = LONG_ROPE_TENSORS.iter().find(|name| !has(name)) {
+            return Err(BindError::MissingTensor {
+                tensor: (*missing).to_owned(),
+            });
+        }
+        Ok(Some(LongRope {
+            original_context: self.or("rope.scaling.original_context_length", context)?,
+            attention_factor: self.or("rope.scaling.attn_factor", 1.0)?,
+        }))
     }
 }

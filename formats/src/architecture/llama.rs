@@ -4,9 +4,8 @@ use super::Architecture;
 use super::model_type::{ModelType, Window};
 use super::rules::Traits;
 use super::shared::{
-    ATTENTION, ATTENTION_NORM, ATTENTION_OUTPUT, EMBEDDING, FFN, FFN_DOWN, FFN_NORM, LLAMA_TYPE,
-    OPTIONAL_OUTPUT_AND_FFN_BIASES, OPTIONAL_QKV_BIASES, OUTPUT, PLAIN, ROPE_FACTORS,
-    SEPARATE_GATE_UP, SEPARATE_QKV,
+    ATTENTION, FFN, FFN_NORM, LLAMA_TYPE, OPTIONAL_OUTPUT_AND_FFN_BIASES, OPTIONAL_QKV_BIASES,
+    PLAIN, ROPE_FACTORS, SEPARATE_ATTENTION, SEPARATE_FFN,
 };
 use crate::model::RopePairs;
 
@@ -33,17 +32,12 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
         },
     ],
     groups: &[
-        &EMBEDDING,
         &ROPE_FACTORS,
-        &ATTENTION_NORM,
-        &SEPARATE_QKV,
+        &SEPARATE_ATTENTION,
         &OPTIONAL_QKV_BIASES,
-        &ATTENTION_OUTPUT,
         &FFN_NORM,
-        &SEPARATE_GATE_UP,
-        &FFN_DOWN,
+        &SEPARATE_FFN,
         &OPTIONAL_OUTPUT_AND_FFN_BIASES,
-        &OUTPUT,
     ],
     traits: Traits {
         gguf_rope_pairs: RopePairs::Adjacent,

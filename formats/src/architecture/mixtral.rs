@@ -4,8 +4,7 @@ use super::Architecture;
 use super::model_type::{ExpertDefaults, ModelType, Window};
 use super::rules::{Dim, ExpertRule, Group, TensorRule, Traits};
 use super::shared::{
-    ATTENTION, ATTENTION_NORM, ATTENTION_OUTPUT, EMBEDDING, FFN_NORM, LLAMA_TYPE, OUTPUT, PLAIN,
-    REQUIRED, ROPE_FACTORS, SEPARATE_QKV, dense,
+    ATTENTION, FFN_NORM, LLAMA_TYPE, PLAIN, REQUIRED, ROPE_FACTORS, SEPARATE_ATTENTION, dense,
 };
 use crate::model::{ProjectionKind, RopePairs};
 
@@ -31,15 +30,11 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
         ..LLAMA_TYPE
     }],
     groups: &[
-        &EMBEDDING,
         &ROPE_FACTORS,
-        &ATTENTION_NORM,
-        &SEPARATE_QKV,
-        &ATTENTION_OUTPUT,
+        &SEPARATE_ATTENTION,
         &FFN_NORM,
         &ROUTER,
         &EXPERTS,
-        &OUTPUT,
     ],
     traits: Traits {
         gguf_rope_pairs: RopePairs::Adjacent,

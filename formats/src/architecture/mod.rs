@@ -32,6 +32,7 @@ use crate::gguf::Contents;
 use crate::limits;
 use crate::model::{HyperError, HyperParameters, Part, ProjectionKind, Role};
 
+use crate::architecture::error::Result;
 pub use error::BindError;
 pub use gguf::{gguf_metadata, gguf_rope_pairs};
 pub use hugging_face::{ConfigFacts, HuggingFaceConfig, WeightFile, bind_hugging_face};
@@ -59,6 +60,7 @@ pub struct Architecture {
     pub name: &'static str,
     /// Its models in Hugging Face folders.
     pub(crate) model_types: &'static [ModelType],
+    /// Tensors apart from embedding, first norm of a block and output.
     groups: &'static [&'static Group],
     pub(crate) traits: Traits,
 }
@@ -147,7 +149,7 @@ fn check_layers(found: usize) -> Result<usize, HyperError> {
 
 /// Returns the architecture of a model with this many experts in a block: a name may stand for dense models
 /// and for mixtures of experts.
-fn named(name: &str, experts: u64) -> Result<&'static Architecture, BindError> {
+fn named(name: &str, experts: u64) -> Result<&'static Architecture> {
     let mut named = SUPPORTED.iter().filter(|a| a.name == name).peekable();
     if named.peek().is_none() {
         let found = escape_truncated(name);
@@ -161,7 +163,7 @@ fn named(name: &str, experts: u64) -> Result<&'static Architecture, BindError> {
 ///
 /// # Errors
 /// [`BindError`].
-pub fn bind(gguf: &Contents) -> Result<(HyperParameters, Vec<ModelTensor>), BindError> {
+pub fn bind(gguf: &Contents) -> Result<(HyperParameters, Vec<ModelTensor>)> {
     bind_parts(gguf, &[])
 }
 
@@ -173,7 +175,7 @@ pub fn bind(gguf: &Contents) -> Result<(HyperParameters, Vec<ModelTensor>), Bind
 pub fn bind_parts(
     first: &Contents,
     others: &[&Contents],
-) -> Result<(HyperParameters, Vec<ModelTensor>), BindError> {
+) -> Result<(HyperParameters, Vec<ModelTensor>)> {
     let parts = gguf::Parts::new(first, others);
     let name: &str = first.required("general.architecture")?;
     let experts: u64 = first
@@ -193,8 +195,8 @@ impl Architecture {
         hyper: &HyperParameters,
         naming: Naming,
         names: impl Iterator<Item = &'a str>,
-        find: impl Fn(&str) -> Result<Option<ContainerTensor>, BindError>,
-    ) -> Result<Vec<ModelTensor>, BindError> {
+        find: impl Fn(&str) -> Result<Option<ContainerTensor>>,
+    ) -> Result<Vec<ModelTensor>> {
         let mut bound: Vec<ModelTensor> = Vec::new();
         let mut used = HashSet::new();
         for tensor in self.expected(hyper.layers, hyper.experts(), naming) {
@@ -255,7 +257,9 @@ impl Architecture {
         experts: usize,
         naming: Naming,
     ) -> impl Iterator<Item = ExpectedTensor> {
-        self.groups.iter().flat_map(move |group| {
+        let groups = [&shared::EMBEDDING, &shared::ATTENTION_NORM].into_iter();
+        let groups = groups.chain(self.groups.iter().copied());
+        groups.chain([&shared::OUTPUT]).flat_map(move |group| {
             let layers = match group {
                 Group::Model(_) => 1,
                 Group::Block(_) | Group::Experts(_) => layers,
@@ -365,7 +369,7 @@ fn bind_tensor(
     found: &ContainerTensor,
     hyper: &HyperParameters,
     bound: &mut Vec<ModelTensor>,
-) -> Result<(), BindError> {
+) -> Result<()> {
     let cols = expected.cols.length(hyper);
     let (shape, vector) = (expected.shape(hyper), vec![cols as u64]);
     let is_vector = shape[0] == 1;

@@ -1,7 +1,7 @@
 //! Tensor names for writers of containers.
 
 use super::{Architecture, Naming};
-use crate::architecture::BindError;
+use crate::architecture::error::Result;
 use crate::model::{HyperParameters, Role};
 
 /// A tensor of an architecture as named in a container.
@@ -15,7 +15,7 @@ pub struct NamedTensor {
     pub required: bool,
 }
 
-pub(super) fn architecture(hyper: &HyperParameters) -> Result<&'static Architecture, BindError> {
+pub(super) fn architecture(hyper: &HyperParameters) -> Result<&'static Architecture> {
     super::named(&hyper.architecture, hyper.experts() as u64)
 }
 
@@ -23,10 +23,7 @@ pub(super) fn architecture(hyper: &HyperParameters) -> Result<&'static Architect
 ///
 /// # Errors
 /// [`BindError::Architecture`].
-pub fn tensor_names(
-    hyper: &HyperParameters,
-    naming: Naming,
-) -> Result<Vec<NamedTensor>, BindError> {
+pub fn tensor_names(hyper: &HyperParameters, naming: Naming) -> Result<Vec<NamedTensor>> {
     Ok(architecture(hyper)?.tensor_names(hyper.layers, hyper.experts(), naming))
 }
 

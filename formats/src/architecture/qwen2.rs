@@ -3,10 +3,7 @@
 use super::Architecture;
 use super::model_type::ModelType;
 use super::rules::{Dim, Group, TensorRule};
-use super::shared::{
-    ATTENTION_NORM, ATTENTION_OUTPUT, EMBEDDING, FFN_DOWN, FFN_NORM, OUTPUT, PLAIN, QWEN_TYPE,
-    REQUIRED, SEPARATE_GATE_UP, SEPARATE_QKV, bias,
-};
+use super::shared::{FFN_NORM, PLAIN, QWEN_TYPE, REQUIRED, SEPARATE_ATTENTION, SEPARATE_FFN, bias};
 use crate::model::ProjectionKind;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
@@ -16,17 +13,7 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
         class: "Qwen2ForCausalLM",
         ..QWEN_TYPE
     }],
-    groups: &[
-        &EMBEDDING,
-        &ATTENTION_NORM,
-        &SEPARATE_QKV,
-        &QKV_BIASES,
-        &ATTENTION_OUTPUT,
-        &FFN_NORM,
-        &SEPARATE_GATE_UP,
-        &FFN_DOWN,
-        &OUTPUT,
-    ],
+    groups: &[&SEPARATE_ATTENTION, &QKV_BIASES, &FFN_NORM, &SEPARATE_FFN],
     traits: PLAIN,
 };
 

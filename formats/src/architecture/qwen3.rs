@@ -3,9 +3,8 @@
 use super::Architecture;
 use super::model_type::ModelType;
 use super::shared::{
-    ATTENTION, ATTENTION_NORM, ATTENTION_OUTPUT, EMBEDDING, FFN, FFN_DOWN, FFN_NORM, HEAD_NORMS,
-    OPTIONAL_OUTPUT_AND_FFN_BIASES, OPTIONAL_QKV_BIASES, OUTPUT, PLAIN, QWEN_TYPE,
-    SEPARATE_GATE_UP, SEPARATE_QKV,
+    ATTENTION, FFN, FFN_NORM, HEAD_NORMS, OPTIONAL_OUTPUT_AND_FFN_BIASES, OPTIONAL_QKV_BIASES,
+    PLAIN, QWEN_TYPE, SEPARATE_ATTENTION, SEPARATE_FFN,
 };
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
@@ -18,17 +17,12 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
         ..QWEN_TYPE
     }],
     groups: &[
-        &EMBEDDING,
-        &ATTENTION_NORM,
-        &SEPARATE_QKV,
+        &SEPARATE_ATTENTION,
         &OPTIONAL_QKV_BIASES,
         &HEAD_NORMS,
-        &ATTENTION_OUTPUT,
         &FFN_NORM,
-        &SEPARATE_GATE_UP,
-        &FFN_DOWN,
+        &SEPARATE_FFN,
         &OPTIONAL_OUTPUT_AND_FFN_BIASES,
-        &OUTPUT,
     ],
     traits: PLAIN,
 };

@@ -4,8 +4,8 @@ use super::Architecture;
 use super::model_type::{ExpertDefaults, ModelType, Window};
 use super::rules::{Dim, ExpertRule, Group, TensorRule, Traits};
 use super::shared::{
-    ATTENTION_NORM, ATTENTION_OUTPUT, EMBEDDING, FFN_NORM, HEAD_NORMS, OPTIONAL_QKV_BIASES, OUTPUT,
-    PLAIN, QWEN_TYPE, REQUIRED, SEPARATE_QKV, dense,
+    FFN_NORM, HEAD_NORMS, OPTIONAL_QKV_BIASES, PLAIN, QWEN_TYPE, REQUIRED, SEPARATE_ATTENTION,
+    dense,
 };
 use crate::model::ProjectionKind;
 
@@ -33,16 +33,12 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
         ..QWEN_TYPE
     }],
     groups: &[
-        &EMBEDDING,
-        &ATTENTION_NORM,
-        &SEPARATE_QKV,
+        &SEPARATE_ATTENTION,
         &OPTIONAL_QKV_BIASES,
         &HEAD_NORMS,
-        &ATTENTION_OUTPUT,
         &FFN_NORM,
         &ROUTER,
         &SEPARATE_EXPERTS,
-        &OUTPUT,
     ],
     traits: Traits {
         normalises_experts: true,

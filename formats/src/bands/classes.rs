@@ -9,8 +9,6 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-
 use super::{Code, CodeKind, Codes, ColumnGroups};
 use crate::CodecError;
 use crate::escape::escape_truncated;
@@ -309,18 +307,7 @@ impl FromStr for CodeLayout {
     }
 }
 
-impl Serialize for CodeLayout {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for CodeLayout {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(de::Error::custom)
-    }
-}
+crate::serde_as_text!(CodeLayout);
 
 /// View of the bytes of a column-group matrix.
 #[derive(Clone, Copy, Debug)]

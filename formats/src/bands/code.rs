@@ -40,13 +40,6 @@ impl CodeKind {
         }
     }
 
-    const fn name(self) -> &'static str {
-        match self {
-            CodeKind::Codebook => "levels",
-            CodeKind::Trellis => "trellis",
-        }
-    }
-
     pub(super) const fn letter(self) -> char {
         match self {
             CodeKind::Codebook => 'l',
@@ -55,11 +48,7 @@ impl CodeKind {
     }
 }
 
-impl fmt::Display for CodeKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+crate::names!(CodeKind { Codebook "levels", Trellis "trellis" });
 
 impl Code {
     /// Creates a codebook of 2 to 8 bits.

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-
 use super::code::parse_canonical_number;
 use super::{Code, CodeKind, Codes, GROUP_COLS, TABLES_VERSION};
 use crate::CodecError;
@@ -97,18 +95,7 @@ impl FromStr for Codes {
     }
 }
 
-impl Serialize for Codes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Codes {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(de::Error::custom)
-    }
-}
+crate::serde_as_text!(Codes);
 
 #[cfg(test)]
 mod tests {

@@ -95,25 +95,31 @@ pub fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecEr
     Ok(())
 }
 
+/// Formats that [`encode`] writes: floats, then those of a [`BlockFit`].
+const WRITABLE: &[DType] = &[
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q8_0,
+    DType::Q6K,
+    DType::Q5K,
+    DType::Q5_1,
+    DType::Q5_0,
+    DType::Q4K,
+    DType::Q4_1,
+    DType::Q4_0,
+    DType::IQ4NL,
+    DType::IQ4XS,
+    DType::Q3K,
+    DType::Q2K,
+];
+
+/// Floats among the writable formats.
+const FLOATS: usize = 3;
+
 /// Returns the formats that [`encode`] writes.
 pub fn writable_types() -> &'static [DType] {
-    &[
-        DType::F32,
-        DType::F16,
-        DType::BF16,
-        DType::Q8_0,
-        DType::Q6K,
-        DType::Q5K,
-        DType::Q5_1,
-        DType::Q5_0,
-        DType::Q4K,
-        DType::Q4_1,
-        DType::Q4_0,
-        DType::IQ4NL,
-        DType::IQ4XS,
-        DType::Q3K,
-        DType::Q2K,
-    ]
+    WRITABLE
 }
 
 /// Encodes whole blocks. `out` must have exactly the size of `values.len()` numbers.
@@ -132,7 +138,7 @@ pub fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), CodecE
         DType::F32 => float::encode_f32(values, out),
         DType::F16 => float::encode_f16(values, out),
         DType::BF16 => float::encode_bf16(values, out),
-        dtype => match fit::format_of_type(dtype) {
+        dtype => match fit::Format::for_dtype(dtype) {
             Some(format) => fit::encode(format, values, out)?,
             None => return Err(CodecError::ReadOnlyType { dtype }),
         },
@@ -145,7 +151,7 @@ pub(crate) fn magnitude_limit(dtype: DType) -> f32 {
     match dtype {
         DType::F16 => float::F16_LIMIT,
         dtype => {
-            fit::format_of_type(dtype).map_or(f32::INFINITY, |format| format.magnitude_limit())
+            fit::Format::for_dtype(dtype).map_or(f32::INFINITY, |format| format.magnitude_limit())
         }
     }
 }

@@ -7,30 +7,20 @@ use crate::wire::WireError;
 
 /// Error in the contents of a GGUF file or of a split model, or in a request for them.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "fields that the messages name")]
 pub enum GgufError {
     /// The magic is wrong.
     #[error("not a GGUF file: it starts with \"{}\", expected \"GGUF\"", found.escape_ascii())]
-    NotGguf {
-        /// First bytes, at most four.
-        found: Vec<u8>,
-    },
+    NotGguf { found: Vec<u8> },
     /// The file is big-endian.
     #[error("big-endian GGUF is not supported; convert the file to little-endian")]
     BigEndian,
     /// The version is not supported.
     #[error("GGUF version {found} is not supported, expected 2 or 3; convert the model anew")]
-    Version {
-        /// The version.
-        found: u32,
-    },
+    Version { found: u32 },
     /// A value could not be read.
     #[error("{item}: {error}")]
-    Read {
-        /// Item being read.
-        item: String,
-        /// The error.
-        error: WireError,
-    },
+    Read { item: String, error: WireError },
     /// A count exceeds the rest of the file.
     #[error(
         "{place}: {found} stated, the rest of the file can hold {possible} at most; \
@@ -56,36 +46,22 @@ pub enum GgufError {
     },
     /// The type of a value is not defined by GGUF.
     #[error("metadata {key:?}: unknown value type {found}, expected 0 to 12")]
-    ValueType {
-        /// The key.
-        key: String,
-        /// Identifier of the type.
-        found: u32,
-    },
+    ValueType { key: String, found: u32 },
     /// Arrays are nested deeper than [`limits::MAX_ARRAY_DEPTH`].
     #[error(
         "metadata {key:?}: arrays are nested deeper than {} levels",
         limits::MAX_ARRAY_DEPTH
     )]
-    Nesting {
-        /// The key.
-        key: String,
-    },
+    Nesting { key: String },
     /// A key occurs twice.
     #[error("metadata {key:?} stands in the file twice")]
-    DuplicateKey {
-        /// The key.
-        key: String,
-    },
+    DuplicateKey { key: String },
     /// The alignment is no power of two or too large.
     #[error(
         "metadata \"general.alignment\" is {found}, expected a power of two from 1 to {}",
         limits::MAX_ALIGNMENT
     )]
-    Alignment {
-        /// The alignment.
-        found: u64,
-    },
+    Alignment { found: u64 },
     /// A required key is missing.
     #[error("metadata {key:?} is missing, expected {expected}")]
     MissingKey {
@@ -106,51 +82,28 @@ pub enum GgufError {
     },
     /// A tensor name occurs twice.
     #[error("tensor {tensor:?} stands in the table twice")]
-    DuplicateTensor {
-        /// The name.
-        tensor: String,
-    },
+    DuplicateTensor { tensor: String },
     /// The number of dimensions is 0 or too large.
     #[error(
         "tensor {tensor:?}: {found} dimensions, expected 1 to {}",
         limits::MAX_DIMENSIONS
     )]
-    Dimensions {
-        /// The tensor.
-        tensor: String,
-        /// Number of dimensions.
-        found: u32,
-    },
+    Dimensions { tensor: String, found: u32 },
     /// A dimension is 0, or their product overflows.
     #[error("tensor {tensor:?}: impossible shape {dims:?}")]
-    Shape {
-        /// The tensor.
-        tensor: String,
-        /// Dimensions in the order of the file.
-        dims: Vec<u64>,
-    },
+    Shape { tensor: String, dims: Vec<u64> },
     /// The block size of a type is unknown, and with it the end of the tensor.
     #[error(
         "tensor {tensor:?}: unknown type identifier {found}; the file needs a newer version of \
          this program or is damaged"
     )]
-    UnknownType {
-        /// The tensor.
-        tensor: String,
-        /// Identifier of the type.
-        found: u32,
-    },
+    UnknownType { tensor: String, found: u32 },
     /// The type is known but not supported.
     #[error(
         "tensor {tensor:?}: type {found} is not supported; supported are {}",
         supported()
     )]
-    UnsupportedType {
-        /// The tensor.
-        tensor: String,
-        /// Its type.
-        found: GgmlType,
-    },
+    UnsupportedType { tensor: String, found: GgmlType },
     /// A row is not a whole number of blocks.
     #[error("tensor {tensor:?}: a row of {row} numbers is not a multiple of {ggml_type}'s {block}")]
     Row {
@@ -188,39 +141,22 @@ pub enum GgufError {
     },
     /// Two tensors overlap.
     #[error("tensors {first:?} and {second:?} overlap; the file is damaged")]
-    Overlap {
-        /// Tensor that starts first.
-        first: String,
-        /// Tensor that starts within it.
-        second: String,
-    },
+    Overlap { first: String, second: String },
     /// The names of the other parts cannot be derived from this one.
     #[error("this is a part of a model, its name must end in \"{expected}\"; rename it back")]
-    PartName {
-        /// Expected end of the name.
-        expected: String,
-    },
+    PartName { expected: String },
     /// The model has too many parts.
     #[error(
         "the model has {found} parts, {} is the most that is supported",
         limits::MAX_FILES
     )]
-    PartCount {
-        /// Number of parts.
-        found: usize,
-    },
+    PartCount { found: usize },
     /// A part is missing.
     #[error("this part of the model is missing, there are {count}; download it")]
-    MissingPart {
-        /// Number of parts.
-        count: usize,
-    },
+    MissingPart { count: usize },
     /// The file is no part of a model.
     #[error("this file is no part of the model: metadata {key:?} is missing; download it again")]
-    NotAPart {
-        /// Missing metadata key.
-        key: &'static str,
-    },
+    NotAPart { key: &'static str },
     /// Metadata of a part differs from the expected value.
     #[error(
         "metadata {key:?} is {found}, expected {expected} as in the other parts or by the name of \
@@ -236,12 +172,7 @@ pub enum GgufError {
     },
     /// A tensor is in two parts.
     #[error("tensor {tensor:?} is in {other:?} too; one of the files is of another model")]
-    TensorInTwoParts {
-        /// Name of the tensor.
-        tensor: String,
-        /// File name of the other part.
-        other: String,
-    },
+    TensorInTwoParts { tensor: String, other: String },
     /// The number of tensors differs from the stated one.
     #[error(
         "the parts of the model have {found} tensors, expected {expected}; one of the files is of \

@@ -1,7 +1,5 @@
 //! Element types of ggml: names and block sizes, including types that cannot be decoded.
 
-use std::fmt;
-
 use crate::dtype::DType;
 
 macro_rules! ggml_types {
@@ -96,8 +94,8 @@ impl GgmlType {
 
     /// Returns the decodable [`DType`], if any.
     pub fn dtype(self) -> Option<DType> {
-        let mut decoded = DType::ALL.iter().copied();
-        decoded.find(|&dtype| GgmlType::from_dtype(dtype) == Some(self))
+        let mut types = DType::ALL.iter().copied();
+        types.find(|found| found.name().eq_ignore_ascii_case(self.name()))
     }
 
     /// Returns the bytes of `rows` rows of `cols` numbers, if possible.
@@ -110,54 +108,15 @@ impl GgmlType {
             None => None,
         }
     }
-}
 
-impl GgmlType {
     /// Returns GGUF's type, or `None` for column groups.
-    pub const fn from_dtype(dtype: DType) -> Option<GgmlType> {
-        Some(match dtype {
-            DType::F32 => GgmlType::F32,
-            DType::F16 => GgmlType::F16,
-            DType::BF16 => GgmlType::BF16,
-            DType::F64 => GgmlType::F64,
-            DType::I8 => GgmlType::I8,
-            DType::I16 => GgmlType::I16,
-            DType::I32 => GgmlType::I32,
-            DType::I64 => GgmlType::I64,
-            DType::Q4_0 => GgmlType::Q4_0,
-            DType::Q4_1 => GgmlType::Q4_1,
-            DType::Q5_0 => GgmlType::Q5_0,
-            DType::Q5_1 => GgmlType::Q5_1,
-            DType::Q8_0 => GgmlType::Q8_0,
-            DType::Q8_1 => GgmlType::Q8_1,
-            DType::Q2K => GgmlType::Q2_K,
-            DType::Q3K => GgmlType::Q3_K,
-            DType::Q4K => GgmlType::Q4_K,
-            DType::Q5K => GgmlType::Q5_K,
-            DType::Q6K => GgmlType::Q6_K,
-            DType::Q8K => GgmlType::Q8_K,
-            DType::IQ1S => GgmlType::IQ1_S,
-            DType::IQ1M => GgmlType::IQ1_M,
-            DType::IQ2XXS => GgmlType::IQ2_XXS,
-            DType::IQ2XS => GgmlType::IQ2_XS,
-            DType::IQ2S => GgmlType::IQ2_S,
-            DType::IQ3XXS => GgmlType::IQ3_XXS,
-            DType::IQ3S => GgmlType::IQ3_S,
-            DType::IQ4NL => GgmlType::IQ4_NL,
-            DType::IQ4XS => GgmlType::IQ4_XS,
-            DType::TQ1_0 => GgmlType::TQ1_0,
-            DType::TQ2_0 => GgmlType::TQ2_0,
-            DType::MXFP4 => GgmlType::MXFP4,
-            DType::Bands => return None,
-        })
+    pub fn from_dtype(dtype: DType) -> Option<GgmlType> {
+        let mut types = GgmlType::ALL.iter().copied();
+        types.find(|found| found.name().eq_ignore_ascii_case(dtype.name()))
     }
 }
 
-impl fmt::Display for GgmlType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+crate::display_name!(GgmlType);
 
 #[cfg(test)]
 mod tests {

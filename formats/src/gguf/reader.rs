@@ -1,7 +1,7 @@
 //! Parser of GGUF files.
 
 use super::error::GgufError;
-use super::value::{Array, FromValue, Value, ValueType};
+use super::value::{FromValue, Value, ValueType};
 use super::{ALIGNMENT_KEY, Contents, DEFAULT_ALIGNMENT, GgmlType, MAGIC, TensorInfo};
 use crate::limits;
 use crate::wire::{Cursor, WireError, align_up};
@@ -126,8 +126,13 @@ fn read_entry(
     let key = read_text(cursor, place, limits::MAX_KEY_BYTES)?;
     memory.add_text(place, key)?;
     let key = key.to_owned();
-    let kind = read_kind(cursor, &key)?;
-    let value = read_value(cursor, memory, &key, kind)?;
+    let mut reader = ValueReader {
+        cursor,
+        memory,
+        key: &key,
+    };
+    let kind = reader.kind()?;
+    let value = Value::read(kind, &mut reader)?;
     Ok((key, value))
 }
 
@@ -146,95 +151,49 @@ fn read_text<'a>(
         .map_err(|error| read_error(place(), error))
 }
 
-fn read_kind(cursor: &mut Cursor<'_>, key: &str) -> Result<ValueType, GgufError> {
-    let found = cursor
-        .u32()
-        .map_err(|error| read_error_in_key(key, error))?;
-    ValueType::from_id(found).ok_or_else(|| GgufError::ValueType {
-        key: key.to_owned(),
-        found,
-    })
+/// State while a value is read.
+pub(super) struct ValueReader<'a, 'b> {
+    pub cursor: &'a mut Cursor<'b>,
+    memory: &'a mut MetadataMemory,
+    key: &'a str,
 }
 
-fn read_value(
-    cursor: &mut Cursor<'_>,
-    memory: &mut MetadataMemory,
-    key: &str,
-    kind: ValueType,
-) -> Result<Value, GgufError> {
-    let wire = |error| read_error_in_key(key, error);
-    Ok(match kind {
-        ValueType::U8 => Value::U8(cursor.u8().map_err(wire)?),
-        ValueType::I8 => Value::I8(cursor.i8().map_err(wire)?),
-        ValueType::U16 => Value::U16(cursor.u16().map_err(wire)?),
-        ValueType::I16 => Value::I16(cursor.i16().map_err(wire)?),
-        ValueType::U32 => Value::U32(cursor.u32().map_err(wire)?),
-        ValueType::I32 => Value::I32(cursor.i32().map_err(wire)?),
-        ValueType::F32 => Value::F32(cursor.f32().map_err(wire)?),
-        ValueType::Bool => Value::Bool(cursor.bool().map_err(wire)?),
-        ValueType::String => Value::String(read_string(cursor, memory, key)?),
-        ValueType::Array => Value::Array(read_array(cursor, memory, key, 1)?),
-        ValueType::U64 => Value::U64(cursor.u64().map_err(wire)?),
-        ValueType::I64 => Value::I64(cursor.i64().map_err(wire)?),
-        ValueType::F64 => Value::F64(cursor.f64().map_err(wire)?),
-    })
-}
-
-fn read_string(
-    cursor: &mut Cursor<'_>,
-    memory: &mut MetadataMemory,
-    key: &str,
-) -> Result<String, GgufError> {
-    let place = || format!("metadata {key:?}");
-    let text = read_text(cursor, place, limits::MAX_STRING_BYTES)?;
-    memory.add_text(place, text)?;
-    Ok(text.to_owned())
-}
-
-fn read_array(
-    cursor: &mut Cursor<'_>,
-    memory: &mut MetadataMemory,
-    key: &str,
-    depth: u32,
-) -> Result<Array, GgufError> {
-    if depth > limits::MAX_ARRAY_DEPTH {
-        return Err(GgufError::Nesting {
-            key: key.to_owned(),
-        });
+impl ValueReader<'_, '_> {
+    pub fn error(&self, error: WireError) -> GgufError {
+        read_error(format!("metadata {:?}", self.key), error)
     }
-    let kind = read_kind(cursor, key)?;
-    let count = cursor
-        .u64()
-        .map_err(|error| read_error_in_key(key, error))?;
-    let place = || format!("elements of metadata {key:?}");
-    check_count(place, count, kind.min_bytes(), cursor)?;
-    memory.add_items(place, count, kind.memory_bytes())?;
 
-    let wire = |error| read_error_in_key(key, error);
-    macro_rules! elements {
-        ($variant:ident, $read:expr) => {{
-            let mut elements = Vec::with_capacity(count as usize);
-            for _ in 0..count {
-                elements.push($read);
-            }
-            Array::$variant(elements)
-        }};
+    fn kind(&mut self) -> Result<ValueType, GgufError> {
+        let found = self.cursor.u32().map_err(|error| self.error(error))?;
+        ValueType::from_id(found).ok_or_else(|| GgufError::ValueType {
+            key: self.key.to_owned(),
+            found,
+        })
     }
-    Ok(match kind {
-        ValueType::U8 => elements!(U8, cursor.u8().map_err(wire)?),
-        ValueType::I8 => elements!(I8, cursor.i8().map_err(wire)?),
-        ValueType::U16 => elements!(U16, cursor.u16().map_err(wire)?),
-        ValueType::I16 => elements!(I16, cursor.i16().map_err(wire)?),
-        ValueType::U32 => elements!(U32, cursor.u32().map_err(wire)?),
-        ValueType::I32 => elements!(I32, cursor.i32().map_err(wire)?),
-        ValueType::F32 => elements!(F32, cursor.f32().map_err(wire)?),
-        ValueType::Bool => elements!(Bool, cursor.bool().map_err(wire)?),
-        ValueType::String => elements!(String, read_string(cursor, memory, key)?),
-        ValueType::Array => elements!(Array, read_array(cursor, memory, key, depth + 1)?),
-        ValueType::U64 => elements!(U64, cursor.u64().map_err(wire)?),
-        ValueType::I64 => elements!(I64, cursor.i64().map_err(wire)?),
-        ValueType::F64 => elements!(F64, cursor.f64().map_err(wire)?),
-    })
+
+    pub fn string(&mut self) -> Result<String, GgufError> {
+        let key = self.key;
+        let place = || format!("metadata {key:?}");
+        let text = read_text(self.cursor, place, limits::MAX_STRING_BYTES)?;
+        self.memory.add_text(place, text)?;
+        Ok(text.to_owned())
+    }
+
+    /// Reads type and number of the elements of an array.
+    pub fn array_head(&mut self, depth: u32) -> Result<(ValueType, u64), GgufError> {
+        let key = self.key;
+        if depth > limits::MAX_ARRAY_DEPTH {
+            return Err(GgufError::Nesting {
+                key: key.to_owned(),
+            });
+        }
+        let kind = self.kind()?;
+        let count = self.cursor.u64().map_err(|error| self.error(error))?;
+        let place = || format!("elements of metadata {key:?}");
+        check_count(place, count, kind.min_bytes(), self.cursor)?;
+        self.memory.add_items(place, count, kind.memory_bytes())?;
+        Ok((kind, count))
+    }
 }
 
 fn alignment(metadata: &[(String, Value)]) -> Result<u64, GgufError> {
@@ -413,8 +372,4 @@ fn read_error(place: impl Into<String>, error: WireError) -> GgufError {
         item: place.into(),
         error,
     }
-}
-
-fn read_error_in_key(key: &str, error: WireError) -> GgufError {
-    read_error(format!("metadata {key:?}"), error)
 }

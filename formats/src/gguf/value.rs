@@ -1,14 +1,131 @@
 //! Metadata values.
 
-use std::fmt;
+use super::error::GgufError;
+use super::reader::ValueReader;
+use super::writer::{ValueWriter, WriteError};
+
+/// A Rust type of metadata values: its encoding and its form in messages.
+pub(super) trait Element: Sized {
+    /// Minimum bytes of a value in a file.
+    const MIN_BYTES: u64;
+
+    /// Reads a value; `depth` is the depth of an array that it may be.
+    fn read(reader: &mut ValueReader<'_, '_>, depth: u32) -> Result<Self, GgufError>;
+
+    /// Appends the value.
+    fn write(&self, writer: &mut ValueWriter<'_>, depth: u32) -> Result<(), WriteError>;
+
+    fn describe(&self) -> String;
+}
+
+macro_rules! numbers {
+    ($($number:ident),*) => {$(
+        impl Element for $number {
+            const MIN_BYTES: u64 = size_of::<$number>() as u64;
+
+            fn read(reader: &mut ValueReader<'_, '_>, _: u32) -> Result<Self, GgufError> {
+                reader.cursor.$number().map_err(|error| reader.error(error))
+            }
+
+            fn write(&self, writer: &mut ValueWriter<'_>, _: u32) -> Result<(), WriteError> {
+                writer.out.extend(self.to_le_bytes());
+                Ok(())
+            }
+
+            fn describe(&self) -> String {
+                format!("{} {self}", stringify!($number))
+            }
+        }
+    )*};
+}
+
+numbers!(u8, i8, u16, i16, u32, i32, f32, u64, i64, f64);
+
+impl Element for bool {
+    const MIN_BYTES: u64 = 1;
+
+    fn read(reader: &mut ValueReader<'_, '_>, _: u32) -> Result<Self, GgufError> {
+        reader.cursor.bool().map_err(|error| reader.error(error))
+    }
+
+    fn write(&self, writer: &mut ValueWriter<'_>, depth: u32) -> Result<(), WriteError> {
+        u8::from(*self).write(writer, depth)
+    }
+
+    fn describe(&self) -> String {
+        format!("bool {self}")
+    }
+}
+
+impl Element for String {
+    /// Bytes of the length.
+    const MIN_BYTES: u64 = 8;
+
+    fn read(reader: &mut ValueReader<'_, '_>, _: u32) -> Result<Self, GgufError> {
+        reader.string()
+    }
+
+    fn write(&self, writer: &mut ValueWriter<'_>, _: u32) -> Result<(), WriteError> {
+        writer.string(self)
+    }
+
+    fn describe(&self) -> String {
+        let mut start: String = self.chars().take(40).collect();
+        if start.len() < self.len() {
+            start.push('…');
+        }
+        format!("string {start:?}")
+    }
+}
+
+impl Element for Array {
+    /// Bytes of type and length.
+    const MIN_BYTES: u64 = 12;
+
+    fn read(reader: &mut ValueReader<'_, '_>, depth: u32) -> Result<Self, GgufError> {
+        let (kind, count) = reader.array_head(depth)?;
+        Array::read_elements(kind, count, reader, depth + 1)
+    }
+
+    fn write(&self, writer: &mut ValueWriter<'_>, depth: u32) -> Result<(), WriteError> {
+        writer.array_head(self.element_type(), self.len(), depth)?;
+        self.write_elements(writer, depth + 1)
+    }
+
+    fn describe(&self) -> String {
+        format!("array of {} {}", self.len(), self.element_type())
+    }
+}
+
+fn read_elements<T: Element>(
+    count: u64,
+    reader: &mut ValueReader<'_, '_>,
+    depth: u32,
+) -> Result<Vec<T>, GgufError> {
+    let mut elements = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        elements.push(T::read(reader, depth)?);
+    }
+    Ok(elements)
+}
 
 macro_rules! value_types {
-    ($($id:literal $variant:ident $name:literal;)*) => {
+    ($($id:literal $variant:ident $type:ty, $name:literal;)*) => {
         /// Type of a metadata value or of an array's elements.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(missing_docs, reason = "a table of the format's own names")]
         #[repr(u32)]
         pub enum ValueType { $($variant = $id,)* }
+
+        /// A metadata value.
+        #[derive(Clone, Debug, PartialEq)]
+        #[allow(missing_docs, reason = "the variants are the format's types")]
+        pub enum Value { $($variant($type),)* }
+
+        /// Elements of an array, all of one type.
+        #[derive(Clone, Debug, PartialEq)]
+        #[allow(missing_docs, reason = "the variants are the format's types")]
+        pub enum Array { $($variant(Vec<$type>),)* }
 
         impl ValueType {
             /// Returns the type of an identifier.
@@ -23,181 +140,97 @@ macro_rules! value_types {
             pub const fn name(self) -> &'static str {
                 match self { $(ValueType::$variant => $name,)* }
             }
+
+            pub(super) const fn min_bytes(self) -> u64 {
+                match self { $(ValueType::$variant => <$type>::MIN_BYTES,)* }
+            }
+
+            pub(super) const fn memory_bytes(self) -> u64 {
+                match self { $(ValueType::$variant => size_of::<$type>() as u64,)* }
+            }
+        }
+
+        impl Value {
+            /// Type of the value.
+            pub const fn value_type(&self) -> ValueType {
+                match self { $(Value::$variant(_) => ValueType::$variant,)* }
+            }
+
+            pub(super) fn read(
+                kind: ValueType,
+                reader: &mut ValueReader<'_, '_>,
+            ) -> Result<Self, GgufError> {
+                Ok(match kind { $(ValueType::$variant => Value::$variant(Element::read(reader, 1)?),)* })
+            }
+
+            pub(super) fn write(&self, writer: &mut ValueWriter<'_>) -> Result<(), WriteError> {
+                match self { $(Value::$variant(value) => value.write(writer, 1),)* }
+            }
+
+            pub(super) fn describe(&self) -> String {
+                match self { $(Value::$variant(value) => value.describe(),)* }
+            }
+        }
+
+        impl Array {
+            /// Type of the elements.
+            pub const fn element_type(&self) -> ValueType {
+                match self { $(Array::$variant(_) => ValueType::$variant,)* }
+            }
+
+            /// Number of elements.
+            pub fn len(&self) -> usize {
+                match self { $(Array::$variant(elements) => elements.len(),)* }
+            }
+
+            /// Returns true if there are no elements.
+            pub fn is_empty(&self) -> bool {
+                self.len() == 0
+            }
+
+            fn read_elements(
+                kind: ValueType,
+                count: u64,
+                reader: &mut ValueReader<'_, '_>,
+                depth: u32,
+            ) -> Result<Self, GgufError> {
+                Ok(match kind {
+                    $(ValueType::$variant => Array::$variant(read_elements(count, reader, depth)?),)*
+                })
+            }
+
+            fn write_elements(
+                &self,
+                writer: &mut ValueWriter<'_>,
+                depth: u32,
+            ) -> Result<(), WriteError> {
+                match self {
+                    $(Array::$variant(elements) => {
+                        elements.iter().try_for_each(|element| element.write(writer, depth))
+                    })*
+                }
+            }
         }
     };
 }
 
 value_types! {
-    0 U8 "u8";
-    1 I8 "i8";
-    2 U16 "u16";
-    3 I16 "i16";
-    4 U32 "u32";
-    5 I32 "i32";
-    6 F32 "f32";
-    7 Bool "bool";
-    8 String "string";
-    9 Array "array";
-    10 U64 "u64";
-    11 I64 "i64";
-    12 F64 "f64";
+    0 U8 u8, "u8";
+    1 I8 i8, "i8";
+    2 U16 u16, "u16";
+    3 I16 i16, "i16";
+    4 U32 u32, "u32";
+    5 I32 i32, "i32";
+    6 F32 f32, "f32";
+    7 Bool bool, "bool";
+    8 String String, "string";
+    9 Array Array, "array";
+    10 U64 u64, "u64";
+    11 I64 i64, "i64";
+    12 F64 f64, "f64";
 }
 
-impl ValueType {
-    /// Minimum bytes of a value in a file.
-    pub(super) const fn min_bytes(self) -> u64 {
-        match self {
-            ValueType::U8 | ValueType::I8 | ValueType::Bool => 1,
-            ValueType::U16 | ValueType::I16 => 2,
-            ValueType::U32 | ValueType::I32 | ValueType::F32 => 4,
-            ValueType::U64 | ValueType::I64 | ValueType::F64 => 8,
-            // Length.
-            ValueType::String => 8,
-            // Type and length.
-            ValueType::Array => 12,
-        }
-    }
-
-    pub(super) const fn memory_bytes(self) -> u64 {
-        match self {
-            ValueType::String => size_of::<String>() as u64,
-            ValueType::Array => size_of::<Array>() as u64,
-            other => other.min_bytes(),
-        }
-    }
-}
-
-impl fmt::Display for ValueType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// A metadata value.
-#[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "the variants are the format's types")]
-pub enum Value {
-    U8(u8),
-    I8(i8),
-    U16(u16),
-    I16(i16),
-    U32(u32),
-    I32(i32),
-    F32(f32),
-    Bool(bool),
-    String(String),
-    Array(Array),
-    U64(u64),
-    I64(i64),
-    F64(f64),
-}
-
-/// Elements of an array, all of one type.
-#[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "the variants are the format's types")]
-pub enum Array {
-    U8(Vec<u8>),
-    I8(Vec<i8>),
-    U16(Vec<u16>),
-    I16(Vec<i16>),
-    U32(Vec<u32>),
-    I32(Vec<i32>),
-    F32(Vec<f32>),
-    Bool(Vec<bool>),
-    String(Vec<String>),
-    Array(Vec<Array>),
-    U64(Vec<u64>),
-    I64(Vec<i64>),
-    F64(Vec<f64>),
-}
-
-macro_rules! per_type {
-    ($value:expr, $of:ident, $inner:ident => $body:expr) => {
-        match $value {
-            $of::U8($inner) => $body,
-            $of::I8($inner) => $body,
-            $of::U16($inner) => $body,
-            $of::I16($inner) => $body,
-            $of::U32($inner) => $body,
-            $of::I32($inner) => $body,
-            $of::F32($inner) => $body,
-            $of::Bool($inner) => $body,
-            $of::String($inner) => $body,
-            $of::Array($inner) => $body,
-            $of::U64($inner) => $body,
-            $of::I64($inner) => $body,
-            $of::F64($inner) => $body,
-        }
-    };
-}
-
-macro_rules! kind_of {
-    ($value:expr, $of:ident) => {
-        match $value {
-            $of::U8(_) => ValueType::U8,
-            $of::I8(_) => ValueType::I8,
-            $of::U16(_) => ValueType::U16,
-            $of::I16(_) => ValueType::I16,
-            $of::U32(_) => ValueType::U32,
-            $of::I32(_) => ValueType::I32,
-            $of::F32(_) => ValueType::F32,
-            $of::Bool(_) => ValueType::Bool,
-            $of::String(_) => ValueType::String,
-            $of::Array(_) => ValueType::Array,
-            $of::U64(_) => ValueType::U64,
-            $of::I64(_) => ValueType::I64,
-            $of::F64(_) => ValueType::F64,
-        }
-    };
-}
-
-impl Value {
-    /// Type of the value.
-    pub const fn value_type(&self) -> ValueType {
-        kind_of!(self, Value)
-    }
-
-    pub(super) fn describe(&self) -> String {
-        match self {
-            Value::String(text) => {
-                let mut start: String = text.chars().take(40).collect();
-                if start.len() < text.len() {
-                    start.push('…');
-                }
-                format!("string {start:?}")
-            }
-            Value::Array(array) => format!("array of {} {}", array.len(), array.element_type()),
-            Value::U8(v) => format!("u8 {v}"),
-            Value::I8(v) => format!("i8 {v}"),
-            Value::U16(v) => format!("u16 {v}"),
-            Value::I16(v) => format!("i16 {v}"),
-            Value::U32(v) => format!("u32 {v}"),
-            Value::I32(v) => format!("i32 {v}"),
-            Value::U64(v) => format!("u64 {v}"),
-            Value::I64(v) => format!("i64 {v}"),
-            Value::F32(v) => format!("f32 {v}"),
-            Value::F64(v) => format!("f64 {v}"),
-            Value::Bool(v) => format!("bool {v}"),
-        }
-    }
-}
-
-impl Array {
-    /// Type of the elements.
-    pub const fn element_type(&self) -> ValueType {
-        kind_of!(self, Array)
-    }
-
-    /// Number of elements.
-    pub fn len(&self) -> usize {
-        per_type!(self, Array, elements => elements.len())
-    }
-
-    /// Returns true if there are no elements.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
+crate::display_name!(ValueType);
 
 /// Types to which a metadata value can be converted.
 pub trait FromValue<'a>: Sized {

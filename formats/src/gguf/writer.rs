@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::io::{self, Write};
 
-use super::value::{Array, Value};
+use super::value::{Value, ValueType};
 use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, GgmlType, MAGIC};
 use crate::limits;
 use crate::wire;
@@ -71,6 +71,7 @@ impl<W: Write> Write for CountingWriter<'_, W> {
 
 /// Error returned when a file cannot be written.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "fields that the messages name")]
 pub enum WriteError {
     /// The destination failed.
     #[error("GGUF could not be written: {0}")]
@@ -80,17 +81,11 @@ pub enum WriteError {
         "alignment {found}, expected a power of two from 1 to {}",
         limits::MAX_ALIGNMENT
     )]
-    Alignment {
-        /// The alignment.
-        found: u64,
-    },
+    Alignment { found: u64 },
     /// A key or tensor name was added twice, or the alignment was added as metadata instead of by
     /// [`Writer::alignment`].
     #[error("{name:?} was added twice")]
-    Duplicate {
-        /// The key or name.
-        name: String,
-    },
+    Duplicate { name: String },
     /// A key, name or string exceeds the limits of the reader.
     #[error("{name:?}: {item} {found} found, {limit} is the most that is supported")]
     Limit {
@@ -294,7 +289,8 @@ impl<'a> Writer<'a> {
                 limits::MAX_KEY_BYTES,
             )?;
             put_text(&mut out, key);
-            put_value(&mut out, key, value)?;
+            wire::put_u32(&mut out, value.value_type() as u32);
+            value.write(&mut ValueWriter { out: &mut out, key })?;
         }
         let mut offset = 0u64;
         for tensor in &self.tensors {
@@ -334,56 +330,38 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-fn put_string(out: &mut Vec<u8>, key: &str, text: &str) -> Result<(), WriteError> {
-    let length = text.len() as u64;
-    check_limit(key, "bytes of a string", length, limits::MAX_STRING_BYTES)?;
-    put_text(out, text);
-    Ok(())
+/// State while a value is written.
+pub(super) struct ValueWriter<'a> {
+    pub out: &'a mut Vec<u8>,
+    key: &'a str,
 }
 
-fn put_value(out: &mut Vec<u8>, key: &str, value: &Value) -> Result<(), WriteError> {
-    wire::put_u32(out, value.value_type() as u32);
-    match value {
-        Value::U8(v) => wire::put_u8(out, *v),
-        Value::I8(v) => wire::put_i8(out, *v),
-        Value::U16(v) => wire::put_u16(out, *v),
-        Value::I16(v) => wire::put_i16(out, *v),
-        Value::U32(v) => wire::put_u32(out, *v),
-        Value::I32(v) => wire::put_i32(out, *v),
-        Value::F32(v) => wire::put_f32(out, *v),
-        Value::Bool(v) => wire::put_u8(out, u8::from(*v)),
-        Value::String(v) => put_string(out, key, v)?,
-        Value::Array(v) => put_array(out, key, v, 1)?,
-        Value::U64(v) => wire::put_u64(out, *v),
-        Value::I64(v) => wire::put_i64(out, *v),
-        Value::F64(v) => wire::put_f64(out, *v),
+impl ValueWriter<'_> {
+    pub fn string(&mut self, text: &str) -> Result<(), WriteError> {
+        let length = text.len() as u64;
+        check_limit(
+            self.key,
+            "bytes of a string",
+            length,
+            limits::MAX_STRING_BYTES,
+        )?;
+        put_text(self.out, text);
+        Ok(())
     }
-    Ok(())
-}
 
-fn put_array(out: &mut Vec<u8>, key: &str, array: &Array, depth: u32) -> Result<(), WriteError> {
-    let levels = u64::from(limits::MAX_ARRAY_DEPTH);
-    check_limit(key, "levels of arrays", depth.into(), levels)?;
-    wire::put_u32(out, array.element_type() as u32);
-    wire::put_u64(out, array.len() as u64);
-    match array {
-        Array::U8(v) => v.iter().for_each(|&x| wire::put_u8(out, x)),
-        Array::I8(v) => v.iter().for_each(|&x| wire::put_i8(out, x)),
-        Array::U16(v) => v.iter().for_each(|&x| wire::put_u16(out, x)),
-        Array::I16(v) => v.iter().for_each(|&x| wire::put_i16(out, x)),
-        Array::U32(v) => v.iter().for_each(|&x| wire::put_u32(out, x)),
-        Array::I32(v) => v.iter().for_each(|&x| wire::put_i32(out, x)),
-        Array::F32(v) => v.iter().for_each(|&x| wire::put_f32(out, x)),
-        Array::Bool(v) => v.iter().for_each(|&x| wire::put_u8(out, u8::from(x))),
-        Array::String(v) => v.iter().try_for_each(|x| put_string(out, key, x))?,
-        Array::Array(v) => v
-            .iter()
-            .try_for_each(|x| put_array(out, key, x, depth + 1))?,
-        Array::U64(v) => v.iter().for_each(|&x| wire::put_u64(out, x)),
-        Array::I64(v) => v.iter().for_each(|&x| wire::put_i64(out, x)),
-        Array::F64(v) => v.iter().for_each(|&x| wire::put_f64(out, x)),
+    /// Appends type and number of the elements of an array.
+    pub fn array_head(
+        &mut self,
+        kind: ValueType,
+        count: usize,
+        depth: u32,
+    ) -> Result<(), WriteError> {
+        let levels = u64::from(limits::MAX_ARRAY_DEPTH);
+        check_limit(self.key, "levels of arrays", depth.into(), levels)?;
+        wire::put_u32(self.out, kind as u32);
+        wire::put_u64(self.out, count as u64);
+        Ok(())
     }
-    Ok(())
 }
 
 fn put_row(out: &mut Vec<u8>, tensor: &Tensor<'_>, offset: u64) -> Result<(), WriteError> {

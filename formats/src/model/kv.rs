@@ -11,18 +11,7 @@ pub enum KvSide {
     Value,
 }
 
-impl KvSide {
-    /// Both sides, in the order of an artifact.
-    pub const ALL: [KvSide; 2] = [KvSide::Key, KvSide::Value];
-
-    /// Returns the prefix of role names: `key` or `value`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            KvSide::Key => "key",
-            KvSide::Value => "value",
-        }
-    }
-}
+crate::names!(KvSide { Key "key", Value "value" });
 
 /// Names of the KV basis roles of a block.
 pub(crate) const BLOCK_KV: [(&str, BlockRole); 4] = [

@@ -6,24 +6,17 @@ use crate::limits;
 /// Error in the contents of a safetensors file, an index or a model folder, or in a request for
 /// them.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "fields that the messages name")]
 pub enum SafetensorsError {
     /// The file is shorter than the length of the header.
     #[error("not a safetensors file: it has {length} bytes, a header's length alone has 8")]
-    TooShort {
-        /// Bytes of the file.
-        length: usize,
-    },
+    TooShort { length: usize },
     /// The header is longer than the file.
     #[error(
         "the header has {stated} bytes, {left} are left in the file; the file is truncated or no \
          safetensors, copy or download it again"
     )]
-    HeaderLength {
-        /// Stated length.
-        stated: u64,
-        /// Remaining bytes.
-        left: u64,
-    },
+    HeaderLength { stated: u64, left: u64 },
     /// A number exceeds one of [`limits`].
     #[error("{item}: {found} found, {limit} is the most that is supported")]
     Limit {
@@ -39,44 +32,25 @@ pub enum SafetensorsError {
         "not a safetensors file: the header starts with \"{}\", expected \"{{\"",
         found.escape_ascii()
     )]
-    NotSafetensors {
-        /// First bytes of the header, at most eight.
-        found: Vec<u8>,
-    },
+    NotSafetensors { found: Vec<u8> },
     /// The header is no valid JSON for its schema.
     #[error("the header is unreadable: {error}; the file is damaged")]
-    Json {
-        /// The error and its position.
-        error: String,
-    },
+    Json { error: String },
     /// A tensor name occurs twice.
     #[error("tensor {tensor:?} stands in the header twice")]
-    DuplicateTensor {
-        /// The name.
-        tensor: String,
-    },
+    DuplicateTensor { tensor: String },
     /// The element type is not defined by the format.
     #[error(
         "tensor {tensor:?}: unknown element type {found:?}; supported are {}",
         supported()
     )]
-    UnknownType {
-        /// The tensor.
-        tensor: String,
-        /// Name of the type.
-        found: String,
-    },
+    UnknownType { tensor: String, found: String },
     /// The element type is not supported.
     #[error(
         "tensor {tensor:?}: element type {found} is not supported; supported are {}",
         supported()
     )]
-    UnsupportedType {
-        /// The tensor.
-        tensor: String,
-        /// Its type.
-        found: Element,
-    },
+    UnsupportedType { tensor: String, found: Element },
     /// The offsets contradict type and shape.
     #[error(
         "tensor {tensor:?}: its data are from {start} to {end}, {element} of shape {shape:?} takes {}",
@@ -111,12 +85,7 @@ pub enum SafetensorsError {
     },
     /// Two tensors overlap.
     #[error("tensors {first:?} and {second:?} overlap; the file is damaged")]
-    Overlap {
-        /// Tensor that starts first.
-        first: String,
-        /// Tensor that starts within it.
-        second: String,
-    },
+    Overlap { first: String, second: String },
     /// Bytes belong to no tensor, which the format forbids.
     #[error(
         "{bytes} bytes {} belong to no tensor; the file is damaged",
@@ -130,27 +99,16 @@ pub enum SafetensorsError {
     },
     /// The index is no valid JSON for its schema.
     #[error("the index is unreadable: {error}")]
-    IndexJson {
-        /// The error and its position.
-        error: String,
-    },
+    IndexJson { error: String },
     /// A tensor is listed twice.
     #[error("tensor {tensor:?} is listed twice")]
-    ListedTwice {
-        /// The name.
-        tensor: String,
-    },
+    ListedTwice { tensor: String },
     /// A shard is not the name of a safetensors file in the folder of the index.
     #[error(
         "tensor {tensor:?} is listed in {shard:?}, expected the name of a .safetensors file in \
          the same folder"
     )]
-    ShardName {
-        /// The tensor.
-        tensor: String,
-        /// Listed name.
-        shard: String,
-    },
+    ShardName { tensor: String, shard: String },
     /// The folder has no configuration.
     #[error(
         "there is no {CONFIG} in this folder; name the folder of a Hugging Face model, or the \
@@ -171,21 +129,13 @@ pub enum SafetensorsError {
     NotAWeight,
     /// A text file is too large.
     #[error("{found} bytes, {limit} is the most that is supported")]
-    Size {
-        /// Its size in bytes.
-        found: u64,
-        /// Maximum size.
-        limit: u64,
-    },
+    Size { found: u64, limit: u64 },
     /// The index lists too many files.
     #[error(
         "lists {found} files, {} is the most that is supported",
         limits::MAX_FILES
     )]
-    TooManyFiles {
-        /// Number of files.
-        found: usize,
-    },
+    TooManyFiles { found: usize },
     /// A listed file is missing.
     #[error("this file is missing, the index lists it; download it")]
     MissingShard,
@@ -194,29 +144,16 @@ pub enum SafetensorsError {
         "tensor {tensor:?} is not in this file, the index lists it here; \
          download both again"
     )]
-    MissingTensor {
-        /// The tensor.
-        tensor: String,
-    },
+    MissingTensor { tensor: String },
     /// A listed tensor is in another file.
     #[error(
         "tensor {tensor:?} is in this file, the index lists it in {listed:?}; \
          download them again"
     )]
-    WrongShard {
-        /// The tensor.
-        tensor: String,
-        /// Listed file.
-        listed: String,
-    },
+    WrongShard { tensor: String, listed: String },
     /// A tensor is in two files.
     #[error("tensor {tensor:?} is in this file and in {other:?}; the model is damaged")]
-    TwoShards {
-        /// The tensor.
-        tensor: String,
-        /// The other file.
-        other: String,
-    },
+    TwoShards { tensor: String, other: String },
     /// A tensor is not listed in the index.
     #[error(
         "tensor {tensor:?} is in this file, the index does not list it; \

@@ -11,7 +11,6 @@ mod folder;
 mod header;
 mod index;
 
-use std::fmt;
 use std::ops::Range;
 
 pub use error::SafetensorsError;
@@ -132,8 +131,4 @@ elements! {
     BOOL "BOOL" 8 None;
 }
 
-impl fmt::Display for Element {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+crate::display_name!(Element);

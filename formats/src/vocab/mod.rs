@@ -122,6 +122,7 @@ pub const BYTE_LEVEL: &str = "gpt2";
 
 /// Error returned when a vocabulary cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "fields that the messages name")]
 pub enum VocabularyError {
     /// The file has no tokenizer.
     #[error("the model has no vocabulary (\"tokenizer.ggml.model\" is missing)")]
@@ -130,10 +131,7 @@ pub enum VocabularyError {
     #[error(
         "tokenizer {found:?} is not supported; supported are \"llama\" (SentencePiece) and \"gpt2\" (byte-level BPE)"
     )]
-    Model {
-        /// Kind found.
-        found: String,
-    },
+    Model { found: String },
     /// A metadata entry is missing or has the wrong type.
     #[error(transparent)]
     Metadata(#[from] GgufError),
@@ -142,10 +140,7 @@ pub enum VocabularyError {
         "the vocabulary has {found} tokens, expected 1 to {}",
         limits::MAX_VOCABULARY
     )]
-    Size {
-        /// Number of tokens.
-        found: usize,
-    },
+    Size { found: usize },
     /// A list does not have one entry per token.
     #[error("the vocabulary has {found} {item}, expected {expected}; the file is damaged")]
     Length {
@@ -158,20 +153,10 @@ pub enum VocabularyError {
     },
     /// A score is infinite or NaN.
     #[error("token {token} has the score {found}, expected a finite number")]
-    Score {
-        /// The token.
-        token: usize,
-        /// Its score.
-        found: f32,
-    },
+    Score { token: usize, found: f32 },
     /// A token type is not defined by GGUF.
     #[error("token {token} has the type {found}, expected 1 to 6")]
-    Kind {
-        /// The token.
-        token: usize,
-        /// Its type.
-        found: i32,
-    },
+    Kind { token: usize, found: i32 },
     /// A special token does not exist.
     #[error("the {name} token is {id}, expected an id below {tokens}")]
     Special {
@@ -192,28 +177,15 @@ pub enum VocabularyError {
         "pre-tokenizer {found:?} is not supported; supported are {}",
         PreTokenizer::names()
     )]
-    PreTokenizer {
-        /// Its name.
-        found: String,
-    },
+    PreTokenizer { found: String },
     /// A merge does not form a token from two tokens.
     #[error(
         "merge {merge} is {found:?}, expected two tokens that are a third one together; convert the model again from its source"
     )]
-    Merge {
-        /// Its rank.
-        merge: usize,
-        /// The merge.
-        found: String,
-    },
+    Merge { merge: usize, found: String },
     /// A file of a folder is missing, too large or invalid.
     #[error("{file}: {problem}")]
-    File {
-        /// The file.
-        file: String,
-        /// Description of the problem.
-        problem: String,
-    },
+    File { file: String, problem: String },
     /// A file of a folder cannot be opened; the message names it.
     #[error("{0}")]
     Open(String),
@@ -233,28 +205,77 @@ pub enum VocabularyError {
     #[error(
         "the {which} token is {name:?}, which is not in the vocabulary; the tokenizer's files do not belong together"
     )]
-    SpecialName {
-        /// Name of the special token.
-        which: &'static str,
-        /// Its text.
-        name: String,
-    },
+    SpecialName { which: &'static str, name: String },
     /// The chat template exceeds [`limits::MAX_STRING_BYTES`].
     #[error(
         "the chat template has {found} bytes, {} is the most that is supported",
         limits::MAX_STRING_BYTES
     )]
-    Template {
-        /// Its size in bytes.
-        found: usize,
-    },
+    Template { found: usize },
     /// The vocabulary and the embedding differ in size.
     #[error("the vocabulary has {tokens} tokens, the embedding has {rows} rows; they must agree")]
-    Rows {
-        /// Number of tokens.
-        tokens: usize,
-        /// Rows of the embedding.
-        rows: usize,
+    Rows { tokens: usize, rows: usize },
+    /// Two ids for one text.
+    #[error(
+        "tokens {first} and {second} both read {text:?}, expected distinct texts; convert the model again from its source"
+    )]
+    DuplicateText {
+        /// Lower id.
+        first: u32,
+        /// Higher id.
+        second: u32,
+        /// Text of both.
+        text: String,
+    },
+    /// A byte token that names no byte.
+    #[error(
+        "byte token {token} reads {text:?}, expected \"<0x00>\" to \"<0xFF>\"; convert the model again from its source"
+    )]
+    ByteToken { token: u32, text: String },
+    /// A required special token is missing.
+    #[error("the vocabulary {reason} but names no {role} token; add its id to the model file")]
+    SpecialMissing {
+        /// `BOS`, `EOS` or `unknown`.
+        role: &'static str,
+        /// Reason for the requirement.
+        reason: &'static str,
+    },
+    /// Some byte tokens of a vocabulary with byte fallback are missing.
+    #[error(
+        "the vocabulary lacks some of the byte tokens \"<0x00>\" to \"<0xFF>\"; convert the model again from its source"
+    )]
+    BytesMissing,
+    /// The result of a merge is not a token.
+    #[error(
+        "merge {merge} makes {text:?}, which is no token; convert the model again from its source"
+    )]
+    MergeResult { merge: u32, text: String },
+    /// Two merges of the same tokens.
+    #[error(
+        "merges {first} and {second} both make {text:?} of the same tokens; convert the model again from its source"
+    )]
+    DuplicateMerge {
+        /// Lower rank.
+        first: u32,
+        /// Higher rank.
+        second: u32,
+        /// Text of the result.
+        text: String,
+    },
+    /// A special token longer than [`MAX_SPECIAL_TOKEN_BYTES`].
+    #[error(
+        "a special token has {bytes} bytes of text, expected at most {}; mark it as normal",
+        limits::MAX_SPECIAL_TOKEN_BYTES
+    )]
+    SpecialTokenTooLong { bytes: usize },
+    /// More text in special tokens than [`MAX_SPECIAL_BYTES`].
+    #[error(
+        "the special tokens have {bytes} bytes of text, expected at most {}; mark those that need not stay whole as normal",
+        limits::MAX_SPECIAL_BYTES
+    )]
+    SpecialTextTooLong {
+        /// Size of the text in bytes.
+        bytes: usize,
     },
 }
 

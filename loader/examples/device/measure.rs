@@ -235,7 +235,7 @@ impl<'a, B: Backend> DecodeBenchmark<'a, B> {
             Err(error) => return Ok(json!({ "missing": error.to_string() })),
         };
         let options = GovernorOptions {
-            interval: Duration::from_millis(100).max(sensor.min_interval()),
+            interval: Duration::from_millis(100).max(sensor.info().min_interval),
             ..GovernorOptions::default()
         };
         let governor = Governor::start(sensor, law, options, &follow, |_| ())?;

@@ -2,15 +2,16 @@
 
 use std::hint::black_box;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use htc_formats::source::ModelFile;
 use htc_loader::Session;
 use htc_loader::dial::ActiveFraction;
 use htc_loader::live::{
-    Clock, ControlLaw, ControlLawOptions, EnergyPhase, Governor, GovernorOptions, SharedFraction,
+    ControlLaw, ControlLawOptions, EnergyPhase, Governor, GovernorOptions, SensorInfo,
+    SharedFraction,
 };
-use htc_loader::live::{Reading, Sensor, SensorError, SensorSpec, open_sensor};
+use htc_loader::live::{LiveError, Reading, Sensor, SensorSpec, open_sensor};
 use serde_json::{Value, json};
 
 use super::measure::{LOGITS_REQUEST, energy_per_token, load_timed, tokens};
@@ -33,23 +34,14 @@ struct ReadingRecorder {
 }
 
 impl Sensor for ReadingRecorder {
-    fn name(&self) -> String {
-        self.sensor.name()
+    fn info(&self) -> &SensorInfo {
+        self.sensor.info()
     }
-
-    fn read(&mut self) -> Result<Reading, SensorError> {
+    fn read(&mut self) -> Result<Reading, LiveError> {
         let reading = self.sensor.read()?;
         let mut kept = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
         kept.push(reading);
         Ok(reading)
-    }
-
-    fn clock(&self) -> Clock {
-        self.sensor.clock()
-    }
-
-    fn min_interval(&self) -> Duration {
-        self.sensor.min_interval()
     }
 }
 

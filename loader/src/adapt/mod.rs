@@ -18,7 +18,6 @@ mod seen;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::speculate::SpeculateError;
 use htc_formats::DType;
 use htc_formats::block;
 use htc_formats::htz::{Digest, Htz};
@@ -32,6 +31,7 @@ use crate::backend::Backend;
 use crate::dial::ActiveSetting;
 use crate::error::ExecError;
 use crate::exec::{Adapted, AdaptedLayer, Correction, Session};
+use crate::generate::{GenerateError, Result};
 use crate::linear::Linear;
 use crate::tensor::Tensor;
 
@@ -106,7 +106,7 @@ impl Adaptation {
         model: &ModelFile,
         options: AdaptOptions,
         pool: &Arc<Pool>,
-    ) -> Result<Self, SpeculateError> {
+    ) -> Result<Self> {
         options.check()?;
         let hyper = &draft.hyper;
         for (what, expected, found) in [
@@ -121,7 +121,7 @@ impl Adaptation {
             ("numbers in a head", model.hyper.head_size, hyper.head_size),
         ] {
             if expected != found {
-                return Err(SpeculateError::DraftShape {
+                return Err(GenerateError::DraftShape {
                     what,
                     expected,
                     found,
@@ -129,7 +129,7 @@ impl Adaptation {
             }
         }
         if channel_permutation_digest(draft) != channel_permutation_digest(model) {
-            return Err(SpeculateError::ChannelPermutation);
+            return Err(GenerateError::ChannelPermutation);
         }
         let (mut layers, mut bases, mut dtypes) = (Vec::new(), Vec::new(), Vec::new());
         for layer in 0..hyper.layers {
@@ -145,7 +145,7 @@ impl Adaptation {
             dtypes.push(stored);
         }
         if layers.is_empty() {
-            return Err(SpeculateError::NoBasis);
+            return Err(GenerateError::NoBasis);
         }
         let bases = DraftBases {
             layers,
@@ -164,12 +164,12 @@ impl Adaptation {
     /// Adapts a low-rank correction of the head's input.
     ///
     /// # Errors
-    /// [`SpeculateError::AdaptOption`].
-    pub fn gradient(draft: &ModelFile, options: AdaptOptions) -> Result<Self, SpeculateError> {
+    /// [`GenerateError::AdaptOption`].
+    pub fn gradient(draft: &ModelFile, options: AdaptOptions) -> Result<Self> {
         options.check()?;
         let width = draft.hyper.width;
         if !(1..=width).contains(&options.rank) {
-            return Err(SpeculateError::AdaptOption {
+            return Err(GenerateError::AdaptOption {
                 what: "the rank of the correction",
                 expected: "1 to the width of the residual stream",
                 found: options.rank as f64,
@@ -249,13 +249,13 @@ impl Adaptation {
     /// Resumes from the state learnt between the same models.
     ///
     /// # Errors
-    /// [`SpeculateError::StateMismatch`] for any other state.
+    /// [`GenerateError::StateMismatch`] for any other state.
     pub fn restore(
         &mut self,
         from: &learnt::TrainedDraft,
         draft: Digest,
         model: Digest,
-    ) -> Result<(), SpeculateError> {
+    ) -> Result<()> {
         for (what, expected, found) in [("draft", draft, from.draft), ("model", model, from.model)]
         {
             check_state(what, expected, found)?;
@@ -319,7 +319,7 @@ impl Adaptation {
         self.learnt.time += begun.elapsed();
     }
 
-    fn update<B: Backend>(&mut self, draft: &mut Session<B>) -> Result<(), SpeculateError> {
+    fn update<B: Backend>(&mut self, draft: &mut Session<B>) -> Result<()> {
         let AdaptOptions { rate, exponent, .. } = self.options;
         for rejection in self.queue.drain() {
             match (&mut self.kind, rejection) {
@@ -359,7 +359,7 @@ impl Adaptation {
     pub(crate) fn update_draft<B: Backend>(
         &mut self,
         draft: &mut Session<B>,
-    ) -> Result<Option<Box<Adapted<B>>>, SpeculateError> {
+    ) -> Result<Option<Box<Adapted<B>>>> {
         let begun = Instant::now();
         if self.queue.len() >= self.options.rejections_per_update {
             self.update(draft)?;
@@ -398,11 +398,11 @@ fn check_state<T: PartialEq + std::fmt::Display>(
     what: &'static str,
     expected: T,
     found: T,
-) -> Result<(), SpeculateError> {
+) -> Result<()> {
     if expected == found {
         return Ok(());
     }
-    Err(SpeculateError::StateMismatch {
+    Err(GenerateError::StateMismatch {
         what,
         expected: expected.to_string(),
         found: found.to_string(),
@@ -415,10 +415,7 @@ fn format_shapes(of: &[(u32, u32)]) -> String {
 }
 
 impl DraftBases {
-    fn adapted<B: Backend>(
-        &self,
-        draft: &mut Session<B>,
-    ) -> Result<Vec<Option<AdaptedLayer<B>>>, SpeculateError> {
+    fn adapted<B: Backend>(&self, draft: &mut Session<B>) -> Result<Vec<Option<AdaptedLayer<B>>>> {
         let mut all: Vec<Option<AdaptedLayer<B>>> = Vec::new();
         let mut scratch = Scratch::new();
         for ((&layer, basis), dtypes) in self.layers.iter().zip(&self.bases).zip(&self.dtypes) {
@@ -449,7 +446,7 @@ impl DraftBases {
         projection: ProjectionKind,
         basis: &OnlineBasis,
         scratch: &mut Scratch,
-    ) -> Result<Vec<f32>, SpeculateError> {
+    ) -> Result<Vec<f32>> {
         let (out, width) = self.model.hyper.projection_shape(projection);
         let w = dense::decode_projection(&self.model, layer, projection)?;
         let bytes: Vec<u8> = w.iter().flat_map(|x| x.to_le_bytes()).collect();

@@ -1,6 +1,6 @@
 //! Options of online adaptation.
 
-use crate::speculate::SpeculateError;
+use crate::generate::GenerateError;
 
 /// Options of online adaptation.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,9 +41,9 @@ impl AdaptOptions {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), SpeculateError> {
+    pub(super) fn check(&self) -> Result<(), GenerateError> {
         let refuse = |what, expected, found| {
-            Err(SpeculateError::AdaptOption {
+            Err(GenerateError::AdaptOption {
                 what,
                 expected,
                 found,

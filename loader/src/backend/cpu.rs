@@ -8,8 +8,8 @@ use htc_kernels::cpu::{self, KvView, Scratch};
 use htc_kernels::{Pool, PoolError, ShapeError};
 
 use super::{Attention, Backend, Factor, HeadShape, Product, SequenceRows};
-use crate::error::ExecError;
-use crate::kv::{CompressionEnergies, KeptRows, Kv, KvCache, KvPlan, LayerBases};
+use crate::error::Result;
+use crate::kv::{Kv, KvCache, KvPlan};
 use crate::tensor::Tensor;
 
 /// CPU backend. Sessions may share one [`Pool`] of threads, but a pool executes one operation at a
@@ -46,6 +46,10 @@ impl Cpu {
         cpu::Cpu::each(pool).into_iter().map(Cpu::from).collect()
     }
 
+    pub(crate) fn kernels(&self) -> &cpu::Cpu {
+        &self.cpu
+    }
+
     /// Returns the instruction set of the kernels.
     pub fn instruction_set(&self) -> &'static str {
         self.cpu.instruction_set()
@@ -78,12 +82,7 @@ fn view<'a>(
 
 impl Cpu {
     /// Returns the layer with `n` appended rows in full, if attention is to read it so.
-    fn reconstructed(
-        &self,
-        kv: &KvCache,
-        layer: usize,
-        n: usize,
-    ) -> Result<Option<Reconstructed>, ExecError> {
+    fn reconstructed(&self, kv: &KvCache, layer: usize, n: usize) -> Result<Option<Reconstructed>> {
         let layout = kv.layout();
         if !layout.plan().reconstructs() || layout.low_rank_rows(layer) == 0 {
             return Ok(None);
@@ -101,7 +100,7 @@ impl Cpu {
         layer: usize,
         attention: &Attention,
         out: &mut [f32],
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let whole = batch
             .iter()
             .map(|part| self.reconstructed(part.kv, layer, part.rows.len()));
@@ -160,33 +159,24 @@ impl Backend for Cpu {
     type Rotation = CpuRotation;
     type Kv = KvCache;
 
-    fn weight(&mut self, tensor: &Tensor) -> Result<Tensor, ExecError> {
+    fn weight(&mut self, tensor: &Tensor) -> Result<Tensor> {
         tensor.validated()
     }
 
-    fn vector(&mut self, numbers: Vec<f32>) -> Result<Vec<f32>, ExecError> {
+    fn vector(&mut self, numbers: Vec<f32>) -> Result<Vec<f32>> {
         Ok(numbers)
     }
 
-    fn kv(&mut self, plan: &KvPlan) -> Result<KvCache, ExecError> {
+    fn kv(&mut self, plan: &KvPlan) -> Result<KvCache> {
         Ok(KvCache::new(plan))
     }
 
-    fn reserve(&mut self, kv: &mut KvCache, n: usize) -> Result<(), ExecError> {
-        kv.reserve(n);
-        Ok(())
-    }
-
-    fn copy_kv(&mut self, kv: &KvCache) -> Result<KvCache, ExecError> {
-        Ok(kv.clone())
-    }
-
-    fn resize(&mut self, buffer: &mut Vec<f32>, numbers: usize) -> Result<(), ExecError> {
+    fn resize(&mut self, buffer: &mut Vec<f32>, numbers: usize) -> Result<()> {
         buffer.resize(numbers, 0.0);
         Ok(())
     }
 
-    fn upload(&mut self, from: &[f32], to: &mut Vec<f32>) -> Result<(), ExecError> {
+    fn upload(&mut self, from: &[f32], to: &mut Vec<f32>) -> Result<()> {
         to[..from.len()].copy_from_slice(from);
         Ok(())
     }
@@ -196,7 +186,7 @@ impl Backend for Cpu {
         from: &'a Vec<f32>,
         numbers: usize,
         _: &'a mut Vec<f32>,
-    ) -> Result<&'a [f32], ExecError> {
+    ) -> Result<&'a [f32]> {
         Ok(&from[..numbers])
     }
 
@@ -207,7 +197,7 @@ impl Backend for Cpu {
         rows: Range<usize>,
         out: &mut Vec<f32>,
         first: usize,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let x = &x[rows.start * width..rows.end * width];
         out[first * width..][..x.len()].copy_from_slice(x);
         Ok(())
@@ -219,7 +209,7 @@ impl Backend for Cpu {
         tokens: &[u32],
         scale: Option<f32>,
         out: &mut Vec<f32>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let width = embedding.cols();
         let out = &mut out[..tokens.len() * width];
         let rows = out.chunks_exact_mut(width).zip(tokens);
@@ -246,7 +236,7 @@ impl Backend for Cpu {
         weight: &Vec<f32>,
         epsilon: f32,
         out: &mut Vec<f32>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let numbers = n * weight.len();
         let (x, out) = (&x[..numbers], &mut out[..numbers]);
         Ok(self.cpu.rms_norm(x, weight, epsilon, out)?)
@@ -258,7 +248,7 @@ impl Backend for Cpu {
         x: &mut Vec<f32>,
         weight: &Vec<f32>,
         epsilon: f32,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let x = &mut x[..n * weight.len()];
         Ok(self.cpu.rms_norm_in_place(x, weight, epsilon)?)
     }
@@ -269,7 +259,7 @@ impl Backend for Cpu {
         x: &Vec<f32>,
         factors: &[Factor<'_, Tensor>],
         projections: &mut [Product<'_, Self>],
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let mut width = None;
         let mut first = Vec::with_capacity(factors.len());
         for factor in factors {
@@ -307,7 +297,7 @@ impl Backend for Cpu {
         Ok(self.cpu.project(n, x, &first, &mut second, scratch)?)
     }
 
-    fn add_bias(&mut self, n: usize, x: &mut Vec<f32>, bias: &Vec<f32>) -> Result<(), ExecError> {
+    fn add_bias(&mut self, n: usize, x: &mut Vec<f32>, bias: &Vec<f32>) -> Result<()> {
         let x = &mut x[..n * bias.len()];
         Ok(self.cpu.add_bias(x, bias)?)
     }
@@ -318,7 +308,7 @@ impl Backend for Cpu {
         positions: &[Range<usize>],
         frequencies: &[f64],
         factor: f32,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         rotation.fill(positions, frequencies, factor);
         Ok(())
     }
@@ -329,7 +319,7 @@ impl Backend for Cpu {
         rotation: &CpuRotation,
         shape: HeadShape,
         x: &mut Vec<f32>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let row = shape.heads * shape.size;
         let rows = x[..shape.rows * row].chunks_exact_mut(row);
         let cos = rotation.cos.chunks_exact(rotation.pairs);
@@ -344,18 +334,6 @@ impl Backend for Cpu {
         self.batch_invariant = batch_invariant;
     }
 
-    fn append(
-        &mut self,
-        kv: &mut KvCache,
-        layer: usize,
-        rows: Range<usize>,
-        keys: &Vec<f32>,
-        values: &Vec<f32>,
-    ) -> Result<(), ExecError> {
-        let numbers = rows.start * kv.row_len()..rows.end * kv.row_len();
-        kv.append(&self.cpu, layer, &keys[numbers.clone()], &values[numbers])
-    }
-
     fn attention(
         &mut self,
         shape: HeadShape,
@@ -364,7 +342,7 @@ impl Backend for Cpu {
         layer: usize,
         attention: &Attention,
         out: &mut Vec<f32>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let row = shape.heads * shape.size;
         let (q, out) = (&q[..shape.rows * row], &mut out[..shape.rows * row]);
         if self.batch_invariant && shape.rows > 1 {
@@ -388,38 +366,9 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn hadamard(&mut self, shape: HeadShape, x: &mut Vec<f32>) -> Result<(), ExecError> {
+    fn hadamard(&mut self, shape: HeadShape, x: &mut Vec<f32>) -> Result<()> {
         let x = &mut x[..shape.rows * shape.heads * shape.size];
         Ok(self.cpu.hadamard(x, shape.size)?)
-    }
-
-    fn set_bases(
-        &mut self,
-        kv: &mut KvCache,
-        layer: usize,
-        bases: &Arc<LayerBases>,
-        turns: Option<&[Vec<f32>; 2]>,
-    ) -> Result<(), ExecError> {
-        kv.set_bases(&self.cpu, layer, bases, turns)
-    }
-
-    fn compress(
-        &mut self,
-        kv: &mut KvCache,
-        layer: usize,
-        front: usize,
-        count: usize,
-    ) -> Result<CompressionEnergies, ExecError> {
-        kv.compress(&self.cpu, layer, front, count)
-    }
-
-    fn full_rows(
-        &mut self,
-        kv: &KvCache,
-        layer: usize,
-        rows: Range<usize>,
-    ) -> Result<[Vec<f32>; 2], ExecError> {
-        Ok(kv.full_rows(&self.cpu, layer, rows)?)
     }
 
     fn importance(
@@ -430,7 +379,7 @@ impl Backend for Cpu {
         layer: usize,
         attention: &Attention,
         window: usize,
-    ) -> Result<Vec<f32>, ExecError> {
+    ) -> Result<Vec<f32>> {
         let SequenceRows { rows, kv } = sequence;
         let row = shape.heads * shape.size;
         let end = kv.layout().positions(layer) + rows.len();
@@ -442,18 +391,13 @@ impl Backend for Cpu {
         Ok(out)
     }
 
-    fn keep(&mut self, kv: &mut KvCache, layer: usize, kept: &KeptRows) -> Result<(), ExecError> {
-        kv.keep_rows(layer, kept);
-        Ok(())
-    }
-
     fn activate(
         &mut self,
         activation: Activation,
         numbers: usize,
         gate: &mut Vec<f32>,
         up: &Vec<f32>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let (gate, up) = (&mut gate[..numbers], &up[..numbers]);
         match activation {
             Activation::Silu => self.cpu.silu_mul(gate, up)?,
@@ -462,11 +406,11 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn add(&mut self, numbers: usize, x: &mut Vec<f32>, y: &Vec<f32>) -> Result<(), ExecError> {
+    fn add(&mut self, numbers: usize, x: &mut Vec<f32>, y: &Vec<f32>) -> Result<()> {
         Ok(self.cpu.add_assign(&mut x[..numbers], &y[..numbers])?)
     }
 
-    fn softcap(&mut self, numbers: usize, x: &mut Vec<f32>, cap: f32) -> Result<(), ExecError> {
+    fn softcap(&mut self, numbers: usize, x: &mut Vec<f32>, cap: f32) -> Result<()> {
         self.cpu.softcap(&mut x[..numbers], cap);
         Ok(())
     }
@@ -478,7 +422,7 @@ impl Backend for Cpu {
         x: &Vec<f32>,
         cap: Option<f32>,
         out: &mut Vec<f32>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let (n, width) = (rows.len(), output.cols());
         let x = &x[rows.start * width..rows.end * width];
         let out = &mut out[..n * output.rows()];

@@ -3,15 +3,14 @@
 mod kv;
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use htc_formats::model::{Activation, RopePairs};
 use htc_kernels::reference::{self, AttentionShape};
 
 pub use self::kv::ReferenceKv;
 use super::{Attention, Backend, Factor, HeadShape, Input, Product, SequenceRows};
-use crate::error::ExecError;
-use crate::kv::{CompressionEnergies, KeptRows, Kv, KvPlan, LayerBases};
+use crate::error::Result;
+use crate::kv::{Kv, KvPlan};
 use crate::tensor::Tensor;
 
 /// Float64 backend on one thread, for comparisons. Weights are decoded; only keys and values stored
@@ -57,7 +56,7 @@ impl Backend for Reference {
     type Rotation = ReferenceRotation;
     type Kv = ReferenceKv;
 
-    fn weight(&mut self, tensor: &Tensor) -> Result<ReferenceWeight, ExecError> {
+    fn weight(&mut self, tensor: &Tensor) -> Result<ReferenceWeight> {
         let (rows, cols) = (tensor.rows(), tensor.cols());
         let mut numbers = vec![0.0; rows * cols];
         let rows_of = numbers.chunks_exact_mut(cols.max(1)).enumerate();
@@ -79,28 +78,20 @@ impl Backend for Reference {
         })
     }
 
-    fn vector(&mut self, numbers: Vec<f32>) -> Result<Vec<f32>, ExecError> {
+    fn vector(&mut self, numbers: Vec<f32>) -> Result<Vec<f32>> {
         Ok(numbers)
     }
 
-    fn kv(&mut self, plan: &KvPlan) -> Result<ReferenceKv, ExecError> {
+    fn kv(&mut self, plan: &KvPlan) -> Result<ReferenceKv> {
         Ok(ReferenceKv::new(plan))
     }
 
-    fn reserve(&mut self, _: &mut ReferenceKv, _: usize) -> Result<(), ExecError> {
-        Ok(())
-    }
-
-    fn copy_kv(&mut self, kv: &ReferenceKv) -> Result<ReferenceKv, ExecError> {
-        Ok(kv.clone())
-    }
-
-    fn resize(&mut self, buffer: &mut Vec<f64>, numbers: usize) -> Result<(), ExecError> {
+    fn resize(&mut self, buffer: &mut Vec<f64>, numbers: usize) -> Result<()> {
         buffer.resize(numbers, 0.0);
         Ok(())
     }
 
-    fn upload(&mut self, from: &[f32], to: &mut Vec<f64>) -> Result<(), ExecError> {
+    fn upload(&mut self, from: &[f32], to: &mut Vec<f64>) -> Result<()> {
         for (to, &from) in to[..from.len()].iter_mut().zip(from) {
             *to = from.into();
         }
@@ -111,11 +102,11 @@ impl Backend for Reference {
         &mut self,
         from: &'a Vec<f64>,
         numbers: usize,
-        room: &'a mut Vec<f32>,
-    ) -> Result<&'a [f32], ExecError> {
-        room.clear();
-        room.extend(from[..numbers].iter().map(|&x| x as f32));
-        Ok(room)
+        host_buffer: &'a mut Vec<f32>,
+    ) -> Result<&'a [f32]> {
+        host_buffer.clear();
+        host_buffer.extend(from[..numbers].iter().map(|&x| x as f32));
+        Ok(host_buffer)
     }
 
     fn copy_rows(
@@ -125,7 +116,7 @@ impl Backend for Reference {
         rows: Range<usize>,
         out: &mut Vec<f64>,
         first: usize,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let x = &x[rows.start * width..rows.end * width];
         out[first * width..][..x.len()].copy_from_slice(x);
         Ok(())
@@ -137,7 +128,7 @@ impl Backend for Reference {
         tokens: &[u32],
         scale: Option<f32>,
         out: &mut Vec<f64>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let scale = f64::from(scale.unwrap_or(1.0));
         for (out, &token) in out.chunks_exact_mut(embedding.cols).zip(tokens) {
             for (out, &number) in out.iter_mut().zip(embedding.row(token as usize)) {
@@ -154,7 +145,7 @@ impl Backend for Reference {
         weight: &Vec<f32>,
         epsilon: f32,
         out: &mut Vec<f64>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let numbers = n * weight.len();
         let (x, out) = (&x[..numbers], &mut out[..numbers]);
         Ok(reference::rms_norm(x, weight, epsilon, out)?)
@@ -166,7 +157,7 @@ impl Backend for Reference {
         x: &mut Vec<f64>,
         weight: &Vec<f32>,
         epsilon: f32,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let before = x.clone();
         self.rms_norm(n, &before, weight, epsilon, x)
     }
@@ -177,7 +168,7 @@ impl Backend for Reference {
         x: &Vec<f64>,
         factors: &[Factor<'_, ReferenceWeight>],
         projections: &mut [Product<'_, Self>],
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         for t in 0..n {
             let row = |cols: usize| &x[t * cols..][..cols];
             let inner = |factor: &Factor<'_, ReferenceWeight>| {
@@ -198,7 +189,7 @@ impl Backend for Reference {
         Ok(())
     }
 
-    fn add_bias(&mut self, n: usize, x: &mut Vec<f64>, bias: &Vec<f32>) -> Result<(), ExecError> {
+    fn add_bias(&mut self, n: usize, x: &mut Vec<f64>, bias: &Vec<f32>) -> Result<()> {
         for row in x.chunks_exact_mut(bias.len().max(1)).take(n) {
             for (x, &bias) in row.iter_mut().zip(bias) {
                 *x += f64::from(bias);
@@ -213,7 +204,7 @@ impl Backend for Reference {
         positions: &[Range<usize>],
         frequencies: &[f64],
         factor: f32,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let positions = positions.iter().cloned().flatten();
         let angles = positions.flat_map(|p| frequencies.iter().map(move |f| p as f64 * f));
         let factor = f64::from(factor);
@@ -229,7 +220,7 @@ impl Backend for Reference {
         rotation: &ReferenceRotation,
         shape: HeadShape,
         x: &mut Vec<f64>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let row = shape.heads * shape.size;
         for t in 0..shape.rows {
             let angles = t * rotation.pairs..(t + 1) * rotation.pairs;
@@ -241,17 +232,6 @@ impl Backend for Reference {
 
     fn set_batch_invariant(&mut self, _: bool) {}
 
-    fn append(
-        &mut self,
-        kv: &mut ReferenceKv,
-        layer: usize,
-        rows: Range<usize>,
-        keys: &Vec<f64>,
-        values: &Vec<f64>,
-    ) -> Result<(), ExecError> {
-        kv.append(layer, rows, [keys, values])
-    }
-
     fn attention(
         &mut self,
         shape: HeadShape,
@@ -260,7 +240,7 @@ impl Backend for Reference {
         layer: usize,
         attention: &Attention,
         out: &mut Vec<f64>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let (size, row) = (shape.size, shape.heads * shape.size);
         for SequenceRows { rows, kv } in batch {
             let kv_heads = kv.layout().plan().shape().kv_heads;
@@ -287,38 +267,9 @@ impl Backend for Reference {
         Ok(())
     }
 
-    fn hadamard(&mut self, shape: HeadShape, x: &mut Vec<f64>) -> Result<(), ExecError> {
+    fn hadamard(&mut self, shape: HeadShape, x: &mut Vec<f64>) -> Result<()> {
         let x = &mut x[..shape.rows * shape.heads * shape.size];
         Ok(reference::hadamard(x, shape.size)?)
-    }
-
-    fn set_bases(
-        &mut self,
-        kv: &mut ReferenceKv,
-        layer: usize,
-        bases: &Arc<LayerBases>,
-        turns: Option<&[Vec<f32>; 2]>,
-    ) -> Result<(), ExecError> {
-        kv.set_bases(layer, bases, turns)
-    }
-
-    fn compress(
-        &mut self,
-        kv: &mut ReferenceKv,
-        layer: usize,
-        front: usize,
-        count: usize,
-    ) -> Result<CompressionEnergies, ExecError> {
-        kv.compress(layer, front, count)
-    }
-
-    fn full_rows(
-        &mut self,
-        kv: &ReferenceKv,
-        layer: usize,
-        rows: Range<usize>,
-    ) -> Result<[Vec<f32>; 2], ExecError> {
-        Ok(kv.full_rows(layer, rows))
     }
 
     fn importance(
@@ -329,7 +280,7 @@ impl Backend for Reference {
         layer: usize,
         attention: &Attention,
         window: usize,
-    ) -> Result<Vec<f32>, ExecError> {
+    ) -> Result<Vec<f32>> {
         let (HeadShape { heads, size, .. }, kv) = (shape, sequence.kv);
         let (q, rows) = (
             &q[sequence.rows.start * heads * size..],
@@ -368,23 +319,13 @@ impl Backend for Reference {
         Ok(out.into_iter().map(|x| x as f32).collect())
     }
 
-    fn keep(
-        &mut self,
-        kv: &mut ReferenceKv,
-        layer: usize,
-        kept: &KeptRows,
-    ) -> Result<(), ExecError> {
-        kv.keep(layer, kept);
-        Ok(())
-    }
-
     fn activate(
         &mut self,
         activation: Activation,
         numbers: usize,
         gate: &mut Vec<f64>,
         up: &Vec<f64>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let (gate, up) = (&mut gate[..numbers], &up[..numbers]);
         match activation {
             Activation::Silu => reference::silu_mul(gate, up)?,
@@ -393,11 +334,11 @@ impl Backend for Reference {
         Ok(())
     }
 
-    fn add(&mut self, numbers: usize, x: &mut Vec<f64>, y: &Vec<f64>) -> Result<(), ExecError> {
+    fn add(&mut self, numbers: usize, x: &mut Vec<f64>, y: &Vec<f64>) -> Result<()> {
         Ok(reference::add_assign(&mut x[..numbers], &y[..numbers])?)
     }
 
-    fn softcap(&mut self, numbers: usize, x: &mut Vec<f64>, cap: f32) -> Result<(), ExecError> {
+    fn softcap(&mut self, numbers: usize, x: &mut Vec<f64>, cap: f32) -> Result<()> {
         reference::softcap(&mut x[..numbers], cap);
         Ok(())
     }
@@ -409,7 +350,7 @@ impl Backend for Reference {
         x: &Vec<f64>,
         cap: Option<f32>,
         out: &mut Vec<f64>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         for (out, t) in out.chunks_exact_mut(output.rows).zip(rows) {
             let x = &x[t * output.cols..][..output.cols];
             out.copy_from_slice(&output.product(output.rows, x));

@@ -4,7 +4,7 @@ use htc_formats::model::Register;
 
 use super::{Runner, Session};
 use crate::backend::{Backend, Factor, Input, Product};
-use crate::error::ExecError;
+use crate::error::Result;
 use crate::linear::{Linear, Placed};
 use crate::tensor::Tensor;
 
@@ -45,7 +45,7 @@ impl<B: Backend> Session<B> {
     }
 
     /// Loads a matrix that is in no file to the backend.
-    pub(crate) fn load(&mut self, tensor: &Tensor) -> Result<Placed<B::Weight>, ExecError> {
+    pub(crate) fn load(&mut self, tensor: &Tensor) -> Result<Placed<B::Weight>> {
         Ok(Placed {
             weight: self.runner.backend.weight(tensor)?,
             dtype: tensor.dtype(),
@@ -55,7 +55,7 @@ impl<B: Backend> Session<B> {
     }
 
     /// Computes the uncorrected head input `[width]` of the last row of the last batch.
-    pub(crate) fn head_input_before(&mut self, out: &mut Vec<f32>) -> Result<(), ExecError> {
+    pub(crate) fn head_input_before(&mut self, out: &mut Vec<f32>) -> Result<()> {
         let width = self.runner.model.hyper().width;
         let numbers = self.rows * width;
         let x = self.runner.read(Register::Normed, numbers)?;
@@ -75,7 +75,7 @@ impl<B: Backend> Session<B> {
 
 impl<B: Backend> Runner<B> {
     /// Corrects the head input of the batch's `n` rows, if there is a correction.
-    pub(super) fn correct(&mut self, n: usize) -> Result<(), ExecError> {
+    pub(super) fn correct(&mut self, n: usize) -> Result<()> {
         let Some(Correction { a, b }) = self.adapted.as_deref().and_then(|a| a.correction.as_ref())
         else {
             return Ok(());

@@ -9,7 +9,8 @@ use super::tap::{Observer, Point, Tap};
 use super::{AdaptedLayer, Buffers, Part, Runner};
 use crate::backend::{Backend, HeadShape, SequenceRows};
 use crate::dial::ActiveSetting;
-use crate::error::ExecError;
+use crate::error::Result;
+use crate::kv::{Kv, Queries};
 use crate::linear::{Linear, Placed};
 use crate::model::{AttentionStep, Project, Projection, Step};
 
@@ -40,7 +41,7 @@ impl<B: Backend> Runner<B> {
         n: usize,
         parts: &mut [Part<'_, B>],
         tap: &mut dyn Tap,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let hyper = self.model.hyper();
         let mut execution = Execution {
             backend: &mut self.backend,
@@ -56,7 +57,7 @@ impl<B: Backend> Runner<B> {
                 tap,
                 layer: index,
                 n,
-                room: &mut self.room,
+                host_buffer: &mut self.host_buffer,
             },
         };
         let steps = &self.model.blocks[index].steps;
@@ -65,7 +66,7 @@ impl<B: Backend> Runner<B> {
 }
 
 impl<B: Backend> Execution<'_, '_, B> {
-    fn step(&mut self, step: &Step<B>) -> Result<(), ExecError> {
+    fn step(&mut self, step: &Step<B>) -> Result<()> {
         match step {
             Step::Norm {
                 weight,
@@ -116,22 +117,12 @@ impl<B: Backend> Execution<'_, '_, B> {
     }
 
     /// Shows a register to the tap.
-    pub(super) fn observe(
-        &mut self,
-        point: Point,
-        width: usize,
-        register: Register,
-    ) -> Result<(), ExecError> {
+    pub(super) fn observe(&mut self, point: Point, width: usize, register: Register) -> Result<()> {
         let x = &self.buffers[register];
         self.look.at(self.backend, point, width, x)
     }
 
-    fn norm(
-        &mut self,
-        weight: &B::Vector,
-        input: Register,
-        output: Register,
-    ) -> Result<(), ExecError> {
+    fn norm(&mut self, weight: &B::Vector, input: Register, output: Register) -> Result<()> {
         let (n, epsilon) = (self.n, self.epsilon);
         if input == output {
             let x = &mut self.buffers[input];
@@ -141,10 +132,10 @@ impl<B: Backend> Execution<'_, '_, B> {
         self.backend.rms_norm(n, x, weight, epsilon, out)
     }
 
-    fn project(&mut self, step: &Project<B>) -> Result<(), ExecError> {
+    fn project(&mut self, step: &Project<B>) -> Result<()> {
         let first = step.projections.first();
         let cols = first.map_or(0, |projection| projection.cols);
-        self.observe(Point::Input(step.site), cols, step.input)?;
+        self.observe(Point::Input(step.point), cols, step.input)?;
         let adapted = self.adapted.filter(|_| step.group == Some(InputGroup::Qkv));
         // Adapted projections are always used at their full rank.
         let (basis, setting) = match adapted {
@@ -169,7 +160,7 @@ impl<B: Backend> Execution<'_, '_, B> {
         maps: impl Iterator<Item = (&'m Linear<B::Weight>, &'m Projection<B>)> + Clone,
         basis: Option<&Placed<B::Weight>>,
         setting: ActiveSetting,
-    ) -> Result<(), ExecError>
+    ) -> Result<()>
     where
         B: 'm,
     {
@@ -198,7 +189,7 @@ impl<B: Backend> Execution<'_, '_, B> {
         Ok(())
     }
 
-    fn attention(&mut self, step: &AttentionStep) -> Result<(), ExecError> {
+    fn attention(&mut self, step: &AttentionStep) -> Result<()> {
         let AttentionStep { q, kv, attention } = step;
         let (queries, keys) = (self.shape(*q), self.shape(*kv));
         self.observe(Point::Queries, q.width(), Register::Query)?;
@@ -225,12 +216,12 @@ impl<B: Backend> Execution<'_, '_, B> {
 
     /// Appends keys and values to the cache of each sequence, attends to it, and lets the cache's
     /// policy look at the queries.
-    fn attend(&mut self, heads: HeadShape, attention: &Attention) -> Result<(), ExecError> {
+    fn attend(&mut self, heads: HeadShape, attention: &Attention) -> Result<()> {
         let index = self.index;
         let [k, v] = self.buffers.pair(Register::Key, Register::Value);
         for Part { sequence, rows } in &mut *self.parts {
-            self.backend
-                .append(&mut sequence.kv, index, rows.clone(), k, v)?;
+            let kv = &mut sequence.kv;
+            kv.append(self.backend, index, rows.clone(), k, v)?;
         }
         let [q, out] = self.buffers.pair(Register::Query, Register::Attended);
         let batch = self.parts.iter();
@@ -246,7 +237,11 @@ impl<B: Backend> Execution<'_, '_, B> {
             let (rows, kv) = (rows.clone(), &sequence.kv);
             let rows = SequenceRows { rows, kv };
             let (policy, backend) = (&mut sequence.policy, &mut *self.backend);
-            policy.record_importance(backend, index, (heads, &*q), rows, attention)?;
+            let queries = Queries {
+                shape: heads,
+                numbers: &*q,
+            };
+            policy.record_importance(backend, index, queries, rows, attention)?;
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use htc_formats::model::Register;
 use super::{Part, Runner, Sequence, SequencePlan};
 use crate::backend::{Backend, Cpu};
 use crate::dial::ActiveSetting;
-use crate::error::ExecError;
+use crate::error::{ExecError, Result};
 use crate::kv::{KvOptions, KvUsage};
 use crate::model::Model;
 
@@ -84,14 +84,13 @@ impl<B: Backend> Engine<B> {
     /// The backend must be on the device that the model was [loaded](Model::load) to.
     ///
     /// # Errors
-    /// [`ExecError::Kv`] for options that do not fit the model; [`ExecError::Load`] for unreadable
-    /// bases.
+    /// [`ExecError`] for options that do not fit the model, [`ExecError::Load`] for unreadable bases.
     pub fn new(
         model: impl Into<Arc<Model<B>>>,
         mut backend: B,
         context: usize,
         options: &KvOptions,
-    ) -> Result<Self, ExecError> {
+    ) -> Result<Self> {
         let model = model.into();
         let plan = SequencePlan::with_bases_of(&model, options)?;
         backend.set_batch_invariant(true);
@@ -137,7 +136,7 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// [`ExecError`] if memory runs out.
-    pub fn add_sequence(&mut self) -> Result<SequenceId, ExecError> {
+    pub fn add_sequence(&mut self) -> Result<SequenceId> {
         let sequence = self.plan.sequence(&mut self.runner.backend)?;
         Ok(self.insert(sequence))
     }
@@ -146,7 +145,7 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// [`ExecError::Sequence`] for an unknown sequence; [`ExecError`] if memory runs out.
-    pub fn fork(&mut self, id: SequenceId) -> Result<SequenceId, ExecError> {
+    pub fn fork(&mut self, id: SequenceId) -> Result<SequenceId> {
         let sequence = self.sequences.get(&id).ok_or(unknown(id))?;
         let copy = sequence.copied(&mut self.runner.backend)?;
         Ok(self.insert(copy))
@@ -156,7 +155,7 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// [`ExecError::Sequence`] for an unknown sequence.
-    pub fn remove_sequence(&mut self, id: SequenceId) -> Result<(), ExecError> {
+    pub fn remove_sequence(&mut self, id: SequenceId) -> Result<()> {
         self.sequences.remove(&id).map(drop).ok_or(unknown(id))
     }
 
@@ -169,7 +168,7 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// [`ExecError::Sequence`] for an unknown sequence.
-    pub fn position(&self, id: SequenceId) -> Result<usize, ExecError> {
+    pub fn position(&self, id: SequenceId) -> Result<usize> {
         Ok(self.sequence(id)?.position())
     }
 
@@ -177,7 +176,7 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// [`ExecError::Sequence`] for an unknown sequence.
-    pub fn kv_usage(&self, id: SequenceId) -> Result<KvUsage, ExecError> {
+    pub fn kv_usage(&self, id: SequenceId) -> Result<KvUsage> {
         Ok(KvUsage::from_cache(&self.sequence(id)?.kv))
     }
 
@@ -186,9 +185,9 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// [`ExecError::Sequence`] for an unknown sequence, [`ExecError::Truncate`] if it has fewer
-    /// positions, and [`ExecError::Kv`] if earlier positions were evicted; the sequence is then
+    /// positions, and [`ExecError::Evicted`] if earlier positions were evicted; the sequence is then
     /// unchanged.
-    pub fn truncate(&mut self, id: SequenceId, positions: usize) -> Result<(), ExecError> {
+    pub fn truncate(&mut self, id: SequenceId, positions: usize) -> Result<()> {
         let sequence = self.sequence_mut(id)?;
         sequence.check_truncate(positions)?;
         sequence.truncate(positions);
@@ -200,7 +199,7 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// [`ExecError::Sequence`] for an unknown sequence; else as `Session::end_prompt`.
-    pub fn end_prompt(&mut self, id: SequenceId) -> Result<(), ExecError> {
+    pub fn end_prompt(&mut self, id: SequenceId) -> Result<()> {
         let sequence = self.sequences.get_mut(&id).ok_or(unknown(id))?;
         sequence.end_prompt(&mut self.runner.backend)
     }
@@ -214,7 +213,7 @@ impl<B: Backend> Engine<B> {
     /// [`ExecError::Token`] for a token outside the vocabulary, [`ExecError::Batch`] for too many
     /// tokens, and [`ExecError::SequenceFull`] beyond the context. [`ExecError`] of the backend
     /// during the pass, as for keys out of range. No sequence has read any token in either case.
-    pub fn run(&mut self, chunks: &[Chunk<'_>]) -> Result<Vec<&[f32]>, ExecError> {
+    pub fn run(&mut self, chunks: &[Chunk<'_>]) -> Result<Vec<&[f32]>> {
         let rows = self.check(chunks)?;
         let n = rows.values().map(|rows| rows.end).max().unwrap_or(0);
         if n == 0 {
@@ -265,16 +264,16 @@ impl<B: Backend> Engine<B> {
         id
     }
 
-    fn sequence(&self, id: SequenceId) -> Result<&Sequence<B>, ExecError> {
+    fn sequence(&self, id: SequenceId) -> Result<&Sequence<B>> {
         self.sequences.get(&id).ok_or(unknown(id))
     }
 
-    fn sequence_mut(&mut self, id: SequenceId) -> Result<&mut Sequence<B>, ExecError> {
+    fn sequence_mut(&mut self, id: SequenceId) -> Result<&mut Sequence<B>> {
         self.sequences.get_mut(&id).ok_or(unknown(id))
     }
 
     /// Checks a pass; returns the rows of each sequence.
-    fn check(&self, chunks: &[Chunk<'_>]) -> Result<BTreeMap<SequenceId, Range<usize>>, ExecError> {
+    fn check(&self, chunks: &[Chunk<'_>]) -> Result<BTreeMap<SequenceId, Range<usize>>> {
         let mut all = BTreeMap::new();
         let mut n = 0_usize;
         for &Chunk {
@@ -346,7 +345,7 @@ fn pass<B: Backend>(
     tokens: &[u32],
     parts: &mut [Part<'_, B>],
     wanted: &[Range<usize>],
-) -> Result<usize, ExecError> {
+) -> Result<usize> {
     let n = tokens.len();
     runner.prepare(n, parts, 0..runner.model.blocks.len())?;
     runner.embed(tokens)?;

@@ -5,7 +5,7 @@ use htc_formats::model::{ActivationPoint, Register};
 use super::block::Execution;
 use super::tap::Point;
 use crate::backend::Backend;
-use crate::error::ExecError;
+use crate::error::Result;
 use crate::model::{Experts, Projection};
 
 /// A row that a router sends to an expert.
@@ -21,7 +21,7 @@ impl<B: Backend> Execution<'_, '_, B> {
     /// Writes the weighted sum of the chosen experts' outputs to [`Register::Delta`]. Rows are
     /// routed and summed on the host, in float32. A row's experts are added in the order of their
     /// indices, whatever the other rows of the batch are.
-    pub(super) fn experts(&mut self, step: &Experts<B>) -> Result<(), ExecError> {
+    pub(super) fn experts(&mut self, step: &Experts<B>) -> Result<()> {
         let (n, width) = (self.n, self.width);
         let point = Point::Input(ActivationPoint::Ffn);
         self.observe(point, width, Register::Normed)?;
@@ -55,9 +55,9 @@ impl<B: Backend> Execution<'_, '_, B> {
             .upload(&sums, &mut self.buffers[Register::Delta])
     }
 
-    fn read(&mut self, register: Register, numbers: usize) -> Result<&[f32], ExecError> {
+    fn read(&mut self, register: Register, numbers: usize) -> Result<&[f32]> {
         self.backend
-            .read(&self.buffers[register], numbers, self.look.room)
+            .read(&self.buffers[register], numbers, self.look.host_buffer)
     }
 
     fn apply_to(
@@ -65,7 +65,7 @@ impl<B: Backend> Execution<'_, '_, B> {
         rows: usize,
         input: Register,
         projections: &[Projection<B>],
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let maps = projections
             .iter()
             .map(|projection| (&projection.linear, projection));

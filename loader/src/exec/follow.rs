@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Session;
 use crate::backend::Backend;
 use crate::dial::ActiveFraction;
-use crate::error::ExecError;
+use crate::error::Result;
 use crate::live::SharedFraction;
 
 pub(super) struct Followed {
@@ -25,11 +25,7 @@ impl<B: Backend> Session<B> {
     ///
     /// # Errors
     /// [`ExecError::FractionBelow`] if `most` is below the model's minimum.
-    pub fn follow_with(
-        &mut self,
-        follow: Arc<SharedFraction>,
-        most: ActiveFraction,
-    ) -> Result<(), ExecError> {
+    pub fn follow_with(&mut self, follow: Arc<SharedFraction>, most: ActiveFraction) -> Result<()> {
         self.set_fraction(most)?;
         let dial = self.runner.model.dial();
         self.followed = Some(Followed {
@@ -48,7 +44,7 @@ impl<B: Backend> Session<B> {
     ///
     /// # Errors
     /// [`ExecError::Fraction`] for an invalid number, which followers of this crate never give.
-    pub fn follow(&mut self) -> Result<(), ExecError> {
+    pub fn follow(&mut self) -> Result<()> {
         let Some(followed) = &mut self.followed else {
             return Ok(());
         };

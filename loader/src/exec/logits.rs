@@ -4,7 +4,7 @@ use htc_formats::model::Register;
 
 use super::Session;
 use crate::backend::Backend;
-use crate::error::ExecError;
+use crate::error::{ExecError, Result};
 use crate::sampling::{LogitsRequest, SamplerInput};
 
 impl<B: Backend> Session<B> {
@@ -13,7 +13,7 @@ impl<B: Backend> Session<B> {
     /// # Errors
     /// [`ExecError`] for a token outside the vocabulary, no tokens, or too many positions; the
     /// sequence is then unchanged.
-    pub fn step(&mut self, tokens: &[u32]) -> Result<&[f32], ExecError> {
+    pub fn step(&mut self, tokens: &[u32]) -> Result<&[f32]> {
         self.read_all(tokens)?;
         self.last_logits()
     }
@@ -25,16 +25,12 @@ impl<B: Backend> Session<B> {
     ///
     /// # Errors
     /// As [`Session::step`].
-    pub fn step_for(
-        &mut self,
-        tokens: &[u32],
-        wanted: LogitsRequest,
-    ) -> Result<SamplerInput<'_>, ExecError> {
+    pub fn step_for(&mut self, tokens: &[u32], wanted: LogitsRequest) -> Result<SamplerInput<'_>> {
         self.read_all(tokens)?;
         self.last_logits_for(wanted)
     }
 
-    fn read_all(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
+    fn read_all(&mut self, tokens: &[u32]) -> Result<()> {
         self.runner.check_tokens(tokens)?;
         self.check_context(tokens.len())?;
         self.rows = 0;
@@ -45,19 +41,19 @@ impl<B: Backend> Session<B> {
     ///
     /// # Errors
     /// [`ExecError::Rows`] if the last batch has no such rows.
-    pub fn logits(&mut self, start: usize, end: usize) -> Result<&[f32], ExecError> {
+    pub fn logits(&mut self, start: usize, end: usize) -> Result<&[f32]> {
         let numbers = self.compute_logits(start, end)?;
         self.runner.read_logits(numbers)
     }
 
     /// Computes [`Session::logits`] on the backend; returns their count.
-    pub(super) fn compute_logits(&mut self, start: usize, end: usize) -> Result<usize, ExecError> {
+    pub(super) fn compute_logits(&mut self, start: usize, end: usize) -> Result<usize> {
         let numbers = self.project_logits(start, end)?;
         self.settle()?;
         Ok(numbers)
     }
 
-    fn project_logits(&mut self, start: usize, end: usize) -> Result<usize, ExecError> {
+    fn project_logits(&mut self, start: usize, end: usize) -> Result<usize> {
         if start > end || end > self.rows {
             return Err(ExecError::Rows {
                 start,
@@ -72,7 +68,7 @@ impl<B: Backend> Session<B> {
     ///
     /// # Errors
     /// [`ExecError::Rows`] if nothing was read.
-    pub fn last_logits(&mut self) -> Result<&[f32], ExecError> {
+    pub fn last_logits(&mut self) -> Result<&[f32]> {
         match self.rows {
             0 => Err(ExecError::Rows {
                 start: 0,
@@ -89,10 +85,7 @@ impl<B: Backend> Session<B> {
     ///
     /// # Errors
     /// As [`Session::last_logits`].
-    pub fn last_logits_for(
-        &mut self,
-        wanted: LogitsRequest,
-    ) -> Result<SamplerInput<'_>, ExecError> {
+    pub fn last_logits_for(&mut self, wanted: LogitsRequest) -> Result<SamplerInput<'_>> {
         let Some(row) = self.rows.checked_sub(1) else {
             return self.last_logits().map(SamplerInput::All);
         };

@@ -22,7 +22,7 @@ use htc_kernels::ShapeError;
 
 use crate::backend::{Backend, Cpu};
 use crate::dial::{ActiveFraction, ActiveSetting};
-use crate::error::ExecError;
+use crate::error::{ExecError, Result};
 use crate::kv::{KvBases, KvOptions, KvType};
 use crate::linear::RankFraction;
 use crate::model::Model;
@@ -67,11 +67,7 @@ impl<B: Backend> Session<B> {
     ///
     /// # Errors
     /// [`ExecError`] if memory runs out.
-    pub fn new(
-        model: impl Into<Arc<Model<B>>>,
-        backend: B,
-        context: usize,
-    ) -> Result<Self, ExecError> {
+    pub fn new(model: impl Into<Arc<Model<B>>>, backend: B, context: usize) -> Result<Self> {
         Session::with_kv_type(model, backend, context, KvType::default())
     }
 
@@ -84,7 +80,7 @@ impl<B: Backend> Session<B> {
         backend: B,
         context: usize,
         kv_type: KvType,
-    ) -> Result<Self, ExecError> {
+    ) -> Result<Self> {
         Session::with_kv(model, backend, context, &KvOptions::new(kv_type), None)
     }
 
@@ -92,15 +88,15 @@ impl<B: Backend> Session<B> {
     /// ([`Model::kv_bases`]), others ignore them.
     ///
     /// # Errors
-    /// [`ExecError::Kv`] for options that do not fit the model, and for missing or foreign bases;
-    /// [`ExecError`] if memory runs out.
+    /// [`ExecError`] for options that do not fit the model, for missing or foreign bases, and if
+    /// memory runs out.
     pub fn with_kv(
         model: impl Into<Arc<Model<B>>>,
         backend: B,
         context: usize,
         options: &KvOptions,
         bases: Option<Arc<KvBases>>,
-    ) -> Result<Self, ExecError> {
+    ) -> Result<Self> {
         let model = model.into();
         let plan = SequencePlan::new(&model, options, bases)?;
         Session::with_plan(model, backend, context, &plan)
@@ -111,7 +107,7 @@ impl<B: Backend> Session<B> {
         mut backend: B,
         context: usize,
         plan: &SequencePlan,
-    ) -> Result<Self, ExecError> {
+    ) -> Result<Self> {
         let sequence = plan.sequence(&mut backend)?;
         Ok(Session {
             runner: Runner::new(model, backend, context),
@@ -159,7 +155,7 @@ impl<B: Backend> Session<B> {
     ///
     /// # Errors
     /// [`ExecError::FractionBelow`] if below the model's minimum; the setting is then unchanged.
-    pub fn set_fraction(&mut self, fraction: ActiveFraction) -> Result<ActiveSetting, ExecError> {
+    pub fn set_fraction(&mut self, fraction: ActiveFraction) -> Result<ActiveSetting> {
         self.runner.setting = self.runner.model.dial().setting_for(fraction)?;
         Ok(self.runner.setting)
     }
@@ -187,9 +183,9 @@ impl<B: Backend> Session<B> {
     /// [`Session::reset`].
     ///
     /// # Errors
-    /// [`ExecError::Truncate`] if fewer were read, and [`ExecError::Kv`] if earlier positions were
+    /// [`ExecError::Truncate`] if fewer were read, and [`ExecError::Evicted`] if earlier positions were
     /// evicted; the sequence is then unchanged.
-    pub fn truncate(&mut self, positions: usize) -> Result<(), ExecError> {
+    pub fn truncate(&mut self, positions: usize) -> Result<()> {
         self.sequence.check_truncate(positions)?;
         // Errors of dropped positions are obsolete; those of earlier ones were checked.
         if positions < self.sequence.position() {
@@ -205,7 +201,7 @@ impl<B: Backend> Session<B> {
     /// # Errors
     /// [`ExecError`] for a token outside the vocabulary or too many tokens; the sequence is then
     /// unchanged.
-    pub fn forward(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
+    pub fn forward(&mut self, tokens: &[u32]) -> Result<()> {
         self.forward_with(tokens, &mut ())
     }
 
@@ -213,7 +209,7 @@ impl<B: Backend> Session<B> {
     ///
     /// # Errors
     /// As [`Session::forward`].
-    pub fn forward_with(&mut self, tokens: &[u32], tap: &mut dyn Tap) -> Result<(), ExecError> {
+    pub fn forward_with(&mut self, tokens: &[u32], tap: &mut dyn Tap) -> Result<()> {
         let n = tokens.len();
         self.runner.check_tokens(tokens)?;
         self.prepare(n, 0..self.runner.model.blocks.len())?;
@@ -234,7 +230,7 @@ impl<B: Backend> Session<B> {
     /// # Errors
     /// [`ExecError`] for a block that does not exist or missed earlier positions, a wrong length of
     /// `x`, or too many positions.
-    pub fn forward_from(&mut self, layer: usize, x: &[f32]) -> Result<(), ExecError> {
+    pub fn forward_from(&mut self, layer: usize, x: &[f32]) -> Result<()> {
         let n = self.upload(layer..self.runner.model.blocks.len(), x)?;
         match n {
             0 => Ok(()),
@@ -248,7 +244,7 @@ impl<B: Backend> Session<B> {
     /// # Errors
     /// [`ExecError`] for a token outside the vocabulary, too many tokens, or a wrong length of
     /// `out`.
-    pub fn embed(&mut self, tokens: &[u32], out: &mut [f32]) -> Result<(), ExecError> {
+    pub fn embed(&mut self, tokens: &[u32], out: &mut [f32]) -> Result<()> {
         let numbers = tokens.len() * self.runner.model.hyper().width;
         expect_length(numbers, out.len())?;
         self.runner.check_tokens(tokens)?;
@@ -269,12 +265,7 @@ impl<B: Backend> Session<B> {
     /// # Errors
     /// [`ExecError`] for a block that does not exist or missed earlier positions, a wrong length of
     /// `x`, or too many positions.
-    pub fn block(
-        &mut self,
-        layer: usize,
-        x: &mut [f32],
-        tap: &mut dyn Tap,
-    ) -> Result<(), ExecError> {
+    pub fn block(&mut self, layer: usize, x: &mut [f32], tap: &mut dyn Tap) -> Result<()> {
         let n = self.upload(layer..layer.saturating_add(1), x)?;
         if n == 0 {
             return Ok(());
@@ -291,7 +282,7 @@ impl<B: Backend> Session<B> {
     ///
     /// # Errors
     /// [`ExecError`] for a wrong length of `x`, or too many positions.
-    pub fn head_input(&mut self, x: &mut [f32]) -> Result<(), ExecError> {
+    pub fn head_input(&mut self, x: &mut [f32]) -> Result<()> {
         let width = self.runner.model.hyper().width;
         let n = x.len() / width.max(1);
         expect_length(n * width, x.len())?;
@@ -312,7 +303,7 @@ impl<B: Backend> Session<B> {
 
     /// Prepares the next positions for some blocks and uploads `x`; returns the number of
     /// positions.
-    fn upload(&mut self, blocks: Range<usize>, x: &[f32]) -> Result<usize, ExecError> {
+    fn upload(&mut self, blocks: Range<usize>, x: &[f32]) -> Result<usize> {
         let (width, layers) = (
             self.runner.model.hyper().width,
             self.runner.model.blocks.len(),
@@ -331,12 +322,7 @@ impl<B: Backend> Session<B> {
     }
 
     /// Executes the blocks from `first` on and the last norm, and counts the positions.
-    fn blocks_and_norm(
-        &mut self,
-        first: usize,
-        n: usize,
-        tap: &mut dyn Tap,
-    ) -> Result<(), ExecError> {
+    fn blocks_and_norm(&mut self, first: usize, n: usize, tap: &mut dyn Tap) -> Result<()> {
         let parts = &mut [part(&mut self.sequence, n)];
         self.runner.blocks_and_norm(first, n, parts, tap)?;
         self.sequence
@@ -345,7 +331,7 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
-    fn check_batch(&self, n: usize) -> Result<(), ExecError> {
+    fn check_batch(&self, n: usize) -> Result<()> {
         let limit = self.batch();
         if n > limit {
             Err(ExecError::Batch { found: n, limit })
@@ -355,7 +341,7 @@ impl<B: Backend> Session<B> {
     }
 
     /// Checks that `n` more positions are rotated like those before.
-    fn check_context(&self, n: usize) -> Result<(), ExecError> {
+    fn check_context(&self, n: usize) -> Result<()> {
         let (_, limit) = self.runner.model.rope.global(self.runner.context);
         let found = self.sequence.position().saturating_add(n);
         if found > limit {
@@ -366,7 +352,7 @@ impl<B: Backend> Session<B> {
     }
 
     /// Reserves memory for `n` more positions in some blocks.
-    fn prepare(&mut self, n: usize, blocks: Range<usize>) -> Result<(), ExecError> {
+    fn prepare(&mut self, n: usize, blocks: Range<usize>) -> Result<()> {
         self.check_batch(n)?;
         self.check_context(n)?;
         self.settle()?;
@@ -378,7 +364,7 @@ impl<B: Backend> Session<B> {
 
     /// Returns pending errors of the last batch and removes that batch on failure. Called before
     /// any operation on the batch, so that errors are attributed correctly.
-    pub(super) fn settle(&mut self) -> Result<(), ExecError> {
+    pub(super) fn settle(&mut self) -> Result<()> {
         let settled = self.runner.backend.settle();
         if settled.is_err() {
             let before = self.sequence.position().saturating_sub(self.rows);
@@ -399,7 +385,7 @@ fn part<B: Backend>(sequence: &mut Sequence<B>, n: usize) -> Part<'_, B> {
     }
 }
 
-fn expect_length(expected: usize, found: usize) -> Result<(), ExecError> {
+fn expect_length(expected: usize, found: usize) -> Result<()> {
     if expected == found {
         return Ok(());
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::backend::{Backend, Factor, Input, Product};
 use crate::dial::ActiveSetting;
-use crate::error::ExecError;
+use crate::error::Result;
 use crate::linear::{Linear, Placed, RankFraction};
 
 pub(super) struct Output<'a, B: Backend> {
@@ -22,7 +22,7 @@ pub(super) fn project<B: Backend>(
     setting: ActiveSetting,
     mut outputs: Vec<Output<'_, B>>,
     extra: &mut B::Buffer,
-) -> Result<(), ExecError> {
+) -> Result<()> {
     let fraction = setting.rank;
     let mut factors: Vec<Factor<'_, B::Weight>> = Vec::new();
     let block_of_shared = outputs
@@ -97,6 +97,12 @@ pub(super) fn project<B: Backend>(
     }
 }
 
+/// Soft cap and active parts of a head.
+pub(super) struct LogitOptions {
+    pub cap: Option<f32>,
+    pub setting: ActiveSetting,
+}
+
 /// Computes logits of rows of `x [n, width]` with the head in any form, at its active rank and with
 /// its active refinement. `inner` and `extra` are scratch space.
 pub(super) fn logits<B: Backend>(
@@ -104,11 +110,11 @@ pub(super) fn logits<B: Backend>(
     head: &Linear<B::Weight>,
     rows: Range<usize>,
     x: &B::Buffer,
-    (cap, setting): (Option<f32>, ActiveSetting),
+    options: LogitOptions,
     out: &mut B::Buffer,
     [inner, extra]: [&mut B::Buffer; 2],
-) -> Result<(), ExecError> {
-    let n = rows.len();
+) -> Result<()> {
+    let (n, LogitOptions { cap, setting }) = (rows.len(), options);
     match head {
         Linear::Dense(w) => backend.logits(&w.weight, rows, x, cap, out),
         Linear::LowRank { a, b } => {

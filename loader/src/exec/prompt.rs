@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{SequencePlan, Session};
 use crate::backend::Backend;
-use crate::error::ExecError;
-use crate::kv::{KvCounters, KvError, KvOptions, KvUsage};
+use crate::error::{ExecError, Result};
+use crate::kv::{KvCounters, KvOptions, KvUsage};
 use crate::model::Model;
 
 impl<B: Backend> Session<B> {
@@ -18,7 +18,7 @@ impl<B: Backend> Session<B> {
         backend: B,
         context: usize,
         options: &KvOptions,
-    ) -> Result<Self, ExecError> {
+    ) -> Result<Self> {
         let model = model.into();
         let plan = SequencePlan::with_bases_of(&model, options)?;
         Session::with_plan(model, backend, context, &plan)
@@ -45,7 +45,7 @@ impl<B: Backend> Session<B> {
     ///
     /// # Errors
     /// As [`Session::forward`] and [`Session::end_prompt`].
-    pub fn read_prompt(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
+    pub fn read_prompt(&mut self, tokens: &[u32]) -> Result<()> {
         self.sequence.policy.begin_prompt();
         self.read(tokens)?;
         self.end_prompt()
@@ -57,12 +57,12 @@ impl<B: Backend> Session<B> {
     /// # Errors
     /// [`ExecError::KvRange`] for a coordinate outside float16's range; [`ExecError`] of the
     /// backend.
-    pub fn end_prompt(&mut self) -> Result<(), ExecError> {
+    pub fn end_prompt(&mut self) -> Result<()> {
         self.settle()?;
         self.sequence.end_prompt(&mut self.runner.backend)
     }
 
-    pub(super) fn read(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
+    pub(super) fn read(&mut self, tokens: &[u32]) -> Result<()> {
         let mut rest = tokens;
         while !rest.is_empty() {
             let (pass, others) = rest.split_at(self.next_pass(rest.len()));
@@ -84,10 +84,10 @@ impl<B: Backend> Session<B> {
 
     /// Checks that verified batches are bitwise identical to single steps: false for kinds that
     /// compress between batches.
-    pub(crate) fn check_foreseen(&self) -> Result<(), KvError> {
+    pub(crate) fn check_foreseen(&self) -> Result<()> {
         let kind = self.sequence.policy.options().kind;
         match kind.rank() {
-            Some(_) => Err(KvError::VerifyUnsupported {
+            Some(_) => Err(ExecError::VerifyUnsupported {
                 kind: kind.to_string(),
             }),
             None => Ok(()),

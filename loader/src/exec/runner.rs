@@ -8,7 +8,8 @@ use htc_formats::model::Register;
 use super::{Adapted, BATCH, BUFFER, Part, Tap, project};
 use crate::backend::Backend;
 use crate::dial::ActiveSetting;
-use crate::error::ExecError;
+use crate::error::{ExecError, Result};
+use crate::kv::Kv;
 use crate::model::Model;
 
 /// Model, backend and activations.
@@ -21,7 +22,7 @@ pub(super) struct Runner<B: Backend> {
     pub adapted: Option<Box<Adapted<B>>>,
     pub buffers: Buffers<B>,
     /// Host buffer for results of a device.
-    pub room: Vec<f32>,
+    pub host_buffer: Vec<f32>,
 }
 
 /// Activations of one batch; memory is reused.
@@ -47,7 +48,7 @@ impl<B: Backend> Runner<B> {
             setting: ActiveSetting::FULL,
             adapted: None,
             buffers: Buffers::new(),
-            room: Vec::new(),
+            host_buffer: Vec::new(),
         }
     }
 
@@ -63,7 +64,7 @@ impl<B: Backend> Runner<B> {
         limit.min(self.model.hyper().context)
     }
 
-    pub fn check_tokens(&self, tokens: &[u32]) -> Result<(), ExecError> {
+    pub fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
         let vocabulary = self.model.hyper().vocabulary;
         let outside = |&&token: &&u32| token as usize >= vocabulary;
         match tokens.iter().find(outside) {
@@ -78,13 +79,13 @@ impl<B: Backend> Runner<B> {
         n: usize,
         parts: &mut [Part<'_, B>],
         blocks: Range<usize>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let (model, backend, b) = (&self.model, &mut self.backend, &mut self.buffers);
         let mut positions = Vec::with_capacity(parts.len());
         for Part { sequence, rows } in parts {
             let (policy, kv) = (&mut sequence.policy, &mut sequence.kv);
             policy.prepare_pass(backend, kv, blocks.clone())?;
-            backend.reserve(kv, rows.len())?;
+            kv.reserve(backend, rows.len())?;
             let start = sequence.position();
             positions.push(start..start + rows.len());
         }
@@ -101,7 +102,7 @@ impl<B: Backend> Runner<B> {
     }
 
     /// Computes the initial residual stream.
-    pub fn embed(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
+    pub fn embed(&mut self, tokens: &[u32]) -> Result<()> {
         let scale = self.model.hyper().forward.embedding_scale;
         let (model, b) = (&self.model, &mut self.buffers);
         let embedding = &model.embedding;
@@ -131,7 +132,7 @@ impl<B: Backend> Runner<B> {
         n: usize,
         parts: &mut [Part<'_, B>],
         tap: &mut dyn Tap,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         for layer in first..self.model.blocks.len() {
             self.block(layer, n, parts, tap)?;
         }
@@ -139,7 +140,7 @@ impl<B: Backend> Runner<B> {
         self.correct(n)
     }
 
-    pub fn norm(&mut self, n: usize) -> Result<(), ExecError> {
+    pub fn norm(&mut self, n: usize) -> Result<()> {
         let (model, b) = (&self.model, &mut self.buffers);
         let epsilon = model.hyper().norm_epsilon;
         let [x, normed] = b.pair(Register::Residual, Register::Normed);
@@ -148,28 +149,32 @@ impl<B: Backend> Runner<B> {
     }
 
     /// Computes logits of rows of a register with the head's input; returns their count.
-    pub fn logits(&mut self, of: Register, rows: Range<usize>) -> Result<usize, ExecError> {
+    pub fn logits(&mut self, of: Register, rows: Range<usize>) -> Result<usize> {
         let hyper = self.model.hyper();
         let numbers = rows.len() * hyper.vocabulary;
         let (backend, b) = (&mut self.backend, &mut self.buffers);
         backend.resize(&mut b.logits, numbers)?;
-        let (head, cap) = (self.model.head(), hyper.forward.logit_softcap);
-        let room = [&mut b.inner, &mut b.extra];
-        let (x, how) = (&b.registers[of as usize], (cap, self.setting));
-        project::logits(backend, head, rows, x, how, &mut b.logits, room)?;
+        let head = self.model.head();
+        let scratch = [&mut b.inner, &mut b.extra];
+        let options = project::LogitOptions {
+            cap: hyper.forward.logit_softcap,
+            setting: self.setting,
+        };
+        let x = &b.registers[of as usize];
+        project::logits(backend, head, rows, x, options, &mut b.logits, scratch)?;
         Ok(numbers)
     }
 
     /// Returns the first `numbers` of a register.
-    pub fn read(&mut self, of: Register, numbers: usize) -> Result<&[f32], ExecError> {
+    pub fn read(&mut self, of: Register, numbers: usize) -> Result<&[f32]> {
         self.backend
-            .read(&self.buffers[of], numbers, &mut self.room)
+            .read(&self.buffers[of], numbers, &mut self.host_buffer)
     }
 
     /// Returns the first `numbers` of the computed logits.
-    pub fn read_logits(&mut self, numbers: usize) -> Result<&[f32], ExecError> {
+    pub fn read_logits(&mut self, numbers: usize) -> Result<&[f32]> {
         self.backend
-            .read(&self.buffers.logits, numbers, &mut self.room)
+            .read(&self.buffers.logits, numbers, &mut self.host_buffer)
     }
 }
 

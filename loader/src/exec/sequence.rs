@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::backend::Backend;
-use crate::error::ExecError;
+use crate::error::{ExecError, Result};
 use crate::kv::{Kv, KvBases, KvCachePolicy, KvOptions, KvPlan};
 use crate::model::Model;
 
@@ -36,7 +36,7 @@ impl SequencePlan {
         model: &Model<B>,
         options: &KvOptions,
         bases: Option<Arc<KvBases>>,
-    ) -> Result<Self, ExecError> {
+    ) -> Result<Self> {
         let windows = model.blocks.iter().map(|block| {
             block
                 .attention()
@@ -51,10 +51,7 @@ impl SequencePlan {
     }
 
     /// As [`SequencePlan::new`], with the bases of the model's file if needed.
-    pub fn with_bases_of<B: Backend>(
-        model: &Model<B>,
-        options: &KvOptions,
-    ) -> Result<Self, ExecError> {
+    pub fn with_bases_of<B: Backend>(model: &Model<B>, options: &KvOptions) -> Result<Self> {
         let bases = match options.kind.rank() {
             None => None,
             Some(_) => model
@@ -71,7 +68,7 @@ impl SequencePlan {
     }
 
     /// Creates an empty sequence.
-    pub fn sequence<B: Backend>(&self, backend: &mut B) -> Result<Sequence<B>, ExecError> {
+    pub fn sequence<B: Backend>(&self, backend: &mut B) -> Result<Sequence<B>> {
         let (bases, windows) = (self.bases.as_deref(), self.is_sliding_window.clone());
         Ok(Sequence {
             kv: backend.kv(&self.plan)?,
@@ -92,16 +89,16 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Returns a copy with the same positions.
-    pub fn copied(&self, backend: &mut B) -> Result<Self, ExecError> {
+    pub fn copied(&self, backend: &mut B) -> Result<Self> {
         Ok(Sequence {
-            kv: backend.copy_kv(&self.kv)?,
+            kv: self.kv.copied(backend)?,
             policy: self.policy.clone(),
             blocks: self.blocks.clone(),
         })
     }
 
     /// Checks that `blocks` have read all earlier positions.
-    pub fn check_blocks(&self, blocks: &Range<usize>) -> Result<(), ExecError> {
+    pub fn check_blocks(&self, blocks: &Range<usize>) -> Result<()> {
         let read = &self.blocks;
         if self.position() > 0 && (blocks.start < read.start || blocks.end > read.end) {
             return Err(ExecError::Blocks {
@@ -113,13 +110,13 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Checks that the first `positions` can be kept.
-    pub fn check_truncate(&self, positions: usize) -> Result<(), ExecError> {
+    pub fn check_truncate(&self, positions: usize) -> Result<()> {
         let found = self.position();
         if positions > found {
             let requested = positions;
             return Err(ExecError::Truncate { requested, found });
         }
-        Ok(self.policy.check_truncate(positions)?)
+        self.policy.check_truncate(positions)
     }
 
     /// Keeps the first `positions`, which were [checked](Sequence::check_truncate).
@@ -138,7 +135,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Compresses and evicts positions after a prompt.
-    pub fn end_prompt(&mut self, backend: &mut B) -> Result<(), ExecError> {
+    pub fn end_prompt(&mut self, backend: &mut B) -> Result<()> {
         let blocks = self.blocks.clone();
         self.policy.end_prompt(backend, &mut self.kv, blocks)
     }

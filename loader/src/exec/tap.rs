@@ -49,7 +49,7 @@ pub(super) struct Observer<'a> {
     pub layer: usize,
     pub n: usize,
     /// Host buffer for activations of a device.
-    pub room: &'a mut Vec<f32>,
+    pub host_buffer: &'a mut Vec<f32>,
 }
 
 impl Observer<'_> {
@@ -62,7 +62,7 @@ impl Observer<'_> {
         x: &B::Buffer,
     ) -> Result<(), ExecError> {
         if self.tap.observes(point) {
-            let x = backend.read(x, self.n * width, self.room)?;
+            let x = backend.read(x, self.n * width, self.host_buffer)?;
             self.tap.see(self.layer, point, x);
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use super::{Session, Tap};
 use crate::backend::Backend;
-use crate::error::ExecError;
+use crate::error::Result;
 use crate::linear::{Linear, Placed};
 
 impl<B: Backend> Session<B> {
@@ -13,9 +13,9 @@ impl<B: Backend> Session<B> {
     /// as if it had never read the rest.
     ///
     /// # Errors
-    /// As [`Session::forward`]; [`ExecError::Kv`] for low-rank KV caches: single steps would
+    /// As [`Session::forward`]; [`ExecError::VerifyUnsupported`] for low-rank KV caches: single steps would
     /// compress in between, which cannot be undone.
-    pub fn verify(&mut self, tokens: &[u32], tap: &mut dyn Tap) -> Result<&[f32], ExecError> {
+    pub fn verify(&mut self, tokens: &[u32], tap: &mut dyn Tap) -> Result<&[f32]> {
         self.check_foreseen()?;
         self.runner.backend.set_batch_invariant(true);
         let read = self.forward_with(tokens, tap);
@@ -28,11 +28,7 @@ impl<B: Backend> Session<B> {
 
     /// Returns the head's rows for `tokens`, `[tokens, width]`; a factorised head is multiplied
     /// out.
-    pub(crate) fn head_vectors(
-        &mut self,
-        tokens: &[u32],
-        out: &mut Vec<f32>,
-    ) -> Result<(), ExecError> {
+    pub(crate) fn head_vectors(&mut self, tokens: &[u32], out: &mut Vec<f32>) -> Result<()> {
         let model = std::sync::Arc::clone(&self.runner.model);
         out.clear();
         match model.head() {
@@ -61,18 +57,13 @@ impl<B: Backend> Session<B> {
         }
     }
 
-    fn rows_of(
-        &mut self,
-        w: &Placed<B::Weight>,
-        rows: &[u32],
-        out: &mut Vec<f32>,
-    ) -> Result<(), ExecError> {
+    fn rows_of(&mut self, w: &Placed<B::Weight>, rows: &[u32], out: &mut Vec<f32>) -> Result<()> {
         let runner = &mut self.runner;
         let (backend, buffer) = (&mut runner.backend, &mut runner.buffers.extra);
         let numbers = rows.len() * w.cols;
         backend.resize(buffer, numbers)?;
         backend.embed(&w.weight, rows, None, buffer)?;
-        out.extend_from_slice(backend.read(buffer, numbers, &mut runner.room)?);
+        out.extend_from_slice(backend.read(buffer, numbers, &mut runner.host_buffer)?);
         Ok(())
     }
 
@@ -83,7 +74,7 @@ impl<B: Backend> Session<B> {
         b: &Placed<B::Weight>,
         rows: &[u32],
         out: &mut Vec<f32>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let rank = self.runner.setting.rank.active_rank(a.rows);
         let (mut first, mut second) = (Vec::new(), Vec::new());
         self.rows_of(b, rows, &mut second)?;

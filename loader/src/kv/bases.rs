@@ -1,9 +1,9 @@
 //! Orthonormal bases of the keys and values of every kv head.
 
 use super::KvShape;
-use super::error::KvError;
 use super::kind::KvRank;
 use super::oja;
+use crate::error::ExecError;
 use crate::kv_bases;
 
 /// Tolerance for rounding to float16.
@@ -31,11 +31,11 @@ pub struct KvBases {
 
 /// Orthonormalises the bases of an artifact, rounded to float16, by a QR decomposition.
 impl TryFrom<&kv_bases::StoredKvBases> for KvBases {
-    type Error = KvError;
+    type Error = ExecError;
 
     /// # Errors
-    /// As [`KvBases::new`], and [`KvError::BasesShape`] if heads differ in shape.
-    fn try_from(stored: &kv_bases::StoredKvBases) -> Result<Self, KvError> {
+    /// As [`KvBases::new`], and [`ExecError::KvBasesShape`] if heads differ in shape.
+    fn try_from(stored: &kv_bases::StoredKvBases) -> Result<Self, ExecError> {
         let size = stored.head_size;
         let shape = KvShape {
             layers: stored.layers.len(),
@@ -69,11 +69,11 @@ impl TryFrom<&kv_bases::StoredKvBases> for KvBases {
     }
 }
 
-fn check_equal(what: &'static str, expected: usize, found: usize) -> Result<(), KvError> {
+fn check_equal(what: &'static str, expected: usize, found: usize) -> Result<(), ExecError> {
     if expected == found {
         Ok(())
     } else {
-        Err(KvError::BasesShape {
+        Err(ExecError::KvBasesShape {
             what,
             expected,
             found,
@@ -106,9 +106,9 @@ impl KvBases {
     /// Creates the bases of a model of this shape.
     ///
     /// # Errors
-    /// [`KvError::BasesShape`] for wrong lengths; [`KvError::Bases`] for numbers that are not
+    /// [`ExecError::KvBasesShape`] for wrong lengths; [`ExecError::KvBases`] for numbers that are not
     /// finite, components not orthonormal within 1e-3, or energies that increase.
-    pub fn new(shape: KvShape, sides: [BasisSide; 2]) -> Result<Self, KvError> {
+    pub fn new(shape: KvShape, sides: [BasisSide; 2]) -> Result<Self, ExecError> {
         let size = shape.head_size;
         let heads = shape.layers.checked_mul(shape.kv_heads);
         let energies = heads.and_then(|heads| heads.checked_mul(size));
@@ -119,7 +119,7 @@ impl KvBases {
                 ("energies", energies, side.energies.len()),
             ] {
                 if expected != Some(found) {
-                    return Err(KvError::BasesShape {
+                    return Err(ExecError::KvBasesShape {
                         what,
                         expected: expected.unwrap_or(usize::MAX),
                         found,
@@ -131,7 +131,7 @@ impl KvBases {
             let heads = side.components.chunks_exact((size * size).max(1));
             let energies = side.energies.chunks_exact(size.max(1));
             for (index, (components, energies)) in heads.zip(energies).enumerate() {
-                check_head(components, energies).map_err(|problem| KvError::Bases {
+                check_head(components, energies).map_err(|problem| ExecError::KvBases {
                     layer: index / shape.kv_heads,
                     head: index % shape.kv_heads,
                     side: name,
@@ -152,7 +152,7 @@ impl KvBases {
         &self.sides
     }
 
-    pub(super) fn check_shape(&self, model: KvShape) -> Result<(), KvError> {
+    pub(super) fn check_shape(&self, model: KvShape) -> Result<(), ExecError> {
         let found = self.shape;
         for (what, expected, found) in [
             ("layers", model.layers, found.layers),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use htc_formats::dtype::DType;
 use htc_kernels::ShapeError;
-use htc_kernels::cpu::{Cpu, F16Error, KvNumbers, KvView, LowRankShape, LowRankView, SmallMatrix};
+use htc_kernels::cpu::{F16Error, KvNumbers, KvView, LowRankShape, LowRankView, SmallMatrix};
 
 use super::Kv;
 use super::bases::LayerBases;
@@ -13,7 +13,8 @@ use super::kind::KvType;
 use super::layout::{CompressionEnergies, INITIAL_CAPACITY, KeptRows, KvLayout};
 use super::options::KvPlan;
 use super::rounding;
-use crate::error::ExecError;
+use crate::backend::Cpu;
+use crate::error::{ExecError, Result};
 
 const SIDES: [&str; 2] = ["key", "value"];
 
@@ -167,13 +168,151 @@ impl KvCache {
         }
     }
 
-    /// Returns the length of the keys, or values, of one position in one layer.
-    pub(crate) fn row_len(&self) -> usize {
-        self.kv_heads * self.head_size
+    /// Returns the contents of a layer for attention.
+    pub(crate) fn view(&self, layer: usize) -> Result<KvView<'_>, ShapeError> {
+        let stored = &self.layers[layer];
+        let [keys, values] = stored.full.each_ref().map(RowBuffer::numbers);
+        let (heads, size, capacity) = (self.kv_heads, self.head_size, stored.capacity);
+        let full = KvView::from_numbers(keys, values, heads, size, capacity)?;
+        let low = &stored.low;
+        match (self.layout.low_rank_rows(layer), &low.bases) {
+            (1.., Some(bases)) => full.with_low_rank(LowRankView::new(
+                low.stored.each_ref().map(|stored| &stored[..]),
+                bases.components.each_ref().map(|basis| &basis[..]),
+                LowRankShape {
+                    kv_heads: heads,
+                    head_size: size,
+                    ranks: bases.ranks,
+                    capacity: low.capacity,
+                    positions: self.layout.low_rank_rows(layer),
+                    front: self.layout.front_rows(layer),
+                },
+            )?),
+            _ => Ok(full),
+        }
+    }
+}
+
+impl LowRankRows {
+    fn grow(&mut self, heads: usize, ranks: [usize; 2], used: usize, needed: usize) {
+        if needed <= self.capacity {
+            return;
+        }
+        let capacity = needed.max(2 * self.capacity).max(INITIAL_CAPACITY);
+        for (stored, rank) in self.stored.iter_mut().zip(ranks) {
+            *stored = reallocate_rows(stored, heads, rank, used, capacity);
+        }
+        self.capacity = capacity;
     }
 
-    /// Reserves memory for `n` more positions in every layer, and frees unused memory.
-    pub(crate) fn reserve(&mut self, n: usize) {
+    fn resize(&mut self, heads: usize, used: usize, capacity: usize) {
+        if let Some(bases) = &self.bases {
+            for (stored, rank) in self.stored.iter_mut().zip(bases.ranks) {
+                *stored = reallocate_rows(stored, heads, rank, used, capacity);
+            }
+            self.capacity = capacity;
+        }
+    }
+}
+
+/// Calls `f` with every head, on all threads; returns the first error.
+fn for_each_head(
+    cpu: &htc_kernels::cpu::Cpu,
+    heads: usize,
+    stored: &mut [u16],
+    f: impl Fn(usize, &mut [u16]) -> Result<(), F16Error> + Sync,
+) -> Result<(), F16Error> {
+    let failed: Mutex<Option<(usize, F16Error)>> = Mutex::new(None);
+    let of_head = stored.len() / heads.max(1);
+    cpu.pool().chunks_mut(stored, of_head, |head, stored| {
+        if let Err(error) = f(head, stored) {
+            let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+            if failed.as_ref().is_none_or(|(first, _)| head < *first) {
+                *failed = Some((head, error));
+            }
+        }
+    });
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    failed.map_or(Ok(()), |(_, error)| Err(error))
+}
+
+fn range_error(
+    error: F16Error,
+    layer: usize,
+    side: usize,
+    position: usize,
+    rank: usize,
+) -> ExecError {
+    match error {
+        F16Error::Shape(error) => error.into(),
+        F16Error::Range { index, value } => ExecError::KvRange {
+            layer,
+            side: SIDES[side],
+            position: position + index / rank.max(1),
+            value,
+        },
+    }
+}
+
+/// Encodes rows `[n, heads, size]` from row `first` on, on all threads; returns the first row with
+/// a number that cannot be encoded.
+fn encode(
+    cpu: &htc_kernels::cpu::Cpu,
+    dtype: DType,
+    rows: &[f32],
+    [heads, size, first, capacity]: [usize; 4],
+    bytes: &mut [u8],
+) -> Option<(usize, f32)> {
+    let row_bytes = row_bytes(dtype, size);
+    let failed: Mutex<Option<(usize, f32)>> = Mutex::new(None);
+    cpu.pool()
+        .chunks_mut(bytes, capacity * row_bytes, |head, bytes| {
+            let vectors = rows.chunks_exact(heads * size);
+            let stored = bytes[first * row_bytes..].chunks_exact_mut(row_bytes.max(1));
+            for (row, (vectors, stored)) in vectors.zip(stored).enumerate() {
+                let vector = &vectors[head * size..][..size];
+                if let Err(value) = rounding::encode(dtype, vector, stored) {
+                    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                    if failed.is_none_or(|(first, _)| row < first) {
+                        *failed = Some((row, value));
+                    }
+                    break;
+                }
+            }
+        });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn squares(x: &[f32]) -> f64 {
+    x.iter().map(|&x| f64::from(x) * f64::from(x)).sum()
+}
+
+impl Kv for KvCache {
+    type Backend = Cpu;
+
+    fn layout(&self) -> &KvLayout {
+        &self.layout
+    }
+
+    fn layout_mut(&mut self) -> &mut KvLayout {
+        &mut self.layout
+    }
+
+    fn bytes(&self) -> usize {
+        let layers = self.layers.iter().map(|layer| {
+            let full: usize = layer.full.iter().map(RowBuffer::bytes).sum();
+            let low: usize = layer
+                .low
+                .stored
+                .iter()
+                .map(|low| size_of_val(&low[..]))
+                .sum();
+            full + low
+        });
+        layers.sum()
+    }
+
+    fn reserve(&mut self, _: &mut Cpu, n: usize) -> Result<()> {
         for (index, layer) in self.layers.iter_mut().enumerate() {
             if let Some(capacity) = self.layout.new_full_capacity(index, n, layer.capacity) {
                 let used = self.layout.full_rows(index);
@@ -187,24 +326,30 @@ impl KvCache {
                 layer.low.resize(self.kv_heads, used, capacity);
             }
         }
+        Ok(())
     }
 
-    /// Appends rows `[n, kv_heads, head_size]` to one layer; call [`Kv::advance`] after all layers.
-    ///
-    /// # Errors
-    /// [`ExecError::KvRange`] for a number that cannot be stored; the earlier positions are
-    /// unchanged.
-    pub(crate) fn append(
+    fn copied(&self, _: &mut Cpu) -> Result<Self> {
+        Ok(self.clone())
+    }
+
+    fn append(
         &mut self,
-        cpu: &Cpu,
+        backend: &mut Cpu,
         layer: usize,
-        keys: &[f32],
-        values: &[f32],
-    ) -> Result<(), ExecError> {
+        rows: Range<usize>,
+        keys: &Vec<f32>,
+        values: &Vec<f32>,
+    ) -> Result<()> {
         let (heads, size) = (self.kv_heads, self.head_size);
+        let numbers = rows.start * heads * size..rows.end * heads * size;
+        let (cpu, sides) = (
+            backend.kernels(),
+            [keys, values].map(|x| &x[numbers.clone()]),
+        );
         let (first, start) = (self.layout.full_rows(layer), self.layout.len());
         let LayerCache { full, capacity, .. } = &mut self.layers[layer];
-        for ((side, rows), buffer) in SIDES.into_iter().zip([keys, values]).zip(full) {
+        for ((side, rows), buffer) in SIDES.into_iter().zip(sides).zip(full) {
             let out_of_range = |row: usize, value| ExecError::KvRange {
                 layer,
                 side,
@@ -243,57 +388,14 @@ impl KvCache {
         Ok(())
     }
 
-    /// Returns the contents of a layer for attention.
-    pub(crate) fn view(&self, layer: usize) -> Result<KvView<'_>, ShapeError> {
-        let stored = &self.layers[layer];
-        let [keys, values] = stored.full.each_ref().map(RowBuffer::numbers);
-        let (heads, size, capacity) = (self.kv_heads, self.head_size, stored.capacity);
-        let full = KvView::from_numbers(keys, values, heads, size, capacity)?;
-        let low = &stored.low;
-        match (self.layout.low_rank_rows(layer), &low.bases) {
-            (1.., Some(bases)) => full.with_low_rank(LowRankView::new(
-                low.stored.each_ref().map(|stored| &stored[..]),
-                bases.components.each_ref().map(|basis| &basis[..]),
-                LowRankShape {
-                    kv_heads: heads,
-                    head_size: size,
-                    ranks: bases.ranks,
-                    capacity: low.capacity,
-                    positions: self.layout.low_rank_rows(layer),
-                    front: self.layout.front_rows(layer),
-                },
-            )?),
-            _ => Ok(full),
-        }
-    }
-
-    /// Returns full rows as float32, `[kv_heads, rows, head_size]`.
-    pub(crate) fn full_rows(
-        &self,
-        cpu: &Cpu,
-        layer: usize,
-        rows: Range<usize>,
-    ) -> Result<[Vec<f32>; 2], ShapeError> {
-        let (size, stored) = (self.head_size, &self.layers[layer]);
-        let mut sides = [0, 1].map(|_| vec![0.0; self.kv_heads * rows.len() * size]);
-        for (buffer, out) in stored.full.iter().zip(&mut sides) {
-            let heads = out.chunks_exact_mut((rows.len() * size).max(1));
-            for (head, out) in heads.enumerate() {
-                let at = (head * stored.capacity + rows.start) * size;
-                cpu.to_f32(buffer.slice(at..at + out.len()), out)?;
-            }
-        }
-        Ok(sides)
-    }
-
-    /// Sets the bases of a layer; multiplies its coordinates with `turns [kv_heads, rank, rank]`.
-    pub(crate) fn set_bases(
+    fn set_bases(
         &mut self,
-        cpu: &Cpu,
+        backend: &mut Cpu,
         layer: usize,
         bases: &Arc<LayerBases>,
         turns: Option<&[Vec<f32>; 2]>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
+        let cpu = backend.kernels();
         let (heads, held) = (self.kv_heads, self.layout.low_rank_rows(layer));
         let position = self.layout.evicted(layer) + self.layout.front_rows(layer);
         let low = &mut self.layers[layer].low;
@@ -324,14 +426,14 @@ impl KvCache {
         Ok(())
     }
 
-    /// Compresses `count` full rows after the first `front`; the caller updates the layout.
-    pub(crate) fn compress(
+    fn compress(
         &mut self,
-        cpu: &Cpu,
+        backend: &mut Cpu,
         layer: usize,
         front: usize,
         count: usize,
-    ) -> Result<CompressionEnergies, ExecError> {
+    ) -> Result<CompressionEnergies> {
+        let cpu = backend.kernels();
         let (heads, size) = (self.kv_heads, self.head_size);
         let (full, held) = (
             self.layout.full_rows(layer),
@@ -392,8 +494,27 @@ impl KvCache {
         Ok(energies)
     }
 
-    /// Moves the kept rows to the front; the caller updates the layout.
-    pub(crate) fn keep_rows(&mut self, layer: usize, kept: &KeptRows) {
+    fn full_rows(
+        &self,
+        backend: &mut Cpu,
+        layer: usize,
+        rows: Range<usize>,
+    ) -> Result<[Vec<f32>; 2]> {
+        let (size, stored) = (self.head_size, &self.layers[layer]);
+        let mut sides = [0, 1].map(|_| vec![0.0; self.kv_heads * rows.len() * size]);
+        for (buffer, out) in stored.full.iter().zip(&mut sides) {
+            let heads = out.chunks_exact_mut((rows.len() * size).max(1));
+            for (head, out) in heads.enumerate() {
+                let at = (head * stored.capacity + rows.start) * size;
+                backend
+                    .kernels()
+                    .to_f32(buffer.slice(at..at + out.len()), out)?;
+            }
+        }
+        Ok(sides)
+    }
+
+    fn keep(&mut self, _: &mut Cpu, layer: usize, kept: &KeptRows) -> Result<()> {
         let size = self.head_size;
         let LayerCache {
             full,
@@ -414,123 +535,6 @@ impl KvCache {
                 }
             }
         }
-    }
-}
-
-impl LowRankRows {
-    fn grow(&mut self, heads: usize, ranks: [usize; 2], used: usize, needed: usize) {
-        if needed <= self.capacity {
-            return;
-        }
-        let capacity = needed.max(2 * self.capacity).max(INITIAL_CAPACITY);
-        for (stored, rank) in self.stored.iter_mut().zip(ranks) {
-            *stored = reallocate_rows(stored, heads, rank, used, capacity);
-        }
-        self.capacity = capacity;
-    }
-
-    fn resize(&mut self, heads: usize, used: usize, capacity: usize) {
-        if let Some(bases) = &self.bases {
-            for (stored, rank) in self.stored.iter_mut().zip(bases.ranks) {
-                *stored = reallocate_rows(stored, heads, rank, used, capacity);
-            }
-            self.capacity = capacity;
-        }
-    }
-}
-
-/// Calls `f` with every head, on all threads; returns the first error.
-fn for_each_head(
-    cpu: &Cpu,
-    heads: usize,
-    stored: &mut [u16],
-    f: impl Fn(usize, &mut [u16]) -> Result<(), F16Error> + Sync,
-) -> Result<(), F16Error> {
-    let failed: Mutex<Option<(usize, F16Error)>> = Mutex::new(None);
-    let of_head = stored.len() / heads.max(1);
-    cpu.pool().chunks_mut(stored, of_head, |head, stored| {
-        if let Err(error) = f(head, stored) {
-            let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-            if failed.as_ref().is_none_or(|(first, _)| head < *first) {
-                *failed = Some((head, error));
-            }
-        }
-    });
-    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-    failed.map_or(Ok(()), |(_, error)| Err(error))
-}
-
-fn range_error(
-    error: F16Error,
-    layer: usize,
-    side: usize,
-    position: usize,
-    rank: usize,
-) -> ExecError {
-    match error {
-        F16Error::Shape(error) => error.into(),
-        F16Error::Range { index, value } => ExecError::KvRange {
-            layer,
-            side: SIDES[side],
-            position: position + index / rank.max(1),
-            value,
-        },
-    }
-}
-
-/// Encodes rows `[n, heads, size]` from row `first` on, on all threads; returns the first row with
-/// a number that cannot be encoded.
-fn encode(
-    cpu: &Cpu,
-    dtype: DType,
-    rows: &[f32],
-    [heads, size, first, capacity]: [usize; 4],
-    bytes: &mut [u8],
-) -> Option<(usize, f32)> {
-    let row_bytes = row_bytes(dtype, size);
-    let failed: Mutex<Option<(usize, f32)>> = Mutex::new(None);
-    cpu.pool()
-        .chunks_mut(bytes, capacity * row_bytes, |head, bytes| {
-            let vectors = rows.chunks_exact(heads * size);
-            let stored = bytes[first * row_bytes..].chunks_exact_mut(row_bytes.max(1));
-            for (row, (vectors, stored)) in vectors.zip(stored).enumerate() {
-                let vector = &vectors[head * size..][..size];
-                if let Err(value) = rounding::encode(dtype, vector, stored) {
-                    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-                    if failed.is_none_or(|(first, _)| row < first) {
-                        *failed = Some((row, value));
-                    }
-                    break;
-                }
-            }
-        });
-    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn squares(x: &[f32]) -> f64 {
-    x.iter().map(|&x| f64::from(x) * f64::from(x)).sum()
-}
-
-impl Kv for KvCache {
-    fn layout(&self) -> &KvLayout {
-        &self.layout
-    }
-
-    fn layout_mut(&mut self) -> &mut KvLayout {
-        &mut self.layout
-    }
-
-    fn bytes(&self) -> usize {
-        let layers = self.layers.iter().map(|layer| {
-            let full: usize = layer.full.iter().map(RowBuffer::bytes).sum();
-            let low: usize = layer
-                .low
-                .stored
-                .iter()
-                .map(|low| size_of_val(&low[..]))
-                .sum();
-            full + low
-        });
-        layers.sum()
+        Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use htc_formats::DType;
 
-use super::error::KvError;
+use crate::error::ExecError;
 
 /// Number format of keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,17 +22,10 @@ pub enum KvType {
     Q4_0,
 }
 
-impl KvType {
-    /// Returns the name, as in llama.cpp.
-    pub const fn name(self) -> &'static str {
-        match self {
-            KvType::F16 => "f16",
-            KvType::F32 => "f32",
-            KvType::Q8_0 => "q8_0",
-            KvType::Q4_0 => "q4_0",
-        }
-    }
+// As in llama.cpp.
+htc_formats::names!(KvType { F16 "f16", F32 "f32", Q8_0 "q8_0", Q4_0 "q4_0" });
 
+impl KvType {
     /// Returns the tensor type.
     pub fn dtype(self) -> DType {
         match self {
@@ -68,12 +61,12 @@ impl KvRank {
         }
     }
 
-    pub(super) fn check(self) -> Result<(), KvError> {
+    pub(super) fn check(self) -> Result<(), ExecError> {
         let (KvRank::Ratio(part) | KvRank::Energy(part)) = self;
         if part > 0.0 && part <= 1.0 {
             Ok(())
         } else {
-            Err(KvError::FractionRange { found: part })
+            Err(ExecError::KvFractionRange { found: part })
         }
     }
 }
@@ -99,14 +92,14 @@ impl fmt::Display for KvRank {
 }
 
 impl FromStr for KvRank {
-    type Err = KvError;
+    type Err = ExecError;
 
-    fn from_str(text: &str) -> Result<Self, KvError> {
+    fn from_str(text: &str) -> Result<Self, ExecError> {
         let (make, number): (fn(f32) -> KvRank, _) = match text.strip_prefix('e') {
             Some(number) => (KvRank::Energy, number),
             None => (KvRank::Ratio, text),
         };
-        let rank = make(number.parse().map_err(|_| KvError::Name {
+        let rank = make(number.parse().map_err(|_| ExecError::KvName {
             found: text.to_owned(),
         })?);
         rank.check()?;
@@ -215,10 +208,10 @@ impl fmt::Display for KvKind {
 }
 
 impl FromStr for KvKind {
-    type Err = KvError;
+    type Err = ExecError;
 
-    fn from_str(text: &str) -> Result<Self, KvError> {
-        let unknown = || KvError::Name {
+    fn from_str(text: &str) -> Result<Self, ExecError> {
+        let unknown = || ExecError::KvName {
             found: text.chars().take(64).collect(),
         };
         let Some((name, rank)) = text.split_once(':') else {
@@ -233,7 +226,7 @@ impl FromStr for KvKind {
             };
         };
         let rank = rank.parse().map_err(|error| match error {
-            KvError::Name { .. } => unknown(),
+            ExecError::KvName { .. } => unknown(),
             error => error,
         })?;
         match name {

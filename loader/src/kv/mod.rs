@@ -17,28 +17,31 @@
 mod bases;
 mod cache;
 mod counters;
-mod error;
 mod evict;
-mod keeper;
 mod kind;
 mod layout;
 pub mod oja;
 mod options;
+mod policy;
 pub(crate) mod rounding;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use htc_formats::model::HyperParameters;
 
+use crate::backend::Backend;
+use crate::error::Result;
 pub use bases::{BasisSide, KvBases, LayerBases};
 pub use cache::KvCache;
 pub use counters::{KvCounters, KvUsage};
-pub use error::KvError;
-pub(crate) use keeper::KvCachePolicy;
 pub use kind::{KvKind, KvRank, KvType};
 pub(crate) use layout::INITIAL_CAPACITY;
 pub use layout::{CompressionEnergies, KeptRows, KvLayout};
 pub use options::{KvOptions, KvPlan, OjaOptions};
+pub(crate) use policy::{KvCachePolicy, Queries};
 
 /// Shape of a model's keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +75,9 @@ impl KvShape {
 
 /// Keys and values of the positions read so far, in the memory of a backend.
 pub trait Kv: Send {
+    /// Backend whose memory it is.
+    type Backend: Backend;
+
     /// Returns the layout.
     fn layout(&self) -> &KvLayout;
 
@@ -80,6 +86,82 @@ pub trait Kv: Send {
 
     /// Returns the bytes allocated for keys and values.
     fn bytes(&self) -> usize;
+
+    /// Reserves memory for `n` more positions in every layer of the cache; may release memory left
+    /// unused by compression and eviction.
+    ///
+    /// # Errors
+    /// [`ExecError`] if memory runs out.
+    fn reserve(&mut self, backend: &mut Self::Backend, n: usize) -> Result<()>;
+
+    /// Returns a copy of the cache with the same positions.
+    ///
+    /// # Errors
+    /// [`ExecError`] if memory runs out.
+    fn copied(&self, backend: &mut Self::Backend) -> Result<Self>
+    where
+        Self: Sized;
+
+    /// Writes `rows` of keys and values `[n, kv_heads, head_size]` of one layer after the stored
+    /// positions, in [reserved](Kv::reserve) memory. [`Kv::advance`] counts them after all
+    /// layers are written.
+    ///
+    /// # Errors
+    /// [`ExecError::KvRange`] for a number outside the range of the KV type; the stored positions
+    /// are unchanged.
+    fn append(
+        &mut self,
+        backend: &mut Self::Backend,
+        layer: usize,
+        rows: Range<usize>,
+        keys: &<Self::Backend as Backend>::Buffer,
+        values: &<Self::Backend as Backend>::Buffer,
+    ) -> Result<()>;
+
+    /// Sets the bases that compress a layer from now on. Its low-rank rows are multiplied with
+    /// `turns [kv_heads, rank, rank]` of keys and of values; `None` if it has none.
+    ///
+    /// # Errors
+    /// [`ExecError::KvRange`] for a coordinate outside float16's range; nothing has changed then.
+    fn set_bases(
+        &mut self,
+        backend: &mut Self::Backend,
+        layer: usize,
+        bases: &Arc<LayerBases>,
+        turns: Option<&[Vec<f32>; 2]>,
+    ) -> Result<()>;
+
+    /// Converts `count` full rows of a layer, after the first `front`, to low rank: appends their
+    /// coordinates and removes the full rows. The caller then updates
+    /// [`KvLayout::compress`](KvLayout::compress).
+    ///
+    /// # Errors
+    /// [`ExecError::KvRange`] for a coordinate outside float16's range; nothing has changed then.
+    fn compress(
+        &mut self,
+        backend: &mut Self::Backend,
+        layer: usize,
+        front: usize,
+        count: usize,
+    ) -> Result<CompressionEnergies>;
+
+    /// Returns keys and values of full rows of a layer, `[kv_heads, rows, head_size]` each.
+    ///
+    /// # Errors
+    /// [`ExecError`] of the device.
+    fn full_rows(
+        &self,
+        backend: &mut Self::Backend,
+        layer: usize,
+        rows: Range<usize>,
+    ) -> Result<[Vec<f32>; 2]>;
+
+    /// Drops the rows of a layer that are not in `kept`. The caller then updates
+    /// [`KvLayout::evict`](KvLayout::evict).
+    ///
+    /// # Errors
+    /// [`ExecError`] of the device.
+    fn keep(&mut self, backend: &mut Self::Backend, layer: usize, kept: &KeptRows) -> Result<()>;
 
     /// Returns the positions of the sequence, including evicted ones.
     fn len(&self) -> usize {

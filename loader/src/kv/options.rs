@@ -2,8 +2,8 @@
 
 use super::KvShape;
 use super::bases::KvBases;
-use super::error::KvError;
 use super::kind::{KvKind, KvType};
+use crate::error::ExecError;
 
 /// Options of a KV cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -85,7 +85,7 @@ impl KvOptions {
         ends.saturating_add(1)
     }
 
-    fn check(&self) -> Result<(), KvError> {
+    fn check(&self) -> Result<(), ExecError> {
         if let Some(rank) = self.kind.rank() {
             rank.check()?;
         }
@@ -98,7 +98,7 @@ impl KvOptions {
             ),
         ] {
             if !(found > 0.0 && found <= 1.0) {
-                return Err(KvError::Option {
+                return Err(ExecError::KvOption {
                     what,
                     expected: "a number above 0 and at most 1",
                     found: found.into(),
@@ -111,7 +111,7 @@ impl KvOptions {
             ("the step of a pass", self.max_pass_positions),
         ] {
             if found == Some(0) {
-                return Err(KvError::Option {
+                return Err(ExecError::KvOption {
                     what,
                     expected: "at least 1 position",
                     found: 0.0,
@@ -119,7 +119,7 @@ impl KvOptions {
             }
         }
         match self.max_prompt_positions {
-            Some(found) if found < self.min_keep() => Err(KvError::KeepTooSmall {
+            Some(found) if found < self.min_keep() => Err(ExecError::KeepTooSmall {
                 kind: self.kind.to_string(),
                 found,
                 least: self.min_keep(),
@@ -142,18 +142,18 @@ impl KvPlan {
     /// Creates the plan for a model of this shape.
     ///
     /// # Errors
-    /// [`KvError`] for options out of range, heads that are not whole blocks, and missing or
+    /// [`ExecError`] for options out of range, heads that are not whole blocks, and missing or
     /// mismatched bases.
     pub fn new(
         shape: KvShape,
         options: &KvOptions,
         bases: Option<&KvBases>,
-    ) -> Result<Self, KvError> {
+    ) -> Result<Self, ExecError> {
         options.check()?;
         let kind = options.kind;
         let block = kind.stored_type().dtype().block_len();
         if !shape.head_size.is_multiple_of(block) {
-            return Err(KvError::HeadSize {
+            return Err(ExecError::KvHeadSize {
                 kind: kind.to_string(),
                 block,
                 head_size: shape.head_size,
@@ -161,7 +161,7 @@ impl KvPlan {
         }
         let mut ranks = Vec::new();
         if let Some(rank) = kind.rank() {
-            let bases = bases.ok_or_else(|| KvError::NoBases {
+            let bases = bases.ok_or_else(|| ExecError::NoBases {
                 kind: kind.to_string(),
             })?;
             bases.check_shape(shape)?;
@@ -180,8 +180,8 @@ impl KvPlan {
     /// Creates a plan that stores every position as `kv_type`.
     ///
     /// # Errors
-    /// [`KvError::HeadSize`] for heads that are not whole blocks.
-    pub fn uncompressed(shape: KvShape, kv_type: KvType) -> Result<Self, KvError> {
+    /// [`ExecError::KvHeadSize`] for heads that are not whole blocks.
+    pub fn uncompressed(shape: KvShape, kv_type: KvType) -> Result<Self, ExecError> {
         KvPlan::new(shape, &KvOptions::new(kv_type), None)
     }
 

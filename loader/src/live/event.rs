@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use htc_formats::folder::Folder;
 use serde::Serialize;
-use thiserror::Error;
 
+use super::LiveError;
 use super::control::LimitReason;
 
 /// An event. Its JSON form is a flat object with its kind in `event`.
@@ -81,14 +81,7 @@ pub enum Quantity {
     Power,
 }
 
-impl Quantity {
-    fn name(self) -> &'static str {
-        match self {
-            Quantity::Temperature => "temperature",
-            Quantity::Power => "power",
-        }
-    }
-}
+htc_formats::names!(Quantity { Temperature "temperature", Power "power" });
 
 impl Event {
     /// Returns a warning for users, if any, once for each cause.
@@ -126,42 +119,6 @@ impl Event {
     }
 }
 
-/// Error returned when events cannot be written.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum EventsError {
-    /// The file exists already.
-    #[error("{}: there is such a file already; remove it, or name another", path.display())]
-    Exists {
-        /// Path of the file.
-        path: PathBuf,
-    },
-    /// The path is not a regular file.
-    #[error("{}: not a regular file; events are written to a new file, name another place", path.display())]
-    NotAFile {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The file cannot be created.
-    #[error("{}: cannot be made: {source}", path.display())]
-    Create {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error of the system.
-        source: io::Error,
-    },
-    /// The file cannot be written, e.g. because the disk is full.
-    #[error(
-        "{}: cannot be written: {source}; it ends with the event before, and no more are written", path.display()
-    )]
-    Write {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error of the system.
-        source: io::Error,
-    },
-}
-
 /// JSON Lines file of events, each complete as soon as it occurs.
 #[derive(Debug)]
 pub struct EventsFile {
@@ -174,10 +131,10 @@ pub struct EventsFile {
 impl EventsFile {
     /// Creates a new file and moves it to its name. If the name exists, it is an error, or with
     /// `replace` the file or link is replaced; devices and pipes are left alone.
-    pub fn create(path: &Path, replace: bool) -> Result<EventsFile, EventsError> {
+    pub fn create(path: &Path, replace: bool) -> Result<EventsFile, LiveError> {
         // Also a link to a device.
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-            return Err(EventsError::NotAFile { path: path.into() });
+            return Err(LiveError::NotAFile { path: path.into() });
         }
         let made = || -> io::Result<File> {
             let (folder, name) = Folder::parent_of(path)?;
@@ -193,9 +150,9 @@ impl EventsFile {
                 complete_bytes: Some(0),
             }),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                Err(EventsError::Exists { path: path.into() })
+                Err(LiveError::Exists { path: path.into() })
             }
-            Err(source) => Err(EventsError::Create {
+            Err(source) => Err(LiveError::Create {
                 path: path.into(),
                 source,
             }),
@@ -205,8 +162,8 @@ impl EventsFile {
     /// Writes an event.
     ///
     /// # Errors
-    /// [`EventsError::Write`], once: a partial line is removed, and later events are dropped.
-    pub fn write(&mut self, event: &Event) -> Result<(), EventsError> {
+    /// [`LiveError::Write`], once: a partial line is removed, and later events are dropped.
+    pub fn write(&mut self, event: &Event) -> Result<(), LiveError> {
         let Some(whole) = self.complete_bytes else {
             return Ok(());
         };
@@ -223,7 +180,7 @@ impl EventsFile {
             Err(source) => {
                 self.complete_bytes = None;
                 let _ = self.file.set_len(whole);
-                Err(EventsError::Write {
+                Err(LiveError::Write {
                     path: self.path.clone(),
                     source,
                 })
@@ -321,7 +278,7 @@ mod tests {
         symlink("other", at("link")).unwrap();
         for name in ["other", "link"] {
             let taken = EventsFile::create(&at(name), false);
-            assert!(matches!(taken, Err(EventsError::Exists { .. })), "{name}");
+            assert!(matches!(taken, Err(LiveError::Exists { .. })), "{name}");
         }
         let mut file = EventsFile::create(&at("link"), true).unwrap();
         file.write(&event(EventKind::Stop)).unwrap();
@@ -338,12 +295,12 @@ mod tests {
         for place in [Path::new("/dev/null"), &at("null"), folder.path()] {
             let refused = EventsFile::create(place, true);
             assert!(
-                matches!(refused, Err(EventsError::NotAFile { .. })),
+                matches!(refused, Err(LiveError::NotAFile { .. })),
                 "{refused:?}"
             );
         }
         let nowhere = EventsFile::create(&at("no/such"), true);
-        assert!(matches!(nowhere, Err(EventsError::Create { .. })));
+        assert!(matches!(nowhere, Err(LiveError::Create { .. })));
     }
 
     #[cfg(target_os = "linux")]

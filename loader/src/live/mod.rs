@@ -42,6 +42,7 @@
 mod clock;
 pub mod control;
 pub mod energy;
+mod error;
 mod event;
 mod follow;
 mod governor;
@@ -49,11 +50,11 @@ pub mod sensor;
 
 pub use clock::Clock;
 pub use control::{
-    ControlLaw, ControlLawError, ControlLawOptions, Controller, Decision, LimitReason,
-    ReadingStatus,
+    ControlLaw, ControlLawOptions, Controller, Decision, LimitReason, ReadingStatus,
 };
 pub use energy::{Energy, EnergyAccumulator, EnergyPhase, Source};
-pub use event::{Event, EventKind, EventsError, EventsFile, Quantity};
+pub use error::LiveError;
+pub use event::{Event, EventKind, EventsFile, Quantity};
 pub use follow::SharedFraction;
 pub use governor::{Governor, GovernorOptions};
-pub use sensor::{GpuSelector, Reading, Sensor, SensorError, SensorSpec, open_sensor};
+pub use sensor::{GpuSelector, Reading, Sensor, SensorInfo, SensorSpec, open_sensor};

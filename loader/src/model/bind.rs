@@ -8,7 +8,7 @@ use htc_kernels::cpu::Attention;
 use super::{AttentionStep, Block, Expert, Experts, Project, Projection, Refinement, Step};
 use crate::backend::{Backend, Cpu};
 use crate::dial;
-use crate::error::{ExecError, LoadError};
+use crate::error::{LoadError, Result};
 use crate::linear::{Linear, Placed};
 use crate::tensor::Tensor;
 
@@ -22,16 +22,16 @@ pub(super) fn require(file: &ModelFile, role: Role) -> Result<Tensor, LoadError>
 
 /// Loads tensors of a file to a backend.
 pub(super) trait WeightLoader<B: Backend> {
-    fn weight(&mut self, tensor: &Tensor) -> Result<B::Weight, ExecError>;
-    fn vector(&mut self, numbers: Vec<f32>) -> Result<B::Vector, ExecError>;
+    fn weight(&mut self, tensor: &Tensor) -> Result<B::Weight>;
+    fn vector(&mut self, numbers: Vec<f32>) -> Result<B::Vector>;
 }
 
 impl<B: Backend> WeightLoader<B> for B {
-    fn weight(&mut self, tensor: &Tensor) -> Result<B::Weight, ExecError> {
+    fn weight(&mut self, tensor: &Tensor) -> Result<B::Weight> {
         Backend::weight(self, tensor)
     }
 
-    fn vector(&mut self, numbers: Vec<f32>) -> Result<B::Vector, ExecError> {
+    fn vector(&mut self, numbers: Vec<f32>) -> Result<B::Vector> {
         Backend::vector(self, numbers)
     }
 }
@@ -40,30 +40,27 @@ impl<B: Backend> WeightLoader<B> for B {
 pub(super) struct InPlace;
 
 impl WeightLoader<Cpu> for InPlace {
-    fn weight(&mut self, tensor: &Tensor) -> Result<Tensor, ExecError> {
+    fn weight(&mut self, tensor: &Tensor) -> Result<Tensor> {
         tensor.validated()
     }
 
-    fn vector(&mut self, numbers: Vec<f32>) -> Result<Vec<f32>, ExecError> {
+    fn vector(&mut self, numbers: Vec<f32>) -> Result<Vec<f32>> {
         Ok(numbers)
     }
 }
 
 /// Binds tensors and checks their shapes, once for all backends.
-pub(super) struct Binder<'a, P> {
+pub(super) struct Binder<'a, B: Backend> {
     pub file: &'a ModelFile,
-    pub place: &'a mut P,
+    pub place: &'a mut dyn WeightLoader<B>,
 }
 
-impl<P> Binder<'_, P> {
-    pub fn load<B: Backend>(
+impl<B: Backend> Binder<'_, B> {
+    pub fn load(
         &mut self,
         tensor: &Tensor,
         expected: [usize; 2],
-    ) -> Result<Placed<B::Weight>, LoadError>
-    where
-        P: WeightLoader<B>,
-    {
+    ) -> Result<Placed<B::Weight>, LoadError> {
         let [rows, cols] = check(tensor, expected)?;
         let weight = self.place.weight(tensor);
         let weight = weight.map_err(|source| LoadError::Backend {
@@ -78,14 +75,7 @@ impl<P> Binder<'_, P> {
         })
     }
 
-    fn vector<B: Backend>(
-        &mut self,
-        role: Role,
-        length: usize,
-    ) -> Result<Option<B::Vector>, LoadError>
-    where
-        P: WeightLoader<B>,
-    {
+    fn vector(&mut self, role: Role, length: usize) -> Result<Option<B::Vector>, LoadError> {
         let Some(tensor) = find(self.file, role) else {
             return Ok(None);
         };
@@ -97,14 +87,7 @@ impl<P> Binder<'_, P> {
         })
     }
 
-    pub fn required_vector<B: Backend>(
-        &mut self,
-        role: Role,
-        length: usize,
-    ) -> Result<B::Vector, LoadError>
-    where
-        P: WeightLoader<B>,
-    {
+    pub fn required_vector(&mut self, role: Role, length: usize) -> Result<B::Vector, LoadError> {
         self.vector(role, length)?.ok_or(LoadError::Missing(role))
     }
 
@@ -116,15 +99,12 @@ impl<P> Binder<'_, P> {
         })
     }
 
-    pub fn linear<B: Backend>(
+    pub fn linear(
         &mut self,
         matrix: MatrixId,
         form: Form,
         basis: Option<&Placed<B::Weight>>,
-    ) -> Result<Linear<B::Weight>, LoadError>
-    where
-        P: WeightLoader<B>,
-    {
+    ) -> Result<Linear<B::Weight>, LoadError> {
         let (rows, cols) = matrix.shape(&self.file.hyper);
         let file = self.file;
         let part = |part: Part| {
@@ -168,14 +148,11 @@ impl<P> Binder<'_, P> {
     }
 
     /// Binds the refinement of a dense matrix, if any, with its index.
-    pub fn refinement<B: Backend>(
+    pub fn refinement(
         &mut self,
         matrix: MatrixId,
         shape: [usize; 2],
-    ) -> Result<Option<Refinement<B::Weight>>, LoadError>
-    where
-        P: WeightLoader<B>,
-    {
+    ) -> Result<Option<Refinement<B::Weight>>, LoadError> {
         let file = self.file;
         let Some((index, tensor)) = dial::find_refinement(file, matrix) else {
             return Ok(None);
@@ -184,14 +161,11 @@ impl<P> Binder<'_, P> {
         Ok(Some((placed, index)))
     }
 
-    pub fn refined<B: Backend>(
+    pub fn refined(
         &mut self,
         matrix: MatrixId,
         base: Placed<B::Weight>,
-    ) -> Result<Linear<B::Weight>, LoadError>
-    where
-        P: WeightLoader<B>,
-    {
+    ) -> Result<Linear<B::Weight>, LoadError> {
         let found = self.refinement(matrix, [base.rows, base.cols])?;
         Ok(match found {
             None => Linear::Dense(base),
@@ -203,15 +177,12 @@ impl<P> Binder<'_, P> {
         })
     }
 
-    fn projection<B: Backend>(
+    fn projection(
         &mut self,
         layer: usize,
         projection: &spec::Projection,
         basis: Option<&Placed<B::Weight>>,
-    ) -> Result<Projection<B>, LoadError>
-    where
-        P: WeightLoader<B>,
-    {
+    ) -> Result<Projection<B>, LoadError> {
         let matrix = MatrixId::Projection {
             layer,
             projection: projection.kind,
@@ -231,38 +202,25 @@ impl<P> Binder<'_, P> {
         })
     }
 
-    fn basis<B: Backend>(
+    fn basis(
         &mut self,
         layer: usize,
         group: InputGroup,
-    ) -> Result<Option<Placed<B::Weight>>, LoadError>
-    where
-        P: WeightLoader<B>,
-    {
+    ) -> Result<Option<Placed<B::Weight>>, LoadError> {
         let width = self.file.hyper.width;
         let tensor = find(self.file, Role::Basis { layer, group });
         let place = tensor.map(|basis| self.load(&basis, [basis.rows(), width]));
         place.transpose()
     }
 
-    pub fn block<B: Backend>(
-        &mut self,
-        layer: usize,
-        block: &BlockSpec,
-    ) -> Result<Block<B>, LoadError>
-    where
-        P: WeightLoader<B>,
-    {
+    pub fn block(&mut self, layer: usize, block: &BlockSpec) -> Result<Block<B>, LoadError> {
         let steps = block.steps.iter().map(|step| self.step(layer, step));
         Ok(Block {
             steps: steps.collect::<Result<_, _>>()?,
         })
     }
 
-    fn step<B: Backend>(&mut self, layer: usize, step: &spec::Step) -> Result<Step<B>, LoadError>
-    where
-        P: WeightLoader<B>,
-    {
+    fn step(&mut self, layer: usize, step: &spec::Step) -> Result<Step<B>, LoadError> {
         let hyper = &self.file.hyper;
         Ok(match *step {
             spec::Step::Norm {
@@ -299,14 +257,7 @@ impl<P> Binder<'_, P> {
         })
     }
 
-    fn project<B: Backend>(
-        &mut self,
-        layer: usize,
-        step: &spec::Project,
-    ) -> Result<Project<B>, LoadError>
-    where
-        P: WeightLoader<B>,
-    {
+    fn project(&mut self, layer: usize, step: &spec::Project) -> Result<Project<B>, LoadError> {
         let basis = match step.group {
             Some(group) => self.basis(layer, group)?,
             None => None,
@@ -316,21 +267,14 @@ impl<P> Binder<'_, P> {
         let projections = projections.collect::<Result<_, _>>()?;
         Ok(Project {
             input: step.input,
-            site: step.point,
+            point: step.point,
             group: step.group,
             basis,
             projections,
         })
     }
 
-    fn experts<B: Backend>(
-        &mut self,
-        layer: usize,
-        step: &spec::ExpertsStep,
-    ) -> Result<Experts<B>, LoadError>
-    where
-        P: WeightLoader<B>,
-    {
+    fn experts(&mut self, layer: usize, step: &spec::ExpertsStep) -> Result<Experts<B>, LoadError> {
         let experts = step.experts.iter().map(|expert| {
             Ok(Expert {
                 gate_up: [

@@ -1,6 +1,7 @@
 //! Distribution of a sampler, and the acceptance rule of speculative sampling.
 
-use super::{Candidate, Sampler, SamplerInput, SamplingError, uniform};
+use super::{Candidate, Sampler, SamplerInput, uniform};
+use crate::generate::Result;
 
 /// Tokens with their probabilities, ordered by id.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -35,11 +36,7 @@ impl Sampler {
     ///
     /// # Errors
     /// As [`Sampler::sample`].
-    pub fn distribution(
-        &mut self,
-        logits: &[f32],
-        out: &mut Distribution,
-    ) -> Result<(), SamplingError> {
+    pub fn distribution(&mut self, logits: &[f32], out: &mut Distribution) -> Result<()> {
         self.distribution_from(SamplerInput::All(logits), out)
     }
 
@@ -51,7 +48,7 @@ impl Sampler {
         &mut self,
         logits: SamplerInput,
         out: &mut Distribution,
-    ) -> Result<(), SamplingError> {
+    ) -> Result<()> {
         let best = self.select_candidates_from(logits)?;
         out.tokens.clear();
         if self.candidates.is_empty() {

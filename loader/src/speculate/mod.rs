@@ -6,7 +6,6 @@
 //! without temperature ([`Session::verify`]), and in distribution with one
 //! ([`Sampler::verify_token`]).
 
-mod error;
 mod pace;
 
 use std::collections::VecDeque;
@@ -17,12 +16,11 @@ use htc_formats::vocab::Vocabulary;
 use crate::adapt::{ActivationRecorder, Adaptation};
 use crate::backend::{Backend, Cpu};
 use crate::dial::ActiveSetting;
-use crate::error::ExecError;
+use crate::error::Result;
 use crate::exec::{Adapted, Session};
 use crate::generate::GenerateError;
 use crate::sampling::{Distribution, DraftVerdict, Sampler};
 
-pub use error::SpeculateError;
 use pace::DraftLengthPolicy;
 pub use pace::{DraftLength, MAX_DRAFT_LENGTH};
 
@@ -118,7 +116,7 @@ impl<B: Backend> Speculator<B> {
         setting: ActiveSetting,
         length: DraftLength,
         sampler: &Sampler,
-    ) -> Result<Self, SpeculateError> {
+    ) -> Result<Self, GenerateError> {
         let adapted = None;
         Speculator::new(DraftSource::SameModel { setting, adapted }, length, sampler)
     }
@@ -130,10 +128,10 @@ impl<B: Backend> Speculator<B> {
         model: &crate::Model<B>,
         length: DraftLength,
         sampler: &Sampler,
-    ) -> Result<Self, SpeculateError> {
+    ) -> Result<Self, GenerateError> {
         let (expected, found) = (model.hyper().vocabulary, draft.model().hyper().vocabulary);
         if expected != found {
-            return Err(SpeculateError::Vocabulary { expected, found });
+            return Err(GenerateError::DraftVocabulary { expected, found });
         }
         let vocabularies = [draft.model().file(), model.file()].map(|file| &file.vocabulary);
         let differs = match vocabularies {
@@ -144,11 +142,11 @@ impl<B: Backend> Speculator<B> {
             [Ok(_), Err(error)] => Some(format!("that of the model cannot be read: {error}")),
         };
         if let Some(what) = differs {
-            return Err(SpeculateError::Tokenizer { what });
+            return Err(GenerateError::DraftTokenizer { what });
         }
         if draft.position() != 0 {
             let (expected, found) = (0, draft.position());
-            return Err(SpeculateError::Position { expected, found });
+            return Err(GenerateError::DraftPosition { expected, found });
         }
         Speculator::new(DraftSource::SeparateModel(Box::new(draft)), length, sampler)
     }
@@ -157,11 +155,11 @@ impl<B: Backend> Speculator<B> {
         drafter: DraftSource<B>,
         length: DraftLength,
         sampler: &Sampler,
-    ) -> Result<Self, SpeculateError> {
+    ) -> Result<Self, GenerateError> {
         if let DraftLength::Fixed(length) = length
             && !(1..=MAX_DRAFT_LENGTH).contains(&length)
         {
-            return Err(SpeculateError::Length(length));
+            return Err(GenerateError::DraftLength(length));
         }
         Ok(Speculator {
             drafter,
@@ -209,7 +207,7 @@ impl<B: Backend> Speculator<B> {
         }
     }
 
-    pub(crate) fn read_prompt(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
+    pub(crate) fn read_prompt(&mut self, tokens: &[u32]) -> Result<()> {
         self.read.extend_from_slice(tokens);
         if let DraftSource::SeparateModel(draft) = &mut self.drafter {
             let available = draft.limit().min(self.read.len());
@@ -233,7 +231,7 @@ impl<B: Backend> Speculator<B> {
         self.read.len()
     }
 
-    pub(crate) fn truncate(&mut self, position: usize) -> Result<(), ExecError> {
+    pub(crate) fn truncate(&mut self, position: usize) -> Result<()> {
         self.read.truncate(position);
         match &mut self.drafter {
             DraftSource::SeparateModel(draft) if draft.position() > position => {
@@ -326,7 +324,7 @@ impl<B: Backend> Speculator<B> {
         }
     }
 
-    fn catch_up(&mut self) -> Result<(), ExecError> {
+    fn catch_up(&mut self) -> Result<()> {
         if self.unread_tokens() > 1
             && let DraftSource::SeparateModel(draft) = &mut self.drafter
         {

@@ -2,16 +2,16 @@
 
 use std::collections::HashMap;
 
-use htc_formats::vocab::{PreTokenizer, TokenKind, Vocabulary};
+use htc_formats::vocab::{PreTokenizer, TokenKind, Vocabulary, VocabularyError};
 
 use super::pairs::{MergeList, MergeListBuffers};
-use super::{ABSENT, TokenizerError, alphabet, words};
+use super::{ABSENT, alphabet, words};
 
 #[derive(Clone, Debug)]
 pub(super) struct ByteLevelBpe {
     pre: PreTokenizer,
     bytes: Box<[u32; 256]>,
-    pairs: MergeList,
+    pub(super) pairs: MergeList,
     unmerged_words: HashMap<Box<[u8]>, u32>,
     longest_unmerged: usize,
 }
@@ -21,7 +21,7 @@ impl ByteLevelBpe {
         vocabulary: &Vocabulary,
         pre: PreTokenizer,
         ids: &HashMap<&str, u32>,
-    ) -> Result<Self, TokenizerError> {
+    ) -> Result<Self, VocabularyError> {
         let mut bytes = Box::new([ABSENT; 256]);
         for (byte, token) in (0..=255).zip(bytes.iter_mut()) {
             let mut text = [0; 4];
@@ -45,10 +45,6 @@ impl ByteLevelBpe {
             longest_unmerged: whole.keys().map(|word| word.len()).max().unwrap_or(0),
             unmerged_words: whole,
         })
-    }
-
-    pub(super) fn new_merge_buffers(&self) -> MergeListBuffers<'_> {
-        self.pairs.start()
     }
 
     /// Appends the tokens of `text`; a byte without token is dropped, as in Hugging Face

@@ -2,16 +2,16 @@
 
 use std::collections::{HashMap, HashSet};
 
-use htc_formats::vocab::Vocabulary;
+use htc_formats::vocab::{Vocabulary, VocabularyError};
 
 use super::pairs::{MergeList, MergeListBuffers};
-use super::{ABSENT, SPACE, TokenizerError, byte_tokens};
+use super::{ABSENT, SPACE, byte_tokens};
 
 #[derive(Clone, Debug)]
 pub(super) struct CharacterBpe {
     tokens: HashMap<char, u32>,
     bytes: Box<[u32; 256]>,
-    pairs: MergeList,
+    pub(super) pairs: MergeList,
     /// Characters before a space in some token; a text can be cut at all spaces after others.
     before_space: HashSet<char>,
 }
@@ -20,10 +20,10 @@ impl CharacterBpe {
     pub(super) fn new(
         vocabulary: &Vocabulary,
         ids: &HashMap<&str, u32>,
-    ) -> Result<Self, TokenizerError> {
+    ) -> Result<Self, VocabularyError> {
         let bytes = byte_tokens(|text| ids.get(text).copied());
         if bytes.contains(&ABSENT) {
-            return Err(TokenizerError::BytesMissing);
+            return Err(VocabularyError::BytesMissing);
         }
         let mut tokens = HashMap::new();
         let mut before_space = HashSet::new();
@@ -42,10 +42,6 @@ impl CharacterBpe {
             pairs: MergeList::new(vocabulary, ids)?,
             before_space,
         })
-    }
-
-    pub(super) fn start(&self) -> MergeListBuffers<'_> {
-        self.pairs.start()
     }
 
     /// Spaces are already replaced by U+2581.

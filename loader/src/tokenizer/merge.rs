@@ -6,11 +6,11 @@
 
 use std::collections::HashMap;
 
-use htc_formats::vocab::{TokenKind, Vocabulary};
+use htc_formats::vocab::{TokenKind, Vocabulary, VocabularyError};
 
 use super::queue::{Pair, PairQueue};
 use super::texts::{PrefixHashes, SubstringIds};
-use super::{ABSENT, TokenizerError, byte_tokens};
+use super::{ABSENT, byte_tokens, token_ids};
 
 /// Longest part, because positions are 32-bit; longer ones are cut.
 const MAX_PART: usize = u32::MAX as usize - 4;
@@ -28,21 +28,10 @@ pub(super) struct ScoreMerger {
 }
 
 impl ScoreMerger {
-    pub(super) fn new(vocabulary: &Vocabulary) -> Result<Self, TokenizerError> {
-        let mut ids = HashMap::with_capacity(vocabulary.tokens.len());
+    pub(super) fn new(vocabulary: &Vocabulary) -> Result<Self, VocabularyError> {
+        let ids = token_ids(vocabulary)?;
         let mut neighbours = HashMap::new();
         for (id, text) in (0..).zip(&vocabulary.tokens) {
-            // Several tokens may have an empty text, which never occurs.
-            if text.is_empty() {
-                continue;
-            }
-            if let Some(first) = ids.insert(text.as_str(), id) {
-                return Err(TokenizerError::DuplicateText {
-                    first,
-                    second: id,
-                    text: text.clone(),
-                });
-            }
             let mut pairs = text.chars().zip(text.chars().skip(1));
             if let (Some(pair), None) = (pairs.next(), pairs.next()) {
                 neighbours.insert(pair, id);
@@ -61,7 +50,7 @@ impl ScoreMerger {
                 .map(|(id, _)| id)
         });
         if unknown.is_none() && bytes.contains(&ABSENT) {
-            return Err(TokenizerError::SpecialMissing {
+            return Err(VocabularyError::SpecialMissing {
                 role: "unknown",
                 reason: "lacks tokens for some bytes",
             });

@@ -27,8 +27,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::OnceLock;
 
+pub use htc_formats::limits::{MAX_SPECIAL_BYTES, MAX_SPECIAL_TOKEN_BYTES};
 use htc_formats::vocab::{BYTE_LEVEL, TokenKind, Vocabulary, VocabularyError};
-use thiserror::Error;
 
 use byte_level::ByteLevelBpe;
 use characters::CharacterBpe;
@@ -41,94 +41,6 @@ const SPACE: &str = "\u{2581}";
 
 /// Marks a missing token, node or position.
 const ABSENT: u32 = u32::MAX;
-
-/// Error of an unusable vocabulary.
-#[derive(Clone, Debug, PartialEq, Error)]
-pub enum TokenizerError {
-    /// Unsupported kind or inconsistent tables.
-    #[error(transparent)]
-    Vocabulary(#[from] VocabularyError),
-    /// Two ids for one text.
-    #[error(
-        "tokens {first} and {second} both read {text:?}, expected distinct texts; convert the model again from its source"
-    )]
-    DuplicateText {
-        /// Lower id.
-        first: u32,
-        /// Higher id.
-        second: u32,
-        /// Text of both.
-        text: String,
-    },
-    /// A byte token that names no byte.
-    #[error(
-        "byte token {token} reads {text:?}, expected \"<0x00>\" to \"<0xFF>\"; convert the model again from its source"
-    )]
-    ByteToken {
-        /// Id of the token.
-        token: u32,
-        /// Text of the token.
-        text: String,
-    },
-    /// A required special token is missing.
-    #[error("the vocabulary {reason} but names no {role} token; add its id to the model file")]
-    SpecialMissing {
-        /// `BOS`, `EOS` or `unknown`.
-        role: &'static str,
-        /// Reason for the requirement.
-        reason: &'static str,
-    },
-    /// Some byte tokens of a vocabulary with byte fallback are missing.
-    #[error(
-        "the vocabulary lacks some of the byte tokens \"<0x00>\" to \"<0xFF>\"; convert the model again from its source"
-    )]
-    BytesMissing,
-    /// The result of a merge is not a token.
-    #[error(
-        "merge {merge} makes {text:?}, which is no token; convert the model again from its source"
-    )]
-    MergeResult {
-        /// Rank of the merge.
-        merge: u32,
-        /// Text of the result.
-        text: String,
-    },
-    /// Two merges of the same tokens.
-    #[error(
-        "merges {first} and {second} both make {text:?} of the same tokens; convert the model again from its source"
-    )]
-    DuplicateMerge {
-        /// Lower rank.
-        first: u32,
-        /// Higher rank.
-        second: u32,
-        /// Text of the result.
-        text: String,
-    },
-    /// A special token longer than [`MAX_SPECIAL_TOKEN_BYTES`].
-    #[error(
-        "a special token has {bytes} bytes of text, expected at most {MAX_SPECIAL_TOKEN_BYTES}; mark it as normal"
-    )]
-    SpecialTokenTooLong {
-        /// Size of the token in bytes.
-        bytes: usize,
-    },
-    /// More text in special tokens than [`MAX_SPECIAL_BYTES`].
-    #[error(
-        "the special tokens have {bytes} bytes of text, expected at most {MAX_SPECIAL_BYTES}; mark those that need not stay whole as normal"
-    )]
-    SpecialTextTooLong {
-        /// Size of the text in bytes.
-        bytes: usize,
-    },
-}
-
-/// Maximum total size of all special tokens in bytes; search tables take some fifty bytes per byte.
-pub const MAX_SPECIAL_BYTES: usize = 1 << 20;
-
-/// Maximum size of one special token in bytes; every one that begins at a position of a text is
-/// searched there.
-pub const MAX_SPECIAL_TOKEN_BYTES: usize = 256;
 
 /// Selects the special tokens that [`Tokenizer::encode`] adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,7 +73,7 @@ pub struct Tokenizer {
 
 impl Tokenizer {
     /// Builds the tables of a vocabulary.
-    pub fn new(mut vocabulary: Vocabulary) -> Result<Self, TokenizerError> {
+    pub fn new(mut vocabulary: Vocabulary) -> Result<Self, VocabularyError> {
         validate(&vocabulary)?;
         vocabulary.strip_before.sort_unstable();
         vocabulary.strip_after.sort_unstable();
@@ -290,12 +202,12 @@ impl Tokenizer {
                 });
             }
             Algorithm::Characters(characters) => {
-                let mut joining = characters.start();
+                let mut joining = characters.pairs.start();
                 let encode = |text: &str, ids: &mut _| characters.encode(&mut joining, text, ids);
                 self.for_each_sentencepiece_fragment(&fragments, &mut ids, encode);
             }
             Algorithm::ByteLevel(byte_level) => {
-                let mut joining = byte_level.new_merge_buffers();
+                let mut joining = byte_level.pairs.start();
                 self.for_each_fragment(&fragments, &mut ids, |_, text, ids| {
                     byte_level.encode(&mut joining, text, ids);
                 });
@@ -424,7 +336,7 @@ fn byte_value(text: &str) -> Option<u8> {
     }
 }
 
-fn validate(vocabulary: &Vocabulary) -> Result<(), TokenizerError> {
+fn validate(vocabulary: &Vocabulary) -> Result<(), VocabularyError> {
     vocabulary.validate()?;
     let Vocabulary {
         bos,
@@ -446,14 +358,14 @@ fn validate(vocabulary: &Vocabulary) -> Result<(), TokenizerError> {
         ),
     ] {
         if missing {
-            return Err(TokenizerError::SpecialMissing { role, reason });
+            return Err(VocabularyError::SpecialMissing { role, reason });
         }
     }
     let (mut found, mut longest) = (0, 0);
     for ((token, text), kind) in (0..).zip(&vocabulary.tokens).zip(&vocabulary.kinds) {
         match kind {
             TokenKind::Byte if byte_value(text).is_none() => {
-                return Err(TokenizerError::ByteToken {
+                return Err(VocabularyError::ByteToken {
                     token,
                     text: text.clone(),
                 });
@@ -466,38 +378,43 @@ fn validate(vocabulary: &Vocabulary) -> Result<(), TokenizerError> {
         }
     }
     if longest > MAX_SPECIAL_TOKEN_BYTES {
-        return Err(TokenizerError::SpecialTokenTooLong { bytes: longest });
+        return Err(VocabularyError::SpecialTokenTooLong { bytes: longest });
     }
     if found > MAX_SPECIAL_BYTES {
-        return Err(TokenizerError::SpecialTextTooLong { bytes: found });
+        return Err(VocabularyError::SpecialTextTooLong { bytes: found });
     }
     Ok(())
 }
 
-fn build_algorithm(vocabulary: &Vocabulary) -> Result<Algorithm, TokenizerError> {
+fn build_algorithm(vocabulary: &Vocabulary) -> Result<Algorithm, VocabularyError> {
     if vocabulary.model != BYTE_LEVEL && vocabulary.merges.is_empty() {
         return Ok(Algorithm::Scores(ScoreMerger::new(vocabulary)?));
     }
-    let mut ids = HashMap::with_capacity(vocabulary.tokens.len());
-    for (id, text) in (0..).zip(&vocabulary.tokens) {
-        // Several tokens may have an empty text, which never occurs.
-        if text.is_empty() {
-            continue;
-        }
-        if let Some(first) = ids.insert(text.as_str(), id) {
-            return Err(TokenizerError::DuplicateText {
-                first,
-                second: id,
-                text: text.clone(),
-            });
-        }
-    }
+    let ids = token_ids(vocabulary)?;
     Ok(match vocabulary.pre {
         Some(pre) if vocabulary.model == BYTE_LEVEL => {
             Algorithm::ByteLevel(ByteLevelBpe::new(vocabulary, pre, &ids)?)
         }
         _ => Algorithm::Characters(CharacterBpe::new(vocabulary, &ids)?),
     })
+}
+
+/// Returns the ids of the texts of tokens, which must differ. Several may be empty; they never
+/// occur.
+fn token_ids(vocabulary: &Vocabulary) -> Result<HashMap<&str, u32>, VocabularyError> {
+    let mut ids = HashMap::with_capacity(vocabulary.tokens.len());
+    for (second, text) in (0..).zip(&vocabulary.tokens) {
+        if !text.is_empty()
+            && let Some(first) = ids.insert(text.as_str(), second)
+        {
+            return Err(VocabularyError::DuplicateText {
+                first,
+                second,
+                text: text.clone(),
+            });
+        }
+    }
+    Ok(ids)
 }
 
 fn byte_tokens(id: impl Fn(&str) -> Option<u32>) -> Box<[u32; 256]> {

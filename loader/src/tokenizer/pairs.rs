@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use htc_formats::vocab::Vocabulary;
+use htc_formats::vocab::{Vocabulary, VocabularyError};
 
+use super::ABSENT;
 use super::queue::{Pair, PairQueue};
-use super::{ABSENT, TokenizerError};
 
 /// Longest part, because positions are 32-bit; longer ones are cut.
 const MAX_PART: usize = u32::MAX as usize - 4;
@@ -24,7 +24,7 @@ impl MergeList {
     pub(super) fn new(
         vocabulary: &Vocabulary,
         ids: &HashMap<&str, u32>,
-    ) -> Result<Self, TokenizerError> {
+    ) -> Result<Self, VocabularyError> {
         let mut pairs = HashMap::with_capacity(vocabulary.merges.len());
         let mut text = String::new();
         for (rank, &(left, right)) in (0..).zip(&vocabulary.merges) {
@@ -32,12 +32,12 @@ impl MergeList {
             text += &vocabulary.tokens[left as usize];
             text += &vocabulary.tokens[right as usize];
             let Some(&token) = ids.get(text.as_str()) else {
-                return Err(TokenizerError::MergeResult { merge: rank, text });
+                return Err(VocabularyError::MergeResult { merge: rank, text });
             };
             if let Some(MergeRule { rank: first, .. }) =
                 pairs.insert((left, right), MergeRule { rank, token })
             {
-                return Err(TokenizerError::DuplicateMerge {
+                return Err(VocabularyError::DuplicateMerge {
                     first,
                     second: rank,
                     text,

@@ -179,13 +179,13 @@ fn invalid_vocabularies_give_descriptive_errors() {
         scores: vec![0.0],
         ..letters()
     });
-    assert!(matches!(error, TokenizerError::Vocabulary(_)), "{error}");
+    assert!(matches!(error, VocabularyError::Length { .. }), "{error}");
     let error = refuse(Vocabulary {
         bos: None,
         ..letters()
     });
     assert!(
-        matches!(error, TokenizerError::SpecialMissing { role: "BOS", .. }),
+        matches!(error, VocabularyError::SpecialMissing { role: "BOS", .. }),
         "{error}"
     );
     let error = refuse(Vocabulary {
@@ -194,7 +194,7 @@ fn invalid_vocabularies_give_descriptive_errors() {
         ..letters()
     });
     assert!(
-        matches!(error, TokenizerError::SpecialMissing { role: "EOS", .. }),
+        matches!(error, VocabularyError::SpecialMissing { role: "EOS", .. }),
         "{error}"
     );
 
@@ -202,7 +202,7 @@ fn invalid_vocabularies_give_descriptive_errors() {
     let error = refuse(vocabulary(&twice));
     assert_eq!(
         error,
-        TokenizerError::DuplicateText {
+        VocabularyError::DuplicateText {
             first: 0,
             second: 2,
             text: "a".to_owned()
@@ -217,7 +217,7 @@ fn invalid_vocabularies_give_descriptive_errors() {
     assert!(
         matches!(
             error,
-            TokenizerError::SpecialMissing {
+            VocabularyError::SpecialMissing {
                 role: "unknown",
                 ..
             }
@@ -234,7 +234,7 @@ fn invalid_vocabularies_give_descriptive_errors() {
         let error = refuse(vocabulary(&byte));
         assert_eq!(
             error,
-            TokenizerError::ByteToken {
+            VocabularyError::ByteToken {
                 token: 2,
                 text: text.to_owned()
             }
@@ -247,7 +247,7 @@ fn invalid_vocabularies_give_descriptive_errors() {
     let found = MAX_SPECIAL_TOKEN_BYTES + 1;
     assert_eq!(
         refuse(long),
-        TokenizerError::SpecialTokenTooLong { bytes: found }
+        VocabularyError::SpecialTokenTooLong { bytes: found }
     );
 
     let mut many = letters();
@@ -261,7 +261,7 @@ fn invalid_vocabularies_give_descriptive_errors() {
     }
     assert_eq!(
         refuse(many),
-        TokenizerError::SpecialTextTooLong { bytes: found }
+        VocabularyError::SpecialTextTooLong { bytes: found }
     );
 }
 

@@ -383,10 +383,10 @@ impl Operation for Attend {
             let values = put(backend, &part(&self.values, row));
             let count = n * row * self.group;
             let mut out = allocate(backend, count);
-            backend.reserve(&mut kv, n).unwrap();
+            kv.reserve(backend, n).unwrap();
             // The other layer has keys and values swapped.
-            backend.append(&mut kv, 0, 0..n, &values, &keys).unwrap();
-            backend.append(&mut kv, 1, 0..n, &keys, &values).unwrap();
+            kv.append(backend, 0, 0..n, &values, &keys).unwrap();
+            kv.append(backend, 1, 0..n, &keys, &values).unwrap();
             let own = SequenceRows {
                 rows: 0..n,
                 kv: &kv,
@@ -476,13 +476,13 @@ pub fn keys_out_of_range_are_refused_with_their_layer<B: Backend>(backends: fn()
                 let wrong = put(&mut backend, &x);
                 let plan = KvPlan::uncompressed(shape, kv_type).unwrap();
                 let mut kv = backend.kv(&plan).unwrap();
-                backend.reserve(&mut kv, 3).unwrap();
-                backend.append(&mut kv, 2, 0..3, &good, &good).unwrap();
+                kv.reserve(&mut backend, 3).unwrap();
+                kv.append(&mut backend, 2, 0..3, &good, &good).unwrap();
                 kv.advance(3);
-                backend.reserve(&mut kv, 3).unwrap();
+                kv.reserve(&mut backend, 3).unwrap();
                 let appended = match bad_side {
-                    "key" => backend.append(&mut kv, 2, 0..3, &wrong, &good),
-                    _ => backend.append(&mut kv, 2, 0..3, &good, &wrong),
+                    "key" => kv.append(&mut backend, 2, 0..3, &wrong, &good),
+                    _ => kv.append(&mut backend, 2, 0..3, &good, &wrong),
                 };
                 let mut room = Vec::new();
                 let error = appended

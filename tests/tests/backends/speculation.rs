@@ -12,7 +12,7 @@ use htc_loader::generate::{GenerateError, GenerateLimits, Generator, Stop};
 use htc_loader::kv::KvType;
 use htc_loader::linear::RankFraction;
 use htc_loader::sampling::{Distribution, Sampler, SamplingOptions};
-use htc_loader::speculate::{DraftLength, SpeculateError, Speculator};
+use htc_loader::speculate::{DraftLength, Speculator};
 use htc_loader::tokenizer::Tokenizer;
 use htc_loader::{Backend, Model, Pool, Session};
 use htc_tests::{Scratch, TinyModel, htc};
@@ -369,7 +369,7 @@ pub fn incompatible_drafts_are_refused<B: Backend>(backends: fn() -> Vec<Named<B
             DraftLength::Fixed(length),
             &greedy,
         );
-        assert!(matches!(refused, Err(SpeculateError::Length(found)) if found == length));
+        assert!(matches!(refused, Err(GenerateError::DraftLength(found)) if found == length));
     }
     let mut other = tiny(DType::F32);
     if let Ok(vocabulary) = &mut other.vocabulary {
@@ -378,12 +378,15 @@ pub fn incompatible_drafts_are_refused<B: Backend>(backends: fn() -> Vec<Named<B
     let draft = session(&other, take());
     let refused = Speculator::with_draft_model(draft, own.model(), DraftLength::Auto, &greedy);
     let error = refused.err().unwrap();
-    assert!(matches!(error, SpeculateError::Tokenizer { .. }), "{error}");
+    assert!(
+        matches!(error, GenerateError::DraftTokenizer { .. }),
+        "{error}"
+    );
     assert!(error.to_string().contains("token 100"), "{error}");
     let mut read = session(&tiny(DType::F32), take());
     read.step(&[1]).unwrap();
     let refused = Speculator::with_draft_model(read, own.model(), DraftLength::Auto, &greedy);
-    assert!(matches!(refused, Err(SpeculateError::Position { .. })));
+    assert!(matches!(refused, Err(GenerateError::DraftPosition { .. })));
     let mut own = own;
     own.step(&[1]).unwrap();
     let tokenizer: Tokenizer = own.model().tokenizer().unwrap();
@@ -400,6 +403,6 @@ pub fn incompatible_drafts_are_refused<B: Backend>(backends: fn() -> Vec<Named<B
     );
     assert!(matches!(
         refused.err(),
-        Some(GenerateError::Speculate(SpeculateError::Position { .. }))
+        Some(GenerateError::DraftPosition { .. })
     ));
 }

@@ -11,10 +11,7 @@ use htc_formats::vocab::VocabularyError;
 use htc_loader::LoadError;
 use htc_loader::device::DeviceChoiceError;
 use htc_loader::generate::GenerateError;
-use htc_loader::live::{ControlLawError, EventsError, SensorError};
-use htc_loader::sampling::SamplingError;
-use htc_loader::speculate::SpeculateError;
-use htc_loader::tokenizer::TokenizerError;
+use htc_loader::live::LiveError;
 use thiserror::Error;
 
 use crate::app::chat::ChatError;
@@ -62,22 +59,12 @@ pub enum Failure {
         path: PathBuf,
         error: VocabularyError,
     },
-    #[error("{}: {error}", path.display())]
-    Tokenizer {
-        path: PathBuf,
-        error: TokenizerError,
-    },
     #[error(transparent)]
     Text(#[from] FileError),
     #[error("{}: {error}", path.display())]
     Evaluate { path: PathBuf, error: EvaluateError },
     #[error("{}: {error}", path.display())]
     Generate { path: PathBuf, error: GenerateError },
-    #[error("{}: {error}", path.display())]
-    Speculate {
-        path: PathBuf,
-        error: SpeculateError,
-    },
     #[error("{}: it was made from a model with the digest {expected}, and {} has {found}; give that model", draft.display(), verifier.display())]
     OtherSource {
         draft: PathBuf,
@@ -102,15 +89,11 @@ pub enum Failure {
     #[error(transparent)]
     AdaptationState(#[from] TrainedDraftError),
     #[error(transparent)]
-    Sensor(#[from] SensorError),
-    #[error(transparent)]
-    ControlLaw(#[from] ControlLawError),
-    #[error(transparent)]
-    Events(#[from] EventsError),
+    Live(#[from] LiveError),
     #[error("the model cannot follow its device: {0}")]
     Monitoring(String),
     #[error(transparent)]
-    Sampling(#[from] SamplingError),
+    Sampling(#[from] GenerateError),
     #[error(transparent)]
     Pool(#[from] htc_kernels::PoolError),
     #[error("{}: {error}", path.display())]
@@ -202,7 +185,13 @@ impl Failure {
             | Failure::NoSource(_)
             | Failure::NoSealedSource(_)
             | Failure::TwoDrafts
-            | Failure::ControlLaw(_)
+            | Failure::Live(
+                LiveError::Thresholds { .. }
+                | LiveError::MinFraction(_)
+                | LiveError::Hysteresis { .. }
+                | LiveError::Recovery(_)
+                | LiveError::PowerCap(_),
+            )
             | Failure::NoDraft
             | Failure::StateWithoutAdaptation
             | Failure::Bench(
@@ -267,10 +256,9 @@ impl Failure {
             | Failure::Source(_)
             | Failure::Load { .. }
             | Failure::Vocabulary { .. }
-            | Failure::Tokenizer { .. }
             | Failure::Damaged { .. }
             | Failure::Page(_)
-            | Failure::Sensor(_)
+            | Failure::Live(_)
             | Failure::Bench(
                 BenchError::GatesSchema { .. }
                 | BenchError::Sensor(_)

@@ -201,7 +201,7 @@ fn open_tokenizer(path: &Path, model: &Model) -> Result<Tokenizer, Failure> {
             path: path.into(),
             error,
         })?;
-    Tokenizer::new(vocabulary).map_err(|error| Failure::Tokenizer {
+    Tokenizer::new(vocabulary).map_err(|error| Failure::Vocabulary {
         path: path.into(),
         error,
     })

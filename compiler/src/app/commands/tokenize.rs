@@ -34,7 +34,7 @@ pub(super) fn execute(args: &TokenizeArgs) -> Result<(), Failure> {
             })?
         }
     };
-    let tokenizer = Tokenizer::new(vocabulary).map_err(|error| Failure::Tokenizer {
+    let tokenizer = Tokenizer::new(vocabulary).map_err(|error| Failure::Vocabulary {
         path: args.model.clone(),
         error,
     })?;

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use htc_loader::live::sensor::sim::{SimOptions, SimulatedSensor};
 
+use htc_loader::live::Clock;
+
 use super::super::record::Pair;
 use super::*;
 use crate::bench::runner::Timing;
@@ -95,31 +97,25 @@ fn run_energy_excludes_pauses_and_reports_idle_power() {
 }
 
 struct ScriptedSensor {
-    clock: Clock,
+    info: SensorInfo,
     says: Arc<Mutex<VecDeque<Option<Sensed>>>>,
 }
 
 impl Sensor for ScriptedSensor {
-    fn name(&self) -> String {
-        "given".into()
+    fn info(&self) -> &SensorInfo {
+        &self.info
     }
-    fn read(&mut self) -> Result<Sensed, SensorError> {
+
+    fn read(&mut self) -> Result<Sensed, LiveError> {
         let says = self.says.lock().unwrap();
         let reading = says.front().copied().flatten();
         let reading = reading.map(|reading| Sensed {
-            time: self.clock.now(),
+            time: self.info.clock.now(),
             ..reading
         });
-        reading.ok_or(SensorError::NoNvml {
+        reading.ok_or(LiveError::NoNvml {
             reason: "it was told to".into(),
         })
-    }
-    fn clock(&self) -> Clock {
-        self.clock.clone()
-    }
-    fn min_interval(&self) -> Duration {
-        // Polled only on request.
-        seconds(3600)
     }
 }
 
@@ -129,7 +125,13 @@ fn given() -> (EnergyMeter, Clock, impl Fn(Option<Sensed>)) {
         Arc::new(Mutex::new(VecDeque::from([None]))),
     );
     let sensor = ScriptedSensor {
-        clock: clock.clone(),
+        info: SensorInfo {
+            name: "given".into(),
+            clock: clock.clone(),
+            // Polled only on request.
+            min_interval: seconds(3600),
+            notes: Vec::new(),
+        },
         says: Arc::clone(&says),
     };
     let metered =

@@ -3,6 +3,7 @@
 //! Values that metadata cannot express are refused, since llama.cpp would compute something else.
 
 use crate::architecture::BindError;
+use crate::architecture::error::Result;
 use crate::architecture::names::architecture;
 use crate::architecture::{Architecture, Sliding};
 use crate::gguf::{Array, Value};
@@ -13,7 +14,7 @@ use crate::model::{HyperParameters, RopePairs, SlidingWindow};
 ///
 /// # Errors
 /// [`BindError::Architecture`].
-pub fn gguf_rope_pairs(hyper: &HyperParameters) -> Result<RopePairs, BindError> {
+pub fn gguf_rope_pairs(hyper: &HyperParameters) -> Result<RopePairs> {
     Ok(architecture(hyper)?.traits.gguf_rope_pairs)
 }
 
@@ -22,7 +23,7 @@ pub fn gguf_rope_pairs(hyper: &HyperParameters) -> Result<RopePairs, BindError> 
 ///
 /// # Errors
 /// [`BindError`] for a value that GGUF cannot store or llama.cpp ignores.
-pub fn gguf_metadata(hyper: &HyperParameters) -> Result<Vec<(String, Value)>, BindError> {
+pub fn gguf_metadata(hyper: &HyperParameters) -> Result<Vec<(String, Value)>> {
     let architecture = architecture(hyper)?;
     check_implied(hyper, architecture)?;
     let mut entries = vec![
@@ -104,7 +105,7 @@ fn inexpressible(
 }
 
 /// Checks values without an entry against those that the architecture implies.
-fn check_implied(hyper: &HyperParameters, architecture: &Architecture) -> Result<(), BindError> {
+fn check_implied(hyper: &HyperParameters, architecture: &Architecture) -> Result<()> {
     let (forward, traits) = (&hyper.forward, &architecture.traits);
     let refuse = |what, found, expected| Err(inexpressible(architecture, what, found, expected));
     if forward.activation != traits.activation {
@@ -165,7 +166,7 @@ fn check_implied(hyper: &HyperParameters, architecture: &Architecture) -> Result
 fn window(
     hyper: &HyperParameters,
     architecture: &Architecture,
-) -> Result<Vec<(&'static str, Value)>, BindError> {
+) -> Result<Vec<(&'static str, Value)>> {
     let traits = &architecture.traits;
     let positions = "attention.sliding_window";
     let Some(window) = &hyper.forward.sliding_window else {

@@ -3,9 +3,10 @@
 use serde_json::{Map, Value};
 
 use crate::architecture::BindError;
+use crate::architecture::error::Result;
 use crate::escape::escape_truncated;
 
-pub(super) fn parse(json: &[u8]) -> Result<Map<String, Value>, BindError> {
+pub(super) fn parse(json: &[u8]) -> Result<Map<String, Value>> {
     serde_json::from_slice(json).map_err(|error| BindError::ConfigJson {
         error: escape_truncated(&error.to_string()),
     })
@@ -58,7 +59,7 @@ impl<'a> Object<'a> {
     }
 
     /// Returns a nested object; `None` if null or absent.
-    pub fn object(&self, key: &str) -> Result<Option<Object<'a>>, BindError> {
+    pub fn object(&self, key: &str) -> Result<Option<Object<'a>>> {
         let map: Option<&'a Map<String, Value>> = self.optional(key)?;
         Ok(map.map(|map| Object {
             path: self.path(key),
@@ -67,16 +68,12 @@ impl<'a> Object<'a> {
     }
 
     /// Returns a value; `None` if null or absent.
-    pub fn optional<T: FromJson<'a>>(&self, key: &str) -> Result<Option<T>, BindError> {
+    pub fn optional<T: FromJson<'a>>(&self, key: &str) -> Result<Option<T>> {
         self.nullable(key, None)
     }
 
     /// Returns a value; `default` if absent, `None` if null.
-    pub fn nullable<T: FromJson<'a>>(
-        &self,
-        key: &str,
-        default: Option<T>,
-    ) -> Result<Option<T>, BindError> {
+    pub fn nullable<T: FromJson<'a>>(&self, key: &str, default: Option<T>) -> Result<Option<T>> {
         match self.map.get(key) {
             None => Ok(default),
             Some(Value::Null) => Ok(None),
@@ -85,12 +82,12 @@ impl<'a> Object<'a> {
     }
 
     /// Returns a flag; null is false, as in Python.
-    pub fn flag(&self, key: &str, default: bool) -> Result<bool, BindError> {
+    pub fn flag(&self, key: &str, default: bool) -> Result<bool> {
         Ok(self.nullable(key, Some(default))?.unwrap_or(false))
     }
 
     /// Returns a value; `default` if absent.
-    pub fn or<T: FromJson<'a>>(&self, key: &str, default: T) -> Result<T, BindError> {
+    pub fn or<T: FromJson<'a>>(&self, key: &str, default: T) -> Result<T> {
         match self.map.get(key) {
             None => Ok(default),
             Some(value) => self.typed(key, value),
@@ -98,7 +95,7 @@ impl<'a> Object<'a> {
     }
 
     /// Returns a required value.
-    pub fn required<T: FromJson<'a>>(&self, key: &str) -> Result<T, BindError> {
+    pub fn required<T: FromJson<'a>>(&self, key: &str) -> Result<T> {
         match self.map.get(key) {
             Some(value) => self.typed(key, value),
             None => Err(BindError::MissingKey {
@@ -108,7 +105,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    fn typed<T: FromJson<'a>>(&self, key: &str, value: &'a Value) -> Result<T, BindError> {
+    fn typed<T: FromJson<'a>>(&self, key: &str, value: &'a Value) -> Result<T> {
         T::from_json(value).ok_or_else(|| BindError::WrongKeyType {
             key: self.path(key),
             expected: T::EXPECTED,

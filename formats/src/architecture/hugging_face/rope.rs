@@ -8,9 +8,10 @@ use std::f64::consts::PI;
 
 use serde_json::Value;
 
+use super::Reader;
 use super::config::{FromJson, Object};
 use crate::architecture::BindError;
-use crate::architecture::Traits;
+use crate::architecture::error::Result;
 use crate::architecture::model_type::{ModelType, RopeKinds};
 use crate::model::LongRope;
 
@@ -45,7 +46,7 @@ pub(super) struct Factors {
 
 impl Factors {
     /// Checks the number of divisors.
-    pub fn check(&self, frequencies: usize) -> Result<(), BindError> {
+    pub fn check(&self, frequencies: usize) -> Result<()> {
         if self.values.len() == frequencies {
             return Ok(());
         }
@@ -115,40 +116,128 @@ impl Llama3 {
     }
 }
 
-pub(super) fn read(
-    config: &Object<'_>,
-    model: &ModelType,
-    traits: &Traits,
-    context: usize,
-) -> Result<Rope, BindError> {
-    let scaling = config.object("rope_scaling")?.filter(|o| !o.is_empty());
-    let parameters = config.object("rope_parameters")?;
-    let (stated, sliding) = match (model.rope, &parameters) {
-        (RopeKinds::PerLayer, Some(parameters)) => {
-            let (full, sliding) = per_layer(parameters)?;
-            (Stated(scaling.into_iter().chain(full).collect()), sliding)
+impl Reader<'_> {
+    pub(super) fn read_rope(&self, context: usize) -> Result<Rope> {
+        let Reader { config, model, .. } = self;
+        let traits = &self.architecture.traits;
+        let scaling = config.object("rope_scaling")?.filter(|o| !o.is_empty());
+        let parameters = config.object("rope_parameters")?;
+        let (stated, sliding) = match (model.rope, &parameters) {
+            (RopeKinds::PerLayer, Some(parameters)) => {
+                let (full, sliding) = per_layer(parameters)?;
+                (Stated(scaling.into_iter().chain(full).collect()), sliding)
+            }
+            (RopeKinds::PerLayer, None) => (Stated(scaling.into_iter().collect()), None),
+            // The older form takes precedence.
+            _ => match scaling.or(parameters) {
+                Some(stated) => (Stated(vec![for_all_layers(stated, self.model)?]), None),
+                None => (Stated(Vec::new()), None),
+            },
+        };
+        let theta = match stated.optional("rope_theta")? {
+            Some(theta) => theta,
+            None => config.or("rope_theta", model.rope_theta.unwrap_or(traits.rope_theta))?,
+        };
+        let sliding_theta = match traits.sliding_rope_theta {
+            None => None,
+            Some(default) => Some(self.sliding_theta(sliding, default)?),
+        };
+        Ok(Rope {
+            theta,
+            sliding_theta,
+            part: self.part(&stated)?,
+            scaling: self.read_scaling(&stated, context)?,
+        })
+    }
+
+    /// Returns the base in layers with a window, which have no scaling.
+    fn sliding_theta(&self, stated: Option<Object<'_>>, default: f32) -> Result<f32> {
+        let stated = Stated(stated.into_iter().collect());
+        for key in ["rope_type", "type"] {
+            let Some(object) = stated.find(key) else {
+                continue;
+            };
+            if object.required::<&str>(key)? != "default" {
+                return Err(object.refuse(key, "\"default\""));
+            }
         }
-        (RopeKinds::PerLayer, None) => (Stated(scaling.into_iter().collect()), None),
-        // The older form takes precedence.
-        _ => match scaling.or(parameters) {
-            Some(stated) => (Stated(vec![for_all_layers(stated, model)?]), None),
-            None => (Stated(Vec::new()), None),
-        },
-    };
-    let theta = match stated.optional("rope_theta")? {
-        Some(theta) => theta,
-        None => config.or("rope_theta", model.rope_theta.unwrap_or(traits.rope_theta))?,
-    };
-    let sliding_theta = match traits.sliding_rope_theta {
-        None => None,
-        Some(default) => Some(sliding_theta(config, sliding, default)?),
-    };
-    Ok(Rope {
-        theta,
-        sliding_theta,
-        part: part(config, &stated, model)?,
-        scaling: read_scaling(config, &stated, model, context)?,
-    })
+        match stated.optional("rope_theta")? {
+            Some(theta) => Ok(theta),
+            None => self.config.or("rope_local_base_freq", default),
+        }
+    }
+
+    fn part(&self, stated: &Stated<'_>) -> Result<f64> {
+        let Reader { config, model, .. } = self;
+        let key = "partial_rotary_factor";
+        let object = stated.find(key).unwrap_or(config);
+        let part = object.optional(key)?.unwrap_or(1.0);
+        if part != 1.0 && !model.rotates_partly {
+            let expected = format!("1 for model type {:?}", model.name);
+            return Err(object.refuse(key, expected));
+        }
+        Ok(part)
+    }
+
+    fn read_scaling(&self, stated: &Stated<'_>, context: usize) -> Result<Scaling> {
+        let model = self.model;
+        let key = ["rope_type", "type"]
+            .into_iter()
+            .find_map(|key| Some((stated.find(key)?, key)));
+        let Some((object, key)) = key else {
+            return Ok(Scaling::None);
+        };
+        let kind: &str = object.required(key)?;
+        match (kind, model.rope) {
+            ("default", _) => Ok(Scaling::None),
+            ("linear", RopeKinds::Any | RopeKinds::PerLayer) => {
+                // In range: `positive` has checked it as f32.
+                Ok(Scaling::Linear(stated.positive("factor")? as f32))
+            }
+            ("llama3", RopeKinds::Any | RopeKinds::PerLayer) => {
+                let original = self.original_context(stated, context)?;
+                llama3(object, stated, original).map(Scaling::Llama3)
+            }
+            ("longrope", RopeKinds::Any | RopeKinds::PlainOrLong)
+            | ("su" | "yarn", RopeKinds::PlainOrLong) => {
+                let original = self.original_context(stated, context)?;
+                Ok(Scaling::Long {
+                    rope: LongRope {
+                        original_context: original,
+                        attention_factor: attention_factor(stated, context, original)?,
+                    },
+                    short: stated.factors("short_factor")?,
+                    long: stated.factors("long_factor")?,
+                })
+            }
+            _ => {
+                let supported = match model.rope {
+                    RopeKinds::Any => "default, linear, llama3 or longrope",
+                    RopeKinds::PlainOrLong => "default or longrope",
+                    RopeKinds::PerLayer => "default, linear or llama3",
+                };
+                let expected = format!("{supported} for model type {:?}", model.name);
+                Err(object.refuse(key, expected))
+            }
+        }
+    }
+
+    /// Returns the original context, stated in the scaling or next to it.
+    fn original_context(&self, stated: &Stated<'_>, context: usize) -> Result<usize> {
+        let Reader { config, model, .. } = self;
+        let key = "original_max_position_embeddings";
+        let outer: Option<usize> = config.optional(key)?;
+        let inner: Option<usize> = stated.optional(key)?;
+        match (outer, inner, stated.find(key)) {
+            (Some(outer), Some(inner), Some(object)) if outer != inner => {
+                Err(object.refuse(key, format!("{outer} as outside of it")))
+            }
+            _ => {
+                let default = model.original_max_position_embeddings.unwrap_or(context);
+                Ok(outer.or(inner).unwrap_or(default))
+            }
+        }
+    }
 }
 
 struct Stated<'a>(Vec<Object<'a>>);
@@ -158,7 +247,7 @@ impl<'a> Stated<'a> {
         self.0.iter().find(|object| object.has(key))
     }
 
-    fn optional<T: FromJson<'a>>(&self, key: &str) -> Result<Option<T>, BindError> {
+    fn optional<T: FromJson<'a>>(&self, key: &str) -> Result<Option<T>> {
         match self.find(key) {
             Some(object) => object.optional(key),
             None => Ok(None),
@@ -173,7 +262,7 @@ impl<'a> Stated<'a> {
     }
 
     /// Returns a number that is finite and positive, also as f32.
-    fn positive(&self, key: &str) -> Result<f64, BindError> {
+    fn positive(&self, key: &str) -> Result<f64> {
         let object = self.find(key).ok_or_else(|| self.missing::<f64>(key))?;
         let value: f64 = object.required(key)?;
         let rounded = value as f32;
@@ -183,7 +272,7 @@ impl<'a> Stated<'a> {
         Ok(value)
     }
 
-    fn factors(&self, key: &str) -> Result<Factors, BindError> {
+    fn factors(&self, key: &str) -> Result<Factors> {
         let object = self
             .find(key)
             .ok_or_else(|| self.missing::<&[Value]>(key))?;
@@ -206,9 +295,7 @@ impl<'a> Stated<'a> {
 const LAYERS: [&str; 2] = ["full_attention", "sliding_attention"];
 
 /// Returns the parameters of layers without and with a window.
-fn per_layer<'a>(
-    parameters: &Object<'a>,
-) -> Result<(Option<Object<'a>>, Option<Object<'a>>), BindError> {
+fn per_layer<'a>(parameters: &Object<'a>) -> Result<(Option<Object<'a>>, Option<Object<'a>>)> {
     let [full, sliding] = LAYERS;
     if let Some(key) = parameters.keys().find(|key| !LAYERS.contains(key)) {
         return Err(parameters.refuse(key, format!("in {full:?} or {sliding:?}")));
@@ -216,7 +303,7 @@ fn per_layer<'a>(
     Ok((parameters.object(full)?, parameters.object(sliding)?))
 }
 
-fn for_all_layers<'a>(stated: Object<'a>, model: &ModelType) -> Result<Object<'a>, BindError> {
+fn for_all_layers<'a>(stated: Object<'a>, model: &ModelType) -> Result<Object<'a>> {
     match LAYERS.into_iter().find(|key| stated.has(key)) {
         None => Ok(stated),
         Some(key) => {
@@ -226,111 +313,7 @@ fn for_all_layers<'a>(stated: Object<'a>, model: &ModelType) -> Result<Object<'a
     }
 }
 
-/// Returns the base in layers with a window, which have no scaling.
-fn sliding_theta(
-    config: &Object<'_>,
-    stated: Option<Object<'_>>,
-    default: f32,
-) -> Result<f32, BindError> {
-    let stated = Stated(stated.into_iter().collect());
-    for key in ["rope_type", "type"] {
-        let Some(object) = stated.find(key) else {
-            continue;
-        };
-        if object.required::<&str>(key)? != "default" {
-            return Err(object.refuse(key, "\"default\""));
-        }
-    }
-    match stated.optional("rope_theta")? {
-        Some(theta) => Ok(theta),
-        None => config.or("rope_local_base_freq", default),
-    }
-}
-
-fn part(config: &Object<'_>, stated: &Stated<'_>, model: &ModelType) -> Result<f64, BindError> {
-    let key = "partial_rotary_factor";
-    let object = stated.find(key).unwrap_or(config);
-    let part = object.optional(key)?.unwrap_or(1.0);
-    if part != 1.0 && !model.rotates_partly {
-        let expected = format!("1 for model type {:?}", model.name);
-        return Err(object.refuse(key, expected));
-    }
-    Ok(part)
-}
-
-fn read_scaling(
-    config: &Object<'_>,
-    stated: &Stated<'_>,
-    model: &ModelType,
-    context: usize,
-) -> Result<Scaling, BindError> {
-    let key = ["rope_type", "type"]
-        .into_iter()
-        .find_map(|key| Some((stated.find(key)?, key)));
-    let Some((object, key)) = key else {
-        return Ok(Scaling::None);
-    };
-    let kind: &str = object.required(key)?;
-    match (kind, model.rope) {
-        ("default", _) => Ok(Scaling::None),
-        ("linear", RopeKinds::Any | RopeKinds::PerLayer) => {
-            // In range: `positive` has checked it as f32.
-            Ok(Scaling::Linear(stated.positive("factor")? as f32))
-        }
-        ("llama3", RopeKinds::Any | RopeKinds::PerLayer) => {
-            let original = original_context(config, stated, model, context)?;
-            llama3(object, stated, original).map(Scaling::Llama3)
-        }
-        ("longrope", RopeKinds::Any | RopeKinds::PlainOrLong)
-        | ("su" | "yarn", RopeKinds::PlainOrLong) => {
-            let original = original_context(config, stated, model, context)?;
-            Ok(Scaling::Long {
-                rope: LongRope {
-                    original_context: original,
-                    attention_factor: attention_factor(stated, context, original)?,
-                },
-                short: stated.factors("short_factor")?,
-                long: stated.factors("long_factor")?,
-            })
-        }
-        _ => {
-            let supported = match model.rope {
-                RopeKinds::Any => "default, linear, llama3 or longrope",
-                RopeKinds::PlainOrLong => "default or longrope",
-                RopeKinds::PerLayer => "default, linear or llama3",
-            };
-            let expected = format!("{supported} for model type {:?}", model.name);
-            Err(object.refuse(key, expected))
-        }
-    }
-}
-
-/// Returns the original context, stated in the scaling or next to it.
-fn original_context(
-    config: &Object<'_>,
-    stated: &Stated<'_>,
-    model: &ModelType,
-    context: usize,
-) -> Result<usize, BindError> {
-    let key = "original_max_position_embeddings";
-    let outer: Option<usize> = config.optional(key)?;
-    let inner: Option<usize> = stated.optional(key)?;
-    match (outer, inner, stated.find(key)) {
-        (Some(outer), Some(inner), Some(object)) if outer != inner => {
-            Err(object.refuse(key, format!("{outer} as outside of it")))
-        }
-        _ => {
-            let default = model.original_max_position_embeddings.unwrap_or(context);
-            Ok(outer.or(inner).unwrap_or(default))
-        }
-    }
-}
-
-fn llama3(
-    object: &Object<'_>,
-    stated: &Stated<'_>,
-    original_context: usize,
-) -> Result<Llama3, BindError> {
+fn llama3(object: &Object<'_>, stated: &Stated<'_>, original_context: usize) -> Result<Llama3> {
     let scaling = Llama3 {
         key: object.name().to_owned(),
         factor: stated.positive("factor")?,
@@ -348,11 +331,7 @@ fn llama3(
 
 /// Returns the factor of rotated queries and keys: as stated, or as the LongRoPE authors suggest
 /// for the context.
-fn attention_factor(
-    stated: &Stated<'_>,
-    context: usize,
-    original: usize,
-) -> Result<f32, BindError> {
+fn attention_factor(stated: &Stated<'_>, context: usize, original: usize) -> Result<f32> {
     if let Some(factor) = stated.optional("attention_factor")? {
         return Ok(factor);
     }

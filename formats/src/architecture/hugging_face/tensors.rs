@@ -2,10 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::computed;
-use super::config::Object;
-use crate::architecture::model_type::ModelType;
-use crate::architecture::{Architecture, BindError, ContainerTensor, ModelTensor, Naming};
+use super::{Reader, computed};
+use crate::architecture::error::Result;
+use crate::architecture::{BindError, ContainerTensor, ModelTensor, Naming};
 use crate::block;
 use crate::model::{HyperParameters, Part, Role};
 use crate::safetensors::{Contents, TensorInfo, is_computed_buffer};
@@ -47,7 +46,7 @@ impl<'a> Tensors<'a> {
             .filter(|name| !is_computed_buffer(name))
     }
 
-    fn find(&self, name: &str) -> Result<Option<ContainerTensor>, BindError> {
+    fn find(&self, name: &str) -> Result<Option<ContainerTensor>> {
         let Some((file, tensor)) = self.places.get(name) else {
             return Ok(None);
         };
@@ -65,47 +64,85 @@ impl<'a> Tensors<'a> {
     }
 }
 
-/// Binds the tensors of a model; norm weights stored minus one are converted.
-pub(super) fn bind(
-    config: &Object<'_>,
-    model: &ModelType,
-    architecture: &Architecture,
-    hyper: &HyperParameters,
-    files: &[WeightFile<'_>],
-) -> Result<Vec<ModelTensor>, BindError> {
-    let tensors = Tensors::new(files);
-    let tied = config.flag("tie_word_embeddings", model.tie_word_embeddings)?;
-    if tied {
-        check_tied(&tensors)?;
-    } else if !tensors.places.contains_key(OUTPUT) {
-        return Err(BindError::MissingTensor {
-            tensor: OUTPUT.to_owned(),
-        });
-    }
-    let unused = |name: &str| tied && name == OUTPUT;
-    let mut bound = architecture.bind_tensors(
-        hyper,
-        Naming::HuggingFace,
-        tensors.names().filter(|name| !unused(name)),
-        |name| {
-            if unused(name) {
-                Ok(None)
-            } else {
-                tensors.find(name)
-            }
-        },
-    )?;
-    check_biases(config, model, architecture, hyper, &tensors)?;
-    if architecture.traits.norms_less_one {
-        for tensor in bound.iter_mut().filter(|tensor| is_norm(tensor.role)) {
-            *tensor = plus_one(tensor, &tensors)?;
+impl Reader<'_> {
+    /// Binds the tensors of a model; norm weights stored minus one are converted.
+    pub(super) fn bind(
+        &self,
+        hyper: &HyperParameters,
+        files: &[WeightFile<'_>],
+    ) -> Result<Vec<ModelTensor>> {
+        let Reader {
+            config,
+            model,
+            architecture,
+        } = self;
+        let tensors = Tensors::new(files);
+        let tied = config.flag("tie_word_embeddings", model.tie_word_embeddings)?;
+        if tied {
+            check_tied(&tensors)?;
+        } else if !tensors.places.contains_key(OUTPUT) {
+            return Err(BindError::MissingTensor {
+                tensor: OUTPUT.to_owned(),
+            });
         }
+        let unused = |name: &str| tied && name == OUTPUT;
+        let mut bound = architecture.bind_tensors(
+            hyper,
+            Naming::HuggingFace,
+            tensors.names().filter(|name| !unused(name)),
+            |name| {
+                if unused(name) {
+                    Ok(None)
+                } else {
+                    tensors.find(name)
+                }
+            },
+        )?;
+        self.check_biases(hyper, &tensors)?;
+        if architecture.traits.norms_less_one {
+            for tensor in bound.iter_mut().filter(|tensor| is_norm(tensor.role)) {
+                *tensor = plus_one(tensor, &tensors)?;
+            }
+        }
+        Ok(bound)
     }
-    Ok(bound)
+
+    fn check_biases(&self, hyper: &HyperParameters, tensors: &Tensors<'_>) -> Result<()> {
+        let Reader {
+            config,
+            model,
+            architecture,
+        } = self;
+        for (projections, key) in model.biases {
+            let stated = match key {
+                Some(key) => config.flag(key, false)?,
+                None => false,
+            };
+            for tensor in architecture.expected(hyper.layers, 0, Naming::HuggingFace) {
+                let is_bias = |role: &Role| matches!(role, Role::Linear { projection, part: Part::Bias, .. } if projections.contains(projection));
+                if !tensor.holds.iter().any(|(role, _)| is_bias(role)) {
+                    continue;
+                }
+                let name = tensor.name;
+                match (tensors.places.contains_key(name.as_str()), stated) {
+                    (true, true) | (false, false) => {}
+                    (false, true) => return Err(BindError::MissingTensor { tensor: name }),
+                    (true, false) => {
+                        return Err(BindError::Bias {
+                            tensor: name,
+                            model_type: model.name,
+                            key: *key,
+                        });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// With tied embeddings, a file may have both tensors if they are equal.
-fn check_tied(tensors: &Tensors<'_>) -> Result<(), BindError> {
+fn check_tied(tensors: &Tensors<'_>) -> Result<()> {
     let (Some((output, a)), Some((embedding, b))) =
         (tensors.value(OUTPUT), tensors.value(EMBEDDING))
     else {
@@ -118,40 +155,6 @@ fn check_tied(tensors: &Tensors<'_>) -> Result<(), BindError> {
         output: OUTPUT,
         embedding: EMBEDDING,
     })
-}
-
-fn check_biases(
-    config: &Object<'_>,
-    model: &ModelType,
-    architecture: &Architecture,
-    hyper: &HyperParameters,
-    tensors: &Tensors<'_>,
-) -> Result<(), BindError> {
-    for (projections, key) in model.biases {
-        let stated = match key {
-            Some(key) => config.flag(key, false)?,
-            None => false,
-        };
-        for tensor in architecture.expected(hyper.layers, 0, Naming::HuggingFace) {
-            let is_bias = |role: &Role| matches!(role, Role::Linear { projection, part: Part::Bias, .. } if projections.contains(projection));
-            if !tensor.holds.iter().any(|(role, _)| is_bias(role)) {
-                continue;
-            }
-            let name = tensor.name;
-            match (tensors.places.contains_key(name.as_str()), stated) {
-                (true, true) | (false, false) => {}
-                (false, true) => return Err(BindError::MissingTensor { tensor: name }),
-                (true, false) => {
-                    return Err(BindError::Bias {
-                        tensor: name,
-                        model_type: model.name,
-                        key: *key,
-                    });
-                }
-            }
-        }
-    }
-    Ok(())
 }
 
 fn is_norm(role: Role) -> bool {
@@ -167,7 +170,7 @@ fn is_norm(role: Role) -> bool {
     )
 }
 
-fn plus_one(norm: &ModelTensor, tensors: &Tensors<'_>) -> Result<ModelTensor, BindError> {
+fn plus_one(norm: &ModelTensor, tensors: &Tensors<'_>) -> Result<ModelTensor> {
     let mut values = vec![0.0; norm.cols];
     let bytes = tensors
         .value(&norm.name)

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::rope::Llama3;
 use crate::architecture::BindError;
+use crate::architecture::error::Result;
 use crate::architecture::model_type::{ModelType, RopeKinds, Window};
 use crate::architecture::names::architecture;
 use crate::dtype::DType;
@@ -46,7 +47,7 @@ impl HuggingFaceConfig {
     ///
     /// # Errors
     /// [`BindError`] for values that the model type does not support.
-    pub fn new(hyper: &HyperParameters, facts: &ConfigFacts<'_>) -> Result<Self, BindError> {
+    pub fn new(hyper: &HyperParameters, facts: &ConfigFacts<'_>) -> Result<Self> {
         let architecture = architecture(hyper)?;
         // Among the architecture's types, take the one with a window if the model has one.
         let windowed = hyper.forward.sliding_window.is_some();
@@ -97,7 +98,7 @@ impl State<'_> {
         what: &'static str,
         found: impl ToString,
         expected: impl Into<String>,
-    ) -> Result<T, BindError> {
+    ) -> Result<T> {
         Err(BindError::Inexpressible {
             what,
             found: found.to_string(),
@@ -107,7 +108,7 @@ impl State<'_> {
         })
     }
 
-    fn check_implied(&self, activation: Activation) -> Result<(), BindError> {
+    fn check_implied(&self, activation: Activation) -> Result<()> {
         let forward = &self.hyper.forward;
         if forward.activation != activation {
             let found = format!("{:?}", forward.activation);
@@ -157,7 +158,7 @@ impl State<'_> {
         }
     }
 
-    fn attention(&self, json: &mut Map<String, Value>) -> Result<(), BindError> {
+    fn attention(&self, json: &mut Map<String, Value>) -> Result<()> {
         let forward = &self.hyper.forward;
         match (forward.attention_scale, self.model.query_pre_attn_scalar) {
             (None, None) => {}
@@ -196,7 +197,7 @@ impl State<'_> {
         Ok(())
     }
 
-    fn window(&self, json: &mut Map<String, Value>) -> Result<(), BindError> {
+    fn window(&self, json: &mut Map<String, Value>) -> Result<()> {
         let layers = self.hyper.layers;
         let window = self.hyper.forward.sliding_window.as_ref();
         let kind = |layer| match self.hyper.window(layer) {
@@ -239,7 +240,7 @@ impl State<'_> {
         Ok(())
     }
 
-    fn experts(&self, json: &mut Map<String, Value>) -> Result<(), BindError> {
+    fn experts(&self, json: &mut Map<String, Value>) -> Result<()> {
         let (Some(experts), Some(defaults)) = (self.hyper.forward.experts, &self.model.experts)
         else {
             return Ok(());
@@ -263,7 +264,7 @@ impl State<'_> {
         Ok(())
     }
 
-    fn rope(&self, json: &mut Map<String, Value>) -> Result<(), BindError> {
+    fn rope(&self, json: &mut Map<String, Value>) -> Result<()> {
         let (hyper, model) = (self.hyper, self.model);
         json.insert("rope_theta".into(), short(hyper.rope_theta));
         let window = hyper.forward.sliding_window.as_ref();
@@ -301,7 +302,7 @@ impl State<'_> {
     }
 
     /// Returns `rope_scaling`; also writes LongRoPE's original context to `json`.
-    fn rope_scaling(&self, json: &mut Map<String, Value>) -> Result<Value, BindError> {
+    fn rope_scaling(&self, json: &mut Map<String, Value>) -> Result<Value> {
         let (hyper, facts) = (self.hyper, self.facts);
         let linear = hyper.rope_linear_scale;
         let factors = facts.rope_factors;
@@ -372,7 +373,7 @@ impl State<'_> {
         &self,
         json: &mut Map<String, Value>,
         architecture: &crate::architecture::Architecture,
-    ) -> Result<Vec<ProjectionKind>, BindError> {
+    ) -> Result<Vec<ProjectionKind>> {
         let mut needed = Vec::new();
         let mut known = Vec::new();
         for (projections, key) in self.model.biases {

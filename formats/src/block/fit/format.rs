@@ -56,9 +56,11 @@ pub(super) enum LevelSet {
     Iq4,
 }
 
+use LevelSet::Integers;
+
 const fn one_scale(dtype: DType, levels: LevelSet, starts: &'static [f32]) -> Format {
     let limit = match levels {
-        LevelSet::Integers(low, _) => -low,
+        Integers(low, _) => -low,
         LevelSet::Iq4 => -IQ4[0],
     };
     Format {
@@ -76,7 +78,7 @@ const fn one_minimum(dtype: DType, last: f32) -> Format {
     Format {
         dtype,
         run_shift: 5,
-        levels: LevelSet::Integers(0.0, last),
+        levels: Integers(0.0, last),
         scales: IntegerRange::ONE,
         minima: IntegerRange::ONE,
         starts: &[],
@@ -117,69 +119,46 @@ const fn scales_and_minima(
 
 /// Starts of the searches. Many codes rarely need clipping, and each start is another chance to
 /// align numbers with codes.
-const STARTS_FOR_FEW_CODES: &[f32] = &[-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0];
-const STARTS_FOR_MANY_CODES: &[f32] = &[-3.0, -2.5, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0];
+const FEW_STARTS: &[f32] = &[-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0];
+const MANY_STARTS: &[f32] = &[-3.0, -2.5, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0];
 
-static Q8_0: Format = one_scale(
-    DType::Q8_0,
-    LevelSet::Integers(-127.0, 127.0),
-    STARTS_FOR_MANY_CODES,
-);
-static Q5_0: Format = one_scale(
-    DType::Q5_0,
-    LevelSet::Integers(-16.0, 15.0),
-    STARTS_FOR_MANY_CODES,
-);
-static Q4_0: Format = one_scale(
-    DType::Q4_0,
-    LevelSet::Integers(-8.0, 7.0),
-    STARTS_FOR_FEW_CODES,
-);
-static IQ4_NL: Format = one_scale(DType::IQ4NL, LevelSet::Iq4, STARTS_FOR_FEW_CODES);
-static Q5_1: Format = one_minimum(DType::Q5_1, 31.0);
-static Q4_1: Format = one_minimum(DType::Q4_1, 15.0);
-static Q6_K: Format = signed_scales(
-    DType::Q6K,
-    4,
-    LevelSet::Integers(-32.0, 31.0),
-    IntegerRange::new(-128.0, 127.0),
-    STARTS_FOR_MANY_CODES,
-);
-static Q3_K: Format = signed_scales(
-    DType::Q3K,
-    4,
-    LevelSet::Integers(-4.0, 3.0),
-    IntegerRange::SIX_BITS_SIGNED,
-    STARTS_FOR_FEW_CODES,
-);
-static IQ4_XS: Format = signed_scales(
-    DType::IQ4XS,
-    5,
-    LevelSet::Iq4,
-    IntegerRange::SIX_BITS_SIGNED,
-    STARTS_FOR_FEW_CODES,
-);
-static Q5_K: Format = scales_and_minima(DType::Q5K, 5, 31.0, IntegerRange::SIX_BITS);
-static Q4_K: Format = scales_and_minima(DType::Q4K, 5, 15.0, IntegerRange::SIX_BITS);
-static Q2_K: Format = scales_and_minima(DType::Q2K, 4, 3.0, IntegerRange::new(0.0, 15.0));
+/// The formats, in the order of [`BlockFit::TYPES`](super::BlockFit::TYPES).
+static FORMATS: [Format; 12] = [
+    one_scale(DType::Q8_0, Integers(-127.0, 127.0), MANY_STARTS),
+    signed_scales(
+        DType::Q6K,
+        4,
+        Integers(-32.0, 31.0),
+        IntegerRange::new(-128.0, 127.0),
+        MANY_STARTS,
+    ),
+    scales_and_minima(DType::Q5K, 5, 31.0, IntegerRange::SIX_BITS),
+    one_minimum(DType::Q5_1, 31.0),
+    one_scale(DType::Q5_0, Integers(-16.0, 15.0), MANY_STARTS),
+    scales_and_minima(DType::Q4K, 5, 15.0, IntegerRange::SIX_BITS),
+    one_minimum(DType::Q4_1, 15.0),
+    one_scale(DType::Q4_0, Integers(-8.0, 7.0), FEW_STARTS),
+    one_scale(DType::IQ4NL, LevelSet::Iq4, FEW_STARTS),
+    signed_scales(
+        DType::IQ4XS,
+        5,
+        LevelSet::Iq4,
+        IntegerRange::SIX_BITS_SIGNED,
+        FEW_STARTS,
+    ),
+    signed_scales(
+        DType::Q3K,
+        4,
+        Integers(-4.0, 3.0),
+        IntegerRange::SIX_BITS_SIGNED,
+        FEW_STARTS,
+    ),
+    scales_and_minima(DType::Q2K, 4, 3.0, IntegerRange::new(0.0, 15.0)),
+];
 
 impl Format {
-    pub(super) fn for_dtype(dtype: DType) -> Option<&'static Format> {
-        Some(match dtype {
-            DType::Q8_0 => &Q8_0,
-            DType::Q6K => &Q6_K,
-            DType::Q5K => &Q5_K,
-            DType::Q5_1 => &Q5_1,
-            DType::Q5_0 => &Q5_0,
-            DType::Q4K => &Q4_K,
-            DType::Q4_1 => &Q4_1,
-            DType::Q4_0 => &Q4_0,
-            DType::IQ4NL => &IQ4_NL,
-            DType::IQ4XS => &IQ4_XS,
-            DType::Q3K => &Q3_K,
-            DType::Q2K => &Q2_K,
-            _ => return None,
-        })
+    pub(in crate::block) fn for_dtype(dtype: DType) -> Option<&'static Format> {
+        FORMATS.iter().find(|format| format.dtype == dtype)
     }
 
     #[inline]
@@ -195,7 +174,7 @@ impl Format {
     #[inline]
     pub(super) fn last_code(&self) -> u8 {
         match self.levels {
-            LevelSet::Integers(low, high) => (high - low) as u8,
+            Integers(low, high) => (high - low) as u8,
             LevelSet::Iq4 => IQ4.len() as u8 - 1,
         }
     }
@@ -203,7 +182,7 @@ impl Format {
     #[inline]
     pub(super) fn level(&self, code: u8) -> f32 {
         match self.levels {
-            LevelSet::Integers(low, high) => f32::min(low + f32::from(code), high),
+            Integers(low, high) => f32::min(low + f32::from(code), high),
             LevelSet::Iq4 => IQ4[usize::from(code).min(IQ4.len() - 1)],
         }
     }
@@ -211,7 +190,7 @@ impl Format {
     #[inline(always)]
     pub(super) fn nearest(&self, scaled: f32) -> (u8, f32) {
         match self.levels {
-            LevelSet::Integers(low, high) => {
+            Integers(low, high) => {
                 let level = lanes::rounded(scaled, low, high);
                 (lanes::to_byte(level - low), level)
             }

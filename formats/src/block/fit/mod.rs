@@ -21,8 +21,9 @@ use std::ops::RangeInclusive;
 
 use half::f16;
 
-use self::format::Format;
+pub(super) use self::format::Format;
 pub use self::near::NearbyKind;
+use super::{FLOATS, WRITABLE};
 use crate::CodecError;
 use crate::dtype::DType;
 
@@ -90,20 +91,7 @@ impl Run {
 
 impl BlockFit {
     /// Types whose blocks can be fitted.
-    pub const TYPES: &'static [DType] = &[
-        DType::Q8_0,
-        DType::Q6K,
-        DType::Q5K,
-        DType::Q5_1,
-        DType::Q5_0,
-        DType::Q4K,
-        DType::Q4_1,
-        DType::Q4_0,
-        DType::IQ4NL,
-        DType::IQ4XS,
-        DType::Q3K,
-        DType::Q2K,
-    ];
+    pub const TYPES: &'static [DType] = WRITABLE.split_at(FLOATS).1;
 
     /// Searches the scales with the least `Σ importance (value - decoded)²` over a block:
     /// alternating least-squares fits and rounding from several starts, then the integers of the
@@ -122,8 +110,8 @@ impl BlockFit {
         let format = Format::for_dtype(dtype).ok_or(CodecError::ReadOnlyType { dtype })?;
         format.check_len("values", values.len())?;
         format.check_values(values, 0)?;
-        let mut room = [1.0; MAX_LEN];
-        let weights = weights::normalise_importances(format, importance, &mut room)?;
+        let mut buffer = [1.0; MAX_LEN];
+        let weights = weights::normalise_importances(format, importance, &mut buffer)?;
         Ok(nested::search(format, values, weights))
     }
 
@@ -231,8 +219,8 @@ impl BlockFit {
     ) -> Result<BlockFit, CodecError> {
         self.format.check_len("values", values.len())?;
         self.check_codes(codes)?;
-        let mut room = [1.0; MAX_LEN];
-        let weights = weights::normalise_importances(self.format, importance, &mut room)?;
+        let mut buffer = [1.0; MAX_LEN];
+        let weights = weights::normalise_importances(self.format, importance, &mut buffer)?;
         Ok(refit::refit(self, values, weights, codes))
     }
 
@@ -279,8 +267,4 @@ pub(super) fn encode(
         pack::pack(&fit, codes, block);
     }
     Ok(())
-}
-
-pub(super) fn format_of_type(dtype: DType) -> Option<&'static Format> {
-    Format::for_dtype(dtype)
 }

@@ -11,8 +11,8 @@ const NEIGHBOURS: [f32; 5] = [-2.0, -1.0, 0.0, 1.0, 2.0];
 
 /// Needs one value and one weight per code.
 pub(super) fn refit(fit: &BlockFit, values: &[f32], weights: &[f32], codes: &[u8]) -> BlockFit {
-    let mut room = [0.0; MAX_LEN];
-    let levels = &mut room[..codes.len()];
+    let mut buffer = [0.0; MAX_LEN];
+    let levels = &mut buffer[..codes.len()];
     for (level, &code) in levels.iter_mut().zip(codes) {
         *level = fit.format.level(code);
     }

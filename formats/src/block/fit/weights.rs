@@ -13,12 +13,12 @@ const MIN_WEIGHT: f32 = 1.0 / (1 << 30) as f32;
 pub(super) fn normalise_importances<'a>(
     format: &Format,
     importance: Option<&[f32]>,
-    room: &'a mut [f32; MAX_LEN],
+    buffer: &'a mut [f32; MAX_LEN],
 ) -> Result<&'a [f32], CodecError> {
     let len = format.dtype.block_len();
-    let room = &mut room[..len];
+    let buffer = &mut buffer[..len];
     let Some(importance) = importance else {
-        return Ok(room);
+        return Ok(buffer);
     };
     format.check_len("importances", importance.len())?;
     let refused = |value: &f32| !(0.0..f32::INFINITY).contains(value);
@@ -31,13 +31,13 @@ pub(super) fn normalise_importances<'a>(
     }
     let largest = importance.iter().copied().fold(0.0, f32::max);
     if largest == 0.0 {
-        return Ok(room);
+        return Ok(buffer);
     }
     // Applied twice, because the reciprocal of the least powers of two overflows.
     let exponent = (largest.to_bits() >> 23).clamp(1, 253);
     let factor = f32::from_bits((254 - exponent) << 23);
-    for (weight, importance) in room.iter_mut().zip(importance) {
+    for (weight, importance) in buffer.iter_mut().zip(importance) {
         *weight = f32::max(importance * factor, MIN_WEIGHT);
     }
-    Ok(room)
+    Ok(buffer)
 }

@@ -135,21 +135,20 @@ impl<D: Device> Heads<D> {
         part.filter(|part| part.numbers == numbers)
     }
 
-    /// Appends an operation on `x`, or returns it if it does not fit; may leave a part without
-    /// operations.
-    pub(super) fn join(&mut self, x: &Arc<D::Memory>, step: Step<D>) -> Result<(), Step<D>> {
+    /// Appends an operation on `x` and returns true if it fits; may leave a part without operations.
+    pub(super) fn join(&mut self, x: &Arc<D::Memory>, step: &Step<D>) -> bool {
         match step {
             Step::Bias { rows, bias, width } => {
-                let fits = agrees(self.rows, rows);
+                let fits = agrees(self.rows, *rows);
                 match self.part(x, rows * width) {
                     Some(part)
                         if fits && part.bias.is_none() && part.norm.is_none() && !part.turned =>
                     {
-                        part.bias = Some((bias, width));
-                        self.rows = Some(rows);
-                        Ok(())
+                        part.bias = Some((Arc::clone(bias), *width));
+                        self.rows = Some(*rows);
+                        true
                     }
-                    _ => Err(Step::Bias { rows, bias, width }),
+                    _ => false,
                 }
             }
             Step::Norm {
@@ -158,19 +157,14 @@ impl<D: Device> Heads<D> {
                 size,
                 epsilon,
             } => {
-                let fits = size <= SIZE && agrees(self.size, size);
+                let fits = *size <= SIZE && agrees(self.size, *size);
                 match self.part(x, heads * size) {
                     Some(part) if fits && part.norm.is_none() && !part.turned => {
-                        part.norm = Some((weight, epsilon));
-                        self.size = Some(size);
-                        Ok(())
+                        part.norm = Some((Arc::clone(weight), *epsilon));
+                        self.size = Some(*size);
+                        true
                     }
-                    _ => Err(Step::Norm {
-                        heads,
-                        weight,
-                        size,
-                        epsilon,
-                    }),
+                    _ => false,
                 }
             }
             Step::Turn { shape, turn } => {
@@ -178,15 +172,15 @@ impl<D: Device> Heads<D> {
                 let fits = shape.size <= SIZE
                     && agrees(self.size, shape.size)
                     && agrees(self.rows, shape.rows)
-                    && known.is_none_or(|known| known.is(&turn));
+                    && known.is_none_or(|known| known.is(turn));
                 match self.part(x, shape.rows * shape.heads * shape.size) {
                     Some(part) if fits && !part.turned => {
                         part.turned = true;
                         (self.rows, self.size) = (Some(shape.rows), Some(shape.size));
-                        self.turn = Some(turn);
-                        Ok(())
+                        self.turn = Some(turn.clone());
+                        true
                     }
-                    _ => Err(Step::Turn { shape, turn }),
+                    _ => false,
                 }
             }
         }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use htc_kernels::cuda::{Device, DeviceError, ops};
 
 use super::heads::Heads;
-use super::{device_error, missing};
-use crate::error::ExecError;
+use super::{Gpu, GpuBuffer, missing};
+use crate::error::{ExecError, Result};
 use crate::kv::{
     CompressionEnergies, INITIAL_CAPACITY, KeptRows, Kv, KvLayout, KvPlan, KvType, LayerBases,
 };
 
 /// Returns the largest number of rows reserved for a sequence of `positions`.
-pub(super) fn most_room(positions: usize) -> usize {
+pub(super) fn max_capacity(positions: usize) -> usize {
     if positions <= INITIAL_CAPACITY {
         INITIAL_CAPACITY
     } else {
@@ -47,11 +47,8 @@ struct Low<D: Device> {
 fn replaced<D: Device>(
     [keys, values]: [&mut ops::KvRows<D>; 2],
     mut with: impl FnMut(&ops::KvRows<D>) -> Result<ops::KvRows<D>, DeviceError>,
-) -> Result<(), ExecError> {
-    let sides = [with(keys), with(values)].map(|side| side.map_err(device_error));
-    let [new_keys, new_values] = sides;
-    let new = (new_keys?, new_values?);
-    (*keys, *values) = new;
+) -> Result<()> {
+    (*keys, *values) = (with(keys)?, with(values)?);
     Ok(())
 }
 
@@ -59,7 +56,7 @@ impl<D: Device> Layer<D> {
     fn replace(
         &mut self,
         with: impl FnMut(&ops::KvRows<D>) -> Result<ops::KvRows<D>, DeviceError>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         replaced(self.full.each_mut(), with)
     }
 }
@@ -72,13 +69,13 @@ impl<D: Device> Low<D> {
     fn replace(
         &mut self,
         with: impl FnMut(&ops::KvRows<D>) -> Result<ops::KvRows<D>, DeviceError>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         replaced(self.sides.each_mut().map(|side| &mut side.rows), with)
     }
 }
 
 impl<D: Device> GpuKv<D> {
-    pub(super) fn new(device: &D, plan: &KvPlan) -> Result<Self, ExecError> {
+    pub(super) fn new(device: &D, plan: &KvPlan) -> Result<Self> {
         let numbers = match plan.kind().stored_type() {
             KvType::F32 => ops::KvElement::F32,
             KvType::F16 => ops::KvElement::F16,
@@ -89,24 +86,144 @@ impl<D: Device> GpuKv<D> {
             heads: plan.shape().kv_heads,
             size: plan.shape().head_size,
         };
-        let rows = || ops::KvRows::new(device, numbers, shape, 0).map_err(device_error);
+        let rows = || ops::KvRows::new(device, numbers, shape, 0);
         let layer = |_| {
             Ok(Layer {
                 full: [rows()?, rows()?],
                 low: None,
             })
         };
-        let layers: Result<Vec<Layer<D>>, ExecError> =
-            (0..plan.shape().layers).map(layer).collect();
+        let layers: Result<Vec<Layer<D>>> = (0..plan.shape().layers).map(layer).collect();
         Ok(GpuKv {
             layout: KvLayout::new(plan.clone()),
             layers: layers?,
-            faults: ops::FaultEntries::new(device, 2).map_err(device_error)?,
+            faults: ops::FaultEntries::new(device, 2)?,
         })
     }
 
-    /// As [`Backend::copy_kv`](super::Backend::copy_kv).
-    pub(super) fn copied(&self, device: &D) -> Result<Self, ExecError> {
+    pub(super) fn heads(&self) -> ops::KvHeads {
+        let shape = self.layout.plan().shape();
+        ops::KvHeads {
+            heads: shape.kv_heads,
+            size: shape.head_size,
+        }
+    }
+
+    /// [`GpuKv::append`] fused into the launch that prepares keys and values.
+    pub(super) fn append_heads(
+        &self,
+        device: &D,
+        layer: usize,
+        heads: &Heads<D>,
+        sides: [&Arc<D::Memory>; 2],
+        faults: &ops::FaultEntries<D>,
+    ) -> Result<()> {
+        let places = [self.layout.full_rows(layer), self.layout.len()];
+        let full = &self.layers[layer].full;
+        let to = |x: &Arc<D::Memory>| {
+            let side = sides.iter().position(|side| Arc::ptr_eq(side, x))?;
+            Some(ops::AppendTarget {
+                rows: &full[side],
+                fault_entry: 2 * layer + side,
+            })
+        };
+        Ok(heads.launch(device, Some((faults, places)), to)?)
+    }
+
+    pub(super) fn layer_cache(&self, layer: usize) -> ops::DeviceLayerCache<'_, D> {
+        let held = &self.layers[layer];
+        let compressed = self.layout.low_rank_rows(layer);
+        let low = held.low.as_ref().filter(|_| compressed > 0);
+        ops::DeviceLayerCache {
+            full: held.full.each_ref(),
+            low_rank: low.map(|low| ops::DeviceLowRankCache {
+                keys_and_values: low.sides.each_ref(),
+                full_before: self.layout.front_rows(layer),
+                compressed,
+            }),
+            start: self.layout.positions(layer),
+        }
+    }
+
+    /// Returns keys and values of all positions of a layer, including `n` appended ones, as
+    /// float32; low-rank rows are reconstructed.
+    pub(super) fn whole(&self, device: &D, layer: usize, n: usize) -> Result<[ops::KvRows<D>; 2]> {
+        let (held, layout) = (&self.layers[layer], &self.layout);
+        let (front, compressed) = (layout.front_rows(layer), layout.low_rank_rows(layer));
+        let (full, end) = (layout.full_rows(layer) + n, layout.positions(layer) + n);
+        let of_side = |side: usize| {
+            let rows = &held.full[side];
+            let to = ops::KvRows::new(device, ops::KvElement::F32, rows.shape(), end)?;
+            ops::rows_to_f32(device, rows, [0, front], to.memory(), [0, end])?;
+            if let Some(low) = &held.low {
+                let low = &low.sides[side];
+                ops::expand_low_rank(device, low, compressed, to.memory(), [front, end])?;
+            }
+            let behind = [front + compressed, end];
+            ops::rows_to_f32(device, rows, [front, full - front], to.memory(), behind)?;
+            Ok::<_, DeviceError>(to)
+        };
+        Ok([of_side(0)?, of_side(1)?])
+    }
+
+    fn refused(&self, device: &D, layer: usize, position: usize) -> Result<()> {
+        match self.faults.take_first(device)? {
+            None => Ok(()),
+            Some(fault) => Err(ExecError::KvRange {
+                layer,
+                side: SIDES[fault.entry],
+                position: position + fault.row,
+                value: fault.value,
+            }),
+        }
+    }
+}
+
+impl<D: Device> Kv for GpuKv<D> {
+    type Backend = Gpu<D>;
+
+    fn layout(&self) -> &KvLayout {
+        &self.layout
+    }
+
+    fn layout_mut(&mut self) -> &mut KvLayout {
+        &mut self.layout
+    }
+
+    fn bytes(&self) -> usize {
+        let layers = self.layers.iter().map(|layer| {
+            let full: usize = layer.full.iter().map(ops::KvRows::bytes).sum();
+            let low = layer.low.as_ref().map_or(0, |low| {
+                let sides = low.sides.iter().map(|side| side.rows.bytes());
+                sides.sum::<usize>()
+            });
+            full + low
+        });
+        layers.sum()
+    }
+
+    fn reserve(&mut self, backend: &mut Gpu<D>, n: usize) -> Result<()> {
+        backend.finish()?;
+        let device = &backend.device;
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            let capacity = layer.full[0].capacity();
+            if let Some(capacity) = self.layout.new_full_capacity(index, n, capacity) {
+                let used = self.layout.full_rows(index);
+                layer.replace(|rows| rows.with_capacity(device, None, used, capacity))?;
+            }
+            if let Some(low) = &mut layer.low
+                && let Some(capacity) = self.layout.new_low_rank_capacity(index, low.capacity())
+            {
+                let used = self.layout.low_rank_rows(index);
+                low.replace(|rows| rows.with_capacity(device, None, used, capacity))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn copied(&self, backend: &mut Gpu<D>) -> Result<Self> {
+        backend.finish()?;
+        let device = &backend.device;
         let layer = |(index, held): (usize, &Layer<D>)| {
             let (used, compressed) = (
                 self.layout.full_rows(index),
@@ -133,38 +250,31 @@ impl<D: Device> GpuKv<D> {
             self.layers.iter().enumerate().map(layer).collect();
         Ok(GpuKv {
             layout: self.layout.clone(),
-            layers: layers.map_err(device_error)?,
-            faults: ops::FaultEntries::new(device, 2).map_err(device_error)?,
+            layers: layers?,
+            faults: ops::FaultEntries::new(device, 2)?,
         })
     }
 
-    pub(super) fn reserve(&mut self, device: &D, n: usize) -> Result<(), ExecError> {
-        for (index, layer) in self.layers.iter_mut().enumerate() {
-            let capacity = layer.full[0].capacity();
-            if let Some(capacity) = self.layout.new_full_capacity(index, n, capacity) {
-                let used = self.layout.full_rows(index);
-                layer.replace(|rows| rows.with_capacity(device, None, used, capacity))?;
-            }
-            if let Some(low) = &mut layer.low
-                && let Some(capacity) = self.layout.new_low_rank_capacity(index, low.capacity())
-            {
-                let used = self.layout.low_rank_rows(index);
-                low.replace(|rows| rows.with_capacity(device, None, used, capacity))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// As [`Backend::append`](super::Backend::append); a number out of range is recorded as a fault
-    /// of its layer and side.
-    pub(super) fn append(
-        &self,
-        device: &D,
+    fn append(
+        &mut self,
+        backend: &mut Gpu<D>,
         layer: usize,
         rows: Range<usize>,
-        sides: [&Arc<D::Memory>; 2],
-        faults: &ops::FaultEntries<D>,
-    ) -> Result<(), ExecError> {
+        keys: &GpuBuffer<D>,
+        values: &GpuBuffer<D>,
+    ) -> Result<()> {
+        let sides = [keys.memory()?, values.memory()?];
+        let mut heads = backend.take_heads()?;
+        let (device, joins) = (&backend.device, backend.joins);
+        let Some(faults) = &backend.faults else {
+            return Err(missing("buffer for the faults"));
+        };
+        backend.unchecked = true;
+        let begins = rows.start == 0;
+        if joins && begins && heads.appends(rows.len(), self.heads(), sides) {
+            return self.append_heads(device, layer, &heads, sides, faults);
+        }
+        heads.finish(device)?;
         let appended = ops::AppendedRows {
             from: rows.start,
             count: rows.len(),
@@ -174,103 +284,20 @@ impl<D: Device> GpuKv<D> {
         for (side, x) in sides.into_iter().enumerate() {
             let rows = &self.layers[layer].full[side];
             let slot = (faults, 2 * layer + side);
-            ops::append_rows(device, rows, appended, x, slot).map_err(device_error)?;
+            ops::append_rows(device, rows, appended, x, slot)?;
         }
         Ok(())
     }
 
-    pub(super) fn heads(&self) -> ops::KvHeads {
-        let shape = self.layout.plan().shape();
-        ops::KvHeads {
-            heads: shape.kv_heads,
-            size: shape.head_size,
-        }
-    }
-
-    /// [`GpuKv::append`] fused into the launch that prepares keys and values.
-    pub(super) fn append_heads(
-        &self,
-        device: &D,
-        layer: usize,
-        heads: &Heads<D>,
-        sides: [&Arc<D::Memory>; 2],
-        faults: &ops::FaultEntries<D>,
-    ) -> Result<(), ExecError> {
-        let places = [self.layout.full_rows(layer), self.layout.len()];
-        let full = &self.layers[layer].full;
-        let to = |x: &Arc<D::Memory>| {
-            let side = sides.iter().position(|side| Arc::ptr_eq(side, x))?;
-            Some(ops::AppendTarget {
-                rows: &full[side],
-                fault_entry: 2 * layer + side,
-            })
-        };
-        let launched = heads.launch(device, Some((faults, places)), to);
-        launched.map_err(device_error)
-    }
-
-    pub(super) fn layer_cache(&self, layer: usize) -> ops::DeviceLayerCache<'_, D> {
-        let held = &self.layers[layer];
-        let compressed = self.layout.low_rank_rows(layer);
-        let low = held.low.as_ref().filter(|_| compressed > 0);
-        ops::DeviceLayerCache {
-            full: held.full.each_ref(),
-            low_rank: low.map(|low| ops::DeviceLowRankCache {
-                keys_and_values: low.sides.each_ref(),
-                full_before: self.layout.front_rows(layer),
-                compressed,
-            }),
-            start: self.layout.positions(layer),
-        }
-    }
-
-    /// Returns keys and values of all positions of a layer, including `n` appended ones, as
-    /// float32; low-rank rows are reconstructed.
-    pub(super) fn whole(
-        &self,
-        device: &D,
-        layer: usize,
-        n: usize,
-    ) -> Result<[ops::KvRows<D>; 2], ExecError> {
-        let (held, layout) = (&self.layers[layer], &self.layout);
-        let (front, compressed) = (layout.front_rows(layer), layout.low_rank_rows(layer));
-        let (full, end) = (layout.full_rows(layer) + n, layout.positions(layer) + n);
-        let of_side = |side: usize| {
-            let rows = &held.full[side];
-            let to = ops::KvRows::new(device, ops::KvElement::F32, rows.shape(), end)?;
-            ops::rows_to_f32(device, rows, [0, front], to.memory(), [0, end])?;
-            if let Some(low) = &held.low {
-                let low = &low.sides[side];
-                ops::expand_low_rank(device, low, compressed, to.memory(), [front, end])?;
-            }
-            let behind = [front + compressed, end];
-            ops::rows_to_f32(device, rows, [front, full - front], to.memory(), behind)?;
-            Ok(to)
-        };
-        let sides = [of_side(0), of_side(1)].map(|side| side.map_err(device_error));
-        let [keys, values] = sides;
-        Ok([keys?, values?])
-    }
-
-    fn refused(&self, device: &D, layer: usize, position: usize) -> Result<(), ExecError> {
-        match self.faults.take_first(device).map_err(device_error)? {
-            None => Ok(()),
-            Some(fault) => Err(ExecError::KvRange {
-                layer,
-                side: SIDES[fault.entry],
-                position: position + fault.row,
-                value: fault.value,
-            }),
-        }
-    }
-
-    pub(super) fn set_bases(
+    fn set_bases(
         &mut self,
-        device: &D,
+        backend: &mut Gpu<D>,
         layer: usize,
         bases: &Arc<LayerBases>,
         turns: Option<&[Vec<f32>; 2]>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
+        backend.check()?;
+        let device = &backend.device;
         let held = self.layout.low_rank_rows(layer);
         let position = self.layout.evicted(layer) + self.layout.front_rows(layer);
         let capacity = self.layers[layer].low.as_ref().map_or(0, Low::capacity);
@@ -280,11 +307,10 @@ impl<D: Device> GpuKv<D> {
                 heads: bases.kv_heads,
                 size: bases.ranks[side],
             };
-            let basis =
-                ops::upload_floats(device, &bases.components[side]).map_err(device_error)?;
+            let basis = ops::upload_floats(device, &bases.components[side])?;
             let rows = ops::KvRows::new(device, ops::KvElement::F16, shape, capacity);
             let to = ops::DeviceLowRankRows {
-                rows: rows.map_err(device_error)?,
+                rows: rows?,
                 basis: Arc::new(basis),
                 size: bases.head_size,
             };
@@ -295,15 +321,13 @@ impl<D: Device> GpuKv<D> {
                 let from = &low.sides[side].rows;
                 match turns {
                     Some(turns) => {
-                        let turn =
-                            ops::upload_floats(device, &turns[side]).map_err(device_error)?;
+                        let turn = ops::upload_floats(device, &turns[side])?;
                         let slot = (&self.faults, side);
-                        ops::map_rows(device, held, (from, 0), &turn, (&to.rows, 0), slot)
-                            .map_err(device_error)?;
+                        ops::map_rows(device, held, (from, 0), &turn, (&to.rows, 0), slot)?;
                     }
                     None => {
                         let kept = from.with_capacity(device, None, held, capacity);
-                        to.rows = kept.map_err(device_error)?;
+                        to.rows = kept?;
                     }
                 }
             }
@@ -316,13 +340,15 @@ impl<D: Device> GpuKv<D> {
         Ok(())
     }
 
-    pub(super) fn compress(
+    fn compress(
         &mut self,
-        device: &D,
+        backend: &mut Gpu<D>,
         layer: usize,
         front: usize,
         count: usize,
-    ) -> Result<CompressionEnergies, ExecError> {
+    ) -> Result<CompressionEnergies> {
+        backend.check()?;
+        let device = &backend.device;
         let (full, held) = (
             self.layout.full_rows(layer),
             self.layout.low_rank_rows(layer),
@@ -348,7 +374,7 @@ impl<D: Device> GpuKv<D> {
                 (&self.faults, side),
             );
             // Sums per head, as on the CPU.
-            for of_head in squares.map_err(device_error)?.chunks(count.max(1)) {
+            for of_head in squares?.chunks(count.max(1)) {
                 let sum = |which: usize| of_head.iter().map(|s| f64::from(s[which])).sum::<f64>();
                 let (before, kept) = (sum(0), sum(1));
                 energies.before[side] += before;
@@ -360,13 +386,15 @@ impl<D: Device> GpuKv<D> {
         Ok(energies)
     }
 
-    pub(super) fn full_rows(
+    fn full_rows(
         &self,
-        device: &D,
+        backend: &mut Gpu<D>,
         layer: usize,
         rows: Range<usize>,
-    ) -> Result<[Vec<f32>; 2], ExecError> {
-        let of_side = |side: &ops::KvRows<D>| {
+    ) -> Result<[Vec<f32>; 2]> {
+        backend.check()?;
+        let device = &backend.device;
+        let of_side = |side: &ops::KvRows<D>| -> Result<_, DeviceError> {
             let (shape, n) = (side.shape(), rows.len());
             let numbers = shape.heads * n * shape.size;
             let to = device.allocate(numbers * size_of::<f32>())?;
@@ -374,17 +402,12 @@ impl<D: Device> GpuKv<D> {
             ops::download_floats(device, &to, numbers)
         };
         let [keys, values] = &self.layers[layer].full;
-        let sides = [of_side(keys), of_side(values)].map(|side| side.map_err(device_error));
-        let [keys, values] = sides;
-        Ok([keys?, values?])
+        Ok([of_side(keys)?, of_side(values)?])
     }
 
-    pub(super) fn keep(
-        &mut self,
-        device: &D,
-        layer: usize,
-        kept: &KeptRows,
-    ) -> Result<(), ExecError> {
+    fn keep(&mut self, backend: &mut Gpu<D>, layer: usize, kept: &KeptRows) -> Result<()> {
+        backend.finish()?;
+        let device = &backend.device;
         let used = kept.rows.first().map_or(0, Vec::len);
         let rows: Vec<u32> = kept.rows.iter().flatten().map(|&row| row as u32).collect();
         let of_layer = &mut self.layers[layer];
@@ -395,27 +418,5 @@ impl<D: Device> GpuKv<D> {
             _ => of_layer
                 .replace(|side| side.with_capacity(device, Some(&rows), used, side.capacity())),
         }
-    }
-}
-
-impl<D: Device> Kv for GpuKv<D> {
-    fn layout(&self) -> &KvLayout {
-        &self.layout
-    }
-
-    fn layout_mut(&mut self) -> &mut KvLayout {
-        &mut self.layout
-    }
-
-    fn bytes(&self) -> usize {
-        let layers = self.layers.iter().map(|layer| {
-            let full: usize = layer.full.iter().map(ops::KvRows::bytes).sum();
-            let low = layer.low.as_ref().map_or(0, |low| {
-                let sides = low.sides.iter().map(|side| side.rows.bytes());
-                sides.sum::<usize>()
-            });
-            full + low
-        });
-        layers.sum()
     }
 }

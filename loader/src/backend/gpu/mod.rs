@@ -1,20 +1,20 @@
 //! GPU backend: weights, activations and KV cache stay in device memory; only requested results are
 //! copied back.
 
-mod attending;
+mod attention;
 mod buffers;
 mod heads;
 mod kv;
 mod need;
 mod pending;
-mod projecting;
+mod projection;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use htc_formats::model::{Activation, RopePairs};
 use htc_kernels::cpu::hadamard_block;
-use htc_kernels::cuda::{Device, DeviceError, DeviceMemory, ops};
+use htc_kernels::cuda::{Device, DeviceMemory, ops};
 use htc_kernels::{Pool, ShapeError};
 
 pub use self::buffers::{GpuBuffer, GpuRotation, GpuVector};
@@ -23,8 +23,8 @@ pub use self::kv::GpuKv;
 pub use self::need::{GpuMemoryEstimate, PlannedSession};
 use self::pending::Pending;
 use super::{Attention, Backend, Factor, HeadShape, Product, SequenceRows, refine_one_by_one};
-use crate::error::ExecError;
-use crate::kv::{CompressionEnergies, KeptRows, KvPlan, LayerBases};
+use crate::error::{ExecError, Result};
+use crate::kv::KvPlan;
 use crate::sampling::SamplingParameters;
 use crate::tensor::Tensor;
 
@@ -92,14 +92,14 @@ impl<D: Device> Gpu<D> {
         self
     }
 
-    fn grow(&mut self, buffer: &mut GpuBuffer<D>, numbers: usize) -> Result<(), ExecError> {
+    fn grow(&mut self, buffer: &mut GpuBuffer<D>, numbers: usize) -> Result<()> {
         let needed = numbers * size_of::<f32>();
         let has = buffer.memory.as_ref().map_or(0, |memory| memory.len());
         if buffer.memory.is_none() || has < needed {
             // Frees the old buffer first.
             self.finish()?;
             buffer.memory = None;
-            let memory = self.device.allocate(needed).map_err(device_error)?;
+            let memory = self.device.allocate(needed)?;
             buffer.memory = Some(Arc::new(memory));
         }
         Ok(())
@@ -107,24 +107,24 @@ impl<D: Device> Gpu<D> {
 
     /// Begins a forward pass, which ends when results are read or residual streams uploaded. Small
     /// batches are recorded as one step, since launch overhead dominates.
-    fn begin(&mut self, positions: usize) -> Result<(), ExecError> {
+    fn begin(&mut self, positions: usize) -> Result<()> {
         if positions <= STEP {
-            self.device.begin_step().map_err(device_error)
+            Ok(self.device.begin_step()?)
         } else {
             Ok(())
         }
     }
 
     /// Returns the error of the first key or value out of range since the last check.
-    fn check(&mut self) -> Result<(), ExecError> {
+    fn check(&mut self) -> Result<()> {
         self.finish()?;
         // Any following operation would end the step; recording begins here.
-        self.device.end_step().map_err(device_error)?;
+        self.device.end_step()?;
         let Some(faults) = self.faults.as_ref().filter(|_| self.unchecked) else {
             return Ok(());
         };
         self.unchecked = false;
-        match faults.take_first(&self.device).map_err(device_error)? {
+        match faults.take_first(&self.device)? {
             None => Ok(()),
             Some(fault) => Err(ExecError::KvRange {
                 layer: fault.entry / 2,
@@ -144,10 +144,6 @@ fn missing(what: &'static str) -> ExecError {
     })
 }
 
-fn device_error(error: DeviceError) -> ExecError {
-    ExecError::Device(Box::new(error))
-}
-
 impl<D: Device> Backend for Gpu<D> {
     type Buffer = GpuBuffer<D>;
     type Weight = ops::DeviceMatrix<D>;
@@ -155,7 +151,7 @@ impl<D: Device> Backend for Gpu<D> {
     type Rotation = GpuRotation<D>;
     type Kv = GpuKv<D>;
 
-    fn weight(&mut self, tensor: &Tensor) -> Result<ops::DeviceMatrix<D>, ExecError> {
+    fn weight(&mut self, tensor: &Tensor) -> Result<ops::DeviceMatrix<D>> {
         let source = match tensor.column_groups()? {
             Some(bands) => {
                 bands.check()?;
@@ -164,76 +160,63 @@ impl<D: Device> Backend for Gpu<D> {
             None => ops::MatrixSource::Blocks(tensor.matrix()?),
         };
         let pool = self.pool.as_deref();
-        ops::DeviceMatrix::new_with_pool(pool, &self.device, source).map_err(device_error)
+        Ok(ops::DeviceMatrix::new_with_pool(
+            pool,
+            &self.device,
+            source,
+        )?)
     }
 
-    fn vector(&mut self, numbers: Vec<f32>) -> Result<GpuVector<D>, ExecError> {
-        let memory = ops::upload_floats(&self.device, &numbers).map_err(device_error)?;
+    fn vector(&mut self, numbers: Vec<f32>) -> Result<GpuVector<D>> {
+        let memory = ops::upload_floats(&self.device, &numbers)?;
         let (memory, numbers) = (Arc::new(memory), numbers.len());
         Ok(GpuVector { memory, numbers })
     }
 
-    fn kv(&mut self, plan: &KvPlan) -> Result<GpuKv<D>, ExecError> {
+    fn kv(&mut self, plan: &KvPlan) -> Result<GpuKv<D>> {
         let projections = 2 * plan.shape().layers;
-        let faults = ops::FaultEntries::new(&self.device, projections).map_err(device_error)?;
+        let faults = ops::FaultEntries::new(&self.device, projections)?;
         self.faults = Some(faults);
         GpuKv::new(&self.device, plan)
     }
 
-    fn reserve(&mut self, kv: &mut GpuKv<D>, n: usize) -> Result<(), ExecError> {
-        self.finish()?;
-        kv.reserve(&self.device, n)
-    }
-
-    fn copy_kv(&mut self, kv: &GpuKv<D>) -> Result<GpuKv<D>, ExecError> {
-        self.finish()?;
-        kv.copied(&self.device)
-    }
-
-    fn resize(&mut self, buffer: &mut GpuBuffer<D>, numbers: usize) -> Result<(), ExecError> {
+    fn resize(&mut self, buffer: &mut GpuBuffer<D>, numbers: usize) -> Result<()> {
         self.grow(buffer, numbers)
     }
 
-    fn upload(&mut self, from: &[f32], to: &mut GpuBuffer<D>) -> Result<(), ExecError> {
+    fn upload(&mut self, from: &[f32], to: &mut GpuBuffer<D>) -> Result<()> {
         self.finish()?;
-        ops::write_floats(&self.device, from, to.memory()?).map_err(device_error)
+        Ok(ops::write_floats(&self.device, from, to.memory()?)?)
     }
 
     fn read<'a>(
         &mut self,
         from: &'a GpuBuffer<D>,
         numbers: usize,
-        room: &'a mut Vec<f32>,
-    ) -> Result<&'a [f32], ExecError> {
+        host_buffer: &'a mut Vec<f32>,
+    ) -> Result<&'a [f32]> {
         self.check()?;
-        room.resize(numbers, 0.0);
-        ops::read_floats(&self.device, from.memory()?, room).map_err(device_error)?;
-        Ok(room)
+        host_buffer.resize(numbers, 0.0);
+        ops::read_floats(&self.device, from.memory()?, host_buffer)?;
+        Ok(host_buffer)
     }
 
-    fn settle(&mut self) -> Result<(), ExecError> {
+    fn settle(&mut self) -> Result<()> {
         self.check()
     }
 
-    fn begin_top_k(
-        &mut self,
-        of: &GpuBuffer<D>,
-        numbers: usize,
-        most: usize,
-    ) -> Result<bool, ExecError> {
+    fn begin_top_k(&mut self, of: &GpuBuffer<D>, numbers: usize, most: usize) -> Result<bool> {
         if most > ops::MAX_TOP_K {
             return Ok(false);
         }
         self.finish()?;
         let of = (of.memory()?.as_ref(), numbers);
-        self.largest
-            .begin(&self.device, of, most)
-            .map_err(device_error)?;
+        self.largest.begin(&self.device, of, most)?;
         Ok(true)
     }
 
-    fn take_top_k(&mut self) -> Result<Option<Vec<(u32, f32)>>, ExecError> {
-        self.largest.take(&self.device).map_err(device_error)
+    fn take_top_k(&mut self) -> Result<Option<Vec<(u32, f32)>>> {
+        Ok(self.largest.take(&self.device)?)
     }
 
     fn begin_draw(
@@ -241,19 +224,18 @@ impl<D: Device> Backend for Gpu<D> {
         of: &GpuBuffer<D>,
         numbers: usize,
         draw: &SamplingParameters,
-    ) -> Result<bool, ExecError> {
+    ) -> Result<bool> {
         if numbers > ops::MAX_SAMPLED_LOGITS {
             return Ok(false);
         }
         self.finish()?;
         let of = (of.memory()?.as_ref(), numbers);
-        let begun = self.drawing.begin(&self.device, of, draw);
-        begun.map_err(device_error)?;
+        self.drawing.begin(&self.device, of, draw)?;
         Ok(true)
     }
 
-    fn drawn(&mut self) -> Result<Option<u32>, ExecError> {
-        self.drawing.take(&self.device).map_err(device_error)
+    fn drawn(&mut self) -> Result<Option<u32>> {
+        Ok(self.drawing.take(&self.device)?)
     }
 
     fn copy_rows(
@@ -263,16 +245,14 @@ impl<D: Device> Backend for Gpu<D> {
         rows: Range<usize>,
         out: &mut GpuBuffer<D>,
         first: usize,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         self.finish()?;
         let bytes = |rows: usize| rows * width * size_of::<f32>();
         let (from, to) = (
             (&**x.memory()?, bytes(rows.start)),
             (&**out.memory()?, bytes(first)),
         );
-        self.device
-            .copy(from, to, bytes(rows.len()))
-            .map_err(device_error)
+        Ok(self.device.copy(from, to, bytes(rows.len()))?)
     }
 
     fn embed(
@@ -281,11 +261,16 @@ impl<D: Device> Backend for Gpu<D> {
         tokens: &[u32],
         scale: Option<f32>,
         out: &mut GpuBuffer<D>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         self.finish()?;
         self.begin(tokens.len())?;
-        ops::dequantise_rows(&self.device, embedding, tokens, scale, out.memory()?)
-            .map_err(device_error)
+        Ok(ops::dequantise_rows(
+            &self.device,
+            embedding,
+            tokens,
+            scale,
+            out.memory()?,
+        )?)
     }
 
     fn rms_norm(
@@ -295,7 +280,7 @@ impl<D: Device> Backend for Gpu<D> {
         weight: &GpuVector<D>,
         epsilon: f32,
         out: &mut GpuBuffer<D>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         self.pend_norm(n, x.memory()?, weight, epsilon, out.memory()?)
     }
 
@@ -305,7 +290,7 @@ impl<D: Device> Backend for Gpu<D> {
         x: &mut GpuBuffer<D>,
         weight: &GpuVector<D>,
         epsilon: f32,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let step = Step::Norm {
             heads: n,
             weight: Arc::clone(&weight.memory),
@@ -321,7 +306,7 @@ impl<D: Device> Backend for Gpu<D> {
         x: &GpuBuffer<D>,
         factors: &[Factor<'_, ops::DeviceMatrix<D>>],
         projections: &mut [Product<'_, Self>],
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         self.project_to(n, x, factors, projections, false)
     }
 
@@ -331,7 +316,7 @@ impl<D: Device> Backend for Gpu<D> {
         x: &GpuBuffer<D>,
         projections: &mut [Product<'_, Self>],
         extra: &mut GpuBuffer<D>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         if self.joins {
             self.project_to(n, x, &[], projections, true)
         } else {
@@ -339,12 +324,7 @@ impl<D: Device> Backend for Gpu<D> {
         }
     }
 
-    fn add_bias(
-        &mut self,
-        n: usize,
-        x: &mut GpuBuffer<D>,
-        bias: &GpuVector<D>,
-    ) -> Result<(), ExecError> {
+    fn add_bias(&mut self, n: usize, x: &mut GpuBuffer<D>, bias: &GpuVector<D>) -> Result<()> {
         let step = Step::Bias {
             rows: n,
             bias: Arc::clone(&bias.memory),
@@ -359,7 +339,7 @@ impl<D: Device> Backend for Gpu<D> {
         positions: &[Range<usize>],
         frequencies: &[f64],
         factor: f32,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         // Executing blocks one by one repeats the same positions.
         if rotation.positions == positions && rotation.pairs == frequencies.len() {
             return Ok(());
@@ -372,9 +352,8 @@ impl<D: Device> Backend for Gpu<D> {
             self.begin(n)?;
         } else {
             let bytes: Vec<u8> = frequencies.iter().flat_map(|f| f.to_le_bytes()).collect();
-            let memory = self.device.allocate(bytes.len()).map_err(device_error)?;
-            let uploaded = self.device.upload(&bytes, &memory, 0);
-            uploaded.map_err(device_error)?;
+            let memory = self.device.allocate(bytes.len())?;
+            self.device.upload(&bytes, &memory, 0)?;
             rotation.frequencies = Some(memory);
         }
         for side in &mut rotation.sides {
@@ -389,8 +368,7 @@ impl<D: Device> Backend for Gpu<D> {
         let of = (frequencies, pairs);
         let mut first = 0;
         for range in positions {
-            let filled = ops::rope_tables(&self.device, range.clone(), of, factor, sides, first);
-            filled.map_err(device_error)?;
+            ops::rope_tables(&self.device, range.clone(), of, factor, sides, first)?;
             first += range.len();
         }
         rotation.positions.extend_from_slice(positions);
@@ -403,7 +381,7 @@ impl<D: Device> Backend for Gpu<D> {
         rotation: &GpuRotation<D>,
         shape: HeadShape,
         x: &mut GpuBuffer<D>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let HeadShape { rows, heads, size } = shape;
         let shape = ops::RopeShape {
             rows,
@@ -425,28 +403,6 @@ impl<D: Device> Backend for Gpu<D> {
         self.products.set_batch_invariant(batch_invariant);
     }
 
-    fn append(
-        &mut self,
-        kv: &mut GpuKv<D>,
-        layer: usize,
-        rows: Range<usize>,
-        keys: &GpuBuffer<D>,
-        values: &GpuBuffer<D>,
-    ) -> Result<(), ExecError> {
-        let sides = [keys.memory()?, values.memory()?];
-        let mut heads = self.take_heads()?;
-        let Some(faults) = &self.faults else {
-            return Err(missing("buffer for the faults"));
-        };
-        self.unchecked = true;
-        let begins = rows.start == 0;
-        if self.joins && begins && heads.appends(rows.len(), kv.heads(), sides) {
-            return kv.append_heads(&self.device, layer, &heads, sides, faults);
-        }
-        heads.finish(&self.device).map_err(device_error)?;
-        kv.append(&self.device, layer, rows, sides, faults)
-    }
-
     fn attention(
         &mut self,
         shape: HeadShape,
@@ -455,49 +411,17 @@ impl<D: Device> Backend for Gpu<D> {
         layer: usize,
         attention: &Attention,
         out: &mut GpuBuffer<D>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         self.finish()?;
         let places = [q.memory()?, out.memory()?];
         self.attend(shape, places, batch, layer, attention)
     }
 
-    fn hadamard(&mut self, shape: HeadShape, x: &mut GpuBuffer<D>) -> Result<(), ExecError> {
+    fn hadamard(&mut self, shape: HeadShape, x: &mut GpuBuffer<D>) -> Result<()> {
         self.finish()?;
         let numbers = shape.rows * shape.heads * shape.size;
         let block = hadamard_block(shape.size);
-        ops::hadamard(&self.device, numbers, block, x.memory()?).map_err(device_error)
-    }
-
-    fn set_bases(
-        &mut self,
-        kv: &mut GpuKv<D>,
-        layer: usize,
-        bases: &Arc<LayerBases>,
-        turns: Option<&[Vec<f32>; 2]>,
-    ) -> Result<(), ExecError> {
-        self.check()?;
-        kv.set_bases(&self.device, layer, bases, turns)
-    }
-
-    fn compress(
-        &mut self,
-        kv: &mut GpuKv<D>,
-        layer: usize,
-        front: usize,
-        count: usize,
-    ) -> Result<CompressionEnergies, ExecError> {
-        self.check()?;
-        kv.compress(&self.device, layer, front, count)
-    }
-
-    fn full_rows(
-        &mut self,
-        kv: &GpuKv<D>,
-        layer: usize,
-        rows: Range<usize>,
-    ) -> Result<[Vec<f32>; 2], ExecError> {
-        self.check()?;
-        kv.full_rows(&self.device, layer, rows)
+        Ok(ops::hadamard(&self.device, numbers, block, x.memory()?)?)
     }
 
     fn importance(
@@ -508,14 +432,9 @@ impl<D: Device> Backend for Gpu<D> {
         layer: usize,
         attention: &Attention,
         window: usize,
-    ) -> Result<Vec<f32>, ExecError> {
+    ) -> Result<Vec<f32>> {
         self.finish()?;
         self.weights(shape, q.memory()?, sequence, layer, attention, window)
-    }
-
-    fn keep(&mut self, kv: &mut GpuKv<D>, layer: usize, kept: &KeptRows) -> Result<(), ExecError> {
-        self.finish()?;
-        kv.keep(&self.device, layer, kept)
     }
 
     fn activate(
@@ -524,7 +443,7 @@ impl<D: Device> Backend for Gpu<D> {
         numbers: usize,
         gate: &mut GpuBuffer<D>,
         up: &GpuBuffer<D>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let function = match activation {
             Activation::Silu => ops::GateActivation::Silu,
             Activation::GeluTanh => ops::GateActivation::GeluTanh,
@@ -539,20 +458,15 @@ impl<D: Device> Backend for Gpu<D> {
         })
     }
 
-    fn add(
-        &mut self,
-        numbers: usize,
-        x: &mut GpuBuffer<D>,
-        y: &GpuBuffer<D>,
-    ) -> Result<(), ExecError> {
+    fn add(&mut self, numbers: usize, x: &mut GpuBuffer<D>, y: &GpuBuffer<D>) -> Result<()> {
         let [x, y] = [x.memory()?, y.memory()?].map(Arc::clone);
         self.finish()?;
         self.pend(Pending::Add { numbers, x, y })
     }
 
-    fn softcap(&mut self, numbers: usize, x: &mut GpuBuffer<D>, cap: f32) -> Result<(), ExecError> {
+    fn softcap(&mut self, numbers: usize, x: &mut GpuBuffer<D>, cap: f32) -> Result<()> {
         self.finish()?;
-        ops::softcap(&self.device, numbers, x.memory()?, cap).map_err(device_error)
+        Ok(ops::softcap(&self.device, numbers, x.memory()?, cap)?)
     }
 
     fn logits(
@@ -562,16 +476,15 @@ impl<D: Device> Backend for Gpu<D> {
         x: &GpuBuffer<D>,
         cap: Option<f32>,
         out: &mut GpuBuffer<D>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let numbers = rows.len() * output.rows();
         let (x, out) = (x.memory()?, out.memory()?);
         let before = self.finish_but(x)?;
         let (before, device) = (before.producer(), &self.device);
-        let room = &mut self.products;
-        let product = ops::product_after(device, before, rows, output, [x, out], room);
-        product.map_err(device_error)?;
+        let workspace = &mut self.products;
+        ops::product_after(device, before, rows, output, [x, out], workspace)?;
         match cap {
-            Some(cap) => ops::softcap(device, numbers, out, cap).map_err(device_error),
+            Some(cap) => Ok(ops::softcap(device, numbers, out, cap)?),
             None => Ok(()),
         }
     }

@@ -51,7 +51,7 @@ impl GpuMemoryEstimate {
             }
             let hyper = model.hyper();
             let position = KvShape::from(hyper).position_bytes(kind.stored_type()) as u64;
-            let kv = position.saturating_mul(super::kv::most_room(positions) as u64);
+            let kv = position.saturating_mul(super::kv::max_capacity(positions) as u64);
             all.kv = all.kv.saturating_add(kv);
             let activations = activations(hyper, positions.min(BATCH));
             all.activations = all.activations.saturating_add(activations);

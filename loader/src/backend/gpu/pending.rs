@@ -18,8 +18,8 @@ use std::sync::Arc;
 use htc_kernels::cuda::{Device, ops};
 
 use super::heads::{Heads, Step};
-use super::{Gpu, GpuVector, device_error, rows};
-use crate::error::ExecError;
+use super::{Gpu, GpuVector, rows};
+use crate::error::Result;
 
 #[derive(Debug)]
 pub(super) enum Pending<D: Device> {
@@ -94,14 +94,13 @@ impl<D: Device> Pending<D> {
         }
     }
 
-    fn finish(&self, device: &D) -> Result<(), ExecError> {
-        let done = match (self, self.producer()) {
+    fn finish(&self, device: &D) -> Result<()> {
+        Ok(match (self, self.producer()) {
             (Pending::Add { numbers, x, y }, _) => ops::add(device, *numbers, x, y),
             (Pending::Heads(heads), _) => heads.finish(device),
             (_, Some(producer)) => producer.finish(device),
             (_, None) => Ok(()),
-        };
-        done.map_err(device_error)
+        }?)
     }
 }
 
@@ -110,12 +109,12 @@ impl<D: Device> Gpu<D> {
         std::mem::replace(&mut self.pending, Pending::None)
     }
 
-    pub(super) fn finish(&mut self) -> Result<(), ExecError> {
+    pub(super) fn finish(&mut self) -> Result<()> {
         self.take().finish(&self.device)
     }
 
     /// Takes the deferred operation if its output is `x`, else launches it.
-    pub(super) fn finish_but(&mut self, x: &Arc<D::Memory>) -> Result<Pending<D>, ExecError> {
+    pub(super) fn finish_but(&mut self, x: &Arc<D::Memory>) -> Result<Pending<D>> {
         let pending = self.take();
         if pending.out().is_some_and(|out| Arc::ptr_eq(out, x)) {
             return Ok(pending);
@@ -125,7 +124,7 @@ impl<D: Device> Gpu<D> {
     }
 
     /// Defers an operation; none is deferred before.
-    pub(super) fn pend(&mut self, pending: Pending<D>) -> Result<(), ExecError> {
+    pub(super) fn pend(&mut self, pending: Pending<D>) -> Result<()> {
         if !self.joins {
             return pending.finish(&self.device);
         }
@@ -134,24 +133,20 @@ impl<D: Device> Gpu<D> {
     }
 
     /// Takes the deferred operations on heads; launches others.
-    pub(super) fn take_heads(&mut self) -> Result<Heads<D>, ExecError> {
+    pub(super) fn take_heads(&mut self) -> Result<Heads<D>> {
         match self.take() {
             Pending::Heads(heads) => Ok(heads),
             other => other.finish(&self.device).map(|()| Heads::default()),
         }
     }
 
-    pub(super) fn pend_heads(
-        &mut self,
-        x: &Arc<D::Memory>,
-        step: Step<D>,
-    ) -> Result<(), ExecError> {
+    pub(super) fn pend_heads(&mut self, x: &Arc<D::Memory>, step: Step<D>) -> Result<()> {
         let mut heads = self.take_heads()?;
-        if let Err(step) = heads.join(x, step) {
-            heads.finish(&self.device).map_err(device_error)?;
+        if !heads.join(x, &step) {
+            heads.finish(&self.device)?;
             heads = Heads::default();
-            if let Err(step) = heads.join(x, step) {
-                return step.launch(&self.device, x).map_err(device_error);
+            if !heads.join(x, &step) {
+                return Ok(step.launch(&self.device, x)?);
             }
         }
         self.pend(Pending::Heads(heads))
@@ -165,7 +160,7 @@ impl<D: Device> Gpu<D> {
         weight: &GpuVector<D>,
         epsilon: f32,
         out: &Arc<D::Memory>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let shape = rows(n, weight);
         let added = match self.take() {
             Pending::Add { numbers, x: of, y }

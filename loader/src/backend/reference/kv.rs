@@ -7,7 +7,8 @@ use htc_formats::block;
 use htc_kernels::ShapeError;
 use htc_kernels::reference;
 
-use crate::error::ExecError;
+use super::Reference;
+use crate::error::{ExecError, Result};
 use crate::kv::{
     CompressionEnergies, KeptRows, Kv, KvLayout, KvPlan, KvType, LayerBases, rounding,
 };
@@ -30,6 +31,8 @@ struct Layer {
 const SIDES: [&str; 2] = ["key", "value"];
 
 impl Kv for ReferenceKv {
+    type Backend = Reference;
+
     fn layout(&self) -> &KvLayout {
         &self.layout
     }
@@ -45,31 +48,27 @@ impl Kv for ReferenceKv {
         };
         self.layers.iter().map(sides).sum()
     }
-}
 
-impl ReferenceKv {
-    pub(super) fn new(plan: &KvPlan) -> Self {
-        ReferenceKv {
-            layout: KvLayout::new(plan.clone()),
-            layers: vec![Layer::default(); plan.shape().layers],
-        }
+    fn reserve(&mut self, _: &mut Reference, _: usize) -> Result<()> {
+        Ok(())
     }
 
-    fn row(&self) -> usize {
-        let shape = self.layout.plan().shape();
-        shape.kv_heads * shape.head_size
+    fn copied(&self, _: &mut Reference) -> Result<Self> {
+        Ok(self.clone())
     }
 
-    pub(super) fn append(
+    fn append(
         &mut self,
+        _: &mut Reference,
         layer: usize,
         rows: Range<usize>,
-        sides: [&[f64]; 2],
-    ) -> Result<(), ExecError> {
+        keys: &Vec<f64>,
+        values: &Vec<f64>,
+    ) -> Result<()> {
         let (row, kept, start) = (self.row(), self.layout.full_rows(layer), self.layout.len());
         let kv_type = self.layout.plan().kind().stored_type();
         let numbers = rows.start * row..rows.end * row;
-        for (side, x) in sides.into_iter().enumerate() {
+        for (side, x) in [keys, values].into_iter().enumerate() {
             let held = &mut self.layers[layer].full[side];
             // Overwrites positions that were appended but not counted.
             held.truncate(kept * row);
@@ -85,42 +84,13 @@ impl ReferenceKv {
         Ok(())
     }
 
-    /// Returns keys and values of all positions of a layer, including `n` appended ones,
-    /// `[positions, kv_heads, head_size]`; low-rank rows are reconstructed.
-    pub(super) fn all(&self, layer: usize, n: usize) -> [Vec<f64>; 2] {
-        let (row, shape) = (self.row(), self.layout.plan().shape());
-        let (full, front) = (
-            self.layout.full_rows(layer) + n,
-            self.layout.front_rows(layer),
-        );
-        let held = &self.layers[layer];
-        [0, 1].map(|side| {
-            let rows = &held.full[side][..full * row];
-            let mut all = rows[..front * row].to_vec();
-            if let Some(bases) = &held.bases {
-                let rank = bases.ranks[side];
-                let count = self.layout.low_rank_rows(layer) * shape.kv_heads;
-                let heads = held.low[side][..count * rank].chunks_exact(rank);
-                for (index, coordinates) in heads.enumerate() {
-                    let basis = bases.head(side, index % shape.kv_heads);
-                    all.extend((0..shape.head_size).map(|d| {
-                        let column = basis[d..].iter().step_by(shape.head_size);
-                        let terms = coordinates.iter().zip(column);
-                        terms.map(|(y, &u)| y * f64::from(u)).sum::<f64>()
-                    }));
-                }
-            }
-            all.extend(&rows[front * row..]);
-            all
-        })
-    }
-
-    pub(super) fn set_bases(
+    fn set_bases(
         &mut self,
+        _: &mut Reference,
         layer: usize,
         bases: &Arc<LayerBases>,
         turns: Option<&[Vec<f32>; 2]>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let heads = bases.kv_heads;
         let position = self.layout.evicted(layer) + self.layout.front_rows(layer);
         let count = self.layout.low_rank_rows(layer) * heads;
@@ -149,12 +119,13 @@ impl ReferenceKv {
         Ok(())
     }
 
-    pub(super) fn compress(
+    fn compress(
         &mut self,
+        _: &mut Reference,
         layer: usize,
         front: usize,
         count: usize,
-    ) -> Result<CompressionEnergies, ExecError> {
+    ) -> Result<CompressionEnergies> {
         let (row, size) = (self.row(), self.layout.plan().shape().head_size);
         let compressed = self.layout.low_rank_rows(layer);
         let position = self.layout.evicted(layer) + front + compressed;
@@ -193,19 +164,24 @@ impl ReferenceKv {
         Ok(energies)
     }
 
-    pub(super) fn full_rows(&self, layer: usize, rows: Range<usize>) -> [Vec<f32>; 2] {
+    fn full_rows(
+        &self,
+        _: &mut Reference,
+        layer: usize,
+        rows: Range<usize>,
+    ) -> Result<[Vec<f32>; 2]> {
         let (row, shape) = (self.row(), self.layout.plan().shape());
         let size = shape.head_size;
-        self.layers[layer].full.each_ref().map(|full| {
+        Ok(self.layers[layer].full.each_ref().map(|full| {
             let of_head = |head: usize| {
                 let vectors = rows.clone().map(move |r| r * row + head * size);
                 vectors.flat_map(|at| full[at..at + size].iter().map(|&x| x as f32))
             };
             (0..shape.kv_heads).flat_map(of_head).collect()
-        })
+        }))
     }
 
-    pub(super) fn keep(&mut self, layer: usize, kept: &KeptRows) {
+    fn keep(&mut self, _: &mut Reference, layer: usize, kept: &KeptRows) -> Result<()> {
         let (heads, size) = (kept.rows.len(), self.layout.plan().shape().head_size);
         let held = &mut self.layers[layer];
         let count = kept.rows.first().map_or(0, Vec::len);
@@ -222,6 +198,51 @@ impl ReferenceKv {
             }
             *from = to;
         }
+        Ok(())
+    }
+}
+
+impl ReferenceKv {
+    pub(super) fn new(plan: &KvPlan) -> Self {
+        ReferenceKv {
+            layout: KvLayout::new(plan.clone()),
+            layers: vec![Layer::default(); plan.shape().layers],
+        }
+    }
+
+    fn row(&self) -> usize {
+        let shape = self.layout.plan().shape();
+        shape.kv_heads * shape.head_size
+    }
+
+    /// Returns keys and values of all positions of a layer, including `n` appended ones,
+    /// `[positions, kv_heads, head_size]`; low-rank rows are reconstructed.
+    pub(super) fn all(&self, layer: usize, n: usize) -> [Vec<f64>; 2] {
+        let (row, shape) = (self.row(), self.layout.plan().shape());
+        let (full, front) = (
+            self.layout.full_rows(layer) + n,
+            self.layout.front_rows(layer),
+        );
+        let held = &self.layers[layer];
+        [0, 1].map(|side| {
+            let rows = &held.full[side][..full * row];
+            let mut all = rows[..front * row].to_vec();
+            if let Some(bases) = &held.bases {
+                let rank = bases.ranks[side];
+                let count = self.layout.low_rank_rows(layer) * shape.kv_heads;
+                let heads = held.low[side][..count * rank].chunks_exact(rank);
+                for (index, coordinates) in heads.enumerate() {
+                    let basis = bases.head(side, index % shape.kv_heads);
+                    all.extend((0..shape.head_size).map(|d| {
+                        let column = basis[d..].iter().step_by(shape.head_size);
+                        let terms = coordinates.iter().zip(column);
+                        terms.map(|(y, &u)| y * f64::from(u)).sum::<f64>()
+                    }));
+                }
+            }
+            all.extend(&rows[front * row..]);
+            all
+        })
     }
 }
 

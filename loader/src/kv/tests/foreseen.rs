@@ -68,7 +68,7 @@ fn kinds_that_compress_between_steps_refuse_verification() {
         let mut session = bench.session(&options(kind), 1);
         let refused = session.verify(&bench.tokens[..3], &mut ()).map(drop);
         let error = refused.unwrap_err();
-        let is_it = |error: &ExecError| matches!(error, ExecError::Kv(KvError::VerifyUnsupported { kind: found }) if found == kind);
+        let is_it = |error: &ExecError| matches!(error, ExecError::VerifyUnsupported { kind: found } if found == kind);
         assert!(is_it(&error), "{error}");
         assert!(error.to_string().contains("q8_0"), "{error}");
         let mut greedy = Sampler::greedy();

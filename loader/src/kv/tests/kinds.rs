@@ -1,6 +1,7 @@
 use htc_kernels::reference::nearest_f16;
 
 use super::*;
+use crate::ExecError;
 use crate::kv_bases;
 
 const SHAPE: KvShape = KvShape {
@@ -9,7 +10,7 @@ const SHAPE: KvShape = KvShape {
     head_size: 32,
 };
 
-fn parse(text: &str) -> Result<KvKind, KvError> {
+fn parse(text: &str) -> Result<KvKind, ExecError> {
     text.parse()
 }
 
@@ -62,7 +63,7 @@ fn kind_names_round_trip() {
     ] {
         let error = parse(text).unwrap_err();
         assert!(
-            matches!(error, KvError::FractionRange { .. }),
+            matches!(error, ExecError::KvFractionRange { .. }),
             "{text}: {error}"
         );
     }
@@ -127,7 +128,7 @@ fn options_that_do_not_fit_the_model_are_refused() {
             let plan = KvPlan::new(shape, &options, None);
             assert_eq!(plan.is_ok(), fits);
             if let Err(error) = plan {
-                assert!(matches!(error, KvError::HeadSize { .. }));
+                assert!(matches!(error, ExecError::KvHeadSize { .. }));
                 assert!(error.to_string().ends_with("use f16"), "{error}");
             }
         }
@@ -151,7 +152,7 @@ fn options_that_do_not_fit_the_model_are_refused() {
         },
     ] {
         let error = KvPlan::new(other, &oja, Some(&bases)).unwrap_err();
-        assert!(matches!(error, KvError::BasesShape { .. }), "{error}");
+        assert!(matches!(error, ExecError::KvBasesShape { .. }), "{error}");
     }
     let with = |change: fn(&mut KvOptions)| {
         let mut options = oja;
@@ -160,18 +161,21 @@ fn options_that_do_not_fit_the_model_are_refused() {
     };
     assert!(matches!(
         with(|o| o.max_pass_positions = Some(0)),
-        KvError::Option { .. }
+        ExecError::KvOption { .. }
     ));
     assert!(matches!(
         with(|o| o.importance_window = 0),
-        KvError::Option { .. }
+        ExecError::KvOption { .. }
     ));
-    assert!(matches!(with(|o| o.oja.period = 0), KvError::Option { .. }));
+    assert!(matches!(
+        with(|o| o.oja.period = 0),
+        ExecError::KvOption { .. }
+    ));
     let rate = with(|o| o.oja.decode_rate = f32::NAN);
-    assert!(matches!(rate, KvError::Option { .. }), "{rate}");
+    assert!(matches!(rate, ExecError::KvOption { .. }), "{rate}");
     let error = with(|o| o.max_prompt_positions = Some(96));
     assert!(
-        matches!(error, KvError::KeepTooSmall { least: 97, .. }),
+        matches!(error, ExecError::KeepTooSmall { least: 97, .. }),
         "{error}"
     );
     let mut plain = KvOptions::new(KvType::F16);
@@ -189,14 +193,14 @@ fn damaged_bases_are_refused_with_their_head() {
         KvBases::new(SHAPE, sides).unwrap_err()
     };
     let error = refused(&|sides| sides[1].components.truncate(7));
-    assert!(matches!(error, KvError::BasesShape { .. }), "{error}");
+    assert!(matches!(error, ExecError::KvBasesShape { .. }), "{error}");
     let error = refused(&|sides| sides[0].energies.push(0.0));
-    assert!(matches!(error, KvError::BasesShape { .. }), "{error}");
+    assert!(matches!(error, ExecError::KvBasesShape { .. }), "{error}");
     // Head 1 of layer 1 is the fifth of six.
     let at = 4 * 32 * 32 + 70;
     for bad in [f32::NAN, f32::INFINITY, 2.0] {
         let error = refused(&|sides| sides[1].components[at] = bad);
-        let KvError::Bases {
+        let ExecError::KvBases {
             layer, head, side, ..
         } = &error
         else {
@@ -209,7 +213,7 @@ fn damaged_bases_are_refused_with_their_head() {
         assert!(
             matches!(
                 error,
-                KvError::Bases {
+                ExecError::KvBases {
                     layer: 0,
                     head: 1,
                     ..
@@ -296,7 +300,7 @@ fn inconsistent_bases_of_an_artifact_are_refused() {
     assert!(
         matches!(
             ragged,
-            KvError::BasesShape {
+            ExecError::KvBasesShape {
                 what: "kv heads",
                 ..
             }
@@ -308,16 +312,16 @@ fn inconsistent_bases_of_an_artifact_are_refused() {
         stored.layers[0][1].keys.components.push(number);
     });
     assert!(
-        matches!(short, KvError::BasesShape { found: 1023, .. }),
+        matches!(short, ExecError::KvBasesShape { found: 1023, .. }),
         "{short}"
     );
     let size = refused(&|stored| stored.head_size = usize::MAX);
-    assert!(matches!(size, KvError::BasesShape { .. }), "{size}");
+    assert!(matches!(size, ExecError::KvBasesShape { .. }), "{size}");
     let twice = refused(&|stored| stored.layers[1][2].values.components[..64].fill(0.125));
     assert!(
         matches!(
             twice,
-            KvError::Bases {
+            ExecError::KvBases {
                 layer: 1,
                 head: 2,
                 ..
@@ -332,7 +336,7 @@ fn inconsistent_bases_of_an_artifact_are_refused() {
     let bases = KvBases::try_from(&good).unwrap();
     let error = KvPlan::new(model, &KvOptions::new(oja("0.5")), Some(&bases)).unwrap_err();
     assert!(
-        matches!(error, KvError::BasesShape { what: "layers", .. }),
+        matches!(error, ExecError::KvBasesShape { what: "layers", .. }),
         "{error}"
     );
 }

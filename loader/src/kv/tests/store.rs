@@ -12,8 +12,8 @@ const SHAPE: KvShape = KvShape {
     head_size: 2,
 };
 
-fn cpu() -> htc_kernels::cpu::Cpu {
-    htc_kernels::cpu::Cpu::with_threads(1).unwrap()
+fn cpu() -> crate::Cpu {
+    crate::Cpu::with_threads(1).unwrap()
 }
 
 fn full(kv_type: KvType) -> KvCache {
@@ -29,7 +29,7 @@ fn number(layer: usize, side: usize, position: usize, head: usize, dimension: us
 fn appended_rows_survive_growth() {
     let mut cache = full(KvType::F16);
     for n in [1, 3, 250, 1, 10, 300] {
-        cache.reserve(n);
+        cache.reserve(&mut cpu(), n).unwrap();
         let start = cache.len();
         for layer in 0..2 {
             let rows = |side: usize| -> Vec<f32> {
@@ -41,7 +41,9 @@ fn appended_rows_survive_growth() {
                 htc_formats::block::decode(DType::F16, &bits, &mut numbers).unwrap();
                 numbers
             };
-            cache.append(&cpu(), layer, &rows(0), &rows(1)).unwrap();
+            cache
+                .append(&mut cpu(), layer, 0..n, &rows(0), &rows(1))
+                .unwrap();
         }
         cache.advance(n);
     }
@@ -66,12 +68,14 @@ fn appended_rows_survive_growth() {
 #[test]
 fn float32_is_kept_as_it_is() {
     let mut cache = full(KvType::F32);
-    let numbers = [1e9, f32::MIN_POSITIVE, 0.1, -3.0];
+    let numbers = vec![1e9, f32::MIN_POSITIVE, 0.1, -3.0];
     for position in 0..300 {
-        cache.reserve(1);
+        cache.reserve(&mut cpu(), 1).unwrap();
         for layer in 0..2 {
-            let keys = numbers.map(|x| x * (position + 1) as f32);
-            cache.append(&cpu(), layer, &keys, &numbers).unwrap();
+            let keys = numbers.iter().map(|x| x * (position + 1) as f32).collect();
+            cache
+                .append(&mut cpu(), layer, 0..1, &keys, &numbers)
+                .unwrap();
         }
         cache.advance(1);
     }
@@ -81,7 +85,7 @@ fn float32_is_kept_as_it_is() {
     assert_eq!(keys[2 * 299..][..2], [0.1_f32 * 300.0, -900.0]);
     assert_eq!(cache.bytes(), 2 * 2 * 512 * 4 * 4);
     let error = cache
-        .append(&cpu(), 0, &[f32::NAN; 4], &numbers)
+        .append(&mut cpu(), 0, 0..1, &vec![f32::NAN; 4], &numbers)
         .unwrap_err();
     assert!(error.to_string().contains("NaN"), "{error}");
 }
@@ -89,15 +93,16 @@ fn float32_is_kept_as_it_is() {
 #[test]
 fn a_number_beyond_float16_is_refused_with_its_layer() {
     let mut cache = full(KvType::F16);
-    cache.reserve(3);
-    let good = [65504.0, -65519.9, 1e-9, 0.0];
-    cache.append(&cpu(), 0, &good, &good).unwrap();
+    cache.reserve(&mut cpu(), 3).unwrap();
+    let good = vec![65504.0, -65519.9, 1e-9, 0.0];
+    cache.append(&mut cpu(), 0, 0..1, &good, &good).unwrap();
     cache.advance(1);
     for bad in [65520.0, -1e9, f32::INFINITY, f32::NAN] {
-        let rows = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, bad, bad];
-        let zeros = [0.0; 8];
-        for (side, keys, values) in [("key", rows, zeros), ("value", zeros, rows)] {
-            let error = cache.append(&cpu(), 1, &keys, &values).unwrap_err();
+        let rows = vec![0.0, 0.0, 0.0, 0.0, 0.0, 0.0, bad, bad];
+        let zeros = vec![0.0; 8];
+        for (side, keys, values) in [("key", &rows, &zeros), ("value", &zeros, &rows)] {
+            let appended = cache.append(&mut cpu(), 1, 0..2, keys, values);
+            let error = appended.unwrap_err();
             let expected = format!("layer 1: a number of the {side} at position 2 is {bad}, which");
             assert!(error.to_string().starts_with(&expected), "{error}");
         }
@@ -117,9 +122,9 @@ fn blocks_are_those_of_the_formats() {
         let mut cache = KvCache::new(&KvPlan::uncompressed(shape, kv_type).unwrap());
         let mut rows = vec![];
         for n in [1, 40, 250, 3] {
-            cache.reserve(n);
+            cache.reserve(&mut cpu(), n).unwrap();
             let more = random.numbers(n * 128);
-            cache.append(&cpu(), 0, &more, &more).unwrap();
+            cache.append(&mut cpu(), 0, 0..n, &more, &more).unwrap();
             cache.advance(n);
             rows.extend(more);
         }
@@ -129,7 +134,7 @@ fn blocks_are_those_of_the_formats() {
             cache.bytes_per_position(),
             2 * 2 * dtype.row_bytes(64).unwrap()
         );
-        let [keys, values] = cache.full_rows(&cpu(), 0, 0..294).unwrap();
+        let [keys, values] = cache.full_rows(&mut cpu(), 0, 0..294).unwrap();
         for (index, row) in rows.chunks_exact(64).enumerate() {
             let (position, head) = (index / 2, index % 2);
             let mut bytes = vec![0; dtype.row_bytes(64).unwrap()];
@@ -141,10 +146,12 @@ fn blocks_are_those_of_the_formats() {
             assert_eq!(values[at..at + 64], expected);
         }
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            cache.reserve(3);
+            cache.reserve(&mut cpu(), 3).unwrap();
             let mut rows = vec![0.5; 3 * 128];
             rows[2 * 128 + 70] = bad;
-            let error = cache.append(&cpu(), 0, &vec![0.0; 384], &rows).unwrap_err();
+            let error = cache
+                .append(&mut cpu(), 0, 0..3, &vec![0.0; 384], &rows)
+                .unwrap_err();
             let ExecError::KvRange {
                 side,
                 position,
@@ -177,20 +184,22 @@ fn coordinate_beyond_float16_is_refused_without_side_effects() {
     let options = KvOptions::new("static:0.5".parse::<KvKind>().unwrap());
     let plan = KvPlan::new(shape, &options, Some(&bases)).unwrap();
     let mut cache = KvCache::new(&plan);
-    cache.reserve(3);
-    let large = [1.0, 1.0, 60_000.0, 60_000.0, 2.0, 2.0];
-    cache.append(&cpu(), 0, &[1.0; 6], &large).unwrap();
+    cache.reserve(&mut cpu(), 3).unwrap();
+    let large = vec![1.0, 1.0, 60_000.0, 60_000.0, 2.0, 2.0];
+    cache
+        .append(&mut cpu(), 0, 0..3, &vec![1.0; 6], &large)
+        .unwrap();
     cache.advance(3);
-    assert!(cache.compress(&cpu(), 0, 0, 2).is_err(), "no bases yet");
+    assert!(cache.compress(&mut cpu(), 0, 0, 2).is_err(), "no bases yet");
     let layer = Arc::new(bases.layer(0, [1, 1]));
-    cache.set_bases(&cpu(), 0, &layer, None).unwrap();
-    let error = cache.compress(&cpu(), 0, 0, 2).unwrap_err();
+    cache.set_bases(&mut cpu(), 0, &layer, None).unwrap();
+    let error = cache.compress(&mut cpu(), 0, 0, 2).unwrap_err();
     let message = error.to_string();
     assert!(
         message.starts_with("layer 0: a number of the value at position 1 is 848"),
         "{message}"
     );
-    let [_, values] = cache.full_rows(&cpu(), 0, 0..3).unwrap();
+    let [_, values] = cache.full_rows(&mut cpu(), 0, 0..3).unwrap();
     assert_eq!(values[..2], [1.0, 1.0]);
     assert_eq!((cache.low_rank_rows(), cache.layout().full_rows(0)), (0, 3));
 }
@@ -207,17 +216,17 @@ fn unused_memory_is_freed() {
     let plan = KvPlan::new(shape, &options, Some(&bases)).unwrap();
     let mut cache = KvCache::new(&plan);
     let layer = Arc::new(bases.layer(0, [4, 4]));
-    cache.set_bases(&cpu(), 0, &layer, None).unwrap();
-    cache.reserve(500);
+    cache.set_bases(&mut cpu(), 0, &layer, None).unwrap();
+    cache.reserve(&mut cpu(), 500).unwrap();
     let rows = Random(22).numbers(500 * 8);
-    cache.append(&cpu(), 0, &rows, &rows).unwrap();
+    cache.append(&mut cpu(), 0, 0..500, &rows, &rows).unwrap();
     cache.advance(500);
     assert_eq!(cache.bytes(), 2 * 512 * 8 * 2);
-    cache.compress(&cpu(), 0, 32, 436).unwrap();
+    cache.compress(&mut cpu(), 0, 32, 436).unwrap();
     cache.layout_mut().compress(0, 32, 436);
-    cache.reserve(1);
+    cache.reserve(&mut cpu(), 1).unwrap();
     assert_eq!(cache.bytes(), 2 * (128 * 8 + 436 * 4) * 2);
-    let [keys, _] = cache.full_rows(&cpu(), 0, 0..64).unwrap();
+    let [keys, _] = cache.full_rows(&mut cpu(), 0, 0..64).unwrap();
     for (row, key) in keys.chunks_exact(8).enumerate() {
         let position = if row < 32 { row } else { row + 436 };
         let found = key.iter().zip(&rows[position * 8..]);
@@ -257,7 +266,7 @@ impl<B: Backend> Runner<B> {
         let mut kv = backend.kv(plan).unwrap();
         if let (Some(bases), Some(ranks)) = (bases, plan.ranks(0)) {
             let layer = Arc::new(bases.layer(0, ranks));
-            backend.set_bases(&mut kv, 0, &layer, None).unwrap();
+            kv.set_bases(&mut backend, 0, &layer, None).unwrap();
         }
         Runner { backend, kv }
     }
@@ -273,8 +282,8 @@ impl<B: Backend> Runner<B> {
         let [q, keys, values] = [q, keys, values].map(|x| self.buffer(x));
         let mut out = self.buffer(&vec![0.0; n * shape.heads * shape.size]);
         let (backend, kv) = (&mut self.backend, &mut self.kv);
-        backend.reserve(kv, n).unwrap();
-        backend.append(kv, 0, 0..n, &keys, &values).unwrap();
+        kv.reserve(backend, n).unwrap();
+        kv.append(backend, 0, 0..n, &keys, &values).unwrap();
         let attention = Attention {
             scale: 1.0 / (shape.size as f32).sqrt(),
             softcap: None,
@@ -310,8 +319,8 @@ impl<B: Backend> Runner<B> {
                 };
                 let count = most.min(full - front);
                 if layout.plan().kind().rank().is_some() && count > 0 {
-                    self.backend
-                        .compress(&mut self.kv, 0, front, count)
+                    self.kv
+                        .compress(&mut self.backend, 0, front, count)
                         .unwrap();
                     self.kv.layout_mut().compress(0, front, count);
                 }
@@ -328,7 +337,7 @@ impl<B: Backend> Runner<B> {
                     low_rank,
                     rows: (0..heads).map(of_head).collect(),
                 };
-                self.backend.keep(&mut self.kv, 0, &kept).unwrap();
+                self.kv.keep(&mut self.backend, 0, &kept).unwrap();
                 let dropped = rows - rows / of;
                 self.kv.layout_mut().evict(0, low_rank, dropped);
             }

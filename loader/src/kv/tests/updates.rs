@@ -179,7 +179,7 @@ fn coordinates_are_turned_with_their_basis() {
         let mut random = Random(12);
         let mut cpu = Cpu::with_threads(1).unwrap();
         let mut kv = cpu.kv(&plan).unwrap();
-        cpu.set_bases(&mut kv, 0, &layer(&old), None).unwrap();
+        kv.set_bases(&mut cpu, 0, &layer(&old), None).unwrap();
         let mut rows = vec![vec![], vec![]];
         for _ in 0..40 {
             for rows in &mut rows {
@@ -189,14 +189,14 @@ fn coordinates_are_turned_with_their_basis() {
                 );
             }
         }
-        cpu.reserve(&mut kv, 40).unwrap();
-        cpu.append(&mut kv, 0, 0..40, &rows[0], &rows[1]).unwrap();
+        kv.reserve(&mut cpu, 40).unwrap();
+        kv.append(&mut cpu, 0, 0..40, &rows[0], &rows[1]).unwrap();
         kv.advance(40);
-        let energies = cpu.compress(&mut kv, 0, 0, 39).unwrap();
+        let energies = kv.compress(&mut cpu, 0, 0, 39).unwrap();
         kv.layout_mut().compress(0, 0, 39);
         assert!(energies.residual[0] < 1e-4 * energies.before[0]);
         if bases != old {
-            cpu.set_bases(&mut kv, 0, &layer(bases), turns).unwrap();
+            kv.set_bases(&mut cpu, 0, &layer(bases), turns).unwrap();
         }
         let shape = crate::backend::HeadShape {
             rows: 1,
@@ -209,9 +209,9 @@ fn coordinates_are_turned_with_their_basis() {
             window: None,
         };
         let (q, mut out) = (random.numbers(size), vec![0.0; size]);
-        cpu.reserve(&mut kv, 1).unwrap();
+        kv.reserve(&mut cpu, 1).unwrap();
         let last = [&rows[0][..size], &rows[1][..size]].map(<[f32]>::to_vec);
-        cpu.append(&mut kv, 0, 0..1, &last[0], &last[1]).unwrap();
+        kv.append(&mut cpu, 0, 0..1, &last[0], &last[1]).unwrap();
         let own = crate::backend::SequenceRows {
             rows: 0..1,
             kv: &kv,

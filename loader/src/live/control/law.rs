@@ -1,7 +1,6 @@
 //! Validated parameters of the control law.
 
-use thiserror::Error;
-
+use crate::live::LiveError;
 use crate::live::sensor::{MAX_WATTS, PLAUSIBLE_TEMPERATURE};
 
 /// Parameters of a control law.
@@ -42,48 +41,12 @@ impl Default for ControlLawOptions {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ControlLaw(ControlLawOptions);
 
-/// Error returned for invalid parameters of a law.
-#[derive(Clone, Copy, Debug, PartialEq, Error)]
-#[non_exhaustive]
-pub enum ControlLawError {
-    /// Implausible thresholds, or in the wrong order.
-    #[error(
-        "thermal thresholds are {low} and {high} °C, expected a lower and a higher temperature from {} to {}",
-        PLAUSIBLE_TEMPERATURE.start(), PLAUSIBLE_TEMPERATURE.end()
-    )]
-    Thresholds {
-        /// Lower threshold.
-        low: f64,
-        /// Upper threshold.
-        high: f64,
-    },
-    /// The least fraction is outside (0, 1].
-    #[error("the least fraction is {0}, expected more than 0 and at most 1")]
-    MinFraction(f64),
-    /// The hysteresis is negative or not less than the distance of the thresholds.
-    #[error(
-        "the hysteresis is {found} K, expected at least 0 and less than the {width} K between the thresholds"
-    )]
-    Hysteresis {
-        /// Given value.
-        found: f64,
-        /// Kelvin between the thresholds.
-        width: f64,
-    },
-    /// The recovery rate is outside (0, 1].
-    #[error("the recovery is {0} a second, expected more than 0 and at most 1")]
-    Recovery(f64),
-    /// The power cap is not positive or too large.
-    #[error("the power cap is {0} W, expected more than 0 and at most {MAX_WATTS}")]
-    PowerCap(f64),
-}
-
 impl ControlLaw {
     /// Validates the parameters.
     ///
     /// # Errors
-    /// [`ControlLawError`] for an invalid parameter.
-    pub fn new(options: ControlLawOptions) -> Result<ControlLaw, ControlLawError> {
+    /// [`LiveError`] for an invalid parameter.
+    pub fn new(options: ControlLawOptions) -> Result<ControlLaw, LiveError> {
         let ControlLawOptions {
             thermal,
             low_celsius: low,
@@ -94,34 +57,32 @@ impl ControlLaw {
         } = options;
         let is_temperature = |value| PLAUSIBLE_TEMPERATURE.contains(value);
         if thermal && !(is_temperature(&low) && is_temperature(&high) && low < high) {
-            return Err(ControlLawError::Thresholds { low, high });
+            return Err(LiveError::Thresholds { low, high });
         }
         if thermal && !(hysteresis >= 0.0 && hysteresis < high - low) {
-            return Err(ControlLawError::Hysteresis {
+            return Err(LiveError::Hysteresis {
                 found: hysteresis,
                 width: high - low,
             });
         }
         if !(recovery > 0.0 && recovery <= 1.0) {
-            return Err(ControlLawError::Recovery(recovery));
+            return Err(LiveError::Recovery(recovery));
         }
         match options.power_cap {
-            Some(watts) if !(watts > 0.0 && watts <= MAX_WATTS) => {
-                Err(ControlLawError::PowerCap(watts))
-            }
+            Some(watts) if !(watts > 0.0 && watts <= MAX_WATTS) => Err(LiveError::PowerCap(watts)),
             _ => ControlLaw(options).with_min_fraction(options.min_fraction),
         }
     }
 
     /// Returns the law with another least fraction.
-    pub fn with_min_fraction(self, least: f64) -> Result<ControlLaw, ControlLawError> {
+    pub fn with_min_fraction(self, least: f64) -> Result<ControlLaw, LiveError> {
         if least > 0.0 && least <= 1.0 {
             Ok(ControlLaw(ControlLawOptions {
                 min_fraction: least,
                 ..self.0
             }))
         } else {
-            Err(ControlLawError::MinFraction(least))
+            Err(LiveError::MinFraction(least))
         }
     }
 
@@ -139,31 +100,5 @@ impl ControlLaw {
     /// Returns the parameters.
     pub fn options(&self) -> ControlLawOptions {
         self.0
-    }
-
-    pub(super) fn thermal(&self) -> bool {
-        self.0.thermal
-    }
-
-    pub(super) fn high(&self) -> f64 {
-        self.0.high_celsius
-    }
-
-    /// Returns the least fraction.
-    pub fn min_fraction(&self) -> f64 {
-        self.0.min_fraction
-    }
-
-    pub(super) fn hysteresis(&self) -> f64 {
-        self.0.hysteresis
-    }
-
-    pub(super) fn recovery(&self) -> f64 {
-        self.0.recovery
-    }
-
-    /// Returns the power limit in watts.
-    pub fn power_cap(&self) -> Option<f64> {
-        self.0.power_cap
     }
 }

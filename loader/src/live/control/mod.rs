@@ -40,9 +40,10 @@ mod law;
 
 use std::time::Duration;
 
-pub use law::{ControlLaw, ControlLawError, ControlLawOptions};
+pub use law::{ControlLaw, ControlLawOptions};
 use serde::Serialize;
 
+use super::LiveError;
 use super::sensor::Reading;
 
 /// Quantum of the fraction, which is rounded down to multiples, so that noise causes no change.
@@ -136,7 +137,7 @@ impl Controller {
     }
 
     /// Changes the least fraction, e.g. to that supported by a model, from the next reading on.
-    pub fn set_min_fraction(&mut self, least: f64) -> Result<(), ControlLawError> {
+    pub fn set_min_fraction(&mut self, least: f64) -> Result<(), LiveError> {
         self.law = self.law.with_min_fraction(least)?;
         Ok(())
     }
@@ -149,23 +150,23 @@ impl Controller {
         let before = self.last_time.unwrap_or(reading.time);
         let passed = reading.time.saturating_sub(before).min(MAX_RECOVERY_TIME);
         self.last_time = Some(reading.time.max(before));
-        let rise = self.law.recovery() * passed.as_secs_f64();
+        let rise = self.law.options().recovery * passed.as_secs_f64();
         let celsius = reading.plausible_temperature();
-        let celsius = celsius.filter(|_| self.law.thermal());
+        let celsius = celsius.filter(|_| self.law.options().thermal);
         let watts = reading.plausible_power();
-        let temperature = if self.law.thermal() {
+        let temperature = if self.law.options().thermal {
             update_status(&mut self.has_temperature, celsius.is_some())
         } else {
             ReadingStatus::Unused
         };
-        let power = match self.law.power_cap() {
+        let power = match self.law.options().power_cap {
             Some(_) => update_status(&mut self.has_power, watts.is_some()),
             None => ReadingStatus::Unused,
         };
         self.follow_temperature(celsius, rise);
         self.follow_power(watts, rise);
 
-        let least = self.law.min_fraction();
+        let least = self.law.options().min_fraction;
         let limit = self.thermal.min(self.cap);
         self.fraction = if limit >= 1.0 {
             1.0
@@ -189,9 +190,9 @@ impl Controller {
         } else {
             LimitReason::Temperature
         };
-        let too_warm = celsius.is_some_and(|celsius| celsius > self.law.high());
+        let too_warm = celsius.is_some_and(|celsius| celsius > self.law.options().high_celsius);
         let over = |budget: f64| watts.is_some_and(|watts| watts > budget);
-        let too_much = self.law.power_cap().is_some_and(over);
+        let too_much = self.law.options().power_cap.is_some_and(over);
         Decision {
             fraction: self.fraction,
             reason: why,
@@ -216,20 +217,24 @@ impl Controller {
             return;
         };
         let held = match self.held_temperature {
-            Some(held) => held.min(celsius + self.law.hysteresis()).max(celsius),
+            Some(held) => held
+                .min(celsius + self.law.options().hysteresis)
+                .max(celsius),
             None => celsius,
         };
         self.held_temperature = Some(held);
         let aim = self.law.fraction(held);
-        self.thermal = aim.min(self.thermal + rise).max(self.law.min_fraction());
+        self.thermal = aim
+            .min(self.thermal + rise)
+            .max(self.law.options().min_fraction);
     }
 
     fn follow_power(&mut self, watts: Option<f64>, rise: f64) {
-        let (Some(watts), Some(budget)) = (watts, self.law.power_cap()) else {
+        let (Some(watts), Some(budget)) = (watts, self.law.options().power_cap) else {
             self.cap = 1.0;
             return;
         };
-        let least = self.law.min_fraction();
+        let least = self.law.options().min_fraction;
         // Scales the fraction that drew this power, because an unused allowance says nothing about
         // power.
         self.cap = match watts / budget {

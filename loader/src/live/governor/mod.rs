@@ -5,11 +5,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::control::{ControlLaw, ControlLawError, Controller, Decision, ReadingStatus};
+use super::control::{ControlLaw, Controller, Decision, ReadingStatus};
 use super::energy::{Energy, EnergyAccumulator, EnergyPhase};
 use super::event::{Event, EventKind, Quantity};
-use super::sensor::{DEFAULT_POLL_INTERVAL, Reading, Sensor, SensorError};
-use super::{Clock, SharedFraction};
+use super::sensor::{DEFAULT_POLL_INTERVAL, Reading, Sensor};
+use super::{Clock, LiveError, SharedFraction};
 
 /// Options of a governor.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -102,11 +102,11 @@ impl Governor {
         options: GovernorOptions,
         follow: &Arc<SharedFraction>,
         on_event: impl FnMut(&Event) + Send + 'static,
-    ) -> Result<Governor, SensorError> {
-        let name = sensor.name();
-        let least = sensor.min_interval().max(Duration::from_millis(1));
+    ) -> Result<Governor, LiveError> {
+        let name = sensor.info().name.clone();
+        let least = sensor.info().min_interval.max(Duration::from_millis(1));
         if options.interval < least {
-            return Err(SensorError::Interval {
+            return Err(LiveError::Interval {
                 sensor: name,
                 requested: options.interval,
                 minimum: least,
@@ -114,7 +114,7 @@ impl Governor {
         }
         match options.idle_watts {
             Some(watts) if !(watts.is_finite() && watts >= 0.0) => {
-                return Err(SensorError::IdleWatts(watts));
+                return Err(LiveError::IdleWatts(watts));
             }
             _ => {}
         }
@@ -134,7 +134,7 @@ impl Governor {
             )),
         });
         let watch = PollingThread {
-            clock: sensor.clock(),
+            clock: sensor.info().clock.clone(),
             sensor,
             controller: Controller::new(law),
             follow: Arc::clone(follow),
@@ -147,7 +147,7 @@ impl Governor {
         let builder = thread::Builder::new().name("htc-governor".to_owned());
         let thread = builder.spawn(move || watch.run(options.interval));
         Ok(Governor {
-            thread: Some(thread.map_err(SensorError::Thread)?),
+            thread: Some(thread.map_err(LiveError::Thread)?),
             shared,
             follow: Arc::clone(follow),
             sensor: name,
@@ -161,7 +161,7 @@ impl Governor {
     }
 
     /// Changes the least fraction, e.g. to that supported by a model, from the next reading on.
-    pub fn set_min_fraction(&self, least: f64) -> Result<(), ControlLawError> {
+    pub fn set_min_fraction(&self, least: f64) -> Result<(), LiveError> {
         let mut orders = self.shared.orders();
         orders.law = orders.law.with_min_fraction(least)?;
         Ok(())
@@ -171,9 +171,9 @@ impl Governor {
     /// work.
     ///
     /// # Errors
-    /// [`SensorError::Stuck`], [`SensorError::Panicked`]; the phase then changes with the next
+    /// [`LiveError::Stuck`], [`LiveError::Panicked`]; the phase then changes with the next
     /// reading, if any.
-    pub fn enter_phase(&self, phase: EnergyPhase) -> Result<(), SensorError> {
+    pub fn enter_phase(&self, phase: EnergyPhase) -> Result<(), LiveError> {
         let mut orders = self.shared.orders();
         orders.phase = phase;
         orders.requested_phases += 1;
@@ -191,13 +191,13 @@ impl Governor {
     /// Stops the thread. Returns the energy of the work up to the latest reading.
     ///
     /// # Errors
-    /// [`SensorError::Stuck`], [`SensorError::Panicked`]; the fraction is 1 in any case.
-    pub fn stop(mut self) -> Result<Option<Energy>, SensorError> {
+    /// [`LiveError::Stuck`], [`LiveError::Panicked`]; the fraction is 1 in any case.
+    pub fn stop(mut self) -> Result<Option<Energy>, LiveError> {
         self.end()?;
         Ok(self.energy())
     }
 
-    fn end(&mut self) -> Result<(), SensorError> {
+    fn end(&mut self) -> Result<(), LiveError> {
         let Some(thread) = self.thread.take() else {
             return Ok(());
         };
@@ -215,7 +215,7 @@ impl Governor {
         &self,
         orders: MutexGuard<'_, GovernorState>,
         done: impl Fn(&GovernorState) -> bool,
-    ) -> Result<(), SensorError> {
+    ) -> Result<(), LiveError> {
         let waiting = |orders: &mut GovernorState| !done(orders) && orders.end.is_none();
         let waited = self
             .shared
@@ -224,8 +224,8 @@ impl Governor {
         let (orders, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let sensor = || self.sensor.clone();
         match orders.end {
-            Some(ThreadOutcome::Panicked) => Err(SensorError::Panicked { sensor: sensor() }),
-            None if !done(&orders) => Err(SensorError::Stuck {
+            Some(ThreadOutcome::Panicked) => Err(LiveError::Panicked { sensor: sensor() }),
+            None if !done(&orders) => Err(LiveError::Stuck {
                 sensor: sensor(),
                 timeout: self.patience,
             }),
@@ -266,14 +266,15 @@ impl<F: FnMut(&Event)> PollingThread<F> {
     }
 
     fn poll_until_stopped(&mut self, interval: Duration) {
+        let info = self.sensor.info().clone();
         self.emit_event(
             &Reading {
                 time: self.clock.now(),
                 ..Reading::default()
             },
             EventKind::Start {
-                sensor: self.sensor.name(),
-                notes: self.sensor.notes().to_vec(),
+                sensor: info.name,
+                notes: info.notes,
             },
         );
         loop {
@@ -286,7 +287,7 @@ impl<F: FnMut(&Event)> PollingThread<F> {
                 (orders.law, orders.phase, orders.requested_phases)
             };
             if law != *self.controller.law() {
-                let _ = self.controller.set_min_fraction(law.min_fraction());
+                let _ = self.controller.set_min_fraction(law.options().min_fraction);
             }
             let at = self.take_reading();
             let shared = Arc::clone(&self.shared);
@@ -339,7 +340,7 @@ impl<F: FnMut(&Event)> PollingThread<F> {
         reading: &Reading,
         decision: &Decision,
         before: f64,
-        error: Option<&SensorError>,
+        error: Option<&LiveError>,
     ) {
         let senses = [
             (Quantity::Temperature, decision.temperature),

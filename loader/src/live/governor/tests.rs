@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::*;
+use crate::live::SensorInfo;
 use crate::live::control::{ControlLawOptions, LimitReason};
 use crate::live::energy::Source;
 use crate::live::sensor::sim::{SimOptions, SimulatedSensor};
@@ -31,25 +32,29 @@ enum Act {
 
 struct Script {
     acts: VecDeque<Act>,
-    clock: Clock,
+    info: SensorInfo,
 }
 
 impl Script {
     fn boxed(acts: impl IntoIterator<Item = Act>) -> Box<Script> {
         Box::new(Script {
             acts: acts.into_iter().collect(),
-            clock: Clock::manual(),
+            info: SensorInfo {
+                name: "script".to_owned(),
+                clock: Clock::manual(),
+                min_interval: Duration::ZERO,
+                notes: Vec::new(),
+            },
         })
     }
 }
 
 impl Sensor for Script {
-    fn name(&self) -> String {
-        "script".to_owned()
+    fn info(&self) -> &SensorInfo {
+        &self.info
     }
-
-    fn read(&mut self) -> Result<Reading, SensorError> {
-        self.clock.advance(Duration::from_secs(1));
+    fn read(&mut self) -> Result<Reading, LiveError> {
+        self.info.clock.advance(Duration::from_secs(1));
         let last = self.acts.len() == 1;
         let act = match self.acts.front() {
             Some(Act::Say(celsius)) if last => Act::Say(*celsius),
@@ -58,12 +63,12 @@ impl Sensor for Script {
         };
         match act {
             Act::Say(celsius) => Ok(Reading {
-                time: self.clock.now(),
+                time: self.info.clock.now(),
                 temperature: Some(celsius),
                 power: Some(50.0),
                 energy: None,
             }),
-            Act::Fail => Err(SensorError::TraceEnded {
+            Act::Fail => Err(LiveError::TraceEnded {
                 path: "trace".into(),
                 seconds: 1.0,
             }),
@@ -73,14 +78,6 @@ impl Sensor for Script {
                 Ok(Reading::default())
             }
         }
-    }
-
-    fn clock(&self) -> Clock {
-        self.clock.clone()
-    }
-
-    fn min_interval(&self) -> Duration {
-        Duration::ZERO
     }
 }
 
@@ -203,7 +200,7 @@ fn hanging_sensor_times_out() {
     assert_eq!(next(&events).fraction, 0.25);
     let (begun, follow) = (Instant::now(), Arc::clone(governor.shared_fraction()));
     let stuck = governor.enter_phase(EnergyPhase::Work).unwrap_err();
-    assert!(matches!(stuck, SensorError::Stuck { .. }), "{stuck}");
+    assert!(matches!(stuck, LiveError::Stuck { .. }), "{stuck}");
     let stuck = governor.stop().unwrap_err();
     assert!(stuck.to_string().contains("script"), "{stuck}");
     assert!(begun.elapsed() < Duration::from_secs(10));
@@ -223,9 +220,9 @@ fn panic_resets_the_fraction_and_is_reported() {
     let follow = Arc::clone(governor.shared_fraction());
     assert!(matches!(
         governor.enter_phase(EnergyPhase::Work),
-        Err(SensorError::Panicked { .. })
+        Err(LiveError::Panicked { .. })
     ));
-    assert!(matches!(governor.stop(), Err(SensorError::Panicked { .. })));
+    assert!(matches!(governor.stop(), Err(LiveError::Panicked { .. })));
     assert_eq!(follow.fraction(), 1.0);
     let follow = SharedFraction::new();
     let bad = |_: &Event| panic!("on purpose");
@@ -238,32 +235,19 @@ fn panic_resets_the_fraction_and_is_reported() {
     );
     assert!(matches!(
         governor.unwrap().stop(),
-        Err(SensorError::Panicked { .. })
+        Err(LiveError::Panicked { .. })
     ));
 }
 
 #[test]
 fn options_are_validated_and_least_can_change() {
-    struct Slow(Script);
-    impl Sensor for Slow {
-        fn name(&self) -> String {
-            "slow".to_owned()
-        }
-        fn read(&mut self) -> Result<Reading, SensorError> {
-            self.0.read()
-        }
-        fn clock(&self) -> Clock {
-            self.0.clock()
-        }
-        fn min_interval(&self) -> Duration {
-            DEFAULT_POLL_INTERVAL
-        }
-    }
     let follow = SharedFraction::new();
     let refused = |sensor: Box<dyn Sensor>, options| {
         Governor::start(sensor, law(), options, &follow, |_| {}).unwrap_err()
     };
-    let slow = Box::new(Slow(*Script::boxed([Act::Say(20.0)])));
+    let mut slow = Script::boxed([Act::Say(20.0)]);
+    slow.info.name = "slow".to_owned();
+    slow.info.min_interval = DEFAULT_POLL_INTERVAL;
     let fault = refused(slow, quick()).to_string();
     assert!(fault.contains("500ms") && fault.contains("slow"), "{fault}");
     let options = GovernorOptions {
@@ -271,13 +255,13 @@ fn options_are_validated_and_least_can_change() {
         ..quick()
     };
     let fault = refused(Script::boxed([Act::Say(20.0)]), options);
-    assert!(matches!(fault, SensorError::IdleWatts(_)));
+    assert!(matches!(fault, LiveError::IdleWatts(_)));
     let never = GovernorOptions {
         interval: Duration::ZERO,
         ..quick()
     };
     let fault = refused(Script::boxed([Act::Say(20.0)]), never);
-    assert!(matches!(fault, SensorError::Interval { .. }));
+    assert!(matches!(fault, LiveError::Interval { .. }));
 
     let (governor, events) = start(Script::boxed([Act::Say(85.0)]), quick());
     next(&events);

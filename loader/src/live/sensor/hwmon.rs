@@ -2,14 +2,13 @@
 //! ([`rapl`](super::rapl)).
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use super::rapl::Rapl;
 use super::{
-    DEFAULT_POLL_INTERVAL, Reading, Sensor, SensorError, read_integer, read_short_file,
+    DEFAULT_POLL_INTERVAL, Reading, Sensor, SensorInfo, read_integer, read_short_file,
     sorted_subfolders,
 };
-use crate::live::Clock;
+use crate::live::{Clock, LiveError};
 
 /// Root of the Linux sensor drivers.
 pub const ROOT: &str = "/sys/class/hwmon";
@@ -28,17 +27,15 @@ const MAX_VALUES: usize = 1024;
 #[derive(Debug)]
 pub struct Hwmon {
     temperatures: Vec<PathBuf>,
-    name: String,
     counters: Option<Rapl>,
-    notes: Vec<String>,
-    clock: Clock,
+    info: SensorInfo,
 }
 
 impl Hwmon {
     /// Opens the processors of drivers below `root` ([`ROOT`]) and the counters below `powercap`
     /// ([`rapl::ROOT`](super::rapl::ROOT)). Without counters there is only a temperature, and a
     /// [note](Sensor::notes) with the reason.
-    pub fn open(root: &Path, powercap: &Path, clock: Clock) -> Result<Hwmon, SensorError> {
+    pub fn open(root: &Path, powercap: &Path, clock: Clock) -> Result<Hwmon, LiveError> {
         let (mut temperatures, mut known, mut others) = (Vec::new(), Vec::new(), Vec::new());
         let drivers = if root.is_dir() {
             sorted_subfolders(root)?
@@ -61,29 +58,32 @@ impl Hwmon {
             }
         }
         if temperatures.is_empty() {
-            return Err(SensorError::NoProcessor {
+            return Err(LiveError::NoProcessor {
                 root: root.into(),
                 found: others,
             });
         }
         let mut hwmon = Hwmon {
             temperatures,
-            name: known.join(", "),
             counters: None,
-            notes: Vec::new(),
-            clock,
+            info: SensorInfo {
+                name: known.join(", "),
+                clock,
+                min_interval: DEFAULT_POLL_INTERVAL,
+                notes: Vec::new(),
+            },
         };
-        match Rapl::open(powercap, hwmon.clock.now()) {
+        match Rapl::open(powercap, hwmon.info.clock.now()) {
             Ok(Some(counters)) => {
-                hwmon.name += &format!("; power of {}", counters.names());
+                hwmon.info.name += &format!("; power of {}", counters.names());
                 hwmon.counters = Some(counters);
-                hwmon.clock.wait(Rapl::min_power_interval());
+                hwmon.info.clock.wait(Rapl::min_power_interval());
             }
-            Ok(None) => hwmon.notes.push(format!(
+            Ok(None) => hwmon.info.notes.push(format!(
                 "{}: no energy counters of the processor; there is no power, only a temperature",
                 powercap.display()
             )),
-            Err(error) => hwmon.notes.push(format!(
+            Err(error) => hwmon.info.notes.push(format!(
                 "the processor's energy counters cannot be used ({error}); there is no power, only a temperature; Linux shows \
                  counters to root, who can show them to others (chmod a+r .../energy_uj)"
             )),
@@ -93,7 +93,7 @@ impl Hwmon {
     }
 }
 
-fn processor_value(folder: &Path) -> Result<(PathBuf, Option<String>), SensorError> {
+fn processor_value(folder: &Path) -> Result<(PathBuf, Option<String>), LiveError> {
     let mut labels = Vec::new();
     for place in 1..MAX_VALUES {
         let (input, label) = (
@@ -116,17 +116,16 @@ fn processor_value(folder: &Path) -> Result<(PathBuf, Option<String>), SensorErr
 }
 
 impl Sensor for Hwmon {
-    fn name(&self) -> String {
-        self.name.clone()
+    fn info(&self) -> &SensorInfo {
+        &self.info
     }
-
-    fn read(&mut self) -> Result<Reading, SensorError> {
+    fn read(&mut self) -> Result<Reading, LiveError> {
         let mut warmest = f64::NEG_INFINITY;
         for path in &self.temperatures {
             let thousandths: i64 = read_integer(path)?;
             warmest = warmest.max(thousandths as f64 / 1000.0);
         }
-        let at = self.clock.now();
+        let at = self.info.clock.now();
         let counted = self.counters.as_mut().map(|of| of.read(at)).transpose()?;
         Ok(Reading {
             time: at,
@@ -135,23 +134,12 @@ impl Sensor for Hwmon {
             energy: counted.map(|(joules, _)| joules),
         })
     }
-
-    fn clock(&self) -> Clock {
-        self.clock.clone()
-    }
-
-    fn min_interval(&self) -> Duration {
-        DEFAULT_POLL_INTERVAL
-    }
-
-    fn notes(&self) -> &[String] {
-        &self.notes
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::time::Duration;
 
     use super::super::rapl::tests::counter;
     use super::*;
@@ -169,7 +157,7 @@ mod tests {
         }
     }
 
-    fn open(root: &Path) -> Result<Hwmon, SensorError> {
+    fn open(root: &Path) -> Result<Hwmon, LiveError> {
         Hwmon::open(&root.join("hwmon"), &root.join("powercap"), Clock::manual())
     }
 
@@ -193,15 +181,15 @@ mod tests {
         );
         let mut sensor = open(folder.path()).unwrap();
         assert_eq!(
-            sensor.name(),
+            sensor.info().name,
             "coretemp Package id 0, coretemp Package id 1"
         );
         assert_eq!(sensor.read().unwrap().temperature, Some(62.0));
         assert_eq!(sensor.read().unwrap().power, None);
         assert!(
-            sensor.notes()[0].contains("no energy counters"),
+            sensor.info().notes[0].contains("no energy counters"),
             "{:?}",
-            sensor.notes()
+            sensor.info().notes
         );
         driver(
             &root,
@@ -233,7 +221,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             driver(&folder.path().join("hwmon"), "hwmon0", name, &values);
             let mut sensor = open(folder.path()).unwrap();
-            assert_eq!(sensor.name(), label);
+            assert_eq!(sensor.info().name, label);
             assert_eq!(sensor.read().unwrap().temperature, Some(celsius));
         }
     }
@@ -257,13 +245,16 @@ mod tests {
         };
         set(1_000_000);
         let mut sensor = open(folder.path()).unwrap();
-        assert_eq!(sensor.name(), "coretemp Package id 0; power of package-0");
+        assert_eq!(
+            sensor.info().name,
+            "coretemp Package id 0; power of package-0"
+        );
         assert_eq!(sensor.read().unwrap().power, Some(0.0));
         set(31_000_000);
-        sensor.clock().advance(Duration::from_secs(2));
+        sensor.info().clock.advance(Duration::from_secs(2));
         let reading = sensor.read().unwrap();
         assert_eq!((reading.power, reading.energy), (Some(15.0), Some(30.0)));
-        assert!(sensor.notes().is_empty());
+        assert!(sensor.info().notes.is_empty());
     }
 
     #[test]
@@ -283,7 +274,9 @@ mod tests {
         let mut sensor = open(folder.path()).unwrap();
         assert_eq!(sensor.read().unwrap().temperature, Some(50.0));
         assert_eq!(sensor.read().unwrap().power, None);
-        let [note] = sensor.notes() else { panic!() };
+        let [note] = &sensor.info().notes[..] else {
+            panic!()
+        };
         assert!(
             note.contains("energy_uj") && note.contains("chmod"),
             "{note}"
@@ -310,15 +303,15 @@ mod tests {
         driver(&root, "hwmon1", "coretemp", &[(1, "Package id 0", 50_000)]);
         let mut sensor = open(folder.path()).unwrap();
         fs::write(root.join("hwmon1/temp1_input"), "hot\n").unwrap();
-        assert!(matches!(sensor.read(), Err(SensorError::Number { .. })));
+        assert!(matches!(sensor.read(), Err(LiveError::Number { .. })));
         fs::remove_file(root.join("hwmon1/temp1_input")).unwrap();
-        assert!(matches!(sensor.read(), Err(SensorError::Open(_))));
+        assert!(matches!(sensor.read(), Err(LiveError::Open(_))));
         #[cfg(unix)]
         {
             let pipe = std::process::Command::new("mkfifo");
             let made = { pipe }.arg(root.join("hwmon1/temp1_input")).status();
             assert!(made.unwrap().success());
-            assert!(matches!(sensor.read(), Err(SensorError::Open(_))));
+            assert!(matches!(sensor.read(), Err(LiveError::Open(_))));
         }
         assert!(open(folder.path()).is_err());
     }

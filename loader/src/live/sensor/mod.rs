@@ -7,18 +7,15 @@ pub mod sim;
 mod spec;
 pub mod trace;
 
-use std::io::{self, Read as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use htc_formats::escape::escape;
-use htc_formats::map::MapError;
 use htc_formats::open;
-use thiserror::Error;
 
-use super::{Clock, SharedFraction};
-pub use spec::{GpuSelector, SensorSpec, SensorSpecError};
+use super::{Clock, LiveError, SharedFraction};
+pub use spec::{GpuSelector, SensorSpec};
 
 /// Plausible temperatures of a processor in °C.
 pub const PLAUSIBLE_TEMPERATURE: std::ops::RangeInclusive<f64> = -40.0..=150.0;
@@ -62,155 +59,33 @@ impl Reading {
     }
 }
 
+/// Description of a sensor.
+#[derive(Clone, Debug)]
+pub struct SensorInfo {
+    /// Name for messages.
+    pub name: String,
+    /// Clock of the readings.
+    pub clock: Clock,
+    /// Shortest interval between readings, in system time.
+    pub min_interval: Duration,
+    /// Notes for users: limitations and remedies.
+    pub notes: Vec<String>,
+}
+
 /// A sensor of a device.
 pub trait Sensor: Send {
-    /// Returns a name for messages.
-    fn name(&self) -> String;
+    /// Returns the description.
+    fn info(&self) -> &SensorInfo;
 
     /// Takes a reading.
-    fn read(&mut self) -> Result<Reading, SensorError>;
-
-    /// Returns the clock of the readings.
-    fn clock(&self) -> Clock;
-
-    /// Returns the shortest interval between readings, in system time.
-    fn min_interval(&self) -> Duration;
-
-    /// Returns notes for users: limitations and remedies.
-    fn notes(&self) -> &[String] {
-        &[]
-    }
-}
-
-/// Errors of sensors, and of the threads that read them.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum SensorError {
-    /// A file cannot be opened.
-    #[error(transparent)]
-    Open(#[from] MapError),
-    /// A file or folder cannot be read.
-    #[error("{}: cannot be read: {source}", path.display())]
-    Read {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error of the system.
-        source: io::Error,
-    },
-    /// A system file does not contain an integer.
-    #[error("{}: expected a whole number, found `{}`", path.display(), escape(found))]
-    Number {
-        /// Path of the file.
-        path: PathBuf,
-        /// Beginning of its content.
-        found: String,
-    },
-    /// No driver of a processor temperature.
-    #[error(
-        "{}: no temperature of a processor: expected a driver of {}, found {}; load the processor's driver (modprobe \
-         coretemp or k10temp), or choose another sensor",
-        root.display(), hwmon::DRIVERS.join(", "), join_names(found)
-    )]
-    NoProcessor {
-        /// Root folder of the drivers.
-        root: PathBuf,
-        /// Names of the existing drivers.
-        found: Vec<String>,
-    },
-    /// A trace is invalid.
-    #[error("{}: line {line}: {problem}", path.display())]
-    Trace {
-        /// Path of the file.
-        path: PathBuf,
-        /// Line number, from 1.
-        line: usize,
-        /// Problem and expected content.
-        problem: String,
-    },
-    /// The trace has ended.
-    #[error("{}: the trace ended after {seconds:.1} s", path.display())]
-    TraceEnded {
-        /// Path of the file.
-        path: PathBuf,
-        /// Its length.
-        seconds: f64,
-    },
-    /// NVML is missing or does not work.
-    #[error(
-        "NVML cannot be used: {reason}; it comes with NVIDIA's driver (libnvidia-ml.so.1, nvml.dll): check that nvidia-smi \
-         works, or choose another sensor"
-    )]
-    NoNvml {
-        /// Message of the library or loader.
-        reason: String,
-    },
-    /// The GPU does not exist.
-    #[error("there is no GPU {requested}: {reason}; `nvidia-smi -L` lists them with their UUIDs")]
-    NoGpu {
-        /// Requested GPU.
-        requested: GpuSelector,
-        /// Message of the library.
-        reason: String,
-    },
-    /// A GPU value cannot be read.
-    #[error("GPU {uuid}: its {quantity} cannot be read: {reason}")]
-    GpuQuery {
-        /// UUID of the GPU.
-        uuid: String,
-        /// Name of the value.
-        quantity: &'static str,
-        /// Message of the library.
-        reason: String,
-    },
-    /// The interval is too short.
-    #[error("{sensor} is read every {requested:?}, expected at least {minimum:?} between readings")]
-    Interval {
-        /// Sensor name.
-        sensor: String,
-        /// Requested interval.
-        requested: Duration,
-        /// Shortest interval of the sensor.
-        minimum: Duration,
-    },
-    /// The idle power is invalid.
-    #[error("the idle power is {0} W, expected a finite number of at least 0")]
-    IdleWatts(f64),
-    /// The thread cannot be created.
-    #[error("no thread for the sensor: {0}; end other programs, or allow more threads")]
-    Thread(std::io::Error),
-    /// The sensor does not respond.
-    #[error(
-        "{sensor} has not answered for {timeout:?}; its thread is left behind, check the device and its driver"
-    )]
-    Stuck {
-        /// Sensor name.
-        sensor: String,
-        /// Timeout.
-        timeout: Duration,
-    },
-    /// The thread panicked, in the sensor or the event callback. The fraction is 1.
-    #[error("the thread that reads {sensor} ended by a panic; this is an error in the program")]
-    Panicked {
-        /// Sensor name.
-        sensor: String,
-    },
-}
-
-fn join_names(names: &[String]) -> String {
-    const SHOWN: usize = 8;
-    let shown: Vec<_> = names.iter().take(SHOWN).map(|name| escape(name)).collect();
-    match names.len() {
-        0 => "none".to_owned(),
-        found if found > SHOWN => format!("{} and {} more", shown.join(", "), found - SHOWN),
-        _ => shown.join(", "),
-    }
+    fn read(&mut self) -> Result<Reading, LiveError>;
 }
 
 /// Opens a sensor. A simulated plant is driven by the fraction in `follow`.
 pub fn open_sensor(
     spec: &SensorSpec,
     follow: &Arc<SharedFraction>,
-) -> Result<Box<dyn Sensor>, SensorError> {
+) -> Result<Box<dyn Sensor>, LiveError> {
     let clock = Clock::system();
     Ok(match spec {
         SensorSpec::Nvml(gpu) => Box::new(nvml::NvmlSensor::open(gpu, clock)?),
@@ -234,30 +109,30 @@ pub fn open_sensor(
     })
 }
 
-fn read_short_file(path: &Path) -> Result<String, SensorError> {
+fn read_short_file(path: &Path) -> Result<String, LiveError> {
     const LONGEST: u64 = 128;
     let mut bytes = Vec::new();
     let file = open::open_regular(path)?;
     let read = file.take(LONGEST).read_to_end(&mut bytes);
-    read.map_err(|source| SensorError::Read {
+    read.map_err(|source| LiveError::Read {
         path: path.into(),
         source,
     })?;
     Ok(String::from_utf8_lossy(&bytes).trim_end().to_owned())
 }
 
-fn read_integer<T: std::str::FromStr>(path: &Path) -> Result<T, SensorError> {
+fn read_integer<T: std::str::FromStr>(path: &Path) -> Result<T, LiveError> {
     let found = read_short_file(path)?;
-    found.parse().map_err(|_| SensorError::Number {
+    found.parse().map_err(|_| LiveError::Number {
         path: path.into(),
         found,
     })
 }
 
 /// Returns the subfolders of a system folder, sorted by name for a reproducible order.
-fn sorted_subfolders(root: &Path) -> Result<Vec<PathBuf>, SensorError> {
+fn sorted_subfolders(root: &Path) -> Result<Vec<PathBuf>, LiveError> {
     const MOST: usize = 4096;
-    let failed = |source| SensorError::Read {
+    let failed = |source| LiveError::Read {
         path: root.into(),
         source,
     };
@@ -321,6 +196,6 @@ mod tests {
         let fault = read_integer::<i64>(&path).unwrap_err().to_string();
         assert!(!fault.contains('\u{1b}'), "{fault}");
         let absent = read_integer::<i64>(&folder.path().join("absent")).unwrap_err();
-        assert!(matches!(absent, SensorError::Open(_)));
+        assert!(matches!(absent, LiveError::Open(_)));
     }
 }

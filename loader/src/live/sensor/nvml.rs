@@ -2,14 +2,13 @@
 //! in whole degrees, averaged power, and energy since Volta.
 
 use std::ffi::OsStr;
-use std::time::Duration;
 
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
-use super::{DEFAULT_POLL_INTERVAL, GpuSelector, Reading, Sensor, SensorError};
-use crate::live::Clock;
+use super::{DEFAULT_POLL_INTERVAL, GpuSelector, Reading, Sensor, SensorInfo};
+use crate::live::{Clock, LiveError};
 
 /// A GPU sensor.
 #[derive(Debug)]
@@ -17,14 +16,12 @@ pub struct NvmlSensor {
     library: Nvml,
     /// Used for look-ups, because the index may change.
     uuid: String,
-    name: String,
-    notes: Vec<String>,
-    clock: Clock,
+    info: SensorInfo,
 }
 
 impl NvmlSensor {
     /// Loads the library and finds a GPU.
-    pub fn open(gpu: &GpuSelector, clock: Clock) -> Result<NvmlSensor, SensorError> {
+    pub fn open(gpu: &GpuSelector, clock: Clock) -> Result<NvmlSensor, LiveError> {
         NvmlSensor::with_library(None, gpu, clock)
     }
 
@@ -32,12 +29,12 @@ impl NvmlSensor {
         path: Option<&OsStr>,
         gpu: &GpuSelector,
         clock: Clock,
-    ) -> Result<NvmlSensor, SensorError> {
+    ) -> Result<NvmlSensor, LiveError> {
         let library = match path {
             Some(path) => Nvml::builder().lib_path(path).init(),
             None => Nvml::init(),
         };
-        let library = library.map_err(|error| SensorError::NoNvml {
+        let library = library.map_err(|error| LiveError::NoNvml {
             reason: error.to_string(),
         })?;
         let found = match gpu {
@@ -45,16 +42,19 @@ impl NvmlSensor {
             GpuSelector::Uuid(uuid) => library.device_by_uuid(uuid.as_str()),
         };
         let found = found.and_then(|device| Ok((device.uuid()?, device.name()?)));
-        let (uuid, product) = found.map_err(|error| SensorError::NoGpu {
+        let (uuid, product) = found.map_err(|error| LiveError::NoGpu {
             requested: gpu.clone(),
             reason: error.to_string(),
         })?;
         let mut sensor = NvmlSensor {
-            name: format!("{product} ({uuid})"),
+            info: SensorInfo {
+                name: format!("{product} ({uuid})"),
+                clock,
+                min_interval: DEFAULT_POLL_INTERVAL,
+                notes: Vec::new(),
+            },
             library,
             uuid,
-            notes: Vec::new(),
-            clock,
         };
         let first = sensor.read()?;
         for (absent, what) in [
@@ -66,7 +66,8 @@ impl NvmlSensor {
             ),
         ] {
             if absent {
-                sensor.notes.push(format!("{}: {what}", sensor.name));
+                let note = format!("{}: {what}", sensor.info.name);
+                sensor.info.notes.push(note);
             }
         }
         Ok(sensor)
@@ -77,12 +78,12 @@ impl NvmlSensor {
         &self,
         what: &'static str,
         of: impl Fn(&Device<'_>) -> Result<T, NvmlError>,
-    ) -> Result<Option<T>, SensorError> {
+    ) -> Result<Option<T>, LiveError> {
         let device = self.library.device_by_uuid(self.uuid.as_str());
         match device.and_then(|device| of(&device)) {
             Ok(value) => Ok(Some(value)),
             Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => Ok(None),
-            Err(error) => Err(SensorError::GpuQuery {
+            Err(error) => Err(LiveError::GpuQuery {
                 uuid: self.uuid.clone(),
                 quantity: what,
                 reason: error.to_string(),
@@ -92,34 +93,21 @@ impl NvmlSensor {
 }
 
 impl Sensor for NvmlSensor {
-    fn name(&self) -> String {
-        self.name.clone()
+    fn info(&self) -> &SensorInfo {
+        &self.info
     }
-
-    fn read(&mut self) -> Result<Reading, SensorError> {
+    fn read(&mut self) -> Result<Reading, LiveError> {
         let die = |device: &Device<'_>| device.temperature(TemperatureSensor::Gpu);
         let temperature = self.value("temperature", die)?;
         let milliwatts = self.value("power", |device| device.power_usage())?;
         let counter = |device: &Device<'_>| device.total_energy_consumption();
         let millijoules = self.value("energy", counter)?;
         Ok(Reading {
-            time: self.clock.now(),
+            time: self.info.clock.now(),
             temperature: temperature.map(f64::from),
             power: milliwatts.map(|milliwatts| f64::from(milliwatts) / 1000.0),
             energy: millijoules.map(|millijoules| millijoules as f64 / 1000.0),
         })
-    }
-
-    fn clock(&self) -> Clock {
-        self.clock.clone()
-    }
-
-    fn min_interval(&self) -> Duration {
-        DEFAULT_POLL_INTERVAL
-    }
-
-    fn notes(&self) -> &[String] {
-        &self.notes
     }
 }
 
@@ -140,7 +128,7 @@ mod tests {
                 Clock::manual(),
             );
             let fault = opened.unwrap_err();
-            assert!(matches!(fault, SensorError::NoNvml { .. }), "{fault}");
+            assert!(matches!(fault, LiveError::NoNvml { .. }), "{fault}");
             assert!(fault.to_string().contains("nvidia-smi works"), "{fault}");
         }
     }
@@ -149,8 +137,8 @@ mod tests {
     fn missing_gpu_is_named_in_the_error() {
         let gpu = GpuSelector::Index(u32::MAX);
         match NvmlSensor::open(&gpu, Clock::manual()) {
-            Err(SensorError::NoNvml { .. }) => eprintln!("skipped: there is no NVML here"),
-            Err(SensorError::NoGpu {
+            Err(LiveError::NoNvml { .. }) => eprintln!("skipped: there is no NVML here"),
+            Err(LiveError::NoGpu {
                 requested: asked, ..
             }) => assert_eq!(asked, gpu),
             other => panic!("{other:?}"),

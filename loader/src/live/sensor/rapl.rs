@@ -7,7 +7,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{SensorError, read_integer, read_short_file, sorted_subfolders};
+use super::{read_integer, read_short_file, sorted_subfolders};
+use crate::live::LiveError;
 
 /// Root of the counters on Linux.
 pub const ROOT: &str = "/sys/class/powercap";
@@ -39,7 +40,7 @@ struct Domain {
 
 impl Rapl {
     /// Opens the counters below a folder at time `now`; `None` if there are none.
-    pub fn open(root: &Path, now: Duration) -> Result<Option<Rapl>, SensorError> {
+    pub fn open(root: &Path, now: Duration) -> Result<Option<Rapl>, LiveError> {
         let mut domains = Vec::new();
         if !root.is_dir() {
             return Ok(None);
@@ -75,7 +76,7 @@ impl Rapl {
 
     /// Returns joules since opening, and the power since the previous reading in watts; `None`
     /// shortly after opening.
-    pub fn read(&mut self, now: Duration) -> Result<(f64, Option<f64>), SensorError> {
+    pub fn read(&mut self, now: Duration) -> Result<(f64, Option<f64>), LiveError> {
         for domain in &mut self.domains {
             self.microjoules += u128::from(domain.microjoules_since_last()?);
         }
@@ -95,7 +96,7 @@ impl Rapl {
 }
 
 impl Domain {
-    fn open(folder: &Path, name: String) -> Result<Domain, SensorError> {
+    fn open(folder: &Path, name: String) -> Result<Domain, LiveError> {
         let counter = folder.join("energy_uj");
         Ok(Domain {
             last_value: read_integer(&counter)?,
@@ -107,7 +108,7 @@ impl Domain {
 
     /// Returns the µJ since the previous reading. A counter wraps to 0 after its range. A value
     /// above the range is invalid and only sets a new starting point.
-    fn microjoules_since_last(&mut self) -> Result<u64, SensorError> {
+    fn microjoules_since_last(&mut self) -> Result<u64, LiveError> {
         let now: u64 = read_integer(&self.counter)?;
         let before = std::mem::replace(&mut self.last_value, now);
         Ok(match now.checked_sub(before) {

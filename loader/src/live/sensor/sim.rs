@@ -15,8 +15,8 @@ use std::time::Duration;
 use htc_formats::escape::escape;
 
 use super::spec::parse_speed;
-use super::{MAX_WATTS, Reading, Sensor, SensorError};
-use crate::live::{Clock, SharedFraction};
+use super::{MAX_WATTS, Reading, Sensor, SensorInfo};
+use crate::live::{Clock, LiveError, SharedFraction};
 
 /// Parameters of `sim:KEY=VALUE,...`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -203,7 +203,7 @@ impl ThermalPlant {
 pub struct SimulatedSensor {
     plant: ThermalPlant,
     follow: Arc<SharedFraction>,
-    clock: Clock,
+    info: SensorInfo,
     before: Duration,
     joules: f64,
 }
@@ -211,27 +211,32 @@ pub struct SimulatedSensor {
 impl SimulatedSensor {
     /// Creates a plant driven by `follow` from now on.
     pub fn new(plant: ThermalPlant, follow: Arc<SharedFraction>, clock: Clock) -> SimulatedSensor {
+        let name = match plant.options.to_string().as_str() {
+            "" => "simulated plant".to_owned(),
+            said => format!("simulated plant ({said})"),
+        };
         SimulatedSensor {
             before: clock.now(),
+            info: SensorInfo {
+                name,
+                clock,
+                min_interval: Duration::ZERO,
+                notes: Vec::new(),
+            },
             plant,
             follow,
-            clock,
             joules: 0.0,
         }
     }
 }
 
 impl Sensor for SimulatedSensor {
-    fn name(&self) -> String {
-        match self.plant.options.to_string().as_str() {
-            "" => "simulated plant".to_owned(),
-            said => format!("simulated plant ({said})"),
-        }
+    fn info(&self) -> &SensorInfo {
+        &self.info
     }
-
     /// The power is the average since the previous reading, as of drivers.
-    fn read(&mut self) -> Result<Reading, SensorError> {
-        let (at, load) = (self.clock.now(), self.follow.plant_load());
+    fn read(&mut self) -> Result<Reading, LiveError> {
+        let (at, load) = (self.info.clock.now(), self.follow.plant_load());
         let passed = at.saturating_sub(self.before);
         self.joules += self.plant.step(load, passed);
         self.before = at;
@@ -241,14 +246,6 @@ impl Sensor for SimulatedSensor {
             power: Some(self.plant.power(load)),
             energy: Some(self.joules),
         })
-    }
-
-    fn clock(&self) -> Clock {
-        self.clock.clone()
-    }
-
-    fn min_interval(&self) -> Duration {
-        Duration::ZERO
     }
 }
 

@@ -4,10 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use htc_formats::escape::escape;
-use thiserror::Error;
-
 use super::sim::SimOptions;
+use crate::live::LiveError;
+use htc_formats::escape::escape;
 
 /// A sensor specification.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,16 +46,6 @@ impl SensorSpec {
     }
 }
 
-/// Error returned for an invalid sensor specification.
-#[derive(Clone, Debug, PartialEq, Error)]
-#[error("`{}` names no sensor: {reason}", escape(spec))]
-pub struct SensorSpecError {
-    /// The specification.
-    pub spec: String,
-    /// Problem and allowed values.
-    pub reason: String,
-}
-
 const MAX_UUID: usize = 96;
 
 pub(super) const MAX_SPEED: f64 = 1e4;
@@ -65,9 +54,9 @@ const KINDS: &str =
     "expected nvml[:INDEX or :GPU-UUID], hwmon, trace:FILE[,speed=K] or sim[:KEY=VALUE,...]";
 
 impl FromStr for SensorSpec {
-    type Err = SensorSpecError;
+    type Err = LiveError;
 
-    fn from_str(text: &str) -> Result<Self, SensorSpecError> {
+    fn from_str(text: &str) -> Result<Self, LiveError> {
         let (kind, rest) = match text.split_once(':') {
             Some((kind, rest)) => (kind, Some(rest)),
             None => (text, None),
@@ -82,7 +71,7 @@ impl FromStr for SensorSpec {
             ("sim", rest) => rest.unwrap_or_default().parse().map(SensorSpec::Sim),
             _ => Err(KINDS.to_owned()),
         };
-        found.map_err(|reason| SensorSpecError {
+        found.map_err(|reason| LiveError::Spec {
             spec: text.to_owned(),
             reason,
         })
@@ -181,7 +170,7 @@ mod tests {
         ] {
             let spec: SensorSpec = text.parse().unwrap();
             assert_eq!(spec.to_string(), written);
-            assert_eq!(written.parse(), Ok(spec));
+            assert_eq!(written.parse::<SensorSpec>().unwrap(), spec);
         }
     }
 
@@ -225,7 +214,7 @@ mod tests {
         fn accepted_specifications_round_trip(text in "(nvml|hwmon|trace|sim)?[:,=a-zA-Z0-9. -]{0,40}") {
             if let Ok(spec) = text.parse::<SensorSpec>() {
                 let written = spec.to_string();
-                proptest::prop_assert_eq!(written.parse(), Ok(spec));
+                proptest::prop_assert_eq!(written.parse::<SensorSpec>().unwrap(), spec);
             }
         }
     }

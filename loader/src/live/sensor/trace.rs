@@ -25,8 +25,8 @@ use htc_formats::open;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-use super::{Reading, Sensor, SensorError};
-use crate::live::Clock;
+use super::{Reading, Sensor, SensorInfo};
+use crate::live::{Clock, LiveError};
 
 /// Maximum bytes of a line.
 pub const MAX_LINE: usize = 4096;
@@ -58,7 +58,7 @@ struct Columns {
 impl Trace {
     /// Reads a whole trace from a regular file with lines of at most [`MAX_LINE`] bytes and at most
     /// [`MAX_ROWS`] rows.
-    pub fn read(path: &Path) -> Result<Trace, SensorError> {
+    pub fn read(path: &Path) -> Result<Trace, LiveError> {
         let mut lines = Lines {
             from: BufReader::new(open::open_regular(path)?),
             path,
@@ -138,12 +138,12 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    fn next(&mut self) -> Result<Option<String>, SensorError> {
+    fn next(&mut self) -> Result<Option<String>, LiveError> {
         self.line += 1;
         let mut bytes = Vec::new();
         let mut limited = self.from.by_ref().take(MAX_LINE as u64 + 1);
         let read = limited.read_until(b'\n', &mut bytes);
-        read.map_err(|source| SensorError::Read {
+        read.map_err(|source| LiveError::Read {
             path: self.path.into(),
             source,
         })?;
@@ -164,8 +164,8 @@ impl Lines<'_> {
         Ok(Some(text.trim().to_owned()))
     }
 
-    fn error_at_line(&self, what: impl Into<String>) -> SensorError {
-        SensorError::Trace {
+    fn error_at_line(&self, what: impl Into<String>) -> LiveError {
+        LiveError::Trace {
             path: self.path.into(),
             line: self.line,
             problem: what.into(),
@@ -279,7 +279,7 @@ fn parse_seconds(text: &str) -> Option<f64> {
 #[derive(Debug)]
 pub struct TraceSensor {
     trace: Trace,
-    clock: Clock,
+    info: SensorInfo,
     begun: Option<Duration>,
 }
 
@@ -287,36 +287,32 @@ impl TraceSensor {
     /// Creates a sensor that plays a trace by a clock.
     pub fn new(trace: Trace, clock: Clock) -> TraceSensor {
         TraceSensor {
+            info: SensorInfo {
+                name: format!("trace {}", trace.path.display()),
+                clock,
+                min_interval: Duration::ZERO,
+                notes: Vec::new(),
+            },
             trace,
-            clock,
             begun: None,
         }
     }
 }
 
 impl Sensor for TraceSensor {
-    fn name(&self) -> String {
-        format!("trace {}", self.trace.path.display())
+    fn info(&self) -> &SensorInfo {
+        &self.info
     }
-
-    fn read(&mut self) -> Result<Reading, SensorError> {
-        let at = self.clock.now();
+    fn read(&mut self) -> Result<Reading, LiveError> {
+        let at = self.info.clock.now();
         let begun = *self.begun.get_or_insert(at);
         match self.trace.row_at(at.saturating_sub(begun)) {
             Some(row) => Ok(Reading { time: at, ..row }),
-            None => Err(SensorError::TraceEnded {
+            None => Err(LiveError::TraceEnded {
                 path: self.trace.path.clone(),
                 seconds: self.trace.duration().as_secs_f64(),
             }),
         }
-    }
-
-    fn clock(&self) -> Clock {
-        self.clock.clone()
-    }
-
-    fn min_interval(&self) -> Duration {
-        Duration::ZERO
     }
 }
 
@@ -324,7 +320,7 @@ impl Sensor for TraceSensor {
 mod tests {
     use super::*;
 
-    fn trace(text: &[u8]) -> Result<Trace, SensorError> {
+    fn trace(text: &[u8]) -> Result<Trace, LiveError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("trace.csv");
         std::fs::write(&path, text).unwrap();
@@ -424,7 +420,7 @@ mod tests {
         ];
         for (text, at, said) in cases {
             match trace(text).unwrap_err() {
-                SensorError::Trace {
+                LiveError::Trace {
                     line,
                     problem: what,
                     ..
@@ -450,7 +446,7 @@ mod tests {
         let absent = folder.path().join("absent.csv");
         for path in [&pipe, &absent, folder.path(), Path::new("/dev/zero")] {
             let fault = Trace::read(path).unwrap_err();
-            assert!(matches!(fault, SensorError::Open(_)), "{fault}");
+            assert!(matches!(fault, LiveError::Open(_)), "{fault}");
             let name = path.display().to_string();
             assert!(fault.to_string().contains(&name), "{fault}");
         }
@@ -480,7 +476,7 @@ mod tests {
         assert_eq!(said, expected);
         let ended = sensor.read().unwrap_err();
         assert!(
-            matches!(ended, SensorError::TraceEnded { seconds: 4.0, .. }),
+            matches!(ended, LiveError::TraceEnded { seconds: 4.0, .. }),
             "{ended}"
         );
         let mut single = TraceSensor::new(trace(b"time,power\n0,1\n").unwrap(), clock.clone());

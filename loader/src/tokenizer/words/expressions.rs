@@ -92,15 +92,20 @@ pub(super) fn gpt_2(text: &str) -> Option<usize> {
         .or_else(|| space(text))
 }
 
+/// `[^\r\n\p{L}\p{N}]?`: returns its length; `None` for an empty text.
+fn optional_symbol(text: &str) -> Option<usize> {
+    let (character, class) = first(text)?;
+    match class & (LETTER | NUMBER) {
+        0 if !is_line_end(character) => Some(character.len_utf8()),
+        _ => Some(0),
+    }
+}
+
 /// `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,DIGITS}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 pub(super) fn llama_3(text: &str, digits: usize) -> Option<usize> {
     contraction(text, true)
         .or_else(|| {
-            let (character, class) = first(text)?;
-            let before = match class & (LETTER | NUMBER) {
-                0 if !is_line_end(character) => character.len_utf8(),
-                _ => 0,
-            };
+            let before = optional_symbol(text)?;
             non_zero(run_of(&text[before..], LETTER)).map(|len| before + len)
         })
         .or_else(|| non_zero(run_of_numbers(text, digits)))
@@ -123,11 +128,7 @@ pub(super) fn tekken(text: &str) -> Option<usize> {
 
 /// The first two alternatives of [`gpt_4o`] without the contraction.
 fn gpt_4o_words(text: &str) -> Option<usize> {
-    let (character, class) = first(text)?;
-    let before = match class & (LETTER | NUMBER) {
-        0 if !is_line_end(character) => character.len_utf8(),
-        _ => 0,
-    };
+    let before = optional_symbol(text)?;
     let either = |word: fn(&str) -> Option<usize>| {
         word(&text[before..])
             .map(|len| before + len)

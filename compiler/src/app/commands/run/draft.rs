@@ -133,7 +133,7 @@ impl Draft {
                 Speculator::with_draft_model(draft, model, length, sampler)
             }
         };
-        speculator.map_err(|error| Failure::Speculate {
+        speculator.map_err(|error| Failure::Generate {
             path: self.path.clone(),
             error,
         })
@@ -171,7 +171,7 @@ pub(super) fn adaptation(
         AdaptArg::Oja => Adaptation::oja(file, draft.setting, of_model, AdaptOptions::oja(), pool),
         AdaptArg::Gradient => Adaptation::gradient(file, AdaptOptions::gradient()),
     };
-    let failed = |path: &Path, error| Failure::Speculate {
+    let failed = |path: &Path, error| Failure::Generate {
         path: path.to_owned(),
         error,
     };

@@ -7,8 +7,8 @@ use htc_kernels::cuda::{Device, ops};
 
 use super::super::{Attention, HeadShape, SequenceRows};
 use super::pending::Pending;
-use super::{Gpu, GpuKv, device_error};
-use crate::error::ExecError;
+use super::{Gpu, GpuKv};
+use crate::error::Result;
 use crate::kv::Kv;
 
 impl<D: Device> Gpu<D> {
@@ -29,10 +29,10 @@ impl<D: Device> Gpu<D> {
         batch: &[SequenceRows<'_, GpuKv<D>>],
         layer: usize,
         attention: &Attention,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         for SequenceRows { rows, kv } in batch {
             let queries = self.queries(shape, rows);
-            let (device, room) = (&self.device, &mut self.attention);
+            let (device, workspace) = (&self.device, &mut self.attention);
             let start = kv.layout().positions(layer);
             let whole;
             let reconstructs = kv.layout().plan().reconstructs();
@@ -47,11 +47,11 @@ impl<D: Device> Gpu<D> {
             } else {
                 kv.layer_cache(layer)
             };
-            let attended = ops::attend_splits(device, queries, q, &held, attention, room, out);
-            match attended.map_err(device_error)? {
+            let attended = ops::attend_splits(device, queries, q, &held, attention, workspace, out);
+            match attended? {
                 // The next product reads the rows of all sequences.
                 Some(joined) if batch.len() > 1 => {
-                    joined.finish(device, out).map_err(device_error)?;
+                    joined.finish(device, out)?;
                 }
                 Some(joined) => self.pend(Pending::Joined(joined, Arc::clone(out)))?,
                 None => {}
@@ -69,7 +69,7 @@ impl<D: Device> Gpu<D> {
         layer: usize,
         attention: &Attention,
         window: usize,
-    ) -> Result<Vec<f32>, ExecError> {
+    ) -> Result<Vec<f32>> {
         let end = kv.layout().positions(layer) + rows.len();
         let (queries, device) = (self.queries(shape, &rows), &self.device);
         let found = match kv.layout().low_rank_rows(layer) {
@@ -82,6 +82,6 @@ impl<D: Device> Gpu<D> {
                 ops::attention_importance(device, queries, window, q, (&keys, end), attention)
             }
         };
-        found.map_err(device_error)
+        Ok(found?)
     }
 }

@@ -8,13 +8,12 @@ use htc_kernels::cpu::Attention;
 
 use super::bases::{KvBases, LayerBases};
 use super::counters::KvCounters;
-use super::error::KvError;
 use super::kind::KvKind;
 use super::layout::KeptRows;
 use super::options::{KvOptions, KvPlan};
 use super::{Kv, evict, oja};
 use crate::backend::{Backend, HeadShape, SequenceRows};
-use crate::error::ExecError;
+use crate::error::{ExecError, Result};
 
 /// Policy and state of a sequence's KV cache.
 #[derive(Clone, Debug)]
@@ -40,6 +39,12 @@ pub(crate) struct KvCachePolicy {
 struct BasisDrift {
     distance: [f64; 2],
     overlap: [f64; 2],
+}
+
+/// Queries of a batch.
+pub(crate) struct Queries<'a, B: Backend> {
+    pub shape: HeadShape,
+    pub numbers: &'a B::Buffer,
 }
 
 impl KvCachePolicy {
@@ -90,9 +95,9 @@ impl KvCachePolicy {
     }
 
     /// Checks that the sequence can be cut to `positions`.
-    pub(crate) fn check_truncate(&self, positions: usize) -> Result<(), KvError> {
+    pub(crate) fn check_truncate(&self, positions: usize) -> Result<()> {
         if positions > 0 && positions < self.evicted_at {
-            Err(KvError::Evicted {
+            Err(ExecError::Evicted {
                 requested: positions,
                 evicted_at: self.evicted_at,
             })
@@ -107,10 +112,10 @@ impl KvCachePolicy {
         &mut self,
         backend: &mut B,
         layer: usize,
-        (shape, q): (HeadShape, &B::Buffer),
+        queries: Queries<'_, B>,
         sequence: SequenceRows<'_, B::Kv>,
         attention: &Attention,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         let (rows, kv) = (sequence.rows.len(), sequence.kv);
         let updates = self.updates_after_pass(rows);
         let positions = kv.layout().positions(layer) + rows;
@@ -122,8 +127,14 @@ impl KvCachePolicy {
             && !self.prompt_ended;
         if updates || evicts {
             let window = self.options.importance_window.min(rows);
-            self.importance[layer] =
-                backend.importance(shape, q, sequence, layer, attention, window)?;
+            self.importance[layer] = backend.importance(
+                queries.shape,
+                queries.numbers,
+                sequence,
+                layer,
+                attention,
+                window,
+            )?;
         }
         Ok(())
     }
@@ -148,10 +159,10 @@ impl KvCachePolicy {
         backend: &mut B,
         kv: &mut B::Kv,
         layers: Range<usize>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         if self.bases_outdated {
             for (layer, bases) in self.initial.iter().enumerate() {
-                backend.set_bases(kv, layer, bases, None)?;
+                kv.set_bases(backend, layer, bases, None)?;
             }
             self.bases_outdated = false;
         }
@@ -165,7 +176,7 @@ impl KvCachePolicy {
                 moved.push(self.update_bases(backend, kv, layer, front, count)?);
                 self.counters.update_time += started.elapsed();
             }
-            let energies = backend.compress(kv, layer, front, count)?;
+            let energies = kv.compress(backend, layer, front, count)?;
             kv.layout_mut().compress(layer, front, count);
             self.counters.add(energies);
         }
@@ -214,8 +225,8 @@ impl KvCachePolicy {
         layer: usize,
         front: usize,
         count: usize,
-    ) -> Result<BasisDrift, ExecError> {
-        let rows = backend.full_rows(kv, layer, front..front + count)?;
+    ) -> Result<BasisDrift> {
+        let rows = kv.full_rows(backend, layer, front..front + count)?;
         let (oja, old) = (self.options.oja, Arc::clone(&self.current[layer]));
         let (size, heads) = (old.head_size, old.kv_heads);
         let long = self.updates_after_pass(self.last_pass);
@@ -258,7 +269,7 @@ impl KvCachePolicy {
             next.components[side] = components;
         }
         let next = Arc::new(next);
-        backend.set_bases(kv, layer, &next, Some(&turns))?;
+        kv.set_bases(backend, layer, &next, Some(&turns))?;
         self.current[layer] = next;
         Ok(moved)
     }
@@ -269,7 +280,7 @@ impl KvCachePolicy {
         backend: &mut B,
         kv: &mut B::Kv,
         layers: Range<usize>,
-    ) -> Result<(), ExecError> {
+    ) -> Result<()> {
         self.prepare_pass(backend, kv, layers.clone())?;
         if let Some(keep) = self.options.max_prompt_positions {
             let mut windowed = 0;
@@ -292,7 +303,7 @@ impl KvCachePolicy {
         self.prompt_ended = true;
         self.last_pass = 1;
         if self.options.max_prompt_positions.is_some() || !self.initial.is_empty() {
-            backend.reserve(kv, 1)
+            kv.reserve(backend, 1)
         } else {
             Ok(())
         }
@@ -305,7 +316,7 @@ impl KvCachePolicy {
         kv: &mut B::Kv,
         layer: usize,
         keep: usize,
-    ) -> Result<bool, ExecError> {
+    ) -> Result<bool> {
         let layout = kv.layout();
         let (held, compressed) = (layout.positions(layer), layout.low_rank_rows(layer));
         let low_rank = compressed > 0;
@@ -321,7 +332,7 @@ impl KvCachePolicy {
             return Ok(false);
         }
         if importance.len() != heads * held {
-            return Err(KvError::NoImportance.into());
+            return Err(ExecError::NoImportance);
         }
         let rows = importance.chunks_exact(held).map(|importance| {
             let eligible = eligible.clone();
@@ -331,7 +342,7 @@ impl KvCachePolicy {
             low_rank,
             rows: rows.collect(),
         };
-        backend.keep(kv, layer, &kept)?;
+        kv.keep(backend, layer, &kept)?;
         let dropped = eligible.len() - count;
         kv.layout_mut().evict(layer, low_rank, dropped);
         self.importance[layer].clear();

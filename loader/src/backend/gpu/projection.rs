@@ -3,7 +3,7 @@
 use htc_kernels::cuda::{Device, ops};
 
 use super::super::{Factor, Product};
-use super::{Gpu, GpuBuffer, device_error};
+use super::{Gpu, GpuBuffer};
 use crate::error::ExecError;
 
 impl<D: Device> Gpu<D> {
@@ -38,8 +38,14 @@ impl<D: Device> Gpu<D> {
         let x = x.memory()?;
         let before = self.finish_but(x)?;
         let (before, device) = (before.producer(), &self.device);
-        let room = &mut self.products;
-        let projected = ops::project_after(device, before, (n, x), &first, &second, room);
-        projected.map_err(device_error)
+        let workspace = &mut self.products;
+        Ok(ops::project_after(
+            device,
+            before,
+            (n, x),
+            &first,
+            &second,
+            workspace,
+        )?)
     }
 }
