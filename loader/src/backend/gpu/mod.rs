@@ -225,9 +225,8 @@ impl<D: Device> Backend for Gpu<D> {
             return Ok(false);
         }
         self.finish()?;
-        let of = (of.memory()?.as_ref(), numbers);
         self.largest
-            .begin(&self.device, of, most)
+            .begin(&self.device, of.memory()?, numbers, most)
             .map_err(device_error)?;
         Ok(true)
     }
@@ -246,8 +245,9 @@ impl<D: Device> Backend for Gpu<D> {
             return Ok(false);
         }
         self.finish()?;
-        let of = (of.memory()?.as_ref(), numbers);
-        let begun = self.drawing.begin(&self.device, of, draw);
+        let begun = self
+            .drawing
+            .begin(&self.device, of.memory()?, numbers, draw);
         begun.map_err(device_error)?;
         Ok(true)
     }
@@ -266,10 +266,8 @@ impl<D: Device> Backend for Gpu<D> {
     ) -> Result<(), ExecError> {
         self.finish()?;
         let bytes = |rows: usize| rows * width * size_of::<f32>();
-        let (from, to) = (
-            (&**x.memory()?, bytes(rows.start)),
-            (&**out.memory()?, bytes(first)),
-        );
+        let from = x.memory()?.at(bytes(rows.start));
+        let to = out.memory()?.at(bytes(first));
         self.device
             .copy(from, to, bytes(rows.len()))
             .map_err(device_error)
@@ -386,11 +384,12 @@ impl<D: Device> Backend for Gpu<D> {
         let Some(frequencies) = &rotation.frequencies else {
             return Ok(());
         };
-        let of = (frequencies, pairs);
+        let device = &self.device;
         let mut first = 0;
         for range in positions {
-            let filled = ops::rope_tables(&self.device, range.clone(), of, factor, sides, first);
-            filled.map_err(device_error)?;
+            let span = range.clone();
+            ops::rope_tables(device, span, frequencies, pairs, factor, sides, first)
+                .map_err(device_error)?;
             first += range.len();
         }
         rotation.positions.extend_from_slice(positions);

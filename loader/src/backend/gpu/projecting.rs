@@ -39,7 +39,7 @@ impl<D: Device> Gpu<D> {
         let before = self.finish_but(x)?;
         let (before, device) = (before.producer(), &self.device);
         let room = &mut self.products;
-        let projected = ops::project_after(device, before, (n, x), &first, &second, room);
+        let projected = ops::project_after(device, before, n, x, &first, &second, room);
         projected.map_err(device_error)
     }
 }
