@@ -1,8 +1,7 @@
 //! Kernels for x86-64 with AVX-512 (F, BW, DQ, VL).
 //!
-//! Four-bit formats use table lookups: `vpermps` selects one of sixteen entries by the low four
-//! bits of each lane and ignores the rest, so a nibble needs no mask, and the entries are already
-//! scaled. Five bits take two registers of entries.
+//! q4_0 uses table lookups: `vpermps` selects one of sixteen entries by the low four bits of each
+//! lane and ignores the rest, so a nibble needs no mask, and the entries are already scaled.
 
 use std::arch::x86_64::*;
 use std::arch::x86_64::{

@@ -309,9 +309,11 @@ macro_rules! small_batch_kernels {
 }
 pub(super) use small_batch_kernels;
 
-/// Defines the table of an instruction set and what it consists of: `$field` are what it takes from
-/// other modules, `$unpack` decodes a block of `$bytes` bytes and `$len` numbers of a format, besides
-/// those of floats.
+/// Defines `KERNELS`, the table of an instruction set, and the functions in it; `$field` are those
+/// from other modules.
+///
+/// Besides floats, it decodes the formats listed: `$unpack` unpacks a block of `$bytes` bytes and
+/// `$len` numbers. Other formats are decoded portably: products with them are computed in integers.
 macro_rules! kernel_table {
     ($features:literal, $vector:ty, { $($field:ident: $value:expr,)* },
      $($dtype:ident $module:ident $bytes:literal $len:literal $unpack:ident,)*) => {
