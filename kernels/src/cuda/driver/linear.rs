@@ -64,17 +64,10 @@ impl Cuda {
     }
 }
 
+/// Name of a decomposition in errors, and its order.
 struct Decomposition {
     doing: &'static str,
     order: usize,
-}
-
-struct SolverWorkspace {
-    device: *mut c_void,
-    device_len: usize,
-    host: *mut c_void,
-    host_len: usize,
-    info: *mut c_int,
 }
 
 impl LinearContext {
@@ -84,11 +77,13 @@ impl LinearContext {
         Ok(call())
     }
 
+    /// `run` takes the workspaces on the device and on the host with their bytes, and the result
+    /// code.
     fn run_decomposition(
         &self,
         decomposition: Decomposition,
         sizes: impl FnOnce(*mut usize, *mut usize) -> cusolverStatus_t,
-        run: impl FnOnce(SolverWorkspace) -> cusolverStatus_t,
+        run: impl FnOnce(*mut c_void, usize, *mut c_void, usize, *mut c_int) -> cusolverStatus_t,
     ) -> Result<(), DeviceError> {
         let Decomposition { doing, order } = decomposition;
         let [mut device_len, mut host_len] = [0; 2];
@@ -98,14 +93,9 @@ impl LinearContext {
         let info = self.device.allocate(size_of::<c_int>())?;
         self.device.upload(&0_i32.to_ne_bytes(), &info, 0)?;
         let mut host = vec![0_u64; host_len.div_ceil(size_of::<u64>()).max(1)];
-        let work = SolverWorkspace {
-            device: pointer(&room),
-            device_len,
-            host: host.as_mut_ptr().cast(),
-            host_len,
-            info: pointer(&info).cast(),
-        };
-        let code = self.call_library(|| run(work))?;
+        let (on_device, on_host) = (pointer(&room), host.as_mut_ptr().cast());
+        let info_at = pointer(&info).cast();
+        let code = self.call_library(|| run(on_device, device_len, on_host, host_len, info_at))?;
         // Queued work may use the host workspace until here.
         let waited = self.device.synchronize();
         drop(host);
@@ -150,13 +140,7 @@ impl LinearContext {
             },
             // SAFETY: the context is current, matrix and scales are allocations of those sizes, and
             // the workspace has the queried size.
-            |SolverWorkspace {
-                 device,
-                 device_len,
-                 host,
-                 host_len,
-                 info,
-             }| unsafe {
+            |device, device_len, host, host_len, info| unsafe {
                 solver::cusolverDnXgeqrf(
                     solver, params, m, n, F64, a, m, F64, tau, F64, device, device_len, host,
                     host_len, info,
@@ -203,13 +187,7 @@ impl LinearContext {
             },
             // SAFETY: the context is current; inputs, outputs and unused outputs are allocations of
             // those sizes, and the workspace has the queried size.
-            |SolverWorkspace {
-                 device,
-                 device_len,
-                 host,
-                 host_len,
-                 info,
-             }| unsafe {
+            |device, device_len, host, host_len, info| unsafe {
                 solver::cusolverDnXgesvd(
                     solver, params, none, all, m, n, F64, a, m, F64, s, F64, u, m, F64, vt, n, F64,
                     device, device_len, host, host_len, info,
@@ -261,13 +239,7 @@ impl LinearAlgebra for CudaLinear {
             },
             // SAFETY: the context is current, matrix and values are allocations of those sizes, and
             // the workspace has the queried size.
-            |SolverWorkspace {
-                 device,
-                 device_len,
-                 host,
-                 host_len,
-                 info,
-             }| unsafe {
+            |device, device_len, host, host_len, info| unsafe {
                 solver::cusolverDnXsyevd(
                     solver, params, job, lower, n, F64, a, n, F64, w, F64, device, device_len,
                     host, host_len, info,
