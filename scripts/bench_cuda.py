@@ -7,7 +7,7 @@ Parts, in this order; each has seconds of its own, and what does not fit is name
 
     decode    tokens/s at batch 1, bytes that a token touches over the bandwidth of a copy, prefill of 512 positions,
               launches, joules for each token: shapes times forms
-    slots     slots in low rank beside dense ones of the same bytes
+    projections  low rank beside dense ones of the same bytes
     beside    rank of a shared basis of Q, K and V, and copies beside that take the L2 cache away: five sessions
     l2        hit rate of the L2 cache by rank, from ncu, as many of five sessions as there is time for
     first     from a file that is not in memory to the first token
@@ -57,8 +57,8 @@ FORMS = {
     "tiny": "dense:q8_0 dense:q4_k lowrank:64:q8_0 basis:64:q8_0 trellis:3".split(),
 }
 # Seconds of each part of a whole run: 460 together.
-BUDGETS = {"decode": 150, "slots": 25, "beside": 70, "l2": 70, "first": 35, "compile": 35, "thermal": 75}
-QUICK = {"decode": 60, "slots": 15, "beside": 15, "l2": 20, "first": 10, "compile": 20, "thermal": 8}
+BUDGETS = {"decode": 150, "projections": 25, "beside": 70, "l2": 70, "first": 35, "compile": 35, "thermal": 75}
+QUICK = {"decode": 60, "projections": 15, "beside": 15, "l2": 20, "first": 10, "compile": 20, "thermal": 8}
 
 
 class Budget:
@@ -147,12 +147,12 @@ def decode(runner, budget, options):
     return found
 
 
-def slots(runner, budget, options):
+def projections(runner, budget, options):
     shape = options.shapes[0]
     forms = ["lowrank:64:q8_0"] if shape in ("tiny", "SmolLM2-135M") else ["lowrank:1024:q8_0", "lowrank:512:f16"]
     mib = 1 if options.device == "emulated" else 64 if options.quick else 512
     runs = 3 if options.quick else 15
-    found = [runner.device(budget, "slots", shape=shape, form=form, bytes_mib=mib, runs=runs) for form in forms]
+    found = [runner.device(budget, "projections", shape=shape, form=form, bytes_mib=mib, runs=runs) for form in forms]
     return [result for result in found if result]
 
 
@@ -456,7 +456,7 @@ def main():
         folder = pathlib.Path(folder)
         parts = {
             "decode": lambda budget: decode(runner, budget, options),
-            "slots": lambda budget: slots(runner, budget, options),
+            "projections": lambda budget: projections(runner, budget, options),
             "beside": lambda budget: beside(runner, budget, options, device.get("l2_bytes")),
             "l2": lambda budget: l2(runner, budget, options),
             "first": lambda budget: first(runner, budget, options, folder),

@@ -58,20 +58,20 @@ def show_decode(results):
     return table(heads, rows)
 
 
-def show_slots(results):
+def show_projections(results):
     rows = []
     for result in results:
-        for slot in result["slots"]:
-            ratio = slot["time_ratio"]
+        for projection in result["projections"]:
+            ratio = projection["time_ratio"]
             rows.append([
-                f"{result['options']['shape']} {slot['slot']}, {result['options']['form']}",
-                number(slot["bytes"], "{:.2f}", 1e-6),
-                three(slot["low_rank_bytes_per_second"]["median"], 1e-9),
-                three(slot["dense_bytes_per_second"]["median"], 1e-9),
+                f"{result['options']['shape']} {projection['projection']}, {result['options']['form']}",
+                number(projection["bytes"], "{:.2f}", 1e-6),
+                three(projection["low_rank_bytes_per_second"]["median"], 1e-9),
+                three(projection["dense_bytes_per_second"]["median"], 1e-9),
                 spread(ratio),
-                spread(slot["one_launch_time_ratio"]),
+                spread(projection["one_launch_time_ratio"]),
             ])
-    heads = ["slot", "MB", "low rank, GB/s", "dense, GB/s", "time, low rank over dense", "time, one launch over two"]
+    heads = ["projection", "MB", "low rank, GB/s", "dense, GB/s", "time, low rank over dense", "time, one launch over two"]
     return table(heads, rows)
 
 
@@ -146,8 +146,8 @@ def show(results):
         text = (f"A copy on the device reads and writes {number(copy, '{:.1f}', 1e-9)} GB/s together, in the median; each "
                 "model's part is of a copy just before.")
         parts += ["", "## Decoding and prefill", "", text, "", show_decode(results["decode"])]
-    if results["slots"]:
-        parts += ["", "## Slots in low rank beside dense ones of the same bytes", "", show_slots(results["slots"])]
+    if results["projections"]:
+        parts += ["", "## Projections in low rank beside dense ones of the same bytes", "", show_projections(results["projections"])]
     if results["beside"]:
         text = "Tokens/s over those of the dense model, beside copies of the same size."
         parts += ["", "## Q, K and V on a shared basis", "", text, "", show_beside(results["beside"])]

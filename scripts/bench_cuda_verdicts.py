@@ -27,7 +27,7 @@ SHAPES = {
 
 def verdicts(results):
     """All of them, as rows of what was to be shown, what was measured, the verdict and why."""
-    return [*of_copy(results), *of_slots(results), *proportional(results), p1(results), p2(results)]
+    return [*of_copy(results), *of_projections(results), *proportional(results), p1(results), p2(results)]
 
 
 def row(what, measured, verdict, why=""):
@@ -62,19 +62,19 @@ def of_copy(results):
     return rows or [undecided(what, absent(results, "decode", JUDGED))]
 
 
-def of_slots(results):
+def of_projections(results):
     what = "low rank within 5 % of a dense matrix of the same bytes"
     rows = []
-    for result in results["slots"] or []:
-        for slot in result["slots"]:
-            name = f"{what}, {result['options']['shape']} {slot['slot']}, {result['options']['form']}"
-            ratio = slot["time_ratio"]
+    for result in results["projections"] or []:
+        for projection in result["projections"]:
+            name = f"{what}, {result['options']['shape']} {projection['projection']}, {result['options']['form']}"
+            ratio = projection["time_ratio"]
             if ratio is None:
                 rows.append(undecided(name, "not measured"))
                 continue
             why = f"the interval straddles {DENSE}" if ratio["low"] <= DENSE < ratio["high"] else ""
             rows.append(row(name, spread(ratio), met(ratio["median"] <= DENSE), why))
-    return rows or [undecided(what, absent(results, "slots"))]
+    return rows or [undecided(what, absent(results, "projections"))]
 
 
 def proportional(results):

@@ -14,7 +14,7 @@ LLAMA = "Llama-3.1-8B"
 
 def results(**parts):
     """Results of a run, in which nothing was measured but what is given."""
-    empty = {"decode": None, "slots": None, "beside": None, "l2": None, "skipped": [], "about": {"device": {}}}
+    empty = {"decode": None, "projections": None, "beside": None, "l2": None, "skipped": [], "about": {"device": {}}}
     return {**empty, **parts}
 
 
@@ -26,9 +26,9 @@ def decoded(form, speed=1.0, weights=90, *, shape=LLAMA, of_copy=0.8):
             "energy": None, "per_token": None, "prefill": None}
 
 
-def slot(name, *ratio):
+def projection(name, *ratio):
     time = dict(zip(("low", "median", "high"), ratio)) or None
-    return {"slot": name, "time_ratio": time}
+    return {"projection": name, "time_ratio": time}
 
 
 def hits(*by_rank, shape=LLAMA, cache=None, reverse=False, **parts):
@@ -85,12 +85,12 @@ class Bandwidth(Case):
         self.said(v.of_copy(results(skipped=own))[0], "undecided", "skipped")
 
 
-class Slots(Case):
-    def test_every_slot_has_a_verdict_by_its_median(self):
+class Projections(Case):
+    def test_every_projection_has_a_verdict_by_its_median(self):
         of = {"options": {"shape": LLAMA, "form": "lowrank:1024:q8_0"}}
-        rows = v.of_slots(results(slots=[
-            {**of, "slots": [slot("q", 1.01, 1.02, 1.05), slot("k", 1.05, 1.05, 1.06), slot("gate", 1.04, 1.051, 1.1)]},
-            {**of, "slots": [slot("down", 1.06, 1.1, 1.2), slot("up")]}]))
+        rows = v.of_projections(results(projections=[
+            {**of, "projections": [projection("q", 1.01, 1.02, 1.05), projection("k", 1.05, 1.05, 1.06), projection("gate", 1.04, 1.051, 1.1)]},
+            {**of, "projections": [projection("down", 1.06, 1.1, 1.2), projection("up")]}]))
         self.assertTrue(all(LLAMA in row["what"] and "lowrank:1024:q8_0" in row["what"] for row in rows))
         straddles = "the interval straddles 1.05"
         self.said(rows[0], "met", "", "1.020 (1.010 to 1.050)")
@@ -100,9 +100,9 @@ class Slots(Case):
         self.said(rows[4], "undecided", "not measured", "")
         self.assertEqual(len(rows), 5)
 
-    def test_without_slots_it_is_undecided(self):
-        self.said(v.of_slots(results())[0], "undecided", "not measured")
-        self.said(v.of_slots(results(slots=[], skipped=["slots: slots tiny: no room"]))[0], "undecided", "skipped")
+    def test_without_projections_it_is_undecided(self):
+        self.said(v.of_projections(results())[0], "undecided", "not measured")
+        self.said(v.of_projections(results(projections=[], skipped=["projections: projections tiny: no room"]))[0], "undecided", "skipped")
 
 
 class Proportion(Case):

@@ -14,6 +14,16 @@ pub struct ShapeError {
     pub actual: usize,
 }
 
+impl ShapeError {
+    pub(crate) const fn new(argument: &'static str, expected: usize, actual: usize) -> Self {
+        ShapeError {
+            argument,
+            expected,
+            actual,
+        }
+    }
+}
+
 pub(crate) fn check_size(
     what: &'static str,
     expected: usize,
@@ -22,11 +32,7 @@ pub(crate) fn check_size(
     if found == expected {
         Ok(())
     } else {
-        Err(ShapeError {
-            argument: what,
-            expected,
-            actual: found,
-        })
+        Err(ShapeError::new(what, expected, found))
     }
 }
 
@@ -35,22 +41,35 @@ pub(crate) fn checked_product(what: &'static str, factors: &[usize]) -> Result<u
     factors
         .iter()
         .try_fold(1usize, |product, &factor| product.checked_mul(factor))
-        .ok_or(ShapeError {
-            argument: what,
-            expected: usize::MAX,
-            actual: 0,
-        })
+        .ok_or(ShapeError::new(what, usize::MAX, 0))
+}
+
+/// Checks that `found` is the product of `factors`, which may overflow.
+pub(crate) fn check_numbers(
+    what: &'static str,
+    factors: &[usize],
+    found: usize,
+) -> Result<(), ShapeError> {
+    check_size(what, checked_product(what, factors)?, found)
+}
+
+pub(crate) fn check_at_most(
+    what: &'static str,
+    most: usize,
+    found: usize,
+) -> Result<(), ShapeError> {
+    if found <= most {
+        Ok(())
+    } else {
+        Err(ShapeError::new(what, most, found))
+    }
 }
 
 pub(crate) fn check_rows(what: &'static str, width: usize, found: usize) -> Result<(), ShapeError> {
     match found.checked_rem(width) {
         Some(0) => Ok(()),
         None if found == 0 => Ok(()),
-        _ => Err(ShapeError {
-            argument: what,
-            expected: width,
-            actual: found,
-        }),
+        _ => Err(ShapeError::new(what, width, found)),
     }
 }
 
@@ -60,18 +79,8 @@ pub(crate) fn check_rope(
     cos: usize,
     sin: usize,
 ) -> Result<(), ShapeError> {
-    check_rows(
-        "x (numbers, a multiple of the head size)",
-        head_size,
-        numbers,
-    )?;
+    let what = "x (numbers, a multiple of the head size)";
+    check_rows(what, head_size, numbers)?;
     check_size("sin (pairs)", cos, sin)?;
-    if cos > head_size / 2 {
-        return Err(ShapeError {
-            argument: "cos (pairs, at most)",
-            expected: head_size / 2,
-            actual: cos,
-        });
-    }
-    Ok(())
+    check_at_most("cos (pairs, at most)", head_size / 2, cos)
 }

@@ -4,7 +4,7 @@
 //! deterministic, independent of threads and earlier calls.
 
 use crate::cuda::device::DeviceError;
-use crate::error::{self, ShapeError, check_size};
+use crate::error::{self, ShapeError, check_numbers, check_size};
 
 /// Sizes of a product of two matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,11 +86,7 @@ pub trait GramMatrix: std::fmt::Debug + Send {
 pub fn check_square(matrix: &[f64], values: &[f64]) -> Result<usize, ShapeError> {
     let order = values.len();
     let what = "matrix (numbers)";
-    check_size(
-        what,
-        error::checked_product(what, &[order, order])?,
-        matrix.len(),
-    )?;
+    check_numbers(what, &[order, order], matrix.len())?;
     Ok(order)
 }
 
@@ -101,11 +97,11 @@ pub fn check_tall(tall: &[f64], values: &[f64], right: &[f64]) -> Result<[usize;
     check_size("right (numbers)", square, right.len())?;
     error::check_rows("tall (numbers, whole rows)", columns, tall.len())?;
     if tall.len() < square {
-        return Err(ShapeError {
-            argument: "tall (numbers, at least)",
-            expected: square,
-            actual: tall.len(),
-        });
+        return Err(ShapeError::new(
+            "tall (numbers, at least)",
+            square,
+            tall.len(),
+        ));
     }
     Ok([tall.len().checked_div(columns).unwrap_or(0), columns])
 }
@@ -127,7 +123,7 @@ pub fn check_product(
         ("right (numbers)", [inner, columns], right.len()),
         ("out (numbers)", [rows, columns], out.len()),
     ] {
-        check_size(what, error::checked_product(what, &sizes)?, found)?;
+        check_numbers(what, &sizes, found)?;
     }
     Ok(())
 }

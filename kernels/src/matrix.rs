@@ -2,7 +2,7 @@
 
 use htc_formats::DType;
 
-use crate::error::{ShapeError, check_size};
+use crate::error::{ShapeError, check_at_most, check_size};
 
 /// View of a stored matrix `W [rows, cols]`. Rows are whole blocks of [`dtype`](Matrix::dtype),
 /// contiguous, or further apart for a [prefix of columns](Matrix::first_cols).
@@ -28,11 +28,7 @@ impl<'a> Matrix<'a> {
             return Err(not_whole_blocks(dtype, cols));
         };
         let Some(expected) = dtype.matrix_bytes(rows, cols) else {
-            return Err(ShapeError {
-                argument: "matrix (bytes)",
-                expected: usize::MAX,
-                actual: bytes.len(),
-            });
+            return Err(ShapeError::new("matrix (bytes)", usize::MAX, bytes.len()));
         };
         check_size("matrix (bytes)", expected, bytes.len())?;
         Ok(Matrix {
@@ -85,14 +81,8 @@ impl<'a> Matrix<'a> {
 
     /// Returns `count` rows from row `first`.
     pub fn row_range(self, first: usize, count: usize) -> Result<Self, ShapeError> {
-        let fits = first.checked_add(count).is_some_and(|end| end <= self.rows);
-        if !fits {
-            return Err(ShapeError {
-                argument: "matrix (rows, at most)",
-                expected: self.rows,
-                actual: first.saturating_add(count),
-            });
-        }
+        let end = first.saturating_add(count);
+        check_at_most("matrix (rows, at most)", self.rows, end)?;
         let bytes = match count {
             0 => &[],
             _ => {
@@ -109,13 +99,7 @@ impl<'a> Matrix<'a> {
 
     /// Returns the first `cols` columns: a factor `B` of `W ≈ B A` at a smaller rank.
     pub fn first_cols(self, cols: usize) -> Result<Self, ShapeError> {
-        if cols > self.cols {
-            return Err(ShapeError {
-                argument: "matrix (columns, at most)",
-                expected: self.cols,
-                actual: cols,
-            });
-        }
+        check_at_most("matrix (columns, at most)", self.cols, cols)?;
         let Some(row_bytes) = self.dtype.row_bytes(cols) else {
             return Err(not_whole_blocks(self.dtype, cols));
         };
@@ -134,11 +118,8 @@ impl<'a> Matrix<'a> {
 
 fn not_whole_blocks(dtype: DType, cols: usize) -> ShapeError {
     let block = dtype.block_len();
-    ShapeError {
-        argument: "matrix (columns, a multiple of the block)",
-        expected: (cols / block).saturating_add(1).saturating_mul(block),
-        actual: cols,
-    }
+    let expected = (cols / block).saturating_add(1).saturating_mul(block);
+    ShapeError::new("matrix (columns, a multiple of the block)", expected, cols)
 }
 
 #[cfg(test)]

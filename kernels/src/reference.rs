@@ -15,7 +15,7 @@ pub use elementwise::{gelu_mul, rope, softcap};
 pub use moments::add_cross_products;
 pub use quantised::{quantised_matmul, quantised_vector};
 
-use crate::error::{ShapeError, check_size, checked_product};
+use crate::error::{ShapeError, check_numbers, check_size};
 use crate::matrix::Matrix;
 
 /// Type of activations.
@@ -44,11 +44,8 @@ pub fn embed(w: Matrix<'_>, row: usize, out: &mut [f32]) -> Result<(), ShapeErro
     check_size("out (numbers)", w.cols(), out.len())?;
     let w = w.row_range(row, 1)?;
     // The lengths agree, by the check above and the constructor of the matrix.
-    htc_formats::block::decode(w.dtype(), w.row(0), out).map_err(|_| ShapeError {
-        argument: "row (numbers)",
-        expected: w.cols(),
-        actual: out.len(),
-    })
+    htc_formats::block::decode(w.dtype(), w.row(0), out)
+        .map_err(|_| ShapeError::new("row (numbers)", w.cols(), out.len()))
 }
 
 /// Computes `y = W x`.
@@ -69,16 +66,8 @@ pub fn matmul<T: ActivationType>(
     x: &[T],
     y: &mut [T],
 ) -> Result<(), ShapeError> {
-    check_size(
-        "x (numbers)",
-        checked_product("x (numbers)", &[n, w.cols()])?,
-        x.len(),
-    )?;
-    check_size(
-        "y (numbers)",
-        checked_product("y (numbers)", &[n, w.rows()])?,
-        y.len(),
-    )?;
+    check_numbers("x (numbers)", &[n, w.cols()], x.len())?;
+    check_numbers("y (numbers)", &[n, w.rows()], y.len())?;
     let mut row = vec![0.0; w.cols()];
     for i in 0..w.rows() {
         embed(w, i, &mut row)?;
@@ -141,19 +130,6 @@ pub fn add_assign<T: ActivationType>(x: &mut [T], y: &[T]) -> Result<(), ShapeEr
     Ok(())
 }
 
-/// Computes the softmax of `x`, subtracting the maximum first. An empty slice stays empty.
-pub fn softmax_in_place(x: &mut [f32]) {
-    let max = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let weights: Vec<f64> = x
-        .iter()
-        .map(|&v| (f64::from(v) - f64::from(max)).exp())
-        .collect();
-    let sum: f64 = weights.iter().sum();
-    for (x, w) in x.iter_mut().zip(weights) {
-        *x = (w / sum) as f32;
-    }
-}
-
 fn dot<A: ActivationType, B: ActivationType>(a: &[A], b: &[B]) -> f64 {
     let products = a.iter().zip(b).map(|(&a, &b)| a.into() * b.into());
     products.sum()
@@ -164,14 +140,6 @@ mod tests {
     use htc_formats::model::RopePairs;
 
     use super::*;
-
-    #[test]
-    fn softmax_of_equal_numbers_is_uniform() {
-        let mut x = [1e30f32; 4];
-        softmax_in_place(&mut x);
-        assert_eq!(x, [0.25; 4]);
-        softmax_in_place(&mut []);
-    }
 
     #[test]
     fn rms_norm_of_a_constant_row_is_the_weight() {

@@ -78,7 +78,7 @@ fn bytes_come_back_as_they_went() {
     let [a, b] = [0, 1].map(|_| device.allocate(bytes.len()).unwrap());
     assert_eq!(a.address() % 256, 0);
     device.upload(&bytes, &a, 0).unwrap();
-    device.copy((&a, 1), (&b, 0), bytes.len() - 1).unwrap();
+    device.copy(a.at(1), b.at(0), bytes.len() - 1).unwrap();
     drop(a);
     let mut found = vec![0; bytes.len() - 1];
     device.download(&b, 0, &mut found).unwrap();
@@ -110,6 +110,7 @@ fn replayed_steps_use_the_new_arguments() {
         created: made,
         launched: plain,
         interrupted,
+        ..
     } = device.step_counts();
     assert_eq!(
         [replayed, updated, changed, made, plain, interrupted],
@@ -414,7 +415,7 @@ fn sampling_matches_probabilities_of_a_large_vocabulary() {
                 uniform,
             };
             let mut drawing = ops::TokenSampler::default();
-            drawing.begin(&device, (&x, numbers), &draw).unwrap();
+            drawing.begin(&device, &x, numbers, &draw).unwrap();
             let token = drawing.take(&device).unwrap().unwrap();
             let at = kept.binary_search_by_key(&token, |&(token, _)| token);
             let at = at.unwrap_or_else(|_| panic!("{token} does not count: {draw:?}"));

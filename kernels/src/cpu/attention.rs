@@ -34,11 +34,7 @@ impl Attention {
     /// Checks that every position sees itself.
     pub(crate) fn check(&self) -> Result<(), ShapeError> {
         if self.window == Some(0) {
-            return Err(ShapeError {
-                argument: "window (positions, at least)",
-                expected: 1,
-                actual: 0,
-            });
+            return Err(ShapeError::new("window (positions, at least)", 1, 0));
         }
         Ok(())
     }

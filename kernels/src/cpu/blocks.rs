@@ -5,23 +5,7 @@
 //! for floating-point formats, the matrix-vector product. Products with quantised weights are in
 //! [`dot`](super::dot).
 
-pub(super) use super::subarray;
-
-/// Returns the six-bit sub-block scales and minima of a q4_k or q5_k block as sixteen bytes `[scale
-/// 0..8, minimum 0..8]`, lowest first.
-#[inline(always)]
-pub(super) fn six_bit_scales(packed: &[u8; 12]) -> u128 {
-    let word = |at: usize| u32::from_le_bytes(*subarray(packed, at));
-    let (a, b, c) = (word(0), word(4), word(8));
-    let scales_low = a & 0x3f3f_3f3f;
-    let mins_low = b & 0x3f3f_3f3f;
-    let scales_high = (c & 0x0f0f_0f0f) | ((a >> 2) & 0x3030_3030);
-    let mins_high = ((c >> 4) & 0x0f0f_0f0f) | ((b >> 2) & 0x3030_3030);
-    u128::from(scales_low)
-        | u128::from(scales_high) << 32
-        | u128::from(mins_low) << 64
-        | u128::from(mins_high) << 96
-}
+pub(super) use super::{six_bit_scales, subarray};
 
 /// Defines the decoder of one format, `decode`, in a module.
 ///
@@ -325,26 +309,20 @@ macro_rules! small_batch_kernels {
 }
 pub(super) use small_batch_kernels;
 
-/// Defines the kernel table of an instruction set and its `matvec` and `decode`.
+/// Defines `KERNELS`, the table of an instruction set, and the functions in it; `$field` are those
+/// from other modules.
 ///
-/// Requires a module of [`decoder`] or [`float_kernels`] for every format that is matched here.
-#[cfg(target_arch = "x86_64")]
+/// Besides floats, it decodes the formats listed: `$unpack` unpacks a block of `$bytes` bytes and
+/// `$len` numbers. Other formats are decoded portably: products with them are computed in integers.
 macro_rules! kernel_table {
-    ($features:literal, $name:literal, $detected:expr, $dot:path, $tiles:path, $vnni:tt, $vnni_name:literal, $vnni_dot:path, $vnni_tiles:path) => {
-        /// Returns the table with VNNI integer products, if supported, and the one without, if the
-        /// other instructions are supported.
-        pub(super) fn kernels() -> [Option<&'static Kernels>; 2] {
-            static WITH: Kernels = Kernels {
-                name: $vnni_name,
-                dot: $vnni_dot,
-                int_gemm: Some($vnni_tiles),
-                ..KERNELS
-            };
-            static WITHOUT: Kernels = KERNELS;
-            let detected = $detected;
-            let vnni = detected && is_x86_feature_detected!($vnni);
-            [vnni.then_some(&WITH), detected.then_some(&WITHOUT)]
-        }
+    ($features:literal, $vector:ty, { $($field:ident: $value:expr,)* },
+     $($dtype:ident $module:ident $bytes:literal $len:literal $unpack:ident,)*) => {
+        float_kernels!($features, f32, 128, 32, unpack_f32);
+        float_kernels!($features, f16, 64, 32, unpack_f16);
+        float_kernels!($features, bf16, 64, 32, unpack_bf16);
+        $(decoder!($features, $module, $bytes, $len, $unpack);)*
+        small_batch_kernels!($features, $vector);
+        attention_kernels!([target_feature(enable = $features)], $vector);
 
         #[target_feature(enable = $features)]
         fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
@@ -352,77 +330,54 @@ macro_rules! kernel_table {
                 DType::F32 => f32::decode(bytes, out),
                 DType::F16 => f16::decode(bytes, out),
                 DType::BF16 => bf16::decode(bytes, out),
-                DType::Q8_0 => q8_0::decode(bytes, out),
-                DType::Q4_0 => q4_0::decode(bytes, out),
-                DType::Q4K => q4_k::decode(bytes, out),
-                DType::Q5K => q5_k::decode(bytes, out),
-                DType::Q6K => q6_k::decode(bytes, out),
+                $(DType::$dtype => $module::decode(bytes, out),)*
                 other => plain::decode(other, bytes, out),
             }
         }
 
         #[target_feature(enable = $features)]
-        fn matvec_decoded(w: Matrix<'_>, x: &[f32], y: &mut [f32]) {
-            decoded_matvec::<true>(w, x, y);
+        fn matvec(w: Matrix<'_>, x: &[f32], y: &mut [f32]) {
+            match w.dtype() {
+                DType::F32 => f32::matvec(w, x, y),
+                DType::F16 => f16::matvec(w, x, y),
+                DType::BF16 => bf16::matvec(w, x, y),
+                _ => decoded_matvec::<true>(w, x, y),
+            }
         }
 
-        /// Private, so that [`kernels`] is the only access to the functions below, which require
-        /// the CPU features.
+        /// Private, so that [`kernels`] is the only access to functions that require the CPU
+        /// features.
         const KERNELS: Kernels = Kernels {
-            name: $name,
-            dot: $dot,
-            int_gemm: Some($tiles),
-            matvec: |w, x, y| {
-                // SAFETY: see `KERNELS`.
-                unsafe {
-                    match w.dtype() {
-                        DType::F32 => f32::matvec(w, x, y),
-                        DType::F16 => f16::matvec(w, x, y),
-                        DType::BF16 => bf16::matvec(w, x, y),
-                        _ => matvec_decoded(w, x, y),
-                    }
-                }
-            },
-            matmul_small_batch: |w, n, x, y| {
-                // SAFETY: see `KERNELS`.
-                unsafe { matmul_small_batch(w, n, x, y) }
-            },
-            quantise: |x, out| {
-                // SAFETY: see `KERNELS`.
-                unsafe { activations::avx2::quantise(x, out) }
-            },
-            decode: |dtype, bytes, out| {
-                // SAFETY: see `KERNELS`.
-                unsafe { decode(dtype, bytes, out) }
-            },
-            column_groups: ColumnGroupKernels {
-                unpack: |code, column_group, groups, out| {
-                    // SAFETY: see `KERNELS`.
-                    unsafe { bands::avx2::unpack(code, column_group, groups, out) }
-                },
-                add: |integers, factors, vectors, sums| {
-                    // SAFETY: see `KERNELS`.
-                    unsafe { bands::avx2::add(integers, factors, vectors, sums) }
-                },
-                multiply: |code, column_group, groups, vector, scratch, sums| {
-                    // SAFETY: see `KERNELS`.
-                    unsafe {
-                        bands::avx2::multiply(code, column_group, groups, vector, scratch, sums)
-                    }
-                },
-            },
+            matvec: supported!(|w, x, y| matvec),
+            matmul_small_batch: supported!(|w, n, x, y| matmul_small_batch),
+            decode: supported!(|dtype, bytes, out| decode),
             loops: loop_table!($features),
-            attention: attention_table!($features),
+            attention: attention_table!(),
+            $($field: $value,)*
         };
     };
 }
-#[cfg(target_arch = "x86_64")]
 pub(super) use kernel_table;
 
-/// Forces the numbers into memory: broadcasting one of them then costs a load instead of a shuffle,
-/// and shuffles are the bottleneck of these kernels.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-pub(super) fn force_to_memory<const N: usize>(numbers: [f32; N]) -> [f32; N] {
-    std::hint::black_box(numbers)
+/// Wraps a function of an instruction set for a table.
+macro_rules! supported {
+    (|$($argument:ident),*| $function:path) => {
+        |$($argument),*| {
+            // SAFETY: the table is returned only if the processor supports the instruction set.
+            unsafe { $function($($argument),*) }
+        }
+    };
 }
+pub(super) use supported;
+
+/// Compiles functions for an instruction set, to be inlined into its kernels.
+macro_rules! compiled_for {
+    ($features:literal; $($item:item)*) => {
+        $(
+            #[inline]
+            #[target_feature(enable = $features)]
+            $item
+        )*
+    };
+}
+pub(super) use compiled_for;

@@ -94,11 +94,7 @@ impl Cpu {
     /// # Errors
     /// When the lengths differ.
     pub fn silu_mul(&self, gate: &mut [f32], up: &[f32]) -> Result<(), ShapeError> {
-        check_size("up (numbers)", gate.len(), up.len())?;
-        self.pool.chunks_mut(gate, NUMBERS_PER_TASK, |index, gate| {
-            (self.kernels.loops.silu_mul)(gate, &up[index * NUMBERS_PER_TASK..][..gate.len()]);
-        });
-        Ok(())
+        self.for_each_pair("up (numbers)", gate, up, self.kernels.loops.silu_mul)
     }
 
     /// Computes `gate = gelu(gate) * up` with the tanh approximation `gelu(x) = x (1 + tanh(sqrt(2
@@ -107,11 +103,7 @@ impl Cpu {
     /// # Errors
     /// When the lengths differ.
     pub fn gelu_mul(&self, gate: &mut [f32], up: &[f32]) -> Result<(), ShapeError> {
-        check_size("up (numbers)", gate.len(), up.len())?;
-        self.pool.chunks_mut(gate, NUMBERS_PER_TASK, |index, gate| {
-            (self.kernels.loops.gelu_mul)(gate, &up[index * NUMBERS_PER_TASK..][..gate.len()]);
-        });
-        Ok(())
+        self.for_each_pair("up (numbers)", gate, up, self.kernels.loops.gelu_mul)
     }
 
     /// Computes `x = cap * tanh(x / cap)` for `cap > 0`; error of the tanh below 3e-7.
@@ -133,19 +125,22 @@ impl Cpu {
     /// # Errors
     /// When the lengths differ.
     pub fn add_assign(&self, x: &mut [f32], y: &[f32]) -> Result<(), ShapeError> {
-        check_size("y (numbers)", x.len(), y.len())?;
-        self.pool.chunks_mut(x, NUMBERS_PER_TASK, |index, x| {
-            (self.kernels.loops.add_assign)(x, &y[index * NUMBERS_PER_TASK..][..x.len()]);
-        });
-        Ok(())
+        self.for_each_pair("y (numbers)", x, y, self.kernels.loops.add_assign)
     }
 
-    /// Computes the softmax of `x`, subtracting the maximum first. An empty slice stays empty.
-    pub fn softmax_in_place(&self, x: &mut [f32]) {
-        let loops = &self.kernels.loops;
-        let max = (loops.max)(x);
-        let sum = (loops.exp_sum)(x, max);
-        (loops.scale)(x, 1.0 / sum);
+    /// Calls `f` with parts of `x` and `y`, which must be equally long.
+    fn for_each_pair(
+        &self,
+        what: &'static str,
+        x: &mut [f32],
+        y: &[f32],
+        f: fn(&mut [f32], &[f32]),
+    ) -> Result<(), ShapeError> {
+        check_size(what, x.len(), y.len())?;
+        self.pool.chunks_mut(x, NUMBERS_PER_TASK, |index, x| {
+            f(x, &y[index * NUMBERS_PER_TASK..][..x.len()]);
+        });
+        Ok(())
     }
 }
 

@@ -51,12 +51,9 @@ impl Cpu {
 /// Checks the shape and returns the block size of a transform of `numbers` in heads of `size`.
 pub(crate) fn check_hadamard(numbers: usize, size: usize) -> Result<usize, ShapeError> {
     check_rows("x (numbers, a multiple of the head size)", size, numbers)?;
+    let what = "head size (numbers of a block that can be mixed, at least)";
     match hadamard_block(size) {
-        block @ (0 | 1) => Err(ShapeError {
-            argument: "head size (numbers of a block that can be mixed, at least)",
-            expected: 2,
-            actual: block,
-        }),
+        block @ (0 | 1) => Err(ShapeError::new(what, 2, block)),
         block => Ok(block),
     }
 }

@@ -364,39 +364,18 @@ macro_rules! attention_kernels {
 }
 pub(super) use attention_kernels;
 
-/// Defines the table of the kernels of [`attention_kernels`].
+/// Returns the table of the kernels that [`attention_kernels`] defines.
 macro_rules! attention_table {
-    ($features:literal) => {
+    () => {
         AttentionKernels {
             lanes: LANES,
-            f16_to_f32: |halves, numbers| {
-                // SAFETY: see `KERNELS`.
-                unsafe { f16_to_f32_slice(halves, numbers) }
-            },
-            f32_to_f16: |numbers, halves| {
-                // SAFETY: see `KERNELS`.
-                unsafe { f32_to_f16_slice(numbers, halves) }
-            },
-            scores: |q, keys, size, scale, out| {
-                // SAFETY: see `KERNELS`.
-                unsafe { f16_heads::scores(q, keys, size, scale, out) }
-            },
-            weighted_sum: |weights, values, size, out| {
-                // SAFETY: see `KERNELS`.
-                unsafe { f16_heads::weighted_sum(weights, values, size, out) }
-            },
-            scores_f32: |q, keys, size, scale, out| {
-                // SAFETY: see `KERNELS`.
-                unsafe { f32_heads::scores(q, keys, size, scale, out) }
-            },
-            weighted_sum_f32: |weights, values, size, out| {
-                // SAFETY: see `KERNELS`.
-                unsafe { f32_heads::weighted_sum(weights, values, size, out) }
-            },
-            gemm_columns: |operands, c| {
-                // SAFETY: see `KERNELS`.
-                unsafe { gemm_columns(operands, c) }
-            },
+            f16_to_f32: supported!(|halves, numbers| f16_to_f32_slice),
+            f32_to_f16: supported!(|numbers, halves| f32_to_f16_slice),
+            scores: supported!(|q, keys, size, scale, out| f16_heads::scores),
+            weighted_sum: supported!(|weights, values, size, out| f16_heads::weighted_sum),
+            scores_f32: supported!(|q, keys, size, scale, out| f32_heads::scores),
+            weighted_sum_f32: supported!(|weights, values, size, out| f32_heads::weighted_sum),
+            gemm_columns: supported!(|operands, c| gemm_columns),
         }
     };
 }

@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::Cpu;
 use super::kernels::Kernels;
 use super::low_rank::LowRankView;
-use crate::error::{ShapeError, check_size, checked_product};
+use crate::error::{ShapeError, check_numbers, check_size, checked_product};
 
 /// Stored keys or values.
 #[derive(Clone, Copy, Debug)]
@@ -146,9 +146,9 @@ impl<'a> KvView<'a> {
         head_size: usize,
         capacity: usize,
     ) -> Result<Self, ShapeError> {
-        let len = checked_product("keys (numbers)", &[kv_heads, capacity, head_size])?;
-        check_size("keys (numbers)", len, keys.len())?;
-        check_size("values (numbers)", len, values.len())?;
+        let shape = [kv_heads, capacity, head_size];
+        check_numbers("keys (numbers)", &shape, keys.len())?;
+        check_numbers("values (numbers)", &shape, values.len())?;
         let block = keys.block_len().max(values.block_len());
         crate::error::check_rows("head size (a multiple of the block)", block, head_size)?;
         for (what, found) in [
@@ -156,11 +156,7 @@ impl<'a> KvView<'a> {
             ("head size, at least", head_size),
         ] {
             if found == 0 {
-                return Err(ShapeError {
-                    argument: what,
-                    expected: 1,
-                    actual: found,
-                });
+                return Err(ShapeError::new(what, 1, found));
             }
         }
         Ok(KvView {
@@ -269,18 +265,14 @@ impl<'a> KvView<'a> {
         let end = position.saturating_add(n);
         let [compressed, front] = self.compressed();
         if end - position > self.capacity || end.saturating_sub(compressed) > self.capacity {
-            return Err(ShapeError {
-                argument: "positions (at most)",
-                expected: self.capacity.saturating_add(compressed),
-                actual: end,
-            });
+            let most = self.capacity.saturating_add(compressed);
+            return Err(ShapeError::new("positions (at most)", most, end));
         }
-        if position < compressed.saturating_add(front) && compressed > 0 {
-            return Err(ShapeError {
-                argument: "positions before the queries (those in low rank and in front of them, at least)",
-                expected: compressed.saturating_add(front),
-                actual: position,
-            });
+        let least = compressed.saturating_add(front);
+        if position < least && compressed > 0 {
+            let what =
+                "positions before the queries (those in low rank and in front of them, at least)";
+            return Err(ShapeError::new(what, least, position));
         }
         Ok(q.checked_div(n * self.head_size).unwrap_or(0))
     }

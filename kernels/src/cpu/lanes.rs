@@ -41,34 +41,39 @@ pub(crate) struct Loops {
     pub rotate: fn(&mut [f32]),
 }
 
-/// Table of the loops for an instruction set with fused multiply-add.
+/// Table of the loops for the features of an instruction set, or `baseline` and whether to use
+/// fused multiply-add.
 macro_rules! loop_table {
-    ($features:literal) => {
+    ($($kind:tt)*) => {
         Loops {
-            rms_norm: with_features!($features, rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32])),
-            rms_norm_in_place: with_features!($features, rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32)),
-            rope_adjacent: with_features!($features, rope_adjacent(head: &mut [f32], cos: &[f32], sin: &[f32])),
-            rope_halves: with_features!($features, rope_halves(head: &mut [f32], cos: &[f32], sin: &[f32])),
-            silu_mul: with_features!($features, silu_mul(gate: &mut [f32], up: &[f32])),
-            gelu_mul: with_features!($features, gelu_mul(gate: &mut [f32], up: &[f32])),
-            softcap: with_features!($features, softcap(x: &mut [f32], cap: f32)),
-            add_assign: with_features!($features, add_assign(x: &mut [f32], y: &[f32])),
-            add_to_doubles: with_features!($features, add_to_doubles(x: &mut [f64], y: &[f32])),
-            max: with_features!($features, max(x: &[f32]) -> f32),
-            exp_sum: with_features!($features, exp_sum(x: &mut [f32], max: f32) -> f32),
-            scale: with_features!($features, scale(x: &mut [f32], factor: f32)),
+            rms_norm: with_features!($($kind)*, rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32])),
+            rms_norm_in_place: with_features!($($kind)*, rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32)),
+            rope_adjacent: with_features!($($kind)*, rope_adjacent(head: &mut [f32], cos: &[f32], sin: &[f32])),
+            rope_halves: with_features!($($kind)*, rope_halves(head: &mut [f32], cos: &[f32], sin: &[f32])),
+            silu_mul: with_features!($($kind)*, silu_mul(gate: &mut [f32], up: &[f32])),
+            gelu_mul: with_features!($($kind)*, gelu_mul(gate: &mut [f32], up: &[f32])),
+            softcap: with_features!($($kind)*, softcap(x: &mut [f32], cap: f32)),
+            add_assign: with_features!($($kind)*, add_assign(x: &mut [f32], y: &[f32])),
+            add_to_doubles: with_features!($($kind)*, add_to_doubles(x: &mut [f64], y: &[f32])),
+            max: with_features!($($kind)*, max(x: &[f32]) -> f32),
+            exp_sum: with_features!($($kind)*, exp_sum(x: &mut [f32], max: f32) -> f32),
+            scale: with_features!($($kind)*, scale(x: &mut [f32], factor: f32)),
             column_softmax: with_features!(
-                $features,
+                $($kind)*,
                 column_softmax(x: &mut [f32], max: &mut [f32], sum: &mut [f32], shrink: &mut [f32])
             ),
-            mask_columns: with_features!($features, mask_columns(x: &mut [f32], first: &[i32], end: &[i32])),
-            rotate: with_features!($features, rotate(x: &mut [f32])),
+            mask_columns: with_features!($($kind)*, mask_columns(x: &mut [f32], first: &[i32], end: &[i32])),
+            rotate: with_features!($($kind)*, rotate(x: &mut [f32])),
         }
     };
 }
 pub(super) use loop_table;
 
+/// Returns a loop for an instruction set with fused multiply-add, or for all processors.
 macro_rules! with_features {
+    (baseline $fma:ident, $loop:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?) => {
+        lanes::$loop::<$fma>
+    };
     ($features:literal, $loop:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?) => {
         |$($argument),*| {
             #[target_feature(enable = $features)]

@@ -6,7 +6,7 @@ use super::Cpu;
 use super::heads::ColumnOperands;
 use super::kernels::Kernels;
 use super::kv::{KvNumbers, KvView};
-use crate::error::{ShapeError, check_size, checked_product};
+use crate::error::{ShapeError, check_at_most, check_numbers};
 
 const BATCH_ROWS: usize = 64;
 
@@ -64,26 +64,15 @@ impl<'a> LowRankView<'a> {
         for side in 0..2 {
             let rank = ranks[side];
             if rank == 0 || rank > head_size {
-                return Err(ShapeError {
-                    argument: "rank (coordinates, at least 1 and at most)",
-                    expected: head_size,
-                    actual: rank,
-                });
+                let what = "rank (coordinates, at least 1 and at most)";
+                return Err(ShapeError::new(what, head_size, rank));
             }
-            let what = "coordinates (numbers)";
-            let len = checked_product(what, &[kv_heads, capacity, rank])?;
-            check_size(what, len, stored[side].len())?;
-            let what = "basis (numbers)";
-            let len = checked_product(what, &[kv_heads, rank, head_size])?;
-            check_size(what, len, bases[side].len())?;
+            let shape = [kv_heads, capacity, rank];
+            check_numbers("coordinates (numbers)", &shape, stored[side].len())?;
+            let shape = [kv_heads, rank, head_size];
+            check_numbers("basis (numbers)", &shape, bases[side].len())?;
         }
-        if positions > capacity {
-            return Err(ShapeError {
-                argument: "positions in low rank (at most)",
-                expected: capacity,
-                actual: positions,
-            });
-        }
+        check_at_most("positions in low rank (at most)", capacity, positions)?;
         Ok(LowRankView {
             stored,
             bases,
@@ -127,6 +116,26 @@ impl<'a> LowRankView<'a> {
         &self.bases[side][head * len..][..len]
     }
 
+    /// Matrix from keys (side 0) or values (side 1) of a head to coordinates.
+    pub(super) fn projection(&self, side: usize, head: usize) -> SmallMatrix<'a> {
+        SmallMatrix {
+            numbers: self.basis(side, head),
+            rows: self.ranks[side],
+            cols: self.head_size,
+            transposed: false,
+        }
+    }
+
+    /// Matrix from coordinates to keys (side 0) or values (side 1) of a head.
+    pub(super) fn expansion(&self, side: usize, head: usize) -> SmallMatrix<'a> {
+        SmallMatrix {
+            numbers: self.basis(side, head),
+            rows: self.head_size,
+            cols: self.ranks[side],
+            transposed: true,
+        }
+    }
+
     /// Coordinates of some positions, of keys and of values.
     pub(crate) fn rows(&self, head: usize, rows: Range<usize>) -> [KvNumbers<'a>; 2] {
         [0, 1].map(|side| {
@@ -163,14 +172,10 @@ impl Cpu {
     ) -> Result<(), ShapeError> {
         let SmallMatrix { rows, cols, .. } = a;
         let what = "A (numbers)";
-        check_size(what, checked_product(what, &[rows, cols])?, a.numbers.len())?;
+        check_numbers(what, &[rows, cols], a.numbers.len())?;
         crate::error::check_rows("x (numbers, a multiple of the columns)", cols, x.len())?;
         let n = x.len().checked_div(cols).unwrap_or(0);
-        check_size(
-            "out (numbers)",
-            checked_product("out (numbers)", &[n, rows])?,
-            out.len(),
-        )?;
+        check_numbers("out (numbers)", &[n, rows], out.len())?;
         if n == 0 || rows == 0 {
             return Ok(());
         }
@@ -209,12 +214,7 @@ impl Cpu {
                     let _ = self.to_f32(kv.rows(head, rows)[side], out);
                 }
                 if let Some(low) = kv.low_rank() {
-                    let a = SmallMatrix {
-                        numbers: low.basis(side, head),
-                        rows: size,
-                        cols: low.ranks()[side],
-                        transposed: true,
-                    };
+                    let a = low.expansion(side, head);
                     let _ = self.map_rows(a, low.rows(head, 0..compressed)[side], middle);
                 }
             });

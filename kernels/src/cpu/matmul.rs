@@ -5,7 +5,7 @@ use super::gemm::{MatrixView, for_each_block};
 use super::matvec::rows_per_task;
 use super::scratch::Scratch;
 use super::{dot, int_gemm};
-use crate::error::{ShapeError, check_size, checked_product};
+use crate::error::{ShapeError, check_numbers};
 use crate::matrix::Matrix;
 
 const PANEL_ROWS: usize = 96;
@@ -40,16 +40,8 @@ impl Cpu {
         y: &mut [f32],
         scratch: &mut Scratch,
     ) -> Result<(), ShapeError> {
-        check_size(
-            "x (numbers)",
-            checked_product("x (numbers)", &[n, w.cols()])?,
-            x.len(),
-        )?;
-        check_size(
-            "y (numbers)",
-            checked_product("y (numbers)", &[n, w.rows()])?,
-            y.len(),
-        )?;
+        check_numbers("x (numbers)", &[n, w.cols()], x.len())?;
+        check_numbers("y (numbers)", &[n, w.rows()], y.len())?;
         let (kernels, pool) = (self.kernels, &*self.pool);
         if n == 0 {
             return Ok(());

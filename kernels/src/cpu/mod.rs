@@ -116,6 +116,22 @@ fn subarray<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
     &parts[0]
 }
 
+/// Returns the six-bit sub-block scales and minima of a q4_k or q5_k block as sixteen bytes `[scale
+/// 0..8, minimum 0..8]`, lowest first.
+#[inline(always)]
+fn six_bit_scales(packed: &[u8; 12]) -> u128 {
+    let word = |at: usize| u32::from_le_bytes(*subarray(packed, at));
+    let (a, b, c) = (word(0), word(4), word(8));
+    let scales_low = a & 0x3f3f_3f3f;
+    let mins_low = b & 0x3f3f_3f3f;
+    let scales_high = (c & 0x0f0f_0f0f) | ((a >> 2) & 0x3030_3030);
+    let mins_high = ((c >> 4) & 0x0f0f_0f0f) | ((b >> 2) & 0x3030_3030);
+    u128::from(scales_low)
+        | u128::from(scales_high) << 32
+        | u128::from(mins_low) << 64
+        | u128::from(mins_high) << 96
+}
+
 /// Returns the instruction set of [`Cpu::new`]: `x86-64-v4` or `x86-64-v3`, optionally with
 /// `-vnni`, the first with `-vbmi` for both extensions; `aarch64-dotprod`, `aarch64-neon` or
 /// `baseline`.

@@ -4,7 +4,7 @@ use super::Cpu;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::blocks::prefetch;
 use super::heads::ColumnOperands;
-use crate::error::{ShapeError, check_size, checked_product};
+use crate::error::{ShapeError, check_numbers, check_size};
 
 /// Maximum number of columns of [`Cpu::add_cross_products`]: their float64 sums and a piece of the
 /// numbers fit the first cache levels.
@@ -35,16 +35,8 @@ impl Cpu {
             let expected = found.next_multiple_of(COLUMN_STEP).min(MAX_COLUMNS);
             check_size(what, expected, found)?;
         }
-        check_size(
-            "a (numbers)",
-            checked_product("a (numbers)", &[n, rows])?,
-            a.len(),
-        )?;
-        check_size(
-            "b (numbers)",
-            checked_product("b (numbers)", &[n, cols])?,
-            b.len(),
-        )?;
+        check_numbers("a (numbers)", &[n, rows], a.len())?;
+        check_numbers("b (numbers)", &[n, cols], b.len())?;
         check_size("sums (numbers)", rows * cols, sums.len())?;
         if sums.is_empty() || n == 0 {
             return Ok(());

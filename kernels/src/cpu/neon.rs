@@ -4,6 +4,7 @@
 //! supported Rust version.
 
 use std::arch::aarch64::*;
+use std::arch::aarch64::{vaddq_f32 as add, vdupq_n_f32 as broadcast, vmulq_f32 as mul};
 use std::arch::asm;
 
 use htc_formats::DType;
@@ -11,8 +12,8 @@ use htc_formats::DType;
 use super::activations;
 use super::bands;
 use super::blocks::{
-    Aligned, SEGMENT, block_decoder, decoder, float_kernels, padded, prefetch, row_groups,
-    six_bit_scales, small_batch_kernels, subarray,
+    Aligned, SEGMENT, block_decoder, compiled_for, decoder, float_kernels, kernel_table, padded,
+    prefetch, row_groups, six_bit_scales, small_batch_kernels, subarray, supported,
 };
 use super::dot;
 use super::heads::{
@@ -37,85 +38,20 @@ pub(super) fn kernels() -> [Option<&'static Kernels>; 2] {
     [dotprod.then_some(&WITH), Some(&WITHOUT)]
 }
 
-const KERNELS: Kernels = Kernels {
-    name: "aarch64-neon",
-    dot: dot::neon,
-    matvec: |w, x, y| {
-        // SAFETY: every supported aarch64 target has NEON.
-        unsafe {
-            match w.dtype() {
-                DType::F32 => f32::matvec(w, x, y),
-                DType::F16 => f16::matvec(w, x, y),
-                DType::BF16 => bf16::matvec(w, x, y),
-                _ => decoded_matvec::<true>(w, x, y),
-            }
-        }
+kernel_table! {
+    "neon", float32x4_t, {
+        name: "aarch64-neon",
+        dot: dot::neon,
+        int_gemm: None,
+        quantise: activations::quantise,
+        column_groups: bands::neon::plain::KERNELS,
     },
-    matmul_small_batch: |w, n, x, y| {
-        // SAFETY: as above.
-        unsafe { matmul_small_batch(w, n, x, y) }
-    },
-    quantise: activations::quantise,
-    int_gemm: None,
-    decode: |dtype, bytes, out| {
-        // SAFETY: as above.
-        unsafe { decode(dtype, bytes, out) }
-    },
-    column_groups: bands::neon::plain::KERNELS,
-    loops: loop_table!("neon"),
-    attention: attention_table!("neon"),
-};
-
-#[target_feature(enable = "neon")]
-fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
-    match dtype {
-        DType::F32 => f32::decode(bytes, out),
-        DType::F16 => f16::decode(bytes, out),
-        DType::BF16 => bf16::decode(bytes, out),
-        DType::Q8_0 => q8_0::decode(bytes, out),
-        DType::Q4_0 => q4_0::decode(bytes, out),
-        DType::Q4K => q4_k::decode(bytes, out),
-        DType::Q5K => q5_k::decode(bytes, out),
-        DType::Q6K => q6_k::decode(bytes, out),
-        other => plain::decode(other, bytes, out),
-    }
+    Q8_0 q8_0 34 32 unpack_q8_0,
+    Q4_0 q4_0 18 32 unpack_q4_0,
+    Q4K q4_k 144 256 unpack_q4_k,
+    Q5K q5_k 176 256 unpack_q5_k,
+    Q6K q6_k 210 256 unpack_q6_k,
 }
-
-macro_rules! neon {
-    ($($item:item)*) => {
-        $(
-            #[inline]
-            #[target_feature(enable = "neon")]
-            $item
-        )*
-    };
-}
-
-macro_rules! formats {
-    ($kernels:ident: $(($module:ident, $bytes:literal, $len:literal, $unpack:ident),)*) => {
-        $($kernels!("neon", $module, $bytes, $len, $unpack);)*
-    };
-}
-
-formats! {
-    float_kernels:
-    (f32, 128, 32, unpack_f32),
-    (f16, 64, 32, unpack_f16),
-    (bf16, 64, 32, unpack_bf16),
-}
-
-formats! {
-    decoder:
-    (q8_0, 34, 32, unpack_q8_0),
-    (q4_0, 18, 32, unpack_q4_0),
-    (q4_k, 144, 256, unpack_q4_k),
-    (q5_k, 176, 256, unpack_q5_k),
-    (q6_k, 210, 256, unpack_q6_k),
-}
-
-small_batch_kernels!("neon", float32x4_t);
-
-attention_kernels!([target_feature(enable = "neon")], float32x4_t);
 
 const LANES: usize = 4;
 const ACCUMULATORS: usize = 4;
@@ -125,25 +61,15 @@ const REGISTERS: usize = 4;
 const COLUMN_ROWS: usize = 6;
 const VALUE_PARTS: usize = 4;
 
-neon! {
+compiled_for! {
+    "neon";
+
     fn zero() -> float32x4_t {
         vdupq_n_f32(0.0)
     }
 
-    fn add(a: float32x4_t, b: float32x4_t) -> float32x4_t {
-        vaddq_f32(a, b)
-    }
-
     fn fma(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
         vfmaq_f32(c, a, b)
-    }
-
-    fn mul(a: float32x4_t, b: float32x4_t) -> float32x4_t {
-        vmulq_f32(a, b)
-    }
-
-    fn broadcast(x: f32) -> float32x4_t {
-        vdupq_n_f32(x)
     }
 
     fn horizontal_sums([a, b, c, d]: [float32x4_t; 4]) -> [f32; 4] {

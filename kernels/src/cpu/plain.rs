@@ -6,7 +6,7 @@ use super::activations;
 use super::bands;
 use super::dot;
 use super::kernels::Kernels;
-use super::lanes::{self, Loops};
+use super::lanes::{self, Loops, loop_table, with_features};
 use super::matvec::decoded_matvec;
 use super::plain_heads;
 use crate::matrix::Matrix;
@@ -27,23 +27,7 @@ pub(super) static KERNELS: Kernels = Kernels {
     quantise: activations::quantise,
     decode,
     column_groups: bands::scalar::KERNELS,
-    loops: Loops {
-        rms_norm: lanes::rms_norm::<FMA>,
-        rms_norm_in_place: lanes::rms_norm_in_place::<FMA>,
-        rope_adjacent: lanes::rope_adjacent::<FMA>,
-        rope_halves: lanes::rope_halves::<FMA>,
-        silu_mul: lanes::silu_mul::<FMA>,
-        gelu_mul: lanes::gelu_mul::<FMA>,
-        softcap: lanes::softcap::<FMA>,
-        add_assign: lanes::add_assign::<FMA>,
-        add_to_doubles: lanes::add_to_doubles::<FMA>,
-        max: lanes::max::<FMA>,
-        exp_sum: lanes::exp_sum::<FMA>,
-        scale: lanes::scale::<FMA>,
-        column_softmax: lanes::column_softmax::<FMA>,
-        mask_columns: lanes::mask_columns::<FMA>,
-        rotate: lanes::rotate::<FMA>,
-    },
+    loops: loop_table!(baseline FMA),
     attention: plain_heads::KERNELS,
 };
 

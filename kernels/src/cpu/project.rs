@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 use super::Cpu;
 use super::activations::quantise_rows;
 use super::matvec::{PreparedVector, matvec_single_threaded, rows_per_task, super_blocks};
-use super::scratch::Scratch;
-use crate::error::{ShapeError, check_size, checked_product};
+use super::scratch::{Scratch, grown};
+use crate::error::{ShapeError, check_at_most, check_numbers, check_size};
 use crate::matrix::Matrix;
 use crate::pool::Pool;
 
@@ -125,28 +125,21 @@ fn check_shapes(
     factors: &[Factor<'_>],
     projections: &[Projection<'_>],
 ) -> Result<(), ShapeError> {
-    let numbers =
-        |what, w: &Matrix<'_>| check_size(what, checked_product(what, &[n, w.cols()])?, x.len());
+    let numbers = |what, w: &Matrix<'_>| check_numbers(what, &[n, w.cols()], x.len());
     for factor in factors {
         numbers("x (numbers)", &factor.w)?;
-        if factor.rank > factor.w.rows() {
-            return Err(ShapeError {
-                argument: "rank (at most)",
-                expected: factor.w.rows(),
-                actual: factor.rank,
-            });
-        }
+        check_at_most("rank (at most)", factor.w.rows(), factor.rank)?;
     }
     for projection in projections {
         match projection.input {
             Input::Vector => numbers("x (numbers)", &projection.w)?,
             Input::Inner(index) => {
                 let Some(factor) = factors.get(index) else {
-                    return Err(ShapeError {
-                        argument: "factor (index, below)",
-                        expected: factors.len(),
-                        actual: index,
-                    });
+                    return Err(ShapeError::new(
+                        "factor (index, below)",
+                        factors.len(),
+                        index,
+                    ));
                 };
                 check_size(
                     "inner vector (numbers)",
@@ -155,8 +148,8 @@ fn check_shapes(
                 )?;
             }
         }
-        let rows = checked_product("y (numbers)", &[n, projection.w.rows()])?;
-        check_size("y (numbers)", rows, projection.y.len())?;
+        let shape = [n, projection.w.rows()];
+        check_numbers("y (numbers)", &shape, projection.y.len())?;
     }
     Ok(())
 }
@@ -177,13 +170,10 @@ fn project_through_factor<'s, 'y: 's>(
     let (rank, cols) = (factor.w.rows(), factor.w.cols());
     let tile = (TILE / rank.max(1)).max(TILE_ROWS).min(n);
     let mut projections: Vec<_> = projections.collect();
-    if inner.len() < tile * rank {
-        inner.resize(tile * rank, 0.0);
-    }
     for start in (0..n).step_by(tile.max(1)) {
         let count = tile.min(n - start);
         let x = &x[start * cols..][..count * cols];
-        let inner = &mut inner[..count * rank];
+        let inner = grown(inner, count * rank, 0.0);
         cpu.matmul(factor.w, count, x, inner, scratch)?;
         zero_unused_components(inner, rank, factor.rank);
         for projection in &mut projections {

@@ -26,10 +26,7 @@ impl Scratch {
 
     /// Returns `len` numbers of unspecified value.
     pub(super) fn take(&mut self, len: usize) -> &mut [f32] {
-        if self.buffer.len() < len {
-            self.buffer.resize(len, 0.0);
-        }
-        &mut self.buffer[..len]
+        grown(&mut self.buffer, len, 0.0)
     }
 
     /// Returns super-blocks and panels of unspecified content.
@@ -38,15 +35,9 @@ impl Scratch {
         super_blocks: usize,
         panels: usize,
     ) -> (&mut [SuperBlock], &mut [Panel]) {
-        if self.super_blocks.len() < super_blocks {
-            self.super_blocks.resize(super_blocks, SuperBlock::ZERO);
-        }
-        if self.panels.len() < panels {
-            self.panels.resize(panels, Panel::EMPTY);
-        }
         (
-            &mut self.super_blocks[..super_blocks],
-            &mut self.panels[..panels],
+            grown(&mut self.super_blocks, super_blocks, SuperBlock::ZERO),
+            grown(&mut self.panels, panels, Panel::EMPTY),
         )
     }
 
@@ -55,20 +46,12 @@ impl Scratch {
         &mut self,
         [len, super_blocks, sums]: [usize; 3],
     ) -> (&mut [f32], &mut [SuperBlock], &mut [[f32; GROUP_ROWS]]) {
-        if self.inner.len() < len {
-            self.inner.resize(len, 0.0);
-        }
-        if self.super_blocks.len() < super_blocks {
-            self.super_blocks.resize(super_blocks, SuperBlock::ZERO);
-        }
-        if self.buffer.len() < sums * GROUP_ROWS {
-            self.buffer.resize(sums * GROUP_ROWS, 0.0);
-        }
-        let (sums, _) = self.buffer[..sums * GROUP_ROWS].as_chunks_mut();
         (
-            &mut self.inner[..len],
-            &mut self.super_blocks[..super_blocks],
-            sums,
+            grown(&mut self.inner, len, 0.0),
+            grown(&mut self.super_blocks, super_blocks, SuperBlock::ZERO),
+            grown(&mut self.buffer, sums * GROUP_ROWS, 0.0)
+                .as_chunks_mut()
+                .0,
         )
     }
 
@@ -78,15 +61,17 @@ impl Scratch {
         len: usize,
         super_blocks: usize,
     ) -> (&mut [f32], &mut [SuperBlock]) {
-        if self.inner.len() < len {
-            self.inner.resize(len, 0.0);
-        }
-        if self.super_blocks.len() < super_blocks {
-            self.super_blocks.resize(super_blocks, SuperBlock::ZERO);
-        }
         (
-            &mut self.inner[..len],
-            &mut self.super_blocks[..super_blocks],
+            grown(&mut self.inner, len, 0.0),
+            grown(&mut self.super_blocks, super_blocks, SuperBlock::ZERO),
         )
     }
+}
+
+/// Returns the first `len` elements of `buffer`, which grows to that length.
+pub(super) fn grown<T: Clone>(buffer: &mut Vec<T>, len: usize, filler: T) -> &mut [T] {
+    if buffer.len() < len {
+        buffer.resize(len, filler);
+    }
+    &mut buffer[..len]
 }

@@ -272,13 +272,7 @@ fn mismatched_shapes_are_rejected_before_writing() {
     let bytes = [0; 4 * 6];
     let w = Matrix::new(DType::F32, 2, 3, &bytes).unwrap();
     let mut y = [7.0; 6];
-    let error = |what, expected, found| {
-        Err(crate::ShapeError {
-            argument: what,
-            expected,
-            actual: found,
-        })
-    };
+    let error = |what, expected, found| Err(crate::ShapeError::new(what, expected, found));
     assert_eq!(
         cpu.matvec(w, &[0.0; 4], &mut y[..2], &mut scratch),
         error("x (numbers)", 3, 4)

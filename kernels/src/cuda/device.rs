@@ -177,10 +177,39 @@ pub trait DeviceMemory: std::fmt::Debug + Send + Sync {
             address: self.address() + start as u64,
         })
     }
+
+    /// Returns the byte of this allocation from which a copy reads or to which it writes.
+    fn at(&self, offset: usize) -> MemoryOffset<'_, Self>
+    where
+        Self: Sized,
+    {
+        MemoryOffset {
+            memory: self,
+            offset,
+        }
+    }
+}
+
+/// Byte of an allocation.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryOffset<'a, M> {
+    /// Allocation.
+    pub memory: &'a M,
+    /// Offset in bytes.
+    pub offset: usize,
+}
+
+impl<M: DeviceMemory> MemoryOffset<'_, M> {
+    /// Returns the address if `bytes` bytes from it on belong to the allocation.
+    #[cfg(any(feature = "cuda", feature = "emulated"))]
+    pub(super) fn address(&self, bytes: usize) -> Result<u64, DeviceError> {
+        self.memory.span("copy", self.offset, bytes)?;
+        Ok(self.memory.address() + self.offset as u64)
+    }
 }
 
 /// A device pointer into an allocation, passed to kernels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct DeviceSpan {
     address: u64,
@@ -307,8 +336,8 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
     /// Copies bytes between allocations.
     fn copy(
         &self,
-        from: (&Self::Memory, usize),
-        to: (&Self::Memory, usize),
+        from: MemoryOffset<'_, Self::Memory>,
+        to: MemoryOffset<'_, Self::Memory>,
         bytes: usize,
     ) -> Result<(), DeviceError>;
 

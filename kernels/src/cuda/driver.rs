@@ -22,7 +22,7 @@ pub use memory::CudaMemory;
 
 use super::code::KernelCode;
 use super::device::{
-    Device, DeviceError, DeviceMemory, DeviceUnavailable, Kernel, KernelArguments,
+    Device, DeviceError, DeviceMemory, DeviceUnavailable, Kernel, KernelArguments, MemoryOffset,
     upload_parts_via_host,
 };
 use super::step::{Step, StepCounts};
@@ -236,6 +236,14 @@ impl Shared {
         launched
     }
 
+    /// Makes the context current and locks the state, after an open step has been submitted.
+    fn lock_without_step(&self) -> Result<MutexGuard<'_, State>, DeviceError> {
+        self.make_current()?;
+        let mut state = lock_ignoring_poison(&self.state);
+        self.flush_step(&mut state)?;
+        Ok(state)
+    }
+
     fn clear_step(&self, state: &mut State) {
         state.record.step.clear();
         for address in std::mem::take(&mut state.record.deferred_frees) {
@@ -329,9 +337,7 @@ impl Device for Cuda {
     fn upload(&self, from: &[u8], to: &CudaMemory, at: usize) -> Result<(), DeviceError> {
         to.span("upload", at, from.len())?;
         let shared = &*self.shared;
-        shared.make_current()?;
-        let mut state = lock_ignoring_poison(&shared.state);
-        shared.flush_step(&mut state)?;
+        let state = shared.lock_without_step()?;
         let address = to.address() + at as u64;
         // SAFETY: the context is current, and the span check guarantees the number of bytes.
         let copied = unsafe { StagingPool::upload(&shared.staging, from, address, shared.stream) };
@@ -363,8 +369,7 @@ impl Device for Cuda {
             return upload_parts_via_host(self, to, parts, fill);
         };
         fill(taken.bytes(all))?;
-        let mut state = lock_ignoring_poison(&shared.state);
-        shared.flush_step(&mut state)?;
+        let state = shared.lock_without_step()?;
         // SAFETY: the context is current, and the span checks guarantee the number of bytes.
         let copied = unsafe { taken.copy(&places, shared.stream) };
         let code = copied.err().unwrap_or(CUresult::CUDA_SUCCESS);
@@ -374,9 +379,7 @@ impl Device for Cuda {
     fn download(&self, from: &CudaMemory, at: usize, to: &mut [u8]) -> Result<(), DeviceError> {
         from.span("download", at, to.len())?;
         let shared = &*self.shared;
-        shared.make_current()?;
-        let mut state = lock_ignoring_poison(&shared.state);
-        shared.flush_step(&mut state)?;
+        let state = shared.lock_without_step()?;
         let address = from.address() + at as u64;
         // SAFETY: the context is current, and the span check guarantees the number of bytes.
         let copied = unsafe { StagingPool::download(&shared.staging, address, to, shared.stream) };
@@ -386,18 +389,17 @@ impl Device for Cuda {
 
     fn copy(
         &self,
-        (from, from_at): (&CudaMemory, usize),
-        (to, to_at): (&CudaMemory, usize),
+        from: MemoryOffset<'_, CudaMemory>,
+        to: MemoryOffset<'_, CudaMemory>,
         bytes: usize,
     ) -> Result<(), DeviceError> {
-        from.span("copy", from_at, bytes)?;
-        to.span("copy", to_at, bytes)?;
+        let (from, to) = (from.address(bytes)?, to.address(bytes)?);
         if bytes == 0 {
             return Ok(());
         }
-        let [from, to] = [(from, from_at), (to, to_at)].map(|(m, at)| m.address() + at as u64);
         let shared = &*self.shared;
         let mut state = lock_ignoring_poison(&shared.state);
+        state.counts.copies += 1;
         if state.record.open {
             state.record.step.copy(from, to, bytes);
             return Ok(());
@@ -423,6 +425,7 @@ impl Device for Cuda {
         }
         let shared = &*self.shared;
         let mut state = lock_ignoring_poison(&shared.state);
+        state.counts.kernels += 1;
         let kept = state.record.open;
         state
             .record
@@ -440,9 +443,7 @@ impl Device for Cuda {
 
     fn synchronize(&self) -> Result<(), DeviceError> {
         let shared = &*self.shared;
-        shared.make_current()?;
-        let mut state = lock_ignoring_poison(&shared.state);
-        shared.flush_step(&mut state)?;
+        let state = shared.lock_without_step()?;
         // SAFETY: the context is current and owns the stream.
         let code = unsafe { sys::cuStreamSynchronize(shared.stream) };
         shared.check_launch(state.last_kernel, code, "waiting for the device")

@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::device::{Device, DeviceError, DeviceMemory, Kernel, KernelArguments};
+use super::device::{Device, DeviceError, DeviceMemory, Kernel, KernelArguments, MemoryOffset};
 use super::step::{Launch, Step, StepCounts, StepOperation};
 
 // SAFETY: the declarations match the functions of `emulate.cpp`.
@@ -313,14 +313,13 @@ impl Device for EmulatedDevice {
 
     fn copy(
         &self,
-        (from, from_at): (&EmulatedMemory, usize),
-        (to, to_at): (&EmulatedMemory, usize),
+        from: MemoryOffset<'_, EmulatedMemory>,
+        to: MemoryOffset<'_, EmulatedMemory>,
         bytes: usize,
     ) -> Result<(), DeviceError> {
-        from.span("copy", from_at, bytes)?;
-        to.span("copy", to_at, bytes)?;
-        let [from, to] = [from.address + from_at as u64, to.address + to_at as u64];
+        let (from, to) = (from.address(bytes)?, to.address(bytes)?);
         let mut record = locked(&self.record);
+        record.counts.copies += 1;
         record.step.copy(from, to, bytes);
         if record.open {
             return Ok(());
@@ -342,6 +341,7 @@ impl Device for EmulatedDevice {
             return Ok(());
         }
         let mut record = locked(&self.record);
+        record.counts.kernels += 1;
         record.step.launch(kernel, grid, shared, arguments);
         if record.open {
             return Ok(());

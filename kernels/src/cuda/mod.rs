@@ -23,6 +23,7 @@ mod which;
 
 pub use device::{
     Device, DeviceError, DeviceMemory, DeviceSpan, DeviceUnavailable, Kernel, KernelArguments,
+    MemoryOffset,
 };
 #[cfg(feature = "cuda")]
 pub use driver::{Cuda, CudaLinear, CudaMemory};

@@ -115,4 +115,8 @@ pub struct StepCounts {
     pub launched: u64,
     /// Ended early by an upload, download or wait.
     pub interrupted: u64,
+    /// Launches of kernels, in steps or not.
+    pub kernels: u64,
+    /// Copies on the device, in steps or not.
+    pub copies: u64,
 }

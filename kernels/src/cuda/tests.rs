@@ -227,7 +227,7 @@ fn step_is_recorded_until_its_end() {
     let step = |numbers| {
         device.begin_step().unwrap();
         ops::add(&device, numbers, &x, &y).unwrap();
-        device.copy((&x, 0), (&z, 0), 2400).unwrap();
+        device.copy(x.at(0), z.at(0), 2400).unwrap();
         ops::add(&device, 600, &x, &y).unwrap();
     };
     step(600);

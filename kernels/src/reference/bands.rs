@@ -3,7 +3,7 @@
 use htc_formats::bands::{ColumnGroups, GROUP_COLS, rotate};
 
 use super::quantised_vector;
-use crate::error::{ShapeError, check_size, checked_product};
+use crate::error::{ShapeError, check_numbers};
 
 /// Computes `y = x Wᵀ` for a matrix in column groups and vectors quantised by [`quantised_vector`],
 /// after rotation and the column scales of a trellis.
@@ -17,16 +17,8 @@ pub fn quantised_column_groups(
     y: &mut [f32],
 ) -> Result<(), ShapeError> {
     let (rows, cols) = (w.rows(), w.cols());
-    check_size(
-        "x (numbers)",
-        checked_product("x (numbers)", &[n, cols])?,
-        x.len(),
-    )?;
-    check_size(
-        "y (numbers)",
-        checked_product("y (numbers)", &[n, rows])?,
-        y.len(),
-    )?;
+    check_numbers("x (numbers)", &[n, cols], x.len())?;
+    check_numbers("y (numbers)", &[n, rows], y.len())?;
     let mut row = vec![0.0; cols];
     for (t, x) in x.chunks_exact(cols).enumerate() {
         // If scaled, the quantised number divided by the scale it was multiplied by.
@@ -49,11 +41,8 @@ pub fn quantised_column_groups(
             rotate(&mut seen);
         }
         for i in 0..rows {
-            w.decode_row(i, &mut row).map_err(|_| ShapeError {
-                argument: "row (numbers)",
-                expected: cols,
-                actual: row.len(),
-            })?;
+            w.decode_row(i, &mut row)
+                .map_err(|_| ShapeError::new("row (numbers)", cols, row.len()))?;
             let products = row.iter().zip(&seen).map(|(&w, x)| f64::from(w) * x);
             y[t * rows + i] = products.sum::<f64>() as f32;
         }

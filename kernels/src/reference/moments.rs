@@ -1,6 +1,6 @@
 //! Reference products of columns summed over rows.
 
-use crate::error::{ShapeError, check_size, checked_product};
+use crate::error::{ShapeError, check_numbers};
 
 /// Computes `sums += aᵀ b` for `a [n, rows]`, `b [n, cols]` and `sums [rows, cols]`.
 ///
@@ -13,18 +13,9 @@ pub fn add_cross_products(
     [rows, cols]: [usize; 2],
     sums: &mut [f64],
 ) -> Result<(), ShapeError> {
-    check_size(
-        "a (numbers)",
-        checked_product("a (numbers)", &[n, rows])?,
-        a.len(),
-    )?;
-    check_size(
-        "b (numbers)",
-        checked_product("b (numbers)", &[n, cols])?,
-        b.len(),
-    )?;
-    let numbers = checked_product("sums (numbers)", &[rows, cols])?;
-    check_size("sums (numbers)", numbers, sums.len())?;
+    check_numbers("a (numbers)", &[n, rows], a.len())?;
+    check_numbers("b (numbers)", &[n, cols], b.len())?;
+    check_numbers("sums (numbers)", &[rows, cols], sums.len())?;
     for k in 0..n {
         for i in 0..rows {
             for j in 0..cols {

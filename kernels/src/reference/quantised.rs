@@ -1,7 +1,7 @@
 //! Reference products with quantised vectors.
 
 use super::embed;
-use crate::error::{ShapeError, check_size, checked_product};
+use crate::error::{ShapeError, check_numbers};
 use crate::matrix::Matrix;
 
 /// Returns `x` as quantised by the integer products of [`cpu`](crate::cpu): per block of 32 and the
@@ -36,16 +36,8 @@ pub fn quantised_matmul(
     y: &mut [f32],
 ) -> Result<(), ShapeError> {
     let (rows, cols) = (w.rows(), w.cols());
-    check_size(
-        "x (numbers)",
-        checked_product("x (numbers)", &[n, cols])?,
-        x.len(),
-    )?;
-    check_size(
-        "y (numbers)",
-        checked_product("y (numbers)", &[n, rows])?,
-        y.len(),
-    )?;
+    check_numbers("x (numbers)", &[n, cols], x.len())?;
+    check_numbers("y (numbers)", &[n, rows], y.len())?;
     let mut row = vec![0.0; cols];
     let x: Vec<_> = (0..n)
         .map(|t| quantised_vector(&x[t * cols..][..cols]))

@@ -331,7 +331,7 @@ fn copies(log: &Path) {
         .collect();
     let [a, b] = [0, 1].map(|_| device.allocate(bytes.len() + 5).unwrap());
     device.upload(&bytes, &a, 5).unwrap();
-    device.copy((&a, 5), (&b, 2), bytes.len()).unwrap();
+    device.copy(a.at(5), b.at(2), bytes.len()).unwrap();
     device.upload(&[9; 3], &a, 5).unwrap();
     let mut found = vec![0; bytes.len()];
     device.download(&b, 2, &mut found).unwrap();
@@ -339,10 +339,10 @@ fn copies(log: &Path) {
     device.download(&a, 5, &mut found[..4]).unwrap();
     assert_eq!(found[..4], [9, 9, 9, bytes[3]]);
     device.upload(&[], &a, 0).unwrap();
-    device.copy((&a, 0), (&b, 0), 0).unwrap();
+    device.copy(a.at(0), b.at(0), 0).unwrap();
     assert!(device.upload(&[0; 2], &a, a.len() - 1).is_err());
     assert!(device.download(&a, a.len(), &mut [0]).is_err());
-    assert!(device.copy((&a, 6), (&b, 0), bytes.len()).is_err());
+    assert!(device.copy(a.at(6), b.at(0), bytes.len()).is_err());
     drop((a, b, device));
     assert_all_freed(log);
 }

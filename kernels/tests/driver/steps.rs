@@ -18,6 +18,7 @@ pub fn counts(device: &Cuda) -> [u64; 5] {
         created: made,
         launched: plain,
         interrupted,
+        ..
     } = device.step_counts();
     [replayed, updated, made, plain, interrupted]
 }
@@ -32,7 +33,7 @@ pub fn step(
     ops::add(device, numbers, x, y)?;
     ops::add(device, numbers, x, y)?;
     if let Some(copy) = copy {
-        device.copy((x, 0), (copy, 0), 4 * numbers)?;
+        device.copy(x.at(0), copy.at(0), 4 * numbers)?;
     }
     device.end_step()
 }
@@ -79,7 +80,7 @@ pub fn partly_changed_steps_are_updated(log: &Path, updates: bool) {
         device.begin_step().unwrap();
         ops::add(&device, 600, &x, &y).unwrap();
         ops::add(&device, second.1, &x, second.0).unwrap();
-        device.copy((&x, 0), (copy, 0), 2400).unwrap();
+        device.copy(x.at(0), copy.at(0), 2400).unwrap();
         ops::add(&device, 1, &y, &z).unwrap();
         device.end_step().unwrap();
         let found = download(&device, copy, 600);
@@ -119,7 +120,7 @@ pub fn dependent_launches_begin_early(log: &Path, accepted: bool) {
         device.begin_step().unwrap();
         ops::add(device, 600, &x, &y).unwrap();
         ops::rms_norm(device, shape, &x, &weight, 0.0, &y).unwrap();
-        device.copy((&y, 0), (&x, 0), 2400).unwrap();
+        device.copy(y.at(0), x.at(0), 2400).unwrap();
         ops::add(device, 600, &x, &y).unwrap();
         ops::add(device, 600, &x, &y).unwrap();
         device.end_step().unwrap();
@@ -250,7 +251,7 @@ pub fn dropped_memory_survives_until_the_step_ends(log: &Path) {
     ops::add(&device, 600, &x, &y).unwrap();
     drop(y);
     let z = device.allocate(2400).unwrap();
-    device.copy((&x, 0), (&z, 0), 2400).unwrap();
+    device.copy(x.at(0), z.at(0), 2400).unwrap();
     device.end_step().unwrap();
     assert_eq!(download(&device, &z, 600), [11.0; 600]);
     device.begin_step().unwrap();

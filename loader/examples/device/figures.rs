@@ -1,10 +1,10 @@
 //! Medians with confidence intervals.
 
-use serde_json::{Value, json};
+use serde::Serialize;
 use statrs::distribution::{Binomial, DiscreteCDF as _};
 
 /// Median of a sample with a distribution-free confidence interval.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Median {
     pub median: f64,
     /// The interval contains the population median with a probability of at least [`Median::sure`].
@@ -32,16 +32,6 @@ impl Median {
             high,
             sure,
             count,
-        })
-    }
-
-    pub fn to_json(self) -> Value {
-        json!({
-            "median": self.median,
-            "low": self.low,
-            "high": self.high,
-            "sure": self.sure,
-            "count": self.count,
         })
     }
 }

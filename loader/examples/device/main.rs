@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! device measure --shape NAME --form FORM [--device cuda:0|cpu|emulated] [OPTION VALUE ...]
-//! device slots   --shape NAME --form lowrank:RANK:TYPE ...   low-rank against dense projections of the same size
+//! device projections --shape NAME --form lowrank:RANK:TYPE ...   low-rank against dense projections of the same size
 //! device thermal --shape NAME --form FORM [--seconds S] [--sensor SPEC] [--range LOW:HIGH] ...
 //! device make    --shape NAME --form dense:TYPE --out FILE.gguf
 //! device first   --model FILE ...                            time from a file to the first token
@@ -17,11 +17,13 @@
 //! N,N,...` runs with concurrent copies of that size.
 
 mod figures;
+#[cfg(any(feature = "cuda", feature = "emulated"))]
+mod gpu;
 mod measure;
 mod model;
 mod on;
+mod projections;
 mod shape;
-mod slots;
 mod thermal;
 
 use std::collections::BTreeMap;
@@ -39,8 +41,8 @@ use serde_json::{Value, json};
 use measure::{BenchmarkSettings, FirstTokenTask, MeasureTask};
 use model::MatrixGenerator;
 use on::{BenchmarkExecutor, Outcome, Task, run_on_device};
+use projections::ProjectionsTask;
 use shape::{Shape, StorageForm};
-use slots::ProjectionsTask;
 use thermal::ThermalTask;
 
 const OPTIONS: &str = "shape form layers vocabulary device threads context tokens runs seconds prefill copy-mib thrash-mib beside-mib \
@@ -202,7 +204,7 @@ impl Task for Info {
 
 fn run(arguments: &[String], began: Instant) -> Outcome<Value> {
     let Some((what, rest)) = arguments.split_first() else {
-        return Err("expected measure, slots, thermal, make, first or info".into());
+        return Err("expected measure, projections, thermal, make, first or info".into());
     };
     let given = CommandOptions::read(rest)?;
     let (device, pool) = (given.device()?, given.pool()?);
@@ -234,10 +236,10 @@ fn run(arguments: &[String], began: Instant) -> Outcome<Value> {
             let file = given.random_model(plan.positions())?;
             run_on_device(device, &pool, None, MeasureTask { plan, file })?
         }
-        "slots" => {
+        "projections" => {
             let (rank, dtype) = match given.parse_required("form")? {
                 StorageForm::LowRank(rank, dtype) => (rank, dtype),
-                _ => return Err("slots are compared of a form lowrank:RANK:TYPE".into()),
+                _ => return Err("projections are compared of a form lowrank:RANK:TYPE".into()),
             };
             let (shape, bytes) = (
                 given.shape()?,
@@ -326,12 +328,17 @@ mod tests {
     }
 
     #[test]
-    fn slots_compares_low_rank_with_dense() {
+    fn projections_compare_low_rank_with_dense() {
         let found = on_cpu(
-            "slots --shape tiny --form lowrank:64:q8_0 --device cpu --threads 1 --bytes-mib 1 --runs 3",
+            "projections --shape tiny --form lowrank:64:q8_0 --device cpu --threads 1 --bytes-mib 1 --runs 3",
         );
-        assert_eq!(found["slots"].as_array().unwrap().len(), 4);
-        assert!(found["slots"][0]["time_ratio"]["median"].as_f64().unwrap() > 0.0);
+        assert_eq!(found["projections"].as_array().unwrap().len(), 4);
+        assert!(
+            found["projections"][0]["time_ratio"]["median"]
+                .as_f64()
+                .unwrap()
+                > 0.0
+        );
     }
 
     #[test]
@@ -399,7 +406,7 @@ mod tests {
                 "measure" => assert!(given.plan().unwrap().runs > 2),
                 "thermal" => assert!(given.parse_or_default("seconds", 0.0).unwrap() > 1.0),
                 "make" => assert!(given.parse_required::<std::path::PathBuf>("out").is_ok()),
-                "slots" => assert!(matches!(
+                "projections" => assert!(matches!(
                     given.parse_required("form"),
                     Ok(StorageForm::LowRank(..))
                 )),
@@ -439,7 +446,7 @@ mod tests {
                 "by name",
             ),
             (
-                "slots --device cpu --shape tiny --form dense:f16",
+                "projections --device cpu --shape tiny --form dense:f16",
                 "lowrank:RANK:TYPE",
             ),
             ("other", "nothing that can be done"),

@@ -10,7 +10,7 @@ use htc_loader::live::{
 };
 use htc_loader::live::{SensorSpec, open_sensor};
 use htc_loader::sampling::LogitsRequest;
-use htc_loader::{Backend, ExecError, Model, Session};
+use htc_loader::{Backend, Model, Session};
 use serde_json::{Value, json};
 
 use super::figures::Median;
@@ -42,6 +42,18 @@ impl BenchmarkSettings {
     /// Returns the positions that a session needs.
     pub fn positions(&self) -> usize {
         (self.context + self.tokens + 1).max(self.prefill + 1)
+    }
+
+    /// Repeats a measurement for the seconds of the plan, at least three times, at most as often
+    /// as it says.
+    fn repeat(&self, mut once: impl FnMut() -> Outcome<f64>) -> Outcome<Option<Median>> {
+        let (started, mut found) = (Instant::now(), Vec::new());
+        while found.len() < self.runs
+            && (found.len() < 3 || started.elapsed().as_secs_f64() < self.seconds)
+        {
+            found.push(once()?);
+        }
+        Ok(Median::from_values(found))
     }
 }
 
@@ -136,7 +148,7 @@ fn speed_of(speed: Option<Median>, bytes: u64, copy: Option<f64>) -> Value {
     };
     let rate = speed.median * bytes as f64;
     json!({
-        "tokens_per_second": speed.to_json(),
+        "tokens_per_second": speed,
         "bytes_per_second": rate,
         "of_copy": copy.map(|copy| rate / copy),
     })
@@ -201,13 +213,8 @@ impl<'a, B: Backend> DecodeBenchmark<'a, B> {
     }
 
     fn runs(&mut self, thrash: &mut Option<CopyFn>) -> Outcome<Option<Median>> {
-        let (started, mut found) = (Instant::now(), Vec::new());
-        while found.len() < self.plan.runs
-            && (found.len() < 3 || started.elapsed().as_secs_f64() < self.plan.seconds)
-        {
-            found.push(self.run(thrash)?);
-        }
-        Ok(Median::from_values(found))
+        let plan = self.plan;
+        plan.repeat(|| self.run(thrash))
     }
 
     fn runs_with_copies<M: BenchmarkExecutor>(
@@ -273,7 +280,7 @@ fn prefill<B: Backend>(
         return Ok(Value::Null);
     }
     let tokens = tokens(session.model().hyper().vocabulary, plan.prefill);
-    let mut once = || -> Result<f64, ExecError> {
+    let mut once = || {
         session.reset();
         let started = Instant::now();
         session.read_prompt(&tokens)?;
@@ -281,18 +288,12 @@ fn prefill<B: Backend>(
         Ok(tokens.len() as f64 / started.elapsed().as_secs_f64())
     };
     once()?;
-    let (started, mut found) = (Instant::now(), Vec::new());
-    while found.len() < plan.runs
-        && (found.len() < 3 || started.elapsed().as_secs_f64() < plan.seconds)
-    {
-        found.push(once()?);
-    }
-    let Some(speed) = Median::from_values(found) else {
+    let Some(speed) = plan.repeat(once)? else {
         return Ok(Value::Null);
     };
     Ok(json!({
         "tokens": plan.prefill,
-        "tokens_per_second": speed.to_json(),
+        "tokens_per_second": speed,
         "operations_per_token": operations,
         "tflops": speed.median * operations as f64 / 1e12,
     }))

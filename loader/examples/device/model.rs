@@ -195,21 +195,18 @@ fn model_tensors(shape: &Shape, form: StorageForm) -> Result<Vec<StoredTensor>, 
     for layer in 0..shape.layers {
         all.push(vector(Role::AttentionNorm { layer }));
         all.push(vector(Role::FfnNorm { layer }));
-        for slot in ProjectionKind::ALL {
-            let (rows, cols) = hyper.projection_shape(slot);
-            let kept = form.projection_tensors(slot, rows, cols)?;
-            let matrix = MatrixId::Projection {
-                layer,
-                projection: slot,
-            };
+        for projection in ProjectionKind::ALL {
+            let (rows, cols) = hyper.projection_shape(projection);
+            let kept = form.projection_tensors(projection, rows, cols)?;
+            let matrix = MatrixId::Projection { layer, projection };
             let tensors = kept.tensors(matrix, (rows, cols));
             if matches!(form, StorageForm::BaseAndResidual(_)) {
                 let role = Role::Refinement { matrix };
                 all.extend(tensors.iter().cloned().map(|t| StoredTensor { role, ..t }));
             }
             all.extend(tensors);
-            let first = |group: &InputGroup| group.projections().first() == Some(&slot);
-            if let Some(group) = slot.group().filter(first) {
+            let first = |group: &InputGroup| group.projections().first() == Some(&projection);
+            if let Some(group) = projection.group().filter(first) {
                 all.extend(kept.basis(layer, group, cols));
             }
         }
@@ -273,18 +270,21 @@ pub fn random_model(
 /// Returns the number of parameters of all projections, half the operations per token of a long
 /// prefill.
 pub fn projection_parameters(file: &ModelFile) -> u64 {
-    let of_slot = |role: Role| {
+    let of_projection = |role: Role| {
         matches!(role, Role::Linear { part, .. } if part != Part::Bias)
             || matches!(role, Role::Basis { .. } | Role::Refinement { .. })
     };
-    let slots = file.tensors.iter().filter(|tensor| of_slot(tensor.role));
-    slots
+    let projections = file
+        .tensors
+        .iter()
+        .filter(|tensor| of_projection(tensor.role));
+    projections
         .map(|tensor| tensor.rows as u64 * tensor.cols as u64)
         .sum()
 }
 
 fn gguf_name(role: Role) -> Option<String> {
-    let of_slot = |slot| match slot {
+    let of_projection = |projection| match projection {
         ProjectionKind::Q => Some("attn_q"),
         ProjectionKind::K => Some("attn_k"),
         ProjectionKind::V => Some("attn_v"),
@@ -303,10 +303,10 @@ fn gguf_name(role: Role) -> Option<String> {
         Role::FfnNorm { layer } => format!("blk.{layer}.ffn_norm.weight"),
         Role::Linear {
             layer,
-            projection: slot,
+            projection,
             part: Part::Weight,
         } => {
-            format!("blk.{layer}.{}.weight", of_slot(slot)?)
+            format!("blk.{layer}.{}.weight", of_projection(projection)?)
         }
         _ => return None,
     })

@@ -1,20 +1,16 @@
 //! Executors under measurement, with properties of their device.
 
 use std::error::Error;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use htc_formats::htz::KernelCode;
 use htc_kernels::Pool;
-use htc_kernels::cuda::{Device, DeviceError, Kernel, KernelArguments};
+use htc_kernels::cuda::DeviceError;
 use htc_loader::Model;
-use htc_loader::backend::{GpuMemoryEstimate, PlannedSession};
-use htc_loader::device::{
-    CpuExecutor, DeviceChoice, DeviceSelector, Executor, GpuExecutor, ReferenceExecutor,
-};
-use htc_loader::kv::KvKind;
+use htc_loader::device::{CpuExecutor, DeviceChoice, DeviceSelector, Executor, ReferenceExecutor};
 use serde_json::{Value, json};
 
 pub type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -134,7 +130,7 @@ fn on_cuda(
     task: impl Task,
 ) -> Outcome<Value> {
     let device = htc_loader::device::open_cuda(which, sealed)?;
-    task.run(&GpuExecutor(CountingDevice::new(device), Arc::clone(pool)))
+    task.run(&htc_loader::device::GpuExecutor(device, Arc::clone(pool)))
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -150,7 +146,7 @@ fn on_cuda(
 #[cfg(feature = "emulated")]
 fn on_emulated(pool: &Arc<Pool>, task: impl Task) -> Outcome<Value> {
     let device = htc_loader::backend::EmulatedDevice::new(0);
-    task.run(&GpuExecutor(CountingDevice::new(device), Arc::clone(pool)))
+    task.run(&htc_loader::device::GpuExecutor(device, Arc::clone(pool)))
 }
 
 #[cfg(not(feature = "emulated"))]
@@ -214,18 +210,8 @@ fn host_cache_evictor(bytes: usize) -> CopyFn {
     })
 }
 
-fn copy_function<D: Device>(device: D, bytes: usize, times: usize) -> Outcome<CopyFn> {
-    let (from, to) = (device.allocate(bytes)?, device.allocate(bytes)?);
-    Ok(Box::new(move || {
-        for _ in 0..times {
-            device.copy((&from, 0), (&to, 0), bytes)?;
-        }
-        device.synchronize()
-    }))
-}
-
 /// Returns the best rate of several timings; disturbances only slow a copy down.
-fn best_copy_rate(
+pub fn best_copy_rate(
     bytes: usize,
     copy: &mut impl FnMut() -> Outcome<()>,
     wait: impl Fn() -> Outcome<()>,
@@ -242,238 +228,4 @@ fn best_copy_rate(
         best = best.min(started.elapsed().as_secs_f64());
     }
     Ok((best > 0.0).then(|| (2 * COPIES * bytes) as f64 / best))
-}
-
-/// A device that describes itself.
-pub trait DescribedDevice: Device {
-    fn describe(&self) -> Value;
-    fn step_counts(&self) -> Value;
-
-    /// Opens the same device with a separate stream.
-    fn open_second_stream(&self) -> Result<Self, DeviceError>;
-}
-
-#[cfg(any(feature = "cuda", feature = "emulated"))]
-fn counts(counts: htc_kernels::cuda::StepCounts) -> Value {
-    json!({
-        "replayed": counts.replayed,
-        "updated": counts.updated,
-        "changed": counts.changed_operations,
-        "made": counts.created,
-        "plain": counts.launched,
-        "interrupted": counts.interrupted,
-    })
-}
-
-#[cfg(feature = "cuda")]
-impl DescribedDevice for htc_loader::backend::CudaDevice {
-    fn describe(&self) -> Value {
-        let found = self.properties();
-        json!({
-            "kind": "cuda",
-            "name": found.name,
-            "index": found.index,
-            "identifier": found.uuid_string(),
-            "architecture": found.architecture.to_string(),
-            "multiprocessors": found.multiprocessors,
-            "l2_bytes": found.l2_bytes,
-            "code": self.code_origin(),
-        })
-    }
-
-    fn step_counts(&self) -> Value {
-        counts(self.step_counts())
-    }
-
-    fn open_second_stream(&self) -> Result<Self, DeviceError> {
-        htc_loader::device::open_cuda(DeviceSelector::Index(self.properties().index), None)
-    }
-}
-
-#[cfg(feature = "emulated")]
-impl DescribedDevice for htc_loader::backend::EmulatedDevice {
-    fn describe(&self) -> Value {
-        json!({ "kind": "emulated", "name": self.name() })
-    }
-
-    fn step_counts(&self) -> Value {
-        counts(self.step_counts())
-    }
-    fn open_second_stream(&self) -> Result<Self, DeviceError> {
-        Ok(Self::new(1))
-    }
-}
-
-/// A device that counts launches and copies.
-#[derive(Clone, Debug)]
-pub struct CountingDevice<D> {
-    device: D,
-    launches: Arc<AtomicU64>,
-    copies: Arc<AtomicU64>,
-}
-
-impl<D: Device> CountingDevice<D> {
-    #[cfg_attr(
-        not(any(feature = "cuda", feature = "emulated")),
-        expect(dead_code, reason = "a build without a device has nothing to count on")
-    )]
-    pub fn new(device: D) -> Self {
-        let (launches, copies) = (Arc::default(), Arc::default());
-        CountingDevice {
-            device,
-            launches,
-            copies,
-        }
-    }
-}
-
-impl<D: Device> Device for CountingDevice<D> {
-    type Memory = D::Memory;
-
-    fn name(&self) -> String {
-        self.device.name()
-    }
-
-    fn multiprocessors(&self) -> usize {
-        self.device.multiprocessors()
-    }
-
-    fn uuid(&self) -> Option<String> {
-        self.device.uuid()
-    }
-
-    fn launch_note(&self) -> Option<String> {
-        self.device.launch_note()
-    }
-
-    fn max_shared_bytes(&self) -> usize {
-        self.device.max_shared_bytes()
-    }
-
-    fn max_resident_blocks<A: KernelArguments>(
-        &self,
-        kernel: &Kernel<A>,
-        shared: usize,
-    ) -> Result<usize, DeviceError> {
-        self.device.max_resident_blocks(kernel, shared)
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<D::Memory, DeviceError> {
-        self.device.allocate(bytes)
-    }
-
-    fn memory_info(&self) -> Result<[usize; 2], DeviceError> {
-        self.device.memory_info()
-    }
-
-    fn upload(&self, from: &[u8], to: &D::Memory, at: usize) -> Result<(), DeviceError> {
-        self.device.upload(from, to, at)
-    }
-
-    fn upload_parts(
-        &self,
-        to: &D::Memory,
-        parts: &[(usize, usize)],
-        fill: &mut dyn FnMut(&mut [u8]) -> Result<(), DeviceError>,
-    ) -> Result<(), DeviceError> {
-        self.device.upload_parts(to, parts, fill)
-    }
-
-    fn download(&self, from: &D::Memory, at: usize, to: &mut [u8]) -> Result<(), DeviceError> {
-        self.device.download(from, at, to)
-    }
-
-    fn copy(
-        &self,
-        from: (&D::Memory, usize),
-        to: (&D::Memory, usize),
-        bytes: usize,
-    ) -> Result<(), DeviceError> {
-        self.copies.fetch_add(1, Ordering::Relaxed);
-        self.device.copy(from, to, bytes)
-    }
-
-    unsafe fn launch<A: KernelArguments>(
-        &self,
-        kernel: &Kernel<A>,
-        grid: [u32; 3],
-        shared: usize,
-        arguments: &A,
-    ) -> Result<(), DeviceError> {
-        self.launches.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: guaranteed by the caller.
-        unsafe { self.device.launch(kernel, grid, shared, arguments) }
-    }
-
-    fn synchronize(&self) -> Result<(), DeviceError> {
-        self.device.synchronize()
-    }
-
-    fn begin_step(&self) -> Result<(), DeviceError> {
-        self.device.begin_step()
-    }
-
-    fn end_step(&self) -> Result<(), DeviceError> {
-        self.device.end_step()
-    }
-}
-
-impl<D: DescribedDevice> BenchmarkExecutor for GpuExecutor<CountingDevice<D>> {
-    fn check_memory(&self, model: &Model, positions: usize) -> Outcome<()> {
-        let kind = KvKind::default();
-        let planned = PlannedSession {
-            model,
-            positions,
-            kind,
-        };
-        Ok(GpuMemoryEstimate::for_sessions::<CountingDevice<D>>(&[planned]).check(&self.0)?)
-    }
-
-    fn device(&self) -> Value {
-        let mut all = self.0.device.describe();
-        if let Ok([free, total]) = self.0.memory_info() {
-            all["memory_free"] = free.into();
-            all["memory"] = total.into();
-        }
-        all
-    }
-
-    fn copy_rate(&self, bytes: usize) -> Outcome<Option<f64>> {
-        let device = &self.0.device;
-        let bytes = bytes.min(device.memory_info()?[0] / 4);
-        let (from, to) = (device.allocate(bytes)?, device.allocate(bytes)?);
-        let mut copy = || Ok(device.copy((&from, 0), (&to, 0), bytes)?);
-        best_copy_rate(bytes, &mut copy, || Ok(device.synchronize()?))
-    }
-
-    fn single_launch_backend(&self) -> Option<Self::Backend> {
-        Some(self.backend().in_one_launch())
-    }
-
-    fn launches(&self) -> Option<[u64; 2]> {
-        let counts = [&self.0.launches, &self.0.copies];
-        Some(counts.map(|count| count.load(Ordering::Relaxed)))
-    }
-
-    fn steps(&self) -> Value {
-        self.0.device.step_counts()
-    }
-
-    fn cache_evictor(&self, bytes: usize) -> Outcome<CopyFn> {
-        copy_function(self.0.device.clone(), bytes, 1)
-    }
-
-    fn background_copy(&self, bytes: usize) -> Outcome<CopyFn> {
-        // With a separate stream, so that the measured work does not wait for it; reads half and
-        // writes half.
-        copy_function(self.0.device.open_second_stream()?, bytes / 2, 16)
-    }
-
-    fn begin(&self) -> Outcome<()> {
-        Ok(self.0.begin_step()?)
-    }
-
-    fn end(&self) -> Outcome<()> {
-        Ok(self.0.end_step()?)
-    }
 }

@@ -175,7 +175,7 @@ impl StorageForm {
     /// Returns the stored tensors of a projection. Ranks are limited to the full rank.
     pub fn projection_tensors(
         &self,
-        slot: ProjectionKind,
+        projection: ProjectionKind,
         rows: usize,
         cols: usize,
     ) -> Result<StoredForm, CodecError> {
@@ -192,8 +192,8 @@ impl StorageForm {
         Ok(match *self {
             StorageForm::Dense(weight) => StoredForm::Dense { weight },
             StorageForm::LowRank(rank, dtype) => low(rank, dtype),
-            StorageForm::Basis(rank, dtype) if slot.group().is_some() => shared(rank, dtype),
-            StorageForm::Grc(rank, dtype) if slot.group() == Some(InputGroup::Qkv) => {
+            StorageForm::Basis(rank, dtype) if projection.group().is_some() => shared(rank, dtype),
+            StorageForm::Grc(rank, dtype) if projection.group() == Some(InputGroup::Qkv) => {
                 shared(rank, dtype)
             }
             StorageForm::Grc(_, weight) => StoredForm::Dense { weight },

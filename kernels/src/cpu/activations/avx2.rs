@@ -3,10 +3,14 @@
 use std::arch::x86_64::*;
 
 use super::{BELOW_HALF, BLOCK, BLOCKS, MIN_MAGNITUDE, SUPER_BLOCK_LEN, SuperBlock};
+use crate::cpu::blocks::supported;
+
+/// Used only in kernel tables for processors with AVX2.
+pub(in crate::cpu) const QUANTISE: fn(&[f32], &mut [SuperBlock]) = supported!(|x, out| quantise);
 
 /// Quantises one row; bit-identical to [`quantise`](super::quantise).
 #[target_feature(enable = "avx2")]
-pub(in crate::cpu) fn quantise(x: &[f32], out: &mut [SuperBlock]) {
+fn quantise(x: &[f32], out: &mut [SuperBlock]) {
     let (super_blocks, rest) = x.as_chunks::<SUPER_BLOCK_LEN>();
     for (x, super_block) in super_blocks.iter().zip(&mut *out) {
         quantise_super_block(x, super_block);

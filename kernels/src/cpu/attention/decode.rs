@@ -6,7 +6,7 @@ use super::Attention;
 use crate::cpu::Cpu;
 use crate::cpu::kernels::Kernels;
 use crate::cpu::kv::{KvNumbers, KvView};
-use crate::cpu::low_rank::{LowRankView, SmallMatrix, multiply_batch};
+use crate::cpu::low_rank::{LowRankView, multiply_batch};
 use crate::cpu::scratch::Scratch;
 use crate::error::ShapeError;
 
@@ -52,11 +52,7 @@ impl Cpu {
     ) -> Result<(), ShapeError> {
         attention.check()?;
         let Some(position) = positions.checked_sub(1) else {
-            return Err(ShapeError {
-                argument: "positions (at least)",
-                expected: 1,
-                actual: 0,
-            });
+            return Err(ShapeError::new("positions (at least)", 1, 0));
         };
         let size = kv.head_size();
         let float32 = matches!(
@@ -127,12 +123,7 @@ impl Cpu {
         let mut queries = vec![0.0; q.len() / size * rank];
         self.pool
             .chunks_mut(&mut queries, group * rank, |kv_head, queries| {
-                let a = SmallMatrix {
-                    numbers: low.basis(0, kv_head),
-                    rows: rank,
-                    cols: size,
-                    transposed: false,
-                };
+                let a = low.projection(0, kv_head);
                 let q = &q[kv_head * group * size..][..group * size];
                 multiply_batch(self.kernels, a, q, queries);
             });
@@ -187,12 +178,7 @@ impl Cpu {
         }
         if let Some(low) = kv.low_rank().filter(|_| visible.low > 0) {
             self.pool.chunks_mut(out, group * size, |kv_head, out| {
-                let a = SmallMatrix {
-                    numbers: low.basis(1, kv_head),
-                    rows: size,
-                    cols: low_size,
-                    transposed: true,
-                };
+                let a = low.expansion(1, kv_head);
                 let group_coordinates =
                     &coordinates[kv_head * group * low_size..][..group * low_size];
                 let mut expanded = vec![0.0; out.len()];
@@ -285,6 +271,39 @@ fn attend_f16(
     }
 }
 
+/// Scores of heads, `[heads, count]`, of which the columns from `first` on are computed.
+pub(super) struct ScoreColumns<'a> {
+    pub scores: &'a mut [f32],
+    pub count: usize,
+    pub first: usize,
+}
+
+/// Computes the scores of keys of `size` numbers. As many at a time are decoded to `tile` as it
+/// holds, and as `tile_scores` holds scores of.
+pub(super) fn score_decoded(
+    kernels: &Kernels,
+    attention: &Attention,
+    q: &[f32],
+    keys: KvNumbers<'_>,
+    size: usize,
+    [tile, tile_scores]: [&mut [f32]; 2],
+    columns: ScoreColumns<'_>,
+) {
+    let (heads, total) = (q.len() / size, keys.len() / size);
+    let rows = (tile.len() / size).min(tile_scores.len() / heads).max(1);
+    for first in (0..total).step_by(rows) {
+        let rows = rows.min(total - first);
+        let keys = keys.slice(first * size..(first + rows) * size);
+        let keys = keys.decode_f32(kernels, tile);
+        let tile_scores = &mut tile_scores[..heads * rows];
+        (kernels.attention.scores_f32)(q, keys, size, attention.scale, tile_scores);
+        let heads = columns.scores.chunks_exact_mut(columns.count);
+        for (scores, tile_scores) in heads.zip(tile_scores.chunks_exact(rows)) {
+            scores[columns.first + first..][..rows].copy_from_slice(tile_scores);
+        }
+    }
+}
+
 fn attend_decoded(
     kernels: &Kernels,
     attention: &Attention,
@@ -306,18 +325,13 @@ fn attend_decoded(
     for ((q, sums), ends) in together.zip(ends.chunks_mut(DECODED_HEADS_PER_PASS * 2)) {
         let heads = q.len() / key_size;
         let scores = &mut buffer[..heads * count];
-        let rows = (TILE_NUMBERS / key_size).clamp(1, SPLIT_POSITIONS);
-        for first in (0..count).step_by(rows) {
-            let rows = rows.min(count - first);
-            let keys = run.keys.slice(first * key_size..(first + rows) * key_size);
-            let keys = keys.decode_f32(kernels, &mut tile);
-            let tile_scores = &mut tile_scores[..heads * rows];
-            (kernels.attention.scores_f32)(q, keys, key_size, attention.scale, tile_scores);
-            let heads = scores.chunks_exact_mut(count);
-            for (scores, tile_scores) in heads.zip(tile_scores.chunks_exact(rows)) {
-                scores[first..first + rows].copy_from_slice(tile_scores);
-            }
-        }
+        let columns = ScoreColumns {
+            scores,
+            count,
+            first: 0,
+        };
+        let buffers = [&mut tile[..], &mut tile_scores[..]];
+        score_decoded(kernels, attention, q, run.keys, key_size, buffers, columns);
         softmax(kernels, attention, count, scores, ends);
         let rows = (TILE_NUMBERS / value_size).clamp(1, SPLIT_POSITIONS);
         for first in (0..count).step_by(rows) {

@@ -1,20 +1,11 @@
 //! Importance of positions: attention weights summed over the last queries.
 
-use std::ops::Range;
-
 use super::Attention;
-use super::decode::TILE_NUMBERS;
+use super::decode::{ScoreColumns, TILE_NUMBERS, score_decoded};
 use crate::cpu::Cpu;
 use crate::cpu::kv::{KvNumbers, KvView};
-use crate::cpu::low_rank::{LowRankView, SmallMatrix, multiply_batch};
-use crate::error::{ShapeError, check_size, checked_product};
-
-/// Columns `at` of the scores `[group, count]`.
-struct ScoreColumns<'a> {
-    scores: &'a mut [f32],
-    count: usize,
-    at: Range<usize>,
-}
+use crate::cpu::low_rank::{LowRankView, multiply_batch};
+use crate::error::{ShapeError, check_numbers};
 
 impl Cpu {
     /// Sums the attention weights that the queries `q [n, heads, head_size]` at positions `start
@@ -39,11 +30,7 @@ impl Cpu {
         let heads = kv.check_queries(q.len(), n, start, q.len())?;
         let total = start + n;
         let what = "out (numbers)";
-        check_size(
-            what,
-            checked_product(what, &[kv.kv_heads(), total])?,
-            out.len(),
-        )?;
+        check_numbers(what, &[kv.kv_heads(), total], out.len())?;
         out.fill(0.0);
         if heads == 0 {
             return Ok(());
@@ -87,19 +74,21 @@ impl Cpu {
             if run[0] >= run[1] {
                 continue;
             }
-            let at = run[0] - first..run[1] - first;
+            let columns = ScoreColumns {
+                scores,
+                count,
+                first: run[0] - first,
+            };
             match low {
                 Some(low) => {
                     let rows = run[0] - front..run[1] - front;
                     let q = self.head_coordinates(low, kv_head, q);
                     let [keys, _] = low.rows(kv_head, rows);
-                    let columns = ScoreColumns { scores, count, at };
                     self.score_run(&q, keys, low.ranks()[0], attention, columns);
                 }
                 None => {
                     let rows = kv.full_row(run[0])..kv.full_row(run[1]);
                     let [keys, _] = kv.rows(kv_head, rows);
-                    let columns = ScoreColumns { scores, count, at };
                     self.score_run(q, keys, size, attention, columns);
                 }
             }
@@ -118,12 +107,7 @@ impl Cpu {
     }
 
     fn head_coordinates(&self, low: &LowRankView<'_>, kv_head: usize, q: &[f32]) -> Vec<f32> {
-        let a = SmallMatrix {
-            numbers: low.basis(0, kv_head),
-            rows: low.ranks()[0],
-            cols: low.head_size(),
-            transposed: false,
-        };
+        let a = low.projection(0, kv_head);
         let mut coordinates = vec![0.0; q.len() / a.cols * a.rows];
         multiply_batch(self.kernels, a, q, &mut coordinates);
         coordinates
@@ -138,20 +122,10 @@ impl Cpu {
         attention: &Attention,
         columns: ScoreColumns<'_>,
     ) {
-        let ScoreColumns { scores, count, at } = columns;
-        let tile = (TILE_NUMBERS / size).max(1);
-        let mut buffer = vec![0.0; tile.min(at.len()) * size];
-        let mut tile_scores = vec![0.0; q.len() / size * tile];
-        for first in (0..at.len()).step_by(tile) {
-            let rows = tile.min(at.len() - first);
-            let keys = keys.slice(first * size..(first + rows) * size);
-            let keys = keys.decode_f32(self.kernels, &mut buffer);
-            let tile_scores = &mut tile_scores[..q.len() / size * rows];
-            (self.kernels.attention.scores_f32)(q, keys, size, attention.scale, tile_scores);
-            let heads = scores.chunks_exact_mut(count);
-            for (scores, tile_scores) in heads.zip(tile_scores.chunks_exact(rows)) {
-                scores[at.start + first..][..rows].copy_from_slice(tile_scores);
-            }
-        }
+        let rows = (TILE_NUMBERS / size).clamp(1, (keys.len() / size).max(1));
+        let mut tile = vec![0.0; rows * size];
+        let mut scores = vec![0.0; q.len() / size * rows];
+        let buffers = [&mut tile[..], &mut scores[..]];
+        score_decoded(self.kernels, attention, q, keys, size, buffers, columns);
     }
 }

@@ -13,45 +13,37 @@ mod trellis;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use htc_formats::bands::{
-    CHUNK, CODEBOOKS, Code, CodeKind, QUADS_PER_GROUP, TRELLIS_TABLES, Trellis,
-};
+use htc_formats::bands::{CHUNK, Code, CodeKind, QUADS_PER_GROUP, TRELLIS_TABLES, Trellis};
 
 use super::scalar::{Stream, codebook_chunks};
 use super::{
-    GroupScratch, GroupWeights, RowValues, SummedVectorGroup, VectorGroup, dot_unpacked, subarray,
+    ColumnGroupKernels, GroupScratch, GroupWeights, RowValues, SummedVectorGroup, by_bits,
+    dot_unpacked, subarray,
 };
-
-pub(in super::super) use tile::add;
+use crate::cpu::blocks::supported;
+use codebook::multiply as multiply_codebook;
+use tile::add;
+use trellis::multiply as multiply_trellis;
 
 const WIDTH: usize = 32;
 
-/// Implements [`ColumnGroupKernels::unpack`](super::ColumnGroupKernels::unpack).
+/// Used only in kernel tables for processors with these instructions.
+pub(in crate::cpu) const KERNELS: ColumnGroupKernels = ColumnGroupKernels {
+    unpack: supported!(|code, column_group, groups, out| unpack),
+    add: supported!(|integers, factors, vectors, sums| add),
+    multiply: supported!(|code, column_group, groups, vector, scratch, sums| multiply),
+};
+
 #[target_feature(enable = "avx2,fma")]
-pub(in super::super) fn unpack(
-    code: Code,
-    column_group: &[u8],
-    groups: Range<usize>,
-    out: &mut [GroupWeights],
-) {
-    match (code.kind(), code.bits()) {
-        (CodeKind::Trellis, 2) => unpack_trellis::<2>(code, column_group, groups, out),
-        (CodeKind::Trellis, 3) => unpack_trellis::<3>(code, column_group, groups, out),
-        (CodeKind::Trellis, 4) => unpack_trellis::<4>(code, column_group, groups, out),
-        (CodeKind::Trellis, _) => unpack_trellis::<5>(code, column_group, groups, out),
-        (CodeKind::Codebook, 2) => unpack_codebook::<2>(code, column_group, groups, out),
-        (CodeKind::Codebook, 3) => unpack_codebook::<3>(code, column_group, groups, out),
-        (CodeKind::Codebook, 4) => unpack_codebook::<4>(code, column_group, groups, out),
-        (CodeKind::Codebook, 5) => unpack_codebook::<5>(code, column_group, groups, out),
-        (CodeKind::Codebook, 6) => unpack_codebook::<6>(code, column_group, groups, out),
-        (CodeKind::Codebook, 7) => unpack_codebook::<7>(code, column_group, groups, out),
-        (CodeKind::Codebook, _) => unpack_codebook::<8>(code, column_group, groups, out),
-    }
+fn unpack(code: Code, column_group: &[u8], groups: Range<usize>, out: &mut [GroupWeights]) {
+    by_bits!(code:
+        unpack_trellis(code, column_group, groups, out),
+        unpack_codebook(code, column_group, groups, out)
+    );
 }
 
-/// Implements [`ColumnGroupKernels::multiply`](super::ColumnGroupKernels::multiply).
 #[target_feature(enable = "avx2,fma")]
-pub(in super::super) fn multiply(
+fn multiply(
     code: Code,
     column_group: &[u8],
     groups: Range<usize>,
@@ -59,40 +51,14 @@ pub(in super::super) fn multiply(
     scratch: &mut GroupScratch,
     sums: &mut [RowValues],
 ) {
-    match (code.kind(), code.bits()) {
-        // No matrix has such tables today.
-        (CodeKind::Trellis, _) if code.table_index() != nibbles::TABLES_VERSION => {
-            let unpack = |code, column_group: &[u8], groups, out: &mut [GroupWeights]| {
-                unpack(code, column_group, groups, out)
-            };
-            let add = |integers: &[GroupWeights],
-                       factors: &[RowValues],
-                       parts: &[VectorGroup<'_>],
-                       sums: &mut [RowValues]| {
-                add(integers, factors, parts, sums);
-            };
-            dot_unpacked(unpack, add, code, column_group, groups, vector, sums);
-        }
-        (CodeKind::Trellis, 2) => {
-            trellis::multiply::<2>(column_group, groups, vector, scratch, sums)
-        }
-        (CodeKind::Trellis, 3) => {
-            trellis::multiply::<3>(column_group, groups, vector, scratch, sums)
-        }
-        (CodeKind::Trellis, 4) => {
-            trellis::multiply::<4>(column_group, groups, vector, scratch, sums)
-        }
-        (CodeKind::Trellis, _) => {
-            trellis::multiply::<5>(column_group, groups, vector, scratch, sums)
-        }
-        (CodeKind::Codebook, 2) => codebook::multiply::<2>(column_group, groups, vector, sums),
-        (CodeKind::Codebook, 3) => codebook::multiply::<3>(column_group, groups, vector, sums),
-        (CodeKind::Codebook, 4) => codebook::multiply::<4>(column_group, groups, vector, sums),
-        (CodeKind::Codebook, 5) => codebook::multiply::<5>(column_group, groups, vector, sums),
-        (CodeKind::Codebook, 6) => codebook::multiply::<6>(column_group, groups, vector, sums),
-        (CodeKind::Codebook, 7) => codebook::multiply::<7>(column_group, groups, vector, sums),
-        (CodeKind::Codebook, _) => codebook::multiply::<8>(column_group, groups, vector, sums),
+    if code.kind() == CodeKind::Trellis && code.table_index() != nibbles::TABLES_VERSION {
+        let ColumnGroupKernels { unpack, add, .. } = KERNELS;
+        return dot_unpacked(unpack, add, code, column_group, groups, vector, sums);
     }
+    by_bits!(code:
+        multiply_trellis(column_group, groups, vector, scratch, sums),
+        multiply_codebook(column_group, groups, vector, sums)
+    );
 }
 
 #[inline]
@@ -151,17 +117,6 @@ fn look_up_64(table: &Table, index: __m256i) -> __m256i {
         fifth,
     );
     _mm256_blendv_epi8(low, high, sixth)
-}
-
-/// Looks up 32 entries by five-bit indices; bit 5 is ignored, the highest is zero.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn look_up_32(table: &Table, index: __m256i) -> __m256i {
-    _mm256_blendv_epi8(
-        _mm256_shuffle_epi8(table[0], index),
-        _mm256_shuffle_epi8(table[1], index),
-        _mm256_slli_epi16::<3>(index),
-    )
 }
 
 /// Shuffle and multipliers that extract eight windows, as [`window_pattern`].
@@ -309,93 +264,13 @@ fn unpack_codebook<const BITS: usize>(
     groups: Range<usize>,
     out: &mut [GroupWeights],
 ) {
-    // Up to four bits the table holds both signs, beyond that magnitudes.
-    let magnitudes = CODEBOOKS.get(BITS - 2).copied().unwrap_or(&[]);
-    let mut signed = [0_i8; 16];
-    if BITS <= 4 {
-        for (i, &magnitude) in magnitudes.iter().enumerate() {
-            (signed[i], signed[i + magnitudes.len()]) = (magnitude, -magnitude);
-        }
-    }
-    let table = lookup_table(if BITS <= 4 { &signed } else { magnitudes });
+    let table = lookup_table(const { &codebook::table_entries(BITS) });
     for (g, group) in out.iter_mut().enumerate() {
         let chunks = codebook_chunks(code, column_group, groups.start + g);
         for (chunk, out) in chunks.chunks_exact(CHUNK * BITS / 8).zip(group) {
-            let parts = out.as_chunks_mut::<WIDTH>().0;
-            for (h, (out, codes)) in parts
-                .iter_mut()
-                .zip(codes_from_planes::<BITS>(chunk))
-                .enumerate()
-            {
-                if BITS == 8 {
-                    let codes = load(subarray(chunk, h * WIDTH));
-                    store(out, _mm256_max_epi8(codes, _mm256_set1_epi8(-127)));
-                    continue;
-                }
-                let entries = match BITS {
-                    2..=5 => _mm256_shuffle_epi8(table[0], codes),
-                    6 => look_up_32(&table, codes),
-                    _ => look_up_64(&table, codes),
-                };
-                if BITS <= 4 {
-                    store(out, entries);
-                    continue;
-                }
-                let sign = _mm256_set1_epi8(1 << ((BITS - 1) % 7));
-                let negative = _mm256_cmpeq_epi8(_mm256_and_si256(codes, sign), sign);
-                let flipped = _mm256_xor_si256(entries, negative);
-                store(out, _mm256_sub_epi8(flipped, negative));
+            for (half, out) in out.as_chunks_mut::<WIDTH>().0.iter_mut().enumerate() {
+                store(out, codebook::weights::<BITS>(&table, chunk, half));
             }
         }
     }
-}
-
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn codes_from_planes<const BITS: usize>(chunk: &[u8]) -> [__m256i; 2] {
-    let mut codes = [_mm256_setzero_si256(); 2];
-    if BITS == 8 {
-        return codes;
-    }
-    let mut at = 0;
-    if BITS & 4 != 0 {
-        let mask = _mm256_set1_epi8(15);
-        let four = load(subarray(chunk, 0));
-        codes[0] = _mm256_and_si256(four, mask);
-        codes[1] = _mm256_and_si256(_mm256_srli_epi16::<4>(four), mask);
-        at = 32;
-    }
-    if BITS & 2 != 0 {
-        let two = subarray(chunk, at);
-        let two = load_two_128(two, two);
-        let mask = _mm256_set1_epi8(3);
-        for (h, codes) in codes.iter_mut().enumerate() {
-            let shift = 4 * h as i64;
-            let shifts = _mm256_set_epi64x(shift + 2, shift + 2, shift, shift);
-            let plane = _mm256_and_si256(_mm256_srlv_epi64(two, shifts), mask);
-            let plane = if BITS & 4 != 0 {
-                _mm256_slli_epi16::<4>(plane)
-            } else {
-                plane
-            };
-            *codes = _mm256_or_si256(*codes, plane);
-        }
-        at += 16;
-    }
-    if BITS & 1 != 0 {
-        let one = _mm256_set1_epi64x(i64::from_le_bytes(*subarray(chunk, at)));
-        let mask = _mm256_set1_epi8(1);
-        for (h, codes) in codes.iter_mut().enumerate() {
-            let shift = 4 * h as i64;
-            let shifts = _mm256_set_epi64x(shift + 3, shift + 2, shift + 1, shift);
-            let plane = _mm256_and_si256(_mm256_srlv_epi64(one, shifts), mask);
-            let plane = match BITS {
-                3 => _mm256_slli_epi16::<2>(plane),
-                5 => _mm256_slli_epi16::<4>(plane),
-                _ => _mm256_slli_epi16::<6>(plane),
-            };
-            *codes = _mm256_or_si256(*codes, plane);
-        }
-    }
-    codes
 }

@@ -1,6 +1,10 @@
 //! Column group kernels for x86-64 with AVX-512 (F, BW, DQ, VL, VBMI, VNNI).
 
 use std::arch::x86_64::*;
+use std::arch::x86_64::{
+    _mm512_add_epi8 as add_bytes, _mm512_add_epi32 as add_i32, _mm512_dpbusd_epi32 as dot,
+    _mm512_set1_epi32 as broadcast_i32,
+};
 use std::ops::Range;
 
 use htc_formats::bands::{
@@ -14,8 +18,9 @@ use super::wide::{
 };
 use super::{
     ColumnGroupKernels, GROUPS, GroupScratch, GroupWeights, RowValues, SummedVectorGroup,
-    VectorGroup, subarray,
+    VectorGroup, by_bits, subarray,
 };
+use crate::cpu::blocks::{compiled_for, supported};
 
 type Register = __m512i;
 
@@ -23,18 +28,9 @@ const MAX_VECTORS: usize = 64;
 
 /// Used only in kernel tables for processors with these instructions.
 pub(in crate::cpu) const KERNELS: ColumnGroupKernels = ColumnGroupKernels {
-    unpack: |code, column_group, groups, out| {
-        // SAFETY: see above.
-        unsafe { unpack(code, column_group, groups, out) }
-    },
-    add: |integers, factors, vectors, sums| {
-        // SAFETY: see above.
-        unsafe { add(integers, factors, vectors, sums) }
-    },
-    multiply: |code, column_group, groups, vector, scratch, sums| {
-        // SAFETY: see above.
-        unsafe { multiply(code, column_group, groups, vector, scratch, sums) }
-    },
+    unpack: supported!(|code, column_group, groups, out| unpack),
+    add: supported!(|integers, factors, vectors, sums| add),
+    multiply: supported!(|code, column_group, groups, vector, scratch, sums| multiply),
 };
 
 byte_permute_kernels!(
@@ -43,19 +39,9 @@ byte_permute_kernels!(
     )]
 );
 
-macro_rules! avx512 {
-    ($($item:item)*) => {
-        $(
-            #[inline]
-            #[target_feature(
-                enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx2,fma,f16c"
-            )]
-            $item
-        )*
-    };
-}
+compiled_for! {
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx2,fma,f16c";
 
-avx512! {
     fn load_constant(bytes: &Bytes) -> __m512i {
         // SAFETY: in bounds.
         unsafe { _mm512_loadu_si512(bytes.0.as_ptr().cast()) }
@@ -108,28 +94,12 @@ avx512! {
         _mm512_ternarylogic_epi64::<0b1100_1010>(mask, a, b)
     }
 
-    fn add_bytes(a: __m512i, b: __m512i) -> __m512i {
-        _mm512_add_epi8(a, b)
-    }
-
-    fn add_i32(a: __m512i, b: __m512i) -> __m512i {
-        _mm512_add_epi32(a, b)
-    }
-
     fn max_i8(a: __m512i, least: i8) -> __m512i {
         _mm512_max_epi8(a, _mm512_set1_epi8(least))
     }
 
     fn flip_sign_bits(a: __m512i) -> __m512i {
         _mm512_xor_si512(a, _mm512_set1_epi8(-128))
-    }
-
-    fn dot(sums: __m512i, unsigned: __m512i, signed: __m512i) -> __m512i {
-        _mm512_dpbusd_epi32(sums, unsigned, signed)
-    }
-
-    fn broadcast_i32(word: i32) -> __m512i {
-        _mm512_set1_epi32(word)
     }
 
     fn accumulate(sums: &mut RowValues, totals: __m512i, scale: f32, factors: &RowValues) {

@@ -5,8 +5,8 @@ use htc_formats::bands::{ColumnGroupMatrix, MAP_BLOCK_ROWS, MAX_CLASSES, RowClas
 
 use crate::cpu::Cpu;
 use crate::cpu::gemm::for_each_block;
-use crate::cpu::scratch::Scratch;
-use crate::error::{ShapeError, check_size, checked_product};
+use crate::cpu::scratch::{Scratch, grown};
+use crate::error::{ShapeError, check_numbers};
 
 /// Location of the products of a row class.
 struct ClassProducts {
@@ -35,11 +35,7 @@ impl Cpu {
         match w {
             ColumnGroupMatrix::Uniform(w) => self.matmul_uniform_groups(w, n, x, y, scratch),
             ColumnGroupMatrix::Classes(w) => {
-                check_size(
-                    "y (numbers)",
-                    checked_product("y (numbers)", &[n, w.rows()])?,
-                    y.len(),
-                )?;
+                check_numbers("y (numbers)", &[n, w.rows()], y.len())?;
                 let mut products = std::mem::take(&mut scratch.class_products);
                 let outcome = self.multiply_classes(w, n, x, &mut products, scratch);
                 if let Ok(places) = &outcome {
@@ -60,12 +56,8 @@ impl Cpu {
         products: &mut Vec<f32>,
         scratch: &mut Scratch,
     ) -> Result<Vec<ClassProducts>, ShapeError> {
-        let numbers = n * w.rows();
-        if products.len() < numbers {
-            products.resize(numbers, 0.0);
-        }
         let mut places = Vec::with_capacity(MAX_CLASSES);
-        let mut rest = &mut products[..numbers];
+        let mut rest = grown(products, n * w.rows(), 0.0);
         let mut start = 0;
         for class in w.classes() {
             let (class_products, remaining) = rest.split_at_mut(n * class.rows());

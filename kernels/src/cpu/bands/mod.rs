@@ -18,11 +18,11 @@ pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
 mod classes;
-#[cfg(test)]
-pub(super) mod emulated;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon;
 pub(super) mod scalar;
+#[cfg(test)]
+pub(super) mod tests;
 #[cfg(any(target_arch = "x86_64", test))]
 mod wide;
 
@@ -40,7 +40,7 @@ use super::gemm::{MatrixMut, for_each_block};
 use super::kernels::Kernels;
 use super::scratch::Scratch;
 use super::subarray;
-use crate::error::{ShapeError, check_size, checked_product};
+use crate::error::{ShapeError, check_numbers, check_size};
 
 /// Row groups of a whole tile.
 pub(super) const GROUPS: usize = TILE_ROWS / GROUP_ROWS;
@@ -66,6 +66,28 @@ type AddProducts = fn(&[GroupWeights], &[RowValues], &[VectorGroup<'_>], &mut [R
 
 type Multiply =
     fn(Code, &[u8], Range<usize>, &SummedVectorGroup<'_>, &mut GroupScratch, &mut [RowValues]);
+
+/// Calls a function that is generic over the number of bits of a code.
+#[cfg(any(target_arch = "x86_64", test))]
+macro_rules! by_bits {
+    ($code:ident: $trellis:ident $trellis_arguments:tt, $codebook:ident $codebook_arguments:tt) => {
+        match ($code.kind(), $code.bits()) {
+            (CodeKind::Trellis, 2) => $trellis::<2> $trellis_arguments,
+            (CodeKind::Trellis, 3) => $trellis::<3> $trellis_arguments,
+            (CodeKind::Trellis, 4) => $trellis::<4> $trellis_arguments,
+            (CodeKind::Trellis, _) => $trellis::<5> $trellis_arguments,
+            (CodeKind::Codebook, 2) => $codebook::<2> $codebook_arguments,
+            (CodeKind::Codebook, 3) => $codebook::<3> $codebook_arguments,
+            (CodeKind::Codebook, 4) => $codebook::<4> $codebook_arguments,
+            (CodeKind::Codebook, 5) => $codebook::<5> $codebook_arguments,
+            (CodeKind::Codebook, 6) => $codebook::<6> $codebook_arguments,
+            (CodeKind::Codebook, 7) => $codebook::<7> $codebook_arguments,
+            (CodeKind::Codebook, _) => $codebook::<8> $codebook_arguments,
+        }
+    };
+}
+#[cfg(any(target_arch = "x86_64", test))]
+use by_bits;
 
 /// Sums of the rows of a group.
 pub(super) type RowValues = [f32; GROUP_ROWS];
@@ -150,16 +172,8 @@ impl Cpu {
         scratch: &mut Scratch,
     ) -> Result<(), ShapeError> {
         let (rows, cols) = (w.rows(), w.cols());
-        check_size(
-            "x (numbers)",
-            checked_product("x (numbers)", &[n, cols])?,
-            x.len(),
-        )?;
-        check_size(
-            "y (numbers)",
-            checked_product("y (numbers)", &[n, rows])?,
-            y.len(),
-        )?;
+        check_numbers("x (numbers)", &[n, cols], x.len())?;
+        check_numbers("y (numbers)", &[n, rows], y.len())?;
         if n == 0 || rows == 0 {
             return Ok(());
         }
@@ -207,11 +221,9 @@ impl Cpu {
         out: &mut [f32],
     ) -> Result<(), ShapeError> {
         check_size("out (numbers)", w.cols(), out.len())?;
-        w.decode_row(token, out).map_err(|_| ShapeError {
-            argument: "matrix (rows, at most)",
-            expected: w.rows(),
-            actual: token.saturating_add(1),
-        })
+        let what = "matrix (rows, at most)";
+        w.decode_row(token, out)
+            .map_err(|_| ShapeError::new(what, w.rows(), token.saturating_add(1)))
     }
 }
 

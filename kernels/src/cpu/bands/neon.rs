@@ -7,7 +7,6 @@
 //! dot products); for a codebook of four bits, 2 plus products and sums.
 
 use std::arch::aarch64::*;
-use std::arch::asm;
 use std::ops::Range;
 
 use htc_formats::bands::{
@@ -20,6 +19,8 @@ use super::{
     ColumnGroupKernels, GroupScratch, GroupWeights, RowValues, SummedVectorGroup, VectorGroup,
     subarray,
 };
+use crate::cpu::blocks::{compiled_for, supported};
+use crate::cpu::dot::{load_128 as load, sdot};
 
 const WIDTH: usize = 16;
 
@@ -75,21 +76,8 @@ const fn codebook_table(bits: usize) -> [i8; 64] {
     entries
 }
 
-macro_rules! neon {
-    ($($item:item)*) => {
-        $(
-            #[inline]
-            #[target_feature(enable = "neon")]
-            $item
-        )*
-    };
-}
-
-neon! {
-    fn load(bytes: &[u8; WIDTH]) -> uint8x16_t {
-        // SAFETY: in bounds.
-        unsafe { vld1q_u8(bytes.as_ptr()) }
-    }
+compiled_for! {
+    "neon";
 
     fn load_shifts(shifts: &[i16; 8]) -> int16x8_t {
         // SAFETY: in bounds.
@@ -201,22 +189,6 @@ neon! {
     }
 }
 
-#[inline]
-#[target_feature(enable = "neon,dotprod")]
-fn sdot(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
-    // SAFETY: the instruction belongs to the enabled features and touches only its registers.
-    unsafe {
-        asm!(
-            "sdot {sums:v}.4s, {a:v}.16b, {b:v}.16b",
-            sums = inout(vreg) sums,
-            a = in(vreg) a,
-            b = in(vreg) b,
-            options(pure, nomem, nostack, preserves_flags)
-        );
-    }
-    sums
-}
-
 /// Defines the module of kernels of one instruction set. `$dot` adds four products per lane.
 macro_rules! kernels {
     ($features:literal, $module:ident, $dot:ident) => {
@@ -225,18 +197,9 @@ macro_rules! kernels {
 
             /// Used only in kernel tables for processors with these instructions.
             pub(in crate::cpu) const KERNELS: ColumnGroupKernels = ColumnGroupKernels {
-                unpack: |code, column_group, groups, out| {
-                    // SAFETY: see above.
-                    unsafe { unpack(code, column_group, groups, out) }
-                },
-                add: |integers, factors, vectors, sums| {
-                    // SAFETY: see above.
-                    unsafe { add(integers, factors, vectors, sums) }
-                },
-                multiply: |code, column_group, groups, vector, _: &mut GroupScratch, sums| {
-                    // SAFETY: see above.
-                    unsafe { multiply(code, column_group, groups, vector, sums) }
-                },
+                unpack: supported!(|code, column_group, groups, out| unpack),
+                add: supported!(|integers, factors, vectors, sums| add),
+                multiply: supported!(|code, column_group, groups, vector, scratch, sums| multiply),
             };
 
             #[target_feature(enable = $features)]
@@ -269,6 +232,7 @@ macro_rules! kernels {
                 column_group: &[u8],
                 groups: Range<usize>,
                 vector: &SummedVectorGroup<'_>,
+                _: &mut GroupScratch,
                 sums: &mut [RowValues],
             ) {
                 let bits = usize::from(code.bits());

@@ -142,19 +142,10 @@ macro_rules! byte_permute_kernels {
             scratch: &mut GroupScratch,
             sums: &mut [RowValues],
         ) {
-            match (code.kind(), code.bits()) {
-                (CodeKind::Trellis, 2) => multiply_trellis::<2>(code, column_group, groups, vector, sums),
-                (CodeKind::Trellis, 3) => multiply_trellis::<3>(code, column_group, groups, vector, sums),
-                (CodeKind::Trellis, 4) => multiply_trellis::<4>(code, column_group, groups, vector, sums),
-                (CodeKind::Trellis, _) => multiply_trellis::<5>(code, column_group, groups, vector, sums),
-                (CodeKind::Codebook, 2) => multiply_codebook::<2>(code, column_group, groups, vector, scratch, sums),
-                (CodeKind::Codebook, 3) => multiply_codebook::<3>(code, column_group, groups, vector, scratch, sums),
-                (CodeKind::Codebook, 4) => multiply_codebook::<4>(code, column_group, groups, vector, scratch, sums),
-                (CodeKind::Codebook, 5) => multiply_codebook::<5>(code, column_group, groups, vector, scratch, sums),
-                (CodeKind::Codebook, 6) => multiply_codebook::<6>(code, column_group, groups, vector, scratch, sums),
-                (CodeKind::Codebook, 7) => multiply_codebook::<7>(code, column_group, groups, vector, scratch, sums),
-                (CodeKind::Codebook, _) => multiply_codebook::<8>(code, column_group, groups, vector, scratch, sums),
-            }
+            by_bits!(code:
+                multiply_trellis(code, column_group, groups, vector, sums),
+                multiply_codebook(code, column_group, groups, vector, scratch, sums)
+            )
         }
 
         #[inline(always)]

@@ -26,44 +26,26 @@ use htc_formats::DType;
 use super::{Dot, IQ4_CODEBOOK, dispatch};
 use crate::cpu::activations::{BLOCKS, SuperBlock};
 use crate::cpu::avx512::{horizontal_sums, load_128, load_256, load_512};
-use crate::cpu::blocks::{prefetch_far, subarray};
+use crate::cpu::blocks::{compiled_for, prefetch_far, subarray, supported};
 use crate::matrix::Matrix;
 use k_quants::{iq4_xs, q4_k, q5_k, q6_k};
 use legacy::{iq4_nl, q4_0, q4_1, q5_0, q5_1, q8_0};
 use rotated::{q2_k, q3_k, q3_k_gfni};
 
 /// Used only in kernel tables for processors with these instructions.
-pub(in crate::cpu) const DOT: Dot = |w, x, y| {
-    // SAFETY: see above.
-    unsafe { dot(w, x, y) }
-};
+pub(in crate::cpu) const DOT: Dot = supported!(|w, x, y| dot);
 
 /// Same as [`DOT`] for processors with GFNI.
-pub(in crate::cpu) const DOT_GFNI: Dot = |w, x, y| {
+pub(in crate::cpu) const DOT_GFNI: Dot = |w, x, y| match w.dtype() {
     // SAFETY: see above.
-    unsafe {
-        match w.dtype() {
-            DType::Q3K => q3_k_gfni::dot(w, x, y),
-            _ => dot(w, x, y),
-        }
-    }
+    DType::Q3K => unsafe { q3_k_gfni::dot(w, x, y) },
+    _ => DOT(w, x, y),
 };
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn dot(w: Matrix<'_>, x: &[SuperBlock], y: &mut [f32]) {
     dispatch!(w, x, y)
 }
-
-macro_rules! avx512 {
-    ($($item:item)*) => {
-        $(
-            #[inline]
-            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-            $item
-        )*
-    };
-}
-use avx512;
 
 const MAX_PREPARED: usize = 64;
 
@@ -219,7 +201,9 @@ const RUN_LANES: [[i32; 16]; 4] = [
 
 const UNIT_SCALES: [f32; 16] = [1.0; 16];
 
-avx512! {
+compiled_for! {
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c";
+
     fn load_lanes(lanes: &[i32; 16]) -> __m512i {
         // SAFETY: in bounds.
         unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) }

@@ -1,6 +1,6 @@
 //! Version for x86-64 with AVX2, FMA, F16C and AVX-VNNI.
 
-use super::wide::integer_products;
+use super::wide::{format_product, integer_products};
 
 integer_products!("avx2,fma,f16c,avxvnni");
 

@@ -39,7 +39,7 @@ use crate::matrix::Matrix;
 pub(super) type Dot = fn(Matrix<'_>, &[SuperBlock], &mut [f32]);
 
 #[cfg(target_arch = "aarch64")]
-pub(super) use neon::{DOT as neon, DOTPROD as neon_dotprod};
+pub(super) use neon::{DOT as neon, DOTPROD as neon_dotprod, load_128, sdot};
 pub(super) use scalar::dot as scalar;
 #[cfg(target_arch = "x86_64")]
 pub(super) use {

@@ -1,6 +1,13 @@
 //! Version for x86-64 with AVX-512 (F, BW, DQ, VL) and VNNI.
 
+use std::arch::x86_64::{
+    _mm512_add_ps as add, _mm512_cvtepi32_ps as to_floats, _mm512_dpbusd_epi32 as dot,
+    _mm512_fmadd_ps as fma, _mm512_mul_ps as mul, _mm512_set1_epi32 as broadcast_integer,
+    _mm512_set1_ps as broadcast, _mm512_setzero_si512 as zero,
+};
+
 use super::tiles::{int_gemm_kernel, vnni_products};
+use crate::cpu::blocks::compiled_for;
 
 const LANES: usize = 16;
 const ROW_REGISTERS: usize = 2;
@@ -13,48 +20,8 @@ int_gemm_kernel!("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c");
 
 vnni_products!("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c");
 
-macro_rules! avx512 {
-    ($($item:item)*) => {
-        $(
-            #[inline]
-            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-            $item
-        )*
-    };
-}
-
-avx512! {
-    fn zero() -> __m512i {
-        _mm512_setzero_si512()
-    }
-
-    fn broadcast_integer(x: i32) -> __m512i {
-        _mm512_set1_epi32(x)
-    }
-
-    fn broadcast(x: f32) -> __m512 {
-        _mm512_set1_ps(x)
-    }
-
-    fn dot(sums: __m512i, unsigned: __m512i, signed: __m512i) -> __m512i {
-        _mm512_dpbusd_epi32(sums, unsigned, signed)
-    }
-
-    fn to_floats(x: __m512i) -> __m512 {
-        _mm512_cvtepi32_ps(x)
-    }
-
-    fn add(a: __m512, b: __m512) -> __m512 {
-        _mm512_add_ps(a, b)
-    }
-
-    fn mul(a: __m512, b: __m512) -> __m512 {
-        _mm512_mul_ps(a, b)
-    }
-
-    fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
-        _mm512_fmadd_ps(a, b, c)
-    }
+compiled_for! {
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c";
 
     fn negate(x: __m512) -> __m512 {
         _mm512_xor_ps(x, _mm512_set1_ps(-0.0))

@@ -1,27 +1,30 @@
 //! Conversion of quantised rows to one-byte codes with separate scales.
 
 use super::panel::UnpackedRow;
-use crate::cpu::blocks::{six_bit_scales, subarray};
+
 use crate::cpu::dot::IQ4_CODEBOOK;
+use crate::cpu::{six_bit_scales, subarray};
 
 /// Properties of a format that a product depends on.
-pub(super) trait QuantLayout {
+pub(in crate::cpu) trait QuantLayout {
     /// Scales per 32 numbers, 1 or 2.
     const SCALES: usize;
     /// True if every scale has a minimum.
     const MINIMA: bool;
     /// The largest code, 127 if codes are signed.
+    #[cfg(target_arch = "x86_64")]
     const LARGEST: u8;
 }
 
 macro_rules! quant_layouts {
     ($($name:ident $scales:literal $minima:literal $largest:literal;)*) => {
         $(
-            pub(super) struct $name;
+            pub(in crate::cpu) struct $name;
 
             impl QuantLayout for $name {
                 const SCALES: usize = $scales;
                 const MINIMA: bool = $minima;
+                #[cfg(target_arch = "x86_64")]
                 const LARGEST: u8 = $largest;
             }
         )*
@@ -43,7 +46,7 @@ quant_layouts! {
 ///
 /// A block of 32 numbers has its scale and minimum in f16. A block of 256 has small integers for
 /// every 16 or 32 numbers; its f16 times these are the scale and the negative of the minimum.
-pub(super) trait Format {
+pub(in crate::cpu) trait Format {
     type Layout: QuantLayout;
     /// Numbers of a block, 32 or 256.
     const LEN: usize;
@@ -66,7 +69,7 @@ pub(super) trait Format {
 macro_rules! formats_of_32 {
     ($($name:ident $shape:ident $bytes:literal { $($constant:item)* } $unpack:expr;)*) => {
         $(
-            pub(super) struct $name;
+            pub(in crate::cpu) struct $name;
 
             impl Format for $name {
                 type Layout = $shape;
@@ -150,7 +153,7 @@ fn with_fifth_bits(codes: Words, bits: &[u8; 4]) -> [u8; 32] {
 macro_rules! formats_of_256 {
     ($($name:ident $shape:ident $bytes:literal { $($constant:item)* } $unpack:expr;)*) => {
         $(
-            pub(super) struct $name;
+            pub(in crate::cpu) struct $name;
 
             impl Format for $name {
                 type Layout = $shape;

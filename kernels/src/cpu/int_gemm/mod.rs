@@ -13,9 +13,8 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx_vnni;
-#[cfg(target_arch = "x86_64")]
-mod formats;
-mod panel;
+pub(super) mod formats;
+pub(super) mod panel;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 #[cfg(target_arch = "x86_64")]

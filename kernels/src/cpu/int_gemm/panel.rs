@@ -14,7 +14,7 @@ pub(super) const PANEL_SUPER_BLOCKS: usize = 2;
 /// scale per 32 numbers has no second half.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
-pub(super) struct UnpackedRow {
+pub(in crate::cpu) struct UnpackedRow {
     pub codes: [u8; SUPER_BLOCK_LEN],
     /// Integer scales of a 256-number block.
     pub scales: [i8; 16],

@@ -4,39 +4,21 @@
 /// register.
 macro_rules! avx2_register_operations {
     ($features:literal) => {
+        use std::arch::x86_64::{
+            _mm256_add_ps as add, _mm256_cvtepi32_ps as to_floats, _mm256_fmadd_ps as fma,
+            _mm256_mul_ps as mul, _mm256_set1_epi32 as broadcast_integer,
+            _mm256_set1_ps as broadcast, _mm256_setzero_si256 as zero,
+        };
+
+        use crate::cpu::blocks::compiled_for;
+
         const LANES: usize = 8;
         const ROW_REGISTERS: usize = 2;
         const TILE_VECTORS: usize = 3;
         const MIDDLE_TILE_VECTORS: usize = 2;
 
-        avx2_register_operations! { @functions $features
-            fn zero() -> __m256i {
-                _mm256_setzero_si256()
-            }
-
-            fn broadcast_integer(x: i32) -> __m256i {
-                _mm256_set1_epi32(x)
-            }
-
-            fn broadcast(x: f32) -> __m256 {
-                _mm256_set1_ps(x)
-            }
-
-            fn to_floats(x: __m256i) -> __m256 {
-                _mm256_cvtepi32_ps(x)
-            }
-
-            fn add(a: __m256, b: __m256) -> __m256 {
-                _mm256_add_ps(a, b)
-            }
-
-            fn mul(a: __m256, b: __m256) -> __m256 {
-                _mm256_mul_ps(a, b)
-            }
-
-            fn fma(a: __m256, b: __m256, c: __m256) -> __m256 {
-                _mm256_fmadd_ps(a, b, c)
-            }
+        compiled_for! {
+            $features;
 
             fn negate(x: __m256) -> __m256 {
                 _mm256_xor_ps(x, _mm256_set1_ps(-0.0))
@@ -107,13 +89,6 @@ macro_rules! avx2_register_operations {
                 out
             }
         }
-    };
-    (@functions $features:literal $($item:item)*) => {
-        $(
-            #[inline]
-            #[target_feature(enable = $features)]
-            $item
-        )*
     };
 }
 pub(super) use avx2_register_operations;

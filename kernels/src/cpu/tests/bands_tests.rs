@@ -6,9 +6,8 @@ use htc_formats::bands::{
 };
 
 use super::*;
-use crate::cpu::bands::{
-    ColumnGroupKernels, GroupScratch, SummedVectorGroup, VectorGroup, emulated,
-};
+use crate::cpu::bands::tests::emulated;
+use crate::cpu::bands::{ColumnGroupKernels, GroupScratch, SummedVectorGroup, VectorGroup};
 
 fn versions() -> Vec<(&'static str, ColumnGroupKernels)> {
     let here = available().into_iter().map(|k| (k.name, k.column_groups));

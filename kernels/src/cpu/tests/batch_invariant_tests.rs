@@ -62,7 +62,7 @@ fn factorised_projections_are_bit_identical_to_single_ones() {
             let scratch = &mut Scratch::new();
             let mut project = |n: usize, x: &[f32]| {
                 let mut y = vec![vec![f32::NAN; n * ROWS]; 3];
-                let mut slots: Vec<_> = y
+                let mut projections: Vec<_> = y
                     .iter_mut()
                     .enumerate()
                     .map(|(i, y)| match i {
@@ -79,9 +79,11 @@ fn factorised_projections_are_bit_identical_to_single_ones() {
                     })
                     .collect();
                 if n == 1 {
-                    cpu.project(n, x, &factors, &mut slots, scratch).unwrap();
+                    cpu.project(n, x, &factors, &mut projections, scratch)
+                        .unwrap();
                 } else {
-                    let apart = cpu.project_batch_invariant(n, x, &factors, &mut slots, scratch);
+                    let apart =
+                        cpu.project_batch_invariant(n, x, &factors, &mut projections, scratch);
                     apart.unwrap();
                 }
                 y

@@ -236,7 +236,7 @@ fn project_matches_separate_products_on_any_number_of_threads() {
             rank,
         })
         .collect();
-    let slots = [
+    let projections = [
         (DType::Q6K, 300, cols, Input::Vector),
         (DType::Q8_0, 41, 96, Input::Inner(0)),
         (DType::F16, 7, 96, Input::Inner(0)),
@@ -247,8 +247,8 @@ fn project_matches_separate_products_on_any_number_of_threads() {
         (DType::Q8_0, 9, 32, Input::Inner(3)),
         (DType::F16, 0, 32, Input::Inner(3)),
     ];
-    let bytes = slots.map(|(dtype, rows, cols, _)| random.matrix(dtype, rows, cols));
-    let slots: Vec<_> = slots
+    let bytes = projections.map(|(dtype, rows, cols, _)| random.matrix(dtype, rows, cols));
+    let projections: Vec<_> = projections
         .iter()
         .zip(&bytes)
         .map(|(&(dtype, rows, cols, input), bytes)| {
@@ -257,29 +257,29 @@ fn project_matches_separate_products_on_any_number_of_threads() {
         .collect();
     let pools = pools([1, 2, 3, 4]);
     let mut scratch = Scratch::new();
-    for (factors, slots) in [
-        (&factors[..], &slots[..]),
-        (&factors[..], &slots[..1]),
-        (&factors[..0], &slots[..1]),
-        (&factors[..1], &slots[1..3]),
-        (&factors[..2], &slots[1..4]),
+    for (factors, projections) in [
+        (&factors[..], &projections[..]),
+        (&factors[..], &projections[..1]),
+        (&factors[..0], &projections[..1]),
+        (&factors[..1], &projections[1..3]),
+        (&factors[..2], &projections[1..4]),
         (&factors[..0], &[]),
     ] {
         for n in [1, 2, 130] {
             let x = random.numbers(n * cols);
             for k in available() {
                 let mut run = |pool: &Arc<Pool>| {
-                    let mut y: Vec<_> = slots
+                    let mut y: Vec<_> = projections
                         .iter()
                         .map(|(w, _)| vec![f32::NAN; n * w.rows()])
                         .collect();
-                    let mut slots: Vec<_> = slots
+                    let mut projections: Vec<_> = projections
                         .iter()
                         .zip(&mut y)
                         .map(|(&(w, input), y)| Projection { w, input, y })
                         .collect();
                     on(k, pool)
-                        .project(n, &x, factors, &mut slots, &mut scratch)
+                        .project(n, &x, factors, &mut projections, &mut scratch)
                         .unwrap();
                     y
                 };
@@ -287,14 +287,14 @@ fn project_matches_separate_products_on_any_number_of_threads() {
                 for result in &results[1..] {
                     assert_eq!(result, &results[0], "{}", k.name);
                 }
-                for (s, &slot) in slots.iter().enumerate() {
-                    let rows = slot.0.rows();
+                for (s, &projection) in projections.iter().enumerate() {
+                    let rows = projection.0.rows();
                     for t in [0, n - 1] {
                         let x = &x[t * cols..][..cols];
-                        let alone = project_separately(k, &pools[0], x, factors, slot);
+                        let alone = project_separately(k, &pools[0], x, factors, projection);
                         let found = &results[0][s][t * rows..][..rows];
                         if n == 1 {
-                            assert_eq!(found, alone, "{} slot {s}", k.name);
+                            assert_eq!(found, alone, "{} projection {s}", k.name);
                             continue;
                         }
                         // Products of several rows add in another order.
@@ -302,7 +302,7 @@ fn project_matches_separate_products_on_any_number_of_threads() {
                             let largest = alone.iter().fold(1e-3, |m: f32, a| m.max(a.abs()));
                             assert!(
                                 (f - a).abs() < 0.03 * largest,
-                                "{} slot {s}: {f} for {a}",
+                                "{} projection {s}: {f} for {a}",
                                 k.name
                             );
                         }

@@ -36,7 +36,7 @@ struct Tiles {
 };
 
 // A matrix, its input vectors and its output.
-struct Slot {
+struct MatrixProduct {
     Tiles w;
     // Quantised vectors as written by `quantise`, [n, bands, 32] and [n, bands].
     const int8_t *codes;
@@ -58,7 +58,7 @@ struct Slot {
 struct Product {
     uint32_t n;
     uint32_t count;
-    Slot slots[4];
+    MatrixProduct matrices[4];
 };
 
 constexpr uint32_t STRIP = 256, GROUP = 16, TRELLIS = 16;
@@ -206,17 +206,17 @@ DEVICE void bring_tables(const Tiles &w, int8_t *tables) {
 }
 
 // Returns the matrix of a block index, and reduces the index to that within the matrix.
-DEVICE const Slot &slot_of(const Product &a, uint32_t *index) {
+DEVICE const MatrixProduct &matrix_of(const Product &a, uint32_t *index) {
     uint32_t which = 0;
-    while (which + 1 < a.count && *index >= a.slots[which].blocks) *index -= a.slots[which++].blocks;
-    return a.slots[which];
+    while (which + 1 < a.count && *index >= a.matrices[which].blocks) *index -= a.matrices[which++].blocks;
+    return a.matrices[which];
 }
 
 // Writes a product, or adds it with the bits of a separate sum.
-DEVICE void put_product(const Slot &slot, uint32_t vector, uint32_t row, float product) {
-    float *y = slot.y + static_cast<size_t>(vector) * slot.y_width + row;
-    const float wanted = row < slot.live ? product : 0.0f;
-    *y = slot.adds ? __fadd_rn(*y, wanted) : wanted;
+DEVICE void put_product(const MatrixProduct &matrix, uint32_t vector, uint32_t row, float product) {
+    float *y = matrix.y + static_cast<size_t>(vector) * matrix.y_width + row;
+    const float wanted = row < matrix.live ? product : 0.0f;
+    *y = matrix.adds ? __fadd_rn(*y, wanted) : wanted;
 }
 
 // Returns the next column group of a warp in order of partial sums, or the number of column groups
@@ -236,12 +236,12 @@ template <int COUNT> DEVICE void multiply(const Product &a) {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     const uint32_t first = blockIdx.y * COUNT;
     uint32_t index = blockIdx.x;
-    const Slot &slot = slot_of(a, &index);
-    const Tiles &w = slot.w;
+    const MatrixProduct &matrix = matrix_of(a, &index);
+    const Tiles &w = matrix.w;
     const uint32_t tiles = ceil_div(w.rows, WARP);
     float *room = reinterpret_cast<float *>(tables + ceil_div(w.table_bytes, 16) * 16);
     bring_tables(w, tables);
-    for (uint32_t tile = index; tile < tiles; tile += slot.blocks) {
+    for (uint32_t tile = index; tile < tiles; tile += matrix.blocks) {
         const uint32_t row = tile * WARP + lane;
         const Place at = place_of(w, row);
         // Words are loaded one iteration ahead, their offsets two ahead.
@@ -266,8 +266,8 @@ template <int COUNT> DEVICE void multiply(const Product &a) {
                 for (int j = 0; j < COUNT; j++) {
                     const uint32_t t = first + j < a.n ? first + j : a.n - 1;
                     const size_t block = static_cast<size_t>(t) * w.bands + b;
-                    const int4 low = reinterpret_cast<const int4 *>(slot.codes)[2 * block];
-                    const int4 high = reinterpret_cast<const int4 *>(slot.codes)[2 * block + 1];
+                    const int4 low = reinterpret_cast<const int4 *>(matrix.codes)[2 * block];
+                    const int4 high = reinterpret_cast<const int4 *>(matrix.codes)[2 * block + 1];
                     int sum = __dp4a(quads[0], low.x, 0);
                     sum = __dp4a(quads[1], low.y, sum);
                     sum = __dp4a(quads[2], low.z, sum);
@@ -276,7 +276,7 @@ template <int COUNT> DEVICE void multiply(const Product &a) {
                     sum = __dp4a(quads[5], high.y, sum);
                     sum = __dp4a(quads[6], high.z, sum);
                     sum = __dp4a(quads[7], high.w, sum);
-                    const float product = static_cast<float>(sum), step = slot.steps[block] * factor;
+                    const float product = static_cast<float>(sum), step = matrix.steps[block] * factor;
                     if (is_trellis) {
                         sums[1][j] = fmaf(product, step, sums[1][j]);
                     } else {
@@ -296,8 +296,8 @@ template <int COUNT> DEVICE void multiply(const Product &a) {
         }
         __syncthreads();
         // One warp per vector.
-        const uint32_t to = row < w.rows ? (w.places == nullptr ? row : w.places[row]) : slot.rows;
-        if (warp < COUNT && first + warp < a.n && to < slot.rows) {
+        const uint32_t to = row < w.rows ? (w.places == nullptr ? row : w.places[row]) : matrix.rows;
+        if (warp < COUNT && first + warp < a.n && to < matrix.rows) {
             float levels = 0, trellises = 0;
             for (uint32_t i = 0; i < PARTS; i++) {
                 levels += room[(i * COUNT + warp) * 2 * WARP + lane];
@@ -306,7 +306,7 @@ template <int COUNT> DEVICE void multiply(const Product &a) {
             const float of_levels = w.of_levels == nullptr ? 0.0f : float_of_half(w.of_levels[row]) * LEVEL_UNIT;
             const float of_trellises = w.of_trellises == nullptr ? 0.0f : float_of_half(w.of_trellises[row]);
             const float sum = __fadd_rn(__fmul_rn(levels, of_levels), __fmul_rn(trellises, of_trellises));
-            put_product(slot, first + warp, to, sum);
+            put_product(matrix, first + warp, to, sum);
         }
         __syncthreads();
     }
@@ -323,7 +323,7 @@ KERNEL_OF_BLOCKS(bands_8, Product, 512, 1) { multiply<8>(a); }
 // the word count depends on the code.
 struct TileRows {
     struct Of {
-        const Slot *slot;
+        const MatrixProduct *matrix;
         const int8_t *tables;
     };
     struct Raw {
@@ -334,7 +334,7 @@ struct TileRows {
     static constexpr bool MINIMA = false, ROW_A_LANE = true;
 
     DEVICE Raw fetch(const Of &of, uint32_t row, uint32_t b) {
-        const Tiles &w = of.slot->w;
+        const Tiles &w = of.matrix->w;
         Raw raw = {};
         if (row >= w.rows || b >= w.bands) return raw;
         const uint2 code = w.codes[b];
@@ -362,20 +362,20 @@ struct TileRows {
     }
 
     DEVICE void store(const Of &of, uint32_t row, uint32_t vector, float sum) {
-        const Slot &slot = *of.slot;
-        if (row >= slot.w.rows) return;
-        const uint32_t to = slot.w.places == nullptr ? row : slot.w.places[row];
-        if (to < slot.rows) put_product(slot, vector, to, sum);
+        const MatrixProduct &matrix = *of.matrix;
+        if (row >= matrix.w.rows) return;
+        const uint32_t to = matrix.w.places == nullptr ? row : matrix.w.places[row];
+        if (to < matrix.rows) put_product(matrix, vector, to, sum);
     }
 };
 
 KERNEL_OF_BLOCKS(bands_tiles, Product, 256, 3) {
     DYNAMIC_SHARED(int8_t, tables);
     uint32_t index = blockIdx.x;
-    const Slot &slot = slot_of(a, &index);
-    bring_tables(slot.w, tables);
-    const tiles::Vectors x = {slot.codes, slot.steps, slot.sums, a.n, slot.w.bands};
-    tiles::multiply<TileRows>({&slot, tables}, x, index * tiles::ROWS, blockIdx.y * tiles::VECTORS);
+    const MatrixProduct &matrix = matrix_of(a, &index);
+    bring_tables(matrix.w, tables);
+    const tiles::Vectors x = {matrix.codes, matrix.steps, matrix.sums, a.n, matrix.w.bands};
+    tiles::multiply<TileRows>({&matrix, tables}, x, index * tiles::ROWS, blockIdx.y * tiles::VECTORS);
 }
 
 struct Embed {

@@ -34,7 +34,7 @@ struct Vectors {
 };
 
 // A matrix and its output.
-struct Slot {
+struct MatrixProduct {
     Vectors vectors;
     Planes w;
     // [n, y_width].
@@ -59,17 +59,17 @@ struct Slot {
 struct Product {
     uint32_t count;
     uint32_t unused;
-    Slot slots[4];
+    MatrixProduct matrices[4];
 };
 
 // Writes a product, or adds it with the bits of a separate sum.
 DEVICE void put_product(float *y, uint32_t adds, float product) { *y = adds ? __fadd_rn(*y, product) : product; }
 
 // Returns the matrix of a block index, and reduces the index to that within the matrix.
-DEVICE const Slot &slot_of(const Product &product, uint32_t *block) {
+DEVICE const MatrixProduct &matrix_of(const Product &product, uint32_t *block) {
     uint32_t which = 0;
-    while (which + 1 < product.count && *block >= product.slots[which].blocks) *block -= product.slots[which++].blocks;
-    return product.slots[which];
+    while (which + 1 < product.count && *block >= product.matrices[which].blocks) *block -= product.matrices[which++].blocks;
+    return product.matrices[which];
 }
 
 template <class T> DEVICE T read(const void *from, size_t index) { return static_cast<const T *>(from)[index]; }

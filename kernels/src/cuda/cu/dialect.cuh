@@ -23,18 +23,18 @@ typedef unsigned long long uint64_t;
 // it are visible. Every kernel waits, even if it reads nothing of them, because the next one only
 // waits for this one.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#define WAIT_FOR_THE_ONE_BEFORE() asm volatile("griddepcontrol.wait;" ::: "memory")
-#define LET_THE_NEXT_BEGIN() asm volatile("griddepcontrol.launch_dependents;")
+#define WAIT_FOR_DEPENDENCIES() asm volatile("griddepcontrol.wait;" ::: "memory")
+#define LAUNCH_DEPENDENTS() asm volatile("griddepcontrol.launch_dependents;")
 #else
-#define WAIT_FOR_THE_ONE_BEFORE()
-#define LET_THE_NEXT_BEGIN()
+#define WAIT_FOR_DEPENDENCIES()
+#define LAUNCH_DEPENDENTS()
 #endif
 
 #define BODY_BEHIND(name, Arguments, bounds)                                   \
     static __device__ __forceinline__ void behind_##name(const Arguments &a);  \
     extern "C" __global__ void bounds name(const __grid_constant__ Arguments a) { \
-        LET_THE_NEXT_BEGIN();                                                  \
-        WAIT_FOR_THE_ONE_BEFORE();                                             \
+        LAUNCH_DEPENDENTS();                                                  \
+        WAIT_FOR_DEPENDENCIES();                                             \
         behind_##name(a);                                                      \
     }                                                                          \
     static __device__ __forceinline__ void behind_##name(const Arguments &a)

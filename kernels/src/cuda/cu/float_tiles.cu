@@ -73,13 +73,13 @@ struct Room {
 
 // Loads eight elements of a row as stored, zeros outside the matrix. Elements after the used width
 // within the last eight are multiplied by zeros.
-template <class Format> DEVICE void fetch_row(const Slot &slot, uint32_t row, uint32_t chunk, uint4 to[Format::WORDS]) {
+template <class Format> DEVICE void fetch_row(const MatrixProduct &matrix, uint32_t row, uint32_t chunk, uint4 to[Format::WORDS]) {
     constexpr uint32_t UNIT = CHUNK / Format::WORDS;
     UNROLL
     for (uint32_t i = 0; i < Format::WORDS; i++) {
         const uint32_t unit = chunk * Format::WORDS + i;
-        const bool exists = row < slot.live && unit * UNIT < slot.vectors.width;
-        to[i] = exists ? read<uint4>(slot.w.codes, block_of(slot.w, row, unit, UNIT)) : uint4{0, 0, 0, 0};
+        const bool exists = row < matrix.live && unit * UNIT < matrix.vectors.width;
+        to[i] = exists ? read<uint4>(matrix.w.codes, block_of(matrix.w, row, unit, UNIT)) : uint4{0, 0, 0, 0};
     }
 }
 
@@ -149,21 +149,21 @@ template <class Format> DEVICE void multiply(const Product &product) {
     SHARED(float, steps, VECTORS);
     const Room room = {of_rows, of_vectors, steps};
     uint32_t index = blockIdx.x;
-    const Slot &slot = slot_of(product, &index);
-    const Vectors &a = slot.vectors;
+    const MatrixProduct &matrix = matrix_of(product, &index);
+    const Vectors &a = matrix.vectors;
     const uint32_t first_row = index * ROWS, first_vector = blockIdx.y * VECTORS;
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const uint32_t own = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
     const uint32_t warp_row = warp % WARPS_OF_ROWS * Format::OF_WARP_ROWS;
     const uint32_t warp_vector = warp / WARPS_OF_ROWS * OF_WARP_VECTORS;
     // Missing vectors are zeros; a warp without any vector skips the multiplication.
-    const bool multiplies = first_vector + warp_vector < a.n && first_row + warp_row < slot.live;
+    const bool multiplies = first_vector + warp_vector < a.n && first_row + warp_row < matrix.live;
     float sums[Format::ROW_GROUPS][COLUMN_GROUPS][4] = {};
     uint4 raw[EACH][Format::WORDS];
     float x[CHUNK];
     const auto fetch = [&](uint32_t at) {
         UNROLL
-        for (uint32_t i = 0; i < EACH; i++) fetch_row<Format>(slot, first_row + own + i * (ROWS / EACH), at + chunk, raw[i]);
+        for (uint32_t i = 0; i < EACH; i++) fetch_row<Format>(matrix, first_row + own + i * (ROWS / EACH), at + chunk, raw[i]);
         fetch_vector(a, first_vector + own, at + chunk, x);
     };
     const uint32_t chunks = ceil_div(a.width, CHUNK);
@@ -191,9 +191,9 @@ template <class Format> DEVICE void multiply(const Product &product) {
             for (uint32_t j = 0; j < 4; j++) {
                 const uint32_t row = first_row + warp_row + 16 * r + lane / 4 + j / 2 * 8;
                 const uint32_t vector = first_vector + warp_vector + 8 * i + lane % 4 * 2 + j % 2;
-                if (row >= slot.rows || vector >= a.n) continue;
-                float *y = slot.y + static_cast<size_t>(vector) * slot.y_width + row;
-                put_product(y, slot.adds, row < slot.live ? sums[r][i][j] : 0.0f);
+                if (row >= matrix.rows || vector >= a.n) continue;
+                float *y = matrix.y + static_cast<size_t>(vector) * matrix.y_width + row;
+                put_product(y, matrix.adds, row < matrix.live ? sums[r][i][j] : 0.0f);
             }
         }
     }

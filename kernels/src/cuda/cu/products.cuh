@@ -264,25 +264,25 @@ template <class As> struct Floats {
 
 // Quantises products of 32 rows in the block that arrives last: it sees the results of all others,
 // which need not be resident. The next matrix then reads them without a launch in between.
-template <int COUNT> DEVICE void round_behind_others(const Slot &slot, uint32_t row, uint32_t of_block, uint32_t first) {
+template <int COUNT> DEVICE void round_behind_others(const MatrixProduct &matrix, uint32_t row, uint32_t of_block, uint32_t first) {
     SHARED(uint32_t, is_last, 1);
     const uint32_t which = row / 32;
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-        const uint32_t blocks = ceil_div(min(32u, slot.rows - 32 * which), of_block);
-        is_last[0] = atomicAdd(slot.arrived + which, 1u) + 1 == blocks;
-        if (is_last[0]) slot.arrived[which] = 0;
+        const uint32_t blocks = ceil_div(min(32u, matrix.rows - 32 * which), of_block);
+        is_last[0] = atomicAdd(matrix.arrived + which, 1u) + 1 == blocks;
+        if (is_last[0]) matrix.arrived[which] = 0;
     }
     __syncthreads();
     if (!is_last[0]) return;
     __threadfence();
     const uint32_t lane = threadIdx.x % WARP, i = 32 * which + lane;
-    for (uint32_t j = threadIdx.x / WARP; j < COUNT && first + j < slot.vectors.n; j += WARPS) {
+    for (uint32_t j = threadIdx.x / WARP; j < COUNT && first + j < matrix.vectors.n; j += WARPS) {
         // Bypasses the L1 cache, which may hold data from before other blocks wrote.
-        const volatile float *y = slot.y + static_cast<size_t>(first + j) * slot.y_width;
-        const uint64_t at = static_cast<uint64_t>(first + j) * ceil_div(slot.rows, 32) + which;
-        vectors::quantise_one(slot.to, at, i < slot.rows ? y[i] : 0.0f);
+        const volatile float *y = matrix.y + static_cast<size_t>(first + j) * matrix.y_width;
+        const uint64_t at = static_cast<uint64_t>(first + j) * ceil_div(matrix.rows, 32) + which;
+        vectors::quantise_one(matrix.to, at, i < matrix.rows ? y[i] : 0.0f);
     }
 }
 
@@ -291,19 +291,19 @@ template <class Format, int COUNT> DEVICE void multiply(const Product &product, 
     constexpr int ROWS = OfWarp<Format, COUNT>::ROWS;
     SHARED(float, room, WARPS * ROWS * COUNT);
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const Slot &slot = slot_of(product, &block);
-    const uint32_t split = slot.split, of_block = WARPS / split * ROWS;
+    const MatrixProduct &matrix = matrix_of(product, &block);
+    const uint32_t split = matrix.split, of_block = WARPS / split * ROWS;
     const uint32_t row = block * of_block + warp / split * ROWS;
-    const Vectors &a = slot.vectors;
+    const Vectors &a = matrix.vectors;
     const uint32_t first = group * COUNT;
     float sums[ROWS][COUNT] = {};
-    if (row < slot.live) {
+    if (row < matrix.live) {
         const uint32_t units = ceil_div(a.width, Format::UNIT);
         UNROLL_BY((OfWarp<Format, COUNT>::UNITS))
         for (uint32_t unit = warp % split * WARP + lane; unit < units; unit += split * WARP) {
             UNROLL
             for (int i = 0; i < ROWS; i++)
-                Format::template add<COUNT>(a, slot.w, min(row + i, slot.live - 1), unit, first, sums[i]);
+                Format::template add<COUNT>(a, matrix.w, min(row + i, matrix.live - 1), unit, first, sums[i]);
         }
     }
     UNROLL
@@ -311,19 +311,19 @@ template <class Format, int COUNT> DEVICE void multiply(const Product &product, 
         UNROLL
         for (int j = 0; j < COUNT; j++) {
             const float sum = sum_of_warp(sums[i][j]);
-            if (lane == 0) room[(warp * ROWS + i) * COUNT + j] = row + i < slot.live ? sum : 0.0f;
+            if (lane == 0) room[(warp * ROWS + i) * COUNT + j] = row + i < matrix.live ? sum : 0.0f;
         }
     }
     __syncthreads();
     const uint32_t mine = threadIdx.x / COUNT, j = threadIdx.x % COUNT;
     const uint32_t to = block * of_block + mine;
-    if (mine < of_block && to < slot.rows && first + j < a.n) {
+    if (mine < of_block && to < matrix.rows && first + j < a.n) {
         const uint32_t first_warp = mine / ROWS * split, i = mine % ROWS;
         float sum = 0;
         for (uint32_t part = 0; part < split; part++) sum += room[((first_warp + part) * ROWS + i) * COUNT + j];
-        put_product(slot.y + static_cast<size_t>(first + j) * slot.y_width + to, slot.adds, sum);
+        put_product(matrix.y + static_cast<size_t>(first + j) * matrix.y_width + to, matrix.adds, sum);
     }
-    if (slot.arrived != nullptr) round_behind_others<COUNT>(slot, block * of_block, of_block, first);
+    if (matrix.arrived != nullptr) round_behind_others<COUNT>(matrix, block * of_block, of_block, first);
 }
 
 // Grid: blocks, and groups of vectors.
@@ -343,7 +343,7 @@ struct Pair {
 // of vectors: arrival counters of several would mix.
 template <class Format, int COUNT> DEVICE void multiply_by_turns(const Product &product) {
     uint32_t blocks = 0;
-    for (uint32_t i = 0; i < product.count; i++) blocks += product.slots[i].blocks;
+    for (uint32_t i = 0; i < product.count; i++) blocks += product.matrices[i].blocks;
     for (uint32_t turn = blockIdx.x; turn < blocks; turn += gridDim.x) {
         multiply<Format, COUNT>(product, turn, 0);
         // Wait for all readers of shared memory.

@@ -12,7 +12,7 @@ namespace products {
 
 // A matrix of a launch.
 struct OfSlot {
-    const Slot *slot;
+    const MatrixProduct *matrix;
     // Blocks of 32 per row in use.
     uint32_t blocks;
 };
@@ -41,8 +41,8 @@ template <class Format> struct RowsOf {
     static constexpr bool MINIMA = Format::MINIMA, ROW_A_LANE = false;
 
     DEVICE Raw fetch(const OfSlot &of, uint32_t row, uint32_t block) {
-        if (row >= of.slot->live || block >= of.blocks) return {};
-        return Format::fetch(of.slot->w, row, block);
+        if (row >= of.matrix->live || block >= of.blocks) return {};
+        return Format::fetch(of.matrix->w, row, block);
     }
 
     DEVICE void unpack(const Raw &raw, uint32_t block, tiles::Codes &codes, tiles::Scales &of) {
@@ -50,9 +50,9 @@ template <class Format> struct RowsOf {
     }
 
     DEVICE void store(const OfSlot &of, uint32_t row, uint32_t vector, float sum) {
-        const Slot &slot = *of.slot;
-        float *y = slot.y + static_cast<size_t>(vector) * slot.y_width + row;
-        if (row < slot.rows) put_product(y, slot.adds, row < slot.live ? sum : 0.0f);
+        const MatrixProduct &matrix = *of.matrix;
+        float *y = matrix.y + static_cast<size_t>(vector) * matrix.y_width + row;
+        if (row < matrix.rows) put_product(y, matrix.adds, row < matrix.live ? sum : 0.0f);
     }
 };
 
@@ -190,10 +190,10 @@ struct TilesWide {
 // Grid: the tiles of all matrices, and groups of vectors.
 template <class Format> DEVICE void multiply_tile(const Product &product) {
     uint32_t index = blockIdx.x;
-    const Slot &slot = slot_of(product, &index);
-    const Vectors &a = slot.vectors;
+    const MatrixProduct &matrix = matrix_of(product, &index);
+    const Vectors &a = matrix.vectors;
     const tiles::Vectors x = {a.codes, a.steps, a.sums, a.n, a.width / 32};
-    tiles::multiply<RowsOf<Format>>({&slot, x.blocks}, x, index * tiles::ROWS, blockIdx.y * tiles::VECTORS);
+    tiles::multiply<RowsOf<Format>>({&matrix, x.blocks}, x, index * tiles::ROWS, blockIdx.y * tiles::VECTORS);
 }
 
 KERNEL_OF_BLOCKS(q8_0_tiles, Product, 256, 3) { multiply_tile<TilesQ8_0>(a); }

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 
 use super::api::{self, check_driver};
 use crate::cuda::code::GpuArchitecture;
@@ -99,50 +99,35 @@ fn device_properties(index: c_int) -> Result<DeviceProperties, DeviceError> {
 pub(super) fn device_handle(index: c_int) -> Result<sys::CUdevice, DeviceError> {
     let mut handle = 0;
     // SAFETY: the driver is initialised.
-    match unsafe { sys::cuDeviceGet(&mut handle, index) } {
-        CUresult::CUDA_SUCCESS => Ok(handle),
-        code => Err(DeviceError::Driver {
-            operation: "asking for a device",
-            message: api::error_description(code),
-        }),
-    }
+    let code = unsafe { sys::cuDeviceGet(&mut handle, index) };
+    check_driver(code, "asking for a device").map(|()| handle)
 }
 
 pub(super) fn select_device(which: DeviceSelector) -> Result<DeviceProperties, DeviceError> {
-    let all = list_devices().map_err(|error| match (error, which) {
-        // A driver without devices does not know the requested index.
-        (
-            DeviceError::Unavailable(DeviceUnavailable::NoDevice { .. }),
-            DeviceSelector::Index(asked),
-        ) => DeviceError::Unavailable(DeviceUnavailable::NoDevice {
-            requested: asked,
-            available: 0,
-        }),
-        (
-            DeviceError::Unavailable(DeviceUnavailable::NoDevice { .. }),
-            DeviceSelector::Uuid(uuid),
-        ) => DeviceError::Unavailable(DeviceUnavailable::UnknownUuid {
-            requested: format_uuid(&uuid),
-            available: "none".to_owned(),
-        }),
-        (error, _) => error,
-    })?;
-    let count = all.len();
-    let identifiers = || {
-        let all = all.iter().map(DeviceProperties::uuid_string);
-        all.collect::<Vec<_>>().join(", ")
+    let all = match list_devices() {
+        // The number of devices is missing only where there are none.
+        Err(DeviceError::Unavailable(DeviceUnavailable::NoDevice { .. })) => Vec::new(),
+        all => all?,
     };
     let found = match which {
-        DeviceSelector::Index(index) => all.get(index).ok_or(DeviceUnavailable::NoDevice {
-            requested: index,
-            available: count,
-        }),
+        DeviceSelector::Index(requested) => {
+            let available = all.len();
+            all.get(requested).ok_or(DeviceUnavailable::NoDevice {
+                requested,
+                available,
+            })
+        }
         DeviceSelector::Uuid(uuid) => {
-            all.iter().find(|found| found.uuid == uuid).ok_or_else(|| {
-                DeviceUnavailable::UnknownUuid {
-                    requested: format_uuid(&uuid),
-                    available: identifiers(),
-                }
+            let found = all.iter().find(|found| found.uuid == uuid);
+            found.ok_or_else(|| DeviceUnavailable::UnknownUuid {
+                requested: format_uuid(&uuid),
+                available: match &all[..] {
+                    [] => "none".to_owned(),
+                    all => {
+                        let all: Vec<_> = all.iter().map(DeviceProperties::uuid_string).collect();
+                        all.join(", ")
+                    }
+                },
             })
         }
     };

@@ -61,22 +61,14 @@ impl Shared {
         let [x, y, z] = launch.grid;
         let arguments = step.arguments(launch).as_ptr();
         let mut parameters = [arguments.cast_mut().cast()];
+        let (threads, shared, stream) = (launch.threads, launch.shared as u32, self.stream);
+        let (parameters, extra) = (parameters.as_mut_ptr(), std::ptr::null_mut());
         // SAFETY: the context is current. The caller of `Device::launch` guarantees the memory
         // accesses of the kernel, and the arguments are those passed with it; the driver reads the
         // length that the kernel declares.
         let code = unsafe {
             sys::cuLaunchKernel(
-                function,
-                x,
-                y,
-                z,
-                launch.threads,
-                1,
-                1,
-                launch.shared as u32,
-                self.stream,
-                parameters.as_mut_ptr(),
-                std::ptr::null_mut(),
+                function, x, y, z, threads, 1, 1, shared, stream, parameters, extra,
             )
         };
         if code != CUresult::CUDA_SUCCESS {
@@ -91,7 +83,6 @@ impl Shared {
                         message: format!("{meaning}, noticed when launching {kernel}"),
                     }
                 } else {
-                    let (threads, shared) = (launch.threads, launch.shared);
                     failed(format!(
                         "{meaning}, with {x} x {y} x {z} blocks of {threads} threads and {shared} bytes of shared memory"
                     ))

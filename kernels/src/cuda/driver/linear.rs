@@ -64,45 +64,38 @@ impl Cuda {
     }
 }
 
-struct SolverWorkspace {
-    device: *mut c_void,
-    device_bytes: usize,
-    host: *mut c_void,
-    host_bytes: usize,
-    info: *mut c_int,
+/// Name of a decomposition in errors, and its order.
+struct Decomposition {
+    doing: &'static str,
+    order: usize,
 }
 
 impl LinearContext {
     fn call_library<R>(&self, call: impl FnOnce() -> R) -> Result<R, DeviceError> {
-        let shared = &*self.device.shared;
-        shared.make_current()?;
-        let mut state = lock_ignoring_poison(&shared.state);
-        shared.flush_step(&mut state)?;
+        let mut state = self.device.shared.lock_without_step()?;
         state.last_kernel = LIBRARY_KERNEL;
         Ok(call())
     }
 
+    /// `run` takes the workspaces on the device and on the host with their bytes, and the result
+    /// code.
     fn run_decomposition(
         &self,
-        (doing, order): (&'static str, usize),
+        decomposition: Decomposition,
         sizes: impl FnOnce(*mut usize, *mut usize) -> cusolverStatus_t,
-        run: impl FnOnce(SolverWorkspace) -> cusolverStatus_t,
+        run: impl FnOnce(*mut c_void, usize, *mut c_void, usize, *mut c_int) -> cusolverStatus_t,
     ) -> Result<(), DeviceError> {
-        let [mut device_bytes, mut host_bytes] = [0; 2];
-        let code = self.call_library(|| sizes(&mut device_bytes, &mut host_bytes))?;
+        let Decomposition { doing, order } = decomposition;
+        let [mut device_len, mut host_len] = [0; 2];
+        let code = self.call_library(|| sizes(&mut device_len, &mut host_len))?;
         check_solver(code, doing)?;
-        let room = self.device.allocate(device_bytes)?;
+        let room = self.device.allocate(device_len)?;
         let info = self.device.allocate(size_of::<c_int>())?;
         self.device.upload(&0_i32.to_ne_bytes(), &info, 0)?;
-        let mut host = vec![0_u64; host_bytes.div_ceil(size_of::<u64>()).max(1)];
-        let work = SolverWorkspace {
-            device: pointer(&room),
-            device_bytes,
-            host: host.as_mut_ptr().cast(),
-            host_bytes,
-            info: pointer(&info).cast(),
-        };
-        let code = self.call_library(|| run(work))?;
+        let mut host = vec![0_u64; host_len.div_ceil(size_of::<u64>()).max(1)];
+        let (on_device, on_host) = (pointer(&room), host.as_mut_ptr().cast());
+        let info_at = pointer(&info).cast();
+        let code = self.call_library(|| run(on_device, device_len, on_host, host_len, info_at))?;
         // Queued work may use the host workspace until here.
         let waited = self.device.synchronize();
         drop(host);
@@ -135,7 +128,10 @@ impl LinearContext {
         let [a, tau] = [tall, &scales].map(pointer);
         let LibraryHandles { solver, params, .. } = *handles;
         self.run_decomposition(
-            ("a QR decomposition by cuSOLVER", columns),
+            Decomposition {
+                doing: "a QR decomposition by cuSOLVER",
+                order: columns,
+            },
             // SAFETY: the context is current, and both sizes are writable.
             |on_device, on_host| unsafe {
                 solver::cusolverDnXgeqrf_bufferSize(
@@ -144,23 +140,10 @@ impl LinearContext {
             },
             // SAFETY: the context is current, matrix and scales are allocations of those sizes, and
             // the workspace has the queried size.
-            |work| unsafe {
+            |device, device_len, host, host_len, info| unsafe {
                 solver::cusolverDnXgeqrf(
-                    solver,
-                    params,
-                    m,
-                    n,
-                    F64,
-                    a,
-                    m,
-                    F64,
-                    tau,
-                    F64,
-                    work.device,
-                    work.device_bytes,
-                    work.host,
-                    work.host_bytes,
-                    work.info,
+                    solver, params, m, n, F64, a, m, F64, tau, F64, device, device_len, host,
+                    host_len, info,
                 )
             },
         )?;
@@ -172,7 +155,7 @@ impl LinearContext {
         for column in 0..columns {
             let from = size * rows * column;
             let to = size * columns * column;
-            device.copy((tall, from), (&triangle, to), size * (column + 1))?;
+            device.copy(tall.at(from), triangle.at(to), size * (column + 1))?;
         }
         Ok(triangle)
     }
@@ -191,7 +174,10 @@ impl LinearContext {
         let LibraryHandles { solver, params, .. } = *handles;
         let [none, all] = [b'N', b'A'].map(|job| job as c_schar);
         self.run_decomposition(
-            ("a singular value decomposition by cuSOLVER", order),
+            Decomposition {
+                doing: "a singular value decomposition by cuSOLVER",
+                order,
+            },
             // SAFETY: the context is current, and both sizes are writable.
             |on_device, on_host| unsafe {
                 solver::cusolverDnXgesvd_bufferSize(
@@ -201,31 +187,10 @@ impl LinearContext {
             },
             // SAFETY: the context is current; inputs, outputs and unused outputs are allocations of
             // those sizes, and the workspace has the queried size.
-            |work| unsafe {
+            |device, device_len, host, host_len, info| unsafe {
                 solver::cusolverDnXgesvd(
-                    solver,
-                    params,
-                    none,
-                    all,
-                    m,
-                    n,
-                    F64,
-                    a,
-                    m,
-                    F64,
-                    s,
-                    F64,
-                    u,
-                    m,
-                    F64,
-                    vt,
-                    n,
-                    F64,
-                    work.device,
-                    work.device_bytes,
-                    work.host,
-                    work.host_bytes,
-                    work.info,
+                    solver, params, none, all, m, n, F64, a, m, F64, s, F64, u, m, F64, vt, n, F64,
+                    device, device_len, host, host_len, info,
                 )
             },
         )
@@ -262,7 +227,10 @@ impl LinearAlgebra for CudaLinear {
             solver::cusolverEigMode_t::CUSOLVER_EIG_MODE_NOVECTOR
         };
         shared.run_decomposition(
-            ("an eigenvalue decomposition by cuSOLVER", order),
+            Decomposition {
+                doing: "an eigenvalue decomposition by cuSOLVER",
+                order,
+            },
             // SAFETY: the context is current, and both sizes are writable.
             |on_device, on_host| unsafe {
                 solver::cusolverDnXsyevd_bufferSize(
@@ -271,31 +239,17 @@ impl LinearAlgebra for CudaLinear {
             },
             // SAFETY: the context is current, matrix and values are allocations of those sizes, and
             // the workspace has the queried size.
-            |work| unsafe {
+            |device, device_len, host, host_len, info| unsafe {
                 solver::cusolverDnXsyevd(
-                    solver,
-                    params,
-                    job,
-                    lower,
-                    n,
-                    F64,
-                    a,
-                    n,
-                    F64,
-                    w,
-                    F64,
-                    work.device,
-                    work.device_bytes,
-                    work.host,
-                    work.host_bytes,
-                    work.info,
+                    solver, params, job, lower, n, F64, a, n, F64, w, F64, device, device_len,
+                    host, host_len, info,
                 )
             },
         )?;
-        download_f64(device, (&found, 0), values)?;
+        download_f64(device, &found, 0, values)?;
         check_finite(order, values)?;
         if vectors {
-            download_f64(device, (&on_device, 0), matrix)?;
+            download_f64(device, &on_device, 0, matrix)?;
         }
         Ok(())
     }
@@ -322,9 +276,9 @@ impl LinearAlgebra for CudaLinear {
         let found = device.allocate(size_of_val(values))?;
         let found_right = device.allocate(size_of_val(right))?;
         shared.run_svd(&handles, &matrix, [rows, order], [&found, &found_right])?;
-        download_f64(device, (&found, 0), values)?;
+        download_f64(device, &found, 0, values)?;
         check_finite(order, values)?;
-        download_f64(device, (&found_right, 0), right)
+        download_f64(device, &found_right, 0, right)
     }
 
     fn multiply(
@@ -348,30 +302,17 @@ impl LinearAlgebra for CudaLinear {
         let found = device.allocate(size_of_val(out))?;
         let [a, b] = [&left, &right].map(|memory| pointer(memory).cast_const().cast());
         let c = pointer(&found).cast();
-        let as_it_is = blas::cublasOperation_t::CUBLAS_OP_N;
+        let (handle, as_it_is) = (handles.blas, blas::cublasOperation_t::CUBLAS_OP_N);
         let [one, zero] = [1.0, 0.0];
         // SAFETY: the context is current, the matrices are allocations of those sizes, and the
         // factors are read during the call.
         let code = shared.call_library(|| unsafe {
             blas::cublasDgemm_v2_64(
-                handles.blas,
-                as_it_is,
-                as_it_is,
-                m,
-                n,
-                k,
-                &one,
-                a,
-                m,
-                b,
-                k,
-                &zero,
-                c,
-                m,
+                handle, as_it_is, as_it_is, m, n, k, &one, a, m, b, k, &zero, c, m,
             )
         })?;
         check_blas(code, "a product by cuBLAS")?;
-        download_f64(device, (&found, 0), out)
+        download_f64(device, &found, 0, out)
     }
 
     fn new_gram(&self, order: usize) -> Result<Box<dyn GramMatrix>, DeviceError> {
@@ -396,11 +337,8 @@ fn check_finite(order: usize, values: &[f64]) -> Result<(), DeviceError> {
 }
 
 fn to_i64(size: usize) -> Result<i64, ShapeError> {
-    i64::try_from(size).map_err(|_| ShapeError {
-        argument: "rows or columns (at most)",
-        expected: i64::MAX as usize,
-        actual: size,
-    })
+    i64::try_from(size)
+        .map_err(|_| ShapeError::new("rows or columns (at most)", i64::MAX as usize, size))
 }
 
 fn pointer(memory: &CudaMemory) -> *mut c_void {
@@ -422,7 +360,8 @@ fn overwrite(device: &Cuda, numbers: &[f64], to: &CudaMemory) -> Result<(), Devi
 
 fn download_f64(
     device: &Cuda,
-    (from, first): (&CudaMemory, usize),
+    from: &CudaMemory,
+    first: usize,
     numbers: &mut [f64],
 ) -> Result<(), DeviceError> {
     let bytes = size_of_val(numbers);

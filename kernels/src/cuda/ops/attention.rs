@@ -224,7 +224,7 @@ pub fn attend_splits<D: Device>(
     } = held.full[0].shape();
     let group = check_shapes(held, queries, attention)?;
     if let Some(tiles) = TilingPlan::for_batch(device, queries, held, attention) {
-        let joined = tiles.attend(device, queries, (q, held), attention, room)?;
+        let joined = tiles.attend(device, queries, q, held, attention, room)?;
         return Ok(Some(joined));
     }
     let low = low_arguments(held)?;
@@ -293,14 +293,25 @@ pub fn attend_splits<D: Device>(
     if low.ranks[1] == 0 {
         return Ok(Some(joined));
     }
-    joined.launch(device, (low.bases[1], low.ranks[1]), out)?;
+    let basis = OutputBasis {
+        span: low.bases[1],
+        rank: low.ranks[1],
+    };
+    joined.launch(device, basis, out)?;
     Ok(None)
+}
+
+/// Basis from which low-rank outputs are expanded, of rank 0 if there is none.
+#[derive(Clone, Copy, Default)]
+struct OutputBasis {
+    span: DeviceSpan,
+    rank: usize,
 }
 
 impl<D: Device> PartialAttention<D> {
     /// Combines the splits and writes the attention to `out`.
     pub fn finish(&self, device: &D, out: &D::Memory) -> Result<(), DeviceError> {
-        self.launch(device, (DeviceSpan::NULL, 0), out)
+        self.launch(device, OutputBasis::default(), out)
     }
 
     /// Returns true if the output is the first `n` rows of `width` elements.
@@ -328,39 +339,30 @@ impl<D: Device> PartialAttention<D> {
     }
 
     pub(super) fn join_arguments(&self, out: &D::Memory) -> Result<Join, DeviceError> {
-        self.argument_with((DeviceSpan::NULL, 0), out)
+        self.argument_with(OutputBasis::default(), out)
     }
 
-    fn argument_with(
-        &self,
-        (basis, rank): (DeviceSpan, usize),
-        out: &D::Memory,
-    ) -> Result<Join, DeviceError> {
+    fn argument_with(&self, basis: OutputBasis, out: &D::Memory) -> Result<Join, DeviceError> {
         let QueryShape { rows, heads, .. } = self.queries;
         let size = self.size;
-        let numbers = [rows, heads, self.splits, 2 + size + rank];
+        let numbers = [rows, heads, self.splits, 2 + size + basis.rank];
         Ok(Join {
             partial: float_span(&*self.partial, "partial sums", &numbers)?,
-            basis,
+            basis: basis.span,
             out: self.queries.span(out, "out", size)?,
             heads: kernel_count("heads", heads)?,
             kv_heads: kernel_count("heads", self.kv_heads)?,
             size: kernel_count("a head", size)?,
-            rank: kernel_count("the rank", rank)?,
+            rank: kernel_count("the rank", basis.rank)?,
             splits: kernel_count("splits", self.splits)?,
             unused: 0,
         })
     }
 
-    fn launch(
-        &self,
-        device: &D,
-        (basis, rank): (DeviceSpan, usize),
-        out: &D::Memory,
-    ) -> Result<(), DeviceError> {
+    fn launch(&self, device: &D, basis: OutputBasis, out: &D::Memory) -> Result<(), DeviceError> {
         const JOIN: Kernel<Join> = Kernel::new("attend_join", THREADS);
-        let joined = self.argument_with((basis, rank), out)?;
-        let shared = self.shared_bytes() + rank * F32_BYTES;
+        let joined = self.argument_with(basis, out)?;
+        let shared = self.shared_bytes() + basis.rank * F32_BYTES;
         // SAFETY: a block reads the records of a head and writes its elements of `out`; its shared
         // memory has `rank` elements after those of the splits.
         unsafe { device.launch(&JOIN, self.grid()?, shared, &joined) }
@@ -431,6 +433,7 @@ impl SplitLayout {
     }
 }
 
+#[derive(Default)]
 struct LowArguments {
     coordinates: [DeviceSpan; 2],
     bases: [DeviceSpan; 2],
@@ -443,12 +446,8 @@ struct LowArguments {
 fn low_arguments<D: Device>(held: &DeviceLayerCache<'_, D>) -> Result<LowArguments, DeviceError> {
     let size = held.full[0].shape().size;
     let mut arguments = LowArguments {
-        coordinates: [DeviceSpan::NULL; 2],
-        bases: [DeviceSpan::NULL; 2],
-        ranks: [0; 2],
-        capacity: 0,
         front: held.start,
-        compressed: 0,
+        ..LowArguments::default()
     };
     let Some(low) = &held.low_rank else {
         return Ok(arguments);

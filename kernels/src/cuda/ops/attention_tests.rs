@@ -60,7 +60,7 @@ impl Case {
                 to: 0,
                 position: 0,
             };
-            append_rows(device, &rows, all, &x.unwrap(), (&faults, 0)).unwrap();
+            append_rows(device, &rows, all, &x.unwrap(), &faults, 0).unwrap();
             assert_eq!(faults.take_first(device).unwrap(), None);
             let wide = device.allocate(F32_BYTES * positions * row).unwrap();
             rows_to_f32(device, &rows, [0, positions], &wide, [0, positions]).unwrap();

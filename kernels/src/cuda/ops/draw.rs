@@ -58,7 +58,8 @@ impl<D: Device> TokenSampler<D> {
     pub fn begin(
         &mut self,
         device: &D,
-        (x, numbers): (&D::Memory, usize),
+        x: &D::Memory,
+        numbers: usize,
         draw: &SamplingParameters,
     ) -> Result<(), DeviceError> {
         const KERNEL: Kernel<DrawArgument> = Kernel::new("draw_token", 1024);
@@ -116,7 +117,7 @@ mod tests {
     fn drawn(device: &EmulatedDevice, x: &[f32], draw: SamplingParameters) -> Option<u32> {
         let memory = ops::upload_floats(device, x).unwrap();
         let mut drawing = TokenSampler::default();
-        drawing.begin(device, (&memory, x.len()), &draw).unwrap();
+        drawing.begin(device, &memory, x.len(), &draw).unwrap();
         drawing.take(device).unwrap()
     }
 
@@ -245,7 +246,7 @@ mod tests {
         let x = ops::upload_floats(&device, &[1.0; 8]).unwrap();
         for numbers in [0, 9, MAX_SAMPLED_LOGITS + 1] {
             let mut drawing = TokenSampler::default();
-            assert!(drawing.begin(&device, (&x, numbers), &ALL).is_err());
+            assert!(drawing.begin(&device, &x, numbers, &ALL).is_err());
         }
     }
 }

@@ -208,7 +208,8 @@ unsafe impl KernelArguments for Rotate {}
 pub fn rope_tables<D: Device>(
     device: &D,
     positions: std::ops::Range<usize>,
-    (frequencies, pairs): (&D::Memory, usize),
+    frequencies: &D::Memory,
+    pairs: usize,
     factor: f32,
     [cosines, sines]: [&D::Memory; 2],
     first: usize,

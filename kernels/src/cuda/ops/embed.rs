@@ -65,7 +65,7 @@ pub fn dequantise_rows<D: Device>(
     kernel_count("tokens", tokens.len())?;
     match matrix.layout() {
         DeviceLayout::Blocks(blocks) => {
-            let [.., name] = blocks.format.kernel_names();
+            let name = blocks.format.kernel_names().embed;
             for (rows, places, count) in group_rows_by_launch(tokens.iter().copied().zip(0..)) {
                 let arguments = Embed {
                     w: blocks.kernel_argument()?,

@@ -6,7 +6,7 @@ use crate::cuda::device::{Device, DeviceError, DeviceMemory, DeviceSpan};
 #[derive(Debug)]
 pub struct FaultEntries<D: Device> {
     memory: D::Memory,
-    slots: usize,
+    entries: usize,
 }
 
 /// A value that the KV cache type cannot represent.
@@ -21,37 +21,37 @@ pub struct Fault {
 }
 
 impl<D: Device> FaultEntries<D> {
-    /// Allocates `slots` empty entries.
-    pub fn new(device: &D, slots: usize) -> Result<Self, DeviceError> {
-        let memory = device.allocate(8 * slots)?;
-        let faults = FaultEntries { memory, slots };
+    /// Allocates `entries` empty entries.
+    pub fn new(device: &D, entries: usize) -> Result<Self, DeviceError> {
+        let memory = device.allocate(8 * entries)?;
+        let faults = FaultEntries { memory, entries };
         faults.clear(device)?;
         Ok(faults)
     }
 
     fn clear(&self, device: &D) -> Result<(), DeviceError> {
-        device.upload(&vec![u8::MAX; 8 * self.slots], &self.memory, 0)
+        device.upload(&vec![u8::MAX; 8 * self.entries], &self.memory, 0)
     }
 
     /// Returns the fault of the first entry that has one, after all earlier operations, and clears
     /// all entries.
     pub fn take_first(&self, device: &D) -> Result<Option<Fault>, DeviceError> {
-        let mut bytes = vec![0; 8 * self.slots];
+        let mut bytes = vec![0; 8 * self.entries];
         device.download(&self.memory, 0, &mut bytes)?;
         let numbers = bytes.as_chunks::<8>().0.iter();
         let mut numbers = numbers.map(|&bytes| u64::from_le_bytes(bytes)).enumerate();
-        let Some((slot, found)) = numbers.find(|&(_, number)| number != u64::MAX) else {
+        let Some((entry, found)) = numbers.find(|&(_, number)| number != u64::MAX) else {
             return Ok(None);
         };
         self.clear(device)?;
         Ok(Some(Fault {
-            entry: slot,
+            entry,
             row: (found >> 32) as usize,
             value: f32::from_bits(found as u32),
         }))
     }
 
-    pub(super) fn entry_span(&self, slot: usize) -> Result<DeviceSpan, DeviceError> {
-        self.memory.span("faults", 8 * slot, 8)
+    pub(super) fn entry_span(&self, entry: usize) -> Result<DeviceSpan, DeviceError> {
+        self.memory.span("faults", 8 * entry, 8)
     }
 }

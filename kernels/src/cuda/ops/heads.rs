@@ -58,7 +58,7 @@ pub struct RopeRows<'a, D: Device> {
     pub cosines_and_sines: [&'a D::Memory; 2],
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct Part {
     x: DeviceSpan,
@@ -137,7 +137,7 @@ pub fn prepare_heads<D: Device>(
         position: kernel_count("positions", position)?,
         count: parts.len() as u32,
         unused: 0,
-        parts: [Part::NONE; MAX_HEADS_PARTS],
+        parts: [Part::default(); MAX_HEADS_PARTS],
     };
     let mut blocks = 0;
     for (to, part) in arguments.parts.iter_mut().zip(parts) {
@@ -152,20 +152,6 @@ pub fn prepare_heads<D: Device>(
     unsafe { device.launch(&KERNEL, grid, size * F32_BYTES, &arguments) }
 }
 
-impl Part {
-    const NONE: Part = Part {
-        x: DeviceSpan::NULL,
-        bias: DeviceSpan::NULL,
-        weight: DeviceSpan::NULL,
-        rows: KvRowsArgument::NONE,
-        fault: DeviceSpan::NULL,
-        heads: 0,
-        epsilon: 0.0,
-        turned: 0,
-        appended: 0,
-    };
-}
-
 impl<D: Device> HeadsPart<'_, D> {
     fn argument(
         &self,
@@ -176,7 +162,7 @@ impl<D: Device> HeadsPart<'_, D> {
         let mut part = Part {
             x: float_span(self.x, "heads", &[rows, heads, size])?,
             heads: kernel_count("heads", heads)?,
-            ..Part::NONE
+            ..Part::default()
         };
         if let Some(bias) = self.bias {
             part.bias = float_span(bias, "a bias", &[heads, size])?;

@@ -2,7 +2,7 @@
 
 mod low_rank;
 
-pub use low_rank::{DeviceLowRankRows, expand_low_rank, map_rows};
+pub use low_rank::{DeviceLowRankRows, KvRowsFrom, expand_low_rank, map_rows};
 
 use super::faults::FaultEntries;
 use super::{F32_BYTES, byte_span, float_span, kernel_count, shape_mismatch};
@@ -68,7 +68,7 @@ pub struct KvRows<D: Device> {
 }
 
 /// Layout as in `kv.cuh`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct KvRowsArgument {
     codes: DeviceSpan,
@@ -78,13 +78,6 @@ pub(super) struct KvRowsArgument {
 }
 
 impl KvRowsArgument {
-    pub(super) const NONE: KvRowsArgument = KvRowsArgument {
-        codes: DeviceSpan::NULL,
-        scales: DeviceSpan::NULL,
-        numbers: 0,
-        capacity: 0,
-    };
-
     pub(super) fn codes(self) -> DeviceSpan {
         self.codes
     }
@@ -317,7 +310,7 @@ pub struct AppendedRows {
 }
 
 /// Writes rows of `x [.., heads, size]` to the cache. An unrepresentable value is recorded in entry
-/// `slot`.
+/// `entry`.
 ///
 /// # Errors
 /// A device error; [`DeviceError::OutOfBounds`] beyond the capacity.
@@ -326,7 +319,8 @@ pub fn append_rows<D: Device>(
     rows: &KvRows<D>,
     appended: AppendedRows,
     x: &D::Memory,
-    (faults, slot): (&FaultEntries<D>, usize),
+    faults: &FaultEntries<D>,
+    entry: usize,
 ) -> Result<(), DeviceError> {
     const NUMBERS: Kernel<Append> = Kernel::new("kv_append", 256);
     const BLOCKS: Kernel<Append> = Kernel::new("kv_append_blocks", 64);
@@ -342,7 +336,7 @@ pub fn append_rows<D: Device>(
     let arguments = Append {
         x: byte_span(x, "keys or values", from, &[n, heads, size], F32_BYTES)?,
         rows: rows.kernel_argument()?,
-        fault: faults.entry_span(slot)?,
+        fault: faults.entry_span(entry)?,
         n: kernel_count("rows", n)?,
         heads: kernel_count("heads", heads)?,
         size: kernel_count("a head", size)?,
@@ -365,16 +359,27 @@ pub(super) fn check_rows<D: Device>(
     first: usize,
     n: usize,
 ) -> Result<(), DeviceError> {
-    if first.checked_add(n).is_some_and(|end| end <= rows.capacity) {
-        Ok(())
-    } else {
-        Err(DeviceError::OutOfBounds {
-            operand: "rows of a head",
-            start: first,
-            needed: n,
-            available: rows.capacity,
-        })
+    check_range("rows of a head", first, n, rows.capacity)
+}
+
+fn check_range(
+    operand: &'static str,
+    start: usize,
+    needed: usize,
+    available: usize,
+) -> Result<(), DeviceError> {
+    if start
+        .checked_add(needed)
+        .is_some_and(|end| end <= available)
+    {
+        return Ok(());
     }
+    Err(DeviceError::OutOfBounds {
+        operand,
+        start,
+        needed,
+        available,
+    })
 }
 
 #[derive(Clone, Copy)]
@@ -405,7 +410,7 @@ pub fn rows_to_f32<D: Device>(
     const KERNEL: Kernel<Widen> = Kernel::new("kv_widen", 64);
     let KvHeads { heads, size } = rows.shape;
     check_rows(rows, first, n)?;
-    check_target(to_first, n, to_capacity)?;
+    check_range("rows to write", to_first, n, to_capacity)?;
     let arguments = Widen {
         rows: rows.kernel_argument()?,
         to: float_span(to, "rows", &[heads, to_capacity, size])?,
@@ -420,17 +425,4 @@ pub fn rows_to_f32<D: Device>(
     // SAFETY: a block reads a row below the capacity and writes one below `to_capacity`; the spans
     // cover both.
     unsafe { device.launch(&KERNEL, grid, 0, &arguments) }
-}
-
-fn check_target(first: usize, n: usize, capacity: usize) -> Result<(), DeviceError> {
-    if first.checked_add(n).is_some_and(|end| end <= capacity) {
-        Ok(())
-    } else {
-        Err(DeviceError::OutOfBounds {
-            operand: "rows to write",
-            start: first,
-            needed: n,
-            available: capacity,
-        })
-    }
 }

@@ -48,7 +48,8 @@ impl<D: Device> TopK<D> {
     pub fn begin(
         &mut self,
         device: &D,
-        (x, numbers): (&D::Memory, usize),
+        x: &D::Memory,
+        numbers: usize,
         most: usize,
     ) -> Result<(), DeviceError> {
         const KERNEL: Kernel<Seek> = Kernel::new("largest", 256);
@@ -150,7 +151,7 @@ mod tests {
     ) -> Option<Vec<(u32, f32)>> {
         let x = ops::upload_floats(device, numbers).unwrap();
         let mut largest = TopK::default();
-        largest.begin(device, (&x, numbers.len()), most).unwrap();
+        largest.begin(device, &x, numbers.len(), most).unwrap();
         largest.take(device).unwrap()
     }
 
@@ -193,8 +194,8 @@ mod tests {
         let x = ops::upload_floats(&device, &[1.0; 8]).unwrap();
         let mut largest = TopK::default();
         for most in [0, MAX_TOP_K + 1] {
-            assert!(largest.begin(&device, (&x, 8), most).is_err());
+            assert!(largest.begin(&device, &x, 8, most).is_err());
         }
-        assert!(largest.begin(&device, (&x, 9), 1).is_err());
+        assert!(largest.begin(&device, &x, 9, 1).is_err());
     }
 }

@@ -125,7 +125,10 @@ impl<D: Device> DeviceMatrix<D> {
     /// same values.
     pub fn stored_format(&self) -> &'static str {
         match &self.held {
-            DeviceLayout::Blocks(blocks) => blocks.format.name(),
+            DeviceLayout::Blocks(blocks) => {
+                let name = blocks.format.kernel_names().tiles;
+                name.trim_end_matches("_tiles")
+            }
             DeviceLayout::ColumnGroups(_) => "bands",
         }
     }

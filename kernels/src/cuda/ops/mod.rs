@@ -31,8 +31,8 @@ pub use embed::dequantise_rows;
 pub use faults::{Fault, FaultEntries};
 pub use heads::{AppendTarget, HeadsPart, HeadsShape, MAX_HEADS_PARTS, RopeRows, prepare_heads};
 pub use kv::{
-    AppendedRows, DeviceLowRankRows, KvElement, KvHeads, KvRows, append_rows, expand_low_rank,
-    map_rows, rows_to_f32,
+    AppendedRows, DeviceLowRankRows, KvElement, KvHeads, KvRows, KvRowsFrom, append_rows,
+    expand_low_rank, map_rows, rows_to_f32,
 };
 pub use largest::{MAX_TOP_K, TopK};
 pub use matrix::{DeviceMatrix, MatrixSource};
@@ -109,11 +109,7 @@ fn byte_span(
 }
 
 fn shape_mismatch(what: &'static str, expected: usize, found: usize) -> DeviceError {
-    DeviceError::Shape(ShapeError {
-        argument: what,
-        expected,
-        actual: found,
-    })
+    DeviceError::Shape(ShapeError::new(what, expected, found))
 }
 
 fn kernel_count(what: &'static str, n: usize) -> Result<u32, DeviceError> {

@@ -200,22 +200,23 @@ pub fn project<D: Device>(
     n: usize,
     x: &D::Memory,
     factors: &[Factor<'_, D>],
-    slots: &[Projection<'_, D>],
+    projections: &[Projection<'_, D>],
     workspace: &mut Workspace<D>,
 ) -> Result<(), DeviceError> {
-    project_after(device, None, (n, x), factors, slots, workspace)
+    project_after(device, None, n, x, factors, projections, workspace)
 }
 
 /// As [`project`], after a pending operation that produces `x`.
 pub fn project_after<D: Device>(
     device: &D,
     before: Option<PendingOperation<'_, D>>,
-    (n, x): (usize, &D::Memory),
+    n: usize,
+    x: &D::Memory,
     factors: &[Factor<'_, D>],
-    slots: &[Projection<'_, D>],
+    projections: &[Projection<'_, D>],
     workspace: &mut Workspace<D>,
 ) -> Result<(), DeviceError> {
-    let Some(width) = input_width(factors, slots)? else {
+    let Some(width) = input_width(factors, projections)? else {
         return before.map_or(Ok(()), |before| before.finish(device));
     };
     let x = byte_span(x, "x", 0, &[n, width], F32_BYTES)?;
@@ -246,7 +247,7 @@ pub fn project_after<D: Device>(
     let mut counted = 0;
     let mut inner = Vec::with_capacity(factors.len());
     let mut done = Vec::with_capacity(factors.len());
-    let mut first = projection_targets(n, slots, Input::Vector)?;
+    let mut first = projection_targets(n, projections, Input::Vector)?;
     let of_factors = factors
         .iter()
         .zip(places)
@@ -255,7 +256,7 @@ pub fn project_after<D: Device>(
     for (index, (((factor, start), count), of_inner)) in of_factors.enumerate() {
         let x = byte_span(room, "an inner vector", start, &[n, factor.rows], F32_BYTES)?;
         let mut vectors = InputVectors::new(n, factor.rows, x);
-        let second = projection_targets(n, slots, Input::Inner(index))?;
+        let second = projection_targets(n, projections, Input::Inner(index))?;
         allocate_quantised(device, &mut vectors, &second, of_inner)?;
         let arrived = arrived.map_or(Ok(DeviceSpan::NULL), |memory| {
             byte_span(memory, "counts", 4 * counted, &[count], 4)
@@ -303,19 +304,21 @@ pub fn project_after<D: Device>(
 
 fn projection_targets<'a, D: Device>(
     n: usize,
-    slots: &[Projection<'a, D>],
+    projections: &[Projection<'a, D>],
     input: Input,
 ) -> Result<Targets<'a, D>, DeviceError> {
-    let of_input = slots.iter().filter(|slot| slot.input == input);
-    let targets = of_input.map(|slot| {
+    let of_input = projections
+        .iter()
+        .filter(|projection| projection.input == input);
+    let targets = of_input.map(|projection| {
         let to = ProductOutput {
-            y: byte_span(slot.y, "y", 0, &[n, slot.rows], F32_BYTES)?,
-            rows: slot.rows,
-            computed_rows: slot.rows,
+            y: byte_span(projection.y, "y", 0, &[n, projection.rows], F32_BYTES)?,
+            rows: projection.rows,
+            computed_rows: projection.rows,
             quantised: None,
-            accumulate: slot.accumulate,
+            accumulate: projection.accumulate,
         };
-        Ok((slot.matrix, to))
+        Ok((projection.matrix, to))
     });
     targets.collect()
 }
@@ -323,7 +326,7 @@ fn projection_targets<'a, D: Device>(
 /// Checks all shapes; `None` if nothing reads the input.
 fn input_width<D: Device>(
     factors: &[Factor<'_, D>],
-    slots: &[Projection<'_, D>],
+    projections: &[Projection<'_, D>],
 ) -> Result<Option<usize>, DeviceError> {
     let mut width = None;
     let mut reads = |cols: usize| match width.replace(cols) {
@@ -341,25 +344,25 @@ fn input_width<D: Device>(
             ));
         }
     }
-    for slot in slots {
-        match slot.input {
-            Input::Vector => reads(slot.cols)?,
+    for projection in projections {
+        match projection.input {
+            Input::Vector => reads(projection.cols)?,
             Input::Inner(index) => {
                 let rows = factors.get(index).map_or(0, |factor| factor.rows);
-                if index >= factors.len() || rows != slot.cols {
+                if index >= factors.len() || rows != projection.cols {
                     return Err(shape_mismatch(
                         "numbers of an inner vector",
-                        slot.cols,
+                        projection.cols,
                         rows,
                     ));
                 }
             }
         }
-        if slot.rows > slot.matrix.rows() {
+        if projection.rows > projection.matrix.rows() {
             return Err(shape_mismatch(
-                "rows of a slot",
-                slot.rows,
-                slot.matrix.rows(),
+                "rows of a projection",
+                projection.rows,
+                projection.matrix.rows(),
             ));
         }
     }

@@ -75,11 +75,11 @@ impl<D: Device> Gpu<D> {
         let found = match kv.layout().low_rank_rows(layer) {
             0 => {
                 let [keys, _] = kv.layer_cache(layer).full;
-                ops::attention_importance(device, queries, window, q, (keys, end), attention)
+                ops::attention_importance(device, queries, window, q, keys, end, attention)
             }
             _ => {
                 let [keys, _] = kv.whole(device, layer, rows.len())?;
-                ops::attention_importance(device, queries, window, q, (&keys, end), attention)
+                ops::attention_importance(device, queries, window, q, &keys, end, attention)
             }
         };
         Ok(found?)

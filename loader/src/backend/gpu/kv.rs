@@ -283,8 +283,8 @@ impl<D: Device> Kv for GpuKv<D> {
         };
         for (side, x) in sides.into_iter().enumerate() {
             let rows = &self.layers[layer].full[side];
-            let slot = (faults, 2 * layer + side);
-            ops::append_rows(device, rows, appended, x, slot)?;
+            let entry = 2 * layer + side;
+            ops::append_rows(device, rows, appended, x, faults, entry)?;
         }
         Ok(())
     }
@@ -322,8 +322,9 @@ impl<D: Device> Kv for GpuKv<D> {
                 match turns {
                     Some(turns) => {
                         let turn = ops::upload_floats(device, &turns[side])?;
-                        let slot = (&self.faults, side);
-                        ops::map_rows(device, held, (from, 0), &turn, (&to.rows, 0), slot)?;
+                        let [from, to] =
+                            [from, &to.rows].map(|rows| ops::KvRowsFrom { rows, first: 0 });
+                        ops::map_rows(device, held, from, &turn, to, &self.faults, side)?;
                     }
                     None => {
                         let kept = from.with_capacity(device, None, held, capacity);
@@ -364,15 +365,16 @@ impl<D: Device> Kv for GpuKv<D> {
         }
         let mut energies = CompressionEnergies::default();
         for side in 0..2 {
-            let (from, to) = (&of_layer.full[side], &low.sides[side]);
-            let squares = ops::map_rows(
-                device,
-                count,
-                (from, front),
-                &to.basis,
-                (&to.rows, held),
-                (&self.faults, side),
-            );
+            let from = ops::KvRowsFrom {
+                rows: &of_layer.full[side],
+                first: front,
+            };
+            let basis = &low.sides[side].basis;
+            let to = ops::KvRowsFrom {
+                rows: &low.sides[side].rows,
+                first: held,
+            };
+            let squares = ops::map_rows(device, count, from, basis, to, &self.faults, side);
             // Sums per head, as on the CPU.
             for of_head in squares?.chunks(count.max(1)) {
                 let sum = |which: usize| of_head.iter().map(|s| f64::from(s[which])).sum::<f64>();

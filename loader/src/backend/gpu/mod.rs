@@ -210,8 +210,8 @@ impl<D: Device> Backend for Gpu<D> {
             return Ok(false);
         }
         self.finish()?;
-        let of = (of.memory()?.as_ref(), numbers);
-        self.largest.begin(&self.device, of, most)?;
+        self.largest
+            .begin(&self.device, of.memory()?, numbers, most)?;
         Ok(true)
     }
 
@@ -229,8 +229,10 @@ impl<D: Device> Backend for Gpu<D> {
             return Ok(false);
         }
         self.finish()?;
-        let of = (of.memory()?.as_ref(), numbers);
-        self.drawing.begin(&self.device, of, draw)?;
+        let begun = self
+            .drawing
+            .begin(&self.device, of.memory()?, numbers, draw);
+        begun?;
         Ok(true)
     }
 
@@ -248,11 +250,10 @@ impl<D: Device> Backend for Gpu<D> {
     ) -> Result<()> {
         self.finish()?;
         let bytes = |rows: usize| rows * width * size_of::<f32>();
-        let (from, to) = (
-            (&**x.memory()?, bytes(rows.start)),
-            (&**out.memory()?, bytes(first)),
-        );
-        Ok(self.device.copy(from, to, bytes(rows.len()))?)
+        let from = x.memory()?.at(bytes(rows.start));
+        let to = out.memory()?.at(bytes(first));
+        self.device.copy(from, to, bytes(rows.len()))?;
+        Ok(())
     }
 
     fn embed(
@@ -365,10 +366,11 @@ impl<D: Device> Backend for Gpu<D> {
         let Some(frequencies) = &rotation.frequencies else {
             return Ok(());
         };
-        let of = (frequencies, pairs);
+        let device = &self.device;
         let mut first = 0;
         for range in positions {
-            ops::rope_tables(&self.device, range.clone(), of, factor, sides, first)?;
+            let span = range.clone();
+            ops::rope_tables(device, span, frequencies, pairs, factor, sides, first)?;
             first += range.len();
         }
         rotation.positions.extend_from_slice(positions);

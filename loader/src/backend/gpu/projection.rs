@@ -38,14 +38,8 @@ impl<D: Device> Gpu<D> {
         let x = x.memory()?;
         let before = self.finish_but(x)?;
         let (before, device) = (before.producer(), &self.device);
-        let workspace = &mut self.products;
-        Ok(ops::project_after(
-            device,
-            before,
-            (n, x),
-            &first,
-            &second,
-            workspace,
-        )?)
+        let scratch = &mut self.products;
+        ops::project_after(device, before, n, x, &first, &second, scratch)?;
+        Ok(())
     }
 }

@@ -37,24 +37,12 @@ pub(super) fn multiply<const BITS: usize>(
             let chunk = &chunks[quad * CHUNK * BITS / 8..][..CHUNK * BITS / 8];
             prefetch(chunk.as_ptr().wrapping_add(PREFETCH_DISTANCE));
             for (half, total) in totals.iter_mut().enumerate() {
-                let pairs = match BITS {
-                    2 | 4 => {
-                        let weights = _mm256_shuffle_epi8(table[0], low_bits::<BITS>(chunk, half));
-                        codes.multiply_signed(quad, weights)
-                    }
-                    8 => {
-                        let weights = load(subarray(chunk, 32 * half));
-                        codes
-                            .multiply_signed(quad, _mm256_max_epi8(weights, _mm256_set1_epi8(-127)))
-                    }
-                    _ => {
-                        let sign = bit_plane::<BITS>(chunk, half, BITS - 1);
-                        codes.multiply_magnitudes(
-                            quad,
-                            look_up_magnitudes::<BITS>(&table, chunk, half),
-                            sign,
-                        )
-                    }
+                let pairs = if matches!(BITS, 2 | 4 | 8) {
+                    codes.multiply_signed(quad, weights::<BITS>(&table, chunk, half))
+                } else {
+                    let sign = bit_plane::<BITS>(chunk, half, BITS - 1);
+                    let magnitudes = look_up_magnitudes::<BITS>(&table, chunk, half);
+                    codes.multiply_magnitudes(quad, magnitudes, sign)
                 };
                 let ones = _mm256_set1_epi16(1);
                 *total = _mm256_add_epi32(*total, _mm256_madd_epi16(pairs, ones));
@@ -77,8 +65,26 @@ pub(super) fn multiply<const BITS: usize>(
     }
 }
 
+/// Returns the weights of half a chunk.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+pub(super) fn weights<const BITS: usize>(table: &Table, chunk: &[u8], half: usize) -> __m256i {
+    match BITS {
+        2 | 4 => _mm256_shuffle_epi8(table[0], low_bits::<BITS>(chunk, half)),
+        8 => {
+            let weights = load(subarray(chunk, 32 * half));
+            _mm256_max_epi8(weights, _mm256_set1_epi8(-127))
+        }
+        _ => {
+            let sign = bit_plane::<BITS>(chunk, half, BITS - 1);
+            let sign = _mm256_or_si256(sign, _mm256_set1_epi8(1));
+            _mm256_sign_epi8(look_up_magnitudes::<BITS>(table, chunk, half), sign)
+        }
+    }
+}
+
 /// Returns the lookup table: both signs for two and four bits, else magnitudes; empty for eight.
-const fn table_entries(bits: usize) -> [i8; 64] {
+pub(super) const fn table_entries(bits: usize) -> [i8; 64] {
     let mut entries = [0; 64];
     if bits == 8 {
         return entries;

@@ -22,7 +22,7 @@ type WidenedGroup = [[[i16; 16]; 2]; GROUP_COLS / 2];
 
 /// Implements [`ColumnGroupKernels::add`](super::super::ColumnGroupKernels::add).
 #[target_feature(enable = "avx2,fma")]
-pub(in super::super::super) fn add(
+pub(super) fn add(
     integers: &[GroupWeights],
     factors: &[RowValues],
     vectors: &[VectorGroup<'_>],

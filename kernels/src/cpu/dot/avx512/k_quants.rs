@@ -35,7 +35,9 @@ format_product!(
     iq4_xs_factors, iq4_xs_codes
 );
 
-avx512! {
+compiled_for! {
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c";
+
     fn q4_k_codes([b]: &[[u8; 144]; 1]) -> [__m512i; 4] {
         let mask = _mm512_set1_epi8(-16);
         let (first, second) = (load_512(subarray(b, 16)), load_512(subarray(b, 80)));

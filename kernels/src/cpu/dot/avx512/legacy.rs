@@ -47,7 +47,9 @@ const fn words(bytes: usize, at: usize) -> [i16; 32] {
     words
 }
 
-avx512! {
+compiled_for! {
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c";
+
     fn q8_0_codes(b: &[[u8; 34]; BLOCKS]) -> [__m512i; 4] {
         let mut codes = [_mm512_setzero_si512(); 4];
         for i in 0..4 {

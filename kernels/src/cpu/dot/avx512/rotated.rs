@@ -89,7 +89,9 @@ fn q3_k_codes_gfni(b: &[u8; 110]) -> [__m512i; 4] {
     split_words(both)
 }
 
-avx512! {
+compiled_for! {
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c";
+
     /// Prepares a super-block for codes that count `times[j]` in word `j` of a lane, with `centre`
     /// the offset of the codes.
     fn prepare(x: &SuperBlock, times: [i32; 4], centre: i32) -> PreparedSuperBlock {

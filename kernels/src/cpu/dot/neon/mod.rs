@@ -13,7 +13,7 @@ use std::arch::asm;
 
 use super::Dot;
 use crate::cpu::activations::{BLOCKS, SuperBlock};
-use crate::cpu::blocks::{prefetch, row_groups, subarray};
+use crate::cpu::blocks::{compiled_for, prefetch, row_groups, subarray, supported};
 use crate::cpu::neon::f16_to_f32;
 use crate::matrix::Matrix;
 
@@ -67,7 +67,7 @@ macro_rules! integer_products {
 
             #[inline]
             #[target_feature(enable = $features)]
-            fn add(row: Unpacked, x: &SuperBlock, sums: &mut [float32x4_t; 2]) {
+            fn add(row: Unpacked, x: &SuperBlock, sums: &mut F32x8) {
                 let factors = to_array(row.factors);
                 for b in 0..BLOCKS {
                     let [first, second] = load_codes(&x.codes[b]);
@@ -80,7 +80,7 @@ macro_rules! integer_products {
 
             #[inline]
             #[target_feature(enable = $features)]
-            fn add_runs(unpacked: RunUnpacked, x: &SuperBlock, sums: &mut [float32x4_t; 2]) {
+            fn add_runs(unpacked: RunUnpacked, x: &SuperBlock, sums: &mut F32x8) {
                 let RunUnpacked { row, scales } = unpacked;
                 let factors = to_array(row.factors);
                 for b in 0..BLOCKS {
@@ -139,17 +139,13 @@ macro_rules! format_product {
             fn super_block(
                 blocks: &[u8; SUPER_BLOCK_BYTES],
                 x: &PreparedSuperBlock<'_>,
-                sums: &mut [float32x4_t; 2],
+                sums: &mut F32x8,
             ) {
                 $add($unpack(blocks, x, sums), x.super_block, sums);
             }
 
             #[target_feature(enable = $features)]
-            fn last_super_block(
-                blocks: &[u8],
-                x: &PreparedSuperBlock<'_>,
-                sums: &mut [float32x4_t; 2],
-            ) {
+            fn last_super_block(blocks: &[u8], x: &PreparedSuperBlock<'_>, sums: &mut F32x8) {
                 let mut filled = [0; SUPER_BLOCK_BYTES];
                 filled[..blocks.len()].copy_from_slice(blocks);
                 super_block(&filled, x, sums);
@@ -162,20 +158,14 @@ integer_products!("neon", base, dot16);
 integer_products!("neon,dotprod", dotprod, sdot);
 
 /// Integer product for every processor with NEON.
-pub(in crate::cpu) const DOT: Dot = |w, x, y| {
-    // SAFETY: every supported aarch64 target has NEON.
-    unsafe { base::dot(w, x, y) }
-};
+pub(in crate::cpu) const DOT: Dot = supported!(|w, x, y| base::dot);
 
-/// Used only in kernel tables for processors with these instructions.
-pub(in crate::cpu) const DOTPROD: Dot = |w, x, y| {
-    // SAFETY: see above.
-    unsafe { dotprod::dot(w, x, y) }
-};
+/// Used only in kernel tables for processors with integer dot products.
+pub(in crate::cpu) const DOTPROD: Dot = supported!(|w, x, y| dotprod::dot);
 
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn sdot(sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+pub(in crate::cpu) fn sdot(sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
     let mut sums = sums;
     // SAFETY: one instruction of the extension on registers.
     unsafe {
@@ -190,17 +180,9 @@ fn sdot(sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
     sums
 }
 
-macro_rules! neon {
-    ($($item:item)*) => {
-        $(
-            #[inline]
-            #[target_feature(enable = "neon")]
-            $item
-        )*
-    };
-}
+compiled_for! {
+    "neon";
 
-neon! {
     /// Sums of two products fit sixteen bits: no code of a vector is -128.
     fn dot16(sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
         let products = vmull_s8(vget_low_s8(a), vget_low_s8(b));
@@ -229,7 +211,7 @@ neon! {
         unsafe { vld1q_s32(numbers.as_ptr()) }
     }
 
-    fn load_128(bytes: &[u8; 16]) -> uint8x16_t {
+    pub(in crate::cpu) fn load_128(bytes: &[u8; 16]) -> uint8x16_t {
         // SAFETY: in bounds.
         unsafe { vld1q_u8(bytes.as_ptr()) }
     }

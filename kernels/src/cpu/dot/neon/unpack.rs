@@ -10,22 +10,14 @@ use super::{
     load_f16_scales, load_integers, mul, to_i32_array, widen_u8,
 };
 use crate::cpu::activations::BLOCKS;
-use crate::cpu::blocks::{six_bit_scales, subarray};
+use crate::cpu::blocks::{compiled_for, six_bit_scales, subarray};
 use crate::cpu::dot::IQ4_CODEBOOK;
 
 const LANE_INDICES: [i32; 4] = [0, 1, 2, 3];
 
-macro_rules! neon {
-    ($($item:item)*) => {
-        $(
-            #[inline]
-            #[target_feature(enable = "neon")]
-            $item
-        )*
-    };
-}
+compiled_for! {
+    "neon";
 
-neon! {
     fn nibbles(bytes: &[u8; 16]) -> [uint8x16_t; 2] {
         let bytes = load_128(bytes);
         [vandq_u8(bytes, vdupq_n_u8(15)), vshrq_n_u8::<4>(bytes)]
@@ -49,89 +41,68 @@ neon! {
         vqtbl1q_s8(unsafe { vld1q_s8(IQ4_CODEBOOK.as_ptr()) }, indices)
     }
 
-    pub(super) fn unpack_q8_0(super_block: &[u8; 34 * BLOCKS], x: &PreparedSuperBlock<'_>, _: &mut [float32x4_t; 2]) -> Unpacked {
-        let blocks = super_block.as_chunks::<34>().0;
-        let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
-        for (codes, block) in codes.iter_mut().zip(blocks) {
-            codes[0] = vreinterpretq_s8_u8(load_128(subarray(block, 2)));
-            codes[1] = vreinterpretq_s8_u8(load_128(subarray(block, 18)));
-        }
-        Unpacked { codes, factors: mul(load_f16_scales(blocks, 0), x.scales) }
-    }
-
-    pub(super) fn unpack_q4_0(super_block: &[u8; 18 * BLOCKS], x: &PreparedSuperBlock<'_>, _: &mut [float32x4_t; 2]) -> Unpacked {
-        let blocks = super_block.as_chunks::<18>().0;
-        let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
-        for (codes, block) in codes.iter_mut().zip(blocks) {
-            let [low, high] = nibbles(subarray(block, 2));
-            *codes = [centred(low, 8), centred(high, 8)];
-        }
-        Unpacked { codes, factors: mul(load_f16_scales(blocks, 0), x.scales) }
-    }
-
-    pub(super) fn unpack_q4_1(
-        super_block: &[u8; 20 * BLOCKS],
+    /// Unpacks the codes of eight blocks whose scales are their first numbers.
+    fn unpack_blocks<const BYTES: usize>(
+        super_block: &[u8],
         x: &PreparedSuperBlock<'_>,
-        sums: &mut [float32x4_t; 2],
+        unpack: impl Fn(&[u8; BYTES]) -> [int8x16_t; 2],
     ) -> Unpacked {
-        let blocks = super_block.as_chunks::<20>().0;
+        let blocks = super_block.as_chunks::<BYTES>().0;
         let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
-        for (codes, block) in codes.iter_mut().zip(blocks) {
-            let [low, high] = nibbles(subarray(block, 4));
-            *codes = [centred(low, 0), centred(high, 0)];
-        }
-        add_minima(load_f16_scales(blocks, 2), x, sums);
-        Unpacked { codes, factors: mul(load_f16_scales(blocks, 0), x.scales) }
-    }
-
-    pub(super) fn unpack_q5_0(super_block: &[u8; 22 * BLOCKS], x: &PreparedSuperBlock<'_>, _: &mut [float32x4_t; 2]) -> Unpacked {
-        let blocks = super_block.as_chunks::<22>().0;
-        let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
-        for (codes, block) in codes.iter_mut().zip(blocks) {
-            let (nibbles, fifth) = (nibbles(subarray(block, 6)), fifth_bits(subarray(block, 2)));
-            for h in 0..2 {
-                codes[h] = centred(vorrq_u8(nibbles[h], fifth[h]), 16);
-            }
+        for b in 0..BLOCKS {
+            codes[b] = unpack(&blocks[b]);
         }
         Unpacked { codes, factors: mul(load_f16_scales(blocks, 0), x.scales) }
     }
 
-    pub(super) fn unpack_q5_1(
-        super_block: &[u8; 24 * BLOCKS],
-        x: &PreparedSuperBlock<'_>,
-        sums: &mut [float32x4_t; 2],
-    ) -> Unpacked {
-        let blocks = super_block.as_chunks::<24>().0;
-        let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
-        for (codes, block) in codes.iter_mut().zip(blocks) {
-            let (nibbles, fifth) = (nibbles(subarray(block, 8)), fifth_bits(subarray(block, 4)));
-            for h in 0..2 {
-                codes[h] = centred(vorrq_u8(nibbles[h], fifth[h]), 0);
-            }
-        }
-        add_minima(load_f16_scales(blocks, 2), x, sums);
-        Unpacked { codes, factors: mul(load_f16_scales(blocks, 0), x.scales) }
+    fn four_bits(bytes: &[u8; 16], centre: i8) -> [int8x16_t; 2] {
+        let [low, high] = nibbles(bytes);
+        [centred(low, centre), centred(high, centre)]
     }
 
-    pub(super) fn unpack_iq4_nl(
-        super_block: &[u8; 18 * BLOCKS],
-        x: &PreparedSuperBlock<'_>,
-        _: &mut [float32x4_t; 2],
-    ) -> Unpacked {
-        let blocks = super_block.as_chunks::<18>().0;
-        let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
-        for (codes, block) in codes.iter_mut().zip(blocks) {
-            let [low, high] = nibbles(subarray(block, 2));
-            *codes = [look_up_iq4(low), look_up_iq4(high)];
-        }
-        Unpacked { codes, factors: mul(load_f16_scales(blocks, 0), x.scales) }
+    fn five_bits(bytes: &[u8; 16], bits: &[u8; 4], centre: i8) -> [int8x16_t; 2] {
+        let ([low, high], [fifth, next]) = (nibbles(bytes), fifth_bits(bits));
+        [centred(vorrq_u8(low, fifth), centre), centred(vorrq_u8(high, next), centre)]
     }
 
-    pub(super) fn unpack_iq4_xs(b: &[u8; 136], x: &PreparedSuperBlock<'_>, _: &mut [float32x4_t; 2]) -> Unpacked {
+    fn iq4(bytes: &[u8; 16]) -> [int8x16_t; 2] {
+        let [low, high] = nibbles(bytes);
+        [look_up_iq4(low), look_up_iq4(high)]
+    }
+
+    pub(super) fn unpack_q8_0(super_block: &[u8; 34 * BLOCKS], x: &PreparedSuperBlock<'_>, _: &mut F32x8) -> Unpacked {
+        unpack_blocks::<34>(super_block, x, |block| {
+            let [first, second] = [load_128(subarray(block, 2)), load_128(subarray(block, 18))];
+            [vreinterpretq_s8_u8(first), vreinterpretq_s8_u8(second)]
+        })
+    }
+
+    pub(super) fn unpack_q4_0(super_block: &[u8; 18 * BLOCKS], x: &PreparedSuperBlock<'_>, _: &mut F32x8) -> Unpacked {
+        unpack_blocks::<18>(super_block, x, |block| four_bits(subarray(block, 2), 8))
+    }
+
+    pub(super) fn unpack_q4_1(super_block: &[u8; 20 * BLOCKS], x: &PreparedSuperBlock<'_>, sums: &mut F32x8) -> Unpacked {
+        add_minima(load_f16_scales(super_block.as_chunks::<20>().0, 2), x, sums);
+        unpack_blocks::<20>(super_block, x, |block| four_bits(subarray(block, 4), 0))
+    }
+
+    pub(super) fn unpack_q5_0(super_block: &[u8; 22 * BLOCKS], x: &PreparedSuperBlock<'_>, _: &mut F32x8) -> Unpacked {
+        unpack_blocks::<22>(super_block, x, |block| five_bits(subarray(block, 6), subarray(block, 2), 16))
+    }
+
+    pub(super) fn unpack_q5_1(super_block: &[u8; 24 * BLOCKS], x: &PreparedSuperBlock<'_>, sums: &mut F32x8) -> Unpacked {
+        add_minima(load_f16_scales(super_block.as_chunks::<24>().0, 2), x, sums);
+        unpack_blocks::<24>(super_block, x, |block| five_bits(subarray(block, 8), subarray(block, 4), 0))
+    }
+
+    pub(super) fn unpack_iq4_nl(super_block: &[u8; 18 * BLOCKS], x: &PreparedSuperBlock<'_>, _: &mut F32x8) -> Unpacked {
+        unpack_blocks::<18>(super_block, x, |block| iq4(subarray(block, 2)))
+    }
+
+    pub(super) fn unpack_iq4_xs(b: &[u8; 136], x: &PreparedSuperBlock<'_>, _: &mut F32x8) -> Unpacked {
         let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
         for (codes, bytes) in codes.iter_mut().zip(b[8..].as_chunks().0) {
-            let [low, high] = nibbles(bytes);
-            *codes = [look_up_iq4(low), look_up_iq4(high)];
+            *codes = iq4(bytes);
         }
         let low = vdupq_n_u32(u32::from_le_bytes(*subarray(b, 4)));
         let high = vdupq_n_u32(u32::from(u16::from_le_bytes(*subarray(b, 2))));
@@ -150,7 +121,7 @@ neon! {
         Unpacked { codes, factors: mul(scales, x.scales) }
     }
 
-    fn add_minima(minima: F32x8, x: &PreparedSuperBlock<'_>, sums: &mut [float32x4_t; 2]) {
+    fn add_minima(minima: F32x8, x: &PreparedSuperBlock<'_>, sums: &mut F32x8) {
         for s in 0..2 {
             sums[s] = vfmaq_f32(sums[s], minima[s], x.sums[s]);
         }
@@ -160,7 +131,7 @@ neon! {
         supers: &[u8; 4],
         packed: &[u8; 12],
         x: &PreparedSuperBlock<'_>,
-        sums: &mut [float32x4_t; 2],
+        sums: &mut F32x8,
     ) -> F32x8 {
         let six_bits = load_128(&six_bit_scales(packed).to_le_bytes());
         let scales = i32_to_f32(widen_u8(vget_low_u8(six_bits)));
@@ -172,7 +143,7 @@ neon! {
         mul(mul(broadcast_f16(subarray(supers, 0)), scales), x.scales)
     }
 
-    pub(super) fn unpack_q4_k(b: &[u8; 144], x: &PreparedSuperBlock<'_>, sums: &mut [float32x4_t; 2]) -> Unpacked {
+    pub(super) fn unpack_q4_k(b: &[u8; 144], x: &PreparedSuperBlock<'_>, sums: &mut F32x8) -> Unpacked {
         let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
         for pair in 0..4 {
             let [low, high] = nibbles(subarray(b, 16 + pair * 32));
@@ -184,7 +155,7 @@ neon! {
         Unpacked { codes, factors }
     }
 
-    pub(super) fn unpack_q5_k(b: &[u8; 176], x: &PreparedSuperBlock<'_>, sums: &mut [float32x4_t; 2]) -> Unpacked {
+    pub(super) fn unpack_q5_k(b: &[u8; 176], x: &PreparedSuperBlock<'_>, sums: &mut F32x8) -> Unpacked {
         let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
         let fifth = [load_128(subarray(b, 16)), load_128(subarray(b, 32))];
         for (h, fifth) in fifth.into_iter().enumerate() {
@@ -214,7 +185,7 @@ neon! {
     pub(super) fn unpack_q2_k(
         b: &[u8; 84],
         x: &PreparedSuperBlock<'_>,
-        sums: &mut [float32x4_t; 2],
+        sums: &mut F32x8,
     ) -> RunUnpacked {
         let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
         for i in 0..4 {
@@ -240,7 +211,7 @@ neon! {
     pub(super) fn unpack_q3_k(
         b: &[u8; 110],
         x: &PreparedSuperBlock<'_>,
-        _: &mut [float32x4_t; 2],
+        _: &mut F32x8,
     ) -> RunUnpacked {
         let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
         for i in 0..4 {
@@ -268,7 +239,7 @@ neon! {
     pub(super) fn unpack_q6_k(
         b: &[u8; 210],
         x: &PreparedSuperBlock<'_>,
-        _: &mut [float32x4_t; 2],
+        _: &mut F32x8,
     ) -> RunUnpacked {
         let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
         for i in 0..4 {

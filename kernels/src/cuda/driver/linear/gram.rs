@@ -70,24 +70,12 @@ impl GramMatrix for CudaGram {
         let a = pointer(self.upload(vectors)?).cast_const().cast();
         let c = pointer(&self.sums).cast();
         let lower = blas::cublasFillMode_t::CUBLAS_FILL_MODE_LOWER;
-        let as_it_is = blas::cublasOperation_t::CUBLAS_OP_N;
+        let (handle, as_it_is) = (handles.blas, blas::cublasOperation_t::CUBLAS_OP_N);
         let kept = if self.has_sums { 1.0 } else { 0.0 };
         // SAFETY: the context is current, vectors and sums are allocations of those sizes, and the
         // factors are read during the call.
         let code = shared.call_library(|| unsafe {
-            blas::cublasDsyrk_v2_64(
-                handles.blas,
-                lower,
-                as_it_is,
-                n,
-                k,
-                &scale,
-                a,
-                n,
-                &kept,
-                c,
-                n,
-            )
+            blas::cublasDsyrk_v2_64(handle, lower, as_it_is, n, k, &scale, a, n, &kept, c, n)
         })?;
         check_blas(code, "adding products by cuBLAS")?;
         self.has_sums = true;
@@ -123,7 +111,7 @@ impl GramMatrix for CudaGram {
             out.fill(0.0);
             return Ok(());
         }
-        download_f64(&self.shared.device, (&self.sums, first * order), out)?;
+        download_f64(&self.shared.device, &self.sums, first * order, out)?;
         // cuBLAS does not write this triangle.
         for (column, numbers) in out.chunks_exact_mut(order.max(1)).enumerate() {
             numbers[..first + column].fill(0.0);

@@ -37,11 +37,9 @@ impl LibraryHandles {
 
     fn create(&mut self) -> Result<(), DeviceError> {
         let shared = Arc::clone(&self.shared);
-        shared.make_current()?;
         // Locked until the handles exist: creating them allocates, which is not allowed during
         // stream capture.
-        let mut state = lock_ignoring_poison(&shared.state);
-        shared.flush_step(&mut state)?;
+        let _state = shared.lock_without_step()?;
         // SAFETY: the context is current, the functions exist, and the handle is writable.
         match unsafe { blas::cublasCreate_v2(&mut self.blas) } {
             cublasStatus_t::CUBLAS_STATUS_SUCCESS => {}

@@ -39,7 +39,8 @@ pub fn attention_importance<D: Device>(
     queries: QueryShape,
     window: usize,
     q: &D::Memory,
-    (keys, end): (&KvRows<D>, usize),
+    keys: &KvRows<D>,
+    end: usize,
     attention: &Attention,
 ) -> Result<Vec<f32>, DeviceError> {
     const OF_QUERIES: Kernel<Importance> = Kernel::new("importance_of_queries", THREADS);

@@ -129,7 +129,8 @@ impl TilingPlan {
         &self,
         device: &D,
         queries: QueryShape,
-        (q, held): (&D::Memory, &DeviceLayerCache<'_, D>),
+        q: &D::Memory,
+        held: &DeviceLayerCache<'_, D>,
         attention: &Attention,
         room: &mut AttentionScratch<D>,
     ) -> Result<PartialAttention<D>, DeviceError> {

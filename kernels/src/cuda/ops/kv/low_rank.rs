@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::faults::FaultEntries;
 use super::super::{F32_BYTES, download_floats, float_span, kernel_count, shape_mismatch};
-use super::{KvElement, KvHeads, KvRows, check_rows, check_target};
+use super::{KvElement, KvHeads, KvRows, check_range, check_rows};
 use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
 
 /// Low-rank coordinates `[heads, capacity, rank]` in half precision and their bases `[heads, rank,
@@ -76,7 +76,7 @@ pub fn expand_low_rank<D: Device>(
         ));
     }
     check_rows(&low.rows, 0, n)?;
-    check_target(to_first, n, to_capacity)?;
+    check_range("rows to write", to_first, n, to_capacity)?;
     let arguments = Expand {
         coordinates: low.rows.kernel_argument()?.codes,
         basis: float_span(&*low.basis, "bases", &[heads, rank, size])?,
@@ -117,22 +117,34 @@ struct Map {
 // SAFETY: layout as in `kv.cu`, without padding.
 unsafe impl KernelArguments for Map {}
 
+/// Rows of a cache from one on.
+#[derive(Debug)]
+pub struct KvRowsFrom<'a, D: Device> {
+    /// Rows of all heads.
+    pub rows: &'a KvRows<D>,
+    /// First row of each head.
+    pub first: usize,
+}
+
 /// Multiplies `n` rows of each head, from `from.1` on, by its matrix in `matrix [heads, to size,
 /// from size]` and writes them from row `to.1` on, both in half precision. Returns the squared
 /// norms of each row before and after, head by head. An unrepresentable value is recorded in entry
-/// `slot`.
+/// `entry`.
 ///
 /// # Errors
 /// As [`append_rows`](super::append_rows); also for rows of another type.
 pub fn map_rows<D: Device>(
     device: &D,
     n: usize,
-    (from, from_first): (&KvRows<D>, usize),
+    from: KvRowsFrom<'_, D>,
     matrix: &D::Memory,
-    (to, to_first): (&KvRows<D>, usize),
-    (faults, slot): (&FaultEntries<D>, usize),
+    to: KvRowsFrom<'_, D>,
+    faults: &FaultEntries<D>,
+    entry: usize,
 ) -> Result<Vec<[f32; 2]>, DeviceError> {
     const KERNEL: Kernel<Map> = Kernel::new("kv_map", 64);
+    let (from_first, to_first) = (from.first, to.first);
+    let (from, to) = (from.rows, to.rows);
     check_rows(from, from_first, n)?;
     check_rows(to, to_first, n)?;
     let heads = from.shape.heads;
@@ -149,7 +161,7 @@ pub fn map_rows<D: Device>(
         from: from.kernel_argument()?.codes,
         matrix: float_span(matrix, "matrices", &[heads, to.shape.size, from.shape.size])?,
         to: to.kernel_argument()?.codes,
-        fault: faults.entry_span(slot)?,
+        fault: faults.entry_span(entry)?,
         squares: float_span(&squares, "squares", &[heads, n, 2])?,
         heads: kernel_count("heads", heads)?,
         count: kernel_count("rows", n)?,

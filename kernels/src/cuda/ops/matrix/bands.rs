@@ -24,13 +24,8 @@ pub(in super::super) struct ClassRow {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(in super::super) struct TilesArgument {
-    words: DeviceSpan,
-    codes: DeviceSpan,
-    tables: DeviceSpan,
-    of_levels: DeviceSpan,
-    of_trellises: DeviceSpan,
-    columns: DeviceSpan,
-    places: DeviceSpan,
+    /// Words, codes, tables, row scales of codebooks and of trellises, column scales, places.
+    spans: [DeviceSpan; 7],
     rows: u32,
     bands: u32,
     tile_words: u32,
@@ -229,24 +224,9 @@ impl<D: Device> ColumnGroupPart<D> {
                     .span("a part of a matrix in bands", start, bytes)?;
             }
         }
-        let [
-            words,
-            codes,
-            tables,
-            of_levels,
-            of_trellises,
-            columns,
-            places,
-        ] = spans;
         let count = super::super::kernel_count;
         Ok(TilesArgument {
-            words,
-            codes,
-            tables,
-            of_levels,
-            of_trellises,
-            columns,
-            places,
+            spans,
             rows: count("rows of a matrix", self.rows)?,
             bands: count("bands of a matrix", self.groups)?,
             tile_words: count("words of a tile", self.layout.tile_words)?,

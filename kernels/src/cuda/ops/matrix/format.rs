@@ -32,16 +32,32 @@ pub(in super::super) struct BlockArrays {
     pub unused: u32,
 }
 
-/// Kernel names of a format: for 1, 2, 4 and 8 vectors, and for dequantised rows.
+/// Names of the kernels of a format.
+#[derive(PartialEq)]
+pub(in super::super) struct KernelNames {
+    /// Products with one vector, two, four and eight.
+    pub products: [&'static str; 4],
+    /// Dequantisation of rows.
+    pub embed: &'static str,
+    /// Pairs of products with one vector and with four.
+    pub pairs: [&'static str; 2],
+    /// Products with many vectors.
+    pub tiles: &'static str,
+}
+
 macro_rules! names {
     ($name:literal) => {
-        [
-            concat!($name, "_1"),
-            concat!($name, "_2"),
-            concat!($name, "_4"),
-            concat!($name, "_8"),
-            concat!($name, "_embed"),
-        ]
+        &KernelNames {
+            products: [
+                concat!($name, "_1"),
+                concat!($name, "_2"),
+                concat!($name, "_4"),
+                concat!($name, "_8"),
+            ],
+            embed: concat!($name, "_embed"),
+            pairs: [concat!($name, "_pair_1"), concat!($name, "_pair_4")],
+            tiles: concat!($name, "_tiles"),
+        }
     };
 }
 
@@ -64,22 +80,7 @@ impl Format {
         }
     }
 
-    pub fn name(self) -> &'static str {
-        match self {
-            Format::F32 => "f32",
-            Format::F16 => "f16",
-            Format::BF16 => "bf16",
-            Format::Q8_0 => "q8_0",
-            Format::Q4_0 => "q4_0",
-            Format::Q4K => "q4_k",
-            Format::Q5K => "q5_k",
-            Format::Q6K => "q6_k",
-            Format::Wide => "codes of 8 bits with a scale for every 16",
-            Format::WideMinimum => "codes of 8 bits with a scale and a minimum for every 16",
-        }
-    }
-
-    pub fn kernel_names(self) -> [&'static str; 5] {
+    pub fn kernel_names(self) -> &'static KernelNames {
         match self {
             Format::F32 => names!("f32"),
             Format::F16 => names!("f16"),
@@ -90,35 +91,6 @@ impl Format {
             Format::Q5K => names!("q5_k"),
             Format::Q6K => names!("q6_k"),
             Format::Wide | Format::WideMinimum => names!("wide"),
-        }
-    }
-
-    /// Returns the names of the kernels of two dependent products, for one vector and for four.
-    pub fn pair_kernel_names(self) -> [&'static str; 2] {
-        match self {
-            Format::F32 => ["f32_pair_1", "f32_pair_4"],
-            Format::F16 => ["f16_pair_1", "f16_pair_4"],
-            Format::BF16 => ["bf16_pair_1", "bf16_pair_4"],
-            Format::Q8_0 => ["q8_0_pair_1", "q8_0_pair_4"],
-            Format::Q4_0 => ["q4_0_pair_1", "q4_0_pair_4"],
-            Format::Q4K => ["q4_k_pair_1", "q4_k_pair_4"],
-            Format::Q5K => ["q5_k_pair_1", "q5_k_pair_4"],
-            Format::Q6K => ["q6_k_pair_1", "q6_k_pair_4"],
-            Format::Wide | Format::WideMinimum => ["wide_pair_1", "wide_pair_4"],
-        }
-    }
-
-    pub fn tile_kernel_name(self) -> &'static str {
-        match self {
-            Format::F32 => "f32_tiles",
-            Format::F16 => "f16_tiles",
-            Format::BF16 => "bf16_tiles",
-            Format::Q8_0 => "q8_0_tiles",
-            Format::Q4_0 => "q4_0_tiles",
-            Format::Q4K => "q4_k_tiles",
-            Format::Q5K => "q5_k_tiles",
-            Format::Q6K => "q6_k_tiles",
-            Format::Wide | Format::WideMinimum => "wide_tiles",
         }
     }
 

@@ -302,12 +302,7 @@ fn error_of_a_piece_is_returned() {
         let failed = run_pieces(pool, 1000, |piece| {
             begun.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             match piece {
-                5 => Err(crate::error::ShapeError {
-                    argument: "piece",
-                    expected: 0,
-                    actual: piece,
-                }
-                .into()),
+                5 => Err(crate::error::ShapeError::new("piece", 0, piece).into()),
                 _ => Ok(()),
             }
         });

@@ -159,7 +159,7 @@ fn factored_float_projections_match_separate_products() {
             rows,
             rank,
         }];
-        let slots = [0, 1].map(|i| Projection {
+        let projections = [0, 1].map(|i| Projection {
             matrix: &held_b[i],
             rows: of_slot[i],
             cols: rows,
@@ -167,7 +167,7 @@ fn factored_float_projections_match_separate_products() {
             y: &y[i],
             accumulate: i == 0,
         });
-        project(&device, n, &there, &factors, &slots, &mut workspace).unwrap();
+        project(&device, n, &there, &factors, &projections, &mut workspace).unwrap();
         let leading = hold(a.first_rows(rows).unwrap());
         let mut inner = products(&device, &leading, &x, &mut workspace);
         inner

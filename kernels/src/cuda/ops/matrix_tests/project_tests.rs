@@ -71,7 +71,7 @@ fn projections_are_products(
             rows,
             rank,
         }];
-        let slots = [
+        let projections = [
             Projection {
                 matrix: &b,
                 rows: 9,
@@ -89,7 +89,7 @@ fn projections_are_products(
                 accumulate: false,
             },
         ];
-        project(device, n, &x_there, &factors, &slots, workspace).unwrap();
+        project(device, n, &x_there, &factors, &projections, workspace).unwrap();
         let found = get(device, &y, n * 9);
         let expected = products(device, &dense, &x, workspace);
         assert_eq!(get(device, &of_dense, n * 6), expected);
@@ -152,13 +152,13 @@ fn projections_of_several_factors_are_independent() {
     };
     let there = put(&device, &x);
     let run = |factors: &[Factor<'_, EmulatedDevice>],
-               slots: &[(&DeviceMatrix<EmulatedDevice>, Input)],
+               projections: &[(&DeviceMatrix<EmulatedDevice>, Input)],
                workspace: &mut Workspace<EmulatedDevice>| {
-        let ys: Vec<_> = slots
+        let ys: Vec<_> = projections
             .iter()
             .map(|(matrix, _)| room(&device, n * matrix.rows()))
             .collect();
-        let slots: Vec<_> = slots
+        let projections: Vec<_> = projections
             .iter()
             .zip(&ys)
             .map(|(&(matrix, input), y)| Projection {
@@ -170,25 +170,25 @@ fn projections_of_several_factors_are_independent() {
                 accumulate: false,
             })
             .collect();
-        project(&device, n, &there, factors, &slots, workspace).unwrap();
+        project(&device, n, &there, factors, &projections, workspace).unwrap();
         ys.iter()
-            .zip(&slots)
-            .map(|(y, slot)| get(&device, y, n * slot.rows))
+            .zip(&projections)
+            .map(|(y, projection)| get(&device, y, n * projection.rows))
             .collect::<Vec<_>>()
     };
     let both = [factor("a"), factor("c")];
-    let slots = [
+    let projections = [
         (&k, Input::Inner(0)),
         (&o, Input::Inner(1)),
         (&banded, Input::Vector),
         (&v, Input::Inner(0)),
     ];
-    let found = run(&both, &slots, &mut workspace);
+    let found = run(&both, &projections, &mut workspace);
     let each = [
-        run(&both[..1], &slots[..1], &mut workspace),
+        run(&both[..1], &projections[..1], &mut workspace),
         run(&both[1..], &[(&o, Input::Inner(0))], &mut workspace),
-        run(&[], &slots[2..3], &mut workspace),
-        run(&both[..1], &slots[3..], &mut workspace),
+        run(&[], &projections[2..3], &mut workspace),
+        run(&both[..1], &projections[3..], &mut workspace),
     ];
     for (found, alone) in found.iter().zip(&each) {
         assert_eq!(found, &alone[0]);
@@ -213,7 +213,7 @@ fn projections_share_launches() {
     let y = room(&device, 11);
     let mut launches = |factors: &[Factor<'_, EmulatedDevice>],
                         matrices: &[DeviceMatrix<EmulatedDevice>]| {
-        let slots: Vec<_> = matrices
+        let projections: Vec<_> = matrices
             .iter()
             .map(|matrix| Projection {
                 matrix,
@@ -228,7 +228,7 @@ fn projections_share_launches() {
             })
             .collect();
         let before = device.launch_count();
-        project(&device, 1, &x, factors, &slots, &mut workspace).unwrap();
+        project(&device, 1, &x, factors, &projections, &mut workspace).unwrap();
         device.launch_count() - before
     };
     assert_eq!(launches(&[], &three), 2);
@@ -266,12 +266,12 @@ fn pair_launch_gives_identical_bits() {
                     "d" => (&d, full, Input::Inner(1), y),
                     _ => (&e, width, Input::Vector, y),
                 };
-                let slots = [
+                let projections = [
                     behind("b", &ys[0]),
                     behind("d", &ys[1]),
                     behind("e", &ys[2]),
                 ];
-                let slots = slots.map(|(matrix, cols, input, y)| Projection {
+                let projections = projections.map(|(matrix, cols, input, y)| Projection {
                     matrix,
                     rows: matrix.rows(),
                     cols,
@@ -280,9 +280,9 @@ fn pair_launch_gives_identical_bits() {
                     accumulate: false,
                 });
                 let before = device.launch_count();
-                project(&device, n, &x, &factors, &slots, workspace).unwrap();
-                let found = ys.iter().zip(&slots);
-                let found = found.map(|(y, slot)| get(&device, y, n * slot.rows));
+                project(&device, n, &x, &factors, &projections, workspace).unwrap();
+                let found = ys.iter().zip(&projections);
+                let found = found.map(|(y, projection)| get(&device, y, n * projection.rows));
                 (found.collect::<Vec<_>>(), device.launch_count() - before)
             };
             let (expected, two) = run(&mut Workspace::default());
@@ -333,7 +333,7 @@ fn mismatched_projections_are_rejected() {
             rows,
             rank,
         }];
-        let slots = [Projection {
+        let projections = [Projection {
             matrix: &b,
             rows: of_slot,
             cols,
@@ -341,7 +341,7 @@ fn mismatched_projections_are_rejected() {
             y: &y,
             accumulate: false,
         }];
-        project(&device, n, &x, &factors, &slots, &mut workspace)
+        project(&device, n, &x, &factors, &projections, &mut workspace)
     };
     assert_eq!(run(1, 64, 64, 64, 0, 4), Ok(()));
     assert_eq!(run(0, 64, 64, 64, 0, 4), Ok(()));
@@ -385,8 +385,8 @@ fn accumulated_products_match_separate_sums() {
         let before = random.numbers(n * 11 + 1);
         let mut of = |matrices: &[(&DeviceMatrix<EmulatedDevice>, bool)]| -> Vec<Vec<f32>> {
             let y: Vec<_> = matrices.iter().map(|_| put(&device, &before)).collect();
-            let slots = matrices.iter().zip(&y);
-            let slots = slots.map(|(&(matrix, adds), y)| Projection {
+            let projections = matrices.iter().zip(&y);
+            let projections = projections.map(|(&(matrix, adds), y)| Projection {
                 matrix,
                 rows: 11,
                 cols: 256,
@@ -394,8 +394,8 @@ fn accumulated_products_match_separate_sums() {
                 y,
                 accumulate: adds,
             });
-            let slots: Vec<_> = slots.collect();
-            project(&device, n, &x, &[], &slots, &mut workspace).unwrap();
+            let projections: Vec<_> = projections.collect();
+            project(&device, n, &x, &[], &projections, &mut workspace).unwrap();
             y.iter().map(|y| get(&device, y, n * 11 + 1)).collect()
         };
         let adds = [true, true, false, true].into_iter().cycle();

@@ -236,7 +236,7 @@ fn factored_projections_match_in_tiles() {
         rows,
         rank,
     }];
-    let slots = [Projection {
+    let projections = [Projection {
         matrix: &held_b,
         rows: 9,
         cols: rows,
@@ -244,7 +244,7 @@ fn factored_projections_match_in_tiles() {
         y: &y,
         accumulate: false,
     }];
-    project(&device, n, &there, &factors, &slots, &mut workspace).unwrap();
+    project(&device, n, &there, &factors, &projections, &mut workspace).unwrap();
     let found = get(&device, &y, n * 9);
     let leading = a.first_rows(rows).unwrap();
     let leading = DeviceMatrix::new(&device, MatrixSource::Blocks(leading)).unwrap();

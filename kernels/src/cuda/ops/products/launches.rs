@@ -41,7 +41,7 @@ pub(super) type Targets<'a, D> = Vec<(&'a DeviceMatrix<D>, ProductOutput)>;
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Slot {
+struct MatrixProduct {
     x: DeviceSpan,
     codes: DeviceSpan,
     steps: DeviceSpan,
@@ -65,13 +65,13 @@ struct Slot {
 pub(super) struct Product {
     count: u32,
     unused: u32,
-    slots: [Slot; MAX_MATRICES],
+    matrices: [MatrixProduct; MAX_MATRICES],
 }
 
 impl Product {
     pub fn blocks(&self) -> usize {
-        let slots = self.slots.iter().take(self.count as usize);
-        slots.map(|slot| slot.blocks as usize).sum()
+        let matrices = self.matrices.iter().take(self.count as usize);
+        matrices.map(|matrix| matrix.blocks as usize).sum()
     }
 }
 
@@ -80,7 +80,7 @@ unsafe impl KernelArguments for Product {}
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct BandsSlot {
+struct ColumnGroupProduct {
     w: TilesArgument,
     codes: DeviceSpan,
     steps: DeviceSpan,
@@ -99,7 +99,7 @@ struct BandsSlot {
 struct BandsProduct {
     n: u32,
     count: u32,
-    slots: [BandsSlot; MAX_MATRICES],
+    matrices: [ColumnGroupProduct; MAX_MATRICES],
 }
 
 // SAFETY: layout as `Product` in `bands.cu`, without padding.
@@ -137,7 +137,7 @@ pub(super) fn group_by_layout<'a, D: Device>(
                     }
                     for part in &bands.parts {
                         let integers = if needs_own_quantisation(part) {
-                            *own.next().unwrap_or(&QuantisedVectors::NONE)
+                            own.next().copied().unwrap_or_default()
                         } else {
                             plain
                         };
@@ -229,10 +229,10 @@ pub(super) fn product_argument<D: Device>(
     tiled: bool,
     matrices: &[BlockProduct<'_, D>],
 ) -> Result<Product, DeviceError> {
-    let slot = |&(blocks, vectors, split, to): &BlockProduct<'_, D>| {
+    let argument = |&(blocks, vectors, split, to): &BlockProduct<'_, D>| {
         let rows = kernel_count("rows", to.rows)?;
         let (integers, _) = vectors.split();
-        Ok(Slot {
+        Ok(MatrixProduct {
             x: vectors.x,
             codes: integers.codes,
             steps: integers.steps,
@@ -246,7 +246,7 @@ pub(super) fn product_argument<D: Device>(
                 .map_or(DeviceSpan::NULL, |rounded| rounded.arrived),
             to: to
                 .quantised
-                .map_or(QuantisedVectors::NONE, |rounded| rounded.to),
+                .map_or_else(Default::default, |rounded| rounded.to),
             rows,
             live: kernel_count("rows", to.computed_rows)?,
             y_width: rows,
@@ -259,18 +259,18 @@ pub(super) fn product_argument<D: Device>(
             adds: to.accumulate.into(),
         })
     };
-    let slots: Result<Vec<Slot>, DeviceError> =
-        matrices.iter().take(MAX_MATRICES).map(slot).collect();
-    let mut slots = slots?;
-    let of_slots = slots.len() as u32;
-    let Some(&last) = slots.last() else {
+    let filled: Result<Vec<MatrixProduct>, DeviceError> =
+        matrices.iter().take(MAX_MATRICES).map(argument).collect();
+    let mut filled = filled?;
+    let count = filled.len() as u32;
+    let Some(&last) = filled.last() else {
         return Err(shape_mismatch("matrices of a product", 1, 0));
     };
-    slots.resize(MAX_MATRICES, last);
+    filled.resize(MAX_MATRICES, last);
     Ok(Product {
-        count: of_slots,
+        count,
         unused: 0,
-        slots: std::array::from_fn(|i| slots[i]),
+        matrices: std::array::from_fn(|i| filled[i]),
     })
 }
 
@@ -287,10 +287,10 @@ fn multiply_blocks<D: Device>(
     let blocks = arguments.blocks();
     let (index, together) = vectors_per_read(n);
     let (kernel, together) = if tiled {
-        let kernel = Kernel::<Product>::new(first.format.tile_kernel_name(), TILE_THREADS);
+        let kernel = Kernel::<Product>::new(first.format.kernel_names().tiles, TILE_THREADS);
         (kernel, TILE)
     } else {
-        let name = first.format.kernel_names()[index];
+        let name = first.format.kernel_names().products[index];
         (Kernel::new(name, WARPS * 32), together)
     };
     let grid = [
@@ -324,7 +324,7 @@ fn multiply_column_groups<D: Device>(
     const EXCLUSIVE_THREADS: u32 = 1024;
     /// Blocks per multiprocessor; each processes several tiles with the same tables.
     const MAX_RESIDENT_BLOCKS: usize = 2;
-    let mut slots = Vec::with_capacity(MAX_MATRICES);
+    let mut filled = Vec::with_capacity(MAX_MATRICES);
     let (mut blocks, mut shared) = (0, 0);
     for &(part, integers, to) in parts {
         let of_part = if tiled {
@@ -333,7 +333,7 @@ fn multiply_column_groups<D: Device>(
             (part.rows.div_ceil(32)).min(device.multiprocessors() * MAX_RESIDENT_BLOCKS)
         };
         let rows = kernel_count("rows", to.rows)?;
-        slots.push(BandsSlot {
+        filled.push(ColumnGroupProduct {
             w: part.kernel_argument()?,
             codes: integers.codes,
             steps: integers.steps,
@@ -349,14 +349,14 @@ fn multiply_column_groups<D: Device>(
         blocks += of_part;
         shared = part.table_bytes().max(shared);
     }
-    let Some(&first) = slots.first() else {
+    let Some(&first) = filled.first() else {
         return Ok(());
     };
-    slots.resize(MAX_MATRICES, first);
+    filled.resize(MAX_MATRICES, first);
     let arguments = BandsProduct {
         n: kernel_count("vectors", n)?,
         count: parts.len().min(MAX_MATRICES) as u32,
-        slots: std::array::from_fn(|i| slots[i]),
+        matrices: std::array::from_fn(|i| filled[i]),
     };
     let (index, together) = vectors_per_read(n);
     let (kernel, together, shared) = if tiled {

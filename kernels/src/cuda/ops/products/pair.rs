@@ -53,10 +53,8 @@ pub(super) fn multiply_pair<D: Device>(
     if !fits(&before) || !fits(&behind) || !reads || !few {
         return Ok(false);
     }
-    let name = match (format.pair_kernel_names(), n) {
-        ([one, _], 1) => one,
-        ([_, four], _) => four,
-    };
+    let [one, four] = format.kernel_names().pairs;
+    let name = if n == 1 { one } else { four };
     let kernel = Kernel::<Pair>::new(name, WARPS * 32);
     let resident = device.max_resident_blocks(&kernel, 0)?;
     let (first, second) = (

@@ -58,14 +58,14 @@ impl InputVectors {
     pub fn split(&self) -> (QuantisedVectors, &[QuantisedVectors]) {
         match self.quantised.split_first() {
             Some((&first, own)) if self.has_plain_form => (first, own),
-            _ => (QuantisedVectors::NONE, &self.quantised),
+            _ => (QuantisedVectors::default(), &self.quantised),
         }
     }
 }
 
 /// Codes, steps and sums of quantised vectors, and the transform that a column-group matrix applies
 /// first.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(super) struct QuantisedVectors {
     pub codes: DeviceSpan,
@@ -74,18 +74,6 @@ pub(super) struct QuantisedVectors {
     columns: DeviceSpan,
     rotated: u32,
     unused: u32,
-}
-
-impl QuantisedVectors {
-    /// No quantised vectors, for products of floats.
-    pub const NONE: QuantisedVectors = QuantisedVectors {
-        codes: DeviceSpan::NULL,
-        steps: DeviceSpan::NULL,
-        sums: DeviceSpan::NULL,
-        columns: DeviceSpan::NULL,
-        rotated: 0,
-        unused: 0,
-    };
 }
 
 #[derive(Clone, Copy)]
@@ -221,5 +209,5 @@ fn quantise<D: Device>(
 
 /// Returns the forms as a kernel argument.
 pub(super) fn forms_argument(places: &[QuantisedVectors]) -> [QuantisedVectors; MAX_MATRICES] {
-    std::array::from_fn(|i| places.get(i).copied().unwrap_or(QuantisedVectors::NONE))
+    std::array::from_fn(|i| places.get(i).copied().unwrap_or_default())
 }

@@ -7,14 +7,14 @@ use htc_formats::bands::{
     CHUNK, Code, CodeKind, GROUP_COLS, GROUP_ROWS, QUADS_PER_GROUP, SCALE_BYTES,
 };
 
-use super::wide::{
+use super::super::wide::{
     Bytes, CODEBOOK_TABLES, FOUR_SCALES, MAX_PARTS, Plane, SCALES, STREAM_BYTES, StreamPattern,
     THREE_BITS, TRELLISES, TrellisTables, WIDTH, WINDOWS, Windows, byte_permute_kernels,
     interleaved, separated, spread,
 };
-use super::{
+use super::super::{
     ColumnGroupKernels, GROUPS, GroupScratch, GroupWeights, RowValues, SummedVectorGroup,
-    VectorGroup, subarray,
+    VectorGroup, by_bits, subarray,
 };
 
 type Register = [u8; WIDTH];

@@ -102,7 +102,7 @@ impl<B: Backend> MatrixRotation<B> {
                 Some(_) => Input::Inner(0),
                 None => Input::Vector,
             };
-            let mut slots = [Product {
+            let mut projections = [Product {
                 weight: second,
                 rows: self.rows,
                 cols: if first.is_some() {
@@ -113,7 +113,7 @@ impl<B: Backend> MatrixRotation<B> {
                 input,
                 y: &mut self.y,
             }];
-            backend.project(1, &self.x, &factors, &mut slots)?;
+            backend.project(1, &self.x, &factors, &mut projections)?;
         }
         on.end()?;
         backend.read(&self.y, 1, &mut room)?;
@@ -127,13 +127,13 @@ impl Task for ProjectionsTask {
         let mut in_one = on.single_launch_backend();
         let mut maker = MatrixGenerator::new(true);
         let mut found = Vec::new();
-        for slot in [
+        for projection in [
             ProjectionKind::Q,
             ProjectionKind::K,
             ProjectionKind::Gate,
             ProjectionKind::Down,
         ] {
-            let (rows, cols) = hyper.projection_shape(slot);
+            let (rows, cols) = hyper.projection_shape(projection);
             let rank = self.rank.min(rows).min(cols);
             let dense = equal_size_rows(rank, rows, cols);
             let (mut low, low_bytes) =
@@ -161,19 +161,19 @@ impl Task for ProjectionsTask {
             }
             let [low, one] = times.map(Median::from_values);
             found.push(json!({
-                "slot": slot.name(),
+                "projection": projection.name(),
                 "rows": rows,
                 "cols": cols,
                 "rank": rank,
                 "dense_rows": dense,
                 "bytes": low_bytes,
-                "low_rank_bytes_per_second": low.map(Median::to_json),
-                "dense_bytes_per_second": one.map(Median::to_json),
-                "time_ratio": Median::from_values(ratios).map(Median::to_json),
-                "one_launch_time_ratio": Median::from_values(of_one_launch).map(Median::to_json),
+                "low_rank_bytes_per_second": low,
+                "dense_bytes_per_second": one,
+                "time_ratio": Median::from_values(ratios),
+                "one_launch_time_ratio": Median::from_values(of_one_launch),
             }));
         }
-        Ok(json!({ "device": on.device(), "slots": found }))
+        Ok(json!({ "device": on.device(), "projections": found }))
     }
 }
 

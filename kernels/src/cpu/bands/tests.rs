@@ -1,0 +1,3 @@
+//! An instruction set for tests on any processor.
+
+pub(in crate::cpu) mod emulated;
