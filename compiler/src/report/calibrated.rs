@@ -122,7 +122,7 @@ impl fmt::Display for CalibrationReport {
         let projections = self.output_errors.iter();
         let projections = projections.map(|e| format!("{} {:.4}", e.projection, e.error));
         let head = self.head.iter();
-        let head = head.map(|e| format!("{} {:.4}", e.matrix, e.error));
+        let head = head.map(|e| format!("{} {:.4}", e.matrix.name(), e.error));
         let errors: Vec<String> = projections.chain(head).collect();
         if errors.is_empty() {
             return Ok(());

@@ -253,8 +253,8 @@ fn ratios_are_met_from_below() {
                 .iter()
                 .filter(|tensor| {
                     let role = tensor.role.to_string();
-                    let of = |projection: &str| role.contains(&format!(".{projection}."));
-                    role.ends_with(".basis") || projections.split(',').any(of)
+                    let of = |projection: &&str| role.contains(&format!(".{projection}."));
+                    role.ends_with(".basis") || selected.iter().any(of)
                 })
                 .map(|tensor| tensor.parameters())
                 .sum();

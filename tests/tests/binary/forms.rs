@@ -202,7 +202,7 @@ fn codes_of_every_table_version_run() {
         let down = shown
             .stderr
             .lines()
-            .find(|line| line.contains("blk.0.ffn_down"));
+            .find(|line| line.contains("blk.0.ffn_down.weight"));
         let down = down.unwrap();
         assert!(down.contains(&format!("{named} ")), "{down}");
 

@@ -170,10 +170,10 @@ fn bytes_after_the_end() {
 #[test]
 fn newer_major_version() {
     let bad = Bad::new();
-    for major in [0, 2, 255] {
+    for major in [0, 3, 255] {
         let mut bytes = bad.artifact.bytes.clone();
         bytes[8] = major;
-        let words = [&format!("{major}.x"), "1.x", "not supported", "htc"];
+        let words = [&format!("{major}.x"), "1.x and 2.x", "not supported", "htc"];
         bad.refused_by_all(&bad.sealed(bytes), &words);
     }
 }
