@@ -114,7 +114,8 @@ fn draw_blocks(blocks: usize, random: &mut Rng) -> Vec<usize> {
 type Resampled = ((usize, usize), usize);
 
 /// Resamples windows, since the vectors of one text are dependent (Künsch 1989); returns the
-/// interval of `value` and the median of the replicates. `None` for fewer than [`BLOCKS`] windows.
+/// interval of `value` and the median of the replicates. `None` for fewer than [`MIN_BLOCKS`]
+/// windows.
 ///
 /// Repeated vectors bias the components of a replicate downwards, so the interval is scaled to
 /// `value`.

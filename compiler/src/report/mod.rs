@@ -76,7 +76,8 @@ pub struct Report {
     /// Preceding tuning of an elastic artifact's bases alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tuning_of_bases: Option<Tuning>,
-    /// Measurements of an elastic artifact at active fractions.
+    /// Measurements of an elastic artifact at active fractions; absent for a single plane and if no
+    /// held-out window is left for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dial: Vec<ActiveFractionPoint>,
     /// Record of every projection of every layer.

@@ -98,7 +98,7 @@ pub struct ProjectionSummary {
     pub factorised: usize,
     /// Layers in which it is dense.
     pub dense: usize,
-    /// Layers in which it is dense in another type.
+    /// Layers in which it is dense in another type than the source's; absent if zero.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub encoded: usize,
     /// Smallest and largest rank; absent if dense in all layers.
