@@ -167,10 +167,8 @@ impl LlamaCpp {
         let mut command = Command::new(&this.program);
         let help = this.output(command.arg("--help"), HELP_LIMIT, cancel)?;
         let words: Vec<&str> = help.split([' ', ',', '\n']).collect();
-        if !["-p", "-n", "-o"]
-            .iter()
-            .all(|option| words.contains(option))
-        {
+        let known = |option: &&str| words.contains(option);
+        if !["-p", "-n", "-o"].iter().all(known) {
             return Err(LlamaCppError::NotLlamaBench(this.program).into());
         }
         this.depth = words.contains(&"--n-depth");
@@ -205,16 +203,8 @@ impl LlamaCpp {
         if self.depth && depth > 0 {
             command.args(["-d", &number(depth)]);
         }
-        command.args([
-            "-r",
-            "1",
-            "-o",
-            "json",
-            "-t",
-            &number(self.options.threads),
-            "-ngl",
-            "0",
-        ]);
+        let threads = number(self.options.threads);
+        command.args(["-r", "1", "-o", "json", "-t", &threads, "-ngl", "0"]);
         if self.options.kv_type != KvType::F16 {
             let name = self.options.kv_type.name();
             command.args(["-ctk", name, "-ctv", name]);
@@ -231,12 +221,9 @@ impl LlamaCpp {
                 "" => garbage("nothing".into()),
                 _ => garbage(format!("what is none ({})", escape(&error.to_string()))),
             })?;
-        let mut of_task = found
-            .into_iter()
-            .filter(|f| (f.n_prompt, f.n_gen) == (prompt, tokens));
-        let of_task = of_task
-            .next()
-            .ok_or_else(|| garbage("results of something else".into()))?;
+        let is_wanted = |f: &RawResult| (f.n_prompt, f.n_gen) == (prompt, tokens);
+        let of_task = found.into_iter().find(is_wanted);
+        let of_task = of_task.ok_or_else(|| garbage("results of something else".into()))?;
         let time = Duration::try_from_secs_f64(passes as f64 / of_task.avg_ts);
         let time = time.map_err(|_| garbage(format!("{} tokens/s", of_task.avg_ts)))?;
         let build = of_task.build_commit;
@@ -266,11 +253,15 @@ impl LlamaCpp {
             command.process_group(0);
         }
         let path = || self.program.clone();
-        let child = command.spawn();
-        let child = child.map_err(|error| LlamaCppError::Start {
+        let failed = |error| LlamaCppError::Start {
             path: path(),
             error,
-        })?;
+        };
+        let too_long = || LlamaCppError::TooLong {
+            path: path(),
+            limit,
+        };
+        let child = command.spawn().map_err(failed)?;
         let mut running = RunningProcess {
             child,
             ended: false,
@@ -280,26 +271,12 @@ impl LlamaCpp {
         let started = Instant::now();
         let status = loop {
             check_cancelled(cancel)?;
-            match running.child.try_wait() {
-                Ok(Some(status)) => {
-                    running.ended = true;
-                    break status;
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    return Err(LlamaCppError::Start {
-                        path: path(),
-                        error,
-                    }
-                    .into());
-                }
+            if let Some(status) = running.child.try_wait().map_err(failed)? {
+                running.ended = true;
+                break status;
             }
             if started.elapsed() > limit {
-                return Err(LlamaCppError::TooLong {
-                    path: path(),
-                    limit,
-                }
-                .into());
+                return Err(too_long().into());
             }
             thread::sleep(CANCEL_POLL_INTERVAL.min(limit));
         };
@@ -309,11 +286,7 @@ impl LlamaCpp {
             .max(Duration::from_secs(1));
         let text = |from: Receiver<Vec<u8>>| from.recv_timeout(left).ok();
         let (Some(out), Some(err)) = (text(out), text(err)) else {
-            return Err(LlamaCppError::TooLong {
-                path: path(),
-                limit,
-            }
-            .into());
+            return Err(too_long().into());
         };
         let [out, err] = [out, err].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         let asked_for_help = command.get_args().any(|argument| argument == "--help");

@@ -307,10 +307,14 @@ fn amount(value: f64, low: f64, high: f64) -> f64 {
     }
 }
 
-/// Creates a chart over layers.
-pub fn over_layers(title: &str, quantity: &str, kind: Kind, series: Vec<Series>) -> Chart {
-    let (x, y) = (Axis::new("layer", Kind::Whole), Axis::new(quantity, kind));
+/// Draws series over two axes.
+pub fn xy(title: &str, x: Axis, y: Axis, series: impl IntoIterator<Item = Series>) -> Chart {
     Xy::new(title, x, y, series).draw()
+}
+
+/// Draws series over layers.
+pub fn over_layers(title: &str, y: Axis, series: impl IntoIterator<Item = Series>) -> Chart {
+    xy(title, Axis::new("layer", Kind::Whole), y, series)
 }
 
 #[cfg(test)]

@@ -177,16 +177,34 @@ pub struct Xy {
 
 impl Xy {
     /// Creates a chart of the series that have points.
-    pub fn new(title: impl Into<String>, x: Axis, y: Axis, mut series: Vec<Series>) -> Xy {
-        series.retain(|s| !s.points.is_empty());
+    pub fn new(
+        title: impl Into<String>,
+        x: Axis,
+        y: Axis,
+        series: impl IntoIterator<Item = Series>,
+    ) -> Xy {
+        let drawn = series.into_iter().filter(|s| !s.points.is_empty());
         Xy {
             title: title.into(),
             x,
             y,
-            series,
+            series: drawn.collect(),
             diagonal: false,
             bands: Vec::new(),
             longest_step: f64::INFINITY,
+        }
+    }
+
+    /// Shades a part of the background; extends the last one if it has the same name.
+    pub fn shade(&mut self, from: f64, to: f64, name: &str, shade: f64) {
+        match self.bands.last_mut().filter(|band| band.name == name) {
+            Some(band) => band.to = to,
+            None => self.bands.push(Band {
+                from,
+                to,
+                name: name.to_owned(),
+                shade,
+            }),
         }
     }
 
