@@ -13,8 +13,7 @@ const TILE: usize = 512;
 /// Zero when both norms are zero, infinite when only `W` is, NaN for wrong lengths.
 pub fn low_rank_error(weight: Weight<'_>, a: &[f32], b: &[f32], r: usize) -> f64 {
     let (m, n) = (weight.rows, weight.cols);
-    let fits = |len: usize, rows: usize, cols: usize| rows.checked_mul(cols) == Some(len);
-    if !fits(weight.values.len(), m, n) || !fits(a.len(), r, n) || !fits(b.len(), m, r) {
+    if !weight.is_whole() || !weight.has_factors(a, b, r) {
         return f64::NAN;
     }
     let mut a_tile = Mat::<f64>::zeros(r, TILE.min(n));
@@ -94,17 +93,8 @@ pub fn weighted_energies(
     moment: SecondMoment<'_>,
 ) -> ErrorEnergies {
     let (m, n) = (weight.rows, weight.cols);
-    let fits = |len: usize, rows: usize, cols: usize| rows.checked_mul(cols) == Some(len);
-    if !fits(weight.values.len(), m, n)
-        || !fits(a.len(), r, n)
-        || !fits(b.len(), m, r)
-        || moment.order != n
-        || moment.check().is_err()
-    {
-        return ErrorEnergies {
-            error: f64::NAN,
-            weight: f64::NAN,
-        };
+    if !fits(weight, moment) || !weight.has_factors(a, b, r) {
+        return ErrorEnergies::UNDEFINED;
     }
     let mut a_tile = Mat::<f64>::zeros(r, TILE.min(n));
     let mut b_tile = Mat::<f64>::zeros(r, TILE.min(m));
@@ -158,6 +148,11 @@ pub struct ErrorEnergies {
 }
 
 impl ErrorEnergies {
+    const UNDEFINED: ErrorEnergies = ErrorEnergies {
+        error: f64::NAN,
+        weight: f64::NAN,
+    };
+
     /// Returns `(missing / whole)^½`; zero without error.
     pub fn relative_error(self) -> f64 {
         if self.error <= 0.0 {
@@ -194,11 +189,8 @@ pub fn weighted_dense_energies(
     moment: SecondMoment<'_>,
 ) -> ErrorEnergies {
     let (m, n) = (weight.rows, weight.cols);
-    if !lengths_match(weight, stored, moment) {
-        return ErrorEnergies {
-            error: f64::NAN,
-            weight: f64::NAN,
-        };
+    if !fits(weight, moment) || stored.len() != weight.values.len() {
+        return ErrorEnergies::UNDEFINED;
     }
     let mut energies = ErrorEnergies::default();
     let mut exact = Mat::<f64>::zeros(n, TILE.min(m));
@@ -230,7 +222,7 @@ pub fn weighted_row_errors(
     moment: SecondMoment<'_>,
 ) -> Option<Vec<f64>> {
     let (m, n) = (weight.rows, weight.cols);
-    if !lengths_match(weight, stored, moment) {
+    if !fits(weight, moment) || stored.len() != weight.values.len() {
         return None;
     }
     let missing = Mat::from_fn(n, m, |col, row| {
@@ -249,12 +241,8 @@ pub fn weighted_row_errors(
     done.ok().map(|()| errors)
 }
 
-fn lengths_match(weight: Weight<'_>, stored: &[f32], moment: SecondMoment<'_>) -> bool {
-    let numbers = weight.rows.checked_mul(weight.cols);
-    numbers == Some(weight.values.len())
-        && numbers == Some(stored.len())
-        && moment.order == weight.cols
-        && moment.check().is_ok()
+fn fits(weight: Weight<'_>, moment: SecondMoment<'_>) -> bool {
+    weight.is_whole() && moment.order == weight.cols && moment.check().is_ok()
 }
 
 fn energy(t: MatRef<'_, f64>, moment: SecondMoment<'_>) -> f64 {

@@ -26,7 +26,16 @@ pub struct Sink<'a> {
     pub threshold: f64,
 }
 
-impl Sink<'_> {
+impl<'a> Sink<'a> {
+    /// Returns the same sink along another direction, if any.
+    pub(super) fn along<'b>(self, direction: Option<&'b [f64]>) -> Option<Sink<'b>> {
+        let threshold = self.threshold;
+        direction.map(|direction| Sink {
+            direction,
+            threshold,
+        })
+    }
+
     pub(super) fn into_unit(self, inputs: usize) -> Result<(Vec<f64>, f64), FactoriseError> {
         if self.direction.len() != inputs {
             return Err(FactoriseError::VectorLength {
@@ -150,17 +159,9 @@ fn dot(x: &[f64], y: &[f64]) -> f64 {
 /// Returns the `count` input columns of largest norm over all `weights`, ascending: exempt channels
 /// without calibration.
 pub fn largest_columns(weights: &[Weight<'_>], count: usize) -> Result<Vec<usize>, FactoriseError> {
-    let inputs = weights.first().ok_or(FactoriseError::NoWeights)?.cols;
+    let inputs = Weight::check_all(weights)?;
     let mut energy = vec![0.0; inputs];
-    for (index, weight) in weights.iter().enumerate() {
-        weight.check(index)?;
-        if weight.cols != inputs {
-            return Err(FactoriseError::InputMismatch {
-                index,
-                expected: inputs,
-                found: weight.cols,
-            });
-        }
+    for weight in weights {
         for row in weight.values.chunks_exact(inputs) {
             for (sum, &v) in energy.iter_mut().zip(row) {
                 *sum += f64::from(v) * f64::from(v);
