@@ -133,11 +133,3 @@ pub enum ExportError {
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }
-
-impl ExportError {
-    /// Returns a conversion of codec errors that adds the tensor's name.
-    pub(super) fn from_block_error(tensor: &str) -> impl FnOnce(CodecError) -> ExportError {
-        let tensor = tensor.to_owned();
-        |error| ExportError::Block { tensor, error }
-    }
-}
