@@ -67,11 +67,15 @@ pub(super) fn check_mean(mean: &[f64], inputs: usize) -> Result<(), FactoriseErr
             found: mean.len(),
         });
     }
-    match mean.iter().position(|v| !v.is_finite()) {
+    check_finite(mean)
+}
+
+pub(super) fn check_finite(vector: &[f64]) -> Result<(), FactoriseError> {
+    match vector.iter().position(|v| !v.is_finite()) {
         None => Ok(()),
         Some(index) => Err(FactoriseError::VectorEntry {
             index,
-            value: mean[index],
+            value: vector[index],
         }),
     }
 }

@@ -22,18 +22,11 @@ pub fn low_rank_error(weight: Weight<'_>, a: &[f32], b: &[f32], r: usize) -> f64
     let (mut error, mut norm) = (0.0f64, 0.0f64);
     for col in (0..n).step_by(TILE) {
         let q = TILE.min(n - col);
-        for i in 0..r {
-            for j in 0..q {
-                a_tile[(i, j)] = f64::from(a[i * n + col + j]);
-            }
-        }
+        copy_to_tile(&mut a_tile, a, n, col);
         for row in (0..m).step_by(TILE) {
             let p = TILE.min(m - row);
             for i in 0..p {
-                let column = b_tile.as_mut().col_mut(i);
-                for (to, &from) in column.iter_mut().zip(&b[(row + i) * r..(row + i + 1) * r]) {
-                    *to = f64::from(from);
-                }
+                copy_to_column(&mut b_tile, i, &b[(row + i) * r..][..r]);
             }
             matmul(
                 product.as_mut().submatrix_mut(0, 0, q, p),
@@ -104,23 +97,13 @@ pub fn weighted_energies(
     for row in (0..m).step_by(TILE) {
         let p = TILE.min(m - row);
         for i in 0..p {
-            let values = &weight.values[(row + i) * n..(row + i + 1) * n];
-            for (to, &from) in exact.as_mut().col_mut(i).iter_mut().zip(values) {
-                *to = f64::from(from);
-            }
-            let values = &b[(row + i) * r..(row + i + 1) * r];
-            for (to, &from) in b_tile.as_mut().col_mut(i).iter_mut().zip(values) {
-                *to = f64::from(from);
-            }
+            copy_to_column(&mut exact, i, &weight.values[(row + i) * n..][..n]);
+            copy_to_column(&mut b_tile, i, &b[(row + i) * r..][..r]);
         }
         missing.copy_from(&exact);
         for col in (0..n).step_by(TILE) {
             let q = TILE.min(n - col);
-            for i in 0..r {
-                for j in 0..q {
-                    a_tile[(i, j)] = f64::from(a[i * n + col + j]);
-                }
-            }
+            copy_to_tile(&mut a_tile, a, n, col);
             matmul(
                 missing.as_mut().submatrix_mut(col, 0, q, p),
                 Accum::Add,
@@ -239,6 +222,22 @@ pub fn weighted_row_errors(
         Ok(())
     });
     done.ok().map(|()| errors)
+}
+
+fn copy_to_column(to: &mut Mat<f64>, column: usize, values: &[f32]) {
+    let column = to.as_mut().col_mut(column).iter_mut();
+    column
+        .zip(values)
+        .for_each(|(to, &from)| *to = f64::from(from));
+}
+
+/// Copies columns of `a [r, n]`, from `col` on, to the left of a tile.
+fn copy_to_tile(tile: &mut Mat<f64>, a: &[f32], n: usize, col: usize) {
+    for (i, row) in a.chunks_exact(n).enumerate() {
+        for (j, &value) in row[col..].iter().take(TILE).enumerate() {
+            tile[(i, j)] = f64::from(value);
+        }
+    }
 }
 
 fn fits(weight: Weight<'_>, moment: SecondMoment<'_>) -> bool {

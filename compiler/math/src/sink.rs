@@ -6,6 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::covariance::check_finite;
+use super::gauge::check_diagonal;
 use super::{FactoriseError, Weight};
 
 /// Returns the root mean square coverage of a direction by a random basis, `(rank / width)^½`: the
@@ -136,12 +138,7 @@ pub(super) fn coverage_of_parts(parts: impl Iterator<Item = f64>) -> Coverage {
 }
 
 fn normalise(direction: &[f64]) -> Result<Vec<f64>, FactoriseError> {
-    if let Some(index) = direction.iter().position(|v| !v.is_finite()) {
-        return Err(FactoriseError::VectorEntry {
-            index,
-            value: direction[index],
-        });
-    }
+    check_finite(direction)?;
     let largest = direction.iter().fold(0.0f64, |m, v| m.max(v.abs()));
     if largest == 0.0 {
         return Err(FactoriseError::NoDirection);
@@ -174,14 +171,8 @@ pub fn largest_columns(weights: &[Weight<'_>], count: usize) -> Result<Vec<usize
 /// Returns the `count` channels of largest second moment `C_ii = E[x_i²]`, ascending: exempt
 /// channels after calibration.
 pub fn largest_moments(diagonal: &[f64], count: usize) -> Result<Vec<usize>, FactoriseError> {
-    match diagonal.iter().position(|c| !c.is_finite() || *c < 0.0) {
-        None => indices_of_largest(diagonal, count),
-        Some(at) => Err(FactoriseError::MomentEntry {
-            row: at,
-            col: at,
-            value: diagonal[at],
-        }),
-    }
+    check_diagonal(diagonal)?;
+    indices_of_largest(diagonal, count)
 }
 
 fn indices_of_largest(energy: &[f64], count: usize) -> Result<Vec<usize>, FactoriseError> {

@@ -6,20 +6,28 @@ use htc_formats::model::{ActivationPoint, Role};
 use htc_formats::source::ModelFile;
 use htc_formats::vocab::Vocabulary;
 
-use super::record::{Channel, SinkLayer, SinkPosition, SinkToken, SinkTokens, rounded};
+use super::record::{Channel, SinkLayer, SinkPosition, SinkToken, SinkTokens, Sinks, rounded};
 use crate::calibrate::StoredLayer;
 use crate::calibrate::windows::Windows;
 use crate::math::{FactoriseError, Host, largest_moments, symmetric_eigen};
 use crate::unit::UnitError;
 
 /// Outlier threshold, in standard deviations above the mean.
-pub(super) const DEVIATIONS: f64 = 3.0;
+const DEVIATIONS: f64 = 3.0;
 
 const POSITIONS: usize = 16;
 
 const CHARACTERS: usize = 64;
 
 const CHANNELS: usize = 8;
+
+/// Returns the rule, without layers.
+pub(super) fn empty() -> Sinks {
+    Sinks {
+        deviations: DEVIATIONS,
+        layers: Vec::new(),
+    }
+}
 
 /// Returns the sink of a layer, without coverage, and its direction `ŝ`, if any.
 pub(super) fn layer_sink(
