@@ -112,18 +112,14 @@ pub fn tiles(data: &PageData) -> Vec<(String, String)> {
         let part = parameters.after as f64 / parameters.before.max(1) as f64;
         tiles.push((percent(part), "of the parameters".to_owned()));
     }
-    match artifact
-        .scores
-        .map(|(scores, _)| (scores, &scores.reference))
-    {
+    let scores = artifact.scores.map(|(scores, _)| scores);
+    match scores.map(|scores| (scores, &scores.reference)) {
         Some((_, Some(distance))) => {
             let interval = within(distance.perplexity_ratio_interval);
             let ratio = format!("{} ×", number(distance.perplexity_ratio));
             tiles.push((ratio, format!("the source's perplexity{interval}")));
-            tiles.push((
-                brief(distance.kl),
-                "nats of KL divergence per token".to_owned(),
-            ));
+            let kl = "nats of KL divergence per token";
+            tiles.push((brief(distance.kl), kl.to_owned()));
             tiles.push((percent(distance.top1), "same top token".to_owned()));
         }
         Some((scores, None)) => tiles.push((number(scores.perplexity), "perplexity".to_owned())),
@@ -223,11 +219,8 @@ fn add_candidates(artifact: &ArtifactData, report: &Report, all: &mut Comparison
         let protocol =
             format!("{tokens} tokens, {windows} validation windows{of}, candidates of {artifact}");
         let role = if trial.chosen { "chosen" } else { "candidate" };
-        all.add(
-            &protocol,
-            &name,
-            [role.into(), trial.bytes.into(), json!(scores)],
-        );
+        let values = [role.into(), trial.bytes.into(), json!(scores)];
+        all.add(&protocol, &name, values);
         all.add_reference(&protocol, &report.source, report.bytes.before, scores);
     }
 }
@@ -245,11 +238,8 @@ fn add_test_split(artifact: &ArtifactData, report: &Report, all: &mut Comparison
             quality.choosing_windows
         );
     }
-    all.add(
-        &protocol,
-        &artifact.name,
-        ["artifact".into(), artifact.after.into(), json!(scores)],
-    );
+    let values = ["artifact".into(), artifact.after.into(), json!(scores)];
+    all.add(&protocol, &artifact.name, values);
     for file in &report.beside {
         let values = [
             "one type throughout".into(),
