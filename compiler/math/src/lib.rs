@@ -51,7 +51,7 @@ pub use gauge::{DEFAULT_EXPONENT, DEFAULT_SHRINKAGE, Diagonal, Gauge, SecondMome
 pub use low_rank::{LowRank, LowRankOptions, SvdMethod, low_rank, low_rank_with};
 pub use measure::{
     ErrorEnergies, dense_energies, low_rank_error, relative_tail, shared_error,
-    weighted_dense_energies, weighted_energies, weighted_relative_error, weighted_row_errors,
+    weighted_dense_energies, weighted_energies, weighted_row_errors,
 };
 pub use principal::{PrincipalBasis, principal_basis};
 pub use sink::{

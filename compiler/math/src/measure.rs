@@ -61,19 +61,6 @@ pub fn shared_error(weight: Weight<'_>, basis: &[f32], projected: &[f32], k: usi
     low_rank_error(weight, basis, projected, k)
 }
 
-/// Returns `(E‖(W − B A) x‖² / E‖W x‖²)^½`, see [`weighted_energies`].
-///
-/// Zero when both are zero, infinite when only the second is, NaN for wrong lengths.
-pub fn weighted_relative_error(
-    weight: Weight<'_>,
-    a: &[f32],
-    b: &[f32],
-    r: usize,
-    moment: SecondMoment<'_>,
-) -> f64 {
-    weighted_energies(weight, a, b, r, moment).relative_error()
-}
-
 /// Returns `E‖(W − B A) x‖² = tr((W − B A) C (W − B A)ᵀ)` and `E‖W x‖²` in float64, for inputs with
 /// the second moment `C` and decoded `a [r, in]` and `b [out, r]`, row-major.
 ///
