@@ -9,15 +9,10 @@ use super::template::{ABSENT, Table};
 
 /// Returns the value at a path, or null.
 pub fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
-    let keys = path.split('/').filter(|key| !key.is_empty());
-    keys.fold(value, |value, key| match value {
-        Value::Array(items) => key
-            .parse()
-            .ok()
-            .and_then(|at: usize| items.get(at))
-            .unwrap_or(&Value::Null),
-        other => other.get(key).unwrap_or(&Value::Null),
-    })
+    if path.is_empty() {
+        return value;
+    }
+    value.pointer(&format!("/{path}")).unwrap_or(&Value::Null)
 }
 
 pub fn num(value: &Value, path: &str) -> Option<f64> {

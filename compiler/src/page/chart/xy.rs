@@ -330,8 +330,7 @@ impl Xy {
             return self.long_table(named);
         }
         let names = self.series.iter().map(|s| s.name.as_str());
-        let head: Vec<&str> = std::iter::once(self.x.name.as_str()).chain(names).collect();
-        let mut table = Table::new(&head);
+        let mut table = Table::of_columns(&self.x.name, names);
         let mut sorted: Vec<Vec<&Point>> = self
             .series
             .iter()
@@ -352,9 +351,7 @@ impl Xy {
                 let values: Vec<String> = here.map(show).collect();
                 optional((!values.is_empty()).then_some(values), |v| v.join(", "))
             });
-            table
-                .rows
-                .push(std::iter::once(self.x.format(place)).chain(cells).collect());
+            table.push(self.x.format(place), cells);
         }
         table
     }
