@@ -102,7 +102,7 @@ pub struct BeforeAfter {
 }
 
 impl BeforeAfter {
-    /// Formats bytes and their part of the source.
+    /// Formats bytes and their part of the source, in a parenthesis that the caller closes.
     fn show_bytes(self) -> String {
         let part = percent(self.after, self.before);
         let [before, after] = [self.before, self.after].map(format_bytes);
